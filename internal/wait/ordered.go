@@ -1,0 +1,23 @@
+//go:build race || (!amd64 && !arm64)
+
+package wait
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// Pause tells the CPU n times that it is in a spin loop.
+func Pause(n uint32) {
+	for range n {
+		runtime.KeepAlive(n)
+	}
+}
+
+// StoreRelease64 stores v to *p; everything that the caller stored before is
+// visible to whoever loads v from *p atomically. See the assembly versions for
+// why it exists.
+func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
+
+// StoreRelease32 is [StoreRelease64] for 32 bits.
+func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }

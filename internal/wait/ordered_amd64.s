@@ -1,0 +1,26 @@
+//go:build !race
+
+#include "textflag.h"
+
+// func Pause(n uint32)
+TEXT ·Pause(SB), NOSPLIT, $0-4
+	MOVL n+0(FP), AX
+again:
+	PAUSE
+	SUBL $1, AX
+	JNZ  again
+	RET
+
+// func StoreRelease64(p *uint64, v uint64)
+TEXT ·StoreRelease64(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ v+8(FP), BX
+	MOVQ BX, (AX)
+	RET
+
+// func StoreRelease32(p *uint32, v uint32)
+TEXT ·StoreRelease32(SB), NOSPLIT, $0-12
+	MOVQ p+0(FP), AX
+	MOVL v+8(FP), BX
+	MOVL BX, (AX)
+	RET

@@ -1,0 +1,26 @@
+//go:build !race
+
+#include "textflag.h"
+
+// func Pause(n uint32)
+TEXT ·Pause(SB), NOSPLIT, $0-4
+	MOVWU n+0(FP), R0
+again:
+	YIELD
+	SUBW $1, R0
+	CBNZ R0, again
+	RET
+
+// func StoreRelease64(p *uint64, v uint64)
+TEXT ·StoreRelease64(SB), NOSPLIT, $0-16
+	MOVD p+0(FP), R0
+	MOVD v+8(FP), R1
+	STLR R1, (R0)
+	RET
+
+// func StoreRelease32(p *uint32, v uint32)
+TEXT ·StoreRelease32(SB), NOSPLIT, $0-12
+	MOVD p+0(FP), R0
+	MOVW v+8(FP), R1
+	STLRW R1, (R0)
+	RET

@@ -1,0 +1,73 @@
+package wait
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Yield gives the CPU to another process that is ready to run (sched_yield(2)),
+// without telling the Go scheduler: for waiting for a peer process.
+func Yield() { syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+const (
+	futexWait = 0 // FUTEX_WAIT, without FUTEX_PRIVATE_FLAG: the word may be shared between processes
+	futexWake = 1 // FUTEX_WAKE
+)
+
+// FutexWait sleeps while *p == v, at most for d (d <= 0: no bound). It returns
+// early for no reason at times: check and call again. The thread sleeps, the Go
+// scheduler knows.
+func FutexWait(p *uint32, v uint32, d time.Duration) {
+	var ts *unix.Timespec
+	if d > 0 {
+		t := unix.NsecToTimespec(int64(d))
+		ts = &t
+	}
+	syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(p)), futexWait, uintptr(v), uintptr(unsafe.Pointer(ts)), 0, 0)
+}
+
+// FutexWake wakes all sleepers on p, in all processes.
+func FutexWake(p *uint32) {
+	syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(p)), futexWake, 1<<31-1, 0, 0, 0)
+}
+
+// Commands of membarrier(2) (include/uapi/linux/membarrier.h).
+const (
+	membarrierGlobalExpedited         = 1 << 1
+	membarrierRegisterGlobalExpedited = 1 << 2
+)
+
+var registerBarrier = sync.OnceValue(func() error {
+	if _, _, e := syscall.RawSyscall(unix.SYS_MEMBARRIER, membarrierRegisterGlobalExpedited, 0, 0); e != 0 {
+		return e
+	}
+	return nil
+})
+
+// ErrNoBarrier: this kernel, or a filter, does not grant membarrier(2).
+var ErrNoBarrier = errors.New("no membarrier")
+
+// RegisterBarrier makes this process one that other processes' [Barrier] reaches.
+// Both sides call it before they rely on it.
+func RegisterBarrier() error {
+	if registerBarrier() != nil {
+		return ErrNoBarrier
+	}
+	return nil
+}
+
+// Barrier is a full memory barrier on every CPU that runs a thread of a
+// registered process, this one included: after it, each of them has either made
+// its earlier stores visible or not yet done its later loads. The one who sleeps
+// pays for the barrier, so that the one who may have to wake him needs none.
+func Barrier() error {
+	if _, _, e := syscall.RawSyscall(unix.SYS_MEMBARRIER, membarrierGlobalExpedited, 0, 0); e != 0 {
+		return ErrNoBarrier
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// Context is an open device (struct ibv_context). All objects made from it
+// belong to it and end with it at the latest.
+type Context struct {
+	dev  *Device
+	prov ProviderContext
+	attr DeviceAttr
+
+	mu     sync.Mutex
+	closed bool
+	// byProv finds the object of this package from the provider's; it is the
+	// list of all that is open.
+	byProv map[any]child
+}
+
+// child is any object of a context. closeLocked does what Close does, with
+// Context.mu held.
+type child interface {
+	rank() int // order of tearing down, lowest first
+	closeLocked() error
+}
+
+// object is what all children have in common.
+type object struct {
+	ctx    *Context
+	closed atomic.Bool
+	users  int // children that depend on it; guarded by ctx.mu
+}
+
+func newContext(d *Device, p ProviderContext, a DeviceAttr) *Context {
+	return &Context{dev: d, prov: p, attr: a, byProv: map[any]child{}}
+}
+
+// Device returns what was opened.
+func (c *Context) Device() *Device { return c.dev }
+
+// QueryDevice returns the device's limits (ibv_query_device).
+func (c *Context) QueryDevice() (DeviceAttr, error) {
+	if err := c.alive("query device"); err != nil {
+		return DeviceAttr{}, err
+	}
+	return c.prov.QueryDevice()
+}
+
+// QueryPort returns the attributes of a port, counted from 1 (ibv_query_port).
+func (c *Context) QueryPort(port int) (PortAttr, error) {
+	if err := c.alive("query port"); err != nil {
+		return PortAttr{}, err
+	}
+	if port < 1 || port > c.attr.PhysPortCnt {
+		return PortAttr{}, c.errorf("query port", ErrInvalid, "port %d, device has ports 1 to %d", port, c.attr.PhysPortCnt)
+	}
+	return c.prov.QueryPort(port)
+}
+
+// QueryGID returns an entry of a port's GID table (ibv_query_gid).
+func (c *Context) QueryGID(port, index int) (GID, error) {
+	p, err := c.QueryPort(port)
+	if err != nil {
+		return GID{}, err
+	}
+	if index < 0 || index >= p.GIDTblLen {
+		return GID{}, c.errorf("query GID", ErrInvalid, "index %d, table has %d", index, p.GIDTblLen)
+	}
+	return c.prov.QueryGID(port, index)
+}
+
+// AllocPD makes a protection domain (ibv_alloc_pd).
+func (c *Context) AllocPD() (*PD, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.errorf("alloc PD", ErrClosed, "")
+	}
+	pp, err := c.prov.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	pd := &PD{object: object{ctx: c}, prov: pp}
+	c.byProv[pp] = pd
+	return pd, nil
+}
+
+// CreateCompChannel makes a completion channel (ibv_create_comp_channel).
+func (c *Context) CreateCompChannel() (*CompChannel, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.errorf("create completion channel", ErrClosed, "")
+	}
+	pc, err := c.prov.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	ch := &CompChannel{object: object{ctx: c}, prov: pc}
+	c.byProv[pc] = ch
+	return ch, nil
+}
+
+// CreateCQ makes a completion queue of at least cqe entries (ibv_create_cq).
+// With a channel, events of the CQ go there and [CQ.ReqNotify] arms it; without
+// one (nil) the caller polls, or blocks in [CQ.Wait].
+func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
+	if cqe < 1 || cqe > c.attr.MaxCQE {
+		return nil, c.errorf("create CQ", ErrInvalid, "%d entries, device has 1 to %d", cqe, c.attr.MaxCQE)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.errorf("create CQ", ErrClosed, "")
+	}
+	var pch ProviderCompChannel
+	if ch != nil {
+		if err := c.ownsLocked("create CQ", "completion channel", &ch.object); err != nil {
+			return nil, err
+		}
+		pch = ch.prov
+	}
+	pc, err := c.prov.CreateCQ(cqe, pch)
+	if err != nil {
+		return nil, err
+	}
+	if ch != nil {
+		ch.users++
+	}
+	cq := &CQ{object: object{ctx: c}, prov: pc, channel: ch, cqe: cqe}
+	c.byProv[pc] = cq
+	return cq, nil
+}
+
+// Close closes all that was made from the context, queue pairs first, then the
+// device (ibv_close_device). Outstanding work of the queue pairs ends; memory
+// that a live peer may still be writing is kept, and reported in the error. It
+// is complete when it returns. A second Close is [ErrClosed].
+func (c *Context) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.errorf("close", ErrClosed, "")
+	}
+	c.closed = true
+	var errs []error
+	for rank := 0; rank <= maxRank; rank++ {
+		for _, ch := range c.byProv {
+			if ch.rank() == rank {
+				if err := ch.closeLocked(); err != nil {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	clear(c.byProv)
+	return errors.Join(append(errs, c.prov.Close())...)
+}
+
+// Order in which Context.Close takes children down.
+const (
+	rankQP = iota
+	rankSRQ
+	rankMR
+	rankCQ
+	rankChannel
+	rankPD
+	maxRank = rankPD
+)
+
+// AsyncEvent waits for the next asynchronous event (ibv_get_async_event) until
+// ctx ends or the context is closed ([ErrClosed]).
+func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
+	if err := c.alive("get async event"); err != nil {
+		return AsyncEvent{}, err
+	}
+	pe, err := c.prov.AsyncEvent(ctx)
+	if err != nil {
+		return AsyncEvent{}, err
+	}
+	e := AsyncEvent{Type: pe.Type, Port: pe.Port}
+	if pe.Object != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch o := c.byProv[pe.Object].(type) {
+		case *QP:
+			e.QP = o
+		case *CQ:
+			e.CQ = o
+		case *SRQ:
+			e.SRQ = o
+		}
+	}
+	return e, nil
+}
+
+func (c *Context) alive(op string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.errorf(op, ErrClosed, "")
+	}
+	return nil
+}
+
+// ownsLocked checks that o is open and belongs to c.
+func (c *Context) ownsLocked(op, what string, o *object) error {
+	if o.ctx != c {
+		return c.errorf(op, ErrInvalid, "%s belongs to another context", what)
+	}
+	if o.closed.Load() {
+		return c.errorf(op, ErrClosed, "%s", what)
+	}
+	return nil
+}
+
+func (c *Context) errorf(op string, err error, format string, args ...any) error {
+	return Errorf(c.dev.Name(), op, err, format, args...)
+}
+
+// end closes a child from its own Close: busy and closed are checked, then
+// closeLocked runs and the context forgets the child.
+func (o *object) end(op string, key any, self child) error {
+	o.ctx.mu.Lock()
+	defer o.ctx.mu.Unlock()
+	if o.closed.Load() {
+		return o.ctx.errorf(op, ErrClosed, "")
+	}
+	if o.users > 0 {
+		return o.ctx.errorf(op, ErrBusy, "%d objects depend on it", o.users)
+	}
+	delete(o.ctx.byProv, key)
+	return self.closeLocked()
+}

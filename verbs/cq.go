@@ -1,0 +1,153 @@
+package verbs
+
+import (
+	"context"
+	"runtime"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// CQ is a completion queue (struct ibv_cq).
+type CQ struct {
+	object
+	prov    ProviderCQ
+	channel *CompChannel
+	cqe     int
+}
+
+// Cap is the number of entries that the CQ was created with.
+func (q *CQ) Cap() int { return q.cqe }
+
+// Poll takes up to len(wcs) completions (ibv_poll_cq) and returns how many; 0
+// is the normal answer of an empty queue. It never blocks. An error means that
+// the queue itself is broken ([ErrCQOverrun]) or closed; failed operations are
+// completions with a status.
+func (q *CQ) Poll(wcs []WC) (int, error) {
+	if q.closed.Load() {
+		return 0, q.closedErr("poll CQ")
+	}
+	return q.prov.Poll(wcs)
+}
+
+// ReqNotify arms the CQ (ibv_req_notify_cq): the next completion to be added,
+// with solicitedOnly the next solicited or failed one, sends one event to the
+// CQ's channel. Completions that came before do not: arm, then poll once more,
+// then block. Without a channel it is an error.
+func (q *CQ) ReqNotify(solicitedOnly bool) error {
+	if q.closed.Load() {
+		return q.closedErr("request notification")
+	}
+	if q.channel == nil {
+		return q.ctx.errorf("request notification", ErrInvalid, "CQ has no completion channel")
+	}
+	return q.prov.ReqNotify(solicitedOnly)
+}
+
+// Spinning in Wait, before it blocks. A poll that finds nothing costs some 5 ns
+// on shared memory: the first phase is a few microseconds, about what it takes
+// to put a thread to sleep and wake it, the second gives the CPU to whom we
+// may be waiting for.
+const (
+	waitSpins  = 1024
+	waitYields = 16
+)
+
+// Wait polls until there is a completion, the queue breaks, or ctx ends, and
+// returns as Poll does. It spins, then yields, then sleeps. For CQs without a
+// channel; with one, block in [CompChannel.Get].
+func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
+	if q.channel != nil {
+		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "CQ has a completion channel, which is where its events go")
+	}
+	if len(wcs) == 0 {
+		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "no room for completions")
+	}
+	spins := waitSpins
+	if runtime.NumCPU() == 1 {
+		spins = 1
+	}
+	for {
+		for range spins {
+			if n, err := q.Poll(wcs); n > 0 || err != nil {
+				return n, err
+			}
+			wait.Pause(1)
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		for range waitYields {
+			runtime.Gosched()
+			wait.Yield()
+			if n, err := q.Poll(wcs); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		if err := q.prov.Block(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// Close destroys the queue (ibv_destroy_cq); [ErrBusy] while queue pairs use it.
+func (q *CQ) Close() error { return q.end("close CQ", q.prov, q) }
+
+func (q *CQ) rank() int { return rankCQ }
+
+func (q *CQ) closeLocked() error {
+	q.closed.Store(true)
+	if q.channel != nil {
+		q.channel.users--
+	}
+	return q.prov.Close()
+}
+
+func (q *CQ) closedErr(op string) error { return q.ctx.errorf(op, ErrClosed, "CQ") }
+
+// CompChannel is a completion event channel (struct ibv_comp_channel), which
+// armed CQs send their events to.
+type CompChannel struct {
+	object
+	prov ProviderCompChannel
+}
+
+// FD is a descriptor that is readable when an event waits, for epoll or poll;
+// do not read it: call Get. It lives until Close. Where the platform has no such
+// descriptor the error wraps [ErrNotSupported].
+func (ch *CompChannel) FD() (int, error) {
+	if ch.closed.Load() {
+		return -1, ch.ctx.errorf("completion channel descriptor", ErrClosed, "")
+	}
+	return ch.prov.FD()
+}
+
+// Get waits for an event and returns the CQ that sent it (ibv_get_cq_event), the
+// error of ctx, or [ErrClosed]. The CQ is then no longer armed. Events of CQs
+// closed in the meantime are passed over.
+func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
+	for {
+		if ch.closed.Load() {
+			return nil, ch.ctx.errorf("get completion event", ErrClosed, "")
+		}
+		pc, err := ch.prov.Get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ch.ctx.mu.Lock()
+		cq, ok := ch.ctx.byProv[pc].(*CQ)
+		ch.ctx.mu.Unlock()
+		if ok {
+			return cq, nil
+		}
+	}
+}
+
+// Close destroys the channel (ibv_destroy_comp_channel); [ErrBusy] while CQs use it.
+func (ch *CompChannel) Close() error { return ch.end("close completion channel", ch.prov, ch) }
+
+func (ch *CompChannel) rank() int { return rankChannel }
+
+func (ch *CompChannel) closeLocked() error {
+	ch.closed.Store(true)
+	return ch.prov.Close()
+}

@@ -1,0 +1,68 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that functions of this package wrap; test with [errors.Is].
+var (
+	// ErrClosed: the object, or one that it depends on, has been closed.
+	ErrClosed = errors.New("use of closed object")
+	// ErrBusy: the object is still used by others (EBUSY of libibverbs).
+	ErrBusy = errors.New("object is in use")
+	// ErrInvalid: an argument is outside what the device or the model allows (EINVAL).
+	ErrInvalid = errors.New("invalid argument")
+	// ErrState: the QP is in a state that forbids the operation.
+	ErrState = errors.New("wrong queue pair state")
+	// ErrNotSupported: the provider or the device does not have this ability (EOPNOTSUPP).
+	ErrNotSupported = errors.New("not supported")
+	// ErrNoDevice: no device of that name is there.
+	ErrNoDevice = errors.New("no such device")
+	// ErrNoMemory: memory, or a table of the device, is exhausted (ENOMEM).
+	ErrNoMemory = errors.New("out of resources")
+	// ErrKey: an lkey does not name a live region of the QP's protection domain.
+	ErrKey = errors.New("memory key does not match")
+	// ErrRange: an SGE is not inside its region.
+	ErrRange = errors.New("address range outside memory region")
+	// ErrAccess: the region's access flags forbid the operation.
+	ErrAccess = errors.New("access flags forbid the operation")
+	// ErrCQOverrun: the CQ had no room for a completion; it and its QPs are broken.
+	ErrCQOverrun = errors.New("completion queue overrun")
+	// ErrEndpoint: bytes that are not an endpoint, or one of another provider or version.
+	ErrEndpoint = errors.New("malformed endpoint")
+	// ErrPeerDied: the process at the other end is gone.
+	ErrPeerDied = errors.New("peer died")
+	// ErrSecret: no job secret was given, or the peer's proof of it failed.
+	ErrSecret = errors.New("job secret missing or wrong")
+)
+
+// OpError is the error of an operation on an object of this package.
+// It is a plain value: safe to share, nothing to release.
+type OpError struct {
+	Op     string // e.g. "create QP"
+	Device string // device name, may be empty
+	Detail string // the figure that was wrong, with its limit; may be empty
+	Err    error  // one of the errors above, or one of the operating system
+}
+
+// Error names the device, the operation, the cause and the figure.
+func (e *OpError) Error() string {
+	s := "verbs"
+	if e.Device != "" {
+		s += " " + e.Device
+	}
+	s += ": " + e.Op + ": " + e.Err.Error()
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *OpError) Unwrap() error { return e.Err }
+
+// Errorf builds an [OpError]; providers use it so that messages read alike.
+func Errorf(device, op string, err error, format string, args ...any) error {
+	return &OpError{Op: op, Device: device, Err: err, Detail: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,100 @@
+package verbs
+
+import "strings"
+
+// AccessFlags say what may be done with a region, or through a QP (enum
+// ibv_access_flags, same numbers).
+type AccessFlags uint32
+
+// Access flags. Local reading is always allowed.
+const (
+	AccessLocalWrite      AccessFlags = 1 << 0
+	AccessRemoteWrite     AccessFlags = 1 << 1
+	AccessRemoteRead      AccessFlags = 1 << 2
+	AccessRemoteAtomic    AccessFlags = 1 << 3
+	AccessOnDemand        AccessFlags = 1 << 6
+	AccessRelaxedOrdering AccessFlags = 1 << 20
+
+	// AccessAll is everything a peer or the device may do.
+	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
+
+	accessMask = AccessAll | AccessOnDemand | AccessRelaxedOrdering
+)
+
+// String lists the flags by their libibverbs names.
+func (a AccessFlags) String() string {
+	var l []string
+	for _, f := range []struct {
+		bit  AccessFlags
+		name string
+	}{
+		{AccessLocalWrite, "LOCAL_WRITE"}, {AccessRemoteWrite, "REMOTE_WRITE"}, {AccessRemoteRead, "REMOTE_READ"},
+		{AccessRemoteAtomic, "REMOTE_ATOMIC"}, {AccessOnDemand, "ON_DEMAND"}, {AccessRelaxedOrdering, "RELAXED_ORDERING"},
+	} {
+		if a&f.bit != 0 {
+			l = append(l, f.name)
+		}
+	}
+	if l == nil {
+		return "LOCAL_READ"
+	}
+	return strings.Join(l, "|")
+}
+
+// MR is a registered memory region (struct ibv_mr).
+type MR struct {
+	object
+	prov   ProviderMR
+	pd     *PD
+	access AccessFlags
+	addr   uint64
+	length uint64
+	lkey   uint32
+	rkey   uint32
+	buf    []byte
+}
+
+// Addr is the address of the first byte, as [SGE] and [SendWR].RemoteAddr take it.
+func (m *MR) Addr() uint64 { return m.addr }
+
+// Len is the length in bytes.
+func (m *MR) Len() int { return int(m.length) }
+
+// LKey is the key for local access, for SGEs.
+func (m *MR) LKey() uint32 { return m.lkey }
+
+// RKey is the key that a peer needs, besides the address, to access the region.
+func (m *MR) RKey() uint32 { return m.rkey }
+
+// Access returns the flags that the region was registered with.
+func (m *MR) Access() AccessFlags { return m.access }
+
+// Bytes is the region's memory; nil after Close. The bytes may be written by the
+// device or the peer while an operation on them is outstanding.
+func (m *MR) Bytes() []byte {
+	if m.closed.Load() {
+		return nil
+	}
+	return m.buf
+}
+
+// SGE returns the element for length bytes from offset. It does not check the
+// range: posting does.
+func (m *MR) SGE(offset, length int) SGE {
+	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
+}
+
+// Close deregisters the region (ibv_dereg_mr); memory of [PD.AllocMR] is freed.
+// Its keys are invalid from here on: later accesses fail with access errors. An
+// access that a provider has under way is waited for, at most
+// [Config].PeerTimeout: after that the error wraps [ErrBusy], and the memory
+// stays where it is, never used again.
+func (m *MR) Close() error { return m.end("close MR", m.prov, m) }
+
+func (m *MR) rank() int { return rankMR }
+
+func (m *MR) closeLocked() error {
+	m.closed.Store(true)
+	m.pd.users--
+	return m.prov.Close()
+}

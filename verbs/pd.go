@@ -1,0 +1,172 @@
+package verbs
+
+import (
+	"unsafe"
+)
+
+// PD is a protection domain (struct ibv_pd): the regions and queue pairs that
+// may be used with each other.
+type PD struct {
+	object
+	prov ProviderPD
+}
+
+// RegMR registers buf (ibv_reg_mr): it stays at its address, and the device may
+// access it as access says, until [MR.Close]. The slice must not be empty; its
+// memory remains the caller's, who must not let work requests use it after it is
+// closed. Go memory is pinned for as long; registering a region twice is
+// possible and gives two keys.
+//
+// REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well (ibv_reg_mr(3)).
+func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
+	if len(buf) == 0 {
+		return nil, pd.ctx.errorf("register MR", ErrInvalid, "empty slice")
+	}
+	return pd.addMR("register MR", len(buf), access, func() (ProviderMR, error) { return pd.prov.RegMR(buf, access) })
+}
+
+// AllocMR allocates size bytes of zeroed memory, page-aligned, of the kind that
+// the provider moves fastest, and registers it. [MR.Bytes] is the memory; it is
+// gone after [MR.Close]: a slice of it must not be used any more.
+func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
+	if size < 1 {
+		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
+	}
+	return pd.addMR("allocate MR", size, access, func() (ProviderMR, error) {
+		if a, ok := pd.prov.(MemoryAllocator); ok {
+			return a.AllocMR(size, access)
+		}
+		return pd.prov.RegMR(alignedSlice(size, pageAlign), access)
+	})
+}
+
+// pageAlign is the alignment of AllocMR's memory in bytes: the smallest page of
+// any platform that Go runs on.
+const pageAlign = 4096
+
+// alignedSlice returns size bytes of the Go heap that begin at a multiple of align.
+func alignedSlice(size, align int) []byte {
+	b := make([]byte, size+align)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (align - 1)
+	return b[skip : skip+size : skip+size]
+}
+
+func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (ProviderMR, error)) (*MR, error) {
+	c := pd.ctx
+	if access&^accessMask != 0 {
+		return nil, c.errorf(op, ErrInvalid, "access flags %#x", uint32(access))
+	}
+	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
+		return nil, c.errorf(op, ErrInvalid, "access %v without LOCAL_WRITE", access)
+	}
+	if uint64(size) > c.attr.MaxMRSize {
+		return nil, c.errorf(op, ErrInvalid, "%d bytes, device has at most %d", size, c.attr.MaxMRSize)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.ownsLocked(op, "PD", &pd.object); err != nil {
+		return nil, err
+	}
+	pm, err := register()
+	if err != nil {
+		return nil, err
+	}
+	pd.users++
+	mr := &MR{object: object{ctx: c}, prov: pm, pd: pd, access: access,
+		addr: pm.Addr(), length: uint64(size), lkey: pm.LKey(), rkey: pm.RKey(), buf: pm.Bytes()}
+	c.byProv[pm] = mr
+	return mr, nil
+}
+
+// CreateQP makes an RC queue pair in state RESET (ibv_create_qp). The
+// capabilities granted are at least those asked for; [QP.Cap] tells them.
+func (pd *PD) CreateQP(init QPInitAttr) (*QP, error) {
+	const op = "create QP"
+	c := pd.ctx
+	a := &c.attr
+	cp := &init.Cap
+	if init.SRQ != nil {
+		cp.MaxRecvWR, cp.MaxRecvSGE = 0, 0
+	}
+	for _, l := range []struct {
+		what    string
+		val, hi int
+	}{
+		{"send work requests", cp.MaxSendWR, a.MaxQPWR},
+		{"receive work requests", cp.MaxRecvWR, a.MaxQPWR},
+		{"send SGEs", cp.MaxSendSGE, a.MaxSGE},
+		{"receive SGEs", cp.MaxRecvSGE, a.MaxSGE},
+		{"inline bytes", cp.MaxInlineData, a.MaxInlineData},
+	} {
+		if l.val < 0 || l.val > l.hi {
+			return nil, c.errorf(op, ErrInvalid, "%d %s, device has at most %d", l.val, l.what, l.hi)
+		}
+	}
+	if init.SendCQ == nil || init.RecvCQ == nil {
+		return nil, c.errorf(op, ErrInvalid, "a QP needs a send CQ and a receive CQ")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.ownsLocked(op, "PD", &pd.object); err != nil {
+		return nil, err
+	}
+	if err := c.ownsLocked(op, "send CQ", &init.SendCQ.object); err != nil {
+		return nil, err
+	}
+	if err := c.ownsLocked(op, "receive CQ", &init.RecvCQ.object); err != nil {
+		return nil, err
+	}
+	pi := ProviderQPInit{SendCQ: init.SendCQ.prov, RecvCQ: init.RecvCQ.prov, Cap: *cp, SQSigAll: init.SQSigAll}
+	if init.SRQ != nil {
+		if err := c.ownsLocked(op, "SRQ", &init.SRQ.object); err != nil {
+			return nil, err
+		}
+		pi.SRQ = init.SRQ.prov
+	}
+	pq, err := pd.prov.CreateQP(pi)
+	if err != nil {
+		return nil, err
+	}
+	pd.users++
+	init.SendCQ.users++
+	init.RecvCQ.users++
+	if init.SRQ != nil {
+		init.SRQ.users++
+	}
+	qp := &QP{object: object{ctx: c}, prov: pq, pd: pd, init: init}
+	c.byProv[pq] = qp
+	return qp, nil
+}
+
+// CreateSRQ makes a shared receive queue (ibv_create_srq).
+func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
+	const op = "create SRQ"
+	c := pd.ctx
+	if attr.MaxWR < 1 || attr.MaxWR > c.attr.MaxSRQWR || attr.MaxSGE < 0 || attr.MaxSGE > c.attr.MaxSGE || attr.Limit < 0 || attr.Limit > attr.MaxWR {
+		return nil, c.errorf(op, ErrInvalid, "%+v, device has at most %d WRs and %d SGEs", attr, c.attr.MaxSRQWR, c.attr.MaxSGE)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.ownsLocked(op, "PD", &pd.object); err != nil {
+		return nil, err
+	}
+	ps, err := pd.prov.CreateSRQ(attr)
+	if err != nil {
+		return nil, err
+	}
+	pd.users++
+	s := &SRQ{object: object{ctx: c}, prov: ps, pd: pd}
+	c.byProv[ps] = s
+	return s, nil
+}
+
+// Close frees the domain (ibv_dealloc_pd); [ErrBusy] while it has regions, queue
+// pairs or shared receive queues.
+func (pd *PD) Close() error { return pd.end("close PD", pd.prov, pd) }
+
+func (pd *PD) rank() int { return rankPD }
+
+func (pd *PD) closeLocked() error {
+	pd.closed.Store(true)
+	return pd.prov.Close()
+}

@@ -1,0 +1,52 @@
+package verbs
+
+// SRQAttr describes a shared receive queue (struct ibv_srq_attr).
+type SRQAttr struct {
+	MaxWR  int // work requests that it can hold
+	MaxSGE int // SGEs of one
+	// Limit arms EventSRQLimitReached: sent once when fewer than Limit are
+	// posted, which sets it back to 0. Zero: not armed.
+	Limit int
+}
+
+// SRQ is a shared receive queue (struct ibv_srq): receives that several QPs take from.
+type SRQ struct {
+	object
+	prov ProviderSRQ
+	pd   *PD
+}
+
+// PostRecv posts receives (ibv_post_srq_recv); see [QP.PostRecv].
+func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
+	if s.closed.Load() {
+		return 0, s.ctx.errorf("post SRQ receive", ErrClosed, "SRQ")
+	}
+	return s.prov.PostRecv(wrs)
+}
+
+// ModifyLimit sets the limit that EventSRQLimitReached is sent at (ibv_modify_srq).
+func (s *SRQ) ModifyLimit(limit int) error {
+	if s.closed.Load() {
+		return s.ctx.errorf("modify SRQ", ErrClosed, "SRQ")
+	}
+	return s.prov.Modify(limit)
+}
+
+// Query returns the attributes, Limit as it is now (ibv_query_srq).
+func (s *SRQ) Query() (SRQAttr, error) {
+	if s.closed.Load() {
+		return SRQAttr{}, s.ctx.errorf("query SRQ", ErrClosed, "SRQ")
+	}
+	return s.prov.Query()
+}
+
+// Close destroys the queue (ibv_destroy_srq); [ErrBusy] while QPs use it.
+func (s *SRQ) Close() error { return s.end("close SRQ", s.prov, s) }
+
+func (s *SRQ) rank() int { return rankSRQ }
+
+func (s *SRQ) closeLocked() error {
+	s.closed.Store(true)
+	s.pd.users--
+	return s.prov.Close()
+}

@@ -1,0 +1,144 @@
+package verbs
+
+// Opcode is the operation of a send work request (enum ibv_wr_opcode, same numbers).
+type Opcode uint32
+
+// The operations of an RC QP.
+const (
+	OpRDMAWrite         Opcode = 0 // write SGList to the peer's RemoteAddr
+	OpRDMAWriteWithImm  Opcode = 1 // the same, consuming a receive of the peer that gets Imm
+	OpSend              Opcode = 2 // into the peer's next posted receive
+	OpSendWithImm       Opcode = 3 // the same, with Imm
+	OpRDMARead          Opcode = 4 // read the peer's RemoteAddr into SGList
+	OpAtomicCmpAndSwp   Opcode = 5 // 8 bytes at RemoteAddr: if equal to CompareAdd becomes Swap
+	OpAtomicFetchAndAdd Opcode = 6 // 8 bytes at RemoteAddr: CompareAdd is added
+)
+
+var opcodeNames = [...]string{"RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD"}
+
+// String returns the libibverbs name without its prefix.
+func (o Opcode) String() string { return enumName(opcodeNames[:], int(o), "Opcode") }
+
+// SendFlags modify a send work request (enum ibv_send_flags, same numbers).
+type SendFlags uint32
+
+// Flags of a send work request.
+const (
+	// SendFence: start only when all earlier RDMA_READ and atomic operations of
+	// this QP are complete.
+	SendFence SendFlags = 1 << 0
+	// SendSignaled: generate a WC on success. Failures always generate one.
+	SendSignaled SendFlags = 1 << 1
+	// SendSolicited: the receive completion at the peer is solicited (see [CQ.ReqNotify]).
+	SendSolicited SendFlags = 1 << 2
+	// SendInline: the payload is copied at once; its memory is free for reuse
+	// when PostSend returns. At most [QPCap].MaxInlineData bytes. Not for
+	// RDMA_READ and atomics.
+	SendInline SendFlags = 1 << 3
+)
+
+// SGE is a scatter/gather element (struct ibv_sge): Length bytes at Addr inside
+// the region of LKey. [MR.SGE] makes one.
+type SGE struct {
+	Addr   uint64 // virtual address in this process
+	Length uint32 // bytes
+	LKey   uint32
+}
+
+// SendWR is a send work request (struct ibv_send_wr). It and the slices in it
+// are the caller's again when PostSend returns; the memory that the SGEs name
+// belongs to the operation until it is complete (with SendInline: until PostSend
+// returns).
+type SendWR struct {
+	WRID   uint64 // given back in the WC
+	SGList []SGE
+	// Inline, when not nil, is the payload itself, in place of SGList. It needs
+	// SendInline and no registered memory (libibverbs allows any address there;
+	// a Go slice is the form of that which cannot go wrong).
+	Inline     []byte
+	Opcode     Opcode
+	Flags      SendFlags
+	Imm        uint32 // immediate data, for the _WITH_IMM operations
+	RKey       uint32 // key of the peer's region, for RDMA and atomics
+	RemoteAddr uint64 // address in the peer's process, for RDMA and atomics
+	CompareAdd uint64 // atomics: value to compare with, or to add
+	Swap       uint64 // ATOMIC_CMP_AND_SWP: new value
+}
+
+// RecvWR is a receive work request (struct ibv_recv_wr). It and its slice are
+// the caller's again when PostRecv returns; the memory belongs to the operation
+// until its WC.
+type RecvWR struct {
+	WRID   uint64
+	SGList []SGE
+}
+
+// WCOpcode is the operation of a completion (enum ibv_wc_opcode, same numbers).
+type WCOpcode uint32
+
+// Operations of completions.
+const (
+	WCSend            WCOpcode = 0
+	WCRDMAWrite       WCOpcode = 1
+	WCRDMARead        WCOpcode = 2
+	WCCompSwap        WCOpcode = 3
+	WCFetchAdd        WCOpcode = 4
+	WCRecv            WCOpcode = 1 << 7
+	WCRecvRDMAWithImm WCOpcode = 1<<7 + 1
+)
+
+// String returns the libibverbs name without its prefix.
+func (o WCOpcode) String() string {
+	switch o {
+	case WCRecv:
+		return "RECV"
+	case WCRecvRDMAWithImm:
+		return "RECV_RDMA_WITH_IMM"
+	}
+	return enumName([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD"}, int(o), "WCOpcode")
+}
+
+// WCOpcode returns the opcode that a completion of o carries on the sender.
+func (o Opcode) WCOpcode() WCOpcode {
+	switch o {
+	case OpRDMAWrite, OpRDMAWriteWithImm:
+		return WCRDMAWrite
+	case OpRDMARead:
+		return WCRDMARead
+	case OpAtomicCmpAndSwp:
+		return WCCompSwap
+	case OpAtomicFetchAndAdd:
+		return WCFetchAdd
+	}
+	return WCSend
+}
+
+// WCFlags of a completion (enum ibv_wc_flags, same numbers).
+type WCFlags uint32
+
+// WCWithImm: WC.Imm is valid.
+const WCWithImm WCFlags = 1 << 1
+
+// WC is a work completion (struct ibv_wc, the fields that RC has). With a Status
+// other than WCSuccess only WRID, Status, VendorErr and QPNum are valid; this
+// library fills Opcode as well.
+type WC struct {
+	WRID      uint64
+	Status    WCStatus
+	Opcode    WCOpcode
+	VendorErr uint32 // what the provider knows beyond Status; see its documentation
+	ByteLen   uint32 // bytes moved: of receives, RDMA_READ and atomics
+	Imm       uint32 // valid with WCWithImm
+	QPNum     uint32 // local QP
+	SrcQP     uint32 // the peer's QP
+	Flags     WCFlags
+}
+
+// Err returns nil for WCSuccess, else a [*WCError] that says which operation of
+// which QP failed and unwraps to the status.
+func (w *WC) Err() error {
+	if w.Status == WCSuccess {
+		return nil
+	}
+	return &WCError{WC: *w}
+}
