@@ -1,0 +1,65 @@
+package proof
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reasons for which a proof fails; test for them with [errors.Is].
+var (
+	// ErrParams: the parameters given to Dial or Accept are not usable.
+	// Nothing was sent.
+	ErrParams = errors.New("unusable parameters")
+	// ErrGarbage: the peer does not speak this exchange.
+	ErrGarbage = errors.New("not a sluice peer")
+	// ErrSecret: the peer has sent a proof, and it is wrong.
+	ErrSecret = errors.New("the peer does not know the secret of the job")
+	// ErrRefused: the acceptor has hung up on our proof. It does not tell
+	// strangers why: it has another secret, or it does not admit our identity.
+	ErrRefused = errors.New("the peer refused: another secret, or it does not admit this identity")
+	// ErrIdentity: the peer is not the one that was wanted, or is not known.
+	ErrIdentity = errors.New("wrong identity")
+
+	// ErrVersion: the major versions differ.
+	ErrVersion = errors.New("version mismatch")
+	// ErrEndianness: the byte orders differ.
+	ErrEndianness = errors.New("endianness mismatch")
+	// ErrPageSize: the page sizes differ.
+	ErrPageSize = errors.New("page size mismatch")
+	// ErrProtocol: the peer speaks something else after the proof.
+	ErrProtocol = errors.New("protocol mismatch")
+	// ErrJob: the peer belongs to another job.
+	ErrJob = errors.New("job mismatch")
+	// ErrInsecure: one end asks for a secret and the other has none.
+	ErrInsecure = errors.New("secret mismatch")
+)
+
+// Error is what Dial and Accept return.
+type Error struct {
+	Op   string // "dial" or "accept"
+	Peer []byte // identity that the peer claimed, unproven; nil if it said none
+	Err  error  // one of the reasons above, or what the connection returned
+}
+
+func (e *Error) Error() string {
+	if e.Peer == nil {
+		return fmt.Sprintf("proof: %s: %v", e.Op, e.Err)
+	}
+	return fmt.Sprintf("proof: %s: peer claiming to be %x: %v", e.Op, e.Peer, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// MismatchError names the two values that should have been equal.
+type MismatchError struct {
+	Err          error // which: ErrVersion, ErrEndianness, ...
+	Ours, Theirs string
+}
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("%v: ours is %q, the peer's %q", e.Err, e.Ours, e.Theirs)
+}
+
+// Unwrap returns which value it is.
+func (e *MismatchError) Unwrap() error { return e.Err }
