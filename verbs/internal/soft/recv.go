@@ -1,0 +1,123 @@
+package soft
+
+import (
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// RecvEntry is a posted receive work request.
+type RecvEntry struct {
+	WRID uint64
+	SGEs []verbs.SGE
+}
+
+// RecvQueue is the ring of posted receives of a QP or an SRQ.
+type RecvQueue struct {
+	device string
+	maxSGE int
+	shared bool // an SRQ: several QPs take from it
+	events *Events
+	self   any // the SRQ, for its events
+
+	lock       Lock // posters; and takers where shared
+	ents       []RecvEntry
+	mask       uint32
+	size       uint32
+	limit      uint32
+	head, tail uint32 // atomic: the taker moves head, posters move tail
+}
+
+// Init allocates everything that posting will need. self is the SRQ, nil for a
+// QP's own queue.
+func (q *RecvQueue) Init(device string, maxWR, maxSGE int, self any, events *Events) {
+	n := uint32(1)
+	for int(n) < maxWR {
+		n *= 2
+	}
+	*q = RecvQueue{device: device, maxSGE: maxSGE, shared: self != nil, events: events, self: self,
+		ents: make([]RecvEntry, n), mask: n - 1, size: uint32(maxWR)}
+	sges := make([]verbs.SGE, int(n)*maxSGE)
+	for i := range q.ents {
+		q.ents[i].SGEs = sges[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
+	}
+}
+
+// Post appends receives; fewer than len(wrs) without an error means full.
+func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+	q.lock.Lock()
+	for i := range wrs {
+		wr := &wrs[i]
+		if len(wr.SGList) > q.maxSGE {
+			q.lock.Unlock()
+			return i, verbs.Errorf(q.device, "post receive", verbs.ErrInvalid, "%d SGEs, queue has at most %d", len(wr.SGList), q.maxSGE)
+		}
+		if q.tail-atomic.LoadUint32(&q.head) == q.size {
+			q.lock.Unlock()
+			return i, nil
+		}
+		e := &q.ents[q.tail&q.mask]
+		e.WRID = wr.WRID
+		e.SGEs = e.SGEs[:copy(e.SGEs[:len(wr.SGList)], wr.SGList)]
+		wait.StoreRelease32(&q.tail, q.tail+1)
+	}
+	q.lock.Unlock()
+	return len(wrs), nil
+}
+
+// Take moves the oldest receive to dst, whose SGEs have room, and returns false
+// if there is none. The caller holds the lock of a QP that takes from here.
+func (q *RecvQueue) Take(dst *RecvEntry) bool {
+	if !q.shared {
+		return q.take(dst)
+	}
+	q.lock.Lock()
+	ok := q.take(dst)
+	hit := ok && q.limit > 0 && q.tail-q.head < q.limit
+	if hit {
+		q.limit = 0
+	}
+	q.lock.Unlock()
+	if hit {
+		q.events.Add(verbs.EventSRQLimitReached, q.self)
+	}
+	return ok
+}
+
+func (q *RecvQueue) take(dst *RecvEntry) bool {
+	h := q.head
+	if h == atomic.LoadUint32(&q.tail) {
+		return false
+	}
+	e := &q.ents[h&q.mask]
+	dst.WRID = e.WRID
+	dst.SGEs = append(dst.SGEs[:0], e.SGEs...)
+	wait.StoreRelease32(&q.head, h+1)
+	return true
+}
+
+// SetLimit arms the event of an SRQ.
+func (q *RecvQueue) SetLimit(n int) error {
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	if n < 0 || uint32(n) > q.size {
+		return verbs.Errorf(q.device, "modify SRQ", verbs.ErrInvalid, "limit %d of %d work requests", n, q.size)
+	}
+	q.limit = uint32(n)
+	return nil
+}
+
+// Attr describes the queue.
+func (q *RecvQueue) Attr() verbs.SRQAttr {
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	return verbs.SRQAttr{MaxWR: int(q.size), MaxSGE: q.maxSGE, Limit: int(q.limit)}
+}
+
+// Reset forgets everything posted.
+func (q *RecvQueue) Reset() {
+	q.lock.Lock()
+	wait.StoreRelease32(&q.head, q.tail)
+	q.lock.Unlock()
+}

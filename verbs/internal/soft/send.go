@@ -1,0 +1,205 @@
+package soft
+
+import (
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// SendEntry is a posted send work request, copied out of the caller's.
+type SendEntry struct {
+	WRID       uint64
+	Opcode     verbs.Opcode
+	Flags      verbs.SendFlags
+	Imm        uint32
+	RKey       uint32
+	RemoteAddr uint64
+	CompareAdd uint64
+	Swap       uint64
+	SGEs       []verbs.SGE
+	Inline     []byte // payload, where IsInline
+	IsInline   bool
+	Done       bool           // executed, or failed with Status
+	Status     verbs.WCStatus // with Done; a status set before means: fail when its turn comes
+	VendorErr  uint32
+	Length     uint64 // of the payload in bytes
+	Off        uint64 // for the provider: bytes moved so far
+	Mark       uint32 // for the provider: position on the wire that completes it
+}
+
+// SendQueue is the ring of posted send work requests: from head to next they
+// are started, from next to tail they wait. The QP's lock guards it.
+type SendQueue struct {
+	device           string
+	cap              verbs.QPCap
+	sigAll           bool
+	maxMsg           uint64
+	ents             []SendEntry
+	mask             uint32
+	head, next, tail uint32
+}
+
+// Init allocates everything that posting will need.
+func (q *SendQueue) Init(device string, c verbs.QPCap, sigAll bool, maxMsg uint64) {
+	n := uint32(1)
+	for int(n) < c.MaxSendWR {
+		n *= 2
+	}
+	*q = SendQueue{device: device, cap: c, sigAll: sigAll, maxMsg: maxMsg, ents: make([]SendEntry, n), mask: n - 1}
+	sges := make([]verbs.SGE, int(n)*c.MaxSendSGE)
+	inl := make([]byte, int(n)*c.MaxInlineData)
+	for i := range q.ents {
+		q.ents[i].SGEs = sges[i*c.MaxSendSGE : i*c.MaxSendSGE : (i+1)*c.MaxSendSGE]
+		q.ents[i].Inline = inl[i*c.MaxInlineData : i*c.MaxInlineData : (i+1)*c.MaxInlineData]
+	}
+}
+
+// Full says that there is no room for another entry.
+func (q *SendQueue) Full() bool { return q.tail-q.head == uint32(q.cap.MaxSendWR) }
+
+// Idle says that everything posted is complete.
+func (q *SendQueue) Idle() bool { return q.head == q.tail }
+
+// Outstanding says that something started is not complete.
+func (q *SendQueue) Outstanding() bool { return q.head != q.next }
+
+// Waiting returns the entry whose turn to start it is, nil without one.
+func (q *SendQueue) Waiting() *SendEntry {
+	if q.next == q.tail {
+		return nil
+	}
+	return &q.ents[q.next&q.mask]
+}
+
+// Started moves on to the next waiting entry.
+func (q *SendQueue) Started() { q.next++ }
+
+// Oldest returns the oldest entry that is started but not retired, nil without one.
+func (q *SendQueue) Oldest() *SendEntry {
+	if q.head == q.next {
+		return nil
+	}
+	return &q.ents[q.head&q.mask]
+}
+
+// OutstandingEntries yields the entries that are started but not retired, oldest first.
+func (q *SendQueue) OutstandingEntries(yield func(*SendEntry) bool) {
+	for i := q.head; i != q.next; i++ {
+		if !yield(&q.ents[i&q.mask]) {
+			return
+		}
+	}
+}
+
+// Reset forgets everything.
+func (q *SendQueue) Reset() { q.head, q.next, q.tail = 0, 0, 0 }
+
+// Check says whether wr may be posted at all.
+func (q *SendQueue) Check(wr *verbs.SendWR) error {
+	if wr.Opcode > verbs.OpAtomicFetchAndAdd {
+		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "opcode %d", wr.Opcode)
+	}
+	if len(wr.SGList) > q.cap.MaxSendSGE {
+		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "%d SGEs, QP has at most %d", len(wr.SGList), q.cap.MaxSendSGE)
+	}
+	if wr.Flags&verbs.SendInline == 0 {
+		if wr.Inline != nil {
+			return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "inline data without the inline flag")
+		}
+		return nil
+	}
+	if wr.Opcode > verbs.OpSendWithImm {
+		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "%v cannot be inline", wr.Opcode)
+	}
+	n := len(wr.Inline)
+	if wr.Inline == nil {
+		for i := range wr.SGList {
+			n += int(wr.SGList[i].Length)
+		}
+	} else if len(wr.SGList) > 0 {
+		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "both inline data and an SGE list")
+	}
+	if n > q.cap.MaxInlineData {
+		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "%d inline bytes, QP has at most %d", n, q.cap.MaxInlineData)
+	}
+	return nil
+}
+
+// Add appends wr, which Check has passed, to a queue that is not full. Its
+// memory is checked now, and what is wrong with it becomes the entry's status.
+func (q *SendQueue) Add(wr *verbs.SendWR, t *MRTable, pd *PD) *SendEntry {
+	e := &q.ents[q.tail&q.mask]
+	q.tail++
+	e.WRID, e.Opcode, e.Flags = wr.WRID, wr.Opcode, wr.Flags
+	if q.sigAll {
+		e.Flags |= verbs.SendSignaled
+	}
+	e.Imm, e.RKey, e.RemoteAddr = wr.Imm, wr.RKey, wr.RemoteAddr
+	e.Done, e.Status, e.VendorErr, e.Off = false, verbs.WCSuccess, 0, 0
+	e.IsInline = wr.Flags&verbs.SendInline != 0
+	if wr.Inline != nil {
+		e.Inline = e.Inline[:copy(e.Inline[:len(wr.Inline)], wr.Inline)]
+		e.Length = uint64(len(wr.Inline))
+		return e
+	}
+	var need verbs.AccessFlags
+	if wr.Opcode >= verbs.OpRDMARead {
+		need = verbs.AccessLocalWrite
+		e.CompareAdd, e.Swap = wr.CompareAdd, wr.Swap
+	}
+	total, f := t.CheckSGEs(pd, wr.SGList, need)
+	e.Length = total
+	e.SGEs = e.SGEs[:copy(e.SGEs[:len(wr.SGList)], wr.SGList)]
+	switch {
+	case f != OK:
+		e.Status = verbs.WCLocProtErr
+	case total > q.maxMsg, wr.Opcode >= verbs.OpAtomicCmpAndSwp && total != 8:
+		e.Status = verbs.WCLocLenErr
+	case e.IsInline:
+		e.Inline = e.Inline[:total]
+		if t.Gather(pd, e.SGEs, 0, e.Inline) != OK {
+			e.Status = verbs.WCLocProtErr
+		}
+	}
+	return e
+}
+
+// Retire completes entries from the oldest on while they are done, and pushes
+// the completions that are due. It returns false if the CQ overran.
+func (q *SendQueue) Retire(cq *CQ, s *Sink, qpn, peer uint32) bool {
+	ok := true
+	for q.head != q.next {
+		e := &q.ents[q.head&q.mask]
+		if !e.Done {
+			break
+		}
+		q.head++
+		if e.Flags&verbs.SendSignaled == 0 && e.Status == verbs.WCSuccess {
+			continue
+		}
+		wc := verbs.WC{WRID: e.WRID, Status: e.Status, Opcode: e.Opcode.WCOpcode(), VendorErr: e.VendorErr, QPNum: qpn, SrcQP: peer}
+		if e.Opcode >= verbs.OpRDMARead && e.Status == verbs.WCSuccess {
+			wc.ByteLen = uint32(e.Length)
+		}
+		ok = cq.Push(s, &wc, false) && ok
+	}
+	return ok
+}
+
+// Flush fails all entries that are not done: the oldest with first, the others
+// as flushed, and moves on to the end so that Retire takes them. A first of
+// WCSuccess flushes all alike; an entry that had a fault of its own reports that
+// if it would have been the first to fail.
+func (q *SendQueue) Flush(first verbs.WCStatus, vendor uint32) {
+	for i := q.head; i != q.tail; i++ {
+		e := &q.ents[i&q.mask]
+		if e.Done {
+			continue
+		}
+		e.Done = true
+		e.Status = verbs.WCWRFlushErr
+		if first != verbs.WCSuccess {
+			e.Status, e.VendorErr = first, vendor
+			first = verbs.WCSuccess
+		}
+	}
+	q.next = q.tail
+}
