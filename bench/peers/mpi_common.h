@@ -1,0 +1,98 @@
+// What both MPI programs share: options, and which MPI this is.
+#ifndef SLUICE_BENCH_MPI_COMMON_H
+#define SLUICE_BENCH_MPI_COMMON_H
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include "peer.h"
+
+#if defined(OPEN_MPI)
+#define PEER "openmpi"
+#elif defined(MPICH)
+#define PEER "mpich"
+#else
+#define PEER "mpi"
+#endif
+
+enum { TAG = 1, CONTROL_TAG = 2, MAX_WINDOW = 1024 };
+
+struct options {
+    long sizes[MAX_SIZES];
+    int nsizes;
+    double seconds; // measured, per size
+    long batch;     // 0: derived
+    long window;
+    int persistent;
+    const char *pattern, *provider;
+};
+
+static int rank; // 0 measures and prints
+
+static inline struct options parse_options(int argc, char **argv, const char *pattern) {
+    struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm"};
+    o.nsizes = parse_sizes("8", o.sizes);
+    int c;
+    while ((c = getopt(argc, argv, "s:t:b:w:p:d:n")) != -1) switch (c) {
+        case 's': o.nsizes = parse_sizes(optarg, o.sizes); break;
+        case 't': o.seconds = parse_seconds(optarg); break;
+        case 'b': o.batch = parse_only_number(optarg, 1, 1 << 20); break;
+        case 'w': o.window = parse_only_number(optarg, 1, MAX_WINDOW); break;
+        case 'p': o.provider = optarg; break;
+        case 'd': o.pattern = optarg; break;
+        case 'n': o.persistent = 0; break;
+        default: exit(2);
+        }
+    return o;
+}
+
+static inline const char *mpi_version(void) {
+    static char v[MPI_MAX_LIBRARY_VERSION_STRING];
+    int n;
+    MPI_Get_library_version(v, &n);
+    for (char *c = v; *c; c++)
+        if (*c == ',' || *c == '\n' || *c == '\t') {
+            // "Open MPI v4.1.4, package: …" or "MPICH Version:\t4.0.2\n…"
+            if (*c == '\t') {
+                *c = ' ';
+                continue;
+            }
+            *c = 0;
+            break;
+        }
+    return v;
+}
+
+static inline void start_mpi(int *argc, char ***argv) {
+    int size;
+    MPI_Init(argc, argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size != 2) {
+        if (rank == 0) fprintf(stderr, "this needs 2 ranks, not %d\n", size);
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+}
+
+// Every byte depends on who sent it and where it is.
+static inline unsigned char pattern_byte(int sender, long i) { return (unsigned char)(i * 131 + i / 251 + sender * 97 + 1); }
+
+static inline void fill(unsigned char *b, long n, int sender) {
+    for (long i = 0; i < n; i++) b[i] = pattern_byte(sender, i);
+}
+
+static inline void check(const unsigned char *b, long n, int sender) {
+    for (long i = 0; i < n; i++)
+        if (b[i] != pattern_byte(sender, i)) {
+            fprintf(stderr, "rank %d: byte %ld of %ld is wrong\n", rank, i, n);
+            MPI_Abort(MPI_COMM_WORLD, 1);
+        }
+}
+
+// Rank 0 decides by its clock when there was enough of something; both know.
+static inline double agree(double v) {
+    MPI_Bcast(&v, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    return v;
+}
+
+#endif

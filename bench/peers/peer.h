@@ -1,0 +1,147 @@
+// What the peer programs share: a clock, samples and their percentiles, the
+// list of sizes, and the one line of JSON that each result becomes. The fields
+// are those of the results of the bench itself.
+#ifndef SLUICE_BENCH_PEER_H
+#define SLUICE_BENCH_PEER_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_SIZES = 64, MAX_SAMPLES = 1 << 20 };
+
+// A batch is as many iterations as fit into BATCH_NS, at most BATCH_MAX: long
+// enough for the clock (tens of ns) not to show, short enough to leave a
+// distribution.
+#define BATCH_NS 200e3
+#define BATCH_MAX 1000
+
+static inline double now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void fail(const char *what, const char *arg) {
+    fprintf(stderr, "%s: %s\n", what, arg);
+    exit(2);
+}
+
+// A number with an optional k or M (binary) behind it, within lo..hi.
+static inline long parse_number(const char *s, char **end, long lo, long hi) {
+    errno = 0;
+    long v = strtol(s, end, 10);
+    int shift = 0;
+    if (**end == 'k' || **end == 'K') shift = 10;
+    if (**end == 'm' || **end == 'M') shift = 20;
+    if (shift) (*end)++;
+    if (*end == s || errno || v < 0 || v > (hi >> shift)) fail("not a number in range", s);
+    v <<= shift;
+    if (v < lo) fail("not a number in range", s);
+    return v;
+}
+
+static inline long parse_only_number(const char *s, long lo, long hi) {
+    char *end;
+    long v = parse_number(s, &end, lo, hi);
+    if (*end) fail("not a number", s);
+    return v;
+}
+
+static inline double parse_seconds(const char *s) {
+    char *end;
+    double v = strtod(s, &end);
+    if (end == s || *end || !(v > 0 && v <= 3600)) fail("not a number of seconds", s);
+    return v;
+}
+
+// "8,64k,1M" into sizes; returns how many.
+static inline int parse_sizes(const char *s, long sizes[MAX_SIZES]) {
+    int n = 0;
+    for (;;) {
+        char *end;
+        if (n == MAX_SIZES) fail("too many sizes", s);
+        sizes[n++] = parse_number(s, &end, 0, 1L << 30);
+        if (!*end) return n;
+        if (*end != ',') fail("not a list of sizes", s);
+        s = end + 1;
+    }
+}
+
+// How long a measurement is: iterations of a batch, number of batches.
+struct plan {
+    long batch;
+    long batches;
+};
+
+// batch 0 asks for one that is derived from the time of an iteration.
+static inline struct plan make_plan(double iteration_ns, double seconds, long batch) {
+    struct plan p;
+    double b = BATCH_NS / iteration_ns;
+    p.batch = batch > 0 ? batch : b < 1 ? 1 : b > BATCH_MAX ? BATCH_MAX : (long)b;
+    double n = seconds * 1e9 / (iteration_ns * (double)p.batch);
+    p.batches = n < 10 ? 10 : n > MAX_SAMPLES ? MAX_SAMPLES : (long)n;
+    return p;
+}
+
+struct result {
+    const char *pattern, *layer, *provider, *peer, *op, *unit, *version;
+    long bytes, batch, window; // window 0: has none
+    double *samples;           // sorted by print_result
+    long count;
+};
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Nearest rank: the smallest sample that at least the fraction q does not exceed.
+static inline double quantile(const double *sorted, long n, double q) {
+    long i = (long)(q * (double)n + 0.9999999999) - 1;
+    return sorted[i < 0 ? 0 : i >= n ? n - 1 : i];
+}
+
+// A string as JSON: version strings of libraries may hold anything.
+static inline void print_string(const char *key, const char *s) {
+    printf("\"%s\":\"", key);
+    for (; *s && *s != '\n'; s++)
+        if (*s == '"' || *s == '\\')
+            printf("\\%c", *s);
+        else if ((unsigned char)*s >= 0x20 && (unsigned char)*s < 0x7f)
+            putchar(*s);
+    printf("\",");
+}
+
+static inline void print_result(struct result r) {
+    qsort(r.samples, (size_t)r.count, sizeof *r.samples, by_value);
+    double sum = 0;
+    for (long i = 0; i < r.count; i++) sum += r.samples[i];
+    putchar('{');
+    print_string("pattern", r.pattern);
+    print_string("layer", r.layer);
+    print_string("provider", r.provider);
+    print_string("peer", r.peer);
+    print_string("op", r.op);
+    if (*r.version) print_string("version", r.version);
+    printf("\"mode\":\"%s\",\"batch\":%ld,", r.batch == 1 ? "each" : "batch", r.batch);
+    if (r.window) printf("\"window\":%ld,", r.window);
+    printf("\"bytes\":%ld,", r.bytes);
+    print_string("unit", r.unit);
+    printf("\"min\":%.3f,\"p50\":%.3f,\"p99\":%.3f,\"p999\":%.3f,\"max\":%.3f,\"mean\":%.3f,\"samples\":%ld}\n",
+           r.samples[0], quantile(r.samples, r.count, 0.5), quantile(r.samples, r.count, 0.99),
+           quantile(r.samples, r.count, 0.999), r.samples[r.count - 1], sum / (double)r.count, r.count);
+    fflush(stdout);
+}
+
+static inline void *must_alloc(size_t n) {
+    void *p = aligned_alloc(4096, (n + 4095) & ~(size_t)4095);
+    if (!p) fail("out of memory", "aligned_alloc");
+    memset(p, 0, n);
+    return p;
+}
+
+#endif
