@@ -1,0 +1,898 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// limit bounds every test: what takes longer hangs.
+const limit = 60 * time.Second
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// world is a rendezvous and the environment of its ranks.
+type world struct {
+	*Server
+	env Environment // Rank is to be filled in
+	log *lockedBuffer
+}
+
+// lockedBuffer collects the log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newWorld(t *testing.T, size int, p patience) *world {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	secret := []byte("the secret of a job of a test...")
+	log := new(lockedBuffer)
+	s, err := serve(t.Context(), ln, ServerOptions{
+		Size:   size,
+		Job:    "test",
+		Secret: secret,
+		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}, p)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return &world{
+		Server: s,
+		env:    Environment{Size: size, LocalSize: size, Server: s.Addr().String(), Job: "test", Secret: secret},
+		log:    log,
+	}
+}
+
+// join makes a rank; it is closed with the test.
+func (w *world) join(t *testing.T, rank int) *Job {
+	t.Helper()
+	e := w.env
+	e.Rank, e.LocalRank = rank, rank
+	j, err := joinFrom(testContext(t), variables(e.Environ()...))
+	require.NoError(t, err)
+	t.Cleanup(func() { j.Close() })
+	return j
+}
+
+func (w *world) joinAll(t *testing.T) []*Job {
+	t.Helper()
+	jobs := make([]*Job, w.env.Size)
+	each(len(jobs), func(rank int) {
+		e := w.env
+		e.Rank, e.LocalRank = rank, rank
+		jobs[rank], _ = joinFrom(testContext(t), variables(e.Environ()...))
+	})
+	for rank, j := range jobs {
+		require.NotNil(t, j, "rank %d did not join", rank)
+	}
+	t.Cleanup(func() { each(len(jobs), func(rank int) { jobs[rank].Close() }) })
+	return jobs
+}
+
+// kill ends a rank as kill -9 would: the connection ends, and nothing is said.
+func kill(j *Job) {
+	c := j.x.(*client)
+	c.conn.Close()
+	<-c.readerDone
+}
+
+// each calls f for 0..n-1 at the same time and waits for all.
+func each(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// payload is what a rank gives to a round: any size, the bytes a function of
+// both.
+func payload(rank, round, size int) []byte {
+	seed := sha256.Sum256(fmt.Appendf(nil, "%d %d", rank, round))
+	b := make([]byte, size)
+	rand.NewChaCha8(seed).Read(b)
+	return b
+}
+
+func TestExchange(t *testing.T) {
+	for _, c := range []struct{ size, rounds, bytes int }{
+		{1, 50, MaxData},
+		{2, 50, MaxData},
+		{16, 20, 1 << 16},
+		{256, 5, 1 << 8},
+	} {
+		t.Run(fmt.Sprint(c.size), func(t *testing.T) {
+			ctx := testContext(t)
+			w := newWorld(t, c.size, defaultPatience)
+			jobs := w.joinAll(t)
+			sizeOf := func(rank, round int) int {
+				switch {
+				case round == 0:
+					return 0
+				case round == 1 && rank == 0:
+					return c.bytes
+				}
+				return int(binary.BigEndian.Uint16(payload(rank, -round, 2))) % c.bytes
+			}
+			errs := make([]error, c.size)
+			each(c.size, func(rank int) {
+				j := jobs[rank]
+				for round := range c.rounds {
+					if round%3 == 2 {
+						if errs[rank] = j.Barrier(ctx); errs[rank] != nil {
+							return
+						}
+						continue
+					}
+					mine := payload(rank, round, sizeOf(rank, round))
+					got, err := j.Exchange(ctx, mine)
+					clear(mine) // ours again
+					if err != nil {
+						errs[rank] = err
+						return
+					}
+					for r, data := range got {
+						if !bytes.Equal(data, payload(r, round, sizeOf(r, round))) {
+							errs[rank] = fmt.Errorf("round %d: wrong data of rank %d", round, r)
+							return
+						}
+					}
+				}
+			})
+			for rank, err := range errs {
+				require.NoError(t, err, "rank %d", rank)
+				j := jobs[rank]
+				require.Equal(t, rank, j.Rank())
+				require.Equal(t, c.size, j.Size())
+				require.Equal(t, rank, j.LocalRank())
+				require.Equal(t, c.size, j.LocalSize())
+				require.Equal(t, "test", j.ID())
+				require.Equal(t, w.env.Secret, j.Secret())
+				require.NoError(t, j.Err())
+			}
+			each(c.size, func(rank int) { errs[rank] = jobs[rank].Close() })
+			for rank, err := range errs {
+				require.NoError(t, err)
+				require.ErrorIs(t, jobs[rank].Err(), ErrClosed)
+			}
+			require.NoError(t, w.Wait(ctx))
+		})
+	}
+}
+
+func TestAlone(t *testing.T) {
+	ctx := testContext(t)
+	j, err := joinFrom(ctx, variables())
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 1, 0, 1}, []int{j.Rank(), j.Size(), j.LocalRank(), j.LocalSize()})
+	require.Len(t, j.Secret(), 32)
+	require.NotEmpty(t, j.ID())
+	data := []byte("data")
+	got, err := j.Exchange(ctx, data)
+	require.NoError(t, err)
+	clear(data)
+	require.Equal(t, [][]byte{[]byte("data")}, got)
+	require.NoError(t, j.Barrier(ctx))
+	_, err = j.Exchange(ctx, make([]byte, MaxData+1))
+	require.ErrorIs(t, err, ErrTooLarge)
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, j.Barrier(canceled), context.Canceled)
+	require.NoError(t, j.Barrier(ctx), "nothing was given: the round is still to come")
+	require.NoError(t, j.Err())
+	j.Abort(3, "why")
+	<-j.Done()
+	want := &AbortError{Rank: 0, Code: 3, Why: "why"}
+	require.Equal(t, want, j.Err())
+	var a *AbortError
+	require.ErrorAs(t, j.Barrier(ctx), &a)
+	require.Equal(t, want, a)
+	require.NoError(t, j.Close())
+	require.NoError(t, j.Close())
+
+	other, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=1", "SLUICE_JOB=me", "SLUICE_SECRET="+hexSecret))
+	require.NoError(t, err)
+	require.Equal(t, "me", other.ID())
+	require.Equal(t, hexSecret, hex.EncodeToString(other.Secret()))
+	require.NoError(t, other.Close())
+	<-other.Done()
+	require.ErrorIs(t, other.Barrier(ctx), ErrClosed)
+	require.NotEqual(t, j.Secret(), other.Secret())
+
+	_, err = joinFrom(canceled, variables())
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestInsecure(t *testing.T) {
+	ctx := testContext(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Insecure: true})
+	require.NoError(t, err)
+	defer s.Close()
+	errs := make([]error, 2)
+	each(2, func(rank int) {
+		j, err := joinFrom(ctx, variables(fmt.Sprint("SLUICE_RANK=", rank), "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+s.Addr().String()))
+		if err != nil {
+			errs[rank] = err
+			return
+		}
+		defer j.Close()
+		if j.Secret() != nil {
+			errs[rank] = errors.New("an insecure job has a secret")
+			return
+		}
+		errs[rank] = j.Barrier(ctx)
+	})
+	require.NoError(t, errors.Join(errs...))
+}
+
+// A rank that ends in the middle of a round fails it for all, by name, and
+// every later one; the reason says how it ended.
+func TestRankEnds(t *testing.T) {
+	const size, culprit = 8, 5
+	for _, c := range []struct {
+		name string
+		end  func(t *testing.T, w *world, j *Job)
+		err  error
+		says string
+	}{
+		{"killed", func(_ *testing.T, _ *world, j *Job) { kill(j) }, ErrDied, "its connection ended"},
+		{"killed in the middle of a message", func(_ *testing.T, _ *world, j *Job) {
+			m := part{rank: culprit, data: make([]byte, 1000)}.Append(nil)
+			j.x.(*client).conn.Write(m[:500])
+			kill(j)
+		}, ErrDied, io.ErrUnexpectedEOF.Error()},
+		{"killed after it had given", func(t *testing.T, w *world, j *Job) {
+			j.x.(*client).conn.Write(part{rank: culprit, data: []byte("last words")}.Append(nil))
+			w.waitGiven(t, size-1)
+			kill(j)
+		}, ErrDied, "its connection ended"},
+		{"closed", func(t *testing.T, _ *world, j *Job) { require.NoError(t, j.Close()) }, ErrLeft, ""},
+		{"gave up", func(t *testing.T, w *world, j *Job) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			done := make(chan error)
+			go func() { done <- j.Barrier(ctx) }()
+			w.waitGiven(t, size-1)
+			cancel(errors.New("enough"))
+			require.ErrorIs(t, <-done, context.Canceled)
+			require.ErrorIs(t, j.Barrier(testContext(t)), ErrGaveUp)
+			require.NoError(t, j.Err(), "the job goes on")
+		}, ErrGaveUp, "enough"},
+		{"spoke out of turn", func(t *testing.T, _ *world, j *Job) {
+			j.x.(*client).conn.Write(part{round: 9, rank: culprit}.Append(nil))
+			<-j.Done()
+			require.ErrorIs(t, j.Err(), ErrServerLost)
+		}, ErrDied, "part for round 9 in round 0"},
+		{"spoke in the name of another", func(_ *testing.T, _ *world, j *Job) {
+			j.x.(*client).conn.Write(part{rank: culprit - 1}.Append(nil))
+		}, ErrDied, "in the name of rank 4"},
+		{"sent garbage", func(_ *testing.T, _ *world, j *Job) {
+			io.WriteString(j.x.(*client).conn, "what is this, and why is it here?")
+		}, ErrDied, "protocol violation"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := testContext(t)
+			w := newWorld(t, size, defaultPatience)
+			jobs := w.joinAll(t)
+			// One rank is late: the round cannot complete meanwhile.
+			const late = 2
+			errs := make([]error, size)
+			var wg sync.WaitGroup
+			for rank, j := range jobs {
+				if rank != culprit && rank != late {
+					wg.Go(func() { errs[rank] = j.Barrier(ctx) })
+				}
+			}
+			w.waitGiven(t, size-2)
+			c.end(t, w, jobs[culprit])
+			wg.Wait()
+			errs[late] = jobs[late].Barrier(ctx)
+			for range 2 {
+				for rank, err := range errs {
+					if rank == culprit {
+						continue
+					}
+					var e *RankError
+					require.ErrorAs(t, err, &e, "rank %d", rank)
+					require.Equal(t, culprit, e.Rank)
+					require.ErrorIs(t, err, c.err)
+					require.ErrorContains(t, err, fmt.Sprintf("round 0: rank %d %v", culprit, c.err))
+					require.ErrorContains(t, err, c.says)
+					require.NoError(t, jobs[rank].Err(), "the death of another does not end the job")
+				}
+				each(size, func(rank int) {
+					if rank != culprit {
+						errs[rank] = jobs[rank].Barrier(ctx)
+					}
+				})
+			}
+			each(size, func(rank int) { jobs[rank].Close() })
+			err := w.Wait(ctx)
+			if c.err == ErrDied {
+				require.ErrorIs(t, err, ErrDied)
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// waitGiven returns when n ranks have given to the round in progress.
+func (w *world) waitGiven(t *testing.T, n int) {
+	t.Helper()
+	w.waitFor(t, fmt.Sprintf("%d parts", n), func() bool { return w.given >= n })
+}
+
+// waitFor polls the state of the server, under its lock.
+func (w *world) waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return is()
+	}, limit, time.Millisecond, what)
+}
+
+// A rank that leaves after its last round does not disturb those who are still
+// busy with theirs.
+func TestLeaveAfterLastRound(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 4, defaultPatience)
+	jobs := w.joinAll(t)
+	errs := make([]error, len(jobs))
+	each(len(jobs), func(rank int) {
+		for range 10 {
+			if _, err := jobs[rank].Exchange(ctx, make([]byte, 1<<18)); err != nil {
+				errs[rank] = err
+			}
+		}
+		errs[rank] = errors.Join(errs[rank], jobs[rank].Close())
+	})
+	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, w.Wait(ctx))
+}
+
+// trickle is a connection that writes a few bytes at a time.
+type trickle struct {
+	net.Conn
+	most int
+}
+
+func (c trickle) Write(b []byte) (n int, err error) {
+	for len(b) > 0 && err == nil {
+		var k int
+		k, err = c.Conn.Write(b[:min(c.most, len(b))])
+		n, b = n+k, b[k:]
+	}
+	return n, err
+}
+
+func TestSlowRank(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 3, defaultPatience)
+	jobs := w.joinAll(t)
+	slow := jobs[1].x.(*client)
+	slow.conn = trickle{slow.conn, 3}
+	play := func(rank, round int) error {
+		got, err := jobs[rank].Exchange(ctx, payload(rank, round, 5000))
+		if err != nil {
+			return err
+		}
+		for r, data := range got {
+			if !bytes.Equal(data, payload(r, round, 5000)) {
+				return fmt.Errorf("round %d: wrong data of rank %d", round, r)
+			}
+		}
+		return nil
+	}
+	for round := range 5 {
+		errs := make([]error, len(jobs))
+		var wg sync.WaitGroup
+		for _, rank := range []int{0, 2} {
+			wg.Go(func() { errs[rank] = play(rank, round) })
+		}
+		w.waitGiven(t, 2) // slow, and late as well
+		errs[1] = play(1, round)
+		wg.Wait()
+		require.NoError(t, errors.Join(errs...))
+	}
+}
+
+// A rank that stops in the middle of a message is given up after the patience
+// for messages; one that says nothing at all is not.
+func TestStuckMessage(t *testing.T) {
+	ctx := testContext(t)
+	p := defaultPatience
+	p.message = 50 * time.Millisecond
+	w := newWorld(t, 3, p)
+	jobs := w.joinAll(t)
+	m := part{rank: 1, data: make([]byte, 1000)}.Append(nil)
+	_, err := jobs[1].x.(*client).conn.Write(m[:500])
+	require.NoError(t, err)
+	err = jobs[0].Barrier(ctx)
+	require.ErrorIs(t, err, ErrDied)
+	require.ErrorContains(t, err, "i/o timeout")
+	<-jobs[1].Done()
+	require.NoError(t, jobs[2].Err())
+}
+
+func TestTooLarge(t *testing.T) {
+	ctx := testContext(t)
+	jobs := newWorld(t, 1, defaultPatience).joinAll(t)
+	_, err := jobs[0].Exchange(ctx, make([]byte, MaxData+1))
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorContains(t, err, "1048577 bytes, at most 1048576")
+	got, err := jobs[0].Exchange(ctx, make([]byte, MaxData))
+	require.NoError(t, err)
+	require.Len(t, got[0], MaxData)
+}
+
+// A context that has ended before anything was given takes nothing with it.
+func TestCanceledBefore(t *testing.T) {
+	ctx := testContext(t)
+	jobs := newWorld(t, 2, defaultPatience).joinAll(t)
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, jobs[0].Barrier(canceled), context.Canceled)
+	errs := make([]error, 2)
+	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
+	require.NoError(t, errors.Join(errs...))
+}
+
+// Calls of several goroutines take turns.
+func TestConcurrentExchange(t *testing.T) {
+	ctx := testContext(t)
+	jobs := newWorld(t, 2, defaultPatience).joinAll(t)
+	errs := make([]error, 2*8)
+	each(len(errs), func(i int) {
+		for range 20 {
+			if err := jobs[i%2].Barrier(ctx); err != nil {
+				errs[i] = err
+			}
+		}
+	})
+	require.NoError(t, errors.Join(errs...))
+}
+
+func TestAbort(t *testing.T) {
+	ctx := testContext(t)
+	const size = 8
+	w := newWorld(t, size, defaultPatience)
+	jobs := make([]*Job, size-1) // the last one comes too late
+	for rank := range jobs {
+		jobs[rank] = w.join(t, rank)
+	}
+	errs := make([]error, len(jobs))
+	var wg sync.WaitGroup
+	for rank, j := range jobs[:4] {
+		wg.Go(func() { errs[rank] = j.Barrier(ctx) })
+	}
+	w.waitGiven(t, 4)
+	long := strings.Repeat("w", 2000)
+	jobs[6].Abort(42, long)
+	wg.Wait()
+	want := &AbortError{Rank: 6, Code: 42, Why: long[:1024]}
+	<-w.Aborted()
+	require.Equal(t, want, w.Server.Abort())
+	for rank, j := range jobs {
+		<-j.Done()
+		require.Equal(t, want, j.Err(), "rank %d", rank)
+		if rank >= 4 {
+			errs[rank] = j.Barrier(ctx)
+		}
+		var e *AbortError
+		require.ErrorAs(t, errs[rank], &e, "rank %d", rank)
+		require.Equal(t, want, e)
+	}
+	jobs[0].Abort(43, "too late")
+	e := w.env
+	e.Rank = size - 1
+	_, err := joinFrom(ctx, variables(e.Environ()...))
+	var refused *RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.Contains(t, refused.Why, "aborted by rank 6 with code 42")
+	each(len(jobs), func(rank int) { jobs[rank].Close() })
+	w.Ended(size - 1)
+	require.Equal(t, want, w.Wait(ctx))
+}
+
+// A process that ends before it joins would be waited for; the launcher tells.
+func TestEnded(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 2, defaultPatience)
+	j := w.join(t, 0)
+	done := make(chan error)
+	go func() { done <- j.Barrier(ctx) }()
+	w.waitGiven(t, 1)
+	w.Ended(0) // it has joined: its connection tells, and it is alive
+	w.Ended(7) // there is no such rank
+	w.Ended(1)
+	err := <-done
+	require.ErrorIs(t, err, ErrDied)
+	require.ErrorContains(t, err, "rank 1 died: it ended before it joined the job")
+	require.NoError(t, j.Close())
+	require.ErrorIs(t, w.Wait(ctx), ErrDied)
+}
+
+func TestServerLost(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 3, defaultPatience)
+	jobs := w.joinAll(t)
+	done := make(chan error)
+	go func() { done <- jobs[0].Barrier(ctx) }()
+	w.waitGiven(t, 1)
+	require.NoError(t, w.Close())
+	require.ErrorIs(t, <-done, ErrServerLost)
+	for _, j := range jobs {
+		<-j.Done()
+		require.ErrorIs(t, j.Err(), ErrServerLost)
+		require.ErrorIs(t, j.Barrier(ctx), ErrServerLost)
+		j.Abort(1, "nobody hears it")
+		require.NoError(t, j.Close())
+	}
+	require.ErrorIs(t, w.Wait(ctx), ErrClosed)
+	require.NoError(t, w.Close())
+}
+
+func TestServeContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s, err := Serve(ctx, ln, ServerOptions{Size: 1, Insecure: true})
+	require.NoError(t, err)
+	waiting, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, s.Wait(waiting), context.Canceled)
+	cancel()
+	require.ErrorIs(t, s.Wait(t.Context()), ErrClosed)
+}
+
+func TestServeOptions(t *testing.T) {
+	secret := []byte(hexSecret)
+	for _, o := range []ServerOptions{
+		{Size: 0, Secret: secret},
+		{Size: MaxSize + 1, Secret: secret},
+		{Size: 1},
+		{Size: 1, Secret: secret, Insecure: true},
+		{Size: 1, Secret: secret, Job: strings.Repeat("j", 65)},
+	} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		_, err = Serve(t.Context(), ln, o)
+		require.ErrorIs(t, err, ErrOptions)
+		_, err = ln.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 4, defaultPatience)
+	first := w.join(t, 2)
+	for _, c := range []struct {
+		name       string
+		rank, size int
+		says       string
+	}{
+		{"twice", 2, 4, fmt.Sprintf("rank 2 is here (%q)", processName())},
+		{"beyond", 4, 5, "it was told that the job has 5 ranks, but it has 4"},
+		{"other size", 1, 2, "it was told that the job has 2 ranks, but it has 4"},
+	} {
+		e := w.env
+		e.Rank, e.Size, e.LocalSize = c.rank, c.size, 0
+		_, err := joinFrom(ctx, variables(e.Environ()...))
+		var refused *RefusedError
+		require.ErrorAs(t, err, &refused, c.name)
+		require.Equal(t, c.rank, refused.Rank, c.name)
+		require.Equal(t, c.says, refused.Why, c.name)
+	}
+	require.NoError(t, first.Close())
+	e := w.env
+	e.Rank = 2
+	_, err := joinFrom(ctx, variables(e.Environ()...))
+	require.ErrorContains(t, err, "rank 2 has left")
+	require.Equal(t, 4, strings.Count(w.log.String(), "not admitted"))
+}
+
+func TestWrongSecret(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 2, defaultPatience)
+	e := w.env
+	e.Secret = []byte("some other secret of a test")
+	_, err := joinFrom(ctx, variables(e.Environ()...))
+	require.ErrorIs(t, err, proof.ErrRefused)
+	require.ErrorContains(t, err, "rank 0 of 2 at "+w.Addr().String())
+	e = w.env
+	e.Job = "another job"
+	_, err = joinFrom(ctx, variables(e.Environ()...))
+	require.ErrorIs(t, err, proof.ErrJob)
+	e = w.env
+	e.Secret, e.Insecure = nil, true
+	_, err = joinFrom(ctx, variables(e.Environ()...))
+	require.ErrorIs(t, err, proof.ErrInsecure)
+	// And those who know it are not disturbed.
+	jobs := w.joinAll(t)
+	errs := make([]error, 2)
+	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
+	require.NoError(t, errors.Join(errs...))
+}
+
+// An identity that was proved is the one that joins.
+func TestJoinAsAnother(t *testing.T) {
+	w := newWorld(t, 2, defaultPatience)
+	conn, err := net.Dial("tcp", w.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+	_, err = proof.Dial(conn, proof.Params{
+		Secret: w.env.Secret, Protocol: protocolName, Major: protocolMajor, Job: w.env.Job, Self: rankID(1),
+	}, nil)
+	require.NoError(t, err)
+	_, err = conn.Write(join{rank: 0, size: 2}.Append(nil))
+	require.NoError(t, err)
+	_, err = io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, w.log.String(), "rank 1 asks to be rank 0")
+}
+
+// Strangers are dropped one by one, whatever they say or do not say, and the
+// job does not notice.
+func TestStrangers(t *testing.T) {
+	ctx := testContext(t)
+	p := defaultPatience
+	p.strangers = 8
+	p.admission = limit
+	const size = 4
+	w := newWorld(t, size, p)
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", w.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+		return conn
+	}
+	for _, say := range []string{
+		"GET / HTTP/1.1\r\n\r\n",
+		strings.Repeat("\x00", 1<<16),
+		"SLUICE\x00\x01" + strings.Repeat("\xff", 1<<16),
+	} {
+		conn := dial()
+		io.WriteString(conn, say)
+		// The server hangs up, maybe with a reset, on account of what it did
+		// not read.
+		_, err := io.ReadAll(conn)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+	}
+	// A port scan.
+	for range 100 {
+		dial().Close()
+	}
+	w.waitFor(t, "the port scan to be over", func() bool { return len(w.strangers) == 0 })
+	// Half-open ones: the oldest goes when there are too many.
+	var silent []net.Conn
+	for i := range size + p.strangers {
+		silent = append(silent, dial())
+		w.waitFor(t, "one stranger more", func() bool { return len(w.strangers) == i+1 })
+	}
+	for rank := range size {
+		j := w.join(t, rank)
+		_, err := silent[rank].Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "the oldest makes room")
+		require.NoError(t, j.Err())
+		silent = append(silent, dial())
+		w.waitFor(t, "room taken", func() bool { return len(w.strangers) == size+p.strangers })
+	}
+	require.Contains(t, w.log.String(), "too many strangers")
+	require.NoError(t, w.Close())
+	for _, conn := range silent[size:] {
+		_, err := conn.Read(make([]byte, 1))
+		require.Error(t, err)
+	}
+	require.NoError(t, ctx.Err())
+}
+
+// A stranger that says nothing is gone after the patience for admission.
+func TestSilentStranger(t *testing.T) {
+	p := defaultPatience
+	p.admission = 20 * time.Millisecond
+	w := newWorld(t, 1, p)
+	conn, err := net.Dial("tcp", w.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// A rank that gives without ever reading does not make the server grow.
+func TestRankDoesNotRead(t *testing.T) {
+	w := newWorld(t, 1, defaultPatience)
+	conn, err := net.Dial("tcp", w.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+	e := w.env
+	_, _, err = introduce(conn, &e)
+	require.NoError(t, err)
+	data := make([]byte, MaxData)
+	for round := range uint32(1000) {
+		if _, err = conn.Write(part{round: round, data: data}.Append(nil)); err != nil {
+			break
+		}
+	}
+	require.Error(t, err)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, w.Wait(testContext(t)), ErrDied)
+	require.Contains(t, w.log.String(), "rank does not read")
+}
+
+// flaky is a listener that fails before it works, as one does when there are
+// no descriptors left.
+type flaky struct {
+	net.Listener
+	failures int
+}
+
+func (l *flaky) Accept() (net.Conn, error) {
+	if l.failures > 0 {
+		l.failures--
+		return nil, errors.New("too many open files")
+	}
+	return l.Listener.Accept()
+}
+
+func TestAcceptFails(t *testing.T) {
+	ctx := testContext(t)
+	for _, failures := range []int{3, math.MaxInt} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s, err := Serve(ctx, &flaky{ln, failures}, ServerOptions{Size: 1, Insecure: true})
+		require.NoError(t, err)
+		if failures == 3 {
+			j, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=1", "SLUICE_INSECURE=1", "SLUICE_SERVER="+s.Addr().String()))
+			require.NoError(t, err)
+			require.NoError(t, j.Close())
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// Join waits for a rendezvous that is not there yet.
+func TestServerComesLate(t *testing.T) {
+	ctx := testContext(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := ln.Addr().String()
+	require.NoError(t, ln.Close())
+	env := variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+addr)
+
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err = joinFrom(short, env)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, addr)
+
+	type result struct {
+		j   *Job
+		err error
+	}
+	joined := make(chan result)
+	go func() {
+		j, err := joinFrom(ctx, env)
+		joined <- result{j, err}
+	}()
+	// The first comer hangs up at once, as a rendezvous does that is closing.
+	ln, err = net.Listen("tcp", addr)
+	require.NoError(t, err)
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Insecure: true})
+	require.NoError(t, err)
+	defer s.Close()
+	r := <-joined
+	require.NoError(t, r.err)
+	require.NoError(t, r.j.Close())
+}
+
+// A rendezvous that accepts and says nothing holds a rank no longer than its
+// context.
+func TestMuteServer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+	defer cancel()
+	_, err = joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+ln.Addr().String()))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// Close fails an Exchange that is in progress.
+func TestCloseDuringExchange(t *testing.T) {
+	ctx := testContext(t)
+	w := newWorld(t, 2, defaultPatience)
+	jobs := w.joinAll(t)
+	done := make(chan error)
+	go func() { done <- jobs[0].Barrier(ctx) }()
+	w.waitGiven(t, 1)
+	require.NoError(t, jobs[0].Close())
+	require.ErrorIs(t, <-done, ErrClosed)
+	err := jobs[1].Barrier(ctx)
+	require.ErrorIs(t, err, ErrLeft)
+}
+
+// A server that says what nobody asked for is not listened to any more.
+func TestBadServer(t *testing.T) {
+	for name, say := range map[string]message{
+		"part before the round": part{round: 0, rank: 0},
+		"welcome again":         welcome{},
+		"garbage":               fail{reason: 9},
+	} {
+		w := newWorld(t, 1, defaultPatience)
+		j := w.join(t, 0)
+		w.mu.Lock()
+		w.send(w.members[0].session, delivery{message: say.Append(nil)})
+		w.mu.Unlock()
+		<-j.Done()
+		require.ErrorIs(t, j.Err(), ErrServerLost, name)
+		require.ErrorIs(t, j.Err(), errProtocol, name)
+	}
+}
+
+// A round that cannot be written, because the context ends first, breaks the
+// connection in the middle of a message; the rank sees why.
+func TestCanceledWhileWriting(t *testing.T) {
+	here, there := net.Pipe() // nobody reads
+	defer there.Close()
+	c := &client{
+		conn: here, size: 2, turn: make(chan struct{}, 1),
+		ended: make(chan struct{}), readerDone: make(chan struct{}),
+	}
+	close(c.readerDone)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := c.exchange(ctx, make([]byte, 100))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	<-c.done()
+	require.ErrorIs(t, c.err(), ErrServerLost)
+	require.NoError(t, c.close())
+}

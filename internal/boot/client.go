@@ -1,0 +1,392 @@
+package boot
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+const (
+	// joinPatience bounds Join: where ranks are started by hand, or by a
+	// batch system, the rendezvous may come up later than they do.
+	joinPatience = 30 * time.Second
+	// farewellPatience bounds Close and Abort.
+	farewellPatience = 5 * time.Second
+)
+
+var fromServer = setOf(kindPart, kindFail, kindAbort)
+
+// client is the exchange of a rank through a rendezvous. One goroutine reads;
+// it ends when the connection does.
+type client struct {
+	conn net.Conn
+	rank int
+	size int
+
+	turn  chan struct{} // held by the Exchange in progress
+	round uint32        // held by turn: the number of the next round
+
+	writing sync.Mutex // messages are written whole
+
+	mu      sync.Mutex
+	pending *gathering // the round in progress, or nil
+	broken  error      // why no further round is possible, or nil
+	silent  bool       // this rank has left: parts and failures concern it no more
+	closing bool       // the end of the connection is our own doing
+	reason  error      // why ended is closed
+	ended   chan struct{}
+
+	closeOnce  sync.Once
+	closeErr   error
+	readerDone chan struct{}
+}
+
+// gathering is a round in progress.
+type gathering struct {
+	round uint32
+	parts [][]byte
+	done  chan error // receives one value
+}
+
+func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
+
+// dial connects to the rendezvous and is admitted.
+func dial(ctx context.Context, e *Environment) (*client, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	defer cancel()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		c, again, err := tryDial(ctx, e)
+		if err == nil {
+			return c, nil
+		}
+		if again {
+			retry := time.NewTimer(pause)
+			select {
+			case <-retry.C:
+				continue
+			case <-ctx.Done():
+				retry.Stop()
+			}
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		return nil, fmt.Errorf("boot: join: rank %d of %d at %s: %w", e.Rank, e.Size, e.Server, err)
+	}
+}
+
+// tryDial is one attempt; again says that another one may have more success.
+func tryDial(ctx context.Context, e *Environment) (c *client, again bool, err error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", e.Server)
+	if err != nil {
+		var dns *net.DNSError
+		return nil, !errors.As(err, &dns) || !dns.IsNotFound, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	r, again, err := introduce(conn, e)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, again, err
+	}
+	c = &client{
+		conn:       conn,
+		rank:       e.Rank,
+		size:       e.Size,
+		turn:       make(chan struct{}, 1),
+		ended:      make(chan struct{}),
+		readerDone: make(chan struct{}),
+	}
+	go c.read(r)
+	return c, false, nil
+}
+
+// introduce proves that this rank belongs to the job and has it admitted.
+func introduce(conn net.Conn, e *Environment) (r *bufio.Reader, again bool, err error) {
+	_, err = proof.Dial(conn, proof.Params{
+		Secret:   e.Secret,
+		Insecure: e.Insecure,
+		Protocol: protocolName,
+		Major:    protocolMajor,
+		Minor:    protocolMinor,
+		Job:      e.Job,
+		Self:     rankID(e.Rank),
+	}, []byte(serverName))
+	if err != nil {
+		// A rendezvous under a flood of strangers drops connections, and the
+		// accept queue of one that is closing resets them.
+		var network *net.OpError
+		lost := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+		return nil, lost && !errors.Is(err, proof.ErrRefused), err
+	}
+	m := join{rank: uint32(e.Rank), size: uint32(e.Size), name: processName()}
+	if _, err := conn.Write(m.Append(nil)); err != nil {
+		return nil, false, err
+	}
+	r = bufio.NewReader(conn)
+	answer, err := readMessage(r, setOf(kindWelcome, kindRefuse))
+	if err != nil {
+		return nil, false, err
+	}
+	if no, ok := answer.(refuse); ok {
+		return nil, false, &RefusedError{Rank: e.Rank, Why: no.text}
+	}
+	return r, false, nil
+}
+
+// processName tells people which process a rank is.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return shorten(fmt.Sprintf("%s:%d", host, os.Getpid()), maxName)
+}
+
+// read is the reading goroutine.
+func (c *client) read(r *bufio.Reader) {
+	defer close(c.readerDone)
+	for {
+		m, err := readMessage(r, fromServer)
+		if err == nil {
+			err = c.dispatch(m)
+		}
+		if err != nil {
+			c.lost(err)
+			return
+		}
+	}
+}
+
+// dispatch takes in what the rendezvous says. An error means that it is not
+// to be listened to any more.
+func (c *client) dispatch(m message) error {
+	switch m := m.(type) {
+	case abort:
+		c.end(&AbortError{Rank: int(m.rank), Code: int(m.code), Why: m.text})
+	case fail:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.breakWith(&RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text})
+	case part:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		g := c.pending
+		switch {
+		case c.silent || c.broken != nil:
+			return nil
+		case g == nil || m.round != g.round || int(m.rank) != len(g.parts):
+			return fmt.Errorf("%w: part of rank %d in round %d was not expected", errProtocol, m.rank, m.round)
+		}
+		g.parts = append(g.parts, m.data)
+		if len(g.parts) == c.size {
+			c.pending = nil
+			g.done <- nil
+		}
+	}
+	return nil
+}
+
+// breakWith fails the round in progress and all later ones. c.mu is held.
+func (c *client) breakWith(err error) {
+	if c.broken == nil {
+		c.broken = err
+	}
+	if g := c.pending; g != nil {
+		c.pending = nil
+		g.done <- c.broken
+	}
+}
+
+// end closes ended; the first reason counts.
+func (c *client) end(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason != nil {
+		return
+	}
+	c.reason = reason
+	close(c.ended)
+	c.breakWith(reason)
+}
+
+// lost ends the job for this rank because its connection has ended.
+func (c *client) lost(err error) {
+	c.conn.Close()
+	c.mu.Lock()
+	closing := c.closing
+	c.mu.Unlock()
+	if closing {
+		c.end(ErrClosed)
+		return
+	}
+	c.end(fmt.Errorf("%w: %w", ErrServerLost, err))
+}
+
+// exchangeError says which round it was.
+func exchangeError(round uint32, err error) error {
+	return fmt.Errorf("boot: exchange: round %d: %w", round, err)
+}
+
+// checkExchange returns why a round cannot begin.
+func checkExchange(ctx context.Context, data []byte, broken error) error {
+	if broken != nil {
+		return broken
+	}
+	if len(data) > MaxData {
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), MaxData)
+	}
+	return ctx.Err()
+}
+
+func (c *client) exchange(ctx context.Context, data []byte) ([][]byte, error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("boot: exchange: %w", ctx.Err())
+	}
+	g := &gathering{round: c.round, done: make(chan error, 1)}
+	if err := c.begin(ctx, g, data); err != nil {
+		return nil, exchangeError(g.round, err)
+	}
+	if err := c.give(ctx, part{round: g.round, rank: uint32(c.rank), data: data}); err != nil {
+		c.lost(err)
+	}
+	select {
+	case err := <-g.done:
+		if err != nil {
+			return nil, exchangeError(g.round, err)
+		}
+	case <-ctx.Done():
+		c.giveUp(ctx)
+		return nil, exchangeError(g.round, ctx.Err())
+	}
+	c.round++
+	return g.parts, nil
+}
+
+// begin makes g the round in progress, if there can be one.
+func (c *client) begin(ctx context.Context, g *gathering, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := checkExchange(ctx, data, c.broken); err != nil {
+		return err
+	}
+	c.pending = g
+	return nil
+}
+
+// give writes a part, without a copy of its data, until ctx ends. After an
+// error the connection is of no more use: half a message may be written.
+func (c *client) give(ctx context.Context, m part) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.conn.SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		c.conn.SetWriteDeadline(time.Unix(1, 0))
+		close(cut)
+	})
+	b := net.Buffers{m.header().Append(nil), m.data}
+	_, err := b.WriteTo(c.conn)
+	if !stop() {
+		<-cut // or its deadline would hit the next message
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}
+
+// giveUp tells the others that this rank is out of the round that it has given
+// to, and of all later ones.
+func (c *client) giveUp(ctx context.Context) {
+	c.mu.Lock()
+	c.silent = true
+	c.breakWith(&RankError{Rank: c.rank, Err: ErrGaveUp, Text: ctx.Err().Error()})
+	c.mu.Unlock()
+	if err := c.tell(leave{rank: uint32(c.rank), reason: reasonGaveUp, text: shorten(context.Cause(ctx).Error(), maxText)}); err != nil {
+		c.lost(err)
+	}
+}
+
+// tell writes a short message.
+func (c *client) tell(m message) error {
+	deadline := time.Now().Add(farewellPatience)
+	// Once for a part that is being written, once for our own message.
+	c.conn.SetWriteDeadline(deadline)
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.conn.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	_, err := c.conn.Write(m.Append(nil))
+	return err
+}
+
+func (c *client) abort(code int, why string) {
+	why = shorten(why, maxText)
+	c.end(&AbortError{Rank: c.rank, Code: code, Why: why})
+	if err := c.tell(abort{rank: uint32(c.rank), code: int32(code), text: why}); err != nil {
+		c.lost(err)
+	}
+}
+
+func (c *client) done() <-chan struct{} { return c.ended }
+
+func (c *client) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason
+}
+
+func (c *client) close() error {
+	c.closeOnce.Do(func() { c.closeErr = c.goodbye() })
+	return c.closeErr
+}
+
+// goodbye tells the rendezvous that this rank leaves and waits until it has
+// hung up. Closing at once could reset the connection, for there may be
+// something unread, and the goodbye might be lost with it.
+func (c *client) goodbye() error {
+	c.mu.Lock()
+	c.closing = true
+	c.silent = true
+	over := c.reason
+	c.mu.Unlock()
+	c.end(ErrClosed)
+	if errors.Is(over, ErrServerLost) {
+		<-c.readerDone
+		return nil
+	}
+	err := c.tell(leave{rank: uint32(c.rank), reason: reasonLeft})
+	if err == nil {
+		err = c.conn.SetReadDeadline(time.Now().Add(farewellPatience))
+	}
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && err == nil {
+		err = half.CloseWrite()
+	}
+	if err != nil {
+		c.conn.Close()
+	}
+	<-c.readerDone
+	if err != nil && over == nil {
+		return fmt.Errorf("boot: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package boot
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// The variables through which a launcher tells a process who it is.
+const (
+	EnvRank       = "SLUICE_RANK"
+	EnvSize       = "SLUICE_SIZE"
+	EnvServer     = "SLUICE_SERVER"
+	EnvJob        = "SLUICE_JOB"
+	EnvSecret     = "SLUICE_SECRET"
+	EnvSecretFile = "SLUICE_SECRET_FILE"
+	EnvInsecure   = "SLUICE_INSECURE"
+	EnvLocalRank  = "SLUICE_LOCAL_RANK"
+	EnvLocalSize  = "SLUICE_LOCAL_SIZE"
+)
+
+// Variable describes one variable of the environment.
+type Variable struct {
+	Name    string
+	Meaning string // one line
+}
+
+// Variables lists all variables that Join reads, in a fresh slice.
+func Variables() []Variable {
+	return []Variable{
+		{EnvRank, "number of this process in the job, from 0 to size-1"},
+		{EnvSize, "number of processes in the job"},
+		{EnvServer, "host:port of the rendezvous; an IPv6 host in brackets"},
+		{EnvJob, "id of the job, at most 64 bytes"},
+		{EnvSecret, "secret of the job in hexadecimal, 16 to 512 bytes"},
+		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; mode 0600 and ours"},
+		{EnvInsecure, "1 to run without a secret; all processes must say so"},
+		{EnvLocalRank, "number of this process among those of the job on this host"},
+		{EnvLocalSize, "number of processes of the job on this host"},
+	}
+}
+
+// Environment is what the SLUICE_* variables say.
+type Environment struct {
+	Rank, Size           int
+	LocalRank, LocalSize int    // -1 and 0 if not known
+	Server               string // host:port; may be empty in a job of one
+	Job                  string
+	Secret               []byte // nil if Insecure
+	Insecure             bool
+}
+
+// Environ returns the variables as NAME=value, for the environment of a
+// process that is to be this rank. Other variables of [Variables] must not be
+// in that environment.
+func (e *Environment) Environ() []string {
+	list := []string{
+		EnvRank + "=" + strconv.Itoa(e.Rank),
+		EnvSize + "=" + strconv.Itoa(e.Size),
+		EnvServer + "=" + e.Server,
+		EnvJob + "=" + e.Job,
+	}
+	if e.Insecure {
+		list = append(list, EnvInsecure+"=1")
+	} else {
+		list = append(list, EnvSecret+"="+hex.EncodeToString(e.Secret))
+	}
+	if e.LocalSize > 0 {
+		list = append(list, EnvLocalRank+"="+strconv.Itoa(e.LocalRank), EnvLocalSize+"="+strconv.Itoa(e.LocalSize))
+	}
+	return list
+}
+
+const (
+	// A secret that can be guessed from a recorded proof is none: 128 bits.
+	minSecret = 16
+	maxSecret = 512
+	maxJobID  = 64 // what fits into a proof
+)
+
+// parseEnvironment reads the variables. found is false where none of rank,
+// size and server is set: then there was no launcher.
+func parseEnvironment(lookup func(string) (string, bool)) (e Environment, found bool, err error) {
+	v := values{lookup: lookup}
+	if !v.set(EnvRank) && !v.set(EnvSize) && !v.set(EnvServer) {
+		return Environment{}, false, nil
+	}
+	e.Size = v.integer(EnvSize, 1, MaxSize)
+	e.Rank = v.integer(EnvRank, 0, max(e.Size-1, 0))
+	e.LocalRank = -1
+	if v.set(EnvLocalRank) || v.set(EnvLocalSize) {
+		e.LocalSize = v.integer(EnvLocalSize, 1, max(e.Size, 1))
+		e.LocalRank = v.integer(EnvLocalRank, 0, max(e.LocalSize-1, 0))
+	}
+	e.Server = v.server(e.Size > 1)
+	e.Job = v.job()
+	e.Secret, e.Insecure = v.secret(e.Size > 1)
+	return e, true, v.err
+}
+
+// values reads variables until one is wrong.
+type values struct {
+	lookup func(string) (string, bool)
+	err    error // the first
+}
+
+// get returns the value of a variable; one that is empty is not set.
+func (v *values) get(name string) string {
+	value, _ := v.lookup(name)
+	return value
+}
+
+func (v *values) set(name string) bool { return v.get(name) != "" }
+
+func (v *values) fail(name, value string, err error) {
+	if v.err == nil {
+		v.err = &EnvError{Name: name, Value: value, Err: err}
+	}
+}
+
+var errNotSet = errors.New("not set, though other SLUICE_ variables are")
+
+func (v *values) integer(name string, least, most int) int {
+	value := v.get(name)
+	if value == "" {
+		v.fail(name, "", errNotSet)
+		return 0
+	}
+	n, err := strconv.Atoi(value)
+	switch {
+	case err != nil:
+		v.fail(name, value, errors.New("not a number"))
+		return 0
+	case n < least || n > most:
+		v.fail(name, value, fmt.Errorf("want %d to %d", least, most))
+		return 0
+	}
+	return n
+}
+
+func (v *values) server(needed bool) string {
+	value := v.get(EnvServer)
+	if value == "" {
+		if needed {
+			v.fail(EnvServer, "", errNotSet)
+		}
+		return ""
+	}
+	host, port, err := net.SplitHostPort(value)
+	if err != nil {
+		var address *net.AddrError
+		if errors.As(err, &address) {
+			err = errors.New(address.Err)
+		}
+		v.fail(EnvServer, value, err)
+		return ""
+	}
+	if host == "" {
+		v.fail(EnvServer, value, errors.New("no host"))
+		return ""
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		v.fail(EnvServer, value, fmt.Errorf("port %q, want 1 to 65535", port))
+		return ""
+	}
+	return value
+}
+
+func (v *values) job() string {
+	value := v.get(EnvJob)
+	if len(value) > maxJobID {
+		v.fail(EnvJob, value, fmt.Errorf("%d bytes, at most %d", len(value), maxJobID))
+	}
+	return value
+}
+
+// secret returns the secret, or that there is none to be. A secret that is
+// given is used, whatever SLUICE_INSECURE says.
+func (v *values) secret(needed bool) (secret []byte, insecure bool) {
+	switch value := v.get(EnvInsecure); value {
+	case "", "0":
+	case "1":
+		insecure = true
+	default:
+		v.fail(EnvInsecure, value, errors.New("want 1 or 0"))
+	}
+	text, path := v.get(EnvSecret), v.get(EnvSecretFile)
+	switch {
+	case text != "" && path != "":
+		v.fail(EnvSecretFile, path, errors.New(EnvSecret+" is set too"))
+	case text != "":
+		secret, err := decodeSecret(text)
+		if err != nil {
+			v.fail(EnvSecret, "", err)
+		}
+		return secret, false
+	case path != "":
+		secret, err := readSecretFile(path)
+		if err != nil {
+			v.fail(EnvSecretFile, path, err)
+		}
+		return secret, false
+	case needed && !insecure:
+		v.fail(EnvSecret, "", fmt.Errorf("not set, nor %s; %s=1 runs the job without one", EnvSecretFile, EnvInsecure))
+	}
+	return nil, insecure
+}
+
+func decodeSecret(text string) ([]byte, error) {
+	secret, err := hex.DecodeString(text)
+	if err != nil {
+		// The error of package hex would show a piece of it.
+		return nil, errors.New("not hexadecimal")
+	}
+	if len(secret) < minSecret || len(secret) > maxSecret {
+		return nil, fmt.Errorf("%d bytes, want %d to %d", len(secret), minSecret, maxSecret)
+	}
+	return secret, nil
+}
+
+func readSecretFile(path string) ([]byte, error) {
+	f, err := openSecretFile(path)
+	if err != nil {
+		var p *os.PathError
+		if errors.As(err, &p) {
+			err = p.Err // the path is in the EnvError
+		}
+		return nil, err
+	}
+	defer f.Close()
+	// What is open is what is looked at: a look at the path first could be
+	// shown another file.
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	if err := checkPrivate(info); err != nil {
+		return nil, err
+	}
+	const most = 2*maxSecret + 2 // and a line end
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > most {
+		return nil, fmt.Errorf("more than %d bytes", most)
+	}
+	return decodeSecret(strings.TrimSpace(string(b)))
+}
+
+// join makes this process the rank that e says.
+func (e *Environment) join(ctx context.Context) (*Job, error) {
+	if e.Server == "" {
+		job, err := alone(ctx)
+		if err == nil && e.Job != "" {
+			job.id = e.Job
+		}
+		if err == nil && e.Secret != nil {
+			job.secret = e.Secret
+		}
+		return job, err
+	}
+	c, err := dial(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	return &Job{
+		rank:      e.Rank,
+		size:      e.Size,
+		localRank: e.LocalRank,
+		localSize: e.LocalSize,
+		id:        e.Job,
+		secret:    e.Secret,
+		x:         c,
+	}, nil
+}

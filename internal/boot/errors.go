@@ -1,0 +1,81 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrDied: a rank ended, or its connection broke, without a goodbye.
+	ErrDied = errors.New("died")
+	// ErrLeft: a rank closed its Job.
+	ErrLeft = errors.New("left")
+	// ErrGaveUp: the context of a rank's Exchange ended before its round did.
+	ErrGaveUp = errors.New("gave up")
+	// ErrClosed: this Job, or this Server, is closed.
+	ErrClosed = errors.New("closed")
+	// ErrTooLarge: more than MaxData bytes were given to Exchange.
+	ErrTooLarge = errors.New("too large")
+	// ErrServerLost: the connection to the rendezvous broke; the launcher is
+	// probably gone.
+	ErrServerLost = errors.New("lost the rendezvous")
+	// ErrOptions: the options given to Serve are not usable.
+	ErrOptions = errors.New("unusable options")
+)
+
+// EnvError says which variable of the environment is wrong.
+type EnvError struct {
+	Name  string // of the variable
+	Value string // empty where the variable is a secret, or not set
+	Err   error
+}
+
+func (e *EnvError) Error() string {
+	if e.Value == "" {
+		return fmt.Sprintf("boot: %s: %v", e.Name, e.Err)
+	}
+	return fmt.Sprintf("boot: %s=%q: %v", e.Name, e.Value, e.Err)
+}
+
+// Unwrap returns what is wrong with it.
+func (e *EnvError) Unwrap() error { return e.Err }
+
+// RankError says which rank made a round impossible. Every later round fails
+// for the same reason.
+type RankError struct {
+	Rank int
+	Err  error  // ErrDied, ErrLeft or ErrGaveUp
+	Text string // more about it; may be empty
+}
+
+func (e *RankError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("rank %d %v", e.Rank, e.Err)
+	}
+	return fmt.Sprintf("rank %d %v: %s", e.Rank, e.Err, e.Text)
+}
+
+// Unwrap returns ErrDied, ErrLeft or ErrGaveUp.
+func (e *RankError) Unwrap() error { return e.Err }
+
+// AbortError says who ended the job, and why.
+type AbortError struct {
+	Rank int
+	Code int // exit code that the job should have
+	Why  string
+}
+
+func (e *AbortError) Error() string {
+	return fmt.Sprintf("the job was aborted by rank %d with code %d: %s", e.Rank, e.Code, e.Why)
+}
+
+// RefusedError says why the rendezvous did not admit a rank that had proved
+// that it knows the secret.
+type RefusedError struct {
+	Rank int
+	Why  string
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the rendezvous refused rank %d: %s", e.Rank, e.Why)
+}

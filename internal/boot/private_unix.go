@@ -1,0 +1,26 @@
+//go:build unix
+
+package boot
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// openSecretFile does not wait for the writer of a FIFO.
+func openSecretFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
+// checkPrivate returns nil if nobody else can read or write the file.
+func checkPrivate(info fs.FileInfo) error {
+	if mode := info.Mode().Perm(); mode&^0o600 != 0 {
+		return fmt.Errorf("mode %#o, want 0600", mode)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("belongs to user %d, this process to %d", st.Uid, os.Geteuid())
+	}
+	return nil
+}

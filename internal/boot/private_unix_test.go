@@ -1,0 +1,31 @@
+//go:build unix
+
+package boot
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A FIFO must not make Join wait for somebody who writes to it.
+func TestSecretFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	_, err := readSecretFile(path)
+	require.ErrorContains(t, err, "not a regular file")
+}
+
+func TestForeignSecretFile(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving a file away needs root")
+	}
+	path := filepath.Join(t.TempDir(), "foreign")
+	require.NoError(t, os.WriteFile(path, []byte(hexSecret), 0o600))
+	require.NoError(t, os.Chown(path, 65534, 65534))
+	_, err := readSecretFile(path)
+	require.ErrorContains(t, err, "belongs to user 65534, this process to 0")
+}

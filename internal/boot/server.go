@@ -1,0 +1,581 @@
+package boot
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// ServerOptions says which job a rendezvous serves.
+type ServerOptions struct {
+	Size     int          // number of ranks, 1 to MaxSize
+	Job      string       // id of the job, at most 64 bytes
+	Secret   []byte       // secret of the job; empty only with Insecure
+	Insecure bool         // admit ranks without a secret
+	Logger   *slog.Logger // strangers, refusals, deaths; nil for none
+}
+
+// patience is what the rendezvous grants to those whom it does not know.
+type patience struct {
+	admission time.Duration // from accepting a connection to admitting a rank
+	message   time.Duration // from the first to the last byte of a message
+	strangers int           // connections not yet admitted, beyond the size of the job
+}
+
+var defaultPatience = patience{
+	admission: 10 * time.Second,
+	message:   time.Minute,
+	strangers: 64,
+}
+
+// backlog is the number of messages that may wait for a rank that does not
+// read them: a welcome, two rounds, a failure and an abort. A rank that reads
+// what it is sent before it gives to the next round never has more.
+const backlog = 5
+
+var fromRank = setOf(kindPart, kindLeave, kindAbort)
+
+// Server is the rendezvous of a job. Each rank has one connection to it, two
+// goroutines, and at most one part of MaxData bytes in memory, until every
+// rank has been sent the round that the part belongs to.
+type Server struct {
+	options  ServerOptions
+	patience patience
+	ln       net.Listener
+	log      *slog.Logger
+	wg       sync.WaitGroup
+	stop     func() bool // releases the context
+
+	mu        sync.Mutex
+	members   []member      // by rank
+	strangers []net.Conn    // not yet admitted, oldest first
+	round     uint32        // in progress
+	parts     [][]byte      // of the round, by rank; nil where not given yet
+	given     int           // number of parts
+	failed    *RankError    // why no round can be completed any more
+	died      *RankError    // the first that died
+	abortion  *AbortError   // why the job is over
+	gone      int           // ranks that have left or died
+	closed    bool          // no connection is accepted any more
+	quit      chan struct{} // closed with closed
+	over      chan struct{} // closed when all ranks are gone, or the server is closed
+	aborted   chan struct{} // closed with abortion
+}
+
+// member is one rank as the rendezvous sees it.
+type member struct {
+	state   state
+	name    string // of its process
+	session *session
+}
+
+type state uint8
+
+const (
+	absent state = iota
+	joined
+	idle     // gave up: it gives to no further round, but is still here
+	departed // said goodbye
+	dead
+)
+
+func (s state) String() string {
+	return [...]string{"is not here", "is here", "is here", "has left", "has died"}[s]
+}
+
+// session is the connection of an admitted rank.
+type session struct {
+	rank int
+	conn net.Conn
+	out  chan delivery // closed, under Server.mu, when the session ends
+	gone bool          // under Server.mu: out is closed
+}
+
+// delivery is one thing to be written: a message, or a whole round.
+type delivery struct {
+	message []byte
+	round   uint32
+	parts   [][]byte
+}
+
+// Serve starts the rendezvous of one job on ln, which it owns from now on,
+// even if it fails. It serves until Close, or until ctx ends.
+//
+// Errors: ErrOptions.
+func Serve(ctx context.Context, ln net.Listener, o ServerOptions) (*Server, error) {
+	return serve(ctx, ln, o, defaultPatience)
+}
+
+func serve(ctx context.Context, ln net.Listener, o ServerOptions, p patience) (*Server, error) {
+	if err := o.check(); err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("boot: serve: %w", err)
+	}
+	s := &Server{
+		options:  o,
+		patience: p,
+		ln:       ln,
+		log:      o.Logger,
+		members:  make([]member, o.Size),
+		parts:    make([][]byte, o.Size),
+		quit:     make(chan struct{}),
+		over:     make(chan struct{}),
+		aborted:  make(chan struct{}),
+	}
+	s.options.Secret = slices.Clone(o.Secret)
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.stop = context.AfterFunc(ctx, s.shutdown)
+	s.wg.Go(s.acceptAll)
+	return s, nil
+}
+
+func (o *ServerOptions) check() error {
+	switch {
+	case o.Size < 1 || o.Size > MaxSize:
+		return fmt.Errorf("%w: size %d, want 1 to %d", ErrOptions, o.Size, MaxSize)
+	case len(o.Job) > maxJobID:
+		return fmt.Errorf("%w: job id of %d bytes, at most %d", ErrOptions, len(o.Job), maxJobID)
+	case len(o.Secret) == 0 && !o.Insecure:
+		return fmt.Errorf("%w: no secret, and not insecure", ErrOptions)
+	case len(o.Secret) != 0 && o.Insecure:
+		return fmt.Errorf("%w: a secret, and insecure", ErrOptions)
+	}
+	return nil
+}
+
+// Addr is where the rendezvous listens.
+func (s *Server) Addr() net.Addr { return s.ln.Addr() }
+
+// Wait returns when every rank has left or died, when the server is closed, or
+// when ctx ends. The error is that of ctx, or else an [*AbortError] if the job
+// was aborted, or else the [*RankError] of the first rank that died, or else
+// ErrClosed if there are ranks that have not left.
+func (s *Server) Wait(ctx context.Context) error {
+	select {
+	case <-s.over:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.abortion != nil:
+		return s.abortion
+	case s.died != nil:
+		return s.died
+	case s.gone < len(s.members):
+		return ErrClosed
+	}
+	return nil
+}
+
+// Aborted returns a channel that is closed when a rank has aborted the job;
+// Wait has the error then.
+func (s *Server) Aborted() <-chan struct{} { return s.aborted }
+
+// Abort returns the [*AbortError] with which a rank has ended the job, or nil.
+func (s *Server) Abort() *AbortError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.abortion
+}
+
+// Ended tells the server that the process of a rank has ended. If it never
+// joined, the rank counts as dead from now on; else its connection has told,
+// or is about to. Without that, the others would wait for it.
+func (s *Server) Ended(rank int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rank < 0 || rank >= len(s.members) || s.members[rank].state != absent {
+		return
+	}
+	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: "it ended before it joined the job"})
+}
+
+// Close ends the rendezvous: it closes the listener and all connections, and
+// returns when nothing of it is left. Ranks that are still there see
+// ErrServerLost. Closing again does nothing.
+func (s *Server) Close() error {
+	s.stop()
+	s.shutdown()
+	s.wg.Wait()
+	return nil
+}
+
+func (s *Server) shutdown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	close(s.quit)
+	s.ln.Close()
+	for _, conn := range s.strangers {
+		conn.Close()
+	}
+	for i := range s.members {
+		if c := s.members[i].session; c != nil {
+			c.conn.Close()
+		}
+	}
+	s.finish()
+}
+
+// finish closes over. s.mu is held.
+func (s *Server) finish() {
+	select {
+	case <-s.over:
+	default:
+		close(s.over)
+	}
+}
+
+func (s *Server) acceptAll() {
+	var pause time.Duration
+	for {
+		conn, err := s.ln.Accept()
+		if err == nil {
+			pause = 0
+			if s.meet(conn) {
+				s.wg.Go(func() { s.handle(conn) })
+			}
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		// Out of descriptors, or a connection that was gone before it was
+		// accepted. Those that are here go on meanwhile.
+		s.log.Warn("rendezvous: accept", "err", err)
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		retry := time.NewTimer(pause)
+		select {
+		case <-retry.C:
+		case <-s.quit:
+			retry.Stop()
+			return
+		}
+	}
+}
+
+// meet takes in a stranger, at the cost of the one that has been here longest
+// if there are too many.
+func (s *Server) meet(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return false
+	}
+	if len(s.strangers) >= len(s.members)+s.patience.strangers {
+		s.log.Warn("rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
+		s.strangers[0].Close()
+		s.strangers = slices.Delete(s.strangers, 0, 1)
+	}
+	s.strangers = append(s.strangers, conn)
+	return true
+}
+
+// forget takes conn off the list of strangers and reports whether it was on
+// it. s.mu is held.
+func (s *Server) forget(conn net.Conn) bool {
+	i := slices.Index(s.strangers, conn)
+	if i < 0 {
+		return false
+	}
+	s.strangers = slices.Delete(s.strangers, i, i+1)
+	return true
+}
+
+// handle serves one connection to its end.
+func (s *Server) handle(conn net.Conn) {
+	defer conn.Close()
+	c, err := s.admit(conn)
+	if err != nil {
+		s.mu.Lock()
+		s.forget(conn)
+		closed := s.closed
+		s.mu.Unlock()
+		level := slog.LevelWarn
+		if closed || !worthWarning(err) {
+			level = slog.LevelDebug
+		}
+		s.log.Log(context.Background(), level, "rendezvous: not admitted", "peer", conn.RemoteAddr(), "err", err)
+		return
+	}
+	r := bufio.NewReader(conn)
+	for err == nil {
+		err = s.receive(c, r)
+	}
+	s.dismiss(c, err)
+}
+
+// worthWarning tells a peer that meant this job from somebody who passes by.
+func worthWarning(err error) bool {
+	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrPageSize, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var refused *RefusedError
+	return errors.As(err, &refused)
+}
+
+// admit makes a stranger a rank of the job, or says why not.
+func (s *Server) admit(conn net.Conn) (*session, error) {
+	if err := conn.SetDeadline(time.Now().Add(s.patience.admission)); err != nil {
+		return nil, err
+	}
+	peer, err := proof.Accept(conn, proof.Params{
+		Secret:   s.options.Secret,
+		Insecure: s.options.Insecure,
+		Protocol: protocolName,
+		Major:    protocolMajor,
+		Minor:    protocolMinor,
+		Job:      s.options.Job,
+		Self:     []byte(serverName),
+	}, func(id []byte) bool { return len(id) == len(rankID(0)) })
+	if err != nil {
+		return nil, err
+	}
+	// Not buffered: what follows is for the session to read.
+	m, err := readMessage(conn, setOf(kindJoin))
+	if err != nil {
+		return nil, err
+	}
+	request := m.(join)
+	if proven := binary.BigEndian.Uint32(peer.ID); proven != request.rank {
+		return nil, fmt.Errorf("%w: rank %d asks to be rank %d", errProtocol, proven, request.rank)
+	}
+	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
+	if why := s.enrol(c, request); why != "" {
+		conn.Write(refuse{rank: request.rank, text: shorten(why, maxText)}.Append(nil))
+		return nil, &RefusedError{Rank: c.rank, Why: why}
+	}
+	return c, nil
+}
+
+// enrol enters a rank into the job, or returns why it cannot.
+func (s *Server) enrol(c *session, request join) (why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size := len(s.members)
+	switch {
+	case s.closed || !s.forget(c.conn):
+		return "the rendezvous has closed the connection"
+	case int(request.size) != size:
+		return fmt.Sprintf("it was told that the job has %d ranks, but it has %d", request.size, size)
+	case c.rank >= size:
+		return fmt.Sprintf("there is no rank %d in a job of %d", c.rank, size)
+	case s.abortion != nil:
+		return s.abortion.Error()
+	}
+	m := &s.members[c.rank]
+	if m.state != absent {
+		why := fmt.Sprintf("rank %d %v", c.rank, m.state)
+		if m.name != "" {
+			why += fmt.Sprintf(" (%q)", m.name)
+		}
+		return why
+	}
+	if err := c.conn.SetDeadline(time.Time{}); err != nil {
+		return err.Error()
+	}
+	*m = member{state: joined, name: request.name, session: c}
+	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})
+	s.wg.Go(c.deliver)
+	s.log.Debug("rendezvous: joined", "rank", c.rank, "process", request.name, "peer", c.conn.RemoteAddr())
+	return ""
+}
+
+// receive takes one message from a rank. A rank may be silent for as long as
+// it likes, but not in the middle of a message.
+func (s *Server) receive(c *session, r *bufio.Reader) error {
+	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if _, err := r.Peek(1); err != nil {
+		return err
+	}
+	if err := c.conn.SetReadDeadline(time.Now().Add(s.patience.message)); err != nil {
+		return err
+	}
+	m, err := readMessage(r, fromRank)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch m := m.(type) {
+	case part:
+		if int(m.rank) != c.rank {
+			return fmt.Errorf("%w: part in the name of rank %d", errProtocol, m.rank)
+		}
+		return s.give(c, m)
+	case leave:
+		to := departed
+		if m.reason == reasonGaveUp {
+			to = idle
+		}
+		s.depart(c.rank, to, &RankError{Rank: c.rank, Err: m.reason.err(), Text: m.text})
+	case abort:
+		s.abortBy(c.rank, m)
+	}
+	return nil
+}
+
+// give enters a part into the round, and ends the round if it was the last.
+// s.mu is held.
+func (s *Server) give(c *session, m part) error {
+	switch {
+	case s.members[c.rank].state != joined:
+		return fmt.Errorf("%w: part for round %d after a goodbye", errProtocol, m.round)
+	case m.round != s.round:
+		return fmt.Errorf("%w: part for round %d in round %d", errProtocol, m.round, s.round)
+	case s.parts[c.rank] != nil:
+		return fmt.Errorf("%w: second part for round %d", errProtocol, m.round)
+	case s.failed != nil:
+		s.send(c, s.failure())
+		return nil
+	}
+	s.parts[c.rank] = m.data
+	s.given++
+	if s.given < len(s.members) {
+		return nil
+	}
+	whole := delivery{round: s.round, parts: s.parts}
+	s.round++
+	s.parts = make([][]byte, len(s.members))
+	s.given = 0
+	for i := range s.members {
+		s.send(s.members[i].session, whole)
+	}
+	return nil
+}
+
+// failure is the message that ends the round in progress. s.mu is held.
+func (s *Server) failure() delivery {
+	m := fail{round: s.round, rank: uint32(s.failed.Rank), text: shorten(s.failed.Text, maxText)}
+	switch s.failed.Err {
+	case ErrLeft:
+		m.reason = reasonLeft
+	case ErrGaveUp:
+		m.reason = reasonGaveUp
+	default:
+		m.reason = reasonDied
+	}
+	return delivery{message: m.Append(nil)}
+}
+
+// depart notes that a rank gives to no further round. If it is the first, the
+// round in progress fails for those who have given to it. s.mu is held.
+func (s *Server) depart(rank int, to state, why *RankError) {
+	m := &s.members[rank]
+	if m.state >= to || m.state >= departed {
+		return
+	}
+	m.state = to
+	if to == dead {
+		s.log.Warn("rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
+		if s.died == nil {
+			s.died = why
+		}
+	} else {
+		s.log.Debug("rendezvous: rank leaves", "rank", rank, "why", why)
+	}
+	if s.failed == nil {
+		s.failed = why
+		failure := s.failure()
+		for i, data := range s.parts {
+			if data != nil && i != rank {
+				s.send(s.members[i].session, failure)
+			}
+		}
+		clear(s.parts)
+	}
+	if to == idle {
+		return
+	}
+	if s.gone++; s.gone == len(s.members) {
+		s.finish()
+	}
+}
+
+// abortBy ends the job in the name of rank. s.mu is held.
+func (s *Server) abortBy(rank int, m abort) {
+	if s.abortion != nil {
+		return
+	}
+	s.abortion = &AbortError{Rank: rank, Code: int(m.code), Why: m.text}
+	s.log.Error("rendezvous: the job was aborted", "rank", rank, "code", m.code, "why", m.text)
+	m.rank = uint32(rank)
+	told := delivery{message: m.Append(nil)}
+	for i := range s.members {
+		if c := s.members[i].session; c != nil {
+			s.send(c, told)
+		}
+	}
+	close(s.aborted)
+}
+
+// dismiss ends the session of a rank whose connection has ended.
+func (s *Server) dismiss(c *session, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.conn.Close()
+	c.gone = true
+	close(c.out)
+	s.members[c.rank].session = nil
+	if s.closed {
+		return // that is why it ended
+	}
+	text := "its connection ended"
+	if !errors.Is(err, io.EOF) {
+		text = "its connection: " + err.Error()
+	}
+	s.depart(c.rank, dead, &RankError{Rank: c.rank, Err: ErrDied, Text: text})
+}
+
+// send queues d for a rank. One whose queue is full does not read; its
+// connection is closed, for its memory would grow without bound. s.mu is held.
+func (s *Server) send(c *session, d delivery) {
+	if c == nil || c.gone {
+		return
+	}
+	select {
+	case c.out <- d:
+	default:
+		s.log.Warn("rendezvous: rank does not read", "rank", c.rank)
+		c.conn.Close()
+	}
+}
+
+// deliver writes what is queued. Where it cannot, it closes the connection,
+// and goes on until the queue is closed by the reader's side.
+func (c *session) deliver() {
+	w := bufio.NewWriterSize(c.conn, 32<<10)
+	for d := range c.out {
+		w.Write(d.message)
+		for rank, data := range d.parts {
+			w.Write(part{round: d.round, rank: uint32(rank), data: data}.header().Append(nil))
+			w.Write(data)
+		}
+		// The first error of a bufio.Writer stays.
+		if err := w.Flush(); err != nil {
+			c.conn.Close()
+		}
+	}
+}
