@@ -1,0 +1,346 @@
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+)
+
+// Probe tries what the provider cannot do without: a sealed memfd.
+func (provider) Probe() verbs.Probe {
+	s, err := createSegment("probe", unix.Getpagesize())
+	if err == nil {
+		err = s.close()
+	}
+	if err != nil {
+		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
+	}
+	return verbs.Probe{Answer: verbs.Yes}
+}
+
+func (provider) Devices() ([]verbs.DeviceInfo, error) {
+	return []verbs.DeviceInfo{{Name: deviceName}}, nil
+}
+
+var deviceAttr = verbs.DeviceAttr{
+	FWVer:            "1.0",
+	MaxMRSize:        1 << 40,
+	MaxMsgSize:       maxMsg,
+	MaxQP:            maxQP,
+	MaxQPWR:          maxWR,
+	MaxSGE:           maxSGE,
+	MaxInlineData:    maxInline,
+	MaxCQ:            1 << 16,
+	MaxCQE:           maxCQE,
+	MaxMR:            maxMR,
+	MaxPD:            1 << 16,
+	MaxSRQ:           1 << 16,
+	MaxSRQWR:         maxWR,
+	MaxQPRdAtomic:    maxAnswers,
+	MaxQPInitRdAtom:  maxAnswers,
+	AtomicCap:        verbs.AtomicGlob,
+	PhysPortCnt:      1,
+	LoadStore:        true,
+	PrefersOwnMemory: true,
+}
+
+// Context is an open shm0: a listener for peers, a control segment and arenas
+// that they map, and the engine.
+type Context struct {
+	cfg      verbs.Config
+	log      *slog.Logger
+	gid      verbs.GID
+	attr     verbs.DeviceAttr
+	events   *soft.Events
+	mrs      *soft.MRTable
+	arenas   arenas
+	ctrlSeg  *segment
+	ctrl     *control
+	fenced   bool // no membarrier: publishing needs a full fence
+	listener *net.UnixListener
+	wg       sync.WaitGroup
+	closing  chan struct{}
+	start    time.Time
+
+	qps     soft.QPTable[*QP]
+	allQPs  atomic.Pointer[[]*QP] // what the engine goes through
+	allCQs  atomic.Pointer[[]*CQ]
+	wiring  atomic.Int32 // QPs in RTR or beyond whose peer is not: polling lets other goroutines run
+	stalled atomic.Int32 // QPs with a message that waits for a receive
+	nextPD  atomic.Uint32
+	nextInc atomic.Uint32
+
+	mu      sync.Mutex
+	closed  bool
+	links   map[verbs.GID]*link
+	all     map[*link]struct{}  // also those that are dead but still mapped
+	zombies map[*inbox]struct{} // inboxes that a peer may still be in
+}
+
+func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
+	if device != deviceName {
+		return nil, verbs.Errorf(device, "open", verbs.ErrNoDevice, "")
+	}
+	c := &Context{cfg: cfg, log: cfg.Logger.With("device", deviceName), attr: deviceAttr,
+		events: soft.NewEvents(deviceName), mrs: soft.NewMRTable(deviceName, maxMR),
+		closing: make(chan struct{}), start: time.Now(),
+		links: map[verbs.GID]*link{}, all: map[*link]struct{}{}, zombies: map[*inbox]struct{}{}}
+	c.allQPs.Store(new([]*QP))
+	c.allCQs.Store(new([]*CQ))
+	c.fenced = wait.RegisterBarrier() != nil
+	if _, err := rand.Read(c.gid[:]); err != nil {
+		return nil, verbs.Errorf(device, "open", err, "random GID")
+	}
+	c.gid[0] = 0xfd // a locally assigned identifier (RFC 4193), so that it cannot be taken for an address of the network
+	var err error
+	if c.ctrlSeg, c.ctrl, err = newControl(); err != nil {
+		return nil, verbs.Errorf(device, "open", err, "")
+	}
+	c.listener, err = net.ListenUnix("unixpacket", socketAddr(c.gid))
+	if err != nil {
+		return nil, verbs.Errorf(device, "open", errors.Join(err, c.ctrlSeg.close()), "")
+	}
+	c.wg.Go(c.accept)
+	c.wg.Go(c.engine)
+	return c, nil
+}
+
+// socketAddr is the abstract socket that the context with this GID listens on.
+func socketAddr(g verbs.GID) *net.UnixAddr {
+	return &net.UnixAddr{Name: "@sluice-shm-" + hex.EncodeToString(g[:]), Net: "unixpacket"}
+}
+
+// QueryDevice returns the limits.
+func (c *Context) QueryDevice() (verbs.DeviceAttr, error) { return c.attr, nil }
+
+// QueryPort describes the only port.
+func (c *Context) QueryPort(int) (verbs.PortAttr, error) {
+	return verbs.PortAttr{State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: verbs.MTU4096, GIDTblLen: 1, PKeyTblLen: 1}, nil
+}
+
+// QueryGID returns the context's identity.
+func (c *Context) QueryGID(int, int) (verbs.GID, error) { return c.gid, nil }
+
+// AsyncEvent waits for an event.
+func (c *Context) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) {
+	return c.events.Get(ctx)
+}
+
+// CreateCompChannel makes a completion channel.
+func (c *Context) CreateCompChannel() (verbs.ProviderCompChannel, error) {
+	return soft.NewCompChannel(deviceName), nil
+}
+
+// AllocPD makes a protection domain.
+func (c *Context) AllocPD() (verbs.ProviderPD, error) {
+	return &PD{PD: soft.PD{ID: c.nextPD.Add(1)}, ctx: c}, nil
+}
+
+// now is the time since the context was opened: what deadlines are in.
+func (c *Context) now() int64 { return int64(time.Since(c.start)) }
+
+// Close ends the context. All QPs, regions and CQs are closed by now.
+func (c *Context) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	links := make([]*link, 0, len(c.all))
+	for l := range c.all {
+		links = append(links, l)
+	}
+	c.mu.Unlock()
+	close(c.closing)
+	c.kick()
+	errs := []error{c.listener.Close()}
+	for _, l := range links {
+		l.end()
+	}
+	c.wg.Wait()
+	c.events.Close()
+	for _, l := range links {
+		l.unmap()
+	}
+	errs = append(errs, c.arenas.close(), c.ctrlSeg.close())
+	if err := errors.Join(errs...); err != nil {
+		return verbs.Errorf(deviceName, "close", err, "")
+	}
+	return nil
+}
+
+// PD is a protection domain.
+type PD struct {
+	soft.PD
+	ctx *Context
+}
+
+// MR is a region. Its memory may be a block of an arena of ours.
+type MR struct {
+	*soft.MR
+	ctx   *Context
+	block block // of AllocMR
+}
+
+// RegMR registers memory; if it lies in an arena peers reach it through that.
+func (pd *PD) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, error) {
+	id, off, _ := pd.ctx.arenas.find(buf)
+	return pd.register(buf, access, id, off, block{})
+}
+
+// AllocMR registers a new block of an arena.
+func (pd *PD) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
+	b, err := pd.ctx.arenas.alloc(size, pd.ctx.announce)
+	if err != nil {
+		return nil, verbs.Errorf(deviceName, "allocate MR", err, "%d bytes", size)
+	}
+	mr, err := pd.register(b.mem, access, b.arena.id, uint64(b.off), b)
+	if err != nil {
+		pd.ctx.arenas.release(b)
+	}
+	return mr, err
+}
+
+func (pd *PD) register(buf []byte, access verbs.AccessFlags, arena uint32, off uint64, b block) (verbs.ProviderMR, error) {
+	m, err := pd.ctx.mrs.Add(&pd.PD, buf, access, func(m *soft.MR) error {
+		r := &pd.ctx.ctrl.regions[m.Index()]
+		r.addr, r.length, r.arena, r.offset, r.pd = m.Addr(), uint64(len(buf)), arena, off, pd.ID
+		atomic.StoreUint64(&r.state, uint64(m.Key)|uint64(access)<<32|regionLive)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &MR{MR: m, ctx: pd.ctx, block: b}, nil
+}
+
+// Close makes the keys invalid and waits for accesses under way: of this process
+// by going through the locks that they hold, of peers by their hazard words.
+func (m *MR) Close() error {
+	c := m.ctx
+	atomic.StoreUint64(&c.ctrl.regions[m.Index()].state, 0)
+	c.mrs.Remove(m.MR)
+	for _, q := range *c.allQPs.Load() {
+		q.Lock.Lock()
+		q.Unlock()
+	}
+	if err := c.waitHazard(uint64(m.Index()) + 1); err != nil {
+		return err // pinned and mapped for ever: a live peer may still be inside
+	}
+	c.mrs.Release(m.MR)
+	if m.block.arena != nil {
+		c.arenas.release(m.block)
+	}
+	return nil
+}
+
+// waitHazard waits until no peer is inside the region that h means.
+func (c *Context) waitHazard(h uint64) error {
+	deadline := time.Time{}
+	for spin := 0; ; spin++ {
+		inside := false
+		for _, q := range *c.allQPs.Load() {
+			if in := q.in.Load(); in != nil && atomic.LoadUint64(&in.hazard) == h {
+				inside = true
+			}
+		}
+		c.mu.Lock()
+		for in := range c.zombies {
+			inside = inside || atomic.LoadUint64(&in.hazard) == h
+		}
+		c.mu.Unlock()
+		switch {
+		case !inside:
+			return nil
+		case spin < 100:
+			wait.Yield()
+		case deadline.IsZero():
+			deadline = time.Now().Add(c.cfg.PeerTimeout)
+		case time.Now().After(deadline):
+			return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "a peer has been accessing it for %v; the memory is kept", c.cfg.PeerTimeout)
+		default:
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+}
+
+// CreateSRQ makes a shared receive queue.
+func (pd *PD) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
+	s := &SRQ{ctx: pd.ctx}
+	s.q.Init(deviceName, attr.MaxWR, attr.MaxSGE, s, pd.ctx.events)
+	return s, s.q.SetLimit(attr.Limit)
+}
+
+// Close frees the domain.
+func (pd *PD) Close() error { return nil }
+
+// SRQ is a shared receive queue.
+type SRQ struct {
+	ctx *Context
+	q   soft.RecvQueue
+}
+
+// PostRecv posts receives. A message may be waiting for one while nobody polls.
+func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	n, err := s.q.Post(wrs)
+	if s.ctx.stalled.Load() > 0 {
+		s.ctx.kick()
+	}
+	return n, err
+}
+
+// Modify sets the limit.
+func (s *SRQ) Modify(limit int) error { return s.q.SetLimit(limit) }
+
+// Query describes the queue.
+func (s *SRQ) Query() (verbs.SRQAttr, error) { return s.q.Attr(), nil }
+
+// Close frees the queue.
+func (s *SRQ) Close() error { return nil }
+
+// kick wakes the engine, wherever it sleeps.
+func (c *Context) kick() {
+	atomic.AddUint32(&c.ctrl.doorbell, 1)
+	wait.FutexWake(&c.ctrl.doorbell)
+}
+
+// list keeps a copy-on-write slice behind an atomic pointer.
+func listAdd[T comparable](mu *sync.Mutex, p *atomic.Pointer[[]T], v T) {
+	mu.Lock()
+	defer mu.Unlock()
+	old := *p.Load()
+	l := append(append(make([]T, 0, len(old)+1), old...), v)
+	p.Store(&l)
+}
+
+func listRemove[T comparable](mu *sync.Mutex, p *atomic.Pointer[[]T], v T) {
+	mu.Lock()
+	defer mu.Unlock()
+	var l []T
+	for _, x := range *p.Load() {
+		if x != v {
+			l = append(l, x)
+		}
+	}
+	p.Store(&l)
+}
+
+// nativeUint64 is an integer as the CPU lays it out: what atomics return.
+func nativeUint64(v uint64) (b [8]byte) {
+	binary.NativeEndian.PutUint64(b[:], v)
+	return b
+}
+
+// word is the memory of an atomic: 8 bytes, aligned.
+func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b[:8]))) }

@@ -1,0 +1,74 @@
+package shm
+
+import (
+	"runtime"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+)
+
+// CQ is a completion queue and the QPs that polling it drives.
+type CQ struct {
+	soft.CQ
+	ctx *Context
+	qps atomic.Pointer[[]*QP]
+
+	// Of the engine: the count of polls when it last looked, and its verdict.
+	lastPolls  uint64
+	unattended atomic.Bool
+}
+
+// CreateCQ makes a CQ.
+func (c *Context) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.ProviderCQ, error) {
+	q := &CQ{ctx: c}
+	q.Device, q.Self, q.Events = deviceName, q, c.events
+	if ch != nil {
+		q.Channel = ch.(*soft.CompChannel)
+	}
+	// Who arms the CQ will not poll until an event comes. While the engine has
+	// the CQ in its care a new message wakes it; else it must be told.
+	q.Kick = func() {
+		if !q.unattended.Load() {
+			c.kick()
+		}
+	}
+	q.qps.Store(new([]*QP))
+	q.Init(cqe)
+	listAdd(&c.mu, &c.allCQs, q)
+	return q, nil
+}
+
+// Poll drives the QPs of this CQ and takes completions.
+func (q *CQ) Poll(wcs []verbs.WC) (int, error) {
+	s := soft.Sink{CQ: &q.CQ, WCs: wcs}
+	if err := q.Begin(&s); err != nil {
+		return 0, err
+	}
+	if s.N == len(wcs) {
+		return s.N, nil
+	}
+	for _, qp := range *q.qps.Load() {
+		if qp.ready() && qp.TryLock() {
+			qp.progress(&s)
+			qp.Unlock()
+			if s.N == len(wcs) {
+				return s.N, nil
+			}
+		}
+	}
+	q.End(&s)
+	if s.N == 0 && q.ctx.wiring.Load() != 0 {
+		// With one CPU per process the goroutines that connect run only if the
+		// one that spins here lets them.
+		runtime.Gosched()
+	}
+	return s.N, nil
+}
+
+// Close ends the CQ; no QP uses it any more.
+func (q *CQ) Close() error {
+	listRemove(&q.ctx.mu, &q.ctx.allCQs, q)
+	q.CQ.Close()
+	return nil
+}

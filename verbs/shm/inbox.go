@@ -1,0 +1,169 @@
+package shm
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// An inbox is what one QP receives through. The peer writes it, the owner reads
+// it; the only words that the owner writes are those of its first line.
+//
+//	line 0     owner: may it be written to directly, does the engine want waking
+//	line 2     peer: which of the owner's regions it is inside now
+//	line 4     peer: how far it has read its own inbox, i.e. what we sent
+//	slots      peer: a ring of cache lines, each a message, or a piece of one
+//	bytes      peer: a ring of bytes, for payload that does not fit its slot
+//
+// Lines that different sides write are 128 bytes apart, because the CPU fetches
+// lines in pairs (Intel SDM, "spatial prefetcher").
+type inbox struct {
+	armed  uint32 // owner: 1 when a message should wake the engine; whoever sets it to 0 does that
+	access uint32 // owner: what the peer may do through this QP, verbs.AccessFlags
+	pd     uint32 // owner: PD of this QP
+	_      [128 - 12]byte
+
+	hazard uint64 // peer: index of a region + 1 while the peer copies from or to it
+	_      [128 - 8]byte
+
+	ack      uint64 // peer: slots consumed (low half), status that refuses the next message (high half)
+	rnrRetry uint32 // peer: its RNR retry counter
+	_        [128 - 12]byte
+
+	slots [slotCount]slot
+	bytes [byteRing]byte
+}
+
+const (
+	slotCount = 128
+	slotMask  = slotCount - 1
+	byteRing  = 64 << 10
+	inboxSize = 3*128 + slotCount*64 + byteRing
+)
+
+// slot is one cache line. The flag is written last, with release; the number in
+// it is that of the slot counted from 1 over all laps, so an old one never
+// matches.
+type slot struct {
+	flag   uint64 // number 32 | op 8 | bits 8 | inline bytes 16
+	ack    uint32 // slots that the writer has consumed of its own inbox
+	imm    uint32
+	length uint32 // inline payload of SEND begins here
+	rkey   uint32
+	raddr  uint64
+	body   [32]byte // inline payload of WRITE; packed; pull; atomic
+}
+
+// Payload bytes that fit a slot.
+const (
+	inlineSend  = 48
+	inlineWrite = 32
+)
+
+// Operations beyond the requests, which have the numbers of verbs.Opcode.
+const (
+	opMore       = 16 // next bytes of a packed message: body is a packed
+	opReadBytes  = 17 // answer to an RDMA_READ: body is a packed
+	opAtomicDone = 18 // answer to an atomic: raddr is the old value
+)
+
+// Bits of a slot.
+const (
+	bitSolicited = 1 << iota
+	bitPacked    // body is a packed: the first bytes of the payload
+	bitPull      // body is a pull: the receiver fetches the payload
+)
+
+// packed says where in the byte ring a piece of payload lies.
+type packed struct{ pos, n uint32 }
+
+// pull names the payload in the sender's memory: one piece here, or a list of
+// count pieces in the byte ring.
+type pull struct {
+	count uint32
+	pos   uint32
+	first piece
+}
+
+// piece is an SGE as the peer sees it; key is of the sender's region.
+type piece struct {
+	addr   uint64
+	length uint32
+	key    uint32
+}
+
+// atomicArgs are the operands of an atomic.
+type atomicArgs struct{ compareAdd, swap uint64 }
+
+func flagOf(number uint32, op, bits uint8, inline int) uint64 {
+	return uint64(number) | uint64(op)<<32 | uint64(bits)<<40 | uint64(inline)<<48
+}
+
+// sendPayload is where the inline payload of SEND lies, writePayload that of WRITE.
+func (s *slot) sendPayload() *[inlineSend]byte {
+	return (*[inlineSend]byte)(unsafe.Pointer(&s.length))
+}
+
+func (s *slot) packed() *packed         { return (*packed)(unsafe.Pointer(&s.body)) }
+func (s *slot) pull() *pull             { return (*pull)(unsafe.Pointer(&s.body)) }
+func (s *slot) atomicArgs() *atomicArgs { return (*atomicArgs)(unsafe.Pointer(&s.body)) }
+
+// arrived says that the slot number n is written, and returns its flag.
+func (b *inbox) arrived(n uint32) (uint64, bool) {
+	f := atomic.LoadUint64(&b.slots[(n-1)&slotMask].flag)
+	return f, uint32(f) == n
+}
+
+// outbox is the sending side of a peer's inbox: the ring positions. The QP's
+// lock guards it.
+type outbox struct {
+	*inbox
+	sent  uint32 // slots written
+	acked uint32 // slots that the peer has consumed
+	// Byte ring positions count up without end. bytesAt[i] is the position after
+	// the payload of slot i, so that consuming the slot frees it.
+	bytesSent  uint32
+	bytesFreed uint32
+	bytesAt    [slotCount]uint32
+}
+
+// room says whether another slot may be written.
+func (o *outbox) room() bool { return o.sent-o.acked < slotCount }
+
+// next is the slot to write; its number is o.sent+1.
+func (o *outbox) next() *slot { return &o.slots[o.sent&slotMask] }
+
+// byteRoom returns how many bytes may be written contiguously at position(), at
+// most want; it skips to the start of the ring where that gives more.
+func (o *outbox) byteRoom(want uint32) uint32 {
+	free := byteRing - (o.bytesSent - o.bytesFreed)
+	off := o.bytesSent % byteRing
+	toEnd := byteRing - off
+	if n := min(want, free, toEnd); n == want || toEnd >= free {
+		return n
+	}
+	if n := min(want, free-toEnd); n > min(want, toEnd) {
+		o.bytesSent += toEnd
+		return n
+	}
+	return min(want, toEnd)
+}
+
+// take advances over n bytes that byteRoom granted and returns where they are.
+func (o *outbox) take(n uint32) (pos uint32, b []byte) {
+	pos = o.bytesSent % byteRing
+	o.bytesSent += n
+	return pos, o.bytes[pos : pos+n]
+}
+
+// consumed takes the peer's count of consumed slots over. It returns false if
+// that is not possible: more than sent, or less than before.
+func (o *outbox) consumed(n uint32) bool {
+	if n-o.acked > o.sent-o.acked {
+		return false
+	}
+	if n != o.acked {
+		o.bytesFreed = o.bytesAt[(n-1)&slotMask]
+		o.acked = n
+	}
+	return true
+}

@@ -1,0 +1,641 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// link connects two contexts: a control socket, and the peer's segments mapped.
+// The context with the lower GID dials. All QPs between the two share it.
+//
+//	lower GID                          higher GID
+//	   connect to the abstract socket ──▶
+//	   hello + control segment        ──▶
+//	   ◀── hello + control segment
+//	   ◀─▶ arenas + their descriptors, can I read your memory
+//	   ◀─▶ open, close, closed: of QPs
+//
+// The end of the socket is the peer's death.
+type link struct {
+	ctx  *Context
+	gid  verbs.GID
+	self bool // the peer is this very context: no socket, messages go round
+
+	// Set before up is closed, constant after.
+	conn  *net.UnixConn
+	ctrl  *control
+	pid   int // 0: not in our PID namespace
+	pidfd int // -1 without one
+
+	segments atomic.Pointer[[]*segment] // the peer's arenas by id; nil where not (yet) known
+	canRead  atomic.Bool                // we may process_vm_readv the peer
+	readable atomic.Bool                // the peer may process_vm_readv us
+
+	mu      sync.Mutex
+	ctrlSeg *segment
+	up      bool
+	dead    bool
+	queue   []outgoing
+	wake    chan struct{} // capacity 1: the queue grew, or the link died
+	qps     map[uint32]*QP
+	opens   map[[2]uint32]ctl   // by {dst, src}: of peers whose partner here is not in RTR yet
+	retired map[[2]uint32]block // by {QP, incarnation}: inboxes until the peer has left them
+}
+
+// outgoing is a control message, with the descriptor of an arena where it has one.
+type outgoing struct {
+	msg ctl
+	fd  int
+}
+
+// maxOpens bounds what a peer can make us remember.
+const maxOpens = maxQP
+
+// Handshakes: how long one may take, how many may be under way, and how often
+// dialling is tried again while there are QPs that want it.
+const (
+	handshakeTimeout = 5 * time.Second
+	maxHandshakes    = 64
+	redialMin        = time.Millisecond
+	redialMax        = 100 * time.Millisecond
+)
+
+// link returns the link to gid, and begins to set it up if it is new.
+func (c *Context) link(gid verbs.GID) (*link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, verbs.Errorf(deviceName, "connect", verbs.ErrClosed, "")
+	}
+	if l := c.links[gid]; l != nil {
+		return l, nil
+	}
+	l := &link{ctx: c, gid: gid, pidfd: -1, wake: make(chan struct{}, 1), qps: map[uint32]*QP{},
+		opens: map[[2]uint32]ctl{}, retired: map[[2]uint32]block{}}
+	l.segments.Store(new([]*segment))
+	c.links[gid] = l
+	c.all[l] = struct{}{}
+	switch {
+	case gid == c.gid:
+		l.self, l.up, l.ctrl, l.pid = true, true, c.ctrl, os.Getpid()
+		l.canRead.Store(probeRead(l.pid, uint64(uintptr(unsafe.Pointer(c.ctrl)))))
+		l.readable.Store(l.canRead.Load())
+		c.wg.Go(l.loop)
+	case string(c.gid[:]) < string(gid[:]):
+		c.wg.Go(l.dial)
+	}
+	return l, nil
+}
+
+// announce tells all peers of a new arena.
+func (c *Context) announce(a *arena) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l := range c.all {
+		l.mu.Lock()
+		if l.up && !l.dead {
+			l.sendLocked(ctl{kind: ctlArena, arena: a.id, size: uint64(len(a.mem))}, a.fd)
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (l *link) send(m ctl) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sendLocked(m, -1)
+}
+
+// sendLocked queues a message; before the link is up they wait.
+func (l *link) sendLocked(m ctl, fd int) {
+	if l.dead {
+		return
+	}
+	l.queue = append(l.queue, outgoing{m, fd})
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for the messages to send; nil means that the link is dead.
+func (l *link) next() []outgoing {
+	for {
+		l.mu.Lock()
+		q, dead := l.queue, l.dead
+		l.queue = nil
+		l.mu.Unlock()
+		if dead {
+			return nil
+		}
+		if len(q) > 0 {
+			return q
+		}
+		<-l.wake
+	}
+}
+
+// loop is the link of a context with itself.
+func (l *link) loop() {
+	l.ctx.shareArenas(l)
+	for q := l.next(); q != nil; q = l.next() {
+		for _, o := range q {
+			if err := l.handle(o.msg, o.fd); err != nil {
+				l.ctx.log.Error("shm: link with itself", "error", err)
+			}
+		}
+	}
+}
+
+// shareArenas queues the arenas that there are. Under Context.mu none is
+// announced meanwhile; one that is twice is mapped once.
+func (c *Context) shareArenas(l *link) {
+	as := c.arenas.snapshot()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var first []outgoing
+	for _, a := range as {
+		first = append(first, outgoing{ctl{kind: ctlArena, arena: a.id, size: uint64(len(a.mem))}, a.fd})
+	}
+	l.queue = append(first, l.queue...)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// dial connects to the peer, again and again while QPs want it: the peer's
+// process may be slow to come, and a QP gives up by its own retry counters.
+func (l *link) dial() {
+	pause := redialMin
+	for {
+		conn, err := net.DialUnix("unixpacket", nil, socketAddr(l.gid))
+		if err == nil {
+			if err = l.handshake(conn, true, hello{}, -1); err == nil {
+				return
+			}
+			conn.Close()
+			l.ctx.log.Warn("shm: cannot talk to peer", "peer", l.gid, "error", err)
+			l.end()
+			return
+		}
+		select {
+		case <-l.ctx.closing:
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, redialMax)
+		l.mu.Lock()
+		idle := len(l.qps) == 0
+		l.mu.Unlock()
+		if idle && l.ctx.forget(l) {
+			return
+		}
+	}
+}
+
+// forget drops a link that never came up and that no QP wants.
+func (c *Context) forget(l *link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.qps) > 0 || l.up {
+		return false
+	}
+	l.dead = true
+	delete(c.links, l.gid)
+	delete(c.all, l)
+	return true
+}
+
+// accept takes connections from peers.
+func (c *Context) accept() {
+	slots := make(chan struct{}, maxHandshakes)
+	for {
+		conn, err := c.listener.AcceptUnix()
+		if err != nil {
+			select {
+			case <-c.closing:
+				return
+			case <-time.After(10 * time.Millisecond): // out of descriptors, say: not a reason to stop listening
+				continue
+			}
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		c.wg.Go(func() {
+			defer func() { <-slots }()
+			if err := c.welcome(conn); err != nil {
+				conn.Close()
+				c.log.Warn("shm: refused a connection", "error", err)
+			}
+		})
+	}
+}
+
+// welcome is the accepting side of the handshake.
+func (c *Context) welcome(conn *net.UnixConn) error {
+	stop := closeOn(c.closing, conn)
+	defer stop()
+	if _, err := peerOf(conn); err != nil {
+		return err
+	}
+	conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	h, fd, err := readHello(conn)
+	if err != nil {
+		return err
+	}
+	if h.to != c.gid || string(h.from[:]) >= string(c.gid[:]) {
+		unix.Close(fd)
+		return fmt.Errorf("hello from %v to %v, this is %v", h.from, h.to, c.gid)
+	}
+	l, err := c.link(h.from)
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	return l.handshake(conn, false, h, fd)
+}
+
+// closeOn closes conn when ch is closed, until stop is called.
+func closeOn(ch <-chan struct{}, conn io.Closer) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-ch:
+			conn.Close()
+		case <-done:
+		}
+	})
+	return func() { close(done); wg.Wait() }
+}
+
+// handshake exchanges hellos (the acceptor has read the peer's), maps the
+// peer's control segment, and starts the link.
+func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err error) {
+	c := l.ctx
+	stop := closeOn(c.closing, conn)
+	defer stop()
+	pid, err := peerOf(conn)
+	if err != nil {
+		return err
+	}
+	conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	mine := hello{major: wireMajor, minor: wireMinor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: c.gid, to: l.gid,
+		probeAddr: uint64(uintptr(unsafe.Pointer(c.ctrl))), ctrlSize: uint64(len(c.ctrlSeg.mem))}
+	if _, _, err := conn.WriteMsgUnix(mine.append(nil), unix.UnixRights(c.ctrlSeg.fd), nil); err != nil {
+		return err
+	}
+	if dialer {
+		if h, fd, err = readHello(conn); err != nil {
+			return err
+		}
+		if h.from != l.gid || h.to != c.gid {
+			unix.Close(fd)
+			return fmt.Errorf("hello from %v to %v, want %v to %v", h.from, h.to, l.gid, c.gid)
+		}
+	}
+	seg, err := openSegment(fd, h.ctrlSize)
+	if err != nil {
+		return err
+	}
+	ctrl, err := viewControl(seg)
+	if err != nil {
+		return errors.Join(err, seg.close())
+	}
+	pidfd := -1
+	if pid > 0 {
+		pidfd, _ = unix.PidfdOpen(pid, 0)
+	}
+	conn.SetDeadline(time.Time{})
+
+	c.mu.Lock()
+	l.mu.Lock()
+	if c.closed || l.up || l.dead {
+		err = fmt.Errorf("a second connection of peer %v", l.gid)
+		l.mu.Unlock()
+		c.mu.Unlock()
+		if pidfd >= 0 {
+			unix.Close(pidfd)
+		}
+		return errors.Join(err, seg.close())
+	}
+	l.conn, l.ctrlSeg, l.ctrl, l.pid, l.pidfd, l.up = conn, seg, ctrl, pid, pidfd, true
+	l.mu.Unlock()
+	c.shareArenas(l)
+	c.mu.Unlock()
+
+	l.canRead.Store(pidfd >= 0 && probeRead(pid, h.probeAddr) && l.peerAlive())
+	can := uint64(0)
+	if l.canRead.Load() {
+		can = 1
+	}
+	l.send(ctl{kind: ctlCMA, size: can})
+	c.wg.Go(l.read)
+	c.wg.Go(l.write)
+	return nil
+}
+
+// peerOf returns the peer's process, which must be of the same user, 0 if it is
+// in another PID namespace.
+func peerOf(conn *net.UnixConn) (pid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
+		return 0, cerr
+	}
+	if err != nil {
+		return 0, os.NewSyscallError("SO_PEERCRED", err)
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return 0, fmt.Errorf("peer is user %d, this is user %d", cred.Uid, os.Geteuid())
+	}
+	return int(cred.Pid), nil
+}
+
+// readHello reads the first message and the descriptor that must come with it.
+func readHello(conn *net.UnixConn) (hello, int, error) {
+	var buf [helloLen + 1]byte
+	n, fds, err := readPacket(conn, buf[:])
+	if err != nil {
+		return hello{}, -1, err
+	}
+	h, err := parseHello(buf[:n])
+	if err == nil && len(fds) != 1 {
+		err = fmt.Errorf("%w: hello with %d descriptors, want 1", errWire, len(fds))
+	}
+	if err != nil {
+		closeAll(fds)
+		return h, -1, err
+	}
+	return h, fds[0], nil
+}
+
+// readPacket reads one packet and its descriptors, which the caller owns.
+func readPacket(conn *net.UnixConn, buf []byte) (int, []int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*4))
+	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return 0, nil, err
+	}
+	var fds []int
+	cms, err := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range cms {
+		if f, ferr := unix.ParseUnixRights(&cms[i]); ferr == nil {
+			fds = append(fds, f...)
+		}
+	}
+	switch {
+	case err != nil:
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		err = fmt.Errorf("%w: truncated", errWire)
+	case n == 0:
+		err = io.EOF
+	}
+	if err != nil {
+		closeAll(fds)
+		return 0, nil, err
+	}
+	return n, fds, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// write sends what is queued. A peer that does not read blocks this goroutine,
+// nobody else.
+func (l *link) write() {
+	buf := make([]byte, 0, ctlLen)
+	for q := l.next(); q != nil; q = l.next() {
+		for _, o := range q {
+			var oob []byte
+			if o.fd >= 0 {
+				oob = unix.UnixRights(o.fd)
+			}
+			if _, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil); err != nil {
+				l.end()
+				return
+			}
+		}
+	}
+}
+
+// read handles what the peer sends until it is gone.
+func (l *link) read() {
+	var buf [ctlLen + 1]byte
+	for {
+		n, fds, err := readPacket(l.conn, buf[:])
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
+				l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
+			}
+			break
+		}
+		m, err := parseCtl(buf[:n])
+		if err == nil && (m.kind == ctlArena) != (len(fds) == 1) || len(fds) > 1 {
+			err = fmt.Errorf("%w: kind %d with %d descriptors", errWire, m.kind, len(fds))
+		}
+		if err != nil {
+			closeAll(fds)
+			l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
+			break
+		}
+		fd := -1
+		if len(fds) == 1 {
+			fd = fds[0]
+		}
+		if err := l.handle(m, fd); err != nil {
+			l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
+			break
+		}
+	}
+	l.end()
+}
+
+// handle acts on a control message; it owns fd.
+func (l *link) handle(m ctl, fd int) error {
+	switch m.kind {
+	case ctlArena:
+		return l.addArena(m, fd)
+	case ctlOpen:
+		return l.opened(m)
+	case ctlClose:
+		l.mu.Lock()
+		if o, ok := l.opens[[2]uint32{m.dst, m.src}]; ok && o.inc == m.inc {
+			delete(l.opens, [2]uint32{m.dst, m.src})
+		}
+		l.mu.Unlock()
+		if q, ok := l.ctx.qps.Get(m.dst); ok {
+			q.peerClosed(l, m)
+		}
+		l.send(ctl{kind: ctlClosed, src: m.dst, dst: m.src, inc: m.inc})
+	case ctlClosed:
+		l.mu.Lock()
+		b, ok := l.retired[[2]uint32{m.dst, m.inc}]
+		delete(l.retired, [2]uint32{m.dst, m.inc})
+		l.mu.Unlock()
+		if ok {
+			l.ctx.freeInbox(b)
+		}
+	case ctlCMA:
+		l.readable.Store(m.size == 1)
+	}
+	return nil
+}
+
+func (l *link) addArena(m ctl, fd int) error {
+	old := *l.segments.Load()
+	if m.arena >= maxArenas || int(m.arena) < len(old) && old[m.arena] != nil {
+		if !l.self && fd >= 0 {
+			unix.Close(fd)
+		}
+		if m.arena >= maxArenas {
+			return fmt.Errorf("%w: arena %d", errWire, m.arena)
+		}
+		return nil
+	}
+	var s *segment
+	if l.self {
+		s = &segment{mem: l.ctx.arenas.snapshot()[m.arena].mem, fd: -1}
+	} else {
+		var err error
+		if s, err = openSegment(fd, m.size); err != nil {
+			return err
+		}
+	}
+	segs := append([]*segment(nil), old...)
+	for len(segs) <= int(m.arena) {
+		segs = append(segs, nil)
+	}
+	segs[m.arena] = s
+	l.segments.Store(&segs)
+	l.ctx.kick() // operations may have been waiting for it
+	return nil
+}
+
+// inboxAt returns the peer's inbox, checked to lie inside its arena.
+func (l *link) inboxAt(m ctl) (*inbox, error) {
+	segs := *l.segments.Load()
+	if int(m.arena) >= len(segs) || segs[m.arena] == nil {
+		return nil, fmt.Errorf("%w: inbox in arena %d, which was not sent", errWire, m.arena)
+	}
+	mem := segs[m.arena].mem
+	if m.offset%blockAlign != 0 || m.offset > uint64(len(mem)) || uint64(len(mem))-m.offset < inboxSize {
+		return nil, fmt.Errorf("%w: inbox at %#x of %#x bytes", errWire, m.offset, len(mem))
+	}
+	return (*inbox)(unsafe.Pointer(&mem[m.offset])), nil
+}
+
+// end makes the link dead: its QPs fail, and nobody will touch our inboxes.
+func (l *link) end() {
+	c := l.ctx
+	c.mu.Lock()
+	if c.links[l.gid] == l {
+		delete(c.links, l.gid)
+	}
+	l.mu.Lock()
+	if l.dead {
+		l.mu.Unlock()
+		c.mu.Unlock()
+		return
+	}
+	l.dead = true
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	retired := l.retired
+	l.retired = map[[2]uint32]block{}
+	qps := make([]*QP, 0, len(l.qps))
+	for _, q := range l.qps {
+		qps = append(qps, q)
+	}
+	conn := l.conn
+	l.mu.Unlock()
+	c.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+	for _, q := range qps {
+		q.linkDied(l)
+	}
+	for _, b := range retired {
+		c.freeInbox(b)
+	}
+	l.unmapIfUnused()
+}
+
+// drop takes a QP off the link.
+func (l *link) drop(num uint32) {
+	l.mu.Lock()
+	delete(l.qps, num)
+	l.mu.Unlock()
+	l.unmapIfUnused()
+}
+
+// unmapIfUnused unmaps the segments of a dead peer when no QP is left that may
+// have handed out slices of them.
+func (l *link) unmapIfUnused() {
+	l.ctx.mu.Lock()
+	defer l.ctx.mu.Unlock()
+	l.mu.Lock()
+	unused := l.dead && len(l.qps) == 0
+	l.mu.Unlock()
+	if unused {
+		if _, there := l.ctx.all[l]; there {
+			delete(l.ctx.all, l)
+			l.unmap()
+		}
+	}
+}
+
+// unmap lets go of the peer's memory.
+func (l *link) unmap() {
+	if l.pidfd >= 0 {
+		unix.Close(l.pidfd)
+		l.pidfd = -1
+	}
+	if l.self {
+		return
+	}
+	for _, s := range *l.segments.Swap(new([]*segment)) {
+		if s != nil {
+			s.close()
+		}
+	}
+	if l.ctrlSeg != nil {
+		l.ctrlSeg.close()
+		l.ctrlSeg = nil
+	}
+}
+
+// ring wakes the peer's engine.
+func (l *link) ring() {
+	atomic.AddUint32(&l.ctrl.doorbell, 1)
+	wait.FutexWake(&l.ctrl.doorbell)
+}

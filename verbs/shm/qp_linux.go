@@ -1,0 +1,437 @@
+package shm
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+)
+
+// QP is a queue pair. Its lock guards everything but what is marked atomic.
+type QP struct {
+	soft.QP
+	ctx      *Context
+	scq, rcq *CQ
+	mod      sync.Mutex // one Modify or Close at a time
+
+	// The connection: from RTR on there is an inbox and a link; with the peer's
+	// ctlOpen there is an outbox.
+	in        atomic.Pointer[inbox]
+	inBlock   block
+	link      *link
+	inc       uint32 // this life's number
+	out       outbox
+	peerInc   uint32 // the peer's life
+	expectPSN uint32 // the first PSN that the peer expects of us
+	joined    bool   // the peer has been told our RNR retry counter: sending may begin
+
+	// Receiving (rx_linux.go).
+	seen      uint32 // atomic: slots consumed
+	published uint32 // atomic: what the peer has been told of that
+	lastAck   uint64 // atomic: inbox.ack as last acted upon
+	msg       message
+	answers   []answer // RDMA_READs and atomics of the peer to be answered, oldest first
+	deaf      bool     // a request was refused: the peer starts anew or not at all
+	stalled   atomic.Bool
+	rnrUntil  int64 // when the message that waits for a receive is refused; 0: none waits
+
+	// Sending (tx_linux.go).
+	todo     atomic.Uint32
+	deadline atomic.Int64 // of the engine: when to call expire; 0: never
+	giveUp   int64        // when sends that wait for the connection fail; 0: none wait
+	cut      bool         // a one-sided transfer was left for its length only
+	requests int          // RDMA_READs and atomics that the peer is to answer
+
+	local [maxIovecs]unix.Iovec
+}
+
+// Values of todo: what polling should come back for although nothing arrived.
+const (
+	todoNothing = iota
+	todoWait    // something waits for the peer: looking again is cheap
+	todoNow     // work was cut off for its length: go on
+)
+
+// CreateQP makes a QP.
+func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
+	c := pd.ctx
+	q := &QP{ctx: c, scq: init.SendCQ.(*CQ), rcq: init.RecvCQ.(*CQ)}
+	q.Device, q.Dev, q.PD, q.Events, q.Self = deviceName, &c.attr, &pd.PD, c.events, q
+	var srq *soft.RecvQueue
+	if init.SRQ != nil {
+		srq = &init.SRQ.(*SRQ).q
+	}
+	q.InitQP(c.mrs, init, &q.scq.CQ, &q.rcq.CQ, srq)
+	q.msg.pieces = make([]piece, 0, maxSGE)
+	q.answers = make([]answer, 0, maxAnswers)
+	if err := c.qps.Add(deviceName, maxQP, q, func(n uint32) { q.Num = n }); err != nil {
+		return nil, err
+	}
+	listAdd(&c.mu, &c.allQPs, q)
+	listAdd(&c.mu, &q.scq.qps, q)
+	if q.rcq != q.scq {
+		listAdd(&c.mu, &q.rcq.qps, q)
+	}
+	return q, nil
+}
+
+// Modify changes attributes and state.
+func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	q.mod.Lock()
+	defer q.mod.Unlock()
+	// What INIT→RTR needs is made before the state changes, so that a failure
+	// leaves everything as it was.
+	var l *link
+	var b block
+	if toRTR := mask&verbs.MaskState != 0 && attr.QPState == verbs.QPRTR; toRTR {
+		if err := verbs.CheckModify(q.Device, q.Dev, q.State(), attr, mask); err != nil {
+			return err
+		}
+		var err error
+		if b, err = q.ctx.arenas.alloc(inboxSize, q.ctx.announce); err != nil {
+			return verbs.Errorf(deviceName, "modify QP", err, "inbox of %d bytes", inboxSize)
+		}
+		if l, err = q.ctx.link(attr.AHAttr.DGID); err != nil {
+			q.ctx.arenas.release(b)
+			return err
+		}
+	}
+	q.Lock.Lock()
+	from, to, err := q.Apply(attr, mask)
+	if err != nil {
+		q.Unlock()
+		if l != nil {
+			q.ctx.arenas.release(b)
+		}
+		return err
+	}
+	switch {
+	case to == verbs.QPRTR && from == verbs.QPInit:
+		q.connect(l, b)
+	case to == verbs.QPRTS && from == verbs.QPRTR:
+		q.join()
+	case to == verbs.QPRTS && from == verbs.QPSQD:
+		q.pump(nil)
+	case to == verbs.QPSQD:
+		q.Drained()
+	case to == verbs.QPErr && from != verbs.QPErr:
+		q.SetState(from)
+		q.fail(nil, verbs.WCSuccess)
+	case to == verbs.QPReset:
+		q.disconnect()
+		q.leaveLink()
+	}
+	if in := q.in.Load(); in != nil {
+		atomic.StoreUint32(&in.access, uint32(q.Attr.AccessFlags))
+	}
+	q.Unlock()
+	return nil
+}
+
+// connect enters RTR: from here on the peer may write to the inbox.
+func (q *QP) connect(l *link, b block) {
+	c := q.ctx
+	in := (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem)))
+	in.pd = q.PD.ID
+	q.inc = c.nextInc.Add(1)
+	q.inBlock, q.link = b, l
+	wait.StoreRelease32(&q.seen, 0)
+	wait.StoreRelease32(&q.published, 0)
+	wait.StoreRelease64(&q.lastAck, 0)
+	q.in.Store(in)
+	c.wiring.Add(1)
+
+	l.mu.Lock()
+	l.qps[q.Num] = q
+	open := ctl{kind: ctlOpen, src: q.Num, dst: q.Attr.DestQPNum, inc: q.inc, psn: q.Attr.RQPSN, arena: b.arena.id, offset: uint64(b.off)}
+	l.sendLocked(open, -1)
+	key := [2]uint32{q.Num, q.Attr.DestQPNum}
+	m, there := l.opens[key]
+	delete(l.opens, key)
+	dead := l.dead
+	l.mu.Unlock()
+	switch {
+	case dead:
+		q.fail(nil, verbs.WCRetryExcErr)
+	case there:
+		q.attach(m)
+	}
+	c.kick()
+}
+
+// opened handles the peer's ctlOpen: the QP that it is for takes it, or will
+// when it gets to RTR.
+func (l *link) opened(m ctl) error {
+	if _, err := l.inboxAt(m); err != nil {
+		return err
+	}
+	q, ok := l.ctx.qps.Get(m.dst)
+	if ok {
+		q.Lock.Lock()
+		defer q.Unlock()
+	}
+	l.mu.Lock()
+	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && q.out.inbox == nil {
+		l.mu.Unlock()
+		q.attach(m)
+		l.ctx.kick() // what the peer has sent already waits in the inbox
+		return nil
+	}
+	defer l.mu.Unlock()
+	if len(l.opens) >= maxOpens {
+		return fmt.Errorf("%w: more than %d QPs without partner", errWire, maxOpens)
+	}
+	l.opens[[2]uint32{m.dst, m.src}] = m
+	return nil
+}
+
+// attach takes the peer's inbox over.
+func (q *QP) attach(m ctl) {
+	in, err := q.link.inboxAt(m)
+	if err != nil {
+		return // checked on arrival; the arenas of a link only grow
+	}
+	q.out = outbox{inbox: in}
+	q.peerInc, q.expectPSN = m.inc, m.psn
+	q.ctx.wiring.Add(-1)
+	q.join()
+}
+
+// join begins to send when both sides are ready: this one in RTS, the peer in
+// RTR, and of one mind about the first PSN, which tells a stale partner.
+func (q *QP) join() {
+	if s := q.State(); q.out.inbox != nil && (s == verbs.QPRTS || s == verbs.QPSQD) && q.Attr.SQPSN == q.expectPSN {
+		atomic.StoreUint32(&q.out.rnrRetry, uint32(q.Attr.RNRRetry))
+		q.joined = true
+		q.giveUp = 0
+		q.pump(nil)
+		q.settle()
+	}
+}
+
+// fail moves the QP to ERR as soft.QP.Fail does, and leaves the connection: a
+// peer must not go on sending to a QP that will never answer.
+func (q *QP) fail(s *soft.Sink, status verbs.WCStatus) {
+	if q.msg.active && q.msg.op != verbs.OpRDMAWrite {
+		// The receive that the message had taken.
+		q.msg.active = false
+		q.CompleteRecv(s, &verbs.WC{WRID: q.Receive.WRID, Status: verbs.WCWRFlushErr, Opcode: verbs.WCRecv}, false)
+	}
+	q.Fail(s, status, 0)
+	q.disconnect()
+}
+
+// disconnect leaves the connection: the peer is told, and the inbox is freed
+// when it has left.
+func (q *QP) disconnect() {
+	in := q.in.Swap(nil)
+	if in == nil {
+		return
+	}
+	c, l, b := q.ctx, q.link, q.inBlock
+	if q.out.inbox == nil {
+		c.wiring.Add(-1)
+	}
+	q.forgetPeer()
+	q.inBlock = block{}
+	c.mu.Lock()
+	c.zombies[in] = struct{}{}
+	c.mu.Unlock()
+	l.mu.Lock()
+	dead := l.dead
+	if !dead {
+		l.retired[[2]uint32{q.Num, q.inc}] = b
+		l.sendLocked(ctl{kind: ctlClose, src: q.Num, dst: q.Attr.DestQPNum, inc: q.inc}, -1)
+	}
+	l.mu.Unlock()
+	if dead {
+		c.freeInbox(b)
+	}
+}
+
+// leaveLink ends the use of the peer's memory: slices of [QP.Map] end here.
+func (q *QP) leaveLink() {
+	if q.link != nil {
+		q.link.drop(q.Num)
+		q.link = nil
+	}
+}
+
+// freeInbox takes back an inbox that the peer has left.
+func (c *Context) freeInbox(b block) {
+	c.mu.Lock()
+	delete(c.zombies, (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem))))
+	c.mu.Unlock()
+	c.arenas.release(b)
+}
+
+// forgetPeer drops everything of the connection but the inbox.
+func (q *QP) forgetPeer() {
+	if q.out.inbox != nil {
+		q.leave()
+	}
+	q.out = outbox{}
+	q.joined, q.deaf = false, false
+	q.msg = message{pieces: q.msg.pieces[:0]}
+	q.answers = q.answers[:0]
+	q.requests = 0
+	q.giveUp, q.rnrUntil = 0, 0
+	if q.stalled.Swap(false) {
+		q.ctx.stalled.Add(-1)
+	}
+	q.deadline.Store(0)
+	q.todo.Store(todoNothing)
+}
+
+// peerClosed handles the peer's ctlClose: its QP is gone, what it sent before is
+// received first.
+func (q *QP) peerClosed(l *link, m ctl) {
+	q.Lock.Lock()
+	defer q.Unlock()
+	if q.link == l && q.Attr.DestQPNum == m.src && q.out.inbox != nil && q.peerInc == m.inc {
+		q.peerGone()
+	}
+}
+
+// linkDied handles the peer's death.
+func (q *QP) linkDied(l *link) {
+	q.Lock.Lock()
+	defer q.Unlock()
+	if q.link == l && q.in.Load() != nil {
+		q.peerGone()
+	}
+}
+
+// peerGone receives what the peer has sent, and fails the rest.
+func (q *QP) peerGone() {
+	q.progress(nil)
+	if q.State() != verbs.QPErr {
+		q.fail(nil, verbs.WCRetryExcErr)
+		q.Events.Add(verbs.EventQPFatal, q)
+	}
+}
+
+// PostSend posts send work requests and starts what can start.
+func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.Lock.Lock()
+	if err := q.CanPostSend(); err != nil {
+		q.Unlock()
+		return 0, err
+	}
+	n := 0
+	var err error
+	for n < len(wrs) && !q.SQ.Full() {
+		if err = q.SQ.Check(&wrs[n]); err != nil {
+			break
+		}
+		q.SQ.Add(&wrs[n], q.ctx.mrs, q.PD)
+		n++
+	}
+	if q.State() == verbs.QPErr {
+		q.FlushAll(nil)
+	} else {
+		q.pump(nil)
+		q.settle()
+		if q.todo.Load() == todoNow && q.scq.unattended.Load() {
+			q.ctx.kick()
+		}
+	}
+	q.Unlock()
+	return n, err
+}
+
+// PostRecv posts receives. It takes no lock of the QP but in ERR.
+func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if err := q.CanPostRecv(); err != nil {
+		return 0, err
+	}
+	n, err := q.RQ.Post(wrs)
+	if q.State() == verbs.QPErr {
+		q.Lock.Lock()
+		if q.State() == verbs.QPErr {
+			q.FlushAll(nil)
+		}
+		q.Unlock()
+	} else if q.stalled.Load() {
+		q.ctx.kick()
+	}
+	return n, err
+}
+
+// Close destroys the QP.
+func (q *QP) Close() error {
+	q.mod.Lock()
+	defer q.mod.Unlock()
+	c := q.ctx
+	c.qps.Remove(q.Num)
+	listRemove(&c.mu, &c.allQPs, q)
+	listRemove(&c.mu, &q.scq.qps, q)
+	if q.rcq != q.scq {
+		listRemove(&c.mu, &q.rcq.qps, q)
+	}
+	q.Lock.Lock()
+	q.msg.active = false
+	q.disconnect()
+	q.leaveLink()
+	q.SetState(verbs.QPReset)
+	q.Unlock()
+	q.scq.Forget(q.Num)
+	q.rcq.Forget(q.Num)
+	return nil
+}
+
+// Map returns the peer's memory.
+func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
+	q.Lock.Lock()
+	defer q.Unlock()
+	if !q.joined {
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "QP %#06x is not connected", q.Num)
+	}
+	if length < 0 {
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrInvalid, "length %d", length)
+	}
+	mem, how := q.enter(rkey, addr, uint64(length), 0, q.out.pd, true)
+	q.leave()
+	switch how {
+	case reachMapped:
+		return mem[:length:length], nil
+	case reachRead:
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrNotSupported, "the peer's region is not from AllocMR")
+	case reachLater:
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "the peer's arena has not arrived yet")
+	}
+	return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrKey, "rkey %#x, %d bytes at %#x", rkey, length, addr)
+}
+
+// expire acts on deadlines that have passed; the engine calls it.
+func (q *QP) expire(now int64) {
+	q.Lock.Lock()
+	defer q.Unlock()
+	if q.giveUp != 0 && q.giveUp <= now {
+		q.giveUp = 0
+		q.fail(nil, verbs.WCRetryExcErr)
+		q.Events.Add(verbs.EventQPFatal, q)
+	}
+	if q.rnrUntil != 0 && q.rnrUntil <= now {
+		q.progress(nil) // a receive may have come in the last moment
+		if q.rnrUntil != 0 && q.rnrUntil <= now {
+			q.refuse(verbs.WCRNRRetryExcErr)
+		}
+	}
+	q.setDeadline()
+}
+
+// setDeadline tells the engine when to come.
+func (q *QP) setDeadline() {
+	d := q.giveUp
+	if q.rnrUntil != 0 && (d == 0 || q.rnrUntil < d) {
+		d = q.rnrUntil
+	}
+	q.deadline.Store(d)
+}

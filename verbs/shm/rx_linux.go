@@ -1,0 +1,606 @@
+package shm
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+)
+
+// message is the one that is being received, when it takes more than one go.
+type message struct {
+	active bool // its header is accepted; for SEND and immediates a receive is taken
+	cut    bool // it was left for its length only
+	op     verbs.Opcode
+	bits   uint8
+	imm    uint32
+	rkey   uint32
+	length uint32
+	off    uint32
+	raddr  uint64
+	pieces []piece // where the payload is, of one that is pulled
+}
+
+// answer is a request of the peer that is to be answered.
+type answer struct {
+	atomic bool
+	rkey   uint32
+	length uint32
+	off    uint32
+	raddr  uint64
+	old    uint64
+}
+
+// ready says without the lock whether progress would find something to do.
+func (q *QP) ready() bool {
+	in := q.in.Load()
+	if in == nil {
+		return q.todo.Load() != todoNothing
+	}
+	seen := atomic.LoadUint32(&q.seen)
+	if _, ok := in.arrived(seen + 1); ok {
+		return true
+	}
+	return seen != atomic.LoadUint32(&q.published) ||
+		atomic.LoadUint64(&in.ack) != atomic.LoadUint64(&q.lastAck) ||
+		q.todo.Load() != todoNothing
+}
+
+// progress receives what has come, completes what the peer has executed, and
+// starts what may now start. s is the Poll that it is done for, nil without one.
+func (q *QP) progress(s *soft.Sink) {
+	if q.State() == verbs.QPErr {
+		q.FlushAll(s)
+		q.settle()
+		return
+	}
+	in := q.in.Load()
+	if in == nil || q.out.inbox == nil {
+		if q.SQ.Waiting() != nil {
+			q.pump(s)
+			q.settle()
+		}
+		return
+	}
+	// The word is read before the slots: what the peer wrote before a refusal
+	// counts before it.
+	word := atomic.LoadUint64(&in.ack)
+	n := q.receive(in, s)
+	if word != q.lastAck && q.State() != verbs.QPErr {
+		q.acknowledged(word, s)
+	}
+	if q.State() != verbs.QPErr && (q.SQ.Waiting() != nil || len(q.answers) > 0) {
+		q.pump(s)
+	}
+	// The acknowledgement rides on what this side sends, if it soon does;
+	// it is written by itself when there was nothing to receive, or too much.
+	if q.seen != q.published && (n == 0 || q.seen-q.published >= slotCount/4) {
+		q.publishAck(0)
+	}
+	q.settle()
+}
+
+// publishAck tells the peer how far we are, and with a status that the next
+// message is refused.
+func (q *QP) publishAck(status verbs.WCStatus) {
+	if q.out.inbox == nil {
+		return
+	}
+	word := uint64(q.seen) | uint64(status)<<32
+	if q.ctx.fenced {
+		atomic.StoreUint64(&q.out.ack, word)
+	} else {
+		wait.StoreRelease64(&q.out.ack, word)
+	}
+	wait.StoreRelease32(&q.published, q.seen)
+	q.wakePeer()
+}
+
+// acknowledged acts on the peer's word: slots consumed, and a status if it
+// refuses the message behind them.
+func (q *QP) acknowledged(word uint64, s *soft.Sink) {
+	wait.StoreRelease64(&q.lastAck, word)
+	if !q.consumed(uint32(word), s) {
+		return
+	}
+	if status := verbs.WCStatus(word >> 32); status != verbs.WCSuccess {
+		switch status {
+		case verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr, verbs.WCRNRRetryExcErr, verbs.WCLocProtErr:
+		default:
+			status = verbs.WCBadRespErr
+		}
+		q.fail(s, status)
+	}
+}
+
+// consumed completes the sends whose slots the peer has consumed. A count that
+// cannot be breaks the connection, and it returns false.
+func (q *QP) consumed(n uint32, s *soft.Sink) bool {
+	if n == q.out.acked {
+		return true
+	}
+	if int32(n-q.out.acked) < 0 && int32(n-q.out.acked) > -slotCount {
+		return true // what rides on a message and the word by itself may come in either order
+	}
+	if !q.out.consumed(n) {
+		q.broken(s)
+		return false
+	}
+	done := false
+	for e := range q.SQ.OutstandingEntries {
+		if int32(e.Mark-n) > 0 {
+			break
+		}
+		if !e.Done && e.Opcode < verbs.OpRDMARead {
+			e.Done, done = true, true
+		}
+	}
+	if done {
+		q.retire(s)
+	}
+	return true
+}
+
+// broken: the peer wrote what makes no sense.
+func (q *QP) broken(s *soft.Sink) {
+	q.ctx.log.Error("shm: peer writes nonsense to the inbox", "peer", q.link.gid, "qp", q.Num)
+	q.fail(s, verbs.WCBadRespErr)
+	q.Events.Add(verbs.EventQPFatal, q)
+}
+
+// receive goes through the slots that have arrived, and returns how many it
+// consumed. It stops when the Poll that it works for has all it asked for.
+func (q *QP) receive(in *inbox, s *soft.Sink) int {
+	n := 0
+	q.msg.cut = false
+	for !q.deaf {
+		flag, ok := in.arrived(q.seen + 1)
+		if !ok {
+			break
+		}
+		if s != nil && s.N == len(s.WCs) || n == slotCount {
+			q.msg.cut = true
+			return n
+		}
+		sl := &in.slots[q.seen&slotMask]
+		if ack := sl.ack; ack != q.out.acked && !q.consumed(ack, s) {
+			return n
+		}
+		if !q.accept(in, sl, flag, s) {
+			return n
+		}
+		wait.StoreRelease32(&q.seen, q.seen+1)
+		n++
+		if q.State() == verbs.QPErr {
+			return n
+		}
+	}
+	return n
+}
+
+// accept processes one slot. False: it stays, for later or for ever.
+func (q *QP) accept(in *inbox, sl *slot, flag uint64, s *soft.Sink) bool {
+	m := &q.msg
+	op, bits, inline := uint8(flag>>32), uint8(flag>>40), int(flag>>48)
+	switch op {
+	case opMore:
+		if !m.active || m.bits&bitPacked == 0 {
+			q.broken(s)
+			return false
+		}
+		return q.acceptPacked(in, *sl.packed(), s)
+	case opReadBytes:
+		return q.acceptRead(in, *sl.packed(), s)
+	case opAtomicDone:
+		return q.acceptAtomic(sl.raddr, s)
+	case uint8(verbs.OpRDMARead), uint8(verbs.OpAtomicCmpAndSwp), uint8(verbs.OpAtomicFetchAndAdd):
+		return !m.active && q.acceptRequest(verbs.Opcode(op), sl, s)
+	case uint8(verbs.OpSend), uint8(verbs.OpSendWithImm), uint8(verbs.OpRDMAWrite), uint8(verbs.OpRDMAWriteWithImm):
+	default:
+		q.broken(s)
+		return false
+	}
+	if m.active && m.bits&bitPull == 0 {
+		q.broken(s)
+		return false
+	}
+	if !m.active {
+		m.op, m.bits, m.imm, m.off = verbs.Opcode(op), bits, sl.imm, 0
+		send := m.op == verbs.OpSend || m.op == verbs.OpSendWithImm
+		var payload []byte
+		if bits&(bitPacked|bitPull) == 0 {
+			if send && inline > inlineSend || !send && inline > inlineWrite {
+				q.broken(s)
+				return false
+			}
+			m.length = uint32(inline)
+			payload = sl.body[:]
+			if send {
+				payload = sl.sendPayload()[:]
+			}
+			payload = payload[:inline]
+		} else if m.length = sl.length; m.length > maxMsg {
+			q.broken(s)
+			return false
+		}
+		if !send {
+			m.rkey, m.raddr = sl.rkey, sl.raddr
+		}
+		if len(q.answers) > 0 && m.op != verbs.OpSend && m.op != verbs.OpSendWithImm {
+			// A fault must not overtake answers; writes may be at fault.
+			return false
+		}
+		if !q.begin(s) {
+			return false
+		}
+		m.active = true
+		if bits&(bitPacked|bitPull) == 0 {
+			if !q.place(payload, s) {
+				return false
+			}
+			return q.finish(s)
+		}
+		if bits&bitPacked != 0 {
+			return q.acceptPacked(in, *sl.packed(), s)
+		}
+		if !q.readPieces(in, *sl.pull(), s) {
+			return false
+		}
+	}
+	return q.acceptPull(s)
+}
+
+// begin checks what a message needs before its first byte: a receive for SEND
+// and immediates, a writable region for writes. False: not now, or refused.
+func (q *QP) begin(s *soft.Sink) bool {
+	m := &q.msg
+	write := m.op == verbs.OpRDMAWrite || m.op == verbs.OpRDMAWriteWithImm
+	if write && m.length > 0 {
+		if q.Attr.AccessFlags&verbs.AccessRemoteWrite == 0 {
+			q.refuseEvent(verbs.WCRemInvReqErr)
+			return false
+		}
+		if _, f := q.ctx.mrs.Lookup(q.PD, m.rkey, m.raddr, uint64(m.length), verbs.AccessRemoteWrite); f != soft.OK {
+			q.refuseEvent(verbs.WCRemAccessErr)
+			return false
+		}
+	}
+	if m.op == verbs.OpRDMAWrite {
+		return true
+	}
+	if !q.RQ.Take(&q.Receive) {
+		q.notReady()
+		return false
+	}
+	if q.rnrUntil != 0 || q.stalled.Load() {
+		q.stalled.Store(false)
+		q.ctx.stalled.Add(-1)
+		q.rnrUntil = 0
+		q.setDeadline()
+	}
+	if write {
+		return true
+	}
+	total, f := q.ctx.mrs.CheckSGEs(q.PD, q.Receive.SGEs, verbs.AccessLocalWrite)
+	switch {
+	case f != soft.OK:
+		q.failReceive(verbs.WCLocProtErr, verbs.WCRemOpErr, s)
+		return false
+	case uint64(m.length) > total:
+		q.failReceive(verbs.WCLocLenErr, verbs.WCRemInvReqErr, s)
+		return false
+	}
+	return true
+}
+
+// notReady: there is no receive for the message. It waits as long as the peer's
+// retry counter and our timer say.
+func (q *QP) notReady() {
+	if q.stalled.Load() {
+		return
+	}
+	q.stalled.Store(true)
+	q.ctx.stalled.Add(1)
+	retry := atomic.LoadUint32(&q.in.Load().rnrRetry)
+	if retry < 7 {
+		q.rnrUntil = q.ctx.now() + int64(retry+1)*int64(verbs.RNRTimer(q.Attr.MinRNRTimer))
+		q.setDeadline()
+		q.ctx.kick()
+	}
+}
+
+// place copies payload bytes to where the message goes.
+func (q *QP) place(b []byte, s *soft.Sink) bool {
+	m := &q.msg
+	if m.op == verbs.OpSend || m.op == verbs.OpSendWithImm {
+		if len(q.Receive.SGEs) == 1 && m.off == 0 {
+			r := &q.Receive.SGEs[0]
+			if mr, f := q.ctx.mrs.Lookup(q.PD, r.LKey, r.Addr, uint64(len(b)), verbs.AccessLocalWrite); f == soft.OK && int(r.Length) >= len(b) {
+				copy(mr.Slice(r.Addr, len(b)), b)
+				m.off += uint32(len(b))
+				return true
+			}
+		}
+		if q.ctx.mrs.Scatter(q.PD, q.Receive.SGEs, uint64(m.off), b) != soft.OK {
+			q.failReceive(verbs.WCLocProtErr, verbs.WCRemOpErr, s)
+			return false
+		}
+	} else if len(b) > 0 {
+		mr, f := q.ctx.mrs.Lookup(q.PD, m.rkey, m.raddr+uint64(m.off), uint64(len(b)), verbs.AccessRemoteWrite)
+		if f != soft.OK {
+			q.refuseEvent(verbs.WCRemAccessErr)
+			return false
+		}
+		copy(mr.Slice(m.raddr+uint64(m.off), len(b)), b)
+	}
+	m.off += uint32(len(b))
+	return true
+}
+
+// acceptPacked places the bytes of one slot, and finishes the message with the last.
+func (q *QP) acceptPacked(in *inbox, p packed, s *soft.Sink) bool {
+	b, ok := in.ringBytes(p)
+	if !ok || p.n > q.msg.length-q.msg.off {
+		q.broken(s)
+		return false
+	}
+	if !q.place(b, s) {
+		return false
+	}
+	if q.msg.off == q.msg.length {
+		return q.finish(s)
+	}
+	return true
+}
+
+// ringBytes returns a piece of the byte ring, if it lies in it.
+func (b *inbox) ringBytes(p packed) ([]byte, bool) {
+	if p.pos > byteRing || p.n > byteRing-p.pos {
+		return nil, false
+	}
+	return b.bytes[p.pos : p.pos+p.n], true
+}
+
+// readPieces copies the description of a payload in the peer's memory.
+func (q *QP) readPieces(in *inbox, p pull, s *soft.Sink) bool {
+	m := &q.msg
+	m.pieces = append(m.pieces[:0], p.first)
+	if p.count < 1 || p.count > maxSGE {
+		q.broken(s)
+		return false
+	}
+	if p.count > 1 {
+		size := uint32(unsafe.Sizeof(piece{}))
+		b, ok := in.ringBytes(packed{p.pos, (p.count - 1) * size})
+		if !ok || p.pos%8 != 0 {
+			q.broken(s)
+			return false
+		}
+		m.pieces = append(m.pieces, unsafe.Slice((*piece)(unsafe.Pointer(unsafe.SliceData(b))), p.count-1)...)
+	}
+	var total uint64
+	for _, d := range m.pieces {
+		total += uint64(d.length)
+	}
+	if total != uint64(m.length) {
+		q.broken(s)
+		return false
+	}
+	return true
+}
+
+// acceptPull fetches payload from the peer's memory: one copy, from there to
+// where it goes.
+func (q *QP) acceptPull(s *soft.Sink) bool {
+	m := &q.msg
+	budget := uint32(burst)
+	for m.off < m.length {
+		skip := m.off
+		i := 0
+		for skip >= m.pieces[i].length {
+			skip -= m.pieces[i].length
+			i++
+		}
+		d := m.pieces[i]
+		n := min(d.length-skip, budget)
+		if n == 0 {
+			m.cut = true
+			return false
+		}
+		mem, how := q.enter(d.key, d.addr+uint64(skip), uint64(n), 0, 0, false)
+		ok := false
+		switch how {
+		case reachMapped:
+			ok = q.place(mem, s)
+		case reachRead:
+			ok = q.placeFetched(d.addr+uint64(skip), n, s)
+		case reachLater:
+			q.leave()
+			return false
+		default:
+			// The sender has closed the region meanwhile.
+			q.leave()
+			q.refuse(verbs.WCLocProtErr)
+			return false
+		}
+		q.leave()
+		if !ok {
+			return false
+		}
+		budget -= n
+	}
+	return q.finish(s)
+}
+
+// placeFetched is place for bytes at addr in the peer's process.
+func (q *QP) placeFetched(addr uint64, n uint32, s *soft.Sink) bool {
+	m := &q.msg
+	sges, off := q.Receive.SGEs, uint64(m.off)
+	var one [1]verbs.SGE
+	if m.op == verbs.OpRDMAWrite || m.op == verbs.OpRDMAWriteWithImm {
+		one[0] = verbs.SGE{Addr: m.raddr, Length: m.length, LKey: m.rkey}
+		sges = one[:]
+	}
+	ok, fault := q.fetch(sges, off, addr, uint64(n))
+	switch {
+	case fault != soft.OK && m.op == verbs.OpRDMAWrite || fault != soft.OK && m.op == verbs.OpRDMAWriteWithImm:
+		q.refuseEvent(verbs.WCRemAccessErr)
+		return false
+	case fault != soft.OK:
+		q.failReceive(verbs.WCLocProtErr, verbs.WCRemOpErr, s)
+		return false
+	case !ok:
+		q.refuse(verbs.WCRemOpErr)
+		return false
+	}
+	m.off += n
+	return true
+}
+
+// finish completes a message that is in place.
+func (q *QP) finish(s *soft.Sink) bool {
+	m := &q.msg
+	m.active, m.cut = false, false
+	if m.op == verbs.OpRDMAWrite {
+		return true
+	}
+	wc := verbs.WC{WRID: q.Receive.WRID, Opcode: verbs.WCRecv, ByteLen: m.length}
+	if m.op == verbs.OpRDMAWriteWithImm {
+		wc.Opcode = verbs.WCRecvRDMAWithImm
+	}
+	if m.op == verbs.OpRDMAWriteWithImm || m.op == verbs.OpSendWithImm {
+		wc.Imm, wc.Flags = m.imm, verbs.WCWithImm
+	}
+	if !q.CompleteRecv(s, &wc, m.bits&bitSolicited != 0) {
+		q.overrun(s)
+	}
+	return true
+}
+
+// refuse answers the message at the head of the inbox with a status, and
+// listens no more.
+func (q *QP) refuse(status verbs.WCStatus) {
+	q.deaf = true
+	q.msg.cut = false
+	if q.stalled.Swap(false) {
+		q.ctx.stalled.Add(-1)
+	}
+	q.rnrUntil = 0
+	q.setDeadline()
+	q.publishAck(status)
+}
+
+// refuseEvent refuses a violation by the peer: this QP goes to ERR as well, and
+// its owner is told.
+func (q *QP) refuseEvent(status verbs.WCStatus) {
+	q.refuse(status)
+	ev := verbs.EventQPAccessErr
+	if status == verbs.WCRemInvReqErr {
+		ev = verbs.EventQPReqErr
+	}
+	q.Events.Add(ev, q)
+	q.fail(nil, verbs.WCSuccess)
+}
+
+// failReceive refuses a message for a fault of the receive that it took.
+func (q *QP) failReceive(local, remote verbs.WCStatus, s *soft.Sink) {
+	q.refuse(remote)
+	q.msg.active = false
+	q.CompleteRecv(s, &verbs.WC{WRID: q.Receive.WRID, Status: local, Opcode: verbs.WCRecv}, false)
+	q.fail(s, verbs.WCSuccess)
+}
+
+// acceptRequest takes an RDMA_READ or atomic that the peer could not do itself.
+func (q *QP) acceptRequest(op verbs.Opcode, sl *slot, s *soft.Sink) bool {
+	a := answer{rkey: sl.rkey, raddr: sl.raddr, length: sl.length}
+	args := *sl.atomicArgs()
+	need := verbs.AccessRemoteRead
+	if a.atomic = op != verbs.OpRDMARead; a.atomic {
+		need = verbs.AccessRemoteAtomic
+	}
+	if len(q.answers) == cap(q.answers) {
+		return false
+	}
+	fault := verbs.WCSuccess
+	var mr *soft.MR
+	switch {
+	case q.Attr.AccessFlags&need == 0, a.atomic && a.raddr%8 != 0, !a.atomic && a.length > maxMsg:
+		fault = verbs.WCRemInvReqErr
+	case a.atomic || a.length > 0:
+		n := uint64(a.length)
+		if a.atomic {
+			n = 8
+		}
+		var f soft.Fault
+		if mr, f = q.ctx.mrs.Lookup(q.PD, a.rkey, a.raddr, n, need); f != soft.OK {
+			fault = verbs.WCRemAccessErr
+		}
+	}
+	if fault != verbs.WCSuccess {
+		if len(q.answers) == 0 {
+			q.refuseEvent(fault)
+		}
+		return false
+	}
+	if a.atomic {
+		a.old = execute(op, word(mr.Slice(a.raddr, 8)), args.compareAdd, args.swap)
+	}
+	q.answers = append(q.answers, a)
+	return true
+}
+
+// asked returns the oldest request that the peer has not answered in full.
+func (q *QP) asked(isAtomic bool) *soft.SendEntry {
+	for e := range q.SQ.OutstandingEntries {
+		if !e.Done && e.Opcode >= verbs.OpRDMARead {
+			if isAtomic == (e.Opcode != verbs.OpRDMARead) {
+				return e
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// acceptRead places bytes of an RDMA_READ's answer.
+func (q *QP) acceptRead(in *inbox, p packed, s *soft.Sink) bool {
+	e := q.asked(false)
+	b, ok := in.ringBytes(p)
+	if e == nil || !ok || uint64(p.n) > e.Length-e.Off {
+		q.broken(s)
+		return false
+	}
+	if q.ctx.mrs.Scatter(q.PD, e.SGEs, e.Off, b) != soft.OK {
+		q.fail(s, verbs.WCLocProtErr)
+		return false
+	}
+	e.Off += uint64(p.n)
+	if e.Off == e.Length {
+		q.answered(e, s)
+	}
+	return true
+}
+
+// acceptAtomic places the answer of an atomic.
+func (q *QP) acceptAtomic(old uint64, s *soft.Sink) bool {
+	e := q.asked(true)
+	if e == nil {
+		q.broken(s)
+		return false
+	}
+	b := nativeUint64(old)
+	if q.ctx.mrs.Scatter(q.PD, e.SGEs, 0, b[:]) != soft.OK {
+		q.fail(s, verbs.WCLocProtErr)
+		return false
+	}
+	q.answered(e, s)
+	return true
+}
+
+func (q *QP) answered(e *soft.SendEntry, s *soft.Sink) {
+	e.Done = true
+	q.requests--
+	q.retire(s)
+}

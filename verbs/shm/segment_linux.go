@@ -1,0 +1,290 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// segment is a mapped memfd.
+type segment struct {
+	mem []byte
+	fd  int // -1 for a peer's: closed once mapped
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// createSegment makes a sealed memfd of size bytes, a multiple of the page size,
+// with all its pages allocated: a page that could not be had later would be a
+// SIGBUS for whoever touches it.
+func createSegment(name string, size int) (*segment, error) {
+	fd, err := unix.MemfdCreate("sluice-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	s := &segment{fd: fd}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, errors.Join(os.NewSyscallError("ftruncate", err), s.close())
+	}
+	for {
+		err = unix.Fallocate(fd, 0, 0, int64(size))
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %d bytes of shared memory: fallocate: %w", verbs.ErrNoMemory, size, err), s.close())
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(os.NewSyscallError("F_ADD_SEALS", err), s.close())
+	}
+	s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, errors.Join(os.NewSyscallError("mmap", err), s.close())
+	}
+	return s, nil
+}
+
+// openSegment maps a peer's segment and closes fd. That it cannot shrink is
+// checked: a peer that truncated it could kill this process.
+func openSegment(fd int, size uint64) (*segment, error) {
+	defer unix.Close(fd)
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("F_GET_SEALS", err)
+	}
+	if got&seals != seals {
+		return nil, fmt.Errorf("peer's segment has seals %#x, want %#x", got, seals)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	if size == 0 || st.Size != int64(size) {
+		return nil, fmt.Errorf("peer's segment has %d bytes, announced %d", st.Size, size)
+	}
+	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return &segment{mem: mem, fd: -1}, nil
+}
+
+func (s *segment) close() error {
+	var errs []error
+	if s.mem != nil {
+		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(s.mem)))
+		s.mem = nil
+	}
+	if s.fd >= 0 {
+		errs = append(errs, os.NewSyscallError("close", unix.Close(s.fd)))
+		s.fd = -1
+	}
+	return errors.Join(errs...)
+}
+
+// control is the segment that describes a context to its peers.
+type control struct {
+	magic    uint64
+	major    uint16
+	minor    uint16
+	arch     uint32
+	pageSize uint32
+	maxMR    uint32
+	_        [128 - 24]byte
+
+	doorbell uint32 // futex: counts wake-ups of the engine
+	_        [128 - 4]byte
+
+	regions [maxMR]region
+}
+
+// region is an entry of a context's table of regions, as its peers see it. The
+// owner writes it; state is written last, and cleared first.
+type region struct {
+	state  uint64 // key | access flags << 32 | live << 63
+	addr   uint64 // in the owner's process
+	length uint64
+	offset uint64 // in the arena
+	arena  uint32 // index, or noArena: not in one
+	pd     uint32
+	_      [64 - 40]byte
+}
+
+const (
+	noArena    = ^uint32(0)
+	regionLive = 1 << 63
+
+	controlSize = int(unsafe.Sizeof(control{}))
+)
+
+func newControl() (*segment, *control, error) {
+	page := os.Getpagesize()
+	s, err := createSegment("control", (controlSize+page-1)/page*page)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := (*control)(unsafe.Pointer(unsafe.SliceData(s.mem)))
+	c.magic, c.major, c.minor, c.arch = wireMagic, wireMajor, wireMinor, archCode()
+	c.pageSize, c.maxMR = uint32(page), maxMR
+	return s, c, nil
+}
+
+// viewControl checks the geometry of a peer's control segment.
+func viewControl(s *segment) (*control, error) {
+	if len(s.mem) < controlSize {
+		return nil, fmt.Errorf("peer's control segment has %d bytes, want at least %d", len(s.mem), controlSize)
+	}
+	c := (*control)(unsafe.Pointer(unsafe.SliceData(s.mem)))
+	if c.magic != wireMagic || c.major != wireMajor || c.arch != archCode() || c.maxMR != maxMR || int(c.pageSize) != os.Getpagesize() {
+		return nil, fmt.Errorf("peer's control segment: magic %#x, version %d.%d, architecture %d, %d regions, pages of %d",
+			c.magic, c.major, c.minor, c.arch, c.maxMR, c.pageSize)
+	}
+	return c, nil
+}
+
+// arenas are a context's own: memory that peers map. Blocks are multiples of
+// blockAlign; a freed block is joined with its neighbours.
+type arenas struct {
+	growing sync.Mutex // one allocation at a time; taken before Context.mu, which is taken before mu
+	mu      sync.Mutex
+	list    []*arena
+}
+
+type arena struct {
+	*segment
+	id   uint32
+	free []span // ordered by offset, never adjacent
+}
+
+type span struct{ off, n int }
+
+const (
+	blockAlign = 4096
+	arenaSize  = 1 << 20 // smallest; a larger block gets an arena of its own size
+	maxArenas  = 1 << 16
+)
+
+// block is an allocated piece of an arena.
+type block struct {
+	arena *arena
+	off   int
+	mem   []byte
+}
+
+// alloc returns size bytes of zeroes. created is called with an arena that had
+// to be made, before anything of it is used.
+func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
+	n := (size + blockAlign - 1) &^ (blockAlign - 1)
+	a.growing.Lock()
+	defer a.growing.Unlock()
+	if b, ok := a.reuse(n, size); ok {
+		clear(b.mem)
+		return b, nil
+	}
+	page := os.Getpagesize()
+	s, err := createSegment("arena", (max(n, arenaSize)+page-1)/page*page)
+	if err != nil {
+		return block{}, err
+	}
+	ar := &arena{segment: s}
+	a.mu.Lock()
+	if len(a.list) == maxArenas {
+		a.mu.Unlock()
+		return block{}, errors.Join(fmt.Errorf("%w: %d arenas", verbs.ErrNoMemory, maxArenas), s.close())
+	}
+	ar.id = uint32(len(a.list))
+	a.list = append(a.list, ar)
+	a.mu.Unlock()
+	created(ar)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n < len(s.mem) {
+		ar.free = []span{{n, len(s.mem) - n}}
+	}
+	return block{ar, 0, s.mem[:size:size]}, nil
+}
+
+func (a *arenas) reuse(n, size int) (block, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, ar := range a.list {
+		if off, ok := ar.take(n); ok {
+			return block{ar, off, ar.mem[off : off+size : off+size]}, true
+		}
+	}
+	return block{}, false
+}
+
+func (ar *arena) take(n int) (int, bool) {
+	for i, f := range ar.free {
+		if f.n < n {
+			continue
+		}
+		if f.n == n {
+			ar.free = append(ar.free[:i], ar.free[i+1:]...)
+		} else {
+			ar.free[i] = span{f.off + n, f.n - n}
+		}
+		return f.off, true
+	}
+	return 0, false
+}
+
+// release frees a block.
+func (a *arenas) release(b block) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ar := b.arena
+	s := span{b.off, (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)}
+	i := 0
+	for i < len(ar.free) && ar.free[i].off < s.off {
+		i++
+	}
+	if i < len(ar.free) && s.off+s.n == ar.free[i].off {
+		s.n += ar.free[i].n
+		ar.free = append(ar.free[:i], ar.free[i+1:]...)
+	}
+	if i > 0 && ar.free[i-1].off+ar.free[i-1].n == s.off {
+		ar.free[i-1].n += s.n
+		return
+	}
+	ar.free = append(ar.free[:i], append([]span{s}, ar.free[i:]...)...)
+}
+
+// find returns the arena and offset of memory, if it lies in one.
+func (a *arenas) find(b []byte) (id uint32, off uint64, ok bool) {
+	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, ar := range a.list {
+		base := uintptr(unsafe.Pointer(unsafe.SliceData(ar.mem)))
+		if p >= base && p-base < uintptr(len(ar.mem)) {
+			return ar.id, uint64(p - base), true
+		}
+	}
+	return noArena, 0, false
+}
+
+func (a *arenas) snapshot() []*arena {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]*arena(nil), a.list...)
+}
+
+func (a *arenas) close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, ar := range a.list {
+		errs = append(errs, ar.segment.close())
+	}
+	a.list = nil
+	return errors.Join(errs...)
+}
