@@ -21,3 +21,9 @@ func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreRelease32 is [StoreRelease64] for 32 bits.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
+
+// StoreRelaxed32 stores v to *p, which others load atomically; it orders nothing.
+func StoreRelaxed32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
+
+// StoreRelaxed64 is [StoreRelaxed32] for 64 bits.
+func StoreRelaxed64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }

@@ -24,3 +24,11 @@ func StoreRelease64(p *uint64, v uint64)
 //
 //go:noescape
 func StoreRelease32(p *uint32, v uint32)
+
+// StoreRelaxed32 stores v to *p, which others load atomically; it orders
+// nothing. A word-sized store is never torn (Go memory model, "Implementation
+// Restrictions for Programs Containing Data Races").
+func StoreRelaxed32(p *uint32, v uint32) { *p = v }
+
+// StoreRelaxed64 is [StoreRelaxed32] for 64 bits.
+func StoreRelaxed64(p *uint64, v uint64) { *p = v }

@@ -18,6 +18,10 @@ type end struct {
 	cq  *verbs.CQ
 	qp  *verbs.QP
 	mr  *verbs.MR
+
+	send []verbs.SendWR
+	recv []verbs.RecvWR
+	wcs  []verbs.WC
 }
 
 func open(tb testing.TB, size int) *end {
@@ -113,4 +117,39 @@ func BenchmarkPingPong(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/2, "ns/half")
 		})
 	}
+}
+
+// BenchmarkOneThread plays both ends in turn: the cost of the code without that
+// of moving cache lines between cores.
+func BenchmarkOneThread(b *testing.B) {
+	x, y := pair(b, 1<<20)
+	x.prepare(8)
+	y.prepare(8)
+	for range 32 {
+		x.qp.PostRecv(x.recv)
+		y.qp.PostRecv(y.recv)
+	}
+	hop := func(from, to *end) {
+		from.qp.PostSend(from.send)
+		for {
+			if n, _ := to.cq.Poll(to.wcs); n == 1 {
+				break
+			}
+		}
+		to.qp.PostRecv(to.recv)
+	}
+	hop(x, y)
+	b.ReportAllocs()
+	for b.Loop() {
+		hop(y, x)
+		hop(x, y)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/2, "ns/half")
+}
+
+// prepare sets up work requests of size bytes.
+func (e *end) prepare(size int) {
+	e.send = []verbs.SendWR{{Opcode: verbs.OpSend, SGList: []verbs.SGE{e.mr.SGE(0, size)}}}
+	e.recv = []verbs.RecvWR{{SGList: []verbs.SGE{e.mr.SGE(4096, size)}}}
+	e.wcs = make([]verbs.WC, 1)
 }

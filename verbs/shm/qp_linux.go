@@ -320,6 +320,10 @@ func (q *QP) peerGone() {
 // PostSend posts send work requests and starts what can start.
 func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.Lock.Lock()
+	if len(wrs) == 1 && q.quick(&wrs[0]) {
+		q.Unlock()
+		return 1, nil
+	}
 	if err := q.CanPostSend(); err != nil {
 		q.Unlock()
 		return 0, err

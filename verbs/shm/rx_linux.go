@@ -128,18 +128,7 @@ func (q *QP) consumed(n uint32, s *soft.Sink) bool {
 		q.broken(s)
 		return false
 	}
-	done := false
-	for e := range q.SQ.OutstandingEntries {
-		if int32(e.Mark-n) > 0 {
-			break
-		}
-		if !e.Done && e.Opcode < verbs.OpRDMARead {
-			e.Done, done = true, true
-		}
-	}
-	if done {
-		q.retire(s)
-	}
+	q.retire(s)
 	return true
 }
 
@@ -165,6 +154,10 @@ func (q *QP) receive(in *inbox, s *soft.Sink) int {
 			return n
 		}
 		sl := &in.slots[q.seen&slotMask]
+		if !q.msg.active && q.quickReceive(sl, flag, s) {
+			n++
+			continue
+		}
 		if ack := sl.ack; ack != q.out.acked && !q.consumed(ack, s) {
 			return n
 		}
@@ -178,6 +171,45 @@ func (q *QP) receive(in *inbox, s *soft.Sink) int {
 		}
 	}
 	return n
+}
+
+// quickReceive completes a SEND that lies in its slot when nothing is in its way:
+// what accept does, for the case that latency is measured by. It returns false,
+// having done nothing, where the case is another.
+func (q *QP) quickReceive(sl *slot, flag uint64, s *soft.Sink) bool {
+	op, bits, n := uint8(flag>>32), uint8(flag>>40), uint32(flag>>48)
+	if op != uint8(verbs.OpSend) && op != uint8(verbs.OpSendWithImm) || bits&(bitPacked|bitPull) != 0 ||
+		n > inlineSend || q.SRQ || q.stalled.Load() || !q.RecvCQ.Straight(s) {
+		return false
+	}
+	r := q.RQ.Peek()
+	if r == nil || len(r.SGEs) != 1 || n > r.SGEs[0].Length {
+		return false
+	}
+	m, f := q.ctx.mrs.Lookup(q.PD, r.SGEs[0].LKey, r.SGEs[0].Addr, uint64(r.SGEs[0].Length), verbs.AccessLocalWrite)
+	if f != soft.OK {
+		return false
+	}
+	if ack := sl.ack; ack != q.out.acked {
+		// Completions of sends come before that of the answer to them.
+		if !q.consumed(ack, s) || !q.RecvCQ.Straight(s) {
+			return false
+		}
+	}
+	dst := m.Slice(r.SGEs[0].Addr, int(n))
+	if n == 8 {
+		*(*[8]byte)(dst) = *(*[8]byte)(sl.sendPayload()[:])
+	} else {
+		copy(dst, sl.sendPayload()[:])
+	}
+	wc := s.Next()
+	*wc = verbs.WC{WRID: r.WRID, Opcode: verbs.WCRecv, ByteLen: n, QPNum: q.Num, SrcQP: q.Attr.DestQPNum}
+	if op == uint8(verbs.OpSendWithImm) {
+		wc.Imm, wc.Flags = sl.imm, verbs.WCWithImm
+	}
+	q.RQ.Drop()
+	wait.StoreRelease32(&q.seen, q.seen+1)
+	return true
 }
 
 // accept processes one slot. False: it stays, for later or for ever.

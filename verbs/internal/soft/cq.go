@@ -27,11 +27,10 @@ type CQ struct {
 	// is going to poll until an event comes.
 	Kick func()
 
-	count   atomic.Uint32 // of the ring, for looking without the lock
-	polls   uint64        // calls of Poll, by which the engine sees that somebody attends; atomic
-	overrun atomic.Bool
-	armed   atomic.Uint32
-	closed  atomic.Bool
+	count atomic.Uint32 // of the ring, for looking without the lock
+	polls uint64        // calls of Poll, by which the engine sees that somebody attends; atomic
+	bad   atomic.Uint32 // bits: overrun, closed
+	armed atomic.Uint32
 
 	lock Lock
 	ring []verbs.WC
@@ -39,6 +38,11 @@ type CQ struct {
 
 	signal chan struct{} // for Block: capacity 1
 }
+
+const (
+	overrun = 1 << iota
+	closed
+)
 
 // Init makes the queue ready; the other fields are set by then.
 func (q *CQ) Init(cqe int) {
@@ -68,7 +72,7 @@ func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool) bool {
 	q.lock.Lock()
 	n := q.count.Load()
 	if int(n) == len(q.ring) {
-		first := !q.overrun.Swap(true)
+		first := q.bad.Or(overrun)&overrun == 0
 		q.lock.Unlock()
 		if first {
 			q.Events.Add(verbs.EventCQErr, q.Self)
@@ -112,17 +116,37 @@ func (q *CQ) notify() {
 // Begin starts a Poll: it counts it, and takes what the ring holds. The error
 // is the queue's own.
 func (q *CQ) Begin(s *Sink) error {
-	wait.StoreRelease64(&q.polls, atomic.LoadUint64(&q.polls)+1)
+	wait.StoreRelaxed64(&q.polls, atomic.LoadUint64(&q.polls)+1)
+	if q.count.Load()|q.bad.Load() == 0 {
+		return nil
+	}
+	return q.begin(s)
+}
+
+func (q *CQ) begin(s *Sink) error {
 	if q.count.Load() > 0 {
 		q.take(s)
 	}
-	if q.overrun.Load() && s.N == 0 {
+	switch b := q.bad.Load(); {
+	case b&overrun != 0 && s.N == 0:
 		return verbs.Errorf(q.Device, "poll CQ", verbs.ErrCQOverrun, "more than %d completions", len(q.ring))
-	}
-	if q.closed.Load() {
+	case b&closed != 0:
 		return verbs.Errorf(q.Device, "poll CQ", verbs.ErrClosed, "CQ")
 	}
 	return nil
+}
+
+// Straight says that a completion may go directly to the sink, by Next: nothing
+// is in the ring before it, and nobody waits for an event.
+func (q *CQ) Straight(s *Sink) bool {
+	return s != nil && s.CQ == q && s.N < len(s.WCs) && q.count.Load()|q.armed.Load() == 0
+}
+
+// Next returns the place of the next completion, which the caller fills in whole.
+func (s *Sink) Next() *verbs.WC {
+	wc := &s.WCs[s.N]
+	s.N++
+	return wc
 }
 
 // End finishes a Poll: what others have pushed to the ring meanwhile is taken.
@@ -187,7 +211,7 @@ func (q *CQ) Block(ctx context.Context) error {
 	}
 	q.armed.Store(armedAny)
 	q.Kick()
-	if q.count.Load() > 0 || q.overrun.Load() || q.closed.Load() {
+	if q.count.Load()|q.bad.Load() != 0 {
 		q.armed.Store(armedNot)
 		return nil
 	}
@@ -208,7 +232,7 @@ func (q *CQ) Armed() bool { return q.armed.Load() != armedNot }
 
 // Close ends the queue; who waits in Block returns.
 func (q *CQ) Close() {
-	q.closed.Store(true)
+	q.bad.Or(closed)
 	select {
 	case q.signal <- struct{}{}:
 	default:

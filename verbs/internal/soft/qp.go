@@ -152,7 +152,7 @@ func (q *QP) Fail(s *Sink, status verbs.WCStatus, vendor uint32) {
 // FlushAll completes, in state ERR, what has been posted. The caller holds the lock.
 func (q *QP) FlushAll(s *Sink) {
 	q.SQ.Flush(verbs.WCSuccess, 0)
-	q.SQ.Retire(q.SendCQ, s, q.Num, q.Attr.DestQPNum)
+	q.SQ.Retire(0, q.SendCQ, s, q.Num, q.Attr.DestQPNum)
 	if q.SRQ {
 		return
 	}

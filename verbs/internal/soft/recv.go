@@ -97,6 +97,19 @@ func (q *RecvQueue) take(dst *RecvEntry) bool {
 	return true
 }
 
+// Peek returns the oldest receive without taking it: for the holder of the QP's
+// lock, of a queue that is no SRQ. It is valid until Drop. Nil: there is none.
+func (q *RecvQueue) Peek() *RecvEntry {
+	h := q.head
+	if h == atomic.LoadUint32(&q.tail) {
+		return nil
+	}
+	return &q.ents[h&q.mask]
+}
+
+// Drop takes the receive that Peek returned.
+func (q *RecvQueue) Drop() { wait.StoreRelease32(&q.head, q.head+1) }
+
 // SetLimit arms the event of an SRQ.
 func (q *RecvQueue) SetLimit(n int) error {
 	q.lock.Lock()

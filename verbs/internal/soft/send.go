@@ -22,7 +22,7 @@ type SendEntry struct {
 	VendorErr  uint32
 	Length     uint64 // of the payload in bytes
 	Off        uint64 // for the provider: bytes moved so far
-	Mark       uint32 // for the provider: position on the wire that completes it
+	Mark       uint32 // position on the wire that completes it when the peer has passed it
 }
 
 // SendQueue is the ring of posted send work requests: from head to next they
@@ -162,13 +162,35 @@ func (q *SendQueue) Add(wr *verbs.SendWR, t *MRTable, pd *PD) *SendEntry {
 	return e
 }
 
-// Retire completes entries from the oldest on while they are done, and pushes
-// the completions that are due. It returns false if the CQ overran.
-func (q *SendQueue) Retire(cq *CQ, s *Sink, qpn, peer uint32) bool {
+// Quick appends a request that starts at once: the queue has nothing waiting and
+// is not full, the payload is on the wire already, and mark is its position
+// there. It saves what Add does for requests that may have to wait.
+func (q *SendQueue) Quick(wr *verbs.SendWR, length uint64, mark uint32) {
+	e := &q.ents[q.tail&q.mask]
+	q.tail++
+	q.next++
+	e.WRID, e.Opcode, e.Flags = wr.WRID, wr.Opcode, wr.Flags
+	if q.sigAll {
+		e.Flags |= verbs.SendSignaled
+	}
+	e.Done, e.Status, e.VendorErr, e.Off = false, verbs.WCSuccess, 0, 0
+	e.Length, e.Mark = length, mark
+}
+
+// Straight says that an entry added now would be the next to start, and that
+// there is room for it.
+func (q *SendQueue) Straight() bool {
+	return q.next == q.tail && q.tail-q.head != uint32(q.cap.MaxSendWR)
+}
+
+// Retire completes entries from the oldest on, and pushes the completions that
+// are due: entries that are done, and those but RDMA_READs and atomics whose mark
+// the peer has passed. It returns false if the CQ overran.
+func (q *SendQueue) Retire(passed uint32, cq *CQ, s *Sink, qpn, peer uint32) bool {
 	ok := true
 	for q.head != q.next {
 		e := &q.ents[q.head&q.mask]
-		if !e.Done {
+		if !e.Done && (e.Opcode >= verbs.OpRDMARead || int32(e.Mark-passed) > 0) {
 			break
 		}
 		q.head++
@@ -186,8 +208,7 @@ func (q *SendQueue) Retire(cq *CQ, s *Sink, qpn, peer uint32) bool {
 
 // Flush fails all entries that are not done: the oldest with first, the others
 // as flushed, and moves on to the end so that Retire takes them. A first of
-// WCSuccess flushes all alike; an entry that had a fault of its own reports that
-// if it would have been the first to fail.
+// WCSuccess flushes all alike.
 func (q *SendQueue) Flush(first verbs.WCStatus, vendor uint32) {
 	for i := q.head; i != q.tail; i++ {
 		e := &q.ents[i&q.mask]
