@@ -1,0 +1,6 @@
+// Package all registers every provider of this module: import it for that.
+package all
+
+import (
+	_ "github.com/sluice-hpc/sluice/verbs/shm" // ranks of one host
+)
