@@ -1,0 +1,358 @@
+// Package launch starts the ranks of a job as processes of this host, gives
+// them a rendezvous (package boot), and leaves nothing behind when they end.
+//
+// Each rank leads a process group of its own. A rank is over when the process
+// that was started is: what that has left running in its group is killed then.
+// A process that moves to another group or session is out of reach. On Linux
+// the ranks, but not the processes that they start, are killed by the kernel
+// if the launcher dies, even by SIGKILL.
+package launch
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
+)
+
+// OnFailure says what happens to the others when a rank fails.
+type OnFailure int
+
+const (
+	Kill     OnFailure = iota // they are ended
+	Continue                  // they go on
+)
+
+// Bind says on which CPUs the ranks run.
+type Bind int
+
+const (
+	// None leaves it to the system.
+	None Bind = iota
+	// Core binds rank i to the i-th CPU of the launcher's own affinity mask,
+	// beginning anew where there are more ranks than CPUs. It is done before
+	// the program starts: a Go program sees one CPU, and sets GOMAXPROCS to
+	// that unless the environment says otherwise.
+	Core
+)
+
+// DefaultKillGrace is what a zero Options.KillGrace means.
+const DefaultKillGrace = 2 * time.Second
+
+// settle bounds the wait for what ranks that have ended have left in pipes and
+// sockets. It ends at once unless a process that they have started, and that
+// has escaped, holds the other end.
+const settle = 2 * time.Second
+
+var (
+	// ErrOptions: the options given to Run are not usable.
+	ErrOptions = errors.New("unusable options")
+	// ErrBind: ranks cannot be bound to CPUs here.
+	ErrBind = errors.New("cannot bind to a CPU")
+)
+
+// StartError says which rank could not be started.
+type StartError struct {
+	Rank int
+	Err  error // of os/exec; errors.Is tells exec.ErrNotFound, fs.ErrPermission
+}
+
+func (e *StartError) Error() string { return fmt.Sprintf("launch: rank %d: %v", e.Rank, e.Err) }
+
+// Unwrap returns the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Options says what to run.
+type Options struct {
+	Size int      // number of ranks, 1 to boot.MaxSize
+	Args []string // the program, looked up in PATH, and its arguments
+	Env  []string // environment as NAME=value; nil for that of this process
+	Dir  string   // working directory; empty for that of this process
+
+	// Stdin is what rank 0 reads; the others, and rank 0 if it is nil, read
+	// nothing. A file that is not a terminal is handed over as it is. From
+	// anything else Run copies, in a goroutine that may outlast Run by one
+	// call of Read, whose bytes are lost then.
+	Stdin io.Reader
+	// Stdout and Stderr take what the ranks write; nil discards it. Without
+	// Prefix, a file is handed over as it is. Anything else is written to by
+	// Run, by one goroutine at a time.
+	Stdout, Stderr io.Writer
+	// Prefix puts "[rank] " before each line of output and writes lines
+	// whole: those of different ranks never mix. A line longer than 64 KiB
+	// counts as several.
+	Prefix bool
+
+	OnFailure OnFailure // Kill if zero
+	Bind      Bind      // None if zero
+
+	// KillGrace is what a rank is granted between SIGTERM and SIGKILL; zero
+	// means DefaultKillGrace, less than zero no SIGTERM at all.
+	KillGrace time.Duration
+	// Signals are taken over from this process while Run runs and forwarded
+	// to the ranks; see [Signals]. The second one that means to end the
+	// program (SIGINT, SIGTERM, SIGHUP, SIGQUIT) ends the ranks in the manner of
+	// KillGrace. After SIGTSTP this process stops too.
+	Signals []os.Signal
+}
+
+// Result says how the ranks ended.
+type Result struct {
+	// Status has the exit status of each rank: 128 plus the number of the
+	// signal for one that was killed by it, -1 for one that was not started.
+	Status []int
+	// First is the rank that failed first, or -1. What fails after Run has
+	// begun to end the ranks does not count.
+	First int
+	// Abort is set if a rank has aborted the job.
+	Abort *boot.AbortError
+}
+
+// ExitStatus is the exit status of the job, 0 to 255: the code of its Abort,
+// else that of the rank that failed first, else 0. An Abort never counts as
+// success: a code whose lower eight bits are zero becomes 1.
+func (r *Result) ExitStatus() int {
+	switch {
+	case r.Abort != nil:
+		if code := r.Abort.Code & 0xff; code != 0 {
+			return code
+		}
+		return 1
+	case r.First >= 0:
+		return r.Status[r.First]
+	}
+	return 0
+}
+
+// Run starts the ranks and returns when all have ended and what they wrote has
+// been passed on. When ctx ends, it ends the ranks.
+//
+// A rank that fails is no error: the Result tells. Errors, each after all that
+// was started has ended: ErrOptions; ErrBind; [*StartError]; that of ctx; that
+// of Stdout or Stderr, in which case the ranks have met a broken pipe.
+//
+// Several Runs may run at the same time if they do not share Signals.
+func Run(ctx context.Context, o Options) (Result, error) {
+	j, err := newJob(o)
+	if err != nil {
+		return Result{First: -1}, err
+	}
+	return j.run(ctx)
+}
+
+// job is one Run.
+type job struct {
+	Options
+	environment []string // without what boot reads
+	cpus        []int    // to bind to; nil if not bound
+	server      *boot.Server
+	env         boot.Environment // of every rank, but for its number
+	children    []*child         // by rank; those that have been started
+	in          input
+	out         output
+	result      Result
+}
+
+func newJob(o Options) (*job, error) {
+	bad := func(format string, a ...any) (*job, error) {
+		return nil, fmt.Errorf("launch: %w: %s", ErrOptions, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case o.Size < 1 || o.Size > boot.MaxSize:
+		return bad("%d ranks, want 1 to %d", o.Size, boot.MaxSize)
+	case len(o.Args) == 0:
+		return bad("no program")
+	case o.OnFailure != Kill && o.OnFailure != Continue:
+		return bad("OnFailure %d", o.OnFailure)
+	case o.Bind != None && o.Bind != Core:
+		return bad("Bind %d", o.Bind)
+	}
+	if o.KillGrace == 0 {
+		o.KillGrace = DefaultKillGrace
+	}
+	j := &job{Options: o, result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
+	if o.Bind == Core {
+		cpus, err := usableCPUs()
+		if err != nil {
+			return nil, fmt.Errorf("launch: %w: %w", ErrBind, err)
+		}
+		j.cpus = cpus
+	}
+	j.environment = o.Env
+	if j.environment == nil {
+		j.environment = os.Environ()
+	}
+	j.environment = withoutLauncher(j.environment)
+	if o.Dir != "" {
+		// Where the program is to be is also where it is told to be.
+		if dir, err := filepath.Abs(o.Dir); err == nil {
+			j.environment = append(j.environment, "PWD="+dir)
+		}
+	}
+	return j, nil
+}
+
+// withoutLauncher drops what an outer launcher has said: a variable that is
+// left over would contradict the new ones.
+func withoutLauncher(environment []string) []string {
+	drop := make(map[string]bool)
+	for _, v := range boot.Variables() {
+		drop[v.Name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(environment), func(s string) bool {
+		name, _, _ := strings.Cut(s, "=")
+		return drop[name]
+	})
+}
+
+func (j *job) run(ctx context.Context) (Result, error) {
+	if err := j.serve(); err != nil {
+		return j.result, err
+	}
+	defer j.server.Close()
+	w := newWatch(j) // before the first rank is there: it must not miss a signal
+	defer w.close()
+
+	release := make(chan struct{})
+	started := make(chan error)
+	var thread sync.WaitGroup
+	thread.Go(func() { j.fork(w.exits, started, release) })
+	err := <-started
+	if err != nil {
+		for rank := len(j.children); rank < j.Size; rank++ {
+			j.server.Ended(rank)
+		}
+		w.end()
+	}
+	err = errors.Join(err, w.untilAllEnded(ctx))
+	close(release)
+	thread.Wait()
+	j.in.close()
+	if output := j.out.finish(settle); output != nil {
+		err = errors.Join(err, fmt.Errorf("launch: output: %w", output))
+	}
+	// The last words of a rank that is gone may still be unread.
+	unread, cancel := context.WithTimeout(context.Background(), settle)
+	defer cancel()
+	j.server.Wait(unread)
+	j.result.Abort = j.server.Abort()
+	return j.result, err
+}
+
+// serve starts the rendezvous of the job.
+func (j *job) serve() error {
+	// Loopback is all that ranks of one host need.
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		var err6 error
+		if ln, err6 = net.Listen("tcp6", "[::1]:0"); err6 != nil {
+			return fmt.Errorf("launch: rendezvous: %w", errors.Join(err, err6))
+		}
+	}
+	id := make([]byte, 8)
+	rand.Read(id)
+	secret := make([]byte, 32)
+	rand.Read(secret)
+	j.env = boot.Environment{
+		Size:      j.Size,
+		LocalSize: j.Size,
+		Server:    ln.Addr().String(),
+		Job:       hex.EncodeToString(id),
+		Secret:    secret,
+	}
+	// It ends with Close and not with the context of Run, for ranks that are
+	// being ended may still say goodbye.
+	j.server, err = boot.Serve(context.Background(), ln, boot.ServerOptions{
+		Size:   j.Size,
+		Job:    j.env.Job,
+		Secret: secret,
+	})
+	return err
+}
+
+// fork starts the ranks and then keeps its OS thread until release is closed:
+// the kernel takes the end of the thread that forked a child for the end of
+// the child's parent. The thread ends with the goroutine, which leaves it
+// locked.
+func (j *job) fork(exits chan<- exit, started chan<- error, release <-chan struct{}) {
+	runtime.LockOSThread()
+	started <- j.startAll(exits)
+	<-release
+}
+
+func (j *job) startAll(exits chan<- exit) error {
+	unbind := func() {}
+	defer func() { unbind() }()
+	for rank := range j.Size {
+		if j.cpus != nil {
+			undo, err := bindThread(j.cpus[rank%len(j.cpus)])
+			if err != nil {
+				return &StartError{Rank: rank, Err: fmt.Errorf("%w: %w", ErrBind, err)}
+			}
+			if rank == 0 {
+				unbind = undo
+			}
+		}
+		c, err := j.start(rank)
+		if err != nil {
+			return &StartError{Rank: rank, Err: err}
+		}
+		j.children = append(j.children, c)
+		go func() { exits <- exit{rank, c.wait()} }()
+	}
+	return nil
+}
+
+// start starts one rank, from the calling thread.
+func (j *job) start(rank int) (*child, error) {
+	env := j.env
+	env.Rank, env.LocalRank = rank, rank
+	cmd := exec.Command(j.Args[0], j.Args[1:]...)
+	cmd.Env = append(slices.Clip(j.environment), env.Environ()...)
+	cmd.Dir = j.Dir
+	cmd.SysProcAttr = attributes()
+
+	if rank == 0 && j.Stdin != nil {
+		f, err := j.in.file(j.Stdin)
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdin = f.File
+		defer f.done()
+	}
+	prefix := ""
+	if j.Prefix {
+		prefix = fmt.Sprintf("[%d] ", rank)
+	}
+	for _, to := range []struct {
+		w    io.Writer
+		file *io.Writer
+	}{{j.Stdout, &cmd.Stdout}, {j.Stderr, &cmd.Stderr}} {
+		if to.w == nil {
+			continue
+		}
+		f, err := j.out.file(to.w, prefix)
+		if err != nil {
+			return nil, err
+		}
+		*to.file = f.File
+		defer f.done()
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &child{cmd: cmd}, nil
+}

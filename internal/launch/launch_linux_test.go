@@ -1,0 +1,168 @@
+package launch
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// ended waits until the process behind a pidfd has ended.
+func ended(t *testing.T, pidfd int) {
+	t.Helper()
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(p, int(limit.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, 1, n, "still there")
+		return
+	}
+}
+
+func open(t *testing.T, pid int) int {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func childOf(t *testing.T, line string) int {
+	t.Helper()
+	_, number, ok := strings.Cut(line, "child ")
+	require.True(t, ok, line)
+	pid, err := strconv.Atoi(strings.TrimSpace(number))
+	require.NoError(t, err)
+	return pid
+}
+
+// Processes that a rank has started end with the rank that stays, when the job
+// is ended...
+func TestGrandchildKilled(t *testing.T) {
+	o := options(t, 2, "parent", "stay")
+	o.KillGrace = 50 * time.Millisecond
+	r := startRun(t, o)
+	var fds []int
+	for _, line := range r.out.next(t, 2) {
+		fds = append(fds, open(t, childOf(t, line)))
+	}
+	r.cancel()
+	<-r.done
+	for _, fd := range fds {
+		ended(t, fd)
+	}
+}
+
+// ... and with the rank that has ended by itself.
+func TestGrandchildLeft(t *testing.T) {
+	var out bytes.Buffer
+	o := options(t, 1, "parent", "leave")
+	o.Stdout, o.Stderr = &out, &out
+	start := time.Now()
+	r, err := Run(testContext(t), o)
+	require.NoError(t, err)
+	require.Zero(t, r.ExitStatus())
+	require.Less(t, time.Since(start), limit)
+	pid := childOf(t, out.String())
+	// It was killed before its parent was reaped; init may not have reaped it.
+	require.Eventually(t, func() bool { return gone(pid) }, limit, time.Millisecond)
+}
+
+// gone reports whether a process is no more, or a zombie.
+func gone(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
+
+// A process that has left the session keeps its end of the output. Run does
+// not wait for it.
+func TestEscaped(t *testing.T) {
+	var out bytes.Buffer
+	o := options(t, 1, "parent", "escape")
+	o.Stdout, o.Stderr = &out, &out
+	_, err := Run(testContext(t), o)
+	require.NoError(t, err)
+	pid := childOf(t, out.String())
+	fd := open(t, pid)
+	require.NoError(t, unix.Kill(pid, syscall.SIGKILL))
+	ended(t, fd)
+}
+
+func TestBind(t *testing.T) {
+	cpus, err := usableCPUs()
+	require.NoError(t, err)
+	require.NotEmpty(t, cpus)
+	before := threadMasks(t)
+	size := 2*len(cpus) + 1
+	o := options(t, size, "cpus")
+	o.Bind = Core
+	for i, e := range o.Env {
+		if strings.HasPrefix(e, "GOMAXPROCS=") {
+			o.Env[i] = "GOMAXPROCS="
+		}
+	}
+	var out bytes.Buffer
+	o.Stdout = &out
+	_, err = Run(testContext(t), o)
+	require.NoError(t, err)
+	for rank := range size {
+		require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank%len(cpus)]))
+	}
+	for mask := range threadMasks(t) {
+		require.Contains(t, before, mask, "a thread stayed bound")
+	}
+}
+
+// threadMasks returns the affinity masks of the threads of this process.
+func threadMasks(t *testing.T) map[string]bool {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	require.NoError(t, err)
+	masks := make(map[string]bool)
+	for _, task := range tasks {
+		b, err := os.ReadFile("/proc/self/task/" + task.Name() + "/status")
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, ok := strings.Cut(string(b), "Cpus_allowed_list:")
+		require.True(t, ok)
+		line, _, _ := strings.Cut(rest, "\n")
+		masks[strings.TrimSpace(line)] = true
+	}
+	return masks
+}
+
+// A pipe that stays open is read to what is in it.
+func TestDrain(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	_, err = w.Write([]byte("in the pipe"))
+	require.NoError(t, err)
+	// The writer stays, as one that has escaped, and the deadline has passed.
+	require.NoError(t, r.SetReadDeadline(time.Unix(1, 0)))
+	var got []byte
+	ended := false
+	require.NoError(t, drain(r, func(b []byte) error {
+		got = append(got, b...)
+		ended = len(b) == 0
+		return nil
+	}))
+	require.Equal(t, "in the pipe", string(got))
+	require.True(t, ended)
+}

@@ -1,0 +1,32 @@
+//go:build !unix
+
+package launch
+
+import (
+	"os"
+	"syscall"
+)
+
+// Signals returns those that are worth forwarding on this system.
+func Signals() []os.Signal { return []os.Signal{os.Interrupt} }
+
+var (
+	terminate       = os.Kill
+	endSignals      = []os.Signal{os.Interrupt}
+	stopSignals     []os.Signal
+	continueSignals []os.Signal
+)
+
+func attributes() *syscall.SysProcAttr { return nil }
+
+// signalGroup can only kill, and only the process itself. An interrupt from
+// the console has reached the ranks anyway: they share it.
+func signalGroup(p *os.Process, s os.Signal) {
+	if s == os.Kill {
+		p.Kill()
+	}
+}
+
+func raise(os.Signal) {}
+
+func exitStatus(p *os.ProcessState) int { return p.ExitCode() }

@@ -1,0 +1,22 @@
+//go:build !linux
+
+package launch
+
+import (
+	"errors"
+	"os"
+)
+
+// reap waits for the child and ends its group. In the moment between the two
+// the number of an empty group could, in theory, be given to another one.
+func (c *child) reap() {
+	c.cmd.Wait() // for which an exit status other than 0 is an error
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reaped = true
+	signalGroup(c.cmd.Process, os.Kill)
+}
+
+func usableCPUs() ([]int, error) { return nil, errors.ErrUnsupported }
+
+func bindThread(int) (undo func(), err error) { return nil, errors.ErrUnsupported }

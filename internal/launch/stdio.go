@@ -1,0 +1,192 @@
+package launch
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// handed is a file that a child is to have.
+type handed struct {
+	*os.File
+	ours bool // this process has no use for it once the child has it
+}
+
+// done is called when the child has the file, or could not be started.
+func (h handed) done() {
+	if h.ours {
+		h.Close()
+	}
+}
+
+// input copies to the standard input of rank 0.
+type input struct {
+	pipe *os.File // nil if there is nothing to copy
+}
+
+func (in *input) file(r io.Reader) (handed, error) {
+	// A rank that read a terminal would be stopped for it: its process group
+	// is not in the foreground.
+	if f, ok := r.(*os.File); ok && !term.IsTerminal(int(f.Fd())) {
+		return handed{File: f}, nil
+	}
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return handed{}, err
+	}
+	in.pipe = ours
+	go func() {
+		io.Copy(ours, r) // ends when the rank reads no more, too
+		ours.Close()
+	}()
+	return handed{theirs, true}, nil
+}
+
+func (in *input) close() {
+	if in.pipe != nil {
+		in.pipe.Close()
+	}
+}
+
+const (
+	// maxLine is the longest piece of a line that is kept in memory until its
+	// end is there.
+	maxLine = 64 << 10
+	// maxPipe is what a pipe can hold (pipe(7): /proc/sys/fs/pipe-max-size
+	// for users without privilege): ranks that have ended cannot have left
+	// more behind.
+	maxPipe = 1 << 20
+)
+
+// output passes on what the ranks write.
+type output struct {
+	writing sync.Mutex // one write at a time, whatever it goes to
+	wg      sync.WaitGroup
+
+	mu    sync.Mutex
+	pipes []*os.File // our ends
+	err   error      // the first
+}
+
+// file returns what a child should have as a file whose content goes to w,
+// each line behind the prefix.
+func (o *output) file(w io.Writer, prefix string) (handed, error) {
+	if f, ok := w.(*os.File); ok && prefix == "" {
+		return handed{File: f}, nil
+	}
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return handed{}, err
+	}
+	o.mu.Lock()
+	o.pipes = append(o.pipes, ours)
+	o.mu.Unlock()
+	write := o.whole(w)
+	if prefix != "" {
+		write = (&lines{prefix: prefix, write: write}).Write
+	}
+	o.wg.Go(func() {
+		defer ours.Close() // the ranks, if they still write, see a broken pipe
+		if err := drain(ours, write); err != nil {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.err == nil {
+				o.err = err
+			}
+		}
+	})
+	return handed{theirs, true}, nil
+}
+
+// whole returns a function that writes to w what is not to be interrupted.
+func (o *output) whole(w io.Writer) func([]byte) error {
+	return func(b []byte) error {
+		if len(b) == 0 {
+			return nil
+		}
+		o.writing.Lock()
+		defer o.writing.Unlock()
+		_, err := w.Write(b)
+		return err
+	}
+}
+
+// finish returns when all that the ranks have written is passed on, and the
+// first error in doing so. A process that has escaped may keep a pipe open;
+// once nothing has come through it for d, it is closed.
+func (o *output) finish(d time.Duration) error {
+	o.mu.Lock()
+	for _, p := range o.pipes {
+		p.SetReadDeadline(time.Now().Add(d))
+	}
+	o.mu.Unlock()
+	o.wg.Wait()
+	return o.err
+}
+
+// drain calls write with what comes out of r, and at its end with nothing.
+// A deadline that is set on r says that the writers are gone: what they have
+// left is passed on still.
+func drain(r *os.File, write func([]byte) error) error {
+	b := make([]byte, 32<<10)
+	left := -1 // bytes; not limited before the deadline
+	for left != 0 {
+		n, err := r.Read(b)
+		if n > 0 {
+			if err := write(b[:n]); err != nil {
+				return err
+			}
+			if left > 0 {
+				left = max(left-n, 0)
+			}
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && left < 0:
+			// The time may have gone into writing. Look once more, and without
+			// waiting for more than a moment.
+			left = maxPipe
+		case err != nil:
+			return write(nil)
+		}
+		if left > 0 {
+			r.SetReadDeadline(time.Now().Add(time.Millisecond))
+		}
+	}
+	return write(nil)
+}
+
+// lines puts a prefix before each line and passes on whole lines only.
+type lines struct {
+	prefix string
+	write  func([]byte) error
+	text   []byte // a line without its end, at most maxLine bytes between calls
+	out    []byte
+}
+
+// Write takes any piece of the text; an empty one is its end.
+func (l *lines) Write(b []byte) error {
+	end := len(b) == 0
+	l.text = append(l.text, b...)
+	l.out = l.out[:0]
+	text := l.text
+	for len(text) > 0 {
+		size := bytes.IndexByte(text[:min(len(text), maxLine+1)], '\n')
+		next := size + 1
+		if size < 0 {
+			size = min(len(text), maxLine)
+			next = size
+			if len(text) <= maxLine && !end {
+				break
+			}
+		}
+		l.out = append(append(append(l.out, l.prefix...), text[:size]...), '\n')
+		text = text[next:]
+	}
+	l.text = l.text[:copy(l.text, text)]
+	return l.write(l.out)
+}
