@@ -13,7 +13,7 @@ import (
 // Messages on the control socket, one packet each, little-endian.
 
 const (
-	wireMagic = 0x4d48534543554c53 // "SLUCESHM"
+	wireMagic = 0x4d48534543554c53 // the bytes "SLUCESHM"
 	wireMajor = 1
 	wireMinor = 0
 	helloLen  = 72
