@@ -104,8 +104,8 @@ type Options struct {
 	KillGrace time.Duration
 	// Signals are taken over from this process while Run runs and forwarded
 	// to the ranks; see [Signals]. The second one that means to end the
-	// program (SIGINT, SIGTERM, SIGHUP, SIGQUIT) ends the ranks in the manner of
-	// KillGrace. After SIGTSTP this process stops too.
+	// program (SIGINT, SIGTERM, SIGHUP, SIGQUIT) ends the ranks as an end of
+	// the context would. After SIGTSTP this process stops too.
 	Signals []os.Signal
 }
 
@@ -114,8 +114,8 @@ type Result struct {
 	// Status has the exit status of each rank: 128 plus the number of the
 	// signal for one that was killed by it, -1 for one that was not started.
 	Status []int
-	// First is the rank that failed first, or -1. What fails after Run has
-	// begun to end the ranks does not count.
+	// First is the rank that failed first, or -1. What fails because Run ends
+	// the ranks does not count, unless a signal has made it do so.
 	First int
 	// Abort is set if a rank has aborted the job.
 	Abort *boot.AbortError

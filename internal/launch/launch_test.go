@@ -447,6 +447,7 @@ func TestImpatience(t *testing.T) {
 		<-r.done
 		require.NoError(t, r.err)
 		require.Equal(t, []int{137, 137}, r.result.Status)
+		require.Equal(t, 137, r.result.ExitStatus(), "an interrupted job is no success")
 	}
 }
 

@@ -27,6 +27,6 @@ func signalGroup(p *os.Process, s os.Signal) {
 	}
 }
 
-func raise(os.Signal) {}
+func stopSelf() {}
 
 func exitStatus(p *os.ProcessState) int { return p.ExitCode() }

@@ -30,12 +30,9 @@ func signalGroup(p *os.Process, s os.Signal) {
 	}
 }
 
-// raise sends s to this process.
-func raise(s os.Signal) {
-	if s, ok := s.(syscall.Signal); ok {
-		syscall.Kill(os.Getpid(), s)
-	}
-}
+// stopSelf stops this process until SIGCONT comes. It cannot be by SIGTSTP: the
+// Go runtime, once asked for that signal, does not give it back its default.
+func stopSelf() { syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 
 // exitStatus is the status as a shell would say it.
 func exitStatus(p *os.ProcessState) int {

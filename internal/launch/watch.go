@@ -41,8 +41,7 @@ func (c *child) signal(s os.Signal) {
 type watch struct {
 	*job
 	exits   chan exit
-	signals chan os.Signal // all but the next
-	stops   chan os.Signal // the signal that stops the launcher
+	signals chan os.Signal
 
 	ending   bool
 	requests int // signals that mean to end the program
@@ -56,18 +55,16 @@ func newWatch(j *job) *watch {
 		job:      j,
 		exits:    make(chan exit, j.Size),
 		signals:  make(chan os.Signal, 16),
-		stops:    make(chan os.Signal, 1),
 		deadline: time.NewTimer(0),
 	}
 	w.deadline.Stop()
 	for _, s := range j.Signals {
-		switch {
-		case signal.Ignored(s):
-		case slices.Contains(stopSignals, s):
-			signal.Notify(w.stops, s)
+		if signal.Ignored(s) {
+			continue
+		}
+		signal.Notify(w.signals, s)
+		if slices.Contains(stopSignals, s) {
 			signal.Notify(w.signals, continueSignals...)
-		default:
-			signal.Notify(w.signals, s)
 		}
 	}
 	return w
@@ -75,7 +72,6 @@ func newWatch(j *job) *watch {
 
 func (w *watch) close() {
 	signal.Stop(w.signals)
-	signal.Stop(w.stops)
 	w.deadline.Stop()
 }
 
@@ -88,13 +84,11 @@ func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 			alive--
 			w.server.Ended(e.rank)
 			w.result.Status[e.rank] = e.status
-			if e.status != 0 && !w.ending {
+			if e.status != 0 {
 				w.failed(e.rank)
 			}
 		case s := <-w.signals:
 			w.forward(s)
-		case s := <-w.stops:
-			w.stop(s)
 		case <-aborted:
 			aborted = nil
 			w.end()
@@ -110,6 +104,9 @@ func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 }
 
 func (w *watch) failed(rank int) {
+	if w.ending && w.requests < 2 {
+		return // it is our own doing, and there is another reason to tell
+	}
 	if w.result.First < 0 {
 		w.result.First = rank
 	}
@@ -145,38 +142,20 @@ func (w *watch) end() {
 // the ranks to react to; who sends a second one has waited long enough, and a
 // third one does not want to wait at all.
 func (w *watch) forward(s os.Signal) {
-	switch {
-	case slices.Contains(continueSignals, s):
+	if !slices.Contains(endSignals, s) {
 		w.signal(s)
-		w.listenForStops()
-	case !slices.Contains(endSignals, s):
-		w.signal(s)
-	default:
-		w.requests++
-		switch {
-		case w.requests > 2:
-			w.signal(os.Kill)
-		case w.requests > 1:
-			w.end()
-		default:
-			w.signal(s)
+		if slices.Contains(stopSignals, s) {
+			stopSelf()
 		}
+		return
 	}
-}
-
-// stop stops the ranks, and then this process in the way in which it would
-// have stopped had it not asked for the signal. It asks again when it has been
-// continued, and not at once, for then it could take the stop for another one.
-func (w *watch) stop(s os.Signal) {
-	w.signal(s)
-	signal.Stop(w.stops)
-	raise(s)
-}
-
-func (w *watch) listenForStops() {
-	for _, s := range w.Signals {
-		if slices.Contains(stopSignals, s) && !signal.Ignored(s) {
-			signal.Notify(w.stops, s)
-		}
+	w.requests++
+	switch w.requests {
+	case 1:
+		w.signal(s)
+	case 2:
+		w.end()
+	default:
+		w.signal(os.Kill)
 	}
 }
