@@ -1,0 +1,83 @@
+// Sluice runs programs as the ranks of a job, and tells about this host.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// commands are what sluice can do; each is in the file of its name.
+var commands = []func() *cobra.Command{
+	newRun,
+	newVersion,
+}
+
+// Exit statuses of sluice itself. Those for a program that could not be
+// started are the shell's (POSIX, Shell Command Language, 2.8.2).
+const (
+	statusFailed    = 125
+	statusNotExec   = 126
+	statusNotFound  = 127
+	statusBadUsage  = 2
+	statusJustError = 1
+)
+
+// statusError ends sluice with a status. Its message has been printed.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	cmd *cobra.Command
+	err error
+}
+
+func (e *usageError) Error() string {
+	return fmt.Sprintf("%v\nSee '%s --help'.", e.err, e.cmd.CommandPath())
+}
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sluice",
+		Short:         "Run programs as the ranks of a job",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{cmd, fmt.Errorf("unknown command %q", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, err} })
+	for _, c := range commands {
+		root.AddCommand(c())
+	}
+	return root
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	cmd, err := newRoot().ExecuteC()
+	if err == nil {
+		return 0
+	}
+	var status statusError
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.CommandPath(), err)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		return statusBadUsage
+	}
+	return statusJustError
+}

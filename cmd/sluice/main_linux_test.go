@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	tests = append(tests,
+		test{"launcher killed", testLauncherKilled},
+		test{"inner launcher killed", testInnerKilled},
+		test{"stop and continue", testStop},
+		test{"binding", testBind},
+	)
+}
+
+// watchPID returns a descriptor that tells of the end of a process, whatever
+// its number is used for later.
+func watchPID(t *testing.T, pid int) int {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func requireEnded(t *testing.T, pidfd int) {
+	t.Helper()
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(p, int(limit.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, 1, n, "the process is still there")
+		return
+	}
+}
+
+// Nothing is left when the launcher is killed so that it cannot clean up.
+func testLauncherKilled(t *testing.T, b bed) {
+	s := start(t, b.command(t, "catch", "run", "-n", "4", "--prefix", b.self))
+	var fds []int
+	for _, pid := range s.pids(t, 4) {
+		fds = append(fds, watchPID(t, pid))
+	}
+	require.NoError(t, s.cmd.Process.Kill())
+	for _, fd := range fds {
+		requireEnded(t, fd)
+	}
+}
+
+// Death goes down the tree of launchers.
+func testInnerKilled(t *testing.T, b bed) {
+	s := start(t, b.command(t, "catch", "run", b.sluice, "run", "-n", "2", "--prefix", b.self))
+	var fds []int
+	for _, pid := range s.pids(t, 2) {
+		fds = append(fds, watchPID(t, pid))
+	}
+	require.NoError(t, s.cmd.Process.Kill())
+	for _, fd := range fds {
+		requireEnded(t, fd)
+	}
+}
+
+// state is the letter of proc_pid_stat(5).
+func state(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return err.Error()
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return rest[:1]
+}
+
+// SIGTSTP stops the ranks and sluice, twice; SIGCONT lets them go on.
+func testStop(t *testing.T, b bed) {
+	s := start(t, b.command(t, "catch", "run", "-n", "2", "--prefix", b.self))
+	pids := s.pids(t, 2)
+	all := append(pids, s.cmd.Process.Pid)
+	for range 2 {
+		require.NoError(t, s.cmd.Process.Signal(syscall.SIGTSTP))
+		require.Eventually(t, func() bool {
+			for _, pid := range all {
+				if state(pid) != "T" {
+					return false
+				}
+			}
+			return true
+		}, limit, time.Millisecond)
+		require.NoError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+		text := fmt.Sprintf("got %d", syscall.SIGCONT)
+		require.Equal(t, []string{text, text}, s.next(t, 2))
+	}
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGUSR2))
+	require.Equal(t, 5, s.status(t))
+}
+
+func testBind(t *testing.T, b bed) {
+	var set unix.CPUSet
+	require.NoError(t, unix.SchedGetaffinity(0, &set))
+	var cpus []int
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	const size = 3
+	e := finish(t, b.command(t, "cpus", "run", "-n", fmt.Sprint(size), "--bind", "core", b.self))
+	require.Zero(t, e.status, e.stderr)
+	for rank := range size {
+		require.Contains(t, e.lines(), fmt.Sprintf("%d %d", rank, cpus[rank%len(cpus)]))
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	e = finish(t, b.command(t, "cpus", "run", "-n", "1", b.self))
+	require.Equal(t, []string{"0 " + allowed(string(status))}, e.lines(), "not bound unless asked")
+}
