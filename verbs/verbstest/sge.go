@@ -1,0 +1,153 @@
+package verbstest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// testSGE is about scatter/gather lists: every number of elements to every
+// number of elements, over several regions, in any order, with holes, with
+// elements of nothing.
+func testSGE(t *testing.T, s *suite) {
+	s.in(t, everywhere, func(w *world) {
+		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead} {
+			w.run(op.String(), func(w *world) { moveAllShapes(w, op) })
+		}
+		w.run("receive longer than message", receiveLonger)
+		w.run("same memory twice", sameMemoryTwice)
+		w.run("too many", tooManyElements)
+	})
+}
+
+// regions of one end that pieces are cut out of, in turn, at random places.
+type regions struct {
+	ms   []*mem
+	used []int
+}
+
+func (w *world) regions(p *peer, size int) *regions {
+	return &regions{
+		ms: []*mem{w.alloc(p, size, verbs.AccessAll, own), w.alloc(p, size, verbs.AccessAll, heap), w.alloc(p, size, verbs.AccessAll, own)},
+	}
+}
+
+func (r *regions) fill(seed uint64) {
+	r.used = make([]int, len(r.ms))
+	for i, m := range r.ms {
+		m.fill(seed + uint64(i))
+	}
+}
+
+// cut makes count pieces of together n bytes, some of them empty, in no order.
+func (r *regions) cut(rng *rand.Rand, n, count int) []piece {
+	l := make([]piece, count)
+	for i, n := range split(rng, n, count) {
+		k := rng.IntN(len(r.ms))
+		r.used[k] += 1 + rng.IntN(13)
+		l[i] = piece{r.ms[k], r.used[k], n}
+		r.used[k] += n
+	}
+	rng.Shuffle(len(l), func(i, j int) { l[i], l[j] = l[j], l[i] })
+	return l
+}
+
+// split cuts n at random into count parts.
+func split(rng *rand.Rand, n, count int) []int {
+	at := make([]int, count+1)
+	for i := 1; i < count; i++ {
+		at[i] = rng.IntN(n + 1)
+	}
+	at[count] = n
+	slices.Sort(at)
+	l := make([]int, count)
+	for i := range l {
+		l[i] = at[i+1] - at[i]
+	}
+	return l
+}
+
+func moveAllShapes(w *world, op verbs.Opcode) {
+	rng := seeded(w.suite.Seed, w.t.Name())
+	most := w.suite.attr.MaxSGE
+	near, far := w.pair(qpSpec{SendSGE: most, RecvSGE: most}, usual)
+	counts := []int{1, 2, 3, 7, most}
+	slices.Sort(counts)
+	counts = slices.Compact(slices.DeleteFunc(counts, func(n int) bool { return n > most }))
+	srcEnd, dstEnd := w.near, w.far
+	if op == verbs.OpRDMARead {
+		srcEnd, dstEnd = dstEnd, srcEnd
+	}
+	largest := 70001
+	src, dst := w.regions(srcEnd, largest+14*most+1), w.regions(dstEnd, largest+14*most+1)
+	id := uint64(0)
+	for _, n := range []int{0, 1, 64, 4097, largest} {
+		for _, from := range counts {
+			for _, to := range counts {
+				if op == verbs.OpRDMAWrite && to > 1 || op == verbs.OpRDMARead && from > 1 {
+					continue // the far side of RDMA is one piece
+				}
+				src.fill(id)
+				dst.fill(id + 100)
+				move(near, far, op, id, src.cut(rng, n, from), dst.cut(rng, n, to))
+				id++
+			}
+		}
+	}
+	// No elements at all, on either side.
+	src.fill(id)
+	dst.fill(id + 100)
+	if op == verbs.OpSend {
+		move(near, far, op, id, nil, nil)
+		move(near, far, op, id+1, nil, dst.cut(rng, 99, 2))
+		return
+	}
+	wr := onto(signalled(id, op), dst.ms[0], 0)
+	near.post(wr)
+	near.want(sends, sent(id, op))
+	dst.ms[0].verify("%v without elements", op)
+}
+
+// receiveLonger: what the message does not reach of a receive stays as it is.
+func receiveLonger(w *world) {
+	near, far := w.pair(qpSpec{RecvSGE: min(3, w.suite.attr.MaxSGE)}, usual)
+	src, dst := w.alloc(w.near, 5000, verbs.AccessAll, own).fill(1), w.alloc(w.far, 5000, verbs.AccessAll, own).fill(2)
+	for i, n := range []int{0, 1, 99, 100, 101, 299} {
+		move(near, far, verbs.OpSend, uint64(i), cut(src, 10*i, n, 1, 0), cut(dst, 100*i, 300, far.Cap.MaxRecvSGE, 7))
+	}
+}
+
+// sameMemoryTwice: a gather list may name the same bytes again.
+func sameMemoryTwice(w *world) {
+	if w.suite.attr.MaxSGE < 2 {
+		w.t.Skip("one element only")
+	}
+	near, far := w.pair(qpSpec{SendSGE: 2}, usual)
+	src, dst := w.alloc(w.near, 100, verbs.AccessAll, own).fill(1), w.alloc(w.far, 300, verbs.AccessAll, own).fill(2)
+	move(near, far, verbs.OpRDMAWrite, 1, []piece{{src, 5, 90}, {src, 1, 80}}, []piece{{dst, 20, 170}})
+}
+
+// tooManyElements: more than the queue was made for is refused when posting, and
+// those before it in the batch are posted.
+func tooManyElements(w *world) {
+	near, far := w.pair(qpSpec{}, usual)
+	m := w.alloc(w.near, 64, verbs.AccessAll, own)
+	many := slices.Repeat([]verbs.SGE{m.sge(0, 1)}, max(near.Cap.MaxSendSGE, near.Cap.MaxRecvSGE)+1)
+	n, err := near.tryPost(signalled(1, verbs.OpSend), signalled(2, verbs.OpSend, many...), signalled(3, verbs.OpSend))
+	require.ErrorIs(w.t, err, verbs.ErrInvalid)
+	require.Equal(w.t, 1, n, "posted before the one at fault")
+	n, err = near.tryRecv(receive(1), receive(2, many...), receive(3))
+	require.ErrorIs(w.t, err, verbs.ErrInvalid)
+	require.Equal(w.t, 1, n, "posted before the one at fault")
+	far.recv(receive(1))
+	far.post(signalled(1, verbs.OpSend))
+	for _, e := range []*end{near, far} {
+		e.want(sends, sent(1, verbs.OpSend))
+		e.want(recvs, received(1, 0))
+		e.quiet(sends)
+	}
+}

@@ -1,0 +1,181 @@
+// Package verbstest is the conformance suite that every provider of package
+// verbs passes, in the manner of golang.org/x/net/nettest. A provider's test
+// package has
+//
+//	func TestMain(m *testing.M) { verbstest.Main(m) }
+//
+//	func TestConformance(t *testing.T) {
+//		verbstest.Run(t, verbstest.Suite{Device: "shm0"})
+//	}
+//
+// What is tested is what hardware does, as the InfiniBand architecture and
+// libibverbs define it and package verbs repeats it: nothing here knows how a
+// provider works. Abilities (atomics, SRQ, inline, load/store) are read off the
+// device.
+//
+// Most tests run three times: with both ends in one context, in two contexts of
+// this process, and in two processes. The second process is the test binary
+// itself, started again with an environment variable that [Main] looks at; the
+// two talk over pipes (see child.go).
+package verbstest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// Suite says what to test.
+type Suite struct {
+	// Device is the name of the device.
+	Device string
+	// Config is how it is opened, on both sides. Its Logger stays in this process.
+	Config verbs.Config
+	// Seed of everything random. Zero: taken from the clock. The environment
+	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
+	Seed uint64
+	// Rounds scales the random parts. Zero: 20, with -short 4. The environment
+	// variable SLUICE_VERBSTEST_ROUNDS overrides it.
+	Rounds int
+}
+
+// Environment variables.
+const (
+	envSeed   = "SLUICE_VERBSTEST_SEED"
+	envRounds = "SLUICE_VERBSTEST_ROUNDS"
+)
+
+// groups are the tests, from the plain to the rough: what comes later relies on
+// what comes before.
+var groups = []struct {
+	name string
+	test func(*testing.T, *suite)
+}{
+	{"Device", testDevice},
+	{"Opcodes", testOpcodes},
+	{"MessageLimit", testMessageLimit},
+	{"SGE", testSGE},
+	{"Inline", testInline},
+	{"Atomics", testAtomics},
+	{"Completion", testCompletion},
+	{"Order", testOrder},
+	{"Notify", testNotify},
+	{"Passive", testPassive},
+	{"LoadStore", testLoadStore},
+	{"Allocs", testAllocs},
+	{"States", testStates},
+	{"RNR", testRNR},
+	{"SRQ", testSRQ},
+	{"Violations", testViolations},
+	{"Concurrency", testConcurrency},
+	{"Closing", testClosing},
+	{"Model", testModel},
+	{"Death", testDeath},
+}
+
+// Run tests a device: everything, as subtests of t. They must not run in
+// parallel with other tests of the process, which [leak.Check] would blame on
+// them.
+func Run(t *testing.T, s Suite) {
+	r := newSuite(t, s)
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) { g.test(t, r) })
+	}
+}
+
+// Main is the TestMain of a package that calls [Run]. In the process of the
+// other end it serves the test and ends; else it hands on to the leak check of
+// this module, which runs the tests.
+func Main(m *testing.M) {
+	if os.Getenv(envChild) != "" {
+		os.Exit(serve(os.Stdin, os.Stdout))
+	}
+	leak.Main(m)
+}
+
+// suite is a Suite with its gaps filled.
+type suite struct {
+	Suite
+	attr verbs.DeviceAttr
+}
+
+func newSuite(t *testing.T, s Suite) *suite {
+	s.Seed = fromEnv(t, envSeed, s.Seed)
+	if s.Seed == 0 {
+		s.Seed = uint64(time.Now().UnixNano())
+	}
+	s.Rounds = int(fromEnv(t, envRounds, uint64(s.Rounds)))
+	if s.Rounds == 0 {
+		s.Rounds = 20
+		if testing.Short() {
+			s.Rounds = 4
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("to repeat: %s=%d %s=%d", envSeed, s.Seed, envRounds, s.Rounds)
+		}
+	})
+	n, err := openNode(s.Device, s.Config)
+	require.NoError(t, err)
+	attr, err := n.ctx.QueryDevice()
+	require.NoError(t, err)
+	require.NoError(t, n.close())
+	return &suite{Suite: s, attr: attr}
+}
+
+func fromEnv(t *testing.T, name string, def uint64) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return def
+	}
+	v, err := strconv.ParseUint(s, 0, 64)
+	require.NoError(t, err, "environment variable %s", name)
+	return v
+}
+
+// peerTimeout is what the configuration means.
+func (s *suite) peerTimeout() time.Duration {
+	if s.Config.PeerTimeout != 0 {
+		return s.Config.PeerTimeout
+	}
+	return verbs.DefaultPeerTimeout
+}
+
+// Every subtest has bound to get done in what it waits for; what does not
+// answer to that is a hang, and after hangs more ends the process with the
+// stacks of all goroutines.
+const (
+	bound = 30 * time.Second
+	hangs = 15 * time.Second
+)
+
+// quietFor is how long something that must not happen is given to happen.
+const quietFor = 15 * time.Millisecond
+
+// within returns a context that ends after bound or with t, and watches for a hang.
+func within(t *testing.T) context.Context {
+	limit := bound
+	if deadline, ok := t.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	dog := time.AfterFunc(limit+hangs, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("verbstest: %s hangs: a call has not returned %v after its context ended", t.Name(), hangs))
+	})
+	t.Cleanup(func() {
+		dog.Stop()
+		cancel()
+	})
+	return ctx
+}
