@@ -166,3 +166,27 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, "in the pipe", string(got))
 	require.True(t, ended)
 }
+
+// A terminal is read by Run and not by rank 0, which the system would stop for
+// it: its process group is in the background.
+func TestTerminal(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	defer master.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	defer slave.Close()
+	const endOfFile = "\x04"
+	_, err = master.WriteString("typed\n" + endOfFile)
+	require.NoError(t, err)
+
+	var out bytes.Buffer
+	o := options(t, 2, "cat")
+	o.Stdin, o.Stdout = slave, &out
+	_, err = Run(testContext(t), o)
+	require.NoError(t, err)
+	require.Equal(t, "typed\n", out.String())
+}
