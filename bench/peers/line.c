@@ -97,21 +97,20 @@ static void measure(const char *op, int lines, double seconds, long batch, const
 
     bind_to(cpu[0]);
     uint64_t seq = 0;
-    double t = 0;
-    long n;
-    for (n = 1; t < 5e6; n *= 2) { // warms up, and tells how long an iteration is
-        double t0 = now_ns();
-        for (long i = 0; i < n; i++) {
+    struct warming w = start_warming();
+    double t0;
+    do {
+        t0 = now_ns();
+        for (long i = 0; i < w.n; i++) {
             hand_over(out, seq + 1, seq);
             if (wait_for(in, seq + 2) != seq) fail("wrong payload", "line");
             seq += 2;
         }
-        t = now_ns() - t0;
-    }
-    struct plan p = make_plan(t / ((double)n / 2), seconds, batch);
+    } while (go_on_warming(&w, now_ns() - t0));
+    struct plan p = make_plan(w.best, seconds, batch);
     double *samples = must_alloc((size_t)p.batches * sizeof *samples);
     for (long b = 0; b < p.batches; b++) {
-        double t0 = now_ns();
+        t0 = now_ns();
         for (long i = 0; i < p.batch; i++) {
             hand_over(out, seq + 1, seq);
             wait_for(in, seq + 2);

@@ -6,6 +6,7 @@
 //
 //     mpi_bw [-d bw|bibw|rate] [-s sizes] [-t seconds] [-w window] [-n] [-p provider]
 //
+// A window of large messages is smaller: 64 MiB at most are outstanding.
 // MB/s is 10^6 bytes a second; of both directions together with bibw.
 #include "mpi_common.h"
 
@@ -62,11 +63,12 @@ int main(int argc, char **argv) {
     if (!both && !rate && strcmp(o.pattern, "bw")) fail("not bw, bibw or rate", o.pattern);
     void (*run)(long) = both ? bi : uni;
     double *samples = must_alloc(MAX_SAMPLES * sizeof *samples);
-    window = (int)o.window;
     is_persistent = o.persistent;
     other = 1 - rank;
     for (int k = 0; k < o.nsizes; k++) {
         bytes = (int)o.sizes[k];
+        long fit = bytes > 0 ? (64L << 20) / bytes : o.window;
+        window = (int)(fit < 1 ? 1 : fit < o.window ? fit : o.window);
         sbuf = must_alloc((size_t)bytes + 1);
         rbuf = must_alloc((size_t)bytes + 1);
         fill(sbuf, bytes, rank);
@@ -78,19 +80,17 @@ int main(int argc, char **argv) {
         run(1);
         if (both || rank == 1) check(rbuf, bytes, other);
 
-        double t = 0;
-        long n = 1;
-        for (;; n *= 2) {
-            double t0 = now_ns();
-            run(n);
-            t = agree(now_ns() - t0);
-            if (t >= 10e6) break;
-        }
-        struct plan p = make_plan(t / (double)n, o.seconds, o.batch);
+        struct warming w = start_warming();
+        double t0;
+        do {
+            t0 = now_ns();
+            run(w.n);
+        } while (go_on_warming(&w, agree(now_ns() - t0)));
+        struct plan p = make_plan(w.best, o.seconds, o.batch);
         double per_window = (double)window * (both ? 2 : 1) * (rate ? 1e9 : (double)bytes * 1e3);
         MPI_Barrier(MPI_COMM_WORLD);
         for (long b = 0; b < p.batches; b++) {
-            double t0 = now_ns();
+            t0 = now_ns();
             run(p.batch);
             samples[b] = per_window * (double)p.batch / (now_ns() - t0);
         }

@@ -57,18 +57,16 @@ int main(int argc, char **argv) {
         run(1);
         check(rbuf, bytes, other);
 
-        double t = 0;
-        long n = 1;
-        for (;; n *= 2) { // warms up, and tells how long an iteration is
-            double t0 = now_ns();
-            run(n);
-            t = agree(now_ns() - t0);
-            if (t >= 5e6) break;
-        }
-        struct plan p = make_plan(t / (double)n, o.seconds, o.batch);
+        struct warming w = start_warming();
+        double t0;
+        do {
+            t0 = now_ns();
+            run(w.n);
+        } while (go_on_warming(&w, agree(now_ns() - t0)));
+        struct plan p = make_plan(w.best, o.seconds, o.batch);
         MPI_Barrier(MPI_COMM_WORLD);
         for (long b = 0; b < p.batches; b++) {
-            double t0 = now_ns();
+            t0 = now_ns();
             run(p.batch);
             samples[b] = (now_ns() - t0) / (double)p.batch / 2;
         }

@@ -1,0 +1,379 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// compareOptions are the flags of bench compare.
+type compareOptions struct {
+	quick  bool
+	rounds int
+	time   time.Duration
+}
+
+func newCompareCommand(out *outputOptions) *cobra.Command {
+	var o compareOptions
+	cmd := &cobra.Command{
+		Use:   "compare",
+		Short: "Measure against the MPIs that are installed, and against the bare hardware",
+		Long: `Builds the peer programs and runs them and ours by turns, round by round, so
+that what disturbs the machine disturbs all alike. Each runs one process per
+core, bound, without a clock in its loop; figures are medians over the rounds of
+the medians of batches. Each ratio is held to a bar where there is one.
+
+c-line is the floor: two C processes that hand cache lines to and fro, one line
+for each way (JSON has the figure of one line for both ways as well).`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if err := o.check(); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), out, given(cmd.Flags()))
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: under a minute")
+	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 7, with --quick 3)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 200ms, with --quick 50ms)")
+	return cmd
+}
+
+func (o *compareOptions) check() error {
+	rounds, t := 7, 200*time.Millisecond
+	if o.quick {
+		rounds, t = 3, 50*time.Millisecond
+	}
+	if o.rounds == 0 {
+		o.rounds = rounds
+	}
+	if o.time == 0 {
+		o.time = t
+	}
+	if o.time < 0 || o.time > maxTime {
+		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
+	}
+	if os.Getenv(boot.EnvRank) != "" {
+		return usagef("compare starts its own ranks: run it without a launcher")
+	}
+	return inRange("rounds", o.rounds, 1, 1000)
+}
+
+// contender is one program that is run in each round.
+type contender struct {
+	name string
+	ours bool
+	run  func(context.Context) ([]Result, error)
+}
+
+// comparison is one go of bench compare.
+type comparison struct {
+	compareOptions
+	self   string
+	peers  *peers
+	report Report
+	doubts doubtful
+}
+
+func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	c := comparison{compareOptions: *o, report: Report{Schema: schema, Results: []Result{}}}
+	c.report.Environment = takeEnvironment(options)
+	if c.self, err = os.Executable(); err != nil {
+		return err
+	}
+	c.peers, err = buildPeers(ctx)
+	if errors.Is(err, errNotInstalled) {
+		c.report.Missing = append(c.report.Missing, err.Error())
+	} else if err != nil {
+		return err
+	} else {
+		defer func() { err = errors.Join(err, c.peers.Close()) }()
+	}
+	if out.tables() {
+		printEnvironment(os.Stdout, &c.report.Environment)
+	}
+	rounds, err := c.takeAll(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rs := range rounds {
+		c.report.Results = append(c.report.Results, mergeRounds(rs))
+	}
+	c.report.Comparisons = compareResults(c.report.Results)
+	c.report.Warnings = c.doubts.list()
+	if out.tables() {
+		printComparison(os.Stdout, terminal(os.Stdout), &c.report)
+	}
+	return out.print(os.Stdout, &c.report)
+}
+
+// takeAll runs all contenders by turns and returns, for each figure, its results
+// of all rounds. Each round begins with another contender.
+func (c *comparison) takeAll(ctx context.Context) ([][]Result, error) {
+	list := c.contenders()
+	progress := newProgress(true)
+	defer progress.clear()
+	var order []string
+	byFigure := map[string][]Result{}
+	gone := make([]bool, len(list))
+	for round := range c.rounds {
+		for i := range list {
+			k := (i + round) % len(list)
+			if gone[k] {
+				continue
+			}
+			progress.show(round*len(list)+i, c.rounds*len(list), list[k].name)
+			rs, err := list[k].run(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
+			case err != nil && list[k].ours:
+				return nil, err
+			case err != nil:
+				// The others can be compared without it.
+				gone[k] = true
+				c.report.Missing = append(c.report.Missing, err.Error())
+			}
+			for _, r := range rs {
+				figure := fmt.Sprint(r.Provider, r.Pattern, r.Bytes, r.Peer, r.Op)
+				if byFigure[figure] == nil {
+					order = append(order, figure)
+				}
+				byFigure[figure] = append(byFigure[figure], r)
+			}
+		}
+	}
+	var all [][]Result
+	for _, figure := range order {
+		all = append(all, byFigure[figure])
+	}
+	return all, nil
+}
+
+// contenders are all programs of a round.
+func (c *comparison) contenders() []contender {
+	var list []contender
+	if c.peers != nil {
+		list = append(list, c.peer(peerLine, "line", "-t", seconds(c.time)))
+	}
+	latSizes, bwSizes := "8,1k,64k,1M", "64k,256k,1M,4M"
+	if c.quick {
+		latSizes, bwSizes = "8", "64k,1M,4M"
+	}
+	for _, provider := range []string{"shm", "tcp"} {
+		if _, err := verbs.Find(provider); err != nil {
+			c.report.Missing = append(c.report.Missing, provider+": "+err.Error())
+			continue
+		}
+		for _, t := range []struct {
+			pattern, program, sizes string
+			ops                     []string
+		}{
+			{patternLat, "pingpong", latSizes, []string{"send", "write-imm"}},
+			{patternBW, "bw", bwSizes, []string{"write", "send"}},
+		} {
+			for _, op := range t.ops {
+				list = append(list, c.sluice(provider, t.pattern, op, t.sizes))
+			}
+			if c.peers == nil {
+				continue
+			}
+			for _, mpi := range mpis {
+				args := []string{mpi, provider, t.program, "-s", t.sizes, "-t", seconds(c.time)}
+				if t.pattern == patternBW {
+					args = append(args, "-w", strconv.Itoa(defaultWindow))
+				}
+				list = append(list, c.peer(strings.Join(args[:3], " "), args...))
+			}
+		}
+	}
+	return list
+}
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
+
+func (c *comparison) peer(name string, args ...string) contender {
+	return contender{name: name, run: func(ctx context.Context) ([]Result, error) { return c.peers.run(ctx, args...) }}
+}
+
+// sluice is this very program as a contender.
+func (c *comparison) sluice(provider, pattern, op, sizes string) contender {
+	args := []string{"verbs", pattern, "--provider", provider, "--op", op, "--sizes", sizes, "--time", c.time.String(), "--json"}
+	if pattern == patternLat {
+		args = append(args, "--batch")
+	}
+	return contender{name: strings.Join([]string{peerSluice, provider, pattern, op}, " "), ours: true, run: func(ctx context.Context) ([]Result, error) {
+		var out, told bytes.Buffer
+		cmd := exec.CommandContext(ctx, c.self, args...)
+		inOwnGroup(cmd)
+		cmd.WaitDelay = 5 * time.Second
+		cmd.Stdout, cmd.Stderr = &out, &told
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, told.Bytes())
+		}
+		var r Report
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+			return nil, err
+		}
+		c.take(&r)
+		return r.Results, nil
+	}}
+}
+
+// take adds what a report of ours says of devices and ranks, and its doubts.
+func (c *comparison) take(r *Report) {
+	e := &c.report.Environment
+	e.Ranks = r.Environment.Ranks
+	for _, d := range r.Environment.Devices {
+		if !slices.Contains(e.Devices, d) {
+			e.Devices = append(e.Devices, d)
+		}
+	}
+	c.doubts.add(r.Warnings)
+}
+
+// doubtful collects the warnings of many runs, which differ in their figures.
+type doubtful struct {
+	runs  int
+	first []string // of each kind, as first met
+	count map[string]int
+}
+
+func (d *doubtful) add(warnings []string) {
+	d.runs++
+	if d.count == nil {
+		d.count = map[string]int{}
+	}
+	for _, w := range warnings {
+		kind := doubtKind(w)
+		if d.count[kind] == 0 {
+			d.first = append(d.first, w)
+		}
+		d.count[kind]++
+	}
+}
+
+// doubtKind is a warning without its figures.
+func doubtKind(w string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("0123456789.+-", r) {
+			return -1
+		}
+		return r
+	}, w)
+}
+
+func (d *doubtful) list() []string {
+	var l []string
+	for _, w := range d.first {
+		l = append(l, fmt.Sprintf("%s (so or similarly in %d of %d runs)", w, d.count[doubtKind(w)], d.runs))
+	}
+	return l
+}
+
+// printComparison prints all figures side by side, with ratio, bar and verdict.
+func printComparison(w io.Writer, lines bool, r *Report) {
+	fmt.Fprintln(w)
+	t := newTable(w, lines, "", "bytes", "op", peerSluice, "spread", "openmpi", "mpich", peerLine, "ratio", "to", "bar", "")
+	section := ""
+	for _, ours := range r.Results {
+		if ours.Peer != peerSluice {
+			continue
+		}
+		what := fmt.Sprintf("%s %s %s", ours.Provider, ours.Pattern, ours.Unit)
+		if what != section && section != "" && lines {
+			t.AppendSeparator()
+		}
+		row := table.Row{"", formatSize(ours.Bytes), ours.Op, formatValue(ours.P50), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
+		if what != section {
+			row[0] = what
+		}
+		section = what
+		for _, peer := range mpis {
+			row = append(row, cellOf(r.Results, &ours, peer, ""))
+		}
+		row = append(row, cellOf(r.Results, &ours, peerLine, lineEachWay))
+		i := slices.IndexFunc(r.Comparisons, func(c Comparison) bool {
+			return c.Pattern == ours.Pattern && c.Provider == ours.Provider && c.Bytes == ours.Bytes && c.Op == ours.Op
+		})
+		if i >= 0 {
+			row = append(row, verdict(&r.Comparisons[i], lines)...)
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+	for _, m := range r.Missing {
+		fmt.Fprintf(w, "not compared: %s\n", m)
+	}
+}
+
+// The peer program that hands a cache line to and fro, and its usual form.
+const (
+	peerLine    = "c-line"
+	lineEachWay = "each way"
+)
+
+// cellOf is the best figure of a peer that corresponds to ours, of an operation
+// of its own if one is given.
+func cellOf(rs []Result, ours *Result, peer, op string) string {
+	var found []Result
+	for _, r := range rs {
+		if r.Peer == peer && (op == "" || r.Op == op) && r.Pattern == ours.Pattern && r.Provider == ours.Provider && r.Bytes == ours.Bytes {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	best := slices.MinFunc(found, faster)
+	return formatValue(best.P50)
+}
+
+// verdict is the ratio, to whom, the bar, and whether it is met.
+func verdict(c *Comparison, color bool) []any {
+	cells := []any{fmt.Sprintf("%.2f×", c.Ratio), c.Peer, "", ""}
+	if c.Bar == nil {
+		return cells
+	}
+	sign := "≥"
+	if c.Better == betterLower {
+		sign = "≤"
+	}
+	limit := fmt.Sprintf("%s %.1f×", sign, *c.Bar)
+	if c.Aim != nil {
+		limit += fmt.Sprintf(" (aim %.1f×)", *c.Aim)
+	}
+	said, paint := "met", text.FgGreen
+	if !*c.Met {
+		said, paint = "missed", text.FgRed
+	}
+	if color {
+		said = paint.Sprint(said)
+	}
+	cells[2], cells[3] = limit, said
+	return cells
+}

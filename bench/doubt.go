@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// What makes figures doubtful, and from where on it is said.
+const (
+	doubtSteal = 0.01 // of the CPUs' time: taken by the hypervisor for other guests
+	doubtOther = 0.05 // CPUs: used by other processes
+	doubtSpeed = 0.10 // change of the speed of computing between begin and end
+)
+
+// machineState is what tells whether the machine was quiet and steady.
+type machineState struct {
+	at    time.Time
+	cpu   cpuTimes
+	known bool    // cpu is
+	speed float64 // steps per ns, see computeSpeed
+}
+
+// cpuTimes are sums over all CPUs since the system came up.
+type cpuTimes struct {
+	busy, steal, total time.Duration
+}
+
+func takeMachineState() machineState {
+	m := machineState{speed: computeSpeed()}
+	m.cpu, m.known = readCPUTimes()
+	m.at = time.Now()
+	return m
+}
+
+// doubts compares the machine before and after. own is the CPU time that the
+// ranks themselves used meanwhile.
+func doubts(before, after machineState, own time.Duration) []string {
+	var list []string
+	if before.known && after.known {
+		total := after.cpu.total - before.cpu.total
+		steal := after.cpu.steal - before.cpu.steal
+		if share := float64(steal) / float64(total); total > 0 && share > doubtSteal {
+			list = append(list, fmt.Sprintf("%.1f %% of the CPU time was stolen by the hypervisor", 100*share))
+		}
+		other := after.cpu.busy - before.cpu.busy - own
+		// The kernel counts in ticks of 10 ms: a short run says nothing.
+		wall := after.at.Sub(before.at)
+		if cpus := other.Seconds() / wall.Seconds(); wall > time.Second && cpus > doubtOther {
+			list = append(list, fmt.Sprintf("other processes used %.2f CPUs meanwhile", cpus))
+		}
+	}
+	if change := after.speed/before.speed - 1; math.Abs(change) > doubtSpeed {
+		list = append(list, fmt.Sprintf("the CPU computes %+.0f %% faster than at the beginning: its frequency varies", 100*change))
+	}
+	return list
+}
+
+// standingDoubts are those that the environment alone gives.
+func standingDoubts(e *Environment) []string {
+	var list []string
+	if e.Governor != "" && e.Governor != "performance" {
+		list = append(list, fmt.Sprintf("the CPU frequency governor is %q, not \"performance\"", e.Governor))
+	}
+	if len(e.Ranks) > 1 && together(e.Ranks) && len(e.Ranks[0].CPUs) == 1 && sameCPUs(e.Ranks) {
+		list = append(list, "both ranks share one CPU: latencies are those of the scheduler")
+	}
+	for _, r := range e.Ranks {
+		if len(r.CPUs) > 1 {
+			list = append(list, fmt.Sprintf("rank %d is not bound to a CPU", r.Rank))
+		}
+	}
+	return list
+}
+
+// sameCPUs says whether all ranks are bound to the very same CPUs.
+func sameCPUs(ranks []RankEnvironment) bool {
+	return !slices.ContainsFunc(ranks, func(r RankEnvironment) bool { return !slices.Equal(r.CPUs, ranks[0].CPUs) })
+}
+
+// sink keeps the loop of computeSpeed from being optimised away.
+var sink uint64
+
+// computeSpeed times a chain of dependent multiplications, whose speed is that
+// of the clock alone; the best of several, so that interruptions do not count.
+func computeSpeed() float64 {
+	const steps = 50_000
+	best := math.Inf(1)
+	x := sink | 1
+	for range 10 {
+		t := nanos()
+		for range steps {
+			x = x*0x9e3779b97f4a7c15 + 1
+		}
+		best = math.Min(best, float64(nanos()-t))
+	}
+	sink = x
+	return steps / best
+}

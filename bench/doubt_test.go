@@ -1,0 +1,50 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDoubts(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	before := machineState{at: at, known: true, speed: 1}
+	after := func(busy, steal time.Duration, speed float64) machineState {
+		return machineState{at: at.Add(10 * time.Second), known: true, speed: speed, cpu: cpuTimes{busy: busy, steal: steal, total: 20 * time.Second}}
+	}
+	own := 18 * time.Second
+	for _, c := range []struct {
+		name  string
+		after machineState
+		want  []string
+	}{
+		{"quiet", after(own+400*time.Millisecond, 100*time.Millisecond, 1.05), nil},
+		{"steal", after(own, 300*time.Millisecond, 1), []string{"1.5 % of the CPU time was stolen by the hypervisor"}},
+		{"busy", after(own+time.Second, 0, 1), []string{"other processes used 0.10 CPUs meanwhile"}},
+		{"slower", after(own, 0, 0.8), []string{"the CPU computes -20 % faster than at the beginning: its frequency varies"}},
+		{"not known", machineState{at: at.Add(time.Second), speed: 1}, nil},
+	} {
+		require.Equal(t, c.want, doubts(before, c.after, own), c.name)
+	}
+}
+
+func TestStandingDoubts(t *testing.T) {
+	t.Parallel()
+	rank := func(n int, cpus ...int) RankEnvironment { return RankEnvironment{Rank: n, Host: "h", CPUs: cpus} }
+	require.Empty(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0), rank(1, 1)}}))
+	require.Len(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0), rank(1, 0)}}), 1)
+	require.Len(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0, 1), rank(1, 0, 1)}}), 2)
+	require.Len(t, standingDoubts(&Environment{Governor: "powersave"}), 1)
+	require.Empty(t, standingDoubts(&Environment{Governor: "performance"}))
+}
+
+func TestDoubtful(t *testing.T) {
+	t.Parallel()
+	var d doubtful
+	d.add([]string{"other processes used 0.10 CPUs meanwhile"})
+	d.add(nil)
+	d.add([]string{"other processes used 0.55 CPUs meanwhile"})
+	require.Equal(t, []string{"other processes used 0.10 CPUs meanwhile (so or similarly in 2 of 3 runs)"}, d.list())
+}

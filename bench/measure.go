@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"time"
+)
+
+// spec says what is measured, and how.
+type spec struct {
+	pattern string
+	op      operation
+	bytes   int
+	each    bool // time each iteration; else batches
+	time    time.Duration
+	iters   int // instead of time; 0: by time
+	batch   int // iterations of a batch; 0: derived
+	warmup  time.Duration
+	window  int
+	list    int
+	every   int // every so many sends one is signalled
+	verify  bool
+}
+
+// A batch is as many iterations as fit into batchTime, at most maxBatch: long
+// enough for the clock not to show, short enough to leave a distribution. The
+// peer programs do the same.
+const (
+	batchTime  = 200 * time.Microsecond
+	maxBatch   = 1000
+	minBatches = 10
+	// Samples are taken in chunks of this many and put into the histogram
+	// between chunks, outside the measured time.
+	chunk = 4096
+)
+
+// measurement collects the rounds of one spec.
+type measurement struct {
+	spec
+	all      *distribution
+	medians  []float64 // of the rounds
+	batchLen int
+	windowed int
+	verified bool
+	mallocs  uint64 // by both ranks, while it was measured
+	messages uint64 // of both
+}
+
+func newMeasurement(s spec) *measurement {
+	m := &measurement{spec: s, all: newDistribution()}
+	if s.pattern != patternLat {
+		m.windowed = streamWindow(s.window, s.bytes)
+	}
+	return m
+}
+
+// series is a kind of iteration that can be repeated: what lat and the
+// bandwidth patterns have in common.
+type series interface {
+	// run makes n iterations; with samples it times each, in ns.
+	run(n int, samples []int64) error
+	// over ends a series of runs.
+	over() error
+	// finish leaves the queues as it found them.
+	finish() error
+}
+
+// windows is the series of the bandwidth patterns: an iteration is one window
+// of messages, and a run ends when the last byte has arrived.
+type windows struct {
+	*stream
+	both bool
+}
+
+func (w windows) run(n int, _ []int64) error { return w.batch(n*w.window, w.both) }
+func (w windows) over() error                { return nil }
+
+// round measures once more. Both ranks call it with equal specs.
+func (p *pair) round(ctx context.Context, m *measurement) error {
+	if m.verify && !m.verified {
+		if err := p.verify(ctx, m.op, m.bytes, p.inline); err != nil {
+			return err
+		}
+		m.verified = true
+	}
+	var s series
+	if m.pattern == patternLat {
+		s = newLatency(p, m.op, m.bytes, p.inline, m.every)
+		clear(p.recv.Bytes()[:max(m.bytes, atomicBytes)]) // the counter of atomics, the byte that writes are seen by
+	} else {
+		s = windows{newStream(p, m.op, m.bytes, p.inline, m.windowed, m.list, m.every), m.pattern == patternBiBW}
+	}
+	runtime.GC() // none is due in the middle
+	if _, err := share(ctx, p.job, struct{}{}, nil); err != nil {
+		return err
+	}
+	iteration, err := p.warmUp(ctx, s, m.warmup)
+	if err != nil {
+		return err
+	}
+	plan, err := agree(ctx, p.job, m.plan(iteration))
+	if err != nil {
+		return err
+	}
+	m.batchLen = plan.Batch
+	d := newDistribution()
+	var samples []int64
+	if m.each {
+		samples = make([]int64, chunk)
+	}
+	before := mallocs()
+	for left := plan.Iterations; left > 0; {
+		n := min(left, plan.Batch)
+		if m.each {
+			n = min(left, chunk)
+		}
+		t := nanos()
+		if err := s.run(n, samples); err != nil {
+			return err
+		}
+		t = nanos() - t
+		left -= n
+		m.addSamples(d, n, t, samples)
+	}
+	own := mallocs() - before
+	if err := s.over(); err != nil {
+		return err
+	}
+	if err := s.finish(); err != nil {
+		return err
+	}
+	all, err := share(ctx, p.job, own, nil)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		m.mallocs += n
+	}
+	m.messages += uint64(plan.Iterations * m.messagesOf())
+	m.all.merge(d)
+	m.medians = append(m.medians, d.quantile(50))
+	return nil
+}
+
+// addSamples turns what was timed into samples of the pattern's unit: a run of
+// n iterations that took t ns, or the first n of samples.
+func (m *measurement) addSamples(d *distribution, n int, t int64, samples []int64) {
+	if m.pattern == patternLat {
+		trips := 2.0 // half a round trip, as perftest and OSU define it
+		if m.op.fetch {
+			trips = 1 // the operation is the round trip
+		}
+		if samples == nil {
+			d.add(float64(t) / float64(n) / trips)
+			return
+		}
+		for _, v := range samples[:n] {
+			d.add(float64(v) / trips)
+		}
+		return
+	}
+	perNS := float64(n*m.messagesOf()) / float64(t)
+	if m.pattern == patternRate {
+		d.add(perNS * 1e9)
+	} else {
+		d.add(perNS * float64(m.bytes) * 1e3)
+	}
+}
+
+// messagesOf is the number of messages of an iteration, both ways together.
+func (m *measurement) messagesOf() int {
+	switch {
+	case m.pattern == patternBiBW:
+		return 2 * m.windowed
+	case m.pattern != patternLat:
+		return m.windowed
+	case m.op.fetch:
+		return 1
+	}
+	return 2
+}
+
+// warmUp runs, once, once, twice, then twice as many iterations each time until
+// that takes d, and says what one takes, in ns: the best mean of these runs, for
+// one that was interrupted must not be taken for a slow operation.
+func (p *pair) warmUp(ctx context.Context, s series, d time.Duration) (float64, error) {
+	best := math.Inf(1)
+	n := 1
+	for runs := 1; ; runs++ {
+		t := nanos()
+		if err := s.run(n, nil); err != nil {
+			return 0, err
+		}
+		took := nanos() - t
+		if err := s.over(); err != nil {
+			return 0, err
+		}
+		took, err := agree(ctx, p.job, took)
+		if err != nil {
+			return 0, err
+		}
+		best = min(best, float64(max(took, 1))/float64(n))
+		if runs >= 3 && best*float64(n) >= float64(d)/2 {
+			return best, nil
+		}
+		if runs > 1 {
+			n *= 2
+		}
+	}
+}
+
+// plan is how long a measurement is.
+type plan struct {
+	Iterations int `json:"iterations"`
+	Batch      int `json:"batch"`
+}
+
+// plan derives the length from what an iteration takes, in ns.
+func (m *measurement) plan(iteration float64) plan {
+	pl := plan{Batch: m.batch}
+	if pl.Batch == 0 {
+		pl.Batch = max(1, min(maxBatch, int(float64(batchTime)/iteration)))
+	}
+	if m.each {
+		pl.Batch = 1
+	}
+	if m.iters > 0 {
+		// Of bandwidth, messages; an iteration is a window of them.
+		per := max(1, m.windowed)
+		pl.Iterations = (m.iters + per - 1) / per
+	} else {
+		batches := max(minBatches, int(float64(m.time)/(iteration*float64(pl.Batch))))
+		pl.Iterations = batches * pl.Batch
+	}
+	pl.Batch = min(pl.Batch, pl.Iterations)
+	return pl
+}
+
+// mallocs is the number of heap objects that this process ever allocated.
+func mallocs() uint64 {
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.Mallocs
+}
+
+// result is what was measured, as the report has it.
+func (m *measurement) result(p *pair, timer float64) Result {
+	r := Result{
+		Pattern: m.pattern, Layer: layerVerbs, Provider: p.entry.Provider, Peer: peerSluice, Op: m.op.name,
+		Device: p.entry.Device, Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
+		Unit: unitOf(m.pattern), Verified: m.verified, TimerNS: timer, Rounds: len(m.medians), Spread: spread(m.medians),
+		Inline: m.bytes <= p.inline && !m.op.fetch,
+	}
+	if m.each {
+		r.Mode = modeEach
+	}
+	allocs := float64(m.mallocs) / float64(max(m.messages, 1))
+	r.AllocsPerMessage = &allocs
+	m.all.fill(&r)
+	return r
+}

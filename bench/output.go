@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
+)
+
+// outputOptions say how results are printed.
+type outputOptions struct {
+	json   bool
+	csv    bool
+	allocs bool // a column for them
+}
+
+func (o *outputOptions) check() error {
+	if o.json && o.csv {
+		return usagef("--json and --csv: want one of them")
+	}
+	return nil
+}
+
+// tables says whether results are printed as tables, as they come.
+func (o *outputOptions) tables() bool { return !o.json && !o.csv }
+
+// print writes the whole report, or what tables have not shown yet.
+func (o *outputOptions) print(w io.Writer, r *Report) error {
+	switch {
+	case o.json:
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(r)
+	case o.csv:
+		return writeCSV(w, r.Results)
+	}
+	for _, s := range r.Warnings {
+		fmt.Fprintf(w, "\nwarning: %s\n", s)
+	}
+	return nil
+}
+
+// csvColumns are those of --csv, in this order; new ones go to the end.
+var csvColumns = []string{"pattern", "layer", "provider", "peer", "op", "device", "mode", "batch", "window", "bytes", "unit",
+	"min", "p50", "p99", "p999", "max", "mean", "samples", "rounds", "spread"}
+
+func writeCSV(w io.Writer, rs []Result) error {
+	c := csv.NewWriter(w)
+	if err := c.Write(csvColumns); err != nil {
+		return err
+	}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	count := func(v int64) string { return strconv.FormatInt(v, 10) }
+	for _, r := range rs {
+		err := c.Write([]string{r.Pattern, r.Layer, r.Provider, r.Peer, r.Op, r.Device, r.Mode, count(r.Batch), count(r.Window), count(r.Bytes),
+			r.Unit, number(r.Min), number(r.P50), number(r.P99), number(r.P999), number(r.Max), number(r.Mean), count(r.Samples),
+			count(int64(r.Rounds)), number(r.Spread)})
+		if err != nil {
+			return err
+		}
+	}
+	c.Flush()
+	return c.Error()
+}
+
+// terminal says whether f is one; envTerminal tells it to a rank whose output
+// goes through the process that started it.
+func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// newTable is a table with right-aligned columns: with lines on a terminal, of
+// plain spaces elsewhere.
+func newTable(w io.Writer, lines bool, header ...any) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	style := table.StyleLight
+	if !lines {
+		style.Options = table.OptionsNoBordersAndSeparators
+	}
+	style.Format.Header = text.FormatDefault
+	t.SetStyle(style)
+	t.AppendHeader(table.Row(header))
+	var columns []table.ColumnConfig
+	for i := range header {
+		columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(columns)
+	t.SuppressTrailingSpaces()
+	return t
+}
+
+func printEnvironment(w io.Writer, e *Environment) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-8s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	cpu := e.CPU
+	if e.Virtual {
+		cpu += ", virtual"
+	}
+	if e.Governor != "" {
+		cpu += ", governor " + e.Governor
+	}
+	line("CPU", "%s", cpu)
+	line("system", "%s, %s/%s", e.Kernel, e.OS, e.Arch)
+	line("Go", "%s, bench %s", e.Go, e.Bench)
+	for _, r := range e.Ranks {
+		on := "any CPU"
+		if len(r.CPUs) > 0 {
+			on = "CPU " + strings.Trim(fmt.Sprint(r.CPUs), "[]")
+		}
+		line(fmt.Sprintf("rank %d", r.Rank), "%s, %s, GOMAXPROCS %d", r.Host, on, r.GOMAXPROCS)
+	}
+	if len(e.Options) > 0 {
+		line("options", "%s", formatOptions(e.Options))
+	}
+}
+
+func formatOptions(options map[string]string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(options), "map["), "]")
+}
+
+// printResults prints results of one pattern and operation as a table.
+func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs bool) {
+	first := &rs[0]
+	fmt.Fprintf(w, "\n%s\n", titleOf(first))
+	if d != nil {
+		fmt.Fprintf(w, "%s\n", describeEntry(d))
+	}
+	isLat := first.Pattern == patternLat
+	header := []any{"bytes", "min", "p50", "p99", "p99.9", "max", "mean", "samples"}
+	if !isLat {
+		header = []any{"bytes", first.Unit, "min", "max", "mean", "samples"}
+		if first.Pattern != patternRate {
+			header = append(header, "msg/s")
+		}
+	}
+	withSpread := first.Rounds > 1
+	if withSpread {
+		header = append(header, "spread")
+	}
+	if allocs {
+		header = append(header, "allocs/msg")
+	}
+	t := newTable(w, lines, header...)
+	for _, r := range rs {
+		row := table.Row{formatSize(r.Bytes)}
+		if isLat {
+			row = append(row, formatValue(r.Min), formatValue(r.P50), formatValue(r.P99), formatValue(r.P999), formatValue(r.Max), formatValue(r.Mean), r.Samples)
+		} else {
+			row = append(row, formatValue(r.P50), formatValue(r.Min), formatValue(r.Max), formatValue(r.Mean), r.Samples)
+			if r.Pattern != patternRate {
+				row = append(row, formatValue(r.P50*1e6/float64(max(r.Bytes, 1))))
+			}
+		}
+		if withSpread {
+			row = append(row, fmt.Sprintf("%.1f %%", 100*r.Spread))
+		}
+		if allocs && r.AllocsPerMessage != nil {
+			row = append(row, strconv.FormatFloat(*r.AllocsPerMessage, 'f', 4, 64))
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+// titleOf says what the figures of a table are.
+func titleOf(r *Result) string {
+	switch r.Pattern {
+	case patternLat:
+		what := "half a round trip"
+		if op, err := findOperation(r.Op); err == nil && op.fetch {
+			what = "the whole operation"
+		}
+		how := fmt.Sprintf("every iteration timed (reading the clock, %.0f ns, is in each)", r.TimerNS)
+		if r.Mode == modeBatch {
+			how = "the distribution is that of the means of batches, no clock within"
+		}
+		return fmt.Sprintf("%s latency of %s, ns: %s; %s", r.Provider, r.Op, what, how)
+	case patternBW:
+		return fmt.Sprintf("%s bandwidth of %s, MB/s, one way, up to %d outstanding", r.Provider, r.Op, r.Window)
+	case patternBiBW:
+		return fmt.Sprintf("%s bandwidth of %s, MB/s, both ways together, up to %d outstanding each", r.Provider, r.Op, r.Window)
+	}
+	return fmt.Sprintf("%s message rate of %s, up to %d outstanding", r.Provider, r.Op, r.Window)
+}
+
+func describeEntry(d *DeviceEntry) string {
+	parts := []string{"device " + d.Device}
+	if d.Netdev != "" {
+		parts = append(parts, "on "+d.Netdev)
+	}
+	if d.GID != "" {
+		parts = append(parts, "GID "+d.GID)
+	}
+	parts = append(parts, fmt.Sprintf("MTU %d", d.MTU), fmt.Sprintf("inline up to %d", d.MaxInlineData))
+	if d.Portable {
+		parts = append(parts, "portable path")
+	}
+	return strings.Join(parts, ", ")
+}

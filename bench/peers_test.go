@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const peerLineOutput = `{"pattern":"lat","layer":"mpi","provider":"shm","peer":"mpich","op":"persistent","version":"MPICH Version: 4.0.2","mode":"batch","batch":715,"bytes":8,"unit":"ns","min":134.123,"p50":136.897,"p99":182.076,"p999":236.297,"max":353.142,"mean":139.151,"samples":1000}`
+
+func TestParseResults(t *testing.T) {
+	t.Parallel()
+	rs, err := parseResults(strings.NewReader("warning of a launcher\n" + peerLineOutput + "\n" + peerLineOutput + "\n"))
+	require.NoError(t, err)
+	require.Len(t, rs, 2)
+	require.Equal(t, Result{Pattern: "lat", Layer: "mpi", Provider: "shm", Peer: "mpich", Op: "persistent", Version: "MPICH Version: 4.0.2",
+		Mode: "batch", Batch: 715, Bytes: 8, Unit: "ns", Min: 134.123, P50: 136.897, P99: 182.076, P999: 236.297, Max: 353.142, Mean: 139.151,
+		Samples: 1000}, rs[1])
+
+	change := func(from, to string) string { return strings.Replace(peerLineOutput, from, to, 1) }
+	for _, c := range []struct{ output, fail string }{
+		{"", "no results"},
+		{"mpirun: something is wrong\n", "no results"},
+		{peerLineOutput[:50], "unexpected end of JSON"},
+		{change(`"lat"`, `"lap"`), "pattern"},
+		{change(`"ns"`, `"us"`), "unit"},
+		{change(`"mpich"`, `""`), "no peer"},
+		{change(`"bytes":8`, `"bytes":-8`), "-8 bytes"},
+		{change(`"bytes":8`, `"bytes":8e99`), "cannot unmarshal"},
+		{change(`"samples":1000`, `"samples":0`), "0 samples"},
+		{change(`"min":134.123`, `"min":-1`), "figure -1"},
+		{change(`"min":134.123`, `"min":1000`), "not in order"},
+	} {
+		_, err := parseResults(strings.NewReader(c.output))
+		var bad *PeerOutputError
+		require.ErrorAs(t, err, &bad, c.output)
+		require.ErrorContains(t, err, c.fail)
+	}
+}
+
+func FuzzParseResults(f *testing.F) {
+	f.Add(peerLineOutput)
+	f.Add("x\n" + peerLineOutput + "\n{}")
+	f.Add(`{"pattern":"bw","layer":"mpi","provider":"tcp","peer":"openmpi","unit":"MB/s","samples":1}`)
+	f.Fuzz(func(t *testing.T, output string) {
+		rs, err := parseResults(strings.NewReader(output))
+		if err != nil {
+			return
+		}
+		// Whatever is accepted can be merged and compared.
+		require.NotEmpty(t, rs)
+		for i := range rs {
+			require.NoError(t, rs[i].check())
+			rs[i].Peer = peerSluice
+		}
+		mergeRounds(rs)
+		compareResults(rs)
+	})
+}
+
+// The programs are built from what is embedded, and the floor is measured.
+func TestLine(t *testing.T) {
+	if _, err := exec.LookPath("cc"); err != nil {
+		t.Skip("no C compiler (cc)")
+	}
+	p, err := buildPeers(context.Background())
+	if errors.Is(err, errNotInstalled) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer func() {
+		require.NoError(t, p.Close())
+		require.NoDirExists(t, p.dir)
+	}()
+	rs, err := p.run(context.Background(), "line", "-t", "0.002")
+	require.NoError(t, err)
+	require.Len(t, rs, 2)
+	for i, op := range []string{lineEachWay, "one line"} {
+		require.Equal(t, peerLine, rs[i].Peer)
+		require.Equal(t, op, rs[i].Op)
+		require.EqualValues(t, 8, rs[i].Bytes)
+		require.Positive(t, rs[i].P50)
+	}
+	for _, args := range [][]string{{"line", "-t", "never"}, {"openmpi", "pigeon", "pingpong"}, {"pvm", "shm", "bw"}, {"mpich"}} {
+		_, err = p.run(context.Background(), args...)
+		require.Error(t, err, "%v", args)
+		require.NotErrorIs(t, err, errNotInstalled)
+	}
+}
+
+// A cancelled peer ends with all that it has started.
+func TestPeerCancelled(t *testing.T) {
+	p, err := buildPeers(context.Background())
+	if err != nil || len(p.missing) > 0 && strings.Contains(p.missing[0], "C compiler") {
+		t.Skip("no C compiler")
+	}
+	defer p.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = p.run(ctx, "line", "-t", "1000")
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// What is not there is said so.
+func TestPeerNotInstalled(t *testing.T) {
+	p := peers{dir: t.TempDir()}
+	full, err := buildPeers(context.Background())
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	// The scripts without any program built.
+	p.dir = full.dir
+	t.Setenv("BUILD", t.TempDir())
+	for _, args := range [][]string{{"line"}, {"openmpi", "shm", "pingpong"}, {"mpich", "tcp", "bw"}} {
+		_, err := p.run(context.Background(), args...)
+		require.ErrorIs(t, err, errNotInstalled, "%v", args)
+	}
+}
+
+// The MPI programs, where an MPI is installed.
+func TestMPI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: starts MPI jobs")
+	}
+	p, err := buildPeers(context.Background())
+	if errors.Is(err, errNotInstalled) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer p.Close()
+	for _, mpi := range mpis {
+		t.Run(mpi, func(t *testing.T) {
+			for _, c := range []struct {
+				args  []string
+				unit  string
+				bytes []int64
+			}{
+				{[]string{mpi, "shm", "pingpong", "-s", "0,8", "-t", "0.001"}, unitLatency, []int64{0, 8}},
+				{[]string{mpi, "shm", "pingpong", "-s", "8", "-t", "0.001", "-n", "-b", "1"}, unitLatency, []int64{8}},
+				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4"}, unitBandwidth, []int64{65536}},
+				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4", "-d", "bibw"}, unitBandwidth, []int64{65536}},
+				{[]string{mpi, "shm", "bw", "-s", "8", "-t", "0.001", "-d", "rate"}, unitRate, []int64{8}},
+			} {
+				rs, err := p.run(context.Background(), c.args...)
+				if errors.Is(err, errNotInstalled) {
+					t.Skip(err)
+				}
+				require.NoError(t, err)
+				require.Len(t, rs, len(c.bytes))
+				for i, n := range c.bytes {
+					require.Equal(t, n, rs[i].Bytes)
+					require.Equal(t, mpi, rs[i].Peer)
+					require.Equal(t, c.unit, rs[i].Unit)
+					require.NotEmpty(t, rs[i].Version)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/sluice-hpc/sluice/internal/launch"
+)
+
+// RankFailedError: a rank that we started failed.
+type RankFailedError struct {
+	Rank   int // -1: one that ended the job, and has said why
+	Status int
+}
+
+func (e *RankFailedError) Error() string {
+	if e.Rank < 0 {
+		return fmt.Sprintf("the job was ended with status %d", e.Status)
+	}
+	return fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)
+}
+
+// launchSelf runs this very command as two ranks, each on a core of its own
+// where the system can bind. They print; signals go to them.
+func launchSelf(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	o := launch.Options{
+		Size:   2,
+		Args:   append([]string{self}, os.Args[1:]...),
+		Stdout: os.Stdout, Stderr: os.Stderr,
+		Bind:    launch.Core,
+		Signals: launch.Signals(),
+	}
+	r, err := launch.Run(ctx, o)
+	if errors.Is(err, launch.ErrBind) {
+		o.Bind = launch.None
+		r, err = launch.Run(ctx, o)
+	}
+	switch status := r.ExitStatus(); {
+	case err != nil:
+		return err
+	case r.Abort != nil:
+		return reported{&RankFailedError{-1, status}}
+	case status != 0:
+		return &RankFailedError{r.First, status}
+	}
+	return nil
+}
