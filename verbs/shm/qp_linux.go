@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -273,9 +274,7 @@ func (c *Context) freeInbox(b block) {
 
 // forgetPeer drops everything of the connection but the inbox.
 func (q *QP) forgetPeer() {
-	if q.out.inbox != nil {
-		q.leave()
-	}
+	q.leave()
 	q.out = outbox{}
 	q.joined, q.deaf = false, false
 	q.msg = message{pieces: q.msg.pieces[:0]}
@@ -289,13 +288,33 @@ func (q *QP) forgetPeer() {
 	q.todo.Store(todoNothing)
 }
 
-// peerClosed handles the peer's ctlClose: its QP is gone, what it sent before is
-// received first.
+// peerClosed handles the peer's ctlClose: its QP is in ERR, reset, or closed.
+// What it sent before is received first. As on hardware a QP that does not send
+// is not concerned; one that does, now or later, finds that nobody answers.
 func (q *QP) peerClosed(l *link, m ctl) {
 	q.Lock.Lock()
 	defer q.Unlock()
-	if q.link == l && q.Attr.DestQPNum == m.src && q.out.inbox != nil && q.peerInc == m.inc {
-		q.peerGone()
+	if q.link != l || q.Attr.DestQPNum != m.src || q.out.inbox == nil || q.peerInc != m.inc {
+		return
+	}
+	q.progress(nil)
+	if q.State() == verbs.QPErr {
+		return
+	}
+	q.forgetPeer()
+	q.out.inbox = nobody
+	q.unanswered(nil)
+}
+
+// nobody stands for the inbox of a peer whose QP is gone while this one is not
+// in ERR. Nothing is written to it.
+var nobody = new(inbox)
+
+// unanswered fails the sends to a peer that is gone, if there are any.
+func (q *QP) unanswered(s *soft.Sink) {
+	if !q.SQ.Idle() && q.State() == verbs.QPRTS {
+		q.fail(s, verbs.WCRetryExcErr)
+		q.Events.Add(verbs.EventQPFatal, q)
 	}
 }
 
@@ -392,13 +411,14 @@ func (q *QP) Close() error {
 
 // Map returns the peer's memory.
 func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
+	if length < 0 {
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrInvalid, "length %d", length)
+	}
+	q.awaitJoin()
 	q.Lock.Lock()
 	defer q.Unlock()
 	if !q.joined {
-		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "QP %#06x is not connected", q.Num)
-	}
-	if length < 0 {
-		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrInvalid, "length %d", length)
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "QP %#06x in %v is not connected", q.Num, q.State())
 	}
 	mem, how := q.enter(rkey, addr, uint64(length), 0, q.out.pd, true)
 	q.leave()
@@ -411,6 +431,20 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "the peer's arena has not arrived yet")
 	}
 	return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrKey, "rkey %#x, %d bytes at %#x", rkey, length, addr)
+}
+
+// awaitJoin waits for the wire-up of a QP in RTS, at most for the peer timeout.
+func (q *QP) awaitJoin() {
+	limit := q.ctx.now() + int64(q.ctx.cfg.PeerTimeout)
+	for {
+		q.Lock.Lock()
+		waiting := q.State() == verbs.QPRTS && !q.joined && q.out.inbox != nobody
+		q.Unlock()
+		if !waiting || q.ctx.now() > limit {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 }
 
 // expire acts on deadlines that have passed; the engine calls it.

@@ -57,7 +57,7 @@ func (q *QP) progress(s *soft.Sink) {
 		return
 	}
 	in := q.in.Load()
-	if in == nil || q.out.inbox == nil {
+	if in == nil || q.out.inbox == nil || q.out.inbox == nobody {
 		if q.SQ.Waiting() != nil {
 			q.pump(s)
 			q.settle()
@@ -74,9 +74,10 @@ func (q *QP) progress(s *soft.Sink) {
 	if q.State() != verbs.QPErr && (q.SQ.Waiting() != nil || len(q.answers) > 0) {
 		q.pump(s)
 	}
-	// The acknowledgement rides on what this side sends, if it soon does;
-	// it is written by itself when there was nothing to receive, or too much.
-	if q.seen != q.published && (n == 0 || q.seen-q.published >= slotCount/4) {
+	// The acknowledgement rides on what this side sends, if it soon does; it is
+	// written by itself when a poll finds nothing to receive, when there is too
+	// much of it, and when it is the engine that receives: that will not look again.
+	if q.seen != q.published && (n == 0 || s == nil || q.seen-q.published >= slotCount/4) {
 		q.publishAck(0)
 	}
 	q.settle()
@@ -85,7 +86,7 @@ func (q *QP) progress(s *soft.Sink) {
 // publishAck tells the peer how far we are, and with a status that the next
 // message is refused.
 func (q *QP) publishAck(status verbs.WCStatus) {
-	if q.out.inbox == nil {
+	if q.out.inbox == nil || q.out.inbox == nobody {
 		return
 	}
 	word := uint64(q.seen) | uint64(status)<<32

@@ -84,7 +84,11 @@ func (q *QP) pump(s *soft.Sink) {
 	started := false
 	for e := q.SQ.Waiting(); e != nil && q.State() == verbs.QPRTS; e = q.SQ.Waiting() {
 		if !q.joined {
-			q.awaitPeer()
+			if q.out.inbox == nobody {
+				q.unanswered(s)
+			} else {
+				q.awaitPeer()
+			}
 			break
 		}
 		if e.Status != verbs.WCSuccess {

@@ -33,7 +33,7 @@ type CQ struct {
 	armed atomic.Uint32
 
 	lock Lock
-	ring []verbs.WC
+	ring []completion
 	head uint32
 
 	signal chan struct{} // for Block: capacity 1
@@ -44,9 +44,20 @@ const (
 	closed
 )
 
+// completion is an entry of the ring. Until it is polled it takes up room in the
+// work queue that it is of, as on hardware: so a CQ of the size of its work
+// queues does not overrun.
+type completion struct {
+	wc    verbs.WC
+	owner *Unpolled
+}
+
+// Unpolled counts the completions of a work queue that lie in a ring.
+type Unpolled struct{ atomic.Int32 }
+
 // Init makes the queue ready; the other fields are set by then.
 func (q *CQ) Init(cqe int) {
-	q.ring = make([]verbs.WC, cqe)
+	q.ring = make([]completion, cqe)
 	q.signal = make(chan struct{}, 1)
 }
 
@@ -58,11 +69,11 @@ type Sink struct {
 	N   int
 }
 
-// Push adds a completion to q: through the sink if it is q's, else through the
+// Push adds a completion of a work request of owner to q: through the sink if it is q's, else through the
 // ring. The caller holds the lock of the QP whose completion it is, so that
 // completions of one QP stay in order. It returns false when the queue overran:
 // the completion is lost, and the QP is to go to ERR.
-func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool) bool {
+func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool, owner *Unpolled) bool {
 	if s != nil && s.CQ == q && s.N < len(s.WCs) && q.count.Load() == 0 {
 		s.WCs[s.N] = *wc
 		s.N++
@@ -84,7 +95,8 @@ func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool) bool {
 	if i >= uint32(len(q.ring)) {
 		i -= uint32(len(q.ring))
 	}
-	q.ring[i] = *wc
+	q.ring[i] = completion{*wc, owner}
+	owner.Add(1)
 	q.count.Store(n + 1)
 	q.lock.Unlock()
 	q.fire(wc, solicited)
@@ -160,7 +172,9 @@ func (q *CQ) take(s *Sink) {
 	q.lock.Lock()
 	n := min(q.count.Load(), uint32(len(s.WCs)-s.N))
 	for range n {
-		s.WCs[s.N] = q.ring[q.head]
+		c := &q.ring[q.head]
+		s.WCs[s.N] = c.wc
+		c.owner.Add(-1)
 		s.N++
 		if q.head++; q.head == uint32(len(q.ring)) {
 			q.head = 0
@@ -170,18 +184,20 @@ func (q *CQ) take(s *Sink) {
 	q.lock.Unlock()
 }
 
-// Forget removes the completions of a QP that is being closed.
+// Forget removes the completions of a QP that is being reset or closed.
 func (q *CQ) Forget(qpn uint32) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	n, kept := q.count.Load(), uint32(0)
 	size := uint32(len(q.ring))
 	for i := range n {
-		wc := q.ring[(q.head+i)%size]
-		if wc.QPNum != qpn {
-			q.ring[(q.head+kept)%size] = wc
-			kept++
+		c := q.ring[(q.head+i)%size]
+		if c.wc.QPNum == qpn {
+			c.owner.Add(-1)
+			continue
 		}
+		q.ring[(q.head+kept)%size] = c
+		kept++
 	}
 	q.count.Store(kept)
 }

@@ -102,6 +102,8 @@ func (q *QP) Apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) (from, to verbs.QP
 	}
 	if to == verbs.QPReset {
 		q.SQ.Reset()
+		q.SendCQ.Forget(q.Num)
+		q.RecvCQ.Forget(q.Num)
 		if !q.SRQ {
 			q.RQ.Reset()
 		}
@@ -165,7 +167,7 @@ func (q *QP) FlushAll(s *Sink) {
 // in. The caller holds the lock.
 func (q *QP) CompleteRecv(s *Sink, wc *verbs.WC, solicited bool) bool {
 	wc.QPNum, wc.SrcQP = q.Num, q.Attr.DestQPNum
-	return q.RecvCQ.Push(s, wc, solicited)
+	return q.RecvCQ.Push(s, wc, solicited, &q.RQ.unpolled)
 }
 
 // Drained sends EventSQDrained if the queue was put into SQD with that wish and

@@ -27,6 +27,7 @@ type RecvQueue struct {
 	size       uint32
 	limit      uint32
 	head, tail uint32 // atomic: the taker moves head, posters move tail
+	unpolled   Unpolled
 }
 
 // Init allocates everything that posting will need. self is the SRQ, nil for a
@@ -36,8 +37,8 @@ func (q *RecvQueue) Init(device string, maxWR, maxSGE int, self any, events *Eve
 	for int(n) < maxWR {
 		n *= 2
 	}
-	*q = RecvQueue{device: device, maxSGE: maxSGE, shared: self != nil, events: events, self: self,
-		ents: make([]RecvEntry, n), mask: n - 1, size: uint32(maxWR)}
+	q.device, q.maxSGE, q.shared, q.events, q.self = device, maxSGE, self != nil, events, self
+	q.ents, q.mask, q.size = make([]RecvEntry, n), n-1, uint32(maxWR)
 	sges := make([]verbs.SGE, int(n)*maxSGE)
 	for i := range q.ents {
 		q.ents[i].SGEs = sges[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
@@ -53,7 +54,7 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 			q.lock.Unlock()
 			return i, verbs.Errorf(q.device, "post receive", verbs.ErrInvalid, "%d SGEs, queue has at most %d", len(wr.SGList), q.maxSGE)
 		}
-		if q.tail-atomic.LoadUint32(&q.head) == q.size {
+		if q.tail-atomic.LoadUint32(&q.head)+uint32(q.unpolled.Load()) >= q.size {
 			q.lock.Unlock()
 			return i, nil
 		}

@@ -35,6 +35,7 @@ type SendQueue struct {
 	ents             []SendEntry
 	mask             uint32
 	head, next, tail uint32
+	unpolled         Unpolled
 }
 
 // Init allocates everything that posting will need.
@@ -43,7 +44,8 @@ func (q *SendQueue) Init(device string, c verbs.QPCap, sigAll bool, maxMsg uint6
 	for int(n) < c.MaxSendWR {
 		n *= 2
 	}
-	*q = SendQueue{device: device, cap: c, sigAll: sigAll, maxMsg: maxMsg, ents: make([]SendEntry, n), mask: n - 1}
+	q.device, q.cap, q.sigAll, q.maxMsg = device, c, sigAll, maxMsg
+	q.ents, q.mask = make([]SendEntry, n), n-1
 	sges := make([]verbs.SGE, int(n)*c.MaxSendSGE)
 	inl := make([]byte, int(n)*c.MaxInlineData)
 	for i := range q.ents {
@@ -53,7 +55,9 @@ func (q *SendQueue) Init(device string, c verbs.QPCap, sigAll bool, maxMsg uint6
 }
 
 // Full says that there is no room for another entry.
-func (q *SendQueue) Full() bool { return q.tail-q.head == uint32(q.cap.MaxSendWR) }
+func (q *SendQueue) Full() bool {
+	return int(q.tail-q.head)+int(q.unpolled.Load()) >= q.cap.MaxSendWR
+}
 
 // Idle says that everything posted is complete.
 func (q *SendQueue) Idle() bool { return q.head == q.tail }
@@ -193,7 +197,7 @@ func (q *SendQueue) Quick(wr *verbs.SendWR, length uint64, mark uint32) {
 // Straight says that an entry added now would be the next to start, and that
 // there is room for it.
 func (q *SendQueue) Straight() bool {
-	return q.next == q.tail && q.tail-q.head != uint32(q.cap.MaxSendWR)
+	return q.next == q.tail && !q.Full()
 }
 
 // Retire completes entries from the oldest on, and pushes the completions that
@@ -214,7 +218,7 @@ func (q *SendQueue) Retire(passed uint32, cq *CQ, s *Sink, qpn, peer uint32) boo
 		if e.Opcode >= verbs.OpRDMARead && e.Status == verbs.WCSuccess {
 			wc.ByteLen = uint32(e.Length)
 		}
-		ok = cq.Push(s, &wc, false) && ok
+		ok = cq.Push(s, &wc, false, &q.unpolled) && ok
 	}
 	return ok
 }
