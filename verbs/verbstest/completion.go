@@ -19,6 +19,7 @@ func testCompletion(t *testing.T, s *suite) {
 		w.run("all signalled by the queue", signalAll)
 		w.run("send queue full", sendQueueFull)
 		w.run("receive queue full", recvQueueFull)
+		w.run("full queues do not overrun their CQs", fullQueues)
 		w.run("batches", batches)
 		w.run("invalid in the middle of a batch", invalidInBatch)
 		w.run("shared CQ", sharedCQ)
@@ -110,6 +111,30 @@ func recvQueueFull(w *world) {
 		}
 		posted += n
 	}
+}
+
+// fullQueues: a place in a queue is free when its completion has been polled, not
+// before. So a CQ with as many entries as the queues have does not overrun,
+// however much is posted.
+func fullQueues(w *world) {
+	near, far := w.pair(qpSpec{CQE: 8 * queueDepth}, usual) // room for what a device rounds up
+	taken, posted := 0, 0
+	for range 20 { // several times what fits
+		for range near.Cap.MaxSendWR {
+			n, err := far.tryRecv(receive(0))
+			require.NoError(w.t, err)
+			taken += n
+			n, err = near.tryPost(signalled(0, verbs.OpSend))
+			require.NoError(w.t, err)
+			posted += n
+		}
+		require.LessOrEqual(w.t, taken, far.Cap.MaxRecvWR, "receives taken, none polled")
+		require.LessOrEqual(w.t, posted, near.Cap.MaxSendWR, "sends taken, none polled")
+	}
+	near.take(sends, posted)
+	far.take(recvs, min(taken, posted))
+	near.wantState(verbs.QPRTS)
+	far.wantState(verbs.QPRTS)
 }
 
 // batches posts many work requests with one call, and polls into slices of all

@@ -31,7 +31,7 @@ type crew struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
-	errs   []error
+	err    error // the first that is no consequence of another one
 }
 
 func newCrew(ctx context.Context) *crew {
@@ -44,18 +44,24 @@ func (c *crew) run(f func() error) {
 	c.wg.Go(func() {
 		if err := f(); err != nil {
 			c.mu.Lock()
-			c.errs = append(c.errs, err)
+			if c.err == nil || consequence(c.err) && !consequence(err) {
+				c.err = err
+			}
 			c.mu.Unlock()
 			c.cancel()
 		}
 	})
 }
 
+func consequence(err error) bool {
+	return errors.Is(err, verbs.WCWRFlushErr) || errors.Is(err, context.Canceled)
+}
+
 // wait waits for all, and returns what went wrong.
 func (c *crew) wait() error {
 	c.wg.Wait()
 	c.cancel()
-	return errors.Join(c.errs...)
+	return c.err
 }
 
 const (
@@ -140,7 +146,7 @@ func untilTaken(ctx context.Context, post func() (int, error)) error {
 // postersAndPollers: one-sided operations of one queue pair; the peer is passive.
 func postersAndPollers(w *world) {
 	each := 50 * w.suite.Rounds
-	near, _ := w.pair(qpSpec{SendWR: 16}, usual)
+	near, _ := w.pair(qpSpec{}, usual)
 	src, dst := w.alloc(w.near, posters*64, 0, own).fill(1), w.alloc(w.far, posters*64, verbs.AccessAll, own)
 	back := w.alloc(w.near, posters*64, verbs.AccessLocalWrite, own)
 	y := newTally(posters * each)

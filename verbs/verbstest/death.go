@@ -20,8 +20,12 @@ func testDeath(t *testing.T, s *suite) {
 			name string
 			test func(v *victim, rng func(int) int)
 		}{
-			{"connected and idle", func(*victim, func(int) int) {}},
-			{"while a send waits for its receive", func(v *victim, _ func(int) int) { v.stall() }},
+			{"while it connects", func(*victim, func(int) int) {}},
+			{"connected and idle", func(v *victim, _ func(int) int) { v.greet() }},
+			{"while a send waits for its receive", func(v *victim, _ func(int) int) {
+				v.greet()
+				v.stall()
+			}},
 			{"while it writes, reads and sends", func(v *victim, rng func(int) int) {
 				v.flood()
 				v.take(rng(100))
@@ -55,6 +59,7 @@ func testDeath(t *testing.T, s *suite) {
 		}
 		w.run("ends", func(w *world) {
 			v := w.victim()
+			v.greet()
 			v.use(20)
 			v.stall()
 			require.NoError(w.t, v.p.child.close(w.ctx))
@@ -82,12 +87,13 @@ type victim struct {
 // half of a region.
 const half = 1 << 17
 
+// victim starts one. Its connections are not necessarily established yet.
 func (w *world) victim() *victim {
 	v := &victim{w: w, p: w.another("victim")}
 	conn := func() (near, far *end) {
 		near, far = w.open(w.near, qpSpec{}), w.open(v.p, qpSpec{})
-		near.connect(far, usual)
-		far.connect(near, usual)
+		near.connect(far, impatient)
+		far.connect(near, impatient)
 		return near, far
 	}
 	v.out, v.outFar = conn()
@@ -98,6 +104,15 @@ func (w *world) victim() *victim {
 		v.in.recv(receive(id, v.target.sge(0, 1000)))
 	}
 	return v
+}
+
+// greet makes sure that the connections are established.
+func (v *victim) greet() {
+	v.w.t.Helper()
+	for _, e := range []*end{v.out, v.inFar} {
+		e.post(signalled(0, verbs.OpRDMAWrite))
+		e.want(sends, sent(0, verbs.OpRDMAWrite))
+	}
 }
 
 // post posts one operation on out, and says whether there was room.

@@ -182,16 +182,20 @@ type qpSpec struct {
 	CQOf                                     int  // number of a QP whose CQs are used
 }
 
+// queueDepth is how many work requests the queues of a queue pair hold, and how
+// many completions its CQs, unless the test says otherwise.
+const queueDepth = 16
+
 // openQP makes a queue pair, with a send CQ and a receive CQ of its own unless
-// the spec names others. Each QP has room for 16 work requests of one SGE.
+// the spec names others.
 func (n *node) openQP(s qpSpec) (int, error) {
 	or := func(v *int, def int) {
 		if *v == 0 {
 			*v = def
 		}
 	}
-	or(&s.SendWR, 16)
-	or(&s.RecvWR, 16)
+	or(&s.SendWR, queueDepth)
+	or(&s.RecvWR, queueDepth)
 	or(&s.SendSGE, 1)
 	or(&s.RecvSGE, 1)
 	or(&s.CQE, max(s.SendWR, s.RecvWR, 1))
