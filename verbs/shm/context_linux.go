@@ -232,8 +232,7 @@ func (m *MR) Close() error {
 	atomic.StoreUint64(&c.ctrl.regions[m.Index()].state, 0)
 	c.mrs.Remove(m.MR)
 	for _, q := range *c.allQPs.Load() {
-		q.Lock.Lock()
-		q.Unlock()
+		q.Pass()
 	}
 	if err := c.waitHazard(uint64(m.Index()) + 1); err != nil {
 		return err // pinned and mapped for ever: a live peer may still be inside

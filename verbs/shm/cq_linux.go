@@ -14,6 +14,11 @@ type CQ struct {
 	ctx *Context
 	qps atomic.Pointer[[]*QP]
 
+	// driving is held by the Poll that goes through several QPs: it looks at
+	// their inboxes without their locks, and closing a QP waits for it. With a
+	// single QP its own lock does the same for less.
+	driving soft.Lock
+
 	// Of the engine: the count of polls when it last looked, and its verdict.
 	lastPolls  uint64
 	unattended atomic.Bool
@@ -48,14 +53,25 @@ func (q *CQ) Poll(wcs []verbs.WC) (int, error) {
 	if s.N == len(wcs) {
 		return s.N, nil
 	}
-	for _, qp := range *q.qps.Load() {
-		if qp.ready() && qp.TryLock() {
-			qp.progress(&s)
+	switch qps := *q.qps.Load(); {
+	case len(qps) == 1:
+		if qp := qps[0]; qp.TryLock() {
+			if qp.ready() {
+				qp.progress(&s)
+			}
 			qp.Unlock()
-			if s.N == len(wcs) {
-				return s.N, nil
+		}
+	case q.driving.TryLock():
+		for _, qp := range qps {
+			if qp.ready() && qp.TryLock() {
+				qp.progress(&s)
+				qp.Unlock()
+				if s.N == len(wcs) {
+					break
+				}
 			}
 		}
+		q.driving.Unlock()
 	}
 	q.End(&s)
 	if s.N == 0 && q.ctx.wiring.Load() != 0 {
@@ -64,6 +80,13 @@ func (q *CQ) Poll(wcs []verbs.WC) (int, error) {
 		runtime.Gosched()
 	}
 	return s.N, nil
+}
+
+// removeQP takes a QP off the CQ; when it returns no Poll looks at it any more
+// without its lock.
+func (q *CQ) removeQP(qp *QP) {
+	listRemove(&q.ctx.mu, &q.qps, qp)
+	q.driving.Pass()
 }
 
 // Close ends the CQ; no QP uses it any more.

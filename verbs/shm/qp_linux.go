@@ -178,8 +178,9 @@ func (l *link) opened(m ctl) error {
 		defer q.Unlock()
 	}
 	l.mu.Lock()
-	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && q.out.inbox == nil {
+	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && !q.joined && q.out.inbox != nobody {
 		l.mu.Unlock()
+		q.detach() // an earlier life of the peer's QP, whose end is on its way
 		q.attach(m)
 		l.ctx.kick() // what the peer has sent already waits in the inbox
 		return nil
@@ -301,9 +302,30 @@ func (q *QP) peerClosed(l *link, m ctl) {
 	if q.State() == verbs.QPErr {
 		return
 	}
+	if !q.joined {
+		// It may have been an earlier life than the one we are to talk to.
+		q.detach()
+		l.mu.Lock()
+		key := [2]uint32{q.Num, m.src}
+		o, there := l.opens[key]
+		delete(l.opens, key)
+		l.mu.Unlock()
+		if there {
+			q.attach(o)
+		}
+		return
+	}
 	q.forgetPeer()
 	q.out.inbox = nobody
 	q.unanswered(nil)
+}
+
+// detach forgets a peer that was not joined, so that another may be attached.
+func (q *QP) detach() {
+	if q.out.inbox != nil {
+		q.forgetPeer()
+		q.ctx.wiring.Add(1)
+	}
 }
 
 // nobody stands for the inbox of a peer whose QP is gone while this one is not
@@ -394,9 +416,9 @@ func (q *QP) Close() error {
 	c := q.ctx
 	c.qps.Remove(q.Num)
 	listRemove(&c.mu, &c.allQPs, q)
-	listRemove(&c.mu, &q.scq.qps, q)
+	q.scq.removeQP(q)
 	if q.rcq != q.scq {
-		listRemove(&c.mu, &q.rcq.qps, q)
+		q.rcq.removeQP(q)
 	}
 	q.Lock.Lock()
 	q.msg.active = false
@@ -420,8 +442,13 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	if !q.joined {
 		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "QP %#06x in %v is not connected", q.Num, q.State())
 	}
-	mem, how := q.enter(rkey, addr, uint64(length), 0, q.out.pd, true)
+	// Loads and stores need both rights, of the region and of the peer's QP.
+	const need = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
+	mem, how := q.enter(rkey, addr, uint64(length), need, q.out.pd, true)
 	q.leave()
+	if verbs.AccessFlags(atomic.LoadUint32(&q.out.access))&need != need {
+		how = reachFault
+	}
 	switch how {
 	case reachMapped:
 		return mem[:length:length], nil
@@ -430,7 +457,7 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	case reachLater:
 		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "the peer's arena has not arrived yet")
 	}
-	return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrKey, "rkey %#x, %d bytes at %#x", rkey, length, addr)
+	return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrAccess, "rkey %#x, %d bytes at %#x", rkey, length, addr)
 }
 
 // awaitJoin waits for the wire-up of a QP in RTS, at most for the peer timeout.

@@ -33,7 +33,8 @@ type answer struct {
 	old    uint64
 }
 
-// ready says without the lock whether progress would find something to do.
+// ready says whether progress would find something to do. The caller holds the
+// lock, or the driving lock of a CQ.
 func (q *QP) ready() bool {
 	in := q.in.Load()
 	if in == nil {

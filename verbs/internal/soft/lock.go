@@ -38,3 +38,9 @@ func (l *Lock) lockSlow() {
 
 // Unlock releases the lock.
 func (l *Lock) Unlock() { wait.StoreRelease32(&l.held, 0) }
+
+// Pass waits until whoever holds the lock now has let go of it.
+func (l *Lock) Pass() {
+	l.Lock()
+	l.Unlock()
+}

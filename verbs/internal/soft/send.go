@@ -102,10 +102,6 @@ func (q *SendQueue) Nth(n uint32) *SendEntry {
 	return &q.ents[(q.head+n)&q.mask]
 }
 
-// Rewind has the started entries from the nth behind the oldest one on wait
-// again: they will be started anew.
-func (q *SendQueue) Rewind(n uint32) { q.next = q.head + min(n, q.next-q.head) }
-
 // Reset forgets everything.
 func (q *SendQueue) Reset() { q.head, q.next, q.tail = 0, 0, 0 }
 
