@@ -22,7 +22,7 @@ verified, byte by byte and both ways, before it is timed.
 
 Started alone, bench starts its two ranks itself. Started as one of two ranks of
 a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.`,
-		Args:          cobra.NoArgs,
+		Args:          noArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +43,7 @@ func newVerbsCommand(out *outputOptions) *cobra.Command {
 	verbs := &cobra.Command{
 		Use:   "verbs",
 		Short: "Measure the verbs layer",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE:  func(*cobra.Command, []string) error { return &UsageError{"verbs: want lat, bw, bibw or rate"} },
 	}
 	for _, c := range []struct{ pattern, op, short string }{
@@ -56,7 +56,7 @@ func newVerbsCommand(out *outputOptions) *cobra.Command {
 		cmd := &cobra.Command{
 			Use:   c.pattern,
 			Short: c.short,
-			Args:  cobra.NoArgs,
+			Args:  noArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				if err := o.check(); err != nil {
 					return err
@@ -69,6 +69,14 @@ func newVerbsCommand(out *outputOptions) *cobra.Command {
 		verbs.AddCommand(cmd)
 	}
 	return verbs
+}
+
+// noArgs refuses arguments that are no flags.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unknown command or argument %q; see %s --help", args[0], cmd.CommandPath())
+	}
+	return nil
 }
 
 // given lists the flags of the command line.

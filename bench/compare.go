@@ -43,7 +43,7 @@ the medians of batches. Each ratio is held to a bar where there is one.
 
 c-line is the floor: two C processes that hand cache lines to and fro, one line
 for each way (JSON has the figure of one line for both ways as well).`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err

@@ -181,9 +181,9 @@ func (m *measurement) messagesOf() int {
 	return 2
 }
 
-// warmUp runs, once, once, twice, then twice as many iterations each time until
-// that takes d, and says what one takes, in ns: the best mean of these runs, for
-// one that was interrupted must not be taken for a slow operation.
+// warmUp runs once, once more, then four times as many iterations each time until
+// that takes about d, and says what one takes, in ns: the best mean of these runs,
+// for one that was interrupted must not be taken for a slow operation.
 func (p *pair) warmUp(ctx context.Context, s series, d time.Duration) (float64, error) {
 	best := math.Inf(1)
 	n := 1
@@ -205,7 +205,7 @@ func (p *pair) warmUp(ctx context.Context, s series, d time.Duration) (float64, 
 			return best, nil
 		}
 		if runs > 1 {
-			n *= 2
+			n *= 4
 		}
 	}
 }

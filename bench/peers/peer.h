@@ -87,9 +87,9 @@ static inline struct plan make_plan(double iteration_ns, double seconds, long ba
     return p;
 }
 
-// Warming up: once, once, twice, then twice as many iterations each time until
-// that takes WARM_NS. best is what one takes, by the best mean of these runs, for
-// one that was interrupted must not be taken for a slow operation.
+// Warming up: once, once more, then four times as many iterations each time until
+// that takes about WARM_NS. best is what one takes, by the best mean of these
+// runs, for one that was interrupted must not be taken for a slow operation.
 #define WARM_NS 5e6
 struct warming {
     long n, runs;
@@ -103,7 +103,7 @@ static inline int go_on_warming(struct warming *w, double took) {
     double mean = (took < 1 ? 1 : took) / (double)w->n;
     if (mean < w->best) w->best = mean;
     if (++w->runs >= 3 && w->best * (double)w->n >= WARM_NS / 2) return 0;
-    if (w->runs > 1) w->n *= 2;
+    if (w->runs > 1) w->n *= 4;
     return 1;
 }
 
