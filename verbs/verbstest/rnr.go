@@ -84,23 +84,33 @@ func rnrInTime(w *world) {
 }
 
 // rnrOthers: a queue pair that stalls does not hold up another one between the
-// same two nodes, nor its own other direction.
+// same two nodes, nor its own other direction, however much goes there.
 func rnrOthers(w *world) {
 	stalled, stalledFar := w.pair(qpSpec{}, usual)
 	near, far := w.pair(qpSpec{}, usual)
 	stalled.post(signalled(1, verbs.OpSend))
-	for i := range uint64(10) {
-		far.recv(receive(i))
-		near.post(signalled(i, verbs.OpSend))
-		near.want(sends, sent(i, verbs.OpSend))
-		far.want(recvs, received(i, 0))
-		stalled.recv(receive(i))
-		stalledFar.post(signalled(i, verbs.OpSend))
-		stalledFar.want(sends, sent(i, verbs.OpSend))
-		stalled.want(recvs, received(i, 0))
+	for range 10 * w.suite.Rounds {
+		messages(near, far, queueDepth)
+		messages(stalledFar, stalled, queueDepth)
 	}
 	stalled.quiet(sends)
 	stalledFar.recv(receive(1))
 	stalled.want(sends, sent(1, verbs.OpSend))
 	stalledFar.want(recvs, received(1, 0))
+}
+
+// messages sends n empty messages.
+func messages(from, to *end, n int) {
+	from.w.t.Helper()
+	var wrs []verbs.SendWR
+	var rs []verbs.RecvWR
+	var sentAll, receivedAll []verbs.WC
+	for i := range uint64(n) {
+		wrs, sentAll = append(wrs, signalled(i, verbs.OpSend)), append(sentAll, sent(i, verbs.OpSend))
+		rs, receivedAll = append(rs, receive(i)), append(receivedAll, received(i, 0))
+	}
+	to.recv(rs...)
+	from.post(wrs...)
+	from.want(sends, sentAll...)
+	to.want(recvs, receivedAll...)
 }
