@@ -40,12 +40,12 @@ func (l *link) readPeer(local []unix.Iovec, addr uint64, n int) bool {
 			}
 		}
 	}
-	return l.self || l.peerAlive()
+	return l.self || processAlive(l.pidfd)
 }
 
-// peerAlive asks the pidfd, which is readable when its process has ended.
-func (l *link) peerAlive() bool {
-	p := [1]unix.PollFd{{Fd: int32(l.pidfd), Events: unix.POLLIN}}
+// processAlive asks a pidfd, which is readable when its process has ended.
+func processAlive(pidfd int) bool {
+	p := [1]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	var now unix.Timespec
 	n, _, e := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 	return e == 0 && n == 0

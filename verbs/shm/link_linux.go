@@ -44,15 +44,16 @@ type link struct {
 	canRead  atomic.Bool                // we may process_vm_readv the peer
 	readable atomic.Bool                // the peer may process_vm_readv us
 
-	mu      sync.Mutex
-	ctrlSeg *segment
-	up      bool
-	dead    bool
-	queue   []outgoing
-	wake    chan struct{} // capacity 1: the queue grew, or the link died
-	qps     map[uint32]*QP
-	opens   map[[2]uint32]ctl   // by {dst, src}: of peers whose partner here is not in RTR yet
-	retired map[[2]uint32]block // by {QP, incarnation}: inboxes until the peer has left them
+	mu       sync.Mutex
+	ctrlSeg  *segment
+	up       bool
+	unmapped bool
+	dead     bool
+	queue    []outgoing
+	wake     chan struct{} // capacity 1: the queue grew, or the link died
+	qps      map[uint32]*QP
+	opens    map[[2]uint32]ctl   // by {dst, src}: of peers whose partner here is not in RTR yet
+	retired  map[[2]uint32]block // by {QP, incarnation}: inboxes until the peer has left them
 }
 
 // outgoing is a control message, with the descriptor of an arena where it has one.
@@ -295,6 +296,11 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	c := l.ctx
 	stop := closeOn(c.closing, conn)
 	defer stop()
+	defer func() {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}()
 	pid, err := peerOf(conn)
 	if err != nil {
 		return err
@@ -310,11 +316,11 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 			return err
 		}
 		if h.from != l.gid || h.to != c.gid {
-			unix.Close(fd)
 			return fmt.Errorf("hello from %v to %v, want %v to %v", h.from, h.to, l.gid, c.gid)
 		}
 	}
 	seg, err := openSegment(fd, h.ctrlSize)
+	fd = -1
 	if err != nil {
 		return err
 	}
@@ -324,7 +330,13 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	}
 	pidfd := -1
 	if pid > 0 {
-		pidfd, _ = unix.PidfdOpen(pid, 0)
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			pidfd = -1
+		}
+	}
+	can := ctl{kind: ctlCMA}
+	if pidfd >= 0 && probeRead(pid, h.probeAddr) && processAlive(pidfd) {
+		can.size = 1
 	}
 	conn.SetDeadline(time.Time{})
 
@@ -340,16 +352,11 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 		return errors.Join(err, seg.close())
 	}
 	l.conn, l.ctrlSeg, l.ctrl, l.pid, l.pidfd, l.up = conn, seg, ctrl, pid, pidfd, true
+	l.canRead.Store(can.size == 1)
+	l.sendLocked(can, -1)
 	l.mu.Unlock()
 	c.shareArenas(l)
 	c.mu.Unlock()
-
-	l.canRead.Store(pidfd >= 0 && probeRead(pid, h.probeAddr) && l.peerAlive())
-	can := uint64(0)
-	if l.canRead.Load() {
-		can = 1
-	}
-	l.send(ctl{kind: ctlCMA, size: can})
 	c.wg.Go(l.read)
 	c.wg.Go(l.write)
 	return nil
@@ -528,6 +535,11 @@ func (l *link) addArena(m ctl, fd int) error {
 			return err
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unmapped {
+		return s.close()
+	}
 	segs := append([]*segment(nil), old...)
 	for len(segs) <= int(m.arena) {
 		segs = append(segs, nil)
@@ -616,6 +628,9 @@ func (l *link) unmapIfUnused() {
 
 // unmap lets go of the peer's memory.
 func (l *link) unmap() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unmapped = true
 	if l.pidfd >= 0 {
 		unix.Close(l.pidfd)
 		l.pidfd = -1

@@ -334,7 +334,7 @@ var nobody = new(inbox)
 
 // unanswered fails the sends to a peer that is gone, if there are any.
 func (q *QP) unanswered(s *soft.Sink) {
-	if !q.SQ.Idle() && q.State() == verbs.QPRTS {
+	if q.SQ.Waiting() != nil || q.SQ.Outstanding() {
 		q.fail(s, verbs.WCRetryExcErr)
 		q.Events.Add(verbs.EventQPFatal, q)
 	}

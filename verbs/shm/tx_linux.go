@@ -82,7 +82,7 @@ func (q *QP) pump(s *soft.Sink) {
 	}
 	q.cut = false
 	started := false
-	for e := q.SQ.Waiting(); e != nil && q.State() == verbs.QPRTS; e = q.SQ.Waiting() {
+	for e := q.SQ.Waiting(); e != nil && q.State() != verbs.QPErr; e = q.SQ.Waiting() {
 		if !q.joined {
 			if q.out.inbox == nobody {
 				q.unanswered(s)
@@ -381,7 +381,7 @@ func (q *QP) publish(sl *slot, op, bits uint8, inline int) {
 // sendMessage and sendInline do, for the case that latency is measured by. It
 // returns false, having done nothing, where the case is another.
 func (q *QP) quick(wr *verbs.SendWR) bool {
-	if !q.joined || !q.SQ.Straight() || !q.out.room() || q.State() != verbs.QPRTS ||
+	if !q.joined || !q.SQ.Straight() || !q.out.room() || q.State() == verbs.QPErr ||
 		wr.Flags&^(verbs.SendSignaled|verbs.SendSolicited|verbs.SendInline) != 0 {
 		return false
 	}

@@ -59,7 +59,7 @@ func (q *QP) Query() (verbs.QPAttr, error) {
 	q.Lock.Lock()
 	defer q.Unlock()
 	a := q.Attr
-	a.SQDraining = q.State() == verbs.QPSQD && q.SQ.Outstanding()
+	a.SQDraining = q.SQ.Draining()
 	return a, nil
 }
 
@@ -108,6 +108,12 @@ func (q *QP) Apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) (from, to verbs.QP
 			q.RQ.Reset()
 		}
 		*a = verbs.QPAttr{Cap: a.Cap, SQPSN: rand.Uint32() >> 8}
+	}
+	switch {
+	case to == verbs.QPSQD && from == verbs.QPRTS:
+		q.SQ.Hold()
+	case to == verbs.QPRTS:
+		q.SQ.Unhold()
 	}
 	q.SetState(to)
 	return from, to, nil
@@ -173,7 +179,7 @@ func (q *QP) CompleteRecv(s *Sink, wc *verbs.WC, solicited bool) bool {
 // Drained sends EventSQDrained if the queue was put into SQD with that wish and
 // has nothing outstanding any more. The caller holds the lock.
 func (q *QP) Drained() {
-	if q.State() == verbs.QPSQD && q.Attr.EnSQDAsyncNotify && !q.SQ.Outstanding() {
+	if q.State() == verbs.QPSQD && q.Attr.EnSQDAsyncNotify && !q.SQ.Draining() {
 		q.Attr.EnSQDAsyncNotify = false
 		q.Events.Add(verbs.EventSQDrained, q.Self)
 	}

@@ -35,6 +35,8 @@ type SendQueue struct {
 	ents             []SendEntry
 	mask             uint32
 	head, next, tail uint32
+	held             bool // state SQD: what was posted after hold does not start
+	hold             uint32
 	unpolled         Unpolled
 }
 
@@ -67,11 +69,20 @@ func (q *SendQueue) Outstanding() bool { return q.head != q.next }
 
 // Waiting returns the entry whose turn to start it is, nil without one.
 func (q *SendQueue) Waiting() *SendEntry {
-	if q.next == q.tail {
+	if q.next == q.tail || q.held && q.next == q.hold {
 		return nil
 	}
 	return &q.ents[q.next&q.mask]
 }
+
+// Hold keeps what is posted from now on from starting (state SQD).
+func (q *SendQueue) Hold() { q.held, q.hold = true, q.tail }
+
+// Unhold ends Hold.
+func (q *SendQueue) Unhold() { q.held = false }
+
+// Draining says that something posted before Hold is not complete.
+func (q *SendQueue) Draining() bool { return q.held && q.head != q.hold }
 
 // Started moves on to the next waiting entry.
 func (q *SendQueue) Started() { q.next++ }
@@ -103,7 +114,7 @@ func (q *SendQueue) Nth(n uint32) *SendEntry {
 }
 
 // Reset forgets everything.
-func (q *SendQueue) Reset() { q.head, q.next, q.tail = 0, 0, 0 }
+func (q *SendQueue) Reset() { q.head, q.next, q.tail, q.held = 0, 0, 0, false }
 
 // Check says whether wr may be posted at all.
 func (q *SendQueue) Check(wr *verbs.SendWR) error {
@@ -193,7 +204,7 @@ func (q *SendQueue) Quick(wr *verbs.SendWR, length uint64, mark uint32) {
 // Straight says that an entry added now would be the next to start, and that
 // there is room for it.
 func (q *SendQueue) Straight() bool {
-	return q.next == q.tail && !q.Full()
+	return q.next == q.tail && !q.held && !q.Full()
 }
 
 // Retire completes entries from the oldest on, and pushes the completions that
@@ -235,5 +246,5 @@ func (q *SendQueue) Flush(first verbs.WCStatus, vendor uint32) {
 			first = verbs.WCSuccess
 		}
 	}
-	q.next = q.tail
+	q.next, q.held = q.tail, false
 }
