@@ -123,8 +123,10 @@ func (q *QP) consumed(n uint32, s *soft.Sink) bool {
 	if n == q.out.acked {
 		return true
 	}
-	if int32(n-q.out.acked) < 0 && int32(n-q.out.acked) > -slotCount {
-		return true // what rides on a message and the word by itself may come in either order
+	if int32(n-q.out.acked) < 0 {
+		// What rides on a message may be older than the word by itself: by any
+		// amount where the message has been waiting for a receive.
+		return true
 	}
 	if !q.out.consumed(n) {
 		q.broken(s)
