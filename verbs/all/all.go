@@ -3,4 +3,5 @@ package all
 
 import (
 	_ "github.com/sluice-hpc/sluice/verbs/shm" // ranks of one host
+	_ "github.com/sluice-hpc/sluice/verbs/tcp" // sockets
 )

@@ -1,0 +1,2 @@
+// Package tcp
+package tcp

@@ -1,0 +1,267 @@
+package tcp
+
+import (
+	"runtime"
+	"sync"
+	"time"
+)
+
+// engine is the goroutine of a context that moves connections nobody else
+// moves: it is parked in its driver until a socket has something for a CQ that
+// is not being polled, or a deadline passes.
+//
+// A connection is either armed, which means that the engine hears of it, or
+// loose, which means that whoever polls one of its CQs drives it alone. A loose
+// one is looked at every lookEvery: when the polling has stopped, the engine
+// takes the connection back.
+type engine struct {
+	a      *adapter
+	drv    driver
+	polled bool // drv.polled
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	stop    bool
+	loose   []*conn
+	timers  map[*qp]time.Time   // when qp.expire wants to be called
+	closing map[*conn]time.Time // on their way out, and until when they may be
+	planned time.Time           // when run means to look again; zero: not by itself
+	notes   []func()            // things to be logged, where no lock is held
+	swept   time.Time
+}
+
+// lookEvery is how long a connection is left alone after a poll of its CQ. The
+// price of a shorter time is the spinner's, who is interrupted as often.
+const lookEvery = time.Millisecond
+
+func newEngine(a *adapter, drv driver) *engine {
+	e := &engine{a: a, drv: drv, polled: drv.polled(), timers: map[*qp]time.Time{}, closing: map[*conn]time.Time{}}
+	e.done.Go(e.run)
+	return e
+}
+
+func (e *engine) run() {
+	for {
+		d, spinner, ok := e.plan()
+		if !ok {
+			return
+		}
+		if spinner && e.polled && runtime.GOMAXPROCS(0) == 1 {
+			// A blocking system call would keep the one P there is from who polls
+			// until the runtime's monitor takes it away, which is up to 10 ms.
+			runtime.Gosched()
+			d = 0
+		}
+		ready := e.drv.wait(d)
+		now := time.Now()
+		for _, c := range ready {
+			e.event(c, now)
+		}
+		e.sweep(now)
+		e.expire(now)
+	}
+}
+
+// plan says how long to wait, whether somebody polls, and false when the engine
+// is to end.
+func (e *engine) plan() (d time.Duration, spinner, ok bool) {
+	e.mu.Lock()
+	notes := e.notes
+	e.notes = nil
+	e.mu.Unlock()
+	for _, note := range notes {
+		note()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stop && len(e.closing) == 0 {
+		return 0, false, false
+	}
+	spinner = len(e.loose) > 0
+	if len(e.notes) > 0 {
+		return 0, spinner, true
+	}
+	var at time.Time
+	if spinner {
+		at = e.swept.Add(lookEvery)
+	}
+	for _, t := range e.timers {
+		at = earlier(at, t)
+	}
+	for _, t := range e.closing {
+		at = earlier(at, t)
+	}
+	e.planned = at
+	if at.IsZero() {
+		return -1, spinner, true
+	}
+	return max(time.Until(at), 0), spinner, true
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// wakeFor wakes the engine if it means to sleep beyond t; e.mu is held.
+func (e *engine) wakeFor(t time.Time) {
+	if e.planned.IsZero() || t.Before(e.planned) {
+		e.planned = t
+		e.drv.wake()
+	}
+}
+
+// event drives a connection that has become readable, writable or dead, unless
+// somebody polls who will see it as soon.
+func (e *engine) event(c *conn, now time.Time) {
+	q := c.q
+	q.Lock.Lock()
+	c.tr.fired()
+	if c.phase == phaseOpen && e.attended(q, now) {
+		c.letLoose()
+	} else {
+		c.drive(nil)
+	}
+	q.Unlock()
+}
+
+// attended says whether one of the QP's CQs is being polled, and nobody waits
+// for an event of the other.
+func (e *engine) attended(q *qp, now time.Time) bool {
+	s, r := q.scq.attended(now), q.rcq.attended(now)
+	return (s || r) && !q.scq.Armed() && !q.rcq.Armed()
+}
+
+// watch adds a loose connection.
+func (e *engine) watch(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.watched {
+		return
+	}
+	c.watched = true
+	e.loose = append(e.loose, c)
+	if len(e.loose) == 1 {
+		now := time.Now()
+		e.swept = now
+		e.wakeFor(now.Add(lookEvery))
+	}
+}
+
+// sweep takes back the loose connections that nobody attends any more.
+func (e *engine) sweep(now time.Time) {
+	e.mu.Lock()
+	if len(e.loose) == 0 || now.Sub(e.swept) < lookEvery {
+		e.mu.Unlock()
+		return
+	}
+	e.swept = now
+	var back []*conn
+	kept := e.loose[:0]
+	for _, c := range e.loose {
+		if e.attended(c.q, now) {
+			kept = append(kept, c)
+			continue
+		}
+		c.watched = false
+		back = append(back, c)
+	}
+	clear(e.loose[len(kept):])
+	e.loose = kept
+	e.mu.Unlock()
+	for _, c := range back {
+		c.q.Lock.Lock()
+		c.takeBack()
+		c.q.Unlock()
+	}
+}
+
+// at has qp.expire called at t, or earlier.
+func (e *engine) at(q *qp, t time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cur, ok := e.timers[q]; ok && cur.Before(t) {
+		return
+	}
+	e.timers[q] = t
+	e.wakeFor(t)
+}
+
+// forget drops the timer of a QP that ends.
+func (e *engine) forget(q *qp) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.timers, q)
+}
+
+// ending notes that c is to be gone by t; ended that it is.
+func (e *engine) ending(c *conn, t time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closing[c] = t
+	e.wakeFor(t)
+}
+
+func (e *engine) ended(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.closing, c)
+	if e.stop && len(e.closing) == 0 {
+		e.drv.wake()
+	}
+}
+
+// expire calls what is due.
+func (e *engine) expire(now time.Time) {
+	var qps []*qp
+	var conns []*conn
+	e.mu.Lock()
+	for q, t := range e.timers {
+		if !now.Before(t) {
+			qps = append(qps, q)
+			delete(e.timers, q)
+		}
+	}
+	for c, t := range e.closing {
+		if !now.Before(t) {
+			conns = append(conns, c)
+		}
+	}
+	e.mu.Unlock()
+	for _, q := range qps {
+		q.Lock.Lock()
+		q.expire(now)
+		q.Unlock()
+	}
+	for _, c := range conns {
+		c.q.Lock.Lock()
+		c.close()
+		c.q.Unlock()
+	}
+}
+
+// note has something logged later: a log handler may do anything, and the
+// caller holds a lock.
+func (e *engine) note(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.notes) < maxNotes {
+		e.notes = append(e.notes, f)
+		e.drv.wake()
+	}
+}
+
+// maxNotes bounds what waits for a slow log handler.
+const maxNotes = 256
+
+// close ends the engine when the connections that are on their way out are gone.
+func (e *engine) close() {
+	e.mu.Lock()
+	e.stop = true
+	e.drv.wake()
+	e.mu.Unlock()
+	e.done.Wait()
+	e.drv.close()
+}

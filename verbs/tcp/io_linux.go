@@ -1,0 +1,176 @@
+package tcp
+
+import (
+	"io"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is the transport of raw sockets. System calls are made without telling
+// the scheduler, which would cost as much as they do: none of them blocks.
+type socket struct {
+	e    *epoll
+	c    *conn
+	rfd  int // read from, and watched
+	wfd  int // written to; another one only if the QP is connected with itself
+	id   int32
+	mask uint32 // what epoll is armed for; fired, it still is for nothing
+	in   []membership
+	hush bool // see mute
+
+	iov [max(maxBufs, maxSGE+1)]unix.Iovec
+	msg unix.Msghdr
+}
+
+// membership is a socket's place in a set of a CQ.
+type membership struct {
+	set *epollSet
+	id  int32
+}
+
+func (e *epoll) newSocket(c *conn, rfd, wfd int) (*socket, error) {
+	s := &socket{e: e, c: c, rfd: rfd, wfd: wfd}
+	var err error
+	s.id, err = e.add(rfd, unix.EPOLLONESHOT, c)
+	return s, err
+}
+
+func (s *socket) readv(bufs [][]byte) (int, error) {
+	var n uintptr
+	var errno syscall.Errno
+	for {
+		if len(bufs) == 1 {
+			n, _, errno = syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.rfd),
+				uintptr(unsafe.Pointer(unsafe.SliceData(bufs[0]))), uintptr(len(bufs[0])), unix.MSG_DONTWAIT, 0, 0)
+		} else {
+			n, _, errno = syscall.RawSyscall(unix.SYS_READV, uintptr(s.rfd), uintptr(unsafe.Pointer(s.vector(bufs))), uintptr(len(bufs)))
+		}
+		if errno != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case errno == unix.EAGAIN:
+		return 0, errAgain
+	case errno != 0:
+		return 0, errno
+	case n == 0:
+		return 0, io.EOF
+	}
+	return int(n), nil
+}
+
+func (s *socket) writev(bufs [][]byte) (int, error) {
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	var n uintptr
+	var errno syscall.Errno
+	for {
+		if len(bufs) == 1 {
+			n, _, errno = syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(s.wfd),
+				uintptr(unsafe.Pointer(unsafe.SliceData(bufs[0]))), uintptr(len(bufs[0])), flags, 0, 0)
+		} else {
+			s.msg.Iov = s.vector(bufs)
+			s.msg.SetIovlen(len(bufs))
+			n, _, errno = syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(s.wfd), uintptr(unsafe.Pointer(&s.msg)), flags)
+		}
+		if errno != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case errno == unix.EAGAIN || errno == unix.ENOBUFS || errno == unix.ENOMEM:
+		return 0, errAgain
+	case errno != 0:
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+func (s *socket) vector(bufs [][]byte) *unix.Iovec {
+	for i, b := range bufs {
+		s.iov[i].Base = unsafe.SliceData(b)
+		s.iov[i].SetLen(len(b))
+	}
+	return &s.iov[0]
+}
+
+func (s *socket) shutdown() { unix.Shutdown(s.wfd, unix.SHUT_WR) }
+
+func (s *socket) close() {
+	s.leave()
+	s.e.remove(s.rfd, s.id)
+	unix.Close(s.rfd)
+	if s.wfd != s.rfd {
+		unix.Close(s.wfd)
+	}
+}
+
+func (s *socket) arm(in, out bool) {
+	mask := uint32(unix.EPOLLRDHUP | unix.EPOLLONESHOT)
+	if in {
+		mask |= unix.EPOLLIN
+	}
+	if out && s.wfd == s.rfd {
+		// What fills the pipe of a QP connected with itself can be read.
+		mask |= unix.EPOLLOUT
+	}
+	if mask != s.mask {
+		s.mask = mask
+		s.e.control(unix.EPOLL_CTL_MOD, s.rfd, mask, s.id)
+	}
+}
+
+func (s *socket) disarm() {
+	if s.mask != 0 {
+		s.mask = 0
+		s.e.control(unix.EPOLL_CTL_MOD, s.rfd, unix.EPOLLONESHOT, s.id)
+	}
+}
+
+func (s *socket) fired() { s.mask = 0 }
+
+func (s *socket) join(p pollSet) {
+	set := p.(*epollSet)
+	for _, m := range s.in {
+		if m.set == set {
+			return
+		}
+	}
+	events := uint32(unix.EPOLLIN)
+	if s.hush {
+		events = 0
+	}
+	if id, err := set.add(s.rfd, events, s.c); err == nil {
+		s.in = append(s.in, membership{set, id})
+	}
+}
+
+// leave takes the socket out of all sets.
+func (s *socket) leave() {
+	for _, m := range s.in {
+		m.set.remove(s.rfd, m.id)
+	}
+	s.in = nil
+}
+
+func (s *socket) mute(on bool) {
+	s.hush = on
+	events := uint32(unix.EPOLLIN)
+	if on {
+		events = 0
+	}
+	for _, m := range s.in {
+		m.set.control(unix.EPOLL_CTL_MOD, s.rfd, events, m.id)
+	}
+}
+
+// rawEpollWait looks, and does not wait. A negative count, an error, is none.
+func rawEpollWait(fd int, evs []unix.EpollEvent) int {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(evs))), uintptr(len(evs)), 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}

@@ -1,0 +1,224 @@
+package tcp
+
+import (
+	"net"
+	"time"
+)
+
+// netDriver drives connections through package net. Two goroutines for each
+// block in Read and Write, on buffers of their own, so that no user's memory is
+// touched but under the QP's lock; whoever holds that finds in the buffers what
+// a non-blocking socket would have given.
+type netDriver struct {
+	alarm chan struct{} // wake
+	timer *time.Timer
+}
+
+func newNetDriver() *netDriver {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &netDriver{alarm: make(chan struct{}, 1), timer: t}
+}
+
+// polled: the reading goroutine drives the connection.
+func (d *netDriver) polled() bool { return false }
+
+func (d *netDriver) newSet() (pollSet, error) { return nil, nil }
+
+func (d *netDriver) wait(limit time.Duration) []*conn {
+	if limit < 0 {
+		<-d.alarm
+		return nil
+	}
+	d.timer.Reset(limit)
+	select {
+	case <-d.alarm:
+		d.timer.Stop()
+	case <-d.timer.C:
+	}
+	return nil
+}
+
+func (d *netDriver) wake() { signal(d.alarm) }
+
+func (d *netDriver) close() {}
+
+// signal fills a channel of capacity 1.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+func (d *netDriver) adopt(c *conn, nc net.Conn) (transport, error) {
+	if err := tune(nc.(*net.TCPConn), c.a.cfg.PeerTimeout); err != nil {
+		return nil, err
+	}
+	return d.start(c, nc, nc), nil
+}
+
+func (d *netDriver) loop(c *conn) (transport, error) {
+	r, w := net.Pipe()
+	return d.start(c, r, w), nil
+}
+
+// netBuffer is the size of each of a connection's two buffers, in bytes.
+const netBuffer = 128 << 10
+
+// stream is the transport of net.Conns: in is what has been read and not been
+// taken, out what has been taken from the user and not been written.
+type stream struct {
+	c      *conn
+	r, w   net.Conn // another one only if the QP is connected with itself
+	in     []byte
+	inErr  error         // of the read behind in
+	taken  chan struct{} // in has become empty, or the stream is closed
+	out    []byte
+	given  chan struct{} // out has become longer, or fin is set, or the stream is closed
+	fin    bool          // close writing behind out
+	dead   bool          // writing failed: the reading goroutine will find out
+	closed bool
+}
+
+func (d *netDriver) start(c *conn, r, w net.Conn) *stream {
+	s := &stream{c: c, r: r, w: w, taken: make(chan struct{}, 1), given: make(chan struct{}, 1)}
+	s.out = make([]byte, 0, netBuffer)
+	c.a.streams.Go(s.read)
+	c.a.streams.Go(s.write)
+	return s
+}
+
+// read fetches, drives the connection, and waits until what it fetched is taken.
+func (s *stream) read() {
+	q := s.c.q
+	buf := make([]byte, netBuffer)
+	for {
+		n, err := s.r.Read(buf)
+		q.Lock.Lock()
+		s.in, s.inErr = buf[:n], err
+		for !s.closed {
+			s.c.drive(nil)
+			if len(s.in) == 0 && err == nil {
+				break
+			}
+			if !s.closed {
+				q.Unlock()
+				<-s.taken
+				q.Lock.Lock()
+			}
+		}
+		ended := s.closed
+		q.Unlock()
+		if ended {
+			return
+		}
+	}
+}
+
+// write takes what is to be written, lets the connection fill the other buffer
+// meanwhile, and writes. A peer that takes nothing for as long as the peer
+// timeout is dead.
+func (s *stream) write() {
+	q := s.c.q
+	spare := make([]byte, 0, netBuffer)
+	for {
+		<-s.given
+		q.Lock.Lock()
+		if s.closed {
+			q.Unlock()
+			return
+		}
+		batch, fin := s.out, s.fin
+		s.out = spare[:0]
+		if s.c.tx.blocked {
+			s.c.transmit(nil, false)
+		}
+		q.Unlock()
+		var err error
+		if len(batch) > 0 {
+			s.w.SetWriteDeadline(time.Now().Add(s.c.a.cfg.PeerTimeout))
+			_, err = s.w.Write(batch)
+		}
+		if err != nil {
+			q.Lock.Lock()
+			s.dead = true
+			q.Unlock()
+			// What the peer sent before is read first, if that does not take long.
+			s.r.SetReadDeadline(time.Now().Add(lastWords))
+			return
+		}
+		if fin {
+			if half, ok := s.w.(interface{ CloseWrite() error }); ok {
+				half.CloseWrite()
+			} else {
+				s.w.Close()
+			}
+			return
+		}
+		spare = batch
+	}
+}
+
+// lastWords is how long a connection that cannot be written is still read.
+const lastWords = time.Second
+
+func (s *stream) readv(bufs [][]byte) (int, error) {
+	if len(s.in) == 0 {
+		if s.inErr != nil {
+			return 0, s.inErr
+		}
+		return 0, errAgain
+	}
+	n := 0
+	for _, b := range bufs {
+		m := copy(b, s.in)
+		s.in = s.in[m:]
+		n += m
+	}
+	if len(s.in) == 0 {
+		signal(s.taken)
+	}
+	return n, nil
+}
+
+func (s *stream) writev(bufs [][]byte) (int, error) {
+	room := cap(s.out) - len(s.out)
+	if room == 0 && !s.dead {
+		return 0, errAgain
+	}
+	n := 0
+	for _, b := range bufs {
+		if s.dead {
+			n += len(b)
+			continue
+		}
+		b = b[:min(len(b), room)]
+		s.out = append(s.out, b...)
+		room -= len(b)
+		n += len(b)
+	}
+	signal(s.given)
+	return n, nil
+}
+
+func (s *stream) shutdown() {
+	s.fin = true
+	signal(s.given)
+}
+
+func (s *stream) close() {
+	s.closed = true
+	s.r.Close()
+	s.w.Close()
+	signal(s.taken)
+	signal(s.given)
+}
+
+// The goroutines drive the connection whoever else does: there is nothing to arm.
+func (s *stream) arm(in, out bool) {}
+func (s *stream) disarm()          {}
+func (s *stream) fired()           {}
+func (s *stream) join(pollSet)     {}
+func (s *stream) leave()           {}
+func (s *stream) mute(bool)        {}

@@ -1,0 +1,657 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+)
+
+// Figures of reading, in bytes.
+const (
+	// bufferSize is the room for headers and payloads that are copied from there
+	// to where they belong.
+	bufferSize = 32 << 10
+	// directMin is the smallest rest of a payload that is read straight to where
+	// it belongs.
+	directMin = 4 << 10
+	// tailRoom is what is read behind such a rest: the trailer and the next header.
+	tailRoom = 1 + maxHeader
+)
+
+// rx is the reading side of a connection: bytes arrive in the buffer or directly
+// at their place, and go through parse.
+type rx struct {
+	buf    []byte
+	r, w   int // buf[r:w] has arrived and is not parsed yet
+	direct int // bytes of the next read that do not go to buf
+	bufs   [maxSGE + 1][]byte
+
+	// The frame whose payload is arriving.
+	hdr     frame
+	body    bool
+	trailer bool   // a trailer follows
+	left    uint32 // bytes of payload still to come
+	to      target
+	entry   *soft.SendEntry // toEntry
+
+	// The request stream.
+	expect       uint32 // msn of the request that comes next, or is coming
+	msg          message
+	met          bool // a request has come
+	rnrRetry     uint8
+	drop         drop
+	stalled      bool      // the next message waits for a receive
+	since        time.Time // when it began to
+	unacked      int       // messages executed since an acknowledgement went out
+	unackedBytes uint64
+}
+
+// target of a payload.
+type target uint8
+
+const (
+	toNowhere target = iota
+	toMessage        // the message of the request stream
+	toEntry          // an RDMA_READ or atomic of ours
+)
+
+// message is the SEND or RDMA_WRITE that is coming.
+type message struct {
+	active bool
+	write  bool
+	flags  uint8
+	total  uint32
+	off    uint32
+	imm    uint32
+	rkey   uint32
+	addr   uint64
+}
+
+// drop says until when the requests that come are dropped.
+type drop uint8
+
+const (
+	dropNothing     drop = iota
+	dropUntilRecv        // the peer was told RNR
+	dropUntilResume      // the peer was told READY
+	dropForever          // a request was refused, or the peer gave one up
+)
+
+// discard forgets what has arrived: the connection ends.
+func (x *rx) discard() {
+	x.r, x.w, x.direct = 0, 0, 0
+	x.body, x.trailer = false, false
+	x.msg.active = false
+}
+
+// receive reads and executes what has come, and says whether anything has.
+func (c *conn) receive(s *soft.Sink) (got bool) {
+	for budget := readBudget; budget > 0 && c.phase != phaseClosed; {
+		if c.phase == phaseOpen && c.rx.stalled {
+			if c.parse(s); c.rx.stalled {
+				break
+			}
+		}
+		bufs, size := c.incoming(s)
+		n, err := c.tr.readv(bufs)
+		if err != nil {
+			if err != errAgain {
+				c.lost(s, err)
+			}
+			break
+		}
+		got = true
+		c.feed(s, n)
+		if n < size {
+			break // that was all there is
+		}
+		budget -= n
+	}
+	return got
+}
+
+// incoming returns where the next bytes go, and the room there.
+func (c *conn) incoming(s *soft.Sink) (bufs [][]byte, size int) {
+	x := &c.rx
+	out := x.bufs[:0]
+	if x.r == x.w {
+		x.r, x.w = 0, 0
+	}
+	if x.body && x.w == 0 && x.left >= directMin && x.to != toNowhere {
+		var fault soft.Fault
+		if out, fault = c.place(out, x.left); fault != soft.OK {
+			c.misplaced(s) // and discards
+			return c.incoming(s)
+		}
+		for _, b := range out {
+			size += len(b)
+		}
+		x.direct = size
+		if uint32(size) == x.left {
+			out = append(out, x.buf[:tailRoom])
+			size += tailRoom
+		}
+		return out, size
+	}
+	if x.w > len(x.buf)/2 {
+		// At most the beginning of a header.
+		x.w = copy(x.buf, x.buf[x.r:x.w])
+		x.r = 0
+	}
+	return append(out, x.buf[x.w:]), len(x.buf) - x.w
+}
+
+// feed takes note of n bytes that were read to where incoming said.
+func (c *conn) feed(s *soft.Sink, n int) {
+	x := &c.rx
+	if c.phase != phaseOpen {
+		return
+	}
+	if x.direct > 0 {
+		d := min(n, x.direct)
+		c.placed(d)
+		n -= d
+		x.direct = 0
+	}
+	x.w += n
+	c.parse(s)
+}
+
+// placed moves on by n bytes of payload.
+func (c *conn) placed(n int) {
+	x := &c.rx
+	x.left -= uint32(n)
+	switch x.to {
+	case toMessage:
+		x.msg.off += uint32(n)
+	case toEntry:
+		x.entry.Off += uint64(n)
+	}
+}
+
+// place appends to out, as far as its capacity goes, where the next n bytes of
+// payload belong. The memory is looked up anew each time.
+func (c *conn) place(out [][]byte, n uint32) ([][]byte, soft.Fault) {
+	x, q := &c.rx, c.q
+	switch {
+	case x.to == toEntry:
+		return pieces(out[:0:maxSGE], c.a.mrs, q.PD, x.entry.SGEs, x.entry.Off, uint64(n), verbs.AccessLocalWrite)
+	case !x.msg.write:
+		return pieces(out[:0:maxSGE], c.a.mrs, q.recvPD, q.Receive.SGEs, uint64(x.msg.off), uint64(n), verbs.AccessLocalWrite)
+	}
+	at := x.msg.addr + uint64(x.msg.off)
+	m, f := c.a.mrs.Lookup(q.PD, x.msg.rkey, at, uint64(n), verbs.AccessRemoteWrite)
+	if f != soft.OK {
+		return out, f
+	}
+	return append(out, m.Slice(at, int(n))), soft.OK
+}
+
+// misplaced: there is no place for a payload (any more).
+func (c *conn) misplaced(s *soft.Sink) {
+	x, q := &c.rx, c.q
+	switch {
+	case x.to == toEntry:
+		q.fail(s, verbs.WCLocProtErr, 0)
+	case x.msg.write:
+		q.failTaken(s, verbs.WCLocAccessErr)
+		c.refuse(s, x.expect, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
+	default:
+		q.failTaken(s, verbs.WCLocProtErr)
+		c.refuse(s, x.expect, verbs.WCRemOpErr, verbs.EventQPFatal)
+	}
+}
+
+// parse executes what is in the buffer.
+func (c *conn) parse(s *soft.Sink) {
+	x := &c.rx
+	for c.phase == phaseOpen {
+		if x.body {
+			if !c.payload(s) {
+				return
+			}
+			continue
+		}
+		n, err := x.hdr.Parse(x.buf[x.r:x.w])
+		if err != nil {
+			c.lost(s, err)
+			return
+		}
+		if n == 0 {
+			return
+		}
+		ok, err := c.frame(s)
+		if err != nil {
+			c.lost(s, fmt.Errorf("%w: %v: %w", errFrame, x.hdr.kind, err))
+			return
+		}
+		if !ok || c.phase != phaseOpen {
+			return
+		}
+		x.r += n
+		if layouts[x.hdr.kind].payload {
+			x.body, x.left, x.trailer = true, x.hdr.size, x.hdr.flags&flagTrailer != 0
+		}
+	}
+}
+
+// payload moves what the buffer has of a payload to its place, and returns false
+// if more is to come.
+func (c *conn) payload(s *soft.Sink) bool {
+	x := &c.rx
+	for x.left > 0 {
+		n := min(int(x.left), x.w-x.r)
+		if n == 0 {
+			return false
+		}
+		if x.to == toNowhere {
+			x.r += n
+			c.placed(n)
+			continue
+		}
+		out, fault := c.place(x.bufs[:0], uint32(n))
+		if fault != soft.OK {
+			c.misplaced(s)
+			return false
+		}
+		for _, b := range out {
+			m := copy(b, x.buf[x.r:x.w])
+			x.r += m
+			c.placed(m)
+		}
+	}
+	void := false
+	if x.trailer {
+		if x.r == x.w {
+			return false
+		}
+		void = x.buf[x.r] != 0
+		x.r++
+	}
+	x.body = false
+	c.endFrame(s, void)
+	return true
+}
+
+// endFrame: the payload of a frame is complete.
+func (c *conn) endFrame(s *soft.Sink, void bool) {
+	x := &c.rx
+	switch {
+	case x.to == toNowhere:
+	case x.to == toEntry:
+		// A void answer is followed by the refusal.
+		if e := x.entry; !void && e.Off == e.Length {
+			e.Done = true
+			c.tx.reads--
+			c.q.retire(s)
+		}
+	case void:
+		x.msg.active = false
+		x.drop = dropForever
+	case x.msg.off == x.msg.total:
+		c.deliver(s)
+	}
+}
+
+// deliver: a SEND or RDMA_WRITE is executed.
+func (c *conn) deliver(s *soft.Sink) {
+	x, q := &c.rx, c.q
+	m := &x.msg
+	m.active = false
+	x.expect++
+	x.unacked++
+	x.unackedBytes += uint64(m.total)
+	if m.write && m.flags&flagImm == 0 {
+		return
+	}
+	wc := verbs.WC{WRID: q.Receive.WRID, Opcode: verbs.WCRecv, ByteLen: m.total}
+	if m.write {
+		wc.Opcode = verbs.WCRecvRDMAWithImm
+	}
+	if m.flags&flagImm != 0 {
+		wc.Flags, wc.Imm = verbs.WCWithImm, m.imm
+	}
+	q.taken = false
+	if !q.CompleteRecv(s, &wc, m.flags&flagSolicited != 0) {
+		q.fail(s, verbs.WCSuccess, 0)
+	}
+}
+
+// frame executes a header, and says where its payload goes. False: it cannot be
+// executed now, for want of a receive, or not at all. An error is a violation of
+// the protocol.
+func (c *conn) frame(s *soft.Sink) (bool, error) {
+	x, q := &c.rx, c.q
+	f := &x.hdr
+	if f.ack != c.tx.acked {
+		if err := c.acknowledged(s, f.ack); err != nil {
+			return false, err
+		}
+		if c.phase != phaseOpen {
+			return false, nil
+		}
+	}
+	switch f.kind {
+	case kindSend, kindWrite, kindRead, kindAtomic, kindMore:
+		if x.drop != dropNothing {
+			x.to = toNowhere
+			return true, nil
+		}
+		if f.msn != x.expect || x.msg.active != (f.kind == kindMore) {
+			return false, fmt.Errorf("request %d where %d was expected", f.msn, x.expect)
+		}
+		if !x.met {
+			x.met = true
+			if q.State() == verbs.QPRTR {
+				q.Events.Add(verbs.EventCommEst, q)
+			}
+		}
+		switch f.kind {
+		case kindMore:
+			if f.size == 0 || f.size > x.msg.total-x.msg.off {
+				return false, fmt.Errorf("%d bytes, %d are missing", f.size, x.msg.total-x.msg.off)
+			}
+			x.to = toMessage
+			return true, nil
+		case kindRead, kindAtomic:
+			return true, c.question(s)
+		}
+		return c.begin(s)
+	case kindResponse:
+		return true, c.answered()
+	case kindAck:
+		return true, nil
+	case kindNak:
+		return true, c.refused(s)
+	case kindStart:
+		if x.rnrRetry = f.rnrRetry & 7; f.psn != q.Attr.RQPSN && x.drop == dropNothing {
+			c.nak(verbs.WCRetryExcErr)
+		}
+		return true, nil
+	case kindRNR:
+		return true, c.rewind()
+	case kindReady:
+		if !c.tx.paused {
+			return false, errUnasked
+		}
+		c.tx.paused = false
+		c.tx.want(kindResume)
+		return true, nil
+	case kindResume:
+		if x.drop == dropForever {
+			return true, nil
+		}
+		if x.drop != dropUntilResume || f.msn != x.expect {
+			return false, errUnasked
+		}
+		x.drop = dropNothing
+		return true, nil
+	case kindDown:
+		c.close()
+		q.peerDown(s)
+		return true, nil
+	case kindBye:
+		c.lost(s, errGone)
+		return true, nil
+	}
+	return false, errUnasked
+}
+
+var errUnasked = errors.New("not at this point")
+
+// begin executes the first frame of a SEND or RDMA_WRITE.
+func (c *conn) begin(s *soft.Sink) (bool, error) {
+	x, q := &c.rx, c.q
+	f := &x.hdr
+	if f.size > f.total || f.size == 0 && f.total != 0 || f.total > maxMessage {
+		return false, fmt.Errorf("%d bytes of a message of %d", f.size, f.total)
+	}
+	write := f.kind == kindWrite
+	if write && f.total > 0 {
+		if q.Attr.AccessFlags&verbs.AccessRemoteWrite == 0 {
+			c.refuse(s, f.msn, verbs.WCRemInvReqErr, verbs.EventQPReqErr)
+			return false, nil
+		}
+		if _, fault := c.a.mrs.Lookup(q.PD, f.rkey, f.addr, uint64(f.total), verbs.AccessRemoteWrite); fault != soft.OK {
+			c.refuse(s, f.msn, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
+			return false, nil
+		}
+	}
+	if !write || f.flags&flagImm != 0 {
+		if !c.takeReceive() {
+			x.to = toNowhere
+			return x.drop != dropNothing, nil
+		}
+	}
+	if !write {
+		room, fault := c.a.mrs.CheckSGEs(q.recvPD, q.Receive.SGEs, verbs.AccessLocalWrite)
+		if fault != soft.OK {
+			q.failTaken(s, verbs.WCLocProtErr)
+			c.refuse(s, f.msn, verbs.WCRemOpErr, verbs.EventQPFatal)
+			return false, nil
+		}
+		if uint64(f.total) > room {
+			q.failTaken(s, verbs.WCLocLenErr)
+			c.refuse(s, f.msn, verbs.WCRemInvReqErr, verbs.EventQPReqErr)
+			return false, nil
+		}
+	}
+	x.msg = message{active: true, write: write, flags: f.flags, total: f.total, imm: f.imm, rkey: f.rkey, addr: f.addr}
+	x.to = toMessage
+	return true, nil
+}
+
+// question executes an RDMA_READ or atomic request.
+func (c *conn) question(s *soft.Sink) error {
+	x, q := &c.rx, c.q
+	f := &x.hdr
+	if c.tx.answers.n >= c.tx.answers.limit() {
+		c.refuse(s, f.msn, verbs.WCRemInvReqErr, verbs.EventQPReqErr)
+		return nil
+	}
+	a := answer{msn: f.msn, rkey: f.rkey, total: f.total, addr: f.addr}
+	need, n := verbs.AccessRemoteRead, uint64(f.total)
+	if f.kind == kindAtomic {
+		a.kind, need, n = answerAtomic, verbs.AccessRemoteAtomic, 8
+	}
+	if q.Attr.AccessFlags&need == 0 || f.kind == kindAtomic && f.addr%8 != 0 {
+		c.refuse(s, f.msn, verbs.WCRemInvReqErr, verbs.EventQPReqErr)
+		return nil
+	}
+	if n > maxMessage {
+		return fmt.Errorf("message of %d bytes", n)
+	}
+	if n > 0 {
+		m, fault := c.a.mrs.Lookup(q.PD, f.rkey, f.addr, n, need)
+		if fault != soft.OK {
+			c.refuse(s, f.msn, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
+			return nil
+		}
+		if a.kind == answerAtomic {
+			a.old = execute(m.Slice(f.addr, 8), f.flags&flagSwap != 0, f.operand, f.swap)
+		}
+	}
+	c.tx.answers.push(a)
+	x.expect++
+	return nil
+}
+
+// answered finds the operation that an answer belongs to.
+func (c *conn) answered() error {
+	x := &c.rx
+	e := c.entry(x.hdr.msn)
+	if e == nil || e.Opcode < verbs.OpRDMARead || e.Done || int32(x.hdr.msn-c.tx.next) >= 0 {
+		return fmt.Errorf("to %d, which was not asked", x.hdr.msn)
+	}
+	if uint64(x.hdr.size) > e.Length-e.Off || x.hdr.size == 0 && e.Length > 0 {
+		return fmt.Errorf("%d bytes, %d are missing", x.hdr.size, e.Length-e.Off)
+	}
+	x.to, x.entry = toEntry, e
+	return nil
+}
+
+// entry finds an outstanding request by its number.
+func (c *conn) entry(msn uint32) *soft.SendEntry {
+	e := c.q.SQ.Oldest()
+	if e == nil {
+		return nil
+	}
+	return c.q.SQ.Nth(msn - e.Mark)
+}
+
+// acknowledged completes the requests before ack.
+func (c *conn) acknowledged(s *soft.Sink, ack uint32) error {
+	t := &c.tx
+	if ack-t.acked > t.ackable()-t.acked {
+		return fmt.Errorf("acknowledges %d, %d to %d are outstanding", ack, t.acked, t.ackable())
+	}
+	t.acked = ack
+	c.q.retire(s)
+	return nil
+}
+
+// refused: the peer will not execute request msn.
+func (c *conn) refused(s *soft.Sink) error {
+	f := &c.rx.hdr
+	if f.msn-c.tx.acked >= c.tx.next-c.tx.acked {
+		return fmt.Errorf("of %d, %d to %d are outstanding", f.msn, c.tx.acked, c.tx.next)
+	}
+	status := verbs.WCStatus(f.status)
+	switch status {
+	case verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr, verbs.WCRNRRetryExcErr, verbs.WCRetryExcErr:
+	default:
+		status = verbs.WCBadRespErr
+	}
+	c.q.fail(s, status, 0)
+	return nil
+}
+
+// rewind: the peer has dropped request msn for want of a receive, and all behind
+// it. They start again when it says READY.
+func (c *conn) rewind() error {
+	t, q := &c.tx, c.q
+	f := &c.rx.hdr
+	if t.paused || f.msn-t.acked >= t.next-t.acked || c.entry(f.msn) == nil {
+		return errUnasked
+	}
+	t.paused, t.next, t.cur, t.faulty, t.reads = true, f.msn, nil, nil, 0
+	for e := range q.SQ.OutstandingEntries {
+		if e.Mark == f.msn {
+			break
+		}
+		if e.Opcode >= verbs.OpRDMARead && !e.Done {
+			t.reads++
+		}
+	}
+	return nil
+}
+
+// refuse tells the peer why request msn fails, and moves the QP to ERR. It is
+// the last thing that the peer is told, behind the answers that it is owed.
+func (c *conn) refuse(s *soft.Sink, msn uint32, status verbs.WCStatus, event verbs.EventType) {
+	c.tx.answers.push(answer{kind: answerNak, msn: msn, status: status})
+	c.q.fail(s, verbs.WCSuccess, 0)
+	c.q.Events.Add(event, c.q)
+}
+
+// nak refuses the next request in a way that is not this QP's concern: it stays
+// as it is, but hears no more from this peer.
+func (c *conn) nak(status verbs.WCStatus) {
+	c.rx.drop = dropForever
+	c.tx.answers.push(answer{kind: answerNak, msn: c.rx.expect, status: status})
+}
+
+// takeReceive takes the receive that a message needs. If there is none the
+// connection is stalled, and reads nothing more: the order of messages is kept,
+// and the peer is slowed by the transport.
+func (c *conn) takeReceive() bool {
+	x, q := &c.rx, c.q
+	if !q.RQ.Take(&q.Receive) {
+		if x.stalled {
+			return false
+		}
+		c.stall()
+		// One that was posted before the flag was set went unnoticed.
+		if !q.RQ.Take(&q.Receive) {
+			if x.rnrRetry == 0 {
+				c.unstall()
+				c.nak(verbs.WCRNRRetryExcErr)
+			} else {
+				c.a.engine.at(q, c.rnrDue())
+			}
+			return false
+		}
+	}
+	if x.stalled {
+		c.unstall()
+	}
+	q.taken = true
+	return true
+}
+
+func (c *conn) stall() {
+	c.rx.stalled = true
+	c.rx.since = time.Now()
+	c.q.setStalled(true)
+}
+
+func (c *conn) unstall() {
+	c.rx.stalled = false
+	c.q.setStalled(false)
+}
+
+// rnrForever is the retry counter that means without end.
+const rnrForever = 7
+
+// rnrLimit is when the message that waits for a receive is refused; zero: never.
+func (c *conn) rnrLimit() time.Time {
+	if c.rx.rnrRetry == rnrForever {
+		return time.Time{}
+	}
+	return c.rx.since.Add(time.Duration(c.rx.rnrRetry) * verbs.RNRTimer(c.q.Attr.MinRNRTimer))
+}
+
+// dropLimit is when the connection stops being stalled and drops instead what
+// comes, to be sent again. What the peer has to say to our own requests is
+// behind the message that waits, so if there are any, this is as soon as an
+// adapter would have the peer try again. And a transport that is not read for
+// long breaks by the peer's timeout.
+func (c *conn) dropLimit() time.Time {
+	wait := min(c.a.cfg.PeerTimeout/4, time.Second)
+	if c.q.SQ.Outstanding() {
+		wait = min(wait, verbs.RNRTimer(c.q.Attr.MinRNRTimer))
+	}
+	return c.rx.since.Add(wait)
+}
+
+// rnrDue is when expireRNR is to be called next.
+func (c *conn) rnrDue() time.Time {
+	limit := c.rnrLimit()
+	if c.rx.stalled {
+		limit = earlier(limit, c.dropLimit())
+	}
+	return limit
+}
+
+// expireRNR acts on a message that has waited for a receive.
+func (c *conn) expireRNR(now time.Time) {
+	x := &c.rx
+	if limit := c.rnrLimit(); !limit.IsZero() && !now.Before(limit) {
+		c.unstall()
+		c.nak(verbs.WCRNRRetryExcErr)
+	} else if x.stalled && !now.Before(c.dropLimit()) {
+		// q.stalled stays: a receive that is posted ends this, too.
+		x.stalled, x.drop = false, dropUntilRecv
+		c.tx.rnrMSN = x.expect
+		c.tx.want(kindRNR)
+	}
+	if x.stalled || x.drop == dropUntilRecv {
+		if due := c.rnrDue(); !due.IsZero() {
+			c.a.engine.at(c.q, due)
+		}
+	}
+	c.drive(nil)
+}
