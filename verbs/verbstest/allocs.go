@@ -18,7 +18,7 @@ func testAllocs(t *testing.T, s *suite) {
 }
 
 func allocations(w *world) {
-	const runs = 1000
+	const runs = 200
 	t, s := w.t, w.suite
 	near, far := w.pair(qpSpec{Inline: min(8, s.attr.MaxInlineData)}, usual)
 	local, remote := w.alloc(w.near, 1<<16, verbs.AccessAll, own), w.alloc(w.far, 1<<16, verbs.AccessAll, own)

@@ -54,16 +54,21 @@ func (c allocCmd) run(_ context.Context, n *node) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var mr *verbs.MR
+	var o object
 	if c.Heap {
-		mr, err = pd.RegMR(make([]byte, c.Size), c.Access)
+		var buf []byte
+		if buf, o.free, err = userMemory(c.Size); err != nil {
+			return nil, err
+		}
+		o.mr, err = pd.RegMR(buf, c.Access)
 	} else {
-		mr, err = pd.AllocMR(c.Size, c.Access)
+		o.mr, err = pd.AllocMR(c.Size, c.Access)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return memInfo{ID: n.add(object{mr: mr}), Addr: mr.Addr(), LKey: mr.LKey(), RKey: mr.RKey()}, nil
+	mr := o.mr
+	return memInfo{ID: n.add(o), Addr: mr.Addr(), LKey: mr.LKey(), RKey: mr.RKey()}, nil
 }
 
 // fillCmd writes a pattern over a region.
@@ -113,7 +118,7 @@ func (c closeCmd) run(_ context.Context, n *node) (any, error) {
 	case o.srq != nil:
 		return nil, o.srq.Close()
 	default:
-		return nil, o.mr.Close()
+		return nil, o.closeMR()
 	}
 }
 

@@ -23,6 +23,8 @@ func testCompletion(t *testing.T, s *suite) {
 		w.run("batches", batches)
 		w.run("invalid in the middle of a batch", invalidInBatch)
 		w.run("shared CQ", sharedCQ)
+		w.run("one CQ for both sides", oneCQ)
+		w.run("many queue pairs", manyPairs)
 		w.run("overrun", overrun)
 	})
 }
@@ -213,6 +215,59 @@ func sharedCQ(w *world) {
 	}
 	for _, e := range ends {
 		require.EqualValues(w.t, each, next[e.QPNum])
+	}
+}
+
+// oneCQ: sends and receives of a queue pair complete in one CQ.
+func oneCQ(w *world) {
+	near, far := w.pair(qpSpec{OneCQ: true, CQE: 2 * queueDepth}, usual)
+	for i := range uint64(10) {
+		for _, e := range []*end{near, far} {
+			e.recv(receive(2 * i))
+		}
+		for _, e := range []*end{near, far} {
+			e.post(signalled(2*i+1, verbs.OpSend))
+		}
+		for _, e := range []*end{near, far} {
+			wcs := e.take(sends, 2)
+			if wcs[0].Opcode == verbs.WCRecv { // which of the two is first is open
+				wcs[0], wcs[1] = wcs[1], wcs[0]
+			}
+			e.same(sends, sent(2*i+1, verbs.OpSend), wcs[0], "send")
+			e.same(recvs, received(2*i, 0), wcs[1], "receive")
+		}
+	}
+}
+
+// manyPairs: queue pairs by the dozen between the same two nodes, which are
+// connected, used and closed in different orders.
+func manyPairs(w *world) {
+	rng := seeded(w.suite.Seed, w.t.Name())
+	count := min(64, w.suite.attr.MaxQP/4)
+	near, far := make([]*end, count), make([]*end, count)
+	for i := range count {
+		near[i], far[i] = w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
+	}
+	for _, i := range rng.Perm(count) {
+		near[i].connect(far[i], patient)
+	}
+	for _, i := range rng.Perm(count) {
+		near[i].recv(receive(uint64(i)))
+		near[i].post(signalled(uint64(i), verbs.OpSend))
+	}
+	for _, i := range rng.Perm(count) {
+		far[i].connect(near[i], patient)
+		far[i].recv(receive(uint64(i)))
+		far[i].post(signalled(uint64(i), verbs.OpSend))
+	}
+	for _, i := range rng.Perm(count) {
+		for _, e := range []*end{near[i], far[i]} {
+			e.want(sends, sent(uint64(i), verbs.OpSend))
+			e.want(recvs, received(uint64(i), 0))
+		}
+	}
+	for _, i := range rng.Perm(count) {
+		do(w, w.near, closeCmd{near[i].ID})
 	}
 }
 

@@ -20,12 +20,8 @@ func testDeath(t *testing.T, s *suite) {
 			name string
 			test func(v *victim, rng func(int) int)
 		}{
-			{"while it connects", func(*victim, func(int) int) {}},
-			{"connected and idle", func(v *victim, _ func(int) int) { v.greet() }},
-			{"while a send waits for its receive", func(v *victim, _ func(int) int) {
-				v.greet()
-				v.stall()
-			}},
+			{"connected and idle", func(*victim, func(int) int) {}},
+			{"while a send waits for its receive", func(v *victim, _ func(int) int) { v.stall() }},
 			{"while it writes, reads and sends", func(v *victim, rng func(int) int) {
 				v.flood()
 				v.take(rng(100))
@@ -39,7 +35,8 @@ func testDeath(t *testing.T, s *suite) {
 			w.run("killed "+scene.name, func(w *world) {
 				rng := seeded(w.suite.Seed, w.t.Name())
 				for range max(1, w.suite.Rounds/5) {
-					v := w.victim()
+					v := w.victim(usual)
+					v.greet()
 					scene.test(v, rng.IntN)
 					v.p.child.kill()
 					v.mourn(w)
@@ -48,7 +45,7 @@ func testDeath(t *testing.T, s *suite) {
 		}
 		if canPause {
 			w.run("stopped, then killed", func(w *world) {
-				v := w.victim()
+				v := w.victim(usual)
 				v.flood()
 				v.use(20)
 				require.NoError(w.t, pause(v.p.child.cmd.Process))
@@ -57,9 +54,13 @@ func testDeath(t *testing.T, s *suite) {
 				v.mourn(w)
 			})
 		}
+		w.run("killed while it connects", func(w *world) {
+			v := w.victim(impatient) // for who is not there yet
+			v.p.child.kill()
+			v.mourn(w)
+		})
 		w.run("ends", func(w *world) {
-			v := w.victim()
-			v.greet()
+			v := w.victim(usual)
 			v.use(20)
 			v.stall()
 			require.NoError(w.t, v.p.child.close(w.ctx))
@@ -75,7 +76,7 @@ func testDeath(t *testing.T, s *suite) {
 type victim struct {
 	w                *world
 	p                *peer
-	out, outFar      *end
+	out              *end
 	in, inFar        *end
 	local, remote    *mem // for out
 	target, source   *mem // for in: what the victim writes, and what it has
@@ -88,16 +89,16 @@ type victim struct {
 const half = 1 << 17
 
 // victim starts one. Its connections are not necessarily established yet.
-func (w *world) victim() *victim {
+func (w *world) victim(conn connSpec) *victim {
 	v := &victim{w: w, p: w.another("victim")}
-	conn := func() (near, far *end) {
+	pair := func() (near, far *end) {
 		near, far = w.open(w.near, qpSpec{}), w.open(v.p, qpSpec{})
-		near.connect(far, impatient)
-		far.connect(near, impatient)
+		near.connect(far, conn)
+		far.connect(near, conn)
 		return near, far
 	}
-	v.out, v.outFar = conn()
-	v.in, v.inFar = conn()
+	v.out, _ = pair()
+	v.in, v.inFar = pair()
 	v.local, v.remote = w.alloc(w.near, 2*half, verbs.AccessAll, own), w.alloc(v.p, half, verbs.AccessAll, heap)
 	v.target, v.source = w.alloc(w.near, half, verbs.AccessAll, heap), w.alloc(v.p, 2*half, verbs.AccessAll, own)
 	for id := range uint64(8) {
@@ -304,13 +305,13 @@ func deadBeforeConnect(w *world) {
 // bothSurvive: of three processes that work on each other one dies; the two that
 // are left go on, with what they had under way.
 func bothSurvive(w *world) {
-	v := w.victim()
+	v := w.victim(usual)
 	const n = 1 << 18
 	near, far := w.pair(qpSpec{}, usual)
 	src, dst := w.alloc(w.near, n, 0, own).fill(1), w.alloc(w.far, n, verbs.AccessAll, heap)
 	farToVictim, victimToFar := w.open(w.far, qpSpec{}), w.open(v.p, qpSpec{})
-	farToVictim.connect(victimToFar, usual)
-	victimToFar.connect(farToVictim, usual)
+	farToVictim.connect(victimToFar, impatient)
+	victimToFar.connect(farToVictim, impatient)
 	far.recv(receive(1))
 	for id := range uint64(8) {
 		near.post(onto(signalled(id, verbs.OpRDMAWrite, src.sge(0, n)), dst, 0))

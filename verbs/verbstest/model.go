@@ -30,12 +30,12 @@ import (
 //	        +--------+   ← stream    +--------+
 func testModel(t *testing.T, s *suite) {
 	s.in(t, everywhere, func(w *world) {
-		w.run("random", func(w *world) { newModel(w).batches(5 * s.Rounds) })
+		w.run("random", func(w *world) { newModel(w).batches(10 * s.Rounds) })
 		if w.place == processes && canPause {
 			w.run("random with pauses", func(w *world) {
 				m := newModel(w)
 				stop := w.pauses(w.far, s.Rounds)
-				m.batches(5 * s.Rounds)
+				m.batches(10 * s.Rounds)
 				stop()
 			})
 		}

@@ -37,6 +37,7 @@ type events struct {
 // are nil.
 type object struct {
 	mr   *verbs.MR
+	free func() error // of mr's memory, if that is ours
 	qp   *verbs.QP
 	srq  *verbs.SRQ
 	cq   *verbs.CQ
@@ -125,7 +126,7 @@ func (n *node) release(mark int) error {
 			case o.srq != nil:
 				end(o.srq.Close())
 			case o.mr != nil:
-				end(o.mr.Close())
+				end(o.closeMR())
 			case o.cq != nil:
 				end(o.cq.Close())
 			}
@@ -144,6 +145,15 @@ func (n *node) release(mark int) error {
 		delete(n.objs, id)
 	}
 	return errors.Join(errs...)
+}
+
+// closeMR closes the region and frees its memory.
+func (o object) closeMR() error {
+	err := o.mr.Close()
+	if err == nil && o.free != nil {
+		err = o.free()
+	}
+	return err
 }
 
 func (n *node) above(mark int) []int {
@@ -180,6 +190,7 @@ type qpSpec struct {
 	Events                                   bool // make the CQs with a completion channel
 	SRQ                                      int  // number of an SRQ to receive through
 	CQOf                                     int  // number of a QP whose CQs are used
+	OneCQ                                    bool // make one CQ for both sides
 }
 
 // queueDepth is how many work requests the queues of a queue pair hold, and how
@@ -214,6 +225,10 @@ func (n *node) openQP(s qpSpec) (int, error) {
 			o.ch = ch
 		}
 		for _, q := range []**verbs.CQ{&o.send, &o.recv} {
+			if s.OneCQ && o.send != nil {
+				o.recv = o.send
+				break
+			}
 			cq, err := n.ctx.CreateCQ(s.CQE, ch)
 			if err != nil {
 				return 0, err
