@@ -68,6 +68,7 @@ func (q *QP) progress(s *soft.Sink) {
 	// The word is read before the slots: what the peer wrote before a refusal
 	// counts before it.
 	word := atomic.LoadUint64(&in.ack)
+	raceSync()
 	n := q.receive(in, s)
 	if word != q.lastAck && q.State() != verbs.QPErr {
 		q.acknowledged(word, s)
@@ -91,6 +92,7 @@ func (q *QP) publishAck(status verbs.WCStatus) {
 		return
 	}
 	word := uint64(q.seen) | uint64(status)<<32
+	raceSync()
 	if q.ctx.fenced {
 		atomic.StoreUint64(&q.out.ack, word)
 	} else {
@@ -206,7 +208,7 @@ func (q *QP) quickReceive(sl *slot, flag uint64, s *soft.Sink) bool {
 	} else {
 		copy(dst, sl.sendPayload()[:])
 	}
-	wc := s.Next()
+	wc := s.Next(q.RQ.Polled())
 	*wc = verbs.WC{WRID: r.WRID, Opcode: verbs.WCRecv, ByteLen: n, QPNum: q.Num, SrcQP: q.Attr.DestQPNum}
 	if op == uint8(verbs.OpSendWithImm) {
 		wc.Imm, wc.Flags = sl.imm, verbs.WCWithImm

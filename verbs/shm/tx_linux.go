@@ -44,6 +44,7 @@ func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32
 		return nil, reachFault
 	}
 	atomic.StoreUint64(&q.out.hazard, uint64(i)+1)
+	raceSync()
 	r := &q.link.ctrl.regions[i]
 	state := atomic.LoadUint64(&r.state)
 	if state&regionLive == 0 || uint32(state) != key || verbs.AccessFlags(state>>32)&need != need || checkPD && r.pd != pd {
@@ -71,6 +72,7 @@ func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32
 // leave ends what enter began.
 func (q *QP) leave() {
 	if q.out.inbox != nil {
+		raceSync()
 		wait.StoreRelease64(&q.out.hazard, 0)
 	}
 }
@@ -369,6 +371,7 @@ func (q *QP) publish(sl *slot, op, bits uint8, inline int) {
 	o.bytesAt[o.sent&slotMask] = o.bytesSent
 	o.sent++
 	f := flagOf(o.sent, op, bits, inline)
+	raceSync()
 	if q.ctx.fenced {
 		atomic.StoreUint64(&sl.flag, f)
 	} else {

@@ -44,16 +44,34 @@ const (
 	closed
 )
 
-// completion is an entry of the ring. Until it is polled it takes up room in the
-// work queue that it is of, as on hardware: so a CQ of the size of its work
-// queues does not overrun.
+// completion is an entry of the ring.
 type completion struct {
 	wc    verbs.WC
-	owner *Unpolled
+	owner *Polled
 }
 
-// Unpolled counts the completions of a work queue that lie in a ring.
-type Unpolled struct{ atomic.Int32 }
+// Polled counts the work requests of a work queue whose completion has been
+// polled, or that have none. Until then they take up room in the queue, as on
+// hardware: so a CQ of the size of its work queues does not overrun.
+type Polled struct {
+	direct uint32        // atomic; moved by who holds the lock of the queue's QP
+	ring   atomic.Uint32 // moved by whoever takes from the ring of a CQ
+	shared bool          // of an SRQ: there is no such lock
+}
+
+func (p *Polled) count() uint32 { return atomic.LoadUint32(&p.direct) + p.ring.Load() }
+
+// add counts one for the holder of the QP's lock.
+func (p *Polled) add() {
+	if p.shared {
+		p.ring.Add(1)
+	} else {
+		wait.StoreRelaxed32(&p.direct, p.direct+1)
+	}
+}
+
+// all sets the count to n.
+func (p *Polled) all(n uint32) { wait.StoreRelease32(&p.direct, n-p.ring.Load()) }
 
 // Init makes the queue ready; the other fields are set by then.
 func (q *CQ) Init(cqe int) {
@@ -73,10 +91,9 @@ type Sink struct {
 // ring. The caller holds the lock of the QP whose completion it is, so that
 // completions of one QP stay in order. It returns false when the queue overran:
 // the completion is lost, and the QP is to go to ERR.
-func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool, owner *Unpolled) bool {
+func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool, owner *Polled) bool {
 	if s != nil && s.CQ == q && s.N < len(s.WCs) && q.count.Load() == 0 {
-		s.WCs[s.N] = *wc
-		s.N++
+		*s.Next(owner) = *wc
 		q.fire(wc, solicited)
 		return true
 	}
@@ -96,7 +113,6 @@ func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool, owner *Unpolled) bool {
 		i -= uint32(len(q.ring))
 	}
 	q.ring[i] = completion{*wc, owner}
-	owner.Add(1)
 	q.count.Store(n + 1)
 	q.lock.Unlock()
 	q.fire(wc, solicited)
@@ -154,8 +170,10 @@ func (q *CQ) Straight(s *Sink) bool {
 	return s != nil && s.CQ == q && s.N < len(s.WCs) && q.count.Load()|q.armed.Load() == 0
 }
 
-// Next returns the place of the next completion, which the caller fills in whole.
-func (s *Sink) Next() *verbs.WC {
+// Next returns the place of the next completion, of a work request of owner; the
+// caller fills it in whole.
+func (s *Sink) Next(owner *Polled) *verbs.WC {
+	owner.add()
 	wc := &s.WCs[s.N]
 	s.N++
 	return wc
@@ -174,7 +192,7 @@ func (q *CQ) take(s *Sink) {
 	for range n {
 		c := &q.ring[q.head]
 		s.WCs[s.N] = c.wc
-		c.owner.Add(-1)
+		c.owner.ring.Add(1)
 		s.N++
 		if q.head++; q.head == uint32(len(q.ring)) {
 			q.head = 0
@@ -193,7 +211,7 @@ func (q *CQ) Forget(qpn uint32) {
 	for i := range n {
 		c := q.ring[(q.head+i)%size]
 		if c.wc.QPNum == qpn {
-			c.owner.Add(-1)
+			c.owner.ring.Add(1)
 			continue
 		}
 		q.ring[(q.head+kept)%size] = c

@@ -101,9 +101,9 @@ func (q *QP) Apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) (from, to verbs.QP
 		}
 	}
 	if to == verbs.QPReset {
-		q.SQ.Reset()
 		q.SendCQ.Forget(q.Num)
 		q.RecvCQ.Forget(q.Num)
+		q.SQ.Reset()
 		if !q.SRQ {
 			q.RQ.Reset()
 		}
@@ -173,7 +173,7 @@ func (q *QP) FlushAll(s *Sink) {
 // in. The caller holds the lock.
 func (q *QP) CompleteRecv(s *Sink, wc *verbs.WC, solicited bool) bool {
 	wc.QPNum, wc.SrcQP = q.Num, q.Attr.DestQPNum
-	return q.RecvCQ.Push(s, wc, solicited, &q.RQ.unpolled)
+	return q.RecvCQ.Push(s, wc, solicited, &q.RQ.polled)
 }
 
 // Drained sends EventSQDrained if the queue was put into SQD with that wish and

@@ -27,7 +27,7 @@ type RecvQueue struct {
 	size       uint32
 	limit      uint32
 	head, tail uint32 // atomic: the taker moves head, posters move tail
-	unpolled   Unpolled
+	polled     Polled
 }
 
 // Init allocates everything that posting will need. self is the SRQ, nil for a
@@ -38,6 +38,7 @@ func (q *RecvQueue) Init(device string, maxWR, maxSGE int, self any, events *Eve
 		n *= 2
 	}
 	q.device, q.maxSGE, q.shared, q.events, q.self = device, maxSGE, self != nil, events, self
+	q.polled.shared = q.shared
 	q.ents, q.mask, q.size = make([]RecvEntry, n), n-1, uint32(maxWR)
 	sges := make([]verbs.SGE, int(n)*maxSGE)
 	for i := range q.ents {
@@ -54,7 +55,7 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 			q.lock.Unlock()
 			return i, verbs.Errorf(q.device, "post receive", verbs.ErrInvalid, "%d SGEs, queue has at most %d", len(wr.SGList), q.maxSGE)
 		}
-		if q.tail-atomic.LoadUint32(&q.head)+uint32(q.unpolled.Load()) >= q.size {
+		if q.tail-q.polled.count() >= q.size {
 			q.lock.Unlock()
 			return i, nil
 		}
@@ -111,6 +112,9 @@ func (q *RecvQueue) Peek() *RecvEntry {
 // Drop takes the receive that Peek returned.
 func (q *RecvQueue) Drop() { wait.StoreRelease32(&q.head, q.head+1) }
 
+// Polled is where its completions are counted.
+func (q *RecvQueue) Polled() *Polled { return &q.polled }
+
 // SetLimit arms the event of an SRQ.
 func (q *RecvQueue) SetLimit(n int) error {
 	q.lock.Lock()
@@ -133,5 +137,6 @@ func (q *RecvQueue) Attr() verbs.SRQAttr {
 func (q *RecvQueue) Reset() {
 	q.lock.Lock()
 	wait.StoreRelease32(&q.head, q.tail)
+	q.polled.all(q.tail)
 	q.lock.Unlock()
 }

@@ -37,7 +37,7 @@ type SendQueue struct {
 	head, next, tail uint32
 	held             bool // state SQD: what was posted after hold does not start
 	hold             uint32
-	unpolled         Unpolled
+	polled           Polled
 }
 
 // Init allocates everything that posting will need.
@@ -57,9 +57,7 @@ func (q *SendQueue) Init(device string, c verbs.QPCap, sigAll bool, maxMsg uint6
 }
 
 // Full says that there is no room for another entry.
-func (q *SendQueue) Full() bool {
-	return int(q.tail-q.head)+int(q.unpolled.Load()) >= q.cap.MaxSendWR
-}
+func (q *SendQueue) Full() bool { return int(q.tail-q.polled.count()) >= q.cap.MaxSendWR }
 
 // Idle says that everything posted is complete.
 func (q *SendQueue) Idle() bool { return q.head == q.tail }
@@ -114,7 +112,10 @@ func (q *SendQueue) Nth(n uint32) *SendEntry {
 }
 
 // Reset forgets everything.
-func (q *SendQueue) Reset() { q.head, q.next, q.tail, q.held = 0, 0, 0, false }
+func (q *SendQueue) Reset() {
+	q.head, q.next, q.held = q.tail, q.tail, false
+	q.polled.all(q.tail)
+}
 
 // Check says whether wr may be posted at all.
 func (q *SendQueue) Check(wr *verbs.SendWR) error {
@@ -219,13 +220,14 @@ func (q *SendQueue) Retire(passed uint32, cq *CQ, s *Sink, qpn, peer uint32) boo
 		}
 		q.head++
 		if e.Flags&verbs.SendSignaled == 0 && e.Status == verbs.WCSuccess {
+			q.polled.add()
 			continue
 		}
 		wc := verbs.WC{WRID: e.WRID, Status: e.Status, Opcode: e.Opcode.WCOpcode(), VendorErr: e.VendorErr, QPNum: qpn, SrcQP: peer}
 		if e.Opcode >= verbs.OpRDMARead && e.Status == verbs.WCSuccess {
 			wc.ByteLen = uint32(e.Length)
 		}
-		ok = cq.Push(s, &wc, false, &q.unpolled) && ok
+		ok = cq.Push(s, &wc, false, &q.polled) && ok
 	}
 	return ok
 }
