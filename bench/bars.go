@@ -27,7 +27,9 @@ var bars = []bar{
 // mpis are the peers that do what we do: move messages between processes.
 var mpis = []string{"openmpi", "mpich"}
 
-// Comparison is one of our figures beside a peer's, both medians over the rounds.
+// Comparison is one of our figures beside a peer's. Ours and Theirs are medians
+// over the rounds; Ratio is the median of the rounds' own ratios, so that a
+// machine that is faster in some rounds than in others is so for both.
 type Comparison struct {
 	Pattern  string   `json:"pattern"`
 	Provider string   `json:"provider"`
@@ -61,35 +63,58 @@ func findBar(provider, pattern string, bytes int64) *bar {
 	return &bars[i]
 }
 
-// faster orders results of one pattern: the faster first.
-func faster(a, b Result) int {
+// figure is what one contender did in one discipline: the rounds together, and
+// the median of each.
+type figure struct {
+	Result
+	medians []float64
+}
+
+func newFigure(rounds []Result) figure {
+	f := figure{Result: mergeRounds(rounds)}
+	for i := range rounds {
+		f.medians = append(f.medians, rounds[i].P50)
+	}
+	return f
+}
+
+// ratioTo is the median of the ratios of the rounds that both were in.
+func (f *figure) ratioTo(g *figure) float64 {
+	var ratios []float64
+	for i := range min(len(f.medians), len(g.medians)) {
+		if g.medians[i] > 0 {
+			ratios = append(ratios, f.medians[i]/g.medians[i])
+		}
+	}
+	return median(ratios)
+}
+
+// faster orders figures of one pattern: the faster first.
+func faster(a, b figure) int {
 	if a.Pattern == patternLat {
 		return cmp.Compare(a.P50, b.P50)
 	}
 	return cmp.Compare(b.P50, a.P50)
 }
 
-// compareResults sets each of our results beside the peer that it is held to.
+// compareFigures sets each of our figures beside the peer that it is held to.
 // Where nobody is installed to compare with there is no comparison.
-func compareResults(rs []Result) []Comparison {
+func compareFigures(figures []figure) []Comparison {
 	var list []Comparison
-	for _, ours := range rs {
+	for _, ours := range figures {
 		if ours.Peer != peerSluice {
 			continue
 		}
-		same := func(r Result) bool {
-			return r.Pattern == ours.Pattern && r.Provider == ours.Provider && r.Bytes == ours.Bytes
-		}
 		b := findBar(ours.Provider, ours.Pattern, ours.Bytes)
-		var rivals []Result
+		var rivals []figure
 		best := true // of our own operations
-		for _, r := range rs {
+		for _, f := range figures {
 			switch {
-			case !same(r):
-			case r.Peer == peerSluice:
-				best = best && faster(r, ours) >= 0
-			case slices.Contains(mpis, r.Peer) && (b == nil || b.against == "" || b.against == r.Peer):
-				rivals = append(rivals, r)
+			case f.Pattern != ours.Pattern || f.Provider != ours.Provider || f.Bytes != ours.Bytes:
+			case f.Peer == peerSluice:
+				best = best && faster(f, ours) >= 0
+			case slices.Contains(mpis, f.Peer) && (b == nil || b.against == "" || b.against == f.Peer):
+				rivals = append(rivals, f)
 			}
 		}
 		if len(rivals) == 0 {
@@ -97,12 +122,9 @@ func compareResults(rs []Result) []Comparison {
 		}
 		theirs := slices.MinFunc(rivals, faster)
 		c := Comparison{Pattern: ours.Pattern, Provider: ours.Provider, Bytes: ours.Bytes, Unit: ours.Unit, Op: ours.Op, Ours: ours.P50,
-			Peer: theirs.Peer, PeerOp: theirs.Op, Theirs: theirs.P50, Better: betterHigher}
+			Peer: theirs.Peer, PeerOp: theirs.Op, Theirs: theirs.P50, Ratio: ours.ratioTo(&theirs), Better: betterHigher}
 		if ours.Pattern == patternLat {
 			c.Better = betterLower
-		}
-		if theirs.P50 > 0 {
-			c.Ratio = ours.P50 / theirs.P50
 		}
 		if b != nil && (best || !b.anyOp) {
 			met := b.met(c.Ratio)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,8 +39,9 @@ func newCompareCommand(out *outputOptions) *cobra.Command {
 		Short: "Measure against the MPIs that are installed, and against the bare hardware",
 		Long: `Builds the peer programs and runs them and ours by turns, round by round, so
 that what disturbs the machine disturbs all alike. Each runs one process per
-core, bound, without a clock in its loop; figures are medians over the rounds of
-the medians of batches. Each ratio is held to a bar where there is one.
+core, bound, without a clock in its loop. Figures are medians over the rounds of the
+medians of batches, ratios medians of the rounds' own ratios; a ratio is held to
+a bar where there is one.
 
 c-line is the floor: two C processes that hand cache lines to and fro, one line
 for each way (JSON has the figure of one line for both ways as well).`,
@@ -56,15 +58,15 @@ for each way (JSON has the figure of one line for both ways as well).`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: under a minute")
-	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 7, with --quick 3)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 200ms, with --quick 50ms)")
+	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 11, with --quick 5)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms)")
 	return cmd
 }
 
 func (o *compareOptions) check() error {
-	rounds, t := 7, 200*time.Millisecond
+	rounds, t := 11, 100*time.Millisecond
 	if o.quick {
-		rounds, t = 3, 50*time.Millisecond
+		rounds, t = 5, 30*time.Millisecond
 	}
 	if o.rounds == 0 {
 		o.rounds = rounds
@@ -86,6 +88,22 @@ type contender struct {
 	name string
 	ours bool
 	run  func(context.Context) ([]Result, error)
+}
+
+// contenderBound is when a contender counts as hung: they take a second or two.
+const contenderBound = 2 * time.Minute
+
+// errHung: a contender did not end within its bound.
+var errHung = fmt.Errorf("did not end within %v", contenderBound)
+
+func (c *contender) runBounded(ctx context.Context) ([]Result, error) {
+	within, cancel := context.WithTimeoutCause(ctx, contenderBound, errHung)
+	defer cancel()
+	rs, err := c.run(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%s: %w", c.name, errHung)
+	}
+	return rs, err
 }
 
 // comparison is one go of bench compare.
@@ -116,29 +134,42 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 	if out.tables() {
 		printEnvironment(os.Stdout, &c.report.Environment)
 	}
-	rounds, err := c.takeAll(ctx)
+	figures, err := c.takeAll(ctx)
 	if err != nil {
 		return err
 	}
-	for _, rs := range rounds {
-		c.report.Results = append(c.report.Results, mergeRounds(rs))
+	for _, f := range figures {
+		c.report.Results = append(c.report.Results, f.Result)
 	}
-	c.report.Comparisons = compareResults(c.report.Results)
-	c.report.Warnings = c.doubts.list()
+	c.report.Comparisons = compareFigures(figures)
+	c.report.Warnings = append(c.doubts.list(), doubtDistance(figures)...)
 	if out.tables() {
 		printComparison(os.Stdout, terminal(os.Stdout), &c.report)
 	}
 	return out.print(os.Stdout, &c.report)
 }
 
-// takeAll runs all contenders by turns and returns, for each figure, its results
-// of all rounds. Each round begins with another contender.
-func (c *comparison) takeAll(ctx context.Context) ([][]Result, error) {
+// doubtDistance looks at the figures of the bare cache line, round by round: where
+// they differ much, a hypervisor has moved the CPUs nearer to each other or
+// further apart, or something else used them.
+func doubtDistance(figures []figure) []string {
+	const much = 0.5
+	for _, f := range figures {
+		if f.Peer == peerLine && f.Op == lineEachWay && f.Spread > much {
+			return []string{fmt.Sprintf("handing over a cache line took from %.0f to %.0f ns in different rounds: compare ratios, not figures",
+				slices.Min(f.medians), slices.Max(f.medians))}
+		}
+	}
+	return nil
+}
+
+// takeAll runs all contenders by turns. Each round begins with another one.
+func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
 	list := c.contenders()
 	progress := newProgress(true)
 	defer progress.clear()
 	var order []string
-	byFigure := map[string][]Result{}
+	rounds := map[string][]Result{}
 	gone := make([]bool, len(list))
 	for round := range c.rounds {
 		for i := range list {
@@ -147,7 +178,7 @@ func (c *comparison) takeAll(ctx context.Context) ([][]Result, error) {
 				continue
 			}
 			progress.show(round*len(list)+i, c.rounds*len(list), list[k].name)
-			rs, err := list[k].run(ctx)
+			rs, err := list[k].runBounded(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return nil, ctx.Err()
@@ -159,17 +190,17 @@ func (c *comparison) takeAll(ctx context.Context) ([][]Result, error) {
 				c.report.Missing = append(c.report.Missing, err.Error())
 			}
 			for _, r := range rs {
-				figure := fmt.Sprint(r.Provider, r.Pattern, r.Bytes, r.Peer, r.Op)
-				if byFigure[figure] == nil {
-					order = append(order, figure)
+				name := fmt.Sprint(r.Provider, r.Pattern, r.Bytes, r.Peer, r.Op)
+				if rounds[name] == nil {
+					order = append(order, name)
 				}
-				byFigure[figure] = append(byFigure[figure], r)
+				rounds[name] = append(rounds[name], r)
 			}
 		}
 	}
-	var all [][]Result
-	for _, figure := range order {
-		all = append(all, byFigure[figure])
+	var all []figure
+	for _, name := range order {
+		all = append(all, newFigure(rounds[name]))
 	}
 	return all, nil
 }
@@ -349,8 +380,11 @@ func cellOf(rs []Result, ours *Result, peer, op string) string {
 	if len(found) == 0 {
 		return ""
 	}
-	best := slices.MinFunc(found, faster)
-	return formatValue(best.P50)
+	p50 := func(a, b Result) int { return cmp.Compare(a.P50, b.P50) }
+	if ours.Pattern == patternLat {
+		return formatValue(slices.MinFunc(found, p50).P50)
+	}
+	return formatValue(slices.MaxFunc(found, p50).P50)
 }
 
 // verdict is the ratio, to whom, the bar, and whether it is met.

@@ -52,7 +52,11 @@ func doubts(before, after machineState, own time.Duration) []string {
 		}
 	}
 	if change := after.speed/before.speed - 1; math.Abs(change) > doubtSpeed {
-		list = append(list, fmt.Sprintf("the CPU computes %+.0f %% faster than at the beginning: its frequency varies", 100*change))
+		than := "faster"
+		if change < 0 {
+			than = "slower"
+		}
+		list = append(list, fmt.Sprintf("the CPU computed %.0f %% %s at the end than at the beginning", 100*math.Abs(change), than))
 	}
 	return list
 }

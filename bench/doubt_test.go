@@ -23,7 +23,7 @@ func TestDoubts(t *testing.T) {
 		{"quiet", after(own+400*time.Millisecond, 100*time.Millisecond, 1.05), nil},
 		{"steal", after(own, 300*time.Millisecond, 1), []string{"1.5 % of the CPU time was stolen by the hypervisor"}},
 		{"busy", after(own+time.Second, 0, 1), []string{"other processes used 0.10 CPUs meanwhile"}},
-		{"slower", after(own, 0, 0.8), []string{"the CPU computes -20 % faster than at the beginning: its frequency varies"}},
+		{"slower", after(own, 0, 0.8), []string{"the CPU computed 20 % slower at the end than at the beginning"}},
 		{"not known", machineState{at: at.Add(time.Second), speed: 1}, nil},
 	} {
 		require.Equal(t, c.want, doubts(before, c.after, own), c.name)

@@ -57,8 +57,7 @@ func FuzzParseResults(f *testing.F) {
 			require.NoError(t, rs[i].check())
 			rs[i].Peer = peerSluice
 		}
-		mergeRounds(rs)
-		compareResults(rs)
+		compareFigures([]figure{newFigure(rs)})
 	})
 }
 

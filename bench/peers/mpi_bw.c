@@ -107,6 +107,6 @@ int main(int argc, char **argv) {
                                          .version = mpi_version(), .bytes = bytes, .batch = p.batch, .window = window,
                                          .samples = samples, .count = p.batches});
     }
-    MPI_Finalize();
+    end_mpi();
     return 0;
 }

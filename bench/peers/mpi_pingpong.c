@@ -80,6 +80,6 @@ int main(int argc, char **argv) {
                                          .op = o.persistent ? "persistent" : "send/recv", .unit = "ns", .version = mpi_version(),
                                          .bytes = bytes, .batch = p.batch, .samples = samples, .count = p.batches});
     }
-    MPI_Finalize();
+    end_mpi();
     return 0;
 }
