@@ -16,8 +16,9 @@ type cq struct {
 	soft.CQ
 	a     *adapter
 	qps   atomic.Pointer[[]*qp]
-	loose atomic.Int32 // connections that nobody drives but who polls
-	due   atomic.Int32 // loose ones to be visited although nothing may have come
+	loose atomic.Int32  // connections that nobody drives but who polls
+	due   atomic.Int32  // loose ones to be visited although nothing may have come
+	idle  atomic.Uint32 // polls that gave way
 
 	mu    sync.Mutex // qps and set are changed
 	set   atomic.Pointer[pollSet]
@@ -64,12 +65,21 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 		}
 		q.End(&s)
 	}
-	if s.N == 0 && q.a.wiring.Load() != 0 {
-		// With one CPU per process the goroutines that connect run only if the
-		// one that spins here lets them.
-		runtime.Gosched()
+	if s.N == 0 && (q.a.wiring.Load() != 0 || !q.a.engine.polled) {
+		q.giveWay()
 	}
 	return s.N, nil
+}
+
+// giveWay lets the goroutines run that wait for the network. With one CPU per
+// process they do only if the one that spins here lets them, and yielding is not
+// enough: the runtime looks at the network when there is nothing else to run.
+func (q *cq) giveWay() {
+	runtime.Gosched()
+	const often = 64
+	if q.idle.Add(1)%often == 0 && runtime.GOMAXPROCS(0) == 1 {
+		time.Sleep(time.Microsecond)
+	}
 }
 
 // pollSet drives the QPs that have something, and when none has, those that

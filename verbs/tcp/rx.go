@@ -90,8 +90,10 @@ func (x *rx) discard() {
 // receive reads and executes what has come, and says whether anything has.
 func (c *conn) receive(s *soft.Sink) (got bool) {
 	for budget := readBudget; budget > 0 && c.phase != phaseClosed; {
-		if c.phase == phaseOpen && c.rx.stalled {
-			if c.parse(s); c.rx.stalled {
+		if c.phase == phaseOpen && c.rx.r < c.rx.w {
+			// The beginning of a header, or all that came behind a message that
+			// was, or still is, waiting for a receive.
+			if c.parse(s); c.rx.stalled || c.phase == phaseClosed {
 				break
 			}
 		}

@@ -1,6 +1,9 @@
 package tcp
 
 import (
+	"log/slog"
+	"os"
+
 	"net"
 	"testing"
 
@@ -42,6 +45,9 @@ func TestConformance(t *testing.T) {
 					t.Skip("no such address here: ", err)
 				}
 				l.Close()
+			}
+			if os.Getenv("DBG") != "" {
+				c.cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 			}
 			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg})
 		})

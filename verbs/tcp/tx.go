@@ -3,6 +3,7 @@ package tcp
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -155,7 +156,7 @@ func (c *conn) transmit(s *soft.Sink, flush bool) {
 			return
 		}
 		if err != nil {
-			c.cannotWrite(s)
+			c.cannotWrite(s, err)
 			return
 		}
 		t.sent(n)
@@ -166,7 +167,7 @@ func (c *conn) transmit(s *soft.Sink, flush bool) {
 
 // cannotWrite: the connection is broken. What the peer sent before that still
 // counts, so it is for the reading side to end it.
-func (c *conn) cannotWrite(s *soft.Sink) {
+func (c *conn) cannotWrite(s *soft.Sink, err error) {
 	c.tx.dead, c.tx.blocked = true, false
 	if c.rx.stalled {
 		c.unstall()
@@ -174,7 +175,7 @@ func (c *conn) cannotWrite(s *soft.Sink) {
 	}
 	for c.phase == phaseOpen && c.receive(s) {
 	}
-	c.lost(s, errGone)
+	c.lost(s, fmt.Errorf("write: %w", err))
 }
 
 // errGone: the peer's end of the connection is closed.
