@@ -181,6 +181,16 @@ func (m *model) batch(number int) {
 	require.NoError(t, err, "far end, batch %d", number)
 	replies[m.w.far] = v.([]batchReply)
 
+	for p, rs := range replies {
+		for _, r := range rs {
+			for _, wc := range append(r.Sends, r.Recvs...) {
+				// The cause before its consequences, whichever end they are at.
+				if wc.Status != verbs.WCSuccess && wc.Status != verbs.WCWRFlushErr && wc.Status != verbs.WCRetryExcErr {
+					require.NoError(t, wc.Err(), "%s end, batch %d", p.name, number)
+				}
+			}
+		}
+	}
 	for i, out := range m.streams {
 		in := m.streams[i^1]
 		r := replies[out.from.p][0]

@@ -17,6 +17,7 @@ func testRNR(t *testing.T, s *suite) {
 			w.run("for ever/"+op.String(), func(w *world) { rnrForEver(w, op) })
 		}
 		w.run("receive within the retries", rnrInTime)
+		w.run("much waits behind it", rnrMuchBehind)
 		w.run("one stalls, others do not", rnrOthers)
 	})
 }
@@ -81,6 +82,35 @@ func rnrInTime(w *world) {
 	far.recv(receive(1))
 	near.want(sends, sent(1, verbs.OpSend))
 	far.want(recvs, received(1, 0))
+}
+
+// rnrMuchBehind: sends that wait for receives, with more data between them than
+// buffers on the way hold, go on one by one as the receives are posted.
+func rnrMuchBehind(w *world) {
+	near, far := w.pair(qpSpec{SendWR: 64}, usual)
+	const n, writes = 10_000, 7
+	src, dst := w.alloc(w.near, (writes+1)*n, 0, heap), w.alloc(w.far, (writes+1)*n, verbs.AccessAll, heap)
+	for round := range uint64(w.suite.Rounds) {
+		src.fill(round)
+		for group := range uint64(8) {
+			near.post(signalled(group, verbs.OpSend, src.sge(0, 100*int(group))))
+			for i := range writes {
+				near.post(onto(verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{src.sge((i+1)*n, n-i)}}, dst, (i+1)*n))
+			}
+		}
+		for group := range uint64(8) {
+			far.recv(receive(group, dst.sge(0, n)))
+			near.want(sends, sent(group, verbs.OpSend))
+			far.want(recvs, received(group, 100*int(group)))
+		}
+		near.post(signalled(9, verbs.OpRDMAWrite))
+		near.want(sends, sent(9, verbs.OpRDMAWrite))
+		dst.expect(0, src.image[:700])
+		for i := range writes {
+			dst.expect((i+1)*n, src.image[(i+1)*n:(i+2)*n-i])
+		}
+		dst.verify("round %d", round)
+	}
 }
 
 // rnrOthers: a queue pair that stalls does not hold up another one between the
