@@ -27,7 +27,8 @@ type inbox struct {
 
 	ack      uint64 // peer: slots consumed (low half), status that refuses the next message (high half)
 	rnrRetry uint32 // peer: its RNR retry counter
-	_        [128 - 12]byte
+	writer   uint32 // peer: which life of its QP writes here
+	_        [128 - 16]byte
 
 	slots [slotCount]slot
 	bytes [byteRing]byte

@@ -34,6 +34,7 @@ func TestLayout(t *testing.T) {
 	require.EqualValues(t, 128, unsafe.Offsetof(inbox{}.hazard))
 	require.EqualValues(t, 256, unsafe.Offsetof(inbox{}.ack))
 	require.EqualValues(t, 264, unsafe.Offsetof(inbox{}.rnrRetry))
+	require.EqualValues(t, 268, unsafe.Offsetof(inbox{}.writer))
 	require.EqualValues(t, 384, unsafe.Offsetof(inbox{}.slots))
 	require.EqualValues(t, 384+64*slotCount, unsafe.Offsetof(inbox{}.bytes))
 	require.Zero(t, byteRing%packMaxForTest)

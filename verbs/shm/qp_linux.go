@@ -46,6 +46,7 @@ type QP struct {
 	todo     atomic.Uint32
 	deadline atomic.Int64 // of the engine: when to call expire; 0: never
 	giveUp   int64        // when sends that wait for the connection fail; 0: none wait
+	packing  bool         // the waiting send is a packed message, partly sent: Off says how far
 	cut      bool         // a one-sided transfer was left for its length only
 	requests int          // RDMA_READs and atomics that the peer is to answer
 
@@ -201,6 +202,7 @@ func (q *QP) attach(m ctl) {
 	}
 	q.out = outbox{inbox: in}
 	q.peerInc, q.expectPSN = m.inc, m.psn
+	atomic.StoreUint32(&in.writer, q.inc)
 	q.ctx.wiring.Add(-1)
 	q.join()
 }
@@ -277,7 +279,7 @@ func (c *Context) freeInbox(b block) {
 func (q *QP) forgetPeer() {
 	q.leave()
 	q.out = outbox{}
-	q.joined, q.deaf = false, false
+	q.joined, q.deaf, q.packing = false, false, false
 	q.msg = message{pieces: q.msg.pieces[:0]}
 	q.answers = q.answers[:0]
 	q.requests = 0

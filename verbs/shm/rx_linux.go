@@ -58,7 +58,10 @@ func (q *QP) progress(s *soft.Sink) {
 		return
 	}
 	in := q.in.Load()
-	if in == nil || q.out.inbox == nil || q.out.inbox == nobody {
+	if in == nil || q.out.inbox == nil || q.out.inbox == nobody || atomic.LoadUint32(&in.writer) != q.peerInc {
+		// Without a peer, or the partner here is an earlier life of the QP that
+		// has begun to write: its own ctlOpen is on the way, and answers and
+		// acknowledgements would go to the wrong place.
 		if q.SQ.Waiting() != nil {
 			q.pump(s)
 			q.settle()

@@ -170,6 +170,9 @@ func (q *QP) wakePeer() {
 
 // start begins an entry whose turn it is. False: not now.
 func (q *QP) start(e *soft.SendEntry) bool {
+	if q.packing {
+		return q.sendMore(e)
+	}
 	if e.Flags&verbs.SendFence != 0 && q.requests > 0 {
 		return false
 	}
@@ -447,9 +450,6 @@ func (q *QP) quick(wr *verbs.SendWR) bool {
 // how far it has got.
 func (q *QP) sendMessage(e *soft.SendEntry) bool {
 	o := &q.out
-	if e.Off > 0 {
-		return q.sendMore(e)
-	}
 	if !o.room() {
 		return false
 	}
@@ -508,12 +508,9 @@ func (q *QP) sendMessage(e *soft.SendEntry) bool {
 		return false
 	}
 	q.publish(sl, op, bits|bitPacked, 0)
-	if e.Off < e.Length {
-		q.wakePeer()
-		return q.sendMore(e)
-	}
-	e.Mark = o.sent
-	return true
+	q.packing = true
+	q.wakePeer()
+	return q.sendMore(e)
 }
 
 func (q *QP) sendInline(e *soft.SendEntry, sl *slot, dst []byte, op, bits uint8) bool {
@@ -596,6 +593,7 @@ func (q *QP) sendMore(e *soft.SendEntry) bool {
 		q.publish(sl, opMore, 0, 0)
 		q.wakePeer()
 	}
+	q.packing = false
 	e.Mark = o.sent
 	return true
 }

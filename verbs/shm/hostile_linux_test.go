@@ -1,0 +1,350 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// open opens a context of the provider, below package verbs.
+func open(t testing.TB) *Context {
+	c, err := provider{}.Open(deviceName, verbs.Config{PeerTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	return c.(*Context)
+}
+
+// side is one end of a connection between two contexts of this process.
+type side struct {
+	c  *Context
+	pd *PD
+	cq *CQ
+	q  *QP
+	mr *MR
+}
+
+func newSide(t testing.TB, c *Context) *side {
+	s := &side{c: c}
+	pd, err := c.AllocPD()
+	require.NoError(t, err)
+	s.pd = pd.(*PD)
+	cq, err := c.CreateCQ(64, nil)
+	require.NoError(t, err)
+	s.cq = cq.(*CQ)
+	q, err := s.pd.CreateQP(verbs.ProviderQPInit{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 4, MaxRecvSGE: 4}})
+	require.NoError(t, err)
+	s.q = q.(*QP)
+	mr, err := s.pd.AllocMR(1<<16, verbs.AccessAll)
+	require.NoError(t, err)
+	s.mr = mr.(*MR)
+	return s
+}
+
+func (s *side) connect(t testing.TB, to *side) {
+	psn := func(s *side) uint32 { return s.q.Num & 0xffff }
+	for _, m := range []struct {
+		a    verbs.QPAttr
+		mask verbs.QPAttrMask
+	}{
+		{verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll}, verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccessFlags},
+		{verbs.QPAttr{QPState: verbs.QPRTR, PathMTU: verbs.MTU4096, DestQPNum: to.q.Num, RQPSN: psn(to), MinRNRTimer: 12, AHAttr: verbs.AHAttr{DGID: to.c.gid, PortNum: 1}},
+			verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPN | verbs.MaskRQPSN | verbs.MaskMaxDestRdAtomic | verbs.MaskMinRNRTimer},
+		{verbs.QPAttr{QPState: verbs.QPRTS, SQPSN: psn(s), RNRRetry: 7, RetryCnt: 7, Timeout: 14, MaxRdAtomic: 4}, verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCnt | verbs.MaskRNRRetry | verbs.MaskMaxQPRdAtomic},
+	} {
+		require.NoError(t, s.q.Modify(&m.a, m.mask|verbs.MaskState))
+	}
+}
+
+func (s *side) joined() bool {
+	s.q.Lock.Lock()
+	defer s.q.Unlock()
+	return s.q.joined
+}
+
+func join(t testing.TB, a, b *side) {
+	a.connect(t, b)
+	b.connect(t, a)
+	for limit := time.Now().Add(10 * time.Second); !a.joined() || !b.joined(); runtime.Gosched() {
+		require.True(t, time.Now().Before(limit), "not connected")
+	}
+}
+
+func (s *side) close(t testing.TB) {
+	require.NoError(t, s.q.Close())
+	require.NoError(t, s.mr.Close())
+	require.NoError(t, s.cq.Close())
+}
+
+// Whatever a peer writes into an inbox, this process neither crashes nor touches
+// memory outside what was registered for it, and whoever polls gets an end.
+func FuzzHostileInbox(f *testing.F) {
+	x, y := open(f), open(f)
+	f.Cleanup(func() { require.NoError(f, x.Close()); require.NoError(f, y.Close()) })
+	slotOf := func(op, bits uint8, inline uint16, body ...uint64) []byte {
+		b := binary.LittleEndian.AppendUint64(nil, uint64(op)<<32|uint64(bits)<<40|uint64(inline)<<48)
+		for _, v := range body {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+		return append(b, make([]byte, 64-len(b))...)
+	}
+	f.Add(slotOf(2, 0, 8), uint64(0))                                        // SEND, inline
+	f.Add(slotOf(2, 0, 65535), uint64(0))                                    // more than a slot has
+	f.Add(slotOf(2, bitPacked, 0, 0, 100, 0, 100<<32|0xfffffff0), uint64(0)) // packed beyond the ring
+	f.Add(slotOf(2, bitPull, 0, 0, 1<<20, 0, 1), uint64(0))                  // pulled from nowhere
+	f.Add(slotOf(2, bitPull, 0, 0, 1<<20, 0, 0xffffffff), uint64(0))         // of too many pieces
+	f.Add(slotOf(0, 0, 16, 0, 0xffffffff_00000010, 0xdeadbeef), uint64(0))   // WRITE with a wrong key
+	f.Add(slotOf(4, 0, 0, 0, 1<<40), uint64(0))                              // READ
+	f.Add(slotOf(opMore, 0, 0), uint64(0))                                   // the rest of nothing
+	f.Add(slotOf(opReadBytes, 0, 0), uint64(0))                              // an answer to no question
+	f.Add(slotOf(opAtomicDone, 0, 0), uint64(0))
+	f.Add(slotOf(77, 255, 3), uint64(0))
+	f.Add([]byte{}, uint64(1<<32|100)) // acknowledges what was not sent
+	f.Add([]byte{}, uint64(10)<<32)    // refuses
+	f.Fuzz(func(t *testing.T, slots []byte, ack uint64) {
+		a, b := newSide(t, x), newSide(t, y)
+		defer a.close(t)
+		defer b.close(t)
+		join(t, a, b)
+		target := a.mr.Buf[4096:8192]
+		_, err := a.q.PostRecv([]verbs.RecvWR{{WRID: 1, SGList: []verbs.SGE{{Addr: a.mr.Addr() + 4096, Length: 4096, LKey: a.mr.Key}}}})
+		require.NoError(t, err)
+		guard := unsafe.SliceData(target)
+		in := a.q.in.Load()
+		n := uint32(0)
+		for ; len(slots) >= 64 && n < slotCount; slots = slots[64:] {
+			sl := (*slot)(unsafe.Pointer(unsafe.SliceData(slots[:64])))
+			dst := &in.slots[n]
+			n++
+			flag := dst.flag
+			*dst = *sl
+			dst.flag = flag
+			atomic.StoreUint64(&dst.flag, sl.flag&^0xffffffff|uint64(n))
+		}
+		if ack != 0 {
+			atomic.StoreUint64(&in.ack, ack)
+		}
+		wcs := make([]verbs.WC, 4)
+		for range 2 * slotCount {
+			if _, err := a.cq.Poll(wcs); err != nil {
+				require.ErrorIs(t, err, verbs.ErrCQOverrun)
+				break
+			}
+		}
+		require.Equal(t, guard, unsafe.SliceData(target))
+		for _, outside := range [][]byte{a.mr.Buf[:8], b.mr.Buf[:8]} {
+			_ = outside // reached without a fault: the mappings are where they were
+		}
+	})
+}
+
+// A stranger on the socket costs a handshake's time and breaks nothing: not by
+// silence, not by garbage, not by a segment that could shrink.
+func TestStrangers(t *testing.T) {
+	leak.Check(t)
+	c := open(t)
+	peer := open(t)
+	dial := func() *net.UnixConn {
+		conn, err := net.DialUnix("unixpacket", nil, socketAddr(c.gid))
+		require.NoError(t, err)
+		return conn
+	}
+	closed := func(conn *net.UnixConn) {
+		t.Helper()
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(2*handshakeTimeout)))
+		for {
+			n, fds, err := readPacket(conn, make([]byte, 100))
+			closeAll(fds)
+			if err != nil {
+				require.False(t, os.IsTimeout(err), "the connection was not closed")
+				require.NoError(t, conn.Close())
+				return
+			}
+			require.Equal(t, helloLen, n)
+		}
+	}
+	var low verbs.GID // lower than any: the dialler
+	low[0] = 1
+	good := hello{major: wireMajor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: low, to: c.gid, ctrlSize: uint64(len(peer.ctrlSeg.mem))}
+
+	silent := dial()
+	garbage := dial()
+	_, err := garbage.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	require.NoError(t, err)
+	closed(garbage)
+
+	without := dial() // a hello, but no descriptor
+	_, err = without.Write(good.append(nil))
+	require.NoError(t, err)
+	closed(without)
+
+	shrinking, err := unix.MemfdCreate("shrinks", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(shrinking, int64(good.ctrlSize)))
+	unsealed := dial()
+	_, _, err = unsealed.WriteMsgUnix(good.append(nil), unix.UnixRights(shrinking), nil)
+	require.NoError(t, err)
+	closed(unsealed)
+	require.NoError(t, unix.Close(shrinking))
+
+	wrongSize := dial()
+	h := good
+	h.ctrlSize += 4096
+	_, _, err = wrongSize.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
+	require.NoError(t, err)
+	closed(wrongSize)
+
+	another := dial() // meant for somebody else
+	h = good
+	h.to = peer.gid
+	_, _, err = another.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
+	require.NoError(t, err)
+	closed(another)
+
+	older := dial()
+	h = good
+	h.major = 9
+	_, _, err = older.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
+	require.NoError(t, err)
+	closed(older)
+
+	// One who gets in, and then talks nonsense.
+	for name, m := range map[string]ctl{
+		"inbox in no arena":     {kind: ctlOpen, src: 5, dst: 6, arena: 9},
+		"arena number too high": {kind: ctlArena, arena: maxArenas, size: 4096},
+	} {
+		inside := dial()
+		h := good
+		h.from[1]++
+		good.from = h.from
+		_, _, err = inside.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
+		require.NoError(t, err, name)
+		var rights []byte
+		if m.kind == ctlArena {
+			rights = unix.UnixRights(peer.ctrlSeg.fd)
+		}
+		_, _, err = inside.WriteMsgUnix(m.append(nil), rights, nil)
+		require.NoError(t, err, name)
+		require.NoError(t, inside.SetReadDeadline(time.Now().Add(10*time.Second)))
+		for {
+			_, fds, err := readPacket(inside, make([]byte, 100))
+			closeAll(fds)
+			if err != nil {
+				require.False(t, os.IsTimeout(err), name)
+				break
+			}
+		}
+		require.NoError(t, inside.Close())
+	}
+
+	// Those who belong here still get in, while the silent one holds on.
+	a, b := newSide(t, c), newSide(t, peer)
+	join(t, a, b)
+	a.close(t)
+	b.close(t)
+	require.NoError(t, peer.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, silent.Close())
+}
+
+// A peer that holds on to a region keeps its memory from being used again: Close
+// waits, then says so.
+func TestRegionInUse(t *testing.T) {
+	leak.Check(t)
+	x, y := open(t), open(t)
+	a, b := newSide(t, x), newSide(t, y)
+	join(t, a, b)
+	a.q.in.Load().hazard = uint64(a.mr.Index()) + 1
+	start := time.Now()
+	require.ErrorIs(t, a.mr.Close(), verbs.ErrBusy)
+	require.GreaterOrEqual(t, time.Since(start), x.cfg.PeerTimeout)
+	a.q.in.Load().hazard = 0
+
+	mr, err := a.pd.AllocMR(4096, verbs.AccessAll)
+	require.NoError(t, err)
+	a.q.in.Load().hazard = uint64(mr.(*MR).Index()) + 1
+	done := make(chan error)
+	go func() { done <- mr.Close() }()
+	a.q.in.Load().hazard = 0
+	require.NoError(t, <-done)
+	require.NoError(t, x.Close())
+	require.NoError(t, y.Close())
+}
+
+// A region outside arenas is read by the receiver, or where that is not allowed
+// packed by the sender: the same bytes either way.
+func TestForbiddenToRead(t *testing.T) {
+	leak.Check(t)
+	x, y := open(t), open(t)
+	a, b := newSide(t, x), newSide(t, y)
+	join(t, a, b)
+	for _, allowed := range []bool{true, false} {
+		a.q.link.canRead.Store(allowed)
+		a.q.link.readable.Store(allowed)
+		b.q.link.canRead.Store(allowed)
+		b.q.link.readable.Store(allowed)
+		src, dst := make([]byte, 300000), make([]byte, 300000)
+		for i := range src {
+			src[i] = byte(i * 7)
+		}
+		from, err := a.pd.RegMR(src, verbs.AccessAll)
+		require.NoError(t, err)
+		to, err := b.pd.RegMR(dst, verbs.AccessAll)
+		require.NoError(t, err)
+		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead} {
+			clear(dst)
+			wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{{Addr: from.Addr(), Length: 300000, LKey: from.LKey()}}, RemoteAddr: to.Addr(), RKey: to.RKey()}
+			poster := a
+			switch op {
+			case verbs.OpSend:
+				_, err = b.q.PostRecv([]verbs.RecvWR{{SGList: []verbs.SGE{{Addr: to.Addr(), Length: 300000, LKey: to.LKey()}}}})
+				require.NoError(t, err)
+			case verbs.OpRDMARead:
+				poster = b
+				wr.SGList[0] = verbs.SGE{Addr: to.Addr(), Length: 300000, LKey: to.LKey()}
+				wr.RemoteAddr, wr.RKey = from.Addr(), from.RKey()
+			}
+			n, err := poster.q.PostSend([]verbs.SendWR{wr})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			poster.take(t)
+			if op == verbs.OpSend {
+				b.take(t)
+			}
+			raceSync()
+			require.Equal(t, src, dst, "%v, allowed %v", op, allowed)
+		}
+		require.NoError(t, from.Close())
+		require.NoError(t, to.Close())
+	}
+	require.NoError(t, x.Close())
+	require.NoError(t, y.Close())
+}
+
+// take waits for one successful completion.
+func (s *side) take(t testing.TB) verbs.WC {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	wcs := make([]verbs.WC, 1)
+	for {
+		n, err := s.cq.Poll(wcs)
+		require.NoError(t, err)
+		if n == 1 {
+			require.NoError(t, wcs[0].Err())
+			return wcs[0]
+		}
+		require.NoError(t, s.cq.Block(ctx))
+	}
+}

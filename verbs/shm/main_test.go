@@ -1,0 +1,77 @@
+//go:build linux
+
+package shm_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs/verbstest"
+)
+
+// envForbid makes this process, and those that it starts, do without
+// process_vm_readv.
+const envForbid = "SLUICE_SHM_TEST_FORBID_CMA"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envForbid) != "" {
+		if err := forbidCMA(); err != nil {
+			fmt.Fprintln(os.Stderr, "seccomp:", err)
+			os.Exit(1)
+		}
+	}
+	verbstest.Main(m)
+}
+
+// forbidCMA installs a seccomp filter under which the two process_vm calls fail
+// with EPERM, as container runtimes have it.
+func forbidCMA() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	const (
+		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		ret   = unix.BPF_RET | unix.BPF_K
+	)
+	filter := []unix.SockFilter{
+		{Code: load, K: 0}, // seccomp_data.nr
+		{Code: equal, K: unix.SYS_PROCESS_VM_READV, Jt: 2},
+		{Code: equal, K: unix.SYS_PROCESS_VM_WRITEV, Jt: 1},
+		{Code: ret, K: unix.SECCOMP_RET_ALLOW},
+		{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Where process_vm_readv is forbidden everything works all the same.
+func TestConformanceWithoutCMA(t *testing.T) {
+	if os.Getenv(envForbid) != "" {
+		var b [1]byte
+		local := []unix.Iovec{{Base: &b[0], Len: 1}}
+		_, err := unix.ProcessVMReadv(os.Getpid(), local, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&b[0])), Len: 1}}, 0)
+		require.ErrorIs(t, err, unix.EPERM, "the filter is not there")
+		return
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^(TestConformance|TestConformanceWithoutCMA)$", "-test.short", "-test.v")
+	cmd.Env = append(os.Environ(), envForbid+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: TestConformance ")
+}
