@@ -59,11 +59,13 @@ func (s *socket) readv(bufs [][]byte) (int, error) {
 	case n == 0:
 		return 0, io.EOF
 	}
+	raceRead(s.rfd)
 	return int(n), nil
 }
 
 func (s *socket) writev(bufs [][]byte) (int, error) {
 	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	raceWrite()
 	var n uintptr
 	var errno syscall.Errno
 	for {
