@@ -41,6 +41,8 @@ func (l *Lock) Unlock() { wait.StoreRelease32(&l.held, 0) }
 
 // Pass waits until whoever holds the lock now has let go of it.
 func (l *Lock) Pass() {
-	l.Lock()
+	if !l.TryLock() {
+		l.lockSlow()
+	}
 	l.Unlock()
 }
