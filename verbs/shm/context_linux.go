@@ -36,6 +36,18 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 	return []verbs.DeviceInfo{{Name: deviceName}}, nil
 }
 
+// Limits of the device; doc.go lists them.
+const (
+	maxMR      = 8192
+	maxMsg     = 1 << 30
+	maxSGE     = 32
+	maxInline  = 1024
+	maxWR      = 1 << 15
+	maxCQE     = 1 << 20
+	maxQP      = 1 << 16
+	maxAnswers = 16
+)
+
 var deviceAttr = verbs.DeviceAttr{
 	FWVer:            "1.0",
 	MaxMRSize:        1 << 40,
