@@ -74,11 +74,11 @@ func (p *pair) message(op operation, bytes, inline int) verbs.SendWR {
 	case op.remote():
 		wr.RemoteAddr, wr.RKey = p.remote.RecvAddr, p.remote.RecvRKey
 	}
-	if bytes > 0 {
-		wr.SGList = []verbs.SGE{p.send.SGE(0, bytes)}
-	}
 	if bytes <= inline {
 		wr.Flags |= verbs.SendInline
+		wr.Inline = p.send.Bytes()[:bytes]
+	} else if bytes > 0 {
+		wr.SGList = []verbs.SGE{p.send.SGE(0, bytes)}
 	}
 	return wr
 }

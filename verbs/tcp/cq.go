@@ -56,11 +56,10 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 		if set := q.set.Load(); set != nil {
 			q.pollSet(*set, &s)
 		} else {
+			// All of them, also when there is no more room: what does not fit goes
+			// to the ring, and no QP is left out because another is busy.
 			for _, qp := range *q.qps.Load() {
 				qp.poll(&s)
-				if s.N == len(wcs) {
-					break
-				}
 			}
 		}
 		q.End(&s)

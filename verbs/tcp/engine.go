@@ -52,10 +52,10 @@ func (e *engine) run() {
 			runtime.Gosched()
 			d = 0
 		}
-		ready := e.drv.wait(d)
+		happened := e.drv.wait(d)
 		now := time.Now()
-		for _, c := range ready {
-			e.event(c, now)
+		for _, h := range happened {
+			e.event(h, now)
 		}
 		e.sweep(now)
 		e.expire(now)
@@ -115,16 +115,20 @@ func (e *engine) wakeFor(t time.Time) {
 
 // event drives a connection that has become readable, writable or dead, unless
 // somebody polls who will see it as soon.
-func (e *engine) event(c *conn, now time.Time) {
-	q := c.q
+func (e *engine) event(h happening, now time.Time) {
+	c, q := h.c, h.c.q
 	q.Lock.Lock()
+	defer q.Unlock()
 	c.tr.fired()
-	if c.phase == phaseOpen && e.attended(q, now) {
+	if h.hangup && c.rx.stalled {
+		// A peer that is gone does not wait for a receive any more.
+		c.unstall()
+		c.rx.drop = dropForever
+	} else if c.phase == phaseOpen && e.attended(q, now) {
 		c.letLoose()
-	} else {
-		c.drive(nil)
+		return
 	}
-	q.Unlock()
+	c.drive(nil)
 }
 
 // attended says whether one of the QP's CQs is being polled, and nobody waits

@@ -23,7 +23,8 @@ func newDriver(portable bool) (driver, error) {
 // ten times that. The engine's thread blocks in epoll_wait.
 type epoll struct {
 	epollSet
-	event int // eventfd, for wake
+	event int         // eventfd, for wake
+	out   []happening // of wait
 }
 
 // wakeID marks the eventfd in what epoll_wait returns.
@@ -49,7 +50,7 @@ func newEpoll() (*epoll, error) {
 
 func (e *epoll) polled() bool { return true }
 
-func (e *epoll) wait(d time.Duration) []*conn {
+func (e *epoll) wait(d time.Duration) []happening {
 	n := 0
 	switch {
 	case d == 0:
@@ -69,7 +70,8 @@ func (e *epoll) wait(d time.Duration) []*conn {
 			continue
 		}
 		if c := e.conn(e.evs[i].Fd); c != nil {
-			e.out = append(e.out, c)
+			const over = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+			e.out = append(e.out, happening{c, e.evs[i].Events&over != 0})
 		}
 	}
 	return e.out
@@ -157,7 +159,6 @@ func tune(tc *net.TCPConn, timeout time.Duration) error {
 type epollSet struct {
 	fd  int
 	evs [64]unix.EpollEvent // of who waits
-	out []*conn             // likewise
 
 	mu    sync.RWMutex
 	conns map[int32]*conn

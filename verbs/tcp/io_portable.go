@@ -25,7 +25,7 @@ func (d *netDriver) polled() bool { return false }
 
 func (d *netDriver) newSet() (pollSet, error) { return nil, nil }
 
-func (d *netDriver) wait(limit time.Duration) []*conn {
+func (d *netDriver) wait(limit time.Duration) []happening {
 	if limit < 0 {
 		<-d.alarm
 		return nil

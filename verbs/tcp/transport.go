@@ -56,7 +56,13 @@ type driver interface {
 
 	// wait returns connections that have become what they were armed for, after
 	// d at the latest (never for d < 0), or when wake is called.
-	wait(d time.Duration) []*conn
+	wait(d time.Duration) []happening
 	wake()
 	close()
+}
+
+// happening is what wait returns of a connection.
+type happening struct {
+	c      *conn
+	hangup bool // the peer will send nothing more than what is there
 }
