@@ -176,21 +176,23 @@ func (m *model) batch(number int) {
 		c.Expects = append(c.Expects, expect{out.from.ID, len(out.sent), len(in.received)})
 	}
 	far := m.w.far.begin(m.w.ctx, *cmds[m.w.far])
-	replies := map[*peer][]batchReply{m.w.near: call[[]batchReply](m.w, m.w.near, *cmds[m.w.near])}
-	v, err := far()
-	require.NoError(t, err, "far end, batch %d", number)
-	replies[m.w.far] = v.([]batchReply)
-
+	replies := map[*peer][]batchReply{}
+	var nearErr error
+	replies[m.w.near], nearErr = try[[]batchReply](m.w, m.w.near, *cmds[m.w.near])
+	v, farErr := far()
+	replies[m.w.far], _ = v.([]batchReply) // what there was before an error
+	// The cause before its consequences, whichever end they are at.
 	for p, rs := range replies {
 		for _, r := range rs {
 			for _, wc := range append(r.Sends, r.Recvs...) {
-				// The cause before its consequences, whichever end they are at.
 				if wc.Status != verbs.WCSuccess && wc.Status != verbs.WCWRFlushErr && wc.Status != verbs.WCRetryExcErr {
 					require.NoError(t, wc.Err(), "%s end, batch %d", p.name, number)
 				}
 			}
 		}
 	}
+	require.NoError(t, nearErr, "near end, batch %d", number)
+	require.NoError(t, farErr, "far end, batch %d", number)
 	for i, out := range m.streams {
 		in := m.streams[i^1]
 		r := replies[out.from.p][0]
