@@ -3,16 +3,22 @@
 package shm_test
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
@@ -26,6 +32,13 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "seccomp:", err)
 			os.Exit(1)
 		}
+	}
+	if os.Getenv(envOpen) != "" {
+		if err := openAndWait(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	verbstest.Main(m)
 }
@@ -74,4 +87,73 @@ func TestConformanceWithoutCMA(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestConformance ")
+}
+
+// listening says whether the abstract socket of a context is there.
+func listening(t *testing.T, gid string) bool {
+	sockets, err := os.ReadFile("/proc/net/unix")
+	require.NoError(t, err)
+	return strings.Contains(string(sockets), "@sluice-shm-"+gid)
+}
+
+// named lists the files that this provider could have made, had it any.
+func named(t *testing.T) []string {
+	var all []string
+	for _, dir := range []string{"/dev/shm", os.TempDir()} {
+		l, err := filepath.Glob(filepath.Join(dir, "*sluice-*"))
+		require.NoError(t, err)
+		all = append(all, l...)
+	}
+	return all
+}
+
+// envOpen makes this process open the device, say so, and wait to be killed.
+const envOpen = "SLUICE_SHM_TEST_OPEN"
+
+func openAndWait() error {
+	d, err := verbs.Find("shm")
+	if err != nil {
+		return err
+	}
+	ctx, err := d.Open(verbs.Config{})
+	if err != nil {
+		return err
+	}
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return err
+	}
+	if _, err := pd.AllocMR(1<<20, verbs.AccessAll); err != nil {
+		return err
+	}
+	gid, err := ctx.QueryGID(1, 0)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%x\n", gid[:])
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// However a process ends, nothing of it stays behind.
+func TestNothingStaysBehind(t *testing.T) {
+	before := named(t)
+	for _, sig := range []os.Signal{os.Kill, syscall.SIGTERM, syscall.SIGSEGV} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), envOpen+"=1")
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		gid, err := bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		gid = strings.TrimSpace(gid)
+		require.True(t, listening(t, gid), "the test does not see the process")
+		require.NoError(t, cmd.Process.Signal(sig))
+		require.Error(t, cmd.Wait())
+		in.Close()
+		require.False(t, listening(t, gid), "after %v", sig)
+		require.Subset(t, before, named(t), "after %v", sig)
+	}
 }
