@@ -394,6 +394,18 @@ func (e *Events) Add(t verbs.EventType, object any) {
 	e.wake()
 }
 
+// Forget takes an object that is being closed out of the events that nobody has
+// read: they would keep it in memory.
+func (e *Events) Forget(object any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.queue {
+		if e.queue[i].Object == object {
+			e.queue[i].Object = nil
+		}
+	}
+}
+
 func (e *Events) wake() {
 	select {
 	case e.signal <- struct{}{}:
