@@ -159,6 +159,7 @@ func (q *cq) remove(p *qp) {
 // Close ends the queue; no QP uses it any more.
 func (q *cq) Close() error {
 	q.CQ.Close()
+	q.Events.Forget(q)
 	if set := q.set.Load(); set != nil {
 		(*set).close()
 	}

@@ -80,6 +80,7 @@ func (q *qp) cqs() []*cq {
 func (q *qp) leave() {
 	q.a.qps.Remove(q.Num)
 	q.a.engine.forget(q)
+	q.Events.Forget(q)
 	for _, c := range q.cqs() {
 		c.remove(q)
 		c.Forget(q.Num)

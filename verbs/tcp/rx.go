@@ -36,6 +36,7 @@ type rx struct {
 	left    uint32 // bytes of payload still to come
 	to      target
 	entry   *soft.SendEntry // toEntry
+	void    bool            // an answer was: a refusal follows, and what is before it does not count
 
 	// The request stream.
 	expect       uint32 // msn of the request that comes next, or is coming
@@ -284,7 +285,7 @@ func (c *conn) endFrame(s *soft.Sink, void bool) {
 	switch {
 	case x.to == toNowhere:
 	case x.to == toEntry:
-		// A void answer is followed by the refusal.
+		x.void = x.void || void
 		if e := x.entry; !void && e.Off == e.Length {
 			e.Done = true
 			c.tx.reads--
@@ -484,6 +485,10 @@ func (c *conn) question(s *soft.Sink) error {
 // answered finds the operation that an answer belongs to.
 func (c *conn) answered() error {
 	x := &c.rx
+	if x.void {
+		x.to = toNowhere
+		return nil
+	}
 	e := c.entry(x.hdr.msn)
 	if e == nil || e.Opcode < verbs.OpRDMARead || e.Done || int32(x.hdr.msn-c.tx.next) >= 0 {
 		return fmt.Errorf("to %d, which was not asked", x.hdr.msn)
@@ -518,7 +523,7 @@ func (c *conn) acknowledged(s *soft.Sink, ack uint32) error {
 // refused: the peer will not execute request msn.
 func (c *conn) refused(s *soft.Sink) error {
 	f := &c.rx.hdr
-	if f.msn-c.tx.acked >= c.tx.next-c.tx.acked {
+	if e := c.entry(f.msn); e == nil || e.Done || int32(f.msn-c.tx.next) >= 0 {
 		return fmt.Errorf("of %d, %d to %d are outstanding", f.msn, c.tx.acked, c.tx.next)
 	}
 	status := verbs.WCStatus(f.status)

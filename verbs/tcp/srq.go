@@ -10,8 +10,9 @@ import (
 
 // srq is a shared receive queue.
 type srq struct {
-	q  soft.RecvQueue
-	pd *soft.PD
+	q      soft.RecvQueue
+	pd     *soft.PD
+	events *soft.Events
 
 	stalled atomic.Int32 // QPs with a message that waits for a receive
 	mu      sync.Mutex
@@ -20,7 +21,7 @@ type srq struct {
 
 // CreateSRQ makes a shared receive queue.
 func (p *pd) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
-	s := &srq{pd: &p.PD}
+	s := &srq{pd: &p.PD, events: p.a.events}
 	s.q.Init(p.a.device, attr.MaxWR, attr.MaxSGE, s, p.a.events)
 	return s, s.q.SetLimit(attr.Limit)
 }
@@ -67,4 +68,7 @@ func (s *srq) Modify(limit int) error { return s.q.SetLimit(limit) }
 func (s *srq) Query() (verbs.SRQAttr, error) { return s.q.Attr(), nil }
 
 // Close ends the queue; no QP uses it any more.
-func (s *srq) Close() error { return nil }
+func (s *srq) Close() error {
+	s.events.Forget(s)
+	return nil
+}
