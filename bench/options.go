@@ -64,7 +64,7 @@ func (o *verbsOptions) addFlags(f *pflag.FlagSet, op string) {
 	f.DurationVar(&o.time, "time", defaultTime, "measured time of each size and round")
 	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (messages, of bandwidth and rate) instead of by time")
 	f.DurationVar(&o.warmup, "warmup", defaultWarmup, "warm up by doubling iterations until that many take this long")
-	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default the device's limit, at most 256)")
+	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default 256, over memory that peers map 32, or the device's limit)")
 	f.StringVar(&o.mr, "mr", "alloc", "buffers: alloc (the provider's memory) or heap (Go memory, registered)")
 	f.BoolVar(&o.events, "events", false, "wait by sleeping on a completion channel, not by polling")
 	f.BoolVar(&o.verify, "verify", true, "check every byte, both ways, before timing")

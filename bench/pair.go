@@ -188,7 +188,7 @@ func (p *pair) open(opt pairOptions) error {
 			return err
 		}
 	}
-	if p.inline, err = inlineBytes(opt.inline, p.attr.MaxInlineData); err != nil {
+	if p.inline, err = inlineBytes(opt.inline, &p.attr); err != nil {
 		return err
 	}
 	p.qp, err = pd.CreateQP(verbs.QPInitAttr{SendCQ: p.sendCQ, RecvCQ: p.recvCQ, Cap: verbs.QPCap{
@@ -197,14 +197,20 @@ func (p *pair) open(opt pairOptions) error {
 }
 
 // inlineBytes is the most that is given inline where wanted is asked for.
-func inlineBytes(wanted, device int) (int, error) {
-	// Beyond this a copy into the send queue costs more than it saves.
-	const usual = 256
+func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
+	// An adapter saves a trip over its bus for as much as fits a few of the
+	// queue's 64-byte units. Where the peer's memory is reached by load and store
+	// there is no such trip: more than goes with the flag into one cache line
+	// would only be copied once more.
+	usual := 256
+	if device.LoadStore {
+		usual = 32
+	}
 	switch {
 	case wanted < 0:
-		return min(usual, device), nil
-	case wanted > device:
-		return 0, usagef("--inline %d: the device takes at most %d", wanted, device)
+		return min(usual, device.MaxInlineData), nil
+	case wanted > device.MaxInlineData:
+		return 0, usagef("--inline %d: the device takes at most %d", wanted, device.MaxInlineData)
 	}
 	return wanted, nil
 }

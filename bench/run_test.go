@@ -142,12 +142,13 @@ func TestVerbs(t *testing.T) {
 			{"bibw read", []string{"bibw", "--op", "read", "--sizes", "64k"}, []int64{64 << 10}, modeBatch},
 			{"bw events", []string{"bw", "--op", "send", "--events", "--sizes", "8,64k"}, []int64{8, 64 << 10}, modeBatch},
 			{"rate send", []string{"rate", "--sizes", "0,8"}, []int64{0, 8}, modeBatch},
+			{"rate send, more credits in one go than there are receives", []string{"rate", "--sizes", "8", "--warmup", "60ms"}, []int64{8}, modeBatch},
 			{"rate write-imm", []string{"rate", "--op", "write-imm", "--sizes", "8", "--iters", "5000"}, []int64{8}, modeBatch},
 			{"rate fetch-add", []string{"rate", "--op", "fetch-add"}, []int64{8}, modeBatch},
 		} {
 			t.Run(provider+" "+c.name, func(t *testing.T) {
-				args := append(append([]string{"verbs"}, c.args...), "--provider", provider, "--json")
-				r := decode(t, output(t, append(args, tiny...)...))
+				args := append([]string{"verbs", c.args[0], "--provider", provider, "--json"}, tiny...)
+				r := decode(t, output(t, append(args, c.args[1:]...)...))
 				require.Len(t, r.Environment.Devices, 1)
 				require.Equal(t, provider, r.Environment.Devices[0].Provider)
 				require.Len(t, r.Environment.Ranks, 2)

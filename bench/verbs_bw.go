@@ -279,12 +279,12 @@ func (s *stream) pollRecvs() (int, error) {
 	s.consumed += n
 	s.taken += messages
 	s.arrived += messages
-	if s.taken < streamGrant {
+	taken := s.taken
+	if taken < streamGrant && s.consumed-taken < streamControl/2 {
 		return n, nil
 	}
-	taken := s.taken
-	if err := s.repost(); err != nil {
-		return 0, err
+	if err := s.repost(); err != nil || taken == 0 {
+		return n, err
 	}
 	return n, s.tell(uint32(taken) << creditShift)
 }
