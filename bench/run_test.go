@@ -292,24 +292,3 @@ func TestErrors(t *testing.T) {
 		require.Equal(t, 1, strings.Count(out, "bench: "), "said once: %s", out)
 	}
 }
-
-// bench compare with what is installed here; without MPI it says so.
-func TestCompare(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: builds C programs and starts MPI jobs")
-	}
-	r := decode(t, output(t, "compare", "--quick", "--rounds", "1", "--time", "1ms", "--json"))
-	require.NotEmpty(t, r.Results)
-	peers := map[string]bool{}
-	for _, v := range r.Results {
-		peers[v.Peer] = true
-	}
-	require.True(t, peers[peerSluice])
-	for _, mpi := range mpis {
-		missing := slices.ContainsFunc(r.Missing, func(s string) bool { return strings.Contains(s, mpi) })
-		require.NotEqual(t, peers[mpi], missing, "%s is compared or said to be missing: %q", mpi, r.Missing)
-	}
-	if peers["openmpi"] {
-		require.NotEmpty(t, r.Comparisons)
-	}
-}

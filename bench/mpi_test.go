@@ -1,0 +1,71 @@
+//go:build !race
+
+// What these tests start is mostly C, where the race detector sees nothing.
+
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The MPI programs, where an MPI is installed.
+func TestMPI(t *testing.T) {
+	p, err := buildPeers(context.Background())
+	if errors.Is(err, errNotInstalled) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer p.Close()
+	for _, mpi := range mpis {
+		t.Run(mpi, func(t *testing.T) {
+			for _, c := range []struct {
+				args  []string
+				unit  string
+				bytes []int64
+			}{
+				{[]string{mpi, "shm", "pingpong", "-s", "0,8", "-t", "0.001"}, unitLatency, []int64{0, 8}},
+				{[]string{mpi, "shm", "pingpong", "-s", "8", "-t", "0.001", "-n", "-b", "1"}, unitLatency, []int64{8}},
+				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4"}, unitBandwidth, []int64{65536}},
+				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4", "-d", "bibw"}, unitBandwidth, []int64{65536}},
+				{[]string{mpi, "shm", "bw", "-s", "8", "-t", "0.001", "-d", "rate"}, unitRate, []int64{8}},
+			} {
+				rs, err := p.run(context.Background(), c.args...)
+				if errors.Is(err, errNotInstalled) {
+					t.Skip(err)
+				}
+				require.NoError(t, err)
+				require.Len(t, rs, len(c.bytes))
+				for i, n := range c.bytes {
+					require.Equal(t, n, rs[i].Bytes)
+					require.Equal(t, mpi, rs[i].Peer)
+					require.Equal(t, c.unit, rs[i].Unit)
+					require.NotEmpty(t, rs[i].Version)
+				}
+			}
+		})
+	}
+}
+
+// bench compare with what is installed here; without MPI it says so.
+func TestCompare(t *testing.T) {
+	r := decode(t, output(t, "compare", "--quick", "--rounds", "1", "--time", "1ms", "--json"))
+	require.NotEmpty(t, r.Results)
+	peers := map[string]bool{}
+	for _, v := range r.Results {
+		peers[v.Peer] = true
+	}
+	require.True(t, peers[peerSluice])
+	for _, mpi := range mpis {
+		missing := slices.ContainsFunc(r.Missing, func(s string) bool { return strings.Contains(s, mpi) })
+		require.NotEqual(t, peers[mpi], missing, "%s is compared or said to be missing: %q", mpi, r.Missing)
+	}
+	if peers["openmpi"] {
+		require.NotEmpty(t, r.Comparisons)
+	}
+}
