@@ -68,6 +68,7 @@ type adapter struct {
 	wiring    atomic.Int32   // QPs in RTR or beyond that are not connected yet
 	lobby     lobby
 	log       logger
+	noise     logger // of strangers, so that it does not drown the other
 }
 
 func openContext(n nic, cfg verbs.Config) (*adapter, error) {
@@ -75,6 +76,7 @@ func openContext(n nic, cfg verbs.Config) (*adapter, error) {
 	a.events = soft.NewEvents(a.device)
 	a.mrs = soft.NewMRTable(a.device, maxMR)
 	a.log.out = cfg.Logger.With("device", a.device)
+	a.noise.out = a.log.out
 	a.life, a.end = context.WithCancel(context.Background())
 	drv, err := newDriver(cfg.Portable)
 	if err != nil {

@@ -94,8 +94,12 @@ func writeHandshake(w io.Writer, f *frame) error {
 func (a *adapter) welcome(nc net.Conn, gid verbs.GID) {
 	if err := a.admit(nc, gid); err != nil {
 		nc.Close()
+		log := &a.log
+		if p := new(proof.Error); errors.As(err, &p) && p.Peer == nil {
+			log = &a.noise // it did not even say who it is
+		}
 		if a.life.Err() == nil {
-			a.log.warn("tcp: connection not admitted", "from", nc.RemoteAddr().String(), "err", err)
+			log.warn("tcp: connection not admitted", "from", nc.RemoteAddr().String(), "err", err)
 		}
 	}
 }

@@ -1,21 +1,24 @@
 package tcp
 
 import (
-	"log/slog"
-	"os"
-
 	"net"
+	"os"
 	"testing"
 
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
-func TestMain(m *testing.M) { verbstest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(envRole) != "" {
+		os.Exit(peerMain())
+	}
+	verbstest.Main(m)
+}
 
 var secret = []byte("the secret of this test")
 
-// loop is the loopback device.
+// loop is the name of the loopback device.
 func loop(t testing.TB) string {
 	t.Helper()
 	nics, err := interfaces()
@@ -45,9 +48,6 @@ func TestConformance(t *testing.T) {
 					t.Skip("no such address here: ", err)
 				}
 				l.Close()
-			}
-			if os.Getenv("DBG") != "" {
-				c.cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 			}
 			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg})
 		})

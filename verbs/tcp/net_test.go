@@ -1,0 +1,462 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// Over real sockets: strangers, secrets, addresses, many QPs.
+
+// drivers are the ways of driving sockets that there are here.
+var drivers = map[string]bool{"raw": false, "portable": true}
+
+// site is an open context with one of everything.
+type site struct {
+	testing.TB
+	ctx *verbs.Context
+	pd  *verbs.PD
+	cq  *verbs.CQ
+	mr  *verbs.MR
+}
+
+func openSite(t testing.TB, cfg verbs.Config) *site {
+	t.Helper()
+	d, err := verbs.Find(loop(t))
+	require.NoError(t, err)
+	s := &site{TB: t}
+	s.ctx, err = d.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if err := s.ctx.Close(); !errors.Is(err, verbs.ErrClosed) { // by the test
+			require.NoError(t, err)
+		}
+	})
+	s.pd, err = s.ctx.AllocPD()
+	require.NoError(t, err)
+	s.cq, err = s.ctx.CreateCQ(4096, nil)
+	require.NoError(t, err)
+	s.mr, err = s.pd.AllocMR(1<<20, verbs.AccessAll)
+	require.NoError(t, err)
+	return s
+}
+
+func (s *site) qp() *verbs.QP {
+	s.Helper()
+	q, err := s.pd.CreateQP(verbs.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq,
+		Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2}})
+	require.NoError(s, err)
+	return q
+}
+
+// port is where the site listens.
+func (s *site) port() int {
+	s.Helper()
+	p, err := s.ctx.QueryPort(1)
+	require.NoError(s, err)
+	return int(p.LID)
+}
+
+func connectQPs(t testing.TB, a, b *verbs.QP, opt verbs.ConnectAttr) {
+	t.Helper()
+	ea, err := a.Endpoint()
+	require.NoError(t, err)
+	eb, err := b.Endpoint()
+	require.NoError(t, err)
+	require.NoError(t, a.Connect(eb, opt))
+	require.NoError(t, b.Connect(ea, opt))
+}
+
+// await polls until there are n completions.
+func (s *site) await(n int) []verbs.WC {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	defer cancel()
+	var got []verbs.WC
+	wcs := make([]verbs.WC, n)
+	for len(got) < n {
+		k, err := s.cq.Wait(ctx, wcs[:n-len(got)])
+		require.NoError(s, err, "%d of %d completions came", len(got), n)
+		got = append(got, wcs[:k]...)
+	}
+	return got
+}
+
+// echo sends n messages there and back.
+func echo(a, b *site, qa, qb *verbs.QP, n int) {
+	a.Helper()
+	for i := range n {
+		for _, d := range []struct {
+			from, to *site
+			q, p     *verbs.QP
+		}{{a, b, qa, qb}, {b, a, qb, qa}} {
+			_, err := d.p.PostRecv([]verbs.RecvWR{{WRID: uint64(i), SGList: []verbs.SGE{d.to.mr.SGE(0, 8)}}})
+			require.NoError(a, err)
+			_, err = d.q.PostSend([]verbs.SendWR{{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{d.from.mr.SGE(8, 8)}}})
+			require.NoError(a, err)
+			for _, wc := range append(d.to.await(1), d.from.await(1)...) {
+				require.NoError(a, wc.Err())
+				require.EqualValues(a, i, wc.WRID)
+			}
+		}
+	}
+}
+
+// journal is a log that tests look at.
+type journal struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	text *slog.Logger
+}
+
+func newJournal() *journal {
+	j := &journal{}
+	j.text = slog.New(slog.NewTextHandler(j, nil))
+	return j
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.String()
+}
+
+// TestStrangers storms the listener with all that is no peer, while two QPs work
+// and others connect: nothing breaks, and nothing stays behind.
+func TestStrangers(t *testing.T) {
+	for name, portable := range drivers {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			j := newJournal()
+			cfg := verbs.Config{Secret: secret, Portable: portable, Logger: j.text}
+			a, b := openSite(t, cfg), openSite(t, cfg)
+			qa, qb := a.qp(), b.qp()
+			connectQPs(t, qa, qb, verbs.ConnectAttr{})
+			echo(a, b, qa, qb, 10)
+
+			addr := net.JoinHostPort("127.0.0.1", fmt.Sprint(a.port()))
+			stop := make(chan struct{})
+			var storm sync.WaitGroup
+			attack := func(what func(nc net.Conn)) {
+				storm.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						nc, err := net.Dial("tcp", addr)
+						if err != nil {
+							continue // out of ports, at the worst
+						}
+						nc.SetDeadline(time.Now().Add(time.Second))
+						what(nc)
+						nc.Close()
+					}
+				})
+			}
+			garbage := make([]byte, 1<<16)
+			rand.Read(garbage)
+			attack(func(net.Conn) {})                                            // a port scan
+			attack(func(nc net.Conn) { nc.Write(garbage); io.ReadAll(nc) })      // noise
+			attack(func(nc net.Conn) { nc.Write([]byte("GET / HTTP/1.0\r\n")) }) // somebody lost
+			attack(func(nc net.Conn) { nc.(*net.TCPConn).SetLinger(0) })         // reset
+			attack(func(nc net.Conn) {                                           // another job
+				proof.Dial(nc, proof.Params{Secret: []byte("guessed"), Protocol: protocolName, Major: wireMajor, Self: make([]byte, identitySize)}, nil)
+			})
+			attack(func(nc net.Conn) { // a peer gone mad
+				proof.Dial(nc, proof.Params{Secret: secret, Protocol: protocolName, Major: wireMajor, Self: make([]byte, identitySize)}, nil)
+				nc.Write(garbage[:handshakeSize])
+				io.ReadAll(nc)
+			})
+			// Half-open connections, more than are held.
+			var idle []net.Conn
+			for range maxStrangers + 50 {
+				nc, err := net.Dial("tcp", addr)
+				require.NoError(t, err)
+				idle = append(idle, nc)
+			}
+			for i := range 5 {
+				qc, qd := a.qp(), b.qp()
+				if i%2 == 0 {
+					qc, qd = qd, qc
+				}
+				connectQPs(t, qc, qd, verbs.ConnectAttr{Timeout: 18})
+				if i%2 == 0 {
+					qc, qd = qd, qc
+				}
+				echo(a, b, qc, qd, 5)
+				echo(a, b, qa, qb, 20)
+			}
+			close(stop)
+			storm.Wait()
+			// The ones too many were closed, the oldest first.
+			idle[0].SetReadDeadline(time.Now().Add(10 * time.Second))
+			_, err := idle[0].Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+			for _, nc := range idle {
+				nc.Close()
+			}
+			echo(a, b, qa, qb, 10)
+			require.Contains(t, j.String(), proof.ErrSecret.Error())
+			require.Contains(t, j.String(), proof.ErrGarbage.Error())
+		})
+	}
+}
+
+// TestSilentStranger: who connects and says nothing is put out after the peer
+// timeout.
+func TestSilentStranger(t *testing.T) {
+	leak.Check(t)
+	a := openSite(t, verbs.Config{Secret: secret, PeerTimeout: 50 * time.Millisecond})
+	for name, say := range map[string][]byte{"nothing": nil, "the beginning of a hello": []byte("SLUICE\x00\x01")} {
+		nc, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", fmt.Sprint(a.port())))
+		require.NoError(t, err)
+		defer nc.Close()
+		nc.Write(say)
+		nc.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_, err = nc.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, name)
+	}
+}
+
+// TestWrongSecret: both sides say why in their log, and who sends is told that
+// the peer does not answer.
+func TestWrongSecret(t *testing.T) {
+	for name, portable := range drivers {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			j := newJournal()
+			a := openSite(t, verbs.Config{Secret: secret, Portable: portable, Logger: j.text})
+			b := openSite(t, verbs.Config{Secret: []byte("another"), Portable: portable, Logger: j.text})
+			c := openSite(t, verbs.Config{Insecure: true, Portable: portable, Logger: j.text})
+			d := openSite(t, verbs.Config{Secret: secret, Job: "another", Portable: portable, Logger: j.text})
+			for _, other := range []*site{b, c, d} {
+				qa, qb := a.qp(), other.qp()
+				connectQPs(t, qa, qb, verbs.ConnectAttr{Timeout: 10, RetryCnt: verbs.Retries(1)})
+				for s, q := range map[*site]*verbs.QP{a: qa, other: qb} {
+					_, err := q.PostSend([]verbs.SendWR{{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}})
+					require.NoError(t, err)
+					wc := s.await(1)[0]
+					require.Equal(t, verbs.WCRetryExcErr, wc.Status)
+					require.EqualValues(t, vendorNotConnected, wc.VendorErr)
+				}
+			}
+			for _, why := range []error{proof.ErrSecret, proof.ErrRefused, proof.ErrInsecure, proof.ErrJob} {
+				require.Contains(t, j.String(), why.Error())
+			}
+		})
+	}
+}
+
+func TestOpen(t *testing.T) {
+	d, err := verbs.Find(loop(t))
+	require.NoError(t, err)
+	require.Equal(t, "tcp_"+d.Netdev(), d.Name())
+	for _, c := range []struct {
+		cfg  verbs.Config
+		want error
+	}{
+		{verbs.Config{}, verbs.ErrSecret},
+		{verbs.Config{Secret: secret, Insecure: true}, verbs.ErrInvalid},
+		{verbs.Config{Secret: secret, Address: "localhost"}, verbs.ErrInvalid},
+		{verbs.Config{Secret: secret, Address: "fe80::1%lo"}, verbs.ErrInvalid},
+		{verbs.Config{Secret: secret, Address: "0.0.0.0"}, verbs.ErrInvalid},
+		{verbs.Config{Secret: secret, Address: "224.0.0.1"}, verbs.ErrInvalid},
+	} {
+		_, err := d.Open(c.cfg)
+		require.ErrorIs(t, err, c.want, "%+v", c.cfg)
+	}
+	_, err = d.Open(verbs.Config{Secret: secret, Address: "192.0.2.77"}) // RFC 5737: nobody's
+	require.Error(t, err)
+	_, err = (provider{}).Open("tcp_nothing", verbs.Config{Secret: secret})
+	require.ErrorIs(t, err, verbs.ErrNoDevice)
+}
+
+// TestAddresses: a port has a GID for each address of the interface, and can be
+// reached by each.
+func TestAddresses(t *testing.T) {
+	leak.Check(t)
+	cfg := verbs.Config{Secret: secret}
+	a, b := openSite(t, cfg), openSite(t, cfg)
+	port, err := a.ctx.QueryPort(1)
+	require.NoError(t, err)
+	require.Equal(t, verbs.LinkLayerEthernet, port.LinkLayer)
+	for i := range port.GIDTblLen {
+		gid, err := b.ctx.QueryGID(1, i)
+		if errors.Is(err, verbs.ErrInvalid) {
+			continue // that address is not free at this port
+		}
+		require.NoError(t, err)
+		qa, qb := a.qp(), b.qp()
+		ea, err := qa.Endpoint()
+		require.NoError(t, err)
+		eb, err := qb.Endpoint()
+		require.NoError(t, err)
+		ea.GID, eb.GID = gid, gid // the same device: the same addresses
+		require.NoError(t, qa.Connect(eb, verbs.ConnectAttr{SGIDIndex: i}))
+		require.NoError(t, qb.Connect(ea, verbs.ConnectAttr{SGIDIndex: i}))
+		echo(a, b, qa, qb, 3)
+	}
+	c := openSite(t, verbs.Config{Secret: secret, Address: "127.0.0.5"})
+	gid, err := c.ctx.QueryGID(1, 0)
+	require.NoError(t, err)
+	require.Equal(t, netip.MustParseAddr("127.0.0.5"), gid.Addr())
+	qa, qc := a.qp(), c.qp()
+	connectQPs(t, qa, qc, verbs.ConnectAttr{})
+	echo(a, c, qa, qc, 3)
+}
+
+// TestManyQPs: more QPs on a CQ than are read one by one. Messages of all of them
+// come, also while one of them waits for a receive and others are closed.
+func TestManyQPs(t *testing.T) {
+	for name, portable := range drivers {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			cfg := verbs.Config{Secret: secret, Portable: portable}
+			a, b := openSite(t, cfg), openSite(t, cfg)
+			const count = 40
+			var qa, qb []*verbs.QP
+			for range count {
+				qa, qb = append(qa, a.qp()), append(qb, b.qp())
+				connectQPs(t, qa[len(qa)-1], qb[len(qb)-1], verbs.ConnectAttr{})
+			}
+			// The first QP of b has no receive.
+			_, err := qa[0].PostSend([]verbs.SendWR{{WRID: 1000, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}})
+			require.NoError(t, err)
+			const rounds = 200
+			for round := range rounds {
+				for i := 1; i < count; i++ {
+					n := 1 + (round*i)%5000
+					_, err := qb[i].PostRecv([]verbs.RecvWR{{WRID: uint64(i), SGList: []verbs.SGE{b.mr.SGE(5000*i, n)}}})
+					require.NoError(t, err)
+					_, err = qa[i].PostSend([]verbs.SendWR{{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(5000*i, n)}}})
+					require.NoError(t, err)
+				}
+				seen := map[uint64]int{}
+				for _, wc := range append(a.await(count-1), b.await(count-1)...) {
+					require.NoError(t, wc.Err())
+					seen[wc.WRID]++
+				}
+				for i := uint64(1); i < count; i++ {
+					require.Equal(t, 2, seen[i], "QP %d, round %d", i, round)
+				}
+				if round == rounds/2 {
+					require.NoError(t, qa[count-1].Close())
+					qb = qb[:count-1]
+				}
+				if round >= rounds/2 {
+					break
+				}
+			}
+			_, err = qb[0].PostRecv([]verbs.RecvWR{{WRID: 1000}})
+			require.NoError(t, err)
+			for _, s := range []*site{a, b} {
+				require.EqualValues(t, 1000, s.await(1)[0].WRID)
+			}
+		})
+	}
+}
+
+// TestCloseDelivers: what was handed to the transport before a QP, or its whole
+// context, is closed still arrives, whatever the other side has sent meanwhile.
+func TestCloseDelivers(t *testing.T) {
+	for name, portable := range drivers {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			cfg := verbs.Config{Secret: secret, Portable: portable}
+			for round := range 20 {
+				a, b := openSite(t, cfg), openSite(t, cfg)
+				qa, qb := a.qp(), b.qp()
+				connectQPs(t, qa, qb, verbs.ConnectAttr{})
+				echo(a, b, qa, qb, 1)
+				const count = 50
+				for i := range count {
+					_, err := qb.PostRecv([]verbs.RecvWR{{WRID: uint64(i), SGList: []verbs.SGE{b.mr.SGE(0, 100)}}})
+					require.NoError(t, err)
+				}
+				// Unread data at the side that closes would make a reset of the close.
+				for range 10 {
+					_, err := qb.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{b.mr.SGE(0, 50_000)}, RKey: a.mr.RKey(), RemoteAddr: a.mr.Addr()}})
+					require.NoError(t, err)
+				}
+				for i := range count {
+					_, err := qa.PostSend([]verbs.SendWR{{WRID: uint64(i), Opcode: verbs.OpSend, SGList: []verbs.SGE{a.mr.SGE(0, 100)}}})
+					require.NoError(t, err)
+				}
+				if round%2 == 0 {
+					require.NoError(t, qa.Close())
+				} else {
+					require.NoError(t, a.ctx.Close())
+				}
+				got := 0
+				for got < count {
+					wc := b.await(1)[0]
+					if wc.Opcode != verbs.WCRecv {
+						continue // a write that was not acknowledged any more
+					}
+					require.NoError(t, wc.Err(), "message %d of %d, round %d", got, count, round)
+					require.EqualValues(t, got, wc.WRID)
+					got++
+				}
+			}
+		})
+	}
+}
+
+// TestAttendance: who polls has the connection to himself, and who stops polling
+// has the engine finish the work.
+func TestAttendance(t *testing.T) {
+	leak.Check(t)
+	b := openSite(t, verbs.Config{Secret: secret})
+	a := openSite(t, verbs.Config{Secret: secret})
+	qa, qb := a.qp(), b.qp()
+	connectQPs(t, qa, qb, verbs.ConnectAttr{})
+	echo(a, b, qa, qb, 200)
+	wcs := make([]verbs.WC, 1)
+	send := func(id uint64) {
+		_, err := qb.PostSend([]verbs.SendWR{{WRID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{b.mr.SGE(0, 1)}, RKey: a.mr.RKey(), RemoteAddr: a.mr.Addr() + 100}})
+		require.NoError(t, err)
+	}
+	// a does not poll: its engine answers.
+	for i := range uint64(20) {
+		send(i)
+		require.Equal(t, verbs.WCSuccess, b.await(1)[0].Status)
+	}
+	// a polls: nobody wakes up for it.
+	for i := range uint64(2000) {
+		send(i)
+		for {
+			_, err := a.cq.Poll(wcs)
+			require.NoError(t, err)
+			if n, err := b.cq.Poll(wcs); n == 1 {
+				require.Equal(t, verbs.WCSuccess, wcs[0].Status)
+				break
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// wantLost waits for the first outstanding send to fail because the peer does not
+// answer, and returns how long that took.
+func wantLost(t *testing.T, p *peer, limit time.Duration) time.Duration {
+	t.Helper()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	wcs := make([]verbs.WC, 1)
+	for {
+		_, err := p.cq.Wait(ctx, wcs)
+		require.NoError(t, err, "still not lost")
+		if wcs[0].Status != verbs.WCSuccess {
+			break
+		}
+	}
+	require.Equal(t, verbs.WCRetryExcErr, wcs[0].Status)
+	require.EqualValues(t, vendorLost, wcs[0].VendorErr)
+	require.Equal(t, verbs.QPErr, p.qp.State())
+	e, err := p.ctx.AsyncEvent(ctx)
+	require.NoError(t, err)
+	require.Equal(t, verbs.EventQPFatal, e.Type)
+	return time.Since(start)
+}
+
+// write posts RDMA_WRITEs of size bytes.
+func (p *peer) write(t *testing.T, count, size int) {
+	t.Helper()
+	for range count {
+		n, err := p.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
+			SGList: []verbs.SGE{p.mr.SGE(0, size)}, RKey: p.far.RKey, RemoteAddr: p.far.Addr}})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	}
+}
+
+// works requires that the peer executes what it is asked.
+func (p *peer) works(t *testing.T) {
+	t.Helper()
+	p.write(t, 1, 8)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	wcs := make([]verbs.WC, 1)
+	_, err := p.cq.Wait(ctx, wcs)
+	require.NoError(t, err)
+	require.NoError(t, wcs[0].Err())
+}
+
+// TestStoppedPeer: a process that is stopped and takes nothing of what is sent to
+// it is given up within the peer timeout.
+func TestStoppedPeer(t *testing.T) {
+	for name, portable := range drivers {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			const timeout = time.Second
+			p := startPeer(t, "idle", verbs.Config{Secret: secret, Portable: portable, PeerTimeout: timeout}, loop(t), loop(t), "")
+			p.works(t)
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+			defer p.cmd.Process.Signal(syscall.SIGCONT)
+			p.write(t, 16, cornerSize) // more than sockets hold
+			took := wantLost(t, p, timeout+15*time.Second)
+			t.Logf("given up after %v, timeout %v", took, timeout)
+			require.Greater(t, took, timeout/2)
+			require.Less(t, took, timeout+5*time.Second)
+		})
+	}
+}
+
+// TestBlackHole: a network that swallows everything, between two namespaces.
+//
+//	  this namespace                   another
+//	+----------------+            +----------------+
+//	|  198.18.x.1    | -- veth -- |  198.18.x.2    |  the far end goes down
+//	+----------------+            +----------------+
+func TestBlackHole(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace needs root")
+	}
+	for i, portable := range []bool{false, false, true, true} {
+		busy := i%2 == 1
+		t.Run(fmt.Sprintf("portable %v, busy %v", portable, busy), func(t *testing.T) {
+			leak.Check(t)
+			run := func(args ...string) error {
+				out, err := exec.Command("ip", args...).CombinedOutput()
+				if err != nil {
+					return fmt.Errorf("ip %v: %w: %s", args, err, out)
+				}
+				return nil
+			}
+			id := os.Getpid() % 250
+			ns := fmt.Sprintf("sluice%d-%d", os.Getpid(), i)
+			near, remote := fmt.Sprintf("slA%d-%d", os.Getpid(), i), fmt.Sprintf("slB%d-%d", os.Getpid(), i)
+			if err := run("netns", "add", ns); err != nil {
+				t.Skip(err)
+			}
+			t.Cleanup(func() { require.NoError(t, run("netns", "del", ns)) })
+			if err := run("link", "add", near, "type", "veth", "peer", "name", remote, "netns", ns); err != nil {
+				t.Skip(err)
+			}
+			t.Cleanup(func() { require.NoError(t, run("link", "del", near)) })
+			// RFC 2544: 198.18.0.0/15 is for tests of networks.
+			require.NoError(t, run("addr", "add", fmt.Sprintf("198.18.%d.1/24", id), "dev", near))
+			require.NoError(t, run("link", "set", near, "up"))
+			require.NoError(t, run("-n", ns, "addr", "add", fmt.Sprintf("198.18.%d.2/24", id), "dev", remote))
+			require.NoError(t, run("-n", ns, "link", "set", remote, "up"))
+
+			const timeout = 3 * time.Second
+			p := startPeer(t, "idle", verbs.Config{Secret: secret, Portable: portable, PeerTimeout: timeout},
+				"tcp_"+near, "tcp_"+remote, fmt.Sprintf("198.18.%d.2", id), "ip", "netns", "exec", ns)
+			p.works(t)
+			require.NoError(t, run("-n", ns, "link", "set", remote, "down"))
+			start := time.Now()
+			if busy {
+				p.write(t, 1, 8) // bytes that are not acknowledged
+				took := wantLost(t, p, timeout+15*time.Second)
+				t.Logf("given up after %v, timeout %v", took, timeout)
+				require.Less(t, took, timeout+5*time.Second)
+				return
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), timeout+15*time.Second)
+			defer cancel()
+			e, err := p.ctx.AsyncEvent(ctx)
+			require.NoError(t, err, "probes that are not answered")
+			require.Equal(t, verbs.EventQPFatal, e.Type)
+			require.Equal(t, verbs.QPErr, p.qp.State())
+			t.Logf("given up after %v, timeout %v", time.Since(start), timeout)
+			require.Less(t, time.Since(start), timeout+5*time.Second)
+		})
+	}
+}
