@@ -132,7 +132,8 @@ func (s *stream) write() {
 		batch, fin := s.out, s.fin
 		s.out = spare[:0]
 		if s.c.tx.blocked {
-			s.c.transmit(nil, false)
+			// With the acknowledgements that found no room: nobody else comes.
+			s.c.transmit(nil, true)
 		}
 		q.Unlock()
 		var err error
