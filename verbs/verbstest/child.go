@@ -161,6 +161,7 @@ type child struct {
 	buf   *bufio.Writer
 	enc   *gob.Encoder
 	ended chan struct{} // closed when the process is gone and waited for
+	exit  error         // then: how it ended
 
 	mu      sync.Mutex
 	waiting []chan answer // who waits, in the order of asking
@@ -239,7 +240,7 @@ func (c *child) read(out io.Reader) {
 		c.mu.Unlock()
 		ch <- a
 	}
-	c.cmd.Wait() // how it ended shows in what it answered
+	c.exit = c.cmd.Wait()
 	close(c.ended)
 }
 
@@ -303,7 +304,8 @@ func (c *child) kill() {
 }
 
 // close lets the process end by itself: it closes its device and tells what was
-// wrong with that, and what it leaked.
+// wrong with that, and what it leaked. It must then exit with status 0, which it
+// does not if the race detector found something.
 func (c *child) close(ctx context.Context) error {
 	ch := c.expect()
 	if err := c.in.Close(); err != nil {
@@ -312,5 +314,5 @@ func (c *child) close(ctx context.Context) error {
 	}
 	_, err := c.wait(ctx, ch, "closing the device")
 	<-c.ended
-	return err
+	return errors.Join(err, c.exit)
 }

@@ -23,7 +23,7 @@ func passive(w *world, k kind, busy bool) {
 	near, far := w.pair(qpSpec{}, usual)
 	const n = 300_000
 	local, remote := w.alloc(w.near, n, verbs.AccessAll, own), w.alloc(w.far, n, verbs.AccessAll, k)
-	flag := w.alloc(w.far, 8, verbs.AccessAll, own)
+	flag := w.alloc(w.far, 8, verbs.AccessAll, heap)
 	far.recv(receive(1, remote.sge(0, n)), receive(2))
 	finish := func() (any, error) { return nil, nil }
 	if busy {
