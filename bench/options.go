@@ -48,6 +48,7 @@ type verbsOptions struct {
 // Defaults, and the bounds of what can be asked for.
 const (
 	defaultTime       = 100 * time.Millisecond
+	summaryTime       = 50 * time.Millisecond // there are many sizes, and nobody waits a minute
 	defaultWarmup     = 5 * time.Millisecond
 	defaultWindow     = 64
 	defaultRateWindow = 256
@@ -201,7 +202,7 @@ type summaryOptions struct {
 }
 
 func (o *summaryOptions) addFlags(f *pflag.FlagSet) {
-	f.DurationVar(&o.time, "time", defaultTime, "measured time of each size")
+	f.DurationVar(&o.time, "time", summaryTime, "measured time of each size")
 	f.StringVar(&o.sizes, "sizes", "", "bytes, as of bench verbs (default 0:4M)")
 	f.BoolVar(&o.portable, "portable", false, "tcp: use only what every operating system has")
 }
