@@ -47,7 +47,11 @@ func (l *link) readPeer(local []unix.Iovec, addr uint64, n int) bool {
 func processAlive(pidfd int) bool {
 	p := [1]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	var now unix.Timespec
+again:
 	n, _, e := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	if e == unix.EINTR {
+		goto again
+	}
 	return e == 0 && n == 0
 }
 

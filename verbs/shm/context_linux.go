@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,13 +89,15 @@ type Context struct {
 	closing  chan struct{}
 	start    time.Time
 
-	qps     soft.QPTable[*QP]
-	allQPs  atomic.Pointer[[]*QP] // what the engine goes through
-	allCQs  atomic.Pointer[[]*CQ]
-	wiring  atomic.Int32 // QPs in RTR or beyond whose peer is not: polling lets other goroutines run
-	stalled atomic.Int32 // QPs with a message that waits for a receive
-	nextPD  atomic.Uint32
-	nextInc atomic.Uint32
+	qps      soft.QPTable[*QP]
+	allQPs   atomic.Pointer[[]*QP] // what the engine goes through
+	allCQs   atomic.Pointer[[]*CQ]
+	wiring   atomic.Int32 // QPs in RTR or beyond whose peer is not: polling lets other goroutines run
+	kicking  atomic.Int32 // calls of kick under way
+	unmapped atomic.Bool  // the control segment is going
+	stalled  atomic.Int32 // QPs with a message that waits for a receive
+	nextPD   atomic.Uint32
+	nextInc  atomic.Uint32
 
 	mu      sync.Mutex
 	closed  bool
@@ -178,12 +181,16 @@ func (c *Context) Close() error {
 	c.kick()
 	errs := []error{c.listener.Close()}
 	for _, l := range links {
-		l.end()
+		l.end(false)
 	}
 	c.wg.Wait()
 	c.events.Close()
 	for _, l := range links {
 		l.unmap()
+	}
+	c.unmapped.Store(true)
+	for c.kicking.Load() > 0 {
+		runtime.Gosched()
 	}
 	errs = append(errs, c.arenas.close(), c.ctrlSeg.close())
 	if err := errors.Join(errs...); err != nil {
@@ -247,13 +254,23 @@ func (m *MR) Close() error {
 		q.Pass()
 	}
 	if err := c.waitHazard(uint64(m.Index()) + 1); err != nil {
-		return err // pinned and mapped for ever: a live peer may still be inside
+		kept.Lock()
+		kept.regions = append(kept.regions, m)
+		kept.Unlock()
+		return err
 	}
 	c.mrs.Release(m.MR)
 	if m.block.arena != nil {
 		c.arenas.release(m.block)
 	}
 	return nil
+}
+
+// kept are the regions that a live peer may still be inside although they were
+// closed: pinned, and reachable, for ever.
+var kept struct {
+	sync.Mutex
+	regions []*MR
 }
 
 // waitHazard waits until no peer is inside the region that h means.
@@ -305,6 +322,7 @@ type SRQ struct {
 // PostRecv posts receives. A message may be waiting for one while nobody polls.
 func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	n, err := s.q.Post(wrs)
+	s.ctx.fence()
 	if s.ctx.stalled.Load() > 0 {
 		s.ctx.kick()
 	}
@@ -322,8 +340,21 @@ func (s *SRQ) Close() error { return nil }
 
 // kick wakes the engine, wherever it sleeps.
 func (c *Context) kick() {
+	c.kicking.Add(1)
+	defer c.kicking.Add(-1)
+	if c.unmapped.Load() {
+		return
+	}
 	atomic.AddUint32(&c.ctrl.doorbell, 1)
 	wait.FutexWake(&c.ctrl.doorbell)
+}
+
+// fence is a full memory barrier where nobody can make one from the other side:
+// between posting a receive and looking whether somebody waits for it.
+func (c *Context) fence() {
+	if c.fenced {
+		c.kicking.Add(0)
+	}
 }
 
 // list keeps a copy-on-write slice behind an atomic pointer.

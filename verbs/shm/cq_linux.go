@@ -19,9 +19,11 @@ type CQ struct {
 	// single QP its own lock does the same for less.
 	driving soft.Lock
 
-	// Of the engine: the count of polls when it last looked, and its verdict.
-	lastPolls  uint64
-	unattended atomic.Bool
+	first int // where the next Poll begins; guarded by driving
+
+	// Of the engine: the count of polls when it last looked, and whether it had grown.
+	lastPolls uint64
+	polled    bool
 }
 
 // CreateCQ makes a CQ.
@@ -34,8 +36,11 @@ func (c *Context) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.Provide
 	// Who arms the CQ will not poll until an event comes. While the engine has
 	// the CQ in its care a new message wakes it; else it must be told.
 	q.Kick = func() {
-		if !q.unattended.Load() {
-			c.kick()
+		for _, qp := range *q.qps.Load() {
+			if !qp.watched.Load() {
+				c.kick()
+				return
+			}
 		}
 	}
 	q.qps.Store(new([]*QP))
@@ -62,7 +67,13 @@ func (q *CQ) Poll(wcs []verbs.WC) (int, error) {
 			qp.Unlock()
 		}
 	case q.driving.TryLock():
-		for _, qp := range qps {
+		qps = *q.qps.Load() // again: closing a QP waits for who has looked under the lock
+		for range qps {
+			// In turn, so that a busy QP and a short wcs do not starve the others.
+			if q.first++; q.first >= len(qps) {
+				q.first = 0
+			}
+			qp := qps[q.first]
 			if qp.ready() && qp.TryLock() {
 				qp.progress(&s)
 				qp.Unlock()

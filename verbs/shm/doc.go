@@ -50,7 +50,8 @@
 //
 // # Deviations from hardware
 //
-// A QP notices that its peer's QP is gone (closed, reset, in ERR, or its process
-// dead) without sending to it, and goes to ERR by itself. There is no ACK timeout
-// once connected: a stopped peer is waited for.
+// A QP whose peer's process has ended goes to ERR by itself; on hardware it would
+// find out when it sends. Where only the peer's QP is gone (closed, reset, in ERR)
+// it finds out when it sends, at once. There is no ACK timeout once connected: a
+// stopped peer is waited for.
 package shm

@@ -33,13 +33,13 @@ func (c *Context) engine() {
 		qps := *c.allQPs.Load()
 		armed := false
 		for _, q := range qps {
-			armed = q.arm() || armed
+			armed = q.watch() || armed
 		}
 		if armed && !c.fenced {
 			wait.Barrier()
 		}
 		for _, q := range qps {
-			if !q.unattended() {
+			if !q.watched.Load() {
 				continue
 			}
 			q.Lock.Lock()
@@ -72,25 +72,27 @@ func (c *Context) survey() bool {
 	attended := false
 	for _, q := range *c.allCQs.Load() {
 		p := q.Polls()
-		polled := p != q.lastPolls && !q.Armed()
+		q.polled = p != q.lastPolls
 		q.lastPolls = p
-		q.unattended.Store(!polled)
-		attended = attended || polled
+		attended = attended || q.polled
 	}
 	return attended
 }
 
-// unattended says that completions of the QP go to a CQ that nobody polls.
-func (q *QP) unattended() bool { return q.scq.unattended.Load() || q.rcq.unattended.Load() }
-
-// arm tells the peer whether its messages are to wake the engine; it says
-// whether they newly are.
-func (q *QP) arm() bool {
+// watch decides whether the engine takes care of the QP: if neither of its CQs
+// is polled, for polling one of them moves all of the QP, or if somebody waits
+// for an event. It tells the peer whether its messages are to wake the engine,
+// and says whether they newly are.
+func (q *QP) watch() bool {
+	watched := !q.scq.polled && !q.rcq.polled || q.scq.Armed() || q.rcq.Armed()
+	q.watched.Store(watched)
+	q.Lock.Lock()
+	defer q.Unlock()
 	in := q.in.Load()
 	if in == nil {
 		return false
 	}
-	if !q.unattended() {
+	if !watched {
 		if atomic.LoadUint32(&in.armed) != 0 {
 			atomic.StoreUint32(&in.armed, 0)
 		}

@@ -35,10 +35,11 @@ type link struct {
 	self bool // the peer is this very context: no socket, messages go round
 
 	// Set before up is closed, constant after.
-	conn  *net.UnixConn
-	ctrl  *control
-	pid   int // 0: not in our PID namespace
-	pidfd int // -1 without one
+	conn   *net.UnixConn
+	ctrl   *control
+	pid    int  // 0: not in our PID namespace
+	pidfd  int  // -1 without one
+	fenced bool // one of both has no membarrier: publishing is a full fence
 
 	segments atomic.Pointer[[]*segment] // the peer's arenas by id; nil where not (yet) known
 	canRead  atomic.Bool                // we may process_vm_readv the peer
@@ -49,6 +50,7 @@ type link struct {
 	up       bool
 	unmapped bool
 	dead     bool
+	gone     bool // dead, and the peer does not run any more or has left all inboxes
 	queue    []outgoing
 	wake     chan struct{} // capacity 1: the queue grew, or the link died
 	qps      map[uint32]*QP
@@ -74,14 +76,16 @@ const (
 	redialMax        = 100 * time.Millisecond
 )
 
-// link returns the link to gid, and begins to set it up if it is new.
-func (c *Context) link(gid verbs.GID) (*link, error) {
+// link returns the link to gid, for q unless that is nil, and begins to set it up
+// if it is new.
+func (c *Context) link(gid verbs.GID, q *QP) (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, verbs.Errorf(deviceName, "connect", verbs.ErrClosed, "")
 	}
 	if l := c.links[gid]; l != nil {
+		l.use(q)
 		return l, nil
 	}
 	l := &link{ctx: c, gid: gid, pidfd: -1, wake: make(chan struct{}, 1), qps: map[uint32]*QP{},
@@ -89,6 +93,8 @@ func (c *Context) link(gid verbs.GID) (*link, error) {
 	l.segments.Store(new([]*segment))
 	c.links[gid] = l
 	c.all[l] = struct{}{}
+	l.fenced = c.fenced
+	l.use(q)
 	switch {
 	case gid == c.gid:
 		l.self, l.up, l.ctrl, l.pid = true, true, c.ctrl, os.Getpid()
@@ -99,6 +105,15 @@ func (c *Context) link(gid verbs.GID) (*link, error) {
 		c.wg.Go(l.dial)
 	}
 	return l, nil
+}
+
+// use notes that a QP wants the link.
+func (l *link) use(q *QP) {
+	if q != nil {
+		l.mu.Lock()
+		l.qps[q.Num] = q
+		l.mu.Unlock()
+	}
 }
 
 // announce tells all peers of a new arena.
@@ -189,9 +204,11 @@ func (l *link) dial() {
 				return
 			}
 			conn.Close()
-			l.ctx.log.Warn("shm: cannot talk to peer", "peer", l.gid, "error", err)
-			l.end()
-			return
+			if !passing(err) {
+				l.ctx.log.Warn("shm: cannot talk to peer", "peer", l.gid, "error", err)
+				l.end(false)
+				return
+			}
 		}
 		select {
 		case <-l.ctx.closing:
@@ -206,6 +223,14 @@ func (l *link) dial() {
 			return
 		}
 	}
+}
+
+// passing says that a handshake may succeed another time: the peer was too busy
+// or not running, or went away.
+func passing(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, syscall.ETOOMANYREFS) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // forget drops a link that never came up and that no QP wants.
@@ -236,11 +261,16 @@ func (c *Context) accept() {
 				continue
 			}
 		}
+		if _, err := peerOf(conn); err != nil { // before it can take up a place
+			conn.Close()
+			c.log.Warn("shm: refused a connection", "error", err)
+			continue
+		}
 		select {
 		case slots <- struct{}{}:
-		default:
+		case <-c.closing:
 			conn.Close()
-			continue
+			return
 		}
 		c.wg.Go(func() {
 			defer func() { <-slots }()
@@ -256,9 +286,6 @@ func (c *Context) accept() {
 func (c *Context) welcome(conn *net.UnixConn) error {
 	stop := closeOn(c.closing, conn)
 	defer stop()
-	if _, err := peerOf(conn); err != nil {
-		return err
-	}
 	conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	h, fd, err := readHello(conn)
 	if err != nil {
@@ -268,12 +295,16 @@ func (c *Context) welcome(conn *net.UnixConn) error {
 		unix.Close(fd)
 		return fmt.Errorf("hello from %v to %v, this is %v", h.from, h.to, c.gid)
 	}
-	l, err := c.link(h.from)
+	l, err := c.link(h.from, nil)
 	if err != nil {
 		unix.Close(fd)
 		return err
 	}
-	return l.handshake(conn, false, h, fd)
+	err = l.handshake(conn, false, h, fd)
+	if err != nil {
+		c.forget(l)
+	}
+	return err
 }
 
 // closeOn closes conn when ch is closed, until stop is called.
@@ -306,7 +337,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 		return err
 	}
 	conn.SetDeadline(time.Now().Add(handshakeTimeout))
-	mine := hello{major: wireMajor, minor: wireMinor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: c.gid, to: l.gid,
+	mine := hello{major: wireMajor, minor: wireMinor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: c.gid, to: l.gid, features: c.features(),
 		probeAddr: uint64(uintptr(unsafe.Pointer(c.ctrl))), ctrlSize: uint64(len(c.ctrlSeg.mem))}
 	if _, _, err := conn.WriteMsgUnix(mine.append(nil), unix.UnixRights(c.ctrlSeg.fd), nil); err != nil {
 		return err
@@ -352,6 +383,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 		return errors.Join(err, seg.close())
 	}
 	l.conn, l.ctrlSeg, l.ctrl, l.pid, l.pidfd, l.up = conn, seg, ctrl, pid, pidfd, true
+	l.fenced = c.fenced || h.features&featureFenced != 0
 	l.canRead.Store(can.size == 1)
 	l.sendLocked(can, -1)
 	l.mu.Unlock()
@@ -360,6 +392,14 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	c.wg.Go(l.read)
 	c.wg.Go(l.write)
 	return nil
+}
+
+// features is what the hello says of this end.
+func (c *Context) features() uint32 {
+	if c.fenced {
+		return featureFenced
+	}
+	return 0
 }
 
 // peerOf returns the peer's process, which must be of the same user, 0 if it is
@@ -444,8 +484,14 @@ func (l *link) write() {
 			if o.fd >= 0 {
 				oob = unix.UnixRights(o.fd)
 			}
-			if _, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil); err != nil {
-				l.end()
+			_, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
+			for errors.Is(err, syscall.ETOOMANYREFS) {
+				// Too many descriptors are under way (unix(7)): the peer will take them.
+				time.Sleep(time.Millisecond)
+				_, _, err = l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
+			}
+			if err != nil {
+				l.end(false)
 				return
 			}
 		}
@@ -455,9 +501,11 @@ func (l *link) write() {
 // read handles what the peer sends until it is gone.
 func (l *link) read() {
 	var buf [ctlLen + 1]byte
+	gone := false
 	for {
 		n, fds, err := readPacket(l.conn, buf[:])
 		if err != nil {
+			gone = errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 				l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
 			}
@@ -481,7 +529,7 @@ func (l *link) read() {
 			break
 		}
 	}
-	l.end()
+	l.end(gone)
 }
 
 // handle acts on a control message; it owns fd.
@@ -538,6 +586,9 @@ func (l *link) addArena(m ctl, fd int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unmapped {
+		if l.self {
+			return nil
+		}
 		return s.close()
 	}
 	segs := append([]*segment(nil), old...)
@@ -563,8 +614,11 @@ func (l *link) inboxAt(m ctl) (*inbox, error) {
 	return (*inbox)(unsafe.Pointer(&mem[m.offset])), nil
 }
 
-// end makes the link dead: its QPs fail, and nobody will touch our inboxes.
-func (l *link) end() {
+// end makes the link dead: its QPs fail. If the peer is gone, its inboxes here
+// are free; else they are kept until the context is closed, for it may still be
+// writing. The socket closes when our QPs have left the peer's inboxes: that is
+// what its end means to the peer.
+func (l *link) end(gone bool) {
 	c := l.ctx
 	c.mu.Lock()
 	if c.links[l.gid] == l {
@@ -576,7 +630,7 @@ func (l *link) end() {
 		c.mu.Unlock()
 		return
 	}
-	l.dead = true
+	l.dead, l.gone = true, gone
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -590,14 +644,16 @@ func (l *link) end() {
 	conn := l.conn
 	l.mu.Unlock()
 	c.mu.Unlock()
-	if conn != nil {
-		conn.Close()
-	}
 	for _, q := range qps {
 		q.linkDied(l)
 	}
-	for _, b := range retired {
-		c.freeInbox(b)
+	if conn != nil {
+		conn.Close()
+	}
+	if gone {
+		for _, b := range retired {
+			c.freeInbox(b)
+		}
 	}
 	l.unmapIfUnused()
 }

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type QP struct {
 	ctx      *Context
 	scq, rcq *CQ
 	mod      sync.Mutex // one Modify or Close at a time
+	closed   bool       // guarded by mod
 
 	// The connection: from RTR on there is an inbox and a link; with the peer's
 	// ctlOpen there is an outbox.
@@ -27,6 +29,7 @@ type QP struct {
 	inBlock   block
 	link      *link
 	inc       uint32 // this life's number
+	peer      uint32 // the peer's QP number: Attr has it no more when the QP is reset
 	out       outbox
 	peerInc   uint32 // the peer's life
 	expectPSN uint32 // the first PSN that the peer expects of us
@@ -45,6 +48,7 @@ type QP struct {
 	// Sending (tx_linux.go).
 	todo     atomic.Uint32
 	deadline atomic.Int64 // of the engine: when to call expire; 0: never
+	watched  atomic.Bool  // the engine takes care of it: nobody polls
 	giveUp   int64        // when sends that wait for the connection fail; 0: none wait
 	packing  bool         // the waiting send is a packed message, partly sent: Off says how far
 	cut      bool         // a one-sided transfer was left for its length only
@@ -87,6 +91,9 @@ func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.mod.Lock()
 	defer q.mod.Unlock()
+	if q.closed {
+		return verbs.Errorf(deviceName, "modify QP", verbs.ErrClosed, "QP %#06x", q.Num)
+	}
 	// What INIT→RTR needs is made before the state changes, so that a failure
 	// leaves everything as it was.
 	var l *link
@@ -99,7 +106,7 @@ func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		if b, err = q.ctx.arenas.alloc(inboxSize, q.ctx.announce); err != nil {
 			return verbs.Errorf(deviceName, "modify QP", err, "inbox of %d bytes", inboxSize)
 		}
-		if l, err = q.ctx.link(attr.AHAttr.DGID); err != nil {
+		if l, err = q.ctx.link(attr.AHAttr.DGID, q); err != nil {
 			q.ctx.arenas.release(b)
 			return err
 		}
@@ -109,6 +116,7 @@ func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err != nil {
 		q.Unlock()
 		if l != nil {
+			l.drop(q.Num)
 			q.ctx.arenas.release(b)
 		}
 		return err
@@ -120,6 +128,10 @@ func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.join()
 	case to == verbs.QPRTS && from == verbs.QPSQD:
 		q.pump(nil)
+		q.settle()
+		if q.todo.Load() == todoNow {
+			q.ctx.kick()
+		}
 	case to == verbs.QPSQD:
 		q.Drained()
 	case to == verbs.QPErr && from != verbs.QPErr:
@@ -142,7 +154,7 @@ func (q *QP) connect(l *link, b block) {
 	in := (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem)))
 	in.pd = q.PD.ID
 	q.inc = c.nextInc.Add(1)
-	q.inBlock, q.link = b, l
+	q.inBlock, q.link, q.peer = b, l, q.Attr.DestQPNum
 	wait.StoreRelease32(&q.seen, 0)
 	wait.StoreRelease32(&q.published, 0)
 	wait.StoreRelease64(&q.lastAck, 0)
@@ -150,7 +162,6 @@ func (q *QP) connect(l *link, b block) {
 	c.wiring.Add(1)
 
 	l.mu.Lock()
-	l.qps[q.Num] = q
 	open := ctl{kind: ctlOpen, src: q.Num, dst: q.Attr.DestQPNum, inc: q.inc, psn: q.Attr.RQPSN, arena: b.arena.id, offset: uint64(b.off)}
 	l.sendLocked(open, -1)
 	key := [2]uint32{q.Num, q.Attr.DestQPNum}
@@ -179,7 +190,7 @@ func (l *link) opened(m ctl) error {
 		defer q.Unlock()
 	}
 	l.mu.Lock()
-	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && !q.joined && q.out.inbox != nobody {
+	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && !q.joined && q.out.inbox != nobody && q.seen == 0 {
 		l.mu.Unlock()
 		q.detach() // an earlier life of the peer's QP, whose end is on its way
 		q.attach(m)
@@ -229,32 +240,43 @@ func (q *QP) fail(s *soft.Sink, status verbs.WCStatus) {
 	}
 	q.Fail(s, status, 0)
 	q.disconnect()
+	// A receive may have been posted by somebody who has not seen the state: see
+	// begin. What is found is flushed.
+	wait.Barrier()
+	q.FlushAll(s)
 }
 
 // disconnect leaves the connection: the peer is told, and the inbox is freed
 // when it has left.
 func (q *QP) disconnect() {
-	in := q.in.Swap(nil)
+	in := q.in.Load()
 	if in == nil {
 		return
 	}
 	c, l, b := q.ctx, q.link, q.inBlock
+	atomic.StoreUint32(&in.access, 0)
+	c.mu.Lock()
+	c.zombies[in] = struct{}{} // before it is the QP's no more: MR.Close looks at both
+	c.mu.Unlock()
+	q.in.Store(nil)
 	if q.out.inbox == nil {
 		c.wiring.Add(-1)
 	}
 	q.forgetPeer()
 	q.inBlock = block{}
-	c.mu.Lock()
-	c.zombies[in] = struct{}{}
-	c.mu.Unlock()
 	l.mu.Lock()
-	dead := l.dead
-	if !dead {
+	free := l.gone
+	switch {
+	case !l.up && !l.dead:
+		// The peer has not heard of this life, and need not.
+		l.queue = slices.DeleteFunc(l.queue, func(o outgoing) bool { return o.msg.kind == ctlOpen && o.msg.src == q.Num })
+		free = true
+	case !l.dead:
 		l.retired[[2]uint32{q.Num, q.inc}] = b
-		l.sendLocked(ctl{kind: ctlClose, src: q.Num, dst: q.Attr.DestQPNum, inc: q.inc}, -1)
+		l.sendLocked(ctl{kind: ctlClose, src: q.Num, dst: q.peer, inc: q.inc}, -1)
 	}
 	l.mu.Unlock()
-	if dead {
+	if free {
 		c.freeInbox(b)
 	}
 }
@@ -278,8 +300,11 @@ func (c *Context) freeInbox(b block) {
 // forgetPeer drops everything of the connection but the inbox.
 func (q *QP) forgetPeer() {
 	q.leave()
+	if q.msg.active && q.msg.op != verbs.OpRDMAWrite && q.SRQ {
+		q.RQ.Forgo() // the receive that the message had taken
+	}
 	q.out = outbox{}
-	q.joined, q.deaf, q.packing = false, false, false
+	q.joined, q.deaf, q.packing, q.cut = false, false, false, false
 	q.msg = message{pieces: q.msg.pieces[:0]}
 	q.answers = q.answers[:0]
 	q.requests = 0
@@ -304,7 +329,7 @@ func (q *QP) peerClosed(l *link, m ctl) {
 	if q.State() == verbs.QPErr {
 		return
 	}
-	if !q.joined {
+	if !q.joined && q.seen == 0 {
 		// It may have been an earlier life than the one we are to talk to.
 		q.detach()
 		l.mu.Lock()
@@ -317,6 +342,12 @@ func (q *QP) peerClosed(l *link, m ctl) {
 		}
 		return
 	}
+	if q.msg.active && q.msg.op != verbs.OpRDMAWrite {
+		// The rest of a message that has taken a receive will not come.
+		q.fail(nil, verbs.WCRetryExcErr)
+		q.Events.Add(verbs.EventQPFatal, q)
+		return
+	}
 	q.forgetPeer()
 	q.out.inbox = nobody
 	q.unanswered(nil)
@@ -325,7 +356,11 @@ func (q *QP) peerClosed(l *link, m ctl) {
 // detach forgets a peer that was not joined, so that another may be attached.
 func (q *QP) detach() {
 	if q.out.inbox != nil {
+		giveUp := q.giveUp
 		q.forgetPeer()
+		q.giveUp = giveUp
+		q.setDeadline()
+		q.settle()
 		q.ctx.wiring.Add(1)
 	}
 }
@@ -385,7 +420,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	} else {
 		q.pump(nil)
 		q.settle()
-		if q.todo.Load() == todoNow && q.scq.unattended.Load() {
+		if q.todo.Load() == todoNow && q.watched.Load() {
 			q.ctx.kick()
 		}
 	}
@@ -399,6 +434,7 @@ func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 		return 0, err
 	}
 	n, err := q.RQ.Post(wrs)
+	q.ctx.fence()
 	if q.State() == verbs.QPErr {
 		q.Lock.Lock()
 		if q.State() == verbs.QPErr {
@@ -416,7 +452,7 @@ func (q *QP) Close() error {
 	q.mod.Lock()
 	defer q.mod.Unlock()
 	c := q.ctx
-	c.qps.Remove(q.Num)
+	q.closed = true
 	listRemove(&c.mu, &c.allQPs, q)
 	q.scq.removeQP(q)
 	if q.rcq != q.scq {
@@ -428,6 +464,7 @@ func (q *QP) Close() error {
 	q.leaveLink()
 	q.SetState(verbs.QPReset)
 	q.Unlock()
+	c.qps.Remove(q.Num) // only now: until then the peer's ctlClose must find it
 	q.scq.Forget(q.Num)
 	q.rcq.Forget(q.Num)
 	return nil
@@ -448,9 +485,6 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	const need = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 	mem, how := q.enter(rkey, addr, uint64(length), need, q.out.pd, true)
 	q.leave()
-	if verbs.AccessFlags(atomic.LoadUint32(&q.out.access))&need != need {
-		how = reachFault
-	}
 	switch how {
 	case reachMapped:
 		return mem[:length:length], nil

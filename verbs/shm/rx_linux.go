@@ -54,7 +54,6 @@ func (q *QP) ready() bool {
 func (q *QP) progress(s *soft.Sink) {
 	if q.State() == verbs.QPErr {
 		q.FlushAll(s)
-		q.settle()
 		return
 	}
 	in := q.in.Load()
@@ -96,7 +95,7 @@ func (q *QP) publishAck(status verbs.WCStatus) {
 	}
 	word := uint64(q.seen) | uint64(status)<<32
 	raceSync()
-	if q.ctx.fenced {
+	if q.link.fenced {
 		atomic.StoreUint64(&q.out.ack, word)
 	} else {
 		wait.StoreRelease64(&q.out.ack, word)
@@ -138,7 +137,7 @@ func (q *QP) consumed(n uint32, s *soft.Sink) bool {
 		return false
 	}
 	q.retire(s)
-	return true
+	return q.State() != verbs.QPErr // the completions may not have fitted
 }
 
 // broken: the peer wrote what makes no sense.
@@ -167,10 +166,16 @@ func (q *QP) receive(in *inbox, s *soft.Sink) int {
 			n++
 			continue
 		}
+		if q.State() == verbs.QPErr {
+			return n
+		}
 		if ack := sl.ack; ack != q.out.acked && !q.consumed(ack, s) {
 			return n
 		}
 		if !q.accept(in, sl, flag, s) {
+			if q.State() != verbs.QPErr {
+				q.acksBehind(in, s)
+			}
 			return n
 		}
 		wait.StoreRelease32(&q.seen, q.seen+1)
@@ -180,6 +185,19 @@ func (q *QP) receive(in *inbox, s *soft.Sink) int {
 		}
 	}
 	return n
+}
+
+// acksBehind takes the newest acknowledgement that rides on a slot behind one
+// that has to wait: the peer has counted it as delivered.
+func (q *QP) acksBehind(in *inbox, s *soft.Sink) {
+	newest := q.out.acked
+	for i := q.seen + 2; i-q.seen <= slotCount; i++ {
+		if _, ok := in.arrived(i); !ok {
+			break
+		}
+		newest = in.slots[(i-1)&slotMask].ack
+	}
+	q.consumed(newest, s)
 }
 
 // quickReceive completes a SEND that lies in its slot when nothing is in its way:
@@ -243,7 +261,7 @@ func (q *QP) accept(in *inbox, sl *slot, flag uint64, s *soft.Sink) bool {
 		q.broken(s)
 		return false
 	}
-	if m.active && m.bits&bitPull == 0 {
+	if m.active && m.bits&bitPull == 0 || bits&bitPacked != 0 && bits&bitPull != 0 {
 		q.broken(s)
 		return false
 	}
@@ -269,9 +287,8 @@ func (q *QP) accept(in *inbox, sl *slot, flag uint64, s *soft.Sink) bool {
 		if !send {
 			m.rkey, m.raddr = sl.rkey, sl.raddr
 		}
-		if len(q.answers) > 0 && m.op != verbs.OpSend && m.op != verbs.OpSendWithImm {
-			// A fault must not overtake answers; writes may be at fault.
-			return false
+		if len(q.answers) > 0 {
+			return false // a fault must not overtake answers
 		}
 		if !q.begin(s) {
 			return false
@@ -311,8 +328,7 @@ func (q *QP) begin(s *soft.Sink) bool {
 	if m.op == verbs.OpRDMAWrite {
 		return true
 	}
-	if !q.RQ.Take(&q.Receive) {
-		q.notReady()
+	if !q.RQ.Take(&q.Receive) && !q.notReady() {
 		return false
 	}
 	if q.rnrUntil != 0 || q.stalled.Load() {
@@ -337,19 +353,26 @@ func (q *QP) begin(s *soft.Sink) bool {
 }
 
 // notReady: there is no receive for the message. It waits as long as the peer's
-// retry counter and our timer say.
-func (q *QP) notReady() {
+// retry counter and our timer say; who posts a receive sees stalled and kicks the
+// engine. That posting needs no fence for it: the barrier here, where it is rare,
+// makes either side see the other, and returns true if a receive has come.
+func (q *QP) notReady() bool {
 	if q.stalled.Load() {
-		return
+		return false
 	}
 	q.stalled.Store(true)
 	q.ctx.stalled.Add(1)
+	wait.Barrier()
+	if q.RQ.Take(&q.Receive) {
+		return true
+	}
 	retry := atomic.LoadUint32(&q.in.Load().rnrRetry)
 	if retry < 7 {
 		q.rnrUntil = q.ctx.now() + int64(retry+1)*int64(verbs.RNRTimer(q.Attr.MinRNRTimer))
 		q.setDeadline()
 		q.ctx.kick()
 	}
+	return false
 }
 
 // place copies payload bytes to where the message goes.

@@ -37,7 +37,8 @@ const (
 // enter looks a region of the peer up and marks it as being accessed until
 // leave: the peer's MR.Close waits for that. The mark comes before the look, and
 // is an exchange, so that either we see that the region is gone, or its owner
-// sees us. With checkPD the region must belong to that domain of the peer's.
+// sees us. With checkPD the peer's QP must admit the access, and the region must
+// belong to that domain of the peer's.
 func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32, checkPD bool) ([]byte, reach) {
 	i := key >> 8
 	if i >= maxMR {
@@ -45,6 +46,9 @@ func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32
 	}
 	atomic.StoreUint64(&q.out.hazard, uint64(i)+1)
 	raceSync()
+	if checkPD && verbs.AccessFlags(atomic.LoadUint32(&q.out.access))&need != need {
+		return nil, reachFault
+	}
 	r := &q.link.ctrl.regions[i]
 	state := atomic.LoadUint64(&r.state)
 	if state&regionLive == 0 || uint32(state) != key || verbs.AccessFlags(state>>32)&need != need || checkPD && r.pd != pd {
@@ -221,19 +225,11 @@ const (
 	directLater               // go on with it later
 )
 
-// granted says whether the peer's QP admits the operation.
-func (q *QP) granted(need verbs.AccessFlags) bool {
-	return verbs.AccessFlags(atomic.LoadUint32(&q.out.access))&need != 0
-}
-
 // directWrite copies into the peer's arena.
 func (q *QP) directWrite(e *soft.SendEntry) direct {
 	if e.Length == 0 {
 		e.Done = true
 		return directDone
-	}
-	if !q.granted(verbs.AccessRemoteWrite) {
-		return directRing
 	}
 	n := min(e.Length-e.Off, burst)
 	mem, how := q.enter(e.RKey, e.RemoteAddr+e.Off, n, verbs.AccessRemoteWrite, q.out.pd, true)
@@ -276,9 +272,6 @@ func (q *QP) directRead(e *soft.SendEntry) direct {
 	if e.Length == 0 {
 		e.Done = true
 		return directDone
-	}
-	if !q.granted(verbs.AccessRemoteRead) {
-		return directRing
 	}
 	n := min(e.Length-e.Off, burst)
 	if _, how := q.enter(e.RKey, e.RemoteAddr, e.Length, verbs.AccessRemoteRead, q.out.pd, true); how == reachFault {
@@ -330,7 +323,7 @@ func (q *QP) fetch(sges []verbs.SGE, off, addr, n uint64) (bool, soft.Fault) {
 
 // directAtomic operates on the peer's arena.
 func (q *QP) directAtomic(e *soft.SendEntry) direct {
-	if !q.granted(verbs.AccessRemoteAtomic) || e.RemoteAddr%8 != 0 {
+	if e.RemoteAddr%8 != 0 {
 		return directRing
 	}
 	mem, how := q.enter(e.RKey, e.RemoteAddr, 8, verbs.AccessRemoteAtomic, q.out.pd, true)
@@ -375,7 +368,7 @@ func (q *QP) publish(sl *slot, op, bits uint8, inline int) {
 	o.sent++
 	f := flagOf(o.sent, op, bits, inline)
 	raceSync()
-	if q.ctx.fenced {
+	if q.link.fenced {
 		atomic.StoreUint64(&sl.flag, f)
 	} else {
 		wait.StoreRelease64(&sl.flag, f)
@@ -629,14 +622,16 @@ func (q *QP) answer() bool {
 		if room := o.byteRoom((want + 7) &^ 7); room < (want+7)&^7 {
 			return false
 		}
-		m, f := q.ctx.mrs.Lookup(q.PD, a.rkey, a.raddr+uint64(a.off), uint64(want), verbs.AccessRemoteRead)
-		if f != soft.OK {
-			q.answers = q.answers[:0]
-			q.refuseEvent(verbs.WCRemAccessErr)
-			return false
-		}
 		pos, b := o.take((want + 7) &^ 7)
-		copy(b, m.Slice(a.raddr+uint64(a.off), int(want)))
+		if want > 0 {
+			m, f := q.ctx.mrs.Lookup(q.PD, a.rkey, a.raddr+uint64(a.off), uint64(want), verbs.AccessRemoteRead)
+			if f != soft.OK {
+				q.answers = q.answers[:0]
+				q.refuseEvent(verbs.WCRemAccessErr)
+				return false
+			}
+			copy(b, m.Slice(a.raddr+uint64(a.off), int(want)))
+		}
 		*sl.packed() = packed{pos, want}
 		q.publish(sl, opReadBytes, 0, 0)
 		a.off += want

@@ -26,13 +26,17 @@ const (
 // attached to it.
 type hello struct {
 	major, minor uint16
-	features     uint32 // none so far
+	features     uint32 // featureFenced
 	arch         uint32 // of the shared structures: see archCode
 	pageSize     uint32
 	from, to     verbs.GID
 	probeAddr    uint64 // address of the control segment in the sender's process: reading its magic there proves process_vm_readv
 	ctrlSize     uint64
 }
+
+// featureFenced: this end has no membarrier(2), so who writes to it must make
+// publishing a full fence.
+const featureFenced = 1
 
 // archCode names what the layout of shared structures depends on: the machine,
 // and its byte order by being stored in it.

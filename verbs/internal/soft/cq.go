@@ -36,7 +36,11 @@ type CQ struct {
 	ring []completion
 	head uint32
 
-	signal chan struct{} // for Block: capacity 1
+	blocked struct { // who waits in Block
+		sync.Mutex
+		n    int
+		wake chan struct{} // closed, and made anew, by an event
+	}
 }
 
 const (
@@ -76,7 +80,7 @@ func (p *Polled) all(n uint32) { wait.StoreRelease32(&p.direct, n-p.ring.Load())
 // Init makes the queue ready; the other fields are set by then.
 func (q *CQ) Init(cqe int) {
 	q.ring = make([]completion, cqe)
-	q.signal = make(chan struct{}, 1)
+	q.blocked.wake = make(chan struct{})
 }
 
 // Sink is where the completions of one call of Poll go: while the ring of CQ is
@@ -135,10 +139,15 @@ func (q *CQ) notify() {
 		q.Channel.add(q.Self)
 		return
 	}
-	select {
-	case q.signal <- struct{}{}:
-	default:
-	}
+	q.wakeAll()
+}
+
+// wakeAll ends every Block that is under way: each of them looks for itself.
+func (q *CQ) wakeAll() {
+	q.blocked.Lock()
+	defer q.blocked.Unlock()
+	close(q.blocked.wake)
+	q.blocked.wake = make(chan struct{})
 }
 
 // Begin starts a Poll: it counts it, and takes what the ring holds. The error
@@ -239,21 +248,26 @@ func (q *CQ) ReqNotify(solicitedOnly bool) error {
 
 // Block arms the queue, and waits for a completion unless there is one already.
 func (q *CQ) Block(ctx context.Context) error {
-	select {
-	case <-q.signal:
-	default:
-	}
+	q.blocked.Lock()
+	q.blocked.n++
+	wake := q.blocked.wake
+	q.blocked.Unlock()
+	defer func() {
+		q.blocked.Lock()
+		defer q.blocked.Unlock()
+		if q.blocked.n--; q.blocked.n == 0 {
+			q.armed.Store(armedNot)
+		}
+	}()
 	q.armed.Store(armedAny)
 	q.Kick()
 	if q.count.Load()|q.bad.Load() != 0 {
-		q.armed.Store(armedNot)
 		return nil
 	}
 	select {
-	case <-q.signal:
+	case <-wake:
 		return nil
 	case <-ctx.Done():
-		q.armed.Store(armedNot)
 		return ctx.Err()
 	}
 }
@@ -267,10 +281,7 @@ func (q *CQ) Armed() bool { return q.armed.Load() != armedNot }
 // Close ends the queue; who waits in Block returns.
 func (q *CQ) Close() {
 	q.bad.Or(closed)
-	select {
-	case q.signal <- struct{}{}:
-	default:
-	}
+	q.wakeAll()
 }
 
 // CompChannel hands events of armed CQs to who waits for them.

@@ -115,6 +115,9 @@ func (q *RecvQueue) Drop() { wait.StoreRelease32(&q.head, q.head+1) }
 // Polled is where its completions are counted.
 func (q *RecvQueue) Polled() *Polled { return &q.polled }
 
+// Forgo counts a receive that was taken and will have no completion.
+func (q *RecvQueue) Forgo() { q.polled.add() }
+
 // SetLimit arms the event of an SRQ.
 func (q *RecvQueue) SetLimit(n int) error {
 	q.lock.Lock()
