@@ -1,0 +1,215 @@
+package shm
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// two opens two contexts and connects a QP of each.
+func two(t *testing.T) (a, b *side) {
+	leak.Check(t)
+	x, y := open(t), open(t)
+	t.Cleanup(func() {
+		require.NoError(t, x.Close())
+		require.NoError(t, y.Close())
+	})
+	a, b = newSide(t, x), newSide(t, y)
+	join(t, a, b)
+	return a, b
+}
+
+func (s *side) receive(t *testing.T, id uint64) {
+	n, err := s.q.PostRecv([]verbs.RecvWR{{WRID: id, SGList: []verbs.SGE{{Addr: s.mr.Addr(), Length: 4096, LKey: s.mr.Key}}}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+func (s *side) send(t *testing.T, id uint64) {
+	n, err := s.q.PostSend([]verbs.SendWR{{WRID: id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{{Addr: s.mr.Addr(), Length: 8, LKey: s.mr.Key}}}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+// eventually polls both sides, for what needs the goroutines of the links too.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(10 * time.Second); !ok(); runtime.Gosched() {
+		require.True(t, time.Now().Before(limit), what)
+	}
+}
+
+// A reset QP tells its peer, which leaves the inbox before its memory is used again.
+func TestResetTellsThePeer(t *testing.T) {
+	a, b := two(t)
+	in := a.q.in.Load()
+	require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: verbs.QPReset}, verbs.MaskState))
+	eventually(t, "the peer has not left", func() bool {
+		a.c.mu.Lock()
+		defer a.c.mu.Unlock()
+		_, waits := a.c.zombies[in]
+		return !waits
+	})
+	require.False(t, b.joined(), "the inbox is free, and the peer still sends to it")
+	b.send(t, 1)
+	wcs := make([]verbs.WC, 1)
+	n, err := b.cq.Poll(wcs)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.ErrorIs(t, wcs[0].Err(), verbs.WCRetryExcErr)
+}
+
+// A message that waits for a receive does not hold up the acknowledgements that
+// ride on what comes behind it.
+func TestAcknowledgementsBehindAStalledMessage(t *testing.T) {
+	a, b := two(t)
+	a.receive(t, 100)
+	a.send(t, 1) // waits: b has no receive
+	b.send(t, 2)
+	require.EqualValues(t, 100, a.take(t).WRID)
+	a.send(t, 3) // carries the acknowledgement
+	require.EqualValues(t, 2, b.take(t).WRID)
+	b.receive(t, 200)
+	b.receive(t, 201)
+	require.EqualValues(t, 200, b.take(t).WRID)
+	require.EqualValues(t, 201, b.take(t).WRID)
+	require.EqualValues(t, 1, a.take(t).WRID)
+	require.EqualValues(t, 3, a.take(t).WRID)
+}
+
+// A slot that claims two ways for its payload breaks the connection only.
+func TestSlotPackedAndPulled(t *testing.T) {
+	a, b := two(t)
+	a.receive(t, 1)
+	b.q.Lock.Lock()
+	for _, bits := range []uint8{bitPacked | bitPull, 0} {
+		sl := b.q.out.next()
+		sl.length = 100
+		*sl.packed() = packed{0, 8}
+		b.q.publish(sl, uint8(verbs.OpSend), bits, 0)
+	}
+	b.q.Unlock()
+	wcs := make([]verbs.WC, 1)
+	eventually(t, "no end", func() bool {
+		n, err := a.cq.Poll(wcs)
+		require.NoError(t, err)
+		return n == 1
+	})
+	require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
+	require.Equal(t, verbs.QPErr, a.q.State())
+}
+
+// The receive that half a message has taken is flushed when its sender goes.
+func TestSenderGoesInMidMessage(t *testing.T) {
+	a, b := two(t)
+	a.receive(t, 7)
+	b.q.Lock.Lock()
+	sl := b.q.out.next()
+	sl.length = 100
+	*sl.packed() = packed{0, 8}
+	b.q.publish(sl, uint8(verbs.OpSend), bitPacked, 0)
+	b.q.Unlock()
+	wcs := make([]verbs.WC, 2)
+	n, err := a.cq.Poll(wcs)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.NoError(t, b.q.Close())
+	eventually(t, "the receive is lost", func() bool {
+		n, err = a.cq.Poll(wcs)
+		require.NoError(t, err)
+		return n > 0
+	})
+	require.Equal(t, 1, n)
+	require.EqualValues(t, 7, wcs[0].WRID)
+	require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
+}
+
+// A CQ of one entry overruns while a message comes in: the QP breaks, once.
+func TestOverrunWhileReceiving(t *testing.T) {
+	leak.Check(t)
+	x, y := open(t), open(t)
+	a, b := newSide(t, x), newSide(t, y)
+	scq, err := x.CreateCQ(1, nil)
+	require.NoError(t, err)
+	q, err := a.pd.CreateQP(verbs.ProviderQPInit{SendCQ: scq, RecvCQ: a.cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	require.NoError(t, err)
+	require.NoError(t, a.q.Close())
+	a.q = q.(*QP)
+	join(t, a, b)
+	for i := range uint64(4) {
+		b.receive(t, i)
+		a.send(t, i)
+	}
+	for range 4 {
+		b.take(t)
+	}
+	b.send(t, 9)
+	eventually(t, "no overrun", func() bool {
+		_, err := a.cq.Poll(make([]verbs.WC, 4))
+		require.NoError(t, err)
+		return a.q.State() == verbs.QPErr
+	})
+	_, err = scq.Poll(make([]verbs.WC, 4))
+	for err == nil {
+		_, err = scq.Poll(make([]verbs.WC, 4))
+	}
+	require.ErrorIs(t, err, verbs.ErrCQOverrun)
+	require.NoError(t, x.Close())
+	require.NoError(t, y.Close())
+}
+
+// A write that SQD held goes on in RTS however long it is.
+func TestLongWriteAfterSQD(t *testing.T) {
+	a, b := two(t)
+	const size = 4 * burst
+	from, err := a.pd.AllocMR(size, verbs.AccessAll)
+	require.NoError(t, err)
+	to, err := b.pd.AllocMR(size, verbs.AccessAll)
+	require.NoError(t, err)
+	from.Bytes()[size-1] = 77
+	require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: verbs.QPSQD}, verbs.MaskState))
+	n, err := a.q.PostSend([]verbs.SendWR{{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RKey: to.RKey(), RemoteAddr: to.Addr(),
+		SGList: []verbs.SGE{{Addr: from.Addr(), Length: size, LKey: from.LKey()}}}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: verbs.QPRTS}, verbs.MaskState))
+	a.take(t)
+	require.EqualValues(t, 77, to.Bytes()[size-1])
+}
+
+// All who wait for one CQ return when it is closed, and one who gives up does not
+// disarm it for the others.
+func TestSeveralBlock(t *testing.T) {
+	a, b := two(t)
+	given, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 3)
+	for _, ctx := range []context.Context{given, t.Context(), t.Context()} {
+		go func() { done <- a.cq.Block(ctx) }()
+	}
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	a.receive(t, 1)
+	b.send(t, 1)
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+}
+
+// A region that a peer would not leave stays pinned: the collector finds no pin
+// that nobody holds.
+func TestKeptRegionStaysPinned(t *testing.T) {
+	a, _ := two(t)
+	mr, err := a.pd.RegMR(make([]byte, 4096), verbs.AccessAll)
+	require.NoError(t, err)
+	in := a.q.in.Load()
+	in.hazard = uint64(mr.(*MR).Index()) + 1
+	require.ErrorIs(t, mr.Close(), verbs.ErrBusy)
+	in.hazard = 0
+	runtime.GC()
+	runtime.GC()
+}
