@@ -43,7 +43,7 @@ var statusNames = [...]string{
 	"fatal error", "response timeout error", "general error", "tag matching error", "tag matching rendezvous incomplete",
 }
 
-// String is the text of ibv_wc_status_str.
+// String describes the status in the manner of ibv_wc_status_str.
 func (s WCStatus) String() string { return enumName(statusNames[:], int(s), "WCStatus") }
 
 // Error makes a status usable as an error; it is the same text as String.
