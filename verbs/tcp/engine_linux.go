@@ -95,7 +95,7 @@ func (e *epoll) newSet() (pollSet, error) {
 
 func (e *epoll) adopt(c *conn, nc net.Conn) (transport, error) {
 	tc := nc.(*net.TCPConn)
-	if err := tune(tc, c.a.cfg.PeerTimeout); err != nil {
+	if err := prepare(tc, c.a.cfg.PeerTimeout); err != nil {
 		return nil, err
 	}
 	raw, err := tc.SyscallConn()

@@ -16,7 +16,8 @@ type socket struct {
 	rfd  int // read from, and watched
 	wfd  int // written to; another one only if the QP is connected with itself
 	id   int32
-	mask uint32 // what epoll is armed for; fired, it still is for nothing
+	mask uint32 // what the engine's epoll is armed for; 0: fired, or not there
+	held bool   // the engine's epoll has the socket
 	in   []membership
 	hush bool // see mute
 
@@ -31,11 +32,22 @@ type membership struct {
 }
 
 func (e *epoll) newSocket(c *conn, rfd, wfd int) (*socket, error) {
-	s := &socket{e: e, c: c, rfd: rfd, wfd: wfd}
+	s := &socket{e: e, c: c, rfd: rfd, wfd: wfd, held: true}
 	var err error
 	s.id, err = e.add(rfd, unix.EPOLLONESHOT, c)
 	return s, err
 }
+
+// readable asks poll(2), which does not lock the socket. Who spins on reads does,
+// and what arrives meanwhile has to wait: streams of 1 MiB are 5 % slower.
+func (s *socket) readable() bool {
+	fd := unix.PollFd{Fd: int32(s.rfd), Events: unix.POLLIN}
+	n, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fd)), 1, uintptr(unsafe.Pointer(&noTime)), 0, 0, 0)
+	return n != 0 || errno != 0
+}
+
+// noTime is the time that ppoll(2) is to wait. (Not all architectures have poll.)
+var noTime unix.Timespec
 
 func (s *socket) readv(bufs [][]byte) (int, error) {
 	var n uintptr
@@ -118,16 +130,24 @@ func (s *socket) arm(in, out bool) {
 		// What fills the pipe of a QP connected with itself can be read.
 		mask |= unix.EPOLLOUT
 	}
-	if mask != s.mask {
-		s.mask = mask
-		s.e.control(unix.EPOLL_CTL_MOD, s.rfd, mask, s.id)
+	if mask == s.mask {
+		return
+	}
+	op := unix.EPOLL_CTL_MOD
+	if !s.held {
+		op = unix.EPOLL_CTL_ADD
+	}
+	if s.e.control(op, s.rfd, mask, s.id) == nil {
+		s.mask, s.held = mask, true
 	}
 }
 
+// disarm takes the socket out: one that is in an epoll set, be it armed for
+// nothing, has every packet that arrives call on the set.
 func (s *socket) disarm() {
-	if s.mask != 0 {
-		s.mask = 0
-		s.e.control(unix.EPOLL_CTL_MOD, s.rfd, unix.EPOLLONESHOT, s.id)
+	if s.held {
+		s.mask, s.held = 0, false
+		s.e.control(unix.EPOLL_CTL_DEL, s.rfd, 0, 0)
 	}
 }
 

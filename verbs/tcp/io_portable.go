@@ -52,7 +52,7 @@ func signal(ch chan struct{}) {
 }
 
 func (d *netDriver) adopt(c *conn, nc net.Conn) (transport, error) {
-	if err := tune(nc.(*net.TCPConn), c.a.cfg.PeerTimeout); err != nil {
+	if err := prepare(nc.(*net.TCPConn), c.a.cfg.PeerTimeout); err != nil {
 		return nil, err
 	}
 	return d.start(c, nc, nc), nil
@@ -163,6 +163,8 @@ func (s *stream) write() {
 
 // lastWords is how long a connection that cannot be written is still read.
 const lastWords = time.Second
+
+func (s *stream) readable() bool { return len(s.in) > 0 || s.inErr != nil }
 
 func (s *stream) readv(bufs [][]byte) (int, error) {
 	if len(s.in) == 0 {

@@ -17,6 +17,9 @@ const (
 	// directMin is the smallest rest of a payload that is read straight to where
 	// it belongs.
 	directMin = 4 << 10
+	// lookFirst is the smallest rest of a payload for which it is better to look
+	// whether there is something before reading, see transport.readable.
+	lookFirst = 32 << 10
 	// tailRoom is what is read behind such a rest: the trailer and the next header.
 	tailRoom = 1 + maxHeader
 )
@@ -25,8 +28,9 @@ const (
 // at their place, and go through parse.
 type rx struct {
 	buf    []byte
-	r, w   int // buf[r:w] has arrived and is not parsed yet
-	direct int // bytes of the next read that do not go to buf
+	r, w   int  // buf[r:w] has arrived and is not parsed yet
+	direct int  // bytes of the next read that do not go to buf
+	dry    bool // the last read found nothing, or all there was
 	bufs   [maxSGE + 1][]byte
 
 	// The frame whose payload is arriving.
@@ -98,8 +102,12 @@ func (c *conn) receive(s *soft.Sink) (got bool) {
 				break
 			}
 		}
+		if c.rx.dry && c.rx.body && c.rx.left >= lookFirst && !c.tr.readable() {
+			break
+		}
 		bufs, size := c.incoming(s)
 		n, err := c.tr.readv(bufs)
+		c.rx.dry = n < size
 		if err != nil {
 			if err != errAgain {
 				c.lost(s, err)

@@ -12,6 +12,9 @@ var errAgain = errors.New("not now")
 // transport moves the bytes of one connection. Nothing blocks; everything is
 // called with the lock of the connection's QP held.
 type transport interface {
+	// readable says whether readv would return anything but errAgain. It costs as
+	// much as to try, but is less in the way of what arrives.
+	readable() bool
 	// readv fills the buffers in turn and returns how many bytes came: errAgain
 	// for none, io.EOF when there will be none.
 	readv(bufs [][]byte) (int, error)
@@ -66,3 +69,23 @@ type happening struct {
 	c      *conn
 	hangup bool // the peer will send nothing more than what is there
 }
+
+// prepare sets the options of a connection's socket that are not the listener's
+// or the dialer's to set. TCP_NODELAY is Go's default.
+func prepare(tc *net.TCPConn, peerTimeout time.Duration) error {
+	here, ok1 := tc.LocalAddr().(*net.TCPAddr)
+	there, ok2 := tc.RemoteAddr().(*net.TCPAddr)
+	if ok1 && ok2 && (here.IP.Equal(there.IP) || there.IP.IsLoopback()) {
+		if err := tc.SetWriteBuffer(localBuffer); err != nil {
+			return err
+		}
+	}
+	return tune(tc, peerTimeout)
+}
+
+// localBuffer bounds what is on its way between two processes of a host, in
+// bytes, of which Linux makes twice as much. What the kernel would allow, 4 MB
+// and more, does not fit the caches: messages of 1 MiB move at 4.5 GB/s then, at
+// 10 with this (EPYC with 1 MiB of L2; half of it is as good, a quarter is not). A
+// network has use for more: there the kernel decides.
+const localBuffer = 256 << 10

@@ -32,6 +32,8 @@ func (p *tube) limit(n int) int {
 	return n
 }
 
+func (p *tube) readable() bool { return true }
+
 func (p *tube) readv(bufs [][]byte) (int, error) {
 	n := 0
 	max := p.limit(len(p.in))

@@ -20,8 +20,9 @@ const (
 	// lets many small messages go out as one piece of memory; larger ones go from
 	// the user's memory. Copying 4 KiB costs what an iovec does (0.1 µs).
 	copyMax = 4 << 10
-	// batchMax ends a batch: what is behind it may still be overtaken.
-	batchMax = 512 << 10
+	// batchMax ends a batch: what is behind it may still be overtaken. With half
+	// of it, streams of 1 MiB are 7 % slower.
+	batchMax = 1 << 20
 	maxSegs  = 32
 	maxBufs  = 64
 )
