@@ -41,18 +41,22 @@ func newEngine(a *adapter, drv driver) *engine {
 }
 
 func (e *engine) run() {
+	worked := false
 	for {
 		d, spinner, ok := e.plan()
 		if !ok {
 			return
 		}
-		if spinner && e.polled && runtime.GOMAXPROCS(0) == 1 {
-			// A blocking system call would keep the one P there is from who polls
-			// until the runtime's monitor takes it away, which is up to 10 ms.
+		// A system call that blocks keeps the P that this goroutine runs on until
+		// the runtime's monitor takes it away, which is 20 µs to 10 ms. So those
+		// run first who have just been woken; and if there is but one P, nothing
+		// blocks while somebody polls.
+		if worked || spinner && e.polled && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched()
 			d = 0
 		}
 		happened := e.drv.wait(d)
+		worked = len(happened) > 0
 		now := time.Now()
 		for _, h := range happened {
 			e.event(h, now)
