@@ -50,6 +50,7 @@ type link struct {
 	up       bool
 	unmapped bool
 	dead     bool
+	reading  bool // the socket is read: what comes may be about the peer's segments
 	gone     bool // dead, and the peer does not run any more or has left all inboxes
 	queue    []outgoing
 	wake     chan struct{} // capacity 1: the queue grew, or the link died
@@ -382,7 +383,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 		}
 		return errors.Join(err, seg.close())
 	}
-	l.conn, l.ctrlSeg, l.ctrl, l.pid, l.pidfd, l.up = conn, seg, ctrl, pid, pidfd, true
+	l.conn, l.ctrlSeg, l.ctrl, l.pid, l.pidfd, l.up, l.reading = conn, seg, ctrl, pid, pidfd, true, true
 	l.fenced = c.fenced || h.features&featureFenced != 0
 	l.canRead.Store(can.size == 1)
 	l.sendLocked(can, -1)
@@ -529,6 +530,9 @@ func (l *link) read() {
 			break
 		}
 	}
+	l.mu.Lock()
+	l.reading = false
+	l.mu.Unlock()
 	l.end(gone)
 }
 
@@ -628,6 +632,7 @@ func (l *link) end(gone bool) {
 	if l.dead {
 		l.mu.Unlock()
 		c.mu.Unlock()
+		l.unmapIfUnused()
 		return
 	}
 	l.dead, l.gone = true, gone
@@ -667,12 +672,13 @@ func (l *link) drop(num uint32) {
 }
 
 // unmapIfUnused unmaps the segments of a dead peer when no QP is left that may
-// have handed out slices of them.
+// have handed out slices of them, and nothing is read from the socket that may be
+// about an inbox in them.
 func (l *link) unmapIfUnused() {
 	l.ctx.mu.Lock()
 	defer l.ctx.mu.Unlock()
 	l.mu.Lock()
-	unused := l.dead && len(l.qps) == 0
+	unused := l.dead && len(l.qps) == 0 && !l.reading
 	l.mu.Unlock()
 	if unused {
 		if _, there := l.ctx.all[l]; there {
