@@ -358,6 +358,8 @@ func closedWhileWaiting(w *world) {
 		default:
 			near.same(sends, failed(1, verbs.OpSend, verbs.WCLocProtErr), wcs[0], k.String())
 			near.wantState(verbs.QPErr)
+			far.setState(verbs.QPErr) // what had come of the message is being written until then
+			far.take(recvs, 1)
 			dst.adopt(0, n)
 		}
 		dst.verify("%v memory", k)
