@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -158,6 +159,13 @@ func TestStrangers(t *testing.T) {
 			addr := net.JoinHostPort("127.0.0.1", fmt.Sprint(a.port()))
 			stop := make(chan struct{})
 			var storm sync.WaitGroup
+			once := func(what func(nc net.Conn)) {
+				nc, err := net.Dial("tcp", addr)
+				require.NoError(t, err)
+				nc.SetDeadline(time.Now().Add(time.Second))
+				what(nc)
+				nc.Close()
+			}
 			attack := func(what func(nc net.Conn)) {
 				storm.Go(func() {
 					for {
@@ -178,14 +186,23 @@ func TestStrangers(t *testing.T) {
 			}
 			garbage := make([]byte, 1<<16)
 			rand.Read(garbage)
-			attack(func(net.Conn) {})                                            // a port scan
-			attack(func(nc net.Conn) { nc.Write(garbage); io.ReadAll(nc) })      // noise
+			noise := func(nc net.Conn) { nc.Write(garbage); io.ReadAll(nc) }
+			guess := func(nc net.Conn) {
+				proof.Dial(nc, proof.Params{Secret: []byte("guessed"), Protocol: protocolName, Major: wireMajor, Self: make([]byte, identitySize)}, nil)
+			}
+			// By themselves first: the journal takes ten records a second.
+			once(noise)
+			once(guess)
+			logged := func() bool {
+				return strings.Contains(j.String(), proof.ErrSecret.Error()) && strings.Contains(j.String(), proof.ErrGarbage.Error())
+			}
+			require.Eventually(t, logged, 10*time.Second, time.Millisecond, "%s", j)
+			attack(func(net.Conn) {}) // a port scan
+			attack(noise)
 			attack(func(nc net.Conn) { nc.Write([]byte("GET / HTTP/1.0\r\n")) }) // somebody lost
 			attack(func(nc net.Conn) { nc.(*net.TCPConn).SetLinger(0) })         // reset
-			attack(func(nc net.Conn) {                                           // another job
-				proof.Dial(nc, proof.Params{Secret: []byte("guessed"), Protocol: protocolName, Major: wireMajor, Self: make([]byte, identitySize)}, nil)
-			})
-			attack(func(nc net.Conn) { // a peer gone mad
+			attack(guess)                                                        // another job
+			attack(func(nc net.Conn) {                                           // a peer gone mad
 				proof.Dial(nc, proof.Params{Secret: secret, Protocol: protocolName, Major: wireMajor, Self: make([]byte, identitySize)}, nil)
 				nc.Write(garbage[:handshakeSize])
 				io.ReadAll(nc)
@@ -219,8 +236,6 @@ func TestStrangers(t *testing.T) {
 				nc.Close()
 			}
 			echo(a, b, qa, qb, 10)
-			require.Contains(t, j.String(), proof.ErrSecret.Error())
-			require.Contains(t, j.String(), proof.ErrGarbage.Error())
 		})
 	}
 }
