@@ -1,0 +1,90 @@
+package channel
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkPingPong is the round trip between two nodes, on two threads.
+func BenchmarkPingPong(b *testing.B) {
+	for _, size := range []int{8, 56, 64, 1024, 4096, 8192, 16384, 65536, 262144, 1 << 20} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			nodes := join(b, 2, WithProviders("shm"))
+			var send, receive [2]*Handle
+			for i, n := range nodes {
+				var err error
+				send[i], err = n.DeclareSend(Contiguous(memory(b, n, size, true)), 1-i)
+				require.NoError(b, err)
+				receive[i], err = n.DeclareReceive(Contiguous(memory(b, n, size, true)), 1-i)
+				require.NoError(b, err)
+			}
+			done := make(chan error)
+			play := func(i, rounds int) error {
+				for range rounds {
+					if err := receive[i].Start(); err != nil {
+						return err
+					}
+					if i == 0 {
+						send[i].Start()
+					}
+					if err := receive[i].Wait(); err != nil {
+						return err
+					}
+					if i == 1 {
+						send[i].Start()
+					}
+					if err := send[i].Wait(); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			run := func(rounds int) {
+				go func() { done <- play(1, rounds) }()
+				require.NoError(b, play(0, rounds))
+				require.NoError(b, <-done)
+			}
+			run(1000)
+			b.SetBytes(2 * int64(size))
+			b.ResetTimer()
+			run(b.N)
+		})
+	}
+}
+
+// BenchmarkLocal is a message whose line is at hand: both ends on one thread.
+func BenchmarkLocal(b *testing.B) {
+	everywhereB(b, func(b *testing.B, n, m *Node) {
+		s, err := n.DeclareSend(Contiguous(memory(b, n, 8, true)), m.Rank())
+		require.NoError(b, err)
+		r, err := m.DeclareReceive(Contiguous(memory(b, m, 8, true)), n.Rank())
+		require.NoError(b, err)
+		message := func() {
+			s.Start()
+			r.Start()
+			for {
+				if done, _ := r.Test(); done {
+					break
+				}
+			}
+			s.Test()
+		}
+		for range 100 {
+			message()
+		}
+		for b.Loop() {
+			message()
+		}
+	})
+}
+
+func everywhereB(b *testing.B, bench func(b *testing.B, n, m *Node)) {
+	for _, p := range places {
+		b.Run(p.name, func(b *testing.B) {
+			nodes := join(b, p.size, WithProviders("shm"))
+			bench(b, nodes[0], nodes[len(nodes)-1])
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package channel
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// memory returns n bytes of a node, or of the heap.
+func memory(t testing.TB, n *Node, size int, own bool) []byte {
+	if !own {
+		return make([]byte, size)
+	}
+	m, err := n.Alloc(size)
+	require.NoError(t, err)
+	return m.Bytes()
+}
+
+// random fills b.
+func random(r *rand.Rand, b []byte) {
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+}
+
+func TestSizes(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		r := rand.New(rand.NewPCG(1, 2))
+		for _, size := range []int{0, 1, 8, 55, 56, 57, 64, 100, 4096, eagerMax, eagerMax + 1, 100_000, chunkMin, chunkMin + 1, 3 << 20} {
+			for _, own := range []struct{ src, dst bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+				for _, receiveFirst := range []bool{true, false} {
+					name := fmt.Sprintf("%d bytes, own %v, receive first %v", size, own, receiveFirst)
+					src, dst := memory(t, a, size+1, own.src)[:size], memory(t, b, size+1, own.dst)[:size]
+					s, err := a.DeclareSend(Contiguous(src), b.Rank())
+					require.NoError(t, err)
+					d, err := b.DeclareReceive(Contiguous(dst), a.Rank())
+					require.NoError(t, err)
+					for range 3 {
+						random(r, src)
+						first, second := s, d
+						if receiveFirst {
+							first, second = d, s
+						}
+						require.NoError(t, first.Start())
+						require.NoError(t, second.Start())
+						sent := make(chan error)
+						go func() { sent <- s.WaitContext(within(t)) }()
+						require.NoError(t, d.WaitContext(within(t)), name)
+						require.NoError(t, <-sent, name)
+						require.True(t, bytes.Equal(src, dst), name)
+					}
+					require.NoError(t, s.Close())
+					require.NoError(t, d.Close())
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,230 @@
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// meet opens the listener for control connections and exchanges its address with
+// all ranks.
+func (n *Node) meet(ctx context.Context) error {
+	if n.size == 1 {
+		return nil
+	}
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return err
+	}
+	n.listener = l
+	mine := address{host: hostID(), port: uint16(l.Addr().(*net.TCPAddr).Port), addrs: localAddresses()}
+	all, err := n.job.Exchange(ctx, mine.append(nil))
+	if err != nil {
+		return err
+	}
+	n.addresses = make([]address, n.size)
+	for i, b := range all {
+		if n.addresses[i], err = parseAddress(b); err != nil {
+			return fmt.Errorf("rank %d: %w", i, err)
+		}
+	}
+	n.wg.Go(n.accept)
+	return nil
+}
+
+// localAddresses lists where this host can be reached, loopback last.
+func localAddresses() []net.IP {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	var far, near []net.IP
+	for _, a := range list {
+		switch a, ok := a.(*net.IPNet); {
+		case !ok || a.IP.IsMulticast() || a.IP.IsLinkLocalUnicast():
+		case a.IP.IsLoopback():
+			near = append(near, a.IP)
+		default:
+			far = append(far, a.IP)
+		}
+	}
+	far = append(far, near...)
+	return far[:min(len(far), maxAddresses)]
+}
+
+// hostID is the same for processes that reach each other over loopback. It only
+// decides what is tried first.
+func hostID() uint64 {
+	h := fnv.New64a()
+	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		h.Write(id)
+	} else if name, err := os.Hostname(); err == nil {
+		h.Write([]byte(name))
+	}
+	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
+		h.Write([]byte(ns))
+	}
+	return h.Sum64()
+}
+
+func (n *Node) proofParams() proof.Params {
+	return proof.Params{Secret: n.job.Secret(), Insecure: n.job.Secret() == nil, Protocol: wireProtocol, Major: wireMajor, Minor: wireMinor,
+		Job: n.job.ID(), Self: rankID(n.rank)}
+}
+
+func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
+
+// dialTime is how long one address of several may take.
+const dialTime = 3 * time.Second
+
+// dialRank makes a control connection to a rank.
+func (n *Node) dialRank(ctx context.Context, rank int) (net.Conn, error) {
+	a := &n.addresses[rank]
+	ips := slices.Clone(a.addrs)
+	if a.host == n.addresses[n.rank].host {
+		slices.SortStableFunc(ips, func(x, y net.IP) int { return order(x.IsLoopback(), y.IsLoopback()) })
+	}
+	var errs []error
+	for _, ip := range ips {
+		conn, err := n.dialAddress(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(int(a.port))), rank)
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+		if errors.Is(err, proof.ErrRefused) || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(append(errs, ctx.Err())...)
+}
+
+// order sorts true first.
+func order(x, y bool) int {
+	switch {
+	case x == y:
+		return 0
+	case x:
+		return -1
+	}
+	return 1
+}
+
+func (n *Node) dialAddress(ctx context.Context, addr string, rank int) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialTime}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	conn.SetDeadline(time.Now().Add(dialTime))
+	if _, err := proof.Dial(conn, n.proofParams(), rankID(rank)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+// maxStrangers bounds the connections that have not proved anything yet.
+const maxStrangers = 256
+
+// accept takes control connections.
+func (n *Node) accept() {
+	places := make(chan struct{}, maxStrangers)
+	for {
+		conn, err := n.listener.Accept()
+		if err != nil {
+			if n.life.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			n.log.Warn("channel: accept", "error", err)
+			select {
+			case <-time.After(10 * time.Millisecond): // out of descriptors, say
+			case <-n.life.Done():
+				return
+			}
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-n.life.Done():
+			conn.Close()
+			return
+		}
+		n.wg.Go(func() { n.welcome(conn, places) })
+	}
+}
+
+// welcome finds out who has connected; it frees its place when it knows.
+func (n *Node) welcome(conn net.Conn, places chan struct{}) {
+	stop := context.AfterFunc(n.life, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	conn.SetDeadline(time.Now().Add(dialTime))
+	var p *peer
+	_, err := proof.Accept(conn, n.proofParams(), func(id []byte) bool {
+		if len(id) != 4 {
+			return false
+		}
+		rank := int(binary.BigEndian.Uint32(id))
+		if rank == n.rank {
+			return false
+		}
+		q, err := n.peer(rank)
+		if err != nil || !q.admit(conn) {
+			return false
+		}
+		p = q
+		return true
+	})
+	<-places
+	switch {
+	case err == nil:
+		conn.SetDeadline(time.Time{})
+		stop()
+		p.serve(conn)
+	case p != nil: // it went away after we had taken its connection
+		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
+	default:
+		conn.Close()
+		n.log.Debug("channel: refused a connection", "from", conn.RemoteAddr().String(), "error", err)
+	}
+}
+
+// address is where a rank can be connected to.
+type address struct {
+	host  uint64   // of the machine: the same for ranks that may share memory
+	port  uint16   // 0: nowhere
+	addrs []net.IP // in order of preference
+}
+
+func (a *address) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, a.host)
+	b = binary.BigEndian.AppendUint16(b, a.port)
+	for _, ip := range a.addrs {
+		b = append(b, ip.To16()...)
+	}
+	return b
+}
+
+func parseAddress(b []byte) (address, error) {
+	r := reader{b: b}
+	a := address{host: r.u64(), port: uint16(r.u8())<<8 | uint16(r.u8())}
+	if r.bad || len(r.b)%16 != 0 || len(r.b) > maxAddresses*16 {
+		return a, fmt.Errorf("%w: address of %d bytes", ErrProtocol, len(b))
+	}
+	for len(r.b) > 0 {
+		a.addrs = append(a.addrs, net.IP(r.take(16)))
+	}
+	return a, nil
+}
+
+const maxAddresses = 64

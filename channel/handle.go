@@ -1,0 +1,250 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// Handle is a message that is declared once and started again and again: a send,
+// a receive, or several of them together.
+//
+// A handle belongs to one goroutine at a time; different handles may be used by
+// different goroutines at the same time, also of one stream.
+type Handle struct {
+	node    *Node
+	kind    handleKind
+	phase   phase
+	err     error          // with phaseFailed and phaseReceived
+	k       uint64         // number of the start on the stream
+	flat    []byte         // the message, if it is contiguous
+	shape   shape          // the message
+	out     *sendStream    // of a send
+	in      *receiveStream // of a receive
+	tried   bool           // the gate has been tried
+	gated   bool           // the gate is ours
+	copying bool           // somebody copies the message, without the lock
+	remote  *remoteLayout  // the other side's layout that was seen last
+	staging *verbs.MR      // of a send whose memory the peer does not reach: what it reads instead
+
+	prev, next *Handle // active receives of the stream
+
+	id, generation uint32
+	reachable      bool // the peer has been told the layout
+	priority       int
+	layout         Layout
+	pins           *runtime.Pinner
+	memories       []*Memory
+	members        []*Handle // of a multiple
+	started        []error   // of a multiple: of the members that could not be started
+
+	count, eager, rendezvous uint64
+}
+
+type handleKind uint8
+
+const (
+	kindSend handleKind = iota
+	kindReceive
+	kindMultiple
+)
+
+func (k handleKind) String() string { return [...]string{"send", "receive", "multiple"}[k] }
+
+// phase is where a start is: written under the stream's lock by whoever moves it.
+type phase struct{ v uint32 }
+
+const (
+	phaseIdle     uint32 = iota
+	phasePending         // send: not in the ring yet
+	phaseOffered         // send: the receiver knows where the message is
+	phaseSent            // send: complete
+	phaseWaiting         // receive
+	phaseReceived        // receive: over, with err
+	phaseFailed          // err says why
+	phaseGroup           // multiple: some member may be active
+	phaseClosed
+)
+
+func (p *phase) Load() uint32   { return atomic.LoadUint32(&p.v) }
+func (p *phase) store(v uint32) { wait.StoreRelease32(&p.v, v) }
+
+func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
+
+// Start begins the next message (MPI_Start, QMP_start) and returns at once: a
+// send that the receiver has not asked for yet, or a receive whose message has
+// not come, goes on by itself or when the handle is tested. The k-th send that is
+// started on a stream meets the k-th receive. Until Test or Wait has said that it
+// is over, the bytes of the layout belong to the handle.
+//
+// Errors: [ErrActive]; [ErrClosed]; [ErrPeerDied], [ErrPeerLeft] or
+// [ErrUnreachable] of a peer that is gone; [ErrLength] of an earlier send on this
+// stream that was complete before the receiver saw that its length is wrong. With
+// an error nothing was started. The members of a multiple that can be started
+// are; the errors of the others are also what Wait will return.
+func (h *Handle) Start() error {
+	if p := h.phase.Load(); p != phaseIdle {
+		return h.cannotStart()
+	}
+	switch h.kind {
+	case kindSend:
+		h.count++
+		return h.out.start(h)
+	case kindReceive:
+		h.count++
+		return h.in.start(h)
+	}
+	return h.startMembers()
+}
+
+func (h *Handle) cannotStart() error {
+	if h.node == nil || h.phase.Load() == phaseClosed {
+		return h.errorf("start", ErrClosed)
+	}
+	return h.errorf("start", ErrActive)
+}
+
+// Test says whether the message is over and moves it on if it is not (MPI_Test,
+// QMP_is_complete). With true the handle is idle again, and the error, if there
+// is one, is that of this start. An idle handle is always over.
+//
+// Errors of a start: [ErrLength], [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable],
+// [ErrAborted], [ErrProtocol]. After one the bytes of the layout are undefined;
+// nothing outside of it was touched.
+func (h *Handle) Test() (bool, error) {
+	var done bool
+	var err error
+	switch h.phase.Load() {
+	case phaseIdle:
+		return true, nil
+	case phaseClosed:
+		return true, h.errorf("test", ErrClosed)
+	case phaseGroup:
+		done, err = h.testMembers()
+	case phaseWaiting, phaseReceived:
+		done, err = h.in.test(h)
+	default:
+		done, err = h.out.test(h)
+	}
+	if done {
+		h.err = nil
+		h.setPhase(phaseIdle)
+	}
+	return done, err
+}
+
+// Wait returns when the message is over, with the error that Test would return
+// (MPI_Wait, QMP_wait). An idle handle is not waited for.
+func (h *Handle) Wait() error {
+	if done, err := h.Test(); done {
+		return err
+	}
+	return h.node.await(context.Background(), h.Test, h.failure)
+}
+
+// WaitContext is Wait with an end: with ctx the waiting ends, not the message.
+// The error is then [ErrTimeout] if a deadline passed, else that of ctx, and the
+// handle is still active.
+func (h *Handle) WaitContext(ctx context.Context) error {
+	return h.node.await(ctx, h.Test, h.failure)
+}
+
+// WaitAll waits for all handles, of one node, and returns their errors joined
+// (MPI_Waitall, QMP_wait_all).
+func WaitAll(handles ...*Handle) error { return WaitAllContext(context.Background(), handles...) }
+
+// WaitAllContext is WaitAll with an end, as [Handle.WaitContext] is.
+func WaitAllContext(ctx context.Context, handles ...*Handle) error {
+	var errs []error
+	for _, h := range handles {
+		if err := h.WaitContext(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Multiple makes one handle of several (QMP_declare_multiple): starting it starts
+// them all, receives first, then in the order of their priorities; it is over
+// when all are. The members stay the caller's: they can be waited for one by one,
+// and outlive the multiple.
+func (n *Node) Multiple(handles ...*Handle) (*Handle, error) {
+	h := &Handle{node: n, kind: kindMultiple, members: slices.Clone(handles)}
+	for i, m := range handles {
+		switch {
+		case m == nil || m.node != n:
+			return nil, nodeError("declare multiple", fmt.Errorf("%w: member %d is not a handle of this node", ErrInvalid, i))
+		case m.kind == kindMultiple:
+			return nil, nodeError("declare multiple", fmt.Errorf("%w: member %d is a multiple", ErrInvalid, i))
+		case slices.Contains(handles[:i], m):
+			return nil, nodeError("declare multiple", fmt.Errorf("%w: member %d comes twice", ErrInvalid, i))
+		}
+	}
+	slices.SortStableFunc(h.members, func(a, b *Handle) int {
+		if a.kind != b.kind {
+			return int(b.kind) - int(a.kind)
+		}
+		return b.priority - a.priority
+	})
+	return h, nil
+}
+
+func (h *Handle) startMembers() error {
+	for _, m := range h.members {
+		if m.phase.Load() != phaseIdle {
+			return m.cannotStart()
+		}
+	}
+	h.started = h.started[:0]
+	h.setPhase(phaseGroup)
+	for _, m := range h.members {
+		if err := m.Start(); err != nil {
+			h.started = append(h.started, err)
+		}
+	}
+	return errors.Join(h.started...)
+}
+
+func (h *Handle) testMembers() (bool, error) {
+	all := true
+	for _, m := range h.members {
+		done, err := m.Test()
+		if err != nil {
+			h.started = append(h.started, err)
+		}
+		all = all && done
+	}
+	if !all {
+		return false, nil
+	}
+	return true, errors.Join(h.started...)
+}
+
+// failure is the error of waiting, not of the message.
+func (h *Handle) failure(err error) error { return h.errorf("wait", err) }
+
+func (h *Handle) errorf(op string, err error) error {
+	e := &Error{Op: op, Rank: -1, Stream: -1, Err: err}
+	switch h.kind {
+	case kindSend:
+		e.Op, e.Rank, e.Stream, e.Start = op+" send", h.out.peer.rank, int(h.out.number), h.k
+	case kindReceive:
+		e.Op, e.Rank, e.Stream, e.Start = op+" receive", h.in.peer.rank, int(h.in.number), h.k
+	}
+	return e
+}
+
+func (h *Handle) lengthError(other int) error {
+	return &Error{Op: "receive", Rank: h.in.peer.rank, Stream: int(h.in.number), Start: h.k, Len: h.shape.length, Other: other, Err: ErrLength}
+}
+
+func (h *Handle) broken(format string, args ...any) error {
+	return &Error{Op: "receive", Rank: h.in.peer.rank, Stream: int(h.in.number), Start: h.k,
+		Err: fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)}
+}

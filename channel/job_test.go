@@ -1,0 +1,77 @@
+package channel
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
+	_ "github.com/sluice-hpc/sluice/verbs/all"
+)
+
+// limit bounds every test: what takes longer hangs.
+const limit = 60 * time.Second
+
+// places are where the ends of a test's channels are.
+var places = []struct {
+	name string
+	size int // ranks; 1: messages to oneself
+}{{"self", 1}, {"shm", 2}}
+
+// everywhere runs a test for each place: with two nodes, or twice the same.
+func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			nodes := join(t, p.size, WithProviders("shm"))
+			test(t, nodes[0], nodes[len(nodes)-1])
+		})
+	}
+}
+
+// join makes a job of several nodes in this process.
+func join(t testing.TB, size int, opts ...Option) []*Node {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	env := boot.Environment{Size: size, LocalSize: size, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test...")}
+	s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: size, Job: env.Job, Secret: env.Secret})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	nodes := make([]*Node, size)
+	errs := make([]error, size)
+	var wg sync.WaitGroup
+	for i := range nodes {
+		wg.Go(func() {
+			e := env
+			e.Rank, e.LocalRank = i, i
+			var job *boot.Job
+			if job, errs[i] = e.Join(ctx); errs[i] == nil {
+				nodes[i], errs[i] = joinJob(ctx, job, opts...)
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		for _, n := range nodes {
+			wg.Go(func() { require.NoError(t, n.Close()) })
+		}
+		wg.Wait()
+	})
+	return nodes
+}
+
+// within returns a context that ends with the test, or with its time.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}

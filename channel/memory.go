@@ -1,0 +1,114 @@
+package channel
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// Memory is memory of [Node.Alloc].
+type Memory struct {
+	node   *Node
+	buf    []byte
+	mr     *verbs.MR // nil where there is no device
+	users  atomic.Int32
+	closed bool // under node.mu
+}
+
+// Alloc returns n bytes of zeroes, page-aligned, of the kind that every provider
+// in use moves without a copy: messages whose layouts lie in it go straight from
+// one process's memory into the other's.
+//
+// The Memory belongs to the caller, who must Close it, at the latest by closing
+// the node.
+func (n *Node) Alloc(size int) (*Memory, error) {
+	if size <= 0 {
+		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, nodeError("allocate", ErrClosed)
+	}
+	m := &Memory{node: n}
+	if len(n.devices) > 0 {
+		mr, err := n.devices[0].pd.AllocMR(size, verbs.AccessAll)
+		if err != nil {
+			return nil, nodeError("allocate", err)
+		}
+		m.mr, m.buf = mr, mr.Bytes()
+	} else {
+		b := make([]byte, size+pageSize)
+		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
+		m.buf = b[skip : skip+size : skip+size]
+	}
+	i, _ := n.searchMemory(m.start())
+	n.memories = slices.Insert(n.memories, i, m)
+	return m, nil
+}
+
+// pageSize is the alignment of Alloc's memory: the smallest page of any platform
+// that Go runs on.
+const pageSize = 4096
+
+func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
+
+// searchMemory returns where memory that begins at p is, or would be. The caller
+// holds mu.
+func (n *Node) searchMemory(p uintptr) (int, bool) {
+	return slices.BinarySearchFunc(n.memories, p, func(m *Memory, p uintptr) int {
+		switch s := m.start(); {
+		case s < p:
+			return -1
+		case s > p:
+			return 1
+		}
+		return 0
+	})
+}
+
+// findMemory returns the memory that b lies in, nil if it is no memory of Alloc.
+// The caller holds mu.
+func (n *Node) findMemory(b []byte) *Memory {
+	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	i, exact := n.searchMemory(p)
+	if !exact {
+		i--
+	}
+	if i < 0 {
+		return nil
+	}
+	if m := n.memories[i]; p >= m.start() && p-m.start() < uintptr(len(m.buf)) && uintptr(len(b)) <= uintptr(len(m.buf))-(p-m.start()) {
+		return m
+	}
+	return nil
+}
+
+// Bytes is the memory. It must not be used after Close.
+func (m *Memory) Bytes() []byte { return m.buf }
+
+// Close frees the memory. While handles are declared over it, that is [ErrBusy],
+// and nothing has happened.
+func (m *Memory) Close() error {
+	n := m.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case m.closed || n.closed:
+		return nil
+	case m.users.Load() > 0:
+		return nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
+	}
+	m.closed = true
+	i, _ := n.searchMemory(m.start())
+	n.memories = slices.Delete(n.memories, i, i+1)
+	if m.mr != nil {
+		if err := m.mr.Close(); err != nil {
+			return nodeError("close memory", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,457 @@
+package channel
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// States of a peer, in this order.
+const (
+	peerIdle       int32 = iota // nothing has been declared towards it
+	peerConnecting              // wire-up
+	peerUp
+	peerFailed // err says why
+)
+
+// peer is another rank, or this one, as far as this rank has to do with it.
+type peer struct {
+	node  *Node
+	rank  int
+	state atomic.Int32
+	bell  *bell // the peer's; our own until it is known
+	// fenced: one of both has no membarrier, so publishing needs a full fence.
+	fenced bool
+
+	err atomic.Pointer[error] // with peerFailed
+
+	layoutMu sync.Mutex
+	layouts  map[uint32]*remoteLayout // what the peer has declared, by handle
+
+	mu       sync.Mutex // taken before the locks of streams
+	sends    map[uint32]*sendStream
+	receives map[uint32]*receiveStream
+	declared map[uint32]*Handle // what the peer is to be told
+	dialing  bool
+	conn     net.Conn      // the control connection
+	link     *link         // the queue pair; nil for this rank itself
+	out      [][]byte      // control messages to be written
+	wake     chan struct{} // capacity 1: out has grown, or the peer has failed
+	bye      bool          // ours is in out
+	served   chan struct{} // closed when the connection is over
+}
+
+// remoteLayout is the layout of a handle of a peer, over its memory as we reach
+// it. That is mapped when a message needs it: until then the peer may close the
+// handle at any time.
+type remoteLayout struct {
+	handle, generation uint32
+	mapped             bool
+	shape              shape
+	info               layoutInfo // until it is mapped
+}
+
+// layout returns what the peer has declared, nil if that is not known yet.
+func (p *peer) layout(handle, generation uint32) *remoteLayout {
+	p.layoutMu.Lock()
+	defer p.layoutMu.Unlock()
+	l := p.layouts[handle]
+	if l == nil || l.generation != generation {
+		return nil
+	}
+	if !l.mapped {
+		s, err := p.link.shape(&l.info)
+		switch {
+		case err == nil:
+			l.shape, l.mapped, l.info = s, true, layoutInfo{}
+		case errors.Is(err, verbs.ErrState): // an arena is on its way
+			return nil
+		default:
+			go p.fail(fmt.Errorf("%w: handle %d: %w", ErrProtocol, handle, err))
+			return nil
+		}
+	}
+	return l
+}
+
+func (p *peer) setLayout(l *remoteLayout) bool {
+	p.layoutMu.Lock()
+	defer p.layoutMu.Unlock()
+	if len(p.layouts) >= maxLayouts {
+		return false
+	}
+	p.layouts[l.handle] = l
+	return true
+}
+
+func (p *peer) dropLayout(handle uint32) {
+	p.layoutMu.Lock()
+	defer p.layoutMu.Unlock()
+	delete(p.layouts, handle)
+}
+
+// opError is the error of an operation with a peer that has failed.
+func (p *peer) opError(op string, stream uint32, k uint64) error {
+	return p.opErrorOf(op, stream, k, *p.err.Load())
+}
+
+func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
+	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
+}
+
+// fail ends everything with the peer, once.
+func (p *peer) fail(err error) {
+	p.mu.Lock()
+	if p.state.Load() >= peerFailed {
+		p.mu.Unlock()
+		return
+	}
+	p.err.Store(&err)
+	p.state.Store(peerFailed)
+	conn := p.conn
+	p.nudge()
+	p.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+	p.node.bell.strike()
+}
+
+// nudge makes the writer look. The caller holds mu.
+func (p *peer) nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell queues a control message. The caller holds mu.
+func (p *peer) tell(k kind, body []byte) {
+	p.out = append(p.out, frame(nil, k, body))
+	p.nudge()
+}
+
+// connect begins the wire-up unless that has happened.
+func (p *peer) connect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state.Load() != peerIdle {
+		return
+	}
+	p.state.Store(peerConnecting)
+	p.dialing = true
+	p.node.wg.Go(p.dial)
+}
+
+// dial connects to the peer. When both dial at once, the connection of the lower
+// rank is the one that stays.
+func (p *peer) dial() {
+	n := p.node
+	ctx, cancel := context.WithTimeout(n.life, n.opt.connectTimeout)
+	defer cancel()
+	conn, err := n.dialRank(ctx, p.rank)
+	p.mu.Lock()
+	p.dialing = false
+	taken := p.conn != nil || p.state.Load() >= peerFailed
+	if err == nil && !taken {
+		p.conn = conn
+	}
+	p.mu.Unlock()
+	switch {
+	case taken:
+		if conn != nil {
+			conn.Close()
+		}
+	case err == nil:
+		p.serve(conn)
+	case errors.Is(err, proof.ErrRefused) && p.rank < n.rank && n.life.Err() == nil:
+		// The peer dials us, and its connection is on its way; if it does not
+		// come, the peer is no peer.
+		p.expect(err)
+	default:
+		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
+	}
+}
+
+// expect gives the peer's own connection time to come.
+func (p *peer) expect(refusal error) {
+	n := p.node
+	t := time.NewTimer(n.opt.connectTimeout)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-n.life.Done():
+	}
+	p.mu.Lock()
+	connected := p.conn != nil
+	p.mu.Unlock()
+	if !connected {
+		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, refusal))
+	}
+}
+
+// admit takes a connection that the peer has made, or refuses it in favour of
+// ours.
+func (p *peer) admit(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.state.Load() >= peerFailed, p.conn != nil:
+		return false
+	case p.dialing && p.rank > p.node.rank:
+		return false
+	}
+	p.conn = conn
+	if p.state.Load() == peerIdle {
+		p.state.Store(peerConnecting)
+	}
+	return true
+}
+
+// serve is the life of a connection: wire-up, then what is declared.
+func (p *peer) serve(conn net.Conn) {
+	n := p.node
+	defer close(p.served)
+	r := bufio.NewReader(conn)
+	err := p.wireUp(conn, r)
+	if err == nil {
+		conn.SetDeadline(time.Time{})
+		n.wg.Go(func() { p.write(conn) })
+		err = p.read(r)
+	}
+	p.mu.Lock()
+	leaving := p.bye
+	p.mu.Unlock()
+	switch {
+	case n.life.Err() != nil || leaving:
+		err = ErrClosed
+	case errors.Is(err, errBye):
+		err = ErrPeerLeft
+	case errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol):
+	default:
+		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
+	}
+	if !leaving && !errors.Is(err, ErrPeerLeft) {
+		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", err)
+	}
+	p.fail(err)
+}
+
+// leave says goodbye, if there is anybody to say it to.
+func (p *peer) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn != nil && p.state.Load() == peerUp {
+		p.bye = true
+		p.tell(kindBye, nil)
+	}
+}
+
+// goodbyeTime bounds how long a peer that runs is given to read our goodbye.
+const goodbyeTime = 2 * time.Second
+
+// part waits until the peer has read the goodbye, at most until ctx ends, and
+// ends the connection.
+func (p *peer) part(ctx context.Context) {
+	p.mu.Lock()
+	bye := p.bye
+	p.mu.Unlock()
+	if bye {
+		select {
+		case <-p.served:
+		case <-ctx.Done():
+		}
+	}
+	p.fail(ErrClosed)
+}
+
+// errBye: the peer has said goodbye.
+var errBye = errors.New("bye")
+
+// write sends what is queued until the peer fails, or goodbye has been said.
+func (p *peer) write(conn net.Conn) {
+	for {
+		p.mu.Lock()
+		out, bye := p.out, p.bye
+		p.out = nil
+		p.mu.Unlock()
+		for _, b := range out {
+			if _, err := conn.Write(b); err != nil {
+				return // the reader sees it too
+			}
+		}
+		if bye {
+			conn.(*net.TCPConn).CloseWrite()
+			return
+		}
+		if p.state.Load() >= peerFailed {
+			return
+		}
+		if len(out) == 0 {
+			<-p.wake
+		}
+	}
+}
+
+// read handles what the peer declares.
+func (p *peer) read(r io.Reader) error {
+	for {
+		k, body, err := readFrame(r)
+		if err != nil {
+			return err
+		}
+		switch k {
+		case kindStream:
+			var s streamInfo
+			if s, err = parseStream(body); err == nil {
+				err = p.addStream(s)
+			}
+		case kindLayout:
+			var l layoutInfo
+			if l, err = parseLayout(body); err == nil && !p.setLayout(&remoteLayout{handle: l.handle, generation: l.generation, info: l}) {
+				err = fmt.Errorf("%w: more than %d layouts", ErrProtocol, maxLayouts)
+			}
+		case kindDrop:
+			if len(body) != 4 {
+				return fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(body))
+			}
+			p.dropLayout(binary.BigEndian.Uint32(body))
+		case kindBye:
+			return errBye
+		default:
+			err = fmt.Errorf("%w: %v after the wire-up", ErrProtocol, k)
+		}
+		if err != nil {
+			return err
+		}
+		p.node.bell.strike()
+	}
+}
+
+// Bounds of what a peer can make us remember.
+const (
+	maxStreams = 1 << 16
+	maxLayouts = 1 << 20
+)
+
+func (p *peer) addStream(s streamInfo) error {
+	mem, err := p.link.view(s.ring, ringSize)
+	if err != nil {
+		return err
+	}
+	r, err := viewRing(mem)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.receives) >= maxStreams {
+		return fmt.Errorf("%w: more than %d streams", ErrProtocol, maxStreams)
+	}
+	in := p.receiveLocked(s.number)
+	if !in.r.CompareAndSwap(nil, r) {
+		return fmt.Errorf("%w: stream %d twice", ErrProtocol, s.number)
+	}
+	return nil
+}
+
+// receiveLocked returns the stream, made if need be.
+func (p *peer) receiveLocked(number uint32) *receiveStream {
+	s := p.receives[number]
+	if s == nil {
+		s = &receiveStream{peer: p, number: number}
+		p.receives[number] = s
+		p.node.addReceive(s)
+	}
+	return s
+}
+
+func (p *peer) sendLocked(number uint32) (*sendStream, error) {
+	if s := p.sends[number]; s != nil {
+		return s, nil
+	}
+	s := &sendStream{peer: p, number: number}
+	p.sends[number] = s
+	switch {
+	case p.rank == p.node.rank:
+		r := newRing(alignedMemory(ringSize))
+		s.begin(r, true)
+		p.receiveLocked(number).r.Store(r)
+	case p.state.Load() == peerUp:
+		return s, p.openRing(s)
+	}
+	return s, nil
+}
+
+// alignedMemory returns memory of the Go heap that begins at a cache line.
+func alignedMemory(n int) []byte {
+	b := make([]byte, n+64)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 63
+	return b[skip : skip+n : skip+n]
+}
+
+// announce tells the peer a layout. The caller holds mu.
+func (p *peer) announce(h *Handle) {
+	p.declared[h.id] = h
+	if p.link != nil && p.state.Load() == peerUp {
+		p.tell(kindLayout, h.describe())
+	}
+}
+
+// link is a queue pair to a peer, through which its memory is mapped.
+type link struct {
+	dev *device
+	qp  *verbs.QP
+	cq  *verbs.CQ
+}
+
+// shape maps the regions of a layout.
+func (l *link) shape(info *layoutInfo) (shape, error) {
+	bases := make([][]byte, len(info.regions))
+	for i, r := range info.regions {
+		var err error
+		if bases[i], err = l.qp.Map(r.rkey, r.addr, int(r.length)); err != nil {
+			return shape{}, err
+		}
+	}
+	parts := make([]part, len(info.parts))
+	total := 0
+	for i, q := range info.parts {
+		parts[i] = part{base: bases[q.region], off: q.off, block: q.block, count: q.count, stride: q.stride}
+		total += q.block * q.count
+	}
+	return newShape(parts, total), nil
+}
+
+// view returns memory of the peer, n bytes, when it is there.
+func (l *link) view(r region, n int) ([]byte, error) {
+	if r.length != uint64(n) {
+		return nil, fmt.Errorf("%w: region of %d bytes, want %d", ErrProtocol, r.length, n)
+	}
+	for try := 1; ; try++ {
+		b, err := l.qp.Map(r.rkey, r.addr, n)
+		switch {
+		case err == nil:
+			return b, nil
+		case !errors.Is(err, verbs.ErrState) || l.qp.State() != verbs.QPRTS || try == viewTries:
+			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		time.Sleep(viewPause) // the peer's arena is on its way
+	}
+}
+
+const (
+	viewTries = 2000
+	viewPause = time.Millisecond
+)

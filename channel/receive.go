@@ -1,0 +1,306 @@
+package channel
+
+import (
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// receiveStream is this end of a stream that comes from a peer.
+type receiveStream struct {
+	peer   *peer
+	number uint32
+	r      atomic.Pointer[ring] // nil until the peer has said where it is
+
+	lock  spinLock
+	next  uint64             // k of the last start
+	gates [ringSlots]*Handle // whose gate it is: an active receive
+	// The active receives, in the order of their starts. Whoever waits for one
+	// also moves the others on, for the sender may be waiting for them.
+	first, last *Handle
+	large       int  // of the active: longer than eagerMax
+	released    bool // the lock has been let go of
+
+}
+
+// start begins a receive.
+func (s *receiveStream) start(h *Handle) error {
+	if s.peer.state.Load() >= peerFailed && s.r.Load() == nil {
+		return s.peer.opError("receive", s.number, 0)
+	}
+	s.lock.lock()
+	s.next++
+	h.k = s.next
+	h.next, h.prev = nil, s.last
+	if s.last != nil {
+		s.last.next = h
+	} else {
+		s.first = h
+	}
+	s.last = h
+	h.tried, h.gated = false, false
+	h.setPhase(phaseWaiting)
+	if h.shape.length > eagerMax {
+		s.large++
+		if r := s.r.Load(); r != nil {
+			s.open(h, r)
+		}
+	}
+	s.lock.unlock()
+	return nil
+}
+
+// finish ends a receive. The caller holds the lock.
+func (s *receiveStream) finish(h *Handle, err error) {
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		s.first = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	} else {
+		s.last = h.prev
+	}
+	if h.gated {
+		s.gates[h.k%ringSlots] = nil
+	}
+	if h.shape.length > eagerMax {
+		s.large--
+	}
+	h.err = err
+	h.setPhase(phaseReceived)
+}
+
+// open says that a receive waits, where that can be of use to the sender, and
+// takes the message if it is there already. The caller holds the lock.
+func (s *receiveStream) open(h *Handle, r *ring) {
+	h.tried = true
+	i := h.k % ringSlots
+	if h.reachable && s.gates[i] == nil {
+		h.gated = true
+		s.gates[i] = h
+		g := &r.gates[i]
+		g.handle, g.generation, g.length = h.id, h.generation, uint64(h.shape.length)
+		// This word and the sender's slot: whoever is second must see the first.
+		atomic.StoreUint64(&g.word, h.k)
+	}
+	if w := atomic.LoadUint64(&r.slots[i].word); w == key(h.k, slotRendezvous<<8) {
+		s.take(h, r, w)
+	}
+}
+
+// test moves a receive on and says whether it is over.
+func (s *receiveStream) test(h *Handle) (bool, error) {
+	r := s.r.Load()
+	if r != nil {
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (h.tried || h.shape.length <= eagerMax) &&
+			s.peer.state.Load() < peerFailed {
+			return false, nil
+		}
+	} else if s.peer.state.Load() < peerFailed {
+		return false, nil
+	}
+	s.lock.lock()
+	if h.phase.Load() == phaseWaiting {
+		s.advance(h)
+	}
+	s.lock.unlock()
+	if h.phase.Load() == phaseReceived {
+		return true, h.err
+	}
+	return false, nil
+}
+
+// drive moves all active receives on. For a peer may be waiting for one of them
+// while we wait for something else.
+func (s *receiveStream) drive() {
+	r := s.r.Load()
+	if r == nil {
+		return
+	}
+	s.lock.lock()
+	if s.large > 0 || atomic.LoadUint32(&r.starving) != 0 {
+		s.released = false
+		for h := s.first; h != nil && !s.released; {
+			next := h.next
+			s.advance(h)
+			h = next
+		}
+	}
+	s.lock.unlock()
+}
+
+// advance does what can be done for a receive. The caller holds the lock.
+func (s *receiveStream) advance(h *Handle) {
+	failed := s.peer.state.Load() >= peerFailed // before looking: what was sent before the end counts
+	r := s.r.Load()
+	if r != nil {
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 == h.k {
+			s.take(h, r, w)
+			return
+		}
+		if !h.tried && h.shape.length > eagerMax {
+			s.open(h, r)
+			return
+		}
+	}
+	if failed && !h.copying {
+		s.finish(h, s.peer.opError("receive", s.number, h.k))
+	}
+}
+
+// take receives the message in the slot of k, or goes on receiving it. The
+// caller holds the lock, which take lets go of while it copies a large message.
+func (s *receiveStream) take(h *Handle, r *ring, w uint64) {
+	slot := &r.slots[h.k%ringSlots]
+	n := int(w & 0xff)
+	switch w >> 8 & 0xff {
+	case slotInline:
+		switch {
+		case n != h.shape.length || n > slotData:
+			s.refuse(h, r, n)
+			return
+		case h.flat == nil:
+			h.shape.scatter(slot.data[:n], 0)
+		case n == 8:
+			*(*[8]byte)(h.flat) = [8]byte(slot.data[:])
+		default:
+			copy(h.flat, slot.data[:n])
+		}
+	case slotEager:
+		off, size := slot.eager()
+		if int(size) != h.shape.length {
+			s.refuse(h, r, int(size))
+			return
+		}
+		if off > ringData || size > ringData-off {
+			s.finish(h, h.broken("eager message of %d bytes at %#x", size, off))
+			return
+		}
+		h.shape.scatter(r.data[off:off+size], 0)
+	case slotRendezvous:
+		s.takeRendezvous(h, r, slot)
+		return
+	default:
+		s.finish(h, h.broken("slot %#x", w))
+		return
+	}
+	s.acknowledge(h.k, r, 0)
+	s.finish(h, nil)
+}
+
+// acknowledge gives a slot back; fault is 1 if its length was wrong.
+func (s *receiveStream) acknowledge(k uint64, r *ring, fault uint64) {
+	p := &r.acks[k%ringSlots]
+	if s.peer.fenced {
+		atomic.StoreUint64(p, k<<1|fault)
+	} else {
+		wait.StoreRelease64(p, k<<1|fault)
+	}
+	if atomic.LoadUint32(&r.starving) != 0 {
+		s.peer.bell.ring()
+	}
+}
+
+// refuse ends a receive whose message has n bytes, a wrong number.
+func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
+	s.acknowledge(h.k, r, 1)
+	atomic.AddUint32(&r.faults, 1)
+	s.finish(h, h.lengthError(n))
+}
+
+// takeRendezvous moves a rendezvous on, as the receiver.
+func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
+	if h.copying {
+		return
+	}
+	m := &r.matches[h.k%ringSlots]
+	v := slot.rendezvous()
+	if v.length != uint64(h.shape.length) {
+		m.judge(h.k, verdictLength)
+		s.acknowledge(h.k, r, 0)
+		s.peer.bell.ring()
+		s.finish(h, h.lengthError(int(min(v.length, 1<<62))))
+		return
+	}
+	n, _ := chunks(h.shape.length)
+	if !m.finished(h.k, n) {
+		h.copying, s.released = true, true
+		s.lock.unlock()
+		h.assistReceive(m, v)
+		s.lock.lock()
+		h.copying = false
+	}
+	switch {
+	case m.finished(h.k, n):
+		s.acknowledge(h.k, r, 0)
+		s.finish(h, nil)
+	case m.verdict(h.k) == verdictWithdrawn:
+		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
+	case s.peer.state.Load() >= peerFailed && !m.finished(h.k, n):
+		s.finish(h, s.peer.opError("receive", s.number, h.k))
+	}
+}
+
+// assistReceive copies what the sender offers, as far as nobody else does. The
+// sender may not have told its layout yet.
+func (h *Handle) assistReceive(m *match, v rendezvous) {
+	if src := h.remoteShape(h.in.peer, v.handle, v.generation, v.length); src != nil {
+		h.copyChunks(m, &h.shape, src, h.in.peer)
+	}
+}
+
+// assistSend copies into the memory of a receiver that waits, as far as nobody
+// else does.
+func (h *Handle) assistSend() {
+	s := h.out
+	i := h.k % ringSlots
+	g := &s.r.gates[i]
+	if atomic.LoadUint64(&g.word) != h.k {
+		return
+	}
+	if dst := h.openGate(g); dst != nil {
+		h.copyChunks(&s.r.matches[i], dst, &h.shape, s.peer)
+	}
+}
+
+// openGate returns the layout that the receive at a gate waits with, nil if it is
+// not known (yet) or of another length, which is for the receiver to say.
+func (h *Handle) openGate(g *gate) *shape {
+	handle, generation, length := g.handle, g.generation, g.length
+	if atomic.LoadUint64(&g.word) != h.k || length != uint64(h.shape.length) {
+		return nil
+	}
+	return h.remoteShape(h.out.peer, handle, generation, length)
+}
+
+// remoteShape returns a layout that the peer has declared.
+func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) *shape {
+	if h.remote == nil || h.remote.handle != handle || h.remote.generation != generation {
+		h.remote = p.layout(handle, generation)
+	}
+	if h.remote == nil || uint64(h.remote.shape.length) != length {
+		return nil
+	}
+	return &h.remote.shape
+}
+
+// copyChunks claims chunks and copies them until none is left.
+func (h *Handle) copyChunks(m *match, dst, src *shape, p *peer) {
+	n, size := chunks(h.shape.length)
+	moved := false
+	for {
+		i, _ := m.claim(h.k, n)
+		if i < 0 {
+			break
+		}
+		from := i * size
+		move(dst, src, from, min(size, h.shape.length-from))
+		m.finish(h.k)
+		moved = true
+	}
+	if moved {
+		p.bell.ring()
+	}
+}

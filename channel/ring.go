@@ -1,0 +1,214 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A ring is what the two ends of a stream share where one reaches the other's
+// memory by load and store: the memory of the k-th send and the k-th receive. It
+// lies in the sender's memory, so that sending can begin before the receiver has
+// even heard of the stream.
+//
+// Every word carries the number k that it belongs to, so nothing is ever cleared
+// and no index is shared: slot k%ringSlots says "k is here", ack k%ringSlots
+// says "k has been taken".
+
+const (
+	ringSlots  = 64
+	slotData   = 56
+	ringData   = 64 << 10
+	eagerAlign = 64
+
+	// eagerMax is the largest message that goes through the ring: up to here two
+	// copies and no waiting for the peer beat one copy (bench channel).
+	eagerMax = 8 << 10
+
+	ringMagic   = 0x53_4c_52_47 // "SLRG"
+	ringVersion = 1
+)
+
+// ring is laid out for the cache: what one side writes and what the other side
+// writes never share a line.
+type ring struct {
+	magic, version, slotCount, dataSize uint32
+	_                                   [112]byte
+	starving                            uint32 // sender: sends wait for slots
+	_                                   [124]byte
+	faults                              uint32 // receiver: number of messages whose length was wrong
+	_                                   [124]byte
+
+	slots   [ringSlots]slot   // sender
+	acks    [ringSlots]uint64 // receiver: k of what has been taken
+	gates   [ringSlots]gate   // receiver: it waits
+	matches [ringSlots]match  // both, by compare-and-swap
+	data    [ringData]byte    // sender
+}
+
+const ringSize = int(unsafe.Sizeof(ring{}))
+
+// slot is one cache line: a small message with its flag, or where to find a
+// larger one.
+type slot struct {
+	data [slotData]byte
+	word uint64 // k<<16 | kind<<8 | inline length; stored last
+}
+
+// Kinds of slots.
+const (
+	slotInline     = 1 + iota // the message is in the slot
+	slotEager                 // offset, length: in the ring's data
+	slotRendezvous            // handle, generation, length: in the sender's memory
+)
+
+// gate says that a receive waits, and into which layout.
+type gate struct {
+	word       uint64 // k; stored last
+	handle     uint32
+	generation uint32
+	length     uint64
+	_          uint64
+}
+
+// match is the state of a rendezvous: its chunks are claimed one by one, by
+// whichever side has time.
+type match struct {
+	next uint64 // k<<16 | number of the next chunk to be claimed, or a verdict
+	done uint64 // k<<16 | number of chunks that are done
+}
+
+// Verdicts: in place of a number of a chunk.
+const (
+	verdictWithdrawn = 0xffff // the node that started it is closing
+	verdictLength    = 0xfffe // the lengths differ
+	maxChunks        = 0xff00
+)
+
+// key is the word of k with low bits v.
+func key(k uint64, v uint32) uint64 { return k<<16 | uint64(v) }
+
+// newRing makes a ring in mem, which is zero and of ringSize bytes at least.
+func newRing(mem []byte) *ring {
+	r := (*ring)(unsafe.Pointer(unsafe.SliceData(mem[:ringSize])))
+	r.magic, r.version, r.slotCount, r.dataSize = ringMagic, ringVersion, ringSlots, ringData
+	return r
+}
+
+// viewRing returns the ring that a peer has made in mem.
+func viewRing(mem []byte) (*ring, error) {
+	if len(mem) != ringSize || uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%64 != 0 {
+		return nil, fmt.Errorf("%w: ring of %d bytes, want %d", ErrProtocol, len(mem), ringSize)
+	}
+	r := (*ring)(unsafe.Pointer(unsafe.SliceData(mem)))
+	if r.magic != ringMagic || r.version != ringVersion || r.slotCount != ringSlots || r.dataSize != ringData {
+		return nil, fmt.Errorf("%w: ring %#x version %d with %d slots and %d bytes", ErrProtocol, r.magic, r.version, r.slotCount, r.dataSize)
+	}
+	return r, nil
+}
+
+// rendezvous is the content of a slotRendezvous.
+type rendezvous struct {
+	handle, generation uint32
+	length             uint64
+}
+
+func (s *slot) setRendezvous(v rendezvous) {
+	binary.NativeEndian.PutUint32(s.data[0:], v.handle)
+	binary.NativeEndian.PutUint32(s.data[4:], v.generation)
+	binary.NativeEndian.PutUint64(s.data[8:], v.length)
+}
+
+func (s *slot) rendezvous() rendezvous {
+	return rendezvous{
+		handle:     binary.NativeEndian.Uint32(s.data[0:]),
+		generation: binary.NativeEndian.Uint32(s.data[4:]),
+		length:     binary.NativeEndian.Uint64(s.data[8:]),
+	}
+}
+
+func (s *slot) setEager(off, n uint32) {
+	binary.NativeEndian.PutUint32(s.data[0:], off)
+	binary.NativeEndian.PutUint32(s.data[4:], n)
+}
+
+func (s *slot) eager() (off, n uint32) {
+	return binary.NativeEndian.Uint32(s.data[0:]), binary.NativeEndian.Uint32(s.data[4:])
+}
+
+// claim takes the next chunk of k, of which there are n. It returns -1 when all
+// are taken, and the verdict if there is one.
+func (m *match) claim(k uint64, n int) (chunk int, verdict uint32) {
+	for {
+		v := atomic.LoadUint64(&m.next)
+		i := uint32(0)
+		if v>>16 == k {
+			i = uint32(v & 0xffff)
+		}
+		switch {
+		case v>>16 > k: // k is long over
+			return -1, 0
+		case i > maxChunks:
+			return -1, i
+		case int(i) >= n:
+			return -1, 0
+		}
+		if atomic.CompareAndSwapUint64(&m.next, v, key(k, i+1)) {
+			return int(i), 0
+		}
+	}
+}
+
+// judge gives a verdict on k in place of the first claim; false if somebody has
+// claimed a chunk, or judged.
+func (m *match) judge(k uint64, verdict uint32) bool {
+	for {
+		v := atomic.LoadUint64(&m.next)
+		if v>>16 > k || v>>16 == k && v&0xffff != 0 {
+			return v == key(k, verdict)
+		}
+		if atomic.CompareAndSwapUint64(&m.next, v, key(k, verdict)) {
+			return true
+		}
+	}
+}
+
+// verdict returns the verdict on k, 0 if there is none.
+func (m *match) verdict(k uint64) uint32 {
+	if v := atomic.LoadUint64(&m.next); v>>16 == k && v&0xffff > maxChunks {
+		return uint32(v & 0xffff)
+	}
+	return 0
+}
+
+// finish counts a chunk of k as done.
+func (m *match) finish(k uint64) {
+	for {
+		v := atomic.LoadUint64(&m.done)
+		n := uint32(0)
+		if v>>16 == k {
+			n = uint32(v & 0xffff)
+		}
+		if atomic.CompareAndSwapUint64(&m.done, v, key(k, n+1)) {
+			return
+		}
+	}
+}
+
+// finished says whether all n chunks of k are done.
+func (m *match) finished(k uint64, n int) bool {
+	return atomic.LoadUint64(&m.done) == key(k, uint32(n))
+}
+
+// Chunks of a rendezvous.
+const chunkMin = 128 << 10
+
+// chunks returns how a message of n bytes is cut: into how many pieces of which size.
+func chunks(n int) (count, size int) {
+	size = chunkMin
+	for (n+size-1)/size > maxChunks {
+		size *= 2
+	}
+	return max(1, (n+size-1)/size), size
+}

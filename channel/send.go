@@ -1,0 +1,308 @@
+package channel
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// sendStream is this end of a stream that leads to a peer.
+type sendStream struct {
+	peer   *peer
+	number uint32
+
+	lock    spinLock
+	next    uint64 // k of the last start
+	r       *ring  // nil until the peer is connected
+	fenced  bool   // publishing needs a full fence: see peer.fenced
+	freed   uint64 // every k up to here has been taken
+	head    uint64 // of the ring's data, in bytes since the beginning
+	tail    uint64
+	ends    [ringSlots]uint64 // head after k
+	pending []*Handle         // started and not in the ring: no connection, or no slot
+	offered [ringSlots]*Handle
+
+	faults uint32            // of the ring, as last seen; atomic
+	noted  [ringSlots]uint64 // k whose fault is in late, or was
+	late   []*Error          // of sends that were complete: the next start returns one
+	sizes  [ringSlots]int    // length of k
+}
+
+// begin gives the stream its ring, and puts what waits for it there.
+func (s *sendStream) begin(r *ring, fenced bool) {
+	s.lock.lock()
+	s.r, s.fenced = r, fenced
+	s.flush()
+	s.lock.unlock()
+}
+
+// start begins a send.
+func (s *sendStream) start(h *Handle) error {
+	s.lock.lock()
+	if s.r != nil && atomic.LoadUint32(&s.r.faults) != s.faults {
+		s.collect()
+	}
+	if len(s.late) > 0 {
+		err := s.fault(0)
+		s.lock.unlock()
+		return err
+	}
+	if st := s.peer.state.Load(); st >= peerFailed {
+		s.lock.unlock()
+		return s.peer.opError("send", s.number, 0)
+	}
+	s.next++
+	h.k = s.next
+	if s.r == nil || len(s.pending) > 0 || !s.publish(h) {
+		s.queue(h)
+	}
+	s.lock.unlock()
+	return nil
+}
+
+// queue puts a send behind those that wait for a connection or a slot.
+func (s *sendStream) queue(h *Handle) {
+	h.setPhase(phasePending)
+	s.pending = append(s.pending, h)
+	if s.r != nil {
+		atomic.StoreUint32(&s.r.starving, 1)
+		if s.flush(); len(s.pending) > 0 { // a slot may have become free before the receiver could see that
+			s.peer.node.starve(s)
+		}
+	}
+}
+
+// flush publishes what is pending, as far as there are slots. The caller holds
+// the lock.
+func (s *sendStream) flush() {
+	n := 0
+	for n < len(s.pending) && s.publish(s.pending[n]) {
+		n++
+	}
+	s.pending = slices.Delete(s.pending, 0, n)
+	if len(s.pending) == 0 {
+		atomic.StoreUint32(&s.r.starving, 0)
+	}
+}
+
+// publish puts a send into its slot; false if that is not free.
+func (s *sendStream) publish(h *Handle) bool {
+	k := h.k
+	if k > s.freed+ringSlots {
+		if s.reap(); k > s.freed+ringSlots {
+			return false
+		}
+	}
+	i := k % ringSlots
+	slot := &s.r.slots[i]
+	n := h.shape.length
+	s.sizes[i] = n
+	switch {
+	case n <= slotData:
+		if h.flat != nil && n == 8 {
+			*(*[8]byte)(slot.data[:]) = [8]byte(h.flat)
+		} else if h.flat != nil {
+			copy(slot.data[:n], h.flat)
+		} else {
+			h.shape.gather(slot.data[:n], 0)
+		}
+		s.ends[i] = s.head
+		h.setPhase(phaseSent)
+		s.store(&slot.word, key(k, slotInline<<8|uint32(n)))
+	case n <= eagerMax && s.publishEager(h, slot):
+	default:
+		s.ends[i] = s.head
+		s.publishRendezvous(h, slot)
+		return true
+	}
+	h.eager++
+	s.peer.bell.ring()
+	return true
+}
+
+// store makes a slot visible.
+func (s *sendStream) store(p *uint64, v uint64) {
+	if s.fenced {
+		atomic.StoreUint64(p, v)
+	} else {
+		wait.StoreRelease64(p, v)
+	}
+}
+
+// publishEager puts a message into the data of the ring; false if that is full.
+func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
+	n := h.shape.length
+	room := uint64(n+eagerAlign-1) &^ (eagerAlign - 1)
+	off := s.head % ringData
+	skip := uint64(0)
+	if off+room > ringData {
+		skip, off = ringData-off, 0
+	}
+	if s.head+skip+room-s.tail > ringData {
+		if s.reap(); s.head+skip+room-s.tail > ringData {
+			return false
+		}
+	}
+	s.head += skip + room
+	s.ends[h.k%ringSlots] = s.head
+	h.shape.gather(s.r.data[off:off+uint64(n)], 0)
+	slot.setEager(uint32(off), uint32(n))
+	h.setPhase(phaseSent)
+	s.store(&slot.word, key(h.k, slotEager<<8))
+	return true
+}
+
+// publishRendezvous says where the message lies. A receiver that waits already,
+// and whose memory we reach, gets it at once.
+func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
+	h.rendezvous++
+	g := &s.r.gates[h.k%ringSlots]
+	if h.staging != nil && !(atomic.LoadUint64(&g.word) == h.k && h.openGate(g) != nil) {
+		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
+	}
+	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.length)})
+	h.setPhase(phaseOffered)
+	s.offered[h.k%ringSlots] = h
+	// The receiver's gate and this word: whoever is second must see the first.
+	atomic.StoreUint64(&slot.word, key(h.k, slotRendezvous<<8))
+	h.assistSend()
+	s.peer.bell.ring()
+}
+
+// reap finds out what has been taken, in order.
+func (s *sendStream) reap() {
+	for s.freed < s.next {
+		k := s.freed + 1
+		v := atomic.LoadUint64(&s.r.acks[k%ringSlots])
+		if v>>1 != k {
+			return
+		}
+		s.note(k, v)
+		if h := s.offered[k%ringSlots]; h != nil {
+			s.settle(h)
+		}
+		s.freed = k
+		s.tail = s.ends[k%ringSlots]
+	}
+}
+
+// collect looks for faults among what has not been reaped.
+func (s *sendStream) collect() {
+	wait.StoreRelaxed32(&s.faults, atomic.LoadUint32(&s.r.faults))
+	for k := s.freed + 1; k <= s.next; k++ {
+		s.note(k, atomic.LoadUint64(&s.r.acks[k%ringSlots]))
+	}
+}
+
+// note keeps the error of a send that was complete when the receiver found that
+// its length is wrong.
+func (s *sendStream) note(k, ack uint64) {
+	if i := k % ringSlots; ack == k<<1|1 && s.noted[i] != k {
+		s.noted[i] = k
+		s.late = append(s.late, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: k, Len: s.sizes[i], Other: -1, Err: ErrLength})
+	}
+}
+
+// fault returns, and forgets, the error of start k, with k == 0 of any.
+func (s *sendStream) fault(k uint64) error {
+	for i, e := range s.late {
+		if k == 0 || e.Start == k {
+			s.late = append(s.late[:i], s.late[i+1:]...)
+			return e
+		}
+	}
+	return nil
+}
+
+// settle sees whether a rendezvous is over. The caller holds the lock.
+func (s *sendStream) settle(h *Handle) {
+	if h.phase.Load() != phaseOffered {
+		return
+	}
+	i := h.k % ringSlots
+	m := &s.r.matches[i]
+	n, _ := chunks(h.shape.length)
+	switch {
+	case m.finished(h.k, n):
+		h.setPhase(phaseSent)
+	case m.verdict(h.k) == verdictLength:
+		h.err = &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength}
+		h.setPhase(phaseFailed)
+	case m.verdict(h.k) == verdictWithdrawn:
+		h.err = s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft)
+		h.setPhase(phaseFailed)
+	default:
+		return
+	}
+	s.offered[i] = nil
+}
+
+// testOffered moves a rendezvous on, as the sender.
+func (s *sendStream) testOffered(h *Handle) (bool, error) {
+	h.assistSend()
+	s.lock.lock()
+	s.settle(h)
+	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed {
+		if s.settle(h); h.phase.Load() == phaseOffered {
+			s.offered[h.k%ringSlots] = nil
+			h.err = s.peer.opError("send", s.number, h.k)
+			h.setPhase(phaseFailed)
+		}
+	}
+	s.lock.unlock()
+	switch h.phase.Load() {
+	case phaseSent:
+		return true, nil
+	case phaseFailed:
+		return true, h.err
+	}
+	return false, nil
+}
+
+// testPending tries to get a send into the ring.
+func (s *sendStream) testPending(h *Handle) (bool, error) {
+	s.lock.lock()
+	if s.r != nil && len(s.pending) > 0 {
+		s.flush()
+	}
+	if h.phase.Load() == phasePending && s.peer.state.Load() >= peerFailed {
+		s.drop(h)
+		h.err = s.peer.opError("send", s.number, h.k)
+		h.setPhase(phaseFailed)
+	}
+	s.lock.unlock()
+	if h.phase.Load() == phasePending {
+		return false, nil
+	}
+	return s.test(h)
+}
+
+// drop takes a send off the pending ones.
+func (s *sendStream) drop(h *Handle) {
+	s.pending = slices.DeleteFunc(s.pending, func(p *Handle) bool { return p == h })
+}
+
+// test moves a send on and says whether it is over.
+func (s *sendStream) test(h *Handle) (bool, error) {
+	switch h.phase.Load() {
+	case phaseSent:
+		return true, s.testSent(h)
+	case phaseOffered:
+		return s.testOffered(h)
+	case phasePending:
+		return s.testPending(h)
+	}
+	return true, h.err
+}
+
+// testSent looks for a fault of a send that is complete.
+func (s *sendStream) testSent(h *Handle) error {
+	if s.r == nil || atomic.LoadUint32(&s.r.faults) == atomic.LoadUint32(&s.faults) {
+		return nil
+	}
+	s.lock.lock()
+	defer s.lock.unlock()
+	s.collect()
+	return s.fault(h.k)
+}

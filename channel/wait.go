@@ -1,0 +1,98 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// How a waiter waits: it spins, then gives the CPU to other processes, then
+// sleeps until the bell.
+const (
+	spinBudget  = 20000 // some hundred microseconds
+	yieldBudget = 50
+	sleepBound  = 5 * time.Millisecond
+	driveEvery  = 64
+)
+
+// await tests until it is over.
+func (n *Node) await(ctx context.Context, test func() (bool, error), failure func(error) error) error {
+	patient := false // has been spinning for long
+	defer func() {
+		if patient {
+			waiters.Add(-1)
+		}
+	}()
+	for i := 0; ; i++ {
+		done, err := test()
+		if done {
+			return err
+		}
+		if i%driveEvery == driveEvery-1 || i >= n.spins {
+			n.drive()
+			if err := ctx.Err(); err != nil {
+				if errors.Is(err, context.DeadlineExceeded) {
+					err = fmt.Errorf("%w: %w", ErrTimeout, err)
+				}
+				return failure(err)
+			}
+		}
+		if i == n.spins {
+			patient = true
+			waiters.Add(1)
+		}
+		switch {
+		case i < n.spins:
+			if i > 1000 {
+				wait.Pause(1)
+			}
+		case i < n.spins+yieldBudget:
+			yield()
+		default:
+			if done, err := n.sleep(ctx, test); done {
+				return err
+			}
+		}
+	}
+}
+
+// sleep tests once more and sleeps until the bell rings, for a bounded time.
+func (n *Node) sleep(ctx context.Context, test func() (bool, error)) (bool, error) {
+	bound := sleepBound
+	if d, ok := ctx.Deadline(); ok {
+		bound = max(min(bound, time.Until(d)), time.Microsecond)
+	}
+	v := atomic.LoadUint32(&n.bell.word)
+	atomic.AddUint32(&n.bell.sleepers, 1)
+	defer atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+	barrier()
+	n.drive()
+	if done, err := test(); done {
+		return done, err
+	}
+	sleepOn(&n.bell.word, v, bound)
+	return false, nil
+}
+
+// drive moves on what others may be waiting for.
+func (n *Node) drive() {
+	for _, s := range *n.receives.Load() {
+		s.drive()
+	}
+}
+
+// waiters counts the goroutines of this process that wait: several must let each
+// other run.
+var waiters atomic.Int32
+
+func yield() {
+	if waiters.Load() > 1 {
+		runtime.Gosched()
+	}
+	wait.Yield()
+}

@@ -1,0 +1,291 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// The control connection between two ranks carries what is said once: how they
+// are to be connected, and what they declare. Each message is a kind and the
+// length of its body, then the body; all integers are big-endian.
+
+const (
+	wireProtocol = "sluice-channel"
+	wireMajor    = 1
+	wireMinor    = 0
+
+	maxBody   = 16 << 20 // a layout of 200,000 blocks without regularity
+	headerLen = 8
+)
+
+type kind uint8
+
+const (
+	kindPropose kind = 1 + iota // lower rank: an endpoint to connect to
+	kindAnswer                  // higher rank: its endpoint, or why not
+	kindProbed                  // each: whether bytes have come through
+	kindUse                     // lower rank: that it is
+	kindNode                    // each: where its bell is
+	kindStream                  // sender: where the ring of a stream is
+	kindLayout                  // owner: the layout of a handle
+	kindDrop                    // owner: the handle is closed
+	kindBye                     // the node closes; nothing follows
+	kinds
+)
+
+func (k kind) String() string {
+	if k == 0 || k >= kinds {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye"}[k]
+}
+
+// region is memory of the sender of a message, as the peer reaches it.
+type region struct {
+	rkey   uint32
+	addr   uint64
+	length uint64
+}
+
+func (r region) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, r.rkey)
+	b = binary.BigEndian.AppendUint64(b, r.addr)
+	return binary.BigEndian.AppendUint64(b, r.length)
+}
+
+// frame appends a message to b.
+func frame(b []byte, k kind, body []byte) []byte {
+	b = append(b, byte(k), 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
+	return append(b, body...)
+}
+
+// readFrame reads one message. A body is allocated as it comes, so that a length
+// alone costs nothing.
+func readFrame(r io.Reader) (kind, []byte, error) {
+	var h [headerLen]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return 0, nil, err
+	}
+	k, n := kind(h[0]), binary.BigEndian.Uint32(h[4:])
+	if k == 0 || k >= kinds || h[1] != 0 || h[2] != 0 || h[3] != 0 || n > maxBody {
+		return 0, nil, fmt.Errorf("%w: %v with %d bytes", ErrProtocol, k, n)
+	}
+	body, err := io.ReadAll(io.LimitReader(r, int64(n)))
+	if err == nil && len(body) < int(n) {
+		err = io.ErrUnexpectedEOF
+	}
+	return k, body, err
+}
+
+// reader takes a body apart; after the first shortage everything is zero.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) take(n int) []byte {
+	if r.bad || len(r.b) < n {
+		r.bad = true
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *reader) u8() uint8 {
+	if b := r.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) u32() uint32 {
+	if b := r.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (r *reader) u64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+func (r *reader) region() region { return region{r.u32(), r.u64(), r.u64()} }
+
+// end says whether the body was taken apart to its end.
+func (r *reader) end(k kind) error {
+	if r.bad || len(r.b) > 0 {
+		return fmt.Errorf("%w: %v of a wrong length", ErrProtocol, k)
+	}
+	return nil
+}
+
+// offer is the body of kindPropose and kindAnswer: an endpoint, or in an answer
+// the reason why there is none.
+type offer struct {
+	attempt  uint8
+	endpoint verbs.Endpoint
+	refusal  string
+}
+
+const maxRefusal = 1 << 10
+
+func (o *offer) append(b []byte) ([]byte, error) {
+	b = append(b, o.attempt)
+	if o.refusal != "" {
+		return append(append(b, 0), o.refusal[:min(len(o.refusal), maxRefusal)]...), nil
+	}
+	return o.endpoint.AppendBinary(append(b, 1))
+}
+
+func parseOffer(k kind, b []byte) (offer, error) {
+	r := reader{b: b}
+	o := offer{attempt: r.u8()}
+	switch ok := r.u8(); {
+	case r.bad, ok > 1:
+		return o, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(b))
+	case ok == 1:
+		var err error
+		if o.endpoint, err = verbs.ParseEndpoint(r.b); err != nil {
+			return o, fmt.Errorf("%w: %v: %w", ErrProtocol, k, err)
+		}
+	case k != kindAnswer || len(r.b) == 0 || len(r.b) > maxRefusal:
+		return o, fmt.Errorf("%w: %v with a refusal of %d bytes", ErrProtocol, k, len(r.b))
+	default:
+		o.refusal = string(r.b)
+	}
+	return o, nil
+}
+
+// parseVerdict reads the body of kindProbed and kindUse: one byte for the attempt, one
+// for yes or no.
+func parseVerdict(k kind, b []byte) (attempt uint8, ok bool, err error) {
+	if len(b) != 2 || b[1] > 1 {
+		return 0, false, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(b))
+	}
+	return b[0], b[1] == 1, nil
+}
+
+func verdictBody(attempt uint8, ok bool) []byte {
+	b := []byte{attempt, 0}
+	if ok {
+		b[1] = 1
+	}
+	return b
+}
+
+// nodeInfo is the body of kindNode.
+type nodeInfo struct {
+	fenced bool
+	bell   region
+}
+
+func (n *nodeInfo) append(b []byte) []byte {
+	f := byte(0)
+	if n.fenced {
+		f = 1
+	}
+	return n.bell.append(append(b, f))
+}
+
+func parseNode(b []byte) (nodeInfo, error) {
+	r := reader{b: b}
+	n := nodeInfo{fenced: r.u8() == 1, bell: r.region()}
+	return n, r.end(kindNode)
+}
+
+// streamInfo is the body of kindStream.
+type streamInfo struct {
+	number uint32
+	ring   region
+}
+
+func (s *streamInfo) append(b []byte) []byte {
+	return s.ring.append(binary.BigEndian.AppendUint32(b, s.number))
+}
+
+func parseStream(b []byte) (streamInfo, error) {
+	r := reader{b: b}
+	s := streamInfo{r.u32(), r.region()}
+	return s, r.end(kindStream)
+}
+
+// layoutInfo is the body of kindLayout: the layout of a handle over regions of
+// its owner.
+type layoutInfo struct {
+	handle, generation uint32
+	regions            []region
+	parts              []remotePart
+}
+
+// remotePart is a part of a layout over region number region.
+type remotePart struct {
+	region                    uint32
+	off, block, count, stride int
+}
+
+const (
+	regionLen = 4 + 8 + 8
+	partLen   = 4 + 4*8
+)
+
+func (l *layoutInfo) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, l.handle)
+	b = binary.BigEndian.AppendUint32(b, l.generation)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(l.regions)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(l.parts)))
+	for _, r := range l.regions {
+		b = r.append(b)
+	}
+	for _, p := range l.parts {
+		b = binary.BigEndian.AppendUint32(b, p.region)
+		for _, v := range [...]int{p.off, p.block, p.count, p.stride} {
+			b = binary.BigEndian.AppendUint64(b, uint64(v))
+		}
+	}
+	return b
+}
+
+// parseLayout checks that every part lies in its region, which the reader then
+// maps as a whole.
+func parseLayout(b []byte) (layoutInfo, error) {
+	r := reader{b: b}
+	l := layoutInfo{handle: r.u32(), generation: r.u32()}
+	regions, parts := int(r.u32()), int(r.u32())
+	if r.bad || regions > len(r.b)/regionLen || len(r.b) != regions*regionLen+parts*partLen {
+		return l, fmt.Errorf("%w: layout with %d regions and %d parts in %d bytes", ErrProtocol, regions, parts, len(b))
+	}
+	for range regions {
+		l.regions = append(l.regions, r.region())
+	}
+	total := 0
+	for range parts {
+		p := remotePart{r.u32(), int(r.u64()), int(r.u64()), int(r.u64()), int(r.u64())}
+		if int(p.region) >= regions {
+			return l, fmt.Errorf("%w: region %d of %d", ErrProtocol, p.region, regions)
+		}
+		size := l.regions[p.region].length
+		n, over := mul(p.block, p.count)
+		span, far := mul(p.count-1, p.stride)
+		switch {
+		case size > math.MaxInt64, p.block <= 0, p.count <= 0, over, far, n > math.MaxInt-total,
+			!fits(p.off, p.block, int(size)), span > 0 && span > math.MaxInt-p.off, !fits(p.off+span, p.block, int(size)):
+			return l, fmt.Errorf("%w: %d blocks of %d bytes, stride %d, at %d of a region of %d bytes", ErrProtocol, p.count, p.block, p.stride, p.off, size)
+		}
+		total += n
+		l.parts = append(l.parts, p)
+	}
+	return l, r.end(kindLayout)
+}
+
+// fits says whether n bytes from off on lie in size bytes; n > 0.
+func fits(off, n, size int) bool { return off >= 0 && n <= size && off <= size-n }

@@ -1,0 +1,363 @@
+package channel
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// How two ranks get from a control connection to a queue pair. The lower rank
+// chooses:
+//
+//	lower                            higher
+//	  propose: endpoint          ──▶
+//	                             ◀── answer: endpoint, or why not
+//	         a write with immediate both ways
+//	  probed                     ◀─▶ probed
+//	  use, or not                ──▶
+//	  node                       ◀─▶ node
+//
+// until an attempt succeeds or the lower rank has no provider left, which it says
+// with attempt 0.
+
+const probeTime = time.Second
+
+// wireUp connects to the peer, so that what has been declared can be used.
+func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
+	n := p.node
+	conn.SetDeadline(time.Now().Add(n.opt.connectTimeout))
+	var l *link
+	var err error
+	if n.rank < p.rank {
+		l, err = p.propose(conn, r)
+	} else {
+		l, err = p.respond(conn, r)
+	}
+	if err != nil {
+		return err
+	}
+	theirs, err := p.introduce(conn, r, l)
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	return p.up(l, theirs)
+}
+
+// propose tries one provider after the other, as the lower rank.
+func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
+	n := p.node
+	var refusals []error
+	for i, d := range n.devices {
+		attempt := uint8(i + 1)
+		l, err := p.tryPropose(conn, r, d, attempt)
+		if l != nil || errors.Is(err, errBroken) {
+			return l, err
+		}
+		n.log.Info("channel: provider not used", "peer", p.rank, "provider", d.provider(), "reason", err)
+		refusals = append(refusals, fmt.Errorf("%s: %w", d.provider(), err))
+	}
+	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
+}
+
+// errBroken: the control connection broke, or the peer broke the protocol.
+var errBroken = errors.New("control connection")
+
+func broken(err error) error { return fmt.Errorf("%w: %w", errBroken, err) }
+
+func (p *peer) tryPropose(conn net.Conn, r *bufio.Reader, d *device, attempt uint8) (_ *link, err error) {
+	l, err := d.newLink()
+	if err != nil {
+		return nil, err
+	}
+	used := false
+	defer func() {
+		if !used {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	e, err := l.qp.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	o := offer{attempt: attempt, endpoint: e}
+	body, err := o.append(nil)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(frame(nil, kindPropose, body)); err != nil {
+		return nil, broken(err)
+	}
+	answer, err := expectOffer(r, kindAnswer, attempt)
+	if err != nil {
+		return nil, broken(err)
+	}
+	if answer.refusal != "" {
+		return nil, fmt.Errorf("rank %d: %s", p.rank, answer.refusal)
+	}
+	err = l.probe(p.node.life, answer.endpoint)
+	theirs, xerr := exchangeVerdict(conn, r, attempt, err == nil)
+	if xerr != nil {
+		return nil, broken(xerr)
+	}
+	used = err == nil && theirs
+	if _, err := conn.Write(frame(nil, kindUse, verdictBody(attempt, used))); err != nil {
+		used = false
+		return nil, broken(err)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !theirs:
+		return nil, fmt.Errorf("nothing has come through to rank %d", p.rank)
+	}
+	return l, nil
+}
+
+// respond follows what the lower rank proposes.
+func (p *peer) respond(conn net.Conn, r *bufio.Reader) (*link, error) {
+	for {
+		k, body, err := readFrame(r)
+		if err != nil {
+			return nil, err
+		}
+		if k == kindUse {
+			if a, ok, err := parseVerdict(k, body); err != nil || a != 0 || ok {
+				return nil, fmt.Errorf("%w: %v of attempt %d", ErrProtocol, k, a)
+			}
+			return nil, fmt.Errorf("%w: rank %d has no provider that works", ErrUnreachable, p.rank)
+		}
+		if k != kindPropose {
+			return nil, fmt.Errorf("%w: %v in place of a proposal", ErrProtocol, k)
+		}
+		o, err := parseOffer(k, body)
+		if err != nil {
+			return nil, err
+		}
+		if l, err := p.tryRespond(conn, r, &o); l != nil || err != nil {
+			return l, err
+		}
+	}
+}
+
+// tryRespond answers one proposal; nil without an error means that the next is
+// to be waited for.
+func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, err error) {
+	answer := offer{attempt: o.attempt}
+	l, err := p.node.linkFor(o.endpoint.Provider)
+	if err == nil {
+		answer.endpoint, err = l.qp.Endpoint()
+	}
+	if err != nil {
+		answer.refusal = err.Error()
+	}
+	used := false
+	defer func() {
+		if !used && l != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	body, err := answer.append(nil)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(frame(nil, kindAnswer, body)); err != nil {
+		return nil, err
+	}
+	if answer.refusal != "" {
+		return nil, nil
+	}
+	err = l.probe(p.node.life, o.endpoint)
+	if err != nil {
+		p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", o.endpoint.Provider, "reason", err)
+	}
+	if _, err := exchangeVerdict(conn, r, o.attempt, err == nil); err != nil {
+		return nil, err
+	}
+	k, body, err := readFrame(r)
+	if err != nil {
+		return nil, err
+	}
+	if k != kindUse {
+		return nil, fmt.Errorf("%w: %v in place of a decision", ErrProtocol, k)
+	}
+	a, use, err := parseVerdict(k, body)
+	if err != nil || a != o.attempt {
+		return nil, fmt.Errorf("%w: decision on attempt %d during %d", ErrProtocol, a, o.attempt)
+	}
+	if !use {
+		return nil, nil
+	}
+	used = true
+	return l, nil
+}
+
+func expectOffer(r *bufio.Reader, want kind, attempt uint8) (offer, error) {
+	k, body, err := readFrame(r)
+	if err != nil {
+		return offer{}, err
+	}
+	if k != want {
+		return offer{}, fmt.Errorf("%w: %v in place of %v", ErrProtocol, k, want)
+	}
+	o, err := parseOffer(k, body)
+	if err == nil && o.attempt != attempt {
+		err = fmt.Errorf("%w: %v of attempt %d during %d", ErrProtocol, k, o.attempt, attempt)
+	}
+	return o, err
+}
+
+// exchangeVerdict tells the peer whether the probe succeeded here, and returns
+// whether it did there.
+func exchangeVerdict(conn net.Conn, r *bufio.Reader, attempt uint8, ok bool) (bool, error) {
+	if _, err := conn.Write(frame(nil, kindProbed, verdictBody(attempt, ok))); err != nil {
+		return false, err
+	}
+	k, body, err := readFrame(r)
+	if err != nil {
+		return false, err
+	}
+	if k != kindProbed {
+		return false, fmt.Errorf("%w: %v in place of a probe's result", ErrProtocol, k)
+	}
+	a, theirs, err := parseVerdict(k, body)
+	if err == nil && a != attempt {
+		err = fmt.Errorf("%w: result of attempt %d during %d", ErrProtocol, a, attempt)
+	}
+	return theirs, err
+}
+
+// introduce exchanges what the nodes have to know of each other.
+func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, error) {
+	n := p.node
+	mine := nodeInfo{fenced: n.fenced, bell: regionOf(n.bellMR)}
+	if _, err := conn.Write(frame(nil, kindNode, mine.append(nil))); err != nil {
+		return nodeInfo{}, err
+	}
+	k, body, err := readFrame(r)
+	if err != nil {
+		return nodeInfo{}, err
+	}
+	if k != kindNode {
+		return nodeInfo{}, fmt.Errorf("%w: %v in place of an introduction", ErrProtocol, k)
+	}
+	return parseNode(body)
+}
+
+// up makes everything that has been declared so far work.
+func (p *peer) up(l *link, theirs nodeInfo) error {
+	mem, err := l.view(theirs.bell, bellSize)
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	b, err := viewBell(mem)
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state.Load() >= peerFailed {
+		return errors.Join(*p.err.Load(), l.close())
+	}
+	p.link, p.bell, p.fenced = l, b, theirs.fenced || p.node.fenced
+	p.state.Store(peerUp)
+	for _, h := range p.declared {
+		p.tell(kindLayout, h.describe())
+	}
+	for _, s := range p.sends {
+		if err := p.openRing(s); err != nil {
+			return err
+		}
+	}
+	p.node.bell.strike()
+	return nil
+}
+
+// openRing makes the ring of a stream to the peer. The caller holds mu.
+func (p *peer) openRing(s *sendStream) error {
+	mr, err := p.link.dev.pd.AllocMR(ringSize, verbs.AccessAll)
+	if err != nil {
+		return err
+	}
+	r := newRing(mr.Bytes())
+	info := streamInfo{s.number, regionOf(mr)}
+	p.tell(kindStream, info.append(nil))
+	s.begin(r, p.fenced)
+	return nil
+}
+
+func regionOf(mr *verbs.MR) region {
+	return region{mr.RKey(), mr.Addr(), uint64(mr.Len())}
+}
+
+// device is an open device: what queue pairs and memory come from.
+type device struct {
+	ctx *verbs.Context
+	pd  *verbs.PD
+}
+
+func openDevice(d *verbs.Device, cfg verbs.Config) (*device, error) {
+	ctx, err := d.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return nil, errors.Join(err, ctx.Close())
+	}
+	return &device{ctx, pd}, nil
+}
+
+func (d *device) provider() string { return d.ctx.Device().Provider() }
+
+// newLink makes a queue pair.
+func (d *device) newLink() (*link, error) {
+	cq, err := d.ctx.CreateCQ(4, nil)
+	if err != nil {
+		return nil, err
+	}
+	qp, err := d.pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	if err != nil {
+		return nil, errors.Join(err, cq.Close())
+	}
+	return &link{dev: d, qp: qp, cq: cq}, nil
+}
+
+// probe connects to the peer and sees that bytes go both ways: a write with
+// immediate, of no bytes.
+func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	if err := l.qp.Connect(e, verbs.ConnectAttr{}); err != nil {
+		return err
+	}
+	if _, err := l.qp.PostRecv([]verbs.RecvWR{{}}); err != nil {
+		return err
+	}
+	if _, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); err != nil {
+		return err
+	}
+	var wcs [2]verbs.WC
+	for got := 0; got < 2; {
+		k, err := l.cq.Wait(ctx, wcs[:])
+		if err != nil {
+			return fmt.Errorf("no write with immediate has come through: %w", err)
+		}
+		for i := range wcs[:k] {
+			if err := wcs[i].Err(); err != nil {
+				return err
+			}
+		}
+		got += k
+	}
+	return nil
+}
+
+func (l *link) close() error { return errors.Join(l.qp.Close(), l.cq.Close()) }
