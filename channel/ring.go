@@ -24,7 +24,7 @@ const (
 
 	// eagerMax is the largest message that goes through the ring: up to here two
 	// copies and no waiting for the peer beat one copy (bench channel).
-	eagerMax = 8 << 10
+	eagerMax = 4 << 10
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
 	ringVersion = 1
