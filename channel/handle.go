@@ -21,17 +21,17 @@ type Handle struct {
 	node    *Node
 	kind    handleKind
 	phase   phase
-	err     error          // with phaseFailed and phaseReceived
-	k       uint64         // number of the start on the stream
-	flat    []byte         // the message, if it is contiguous
-	shape   shape          // the message
-	out     *sendStream    // of a send
-	in      *receiveStream // of a receive
-	tried   bool           // the gate has been tried
-	gated   bool           // the gate is ours
-	copying bool           // somebody copies the message, without the lock
-	remote  *remoteLayout  // the other side's layout that was seen last
-	staging *verbs.MR      // of a send whose memory the peer does not reach: what it reads instead
+	err     error                        // with phaseFailed and phaseReceived
+	k       uint64                       // number of the start on the stream
+	flat    []byte                       // the message, if it is contiguous
+	shape   shape                        // the message
+	out     *sendStream                  // of a send
+	in      *receiveStream               // of a receive
+	tried   bool                         // the gate has been tried
+	gated   bool                         // the gate is ours
+	copying bool                         // somebody copies the message, without the lock
+	remote  atomic.Pointer[remoteLayout] // the other side's layout that was seen last
+	staging *verbs.MR                    // of a send whose memory the peer does not reach: what it reads instead
 
 	prev, next *Handle // active receives of the stream
 
@@ -127,8 +127,10 @@ func (h *Handle) Test() (bool, error) {
 		return true, h.errorf("test", ErrClosed)
 	case phaseGroup:
 		done, err = h.testMembers()
-	case phaseWaiting, phaseReceived:
+	case phaseWaiting:
 		done, err = h.in.test(h)
+	case phaseReceived: // by somebody who waited for something else
+		done, err = true, h.err
 	default:
 		done, err = h.out.test(h)
 	}

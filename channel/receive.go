@@ -19,7 +19,7 @@ type receiveStream struct {
 	// also moves the others on, for the sender may be waiting for them.
 	first, last *Handle
 	large       int  // of the active: longer than eagerMax
-	released    bool // the lock has been let go of
+	releases    uint // how often the lock has been let go of during a copy
 
 }
 
@@ -121,8 +121,8 @@ func (s *receiveStream) drive() {
 	}
 	s.lock.lock()
 	if s.large > 0 || atomic.LoadUint32(&r.starving) != 0 {
-		s.released = false
-		for h := s.first; h != nil && !s.released; {
+		releases := s.releases
+		for h := s.first; h != nil && s.releases == releases; {
 			next := h.next
 			s.advance(h)
 			h = next
@@ -226,7 +226,8 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
 	}
 	n, _ := chunks(h.shape.length)
 	if !m.finished(h.k, n) {
-		h.copying, s.released = true, true
+		h.copying = true
+		s.releases++
 		s.lock.unlock()
 		h.assistReceive(m, v)
 		s.lock.lock()
@@ -277,13 +278,15 @@ func (h *Handle) openGate(g *gate) *shape {
 
 // remoteShape returns a layout that the peer has declared.
 func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) *shape {
-	if h.remote == nil || h.remote.handle != handle || h.remote.generation != generation {
-		h.remote = p.layout(handle, generation)
+	l := h.remote.Load()
+	if l == nil || l.handle != handle || l.generation != generation {
+		l = p.layout(handle, generation)
+		h.remote.Store(l)
 	}
-	if h.remote == nil || uint64(h.remote.shape.length) != length {
+	if l == nil || uint64(l.shape.length) != length {
 		return nil
 	}
-	return &h.remote.shape
+	return &l.shape
 }
 
 // copyChunks claims chunks and copies them until none is left.

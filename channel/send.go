@@ -66,22 +66,30 @@ func (s *sendStream) queue(h *Handle) {
 	h.setPhase(phasePending)
 	s.pending = append(s.pending, h)
 	if s.r != nil {
-		atomic.StoreUint32(&s.r.starving, 1)
-		if s.flush(); len(s.pending) > 0 { // a slot may have become free before the receiver could see that
-			s.peer.node.starve(s)
-		}
+		s.flush()
 	}
 }
 
-// flush publishes what is pending, as far as there are slots. The caller holds
-// the lock.
+// flush publishes what is pending, as far as there are slots; the engine takes
+// care of the rest. The caller holds the lock.
 func (s *sendStream) flush() {
+	if s.publishPending(); len(s.pending) == 0 {
+		return
+	}
+	atomic.StoreUint32(&s.r.starving, 1)
+	// A slot may have become free before the receiver could see that.
+	if s.publishPending(); len(s.pending) > 0 {
+		s.peer.node.starve(s)
+	}
+}
+
+func (s *sendStream) publishPending() {
 	n := 0
 	for n < len(s.pending) && s.publish(s.pending[n]) {
 		n++
 	}
 	s.pending = slices.Delete(s.pending, 0, n)
-	if len(s.pending) == 0 {
+	if len(s.pending) == 0 && atomic.LoadUint32(&s.r.starving) != 0 {
 		atomic.StoreUint32(&s.r.starving, 0)
 	}
 }

@@ -1,0 +1,353 @@
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// send and receive declare handles over memory of their own.
+func send(t testing.TB, from *Node, to, size int, opts ...DeclareOption) (*Handle, []byte) {
+	b := memory(t, from, max(size, 1), true)[:size]
+	h, err := from.DeclareSend(Contiguous(b), to, opts...)
+	require.NoError(t, err)
+	return h, b
+}
+
+func receive(t testing.TB, at *Node, from, size int, opts ...DeclareOption) (*Handle, []byte) {
+	b := memory(t, at, max(size, 1), true)[:size]
+	h, err := at.DeclareReceive(Contiguous(b), from, opts...)
+	require.NoError(t, err)
+	return h, b
+}
+
+// TestOrder: on each stream the k-th send meets the k-th receive, however many
+// are started ahead, and whichever handles and sizes they are of.
+func TestOrder(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		const count = 3 * ringSlots
+		for _, size := range []int{8, 1000, 20_000} {
+			var sends, receives []*Handle
+			var in [][]byte
+			for i := range count {
+				s, out := send(t, a, b.Rank(), size, OnStream(5))
+				binary.BigEndian.PutUint64(out, uint64(i))
+				r, buf := receive(t, b, a.Rank(), size, OnStream(5))
+				sends, receives, in = append(sends, s), append(receives, r), append(in, buf)
+			}
+			for range 2 {
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					for _, h := range sends {
+						require.NoError(t, h.Start())
+					}
+					require.NoError(t, WaitAllContext(within(t), sends...))
+				})
+				for _, h := range receives {
+					require.NoError(t, h.Start())
+				}
+				// The last first: the others have to be moved on meanwhile.
+				for i := range receives {
+					require.NoError(t, receives[count-1-i].WaitContext(within(t)))
+				}
+				wg.Wait()
+				for i, buf := range in {
+					require.EqualValues(t, i, binary.BigEndian.Uint64(buf))
+				}
+			}
+			for _, h := range append(sends, receives...) {
+				require.NoError(t, h.Close())
+			}
+		}
+	})
+}
+
+// TestAhead: a sender that is ahead by any number of starts of one handle
+// corrupts nothing.
+func TestAhead(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, size := range []int{8, 2000} {
+			s, out := send(t, a, b.Rank(), size)
+			r, in := receive(t, b, a.Rank(), size)
+			const count = 1000
+			done := make(chan error, 1)
+			go func() {
+				for i := range count {
+					binary.BigEndian.PutUint64(out, uint64(i))
+					if err := s.Start(); err != nil {
+						done <- err
+						return
+					}
+					if err := s.WaitContext(within(t)); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+			for i := range count {
+				require.NoError(t, r.Start())
+				require.NoError(t, r.WaitContext(within(t)))
+				require.EqualValues(t, i, binary.BigEndian.Uint64(in))
+			}
+			require.NoError(t, <-done)
+		}
+	})
+}
+
+// TestStreams: messages of different streams do not meet.
+func TestStreams(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		var receives []*Handle
+		var in [][]byte
+		numbers := []int{0, 1, 17, MaxStream}
+		for _, n := range numbers {
+			s, out := send(t, a, b.Rank(), 8, OnStream(n))
+			binary.BigEndian.PutUint64(out, uint64(n))
+			require.NoError(t, s.Start())
+			require.NoError(t, s.WaitContext(within(t)))
+			r, buf := receive(t, b, a.Rank(), 8, OnStream(n))
+			receives, in = append(receives, r), append(in, buf)
+		}
+		for i := range receives {
+			i = len(receives) - 1 - i
+			require.NoError(t, receives[i].Start())
+			require.NoError(t, receives[i].WaitContext(within(t)))
+			require.EqualValues(t, numbers[i], binary.BigEndian.Uint64(in[i]))
+		}
+	})
+}
+
+// TestLengthMismatch: it uses the pair up on both sides and harms nothing else.
+func TestLengthMismatch(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, c := range []struct{ sent, wanted int }{
+			{8, 9}, {0, 1}, {1, 0}, {100, 200}, {200, 100}, {8, 20_000}, {20_000, 8}, {20_000, 20_001}, {1000, 20_000}, {20_000, 1000},
+		} {
+			for _, receiveFirst := range []bool{true, false} {
+				s, _ := send(t, a, b.Rank(), c.sent)
+				r, in := receive(t, b, a.Rank(), c.wanted)
+				first, second := s, r
+				if receiveFirst {
+					first, second = r, s
+				}
+				require.NoError(t, first.Start())
+				require.NoError(t, second.Start())
+				err := r.WaitContext(within(t))
+				var e *Error
+				require.ErrorAs(t, err, &e)
+				require.ErrorIs(t, err, ErrLength)
+				require.Equal(t, Error{Op: "receive", Rank: a.Rank(), Start: r.k, Len: c.wanted, Other: c.sent, Err: ErrLength}, *e)
+				for _, v := range in {
+					require.Zero(t, v)
+				}
+				// The sender learns it from this start, as it is still active.
+				err = s.WaitContext(within(t))
+				require.ErrorIs(t, err, ErrLength, "%v", c)
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, Error{Op: "send", Rank: b.Rank(), Start: s.k, Len: c.sent, Other: -1, Err: ErrLength}, *e)
+				require.NoError(t, s.Close())
+				require.NoError(t, r.Close())
+			}
+		}
+		// A send that is not active any more: the next start says it, once.
+		s, _ := send(t, a, b.Rank(), 8)
+		r, _ := receive(t, b, a.Rank(), 9)
+		good, in := receive(t, b, a.Rank(), 8)
+		require.NoError(t, s.Start())
+		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, r.Start())
+		require.ErrorIs(t, r.WaitContext(within(t)), ErrLength)
+		require.ErrorIs(t, s.Start(), ErrLength)
+		require.NoError(t, s.Start())
+		require.NoError(t, good.Start())
+		require.NoError(t, good.WaitContext(within(t)))
+		require.NoError(t, s.WaitContext(within(t)))
+		require.Len(t, in, 8)
+	})
+}
+
+// TestMisuse: what is wrong is an error, and has no effect.
+func TestMisuse(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		_, err := a.DeclareSend(Contiguous(make([]byte, 8)), a.Size())
+		require.ErrorIs(t, err, ErrInvalid)
+		_, err = a.DeclareReceive(Contiguous(make([]byte, 8)), -1)
+		require.ErrorIs(t, err, ErrInvalid)
+		_, err = a.DeclareSend(Contiguous(make([]byte, 8)), 0, OnStream(MaxStream+1))
+		require.ErrorIs(t, err, ErrInvalid)
+		_, err = a.Alloc(0)
+		require.ErrorIs(t, err, ErrInvalid)
+
+		r, _ := receive(t, b, a.Rank(), 8)
+		done, err := r.Test()
+		require.True(t, done)
+		require.NoError(t, err)
+		require.NoError(t, r.Wait(), "idle")
+		require.NoError(t, r.Start())
+		require.ErrorIs(t, r.Start(), ErrActive)
+		require.ErrorIs(t, r.Close(), ErrActive)
+		require.ErrorIs(t, r.Rebase(make([]byte, 8)), ErrActive)
+		done, err = r.Test()
+		require.False(t, done)
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, r.WaitContext(ctx), ErrTimeout)
+		require.ErrorIs(t, r.Start(), ErrActive, "after the deadline")
+		cancelled, stop := context.WithCancel(t.Context())
+		stop()
+		require.ErrorIs(t, r.WaitContext(cancelled), context.Canceled)
+
+		s, _ := send(t, a, b.Rank(), 8)
+		require.NoError(t, s.Start())
+		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, s.WaitContext(within(t)))
+
+		m, err := b.Alloc(100)
+		require.NoError(t, err)
+		h, err := b.DeclareReceive(Contiguous(m.Bytes()[10:20]), a.Rank())
+		require.NoError(t, err)
+		require.ErrorIs(t, m.Close(), ErrBusy)
+		require.ErrorIs(t, h.Rebase(), ErrInvalid)
+		require.ErrorIs(t, h.Rebase(make([]byte, 9)), ErrLayout)
+		require.NoError(t, h.Close())
+		require.NoError(t, h.Close())
+		require.ErrorIs(t, h.Start(), ErrClosed)
+		require.ErrorIs(t, h.Rebase(make([]byte, 10)), ErrClosed)
+		_, err = h.Test()
+		require.ErrorIs(t, err, ErrClosed)
+		require.NoError(t, m.Close())
+		require.NoError(t, m.Close())
+
+		_, err = a.Multiple(s, s)
+		require.ErrorIs(t, err, ErrInvalid)
+		_, err = a.Multiple(nil)
+		require.ErrorIs(t, err, ErrInvalid)
+	})
+}
+
+// TestRebase: the same layout over other memory.
+func TestRebase(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, size := range []int{8, 1000, 100_000} {
+			for _, own := range []bool{true, false} {
+				old := memory(t, a, 2*size, own)
+				s, err := a.DeclareSend(Strided(old, size, size/8, 8, size/8), b.Rank())
+				require.NoError(t, err)
+				r, err := b.DeclareReceive(Contiguous(memory(t, b, size, own)), a.Rank())
+				require.NoError(t, err)
+				for i := range 5 {
+					src, dst := memory(t, a, 2*size+i, own), memory(t, b, size+i, own)
+					random(rand.New(rand.NewPCG(1, uint64(i))), src)
+					require.NoError(t, s.Rebase(src))
+					require.NoError(t, r.Rebase(dst))
+					require.NoError(t, s.Start())
+					require.NoError(t, r.Start())
+					require.NoError(t, r.WaitContext(within(t)))
+					require.NoError(t, s.WaitContext(within(t)))
+					require.Equal(t, src[size:2*size], dst[:size])
+				}
+				require.NoError(t, s.Close())
+				require.NoError(t, r.Close())
+			}
+		}
+	})
+}
+
+// TestMultiple: several as one, both ways, waited for together and one by one.
+func TestMultiple(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		nodes := []*Node{a, b}
+		var all [2]*Handle
+		var members [2][]*Handle
+		for i, n := range nodes {
+			other := nodes[1-i].Rank()
+			for j, size := range []int{8, 3000, 50_000, 400_000} {
+				// With one node both directions are streams to itself: keep them apart.
+				s, _ := send(t, n, other, size, OnStream(2*j+i))
+				r, _ := receive(t, n, other, size, OnStream(2*j+1-i), WithPriority(j))
+				members[i] = append(members[i], s, r)
+			}
+			var err error
+			all[i], err = n.Multiple(members[i]...)
+			require.NoError(t, err)
+		}
+		for round := range 20 {
+			var wg sync.WaitGroup
+			for i := range nodes {
+				wg.Go(func() {
+					require.NoError(t, all[i].Start())
+					require.ErrorIs(t, all[i].Start(), ErrActive)
+					if round%2 == 1 {
+						require.NoError(t, WaitAllContext(within(t), members[i]...))
+					}
+					require.NoError(t, all[i].WaitContext(within(t)))
+				})
+			}
+			wg.Wait()
+		}
+	})
+}
+
+// TestBeforeWireUp: starts before the peer is connected are pending, and go
+// through then.
+func TestBeforeWireUp(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	var handles []*Handle
+	for i := range 100 {
+		s, out := send(t, nodes[0], 1, 8)
+		out[0] = byte(i)
+		require.NoError(t, s.Start())
+		handles = append(handles, s)
+	}
+	r, in := receive(t, nodes[1], 0, 8)
+	for i := range 100 {
+		require.NoError(t, r.Start())
+		require.NoError(t, r.WaitContext(within(t)))
+		require.EqualValues(t, i, in[0])
+	}
+	require.NoError(t, WaitAllContext(within(t), handles...))
+}
+
+// TestLeaving: what was complete before the peer left is received, the rest ends.
+func TestLeaving(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	a, b := nodes[0], nodes[1]
+	s, _ := send(t, a, 1, 100)
+	for range 10 {
+		require.NoError(t, s.Start())
+		require.NoError(t, s.WaitContext(within(t)))
+	}
+	offered, _ := send(t, a, 1, 100_000)
+	require.NoError(t, offered.Start())
+	r, _ := receive(t, b, 0, 100)
+	require.NoError(t, r.Start())
+	require.NoError(t, r.WaitContext(within(t)))
+	back, _ := send(t, b, 0, 100_000)
+	require.NoError(t, back.Start())
+	waits, _ := receive(t, b, 0, 8, OnStream(1))
+	require.NoError(t, waits.Start())
+	require.NoError(t, a.Close())
+
+	for range 9 {
+		require.NoError(t, r.Start())
+		require.NoError(t, r.WaitContext(within(t)))
+	}
+	large, _ := receive(t, b, 0, 100_000)
+	for _, h := range []*Handle{large, r} {
+		if err := h.Start(); err == nil {
+			err = h.WaitContext(within(t))
+			require.ErrorIs(t, err, ErrPeerLeft)
+		}
+	}
+	require.ErrorIs(t, waits.WaitContext(within(t)), ErrPeerLeft)
+	require.ErrorIs(t, back.WaitContext(within(t)), ErrPeerLeft)
+	require.ErrorIs(t, back.Start(), ErrPeerLeft, "at once")
+}
