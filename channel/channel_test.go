@@ -7,11 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-hpc/sluice/internal/leak"
 )
-
-func TestMain(m *testing.M) { leak.Main(m) }
 
 // memory returns n bytes of a node, or of the heap.
 func memory(t testing.TB, n *Node, size int, own bool) []byte {

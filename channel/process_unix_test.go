@@ -1,0 +1,216 @@
+//go:build unix
+
+package channel
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/launch"
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+// Tests with a process for each rank: the test binary itself, told by an
+// environment variable what to do.
+const envAct = "SLUICE_CHANNEL_TEST_ACT"
+
+func TestMain(m *testing.M) {
+	if act := os.Getenv(envAct); act != "" {
+		if err := play(act, os.Args[1:]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leak.Main(m)
+}
+
+// acts are what ranks do.
+var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
+	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), nil) },
+	"death": death,
+}
+
+func play(act string, args []string) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	n, err := Join(ctx, WithProviders("shm"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	return acts[act](ctx, n, args)
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// run runs an act as a job and returns the result and what the ranks printed.
+func run(t *testing.T, size int, act string, args ...string) (launch.Result, string) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var out lockedBuffer
+	r, err := launch.Run(within(t), launch.Options{
+		Size: size, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, "GORACE=atexit_sleep_ms=0"),
+		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
+	})
+	require.NoError(t, err, out.String())
+	return r, out.String()
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// faces are the messages of a halo exchange, in bytes.
+var faces = []int{8, 600, 5000, 70_000, 300_000}
+
+// halo exchanges faces with both neighbours on a ring, and checks every byte.
+// With one or two ranks both neighbours are the same. Before each round it calls
+// before, if there is one.
+func halo(ctx context.Context, n *Node, rounds int, before func(round int)) error {
+	next, last := (n.Rank()+1)%n.Size(), (n.Rank()+n.Size()-1)%n.Size()
+	var handles []*Handle
+	var out, in [][]byte
+	var from []int
+	for i, size := range faces {
+		for dir, to := range []int{next, last} {
+			m, err := n.Alloc(2 * size)
+			if err != nil {
+				return err
+			}
+			o, b := m.Bytes()[:size], m.Bytes()[size:]
+			if i%2 == 1 {
+				b = make([]byte, size)
+			}
+			s, err := n.DeclareSend(Contiguous(o), to, OnStream(10*i+dir))
+			if err != nil {
+				return err
+			}
+			source := []int{last, next}[dir]
+			r, err := n.DeclareReceive(Contiguous(b), source, OnStream(10*i+dir))
+			if err != nil {
+				return err
+			}
+			handles, out, in, from = append(handles, s, r), append(out, o), append(in, b), append(from, source)
+		}
+	}
+	all, err := n.Multiple(handles...)
+	if err != nil {
+		return err
+	}
+	for round := range rounds {
+		if before != nil {
+			before(round)
+		}
+		for i, b := range out {
+			paint(b, n.Rank(), round, i)
+		}
+		if err := all.Start(); err != nil {
+			return errors.Join(err, all.WaitContext(ctx))
+		}
+		if err := all.WaitContext(ctx); err != nil {
+			return err
+		}
+		for i, b := range in {
+			want := make([]byte, len(b))
+			paint(want, from[i], round, i)
+			if !bytes.Equal(want, b) {
+				return fmt.Errorf("round %d, message %d of %d bytes from rank %d is wrong", round, i, len(b), from[i])
+			}
+		}
+	}
+	return nil
+}
+
+// paint fills b with what only this rank sends in this round.
+func paint(b []byte, rank, round, message int) {
+	v := uint64(rank)<<48 | uint64(round)<<16 | uint64(message)<<8
+	var w [8]byte
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(w[:], (v+uint64(i))*0x9e3779b97f4a7c15)
+		copy(b[i:], w[:])
+	}
+}
+
+// TestHalo: processes on a ring, also more than there are CPUs.
+func TestHalo(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 16} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			r, out := run(t, size, "halo", "50")
+			require.Zero(t, r.ExitStatus(), out)
+		})
+	}
+}
+
+// death is a halo exchange in which the rank of the first argument kills itself
+// in the round of the second. The others say how that ended.
+func death(ctx context.Context, n *Node, args []string) error {
+	victim, fatal := number(args[0]), number(args[1])
+	var killed time.Time
+	err := halo(ctx, n, 1_000_000, func(round int) {
+		if n.Rank() == victim && round == fatal {
+			kill()
+		}
+		killed = time.Now()
+	})
+	var e *Error
+	switch near := (n.Rank()+1)%n.Size() == victim || (victim+1)%n.Size() == n.Rank(); {
+	case errors.As(err, &e) && (errors.Is(err, ErrPeerDied) || errors.Is(err, ErrUnreachable)) && near,
+		errors.As(err, &e) && errors.Is(err, ErrPeerLeft) && !near: // its neighbour has given up
+		fmt.Printf("ended %v after its last round began\n", time.Since(killed).Round(time.Millisecond))
+		return nil
+	}
+	return fmt.Errorf("rank %d of a job whose rank %d died: %w", n.Rank(), victim, err)
+}
+
+// TestDeath: kill -9 at any moment of a halo exchange. All others end with an
+// error that names the dead one, or a rank that has left because of it.
+func TestDeath(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	for i := range rounds {
+		size := 2 + i%3
+		victim := rand.IntN(size)
+		r, out := run(t, size, "death", strconv.Itoa(victim), strconv.Itoa(rand.IntN(200)))
+		for rank, status := range r.Status {
+			want := 0
+			if rank == victim {
+				want = 137
+			}
+			require.Equal(t, want, status, "rank %d\n%s", rank, out)
+		}
+	}
+}
