@@ -12,6 +12,8 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,8 +40,9 @@ func TestMain(m *testing.M) {
 
 // acts are what ranks do.
 var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
-	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), nil) },
+	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
 	"death": death,
+	"pause": pause,
 }
 
 func play(act string, args []string) (err error) {
@@ -95,10 +98,15 @@ func (l *lockedBuffer) String() string {
 // faces are the messages of a halo exchange, in bytes.
 var faces = []int{8, 600, 5000, 70_000, 300_000}
 
+// hooks are what a test does in a halo exchange.
+type hooks struct {
+	before func(round int)                      // before a round is started
+	wait   func(context.Context, *Handle) error // in place of WaitContext
+}
+
 // halo exchanges faces with both neighbours on a ring, and checks every byte.
-// With one or two ranks both neighbours are the same. Before each round it calls
-// before, if there is one.
-func halo(ctx context.Context, n *Node, rounds int, before func(round int)) error {
+// With one or two ranks both neighbours are the same.
+func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
 	next, last := (n.Rank()+1)%n.Size(), (n.Rank()+n.Size()-1)%n.Size()
 	var handles []*Handle
 	var out, in [][]byte
@@ -129,9 +137,12 @@ func halo(ctx context.Context, n *Node, rounds int, before func(round int)) erro
 	if err != nil {
 		return err
 	}
+	if hook.wait == nil {
+		hook.wait = func(ctx context.Context, h *Handle) error { return h.WaitContext(ctx) }
+	}
 	for round := range rounds {
-		if before != nil {
-			before(round)
+		if hook.before != nil {
+			hook.before(round)
 		}
 		for i, b := range out {
 			paint(b, n.Rank(), round, i)
@@ -139,7 +150,7 @@ func halo(ctx context.Context, n *Node, rounds int, before func(round int)) erro
 		if err := all.Start(); err != nil {
 			return errors.Join(err, all.WaitContext(ctx))
 		}
-		if err := all.WaitContext(ctx); err != nil {
+		if err := hook.wait(ctx, all); err != nil {
 			return err
 		}
 		for i, b := range in {
@@ -178,12 +189,13 @@ func TestHalo(t *testing.T) {
 func death(ctx context.Context, n *Node, args []string) error {
 	victim, fatal := number(args[0]), number(args[1])
 	var killed time.Time
-	err := halo(ctx, n, 1_000_000, func(round int) {
+	err := halo(ctx, n, 1_000_000, hooks{before: func(round int) {
 		if n.Rank() == victim && round == fatal {
-			kill()
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
 		}
 		killed = time.Now()
-	})
+	}})
 	var e *Error
 	switch near := (n.Rank()+1)%n.Size() == victim || (victim+1)%n.Size() == n.Rank(); {
 	case errors.As(err, &e) && (errors.Is(err, ErrPeerDied) || errors.Is(err, ErrUnreachable)) && near,
@@ -213,4 +225,79 @@ func TestDeath(t *testing.T) {
 			require.Equal(t, want, status, "rank %d\n%s", rank, out)
 		}
 	}
+}
+
+// pause is a halo exchange of two ranks that stop each other again and again. A
+// deadline that passes leaves everything as it is: once the stopped rank goes on,
+// every byte of every round is right.
+func pause(ctx context.Context, n *Node, args []string) error {
+	peer, err := swapPIDs(ctx, n)
+	if err != nil {
+		return err
+	}
+	turn, seed := n.Rank(), uint64(number(args[1]))
+	r := rand.New(rand.NewPCG(seed, uint64(n.Rank())))
+	timeouts := 0
+	var stopped atomic.Bool
+	err = halo(ctx, n, number(args[0]), hooks{
+		before: func(round int) {
+			// In turns, so that nobody stops who has just been told to stop.
+			if round%10 == 5 && round/10%2 == turn {
+				delay := time.Duration(r.IntN(100)) * time.Microsecond
+				stopped.Store(true)
+				time.AfterFunc(delay, func() { syscall.Kill(peer, syscall.SIGSTOP) })
+			}
+		},
+		wait: func(ctx context.Context, h *Handle) error {
+			for {
+				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				err := h.WaitContext(short)
+				cancel()
+				if !errors.Is(err, ErrTimeout) || ctx.Err() != nil {
+					return err
+				}
+				if err := h.Start(); !errors.Is(err, ErrActive) {
+					return fmt.Errorf("started after a deadline: %v", err)
+				}
+				timeouts++
+				if stopped.Swap(false) {
+					syscall.Kill(peer, syscall.SIGCONT)
+				}
+			}
+		},
+	})
+	syscall.Kill(peer, syscall.SIGCONT)
+	fmt.Printf("%d deadlines passed\n", timeouts)
+	return err
+}
+
+// swapPIDs tells the other of two ranks this process's number.
+func swapPIDs(ctx context.Context, n *Node) (int, error) {
+	mine, theirs := make([]uint64, 1), make([]uint64, 1)
+	mine[0] = uint64(os.Getpid())
+	s, err := n.DeclareSend(Contiguous(Bytes(mine)), 1-n.Rank(), OnStream(1000))
+	if err != nil {
+		return 0, err
+	}
+	r, err := n.DeclareReceive(Contiguous(Bytes(theirs)), 1-n.Rank(), OnStream(1000))
+	if err != nil {
+		return 0, err
+	}
+	if err := errors.Join(s.Start(), r.Start()); err != nil {
+		return 0, err
+	}
+	err = WaitAllContext(ctx, s, r)
+	return int(theirs[0]), err
+}
+
+// TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
+func TestStop(t *testing.T) {
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
+	r, out := run(t, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
+	require.Zero(t, r.ExitStatus(), out)
+	require.NotContains(t, out, " 0 deadlines", out)
+	t.Log(out)
 }
