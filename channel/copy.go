@@ -167,3 +167,12 @@ func (s *shape) scatter(b []byte, from int) {
 	flat := shape{parts: []part{{base: b, block: len(b), count: 1}}, length: len(b)}
 	moveAt(s, &flat, from, 0, len(b))
 }
+
+// next returns the bytes that come next, at most n of one block, and moves on over
+// them.
+func (s *shape) next(at *position, n int) []byte {
+	b := s.rest(at)
+	b = b[:min(len(b), n)]
+	s.advance(at, len(b))
+	return b
+}

@@ -68,7 +68,10 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 		return fail(err)
 	}
 	if err := h.attach(p, uint32(d.stream)); err != nil {
+		p.mu.Lock()
+		delete(p.handles, h)
 		h.release()
+		p.mu.Unlock()
 		return fail(err)
 	}
 	n.mu.Lock()
@@ -78,8 +81,7 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 	return h, nil
 }
 
-// lay takes a layout: checks it, pins its memory, and finds out how peers reach
-// it.
+// lay takes a layout: checks it and pins its memory.
 func (h *Handle) lay(l Layout) error {
 	n := h.node
 	if l.err != nil {
@@ -91,8 +93,6 @@ func (h *Handle) lay(l Layout) error {
 		}
 	}
 	bases := l.bases()
-	h.memories = nil
-	h.reachable = len(n.devices) > 0
 	n.mu.Lock()
 	if n.closed {
 		n.mu.Unlock()
@@ -100,14 +100,12 @@ func (h *Handle) lay(l Layout) error {
 	}
 	n.lastID++
 	h.id = n.lastID
-	for _, b := range bases {
-		m := n.findMemory(b)
-		if m == nil {
-			h.reachable = false
-			continue
+	h.memories = make([]*Memory, len(bases))
+	for i, b := range bases {
+		if m := n.findMemory(b); m != nil {
+			m.users.Add(1)
+			h.memories[i] = m
 		}
-		m.users.Add(1)
-		h.memories = append(h.memories, m)
 	}
 	n.mu.Unlock()
 	h.pins = new(runtime.Pinner)
@@ -116,19 +114,6 @@ func (h *Handle) lay(l Layout) error {
 			h.pins.Pin(unsafe.SliceData(b))
 		}
 	}
-	h.set(l)
-	if h.kind == kindSend && !h.reachable && h.shape.length > slotData && len(n.devices) > 0 {
-		var err error
-		if h.staging, err = n.devices[0].pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
-			h.release()
-			return err
-		}
-	}
-	return nil
-}
-
-// set makes the layout that of the handle.
-func (h *Handle) set(l Layout) {
 	h.layout = l
 	h.shape = newShape(l.parts, l.length)
 	h.flat = nil
@@ -136,6 +121,7 @@ func (h *Handle) set(l Layout) {
 		p := &l.parts[0]
 		h.flat = p.base[p.off : p.off+p.block : p.off+p.block]
 	}
+	return nil
 }
 
 // attach puts the handle on its stream and tells the peer its layout.
@@ -156,21 +142,97 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 			}
 		}
 	}
-	h.publish(p)
+	p.handles[h] = struct{}{}
+	if p.state.Load() == peerUp {
+		return h.bind(p)
+	}
 	return nil
 }
 
-// publish makes the layout known to the peer, as far as it can use it. The caller
-// holds the peer's mu.
-func (h *Handle) publish(p *peer) {
+// packBelow is the size of blocks below which a message that goes through a queue
+// is packed: a work request, and a piece of a vector, cost as much as copying
+// that (bench halo).
+const packBelow = 1 << 10
+
+// bind prepares the layout for how the peer is reached, and makes it known to the
+// peer where it has to know. The caller holds the peer's mu.
+func (h *Handle) bind(p *peer) (err error) {
+	n := h.node
 	switch {
-	case h.shape.length <= slotData:
-	case p.rank == h.node.rank:
+	case p.rank == n.rank:
 		h.reachable = true
 		p.setLayout(&remoteLayout{handle: h.id, generation: h.generation, mapped: true, shape: h.shape})
-	case h.reachable || h.staging != nil:
-		p.announce(h)
+		return nil
+	case p.queue != nil:
+		if h.shape.length <= eagerQueued {
+			return nil
+		}
+		if err := h.register(p.link.dev); err != nil || h.kind == kindSend {
+			return err
+		}
+	default:
+		h.reachable = !slices.Contains(h.memories, nil)
+		switch {
+		case h.shape.length <= slotData, h.kind == kindReceive && !h.reachable:
+			return nil
+		case h.reachable:
+			h.regs = nil
+			for _, m := range h.memories {
+				h.regs = append(h.regs, m.mr)
+			}
+		default:
+			if h.staging, err = n.memory.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
+				return err
+			}
+		}
 	}
+	p.tell(kindLayout, h.describe())
+	return nil
+}
+
+// register registers the memory of the layout with a network, or memory to pack it
+// into.
+func (h *Handle) register(d *device) (err error) {
+	if h.layout.blocks > 1 && h.shape.length/h.layout.blocks < packBelow {
+		h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll)
+		return err
+	}
+	bases := h.layout.bases()
+	for i, b := range bases {
+		var mr *verbs.MR
+		if m := h.memories[i]; m != nil {
+			mr, err = m.on(d)
+		} else if mr, err = d.pd.RegMR(b, verbs.AccessAll); err == nil {
+			h.own = append(h.own, mr)
+		}
+		if err != nil {
+			return err
+		}
+		h.regs = append(h.regs, mr)
+	}
+	for i := range h.shape.parts {
+		h.lkeys = append(h.lkeys, h.regs[indexBase(bases, h.shape.parts[i].base)].LKey())
+	}
+	return nil
+}
+
+func indexBase(bases [][]byte, b []byte) int {
+	return slices.IndexFunc(bases, func(c []byte) bool { return sameBase(b, c) })
+}
+
+// source is where a queue takes the message from, and lkey the key of a part of it.
+func (h *Handle) source() shape {
+	if h.staging != nil {
+		return newShape([]part{{base: h.staging.Bytes(), block: h.shape.length, count: 1}}, h.shape.length)
+	}
+	return h.shape
+}
+
+func (h *Handle) lkey(part int) uint32 {
+	if h.staging != nil {
+		return h.staging.LKey()
+	}
+	return h.lkeys[part]
 }
 
 // describe is the layout as the peer is told.
@@ -181,16 +243,20 @@ func (h *Handle) describe() []byte {
 		l.parts = []remotePart{{0, 0, h.shape.length, 1, 0}}
 		return l.append(nil)
 	}
-	for _, m := range h.memories {
-		if r := regionOf(m.mr); !slices.Contains(l.regions, r) {
+	bases := h.layout.bases()
+	numbers := make([]int, len(bases)) // of the regions
+	for i, mr := range h.regs {
+		r := regionOf(mr)
+		if numbers[i] = slices.Index(l.regions, r); numbers[i] < 0 {
+			numbers[i] = len(l.regions)
 			l.regions = append(l.regions, r)
 		}
 	}
 	for i := range h.shape.parts {
 		q := &h.shape.parts[i]
-		at := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(q.base))))
-		j := slices.IndexFunc(l.regions, func(r region) bool { return at >= r.addr && at < r.addr+r.length })
-		l.parts = append(l.parts, remotePart{uint32(j), int(at-l.regions[j].addr) + q.off, q.block, q.count, q.stride})
+		j := numbers[indexBase(bases, q.base)]
+		skip := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(q.base)))) - l.regions[j].addr
+		l.parts = append(l.parts, remotePart{uint32(j), int(skip) + q.off, q.block, q.count, q.stride})
 	}
 	return l.append(nil)
 }
@@ -236,20 +302,14 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	}
 	p := h.peer()
 	p.mu.Lock()
-	h.free(p)
-	h.layout, h.shape, h.flat, h.staging, h.pins, h.memories, h.reachable = next.layout, next.shape, next.flat, next.staging, next.pins, next.memories, next.reachable
-	h.generation++
-	h.publish(p)
-	p.mu.Unlock()
-	return nil
-}
-
-// free gives up the memory of the handle. The caller holds the peer's mu.
-func (h *Handle) free(p *peer) {
-	if h.staging != nil && p.state.Load() == peerUp && p.rank != h.node.rank {
-		h.node.log.Debug("channel: freeing what the peer has mapped", "handle", h.id)
-	}
+	defer p.mu.Unlock()
 	h.release()
+	h.layout, h.shape, h.flat, h.pins, h.memories = next.layout, next.shape, next.flat, next.pins, next.memories
+	h.generation++
+	if p.state.Load() == peerUp {
+		h.bindErr = h.bind(p)
+	}
+	return h.bindErr
 }
 
 // release undoes lay.
@@ -257,14 +317,19 @@ func (h *Handle) release() {
 	if h.pins != nil {
 		h.pins.Unpin()
 	}
-	for _, m := range h.memories {
-		m.users.Add(-1)
+	for _, mr := range h.own {
+		mr.Close()
 	}
-	h.memories = nil
 	if h.staging != nil {
 		h.staging.Close()
-		h.staging = nil
 	}
+	h.own, h.regs, h.lkeys, h.staging = nil, nil, nil, nil
+	for _, m := range h.memories {
+		if m != nil {
+			m.users.Add(-1)
+		}
+	}
+	h.memories = nil
 }
 
 // Close ends an idle handle and unpins its memory. Closing again does nothing. The
@@ -283,12 +348,14 @@ func (h *Handle) Close() error {
 	}
 	n, p := h.node, h.peer()
 	p.mu.Lock()
-	delete(p.declared, h.id)
-	p.dropLayout(h.id)
-	if p.link != nil && p.state.Load() == peerUp && h.shape.length > slotData {
+	delete(p.handles, h)
+	switch {
+	case p.rank == n.rank:
+		p.dropLayout(h.id)
+	case p.state.Load() == peerUp && h.shape.length > slotData:
 		p.tell(kindDrop, binary.BigEndian.AppendUint32(nil, h.id))
 	}
-	h.free(p)
+	h.release()
 	p.mu.Unlock()
 	n.mu.Lock()
 	delete(n.handles, h)
@@ -308,6 +375,8 @@ func (h *Handle) idleError(op string) error {
 func (h *Handle) withdraw() {
 	var m *match
 	switch {
+	case h.kind == kindMultiple || h.peer().queue != nil:
+		return // what a queue moves ends with its queue pair
 	case h.kind == kindSend && h.phase.Load() == phaseOffered:
 		m = &h.out.r.matches[h.k%ringSlots]
 	case h.kind == kindReceive && h.phase.Load() == phaseWaiting && h.gated:

@@ -18,20 +18,25 @@ import (
 // A handle belongs to one goroutine at a time; different handles may be used by
 // different goroutines at the same time, also of one stream.
 type Handle struct {
-	node    *Node
-	kind    handleKind
-	phase   phase
-	err     error                        // with phaseFailed and phaseReceived
-	k       uint64                       // number of the start on the stream
-	flat    []byte                       // the message, if it is contiguous
-	shape   shape                        // the message
-	out     *sendStream                  // of a send
-	in      *receiveStream               // of a receive
-	tried   bool                         // the gate has been tried
-	gated   bool                         // the gate is ours
-	copying bool                         // somebody copies the message, without the lock
-	remote  atomic.Pointer[remoteLayout] // the other side's layout that was seen last
-	staging *verbs.MR                    // of a send whose memory the peer does not reach: what it reads instead
+	node     *Node
+	kind     handleKind
+	phase    phase
+	err      error                        // with phaseFailed and phaseReceived
+	k        uint64                       // number of the start on the stream
+	flat     []byte                       // the message, if it is contiguous
+	shape    shape                        // the message
+	out      *sendStream                  // of a send
+	in       *receiveStream               // of a receive
+	tried    bool                         // the gate has been tried
+	gated    bool                         // the gate is ours
+	copying  bool                         // somebody copies the message, without the lock
+	remote   atomic.Pointer[remoteLayout] // the other side's layout that was seen last
+	staging  *verbs.MR                    // contiguous, in place of memory that the peer does not reach, or of small blocks
+	regs     []*verbs.MR                  // without staging: for each of the layout's slices
+	lkeys    []uint32                     // and for each part
+	own      []*verbs.MR                  // of regs: not those of Memory
+	bindErr  error                        // why the memory cannot be used towards this peer
+	transfer transfer                     // through a queue
 
 	prev, next *Handle // active receives of the stream
 
@@ -89,7 +94,7 @@ func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
 // an error nothing was started. The members of a multiple that can be started
 // are; the errors of the others are also what Wait will return.
 func (h *Handle) Start() error {
-	if p := h.phase.Load(); p != phaseIdle {
+	if h.phase.Load() != phaseIdle || h.bindErr != nil {
 		return h.cannotStart()
 	}
 	switch h.kind {
@@ -104,8 +109,11 @@ func (h *Handle) Start() error {
 }
 
 func (h *Handle) cannotStart() error {
-	if h.node == nil || h.phase.Load() == phaseClosed {
+	switch {
+	case h.phase.Load() == phaseClosed:
 		return h.errorf("start", ErrClosed)
+	case h.phase.Load() == phaseIdle:
+		return h.errorf("start", h.bindErr)
 	}
 	return h.errorf("start", ErrActive)
 }

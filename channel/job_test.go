@@ -18,15 +18,15 @@ const limit = 60 * time.Second
 
 // places are where the ends of a test's channels are.
 var places = []struct {
-	name string
-	size int // ranks; 1: messages to oneself
-}{{"self", 1}, {"shm", 2}}
+	name string // of the provider
+	size int    // ranks; 1: messages to oneself
+}{{"self", 1}, {"shm", 2}, {"tcp", 2}}
 
 // everywhere runs a test for each place: with two nodes, or twice the same.
 func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
-			nodes := join(t, p.size, WithProviders("shm"))
+			nodes := join(t, p.size, WithProviders(p.name))
 			test(t, nodes[0], nodes[len(nodes)-1])
 		})
 	}

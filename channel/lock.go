@@ -17,6 +17,8 @@ func (l *spinLock) lock() {
 	}
 }
 
+func (l *spinLock) tryLock() bool { return atomic.CompareAndSwapUint32(&l.held, 0, 1) }
+
 func (l *spinLock) lockSlow() {
 	for spin := 0; ; spin++ {
 		if atomic.LoadUint32(&l.held) == 0 && atomic.CompareAndSwapUint32(&l.held, 0, 1) {

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -13,9 +14,10 @@ import (
 type Memory struct {
 	node   *Node
 	buf    []byte
-	mr     *verbs.MR // nil where there is no device
+	mr     *verbs.MR // of node.memory; nil without that
 	users  atomic.Int32
-	closed bool // under node.mu
+	closed bool                  // under node.mu
+	regs   map[*device]*verbs.MR // of networks; under node.mu
 }
 
 // Alloc returns n bytes of zeroes, page-aligned, of the kind that every provider
@@ -33,9 +35,9 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	if n.closed {
 		return nil, nodeError("allocate", ErrClosed)
 	}
-	m := &Memory{node: n}
-	if len(n.devices) > 0 {
-		mr, err := n.devices[0].pd.AllocMR(size, verbs.AccessAll)
+	m := &Memory{node: n, regs: map[*device]*verbs.MR{}}
+	if n.memory != nil {
+		mr, err := n.memory.pd.AllocMR(size, verbs.AccessAll)
 		if err != nil {
 			return nil, nodeError("allocate", err)
 		}
@@ -105,10 +107,29 @@ func (m *Memory) Close() error {
 	m.closed = true
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Delete(n.memories, i, i+1)
+	var errs []error
+	for _, mr := range m.regs {
+		errs = append(errs, mr.Close())
+	}
 	if m.mr != nil {
-		if err := m.mr.Close(); err != nil {
-			return nodeError("close memory", err)
-		}
+		errs = append(errs, m.mr.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nodeError("close memory", err)
 	}
 	return nil
+}
+
+// on returns the memory's registration with a network, made if need be.
+func (m *Memory) on(d *device) (*verbs.MR, error) {
+	m.node.mu.Lock()
+	defer m.node.mu.Unlock()
+	if mr := m.regs[d]; mr != nil {
+		return mr, nil
+	}
+	mr, err := d.pd.RegMR(m.buf, verbs.AccessAll)
+	if err == nil {
+		m.regs[d] = mr
+	}
+	return mr, err
 }

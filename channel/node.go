@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -27,8 +28,11 @@ type Node struct {
 	end        context.CancelFunc
 	wg         sync.WaitGroup
 
-	devices   []*device // in order of preference
-	bellMR    *verbs.MR // nil where there is no device
+	providers []string           // in order of preference
+	devices   []*device          // of this host
+	networks  map[string]*device // by name and address; under mu
+	memory    *device            // where Alloc's memory comes from; nil without one
+	bellMR    *verbs.MR          // nil without one
 	bell      *bell
 	fenced    bool
 	spins     int // of a waiter, before it yields
@@ -100,7 +104,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		set(&o)
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
+		peers: map[int]*peer{}, networks: map[string]*device{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.fenced = !barriers()
@@ -125,68 +129,51 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	return n, nil
 }
 
-// openDevices opens what peers can be reached through. A job of one needs none.
+// openDevices opens what peers of this host are reached through; networks are
+// opened when there is a peer for them. A job of one needs none.
 func (n *Node) openDevices() error {
+	mem := alignedMemory(bellSize)
 	if n.size > 1 {
 		all, err := verbs.Devices()
 		if err != nil {
 			return err
 		}
-		cfg := verbs.Config{Secret: n.job.Secret(), Insecure: n.job.Secret() == nil, Job: n.job.ID(), PeerTimeout: n.opt.peerTimeout, Logger: n.log}
-		for _, d := range chosen(all, n.opt.providers) {
-			dev, err := openDevice(d, cfg)
+		for _, d := range all {
+			if !slices.Contains(n.providers, d.Provider()) {
+				n.providers = append(n.providers, d.Provider())
+			}
+		}
+		if names := n.opt.providers; len(names) > 0 {
+			for _, name := range names {
+				if !slices.Contains(n.providers, name) {
+					return fmt.Errorf("%w: provider %q has no device here; there are %q", ErrInvalid, name, n.providers)
+				}
+			}
+			n.providers = names
+		}
+		for _, d := range all {
+			if d.Netdev() != "" || !slices.Contains(n.providers, d.Provider()) {
+				continue
+			}
+			dev, err := n.openDevice(d, "")
 			if err != nil {
 				n.log.Warn("channel: device not used", "device", d.Name(), "error", err)
 				continue
 			}
-			attr, err := dev.ctx.QueryDevice()
-			if err != nil || !attr.LoadStore {
-				n.log.Debug("channel: device not used", "device", d.Name(), "reason", "no load and store")
-				dev.ctx.Close()
-				continue
-			}
 			n.devices = append(n.devices, dev)
 		}
-		if len(n.devices) == 0 {
-			return fmt.Errorf("%w: none of %d devices can be used", ErrUnreachable, len(all))
-		}
-		if n.bellMR, err = n.devices[0].pd.AllocMR(bellSize, verbs.AccessAll); err != nil {
+	}
+	if i := slices.IndexFunc(n.devices, func(d *device) bool { return d.mapped }); i >= 0 {
+		n.memory = n.devices[i]
+		var err error
+		if n.bellMR, err = n.memory.pd.AllocMR(bellSize, verbs.AccessAll); err != nil {
 			return err
 		}
-	}
-	mem := alignedMemory(bellSize)
-	if n.bellMR != nil {
 		mem = n.bellMR.Bytes()
 	}
 	var err error
 	n.bell, err = viewBell(mem)
 	return err
-}
-
-// chosen returns the devices of the named providers, in their order; all without names.
-func chosen(all []*verbs.Device, names []string) []*verbs.Device {
-	if len(names) == 0 {
-		return all
-	}
-	var list []*verbs.Device
-	for _, name := range names {
-		for _, d := range all {
-			if d.Provider() == name {
-				list = append(list, d)
-			}
-		}
-	}
-	return list
-}
-
-// linkFor makes a queue pair of a provider.
-func (n *Node) linkFor(provider string) (*link, error) {
-	for _, d := range n.devices {
-		if d.provider() == provider {
-			return d.newLink()
-		}
-	}
-	return nil, fmt.Errorf("no provider %s here", provider)
 }
 
 // Rank is the number of this node in its job, from 0 to Size()-1.
@@ -243,13 +230,25 @@ func (n *Node) peer(rank int) (*peer, error) {
 	p := n.peers[rank]
 	if p == nil {
 		p = &peer{node: n, rank: rank, bell: n.bell, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-			layouts: map[uint32]*remoteLayout{}, declared: map[uint32]*Handle{}, wake: make(chan struct{}, 1), served: make(chan struct{})}
+			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), served: make(chan struct{})}
 		if rank == n.rank {
 			p.state.Store(peerUp)
 		}
 		n.peers[rank] = p
 	}
 	return p, nil
+}
+
+// sleepers is the number of those that wait for the bell.
+func (n *Node) sleepers() uint32 { return atomic.LoadUint32(&n.bell.sleepers) }
+
+// kickEngines makes the engines of all networks look at once.
+func (n *Node) kickEngines() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range n.networks {
+		d.kick()
+	}
 }
 
 func (n *Node) addReceive(s *receiveStream) {
@@ -350,7 +349,7 @@ func (n *Node) Close() error {
 	for _, h := range handles {
 		h.pins.Unpin()
 	}
-	for _, d := range n.devices {
+	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {
 		errs = append(errs, d.ctx.Close())
 	}
 	return errors.Join(append(errs, n.job.Close())...)

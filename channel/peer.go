@@ -42,10 +42,11 @@ type peer struct {
 	mu       sync.Mutex // taken before the locks of streams
 	sends    map[uint32]*sendStream
 	receives map[uint32]*receiveStream
-	declared map[uint32]*Handle // what the peer is to be told
+	handles  map[*Handle]struct{} // declared
 	dialing  bool
 	conn     net.Conn      // the control connection
 	link     *link         // the queue pair; nil for this rank itself
+	queue    *queue        // on a link without load and store
 	out      [][]byte      // control messages to be written
 	wake     chan struct{} // capacity 1: out has grown, or the peer has failed
 	bye      bool          // ours is in out
@@ -116,6 +117,10 @@ func (p *peer) fail(err error) {
 	if p.state.Load() >= peerFailed {
 		p.mu.Unlock()
 		return
+	}
+	q := p.queue
+	if q != nil {
+		q.end() // what has come is received first
 	}
 	p.err.Store(&err)
 	p.state.Store(peerFailed)
@@ -248,8 +253,17 @@ func (p *peer) serve(conn net.Conn) {
 	p.fail(err)
 }
 
-// leave says goodbye, if there is anybody to say it to.
+// leave says goodbye, if there is anybody to say it to, behind everything that
+// was sent.
 func (p *peer) leave() {
+	p.mu.Lock()
+	q := p.queue
+	p.mu.Unlock()
+	if q != nil {
+		for end := time.Now().Add(p.node.opt.peerTimeout); !q.drained() && time.Now().Before(end); {
+			time.Sleep(drainPause)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil && p.state.Load() == peerUp {
@@ -257,6 +271,10 @@ func (p *peer) leave() {
 		p.tell(kindBye, nil)
 	}
 }
+
+// drainPause is how long the other side is given between looks at what it has not
+// taken yet.
+const drainPause = 100 * time.Microsecond
 
 // goodbyeTime bounds how long a peer that runs is given to read our goodbye.
 const goodbyeTime = 2 * time.Second
@@ -319,8 +337,8 @@ func (p *peer) read(r io.Reader) error {
 			}
 		case kindLayout:
 			var l layoutInfo
-			if l, err = parseLayout(body); err == nil && !p.setLayout(&remoteLayout{handle: l.handle, generation: l.generation, info: l}) {
-				err = fmt.Errorf("%w: more than %d layouts", ErrProtocol, maxLayouts)
+			if l, err = parseLayout(body); err == nil {
+				err = p.learn(l)
 			}
 		case kindDrop:
 			if len(body) != 4 {
@@ -337,6 +355,19 @@ func (p *peer) read(r io.Reader) error {
 		}
 		p.node.bell.strike()
 	}
+}
+
+// learn takes a layout of the peer.
+func (p *peer) learn(l layoutInfo) error {
+	if !p.setLayout(&remoteLayout{handle: l.handle, generation: l.generation, info: l}) {
+		return fmt.Errorf("%w: more than %d layouts", ErrProtocol, maxLayouts)
+	}
+	if p.queue != nil { // set before the first message is read
+		p.queue.lock.lock()
+		p.queue.retryGates()
+		p.queue.lock.unlock()
+	}
+	return nil
 }
 
 // Bounds of what a peer can make us remember.
@@ -372,7 +403,11 @@ func (p *peer) receiveLocked(number uint32) *receiveStream {
 	if s == nil {
 		s = &receiveStream{peer: p, number: number}
 		p.receives[number] = s
-		p.node.addReceive(s)
+		if p.queue != nil {
+			p.queue.adoptReceive(s)
+		} else {
+			p.node.addReceive(s)
+		}
 	}
 	return s
 }
@@ -388,6 +423,8 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 		r := newRing(alignedMemory(ringSize))
 		s.begin(r, true)
 		p.receiveLocked(number).r.Store(r)
+	case p.queue != nil:
+		p.queue.adoptSend(s)
 	case p.state.Load() == peerUp:
 		return s, p.openRing(s)
 	}
@@ -401,19 +438,29 @@ func alignedMemory(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// announce tells the peer a layout. The caller holds mu.
-func (p *peer) announce(h *Handle) {
-	p.declared[h.id] = h
-	if p.link != nil && p.state.Load() == peerUp {
-		p.tell(kindLayout, h.describe())
+// remoteInfo returns the layout that the peer has declared for being written to,
+// nil if it is not known yet.
+func (p *peer) remoteInfo(handle, generation uint32) *layoutInfo {
+	p.layoutMu.Lock()
+	defer p.layoutMu.Unlock()
+	if l := p.layouts[handle]; l != nil && l.generation == generation {
+		return &l.info
 	}
+	return nil
 }
 
-// link is a queue pair to a peer, through which its memory is mapped.
+// link is a queue pair to a peer, through which its memory is mapped, or messages
+// go.
 type link struct {
 	dev *device
 	qp  *verbs.QP
 	cq  *verbs.CQ
+
+	// Of a queue: buffers of one message each, which of them are free to send
+	// from, and of which message a queueDone is.
+	recvs, sends *verbs.MR
+	free         []int
+	done         [queueSends]header
 }
 
 // shape maps the regions of a layout.

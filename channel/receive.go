@@ -10,6 +10,7 @@ import (
 type receiveStream struct {
 	peer   *peer
 	number uint32
+	q      atomic.Pointer[queue]
 	r      atomic.Pointer[ring] // nil until the peer has said where it is
 
 	lock  spinLock
@@ -25,10 +26,17 @@ type receiveStream struct {
 
 // start begins a receive.
 func (s *receiveStream) start(h *Handle) error {
+	if q := s.q.Load(); q != nil {
+		return q.startReceive(h)
+	}
 	if s.peer.state.Load() >= peerFailed && s.r.Load() == nil {
 		return s.peer.opError("receive", s.number, 0)
 	}
 	s.lock.lock()
+	if q := s.q.Load(); q != nil {
+		s.lock.unlock()
+		return q.startReceive(h)
+	}
 	s.next++
 	h.k = s.next
 	h.next, h.prev = nil, s.last
@@ -50,8 +58,8 @@ func (s *receiveStream) start(h *Handle) error {
 	return nil
 }
 
-// finish ends a receive. The caller holds the lock.
-func (s *receiveStream) finish(h *Handle, err error) {
+// unlink takes a receive off the active ones. The caller holds the lock.
+func (s *receiveStream) unlink(h *Handle) {
 	if h.prev != nil {
 		h.prev.next = h.next
 	} else {
@@ -62,11 +70,16 @@ func (s *receiveStream) finish(h *Handle, err error) {
 	} else {
 		s.last = h.prev
 	}
-	if h.gated {
-		s.gates[h.k%ringSlots] = nil
-	}
 	if h.shape.length > eagerMax {
 		s.large--
+	}
+}
+
+// finish ends a receive. The caller holds the lock.
+func (s *receiveStream) finish(h *Handle, err error) {
+	s.unlink(h)
+	if h.gated {
+		s.gates[h.k%ringSlots] = nil
 	}
 	h.err = err
 	h.setPhase(phaseReceived)
@@ -92,6 +105,9 @@ func (s *receiveStream) open(h *Handle, r *ring) {
 
 // test moves a receive on and says whether it is over.
 func (s *receiveStream) test(h *Handle) (bool, error) {
+	if q := s.q.Load(); q != nil {
+		return q.testReceive(h)
+	}
 	r := s.r.Load()
 	if r != nil {
 		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (h.tried || h.shape.length <= eagerMax) &&

@@ -7,10 +7,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// sendStream is this end of a stream that leads to a peer.
+// sendStream is this end of a stream that leads to a peer. Once the peer is
+// connected it goes through a ring or a queue.
 type sendStream struct {
 	peer   *peer
 	number uint32
+	q      atomic.Pointer[queue]
 
 	lock    spinLock
 	next    uint64 // k of the last start
@@ -25,8 +27,23 @@ type sendStream struct {
 
 	faults uint32            // of the ring, as last seen; atomic
 	noted  [ringSlots]uint64 // k whose fault is in late, or was
-	late   []*Error          // of sends that were complete: the next start returns one
+	late   faults            // the next start returns one
 	sizes  [ringSlots]int    // length of k
+}
+
+// faults are the errors of sends that were complete when the receiver found that
+// their length is wrong.
+type faults []*Error
+
+// take returns, and forgets, the error of start k, with k == 0 of any.
+func (f *faults) take(k uint64) error {
+	for i, e := range *f {
+		if k == 0 || e.Start == k {
+			*f = slices.Delete(*f, i, i+1)
+			return e
+		}
+	}
+	return nil
 }
 
 // begin gives the stream its ring, and puts what waits for it there.
@@ -39,12 +56,19 @@ func (s *sendStream) begin(r *ring, fenced bool) {
 
 // start begins a send.
 func (s *sendStream) start(h *Handle) error {
+	if q := s.q.Load(); q != nil {
+		return q.startSend(h)
+	}
 	s.lock.lock()
+	if q := s.q.Load(); q != nil {
+		s.lock.unlock()
+		return q.startSend(h)
+	}
 	if s.r != nil && atomic.LoadUint32(&s.r.faults) != s.faults {
 		s.collect()
 	}
 	if len(s.late) > 0 {
-		err := s.fault(0)
+		err := s.late.take(0)
 		s.lock.unlock()
 		return err
 	}
@@ -212,17 +236,6 @@ func (s *sendStream) note(k, ack uint64) {
 	}
 }
 
-// fault returns, and forgets, the error of start k, with k == 0 of any.
-func (s *sendStream) fault(k uint64) error {
-	for i, e := range s.late {
-		if k == 0 || e.Start == k {
-			s.late = append(s.late[:i], s.late[i+1:]...)
-			return e
-		}
-	}
-	return nil
-}
-
 // settle sees whether a rendezvous is over. The caller holds the lock.
 func (s *sendStream) settle(h *Handle) {
 	if h.phase.Load() != phaseOffered {
@@ -293,6 +306,9 @@ func (s *sendStream) drop(h *Handle) {
 
 // test moves a send on and says whether it is over.
 func (s *sendStream) test(h *Handle) (bool, error) {
+	if q := s.q.Load(); q != nil {
+		return q.testSend(h)
+	}
 	switch h.phase.Load() {
 	case phaseSent:
 		return true, s.testSent(h)
@@ -312,5 +328,5 @@ func (s *sendStream) testSent(h *Handle) error {
 	s.lock.lock()
 	defer s.lock.unlock()
 	s.collect()
-	return s.fault(h.k)
+	return s.late.take(h.k)
 }

@@ -71,6 +71,7 @@ func (n *Node) sleep(ctx context.Context, test func() (bool, error)) (bool, erro
 	atomic.AddUint32(&n.bell.sleepers, 1)
 	defer atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
 	barrier()
+	n.kickEngines()
 	n.drive()
 	if done, err := test(); done {
 		return done, err

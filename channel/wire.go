@@ -233,6 +233,15 @@ type remotePart struct {
 	off, block, count, stride int
 }
 
+// length is that of the message.
+func (l *layoutInfo) length() int {
+	n := 0
+	for i := range l.parts {
+		n += l.parts[i].block * l.parts[i].count
+	}
+	return n
+}
+
 const (
 	regionLen = 4 + 8 + 8
 	partLen   = 4 + 4*8

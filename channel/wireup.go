@@ -25,7 +25,11 @@ import (
 // until an attempt succeeds or the lower rank has no provider left, which it says
 // with attempt 0.
 
-const probeTime = time.Second
+// How long an attempt may take, and how often it is looked at.
+const (
+	probeTime  = time.Second
+	probePause = 20 * time.Microsecond
+)
 
 // wireUp connects to the peer, so that what has been declared can be used.
 func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
@@ -52,14 +56,17 @@ func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	n := p.node
 	var refusals []error
-	for i, d := range n.devices {
-		attempt := uint8(i + 1)
-		l, err := p.tryPropose(conn, r, d, attempt)
+	for i, provider := range n.providers {
+		d, err := n.device(provider, conn)
+		var l *link
+		if err == nil {
+			l, err = p.tryPropose(conn, r, d, uint8(i+1))
+		}
 		if l != nil || errors.Is(err, errBroken) {
 			return l, err
 		}
-		n.log.Info("channel: provider not used", "peer", p.rank, "provider", d.provider(), "reason", err)
-		refusals = append(refusals, fmt.Errorf("%s: %w", d.provider(), err))
+		n.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", err)
+		refusals = append(refusals, fmt.Errorf("%s: %w", provider, err))
 	}
 	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
 		return nil, err
@@ -151,7 +158,11 @@ func (p *peer) respond(conn net.Conn, r *bufio.Reader) (*link, error) {
 // to be waited for.
 func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, err error) {
 	answer := offer{attempt: o.attempt}
-	l, err := p.node.linkFor(o.endpoint.Provider)
+	var l *link
+	d, err := p.node.device(o.endpoint.Provider, conn)
+	if err == nil {
+		l, err = d.newLink()
+	}
 	if err == nil {
 		answer.endpoint, err = l.qp.Endpoint()
 	}
@@ -237,7 +248,10 @@ func exchangeVerdict(conn net.Conn, r *bufio.Reader, attempt uint8, ok bool) (bo
 // introduce exchanges what the nodes have to know of each other.
 func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, error) {
 	n := p.node
-	mine := nodeInfo{fenced: n.fenced, bell: regionOf(n.bellMR)}
+	mine := nodeInfo{fenced: n.fenced}
+	if l.dev.mapped {
+		mine.bell = regionOf(n.bellMR)
+	}
 	if _, err := conn.Write(frame(nil, kindNode, mine.append(nil))); err != nil {
 		return nodeInfo{}, err
 	}
@@ -252,28 +266,45 @@ func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, err
 }
 
 // up makes everything that has been declared so far work.
-func (p *peer) up(l *link, theirs nodeInfo) error {
-	mem, err := l.view(theirs.bell, bellSize)
-	if err != nil {
-		return errors.Join(err, l.close())
-	}
-	b, err := viewBell(mem)
-	if err != nil {
-		return errors.Join(err, l.close())
+func (p *peer) up(l *link, theirs nodeInfo) (err error) {
+	var b *bell
+	if l.dev.mapped {
+		mem, err := l.view(theirs.bell, bellSize)
+		if err == nil {
+			b, err = viewBell(mem)
+		}
+		if err != nil {
+			return errors.Join(err, l.close())
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.state.Load() >= peerFailed {
 		return errors.Join(*p.err.Load(), l.close())
 	}
-	p.link, p.bell, p.fenced = l, b, theirs.fenced || p.node.fenced
+	p.link = l
+	if l.dev.mapped {
+		p.bell, p.fenced = b, theirs.fenced || p.node.fenced
+	} else {
+		p.queue = newQueue(p, l)
+		l.dev.add(p.queue)
+	}
 	p.state.Store(peerUp)
-	for _, h := range p.declared {
-		p.tell(kindLayout, h.describe())
+	for h := range p.handles {
+		if err := h.bind(p); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
 	}
 	for _, s := range p.sends {
-		if err := p.openRing(s); err != nil {
+		if p.queue != nil {
+			p.queue.adoptSend(s)
+		} else if err := p.openRing(s); err != nil {
 			return err
+		}
+	}
+	if p.queue != nil {
+		for _, s := range p.receives {
+			p.queue.adoptReceive(s)
 		}
 	}
 	p.node.bell.strike()
@@ -297,39 +328,6 @@ func regionOf(mr *verbs.MR) region {
 	return region{mr.RKey(), mr.Addr(), uint64(mr.Len())}
 }
 
-// device is an open device: what queue pairs and memory come from.
-type device struct {
-	ctx *verbs.Context
-	pd  *verbs.PD
-}
-
-func openDevice(d *verbs.Device, cfg verbs.Config) (*device, error) {
-	ctx, err := d.Open(cfg)
-	if err != nil {
-		return nil, err
-	}
-	pd, err := ctx.AllocPD()
-	if err != nil {
-		return nil, errors.Join(err, ctx.Close())
-	}
-	return &device{ctx, pd}, nil
-}
-
-func (d *device) provider() string { return d.ctx.Device().Provider() }
-
-// newLink makes a queue pair.
-func (d *device) newLink() (*link, error) {
-	cq, err := d.ctx.CreateCQ(4, nil)
-	if err != nil {
-		return nil, err
-	}
-	qp, err := d.pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	if err != nil {
-		return nil, errors.Join(err, cq.Close())
-	}
-	return &link{dev: d, qp: qp, cq: cq}, nil
-}
-
 // probe connects to the peer and sees that bytes go both ways: a write with
 // immediate, of no bytes.
 func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
@@ -338,17 +336,29 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 	if err := l.qp.Connect(e, verbs.ConnectAttr{}); err != nil {
 		return err
 	}
-	if _, err := l.qp.PostRecv([]verbs.RecvWR{{}}); err != nil {
+	if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
 		return err
+	}
+	if l.recvs != nil {
+		if err := l.postRecvs(0, queueRecvs); err != nil {
+			return err
+		}
 	}
 	if _, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); err != nil {
 		return err
 	}
 	var wcs [2]verbs.WC
 	for got := 0; got < 2; {
-		k, err := l.cq.Wait(ctx, wcs[:])
+		k, err := l.cq.Poll(wcs[:])
 		if err != nil {
-			return fmt.Errorf("no write with immediate has come through: %w", err)
+			return err
+		}
+		if k == 0 {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("no write with immediate has come through: %w", ctx.Err())
+			case <-time.After(probePause):
+			}
 		}
 		for i := range wcs[:k] {
 			if err := wcs[i].Err(); err != nil {
@@ -360,4 +370,10 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 	return nil
 }
 
-func (l *link) close() error { return errors.Join(l.qp.Close(), l.cq.Close()) }
+func (l *link) close() error {
+	errs := []error{l.qp.Close(), l.cq.Close()}
+	if l.recvs != nil {
+		errs = append(errs, l.recvs.Close(), l.sends.Close())
+	}
+	return errors.Join(errs...)
+}
