@@ -32,6 +32,13 @@ func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
 	}
 }
 
+// apart runs a test for each provider.
+func apart(t *testing.T, test func(t *testing.T, provider string)) {
+	for _, p := range places[1:] {
+		t.Run(p.name, func(t *testing.T) { test(t, p.name) })
+	}
+}
+
 // join makes a job of several nodes in this process.
 func join(t testing.TB, size int, opts ...Option) []*Node {
 	t.Helper()

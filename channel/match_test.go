@@ -321,55 +321,59 @@ func TestMultiple(t *testing.T) {
 // TestBeforeWireUp: starts before the peer is connected are pending, and go
 // through then.
 func TestBeforeWireUp(t *testing.T) {
-	nodes := join(t, 2, WithProviders("shm"))
-	var handles []*Handle
-	for i := range 100 {
-		s, out := send(t, nodes[0], 1, 8)
-		out[0] = byte(i)
-		require.NoError(t, s.Start())
-		handles = append(handles, s)
-	}
-	r, in := receive(t, nodes[1], 0, 8)
-	for i := range 100 {
-		require.NoError(t, r.Start())
-		require.NoError(t, r.WaitContext(within(t)))
-		require.EqualValues(t, i, in[0])
-	}
-	require.NoError(t, WaitAllContext(within(t), handles...))
+	apart(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		var handles []*Handle
+		for i := range 100 {
+			s, out := send(t, nodes[0], 1, 8)
+			out[0] = byte(i)
+			require.NoError(t, s.Start())
+			handles = append(handles, s)
+		}
+		r, in := receive(t, nodes[1], 0, 8)
+		for i := range 100 {
+			require.NoError(t, r.Start())
+			require.NoError(t, r.WaitContext(within(t)))
+			require.EqualValues(t, i, in[0])
+		}
+		require.NoError(t, WaitAllContext(within(t), handles...))
+	})
 }
 
 // TestLeaving: what was complete before the peer left is received, the rest ends.
 func TestLeaving(t *testing.T) {
-	nodes := join(t, 2, WithProviders("shm"))
-	a, b := nodes[0], nodes[1]
-	s, _ := send(t, a, 1, 100)
-	for range 10 {
-		require.NoError(t, s.Start())
-		require.NoError(t, s.WaitContext(within(t)))
-	}
-	offered, _ := send(t, a, 1, 100_000)
-	require.NoError(t, offered.Start())
-	r, _ := receive(t, b, 0, 100)
-	require.NoError(t, r.Start())
-	require.NoError(t, r.WaitContext(within(t)))
-	back, _ := send(t, b, 0, 100_000)
-	require.NoError(t, back.Start())
-	waits, _ := receive(t, b, 0, 8, OnStream(1))
-	require.NoError(t, waits.Start())
-	require.NoError(t, a.Close())
-
-	for range 9 {
+	apart(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		a, b := nodes[0], nodes[1]
+		s, _ := send(t, a, 1, 100)
+		for range 10 {
+			require.NoError(t, s.Start())
+			require.NoError(t, s.WaitContext(within(t)))
+		}
+		offered, _ := send(t, a, 1, 100_000)
+		require.NoError(t, offered.Start())
+		r, _ := receive(t, b, 0, 100)
 		require.NoError(t, r.Start())
 		require.NoError(t, r.WaitContext(within(t)))
-	}
-	large, _ := receive(t, b, 0, 100_000)
-	for _, h := range []*Handle{large, r} {
-		if err := h.Start(); err == nil {
-			err = h.WaitContext(within(t))
-			require.ErrorIs(t, err, ErrPeerLeft)
+		back, _ := send(t, b, 0, 100_000)
+		require.NoError(t, back.Start())
+		waits, _ := receive(t, b, 0, 8, OnStream(1))
+		require.NoError(t, waits.Start())
+		require.NoError(t, a.Close())
+
+		for range 9 {
+			require.NoError(t, r.Start())
+			require.NoError(t, r.WaitContext(within(t)))
 		}
-	}
-	require.ErrorIs(t, waits.WaitContext(within(t)), ErrPeerLeft)
-	require.ErrorIs(t, back.WaitContext(within(t)), ErrPeerLeft)
-	require.ErrorIs(t, back.Start(), ErrPeerLeft, "at once")
+		large, _ := receive(t, b, 0, 100_000)
+		for _, h := range []*Handle{large, r} {
+			if err := h.Start(); err == nil {
+				err = h.WaitContext(within(t))
+				require.ErrorIs(t, err, ErrPeerLeft)
+			}
+		}
+		require.ErrorIs(t, waits.WaitContext(within(t)), ErrPeerLeft)
+		require.ErrorIs(t, back.WaitContext(within(t)), ErrPeerLeft)
+		require.ErrorIs(t, back.Start(), ErrPeerLeft, "at once")
+	})
 }

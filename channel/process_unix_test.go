@@ -25,7 +25,10 @@ import (
 
 // Tests with a process for each rank: the test binary itself, told by an
 // environment variable what to do.
-const envAct = "SLUICE_CHANNEL_TEST_ACT"
+const (
+	envAct      = "SLUICE_CHANNEL_TEST_ACT"
+	envProvider = "SLUICE_CHANNEL_TEST_PROVIDER"
+)
 
 func TestMain(m *testing.M) {
 	if act := os.Getenv(envAct); act != "" {
@@ -48,7 +51,7 @@ var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	n, err := Join(ctx, WithProviders("shm"))
+	n, err := Join(ctx, WithProviders(os.Getenv(envProvider)))
 	if err != nil {
 		return err
 	}
@@ -65,13 +68,13 @@ func number(s string) int {
 }
 
 // run runs an act as a job and returns the result and what the ranks printed.
-func run(t *testing.T, size int, act string, args ...string) (launch.Result, string) {
+func run(t *testing.T, provider string, size int, act string, args ...string) (launch.Result, string) {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	var out lockedBuffer
 	r, err := launch.Run(within(t), launch.Options{
-		Size: size, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, "GORACE=atexit_sleep_ms=0"),
+		Size: size, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, envProvider+"="+provider, "GORACE=atexit_sleep_ms=0"),
 		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
 	})
 	require.NoError(t, err, out.String())
@@ -176,12 +179,14 @@ func paint(b []byte, rank, round, message int) {
 
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
-	for _, size := range []int{1, 2, 3, 16} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			r, out := run(t, size, "halo", "50")
-			require.Zero(t, r.ExitStatus(), out)
-		})
-	}
+	apart(t, func(t *testing.T, provider string) {
+		for _, size := range []int{1, 2, 3, 16} {
+			t.Run(fmt.Sprint(size), func(t *testing.T) {
+				r, out := run(t, provider, size, "halo", "50")
+				require.Zero(t, r.ExitStatus(), out)
+			})
+		}
+	})
 }
 
 // death is a halo exchange in which the rank of the first argument kills itself
@@ -213,18 +218,20 @@ func TestDeath(t *testing.T) {
 	if testing.Short() {
 		rounds = 4
 	}
-	for i := range rounds {
-		size := 2 + i%3
-		victim := rand.IntN(size)
-		r, out := run(t, size, "death", strconv.Itoa(victim), strconv.Itoa(rand.IntN(200)))
-		for rank, status := range r.Status {
-			want := 0
-			if rank == victim {
-				want = 137
+	apart(t, func(t *testing.T, provider string) {
+		for i := range rounds {
+			size := 2 + i%3
+			victim := rand.IntN(size)
+			r, out := run(t, provider, size, "death", strconv.Itoa(victim), strconv.Itoa(rand.IntN(200)))
+			for rank, status := range r.Status {
+				want := 0
+				if rank == victim {
+					want = 137
+				}
+				require.Equal(t, want, status, "rank %d\n%s", rank, out)
 			}
-			require.Equal(t, want, status, "rank %d\n%s", rank, out)
 		}
-	}
+	})
 }
 
 // pause is a halo exchange of two ranks that stop each other again and again. A
@@ -296,8 +303,9 @@ func TestStop(t *testing.T) {
 	if testing.Short() {
 		rounds = 60
 	}
-	r, out := run(t, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
-	require.Zero(t, r.ExitStatus(), out)
-	require.NotContains(t, out, " 0 deadlines", out)
-	t.Log(out)
+	apart(t, func(t *testing.T, provider string) {
+		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
+		require.Zero(t, r.ExitStatus(), out)
+		require.NotContains(t, out, " 0 deadlines", out)
+	})
 }

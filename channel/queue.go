@@ -198,6 +198,7 @@ func (q *queue) adoptSend(s *sendStream) {
 	defer q.lock.unlock()
 	s.lock.lock()
 	defer s.lock.unlock()
+	s.q.Store(q) // before anything is in a phase that belongs to the queue
 	o := q.outStream(s.number)
 	o.next = s.next
 	for _, h := range s.pending {
@@ -205,7 +206,6 @@ func (q *queue) adoptSend(s *sendStream) {
 		q.offer(o, h)
 	}
 	s.pending = nil
-	s.q.Store(q)
 }
 
 // adoptReceive takes over a stream with what has been started on it.
@@ -214,13 +214,13 @@ func (q *queue) adoptReceive(s *receiveStream) {
 	defer q.lock.unlock()
 	s.lock.lock()
 	defer s.lock.unlock()
+	s.q.Store(q)
 	i := q.inStream(s.number)
 	i.next = s.next
 	for h := s.first; h != nil; h = s.first {
 		s.unlink(h)
 		q.await(i, h)
 	}
-	s.q.Store(q)
 }
 
 // offer sends a message, or says that it is ready, or has it wait.

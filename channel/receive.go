@@ -118,6 +118,10 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 		return false, nil
 	}
 	s.lock.lock()
+	if q := s.q.Load(); q != nil {
+		s.lock.unlock()
+		return q.testReceive(h)
+	}
 	if h.phase.Load() == phaseWaiting {
 		s.advance(h)
 	}

@@ -306,10 +306,11 @@ func (s *sendStream) drop(h *Handle) {
 
 // test moves a send on and says whether it is over.
 func (s *sendStream) test(h *Handle) (bool, error) {
-	if q := s.q.Load(); q != nil {
+	phase := h.phase.Load()
+	if q := s.q.Load(); q != nil { // looked for after the phase, which may be the queue's
 		return q.testSend(h)
 	}
-	switch h.phase.Load() {
+	switch phase {
 	case phaseSent:
 		return true, s.testSent(h)
 	case phaseOffered:
