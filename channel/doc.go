@@ -1,3 +1,62 @@
 // Package channel moves messages between the ranks of a job through channels that
 // are declared once and started again and again.
+//
+// [Join] makes this process a [Node] of its job. [Node.DeclareSend] and
+// [Node.DeclareReceive] say once what a message consists of and who the peer is:
+// everything that is expensive (pinning and registering memory, connecting,
+// exchanging layouts) is done then. [Handle.Start], [Handle.Test] and
+// [Handle.Wait] then cost little more than the hardware.
+//
+// # Matching
+//
+// A stream is an ordered pair of ranks and a small number ([OnStream]). On each
+// stream the k-th send that is started meets the k-th receive that is started,
+// whichever handles they are of. There are no tags and no wildcards. The two must
+// have the same length; layouts may differ. Messages to oneself are messages like
+// any other.
+//
+// # Whose buffer it is
+//
+// From Start until Test or Wait has said that the message is over, the bytes of
+// the layout belong to the handle. A send that is over says that its buffer may be
+// reused, not that the message has been received: up to 4 KiB it is copied and
+// over at once, as long as there is room.
+//
+// # How messages move
+//
+// Between ranks of one host that share memory (provider shm) a message of up to 56
+// bytes travels in the cache line of its flag; up to 4 KiB it goes through a ring;
+// a larger one is copied once, from the sender's layout straight into the
+// receiver's, by whichever side comes second, or by both in pieces of 128 KiB when
+// both wait. Memory of [Node.Alloc] is reached directly; a send from other memory
+// is packed first, a receive into other memory is copied by the receiver.
+//
+// Over a queue pair (provider tcp) messages of up to 4 KiB are copied at both ends,
+// and a sender may be ahead by 32 of them on each stream. For a larger one the
+// receiver tells where its memory is, and the sender writes there. Blocks below 1
+// KiB are packed and unpacked, others go from user memory to the socket and from
+// the socket to user memory. Handles of a higher priority are sent first.
+//
+// Which provider reaches which peer is found out by trying, in the order of
+// preference, when something is first declared towards that peer.
+//
+// # Failure
+//
+// When a peer dies, leaves or cannot be reached, every pending and later operation
+// with it ends with an [*Error] that says so; messages whose send was complete
+// before are received first. Other peers are not affected. A deadline that passes
+// ([Handle.WaitContext]) leaves the handle active. A difference in length uses up
+// the pair of starts and is an error at both ends.
+//
+// # Memory
+//
+// A rank takes about 1.5 MiB where there is shared memory. A connected peer takes
+// 76 KiB and 75 KiB for each stream that leads to it over shm, 1.1 MiB over tcp,
+// and on each a control connection (one descriptor, two goroutines). Ranks that
+// never talk cost nothing.
+//
+// # Trust
+//
+// Control connections and provider connections prove the secret of the job both
+// ways before anything else counts. They are not encrypted.
 package channel
