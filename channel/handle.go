@@ -49,7 +49,7 @@ type Handle struct {
 	members        []*Handle // of a multiple
 	started        []error   // of a multiple: of the members that could not be started
 
-	count, eager, rendezvous uint64
+	began uint32 // tick of the node at the start
 }
 
 type handleKind uint8
@@ -99,10 +99,8 @@ func (h *Handle) Start() error {
 	}
 	switch h.kind {
 	case kindSend:
-		h.count++
 		return h.out.start(h)
 	case kindReceive:
-		h.count++
 		return h.in.start(h)
 	}
 	return h.startMembers()

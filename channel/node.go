@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -41,6 +43,8 @@ type Node struct {
 	addresses []address // by rank
 
 	receives atomic.Pointer[[]*receiveStream] // what a waiter moves on
+	ticks    atomic.Uint32                    // seconds since Join, for the ages of operations
+	sleeps   atomic.Uint64                    // of waiters
 
 	mu       sync.Mutex
 	closed   bool
@@ -57,6 +61,8 @@ type options struct {
 	connectTimeout time.Duration
 	peerTimeout    time.Duration
 	logger         *slog.Logger
+	report         io.Writer
+	stall          time.Duration
 }
 
 // Option is an option of [Join].
@@ -81,6 +87,14 @@ func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerT
 // slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
+// WithReport sets where the report of pending operations ([Node.Report]) goes when
+// the process is sent SIGUSR1, and how long the node may make no progress, with
+// operations pending, before it is written unasked. Zero: to standard error, and
+// never.
+func WithReport(w io.Writer, stall time.Duration) Option {
+	return func(o *options) { o.report, o.stall = w, stall }
+}
+
 // DefaultConnectTimeout is how long connecting to a peer may take unless
 // [WithConnectTimeout] says otherwise.
 const DefaultConnectTimeout = 30 * time.Second
@@ -99,7 +113,7 @@ func Join(ctx context.Context, opts ...Option) (*Node, error) {
 
 // joinJob makes a node of a rank of a job, which it owns from here on.
 func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err error) {
-	o := options{connectTimeout: DefaultConnectTimeout, peerTimeout: verbs.DefaultPeerTimeout, logger: slog.Default()}
+	o := options{connectTimeout: DefaultConnectTimeout, peerTimeout: verbs.DefaultPeerTimeout, logger: slog.Default(), report: os.Stderr}
 	for _, set := range opts {
 		set(&o)
 	}
@@ -126,6 +140,8 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	}
 	n.wg.Go(n.engine)
 	n.wg.Go(n.watch)
+	signals := notify() // before Join returns: the signal alone would kill
+	n.wg.Go(func() { n.oversee(signals) })
 	return n, nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -79,23 +78,6 @@ func run(t *testing.T, provider string, size int, act string, args ...string) (l
 	})
 	require.NoError(t, err, out.String())
 	return r, out.String()
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // faces are the messages of a halo exchange, in bytes.
@@ -308,4 +290,15 @@ func TestStop(t *testing.T) {
 		require.Zero(t, r.ExitStatus(), out)
 		require.NotContains(t, out, " 0 deadlines", out)
 	})
+}
+
+// TestReportOnSignal: SIGUSR1 asks for the report.
+func TestReportOnSignal(t *testing.T) {
+	var out lockedBuffer
+	n := join(t, 1, WithReport(&out, 0))[0]
+	r, _ := receive(t, n, 0, 8, OnStream(3))
+	require.NoError(t, r.Start())
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
+	require.Eventually(t, func() bool { return out.String() != "" }, limit, time.Millisecond)
+	require.Contains(t, out.String(), "receive from rank 0, stream 3, start 1, 8 bytes: waits for the sender")
 }

@@ -124,6 +124,7 @@ func parseHeader(b []byte) (header, error) {
 // queueOut is a stream to the other side.
 type queueOut struct {
 	number  uint32
+	sent    counts
 	next    uint64             // k of the last start
 	ahead   uint64             // eager messages sent
 	taken   uint64             // of them, taken by the other side
@@ -137,6 +138,7 @@ type queueOut struct {
 // queueIn is a stream from the other side.
 type queueIn struct {
 	number   uint32
+	received counts
 	next     uint64             // k of the last start
 	started  map[uint64]*Handle // receives that are not over
 	arrived  map[uint64][]byte  // eager messages whose receive is not started
@@ -186,7 +188,8 @@ func (q *queue) startSend(h *Handle) error {
 		return q.peer.opError("send", s.number, 0)
 	}
 	s.next++
-	h.k = s.next
+	h.begin(s.next)
+	s.sent.add(h)
 	s.sizes[h.k%window] = h.shape.length
 	q.offer(s, h)
 	return nil
@@ -200,7 +203,7 @@ func (q *queue) adoptSend(s *sendStream) {
 	defer s.lock.unlock()
 	s.q.Store(q) // before anything is in a phase that belongs to the queue
 	o := q.outStream(s.number)
-	o.next = s.next
+	o.next, o.sent = s.next, s.sent
 	for _, h := range s.pending {
 		o.sizes[h.k%window] = h.shape.length
 		q.offer(o, h)
@@ -227,7 +230,6 @@ func (q *queue) adoptReceive(s *receiveStream) {
 func (q *queue) offer(s *queueOut, h *Handle) {
 	switch {
 	case h.shape.length > eagerQueued:
-		h.rendezvous++
 		h.setPhase(phaseOffered)
 		h.transfer = transfer{}
 		s.offers[h.k] = h
@@ -238,6 +240,7 @@ func (q *queue) offer(s *queueOut, h *Handle) {
 		}
 	case len(s.pending) > 0 || !q.sendEager(s, h):
 		h.setPhase(phasePending)
+		s.sent.Waited++
 		s.pending = append(s.pending, h)
 		if !slices.Contains(q.waiting, s) {
 			q.waiting = append(q.waiting, s)
@@ -254,7 +257,7 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	b := q.buffer()
 	h.shape.gather(b[headerSize:headerSize+n], 0)
 	s.ahead++
-	h.eager++
+	s.sent.Eager++
 	h.setPhase(phaseSent)
 	q.post(header{kind: queueEager, stream: s.number, k: h.k, length: uint64(n)}, n, wrSend)
 	return true
@@ -411,7 +414,7 @@ func (q *queue) startReceive(h *Handle) error {
 	defer q.lock.unlock()
 	s := q.in[h.in.number]
 	s.next++
-	h.k = s.next
+	h.begin(s.next)
 	h.setPhase(phaseWaiting)
 	q.await(s, h)
 	if q.failed && h.phase.Load() == phaseWaiting {
@@ -453,6 +456,8 @@ func (q *queue) takeEager(s *queueIn, h *Handle, b []byte) {
 		return
 	}
 	h.shape.scatter(b, 0)
+	s.received.add(h)
+	s.received.Eager++
 	q.finish(h, phaseReceived, nil)
 }
 
@@ -680,6 +685,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 		if h.staging != nil {
 			h.shape.scatter(h.staging.Bytes()[:h.shape.length], 0)
 		}
+		s.received.add(h)
 		q.finish(h, phaseReceived, nil)
 	}
 	return nil

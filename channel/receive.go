@@ -13,9 +13,10 @@ type receiveStream struct {
 	q      atomic.Pointer[queue]
 	r      atomic.Pointer[ring] // nil until the peer has said where it is
 
-	lock  spinLock
-	next  uint64             // k of the last start
-	gates [ringSlots]*Handle // whose gate it is: an active receive
+	lock     spinLock
+	received counts
+	next     uint64             // k of the last start
+	gates    [ringSlots]*Handle // whose gate it is: an active receive
 	// The active receives, in the order of their starts. Whoever waits for one
 	// also moves the others on, for the sender may be waiting for them.
 	first, last *Handle
@@ -38,7 +39,7 @@ func (s *receiveStream) start(h *Handle) error {
 		return q.startReceive(h)
 	}
 	s.next++
-	h.k = s.next
+	h.begin(s.next)
 	h.next, h.prev = nil, s.last
 	if s.last != nil {
 		s.last.next = h
@@ -207,6 +208,8 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64) {
 		return
 	}
 	s.acknowledge(h.k, r, 0)
+	s.received.add(h)
+	s.received.Eager++
 	s.finish(h, nil)
 }
 
@@ -256,6 +259,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
 	switch {
 	case m.finished(h.k, n):
 		s.acknowledge(h.k, r, 0)
+		s.received.add(h)
 		s.finish(h, nil)
 	case m.verdict(h.k) == verdictWithdrawn:
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))

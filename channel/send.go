@@ -15,6 +15,7 @@ type sendStream struct {
 	q      atomic.Pointer[queue]
 
 	lock    spinLock
+	sent    counts
 	next    uint64 // k of the last start
 	r       *ring  // nil until the peer is connected
 	fenced  bool   // publishing needs a full fence: see peer.fenced
@@ -77,7 +78,8 @@ func (s *sendStream) start(h *Handle) error {
 		return s.peer.opError("send", s.number, 0)
 	}
 	s.next++
-	h.k = s.next
+	h.begin(s.next)
+	s.sent.add(h)
 	if s.r == nil || len(s.pending) > 0 || !s.publish(h) {
 		s.queue(h)
 	}
@@ -88,6 +90,7 @@ func (s *sendStream) start(h *Handle) error {
 // queue puts a send behind those that wait for a connection or a slot.
 func (s *sendStream) queue(h *Handle) {
 	h.setPhase(phasePending)
+	s.sent.Waited++
 	s.pending = append(s.pending, h)
 	if s.r != nil {
 		s.flush()
@@ -148,7 +151,7 @@ func (s *sendStream) publish(h *Handle) bool {
 		s.publishRendezvous(h, slot)
 		return true
 	}
-	h.eager++
+	s.sent.Eager++
 	s.peer.bell.ring()
 	return true
 }
@@ -188,7 +191,6 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 // publishRendezvous says where the message lies. A receiver that waits already,
 // and whose memory we reach, gets it at once.
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
-	h.rendezvous++
 	g := &s.r.gates[h.k%ringSlots]
 	if h.staging != nil && !(atomic.LoadUint64(&g.word) == h.k && h.openGate(g) != nil) {
 		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)

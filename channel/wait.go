@@ -76,6 +76,7 @@ func (n *Node) sleep(ctx context.Context, test func() (bool, error)) (bool, erro
 	if done, err := test(); done {
 		return done, err
 	}
+	n.sleeps.Add(1)
 	sleepOn(&n.bell.word, v, bound)
 	return false, nil
 }

@@ -1,0 +1,222 @@
+package channel
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Counts are of one direction between this node and a peer.
+type Counts struct {
+	Messages uint64 // sent: started; received: over without an error
+	Bytes    uint64
+	Eager    uint64 // of the messages: copied at both ends; the others went straight
+	Waited   uint64 // sent: that found no room and had to wait for it
+}
+
+type counts struct{ Counts }
+
+func (c *counts) add(h *Handle) {
+	c.Messages++
+	c.Bytes += uint64(h.shape.length)
+}
+
+func (c *Counts) sum(o *Counts) {
+	c.Messages += o.Messages
+	c.Bytes += o.Bytes
+	c.Eager += o.Eager
+	c.Waited += o.Waited
+}
+
+// PeerStats is what has passed between this node and a peer.
+type PeerStats struct {
+	Rank           int
+	Provider       string // "self", empty before the wire-up
+	State          string // "idle", "connecting", "up" or what ended it
+	Sent, Received Counts
+}
+
+// Stats is what a node has done.
+type Stats struct {
+	Sleeps uint64 // how often somebody who waited went to sleep
+	Peers  []PeerStats
+}
+
+// Stats returns what the node has done so far, by peer, in the order of the ranks.
+func (n *Node) Stats() Stats {
+	n.mu.Lock()
+	peers := n.allPeers()
+	n.mu.Unlock()
+	slices.SortFunc(peers, func(a, b *peer) int { return cmp.Compare(a.rank, b.rank) })
+	s := Stats{Sleeps: n.sleeps.Load()}
+	for _, p := range peers {
+		s.Peers = append(s.Peers, p.stats())
+	}
+	return s
+}
+
+func (p *peer) stats() PeerStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := PeerStats{Rank: p.rank, State: "idle"}
+	switch {
+	case p.rank == p.node.rank:
+		s.Provider = "self"
+	case p.link != nil:
+		s.Provider = p.link.dev.provider()
+	}
+	switch p.state.Load() {
+	case peerConnecting:
+		s.State = "connecting"
+	case peerUp:
+		s.State = "up"
+	case peerFailed:
+		s.State = (*p.err.Load()).Error()
+	}
+	if q := p.queue; q != nil {
+		q.lock.lock()
+		defer q.lock.unlock()
+		for _, o := range q.out {
+			s.Sent.sum(&o.sent.Counts)
+		}
+		for _, i := range q.in {
+			s.Received.sum(&i.received.Counts)
+		}
+		return s
+	}
+	for _, o := range p.sends {
+		o.lock.lock()
+		s.Sent.sum(&o.sent.Counts)
+		o.lock.unlock()
+	}
+	for _, i := range p.receives {
+		i.lock.lock()
+		s.Received.sum(&i.received.Counts)
+		i.lock.unlock()
+	}
+	return s
+}
+
+// Report writes one line for each pending operation: peer, stream, number of the
+// start, length, state and age; and one for each peer that is not idle.
+func (n *Node) Report(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rank %d of %d:\n", n.rank, n.size)
+	for _, p := range n.Stats().Peers {
+		fmt.Fprintf(&b, "  rank %d, %s %s: sent %d messages, %d bytes; received %d, %d bytes\n", p.Rank, p.Provider, p.State,
+			p.Sent.Messages, p.Sent.Bytes, p.Received.Messages, p.Received.Bytes)
+	}
+	for _, line := range n.pending() {
+		b.WriteString("  " + line + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// pending describes the operations that are not over.
+func (n *Node) pending() []string {
+	n.mu.Lock()
+	handles := make([]*Handle, 0, len(n.handles))
+	for h := range n.handles {
+		handles = append(handles, h)
+	}
+	n.mu.Unlock()
+	var lines []string
+	for _, h := range handles {
+		if line := h.describeState(n.ticks.Load()); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+var phaseNames = map[uint32]string{
+	phasePending: "waits for the connection or for room", phaseOffered: "waits for the receiver", phaseWaiting: "waits for the sender",
+}
+
+// describeState says what an active handle waits for; nothing of one that is over.
+func (h *Handle) describeState(now uint32) string {
+	unlock := h.lockStream()
+	defer unlock()
+	state, active := phaseNames[h.phase.Load()]
+	if !active {
+		return ""
+	}
+	prep, stream := "to", uint32(0)
+	if h.kind == kindReceive {
+		prep, stream = "from", h.in.number
+	} else {
+		stream = h.out.number
+	}
+	return fmt.Sprintf("%v %s rank %d, stream %d, start %d, %d bytes: %s, for %d s", h.kind, prep, h.peer().rank, stream, h.k, h.shape.length, state, now-h.began)
+}
+
+// lockStream takes the lock under which the handle's starts are.
+func (h *Handle) lockStream() (unlock func()) {
+	lock := func(q *queue, l *spinLock) func() {
+		if q != nil {
+			l = &q.lock
+		}
+		l.lock()
+		return l.unlock
+	}
+	if h.kind == kindSend {
+		return lock(h.out.q.Load(), &h.out.lock)
+	}
+	return lock(h.in.q.Load(), &h.in.lock)
+}
+
+// begin numbers a start. The caller holds the lock of the stream.
+func (h *Handle) begin(k uint64) {
+	h.k = k
+	h.began = h.node.ticks.Load()
+}
+
+// notify returns the channel of the signal that asks for the report.
+func notify() chan os.Signal {
+	c := make(chan os.Signal, 1)
+	if reportSignal != nil {
+		signal.Notify(c, reportSignal)
+	}
+	return c
+}
+
+// oversee counts the seconds, and reports on a signal or when nothing moves.
+func (n *Node) oversee(signals chan os.Signal) {
+	defer signal.Stop(signals)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var last Counts
+	still := time.Now()
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case <-signals:
+			n.Report(n.opt.report)
+		case now := <-tick.C:
+			n.ticks.Add(1)
+			if n.opt.stall <= 0 {
+				continue
+			}
+			var sum Counts
+			for _, p := range n.Stats().Peers {
+				sum.sum(&p.Sent)
+				sum.sum(&p.Received)
+			}
+			switch {
+			case sum != last || len(n.pending()) == 0:
+				last, still = sum, now
+			case now.Sub(still) >= n.opt.stall:
+				n.Report(n.opt.report)
+				still = now
+			}
+		}
+	}
+}
