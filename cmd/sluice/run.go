@@ -92,7 +92,7 @@ Each rank finds in its environment
 // setVariables are the names of those that a rank is given.
 func setVariables() map[string]bool {
 	set := make(map[string]bool)
-	e := boot.Environment{LocalSize: 1}
+	e := boot.Environment{LocalSize: 1, Launched: true}
 	for _, v := range e.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		set[name] = true

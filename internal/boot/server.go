@@ -57,19 +57,21 @@ type Server struct {
 	stop     func() bool // releases the context
 
 	mu        sync.Mutex
-	members   []member      // by rank
-	strangers []net.Conn    // not yet admitted, oldest first
-	round     uint32        // in progress
-	parts     [][]byte      // of the round, by rank; nil where not given yet
-	given     int           // number of parts
-	failed    *RankError    // why no round can be completed any more
-	died      *RankError    // the first that died
-	abortion  *AbortError   // why the job is over
-	gone      int           // ranks that have left or died
-	closed    bool          // no connection is accepted any more
-	quit      chan struct{} // closed with closed
-	over      chan struct{} // closed when all ranks are gone, or the server is closed
-	aborted   chan struct{} // closed with abortion
+	members   []member        // by rank
+	strangers []net.Conn      // not yet admitted, oldest first
+	round     uint32          // in progress
+	parts     [][]byte        // of the round, by rank; nil where not given yet
+	given     int             // number of parts
+	failed    *RankError      // why no round can be completed any more
+	died      *RankError      // the first that died
+	abortion  *AbortError     // why the job is over
+	gone      int             // ranks that have left or died
+	unsent    int             // deliveries that wait, or are being written
+	flushed   []chan struct{} // to be closed when unsent is zero
+	closed    bool            // no connection is accepted any more
+	quit      chan struct{}   // closed with closed
+	over      chan struct{}   // closed when all ranks are gone, or the server is closed
+	aborted   chan struct{}   // closed with abortion
 }
 
 // member is one rank as the rendezvous sees it.
@@ -396,7 +398,7 @@ func (s *Server) enrol(c *session, request join) (why string) {
 	}
 	*m = member{state: joined, name: request.name, session: c}
 	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})
-	s.wg.Go(c.deliver)
+	s.wg.Go(func() { s.deliver(c) })
 	s.log.Debug("rendezvous: joined", "rank", c.rank, "process", request.name, "peer", c.conn.RemoteAddr())
 	return ""
 }
@@ -557,15 +559,16 @@ func (s *Server) send(c *session, d delivery) {
 	}
 	select {
 	case c.out <- d:
+		s.unsent++
 	default:
 		s.log.Warn("rendezvous: rank does not read", "rank", c.rank)
 		c.conn.Close()
 	}
 }
 
-// deliver writes what is queued. Where it cannot, it closes the connection,
-// and goes on until the queue is closed by the reader's side.
-func (c *session) deliver() {
+// deliver writes what is queued for a rank. Where it cannot, it closes the
+// connection, and goes on until the queue is closed by the reader's side.
+func (s *Server) deliver(c *session) {
 	w := bufio.NewWriterSize(c.conn, 32<<10)
 	for d := range c.out {
 		w.Write(d.message)
@@ -577,5 +580,46 @@ func (c *session) deliver() {
 		if err := w.Flush(); err != nil {
 			c.conn.Close()
 		}
+		s.delivered()
 	}
+}
+
+func (s *Server) delivered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unsent--; s.unsent == 0 {
+		for _, f := range s.flushed {
+			close(f)
+		}
+		s.flushed = nil
+	}
+}
+
+// flush returns when all that is queued has been written, or ctx ends.
+func (s *Server) flush(ctx context.Context) {
+	done := make(chan struct{})
+	s.mu.Lock()
+	if s.unsent == 0 {
+		close(done)
+	} else {
+		s.flushed = append(s.flushed, done)
+	}
+	s.mu.Unlock()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// retire closes the server after it has told the ranks that are still there
+// that host, which runs it, has left.
+func (s *Server) retire(ctx context.Context, host int) {
+	goodbye := delivery{message: leave{rank: uint32(host), reason: reasonLeft, text: "it ran the rendezvous"}.Append(nil)}
+	s.mu.Lock()
+	for i := range s.members {
+		s.send(s.members[i].session, goodbye)
+	}
+	s.mu.Unlock()
+	s.flush(ctx)
+	s.Close()
 }
