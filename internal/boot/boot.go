@@ -99,7 +99,8 @@ type Job struct {
 // not at all.
 type exchanger interface {
 	exchange(ctx context.Context, data []byte) ([][]byte, error)
-	abort(code int, why string)
+	// abort reports whether there is somebody who tells the other ranks.
+	abort(code int, why string) (told bool)
 	done() <-chan struct{}
 	err() error
 	close() error

@@ -24,6 +24,9 @@ const (
 	hostedPatience = 2 * time.Minute
 	// farewellPatience bounds Close and Abort.
 	farewellPatience = 5 * time.Second
+	// abortGrace is what ranks are given to end themselves when the job is
+	// aborted, where rank 0 or a launcher would end them otherwise.
+	abortGrace = 2 * time.Second
 )
 
 var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave)
@@ -73,7 +76,7 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	each := 2 * time.Second
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, again, err := m.tryAll(ctx, each)
 		if err == nil {
 			return c, nil
@@ -397,12 +400,14 @@ func (c *client) tell(m message) error {
 	return err
 }
 
-func (c *client) abort(code int, why string) {
+func (c *client) abort(code int, why string) bool {
 	why = shorten(why, maxText)
 	c.end(&AbortError{Rank: c.rank, Code: code, Why: why})
 	if err := c.tell(abort{rank: uint32(c.rank), code: int32(code), text: why}); err != nil {
 		c.lost(err)
+		return false
 	}
+	return true
 }
 
 func (c *client) done() <-chan struct{} { return c.ended }

@@ -170,5 +170,5 @@ const usable = "use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice 
 // slurmPMIx says that it is Slurm itself that speaks PMIx: it gives the same
 // variables as it does without.
 func (v *values) slurmPMIx() bool {
-	return inSlurmStep(v) && v.get(envPMIxNamespace) == "slurm.pmix."+v.get(envSlurmJob)+"."+v.get(envSlurmStep)
+	return inSlurmStep(v) && v.get(envPMIxNamespace) == "slurm.pmix."+v.slurmStep()
 }

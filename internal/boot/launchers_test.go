@@ -62,35 +62,45 @@ var acts = map[string]func() int{
 		})
 	},
 	// abort ends the job in the name of rank 1, and what the others do is to
-	// wait for that; rank 2, if there is one, does not even listen.
-	"abort": func() int {
+	// wait for that.
+	"abort": func() int { return withJob(aborted) },
+	// deaf is the same, but that rank 2 does not listen.
+	"deaf": func() int {
 		return withJob(func(ctx context.Context, j *Job) error {
+			if j.Rank() != 2 {
+				return aborted(ctx, j)
+			}
 			if err := j.Barrier(ctx); err != nil {
 				return err
 			}
-			switch j.Rank() {
-			case 1:
-				j.Abort(7, "enough")
-				os.Exit(7)
-			case 2:
-				<-ctx.Done()
-			}
-			select {
-			case <-j.Done():
-			case <-ctx.Done():
-			}
-			fmt.Printf("rank %d: %v\n", j.Rank(), j.Err())
-			var a *AbortError
-			if errors.As(j.Err(), &a) {
-				os.Exit(a.Code)
-			}
-			return errors.New("not aborted")
+			<-ctx.Done()
+			return errors.New("not killed")
 		})
 	},
 	// finish leaves one after the other, rank 0 first.
 	"finish": func() int {
 		return withJob(func(ctx context.Context, j *Job) error { return j.Barrier(ctx) })
 	},
+}
+
+func aborted(ctx context.Context, j *Job) error {
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	if j.Rank() == 1 {
+		j.Abort(7, "enough")
+		os.Exit(7)
+	}
+	select {
+	case <-j.Done():
+	case <-ctx.Done():
+	}
+	fmt.Printf("rank %d: %v\n", j.Rank(), j.Err())
+	var a *AbortError
+	if errors.As(j.Err(), &a) {
+		os.Exit(a.Code)
+	}
+	return errors.New("not aborted")
 }
 
 func withJob(f func(context.Context, *Job) error) int {
@@ -181,9 +191,9 @@ func TestHydra(t *testing.T) {
 				require.Zero(t, o.status, o.text)
 				require.Equal(t, wholeJob(n, 32), o.lines(), o.text)
 			}
-			o := mpiexec("abort", 4)
+			o := mpiexec("deaf", 4)
 			require.Equal(t, 7, o.status, o.text)
-			require.NotContains(t, o.text, "not aborted")
+			require.NotContains(t, o.text, "error")
 			o = mpiexec("finish", 4)
 			require.Zero(t, o.status, o.text)
 			require.Empty(t, o.lines())
@@ -211,9 +221,9 @@ func TestOpenMPI(t *testing.T) {
 	require.Equal(t, 3, o.status, o.text)
 	require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one")
 
-	o = mpirun("abort", 4, secret)
+	o = mpirun("deaf", 4, secret)
 	require.Equal(t, 7, o.status, o.text)
-	require.NotContains(t, o.text, "not aborted")
+	require.NotContains(t, o.text, "error")
 
 	// One job after the other in the same session.
 	o = start(t, "exchange", []string{secret}, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "3", "sh", "-c", me+" && "+me)

@@ -24,6 +24,9 @@ type meeting struct {
 	// announce tells the other ranks where it is; it may be nil. What it
 	// returns takes the announcement back, and may be nil too.
 	announce func(net.Listener) (undo func(), err error)
+	// kill has the launcher end the ranks that do not end themselves when the
+	// job is aborted; it may be nil.
+	kill func(code int)
 }
 
 // at is the find of a rendezvous whose address is known.
@@ -66,6 +69,8 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		Job:      m.Job,
 		Secret:   m.Secret,
 		Insecure: m.Insecure,
+		hosted:   true,
+		kill:     m.kill,
 	})
 	if err != nil {
 		return nil, err
@@ -100,28 +105,21 @@ type host struct {
 }
 
 // abort returns when all ranks have been told, for this process may end next.
-func (h *host) abort(code int, why string) {
-	h.client.abort(code, why)
-	ctx, cancel := context.WithTimeout(context.Background(), farewellPatience)
-	defer cancel()
-	select {
-	case <-h.server.Aborted():
-		h.server.flush(ctx)
-	case <-h.client.readerDone: // closed before: the rendezvous did not hear
-	case <-ctx.Done():
-	}
+func (h *host) abort(code int, why string) bool {
+	h.server.mu.Lock()
+	h.server.abortBy(h.rank, abort{code: int32(code), text: shorten(why, maxText)})
+	h.server.mu.Unlock()
+	h.server.flush(farewellPatience)
+	h.client.end(h.server.Abort())
+	return true
 }
 
 func (h *host) close() error {
 	h.closeOnce.Do(func() {
 		h.undo()
 		h.closeErr = h.client.close()
-		ctx, cancel := context.WithTimeout(context.Background(), farewellPatience)
-		defer cancel()
-		h.server.Wait(ctx)
-		last, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		h.server.retire(last, h.rank)
+		h.server.await(farewellPatience, h.server.othersGone)
+		h.server.retire()
 	})
 	return h.closeErr
 }

@@ -431,22 +431,24 @@ func (p *pmi) introduce(ctx context.Context, id int) (e Environment, err error) 
 
 // joinByPMI takes over p, also if it fails.
 func joinByPMI(ctx context.Context, v *values, p *pmi, e Environment) (*Job, error) {
-	job, err := p.join(ctx, v, e)
+	u := &underPMI{pmi: p}
+	job, err := u.join(ctx, v, e)
 	if err != nil {
 		p.conn.Close()
 		return nil, err
 	}
-	job.x = &underPMI{exchanger: job.x, pmi: p}
+	u.exchanger, job.x = job.x, u
 	return job, nil
 }
 
-func (p *pmi) join(ctx context.Context, v *values, e Environment) (*Job, error) {
+func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, error) {
+	p := u.pmi
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
 	e.Job = jobNamed(p.name)
 	v.localPlace(&e, envHydraLocal, envHydraLocals)
-	if p.name == v.get(envSlurmJob)+"."+v.get(envSlurmStep) {
+	if u.slurm = p.name == v.slurmStep(); u.slurm {
 		v.slurmLocalPlace(&e)
 	}
 	server := v.server(false)
@@ -461,38 +463,50 @@ func (p *pmi) join(ctx context.Context, v *values, e Environment) (*Job, error) 
 		return job, err
 	}
 	m := meeting{Environment: e, hosted: true}
-	if e.Rank == 0 {
-		m.Secret = make([]byte, 32)
-		rand.Read(m.Secret)
-		m.listen = func(ctx context.Context) (net.Listener, error) { return e.listen(ctx, server) }
-		m.announce = func(ln net.Listener) (func(), error) {
-			w := whereabouts{secret: m.Secret, addresses: []string{server}}
-			if server == "" {
-				var err error
-				if w.addresses, err = reachable(ln); err != nil {
-					return nil, err
-				}
-			}
-			if err := p.put(ctx, w.Append(nil)); err != nil {
-				return nil, err
-			}
-			return nil, p.barrier(ctx)
+	if e.Rank != 0 {
+		w, err := p.whereabouts(ctx)
+		if err != nil {
+			return nil, err
 		}
+		m.Secret, m.find = w.secret, at(w.addresses...)
 		return m.join(ctx)
 	}
+	m.Secret = make([]byte, 32)
+	rand.Read(m.Secret)
+	m.listen = func(ctx context.Context) (net.Listener, error) { return e.listen(ctx, server) }
+	m.announce = func(ln net.Listener) (func(), error) {
+		w := whereabouts{secret: m.Secret, addresses: []string{server}}
+		if server == "" {
+			var err error
+			if w.addresses, err = reachable(ln); err != nil {
+				return nil, err
+			}
+		}
+		if err := p.put(ctx, w.Append(nil)); err != nil {
+			return nil, err
+		}
+		return nil, p.barrier(ctx)
+	}
+	if u.slurm {
+		m.kill = u.kill
+	}
+	return m.join(ctx)
+}
+
+// whereabouts waits for those of rank 0.
+func (p *pmi) whereabouts(ctx context.Context) (whereabouts, error) {
 	if err := p.barrier(ctx); err != nil {
-		return nil, err
+		return whereabouts{}, err
 	}
 	b, err := p.get(ctx)
 	if err != nil {
-		return nil, err
+		return whereabouts{}, err
 	}
 	w, err := parseWhereabouts(b)
 	if err != nil {
-		return nil, &PMIError{Command: "get", Err: err}
+		return whereabouts{}, &PMIError{Command: "get", Err: err}
 	}
-	m.Secret, m.find = w.secret, at(w.addresses...)
-	return m.join(ctx)
+	return w, nil
 }
 
 // listen is where rank 0 listens: at the port of SLUICE_SERVER if that is set,
@@ -530,36 +544,58 @@ func checkAddress(a string) error {
 }
 
 // underPMI adds to an exchange what the launcher has to be told.
+//
+// Slurm kills a step that aborts, and srun returns the number of the signal
+// then, not the code. So it is asked to only for ranks that do not end
+// themselves when they are told, and it is rank 0 that does so, which is told
+// last.
 type underPMI struct {
 	exchanger
+	slurm bool
 
-	mu   sync.Mutex // held by who speaks to the launcher
-	pmi  *pmi
-	gone bool // the launcher has been told of the end
+	mu     sync.Mutex // held by who speaks to the launcher, once the rank has joined
+	pmi    *pmi
+	gone   bool // the launcher has been told of the end
+	closed bool
 }
 
-func (u *underPMI) abort(code int, why string) {
-	u.exchanger.abort(code, why)
+func (u *underPMI) abort(code int, why string) bool {
+	told := u.exchanger.abort(code, why)
+	if u.slurm && told {
+		if h, ok := u.exchanger.(*host); !ok || h.server.await(abortGrace, h.server.othersGone) {
+			return true
+		}
+	}
+	u.kill(code)
+	return true
+}
+
+// kill asks the launcher to end the job. Where it cannot be reached it is on
+// its way out.
+func (u *underPMI) kill(code int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.gone {
-		return
+	if !u.gone {
+		u.gone = true
+		u.pmi.abort(code)
 	}
-	u.gone = true
-	// Where the launcher cannot be reached it is on its way out.
-	u.pmi.abort(code)
 }
 
 func (u *underPMI) close() error {
 	err := u.exchanger.close()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.gone {
-		u.pmi.conn.Close()
+	switch {
+	case u.closed:
 		return err
+	case u.gone:
+		u.pmi.conn.Close()
+	default:
+		u.gone = true
+		err = errors.Join(err, u.pmi.finalize())
 	}
-	u.gone = true
-	return errors.Join(err, u.pmi.finalize())
+	u.closed = true
+	return err
 }
 
 // refusePMI names a launcher that has left out how to reach it.

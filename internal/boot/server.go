@@ -23,6 +23,9 @@ type ServerOptions struct {
 	Secret   []byte       // secret of the job; empty only with Insecure
 	Insecure bool         // admit ranks without a secret
 	Logger   *slog.Logger // strangers, refusals, deaths; nil for none
+
+	hosted bool           // by the process of rank 0
+	kill   func(code int) // ends what is left of an aborted job that is hosted; may be nil
 }
 
 // patience is what the rendezvous grants to those whom it does not know.
@@ -57,21 +60,21 @@ type Server struct {
 	stop     func() bool // releases the context
 
 	mu        sync.Mutex
-	members   []member        // by rank
-	strangers []net.Conn      // not yet admitted, oldest first
-	round     uint32          // in progress
-	parts     [][]byte        // of the round, by rank; nil where not given yet
-	given     int             // number of parts
-	failed    *RankError      // why no round can be completed any more
-	died      *RankError      // the first that died
-	abortion  *AbortError     // why the job is over
-	gone      int             // ranks that have left or died
-	unsent    int             // deliveries that wait, or are being written
-	flushed   []chan struct{} // to be closed when unsent is zero
-	closed    bool            // no connection is accepted any more
-	quit      chan struct{}   // closed with closed
-	over      chan struct{}   // closed when all ranks are gone, or the server is closed
-	aborted   chan struct{}   // closed with abortion
+	members   []member      // by rank
+	strangers []net.Conn    // not yet admitted, oldest first
+	round     uint32        // in progress
+	parts     [][]byte      // of the round, by rank; nil where not given yet
+	given     int           // number of parts
+	failed    *RankError    // why no round can be completed any more
+	died      *RankError    // the first that died
+	abortion  *AbortError   // why the job is over
+	gone      int           // ranks that have left or died
+	unsent    int           // deliveries that wait, or are being written
+	changed   chan struct{} // closed, and made anew, when a rank goes or unsent is zero
+	closed    bool          // no connection is accepted any more
+	quit      chan struct{} // closed with closed
+	over      chan struct{} // closed when all ranks are gone, or the server is closed
+	aborted   chan struct{} // closed with abortion
 }
 
 // member is one rank as the rendezvous sees it.
@@ -130,6 +133,7 @@ func serve(ctx context.Context, ln net.Listener, o ServerOptions, p patience) (*
 		log:      o.Logger,
 		members:  make([]member, o.Size),
 		parts:    make([][]byte, o.Size),
+		changed:  make(chan struct{}),
 		quit:     make(chan struct{}),
 		over:     make(chan struct{}),
 		aborted:  make(chan struct{}),
@@ -490,6 +494,7 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 		return
 	}
 	m.state = to
+	s.notify()
 	if to == dead {
 		s.log.Warn("rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
 		if s.died == nil {
@@ -525,12 +530,43 @@ func (s *Server) abortBy(rank int, m abort) {
 	s.log.Error("rendezvous: the job was aborted", "rank", rank, "code", m.code, "why", m.text)
 	m.rank = uint32(rank)
 	told := delivery{message: m.Append(nil)}
+	close(s.aborted)
 	for i := range s.members {
-		if c := s.members[i].session; c != nil {
-			s.send(c, told)
+		if i != 0 || !s.options.hosted {
+			s.send(s.members[i].session, told)
 		}
 	}
-	close(s.aborted)
+	if s.options.hosted && !s.closed {
+		s.wg.Go(func() { s.tellHost(s.abortion.Code, told) })
+	}
+}
+
+// tellHost tells rank 0 of an abort when the others have gone, or have been
+// given the time: when its process ends, so does the rendezvous.
+func (s *Server) tellHost(code int, told delivery) {
+	never := func() bool { return false }
+	kill := func() {
+		select {
+		case <-s.quit:
+		default:
+			if s.options.kill != nil {
+				s.options.kill(code)
+			}
+		}
+	}
+	if !s.await(abortGrace, s.othersGone) {
+		kill()
+	}
+	s.mu.Lock()
+	s.send(s.members[0].session, told)
+	s.mu.Unlock()
+	s.await(abortGrace, never)
+	kill()
+}
+
+// othersGone says that rank 0 is the only one that is here. s.mu is held.
+func (s *Server) othersGone() bool {
+	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state == joined || m.state == idle })
 }
 
 // dismiss ends the session of a rank whose connection has ended.
@@ -588,38 +624,52 @@ func (s *Server) delivered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unsent--; s.unsent == 0 {
-		for _, f := range s.flushed {
-			close(f)
+		s.notify()
+	}
+}
+
+// notify has await ask anew. s.mu is held.
+func (s *Server) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// await returns when is, which is asked under s.mu, says so: true; or when the
+// time is over or the server is closed: false.
+func (s *Server) await(limit time.Duration, is func() bool) bool {
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	for {
+		s.mu.Lock()
+		now, changed := is(), s.changed
+		s.mu.Unlock()
+		if now {
+			return true
 		}
-		s.flushed = nil
+		select {
+		case <-changed:
+		case <-over.C:
+			return false
+		case <-s.quit:
+			return false
+		}
 	}
 }
 
-// flush returns when all that is queued has been written, or ctx ends.
-func (s *Server) flush(ctx context.Context) {
-	done := make(chan struct{})
-	s.mu.Lock()
-	if s.unsent == 0 {
-		close(done)
-	} else {
-		s.flushed = append(s.flushed, done)
-	}
-	s.mu.Unlock()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+// flush returns when all that is queued has been written, or time is over.
+func (s *Server) flush(limit time.Duration) {
+	s.await(limit, func() bool { return s.unsent == 0 })
 }
 
-// retire closes the server after it has told the ranks that are still there
-// that host, which runs it, has left.
-func (s *Server) retire(ctx context.Context, host int) {
-	goodbye := delivery{message: leave{rank: uint32(host), reason: reasonLeft, text: "it ran the rendezvous"}.Append(nil)}
+// retire closes the server of rank 0 after it has told the ranks that are
+// still there that rank 0 has left.
+func (s *Server) retire() {
+	goodbye := delivery{message: leave{reason: reasonLeft, text: "it ran the rendezvous"}.Append(nil)}
 	s.mu.Lock()
 	for i := range s.members {
 		s.send(s.members[i].session, goodbye)
 	}
 	s.mu.Unlock()
-	s.flush(ctx)
+	s.flush(time.Second)
 	s.Close()
 }

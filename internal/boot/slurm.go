@@ -33,11 +33,14 @@ func inSlurmStep(v *values) bool {
 	return err == nil && step <= maxSlurmStep && v.set(envSlurmRank)
 }
 
+// slurmStep is what Slurm calls the step.
+func (v *values) slurmStep() string { return v.get(envSlurmJob) + "." + v.get(envSlurmStep) }
+
 // joinSlurm joins a step of srun.
 func joinSlurm(ctx context.Context, v *values) (*Job, error) {
 	e := v.place(envSlurmRank, envSlurmSize)
 	v.slurmLocalPlace(&e)
-	step := v.get(envSlurmJob) + "." + v.get(envSlurmStep)
+	step := v.slurmStep()
 	e.Job = jobNamed("slurm-" + step)
 	e.Server = v.server(false)
 	e.Secret, e.Insecure = v.secret(e.Size > 1)
