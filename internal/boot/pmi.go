@@ -155,10 +155,11 @@ func (p *pmi) send(l pmiLine, deadline time.Time) error {
 
 // receive reads one line, which must be the answer that is wanted.
 func (p *pmi) receive(want string, deadline time.Time) (pmiLine, error) {
-	if err := p.conn.SetReadDeadline(deadline); err != nil {
-		return pmiLine{}, err
+	var b []byte
+	err := p.conn.SetReadDeadline(deadline)
+	if err == nil {
+		b, err = p.r.ReadSlice('\n')
 	}
-	b, err := p.r.ReadSlice('\n')
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return pmiLine{}, fmt.Errorf("%w: line of more than %d bytes", errProtocol, maxPMILine)
@@ -241,8 +242,8 @@ const maxPMIPieces = 64
 // first piece begins with the number of all.
 func (p *pmi) put(ctx context.Context, data []byte) error {
 	text := base64.RawURLEncoding.EncodeToString(data)
-	const around = len("cmd=put kvsname= key=sluice-00 value=\n") + len("00.")
-	size := min(p.maxValue-1, maxPMIRequest-len(p.name)-around)
+	const around = len("cmd=put kvsname= key=sluice-00 value=\n")
+	size := min(p.maxValue-1, maxPMIRequest-len(p.name)-around) - len("00.")
 	pieces := make([]string, 0, 1)
 	for len(text) > size {
 		pieces = append(pieces, text[:size])
