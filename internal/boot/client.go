@@ -76,12 +76,19 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	each := 2 * time.Second
+	refusals := 0
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, again, err := m.tryAll(ctx, each)
 		if err == nil {
 			return c, nil
 		}
 		each = min(2*each, 16*time.Second)
+		// The rendezvous of an earlier program that ends just now looks like
+		// one that knows another secret, but only once.
+		if m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
+			refusals++
+			again = true
+		}
 		if again {
 			retry := time.NewTimer(pause)
 			select {
@@ -142,7 +149,7 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 	}
 	e := &m.Environment
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	r, again, err := introduce(conn, e)
+	r, again, err := introduce(conn, e, m.hosted)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -163,8 +170,12 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 	return c, false, nil
 }
 
-// introduce proves that this rank belongs to the job and has it admitted.
-func introduce(conn net.Conn, e *Environment) (r *bufio.Reader, again bool, err error) {
+var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has left already")
+
+// introduce proves that this rank belongs to the job and has it admitted. Where
+// rank 0 runs the rendezvous, it may be that of an earlier program with the
+// same ranks, which is about to end.
+func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, again bool, err error) {
 	_, err = proof.Dial(conn, proof.Params{
 		Secret:   e.Secret,
 		Insecure: e.Insecure,
@@ -183,15 +194,18 @@ func introduce(conn net.Conn, e *Environment) (r *bufio.Reader, again bool, err 
 	}
 	m := join{rank: uint32(e.Rank), size: uint32(e.Size), name: processName()}
 	if _, err := conn.Write(m.Append(nil)); err != nil {
-		return nil, false, err
+		return nil, hosted, err
 	}
 	r = bufio.NewReader(conn)
-	answer, err := readMessage(r, setOf(kindWelcome, kindRefuse))
+	answer, err := readMessage(r, setOf(kindWelcome, kindRefuse, kindLeave))
 	if err != nil {
-		return nil, false, err
+		return nil, hosted, err
 	}
-	if no, ok := answer.(refuse); ok {
-		return nil, false, &RefusedError{Rank: e.Rank, Why: no.text}
+	switch m := answer.(type) {
+	case refuse:
+		return nil, false, &RefusedError{Rank: e.Rank, Why: m.text}
+	case leave:
+		return nil, true, errEnding
 	}
 	return r, false, nil
 }

@@ -187,24 +187,29 @@ func (v *values) server(needed bool) string {
 		}
 		return ""
 	}
+	if err := checkServer(value); err != nil {
+		v.fail(EnvServer, value, err)
+		return ""
+	}
+	return value
+}
+
+func checkServer(value string) error {
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
 		var address *net.AddrError
 		if errors.As(err, &address) {
 			err = errors.New(address.Err)
 		}
-		v.fail(EnvServer, value, err)
-		return ""
+		return err
 	}
 	if host == "" {
-		v.fail(EnvServer, value, errors.New("no host"))
-		return ""
+		return errors.New("no host")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		v.fail(EnvServer, value, fmt.Errorf("port %q, want 1 to 65535", port))
-		return ""
+		return fmt.Errorf("port %q, want 1 to 65535", port)
 	}
-	return value
+	return nil
 }
 
 func (v *values) job() string {
@@ -290,6 +295,59 @@ func readSecretFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("more than %d bytes", most)
 	}
 	return decodeSecret(strings.TrimSpace(string(b)))
+}
+
+// Join makes this process the rank that e says, whatever the variables of the
+// environment say; see [Join]. A LocalSize of 0 stands for one that is not
+// known.
+//
+// Errors: ErrOptions, and those of [Join].
+func (e Environment) Join(ctx context.Context) (*Job, error) {
+	if err := e.check(); err != nil {
+		return nil, fmt.Errorf("boot: join: %w: %w", ErrOptions, err)
+	}
+	if e.LocalSize == 0 {
+		e.LocalRank = -1
+	}
+	return e.join(ctx)
+}
+
+func (e *Environment) check() error {
+	within := func(what string, n, least, most int) error {
+		if n < least || n > most {
+			return fmt.Errorf("%s %d, want %d to %d", what, n, least, most)
+		}
+		return nil
+	}
+	err := within("size", e.Size, 1, MaxSize)
+	if err == nil {
+		err = within("rank", e.Rank, 0, e.Size-1)
+	}
+	if err == nil && e.LocalSize != 0 {
+		err = within("local size", e.LocalSize, 1, e.Size)
+		if err == nil {
+			err = within("local rank", e.LocalRank, 0, e.LocalSize-1)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(e.Job) > maxJobID:
+		return fmt.Errorf("job id of %d bytes, at most %d", len(e.Job), maxJobID)
+	case e.Secret == nil && e.Size > 1 && !e.Insecure:
+		return errors.New("no secret, and not insecure")
+	case e.Secret != nil && e.Insecure:
+		return errors.New("a secret, and insecure")
+	case e.Secret != nil && (len(e.Secret) < minSecret || len(e.Secret) > maxSecret):
+		return fmt.Errorf("secret of %d bytes, want %d to %d", len(e.Secret), minSecret, maxSecret)
+	case e.Server == "" && e.Size > 1:
+		return errors.New("no server")
+	case e.Server != "":
+		if err := checkServer(e.Server); err != nil {
+			return fmt.Errorf("server %q: %w", e.Server, err)
+		}
+	}
+	return nil
 }
 
 // join makes this process the rank that e says.

@@ -22,7 +22,8 @@ var (
 	// ErrJoined: this process has joined its job once already, and its
 	// launcher allows no second time.
 	ErrJoined = errors.New("joined already")
-	// ErrOptions: the options given to Serve are not usable.
+	// ErrOptions: the options given to Serve, or to Environment.Join, are not
+	// usable.
 	ErrOptions = errors.New("unusable options")
 )
 

@@ -141,7 +141,8 @@ func start(t *testing.T, do string, env []string, args ...string) outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(append(WithoutLauncher(os.Environ()), "BOOT_TEST_DO="+do), env...)
+	// A race detector would have each rank wait a second before it ends.
+	cmd.Env = append(append(WithoutLauncher(os.Environ()), "BOOT_TEST_DO="+do, "GORACE=atexit_sleep_ms=0"), env...)
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -272,4 +273,15 @@ func TestLauncherInside(t *testing.T) {
 		slices.Sort(c.want)
 		require.Equal(t, c.want, o.lines(), "%s: %s", c.command, o.text)
 	}
+}
+
+// What launchers have said is not passed on, and what else is there is.
+func TestWithoutLauncher(t *testing.T) {
+	keep := []string{"PATH=/bin", "JOB_COMPLETION_INDEX=3", "SLURM_JOB_ID=1", "OMPI_MCA_btl=tcp", "PMI=1", "SLUICE_OTHER=1", "odd"}
+	list := append([]string{"PMI_FD=3", "PMI_RANK=0", "PMI_SPAWNED=1", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1", "PMIX_RANK=0", "PMIX_SERVER_URI41=x",
+		"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_NODE_RANK=0", "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}, keep...)
+	for _, v := range Variables() {
+		list = append(list, v.Name+"=x")
+	}
+	require.Equal(t, keep, WithoutLauncher(list))
 }

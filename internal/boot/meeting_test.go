@@ -138,6 +138,76 @@ func TestHostedAbort(t *testing.T) {
 	}
 }
 
+// A rank may be in its next program while rank 0 is in the last one: it waits
+// for the next rendezvous at the same address.
+func TestNextProgram(t *testing.T) {
+	ctx := testContext(t)
+	server := freeAddress(t)
+	jobs := byHand(ctx, t, 2, server)
+	require.NoError(t, barrier(ctx, jobs))
+	require.NoError(t, jobs[1].Close())
+	env := variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret)
+
+	short, cancel := context.WithTimeout(ctx, limit/600)
+	defer cancel()
+	_, err := joinFrom(short, env)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, errEnding)
+
+	type result struct {
+		j   *Job
+		err error
+	}
+	next := make(chan result)
+	go func() {
+		j, err := joinFrom(ctx, env)
+		next <- result{j, err}
+	}()
+	require.NoError(t, jobs[0].Close())
+	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
+	require.NoError(t, err)
+	r := <-next
+	require.NoError(t, r.err)
+	require.NoError(t, barrier(ctx, []*Job{first, r.j}))
+	closeAll(t, []*Job{first, r.j})
+}
+
+// What the program itself says goes before all variables.
+func TestEnvironmentJoin(t *testing.T) {
+	ctx := testContext(t)
+	good := Environment{Size: 2, Server: freeAddress(t), Job: "j", Secret: []byte("0123456789abcdef")}
+	jobs, errs := make([]*Job, 2), make([]error, 2)
+	each(2, func(rank int) {
+		e := good
+		e.Rank = rank
+		jobs[rank], errs[rank] = e.Join(ctx)
+	})
+	require.NoError(t, errors.Join(errs...))
+	require.Equal(t, []int{-1, 0}, []int{jobs[1].LocalRank(), jobs[1].LocalSize()})
+	require.NoError(t, barrier(ctx, jobs))
+	closeAll(t, jobs)
+	for says, spoil := range map[string]func(*Environment){
+		"size 0, want 1 to 1048576":            func(e *Environment) { e.Size = 0 },
+		"rank 2, want 0 to 1":                  func(e *Environment) { e.Rank = 2 },
+		"local size 3, want 1 to 2":            func(e *Environment) { e.LocalSize = 3 },
+		"local rank 1, want 0 to 0":            func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
+		"job id of 65 bytes, at most 64":       func(e *Environment) { e.Job = string(make([]byte, 65)) },
+		"no secret, and not insecure":          func(e *Environment) { e.Secret = nil },
+		"a secret, and insecure":               func(e *Environment) { e.Insecure = true },
+		"secret of 3 bytes, want 16 to 512":    func(e *Environment) { e.Secret = e.Secret[:3] },
+		"no server":                            func(e *Environment) { e.Server = "" },
+		`server "x": missing port in address`:  func(e *Environment) { e.Server = "x" },
+		`server ":1": no host`:                 func(e *Environment) { e.Server = ":1" },
+		`server "h:0": port "0", want 1 to 65`: func(e *Environment) { e.Server = "h:0" },
+	} {
+		e := good
+		spoil(&e)
+		_, err := e.Join(ctx)
+		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorContains(t, err, says)
+	}
+}
+
 // Of several addresses some may lead nowhere, or to somebody else.
 func TestSeveralAddresses(t *testing.T) {
 	ctx := testContext(t)

@@ -297,12 +297,20 @@ func (p *pmi) barrier(ctx context.Context) error {
 	return err
 }
 
-// abort asks the launcher to kill the job.
-func (p *pmi) abort(code int) error {
+// abort asks the launcher to kill the job, and returns when it has killed this
+// process, hung up, or taken its time.
+func (p *pmi) abort(code int) {
 	if code &= 0xff; code == 0 {
 		code = 1 // what is aborted has not succeeded
 	}
-	return p.send(pmiLine{"abort", []pmiPair{{"exitcode", strconv.Itoa(code)}}}, time.Now().Add(farewellPatience))
+	deadline := time.Now().Add(abortGrace)
+	err := p.send(pmiLine{"abort", []pmiPair{{"exitcode", strconv.Itoa(code)}}}, deadline)
+	if err == nil {
+		err = p.conn.SetReadDeadline(deadline)
+	}
+	if err == nil {
+		p.r.Peek(1)
+	}
 }
 
 // finalize says goodbye; the launcher would take an end without it for a
@@ -546,6 +554,9 @@ func checkAddress(a string) error {
 
 // underPMI adds to an exchange what the launcher has to be told.
 //
+// Hydra is told of an abort before the ranks are: one that has ended already
+// would give mpiexec another exit status than that of the abort.
+//
 // Slurm kills a step that aborts, and srun returns the number of the signal
 // then, not the code. So it is asked to only for ranks that do not end
 // themselves when they are told, and it is rank 0 that does so, which is told
@@ -561,8 +572,12 @@ type underPMI struct {
 }
 
 func (u *underPMI) abort(code int, why string) bool {
-	told := u.exchanger.abort(code, why)
-	if u.slurm && told {
+	if !u.slurm {
+		u.kill(code)
+		u.exchanger.abort(code, why)
+		return true
+	}
+	if u.exchanger.abort(code, why) {
 		if h, ok := u.exchanger.(*host); !ok || h.server.await(abortGrace, h.server.othersGone) {
 			return true
 		}

@@ -367,12 +367,20 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 		return nil, fmt.Errorf("%w: rank %d asks to be rank %d", errProtocol, proven, request.rank)
 	}
 	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
-	if why := s.enrol(c, request); why != "" {
+	switch why := s.enrol(c, request); why {
+	case "":
+	case ending:
+		conn.Write(leave{reason: reasonLeft}.Append(nil))
+		return nil, &RefusedError{Rank: c.rank, Why: why}
+	default:
 		conn.Write(refuse{rank: request.rank, text: shorten(why, maxText)}.Append(nil))
 		return nil, &RefusedError{Rank: c.rank, Why: why}
 	}
 	return c, nil
 }
+
+// ending is why a rank cannot be entered that is of the next program.
+const ending = "the rank has left, and rank 0 is about to"
 
 // enrol enters a rank into the job, or returns why it cannot.
 func (s *Server) enrol(c *session, request join) (why string) {
@@ -390,6 +398,9 @@ func (s *Server) enrol(c *session, request join) (why string) {
 		return s.abortion.Error()
 	}
 	m := &s.members[c.rank]
+	if m.state == departed && s.options.hosted {
+		return ending
+	}
 	if m.state != absent {
 		why := fmt.Sprintf("rank %d %v", c.rank, m.state)
 		if m.name != "" {

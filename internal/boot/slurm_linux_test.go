@@ -31,6 +31,9 @@ func TestSlurm(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a cluster needs root")
 	}
+	if testing.Short() {
+		t.Skip("-short: starts two dozen clusters")
+	}
 	me := self(t)
 	sluice := t.TempDir() + "/sluice"
 	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()

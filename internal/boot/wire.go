@@ -31,7 +31,9 @@ import (
 //
 // A dash is zero. The parts of a round come in the order of the ranks; the
 // last one ends it. After leave a rank may still receive, and send abort. A
-// rendezvous that a rank runs says leave before it ends; no other does.
+// rendezvous that rank 0 runs says leave before it ends, and to a rank that
+// joins again after it has left, which means to join the next one; no other
+// does.
 const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1
