@@ -163,10 +163,12 @@ func (j *Job) Barrier(ctx context.Context) error {
 // bytes. The first Abort of a job counts. It returns when the rendezvous has
 // been told, or cannot be within 5 s.
 //
-// 'sluice run' and launchers that speak PMI are told too: they end all ranks,
-// this one perhaps before Abort returns, and return code as their exit status.
-// Open MPI and srun without PMI cannot be told; a process that exits with code
-// makes mpirun, and srun with --kill-on-bad-exit, end the others.
+// 'sluice run' and Hydra are told too: they end all ranks, this one perhaps
+// before Abort returns, and return code as their exit status. Slurm with PMI is
+// told after 2 s, of ranks that have not ended themselves: srun would not
+// return the code of a step that it kills. Open MPI and srun without PMI cannot
+// be told; a process that exits with code makes mpirun, and srun with
+// --kill-on-bad-exit, end the others.
 func (j *Job) Abort(code int, why string) { j.x.abort(code, why) }
 
 // Done returns a channel that is closed when the job is over for this rank:

@@ -118,7 +118,7 @@ func (h *host) close() error {
 	h.closeOnce.Do(func() {
 		h.undo()
 		h.closeErr = h.client.close()
-		h.server.await(farewellPatience, h.server.othersGone)
+		h.server.await(farewellPatience, h.server.othersLeft)
 		h.server.retire()
 	})
 	return h.closeErr

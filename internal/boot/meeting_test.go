@@ -172,6 +172,23 @@ func TestNextProgram(t *testing.T) {
 	closeAll(t, []*Job{first, r.j})
 }
 
+// Rank 0 waits in Close for those that have not even come yet.
+func TestHostWaits(t *testing.T) {
+	ctx := testContext(t)
+	server := freeAddress(t)
+	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_INSECURE=1"))
+	require.NoError(t, err)
+	closed := make(chan error)
+	go func() { closed <- first.Close() }()
+	<-first.Done()
+	second, err := joinFrom(ctx, variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_INSECURE=1"))
+	require.NoError(t, err)
+	require.ErrorIs(t, second.Barrier(ctx), ErrLeft)
+	require.NoError(t, second.Err())
+	require.NoError(t, second.Close())
+	require.NoError(t, <-closed)
+}
+
 // What the program itself says goes before all variables.
 func TestEnvironmentJoin(t *testing.T) {
 	ctx := testContext(t)

@@ -541,7 +541,6 @@ func (s *Server) abortBy(rank int, m abort) {
 	s.log.Error("rendezvous: the job was aborted", "rank", rank, "code", m.code, "why", m.text)
 	m.rank = uint32(rank)
 	told := delivery{message: m.Append(nil)}
-	close(s.aborted)
 	for i := range s.members {
 		if i != 0 || !s.options.hosted {
 			s.send(s.members[i].session, told)
@@ -550,6 +549,7 @@ func (s *Server) abortBy(rank int, m abort) {
 	if s.options.hosted && !s.closed {
 		s.wg.Go(func() { s.tellHost(s.abortion.Code, told) })
 	}
+	close(s.aborted)
 }
 
 // tellHost tells rank 0 of an abort when the others have gone, or have been
@@ -575,7 +575,14 @@ func (s *Server) tellHost(code int, told delivery) {
 	kill()
 }
 
-// othersGone says that rank 0 is the only one that is here. s.mu is held.
+// othersLeft says that rank 0 is the only one that has not left or died. s.mu
+// is held.
+func (s *Server) othersLeft() bool {
+	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state < departed })
+}
+
+// othersGone says that rank 0 is the only one that is here; some may not have
+// come yet. s.mu is held.
 func (s *Server) othersGone() bool {
 	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state == joined || m.state == idle })
 }
