@@ -42,8 +42,8 @@ func TestSlurm(t *testing.T) {
 	alone := "rank 0 of 1, 0 of 1 here, secret of 32"
 	batch := func(line string) string {
 		// sbatch --wait looks every ten seconds.
-		return "printf '#!/bin/sh\\n%s\\necho $? >/mnt/status\\n' '" + line + "' >/mnt/script && sbatch -N 3 -n 6 -o /mnt/out /mnt/script &&" +
-			"until test -s /mnt/status; do sleep 0.05; done; cat /mnt/out; exit $(cat /mnt/status)"
+		return "printf '#!/bin/sh\\n%s\\necho $? >/run/status\\n' '" + line + "' >/run/script && sbatch -N 3 -n 6 -o /run/out /run/script &&" +
+			"until test -s /run/status; do sleep 0.05; done; cat /run/out; exit $(cat /run/status)"
 	}
 	for _, c := range []struct {
 		name    string

@@ -5,9 +5,9 @@
 #     slurm.sh command [argument]...
 #
 # The cluster has network, process, mount and host name spaces of its own, and
-# its files are in memory: nothing outside is touched, and all of it ends with
-# the command or with this script, even by SIGKILL. The names of the nodes stand
-# in an /etc/hosts that nobody else sees.
+# its files are in memory, in a /run and an /etc/hosts that nobody else sees:
+# nothing outside is touched, and all of it ends with the command or with this
+# script, even by SIGKILL.
 set -eu
 
 if [ "${1:-}" != "--inside" ]; then
@@ -16,7 +16,7 @@ fi
 shift
 trap 'exit 143' INT TERM HUP
 
-dir=/mnt
+dir=/run
 mount -t tmpfs -o mode=755 slurm $dir
 failed() {
     echo "slurm.sh: $*" >&2
