@@ -237,6 +237,7 @@ var tests = []test{
 	{"ignored signal", testIgnoredSignal},
 	{"prefix", testPrefix},
 	{"environment", testEnvironment},
+	{"launchers", testLaunchers},
 	{"stdin", testStdin},
 	{"version", testVersion},
 }
@@ -563,6 +564,15 @@ func testEnvironment(t *testing.T, b bed) {
 	}
 	slices.Sort(want)
 	require.Equal(t, want, all)
+}
+
+// The topic names every variable that is read.
+func testLaunchers(t *testing.T, b bed) {
+	e := finish(t, b.command(t, "", "help", "launchers"))
+	require.Zero(t, e.status, e.stderr)
+	for _, v := range append(boot.Variables(), boot.ForeignVariables()...) {
+		require.Regexp(t, `(?m)^  `+v.Name+` +`+regexp.QuoteMeta(v.Meaning)+`$`, e.stdout)
+	}
 }
 
 func testStdin(t *testing.T, b bed) {

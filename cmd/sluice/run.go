@@ -66,8 +66,8 @@ with --on-failure=continue they go on. SIGINT, SIGTERM, SIGHUP, SIGQUIT,
 SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded to the ranks. A second
 SIGINT, SIGTERM, SIGHUP or SIGQUIT ends them. Standard input goes to rank 0.
 
-A program that is started without sluice is a job of one. The innermost
-'sluice run' counts.
+A program that is started without any launcher is a job of one. The innermost
+launcher counts; see 'sluice help launchers' for others.
 
 Each rank finds in its environment
 `)
@@ -92,7 +92,7 @@ Each rank finds in its environment
 // setVariables are the names of those that a rank is given.
 func setVariables() map[string]bool {
 	set := make(map[string]bool)
-	e := boot.Environment{LocalSize: 1}
+	e := boot.Environment{LocalSize: 1, Launched: true}
 	for _, v := range e.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		set[name] = true

@@ -48,8 +48,9 @@ func (l *local) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	return [][]byte{append([]byte{}, data...)}, nil
 }
 
-func (l *local) abort(code int, why string) {
+func (l *local) abort(code int, why string) bool {
 	l.end(&AbortError{Rank: 0, Code: code, Why: shorten(why, maxText)})
+	return true
 }
 
 func (l *local) done() <-chan struct{} { return l.ended }

@@ -4,13 +4,30 @@
 //
 // [Join] finds out by asking, in this order:
 //
-//   - the environment: the SLUICE_* variables that the launcher sets, or that
-//     were set by hand (see [Variables]); the ranks then meet at the rendezvous
-//     that [Serve] runs at SLUICE_SERVER;
+//   - SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER, set by hand (see
+//     [Variables]);
+//   - a launcher that speaks PMI-1 over PMI_FD or PMI_PORT: Hydra (mpiexec of
+//     MPICH), srun --mpi=pmi2;
+//   - Open MPI's mpirun; a launcher that speaks PMIx alone is an error;
+//   - Slurm, inside a step of srun; a shell of sbatch or salloc is none;
+//   - the SLUICE_* variables that 'sluice run' has set: what stands above was
+//     started inside of it, for 'sluice run' hides from its ranks what
+//     launchers around it have said;
+//   - JOB_COMPLETION_INDEX, which Kubernetes gives to the pods of an indexed
+//     Job, in place of SLUICE_RANK;
 //   - else the process is a job of one.
+//
+// The ranks meet at a rendezvous (see [Serve]), which 'sluice run' runs for
+// its ranks, and rank 0 in all other jobs. Where it is, rank 0 tells through
+// the key space of PMI or through a file in the session directory of Open MPI;
+// otherwise SLUICE_SERVER or the node list of Slurm says so. SLUICE_SERVER
+// counts under every launcher.
 //
 // Rank and rendezvous prove the secret of the job to each other before
 // anything else (package proof). That authenticates; it does not encrypt.
+// 'sluice run' gives the secret by environment; under PMI rank 0 puts a random
+// one into the key space; otherwise it is that of SLUICE_SECRET or
+// SLUICE_SECRET_FILE.
 package boot
 
 import (
@@ -27,12 +44,18 @@ const (
 )
 
 // Join makes this process a rank of its job. It returns when the rendezvous
-// has admitted it, which does not need the other ranks; a rendezvous that is
-// not there yet is waited for, for up to 30 s or until ctx ends.
+// has admitted it. A rendezvous that is not there yet is waited for, for up to
+// 30 s under 'sluice run', two minutes elsewhere, or until ctx ends. Under PMI
+// all ranks of the job are waited for, until ctx ends. The other ranks are not
+// waited for otherwise.
 //
-// Errors: [*EnvError] for what the environment says, [*RefusedError] where the
-// rendezvous has no place for this rank, proof.Error where one of the two
-// does not know the secret, else what ctx or the network says.
+// Under PMI a process can join once; the connection of PMI_FD is used up then.
+//
+// Errors: [*EnvError] for what the environment says, [*LauncherError] for a
+// launcher that cannot be used, [*PMIError] for what a PMI launcher says,
+// [*RefusedError] where the rendezvous has no place for this rank, proof.Error
+// where one of the two does not know the secret, else what ctx or the network
+// says.
 //
 // The Job belongs to the caller, who must Close it.
 func Join(ctx context.Context) (*Job, error) {
@@ -41,6 +64,16 @@ func Join(ctx context.Context) (*Job, error) {
 
 // joinFrom asks each source in turn; lookup is os.LookupEnv outside of tests.
 func joinFrom(ctx context.Context, lookup func(string) (string, bool)) (*Job, error) {
+	v := &values{lookup: lookup}
+	byHand := v.set(EnvRank) && !v.set(EnvLauncher)
+	if !byHand {
+		inner := &values{lookup: v.inside()}
+		for _, l := range launchers {
+			if l.present(inner) {
+				return l.join(ctx, inner)
+			}
+		}
+	}
 	env, found, err := parseEnvironment(lookup)
 	switch {
 	case err != nil:
@@ -66,7 +99,8 @@ type Job struct {
 // not at all.
 type exchanger interface {
 	exchange(ctx context.Context, data []byte) ([][]byte, error)
-	abort(code int, why string)
+	// abort reports whether there is somebody who tells the other ranks.
+	abort(code int, why string) (told bool)
 	done() <-chan struct{}
 	err() error
 	close() error
@@ -123,25 +157,35 @@ func (j *Job) Barrier(ctx context.Context) error {
 	return err
 }
 
-// Abort ends the job: it tells the rendezvous, which tells every rank, and the
-// launcher, which ends them and returns code as its exit status. At every rank,
-// this one included, Exchange fails with an [*AbortError] and Done is closed;
-// what the process does then is its own matter. Why is cut to 1024 bytes.
-// The first Abort of a job counts. It returns when the rendezvous has been
-// told, or cannot be within 5 s.
+// Abort ends the job: it tells the rendezvous, which tells every rank. At every
+// rank, this one included, Exchange fails with an [*AbortError] and Done is
+// closed; what the process does then is its own matter. Why is cut to 1024
+// bytes. The first Abort of a job counts. It returns when the rendezvous has
+// been told, or cannot be within 5 s.
+//
+// 'sluice run' and Hydra are told too: they end all ranks, this one perhaps
+// before Abort returns, and return code as their exit status. Slurm with PMI is
+// told after 2 s, of ranks that have not ended themselves: srun would not
+// return the code of a step that it kills. Open MPI and srun without PMI cannot
+// be told; a process that exits with code makes mpirun, and srun with
+// --kill-on-bad-exit, end the others.
 func (j *Job) Abort(code int, why string) { j.x.abort(code, why) }
 
 // Done returns a channel that is closed when the job is over for this rank:
 // aborted, closed, or the rendezvous is lost. The death of another rank does
-// not close it.
+// not close it, unless it is rank 0 and runs the rendezvous.
 func (j *Job) Done() <-chan struct{} { return j.x.done() }
 
 // Err returns why Done is closed: an [*AbortError], ErrClosed or an error that
-// is ErrServerLost; nil while it is open.
+// is ErrServerLost, and a [*RankError] too where a rank ran the rendezvous; nil
+// while it is open.
 func (j *Job) Err() error { return j.x.err() }
 
 // Close says goodbye to the job and frees what Join took; it waits at most 5 s
-// for the rendezvous. An Exchange in progress fails with ErrClosed. Closing
-// again does nothing. The error says that the goodbye did not arrive, so that
-// the others will take this rank for dead.
+// for the rendezvous, and as long for a launcher. Rank 0, if it runs the
+// rendezvous, waits at most 5 s for the others to close too; for those that go
+// on after that every Exchange fails, rank 0 having left, and Done tells of no
+// Abort. An Exchange in progress fails with ErrClosed. Closing again does
+// nothing. The error says that the goodbye did not arrive, so that the others
+// will take this rank for dead.
 func (j *Job) Close() error { return j.x.close() }

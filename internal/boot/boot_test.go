@@ -13,6 +13,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +25,13 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+// TestMain makes the test binary a rank if a launcher has started it as one.
+func TestMain(m *testing.M) {
+	if do := os.Getenv("BOOT_TEST_DO"); do != "" {
+		os.Exit(acts[do]())
+	}
+	leak.Main(m)
+}
 
 // limit bounds every test: what takes longer hangs.
 const limit = 60 * time.Second
@@ -76,7 +83,7 @@ func newWorld(t *testing.T, size int, p patience) *world {
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return &world{
 		Server: s,
-		env:    Environment{Size: size, LocalSize: size, Server: s.Addr().String(), Job: "test", Secret: secret},
+		env:    Environment{Size: size, LocalSize: size, Server: s.Addr().String(), Job: "test", Secret: secret, Launched: true},
 		log:    log,
 	}
 }
@@ -640,7 +647,7 @@ func TestWrongSecret(t *testing.T) {
 	e.Secret = []byte("some other secret of a test")
 	_, err := joinFrom(ctx, variables(e.Environ()...))
 	require.ErrorIs(t, err, proof.ErrRefused)
-	require.ErrorContains(t, err, "rank 0 of 2 at "+w.Addr().String())
+	require.ErrorContains(t, err, "rank 0 of 2: at "+w.Addr().String())
 	e = w.env
 	e.Job = "another job"
 	_, err = joinFrom(ctx, variables(e.Environ()...))
@@ -751,7 +758,7 @@ func TestRankDoesNotRead(t *testing.T) {
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
 	e := w.env
-	_, _, err = introduce(conn, &e)
+	_, _, err = introduce(conn, &e, false)
 	require.NoError(t, err)
 	data := make([]byte, MaxData)
 	for round := range uint32(1000) {
@@ -803,7 +810,7 @@ func TestServerComesLate(t *testing.T) {
 	require.NoError(t, err)
 	addr := ln.Addr().String()
 	require.NoError(t, ln.Close())
-	env := variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+addr)
+	env := variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_LAUNCHER=run", "SLUICE_SERVER="+addr)
 
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()

@@ -19,18 +19,25 @@ const (
 	// joinPatience bounds Join: where ranks are started by hand, or by a
 	// batch system, the rendezvous may come up later than they do.
 	joinPatience = 30 * time.Second
+	// hostedPatience is that where rank 0 runs the rendezvous: its program has
+	// to come up first, perhaps on another host.
+	hostedPatience = 2 * time.Minute
 	// farewellPatience bounds Close and Abort.
 	farewellPatience = 5 * time.Second
+	// abortGrace is what ranks are given to end themselves when the job is
+	// aborted, where rank 0 or a launcher would end them otherwise.
+	abortGrace = 2 * time.Second
 )
 
-var fromServer = setOf(kindPart, kindFail, kindAbort)
+var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave)
 
 // client is the exchange of a rank through a rendezvous. One goroutine reads;
 // it ends when the connection does.
 type client struct {
-	conn net.Conn
-	rank int
-	size int
+	conn   net.Conn
+	rank   int
+	size   int
+	hosted bool // rank 0 runs the rendezvous
 
 	turn  chan struct{} // held by the Exchange in progress
 	round uint32        // held by turn: the number of the next round
@@ -42,6 +49,7 @@ type client struct {
 	broken  error      // why no further round is possible, or nil
 	silent  bool       // this rank has left: parts and failures concern it no more
 	closing bool       // the end of the connection is our own doing
+	retired bool       // the rendezvous has said goodbye
 	reason  error      // why ended is closed
 	ended   chan struct{}
 
@@ -60,13 +68,26 @@ type gathering struct {
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
 // dial connects to the rendezvous and is admitted.
-func dial(ctx context.Context, e *Environment) (*client, error) {
-	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+func (m *meeting) dial(ctx context.Context) (*client, error) {
+	patience := joinPatience
+	if m.hosted {
+		patience = hostedPatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		c, again, err := tryDial(ctx, e)
+	each := 2 * time.Second
+	refusals := 0
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		c, again, err := m.tryAll(ctx, each)
 		if err == nil {
 			return c, nil
+		}
+		each = min(2*each, 16*time.Second)
+		// The rendezvous of an earlier program that ends just now looks like
+		// one that knows another secret, but only once.
+		if m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
+			refusals++
+			again = true
 		}
 		if again {
 			retry := time.NewTimer(pause)
@@ -80,20 +101,55 @@ func dial(ctx context.Context, e *Environment) (*client, error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
-		return nil, fmt.Errorf("boot: join: rank %d of %d at %s: %w", e.Rank, e.Size, e.Server, err)
+		return nil, fmt.Errorf("boot: join: rank %d of %d: %w", m.Rank, m.Size, err)
 	}
 }
 
-// tryDial is one attempt; again says that another one may have more success.
-func tryDial(ctx context.Context, e *Environment) (c *client, again bool, err error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", e.Server)
+// tryAll tries one address after the other; again says that another round may
+// have more success. Where there are several, somebody else may listen at some
+// of them: each gets a limited time, and only a rendezvous that knows the
+// secret can refuse.
+func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, again bool, err error) {
+	addresses, err := m.find()
 	if err != nil {
-		var dns *net.DNSError
-		return nil, !errors.As(err, &dns) || !dns.IsNotFound, err
+		return nil, true, err
 	}
+	for _, address := range addresses {
+		attempt, cancel := ctx, context.CancelFunc(func() {})
+		if len(addresses) > 1 {
+			attempt, cancel = context.WithTimeout(ctx, each)
+		}
+		c, retry, e := m.tryDial(attempt, address)
+		cancel()
+		if e == nil {
+			return c, false, nil
+		}
+		e = fmt.Errorf("at %s: %w", address, e)
+		if refused := new(RefusedError); errors.As(e, &refused) {
+			return nil, false, e
+		}
+		again = again || retry || len(addresses) > 1
+		if err == nil {
+			err = e
+		} else {
+			err = fmt.Errorf("%w; %w", err, e)
+		}
+	}
+	return nil, again, err
+}
+
+// tryDial is one attempt; again says that another one may have more success.
+func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again bool, err error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		// A name may come up with the host that it belongs to.
+		var dns *net.DNSError
+		return nil, m.hosted || !errors.As(err, &dns) || !dns.IsNotFound, err
+	}
+	e := &m.Environment
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	r, again, err := introduce(conn, e)
+	r, again, err := introduce(conn, e, m.hosted)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -105,6 +161,7 @@ func tryDial(ctx context.Context, e *Environment) (c *client, again bool, err er
 		conn:       conn,
 		rank:       e.Rank,
 		size:       e.Size,
+		hosted:     m.hosted,
 		turn:       make(chan struct{}, 1),
 		ended:      make(chan struct{}),
 		readerDone: make(chan struct{}),
@@ -113,8 +170,12 @@ func tryDial(ctx context.Context, e *Environment) (c *client, again bool, err er
 	return c, false, nil
 }
 
-// introduce proves that this rank belongs to the job and has it admitted.
-func introduce(conn net.Conn, e *Environment) (r *bufio.Reader, again bool, err error) {
+var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has left already")
+
+// introduce proves that this rank belongs to the job and has it admitted. Where
+// rank 0 runs the rendezvous, it may be that of an earlier program with the
+// same ranks, which is about to end.
+func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, again bool, err error) {
 	_, err = proof.Dial(conn, proof.Params{
 		Secret:   e.Secret,
 		Insecure: e.Insecure,
@@ -133,15 +194,18 @@ func introduce(conn net.Conn, e *Environment) (r *bufio.Reader, again bool, err 
 	}
 	m := join{rank: uint32(e.Rank), size: uint32(e.Size), name: processName()}
 	if _, err := conn.Write(m.Append(nil)); err != nil {
-		return nil, false, err
+		return nil, hosted, err
 	}
 	r = bufio.NewReader(conn)
-	answer, err := readMessage(r, setOf(kindWelcome, kindRefuse))
+	answer, err := readMessage(r, setOf(kindWelcome, kindRefuse, kindLeave))
 	if err != nil {
-		return nil, false, err
+		return nil, hosted, err
 	}
-	if no, ok := answer.(refuse); ok {
-		return nil, false, &RefusedError{Rank: e.Rank, Why: no.text}
+	switch m := answer.(type) {
+	case refuse:
+		return nil, false, &RefusedError{Rank: e.Rank, Why: m.text}
+	case leave:
+		return nil, true, errEnding
 	}
 	return r, false, nil
 }
@@ -179,6 +243,11 @@ func (c *client) dispatch(m message) error {
 	case fail:
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.breakWith(&RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text})
+	case leave:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.retired = true
 		c.breakWith(&RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text})
 	case part:
 		c.mu.Lock()
@@ -222,15 +291,21 @@ func (c *client) end(reason error) {
 	c.breakWith(reason)
 }
 
-// lost ends the job for this rank because its connection has ended.
+// lost ends the job for this rank because its connection has ended, unless the
+// rendezvous has said goodbye before.
 func (c *client) lost(err error) {
 	c.conn.Close()
 	c.mu.Lock()
-	closing := c.closing
+	closing, retired := c.closing, c.retired
 	c.mu.Unlock()
-	if closing {
+	switch {
+	case closing:
 		c.end(ErrClosed)
 		return
+	case retired:
+		return
+	case c.hosted:
+		err = &RankError{Rank: 0, Err: ErrDied, Text: "it ran the rendezvous: " + err.Error()}
 	}
 	c.end(fmt.Errorf("%w: %w", ErrServerLost, err))
 }
@@ -339,12 +414,14 @@ func (c *client) tell(m message) error {
 	return err
 }
 
-func (c *client) abort(code int, why string) {
+func (c *client) abort(code int, why string) bool {
 	why = shorten(why, maxText)
 	c.end(&AbortError{Rank: c.rank, Code: code, Why: why})
 	if err := c.tell(abort{rank: uint32(c.rank), code: int32(code), text: why}); err != nil {
 		c.lost(err)
+		return false
 	}
+	return true
 }
 
 func (c *client) done() <-chan struct{} { return c.ended }
@@ -367,25 +444,30 @@ func (c *client) goodbye() error {
 	c.mu.Lock()
 	c.closing = true
 	c.silent = true
-	over := c.reason
+	over, retired := c.reason, c.retired
 	c.mu.Unlock()
 	c.end(ErrClosed)
-	if errors.Is(over, ErrServerLost) {
+	if retired || errors.Is(over, ErrServerLost) {
+		c.conn.Close()
 		<-c.readerDone
 		return nil
 	}
 	err := c.tell(leave{rank: uint32(c.rank), reason: reasonLeft})
-	if err == nil {
-		err = c.conn.SetReadDeadline(time.Now().Add(farewellPatience))
+	hangUp := err
+	if hangUp == nil {
+		hangUp = c.conn.SetReadDeadline(time.Now().Add(farewellPatience))
 	}
-	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && err == nil {
-		err = half.CloseWrite()
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && hangUp == nil {
+		hangUp = half.CloseWrite()
 	}
-	if err != nil {
-		c.conn.Close()
+	if hangUp != nil {
+		c.conn.Close() // if it was told, it has hung up first
 	}
 	<-c.readerDone
-	if err != nil && over == nil {
+	c.mu.Lock()
+	retired = c.retired
+	c.mu.Unlock()
+	if err != nil && over == nil && !retired {
 		return fmt.Errorf("boot: close: %w", err)
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The variables through which a launcher tells a process who it is.
+// The variables of our own through which a process is told who it is.
 const (
 	EnvRank       = "SLUICE_RANK"
 	EnvSize       = "SLUICE_SIZE"
@@ -23,6 +23,7 @@ const (
 	EnvInsecure   = "SLUICE_INSECURE"
 	EnvLocalRank  = "SLUICE_LOCAL_RANK"
 	EnvLocalSize  = "SLUICE_LOCAL_SIZE"
+	EnvLauncher   = "SLUICE_LAUNCHER"
 )
 
 // Variable describes one variable of the environment.
@@ -31,18 +32,20 @@ type Variable struct {
 	Meaning string // one line
 }
 
-// Variables lists all variables that Join reads, in a fresh slice.
+// Variables lists all variables of our own that Join reads, in a fresh slice;
+// for those of others see [ForeignVariables].
 func Variables() []Variable {
 	return []Variable{
 		{EnvRank, "number of this process in the job, from 0 to size-1"},
 		{EnvSize, "number of processes in the job"},
-		{EnvServer, "host:port of the rendezvous; an IPv6 host in brackets"},
+		{EnvServer, "host:port where the ranks meet; an IPv6 host in brackets"},
 		{EnvJob, "id of the job, at most 64 bytes"},
 		{EnvSecret, "secret of the job in hexadecimal, 16 to 512 bytes"},
 		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; mode 0600 and ours"},
 		{EnvInsecure, "1 to run without a secret; all processes must say so"},
 		{EnvLocalRank, "number of this process among those of the job on this host"},
 		{EnvLocalSize, "number of processes of the job on this host"},
+		{EnvLauncher, "run if 'sluice run' serves at SLUICE_SERVER; else rank 0 does"},
 	}
 }
 
@@ -54,7 +57,13 @@ type Environment struct {
 	Job                  string
 	Secret               []byte // nil if Insecure
 	Insecure             bool
+	// Launched says that the launcher runs the rendezvous. Without it rank 0
+	// does, if Server is an address of its host where nobody listens yet.
+	Launched bool
 }
+
+// byRun is the value of SLUICE_LAUNCHER in a job of 'sluice run'.
+const byRun = "run"
 
 // Environ returns the variables as NAME=value, for the environment of a
 // process that is to be this rank. Other variables of [Variables] must not be
@@ -74,6 +83,9 @@ func (e *Environment) Environ() []string {
 	if e.LocalSize > 0 {
 		list = append(list, EnvLocalRank+"="+strconv.Itoa(e.LocalRank), EnvLocalSize+"="+strconv.Itoa(e.LocalSize))
 	}
+	if e.Launched {
+		list = append(list, EnvLauncher+"="+byRun)
+	}
 	return list
 }
 
@@ -84,19 +96,31 @@ const (
 	maxJobID  = 64 // what fits into a proof
 )
 
-// parseEnvironment reads the variables. found is false where none of rank,
-// size and server is set: then there was no launcher.
+// parseEnvironment reads the variables of our own, and JOB_COMPLETION_INDEX as
+// the rank where SLUICE_RANK is not set. found is false where none of rank,
+// size, server and index is set: then there was no launcher.
 func parseEnvironment(lookup func(string) (string, bool)) (e Environment, found bool, err error) {
 	v := values{lookup: lookup}
-	if !v.set(EnvRank) && !v.set(EnvSize) && !v.set(EnvServer) {
+	rank := EnvRank
+	if !v.set(EnvRank) && v.set(envCompletionIndex) {
+		rank = envCompletionIndex
+	}
+	if !v.set(rank) && !v.set(EnvSize) && !v.set(EnvServer) {
 		return Environment{}, false, nil
 	}
 	e.Size = v.integer(EnvSize, 1, MaxSize)
-	e.Rank = v.integer(EnvRank, 0, max(e.Size-1, 0))
+	e.Rank = v.integer(rank, 0, max(e.Size-1, 0))
 	e.LocalRank = -1
 	if v.set(EnvLocalRank) || v.set(EnvLocalSize) {
 		e.LocalSize = v.integer(EnvLocalSize, 1, max(e.Size, 1))
 		e.LocalRank = v.integer(EnvLocalRank, 0, max(e.LocalSize-1, 0))
+	}
+	switch launcher := v.get(EnvLauncher); launcher {
+	case "":
+	case byRun:
+		e.Launched = true
+	default:
+		v.fail(EnvLauncher, launcher, errors.New("want "+byRun+", or not set"))
 	}
 	e.Server = v.server(e.Size > 1)
 	e.Job = v.job()
@@ -124,12 +148,23 @@ func (v *values) fail(name, value string, err error) {
 	}
 }
 
-var errNotSet = errors.New("not set, though other SLUICE_ variables are")
+var (
+	errNotSet         = errors.New("not set, though other SLUICE_ variables are")
+	errNotSetForIndex = errors.New("not set, though " + envCompletionIndex + " is: the pods of an indexed Job are one job with it, and with " + EnvRank + "=0 and " + EnvSize + "=1 each is alone")
+)
+
+// notSet is the error for a variable that is needed.
+func (v *values) notSet() error {
+	if !v.set(EnvRank) && v.set(envCompletionIndex) {
+		return errNotSetForIndex
+	}
+	return errNotSet
+}
 
 func (v *values) integer(name string, least, most int) int {
 	value := v.get(name)
 	if value == "" {
-		v.fail(name, "", errNotSet)
+		v.fail(name, "", v.notSet())
 		return 0
 	}
 	n, err := strconv.Atoi(value)
@@ -148,28 +183,33 @@ func (v *values) server(needed bool) string {
 	value := v.get(EnvServer)
 	if value == "" {
 		if needed {
-			v.fail(EnvServer, "", errNotSet)
+			v.fail(EnvServer, "", v.notSet())
 		}
 		return ""
 	}
+	if err := checkServer(value); err != nil {
+		v.fail(EnvServer, value, err)
+		return ""
+	}
+	return value
+}
+
+func checkServer(value string) error {
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
 		var address *net.AddrError
 		if errors.As(err, &address) {
 			err = errors.New(address.Err)
 		}
-		v.fail(EnvServer, value, err)
-		return ""
+		return err
 	}
 	if host == "" {
-		v.fail(EnvServer, value, errors.New("no host"))
-		return ""
+		return errors.New("no host")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		v.fail(EnvServer, value, fmt.Errorf("port %q, want 1 to 65535", port))
-		return ""
+		return fmt.Errorf("port %q, want 1 to 65535", port)
 	}
-	return value
+	return nil
 }
 
 func (v *values) job() string {
@@ -257,6 +297,59 @@ func readSecretFile(path string) ([]byte, error) {
 	return decodeSecret(strings.TrimSpace(string(b)))
 }
 
+// Join makes this process the rank that e says, whatever the variables of the
+// environment say; see [Join]. A LocalSize of 0 stands for one that is not
+// known.
+//
+// Errors: ErrOptions, and those of [Join].
+func (e Environment) Join(ctx context.Context) (*Job, error) {
+	if err := e.check(); err != nil {
+		return nil, fmt.Errorf("boot: join: %w: %w", ErrOptions, err)
+	}
+	if e.LocalSize == 0 {
+		e.LocalRank = -1
+	}
+	return e.join(ctx)
+}
+
+func (e *Environment) check() error {
+	within := func(what string, n, least, most int) error {
+		if n < least || n > most {
+			return fmt.Errorf("%s %d, want %d to %d", what, n, least, most)
+		}
+		return nil
+	}
+	err := within("size", e.Size, 1, MaxSize)
+	if err == nil {
+		err = within("rank", e.Rank, 0, e.Size-1)
+	}
+	if err == nil && e.LocalSize != 0 {
+		err = within("local size", e.LocalSize, 1, e.Size)
+		if err == nil {
+			err = within("local rank", e.LocalRank, 0, e.LocalSize-1)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(e.Job) > maxJobID:
+		return fmt.Errorf("job id of %d bytes, at most %d", len(e.Job), maxJobID)
+	case e.Secret == nil && e.Size > 1 && !e.Insecure:
+		return errors.New("no secret, and not insecure")
+	case e.Secret != nil && e.Insecure:
+		return errors.New("a secret, and insecure")
+	case e.Secret != nil && (len(e.Secret) < minSecret || len(e.Secret) > maxSecret):
+		return fmt.Errorf("secret of %d bytes, want %d to %d", len(e.Secret), minSecret, maxSecret)
+	case e.Server == "" && e.Size > 1:
+		return errors.New("no server")
+	case e.Server != "":
+		if err := checkServer(e.Server); err != nil {
+			return fmt.Errorf("server %q: %w", e.Server, err)
+		}
+	}
+	return nil
+}
+
 // join makes this process the rank that e says.
 func (e *Environment) join(ctx context.Context) (*Job, error) {
 	if e.Server == "" {
@@ -269,19 +362,11 @@ func (e *Environment) join(ctx context.Context) (*Job, error) {
 		}
 		return job, err
 	}
-	c, err := dial(ctx, e)
-	if err != nil {
-		return nil, err
+	m := meeting{Environment: *e, find: at(e.Server), hosted: !e.Launched}
+	if !e.Launched {
+		m.listen = func(ctx context.Context) (net.Listener, error) { return listenAt(ctx, e.Server) }
 	}
-	return &Job{
-		rank:      e.Rank,
-		size:      e.Size,
-		localRank: e.LocalRank,
-		localSize: e.LocalSize,
-		id:        e.Job,
-		secret:    e.Secret,
-		x:         c,
-	}, nil
+	return m.join(ctx)
 }
 
 // Join makes this process the rank that the environment describes, as [Join]

@@ -165,13 +165,35 @@ func TestVariables(t *testing.T) {
 		require.NotEmpty(t, v.Meaning, v.Name)
 		listed[v.Name] = true
 	}
-	// parseEnvironment asks for those and for no others.
+	for _, v := range ForeignVariables() {
+		require.NotEmpty(t, v.Meaning, v.Name)
+		require.NotContains(t, listed, v.Name)
+		listed[v.Name] = true
+	}
+	// joinFrom asks for those and for no others, in an environment where it
+	// has a reason to ask for all of them.
 	asked := make(map[string]bool)
-	lookup := variables("SLUICE_RANK=0", "SLUICE_SIZE=1", "SLUICE_LOCAL_RANK=0", "SLUICE_LOCAL_SIZE=1")
-	_, _, err := parseEnvironment(func(name string) (string, bool) {
-		asked[name] = true
-		return lookup(name)
-	})
-	require.NoError(t, err)
+	for _, environment := range [][]string{
+		{"SLUICE_RANK=0", "SLUICE_SIZE=1", "SLUICE_LOCAL_RANK=0", "SLUICE_LOCAL_SIZE=1"},
+		{"PMI_FD=x", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=1", "SLUICE_INSECURE=1"},
+		{"PMI_FD=x"},
+		{"PMI_PORT=127.0.0.1:1", "PMI_ID=x"},
+		{"PMIX_RANK=0", "PMIX_NAMESPACE=x", "SLURM_STEP_ID=0", "SLURM_PROCID=0"},
+		{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_LOCALID=0", "SLURM_NODEID=0", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+			"SLURM_STEP_NODELIST=a,b", "SLURMD_NODENAME=b", "SLUICE_INSECURE=1"},
+		{"JOB_COMPLETION_INDEX=0"},
+	} {
+		lookup := variables(environment...)
+		j, err := joinFrom(testContext(t), func(name string) (string, bool) {
+			asked[name] = true
+			return lookup(name)
+		})
+		if err == nil {
+			require.NoError(t, j.Close())
+		}
+	}
+	// Hydra's are asked for once it has been talked to.
+	delete(listed, envHydraLocal)
+	delete(listed, envHydraLocals)
 	require.Equal(t, listed, asked)
 }

@@ -16,10 +16,14 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrTooLarge: more than MaxData bytes were given to Exchange.
 	ErrTooLarge = errors.New("too large")
-	// ErrServerLost: the connection to the rendezvous broke; the launcher is
-	// probably gone.
+	// ErrServerLost: the connection to the rendezvous broke; the launcher, or
+	// rank 0 if it ran the rendezvous, is probably gone.
 	ErrServerLost = errors.New("lost the rendezvous")
-	// ErrOptions: the options given to Serve are not usable.
+	// ErrJoined: this process has joined its job once already, and its
+	// launcher allows no second time.
+	ErrJoined = errors.New("joined already")
+	// ErrOptions: the options given to Serve, or to Environment.Join, are not
+	// usable.
 	ErrOptions = errors.New("unusable options")
 )
 
@@ -79,3 +83,30 @@ type RefusedError struct {
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the rendezvous refused rank %d: %s", e.Rank, e.Why)
 }
+
+// LauncherError says which launcher has started this process without giving it
+// what Join needs, and what to do instead.
+type LauncherError struct {
+	Launcher string
+	Err      error  // what is missing
+	Advice   string // what to do
+}
+
+func (e *LauncherError) Error() string {
+	return fmt.Sprintf("boot: %s: %v: %s", e.Launcher, e.Err, e.Advice)
+}
+
+// Unwrap returns what is missing.
+func (e *LauncherError) Unwrap() error { return e.Err }
+
+// PMIError says which command of the PMI-1 protocol failed.
+type PMIError struct {
+	Command string // as it stands after cmd=
+	Err     error
+}
+
+func (e *PMIError) Error() string { return fmt.Sprintf("boot: PMI: %s: %v", e.Command, e.Err) }
+
+// Unwrap returns the reason: that of the launcher, of the network or of the
+// context.
+func (e *PMIError) Unwrap() error { return e.Err }

@@ -19,6 +19,18 @@ func checkPrivate(info fs.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&^0o600 != 0 {
 		return fmt.Errorf("mode %#o, want 0600", mode)
 	}
+	return checkOwner(info)
+}
+
+// checkOwnDirectory returns nil if nobody else can write to the directory.
+func checkOwnDirectory(info fs.FileInfo) error {
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Errorf("mode %#o, others can write to it", mode)
+	}
+	return checkOwner(info)
+}
+
+func checkOwner(info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("belongs to user %d, this process to %d", st.Uid, os.Geteuid())
 	}

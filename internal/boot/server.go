@@ -23,6 +23,9 @@ type ServerOptions struct {
 	Secret   []byte       // secret of the job; empty only with Insecure
 	Insecure bool         // admit ranks without a secret
 	Logger   *slog.Logger // strangers, refusals, deaths; nil for none
+
+	hosted bool           // by the process of rank 0
+	kill   func(code int) // ends what is left of an aborted job that is hosted; may be nil
 }
 
 // patience is what the rendezvous grants to those whom it does not know.
@@ -66,6 +69,8 @@ type Server struct {
 	died      *RankError    // the first that died
 	abortion  *AbortError   // why the job is over
 	gone      int           // ranks that have left or died
+	unsent    int           // deliveries that wait, or are being written
+	changed   chan struct{} // closed, and made anew, when a rank goes or unsent is zero
 	closed    bool          // no connection is accepted any more
 	quit      chan struct{} // closed with closed
 	over      chan struct{} // closed when all ranks are gone, or the server is closed
@@ -128,6 +133,7 @@ func serve(ctx context.Context, ln net.Listener, o ServerOptions, p patience) (*
 		log:      o.Logger,
 		members:  make([]member, o.Size),
 		parts:    make([][]byte, o.Size),
+		changed:  make(chan struct{}),
 		quit:     make(chan struct{}),
 		over:     make(chan struct{}),
 		aborted:  make(chan struct{}),
@@ -361,12 +367,20 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 		return nil, fmt.Errorf("%w: rank %d asks to be rank %d", errProtocol, proven, request.rank)
 	}
 	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
-	if why := s.enrol(c, request); why != "" {
+	switch why := s.enrol(c, request); why {
+	case "":
+	case ending:
+		conn.Write(leave{reason: reasonLeft}.Append(nil))
+		return nil, &RefusedError{Rank: c.rank, Why: why}
+	default:
 		conn.Write(refuse{rank: request.rank, text: shorten(why, maxText)}.Append(nil))
 		return nil, &RefusedError{Rank: c.rank, Why: why}
 	}
 	return c, nil
 }
+
+// ending is why a rank cannot be entered that is of the next program.
+const ending = "the rank has left, and rank 0 is about to"
 
 // enrol enters a rank into the job, or returns why it cannot.
 func (s *Server) enrol(c *session, request join) (why string) {
@@ -384,6 +398,9 @@ func (s *Server) enrol(c *session, request join) (why string) {
 		return s.abortion.Error()
 	}
 	m := &s.members[c.rank]
+	if m.state == departed && s.options.hosted {
+		return ending
+	}
 	if m.state != absent {
 		why := fmt.Sprintf("rank %d %v", c.rank, m.state)
 		if m.name != "" {
@@ -396,7 +413,7 @@ func (s *Server) enrol(c *session, request join) (why string) {
 	}
 	*m = member{state: joined, name: request.name, session: c}
 	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})
-	s.wg.Go(c.deliver)
+	s.wg.Go(func() { s.deliver(c) })
 	s.log.Debug("rendezvous: joined", "rank", c.rank, "process", request.name, "peer", c.conn.RemoteAddr())
 	return ""
 }
@@ -488,6 +505,7 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 		return
 	}
 	m.state = to
+	s.notify()
 	if to == dead {
 		s.log.Warn("rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
 		if s.died == nil {
@@ -524,11 +542,49 @@ func (s *Server) abortBy(rank int, m abort) {
 	m.rank = uint32(rank)
 	told := delivery{message: m.Append(nil)}
 	for i := range s.members {
-		if c := s.members[i].session; c != nil {
-			s.send(c, told)
+		if i != 0 || !s.options.hosted {
+			s.send(s.members[i].session, told)
 		}
 	}
+	if s.options.hosted && !s.closed {
+		s.wg.Go(func() { s.tellHost(s.abortion.Code, told) })
+	}
 	close(s.aborted)
+}
+
+// tellHost tells rank 0 of an abort when the others have gone, or have been
+// given the time: when its process ends, so does the rendezvous.
+func (s *Server) tellHost(code int, told delivery) {
+	never := func() bool { return false }
+	kill := func() {
+		select {
+		case <-s.quit:
+		default:
+			if s.options.kill != nil {
+				s.options.kill(code)
+			}
+		}
+	}
+	if !s.await(abortGrace, s.othersGone) {
+		kill()
+	}
+	s.mu.Lock()
+	s.send(s.members[0].session, told)
+	s.mu.Unlock()
+	s.await(abortGrace, never)
+	kill()
+}
+
+// othersLeft says that rank 0 is the only one that has not left or died. s.mu
+// is held.
+func (s *Server) othersLeft() bool {
+	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state < departed })
+}
+
+// othersGone says that rank 0 is the only one that is here; some may not have
+// come yet. s.mu is held.
+func (s *Server) othersGone() bool {
+	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state == joined || m.state == idle })
 }
 
 // dismiss ends the session of a rank whose connection has ended.
@@ -557,15 +613,16 @@ func (s *Server) send(c *session, d delivery) {
 	}
 	select {
 	case c.out <- d:
+		s.unsent++
 	default:
 		s.log.Warn("rendezvous: rank does not read", "rank", c.rank)
 		c.conn.Close()
 	}
 }
 
-// deliver writes what is queued. Where it cannot, it closes the connection,
-// and goes on until the queue is closed by the reader's side.
-func (c *session) deliver() {
+// deliver writes what is queued for a rank. Where it cannot, it closes the
+// connection, and goes on until the queue is closed by the reader's side.
+func (s *Server) deliver(c *session) {
 	w := bufio.NewWriterSize(c.conn, 32<<10)
 	for d := range c.out {
 		w.Write(d.message)
@@ -577,5 +634,60 @@ func (c *session) deliver() {
 		if err := w.Flush(); err != nil {
 			c.conn.Close()
 		}
+		s.delivered()
 	}
+}
+
+func (s *Server) delivered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unsent--; s.unsent == 0 {
+		s.notify()
+	}
+}
+
+// notify has await ask anew. s.mu is held.
+func (s *Server) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// await returns when is, which is asked under s.mu, says so: true; or when the
+// time is over or the server is closed: false.
+func (s *Server) await(limit time.Duration, is func() bool) bool {
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	for {
+		s.mu.Lock()
+		now, changed := is(), s.changed
+		s.mu.Unlock()
+		if now {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-over.C:
+			return false
+		case <-s.quit:
+			return false
+		}
+	}
+}
+
+// flush returns when all that is queued has been written, or time is over.
+func (s *Server) flush(limit time.Duration) {
+	s.await(limit, func() bool { return s.unsent == 0 })
+}
+
+// retire closes the server of rank 0 after it has told the ranks that are
+// still there that rank 0 has left.
+func (s *Server) retire() {
+	goodbye := delivery{message: leave{reason: reasonLeft, text: "it ran the rendezvous"}.Append(nil)}
+	s.mu.Lock()
+	for i := range s.members {
+		s.send(s.members[i].session, goodbye)
+	}
+	s.mu.Unlock()
+	s.flush(time.Second)
+	s.Close()
 }

@@ -26,10 +26,14 @@ import (
 //	          rendezvous  k      0, 1, ... n-1  what each rank gave to round k
 //	fail      rendezvous  k      the culprit    reason (1), text
 //	leave     rank        -      the sender's   reason (1), text
+//	          rendezvous  -      that runs it   reason (1), text
 //	abort     both        -      who aborted    exit code (4), text
 //
 // A dash is zero. The parts of a round come in the order of the ranks; the
-// last one ends it. After leave a rank may still receive, and send abort.
+// last one ends it. After leave a rank may still receive, and send abort. A
+// rendezvous that rank 0 runs says leave before it ends, and to a rank that
+// joins again after it has left, which means to join the next one; no other
+// does.
 const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1
@@ -291,7 +295,8 @@ func (m fail) Append(b []byte) []byte {
 	return append(b, m.text...)
 }
 
-// leave says that the sender gives to no further round.
+// leave says that the rank gives to no further round, nor, if it runs the
+// rendezvous, does anybody else.
 type leave struct {
 	rank   uint32
 	reason reason // reasonLeft or reasonGaveUp

@@ -21,7 +21,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -156,7 +155,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 // job is one Run.
 type job struct {
 	Options
-	environment []string // without what boot reads
+	environment []string // without what launchers have said
 	cpus        []int    // to bind to; nil if not bound
 	server      *boot.Server
 	env         boot.Environment // of every rank, but for its number
@@ -195,7 +194,7 @@ func newJob(o Options) (*job, error) {
 	if j.environment == nil {
 		j.environment = os.Environ()
 	}
-	j.environment = withoutLauncher(j.environment)
+	j.environment = boot.WithoutLauncher(j.environment)
 	if o.Dir != "" {
 		// Where the program is to be is also where it is told to be.
 		if dir, err := filepath.Abs(o.Dir); err == nil {
@@ -203,19 +202,6 @@ func newJob(o Options) (*job, error) {
 		}
 	}
 	return j, nil
-}
-
-// withoutLauncher drops what an outer launcher has said: a variable that is
-// left over would contradict the new ones.
-func withoutLauncher(environment []string) []string {
-	drop := make(map[string]bool)
-	for _, v := range boot.Variables() {
-		drop[v.Name] = true
-	}
-	return slices.DeleteFunc(slices.Clone(environment), func(s string) bool {
-		name, _, _ := strings.Cut(s, "=")
-		return drop[name]
-	})
 }
 
 func (j *job) run(ctx context.Context) (Result, error) {
@@ -272,6 +258,7 @@ func (j *job) serve() error {
 		Server:    ln.Addr().String(),
 		Job:       hex.EncodeToString(id),
 		Secret:    secret,
+		Launched:  true,
 	}
 	// It ends with Close and not with the context of Run, for ranks that are
 	// being ended may still say goodbye.

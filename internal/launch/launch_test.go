@@ -522,7 +522,7 @@ func TestEnvironment(t *testing.T) {
 	delete(got, boot.EnvJob)
 	delete(got, boot.EnvServer)
 	require.Equal(t, map[string]string{
-		boot.EnvRank: "0", boot.EnvSize: "1", boot.EnvLocalRank: "0", boot.EnvLocalSize: "1", "SLUICE_OTHER": "kept",
+		boot.EnvRank: "0", boot.EnvSize: "1", boot.EnvLocalRank: "0", boot.EnvLocalSize: "1", boot.EnvLauncher: "run", "SLUICE_OTHER": "kept",
 	}, got)
 	require.Equal(t, 1, strings.Count(out.String(), "\nPWD="))
 	require.Contains(t, out.String(), "\nPWD="+o.Dir+"\n")

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
+)
+
+// newLaunchers is a topic of the help: it does nothing else.
+func newLaunchers() *cobra.Command {
+	return &cobra.Command{
+		Use:   "launchers",
+		Short: "Which launchers a program may be started with, and what it reads",
+		Long:  launchersHelp(),
+	}
+}
+
+func launchersHelp() string {
+	var b strings.Builder
+	b.WriteString(`A program finds out which rank of which job it is by asking, in this order:
+
+  what was set by hand   SLUICE_RANK, SLUICE_SIZE, SLUICE_SERVER
+  PMI-1                  mpiexec.hydra (MPICH), srun --mpi=pmi2
+  Open MPI               mpirun
+  Slurm                  srun, with or without --mpi; not the shell of sbatch
+  sluice run
+  Kubernetes             an indexed Job
+  nobody                 then it is a job of one
+
+The innermost of several launchers counts. SLUICE_SERVER, where the ranks meet,
+and the secret, which they need unless 'sluice run' or PMI gives them one, count
+under every launcher. Variables of ours:
+
+`)
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	list := func(variables []boot.Variable) {
+		for _, v := range variables {
+			fmt.Fprintf(w, "  %s\t%s\n", v.Name, v.Meaning)
+		}
+		w.Flush()
+	}
+	list(boot.Variables())
+	b.WriteString("\nand of others:\n\n")
+	list(boot.ForeignVariables())
+	return strings.TrimSuffix(b.String(), "\n")
+}

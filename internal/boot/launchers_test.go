@@ -1,0 +1,287 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The tests run real launchers, and the test binary as the program of the
+// ranks.
+
+// acts are what ranks do; the result is their exit status.
+var acts = map[string]func() int{
+	// exchange says who it is, once it has verified what all have given.
+	"exchange": func() int {
+		return withJob(func(ctx context.Context, j *Job) error {
+			for round, size := range []int{10, MaxData, 0, 5000} {
+				got, err := j.Exchange(ctx, payload(j.Rank(), round, size))
+				if err != nil {
+					return err
+				}
+				if len(got) != j.Size() {
+					return fmt.Errorf("%d parts in a job of %d", len(got), j.Size())
+				}
+				for rank, data := range got {
+					if !bytes.Equal(data, payload(rank, round, size)) {
+						return fmt.Errorf("round %d: wrong data of rank %d", round, rank)
+					}
+				}
+			}
+			secrets, err := j.Exchange(ctx, j.Secret())
+			if err != nil {
+				return err
+			}
+			for _, s := range secrets {
+				if !bytes.Equal(s, j.Secret()) {
+					return errors.New("another secret")
+				}
+			}
+			ids, err := j.Exchange(ctx, []byte(j.ID()))
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				if string(id) != j.ID() || len(id) == 0 {
+					return fmt.Errorf("job %q here, %q there", j.ID(), id)
+				}
+			}
+			fmt.Printf("rank %d of %d, %d of %d here, secret of %d\n", j.Rank(), j.Size(), j.LocalRank(), j.LocalSize(), len(j.Secret()))
+			return nil
+		})
+	},
+	// abort ends the job in the name of rank 1, and what the others do is to
+	// wait for that.
+	"abort": func() int { return withJob(aborted) },
+	// deaf is the same, but that rank 2 does not listen.
+	"deaf": func() int {
+		return withJob(func(ctx context.Context, j *Job) error {
+			if j.Rank() != 2 {
+				return aborted(ctx, j)
+			}
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return errors.New("not killed")
+		})
+	},
+	// finish leaves one after the other, rank 0 first.
+	"finish": func() int {
+		return withJob(func(ctx context.Context, j *Job) error { return j.Barrier(ctx) })
+	},
+}
+
+func aborted(ctx context.Context, j *Job) error {
+	if err := j.Barrier(ctx); err != nil {
+		return err
+	}
+	if j.Rank() == 1 {
+		j.Abort(7, "enough")
+		os.Exit(7)
+	}
+	select {
+	case <-j.Done():
+	case <-ctx.Done():
+	}
+	fmt.Printf("rank %d: %v\n", j.Rank(), j.Err())
+	var a *AbortError
+	if errors.As(j.Err(), &a) {
+		os.Exit(a.Code)
+	}
+	return errors.New("not aborted")
+}
+
+func withJob(f func(context.Context, *Job) error) int {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	j, err := Join(ctx)
+	if err == nil {
+		if err = f(ctx, j); err == nil {
+			err = j.Close()
+		}
+	}
+	if err != nil {
+		fmt.Println("error:", err)
+		return 3
+	}
+	return 0
+}
+
+// outcome is how a launcher ended and what it and the ranks wrote.
+type outcome struct {
+	status int
+	text   string
+}
+
+var ownLine = regexp.MustCompile(`(?m)^(rank|error).*$`)
+
+// lines are what the ranks wrote, sorted.
+func (o outcome) lines() []string {
+	list := ownLine.FindAllString(o.text, -1)
+	slices.Sort(list)
+	return list
+}
+
+// start runs a launcher that is to start the test binary with what it does;
+// the environment has nothing of a launcher around the tests.
+func start(t *testing.T, do string, env []string, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	// A race detector would have each rank wait a second before it ends.
+	cmd.Env = append(append(WithoutLauncher(os.Environ()), "BOOT_TEST_DO="+do, "GORACE=atexit_sleep_ms=0"), env...)
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err, string(out))
+	}
+	return outcome{cmd.ProcessState.ExitCode(), string(out)}
+}
+
+// installed skips the test where a launcher is not.
+func installed(t *testing.T, names ...string) {
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+}
+
+// wholeJob is what the ranks of a job on one host say of themselves.
+func wholeJob(size, secret int) (list []string) {
+	for rank := range size {
+		list = append(list, fmt.Sprintf("rank %d of %d, %d of %d here, secret of %d", rank, size, rank, size, secret))
+	}
+	slices.Sort(list)
+	return list
+}
+
+func self(t *testing.T) string {
+	path, err := os.Executable()
+	require.NoError(t, err)
+	return path
+}
+
+func TestHydra(t *testing.T) {
+	installed(t, "mpiexec.hydra")
+	me := self(t)
+	for _, c := range []struct {
+		name  string
+		flags []string
+	}{{"PMI_FD", nil}, {"PMI_PORT", []string{"-pmi-port"}}} {
+		t.Run(c.name, func(t *testing.T) {
+			mpiexec := func(do string, n int, env ...string) outcome {
+				return start(t, do, env, append(append([]string{"mpiexec.hydra"}, c.flags...), "-n", strconv.Itoa(n), me)...)
+			}
+			for _, n := range []int{1, 2, 5} {
+				o := mpiexec("exchange", n)
+				require.Zero(t, o.status, o.text)
+				require.Equal(t, wholeJob(n, 32), o.lines(), o.text)
+			}
+			o := mpiexec("deaf", 4)
+			require.Equal(t, 7, o.status, o.text)
+			require.NotContains(t, o.text, "error")
+			o = mpiexec("finish", 4)
+			require.Zero(t, o.status, o.text)
+			require.Empty(t, o.lines())
+		})
+	}
+}
+
+func TestOpenMPI(t *testing.T) {
+	installed(t, "mpirun.openmpi")
+	me := self(t)
+	mpirun := func(do string, n int, env ...string) outcome {
+		return start(t, do, env, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), me)
+	}
+	secret := "SLUICE_SECRET=" + hexSecret
+	for _, n := range []int{1, 2, 5} {
+		o := mpirun("exchange", n, secret)
+		require.Zero(t, o.status, o.text)
+		require.Equal(t, wholeJob(n, 16), o.lines(), o.text)
+	}
+	o := mpirun("exchange", 2, "SLUICE_INSECURE=1")
+	require.Zero(t, o.status, o.text)
+	require.Equal(t, wholeJob(2, 0), o.lines(), o.text)
+
+	o = mpirun("exchange", 2)
+	require.Equal(t, 3, o.status, o.text)
+	require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one")
+
+	o = mpirun("deaf", 4, secret)
+	require.Equal(t, 7, o.status, o.text)
+	require.NotContains(t, o.text, "error")
+
+	// One job after the other in the same session.
+	o = start(t, "exchange", []string{secret}, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "3", "sh", "-c", me+" && "+me)
+	require.Zero(t, o.status, o.text)
+	want := append(wholeJob(3, 16), wholeJob(3, 16)...)
+	slices.Sort(want)
+	require.Equal(t, want, o.lines(), o.text)
+
+	// Where the user says where to meet.
+	o = mpirun("exchange", 3, secret, "SLUICE_SERVER="+freeAddress(t))
+	require.Zero(t, o.status, o.text)
+	require.Equal(t, wholeJob(3, 16), o.lines(), o.text)
+}
+
+// freeAddress returns an address where nobody listens.
+func freeAddress(t *testing.T) string {
+	ln, err := listenLoopback(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, ln.Close())
+	return ln.Addr().String()
+}
+
+// The launcher inside is the one that counts: a rank is of the job of the
+// program that has started it.
+func TestLauncherInside(t *testing.T) {
+	installed(t, "mpiexec.hydra", "mpirun.openmpi")
+	me := self(t)
+	sluice := t.TempDir() + "/sluice"
+	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()
+	require.NoError(t, err, string(out))
+	run := sluice + " run -n 2 "
+	env := []string{"SLUICE_SECRET=" + hexSecret}
+	for _, c := range []struct {
+		command string
+		want    []string
+	}{
+		{"mpiexec.hydra -n 2 " + run + me, slices.Concat(wholeJob(2, 32), wholeJob(2, 32))},
+		{"mpiexec.hydra -pmi-port -n 2 " + run + me, slices.Concat(wholeJob(2, 32), wholeJob(2, 32))},
+		{"mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 " + run + me, slices.Concat(wholeJob(2, 32), wholeJob(2, 32))},
+		{sluice + " run mpiexec.hydra -n 3 " + me, wholeJob(3, 32)},
+		{sluice + " run mpirun.openmpi --allow-run-as-root --oversubscribe -n 3 " + me, wholeJob(3, 32)},
+		{"mpiexec.hydra -n 1 mpirun.openmpi --allow-run-as-root --oversubscribe -n 3 " + me, wholeJob(3, 16)},
+	} {
+		o := start(t, "exchange", env, strings.Fields(c.command)...)
+		require.Zero(t, o.status, "%s: %s", c.command, o.text)
+		slices.Sort(c.want)
+		require.Equal(t, c.want, o.lines(), "%s: %s", c.command, o.text)
+	}
+}
+
+// What launchers have said is not passed on, and what else is there is.
+func TestWithoutLauncher(t *testing.T) {
+	keep := []string{"PATH=/bin", "JOB_COMPLETION_INDEX=3", "SLURM_JOB_ID=1", "OMPI_MCA_btl=tcp", "PMI=1", "SLUICE_OTHER=1", "odd"}
+	list := append([]string{"PMI_FD=3", "PMI_RANK=0", "PMI_SPAWNED=1", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1", "PMIX_RANK=0", "PMIX_SERVER_URI41=x",
+		"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_NODE_RANK=0", "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0"}, keep...)
+	for _, v := range Variables() {
+		list = append(list, v.Name+"=x")
+	}
+	require.Equal(t, keep, WithoutLauncher(list))
+}

@@ -1,0 +1,299 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// byHand joins all ranks of a job as their user would tell them to.
+func byHand(ctx context.Context, t *testing.T, size int, server string, env ...string) []*Job {
+	t.Helper()
+	jobs, errs := make([]*Job, size), make([]error, size)
+	each(size, func(rank int) {
+		jobs[rank], errs[rank] = joinFrom(ctx, variables(append([]string{
+			fmt.Sprint("SLUICE_RANK=", rank), fmt.Sprint("SLUICE_SIZE=", size), "SLUICE_SERVER=" + server, "SLUICE_SECRET=" + hexSecret,
+		}, env...)...))
+	})
+	require.NoError(t, errors.Join(errs...))
+	t.Cleanup(func() { each(size, func(rank int) { jobs[size-1-rank].Close() }) })
+	return jobs
+}
+
+func barrier(ctx context.Context, jobs []*Job) error {
+	errs := make([]error, len(jobs))
+	each(len(jobs), func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
+	return errors.Join(errs...)
+}
+
+// Rank 0 runs the rendezvous; what launchers around say does not count.
+func TestByHand(t *testing.T) {
+	ctx := testContext(t)
+	address := freeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	for _, server := range []string{address, "localhost:" + port} {
+		jobs := byHand(ctx, t, 4, server, "PMI_FD=7", "PMI_RANK=9", "OMPI_COMM_WORLD_RANK=9", "SLURM_STEP_ID=1", "SLURM_PROCID=9", "JOB_COMPLETION_INDEX=9")
+		require.NoError(t, barrier(ctx, jobs))
+		got := make([][][]byte, 4)
+		each(4, func(rank int) { got[rank], _ = jobs[rank].Exchange(ctx, payload(rank, 1, MaxData)) })
+		for rank := range got {
+			require.Len(t, got[rank], 4)
+			require.Equal(t, payload(3, 1, MaxData), got[rank][3])
+		}
+		closeAll(t, jobs)
+	}
+}
+
+// Where somebody else runs the rendezvous already, rank 0 does not.
+func TestByHandServed(t *testing.T) {
+	ctx := testContext(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Secret: []byte("0123456789abcdef")})
+	require.NoError(t, err)
+	defer s.Close()
+	jobs := byHand(ctx, t, 2, s.Addr().String(), "SLUICE_SECRET=30313233343536373839616263646566")
+	require.NoError(t, barrier(ctx, jobs))
+	closeAll(t, jobs)
+	require.NoError(t, s.Wait(ctx))
+}
+
+// When rank 0 has closed its job and does not wait any longer, the others go
+// on as if it had left, which it has.
+func TestHostLeaves(t *testing.T) {
+	ctx := testContext(t)
+	jobs := byHand(ctx, t, 3, freeAddress(t))
+	require.NoError(t, barrier(ctx, jobs))
+	h := jobs[0].x.(*host)
+	require.NoError(t, h.client.close())
+	h.server.retire()
+	for _, j := range jobs[1:] {
+		err := j.Barrier(ctx)
+		var r *RankError
+		require.ErrorAs(t, err, &r)
+		require.Equal(t, 0, r.Rank)
+		require.ErrorIs(t, err, ErrLeft)
+		<-j.x.(*client).readerDone
+		require.NoError(t, j.Err(), "the job goes on")
+		require.ErrorIs(t, j.Barrier(ctx), ErrLeft)
+	}
+	jobs[1].Abort(3, "nobody tells the others")
+	require.Equal(t, &AbortError{Rank: 1, Code: 3, Why: "nobody tells the others"}, jobs[1].Err())
+	require.NoError(t, jobs[2].Err())
+	require.NoError(t, jobs[1].Close())
+	require.NoError(t, jobs[2].Close())
+	require.NoError(t, jobs[0].Close())
+}
+
+// When rank 0 dies, so does the rendezvous, and the error says which rank it
+// was.
+func TestHostDies(t *testing.T) {
+	ctx := testContext(t)
+	jobs := byHand(ctx, t, 3, freeAddress(t))
+	require.NoError(t, barrier(ctx, jobs))
+	require.NoError(t, jobs[0].x.(*host).server.Close())
+	for _, j := range jobs[1:] {
+		<-j.Done()
+		for _, err := range []error{j.Err(), j.Barrier(ctx)} {
+			require.ErrorIs(t, err, ErrServerLost)
+			require.ErrorIs(t, err, ErrDied)
+			var r *RankError
+			require.ErrorAs(t, err, &r)
+			require.Equal(t, 0, r.Rank)
+		}
+		require.NoError(t, j.Close())
+	}
+}
+
+// All are told of an abort, rank 0 when the others have gone: its process may
+// end then.
+func TestHostedAbort(t *testing.T) {
+	for culprit := range 3 {
+		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
+			ctx := testContext(t)
+			jobs := byHand(ctx, t, 3, freeAddress(t))
+			require.NoError(t, barrier(ctx, jobs))
+			jobs[culprit].Abort(5, "why")
+			want := &AbortError{Rank: culprit, Code: 5, Why: "why"}
+			for _, rank := range []int{1, 2, 0} {
+				j := jobs[rank]
+				<-j.Done()
+				require.Equal(t, want, j.Err())
+				var a *AbortError
+				require.ErrorAs(t, j.Barrier(ctx), &a)
+				require.Equal(t, want, a)
+				if rank == 1 && culprit != 0 {
+					require.NoError(t, jobs[0].Err(), "rank 2 is still here")
+				}
+				if rank != 0 {
+					kill(j)
+				}
+			}
+		})
+	}
+}
+
+// A rank may be in its next program while rank 0 is in the last one: it waits
+// for the next rendezvous at the same address.
+func TestNextProgram(t *testing.T) {
+	ctx := testContext(t)
+	server := freeAddress(t)
+	jobs := byHand(ctx, t, 2, server)
+	require.NoError(t, barrier(ctx, jobs))
+	require.NoError(t, jobs[1].Close())
+	env := variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret)
+
+	short, cancel := context.WithTimeout(ctx, limit/600)
+	defer cancel()
+	_, err := joinFrom(short, env)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, errEnding)
+
+	type result struct {
+		j   *Job
+		err error
+	}
+	next := make(chan result)
+	go func() {
+		j, err := joinFrom(ctx, env)
+		next <- result{j, err}
+	}()
+	require.NoError(t, jobs[0].Close())
+	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
+	require.NoError(t, err)
+	r := <-next
+	require.NoError(t, r.err)
+	require.NoError(t, barrier(ctx, []*Job{first, r.j}))
+	closeAll(t, []*Job{first, r.j})
+}
+
+// Rank 0 waits in Close for those that have not even come yet.
+func TestHostWaits(t *testing.T) {
+	ctx := testContext(t)
+	server := freeAddress(t)
+	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_INSECURE=1"))
+	require.NoError(t, err)
+	closed := make(chan error)
+	go func() { closed <- first.Close() }()
+	<-first.Done()
+	second, err := joinFrom(ctx, variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_INSECURE=1"))
+	require.NoError(t, err)
+	require.ErrorIs(t, second.Barrier(ctx), ErrLeft)
+	require.NoError(t, second.Err())
+	require.NoError(t, second.Close())
+	require.NoError(t, <-closed)
+}
+
+// What the program itself says goes before all variables.
+func TestEnvironmentJoin(t *testing.T) {
+	ctx := testContext(t)
+	good := Environment{Size: 2, Server: freeAddress(t), Job: "j", Secret: []byte("0123456789abcdef")}
+	jobs, errs := make([]*Job, 2), make([]error, 2)
+	each(2, func(rank int) {
+		e := good
+		e.Rank = rank
+		jobs[rank], errs[rank] = e.Join(ctx)
+	})
+	require.NoError(t, errors.Join(errs...))
+	require.Equal(t, []int{-1, 0}, []int{jobs[1].LocalRank(), jobs[1].LocalSize()})
+	require.NoError(t, barrier(ctx, jobs))
+	closeAll(t, jobs)
+	for says, spoil := range map[string]func(*Environment){
+		"size 0, want 1 to 1048576":            func(e *Environment) { e.Size = 0 },
+		"rank 2, want 0 to 1":                  func(e *Environment) { e.Rank = 2 },
+		"local size 3, want 1 to 2":            func(e *Environment) { e.LocalSize = 3 },
+		"local rank 1, want 0 to 0":            func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
+		"job id of 65 bytes, at most 64":       func(e *Environment) { e.Job = string(make([]byte, 65)) },
+		"no secret, and not insecure":          func(e *Environment) { e.Secret = nil },
+		"a secret, and insecure":               func(e *Environment) { e.Insecure = true },
+		"secret of 3 bytes, want 16 to 512":    func(e *Environment) { e.Secret = e.Secret[:3] },
+		"no server":                            func(e *Environment) { e.Server = "" },
+		`server "x": missing port in address`:  func(e *Environment) { e.Server = "x" },
+		`server ":1": no host`:                 func(e *Environment) { e.Server = ":1" },
+		`server "h:0": port "0", want 1 to 65`: func(e *Environment) { e.Server = "h:0" },
+	} {
+		e := good
+		spoil(&e)
+		_, err := e.Join(ctx)
+		require.ErrorIs(t, err, ErrOptions)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// Of several addresses some may lead nowhere, or to somebody else.
+func TestSeveralAddresses(t *testing.T) {
+	ctx := testContext(t)
+	secret := []byte("the secret of a job of a test...")
+	serve := func(job string, secret []byte) *Server {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s, err := Serve(ctx, ln, ServerOptions{Size: 1, Job: job, Secret: secret})
+		require.NoError(t, err)
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	other, ours := serve("other", secret), serve("ours", secret)
+	stranger := serve("ours", []byte("the secret of another job......."))
+	m := meeting{Environment: Environment{Size: 1, Job: "ours", Secret: secret}, hosted: true}
+	m.find = at(freeAddress(t), other.Addr().String(), stranger.Addr().String(), ours.Addr().String())
+	j, err := m.join(ctx)
+	require.NoError(t, err)
+	require.NoError(t, j.Barrier(ctx))
+	require.NoError(t, j.Close())
+
+	// Who knows the secret can refuse; it is no use to ask the next one.
+	m.find = at(ours.Addr().String(), freeAddress(t))
+	_, err = m.join(ctx)
+	var refused *RefusedError
+	require.ErrorAs(t, err, &refused)
+
+	m.find = at(freeAddress(t), stranger.Addr().String())
+	short, cancel := context.WithTimeoutCause(ctx, limit/600, errors.New("enough"))
+	defer cancel()
+	_, err = m.join(short)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "at "+stranger.Addr().String())
+}
+
+func TestListenAt(t *testing.T) {
+	ctx := testContext(t)
+	ln, err := listenAt(ctx, freeAddress(t))
+	require.NoError(t, err)
+	require.NotNil(t, ln)
+	defer ln.Close()
+	require.True(t, ln.Addr().(*net.TCPAddr).IP.IsLoopback())
+	again, err := listenAt(ctx, ln.Addr().String())
+	require.NoError(t, err)
+	require.Nil(t, again, "somebody listens there")
+	foreign, err := listenAt(ctx, "192.0.2.77:4711") // RFC 5737: nobody's
+	require.NoError(t, err)
+	require.Nil(t, foreign)
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = listenAt(canceled, "no-such-host.invalid:1")
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestReachable(t *testing.T) {
+	ln, err := net.Listen("tcp", ":0")
+	require.NoError(t, err)
+	defer ln.Close()
+	list, err := reachable(ln)
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	require.LessOrEqual(t, len(list), maxAddresses)
+	for _, a := range list {
+		require.NoError(t, checkAddress(a))
+	}
+	loopback, err := listenLoopback(t.Context())
+	require.NoError(t, err)
+	defer loopback.Close()
+	list, err = reachable(loopback)
+	require.NoError(t, err)
+	require.Equal(t, []string{loopback.Addr().String()}, list)
+}

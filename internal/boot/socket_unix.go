@@ -1,0 +1,55 @@
+//go:build unix
+
+package boot
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// taken are the descriptors that a Join has used up; their numbers may belong
+// to something else by now.
+var taken struct {
+	sync.Mutex
+	fds map[int]bool
+}
+
+// checkSocket returns nil if fd is a connected stream.
+func checkSocket(fd int) error {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err == nil && kind != unix.SOCK_STREAM {
+		err = errors.New("not a stream")
+	}
+	if err == nil {
+		_, err = unix.Getpeername(fd)
+	}
+	if err != nil {
+		return errors.Join(errors.New("not a connection to a launcher, which has closed it or has started another process than this one"), err)
+	}
+	return nil
+}
+
+// takeSocket makes a connection of a descriptor that this process has
+// inherited, and that belongs to the connection from now on.
+func takeSocket(fd int) (net.Conn, error) {
+	taken.Lock()
+	defer taken.Unlock()
+	if taken.fds[fd] {
+		return nil, ErrJoined
+	}
+	if err := checkSocket(fd); err != nil {
+		return nil, err
+	}
+	if taken.fds == nil {
+		taken.fds = make(map[int]bool)
+	}
+	taken.fds[fd] = true
+	unix.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), envPMIFD)
+	defer f.Close()
+	return net.FileConn(f)
+}
