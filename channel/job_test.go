@@ -47,7 +47,7 @@ func join(t testing.TB, size int, opts ...Option) []*Node {
 	defer cancel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	env := boot.Environment{Size: size, LocalSize: size, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test...")}
+	env := boot.Environment{Launched: true, Size: size, LocalSize: size, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test...")}
 	s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: size, Job: env.Job, Secret: env.Secret})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })

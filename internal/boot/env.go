@@ -368,7 +368,3 @@ func (e *Environment) join(ctx context.Context) (*Job, error) {
 	}
 	return m.join(ctx)
 }
-
-// Join makes this process the rank that the environment describes, as [Join]
-// does with that of the process.
-func (e *Environment) Join(ctx context.Context) (*Job, error) { return e.join(ctx) }
