@@ -161,10 +161,14 @@ func paint(b []byte, rank, round, message int) {
 
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
+	rounds := "50"
+	if testing.Short() {
+		rounds = "10"
+	}
 	apart(t, func(t *testing.T, provider string) {
 		for _, size := range []int{1, 2, 3, 16} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
-				r, out := run(t, provider, size, "halo", "50")
+				r, out := run(t, provider, size, "halo", rounds)
 				require.Zero(t, r.ExitStatus(), out)
 			})
 		}
