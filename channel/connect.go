@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math/bits"
 	"net"
 	"os"
 	"slices"
@@ -26,7 +27,7 @@ func (n *Node) meet(ctx context.Context) error {
 		return err
 	}
 	n.listener = l
-	mine := address{host: hostID(), port: uint16(l.Addr().(*net.TCPAddr).Port), addrs: localAddresses()}
+	mine := address{host: hostID(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: affinity(), addrs: localAddresses()}
 	all, err := n.job.Exchange(ctx, mine.append(nil))
 	if err != nil {
 		return err
@@ -37,9 +38,46 @@ func (n *Node) meet(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 	}
+	n.spins = spins(n.addresses, n.addresses[n.rank].host)
 	n.wg.Go(n.accept)
 	return nil
 }
+
+// spins is how long to spin where a host has these ranks: with more of them than
+// CPUs that they may run on, a spinner keeps from running whom it waits for.
+func spins(all []address, host uint64) int {
+	ranks := 0
+	var union [maxCPUBytes]byte
+	for i := range all {
+		if all[i].host != host {
+			continue
+		}
+		ranks++
+		for j, b := range all[i].cpus {
+			union[j] |= b
+		}
+	}
+	cpus := 0
+	for _, b := range union {
+		cpus += bits.OnesCount8(b)
+	}
+	if ranks > cpus {
+		return 1
+	}
+	return spinBudget
+}
+
+// firstCPUs is the set of CPUs 0 to n-1.
+func firstCPUs(n int) []byte {
+	b := make([]byte, (n+7)/8)
+	for i := range n {
+		b[i/8] |= 1 << (i % 8)
+	}
+	return b
+}
+
+// maxCPUBytes is the length of a set of CPUs, at most.
+const maxCPUBytes = 1024
 
 // localAddresses lists where this host can be reached, loopback last.
 func localAddresses() []net.IP {
@@ -203,12 +241,15 @@ func (n *Node) welcome(conn net.Conn, places chan struct{}) {
 type address struct {
 	host  uint64   // of the machine: the same for ranks that may share memory
 	port  uint16   // 0: nowhere
+	cpus  []byte   // bit i: the rank may run on CPU i
 	addrs []net.IP // in order of preference
 }
 
 func (a *address) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, a.host)
 	b = binary.BigEndian.AppendUint16(b, a.port)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(a.cpus)))
+	b = append(b, a.cpus...)
 	for _, ip := range a.addrs {
 		b = append(b, ip.To16()...)
 	}
@@ -217,8 +258,9 @@ func (a *address) append(b []byte) []byte {
 
 func parseAddress(b []byte) (address, error) {
 	r := reader{b: b}
-	a := address{host: r.u64(), port: uint16(r.u8())<<8 | uint16(r.u8())}
-	if r.bad || len(r.b)%16 != 0 || len(r.b) > maxAddresses*16 {
+	a := address{host: r.u64(), port: r.u16()}
+	a.cpus = r.take(int(r.u16()))
+	if r.bad || len(a.cpus) > maxCPUBytes || len(r.b)%16 != 0 || len(r.b) > maxAddresses*16 {
 		return a, fmt.Errorf("%w: address of %d bytes", ErrProtocol, len(b))
 	}
 	for len(r.b) > 0 {

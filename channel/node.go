@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,7 +37,6 @@ type Node struct {
 	bell      *bell
 	fenced    bool
 	spins     int // of a waiter, before it yields
-	crowded   bool
 	listener  net.Listener
 	addresses []address // by rank
 
@@ -122,11 +120,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.fenced = !barriers()
-	n.crowded = job.LocalSize() > runtime.NumCPU()
 	n.spins = spinBudget
-	if n.crowded {
-		n.spins = 1
-	}
 	defer func() {
 		if err != nil {
 			err = nodeError("join", errors.Join(err, n.Close()))

@@ -151,17 +151,28 @@ func FuzzHeader(f *testing.F) {
 
 // TestAddress: where a rank can be connected to, as ranks tell each other.
 func TestAddress(t *testing.T) {
-	a := address{host: 0x0102030405060708, port: 0x1234, addrs: localAddresses()}
+	a := address{host: 0x0102030405060708, port: 0x1234, cpus: affinity(), addrs: localAddresses()}
 	b, err := parseAddress(a.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, a.host, b.host)
 	require.Equal(t, a.port, b.port)
+	require.Equal(t, a.cpus, b.cpus)
 	require.Len(t, b.addrs, len(a.addrs))
 	for i := range a.addrs {
 		require.True(t, a.addrs[i].Equal(b.addrs[i]))
 	}
-	for _, n := range []int{0, 9, 11, 10 + 16*(maxAddresses+1)} {
+	for _, n := range []int{0, 9, 11, 13, 12 + 16*(maxAddresses+1)} {
 		_, err := parseAddress(make([]byte, n))
 		require.ErrorIs(t, err, ErrProtocol)
 	}
+}
+
+// TestSpins: ranks spin while there is a CPU for each of them.
+func TestSpins(t *testing.T) {
+	on := func(host uint64, cpus ...byte) address { return address{host: host, cpus: cpus} }
+	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(1, 2)}, 1), "bound to one each")
+	require.Equal(t, spinBudget, spins([]address{on(1, 3), on(1, 3)}, 1), "two for both")
+	require.Equal(t, 1, spins([]address{on(1, 1), on(1, 1)}, 1), "one for both")
+	require.Equal(t, 1, spins([]address{on(1, 0, 3), on(1, 0, 3), on(1, 0, 3)}, 1))
+	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(2, 1), on(2, 1)}, 1), "others are on other hosts")
 }
