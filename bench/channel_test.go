@@ -137,3 +137,41 @@ func TestFace(t *testing.T) {
 	require.Equal(t, field[16*siteBytes:17*siteBytes], strided[16*siteBytes:17*siteBytes])
 	require.Equal(t, make([]byte, 15*siteBytes), strided[siteBytes:16*siteBytes])
 }
+
+// What is checked after an exchange: every byte of the faces, and around them.
+func TestHaloCheck(t *testing.T) {
+	t.Parallel()
+	for _, halo := range []string{haloPacked, haloStrided} {
+		s := haloExchange{spec: spec{op: memoryOperation(memoryAlloc), axis: axisAll, halo: halo}}
+		theirs := make([]byte, fieldBytes)
+		var shared []byte
+		for _, axis := range axesOf(axisAll) {
+			for _, from := range []int{1, 2} {
+				f := haloFace{axis: axis, at: (from - 1) * (latticeSide - 1), from: from, packed: halo == haloPacked}
+				if f.packed {
+					f.into = make([]byte, faceBytes+guard)
+					fillGuard(f.into)
+				} else {
+					if from == 1 {
+						shared = make([]byte, fieldBytes)
+						fillGuard(shared)
+					}
+					f.into = shared
+				}
+				fillPattern(theirs, s.seed(from))
+				copyFace(f.into, theirs, f)
+				s.faces = append(s.faces, f)
+			}
+		}
+		require.NoError(t, s.check(), halo)
+		for i, f := range s.faces {
+			for _, at := range []int{0, faceBytes - 1, len(f.into) - 1} {
+				f.into[at] ^= 1
+				var corrupt *CorruptError
+				require.ErrorAs(t, s.check(), &corrupt, "%s, face %d", halo, i)
+				require.Equal(t, at, corrupt.Offset)
+				f.into[at] ^= 1
+			}
+		}
+	}
+}
