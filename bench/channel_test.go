@@ -2,24 +2,15 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// sharesMemory skips a test where ranks cannot reach each other by channels.
-func sharesMemory(t *testing.T) {
-	t.Helper()
-	if _, err := verbs.Find("shm"); err != nil {
-		t.Skip(err)
-	}
-}
-
 func TestChannel(t *testing.T) {
-	sharesMemory(t)
 	for _, c := range []struct {
 		name    string
 		args    []string
@@ -47,40 +38,50 @@ func TestChannel(t *testing.T) {
 		{"local", []string{"local", "--sizes", "8,64k", "--memory", "alloc,heap"}, patternLocal,
 			[]string{"alloc 8", "alloc 65536", "heap 8", "heap 65536"}, modeEach},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := decode(t, output(t, append(append(c.args, "--json"), tiny...)...))
-			require.NotEmpty(t, r.Environment.Ranks)
-			var got []string
-			for _, v := range r.Results {
-				require.Equal(t, c.pattern, v.Pattern)
-				require.Equal(t, layerChannel, v.Layer)
-				require.Equal(t, peerSluice, v.Peer)
-				require.Equal(t, c.mode, v.Mode)
-				require.True(t, v.Verified)
-				require.NotNil(t, v.AllocsPerMessage)
-				require.Positive(t, v.P50)
-				what := v.Op + " "
-				if v.Axis != "" {
-					what += v.Axis + " "
-					require.Len(t, r.Environment.Ranks, int(v.Ranks))
+		over := providers(t)
+		if c.pattern == patternLocal {
+			over = []string{providerSelf}
+		}
+		for _, provider := range over {
+			t.Run(provider+" "+c.name, func(t *testing.T) {
+				args := append(append(slices.Clone(c.args), "--json"), tiny...)
+				if provider != providerSelf {
+					args = append(args, "--provider", provider)
 				}
-				got = append(got, what+strconv.FormatInt(v.Bytes, 10))
-			}
-			require.Equal(t, c.want, got)
-		})
+				r := decode(t, output(t, args...))
+				require.NotEmpty(t, r.Environment.Ranks)
+				var got []string
+				for _, v := range r.Results {
+					require.Equal(t, c.pattern, v.Pattern)
+					require.Equal(t, layerChannel, v.Layer)
+					require.Equal(t, provider, v.Provider)
+					require.Equal(t, peerSluice, v.Peer)
+					require.Equal(t, c.mode, v.Mode)
+					require.True(t, v.Verified)
+					require.NotNil(t, v.AllocsPerMessage)
+					require.Positive(t, v.P50)
+					what := v.Op + " "
+					if v.Axis != "" {
+						what += v.Axis + " "
+						require.Len(t, r.Environment.Ranks, int(v.Ranks))
+					}
+					got = append(got, what+strconv.FormatInt(v.Bytes, 10))
+				}
+				require.Equal(t, c.want, got)
+			})
+		}
 	}
 }
 
 func TestChannelTable(t *testing.T) {
-	sharesMemory(t)
 	for _, c := range []struct {
 		args  []string
 		parts []string
 	}{
-		{[]string{"channel", "lat", "--sizes", "8"}, []string{"shm latency of channels, alloc memory, ns: half a round trip", "p99.9"}},
-		{[]string{"channel", "rate", "--sizes", "8"}, []string{"shm message rate of channels", "msg/s"}},
-		{[]string{"halo", "--axis", "t,all"}, []string{"shm halo exchange of channels", "received packed", "axis", "µs", "1536k", " all "}},
-		{[]string{"ring", "--ranks", "3"}, []string{"shm ring of 3 ranks", "ns of a hop"}},
+		{[]string{"channel", "lat", "--sizes", "8", "--provider", "tcp"}, []string{"tcp latency of channels, alloc memory, ns: half a round trip", "p99.9"}},
+		{[]string{"channel", "rate", "--sizes", "8", "--provider", "tcp"}, []string{"tcp message rate of channels", "msg/s"}},
+		{[]string{"halo", "--axis", "t,all", "--provider", "tcp"}, []string{"tcp halo exchange of channels", "received packed", "axis", "µs", "1536k", " all "}},
+		{[]string{"ring", "--ranks", "3", "--provider", "tcp"}, []string{"tcp ring of 3 ranks", "ns of a hop"}},
 		{[]string{"local", "--batch"}, []string{"a start and a successful test", "means of batches"}},
 	} {
 		out := string(output(t, append(c.args, tiny...)...))
@@ -92,7 +93,6 @@ func TestChannelTable(t *testing.T) {
 
 // Ranks of a job that is there already are as many as it has.
 func TestChannelInJob(t *testing.T) {
-	sharesMemory(t)
 	r, out := inJob(t, 3, append([]string{os.Args[0], "ring", "--json"}, tiny...)...)
 	require.Zero(t, r.ExitStatus(), out)
 	require.EqualValues(t, 3, decode(t, []byte(out)).Results[0].Ranks)
@@ -105,7 +105,7 @@ func TestChannelInJob(t *testing.T) {
 		{3, "channel lat", "between 2 ranks, the job has 3"},
 		{2, "local", "within one rank, the job has 2"},
 	} {
-		r, out := inJob(t, c.size, "sh", "-c", os.Args[0]+" "+c.command)
+		r, out := inJob(t, c.size, append([]string{os.Args[0]}, strings.Fields(c.command)...)...)
 		require.Equal(t, exitFailed, r.ExitStatus(), c.command)
 		require.Contains(t, out, c.says)
 	}

@@ -20,10 +20,8 @@ func endless(t *testing.T) map[string][]string {
 	list := map[string][]string{}
 	for _, provider := range providers(t) {
 		list[provider] = []string{"verbs", "lat", "--provider", provider, "--sizes", "8"}
-	}
-	if list["shm"] != nil {
-		list["channel"] = []string{"channel", "lat", "--sizes", "8"}
-		list["halo"] = []string{"halo", "--axis", "all"}
+		list["channel "+provider] = []string{"channel", "lat", "--provider", provider, "--sizes", "8"}
+		list["halo "+provider] = []string{"halo", "--provider", provider, "--axis", "all"}
 	}
 	for name := range list {
 		list[name] = append(list[name], "--time", "1h")
