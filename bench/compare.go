@@ -256,9 +256,12 @@ func (c *comparison) contenders() []contender {
 func (c *comparison) channelContenders() []contender {
 	var list []contender
 	window := strconv.Itoa(defaultChannelWindow)
-	for _, t := range []struct{ provider, memory, lat, bw, quickLat, quickBW string }{
-		{"shm", "alloc,heap", "8,64,1k,4k,64k", "64k,256k,1M,4M", "8,4k", "256k,1M"},
-		{"tcp", "alloc", "8", "64k,1M", "8", "1M"},
+	for _, t := range []struct {
+		provider, memory, lat, bw, quickLat, quickBW string
+		mpis                                         []string // that it is held to
+	}{
+		{"shm", "alloc,heap", "8,64,1k,4k,64k", "64k,256k,1M,4M", "8,4k", "256k,1M", mpis},
+		{"tcp", "alloc", "8", "64k,1M", "8", "1M", []string{"openmpi"}},
 	} {
 		if c.quick {
 			t.lat, t.bw = t.quickLat, t.quickBW
@@ -271,7 +274,7 @@ func (c *comparison) channelContenders() []contender {
 			return c.sluice(t.provider+" channel "+pattern, args...)
 		}
 		list = append(list, ours(patternLat, "--sizes", t.lat, "--batch"))
-		for _, mpi := range mpis {
+		for _, mpi := range t.mpis {
 			list = append(list, c.mpi(mpi, t.provider, "channel", "-l", t.lat, "-s", t.bw, "-w", window)...)
 		}
 		list = append(list, ours(patternBW, "--sizes", t.bw, "--window", window))
@@ -279,7 +282,7 @@ func (c *comparison) channelContenders() []contender {
 			continue
 		}
 		list = append(list, c.sluice("shm halo", "halo", "--provider", "shm", "--memory", t.memory))
-		for _, mpi := range mpis {
+		for _, mpi := range t.mpis {
 			list = append(list, c.mpi(mpi, "shm", "halo")...)
 		}
 		// MPICH, which never gives up its CPU, takes some milliseconds a hop.
