@@ -2,26 +2,48 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 )
 
 // bar is what this library is held to, against others that do the same.
 type bar struct {
+	layer    string // of ours
 	provider string
 	pattern  string
-	from, to int64   // bytes
-	against  string  // a peer; empty: the fastest MPI
-	limit    float64 // of ours / theirs: at most for latency, at least for bandwidth
-	aim      float64 // what we strive for; 0: no more than the limit
-	anyOp    bool    // the best of our operations counts; else each
+	op       string   // of ours; empty: each
+	axes     []string // of halo
+	from, to int64    // bytes
+	against  string   // a peer; empty: the fastest MPI
+	ns       float64  // in place of a peer: so much
+	limit    float64  // of ours / theirs: at most for latency, at least for bandwidth
+	aim      float64  // what we strive for; 0: no more than the limit
+	anyOp    bool     // the best of our operations counts; else each
 }
 
 var bars = []bar{
-	{provider: "shm", pattern: patternLat, from: 8, to: 8, limit: 1, aim: 0.6, anyOp: true},
-	{provider: "shm", pattern: patternBW, from: 64 << 10, to: math.MaxInt64, limit: 2},
-	{provider: "tcp", pattern: patternLat, from: 8, to: 8, against: "openmpi", limit: 1, anyOp: true},
-	{provider: "tcp", pattern: patternBW, from: 1 << 20, to: math.MaxInt64, against: "openmpi", limit: 1},
+	{layer: layerVerbs, provider: "shm", pattern: patternLat, from: 8, to: 8, limit: 1, aim: 0.6, anyOp: true},
+	{layer: layerVerbs, provider: "shm", pattern: patternBW, from: 64 << 10, to: math.MaxInt64, limit: 2},
+	{layer: layerVerbs, provider: "tcp", pattern: patternLat, from: 8, to: 8, against: "openmpi", limit: 1, anyOp: true},
+	{layer: layerVerbs, provider: "tcp", pattern: patternBW, from: 1 << 20, to: math.MaxInt64, against: "openmpi", limit: 1},
+
+	{layer: layerChannel, provider: "shm", pattern: patternLat, op: memoryAlloc, from: 8, to: 8, limit: 0.75, aim: 0.6},
+	{layer: layerChannel, provider: "shm", pattern: patternLat, op: memoryAlloc, from: 8, to: 8, against: peerLine, limit: 1.7, aim: 1.4},
+	{layer: layerChannel, provider: "shm", pattern: patternLat, op: memoryAlloc, from: 4 << 10, to: 4 << 10, limit: 0.75},
+	{layer: layerChannel, provider: "shm", pattern: patternBW, op: memoryAlloc, from: 256 << 10, to: math.MaxInt64, limit: 2},
+	{layer: layerChannel, provider: "shm", pattern: patternHalo, op: memoryAlloc, axes: []string{"x"}, to: math.MaxInt64, limit: 2},
+	{layer: layerChannel, provider: "shm", pattern: patternHalo, op: memoryAlloc, axes: []string{"z", "t"}, to: math.MaxInt64, limit: 1.5},
+	{layer: layerChannel, provider: "shm", pattern: patternRing, from: 8, to: 8, against: "openmpi", limit: 1},
+	{layer: layerChannel, provider: providerSelf, pattern: patternLocal, op: memoryAlloc, from: 8, to: 8, ns: 40, limit: 1},
+	// Memory that peers cannot reach has to be copied twice, as MPI's is.
+	{layer: layerChannel, provider: "shm", pattern: patternLat, op: memoryHeap, from: 8, to: 8, limit: 1},
+	{layer: layerChannel, provider: "shm", pattern: patternLat, op: memoryHeap, from: 4 << 10, to: 4 << 10, limit: 1},
+	{layer: layerChannel, provider: "shm", pattern: patternBW, op: memoryHeap, from: 256 << 10, to: math.MaxInt64, limit: 1},
+	{layer: layerChannel, provider: "shm", pattern: patternHalo, op: memoryHeap, axes: []string{"x", "z", "t"}, to: math.MaxInt64, limit: 1},
+
+	{layer: layerChannel, provider: "tcp", pattern: patternLat, from: 8, to: 8, against: "openmpi", limit: 1},
+	{layer: layerChannel, provider: "tcp", pattern: patternBW, from: 1 << 20, to: 1 << 20, against: "openmpi", limit: 1},
 }
 
 // mpis are the peers that do what we do: move messages between processes.
@@ -32,13 +54,17 @@ var mpis = []string{"openmpi", "mpich"}
 // machine that is faster in some rounds than in others is so for both.
 type Comparison struct {
 	Pattern  string   `json:"pattern"`
+	Layer    string   `json:"layer"` // ours
+	Suite    string   `json:"suite,omitempty"`
 	Provider string   `json:"provider"`
+	Ranks    int64    `json:"ranks,omitempty"`
+	Axis     string   `json:"axis,omitempty"`
 	Bytes    int64    `json:"bytes"`
 	Unit     string   `json:"unit"`
 	Op       string   `json:"op"` // ours
 	Ours     float64  `json:"ours"`
-	Peer     string   `json:"peer"`
-	PeerOp   string   `json:"peer_op"`
+	Peer     string   `json:"peer"` // or a time that we are held to
+	PeerOp   string   `json:"peer_op,omitempty"`
 	Theirs   float64  `json:"theirs"`
 	Ratio    float64  `json:"ratio"` // ours / theirs
 	Better   string   `json:"better"`
@@ -52,15 +78,36 @@ const (
 	betterHigher = "higher"
 )
 
-// findBar returns the bar of a figure, or nil.
-func findBar(provider, pattern string, bytes int64) *bar {
-	i := slices.IndexFunc(bars, func(b bar) bool {
-		return b.provider == provider && b.pattern == pattern && b.from <= bytes && bytes <= b.to
-	})
-	if i < 0 {
-		return nil
+// of says whether the comparison is of a result of ours.
+func (c *Comparison) of(r *Result) bool {
+	return c.Layer == r.Layer && c.Suite == r.Suite && c.Pattern == r.Pattern && c.Provider == r.Provider && c.Ranks == r.Ranks &&
+		c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op
+}
+
+// findBars returns the bars of one of our figures.
+func findBars(r *Result) []*bar {
+	var list []*bar
+	for i := range bars {
+		b := &bars[i]
+		if b.layer == r.Layer && b.provider == r.Provider && b.pattern == r.Pattern && b.from <= r.Bytes && r.Bytes <= b.to &&
+			(b.op == "" || b.op == r.Op) && (b.axes == nil || slices.Contains(b.axes, r.Axis)) {
+			list = append(list, b)
+		}
 	}
-	return &bars[i]
+	return list
+}
+
+// sameDiscipline says whether two results are of the same thing, done by
+// different programs or in different ways.
+func (r *Result) sameDiscipline(o *Result) bool {
+	return r.Pattern == o.Pattern && r.Suite == o.Suite && r.Provider == o.Provider && r.Bytes == o.Bytes &&
+		r.Axis == o.Axis && r.Halo == o.Halo && r.Ranks == o.Ranks
+}
+
+// isFloor says whether o is the cache line that is handed over as often as in r,
+// whatever the layer.
+func (r *Result) isFloor(o *Result) bool {
+	return o.Peer == peerLine && o.Op == lineEachWay && r.Pattern == o.Pattern && r.Provider == o.Provider && r.Bytes == o.Bytes
 }
 
 // figure is what one contender did in one discipline: the rounds together, and
@@ -91,58 +138,76 @@ func (f *figure) ratioTo(g *figure) float64 {
 
 // faster orders figures of one pattern: the faster first.
 func faster(a, b figure) int {
-	if a.Pattern == patternLat {
+	if a.Unit == unitLatency {
 		return cmp.Compare(a.P50, b.P50)
 	}
 	return cmp.Compare(b.P50, a.P50)
 }
 
-// compareFigures sets each of our figures beside the peer that it is held to.
+// compareFigures sets each of our figures beside the peers that it is held to.
 // Where nobody is installed to compare with there is no comparison.
 func compareFigures(figures []figure) []Comparison {
 	var list []Comparison
-	for _, ours := range figures {
+	for i := range figures {
+		ours := &figures[i]
 		if ours.Peer != peerSluice {
 			continue
 		}
-		b := findBar(ours.Provider, ours.Pattern, ours.Bytes)
-		var rivals []figure
-		best := true // of our own operations
-		for _, f := range figures {
-			switch {
-			case f.Pattern != ours.Pattern || f.Provider != ours.Provider || f.Bytes != ours.Bytes:
-			case f.Peer == peerSluice:
-				best = best && faster(f, ours) >= 0
-			case slices.Contains(mpis, f.Peer) && (b == nil || b.against == "" || b.against == f.Peer):
-				rivals = append(rivals, f)
+		held := findBars(&ours.Result)
+		if len(held) == 0 {
+			held = []*bar{nil} // for information
+		}
+		for _, b := range held {
+			if c := compareTo(b, ours, figures); c != nil {
+				list = append(list, *c)
 			}
 		}
-		if len(rivals) == 0 {
-			continue
-		}
-		theirs := slices.MinFunc(rivals, faster)
-		c := Comparison{Pattern: ours.Pattern, Provider: ours.Provider, Bytes: ours.Bytes, Unit: ours.Unit, Op: ours.Op, Ours: ours.P50,
-			Peer: theirs.Peer, PeerOp: theirs.Op, Theirs: theirs.P50, Ratio: ours.ratioTo(&theirs), Better: betterHigher}
-		if ours.Pattern == patternLat {
-			c.Better = betterLower
-		}
-		if b != nil && (best || !b.anyOp) {
-			met := b.met(c.Ratio)
-			c.Bar, c.Met = &b.limit, &met
-			if b.aim != 0 {
-				c.Aim = &b.aim
-			}
-		}
-		list = append(list, c)
 	}
 	return list
 }
 
-func (b *bar) met(ratio float64) bool {
-	if b.pattern == patternLat {
-		return ratio <= b.limit
+// compareTo compares one of our figures with those that its bar is against, of
+// none with the fastest MPI.
+func compareTo(b *bar, ours *figure, figures []figure) *Comparison {
+	c := &Comparison{Pattern: ours.Pattern, Layer: ours.Layer, Suite: ours.Suite, Provider: ours.Provider, Ranks: ours.Ranks, Axis: ours.Axis,
+		Bytes: ours.Bytes, Unit: ours.Unit, Op: ours.Op, Ours: ours.P50, Better: betterHigher}
+	if ours.Unit == unitLatency {
+		c.Better = betterLower
 	}
-	return ratio >= b.limit
+	best := true // of our own operations
+	var rivals []figure
+	for _, f := range figures {
+		switch {
+		case f.Peer == peerSluice:
+			best = best && !(f.sameDiscipline(&ours.Result) && faster(f, *ours) < 0)
+		case b != nil && b.against == peerLine:
+			if ours.isFloor(&f.Result) {
+				rivals = append(rivals, f)
+			}
+		case slices.Contains(mpis, f.Peer) && f.sameDiscipline(&ours.Result) && (b == nil || b.against == "" || b.against == f.Peer):
+			rivals = append(rivals, f)
+		}
+	}
+	switch {
+	case b != nil && b.ns > 0:
+		c.Peer, c.Theirs, c.Ratio = fmt.Sprintf("%g ns", b.ns), b.ns, ours.P50/b.ns
+	case len(rivals) == 0:
+		return nil
+	default:
+		theirs := slices.MinFunc(rivals, faster)
+		c.Peer, c.PeerOp, c.Theirs, c.Ratio = theirs.Peer, theirs.Op, theirs.P50, ours.ratioTo(&theirs)
+	}
+	if b != nil && (best || !b.anyOp) {
+		met := c.Ratio >= b.limit
+		if c.Better == betterLower {
+			met = c.Ratio <= b.limit
+		}
+		c.Bar, c.Met = &b.limit, &met
+		if b.aim != 0 {
+			c.Aim = &b.aim
+		}
+	}
+	return c
 }
 
 // mergeRounds makes one result of those of several rounds: medians of the

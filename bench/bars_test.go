@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,9 +12,29 @@ import (
 func fig(provider, pattern, peer, op string, bytes int64, medians ...float64) figure {
 	var rounds []Result
 	for _, m := range medians {
-		rounds = append(rounds, Result{Provider: provider, Pattern: pattern, Peer: peer, Op: op, Bytes: bytes, Unit: unitOf(pattern), P50: m})
+		layer := layerVerbs
+		if peer != peerSluice {
+			layer = "mpi"
+		}
+		rounds = append(rounds, Result{Layer: layer, Provider: provider, Pattern: pattern, Peer: peer, Op: op, Bytes: bytes, Unit: unitOf(pattern), P50: m})
 	}
 	return newFigure(rounds)
+}
+
+// channelFig is a figure of channels, or of the peers that do the same; the op of
+// halo begins with the axis.
+func channelFig(provider, pattern, peer, op string, bytes int64, medians ...float64) figure {
+	f := fig(provider, pattern, peer, op, bytes, medians...)
+	if peer == peerSluice {
+		f.Layer = layerChannel
+	}
+	switch pattern {
+	case patternHalo:
+		f.Axis, f.Op, _ = strings.Cut(op, " ")
+	case patternLat, patternBW:
+		f.Suite = suiteChannel
+	}
+	return f
 }
 
 func TestCompareFigures(t *testing.T) {
@@ -71,6 +93,41 @@ func TestCompareFigures(t *testing.T) {
 			fig("tcp", patternBW, "openmpi", "persistent", 65536, 2000),
 			fig("tcp", patternBW, "mpich", "persistent", 65536, 6000),
 		}, []verdict{{"write", "mpich", 0.5, 0, false}}},
+		{"channels: the faster MPI and the cache line; memory of the heap has its own bar; verbs are another discipline", []figure{
+			channelFig("shm", patternLat, peerSluice, "alloc", 8, 75),
+			channelFig("shm", patternLat, peerSluice, "heap", 8, 150),
+			channelFig("shm", patternLat, "openmpi", "persistent", 8, 160),
+			channelFig("shm", patternLat, "mpich", "persistent", 8, 125),
+			fig("shm", patternLat, peerSluice, "send", 8, 60),
+			fig("shm", patternLat, "mpich", "persistent", 8, 120),
+			fig("shm", patternLat, peerLine, lineEachWay, 8, 50),
+			fig("shm", patternLat, peerLine, "one line", 8, 30),
+		}, []verdict{{"alloc", "mpich", 0.6, 0.75, true}, {"alloc", peerLine, 1.5, 1.7, true}, {"heap", "mpich", 1.2, 1, false}, {"send", "mpich", 0.5, 1, true}}},
+		{"channels without an MPI: the cache line", []figure{
+			channelFig("shm", patternLat, peerSluice, "alloc", 8, 100),
+			fig("shm", patternLat, peerLine, lineEachWay, 8, 50),
+		}, []verdict{{"alloc", peerLine, 2, 1.7, false}}},
+		{"bandwidth of channels from 256 KiB", []figure{
+			channelFig("shm", patternBW, peerSluice, "alloc", 64<<10, 20000),
+			channelFig("shm", patternBW, peerSluice, "alloc", 256<<10, 20000),
+			channelFig("shm", patternBW, peerSluice, "heap", 256<<10, 9000),
+			channelFig("shm", patternBW, "mpich", "persistent", 64<<10, 10000),
+			channelFig("shm", patternBW, "mpich", "persistent", 256<<10, 10000),
+		}, []verdict{{"alloc", "mpich", 2, 0, false}, {"alloc", "mpich", 2, 2, true}, {"heap", "mpich", 0.9, 1, false}}},
+		{"halos by axis", []figure{
+			channelFig("shm", patternHalo, peerSluice, "x alloc", 1000, 30000),
+			channelFig("shm", patternHalo, peerSluice, "y alloc", 1000, 30000),
+			channelFig("shm", patternHalo, peerSluice, "z alloc", 1000, 30000),
+			channelFig("shm", patternHalo, "openmpi", "x vector", 1000, 20000),
+			channelFig("shm", patternHalo, "openmpi", "y vector", 1000, 15000),
+			channelFig("shm", patternHalo, "openmpi", "z vector", 1000, 20000),
+		}, []verdict{{"alloc", "openmpi", 1.5, 2, false}, {"alloc", "openmpi", 2, 0, false}, {"alloc", "openmpi", 1.5, 1.5, true}}},
+		{"a ring: Open MPI; a message to oneself: a time", []figure{
+			channelFig("shm", patternRing, peerSluice, "alloc", 8, 3000),
+			channelFig("shm", patternRing, "mpich", "persistent", 8, 2000),
+			channelFig("shm", patternRing, "openmpi", "persistent", 8, 4000),
+			channelFig(providerSelf, patternLocal, peerSluice, "alloc", 8, 50),
+		}, []verdict{{"alloc", "openmpi", 0.75, 1, true}, {"alloc", "40 ns", 1.25, 1, false}}},
 		{"nobody to compare with", []figure{
 			fig("tcp", patternLat, peerSluice, "send", 8, 4500),
 			fig("tcp", patternLat, "mpich", "persistent", 8, 4000),
@@ -87,6 +144,38 @@ func TestCompareFigures(t *testing.T) {
 		}
 		require.Equal(t, c.want, got, c.name)
 	}
+}
+
+// Each figure of ours is one row, with another for each further bar.
+func TestPrintComparison(t *testing.T) {
+	t.Parallel()
+	figures := []figure{
+		channelFig("shm", patternLat, peerSluice, "alloc", 8, 90),
+		channelFig("shm", patternLat, peerSluice, "alloc", 64, 95),
+		channelFig("shm", patternLat, "mpich", "persistent", 8, 120),
+		channelFig("shm", patternHalo, peerSluice, "x alloc", 1000, 30000),
+		fig("shm", patternLat, peerLine, lineEachWay, 8, 50),
+	}
+	r := Report{Comparisons: compareFigures(figures), Missing: []string{"not installed: openmpi"}}
+	for _, f := range figures {
+		r.Results = append(r.Results, f.Result)
+	}
+	var out bytes.Buffer
+	printComparison(&out, false, &r)
+	var rows []string
+	for line := range strings.Lines(out.String()) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			rows = append(rows, line)
+		}
+	}
+	require.Equal(t, []string{
+		"bytes op sluice spread openmpi mpich c-line ratio to bar",
+		"shm channel lat ns 8 alloc 90.00 0 % 120.0 50.00 0.75× mpich ≤ 0.75× (aim 0.6×) met",
+		"1.80× c-line ≤ 1.7× (aim 1.4×) missed",
+		"64 alloc 95.00 0 %",
+		"shm halo MB/s 1000 x alloc 30000 0 %",
+		"not compared: not installed: openmpi",
+	}, rows)
 }
 
 func TestMergeRounds(t *testing.T) {

@@ -20,13 +20,13 @@ Latency is half a round trip, as perftest and OSU define it. Bandwidth counts
 until the last byte has arrived; MB/s is 10^6 bytes a second. Every size is
 verified, byte by byte and both ways, before it is timed.
 
-Started alone, bench starts its two ranks itself. Started as one of two ranks of
+Started alone, bench starts its ranks itself. Started as one of two ranks of
 a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.`,
 		Args:          noArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return asRanks(cmd.Context(), out, given(cmd.Flags()), s.runs)
+			return asRanks(cmd.Context(), out, given(cmd.Flags()), verbsTask(s.runs))
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err.Error()} })
@@ -35,7 +35,8 @@ a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.`,
 	p.BoolVar(&out.json, "json", false, "print one JSON object ("+schema+")")
 	p.BoolVar(&out.csv, "csv", false, "print comma-separated values")
 	s.addFlags(root.Flags())
-	root.AddCommand(newVerbsCommand(&out), newCompareCommand(&out))
+	root.AddCommand(newVerbsCommand(&out), newChannelCommand(&out), newHaloCommand(&out), newRingCommand(&out), newLocalCommand(&out),
+		newCompareCommand(&out))
 	return root
 }
 
@@ -62,13 +63,69 @@ func newVerbsCommand(out *outputOptions) *cobra.Command {
 					return err
 				}
 				out.allocs = o.allocs
-				return asRanks(cmd.Context(), *out, given(cmd.Flags()), o.runs)
+				return asRanks(cmd.Context(), *out, given(cmd.Flags()), verbsTask(o.runs))
 			},
 		}
 		o.addFlags(cmd.Flags(), c.op)
 		verbs.AddCommand(cmd)
 	}
 	return verbs
+}
+
+func newChannelCommand(out *outputOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "channel",
+		Short: "Measure channels between two ranks",
+		Args:  noArgs,
+		RunE:  func(*cobra.Command, []string) error { return &UsageError{"channel: want lat, bw, bibw or rate"} },
+	}
+	for _, c := range []struct{ pattern, short string }{
+		{patternLat, "Latency: half a round trip"},
+		{patternBW, "Bandwidth from rank 0 to rank 1"},
+		{patternBiBW, "Bandwidth of both directions together"},
+		{patternRate, "Messages a second from rank 0 to rank 1"},
+	} {
+		cmd.AddCommand(newPatternCommand(out, c.pattern, c.short, `Each message has memory of its own, and a handle that is declared once and
+started again and again.`))
+	}
+	return cmd
+}
+
+func newHaloCommand(out *outputOptions) *cobra.Command {
+	return newPatternCommand(out, patternHalo, "Exchange the faces of a lattice with both neighbours on a ring of ranks", `Each rank has a lattice of 16×16×16×16 sites of 192 bytes, x fastest. It sends
+both faces of an axis to its neighbours, straight from where they lie, and
+receives theirs: of x 4096 blocks of 192 bytes, of y 256 of 3 KiB, of z 16 of
+48 KiB, of t one of 768 KiB. One exchange is one start and one wait of a multiple
+of all its messages. MB/s are those that one rank sends.`)
+}
+
+func newRingCommand(out *outputOptions) *cobra.Command {
+	return newPatternCommand(out, patternRing, "Pass a message round a ring of ranks: the time of a hop", `With more ranks than CPUs nobody is bound to one.`)
+}
+
+func newLocalCommand(out *outputOptions) *cobra.Command {
+	return newPatternCommand(out, patternLocal, "Start and test a message from one thread to itself", `What the calls cost when nothing has to come from another core: start the send and
+the receive, test both until they are over.`)
+}
+
+// newPatternCommand is a command that measures one pattern of channels.
+func newPatternCommand(out *outputOptions, pattern, short, long string) *cobra.Command {
+	o := channelOptions{pattern: pattern}
+	cmd := &cobra.Command{
+		Use:   pattern,
+		Short: short,
+		Long:  short + ".\n\n" + long,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			out.allocs = o.allocs
+			return asRanks(cmd.Context(), *out, given(cmd.Flags()), o.task())
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
 }
 
 // noArgs refuses arguments that are no flags.

@@ -43,6 +43,9 @@ core, bound, without a clock in its loop. Figures are medians over the rounds of
 medians of batches, ratios medians of the rounds' own ratios; a ratio is held to
 a bar where there is one.
 
+Channels are held to persistent requests over memory of their own, halo exchanges
+to vector types, a ring of 8 ranks to as many of Open MPI on the same cores.
+
 c-line is the floor: two C processes that hand cache lines to and fro, one line
 for each way (JSON has the figure of one line for both ways as well).`,
 		Args: noArgs,
@@ -57,7 +60,7 @@ for each way (JSON has the figure of one line for both ways as well).`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: under a minute")
+	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: a minute and a half")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 11, with --quick 5)")
 	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms)")
 	return cmd
@@ -190,7 +193,7 @@ func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
 				c.report.Missing = append(c.report.Missing, err.Error())
 			}
 			for _, r := range rs {
-				name := fmt.Sprint(r.Provider, r.Pattern, r.Bytes, r.Peer, r.Op)
+				name := fmt.Sprint(r.Layer, r.Suite, r.Provider, r.Pattern, r.Axis, r.Bytes, r.Peer, r.Op)
 				if rounds[name] == nil {
 					order = append(order, name)
 				}
@@ -211,6 +214,8 @@ func (c *comparison) contenders() []contender {
 	if c.peers != nil {
 		list = append(list, c.peer(peerLine, "line", "-t", seconds(c.time)))
 	}
+	// Channels are held to the cache line as well: as soon after it as can be.
+	list = append(list, c.channelContenders()...)
 	latSizes, bwSizes := "8,1k,64k,1M", "64k,256k,1M,4M"
 	if c.quick {
 		latSizes, bwSizes = "8", "64k,1M,4M"
@@ -228,21 +233,63 @@ func (c *comparison) contenders() []contender {
 			{patternBW, "bw", bwSizes, []string{"write", "send"}},
 		} {
 			for _, op := range t.ops {
-				list = append(list, c.sluice(provider, t.pattern, op, t.sizes))
-			}
-			if c.peers == nil {
-				continue
+				args := []string{"verbs", t.pattern, "--provider", provider, "--op", op, "--sizes", t.sizes}
+				if t.pattern == patternLat {
+					args = append(args, "--batch")
+				}
+				list = append(list, c.sluice(strings.Join([]string{provider, t.pattern, op}, " "), args...))
 			}
 			for _, mpi := range mpis {
-				args := []string{mpi, provider, t.program, "-s", t.sizes, "-t", seconds(c.time)}
+				args := []string{"-s", t.sizes}
 				if t.pattern == patternBW {
 					args = append(args, "-w", strconv.Itoa(defaultWindow))
 				}
-				list = append(list, c.peer(strings.Join(args[:3], " "), args...))
+				list = append(list, c.mpi(mpi, provider, t.program, args...)...)
 			}
 		}
 	}
 	return list
+}
+
+// channelContenders are the programs that measure channels, and what is
+// held against them.
+func (c *comparison) channelContenders() []contender {
+	var list []contender
+	window := strconv.Itoa(defaultChannelWindow)
+	for _, t := range []struct {
+		provider, memory, lat, bw, quickLat, quickBW string
+		mpis                                         []string // that it is held to
+	}{
+		{"shm", "alloc,heap", "8,64,1k,4k,64k", "64k,256k,1M,4M", "8,4k", "256k,1M", mpis},
+		{"tcp", "alloc", "8", "64k,1M", "8", "1M", []string{"openmpi"}},
+	} {
+		if c.quick {
+			t.lat, t.bw = t.quickLat, t.quickBW
+		}
+		if _, err := verbs.Find(t.provider); err != nil {
+			continue // said for the verbs
+		}
+		ours := func(pattern string, args ...string) contender {
+			args = append([]string{"channel", pattern, "--provider", t.provider, "--memory", t.memory}, args...)
+			return c.sluice(t.provider+" channel "+pattern, args...)
+		}
+		list = append(list, ours(patternLat, "--sizes", t.lat, "--batch"))
+		for _, mpi := range t.mpis {
+			list = append(list, c.mpi(mpi, t.provider, "channel", "-l", t.lat, "-s", t.bw, "-w", window)...)
+		}
+		list = append(list, ours(patternBW, "--sizes", t.bw, "--window", window))
+		if t.provider != "shm" {
+			continue
+		}
+		list = append(list, c.sluice("shm halo", "halo", "--provider", "shm", "--memory", t.memory))
+		for _, mpi := range t.mpis {
+			list = append(list, c.mpi(mpi, "shm", "halo")...)
+		}
+		// MPICH, which never gives up its CPU, takes some milliseconds a hop.
+		list = append(list, c.sluice("shm ring", "ring", "--provider", "shm", "--ranks", strconv.Itoa(defaultRingRanks), "--batch"))
+		list = append(list, c.mpi("openmpi", "shm", "ring")...)
+	}
+	return append(list, c.sluice("local", "local", "--batch"))
 }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
@@ -251,13 +298,19 @@ func (c *comparison) peer(name string, args ...string) contender {
 	return contender{name: name, run: func(ctx context.Context) ([]Result, error) { return c.peers.run(ctx, args...) }}
 }
 
-// sluice is this very program as a contender.
-func (c *comparison) sluice(provider, pattern, op, sizes string) contender {
-	args := []string{"verbs", pattern, "--provider", provider, "--op", op, "--sizes", sizes, "--time", c.time.String(), "--json"}
-	if pattern == patternLat {
-		args = append(args, "--batch")
+// mpi is a program of one MPI as a contender; none where no peers can be built.
+func (c *comparison) mpi(mpi, provider, program string, args ...string) []contender {
+	if c.peers == nil {
+		return nil
 	}
-	return contender{name: strings.Join([]string{peerSluice, provider, pattern, op}, " "), ours: true, run: func(ctx context.Context) ([]Result, error) {
+	all := append([]string{mpi, provider, program, "-t", seconds(c.time)}, args...)
+	return []contender{c.peer(strings.Join(all[:3], " "), all...)}
+}
+
+// sluice is this very program as a contender.
+func (c *comparison) sluice(name string, args ...string) contender {
+	args = append(args, "--time", c.time.String(), "--json")
+	return contender{name: peerSluice + " " + name, ours: true, run: func(ctx context.Context) ([]Result, error) {
 		var out, told bytes.Buffer
 		cmd := exec.CommandContext(ctx, c.self, args...)
 		inOwnGroup(cmd)
@@ -335,26 +388,35 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 		if ours.Peer != peerSluice {
 			continue
 		}
-		what := fmt.Sprintf("%s %s %s", ours.Provider, ours.Pattern, ours.Unit)
+		what := strings.Join(strings.Fields(strings.Join([]string{ours.Provider, ours.Suite, ours.Pattern, ours.Unit}, " ")), " ")
 		if what != section && section != "" && lines {
 			t.AppendSeparator()
 		}
-		row := table.Row{"", formatSize(ours.Bytes), ours.Op, formatValue(ours.P50), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
+		op := strings.TrimSpace(ours.Axis + " " + ours.Op)
+		row := table.Row{"", formatSize(ours.Bytes), op, formatValue(ours.P50), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
 		if what != section {
 			row[0] = what
 		}
 		section = what
 		for _, peer := range mpis {
-			row = append(row, cellOf(r.Results, &ours, peer, ""))
+			row = append(row, cellOf(r.Results, &ours, peer))
 		}
-		row = append(row, cellOf(r.Results, &ours, peerLine, lineEachWay))
-		i := slices.IndexFunc(r.Comparisons, func(c Comparison) bool {
-			return c.Pattern == ours.Pattern && c.Provider == ours.Provider && c.Bytes == ours.Bytes && c.Op == ours.Op
-		})
-		if i >= 0 {
-			row = append(row, verdict(&r.Comparisons[i], lines)...)
+		row = append(row, cellOf(r.Results, &ours, peerLine))
+		compared := false
+		for i := range r.Comparisons {
+			c := &r.Comparisons[i]
+			if !c.of(&ours) {
+				continue
+			}
+			if compared { // with another peer: a row that adds only that
+				row = table.Row{"", "", "", "", "", "", "", ""}
+			}
+			t.AppendRow(append(row, verdict(c, lines)...))
+			compared = true
 		}
-		t.AppendRow(row)
+		if !compared {
+			t.AppendRow(row)
+		}
 	}
 	t.Render()
 	for _, m := range r.Missing {
@@ -368,12 +430,15 @@ const (
 	lineEachWay = "each way"
 )
 
-// cellOf is the best figure of a peer that corresponds to ours, of an operation
-// of its own if one is given.
-func cellOf(rs []Result, ours *Result, peer, op string) string {
+// cellOf is the best figure of a peer that corresponds to ours.
+func cellOf(rs []Result, ours *Result, peer string) string {
 	var found []Result
 	for _, r := range rs {
-		if r.Peer == peer && (op == "" || r.Op == op) && r.Pattern == ours.Pattern && r.Provider == ours.Provider && r.Bytes == ours.Bytes {
+		same := r.sameDiscipline(ours)
+		if peer == peerLine {
+			same = ours.isFloor(&r)
+		}
+		if r.Peer == peer && same {
 			found = append(found, r)
 		}
 	}
@@ -381,7 +446,7 @@ func cellOf(rs []Result, ours *Result, peer, op string) string {
 		return ""
 	}
 	p50 := func(a, b Result) int { return cmp.Compare(a.P50, b.P50) }
-	if ours.Pattern == patternLat {
+	if ours.Unit == unitLatency {
 		return formatValue(slices.MinFunc(found, p50).P50)
 	}
 	return formatValue(slices.MaxFunc(found, p50).P50)
@@ -397,9 +462,9 @@ func verdict(c *Comparison, color bool) []any {
 	if c.Better == betterLower {
 		sign = "≤"
 	}
-	limit := fmt.Sprintf("%s %.1f×", sign, *c.Bar)
+	limit := fmt.Sprintf("%s %g×", sign, *c.Bar)
 	if c.Aim != nil {
-		limit += fmt.Sprintf(" (aim %.1f×)", *c.Aim)
+		limit += fmt.Sprintf(" (aim %g×)", *c.Aim)
 	}
 	said, paint := "met", text.FgGreen
 	if !*c.Met {

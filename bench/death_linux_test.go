@@ -15,13 +15,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// endless are measurements between two ranks that nobody waits for.
+func endless(t *testing.T) map[string][]string {
+	list := map[string][]string{}
+	for _, provider := range providers(t) {
+		list[provider] = []string{"verbs", "lat", "--provider", provider, "--sizes", "8"}
+		list["channel "+provider] = []string{"channel", "lat", "--provider", provider, "--sizes", "8"}
+		list["halo "+provider] = []string{"halo", "--provider", provider, "--axis", "all"}
+	}
+	for name := range list {
+		list[name] = append(list[name], "--time", "1h")
+	}
+	return list
+}
+
 // A rank that is killed in the middle ends the run, with an error, soon.
 func TestRankKilled(t *testing.T) {
-	for _, provider := range providers(t) {
-		t.Run(provider, func(t *testing.T) {
+	for name, args := range endless(t) {
+		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), bound)
 			defer cancel()
-			cmd := bench(ctx, "verbs", "lat", "--provider", provider, "--sizes", "8", "--time", "1h")
+			cmd := bench(ctx, args...)
 			var told bytes.Buffer
 			cmd.Stderr = &told
 			require.NoError(t, cmd.Start())
@@ -38,11 +52,11 @@ func TestRankKilled(t *testing.T) {
 
 // Interrupted, both ranks end, and nothing is left.
 func TestInterrupted(t *testing.T) {
-	for _, provider := range providers(t) {
-		t.Run(provider, func(t *testing.T) {
+	for name, args := range endless(t) {
+		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), bound)
 			defer cancel()
-			cmd := bench(ctx, "verbs", "lat", "--provider", provider, "--sizes", "8", "--time", "1h")
+			cmd := bench(ctx, args...)
 			require.NoError(t, cmd.Start())
 			ranks := ranksOf(t, cmd.Process.Pid)
 			require.NoError(t, cmd.Process.Signal(os.Interrupt))

@@ -71,7 +71,7 @@ func standingDoubts(e *Environment) []string {
 		list = append(list, "both ranks share one CPU: latencies are those of the scheduler")
 	}
 	for _, r := range e.Ranks {
-		if len(r.CPUs) > 1 {
+		if len(r.CPUs) > 1 && !crowded(e.Ranks) {
 			list = append(list, fmt.Sprintf("rank %d is not bound to a CPU", r.Rank))
 		}
 	}
@@ -81,6 +81,17 @@ func standingDoubts(e *Environment) []string {
 // sameCPUs says whether all ranks are bound to the very same CPUs.
 func sameCPUs(ranks []RankEnvironment) bool {
 	return !slices.ContainsFunc(ranks, func(r RankEnvironment) bool { return !slices.Equal(r.CPUs, ranks[0].CPUs) })
+}
+
+// crowded says whether there are more ranks than CPUs, where binding does not help.
+func crowded(ranks []RankEnvironment) bool {
+	cpus := map[int]bool{}
+	for _, r := range ranks {
+		for _, c := range r.CPUs {
+			cpus[c] = true
+		}
+	}
+	return len(cpus) > 0 && len(ranks) > len(cpus)
 }
 
 // sink keeps the loop of computeSpeed from being optimised away.

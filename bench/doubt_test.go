@@ -36,6 +36,7 @@ func TestStandingDoubts(t *testing.T) {
 	require.Empty(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0), rank(1, 1)}}))
 	require.Len(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0), rank(1, 0)}}), 1)
 	require.Len(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0, 1), rank(1, 0, 1)}}), 2)
+	require.Empty(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0, 1), rank(1, 0, 1), rank(2, 0, 1)}}))
 	require.Len(t, standingDoubts(&Environment{Governor: "powersave"}), 1)
 	require.Empty(t, standingDoubts(&Environment{Governor: "performance"}))
 }

@@ -2,10 +2,14 @@
 //
 //	bench                     latency and bandwidth of every provider, two ranks on this host
 //	bench verbs lat|bw|...    one pattern of the verbs layer, with all its options
+//	bench channel lat|bw|...  one pattern of channels
+//	bench halo                the faces of a lattice, exchanged with both neighbours
+//	bench ring                a message round a ring of ranks, also more than CPUs
+//	bench local               a message from a thread to itself
 //	bench compare             the same against the MPIs that are installed
 //
-// Started alone it starts its ranks itself; started by a launcher, as one of two
-// ranks, it is one of them, and rank 0 prints.
+// Started alone it starts its ranks itself; started by a launcher it is one of
+// them, and rank 0 prints.
 package main
 
 import (

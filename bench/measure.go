@@ -21,6 +21,9 @@ type spec struct {
 	list    int
 	every   int // every so many sends one is signalled
 	verify  bool
+	ranks   int    // that an iteration goes through, of ring and halo
+	axis    string // of halo
+	halo    string // how it receives
 }
 
 // A batch is as many iterations as fit into batchTime, at most maxBatch: long
@@ -49,7 +52,7 @@ type measurement struct {
 
 func newMeasurement(s spec) *measurement {
 	m := &measurement{spec: s, all: newDistribution()}
-	if s.pattern != patternLat {
+	if s.window > 0 && s.pattern != patternLat {
 		m.windowed = streamWindow(s.window, s.bytes)
 	}
 	return m
@@ -91,15 +94,20 @@ func (p *pair) round(ctx context.Context, m *measurement) error {
 	} else {
 		s = windows{newStream(p, m.op, m.bytes, p.inline, m.windowed, m.list, m.every), m.pattern == patternBiBW}
 	}
+	return m.take(ctx, p.job, s)
+}
+
+// take warms up and measures one round. All ranks call it with equal specs.
+func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 	runtime.GC() // none is due in the middle
-	if _, err := share(ctx, p.job, struct{}{}, nil); err != nil {
+	if _, err := share(ctx, job, struct{}{}, nil); err != nil {
 		return err
 	}
-	iteration, err := p.warmUp(ctx, s, m.warmup)
+	iteration, err := warmUp(ctx, job, s, m.warmup)
 	if err != nil {
 		return err
 	}
-	plan, err := agree(ctx, p.job, m.plan(iteration))
+	plan, err := agree(ctx, job, m.plan(iteration))
 	if err != nil {
 		return err
 	}
@@ -130,7 +138,7 @@ func (p *pair) round(ctx context.Context, m *measurement) error {
 	if err := s.finish(); err != nil {
 		return err
 	}
-	all, err := share(ctx, p.job, own, nil)
+	all, err := share(ctx, job, own, nil)
 	if err != nil {
 		return err
 	}
@@ -146,36 +154,39 @@ func (p *pair) round(ctx context.Context, m *measurement) error {
 // addSamples turns what was timed into samples of the pattern's unit: a run of
 // n iterations that took t ns, or the first n of samples.
 func (m *measurement) addSamples(d *distribution, n int, t int64, samples []int64) {
-	if m.pattern == patternLat {
-		trips := 2.0 // half a round trip, as perftest and OSU define it
-		if m.op.fetch {
-			trips = 1 // the operation is the round trip
-		}
-		if samples == nil {
-			d.add(float64(t) / float64(n) / trips)
-			return
-		}
-		for _, v := range samples[:n] {
-			d.add(float64(v) / trips)
-		}
-		return
-	}
 	perNS := float64(n*m.messagesOf()) / float64(t)
-	if m.pattern == patternRate {
+	switch {
+	case m.pattern == patternRate:
 		d.add(perNS * 1e9)
-	} else {
+	case m.pattern == patternHalo: // what one rank sends: they all do so at once
+		d.add(float64(n) * float64(m.bytes) * 1e3 / float64(t))
+	case unitOf(m.pattern) == unitBandwidth:
 		d.add(perNS * float64(m.bytes) * 1e3)
+	case samples == nil:
+		d.add(1 / perNS)
+	default:
+		for _, v := range samples[:n] {
+			d.add(float64(v) / float64(m.messagesOf()))
+		}
 	}
 }
 
-// messagesOf is the number of messages of an iteration, both ways together.
+// messagesOf is the number of messages of an iteration, of all ranks together.
+// The latency is the time of one: half a round trip, as perftest and OSU define
+// it, where the operation is not itself the round trip. What a message of a thread to
+// itself costs is shared by its two ends.
 func (m *measurement) messagesOf() int {
-	switch {
-	case m.pattern == patternBiBW:
+	switch m.pattern {
+	case patternBiBW:
 		return 2 * m.windowed
-	case m.pattern != patternLat:
+	case patternBW, patternRate:
 		return m.windowed
-	case m.op.fetch:
+	case patternHalo:
+		return 2 * m.ranks * len(axesOf(m.axis))
+	case patternRing:
+		return m.ranks
+	}
+	if m.op.fetch {
 		return 1
 	}
 	return 2
@@ -184,7 +195,7 @@ func (m *measurement) messagesOf() int {
 // warmUp runs once, once more, then four times as many iterations each time until
 // that takes about d, and says what one takes, in ns: the best mean of these runs,
 // for one that was interrupted must not be taken for a slow operation.
-func (p *pair) warmUp(ctx context.Context, s series, d time.Duration) (float64, error) {
+func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (float64, error) {
 	best := math.Inf(1)
 	n := 1
 	for runs := 1; ; runs++ {
@@ -196,7 +207,7 @@ func (p *pair) warmUp(ctx context.Context, s series, d time.Duration) (float64, 
 		if err := s.over(); err != nil {
 			return 0, err
 		}
-		took, err := agree(ctx, p.job, took)
+		took, err := agree(ctx, job, took)
 		if err != nil {
 			return 0, err
 		}
@@ -245,12 +256,12 @@ func mallocs() uint64 {
 }
 
 // result is what was measured, as the report has it.
-func (m *measurement) result(p *pair, timer float64) Result {
+func (m *measurement) result(layer, provider string, timer float64) Result {
 	r := Result{
-		Pattern: m.pattern, Layer: layerVerbs, Provider: p.entry.Provider, Peer: peerSluice, Op: m.op.name,
-		Device: p.entry.Device, Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
+		Pattern: m.pattern, Layer: layer, Provider: provider, Peer: peerSluice, Op: m.op.name,
+		Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
 		Unit: unitOf(m.pattern), Verified: m.verified, TimerNS: timer, Rounds: len(m.medians), Spread: spread(m.medians),
-		Inline: m.bytes <= p.inline && !m.op.fetch,
+		Ranks: int64(m.ranks), Axis: m.axis, Halo: m.halo,
 	}
 	if m.each {
 		r.Mode = modeEach

@@ -34,6 +34,10 @@ func TestMPI(t *testing.T) {
 				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4"}, unitBandwidth, []int64{65536}},
 				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4", "-d", "bibw"}, unitBandwidth, []int64{65536}},
 				{[]string{mpi, "shm", "bw", "-s", "8", "-t", "0.001", "-d", "rate"}, unitRate, []int64{8}},
+				{[]string{mpi, "shm", "channel", "-l", "0,8", "-s", "64k", "-t", "0.001", "-w", "4"}, "", []int64{0, 8, 65536}},
+				{[]string{mpi, "shm", "halo", "-t", "0.001"}, unitBandwidth, []int64{1572864, 1572864, 1572864, 1572864, 6291456}},
+				{[]string{mpi, "shm", "halo", "-t", "0.001", "-a", "xa", "-r"}, unitBandwidth, []int64{1572864, 6291456}},
+				{[]string{mpi, "shm", "ring", "-t", "0.001"}, unitLatency, []int64{8}},
 			} {
 				rs, err := p.run(context.Background(), c.args...)
 				if errors.Is(err, errNotInstalled) {
@@ -44,7 +48,9 @@ func TestMPI(t *testing.T) {
 				for i, n := range c.bytes {
 					require.Equal(t, n, rs[i].Bytes)
 					require.Equal(t, mpi, rs[i].Peer)
-					require.Equal(t, c.unit, rs[i].Unit)
+					if c.unit != "" {
+						require.Equal(t, c.unit, rs[i].Unit)
+					}
 					require.NotEmpty(t, rs[i].Version)
 				}
 			}

@@ -26,23 +26,72 @@ type verbsOptions struct {
 	device      string
 	op          string
 	sizes       string
-	time        time.Duration
-	iters       int
-	warmup      time.Duration
 	window      int
 	list        int
 	inline      int
 	signalEvery int
 	mr          string
 	events      bool
-	batch       int
-	verify      bool
 	portable    bool
-	rounds      int
-	allocs      bool
+	timing
 
 	operation operation
 	bytes     []int
+}
+
+// timing says how long and how often is measured: flags of all patterns.
+type timing struct {
+	time   time.Duration
+	iters  int
+	warmup time.Duration
+	batch  int // of latency
+	verify bool
+	rounds int
+	allocs bool
+}
+
+func (o *timing) addFlags(f *pflag.FlagSet) {
+	f.DurationVar(&o.time, "time", defaultTime, "measured time of each size and round")
+	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (messages, of bandwidth and rate) instead of by time")
+	f.DurationVar(&o.warmup, "warmup", defaultWarmup, "warm up by doubling iterations until that many take this long")
+	f.BoolVar(&o.verify, "verify", true, "check every byte, both ways, before timing")
+	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times over, and give the spread of the medians")
+	f.BoolVar(&o.allocs, "allocs", false, "show the heap allocations of a message")
+}
+
+// addBatch adds the flag of patterns that can time each iteration.
+func (o *timing) addBatch(f *pflag.FlagSet) {
+	f.IntVar(&o.batch, "batch", eachIteration, "no clock in the loop: time batches, of N iterations, or (--batch alone) as many as fit 200 µs")
+	f.Lookup("batch").NoOptDefVal = "0"
+}
+
+func (o *timing) check() error {
+	switch {
+	case o.time <= 0 || o.time > maxTime:
+		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
+	case o.warmup < 0 || o.warmup > maxTime:
+		return usagef("--warmup %v: want 0 to %v", o.warmup, maxTime)
+	}
+	for _, c := range []struct {
+		name   string
+		v      int
+		lo, hi int
+	}{
+		{"iters", o.iters, 0, 1 << 40},
+		{"batch", o.batch, eachIteration, 1 << 30},
+		{"rounds", o.rounds, 1, 1000},
+	} {
+		if err := inRange(c.name, c.v, c.lo, c.hi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spec is a measurement of a pattern.
+func (o *timing) spec(pattern string, op operation, bytes int) spec {
+	return spec{pattern: pattern, op: op, bytes: bytes, each: o.batch == eachIteration && unitOf(pattern) == unitLatency,
+		time: o.time, iters: o.iters, batch: max(o.batch, 0), warmup: o.warmup, verify: o.verify}
 }
 
 // Defaults, and the bounds of what can be asked for.
@@ -62,20 +111,14 @@ func (o *verbsOptions) addFlags(f *pflag.FlagSet, op string) {
 	f.StringVar(&o.device, "device", "", "device, by its name")
 	f.StringVar(&o.op, "op", op, "operation: "+operationNames())
 	f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G (default 0:4M as far as the pattern allows)")
-	f.DurationVar(&o.time, "time", defaultTime, "measured time of each size and round")
-	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (messages, of bandwidth and rate) instead of by time")
-	f.DurationVar(&o.warmup, "warmup", defaultWarmup, "warm up by doubling iterations until that many take this long")
+	o.timing.addFlags(f)
 	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default 256, over memory that peers map 32, or the device's limit)")
 	f.StringVar(&o.mr, "mr", "alloc", "buffers: alloc (the provider's memory) or heap (Go memory, registered)")
 	f.BoolVar(&o.events, "events", false, "wait by sleeping on a completion channel, not by polling")
-	f.BoolVar(&o.verify, "verify", true, "check every byte, both ways, before timing")
 	f.BoolVar(&o.portable, "portable", false, "tcp: use only what every operating system has")
-	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times over, and give the spread of the medians")
-	f.BoolVar(&o.allocs, "allocs", false, "show the heap allocations of a message")
 	if o.pattern == patternLat {
 		f.IntVar(&o.signalEvery, "signal-every", latencySignal, "signal one send in so many")
-		f.IntVar(&o.batch, "batch", eachIteration, "no clock in the loop: time batches, of N iterations, or (--batch alone) as many as fit 200 µs")
-		f.Lookup("batch").NoOptDefVal = "0"
+		o.addBatch(f)
 		return
 	}
 	window := defaultWindow
@@ -120,30 +163,15 @@ func (o *verbsOptions) check() error {
 	switch {
 	case o.mr != "alloc" && o.mr != "heap":
 		return usagef("--mr %q: want alloc or heap", o.mr)
-	case o.time <= 0 || o.time > maxTime:
-		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
-	case o.warmup < 0 || o.warmup > maxTime:
-		return usagef("--warmup %v: want 0 to %v", o.warmup, maxTime)
 	case o.provider != "" && o.device != "":
 		return usagef("--provider and --device: want one of them")
 	case o.events && o.pattern == patternLat && !o.operation.recv && !o.operation.fetch:
 		return usagef("--events: the peer of a plain write gets no completion to wait for; use write-imm")
 	}
-	for _, c := range []struct {
-		name   string
-		v      int
-		lo, hi int
-	}{
-		{"iters", o.iters, 0, 1 << 40},
-		{"signal-every", o.signalEvery, 1, maxWindow},
-		{"batch", o.batch, eachIteration, 1 << 30},
-		{"rounds", o.rounds, 1, 1000},
-	} {
-		if err := inRange(c.name, c.v, c.lo, c.hi); err != nil {
-			return err
-		}
+	if err := inRange("signal-every", o.signalEvery, 1, maxWindow); err != nil {
+		return err
 	}
-	return nil
+	return o.timing.check()
 }
 
 func inRange(name string, v, lo, hi int) error {
@@ -157,8 +185,12 @@ func inRange(name string, v, lo, hi int) error {
 func (o *verbsOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, error) {
 	device := o.device + o.provider
 	if device == "" {
+		name := ""
 		best, err := bestDevice()
-		all, err := share(ctx, job, best, err)
+		if err == nil {
+			name = best.Name()
+		}
+		all, err := share(ctx, job, name, err)
 		if err != nil {
 			return nil, err
 		}
@@ -167,9 +199,9 @@ func (o *verbsOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, err
 	r := verbsRun{pattern: o.pattern, rounds: o.rounds,
 		pairOptions: pairOptions{device: device, portable: o.portable, heap: o.mr == "heap", events: o.events, inline: o.inline}}
 	for _, n := range o.bytes {
-		r.add(spec{pattern: o.pattern, op: o.operation, bytes: n, each: o.batch == eachIteration && o.pattern == patternLat,
-			time: o.time, iters: o.iters, batch: max(o.batch, 0), warmup: o.warmup,
-			window: o.window, list: o.list, every: o.signalEvery, verify: o.verify})
+		s := o.spec(o.pattern, o.operation, n)
+		s.window, s.list, s.every = o.window, o.list, o.signalEvery
+		r.add(s)
 	}
 	return []verbsRun{r}, nil
 }
@@ -186,12 +218,12 @@ func (r *verbsRun) add(s spec) {
 }
 
 // bestDevice is the device that the library would choose.
-func bestDevice() (string, error) {
+func bestDevice() (*verbs.Device, error) {
 	devs, err := verbs.Devices()
 	if len(devs) == 0 {
-		return "", verbs.Errorf("", "choose device", cmp.Or(err, verbs.ErrNoDevice), "of %d providers", len(verbs.Providers()))
+		return nil, verbs.Errorf("", "choose device", cmp.Or(err, verbs.ErrNoDevice), "of %d providers", len(verbs.Providers()))
 	}
-	return devs[0].Name(), nil
+	return devs[0], nil
 }
 
 // summaryOptions are the flags of bench without a subcommand.
@@ -225,9 +257,9 @@ func (o *summaryOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, e
 			continue
 		}
 		for _, c := range []struct{ pattern, op string }{{patternLat, "send"}, {patternBW, "write"}} {
-			v := verbsOptions{pattern: c.pattern, provider: p.Name, op: c.op, sizes: o.sizes, time: o.time, warmup: defaultWarmup,
-				window: defaultWindow, inline: -1, signalEvery: latencySignal, mr: "alloc", batch: eachIteration, verify: true,
-				portable: o.portable, rounds: 1}
+			v := verbsOptions{pattern: c.pattern, provider: p.Name, op: c.op, sizes: o.sizes, window: defaultWindow, inline: -1,
+				signalEvery: latencySignal, mr: "alloc", portable: o.portable,
+				timing: timing{time: o.time, warmup: defaultWarmup, batch: eachIteration, verify: true, rounds: 1}}
 			if c.pattern != patternLat {
 				v.signalEvery = 0
 			}

@@ -49,7 +49,7 @@ func (o *outputOptions) print(w io.Writer, r *Report) error {
 
 // csvColumns are those of --csv, in this order; new ones go to the end.
 var csvColumns = []string{"pattern", "layer", "provider", "peer", "op", "device", "mode", "batch", "window", "bytes", "unit",
-	"min", "p50", "p99", "p999", "max", "mean", "samples", "rounds", "spread"}
+	"min", "p50", "p99", "p999", "max", "mean", "samples", "rounds", "spread", "suite", "ranks", "axis", "halo"}
 
 func writeCSV(w io.Writer, rs []Result) error {
 	c := csv.NewWriter(w)
@@ -61,7 +61,7 @@ func writeCSV(w io.Writer, rs []Result) error {
 	for _, r := range rs {
 		err := c.Write([]string{r.Pattern, r.Layer, r.Provider, r.Peer, r.Op, r.Device, r.Mode, count(r.Batch), count(r.Window), count(r.Bytes),
 			r.Unit, number(r.Min), number(r.P50), number(r.P99), number(r.P999), number(r.Max), number(r.Mean), count(r.Samples),
-			count(int64(r.Rounds)), number(r.Spread)})
+			count(int64(r.Rounds)), number(r.Spread), r.Suite, count(r.Ranks), r.Axis, r.Halo})
 		if err != nil {
 			return err
 		}
@@ -132,12 +132,15 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 	if d != nil {
 		fmt.Fprintf(w, "%s\n", describeEntry(d))
 	}
-	isLat := first.Pattern == patternLat
+	isLat := first.Unit == unitLatency
 	header := []any{"bytes", "min", "p50", "p99", "p99.9", "max", "mean", "samples"}
 	if !isLat {
 		header = []any{"bytes", first.Unit, "min", "max", "mean", "samples"}
-		if first.Pattern != patternRate {
+		switch first.Pattern {
+		case patternBW, patternBiBW:
 			header = append(header, "msg/s")
+		case patternHalo:
+			header = append([]any{"axis"}, append(header, "µs")...)
 		}
 	}
 	withSpread := first.Rounds > 1
@@ -150,12 +153,18 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 	t := newTable(w, lines, header...)
 	for _, r := range rs {
 		row := table.Row{formatSize(r.Bytes)}
+		if r.Pattern == patternHalo {
+			row = table.Row{r.Axis, formatSize(r.Bytes)}
+		}
 		if isLat {
 			row = append(row, formatValue(r.Min), formatValue(r.P50), formatValue(r.P99), formatValue(r.P999), formatValue(r.Max), formatValue(r.Mean), r.Samples)
 		} else {
 			row = append(row, formatValue(r.P50), formatValue(r.Min), formatValue(r.Max), formatValue(r.Mean), r.Samples)
-			if r.Pattern != patternRate {
+			switch r.Pattern {
+			case patternBW, patternBiBW:
 				row = append(row, formatValue(r.P50*1e6/float64(max(r.Bytes, 1))))
+			case patternHalo:
+				row = append(row, formatValue(float64(r.Bytes)/r.P50))
 			}
 		}
 		if withSpread {
@@ -171,23 +180,33 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 
 // titleOf says what the figures of a table are.
 func titleOf(r *Result) string {
+	of := r.Op
+	if r.Layer == layerChannel {
+		of = fmt.Sprintf("channels, %s memory", r.Op)
+	}
+	how := fmt.Sprintf("every iteration timed (reading the clock, %.0f ns, is in each)", r.TimerNS)
+	if r.Mode == modeBatch {
+		how = "the distribution is that of the means of batches, no clock within"
+	}
 	switch r.Pattern {
 	case patternLat:
 		what := "half a round trip"
 		if op, err := findOperation(r.Op); err == nil && op.fetch {
 			what = "the whole operation"
 		}
-		how := fmt.Sprintf("every iteration timed (reading the clock, %.0f ns, is in each)", r.TimerNS)
-		if r.Mode == modeBatch {
-			how = "the distribution is that of the means of batches, no clock within"
-		}
-		return fmt.Sprintf("%s latency of %s, ns: %s; %s", r.Provider, r.Op, what, how)
+		return fmt.Sprintf("%s latency of %s, ns: %s; %s", r.Provider, of, what, how)
 	case patternBW:
-		return fmt.Sprintf("%s bandwidth of %s, MB/s, one way, up to %d outstanding", r.Provider, r.Op, r.Window)
+		return fmt.Sprintf("%s bandwidth of %s, MB/s, one way, up to %d outstanding", r.Provider, of, r.Window)
 	case patternBiBW:
-		return fmt.Sprintf("%s bandwidth of %s, MB/s, both ways together, up to %d outstanding each", r.Provider, r.Op, r.Window)
+		return fmt.Sprintf("%s bandwidth of %s, MB/s, both ways together, up to %d outstanding each", r.Provider, of, r.Window)
+	case patternHalo:
+		return fmt.Sprintf("%s halo exchange of %s, MB/s that each of %d ranks sends, µs of an exchange; received %s", r.Provider, of, r.Ranks, r.Halo)
+	case patternRing:
+		return fmt.Sprintf("%s ring of %d ranks of %s, ns of a hop; %s", r.Provider, r.Ranks, of, how)
+	case patternLocal:
+		return fmt.Sprintf("message of a thread to itself over %s, ns: a start and a successful test, the mean of both ends; %s", of, how)
 	}
-	return fmt.Sprintf("%s message rate of %s, up to %d outstanding", r.Provider, r.Op, r.Window)
+	return fmt.Sprintf("%s message rate of %s, up to %d outstanding", r.Provider, of, r.Window)
 }
 
 func describeEntry(d *DeviceEntry) string {

@@ -151,7 +151,7 @@ func parseResults(r io.Reader) ([]Result, error) {
 // check says what makes a result unusable.
 func (r *Result) check() error {
 	switch {
-	case !slices.Contains([]string{patternLat, patternBW, patternBiBW, patternRate}, r.Pattern):
+	case !slices.Contains([]string{patternLat, patternBW, patternBiBW, patternRate, patternHalo, patternRing, patternLocal}, r.Pattern):
 		return fmt.Errorf("pattern %q", r.Pattern)
 	case r.Unit != unitOf(r.Pattern):
 		return fmt.Errorf("unit %q of %s", r.Unit, r.Pattern)

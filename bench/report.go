@@ -16,9 +16,10 @@ type Report struct {
 
 // Result is one measurement: the distribution of its samples, in Unit.
 type Result struct {
-	Pattern  string  `json:"pattern"`           // lat, bw, bibw, rate
-	Layer    string  `json:"layer"`             // of the software that is measured: verbs, mpi, memory
-	Provider string  `json:"provider"`          // what moves the bytes: shm, tcp, …
+	Pattern  string  `json:"pattern"`           // lat, bw, bibw, rate, halo, ring, local
+	Layer    string  `json:"layer"`             // of the software that is measured: verbs, channel, mpi, memory
+	Suite    string  `json:"suite,omitempty"`   // of lat, bw, bibw and rate: channel where each message of a window has memory of its own
+	Provider string  `json:"provider"`          // what moves the bytes: shm, tcp, …; self within a rank
 	Peer     string  `json:"peer"`              // whose implementation: sluice, openmpi, mpich, c-line
 	Op       string  `json:"op,omitempty"`      // operation, or way of calling
 	Version  string  `json:"version,omitempty"` // of a peer's library
@@ -26,7 +27,10 @@ type Result struct {
 	Mode     string  `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
 	Batch    int64   `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
 	Window   int64   `json:"window,omitempty"` // messages outstanding
-	Bytes    int64   `json:"bytes"`            // of a message
+	Ranks    int64   `json:"ranks,omitempty"`  // of halo and ring
+	Axis     string  `json:"axis,omitempty"`   // of halo: x, y, z, t, all
+	Halo     string  `json:"halo,omitempty"`   // how halo receives: packed, strided
+	Bytes    int64   `json:"bytes"`            // of a message; of halo, what a rank sends in an exchange
 	Unit     string  `json:"unit"`             // ns, MB/s (10^6 bytes), msg/s
 	Min      float64 `json:"min"`
 	P50      float64 `json:"p50"`
@@ -51,7 +55,15 @@ const (
 	patternBW   = "bw"
 	patternBiBW = "bibw"
 	patternRate = "rate"
+
+	patternHalo  = "halo"
+	patternRing  = "ring"
+	patternLocal = "local"
 )
+
+// suiteChannel is the suite of the patterns of bench channel, and of the peers'
+// that do the same.
+const suiteChannel = "channel"
 
 // Units of results.
 const (
@@ -61,16 +73,17 @@ const (
 )
 
 const (
-	layerVerbs = "verbs"
-	peerSluice = "sluice"
-	modeEach   = "each"
-	modeBatch  = "batch"
+	layerVerbs   = "verbs"
+	layerChannel = "channel"
+	peerSluice   = "sluice"
+	modeEach     = "each"
+	modeBatch    = "batch"
 )
 
 // unitOf is the unit that results of a pattern have.
 func unitOf(pattern string) string {
 	switch pattern {
-	case patternLat:
+	case patternLat, patternRing, patternLocal:
 		return unitLatency
 	case patternRate:
 		return unitRate

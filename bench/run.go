@@ -8,14 +8,25 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
-// SizeError: the job has another number of ranks than a pair has.
-type SizeError struct{ Size int }
+// SizeError: the job has another number of ranks than is measured between.
+type SizeError struct {
+	Size        int
+	Least, Most int // Most 0: no bound
+}
 
 func (e *SizeError) Error() string {
-	return fmt.Sprintf("this measures between 2 ranks, the job has %d", e.Size)
+	want := fmt.Sprintf("between %d ranks", e.Least)
+	switch {
+	case e.Most == 1:
+		want = "within one rank"
+	case e.Most != e.Least:
+		want = fmt.Sprintf("between at least %d ranks", e.Least)
+	}
+	return fmt.Sprintf("this measures %s, the job has %d", want, e.Size)
 }
 
 // MismatchError: the ranks were started with different options.
@@ -25,13 +36,62 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("the ranks have different options: %q", e.Options)
 }
 
-// asRanks measures what runs says: as one of the two ranks of a job where this
-// process is one, else by starting two.
-func asRanks(ctx context.Context, out outputOptions, options map[string]string, runs func(context.Context, exchanger) ([]verbsRun, error)) error {
+// rankJob is a job that this process is a rank of.
+type rankJob interface {
+	exchanger
+	// Abort ends the job, with an exit status.
+	Abort(code int, why string)
+	// Done returns a channel that is closed when the job is over.
+	Done() <-chan struct{}
+	Close() error
+}
+
+// run is one table of results.
+type run interface {
+	// steps is the number of measurements, for the progress line.
+	steps() int
+	// unavailable says why the run is not possible; empty: it is.
+	unavailable() string
+	// measure carries out the rounds and gives the results to w.
+	measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) error
+}
+
+// task is what the ranks of a job measure.
+type task struct {
+	start       int // ranks, where there is no job
+	least, most int // ranks of a job that can do it; most 0: no bound
+	join        func(context.Context) (rankJob, error)
+	plan        func(context.Context) ([]run, error)
+}
+
+// verbsTask is a task of two ranks that connect for themselves.
+func verbsTask(runs func(context.Context, exchanger) ([]verbsRun, error)) task {
+	var job *boot.Job
+	return task{
+		start: 2, least: 2, most: 2,
+		join: func(ctx context.Context) (_ rankJob, err error) {
+			job, err = boot.Join(ctx)
+			return job, err
+		},
+		plan: func(ctx context.Context) ([]run, error) {
+			list, err := runs(ctx, job)
+			var plan []run
+			for i := range list {
+				list[i].secret, list[i].job = job.Secret(), job.ID()
+				plan = append(plan, &list[i])
+			}
+			return plan, err
+		},
+	}
+}
+
+// asRanks measures what the task says: as one of the ranks of a job where this
+// process is one, else by starting them.
+func asRanks(ctx context.Context, out outputOptions, options map[string]string, t task) error {
 	if err := out.check(); err != nil {
 		return err
 	}
-	job, err := boot.Join(ctx)
+	job, err := t.join(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,9 +100,9 @@ func asRanks(ctx context.Context, out outputOptions, options map[string]string, 
 		if err := job.Close(); err != nil {
 			return err
 		}
-		return launchSelf(ctx)
+		return launchSelf(ctx, t.start)
 	}
-	if err = measureAll(ctx, job, out, options, runs); err != nil {
+	if err = measureAll(ctx, job, out, options, t); err != nil {
 		err = fail(job, err)
 	}
 	return errors.Join(err, job.Close())
@@ -55,8 +115,11 @@ func (r reported) Unwrap() error { return r.error }
 
 // fail ends the job with an error, which one rank tells: the one who met it.
 // It does so before it aborts the job, after which the launcher may end all.
-func fail(job *boot.Job, err error) error {
+func fail(job rankJob, err error) error {
 	var other *PeerError
+	if errors.Is(err, channel.ErrAborted) { // by the one who met it
+		return reported{err}
+	}
 	if errors.As(err, &other) {
 		select {
 		case <-job.Done():
@@ -73,9 +136,9 @@ func fail(job *boot.Job, err error) error {
 func tell(err error) { fmt.Fprintln(os.Stderr, "bench:", err) }
 
 // measureAll carries out all runs and, at rank 0, prints.
-func measureAll(ctx context.Context, job *boot.Job, out outputOptions, options map[string]string, runs func(context.Context, exchanger) ([]verbsRun, error)) error {
-	if job.Size() != 2 {
-		return &SizeError{job.Size()}
+func measureAll(ctx context.Context, job rankJob, out outputOptions, options map[string]string, t task) error {
+	if n := job.Size(); n < t.least || t.most > 0 && n > t.most {
+		return &SizeError{n, t.least, t.most}
 	}
 	type hello struct {
 		Options string          `json:"options"`
@@ -85,10 +148,12 @@ func measureAll(ctx context.Context, job *boot.Job, out outputOptions, options m
 	if err != nil {
 		return err
 	}
-	if all[0].Options != all[1].Options {
-		return &MismatchError{[]string{all[0].Options, all[1].Options}}
+	for _, h := range all {
+		if h.Options != all[0].Options {
+			return &MismatchError{[]string{all[0].Options, h.Options}}
+		}
 	}
-	plan, err := runs(ctx, job)
+	plan, err := t.plan(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,15 +167,13 @@ func measureAll(ctx context.Context, job *boot.Job, out outputOptions, options m
 	before, own := takeMachineState(), ownCPU()
 	steps, done := 0, 0
 	for _, r := range plan {
-		steps += len(r.specs) * r.rounds
+		steps += r.steps()
 	}
-	for i := range plan {
-		r := &plan[i]
-		if r.missing != "" {
-			w.missing(r.missing)
+	for _, r := range plan {
+		if why := r.unavailable(); why != "" {
+			w.missing(why)
 			continue
 		}
-		r.secret, r.job = job.Secret(), job.ID()
 		err := r.measure(ctx, job, w, timer, func(what string) {
 			w.progress.show(done, steps, what)
 			done++
@@ -127,11 +190,18 @@ func measureAll(ctx context.Context, job *boot.Job, out outputOptions, options m
 	// On two hosts each sees only its own rank; what the other one used is not here.
 	mine := used[job.Rank()]
 	if together(w.report.Environment.Ranks) {
-		mine = used[0] + used[1]
+		mine = 0
+		for _, u := range used {
+			mine += u
+		}
 	}
 	w.report.Warnings = append(list, doubts(before, takeMachineState(), mine)...)
 	return w.end()
 }
+
+func (r *verbsRun) steps() int { return len(r.specs) * r.rounds }
+
+func (r *verbsRun) unavailable() string { return r.missing }
 
 // measure connects the pair, carries out the rounds, and gives the results.
 func (r *verbsRun) measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) (err error) {
@@ -155,7 +225,8 @@ func (r *verbsRun) measure(ctx context.Context, job exchanger, w *writer, timer 
 	}
 	results := make([]Result, len(ms))
 	for i, m := range ms {
-		results[i] = m.result(p, timer)
+		results[i] = m.result(layerVerbs, p.entry.Provider, timer)
+		results[i].Device, results[i].Inline = p.entry.Device, m.bytes <= p.inline && !m.op.fetch
 	}
 	w.results(results)
 	// Nobody takes the connection down while the other still uses it.

@@ -269,6 +269,15 @@ func TestUsage(t *testing.T) {
 		{"verbs lat --json --csv", "want one of them"},
 		{"verbs lat --no-such-flag", "unknown flag"},
 		{"compare --rounds -1", "--rounds -1"},
+		{"channel", "want lat, bw, bibw or rate"},
+		{"channel lat --memory disk", "--memory \"disk\": want alloc, heap"},
+		{"channel bw --sizes 0", "bandwidth of 0 bytes"},
+		{"channel rate --window 0", "--window 0: want 1 to"},
+		{"channel lat --rounds 0", "--rounds 0: want 1 to"},
+		{"channel lat --window 3", "unknown flag"},
+		{"halo --axis x,u", "--axis \"u\": want x, y, z, t, all"},
+		{"halo --halo folded", "want packed or strided"},
+		{"ring --ranks 1", "--ranks 1: want 2 to"},
 	} {
 		out, status := fails(t, strings.Fields(c.args)...)
 		require.Contains(t, out, c.says, c.args)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
@@ -22,19 +23,22 @@ func (e *RankFailedError) Error() string {
 	return fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)
 }
 
-// launchSelf runs this very command as two ranks, each on a core of its own
-// where the system can bind. They print; signals go to them.
-func launchSelf(ctx context.Context) error {
+// launchSelf runs this very command as so many ranks, each on a core of its own
+// where there are as many and the system can bind. They print; signals go to them.
+func launchSelf(ctx context.Context, size int) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	o := launch.Options{
-		Size:   2,
+		Size:   size,
 		Args:   append([]string{self}, os.Args[1:]...),
 		Stdout: os.Stdout, Stderr: os.Stderr,
 		Bind:    launch.Core,
 		Signals: launch.Signals(),
+	}
+	if size > runtime.NumCPU() { // the system spreads them better than a fixed order
+		o.Bind = launch.None
 	}
 	r, err := launch.Run(ctx, o)
 	if errors.Is(err, launch.ErrBind) {

@@ -113,6 +113,9 @@ func TestSamples(t *testing.T) {
 		{"10 windows of 4 messages of 1000 bytes in 1 µs", spec{pattern: patternBW, op: send, window: 4, bytes: 1000}, 40_000},
 		{"both ways", spec{pattern: patternBiBW, op: send, window: 4, bytes: 1000}, 80_000},
 		{"messages", spec{pattern: patternRate, op: send, window: 4, bytes: 8}, 40e6},
+		{"a hop of a ring", spec{pattern: patternRing, op: send, ranks: 8}, 12.5},
+		{"one end of a message to oneself", spec{pattern: patternLocal, op: send}, 50},
+		{"an exchange of faces: what each rank sends", spec{pattern: patternHalo, op: send, bytes: 1000, ranks: 4, axis: "x"}, 10_000},
 	} {
 		m := newMeasurement(c.spec)
 		d := newDistribution()

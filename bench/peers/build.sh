@@ -47,4 +47,7 @@ for mpi in openmpi mpich; do
     fi
     build "$wrapper" mpi_pingpong.c "pingpong.$mpi"
     build "$wrapper" mpi_bw.c "bw.$mpi"
+    build "$wrapper" mpi_channel.c "channel.$mpi"
+    build "$wrapper" mpi_halo.c "halo.$mpi"
+    build "$wrapper" mpi_ring.c "ring.$mpi"
 done

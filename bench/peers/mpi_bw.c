@@ -57,7 +57,7 @@ static void bi(long windows) {
 }
 
 int main(int argc, char **argv) {
-    start_mpi(&argc, &argv);
+    start_mpi(&argc, &argv, 2, 2);
     struct options o = parse_options(argc, argv, "bw");
     int both = !strcmp(o.pattern, "bibw"), rate = !strcmp(o.pattern, "rate");
     if (!both && !rate && strcmp(o.pattern, "bw")) fail("not bw, bibw or rate", o.pattern);
@@ -80,17 +80,10 @@ int main(int argc, char **argv) {
         run(1);
         if (both || rank == 1) check(rbuf, bytes, other);
 
-        struct warming w = start_warming();
-        double t0;
-        do {
-            t0 = now_ns();
-            run(w.n);
-        } while (go_on_warming(&w, agree(now_ns() - t0)));
-        struct plan p = make_plan(w.best, o.seconds, o.batch);
+        struct plan p = plan_of(run, &o);
         double per_window = (double)window * (both ? 2 : 1) * (rate ? 1e9 : (double)bytes * 1e3);
-        MPI_Barrier(MPI_COMM_WORLD);
         for (long b = 0; b < p.batches; b++) {
-            t0 = now_ns();
+            double t0 = now_ns();
             run(p.batch);
             samples[b] = per_window * (double)p.batch / (now_ns() - t0);
         }

@@ -1,4 +1,4 @@
-// What both MPI programs share: options, and which MPI this is.
+// What the MPI programs share: options, and which MPI this is.
 #ifndef SLUICE_BENCH_MPI_COMMON_H
 #define SLUICE_BENCH_MPI_COMMON_H
 
@@ -26,16 +26,23 @@ struct options {
     long window;
     int persistent;
     const char *pattern, *provider;
+    long lat[MAX_SIZES]; // of mpi_channel: those of latency
+    int nlat;
+    const char *axes; // of mpi_halo
+    int strided;
 };
 
-static int rank; // 0 measures and prints
+static int rank, size; // rank 0 measures and prints
 
 static inline struct options parse_options(int argc, char **argv, const char *pattern) {
-    struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm"};
+    struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm", .axes = "xyzta"};
     o.nsizes = parse_sizes("8", o.sizes);
     int c;
-    while ((c = getopt(argc, argv, "s:t:b:w:p:d:n")) != -1) switch (c) {
+    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:nr")) != -1) switch (c) {
         case 's': o.nsizes = parse_sizes(optarg, o.sizes); break;
+        case 'l': o.nlat = parse_sizes(optarg, o.lat); break;
+        case 'a': o.axes = optarg; break;
+        case 'r': o.strided = 1; break;
         case 't': o.seconds = parse_seconds(optarg); break;
         case 'b': o.batch = parse_only_number(optarg, 1, 1 << 20); break;
         case 'w': o.window = parse_only_number(optarg, 1, MAX_WINDOW); break;
@@ -64,13 +71,13 @@ static inline const char *mpi_version(void) {
     return v;
 }
 
-static inline void start_mpi(int *argc, char ***argv) {
-    int size;
+// Refuses another number of ranks than least to most; most 0 is no bound.
+static inline void start_mpi(int *argc, char ***argv, int least, int most) {
     MPI_Init(argc, argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size != 2) {
-        if (rank == 0) fprintf(stderr, "this needs 2 ranks, not %d\n", size);
+    if (size < least || (most && size > most)) {
+        if (rank == 0) fprintf(stderr, "this needs %s%d ranks, not %d\n", most ? "" : "at least ", least, size);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
 }
@@ -107,6 +114,18 @@ static inline void check(const unsigned char *b, long n, int sender) {
 static inline double agree(double v) {
     MPI_Bcast(&v, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     return v;
+}
+
+// Warms up and says how long to measure; then all ranks begin together.
+static inline struct plan plan_of(void (*run)(long), const struct options *o) {
+    struct warming w = start_warming();
+    double t0;
+    do {
+        t0 = now_ns();
+        run(w.n);
+    } while (go_on_warming(&w, agree(now_ns() - t0)));
+    MPI_Barrier(MPI_COMM_WORLD);
+    return make_plan(w.best, o->seconds, o->batch);
 }
 
 #endif

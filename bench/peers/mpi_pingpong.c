@@ -42,7 +42,7 @@ static void plain(long n) {
 }
 
 int main(int argc, char **argv) {
-    start_mpi(&argc, &argv);
+    start_mpi(&argc, &argv, 2, 2);
     struct options o = parse_options(argc, argv, "lat");
     void (*run)(long) = o.persistent ? persistent : plain;
     double *samples = must_alloc(MAX_SAMPLES * sizeof *samples);
@@ -57,16 +57,9 @@ int main(int argc, char **argv) {
         run(1);
         check(rbuf, bytes, other);
 
-        struct warming w = start_warming();
-        double t0;
-        do {
-            t0 = now_ns();
-            run(w.n);
-        } while (go_on_warming(&w, agree(now_ns() - t0)));
-        struct plan p = make_plan(w.best, o.seconds, o.batch);
-        MPI_Barrier(MPI_COMM_WORLD);
+        struct plan p = plan_of(run, &o);
         for (long b = 0; b < p.batches; b++) {
-            t0 = now_ns();
+            double t0 = now_ns();
             run(p.batch);
             samples[b] = (now_ns() - t0) / (double)p.batch / 2;
         }

@@ -109,7 +109,8 @@ static inline int go_on_warming(struct warming *w, double took) {
 
 struct result {
     const char *pattern, *layer, *provider, *peer, *op, *unit, *version;
-    long bytes, batch, window; // window 0: has none
+    const char *suite, *axis, *halo; // NULL: has none
+    long bytes, batch, window, ranks; // window, ranks 0: has none
     double *samples;           // sorted by print_result
     long count;
 };
@@ -143,6 +144,10 @@ static inline void print_result(struct result r) {
     putchar('{');
     print_string("pattern", r.pattern);
     print_string("layer", r.layer);
+    if (r.suite) print_string("suite", r.suite);
+    if (r.axis) print_string("axis", r.axis);
+    if (r.halo) print_string("halo", r.halo);
+    if (r.ranks) printf("\"ranks\":%ld,", r.ranks);
     print_string("provider", r.provider);
     print_string("peer", r.peer);
     print_string("op", r.op);

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Runs a peer program as its users would run it for speed: one process per core,
-# bound. One line of JSON per result on standard output.
+# bound, except for a ring, which RANKS processes (default 8) make on as many cores
+# as there are. One line of JSON per result on standard output.
 #
 #     run.sh line [options]
-#     run.sh openmpi|mpich shm|tcp pingpong|bw [options]
+#     run.sh openmpi|mpich shm|tcp pingpong|bw|channel|halo|ring [options]
 #     run.sh                      all that is installed, with a few sizes
 #
 # The options are those of the program. What is not installed is said on standard
@@ -41,14 +42,16 @@ run_mpi() { # mpi transport program options
     case $transport in shm | tcp) ;; *) echo "transport $transport: want shm or tcp" >&2 && exit 2 ;; esac
     [ -x "$build/$program.$mpi" ] || missing "$mpi: $program.$mpi was not built"
     set -- "$build/$program.$mpi" -p "$transport" "$@"
+    ranks=2
+    if [ "$program" = ring ]; then ranks=${RANKS:-8}; fi
     case $mpi in
     openmpi)
         l=$(launcher openmpi 'open mpi\|openrte\|prrte' mpirun.openmpi mpiexec.openmpi)
         if [ "$transport" = tcp ]; then set -- --mca btl tcp,self --mca pml ob1 "$@"; fi
         if [ "$(id -u)" = 0 ]; then set -- --allow-run-as-root "$@"; fi
-        # On a machine with fewer cores than two, bound or not, it is refused without.
-        if [ "$(getconf _NPROCESSORS_ONLN)" -lt 2 ]; then set -- --oversubscribe --bind-to none "$@"; else set -- --bind-to core "$@"; fi
-        exec "$l" -n 2 "$@"
+        # More ranks than cores are refused without, bound or not.
+        if [ "$program" = ring ] || [ "$(getconf _NPROCESSORS_ONLN)" -lt 2 ]; then set -- --oversubscribe --bind-to none "$@"; else set -- --bind-to core "$@"; fi
+        exec "$l" -n "$ranks" "$@"
         ;;
     mpich)
         l=$(launcher mpich 'hydra' mpiexec.mpich mpiexec.hydra)
@@ -57,7 +60,8 @@ run_mpi() { # mpi transport program options
         if [ "$transport" = tcp ]; then
             export MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp UCX_TLS=tcp,self
         fi
-        exec "$l" -n 2 -bind-to core "$@"
+        if [ "$program" = ring ]; then set -- -bind-to none "$@"; else set -- -bind-to core "$@"; fi
+        exec "$l" -n "$ranks" "$@"
         ;;
     *) echo "MPI $mpi: want openmpi or mpich" >&2 && exit 2 ;;
     esac
@@ -69,7 +73,7 @@ line)
     run_line "$@"
     ;;
 openmpi | mpich)
-    [ $# -ge 3 ] || { echo "usage: run.sh $1 shm|tcp pingpong|bw [options]" >&2 && exit 2; }
+    [ $# -ge 3 ] || { echo "usage: run.sh $1 shm|tcp pingpong|bw|channel|halo|ring [options]" >&2 && exit 2; }
     run_mpi "$@"
     ;;
 '')
@@ -79,11 +83,14 @@ openmpi | mpich)
         for transport in shm tcp; do
             (run_mpi $mpi $transport pingpong -s 0,8,64,1k,64k,1M) || [ $? = 3 ]
             (run_mpi $mpi $transport bw -s 8,1k,64k,1M,4M) || [ $? = 3 ]
+            (run_mpi $mpi $transport channel -l 8,4k -s 64k,1M) || [ $? = 3 ]
+            (run_mpi $mpi $transport halo) || [ $? = 3 ]
+            (run_mpi $mpi $transport ring) || [ $? = 3 ]
         done
     done
     ;;
 *)
-    echo "usage: run.sh [line | openmpi|mpich shm|tcp pingpong|bw] [options]" >&2
+    echo "usage: run.sh [line | openmpi|mpich shm|tcp pingpong|bw|channel|halo|ring] [options]" >&2
     exit 2
     ;;
 esac

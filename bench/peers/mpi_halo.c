@@ -1,0 +1,106 @@
+// The faces of a lattice exchanged with both neighbours on a ring of ranks, by
+// persistent requests over MPI vector types: 16 sites along each of four axes, x
+// fastest, 192 bytes each. Sent from the field itself, received into one contiguous
+// buffer for each face, or with -r into a field, as the face was sent from. One axis
+// at a time, and all of them at once. MB/s are those that one rank sends.
+//
+//     mpi_halo [-a axes] [-r] [-t seconds] [-b batch] [-p provider]
+//
+// -a names the axes, one letter each, a for all: xyzta.
+#include "mpi_common.h"
+
+enum { SIDE = 16, SITE = 192, FACE = SIDE * SIDE * SIDE * SITE, FIELD = SIDE * FACE, REQUESTS = 16 };
+
+static MPI_Request req[REQUESTS];
+static int requests;
+
+static void run(long n) {
+    for (long i = 0; i < n; i++) {
+        MPI_Startall(requests, req);
+        MPI_Waitall(requests, req, MPI_STATUSES_IGNORE);
+    }
+}
+
+// Where the block is that holds byte i of a face, in a field.
+static size_t offset_in_field(int axis, int at, size_t i) {
+    size_t block = SITE;
+    for (int a = 0; a < axis; a++) block *= SIDE;
+    return (size_t)at * block + i / block * SIDE * block + i % block;
+}
+
+// Faces differ from each other in their every byte's place in the field.
+static void check_face(const unsigned char *into, int strided, int axis, int at, int sender) {
+    for (size_t i = 0; i < FACE; i++) {
+        size_t from = offset_in_field(axis, at, i);
+        if (into[strided ? from : i] != pattern_byte(sender, (long)from)) {
+            fprintf(stderr, "rank %d: byte %zu of a face of axis %d is wrong\n", rank, i, axis);
+            MPI_Abort(MPI_COMM_WORLD, 1);
+        }
+    }
+}
+
+static void measure(const struct options *o, char name, double *samples) {
+    const char *all = "xyzt", *found = strchr(all, name);
+    int first = found ? (int)(found - all) : 0, last = found ? first : 3;
+    int left = (rank + size - 1) % size, right = (rank + 1) % size;
+    unsigned char *field = must_alloc(FIELD), *into[4][2] = {{0}};
+    MPI_Datatype types[4];
+    fill(field, FIELD, rank);
+    requests = 0;
+    for (int axis = first; axis <= last; axis++) {
+        int block = SITE;
+        for (int a = 0; a < axis; a++) block *= SIDE;
+        MPI_Type_vector(FACE / block, block, SIDE * block, MPI_BYTE, &types[axis]);
+        MPI_Type_commit(&types[axis]);
+        if (o->strided) into[axis][0] = into[axis][1] = must_alloc(FIELD);
+        for (int up = 0; up < 2; up++) {
+            int at = up ? SIDE - 1 : 0, from = up ? left : right, tag = 2 * axis + up;
+            if (o->strided)
+                MPI_Recv_init(into[axis][up] + at * block, 1, types[axis], from, tag, MPI_COMM_WORLD, &req[requests++]);
+            else {
+                into[axis][up] = must_alloc(FACE);
+                MPI_Recv_init(into[axis][up], FACE, MPI_BYTE, from, tag, MPI_COMM_WORLD, &req[requests++]);
+            }
+        }
+    }
+    for (int axis = first; axis <= last; axis++)
+        for (int up = 0; up < 2; up++)
+            MPI_Send_init(field + offset_in_field(axis, up ? SIDE - 1 : 0, 0), 1, types[axis], up ? right : left, 2 * axis + up,
+                          MPI_COMM_WORLD, &req[requests++]);
+    run(1);
+    for (int axis = first; axis <= last; axis++)
+        for (int up = 0; up < 2; up++) check_face(into[axis][up], o->strided, axis, up ? SIDE - 1 : 0, up ? left : right);
+
+    long bytes = 2L * FACE * (last - first + 1);
+    struct plan p = plan_of(run, o);
+    for (long b = 0; b < p.batches; b++) {
+        double t0 = now_ns();
+        run(p.batch);
+        samples[b] = (double)bytes * (double)p.batch * 1e3 / (now_ns() - t0);
+    }
+    for (int i = 0; i < requests; i++) MPI_Request_free(&req[i]);
+    for (int axis = first; axis <= last; axis++) {
+        MPI_Type_free(&types[axis]);
+        free(into[axis][0]);
+        if (!o->strided) free(into[axis][1]);
+    }
+    free(field);
+    char letter[2] = {name, 0};
+    if (rank == 0)
+        print_result((struct result){.pattern = "halo", .layer = "mpi", .provider = o->provider, .peer = PEER, .op = "vector",
+                                     .axis = found ? letter : "all", .halo = o->strided ? "strided" : "packed", .ranks = size,
+                                     .unit = "MB/s", .version = mpi_version(), .bytes = bytes, .batch = p.batch,
+                                     .samples = samples, .count = p.batches});
+}
+
+int main(int argc, char **argv) {
+    start_mpi(&argc, &argv, 2, 0);
+    struct options o = parse_options(argc, argv, "halo");
+    double *samples = must_alloc(MAX_SAMPLES * sizeof *samples);
+    for (const char *a = o.axes; *a; a++) {
+        if (!strchr("xyzta", *a)) fail("not axes of xyzta", o.axes);
+        measure(&o, *a, samples);
+    }
+    end_mpi();
+    return 0;
+}
