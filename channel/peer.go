@@ -247,6 +247,10 @@ func (p *peer) serve(conn net.Conn) {
 	default:
 		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
 	}
+	if q := p.queue; q != nil && errors.Is(err, ErrPeerLeft) {
+		// What it has received before it left is acknowledged, on another way.
+		p.drain(q)
+	}
 	if !leaving && !errors.Is(err, ErrPeerLeft) {
 		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", err)
 	}
@@ -260,9 +264,7 @@ func (p *peer) leave() {
 	q := p.queue
 	p.mu.Unlock()
 	if q != nil {
-		for end := time.Now().Add(p.node.opt.peerTimeout); !q.drained() && time.Now().Before(end); {
-			time.Sleep(drainPause)
-		}
+		p.drain(q)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,6 +273,28 @@ func (p *peer) leave() {
 		p.tell(kindBye, nil)
 	}
 }
+
+// drain waits until the other side has acknowledged what was sent, or the
+// connection ends.
+func (p *peer) drain(q *queue) {
+	for end := time.Now().Add(p.node.opt.peerTimeout); !q.drained() && time.Now().Before(end); {
+		time.Sleep(drainPause)
+	}
+}
+
+// lost ends the peer because its queue pair has ended. If it has left or died, the
+// control connection is about to say which.
+func (p *peer) lost(err error) {
+	select {
+	case <-p.served:
+	case <-time.After(verdictTime):
+		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
+	}
+}
+
+// verdictTime is how long the control connection is given to say how a queue pair
+// came to its end.
+const verdictTime = time.Second
 
 // drainPause is how long the other side is given between looks at what it has not
 // taken yet.

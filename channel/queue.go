@@ -184,7 +184,7 @@ func (q *queue) startSend(h *Handle) error {
 	if err := s.late.take(0); err != nil {
 		return err
 	}
-	if q.failed {
+	if q.peer.state.Load() >= peerFailed {
 		return q.peer.opError("send", s.number, 0)
 	}
 	s.next++
@@ -250,7 +250,7 @@ func (q *queue) offer(s *queueOut, h *Handle) {
 
 // sendEager copies a message into a buffer and posts it; false if that has to wait.
 func (q *queue) sendEager(s *queueOut, h *Handle) bool {
-	if s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve || len(q.free) == 0 || q.room == 0 {
+	if q.failed || s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve || len(q.free) == 0 || q.room == 0 {
 		return false
 	}
 	n := h.shape.length
@@ -295,6 +295,9 @@ func (q *queue) tell(h header) {
 // flush posts what waits, as far as there is room: first the writes that are under
 // way, then control messages, then eager messages.
 func (q *queue) flush() {
+	if q.failed {
+		return
+	}
 	for len(q.moving) > 0 && q.write(q.moving[0]) {
 		q.moving = slices.Delete(q.moving, 0, 1)
 	}
@@ -417,7 +420,7 @@ func (q *queue) startReceive(h *Handle) error {
 	h.begin(s.next)
 	h.setPhase(phaseWaiting)
 	q.await(s, h)
-	if q.failed && h.phase.Load() == phaseWaiting {
+	if h.phase.Load() == phaseWaiting && q.peer.state.Load() >= peerFailed {
 		delete(s.started, h.k)
 		h.setPhase(phaseIdle)
 		return q.peer.opError("receive", s.number, 0)
@@ -718,7 +721,7 @@ func (q *queue) broken(err error) {
 		return
 	}
 	q.cut()
-	go q.peer.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
+	q.peer.node.wg.Go(func() { q.peer.lost(err) })
 }
 
 func (q *queue) cut() {
