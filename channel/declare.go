@@ -194,9 +194,14 @@ func (h *Handle) bind(p *peer) (err error) {
 // into.
 func (h *Handle) register(d *device) (err error) {
 	if h.layout.blocks > 1 && h.shape.length/h.layout.blocks < packBelow {
-		h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll)
-		return err
+		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
+			return err
+		}
+		h.source = newShape([]part{{base: h.staging.Bytes(), block: h.shape.length, count: 1}}, h.shape.length)
+		h.lkeys = append(h.lkeys, h.staging.LKey())
+		return nil
 	}
+	h.source = h.shape
 	bases := h.layout.bases()
 	for i, b := range bases {
 		var mr *verbs.MR
@@ -218,21 +223,6 @@ func (h *Handle) register(d *device) (err error) {
 
 func indexBase(bases [][]byte, b []byte) int {
 	return slices.IndexFunc(bases, func(c []byte) bool { return sameBase(b, c) })
-}
-
-// source is where a queue takes the message from, and lkey the key of a part of it.
-func (h *Handle) source() shape {
-	if h.staging != nil {
-		return newShape([]part{{base: h.staging.Bytes(), block: h.shape.length, count: 1}}, h.shape.length)
-	}
-	return h.shape
-}
-
-func (h *Handle) lkey(part int) uint32 {
-	if h.staging != nil {
-		return h.staging.LKey()
-	}
-	return h.lkeys[part]
 }
 
 // describe is the layout as the peer is told.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -19,6 +20,7 @@ type device struct {
 	sges   int                // of one work request
 	events *verbs.CompChannel // of the CQs of queues
 
+	kicked chan struct{} // capacity 1
 	mu     sync.Mutex
 	queues map[*verbs.CQ]*attended
 	cancel context.CancelFunc // ends what the engine waits in
@@ -46,7 +48,7 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), queues: map[*verbs.CQ]*attended{}}
+	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
 	if dev.pd, err = ctx.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -91,6 +93,7 @@ func (d *device) newLink() (_ *link, err error) {
 	for i := range queueSends {
 		l.free = append(l.free, i)
 	}
+	l.recvWRs, l.recvSGEs = make([]verbs.RecvWR, queueRecvs), make([]verbs.SGE, queueRecvs)
 	return l, nil
 }
 
@@ -104,6 +107,10 @@ func (d *device) add(q *queue) {
 
 // kick makes the engine look at once.
 func (d *device) kick() {
+	select {
+	case d.kicked <- struct{}{}:
+	default:
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cancel != nil {
@@ -112,52 +119,75 @@ func (d *device) kick() {
 }
 
 // engine moves queues on whose users do not: those that compute, and those that
-// sleep.
+// sleep. While somebody polls it only looks, every now and then, whether they
+// still do.
 func (d *device) engine() {
-	n := d.node
-	for n.life.Err() == nil {
-		ctx, cancel := context.WithCancel(n.life)
-		d.mu.Lock()
-		d.cancel = cancel
-		busy := false // somebody polls
-		var idle []*attended
-		for _, a := range d.queues {
-			a.lock.lock()
-			polls := a.polls
-			a.lock.unlock()
-			if polls != a.seen && n.sleepers() == 0 {
-				a.seen, busy = polls, true
-			} else if !a.armed {
-				idle = append(idle, a)
-			}
-		}
-		d.mu.Unlock()
-		for _, a := range idle {
-			if err := a.link.cq.ReqNotify(false); err == nil {
-				a.armed = true
-			}
-			a.tend()
-		}
-		if busy {
-			var stop context.CancelFunc
-			ctx, stop = context.WithTimeout(ctx, engineTick)
-			defer stop()
-		}
-		cq, err := d.events.Get(ctx)
-		cancel()
-		if err != nil {
-			if errors.Is(err, verbs.ErrClosed) {
-				return
+	life := d.node.life
+	tick := time.NewTicker(engineTick)
+	defer tick.Stop()
+	for life.Err() == nil {
+		if d.survey() {
+			select {
+			case <-tick.C:
+			case <-d.kicked:
+			case <-life.Done():
 			}
 			continue
 		}
+		ctx, cancel := context.WithCancel(life)
 		d.mu.Lock()
-		a := d.queues[cq]
+		d.cancel = cancel
 		d.mu.Unlock()
-		if a != nil {
-			a.armed = false
-			a.tend()
+		var cq *verbs.CQ
+		var err error
+		select {
+		case <-d.kicked: // between the look and now
+		default:
+			cq, err = d.events.Get(ctx)
 		}
+		cancel()
+		switch {
+		case errors.Is(err, verbs.ErrClosed):
+			return
+		case cq != nil && err == nil:
+			d.fired(cq)
+		}
+	}
+}
+
+// survey arms the queues that nobody polls, and says whether there are others.
+func (d *device) survey() bool {
+	sleepers := d.node.sleepers() > 0
+	busy := false
+	var idle []*attended
+	d.mu.Lock()
+	for _, a := range d.queues {
+		a.lock.lock()
+		polls := a.polls
+		a.lock.unlock()
+		switch {
+		case polls != a.seen && !sleepers:
+			a.seen, busy = polls, true
+		case !a.armed:
+			idle = append(idle, a)
+		}
+	}
+	d.mu.Unlock()
+	for _, a := range idle {
+		a.armed = a.link.cq.ReqNotify(false) == nil
+		a.tend()
+	}
+	return busy
+}
+
+// fired looks after the queue whose event has come.
+func (d *device) fired(cq *verbs.CQ) {
+	d.mu.Lock()
+	a := d.queues[cq]
+	d.mu.Unlock()
+	if a != nil {
+		a.armed = false
+		a.tend()
 	}
 }
 

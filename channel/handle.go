@@ -33,7 +33,8 @@ type Handle struct {
 	remote   atomic.Pointer[remoteLayout] // the other side's layout that was seen last
 	staging  *verbs.MR                    // contiguous, in place of memory that the peer does not reach, or of small blocks
 	regs     []*verbs.MR                  // without staging: for each of the layout's slices
-	lkeys    []uint32                     // and for each part
+	source   shape                        // through a queue: where the message is taken from
+	lkeys    []uint32                     // and for each part of that
 	own      []*verbs.MR                  // of regs: not those of Memory
 	bindErr  error                        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -121,6 +122,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.receives.Store(new([]*receiveStream))
 	n.fenced = !barriers()
 	n.spins = spinBudget
+	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
 	defer func() {
 		if err != nil {
 			err = nodeError("join", errors.Join(err, n.Close()))
@@ -142,7 +144,6 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 // openDevices opens what peers of this host are reached through; networks are
 // opened when there is a peer for them. A job of one needs none.
 func (n *Node) openDevices() error {
-	mem := alignedMemory(bellSize)
 	if n.size > 1 {
 		all, err := verbs.Devices()
 		if err != nil {
@@ -179,11 +180,10 @@ func (n *Node) openDevices() error {
 		if n.bellMR, err = n.memory.pd.AllocMR(bellSize, verbs.AccessAll); err != nil {
 			return err
 		}
-		mem = n.bellMR.Bytes()
+		n.bell, err = viewBell(n.bellMR.Bytes())
+		return err
 	}
-	var err error
-	n.bell, err = viewBell(mem)
-	return err
+	return nil
 }
 
 // Rank is the number of this node in its job, from 0 to Size()-1.

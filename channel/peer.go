@@ -485,6 +485,8 @@ type link struct {
 	recvs, sends *verbs.MR
 	free         []int
 	done         [queueSends]header
+	recvWRs      []verbs.RecvWR // for posting recvs
+	recvSGEs     []verbs.SGE
 }
 
 // shape maps the regions of a layout.

@@ -45,8 +45,10 @@ type queue struct {
 	out          map[uint32]*queueOut
 	in           map[uint32]*queueIn
 
+	// Of one call each, here so that they are not allocated.
 	wcs  [64]verbs.WC
 	sges []verbs.SGE
+	wr   [1]verbs.SendWR
 }
 
 const (
@@ -163,13 +165,12 @@ func newQueue(p *peer, l *link) *queue {
 
 // postRecvs posts the receive buffers from number first on.
 func (l *link) postRecvs(first, n int) error {
-	var wrs [queueRecvs]verbs.RecvWR
-	var sges [queueRecvs]verbs.SGE
 	for i := range n {
-		sges[i] = l.recvs.SGE((first+i)*bufferSize, bufferSize)
-		wrs[i] = verbs.RecvWR{WRID: uint64(first + i), SGList: sges[i : i+1]}
+		sge := &l.recvSGEs[i]
+		*sge = l.recvs.SGE((first+i)*bufferSize, bufferSize)
+		l.recvWRs[i] = verbs.RecvWR{WRID: uint64(first + i), SGList: l.recvSGEs[i : i+1]}
 	}
-	m, err := l.qp.PostRecv(wrs[:n])
+	m, err := l.qp.PostRecv(l.recvWRs[:n])
 	if err == nil && m < n {
 		err = fmt.Errorf("%d of %d receives taken", m, n)
 	}
@@ -279,9 +280,9 @@ func (q *queue) post(h header, n int, id uint64) {
 	h.credits = uint16(q.owed)
 	q.owed = 0
 	h.put(q.sends.Bytes()[i*bufferSize:])
-	sge := [1]verbs.SGE{q.sends.SGE(i*bufferSize, headerSize+n)}
-	wr := [1]verbs.SendWR{{WRID: id + uint64(i), SGList: sge[:], Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}
-	if m, err := q.link.qp.PostSend(wr[:]); err != nil || m < 1 {
+	q.sges = append(q.sges[:0], q.sends.SGE(i*bufferSize, headerSize+n))
+	q.wr[0] = verbs.SendWR{WRID: id + uint64(i), SGList: q.sges, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	if m, err := q.link.qp.PostSend(q.wr[:]); err != nil || m < 1 {
 		q.broken(fmt.Errorf("post send: %d of 1 taken: %w", m, err))
 	}
 }
@@ -364,7 +365,7 @@ type transfer struct {
 // for all of them.
 func (q *queue) write(h *Handle) bool {
 	t := &h.transfer
-	src := h.source()
+	src := &h.source
 	for t.moved < h.shape.length {
 		if q.room <= queueSends || q.flying >= flyingMax {
 			return false
@@ -379,12 +380,12 @@ func (q *queue) write(h *Handle) bool {
 		for got < n && len(q.sges) < q.link.dev.sges {
 			part := at.part
 			b := src.next(&at, n-got)
-			q.sges = append(q.sges, verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), Length: uint32(len(b)), LKey: h.lkey(part)})
+			q.sges = append(q.sges, verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), Length: uint32(len(b)), LKey: h.lkeys[part]})
 			got += len(b)
 		}
-		wr := [1]verbs.SendWR{{WRID: wrWrite, SGList: q.sges, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RKey: r.rkey, RemoteAddr: addr}}
+		q.wr[0] = verbs.SendWR{WRID: wrWrite, SGList: q.sges, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RKey: r.rkey, RemoteAddr: addr}
 		q.room--
-		if m, err := q.link.qp.PostSend(wr[:]); err != nil || m < 1 {
+		if m, err := q.link.qp.PostSend(q.wr[:]); err != nil || m < 1 {
 			q.broken(fmt.Errorf("post write: %d of 1 taken: %w", m, err))
 			return true
 		}

@@ -1,0 +1,40 @@
+package channel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAllocs: once connected, nothing is allocated for a message.
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, size := range []int{8, 1000, 4096, 5000, 300_000} {
+			s, _ := send(t, a, b.Rank(), size)
+			r, _ := receive(t, b, a.Rank(), size)
+			message := func() {
+				if r.Start() != nil || s.Start() != nil {
+					t.Error("not started")
+				}
+				for over := 0; over < 2; {
+					over = 0
+					for _, h := range []*Handle{r, s} {
+						if done, err := h.Test(); err != nil {
+							t.Error(err)
+							return
+						} else if done {
+							over++
+						}
+					}
+				}
+			}
+			for range 100 {
+				message()
+			}
+			require.Zero(t, testing.AllocsPerRun(500, message), "%d bytes", size)
+		}
+	})
+}
