@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -94,10 +95,7 @@ func (s *receiveStream) open(h *Handle, r *ring) {
 	if h.reachable && s.gates[i] == nil {
 		h.gated = true
 		s.gates[i] = h
-		g := &r.gates[i]
-		g.handle, g.generation, g.length = h.id, h.generation, uint64(h.shape.length)
-		// This word and the sender's slot: whoever is second must see the first.
-		atomic.StoreUint64(&g.word, h.k)
+		r.gates[i].open(h.k, h.id, h.generation, h.shape.length)
 	}
 	if w := atomic.LoadUint64(&r.slots[i].word); w == key(h.k, slotRendezvous<<8) {
 		s.take(h, r, w)
@@ -166,9 +164,21 @@ func (s *receiveStream) advance(h *Handle) {
 			return
 		}
 	}
-	if failed && !h.copying {
+	if failed && !h.copying && s.forsaken(h, r) {
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
+}
+
+// forsaken says whether the peer, which has failed, will not write into the memory
+// of a receive any more: its process has ended, or the gate is closed before it has
+// begun, or it is through.
+func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
+	if r == nil || !h.gated || errors.Is(*s.peer.err.Load(), ErrPeerDied) {
+		return true
+	}
+	m := &r.matches[h.k%ringSlots]
+	n, _ := chunks(h.shape.length)
+	return m.judge(h.k, verdictWithdrawn) || m.finished(h.k, n)
 }
 
 // take receives the message in the slot of k, or goes on receiving it. The
@@ -281,11 +291,7 @@ func (h *Handle) assistReceive(m *match, v rendezvous) {
 func (h *Handle) assistSend() {
 	s := h.out
 	i := h.k % ringSlots
-	g := &s.r.gates[i]
-	if atomic.LoadUint64(&g.word) != h.k {
-		return
-	}
-	if dst := h.openGate(g); dst != nil {
+	if dst := h.openGate(&s.r.gates[i]); dst != nil {
 		h.copyChunks(&s.r.matches[i], dst, &h.shape, s.peer)
 	}
 }
@@ -293,8 +299,8 @@ func (h *Handle) assistSend() {
 // openGate returns the layout that the receive at a gate waits with, nil if it is
 // not known (yet) or of another length, which is for the receiver to say.
 func (h *Handle) openGate(g *gate) *shape {
-	handle, generation, length := g.handle, g.generation, g.length
-	if atomic.LoadUint64(&g.word) != h.k || length != uint64(h.shape.length) {
+	handle, generation, length, ok := g.read(h.k)
+	if !ok || length != uint64(h.shape.length) {
 		return nil
 	}
 	return h.remoteShape(h.out.peer, handle, generation, length)

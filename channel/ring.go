@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // A ring is what the two ends of a stream share where one reaches the other's
@@ -63,13 +65,30 @@ const (
 	slotRendezvous            // handle, generation, length: in the sender's memory
 )
 
-// gate says that a receive waits, and into which layout.
+// gate says that a receive waits, and into which layout. A sender may still be
+// looking at it when the receive is over and the next one opens the gate: what it
+// reads then is of no use to it, as all chunks of its k are claimed.
 type gate struct {
-	word       uint64 // k; stored last
-	handle     uint32
-	generation uint32
-	length     uint64
-	_          uint64
+	word   uint64 // k; stored last
+	layout uint64 // handle<<32 | generation
+	length uint64
+	_      uint64
+}
+
+func (g *gate) open(k uint64, handle, generation uint32, length int) {
+	wait.StoreRelaxed64(&g.layout, uint64(handle)<<32|uint64(generation))
+	wait.StoreRelaxed64(&g.length, uint64(length))
+	// This word and the sender's slot: whoever is second must see the first.
+	atomic.StoreUint64(&g.word, k)
+}
+
+// read returns what waits at the gate for k, if anything does.
+func (g *gate) read(k uint64) (handle, generation uint32, length uint64, ok bool) {
+	if atomic.LoadUint64(&g.word) != k {
+		return 0, 0, 0, false
+	}
+	l, n := atomic.LoadUint64(&g.layout), atomic.LoadUint64(&g.length)
+	return uint32(l >> 32), uint32(l), n, atomic.LoadUint64(&g.word) == k
 }
 
 // match is the state of a rendezvous: its chunks are claimed one by one, by

@@ -192,7 +192,7 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 // and whose memory we reach, gets it at once.
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
 	g := &s.r.gates[h.k%ringSlots]
-	if h.staging != nil && !(atomic.LoadUint64(&g.word) == h.k && h.openGate(g) != nil) {
+	if h.staging != nil && h.openGate(g) == nil {
 		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
 	}
 	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.length)})
