@@ -150,8 +150,8 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 }
 
 // packBelow is the size of blocks below which a message that goes through a queue
-// is packed: a work request, and a piece of a vector, cost as much as copying
-// that (bench halo).
+// is packed. It is an estimate: a work request, and a piece of a vector, cost about
+// as much as copying that.
 const packBelow = 1 << 10
 
 // bind prepares the layout for how the peer is reached, and makes it known to the
@@ -363,23 +363,30 @@ func (h *Handle) idleError(op string) error {
 // withdraw gives an active handle up, because the node is closing: what nobody
 // has begun to copy is taken back; a copy in progress is waited for.
 func (h *Handle) withdraw() {
-	var m *match
-	switch {
-	case h.kind == kindMultiple || h.peer().queue != nil:
-		return // what a queue moves ends with its queue pair
-	case h.kind == kindSend && h.phase.Load() == phaseOffered:
-		m = &h.out.r.matches[h.k%ringSlots]
-	case h.kind == kindReceive && h.phase.Load() == phaseWaiting && h.gated:
-		m = &h.in.r.Load().matches[h.k%ringSlots]
-	default:
+	m, k := h.withdrawable()
+	if m == nil {
 		return
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	for end := time.Now().Add(h.node.opt.peerTimeout); !m.judge(h.k, verdictWithdrawn) && !m.finished(h.k, n); {
+	for end := time.Now().Add(h.node.opt.peerTimeout); !m.judge(k, verdictWithdrawn) && !m.finished(k, n); {
 		if p.state.Load() >= peerFailed || time.Now().After(end) {
 			return
 		}
 		wait.Yield()
 	}
+}
+
+// withdrawable returns the match of an active handle whose message the other side
+// may copy by itself, and the number of its start. What a queue moves ends with its
+// queue pair.
+func (h *Handle) withdrawable() (*match, uint64) {
+	defer h.lockStream()()
+	switch {
+	case h.kind == kindSend && h.out.q.Load() == nil && h.phase.Load() == phaseOffered:
+		return &h.out.r.matches[h.k%ringSlots], h.k
+	case h.kind == kindReceive && h.in.q.Load() == nil && h.phase.Load() == phaseWaiting && h.gated:
+		return &h.in.r.Load().matches[h.k%ringSlots], h.k
+	}
+	return nil, 0
 }

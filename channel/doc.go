@@ -51,7 +51,7 @@
 // # Memory
 //
 // A rank takes about 1.5 MiB where there is shared memory. A connected peer takes
-// 76 KiB and 75 KiB for each stream that leads to it over shm, 1.1 MiB over tcp,
+// 76 KiB and 72 KiB for each stream that leads to it over shm, 1.1 MiB over tcp,
 // and on each a control connection (one descriptor, two goroutines). Ranks that
 // never talk cost nothing.
 //

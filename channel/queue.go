@@ -613,7 +613,9 @@ func (q *queue) complete(wc *verbs.WC) error {
 
 // arrive handles a message of the other side.
 func (q *queue) arrive(m header, payload []byte) error {
-	q.credits += int(m.credits)
+	if q.credits += int(m.credits); q.credits > queueRecvs {
+		return fmt.Errorf("%w: %d credits for %d receives", ErrProtocol, q.credits, queueRecvs)
+	}
 	switch m.kind {
 	case queueEager, queueReady, queueDone:
 		return q.arriveReceive(m, payload)

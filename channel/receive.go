@@ -23,7 +23,6 @@ type receiveStream struct {
 	first, last *Handle
 	large       int  // of the active: longer than eagerMax
 	releases    uint // how often the lock has been let go of during a copy
-
 }
 
 // start begins a receive.
@@ -273,7 +272,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
 		s.finish(h, nil)
 	case m.verdict(h.k) == verdictWithdrawn:
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
-	case s.peer.state.Load() >= peerFailed && !m.finished(h.k, n):
+	case s.peer.state.Load() >= peerFailed && s.forsaken(h, r) && !m.finished(h.k, n):
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
 }

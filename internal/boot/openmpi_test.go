@@ -75,7 +75,7 @@ func TestOpenMPIUnusable(t *testing.T) {
 // it.
 func TestAddressFile(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("there are no modes")
+		t.Skip("Windows has no file modes")
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))
