@@ -112,3 +112,53 @@ func BenchmarkBlocks(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPipe is an exchange both ways of heap memory, 768 KiB a message, one
+// message on a stream.
+func BenchmarkPipe(b *testing.B) {
+	for _, count := range []int{1, 2, 8} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			const size = 768 << 10
+			nodes := join(b, 2, WithProviders("shm"))
+			var all [2]*Handle
+			for i, n := range nodes {
+				var handles []*Handle
+				for stream := range count {
+					s, err := n.DeclareSend(Contiguous(make([]byte, size)), 1-i, OnStream(stream))
+					require.NoError(b, err)
+					r, err := n.DeclareReceive(Contiguous(make([]byte, size)), 1-i, OnStream(stream))
+					require.NoError(b, err)
+					handles = append(handles, s, r)
+				}
+				var err error
+				all[i], err = n.Multiple(handles...)
+				require.NoError(b, err)
+			}
+			done := make(chan error)
+			run := func(rounds int) {
+				for _, h := range all {
+					go func() {
+						for range rounds {
+							if err := h.Start(); err != nil {
+								done <- err
+								return
+							}
+							if err := h.Wait(); err != nil {
+								done <- err
+								return
+							}
+						}
+						done <- nil
+					}()
+				}
+				for range all {
+					require.NoError(b, <-done)
+				}
+			}
+			run(20)
+			b.SetBytes(int64(count * size))
+			b.ResetTimer()
+			run(b.N)
+		})
+	}
+}

@@ -57,3 +57,13 @@ next:
 	DECQ CX
 	JNZ  block
 	RET
+
+// func copyString(dst, src unsafe.Pointer, n int)
+//
+// The string instruction stores whole cache lines without fetching what is in them.
+TEXT ·copyString(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	REP; MOVSB
+	RET

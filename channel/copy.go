@@ -94,7 +94,7 @@ func moveAt(dst, src *shape, to, from, n int) {
 		if m == 0 {
 			a, b := dst.rest(&d), src.rest(&s)
 			m = min(len(a), len(b), n)
-			copy(a[:m], b[:m])
+			copyBytes(a[:m], b[:m])
 			dst.advance(&d, m)
 			src.advance(&s, m)
 		}
@@ -140,10 +140,14 @@ func copyRun(dst, src []byte, do, so, size, count, dstep, sstep int) {
 		return
 	}
 	for range count {
-		if size == 8 {
-			*(*[8]byte)(dst[do : do+8]) = *(*[8]byte)(src[so : so+8])
-		} else {
-			copy(dst[do:do+size], src[so:so+size])
+		d, s := dst[do:do+size], src[so:so+size]
+		switch {
+		case size == 8:
+			*(*[8]byte)(d) = *(*[8]byte)(s)
+		case size < 1<<10:
+			copy(d, s)
+		default:
+			copyBytes(d, s)
 		}
 		do += dstep
 		so += sstep

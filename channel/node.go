@@ -52,6 +52,7 @@ type Node struct {
 	lastID   uint32
 	handles  map[*Handle]struct{}
 	starving []*sendStream
+	attended map[*sendStream]*attendance // whose pipes the engine looks at
 	kick     chan struct{}
 }
 
@@ -117,7 +118,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		set(&o)
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, networks: map[string]*device{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
+		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.fenced = !barriers()
@@ -287,7 +288,20 @@ func (n *Node) starve(s *sendStream) {
 // engineTick bounds how long a send waits for a slot that nobody announces.
 const engineTick = time.Millisecond
 
-// engine publishes what waits for slots while its user computes.
+// attend has the engine look after a stream whose messages are longer than its
+// pipe.
+func (n *Node) attend(s *sendStream) {
+	n.mu.Lock()
+	n.attended[s] = &attendance{}
+	n.mu.Unlock()
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// engine does for users who compute what they would do in Test: publish what waits
+// for slots, and pack what is longer than a pipe.
 func (n *Node) engine() {
 	for {
 		select {
@@ -295,29 +309,61 @@ func (n *Node) engine() {
 			return
 		case <-n.kick:
 		}
+		useful := false
 		for n.life.Err() == nil {
 			n.mu.Lock()
-			streams := slices.Clone(n.starving)
+			streams, attended := slices.Clone(n.starving), maps.Clone(n.attended)
 			n.mu.Unlock()
-			if len(streams) == 0 {
+			if len(streams) == 0 && len(attended) == 0 {
 				break
 			}
+			// Who waits for the bell is rung for, which costs the peers something: not
+			// merely to see that the users pack themselves.
+			awake := len(streams) == 0 && !useful
 			v := atomic.LoadUint32(&n.bell.word)
-			atomic.AddUint32(&n.bell.sleepers, 1)
-			barrier()
-			for _, s := range streams {
-				s.lock.lock()
-				s.flush()
-				if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
-					n.mu.Lock()
-					n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
-					n.mu.Unlock()
-				}
-				s.lock.unlock()
+			if !awake {
+				atomic.AddUint32(&n.bell.sleepers, 1)
+				barrier()
 			}
-			sleepOn(&n.bell.word, v, engineTick)
-			atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+			for _, s := range streams {
+				n.relieve(s)
+			}
+			useful = false
+			for s, a := range attended {
+				useful = n.packFor(s, a) || useful
+			}
+			if awake {
+				time.Sleep(engineTick)
+			} else {
+				sleepOn(&n.bell.word, v, engineTick)
+				atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+			}
 		}
+	}
+}
+
+// packFor packs for a user who is away, and says whether that was of use.
+func (n *Node) packFor(s *sendStream, a *attendance) bool {
+	s.lock.lock()
+	defer s.lock.unlock()
+	useful, again := s.attend(a)
+	if !again {
+		n.mu.Lock()
+		delete(n.attended, s)
+		n.mu.Unlock()
+	}
+	return useful
+}
+
+// relieve publishes what waits for slots.
+func (n *Node) relieve(s *sendStream) {
+	s.lock.lock()
+	defer s.lock.unlock()
+	s.flush()
+	if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
+		n.mu.Lock()
+		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
+		n.mu.Unlock()
 	}
 }
 

@@ -354,10 +354,14 @@ func (p *peer) read(r io.Reader) error {
 			return err
 		}
 		switch k {
-		case kindStream:
+		case kindStream, kindPipe:
 			var s streamInfo
-			if s, err = parseStream(body); err == nil {
+			switch s, err = parseStream(k, body); {
+			case err != nil:
+			case k == kindStream:
 				err = p.addStream(s)
+			default:
+				err = p.addPipe(s)
 			}
 		case kindLayout:
 			var l layoutInfo
@@ -401,7 +405,7 @@ const (
 )
 
 func (p *peer) addStream(s streamInfo) error {
-	mem, err := p.link.view(s.ring, ringSize)
+	mem, err := p.link.view(s.region, ringSize)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,10 @@ type receiveStream struct {
 	q      atomic.Pointer[queue]
 	r      atomic.Pointer[ring] // nil until the peer has said where it is
 
+	pipe atomic.Pointer[[]byte] // nil until the peer has said where it is
+
 	lock     spinLock
+	emptied  uint64 // pieces of the pipe since the beginning
 	received counts
 	next     uint64             // k of the last start
 	gates    [ringSlots]*Handle // whose gate it is: an active receive
@@ -47,7 +50,7 @@ func (s *receiveStream) start(h *Handle) error {
 		s.first = h
 	}
 	s.last = h
-	h.tried, h.gated = false, false
+	h.tried, h.gated, h.moved = false, false, 0
 	h.setPhase(phaseWaiting)
 	if h.shape.length > eagerMax {
 		s.large++
@@ -96,8 +99,8 @@ func (s *receiveStream) open(h *Handle, r *ring) {
 		s.gates[i] = h
 		r.gates[i].open(h.k, h.id, h.generation, h.shape.length)
 	}
-	if w := atomic.LoadUint64(&r.slots[i].word); w == key(h.k, slotRendezvous<<8) {
-		s.take(h, r, w)
+	if w := atomic.LoadUint64(&r.slots[i].word); w>>16 == h.k {
+		s.take(h, r, w, false)
 	}
 }
 
@@ -155,7 +158,7 @@ func (s *receiveStream) advance(h *Handle) {
 	r := s.r.Load()
 	if r != nil {
 		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 == h.k {
-			s.take(h, r, w)
+			s.take(h, r, w, failed)
 			return
 		}
 		if !h.tried && h.shape.length > eagerMax {
@@ -182,7 +185,8 @@ func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
 
 // take receives the message in the slot of k, or goes on receiving it. The
 // caller holds the lock, which take lets go of while it copies a large message.
-func (s *receiveStream) take(h *Handle, r *ring, w uint64) {
+// failed says that the peer had failed before w was read.
+func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 	slot := &r.slots[h.k%ringSlots]
 	n := int(w & 0xff)
 	switch w >> 8 & 0xff {
@@ -209,8 +213,11 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64) {
 			return
 		}
 		h.shape.scatter(r.data[off:off+size], 0)
-	case slotRendezvous:
-		s.takeRendezvous(h, r, slot)
+	case slotRendezvous, slotDirect:
+		s.takeRendezvous(h, r, slot, w>>8&0xff == slotDirect)
+		return
+	case slotPacked:
+		s.takePacked(h, r, slot, failed)
 		return
 	default:
 		s.finish(h, h.broken("slot %#x", w))
@@ -242,8 +249,9 @@ func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
 	s.finish(h, h.lengthError(n))
 }
 
-// takeRendezvous moves a rendezvous on, as the receiver.
-func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
+// takeRendezvous moves a rendezvous on, as the receiver, for whom direct leaves
+// nothing to copy.
+func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bool) {
 	if h.copying {
 		return
 	}
@@ -257,7 +265,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
 		return
 	}
 	n, _ := chunks(h.shape.length)
-	if !m.finished(h.k, n) {
+	if !direct && !m.finished(h.k, n) {
 		h.copying = true
 		s.releases++
 		s.lock.unlock()
