@@ -24,8 +24,8 @@ type receiveStream struct {
 	// The active receives, in the order of their starts. Whoever waits for one
 	// also moves the others on, for the sender may be waiting for them.
 	first, last *Handle
-	large       int  // of the active: longer than eagerMax
-	releases    uint // how often the lock has been let go of during a copy
+	large       atomic.Int32 // of the active: longer than eagerMax
+	releases    uint         // how often the lock has been let go of during a copy
 }
 
 // start begins a receive.
@@ -53,7 +53,7 @@ func (s *receiveStream) start(h *Handle) error {
 	h.tried, h.gated, h.moved = false, false, 0
 	h.setPhase(phaseWaiting)
 	if h.shape.length > eagerMax {
-		s.large++
+		s.large.Add(1)
 		if r := s.r.Load(); r != nil {
 			s.open(h, r)
 		}
@@ -75,7 +75,7 @@ func (s *receiveStream) unlink(h *Handle) {
 		s.last = h.prev
 	}
 	if h.shape.length > eagerMax {
-		s.large--
+		s.large.Add(-1)
 	}
 }
 
@@ -137,17 +137,15 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 // while we wait for something else.
 func (s *receiveStream) drive() {
 	r := s.r.Load()
-	if r == nil {
+	if r == nil || s.large.Load() == 0 && atomic.LoadUint32(&r.starving) == 0 {
 		return
 	}
 	s.lock.lock()
-	if s.large > 0 || atomic.LoadUint32(&r.starving) != 0 {
-		releases := s.releases
-		for h := s.first; h != nil && s.releases == releases; {
-			next := h.next
-			s.advance(h)
-			h = next
-		}
+	releases := s.releases
+	for h := s.first; h != nil && s.releases == releases; {
+		next := h.next
+		s.advance(h)
+		h = next
 	}
 	s.lock.unlock()
 }
