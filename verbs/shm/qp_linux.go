@@ -453,7 +453,6 @@ func (q *QP) Close() error {
 	defer q.mod.Unlock()
 	c := q.ctx
 	q.closed = true
-	listRemove(&c.mu, &c.allQPs, q)
 	q.scq.removeQP(q)
 	if q.rcq != q.scq {
 		q.rcq.removeQP(q)
@@ -464,6 +463,8 @@ func (q *QP) Close() error {
 	q.leaveLink()
 	q.SetState(verbs.QPReset)
 	q.Unlock()
+	// Not before: who closes a region looks here for whoever is inside of it.
+	listRemove(&c.mu, &c.allQPs, q)
 	c.qps.Remove(q.Num) // only now: until then the peer's ctlClose must find it
 	q.scq.Forget(q.Num)
 	q.rcq.Forget(q.Num)

@@ -16,6 +16,7 @@ func testStates(t *testing.T, s *suite) {
 		w.run("posting", postingByState)
 		w.run("modify refused", modifyRefused)
 		w.run("query", queryTells)
+		w.run("capabilities", capabilities)
 		w.run("receives in RTR", receivesInRTR)
 		w.run("SQD", drained)
 		w.run("SQD while a send waits", drainingWaits)
