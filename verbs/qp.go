@@ -61,6 +61,13 @@ func (q *QP) Query() (QPAttr, error) {
 // Operations started before the peer is in RTR wait for it, up to timeout ×
 // retries. Going to RESET forgets all that was posted, without completions;
 // going to ERR completes all that was posted with WCWRFlushErr.
+//
+// After either the peer has no access through this QP any more. One that a
+// provider finds under way is waited for, at most [Config].PeerTimeout; after
+// that the error wraps [ErrBusy], the state is the new one all the same, and the
+// peer may write until [MR.Close], which then keeps the memory. A QP that a
+// failed operation has moved to ERR has not waited: Modify to ERR, once more, or
+// closing the region does.
 func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if q.closed.Load() {
 		return q.closedErr("modify QP")
@@ -219,7 +226,9 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 }
 
 // Close destroys the QP (ibv_destroy_qp): what was posted ends without
-// completions, and completions of it still in a CQ are removed.
+// completions, and completions of it still in a CQ are removed. It does not wait
+// for an access of the peer that is under way: [QP.Modify] to ERR, and [MR.Close],
+// do.
 func (q *QP) Close() error { return end("close QP", q) }
 
 func (q *QP) rank() int           { return rankQP }

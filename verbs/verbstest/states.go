@@ -22,6 +22,7 @@ func testStates(t *testing.T, s *suite) {
 		w.run("SQD while a send waits", drainingWaits)
 		w.run("ERR flushes", errFlushes)
 		w.run("RESET forgets", resetForgets)
+		w.run("leaving stops the peer", leavingStopsPeer)
 		w.run("reuse", reuse)
 		w.run("connect before the peer", connectFirst)
 		w.run("peer never there", neverThere)
