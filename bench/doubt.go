@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -112,4 +113,43 @@ func computeSpeed() float64 {
 	}
 	sink = x
 	return steps / best
+}
+
+// doubtful collects the warnings of many runs, which differ in their figures.
+type doubtful struct {
+	runs  int
+	first []string // of each kind, as first met
+	count map[string]int
+}
+
+func (d *doubtful) add(warnings []string) {
+	d.runs++
+	if d.count == nil {
+		d.count = map[string]int{}
+	}
+	for _, w := range warnings {
+		kind := doubtKind(w)
+		if d.count[kind] == 0 {
+			d.first = append(d.first, w)
+		}
+		d.count[kind]++
+	}
+}
+
+// doubtKind is a warning without its figures.
+func doubtKind(w string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("0123456789.+-", r) {
+			return -1
+		}
+		return r
+	}, w)
+}
+
+func (d *doubtful) list() []string {
+	var l []string
+	for _, w := range d.first {
+		l = append(l, fmt.Sprintf("%s (so or similarly in %d of %d runs)", w, d.count[doubtKind(w)], d.runs))
+	}
+	return l
 }

@@ -126,9 +126,6 @@ func (s *haloExchange) run(n int, _ []int64) error {
 	return nil
 }
 
-func (s *haloExchange) over() error   { return nil }
-func (s *haloExchange) finish() error { return nil }
-
 func (s *haloExchange) close() error {
 	if err := s.all.Close(); err != nil {
 		return err

@@ -13,9 +13,8 @@ import (
 // verbsRun is one table of results: one pattern and operation over one device.
 type verbsRun struct {
 	pairOptions
+	rounds
 	pattern string
-	specs   []spec
-	rounds  int
 	missing string // why it cannot be run; empty: it can
 }
 
@@ -196,7 +195,7 @@ func (o *verbsOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, err
 		}
 		device = all[0]
 	}
-	r := verbsRun{pattern: o.pattern, rounds: o.rounds,
+	r := verbsRun{pattern: o.pattern, rounds: rounds{count: o.rounds},
 		pairOptions: pairOptions{device: device, portable: o.portable, heap: o.mr == "heap", events: o.events, inline: o.inline}}
 	for _, n := range o.bytes {
 		s := o.spec(o.pattern, o.operation, n)
