@@ -17,6 +17,7 @@ func (c *child) reap() {
 	signalGroup(c.cmd.Process, os.Kill)
 }
 
-func usableCPUs() ([]int, error) { return nil, errors.ErrUnsupported }
+// Cores lists the CPUs that Core binds to: none, here.
+func Cores() ([]int, error) { return nil, errors.ErrUnsupported }
 
 func bindThread(int) (undo func(), err error) { return nil, errors.ErrUnsupported }
