@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -23,9 +22,7 @@ func (r *channelRun) unavailable() string { return "" }
 // channelSeries is a series over channels.
 type channelSeries interface {
 	series
-	// verify moves all messages once and looks at every byte of them and at
-	// their neighbours. All ranks call it; all fail if one finds something wrong.
-	verify(ctx context.Context) error
+	checked
 	close() error
 }
 
@@ -70,16 +67,30 @@ func (r *channelRun) round(ctx context.Context, job exchanger, m *measurement, a
 	if err != nil {
 		return err
 	}
-	if m.verify && !m.verified {
-		if err := s.verify(ctx); err != nil {
+	if m.verify {
+		if err := moveOnce(ctx, job, s); err != nil {
 			return err
 		}
-		m.verified = true
 	}
 	if err := m.take(ctx, job, s); err != nil {
 		return err
 	}
+	m.verified = m.verify
 	return s.close()
+}
+
+// moveOnce moves all messages once, and checks them. All ranks call it; all fail
+// if one finds something wrong.
+func moveOnce(ctx context.Context, job exchanger, s channelSeries) error {
+	s.prepare()
+	if _, err := share(ctx, job, struct{}{}, nil); err != nil {
+		return err
+	}
+	if err := s.run(1, nil); err != nil {
+		return err
+	}
+	_, err := share(ctx, job, struct{}{}, s.check())
+	return err
 }
 
 // declareSeries declares the channels of a measurement, in memory of arena.
@@ -122,42 +133,41 @@ type messages struct {
 	bytes int
 	from  int      // whose messages arrive here
 	outs  [][]byte // each with its guard
-	ins   [][]byte
+	ins   [][]byte // that messages arrive in, each with its guard
 }
 
-// carve takes the memory of count messages each way from the arena.
-func (s *messages) carve(arena []byte, count int) {
+// carve takes memory from the arena for count messages each way, and for those
+// that this rank sends and receives.
+func (s *messages) carve(arena []byte, count, sends, receives int) {
 	stride := strideOf(s.bytes)
-	for i := range count {
+	for i := range sends {
 		s.outs = append(s.outs, arena[i*stride:][:s.bytes+guard])
 	}
 	arena = arena[roundUp(count*stride, pageBytes):]
-	for i := range count {
+	for i := range receives {
 		s.ins = append(s.ins, arena[i*stride:][:s.bytes+guard])
 	}
 }
 
 func (s *messages) layout(buf []byte) channel.Layout { return channel.Contiguous(buf[:s.bytes]) }
 
-// verifyBy is verify with the run that moves every message once.
-func (s *messages) verifyBy(ctx context.Context, run func(int, []int64) error, receives bool) error {
-	seed := func(rank, i int) uint64 { return seedFor(rank, s.bytes, s.op) + uint64(i)<<32 }
-	for i := range s.outs {
-		fillPattern(s.outs[i][:s.bytes], seed(s.node.Rank(), i))
-		fillGuard(s.ins[i])
+// seed tells the messages of all ranks, and those of one, apart.
+func (s *messages) seed(rank, i int) uint64 { return seedFor(rank, s.bytes, s.op) + uint64(i)<<32 }
+
+func (s *messages) prepare() {
+	for i, out := range s.outs {
+		fillPattern(out[:s.bytes], s.seed(s.node.Rank(), i))
 	}
-	if _, err := share(ctx, s.node, struct{}{}, nil); err != nil {
-		return err
+	for _, in := range s.ins {
+		fillGuard(in)
 	}
-	err := run(1, nil)
-	if err != nil {
-		return err
-	}
-	for i := range s.ins {
-		if receives {
-			err = errors.Join(err, checkPattern(s.op, s.ins[i], s.bytes, seed(s.from, i)))
+}
+
+func (s *messages) check() error {
+	for i, in := range s.ins {
+		if err := checkPattern(s.op, in, s.bytes, s.seed(s.from, i)); err != nil {
+			return err
 		}
 	}
-	_, err = share(ctx, s.node, struct{}{}, err)
-	return err
+	return nil
 }

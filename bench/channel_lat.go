@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/sluice-hpc/sluice/channel"
 )
 
@@ -22,13 +20,11 @@ type token struct {
 func declareToken(n *node, m *measurement, arena []byte) (*token, error) {
 	left, right := (n.Rank()+n.Size()-1)%n.Size(), (n.Rank()+1)%n.Size()
 	s := &token{messages: messages{declarations: declarations{node: n}, op: m.op.name, bytes: m.bytes, from: left}}
-	s.carve(arena, 1)
+	s.carve(arena, 1, 1, 1)
 	s.out = s.send(s.layout(s.outs[0]), right)
 	s.in = s.receive(s.layout(s.ins[0]), left)
 	return s, s.err
 }
-
-func (s *token) verify(ctx context.Context) error { return s.verifyBy(ctx, s.run, true) }
 
 func (s *token) run(n int, samples []int64) error {
 	switch {
