@@ -110,13 +110,17 @@ static inline void check(const unsigned char *b, long n, int sender) {
         }
 }
 
+// What a buffer holds before the messages that are timed: they, too, must arrive.
+static inline void spoil(unsigned char *b, size_t n) { memset(b, 0xee, n); }
+
 // Rank 0 decides by its clock when there was enough of something; both know.
 static inline double agree(double v) {
     MPI_Bcast(&v, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     return v;
 }
 
-// Warms up and says how long to measure; then all ranks begin together.
+// Warms up and says how long to measure. The caller spoils what it receives into,
+// and calls begin.
 static inline struct plan plan_of(void (*run)(long), const struct options *o) {
     struct warming w = start_warming();
     double t0;
@@ -124,8 +128,10 @@ static inline struct plan plan_of(void (*run)(long), const struct options *o) {
         t0 = now_ns();
         run(w.n);
     } while (go_on_warming(&w, agree(now_ns() - t0)));
-    MPI_Barrier(MPI_COMM_WORLD);
     return make_plan(w.best, o->seconds, o->batch);
 }
+
+// All ranks begin together.
+static inline void begin(void) { MPI_Barrier(MPI_COMM_WORLD); }
 
 #endif

@@ -39,6 +39,12 @@ static void check_face(const unsigned char *into, int strided, int axis, int at,
     }
 }
 
+static void check_faces(unsigned char *into[4][2], int strided, int first, int last) {
+    for (int axis = first; axis <= last; axis++)
+        for (int up = 0; up < 2; up++)
+            check_face(into[axis][up], strided, axis, up ? SIDE - 1 : 0, (rank + size + (up ? -1 : 1)) % size);
+}
+
 static void measure(const struct options *o, char name, double *samples) {
     const char *all = "xyzt", *found = strchr(all, name);
     int first = found ? (int)(found - all) : 0, last = found ? first : 3;
@@ -68,16 +74,19 @@ static void measure(const struct options *o, char name, double *samples) {
             MPI_Send_init(field + offset_in_field(axis, up ? SIDE - 1 : 0, 0), 1, types[axis], up ? right : left, 2 * axis + up,
                           MPI_COMM_WORLD, &req[requests++]);
     run(1);
-    for (int axis = first; axis <= last; axis++)
-        for (int up = 0; up < 2; up++) check_face(into[axis][up], o->strided, axis, up ? SIDE - 1 : 0, up ? left : right);
+    check_faces(into, o->strided, first, last);
 
     long bytes = 2L * FACE * (last - first + 1);
     struct plan p = plan_of(run, o);
+    for (int axis = first; axis <= last; axis++)
+        for (int up = 0; up < 2; up++) spoil(into[axis][up], o->strided ? FIELD : FACE);
+    begin();
     for (long b = 0; b < p.batches; b++) {
         double t0 = now_ns();
         run(p.batch);
         samples[b] = (double)bytes * (double)p.batch * 1e3 / (now_ns() - t0);
     }
+    check_faces(into, o->strided, first, last);
     for (int i = 0; i < requests; i++) MPI_Request_free(&req[i]);
     for (int axis = first; axis <= last; axis++) {
         MPI_Type_free(&types[axis]);
