@@ -33,7 +33,7 @@ medians of batches, ratios medians of the rounds' own ratios; a ratio is held to
 a bar where there is one.
 
 Channels are held to persistent requests over memory of their own, halo exchanges
-to vector types, a ring of 8 ranks to as many of Open MPI on the same cores.
+to vector types and to faces packed by hand, whichever is faster, a ring of 8 ranks to as many of Open MPI on the same cores.
 
 c-line is the floor: two C processes that hand cache lines to and fro, one line
 for each way (JSON has the figure of one line for both ways as well).`,

@@ -29,7 +29,7 @@ struct options {
     long lat[MAX_SIZES]; // of mpi_channel: those of latency
     int nlat;
     const char *axes; // of mpi_halo
-    int strided;
+    int strided, by_hand;
 };
 
 static int rank, size; // rank 0 measures and prints
@@ -38,11 +38,12 @@ static inline struct options parse_options(int argc, char **argv, const char *pa
     struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm", .axes = "xyzta"};
     o.nsizes = parse_sizes("8", o.sizes);
     int c;
-    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:nr")) != -1) switch (c) {
+    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:nrk")) != -1) switch (c) {
         case 's': o.nsizes = parse_sizes(optarg, o.sizes); break;
         case 'l': o.nlat = parse_sizes(optarg, o.lat); break;
         case 'a': o.axes = optarg; break;
         case 'r': o.strided = 1; break;
+        case 'k': o.by_hand = 1; break;
         case 't': o.seconds = parse_seconds(optarg); break;
         case 'b': o.batch = parse_only_number(optarg, 1, 1 << 20); break;
         case 'w': o.window = parse_only_number(optarg, 1, MAX_WINDOW); break;
