@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -40,7 +41,7 @@ func (c *contender) runBounded(ctx context.Context) ([]Result, error) {
 func (c *comparison) contenders() []contender {
 	var list []contender
 	if c.peers != nil {
-		list = append(list, c.peer(peerLine, "line", "-t", seconds(c.time)))
+		list = append(list, c.peer(peerLine, append([]string{"line", "-t", seconds(c.time)}, lineCPUs()...)...))
 	}
 	// Channels are held to the cache line as well: as soon after it as can be.
 	list = append(list, c.channelContenders()...)
@@ -119,6 +120,16 @@ func (c *comparison) channelContenders() []contender {
 		list = append(list, c.mpi("openmpi", "shm", "ring")...)
 	}
 	return append(list, c.sluice("local", "local", "--batch"))
+}
+
+// lineCPUs has line run on the two CPUs that our ranks are bound to. Where we do not
+// bind, it takes what it finds.
+func lineCPUs() []string {
+	cpus, err := launch.Cores()
+	if err != nil || len(cpus) < 2 {
+		return nil
+	}
+	return []string{"-c", fmt.Sprintf("%d,%d", cpus[0], cpus[1])}
 }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
