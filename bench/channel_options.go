@@ -61,7 +61,7 @@ func (o *channelOptions) addFlags(f *pflag.FlagSet) {
 	case patternLocal:
 		f.StringVar(&o.sizes, "sizes", "8", "bytes, as of bench channel lat")
 	default:
-		f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G (default 0:4M as far as the pattern allows)")
+		f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G are binary (default 0:4M as far as the pattern allows)")
 	}
 	if unitOf(o.pattern) == unitLatency {
 		o.addBatch(f)

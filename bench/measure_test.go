@@ -45,11 +45,20 @@ func TestTimedMovesAreChecked(t *testing.T) {
 	t.Parallel()
 	m := newMeasurement(spec{pattern: patternLat, iters: 100, verify: true})
 	s := &lazy{}
-	require.NoError(t, moveOnce(t.Context(), alone{}, s))
 	var corrupt *CorruptError
-	require.ErrorAs(t, m.take(t.Context(), alone{}, s), &corrupt)
+	require.ErrorAs(t, takeChecked(t.Context(), alone{}, m, s), &corrupt)
+	require.Equal(t, 2, s.checks)
 	require.Equal(t, 0, corrupt.Offset)
+	require.False(t, m.verified)
+}
 
-	m = newMeasurement(spec{pattern: patternLat, iters: 100})
-	require.NoError(t, m.take(t.Context(), alone{}, s), "nobody asks for it")
+// Where nobody asks for a check the memory is written all the same.
+func TestUncheckedMemoryIsWritten(t *testing.T) {
+	t.Parallel()
+	m := newMeasurement(spec{pattern: patternLat, iters: 100})
+	s := &lazy{}
+	require.NoError(t, takeChecked(t.Context(), alone{}, m, s))
+	require.Zero(t, s.checks)
+	require.False(t, m.verified)
+	require.NoError(t, checkPattern("lazy", s.out[:], len(s.out), 1))
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -36,14 +37,17 @@ func (c *child) reap() {
 // it each, and hand each other cache lines without leaving it.
 func Cores() ([]int, error) {
 	cpus, err := usableCPUs()
-	return coresFirst(cpus, func(cpu int) string {
-		// (Documentation/ABI/stable/sysfs-devices-system-cpu)
-		b, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
-		if err != nil {
-			return strconv.Itoa(cpu)
-		}
-		return string(b)
-	}), err
+	return coresFirst(cpus, CoreOf), err
+}
+
+// CoreOf names the core that a CPU is a hardware thread of, by the list of them
+// all: "0", "0,4", "0-1". (Documentation/ABI/stable/sysfs-devices-system-cpu)
+func CoreOf(cpu int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
+	if err != nil {
+		return strconv.Itoa(cpu)
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // coresFirst orders CPUs by how many of the same core come before them; coreOf is
