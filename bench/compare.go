@@ -49,7 +49,7 @@ for each way (JSON has the figure of one line for both ways as well).`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: a minute and a half")
+	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: about two minutes")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 11, with --quick 5)")
 	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms)")
 	return cmd
