@@ -3,6 +3,8 @@ package verbstest
 import (
 	"context"
 	"slices"
+	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,4 +54,82 @@ func leavingStopsPeer(w *world) {
 		do(w, w.near, closeCmd{near.ID})
 		do(w, w.far, closeCmd{far.ID})
 	}
+}
+
+// pourCmd sends a message of no bytes, and then posts the same sends over and over,
+// until one fails.
+type pourCmd struct {
+	ID  int
+	WRs []verbs.SendWR
+}
+
+func (c pourCmd) run(ctx context.Context, n *node) (any, error) {
+	o := n.objs[c.ID]
+	if err := postAll(o.qp, verbs.SendWR{Opcode: verbs.OpSend}); err != nil {
+		return nil, err
+	}
+	for {
+		if err := postAll(o.qp, c.WRs...); err != nil {
+			return nil, err
+		}
+		wcs, err := await(ctx, o.send, len(c.WRs))
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(wcs, func(wc verbs.WC) bool { return wc.Status != verbs.WCSuccess }) {
+			return nil, nil
+		}
+	}
+}
+
+// peerStopped: a peer that is stopped while it writes, and goes on later, does not
+// touch what its owner has been given back: neither a region of a queue pair that
+// went to ERR, nor memory that is used again after its region was closed. What
+// cannot be given back is not.
+func peerStopped(t *testing.T, s *suite) {
+	short := *s
+	short.Config.PeerTimeout = time.Second
+	short.in(t, []place{processes}, func(w *world) {
+		const size = 1 << 20
+		w.ctx = within(w.t)
+		rng := seeded(s.Seed, w.t.Name())
+		src := []*mem{w.alloc(w.far, size, 0, own).fill(1), w.alloc(w.far, size, 0, own).fill(2)}
+		for round := range max(2, s.Rounds/5) {
+			near, far := w.pair(qpSpec{}, impatient)
+			dst := w.alloc(w.near, size, verbs.AccessAll, own)
+			dst.closed = true // its bytes are not told beforehand
+			near.recv(receive(1))
+			poured := w.far.begin(w.ctx, pourCmd{far.ID, []verbs.SendWR{
+				onto(signalled(1, verbs.OpRDMAWrite, src[0].sge(0, size)), dst, 0),
+				onto(signalled(2, verbs.OpRDMAWrite, src[1].sge(0, size)), dst, 0),
+			}})
+			near.want(recvs, received(1, 0))
+			for range rng.IntN(5000) {
+				near.query()
+			}
+			process := w.far.child.cmd.Process
+			require.NoError(w.t, pause(process))
+			mr := w.near.node.objs[dst.ID].mr
+			err := near.qp().Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState)
+			if err == nil {
+				before := slices.Clone(mr.Bytes())
+				require.NoError(w.t, resume(process))
+				_, err = poured()
+				require.NoError(w.t, err)
+				require.True(w.t, slices.Equal(before, mr.Bytes()), "round %d: written to after ERR", round)
+				require.NoError(w.t, mr.Close())
+			} else {
+				require.ErrorIs(w.t, err, verbs.ErrBusy)
+				require.ErrorIs(w.t, mr.Close(), verbs.ErrBusy)
+				next := w.alloc(w.near, size, verbs.AccessAll, own)
+				require.NoError(w.t, resume(process))
+				_, err = poured()
+				require.NoError(w.t, err)
+				next.verify("round %d: memory that was never given back is used again", round)
+				next.close()
+			}
+			do(w, w.near, closeCmd{near.ID})
+			do(w, w.far, closeCmd{far.ID})
+		}
+	})
 }

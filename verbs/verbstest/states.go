@@ -31,6 +31,9 @@ func testStates(t *testing.T, s *suite) {
 		w.run("connected to itself", itself)
 		w.run("endpoint of another provider", alienEndpoint)
 	})
+	if canPause {
+		t.Run("peer stopped while it writes", func(t *testing.T) { peerStopped(t, s) })
+	}
 }
 
 // stepTo makes the one step of Modify that leads to state, with the peer's
