@@ -331,7 +331,7 @@ func (s *Server) handle(conn net.Conn) {
 
 // worthWarning tells a peer that meant this job from somebody who passes by.
 func worthWarning(err error) bool {
-	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrPageSize, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
+	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
 		if errors.Is(err, e) {
 			return true
 		}
