@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,30 +70,64 @@ type options struct {
 type Option func(*options)
 
 // WithProviders names the providers to use, in this order, in place of all that
-// are registered, by their preference. Import them, or verbs/all.
+// are registered, by their preference. Import them, or verbs/all. None: all. One
+// that is not registered or has no device here, or that is named twice, is
+// [ErrInvalid].
 func WithProviders(names ...string) Option {
 	return func(o *options) { o.providers = slices.Clone(names) }
 }
 
-// WithConnectTimeout bounds how long connecting to a peer may take. Zero: 30 s.
+// WithConnectTimeout bounds how long connecting to a peer may take. Zero:
+// [DefaultConnectTimeout]. A negative one is [ErrInvalid].
 func WithConnectTimeout(d time.Duration) Option {
 	return func(o *options) { o.connectTimeout = d }
 }
 
 // WithPeerTimeout bounds how long a silent peer is waited for
-// ([verbs.Config].PeerTimeout). Zero: 10 s.
+// ([verbs.Config].PeerTimeout). Zero: [verbs.DefaultPeerTimeout]. A negative one is
+// [ErrInvalid].
 func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
 
-// WithLogger sets where goes what is worth knowing but no error of any call. Zero:
+// WithLogger sets where goes what is worth knowing but no error of any call. Nil:
 // slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithReport sets where the report of pending operations ([Node.Report]) goes when
 // the process is sent SIGUSR1, and how long the node may make no progress, with
-// operations pending, before it is written unasked. Zero: to standard error, and
-// never.
+// operations pending, before it is written unasked; it looks once a second. Nil: to
+// standard error. Zero: never; a negative time is [ErrInvalid].
 func WithReport(w io.Writer, stall time.Duration) Option {
 	return func(o *options) { o.report, o.stall = w, stall }
+}
+
+// newOptions applies opts to the defaults.
+func newOptions(opts []Option) (options, error) {
+	var o options
+	for _, set := range opts {
+		if set != nil {
+			set(&o)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
+		if d.value < 0 {
+			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
+		}
+	}
+	for i, name := range o.providers {
+		if slices.Contains(o.providers[:i], name) {
+			return o, fmt.Errorf("%w: provider %q twice", ErrInvalid, name)
+		}
+	}
+	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)
+	o.peerTimeout = cmp.Or(o.peerTimeout, verbs.DefaultPeerTimeout)
+	o.logger = cmp.Or(o.logger, slog.Default())
+	if o.report == nil {
+		o.report = os.Stderr
+	}
+	return o, nil
 }
 
 // DefaultConnectTimeout is how long connecting to a peer may take unless
@@ -103,7 +138,16 @@ const DefaultConnectTimeout = 30 * time.Second
 // it; it returns when they have. Connections are made when channels are declared.
 //
 // The Node belongs to the caller, who must Close it.
+//
+// Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
+// done; around what package boot says of the environment, the launcher and the
+// rendezvous; or around that of ctx, without which a rank that never comes is
+// waited for without end. Where the rendezvous knows which ranks are missing, the
+// error names them.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
+	if _, err := newOptions(opts); err != nil {
+		return nil, nodeError("join", err)
+	}
 	job, err := boot.Join(ctx)
 	if err != nil {
 		return nil, nodeError("join", err)
@@ -113,9 +157,9 @@ func Join(ctx context.Context, opts ...Option) (*Node, error) {
 
 // joinJob makes a node of a rank of a job, which it owns from here on.
 func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err error) {
-	o := options{connectTimeout: DefaultConnectTimeout, peerTimeout: verbs.DefaultPeerTimeout, logger: slog.Default(), report: os.Stderr}
-	for _, set := range opts {
-		set(&o)
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
 		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
@@ -147,8 +191,11 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 func (n *Node) openDevices() error {
 	if n.size > 1 {
 		all, err := verbs.Devices()
-		if err != nil {
+		switch {
+		case err != nil && len(all) == 0:
 			return err
+		case err != nil:
+			n.log.Warn("channel: devices not listed", "error", err)
 		}
 		for _, d := range all {
 			if !slices.Contains(n.providers, d.Provider()) {
