@@ -48,6 +48,7 @@ type Node struct {
 
 	mu       sync.Mutex
 	closed   bool
+	over     error // the job was aborted
 	peers    map[int]*peer
 	memories []*Memory // ordered by address
 	lastID   uint32
@@ -64,6 +65,7 @@ type options struct {
 	logger         *slog.Logger
 	report         io.Writer
 	stall          time.Duration
+	exit           func(status int) // ends the process when the job is aborted; nil: nothing does
 }
 
 // Option is an option of [Join].
@@ -152,7 +154,7 @@ func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	if err != nil {
 		return nil, nodeError("join", err)
 	}
-	return joinJob(ctx, job, opts...)
+	return joinJob(ctx, job, append(slices.Clone(opts), func(o *options) { o.exit = os.Exit })...)
 }
 
 // joinJob makes a node of a rank of a job, which it owns from here on.
@@ -244,26 +246,55 @@ func (n *Node) Size() int { return n.size }
 // launcher has not told.
 func (n *Node) LocalRank() int { return n.job.LocalRank() }
 
-// Abort ends the whole job: its launcher returns code. The first Abort of a job
-// counts. Every pending operation of every node fails with [ErrAborted]; what the
-// process does then is its own matter.
+// Abort ends the whole job, whatever its ranks are doing. It tells every rank: all
+// pending and later operations fail with [ErrAborted], and a process that has not
+// closed its node a second later ends with code as its exit status (the lower
+// eight bits; 1 if they are zero). This process is no exception. The first Abort of
+// a job counts. Abort returns when the rendezvous has been told, or cannot be
+// within 5 s.
+//
+// Launchers that can be told are told as well, and may end this process before
+// Abort returns; docs/launchers.md says what each of them returns. When rank 0 has
+// left a job whose rendezvous it ran, only this process ends; its peers find that
+// it died.
 func (n *Node) Abort(code int, why string) { n.job.Abort(code, why) }
 
-// watch fails everything when the job is aborted.
+// abortGrace is what a process is given to close its node when the job has been
+// aborted. It is less than what boot grants before launchers kill, who return
+// another code.
+const abortGrace = time.Second
+
+// watch fails everything when the job is aborted, and ends the process if it does
+// not leave.
 func (n *Node) watch() {
 	select {
 	case <-n.life.Done():
+		return
 	case <-n.job.Done():
-		err := n.job.Err()
-		if abort := (*boot.AbortError)(nil); !errors.As(err, &abort) {
-			return // without the rendezvous the ranks go on
-		}
-		n.mu.Lock()
-		peers := n.allPeers()
-		n.mu.Unlock()
-		for _, p := range peers {
-			p.fail(fmt.Errorf("%w: %w", ErrAborted, err))
-		}
+	}
+	err := n.job.Err()
+	abort := (*boot.AbortError)(nil)
+	if !errors.As(err, &abort) {
+		return // without the rendezvous the ranks go on
+	}
+	err = fmt.Errorf("%w: %w", ErrAborted, err)
+	n.mu.Lock()
+	n.over = err
+	peers := n.allPeers()
+	n.mu.Unlock()
+	for _, p := range peers {
+		p.end(err) // who has not been told yet must not take this for a death
+	}
+	if n.opt.exit == nil {
+		return
+	}
+	grace := time.NewTimer(abortGrace)
+	defer grace.Stop()
+	select {
+	case <-n.life.Done():
+	case <-grace.C:
+		n.log.Error("channel: the process ends with its job", "error", err)
+		n.opt.exit(cmp.Or(abort.Code&0xff, 1))
 	}
 }
 
@@ -289,7 +320,11 @@ func (n *Node) peer(rank int) (*peer, error) {
 	if p == nil {
 		p = &peer{node: n, rank: rank, bell: n.bell, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
 			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), served: make(chan struct{})}
-		if rank == n.rank {
+		switch {
+		case n.over != nil:
+			p.err.Store(&n.over)
+			p.state.Store(peerFailed)
+		case rank == n.rank:
 			p.state.Store(peerUp)
 		}
 		n.peers[rank] = p

@@ -111,8 +111,19 @@ func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
 	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
 }
 
-// fail ends everything with the peer, once.
+// fail ends everything with the peer, and hangs up.
 func (p *peer) fail(err error) {
+	p.end(err)
+	p.mu.Lock()
+	conn := p.conn
+	p.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// end ends everything with the peer, once; the control connection stays.
+func (p *peer) end(err error) {
 	p.mu.Lock()
 	if p.state.Load() >= peerFailed {
 		p.mu.Unlock()
@@ -124,12 +135,8 @@ func (p *peer) fail(err error) {
 	}
 	p.err.Store(&err)
 	p.state.Store(peerFailed)
-	conn := p.conn
 	p.nudge()
 	p.mu.Unlock()
-	if conn != nil {
-		conn.Close()
-	}
 	p.node.bell.strike()
 }
 
@@ -251,7 +258,7 @@ func (p *peer) serve(conn net.Conn) {
 		// What it has received before it left is acknowledged, on another way.
 		p.drain(q)
 	}
-	if !leaving && !errors.Is(err, ErrPeerLeft) {
+	if !leaving && !errors.Is(err, ErrPeerLeft) && p.state.Load() < peerFailed {
 		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", err)
 	}
 	p.fail(err)

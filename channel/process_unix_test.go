@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ import (
 // environment variable what to do.
 const (
 	envAct      = "SLUICE_CHANNEL_TEST_ACT"
-	envProvider = "SLUICE_CHANNEL_TEST_PROVIDER"
+	envProvider = "SLUICE_CHANNEL_TEST_PROVIDER" // several: in this order, with commas; empty: all
 )
 
 func TestMain(m *testing.M) {
@@ -45,12 +46,13 @@ var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
 	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
 	"death": death,
 	"pause": pause,
+	"abort": abortJob,
 }
 
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	n, err := Join(ctx, WithProviders(os.Getenv(envProvider)))
+	n, err := Join(ctx, WithProviders(strings.FieldsFunc(os.Getenv(envProvider), func(r rune) bool { return r == ',' })...))
 	if err != nil {
 		return err
 	}
