@@ -41,12 +41,15 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// acts are what ranks do.
-var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
+// act is what a rank does.
+type act func(ctx context.Context, n *Node, args []string) error
+
+var acts = map[string]act{
 	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
 	"death": death,
 	"pause": pause,
 	"abort": abortJob,
+	"meet":  meetAll,
 }
 
 func play(act string, args []string) (err error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -56,7 +57,7 @@ func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	n := p.node
 	var refusals []error
-	for i, provider := range n.providers {
+	for i, provider := range n.preference(p.rank) {
 		d, err := n.device(provider, conn)
 		var l *link
 		if err == nil {
@@ -72,6 +73,23 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
+}
+
+// preference lists the providers to try towards a peer: what only reaches this
+// host comes last where the peer does not look as if it were here, for to find
+// that out takes the time of an attempt. An order that was asked for is kept.
+func (n *Node) preference(rank int) []string {
+	if len(n.opt.providers) > 0 || n.addresses[rank].host == n.addresses[n.rank].host {
+		return n.providers
+	}
+	list := slices.Clone(n.providers)
+	slices.SortStableFunc(list, func(a, b string) int { return order(!n.local(a), !n.local(b)) })
+	return list
+}
+
+// local says whether a provider reaches this host only.
+func (n *Node) local(provider string) bool {
+	return slices.ContainsFunc(n.devices, func(d *device) bool { return d.provider() == provider })
 }
 
 // errBroken: the control connection broke, or the peer broke the protocol.
