@@ -121,28 +121,41 @@ func (n *Node) proofParams() proof.Params {
 
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
-// dialTime is how long one address of several may take.
-const dialTime = 3 * time.Second
+// How long one address of several may take: at first, and when none has answered
+// in time and they are tried again, at most. A peer that is stopped, or that has no
+// CPU, answers later.
+const (
+	dialTime    = time.Second
+	dialTimeMax = 16 * time.Second
+)
 
 // dialRank makes a control connection to a rank.
-func (n *Node) dialRank(ctx context.Context, rank int) (net.Conn, error) {
-	a := &n.addresses[rank]
+func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
+	a := &n.addresses[p.rank]
 	ips := slices.Clone(a.addrs)
 	if a.host == n.addresses[n.rank].host {
 		slices.SortStableFunc(ips, func(x, y net.IP) int { return order(x.IsLoopback(), y.IsLoopback()) })
 	}
-	var errs []error
-	for _, ip := range ips {
-		conn, err := n.dialAddress(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(int(a.port))), rank)
-		if err == nil {
-			return conn, nil
+	for each := dialTime; ; each = min(2*each, dialTimeMax) {
+		var errs []error
+		slow := false
+		for _, ip := range ips {
+			conn, err := n.dialAddress(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(int(a.port))), p.rank, each)
+			if err == nil {
+				return conn, nil
+			}
+			p.retries.Add(1)
+			errs = append(errs, err)
+			if errors.Is(err, proof.ErrRefused) || ctx.Err() != nil {
+				return nil, errors.Join(append(errs, ctx.Err())...)
+			}
+			var timeout net.Error
+			slow = slow || errors.As(err, &timeout) && timeout.Timeout()
 		}
-		errs = append(errs, err)
-		if errors.Is(err, proof.ErrRefused) || ctx.Err() != nil {
-			break
+		if !slow {
+			return nil, errors.Join(errs...)
 		}
 	}
-	return nil, errors.Join(append(errs, ctx.Err())...)
 }
 
 // order sorts true first.
@@ -156,15 +169,15 @@ func order(x, y bool) int {
 	return 1
 }
 
-func (n *Node) dialAddress(ctx context.Context, addr string, rank int) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTime}
+func (n *Node) dialAddress(ctx context.Context, addr string, rank int, patience time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: patience}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
+	conn.SetDeadline(time.Now().Add(patience))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	conn.SetDeadline(time.Now().Add(dialTime))
 	if _, err := proof.Dial(conn, n.proofParams(), rankID(rank)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -172,8 +185,12 @@ func (n *Node) dialAddress(ctx context.Context, addr string, rank int) (net.Conn
 	return conn, nil
 }
 
-// maxStrangers bounds the connections that have not proved anything yet.
-const maxStrangers = 256
+// maxStrangers bounds the connections that have not proved anything yet, and
+// strangerTime how long each of them may take.
+const (
+	maxStrangers = 256
+	strangerTime = 10 * time.Second
+)
 
 // accept takes control connections.
 func (n *Node) accept() {
@@ -204,9 +221,9 @@ func (n *Node) accept() {
 
 // welcome finds out who has connected; it frees its place when it knows.
 func (n *Node) welcome(conn net.Conn, places chan struct{}) {
+	conn.SetDeadline(time.Now().Add(strangerTime))
 	stop := context.AfterFunc(n.life, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	conn.SetDeadline(time.Now().Add(dialTime))
 	var p *peer
 	_, err := proof.Accept(conn, n.proofParams(), func(id []byte) bool {
 		if len(id) != 4 {

@@ -318,8 +318,8 @@ func (n *Node) peer(rank int) (*peer, error) {
 	}
 	p := n.peers[rank]
 	if p == nil {
-		p = &peer{node: n, rank: rank, bell: n.bell, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), served: make(chan struct{})}
+		p = &peer{node: n, rank: rank, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
+			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
 		switch {
 		case n.over != nil:
 			p.err.Store(&n.over)

@@ -66,13 +66,19 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 		if l != nil || errors.Is(err, errBroken) {
 			return l, err
 		}
-		n.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", err)
+		p.notUsed(provider, err)
 		refusals = append(refusals, fmt.Errorf("%s: %w", provider, err))
 	}
 	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
+}
+
+// notUsed tells and counts an attempt in vain.
+func (p *peer) notUsed(provider string, why error) {
+	p.retries.Add(1)
+	p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", why)
 }
 
 // preference lists the providers to try towards a peer: what only reaches this
@@ -201,11 +207,12 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 		return nil, err
 	}
 	if answer.refusal != "" {
+		p.notUsed(o.endpoint.Provider, errors.New(answer.refusal))
 		return nil, nil
 	}
 	err = l.probe(p.node.life, o.endpoint)
 	if err != nil {
-		p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", o.endpoint.Provider, "reason", err)
+		p.notUsed(o.endpoint.Provider, err)
 	}
 	if _, err := exchangeVerdict(conn, r, o.attempt, err == nil); err != nil {
 		return nil, err
@@ -302,7 +309,7 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	}
 	p.link = l
 	if l.dev.mapped {
-		p.bell, p.fenced = b, theirs.fenced || p.node.fenced
+		p.bell.bell, p.fenced = b, theirs.fenced || p.node.fenced
 	} else {
 		p.queue = newQueue(p, l)
 		l.dev.add(p.queue)
