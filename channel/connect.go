@@ -46,7 +46,14 @@ func (n *Node) meet(ctx context.Context) error {
 // spins is how long to spin where a host has these ranks: with more of them than
 // CPUs that they may run on, a spinner keeps from running whom it waits for.
 func spins(all []address, host uint64) int {
-	ranks := 0
+	if ranks, cpus := population(all, host); ranks > cpus {
+		return 1
+	}
+	return spinBudget
+}
+
+// population is how many ranks a host has, and how many CPUs they may run on.
+func population(all []address, host uint64) (ranks, cpus int) {
 	var union [maxCPUBytes]byte
 	for i := range all {
 		if all[i].host != host {
@@ -57,14 +64,10 @@ func spins(all []address, host uint64) int {
 			union[j] |= b
 		}
 	}
-	cpus := 0
 	for _, b := range union {
 		cpus += bits.OnesCount8(b)
 	}
-	if ranks > cpus {
-		return 1
-	}
-	return spinBudget
+	return ranks, cpus
 }
 
 // firstCPUs is the set of CPUs 0 to n-1.
@@ -178,11 +181,31 @@ func (n *Node) dialAddress(ctx context.Context, addr string, rank int, patience 
 	conn.SetDeadline(time.Now().Add(patience))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := proof.Dial(conn, n.proofParams(), rankID(rank)); err != nil {
+	if _, err := proof.Dial(&answering{Conn: conn, ctx: ctx}, n.proofParams(), rankID(rank)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	conn.SetDeadline(time.Time{})
 	return conn, nil
+}
+
+// answering is a connection that is dialed: once the other end has said something,
+// it is no longer another address that may be better. To give it up would break
+// what the other end may have taken by then.
+type answering struct {
+	net.Conn
+	ctx      context.Context
+	answered bool
+}
+
+func (a *answering) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if n > 0 && !a.answered {
+		a.answered = true
+		if end, ok := a.ctx.Deadline(); ok {
+			a.SetDeadline(end)
+		}
+	}
+	return n, err
 }
 
 // maxStrangers bounds the connections that have not proved anything yet, and

@@ -176,9 +176,10 @@ func (p *peer) dial() {
 	n := p.node
 	ctx, cancel := context.WithTimeout(n.life, n.opt.connectTimeout)
 	defer cancel()
-	for pause := redialMin; ; pause = min(2*pause, redialMax) {
+	pause := redialMin
+	for try := 1; ; try++ {
 		conn, err := n.dialRank(ctx, p)
-		again := errors.Is(err, proof.ErrRefused) && p.rank < n.rank
+		again := errors.Is(err, proof.ErrRefused) && (p.rank < n.rank || try < refusals)
 		p.mu.Lock()
 		taken := p.conn != nil || p.state.Load() >= peerFailed
 		p.dialing = again && !taken
@@ -201,6 +202,7 @@ func (p *peer) dial() {
 			case <-p.met:
 				return
 			case <-time.After(pause):
+				pause = min(2*pause, redialMax)
 				continue
 			case <-ctx.Done():
 			}
@@ -215,10 +217,12 @@ func (p *peer) dial() {
 	}
 }
 
-// How soon a rank that was refused asks again.
+// How soon a rank that was refused asks again, and how often the higher rank may
+// refuse: it hangs up on who takes too long as well.
 const (
 	redialMin = 10 * time.Millisecond
 	redialMax = time.Second
+	refusals  = 3
 )
 
 // admit takes a connection that the peer has made, or refuses it in favour of

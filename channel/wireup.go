@@ -26,11 +26,25 @@ import (
 // until an attempt succeeds or the lower rank has no provider left, which it says
 // with attempt 0.
 
-// How long an attempt may take, and how often it is looked at.
+// How long an attempt may take where every rank has a CPU, and how often it is
+// looked at: less and less often, for there may be many who wait.
 const (
-	probeTime  = time.Second
-	probePause = 20 * time.Microsecond
+	probeTime     = time.Second
+	probePauseMin = 20 * time.Microsecond
+	probePauseMax = 5 * time.Millisecond
 )
+
+// probeTime is how long an attempt to reach a rank may take: a second, and more
+// where it or this one waits for a CPU, but never all of the time for connecting.
+func (n *Node) probeTime(rank int) time.Duration {
+	d := probeTime
+	for _, host := range []uint64{n.addresses[n.rank].host, n.addresses[rank].host} {
+		if ranks, cpus := population(n.addresses, host); ranks > cpus && cpus > 0 {
+			d = max(d, probeTime*time.Duration(ranks)/time.Duration(cpus))
+		}
+	}
+	return max(probeTime, min(d, n.opt.connectTimeout/3))
+}
 
 // wireUp connects to the peer, so that what has been declared can be used.
 func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
@@ -133,7 +147,7 @@ func (p *peer) tryPropose(conn net.Conn, r *bufio.Reader, d *device, attempt uin
 	if answer.refusal != "" {
 		return nil, fmt.Errorf("rank %d: %s", p.rank, answer.refusal)
 	}
-	err = l.probe(p.node.life, answer.endpoint)
+	err = l.probe(p.node.life, answer.endpoint, p.node.probeTime(p.rank))
 	theirs, xerr := exchangeVerdict(conn, r, attempt, err == nil)
 	if xerr != nil {
 		return nil, broken(xerr)
@@ -210,7 +224,7 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 		p.notUsed(o.endpoint.Provider, errors.New(answer.refusal))
 		return nil, nil
 	}
-	err = l.probe(p.node.life, o.endpoint)
+	err = l.probe(p.node.life, o.endpoint, p.node.probeTime(p.rank))
 	if err != nil {
 		p.notUsed(o.endpoint.Provider, err)
 	}
@@ -355,10 +369,10 @@ func regionOf(mr *verbs.MR) region {
 
 // probe connects to the peer and sees that bytes go both ways: a write with
 // immediate, of no bytes.
-func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	if err := l.qp.Connect(e, verbs.ConnectAttr{}); err != nil {
+	if err := l.qp.Connect(e, verbs.ConnectAttr{Timeout: ackTimeout(bound)}); err != nil {
 		return err
 	}
 	if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
@@ -373,6 +387,7 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 		return err
 	}
 	var wcs [2]verbs.WC
+	pause := probePauseMin
 	for got := 0; got < 2; {
 		k, err := l.cq.Poll(wcs[:])
 		if err != nil {
@@ -382,8 +397,9 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 			select {
 			case <-ctx.Done():
 				return fmt.Errorf("no write with immediate has come through: %w", ctx.Err())
-			case <-time.After(probePause):
+			case <-time.After(pause):
 			}
+			pause = min(2*pause, probePauseMax)
 		}
 		for i := range wcs[:k] {
 			if err := wcs[i].Err(); err != nil {
@@ -393,6 +409,15 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 		got += k
 	}
 	return nil
+}
+
+// ackTimeout is the code of a timeout after whose retries at least bound has
+// passed; 14 is the usual one.
+func ackTimeout(bound time.Duration) uint8 {
+	code := uint8(14)
+	for ; code < 31 && 4*8*(4096*time.Nanosecond<<code) < bound; code++ {
+	}
+	return code
 }
 
 func (l *link) close() error {
