@@ -78,10 +78,11 @@ func TestLogger(t *testing.T) {
 	conn := p.conn
 	p.mu.Unlock()
 	require.NoError(t, conn.Close())
-	require.ErrorIs(t, func() error {
-		require.NoError(t, r.Start())
-		return r.WaitContext(within(t))
-	}(), ErrPeerDied)
+	err = r.Start()
+	if err == nil {
+		err = r.WaitContext(within(t))
+	}
+	require.ErrorIs(t, err, ErrPeerDied)
 	require.Eventually(t, func() bool {
 		return bytes.Contains([]byte(b.String()), []byte(`msg="channel: lost a peer" rank=1 peer=0`))
 	}, limit, time.Millisecond)
