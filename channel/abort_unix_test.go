@@ -113,7 +113,7 @@ func gone(t *testing.T, n int, out string) {
 	}
 }
 
-const abortSecret = "SLUICE_SECRET=000102030405060708090a0b0c0d0e0f"
+const abortSecret = "SLUICE_SECRET=" + testSecret
 
 // TestAbortUnderLaunchers: Abort of one rank ends all, whatever they are doing, and
 // the launcher returns the code.
