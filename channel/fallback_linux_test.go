@@ -24,6 +24,18 @@ func TestFallbackBetweenNetworks(t *testing.T) {
 	fallsBack(t, startRanks(t, "198.18.0.1:20003", []place{{one, 0, env}, {two, 0, env}}, "meet", "10"), "shm", "tcp")
 }
 
+// TestNoProvider: where none is left the error says what was tried, at both ranks.
+func TestNoProvider(t *testing.T) {
+	one, two := networks(t)
+	env := []string{envProvider + "=shm"}
+	ranks := startRanks(t, "198.18.0.1:20005", []place{{one, 0, env}, {two, 0, env}}, "meet", "10")
+	for i, r := range ranks {
+		require.Error(t, <-r.end, everything(ranks))
+		require.Contains(t, r.out.String(), fmt.Sprintf("from rank %d, stream 0, start 1: peer cannot be reached: ", 1-i), everything(ranks))
+		require.Contains(t, r.out.String(), []string{"no provider works: shm: no write with immediate has come through", "rank 0 has no provider that works"}[i], everything(ranks))
+	}
+}
+
 // TestFallbackBetweenUsers: processes of different users do not share memory.
 func TestFallbackBetweenUsers(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -154,6 +154,29 @@ func TestNameSpaces(t *testing.T) {
 	}
 }
 
+// TestSharedAddress: both hosts have an address of the same number, as those of
+// container bridges are, which leads each of them to itself, and their ranks listen
+// at the same few ports.
+func TestSharedAddress(t *testing.T) {
+	one, two := networks(t)
+	for _, prefix := range [][]string{one, two} {
+		require.NoError(t, ip("-n", prefix[3], "addr", "add", "198.19.0.1/24", "dev", "lo"))
+		out, err := exec.Command("ip", "netns", "exec", prefix[3], "sh", "-c", "echo 30000 30199 >/proc/sys/net/ipv4/ip_local_port_range").CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	rounds := 5
+	if testing.Short() {
+		rounds = 1
+	}
+	for range rounds {
+		ranks := startRanks(t, "198.18.0.1:20001", []place{{prefix: one}, {prefix: two}, {prefix: one}, {prefix: two}, {prefix: one}, {prefix: two}}, "meet", "5")
+		for _, r := range ranks {
+			err := <-r.end
+			require.NoError(t, err, everything(ranks))
+		}
+	}
+}
+
 // TestDeathAcrossNameSpaces: a rank that is killed is mourned by those who cannot
 // know the number of its process, or whom another process of that number survives.
 func TestDeathAcrossNameSpaces(t *testing.T) {
