@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -29,6 +30,9 @@ func (n *Node) meet(ctx context.Context) error {
 	n.listener = l
 	mine := address{host: hostID(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: affinity(), addrs: localAddresses()}
 	all, err := n.job.Exchange(ctx, mine.append(nil))
+	if abort := (*boot.AbortError)(nil); errors.As(err, &abort) {
+		err = fmt.Errorf("%w: %w", ErrAborted, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -162,6 +162,29 @@ func TestJoinMissingRanks(t *testing.T) {
 	require.ErrorContains(t, err, "ranks 0, 2-4 have not joined")
 }
 
+// TestJoinAborted: a job may be over before all have come.
+func TestJoinAborted(t *testing.T) {
+	server := serveJob(t, 3)
+	variables := map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "3", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret}
+	told(t, variables)
+	other, err := boot.Join(within(t))
+	require.NoError(t, err)
+	variables["SLUICE_RANK"] = "0"
+	told(t, variables)
+	mine, err := boot.Join(within(t))
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := joinJob(within(t), mine)
+		failed <- err
+	}()
+	other.Abort(3, "enough")
+	err = <-failed
+	require.ErrorIs(t, err, ErrAborted)
+	require.ErrorContains(t, err, "the job was aborted by rank 1 with code 3: enough")
+	require.NoError(t, other.Close())
+}
+
 // TestJoinWithoutRendezvous: the error says where it should have been.
 func TestJoinWithoutRendezvous(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

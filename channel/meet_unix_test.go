@@ -14,7 +14,7 @@ import (
 // byte, and says which provider reaches whom. After args[0] rounds it ends, or,
 // with a second argument, goes on until it can no more and says why.
 func meetAll(ctx context.Context, n *Node, args []string) error {
-	sizes := []int{8, 3000, 100_000}
+	sizes := []int{8, 3000, 100_000, 200_000}
 	var handles, receives []*Handle
 	var in, out [][]byte
 	var from []int
@@ -27,8 +27,11 @@ func meetAll(ctx context.Context, n *Node, args []string) error {
 			if err != nil {
 				return err
 			}
-			b := make([]byte, size)
-			s, err := n.DeclareSend(Contiguous(m.Bytes()), peer, OnStream(i))
+			a, b := m.Bytes(), make([]byte, size)
+			if i == len(sizes)-1 {
+				a = make([]byte, size) // which the peer does not reach
+			}
+			s, err := n.DeclareSend(Contiguous(a), peer, OnStream(i))
 			if err != nil {
 				return err
 			}
@@ -37,7 +40,7 @@ func meetAll(ctx context.Context, n *Node, args []string) error {
 				return err
 			}
 			handles, receives = append(handles, s), append(receives, r)
-			out, in, from = append(out, m.Bytes()), append(in, b), append(from, peer)
+			out, in, from = append(out, a), append(in, b), append(from, peer)
 		}
 	}
 	all, err := n.Multiple(append(handles, receives...)...)

@@ -143,7 +143,7 @@ func TestNameSpaces(t *testing.T) {
 						provider = "tcp"
 					}
 					require.Contains(t, r.out.String(), fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, j, provider), everything(ranks))
-					require.Contains(t, r.out.String(), fmt.Sprintf("rank %d, %s up: sent 30 messages", j, provider))
+					require.Contains(t, r.out.String(), fmt.Sprintf("rank %d, %s up: sent 40 messages", j, provider))
 				}
 				if c.first {
 					require.Contains(t, r.out.String(), "process 1\n", "two processes of one number")
