@@ -54,6 +54,11 @@ func newWorld(t *testing.T, size int, p patience) *world {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return serveWorld(t, ln, size, p)
+}
+
+func serveWorld(t *testing.T, ln net.Listener, size int, p patience) *world {
+	t.Helper()
 	secret := []byte("the secret of a job of a test...")
 	log := new(logbuf.Buffer)
 	s, err := serve(t.Context(), ln, ServerOptions{
