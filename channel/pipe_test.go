@@ -102,8 +102,15 @@ func TestPipeRefused(t *testing.T) {
 				require.True(t, bytes.Equal(pairs[i].out, pairs[i].in))
 			}
 			failures := <-done
-			// What was complete before it was refused is an error of a later start.
-			for s, _, _, _ := heapPair(t, a, b, 0); ; {
+			// What was complete before it was refused is an error of a later start,
+			// once word of it has come: with an answer at the latest.
+			answer, _ := send(t, b, a.Rank(), 8, OnStream(1))
+			answered, _ := receive(t, a, b.Rank(), 8, OnStream(1))
+			require.NoError(t, answer.Start())
+			require.NoError(t, answered.Start())
+			require.NoError(t, answered.WaitContext(within(t)))
+			s, r, _, _ := heapPair(t, a, b, 0)
+			for {
 				err := s.Start()
 				if err == nil {
 					break
@@ -111,10 +118,9 @@ func TestPipeRefused(t *testing.T) {
 				require.ErrorIs(t, err, ErrLength)
 				failures++
 			}
-			r, err := b.DeclareReceive(Layout{}, a.Rank())
-			require.NoError(t, err)
 			require.NoError(t, r.Start())
 			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, s.WaitContext(within(t)))
 			wrong := 0
 			for _, p := range pairs {
 				if p.wrong {
