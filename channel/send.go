@@ -192,8 +192,13 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 // and whose memory we reach, gets it at once.
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
 	g := &s.r.gates[h.k%ringSlots]
-	if h.staging != nil && h.openGate(g) == nil {
-		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
+	if h.staging != nil {
+		if dst := h.openGate(g); dst != nil {
+			// Before the receiver hears of it, as it would copy what is not there.
+			h.copyChunks(&s.r.matches[h.k%ringSlots], dst, &h.shape, s.peer)
+		} else {
+			h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
+		}
 	}
 	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.length)})
 	h.setPhase(phaseOffered)
