@@ -138,13 +138,15 @@ func (s *receiveStream) drive() {
 		return
 	}
 	s.lock.lock()
-	if s.large > 0 || atomic.LoadUint32(&r.starving) != 0 {
-		releases := s.releases
-		for h := s.first; h != nil && s.releases == releases; {
-			next := h.next
+	all := s.large > 0 || atomic.LoadUint32(&r.starving) != 0
+	releases := s.releases
+	for h := s.first; h != nil && s.releases == releases; {
+		next := h.next
+		// A sender may also be waiting to be told that its message is too large.
+		if all || atomic.LoadUint64(&r.slots[h.k%ringSlots].word) == key(h.k, slotRendezvous<<8) {
 			s.advance(h)
-			h = next
 		}
+		h = next
 	}
 	s.lock.unlock()
 }
