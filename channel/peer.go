@@ -111,6 +111,12 @@ func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
 	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
 }
 
+// gone says whether the peer cannot reach our memory any more: its process has
+// ended, or has let go of the memory. A connection that ends is no sign of that.
+func (p *peer) gone() bool {
+	return p.rank != p.node.rank && (p.link == nil || p.link.qp.State() == verbs.QPErr)
+}
+
 // fail ends everything with the peer, once.
 func (p *peer) fail(err error) {
 	p.mu.Lock()
@@ -285,6 +291,10 @@ func (p *peer) drain(q *queue) {
 // lost ends the peer because its queue pair has ended. If it has left or died, the
 // control connection is about to say which.
 func (p *peer) lost(err error) {
+	if errors.Is(err, ErrProtocol) {
+		p.fail(err)
+		return
+	}
 	select {
 	case <-p.served:
 	case <-time.After(verdictTime):
@@ -404,6 +414,9 @@ func (p *peer) addStream(s streamInfo) error {
 	mem, err := p.link.view(s.ring, ringSize)
 	if err != nil {
 		return err
+	}
+	if s.number > MaxStream {
+		return fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, s.number, MaxStream)
 	}
 	r, err := viewRing(mem)
 	if err != nil {
