@@ -1,7 +1,7 @@
 package channel
 
 import (
-	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -171,10 +171,10 @@ func (s *receiveStream) advance(h *Handle) {
 }
 
 // forsaken says whether the peer, which has failed, will not write into the memory
-// of a receive any more: its process has ended, or the gate is closed before it has
-// begun, or it is through.
+// of a receive any more: it is gone, or the gate is closed before it has begun, or it
+// is through. That the connection to it has ended says nothing: it may still run.
 func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
-	if r == nil || !h.gated || errors.Is(*s.peer.err.Load(), ErrPeerDied) {
+	if r == nil || !h.gated || s.peer.gone() {
 		return true
 	}
 	m := &r.matches[h.k%ringSlots]
@@ -274,6 +274,8 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
 		s.finish(h, nil)
 	case m.verdict(h.k) == verdictWithdrawn:
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
+	case m.verdict(h.k) == verdictLength || !m.sane(h.k, n):
+		s.finish(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	case s.peer.state.Load() >= peerFailed && s.forsaken(h, r) && !m.finished(h.k, n):
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
@@ -314,7 +316,11 @@ func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) 
 		l = p.layout(handle, generation)
 		h.remote.Store(l)
 	}
-	if l == nil || uint64(l.shape.length) != length {
+	switch {
+	case l == nil:
+		return nil
+	case uint64(l.shape.length) != length:
+		go p.fail(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length))
 		return nil
 	}
 	return &l.shape
@@ -324,7 +330,7 @@ func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) 
 func (h *Handle) copyChunks(m *match, dst, src *shape, p *peer) {
 	n, size := chunks(h.shape.length)
 	moved := false
-	for {
+	for range n { // and no more, whatever a peer does to the match
 		i, _ := m.claim(h.k, n)
 		if i < 0 {
 			break

@@ -219,7 +219,9 @@ func (s *sendStream) reap() {
 		}
 		s.note(k, v)
 		if h := s.offered[k%ringSlots]; h != nil {
-			s.settle(h)
+			if s.settle(h); h.phase.Load() == phaseOffered {
+				s.failOffered(h, h.broken("taken, and not moved"))
+			}
 		}
 		s.freed = k
 		s.tail = s.ends[k%ringSlots]
@@ -255,15 +257,28 @@ func (s *sendStream) settle(h *Handle) {
 	case m.finished(h.k, n):
 		h.setPhase(phaseSent)
 	case m.verdict(h.k) == verdictLength:
-		h.err = &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength}
-		h.setPhase(phaseFailed)
-	case m.verdict(h.k) == verdictWithdrawn:
-		h.err = s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft)
-		h.setPhase(phaseFailed)
+		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength})
+	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter over a verdict on k
+		s.failOffered(h, s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft))
+	case !m.sane(h.k, n):
+		s.failOffered(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	default:
 		return
 	}
 	s.offered[i] = nil
+}
+
+// failOffered ends a rendezvous with an error. The caller holds the lock.
+func (s *sendStream) failOffered(h *Handle, err error) {
+	s.offered[h.k%ringSlots] = nil
+	h.err = err
+	h.setPhase(phaseFailed)
+}
+
+// forsaken says whether the peer, which has failed, will not read a rendezvous any
+// more: it is gone, or has not begun and finds the message withdrawn.
+func (s *sendStream) forsaken(h *Handle) bool {
+	return s.peer.gone() || s.r.matches[h.k%ringSlots].judge(h.k, verdictWithdrawn)
 }
 
 // testOffered moves a rendezvous on, as the sender.
@@ -272,10 +287,9 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	s.lock.lock()
 	s.settle(h)
 	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed {
-		if s.settle(h); h.phase.Load() == phaseOffered {
-			s.offered[h.k%ringSlots] = nil
-			h.err = s.peer.opError("send", s.number, h.k)
-			h.setPhase(phaseFailed)
+		// Once more: it may have been moved before the end.
+		if s.settle(h); h.phase.Load() == phaseOffered && s.forsaken(h) {
+			s.failOffered(h, s.peer.opError("send", s.number, h.k))
 		}
 	}
 	s.lock.unlock()
