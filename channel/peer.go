@@ -530,7 +530,9 @@ func (l *link) view(r region, n int) ([]byte, error) {
 		switch {
 		case err == nil:
 			return b, nil
-		case !errors.Is(err, verbs.ErrState) || l.qp.State() != verbs.QPRTS || try == viewTries:
+		case l.qp.State() != verbs.QPRTS: // the peer has died since it spoke
+			return nil, err
+		case !errors.Is(err, verbs.ErrState) || try == viewTries:
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		time.Sleep(viewPause) // the peer's arena is on its way

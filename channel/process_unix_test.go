@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -45,6 +45,7 @@ var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
 	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
 	"death": death,
 	"pause": pause,
+	"siege": siege,
 }
 
 func play(act string, args []string) (err error) {
@@ -85,6 +86,7 @@ var faces = []int{8, 600, 5000, 70_000, 300_000}
 
 // hooks are what a test does in a halo exchange.
 type hooks struct {
+	ring   []int                                // the ranks, in place of all
 	before func(round int)                      // before a round is started
 	wait   func(context.Context, *Handle) error // in place of WaitContext
 }
@@ -92,7 +94,14 @@ type hooks struct {
 // halo exchanges faces with both neighbours on a ring, and checks every byte.
 // With one or two ranks both neighbours are the same.
 func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
-	next, last := (n.Rank()+1)%n.Size(), (n.Rank()+n.Size()-1)%n.Size()
+	ring := hook.ring
+	for i := range n.Size() {
+		if hook.ring == nil {
+			ring = append(ring, i)
+		}
+	}
+	at := slices.Index(ring, n.Rank())
+	next, last := ring[(at+1)%len(ring)], ring[(at+len(ring)-1)%len(ring)]
 	var handles []*Handle
 	var out, in [][]byte
 	var from []int
@@ -231,19 +240,26 @@ func pause(ctx context.Context, n *Node, args []string) error {
 	turn, seed := n.Rank(), uint64(number(args[1]))
 	r := rand.New(rand.NewPCG(seed, uint64(n.Rank())))
 	timeouts := 0
-	var stopped atomic.Bool
+	stop := make(chan struct{}, 1) // capacity 1: the peer has been stopped
+	stop <- struct{}{}
 	err = halo(ctx, n, number(args[0]), hooks{
 		before: func(round int) {
 			// In turns, so that nobody stops who has just been told to stop.
-			if round%10 == 5 && round/10%2 == turn {
-				delay := time.Duration(r.IntN(100)) * time.Microsecond
-				stopped.Store(true)
-				time.AfterFunc(delay, func() { syscall.Kill(peer, syscall.SIGSTOP) })
+			if round%4 == 2 && round/4%2 == turn {
+				delay := time.Duration(r.IntN(200)) * time.Microsecond
+				<-stop
+				time.AfterFunc(delay, func() {
+					syscall.Kill(peer, syscall.SIGSTOP)
+					stop <- struct{}{}
+				})
+			} else {
+				<-stop // before the peer can have its turn
+				stop <- struct{}{}
 			}
 		},
 		wait: func(ctx context.Context, h *Handle) error {
 			for {
-				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 				err := h.WaitContext(short)
 				cancel()
 				if !errors.Is(err, ErrTimeout) || ctx.Err() != nil {
@@ -253,9 +269,7 @@ func pause(ctx context.Context, n *Node, args []string) error {
 					return fmt.Errorf("started after a deadline: %v", err)
 				}
 				timeouts++
-				if stopped.Swap(false) {
-					syscall.Kill(peer, syscall.SIGCONT)
-				}
+				syscall.Kill(peer, syscall.SIGCONT)
 			}
 		},
 	})
@@ -285,9 +299,9 @@ func swapPIDs(ctx context.Context, n *Node) (int, error) {
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
 func TestStop(t *testing.T) {
-	rounds := 300
+	rounds := 800 // with as many stops as a quarter of that
 	if testing.Short() {
-		rounds = 60
+		rounds = 80
 	}
 	apart(t, func(t *testing.T, provider string) {
 		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
