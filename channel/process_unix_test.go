@@ -48,10 +48,13 @@ var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
 	"siege": siege,
 }
 
+// actOptions are what their nodes are joined with.
+var actOptions = map[string][]Option{}
+
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	n, err := Join(ctx, WithProviders(os.Getenv(envProvider)))
+	n, err := Join(ctx, append(actOptions[act], WithProviders(os.Getenv(envProvider)))...)
 	if err != nil {
 		return err
 	}
