@@ -212,7 +212,7 @@ func death(ctx context.Context, n *Node, args []string) error {
 // TestDeath: kill -9 at any moment of a halo exchange. All others end with an
 // error that names the dead one, or a rank that has left because of it.
 func TestDeath(t *testing.T) {
-	rounds := 20
+	rounds := 10 // TestSiege kills more of them
 	if testing.Short() {
 		rounds = 4
 	}
@@ -302,7 +302,7 @@ func swapPIDs(ctx context.Context, n *Node) (int, error) {
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
 func TestStop(t *testing.T) {
-	rounds := 800 // with as many stops as a quarter of that
+	rounds := 400 // with as many stops as a quarter of that
 	if testing.Short() {
 		rounds = 80
 	}

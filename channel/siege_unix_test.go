@@ -24,10 +24,18 @@ import (
 func siege(ctx context.Context, n *Node, args []string) error {
 	if v := n.Rank(); v > 1 {
 		r := rand.New(rand.NewPCG(uint64(number(args[0])), uint64(v)))
-		fatal, delay := r.IntN(20), time.Duration(r.IntN(5000))*time.Microsecond
-		go halo(ctx, n, 1_000_000, hooks{ring: []int{0, v}})
+		fatal, delay := 1+r.IntN(20), time.Duration(r.IntN(5000))*time.Microsecond
+		up := make(chan struct{})
+		go halo(ctx, n, 1_000_000, hooks{ring: []int{0, v}, before: func(round int) {
+			if round == 1 {
+				close(up)
+			}
+		}})
 		return halo(ctx, n, 1_000_000, hooks{ring: []int{1, v}, before: func(round int) {
 			if round == fatal {
+				if v%2 == 0 { // not while it connects
+					<-up
+				}
 				time.AfterFunc(delay, func() {
 					fmt.Printf("rank %d dies at %d\n", v, time.Now().UnixNano())
 					syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -68,7 +76,8 @@ var (
 )
 
 // TestSiege: kill -9 at random moments, six ranks of each job. Both survivors have
-// returned within a second, over TCP within the peer timeout.
+// returned within a second, over TCP within the peer timeout; where the dead rank was
+// still connecting, the time of a probe may come on top.
 func TestSiege(t *testing.T) {
 	jobs, victims := 16, 6
 	if testing.Short() {
@@ -99,7 +108,11 @@ func TestSiege(t *testing.T) {
 			for _, m := range burials {
 				require.Contains(t, deaths, m[1], out)
 				took := time.Duration(number(m[2]) - deaths[m[1]])
-				require.Less(t, took, bound, "rank %s\n%s", m[1], out)
+				limit := bound
+				if number(m[1])%2 == 1 {
+					limit += probeTime
+				}
+				require.Less(t, took, limit, "rank %s\n%s", m[1], out)
 				longest = max(longest, took)
 			}
 		}
