@@ -362,16 +362,36 @@ func (h *Handle) idleError(op string) error {
 }
 
 // withdraw gives an active handle up, because the node is closing: what nobody
-// has begun to copy is taken back; a copy in progress is waited for.
-func (h *Handle) withdraw() {
+// has begun to copy is taken back; a copy in progress is waited for. An error says
+// that it has not ended: then the peer may go on with the pages, which it has mapped,
+// and which nobody is given again.
+func (h *Handle) withdraw() error {
 	m, k := h.withdrawable()
 	if m == nil {
-		return
+		return nil
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	for end := time.Now().Add(h.node.opt.peerTimeout); !m.judge(k, verdictWithdrawn) && !m.finished(k, n); {
-		if p.state.Load() >= peerFailed || time.Now().After(end) {
+	for end := time.Now().Add(h.node.opt.peerTimeout); !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone(); {
+		if time.Now().After(end) {
+			return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
+		}
+		wait.Yield()
+	}
+	return nil
+}
+
+// giveUp ends a handle whose node is closed: the memory that its starts are in is
+// about to go.
+func (h *Handle) giveUp() {
+	for {
+		unlock := h.lockStream()
+		copying := h.copying || h.kind == kindSend && h.out.busy == h
+		if !copying {
+			h.setPhase(phaseClosed)
+		}
+		unlock()
+		if !copying {
 			return
 		}
 		wait.Yield()

@@ -257,6 +257,12 @@ func (h *Handle) lengthError(other int) error {
 }
 
 func (h *Handle) broken(format string, args ...any) error {
-	return &Error{Op: "receive", Rank: h.in.peer.rank, Stream: int(h.in.number), Start: h.k,
-		Err: fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)}
+	e := &Error{Op: "send", Rank: h.peer().rank, Start: h.k}
+	if h.kind == kindReceive {
+		e.Op, e.Stream = "receive", int(h.in.number)
+	} else {
+		e.Stream = int(h.out.number)
+	}
+	e.Err = fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
+	return e
 }

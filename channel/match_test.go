@@ -377,3 +377,32 @@ func TestLeaving(t *testing.T) {
 		require.ErrorIs(t, back.Start(), ErrPeerLeft, "at once")
 	})
 }
+
+// TestLengthMismatchWaitsInAnyOrder: a send whose receive is too short is over as
+// soon as anybody waits on the receiver's node, whatever for.
+func TestLengthMismatchWaitsInAnyOrder(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, wanted := range []int{0, 8, 1000} {
+			s, _ := send(t, a, b.Rank(), 20_000)
+			r, _ := receive(t, b, a.Rank(), wanted)
+			other, _ := receive(t, b, a.Rank(), 8, OnStream(1))
+			require.NoError(t, r.Start())
+			require.NoError(t, s.Start())
+			require.NoError(t, other.Start())
+			ctx, cancel := context.WithCancel(within(t))
+			waited := make(chan error)
+			go func() { waited <- other.WaitContext(ctx) }()
+			require.ErrorIs(t, s.WaitContext(within(t)), ErrLength)
+			cancel()
+			require.ErrorIs(t, <-waited, context.Canceled)
+			require.ErrorIs(t, r.WaitContext(within(t)), ErrLength)
+			for _, h := range []*Handle{s, r} {
+				require.NoError(t, h.Close())
+			}
+			release, _ := send(t, a, b.Rank(), 8, OnStream(1))
+			require.NoError(t, release.Start())
+			require.NoError(t, other.WaitContext(within(t)))
+			require.NoError(t, release.WaitContext(within(t)))
+		}
+	})
+}

@@ -451,7 +451,10 @@ func (n *Node) relieve(s *sendStream) {
 
 // Close leaves the job. Sends that are complete arrive; of others nothing more is
 // moved, and their peers' operations end with [ErrPeerLeft]. Active handles are
-// given up. Memory of Alloc is gone afterwards.
+// given up; a copy that a peer has begun is waited for, at most for the peer
+// timeout. If that passes the error is [ErrBusy], for each such handle: the node is
+// closed, and the peer may still write to what was its memory, which is never used
+// again. Memory of Alloc is gone afterwards.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -466,8 +469,9 @@ func (n *Node) Close() error {
 	}
 	n.mu.Unlock()
 
+	var errs []error
 	for _, h := range handles {
-		h.withdraw()
+		errs = append(errs, h.withdraw())
 	}
 	for _, p := range peers {
 		p.leave()
@@ -478,13 +482,14 @@ func (n *Node) Close() error {
 	}
 	cancel()
 	n.end()
-	var errs []error
 	if n.listener != nil {
 		errs = append(errs, n.listener.Close())
 	}
 	n.bell.strike()
 	n.wg.Wait()
+	n.receives.Store(new([]*receiveStream))
 	for _, h := range handles {
+		h.giveUp()
 		h.pins.Unpin()
 	}
 	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {

@@ -114,6 +114,12 @@ func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
 	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
 }
 
+// gone says whether the peer cannot reach our memory any more: its process has
+// ended, or has let go of the memory. A connection that ends is no sign of that.
+func (p *peer) gone() bool {
+	return p.rank != p.node.rank && (p.link == nil || p.link.qp.State() == verbs.QPErr)
+}
+
 // fail ends everything with the peer, and hangs up.
 func (p *peer) fail(err error) {
 	p.end(err)
@@ -305,6 +311,10 @@ func (p *peer) drain(q *queue) {
 // lost ends the peer because its queue pair has ended. If it has left or died, the
 // control connection is about to say which.
 func (p *peer) lost(err error) {
+	if errors.Is(err, ErrProtocol) {
+		p.fail(err)
+		return
+	}
 	select {
 	case <-p.served:
 	case <-time.After(verdictTime):
@@ -429,6 +439,9 @@ func (p *peer) addStream(s streamInfo) error {
 	if err != nil {
 		return err
 	}
+	if s.number > MaxStream {
+		return fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, s.number, MaxStream)
+	}
 	r, err := viewRing(mem)
 	if err != nil {
 		return err
@@ -541,7 +554,9 @@ func (l *link) view(r region, n int) ([]byte, error) {
 		switch {
 		case err == nil:
 			return b, nil
-		case !errors.Is(err, verbs.ErrState) || l.qp.State() != verbs.QPRTS || try == viewTries:
+		case l.qp.State() != verbs.QPRTS: // the peer has died since it spoke
+			return nil, err
+		case !errors.Is(err, verbs.ErrState) || try == viewTries:
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		time.Sleep(viewPause) // the peer's arena is on its way

@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -50,12 +50,17 @@ var acts = map[string]act{
 	"pause": pause,
 	"abort": abortJob,
 	"meet":  meetAll,
+	"siege": siege,
 }
+
+// actOptions are what their nodes are joined with.
+var actOptions = map[string][]Option{}
 
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	n, err := Join(ctx, WithProviders(strings.FieldsFunc(os.Getenv(envProvider), func(r rune) bool { return r == ',' })...))
+	providers := strings.FieldsFunc(os.Getenv(envProvider), func(r rune) bool { return r == ',' })
+	n, err := Join(ctx, append(actOptions[act], WithProviders(providers...))...)
 	if err != nil {
 		return err
 	}
@@ -90,6 +95,7 @@ var faces = []int{8, 600, 5000, 70_000, 300_000}
 
 // hooks are what a test does in a halo exchange.
 type hooks struct {
+	ring   []int                                // the ranks, in place of all
 	before func(round int)                      // before a round is started
 	wait   func(context.Context, *Handle) error // in place of WaitContext
 }
@@ -97,7 +103,14 @@ type hooks struct {
 // halo exchanges faces with both neighbours on a ring, and checks every byte.
 // With one or two ranks both neighbours are the same.
 func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
-	next, last := (n.Rank()+1)%n.Size(), (n.Rank()+n.Size()-1)%n.Size()
+	ring := hook.ring
+	for i := range n.Size() {
+		if hook.ring == nil {
+			ring = append(ring, i)
+		}
+	}
+	at := slices.Index(ring, n.Rank())
+	next, last := ring[(at+1)%len(ring)], ring[(at+len(ring)-1)%len(ring)]
 	var handles []*Handle
 	var out, in [][]byte
 	var from []int
@@ -205,7 +218,7 @@ func death(ctx context.Context, n *Node, args []string) error {
 // TestDeath: kill -9 at any moment of a halo exchange. All others end with an
 // error that names the dead one, or a rank that has left because of it.
 func TestDeath(t *testing.T) {
-	rounds := 20
+	rounds := 10 // TestSiege kills more of them
 	if testing.Short() {
 		rounds = 4
 	}
@@ -236,19 +249,26 @@ func pause(ctx context.Context, n *Node, args []string) error {
 	turn, seed := n.Rank(), uint64(number(args[1]))
 	r := rand.New(rand.NewPCG(seed, uint64(n.Rank())))
 	timeouts := 0
-	var stopped atomic.Bool
+	stop := make(chan struct{}, 1) // capacity 1: the peer has been stopped
+	stop <- struct{}{}
 	err = halo(ctx, n, number(args[0]), hooks{
 		before: func(round int) {
 			// In turns, so that nobody stops who has just been told to stop.
-			if round%10 == 5 && round/10%2 == turn {
-				delay := time.Duration(r.IntN(100)) * time.Microsecond
-				stopped.Store(true)
-				time.AfterFunc(delay, func() { syscall.Kill(peer, syscall.SIGSTOP) })
+			if round%4 == 2 && round/4%2 == turn {
+				delay := time.Duration(r.IntN(200)) * time.Microsecond
+				<-stop
+				time.AfterFunc(delay, func() {
+					syscall.Kill(peer, syscall.SIGSTOP)
+					stop <- struct{}{}
+				})
+			} else {
+				<-stop // before the peer can have its turn
+				stop <- struct{}{}
 			}
 		},
 		wait: func(ctx context.Context, h *Handle) error {
 			for {
-				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 				err := h.WaitContext(short)
 				cancel()
 				if !errors.Is(err, ErrTimeout) || ctx.Err() != nil {
@@ -258,9 +278,7 @@ func pause(ctx context.Context, n *Node, args []string) error {
 					return fmt.Errorf("started after a deadline: %v", err)
 				}
 				timeouts++
-				if stopped.Swap(false) {
-					syscall.Kill(peer, syscall.SIGCONT)
-				}
+				syscall.Kill(peer, syscall.SIGCONT)
 			}
 		},
 	})
@@ -290,9 +308,9 @@ func swapPIDs(ctx context.Context, n *Node) (int, error) {
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
 func TestStop(t *testing.T) {
-	rounds := 300
+	rounds := 400 // with as many stops as a quarter of that
 	if testing.Short() {
-		rounds = 60
+		rounds = 80
 	}
 	apart(t, func(t *testing.T, provider string) {
 		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))

@@ -334,7 +334,11 @@ func (q *queue) open(h *Handle, g header) {
 		return
 	}
 	l := q.peer.remoteInfo(g.handle, g.generation)
-	if l == nil || l.length() != h.shape.length {
+	if l != nil && l.length() != h.shape.length {
+		go q.peer.fail(fmt.Errorf("%w: gate for %d bytes in the layout of handle %d, which has %d", ErrProtocol, g.length, g.handle, l.length()))
+		return
+	}
+	if l == nil {
 		s := q.out[h.out.number]
 		s.opened[h.k] = g // the layout is on its way, over the control connection
 		return
@@ -644,6 +648,9 @@ func (q *queue) arrive(m header, payload []byte) error {
 			return fmt.Errorf("%w: verdict on start %d of %d", ErrProtocol, m.k, s.next)
 		}
 		err := &Error{Op: "send", Rank: q.peer.rank, Stream: int(s.number), Start: m.k, Other: int(min(m.length, 1<<62)), Err: ErrLength}
+		if h := s.offers[m.k]; h != nil && (h.transfer.active || h.transfer.moved > 0) || len(s.late) >= maxAhead {
+			return fmt.Errorf("%w: verdict on start %d, which is not open to one", ErrProtocol, m.k)
+		}
 		delete(s.opened, m.k)
 		if h := s.offers[m.k]; h != nil {
 			delete(s.offers, m.k)

@@ -1,7 +1,7 @@
 package channel
 
 import (
-	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -24,8 +24,8 @@ type receiveStream struct {
 	// The active receives, in the order of their starts. Whoever waits for one
 	// also moves the others on, for the sender may be waiting for them.
 	first, last *Handle
-	large       atomic.Int32 // of the active: longer than eagerMax
-	releases    uint         // how often the lock has been let go of during a copy
+	large       int  // of the active: longer than eagerMax
+	releases    uint // how often the lock has been let go of during a copy
 }
 
 // start begins a receive.
@@ -53,7 +53,7 @@ func (s *receiveStream) start(h *Handle) error {
 	h.tried, h.gated, h.moved = false, false, 0
 	h.setPhase(phaseWaiting)
 	if h.shape.length > eagerMax {
-		s.large.Add(1)
+		s.large++
 		if r := s.r.Load(); r != nil {
 			s.open(h, r)
 		}
@@ -75,7 +75,7 @@ func (s *receiveStream) unlink(h *Handle) {
 		s.last = h.prev
 	}
 	if h.shape.length > eagerMax {
-		s.large.Add(-1)
+		s.large--
 	}
 }
 
@@ -137,14 +137,18 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 // while we wait for something else.
 func (s *receiveStream) drive() {
 	r := s.r.Load()
-	if r == nil || s.large.Load() == 0 && atomic.LoadUint32(&r.starving) == 0 {
+	if r == nil {
 		return
 	}
 	s.lock.lock()
+	all := s.large > 0 || atomic.LoadUint32(&r.starving) != 0
 	releases := s.releases
 	for h := s.first; h != nil && s.releases == releases; {
 		next := h.next
-		s.advance(h)
+		// A sender may also be waiting to be told that its message is too large.
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); all || w>>16 == h.k && w>>8&0xff >= slotRendezvous {
+			s.advance(h)
+		}
 		h = next
 	}
 	s.lock.unlock()
@@ -170,10 +174,10 @@ func (s *receiveStream) advance(h *Handle) {
 }
 
 // forsaken says whether the peer, which has failed, will not write into the memory
-// of a receive any more: its process has ended, or the gate is closed before it has
-// begun, or it is through.
+// of a receive any more: it is gone, or the gate is closed before it has begun, or it
+// is through. That the connection to it has ended says nothing: it may still run.
 func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
-	if r == nil || !h.gated || errors.Is(*s.peer.err.Load(), ErrPeerDied) {
+	if r == nil || !h.gated || s.peer.gone() {
 		return true
 	}
 	m := &r.matches[h.k%ringSlots]
@@ -278,6 +282,8 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 		s.finish(h, nil)
 	case m.verdict(h.k) == verdictWithdrawn:
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
+	case m.verdict(h.k) == verdictLength || !m.sane(h.k, n):
+		s.finish(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	case s.peer.state.Load() >= peerFailed && s.forsaken(h, r) && !m.finished(h.k, n):
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
@@ -318,7 +324,11 @@ func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) 
 		l = p.layout(handle, generation)
 		h.remote.Store(l)
 	}
-	if l == nil || uint64(l.shape.length) != length {
+	switch {
+	case l == nil:
+		return nil
+	case uint64(l.shape.length) != length:
+		go p.fail(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length))
 		return nil
 	}
 	return &l.shape
@@ -328,7 +338,7 @@ func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) 
 func (h *Handle) copyChunks(m *match, dst, src *shape, p *peer) {
 	n, size := chunks(h.shape.length)
 	moved := false
-	for {
+	for range n { // and no more, whatever a peer does to the match
 		i, _ := m.claim(h.k, n)
 		if i < 0 {
 			break

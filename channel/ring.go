@@ -217,6 +217,16 @@ func (m *match) verdict(k uint64) uint32 {
 	return 0
 }
 
+// sane says whether the words can be those of a k of n chunks that is not over.
+func (m *match) sane(k uint64, n int) bool {
+	next, done := atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)
+	if next>>16 > k || done>>16 > k || done>>16 == k && int(done&0xffff) > n {
+		return false
+	}
+	i := int(next & 0xffff)
+	return next>>16 < k || i <= n || i == verdictWithdrawn || i == verdictLength
+}
+
 // finish counts a chunk of k as done.
 func (m *match) finish(k uint64) {
 	for {

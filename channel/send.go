@@ -239,8 +239,12 @@ func (s *sendStream) reap() {
 		}
 		s.note(k, v)
 		if h := s.offered[k%ringSlots]; h != nil {
-			if s.settle(h); s.offered[k%ringSlots] != nil {
+			s.settle(h)
+			switch {
+			case h == s.busy:
 				return // somebody copies it
+			case h.phase.Load() == phaseOffered:
+				s.failOffered(h, h.broken("taken, and not moved"))
 			}
 		}
 		s.freed = k
@@ -281,19 +285,17 @@ func (s *sendStream) settle(h *Handle) {
 	case h == s.busy:
 		return
 	case !h.packed && m.finished(h.k, n):
+		s.forget(h)
 		h.setPhase(phaseSent)
 	case refused:
 		s.noted[i] = h.k
 		s.skip(h)
-		h.err = &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength}
-		h.setPhase(phaseFailed)
-	case m.verdict(h.k) == verdictWithdrawn:
-		h.err = s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft)
-		h.setPhase(phaseFailed)
-	default:
-		return
+		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength})
+	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter over a verdict on k
+		s.failOffered(h, s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft))
+	case !h.packed && !m.sane(h.k, n):
+		s.failOffered(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	}
-	s.forget(h)
 }
 
 // forget takes a send that is over off those that are offered. The caller holds
@@ -303,6 +305,20 @@ func (s *sendStream) forget(h *Handle) {
 	if h.packed {
 		s.packing = slices.DeleteFunc(s.packing, func(o *Handle) bool { return o == h })
 	}
+}
+
+// failOffered ends a rendezvous with an error. The caller holds the lock.
+func (s *sendStream) failOffered(h *Handle, err error) {
+	s.forget(h)
+	h.err = err
+	h.setPhase(phaseFailed)
+}
+
+// forsaken says whether the peer, which has failed, will not read a rendezvous any
+// more: it is gone, or has not begun and finds the message withdrawn. What is in the
+// pipe it does not read from here.
+func (s *sendStream) forsaken(h *Handle) bool {
+	return h.packed || s.peer.gone() || s.r.matches[h.k%ringSlots].judge(h.k, verdictWithdrawn)
 }
 
 // testOffered moves a rendezvous on, as the sender.
@@ -316,10 +332,9 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	}
 	s.settle(h)
 	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed && s.busy != h {
-		if s.settle(h); h.phase.Load() == phaseOffered {
-			s.forget(h)
-			h.err = s.peer.opError("send", s.number, h.k)
-			h.setPhase(phaseFailed)
+		// Once more: it may have been moved before the end.
+		if s.settle(h); h.phase.Load() == phaseOffered && s.forsaken(h) {
+			s.failOffered(h, s.peer.opError("send", s.number, h.k))
 		}
 	}
 	s.lock.unlock()

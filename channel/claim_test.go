@@ -1,0 +1,129 @@
+package channel
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whose buffer is it? While a peer that runs is copying, nothing that happens to the
+// job gives the buffer back.
+
+// brief returns a context whose deadline has passed.
+func brief(t *testing.T) context.Context {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// claimed starts a message of several chunks of which the other node has claimed
+// one, and returns the handle of this side and what ends the copy.
+func claimed(t *testing.T, kind handleKind, here, there *Node) (h *Handle, m *Memory, finish func()) {
+	const size = 3 * chunkMin
+	m, err := here.Alloc(size)
+	require.NoError(t, err)
+	var r *ring
+	if kind == kindSend {
+		h, err = here.DeclareSend(Contiguous(m.Bytes()), there.Rank())
+		require.NoError(t, err)
+		other, _ := receive(t, there, here.Rank(), 8, OnStream(1)) // makes the connection
+		require.NoError(t, other.Start())
+		require.NoError(t, h.Start())
+		h.out.lockedUntil(t, func() bool { return h.out.r != nil })
+		r = h.out.r
+	} else {
+		h, err = here.DeclareReceive(Contiguous(m.Bytes()), there.Rank())
+		require.NoError(t, err)
+		s, _ := send(t, there, here.Rank(), 8)
+		require.NoError(t, s.Start())
+		r0, _ := receive(t, here, there.Rank(), 8)
+		require.NoError(t, r0.Start())
+		require.NoError(t, r0.WaitContext(within(t)))
+		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, h.Start())
+		r = h.in.r.Load()
+	}
+	match := &r.matches[h.k%ringSlots]
+	n, _ := chunks(size)
+	chunk, verdict := match.claim(h.k, n)
+	require.Zero(t, chunk)
+	require.Zero(t, verdict)
+	return h, m, func() {
+		match.finish(h.k)
+		for {
+			if i, _ := match.claim(h.k, n); i < 0 {
+				return
+			}
+			match.finish(h.k)
+		}
+	}
+}
+
+func (s *sendStream) lockedUntil(t *testing.T, done func() bool) {
+	require.Eventually(t, func() bool {
+		s.lock.lock()
+		defer s.lock.unlock()
+		return done()
+	}, limit, time.Millisecond)
+}
+
+// TestClaimed: the job is aborted, or the connection breaks, while a peer copies.
+// The handle stays active, and its memory in use, until the copy has ended.
+func TestClaimed(t *testing.T) {
+	for _, kind := range []handleKind{kindSend, kindReceive} {
+		for _, c := range []struct {
+			name string
+			end  func(t *testing.T, nodes []*Node)
+		}{
+			{"abort", func(t *testing.T, nodes []*Node) { nodes[1].Abort(3, "a test") }},
+			{"connection", func(t *testing.T, nodes []*Node) {
+				p, err := nodes[1].peer(0)
+				require.NoError(t, err)
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				require.NoError(t, p.conn.Close())
+			}},
+		} {
+			t.Run(kind.String()+"/"+c.name, func(t *testing.T) {
+				nodes := join(t, 2, WithProviders("shm"))
+				h, m, finish := claimed(t, kind, nodes[0], nodes[1])
+				c.end(t, nodes)
+				require.Eventually(t, func() bool { return h.peer().state.Load() == peerFailed }, limit, time.Millisecond)
+				for range 100 {
+					require.ErrorIs(t, h.WaitContext(brief(t)), ErrTimeout)
+				}
+				require.ErrorIs(t, h.Close(), ErrActive)
+				require.ErrorIs(t, m.Close(), ErrBusy)
+				finish()
+				if err := h.WaitContext(within(t)); err != nil {
+					require.True(t, kind == kindReceive, "%v", err)
+				}
+				require.NoError(t, h.Close())
+				require.NoError(t, m.Close())
+			})
+		}
+	}
+}
+
+// TestClaimedAtClose: Close waits for a copy that a peer has begun; after the peer
+// timeout it says that the memory is not used again.
+func TestClaimedAtClose(t *testing.T) {
+	for _, kind := range []handleKind{kindSend, kindReceive} {
+		t.Run(kind.String(), func(t *testing.T) {
+			nodes := join(t, 2, WithProviders("shm"), WithPeerTimeout(100*time.Millisecond))
+			claimed(t, kind, nodes[0], nodes[1])
+			err := nodes[0].Close()
+			require.ErrorIs(t, err, ErrBusy)
+			require.ErrorContains(t, err, "start ")
+
+			nodes = join(t, 2, WithProviders("shm"))
+			_, _, finish := claimed(t, kind, nodes[0], nodes[1])
+			closed := make(chan error)
+			go func() { closed <- nodes[0].Close() }()
+			finish()
+			require.NoError(t, <-closed)
+		})
+	}
+}

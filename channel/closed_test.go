@@ -1,0 +1,39 @@
+package channel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAfterClose: what is done with a handle of a node that is closed is an error,
+// whatever state it was in.
+func TestAfterClose(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, size := range []int{8, 1000, 300_000} {
+			s, _ := send(t, a, b.Rank(), size)
+			r, _ := receive(t, b, a.Rank(), size)
+			require.NoError(t, s.Start())
+			require.NoError(t, r.Start())
+			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, s.WaitContext(within(t)))
+		}
+		idle, _ := send(t, b, a.Rank(), 8)
+		sent, _ := send(t, b, a.Rank(), 8)
+		require.NoError(t, sent.Start())
+		offered, _ := send(t, b, a.Rank(), 300_000)
+		require.NoError(t, offered.Start())
+		waits, _ := receive(t, b, a.Rank(), 300_000)
+		require.NoError(t, waits.Start())
+		require.NoError(t, b.Close())
+		handles := []*Handle{idle, sent, offered, waits}
+		for _, h := range handles {
+			require.ErrorIs(t, h.Start(), ErrClosed)
+			done, err := h.Test()
+			require.True(t, done)
+			require.ErrorIs(t, err, ErrClosed)
+			require.ErrorIs(t, h.WaitContext(within(t)), ErrClosed)
+			require.NoError(t, h.Close())
+		}
+	})
+}
