@@ -167,7 +167,7 @@ func (h *Handle) bind(p *peer) (err error) {
 		if h.shape.length <= eagerQueued {
 			return nil
 		}
-		if err := h.register(p.link.dev); err != nil || h.kind == kindSend {
+		if err := h.register(p.link.dev); err != nil {
 			return err
 		}
 	default:

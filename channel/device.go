@@ -16,9 +16,11 @@ type device struct {
 	node   *Node
 	ctx    *verbs.Context
 	pd     *verbs.PD
-	mapped bool               // peers' memory is loaded and stored
-	sges   int                // of one work request
-	events *verbs.CompChannel // of the CQs of queues
+	mapped bool // peers' memory is loaded and stored
+	sges   int  // of one work request
+	// readSGEs is that of an RDMA_READ.
+	readSGEs int
+	events   *verbs.CompChannel // of the CQs of queues
 
 	kicked chan struct{} // capacity 1
 	mu     sync.Mutex
@@ -48,7 +50,7 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
+	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), readSGEs: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
 	if dev.pd, err = ctx.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func (d *device) newLink() (_ *link, err error) {
 	l := &link{dev: d}
 	cqe, limits := 4, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 	if !d.mapped {
-		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
+		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites + queueReads, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
 		cqe = limits.MaxSendWR + limits.MaxRecvWR
 	}
 	if l.cq, err = d.ctx.CreateCQ(cqe, d.events); err != nil {

@@ -285,6 +285,10 @@ func (p *peer) drain(q *queue) {
 // lost ends the peer because its queue pair has ended. If it has left or died, the
 // control connection is about to say which.
 func (p *peer) lost(err error) {
+	if errors.Is(err, ErrProtocol) {
+		p.fail(err)
+		return
+	}
 	select {
 	case <-p.served:
 	case <-time.After(verdictTime):
@@ -480,11 +484,10 @@ type link struct {
 	qp  *verbs.QP
 	cq  *verbs.CQ
 
-	// Of a queue: buffers of one message each, which of them are free to send
-	// from, and of which message a queueDone is.
+	// Of a queue: buffers of one message each, and which of them are free to send
+	// from.
 	recvs, sends *verbs.MR
 	free         []int
-	done         [queueSends]header
 	recvWRs      []verbs.RecvWR // for posting recvs
 	recvSGEs     []verbs.SGE
 }
