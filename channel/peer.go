@@ -251,10 +251,10 @@ func (p *peer) serve(conn net.Conn) {
 		// What it has received before it left is acknowledged, on another way.
 		p.drain(q)
 	}
-	if !leaving && !errors.Is(err, ErrPeerLeft) {
-		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", err)
-	}
 	p.fail(err)
+	if !leaving && !errors.Is(err, ErrPeerLeft) {
+		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", *p.err.Load())
+	}
 }
 
 // leave says goodbye, if there is anybody to say it to, behind everything that

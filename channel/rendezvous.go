@@ -113,9 +113,9 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 // arriveGate handles a gate that the other side has opened.
 func (q *queue) arriveGate(s *queueOut, g header) error {
 	switch h := s.offers[g.k]; {
+	case g.k == 0, h != nil && h.transfer.begun:
+		return fmt.Errorf("%w: gate for start %d of %d, which does not wait for one", ErrProtocol, g.k, s.next)
 	case h == nil && g.k <= s.next: // its length is wrong, and it was eager
-	case h != nil && h.transfer.begun, g.k == 0:
-		return fmt.Errorf("%w: a second gate for start %d", ErrProtocol, g.k)
 	case h != nil:
 		return q.open(s, h, g)
 	case len(s.opened) >= maxAhead:
