@@ -200,7 +200,12 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	s.ahead++
 	s.sent.Eager++
 	h.setPhase(phaseSent)
-	q.post(header{kind: queueEager, stream: s.number, k: h.k, length: uint64(n)}, n)
+	m := header{kind: queueEager, stream: s.number, k: h.k, length: uint64(n)}
+	if i := q.in[s.number]; i != nil {
+		i.told = i.consumed
+		m.taken = uint32(i.consumed)
+	}
+	q.post(m, n)
 	return true
 }
 
@@ -264,9 +269,6 @@ func (q *queue) startReceive(h *Handle) error {
 	q.lock.lock()
 	defer q.lock.unlock()
 	s := q.in[h.in.number]
-	if h.shape.length > eagerQueued {
-		q.poll() // the message may be ready
-	}
 	s.next++
 	h.begin(s.next)
 	h.setPhase(phaseWaiting)
@@ -453,7 +455,16 @@ func (q *queue) arrive(m header, payload []byte) error {
 		return fmt.Errorf("%w: %d credits for %d receives", ErrProtocol, q.credits, queueRecvs)
 	}
 	switch m.kind {
-	case queueEager, queueReady:
+	case queueEager:
+		if o := q.out[m.stream]; o != nil {
+			n := uint64(m.taken - uint32(o.taken))
+			if n > o.ahead-o.taken {
+				return fmt.Errorf("%w: %d more messages taken of %d", ErrProtocol, n, o.ahead-o.taken)
+			}
+			o.taken += n
+		}
+		return q.arriveReceive(m, payload)
+	case queueReady:
 		return q.arriveReceive(m, payload)
 	case queueCredit:
 		return nil

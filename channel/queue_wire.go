@@ -13,6 +13,7 @@ type header struct {
 	k                  uint64
 	length             uint64
 	handle, generation uint32
+	taken              uint32 // of queueEager, in place of handle: how many of the stream of this number the other way have been taken, modulo 2^32
 }
 
 type queueKind uint8
@@ -34,7 +35,11 @@ func (h *header) put(b []byte) {
 	binary.BigEndian.PutUint32(b[4:], h.stream)
 	binary.BigEndian.PutUint64(b[8:], h.k)
 	binary.BigEndian.PutUint64(b[16:], h.length)
-	binary.BigEndian.PutUint32(b[24:], h.handle)
+	word := h.handle
+	if h.kind == queueEager {
+		word = h.taken
+	}
+	binary.BigEndian.PutUint32(b[24:], word)
 	binary.BigEndian.PutUint32(b[28:], h.generation)
 }
 
@@ -51,6 +56,9 @@ func parseHeader(b []byte) (header, error) {
 		length:     binary.BigEndian.Uint64(b[16:]),
 		handle:     binary.BigEndian.Uint32(b[24:]),
 		generation: binary.BigEndian.Uint32(b[28:]),
+	}
+	if h.kind == queueEager {
+		h.handle, h.taken = 0, h.handle
 	}
 	payload := uint64(len(b) - headerSize)
 	switch {

@@ -439,6 +439,7 @@ func TestHostile(t *testing.T) {
 		}, ErrProtocol},
 		{"verdict on the future", say(header{kind: queueWrong, stream: 2, k: 9}), ErrProtocol},
 		{"taken what was not sent", say(header{kind: queueTaken, stream: 2, k: 9}), ErrProtocol},
+		{"taken what was not sent, by the way", say(header{kind: queueEager, stream: 2, k: 1, taken: 1}), ErrProtocol},
 		{"credits from nowhere", func(s *scene) {
 			s.b.lock.lock()
 			s.b.owed = queueRecvs
@@ -528,7 +529,7 @@ func TestHeaderFormat(t *testing.T) {
 		h    header
 		wire string
 	}{
-		{header{kind: queueEager, credits: 3, stream: 5, k: 9, length: 2}, "01000003" + "00000005" + "0000000000000009" + "0000000000000002" + "0000000000000000" + "0102"},
+		{header{kind: queueEager, credits: 3, stream: 5, k: 9, length: 2, taken: 8}, "01000003" + "00000005" + "0000000000000009" + "0000000000000002" + "0000000800000000" + "0102"},
 		{header{kind: queueReady, stream: MaxStream, k: 1 << 40, length: 1 << 33, handle: 7, generation: 2}, "02000000" + "0000ffff" + "0000010000000000" + "0000000200000000" + "0000000700000002"},
 		{header{kind: queueGate, credits: 128, k: 1, length: 5000, handle: 7, generation: 2}, "03000080" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000700000002"},
 		{header{kind: queueDone, k: 1, length: 5000}, "04000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
