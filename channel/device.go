@@ -71,7 +71,7 @@ func (d *device) provider() string { return d.ctx.Device().Provider() }
 
 // newLink makes a queue pair, with buffers if messages are to go through it.
 func (d *device) newLink() (_ *link, err error) {
-	l := &link{dev: d}
+	l := &link{dev: d, buffer: headerSize + eagerQueued}
 	cqe, limits := 4, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 	if !d.mapped {
 		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites + queueReads, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
@@ -86,10 +86,10 @@ func (d *device) newLink() (_ *link, err error) {
 	if d.mapped {
 		return l, nil
 	}
-	if l.recvs, err = d.pd.AllocMR(queueRecvs*bufferSize, verbs.AccessLocalWrite); err != nil {
+	if l.recvs, err = d.pd.AllocMR(queueRecvs*l.buffer, verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(err, l.qp.Close(), l.cq.Close())
 	}
-	if l.sends, err = d.pd.AllocMR(queueSends*bufferSize, verbs.AccessLocalWrite); err != nil {
+	if l.sends, err = d.pd.AllocMR(queueSends*l.buffer, verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(err, l.qp.Close(), l.cq.Close(), l.recvs.Close())
 	}
 	for i := range queueSends {

@@ -487,6 +487,7 @@ type link struct {
 	// Of a queue: buffers of one message each, and which of them are free to send
 	// from.
 	recvs, sends *verbs.MR
+	buffer       int // size of each
 	free         []int
 	recvWRs      []verbs.RecvWR // for posting recvs
 	recvSGEs     []verbs.SGE

@@ -83,11 +83,6 @@ const (
 
 	queueWrites = 256 // RDMA_WRITEs outstanding
 	queueReads  = 64  // RDMA_READs outstanding, if the device and the other side admit as many
-
-	// readBlock is the size of the sender's blocks, on average, from which on the
-	// receiver reads although it has fewer blocks than the sender: each takes an
-	// RDMA_READ, where the sender would have gathered up to maxSGE for a write.
-	readBlock = 16 << 10
 )
 
 // offer makes a large message known, or begins to write it if the gate is open.

@@ -136,8 +136,8 @@ var shapes = []struct {
 	{"small blocks", 3 << 18, strided(192), strided(192), true},
 	{"small to contiguous", 3 << 18, strided(192), Contiguous, true},
 	{"contiguous to small", 3 << 18, Contiguous, strided(192), true},
-	{"many blocks to contiguous", 1 << 20, strided(4 << 10), Contiguous, false},
-	{"contiguous to many blocks", 1 << 20, Contiguous, strided(4 << 10), true},
+	{"many blocks to contiguous", 3 << 19, strided(12 << 10), Contiguous, false},
+	{"contiguous to many blocks", 3 << 19, Contiguous, strided(12 << 10), true},
 	{"several work requests", 9 << 20, Contiguous, Contiguous, true},
 	{"several chains", 6 << 20, strided(16 << 10), strided(24 << 10), true},
 }
@@ -231,7 +231,7 @@ func TestRace(t *testing.T) {
 	}
 	queued(t, func(t *testing.T, provider string) {
 		nodes, _, _ := joinQueue(t, provider)
-		const size = eagerQueued + 8
+		size := eagerQueued + 8
 		play := func(n *Node, seed uint64, start func(round int, h *Handle) error, h *Handle) error {
 			r := rand.New(rand.NewPCG(seed, 0))
 			for round := range rounds {
@@ -531,7 +531,7 @@ func TestHeaderFormat(t *testing.T) {
 	}{
 		{header{kind: queueEager, credits: 3, stream: 5, k: 9, length: 2, taken: 8}, "01000003" + "00000005" + "0000000000000009" + "0000000000000002" + "0000000800000000" + "0102"},
 		{header{kind: queueReady, stream: MaxStream, k: 1 << 40, length: 1 << 33, handle: 7, generation: 2}, "02000000" + "0000ffff" + "0000010000000000" + "0000000200000000" + "0000000700000002"},
-		{header{kind: queueGate, credits: 128, k: 1, length: 5000, handle: 7, generation: 2}, "03000080" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000700000002"},
+		{header{kind: queueGate, credits: 64, k: 1, length: 5000, handle: 7, generation: 2}, "03000040" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000700000002"},
 		{header{kind: queueDone, k: 1, length: 5000}, "04000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
 		{header{kind: queueWrong, k: 1, length: 5000}, "05000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
 		{header{kind: queueTaken, k: 16}, "06000000" + "00000000" + "0000000000000010" + "0000000000000000" + "0000000000000000"},
