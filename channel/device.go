@@ -16,11 +16,10 @@ type device struct {
 	node   *Node
 	ctx    *verbs.Context
 	pd     *verbs.PD
-	mapped bool // peers' memory is loaded and stored
-	sges   int  // of one work request
-	// readSGEs is that of an RDMA_READ.
-	readSGEs int
-	events   *verbs.CompChannel // of the CQs of queues
+	mapped bool               // peers' memory is loaded and stored
+	sges   int                // of one work request
+	reads  int                // SGEs of one RDMA_READ; 0: there is none
+	events *verbs.CompChannel // of the CQs of queues
 
 	kicked chan struct{} // capacity 1
 	mu     sync.Mutex
@@ -50,7 +49,7 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), readSGEs: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
+	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
 	if dev.pd, err = ctx.AllocPD(); err != nil {
 		return nil, err
 	}

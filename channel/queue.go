@@ -123,8 +123,8 @@ func newQueue(p *peer, l *link) (*queue, error) {
 	q := &queue{peer: p, link: l, recvs: l.recvs, sends: l.sends, free: l.free, credits: queueRecvs,
 		out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, gated: map[uint32]*Handle{}, sges: make([]verbs.SGE, 0, chain*maxSGE)}
 	q.writes = lane{limit: queueWrites, sges: l.dev.sges}
-	if l.dev.readSGEs > 0 {
-		q.reads = lane{read: true, limit: min(int(attr.MaxRdAtomic), queueReads), sges: l.dev.readSGEs}
+	if l.dev.reads > 0 {
+		q.reads = lane{read: true, limit: min(int(attr.MaxRdAtomic), queueReads), sges: l.dev.reads}
 	}
 	return q, nil
 }
