@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -70,7 +71,10 @@ func standingDoubts(e *Environment) []string {
 	if len(e.Ranks) > 1 && together(e.Ranks) && len(e.Ranks[0].CPUs) == 1 && sameCPUs(e.Ranks) {
 		list = append(list, "both ranks share one CPU: latencies are those of the scheduler")
 	}
-	for _, r := range e.Ranks {
+	for i, r := range e.Ranks {
+		if j := sharesCore(&r, e.Ranks[:i]); j >= 0 && !crowded(e.Ranks) {
+			list = append(list, fmt.Sprintf("ranks %d and %d are on hardware threads of one core: each has half of it, and what they hand over never leaves it", j, r.Rank))
+		}
 		if len(r.CPUs) > 1 && !crowded(e.Ranks) {
 			list = append(list, fmt.Sprintf("rank %d is not bound to a CPU", r.Rank))
 		}
@@ -81,6 +85,17 @@ func standingDoubts(e *Environment) []string {
 // sameCPUs says whether all ranks are bound to the very same CPUs.
 func sameCPUs(ranks []RankEnvironment) bool {
 	return !slices.ContainsFunc(ranks, func(r RankEnvironment) bool { return !slices.Equal(r.CPUs, ranks[0].CPUs) })
+}
+
+// sharesCore returns the first of others that is bound to another hardware thread
+// of the core that r is bound to; -1 if there is none.
+func sharesCore(r *RankEnvironment, others []RankEnvironment) int {
+	for _, o := range others {
+		if r.Core != "" && o.Core == r.Core && o.Host == r.Host && !slices.Equal(o.CPUs, r.CPUs) {
+			return o.Rank
+		}
+	}
+	return -1
 }
 
 // crowded says whether there are more ranks than CPUs, where binding does not help.
@@ -112,4 +127,43 @@ func computeSpeed() float64 {
 	}
 	sink = x
 	return steps / best
+}
+
+// doubtful collects the warnings of many runs, which differ in their figures.
+type doubtful struct {
+	runs  int
+	first []string // of each kind, as first met
+	count map[string]int
+}
+
+func (d *doubtful) add(warnings []string) {
+	d.runs++
+	if d.count == nil {
+		d.count = map[string]int{}
+	}
+	for _, w := range warnings {
+		kind := doubtKind(w)
+		if d.count[kind] == 0 {
+			d.first = append(d.first, w)
+		}
+		d.count[kind]++
+	}
+}
+
+// doubtKind is a warning without its figures.
+func doubtKind(w string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("0123456789.+-", r) {
+			return -1
+		}
+		return r
+	}, w)
+}
+
+func (d *doubtful) list() []string {
+	var l []string
+	for _, w := range d.first {
+		l = append(l, fmt.Sprintf("%s (so or similarly in %d of %d runs)", w, d.count[doubtKind(w)], d.runs))
+	}
+	return l
 }

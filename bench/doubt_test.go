@@ -37,6 +37,12 @@ func TestStandingDoubts(t *testing.T) {
 	require.Len(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0), rank(1, 0)}}), 1)
 	require.Len(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0, 1), rank(1, 0, 1)}}), 2)
 	require.Empty(t, standingDoubts(&Environment{Ranks: []RankEnvironment{rank(0, 0, 1), rank(1, 0, 1), rank(2, 0, 1)}}))
+	threads := []RankEnvironment{rank(0, 0), rank(1, 1), rank(2, 2)}
+	threads[0].Core, threads[1].Core, threads[2].Core = "0,2", "1,3", "0,2"
+	require.Equal(t, []string{"ranks 0 and 2 are on hardware threads of one core: each has half of it, and what they hand over never leaves it"},
+		standingDoubts(&Environment{Ranks: threads}))
+	threads[2].Host = "another"
+	require.Empty(t, standingDoubts(&Environment{Ranks: threads}))
 	require.Len(t, standingDoubts(&Environment{Governor: "powersave"}), 1)
 	require.Empty(t, standingDoubts(&Environment{Governor: "performance"}))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/klauspost/cpuid/v2"
 
+	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -37,6 +38,7 @@ type RankEnvironment struct {
 	Rank       int    `json:"rank"`
 	Host       string `json:"host"`
 	CPUs       []int  `json:"cpus,omitempty"` // that it is bound to; empty: not known
+	Core       string `json:"core,omitempty"` // of a single CPU: all hardware threads of its core
 	GOMAXPROCS int    `json:"gomaxprocs"`
 }
 
@@ -78,7 +80,11 @@ func takeRankEnvironment(rank int) RankEnvironment {
 	if err != nil {
 		host = "unknown"
 	}
-	return RankEnvironment{Rank: rank, Host: host, CPUs: boundCPUs(), GOMAXPROCS: runtime.GOMAXPROCS(0)}
+	e := RankEnvironment{Rank: rank, Host: host, CPUs: boundCPUs(), GOMAXPROCS: runtime.GOMAXPROCS(0)}
+	if len(e.CPUs) == 1 {
+		e.Core = launch.CoreOf(e.CPUs[0])
+	}
+	return e
 }
 
 // describeDevice reads what the environment block says of an open device.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"slices"
 
 	"github.com/sluice-hpc/sluice/channel"
@@ -126,9 +125,6 @@ func (s *haloExchange) run(n int, _ []int64) error {
 	return nil
 }
 
-func (s *haloExchange) over() error   { return nil }
-func (s *haloExchange) finish() error { return nil }
-
 func (s *haloExchange) close() error {
 	if err := s.all.Close(); err != nil {
 		return err
@@ -136,19 +132,11 @@ func (s *haloExchange) close() error {
 	return s.declarations.close()
 }
 
-func (s *haloExchange) verify(ctx context.Context) error {
+func (s *haloExchange) prepare() {
 	fillPattern(s.field, s.seed(s.node.Rank()))
 	for _, f := range s.faces {
 		fillGuard(f.into)
 	}
-	if _, err := share(ctx, s.node, struct{}{}, nil); err != nil {
-		return err
-	}
-	if err := s.run(1, nil); err != nil {
-		return err
-	}
-	_, err := share(ctx, s.node, struct{}{}, s.check())
-	return err
 }
 
 func (s *haloExchange) seed(rank int) uint64 { return seedFor(rank, s.bytes, s.op.name+s.axis) }

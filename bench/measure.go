@@ -69,6 +69,16 @@ type series interface {
 	finish() error
 }
 
+// checked is a series that can tell whether its messages arrive.
+type checked interface {
+	// prepare makes the messages, and makes the memory that they go to hold
+	// something else.
+	prepare()
+	// check looks at every byte of the messages that this rank has received since
+	// prepare, and at their neighbours.
+	check() error
+}
+
 // windows is the series of the bandwidth patterns: an iteration is one window
 // of messages, and a run ends when the last byte has arrived.
 type windows struct {
@@ -112,6 +122,15 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 		return err
 	}
 	m.batchLen = plan.Batch
+	verify := func() error { return nil }
+	if c, ok := s.(checked); ok && m.verify {
+		// What is timed is to move the bytes, not only what came before.
+		c.prepare()
+		if _, err := share(ctx, job, struct{}{}, nil); err != nil {
+			return err
+		}
+		verify = c.check
+	}
 	d := newDistribution()
 	var samples []int64
 	if m.each {
@@ -138,7 +157,7 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 	if err := s.finish(); err != nil {
 		return err
 	}
-	all, err := share(ctx, job, own, nil)
+	all, err := share(ctx, job, own, verify())
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ func TestMPI(t *testing.T) {
 				{[]string{mpi, "shm", "channel", "-l", "0,8", "-s", "64k", "-t", "0.001", "-w", "4"}, "", []int64{0, 8, 65536}},
 				{[]string{mpi, "shm", "halo", "-t", "0.001"}, unitBandwidth, []int64{1572864, 1572864, 1572864, 1572864, 6291456}},
 				{[]string{mpi, "shm", "halo", "-t", "0.001", "-a", "xa", "-r"}, unitBandwidth, []int64{1572864, 6291456}},
+				{[]string{mpi, "shm", "halo", "-t", "0.001", "-a", "xta", "-k"}, unitBandwidth, []int64{1572864, 1572864, 6291456}},
 				{[]string{mpi, "shm", "ring", "-t", "0.001"}, unitLatency, []int64{8}},
 			} {
 				rs, err := p.run(context.Background(), c.args...)

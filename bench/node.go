@@ -138,6 +138,10 @@ func (d *declarations) declare(what func(channel.Layout, int, ...channel.Declare
 	return h
 }
 
+// over and finish: nothing of a run of channels is left when it returns.
+func (d *declarations) over() error   { return nil }
+func (d *declarations) finish() error { return nil }
+
 // close closes all handles, which must be idle.
 func (d *declarations) close() error {
 	for _, h := range d.handles {

@@ -13,9 +13,8 @@ import (
 // verbsRun is one table of results: one pattern and operation over one device.
 type verbsRun struct {
 	pairOptions
+	rounds
 	pattern string
-	specs   []spec
-	rounds  int
 	missing string // why it cannot be run; empty: it can
 }
 
@@ -110,7 +109,7 @@ func (o *verbsOptions) addFlags(f *pflag.FlagSet, op string) {
 	f.StringVar(&o.provider, "provider", "", "provider, by its first device: shm, tcp, ... (default the best there is)")
 	f.StringVar(&o.device, "device", "", "device, by its name")
 	f.StringVar(&o.op, "op", op, "operation: "+operationNames())
-	f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G (default 0:4M as far as the pattern allows)")
+	f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G are binary (default 0:4M as far as the pattern allows)")
 	o.timing.addFlags(f)
 	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default 256, over memory that peers map 32, or the device's limit)")
 	f.StringVar(&o.mr, "mr", "alloc", "buffers: alloc (the provider's memory) or heap (Go memory, registered)")
@@ -196,7 +195,7 @@ func (o *verbsOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, err
 		}
 		device = all[0]
 	}
-	r := verbsRun{pattern: o.pattern, rounds: o.rounds,
+	r := verbsRun{pattern: o.pattern, rounds: rounds{count: o.rounds},
 		pairOptions: pairOptions{device: device, portable: o.portable, heap: o.mr == "heap", events: o.events, inline: o.inline}}
 	for _, n := range o.bytes {
 		s := o.spec(o.pattern, o.operation, n)

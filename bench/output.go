@@ -196,11 +196,11 @@ func titleOf(r *Result) string {
 		}
 		return fmt.Sprintf("%s latency of %s, ns: %s; %s", r.Provider, of, what, how)
 	case patternBW:
-		return fmt.Sprintf("%s bandwidth of %s, MB/s, one way, up to %d outstanding", r.Provider, of, r.Window)
+		return fmt.Sprintf("%s bandwidth of %s, MB/s (10^6 bytes), one way, up to %d outstanding", r.Provider, of, r.Window)
 	case patternBiBW:
-		return fmt.Sprintf("%s bandwidth of %s, MB/s, both ways together, up to %d outstanding each", r.Provider, of, r.Window)
+		return fmt.Sprintf("%s bandwidth of %s, MB/s (10^6 bytes), both ways together, up to %d outstanding each", r.Provider, of, r.Window)
 	case patternHalo:
-		return fmt.Sprintf("%s halo exchange of %s, MB/s that each of %d ranks sends, µs of an exchange; received %s", r.Provider, of, r.Ranks, r.Halo)
+		return fmt.Sprintf("%s halo exchange of %s, MB/s (10^6 bytes) that each of %d ranks sends, µs of an exchange; received %s", r.Provider, of, r.Ranks, r.Halo)
 	case patternRing:
 		return fmt.Sprintf("%s ring of %d ranks of %s, ns of a hop; %s", r.Provider, r.Ranks, of, how)
 	case patternLocal:

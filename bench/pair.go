@@ -219,11 +219,19 @@ func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
 // atomic fits, and the guard behind the longest.
 func bufferSize(maxBytes int) int { return max(maxBytes, atomicBytes) + guard }
 
-func newMR(pd *verbs.PD, size int, heap bool) (*verbs.MR, error) {
+// newMR makes a buffer, and writes all of it: memory that nobody has written may
+// be one page of zeros many times over, which fits every cache.
+func newMR(pd *verbs.PD, size int, heap bool) (mr *verbs.MR, err error) {
 	if heap {
-		return pd.RegMR(make([]byte, size), verbs.AccessAll)
+		mr, err = pd.RegMR(make([]byte, size), verbs.AccessAll)
+	} else {
+		mr, err = pd.AllocMR(size, verbs.AccessAll)
 	}
-	return pd.AllocMR(size, verbs.AccessAll)
+	if err != nil {
+		return nil, err
+	}
+	fillGuard(mr.Bytes())
+	return mr, nil
 }
 
 // endpoint takes the QP to INIT, where its port is known.

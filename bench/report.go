@@ -40,7 +40,7 @@ type Result struct {
 	Mean     float64 `json:"mean"`
 	Samples  int64   `json:"samples"`
 	Inline   bool    `json:"inline,omitempty"`   // the payload was given inline
-	Verified bool    `json:"verified,omitempty"` // every byte was checked, both ways, before
+	Verified bool    `json:"verified,omitempty"` // every byte was checked, both ways, before; of channels, after as well
 	TimerNS  float64 `json:"timer_ns,omitempty"` // cost of the clock, once in each sample
 	// AllocsPerMessage counts the Go allocations of both ranks.
 	AllocsPerMessage *float64 `json:"allocs_per_message,omitempty"`

@@ -199,8 +199,6 @@ func measureAll(ctx context.Context, job rankJob, out outputOptions, options map
 	return w.end()
 }
 
-func (r *verbsRun) steps() int { return len(r.specs) * r.rounds }
-
 func (r *verbsRun) unavailable() string { return r.missing }
 
 // measure connects the pair, carries out the rounds, and gives the results.
@@ -211,17 +209,15 @@ func (r *verbsRun) measure(ctx context.Context, job exchanger, w *writer, timer 
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	w.device(p.entry)
-	ms := make([]*measurement, len(r.specs))
-	for i, s := range r.specs {
-		ms[i] = newMeasurement(s)
-	}
-	for range r.rounds {
-		for _, m := range ms {
-			progress(fmt.Sprintf("%s %s %s %s", p.entry.Device, m.pattern, m.op.name, formatSize(int64(m.bytes))))
-			if err := p.round(ctx, m); err != nil {
-				return fmt.Errorf("%s: %s %s of %d bytes: %w", p.entry.Device, m.pattern, m.op.name, m.bytes, err)
-			}
+	ms, err := r.measureBy(func(m *measurement) error {
+		progress(fmt.Sprintf("%s %s %s %s", p.entry.Device, m.pattern, m.op.name, formatSize(int64(m.bytes))))
+		if err := p.round(ctx, m); err != nil {
+			return fmt.Errorf("%s: %s %s of %d bytes: %w", p.entry.Device, m.pattern, m.op.name, m.bytes, err)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	results := make([]Result, len(ms))
 	for i, m := range ms {

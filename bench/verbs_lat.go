@@ -98,7 +98,7 @@ func (l *latency) run(n int, samples []int64) error {
 
 // pingpong is run for operations that the peer learns of by a completion.
 func (l *latency) pingpong(n int, samples []int64) error {
-	last := nanos()
+	t := startLaps(samples)
 	for i := range n {
 		if l.rank == 0 {
 			if err := l.post(); err != nil {
@@ -120,11 +120,7 @@ func (l *latency) pingpong(n int, samples []int64) error {
 				return err
 			}
 		}
-		if samples != nil {
-			now := nanos()
-			samples[i] = now - last
-			last = now
-		}
+		t.lap(i)
 	}
 	return nil
 }
@@ -134,7 +130,7 @@ func (l *latency) pingpong(n int, samples []int64) error {
 // a provider may need that to move anything, and a dead peer shows there.
 func (l *latency) pingpongMemory(n int, samples []int64) error {
 	ours, theirs := &l.send.Bytes()[l.bytes-1], &l.recv.Bytes()[l.bytes-1]
-	last := nanos()
+	t := startLaps(samples)
 	for i := range n {
 		l.seq++
 		*ours = l.seq
@@ -157,11 +153,7 @@ func (l *latency) pingpongMemory(n int, samples []int64) error {
 				return err
 			}
 		}
-		if samples != nil {
-			now := nanos()
-			samples[i] = now - last
-			last = now
-		}
+		t.lap(i)
 	}
 	return nil
 }
@@ -172,7 +164,7 @@ func (l *latency) fetch(n int, samples []int64) error {
 		return nil
 	}
 	swap := l.op.opcode == verbs.OpAtomicCmpAndSwp
-	last := nanos()
+	t := startLaps(samples)
 	for i := range n {
 		if swap { // each succeeds: it expects what the one before has left
 			l.signalled[0].CompareAdd = l.value
@@ -185,11 +177,7 @@ func (l *latency) fetch(n int, samples []int64) error {
 		if err := l.await(l.sendCQ); err != nil {
 			return err
 		}
-		if samples != nil {
-			now := nanos()
-			samples[i] = now - last
-			last = now
-		}
+		t.lap(i)
 	}
 	return nil
 }

@@ -31,6 +31,20 @@ func (b *bell) ring() {
 	}
 }
 
+// ringer is a bell of somebody else's, and how often it had to be struck.
+type ringer struct {
+	*bell
+	struck atomic.Uint64
+}
+
+// ring wakes who sleeps, as that of bell.
+func (r *ringer) ring() {
+	if atomic.LoadUint32(&r.sleepers) != 0 {
+		r.strike()
+		r.struck.Add(1)
+	}
+}
+
 // strike wakes everybody, asleep or about to be.
 func (b *bell) strike() {
 	atomic.AddUint32(&b.word, 1)

@@ -92,7 +92,7 @@ func everywhereB(b *testing.B, bench func(b *testing.B, n, m *Node)) {
 // BenchmarkQueue compares the ways of a message through a queue, on both sides of
 // the crossovers: copied at both ends or straight, packed or block by block, and
 // ready messages of many blocks read by the receiver or written by the sender. Half
-// a round trip in each case, of which the last two have the sender first.
+// a round trip in each case.
 func BenchmarkQueue(b *testing.B) {
 	const always, never = 1 << 30, 0
 	for _, c := range []struct {
@@ -199,5 +199,79 @@ func benchmarkQueue(b *testing.B, size int, src, dst func([]byte) Layout, sender
 		b.ResetTimer()
 		run(b.N)
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/message")
+	}
+}
+
+// BenchmarkBlocks copies 768 KiB from blocks of a size, four of it apart, to one
+// piece: as runs of blocks are copied, and block by block.
+func BenchmarkBlocks(b *testing.B) {
+	const total = 768 << 10
+	src, dst := make([]byte, 4*total), make([]byte, total)
+	for _, size := range []int{8, 16, 24, 32, 64, 100, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 16384} {
+		count := total / size
+		b.Run(fmt.Sprintf("%d/run", size), func(b *testing.B) {
+			b.SetBytes(int64(count * size))
+			for b.Loop() {
+				copyRun(dst, src, 0, 0, size, count, size, 4*size)
+			}
+		})
+		b.Run(fmt.Sprintf("%d/each", size), func(b *testing.B) {
+			b.SetBytes(int64(count * size))
+			for b.Loop() {
+				for i := range count {
+					copy(dst[i*size:(i+1)*size], src[4*i*size:])
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPipe is an exchange both ways of heap memory, 768 KiB a message, one
+// message on a stream.
+func BenchmarkPipe(b *testing.B) {
+	for _, count := range []int{1, 2, 8} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			const size = 768 << 10
+			nodes := join(b, 2, WithProviders("shm"))
+			var all [2]*Handle
+			for i, n := range nodes {
+				var handles []*Handle
+				for stream := range count {
+					s, err := n.DeclareSend(Contiguous(make([]byte, size)), 1-i, OnStream(stream))
+					require.NoError(b, err)
+					r, err := n.DeclareReceive(Contiguous(make([]byte, size)), 1-i, OnStream(stream))
+					require.NoError(b, err)
+					handles = append(handles, s, r)
+				}
+				var err error
+				all[i], err = n.Multiple(handles...)
+				require.NoError(b, err)
+			}
+			done := make(chan error)
+			run := func(rounds int) {
+				for _, h := range all {
+					go func() {
+						for range rounds {
+							if err := h.Start(); err != nil {
+								done <- err
+								return
+							}
+							if err := h.Wait(); err != nil {
+								done <- err
+								return
+							}
+						}
+						done <- nil
+					}()
+				}
+				for range all {
+					require.NoError(b, <-done)
+				}
+			}
+			run(20)
+			b.SetBytes(int64(count * size))
+			b.ResetTimer()
+			run(b.N)
+		})
 	}
 }

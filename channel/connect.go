@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -29,6 +30,9 @@ func (n *Node) meet(ctx context.Context) error {
 	n.listener = l
 	mine := address{host: hostID(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: affinity(), addrs: localAddresses()}
 	all, err := n.job.Exchange(ctx, mine.append(nil))
+	if abort := (*boot.AbortError)(nil); errors.As(err, &abort) {
+		err = fmt.Errorf("%w: %w", ErrAborted, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -46,7 +50,14 @@ func (n *Node) meet(ctx context.Context) error {
 // spins is how long to spin where a host has these ranks: with more of them than
 // CPUs that they may run on, a spinner keeps from running whom it waits for.
 func spins(all []address, host uint64) int {
-	ranks := 0
+	if ranks, cpus := population(all, host); ranks > cpus {
+		return 1
+	}
+	return spinBudget
+}
+
+// population is how many ranks a host has, and how many CPUs they may run on.
+func population(all []address, host uint64) (ranks, cpus int) {
 	var union [maxCPUBytes]byte
 	for i := range all {
 		if all[i].host != host {
@@ -57,14 +68,10 @@ func spins(all []address, host uint64) int {
 			union[j] |= b
 		}
 	}
-	cpus := 0
 	for _, b := range union {
 		cpus += bits.OnesCount8(b)
 	}
-	if ranks > cpus {
-		return 1
-	}
-	return spinBudget
+	return ranks, cpus
 }
 
 // firstCPUs is the set of CPUs 0 to n-1.
@@ -121,28 +128,41 @@ func (n *Node) proofParams() proof.Params {
 
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
-// dialTime is how long one address of several may take.
-const dialTime = 3 * time.Second
+// How long one address of several may take: at first, and when none has answered
+// in time and they are tried again, at most. A peer that is stopped, or that has no
+// CPU, answers later.
+const (
+	dialTime    = time.Second
+	dialTimeMax = 16 * time.Second
+)
 
 // dialRank makes a control connection to a rank.
-func (n *Node) dialRank(ctx context.Context, rank int) (net.Conn, error) {
-	a := &n.addresses[rank]
+func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
+	a := &n.addresses[p.rank]
 	ips := slices.Clone(a.addrs)
 	if a.host == n.addresses[n.rank].host {
 		slices.SortStableFunc(ips, func(x, y net.IP) int { return order(x.IsLoopback(), y.IsLoopback()) })
 	}
-	var errs []error
-	for _, ip := range ips {
-		conn, err := n.dialAddress(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(int(a.port))), rank)
-		if err == nil {
-			return conn, nil
+	for each := dialTime; ; each = min(2*each, dialTimeMax) {
+		var errs []error
+		slow := false
+		for _, ip := range ips {
+			conn, err := n.dialAddress(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(int(a.port))), p.rank, each)
+			if err == nil {
+				return conn, nil
+			}
+			p.retries.Add(1)
+			errs = append(errs, err)
+			if errors.Is(err, proof.ErrRefused) || ctx.Err() != nil {
+				return nil, errors.Join(append(errs, ctx.Err())...)
+			}
+			var timeout net.Error
+			slow = slow || errors.As(err, &timeout) && timeout.Timeout()
 		}
-		errs = append(errs, err)
-		if errors.Is(err, proof.ErrRefused) || ctx.Err() != nil {
-			break
+		if !slow {
+			return nil, errors.Join(errs...)
 		}
 	}
-	return nil, errors.Join(append(errs, ctx.Err())...)
 }
 
 // order sorts true first.
@@ -156,24 +176,48 @@ func order(x, y bool) int {
 	return 1
 }
 
-func (n *Node) dialAddress(ctx context.Context, addr string, rank int) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTime}
+func (n *Node) dialAddress(ctx context.Context, addr string, rank int, patience time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: patience}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
+	conn.SetDeadline(time.Now().Add(patience))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	conn.SetDeadline(time.Now().Add(dialTime))
-	if _, err := proof.Dial(conn, n.proofParams(), rankID(rank)); err != nil {
+	if _, err := proof.Dial(&answering{Conn: conn, ctx: ctx}, n.proofParams(), rankID(rank)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	conn.SetDeadline(time.Time{})
 	return conn, nil
 }
 
-// maxStrangers bounds the connections that have not proved anything yet.
-const maxStrangers = 256
+// answering is a connection that is dialed: once the other end has said something,
+// it is no longer another address that may be better. To give it up would break
+// what the other end may have taken by then.
+type answering struct {
+	net.Conn
+	ctx      context.Context
+	answered bool
+}
+
+func (a *answering) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if n > 0 && !a.answered {
+		a.answered = true
+		if end, ok := a.ctx.Deadline(); ok {
+			a.SetDeadline(end)
+		}
+	}
+	return n, err
+}
+
+// maxStrangers bounds the connections that have not proved anything yet, and
+// strangerTime how long each of them may take.
+const (
+	maxStrangers = 256
+	strangerTime = 10 * time.Second
+)
 
 // accept takes control connections.
 func (n *Node) accept() {
@@ -204,9 +248,9 @@ func (n *Node) accept() {
 
 // welcome finds out who has connected; it frees its place when it knows.
 func (n *Node) welcome(conn net.Conn, places chan struct{}) {
+	conn.SetDeadline(time.Now().Add(strangerTime))
 	stop := context.AfterFunc(n.life, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	conn.SetDeadline(time.Now().Add(dialTime))
 	var p *peer
 	_, err := proof.Accept(conn, n.proofParams(), func(id []byte) bool {
 		if len(id) != 4 {

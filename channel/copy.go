@@ -1,5 +1,7 @@
 package channel
 
+import "unsafe"
+
 // Messages are copied in packed order: byte i of the message is byte i of every
 // layout of its length. A copy of a range of that order can therefore begin
 // anywhere, which is how two sides share one.
@@ -92,7 +94,7 @@ func moveAt(dst, src *shape, to, from, n int) {
 		if m == 0 {
 			a, b := dst.rest(&d), src.rest(&s)
 			m = min(len(a), len(b), n)
-			copy(a[:m], b[:m])
+			copyBytes(a[:m], b[:m])
 			dst.advance(&d, m)
 			src.advance(&s, m)
 		}
@@ -120,15 +122,36 @@ func moveBlocks(dst, src *shape, d, s *position, n int) int {
 	if count == 0 {
 		return 0
 	}
-	db, sb := dp.base, sp.base
-	for range count {
-		copy(db[do:do+size], sb[so:so+size])
-		do += dstep
-		so += sstep
-	}
+	copyRun(dp.base, sp.base, do, so, size, count, dstep, sstep)
 	dst.skip(d, count, size)
 	src.skip(s, count, size)
 	return count * size
+}
+
+// copyRun copies count blocks of size, the first from so of src to do of dst, each
+// sstep and dstep bytes after the one before it.
+func copyRun(dst, src []byte, do, so, size, count, dstep, sstep int) {
+	if size >= blocksMin && size <= blocksMax {
+		// The first and the last: the others lie between them.
+		d, s := dst[do:do+size], src[so:so+size]
+		dlast, slast := do+(count-1)*dstep, so+(count-1)*sstep
+		_, _ = dst[dlast:dlast+size], src[slast:slast+size]
+		copyBlocks(unsafe.Pointer(unsafe.SliceData(d)), unsafe.Pointer(unsafe.SliceData(s)), size, count, dstep, sstep)
+		return
+	}
+	for range count {
+		d, s := dst[do:do+size], src[so:so+size]
+		switch {
+		case size == 8:
+			*(*[8]byte)(d) = *(*[8]byte)(s)
+		case size < 1<<10:
+			copy(d, s)
+		default:
+			copyBytes(d, s)
+		}
+		do += dstep
+		so += sstep
+	}
 }
 
 // run returns where blocks of size begin from the position on, how far apart they

@@ -176,9 +176,10 @@ func (h *Handle) bind(p *peer) (err error) {
 				h.regs = append(h.regs, m.mr)
 			}
 		default:
-			if h.staging, err = n.memory.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
-				return err
+			if h.shape.length > eagerMax {
+				return p.openPipe(h.out)
 			}
+			return nil
 		}
 	}
 	p.tell(kindLayout, h.describe())

@@ -208,10 +208,7 @@ func (n *Node) device(provider string, conn net.Conn) (*device, error) {
 			return d, nil
 		}
 	}
-	all, err := verbs.Devices()
-	if err != nil {
-		return nil, err
-	}
+	all, unlisted := verbs.Devices()
 	ip := conn.LocalAddr().(*net.TCPAddr).IP
 	for _, v := range all {
 		if v.Provider() != provider || v.Netdev() == "" || !hasAddress(v.Netdev(), ip) {
@@ -232,7 +229,7 @@ func (n *Node) device(provider string, conn net.Conn) (*device, error) {
 		}
 		return d, err
 	}
-	return nil, fmt.Errorf("no device of provider %s has the address %v", provider, ip)
+	return nil, errors.Join(fmt.Errorf("no device of provider %s has the address %v", provider, ip), unlisted)
 }
 
 // hasAddress says whether the network interface has the address.

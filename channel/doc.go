@@ -53,10 +53,11 @@
 //
 // # Memory
 //
-// A rank takes about 1.5 MiB where there is shared memory. A connected peer takes
-// 76 KiB and 72 KiB for each stream that leads to it over shm, 1.1 MiB over tcp,
-// and on each a control connection (one descriptor, two goroutines). Ranks that
-// never talk cost nothing.
+// A rank takes about 1.5 MiB of shared memory where there is any, and 300 bytes for
+// each rank of the job. A connected peer takes 60 KiB of heap, 76 KiB of shared
+// memory and 72 KiB for each stream that leads to it over shm, with three
+// descriptors; 1.5 MiB of heap and two descriptors over tcp. Ranks that never talk
+// are not connected. docs/scale.md has the measurements.
 //
 // # Trust
 //

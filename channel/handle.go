@@ -30,8 +30,11 @@ type Handle struct {
 	tried    bool                         // the gate has been tried
 	gated    bool                         // the gate is ours
 	copying  bool                         // somebody copies the message, without the lock
+	packed   bool                         // a send that goes through the pipe
+	first    uint64                       // its first piece
+	moved    int                          // bytes of the message that have gone into the pipe, or come out of it
 	remote   atomic.Pointer[remoteLayout] // the other side's layout that was seen last
-	staging  *verbs.MR                    // contiguous, in place of memory that the peer does not reach, or of small blocks
+	staging  *verbs.MR                    // contiguous, in place of small blocks: through a queue
 	regs     []*verbs.MR                  // without staging: for each of the layout's slices
 	source   shape                        // through a queue: where the message is taken from
 	lkeys    []uint32                     // and for each part of that

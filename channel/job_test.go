@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
@@ -43,6 +43,36 @@ func apart(t *testing.T, test func(t *testing.T, provider string)) {
 // join makes a job of several nodes in this process.
 func join(t testing.TB, size int, opts ...Option) []*Node {
 	t.Helper()
+	nodes, errs := tryJoin(t, size, opts...)
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { closeAll(t, nodes) })
+	return nodes
+}
+
+// closeAll closes all nodes of a job at the same time.
+func closeAll(t testing.TB, nodes []*Node) {
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		wg.Go(func() { require.NoError(t, n.Close()) })
+	}
+	wg.Wait()
+}
+
+// joinErrors makes a job whose nodes must not come to be, and returns why.
+func joinErrors(t testing.TB, size int, opts ...Option) []error {
+	t.Helper()
+	nodes, errs := tryJoin(t, size, opts...)
+	for i, n := range nodes {
+		require.Nil(t, n)
+		require.Error(t, errs[i])
+	}
+	return errs
+}
+
+func tryJoin(t testing.TB, size int, opts ...Option) ([]*Node, []error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,16 +95,7 @@ func join(t testing.TB, size int, opts ...Option) []*Node {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		require.NoError(t, err)
-	}
-	t.Cleanup(func() {
-		for _, n := range nodes {
-			wg.Go(func() { require.NoError(t, n.Close()) })
-		}
-		wg.Wait()
-	})
-	return nodes
+	return nodes, errs
 }
 
 // within returns a context that ends with the test, or with its time.
@@ -85,19 +106,4 @@ func within(t testing.TB) context.Context {
 }
 
 // lockedBuffer collects what several write.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lockedBuffer = logbuf.Buffer

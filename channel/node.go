@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,11 +48,13 @@ type Node struct {
 
 	mu       sync.Mutex
 	closed   bool
+	over     error // the job was aborted
 	peers    map[int]*peer
 	memories []*Memory // ordered by address
 	lastID   uint32
 	handles  map[*Handle]struct{}
 	starving []*sendStream
+	attended map[*sendStream]*attendance // whose pipes the engine looks at
 	kick     chan struct{}
 }
 
@@ -62,36 +65,71 @@ type options struct {
 	logger         *slog.Logger
 	report         io.Writer
 	stall          time.Duration
+	exit           func(status int) // ends the process when the job is aborted; nil: nothing does
 }
 
 // Option is an option of [Join].
 type Option func(*options)
 
 // WithProviders names the providers to use, in this order, in place of all that
-// are registered, by their preference. Import them, or verbs/all.
+// are registered, by their preference. Import them, or verbs/all. None: all. One
+// that is not registered or has no device here, or that is named twice, is
+// [ErrInvalid].
 func WithProviders(names ...string) Option {
 	return func(o *options) { o.providers = slices.Clone(names) }
 }
 
-// WithConnectTimeout bounds how long connecting to a peer may take. Zero: 30 s.
+// WithConnectTimeout bounds how long connecting to a peer may take. Zero:
+// [DefaultConnectTimeout]. A negative one is [ErrInvalid].
 func WithConnectTimeout(d time.Duration) Option {
 	return func(o *options) { o.connectTimeout = d }
 }
 
 // WithPeerTimeout bounds how long a silent peer is waited for
-// ([verbs.Config].PeerTimeout). Zero: 10 s.
+// ([verbs.Config].PeerTimeout). Zero: [verbs.DefaultPeerTimeout]. A negative one is
+// [ErrInvalid].
 func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
 
-// WithLogger sets where goes what is worth knowing but no error of any call. Zero:
+// WithLogger sets where goes what is worth knowing but no error of any call. Nil:
 // slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // WithReport sets where the report of pending operations ([Node.Report]) goes when
 // the process is sent SIGUSR1, and how long the node may make no progress, with
-// operations pending, before it is written unasked. Zero: to standard error, and
-// never.
+// operations pending, before it is written unasked; it looks once a second. Nil: to
+// standard error. Zero: never; a negative time is [ErrInvalid].
 func WithReport(w io.Writer, stall time.Duration) Option {
 	return func(o *options) { o.report, o.stall = w, stall }
+}
+
+// newOptions applies opts to the defaults.
+func newOptions(opts []Option) (options, error) {
+	var o options
+	for _, set := range opts {
+		if set != nil {
+			set(&o)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
+		if d.value < 0 {
+			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
+		}
+	}
+	for i, name := range o.providers {
+		if slices.Contains(o.providers[:i], name) {
+			return o, fmt.Errorf("%w: provider %q twice", ErrInvalid, name)
+		}
+	}
+	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)
+	o.peerTimeout = cmp.Or(o.peerTimeout, verbs.DefaultPeerTimeout)
+	o.logger = cmp.Or(o.logger, slog.Default())
+	if o.report == nil {
+		o.report = os.Stderr
+	}
+	return o, nil
 }
 
 // DefaultConnectTimeout is how long connecting to a peer may take unless
@@ -102,22 +140,31 @@ const DefaultConnectTimeout = 30 * time.Second
 // it; it returns when they have. Connections are made when channels are declared.
 //
 // The Node belongs to the caller, who must Close it.
+//
+// Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
+// done; around what package boot says of the environment, the launcher and the
+// rendezvous; or around that of ctx, without which a rank that never comes is
+// waited for without end. Where the rendezvous knows which ranks are missing, the
+// error names them.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
+	if _, err := newOptions(opts); err != nil {
+		return nil, nodeError("join", err)
+	}
 	job, err := boot.Join(ctx)
 	if err != nil {
 		return nil, nodeError("join", err)
 	}
-	return joinJob(ctx, job, opts...)
+	return joinJob(ctx, job, append(slices.Clone(opts), func(o *options) { o.exit = os.Exit })...)
 }
 
 // joinJob makes a node of a rank of a job, which it owns from here on.
 func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err error) {
-	o := options{connectTimeout: DefaultConnectTimeout, peerTimeout: verbs.DefaultPeerTimeout, logger: slog.Default(), report: os.Stderr}
-	for _, set := range opts {
-		set(&o)
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, networks: map[string]*device{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
+		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.fenced = !barriers()
@@ -146,8 +193,11 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 func (n *Node) openDevices() error {
 	if n.size > 1 {
 		all, err := verbs.Devices()
-		if err != nil {
+		switch {
+		case err != nil && len(all) == 0:
 			return err
+		case err != nil:
+			n.log.Warn("channel: devices not listed", "error", err)
 		}
 		for _, d := range all {
 			if !slices.Contains(n.providers, d.Provider()) {
@@ -196,26 +246,55 @@ func (n *Node) Size() int { return n.size }
 // launcher has not told.
 func (n *Node) LocalRank() int { return n.job.LocalRank() }
 
-// Abort ends the whole job: its launcher returns code. The first Abort of a job
-// counts. Every pending operation of every node fails with [ErrAborted]; what the
-// process does then is its own matter.
+// Abort ends the whole job, whatever its ranks are doing. It tells every rank: all
+// pending and later operations fail with [ErrAborted], and a process that has not
+// closed its node a second later ends with code as its exit status (the lower
+// eight bits; 1 if they are zero). This process is no exception. The first Abort of
+// a job counts. Abort returns when the rendezvous has been told, or cannot be
+// within 5 s.
+//
+// Launchers that can be told are told as well, and may end this process before
+// Abort returns; docs/launchers.md says what each of them returns. When rank 0 has
+// left a job whose rendezvous it ran, only this process ends; its peers find that
+// it died.
 func (n *Node) Abort(code int, why string) { n.job.Abort(code, why) }
 
-// watch fails everything when the job is aborted.
+// abortGrace is what a process is given to close its node when the job has been
+// aborted. It is less than what boot grants before launchers kill, who return
+// another code.
+const abortGrace = time.Second
+
+// watch fails everything when the job is aborted, and ends the process if it does
+// not leave.
 func (n *Node) watch() {
 	select {
 	case <-n.life.Done():
+		return
 	case <-n.job.Done():
-		err := n.job.Err()
-		if abort := (*boot.AbortError)(nil); !errors.As(err, &abort) {
-			return // without the rendezvous the ranks go on
-		}
-		n.mu.Lock()
-		peers := n.allPeers()
-		n.mu.Unlock()
-		for _, p := range peers {
-			p.fail(fmt.Errorf("%w: %w", ErrAborted, err))
-		}
+	}
+	err := n.job.Err()
+	abort := (*boot.AbortError)(nil)
+	if !errors.As(err, &abort) {
+		return // without the rendezvous the ranks go on
+	}
+	err = fmt.Errorf("%w: %w", ErrAborted, err)
+	n.mu.Lock()
+	n.over = err
+	peers := n.allPeers()
+	n.mu.Unlock()
+	for _, p := range peers {
+		p.end(err) // who has not been told yet must not take this for a death
+	}
+	if n.opt.exit == nil {
+		return
+	}
+	grace := time.NewTimer(abortGrace)
+	defer grace.Stop()
+	select {
+	case <-n.life.Done():
+	case <-grace.C:
+		n.log.Error("channel: the process ends with its job", "error", err)
+		n.opt.exit(cmp.Or(abort.Code&0xff, 1))
 	}
 }
 
@@ -239,9 +318,13 @@ func (n *Node) peer(rank int) (*peer, error) {
 	}
 	p := n.peers[rank]
 	if p == nil {
-		p = &peer{node: n, rank: rank, bell: n.bell, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), served: make(chan struct{})}
-		if rank == n.rank {
+		p = &peer{node: n, rank: rank, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
+			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
+		switch {
+		case n.over != nil:
+			p.err.Store(&n.over)
+			p.state.Store(peerFailed)
+		case rank == n.rank:
 			p.state.Store(peerUp)
 		}
 		n.peers[rank] = p
@@ -287,7 +370,20 @@ func (n *Node) starve(s *sendStream) {
 // engineTick bounds how long a send waits for a slot that nobody announces.
 const engineTick = time.Millisecond
 
-// engine publishes what waits for slots while its user computes.
+// attend has the engine look after a stream whose messages are longer than its
+// pipe.
+func (n *Node) attend(s *sendStream) {
+	n.mu.Lock()
+	n.attended[s] = &attendance{}
+	n.mu.Unlock()
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// engine does for users who compute what they would do in Test: publish what waits
+// for slots, and pack what is longer than a pipe.
 func (n *Node) engine() {
 	for {
 		select {
@@ -295,29 +391,61 @@ func (n *Node) engine() {
 			return
 		case <-n.kick:
 		}
+		useful := false
 		for n.life.Err() == nil {
 			n.mu.Lock()
-			streams := slices.Clone(n.starving)
+			streams, attended := slices.Clone(n.starving), maps.Clone(n.attended)
 			n.mu.Unlock()
-			if len(streams) == 0 {
+			if len(streams) == 0 && len(attended) == 0 {
 				break
 			}
+			// Who waits for the bell is rung for, which costs the peers something: not
+			// merely to see that the users pack themselves.
+			awake := len(streams) == 0 && !useful
 			v := atomic.LoadUint32(&n.bell.word)
-			atomic.AddUint32(&n.bell.sleepers, 1)
-			barrier()
-			for _, s := range streams {
-				s.lock.lock()
-				s.flush()
-				if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
-					n.mu.Lock()
-					n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
-					n.mu.Unlock()
-				}
-				s.lock.unlock()
+			if !awake {
+				atomic.AddUint32(&n.bell.sleepers, 1)
+				barrier()
 			}
-			sleepOn(&n.bell.word, v, engineTick)
-			atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+			for _, s := range streams {
+				n.relieve(s)
+			}
+			useful = false
+			for s, a := range attended {
+				useful = n.packFor(s, a) || useful
+			}
+			if awake {
+				time.Sleep(engineTick)
+			} else {
+				sleepOn(&n.bell.word, v, engineTick)
+				atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+			}
 		}
+	}
+}
+
+// packFor packs for a user who is away, and says whether that was of use.
+func (n *Node) packFor(s *sendStream, a *attendance) bool {
+	s.lock.lock()
+	defer s.lock.unlock()
+	useful, again := s.attend(a)
+	if !again {
+		n.mu.Lock()
+		delete(n.attended, s)
+		n.mu.Unlock()
+	}
+	return useful
+}
+
+// relieve publishes what waits for slots.
+func (n *Node) relieve(s *sendStream) {
+	s.lock.lock()
+	defer s.lock.unlock()
+	s.flush()
+	if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
+		n.mu.Lock()
+		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
+		n.mu.Unlock()
 	}
 }
 

@@ -30,11 +30,13 @@ type peer struct {
 	node  *Node
 	rank  int
 	state atomic.Int32
-	bell  *bell // the peer's; our own until it is known
+	bell  ringer // the peer's; our own until it is known
 	// fenced: one of both has no membarrier, so publishing needs a full fence.
 	fenced bool
 
 	err atomic.Pointer[error] // with peerFailed
+
+	retries atomic.Uint64 // addresses and providers that were tried in vain
 
 	layoutMu sync.Mutex
 	layouts  map[uint32]*remoteLayout // what the peer has declared, by handle
@@ -45,6 +47,7 @@ type peer struct {
 	handles  map[*Handle]struct{} // declared
 	dialing  bool
 	conn     net.Conn      // the control connection
+	met      chan struct{} // closed when there is one
 	link     *link         // the queue pair; nil for this rank itself
 	queue    *queue        // on a link without load and store
 	out      [][]byte      // control messages to be written
@@ -111,8 +114,19 @@ func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
 	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
 }
 
-// fail ends everything with the peer, once.
+// fail ends everything with the peer, and hangs up.
 func (p *peer) fail(err error) {
+	p.end(err)
+	p.mu.Lock()
+	conn := p.conn
+	p.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
+}
+
+// end ends everything with the peer, once; the control connection stays.
+func (p *peer) end(err error) {
 	p.mu.Lock()
 	if p.state.Load() >= peerFailed {
 		p.mu.Unlock()
@@ -124,12 +138,8 @@ func (p *peer) fail(err error) {
 	}
 	p.err.Store(&err)
 	p.state.Store(peerFailed)
-	conn := p.conn
 	p.nudge()
 	p.mu.Unlock()
-	if conn != nil {
-		conn.Close()
-	}
 	p.node.bell.strike()
 }
 
@@ -160,51 +170,60 @@ func (p *peer) connect() {
 }
 
 // dial connects to the peer. When both dial at once, the connection of the lower
-// rank is the one that stays.
+// rank is the one that stays: the other is refused, and waits for that of the
+// lower. It asks again meanwhile, for the lower may be no more.
 func (p *peer) dial() {
 	n := p.node
 	ctx, cancel := context.WithTimeout(n.life, n.opt.connectTimeout)
 	defer cancel()
-	conn, err := n.dialRank(ctx, p.rank)
-	p.mu.Lock()
-	p.dialing = false
-	taken := p.conn != nil || p.state.Load() >= peerFailed
-	if err == nil && !taken {
-		p.conn = conn
-	}
-	p.mu.Unlock()
-	switch {
-	case taken:
-		if conn != nil {
-			conn.Close()
+	pause := redialMin
+	for try := 1; ; try++ {
+		conn, err := n.dialRank(ctx, p)
+		again := errors.Is(err, proof.ErrRefused) && (p.rank < n.rank || try < refusals)
+		p.mu.Lock()
+		taken := p.conn != nil || p.state.Load() >= peerFailed
+		p.dialing = again && !taken
+		if err == nil && !taken {
+			p.conn = conn
+			close(p.met)
 		}
-	case err == nil:
-		p.serve(conn)
-	case errors.Is(err, proof.ErrRefused) && p.rank < n.rank && n.life.Err() == nil:
-		// The peer dials us, and its connection is on its way; if it does not
-		// come, the peer is no peer.
-		p.expect(err)
-	default:
-		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
+		p.mu.Unlock()
+		switch {
+		case taken:
+			if conn != nil {
+				conn.Close()
+			}
+			return
+		case err == nil:
+			p.serve(conn)
+			return
+		case again:
+			select {
+			case <-p.met:
+				return
+			case <-time.After(pause):
+				pause = min(2*pause, redialMax)
+				continue
+			case <-ctx.Done():
+			}
+		}
+		p.mu.Lock()
+		taken = p.conn != nil
+		p.mu.Unlock()
+		if !taken {
+			p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
+		}
+		return
 	}
 }
 
-// expect gives the peer's own connection time to come.
-func (p *peer) expect(refusal error) {
-	n := p.node
-	t := time.NewTimer(n.opt.connectTimeout)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-n.life.Done():
-	}
-	p.mu.Lock()
-	connected := p.conn != nil
-	p.mu.Unlock()
-	if !connected {
-		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, refusal))
-	}
-}
+// How soon a rank that was refused asks again, and how often the higher rank may
+// refuse: it hangs up on who takes too long as well.
+const (
+	redialMin = 10 * time.Millisecond
+	redialMax = time.Second
+	refusals  = 3
+)
 
 // admit takes a connection that the peer has made, or refuses it in favour of
 // ours.
@@ -218,6 +237,7 @@ func (p *peer) admit(conn net.Conn) bool {
 		return false
 	}
 	p.conn = conn
+	close(p.met)
 	if p.state.Load() == peerIdle {
 		p.state.Store(peerConnecting)
 	}
@@ -358,10 +378,14 @@ func (p *peer) read(r io.Reader) error {
 			return err
 		}
 		switch k {
-		case kindStream:
+		case kindStream, kindPipe:
 			var s streamInfo
-			if s, err = parseStream(body); err == nil {
+			switch s, err = parseStream(k, body); {
+			case err != nil:
+			case k == kindStream:
 				err = p.addStream(s)
+			default:
+				err = p.addPipe(s)
 			}
 		case kindLayout:
 			var l layoutInfo
@@ -405,7 +429,7 @@ const (
 )
 
 func (p *peer) addStream(s streamInfo) error {
-	mem, err := p.link.view(s.ring, ringSize)
+	mem, err := p.link.view(s.region, ringSize)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ import (
 // environment variable what to do.
 const (
 	envAct      = "SLUICE_CHANNEL_TEST_ACT"
-	envProvider = "SLUICE_CHANNEL_TEST_PROVIDER"
+	envProvider = "SLUICE_CHANNEL_TEST_PROVIDER" // several: in this order, with commas; empty: all
 )
 
 func TestMain(m *testing.M) {
@@ -40,19 +41,23 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// acts are what ranks do.
-var acts = map[string]func(ctx context.Context, n *Node, args []string) error{
+// act is what a rank does.
+type act func(ctx context.Context, n *Node, args []string) error
+
+var acts = map[string]act{
 	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
 	"death": death,
 	"pause": pause,
 	"away":  away,
 	"read":  readDying,
+	"abort": abortJob,
+	"meet":  meetAll,
 }
 
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	n, err := Join(ctx, WithProviders(os.Getenv(envProvider)))
+	n, err := Join(ctx, WithProviders(strings.FieldsFunc(os.Getenv(envProvider), func(r rune) bool { return r == ',' })...))
 	if err != nil {
 		return err
 	}

@@ -14,15 +14,18 @@ type receiveStream struct {
 	q      atomic.Pointer[queue]
 	r      atomic.Pointer[ring] // nil until the peer has said where it is
 
+	pipe atomic.Pointer[[]byte] // nil until the peer has said where it is
+
 	lock     spinLock
+	emptied  uint64 // pieces of the pipe since the beginning
 	received counts
 	next     uint64             // k of the last start
 	gates    [ringSlots]*Handle // whose gate it is: an active receive
 	// The active receives, in the order of their starts. Whoever waits for one
 	// also moves the others on, for the sender may be waiting for them.
 	first, last *Handle
-	large       int  // of the active: longer than eagerMax
-	releases    uint // how often the lock has been let go of during a copy
+	large       atomic.Int32 // of the active: longer than eagerMax
+	releases    uint         // how often the lock has been let go of during a copy
 }
 
 // start begins a receive.
@@ -47,10 +50,10 @@ func (s *receiveStream) start(h *Handle) error {
 		s.first = h
 	}
 	s.last = h
-	h.tried, h.gated = false, false
+	h.tried, h.gated, h.moved = false, false, 0
 	h.setPhase(phaseWaiting)
 	if h.shape.length > eagerMax {
-		s.large++
+		s.large.Add(1)
 		if r := s.r.Load(); r != nil {
 			s.open(h, r)
 		}
@@ -72,7 +75,7 @@ func (s *receiveStream) unlink(h *Handle) {
 		s.last = h.prev
 	}
 	if h.shape.length > eagerMax {
-		s.large--
+		s.large.Add(-1)
 	}
 }
 
@@ -96,8 +99,8 @@ func (s *receiveStream) open(h *Handle, r *ring) {
 		s.gates[i] = h
 		r.gates[i].open(h.k, h.id, h.generation, h.shape.length)
 	}
-	if w := atomic.LoadUint64(&r.slots[i].word); w == key(h.k, slotRendezvous<<8) {
-		s.take(h, r, w)
+	if w := atomic.LoadUint64(&r.slots[i].word); w>>16 == h.k {
+		s.take(h, r, w, false)
 	}
 }
 
@@ -134,17 +137,15 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 // while we wait for something else.
 func (s *receiveStream) drive() {
 	r := s.r.Load()
-	if r == nil {
+	if r == nil || s.large.Load() == 0 && atomic.LoadUint32(&r.starving) == 0 {
 		return
 	}
 	s.lock.lock()
-	if s.large > 0 || atomic.LoadUint32(&r.starving) != 0 {
-		releases := s.releases
-		for h := s.first; h != nil && s.releases == releases; {
-			next := h.next
-			s.advance(h)
-			h = next
-		}
+	releases := s.releases
+	for h := s.first; h != nil && s.releases == releases; {
+		next := h.next
+		s.advance(h)
+		h = next
 	}
 	s.lock.unlock()
 }
@@ -155,7 +156,7 @@ func (s *receiveStream) advance(h *Handle) {
 	r := s.r.Load()
 	if r != nil {
 		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 == h.k {
-			s.take(h, r, w)
+			s.take(h, r, w, failed)
 			return
 		}
 		if !h.tried && h.shape.length > eagerMax {
@@ -182,7 +183,8 @@ func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
 
 // take receives the message in the slot of k, or goes on receiving it. The
 // caller holds the lock, which take lets go of while it copies a large message.
-func (s *receiveStream) take(h *Handle, r *ring, w uint64) {
+// failed says that the peer had failed before w was read.
+func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 	slot := &r.slots[h.k%ringSlots]
 	n := int(w & 0xff)
 	switch w >> 8 & 0xff {
@@ -209,8 +211,11 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64) {
 			return
 		}
 		h.shape.scatter(r.data[off:off+size], 0)
-	case slotRendezvous:
-		s.takeRendezvous(h, r, slot)
+	case slotRendezvous, slotDirect:
+		s.takeRendezvous(h, r, slot, w>>8&0xff == slotDirect)
+		return
+	case slotPacked:
+		s.takePacked(h, r, slot, failed)
 		return
 	default:
 		s.finish(h, h.broken("slot %#x", w))
@@ -242,8 +247,9 @@ func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
 	s.finish(h, h.lengthError(n))
 }
 
-// takeRendezvous moves a rendezvous on, as the receiver.
-func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
+// takeRendezvous moves a rendezvous on, as the receiver, for whom direct leaves
+// nothing to copy.
+func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bool) {
 	if h.copying {
 		return
 	}
@@ -257,7 +263,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot) {
 		return
 	}
 	n, _ := chunks(h.shape.length)
-	if !m.finished(h.k, n) {
+	if !direct && !m.finished(h.k, n) {
 		h.copying = true
 		s.releases++
 		s.lock.unlock()

@@ -30,7 +30,7 @@ const (
 	eagerMax = 4 << 10
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
-	ringVersion = 1
+	ringVersion = 2
 )
 
 // ring is laid out for the cache: what one side writes and what the other side
@@ -42,6 +42,10 @@ type ring struct {
 	_                                   [124]byte
 	faults                              uint32 // receiver: number of messages whose length was wrong
 	_                                   [124]byte
+	filled                              uint64 // sender: pieces of the pipe since the beginning
+	_                                   [120]byte
+	emptied                             uint64 // receiver: of these
+	_                                   [120]byte
 
 	slots   [ringSlots]slot   // sender
 	acks    [ringSlots]uint64 // receiver: k of what has been taken
@@ -64,6 +68,8 @@ const (
 	slotInline     = 1 + iota // the message is in the slot
 	slotEager                 // offset, length: in the ring's data
 	slotRendezvous            // handle, generation, length: in the sender's memory
+	slotDirect                // length: the sender copies it to where the receiver waits
+	slotPacked                // number of the first piece, length: in the pipe
 )
 
 // gate says that a receive waits, and into which layout. A sender may still be
@@ -146,6 +152,15 @@ func (s *slot) rendezvous() rendezvous {
 		generation: binary.NativeEndian.Uint32(s.data[4:]),
 		length:     binary.NativeEndian.Uint64(s.data[8:]),
 	}
+}
+
+func (s *slot) setPacked(first, length uint64) {
+	binary.NativeEndian.PutUint64(s.data[0:], first)
+	binary.NativeEndian.PutUint64(s.data[8:], length)
+}
+
+func (s *slot) packed() (first, length uint64) {
+	return binary.NativeEndian.Uint64(s.data[0:]), binary.NativeEndian.Uint64(s.data[8:])
 }
 
 func (s *slot) setEager(off, n uint32) {

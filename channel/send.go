@@ -26,6 +26,13 @@ type sendStream struct {
 	pending []*Handle         // started and not in the ring: no connection, or no slot
 	offered [ringSlots]*Handle
 
+	pipe     []byte    // nil until there is use for it
+	packing  []*Handle // in the pipe, the first of them in part
+	busy     *Handle   // which somebody packs, without the lock
+	reserved uint64    // pieces of the pipe that messages have been given, since the beginning
+	filled   uint64    // of these
+	attended bool      // the engine looks whether packing goes on
+
 	faults uint32            // of the ring, as last seen; atomic
 	noted  [ringSlots]uint64 // k whose fault is in late, or was
 	late   faults            // the next start returns one
@@ -83,6 +90,9 @@ func (s *sendStream) start(h *Handle) error {
 	if s.r == nil || len(s.pending) > 0 || !s.publish(h) {
 		s.queue(h)
 	}
+	if len(s.packing) > 0 {
+		s.packStarted()
+	}
 	s.lock.unlock()
 	return nil
 }
@@ -98,15 +108,18 @@ func (s *sendStream) queue(h *Handle) {
 }
 
 // flush publishes what is pending, as far as there are slots; the engine takes
-// care of the rest. The caller holds the lock.
+// care of the rest. The caller holds the lock, which flush lets go of while it
+// packs.
 func (s *sendStream) flush() {
-	if s.publishPending(); len(s.pending) == 0 {
-		return
-	}
-	atomic.StoreUint32(&s.r.starving, 1)
-	// A slot may have become free before the receiver could see that.
 	if s.publishPending(); len(s.pending) > 0 {
-		s.peer.node.starve(s)
+		atomic.StoreUint32(&s.r.starving, 1)
+		// A slot may have become free before the receiver could see that.
+		if s.publishPending(); len(s.pending) > 0 {
+			s.peer.node.starve(s)
+		}
+	}
+	if len(s.packing) > 0 {
+		s.packStarted()
 	}
 }
 
@@ -146,6 +159,8 @@ func (s *sendStream) publish(h *Handle) bool {
 		h.setPhase(phaseSent)
 		s.store(&slot.word, key(k, slotInline<<8|uint32(n)))
 	case n <= eagerMax && s.publishEager(h, slot):
+	case n <= eagerMax && !h.reachable:
+		return false
 	default:
 		s.ends[i] = s.head
 		s.publishRendezvous(h, slot)
@@ -191,16 +206,26 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 // publishRendezvous says where the message lies. A receiver that waits already,
 // and whose memory we reach, gets it at once.
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
-	g := &s.r.gates[h.k%ringSlots]
-	if h.staging != nil && h.openGate(g) == nil {
-		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
+	kind := uint32(slotRendezvous)
+	if !h.reachable {
+		if h.openGate(&s.r.gates[h.k%ringSlots]) == nil {
+			s.publishPacked(h, slot)
+			return
+		}
+		kind = slotDirect
 	}
+	h.packed = false
 	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.length)})
+	s.offer(h, slot, kind)
+	h.assistSend()
+}
+
+// offer makes a slot of a large message visible.
+func (s *sendStream) offer(h *Handle, slot *slot, kind uint32) {
 	h.setPhase(phaseOffered)
 	s.offered[h.k%ringSlots] = h
 	// The receiver's gate and this word: whoever is second must see the first.
-	atomic.StoreUint64(&slot.word, key(h.k, slotRendezvous<<8))
-	h.assistSend()
+	atomic.StoreUint64(&slot.word, key(h.k, kind<<8))
 	s.peer.bell.ring()
 }
 
@@ -214,7 +239,9 @@ func (s *sendStream) reap() {
 		}
 		s.note(k, v)
 		if h := s.offered[k%ringSlots]; h != nil {
-			s.settle(h)
+			if s.settle(h); s.offered[k%ringSlots] != nil {
+				return // somebody copies it
+			}
 		}
 		s.freed = k
 		s.tail = s.ends[k%ringSlots]
@@ -230,9 +257,9 @@ func (s *sendStream) collect() {
 }
 
 // note keeps the error of a send that was complete when the receiver found that
-// its length is wrong.
+// its length is wrong. One that is not gets it from settle.
 func (s *sendStream) note(k, ack uint64) {
-	if i := k % ringSlots; ack == k<<1|1 && s.noted[i] != k {
+	if i := k % ringSlots; ack == k<<1|1 && s.noted[i] != k && s.offered[i] == nil {
 		s.noted[i] = k
 		s.late = append(s.late, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: k, Len: s.sizes[i], Other: -1, Err: ErrLength})
 	}
@@ -246,10 +273,18 @@ func (s *sendStream) settle(h *Handle) {
 	i := h.k % ringSlots
 	m := &s.r.matches[i]
 	n, _ := chunks(h.shape.length)
+	refused := m.verdict(h.k) == verdictLength
+	if h.packed {
+		refused = atomic.LoadUint64(&s.r.acks[i]) == h.k<<1|1
+	}
 	switch {
-	case m.finished(h.k, n):
+	case h == s.busy:
+		return
+	case !h.packed && m.finished(h.k, n):
 		h.setPhase(phaseSent)
-	case m.verdict(h.k) == verdictLength:
+	case refused:
+		s.noted[i] = h.k
+		s.skip(h)
 		h.err = &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength}
 		h.setPhase(phaseFailed)
 	case m.verdict(h.k) == verdictWithdrawn:
@@ -258,17 +293,31 @@ func (s *sendStream) settle(h *Handle) {
 	default:
 		return
 	}
-	s.offered[i] = nil
+	s.forget(h)
+}
+
+// forget takes a send that is over off those that are offered. The caller holds
+// the lock.
+func (s *sendStream) forget(h *Handle) {
+	s.offered[h.k%ringSlots] = nil
+	if h.packed {
+		s.packing = slices.DeleteFunc(s.packing, func(o *Handle) bool { return o == h })
+	}
 }
 
 // testOffered moves a rendezvous on, as the sender.
 func (s *sendStream) testOffered(h *Handle) (bool, error) {
-	h.assistSend()
+	if !h.packed {
+		h.assistSend()
+	}
 	s.lock.lock()
+	if h.packed {
+		s.pack()
+	}
 	s.settle(h)
-	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed {
+	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed && s.busy != h {
 		if s.settle(h); h.phase.Load() == phaseOffered {
-			s.offered[h.k%ringSlots] = nil
+			s.forget(h)
 			h.err = s.peer.opError("send", s.number, h.k)
 			h.setPhase(phaseFailed)
 		}

@@ -15,8 +15,8 @@ import (
 type Counts struct {
 	Messages uint64 // sent: started; received: over without an error
 	Bytes    uint64
-	Eager    uint64 // of the messages: copied at both ends; the others went straight
-	Read     uint64 // of those that went straight: read by the receiver (RDMA_READ)
+	Eager    uint64 // of the messages: copied at both ends; the others by rendezvous
+	Read     uint64 // of the others: read by the receiver through a queue pair (RDMA_READ)
 	Waited   uint64 // sent: that found no room and had to wait for it
 }
 
@@ -40,6 +40,8 @@ type PeerStats struct {
 	Rank           int
 	Provider       string // "self", empty before the wire-up
 	State          string // "idle", "connecting", "up" or what ended it
+	Retries        uint64 // addresses and providers that were tried in vain while connecting
+	Wakes          uint64 // how often the peer slept and was woken from here; not through a network
 	Sent, Received Counts
 }
 
@@ -65,7 +67,7 @@ func (n *Node) Stats() Stats {
 func (p *peer) stats() PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStats{Rank: p.rank, State: "idle"}
+	s := PeerStats{Rank: p.rank, State: "idle", Retries: p.retries.Load(), Wakes: p.bell.struck.Load()}
 	switch {
 	case p.rank == p.node.rank:
 		s.Provider = "self"
@@ -110,8 +112,8 @@ func (n *Node) Report(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rank %d of %d:\n", n.rank, n.size)
 	for _, p := range n.Stats().Peers {
-		fmt.Fprintf(&b, "  rank %d, %s %s: sent %d messages, %d bytes; received %d, %d bytes\n", p.Rank, p.Provider, p.State,
-			p.Sent.Messages, p.Sent.Bytes, p.Received.Messages, p.Received.Bytes)
+		fmt.Fprintf(&b, "  rank %d, %s %s: sent %d messages, %d bytes; received %d, %d bytes; %d waited for room; woken %d times, %d tries in vain\n", p.Rank, p.Provider, p.State,
+			p.Sent.Messages, p.Sent.Bytes, p.Received.Messages, p.Received.Bytes, p.Sent.Waited, p.Wakes, p.Retries)
 	}
 	for _, line := range n.pending() {
 		b.WriteString("  " + line + "\n")

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"time"
 
@@ -32,9 +33,39 @@ func TestStats(t *testing.T) {
 		require.Len(t, a.Peers, 1)
 		require.Len(t, b.Peers, 1)
 		a.Peers[0].Sent.Waited = 0 // the first may have waited for the connection
+		for _, p := range []*PeerStats{&a.Peers[0], &b.Peers[0]} {
+			p.Wakes, p.Retries = 0, 0 // who waited may have slept, and both may have connected at once
+		}
 		require.Equal(t, PeerStats{Rank: 1, Provider: provider, State: "up", Sent: want}, a.Peers[0])
 		require.Equal(t, PeerStats{Rank: 0, Provider: provider, State: "up", Received: want}, b.Peers[0])
 	})
+}
+
+// TestWakes: a peer that sleeps is woken, and that is counted; one that is awake
+// costs nothing.
+func TestWakes(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	s, _ := send(t, nodes[0], 1, 8)
+	r, _ := receive(t, nodes[1], 0, 8)
+	wakes := func() uint64 { return nodes[0].Stats().Peers[0].Wakes }
+	message := func() {
+		require.NoError(t, errors.Join(s.Start(), s.WaitContext(within(t)), r.Start(), r.WaitContext(within(t))))
+	}
+	message()
+	before := wakes()
+	for range 100 { // received by somebody who does not wait
+		message()
+	}
+	require.Equal(t, before, wakes())
+	for try := 0; wakes() == before; try++ { // who sleeps looks every now and then
+		require.Less(t, try, 1000)
+		require.NoError(t, r.Start())
+		slept := nodes[1].Stats().Sleeps
+		done := make(chan error, 1)
+		go func() { done <- r.WaitContext(within(t)) }()
+		require.Eventually(t, func() bool { return nodes[1].Stats().Sleeps > slept }, limit, 10*time.Microsecond)
+		require.NoError(t, errors.Join(s.Start(), s.WaitContext(within(t)), <-done))
+	}
 }
 
 // TestReport: it has a line for each operation that is not over, and none for

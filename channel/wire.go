@@ -34,6 +34,7 @@ const (
 	kindLayout                  // owner: the layout of a handle
 	kindDrop                    // owner: the handle is closed
 	kindBye                     // the node closes; nothing follows
+	kindPipe                    // sender: where the pipe of a stream is
 	kinds
 )
 
@@ -41,7 +42,7 @@ func (k kind) String() string {
 	if k == 0 || k >= kinds {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
-	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye"}[k]
+	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe"}[k]
 }
 
 // region is memory of the sender of a message, as the peer reaches it.
@@ -210,20 +211,20 @@ func parseNode(b []byte) (nodeInfo, error) {
 	return n, r.end(kindNode)
 }
 
-// streamInfo is the body of kindStream.
+// streamInfo is the body of kindStream and kindPipe.
 type streamInfo struct {
 	number uint32
-	ring   region
+	region
 }
 
 func (s *streamInfo) append(b []byte) []byte {
-	return s.ring.append(binary.BigEndian.AppendUint32(b, s.number))
+	return s.region.append(binary.BigEndian.AppendUint32(b, s.number))
 }
 
-func parseStream(b []byte) (streamInfo, error) {
+func parseStream(k kind, b []byte) (streamInfo, error) {
 	r := reader{b: b}
 	s := streamInfo{r.u32(), r.region()}
-	return s, r.end(kindStream)
+	return s, r.end(k)
 }
 
 // layoutInfo is the body of kindLayout: the layout of a handle over regions of

@@ -36,6 +36,10 @@ var messages = []struct {
 			"00000000" + "00000000000000f0" + "0000000000000008" + "0000000000000004" + "ffffffffffffffc0"},
 	{kindDrop, func(testing.TB) []byte { return []byte{0, 0, 0, 9} }, "0800000000000004" + "00000009"},
 	{kindBye, func(testing.TB) []byte { return nil }, "0900000000000000"},
+	{kindPipe, func(testing.TB) []byte {
+		s := streamInfo{8, region{1, 2, 3}}
+		return s.append(nil)
+	}, "0a00000000000018" + "00000008" + "00000001" + "0000000000000002" + "0000000000000003"},
 }
 
 var (
@@ -86,8 +90,8 @@ func parseBody(k kind, b []byte) (err error) {
 		_, _, err = parseVerdict(k, b)
 	case kindNode:
 		_, err = parseNode(b)
-	case kindStream:
-		_, err = parseStream(b)
+	case kindStream, kindPipe:
+		_, err = parseStream(k, b)
 	case kindLayout:
 		_, err = parseLayout(b)
 	}

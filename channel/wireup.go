@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -25,11 +26,25 @@ import (
 // until an attempt succeeds or the lower rank has no provider left, which it says
 // with attempt 0.
 
-// How long an attempt may take, and how often it is looked at.
+// How long an attempt may take where every rank has a CPU, and how often it is
+// looked at: less and less often, for there may be many who wait.
 const (
-	probeTime  = time.Second
-	probePause = 20 * time.Microsecond
+	probeTime     = time.Second
+	probePauseMin = 20 * time.Microsecond
+	probePauseMax = 5 * time.Millisecond
 )
+
+// probeTime is how long an attempt to reach a rank may take: a second, and more
+// where it or this one waits for a CPU, but never all of the time for connecting.
+func (n *Node) probeTime(rank int) time.Duration {
+	d := probeTime
+	for _, host := range []uint64{n.addresses[n.rank].host, n.addresses[rank].host} {
+		if ranks, cpus := population(n.addresses, host); ranks > cpus && cpus > 0 {
+			d = max(d, probeTime*time.Duration(ranks)/time.Duration(cpus))
+		}
+	}
+	return max(probeTime, min(d, n.opt.connectTimeout/3))
+}
 
 // wireUp connects to the peer, so that what has been declared can be used.
 func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
@@ -56,7 +71,7 @@ func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	n := p.node
 	var refusals []error
-	for i, provider := range n.providers {
+	for i, provider := range n.preference(p.rank) {
 		d, err := n.device(provider, conn)
 		var l *link
 		if err == nil {
@@ -65,13 +80,36 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 		if l != nil || errors.Is(err, errBroken) {
 			return l, err
 		}
-		n.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", err)
+		p.notUsed(provider, err)
 		refusals = append(refusals, fmt.Errorf("%s: %w", provider, err))
 	}
 	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
+}
+
+// notUsed tells and counts an attempt in vain.
+func (p *peer) notUsed(provider string, why error) {
+	p.retries.Add(1)
+	p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", why)
+}
+
+// preference lists the providers to try towards a peer: what only reaches this
+// host comes last where the peer does not look as if it were here, for to find
+// that out takes the time of an attempt. An order that was asked for is kept.
+func (n *Node) preference(rank int) []string {
+	if len(n.opt.providers) > 0 || n.addresses[rank].host == n.addresses[n.rank].host {
+		return n.providers
+	}
+	list := slices.Clone(n.providers)
+	slices.SortStableFunc(list, func(a, b string) int { return order(!n.local(a), !n.local(b)) })
+	return list
+}
+
+// local says whether a provider reaches this host only.
+func (n *Node) local(provider string) bool {
+	return slices.ContainsFunc(n.devices, func(d *device) bool { return d.provider() == provider })
 }
 
 // errBroken: the control connection broke, or the peer broke the protocol.
@@ -109,7 +147,7 @@ func (p *peer) tryPropose(conn net.Conn, r *bufio.Reader, d *device, attempt uin
 	if answer.refusal != "" {
 		return nil, fmt.Errorf("rank %d: %s", p.rank, answer.refusal)
 	}
-	err = l.probe(p.node.life, answer.endpoint)
+	err = l.probe(p.node.life, answer.endpoint, p.node.probeTime(p.rank))
 	theirs, xerr := exchangeVerdict(conn, r, attempt, err == nil)
 	if xerr != nil {
 		return nil, broken(xerr)
@@ -183,11 +221,12 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 		return nil, err
 	}
 	if answer.refusal != "" {
+		p.notUsed(o.endpoint.Provider, errors.New(answer.refusal))
 		return nil, nil
 	}
-	err = l.probe(p.node.life, o.endpoint)
+	err = l.probe(p.node.life, o.endpoint, p.node.probeTime(p.rank))
 	if err != nil {
-		p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", o.endpoint.Provider, "reason", err)
+		p.notUsed(o.endpoint.Provider, err)
 	}
 	if _, err := exchangeVerdict(conn, r, o.attempt, err == nil); err != nil {
 		return nil, err
@@ -284,7 +323,7 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	}
 	p.link = l
 	if l.dev.mapped {
-		p.bell, p.fenced = b, theirs.fenced || p.node.fenced
+		p.bell.bell, p.fenced = b, theirs.fenced || p.node.fenced
 	} else {
 		if p.queue, err = newQueue(p, l); err != nil {
 			return errors.Join(err, l.close())
@@ -332,10 +371,10 @@ func regionOf(mr *verbs.MR) region {
 
 // probe connects to the peer and sees that bytes go both ways: a write with
 // immediate, of no bytes.
-func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	if err := l.qp.Connect(e, verbs.ConnectAttr{}); err != nil {
+	if err := l.qp.Connect(e, verbs.ConnectAttr{Timeout: ackTimeout(bound)}); err != nil {
 		return err
 	}
 	if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
@@ -350,6 +389,7 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 		return err
 	}
 	var wcs [2]verbs.WC
+	pause := probePauseMin
 	for got := 0; got < 2; {
 		k, err := l.cq.Poll(wcs[:])
 		if err != nil {
@@ -359,8 +399,9 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 			select {
 			case <-ctx.Done():
 				return fmt.Errorf("no write with immediate has come through: %w", ctx.Err())
-			case <-time.After(probePause):
+			case <-time.After(pause):
 			}
+			pause = min(2*pause, probePauseMax)
 		}
 		for i := range wcs[:k] {
 			if err := wcs[i].Err(); err != nil {
@@ -370,6 +411,15 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint) error {
 		got += k
 	}
 	return nil
+}
+
+// ackTimeout is the code of a timeout after whose retries at least bound has
+// passed; 14 is the usual one.
+func ackTimeout(bound time.Duration) uint8 {
+	code := uint8(14)
+	for ; code < 31 && 4*8*(4096*time.Nanosecond<<code) < bound; code++ {
+	}
+	return code
 }
 
 func (l *link) close() error {

@@ -3,6 +3,9 @@ package verbs
 import (
 	"context"
 	"errors"
+	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -14,26 +17,33 @@ type Context struct {
 	prov ProviderContext
 	attr DeviceAttr
 
-	mu     sync.Mutex
+	mu     sync.Mutex // held for a few instructions, or while an object is made
 	closed bool
 	// byProv finds the object of this package from the provider's; it is the
 	// list of all that is open.
 	byProv map[any]child
+	// ending counts the children whose own Close is under way, outside of mu: a
+	// provider may have to wait for a peer.
+	ending sync.WaitGroup
 }
 
-// child is any object of a context. closeLocked does what Close does, with
-// Context.mu held.
+// child is any object of a context.
 type child interface {
 	rank() int // order of tearing down, lowest first
-	closeLocked() error
+	base() *object
+	provider() io.Closer
+	// letGo tells what the child depends on that it is gone. Context.mu is held.
+	letGo()
 }
 
 // object is what all children have in common.
 type object struct {
 	ctx    *Context
-	closed atomic.Bool
-	users  int // children that depend on it; guarded by ctx.mu
+	closed atomic.Bool // set with ctx.mu held
+	users  int         // children that depend on it; guarded by ctx.mu
 }
+
+func (o *object) base() *object { return o }
 
 func newContext(d *Device, p ProviderContext, a DeviceAttr) *Context {
 	return &Context{dev: d, prov: p, attr: a, byProv: map[any]child{}}
@@ -139,25 +149,27 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 // Close closes all that was made from the context, queue pairs first, then the
 // device (ibv_close_device). Outstanding work of the queue pairs ends; memory
 // that a live peer may still be writing is kept, and reported in the error. It
-// is complete when it returns. A second Close is [ErrClosed].
+// is complete when it returns. Other calls find everything closed as soon as it
+// has begun, a second Close too: that is [ErrClosed].
 func (c *Context) Close() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
+		c.mu.Unlock()
 		return c.errorf("close", ErrClosed, "")
 	}
 	c.closed = true
-	var errs []error
-	for rank := 0; rank <= maxRank; rank++ {
-		for _, ch := range c.byProv {
-			if ch.rank() == rank {
-				if err := ch.closeLocked(); err != nil {
-					errs = append(errs, err)
-				}
-			}
-		}
+	children := slices.Collect(maps.Values(c.byProv))
+	for _, ch := range children {
+		ch.base().closed.Store(true)
 	}
 	clear(c.byProv)
+	c.mu.Unlock()
+	c.ending.Wait() // they are children, too
+	slices.SortFunc(children, func(a, b child) int { return a.rank() - b.rank() })
+	var errs []error
+	for _, ch := range children {
+		errs = append(errs, ch.provider().Close())
+	}
 	return errors.Join(append(errs, c.prov.Close())...)
 }
 
@@ -169,7 +181,6 @@ const (
 	rankCQ
 	rankChannel
 	rankPD
-	maxRank = rankPD
 )
 
 // AsyncEvent waits for the next asynchronous event (ibv_get_async_event) until
@@ -222,17 +233,29 @@ func (c *Context) errorf(op string, err error, format string, args ...any) error
 	return Errorf(c.dev.Name(), op, err, format, args...)
 }
 
-// end closes a child from its own Close: busy and closed are checked, then
-// closeLocked runs and the context forgets the child.
-func (o *object) end(op string, key any, self child) error {
-	o.ctx.mu.Lock()
-	defer o.ctx.mu.Unlock()
-	if o.closed.Load() {
-		return o.ctx.errorf(op, ErrClosed, "")
+// end closes a child from its own Close: busy and closed are checked, the context
+// forgets the child, and then the provider closes it, with no lock held. What it
+// depends on stays busy until that is over.
+func end(op string, self child) error {
+	o := self.base()
+	c := o.ctx
+	c.mu.Lock()
+	switch {
+	case o.closed.Load():
+		c.mu.Unlock()
+		return c.errorf(op, ErrClosed, "")
+	case o.users > 0:
+		defer c.mu.Unlock()
+		return c.errorf(op, ErrBusy, "%d objects depend on it", o.users)
 	}
-	if o.users > 0 {
-		return o.ctx.errorf(op, ErrBusy, "%d objects depend on it", o.users)
-	}
-	delete(o.ctx.byProv, key)
-	return self.closeLocked()
+	o.closed.Store(true)
+	delete(c.byProv, self.provider())
+	c.ending.Add(1)
+	c.mu.Unlock()
+	defer c.ending.Done()
+	err := self.provider().Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	self.letGo()
+	return err
 }

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"io"
 	"runtime"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -90,16 +91,15 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 }
 
 // Close destroys the queue (ibv_destroy_cq); [ErrBusy] while queue pairs use it.
-func (q *CQ) Close() error { return q.end("close CQ", q.prov, q) }
+func (q *CQ) Close() error { return end("close CQ", q) }
 
-func (q *CQ) rank() int { return rankCQ }
+func (q *CQ) rank() int           { return rankCQ }
+func (q *CQ) provider() io.Closer { return q.prov }
 
-func (q *CQ) closeLocked() error {
-	q.closed.Store(true)
+func (q *CQ) letGo() {
 	if q.channel != nil {
 		q.channel.users--
 	}
-	return q.prov.Close()
 }
 
 func (q *CQ) closedErr(op string) error { return q.ctx.errorf(op, ErrClosed, "CQ") }
@@ -143,11 +143,8 @@ func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 }
 
 // Close destroys the channel (ibv_destroy_comp_channel); [ErrBusy] while CQs use it.
-func (ch *CompChannel) Close() error { return ch.end("close completion channel", ch.prov, ch) }
+func (ch *CompChannel) Close() error { return end("close completion channel", ch) }
 
-func (ch *CompChannel) rank() int { return rankChannel }
-
-func (ch *CompChannel) closeLocked() error {
-	ch.closed.Store(true)
-	return ch.prov.Close()
-}
+func (ch *CompChannel) rank() int           { return rankChannel }
+func (ch *CompChannel) provider() io.Closer { return ch.prov }
+func (ch *CompChannel) letGo()              {}

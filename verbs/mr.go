@@ -1,6 +1,9 @@
 package verbs
 
-import "strings"
+import (
+	"io"
+	"strings"
+)
 
 // AccessFlags say what may be done with a region, or through a QP (enum
 // ibv_access_flags, same numbers).
@@ -88,13 +91,10 @@ func (m *MR) SGE(offset, length int) SGE {
 // Its keys are invalid from here on: later accesses fail with access errors. An
 // access that a provider has under way is waited for, at most
 // [Config].PeerTimeout: after that the error wraps [ErrBusy], and the memory
-// stays where it is, never used again.
-func (m *MR) Close() error { return m.end("close MR", m.prov, m) }
+// stays where it is, never used again. Other calls on the context do not wait
+// for that, save those that depend on it: its PD is busy as long.
+func (m *MR) Close() error { return end("close MR", m) }
 
-func (m *MR) rank() int { return rankMR }
-
-func (m *MR) closeLocked() error {
-	m.closed.Store(true)
-	m.pd.users--
-	return m.prov.Close()
-}
+func (m *MR) rank() int           { return rankMR }
+func (m *MR) provider() io.Closer { return m.prov }
+func (m *MR) letGo()              { m.pd.users-- }

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"io"
 	"unsafe"
 )
 
@@ -133,6 +134,7 @@ func (pd *PD) CreateQP(init QPInitAttr) (*QP, error) {
 	if init.SRQ != nil {
 		init.SRQ.users++
 	}
+	init.Cap = pq.Cap()
 	qp := &QP{object: object{ctx: c}, prov: pq, pd: pd, init: init}
 	c.byProv[pq] = qp
 	return qp, nil
@@ -162,11 +164,8 @@ func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 
 // Close frees the domain (ibv_dealloc_pd); [ErrBusy] while it has regions, queue
 // pairs or shared receive queues.
-func (pd *PD) Close() error { return pd.end("close PD", pd.prov, pd) }
+func (pd *PD) Close() error { return end("close PD", pd) }
 
-func (pd *PD) rank() int { return rankPD }
-
-func (pd *PD) closeLocked() error {
-	pd.closed.Store(true)
-	return pd.prov.Close()
-}
+func (pd *PD) rank() int           { return rankPD }
+func (pd *PD) provider() io.Closer { return pd.prov }
+func (pd *PD) letGo()              {}

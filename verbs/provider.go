@@ -142,6 +142,9 @@ type ProviderQPInit struct {
 // ProviderQP implements [QP].
 type ProviderQP interface {
 	QPNum() uint32
+	// Cap is what was granted, at least what was asked for; asked once, at
+	// creation.
+	Cap() QPCap
 	Modify(attr *QPAttr, mask QPAttrMask) error
 	Query() (QPAttr, error)
 	State() QPState

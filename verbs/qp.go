@@ -1,5 +1,7 @@
 package verbs
 
+import "io"
+
 // QPInitAttr describes a QP at creation (struct ibv_qp_init_attr; the type is RC).
 type QPInitAttr struct {
 	SendCQ, RecvCQ *CQ
@@ -28,7 +30,10 @@ type QP struct {
 // QPNum is the QP's number, 24 bits.
 func (q *QP) QPNum() uint32 { return q.prov.QPNum() }
 
-// Cap returns the capabilities.
+// Cap returns the capabilities that were granted, each at least what was asked
+// for, as libibverbs returns them in ibv_create_qp's attributes. They are what
+// posting is held to: so many work requests are taken, and no more. With an SRQ
+// those of receiving are 0.
 func (q *QP) Cap() QPCap { return q.init.Cap }
 
 // State returns the state now. A QP goes to ERR by itself when an operation fails.
@@ -56,6 +61,13 @@ func (q *QP) Query() (QPAttr, error) {
 // Operations started before the peer is in RTR wait for it, up to timeout ×
 // retries. Going to RESET forgets all that was posted, without completions;
 // going to ERR completes all that was posted with WCWRFlushErr.
+//
+// After either the peer has no access through this QP any more. One that a
+// provider finds under way is waited for, at most [Config].PeerTimeout; after
+// that the error wraps [ErrBusy], the state is the new one all the same, and the
+// peer may write until [MR.Close], which then keeps the memory. A QP that a
+// failed operation has moved to ERR has not waited: Modify to ERR, once more, or
+// closing the region does.
 func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if q.closed.Load() {
 		return q.closedErr("modify QP")
@@ -214,20 +226,21 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 }
 
 // Close destroys the QP (ibv_destroy_qp): what was posted ends without
-// completions, and completions of it still in a CQ are removed.
-func (q *QP) Close() error { return q.end("close QP", q.prov, q) }
+// completions, and completions of it still in a CQ are removed. It does not wait
+// for an access of the peer that is under way: [QP.Modify] to ERR, and [MR.Close],
+// do.
+func (q *QP) Close() error { return end("close QP", q) }
 
-func (q *QP) rank() int { return rankQP }
+func (q *QP) rank() int           { return rankQP }
+func (q *QP) provider() io.Closer { return q.prov }
 
-func (q *QP) closeLocked() error {
-	q.closed.Store(true)
+func (q *QP) letGo() {
 	q.pd.users--
 	q.init.SendCQ.users--
 	q.init.RecvCQ.users--
 	if q.init.SRQ != nil {
 		q.init.SRQ.users--
 	}
-	return q.prov.Close()
 }
 
 func (q *QP) closedErr(op string) error { return q.ctx.errorf(op, ErrClosed, "QP") }

@@ -1,5 +1,7 @@
 package verbs
 
+import "io"
+
 // SRQAttr describes a shared receive queue (struct ibv_srq_attr).
 type SRQAttr struct {
 	MaxWR  int // work requests that it can hold
@@ -41,12 +43,8 @@ func (s *SRQ) Query() (SRQAttr, error) {
 }
 
 // Close destroys the queue (ibv_destroy_srq); [ErrBusy] while QPs use it.
-func (s *SRQ) Close() error { return s.end("close SRQ", s.prov, s) }
+func (s *SRQ) Close() error { return end("close SRQ", s) }
 
-func (s *SRQ) rank() int { return rankSRQ }
-
-func (s *SRQ) closeLocked() error {
-	s.closed.Store(true)
-	s.pd.users--
-	return s.prov.Close()
-}
+func (s *SRQ) rank() int           { return rankSRQ }
+func (s *SRQ) provider() io.Closer { return s.prov }
+func (s *SRQ) letGo()              { s.pd.users-- }

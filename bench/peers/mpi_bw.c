@@ -81,12 +81,15 @@ int main(int argc, char **argv) {
         if (both || rank == 1) check(rbuf, bytes, other);
 
         struct plan p = plan_of(run, &o);
+        spoil(rbuf, (size_t)bytes);
+        begin();
         double per_window = (double)window * (both ? 2 : 1) * (rate ? 1e9 : (double)bytes * 1e3);
         for (long b = 0; b < p.batches; b++) {
             double t0 = now_ns();
             run(p.batch);
             samples[b] = per_window * (double)p.batch / (now_ns() - t0);
         }
+        if (both || rank == 1) check(rbuf, bytes, other);
         if (is_persistent)
             for (int i = 0; i < window; i++) {
                 MPI_Request_free(&sreq[i]);

@@ -13,7 +13,7 @@
 
 enum { GUARD = 64, LINE = 64 };
 
-static MPI_Request sreq[MAX_WINDOW], rreq[MAX_WINDOW];
+static MPI_Request sreq[MAX_WINDOW], rreq[MAX_WINDOW], ack_req;
 static int window, other;
 
 static void pingpong(long n) {
@@ -36,17 +36,23 @@ static void pingpong(long n) {
 }
 
 static void windows(long n) {
-    char ack = 0;
     for (long w = 0; w < n; w++)
         if (rank == 0) {
             MPI_Startall(window, sreq);
             MPI_Waitall(window, sreq, MPI_STATUSES_IGNORE);
-            MPI_Recv(&ack, 1, MPI_BYTE, other, CONTROL_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Start(&ack_req);
+            MPI_Wait(&ack_req, MPI_STATUS_IGNORE);
         } else {
             MPI_Startall(window, rreq);
             MPI_Waitall(window, rreq, MPI_STATUSES_IGNORE);
-            MPI_Send(&ack, 1, MPI_BYTE, other, CONTROL_TAG, MPI_COMM_WORLD);
+            MPI_Start(&ack_req);
+            MPI_Wait(&ack_req, MPI_STATUS_IGNORE);
         }
+}
+
+static void check_window(const unsigned char *rbuf, size_t stride, long bytes, int is_lat) {
+    if (is_lat || rank == 1)
+        for (int i = 0; i < window; i++) check(rbuf + (size_t)i * stride, bytes, other + i);
 }
 
 static void measure(const struct options *o, const char *pattern, long bytes, double *samples) {
@@ -62,15 +68,17 @@ static void measure(const struct options *o, const char *pattern, long bytes, do
         MPI_Recv_init(rbuf + (size_t)i * stride, (int)bytes, MPI_BYTE, other, TAG, MPI_COMM_WORLD, &rreq[i]);
     }
     run(1);
-    if (is_lat || rank == 1)
-        for (int i = 0; i < window; i++) check(rbuf + (size_t)i * stride, bytes, other + i);
+    check_window(rbuf, stride, bytes, is_lat);
     struct plan p = plan_of(run, o);
+    spoil(rbuf, (size_t)window * stride);
+    begin();
     for (long b = 0; b < p.batches; b++) {
         double t0 = now_ns();
         run(p.batch);
         double each = (now_ns() - t0) / (double)p.batch;
         samples[b] = is_lat ? each / 2 : (double)window * (double)bytes * 1e3 / each;
     }
+    check_window(rbuf, stride, bytes, is_lat);
     for (int i = 0; i < window; i++) {
         MPI_Request_free(&sreq[i]);
         MPI_Request_free(&rreq[i]);
@@ -88,8 +96,14 @@ int main(int argc, char **argv) {
     struct options o = parse_options(argc, argv, "");
     double *samples = must_alloc(MAX_SAMPLES * sizeof *samples);
     other = 1 - rank;
+    char ack = 0;
+    if (rank == 0)
+        MPI_Recv_init(&ack, 1, MPI_BYTE, other, CONTROL_TAG, MPI_COMM_WORLD, &ack_req);
+    else
+        MPI_Send_init(&ack, 1, MPI_BYTE, other, CONTROL_TAG, MPI_COMM_WORLD, &ack_req);
     for (int k = 0; k < o.nlat; k++) measure(&o, "lat", o.lat[k], samples);
     for (int k = 0; k < o.nsizes; k++) measure(&o, "bw", o.sizes[k], samples);
+    MPI_Request_free(&ack_req);
     end_mpi();
     return 0;
 }

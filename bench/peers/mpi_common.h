@@ -29,7 +29,7 @@ struct options {
     long lat[MAX_SIZES]; // of mpi_channel: those of latency
     int nlat;
     const char *axes; // of mpi_halo
-    int strided;
+    int strided, by_hand;
 };
 
 static int rank, size; // rank 0 measures and prints
@@ -38,11 +38,12 @@ static inline struct options parse_options(int argc, char **argv, const char *pa
     struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm", .axes = "xyzta"};
     o.nsizes = parse_sizes("8", o.sizes);
     int c;
-    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:nr")) != -1) switch (c) {
+    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:nrk")) != -1) switch (c) {
         case 's': o.nsizes = parse_sizes(optarg, o.sizes); break;
         case 'l': o.nlat = parse_sizes(optarg, o.lat); break;
         case 'a': o.axes = optarg; break;
         case 'r': o.strided = 1; break;
+        case 'k': o.by_hand = 1; break;
         case 't': o.seconds = parse_seconds(optarg); break;
         case 'b': o.batch = parse_only_number(optarg, 1, 1 << 20); break;
         case 'w': o.window = parse_only_number(optarg, 1, MAX_WINDOW); break;
@@ -110,13 +111,17 @@ static inline void check(const unsigned char *b, long n, int sender) {
         }
 }
 
+// What a buffer holds before the messages that are timed: they, too, must arrive.
+static inline void spoil(unsigned char *b, size_t n) { memset(b, 0xee, n); }
+
 // Rank 0 decides by its clock when there was enough of something; both know.
 static inline double agree(double v) {
     MPI_Bcast(&v, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     return v;
 }
 
-// Warms up and says how long to measure; then all ranks begin together.
+// Warms up and says how long to measure. The caller spoils what it receives into,
+// and calls begin.
 static inline struct plan plan_of(void (*run)(long), const struct options *o) {
     struct warming w = start_warming();
     double t0;
@@ -124,8 +129,10 @@ static inline struct plan plan_of(void (*run)(long), const struct options *o) {
         t0 = now_ns();
         run(w.n);
     } while (go_on_warming(&w, agree(now_ns() - t0)));
-    MPI_Barrier(MPI_COMM_WORLD);
     return make_plan(w.best, o->seconds, o->batch);
 }
+
+// All ranks begin together.
+static inline void begin(void) { MPI_Barrier(MPI_COMM_WORLD); }
 
 #endif

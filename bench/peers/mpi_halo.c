@@ -1,10 +1,12 @@
 // The faces of a lattice exchanged with both neighbours on a ring of ranks, by
 // persistent requests over MPI vector types: 16 sites along each of four axes, x
 // fastest, 192 bytes each. Sent from the field itself, received into one contiguous
-// buffer for each face, or with -r into a field, as the face was sent from. One axis
-// at a time, and all of them at once. MB/s are those that one rank sends.
+// buffer for each face, or with -r into a field, as the face was sent from. With -k
+// no vector types: the program packs each face into a buffer and sends that, as
+// many lattice codes do. One axis at a time, and all of them at once. MB/s are
+// those that one rank sends.
 //
-//     mpi_halo [-a axes] [-r] [-t seconds] [-b batch] [-p provider]
+//     mpi_halo [-a axes] [-r | -k] [-t seconds] [-b batch] [-p provider]
 //
 // -a names the axes, one letter each, a for all: xyzta.
 #include "mpi_common.h"
@@ -14,8 +16,22 @@ enum { SIDE = 16, SITE = 192, FACE = SIDE * SIDE * SIDE * SITE, FIELD = SIDE * F
 static MPI_Request req[REQUESTS];
 static int requests;
 
+// What is packed by hand before each start: count blocks, stride bytes apart.
+static struct packing {
+    const unsigned char *from;
+    unsigned char *to;
+    size_t block, stride;
+    int count;
+} packings[REQUESTS / 2];
+static int packed;
+
+static void pack(const struct packing *p) {
+    for (int i = 0; i < p->count; i++) memcpy(p->to + (size_t)i * p->block, p->from + (size_t)i * p->stride, p->block);
+}
+
 static void run(long n) {
     for (long i = 0; i < n; i++) {
+        for (int k = 0; k < packed; k++) pack(&packings[k]);
         MPI_Startall(requests, req);
         MPI_Waitall(requests, req, MPI_STATUSES_IGNORE);
     }
@@ -39,6 +55,12 @@ static void check_face(const unsigned char *into, int strided, int axis, int at,
     }
 }
 
+static void check_faces(unsigned char *into[4][2], int strided, int first, int last) {
+    for (int axis = first; axis <= last; axis++)
+        for (int up = 0; up < 2; up++)
+            check_face(into[axis][up], strided, axis, up ? SIDE - 1 : 0, (rank + size + (up ? -1 : 1)) % size);
+}
+
 static void measure(const struct options *o, char name, double *samples) {
     const char *all = "xyzt", *found = strchr(all, name);
     int first = found ? (int)(found - all) : 0, last = found ? first : 3;
@@ -46,7 +68,7 @@ static void measure(const struct options *o, char name, double *samples) {
     unsigned char *field = must_alloc(FIELD), *into[4][2] = {{0}};
     MPI_Datatype types[4];
     fill(field, FIELD, rank);
-    requests = 0;
+    requests = packed = 0;
     for (int axis = first; axis <= last; axis++) {
         int block = SITE;
         for (int a = 0; a < axis; a++) block *= SIDE;
@@ -64,21 +86,34 @@ static void measure(const struct options *o, char name, double *samples) {
         }
     }
     for (int axis = first; axis <= last; axis++)
-        for (int up = 0; up < 2; up++)
-            MPI_Send_init(field + offset_in_field(axis, up ? SIDE - 1 : 0, 0), 1, types[axis], up ? right : left, 2 * axis + up,
-                          MPI_COMM_WORLD, &req[requests++]);
+        for (int up = 0; up < 2; up++) {
+            unsigned char *from = field + offset_in_field(axis, up ? SIDE - 1 : 0, 0);
+            int to = up ? right : left, tag = 2 * axis + up;
+            size_t block = SITE;
+            for (int a = 0; a < axis; a++) block *= SIDE;
+            if (o->by_hand && block < FACE) { // a face that is one block needs no packing
+                unsigned char *buffer = must_alloc(FACE);
+                packings[packed++] = (struct packing){from, buffer, block, SIDE * block, (int)(FACE / block)};
+                MPI_Send_init(buffer, FACE, MPI_BYTE, to, tag, MPI_COMM_WORLD, &req[requests++]);
+            } else
+                MPI_Send_init(from, 1, types[axis], to, tag, MPI_COMM_WORLD, &req[requests++]);
+        }
     run(1);
-    for (int axis = first; axis <= last; axis++)
-        for (int up = 0; up < 2; up++) check_face(into[axis][up], o->strided, axis, up ? SIDE - 1 : 0, up ? left : right);
+    check_faces(into, o->strided, first, last);
 
     long bytes = 2L * FACE * (last - first + 1);
     struct plan p = plan_of(run, o);
+    for (int axis = first; axis <= last; axis++)
+        for (int up = 0; up < 2; up++) spoil(into[axis][up], o->strided ? FIELD : FACE);
+    begin();
     for (long b = 0; b < p.batches; b++) {
         double t0 = now_ns();
         run(p.batch);
         samples[b] = (double)bytes * (double)p.batch * 1e3 / (now_ns() - t0);
     }
+    check_faces(into, o->strided, first, last);
     for (int i = 0; i < requests; i++) MPI_Request_free(&req[i]);
+    for (int i = 0; i < packed; i++) free(packings[i].to);
     for (int axis = first; axis <= last; axis++) {
         MPI_Type_free(&types[axis]);
         free(into[axis][0]);
@@ -87,7 +122,7 @@ static void measure(const struct options *o, char name, double *samples) {
     free(field);
     char letter[2] = {name, 0};
     if (rank == 0)
-        print_result((struct result){.pattern = "halo", .layer = "mpi", .provider = o->provider, .peer = PEER, .op = "vector",
+        print_result((struct result){.pattern = "halo", .layer = "mpi", .provider = o->provider, .peer = PEER, .op = o->by_hand ? "packed by hand" : "vector",
                                      .axis = found ? letter : "all", .halo = o->strided ? "strided" : "packed", .ranks = size,
                                      .unit = "MB/s", .version = mpi_version(), .bytes = bytes, .batch = p.batch,
                                      .samples = samples, .count = p.batches});
@@ -96,6 +131,7 @@ static void measure(const struct options *o, char name, double *samples) {
 int main(int argc, char **argv) {
     start_mpi(&argc, &argv, 2, 0);
     struct options o = parse_options(argc, argv, "halo");
+    if (o.strided && o.by_hand) fail("-r or -k, not both", "halo");
     double *samples = must_alloc(MAX_SAMPLES * sizeof *samples);
     for (const char *a = o.axes; *a; a++) {
         if (!strchr("xyzta", *a)) fail("not axes of xyzta", o.axes);

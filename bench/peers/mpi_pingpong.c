@@ -58,6 +58,8 @@ int main(int argc, char **argv) {
         check(rbuf, bytes, other);
 
         struct plan p = plan_of(run, &o);
+        spoil(rbuf, (size_t)bytes);
+        begin();
         for (long b = 0; b < p.batches; b++) {
             double t0 = now_ns();
             run(p.batch);

@@ -40,11 +40,14 @@ int main(int argc, char **argv) {
         run(1);
         check(rbuf, bytes, left);
         struct plan p = plan_of(run, &o);
+        spoil(rbuf, (size_t)bytes);
+        begin();
         for (long b = 0; b < p.batches; b++) {
             double t0 = now_ns();
             run(p.batch);
             samples[b] = (now_ns() - t0) / (double)p.batch / size;
         }
+        check(rbuf, bytes, left);
         MPI_Request_free(&sreq);
         MPI_Request_free(&rreq);
         free(sbuf);

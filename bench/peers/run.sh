@@ -85,6 +85,7 @@ openmpi | mpich)
             (run_mpi $mpi $transport bw -s 8,1k,64k,1M,4M) || [ $? = 3 ]
             (run_mpi $mpi $transport channel -l 8,4k -s 64k,1M) || [ $? = 3 ]
             (run_mpi $mpi $transport halo) || [ $? = 3 ]
+            (run_mpi $mpi $transport halo -k) || [ $? = 3 ]
             (run_mpi $mpi $transport ring) || [ $? = 3 ]
         done
     done

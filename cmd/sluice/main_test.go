@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 )
 
 // The tests run the real sluice, built for them, and the test binary as the
@@ -401,31 +401,14 @@ func testAbort(t *testing.T, b bed) {
 type session struct {
 	cmd    *exec.Cmd
 	lines  *bufio.Scanner
-	stderr *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	stderr *logbuf.Buffer
 }
 
 func start(t *testing.T, cmd *exec.Cmd) *session {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	s := &session{cmd: cmd, lines: bufio.NewScanner(out), stderr: new(lockedBuffer)}
+	s := &session{cmd: cmd, lines: bufio.NewScanner(out), stderr: new(logbuf.Buffer)}
 	cmd.Stderr = s.stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

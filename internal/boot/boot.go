@@ -145,7 +145,8 @@ func (j *Job) LocalSize() int { return j.localSize }
 // died, left or gave up, to every rank that is in the round or comes to it or
 // a later one; [*AbortError] if the job was aborted; ErrServerLost; ErrClosed;
 // or that of ctx. A rank whose ctx ends after it has given has given up: this
-// round and all later ones fail for all.
+// round and all later ones fail for all. The error names the ranks that had not
+// given, there and at the others, if the rendezvous answers within a second.
 func (j *Job) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	return j.x.exchange(ctx, data)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -46,33 +47,20 @@ func testContext(t *testing.T) context.Context {
 type world struct {
 	*Server
 	env Environment // Rank is to be filled in
-	log *lockedBuffer
-}
-
-// lockedBuffer collects the log.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log *logbuf.Buffer
 }
 
 func newWorld(t *testing.T, size int, p patience) *world {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return serveWorld(t, ln, size, p)
+}
+
+func serveWorld(t *testing.T, ln net.Listener, size int, p patience) *world {
+	t.Helper()
 	secret := []byte("the secret of a job of a test...")
-	log := new(lockedBuffer)
+	log := new(logbuf.Buffer)
 	s, err := serve(t.Context(), ln, ServerOptions{
 		Size:   size,
 		Job:    "test",

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,9 @@ const (
 	// hostedPatience is that where rank 0 runs the rendezvous: its program has
 	// to come up first, perhaps on another host.
 	hostedPatience = 2 * time.Minute
+	// verdictPatience is how long a rank that gives up waits to be told on whose
+	// account.
+	verdictPatience = time.Second
 	// farewellPatience bounds Close and Abort.
 	farewellPatience = 5 * time.Second
 	// abortGrace is what ranks are given to end themselves when the job is
@@ -45,12 +49,13 @@ type client struct {
 	writing sync.Mutex // messages are written whole
 
 	mu      sync.Mutex
-	pending *gathering // the round in progress, or nil
-	broken  error      // why no further round is possible, or nil
-	silent  bool       // this rank has left: parts and failures concern it no more
-	closing bool       // the end of the connection is our own doing
-	retired bool       // the rendezvous has said goodbye
-	reason  error      // why ended is closed
+	pending *gathering  // the round in progress, or nil
+	broken  error       // why no further round is possible, or nil
+	silent  bool        // this rank has left: parts and failures concern it no more
+	verdict chan string // capacity 1: why a round has failed, as the rendezvous says
+	closing bool        // the end of the connection is our own doing
+	retired bool        // the rendezvous has said goodbye
+	reason  error       // why ended is closed
 	ended   chan struct{}
 
 	closeOnce  sync.Once
@@ -163,6 +168,7 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 		size:       e.Size,
 		hosted:     m.hosted,
 		turn:       make(chan struct{}, 1),
+		verdict:    make(chan string, 1),
 		ended:      make(chan struct{}),
 		readerDone: make(chan struct{}),
 	}
@@ -243,7 +249,16 @@ func (c *client) dispatch(m message) error {
 	case fail:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.breakWith(&RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text})
+		why := &RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text}
+		c.breakWith(why)
+		verdict := m.text
+		if why.Rank != c.rank {
+			verdict = why.Error()
+		}
+		select {
+		case c.verdict <- verdict:
+		default:
+		}
 	case leave:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -346,7 +361,9 @@ func (c *client) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 			return nil, exchangeError(g.round, err)
 		}
 	case <-ctx.Done():
-		c.giveUp(ctx)
+		if why := c.giveUp(ctx); why != "" {
+			return nil, exchangeError(g.round, fmt.Errorf("%w: %s", ctx.Err(), why))
+		}
 		return nil, exchangeError(g.round, ctx.Err())
 	}
 	c.round++
@@ -389,15 +406,28 @@ func (c *client) give(ctx context.Context, m part) error {
 }
 
 // giveUp tells the others that this rank is out of the round that it has given
-// to, and of all later ones.
-func (c *client) giveUp(ctx context.Context) {
+// to, and of all later ones. It returns what the rendezvous says of the round: who
+// has not given.
+func (c *client) giveUp(ctx context.Context) string {
 	c.mu.Lock()
 	c.silent = true
 	c.breakWith(&RankError{Rank: c.rank, Err: ErrGaveUp, Text: ctx.Err().Error()})
 	c.mu.Unlock()
-	if err := c.tell(leave{rank: uint32(c.rank), reason: reasonGaveUp, text: shorten(context.Cause(ctx).Error(), maxText)}); err != nil {
+	cause := shorten(context.Cause(ctx).Error(), maxText)
+	if err := c.tell(leave{rank: uint32(c.rank), reason: reasonGaveUp, text: cause}); err != nil {
 		c.lost(err)
+		return ""
 	}
+	over := time.NewTimer(verdictPatience)
+	defer over.Stop()
+	select {
+	case why := <-c.verdict:
+		why = strings.TrimPrefix(why, cause)
+		return strings.TrimPrefix(why, ": ")
+	case <-c.readerDone:
+	case <-over.C:
+	}
+	return ""
 }
 
 // tell writes a short message.

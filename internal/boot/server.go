@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,9 +44,9 @@ var defaultPatience = patience{
 }
 
 // backlog is the number of messages that may wait for a rank that does not
-// read them: a welcome, two rounds, a failure and an abort. A rank that reads
+// read them: a welcome, two rounds, two failures and an abort. A rank that reads
 // what it is sent before it gives to the next round never has more.
-const backlog = 5
+const backlog = 6
 
 var fromRank = setOf(kindPart, kindLeave, kindAbort)
 
@@ -331,7 +333,7 @@ func (s *Server) handle(conn net.Conn) {
 
 // worthWarning tells a peer that meant this job from somebody who passes by.
 func worthWarning(err error) bool {
-	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrPageSize, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
+	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -443,11 +445,15 @@ func (s *Server) receive(c *session, r *bufio.Reader) error {
 		}
 		return s.give(c, m)
 	case leave:
-		to := departed
-		if m.reason == reasonGaveUp {
-			to = idle
+		if m.reason != reasonGaveUp {
+			s.depart(c.rank, departed, &RankError{Rank: c.rank, Err: m.reason.err(), Text: m.text})
+			break
 		}
-		s.depart(c.rank, to, &RankError{Rank: c.rank, Err: m.reason.err(), Text: m.text})
+		if late := s.late(); late != "" {
+			m.text += ": " + late
+		}
+		s.depart(c.rank, idle, &RankError{Rank: c.rank, Err: m.reason.err(), Text: m.text})
+		s.send(c, s.failure()) // it wants to know on whose account
 	case abort:
 		s.abortBy(c.rank, m)
 	}
@@ -481,6 +487,65 @@ func (s *Server) give(c *session, m part) error {
 		s.send(s.members[i].session, whole)
 	}
 	return nil
+}
+
+// late says who has not given to the round in progress. s.mu is held.
+func (s *Server) late() string {
+	if s.failed != nil {
+		return ""
+	}
+	var missing, silent []int
+	for rank, data := range s.parts {
+		switch {
+		case data != nil:
+		case s.members[rank].state == absent:
+			missing = append(missing, rank)
+		default:
+			silent = append(silent, rank)
+		}
+	}
+	var list []string
+	for _, l := range []struct {
+		ranks []int
+		what  string
+	}{{missing, "not joined"}, {silent, "joined and not given to the round"}} {
+		switch len(l.ranks) {
+		case 0:
+		case 1:
+			list = append(list, fmt.Sprintf("rank %d has %s", l.ranks[0], l.what))
+		default:
+			list = append(list, fmt.Sprintf("ranks %s have %s", ranges(l.ranks), l.what))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// maxRanges bounds how many ranges of ranks an explanation names.
+const maxRanges = 20
+
+// ranges writes ascending numbers like 1, 3-5.
+func ranges(list []int) string {
+	var b strings.Builder
+	n := 0
+	for i := 0; i < len(list); n++ {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		switch {
+		case n == maxRanges:
+			fmt.Fprintf(&b, " and %d others", len(list)-i)
+			return b.String()
+		case n > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(list[i]))
+		if j > i {
+			fmt.Fprintf(&b, "-%d", list[j])
+		}
+		i = j + 1
+	}
+	return b.String()
 }
 
 // failure is the message that ends the round in progress. s.mu is held.

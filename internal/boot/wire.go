@@ -30,10 +30,10 @@ import (
 //	abort     both        -      who aborted    exit code (4), text
 //
 // A dash is zero. The parts of a round come in the order of the ranks; the
-// last one ends it. After leave a rank may still receive, and send abort. A
-// rendezvous that rank 0 runs says leave before it ends, and to a rank that
-// joins again after it has left, which means to join the next one; no other
-// does.
+// last one ends it. A rank that gives up is told by fail why the round has
+// failed. After leave a rank may still receive, and send abort. A rendezvous
+// that rank 0 runs says leave before it ends, and to a rank that joins again
+// after it has left, which means to join the next one; no other does.
 const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1

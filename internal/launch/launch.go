@@ -41,8 +41,8 @@ type Bind int
 const (
 	// None leaves it to the system.
 	None Bind = iota
-	// Core binds rank i to the i-th CPU of the launcher's own affinity mask,
-	// beginning anew where there are more ranks than CPUs. It is done before
+	// Core binds rank i to the i-th CPU of [Cores], beginning anew where there
+	// are more ranks than CPUs. It is done before
 	// the program starts: a Go program sees one CPU, and sets GOMAXPROCS to
 	// that unless the environment says otherwise.
 	Core
@@ -184,7 +184,7 @@ func newJob(o Options) (*job, error) {
 	}
 	j := &job{Options: o, result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
 	if o.Bind == Core {
-		cpus, err := usableCPUs()
+		cpus, err := Cores()
 		if err != nil {
 			return nil, fmt.Errorf("launch: %w: %w", ErrBind, err)
 		}

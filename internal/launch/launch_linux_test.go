@@ -103,9 +103,12 @@ func TestEscaped(t *testing.T) {
 }
 
 func TestBind(t *testing.T) {
-	cpus, err := usableCPUs()
+	cpus, err := Cores()
 	require.NoError(t, err)
 	require.NotEmpty(t, cpus)
+	all, err := usableCPUs()
+	require.NoError(t, err)
+	require.ElementsMatch(t, all, cpus)
 	before := threadMasks(t)
 	size := 2*len(cpus) + 1
 	o := options(t, size, "cpus")
@@ -124,6 +127,24 @@ func TestBind(t *testing.T) {
 	}
 	for mask := range threadMasks(t) {
 		require.Contains(t, before, mask, "a thread stayed bound")
+	}
+}
+
+// Ranks get cores before they get to share them, however the system numbers the
+// hardware threads.
+func TestCoresFirst(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		cpus, want []int
+		core       func(int) string
+	}{
+		{"one thread a core", []int{0, 1, 2}, []int{0, 1, 2}, strconv.Itoa},
+		{"threads side by side", []int{0, 1, 2, 3, 4, 5}, []int{0, 2, 4, 1, 3, 5}, func(cpu int) string { return strconv.Itoa(cpu / 2) }},
+		{"second threads behind", []int{0, 1, 2, 3}, []int{0, 1, 2, 3}, func(cpu int) string { return strconv.Itoa(cpu % 2) }},
+		{"part of the machine", []int{1, 2, 3, 7}, []int{1, 2, 7, 3}, func(cpu int) string { return strconv.Itoa(cpu / 2) }},
+		{"none", nil, nil, strconv.Itoa},
+	} {
+		require.Equal(t, c.want, coresFirst(c.cpus, c.core), c.name)
 	}
 }
 

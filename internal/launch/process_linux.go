@@ -2,7 +2,11 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +30,43 @@ func (c *child) reap() {
 	signalGroup(c.cmd.Process, os.Kill)
 	c.cmd.Wait() // for which an exit status other than 0 is an error
 	c.reaped = true
+}
+
+// Cores lists the CPUs of the affinity mask of this process, one of each core
+// before the further hardware threads of any: two that share a core have half of
+// it each, and hand each other cache lines without leaving it.
+func Cores() ([]int, error) {
+	cpus, err := usableCPUs()
+	return coresFirst(cpus, CoreOf), err
+}
+
+// CoreOf names the core that a CPU is a hardware thread of, by the list of them
+// all: "0", "0,4", "0-1". (Documentation/ABI/stable/sysfs-devices-system-cpu)
+func CoreOf(cpu int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
+	if err != nil {
+		return strconv.Itoa(cpu)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// coresFirst orders CPUs by how many of the same core come before them; coreOf is
+// the same for those.
+func coresFirst(cpus []int, coreOf func(cpu int) string) []int {
+	type thread struct{ cpu, nth int }
+	var threads []thread
+	seen := map[string]int{}
+	for _, cpu := range cpus {
+		core := coreOf(cpu)
+		threads = append(threads, thread{cpu, seen[core]})
+		seen[core]++
+	}
+	slices.SortStableFunc(threads, func(a, b thread) int { return a.nth - b.nth })
+	var list []int
+	for _, t := range threads {
+		list = append(list, t.cpu)
+	}
+	return list
 }
 
 // usableCPUs lists the CPUs of the affinity mask of this process.

@@ -17,6 +17,10 @@ func (c *child) reap() {
 	signalGroup(c.cmd.Process, os.Kill)
 }
 
-func usableCPUs() ([]int, error) { return nil, errors.ErrUnsupported }
+// Cores lists the CPUs that Core binds to: none, here.
+func Cores() ([]int, error) { return nil, errors.ErrUnsupported }
+
+// CoreOf names the core that a CPU is a hardware thread of: not known, here.
+func CoreOf(int) string { return "" }
 
 func bindThread(int) (undo func(), err error) { return nil, errors.ErrUnsupported }

@@ -24,8 +24,6 @@ var (
 	ErrVersion = errors.New("version mismatch")
 	// ErrEndianness: the byte orders differ.
 	ErrEndianness = errors.New("endianness mismatch")
-	// ErrPageSize: the page sizes differ.
-	ErrPageSize = errors.New("page size mismatch")
 	// ErrProtocol: the peer speaks something else after the proof.
 	ErrProtocol = errors.New("protocol mismatch")
 	// ErrJob: the peer belongs to another job.

@@ -69,6 +69,7 @@ type Peer struct {
 	ID           []byte // its Params.Self; the caller's to keep
 	Major, Minor uint16 // the version that it speaks; Major equals our own
 	Features     uint64 // the features that both ends have
+	PageSize     uint32 // of its host, in bytes; it need not be ours: nothing that goes over a connection depends on it
 }
 
 // Dial proves knowledge of the secret to the acceptor at the other end of rw
@@ -225,8 +226,6 @@ func (h *hello) agree(theirs *hello) error {
 			fmt.Sprintf("%d.%d", h.major, h.minor), fmt.Sprintf("%d.%d", theirs.major, theirs.minor))
 	case h.order != theirs.order:
 		return differ(ErrEndianness, h.order, theirs.order)
-	case h.pageSize != theirs.pageSize:
-		return differ(ErrPageSize, h.pageSize, theirs.pageSize)
 	case h.job != theirs.job:
 		return differ(ErrJob, h.job, theirs.job)
 	case h.insecure != theirs.insecure:
@@ -248,6 +247,7 @@ func (h *hello) peer(theirs *hello) Peer {
 		Major:    theirs.major,
 		Minor:    theirs.minor,
 		Features: h.features & theirs.features,
+		PageSize: theirs.pageSize,
 	}
 }
 

@@ -72,8 +72,9 @@ func TestProof(t *testing.T) {
 	})
 	require.NoError(t, dialed.err)
 	require.NoError(t, accepted.err)
-	require.Equal(t, Peer{ID: []byte("rank 0"), Major: 1, Minor: 9, Features: 0b0100}, dialed.peer)
-	require.Equal(t, Peer{ID: []byte("rank 1"), Major: 1, Minor: 2, Features: 0b0100}, accepted.peer)
+	pages := uint32(os.Getpagesize())
+	require.Equal(t, Peer{ID: []byte("rank 0"), Major: 1, Minor: 9, Features: 0b0100, PageSize: pages}, dialed.peer)
+	require.Equal(t, Peer{ID: []byte("rank 1"), Major: 1, Minor: 2, Features: 0b0100, PageSize: pages}, accepted.peer)
 	require.Equal(t, [][]byte{[]byte("rank 1")}, asked)
 }
 
@@ -363,8 +364,6 @@ func TestForeignHost(t *testing.T) {
 		says string
 	}{
 		{"endianness", func(h *hello) { h.order ^= 3 }, ErrEndianness, "-endian"},
-		{"page size", func(h *hello) { h.pageSize = 123 }, ErrPageSize,
-			fmt.Sprintf(`ours is "%d", the peer's "123"`, os.Getpagesize())},
 	} {
 		p := params("rank 1")
 		h, err := p.hello(roleDialer, fixedNonce(1))
@@ -377,6 +376,32 @@ func TestForeignHost(t *testing.T) {
 		var m *MismatchError
 		require.ErrorAs(t, err, &m, c.name)
 		require.Equal(t, helloSize, s.heard.Len(), "the dialer must learn it too")
+	}
+}
+
+// A connection is between hosts of whatever page sizes: 4 KiB and 64 KiB go together.
+func TestForeignPages(t *testing.T) {
+	const pages = 123
+	d, a := params("rank 1"), params("rank 0")
+	for _, foreign := range []role{roleDialer, roleAcceptor} {
+		dh, err := d.hello(roleDialer, fixedNonce(1))
+		require.NoError(t, err)
+		ah, err := a.hello(roleAcceptor, fixedNonce(2))
+		require.NoError(t, err)
+		var peer Peer
+		if foreign == roleDialer {
+			dh.pageSize = pages
+			dialer := dh.Append(nil)
+			tag := makeTag(d.Secret, roleDialer, dialer, ah.Append(nil))
+			peer, err = accept(newScript(dialer, tag[:]), a, nil, fixedNonce(2))
+		} else {
+			ah.pageSize = pages
+			acceptor := ah.Append(nil)
+			tag := makeTag(a.Secret, roleAcceptor, dh.Append(nil), acceptor)
+			peer, err = dial(newScript(acceptor, tag[:]), d, nil, fixedNonce(1))
+		}
+		require.NoError(t, err, "the %v's pages are %d bytes", foreign, pages)
+		require.EqualValues(t, pages, peer.PageSize)
 	}
 }
 

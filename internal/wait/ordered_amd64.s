@@ -4,11 +4,14 @@
 
 // func Pause(n uint32)
 TEXT ·Pause(SB), NOSPLIT, $0-4
-	MOVL n+0(FP), AX
+	MOVL  n+0(FP), AX
+	TESTL AX, AX
+	JZ    over
 again:
 	PAUSE
-	SUBL $1, AX
-	JNZ  again
+	SUBL  $1, AX
+	JNZ   again
+over:
 	RET
 
 // func StoreRelease64(p *uint64, v uint64)

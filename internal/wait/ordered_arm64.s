@@ -5,10 +5,12 @@
 // func Pause(n uint32)
 TEXT ·Pause(SB), NOSPLIT, $0-4
 	MOVWU n+0(FP), R0
+	CBZW  R0, over
 again:
 	YIELD
-	SUBW $1, R0
-	CBNZ R0, again
+	SUBW  $1, R0
+	CBNZW R0, again
+over:
 	RET
 
 // func StoreRelease64(p *uint64, v uint64)

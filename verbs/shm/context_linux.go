@@ -103,8 +103,8 @@ type Context struct {
 	mu      sync.Mutex
 	closed  bool
 	links   map[verbs.GID]*link
-	all     map[*link]struct{}  // also those that are dead but still mapped
-	zombies map[*inbox]struct{} // inboxes that a peer may still be in
+	all     map[*link]struct{} // also those that are dead but still mapped
+	zombies map[*inbox]*QP     // inboxes that a peer may still be in, and whose they were
 }
 
 func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
@@ -114,7 +114,7 @@ func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, 
 	c := &Context{cfg: cfg, log: cfg.Logger.With("device", deviceName), attr: deviceAttr,
 		events: soft.NewEvents(deviceName), mrs: soft.NewMRTable(deviceName, maxMR),
 		closing: make(chan struct{}), start: time.Now(),
-		links: map[verbs.GID]*link{}, all: map[*link]struct{}{}, zombies: map[*inbox]struct{}{}}
+		links: map[verbs.GID]*link{}, all: map[*link]struct{}{}, zombies: map[*inbox]*QP{}}
 	c.allQPs.Store(new([]*QP))
 	c.allCQs.Store(new([]*CQ))
 	c.fenced = wait.RegisterBarrier() != nil
@@ -254,11 +254,11 @@ func (m *MR) Close() error {
 	for _, q := range *c.allQPs.Load() {
 		q.Pass()
 	}
-	if err := c.waitHazard(uint64(m.Index()) + 1); err != nil {
+	if !c.await(func() bool { return c.hazard(uint64(m.Index()) + 1) }) {
 		kept.Lock()
 		kept.regions = append(kept.regions, m)
 		kept.Unlock()
-		return err
+		return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "a peer has been accessing it for %v; the memory is kept", c.cfg.PeerTimeout)
 	}
 	c.mrs.Release(m.MR)
 	if m.block.arena != nil {
@@ -274,34 +274,40 @@ var kept struct {
 	regions []*MR
 }
 
-// waitHazard waits until no peer is inside the region that h means.
-func (c *Context) waitHazard(h uint64) error {
+// hazard says whether a peer is inside the region that h means.
+func (c *Context) hazard(h uint64) bool {
+	for _, q := range *c.allQPs.Load() {
+		if in := q.in.Load(); in != nil && atomic.LoadUint64(&in.hazard) == h {
+			return true
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for in := range c.zombies {
+		if atomic.LoadUint64(&in.hazard) == h {
+			return true
+		}
+	}
+	return false
+}
+
+// await waits until no peer is inside any more, at most for the peer timeout: then
+// it returns false. A peer that works leaves within a burst.
+func (c *Context) await(inside func() bool) bool {
 	deadline := time.Time{}
-	for spin := 0; ; spin++ {
-		inside := false
-		for _, q := range *c.allQPs.Load() {
-			if in := q.in.Load(); in != nil && atomic.LoadUint64(&in.hazard) == h {
-				inside = true
-			}
-		}
-		c.mu.Lock()
-		for in := range c.zombies {
-			inside = inside || atomic.LoadUint64(&in.hazard) == h
-		}
-		c.mu.Unlock()
+	for spin := 0; inside(); spin++ {
 		switch {
-		case !inside:
-			return nil
 		case spin < 100:
 			wait.Yield()
 		case deadline.IsZero():
 			deadline = time.Now().Add(c.cfg.PeerTimeout)
 		case time.Now().After(deadline):
-			return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "a peer has been accessing it for %v; the memory is kept", c.cfg.PeerTimeout)
+			return false
 		default:
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
+	return true
 }
 
 // CreateSRQ makes a shared receive queue.

@@ -42,6 +42,17 @@
 // mistakes. Control words and lengths that a peer writes are read once and
 // checked before they are used; a broken peer breaks its own connections.
 //
+// # Leaving
+//
+// While a peer copies from or to a region it says so in the inbox that it reaches
+// the QP by. Going to ERR or RESET withdraws the leave, which the peer looks at
+// before each piece of at most 1 MiB, and then waits for the piece under way;
+// deregistering a region does the same with its key. Both are bounded by
+// [verbs.Config].PeerTimeout, for a peer may have been stopped in the middle: ERR is
+// then reached all the same, and the region's memory is never used again. A
+// payload that a peer has fetched from a QP that was leaving by then is not taken
+// for a message.
+//
 // # Death
 //
 // The end of the control socket, which the kernel closes however a process ends,

@@ -22,7 +22,8 @@ type inbox struct {
 	armed  uint32 // owner: 1 when a message should wake the engine; whoever sets it to 0 does that
 	access uint32 // owner: what the peer may do through this QP, verbs.AccessFlags
 	pd     uint32 // owner: PD of this QP
-	_      [128 - 12]byte
+	left   uint32 // owner: 1 when its QP is in ERR, reset or closed: what it has flushed is not to be fetched
+	_      [128 - 16]byte
 
 	hazard uint64 // peer: index of a region + 1 while the peer copies from or to it
 	_      [128 - 8]byte
@@ -34,6 +35,12 @@ type inbox struct {
 
 	slots [slotCount]slot
 	bytes [byteRing]byte
+}
+
+// leave tells the peer that the owner has left.
+func (b *inbox) leave() {
+	atomic.StoreUint32(&b.left, 1)
+	atomic.StoreUint32(&b.access, 0)
 }
 
 const (

@@ -3,6 +3,7 @@ package shm
 import (
 	"context"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -198,6 +199,101 @@ func TestSeveralBlock(t *testing.T) {
 	b.send(t, 1)
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
+}
+
+// inside has a peer begin to access the region of a, as if it were stopped in the
+// middle, until the function that it returns is called.
+func (b *side) inside(t *testing.T, a *side) (leave func()) {
+	b.q.Lock.Lock()
+	_, how := b.q.enter(a.mr.Key, a.mr.Addr(), 8, verbs.AccessRemoteWrite, b.q.out.pd, true)
+	require.Equal(t, reachMapped, how)
+	leave = sync.OnceFunc(func() {
+		b.q.leave()
+		b.q.Unlock()
+	})
+	t.Cleanup(leave)
+	return leave
+}
+
+// ERR and RESET end what the peer does here, so they wait for it, within bounds.
+// What they cannot wait for, closing the region finds.
+func TestLeavingWaitsForAnAccess(t *testing.T) {
+	for _, s := range []verbs.QPState{verbs.QPErr, verbs.QPReset} {
+		t.Run(s.String(), func(t *testing.T) {
+			a, b := two(t)
+			to := verbs.QPAttr{QPState: s}
+			leave := b.inside(t, a)
+			require.ErrorIs(t, a.q.Modify(&to, verbs.MaskState), verbs.ErrBusy)
+			require.Equal(t, s, a.q.State(), "the state is the new one all the same")
+			require.ErrorIs(t, a.q.Modify(&to, verbs.MaskState), verbs.ErrBusy, "and the peer still there")
+			require.ErrorIs(t, a.mr.Close(), verbs.ErrBusy)
+			leave()
+			require.NoError(t, a.q.Modify(&to, verbs.MaskState))
+		})
+		t.Run(s.String()+" in time", func(t *testing.T) {
+			a, b := two(t)
+			leave := b.inside(t, a)
+			go func() {
+				for a.q.State() != s {
+					runtime.Gosched()
+				}
+				leave()
+			}()
+			require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: s}, verbs.MaskState))
+			require.NoError(t, a.mr.Close())
+		})
+	}
+}
+
+// A failure moves a QP to ERR from within a poll, which does not wait. Going there
+// once more does.
+func TestErrAfterFailureWaits(t *testing.T) {
+	a, b := two(t)
+	leave := b.inside(t, a)
+	a.q.Lock.Lock()
+	a.q.fail(nil, verbs.WCRemOpErr)
+	a.q.Unlock()
+	to := verbs.QPAttr{QPState: verbs.QPErr}
+	require.ErrorIs(t, a.q.Modify(&to, verbs.MaskState), verbs.ErrBusy)
+	leave()
+	require.NoError(t, a.q.Modify(&to, verbs.MaskState))
+}
+
+// The payload of a send that is flushed is its owner's again: a peer that has not
+// fetched it by then does not take what the owner has written since for the message.
+func TestFlushedSendIsNotReceived(t *testing.T) {
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWriteWithImm} {
+		t.Run(op.String(), func(t *testing.T) {
+			a, b := two(t)
+			n, err := a.q.PostSend([]verbs.SendWR{{WRID: 1, Opcode: op, Flags: verbs.SendSignaled, RKey: b.mr.Key, RemoteAddr: b.mr.Addr(),
+				SGList: []verbs.SGE{{Addr: a.mr.Addr(), Length: 4096, LKey: a.mr.Key}}}})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			b.q.Lock.Lock() // a's word that it leaves arrives after the receive below
+			unlock := sync.OnceFunc(b.q.Unlock)
+			t.Cleanup(unlock)
+			require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState))
+			wcs := make([]verbs.WC, 1)
+			n, err = a.cq.Poll(wcs)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
+			for i := range a.mr.Buf {
+				a.mr.Buf[i] = 99 // its owner has other things to say
+			}
+			_, err = b.q.RQ.Post([]verbs.RecvWR{{WRID: 2, SGList: []verbs.SGE{{Addr: b.mr.Addr(), Length: 4096, LKey: b.mr.Key}}}})
+			require.NoError(t, err)
+			b.q.progress(nil)
+			unlock()
+			eventually(t, "the receive is lost", func() bool {
+				n, err = b.cq.Poll(wcs)
+				require.NoError(t, err)
+				return n > 0
+			})
+			require.EqualValues(t, 2, wcs[0].WRID)
+			require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
+		})
+	}
 }
 
 // A region that a peer would not leave stays pinned: the collector finds no pin

@@ -87,8 +87,36 @@ func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	return q, nil
 }
 
-// Modify changes attributes and state.
+// Modify changes attributes and state. On the way to ERR or RESET it waits for the
+// peer to end what it is doing to this side's memory.
 func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if err := q.modify(attr, mask); err != nil {
+		return err
+	}
+	if mask&verbs.MaskState == 0 || attr.QPState != verbs.QPErr && attr.QPState != verbs.QPReset {
+		return nil
+	}
+	if !q.ctx.await(q.peerInside) {
+		return verbs.Errorf(deviceName, "modify QP", verbs.ErrBusy, "QP %#06x is in %v, but the peer has been accessing memory here for %v", q.Num, attr.QPState, q.ctx.cfg.PeerTimeout)
+	}
+	return nil
+}
+
+// peerInside says whether the peer is accessing memory by leave of an inbox that
+// the QP has left behind. One that had not begun by then sees that it may not:
+// see enter.
+func (q *QP) peerInside() bool {
+	q.ctx.mu.Lock()
+	defer q.ctx.mu.Unlock()
+	for in, of := range q.ctx.zombies {
+		if of == q && atomic.LoadUint64(&in.hazard) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.mod.Lock()
 	defer q.mod.Unlock()
 	if q.closed {
@@ -233,6 +261,9 @@ func (q *QP) join() {
 // fail moves the QP to ERR as soft.QP.Fail does, and leaves the connection: a
 // peer must not go on sending to a QP that will never answer.
 func (q *QP) fail(s *soft.Sink, status verbs.WCStatus) {
+	if in := q.in.Load(); in != nil {
+		in.leave() // before anything is flushed
+	}
 	if q.msg.active && q.msg.op != verbs.OpRDMAWrite {
 		// The receive that the message had taken.
 		q.msg.active = false
@@ -254,9 +285,9 @@ func (q *QP) disconnect() {
 		return
 	}
 	c, l, b := q.ctx, q.link, q.inBlock
-	atomic.StoreUint32(&in.access, 0)
+	in.leave()
 	c.mu.Lock()
-	c.zombies[in] = struct{}{} // before it is the QP's no more: MR.Close looks at both
+	c.zombies[in] = q // before it is the QP's no more: MR.Close looks at both
 	c.mu.Unlock()
 	q.in.Store(nil)
 	if q.out.inbox == nil {
@@ -453,7 +484,6 @@ func (q *QP) Close() error {
 	defer q.mod.Unlock()
 	c := q.ctx
 	q.closed = true
-	listRemove(&c.mu, &c.allQPs, q)
 	q.scq.removeQP(q)
 	if q.rcq != q.scq {
 		q.rcq.removeQP(q)
@@ -464,6 +494,8 @@ func (q *QP) Close() error {
 	q.leaveLink()
 	q.SetState(verbs.QPReset)
 	q.Unlock()
+	// Not before: who closes a region looks here for whoever is inside of it.
+	listRemove(&c.mu, &c.allQPs, q)
 	c.qps.Remove(q.Num) // only now: until then the peer's ctlClose must find it
 	q.scq.Forget(q.Num)
 	q.rcq.Forget(q.Num)

@@ -495,6 +495,12 @@ func (q *QP) acceptPull(s *soft.Sink) bool {
 		}
 		budget -= n
 	}
+	// If the sender has left it has flushed this send, and may have written
+	// something else there since: the message did not arrive, and that it left is
+	// on the way. The order is that of leave above: the bytes were read before.
+	if atomic.LoadUint32(&q.out.left) != 0 {
+		return false
+	}
 	return q.finish(s)
 }
 

@@ -87,6 +87,7 @@ func parseHello(b []byte) (hello, error) {
 	case h.arch != archCode():
 		return h, fmt.Errorf("peer's architecture code is %d, this end's %d", h.arch, archCode())
 	case int(h.pageSize) != os.Getpagesize():
+		// The peers map each other's memory, by pages.
 		return h, fmt.Errorf("peer's page size is %d, this end's %d", h.pageSize, os.Getpagesize())
 	}
 	return h, nil

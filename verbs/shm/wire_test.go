@@ -4,6 +4,7 @@ package shm
 
 import (
 	"encoding/hex"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -50,7 +51,7 @@ func TestHelloRefuses(t *testing.T) {
 	}{
 		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this end 1.0"},
 		"architecture": {func(h *hello) { h.arch = 77 }, "peer's architecture code is 77"},
-		"page size":    {func(h *hello) { h.pageSize = 12345 }, "peer's page size is 12345"},
+		"page size":    {func(h *hello) { h.pageSize = 12345 }, fmt.Sprintf("peer's page size is 12345, this end's %d", os.Getpagesize())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := good

@@ -258,7 +258,7 @@ func (q *qp) dialOnce(ctx context.Context, life uint32) error {
 	q.Unlock()
 	a := q.a
 	d := net.Dialer{Timeout: a.handshakeTime(), KeepAliveConfig: a.keepAlive(),
-		LocalAddr: &net.TCPAddr{IP: local.gid.Addr().AsSlice()}}
+		LocalAddr: &net.TCPAddr{IP: local.gid.Addr().AsSlice()}, Control: lendPort}
 	nc, err := d.DialContext(ctx, "tcp", remote.addrPort().String())
 	if err != nil {
 		return err

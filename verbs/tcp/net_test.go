@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -118,39 +118,14 @@ func echo(a, b *site, qa, qb *verbs.QP, n int) {
 	}
 }
 
-// journal is a log that tests look at.
-type journal struct {
-	mu   sync.Mutex
-	buf  bytes.Buffer
-	text *slog.Logger
-}
-
-func newJournal() *journal {
-	j := &journal{}
-	j.text = slog.New(slog.NewTextHandler(j, nil))
-	return j
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(b)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.String()
-}
-
 // TestStrangers storms the listener with all that is no peer, while two QPs work
 // and others connect: nothing breaks, and nothing stays behind.
 func TestStrangers(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			j := newJournal()
-			cfg := verbs.Config{Secret: secret, Portable: portable, Logger: j.text}
+			j := new(logbuf.Buffer)
+			cfg := verbs.Config{Secret: secret, Portable: portable, Logger: slog.New(slog.NewTextHandler(j, nil))}
 			a, b := openSite(t, cfg), openSite(t, cfg)
 			qa, qb := a.qp(), b.qp()
 			connectQPs(t, qa, qb, verbs.ConnectAttr{})
@@ -262,11 +237,12 @@ func TestWrongSecret(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			j := newJournal()
-			a := openSite(t, verbs.Config{Secret: secret, Portable: portable, Logger: j.text})
-			b := openSite(t, verbs.Config{Secret: []byte("another"), Portable: portable, Logger: j.text})
-			c := openSite(t, verbs.Config{Insecure: true, Portable: portable, Logger: j.text})
-			d := openSite(t, verbs.Config{Secret: secret, Job: "another", Portable: portable, Logger: j.text})
+			j := new(logbuf.Buffer)
+			text := slog.New(slog.NewTextHandler(j, nil))
+			a := openSite(t, verbs.Config{Secret: secret, Portable: portable, Logger: text})
+			b := openSite(t, verbs.Config{Secret: []byte("another"), Portable: portable, Logger: text})
+			c := openSite(t, verbs.Config{Insecure: true, Portable: portable, Logger: text})
+			d := openSite(t, verbs.Config{Secret: secret, Job: "another", Portable: portable, Logger: text})
 			for _, other := range []*site{b, c, d} {
 				qa, qb := a.qp(), other.qp()
 				connectQPs(t, qa, qb, verbs.ConnectAttr{Timeout: 10, RetryCnt: verbs.Retries(1)})

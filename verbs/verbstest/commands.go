@@ -23,7 +23,7 @@ type command interface {
 
 func init() {
 	for _, v := range []any{
-		allocCmd{}, fillCmd{}, pokeCmd{}, dumpCmd{}, digestCmd{}, closeCmd{}, openCmd{}, infoCmd{}, srqCmd{}, connectCmd{}, modifyCmd{},
+		allocCmd{}, fillCmd{}, pokeCmd{}, dumpCmd{}, digestCmd{}, stopCmd{}, pourCmd{}, closeCmd{}, openCmd{}, infoCmd{}, srqCmd{}, connectCmd{}, modifyCmd{},
 		queryCmd{}, postCmd{}, recvCmd{}, srqRecvCmd{}, awaitCmd{}, quietCmd{}, eventCmd{}, spinCmd{}, trickleCmd{}, floodCmd{},
 		addCmd{}, markCmd(0), releaseCmd{}, yardCmd(0), startCmd{}, tearCmd{}, batchCmd{},
 		memInfo{}, qpInfo{}, yardInfo{}, sum{}, []batchReply(nil), []byte(nil), int(0), []verbs.WC(nil), verbs.QPAttr{},

@@ -16,11 +16,13 @@ func testStates(t *testing.T, s *suite) {
 		w.run("posting", postingByState)
 		w.run("modify refused", modifyRefused)
 		w.run("query", queryTells)
+		w.run("capabilities", capabilities)
 		w.run("receives in RTR", receivesInRTR)
 		w.run("SQD", drained)
 		w.run("SQD while a send waits", drainingWaits)
 		w.run("ERR flushes", errFlushes)
 		w.run("RESET forgets", resetForgets)
+		w.run("leaving stops the peer", leavingStopsPeer)
 		w.run("reuse", reuse)
 		w.run("connect before the peer", connectFirst)
 		w.run("peer never there", neverThere)
@@ -29,6 +31,9 @@ func testStates(t *testing.T, s *suite) {
 		w.run("connected to itself", itself)
 		w.run("endpoint of another provider", alienEndpoint)
 	})
+	if canPause {
+		t.Run("peer stopped while it writes", func(t *testing.T) { peerStopped(t, s) })
+	}
 }
 
 // stepTo makes the one step of Modify that leads to state, with the peer's

@@ -42,7 +42,7 @@ cat >$dir/hosts <<EOF
 EOF
 mount --bind $dir/hosts /etc/hosts
 
-mkdir $dir/munge $dir/state $dir/spool-n1 $dir/spool-n2 $dir/spool-n3
+mkdir $dir/munge $dir/tmp $dir/state $dir/spool-n1 $dir/spool-n2 $dir/spool-n3
 head -c 1024 /dev/urandom >$dir/munge/key
 chmod 600 $dir/munge/key
 chown -R munge:munge $dir/munge
@@ -63,6 +63,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool-%n
+TmpFS=$dir/tmp
 SlurmctldPidFile=$dir/ctld.pid
 SlurmdPidFile=$dir/d-%n.pid
 SlurmctldLogFile=$dir/ctld.log

@@ -45,6 +45,9 @@ func (q *QP) InitQP(mrs *MRTable, init verbs.ProviderQPInit, send, recv *CQ, srq
 // QPNum is the number.
 func (q *QP) QPNum() uint32 { return q.Num }
 
+// Cap is what was granted: here just what was asked for.
+func (q *QP) Cap() verbs.QPCap { return q.Attr.Cap }
+
 // State is the state now.
 func (q *QP) State() verbs.QPState { return verbs.QPState(q.state.Load()) }
 

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// printComparison prints all figures side by side, with ratio, bar and verdict.
+func printComparison(w io.Writer, lines bool, r *Report) {
+	fmt.Fprintln(w)
+	t := newTable(w, lines, "", "bytes", "op", peerSluice, "spread", "openmpi", "mpich", peerLine, "ratio", "to", "bar", "")
+	section := ""
+	for _, ours := range r.Results {
+		if ours.Peer != peerSluice {
+			continue
+		}
+		what := strings.Join(strings.Fields(strings.Join([]string{ours.Provider, ours.Suite, ours.Pattern, ours.Unit}, " ")), " ")
+		if what != section && section != "" && lines {
+			t.AppendSeparator()
+		}
+		op := strings.TrimSpace(ours.Axis + " " + ours.Op)
+		row := table.Row{"", formatSize(ours.Bytes), op, formatValue(ours.P50), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
+		if what != section {
+			row[0] = what
+		}
+		section = what
+		for _, peer := range mpis {
+			row = append(row, cellOf(r.Results, &ours, peer))
+		}
+		row = append(row, cellOf(r.Results, &ours, peerLine))
+		compared := false
+		for i := range r.Comparisons {
+			c := &r.Comparisons[i]
+			if !c.of(&ours) {
+				continue
+			}
+			if compared { // with another peer: a row that adds only that
+				row = table.Row{"", "", "", "", "", "", "", ""}
+			}
+			t.AppendRow(append(row, verdict(c, lines)...))
+			compared = true
+		}
+		if !compared {
+			t.AppendRow(row)
+		}
+	}
+	t.Render()
+	for _, m := range r.Missing {
+		fmt.Fprintf(w, "not compared: %s\n", m)
+	}
+}
+
+// The peer program that hands a cache line to and fro, and its usual form.
+const (
+	peerLine    = "c-line"
+	lineEachWay = "each way"
+)
+
+// cellOf is the best figure of a peer that corresponds to ours.
+func cellOf(rs []Result, ours *Result, peer string) string {
+	var found []Result
+	for _, r := range rs {
+		same := r.sameDiscipline(ours)
+		if peer == peerLine {
+			same = ours.isFloor(&r)
+		}
+		if r.Peer == peer && same {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	p50 := func(a, b Result) int { return cmp.Compare(a.P50, b.P50) }
+	if ours.Unit == unitLatency {
+		return formatValue(slices.MinFunc(found, p50).P50)
+	}
+	return formatValue(slices.MaxFunc(found, p50).P50)
+}
+
+// verdict is the ratio, to whom, the bar, and whether it is met.
+func verdict(c *Comparison, color bool) []any {
+	cells := []any{fmt.Sprintf("%.2f×", c.Ratio), c.Peer, "", ""}
+	if c.Bar == nil {
+		return cells
+	}
+	sign := "≥"
+	if c.Better == betterLower {
+		sign = "≤"
+	}
+	limit := fmt.Sprintf("%s %g×", sign, *c.Bar)
+	if c.Aim != nil {
+		limit += fmt.Sprintf(" (aim %g×)", *c.Aim)
+	}
+	said, paint := "met", text.FgGreen
+	if !*c.Met {
+		said, paint = "missed", text.FgRed
+	}
+	if color {
+		said = paint.Sprint(said)
+	}
+	cells[2], cells[3] = limit, said
+	return cells
+}

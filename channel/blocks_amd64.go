@@ -1,0 +1,48 @@
+//go:build !race
+
+package channel
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// Blocks of fewer bytes than blocksMin, and of more than blocksMax, are copied one
+// by one. BenchmarkBlocks on an EPYC, GB/s in a run and one by one: 26 and 3.6 for
+// 16 bytes, 44 and 14 for 64, 57 and 27 for 192, 35 and 35 for 256, 45 and 54 for
+// 512: from there on a single copy uses wider registers.
+const (
+	blocksMin = 16
+	blocksMax = 256
+)
+
+// copyBlocks copies count > 0 blocks of size >= 16 bytes, which begin dstStep and
+// srcStep bytes apart. Whoever calls it has seen that they lie where they should.
+//
+//go:noescape
+func copyBlocks(dst, src unsafe.Pointer, size, count, dstStep, srcStep int)
+
+// stringMin is the number of bytes from which on copyBytes uses the string
+// instruction where it is fast. On an EPYC it copies what is in the caches 1.2 times
+// as fast as runtime.memmove from 3 KiB on; but what counts is that it does not
+// fetch the lines that it overwrites from the cache of the core that has read them
+// last: where that core is near, a pipe of pieces of 32 KiB is 1.25 times as fast,
+// where it is far, 2.5 times (BenchmarkPipe).
+const stringMin = 2 << 10
+
+// copyBytes copies src to dst, which is as long.
+func copyBytes(dst, src []byte) {
+	if len(src) < stringMin || !cpu.X86.HasERMS {
+		copy(dst, src)
+		return
+	}
+	// It is slow where dst does not begin with a line.
+	d := unsafe.Pointer(unsafe.SliceData(dst))
+	head := int(-uintptr(d) & 63)
+	copy(dst[:head], src)
+	copyString(unsafe.Add(d, head), unsafe.Pointer(unsafe.SliceData(src[head:])), len(src)-head)
+}
+
+//go:noescape
+func copyString(dst, src unsafe.Pointer, n int)

@@ -1,0 +1,180 @@
+package channel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+// TestBothConnect: all ranks connect to each other at once, with messages in
+// flight. Of two connections that of the lower rank survives, nothing is lost,
+// doubled or out of order, and nothing stays behind.
+func TestBothConnect(t *testing.T) {
+	const size, messages = 6, 20
+	jobs := 40
+	if testing.Short() {
+		jobs = 8
+	}
+	apart(t, func(t *testing.T, provider string) {
+		leak.Check(t)
+		collisions := 0
+		for range jobs {
+			nodes, errs := tryJoin(t, size, WithProviders(provider))
+			require.NoError(t, errors.Join(errs...))
+			ready := make(chan struct{})
+			var wg sync.WaitGroup
+			for i, n := range nodes {
+				wg.Go(func() {
+					<-ready
+					errs[i] = crowd(t, n, messages)
+				})
+			}
+			close(ready)
+			wg.Wait()
+			require.NoError(t, errors.Join(errs...))
+			for i, n := range nodes {
+				for _, p := range n.allPeers() {
+					theirs, err := nodes[p.rank].peer(i)
+					require.NoError(t, err)
+					// The dialer is known by the acceptor's port.
+					dialed := p.conn.RemoteAddr().(*net.TCPAddr).Port == nodes[p.rank].listener.Addr().(*net.TCPAddr).Port
+					if p.rank > i && theirs.retries.Load() > 0 {
+						collisions++
+						require.True(t, dialed, "ranks %d and %d have connected at once", i, p.rank)
+					}
+					require.Equal(t, p.conn.LocalAddr().String(), theirs.conn.RemoteAddr().String(), "one connection")
+				}
+			}
+			closeAll(t, nodes)
+		}
+		t.Logf("%d of %d pairs have connected at once", collisions, jobs*size*(size-1)/2)
+		require.NotZero(t, collisions)
+	})
+}
+
+// crowd sends numbered messages of several sizes to all other ranks and receives
+// theirs, everything having been started before anybody is connected.
+func crowd(t *testing.T, n *Node, messages int) error {
+	var handles []*Handle
+	var check []func() error
+	for peer := range n.Size() {
+		if peer == n.Rank() {
+			continue
+		}
+		for k := range messages {
+			size := []int{8, 900, 20_000}[k%3]
+			out, in := make([]byte, size), make([]byte, size)
+			binary.BigEndian.PutUint32(out, uint32(n.Rank()))
+			binary.BigEndian.PutUint32(out[4:], uint32(k))
+			s, err := n.DeclareSend(Contiguous(out), peer)
+			if err != nil {
+				return err
+			}
+			r, err := n.DeclareReceive(Contiguous(in), peer)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(s.Start(), r.Start()); err != nil {
+				return err
+			}
+			handles = append(handles, s, r)
+			check = append(check, func() error {
+				if from, number := binary.BigEndian.Uint32(in), binary.BigEndian.Uint32(in[4:]); int(from) != peer || int(number) != k {
+					return fmt.Errorf("message %d of rank %d in place of %d of %d", number, from, k, peer)
+				}
+				return nil
+			})
+		}
+	}
+	if err := WaitAllContext(within(t), handles...); err != nil {
+		return err
+	}
+	for _, c := range check {
+		if err := c(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestSlowPeer: a peer that takes connections and says nothing, as one that is
+// stopped does, is asked again until the connect timeout.
+func TestSlowPeer(t *testing.T) {
+	nodes := join(t, 2, WithProviders("tcp"))
+	real := nodes[1].listener.Addr().(*net.TCPAddr).Port
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	nodes[0].addresses[1].addrs = []net.IP{net.IPv4(127, 0, 0, 1)}
+	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		first, err := ln.Accept()
+		require.NoError(t, err)
+		defer first.Close()
+		_, err = io.Copy(io.Discard, first) // until it has lost patience
+		require.NoError(t, err)
+		second, err := ln.Accept()
+		require.NoError(t, err)
+		defer second.Close()
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", real))
+		require.NoError(t, err)
+		defer conn.Close()
+		wg.Go(func() {
+			io.Copy(second, conn)
+			second.Close()
+		})
+		io.Copy(conn, second)
+	})
+	s, _ := send(t, nodes[0], 1, 8)
+	r, _ := receive(t, nodes[0], 1, 8)
+	require.NoError(t, errors.Join(s.Start(), r.Start()))
+	require.Eventually(t, func() bool { return nodes[0].Stats().Peers[0].State == "up" }, limit, time.Millisecond)
+	require.EqualValues(t, 1, nodes[0].Stats().Peers[0].Retries)
+	echo, _ := send(t, nodes[1], 0, 8)
+	take, _ := receive(t, nodes[1], 0, 8)
+	require.NoError(t, errors.Join(echo.Start(), take.Start(), WaitAllContext(within(t), s, r), WaitAllContext(within(t), echo, take)))
+	require.NoError(t, nodes[0].Close())
+}
+
+// TestGonePeer: a rank that has left, or that ended before anybody talked to it,
+// cannot be reached, and that is known at once.
+func TestGonePeer(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		nodes := join(t, 3, WithProviders(provider))
+		require.NoError(t, nodes[0].Close())
+		require.NoError(t, nodes[2].Close())
+		for _, gone := range []int{0, 2} {
+			r, _ := receive(t, nodes[1], gone, 8)
+			err := r.Start()
+			if err == nil {
+				err = r.WaitContext(within(t))
+			}
+			require.ErrorIs(t, err, ErrUnreachable)
+			require.ErrorContains(t, err, fmt.Sprintf("from rank %d", gone))
+		}
+	})
+}
+
+// TestConnectTimeout: it bounds how long a rank that is silent is waited for.
+func TestConnectTimeout(t *testing.T) {
+	nodes := join(t, 2, WithProviders("tcp"), WithConnectTimeout(50*time.Millisecond))
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // and nobody accepts
+	require.NoError(t, err)
+	defer ln.Close()
+	nodes[0].addresses[1].addrs = []net.IP{net.IPv4(127, 0, 0, 1)}
+	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
+	r, _ := receive(t, nodes[0], 1, 8)
+	require.NoError(t, r.Start())
+	require.ErrorIs(t, r.WaitContext(within(t)), ErrUnreachable)
+}

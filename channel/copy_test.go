@@ -1,0 +1,53 @@
+package channel
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCopyRun copies runs of blocks of all small sizes, any distance apart, also
+// backwards, and looks at every byte around them.
+func TestCopyRun(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	src := make([]byte, 64<<10)
+	for i := range src {
+		src[i] = byte(rng.Uint32())
+	}
+	for size := 1; size <= 600; size++ {
+		count := 1 + rng.IntN(40)
+		sstep, dstep := size+rng.IntN(100), size+rng.IntN(100)
+		so, do := rng.IntN(64), rng.IntN(64)
+		if rng.IntN(2) == 0 {
+			so, sstep = so+(count-1)*sstep, -sstep
+		}
+		if rng.IntN(2) == 0 {
+			do, dstep = do+(count-1)*dstep, -dstep
+		}
+		got := make([]byte, len(src))
+		want := slices.Clone(got)
+		for i := range count {
+			copy(want[do+i*dstep:do+i*dstep+size], src[so+i*sstep:])
+		}
+		copyRun(got, src, do, so, size, count, dstep, sstep)
+		require.Equal(t, want, got, "%d blocks of %d bytes, %+d to %+d bytes apart", count, size, sstep, dstep)
+	}
+}
+
+// TestCopyRunOutside: blocks that lie outside of a slice are not copied.
+func TestCopyRunOutside(t *testing.T) {
+	in := make([]byte, 1000)
+	for _, size := range []int{8, 16, 100} {
+		n := len(in) / size
+		for name, f := range map[string]func(){
+			"behind src": func() { copyRun(make([]byte, 2000), in, 0, size, size, n+1, size, size) },
+			"behind dst": func() { copyRun(in, make([]byte, 2000), size, 0, size, n+1, size, size) },
+			"before src": func() { copyRun(make([]byte, 2000), in, 0, size, size, 3, size, -size) },
+			"before dst": func() { copyRun(in, make([]byte, 2000), size, 0, size, 3, -size, size) },
+		} {
+			require.Panics(t, f, "%s, %d", name, size)
+		}
+	}
+}

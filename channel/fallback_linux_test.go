@@ -1,0 +1,109 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Here a provider looks as if it worked, and does not: the next one is taken, both
+// ranks say so, and nothing is lost.
+
+// TestFallbackBetweenNetworks: shared memory is asked for first, towards a rank
+// whose socket cannot be seen.
+func TestFallbackBetweenNetworks(t *testing.T) {
+	one, two := networks(t)
+	env := []string{envProvider + "=shm,tcp"}
+	fallsBack(t, startRanks(t, "198.18.0.1:20003", []place{{one, 0, env}, {two, 0, env}}, "meet", "10"), "shm", "tcp")
+}
+
+// TestNoProvider: where none is left the error says what was tried, at both ranks.
+func TestNoProvider(t *testing.T) {
+	one, two := networks(t)
+	env := []string{envProvider + "=shm"}
+	ranks := startRanks(t, "198.18.0.1:20005", []place{{one, 0, env}, {two, 0, env}}, "meet", "10")
+	for i, r := range ranks {
+		require.Error(t, <-r.end, everything(ranks))
+		require.Contains(t, r.out.String(), fmt.Sprintf("from rank %d, stream 0, start 1: peer cannot be reached: ", 1-i), everything(ranks))
+		require.Contains(t, r.out.String(), []string{"no provider works: shm: no write with immediate has come through", "rank 0 has no provider that works"}[i], everything(ranks))
+	}
+}
+
+// TestFallbackBetweenUsers: processes of different users do not share memory.
+func TestFallbackBetweenUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("to become another user needs root")
+	}
+	installed(t, "setpriv")
+	// Where the other user can read it.
+	dir, err := os.MkdirTemp("", "sluice-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program, err := os.ReadFile(testBinary(t))
+	require.NoError(t, err)
+	copied := filepath.Join(dir, "program")
+	require.NoError(t, os.WriteFile(copied, program, 0o755))
+	prefix := []string{"sh", "-c", "shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups " + copied + ` "$@"`, "sh"}
+	fallsBack(t, startRanks(t, freeAddress(t), []place{{}, {prefix, 0, []string{"HOME=/tmp"}}}, "meet", "10"), "shm", "tcp")
+}
+
+// TestFallbackBehindFirewall: the network drops what goes to the ports of one
+// provider.
+func TestFallbackBehindFirewall(t *testing.T) {
+	one, _ := networks(t)
+	env := []string{envProvider + "=tcp,shm"}
+	fallsBack(t, startRanks(t, "127.0.0.1:20004", []place{{one, 0, env}, {one, 0, env}}, "firewall", "10"), "tcp", "shm")
+}
+
+// behindFirewall has the network drop what goes to the port of this node's tcp
+// device, before anybody connects to it.
+func behindFirewall(ctx context.Context, n *Node, args []string) error {
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.listener.Addr().(*net.TCPAddr).Port))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	d, err := n.device("tcp", conn)
+	if err != nil {
+		return err
+	}
+	port, err := d.ctx.QueryPort(1)
+	if err != nil {
+		return err
+	}
+	// The rule for addresses of this host comes first unless it is moved.
+	if n.Rank() == 0 {
+		err = errors.Join(ip("rule", "add", "pref", "100", "lookup", "local"), ip("rule", "del", "pref", "0"))
+	}
+	err = errors.Join(err, ip("rule", "add", "pref", fmt.Sprint(10+n.Rank()), "ipproto", "tcp", "dport", fmt.Sprint(port.LID), "blackhole"))
+	if err := errors.Join(err, n.job.Barrier(ctx)); err != nil {
+		return err
+	}
+	return meetAll(ctx, n, args)
+}
+
+func init() { acts["firewall"] = behindFirewall }
+
+// fallsBack waits for two ranks that must have ended up on another provider than
+// the first.
+func fallsBack(t *testing.T, ranks []*rank, first, then string) {
+	t.Helper()
+	for _, r := range ranks {
+		err := <-r.end
+		require.NoError(t, err, everything(ranks))
+	}
+	for i, r := range ranks {
+		out := r.out.String()
+		require.Contains(t, out, fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, then), everything(ranks))
+		require.Contains(t, out, fmt.Sprintf("channel: provider not used rank=%d peer=%d provider=%s reason=", i, 1-i, first), everything(ranks))
+		require.Equal(t, 1, strings.Count(out, "provider not used"), out)
+	}
+}

@@ -1,0 +1,199 @@
+package channel
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+const testSecret = "000102030405060708090a0b0c0d0e0f"
+
+// told makes the environment say what is given and nothing else of a launcher.
+func told(t *testing.T, variables map[string]string) {
+	t.Helper()
+	for _, v := range append(boot.Variables(), boot.ForeignVariables()...) {
+		t.Setenv(v.Name, variables[v.Name])
+	}
+}
+
+// joinFails requires that Join fails with an error of the node, and returns it.
+func joinFails(ctx context.Context, t *testing.T) error {
+	t.Helper()
+	n, err := Join(ctx)
+	require.Nil(t, n)
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "join", e.Op)
+	return err
+}
+
+// serveJob serves a job of a size, with testSecret, and returns its address.
+func serveJob(t *testing.T, size int) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	secret, err := hex.DecodeString(testSecret)
+	require.NoError(t, err)
+	s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: size, Secret: secret})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s.Addr().String()
+}
+
+// TestJoinUnusableLauncher: the error names the launcher, what it lacks and what to
+// do.
+func TestJoinUnusableLauncher(t *testing.T) {
+	for _, c := range []struct {
+		variables map[string]string
+		says      []string
+	}{
+		{map[string]string{"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, []string{"PMIx alone (PMIX_RANK is set)", "use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK"}},
+		{map[string]string{"PMI_RANK": "0", "PMI_SIZE": "2"}, []string{"PMI", "or set SLUICE_RANK"}},
+		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "x", "PMIX_SERVER_TMPDIR": "/tmp", "SLUICE_SECRET": testSecret},
+			[]string{"Open MPI's mpirun: 2 of its 4 ranks are on other hosts, and SLUICE_SERVER is not set", "-x SLUICE_SERVER=host:port"}},
+	} {
+		told(t, c.variables)
+		err := joinFails(within(t), t)
+		var launcher *boot.LauncherError
+		require.ErrorAs(t, err, &launcher)
+		for _, says := range c.says {
+			require.ErrorContains(t, err, says)
+		}
+	}
+}
+
+// TestJoinBadEnvironment: the error names the variable.
+func TestJoinBadEnvironment(t *testing.T) {
+	for says, variables := range map[string]map[string]string{
+		"SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one": {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SERVER": "127.0.0.1:1"},
+		"SLUICE_SERVER: not set":       {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret},
+		`SLUICE_RANK="2": want 0 to 1`: {"SLUICE_RANK": "2", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret, "SLUICE_SERVER": "127.0.0.1:1"},
+		"SLUICE_SIZE: not set":         {"JOB_COMPLETION_INDEX": "0"},
+	} {
+		told(t, variables)
+		err := joinFails(within(t), t)
+		var e *boot.EnvError
+		require.ErrorAs(t, err, &e)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// TestJoinWrongSecret: a rank of another job is told so, and does no harm.
+func TestJoinWrongSecret(t *testing.T) {
+	server := serveJob(t, 2)
+	told(t, map[string]string{"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": "ff" + testSecret})
+	err := joinFails(within(t), t)
+	require.ErrorIs(t, err, proof.ErrRefused)
+	require.ErrorContains(t, err, "rank 0 of 2: at "+server)
+	told(t, map[string]string{"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_INSECURE": "1"})
+	require.ErrorIs(t, joinFails(within(t), t), proof.ErrInsecure)
+	joinAs(t, server, 2)
+}
+
+// joinAs has all ranks of a job join at a rendezvous.
+func joinAs(t *testing.T, server string, size int) {
+	t.Helper()
+	secret, err := hex.DecodeString(testSecret)
+	require.NoError(t, err)
+	nodes, errs := make([]*Node, size), make([]error, size)
+	var wg sync.WaitGroup
+	for i := range nodes {
+		wg.Go(func() {
+			e := boot.Environment{Rank: i, Size: size, Server: server, Secret: secret, Launched: true}
+			var job *boot.Job
+			if job, errs[i] = e.Join(within(t)); errs[i] == nil {
+				nodes[i], errs[i] = joinJob(within(t), job)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	closeAll(t, nodes)
+}
+
+// TestJoinTwice: the second rank of a number is refused by name, and the first
+// goes on.
+func TestJoinTwice(t *testing.T) {
+	server := serveJob(t, 2)
+	variables := map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret}
+	told(t, variables)
+	first, err := boot.Join(within(t))
+	require.NoError(t, err)
+	err = joinFails(within(t), t)
+	var refused *boot.RefusedError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, 1, refused.Rank)
+	require.Regexp(t, `rank 1 of 2: at .*: the rendezvous refused rank 1: rank 1 is here \(".+:\d+"\)`, err.Error())
+
+	variables["SLUICE_RANK"] = "0"
+	told(t, variables)
+	done := make(chan error, 1)
+	go func() {
+		n, err := joinJob(within(t), first)
+		if err == nil {
+			err = n.Close()
+		}
+		done <- err
+	}()
+	n, err := Join(within(t))
+	require.NoError(t, err)
+	require.NoError(t, n.Close())
+	require.NoError(t, <-done)
+}
+
+// TestJoinMissingRanks: who gives up waiting says which ranks have not come.
+func TestJoinMissingRanks(t *testing.T) {
+	server := serveJob(t, 5)
+	told(t, map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "5", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := joinFails(ctx, t)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "ranks 0, 2-4 have not joined")
+}
+
+// TestJoinAborted: a job may be over before all have come.
+func TestJoinAborted(t *testing.T) {
+	server := serveJob(t, 3)
+	variables := map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "3", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret}
+	told(t, variables)
+	other, err := boot.Join(within(t))
+	require.NoError(t, err)
+	variables["SLUICE_RANK"] = "0"
+	told(t, variables)
+	mine, err := boot.Join(within(t))
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := joinJob(within(t), mine)
+		failed <- err
+	}()
+	other.Abort(3, "enough")
+	err = <-failed
+	require.ErrorIs(t, err, ErrAborted)
+	require.ErrorContains(t, err, "the job was aborted by rank 1 with code 3: enough")
+	require.NoError(t, other.Close())
+}
+
+// TestJoinWithoutRendezvous: the error says where it should have been.
+func TestJoinWithoutRendezvous(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, ln.Close())
+	told(t, map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": ln.Addr().String(), "SLUICE_SECRET": testSecret})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err = joinFails(ctx, t)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, fmt.Sprintf("rank 1 of 2: context deadline exceeded: at %v", ln.Addr()))
+}

@@ -1,0 +1,89 @@
+package channel
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// TestOptionDefaults: zero stands for what the documentation says, and works.
+func TestOptionDefaults(t *testing.T) {
+	zero := []Option{WithConnectTimeout(0), WithPeerTimeout(0), WithLogger(nil), WithReport(nil, 0), WithProviders(), nil}
+	none, err := newOptions(nil)
+	require.NoError(t, err)
+	same, err := newOptions(zero)
+	require.NoError(t, err)
+	require.Equal(t, none, same)
+	require.Equal(t, DefaultConnectTimeout, same.connectTimeout)
+	require.Equal(t, verbs.DefaultPeerTimeout, same.peerTimeout)
+	require.Same(t, slog.Default(), same.logger)
+	require.NotNil(t, same.report)
+	require.Zero(t, same.stall)
+
+	apart(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, append(zero, WithProviders(provider))...)
+		s, out := send(t, nodes[0], 1, 8)
+		r, in := receive(t, nodes[1], 0, 8)
+		copy(out, "a messag")
+		require.NoError(t, errors.Join(s.Start(), r.Start()))
+		require.NoError(t, errors.Join(s.WaitContext(within(t)), r.WaitContext(within(t))))
+		require.Equal(t, out, in)
+	})
+}
+
+// TestBadOptions: what cannot be meant is an error of its own type, before the job
+// hears of this process.
+func TestBadOptions(t *testing.T) {
+	for says, o := range map[string]Option{
+		"connect timeout of -1ns":       WithConnectTimeout(-1),
+		"peer timeout of -1s":           WithPeerTimeout(-time.Second),
+		"time without progress of -1ns": WithReport(io.Discard, -1),
+		`provider "tcp" twice`:          WithProviders("tcp", "shm", "tcp"),
+	} {
+		n, err := Join(t.Context(), o)
+		require.Nil(t, n)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "join", e.Op)
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// TestUnknownProvider: the error names those that there are.
+func TestUnknownProvider(t *testing.T) {
+	err := joinErrors(t, 2, WithProviders("tcp", "carrier-pigeon"))[0]
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, `provider "carrier-pigeon" has no device here; there are [`)
+}
+
+// TestLogger: what the node tells goes to the logger that it was given.
+func TestLogger(t *testing.T) {
+	var b lockedBuffer
+	nodes := join(t, 2, WithProviders("tcp"), WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
+	s, _ := send(t, nodes[0], 1, 8)
+	r, _ := receive(t, nodes[1], 0, 8)
+	require.NoError(t, errors.Join(s.Start(), r.Start()))
+	require.NoError(t, r.WaitContext(within(t)))
+	p, err := nodes[0].peer(1)
+	require.NoError(t, err)
+	p.mu.Lock()
+	conn := p.conn
+	p.mu.Unlock()
+	require.NoError(t, conn.Close())
+	err = r.Start()
+	if err == nil {
+		err = r.WaitContext(within(t))
+	}
+	require.ErrorIs(t, err, ErrPeerDied)
+	require.Eventually(t, func() bool {
+		return bytes.Contains([]byte(b.String()), []byte(`msg="channel: lost a peer" rank=1 peer=0`))
+	}, limit, time.Millisecond)
+}

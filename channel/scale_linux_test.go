@@ -1,0 +1,201 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func init() {
+	acts["sparse"] = sparse
+	acts["weigh"] = weigh
+}
+
+// weight is what a process holds.
+type weight struct {
+	heap, shared, sockets, goroutines int
+}
+
+func (w weight) minus(o weight) weight {
+	return weight{w.heap - o.heap, w.shared - o.shared, w.sockets - o.sockets, w.goroutines - o.goroutines}
+}
+
+func (w weight) over(n int) weight {
+	return weight{w.heap / n, w.shared / n, w.sockets / n, w.goroutines / n}
+}
+
+func (w weight) String() string {
+	return fmt.Sprintf("%d KiB of heap and stacks, %d KiB of shared memory, %d descriptors, %d goroutines", w.heap>>10, w.shared>>10, w.sockets, w.goroutines)
+}
+
+// held weighs this process: shared memory is what it maps, its own and that of
+// others.
+func held() (weight, error) {
+	runtime.GC()
+	runtime.GC() // what has a finalizer, too
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return weight{}, err
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return weight{}, err
+	}
+	w := weight{heap: int(m.HeapAlloc + m.StackInuse), sockets: len(fds) - 1, goroutines: runtime.NumGoroutine()}
+	for line := range strings.Lines(string(maps)) {
+		var from, to int
+		if _, err := fmt.Sscanf(line, "%x-%x ", &from, &to); err == nil && strings.Contains(line, "/memfd:") {
+			w.shared += to - from
+		}
+	}
+	return w, nil
+}
+
+// sparse is a halo exchange on a ring, after which a rank knows its neighbours and
+// nobody else.
+func sparse(ctx context.Context, n *Node, args []string) error {
+	before, err := held()
+	if err != nil {
+		return err
+	}
+	if err := halo(ctx, n, number(args[0]), hooks{}); err != nil {
+		return err
+	}
+	if err := n.job.Barrier(ctx); err != nil {
+		return err
+	}
+	after, err := held()
+	if err != nil {
+		return err
+	}
+	peers := n.Stats().Peers
+	grown := after.minus(before)
+	if len(peers) != 2 || grown.sockets > 2*peerBound[peers[0].Provider].sockets {
+		return fmt.Errorf("rank %d of %d has %d peers: %v", n.Rank(), n.Size(), len(peers), grown)
+	}
+	return n.job.Barrier(ctx)
+}
+
+// TestManyRanks: a job of more ranks than anybody has CPUs joins, and connections
+// grow with the peers that a rank talks to, not with the job.
+func TestManyRanks(t *testing.T) {
+	size := 256
+	if testing.Short() {
+		size = 64
+	}
+	r, out := run(t, "shm", size, "sparse", "2")
+	require.Zero(t, r.ExitStatus(), out)
+}
+
+// What a connected peer may cost, with a stream each way: what docs/scale.md says,
+// and half as much again.
+var peerBound = map[string]weight{
+	"shm": {heap: 100 << 10, shared: 2500 << 10, sockets: 4, goroutines: 6},
+	"tcp": {heap: 2300 << 10, sockets: 3, goroutines: 3},
+}
+
+// rankBound is what a rank may cost that has talked to nobody.
+var rankBound = weight{heap: 2 << 20, shared: 2500 << 10, sockets: 22, goroutines: 14}
+
+// exceeds says in what w is more than the bound.
+func (w weight) exceeds(bound weight) bool {
+	return w.heap > bound.heap || w.shared > bound.shared || w.sockets > bound.sockets || w.goroutines > bound.goroutines
+}
+
+// weigh has rank 0 talk to one rank and then to all but the last, and weighs what
+// that costs it. The last talks to nobody.
+func weigh(ctx context.Context, n *Node, args []string) error {
+	last := n.Size() - 1
+	talk := func(peer int) error {
+		s, err := n.DeclareSend(Contiguous(make([]byte, 8)), peer)
+		if err != nil {
+			return err
+		}
+		r, err := n.DeclareReceive(Contiguous(make([]byte, 8)), peer)
+		if err != nil {
+			return err
+		}
+		return errors.Join(s.Start(), r.Start(), WaitAllContext(ctx, s, r))
+	}
+	rounds := []func() error{
+		func() error { return nil },
+		func() error {
+			switch n.Rank() {
+			case 0:
+				return talk(1)
+			case 1:
+				return talk(0)
+			}
+			return nil
+		},
+		func() error {
+			if n.Rank() != 0 {
+				if n.Rank() == 1 || n.Rank() == last {
+					return nil
+				}
+				return talk(0)
+			}
+			for peer := 2; peer < last; peer++ {
+				if err := talk(peer); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	weights := make([]weight, len(rounds))
+	for i, round := range rounds {
+		if err := errors.Join(round(), n.job.Barrier(ctx)); err != nil {
+			return err
+		}
+		w, err := held()
+		if err != nil {
+			return err
+		}
+		weights[i] = w
+		if err := n.job.Barrier(ctx); err != nil { // the next begins when all have weighed
+			return err
+		}
+	}
+	switch n.Rank() {
+	case 0:
+		bound := peerBound[args[0]]
+		peer := weights[2].minus(weights[1]).over(last - 2)
+		fmt.Printf("a rank: %v\n", weights[0])
+		fmt.Printf("the first peer: %v\n", weights[1].minus(weights[0]))
+		fmt.Printf("each more: %v\n", peer)
+		if weights[0].exceeds(rankBound) || peer.exceeds(bound) {
+			return fmt.Errorf("want at most %v for a rank, and %v for a peer", rankBound, bound)
+		}
+	case last:
+		if grown := weights[2].minus(weights[0]); len(n.Stats().Peers) > 0 || grown.sockets > 0 || grown.shared > 0 || grown.goroutines > 0 {
+			return fmt.Errorf("who talks to nobody has %d peers more: %v", len(n.Stats().Peers), grown)
+		}
+	}
+	return n.job.Barrier(ctx)
+}
+
+var weightLine = regexp.MustCompile(`(?m)^\[0\] (.*)$`)
+
+// TestWeight: what a rank and what a connected peer cost.
+func TestWeight(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	apart(t, func(t *testing.T, provider string) {
+		r, out := run(t, provider, 12, "weigh", provider)
+		require.Zero(t, r.ExitStatus(), out)
+		for _, line := range weightLine.FindAllStringSubmatch(out, -1) {
+			t.Log(line[1])
+		}
+	})
+}

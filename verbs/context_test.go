@@ -1,0 +1,102 @@
+package verbs
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// soon fails the test if f does not return.
+func soon(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "hangs: "+what)
+	}
+}
+
+// A region whose memory a stopped peer is accessing takes long to close. That
+// holds up nothing but what depends on it.
+func TestCloseOfOneWaits(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	stuck := errors.New("stuck")
+	f := &fakeContext{}
+	c, err := openFake(f)
+	require.NoError(t, err)
+	pd, err := c.AllocPD()
+	require.NoError(t, err)
+	mr, err := pd.RegMR(make([]byte, 1), 0)
+	require.NoError(t, err)
+	f.closeMR = func() error {
+		close(entered)
+		<-leave
+		return stuck
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- mr.Close() }()
+	<-entered
+	f.closeMR = nil
+
+	soon(t, "calls while a region is being closed", func() {
+		_, err = c.QueryDevice()
+		require.NoError(t, err)
+		other, err := pd.RegMR(make([]byte, 1), 0)
+		require.NoError(t, err)
+		require.NoError(t, other.Close())
+		cq, err := c.CreateCQ(1, nil)
+		require.NoError(t, err)
+		qp, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq})
+		require.NoError(t, err)
+		require.NoError(t, qp.Close())
+		require.NoError(t, cq.Close())
+		require.ErrorIs(t, pd.Close(), ErrBusy, "the region is not gone yet")
+		require.ErrorIs(t, mr.Close(), ErrClosed)
+		require.Nil(t, mr.Bytes())
+	})
+
+	// The context ends with its last child, and says at once that it is closed.
+	ended := make(chan error, 1)
+	go func() { ended <- c.Close() }()
+	soon(t, "calls while the context is being closed", func() {
+		for err = nil; !errors.Is(err, ErrClosed); {
+			_, err = c.AllocPD()
+		}
+		require.ErrorIs(t, c.Close(), ErrClosed)
+		require.ErrorIs(t, pd.Close(), ErrClosed)
+	})
+	select {
+	case err := <-ended:
+		require.FailNow(t, "the context is closed before its region", "%v", err)
+	default:
+	}
+	close(leave)
+	require.ErrorIs(t, <-closed, stuck)
+	require.NoError(t, <-ended)
+}
+
+// What a device grants may be more than what was asked for, and Cap tells that.
+func TestCapIsWhatWasGranted(t *testing.T) {
+	granted := QPCap{MaxSendWR: 64, MaxRecvWR: 32, MaxSendSGE: 8, MaxRecvSGE: 4, MaxInlineData: 60}
+	c, err := openFake(&fakeContext{grant: func(asked QPCap) QPCap {
+		require.Equal(t, QPCap{MaxSendWR: 3, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 5}, asked)
+		return granted
+	}})
+	require.NoError(t, err)
+	pd, err := c.AllocPD()
+	require.NoError(t, err)
+	cq, err := c.CreateCQ(1, nil)
+	require.NoError(t, err)
+	init := QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 3, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 5}}
+	qp, err := pd.CreateQP(init)
+	require.NoError(t, err)
+	require.Equal(t, granted, qp.Cap())
+	require.NoError(t, c.Close())
+}

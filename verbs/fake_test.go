@@ -1,0 +1,78 @@
+package verbs
+
+import "context"
+
+// fakeContext is a device whose objects do nothing, but what a test has them do.
+type fakeContext struct {
+	closeMR func() error      // nil: succeeds
+	grant   func(QPCap) QPCap // nil: what was asked for
+}
+
+// openFake opens a device of it.
+func openFake(f *fakeContext) (*Context, error) {
+	attr, _ := f.QueryDevice()
+	return newContext(&Device{info: DeviceInfo{Name: "fake0"}}, f, attr), nil
+}
+
+func (f *fakeContext) QueryDevice() (DeviceAttr, error) {
+	return DeviceAttr{MaxMRSize: 1 << 30, MaxQPWR: 100, MaxSGE: 10, MaxInlineData: 100, MaxCQE: 100, PhysPortCnt: 1}, nil
+}
+func (f *fakeContext) QueryPort(int) (PortAttr, error)                 { return PortAttr{}, nil }
+func (f *fakeContext) QueryGID(int, int) (GID, error)                  { return GID{}, nil }
+func (f *fakeContext) AllocPD() (ProviderPD, error)                    { return &fakePD{f: f}, nil }
+func (f *fakeContext) CreateCompChannel() (ProviderCompChannel, error) { return nil, ErrNotSupported }
+func (f *fakeContext) CreateCQ(int, ProviderCompChannel) (ProviderCQ, error) {
+	return &fakeCQ{f: f}, nil
+}
+func (f *fakeContext) AsyncEvent(context.Context) (ProviderEvent, error) {
+	return ProviderEvent{}, ErrNotSupported
+}
+func (f *fakeContext) Close() error { return nil }
+
+type fakePD struct{ f *fakeContext }
+
+func (p *fakePD) RegMR(buf []byte, _ AccessFlags) (ProviderMR, error) {
+	return &fakeMR{f: p.f, buf: buf}, nil
+}
+func (p *fakePD) CreateQP(a ProviderQPInit) (ProviderQP, error) {
+	if p.f.grant != nil {
+		a.Cap = p.f.grant(a.Cap)
+	}
+	return &fakeQP{cap: a.Cap}, nil
+}
+func (p *fakePD) CreateSRQ(SRQAttr) (ProviderSRQ, error) { return nil, ErrNotSupported }
+func (p *fakePD) Close() error                           { return nil }
+
+type fakeMR struct {
+	f   *fakeContext
+	buf []byte
+}
+
+func (m *fakeMR) Addr() uint64  { return 0 }
+func (m *fakeMR) Bytes() []byte { return m.buf }
+func (m *fakeMR) LKey() uint32  { return 1 }
+func (m *fakeMR) RKey() uint32  { return 1 }
+func (m *fakeMR) Close() error {
+	if m.f.closeMR != nil {
+		return m.f.closeMR()
+	}
+	return nil
+}
+
+type fakeCQ struct{ f *fakeContext }
+
+func (*fakeCQ) Poll([]WC) (int, error)      { return 0, nil }
+func (*fakeCQ) ReqNotify(bool) error        { return nil }
+func (*fakeCQ) Block(context.Context) error { return nil }
+func (*fakeCQ) Close() error                { return nil }
+
+type fakeQP struct{ cap QPCap }
+
+func (*fakeQP) QPNum() uint32                     { return 2 }
+func (q *fakeQP) Cap() QPCap                      { return q.cap }
+func (*fakeQP) Modify(*QPAttr, QPAttrMask) error  { return nil }
+func (q *fakeQP) Query() (QPAttr, error)          { return QPAttr{Cap: q.cap}, nil }
+func (*fakeQP) State() QPState                    { return QPReset }
+func (*fakeQP) PostSend(w []SendWR) (int, error)  { return len(w), nil }
+func (*fakeQP) PostRecv(wr []RecvWR) (int, error) { return len(wr), nil }
+func (*fakeQP) Close() error                      { return nil }
