@@ -89,6 +89,119 @@ func everywhereB(b *testing.B, bench func(b *testing.B, n, m *Node)) {
 	}
 }
 
+// BenchmarkQueue compares the ways of a message through a queue, on both sides of
+// the crossovers: copied at both ends or straight, packed or block by block, and
+// ready messages of many blocks read by the receiver or written by the sender. Half
+// a round trip in each case.
+func BenchmarkQueue(b *testing.B) {
+	const always, never = 1 << 30, 0
+	for _, c := range []struct {
+		name         string
+		crossover    *int
+		yes, no      string // what is above the crossover, and below
+		sizes        []int  // of messages, or of blocks
+		src, dst     func(size int) func([]byte) Layout
+		total        int // bytes of a message; 0: size
+		sendersFirst bool
+	}{
+		{"eager", &eagerQueued, "straight", "copied", []int{1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10}, flat, flat, 0, false},
+		{"pack", &packBelow, "blocks", "packed", []int{256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10}, strided, strided, 512 << 10, false},
+		{"gather", &packBelow, "blocks", "packed", []int{256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10}, strided, flat, 512 << 10, false},
+		{"read", &readBlock, "read", "written", []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 512 << 10}, strided, flat, 512 << 10, true},
+	} {
+		for _, size := range c.sizes {
+			for _, yes := range []bool{true, false} {
+				name, at := c.no, always
+				if yes {
+					name, at = c.yes, never
+				}
+				if c.crossover == &eagerQueued {
+					at = size
+					if yes {
+						at = size - 1
+					}
+				}
+				b.Run(fmt.Sprintf("%s/%d/%s", c.name, size, name), func(b *testing.B) {
+					old := *c.crossover
+					*c.crossover = at
+					defer func() { *c.crossover = old }()
+					total := c.total
+					if total == 0 {
+						total = size
+					}
+					benchmarkQueue(b, total, c.src(size), c.dst(size), c.sendersFirst)
+				})
+			}
+		}
+	}
+}
+
+func flat(int) func([]byte) Layout { return Contiguous }
+
+// benchmarkQueue plays ping-pong with messages of two layouts. Unless the senders are
+// first, receives are started before what they answer is sent.
+func benchmarkQueue(b *testing.B, size int, src, dst func([]byte) Layout, sendersFirst bool) {
+	for _, provider := range queueProviders {
+		nodes, qa, qb := joinQueue(b, provider)
+		queues := []*queue{qa, qb}
+		var send, receive [2]*Handle
+		for i, n := range nodes {
+			_, from := room(b, n, size, true, src)
+			_, into := room(b, n, size, true, dst)
+			var err error
+			send[i], err = n.DeclareSend(from, 1-i)
+			require.NoError(b, err)
+			receive[i], err = n.DeclareReceive(into, 1-i)
+			require.NoError(b, err)
+		}
+		play := func(i, rounds int) error {
+			ready := func() bool { q := queues[i]; return q.in[0].ready[q.in[0].next+1] != header{} }
+			step := func(h *Handle) error {
+				if h == receive[i] && sendersFirst {
+					until(b, queues[i], ready)
+				}
+				if h == send[i] || sendersFirst {
+					if err := h.Start(); err != nil {
+						return err
+					}
+				}
+				if err := h.Wait(); err != nil || h == send[i] || sendersFirst {
+					return err
+				}
+				return h.Start() // the next
+			}
+			first, second := send[i], receive[i]
+			if i == 1 {
+				first, second = second, first
+			}
+			for range rounds {
+				if err := step(first); err != nil {
+					return err
+				}
+				if err := step(second); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if !sendersFirst {
+			require.NoError(b, receive[0].Start())
+			require.NoError(b, receive[1].Start())
+		}
+		done := make(chan error)
+		run := func(rounds int) {
+			go func() { done <- play(1, rounds) }()
+			require.NoError(b, play(0, rounds))
+			require.NoError(b, <-done)
+		}
+		run(20)
+		b.SetBytes(2 * int64(size))
+		b.ResetTimer()
+		run(b.N)
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/message")
+	}
+}
+
 // BenchmarkBlocks copies 768 KiB from blocks of a size, four of it apart, to one
 // piece: as runs of blocks are copied, and block by block.
 func BenchmarkBlocks(b *testing.B) {

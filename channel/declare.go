@@ -149,11 +149,6 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 	return nil
 }
 
-// packBelow is the size of blocks below which a message that goes through a queue
-// is packed. It is an estimate: a work request, and a piece of a vector, cost about
-// as much as copying that.
-const packBelow = 1 << 10
-
 // bind prepares the layout for how the peer is reached, and makes it known to the
 // peer where it has to know. The caller holds the peer's mu.
 func (h *Handle) bind(p *peer) (err error) {
@@ -167,7 +162,7 @@ func (h *Handle) bind(p *peer) (err error) {
 		if h.shape.length <= eagerQueued {
 			return nil
 		}
-		if err := h.register(p.link.dev); err != nil || h.kind == kindSend {
+		if err := h.register(p.link.dev); err != nil {
 			return err
 		}
 	default:

@@ -18,6 +18,7 @@ type device struct {
 	pd     *verbs.PD
 	mapped bool               // peers' memory is loaded and stored
 	sges   int                // of one work request
+	reads  int                // SGEs of one RDMA_READ; 0: there is none
 	events *verbs.CompChannel // of the CQs of queues
 
 	kicked chan struct{} // capacity 1
@@ -48,7 +49,7 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
+	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
 	if dev.pd, err = ctx.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -69,10 +70,10 @@ func (d *device) provider() string { return d.ctx.Device().Provider() }
 
 // newLink makes a queue pair, with buffers if messages are to go through it.
 func (d *device) newLink() (_ *link, err error) {
-	l := &link{dev: d}
+	l := &link{dev: d, buffer: headerSize + eagerQueued}
 	cqe, limits := 4, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 	if !d.mapped {
-		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
+		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites + queueReads, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
 		cqe = limits.MaxSendWR + limits.MaxRecvWR
 	}
 	if l.cq, err = d.ctx.CreateCQ(cqe, d.events); err != nil {
@@ -84,10 +85,10 @@ func (d *device) newLink() (_ *link, err error) {
 	if d.mapped {
 		return l, nil
 	}
-	if l.recvs, err = d.pd.AllocMR(queueRecvs*bufferSize, verbs.AccessLocalWrite); err != nil {
+	if l.recvs, err = d.pd.AllocMR(queueRecvs*l.buffer, verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(err, l.qp.Close(), l.cq.Close())
 	}
-	if l.sends, err = d.pd.AllocMR(queueSends*bufferSize, verbs.AccessLocalWrite); err != nil {
+	if l.sends, err = d.pd.AllocMR(queueSends*l.buffer, verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(err, l.qp.Close(), l.cq.Close(), l.recvs.Close())
 	}
 	for i := range queueSends {

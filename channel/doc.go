@@ -19,8 +19,8 @@
 //
 // From Start until Test or Wait has said that the message is over, the bytes of
 // the layout belong to the handle. A send that is over says that its buffer may be
-// reused, not that the message has been received: up to 4 KiB it is copied and
-// over at once, as long as there is room.
+// reused, not that the message has been received: up to 4 KiB (8 KiB over a queue
+// pair) it is copied and over at once, as long as there is room.
 //
 // # How messages move
 //
@@ -31,11 +31,14 @@
 // both wait. Memory of [Node.Alloc] is reached directly; a send from other memory
 // is packed first, a receive into other memory is copied by the receiver.
 //
-// Over a queue pair (provider tcp) messages of up to 4 KiB are copied at both ends,
-// and a sender may be ahead by 32 of them on each stream. For a larger one the
-// receiver tells where its memory is, and the sender writes there. Blocks below 1
-// KiB are packed and unpacked, others go from user memory to the socket and from
-// the socket to user memory. Handles of a higher priority are sent first.
+// Over a queue pair (provider tcp) messages of up to 8 KiB are copied at both ends,
+// and a sender may be ahead by 32 of them on each stream. A larger one goes straight
+// from layout to layout: a receiver that comes first tells where its memory is, and
+// the sender writes there (RDMA_WRITE); one that comes second reads it where the
+// sender has it (RDMA_READ), unless that is in pieces of less than 16 KiB. Blocks
+// below 8 KiB are packed and unpacked, others go from user memory to the socket and
+// from the socket to user memory. What the user leaves while it computes the node
+// does. Handles of a higher priority are sent first.
 //
 // Which provider reaches which peer is found out by trying, in the order of
 // preference, when something is first declared towards that peer.

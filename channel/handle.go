@@ -41,6 +41,7 @@ type Handle struct {
 	own      []*verbs.MR                  // of regs: not those of Memory
 	bindErr  error                        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue
+	far      *layoutInfo                  // through a queue: the other side's layout that was seen last
 
 	prev, next *Handle // active receives of the stream
 

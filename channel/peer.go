@@ -277,10 +277,10 @@ func (p *peer) serve(conn net.Conn) {
 		// What it has received before it left is acknowledged, on another way.
 		p.drain(q)
 	}
-	if !leaving && !errors.Is(err, ErrPeerLeft) && p.state.Load() < peerFailed {
-		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", err)
-	}
 	p.fail(err)
+	if !leaving && !errors.Is(err, ErrPeerLeft) {
+		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", *p.err.Load())
+	}
 }
 
 // leave says goodbye, if there is anybody to say it to, behind everything that
@@ -517,11 +517,11 @@ type link struct {
 	qp  *verbs.QP
 	cq  *verbs.CQ
 
-	// Of a queue: buffers of one message each, which of them are free to send
-	// from, and of which message a queueDone is.
+	// Of a queue: buffers of one message each, and which of them are free to send
+	// from.
 	recvs, sends *verbs.MR
+	buffer       int // size of each
 	free         []int
-	done         [queueSends]header
 	recvWRs      []verbs.RecvWR // for posting recvs
 	recvSGEs     []verbs.SGE
 }

@@ -48,6 +48,8 @@ var acts = map[string]act{
 	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
 	"death": death,
 	"pause": pause,
+	"away":  away,
+	"read":  readDying,
 	"abort": abortJob,
 	"meet":  meetAll,
 	"siege": siege,
@@ -316,6 +318,146 @@ func TestStop(t *testing.T) {
 		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
 		require.Zero(t, r.ExitStatus(), out)
 		require.NotContains(t, out, " 0 deadlines", out)
+	})
+}
+
+// away is a job of two in which the user of the rank of the first argument computes
+// once it has started its half of a message, until the other has its own. The rank
+// of the second argument starts first. The last argument is a file that says when.
+func away(ctx context.Context, n *Node, args []string) error {
+	const size = 1 << 20
+	busy, first, file := number(args[0]), number(args[1]), args[2]
+	var h *Handle
+	m, err := n.Alloc(2 * size)
+	if err != nil {
+		return err
+	}
+	b := m.Bytes()
+	if n.Rank() == 0 {
+		paint(b, 0, 0, 0)
+		h, err = n.DeclareSend(Contiguous(b[:size]), 1)
+	} else {
+		h, err = n.DeclareReceive(Strided(b, 0, size/8, 8, size/4), 0)
+	}
+	if err != nil {
+		return err
+	}
+	// The other's process number tells that it has started, if it is the first.
+	if n.Rank() != first {
+		if _, err := swapPIDs(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := h.Start(); err != nil {
+		return err
+	}
+	if n.Rank() == first {
+		if _, err := swapPIDs(ctx, n); err != nil {
+			return err
+		}
+	}
+	if n.Rank() == busy {
+		for x := uint64(1); ; {
+			for range 1_000_000 {
+				x = x*6364136223846793005 + 1
+			}
+			if _, err := os.Stat(file); err == nil || x == 0 {
+				break
+			}
+		}
+	}
+	if err := h.WaitContext(ctx); err != nil {
+		return err
+	}
+	if n.Rank() != busy {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			return err
+		}
+	}
+	if n.Rank() == 1 {
+		want := make([]byte, 2*size)
+		paint(want, 0, 0, 0)
+		for i := range 8 {
+			if !bytes.Equal(want[i*size/8:(i+1)*size/8], b[i*size/4:i*size/4+size/8]) {
+				return fmt.Errorf("block %d is wrong", i)
+			}
+		}
+	}
+	return nil
+}
+
+// TestAway: a message gets through whichever side's user computes, and whichever
+// side was first.
+func TestAway(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		for busy := range 2 {
+			for first := range 2 {
+				t.Run(fmt.Sprintf("rank %d computes, rank %d first", busy, first), func(t *testing.T) {
+					r, out := run(t, provider, 2, "away", strconv.Itoa(busy), strconv.Itoa(first), t.TempDir()+"/over")
+					require.Zero(t, r.ExitStatus(), out)
+				})
+			}
+		}
+	})
+}
+
+// readDying is a job of two in which rank 1 reads from rank 0, which is stopped, and
+// then killed.
+func readDying(ctx context.Context, n *Node, _ []string) error {
+	const size = 64 << 20
+	if n.Rank() == 0 {
+		s, err := n.DeclareSend(Contiguous(make([]byte, size)), 1)
+		if err != nil {
+			return err
+		}
+		if err := s.Start(); err != nil {
+			return err
+		}
+		if _, err := swapPIDs(ctx, n); err != nil {
+			return err
+		}
+		return s.WaitContext(ctx)
+	}
+	r, err := n.DeclareReceive(Contiguous(make([]byte, size)), 0)
+	if err != nil {
+		return err
+	}
+	victim, err := swapPIDs(ctx, n)
+	if err != nil {
+		return err
+	}
+	q := r.in.q.Load()
+	for ready := false; !ready; { // and its layout is here
+		q.progress()
+		q.lock.lock()
+		h, ok := q.in[0].ready[1]
+		ready = ok && q.peer.remoteInfo(h.handle, h.generation) != nil
+		q.lock.unlock()
+	}
+	syscall.Kill(victim, syscall.SIGSTOP)
+	if err := r.Start(); err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := r.WaitContext(short); !errors.Is(err, ErrTimeout) {
+		return fmt.Errorf("reading from a process that is stopped: %v", err)
+	}
+	if err := r.Close(); !errors.Is(err, ErrActive) || !r.transfer.begun {
+		return fmt.Errorf("closed while reading %v: %v", r.transfer.begun, err)
+	}
+	syscall.Kill(victim, syscall.SIGKILL)
+	if err := r.WaitContext(ctx); !errors.Is(err, ErrPeerDied) {
+		return fmt.Errorf("reading from a process that is killed: %v", err)
+	}
+	return r.Close()
+}
+
+// TestReadDeath: the end of a process that is being read from ends the receive.
+func TestReadDeath(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		r, out := run(t, provider, 2, "read")
+		require.Equal(t, []int{137, 0}, r.Status, out)
 	})
 }
 

@@ -16,6 +16,7 @@ type Counts struct {
 	Messages uint64 // sent: started; received: over without an error
 	Bytes    uint64
 	Eager    uint64 // of the messages: copied at both ends; the others by rendezvous
+	Read     uint64 // of the others: read by the receiver through a queue pair (RDMA_READ)
 	Waited   uint64 // sent: that found no room and had to wait for it
 }
 
@@ -30,6 +31,7 @@ func (c *Counts) sum(o *Counts) {
 	c.Messages += o.Messages
 	c.Bytes += o.Bytes
 	c.Eager += o.Eager
+	c.Read += o.Read
 	c.Waited += o.Waited
 }
 

@@ -15,7 +15,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 1
+	wireMajor    = 2
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 200,000 blocks without regularity
@@ -233,21 +233,14 @@ type layoutInfo struct {
 	handle, generation uint32
 	regions            []region
 	parts              []remotePart
+
+	total, blocks int // bytes and blocks of a message; not sent
 }
 
 // remotePart is a part of a layout over region number region.
 type remotePart struct {
 	region                    uint32
 	off, block, count, stride int
-}
-
-// length is that of the message.
-func (l *layoutInfo) length() int {
-	n := 0
-	for i := range l.parts {
-		n += l.parts[i].block * l.parts[i].count
-	}
-	return n
 }
 
 const (
@@ -284,7 +277,6 @@ func parseLayout(b []byte) (layoutInfo, error) {
 	for range regions {
 		l.regions = append(l.regions, r.region())
 	}
-	total := 0
 	for range parts {
 		p := remotePart{r.u32(), int(r.u64()), int(r.u64()), int(r.u64()), int(r.u64())}
 		if int(p.region) >= regions {
@@ -294,11 +286,12 @@ func parseLayout(b []byte) (layoutInfo, error) {
 		n, over := mul(p.block, p.count)
 		span, far := mul(p.count-1, p.stride)
 		switch {
-		case size > math.MaxInt64, p.block <= 0, p.count <= 0, over, far, n > math.MaxInt-total,
+		case size > math.MaxInt64, p.block <= 0, p.count <= 0, over, far, n > math.MaxInt-l.total, p.count > math.MaxInt-l.blocks,
 			!fits(p.off, p.block, int(size)), span > 0 && span > math.MaxInt-p.off, !fits(p.off+span, p.block, int(size)):
 			return l, fmt.Errorf("%w: %d blocks of %d bytes, stride %d, at %d of a region of %d bytes", ErrProtocol, p.count, p.block, p.stride, p.off, size)
 		}
-		total += n
+		l.total += n
+		l.blocks += p.count
 		l.parts = append(l.parts, p)
 	}
 	return l, r.end(kindLayout)

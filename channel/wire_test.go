@@ -128,7 +128,7 @@ func FuzzControl(f *testing.F) {
 			}
 			total += p.block * p.count
 		}
-		require.Equal(t, total, l.length())
+		require.Equal(t, total, l.total)
 	})
 }
 

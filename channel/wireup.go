@@ -325,7 +325,9 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	if l.dev.mapped {
 		p.bell.bell, p.fenced = b, theirs.fenced || p.node.fenced
 	} else {
-		p.queue = newQueue(p, l)
+		if p.queue, err = newQueue(p, l); err != nil {
+			return errors.Join(err, l.close())
+		}
 		l.dev.add(p.queue)
 	}
 	p.state.Store(peerUp)

@@ -84,6 +84,7 @@ type DeviceAttr struct {
 	MaxQP           int
 	MaxQPWR         int // work requests of one queue of a QP
 	MaxSGE          int // SGEs of one work request
+	MaxSGERd        int // SGEs of one RDMA_READ
 	MaxInlineData   int // bytes; the most that QPCap.MaxInlineData may ask for
 	MaxCQ           int
 	MaxCQE          int // entries of one CQ

@@ -32,6 +32,7 @@ var deviceAttr = verbs.DeviceAttr{
 	MaxQP:           maxQP,
 	MaxQPWR:         maxWR,
 	MaxSGE:          maxSGE,
+	MaxSGERd:        maxSGE,
 	MaxInlineData:   maxInline,
 	MaxCQ:           1 << 16,
 	MaxCQE:          1 << 22,

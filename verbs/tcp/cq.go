@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
@@ -64,8 +65,13 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 		}
 		q.End(&s)
 	}
-	if s.N == 0 && (q.a.wiring.Load() != 0 || !q.a.engine.polled) {
+	switch {
+	case s.N > 0:
+	case q.a.wiring.Load() != 0 || !q.a.engine.polled:
 		q.giveWay()
+	default:
+		// Reading holds the socket's lock, which the CPU that delivers waits for.
+		wait.Pause(3)
 	}
 	return s.N, nil
 }

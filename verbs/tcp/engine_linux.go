@@ -155,6 +155,15 @@ func tune(tc *net.TCPConn, timeout time.Duration) error {
 	return nil
 }
 
+// uncongested chooses the cheapest congestion control for a connection within a
+// host, where there is no congestion: with BBR, which paces, streams of 1 MiB are 3 %
+// slower. A system that does not admit it has its own way.
+func uncongested(tc *net.TCPConn) {
+	if raw, err := tc.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") })
+	}
+}
+
 // epollSet is an epoll instance and the connections in it, by number.
 type epollSet struct {
 	fd  int

@@ -336,9 +336,13 @@ func (q *qp) poll(s *soft.Sink) {
 	}
 	if c := q.conn; c != nil {
 		got := c.receive(s)
-		// An acknowledgement waits for the user's next send to ride on, until a
-		// poll finds nothing; but not if there may be no next poll.
-		c.transmit(s, !got || !c.loose)
+		c.rx.quiet++
+		if got {
+			c.rx.quiet = 0
+		}
+		// An acknowledgement waits for the user's next send to ride on, until some
+		// polls have found nothing; but not if there may be no next poll.
+		c.transmit(s, c.rx.quiet >= ackPolls || !c.loose)
 		if got && !c.loose && c.phase == phaseOpen && c.spinning() {
 			c.letLoose()
 		}

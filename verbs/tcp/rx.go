@@ -52,6 +52,7 @@ type rx struct {
 	since        time.Time // when it began to
 	unacked      int       // messages executed since an acknowledgement went out
 	unackedBytes uint64
+	quiet        int // polls in a row that found nothing
 }
 
 // target of a payload.

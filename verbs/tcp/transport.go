@@ -79,6 +79,7 @@ func prepare(tc *net.TCPConn, peerTimeout time.Duration) error {
 		if err := tc.SetWriteBuffer(localBuffer); err != nil {
 			return err
 		}
+		uncongested(tc)
 	}
 	return tune(tc, peerTimeout)
 }

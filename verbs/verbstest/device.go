@@ -24,7 +24,7 @@ func testDevice(t *testing.T, s *suite) {
 	}
 
 	t.Run("limits", func(t *testing.T) {
-		for name, v := range map[string]int{"MaxQP": a.MaxQP, "MaxQPWR": a.MaxQPWR, "MaxSGE": a.MaxSGE, "MaxCQ": a.MaxCQ,
+		for name, v := range map[string]int{"MaxQP": a.MaxQP, "MaxQPWR": a.MaxQPWR, "MaxSGE": a.MaxSGE, "MaxSGERd": a.MaxSGERd, "MaxCQ": a.MaxCQ,
 			"MaxCQE": a.MaxCQE, "MaxMR": a.MaxMR, "MaxPD": a.MaxPD, "PhysPortCnt": a.PhysPortCnt,
 			"MaxQPRdAtomic": a.MaxQPRdAtomic, "MaxQPInitRdAtom": a.MaxQPInitRdAtom} {
 			require.Positive(t, v, name)

@@ -1,0 +1,71 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// header begins every message of a queue.
+type header struct {
+	kind               queueKind
+	credits            uint16 // that the sender of the header gives back
+	stream             uint32
+	k                  uint64
+	length             uint64
+	handle, generation uint32
+	taken              uint32 // of queueEager, in place of handle: how many of the stream of this number the other way have been taken, modulo 2^32
+}
+
+type queueKind uint8
+
+const (
+	queueEager  queueKind = 1 + iota // payload of length bytes follows
+	queueReady                       // sender: a message of length bytes lies in the layout of handle
+	queueGate                        // receiver: write a message of length bytes to the layout of handle, which the immediate names
+	queueDone                        // receiver: the message has been read
+	queueWrong                       // receiver: the length of the message was wrong; length is that of the receive
+	queueTaken                       // receiver: k eager messages of the stream have been taken
+	queueCredit                      // nothing but credits
+	queueKinds
+)
+
+func (h *header) put(b []byte) {
+	b[0], b[1] = byte(h.kind), 0
+	binary.BigEndian.PutUint16(b[2:], h.credits)
+	binary.BigEndian.PutUint32(b[4:], h.stream)
+	binary.BigEndian.PutUint64(b[8:], h.k)
+	binary.BigEndian.PutUint64(b[16:], h.length)
+	word := h.handle
+	if h.kind == queueEager {
+		word = h.taken
+	}
+	binary.BigEndian.PutUint32(b[24:], word)
+	binary.BigEndian.PutUint32(b[28:], h.generation)
+}
+
+// parseHeader checks what can be checked of a message of n bytes by itself.
+func parseHeader(b []byte) (header, error) {
+	if len(b) < headerSize {
+		return header{}, fmt.Errorf("%w: message of %d bytes", ErrProtocol, len(b))
+	}
+	h := header{
+		kind:       queueKind(b[0]),
+		credits:    binary.BigEndian.Uint16(b[2:]),
+		stream:     binary.BigEndian.Uint32(b[4:]),
+		k:          binary.BigEndian.Uint64(b[8:]),
+		length:     binary.BigEndian.Uint64(b[16:]),
+		handle:     binary.BigEndian.Uint32(b[24:]),
+		generation: binary.BigEndian.Uint32(b[28:]),
+	}
+	if h.kind == queueEager {
+		h.handle, h.taken = 0, h.handle
+	}
+	payload := uint64(len(b) - headerSize)
+	switch {
+	case h.kind == 0 || h.kind >= queueKinds || b[1] != 0,
+		h.kind == queueEager && h.length != payload, h.kind != queueEager && payload != 0,
+		h.stream > MaxStream, h.credits > queueRecvs:
+		return h, fmt.Errorf("%w: message of kind %d on stream %d with %d bytes and %d credits", ErrProtocol, b[0], h.stream, payload, h.credits)
+	}
+	return h, nil
+}

@@ -1,0 +1,360 @@
+package channel
+
+import (
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// A message that is larger than eagerQueued goes once, from the sender's layout
+// into the receiver's. Who moves it is decided by the receiver alone, when it
+// starts, so that there is nothing to agree on: either it opens the gate, which
+// gives the move to the sender, or it reads, and there is no gate.
+//
+// The sender is second: it finds the gate, and says nothing more.
+//
+//	sender                               receiver
+//	                                 ◀── gate: k, length, handle
+//	  RDMA_WRITE ... RDMA_WRITE with
+//	  immediate: the handle          ──▶ over
+//
+// The receiver is second: it finds the message ready.
+//
+//	  ready: k, length, handle       ──▶
+//	                                 ◀── RDMA_READ ... RDMA_READ
+//	                                 ◀── done: k
+//
+// Both at once, or the receiver cannot read the sender's layout, or had better
+// not: ready and gate cross, and the sender writes.
+//
+// What ends a match is behind its last byte: an RC QP executes what it is sent in
+// order. Who waits for the other side waits in its engine if the user is away.
+//
+// The gate is a SEND of 32 bytes, though 8 would do if the address were a mailbox
+// of the sender: a write with immediate takes a receive and makes a completion as
+// a SEND does, and carries 20 bytes of RETH and ImmDt that a SEND does not (IBA
+// vol. 1, 5.2: 12+16+4+8 bytes of headers and payload against 12+32). These bytes
+// give back credits, and let the sender see that the lengths differ.
+
+// transfer is how far the moving of a message has come.
+type transfer struct {
+	begun       bool
+	to          *layoutInfo // of the other side
+	part, block int         // of to
+	within      int
+	moved       int  // bytes posted
+	packed      bool // the staging memory of a send is filled
+}
+
+// lane is the messages that this side moves one way: sends by RDMA_WRITE, receives
+// by RDMA_READ.
+type lane struct {
+	read   bool
+	moving []*Handle // whose work requests are not all posted
+	posted []step    // oldest first; they complete in this order
+	wrs    int       // of posted
+	bytes  int       // of posted
+	limit  int       // of wrs
+	sges   int       // of one work request
+}
+
+// step is work requests that were posted together, the last of them signalled:
+// the bytes of a message from from on.
+type step struct {
+	h           *Handle
+	k           uint64
+	wrs         int
+	from, bytes int
+}
+
+const (
+	// maxMove is the most bytes of one work request, flyingMax about those of all
+	// that are posted one way: what a message of higher priority may have to wait
+	// for.
+	maxMove   = 1 << 20
+	flyingMax = 4 << 20
+	// packPiece is the most bytes that are packed before they are posted.
+	packPiece = 256 << 10
+	// chain is the most work requests that are posted together.
+	chain = 8
+
+	queueWrites = 256 // RDMA_WRITEs outstanding
+	queueReads  = 64  // RDMA_READs outstanding, if the device and the other side admit as many
+)
+
+// offer makes a large message known, or begins to write it if the gate is open.
+func (q *queue) offer(s *queueOut, h *Handle) error {
+	h.setPhase(phaseOffered)
+	h.transfer = transfer{}
+	s.offers[h.k] = h
+	if g, ok := s.opened[h.k]; ok {
+		delete(s.opened, h.k)
+		if g.length == uint64(h.shape.length) {
+			return q.open(s, h, g)
+		}
+		// It is for the receiver to say that the lengths differ.
+	}
+	if h.staging != nil {
+		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
+		h.transfer.packed = true
+	}
+	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
+	return nil
+}
+
+// arriveGate handles a gate that the other side has opened.
+func (q *queue) arriveGate(s *queueOut, g header) error {
+	switch h := s.offers[g.k]; {
+	case g.k == 0, h != nil && h.transfer.begun:
+		return fmt.Errorf("%w: gate for start %d of %d, which does not wait for one", ErrProtocol, g.k, s.next)
+	case h == nil && g.k <= s.next: // its length is wrong, and it was eager
+	case h != nil:
+		return q.open(s, h, g)
+	case len(s.opened) >= maxAhead:
+		return fmt.Errorf("%w: more than %d gates open", ErrProtocol, maxAhead)
+	default:
+		s.opened[g.k] = g
+	}
+	return nil
+}
+
+// open begins to write a message to where the receiver says.
+func (q *queue) open(s *queueOut, h *Handle, g header) error {
+	if g.length != uint64(h.shape.length) {
+		return nil
+	}
+	l := q.far(h, g.handle, g.generation)
+	if l == nil {
+		// The layout is on its way, over the control connection.
+		s.opened[h.k] = g
+		time.AfterFunc(q.peer.node.opt.peerTimeout, func() { q.overdue(s, g) })
+		return nil
+	}
+	if l.total != h.shape.length {
+		return fmt.Errorf("%w: gate for %d bytes to a layout of %d", ErrProtocol, g.length, l.total)
+	}
+	h.transfer.begun, h.transfer.to = true, l
+	q.begin(&q.writes, h)
+	return nil
+}
+
+// overdue ends the queue if a gate still waits for its layout.
+func (q *queue) overdue(s *queueOut, g header) {
+	q.lock.lock()
+	defer q.lock.unlock()
+	if o, ok := s.opened[g.k]; ok && o == g && s.offers[g.k] != nil {
+		q.broken(fmt.Errorf("%w: gate to handle %d, which has no layout", ErrProtocol, g.handle))
+	}
+}
+
+// retryGates looks whether layouts have come that gates were waiting for.
+func (q *queue) retryGates() {
+	for _, s := range q.out {
+		for k, g := range s.opened {
+			if h := s.offers[k]; h != nil && q.far(h, g.handle, g.generation) != nil {
+				delete(s.opened, k)
+				if err := q.open(s, h, g); err != nil {
+					q.broken(err)
+					return
+				}
+			}
+		}
+	}
+}
+
+// far returns the layout of the other side's handle, nil if it is not known.
+func (q *queue) far(h *Handle, handle, generation uint32) *layoutInfo {
+	if l := h.far; l != nil && l.handle == handle && l.generation == generation {
+		return l
+	}
+	h.far = q.peer.remoteInfo(handle, generation)
+	return h.far
+}
+
+// fetch begins to read a message that is ready; false if the sender is to move it.
+func (q *queue) fetch(h *Handle, r header) bool {
+	if q.reads.limit == 0 {
+		return false
+	}
+	l := q.far(h, r.handle, r.generation)
+	if l == nil || l.total != h.shape.length {
+		return false
+	}
+	blocks := 1
+	if h.staging == nil {
+		blocks = h.layout.blocks
+	}
+	if l.blocks > blocks && l.total/l.blocks < readBlock {
+		return false
+	}
+	h.transfer.begun, h.transfer.to = true, l
+	q.begin(&q.reads, h)
+	return true
+}
+
+// openGate tells the sender where a message is to be written.
+func (q *queue) openGate(s *queueIn, h *Handle) {
+	q.gated[h.id] = h
+	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
+}
+
+// begin puts a message behind those that are under way and those of no less
+// priority.
+func (q *queue) begin(l *lane, h *Handle) {
+	i := 0
+	for i < len(l.moving) && (l.moving[i].priority >= h.priority || l.moving[i].transfer.moved > 0) {
+		i++
+	}
+	l.moving = slices.Insert(l.moving, i, h)
+	q.flush()
+}
+
+// advance posts what there is room for.
+func (q *queue) advance(l *lane) {
+	for !q.failed && len(l.moving) > 0 && q.move(l, l.moving[0]) {
+		l.moving = slices.Delete(l.moving, 0, 1)
+	}
+}
+
+// move posts the work requests of a message; false if there is no room for all of
+// them.
+func (q *queue) move(l *lane, h *Handle) bool {
+	t := &h.transfer
+	for t.moved < h.shape.length {
+		st := step{h: h, k: h.k, from: t.moved}
+		most := min(len(q.wrs), l.limit-l.wrs)
+		if h.staging != nil {
+			most = min(most, 1)
+		}
+		q.sges = q.sges[:0]
+		for st.wrs < most && t.moved < h.shape.length && l.bytes+st.bytes < flyingMax && q.compose(l, h, &q.wrs[st.wrs]) {
+			st.wrs++
+			st.bytes = t.moved - st.from
+		}
+		if st.wrs == 0 {
+			return false
+		}
+		q.wrs[st.wrs-1].Flags = verbs.SendSignaled
+		if m, err := q.link.qp.PostSend(q.wrs[:st.wrs]); err != nil || m < st.wrs {
+			q.broken(fmt.Errorf("post %v: %d of %d taken: %w", q.wrs[0].Opcode, m, st.wrs, err))
+			return true
+		}
+		l.posted = append(l.posted, st)
+		l.wrs += st.wrs
+		l.bytes += st.bytes
+	}
+	return true
+}
+
+// compose makes the next work request of a message; false if it would be the last
+// of a send, and there is no credit for its immediate, or a control message waits
+// that it must not overtake: that the message is ready, say.
+func (q *queue) compose(l *lane, h *Handle, wr *verbs.SendWR) bool {
+	t := &h.transfer
+	p := &t.to.parts[t.part]
+	r := t.to.regions[p.region]
+	n := min(p.block-t.within, maxMove)
+	if h.staging != nil {
+		n = min(n, packPiece)
+	}
+	first, at, got := len(q.sges), h.source.seek(t.moved), 0
+	for got < n && len(q.sges)-first < l.sges {
+		part := at.part
+		b := h.source.next(&at, n-got)
+		q.sges = append(q.sges, verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), Length: uint32(len(b)), LKey: h.lkeys[part]})
+		got += len(b)
+	}
+	*wr = verbs.SendWR{WRID: wrRead, SGList: q.sges[first:], Opcode: verbs.OpRDMARead, RKey: r.rkey,
+		RemoteAddr: r.addr + uint64(p.off+t.block*p.stride+t.within)}
+	if !l.read {
+		wr.WRID, wr.Opcode = wrWrite, verbs.OpRDMAWrite
+		if t.moved+got == h.shape.length {
+			if len(q.control) > 0 || q.credits <= reserve {
+				return false
+			}
+			q.credits--
+			wr.Opcode, wr.Imm = verbs.OpRDMAWriteWithImm, t.to.handle
+		}
+		if h.staging != nil && !t.packed {
+			h.shape.gather(h.staging.Bytes()[t.moved:t.moved+got], t.moved)
+		}
+	}
+	t.moved += got
+	if t.within += got; t.within == p.block {
+		t.within = 0
+		if t.block++; t.block == p.count {
+			t.block = 0
+			t.part++
+		}
+	}
+	return true
+}
+
+// moved handles the completion of the oldest step.
+func (q *queue) moved(l *lane) {
+	st := l.posted[0]
+	l.posted = slices.Delete(l.posted, 0, 1)
+	l.wrs -= st.wrs
+	l.bytes -= st.bytes
+	h, last := st.h, st.from+st.bytes == st.h.shape.length
+	if !l.read {
+		if s := q.out[h.out.number]; last && s.offers[st.k] == h {
+			delete(s.offers, st.k)
+			q.finish(h, phaseSent, nil)
+		}
+		return
+	}
+	s := q.in[h.in.number]
+	if s.started[st.k] != h {
+		return
+	}
+	if h.staging != nil {
+		h.shape.scatter(h.staging.Bytes()[st.from:st.from+st.bytes], st.from)
+	}
+	if last {
+		q.tell(header{kind: queueDone, stream: s.number, k: st.k, length: uint64(h.shape.length)})
+		s.received.Read++
+		q.receive(s, h)
+	}
+}
+
+// arriveDone ends a send that the receiver has read.
+func (q *queue) arriveDone(s *queueOut, m header) error {
+	h := s.offers[m.k]
+	if h == nil || h.transfer.begun || m.length != uint64(h.shape.length) {
+		return fmt.Errorf("%w: start %d of %d read, which was not to be", ErrProtocol, m.k, s.next)
+	}
+	delete(s.offers, m.k)
+	s.sent.Read++
+	q.finish(h, phaseSent, nil)
+	return nil
+}
+
+// written ends the receive that the immediate of a write names.
+func (q *queue) written(handle uint32) error {
+	h := q.gated[handle]
+	if h == nil {
+		return fmt.Errorf("%w: a message written to handle %d, which has no gate open", ErrProtocol, handle)
+	}
+	if h.staging != nil {
+		h.shape.scatter(h.staging.Bytes()[:h.shape.length], 0)
+	}
+	q.receive(q.in[h.in.number], h)
+	return nil
+}
+
+// receive ends a receive whose message is here.
+func (q *queue) receive(s *queueIn, h *Handle) {
+	q.forget(s, h)
+	s.received.add(h)
+	q.finish(h, phaseReceived, nil)
+}
+
+// forget takes a receive off those that are not over.
+func (q *queue) forget(s *queueIn, h *Handle) {
+	delete(s.started, h.k)
+	delete(q.gated, h.id)
+}

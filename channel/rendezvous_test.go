@@ -1,0 +1,553 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// queued runs a test for each provider whose messages go through a queue.
+func queued(t *testing.T, test func(t *testing.T, provider string)) {
+	for _, p := range queueProviders {
+		t.Run(p, func(t *testing.T) { test(t, p) })
+	}
+}
+
+var queueProviders = []string{"tcp"}
+
+// joinQueue makes two nodes and returns them with their queues to each other, when
+// those are up.
+func joinQueue(t testing.TB, provider string, opts ...Option) (nodes []*Node, a, b *queue) {
+	nodes = join(t, 2, append(opts, WithProviders(provider))...)
+	s, _ := send(t, nodes[0], 1, 8, OnStream(MaxStream))
+	r, _ := receive(t, nodes[1], 0, 8, OnStream(MaxStream))
+	require.NoError(t, s.Start())
+	require.NoError(t, r.Start())
+	require.NoError(t, r.WaitContext(within(t)))
+	require.NoError(t, s.WaitContext(within(t)))
+	return nodes, queueTo(t, nodes[0], 1), queueTo(t, nodes[1], 0)
+}
+
+func queueTo(t testing.TB, n *Node, rank int) *queue {
+	p, err := n.peer(rank)
+	require.NoError(t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.NotNil(t, p.queue)
+	return p.queue
+}
+
+// until moves a queue on until something is so, which is asked under its lock.
+func until(t testing.TB, q *queue, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); ; runtime.Gosched() {
+		q.progress()
+		q.lock.lock()
+		ok := so()
+		q.lock.unlock()
+		if ok {
+			return
+		}
+		require.True(t, time.Now().Before(end), "waited for too long")
+	}
+}
+
+// arrival is who comes when.
+type arrival int
+
+const (
+	senderSecond arrival = iota
+	receiverSecond
+	atOnce // ready and gate cross
+)
+
+func (o arrival) String() string {
+	return [...]string{"sender second", "receiver second", "both at once"}[o]
+}
+
+// startIn starts a pair in the order; the second side knows what the
+// first has started, or, at once, neither does.
+func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
+	in, out := r.in.number, s.out.number
+	known := func(p *peer, h *Handle) bool { return p.remoteInfo(h.id, h.generation) != nil }
+	until(t, a, func() bool { return known(a.peer, r) })
+	until(t, b, func() bool { return known(b.peer, s) })
+	switch o {
+	case senderSecond:
+		require.NoError(t, r.Start())
+		until(t, a, func() bool { return a.out[out].opened[r.k] != header{} })
+		require.NoError(t, s.Start())
+	case receiverSecond:
+		require.NoError(t, s.Start())
+		until(t, b, func() bool { return b.in[in].ready[s.k] != header{} })
+		require.NoError(t, r.Start())
+	case atOnce:
+		// As Start does, but nobody looks what has come in between.
+		a.lock.lock()
+		b.lock.lock()
+		a.out[out].next++
+		s.begin(a.out[out].next)
+		a.out[out].sent.add(s)
+		a.send(a.out[out], s)
+		b.in[in].next++
+		r.begin(b.in[in].next)
+		r.setPhase(phaseWaiting)
+		b.await(b.in[in], r)
+		b.lock.unlock()
+		a.lock.unlock()
+	}
+}
+
+// compute keeps a CPU busy, as a user does who is away, until it is told to stop.
+func compute() (stop func()) {
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for x := uint64(1); !over.Load(); x = x*6364136223846793005 + 1 {
+		}
+	})
+	return func() { over.Store(true); wg.Wait() }
+}
+
+// shapes are layouts of a message: of the sender, and of the receiver.
+var shapes = []struct {
+	name string
+	size int
+	src  func([]byte) Layout
+	dst  func([]byte) Layout
+	read bool // a receiver that comes second reads
+}{
+	{"contiguous", 1 << 20, Contiguous, Contiguous, true},
+	{"just above eager", eagerQueued + 1, Contiguous, Contiguous, true},
+	{"large blocks", 1 << 20, strided(32 << 10), strided(32 << 10), true},
+	{"unequal blocks", 3 << 19, strided(48 << 10), strided(64 << 10), true},
+	{"small blocks", 3 << 18, strided(192), strided(192), true},
+	{"small to contiguous", 3 << 18, strided(192), Contiguous, true},
+	{"contiguous to small", 3 << 18, Contiguous, strided(192), true},
+	{"many blocks to contiguous", 3 << 19, strided(12 << 10), Contiguous, false},
+	{"contiguous to many blocks", 3 << 19, Contiguous, strided(12 << 10), true},
+	{"several work requests", 9 << 20, Contiguous, Contiguous, true},
+	{"several chains", 6 << 20, strided(16 << 10), strided(24 << 10), true},
+}
+
+// strided takes every other block of a slice.
+func strided(block int) func([]byte) Layout {
+	return func(b []byte) Layout { return Strided(b, 0, block, len(b)/block/2, 2*block) }
+}
+
+// room returns memory for a message of n bytes in a layout.
+func room(t testing.TB, n *Node, size int, own bool, lay func([]byte) Layout) ([]byte, Layout) {
+	b := memory(t, n, 2*size, own)
+	l := lay(b)
+	if l.Len() == 2*size {
+		b = b[:size]
+		l = lay(b)
+	}
+	require.NoError(t, l.Err())
+	require.Equal(t, size, l.Len())
+	return b, l
+}
+
+func packed(l Layout) []byte {
+	b := make([]byte, l.Len())
+	s := newShape(l.parts, l.length)
+	s.gather(b, 0)
+	return b
+}
+
+// TestWhoMoves: sender second, receiver second and both at once, with the user of
+// either side computing, or both waiting. What a user who is away leaves is done,
+// every byte is right, and it is moved by whom it should be.
+func TestWhoMoves(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, qa, qb := joinQueue(t, provider)
+		a, b := nodes[0], nodes[1]
+		r := rand.NewChaCha8([32]byte{})
+		reads := uint64(0)
+		for _, shape := range shapes {
+			for _, own := range []bool{true, false} {
+				src, from := room(t, a, shape.size, own, shape.src)
+				dst, into := room(t, b, shape.size, own, shape.dst)
+				s, err := a.DeclareSend(from, 1)
+				require.NoError(t, err)
+				d, err := b.DeclareReceive(into, 0)
+				require.NoError(t, err)
+				for _, o := range []arrival{senderSecond, receiverSecond, atOnce} {
+					for _, away := range []string{"nobody", "sender", "receiver"} {
+						name := fmt.Sprintf("%s, own %v, %v, %s away", shape.name, own, o, away)
+						r.Read(src)
+						clear(dst)
+						startIn(t, o, qa, qb, s, d)
+						if away != "nobody" {
+							stop := compute()
+							if away == "sender" {
+								require.NoError(t, d.WaitContext(within(t)), name)
+							} else {
+								require.NoError(t, s.WaitContext(within(t)), name)
+							}
+							// And the other is over without its user.
+							for end := time.Now().Add(limit); away == "sender" && s.phase.Load() != phaseSent || away == "receiver" && d.phase.Load() != phaseReceived; runtime.Gosched() {
+								require.True(t, time.Now().Before(end), name)
+							}
+							stop()
+						}
+						wait := make(chan error, 1)
+						go func() { wait <- s.WaitContext(within(t)) }()
+						require.NoError(t, d.WaitContext(within(t)), name)
+						require.NoError(t, <-wait, name)
+						require.True(t, bytes.Equal(packed(from), packed(into)), name)
+						if o == receiverSecond && shape.read {
+							reads++
+						}
+						require.Equal(t, reads, a.Stats().Peers[0].Sent.Read, name)
+						require.Equal(t, reads, b.Stats().Peers[0].Received.Read, name)
+					}
+				}
+				require.NoError(t, s.Close())
+				require.NoError(t, d.Close())
+			}
+		}
+	})
+}
+
+// TestRace: both start when they like. Whoever moves a message, each arrives once,
+// in turn.
+func TestRace(t *testing.T) {
+	rounds := 2000
+	if testing.Short() {
+		rounds = 300
+	}
+	queued(t, func(t *testing.T, provider string) {
+		nodes, _, _ := joinQueue(t, provider)
+		size := eagerQueued + 8
+		play := func(n *Node, seed uint64, start func(round int, h *Handle) error, h *Handle) error {
+			r := rand.New(rand.NewPCG(seed, 0))
+			for round := range rounds {
+				for range r.IntN(20) * r.IntN(500) {
+					runtime.KeepAlive(round)
+				}
+				if err := start(round, h); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		done := make(chan error, 1)
+		go func() {
+			s, out := send(t, nodes[0], 1, size)
+			done <- play(nodes[0], rand.Uint64(), func(round int, h *Handle) error {
+				binary.LittleEndian.PutUint64(out[size-8:], uint64(round))
+				if err := h.Start(); err != nil {
+					return err
+				}
+				return h.WaitContext(within(t))
+			}, s)
+		}()
+		r, in := receive(t, nodes[1], 0, size)
+		err := play(nodes[1], rand.Uint64(), func(round int, h *Handle) error {
+			if err := h.Start(); err != nil {
+				return err
+			}
+			if err := h.WaitContext(within(t)); err != nil {
+				return err
+			}
+			if got := binary.LittleEndian.Uint64(in[size-8:]); got != uint64(round) {
+				return fmt.Errorf("round %d: message %d", round, got)
+			}
+			return nil
+		}, r)
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		sent, got := nodes[0].Stats().Peers[0].Sent, nodes[1].Stats().Peers[0].Received
+		require.Equal(t, sent.Read, got.Read)
+		t.Logf("%d of %d were read", got.Read, got.Messages)
+	})
+}
+
+// TestReadActive: while a message is being read, its handles are active on both
+// sides; with other memory afterwards, it is read from there.
+func TestReadActive(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, qa, qb := joinQueue(t, provider)
+		const size = 3 << 20
+		s, _ := send(t, nodes[0], 1, size)
+		r, _ := receive(t, nodes[1], 0, size)
+		for i := range 10 {
+			src, dst := memory(t, nodes[0], size, i%2 == 0), memory(t, nodes[1], size, i%3 == 0)
+			rand.NewChaCha8([32]byte{byte(i)}).Read(src)
+			require.NoError(t, s.Rebase(src))
+			require.NoError(t, r.Rebase(dst))
+			startIn(t, receiverSecond, qa, qb, s, r)
+			require.ErrorIs(t, s.Rebase(src), ErrActive)
+			require.ErrorIs(t, s.Close(), ErrActive)
+			require.ErrorIs(t, r.Rebase(dst), ErrActive)
+			require.ErrorIs(t, r.Close(), ErrActive)
+			short, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := r.WaitContext(short); err != nil {
+				require.ErrorIs(t, err, context.Canceled)
+				require.ErrorIs(t, r.Start(), ErrActive)
+			}
+			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, s.WaitContext(within(t)))
+			require.True(t, bytes.Equal(src, dst))
+		}
+		require.EqualValues(t, 10, nodes[1].Stats().Peers[0].Received.Read)
+	})
+}
+
+// TestReadMismatch: a wrong length of a message that is ready uses the pair up, and
+// nothing is read.
+func TestReadMismatch(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, qa, qb := joinQueue(t, provider)
+		s, _ := send(t, nodes[0], 1, 100_000)
+		wrong, buf := receive(t, nodes[1], 0, 100_001)
+		good, _ := receive(t, nodes[1], 0, 100_000)
+		for _, o := range []arrival{receiverSecond, senderSecond, atOnce} {
+			startIn(t, o, qa, qb, s, wrong)
+			require.ErrorIs(t, wrong.WaitContext(within(t)), ErrLength)
+			require.ErrorIs(t, s.WaitContext(within(t)), ErrLength)
+			require.Zero(t, bytes.Count(buf, []byte{1}))
+			startIn(t, o, qa, qb, s, good)
+			require.NoError(t, good.WaitContext(within(t)))
+			require.NoError(t, s.WaitContext(within(t)))
+		}
+		require.EqualValues(t, 1, nodes[1].Stats().Peers[0].Received.Read)
+	})
+}
+
+// TestReadClose: who reads and closes its node still gets all of it, and the sender
+// is told; who is read from and closes leaves the reader with what it has, or an
+// error.
+func TestReadClose(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		const size = 32 << 20
+		t.Run("receiver", func(t *testing.T) {
+			nodes, qa, qb := joinQueue(t, provider)
+			s, _ := send(t, nodes[0], 1, size)
+			r, _ := receive(t, nodes[1], 0, size)
+			startIn(t, receiverSecond, qa, qb, s, r)
+			closed := make(chan error, 1)
+			go func() { closed <- nodes[1].Close() }()
+			require.NoError(t, s.WaitContext(within(t)))
+			require.NoError(t, <-closed)
+		})
+		t.Run("sender", func(t *testing.T) {
+			nodes, qa, qb := joinQueue(t, provider)
+			s, out := send(t, nodes[0], 1, size)
+			r, in := receive(t, nodes[1], 0, size)
+			rand.NewChaCha8([32]byte{}).Read(out)
+			want := bytes.Clone(out) // which is gone when the node is
+			startIn(t, receiverSecond, qa, qb, s, r)
+			require.NoError(t, nodes[0].Close())
+			if err := r.WaitContext(within(t)); err != nil {
+				require.ErrorIs(t, err, ErrPeerLeft)
+			} else {
+				require.True(t, bytes.Equal(want, in))
+			}
+		})
+	})
+}
+
+// TestHostile: what a broken peer says ends the peer, with an error that tells.
+func TestHostile(t *testing.T) {
+	const size = 100_000
+	// Each says something wrong as b, when a receive of a from b of number 1 and a
+	// send of a to b of number 2 are declared and started, the latter if started.
+	type scene struct {
+		a, b       *queue
+		send, recv *Handle // of a
+		back       *Handle // of b: receives what a sends
+	}
+	say := func(h header) func(*scene) {
+		return func(s *scene) {
+			s.b.lock.lock()
+			s.b.tell(h)
+			s.b.lock.unlock()
+		}
+	}
+	writeImm := func(imm uint32) func(*scene) {
+		return func(s *scene) {
+			s.b.lock.lock()
+			defer s.b.lock.unlock()
+			s.b.link.qp.PostSend([]verbs.SendWR{{WRID: wrWrite, Opcode: verbs.OpRDMAWriteWithImm, Imm: imm}})
+		}
+	}
+	gate := func(s *scene, h header) header {
+		h.kind, h.stream, h.k = queueGate, 2, s.send.k
+		return h
+	}
+	for _, c := range []struct {
+		name string
+		do   func(*scene)
+		want error
+	}{
+		{"done of nothing", say(header{kind: queueDone, stream: 2, k: 7, length: size}), ErrProtocol},
+		{"done of another length", say(header{kind: queueDone, stream: 2, k: 1, length: 1}), ErrProtocol},
+		{"done of a stream that is not", say(header{kind: queueDone, stream: 77, k: 1, length: size}), ErrProtocol},
+		{"immediate of nothing", writeImm(12345), ErrProtocol},
+		{"gate of start 0", say(header{kind: queueGate, stream: 2, length: size}), ErrProtocol},
+		{"gate to no layout", func(s *scene) { say(gate(s, header{length: size, handle: 9999}))(s) }, ErrProtocol},
+		{"gate to an old layout", func(s *scene) {
+			say(gate(s, header{length: size, handle: s.back.id, generation: s.back.generation + 1}))(s)
+		}, ErrProtocol},
+		{"gate to a layout of another length", func(s *scene) {
+			short, _ := receive(t, s.b.peer.node, 0, size-1, OnStream(2))
+			until(t, s.a, func() bool { return s.a.peer.remoteInfo(short.id, 0) != nil })
+			say(gate(s, header{length: size, handle: short.id}))(s)
+		}, ErrProtocol},
+		{"two gates", func(s *scene) {
+			g := gate(s, header{length: size, handle: s.back.id})
+			s.a.lock.lock() // so that it has not written before it sees the second
+			say(g)(s)
+			s.a.writes.limit = 0
+			s.a.lock.unlock()
+			say(g)(s)
+		}, ErrProtocol},
+		{"verdict on what is being written", func(s *scene) {
+			s.a.lock.lock()
+			say(gate(s, header{length: size, handle: s.back.id}))(s)
+			s.a.writes.limit = 0
+			s.a.lock.unlock()
+			say(header{kind: queueWrong, stream: 2, k: s.send.k, length: 1})(s)
+		}, ErrProtocol},
+		{"gate to memory that is not", func(s *scene) {
+			l := layoutInfo{handle: 9999, regions: []region{{0xdead, 0x1000, size}}, parts: []remotePart{{0, 0, size, 1, 0}}}
+			s.b.peer.mu.Lock()
+			s.b.peer.tell(kindLayout, l.append(nil))
+			s.b.peer.mu.Unlock()
+			say(gate(s, header{length: size, handle: 9999}))(s)
+		}, ErrPeerDied},
+		{"ready for a start that is over", say(header{kind: queueReady, stream: 1, k: 0, length: size}), ErrProtocol},
+		{"more eager messages than go", func(s *scene) {
+			for k := range uint64(window) + 1 {
+				say(header{kind: queueEager, stream: 3, k: k + 1})(s)
+			}
+		}, ErrProtocol},
+		{"verdict on the future", say(header{kind: queueWrong, stream: 2, k: 9}), ErrProtocol},
+		{"taken what was not sent", say(header{kind: queueTaken, stream: 2, k: 9}), ErrProtocol},
+		{"taken what was not sent, by the way", say(header{kind: queueEager, stream: 2, k: 1, taken: 1}), ErrProtocol},
+		{"credits from nowhere", func(s *scene) {
+			s.b.lock.lock()
+			s.b.owed = queueRecvs
+			s.b.tell(header{kind: queueCredit})
+			s.b.lock.unlock()
+		}, ErrProtocol},
+		{"kind", say(header{kind: queueKinds}), ErrProtocol},
+		{"stream", say(header{kind: queueReady, stream: MaxStream + 1, k: 1}), ErrProtocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			queued(t, func(t *testing.T, provider string) {
+				nodes, a, b := joinQueue(t, provider, WithPeerTimeout(2*time.Second))
+				s := &scene{a: a, b: b}
+				s.recv, _ = receive(t, nodes[0], 1, size, OnStream(1))
+				s.send, _ = send(t, nodes[0], 1, size, OnStream(2))
+				s.back, _ = receive(t, nodes[1], 0, size, OnStream(2))
+				until(t, a, func() bool { return a.peer.remoteInfo(s.back.id, 0) != nil })
+				require.NoError(t, s.recv.Start())
+				require.NoError(t, s.send.Start())
+				c.do(s)
+				for _, h := range []*Handle{s.recv, s.send} {
+					err := h.WaitContext(within(t))
+					var e *Error
+					require.ErrorAs(t, err, &e)
+					require.ErrorIs(t, err, c.want)
+					require.Equal(t, 1, e.Rank)
+				}
+			})
+		})
+	}
+}
+
+// TestHostileReady: the same while a message is being read.
+func TestHostileReady(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		const size = 100_000
+		for _, c := range []struct {
+			name string
+			said header
+		}{
+			{"ready again", header{kind: queueReady, length: size - 1}},
+			{"eager", header{kind: queueEager}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				nodes, a, b := joinQueue(t, provider)
+				s, _ := send(t, nodes[0], 1, size)
+				r, _ := receive(t, nodes[1], 0, size)
+				until(t, b, func() bool { return b.peer.remoteInfo(s.id, 0) != nil })
+				require.NoError(t, s.Start())
+				until(t, b, func() bool { return b.in[0].ready[s.k] != header{} })
+				b.lock.lock()
+				b.reads.limit = 0 // it is begun, and stands still
+				r.begin(1)
+				b.in[0].next = 1
+				r.setPhase(phaseWaiting)
+				b.reads.limit = 1
+				b.reads.wrs = 1
+				b.await(b.in[0], r)
+				b.lock.unlock()
+				c.said.k = 1
+				a.lock.lock()
+				a.tell(c.said)
+				a.lock.unlock()
+				require.ErrorIs(t, r.WaitContext(within(t)), ErrProtocol)
+				require.Error(t, s.WaitContext(within(t)))
+			})
+		}
+		t.Run("memory that is not", func(t *testing.T) {
+			nodes, a, b := joinQueue(t, provider)
+			s, _ := send(t, nodes[0], 1, size)
+			r, _ := receive(t, nodes[1], 0, size)
+			l := layoutInfo{handle: s.id, generation: 1, regions: []region{{0xdead, 0x1000, size}}, parts: []remotePart{{0, 0, size, 1, 0}}}
+			a.peer.mu.Lock()
+			a.peer.tell(kindLayout, l.append(nil))
+			a.peer.mu.Unlock()
+			s.generation = 1
+			startIn(t, receiverSecond, a, b, s, r)
+			require.ErrorIs(t, r.WaitContext(within(t)), ErrPeerDied)
+			require.Error(t, s.WaitContext(within(t)))
+		})
+	})
+}
+
+// TestHeaderFormat: the messages of a queue are as they were first sent.
+func TestHeaderFormat(t *testing.T) {
+	for _, c := range []struct {
+		h    header
+		wire string
+	}{
+		{header{kind: queueEager, credits: 3, stream: 5, k: 9, length: 2, taken: 8}, "01000003" + "00000005" + "0000000000000009" + "0000000000000002" + "0000000800000000" + "0102"},
+		{header{kind: queueReady, stream: MaxStream, k: 1 << 40, length: 1 << 33, handle: 7, generation: 2}, "02000000" + "0000ffff" + "0000010000000000" + "0000000200000000" + "0000000700000002"},
+		{header{kind: queueGate, credits: 64, k: 1, length: 5000, handle: 7, generation: 2}, "03000040" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000700000002"},
+		{header{kind: queueDone, k: 1, length: 5000}, "04000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
+		{header{kind: queueWrong, k: 1, length: 5000}, "05000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
+		{header{kind: queueTaken, k: 16}, "06000000" + "00000000" + "0000000000000010" + "0000000000000000" + "0000000000000000"},
+		{header{kind: queueCredit, credits: 64}, "07000040" + "00000000" + "0000000000000000" + "0000000000000000" + "0000000000000000"},
+	} {
+		b, err := hex.DecodeString(c.wire)
+		require.NoError(t, err)
+		h, err := parseHeader(b)
+		require.NoError(t, err)
+		require.Equal(t, c.h, h)
+		got := make([]byte, headerSize)
+		c.h.put(got)
+		require.Equal(t, b[:headerSize], got)
+		for n := range b[:headerSize] {
+			_, err := parseHeader(b[:n])
+			require.ErrorIs(t, err, ErrProtocol)
+		}
+	}
+}
