@@ -275,3 +275,66 @@ func BenchmarkPipe(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkUnexpected is messages that come before their receives are started: 16 of
+// them and one that says so, then an answer.
+func BenchmarkUnexpected(b *testing.B) {
+	const window = 16
+	for _, size := range []int{64, 512, 1024, 2048, 4096, 8192, 16384} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			nodes := join(b, 2, WithProviders("shm"))
+			end := func(from, to, size, stream int) (*Handle, *Handle) {
+				s, err := nodes[from].DeclareSend(Contiguous(memory(b, nodes[from], size, true)), to, OnStream(stream))
+				require.NoError(b, err)
+				r, err := nodes[to].DeclareReceive(Contiguous(memory(b, nodes[to], size, true)), from, OnStream(stream))
+				require.NoError(b, err)
+				return s, r
+			}
+			var sends, receives []*Handle
+			for range window {
+				s, r := end(0, 1, size, 0)
+				sends, receives = append(sends, s), append(receives, r)
+			}
+			said, hear := end(0, 1, 8, 1)
+			answer, answered := end(1, 0, 8, 2)
+			all := func(handles []*Handle, do func(*Handle) error) error {
+				for _, h := range handles {
+					if err := do(h); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			play := func(i, rounds int) error {
+				for range rounds {
+					steps := []func() error{
+						func() error { return all(sends, (*Handle).Start) }, said.Start, answered.Start, answered.Wait,
+						func() error { return all(sends, (*Handle).Wait) }, said.Wait,
+					}
+					if i == 1 {
+						steps = []func() error{
+							hear.Start, hear.Wait, func() error { return all(receives, (*Handle).Start) },
+							func() error { return all(receives, (*Handle).Wait) }, answer.Start, answer.Wait,
+						}
+					}
+					for _, step := range steps {
+						if err := step(); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}
+			done := make(chan error)
+			run := func(rounds int) {
+				go func() { done <- play(1, rounds) }()
+				require.NoError(b, play(0, rounds))
+				require.NoError(b, <-done)
+			}
+			run(1000)
+			b.ResetTimer()
+			run(b.N)
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/window, "ns/message")
+		})
+	}
+}

@@ -34,6 +34,9 @@ func newShape(parts []part, length int) shape {
 	return s
 }
 
+// contiguous says whether the layout is one piece.
+func (s *shape) contiguous() bool { return len(s.parts) == 1 && s.parts[0].count == 1 }
+
 // seek returns the position of byte n of the message; n < length.
 func (s *shape) seek(n int) position {
 	at := position{}
@@ -86,6 +89,11 @@ func move(dst, src *shape, from, n int) { moveAt(dst, src, from, from, n) }
 // moveAt copies n bytes: from byte s of src on to byte d of dst on.
 func moveAt(dst, src *shape, to, from, n int) {
 	if n == 0 {
+		return
+	}
+	if dst.contiguous() && src.contiguous() {
+		dp, sp := &dst.parts[0], &src.parts[0]
+		copyBytes(dp.base[dp.off+to:dp.off+to+n], sp.base[sp.off+from:sp.off+from+n])
 		return
 	}
 	d, s := dst.seek(to), src.seek(from)

@@ -30,7 +30,7 @@ var hostileQueues = []struct {
 	{"gate of no handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 77}}, 0, nil},
 	{"gate of a shorter handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 1}}, 0, ErrProtocol},
 	{"gate of an absurd length", []header{{kind: queueGate, k: 1, length: ^uint64(0), handle: 1}}, 0, nil},
-	{"gate of no start", []header{{kind: queueGate, k: 0, length: hostileLength, handle: 2}}, 0, nil},
+	{"gate of no start", []header{{kind: queueGate, k: 0, length: hostileLength, handle: 2}}, 0, ErrProtocol},
 	{"gate of the future", []header{{kind: queueGate, k: 1 << 60, length: 1, handle: 77}}, 0, nil},
 	{"verdict on no start", []header{{kind: queueWrong, k: 0}}, 0, ErrProtocol},
 	{"verdict on the future", []header{{kind: queueWrong, k: 2}}, 0, ErrProtocol},

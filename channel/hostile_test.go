@@ -33,7 +33,10 @@ type hostile struct {
 
 // hostileSizes are the lengths of the messages, one handle each way for each. The
 // number of one of the peer's layouts is the index here of its length, plus 1.
-var hostileSizes = []int{0, 8, 56, 100, 4096, 5000, 2*chunkMin + 100}
+// Sends of those from the first packed one on are of heap memory.
+var hostileSizes = []int{0, 8, 56, 100, 4096, 5000, 2*chunkMin + 100, 5001, pipeSize + 1000}
+
+const hostilePacked = 7
 
 func newHostile(t testing.TB, n *Node) *hostile {
 	total := 64
@@ -47,6 +50,9 @@ func newHostile(t testing.TB, n *Node) *hostile {
 	s, r := &sendStream{peer: x.peer}, &receiveStream{peer: x.peer}
 	s.begin(x.out, true)
 	r.r.Store(x.in)
+	s.pipe = make([]byte, pipeSize)
+	theirs := make([]byte, pipeSize)
+	r.pipe.Store(&theirs)
 	rest := x.memory
 	cut := func(n int) []byte {
 		b := rest[:n:n]
@@ -56,7 +62,7 @@ func newHostile(t testing.TB, n *Node) *hostile {
 	x.outside = append(x.outside, cut(64))
 	for i, size := range hostileSizes {
 		for _, kind := range []handleKind{kindSend, kindReceive} {
-			h := &Handle{node: n, kind: kind, out: s, reachable: true}
+			h := &Handle{node: n, kind: kind, out: s, reachable: kind == kindReceive || i < hostilePacked}
 			b := cut(size)
 			require.NoError(t, h.lay(Contiguous(b)))
 			if kind == kindSend {
@@ -84,10 +90,10 @@ func newHostile(t testing.TB, n *Node) *hostile {
 	return x
 }
 
-// word is one that the peer writes: of 14 kinds, for slot i.
+// word is one that the peer writes: of so many kinds, for slot i.
 func (x *hostile) word(kind, i int) *uint64 {
 	i %= ringSlots
-	switch kind % 14 {
+	switch kind % hostileWords {
 	case 0, 1:
 		return &x.in.slots[i].word
 	case 2:
@@ -110,9 +116,15 @@ func (x *hostile) word(kind, i int) *uint64 {
 		return &x.out.matches[i].next
 	case 12:
 		return &x.out.matches[i].done
+	case 13:
+		return &x.out.emptied
+	case 14:
+		return &x.in.filled
 	}
 	return (*uint64)(unsafe.Pointer(&x.out.faults))
 }
+
+const hostileWords = 16
 
 // test tests all handles once.
 func (x *hostile) test() (active int) {
@@ -191,7 +203,7 @@ func (x *hostile) play(script []byte) {
 		case doKey:
 			b := next(5)
 			k := x.receives[0].in.next
-			if b[0]%14 >= 6 {
+			if kind := b[0] % hostileWords; kind >= 6 && kind != 14 {
 				k = x.sends[0].out.next
 			}
 			atomic.StoreUint64(x.word(int(b[0]), int(b[1])), key(k+uint64(int8(b[2])), uint32(binary.BigEndian.Uint16(b[3:]))))
@@ -270,7 +282,17 @@ var hostileRings = []struct {
 	{"withdrawn by the receiver", slices.Concat([]byte{doSend, 6}, value(1<<16|verdictWithdrawn, doWord, 11, 1)), ErrPeerLeft},
 	{"taken and not moved", slices.Concat([]byte{doSend, 6}, value(1<<1, doWord, 6, 1), make([]byte, 0), full()), ErrProtocol},
 	{"acknowledged before it was sent", slices.Concat(value(1<<1, doWord, 6, 1), []byte{doSend, 6}), nil},
-	{"faults without a fault", slices.Concat([]byte{doSend, 6}, value(7, doWord, 13, 1)), nil},
+	{"faults without a fault", slices.Concat([]byte{doSend, 6}, value(7, doWord, 15, 1)), nil},
+	{"moved to no gate", slices.Concat([]byte{doReceive, 1}, value(8, doWord, 3, 1), value(1<<16|slotMoved<<8, doWord, 0, 1)), ErrProtocol},
+	{"moved of another length", slices.Concat([]byte{doReceive, 4}, value(8, doWord, 3, 1), value(1<<16|slotMoved<<8, doWord, 0, 1)), ErrProtocol},
+	{"direct to no gate", slices.Concat([]byte{doReceive, 1}, value(8, doWord, 3, 1), value(1<<16|slotDirect<<8, doWord, 0, 1)), ErrProtocol},
+	{"packed of another length", slices.Concat([]byte{doReceive, 7}, value(1, doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), ErrLength},
+	{"packed of an absurd length", slices.Concat([]byte{doReceive, 7}, value(^uint64(0), doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), ErrLength},
+	{"packed elsewhere", slices.Concat([]byte{doReceive, 7}, value(5, doWord, 2, 1), value(5001, doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), ErrProtocol},
+	{"packed and never filled", slices.Concat([]byte{doReceive, 7}, value(5001, doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), nil},
+	{"filled in the past", slices.Concat([]byte{doReceive, 8}, value(pipeSize+1000, doWord, 3, 1), value(^uint64(0), doWord, 14, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), nil},
+	{"emptied in the future", slices.Concat(value(99, doWord, 13, 1), []byte{doSend, 8}), nil},
+	{"refused while it is packed", slices.Concat([]byte{doSend, 8}, value(1<<1|1, doWord, 6, 1), value(1, doWord, 15, 1)), ErrLength},
 }
 
 func eagerSlot(off, n uint32) []byte {

@@ -54,9 +54,9 @@ func (s *receiveStream) start(h *Handle) error {
 	h.setPhase(phaseWaiting)
 	if h.shape.length > eagerMax {
 		s.large++
-		if r := s.r.Load(); r != nil {
-			s.open(h, r)
-		}
+	}
+	if r := s.r.Load(); r != nil && h.shape.length > gateMin {
+		s.open(h, r)
 	}
 	s.lock.unlock()
 	return nil
@@ -111,7 +111,7 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 	}
 	r := s.r.Load()
 	if r != nil {
-		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (h.tried || h.shape.length <= eagerMax) &&
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (h.tried || h.shape.length <= gateMin) &&
 			s.peer.state.Load() < peerFailed {
 			return false, nil
 		}
@@ -163,7 +163,7 @@ func (s *receiveStream) advance(h *Handle) {
 			s.take(h, r, w, failed)
 			return
 		}
-		if !h.tried && h.shape.length > eagerMax {
+		if !h.tried && h.shape.length > gateMin {
 			s.open(h, r)
 			return
 		}
@@ -214,7 +214,20 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 			s.finish(h, h.broken("eager message of %d bytes at %#x", size, off))
 			return
 		}
-		h.shape.scatter(r.data[off:off+size], 0)
+		if h.flat != nil {
+			copy(h.flat, r.data[off:off+size])
+		} else {
+			h.shape.scatter(r.data[off:off+size], 0)
+		}
+	case slotMoved:
+		if v := slot.rendezvous(); !h.gated || v.length != uint64(h.shape.length) {
+			s.finish(h, h.broken("%d bytes moved, where %d wait at gate: %v", v.length, h.shape.length, h.gated))
+			return
+		}
+		s.acknowledge(h.k, r, 0)
+		s.received.add(h)
+		s.finish(h, nil)
+		return
 	case slotRendezvous, slotDirect:
 		s.takeRendezvous(h, r, slot, w>>8&0xff == slotDirect)
 		return
@@ -257,6 +270,10 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 	if h.copying {
 		return
 	}
+	if direct && !h.gated {
+		s.finish(h, h.broken("message copied to where nobody waits"))
+		return
+	}
 	m := &r.matches[h.k%ringSlots]
 	v := slot.rendezvous()
 	if v.length != uint64(h.shape.length) {
@@ -293,7 +310,9 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 // sender may not have told its layout yet.
 func (h *Handle) assistReceive(m *match, v rendezvous) {
 	if src := h.remoteShape(h.in.peer, v.handle, v.generation, v.length); src != nil {
-		h.copyChunks(m, &h.shape, src, h.in.peer)
+		if h.copyChunks(m, &h.shape, src) {
+			h.in.peer.bell.ring()
+		}
 	}
 }
 
@@ -303,7 +322,9 @@ func (h *Handle) assistSend() {
 	s := h.out
 	i := h.k % ringSlots
 	if dst := h.openGate(&s.r.gates[i]); dst != nil {
-		h.copyChunks(&s.r.matches[i], dst, &h.shape, s.peer)
+		if h.copyChunks(&s.r.matches[i], dst, &h.shape) {
+			s.peer.bell.ring()
+		}
 	}
 }
 
@@ -334,10 +355,10 @@ func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) 
 	return &l.shape
 }
 
-// copyChunks claims chunks and copies them until none is left.
-func (h *Handle) copyChunks(m *match, dst, src *shape, p *peer) {
+// copyChunks claims chunks and copies them until none is left. It says whether there
+// were any.
+func (h *Handle) copyChunks(m *match, dst, src *shape) (moved bool) {
 	n, size := chunks(h.shape.length)
-	moved := false
 	for range n { // and no more, whatever a peer does to the match
 		i, _ := m.claim(h.k, n)
 		if i < 0 {
@@ -348,7 +369,5 @@ func (h *Handle) copyChunks(m *match, dst, src *shape, p *peer) {
 		m.finish(h.k)
 		moved = true
 	}
-	if moved {
-		p.bell.ring()
-	}
+	return moved
 }

@@ -158,6 +158,9 @@ func (s *sendStream) publish(h *Handle) bool {
 		s.ends[i] = s.head
 		h.setPhase(phaseSent)
 		s.store(&slot.word, key(k, slotInline<<8|uint32(n)))
+	case n > gateMin && n <= eagerMax && s.publishMoved(h, slot):
+		s.peer.bell.ring()
+		return true
 	case n <= eagerMax && s.publishEager(h, slot):
 	case n <= eagerMax && !h.reachable:
 		return false
@@ -200,6 +203,25 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	slot.setEager(uint32(off), uint32(n))
 	h.setPhase(phaseSent)
 	s.store(&slot.word, key(h.k, slotEager<<8))
+	return true
+}
+
+// publishMoved copies a message that could be eager straight to where its receiver
+// waits; false if it does not.
+func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
+	i := h.k % ringSlots
+	dst := h.openGate(&s.r.gates[i])
+	if dst == nil {
+		return false
+	}
+	m := &s.r.matches[i]
+	if h.copyChunks(m, dst, &h.shape); !m.finished(h.k, 1) {
+		return false // the receive is being withdrawn
+	}
+	s.ends[i] = s.head
+	slot.setRendezvous(rendezvous{length: uint64(h.shape.length)})
+	h.setPhase(phaseSent)
+	s.store(&slot.word, key(h.k, slotMoved<<8))
 	return true
 }
 
