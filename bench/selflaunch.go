@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
@@ -24,7 +23,7 @@ func (e *RankFailedError) Error() string {
 }
 
 // launchSelf runs this very command as so many ranks, each on a core of its own
-// where there are as many and the system can bind. They print; signals go to them.
+// where there are as many, bound where the system can. They print; signals go to them.
 func launchSelf(ctx context.Context, size int) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -36,9 +35,6 @@ func launchSelf(ctx context.Context, size int) error {
 		Stdout: os.Stdout, Stderr: os.Stderr,
 		Bind:    launch.Core,
 		Signals: launch.Signals(),
-	}
-	if size > runtime.NumCPU() { // the system spreads them better than a fixed order
-		o.Bind = launch.None
 	}
 	r, err := launch.Run(ctx, o)
 	if errors.Is(err, launch.ErrBind) {

@@ -45,7 +45,7 @@ func newRun() *cobra.Command {
 	flags.SetInterspersed(false) // what follows the program is the program's
 	flags.SortFlags = false
 	flags.IntVarP(&o.Size, "ranks", "n", 1, "`number` of processes")
-	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core"}}, "bind", "core: bind rank i to the i-th CPU that sluice may use, one of each core before further hardware threads; or none")
+	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core"}}, "bind", "core: bind rank i to the i-th CPU that sluice may use, one of each core before further hardware threads; with more ranks than CPUs, neighbours share one; or none")
 	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write whole lines only")
 	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the others when a rank fails")
 	flags.DurationVar(&o.KillGrace, "kill-grace", launch.DefaultKillGrace, "`duration` between SIGTERM and SIGKILL for ranks that are to end")

@@ -41,12 +41,20 @@ type Bind int
 const (
 	// None leaves it to the system.
 	None Bind = iota
-	// Core binds rank i to the i-th CPU of [Cores], beginning anew where there
-	// are more ranks than CPUs. It is done before
-	// the program starts: a Go program sees one CPU, and sets GOMAXPROCS to
-	// that unless the environment says otherwise.
+	// Core binds rank i to the i-th CPU of [Cores]. Where there are more ranks than
+	// CPUs, ranks that follow on one another share one: they are the neighbours of
+	// most programs. It is done before the program starts: a Go program sees one
+	// CPU, and sets GOMAXPROCS to that unless the environment says otherwise.
 	Core
 )
+
+// place is which of so many CPUs a rank is bound to.
+func place(rank, size, cpus int) int {
+	if size <= cpus {
+		return rank
+	}
+	return rank * cpus / size
+}
 
 // DefaultKillGrace is what a zero Options.KillGrace means.
 const DefaultKillGrace = 2 * time.Second
@@ -285,7 +293,7 @@ func (j *job) startAll(exits chan<- exit) error {
 	defer func() { unbind() }()
 	for rank := range j.Size {
 		if j.cpus != nil {
-			undo, err := bindThread(j.cpus[rank%len(j.cpus)])
+			undo, err := bindThread(j.cpus[place(rank, j.Size, len(j.cpus))])
 			if err != nil {
 				return &StartError{Rank: rank, Err: fmt.Errorf("%w: %w", ErrBind, err)}
 			}

@@ -123,7 +123,7 @@ func TestBind(t *testing.T) {
 	_, err = Run(testContext(t), o)
 	require.NoError(t, err)
 	for rank := range size {
-		require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank%len(cpus)]))
+		require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank*len(cpus)/size]))
 	}
 	for mask := range threadMasks(t) {
 		require.Contains(t, before, mask, "a thread stayed bound")
