@@ -329,10 +329,14 @@ func (h *Handle) Close() error {
 		return h.idleError("close")
 	}
 	h.setPhase(phaseClosed)
+	n := h.node
 	if h.kind == kindMultiple {
+		n.mu.Lock()
+		delete(n.multiples, h)
+		n.mu.Unlock()
 		return nil
 	}
-	n, p := h.node, h.peer()
+	p := h.peer()
 	p.mu.Lock()
 	delete(p.handles, h)
 	switch {
@@ -376,21 +380,12 @@ func (h *Handle) withdraw() error {
 	return nil
 }
 
-// giveUp ends a handle whose node is closed: the memory that its starts are in is
-// about to go.
+// giveUp ends a handle whose node is closed, and unpins its memory. Nobody uses it
+// any more.
 func (h *Handle) giveUp() {
-	for {
-		unlock := h.lockStream()
-		copying := h.copying || h.kind == kindSend && h.out.busy == h
-		if !copying {
-			h.setPhase(phaseClosed)
-		}
-		unlock()
-		if !copying {
-			return
-		}
-		wait.Yield()
-	}
+	defer h.lockStream()()
+	h.setPhase(phaseClosed)
+	h.pins.Unpin()
 }
 
 // withdrawable returns the match of an active handle whose message the other side

@@ -21,6 +21,7 @@ type Handle struct {
 	node     *Node
 	kind     handleKind
 	phase    phase
+	inside   uint32                       // the user is in Start, Test or Wait
 	err      error                        // with phaseFailed and phaseReceived
 	k        uint64                       // number of the start on the stream
 	flat     []byte                       // the message, if it is contiguous
@@ -99,6 +100,15 @@ func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
 // an error nothing was started. The members of a multiple that can be started
 // are; the errors of the others are also what Wait will return.
 func (h *Handle) Start() error {
+	if !h.enter() {
+		return h.errorf("start", ErrClosed)
+	}
+	err := h.start()
+	h.exit()
+	return err
+}
+
+func (h *Handle) start() error {
 	if h.phase.Load() != phaseIdle || h.bindErr != nil {
 		return h.cannotStart()
 	}
@@ -129,6 +139,15 @@ func (h *Handle) cannotStart() error {
 // [ErrAborted], [ErrProtocol]. After one the bytes of the layout are undefined;
 // nothing outside of it was touched.
 func (h *Handle) Test() (bool, error) {
+	if !h.enter() {
+		return true, h.errorf("test", ErrClosed)
+	}
+	done, err := h.test()
+	h.exit()
+	return done, err
+}
+
+func (h *Handle) test() (bool, error) {
 	var done bool
 	var err error
 	switch h.phase.Load() {
@@ -155,17 +174,25 @@ func (h *Handle) Test() (bool, error) {
 // Wait returns when the message is over, with the error that Test would return
 // (MPI_Wait, QMP_wait). An idle handle is not waited for.
 func (h *Handle) Wait() error {
-	if done, err := h.Test(); done {
+	if !h.enter() {
+		return h.errorf("wait", ErrClosed)
+	}
+	defer h.exit()
+	if done, err := h.test(); done {
 		return err
 	}
-	return h.node.await(context.Background(), h.Test, h.failure)
+	return h.await(context.Background())
 }
 
 // WaitContext is Wait with an end: with ctx the waiting ends, not the message.
 // The error is then [ErrTimeout] if a deadline passed, else that of ctx, and the
 // handle is still active.
 func (h *Handle) WaitContext(ctx context.Context) error {
-	return h.node.await(ctx, h.Test, h.failure)
+	if !h.enter() {
+		return h.errorf("wait", ErrClosed)
+	}
+	defer h.exit()
+	return h.await(ctx)
 }
 
 // WaitAll waits for all handles, of one node, and returns their errors joined
@@ -205,6 +232,12 @@ func (n *Node) Multiple(handles ...*Handle) (*Handle, error) {
 		}
 		return b.priority - a.priority
 	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, nodeError("declare multiple", ErrClosed)
+	}
+	n.multiples[h] = struct{}{}
 	return h, nil
 }
 
@@ -217,7 +250,7 @@ func (h *Handle) startMembers() error {
 	h.started = h.started[:0]
 	h.setPhase(phaseGroup)
 	for _, m := range h.members {
-		if err := m.Start(); err != nil {
+		if err := m.start(); err != nil {
 			h.started = append(h.started, err)
 		}
 	}
@@ -227,7 +260,7 @@ func (h *Handle) startMembers() error {
 func (h *Handle) testMembers() (bool, error) {
 	all := true
 	for _, m := range h.members {
-		done, err := m.Test()
+		done, err := m.test()
 		if err != nil {
 			h.started = append(h.started, err)
 		}
@@ -239,8 +272,25 @@ func (h *Handle) testMembers() (bool, error) {
 	return true, errors.Join(h.started...)
 }
 
-// failure is the error of waiting, not of the message.
-func (h *Handle) failure(err error) error { return h.errorf("wait", err) }
+// enter says that the user is about to touch memory that goes when the node is
+// closed; false if it is being closed. The store is plain: who closes the node
+// looks at it behind a barrier that reaches this CPU too.
+func (h *Handle) enter() bool {
+	wait.StoreRelaxed32(&h.inside, 1)
+	return atomic.LoadUint32(&h.node.guarded) == 0 || h.enterGuarded()
+}
+
+func (h *Handle) enterGuarded() bool {
+	atomic.StoreUint32(&h.inside, 1)
+	if h.node.closing.Load() {
+		h.exit()
+		return false
+	}
+	return true
+}
+
+// exit says that the user is through.
+func (h *Handle) exit() { wait.StoreRelease32(&h.inside, 0) }
 
 func (h *Handle) errorf(op string, err error) error {
 	e := &Error{Op: op, Rank: -1, Stream: -1, Err: err}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -43,19 +45,23 @@ type Node struct {
 	addresses []address // by rank
 
 	receives atomic.Pointer[[]*receiveStream] // what a waiter moves on
-	ticks    atomic.Uint32                    // seconds since Join, for the ages of operations
-	sleeps   atomic.Uint64                    // of waiters
+	pipes    atomic.Pointer[[]*sendStream]    // and these
+	guarded  uint32                           // handles are not to be used without a look at closing, or a fence
+	closing  atomic.Bool
+	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
+	sleeps   atomic.Uint64 // of waiters
 
-	mu       sync.Mutex
-	closed   bool
-	over     error // the job was aborted
-	peers    map[int]*peer
-	memories []*Memory // ordered by address
-	lastID   uint32
-	handles  map[*Handle]struct{}
-	starving []*sendStream
-	attended map[*sendStream]*attendance // whose pipes the engine looks at
-	kick     chan struct{}
+	mu        sync.Mutex
+	closed    bool
+	over      error // the job was aborted
+	peers     map[int]*peer
+	memories  []*Memory // ordered by address
+	lastID    uint32
+	handles   map[*Handle]struct{}
+	multiples map[*Handle]struct{}
+	starving  []*sendStream
+	attended  map[*sendStream]*attendance // whose pipes the engine looks at
+	kick      chan struct{}
 }
 
 type options struct {
@@ -164,10 +170,13 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
+		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
-	n.fenced = !barriers()
+	n.pipes.Store(new([]*sendStream))
+	if n.fenced = !barriers(); n.fenced {
+		n.guarded = 1
+	}
 	n.spins = spinBudget
 	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
 	defer func() {
@@ -344,11 +353,12 @@ func (n *Node) kickEngines() {
 	}
 }
 
-func (n *Node) addReceive(s *receiveStream) {
+// appendTo adds to a list that is read without a lock.
+func appendTo[S any](list *atomic.Pointer[[]S], s S) {
 	for {
-		old := n.receives.Load()
+		old := list.Load()
 		l := append(slices.Clone(*old), s)
-		if n.receives.CompareAndSwap(old, &l) {
+		if list.CompareAndSwap(old, &l) {
 			return
 		}
 	}
@@ -467,8 +477,10 @@ func (n *Node) Close() error {
 	for h := range n.handles {
 		handles = append(handles, h)
 	}
+	multiples := maps.Clone(n.multiples)
 	n.mu.Unlock()
 
+	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
 	var errs []error
 	for _, h := range handles {
 		errs = append(errs, h.withdraw())
@@ -487,13 +499,26 @@ func (n *Node) Close() error {
 	}
 	n.bell.strike()
 	n.wg.Wait()
-	n.receives.Store(new([]*receiveStream))
 	for _, h := range handles {
 		h.giveUp()
-		h.pins.Unpin()
 	}
 	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {
 		errs = append(errs, d.ctx.Close())
 	}
 	return errors.Join(append(errs, n.job.Close())...)
+}
+
+// expel ends the calls of users that are under way, and lets no more in: what they
+// touch is about to go.
+func (n *Node) expel(handles []*Handle) {
+	n.closing.Store(true)
+	atomic.StoreUint32(&n.guarded, 1)
+	barrier()
+	for _, h := range handles {
+		for atomic.LoadUint32(&h.inside) != 0 {
+			n.bell.strike()
+			wait.Yield()
+			runtime.Gosched()
+		}
+	}
 }

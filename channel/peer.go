@@ -467,7 +467,7 @@ func (p *peer) receiveLocked(number uint32) *receiveStream {
 		if p.queue != nil {
 			p.queue.adoptReceive(s)
 		} else {
-			p.node.addReceive(s)
+			appendTo(&p.node.receives, s)
 		}
 	}
 	return s

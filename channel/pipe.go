@@ -49,6 +49,7 @@ func (p *peer) openPipe(s *sendStream) error {
 	info := streamInfo{s.number, regionOf(mr)}
 	p.tell(kindPipe, info.append(nil))
 	s.pipe = mr.Bytes()
+	appendTo(&p.node.pipes, s)
 	return nil
 }
 
@@ -77,6 +78,7 @@ func (s *sendStream) publishPacked(h *Handle, slot *slot) {
 	slot.setPacked(h.first, uint64(h.shape.length))
 	s.offer(h, slot, slotPacked)
 	s.packing = append(s.packing, h)
+	s.unpacked.Store(true)
 }
 
 // packStarted packs what has been published, and has the engine see to what is
@@ -88,11 +90,33 @@ func (s *sendStream) packStarted() {
 	}
 }
 
-// pack fills pieces, as far as there are any and something to fill them with. The
-// caller holds the lock, which pack lets go of while it copies.
+// drive packs what there is room for, for a user who waits for something else.
+func (s *sendStream) drive() {
+	if s.unpacked.Load() && s.lock.tryLock() {
+		s.pack()
+		s.lock.unlock()
+	}
+}
+
+// pack fills pieces, as far as there are any and something to fill them with, but
+// no more than the pipe holds. The caller holds the lock, which pack lets go of
+// while it copies.
 func (s *sendStream) pack() {
-	for s.busy == nil && len(s.packing) > 0 && s.filled-atomic.LoadUint64(&s.r.emptied) < pipePieces {
+	for range pipePieces {
+		if s.busy != nil || len(s.packing) == 0 {
+			return
+		}
 		h := s.packing[0]
+		if h.moved == 0 {
+			s.filled = h.first // of those before it what was refused is left out
+		}
+		if s.refused(h) { // the others would wait until its user asks for it
+			s.settle(h)
+			continue
+		}
+		if s.filled-atomic.LoadUint64(&s.r.emptied) >= pipePieces {
+			return
+		}
 		b := piece(s.pipe, s.filled, h.shape.length-h.moved)
 		s.busy = h
 		s.lock.unlock()
@@ -107,15 +131,6 @@ func (s *sendStream) pack() {
 		}
 		atomic.StoreUint64(&s.r.filled, s.filled)
 		s.peer.bell.ring()
-	}
-}
-
-// skip leaves out what has not been packed of a message that was refused: the
-// receiver does so too.
-func (s *sendStream) skip(h *Handle) {
-	if h.packed && len(s.packing) > 0 && s.packing[0] == h {
-		s.filled = h.first + pieces(uint64(h.shape.length))
-		atomic.StoreUint64(&s.r.filled, s.filled)
 	}
 }
 

@@ -33,13 +33,18 @@ func (s *receiveStream) start(h *Handle) error {
 	if q := s.q.Load(); q != nil {
 		return q.startReceive(h)
 	}
-	if s.peer.state.Load() >= peerFailed && s.r.Load() == nil {
-		return s.peer.opError("receive", s.number, 0)
-	}
 	s.lock.lock()
 	if q := s.q.Load(); q != nil {
 		s.lock.unlock()
 		return q.startReceive(h)
+	}
+	if s.peer.state.Load() >= peerFailed {
+		// Only what has come already can still be had.
+		r, k := s.r.Load(), s.next+1
+		if r == nil || atomic.LoadUint64(&r.slots[k%ringSlots].word)>>16 != k {
+			s.lock.unlock()
+			return s.peer.opError("receive", s.number, 0)
+		}
 	}
 	s.next++
 	h.begin(s.next)

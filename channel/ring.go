@@ -93,8 +93,9 @@ type gate struct {
 }
 
 func (g *gate) open(k uint64, handle, generation uint32, length int) {
-	wait.StoreRelaxed64(&g.layout, uint64(handle)<<32|uint64(generation))
-	wait.StoreRelaxed64(&g.length, uint64(length))
+	wait.StoreRelaxed64(&g.word, 0) // whoever reads what follows for another k sees that too
+	wait.StoreRelease64(&g.layout, uint64(handle)<<32|uint64(generation))
+	wait.StoreRelease64(&g.length, uint64(length))
 	// This word and the sender's slot: whoever is second must see the first.
 	atomic.StoreUint64(&g.word, k)
 }

@@ -26,12 +26,13 @@ type sendStream struct {
 	pending []*Handle         // started and not in the ring: no connection, or no slot
 	offered [ringSlots]*Handle
 
-	pipe     []byte    // nil until there is use for it
-	packing  []*Handle // in the pipe, the first of them in part
-	busy     *Handle   // which somebody packs, without the lock
-	reserved uint64    // pieces of the pipe that messages have been given, since the beginning
-	filled   uint64    // of these
-	attended bool      // the engine looks whether packing goes on
+	pipe     []byte      // nil until there is use for it
+	packing  []*Handle   // in the pipe, the first of them in part
+	busy     *Handle     // which somebody packs, without the lock
+	reserved uint64      // pieces of the pipe that messages have been given, since the beginning
+	filled   uint64      // of these
+	unpacked atomic.Bool // there are some
+	attended bool        // the engine looks whether packing goes on
 
 	faults uint32            // of the ring, as last seen; atomic
 	noted  [ringSlots]uint64 // k whose fault is in late, or was
@@ -87,13 +88,16 @@ func (s *sendStream) start(h *Handle) error {
 	s.next++
 	h.begin(s.next)
 	s.sent.add(h)
-	if s.r == nil || len(s.pending) > 0 || !s.publish(h) {
+	if s.r == nil || len(s.pending) > 0 || !s.publish(h, true) {
 		s.queue(h)
 	}
 	if len(s.packing) > 0 {
 		s.packStarted()
 	}
 	s.lock.unlock()
+	if h.phase.Load() == phaseOffered && !h.packed {
+		h.assistSend() // who is second copies
+	}
 	return nil
 }
 
@@ -125,7 +129,7 @@ func (s *sendStream) flush() {
 
 func (s *sendStream) publishPending() {
 	n := 0
-	for n < len(s.pending) && s.publish(s.pending[n]) {
+	for n < len(s.pending) && s.publish(s.pending[n], false) {
 		n++
 	}
 	s.pending = slices.Delete(s.pending, 0, n)
@@ -134,8 +138,9 @@ func (s *sendStream) publishPending() {
 	}
 }
 
-// publish puts a send into its slot; false if that is not free.
-func (s *sendStream) publish(h *Handle) bool {
+// publish puts a send into its slot; false if that is not free. present says that
+// its user is the caller.
+func (s *sendStream) publish(h *Handle, present bool) bool {
 	k := h.k
 	if k > s.freed+ringSlots {
 		if s.reap(); k > s.freed+ringSlots {
@@ -166,7 +171,7 @@ func (s *sendStream) publish(h *Handle) bool {
 		return false
 	default:
 		s.ends[i] = s.head
-		s.publishRendezvous(h, slot)
+		s.publishRendezvous(h, slot, present)
 		return true
 	}
 	s.sent.Eager++
@@ -225,12 +230,12 @@ func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 	return true
 }
 
-// publishRendezvous says where the message lies. A receiver that waits already,
-// and whose memory we reach, gets it at once.
-func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
+// publishRendezvous says where the message lies. Where only its user could copy it
+// to a receiver that waits already, he has to be present.
+func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 	kind := uint32(slotRendezvous)
 	if !h.reachable {
-		if h.openGate(&s.r.gates[h.k%ringSlots]) == nil {
+		if !present || h.openGate(&s.r.gates[h.k%ringSlots]) == nil {
 			s.publishPacked(h, slot)
 			return
 		}
@@ -239,7 +244,6 @@ func (s *sendStream) publishRendezvous(h *Handle, slot *slot) {
 	h.packed = false
 	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.length)})
 	s.offer(h, slot, kind)
-	h.assistSend()
 }
 
 // offer makes a slot of a large message visible.
@@ -299,19 +303,14 @@ func (s *sendStream) settle(h *Handle) {
 	i := h.k % ringSlots
 	m := &s.r.matches[i]
 	n, _ := chunks(h.shape.length)
-	refused := m.verdict(h.k) == verdictLength
-	if h.packed {
-		refused = atomic.LoadUint64(&s.r.acks[i]) == h.k<<1|1
-	}
 	switch {
 	case h == s.busy:
 		return
 	case !h.packed && m.finished(h.k, n):
 		s.forget(h)
 		h.setPhase(phaseSent)
-	case refused:
+	case s.refused(h):
 		s.noted[i] = h.k
-		s.skip(h)
 		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength})
 	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter over a verdict on k
 		s.failOffered(h, s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft))
@@ -320,12 +319,21 @@ func (s *sendStream) settle(h *Handle) {
 	}
 }
 
+// refused says whether the receiver has found that the length of a send is wrong.
+func (s *sendStream) refused(h *Handle) bool {
+	if h.packed {
+		return atomic.LoadUint64(&s.r.acks[h.k%ringSlots]) == h.k<<1|1
+	}
+	return s.r.matches[h.k%ringSlots].verdict(h.k) == verdictLength
+}
+
 // forget takes a send that is over off those that are offered. The caller holds
 // the lock.
 func (s *sendStream) forget(h *Handle) {
 	s.offered[h.k%ringSlots] = nil
 	if h.packed {
 		s.packing = slices.DeleteFunc(s.packing, func(o *Handle) bool { return o == h })
+		s.unpacked.Store(len(s.packing) > 0)
 	}
 }
 

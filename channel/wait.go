@@ -21,7 +21,8 @@ const (
 )
 
 // await tests until it is over.
-func (n *Node) await(ctx context.Context, test func() (bool, error), failure func(error) error) error {
+func (h *Handle) await(ctx context.Context) error {
+	n := h.node
 	patient := false // has been spinning for long
 	defer func() {
 		if patient {
@@ -29,17 +30,20 @@ func (n *Node) await(ctx context.Context, test func() (bool, error), failure fun
 		}
 	}()
 	for i := 0; ; i++ {
-		done, err := test()
+		done, err := h.test()
 		if done {
 			return err
 		}
 		if i%driveEvery == driveEvery-1 || i >= n.spins {
 			n.drive()
-			if err := ctx.Err(); err != nil {
-				if errors.Is(err, context.DeadlineExceeded) {
-					err = fmt.Errorf("%w: %w", ErrTimeout, err)
-				}
-				return failure(err)
+			err := ctx.Err()
+			switch {
+			case n.closing.Load():
+				return h.errorf("wait", ErrClosed)
+			case errors.Is(err, context.DeadlineExceeded):
+				return h.errorf("wait", fmt.Errorf("%w: %w", ErrTimeout, err))
+			case err != nil:
+				return h.errorf("wait", err)
 			}
 		}
 		if i == n.spins {
@@ -54,7 +58,7 @@ func (n *Node) await(ctx context.Context, test func() (bool, error), failure fun
 		case i < n.spins+yieldBudget:
 			yield()
 		default:
-			if done, err := n.sleep(ctx, test); done {
+			if done, err := h.sleep(ctx); done {
 				return err
 			}
 		}
@@ -62,7 +66,8 @@ func (n *Node) await(ctx context.Context, test func() (bool, error), failure fun
 }
 
 // sleep tests once more and sleeps until the bell rings, for a bounded time.
-func (n *Node) sleep(ctx context.Context, test func() (bool, error)) (bool, error) {
+func (h *Handle) sleep(ctx context.Context) (bool, error) {
+	n := h.node
 	bound := sleepBound
 	if d, ok := ctx.Deadline(); ok {
 		bound = max(min(bound, time.Until(d)), time.Microsecond)
@@ -73,7 +78,7 @@ func (n *Node) sleep(ctx context.Context, test func() (bool, error)) (bool, erro
 	barrier()
 	n.kickEngines()
 	n.drive()
-	if done, err := test(); done {
+	if done, err := h.test(); done || n.closing.Load() {
 		return done, err
 	}
 	n.sleeps.Add(1)
@@ -84,6 +89,9 @@ func (n *Node) sleep(ctx context.Context, test func() (bool, error)) (bool, erro
 // drive moves on what others may be waiting for.
 func (n *Node) drive() {
 	for _, s := range *n.receives.Load() {
+		s.drive()
+	}
+	for _, s := range *n.pipes.Load() {
 		s.drive()
 	}
 }

@@ -1,0 +1,143 @@
+package channel
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCloseUnderUse closes a node while its handles are waited for, tested and
+// started. Whoever does so gets ErrClosed, touches nothing that is gone, and is told
+// of no message that has not been moved.
+func TestCloseUnderUse(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		rounds := 15
+		if testing.Short() {
+			rounds = 5
+		}
+		for round := range rounds {
+			nodes := join(t, 2, WithProviders(provider))
+			a, b := nodes[0], nodes[1]
+			ping, _ := send(t, a, 1, 8, OnStream(100))
+			pong, _ := receive(t, b, 0, 8, OnStream(100))
+			require.NoError(t, ping.Start())
+			require.NoError(t, pong.Start())
+			require.NoError(t, pong.WaitContext(within(t))) // connected
+			var users, inside sync.WaitGroup
+			use := func(do func() error) {
+				inside.Add(1)
+				users.Go(func() {
+					inside.Done()
+					require.ErrorIs(t, do(), ErrClosed)
+				})
+			}
+			for i := range 2 {
+				large, _ := send(t, a, 1, 1<<20, OnStream(i)) // nobody receives it
+				require.NoError(t, large.Start())
+				packed, err := a.DeclareSend(Contiguous(make([]byte, 3*pipeSize)), 1, OnStream(10+i))
+				require.NoError(t, err)
+				require.NoError(t, packed.Start())
+				for _, h := range []*Handle{large, packed} {
+					use(func() error {
+						for {
+							if done, err := h.Test(); done {
+								return err
+							}
+						}
+					})
+				}
+				r, _ := receive(t, a, 1, 100_000, OnStream(i))
+				require.NoError(t, r.Start())
+				use(r.Wait)
+				group, err := a.Multiple(func() []*Handle {
+					s, _ := send(t, a, 1, 100_000, OnStream(20+i))
+					r, _ := receive(t, a, 1, 8, OnStream(20+i))
+					return []*Handle{s, r}
+				}()...)
+				require.NoError(t, err)
+				require.NoError(t, group.Start())
+				use(group.Wait)
+				eager, _ := send(t, a, 1, 8, OnStream(30+i))
+				use(func() error {
+					for {
+						if err := eager.Start(); err != nil && !errors.Is(err, ErrActive) {
+							return err
+						}
+						eager.Test()
+						runtime.Gosched()
+					}
+				})
+			}
+			inside.Wait()
+			for range round % 5 { // at other moments
+				runtime.Gosched()
+			}
+			require.NoError(t, a.Close())
+			users.Wait()
+			require.ErrorIs(t, ping.Start(), ErrClosed)
+			require.NoError(t, b.Close())
+		}
+	})
+}
+
+// TestStartOfGone: a receive from a peer that has left is an error at once, unless
+// its message is here.
+func TestStartOfGone(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		a, b := nodes[0], nodes[1]
+		s, out := send(t, a, 1, 8)
+		r, in := receive(t, b, 0, 8)
+		require.NoError(t, s.Start())
+		require.NoError(t, r.Start())
+		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, s.WaitContext(within(t)))
+		out[0] = 7
+		require.NoError(t, s.Start())
+		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, a.Close())
+		late, _ := receive(t, b, 0, 8, OnStream(1))
+		if late.Start() == nil {
+			require.ErrorIs(t, late.WaitContext(within(t)), ErrPeerLeft)
+		} // known now
+		require.NoError(t, r.Start())
+		require.NoError(t, r.WaitContext(within(t)))
+		require.Equal(t, byte(7), in[0])
+		require.ErrorIs(t, r.Start(), ErrPeerLeft)
+		require.ErrorIs(t, late.Start(), ErrPeerLeft)
+	})
+}
+
+// TestGateTorn: a gate that is being opened for another start says nothing.
+func TestGateTorn(t *testing.T) {
+	var g gate
+	g.open(1, 7, 0, 100)
+	_, _, n, ok := g.read(1)
+	require.True(t, ok)
+	require.EqualValues(t, 100, n)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for k := range uint64(100_000) {
+			g.open(k+2, uint32(k+2), 0, int(k+2))
+		}
+	}()
+	for k := uint64(2); k < 100_000; {
+		w := atomic.LoadUint64(&g.word)
+		if h, _, n, ok := g.read(w); ok && w != 0 && w != 1 {
+			require.EqualValues(t, w, h)
+			require.EqualValues(t, w, n)
+			k = w
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+	<-done
+}
