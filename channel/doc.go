@@ -7,6 +7,12 @@
 // exchanging layouts) is done then. [Handle.Start], [Handle.Test] and
 // [Handle.Wait] then cost little more than the hardware.
 //
+// A program imports the providers that reach its peers, all of them with
+//
+//	import _ "github.com/sluice-hpc/sluice/verbs/all"
+//
+// or one by one; a job of one rank needs none.
+//
 // # Matching
 //
 // A stream is an ordered pair of ranks and a small number ([OnStream]). On each

@@ -142,7 +142,8 @@ const DefaultConnectTimeout = 30 * time.Second
 // The Node belongs to the caller, who must Close it.
 //
 // Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
-// done; around what package boot says of the environment, the launcher and the
+// done, or where the job has several ranks and the program imports no provider (see
+// the package comment); around what package boot says of the environment, the launcher and the
 // rendezvous; or around that of ctx, without which a rank that never comes is
 // waited for without end. Where the rendezvous knows which ranks are missing, the
 // error names them.
@@ -192,6 +193,9 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 // opened when there is a peer for them. A job of one needs none.
 func (n *Node) openDevices() error {
 	if n.size > 1 {
+		if len(verbs.Providers()) == 0 {
+			return fmt.Errorf(`%w: no provider is part of this program: import _ "github.com/sluice-hpc/sluice/verbs/all", or the providers that it needs`, ErrInvalid)
+		}
 		all, err := verbs.Devices()
 		switch {
 		case err != nil && len(all) == 0:

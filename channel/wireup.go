@@ -86,6 +86,9 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
 		return nil, err
 	}
+	if len(refusals) == 0 {
+		return nil, fmt.Errorf("%w: no provider has a device here", ErrUnreachable)
+	}
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
 }
 
