@@ -70,6 +70,7 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 	if err := h.attach(p, uint32(d.stream)); err != nil {
 		p.mu.Lock()
 		delete(p.handles, h)
+		p.untell(h)
 		h.release()
 		p.mu.Unlock()
 		return fail(err)
@@ -156,17 +157,25 @@ func (h *Handle) bind(p *peer) (err error) {
 	switch {
 	case p.rank == n.rank:
 		h.reachable = true
-		p.setLayout(&remoteLayout{handle: h.id, generation: h.generation, mapped: true, shape: h.shape})
+		if !p.setLayout(&remoteLayout{handle: h.id, generation: h.generation, mapped: true, shape: h.shape}) {
+			return fmt.Errorf("%w: more than %d handles", ErrInvalid, maxLayouts)
+		}
 		return nil
 	case p.queue != nil:
 		if h.shape.length <= eagerQueued {
 			return nil
 		}
+		if !p.tellable(h) {
+			if h.kind == kindReceive {
+				return fmt.Errorf("%w: the peer knows %d handles, and takes no more", ErrInvalid, maxLayouts)
+			}
+			return h.register(p.link.dev) // the receiver tells where it is to be written
+		}
 		if err := h.register(p.link.dev); err != nil {
 			return err
 		}
 	default:
-		h.reachable = !slices.Contains(h.memories, nil)
+		h.reachable = !slices.Contains(h.memories, nil) && h.describable() && p.tellable(h)
 		switch {
 		case h.shape.length <= slotData, h.kind == kindReceive && !h.reachable:
 			return nil
@@ -183,13 +192,27 @@ func (h *Handle) bind(p *peer) (err error) {
 		}
 	}
 	p.tell(kindLayout, h.describe())
+	if !h.told {
+		h.told = true
+		p.told++
+	}
 	return nil
 }
 
+// tellable says whether the peer takes the layout of one more handle. The caller
+// holds the peer's mu.
+func (p *peer) tellable(h *Handle) bool { return h.told || p.told < maxLayouts }
+
+// describable says whether the layout as it is, not packed, can be told in one
+// message.
+func (h *Handle) describable() bool {
+	return layoutLen(len(h.memories), len(h.shape.parts)) <= maxBody
+}
+
 // register registers the memory of the layout with a network, or memory to pack it
-// into.
+// into: where the blocks are small, or too many to be told.
 func (h *Handle) register(d *device) (err error) {
-	if h.layout.blocks > 1 && h.shape.length/h.layout.blocks < packBelow {
+	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < packBelow || !h.describable()) {
 		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
 			return err
 		}
@@ -338,8 +361,8 @@ func (h *Handle) Close() error {
 	switch {
 	case p.rank == n.rank:
 		p.dropLayout(h.id)
-	case p.state.Load() == peerUp && h.shape.length > slotData:
-		p.tell(kindDrop, binary.BigEndian.AppendUint32(nil, h.id))
+	case p.state.Load() == peerUp:
+		p.untell(h)
 	}
 	h.release()
 	p.mu.Unlock()
@@ -347,6 +370,15 @@ func (h *Handle) Close() error {
 	delete(n.handles, h)
 	n.mu.Unlock()
 	return nil
+}
+
+// untell lets the peer forget the layout of a handle. The caller holds mu.
+func (p *peer) untell(h *Handle) {
+	if h.told {
+		h.told = false
+		p.told--
+		p.tell(kindDrop, binary.BigEndian.AppendUint32(nil, h.id))
+	}
 }
 
 func (h *Handle) idleError(op string) error {

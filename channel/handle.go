@@ -47,6 +47,7 @@ type Handle struct {
 
 	id, generation uint32
 	reachable      bool // the peer has been told the layout
+	told           bool // and remembers the handle
 	priority       int
 	layout         Layout
 	pins           *runtime.Pinner
