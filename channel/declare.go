@@ -59,6 +59,10 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 	if d.stream < 0 || d.stream > MaxStream {
 		return fail(fmt.Errorf("%w: stream %d, at most %d", ErrInvalid, d.stream, MaxStream))
 	}
+	if err := n.call(); err != nil {
+		return fail(err)
+	}
+	defer n.calls.Done()
 	p, err := n.peer(rank)
 	if err != nil {
 		return fail(err)
@@ -95,10 +99,6 @@ func (h *Handle) lay(l Layout) error {
 	}
 	bases := l.bases()
 	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		return ErrClosed
-	}
 	n.lastID++
 	h.id = n.lastID
 	h.memories = make([]*Memory, len(bases))
@@ -291,6 +291,10 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	if h.phase.Load() != phaseIdle {
 		return h.idleError("rebase")
 	}
+	if err := h.node.call(); err != nil {
+		return h.errorf("rebase", err)
+	}
+	defer h.node.calls.Done()
 	old := h.layout.bases()
 	if len(bases) != len(old) {
 		return h.errorf("rebase", fmt.Errorf("%w: %d slices for a layout over %d", ErrInvalid, len(bases), len(old)))
@@ -356,6 +360,10 @@ func (h *Handle) Close() error {
 		return nil
 	}
 	n, p := h.node, h.peer()
+	if n.call() != nil {
+		return nil // the node unpins it
+	}
+	defer n.calls.Done()
 	p.mu.Lock()
 	delete(p.handles, h)
 	switch {

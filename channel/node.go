@@ -46,6 +46,7 @@ type Node struct {
 	ticks    atomic.Uint32                    // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64                    // of waiters
 
+	calls    sync.WaitGroup // that Close waits for; begun under mu
 	mu       sync.Mutex
 	closed   bool
 	over     error // the job was aborted
@@ -336,6 +337,18 @@ func (n *Node) peer(rank int) (*peer, error) {
 	return p, nil
 }
 
+// call begins a call that Close waits for: what it uses does not go meanwhile. The
+// caller ends it with calls.Done.
+func (n *Node) call() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return ErrClosed
+	}
+	n.calls.Add(1)
+	return nil
+}
+
 // sleepers is the number of those that wait for the bell.
 func (n *Node) sleepers() uint32 { return atomic.LoadUint32(&n.bell.sleepers) }
 
@@ -466,6 +479,9 @@ func (n *Node) Close() error {
 		return nil
 	}
 	n.closed = true
+	n.mu.Unlock()
+	n.calls.Wait()
+	n.mu.Lock()
 	peers := n.allPeers()
 	handles := make([]*Handle, 0, len(n.handles))
 	for h := range n.handles {
