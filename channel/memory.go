@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -16,8 +17,10 @@ type Memory struct {
 	buf    []byte
 	mr     *verbs.MR // of node.memory; nil without that
 	users  atomic.Int32
-	closed bool                  // under node.mu
-	regs   map[*device]*verbs.MR // of networks; under node.mu
+	closed atomic.Bool // set under node.mu
+
+	mu   sync.Mutex
+	regs map[*device]*verbs.MR // of networks
 }
 
 // Alloc returns n bytes of zeroes, page-aligned, of the kind that every provider
@@ -30,11 +33,10 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return nil, nodeError("allocate", ErrClosed)
+	if err := n.call(); err != nil {
+		return nil, nodeError("allocate", err)
 	}
+	defer n.calls.Done()
 	m := &Memory{node: n, regs: map[*device]*verbs.MR{}}
 	if n.memory != nil {
 		mr, err := n.memory.pd.AllocMR(size, verbs.AccessAll)
@@ -47,6 +49,8 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
 		m.buf = b[skip : skip+size : skip+size]
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Insert(n.memories, i, m)
 	return m, nil
@@ -96,17 +100,13 @@ func (m *Memory) Bytes() []byte { return m.buf }
 // and nothing has happened.
 func (m *Memory) Close() error {
 	n := m.node
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case m.closed || n.closed:
-		return nil
-	case m.users.Load() > 0:
-		return nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
+	if n.call() != nil {
+		return nil // the node does it
 	}
-	m.closed = true
-	i, _ := n.searchMemory(m.start())
-	n.memories = slices.Delete(n.memories, i, i+1)
+	defer n.calls.Done()
+	if done, err := m.forget(); done || err != nil {
+		return err
+	}
 	var errs []error
 	for _, mr := range m.regs {
 		errs = append(errs, mr.Close())
@@ -120,10 +120,28 @@ func (m *Memory) Close() error {
 	return nil
 }
 
+// forget takes the memory off those that handles can be declared over. It says
+// whether that had been done.
+func (m *Memory) forget() (done bool, err error) {
+	n := m.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case m.closed.Load():
+		return true, nil
+	case m.users.Load() > 0:
+		return false, nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
+	}
+	m.closed.Store(true)
+	i, _ := n.searchMemory(m.start())
+	n.memories = slices.Delete(n.memories, i, i+1)
+	return false, nil
+}
+
 // on returns the memory's registration with a network, made if need be.
 func (m *Memory) on(d *device) (*verbs.MR, error) {
-	m.node.mu.Lock()
-	defer m.node.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if mr := m.regs[d]; mr != nil {
 		return mr, nil
 	}

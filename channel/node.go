@@ -31,11 +31,13 @@ type Node struct {
 	end        context.CancelFunc
 	wg         sync.WaitGroup
 
-	providers []string           // in order of preference
-	devices   []*device          // of this host
-	networks  map[string]*device // by name and address; under mu
-	memory    *device            // where Alloc's memory comes from; nil without one
-	bellMR    *verbs.MR          // nil without one
+	providers []string                  // in order of preference
+	devices   []*device                 // of this host
+	opening   sync.Mutex                // of networks
+	networks  map[string]*device        // by name and address; under opening
+	engines   atomic.Pointer[[]*device] // the same
+	memory    *device                   // where Alloc's memory comes from; nil without one
+	bellMR    *verbs.MR                 // nil without one
 	bell      *bell
 	fenced    bool
 	spins     int // of a waiter, before it yields
@@ -169,6 +171,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
+	n.engines.Store(new([]*device))
 	n.fenced = !barriers()
 	n.spins = spinBudget
 	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
@@ -354,9 +357,7 @@ func (n *Node) sleepers() uint32 { return atomic.LoadUint32(&n.bell.sleepers) }
 
 // kickEngines makes the engines of all networks look at once.
 func (n *Node) kickEngines() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, d := range n.networks {
+	for _, d := range *n.engines.Load() {
 		d.kick()
 	}
 }
