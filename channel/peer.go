@@ -482,6 +482,11 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 		return s, nil
 	}
 	s := &sendStream{peer: p, number: number}
+	if p.rank != p.node.rank && p.queue == nil && p.state.Load() == peerUp {
+		if err := p.openRing(s); err != nil {
+			return nil, err
+		}
+	}
 	p.sends[number] = s
 	switch {
 	case p.rank == p.node.rank:
@@ -490,8 +495,6 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 		p.receiveLocked(number).r.Store(r)
 	case p.queue != nil:
 		p.queue.adoptSend(s)
-	case p.state.Load() == peerUp:
-		return s, p.openRing(s)
 	}
 	return s, nil
 }
