@@ -319,10 +319,14 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	h.release()
 	h.layout, h.shape, h.flat, h.pins, h.memories = next.layout, next.shape, next.flat, next.pins, next.memories
 	h.generation++
+	h.bindErr.Store(nil)
 	if p.state.Load() == peerUp {
-		h.bindErr = h.bind(p)
+		if err := h.bind(p); err != nil {
+			h.bindErr.Store(&err)
+			return h.errorf("rebase", err)
+		}
 	}
-	return h.bindErr
+	return nil
 }
 
 // release undoes lay.

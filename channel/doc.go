@@ -55,7 +55,9 @@
 // with it ends with an [*Error] that says so; messages whose send was complete
 // before are received first. Other peers are not affected. A deadline that passes
 // ([Handle.WaitContext]) leaves the handle active. A difference in length uses up
-// the pair of starts and is an error at both ends.
+// the pair of starts and is an error at both ends. A handle that turns out, when its
+// peer is connected, to need more than its provider has fails alone: with what the
+// provider says, and what it meets at the other side with [ErrLength].
 //
 // # Memory
 //

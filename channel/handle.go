@@ -39,7 +39,7 @@ type Handle struct {
 	source   shape                        // through a queue: where the message is taken from
 	lkeys    []uint32                     // and for each part of that
 	own      []*verbs.MR                  // of regs: not those of Memory
-	bindErr  error                        // why the memory cannot be used towards this peer
+	bindErr  atomic.Pointer[error]        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue
 	far      *layoutInfo                  // through a queue: the other side's layout that was seen last
 
@@ -100,7 +100,7 @@ func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
 // an error nothing was started. The members of a multiple that can be started
 // are; the errors of the others are also what Wait will return.
 func (h *Handle) Start() error {
-	if h.phase.Load() != phaseIdle || h.bindErr != nil {
+	if h.phase.Load() != phaseIdle || h.bindErr.Load() != nil {
 		return h.cannotStart()
 	}
 	switch h.kind {
@@ -117,7 +117,7 @@ func (h *Handle) cannotStart() error {
 	case h.phase.Load() == phaseClosed:
 		return h.errorf("start", ErrClosed)
 	case h.phase.Load() == phaseIdle:
-		return h.errorf("start", h.bindErr)
+		return h.errorf("start", *h.bindErr.Load())
 	}
 	return h.errorf("start", ErrActive)
 }

@@ -164,6 +164,9 @@ func (s *sendStream) publish(h *Handle) bool {
 	case n <= eagerMax && s.publishEager(h, slot):
 	case n <= eagerMax && !h.reachable:
 		return false
+	case h.bindErr.Load() != nil:
+		s.publishSpoiled(h, slot)
+		return true
 	default:
 		s.ends[i] = s.head
 		s.publishRendezvous(h, slot)
