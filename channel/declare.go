@@ -103,9 +103,15 @@ func (h *Handle) lay(l Layout) error {
 	h.id = n.lastID
 	h.memories = make([]*Memory, len(bases))
 	for i, b := range bases {
-		if m := n.findMemory(b); m != nil {
+		h.memories[i] = n.findMemory(b)
+		if at := uintptr(unsafe.Pointer(unsafe.SliceData(b))); h.memories[i] == nil && n.stale.meet(span{at, at + uintptr(len(b))}) {
+			n.mu.Unlock()
+			return fmt.Errorf("%w: slice %d lies in memory of Alloc that has been closed", ErrClosed, i)
+		}
+	}
+	for _, m := range h.memories {
+		if m != nil {
 			m.users.Add(1)
-			h.memories[i] = m
 		}
 	}
 	n.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -53,6 +54,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	defer n.mu.Unlock()
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Insert(n.memories, i, m)
+	n.stale.remove(m.span())
 	return m, nil
 }
 
@@ -61,6 +63,11 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 const pageSize = 4096
 
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
+
+// span is the addresses of the memory, to the end of its last page.
+func (m *Memory) span() span {
+	return span{m.start(), m.start() + uintptr(len(m.buf)+pageSize-1)&^uintptr(pageSize-1)}
+}
 
 // searchMemory returns where memory that begins at p is, or would be. The caller
 // holds mu.
@@ -93,8 +100,63 @@ func (n *Node) findMemory(b []byte) *Memory {
 	return nil
 }
 
-// Bytes is the memory. It must not be used after Close.
-func (m *Memory) Bytes() []byte { return m.buf }
+// Bytes is the memory; nil after Close, also of the node. A slice of it must not be
+// used then: another Memory may have the bytes.
+func (m *Memory) Bytes() []byte {
+	if m.closed.Load() {
+		return nil
+	}
+	return m.buf
+}
+
+// span is a range of addresses.
+type span struct{ from, to uintptr }
+
+// spans are ranges that do not touch, in order.
+type spans []span
+
+// after returns the first range that ends behind p.
+func (l spans) after(p uintptr) int {
+	return sort.Search(len(l), func(i int) bool { return l[i].to > p })
+}
+
+// meet says whether one of the ranges and s have an address in common.
+func (l spans) meet(s span) bool {
+	i := l.after(s.from)
+	return i < len(l) && l[i].from < s.to
+}
+
+// remove takes the addresses of s out.
+func (l *spans) remove(s span) {
+	i := l.after(s.from)
+	j := i
+	var rest spans
+	for ; j < len(*l) && (*l)[j].from < s.to; j++ {
+		if r := (*l)[j]; r.from < s.from {
+			rest = append(rest, span{r.from, s.from})
+		}
+		if r := (*l)[j]; r.to > s.to {
+			rest = append(rest, span{s.to, r.to})
+		}
+	}
+	*l = slices.Replace(*l, i, j, rest...)
+}
+
+// add puts the addresses of s in.
+func (l *spans) add(s span) {
+	l.remove(s)
+	i := l.after(s.from)
+	j := i
+	if i > 0 && (*l)[i-1].to == s.from {
+		i--
+		s.from = (*l)[i].from
+	}
+	if j < len(*l) && (*l)[j].from == s.to {
+		s.to = (*l)[j].to
+		j++
+	}
+	*l = slices.Replace(*l, i, j, s)
+}
 
 // Close frees the memory. While handles are declared over it, that is [ErrBusy],
 // and nothing has happened.
@@ -135,6 +197,9 @@ func (m *Memory) forget() (done bool, err error) {
 	m.closed.Store(true)
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Delete(n.memories, i, i+1)
+	if m.mr != nil { // what is of the heap is kept by those who hold a slice of it
+		n.stale.add(m.span())
+	}
 	return false, nil
 }
 

@@ -54,6 +54,7 @@ type Node struct {
 	over     error // the job was aborted
 	peers    map[int]*peer
 	memories []*Memory // ordered by address
+	stale    spans     // of memory that has been closed, and not been allocated again
 	lastID   uint32
 	handles  map[*Handle]struct{}
 	starving []*sendStream
@@ -483,6 +484,9 @@ func (n *Node) Close() error {
 	n.mu.Unlock()
 	n.calls.Wait()
 	n.mu.Lock()
+	for _, m := range n.memories {
+		m.closed.Store(true)
+	}
 	peers := n.allPeers()
 	handles := make([]*Handle, 0, len(n.handles))
 	for h := range n.handles {
