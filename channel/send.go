@@ -100,9 +100,9 @@ func (s *sendStream) start(h *Handle) error {
 // queue puts a send behind those that wait for a connection or a slot.
 func (s *sendStream) queue(h *Handle) {
 	h.setPhase(phasePending)
-	s.sent.Waited++
 	s.pending = append(s.pending, h)
 	if s.r != nil {
+		s.sent.Waited++
 		s.flush()
 	}
 }
