@@ -3,6 +3,7 @@ package channel
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sort"
 	"sync"
@@ -58,9 +59,8 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	return m, nil
 }
 
-// pageSize is the alignment of Alloc's memory: the smallest page of any platform
-// that Go runs on.
-const pageSize = 4096
+// pageSize is the alignment of Alloc's memory.
+var pageSize = os.Getpagesize()
 
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
 

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -117,5 +118,24 @@ func TestSpans(t *testing.T) {
 		}
 		probe := span{s.from / 2, s.to}
 		require.Equal(t, slices.Contains(in[probe.from:probe.to], true), l.meet(probe))
+	}
+}
+
+// TestAlignment: memory begins at a page of this machine, where there are devices
+// and where there are none.
+func TestAlignment(t *testing.T) {
+	setTo(t, &pageSize, 64<<10)
+	n := join(t, 1)[0]
+	for _, size := range []int{1, 100, 4096, 100_000} {
+		m, err := n.Alloc(size)
+		require.NoError(t, err)
+		require.Zero(t, m.start()%uintptr(pageSize))
+	}
+	setTo(t, &pageSize, os.Getpagesize())
+	n = join(t, 2, WithProviders("shm"))[0]
+	for _, size := range []int{1, 100, 4096, 100_000} {
+		m, err := n.Alloc(size)
+		require.NoError(t, err)
+		require.Zero(t, m.start()%uintptr(pageSize))
 	}
 }

@@ -165,10 +165,13 @@ type arena struct {
 
 type span struct{ off, n int }
 
+// blockAlign is a page: peers map arenas of processes that have pages of the same
+// size only, and what is freed is given back by the page.
+var blockAlign = os.Getpagesize()
+
 const (
-	blockAlign = 4096
-	arenaSize  = 1 << 20 // smallest; a larger block gets an arena of its own size
-	maxArenas  = 1 << 16
+	arenaSize = 1 << 20 // smallest; a larger block gets an arena of its own size
+	maxArenas = 1 << 16
 )
 
 // block is an allocated piece of an arena.
