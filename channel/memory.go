@@ -158,7 +158,8 @@ func (l *spans) add(s span) {
 	*l = slices.Replace(*l, i, j, s)
 }
 
-// Close frees the memory. While handles are declared over it, that is [ErrBusy],
+// Close frees the memory, for the next Alloc; of more than 1 MiB the pages go back to
+// the system, where the provider's memory was made for it alone. While handles are declared over it, that is [ErrBusy],
 // and nothing has happened.
 func (m *Memory) Close() error {
 	n := m.node
