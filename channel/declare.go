@@ -59,6 +59,10 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 	if d.stream < 0 || d.stream > MaxStream {
 		return fail(fmt.Errorf("%w: stream %d, at most %d", ErrInvalid, d.stream, MaxStream))
 	}
+	if err := n.call(); err != nil {
+		return fail(err)
+	}
+	defer n.calls.Done()
 	p, err := n.peer(rank)
 	if err != nil {
 		return fail(err)
@@ -70,6 +74,7 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 	if err := h.attach(p, uint32(d.stream)); err != nil {
 		p.mu.Lock()
 		delete(p.handles, h)
+		p.untell(h)
 		h.release()
 		p.mu.Unlock()
 		return fail(err)
@@ -94,17 +99,19 @@ func (h *Handle) lay(l Layout) error {
 	}
 	bases := l.bases()
 	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		return ErrClosed
-	}
 	n.lastID++
 	h.id = n.lastID
 	h.memories = make([]*Memory, len(bases))
 	for i, b := range bases {
-		if m := n.findMemory(b); m != nil {
+		h.memories[i] = n.findMemory(b)
+		if at := uintptr(unsafe.Pointer(unsafe.SliceData(b))); h.memories[i] == nil && n.stale.meet(span{at, at + uintptr(len(b))}) {
+			n.mu.Unlock()
+			return fmt.Errorf("%w: slice %d lies in memory of Alloc that has been closed", ErrClosed, i)
+		}
+	}
+	for _, m := range h.memories {
+		if m != nil {
 			m.users.Add(1)
-			h.memories[i] = m
 		}
 	}
 	n.mu.Unlock()
@@ -156,17 +163,25 @@ func (h *Handle) bind(p *peer) (err error) {
 	switch {
 	case p.rank == n.rank:
 		h.reachable = true
-		p.setLayout(&remoteLayout{handle: h.id, generation: h.generation, mapped: true, shape: h.shape})
+		if !p.setLayout(&remoteLayout{handle: h.id, generation: h.generation, mapped: true, shape: h.shape}) {
+			return fmt.Errorf("%w: more than %d handles", ErrInvalid, maxLayouts)
+		}
 		return nil
 	case p.queue != nil:
 		if h.shape.length <= eagerQueued {
 			return nil
 		}
+		if !p.tellable(h) {
+			if h.kind == kindReceive {
+				return fmt.Errorf("%w: the peer knows %d handles, and takes no more", ErrInvalid, maxLayouts)
+			}
+			return h.register(p.link.dev) // the receiver tells where it is to be written
+		}
 		if err := h.register(p.link.dev); err != nil {
 			return err
 		}
 	default:
-		h.reachable = !slices.Contains(h.memories, nil)
+		h.reachable = !slices.Contains(h.memories, nil) && h.describable() && p.tellable(h)
 		switch {
 		case h.shape.length <= slotData, h.kind == kindReceive && !h.reachable:
 			return nil
@@ -183,13 +198,27 @@ func (h *Handle) bind(p *peer) (err error) {
 		}
 	}
 	p.tell(kindLayout, h.describe())
+	if !h.told {
+		h.told = true
+		p.told++
+	}
 	return nil
 }
 
+// tellable says whether the peer takes the layout of one more handle. The caller
+// holds the peer's mu.
+func (p *peer) tellable(h *Handle) bool { return h.told || p.told < maxLayouts }
+
+// describable says whether the layout as it is, not packed, can be told in one
+// message.
+func (h *Handle) describable() bool {
+	return layoutLen(len(h.memories), len(h.shape.parts)) <= maxBody
+}
+
 // register registers the memory of the layout with a network, or memory to pack it
-// into.
+// into: where the blocks are small, or too many to be told.
 func (h *Handle) register(d *device) (err error) {
-	if h.layout.blocks > 1 && h.shape.length/h.layout.blocks < packBelow {
+	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < packBelow || !h.describable()) {
 		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
 			return err
 		}
@@ -268,6 +297,10 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	if h.phase.Load() != phaseIdle {
 		return h.idleError("rebase")
 	}
+	if err := h.node.call(); err != nil {
+		return h.errorf("rebase", err)
+	}
+	defer h.node.calls.Done()
 	old := h.layout.bases()
 	if len(bases) != len(old) {
 		return h.errorf("rebase", fmt.Errorf("%w: %d slices for a layout over %d", ErrInvalid, len(bases), len(old)))
@@ -292,10 +325,14 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	h.release()
 	h.layout, h.shape, h.flat, h.pins, h.memories = next.layout, next.shape, next.flat, next.pins, next.memories
 	h.generation++
+	h.bindErr.Store(nil)
 	if p.state.Load() == peerUp {
-		h.bindErr = h.bind(p)
+		if err := h.bind(p); err != nil {
+			h.bindErr.Store(&err)
+			return h.errorf("rebase", err)
+		}
 	}
-	return h.bindErr
+	return nil
 }
 
 // release undoes lay.
@@ -337,13 +374,17 @@ func (h *Handle) Close() error {
 		return nil
 	}
 	p := h.peer()
+	if n.call() != nil {
+		return nil // the node unpins it
+	}
+	defer n.calls.Done()
 	p.mu.Lock()
 	delete(p.handles, h)
 	switch {
 	case p.rank == n.rank:
 		p.dropLayout(h.id)
-	case p.state.Load() == peerUp && h.shape.length > slotData:
-		p.tell(kindDrop, binary.BigEndian.AppendUint32(nil, h.id))
+	case p.state.Load() == peerUp:
+		p.untell(h)
 	}
 	h.release()
 	p.mu.Unlock()
@@ -351,6 +392,15 @@ func (h *Handle) Close() error {
 	delete(n.handles, h)
 	n.mu.Unlock()
 	return nil
+}
+
+// untell lets the peer forget the layout of a handle. The caller holds mu.
+func (p *peer) untell(h *Handle) {
+	if h.told {
+		h.told = false
+		p.told--
+		p.tell(kindDrop, binary.BigEndian.AppendUint32(nil, h.id))
+	}
 }
 
 func (h *Handle) idleError(op string) error {

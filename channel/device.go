@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -214,18 +215,19 @@ func (n *Node) device(provider string, conn net.Conn) (*device, error) {
 		if v.Provider() != provider || v.Netdev() == "" || !hasAddress(v.Netdev(), ip) {
 			continue
 		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		n.opening.Lock()
+		defer n.opening.Unlock()
 		key := v.Name() + " " + ip.String()
 		if d := n.networks[key]; d != nil {
 			return d, nil
 		}
-		if n.closed {
+		if err := n.life.Err(); err != nil {
 			return nil, ErrClosed
 		}
 		d, err := n.openDevice(v, ip.String())
 		if err == nil {
 			n.networks[key] = d
+			n.engines.Store(new(append(slices.Clone(*n.engines.Load()), d)))
 		}
 		return d, err
 	}

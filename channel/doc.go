@@ -7,6 +7,12 @@
 // exchanging layouts) is done then. [Handle.Start], [Handle.Test] and
 // [Handle.Wait] then cost little more than the hardware.
 //
+// A program imports the providers that reach its peers, all of them with
+//
+//	import _ "github.com/sluice-hpc/sluice/verbs/all"
+//
+// or one by one; a job of one rank needs none.
+//
 // # Matching
 //
 // A stream is an ordered pair of ranks and a small number ([OnStream]). On each
@@ -29,7 +35,8 @@
 // a larger one is copied once, from the sender's layout straight into the
 // receiver's, by whichever side comes second, or by both in pieces of 128 KiB when
 // both wait. Memory of [Node.Alloc] is reached directly; a send from other memory
-// is packed first, a receive into other memory is copied by the receiver.
+// is packed first, a receive into other memory is copied by the receiver; so are
+// those whose layouts take more than 16 MiB to tell, 460,000 blocks without regularity.
 //
 // Over a queue pair (provider tcp) messages of up to 8 KiB are copied at both ends,
 // and a sender may be ahead by 32 of them on each stream. A larger one goes straight
@@ -49,7 +56,9 @@
 // with it ends with an [*Error] that says so; messages whose send was complete
 // before are received first. Other peers are not affected. A deadline that passes
 // ([Handle.WaitContext]) leaves the handle active. A difference in length uses up
-// the pair of starts and is an error at both ends.
+// the pair of starts and is an error at both ends. A handle that turns out, when its
+// peer is connected, to need more than its provider has fails alone: with what the
+// provider says, and what it meets at the other side with [ErrLength].
 //
 // # Memory
 //

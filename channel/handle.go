@@ -40,7 +40,7 @@ type Handle struct {
 	source   shape                        // through a queue: where the message is taken from
 	lkeys    []uint32                     // and for each part of that
 	own      []*verbs.MR                  // of regs: not those of Memory
-	bindErr  error                        // why the memory cannot be used towards this peer
+	bindErr  atomic.Pointer[error]        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue
 	far      *layoutInfo                  // through a queue: the other side's layout that was seen last
 
@@ -48,6 +48,7 @@ type Handle struct {
 
 	id, generation uint32
 	reachable      bool // the peer has been told the layout
+	told           bool // and remembers the handle
 	priority       int
 	layout         Layout
 	pins           *runtime.Pinner
@@ -109,7 +110,7 @@ func (h *Handle) Start() error {
 }
 
 func (h *Handle) start() error {
-	if h.phase.Load() != phaseIdle || h.bindErr != nil {
+	if h.phase.Load() != phaseIdle || h.bindErr.Load() != nil {
 		return h.cannotStart()
 	}
 	switch h.kind {
@@ -126,7 +127,7 @@ func (h *Handle) cannotStart() error {
 	case h.phase.Load() == phaseClosed:
 		return h.errorf("start", ErrClosed)
 	case h.phase.Load() == phaseIdle:
-		return h.errorf("start", h.bindErr)
+		return h.errorf("start", *h.bindErr.Load())
 	}
 	return h.errorf("start", ErrActive)
 }

@@ -198,7 +198,6 @@ func (l Layout) Blocks() int { return l.blocks }
 // checkDisjoint fails where two blocks share a byte: what would be received
 // there depends on the order.
 func (l *Layout) checkDisjoint() error {
-	type span struct{ from, to uintptr }
 	var whole []span // of the parts
 	for i := range l.parts {
 		p := &l.parts[i]

@@ -3,7 +3,10 @@ package channel
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"sort"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -16,8 +19,10 @@ type Memory struct {
 	buf    []byte
 	mr     *verbs.MR // of node.memory; nil without that
 	users  atomic.Int32
-	closed bool                  // under node.mu
-	regs   map[*device]*verbs.MR // of networks; under node.mu
+	closed atomic.Bool // set under node.mu
+
+	mu   sync.Mutex
+	regs map[*device]*verbs.MR // of networks
 }
 
 // Alloc returns n bytes of zeroes, page-aligned, of the kind that every provider
@@ -30,11 +35,10 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return nil, nodeError("allocate", ErrClosed)
+	if err := n.call(); err != nil {
+		return nil, nodeError("allocate", err)
 	}
+	defer n.calls.Done()
 	m := &Memory{node: n, regs: map[*device]*verbs.MR{}}
 	if n.memory != nil {
 		mr, err := n.memory.pd.AllocMR(size, verbs.AccessAll)
@@ -47,16 +51,23 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
 		m.buf = b[skip : skip+size : skip+size]
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Insert(n.memories, i, m)
+	n.stale.remove(m.span())
 	return m, nil
 }
 
-// pageSize is the alignment of Alloc's memory: the smallest page of any platform
-// that Go runs on.
-const pageSize = 4096
+// pageSize is the alignment of Alloc's memory.
+var pageSize = os.Getpagesize()
 
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
+
+// span is the addresses of the memory, to the end of its last page.
+func (m *Memory) span() span {
+	return span{m.start(), m.start() + uintptr(len(m.buf)+pageSize-1)&^uintptr(pageSize-1)}
+}
 
 // searchMemory returns where memory that begins at p is, or would be. The caller
 // holds mu.
@@ -89,24 +100,76 @@ func (n *Node) findMemory(b []byte) *Memory {
 	return nil
 }
 
-// Bytes is the memory. It must not be used after Close.
-func (m *Memory) Bytes() []byte { return m.buf }
+// Bytes is the memory; nil after Close, also of the node. A slice of it must not be
+// used then: another Memory may have the bytes.
+func (m *Memory) Bytes() []byte {
+	if m.closed.Load() {
+		return nil
+	}
+	return m.buf
+}
 
-// Close frees the memory. While handles are declared over it, that is [ErrBusy],
+// span is a range of addresses.
+type span struct{ from, to uintptr }
+
+// spans are ranges that do not touch, in order.
+type spans []span
+
+// after returns the first range that ends behind p.
+func (l spans) after(p uintptr) int {
+	return sort.Search(len(l), func(i int) bool { return l[i].to > p })
+}
+
+// meet says whether one of the ranges and s have an address in common.
+func (l spans) meet(s span) bool {
+	i := l.after(s.from)
+	return i < len(l) && l[i].from < s.to
+}
+
+// remove takes the addresses of s out.
+func (l *spans) remove(s span) {
+	i := l.after(s.from)
+	j := i
+	var rest spans
+	for ; j < len(*l) && (*l)[j].from < s.to; j++ {
+		if r := (*l)[j]; r.from < s.from {
+			rest = append(rest, span{r.from, s.from})
+		}
+		if r := (*l)[j]; r.to > s.to {
+			rest = append(rest, span{s.to, r.to})
+		}
+	}
+	*l = slices.Replace(*l, i, j, rest...)
+}
+
+// add puts the addresses of s in.
+func (l *spans) add(s span) {
+	l.remove(s)
+	i := l.after(s.from)
+	j := i
+	if i > 0 && (*l)[i-1].to == s.from {
+		i--
+		s.from = (*l)[i].from
+	}
+	if j < len(*l) && (*l)[j].from == s.to {
+		s.to = (*l)[j].to
+		j++
+	}
+	*l = slices.Replace(*l, i, j, s)
+}
+
+// Close frees the memory, for the next Alloc; of more than 1 MiB the pages go back to
+// the system, where the provider's memory was made for it alone. While handles are declared over it, that is [ErrBusy],
 // and nothing has happened.
 func (m *Memory) Close() error {
 	n := m.node
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case m.closed || n.closed:
-		return nil
-	case m.users.Load() > 0:
-		return nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
+	if n.call() != nil {
+		return nil // the node does it
 	}
-	m.closed = true
-	i, _ := n.searchMemory(m.start())
-	n.memories = slices.Delete(n.memories, i, i+1)
+	defer n.calls.Done()
+	if done, err := m.forget(); done || err != nil {
+		return err
+	}
 	var errs []error
 	for _, mr := range m.regs {
 		errs = append(errs, mr.Close())
@@ -120,10 +183,31 @@ func (m *Memory) Close() error {
 	return nil
 }
 
+// forget takes the memory off those that handles can be declared over. It says
+// whether that had been done.
+func (m *Memory) forget() (done bool, err error) {
+	n := m.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case m.closed.Load():
+		return true, nil
+	case m.users.Load() > 0:
+		return false, nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
+	}
+	m.closed.Store(true)
+	i, _ := n.searchMemory(m.start())
+	n.memories = slices.Delete(n.memories, i, i+1)
+	if m.mr != nil { // what is of the heap is kept by those who hold a slice of it
+		n.stale.add(m.span())
+	}
+	return false, nil
+}
+
 // on returns the memory's registration with a network, made if need be.
 func (m *Memory) on(d *device) (*verbs.MR, error) {
-	m.node.mu.Lock()
-	defer m.node.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if mr := m.regs[d]; mr != nil {
 		return mr, nil
 	}

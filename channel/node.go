@@ -33,11 +33,13 @@ type Node struct {
 	end        context.CancelFunc
 	wg         sync.WaitGroup
 
-	providers []string           // in order of preference
-	devices   []*device          // of this host
-	networks  map[string]*device // by name and address; under mu
-	memory    *device            // where Alloc's memory comes from; nil without one
-	bellMR    *verbs.MR          // nil without one
+	providers []string                  // in order of preference
+	devices   []*device                 // of this host
+	opening   sync.Mutex                // of networks
+	networks  map[string]*device        // by name and address; under opening
+	engines   atomic.Pointer[[]*device] // the same
+	memory    *device                   // where Alloc's memory comes from; nil without one
+	bellMR    *verbs.MR                 // nil without one
 	bell      *bell
 	fenced    bool
 	spins     int // of a waiter, before it yields
@@ -51,11 +53,13 @@ type Node struct {
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
 
+	calls     sync.WaitGroup // that Close waits for; begun under mu
 	mu        sync.Mutex
 	closed    bool
 	over      error // the job was aborted
 	peers     map[int]*peer
 	memories  []*Memory // ordered by address
+	stale     spans     // of memory that has been closed, and not been allocated again
 	lastID    uint32
 	handles   map[*Handle]struct{}
 	multiples map[*Handle]struct{}
@@ -148,7 +152,8 @@ const DefaultConnectTimeout = 30 * time.Second
 // The Node belongs to the caller, who must Close it.
 //
 // Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
-// done; around what package boot says of the environment, the launcher and the
+// done, or where the job has several ranks and the program imports no provider (see
+// the package comment); around what package boot says of the environment, the launcher and the
 // rendezvous; or around that of ctx, without which a rank that never comes is
 // waited for without end. Where the rendezvous knows which ranks are missing, the
 // error names them.
@@ -174,6 +179,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.pipes.Store(new([]*sendStream))
+	n.engines.Store(new([]*device))
 	if n.fenced = !barriers(); n.fenced {
 		n.guarded = 1
 	}
@@ -201,6 +207,9 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 // opened when there is a peer for them. A job of one needs none.
 func (n *Node) openDevices() error {
 	if n.size > 1 {
+		if len(verbs.Providers()) == 0 {
+			return fmt.Errorf(`%w: no provider is part of this program: import _ "github.com/sluice-hpc/sluice/verbs/all", or the providers that it needs`, ErrInvalid)
+		}
 		all, err := verbs.Devices()
 		switch {
 		case err != nil && len(all) == 0:
@@ -341,14 +350,24 @@ func (n *Node) peer(rank int) (*peer, error) {
 	return p, nil
 }
 
+// call begins a call that Close waits for: what it uses does not go meanwhile. The
+// caller ends it with calls.Done.
+func (n *Node) call() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return ErrClosed
+	}
+	n.calls.Add(1)
+	return nil
+}
+
 // sleepers is the number of those that wait for the bell.
 func (n *Node) sleepers() uint32 { return atomic.LoadUint32(&n.bell.sleepers) }
 
 // kickEngines makes the engines of all networks look at once.
 func (n *Node) kickEngines() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, d := range n.networks {
+	for _, d := range *n.engines.Load() {
 		d.kick()
 	}
 }
@@ -472,6 +491,12 @@ func (n *Node) Close() error {
 		return nil
 	}
 	n.closed = true
+	n.mu.Unlock()
+	n.calls.Wait()
+	n.mu.Lock()
+	for _, m := range n.memories {
+		m.closed.Store(true)
+	}
 	peers := n.allPeers()
 	handles := make([]*Handle, 0, len(n.handles))
 	for h := range n.handles {

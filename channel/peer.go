@@ -45,6 +45,7 @@ type peer struct {
 	sends    map[uint32]*sendStream
 	receives map[uint32]*receiveStream
 	handles  map[*Handle]struct{} // declared
+	told     int                  // of them, known to the peer
 	dialing  bool
 	conn     net.Conn      // the control connection
 	met      chan struct{} // closed when there is one
@@ -89,10 +90,12 @@ func (p *peer) layout(handle, generation uint32) *remoteLayout {
 	return l
 }
 
+// setLayout keeps what a peer has declared; false if that is too much. Of what this
+// rank declares towards itself there is no bound.
 func (p *peer) setLayout(l *remoteLayout) bool {
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
-	if len(p.layouts) >= maxLayouts {
+	if p.layouts[l.handle] == nil && len(p.layouts) >= maxLayouts && p.rank != p.node.rank {
 		return false
 	}
 	p.layouts[l.handle] = l
@@ -429,10 +432,11 @@ func (p *peer) learn(l layoutInfo) error {
 }
 
 // Bounds of what a peer can make us remember.
-const (
-	maxStreams = 1 << 16
-	maxLayouts = 1 << 20
-)
+const maxStreams = 1 << 16
+
+// maxLayouts is what a peer remembers of our handles, and we of its: a variable for
+// tests alone.
+var maxLayouts = 1 << 20
 
 func (p *peer) addStream(s streamInfo) error {
 	mem, err := p.link.view(s.region, ringSize)
@@ -478,6 +482,11 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 		return s, nil
 	}
 	s := &sendStream{peer: p, number: number}
+	if p.rank != p.node.rank && p.queue == nil && p.state.Load() == peerUp {
+		if err := p.openRing(s); err != nil {
+			return nil, err
+		}
+	}
 	p.sends[number] = s
 	switch {
 	case p.rank == p.node.rank:
@@ -486,8 +495,6 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 		p.receiveLocked(number).r.Store(r)
 	case p.queue != nil:
 		p.queue.adoptSend(s)
-	case p.state.Load() == peerUp:
-		return s, p.openRing(s)
 	}
 	return s, nil
 }

@@ -75,6 +75,7 @@ func (p *peer) addPipe(info streamInfo) error {
 func (s *sendStream) publishPacked(h *Handle, slot *slot) {
 	h.packed, h.first, h.moved = true, s.reserved, 0
 	s.reserved += pieces(uint64(h.shape.length))
+	s.sent.Packed++
 	slot.setPacked(h.first, uint64(h.shape.length))
 	s.offer(h, slot, slotPacked)
 	s.packing = append(s.packing, h)
@@ -206,6 +207,7 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 	case h.moved == h.shape.length:
 		s.acknowledge(h.k, r, 0)
 		s.received.add(h)
+		s.received.Packed++
 		s.finish(h, nil)
 	case r.matches[h.k%ringSlots].verdict(h.k) == verdictWithdrawn:
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))

@@ -90,6 +90,7 @@ type queueOut struct {
 	pending []*Handle          // eager messages that wait
 	offers  map[uint64]*Handle // larger messages that are not over
 	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is not known
+	spoiled map[uint64]bool    // messages that will not come, until the other side has refused them
 	late    faults             // the next start returns one
 	sizes   [window]int        // of the last starts, for errors
 }
@@ -102,6 +103,7 @@ type queueIn struct {
 	started  map[uint64]*Handle // receives that are not over
 	arrived  map[uint64][]byte  // eager messages whose receive is not started
 	ready    map[uint64]header  // larger ones
+	spoiled  map[uint64]bool    // receives that cannot be, until their messages have come
 	consumed uint64             // eager messages taken
 	told     uint64             // of them, that the other side knows of
 }
@@ -198,6 +200,8 @@ func (q *queue) adoptReceive(s *receiveStream) {
 func (q *queue) send(s *queueOut, h *Handle) {
 	s.sizes[h.k%window] = h.shape.length
 	switch {
+	case h.bindErr.Load() != nil:
+		q.sendSpoiled(s, h)
 	case h.shape.length > eagerQueued:
 		if err := q.offer(s, h); err != nil {
 			q.broken(err)
@@ -316,12 +320,16 @@ func (q *queue) await(s *queueIn, h *Handle) {
 		}
 		return
 	}
+	if h.bindErr.Load() != nil {
+		q.awaitSpoiled(s, h)
+		return
+	}
 	s.started[h.k] = h
 	r, ready := s.ready[h.k]
 	delete(s.ready, h.k)
 	switch {
 	case ready && r.length != uint64(h.shape.length):
-		q.refuse(s, h, int(min(r.length, 1<<62)))
+		q.refuse(s, h, lengthTold(r.length))
 	case h.shape.length > eagerQueued && !(ready && q.fetch(h, r)):
 		q.openGate(s, h)
 	}
@@ -329,10 +337,7 @@ func (q *queue) await(s *queueIn, h *Handle) {
 
 // takeEager receives an eager message.
 func (q *queue) takeEager(s *queueIn, h *Handle, b []byte) {
-	if s.consumed++; s.consumed-s.told >= window/2 {
-		s.told = s.consumed
-		q.tell(header{kind: queueTaken, stream: s.number, k: s.consumed})
-	}
+	q.consume(s)
 	if len(b) != h.shape.length {
 		q.refuse(s, h, len(b))
 		return
@@ -340,6 +345,14 @@ func (q *queue) takeEager(s *queueIn, h *Handle, b []byte) {
 	h.shape.scatter(b, 0)
 	s.received.Eager++
 	q.receive(s, h)
+}
+
+// consume counts an eager message that has been taken.
+func (q *queue) consume(s *queueIn) {
+	if s.consumed++; s.consumed-s.told >= window/2 {
+		s.told = s.consumed
+		q.tell(header{kind: queueTaken, stream: s.number, k: s.consumed})
+	}
 }
 
 // refuse ends a receive whose message has n bytes, a wrong number.
@@ -510,7 +523,11 @@ func (q *queue) arrive(m header, payload []byte) error {
 		if m.k == 0 || m.k > s.next {
 			return fmt.Errorf("%w: verdict on start %d of %d", ErrProtocol, m.k, s.next)
 		}
-		err := &Error{Op: "send", Rank: q.peer.rank, Stream: int(s.number), Start: m.k, Other: int(min(m.length, 1<<62)), Err: ErrLength}
+		err := &Error{Op: "send", Rank: q.peer.rank, Stream: int(s.number), Start: m.k, Other: lengthTold(m.length), Err: ErrLength}
+		if s.spoiled[m.k] {
+			delete(s.spoiled, m.k)
+			return nil
+		}
 		if len(s.late) >= maxAhead {
 			return fmt.Errorf("%w: %d verdicts that nobody has asked for", ErrProtocol, len(s.late))
 		}
@@ -536,6 +553,13 @@ const maxAhead = 1 << 16
 func (q *queue) arriveReceive(m header, payload []byte) error {
 	s := q.inStream(m.stream)
 	h := s.started[m.k]
+	if s.spoiled[m.k] {
+		if m.kind == queueEager {
+			q.consume(s)
+		}
+		q.refuseSpoiled(s, m.k)
+		return nil
+	}
 	switch {
 	case m.k == 0 || m.k <= s.next && h == nil:
 		return fmt.Errorf("%w: kind %d for start %d of %d", ErrProtocol, m.kind, m.k, s.next)
@@ -558,7 +582,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 		}
 		s.ready[m.k] = m
 	case m.length != uint64(h.shape.length):
-		q.refuse(s, h, int(min(m.length, 1<<62)))
+		q.refuse(s, h, lengthTold(m.length))
 	}
 	return nil
 }
@@ -568,7 +592,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 func (q *queue) outStream(number uint32) *queueOut {
 	s := q.out[number]
 	if s == nil {
-		s = &queueOut{number: number, offers: map[uint64]*Handle{}, opened: map[uint64]header{}}
+		s = &queueOut{number: number, offers: map[uint64]*Handle{}, opened: map[uint64]header{}, spoiled: map[uint64]bool{}}
 		q.out[number] = s
 	}
 	return s
@@ -577,7 +601,7 @@ func (q *queue) outStream(number uint32) *queueOut {
 func (q *queue) inStream(number uint32) *queueIn {
 	s := q.in[number]
 	if s == nil {
-		s = &queueIn{number: number, started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}}
+		s = &queueIn{number: number, started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}, spoiled: map[uint64]bool{}}
 		q.in[number] = s
 	}
 	return s

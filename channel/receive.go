@@ -285,7 +285,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 		m.judge(h.k, verdictLength)
 		s.acknowledge(h.k, r, 0)
 		s.peer.bell.ring()
-		s.finish(h, h.lengthError(int(min(v.length, 1<<62))))
+		s.finish(h, h.lengthError(lengthTold(v.length)))
 		return
 	}
 	n, _ := chunks(h.shape.length)

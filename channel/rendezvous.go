@@ -90,6 +90,9 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 	h.setPhase(phaseOffered)
 	h.transfer = transfer{}
 	s.offers[h.k] = h
+	if h.staging != nil {
+		s.sent.Packed++
+	}
 	if g, ok := s.opened[h.k]; ok {
 		delete(s.opened, h.k)
 		if g.length == uint64(h.shape.length) {
@@ -350,6 +353,9 @@ func (q *queue) written(handle uint32) error {
 func (q *queue) receive(s *queueIn, h *Handle) {
 	q.forget(s, h)
 	s.received.add(h)
+	if h.staging != nil {
+		s.received.Packed++
+	}
 	q.finish(h, phaseReceived, nil)
 }
 

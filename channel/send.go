@@ -104,9 +104,9 @@ func (s *sendStream) start(h *Handle) error {
 // queue puts a send behind those that wait for a connection or a slot.
 func (s *sendStream) queue(h *Handle) {
 	h.setPhase(phasePending)
-	s.sent.Waited++
 	s.pending = append(s.pending, h)
 	if s.r != nil {
+		s.sent.Waited++
 		s.flush()
 	}
 }
@@ -169,6 +169,9 @@ func (s *sendStream) publish(h *Handle, present bool) bool {
 	case n <= eagerMax && s.publishEager(h, slot):
 	case n <= eagerMax && !h.reachable:
 		return false
+	case h.bindErr.Load() != nil:
+		s.publishSpoiled(h, slot)
+		return true
 	default:
 		s.ends[i] = s.head
 		s.publishRendezvous(h, slot, present)

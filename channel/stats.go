@@ -15,9 +15,10 @@ import (
 type Counts struct {
 	Messages uint64 // sent: started; received: over without an error
 	Bytes    uint64
-	Eager    uint64 // of the messages: copied at both ends; the others by rendezvous
+	Eager    uint64 // of the messages: complete for the sender without its receiver, copied at both ends
+	Packed   uint64 // of the others: packed here when sent, unpacked when received, through memory in between
 	Read     uint64 // of the others: read by the receiver through a queue pair (RDMA_READ)
-	Waited   uint64 // sent: that found no room and had to wait for it
+	Waited   uint64 // sent: that found no room, though there was a connection, and had to wait for it
 }
 
 type counts struct{ Counts }
@@ -31,6 +32,7 @@ func (c *Counts) sum(o *Counts) {
 	c.Messages += o.Messages
 	c.Bytes += o.Bytes
 	c.Eager += o.Eager
+	c.Packed += o.Packed
 	c.Read += o.Read
 	c.Waited += o.Waited
 }
@@ -158,7 +160,7 @@ func (h *Handle) describeState(now uint32) string {
 	} else {
 		stream = h.out.number
 	}
-	return fmt.Sprintf("%v %s rank %d, stream %d, start %d, %d bytes: %s, for %d s", h.kind, prep, h.peer().rank, stream, h.k, h.shape.length, state, now-h.began)
+	return fmt.Sprintf("%v %s rank %d, stream %d, start %d, %d bytes: %s, for %d s", h.kind, prep, h.peer().rank, stream, h.k, h.shape.length, state, max(now, h.began)-h.began)
 }
 
 // lockStream takes the lock under which the handle's starts are.

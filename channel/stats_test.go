@@ -32,13 +32,137 @@ func TestStats(t *testing.T) {
 		a, b := nodes[0].Stats(), nodes[1].Stats()
 		require.Len(t, a.Peers, 1)
 		require.Len(t, b.Peers, 1)
-		a.Peers[0].Sent.Waited = 0 // the first may have waited for the connection
 		for _, p := range []*PeerStats{&a.Peers[0], &b.Peers[0]} {
 			p.Wakes, p.Retries = 0, 0 // who waited may have slept, and both may have connected at once
 		}
 		require.Equal(t, PeerStats{Rank: 1, Provider: provider, State: "up", Sent: want}, a.Peers[0])
 		require.Equal(t, PeerStats{Rank: 0, Provider: provider, State: "up", Received: want}, b.Peers[0])
 	})
+}
+
+// TestStatsOfKinds: each message is counted for the way that it takes.
+func TestStatsOfKinds(t *testing.T) {
+	type way struct {
+		name                 string
+		size                 int
+		own, strided         bool
+		receiveFirst         bool
+		eager, packed, early bool // early: started before the wire-up
+	}
+	for provider, ways := range map[string][]way{
+		"shm": {
+			{name: "heap, early", size: 100_000, early: true, packed: true},
+			{name: "heap", size: 100_000, packed: true},
+			{name: "heap, strided", size: 100_000, strided: true, packed: true},
+			{name: "memory of Alloc", size: 100_000, own: true},
+			{name: "small", size: 1000, own: true, eager: true},
+			{name: "small, to a receiver that waits", size: 1000, own: true, receiveFirst: true},
+		},
+		"tcp": {
+			{name: "small, early", size: 1000, early: true, eager: true},
+			{name: "strided", size: 100_000, strided: true, packed: true},
+			{name: "strided, receive first", size: 100_000, strided: true, receiveFirst: true, packed: true},
+			{name: "heap", size: 100_000},
+			{name: "small", size: 1000, eager: true},
+		},
+	} {
+		nodes := join(t, 2, WithProviders(provider))
+		a, b := nodes[0], nodes[1]
+		counts := func() (sent, received Counts) {
+			if s, r := a.Stats().Peers, b.Stats().Peers; len(s) > 0 && len(r) > 0 {
+				return s[0].Sent, r[0].Received
+			}
+			return
+		}
+		for _, w := range ways {
+			layout := func(n *Node) Layout {
+				if w.strided {
+					return Strided(memory(t, n, 2*w.size, w.own), 0, 100, w.size/100, 200)
+				}
+				return Contiguous(memory(t, n, w.size, w.own))
+			}
+			s, err := a.DeclareSend(layout(a), 1)
+			require.NoError(t, err)
+			var r *Handle
+			if w.early { // the peer hears of nothing until this is started
+				require.NoError(t, s.Start())
+			}
+			r, err = b.DeclareReceive(layout(b), 0)
+			require.NoError(t, err)
+			sent, received := counts()
+			if w.early {
+				sent = Counts{}
+				require.NoError(t, r.Start())
+				require.NoError(t, r.WaitContext(within(t)))
+				require.NoError(t, s.WaitContext(within(t)))
+			} else {
+				if w.receiveFirst { // and the sender knows where
+					p, err := a.peer(1)
+					require.NoError(t, err)
+					require.Eventually(t, func() bool { return w.size <= slotData || p.remoteInfo(r.id, r.generation) != nil }, limit, time.Millisecond)
+					pass(t, s, r, r)
+				} else {
+					pass(t, s, r, s)
+				}
+			}
+			want := Counts{Messages: 1, Bytes: uint64(w.size)}
+			if w.eager {
+				want.Eager = 1
+			}
+			if w.packed {
+				want.Packed = 1
+			}
+			add := func(c Counts) Counts { c.sum(&want); return c }
+			gotSent, gotReceived := counts()
+			require.Equal(t, gotSent.Read, gotReceived.Read)
+			gotSent.Read, gotReceived.Read, sent.Read, received.Read = 0, 0, 0, 0
+			require.Equal(t, add(sent), gotSent, "%s, %s", provider, w.name)
+			require.Equal(t, add(received), gotReceived, "%s, %s", provider, w.name)
+		}
+	}
+}
+
+// TestWaited: what finds no room is counted once, and what is started before there
+// is a connection only if it finds none then.
+func TestWaited(t *testing.T) {
+	for provider, room := range map[string]int{"shm": ringSlots, "tcp": window} {
+		t.Run(provider, func(t *testing.T) {
+			const more = 5
+			nodes := join(t, 2, WithProviders(provider))
+			var sends []*Handle
+			for range room {
+				s, _ := send(t, nodes[0], 1, 8)
+				require.NoError(t, s.Start())
+				sends = append(sends, s)
+			}
+			waited := func() uint64 { return nodes[0].Stats().Peers[0].Sent.Waited }
+			require.NoError(t, WaitAllContext(within(t), sends...))
+			require.Zero(t, waited())
+			for range more {
+				s, _ := send(t, nodes[0], 1, 8)
+				require.NoError(t, s.Start())
+				sends = append(sends, s)
+			}
+			require.EqualValues(t, more, waited())
+			r, _ := receive(t, nodes[1], 0, 8)
+			for range sends {
+				require.NoError(t, r.Start())
+				require.NoError(t, r.WaitContext(within(t)))
+			}
+			require.NoError(t, WaitAllContext(within(t), sends...))
+			require.EqualValues(t, more, waited())
+		})
+	}
+}
+
+// TestAgeOfYoung: an operation that is younger than the report is of no age.
+func TestAgeOfYoung(t *testing.T) {
+	n := join(t, 1)[0]
+	r, _ := receive(t, n, 0, 8)
+	n.ticks.Store(8)
+	require.NoError(t, r.Start())
+	require.Contains(t, r.describeState(7), "for 0 s")
+	require.Contains(t, r.describeState(11), "for 3 s")
 }
 
 // TestWakes: a peer that sleeps is woken, and that is counted; one that is awake

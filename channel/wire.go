@@ -18,7 +18,7 @@ const (
 	wireMajor    = 2
 	wireMinor    = 0
 
-	maxBody   = 16 << 20 // a layout of 200,000 blocks without regularity
+	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity
 	headerLen = 8
 )
 
@@ -247,6 +247,9 @@ const (
 	regionLen = 4 + 8 + 8
 	partLen   = 4 + 4*8
 )
+
+// layoutLen is the length of the body of kindLayout.
+func layoutLen(regions, parts int) int { return 16 + regions*regionLen + parts*partLen }
 
 func (l *layoutInfo) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, l.handle)

@@ -86,6 +86,9 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
 		return nil, err
 	}
+	if len(refusals) == 0 {
+		return nil, fmt.Errorf("%w: no provider has a device here", ErrUnreachable)
+	}
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
 }
 
@@ -333,14 +336,14 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	p.state.Store(peerUp)
 	for h := range p.handles {
 		if err := h.bind(p); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnreachable, err)
+			h.bindErr.Store(&err) // the others are not affected
 		}
 	}
 	for _, s := range p.sends {
 		if p.queue != nil {
 			p.queue.adoptSend(s)
 		} else if err := p.openRing(s); err != nil {
-			return err
+			return fmt.Errorf("%w: stream %d: %w", ErrUnreachable, s.number, err)
 		}
 	}
 	if p.queue != nil {

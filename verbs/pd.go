@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"io"
+	"os"
 	"unsafe"
 )
 
@@ -41,9 +42,8 @@ func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	})
 }
 
-// pageAlign is the alignment of AllocMR's memory in bytes: the smallest page of
-// any platform that Go runs on.
-const pageAlign = 4096
+// pageAlign is the alignment of AllocMR's memory in bytes.
+var pageAlign = os.Getpagesize()
 
 // alignedSlice returns size bytes of the Go heap that begin at a multiple of align.
 func alignedSlice(size, align int) []byte {

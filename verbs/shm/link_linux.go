@@ -612,7 +612,7 @@ func (l *link) inboxAt(m ctl) (*inbox, error) {
 		return nil, fmt.Errorf("%w: inbox in arena %d, which was not sent", errWire, m.arena)
 	}
 	mem := segs[m.arena].mem
-	if m.offset%blockAlign != 0 || m.offset > uint64(len(mem)) || uint64(len(mem))-m.offset < inboxSize {
+	if m.offset%uint64(blockAlign) != 0 || m.offset > uint64(len(mem)) || uint64(len(mem))-m.offset < inboxSize {
 		return nil, fmt.Errorf("%w: inbox at %#x of %#x bytes", errWire, m.offset, len(mem))
 	}
 	return (*inbox)(unsafe.Pointer(&mem[m.offset])), nil

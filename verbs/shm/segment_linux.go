@@ -32,14 +32,8 @@ func createSegment(name string, size int) (*segment, error) {
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, errors.Join(os.NewSyscallError("ftruncate", err), s.close())
 	}
-	for {
-		err = unix.Fallocate(fd, 0, 0, int64(size))
-		if err != unix.EINTR {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %d bytes of shared memory: fallocate: %w", verbs.ErrNoMemory, size, err), s.close())
+	if err := s.allocate(0, size); err != nil {
+		return nil, errors.Join(err, s.close())
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, errors.Join(os.NewSyscallError("F_ADD_SEALS", err), s.close())
@@ -49,6 +43,30 @@ func createSegment(name string, size int) (*segment, error) {
 		return nil, errors.Join(os.NewSyscallError("mmap", err), s.close())
 	}
 	return s, nil
+}
+
+// allocate allocates the pages of a range.
+func (s *segment) allocate(off, n int) error {
+	for {
+		switch err := unix.Fallocate(s.fd, 0, int64(off), int64(n)); err {
+		case nil:
+			return nil
+		case unix.EINTR:
+		default:
+			return fmt.Errorf("%w: %d bytes of shared memory: fallocate: %w", verbs.ErrNoMemory, n, err)
+		}
+	}
+}
+
+// punch gives all pages back, in this process and in those that have mapped them:
+// seals forbid another size, not that. Who touches one has a page of zeroes.
+func (s *segment) punch() error {
+	for {
+		err := unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
+		if err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // openSegment maps a peer's segment and closes fd. That it cannot shrink is
@@ -150,7 +168,9 @@ func viewControl(s *segment) (*control, error) {
 }
 
 // arenas are a context's own: memory that peers map. Blocks are multiples of
-// blockAlign; a freed block is joined with its neighbours.
+// blockAlign; a freed block is joined with its neighbours. An arena is there until
+// the context is closed, but one of more than arenaSize of which nothing is used
+// gives its pages back to the system.
 type arenas struct {
 	growing sync.Mutex // one allocation at a time; taken before Context.mu, which is taken before mu
 	mu      sync.Mutex
@@ -163,12 +183,18 @@ type arena struct {
 	free []span // ordered by offset, never adjacent
 }
 
-type span struct{ off, n int }
+type span struct {
+	off, n int
+	holes  bool // some of its pages have been given back
+}
+
+// blockAlign is a page: peers map arenas of processes that have pages of the same
+// size only, and what is freed is given back by the page.
+var blockAlign = os.Getpagesize()
 
 const (
-	blockAlign = 4096
-	arenaSize  = 1 << 20 // smallest; a larger block gets an arena of its own size
-	maxArenas  = 1 << 16
+	arenaSize = 1 << 20 // smallest; a larger block gets an arena of its own size
+	maxArenas = 1 << 16
 )
 
 // block is an allocated piece of an arena.
@@ -184,9 +210,9 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	n := (size + blockAlign - 1) &^ (blockAlign - 1)
 	a.growing.Lock()
 	defer a.growing.Unlock()
-	if b, ok := a.reuse(n, size); ok {
+	if b, ok, err := a.reuse(n, size); ok || err != nil {
 		clear(b.mem)
-		return b, nil
+		return b, err
 	}
 	page := os.Getpagesize()
 	s, err := createSegment("arena", (max(n, arenaSize)+page-1)/page*page)
@@ -206,23 +232,40 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n < len(s.mem) {
-		ar.free = []span{{n, len(s.mem) - n}}
+		ar.free = []span{{off: n, n: len(s.mem) - n}}
 	}
 	return block{ar, 0, s.mem[:size:size]}, nil
 }
 
-func (a *arenas) reuse(n, size int) (block, bool) {
+// reuse takes a block that is free. Pages of it that have been given back are
+// allocated first: to find that there are none when the block is used would kill who
+// does.
+func (a *arenas) reuse(n, size int) (block, bool, error) {
+	ar, s, ok := a.take(n)
+	if !ok {
+		return block{}, false, nil
+	}
+	if s.holes {
+		if err := ar.allocate(s.off, s.n); err != nil {
+			a.give(ar, s)
+			return block{}, false, err
+		}
+	}
+	return block{ar, s.off, ar.mem[s.off : s.off+size : s.off+size]}, true, nil
+}
+
+func (a *arenas) take(n int) (*arena, span, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, ar := range a.list {
-		if off, ok := ar.take(n); ok {
-			return block{ar, off, ar.mem[off : off+size : off+size]}, true
+		if s, ok := ar.take(n); ok {
+			return ar, s, true
 		}
 	}
-	return block{}, false
+	return nil, span{}, false
 }
 
-func (ar *arena) take(n int) (int, bool) {
+func (ar *arena) take(n int) (span, bool) {
 	for i, f := range ar.free {
 		if f.n < n {
 			continue
@@ -230,32 +273,49 @@ func (ar *arena) take(n int) (int, bool) {
 		if f.n == n {
 			ar.free = append(ar.free[:i], ar.free[i+1:]...)
 		} else {
-			ar.free[i] = span{f.off + n, f.n - n}
+			ar.free[i] = span{f.off + n, f.n - n, f.holes}
 		}
-		return f.off, true
+		return span{f.off, n, f.holes}, true
 	}
-	return 0, false
+	return span{}, false
 }
 
 // release frees a block.
 func (a *arenas) release(b block) {
+	whole := a.give(b.arena, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)})
+	if !whole || len(b.arena.mem) <= arenaSize {
+		return
+	}
+	// Not with the lock: it takes time.
+	a.mu.Lock()
+	s, ok := b.arena.take(len(b.arena.mem))
+	a.mu.Unlock()
+	if ok {
+		s.holes = b.arena.punch() == nil || s.holes
+		a.give(b.arena, s)
+	}
+}
+
+// give puts a span among those that are free, and says whether all of the arena is.
+func (a *arenas) give(ar *arena, s span) (whole bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	ar := b.arena
-	s := span{b.off, (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)}
 	i := 0
 	for i < len(ar.free) && ar.free[i].off < s.off {
 		i++
 	}
 	if i < len(ar.free) && s.off+s.n == ar.free[i].off {
 		s.n += ar.free[i].n
+		s.holes = s.holes || ar.free[i].holes
 		ar.free = append(ar.free[:i], ar.free[i+1:]...)
 	}
 	if i > 0 && ar.free[i-1].off+ar.free[i-1].n == s.off {
 		ar.free[i-1].n += s.n
-		return
+		ar.free[i-1].holes = ar.free[i-1].holes || s.holes
+	} else {
+		ar.free = append(ar.free[:i], append([]span{s}, ar.free[i:]...)...)
 	}
-	ar.free = append(ar.free[:i], append([]span{s}, ar.free[i:]...)...)
+	return ar.free[0].n == len(ar.mem)
 }
 
 // find returns the arena and offset of memory, if it lies in one.

@@ -1,0 +1,116 @@
+package channel
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// setTo has a variable of the package hold another value until the test is over. It
+// comes before the nodes are made, so that they are closed by then.
+func setTo[V any](t *testing.T, variable *V, value V) {
+	before := *variable
+	*variable = value
+	t.Cleanup(func() { *variable = before })
+}
+
+// pass has a message go from s to r, whose memory is contiguous.
+func pass(t *testing.T, s, r *Handle, first *Handle) {
+	t.Helper()
+	second := s
+	if first == s {
+		second = r
+	}
+	require.NoError(t, first.Start())
+	require.NoError(t, second.Start())
+	sent := make(chan error, 1)
+	go func() { sent <- s.WaitContext(within(t)) }()
+	require.NoError(t, r.WaitContext(within(t)))
+	require.NoError(t, <-sent)
+}
+
+// TestLongDescription: a layout of more blocks than the peer can be told moves all
+// the same, before the wire-up and after it, from both sides and with either side
+// first.
+func TestLongDescription(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		packed int // packBelow
+	}{{"shm", packBelow}, {"tcp", packBelow}, {"tcp", 0}} {
+		t.Run(fmt.Sprintf("%s, %d", c.name, c.packed), func(t *testing.T) {
+			setTo(t, &packBelow, c.packed)
+			nodes := join(t, 2, WithProviders(c.name))
+			const blocks, elem = 500_000, 8
+			lengths, indices := make([]int, blocks), make([]int, blocks)
+			for i := range indices {
+				lengths[i], indices[i] = 1, i*4+i%3
+			}
+			irregular := func(b []byte) Layout { return Indexed(b, elem, lengths, indices) }
+			require.Greater(t, layoutLen(1, blocks), maxBody)
+			r := rand.New(rand.NewPCG(1, 2))
+			for range 2 {
+				for i, n := range nodes {
+					other := nodes[1-i]
+					src, dst := memory(t, n, blocks*4*elem, true), memory(t, other, blocks*4*elem, true)
+					random(r, src)
+					s, err := n.DeclareSend(irregular(src), other.Rank())
+					require.NoError(t, err)
+					d, err := other.DeclareReceive(irregular(dst), n.Rank())
+					require.NoError(t, err)
+					for _, first := range []*Handle{s, d} {
+						clear(dst)
+						pass(t, s, d, first)
+						for k, at := range indices {
+							if !bytes.Equal(src[at*elem:][:elem], dst[at*elem:][:elem]) {
+								require.Fail(t, "not what was sent", "block %d", k)
+							}
+						}
+					}
+					require.NoError(t, s.Close())
+					require.NoError(t, d.Close())
+				}
+			}
+		})
+	}
+}
+
+// TestManyHandles: a peer takes a number of handles; beyond it messages go another
+// way, or cannot be declared, and the connection stays. What is closed makes room.
+func TestManyHandles(t *testing.T) {
+	const known, size = 4, 20_000
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			setTo(t, &maxLayouts, known)
+			nodes := join(t, p.size, WithProviders(p.name))
+			a, b := nodes[0], nodes[p.size-1]
+			var handles []*Handle
+			for range 3 {
+				for i := range 2 * known {
+					s, out := send(t, a, b.Rank(), size)
+					in := memory(t, b, size, true)
+					r, err := b.DeclareReceive(Contiguous(in), a.Rank())
+					if p.name == "tcp" && i >= known {
+						require.ErrorIs(t, err, ErrInvalid)
+						require.ErrorContains(t, err, fmt.Sprint(known))
+						r, in = handles[1], handles[1].flat
+					} else {
+						require.NoError(t, err)
+					}
+					handles = append(handles, s, r)
+					for k, first := range []*Handle{s, r} {
+						out[0], out[size-1] = byte(i), byte(k)
+						pass(t, s, r, first)
+						require.Equal(t, out, in)
+					}
+				}
+				for _, h := range handles {
+					require.NoError(t, h.Close())
+				}
+				handles = nil
+			}
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package channel
+
+import (
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestWaitersTakeNoNodeLock: whoever goes to sleep, and whatever registers memory,
+// does so although somebody else holds what is the node's.
+func TestWaitersTakeNoNodeLock(t *testing.T) {
+	nodes := join(t, 2, WithProviders("tcp"))
+	a, b := nodes[0], nodes[1]
+	s, _ := send(t, a, 1, 8)
+	r, _ := receive(t, b, 0, 8)
+	pass(t, s, r, r)
+	m, err := a.Alloc(100)
+	require.NoError(t, err)
+	p, err := a.peer(1)
+	require.NoError(t, err)
+	require.Len(t, *a.engines.Load(), 1)
+	done := make(chan error)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	go func() {
+		a.kickEngines()
+		_, err := m.on(p.link.dev)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-within(t).Done():
+		require.Fail(t, "waits for the node")
+	}
+}
+
+// TestClosedMemory: memory that has been closed is not there any more, and nothing
+// can be declared over it until it has been allocated again.
+func TestClosedMemory(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	a := nodes[0]
+	var memories []*Memory
+	var old [][]byte
+	const size = 3 * 4096
+	for range 4 {
+		m, err := a.Alloc(size)
+		require.NoError(t, err)
+		require.Len(t, m.Bytes(), size)
+		memories, old = append(memories, m), append(old, m.Bytes())
+	}
+	declare := func(b []byte) error {
+		h, err := a.DeclareSend(Contiguous(b), 1)
+		if err == nil {
+			require.Contains(t, memories, h.memories[0])
+			err = h.Close()
+		}
+		return err
+	}
+	heap, err := a.DeclareSend(Contiguous(make([]byte, 100)), 1)
+	require.NoError(t, err)
+	for _, i := range []int{1, 3, 2} {
+		require.NoError(t, memories[i].Close())
+		require.Nil(t, memories[i].Bytes())
+		require.NoError(t, memories[i].Close())
+		for _, b := range [][]byte{old[i], old[i][:1], old[i][size-1:], old[i][size/2:][:100]} {
+			err := declare(b)
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			require.ErrorIs(t, err, ErrClosed)
+		}
+		require.ErrorIs(t, heap.Rebase(old[i]), ErrClosed)
+		require.NoError(t, heap.Start())
+		require.NoError(t, declare(old[0]))
+		require.NoError(t, heap.WaitContext(within(t)))
+	}
+	for range 16 { // by then some of it has been given out again
+		m, err := a.Alloc(100)
+		require.NoError(t, err)
+		memories = append(memories, m)
+		require.NoError(t, declare(m.Bytes()))
+	}
+	require.NoError(t, a.Close())
+	for _, m := range memories {
+		require.Nil(t, m.Bytes())
+		require.NoError(t, m.Close())
+	}
+	require.ErrorIs(t, declare(old[0]), ErrClosed)
+}
+
+// TestSpans: against a set of addresses.
+func TestSpans(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const top = 60
+	var l spans
+	var in [top]bool
+	for range 20_000 {
+		from := r.UintN(top)
+		s := span{uintptr(from), uintptr(from + 1 + r.UintN(top-from))}
+		with := r.IntN(2) == 0
+		if with {
+			l.add(s)
+		} else {
+			l.remove(s)
+		}
+		for p := s.from; p < s.to; p++ {
+			in[p] = with
+		}
+		for i, s := range l {
+			require.Less(t, s.from, s.to)
+			require.True(t, i == 0 || l[i-1].to < s.from)
+		}
+		for p := range uintptr(top) {
+			require.Equal(t, in[p], l.meet(span{p, p + 1}))
+		}
+		probe := span{s.from / 2, s.to}
+		require.Equal(t, slices.Contains(in[probe.from:probe.to], true), l.meet(probe))
+	}
+}
+
+// TestAlignment: memory begins at a page of this machine, where there are devices
+// and where there are none.
+func TestAlignment(t *testing.T) {
+	setTo(t, &pageSize, 64<<10)
+	n := join(t, 1)[0]
+	for _, size := range []int{1, 100, 4096, 100_000} {
+		m, err := n.Alloc(size)
+		require.NoError(t, err)
+		require.Zero(t, m.start()%uintptr(pageSize))
+	}
+	setTo(t, &pageSize, os.Getpagesize())
+	n = join(t, 2, WithProviders("shm"))[0]
+	for _, size := range []int{1, 100, 4096, 100_000} {
+		m, err := n.Alloc(size)
+		require.NoError(t, err)
+		require.Zero(t, m.start()%uintptr(pageSize))
+	}
+}

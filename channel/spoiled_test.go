@@ -1,0 +1,192 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// connected makes two nodes that are connected.
+func connected(t *testing.T, provider string) (a, b *Node) {
+	nodes := join(t, 2, WithProviders(provider))
+	s, _ := send(t, nodes[0], 1, 8, OnStream(99))
+	r, _ := receive(t, nodes[1], 0, 8, OnStream(99))
+	pass(t, s, r, r)
+	return nodes[0], nodes[1]
+}
+
+// TestNoRing: a stream whose ring cannot be had is not there, and can be declared
+// again.
+func TestNoRing(t *testing.T) {
+	a, b := connected(t, "shm")
+	p, err := a.peer(b.Rank())
+	require.NoError(t, err)
+	closed, err := p.link.dev.ctx.AllocPD()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	declare := func() (*Handle, error) { return a.DeclareSend(Contiguous(make([]byte, 8)), b.Rank()) }
+	p.mu.Lock()
+	good := p.link.dev.pd
+	p.link.dev.pd = closed
+	p.mu.Unlock()
+	_, err = declare()
+	require.ErrorIs(t, err, verbs.ErrClosed)
+	p.mu.Lock()
+	p.link.dev.pd = good
+	p.mu.Unlock()
+	s, err := declare()
+	require.NoError(t, err)
+	r, _ := receive(t, b, a.Rank(), 8)
+	pass(t, s, r, r)
+}
+
+// startSpoiled starts a handle as if that had been before the wire-up, at which it was
+// spoiled.
+func startSpoiled(t *testing.T, h *Handle) {
+	reason := fmt.Errorf("%w: no memory to pack it into", verbs.ErrNoMemory)
+	h.bindErr.Store(&reason)
+	if h.kind == kindSend {
+		require.NoError(t, h.out.start(h))
+	} else {
+		require.NoError(t, h.in.start(h))
+	}
+}
+
+// TestSpoiled: a start of a handle whose memory turns out not to be usable fails at
+// once; the start that it meets at the other side fails with the pair; those before
+// and behind are not affected.
+func TestSpoiled(t *testing.T) {
+	for _, c := range []struct {
+		provider  string
+		s, r      bool // which of them is spoiled
+		send, get int  // sizes
+	}{
+		{"shm", true, false, 20_000, 20_000}, {"shm", true, false, 20_000, 8},
+		{"tcp", true, false, 20_000, 20_000}, {"tcp", true, false, 20_000, 8},
+		{"tcp", false, true, 20_000, 20_000}, {"tcp", false, true, 8, 20_000},
+		{"tcp", true, true, 20_000, 20_000},
+	} {
+		for _, sendFirst := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%+v, send first %v", c, sendFirst), func(t *testing.T) {
+				a, b := connected(t, c.provider)
+				s, _ := send(t, a, b.Rank(), c.send)
+				r, _ := receive(t, b, a.Rank(), c.get)
+				sound, out := send(t, a, b.Rank(), 20_000)
+				soundToo, in := receive(t, b, a.Rank(), 20_000)
+				for i := range 3 * ringSlots {
+					start := []func(){func() {
+						if c.s {
+							startSpoiled(t, s)
+						} else {
+							require.NoError(t, s.Start())
+						}
+					}, func() {
+						if c.r {
+							startSpoiled(t, r)
+						} else {
+							require.NoError(t, r.Start())
+						}
+					}}
+					if !sendFirst {
+						slices.Reverse(start)
+					}
+					for _, f := range start {
+						f()
+					}
+					for _, h := range []*Handle{r, s} { // the receiver finds out, if the sender is sound
+						spoiled := h == s && c.s || h == r && c.r
+						err := h.WaitContext(within(t))
+						var e *Error
+						switch {
+						case spoiled && errors.Is(err, ErrLength): // a message of another length had come
+							require.Less(t, c.send, eagerQueued)
+							h.bindErr.Store(nil)
+						case spoiled:
+							require.ErrorAs(t, err, &e)
+							require.ErrorIs(t, err, verbs.ErrNoMemory)
+							require.EqualValues(t, 2*i+1, e.Start)
+							h.bindErr.Store(nil)
+						case h == s && c.send <= eagerQueued && err == nil: // over before; it comes with the next start
+							require.Eventually(t, func() bool {
+								q := h.out.q.Load()
+								q.progress()
+								q.lock.lock()
+								defer q.lock.unlock()
+								return q.out[0].late.take(h.k) != nil
+							}, limit, 10*time.Microsecond)
+						default:
+							require.ErrorAs(t, err, &e)
+							require.ErrorIs(t, err, ErrLength)
+							require.Equal(t, -1, e.Other)
+						}
+					}
+					out[0], out[19_999] = byte(i), byte(i)
+					pass(t, sound, soundToo, soundToo)
+					require.Equal(t, out, in)
+				}
+			})
+		}
+	}
+}
+
+// TestTooManyRegions: of more handles than a device registers, declared and started
+// before the wire-up, some fail; the others, and the peer, go on.
+func TestTooManyRegions(t *testing.T) {
+	const size, count, room = 9000, 8, 3
+	nodes := join(t, 3, WithProviders("tcp"))
+	a, b := nodes[0], nodes[1]
+	first, _ := send(t, a, 2, 8)
+	got, _ := receive(t, nodes[2], 0, 8)
+	pass(t, first, got, got) // the device is open
+	pd := (*a.engines.Load())[0].pd
+	var filler []*verbs.MR
+	for {
+		mr, err := pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite)
+		if err != nil {
+			require.ErrorIs(t, err, verbs.ErrNoMemory)
+			break
+		}
+		filler = append(filler, mr)
+	}
+	for _, mr := range filler[:room+2] { // two for the connection
+		require.NoError(t, mr.Close())
+	}
+
+	p, err := a.peer(1)
+	require.NoError(t, err)
+	p.state.Store(peerConnecting) // so that the wire-up is when everything is declared
+	var sends []*Handle
+	for range count {
+		s, err := a.DeclareSend(Contiguous(make([]byte, size)), 1)
+		require.NoError(t, err)
+		require.NoError(t, s.Start())
+		sends = append(sends, s)
+	}
+	p.state.Store(peerIdle)
+	p.connect()
+	r, err := b.DeclareReceive(Contiguous(make([]byte, size)), 0)
+	require.NoError(t, err)
+	failed := 0
+	for _, s := range sends {
+		require.NoError(t, r.Start())
+		err, serr := r.WaitContext(within(t)), s.WaitContext(within(t))
+		require.Equal(t, err != nil, serr != nil)
+		if err == nil {
+			continue
+		}
+		failed++
+		require.ErrorIs(t, err, ErrLength)
+		var e *Error
+		require.ErrorAs(t, serr, &e)
+		require.ErrorIs(t, serr, verbs.ErrNoMemory)
+		require.ErrorIs(t, s.Start(), verbs.ErrNoMemory)
+		require.NoError(t, s.Close())
+	}
+	require.Equal(t, count-room, failed)
+}

@@ -1,0 +1,108 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// TestBlocksArePages: a block begins at a page, whatever its size, and no other is
+// in its last one.
+func TestBlocksArePages(t *testing.T) {
+	before := blockAlign
+	t.Cleanup(func() { blockAlign = before })
+	for _, page := range []int{os.Getpagesize(), 64 << 10} { // as on arm64, and ppc64
+		blockAlign = page
+		var a arenas
+		taken := map[int]bool{}
+		for _, size := range []int{1, page - 1, page, page + 1, 3*page - 1, 1} {
+			b, err := a.alloc(size, func(*arena) {})
+			require.NoError(t, err)
+			require.Len(t, b.mem, size)
+			require.Zero(t, b.off%page)
+			require.Zero(t, uintptr(unsafe.Pointer(unsafe.SliceData(b.mem)))%uintptr(os.Getpagesize()))
+			for off := b.off; off < b.off+size; off += page {
+				require.False(t, taken[off])
+				taken[off] = true
+			}
+		}
+		require.NoError(t, a.close())
+	}
+}
+
+// pages is the number of bytes that an arena occupies.
+func pages(t *testing.T, ar *arena) int64 {
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(ar.fd, &st))
+	return st.Blocks * 512
+}
+
+// TestPagesGoBack: what nothing is used of occupies nothing, and is there, of zeroes,
+// before it is used again, in part or as a whole.
+func TestPagesGoBack(t *testing.T) {
+	const size = 8 << 20
+	var a arenas
+	made := 0
+	alloc := func(n int) block {
+		b, err := a.alloc(n, func(*arena) { made++ })
+		require.NoError(t, err)
+		require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
+		for i := range b.mem {
+			b.mem[i] = 0xff
+		}
+		return b
+	}
+	small := alloc(100) // in an arena of the smallest size, which stays
+	large := alloc(size)
+	require.Equal(t, 2, made)
+	require.EqualValues(t, size, pages(t, large.arena))
+	a.release(small)
+	require.EqualValues(t, arenaSize, pages(t, small.arena))
+	a.release(large)
+	require.Zero(t, pages(t, large.arena))
+
+	parts := []block{alloc(2 << 20), alloc(3<<20 - 1), alloc(1 << 20)} // the last in the first arena
+	require.EqualValues(t, 5<<20, pages(t, large.arena))
+	a.release(parts[1]) // joined with what occupies nothing
+	require.EqualValues(t, 5<<20, pages(t, large.arena))
+	parts[1] = alloc(6 << 20)
+	require.EqualValues(t, size, pages(t, large.arena))
+	for _, b := range parts {
+		a.release(b)
+	}
+	require.Zero(t, pages(t, large.arena))
+	whole := alloc(size)
+	require.Same(t, large.arena, whole.arena)
+	require.EqualValues(t, size, pages(t, large.arena))
+	require.Equal(t, 2, made)
+	require.NoError(t, a.close())
+}
+
+// TestPagesGone: where pages that were given back cannot be had again that is an
+// error, not a fault, and the block stays free.
+func TestPagesGone(t *testing.T) {
+	const size = 2 << 20
+	var a arenas
+	b, err := a.alloc(size, func(*arena) {})
+	require.NoError(t, err)
+	a.release(b)
+	fd := b.arena.fd
+	readonly, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	b.arena.fd = readonly // of which nothing can be allocated
+	_, err = a.alloc(size, func(*arena) {})
+	require.ErrorIs(t, err, verbs.ErrNoMemory)
+	b.arena.fd = fd
+	require.NoError(t, unix.Close(readonly))
+	again, err := a.alloc(size, func(*arena) { require.Fail(t, "another arena") })
+	require.NoError(t, err)
+	require.EqualValues(t, size, pages(t, again.arena))
+	require.NoError(t, a.close())
+}
