@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,7 +104,10 @@ type hooks struct {
 }
 
 // halo exchanges faces with both neighbours on a ring, and checks every byte.
-// With one or two ranks both neighbours are the same.
+// With one or two ranks both neighbours are the same. Each face has four turns: it is
+// sent from node memory or from the heap, and received into either. Over shared
+// memory one from the heap into the heap goes through the pipe, which the last face
+// does not fit into.
 func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
 	ring := hook.ring
 	for i := range n.Size() {
@@ -113,8 +117,11 @@ func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
 	}
 	at := slices.Index(ring, n.Rank())
 	next, last := ring[(at+1)%len(ring)], ring[(at+len(ring)-1)%len(ring)]
-	var handles []*Handle
-	var out, in [][]byte
+	var turns [4]struct {
+		handles []*Handle
+		out, in [][]byte
+		all     *Handle
+	}
 	var from []int
 	for i, size := range faces {
 		for dir, to := range []int{next, last} {
@@ -122,44 +129,50 @@ func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
 			if err != nil {
 				return err
 			}
-			o, b := m.Bytes()[:size], m.Bytes()[size:]
-			if i%2 == 1 {
-				b = make([]byte, size)
-			}
-			s, err := n.DeclareSend(Contiguous(o), to, OnStream(10*i+dir))
-			if err != nil {
-				return err
-			}
+			o, b := [2][]byte{m.Bytes()[:size], make([]byte, size)}, [2][]byte{m.Bytes()[size:], make([]byte, size)}
 			source := []int{last, next}[dir]
-			r, err := n.DeclareReceive(Contiguous(b), source, OnStream(10*i+dir))
-			if err != nil {
-				return err
+			var s, r [2]*Handle
+			for heap := range 2 {
+				if s[heap], err = n.DeclareSend(Contiguous(o[heap]), to, OnStream(10*i+dir)); err != nil {
+					return err
+				}
+				if r[heap], err = n.DeclareReceive(Contiguous(b[heap]), source, OnStream(10*i+dir)); err != nil {
+					return err
+				}
 			}
-			handles, out, in, from = append(handles, s, r), append(out, o), append(in, b), append(from, source)
+			for turn := range turns {
+				t, sh, rh := &turns[turn], (turn+i+dir)%2, (turn/2+i)%2
+				t.handles, t.out, t.in = append(t.handles, s[sh], r[rh]), append(t.out, o[sh]), append(t.in, b[rh])
+			}
+			from = append(from, source)
 		}
 	}
-	all, err := n.Multiple(handles...)
-	if err != nil {
-		return err
+	for i := range turns {
+		var err error
+		if turns[i].all, err = n.Multiple(turns[i].handles...); err != nil {
+			return err
+		}
 	}
 	if hook.wait == nil {
 		hook.wait = func(ctx context.Context, h *Handle) error { return h.WaitContext(ctx) }
 	}
+	want := make([]byte, slices.Max(faces))
 	for round := range rounds {
 		if hook.before != nil {
 			hook.before(round)
 		}
-		for i, b := range out {
+		t := &turns[round%len(turns)]
+		for i, b := range t.out {
 			paint(b, n.Rank(), round, i)
 		}
-		if err := all.Start(); err != nil {
-			return errors.Join(err, all.WaitContext(ctx))
+		if err := t.all.Start(); err != nil {
+			return errors.Join(err, t.all.WaitContext(ctx))
 		}
-		if err := hook.wait(ctx, all); err != nil {
+		if err := hook.wait(ctx, t.all); err != nil {
 			return err
 		}
-		for i, b := range in {
-			want := make([]byte, len(b))
+		for i, b := range t.in {
+			want := want[:len(b)]
 			paint(want, from[i], round, i)
 			if !bytes.Equal(want, b) {
 				return fmt.Errorf("round %d, message %d of %d bytes from rank %d is wrong", round, i, len(b), from[i])
@@ -253,10 +266,20 @@ func pause(ctx context.Context, n *Node, args []string) error {
 	timeouts := 0
 	stop := make(chan struct{}, 1) // capacity 1: the peer has been stopped
 	stop <- struct{}{}
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	defer signal.Stop(goesOn)
 	err = halo(ctx, n, number(args[0]), hooks{
 		before: func(round int) {
-			// In turns, so that nobody stops who has just been told to stop.
+			// In turns, so that nobody stops who has just been told to stop. A process may
+			// run for a while after that, as far as its own turn; so it waits until the
+			// other, whose deadline passes, has it go on: no stop is pending then.
 			if round%4 == 2 && round/4%2 == turn {
+				select {
+				case <-goesOn: // of an earlier round
+				default:
+				}
+				<-goesOn
 				delay := time.Duration(r.IntN(200)) * time.Microsecond
 				<-stop
 				time.AfterFunc(delay, func() {
@@ -270,7 +293,7 @@ func pause(ctx context.Context, n *Node, args []string) error {
 		},
 		wait: func(ctx context.Context, h *Handle) error {
 			for {
-				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 				err := h.WaitContext(short)
 				cancel()
 				if !errors.Is(err, ErrTimeout) || ctx.Err() != nil {
