@@ -443,23 +443,32 @@ func (p *peer) addStream(s streamInfo) error {
 	if err != nil {
 		return err
 	}
-	if s.number > MaxStream {
-		return fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, s.number, MaxStream)
-	}
 	r, err := viewRing(mem)
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.receives) >= maxStreams {
-		return fmt.Errorf("%w: more than %d streams", ErrProtocol, maxStreams)
+	in, err := p.receiveOf(s.number)
+	if err != nil {
+		return err
 	}
-	in := p.receiveLocked(s.number)
 	if !in.r.CompareAndSwap(nil, r) {
 		return fmt.Errorf("%w: stream %d twice", ErrProtocol, s.number)
 	}
+	in.drive() // for a user who has started a receive and computes
 	return nil
+}
+
+// receiveOf returns the stream of a number that the peer has said.
+func (p *peer) receiveOf(number uint32) (*receiveStream, error) {
+	if number > MaxStream {
+		return nil, fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, number, MaxStream)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.receives) >= maxStreams && p.receives[number] == nil {
+		return nil, fmt.Errorf("%w: more than %d streams", ErrProtocol, maxStreams)
+	}
+	return p.receiveLocked(number), nil
 }
 
 // receiveLocked returns the stream, made if need be.

@@ -59,12 +59,11 @@ func (p *peer) addPipe(info streamInfo) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.receives) >= maxStreams {
-		return fmt.Errorf("%w: more than %d streams", ErrProtocol, maxStreams)
+	in, err := p.receiveOf(info.number)
+	if err != nil {
+		return err
 	}
-	if s := p.receiveLocked(info.number); !s.pipe.CompareAndSwap(nil, &mem) {
+	if !in.pipe.CompareAndSwap(nil, &mem) {
 		return fmt.Errorf("%w: pipe of stream %d twice", ErrProtocol, info.number)
 	}
 	return nil

@@ -36,6 +36,7 @@ type queue struct {
 	writes       lane
 	reads        lane
 	gated        map[uint32]*Handle // receives whose gate is open, by handle
+	landed       []*Handle          // receives that are written, and wait in staging memory
 	spare        [][]byte           // for eager messages that come early
 
 	// Of one call each, here so that they are not allocated.
@@ -92,7 +93,24 @@ type queueOut struct {
 	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is not known
 	spoiled map[uint64]bool    // messages that will not come, until the other side has refused them
 	late    faults             // the next start returns one
-	sizes   [window]int        // of the last starts, for errors
+	eager   [2 * window]length // of the last eager messages, for errors
+}
+
+// length is that of an eager message. The other side's verdict on one comes before
+// the sender is more than window ahead of it: each takes a place of the window until
+// the receiver has seen its length, and control messages come in order.
+type length struct {
+	k uint64
+	n int
+}
+
+// length returns that of an eager message that the other side may yet refuse.
+func (s *queueOut) length(k uint64) (int, bool) {
+	i := slices.IndexFunc(s.eager[:], func(l length) bool { return l.k == k })
+	if i < 0 {
+		return 0, false
+	}
+	return s.eager[i].n, true
 }
 
 // queueIn is a stream from the other side.
@@ -150,8 +168,13 @@ func (q *queue) startSend(h *Handle) error {
 	q.lock.lock()
 	defer q.lock.unlock()
 	s := q.out[h.out.number]
+	staged := false
 	if h.shape.length > eagerQueued {
 		q.poll() // the gate may be here
+		if _, ok := s.opened[s.next+1]; !ok && h.staging != nil {
+			q.stage(h)
+			staged = true
+		}
 	}
 	if err := s.late.take(0); err != nil {
 		return err
@@ -162,6 +185,7 @@ func (q *queue) startSend(h *Handle) error {
 	s.next++
 	h.begin(s.next)
 	s.sent.add(h)
+	h.transfer = transfer{packed: staged}
 	q.send(s, h)
 	return nil
 }
@@ -176,6 +200,7 @@ func (q *queue) adoptSend(s *sendStream) {
 	o := q.outStream(s.number)
 	o.next, o.sent = s.next, s.sent
 	for _, h := range s.pending {
+		h.transfer = transfer{}
 		q.send(o, h)
 	}
 	s.pending = nil
@@ -198,7 +223,6 @@ func (q *queue) adoptReceive(s *receiveStream) {
 
 // send sends a message, or says that it is ready, or has it wait.
 func (q *queue) send(s *queueOut, h *Handle) {
-	s.sizes[h.k%window] = h.shape.length
 	switch {
 	case h.bindErr.Load() != nil:
 		q.sendSpoiled(s, h)
@@ -224,6 +248,7 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	n := h.shape.length
 	b := q.buffer()
 	h.shape.gather(b[headerSize:headerSize+n], 0)
+	s.eager[s.ahead%uint64(len(s.eager))] = length{h.k, n}
 	s.ahead++
 	s.sent.Eager++
 	h.setPhase(phaseSent)
@@ -405,7 +430,7 @@ func (q *queue) testReceive(h *Handle) (bool, error) {
 	}
 	q.lock.lock()
 	defer q.lock.unlock()
-	if q.failed && h.phase.Load() == phaseWaiting {
+	if q.failed && h.phase.Load() == phaseWaiting && !h.copying {
 		q.forget(q.in[h.in.number], h)
 		return true, q.peer.opError("receive", h.in.number, h.k)
 	}
@@ -423,7 +448,14 @@ func (q *queue) progress() {
 	q.lock.unlock()
 }
 
+// poll handles what has completed. The caller holds the lock, which poll lets go of
+// while it copies what has landed.
 func (q *queue) poll() {
+	q.pollAll()
+	q.unstage()
+}
+
+func (q *queue) pollAll() {
 	for !q.failed {
 		n, err := q.link.cq.Poll(q.wcs[:])
 		if err != nil {
@@ -541,7 +573,10 @@ func (q *queue) arrive(m header, payload []byte) error {
 			q.finish(h, phaseFailed, err)
 			return nil
 		}
-		err.Len = s.sizes[m.k%window]
+		var ok bool
+		if err.Len, ok = s.length(m.k); !ok {
+			return fmt.Errorf("%w: verdict on start %d of %d, which does not wait for one", ErrProtocol, m.k, s.next)
+		}
 		s.late = append(s.late, err)
 	}
 	return nil

@@ -88,7 +88,6 @@ const (
 // offer makes a large message known, or begins to write it if the gate is open.
 func (q *queue) offer(s *queueOut, h *Handle) error {
 	h.setPhase(phaseOffered)
-	h.transfer = transfer{}
 	s.offers[h.k] = h
 	if h.staging != nil {
 		s.sent.Packed++
@@ -100,12 +99,44 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 		}
 		// It is for the receiver to say that the lengths differ.
 	}
-	if h.staging != nil {
-		h.shape.gather(h.staging.Bytes()[:h.shape.length], 0)
+	if h.staging != nil && !h.transfer.packed {
+		byPiece(h, h.shape.gather)
 		h.transfer.packed = true
 	}
 	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
 	return nil
+}
+
+// byPiece copies a message to or from its staging memory, in pieces: nothing stops a
+// goroutine, for the garbage collector say, in a copy.
+func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
+	for at := 0; at < h.shape.length; at += packPiece {
+		copyPiece(h.staging.Bytes()[at:min(at+packPiece, h.shape.length)], at)
+	}
+}
+
+// stage packs a message that is about to be started. The caller holds the lock,
+// which stage lets go of while it copies.
+func (q *queue) stage(h *Handle) {
+	h.copying = true
+	q.lock.unlock()
+	byPiece(h, h.shape.gather)
+	q.lock.lock()
+	h.copying = false
+}
+
+// unstage ends receives that have been written to their staging memory. The caller
+// holds the lock, which unstage lets go of while it copies.
+func (q *queue) unstage() {
+	for len(q.landed) > 0 {
+		h := q.landed[0]
+		q.landed = slices.Delete(q.landed, 0, 1)
+		q.lock.unlock()
+		byPiece(h, h.shape.scatter)
+		q.lock.lock()
+		h.copying = false
+		q.receive(q.in[h.in.number], h)
+	}
 }
 
 // arriveGate handles a gate that the other side has opened.
@@ -342,10 +373,14 @@ func (q *queue) written(handle uint32) error {
 	if h == nil {
 		return fmt.Errorf("%w: a message written to handle %d, which has no gate open", ErrProtocol, handle)
 	}
-	if h.staging != nil {
-		h.shape.scatter(h.staging.Bytes()[:h.shape.length], 0)
+	s := q.in[h.in.number]
+	if h.staging == nil {
+		q.receive(s, h)
+		return nil
 	}
-	q.receive(q.in[h.in.number], h)
+	q.forget(s, h)
+	h.copying = true
+	q.landed = append(q.landed, h)
 	return nil
 }
 

@@ -99,6 +99,7 @@ func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
 		b.lock.lock()
 		a.out[out].next++
 		s.begin(a.out[out].next)
+		s.transfer = transfer{}
 		a.out[out].sent.add(s)
 		a.send(a.out[out], s)
 		b.in[in].next++
@@ -550,4 +551,84 @@ func TestHeaderFormat(t *testing.T) {
 			require.ErrorIs(t, err, ErrProtocol)
 		}
 	}
+}
+
+// TestLateLength: the error of a message that was complete has its length, whatever
+// was started after it.
+func TestLateLength(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, _, qb := joinQueue(t, provider)
+		small, _ := send(t, nodes[0], 1, 24)
+		wrong, _ := receive(t, nodes[1], 0, 40)
+		require.NoError(t, small.Start())
+		var large, into []*Handle
+		for range 2 * window {
+			s, _ := send(t, nodes[0], 1, eagerQueued+8)
+			r, _ := receive(t, nodes[1], 0, eagerQueued+8)
+			require.NoError(t, s.Start())
+			large, into = append(large, s), append(into, r)
+		}
+		until(t, qb, func() bool { return len(qb.inStream(0).ready) == len(large) })
+		require.NoError(t, wrong.Start())
+		require.ErrorIs(t, wrong.WaitContext(within(t)), ErrLength)
+		for i, r := range into {
+			require.NoError(t, r.Start())
+			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, large[i].WaitContext(within(t)))
+		}
+		var e *Error
+		require.ErrorAs(t, small.WaitContext(within(t)), &e)
+		require.ErrorIs(t, e, ErrLength)
+		require.Equal(t, []int{1, 24, 40}, []int{int(e.Start), e.Len, e.Other})
+	})
+}
+
+// TestStaging: while a message of small blocks is packed, or unpacked, others have
+// the queue.
+func TestStaging(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, qa, qb := joinQueue(t, provider)
+		const size = 3 << 20
+		src, from := room(t, nodes[0], size, true, strided(192))
+		_, into := room(t, nodes[1], size, true, strided(192))
+		s, err := nodes[0].DeclareSend(from, 1)
+		require.NoError(t, err)
+		r, err := nodes[1].DeclareReceive(into, 0)
+		require.NoError(t, err)
+		until(t, qa, func() bool { return qa.peer.remoteInfo(r.id, 0) != nil })
+		copying := func(q *queue, h *Handle) bool {
+			q.lock.lock()
+			defer q.lock.unlock()
+			return h.copying
+		}
+		// seen says whether h was being copied during do.
+		seen := func(q *queue, h *Handle, do func() error) bool {
+			done := make(chan error, 1)
+			go func() { done <- do() }()
+			for seen := false; ; seen = seen || copying(q, h) {
+				select {
+				case err := <-done:
+					require.NoError(t, err)
+					return seen
+				default:
+				}
+			}
+		}
+		var packing, unpacking bool
+		for end := time.Now().Add(limit); !packing || !unpacking; {
+			require.True(t, time.Now().Before(end), "packing %v, unpacking %v", packing, unpacking)
+			src[0]++
+			packing = seen(qa, s, s.Start) || packing
+			require.NoError(t, r.Start())
+			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, s.WaitContext(within(t)))
+			require.True(t, bytes.Equal(packed(from), packed(into)))
+			require.NoError(t, r.Start()) // and the gate is open
+			until(t, qa, func() bool { return qa.out[0].opened[r.k] != header{} })
+			require.NoError(t, s.Start())
+			unpacking = seen(qb, r, func() error { return r.WaitContext(within(t)) }) || unpacking
+			require.NoError(t, s.WaitContext(within(t)))
+			require.True(t, bytes.Equal(packed(from), packed(into)))
+		}
+	})
 }
