@@ -357,17 +357,17 @@ func (h *Handle) idleError(op string) error {
 }
 
 // withdraw gives an active handle up, because the node is closing: what nobody
-// has begun to copy is taken back; a copy in progress is waited for. An error says
+// has begun to copy is taken back; a copy in progress is waited for until end. An error says
 // that it has not ended: then the peer may go on with the pages, which it has mapped,
 // and which nobody is given again.
-func (h *Handle) withdraw() error {
+func (h *Handle) withdraw(end time.Time) error {
 	m, k := h.withdrawable()
 	if m == nil {
 		return nil
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	for end := time.Now().Add(h.node.opt.peerTimeout); !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone(); {
+	for !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone() {
 		if time.Now().After(end) {
 			return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
 		}

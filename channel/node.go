@@ -46,9 +46,12 @@ type Node struct {
 	ticks    atomic.Uint32                    // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64                    // of waiters
 
+	closeErr error // when ended is closed
+
 	mu       sync.Mutex
 	closed   bool
-	over     error // the job was aborted
+	ended    chan struct{} // of Close
+	over     error         // the job was aborted
 	peers    map[int]*peer
 	memories []*Memory // ordered by address
 	lastID   uint32
@@ -454,14 +457,29 @@ func (n *Node) relieve(s *sendStream) {
 // given up; a copy that a peer has begun is waited for, at most for the peer
 // timeout. If that passes the error is [ErrBusy], for each such handle: the node is
 // closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is gone afterwards.
+// again. Memory of Alloc is gone afterwards. Another Close at the same
+// time returns when this one does, with its error; closing again does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {
 		n.mu.Unlock()
-		return nil
+		select {
+		case <-n.ended:
+			return nil
+		default:
+		}
+		<-n.ended
+		return n.closeErr
 	}
-	n.closed = true
+	n.closed, n.ended = true, make(chan struct{})
+	n.mu.Unlock()
+	defer close(n.ended)
+	n.closeErr = n.close()
+	return n.closeErr
+}
+
+func (n *Node) close() error {
+	n.mu.Lock()
 	peers := n.allPeers()
 	handles := make([]*Handle, 0, len(n.handles))
 	for h := range n.handles {
@@ -469,13 +487,7 @@ func (n *Node) Close() error {
 	}
 	n.mu.Unlock()
 
-	var errs []error
-	for _, h := range handles {
-		errs = append(errs, h.withdraw())
-	}
-	for _, p := range peers {
-		p.leave()
-	}
+	errs := n.leaveAll(peers, handles)
 	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
 	for _, p := range peers {
 		p.part(ctx)
