@@ -182,7 +182,7 @@ func (h *Handle) bind(p *peer) (err error) {
 			return nil
 		}
 	}
-	p.tell(kindLayout, h.describe())
+	p.tellLayout(h)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -155,6 +156,17 @@ func (p *peer) nudge() {
 	case p.wake <- struct{}{}:
 	default:
 	}
+}
+
+// tellLayout queues the layout of a handle, in place of an earlier one that has not
+// been written: a peer that is stopped does not read. The caller holds mu.
+func (p *peer) tellLayout(h *Handle) {
+	if h.generation > 0 {
+		p.out = slices.DeleteFunc(p.out, func(b []byte) bool {
+			return kind(b[0]) == kindLayout && binary.BigEndian.Uint32(b[headerLen:]) == h.id
+		})
+	}
+	p.tell(kindLayout, h.describe())
 }
 
 // tell queues a control message. The caller holds mu.
