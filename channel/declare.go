@@ -27,8 +27,14 @@ func OnStream(n int) DeclareOption { return func(d *declaration) { d.stream = n 
 // MaxStream is the largest number of a stream.
 const MaxStream = 1<<16 - 1
 
-// WithPriority says which handles of a multiple come first: those of higher
-// priority are started, and looked at, before the others. Zero: 0.
+// WithPriority says which handles come first. In a multiple those of higher priority
+// are started, and looked at, before the others; receives before sends whatever their
+// priority. Over shared memory that is all: a message is moved when it is looked at.
+// Over a queue pair (provider tcp) messages above the eager size (8 KiB) to one peer
+// overtake those of lower priority that wait or are under way, but for the 4 MiB
+// that may have been posted; the priority that counts is that of the side that moves
+// the message: the sender that writes, or the receiver that reads. Smaller messages
+// go in the order in which they are started. Zero: 0.
 func WithPriority(p int) DeclareOption { return func(d *declaration) { d.priority = p } }
 
 // DeclareSend declares a message to a rank, which may be this one. Declaring is
