@@ -1,6 +1,8 @@
 package channel
 
 import (
+	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,5 +37,34 @@ func TestAfterClose(t *testing.T) {
 			require.ErrorIs(t, h.WaitContext(within(t)), ErrClosed)
 			require.NoError(t, h.Close())
 		}
+	})
+}
+
+// TestCloseTwice: a second Close, at the same time, returns when the node is closed.
+func TestCloseTwice(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, q, _ := joinQueue(t, provider)
+		n := nodes[0]
+		q.lock.lock() // the first cannot go on
+		errs := make(chan error, 2)
+		go func() { errs <- n.Close() }()
+		for closed := false; !closed; runtime.Gosched() {
+			n.mu.Lock()
+			closed = n.closed
+			n.mu.Unlock()
+		}
+		begun := make(chan struct{})
+		go func() {
+			close(begun)
+			err := n.Close()
+			if n.life.Err() == nil {
+				err = errors.New("not closed yet")
+			}
+			errs <- err
+		}()
+		<-begun
+		q.lock.unlock()
+		require.NoError(t, <-errs)
+		require.NoError(t, <-errs)
 	})
 }

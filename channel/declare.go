@@ -27,8 +27,14 @@ func OnStream(n int) DeclareOption { return func(d *declaration) { d.stream = n 
 // MaxStream is the largest number of a stream.
 const MaxStream = 1<<16 - 1
 
-// WithPriority says which handles of a multiple come first: those of higher
-// priority are started, and looked at, before the others. Zero: 0.
+// WithPriority says which handles come first. In a multiple those of higher priority
+// are started, and looked at, before the others; receives before sends whatever their
+// priority. Over shared memory that is all: a message is moved when it is looked at.
+// Over a queue pair (provider tcp) messages above the eager size (8 KiB) to one peer
+// overtake those of lower priority that wait or are under way, but for the 4 MiB
+// that may have been posted; the priority that counts is that of the side that moves
+// the message: the sender that writes, or the receiver that reads. Smaller messages
+// go in the order in which they are started. Zero: 0.
 func WithPriority(p int) DeclareOption { return func(d *declaration) { d.priority = p } }
 
 // DeclareSend declares a message to a rank, which may be this one. Declaring is
@@ -197,7 +203,7 @@ func (h *Handle) bind(p *peer) (err error) {
 			return nil
 		}
 	}
-	p.tell(kindLayout, h.describe())
+	p.tellLayout(h)
 	if !h.told {
 		h.told = true
 		p.told++
@@ -411,17 +417,17 @@ func (h *Handle) idleError(op string) error {
 }
 
 // withdraw gives an active handle up, because the node is closing: what nobody
-// has begun to copy is taken back; a copy in progress is waited for. An error says
+// has begun to copy is taken back; a copy in progress is waited for until end. An error says
 // that it has not ended: then the peer may go on with the pages, which it has mapped,
 // and which nobody is given again.
-func (h *Handle) withdraw() error {
+func (h *Handle) withdraw(end time.Time) error {
 	m, k := h.withdrawable()
 	if m == nil {
 		return nil
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	for end := time.Now().Add(h.node.opt.peerTimeout); !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone(); {
+	for !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone() {
 		if time.Now().After(end) {
 			return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
 		}

@@ -45,7 +45,8 @@
 // sender has it (RDMA_READ), unless that is in pieces of less than 16 KiB. Blocks
 // below 8 KiB are packed and unpacked, others go from user memory to the socket and
 // from the socket to user memory. What the user leaves while it computes the node
-// does. Handles of a higher priority are sent first.
+// does. Larger messages of a higher priority ([WithPriority]) overtake others; over
+// shared memory priorities only order the handles of a multiple.
 //
 // Which provider reaches which peer is found out by trying, in the order of
 // preference, when something is first declared towards that peer.

@@ -53,10 +53,13 @@ type Node struct {
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
 
+	closeErr error // when ended is closed
+
 	calls     sync.WaitGroup // that Close waits for; begun under mu
 	mu        sync.Mutex
 	closed    bool
-	over      error // the job was aborted
+	ended     chan struct{} // of Close
+	over      error         // the job was aborted
 	peers     map[int]*peer
 	memories  []*Memory // ordered by address
 	stale     spans     // of memory that has been closed, and not been allocated again
@@ -483,15 +486,28 @@ func (n *Node) relieve(s *sendStream) {
 // given up; a copy that a peer has begun is waited for, at most for the peer
 // timeout. If that passes the error is [ErrBusy], for each such handle: the node is
 // closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is gone afterwards.
+// again. Memory of Alloc is gone afterwards. Another Close at the same
+// time returns when this one does, with its error; closing again does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {
 		n.mu.Unlock()
-		return nil
+		select {
+		case <-n.ended:
+			return nil
+		default:
+		}
+		<-n.ended
+		return n.closeErr
 	}
-	n.closed = true
+	n.closed, n.ended = true, make(chan struct{})
 	n.mu.Unlock()
+	defer close(n.ended)
+	n.closeErr = n.close()
+	return n.closeErr
+}
+
+func (n *Node) close() error {
 	n.calls.Wait()
 	n.mu.Lock()
 	for _, m := range n.memories {
@@ -506,13 +522,7 @@ func (n *Node) Close() error {
 	n.mu.Unlock()
 
 	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
-	var errs []error
-	for _, h := range handles {
-		errs = append(errs, h.withdraw())
-	}
-	for _, p := range peers {
-		p.leave()
-	}
+	errs := n.leaveAll(peers, handles)
 	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
 	for _, p := range peers {
 		p.part(ctx)

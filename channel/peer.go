@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,6 +161,17 @@ func (p *peer) nudge() {
 	}
 }
 
+// tellLayout queues the layout of a handle, in place of an earlier one that has not
+// been written: a peer that is stopped does not read. The caller holds mu.
+func (p *peer) tellLayout(h *Handle) {
+	if h.generation > 0 {
+		p.out = slices.DeleteFunc(p.out, func(b []byte) bool {
+			return kind(b[0]) == kindLayout && binary.BigEndian.Uint32(b[headerLen:]) == h.id
+		})
+	}
+	p.tell(kindLayout, h.describe())
+}
+
 // tell queues a control message. The caller holds mu.
 func (p *peer) tell(k kind, body []byte) {
 	p.out = append(p.out, frame(nil, k, body))
@@ -278,7 +290,7 @@ func (p *peer) serve(conn net.Conn) {
 	}
 	if q := p.queue; q != nil && errors.Is(err, ErrPeerLeft) {
 		// What it has received before it left is acknowledged, on another way.
-		p.drain(q)
+		p.drain(q, time.Now().Add(n.opt.peerTimeout))
 	}
 	p.fail(err)
 	if !leaving && !errors.Is(err, ErrPeerLeft) {
@@ -286,14 +298,36 @@ func (p *peer) serve(conn net.Conn) {
 	}
 }
 
+// leaveAll withdraws what is active and leaves all peers, at the same time, within
+// the peer timeout.
+func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
+	end := time.Now().Add(n.opt.peerTimeout)
+	byPeer := map[*peer][]int{}
+	for i, h := range handles {
+		byPeer[h.peer()] = append(byPeer[h.peer()], i)
+	}
+	errs := make([]error, len(handles))
+	var wg sync.WaitGroup
+	for _, p := range peers {
+		wg.Go(func() {
+			for _, i := range byPeer[p] {
+				errs[i] = handles[i].withdraw(end)
+			}
+			p.leave(end)
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
 // leave says goodbye, if there is anybody to say it to, behind everything that
 // was sent.
-func (p *peer) leave() {
+func (p *peer) leave(end time.Time) {
 	p.mu.Lock()
 	q := p.queue
 	p.mu.Unlock()
 	if q != nil {
-		p.drain(q)
+		p.drain(q, end)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,9 +338,9 @@ func (p *peer) leave() {
 }
 
 // drain waits until the other side has acknowledged what was sent, or the
-// connection ends.
-func (p *peer) drain(q *queue) {
-	for end := time.Now().Add(p.node.opt.peerTimeout); !q.drained() && time.Now().Before(end); {
+// connection ends, or it is end.
+func (p *peer) drain(q *queue, end time.Time) {
+	for !q.drained() && time.Now().Before(end) {
 		time.Sleep(drainPause)
 	}
 }

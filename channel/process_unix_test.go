@@ -60,7 +60,15 @@ var acts = map[string]act{
 // actOptions are what their nodes are joined with.
 var actOptions = map[string][]Option{}
 
+// preparations are what their processes do before they join.
+var preparations = map[string]func(args []string) error{}
+
 func play(act string, args []string) (err error) {
+	if prepare := preparations[act]; prepare != nil {
+		if err := prepare(args); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	providers := strings.FieldsFunc(os.Getenv(envProvider), func(r rune) bool { return r == ',' })

@@ -235,11 +235,11 @@ func (q *queue) openGate(s *queueIn, h *Handle) {
 	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
 }
 
-// begin puts a message behind those that are under way and those of no less
-// priority.
+// begin puts a message behind those of no less priority. One of less that is under
+// way goes on when this one has been posted.
 func (q *queue) begin(l *lane, h *Handle) {
 	i := 0
-	for i < len(l.moving) && (l.moving[i].priority >= h.priority || l.moving[i].transfer.moved > 0) {
+	for i < len(l.moving) && l.moving[i].priority >= h.priority {
 		i++
 	}
 	l.moving = slices.Insert(l.moving, i, h)

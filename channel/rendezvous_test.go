@@ -632,3 +632,52 @@ func TestStaging(t *testing.T) {
 		}
 	})
 }
+
+// TestPriority: a message of higher priority overtakes one that waits, and one that
+// is under way, but not one of the same priority.
+func TestPriority(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes, qa, qb := joinQueue(t, provider)
+		priorities := []int{1, 0, 1, 7, -3, 7}
+		const size = 3 * flyingMax // more than may be posted
+		var sends, receives []*Handle
+		var from, into [][]byte
+		for i, priority := range priorities {
+			src, dst := memory(t, nodes[0], size, i%2 == 0), memory(t, nodes[1], size, i%2 == 0)
+			rand.NewChaCha8([32]byte{byte(i)}).Read(src)
+			s, err := nodes[0].DeclareSend(Contiguous(src), 1, OnStream(i), WithPriority(priority))
+			require.NoError(t, err)
+			r, err := nodes[1].DeclareReceive(Contiguous(dst), 0, OnStream(i))
+			require.NoError(t, err)
+			sends, receives, from, into = append(sends, s), append(receives, r), append(from, src), append(into, dst)
+		}
+		for i, r := range receives {
+			until(t, qb, func() bool { return qb.peer.remoteInfo(sends[i].id, 0) != nil })
+			require.NoError(t, r.Start())
+			until(t, qa, func() bool { return qa.peer.remoteInfo(r.id, 0) != nil && len(qa.out[uint32(i)].opened) == 1 })
+		}
+		// As Start does, but nothing completes in between.
+		qa.lock.lock()
+		for _, s := range sends {
+			o := qa.out[s.out.number]
+			o.next++
+			s.begin(o.next)
+			s.transfer = transfer{}
+			o.sent.add(s)
+			qa.send(o, s)
+		}
+		var order []int
+		for _, h := range qa.writes.moving {
+			order = append(order, int(h.out.number))
+		}
+		underWay := sends[0].transfer.moved
+		qa.lock.unlock()
+		require.Equal(t, []int{3, 5, 0, 2, 1, 4}, order)
+		require.Positive(t, underWay)
+		for i := range sends {
+			require.NoError(t, receives[i].WaitContext(within(t)))
+			require.NoError(t, sends[i].WaitContext(within(t)))
+			require.True(t, bytes.Equal(from[i], into[i]))
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	acts["fenced"] = fenced
+	preparations["fenced"] = func(args []string) error {
+		if !refused(args[1], number(os.Getenv("SLUICE_RANK"))) {
+			return nil
+		}
+		return forbidBarriers()
+	}
+}
+
+// refused says whether a rank does without membarrier(2).
+func refused(who string, rank int) bool { return who == "all" || who == "one" && rank == 0 }
+
+// forbidBarriers installs a seccomp filter under which membarrier(2) fails with
+// EPERM, as container runtimes have it.
+func forbidBarriers() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no new privileges: %w", err)
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // seccomp_data.nr
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_MEMBARRIER, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if _, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog))); e != 0 {
+		return fmt.Errorf("seccomp: %w", e)
+	}
+	return nil
+}
+
+// fenced is a halo exchange of ranks that do not spin. Both ends of a pair know
+// whether one of them has no membarrier.
+func fenced(ctx context.Context, n *Node, args []string) error {
+	who := args[1]
+	if n.fenced != refused(who, n.Rank()) {
+		return fmt.Errorf("rank %d without membarrier: %v", n.Rank(), n.fenced)
+	}
+	n.spins = 0
+	if err := halo(ctx, n, number(args[0]), hooks{}); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	peers := n.allPeers()
+	n.mu.Unlock()
+	for _, p := range peers {
+		p.mu.Lock()
+		got, want := p.fenced, n.fenced || refused(who, p.rank)
+		p.mu.Unlock()
+		if got != want {
+			return fmt.Errorf("rank %d and %d with fences: %v, want %v", n.Rank(), p.rank, got, want)
+		}
+	}
+	return nil
+}
+
+// TestWithoutBarriers: where all ranks, or one of them, may not call membarrier(2),
+// sleepers are woken all the same.
+func TestWithoutBarriers(t *testing.T) {
+	rounds := 200
+	if testing.Short() {
+		rounds = 40
+	}
+	for _, who := range []string{"all", "one", "nobody"} {
+		for _, size := range []int{2, 16} {
+			t.Run(fmt.Sprintf("%s of %d", who, size), func(t *testing.T) {
+				r, out := run(t, "shm", size, "fenced", strconv.Itoa(rounds/size*2), who)
+				require.Zero(t, r.ExitStatus(), out)
+			})
+		}
+	}
+}
