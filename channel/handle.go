@@ -28,7 +28,7 @@ type Handle struct {
 	shape    shape                        // the message
 	out      *sendStream                  // of a send
 	in       *receiveStream               // of a receive
-	tried    bool                         // the gate has been tried
+	tried    uint32                       // the gate has been tried; atomic
 	gated    bool                         // the gate is ours
 	copying  bool                         // somebody copies the message, without the lock
 	packed   bool                         // a send that goes through the pipe

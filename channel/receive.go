@@ -55,7 +55,8 @@ func (s *receiveStream) start(h *Handle) error {
 		s.first = h
 	}
 	s.last = h
-	h.tried, h.gated, h.moved = false, false, 0
+	h.gated, h.moved = false, 0
+	wait.StoreRelaxed32(&h.tried, 0)
 	h.setPhase(phaseWaiting)
 	if h.shape.length > eagerMax {
 		s.large++
@@ -97,7 +98,7 @@ func (s *receiveStream) finish(h *Handle, err error) {
 // open says that a receive waits, where that can be of use to the sender, and
 // takes the message if it is there already. The caller holds the lock.
 func (s *receiveStream) open(h *Handle, r *ring) {
-	h.tried = true
+	wait.StoreRelease32(&h.tried, 1)
 	i := h.k % ringSlots
 	if h.reachable && s.gates[i] == nil {
 		h.gated = true
@@ -116,7 +117,7 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 	}
 	r := s.r.Load()
 	if r != nil {
-		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (h.tried || h.shape.length <= gateMin) &&
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.length <= gateMin) &&
 			s.peer.state.Load() < peerFailed {
 			return false, nil
 		}
@@ -168,7 +169,7 @@ func (s *receiveStream) advance(h *Handle) {
 			s.take(h, r, w, failed)
 			return
 		}
-		if !h.tried && h.shape.length > gateMin {
+		if atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin {
 			s.open(h, r)
 			return
 		}
