@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"time"
 	"unsafe"
 
-	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -414,46 +412,4 @@ func (h *Handle) idleError(op string) error {
 		return h.errorf(op, ErrClosed)
 	}
 	return h.errorf(op, ErrActive)
-}
-
-// withdraw gives an active handle up, because the node is closing: what nobody
-// has begun to copy is taken back; a copy in progress is waited for until end. An error says
-// that it has not ended: then the peer may go on with the pages, which it has mapped,
-// and which nobody is given again.
-func (h *Handle) withdraw(end time.Time) error {
-	m, k := h.withdrawable()
-	if m == nil {
-		return nil
-	}
-	p := h.peer()
-	n, _ := chunks(h.shape.length)
-	for !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone() {
-		if time.Now().After(end) {
-			return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
-		}
-		wait.Yield()
-	}
-	return nil
-}
-
-// giveUp ends a handle whose node is closed, and unpins its memory. Nobody uses it
-// any more.
-func (h *Handle) giveUp() {
-	defer h.lockStream()()
-	h.setPhase(phaseClosed)
-	h.pins.Unpin()
-}
-
-// withdrawable returns the match of an active handle whose message the other side
-// may copy by itself, and the number of its start. What a queue moves ends with its
-// queue pair.
-func (h *Handle) withdrawable() (*match, uint64) {
-	defer h.lockStream()()
-	switch {
-	case h.kind == kindSend && h.out.q.Load() == nil && h.phase.Load() == phaseOffered:
-		return &h.out.r.matches[h.k%ringSlots], h.k
-	case h.kind == kindReceive && h.in.q.Load() == nil && h.phase.Load() == phaseWaiting && h.gated:
-		return &h.in.r.Load().matches[h.k%ringSlots], h.k
-	}
-	return nil, 0
 }

@@ -31,12 +31,21 @@
 // # How messages move
 //
 // Between ranks of one host that share memory (provider shm) a message of up to 56
-// bytes travels in the cache line of its flag; up to 4 KiB it goes through a ring;
-// a larger one is copied once, from the sender's layout straight into the
-// receiver's, by whichever side comes second, or by both in pieces of 128 KiB when
-// both wait. Memory of [Node.Alloc] is reached directly; a send from other memory
-// is packed first, a receive into other memory is copied by the receiver; so are
-// those whose layouts take more than 16 MiB to tell, 460,000 blocks without regularity.
+// bytes travels in the cache line of its flag. A larger one is copied once, from the
+// sender's layout straight into the receiver's, by whichever side comes second, or
+// by both in pieces of 128 KiB when both wait; but up to 4 KiB of one that comes
+// before its receiver wait in a ring.
+//
+// So it is with memory of [Node.Alloc], which both sides reach. Other memory only
+// its own process reaches (and so it is with layouts that take more than 16 MiB to
+// tell, 460,000 blocks without regularity). A receive into it is copied by the
+// receiver: in Start, Test or Wait of any handle of the node, not while he computes.
+// A send from it goes straight to a receiver who waits with memory of Alloc, up to
+// 4 KiB through the ring, and else through a pipe: 256 KiB of shared memory of the
+// stream, which the sender packs and the receiver unpacks at the same time. Of a
+// longer message the sender packs the rest when he comes back, in Start, Test or
+// Wait of any handle of the node; for one who computes the node does, after a
+// millisecond or two.
 //
 // Over a queue pair (provider tcp) messages of up to 8 KiB are copied at both ends,
 // and a sender may be ahead by 32 of them on each stream. A larger one goes straight
@@ -65,8 +74,8 @@
 //
 // A rank takes about 1.5 MiB of shared memory where there is any, and 300 bytes for
 // each rank of the job. A connected peer takes 60 KiB of heap, 76 KiB of shared
-// memory and 72 KiB for each stream that leads to it over shm, with three
-// descriptors; 1.5 MiB of heap and two descriptors over tcp. Ranks that never talk
+// memory and 72 KiB for each stream that leads to it over shm, 256 KiB more where that
+// has a pipe, with three descriptors; 1.5 MiB of heap and two descriptors over tcp. Ranks that never talk
 // are not connected. docs/scale.md has the measurements.
 //
 // # Trust

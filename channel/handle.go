@@ -89,11 +89,13 @@ func (p *phase) store(v uint32) { wait.StoreRelease32(&p.v, v) }
 
 func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
 
-// Start begins the next message (MPI_Start, QMP_start) and returns at once: a
+// Start begins the next message (MPI_Start, QMP_start) and waits for nobody: a
 // send that the receiver has not asked for yet, or a receive whose message has
-// not come, goes on by itself or when the handle is tested. The k-th send that is
-// started on a stream meets the k-th receive. Until Test or Wait has said that it
-// is over, the bytes of the layout belong to the handle.
+// not come, goes on by itself or when a handle of the node is tested. What can be
+// moved at once is: over shared memory the Start that comes second copies the
+// message. The k-th send that is started on a stream meets the k-th receive. Until
+// Test or Wait has said that it is over, the bytes of the layout belong to the
+// handle.
 //
 // Errors: [ErrActive]; [ErrClosed]; [ErrPeerDied], [ErrPeerLeft] or
 // [ErrUnreachable] of a peer that is gone; [ErrLength] of an earlier send on this

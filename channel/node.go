@@ -5,12 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,7 +15,6 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
-	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -70,84 +66,6 @@ type Node struct {
 	attended  map[*sendStream]*attendance // whose pipes the engine looks at
 	kick      chan struct{}
 }
-
-type options struct {
-	providers      []string
-	connectTimeout time.Duration
-	peerTimeout    time.Duration
-	logger         *slog.Logger
-	report         io.Writer
-	stall          time.Duration
-	exit           func(status int) // ends the process when the job is aborted; nil: nothing does
-}
-
-// Option is an option of [Join].
-type Option func(*options)
-
-// WithProviders names the providers to use, in this order, in place of all that
-// are registered, by their preference. Import them, or verbs/all. None: all. One
-// that is not registered or has no device here, or that is named twice, is
-// [ErrInvalid].
-func WithProviders(names ...string) Option {
-	return func(o *options) { o.providers = slices.Clone(names) }
-}
-
-// WithConnectTimeout bounds how long connecting to a peer may take. Zero:
-// [DefaultConnectTimeout]. A negative one is [ErrInvalid].
-func WithConnectTimeout(d time.Duration) Option {
-	return func(o *options) { o.connectTimeout = d }
-}
-
-// WithPeerTimeout bounds how long a silent peer is waited for
-// ([verbs.Config].PeerTimeout). Zero: [verbs.DefaultPeerTimeout]. A negative one is
-// [ErrInvalid].
-func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
-
-// WithLogger sets where goes what is worth knowing but no error of any call. Nil:
-// slog.Default().
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
-
-// WithReport sets where the report of pending operations ([Node.Report]) goes when
-// the process is sent SIGUSR1, and how long the node may make no progress, with
-// operations pending, before it is written unasked; it looks once a second. Nil: to
-// standard error. Zero: never; a negative time is [ErrInvalid].
-func WithReport(w io.Writer, stall time.Duration) Option {
-	return func(o *options) { o.report, o.stall = w, stall }
-}
-
-// newOptions applies opts to the defaults.
-func newOptions(opts []Option) (options, error) {
-	var o options
-	for _, set := range opts {
-		if set != nil {
-			set(&o)
-		}
-	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
-		if d.value < 0 {
-			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
-		}
-	}
-	for i, name := range o.providers {
-		if slices.Contains(o.providers[:i], name) {
-			return o, fmt.Errorf("%w: provider %q twice", ErrInvalid, name)
-		}
-	}
-	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)
-	o.peerTimeout = cmp.Or(o.peerTimeout, verbs.DefaultPeerTimeout)
-	o.logger = cmp.Or(o.logger, slog.Default())
-	if o.report == nil {
-		o.report = os.Stderr
-	}
-	return o, nil
-}
-
-// DefaultConnectTimeout is how long connecting to a peer may take unless
-// [WithConnectTimeout] says otherwise.
-const DefaultConnectTimeout = 30 * time.Second
 
 // Join makes this process a node of its job. All ranks of the job have to call
 // it; it returns when they have. Connections are made when channels are declared.
@@ -382,178 +300,6 @@ func appendTo[S any](list *atomic.Pointer[[]S], s S) {
 		l := append(slices.Clone(*old), s)
 		if list.CompareAndSwap(old, &l) {
 			return
-		}
-	}
-}
-
-// starve has the engine look after a stream whose sends wait for slots.
-func (n *Node) starve(s *sendStream) {
-	n.mu.Lock()
-	if !slices.Contains(n.starving, s) {
-		n.starving = append(n.starving, s)
-	}
-	n.mu.Unlock()
-	select {
-	case n.kick <- struct{}{}:
-	default:
-	}
-}
-
-// engineTick bounds how long a send waits for a slot that nobody announces.
-const engineTick = time.Millisecond
-
-// attend has the engine look after a stream whose messages are longer than its
-// pipe.
-func (n *Node) attend(s *sendStream) {
-	n.mu.Lock()
-	n.attended[s] = &attendance{}
-	n.mu.Unlock()
-	select {
-	case n.kick <- struct{}{}:
-	default:
-	}
-}
-
-// engine does for users who compute what they would do in Test: publish what waits
-// for slots, and pack what is longer than a pipe.
-func (n *Node) engine() {
-	for {
-		select {
-		case <-n.life.Done():
-			return
-		case <-n.kick:
-		}
-		useful := false
-		for n.life.Err() == nil {
-			n.mu.Lock()
-			streams, attended := slices.Clone(n.starving), maps.Clone(n.attended)
-			n.mu.Unlock()
-			if len(streams) == 0 && len(attended) == 0 {
-				break
-			}
-			// Who waits for the bell is rung for, which costs the peers something: not
-			// merely to see that the users pack themselves.
-			awake := len(streams) == 0 && !useful
-			v := atomic.LoadUint32(&n.bell.word)
-			if !awake {
-				atomic.AddUint32(&n.bell.sleepers, 1)
-				barrier()
-			}
-			for _, s := range streams {
-				n.relieve(s)
-			}
-			useful = false
-			for s, a := range attended {
-				useful = n.packFor(s, a) || useful
-			}
-			if awake {
-				time.Sleep(engineTick)
-			} else {
-				sleepOn(&n.bell.word, v, engineTick)
-				atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
-			}
-		}
-	}
-}
-
-// packFor packs for a user who is away, and says whether that was of use.
-func (n *Node) packFor(s *sendStream, a *attendance) bool {
-	s.lock.lock()
-	defer s.lock.unlock()
-	useful, again := s.attend(a)
-	if !again {
-		n.mu.Lock()
-		delete(n.attended, s)
-		n.mu.Unlock()
-	}
-	return useful
-}
-
-// relieve publishes what waits for slots.
-func (n *Node) relieve(s *sendStream) {
-	s.lock.lock()
-	defer s.lock.unlock()
-	s.flush()
-	if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
-		n.mu.Lock()
-		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
-		n.mu.Unlock()
-	}
-}
-
-// Close leaves the job. Sends that are complete arrive; of others nothing more is
-// moved, and their peers' operations end with [ErrPeerLeft]. Active handles are
-// given up; a copy that a peer has begun is waited for, at most for the peer
-// timeout. If that passes the error is [ErrBusy], for each such handle: the node is
-// closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is gone afterwards. Another Close at the same
-// time returns when this one does, with its error; closing again does nothing.
-func (n *Node) Close() error {
-	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		select {
-		case <-n.ended:
-			return nil
-		default:
-		}
-		<-n.ended
-		return n.closeErr
-	}
-	n.closed, n.ended = true, make(chan struct{})
-	n.mu.Unlock()
-	defer close(n.ended)
-	n.closeErr = n.close()
-	return n.closeErr
-}
-
-func (n *Node) close() error {
-	n.calls.Wait()
-	n.mu.Lock()
-	for _, m := range n.memories {
-		m.closed.Store(true)
-	}
-	peers := n.allPeers()
-	handles := make([]*Handle, 0, len(n.handles))
-	for h := range n.handles {
-		handles = append(handles, h)
-	}
-	multiples := maps.Clone(n.multiples)
-	n.mu.Unlock()
-
-	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
-	errs := n.leaveAll(peers, handles)
-	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
-	for _, p := range peers {
-		p.part(ctx)
-	}
-	cancel()
-	n.end()
-	if n.listener != nil {
-		errs = append(errs, n.listener.Close())
-	}
-	n.bell.strike()
-	n.wg.Wait()
-	for _, h := range handles {
-		h.giveUp()
-	}
-	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {
-		errs = append(errs, d.ctx.Close())
-	}
-	return errors.Join(append(errs, n.job.Close())...)
-}
-
-// expel ends the calls of users that are under way, and lets no more in: what they
-// touch is about to go.
-func (n *Node) expel(handles []*Handle) {
-	n.closing.Store(true)
-	atomic.StoreUint32(&n.guarded, 1)
-	barrier()
-	for _, h := range handles {
-		for atomic.LoadUint32(&h.inside) != 0 {
-			n.bell.strike()
-			wait.Yield()
-			runtime.Gosched()
 		}
 	}
 }

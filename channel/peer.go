@@ -298,53 +298,6 @@ func (p *peer) serve(conn net.Conn) {
 	}
 }
 
-// leaveAll withdraws what is active and leaves all peers, at the same time, within
-// the peer timeout.
-func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
-	end := time.Now().Add(n.opt.peerTimeout)
-	byPeer := map[*peer][]int{}
-	for i, h := range handles {
-		byPeer[h.peer()] = append(byPeer[h.peer()], i)
-	}
-	errs := make([]error, len(handles))
-	var wg sync.WaitGroup
-	for _, p := range peers {
-		wg.Go(func() {
-			for _, i := range byPeer[p] {
-				errs[i] = handles[i].withdraw(end)
-			}
-			p.leave(end)
-		})
-	}
-	wg.Wait()
-	return errs
-}
-
-// leave says goodbye, if there is anybody to say it to, behind everything that
-// was sent.
-func (p *peer) leave(end time.Time) {
-	p.mu.Lock()
-	q := p.queue
-	p.mu.Unlock()
-	if q != nil {
-		p.drain(q, end)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.conn != nil && p.state.Load() == peerUp {
-		p.bye = true
-		p.tell(kindBye, nil)
-	}
-}
-
-// drain waits until the other side has acknowledged what was sent, or the
-// connection ends, or it is end.
-func (p *peer) drain(q *queue, end time.Time) {
-	for !q.drained() && time.Now().Before(end) {
-		time.Sleep(drainPause)
-	}
-}
-
 // lost ends the peer because its queue pair has ended. If it has left or died, the
 // control connection is about to say which.
 func (p *peer) lost(err error) {
@@ -362,28 +315,6 @@ func (p *peer) lost(err error) {
 // verdictTime is how long the control connection is given to say how a queue pair
 // came to its end.
 const verdictTime = time.Second
-
-// drainPause is how long the other side is given between looks at what it has not
-// taken yet.
-const drainPause = 100 * time.Microsecond
-
-// goodbyeTime bounds how long a peer that runs is given to read our goodbye.
-const goodbyeTime = 2 * time.Second
-
-// part waits until the peer has read the goodbye, at most until ctx ends, and
-// ends the connection.
-func (p *peer) part(ctx context.Context) {
-	p.mu.Lock()
-	bye := p.bye
-	p.mu.Unlock()
-	if bye {
-		select {
-		case <-p.served:
-		case <-ctx.Done():
-		}
-	}
-	p.fail(ErrClosed)
-}
 
 // errBye: the peer has said goodbye.
 var errBye = errors.New("bye")
@@ -559,61 +490,3 @@ func (p *peer) remoteInfo(handle, generation uint32) *layoutInfo {
 	}
 	return nil
 }
-
-// link is a queue pair to a peer, through which its memory is mapped, or messages
-// go.
-type link struct {
-	dev *device
-	qp  *verbs.QP
-	cq  *verbs.CQ
-
-	// Of a queue: buffers of one message each, and which of them are free to send
-	// from.
-	recvs, sends *verbs.MR
-	buffer       int // size of each
-	free         []int
-	recvWRs      []verbs.RecvWR // for posting recvs
-	recvSGEs     []verbs.SGE
-}
-
-// shape maps the regions of a layout.
-func (l *link) shape(info *layoutInfo) (shape, error) {
-	bases := make([][]byte, len(info.regions))
-	for i, r := range info.regions {
-		var err error
-		if bases[i], err = l.qp.Map(r.rkey, r.addr, int(r.length)); err != nil {
-			return shape{}, err
-		}
-	}
-	parts := make([]part, len(info.parts))
-	total := 0
-	for i, q := range info.parts {
-		parts[i] = part{base: bases[q.region], off: q.off, block: q.block, count: q.count, stride: q.stride}
-		total += q.block * q.count
-	}
-	return newShape(parts, total), nil
-}
-
-// view returns memory of the peer, n bytes, when it is there.
-func (l *link) view(r region, n int) ([]byte, error) {
-	if r.length != uint64(n) {
-		return nil, fmt.Errorf("%w: region of %d bytes, want %d", ErrProtocol, r.length, n)
-	}
-	for try := 1; ; try++ {
-		b, err := l.qp.Map(r.rkey, r.addr, n)
-		switch {
-		case err == nil:
-			return b, nil
-		case l.qp.State() != verbs.QPRTS: // the peer has died since it spoke
-			return nil, err
-		case !errors.Is(err, verbs.ErrState) || try == viewTries:
-			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
-		}
-		time.Sleep(viewPause) // the peer's arena is on its way
-	}
-}
-
-const (
-	viewTries = 2000
-	viewPause = time.Millisecond
-)

@@ -1,0 +1,103 @@
+package channel
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// starve has the engine look after a stream whose sends wait for slots.
+func (n *Node) starve(s *sendStream) {
+	n.mu.Lock()
+	if !slices.Contains(n.starving, s) {
+		n.starving = append(n.starving, s)
+	}
+	n.mu.Unlock()
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// engineTick bounds how long a send waits for a slot that nobody announces.
+const engineTick = time.Millisecond
+
+// attend has the engine look after a stream whose messages are longer than its
+// pipe.
+func (n *Node) attend(s *sendStream) {
+	n.mu.Lock()
+	n.attended[s] = &attendance{}
+	n.mu.Unlock()
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// engine does for users who compute what they would do in Test: publish what waits
+// for slots, and pack what is longer than a pipe.
+func (n *Node) engine() {
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case <-n.kick:
+		}
+		useful := false
+		for n.life.Err() == nil {
+			n.mu.Lock()
+			streams, attended := slices.Clone(n.starving), maps.Clone(n.attended)
+			n.mu.Unlock()
+			if len(streams) == 0 && len(attended) == 0 {
+				break
+			}
+			// Who waits for the bell is rung for, which costs the peers something: not
+			// merely to see that the users pack themselves.
+			awake := len(streams) == 0 && !useful
+			v := atomic.LoadUint32(&n.bell.word)
+			if !awake {
+				atomic.AddUint32(&n.bell.sleepers, 1)
+				barrier()
+			}
+			for _, s := range streams {
+				n.relieve(s)
+			}
+			useful = false
+			for s, a := range attended {
+				useful = n.packFor(s, a) || useful
+			}
+			if awake {
+				time.Sleep(engineTick)
+			} else {
+				sleepOn(&n.bell.word, v, engineTick)
+				atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+			}
+		}
+	}
+}
+
+// packFor packs for a user who is away, and says whether that was of use.
+func (n *Node) packFor(s *sendStream, a *attendance) bool {
+	s.lock.lock()
+	defer s.lock.unlock()
+	useful, again := s.attend(a)
+	if !again {
+		n.mu.Lock()
+		delete(n.attended, s)
+		n.mu.Unlock()
+	}
+	return useful
+}
+
+// relieve publishes what waits for slots.
+func (n *Node) relieve(s *sendStream) {
+	s.lock.lock()
+	defer s.lock.unlock()
+	s.flush()
+	if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
+		n.mu.Lock()
+		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
+		n.mu.Unlock()
+	}
+}

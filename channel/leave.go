@@ -1,0 +1,203 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// Close leaves the job. Sends that are complete arrive; of others nothing more is
+// moved, and their peers' operations end with [ErrPeerLeft]. Active handles are
+// given up; a copy that a peer has begun is waited for, at most for the peer
+// timeout. If that passes the error is [ErrBusy], for each such handle: the node is
+// closed, and the peer may still write to what was its memory, which is never used
+// again. Memory of Alloc is gone afterwards. Another Close at the same
+// time returns when this one does, with its error; closing again does nothing.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		select {
+		case <-n.ended:
+			return nil
+		default:
+		}
+		<-n.ended
+		return n.closeErr
+	}
+	n.closed, n.ended = true, make(chan struct{})
+	n.mu.Unlock()
+	defer close(n.ended)
+	n.closeErr = n.close()
+	return n.closeErr
+}
+
+func (n *Node) close() error {
+	n.calls.Wait()
+	n.mu.Lock()
+	for _, m := range n.memories {
+		m.closed.Store(true)
+	}
+	peers := n.allPeers()
+	handles := make([]*Handle, 0, len(n.handles))
+	for h := range n.handles {
+		handles = append(handles, h)
+	}
+	multiples := maps.Clone(n.multiples)
+	n.mu.Unlock()
+
+	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
+	errs := n.leaveAll(peers, handles)
+	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
+	for _, p := range peers {
+		p.part(ctx)
+	}
+	cancel()
+	n.end()
+	if n.listener != nil {
+		errs = append(errs, n.listener.Close())
+	}
+	n.bell.strike()
+	n.wg.Wait()
+	for _, h := range handles {
+		h.giveUp()
+	}
+	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {
+		errs = append(errs, d.ctx.Close())
+	}
+	return errors.Join(append(errs, n.job.Close())...)
+}
+
+// expel ends the calls of users that are under way, and lets no more in: what they
+// touch is about to go.
+func (n *Node) expel(handles []*Handle) {
+	n.closing.Store(true)
+	atomic.StoreUint32(&n.guarded, 1)
+	barrier()
+	for _, h := range handles {
+		for atomic.LoadUint32(&h.inside) != 0 {
+			n.bell.strike()
+			wait.Yield()
+			runtime.Gosched()
+		}
+	}
+}
+
+// leaveAll withdraws what is active and leaves all peers, at the same time, within
+// the peer timeout.
+func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
+	end := time.Now().Add(n.opt.peerTimeout)
+	byPeer := map[*peer][]int{}
+	for i, h := range handles {
+		byPeer[h.peer()] = append(byPeer[h.peer()], i)
+	}
+	errs := make([]error, len(handles))
+	var wg sync.WaitGroup
+	for _, p := range peers {
+		wg.Go(func() {
+			for _, i := range byPeer[p] {
+				errs[i] = handles[i].withdraw(end)
+			}
+			p.leave(end)
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// leave says goodbye, if there is anybody to say it to, behind everything that
+// was sent.
+func (p *peer) leave(end time.Time) {
+	p.mu.Lock()
+	q := p.queue
+	p.mu.Unlock()
+	if q != nil {
+		p.drain(q, end)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn != nil && p.state.Load() == peerUp {
+		p.bye = true
+		p.tell(kindBye, nil)
+	}
+}
+
+// drain waits until the other side has acknowledged what was sent, or the
+// connection ends, or it is end.
+func (p *peer) drain(q *queue, end time.Time) {
+	for !q.drained() && time.Now().Before(end) {
+		time.Sleep(drainPause)
+	}
+}
+
+// drainPause is how long the other side is given between looks at what it has not
+// taken yet.
+const drainPause = 100 * time.Microsecond
+
+// goodbyeTime bounds how long a peer that runs is given to read our goodbye.
+const goodbyeTime = 2 * time.Second
+
+// part waits until the peer has read the goodbye, at most until ctx ends, and
+// ends the connection.
+func (p *peer) part(ctx context.Context) {
+	p.mu.Lock()
+	bye := p.bye
+	p.mu.Unlock()
+	if bye {
+		select {
+		case <-p.served:
+		case <-ctx.Done():
+		}
+	}
+	p.fail(ErrClosed)
+}
+
+// withdraw gives an active handle up, because the node is closing: what nobody
+// has begun to copy is taken back; a copy in progress is waited for until end. An error says
+// that it has not ended: then the peer may go on with the pages, which it has mapped,
+// and which nobody is given again.
+func (h *Handle) withdraw(end time.Time) error {
+	m, k := h.withdrawable()
+	if m == nil {
+		return nil
+	}
+	p := h.peer()
+	n, _ := chunks(h.shape.length)
+	for !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone() {
+		if time.Now().After(end) {
+			return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
+		}
+		wait.Yield()
+	}
+	return nil
+}
+
+// giveUp ends a handle whose node is closed, and unpins its memory. Nobody uses it
+// any more.
+func (h *Handle) giveUp() {
+	defer h.lockStream()()
+	h.setPhase(phaseClosed)
+	h.pins.Unpin()
+}
+
+// withdrawable returns the match of an active handle whose message the other side
+// may copy by itself, and the number of its start. What a queue moves ends with its
+// queue pair.
+func (h *Handle) withdrawable() (*match, uint64) {
+	defer h.lockStream()()
+	switch {
+	case h.kind == kindSend && h.out.q.Load() == nil && h.phase.Load() == phaseOffered:
+		return &h.out.r.matches[h.k%ringSlots], h.k
+	case h.kind == kindReceive && h.in.q.Load() == nil && h.phase.Load() == phaseWaiting && h.gated:
+		return &h.in.r.Load().matches[h.k%ringSlots], h.k
+	}
+	return nil, 0
+}

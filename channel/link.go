@@ -1,0 +1,67 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// link is a queue pair to a peer, through which its memory is mapped, or messages
+// go.
+type link struct {
+	dev *device
+	qp  *verbs.QP
+	cq  *verbs.CQ
+
+	// Of a queue: buffers of one message each, and which of them are free to send
+	// from.
+	recvs, sends *verbs.MR
+	buffer       int // size of each
+	free         []int
+	recvWRs      []verbs.RecvWR // for posting recvs
+	recvSGEs     []verbs.SGE
+}
+
+// shape maps the regions of a layout.
+func (l *link) shape(info *layoutInfo) (shape, error) {
+	bases := make([][]byte, len(info.regions))
+	for i, r := range info.regions {
+		var err error
+		if bases[i], err = l.qp.Map(r.rkey, r.addr, int(r.length)); err != nil {
+			return shape{}, err
+		}
+	}
+	parts := make([]part, len(info.parts))
+	total := 0
+	for i, q := range info.parts {
+		parts[i] = part{base: bases[q.region], off: q.off, block: q.block, count: q.count, stride: q.stride}
+		total += q.block * q.count
+	}
+	return newShape(parts, total), nil
+}
+
+// view returns memory of the peer, n bytes, when it is there.
+func (l *link) view(r region, n int) ([]byte, error) {
+	if r.length != uint64(n) {
+		return nil, fmt.Errorf("%w: region of %d bytes, want %d", ErrProtocol, r.length, n)
+	}
+	for try := 1; ; try++ {
+		b, err := l.qp.Map(r.rkey, r.addr, n)
+		switch {
+		case err == nil:
+			return b, nil
+		case l.qp.State() != verbs.QPRTS: // the peer has died since it spoke
+			return nil, err
+		case !errors.Is(err, verbs.ErrState) || try == viewTries:
+			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		time.Sleep(viewPause) // the peer's arena is on its way
+	}
+}
+
+const (
+	viewTries = 2000
+	viewPause = time.Millisecond
+)

@@ -1,0 +1,91 @@
+package channel
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+type options struct {
+	providers      []string
+	connectTimeout time.Duration
+	peerTimeout    time.Duration
+	logger         *slog.Logger
+	report         io.Writer
+	stall          time.Duration
+	exit           func(status int) // ends the process when the job is aborted; nil: nothing does
+}
+
+// Option is an option of [Join].
+type Option func(*options)
+
+// WithProviders names the providers to use, in this order, in place of all that
+// are registered, by their preference. Import them, or verbs/all. None: all. One
+// that is not registered or has no device here, or that is named twice, is
+// [ErrInvalid].
+func WithProviders(names ...string) Option {
+	return func(o *options) { o.providers = slices.Clone(names) }
+}
+
+// WithConnectTimeout bounds how long connecting to a peer may take. Zero:
+// [DefaultConnectTimeout]. A negative one is [ErrInvalid].
+func WithConnectTimeout(d time.Duration) Option {
+	return func(o *options) { o.connectTimeout = d }
+}
+
+// WithPeerTimeout bounds how long a silent peer is waited for
+// ([verbs.Config].PeerTimeout). Zero: [verbs.DefaultPeerTimeout]. A negative one is
+// [ErrInvalid].
+func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
+
+// WithLogger sets where goes what is worth knowing but no error of any call. Nil:
+// slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// WithReport sets where the report of pending operations ([Node.Report]) goes when
+// the process is sent SIGUSR1, and how long the node may make no progress, with
+// operations pending, before it is written unasked; it looks once a second. Nil: to
+// standard error. Zero: never; a negative time is [ErrInvalid].
+func WithReport(w io.Writer, stall time.Duration) Option {
+	return func(o *options) { o.report, o.stall = w, stall }
+}
+
+// newOptions applies opts to the defaults.
+func newOptions(opts []Option) (options, error) {
+	var o options
+	for _, set := range opts {
+		if set != nil {
+			set(&o)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
+		if d.value < 0 {
+			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
+		}
+	}
+	for i, name := range o.providers {
+		if slices.Contains(o.providers[:i], name) {
+			return o, fmt.Errorf("%w: provider %q twice", ErrInvalid, name)
+		}
+	}
+	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)
+	o.peerTimeout = cmp.Or(o.peerTimeout, verbs.DefaultPeerTimeout)
+	o.logger = cmp.Or(o.logger, slog.Default())
+	if o.report == nil {
+		o.report = os.Stderr
+	}
+	return o, nil
+}
+
+// DefaultConnectTimeout is how long connecting to a peer may take unless
+// [WithConnectTimeout] says otherwise.
+const DefaultConnectTimeout = 30 * time.Second
