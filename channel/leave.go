@@ -161,9 +161,9 @@ func (p *peer) part(ctx context.Context) {
 }
 
 // withdraw gives an active handle up, because the node is closing: what nobody
-// has begun to copy is taken back; a copy in progress is waited for until end. An error says
-// that it has not ended: then the peer may go on with the pages, which it has mapped,
-// and which nobody is given again.
+// has begun to copy is taken back; a copy in progress is waited for until end. An
+// error says that it has not ended: then the peer may go on with the pages, which it
+// has mapped, and which nobody is given again.
 func (h *Handle) withdraw(end time.Time) error {
 	m, k := h.withdrawable()
 	if m == nil {

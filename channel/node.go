@@ -74,10 +74,10 @@ type Node struct {
 //
 // Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
 // done, or where the job has several ranks and the program imports no provider (see
-// the package comment); around what package boot says of the environment, the launcher and the
-// rendezvous; or around that of ctx, without which a rank that never comes is
-// waited for without end. Where the rendezvous knows which ranks are missing, the
-// error names them.
+// the package comment); around what package boot says of the environment, the
+// launcher and the rendezvous; or around that of ctx, without which a rank that
+// never comes is waited for without end. Where the rendezvous knows which ranks are
+// missing, the error names them.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	if _, err := newOptions(opts); err != nil {
 		return nil, nodeError("join", err)
