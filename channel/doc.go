@@ -74,9 +74,9 @@
 //
 // A rank takes about 1.5 MiB of shared memory where there is any, and 300 bytes for
 // each rank of the job. A connected peer takes 60 KiB of heap, 76 KiB of shared
-// memory and 72 KiB for each stream that leads to it over shm, 256 KiB more where that
-// has a pipe, with three descriptors; 1.5 MiB of heap and two descriptors over tcp. Ranks that never talk
-// are not connected. docs/scale.md has the measurements.
+// memory, 72 KiB more for each stream that leads to it over shm and 256 KiB where
+// that has a pipe, with three descriptors; 1.5 MiB of heap and two descriptors over
+// tcp. Ranks that never talk are not connected. docs/scale.md has the measurements.
 //
 // # Trust
 //
