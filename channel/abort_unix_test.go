@@ -81,7 +81,7 @@ func installed(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skip(err)
+			t.Skipf("%s is not installed: %v", name, err)
 		}
 	}
 }

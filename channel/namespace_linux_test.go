@@ -31,12 +31,12 @@ func networks(t *testing.T) (one, two []string) {
 	names := []string{fmt.Sprintf("sluiceA%d", os.Getpid()), fmt.Sprintf("sluiceB%d", os.Getpid())}
 	for _, name := range names {
 		if err := ip("netns", "add", name); err != nil {
-			t.Skip(err)
+			t.Skipf("no network name spaces: %v", err)
 		}
 		t.Cleanup(func() { require.NoError(t, ip("netns", "del", name)) })
 	}
 	if err := ip("-n", names[0], "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", names[1]); err != nil {
-		t.Skip(err)
+		t.Skipf("no veth devices: %v", err)
 	}
 	for i, name := range names {
 		// RFC 2544: 198.18.0.0/15 is for tests of networks.

@@ -156,7 +156,7 @@ func start(t *testing.T, do string, env []string, args ...string) outcome {
 func installed(t *testing.T, names ...string) {
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skip(err)
+			t.Skipf("%s is not installed: %v", name, err)
 		}
 	}
 }
