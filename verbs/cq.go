@@ -68,11 +68,8 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 		spins = 1
 	}
 	for {
-		for range spins {
-			if n, err := q.Poll(wcs); n > 0 || err != nil {
-				return n, err
-			}
-			wait.Pause(1)
+		if n, err := q.spin(wcs, spins); n > 0 || err != nil {
+			return n, err
 		}
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -89,6 +86,32 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 		}
 	}
 }
+
+// spin polls at most looks times.
+func (q *CQ) spin(wcs []WC, looks int) (int, error) {
+	if s, ok := q.prov.(SpinPoller); ok && looks > 1 {
+		for ; looks > 0; looks -= spinLooks {
+			if q.closed.Load() {
+				return 0, q.closedErr("poll CQ")
+			}
+			if n, err := s.PollSpin(wcs, min(looks, spinLooks)); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		return 0, nil
+	}
+	for range looks {
+		if n, err := q.Poll(wcs); n > 0 || err != nil {
+			return n, err
+		}
+		wait.Pause(1)
+	}
+	return 0, nil
+}
+
+// spinLooks is how often a provider looks at one call: some microseconds, so that
+// neither others who poll nor the garbage collector wait for long.
+const spinLooks = 128
 
 // Close destroys the queue (ibv_destroy_cq); [ErrBusy] while queue pairs use it.
 func (q *CQ) Close() error { return end("close CQ", q) }

@@ -96,6 +96,8 @@ type DeviceAttr struct {
 	MaxQPInitRdAtom int // RDMA_READs and atomics outstanding as the one who asks
 	AtomicCap       AtomicCap
 	PhysPortCnt     int
+	// OnDemandPaging: regions may have AccessOnDemand: they are not pinned.
+	OnDemandPaging bool
 	// LoadStore: the peer's registered memory may be reached with plain loads and
 	// stores, see [QP.Map].
 	LoadStore bool
@@ -127,8 +129,11 @@ type Config struct {
 	Insecure bool
 	// Job is the job's id, at most 64 bytes, bound into the proof. Zero: "".
 	Job string
-	// Address is the local IP address to use. Zero: the device's first.
+	// Address is the local IP address to use. Zero: the device's first; for RDMA
+	// over Ethernet the best GID: RoCEv2 over an IPv4 address, else a global one.
 	Address string
+	// Port of the device to use. Zero: the first that is active.
+	Port int
 	// PeerTimeout bounds how long a silent peer is waited for: no
 	// acknowledgement of sent bytes, no answer to keep-alive probes, no end to
 	// an access in flight when its memory is deregistered. Zero: 10 s.
@@ -167,6 +172,9 @@ func (d *Device) Open(cfg Config) (*Context, error) {
 	}
 	if cfg.PeerTimeout < 0 {
 		return nil, Errorf(d.Name(), "open", ErrInvalid, "peer timeout %v", cfg.PeerTimeout)
+	}
+	if cfg.Port < 0 {
+		return nil, Errorf(d.Name(), "open", ErrInvalid, "port %d", cfg.Port)
 	}
 	if cfg.PeerTimeout == 0 {
 		cfg.PeerTimeout = DefaultPeerTimeout

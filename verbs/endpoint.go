@@ -14,6 +14,9 @@ type GID [16]byte
 // Addr returns the GID read as an IP address, IPv4-mapped ones as IPv4.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
+// subnet is the upper half, the subnet prefix of InfiniBand.
+func (g GID) subnet() [8]byte { return [8]byte(g[:8]) }
+
 // GIDFromAddr returns the GID of an IP address.
 func GIDFromAddr(a netip.Addr) GID { return GID(a.As16()) }
 

@@ -131,6 +131,12 @@ type ProviderCQ interface {
 	Close() error
 }
 
+// SpinPoller is an optional ability of a [ProviderCQ]: PollSpin is Poll that looks
+// up to looks times, for a provider whose calls cost more than looking.
+type SpinPoller interface {
+	PollSpin(wcs []WC, looks int) (int, error)
+}
+
 // ProviderQPInit is [QPInitAttr] with the provider's own objects. SRQ is nil without one.
 type ProviderQPInit struct {
 	SendCQ, RecvCQ ProviderCQ

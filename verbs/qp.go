@@ -117,8 +117,9 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	return m.Map(rkey, addr, length)
 }
 
-// Endpoint returns what the peer needs to connect to this QP, which must be in
-// INIT or beyond for its port to be known; before that, port 1 is taken.
+// Endpoint returns what the peer needs to connect to this QP. Before it is in
+// INIT, or in RTR, the port and the GID are those that [QP.Connect] takes by
+// default.
 func (q *QP) Endpoint() (Endpoint, error) {
 	a, err := q.Query()
 	if err != nil {
@@ -148,8 +149,8 @@ func (q *QP) Endpoint() (Endpoint, error) {
 // ConnectAttr holds what [QP.Connect] takes beyond the peer's endpoint. Its zero
 // value is what most programs want.
 type ConnectAttr struct {
-	Port         int         // local port; zero: 1
-	SGIDIndex    int         // local GID
+	Port         int         // local port; zero: as [Config] has it
+	SGIDIndex    int         // local GID, as an index; zero: as [Config] has it
 	AccessFlags  AccessFlags // what the peer may do through this QP; zero: AccessAll
 	MinRNRTimer  uint8       // code of the delay that a peer without receive is told; zero: 12 (0.64 ms)
 	Timeout      uint8       // local ACK timeout, 4.096 µs × 2^Timeout; zero: 14 (67 ms)
@@ -179,8 +180,15 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	if p := q.ctx.dev.Provider(); remote.Provider != p {
 		return q.ctx.errorf("connect QP", ErrEndpoint, "endpoint %v is of provider %q, this QP of %q", remote, remote.Provider, p)
 	}
+	cur, err := q.Query()
+	if err != nil {
+		return err
+	}
 	if opt.Port == 0 {
-		opt.Port = 1
+		opt.Port = max(int(cur.PortNum), 1)
+	}
+	if opt.SGIDIndex == 0 {
+		opt.SGIDIndex = int(cur.AHAttr.SGIDIndex)
 	}
 	if opt.AccessFlags == 0 {
 		opt.AccessFlags = AccessAll
@@ -195,13 +203,13 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	if err != nil {
 		return err
 	}
-	if q.State() == QPReset {
+	if cur.QPState == QPReset {
 		a := QPAttr{QPState: QPInit, PKeyIndex: opt.PKeyIndex, PortNum: uint8(opt.Port), AccessFlags: opt.AccessFlags}
 		if err := q.Modify(&a, MaskState|MaskPKeyIndex|MaskPort|MaskAccessFlags); err != nil {
 			return err
 		}
 	}
-	cur, err := q.Query()
+	own, err := q.ctx.QueryGID(opt.Port, opt.SGIDIndex)
 	if err != nil {
 		return err
 	}
@@ -211,7 +219,7 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 		MaxDestRdAtomic: uint8(min(dev.MaxQPRdAtomic, 255)), MinRNRTimer: opt.MinRNRTimer,
 		AHAttr: AHAttr{
 			DLID: remote.LID, SL: opt.ServiceLevel, PortNum: uint8(opt.Port),
-			IsGlobal: remote.LinkLayer != LinkLayerInfiniBand || remote.GID != (GID{}),
+			IsGlobal: remote.LinkLayer != LinkLayerInfiniBand || remote.LID == 0 || own.subnet() != remote.GID.subnet(),
 			DGID:     remote.GID, SGIDIndex: uint8(opt.SGIDIndex), HopLimit: 64, TrafficClass: opt.TrafficClass,
 		},
 	}

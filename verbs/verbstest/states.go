@@ -51,7 +51,7 @@ func (e *end) stepTo(state verbs.QPState, to *end) verbs.QPAttr {
 		e.to = to
 		a.PathMTU, a.DestQPNum, a.RQPSN = remote.ActiveMTU, remote.QPNum, remote.PSN
 		a.MaxDestRdAtomic, a.MinRNRTimer = uint8(min(e.w.suite.attr.MaxQPRdAtomic, 255)), 1
-		a.AHAttr = verbs.AHAttr{DLID: remote.LID, PortNum: 1, IsGlobal: true, DGID: remote.GID, HopLimit: 64}
+		a.AHAttr = verbs.AHAttr{DLID: remote.LID, PortNum: 1, IsGlobal: true, DGID: remote.GID, HopLimit: 64, SGIDIndex: e.query().AHAttr.SGIDIndex}
 		mask |= verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPN | verbs.MaskRQPSN | verbs.MaskMaxDestRdAtomic | verbs.MaskMinRNRTimer
 	case verbs.QPRTS:
 		own, err := verbs.ParseEndpoint(e.Endpoint)

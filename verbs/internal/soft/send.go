@@ -118,21 +118,24 @@ func (q *SendQueue) Reset() {
 }
 
 // Check says whether wr may be posted at all.
-func (q *SendQueue) Check(wr *verbs.SendWR) error {
+func (q *SendQueue) Check(wr *verbs.SendWR) error { return CheckSend(q.device, &q.cap, wr) }
+
+// CheckSend says whether wr may be posted to a queue pair with limits c.
+func CheckSend(device string, c *verbs.QPCap, wr *verbs.SendWR) error {
 	if wr.Opcode > verbs.OpAtomicFetchAndAdd {
-		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "opcode %d", wr.Opcode)
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "opcode %d", wr.Opcode)
 	}
-	if len(wr.SGList) > q.cap.MaxSendSGE {
-		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "%d SGEs, QP has at most %d", len(wr.SGList), q.cap.MaxSendSGE)
+	if len(wr.SGList) > c.MaxSendSGE {
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%d SGEs, QP has at most %d", len(wr.SGList), c.MaxSendSGE)
 	}
 	if wr.Flags&verbs.SendInline == 0 {
 		if wr.Inline != nil {
-			return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "inline data without the inline flag")
+			return verbs.Errorf(device, "post send", verbs.ErrInvalid, "inline data without the inline flag")
 		}
 		return nil
 	}
 	if wr.Opcode > verbs.OpSendWithImm {
-		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "%v cannot be inline", wr.Opcode)
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%v cannot be inline", wr.Opcode)
 	}
 	n := len(wr.Inline)
 	if wr.Inline == nil {
@@ -140,10 +143,10 @@ func (q *SendQueue) Check(wr *verbs.SendWR) error {
 			n += int(wr.SGList[i].Length)
 		}
 	} else if len(wr.SGList) > 0 {
-		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "both inline data and an SGE list")
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "both inline data and an SGE list")
 	}
-	if n > q.cap.MaxInlineData {
-		return verbs.Errorf(q.device, "post send", verbs.ErrInvalid, "%d inline bytes, QP has at most %d", n, q.cap.MaxInlineData)
+	if n > c.MaxInlineData {
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%d inline bytes, QP has at most %d", n, c.MaxInlineData)
 	}
 	return nil
 }

@@ -1,0 +1,33 @@
+package ibv_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/verbstest"
+)
+
+// deviceEnv names the device to test; unset: the first.
+const deviceEnv = "SLUICE_IBV_TEST_DEVICE"
+
+func device(t testing.TB) *verbs.Device {
+	for _, p := range verbs.Providers() {
+		if p.Name == "ibv" && p.Probe.Answer == verbs.No {
+			t.Skip("no RDMA here: " + p.Probe.Reason)
+		}
+	}
+	name := os.Getenv(deviceEnv)
+	if name == "" {
+		name = "ibv"
+	}
+	d, err := verbs.Find(name)
+	require.NoError(t, err)
+	return d
+}
+
+func TestConformance(t *testing.T) {
+	verbstest.Run(t, verbstest.Suite{Device: device(t).Name()})
+}

@@ -1,0 +1,33 @@
+// Package ibv is the provider of package verbs for RDMA devices: InfiniBand,
+// RoCE, iWARP and soft-RoCE, through libibverbs.
+//
+// Nothing is needed to build it but a C compiler. The part of libibverbs' stable
+// ABI that is used is declared here (abi.h), and the library is opened when a
+// device is first asked for: one binary runs on a laptop without RDMA and on the
+// cluster. [LibraryEnv] names another library than libibverbs.so.1. Where there is
+// none, or the binary was built with CGO_ENABLED=0, the provider's Probe says so.
+//
+// # What costs what
+//
+// One crossing into C posts a chain of up to 64 work requests, or polls as many
+// completions; verbs.CQ.Wait spins inside. Work requests are written where the
+// device's library reads them, in memory outside the Go heap: no pointer of Go's
+// goes to C. Nothing allocates.
+//
+// # Devices
+//
+// A context takes the port and the GID that [verbs.Config] names, else the first
+// active port and of its GIDs the best: on Ethernet RoCEv2 over an IPv4 address,
+// else over a global one; on InfiniBand the first of the table, with packets routed
+// by LID unless the subnets differ.
+//
+// Memory of [verbs.PD.AllocMR] is mapped for it, in huge pages where the kernel has
+// them. Memory given to [verbs.PD.RegMR] is pinned. A registration that fails for
+// want of locked memory names the limit (ulimit -l).
+//
+// # Errors
+//
+// A completion that failed has its Opcode, which libibverbs leaves undefined. A
+// queue pair that a failed operation, or an event, has shown to be in ERR is asked
+// to go there once more: soft-RoCE flushes what is posted after the error only then.
+package ibv

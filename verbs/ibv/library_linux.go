@@ -1,0 +1,132 @@
+//go:build cgo
+
+package ibv
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// load opens libibverbs; a process does so once.
+var load = sync.OnceValue(func() error {
+	file := os.Getenv(LibraryEnv)
+	if file == "" {
+		file = "libibverbs.so.1"
+	}
+	name := C.CString(file)
+	defer C.free(unsafe.Pointer(name))
+	if text := C.sl_load(name); text != nil {
+		defer C.free(unsafe.Pointer(text))
+		return errors.New(C.GoString(text))
+	}
+	return nil
+})
+
+// eachDevice calls f with the devices that libibverbs lists, until it returns false.
+func eachDevice(f func(list C.uintptr_t, i int, name string) bool) error {
+	if err := load(); err != nil {
+		return err
+	}
+	var n, errno C.int
+	list := C.sl_get_device_list(&n, &errno)
+	if list == 0 {
+		return syscall.Errno(errno)
+	}
+	defer C.sl_free_device_list(list)
+	for i := range int(n) {
+		if !f(list, i, C.GoString(C.sl_get_device_name(list, C.int(i)))) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Probe looks for the library, for the kernel's part and for a device.
+func (provider) Probe() verbs.Probe {
+	if err := load(); err != nil {
+		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
+	}
+	devices := 0
+	err := eachDevice(func(C.uintptr_t, int, string) bool { devices++; return true })
+	switch {
+	case errors.Is(err, syscall.ENOSYS):
+		return verbs.Probe{Answer: verbs.No, Reason: "the kernel has no RDMA (is module ib_uverbs loaded?)"}
+	case err != nil:
+		return verbs.Probe{Answer: verbs.Unknown, Reason: fmt.Sprintf("list of devices: %v", err)}
+	case devices == 0:
+		return verbs.Probe{Answer: verbs.No, Reason: "no RDMA device"}
+	}
+	return verbs.Probe{Answer: verbs.Yes}
+}
+
+func (provider) Devices() ([]verbs.DeviceInfo, error) {
+	var infos []verbs.DeviceInfo
+	err := eachDevice(func(_ C.uintptr_t, _ int, name string) bool {
+		infos = append(infos, verbs.DeviceInfo{Name: name, Netdev: netdev(name, 1)})
+		return true
+	})
+	return infos, err
+}
+
+func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
+	const op = "open"
+	var h C.uintptr_t
+	var errno C.int
+	var have []string
+	err := eachDevice(func(list C.uintptr_t, i int, name string) bool {
+		have = append(have, name)
+		if name == device {
+			h = C.sl_open_device(list, C.int(i), &errno)
+			return false
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return nil, verbs.Errorf(device, op, err, "list of devices")
+	case h == 0 && errno == 0:
+		return nil, verbs.Errorf(device, op, verbs.ErrNoDevice, "there are %q", have)
+	case h == 0:
+		return nil, failure(device, op, errno, "its character device is in /dev/infiniband")
+	}
+	c, err := newContext(device, h, cfg)
+	if err != nil {
+		return nil, errors.Join(err, failure(device, op, C.sl_close_device(h), "close it again"))
+	}
+	return c, nil
+}
+
+// failure is the error for an error number of libibverbs; nil for 0.
+func failure(device, op string, errno C.int, format string, args ...any) error {
+	if errno == 0 {
+		return nil
+	}
+	number := syscall.Errno(errno)
+	detail := fmt.Sprintf(format, args...)
+	for _, k := range []struct {
+		number syscall.Errno
+		err    error
+	}{
+		{syscall.EINVAL, verbs.ErrInvalid}, {syscall.ENOMEM, verbs.ErrNoMemory}, {syscall.EBUSY, verbs.ErrBusy},
+		{syscall.EOPNOTSUPP, verbs.ErrNotSupported}, {syscall.ENOSYS, verbs.ErrNotSupported},
+		{syscall.ENODEV, verbs.ErrNoDevice}, {syscall.EIO, verbs.ErrNoDevice},
+	} {
+		if number == k.number {
+			return verbs.Errorf(device, op, fmt.Errorf("%w (%w)", k.err, number), "%s", detail)
+		}
+	}
+	return verbs.Errorf(device, op, number, "%s", detail)
+}

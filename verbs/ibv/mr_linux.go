@@ -1,0 +1,131 @@
+//go:build cgo
+
+package ibv
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// pd is a protection domain.
+type pd struct {
+	c *vcontext
+	h C.uintptr_t
+}
+
+func (p *pd) Close() error {
+	return failure(p.c.device, "close PD", C.sl_dealloc_pd(p.h), "")
+}
+
+// mr is a registered region: memory of the Go heap, pinned, or mapped for it.
+type mr struct {
+	c          *vcontext
+	h          C.uintptr_t
+	buf        []byte
+	addr       uint64
+	lkey, rkey uint32
+	pinner     runtime.Pinner
+	mapped     []byte // to be unmapped
+}
+
+// hugePage is the size of the pages that the kernel is asked for where regions are
+// large: a device's translation table is then so much shorter.
+const hugePage = 2 << 20
+
+func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
+	page := os.Getpagesize()
+	mem, err := unix.Mmap(-1, 0, (size+page-1)&^(page-1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, verbs.Errorf(p.c.device, "allocate MR", fmt.Errorf("%w (%w)", verbs.ErrNoMemory, err), "%d bytes", size)
+	}
+	if size >= hugePage {
+		unix.Madvise(mem, unix.MADV_HUGEPAGE) // as good as it gets
+	}
+	m := &mr{c: p.c, buf: mem[:size:size], mapped: mem}
+	if err := p.register("allocate MR", m, access); err != nil {
+		return nil, errors.Join(err, unix.Munmap(mem))
+	}
+	return m, nil
+}
+
+func (p *pd) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, error) {
+	m := &mr{c: p.c, buf: buf}
+	m.pinner.Pin(unsafe.SliceData(buf))
+	if err := p.register("register MR", m, access); err != nil {
+		m.pinner.Unpin()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (p *pd) register(op string, m *mr, access verbs.AccessFlags) error {
+	if access&verbs.AccessOnDemand != 0 && !p.c.attr.OnDemandPaging {
+		return verbs.Errorf(p.c.device, op, verbs.ErrNotSupported, "on-demand paging")
+	}
+	addr := uintptr(unsafe.Pointer(unsafe.SliceData(m.buf)))
+	var lkey, rkey C.uint32_t
+	var errno C.int
+	m.h = C.sl_reg_mr(p.h, C.uintptr_t(addr), C.size_t(len(m.buf)), C.uint(access), &lkey, &rkey, &errno)
+	if m.h == 0 {
+		return failure(p.c.device, op, errno, "%d bytes, %v%s", len(m.buf), access, lockLimit(syscall.Errno(errno)))
+	}
+	m.addr, m.lkey, m.rkey = uint64(addr), uint32(lkey), uint32(rkey)
+	return nil
+}
+
+// lockLimit says how much memory may be locked, where that may be why a
+// registration has failed: a device's memory is, unless the user is privileged.
+func lockLimit(errno syscall.Errno) string {
+	var l unix.Rlimit
+	if errno != syscall.ENOMEM && errno != syscall.EPERM || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) != nil {
+		return ""
+	}
+	if l.Cur == unix.RLIM_INFINITY {
+		return "; ulimit -l is unlimited"
+	}
+	return fmt.Sprintf("; ulimit -l is %d KiB, for all regions of the process", l.Cur>>10)
+}
+
+// kept are the regions that could not be deregistered: they are pinned for good.
+var kept struct {
+	sync.Mutex
+	regions []*mr
+}
+
+func (m *mr) Addr() uint64  { return m.addr }
+func (m *mr) Bytes() []byte { return m.buf }
+func (m *mr) LKey() uint32  { return m.lkey }
+func (m *mr) RKey() uint32  { return m.rkey }
+
+func (m *mr) Close() error {
+	const op = "close MR"
+	if errno := C.sl_dereg_mr(m.h); errno != 0 {
+		// The device may still write there: the memory stays what it is.
+		kept.Lock()
+		kept.regions = append(kept.regions, m)
+		kept.Unlock()
+		return failure(m.c.device, op, errno, "%d bytes stay pinned", len(m.buf))
+	}
+	if m.mapped == nil {
+		m.pinner.Unpin()
+		return nil
+	}
+	if err := unix.Munmap(m.mapped); err != nil {
+		return verbs.Errorf(m.c.device, op, err, "")
+	}
+	return nil
+}

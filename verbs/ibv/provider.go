@@ -1,0 +1,16 @@
+package ibv
+
+import "github.com/sluice-hpc/sluice/verbs"
+
+const providerName = "ibv"
+
+// LibraryEnv is the environment variable that names the libibverbs to open, in
+// place of the one that the dynamic linker finds.
+const LibraryEnv = "SLUICE_IBVERBS"
+
+func init() { verbs.Register(provider{}) }
+
+type provider struct{}
+
+func (provider) Name() string { return providerName }
+func (provider) Rank() int    { return 50 }

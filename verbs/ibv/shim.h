@@ -1,0 +1,56 @@
+#ifndef SLUICE_IBV_SHIM_H
+#define SLUICE_IBV_SHIM_H
+
+#include "abi.h"
+
+// What Go passes and gets are numbers: no pointer of Go's ever comes here, and
+// those of libibverbs' objects are uintptr_t to Go. Functions that return int
+// return 0 or an error number.
+
+// sl_load opens libibverbs from file; it returns what failed, to be freed, or
+// NULL.
+char *sl_load(const char *file);
+
+uintptr_t sl_get_device_list(int *num, int *err);
+void sl_free_device_list(uintptr_t list);
+const char *sl_get_device_name(uintptr_t list, int i);
+uintptr_t sl_open_device(uintptr_t list, int i, int *err);
+int sl_close_device(uintptr_t context);
+int sl_async_fd(uintptr_t context);
+int sl_query_device(uintptr_t context, struct sl_device_attr_ex *attr);
+int sl_query_port(uintptr_t context, int port, struct sl_port_attr *attr);
+int sl_query_gid(uintptr_t context, int port, int index, struct sl_gid *gid);
+int sl_get_async_event(uintptr_t context, uintptr_t *object, int *port, int *type);
+
+uintptr_t sl_alloc_pd(uintptr_t context, int *err);
+int sl_dealloc_pd(uintptr_t pd);
+uintptr_t sl_reg_mr(uintptr_t pd, uintptr_t addr, size_t length, unsigned access, uint32_t *lkey, uint32_t *rkey, int *err);
+int sl_dereg_mr(uintptr_t mr);
+
+uintptr_t sl_create_comp_channel(uintptr_t context, int *fd, int *err);
+int sl_destroy_comp_channel(uintptr_t channel);
+int sl_get_cq_event(uintptr_t channel, uintptr_t *cq);
+uintptr_t sl_create_cq(uintptr_t context, int cqe, uintptr_t channel, int *err);
+int sl_destroy_cq(uintptr_t cq);
+
+uintptr_t sl_create_srq(uintptr_t pd, struct sl_srq_attr *attr, int *err);
+int sl_modify_srq(uintptr_t srq, uint32_t limit);
+int sl_query_srq(uintptr_t srq, struct sl_srq_attr *attr);
+int sl_destroy_srq(uintptr_t srq);
+
+uintptr_t sl_create_qp(uintptr_t pd, uintptr_t send_cq, uintptr_t recv_cq, uintptr_t srq, struct sl_qp_cap *cap, int sig_all, uint32_t *num, int *err);
+int sl_modify_qp(uintptr_t qp, struct sl_qp_attr *attr, int mask);
+int sl_query_qp(uintptr_t qp, struct sl_qp_attr *attr);
+int sl_destroy_qp(uintptr_t qp);
+
+// The short path. Posting takes a chain of n work requests that lie one behind
+// the other, and returns how many were taken, with the error number of the next
+// above bit 32.
+uint64_t sl_post_send(uintptr_t qp, uintptr_t wr, int n);
+uint64_t sl_post_recv(uintptr_t qp, uintptr_t wr, int n);
+uint64_t sl_post_srq_recv(uintptr_t srq, uintptr_t wr, int n);
+// sl_poll_cq looks up to looks times for completions.
+int sl_poll_cq(uintptr_t cq, int n, uintptr_t wc, int looks);
+int sl_req_notify_cq(uintptr_t cq, int solicited_only);
+
+#endif
