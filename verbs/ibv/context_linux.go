@@ -33,7 +33,7 @@ type vcontext struct {
 	mu     sync.Mutex // guards what follows, for writing
 	owners atomic.Pointer[[]owner]
 	pairs  atomic.Pointer[map[uint32]*qp] // by number
-	byH    map[C.uintptr_t]any // *qp, *cq, *srq by what libibverbs calls them
+	byH    map[C.uintptr_t]any            // *qp, *cq, *srq by what libibverbs calls them
 }
 
 // owner is whose a work request is: a queue pair, or a shared receive queue.

@@ -31,9 +31,9 @@ type qp struct {
 	ctl   sync.Mutex // held while the state is changed
 	state atomic.Uint32
 	dest  atomic.Uint32 // number of the peer's queue pair
-	psn   uint32 // to begin with
-	path  path   // to take by default
-	gone  bool   // closed; guarded by ctl
+	psn   uint32        // to begin with
+	path  path          // to take by default
+	gone  bool          // closed; guarded by ctl
 }
 
 func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
