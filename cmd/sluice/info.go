@@ -54,10 +54,10 @@ unless that is so with all of them.
 
 With --job it is a program for the ranks of a job, under any launcher. Every
 rank connects to every other, and rank 0 shows for each pair the provider and
-the devices in use, and why the providers that come before it are not. A pair
-that cannot be connected is shown, and is no failure of info. A provider comes
-after those of less latency, or where SLUICE_TRANSPORT says; those that come
-after the one in use are not tried.
+the devices in use, and why other providers are not. They are tried in the order
+in which info lists them, or in that of SLUICE_TRANSPORT ("ibv,tcp"; one alone
+is forced), so nothing is said of those that come after the one in use. A pair
+that cannot be connected is shown, and is no failure of info.
 
 --json prints one object. Numbers are numbers, sizes are in bytes; what is not
 known, or does not exist, is left out:
