@@ -161,8 +161,7 @@ func (p *peer) tryPropose(conn net.Conn, r *bufio.Reader, d *device, attempt uin
 	if answer.refusal != "" {
 		return nil, fmt.Errorf("rank %d: %s", p.rank, answer.refusal)
 	}
-	err = l.probe(p.node.life, answer.endpoint, p.node.probeTime(p.rank))
-	theirs, xerr := exchangeVerdict(conn, r, attempt, err == nil)
+	theirs, err, xerr := p.try(conn, r, l, &answer)
 	if xerr != nil {
 		return nil, broken(xerr)
 	}
@@ -238,15 +237,13 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 		p.notUsed(o.endpoint.Provider, errors.New(answer.refusal))
 		return nil, nil
 	}
-	err = l.probe(p.node.life, o.endpoint, p.node.probeTime(p.rank))
-	if err != nil {
-		p.notUsed(o.endpoint.Provider, err)
-	}
-	theirs, xerr := exchangeVerdict(conn, r, o.attempt, err == nil)
+	theirs, err, xerr := p.try(conn, r, l, o)
 	switch {
 	case xerr != nil:
 		return nil, xerr
-	case err == nil && !theirs:
+	case err != nil:
+		p.notUsed(o.endpoint.Provider, err)
+	case !theirs:
 		p.notUsed(o.endpoint.Provider, fmt.Errorf("nothing has come through to rank %d", p.rank))
 	}
 	k, body, err := readFrame(r)
@@ -283,24 +280,37 @@ func expectOffer(r *bufio.Reader, want kind, attempt uint8) (offer, error) {
 	return o, err
 }
 
-// exchangeVerdict tells the peer whether the probe succeeded here, and returns
-// whether it did there.
-func exchangeVerdict(conn net.Conn, r *bufio.Reader, attempt uint8, ok bool) (bool, error) {
-	if _, err := conn.Write(frame(nil, kindProbed, verdictBody(attempt, ok))); err != nil {
-		return false, err
+// try probes a link to the peer's endpoint and exchanges with the peer whether
+// that succeeded: theirs says so of the peer, mine is why it did not here. A
+// control connection that breaks meanwhile ends the probe: the peer has died.
+func (p *peer) try(conn net.Conn, r *bufio.Reader, l *link, o *offer) (theirs bool, mine, err error) {
+	ctx, cancel := context.WithCancelCause(p.node.life)
+	defer cancel(nil)
+	spoke := make(chan struct{})
+	go func() {
+		defer close(spoke)
+		if _, err := r.Peek(1); err != nil { // the next that it says is its verdict
+			cancel(err)
+		}
+	}()
+	mine = l.probe(ctx, o.endpoint, p.node.probeTime(p.rank))
+	_, err = conn.Write(frame(nil, kindProbed, verdictBody(o.attempt, mine == nil)))
+	<-spoke
+	if err != nil {
+		return false, mine, err
 	}
 	k, body, err := readFrame(r)
 	if err != nil {
-		return false, err
+		return false, mine, err
 	}
 	if k != kindProbed {
-		return false, fmt.Errorf("%w: %v in place of a probe's result", ErrProtocol, k)
+		return false, mine, fmt.Errorf("%w: %v in place of a probe's result", ErrProtocol, k)
 	}
 	a, theirs, err := parseVerdict(k, body)
-	if err == nil && a != attempt {
-		err = fmt.Errorf("%w: result of attempt %d during %d", ErrProtocol, a, attempt)
+	if err == nil && a != o.attempt {
+		err = fmt.Errorf("%w: result of attempt %d during %d", ErrProtocol, a, o.attempt)
 	}
-	return theirs, err
+	return theirs, mine, err
 }
 
 // introduce exchanges what the nodes have to know of each other.
@@ -417,7 +427,7 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration)
 		if k == 0 {
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("no write with immediate has come through: %w", ctx.Err())
+				return fmt.Errorf("no write with immediate has come through: %w", context.Cause(ctx))
 			case <-time.After(pause):
 			}
 			pause = min(2*pause, probePauseMax)
