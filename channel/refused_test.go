@@ -26,11 +26,8 @@ func talk(t *testing.T, a, b *Node) (ofB, ofA PeerStats) {
 func TestRefused(t *testing.T) {
 	var out [2]lockedBuffer
 	nodes, errs := tryJoinEach(t, 2, func(rank int) []Option {
-		opts := []Option{WithLogger(slog.New(slog.NewTextHandler(&out[rank], &slog.HandlerOptions{Level: slog.LevelDebug})))}
-		if rank == 1 {
-			opts = append(opts, WithProviders("tcp"))
-		}
-		return opts
+		logger := slog.New(slog.NewTextHandler(&out[rank], &slog.HandlerOptions{Level: slog.LevelDebug}))
+		return []Option{WithLogger(logger), WithProviders([][]string{{"shm", "tcp"}, {"tcp"}}[rank]...)}
 	})
 	require.NoError(t, errors.Join(errs...))
 	t.Cleanup(func() { closeAll(t, nodes) })

@@ -14,8 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/channel"
-	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/rdmadev/rdmadevtest"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -27,7 +25,6 @@ func init() {
 		test{"info as JSON", testInfoJSON},
 		test{"info of a job", testInfoJob},
 		test{"info of a job as JSON", testInfoJobJSON},
-		test{"info of ranks that differ", testInfoDiffers},
 		test{"info of a job of one", testInfoAlone},
 		test{"info of a wrong transport", testInfoWrong},
 	)
@@ -157,24 +154,6 @@ func testInfoJobJSON(t *testing.T, b bed) {
 				require.Contains(t, p.NotUsed, notUsedEntry{"shm", "not in SLUICE_TRANSPORT"})
 			}
 		}
-	}
-}
-
-// Ranks that have been told different things: the table says what came of it, and that
-// is no failure.
-func testInfoDiffers(t *testing.T, b bed) {
-	if runtime.GOOS != "linux" {
-		return // shm and tcp are what they differ in
-	}
-	for _, c := range []struct{ transports, want string }{
-		{",tcp", `0 1    tcp       tcp_lo  shm: rank 1: provider shm is not among those to use, ["tcp"]`},
-		{"shm,tcp", `0 1    none              peer cannot be reached: no provider works: shm: rank 1: provider shm is not among those to use, ["tcp"]; shm: rank 1: `},
-	} {
-		zero, one, _ := strings.Cut(c.transports, ",")
-		script := `case $` + boot.EnvRank + ` in 0) t=` + zero + `;; *) t=` + one + `;; esac; ` + channel.EnvTransport + `=$t exec "$0" info --job`
-		e := finish(t, b.command(t, "", "run", "-n", "2", "sh", "-c", script, b.sluice))
-		require.Zero(t, e.status, e.stderr)
-		require.Contains(t, e.stdout, "\n"+c.want)
 	}
 }
 
