@@ -204,6 +204,9 @@ func (a *attended) tend() {
 // device returns the open device of a provider for a peer at the other end of
 // conn: where there are several, the one that conn goes through.
 func (n *Node) device(provider string, conn net.Conn) (*device, error) {
+	if names := n.opt.providers; len(names) > 0 && !slices.Contains(names, provider) {
+		return nil, fmt.Errorf("provider %s is not among those to use, %q", provider, names)
+	}
 	for _, d := range n.devices {
 		if d.provider() == provider {
 			return d, nil

@@ -58,7 +58,11 @@
 // shared memory priorities only order the handles of a multiple.
 //
 // Which provider reaches which peer is found out by trying, in the order of
-// preference, when something is first declared towards that peer.
+// preference, when something is first declared towards that peer. [WithProviders]
+// gives the providers and their order, and where the program does not, the variable
+// SLUICE_TRANSPORT of the environment ([EnvTransport]): "ibv,tcp", or one that is
+// forced. What was chosen is logged at level Debug, what was not, and why, at level
+// Info; [Node.Stats] has both, and 'sluice info --job' shows them for a whole job.
 //
 // # Failure
 //

@@ -73,6 +73,12 @@ func joinErrors(t testing.TB, size int, opts ...Option) []error {
 
 func tryJoin(t testing.TB, size int, opts ...Option) ([]*Node, []error) {
 	t.Helper()
+	return tryJoinEach(t, size, func(int) []Option { return opts })
+}
+
+// tryJoinEach makes a job whose ranks have options of their own.
+func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node, []error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +96,7 @@ func tryJoin(t testing.TB, size int, opts ...Option) ([]*Node, []error) {
 			e.Rank, e.LocalRank = i, i
 			var job *boot.Job
 			if job, errs[i] = e.Join(ctx); errs[i] == nil {
-				nodes[i], errs[i] = joinJob(ctx, job, opts...)
+				nodes[i], errs[i] = joinJob(ctx, job, opts(i)...)
 			}
 		})
 	}

@@ -146,7 +146,7 @@ func (n *Node) openDevices() error {
 		if names := n.opt.providers; len(names) > 0 {
 			for _, name := range names {
 				if !slices.Contains(n.providers, name) {
-					return fmt.Errorf("%w: provider %q has no device here; there are %q", ErrInvalid, name, n.providers)
+					return fmt.Errorf("%w: %sprovider %q has no device here%s; there are %q", ErrInvalid, n.opt.source, name, unavailable(name), n.providers)
 				}
 			}
 			n.providers = names
@@ -173,6 +173,16 @@ func (n *Node) openDevices() error {
 		return err
 	}
 	return nil
+}
+
+// unavailable says why a registered provider has no device, in brackets.
+func unavailable(provider string) string {
+	for _, p := range verbs.Providers() {
+		if p.Name == provider && p.Probe.Reason != "" {
+			return fmt.Sprintf(" (%s)", p.Probe.Reason)
+		}
+	}
+	return ""
 }
 
 // Rank is the number of this node in its job, from 0 to Size()-1.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -14,6 +15,7 @@ import (
 
 type options struct {
 	providers      []string
+	source         string // of providers, where that is not the program: for errors
 	connectTimeout time.Duration
 	peerTimeout    time.Duration
 	logger         *slog.Logger
@@ -26,12 +28,19 @@ type options struct {
 type Option func(*options)
 
 // WithProviders names the providers to use, in this order, in place of all that
-// are registered, by their preference. Import them, or verbs/all. None: all. One
-// that is not registered or has no device here, or that is named twice, is
-// [ErrInvalid].
+// are registered, by their preference. Import them, or verbs/all. None: those of
+// [EnvTransport], or all. One that is not registered or has no device here, or that
+// is named twice, is [ErrInvalid]. Ranks may differ: two of them are connected
+// through one that both use, in the order of the lower.
 func WithProviders(names ...string) Option {
 	return func(o *options) { o.providers = slices.Clone(names) }
 }
+
+// EnvTransport is the variable of the environment that names the providers to use
+// where the program does not ([WithProviders]), in order and with commas between
+// them: "ibv,tcp". One alone forces it. Empty: as if it were not set. The errors are
+// those of WithProviders, and name the variable.
+const EnvTransport = "SLUICE_TRANSPORT"
 
 // WithConnectTimeout bounds how long connecting to a peer may take. Zero:
 // [DefaultConnectTimeout]. A negative one is [ErrInvalid].
@@ -72,9 +81,15 @@ func newOptions(opts []Option) (options, error) {
 			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
 		}
 	}
+	if value := os.Getenv(EnvTransport); len(o.providers) == 0 && value != "" {
+		o.source = fmt.Sprintf("%s=%q: ", EnvTransport, value)
+		for name := range strings.SplitSeq(value, ",") {
+			o.providers = append(o.providers, strings.TrimSpace(name))
+		}
+	}
 	for i, name := range o.providers {
 		if slices.Contains(o.providers[:i], name) {
-			return o, fmt.Errorf("%w: provider %q twice", ErrInvalid, name)
+			return o, fmt.Errorf("%w: %sprovider %q twice", ErrInvalid, o.source, name)
 		}
 	}
 	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)

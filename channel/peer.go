@@ -50,6 +50,7 @@ type peer struct {
 	dialing  bool
 	conn     net.Conn      // the control connection
 	met      chan struct{} // closed when there is one
+	refusals []Refusal     // of the wire-up
 	link     *link         // the queue pair; nil for this rank itself
 	queue    *queue        // on a link without load and store
 	out      [][]byte      // control messages to be written

@@ -40,11 +40,41 @@ func (c *Counts) sum(o *Counts) {
 // PeerStats is what has passed between this node and a peer.
 type PeerStats struct {
 	Rank           int
-	Provider       string // "self", empty before the wire-up
-	State          string // "idle", "connecting", "up" or what ended it
-	Retries        uint64 // addresses and providers that were tried in vain while connecting
-	Wakes          uint64 // how often the peer slept and was woken from here; not through a network
+	Provider       string    // "self", empty before the wire-up
+	Device         string    // of the provider, on this side; empty with "self"
+	State          string    // "idle", "connecting", "up" or what ended it
+	Refused        []Refusal // in the order in which they were tried
+	Retries        uint64    // addresses and providers that were tried in vain while connecting
+	Wakes          uint64    // how often the peer slept and was woken from here; not through a network
 	Sent, Received Counts
+}
+
+// Refusal says why a provider does not reach a peer, as far as this side knows: the
+// other may know more. Providers that come after the one that was chosen are not
+// tried, nor are those that have no device here ([verbs.Providers] says why not).
+type Refusal struct {
+	Provider string
+	Reason   string // at most 1024 bytes
+}
+
+// Bounds of what is remembered of attempts in vain: at the higher rank the peer says
+// how many there are.
+const (
+	maxRefused = 32
+	maxReason  = 1024
+)
+
+// refused remembers an attempt in vain; a provider counts once. The caller holds mu.
+func (p *peer) refused(provider, reason string) {
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
+	}
+	r := Refusal{provider, reason}
+	if i := slices.IndexFunc(p.refusals, func(r Refusal) bool { return r.Provider == provider }); i >= 0 {
+		p.refusals[i] = r
+	} else if len(p.refusals) < maxRefused {
+		p.refusals = append(p.refusals, r)
+	}
 }
 
 // Stats is what a node has done.
@@ -69,12 +99,12 @@ func (n *Node) Stats() Stats {
 func (p *peer) stats() PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStats{Rank: p.rank, State: "idle", Retries: p.retries.Load(), Wakes: p.bell.struck.Load()}
+	s := PeerStats{Rank: p.rank, State: "idle", Refused: slices.Clone(p.refusals), Retries: p.retries.Load(), Wakes: p.bell.struck.Load()}
 	switch {
 	case p.rank == p.node.rank:
 		s.Provider = "self"
 	case p.link != nil:
-		s.Provider = p.link.dev.provider()
+		s.Provider, s.Device = p.link.dev.provider(), p.link.dev.ctx.Device().Name()
 	}
 	switch p.state.Load() {
 	case peerConnecting:

@@ -77,6 +77,9 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 		if err == nil {
 			l, err = p.tryPropose(conn, r, d, uint8(i+1))
 		}
+		if l != nil {
+			p.used(l, uint8(i+1))
+		}
 		if l != nil || errors.Is(err, errBroken) {
 			return l, err
 		}
@@ -92,9 +95,17 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
 }
 
-// notUsed tells and counts an attempt in vain.
+// used tells of the attempt that has succeeded, the lower rank's first being 1.
+func (p *peer) used(l *link, attempt uint8) {
+	p.node.log.Debug("channel: provider used", "peer", p.rank, "provider", l.dev.provider(), "device", l.dev.ctx.Device().Name(), "attempts", attempt)
+}
+
+// notUsed tells, counts and remembers an attempt in vain.
 func (p *peer) notUsed(provider string, why error) {
 	p.retries.Add(1)
+	p.mu.Lock()
+	p.refused(provider, why.Error())
+	p.mu.Unlock()
 	p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", why)
 }
 
@@ -226,12 +237,14 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 		p.notUsed(o.endpoint.Provider, errors.New(answer.refusal))
 		return nil, nil
 	}
-	_, err, xerr := p.try(conn, r, l, o)
-	if xerr != nil {
+	theirs, err, xerr := p.try(conn, r, l, o)
+	switch {
+	case xerr != nil:
 		return nil, xerr
-	}
-	if err != nil {
+	case err != nil:
 		p.notUsed(o.endpoint.Provider, err)
+	case !theirs:
+		p.notUsed(o.endpoint.Provider, fmt.Errorf("nothing has come through to rank %d", p.rank))
 	}
 	k, body, err := readFrame(r)
 	if err != nil {
@@ -248,6 +261,7 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 		return nil, nil
 	}
 	used = true
+	p.used(l, o.attempt)
 	return l, nil
 }
 

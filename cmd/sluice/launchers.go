@@ -33,7 +33,8 @@ func launchersHelp() string {
 
 The innermost of several launchers counts. SLUICE_SERVER, where the ranks meet,
 and the secret, which they need unless 'sluice run' or PMI gives them one, count
-under every launcher. Variables of ours:
+under every launcher. SLUICE_TRANSPORT, which names the providers to use, is
+read by each rank for itself; see 'sluice info --help'. Variables of ours:
 
 `)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -12,6 +12,7 @@ import (
 // commands are what sluice can do; each is in the file of its name.
 var commands = []func() *cobra.Command{
 	newRun,
+	newInfo,
 	newLaunchers,
 	newVersion,
 }

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/boot"
+)
+
+func init() { tests = append(tests, test{"info of ranks that differ", testInfoDiffers}) }
+
+// Ranks that have been told different things: the table says what came of it, and that
+// is no failure.
+func testInfoDiffers(t *testing.T, b bed) {
+	for _, c := range []struct{ zero, one, want string }{
+		{"shm,tcp", "tcp", `0 1    tcp       tcp_lo  shm: rank 1: provider shm is not among those to use, ["tcp"]`},
+		{"shm", "tcp", `0 1    none              peer cannot be reached: no provider works: shm: rank 1: provider shm is not among those to use, ["tcp"]; shm: rank 1: `},
+	} {
+		script := `case $` + boot.EnvRank + ` in 0) t=` + c.zero + `;; *) t=` + c.one + `;; esac; ` + channel.EnvTransport + `=$t exec "$0" info --job`
+		e := finish(t, b.command(t, "", "run", "-n", "2", "sh", "-c", script, b.sluice))
+		require.Zero(t, e.status, e.stderr)
+		require.Contains(t, e.stdout, "\n"+c.want)
+	}
+}
