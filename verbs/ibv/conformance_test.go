@@ -44,4 +44,5 @@ var softRoCE = verbstest.Deviations{
 	NoLastWQE:         true,
 	NoReadsAcrossRNR:  true,
 	NoRetryInSQD:      true,
+	LateERR:           true,
 }

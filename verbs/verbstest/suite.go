@@ -63,6 +63,9 @@ type Deviations struct {
 	// NoReadsAcrossRNR: a queue pair of which a message has met a receiver that was
 	// not ready may stand still when there is an RDMA_READ or an atomic behind it.
 	NoReadsAcrossRNR bool
+	// LateERR: a packet that is being taken in when a queue pair goes to ERR may be
+	// written after that. (MR.Close waits for it.)
+	LateERR bool
 	// NoRetryInSQD: in SQD nothing is sent once more that was sent before.
 	NoRetryInSQD bool
 }
