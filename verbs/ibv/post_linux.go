@@ -91,8 +91,9 @@ func (s *sendQueue) reset() { wait.StoreRelease32(&s.tail, s.head) }
 // and returns what is known of it. The caller holds the lock of the CQ.
 func (q *qp) sent(place uint32) sendEntry {
 	s := &q.send
+	e := s.ents[place&s.mask] // before somebody posts there
 	wait.StoreRelease32(&s.tail, s.tail+(place-s.tail)&s.mask+1)
-	return s.ents[place&s.mask]
+	return e
 }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
