@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -163,15 +164,15 @@ func (q *cq) PollSpin(wcs []verbs.WC, looks int) (int, error) {
 	}
 	n, failed, err := q.poll(wcs, looks)
 	q.lock.Unlock()
-	if failed != nil {
-		failed.failed()
+	for _, f := range failed {
+		f.failed()
 	}
 	return n, err
 }
 
-// poll returns how many completions it has taken, and a queue pair of which one
-// says that it is in ERR now. The caller holds the lock.
-func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
+// poll returns how many completions it has taken, and the queue pairs of which
+// they say that they are in ERR now. The caller holds the lock.
+func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 	src := q.wcs[:]
 	var got int
 	if len(q.backlog) > 0 {
@@ -216,8 +217,8 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
 			continue // of a queue that is closed
 		}
 		if out.Status != verbs.WCSuccess {
-			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr {
-				failed = f
+			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr && !slices.Contains(failed, f) {
+				failed = append(failed, f)
 			}
 		}
 		n++
