@@ -185,7 +185,7 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 			case q.broken.Load():
 				return 0, nil, verbs.Errorf(q.c.device, "poll CQ", verbs.ErrCQOverrun, "")
 			case got < 0:
-				return 0, nil, failure(q.c.device, "poll CQ", C.int(-got), "")
+				return 0, nil, verbs.Errorf(q.c.device, "poll CQ", syscall.EIO, "ibv_poll_cq returned %d", got)
 			}
 			return 0, nil, nil
 		}
