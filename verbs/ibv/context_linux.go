@@ -59,7 +59,7 @@ func newContext(device string, h C.uintptr_t, cfg verbs.Config) (_ *vcontext, er
 	if c.attr.MaxInlineData, err = c.probeInline(); err != nil {
 		return nil, err
 	}
-	if _, err := c.path(); err != nil && cfg.Address != "" {
+	if _, err := c.path(); err != nil && (cfg.Address != "" || cfg.Port != 0) {
 		return nil, err
 	}
 	if c.async, err = newAsync(c); err != nil {
