@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,8 @@ type source struct {
 	file *os.File // of a duplicate: libibverbs closes its own
 	conn syscall.RawConn
 	turn chan struct{} // capacity 1: who reads holds it
+
+	closed atomic.Bool
 }
 
 func newSource(fd int, name string) (*source, error) {
@@ -61,8 +64,11 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		}
 	}()
 	for {
+		if s.closed.Load() {
+			return os.ErrClosed
+		}
 		if err := s.file.SetReadDeadline(time.Time{}); err != nil {
-			return err
+			return s.failure(err)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -76,7 +82,7 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		case got:
 			return nil
 		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return err
+			return s.failure(err)
 		}
 	}
 }
@@ -84,7 +90,19 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 // nudge has who waits look, though there is no event.
 func (s *source) nudge() { s.file.SetReadDeadline(past) }
 
-func (s *source) close() error { return s.file.Close() }
+// failure is err, or os.ErrClosed if that is why: RawConn has an error of its own
+// for a file that is closed meanwhile.
+func (s *source) failure(err error) error {
+	if s.closed.Load() {
+		return os.ErrClosed
+	}
+	return err
+}
+
+func (s *source) close() error {
+	s.closed.Store(true)
+	return s.file.Close()
+}
 
 // closedErr is what a wait returns as the error of op.
 func closedErr(device, op string, err error) error {
