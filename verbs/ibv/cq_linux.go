@@ -299,26 +299,40 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	return failure(q.c.device, "request notification", C.sl_req_notify_cq(q.h, only), "")
 }
 
-// Block arms the queue, and sleeps unless something has come meanwhile.
+// Block sleeps until an event, unless there is something already. Of several who
+// wait, one reads events; each arms the queue and looks when it is its turn: there
+// may be more than the one before has taken.
 func (q *cq) Block(ctx context.Context) error {
-	if q.broken.Load() {
-		return nil
+	const op = "wait for completion"
+	var result error
+	err := q.channel.src.wait(ctx, func() bool {
+		if q.broken.Load() {
+			return true
+		}
+		var h C.uintptr_t
+		switch errno := syscall.Errno(C.sl_get_cq_event(q.channel.h, &h)); errno {
+		case 0:
+			return true
+		case syscall.EAGAIN, syscall.EINTR:
+		default:
+			result = failure(q.c.device, op, C.int(errno), "")
+			return true
+		}
+		if result = q.ReqNotify(false); result != nil {
+			return true
+		}
+		q.lock.Lock()
+		defer q.lock.Unlock()
+		if q.wcs != nil && len(q.backlog) == 0 {
+			got := int(C.sl_poll_cq(q.h, pollBatch, C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), 1))
+			q.backlog = append(q.backlog, q.wcs[:max(got, 0)]...)
+		}
+		return len(q.backlog) > 0
+	})
+	if err != nil {
+		return closedErr(q.c.device, op, err)
 	}
-	if err := q.ReqNotify(false); err != nil {
-		return err
-	}
-	q.lock.Lock()
-	if q.wcs != nil && len(q.backlog) == 0 {
-		got := int(C.sl_poll_cq(q.h, pollBatch, C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), 1))
-		q.backlog = append(q.backlog, q.wcs[:max(got, 0)]...)
-	}
-	found := len(q.backlog) > 0
-	q.lock.Unlock()
-	if found {
-		return nil
-	}
-	_, err := q.channel.Get(ctx)
-	return err
+	return result
 }
 
 func (q *cq) Close() error {
