@@ -69,7 +69,7 @@ func buildNull(t testing.TB, lacks string) string {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, symbols), m, 0o600))
 	lib := filepath.Join(dir, "libnull.so")
-	args := []string{"-O2", "-g", "-Wall", "-Wno-parentheses", "-shared", "-fPIC", "-Wl,--version-script=" + filepath.Join(dir, symbols), "-o", lib, "null.c", "-lpthread"}
+	args := []string{"-O2", "-g", "-Wall", "-Wno-parentheses", "-shared", "-fPIC", "-Wl,--version-script=" + filepath.Join(dir, symbols), "-o", lib, "null.c"}
 	if asan {
 		args = append(args, "-fsanitize=address")
 	}
