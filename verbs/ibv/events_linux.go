@@ -21,8 +21,7 @@ type source struct {
 	file *os.File // of a duplicate: libibverbs closes its own
 	conn syscall.RawConn
 	turn chan struct{} // capacity 1: who reads holds it
-
-	closed atomic.Bool
+	shut atomic.Bool
 }
 
 func newSource(fd int, name string) (*source, error) {
@@ -64,12 +63,7 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		}
 	}()
 	for {
-		if s.closed.Load() {
-			return os.ErrClosed
-		}
-		if err := s.file.SetReadDeadline(time.Time{}); err != nil {
-			return s.failure(err)
-		}
+		s.file.SetReadDeadline(time.Time{})
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -81,8 +75,10 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		switch {
 		case got:
 			return nil
+		case s.shut.Load(): // whatever the poller calls it
+			return os.ErrClosed
 		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return s.failure(err)
+			return err
 		}
 	}
 }
@@ -90,17 +86,8 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 // nudge has who waits look, though there is no event.
 func (s *source) nudge() { s.file.SetReadDeadline(past) }
 
-// failure is err, or os.ErrClosed if that is why: RawConn has an error of its own
-// for a file that is closed meanwhile.
-func (s *source) failure(err error) error {
-	if s.closed.Load() {
-		return os.ErrClosed
-	}
-	return err
-}
-
 func (s *source) close() error {
-	s.closed.Store(true)
+	s.shut.Store(true)
 	return s.file.Close()
 }
 
