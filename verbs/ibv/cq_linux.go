@@ -14,8 +14,8 @@ import "C"
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -191,6 +191,8 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 		}
 	}
 	owners := *q.c.owners.Load()
+	var sends *sendQueue // whose completions these are
+	var tail uint32      // of which the places before are free
 	for i := range src[:got] {
 		wc, out := &src[i], &wcs[n]
 		id := uint64(wc.wr_id)
@@ -201,7 +203,15 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 		out.Flags = verbs.WCFlags(wc.wc_flags) & verbs.WCWithImm
 		switch {
 		case o.qp != nil && id&receiveBit == 0:
-			e := o.qp.sent(uint32(id))
+			if s := &o.qp.send; s != sends {
+				if sends != nil {
+					sends.freed(tail)
+				}
+				sends, tail = s, s.tail
+			}
+			place := uint32(id) & sends.mask
+			tail += (place-tail)&sends.mask + 1 // that of this one, and of those before it
+			e := &sends.ents[place]
 			out.WRID, out.Opcode = e.wrid, e.opcode
 			out.SrcQP, out.Imm, out.ByteLen, out.Flags = 0, 0, 0, 0
 			if e.opcode >= verbs.WCRDMARead {
@@ -225,6 +235,9 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 			}
 		}
 		n++
+	}
+	if sends != nil {
+		sends.freed(tail)
 	}
 	return n, failed, nil
 }
@@ -356,13 +369,7 @@ func (q *cq) Close() error {
 
 // swap32 turns network order into the host's, and back.
 func swap32(v uint32) uint32 {
-	if littleEndian {
-		return bits.ReverseBytes32(v)
-	}
-	return v
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], v)
+	return binary.NativeEndian.Uint32(b[:])
 }
-
-var littleEndian = func() bool {
-	v := uint16(1)
-	return *(*byte)(unsafe.Pointer(&v)) == 1
-}()
