@@ -3,10 +3,6 @@
 package ibv
 
 /*
-#cgo noescape sl_poll_cq
-#cgo nocallback sl_poll_cq
-#cgo noescape sl_req_notify_cq
-#cgo nocallback sl_req_notify_cq
 #include <stdlib.h>
 #include "shim.h"
 */

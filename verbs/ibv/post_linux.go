@@ -3,12 +3,6 @@
 package ibv
 
 /*
-#cgo noescape sl_post_send
-#cgo nocallback sl_post_send
-#cgo noescape sl_post_recv
-#cgo nocallback sl_post_recv
-#cgo noescape sl_post_srq_recv
-#cgo nocallback sl_post_srq_recv
 #include <stdlib.h>
 #include "shim.h"
 */
