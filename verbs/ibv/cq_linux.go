@@ -223,8 +223,8 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 			continue // of a queue that is closed
 		}
 		if out.Status != verbs.WCSuccess {
-			if out.Status == verbs.WCLocQPOpErr && q.c.rxe { // so it calls a wrong lkey
-				out.Status = verbs.WCLocProtErr
+			if out.Status == verbs.WCLocQPOpErr && q.c.rxe {
+				out.Status = q.c.rxeStatus()
 			}
 			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr && !slices.Contains(failed, f) {
 				failed = append(failed, f)
@@ -236,6 +236,17 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 		sends.freed(tail)
 	}
 	return n, failed, nil
+}
+
+// rxeStatus is the status that InfiniBand has for what soft-RoCE calls a local QP
+// operation error: a packet that could not be sent, or memory that is not there.
+func (c *vcontext) rxeStatus() verbs.WCStatus {
+	for port := 1; port <= c.attr.PhysPortCnt; port++ {
+		if p, err := c.queryPort(port); err != nil || verbs.PortState(p.state) != verbs.PortActive {
+			return verbs.WCRetryExcErr
+		}
+	}
+	return verbs.WCLocProtErr
 }
 
 // fillReceive fills in what receives have beyond other completions. Whom a message

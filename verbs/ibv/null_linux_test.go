@@ -153,7 +153,7 @@ func (n *null) raise(e verbs.EventType, number uint32) {
 
 // event waits for an asynchronous event.
 func (n *null) event() verbs.AsyncEvent {
-	ctx, cancel := context.WithTimeout(n.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
 	defer cancel()
 	e, err := n.ctx.AsyncEvent(ctx)
 	require.NoError(n.t, err)
@@ -272,7 +272,7 @@ func ids(t testing.TB, wcs []verbs.WC) []uint64 {
 func same(id uint64) uint64 { return id }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
