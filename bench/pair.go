@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -104,6 +105,7 @@ type pair struct {
 	recv    *verbs.MR
 	remote  remoteBuffers
 	depth   int // receives that are posted when nothing is under way
+	looks   int // at a queue in one call, while there is nothing else to do; 0: one, at all times
 	inline  int // bytes that may be given inline
 }
 
@@ -165,6 +167,9 @@ func (p *pair) open(opt pairOptions) error {
 	if p.entry, err = describeDevice(p.ctx, opt.portable); err != nil {
 		return err
 	}
+	if p.autonomous() && !opt.events {
+		p.looks = spinLooks
+	}
 	if uint64(opt.maxBytes) > uint64(p.attr.MaxMsgSize) {
 		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), p.attr.MaxMsgSize, opt.maxBytes)
 	}
@@ -195,6 +200,17 @@ func (p *pair) open(opt pairOptions) error {
 		MaxSendWR: opt.sendDepth, MaxRecvWR: opt.recvDepth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: p.inline}})
 	return err
 }
+
+// spinLooks bounds how long one call spins; then the CPU is given to others that
+// wait for it. In soft-RoCE messages are moved by threads of the kernel that may be
+// among them.
+const spinLooks = 512
+
+// autonomous: messages move while nobody polls.
+func (p *pair) autonomous() bool { return p.entry.Provider == providerIBV }
+
+// providerIBV is the provider of RDMA devices.
+const providerIBV = "ibv"
 
 // inlineBytes is the most that is given inline where wanted is asked for.
 func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
@@ -290,10 +306,13 @@ func (p *pair) postRecvs(wrs []verbs.RecvWR) error {
 }
 
 // pause is called when polling found nothing. Where waiting is spinning it
-// returns at once. Else its first call arms the queues, so that the caller polls
+// returns at once, or where polling has spun yields. Else its first call arms the queues, so that the caller polls
 // once more and misses nothing, and the next one sleeps until an event.
 func (p *pair) pause() error {
 	if p.channel == nil {
+		if p.looks > 0 {
+			wait.Yield()
+		}
 		return nil
 	}
 	return p.sleep()

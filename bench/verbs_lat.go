@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -126,8 +127,9 @@ func (l *latency) pingpong(n int, samples []int64) error {
 }
 
 // pingpongMemory is run for plain writes, which the peer learns of by looking
-// at the last byte, as perftest's ib_write_lat does. Looking also polls:
-// a provider may need that to move anything, and a dead peer shows there.
+// at the last byte, as perftest's ib_write_lat does. Looking also polls: a
+// provider may need that to move anything, and a dead peer shows there. For that
+// alone, once in so many looks will do.
 func (l *latency) pingpongMemory(n int, samples []int64) error {
 	ours, theirs := &l.send.Bytes()[l.bytes-1], &l.recv.Bytes()[l.bytes-1]
 	t := startLaps(samples)
@@ -139,13 +141,21 @@ func (l *latency) pingpongMemory(n int, samples []int64) error {
 				return err
 			}
 		}
-		for *theirs != l.seq {
+		for looks := l.looks; *theirs != l.seq; {
+			if looks--; looks > 0 {
+				wait.Pause(1)
+				continue
+			}
+			looks = l.looks
 			got, err := l.recvCQ.Poll(l.wc[:])
 			if err != nil {
 				return err
 			}
 			if got > 0 {
 				return unexpected(&l.wc[0])
+			}
+			if l.looks > 0 {
+				wait.Yield()
 			}
 		}
 		if l.rank != 0 {
@@ -200,18 +210,26 @@ func (l *latency) over() error {
 	return l.await(l.sendCQ)
 }
 
-// post posts the message, signalled where its turn has come.
+// post posts the message, signalled where its turn has come. Where each is, its
+// completion is taken at once, while the message or its answer is under way, as
+// perftest does.
 func (l *latency) post() error {
 	l.since++
 	if l.since < l.every {
 		return l.postOne(l.plain)
 	}
 	l.since = 0
-	if err := l.settle(); err != nil {
+	if l.every > 1 {
+		if err := l.settle(); err != nil {
+			return err
+		}
+		l.owed++
+		return l.postOne(l.signalled)
+	}
+	if err := l.postOne(l.signalled); err != nil {
 		return err
 	}
-	l.owed++
-	return l.postOne(l.signalled)
+	return l.await(l.sendCQ)
 }
 
 // finish leaves the queues as newLatency found them.
@@ -237,7 +255,13 @@ func (l *latency) settle() error {
 // await takes one completion.
 func (l *latency) await(cq *verbs.CQ) error {
 	for {
-		n, err := cq.Poll(l.wc[:])
+		var n int
+		var err error
+		if l.looks == 0 {
+			n, err = cq.Poll(l.wc[:])
+		} else {
+			n, err = cq.PollSpin(l.wc[:], l.looks)
+		}
 		if err != nil {
 			return err
 		}
