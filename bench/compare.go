@@ -58,7 +58,7 @@ for each way (JSON has the figure of one line for both ways as well).`,
 	f.StringVar(&o.provider, "provider", "", "ibv: an RDMA device, beside perftest; nothing else is compared")
 	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: about two minutes")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 11, with --quick 5)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms; of ibv 500ms, 200ms)")
 	return cmd
 }
 
@@ -69,6 +69,12 @@ func (o *compareOptions) check() error {
 	rounds, t := 11, 100*time.Millisecond
 	if o.quick {
 		rounds, t = 5, 30*time.Millisecond
+	}
+	if o.provider == providerIBV { // one sample a round: it has to be longer
+		t = 500 * time.Millisecond
+		if o.quick {
+			t = 200 * time.Millisecond
+		}
 	}
 	if o.rounds == 0 {
 		o.rounds = rounds
