@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -105,6 +107,7 @@ type pair struct {
 	recv    *verbs.MR
 	remote  remoteBuffers
 	depth   int // receives that are posted when nothing is under way
+	widened bool
 	looks   int // at a queue in one call, while there is nothing else to do; 0: one, at all times
 	inline  int // bytes that may be given inline
 }
@@ -169,6 +172,7 @@ func (p *pair) open(opt pairOptions) error {
 	}
 	if p.autonomous() && !opt.events {
 		p.looks = spinLooks
+		p.widen()
 	}
 	if uint64(opt.maxBytes) > uint64(p.attr.MaxMsgSize) {
 		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), p.attr.MaxMsgSize, opt.maxBytes)
@@ -208,6 +212,17 @@ const spinLooks = 512
 
 // autonomous: messages move while nobody polls.
 func (p *pair) autonomous() bool { return p.entry.Provider == providerIBV }
+
+// widen gives a rank that has one processor of the Go runtime's a second. From one
+// that has no other the runtime's monitor takes it when a call into C lasts longer
+// than 20 µs, and wakes a thread for it, on the CPU that polls.
+func (p *pair) widen() {
+	if runtime.GOMAXPROCS(0) == 1 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(2)
+		p.widened = true
+		p.entry.GOMAXPROCS = 2
+	}
+}
 
 // providerIBV is the provider of RDMA devices.
 const providerIBV = "ibv"
@@ -288,6 +303,9 @@ func (p *pair) recvWRs(n int) []verbs.RecvWR {
 
 // Close takes all down; the peer's operations fail from then on.
 func (p *pair) Close() error {
+	if p.widened {
+		runtime.GOMAXPROCS(1)
+	}
 	if p.ctx == nil {
 		return nil
 	}
