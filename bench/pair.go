@@ -106,7 +106,8 @@ type pair struct {
 	send    *verbs.MR
 	recv    *verbs.MR
 	remote  remoteBuffers
-	depth   int // receives that are posted when nothing is under way
+	depth   int   // receives that are posted when nothing is under way
+	yielded int64 // when breathe last did, by nanos
 	widened bool
 	looks   int // at a queue in one call, while there is nothing else to do; 0: one, at all times
 	inline  int // bytes that may be given inline
@@ -221,6 +222,18 @@ func (p *pair) widen() {
 		runtime.GOMAXPROCS(2)
 		p.widened = true
 		p.entry.GOMAXPROCS = 2
+	}
+}
+
+// breathe has the runtime see every few milliseconds that this goroutine gives way.
+// The runtime's monitor wants to preempt one that has not for 10 ms, takes the
+// processor from the call into C that it then mostly is in, and for that looks every
+// 20 µs for a while, on the CPU that polls.
+func (p *pair) breathe() {
+	const often = 4e6 // ns
+	if now := nanos(); now-p.yielded > often {
+		p.yielded = now
+		runtime.Gosched()
 	}
 }
 

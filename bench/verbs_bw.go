@@ -168,6 +168,9 @@ func (s *stream) move(sends, recvs int) error {
 			sends -= n
 			room -= n
 		}
+		if s.looks > 0 {
+			s.breathe()
+		}
 		progress := false
 		ours := s.outstanding > 0 || s.telling > streamControl/2
 		theirs := s.arrived < recvs || sends > 0 && s.op.recv && s.credit == 0
