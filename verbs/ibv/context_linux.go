@@ -29,6 +29,8 @@ type vcontext struct {
 	srqSGE int
 	rxe    bool // soft-RoCE
 
+	life   sync.RWMutex // held for reading while the device is asked something
+	gone   bool         // closed
 	async  *async
 	mu     sync.Mutex // guards what follows, for writing
 	owners atomic.Pointer[[]owner]
@@ -59,7 +61,7 @@ func newContext(device string, h C.uintptr_t, cfg verbs.Config) (_ *vcontext, er
 	if c.attr.MaxInlineData, err = c.probeInline(); err != nil {
 		return nil, err
 	}
-	if _, err := c.path(); err != nil && cfg.Address != "" {
+	if _, err := c.path(); err != nil && (cfg.Address != "" || cfg.Port != 0) {
 		return nil, err
 	}
 	if c.async, err = newAsync(c); err != nil {
@@ -134,6 +136,11 @@ func (c *vcontext) queryPort(port int) (C.struct_sl_port_attr, error) {
 }
 
 func (c *vcontext) QueryPort(port int) (verbs.PortAttr, error) {
+	c.life.RLock()
+	defer c.life.RUnlock()
+	if c.gone {
+		return verbs.PortAttr{}, verbs.Errorf(c.device, "query port", verbs.ErrClosed, "")
+	}
 	a, err := c.queryPort(port)
 	if err != nil {
 		return verbs.PortAttr{}, err
@@ -155,6 +162,11 @@ func (c *vcontext) QueryPort(port int) (verbs.PortAttr, error) {
 }
 
 func (c *vcontext) QueryGID(port, index int) (verbs.GID, error) {
+	c.life.RLock()
+	defer c.life.RUnlock()
+	if c.gone {
+		return verbs.GID{}, verbs.Errorf(c.device, "query GID", verbs.ErrClosed, "")
+	}
 	var g C.struct_sl_gid
 	err := failure(c.device, "query GID", C.sl_query_gid(c.h, C.int(port), C.int(index), &g), "port %d, index %d", port, index)
 	var gid verbs.GID
@@ -319,5 +331,9 @@ func (c *vcontext) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) 
 }
 
 func (c *vcontext) Close() error {
-	return errors.Join(c.async.close(), failure(c.device, "close", C.sl_close_device(c.h), ""))
+	err := c.async.close()
+	c.life.Lock()
+	defer c.life.Unlock()
+	c.gone = true
+	return errors.Join(err, failure(c.device, "close", C.sl_close_device(c.h), ""))
 }

@@ -3,10 +3,6 @@
 package ibv
 
 /*
-#cgo noescape sl_poll_cq
-#cgo nocallback sl_poll_cq
-#cgo noescape sl_req_notify_cq
-#cgo nocallback sl_req_notify_cq
 #include <stdlib.h>
 #include "shim.h"
 */
@@ -14,8 +10,9 @@ import "C"
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
-	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -163,15 +160,15 @@ func (q *cq) PollSpin(wcs []verbs.WC, looks int) (int, error) {
 	}
 	n, failed, err := q.poll(wcs, looks)
 	q.lock.Unlock()
-	if failed != nil {
-		failed.failed()
+	for _, f := range failed {
+		f.failed()
 	}
 	return n, err
 }
 
-// poll returns how many completions it has taken, and a queue pair of which one
-// says that it is in ERR now. The caller holds the lock.
-func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
+// poll returns how many completions it has taken, and the queue pairs of which
+// they say that they are in ERR now. The caller holds the lock.
+func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 	src := q.wcs[:]
 	var got int
 	if len(q.backlog) > 0 {
@@ -184,12 +181,14 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
 			case q.broken.Load():
 				return 0, nil, verbs.Errorf(q.c.device, "poll CQ", verbs.ErrCQOverrun, "")
 			case got < 0:
-				return 0, nil, failure(q.c.device, "poll CQ", C.int(-got), "")
+				return 0, nil, verbs.Errorf(q.c.device, "poll CQ", syscall.EIO, "ibv_poll_cq returned %d", got)
 			}
 			return 0, nil, nil
 		}
 	}
 	owners := *q.c.owners.Load()
+	var sends *sendQueue // whose completions these are
+	var tail uint32      // of which the places before are free
 	for i := range src[:got] {
 		wc, out := &src[i], &wcs[n]
 		id := uint64(wc.wr_id)
@@ -200,7 +199,15 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
 		out.Flags = verbs.WCFlags(wc.wc_flags) & verbs.WCWithImm
 		switch {
 		case o.qp != nil && id&receiveBit == 0:
-			e := o.qp.sent(uint32(id))
+			if s := &o.qp.send; s != sends {
+				if sends != nil {
+					sends.freed(tail)
+				}
+				sends, tail = s, s.tail
+			}
+			place := uint32(id) & sends.mask
+			tail += (place-tail)&sends.mask + 1 // that of this one, and of those before it
+			e := &sends.ents[place]
 			out.WRID, out.Opcode = e.wrid, e.opcode
 			out.SrcQP, out.Imm, out.ByteLen, out.Flags = 0, 0, 0, 0
 			if e.opcode >= verbs.WCRDMARead {
@@ -216,16 +223,30 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
 			continue // of a queue that is closed
 		}
 		if out.Status != verbs.WCSuccess {
-			if out.Status == verbs.WCLocQPOpErr && q.c.rxe { // so it calls a wrong lkey
-				out.Status = verbs.WCLocProtErr
+			if out.Status == verbs.WCLocQPOpErr && q.c.rxe {
+				out.Status = q.c.rxeStatus()
 			}
-			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr {
-				failed = f
+			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr && !slices.Contains(failed, f) {
+				failed = append(failed, f)
 			}
 		}
 		n++
 	}
+	if sends != nil {
+		sends.freed(tail)
+	}
 	return n, failed, nil
+}
+
+// rxeStatus is the status that InfiniBand has for what soft-RoCE calls a local QP
+// operation error: a packet that could not be sent, or memory that is not there.
+func (c *vcontext) rxeStatus() verbs.WCStatus {
+	for port := 1; port <= c.attr.PhysPortCnt; port++ {
+		if p, err := c.queryPort(port); err != nil || verbs.PortState(p.state) != verbs.PortActive {
+			return verbs.WCRetryExcErr
+		}
+	}
+	return verbs.WCLocProtErr
 }
 
 // fillReceive fills in what receives have beyond other completions. Whom a message
@@ -304,26 +325,40 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	return failure(q.c.device, "request notification", C.sl_req_notify_cq(q.h, only), "")
 }
 
-// Block arms the queue, and sleeps unless something has come meanwhile.
+// Block sleeps until an event, unless there is something already. Of several who
+// wait, one reads events; each arms the queue and looks when it is its turn: there
+// may be more than the one before has taken.
 func (q *cq) Block(ctx context.Context) error {
-	if q.broken.Load() {
-		return nil
+	const op = "wait for completion"
+	var result error
+	err := q.channel.src.wait(ctx, func() bool {
+		if q.broken.Load() {
+			return true
+		}
+		var h C.uintptr_t
+		switch errno := syscall.Errno(C.sl_get_cq_event(q.channel.h, &h)); errno {
+		case 0:
+			return true
+		case syscall.EAGAIN, syscall.EINTR:
+		default:
+			result = failure(q.c.device, op, C.int(errno), "")
+			return true
+		}
+		if result = q.ReqNotify(false); result != nil {
+			return true
+		}
+		q.lock.Lock()
+		defer q.lock.Unlock()
+		if q.wcs != nil && len(q.backlog) == 0 {
+			got := int(C.sl_poll_cq(q.h, pollBatch, C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), 1))
+			q.backlog = append(q.backlog, q.wcs[:max(got, 0)]...)
+		}
+		return len(q.backlog) > 0
+	})
+	if err != nil {
+		return closedErr(q.c.device, op, err)
 	}
-	if err := q.ReqNotify(false); err != nil {
-		return err
-	}
-	q.lock.Lock()
-	if q.wcs != nil && len(q.backlog) == 0 {
-		got := int(C.sl_poll_cq(q.h, pollBatch, C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), 1))
-		q.backlog = append(q.backlog, q.wcs[:max(got, 0)]...)
-	}
-	found := len(q.backlog) > 0
-	q.lock.Unlock()
-	if found {
-		return nil
-	}
-	_, err := q.channel.Get(ctx)
-	return err
+	return result
 }
 
 func (q *cq) Close() error {
@@ -341,13 +376,7 @@ func (q *cq) Close() error {
 
 // swap32 turns network order into the host's, and back.
 func swap32(v uint32) uint32 {
-	if littleEndian {
-		return bits.ReverseBytes32(v)
-	}
-	return v
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], v)
+	return binary.NativeEndian.Uint32(b[:])
 }
-
-var littleEndian = func() bool {
-	v := uint16(1)
-	return *(*byte)(unsafe.Pointer(&v)) == 1
-}()

@@ -3,12 +3,6 @@
 package ibv
 
 /*
-#cgo noescape sl_post_send
-#cgo nocallback sl_post_send
-#cgo noescape sl_post_recv
-#cgo nocallback sl_post_recv
-#cgo noescape sl_post_srq_recv
-#cgo nocallback sl_post_srq_recv
 #include <stdlib.h>
 #include "shim.h"
 */
@@ -87,13 +81,9 @@ func (s *sendQueue) free() {
 
 func (s *sendQueue) reset() { wait.StoreRelease32(&s.tail, s.head) }
 
-// sent frees the place of a work request that is complete, and those before it,
-// and returns what is known of it. The caller holds the lock of the CQ.
-func (q *qp) sent(place uint32) sendEntry {
-	s := &q.send
-	wait.StoreRelease32(&s.tail, s.tail+(place-s.tail)&s.mask+1)
-	return s.ents[place&s.mask]
-}
+// freed says that the places before tail are free. Their entries have been read, and
+// the caller holds the lock of the CQ.
+func (s *sendQueue) freed(tail uint32) { wait.StoreRelease32(&s.tail, tail) }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	s := &q.send
@@ -146,16 +136,21 @@ func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 		return 0, verbs.Errorf(q.c.device, "post send", verbs.ErrState, "QP %#06x is in %v", q.num, q.known())
 	}
 	room := q.cap.MaxSendWR - int(s.head-atomic.LoadUint32(&s.tail))
-	for n < min(len(wrs), postBatch) {
+	most := min(len(wrs), postBatch)
+	chain, ents, sges, taken := s.chain, s.ents, q.cap.MaxSendSGE, min(most, room)
+	for n = range taken {
 		wr := &wrs[n]
-		if err := s.check(wr); err != nil || n == room {
-			return n, err
+		// What is usual is looked at here, the rest by check.
+		if wr.Flags&verbs.SendInline != 0 || wr.Inline != nil || wr.Opcode >= verbs.OpAtomicCmpAndSwp || len(wr.SGList) > sges {
+			if err := s.check(wr); err != nil {
+				return n, err
+			}
 		}
-		c := &s.chain[n]
-		place := s.head + uint32(n)
-		e := &s.ents[place&s.mask]
-		e.wrid, e.opcode = wr.WRID, wr.Opcode.WCOpcode()
-		c.wr_id = C.uint64_t(s.id | uint64(place&s.mask))
+		c := &chain[n]
+		place := (s.head + uint32(n)) & s.mask
+		e := &ents[place]
+		e.wrid, e.opcode = wr.WRID, wcOpcodes[wr.Opcode]
+		c.wr_id = C.uint64_t(s.id | uint64(place))
 		c.opcode = C.int(wr.Opcode)
 		c.send_flags = C.uint(wr.Flags)
 		c.imm_data = C.uint32_t(swap32(wr.Imm))
@@ -182,18 +177,25 @@ func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 			// An SGE is the same to Go and to C.
 			copy(unsafe.Slice((*verbs.SGE)(unsafe.Pointer(first)), len(wr.SGList)), wr.SGList)
 		}
-		n++
 	}
-	return n, nil
+	if taken < most { // full, but what is wrong is an error all the same
+		return taken, s.check(&wrs[taken])
+	}
+	return taken, nil
 }
+
+// wcOpcodes are the opcodes of completions, by those of work requests.
+var wcOpcodes = func() (t [verbs.OpAtomicFetchAndAdd + 1]verbs.WCOpcode) {
+	for i := range t {
+		t[i] = verbs.Opcode(i).WCOpcode()
+	}
+	return t
+}()
 
 // check says whether wr may be posted at all. That the result of an atomic
 // operation has 8 bytes not every device makes sure of.
 func (s *sendQueue) check(wr *verbs.SendWR) error {
 	c := &s.q.cap
-	if wr.Flags&verbs.SendInline == 0 && wr.Inline == nil && wr.Opcode < verbs.OpAtomicCmpAndSwp && len(wr.SGList) <= c.MaxSendSGE {
-		return nil
-	}
 	if err := soft.CheckSend(s.q.c.device, c, wr); err != nil || wr.Opcode < verbs.OpAtomicCmpAndSwp {
 		return err
 	}

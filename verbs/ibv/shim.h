@@ -3,8 +3,9 @@
 
 #include "abi.h"
 
-// What Go passes and gets are numbers: no pointer of Go's ever comes here, and
-// those of libibverbs' objects are uintptr_t to Go. Functions that return int
+// What Go passes and gets are numbers: on the short path no pointer of Go's ever
+// comes here, so that #cgo noescape says nothing and nocallback costs 1 ns for
+// nothing; those of libibverbs' objects are uintptr_t to Go. Functions that return int
 // return 0 or an error number.
 
 // sl_load opens libibverbs from file; it returns what failed, to be freed, or

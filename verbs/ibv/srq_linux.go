@@ -43,7 +43,7 @@ func (p *pd) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
 		return errors.Join(err, failure(c.device, op, C.sl_destroy_srq(s.h), ""))
 	}
 	if attr.Limit > 0 {
-		if err := s.Modify(attr.Limit); err != nil {
+		if err := s.modify(attr.Limit); err != nil {
 			return nil, destroy(err)
 		}
 	}
@@ -110,10 +110,24 @@ func (s *srq) Modify(limit int) error {
 	if limit < 0 || limit > s.attr.MaxWR {
 		return verbs.Errorf(s.c.device, "modify SRQ", verbs.ErrInvalid, "limit %d, must be 0 to %d", limit, s.attr.MaxWR)
 	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.chain.wrs == nil {
+		return verbs.Errorf(s.c.device, "modify SRQ", verbs.ErrClosed, "SRQ")
+	}
+	return s.modify(limit)
+}
+
+func (s *srq) modify(limit int) error {
 	return failure(s.c.device, "modify SRQ", C.sl_modify_srq(s.h, C.uint32_t(limit)), "limit %d", limit)
 }
 
 func (s *srq) Query() (verbs.SRQAttr, error) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.chain.wrs == nil {
+		return verbs.SRQAttr{}, verbs.Errorf(s.c.device, "query SRQ", verbs.ErrClosed, "SRQ")
+	}
 	var a C.struct_sl_srq_attr
 	err := failure(s.c.device, "query SRQ", C.sl_query_srq(s.h, &a), "")
 	return verbs.SRQAttr{MaxWR: s.attr.MaxWR, MaxSGE: s.attr.MaxSGE, Limit: int(a.srq_limit)}, err

@@ -1,0 +1,5 @@
+//go:build linux && cgo && asan
+
+package ibv_test
+
+const asan = true

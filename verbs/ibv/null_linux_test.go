@@ -1,0 +1,278 @@
+//go:build cgo
+
+package ibv_test
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/ibv"
+)
+
+// The tests below run over a libibverbs of our own (testdata/null.c), each in a
+// process of its own, for a process opens the library once: this binary, started
+// again with the library and its switches in the environment.
+
+// nullEnv says that this is such a process.
+const nullEnv = "SLUICE_IBV_NULL"
+
+type nullTest struct {
+	name  string
+	test  func(*testing.T)
+	env   []string // switches of null.c
+	lacks string   // a symbol that the library has not
+}
+
+func TestNull(t *testing.T) {
+	if os.Getenv(nullEnv) != "" {
+		for _, n := range nullTests {
+			t.Run(n.name, func(t *testing.T) {
+				leak.Check(t)
+				n.test(t)
+			})
+		}
+		return
+	}
+	libs := map[string]string{}
+	for _, n := range nullTests {
+		if libs[n.lacks] == "" {
+			libs[n.lacks] = buildNull(t, n.lacks)
+		}
+		t.Run(n.name, func(t *testing.T) { again(t, "TestNull/"+n.name, append(n.env, ibv.LibraryEnv+"="+libs[n.lacks])...) })
+	}
+}
+
+// buildNull compiles the library, and returns its file.
+func buildNull(t testing.TB, lacks string) string {
+	const symbols = "null.map"
+	dir := t.TempDir()
+	m, err := os.ReadFile(filepath.Join("testdata", symbols))
+	require.NoError(t, err)
+	if lacks != "" {
+		line := "\t\t" + lacks + ";\n"
+		require.Contains(t, string(m), line)
+		m = []byte(strings.Replace(string(m), line, "\t\tother;\n", 1))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, symbols), m, 0o600))
+	lib := filepath.Join(dir, "libnull.so")
+	args := []string{"-O2", "-g", "-Wall", "-Wno-parentheses", "-shared", "-fPIC", "-Wl,--version-script=" + filepath.Join(dir, symbols), "-o", lib, "null.c"}
+	if asan {
+		args = append(args, "-fsanitize=address")
+	}
+	compile(t, args...)
+	return lib
+}
+
+// again runs one test of this binary in another process.
+func again(t *testing.T, name string, env ...string) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var pattern []string
+	for part := range strings.SplitSeq(name, "/") {
+		pattern = append(pattern, "^"+part+"$")
+	}
+	cmd := exec.CommandContext(ctx, exe, "-test.v", "-test.timeout=50s", "-test.run="+strings.Join(pattern, "/"))
+	cmd.Env = append(append(os.Environ(), nullEnv+"=1", "GORACE=atexit_sleep_ms=0"), env...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: "+name+" ", "%s", out)
+}
+
+// control is struct control of null.c, in the memory of that library.
+type control struct {
+	PostsLeft, PostErrno, FailIn, FailStatus, RegErrno, DeregErrno, PollErrno, AsyncErrno atomic.Uint32
+	RegAccess, RegCall, LastCQ, LastSRQ, AsyncFD, Live, Longest, AskedErr                 atomic.Uint32
+}
+
+const unlimited = 1<<32 - 1
+
+// null is an open null device.
+type null struct {
+	t   testing.TB
+	ctx *verbs.Context
+	pd  *verbs.PD
+	ctl *control
+	mem []byte
+	mr  *verbs.MR
+}
+
+// openNull opens a device. When the test ends it is closed, with all that is still
+// open, and nothing may be left in the library.
+func openNull(t testing.TB, name string, cfg verbs.Config) *null {
+	d, err := verbs.Find(name)
+	require.NoError(t, err)
+	ctx, err := d.Open(cfg)
+	require.NoError(t, err)
+	a, err := ctx.QueryDevice()
+	require.NoError(t, err)
+	at, err := strconv.ParseUint(a.FWVer, 0, 64)
+	require.NoError(t, err, "not the null device: firmware %q", a.FWVer)
+	n := &null{t: t, ctx: ctx, ctl: *(**control)(unsafe.Pointer(&at))}
+	t.Cleanup(n.close)
+	n.pd, err = ctx.AllocPD()
+	require.NoError(t, err)
+	n.mr, err = n.pd.AllocMR(1<<16, verbs.AccessAll)
+	require.NoError(t, err)
+	n.mem = n.mr.Bytes()
+	return n
+}
+
+// close closes the context, unless the test has.
+func (n *null) close() {
+	if n.ctx == nil {
+		return
+	}
+	before := n.ctl.Live.Load()
+	require.NoError(n.t, n.ctx.Close())
+	require.Less(n.t, n.ctl.Live.Load(), before)
+	n.ctx = nil
+}
+
+// raise has an asynchronous event come from the device.
+func (n *null) raise(e verbs.EventType, number uint32) {
+	rec := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, uint32(e)), number)
+	_, err := unix.Write(int(n.ctl.AsyncFD.Load()), rec)
+	require.NoError(n.t, err)
+}
+
+// event waits for an asynchronous event.
+func (n *null) event() verbs.AsyncEvent {
+	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
+	defer cancel()
+	e, err := n.ctx.AsyncEvent(ctx)
+	require.NoError(n.t, err)
+	return e
+}
+
+func (n *null) cq(cqe int, ch *verbs.CompChannel) *verbs.CQ {
+	q, err := n.ctx.CreateCQ(cqe, ch)
+	require.NoError(n.t, err)
+	return q
+}
+
+var usualCap = verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 64}
+
+// qp makes a queue pair; what is zero in init is the usual.
+func (n *null) qp(init verbs.QPInitAttr) *verbs.QP {
+	if init.SendCQ == nil {
+		init.SendCQ = n.cq(1024, nil)
+	}
+	if init.RecvCQ == nil {
+		init.RecvCQ = init.SendCQ
+	}
+	if init.Cap == (verbs.QPCap{}) {
+		init.Cap = usualCap
+	}
+	q, err := n.pd.CreateQP(init)
+	require.NoError(n.t, err)
+	return q
+}
+
+func connect(t testing.TB, a, b *verbs.QP) {
+	attach(t, a, b)
+	attach(t, b, a)
+}
+
+// attach connects a queue pair; the other one need not know.
+func attach(t testing.TB, q, to *verbs.QP) {
+	e, err := to.Endpoint()
+	require.NoError(t, err)
+	require.NoError(t, q.Connect(e, verbs.ConnectAttr{}))
+}
+
+// end is a queue pair and the completion queue of its sends and receives.
+type end struct {
+	*null
+	qp *verbs.QP
+	cq *verbs.CQ
+}
+
+// pair makes two ends, connected.
+func (n *null) pair(init verbs.QPInitAttr) (a, b end) {
+	for _, e := range []*end{&a, &b} {
+		e.null, e.cq = n, n.cq(1024, nil)
+		init.SendCQ, init.RecvCQ = e.cq, e.cq
+		e.qp = n.qp(init)
+	}
+	connect(n.t, a.qp, b.qp)
+	return a, b
+}
+
+func (e end) post(wrs ...verbs.SendWR) {
+	n, err := e.qp.PostSend(wrs)
+	require.NoError(e.t, err)
+	require.Equal(e.t, len(wrs), n)
+}
+
+func (e end) recv(wrs ...verbs.RecvWR) {
+	n, err := e.qp.PostRecv(wrs)
+	require.NoError(e.t, err)
+	require.Equal(e.t, len(wrs), n)
+}
+
+// poll takes all completions that there are.
+func (e end) poll() []verbs.WC { return pollAll(e.t, e.cq) }
+
+func pollAll(t testing.TB, cq *verbs.CQ) []verbs.WC {
+	var all []verbs.WC
+	wcs := make([]verbs.WC, 100)
+	for {
+		n, err := cq.Poll(wcs)
+		require.NoError(t, err)
+		if n == 0 {
+			return all
+		}
+		all = append(all, wcs[:n]...)
+	}
+}
+
+// sge is n bytes of the memory, from off.
+func (n *null) sge(off, length int) []verbs.SGE { return []verbs.SGE{n.mr.SGE(off, length)} }
+
+// write is a signalled RDMA_WRITE of 8 bytes.
+func (n *null) write(id uint64) verbs.SendWR {
+	return verbs.SendWR{WRID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGList: n.sge(0, 8), RemoteAddr: n.mr.Addr() + 4096, RKey: n.mr.RKey()}
+}
+
+// series makes n work requests with ids from first.
+func series[T any](n int, first uint64, of func(id uint64) T) []T {
+	var l []T
+	for i := range n {
+		l = append(l, of(first+uint64(i)))
+	}
+	return l
+}
+
+// ids are the WRIDs of completions that must have been successful.
+func ids(t testing.TB, wcs []verbs.WC) []uint64 {
+	var l []uint64
+	for _, wc := range wcs {
+		require.NoError(t, wc.Err())
+		l = append(l, wc.WRID)
+	}
+	return l
+}
+
+func same(id uint64) uint64 { return id }
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
