@@ -19,6 +19,8 @@ type bar struct {
 	ns       float64  // in place of a peer: so much
 	limit    float64  // of ours / theirs: at most for latency, at least for bandwidth
 	aim      float64  // what we strive for; 0: no more than the limit
+	lists    []int64  // of ibv; nil: each
+	calls    float64  // in place of a peer: so many calls into C for a message
 	anyOp    bool     // the best of our operations counts; else each
 }
 
@@ -42,6 +44,12 @@ var bars = []bar{
 	{layer: layerChannel, provider: "shm", pattern: patternBW, op: memoryHeap, from: 256 << 10, to: math.MaxInt64, limit: 1},
 	{layer: layerChannel, provider: "shm", pattern: patternHalo, op: memoryHeap, axes: []string{"x", "z", "t"}, to: math.MaxInt64, limit: 1},
 
+	// An RDMA device: as libibverbs is used by a C program.
+	{layer: layerVerbs, provider: providerIBV, pattern: patternLat, from: 8, to: 8, against: peerPerftest, limit: 1.1},
+	{layer: layerVerbs, provider: providerIBV, pattern: patternBW, from: 64 << 10, to: math.MaxInt64, against: peerPerftest, limit: 0.95},
+	{layer: layerVerbs, provider: providerIBV, pattern: patternRate, from: 64, to: 64, against: peerPerftest, limit: 0.9},
+	{layer: layerVerbs, provider: providerIBV, pattern: patternRate, from: 64, to: 64, lists: []int64{64}, calls: 1. / 16, limit: 1},
+
 	{layer: layerChannel, provider: "tcp", pattern: patternLat, from: 8, to: 8, against: "openmpi", limit: 1},
 	{layer: layerChannel, provider: "tcp", pattern: patternBW, from: 1 << 20, to: 1 << 20, against: "openmpi", limit: 1},
 }
@@ -57,6 +65,7 @@ type Comparison struct {
 	Layer    string   `json:"layer"` // ours
 	Suite    string   `json:"suite,omitempty"`
 	Provider string   `json:"provider"`
+	List     int64    `json:"list,omitempty"`
 	Ranks    int64    `json:"ranks,omitempty"`
 	Axis     string   `json:"axis,omitempty"`
 	Bytes    int64    `json:"bytes"`
@@ -81,7 +90,7 @@ const (
 // of says whether the comparison is of a result of ours.
 func (c *Comparison) of(r *Result) bool {
 	return c.Layer == r.Layer && c.Suite == r.Suite && c.Pattern == r.Pattern && c.Provider == r.Provider && c.Ranks == r.Ranks &&
-		c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op
+		c.List == r.List && c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op
 }
 
 // findBars returns the bars of one of our figures.
@@ -90,7 +99,7 @@ func findBars(r *Result) []*bar {
 	for i := range bars {
 		b := &bars[i]
 		if b.layer == r.Layer && b.provider == r.Provider && b.pattern == r.Pattern && b.from <= r.Bytes && r.Bytes <= b.to &&
-			(b.op == "" || b.op == r.Op) && (b.axes == nil || slices.Contains(b.axes, r.Axis)) {
+			(b.op == "" || b.op == r.Op) && (b.axes == nil || slices.Contains(b.axes, r.Axis)) && (b.lists == nil || slices.Contains(b.lists, r.List)) {
 			list = append(list, b)
 		}
 	}
@@ -101,7 +110,7 @@ func findBars(r *Result) []*bar {
 // different programs or in different ways.
 func (r *Result) sameDiscipline(o *Result) bool {
 	return r.Pattern == o.Pattern && r.Suite == o.Suite && r.Provider == o.Provider && r.Bytes == o.Bytes &&
-		r.Axis == o.Axis && r.Halo == o.Halo && r.Ranks == o.Ranks
+		r.Axis == o.Axis && r.Halo == o.Halo && r.Ranks == o.Ranks && (r.Provider != providerIBV || r.Op == o.Op && r.List == o.List)
 }
 
 // isFloor says whether o is the cache line that is handed over as often as in r,
@@ -169,7 +178,7 @@ func compareFigures(figures []figure) []Comparison {
 // compareTo compares one of our figures with those that its bar is against, of
 // none with the fastest MPI.
 func compareTo(b *bar, ours *figure, figures []figure) *Comparison {
-	c := &Comparison{Pattern: ours.Pattern, Layer: ours.Layer, Suite: ours.Suite, Provider: ours.Provider, Ranks: ours.Ranks, Axis: ours.Axis,
+	c := &Comparison{Pattern: ours.Pattern, Layer: ours.Layer, Suite: ours.Suite, Provider: ours.Provider, List: ours.List, Ranks: ours.Ranks, Axis: ours.Axis,
 		Bytes: ours.Bytes, Unit: ours.Unit, Op: ours.Op, Ours: ours.P50, Better: betterHigher}
 	if ours.Unit == unitLatency {
 		c.Better = betterLower
@@ -184,11 +193,17 @@ func compareTo(b *bar, ours *figure, figures []figure) *Comparison {
 			if ours.isFloor(&f.Result) {
 				rivals = append(rivals, f)
 			}
-		case slices.Contains(mpis, f.Peer) && f.sameDiscipline(&ours.Result) && (b == nil || b.against == "" || b.against == f.Peer):
+		case (slices.Contains(mpis, f.Peer) || f.Peer == peerPerftest) && f.sameDiscipline(&ours.Result) && (b == nil || b.against == "" || b.against == f.Peer):
 			rivals = append(rivals, f)
 		}
 	}
 	switch {
+	case b != nil && b.calls > 0:
+		if ours.CrossingsPerMessage == nil {
+			return nil
+		}
+		c.Unit, c.Better, c.Ours = unitCalls, betterLower, *ours.CrossingsPerMessage
+		c.Peer, c.Theirs, c.Ratio = fmt.Sprintf("%g %s", b.calls, unitCalls), b.calls, c.Ours/b.calls
 	case b != nil && b.ns > 0:
 		c.Peer, c.Theirs, c.Ratio = fmt.Sprintf("%g ns", b.ns), b.ns, ours.P50/b.ns
 	case len(rivals) == 0:
@@ -232,5 +247,9 @@ func mergeRounds(rounds []Result) Result {
 	r.P999 = median(over(func(r *Result) float64 { return r.P999 }))
 	r.Mean = median(over(func(r *Result) float64 { return r.Mean }))
 	r.Spread = spread(over(func(r *Result) float64 { return r.P50 }))
+	if r.CrossingsPerMessage != nil {
+		calls := median(over(func(r *Result) float64 { return *r.CrossingsPerMessage }))
+		r.CrossingsPerMessage = &calls
+	}
 	return r
 }

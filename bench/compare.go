@@ -16,9 +16,10 @@ import (
 
 // compareOptions are the flags of bench compare.
 type compareOptions struct {
-	quick  bool
-	rounds int
-	time   time.Duration
+	provider string
+	quick    bool
+	rounds   int
+	time     time.Duration
 }
 
 func newCompareCommand(out *outputOptions) *cobra.Command {
@@ -35,6 +36,11 @@ a bar where there is one.
 Channels are held to persistent requests over memory of their own, halo exchanges
 to vector types and to faces packed by hand, whichever is faster, a ring of 8 ranks to as many of Open MPI on the same cores.
 
+Over an RDMA device (--provider ibv) each figure is held to the perftest program
+that does the same: of one median the half round trip, of the other the mean
+bandwidth, both ends polling, bound, with equal depth, lists, signalling and no
+inline data.
+
 c-line is the floor: two C processes that hand cache lines to and fro, one line
 for each way (JSON has the figure of one line for both ways as well).`,
 		Args: noArgs,
@@ -49,16 +55,26 @@ for each way (JSON has the figure of one line for both ways as well).`,
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&o.provider, "provider", "", "ibv: an RDMA device, beside perftest; nothing else is compared")
 	f.BoolVar(&o.quick, "quick", false, "fewer rounds and sizes: about two minutes")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 11, with --quick 5)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 30ms; of ibv 500ms, 200ms)")
 	return cmd
 }
 
 func (o *compareOptions) check() error {
+	if o.provider != "" && o.provider != providerIBV {
+		return usagef("--provider %q: want %s, or none", o.provider, providerIBV)
+	}
 	rounds, t := 11, 100*time.Millisecond
 	if o.quick {
 		rounds, t = 5, 30*time.Millisecond
+	}
+	if o.provider == providerIBV { // one sample a round: it has to be longer
+		t = 500 * time.Millisecond
+		if o.quick {
+			t = 200 * time.Millisecond
+		}
 	}
 	if o.rounds == 0 {
 		o.rounds = rounds
@@ -92,13 +108,15 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 	if c.self, err = os.Executable(); err != nil {
 		return err
 	}
-	c.peers, err = buildPeers(ctx)
-	if errors.Is(err, errNotInstalled) {
-		c.report.Missing = append(c.report.Missing, err.Error())
-	} else if err != nil {
-		return err
-	} else {
-		defer func() { err = errors.Join(err, c.peers.Close()) }()
+	if o.provider == "" {
+		c.peers, err = buildPeers(ctx)
+		if errors.Is(err, errNotInstalled) {
+			c.report.Missing = append(c.report.Missing, err.Error())
+		} else if err != nil {
+			return err
+		} else {
+			defer func() { err = errors.Join(err, c.peers.Close()) }()
+		}
 	}
 	if out.tables() {
 		printEnvironment(os.Stdout, &c.report.Environment)
@@ -134,7 +152,10 @@ func doubtDistance(figures []figure) []string {
 
 // takeAll runs all contenders by turns. Each round begins with another one.
 func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
-	list := c.contenders()
+	list, err := c.contendersOf()
+	if err != nil {
+		return nil, err
+	}
 	progress := newProgress(true)
 	defer progress.clear()
 	var order []string
@@ -159,7 +180,7 @@ func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
 				c.report.Missing = append(c.report.Missing, err.Error())
 			}
 			for _, r := range rs {
-				name := fmt.Sprint(r.Layer, r.Suite, r.Provider, r.Pattern, r.Axis, r.Bytes, r.Peer, r.Op)
+				name := fmt.Sprint(r.Layer, r.Suite, r.Provider, r.Pattern, r.Axis, r.Bytes, r.Peer, r.Op, r.List)
 				if rounds[name] == nil {
 					order = append(order, name)
 				}
@@ -172,6 +193,13 @@ func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
 		all = append(all, newFigure(rounds[name]))
 	}
 	return all, nil
+}
+
+func (c *comparison) contendersOf() ([]contender, error) {
+	if c.provider == providerIBV {
+		return c.rdmaContenders()
+	}
+	return c.contenders(), nil
 }
 
 // take adds what a report of ours says of devices and ranks, and its doubts.

@@ -14,7 +14,15 @@ import (
 // printComparison prints all figures side by side, with ratio, bar and verdict.
 func printComparison(w io.Writer, lines bool, r *Report) {
 	fmt.Fprintln(w)
-	t := newTable(w, lines, "", "bytes", "op", peerSluice, "spread", "openmpi", "mpich", peerLine, "ratio", "to", "bar", "")
+	peers := append(slices.Clone(mpis), peerLine)
+	if slices.ContainsFunc(r.Results, func(r Result) bool { return r.Provider == providerIBV }) {
+		peers = []string{peerPerftest}
+	}
+	header := []any{"", "bytes", "op", peerSluice, "spread"}
+	for _, peer := range peers {
+		header = append(header, peer)
+	}
+	t := newTable(w, lines, append(header, "ratio", "to", "bar", "")...)
 	section := ""
 	for _, ours := range r.Results {
 		if ours.Peer != peerSluice {
@@ -25,15 +33,17 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 			t.AppendSeparator()
 		}
 		op := strings.TrimSpace(ours.Axis + " " + ours.Op)
+		if ours.List > 1 {
+			op += fmt.Sprintf(" ×%d", ours.List)
+		}
 		row := table.Row{"", formatSize(ours.Bytes), op, formatValue(ours.P50), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
 		if what != section {
 			row[0] = what
 		}
 		section = what
-		for _, peer := range mpis {
+		for _, peer := range peers {
 			row = append(row, cellOf(r.Results, &ours, peer))
 		}
-		row = append(row, cellOf(r.Results, &ours, peerLine))
 		compared := false
 		for i := range r.Comparisons {
 			c := &r.Comparisons[i]
@@ -41,7 +51,10 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 				continue
 			}
 			if compared { // with another peer: a row that adds only that
-				row = table.Row{"", "", "", "", "", "", "", ""}
+				row = make(table.Row, len(row))
+				for k := range row {
+					row[k] = ""
+				}
 			}
 			t.AppendRow(append(row, verdict(c, lines)...))
 			compared = true

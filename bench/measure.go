@@ -13,6 +13,7 @@ type spec struct {
 	op      operation
 	bytes   int
 	each    bool // time each iteration; else batches
+	mean    bool // one batch
 	time    time.Duration
 	iters   int // instead of time; 0: by time
 	batch   int // iterations of a batch; 0: derived
@@ -47,6 +48,7 @@ type measurement struct {
 	windowed int
 	verified bool
 	mallocs  uint64 // by both ranks, while it was measured
+	calls    uint64 // into C, by both
 	messages uint64 // of both
 }
 
@@ -136,7 +138,7 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 	if m.each {
 		samples = make([]int64, chunk)
 	}
-	before := mallocs()
+	before := counted()
 	for left := plan.Iterations; left > 0; {
 		n := min(left, plan.Batch)
 		if m.each {
@@ -150,7 +152,7 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 		left -= n
 		m.addSamples(d, n, t, samples)
 	}
-	own := mallocs() - before
+	own := counted().since(before)
 	if err := s.over(); err != nil {
 		return err
 	}
@@ -162,7 +164,8 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 		return err
 	}
 	for _, n := range all {
-		m.mallocs += n
+		m.mallocs += n.Mallocs
+		m.calls += n.Calls
 	}
 	m.messages += uint64(plan.Iterations * m.messagesOf())
 	m.all.merge(d)
@@ -263,15 +266,30 @@ func (m *measurement) plan(iteration float64) plan {
 		batches := max(minBatches, int(float64(m.time)/(iteration*float64(pl.Batch))))
 		pl.Iterations = batches * pl.Batch
 	}
+	if m.mean {
+		if m.iters == 0 {
+			pl.Iterations = max(1, int(float64(m.time)/iteration))
+		}
+		pl.Batch = pl.Iterations
+	}
 	pl.Batch = min(pl.Batch, pl.Iterations)
 	return pl
 }
 
-// mallocs is the number of heap objects that this process ever allocated.
-func mallocs() uint64 {
+// counts is what this process ever did.
+type counts struct {
+	Mallocs uint64 `json:"mallocs"` // heap objects
+	Calls   uint64 `json:"calls"`   // into C
+}
+
+func counted() counts {
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
-	return s.Mallocs
+	return counts{s.Mallocs, uint64(runtime.NumCgoCall())}
+}
+
+func (c counts) since(before counts) counts {
+	return counts{c.Mallocs - before.Mallocs, c.Calls - before.Calls}
 }
 
 // result is what was measured, as the report has it.
@@ -287,6 +305,13 @@ func (m *measurement) result(layer, provider string, timer float64) Result {
 	}
 	allocs := float64(m.mallocs) / float64(max(m.messages, 1))
 	r.AllocsPerMessage = &allocs
+	if provider == providerIBV {
+		if m.windowed > 0 {
+			r.List = int64(m.list)
+		}
+		calls := float64(m.calls) / float64(max(m.messages, 1))
+		r.CrossingsPerMessage = &calls
+	}
 	m.all.fill(&r)
 	return r
 }

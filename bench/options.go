@@ -43,7 +43,8 @@ type timing struct {
 	time   time.Duration
 	iters  int
 	warmup time.Duration
-	batch  int // of latency
+	batch  int  // of latency
+	mean   bool // one sample
 	verify bool
 	rounds int
 	allocs bool
@@ -55,6 +56,7 @@ func (o *timing) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.warmup, "warmup", defaultWarmup, "warm up by doubling iterations until that many take this long")
 	f.BoolVar(&o.verify, "verify", true, "check every byte, both ways, before timing")
 	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times over, and give the spread of the medians")
+	f.BoolVar(&o.mean, "mean", false, "take one sample, the mean of all that is measured, as perftest's bandwidth is")
 	f.BoolVar(&o.allocs, "allocs", false, "show the heap allocations of a message")
 }
 
@@ -89,7 +91,7 @@ func (o *timing) check() error {
 
 // spec is a measurement of a pattern.
 func (o *timing) spec(pattern string, op operation, bytes int) spec {
-	return spec{pattern: pattern, op: op, bytes: bytes, each: o.batch == eachIteration && unitOf(pattern) == unitLatency,
+	return spec{pattern: pattern, op: op, bytes: bytes, each: o.batch == eachIteration && !o.mean && unitOf(pattern) == unitLatency, mean: o.mean,
 		time: o.time, iters: o.iters, batch: max(o.batch, 0), warmup: o.warmup, verify: o.verify}
 }
 

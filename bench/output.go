@@ -150,6 +150,10 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 	if allocs {
 		header = append(header, "allocs/msg")
 	}
+	crossings := first.CrossingsPerMessage != nil
+	if crossings {
+		header = append(header, "calls into C/msg")
+	}
 	t := newTable(w, lines, header...)
 	for _, r := range rs {
 		row := table.Row{formatSize(r.Bytes)}
@@ -172,6 +176,9 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 		}
 		if allocs && r.AllocsPerMessage != nil {
 			row = append(row, strconv.FormatFloat(*r.AllocsPerMessage, 'f', 4, 64))
+		}
+		if crossings && r.CrossingsPerMessage != nil {
+			row = append(row, strconv.FormatFloat(*r.CrossingsPerMessage, 'f', 3, 64))
 		}
 		t.AppendRow(row)
 	}
@@ -218,6 +225,9 @@ func describeEntry(d *DeviceEntry) string {
 		parts = append(parts, "GID "+d.GID)
 	}
 	parts = append(parts, fmt.Sprintf("MTU %d", d.MTU), fmt.Sprintf("inline up to %d", d.MaxInlineData))
+	if d.GOMAXPROCS > 0 {
+		parts = append(parts, fmt.Sprintf("GOMAXPROCS %d", d.GOMAXPROCS))
+	}
 	if d.Portable {
 		parts = append(parts, "portable path")
 	}

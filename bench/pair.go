@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -103,7 +106,10 @@ type pair struct {
 	send    *verbs.MR
 	recv    *verbs.MR
 	remote  remoteBuffers
-	depth   int // receives that are posted when nothing is under way
+	depth   int   // receives that are posted when nothing is under way
+	yielded int64 // when breathe last did, by nanos
+	widened bool
+	looks   int // at a queue in one call, while there is nothing else to do; 0: one, at all times
 	inline  int // bytes that may be given inline
 }
 
@@ -165,6 +171,10 @@ func (p *pair) open(opt pairOptions) error {
 	if p.entry, err = describeDevice(p.ctx, opt.portable); err != nil {
 		return err
 	}
+	if p.autonomous() && !opt.events {
+		p.looks = spinLooks
+		p.widen()
+	}
 	if uint64(opt.maxBytes) > uint64(p.attr.MaxMsgSize) {
 		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), p.attr.MaxMsgSize, opt.maxBytes)
 	}
@@ -195,6 +205,40 @@ func (p *pair) open(opt pairOptions) error {
 		MaxSendWR: opt.sendDepth, MaxRecvWR: opt.recvDepth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: p.inline}})
 	return err
 }
+
+// spinLooks bounds how long one call spins; then the CPU is given to others that
+// wait for it. In soft-RoCE messages are moved by threads of the kernel that may be
+// among them.
+const spinLooks = 512
+
+// autonomous: messages move while nobody polls.
+func (p *pair) autonomous() bool { return p.entry.Provider == providerIBV }
+
+// widen gives a rank that has one processor of the Go runtime's a second. From one
+// that has no other the runtime's monitor takes it when a call into C lasts longer
+// than 20 µs, and wakes a thread for it, on the CPU that polls.
+func (p *pair) widen() {
+	if runtime.GOMAXPROCS(0) == 1 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(2)
+		p.widened = true
+		p.entry.GOMAXPROCS = 2
+	}
+}
+
+// breathe has the runtime see every few milliseconds that this goroutine gives way.
+// The runtime's monitor wants to preempt one that has not for 10 ms, takes the
+// processor from the call into C that it then mostly is in, and for that looks every
+// 20 µs for a while, on the CPU that polls.
+func (p *pair) breathe() {
+	const often = 4e6 // ns
+	if now := nanos(); now-p.yielded > often {
+		p.yielded = now
+		runtime.Gosched()
+	}
+}
+
+// providerIBV is the provider of RDMA devices.
+const providerIBV = "ibv"
 
 // inlineBytes is the most that is given inline where wanted is asked for.
 func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
@@ -272,6 +316,9 @@ func (p *pair) recvWRs(n int) []verbs.RecvWR {
 
 // Close takes all down; the peer's operations fail from then on.
 func (p *pair) Close() error {
+	if p.widened {
+		runtime.GOMAXPROCS(1)
+	}
 	if p.ctx == nil {
 		return nil
 	}
@@ -290,10 +337,13 @@ func (p *pair) postRecvs(wrs []verbs.RecvWR) error {
 }
 
 // pause is called when polling found nothing. Where waiting is spinning it
-// returns at once. Else its first call arms the queues, so that the caller polls
+// returns at once, or where polling has spun yields. Else its first call arms the queues, so that the caller polls
 // once more and misses nothing, and the next one sleeps until an event.
 func (p *pair) pause() error {
 	if p.channel == nil {
+		if p.looks > 0 {
+			wait.Yield()
+		}
 		return nil
 	}
 	return p.sleep()

@@ -27,6 +27,7 @@ type Result struct {
 	Mode     string  `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
 	Batch    int64   `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
 	Window   int64   `json:"window,omitempty"` // messages outstanding
+	List     int64   `json:"list,omitempty"`   // most work requests in one call, of ibv
 	Ranks    int64   `json:"ranks,omitempty"`  // of halo and ring
 	Axis     string  `json:"axis,omitempty"`   // of halo: x, y, z, t, all
 	Halo     string  `json:"halo,omitempty"`   // how halo receives: packed, strided
@@ -44,7 +45,9 @@ type Result struct {
 	TimerNS  float64 `json:"timer_ns,omitempty"` // cost of the clock, once in each sample
 	// AllocsPerMessage counts the Go allocations of both ranks.
 	AllocsPerMessage *float64 `json:"allocs_per_message,omitempty"`
-	Rounds           int      `json:"rounds,omitempty"`
+	// CrossingsPerMessage counts the calls from Go into C of both ranks; of ibv.
+	CrossingsPerMessage *float64 `json:"crossings_per_message,omitempty"`
+	Rounds              int      `json:"rounds,omitempty"`
 	// Spread is the range of the rounds' medians, as a fraction of their median.
 	Spread float64 `json:"spread,omitempty"`
 }
@@ -70,6 +73,7 @@ const (
 	unitLatency   = "ns"
 	unitBandwidth = "MB/s"
 	unitRate      = "msg/s"
+	unitCalls     = "calls/msg" // into C; of comparisons
 )
 
 const (

@@ -137,6 +137,7 @@ func TestVerbs(t *testing.T) {
 			{"bw write", []string{"bw", "--sizes", "1,64k,1M"}, []int64{1, 64 << 10, 1 << 20}, modeBatch},
 			{"bw send", []string{"bw", "--op", "send", "--sizes", "8,64k"}, []int64{8, 64 << 10}, modeBatch},
 			{"bw read, window of 1", []string{"bw", "--op", "read", "--sizes", "8,64k", "--window", "1"}, []int64{8, 64 << 10}, modeBatch},
+			{"bw mean", []string{"bw", "--mean", "--list", "1", "--sizes", "64k"}, []int64{64 << 10}, modeBatch},
 			{"bibw write", []string{"bibw", "--sizes", "8,64k"}, []int64{8, 64 << 10}, modeBatch},
 			{"bibw send", []string{"bibw", "--op", "send", "--sizes", "8,1k,64k", "--window", "7", "--list", "3", "--signal-every", "5"}, []int64{8, 1 << 10, 64 << 10}, modeBatch},
 			{"bibw read", []string{"bibw", "--op", "read", "--sizes", "64k"}, []int64{64 << 10}, modeBatch},
@@ -161,6 +162,10 @@ func TestVerbs(t *testing.T) {
 					require.Equal(t, c.mode, v.Mode)
 					require.True(t, v.Verified)
 					require.NotNil(t, v.AllocsPerMessage)
+					require.Equal(t, provider == providerIBV, v.CrossingsPerMessage != nil)
+					if slices.Contains(c.args, "--mean") {
+						require.EqualValues(t, 1, v.Samples)
+					}
 					require.Positive(t, v.P50)
 					got = append(got, v.Bytes)
 				}
@@ -269,6 +274,7 @@ func TestUsage(t *testing.T) {
 		{"verbs lat --json --csv", "want one of them"},
 		{"verbs lat --no-such-flag", "unknown flag"},
 		{"compare --rounds -1", "--rounds -1"},
+		{"compare --provider shm", "--provider \"shm\": want ibv"},
 		{"channel", "want lat, bw, bibw or rate"},
 		{"channel lat --memory disk", "--memory \"disk\": want alloc, heap"},
 		{"channel bw --sizes 0", "bandwidth of 0 bytes"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -167,16 +168,21 @@ func (s *stream) move(sends, recvs int) error {
 			sends -= n
 			room -= n
 		}
+		if s.looks > 0 {
+			s.breathe()
+		}
 		progress := false
-		if s.outstanding > 0 || s.telling > streamControl/2 {
-			n, err := s.pollSends()
+		ours := s.outstanding > 0 || s.telling > streamControl/2
+		theirs := s.arrived < recvs || sends > 0 && s.op.recv && s.credit == 0
+		if ours {
+			n, err := s.pollSends(s.spin(!theirs))
 			if err != nil {
 				return err
 			}
 			progress = n > 0
 		}
-		if s.arrived < recvs || sends > 0 && s.op.recv && s.credit == 0 {
-			n, err := s.pollRecvs()
+		if theirs {
+			n, err := s.pollRecvs(s.spin(!ours))
 			if err != nil {
 				return err
 			}
@@ -230,9 +236,34 @@ func (s *stream) post(n, left int) (int, error) {
 	return n, nil
 }
 
+// spin is how often a poll may look: alone says that nothing else is waited for.
+func (s *stream) spin(alone bool) int {
+	if alone {
+		return s.looks
+	}
+	return 0
+}
+
+// poll polls a queue; looks of 0 is one look.
+func (s *stream) poll(cq *verbs.CQ, looks int) (int, error) {
+	if looks == 0 {
+		return cq.Poll(s.wcs[:])
+	}
+	if cq == s.recvCQ && s.idle() {
+		// Nothing here is the peer's concern: what is left is to be told. Like
+		// perftest's, a rank that has no part in the transfer leaves the CPU to
+		// those that have.
+		return cq.Wait(context.Background(), s.wcs[:])
+	}
+	return cq.PollSpin(s.wcs[:], looks)
+}
+
+// idle: this rank has no part in what moves.
+func (s *stream) idle() bool { return !s.op.recv && s.outstanding == 0 }
+
 // pollSends takes completions of our own work requests.
-func (s *stream) pollSends() (int, error) {
-	n, err := s.sendCQ.Poll(s.wcs[:])
+func (s *stream) pollSends(looks int) (int, error) {
+	n, err := s.poll(s.sendCQ, looks)
 	if err != nil {
 		return 0, err
 	}
@@ -252,8 +283,8 @@ func (s *stream) pollSends() (int, error) {
 
 // pollRecvs takes completions of receives: messages, which it counts, and
 // control messages.
-func (s *stream) pollRecvs() (int, error) {
-	n, err := s.recvCQ.Poll(s.wcs[:])
+func (s *stream) pollRecvs(looks int) (int, error) {
+	n, err := s.poll(s.recvCQ, looks)
 	if err != nil {
 		return 0, err
 	}
@@ -311,10 +342,10 @@ func (s *stream) hear(what int) error {
 	for s.got[what] == 0 {
 		// Our control messages complete here, and some providers need both
 		// queues polled to move anything.
-		if _, err := s.pollSends(); err != nil {
+		if _, err := s.pollSends(0); err != nil {
 			return err
 		}
-		n, err := s.pollRecvs()
+		n, err := s.pollRecvs(s.looks)
 		if err != nil {
 			return err
 		}
@@ -336,7 +367,7 @@ func (s *stream) finish() error {
 		return err
 	}
 	for s.telling > 0 {
-		n, err := s.pollSends()
+		n, err := s.pollSends(s.looks)
 		if err != nil {
 			return err
 		}

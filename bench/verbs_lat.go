@@ -1,9 +1,13 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -29,6 +33,7 @@ type latency struct {
 	spent     int // receives consumed and not yet replaced
 	every     int // every so many sends one is signalled
 	since     int // sends since
+	posts     int // sends at all, where they are counted
 	owed      int // signalled sends whose completion was not taken yet
 	seq       byte
 	value     uint64 // at the peer, of compare-and-swap
@@ -126,10 +131,11 @@ func (l *latency) pingpong(n int, samples []int64) error {
 }
 
 // pingpongMemory is run for plain writes, which the peer learns of by looking
-// at the last byte, as perftest's ib_write_lat does. Looking also polls:
-// a provider may need that to move anything, and a dead peer shows there.
+// at the last byte, as perftest's ib_write_lat does. Looking also polls: a
+// provider may need that to move anything, and a dead peer shows there. For that
+// alone, once in so many looks will do.
 func (l *latency) pingpongMemory(n int, samples []int64) error {
-	ours, theirs := &l.send.Bytes()[l.bytes-1], &l.recv.Bytes()[l.bytes-1]
+	ours, theirs := &l.send.Bytes()[l.bytes-1], newWatched(&l.recv.Bytes()[l.bytes-1])
 	t := startLaps(samples)
 	for i := range n {
 		l.seq++
@@ -139,13 +145,20 @@ func (l *latency) pingpongMemory(n int, samples []int64) error {
 				return err
 			}
 		}
-		for *theirs != l.seq {
+		for looks := l.looks; theirs.load() != l.seq; {
+			if looks--; looks > 0 {
+				continue
+			}
+			looks = l.looks
 			got, err := l.recvCQ.Poll(l.wc[:])
 			if err != nil {
 				return err
 			}
 			if got > 0 {
 				return unexpected(&l.wc[0])
+			}
+			if l.looks > 0 {
+				wait.Yield()
 			}
 		}
 		if l.rank != 0 {
@@ -157,6 +170,22 @@ func (l *latency) pingpongMemory(n int, samples []int64) error {
 	}
 	return nil
 }
+
+// watched is a byte that the peer writes, read with the aligned word that it is in.
+type watched struct {
+	word  *uint32
+	shift int
+}
+
+func newWatched(b *byte) watched {
+	w := watched{word: (*uint32)(unsafe.Pointer(uintptr(unsafe.Pointer(b)) &^ 3)), shift: int(uintptr(unsafe.Pointer(b)) & 3 * 8)}
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 { // big-endian
+		w.shift = 24 - w.shift
+	}
+	return w
+}
+
+func (w watched) load() byte { return byte(atomic.LoadUint32(w.word) >> w.shift) }
 
 // fetch is run for operations that only rank 0 has a part in; see over.
 func (l *latency) fetch(n int, samples []int64) error {
@@ -200,18 +229,31 @@ func (l *latency) over() error {
 	return l.await(l.sendCQ)
 }
 
-// post posts the message, signalled where its turn has come.
+// post posts the message, signalled where its turn has come. Where each is, its
+// completion is taken at once, while the message or its answer is under way, as
+// perftest does.
 func (l *latency) post() error {
+	if l.looks > 0 {
+		if l.posts++; l.posts%32 == 0 {
+			l.breathe()
+		}
+	}
 	l.since++
 	if l.since < l.every {
 		return l.postOne(l.plain)
 	}
 	l.since = 0
-	if err := l.settle(); err != nil {
+	if l.every > 1 {
+		if err := l.settle(); err != nil {
+			return err
+		}
+		l.owed++
+		return l.postOne(l.signalled)
+	}
+	if err := l.postOne(l.signalled); err != nil {
 		return err
 	}
-	l.owed++
-	return l.postOne(l.signalled)
+	return l.await(l.sendCQ)
 }
 
 // finish leaves the queues as newLatency found them.
@@ -237,7 +279,13 @@ func (l *latency) settle() error {
 // await takes one completion.
 func (l *latency) await(cq *verbs.CQ) error {
 	for {
-		n, err := cq.Poll(l.wc[:])
+		var n int
+		var err error
+		if l.looks == 0 {
+			n, err = cq.Poll(l.wc[:])
+		} else {
+			n, err = cq.PollSpin(l.wc[:], l.looks)
+		}
 		if err != nil {
 			return err
 		}

@@ -89,16 +89,26 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 
 // spin polls at most looks times.
 func (q *CQ) spin(wcs []WC, looks int) (int, error) {
-	if s, ok := q.prov.(SpinPoller); ok && looks > 1 {
-		for ; looks > 0; looks -= spinLooks {
-			if q.closed.Load() {
-				return 0, q.closedErr("poll CQ")
-			}
-			if n, err := s.PollSpin(wcs, min(looks, spinLooks)); n > 0 || err != nil {
-				return n, err
-			}
+	if _, ok := q.prov.(SpinPoller); !ok || looks == 1 {
+		return q.PollSpin(wcs, looks)
+	}
+	for ; looks > 0; looks -= spinLooks {
+		if n, err := q.PollSpin(wcs, min(looks, spinLooks)); n > 0 || err != nil {
+			return n, err
 		}
-		return 0, nil
+	}
+	return 0, nil
+}
+
+// PollSpin is Poll that looks up to looks times. Where a call of the provider
+// costs more than looking, as it does through libibverbs, it is one call for all
+// looks; others who poll the queue wait for it.
+func (q *CQ) PollSpin(wcs []WC, looks int) (int, error) {
+	if s, ok := q.prov.(SpinPoller); ok {
+		if q.closed.Load() {
+			return 0, q.closedErr("poll CQ")
+		}
+		return s.PollSpin(wcs, looks)
 	}
 	for range looks {
 		if n, err := q.Poll(wcs); n > 0 || err != nil {

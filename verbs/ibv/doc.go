@@ -14,6 +14,11 @@
 // device's library reads them, in memory outside the Go heap: no pointer of Go's
 // goes to C. Nothing allocates.
 //
+// A goroutine that polls for 10 ms without giving way, or calls that last 20 µs in a
+// process with GOMAXPROCS=1, keep the Go runtime's monitor awake, on the same CPU
+// where the process is bound to one: call runtime.Gosched every few milliseconds,
+// as verbs.CQ.Wait does while there is nothing.
+//
 // # Devices
 //
 // A context takes the port and the GID that [verbs.Config] names, else the first
