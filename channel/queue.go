@@ -25,19 +25,19 @@ type queue struct {
 	polls  uint64   // by users
 	failed bool
 
-	recvs, sends *verbs.MR // buffers of one message each
-	free         []int     // of sends
-	credits      int       // receives of the other side that we may use
-	owed         int       // receives that have been posted since the other side was told
-	control      []header  // to be sent
-	waiting      []*queueOut
-	out          map[uint32]*queueOut
-	in           map[uint32]*queueIn
-	writes       lane
-	reads        lane
-	gated        map[uint32]*Handle // receives whose gate is open, by handle
-	landed       []*Handle          // receives that are written, and wait in staging memory
-	spare        [][]byte           // for eager messages that come early
+	sends   *verbs.MR // buffers of one message each
+	free    []int     // of sends
+	credits int       // receives of the other side that we may use
+	owed    int       // receives that have been posted since the other side was told
+	control []header  // to be sent
+	waiting []*queueOut
+	out     map[uint32]*queueOut
+	in      map[uint32]*queueIn
+	writes  lane
+	reads   lane
+	gated   map[uint32]*Handle // receives whose gate is open, by handle
+	landed  []*Handle          // receives that are written, and wait in staging memory
+	spare   [][]byte           // for eager messages that come early
 
 	// Of one call each, here so that they are not allocated.
 	wcs  [64]verbs.WC
@@ -140,27 +140,13 @@ func newQueue(p *peer, l *link) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &queue{peer: p, link: l, recvs: l.recvs, sends: l.sends, free: l.free, credits: queueRecvs,
+	q := &queue{peer: p, link: l, sends: l.sends, free: l.free, credits: queueRecvs,
 		out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, gated: map[uint32]*Handle{}, sges: make([]verbs.SGE, 0, chain*maxSGE)}
 	q.writes = lane{limit: queueWrites, sges: l.dev.sges}
 	if l.dev.reads > 0 {
 		q.reads = lane{read: true, limit: min(int(attr.MaxRdAtomic), queueReads), sges: l.dev.reads}
 	}
 	return q, nil
-}
-
-// postRecvs posts the receive buffers from number first on.
-func (l *link) postRecvs(first, n int) error {
-	for i := range n {
-		sge := &l.recvSGEs[i]
-		*sge = l.recvs.SGE((first+i)*l.buffer, l.buffer)
-		l.recvWRs[i] = verbs.RecvWR{WRID: uint64(first + i), SGList: l.recvSGEs[i : i+1]}
-	}
-	m, err := l.qp.PostRecv(l.recvWRs[:n])
-	if err == nil && m < n {
-		err = fmt.Errorf("%d of %d receives taken", m, n)
-	}
-	return err
 }
 
 // startSend begins a send.
@@ -466,10 +452,19 @@ func (q *queue) pollAll() {
 			break
 		}
 		for i := range q.wcs[:n] {
+			if wc := &q.wcs[i]; isReceive(wc) {
+				q.link.again(int(wc.WRID)) // by repost, when it has been read
+			}
+		}
+		for i := range q.wcs[:n] {
 			if err := q.complete(&q.wcs[i]); err != nil {
 				q.broken(err)
 				return
 			}
+		}
+		if err := q.repost(); err != nil {
+			q.broken(err)
+			return
 		}
 		q.flush()
 		if n < len(q.wcs) {
@@ -485,8 +480,7 @@ func (q *queue) complete(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
 		return err
 	}
-	switch wc.Opcode {
-	case verbs.WCRecv, verbs.WCRecvRDMAWithImm:
+	if isReceive(wc) {
 		return q.arrived(wc)
 	}
 	switch wc.WRID {
@@ -500,24 +494,28 @@ func (q *queue) complete(wc *verbs.WC) error {
 	return nil
 }
 
-// arrived handles a receive, and posts its buffer again.
+// arrived handles a receive.
 func (q *queue) arrived(wc *verbs.WC) error {
-	i := int(wc.WRID)
-	var err error
 	if wc.Opcode == verbs.WCRecvRDMAWithImm {
-		err = q.written(wc.Imm)
-	} else {
-		b := q.recvs.Bytes()[i*q.link.buffer:]
-		var h header
-		if h, err = parseHeader(b[:wc.ByteLen]); err == nil {
-			err = q.arrive(h, b[headerSize:wc.ByteLen])
-		}
+		return q.written(wc.Imm)
 	}
+	mr, at := q.link.place(int(wc.WRID))
+	b := mr.Bytes()[at : at+int(wc.ByteLen)]
+	h, err := parseHeader(b)
 	if err != nil {
 		return err
 	}
-	q.owed++
-	return q.link.postRecvs(i, 1)
+	return q.arrive(h, b[headerSize:])
+}
+
+// repost posts receives again, and then owes the other side as many credits.
+func (q *queue) repost() error {
+	n := len(q.link.batch.wrs)
+	if err := q.link.postRecvs(); err != nil {
+		return err
+	}
+	q.owed += n
+	return nil
 }
 
 // arrive handles a message of the other side.
@@ -656,6 +654,14 @@ func (q *queue) cut() {
 	q.failed = true
 	if err := q.link.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
 		q.peer.node.log.Warn("channel: queue pair not stopped", "peer", q.peer.rank, "error", err)
+	}
+	q.drain()
+}
+
+// drain gives back what the queue pair, which is in ERR, has taken from the pool.
+func (q *queue) drain() {
+	if err := q.link.drain(); err != nil {
+		q.peer.node.log.Info("channel: receives not given back", "peer", q.peer.rank, "error", err)
 	}
 }
 
