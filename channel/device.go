@@ -29,6 +29,8 @@ type device struct {
 	rdma   bool               // what the program says of RDMA devices is for it
 	lost   atomic.Bool        // the device is gone
 
+	registered registry // user memory
+
 	kicked chan struct{} // capacity 1
 	mu     sync.Mutex
 	queues map[*verbs.CQ]*attended
