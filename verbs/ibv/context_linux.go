@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -26,8 +27,7 @@ type vcontext struct {
 	cfg    verbs.Config
 	attr   verbs.DeviceAttr
 	srqSGE int
-	odp    bool
-	inline int
+	rxe    bool // soft-RoCE
 
 	async  *async
 	mu     sync.Mutex // guards what follows, for writing
@@ -89,13 +89,17 @@ func (c *vcontext) setAttr(a *C.struct_sl_device_attr_ex) {
 		PhysPortCnt:     int(o.phys_port_cnt),
 	}
 	c.srqSGE = int(o.max_srq_sge)
+	c.rxe = o.vendor_id == rxeVendor
 	const (
 		supported = 1
 		moves     = 1 | 2 | 4 | 8 // send, receive, write, read
 	)
-	c.odp = a.odp_caps.general_caps&supported != 0 && a.odp_caps.rc_odp_caps&moves == moves
-	c.attr.OnDemandPaging = c.odp
+	c.attr.OnDemandPaging = a.odp_caps.general_caps&supported != 0 && a.odp_caps.rc_odp_caps&moves == moves
 }
+
+// rxeVendor is the vendor that soft-RoCE names (RXE_VENDOR_ID of the kernel's
+// rxe_param.h).
+const rxeVendor = 0xffffff
 
 // probeInline finds out how much a queue pair may send inline: the ABI has no
 // other way than to make one.
@@ -142,7 +146,7 @@ func (c *vcontext) QueryPort(port int) (verbs.PortAttr, error) {
 		GIDTblLen:  int(a.gid_tbl_len),
 		PKeyTblLen: int(a.pkey_tbl_len),
 		LID:        uint16(a.lid),
-		Netdev:     netdev(c.device, port),
+		Netdev:     rdmadev.Netdev(c.device, port),
 	}
 	if p.LinkLayer == verbs.LinkLayerUnspecified { // by those who have but the one
 		p.LinkLayer = verbs.LinkLayerInfiniBand
@@ -224,7 +228,7 @@ func (c *vcontext) rankGID(port, index int, p *verbs.PortAttr, gid verbs.GID) in
 		return 0
 	}
 	r := 0
-	if rocev2(c.device, port, index) {
+	if rdmadev.GIDType(c.device, port, index) == "RoCE v2" {
 		r += 10
 	}
 	switch a := gid.Addr().Unmap(); {

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -72,12 +73,17 @@ func (provider) Probe() verbs.Probe {
 	return verbs.Probe{Answer: verbs.Yes}
 }
 
+// Devices lists them, those first that are nearest to where this process may run.
 func (provider) Devices() ([]verbs.DeviceInfo, error) {
-	var infos []verbs.DeviceInfo
+	var names []string
 	err := eachDevice(func(_ C.uintptr_t, _ int, name string) bool {
-		infos = append(infos, verbs.DeviceInfo{Name: name, Netdev: netdev(name, 1)})
+		names = append(names, name)
 		return true
 	})
+	var infos []verbs.DeviceInfo
+	for _, name := range rdmadev.Nearest(names, rdmadev.CPUs()) {
+		infos = append(infos, verbs.DeviceInfo{Name: name, Netdev: rdmadev.Netdev(name, 1)})
+	}
 	return infos, err
 }
 

@@ -146,9 +146,9 @@ func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 		return 0, verbs.Errorf(q.c.device, "post send", verbs.ErrState, "QP %#06x is in %v", q.num, q.known())
 	}
 	room := q.cap.MaxSendWR - int(s.head-atomic.LoadUint32(&s.tail))
-	for n < min(room, len(wrs), postBatch) {
+	for n < min(len(wrs), postBatch) {
 		wr := &wrs[n]
-		if err := s.check(wr); err != nil {
+		if err := s.check(wr); err != nil || n == room {
 			return n, err
 		}
 		c := &s.chain[n]
@@ -187,12 +187,24 @@ func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 	return n, nil
 }
 
-// check says whether wr may be posted at all.
+// check says whether wr may be posted at all. That the result of an atomic
+// operation has 8 bytes not every device makes sure of.
 func (s *sendQueue) check(wr *verbs.SendWR) error {
-	if wr.Flags&verbs.SendInline == 0 && wr.Inline == nil && wr.Opcode <= verbs.OpAtomicFetchAndAdd && len(wr.SGList) <= s.q.cap.MaxSendSGE {
+	c := &s.q.cap
+	if wr.Flags&verbs.SendInline == 0 && wr.Inline == nil && wr.Opcode < verbs.OpAtomicCmpAndSwp && len(wr.SGList) <= c.MaxSendSGE {
 		return nil
 	}
-	return soft.CheckSend(s.q.c.device, &s.q.cap, wr)
+	if err := soft.CheckSend(s.q.c.device, c, wr); err != nil || wr.Opcode < verbs.OpAtomicCmpAndSwp {
+		return err
+	}
+	n := uint64(0)
+	for i := range wr.SGList {
+		n += uint64(wr.SGList[i].Length)
+	}
+	if n != 8 {
+		return verbs.Errorf(s.q.c.device, "post send", verbs.ErrInvalid, "%v of %d bytes, want 8", wr.Opcode, n)
+	}
+	return nil
 }
 
 // recvQueue is what is posted to receive, of a queue pair.
@@ -287,9 +299,9 @@ func (q *qp) postRecv(op string, wrs []verbs.RecvWR) (int, error) {
 	for done < len(wrs) {
 		var err error
 		n, room := 0, r.size-int(r.head-atomic.LoadUint32(&r.tail))
-		for n < min(room, len(wrs)-done, postBatch) {
+		for n < min(len(wrs)-done, postBatch) {
 			wr := &wrs[done+n]
-			if err = checkRecv(q.c.device, q.cap.MaxRecvSGE, wr); err != nil {
+			if err = checkRecv(q.c.device, q.cap.MaxRecvSGE, wr); err != nil || n == room {
 				break
 			}
 			place := (r.head + uint32(n)) & r.mask

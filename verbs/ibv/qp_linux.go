@@ -178,6 +178,9 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 			q.dest.Store(attr.DestQPNum)
 		}
 		q.setState(attr.QPState)
+		if cur.QPState == verbs.QPSQD && q.c.rxe {
+			C.sl_ring(q.h) // it would not look at what has been posted meanwhile
+		}
 		return nil
 	}
 	q.send.lock.Lock()

@@ -48,7 +48,7 @@ static int (*destroy_comp_channel)(struct sl_comp_channel *);                 //
 static struct sl_mr *(*reg_mr_iova2)(struct sl_pd *, void *, size_t, uint64_t, unsigned); // IBVERBS_1.8, may be missing
 
 // The flags of enum ibv_access_flags that a device may do without, and others.
-enum { access_optional = 0x3ff << 20, qpt_rc = 2, srq_limit_mask = 2 };
+enum { access_optional = 0x3ff << 20, qpt_rc = 2, srq_limit_mask = 2, wr_fetch_and_add = 6 };
 
 char *sl_load(const char *file) {
 	const char *why = NULL;
@@ -267,6 +267,12 @@ int sl_destroy_qp(uintptr_t qp) { return number(destroy_qp((struct sl_qp *)qp));
 uint64_t sl_post_send(uintptr_t qp, uintptr_t wr, int n) {
 	struct sl_qp *q = (struct sl_qp *)qp;
 	CHAIN(struct sl_send_wr, q, q->context->ops.post_send);
+}
+
+void sl_ring(uintptr_t qp) {
+	struct sl_qp *q = (struct sl_qp *)qp;
+	struct sl_send_wr refused = {.opcode = wr_fetch_and_add, .remote_addr = 1}, *bad;
+	q->context->ops.post_send(q, &refused, &bad);
 }
 
 uint64_t sl_post_recv(uintptr_t qp, uintptr_t wr, int n) {

@@ -47,6 +47,9 @@ int sl_destroy_qp(uintptr_t qp);
 // the other, and returns how many were taken, with the error number of the next
 // above bit 32.
 uint64_t sl_post_send(uintptr_t qp, uintptr_t wr, int n);
+// sl_ring has soft-RoCE look at what has been posted, by posting what it refuses: an
+// atomic operation without room for its result.
+void sl_ring(uintptr_t qp);
 uint64_t sl_post_recv(uintptr_t qp, uintptr_t wr, int n);
 uint64_t sl_post_srq_recv(uintptr_t srq, uintptr_t wr, int n);
 // sl_poll_cq looks up to looks times for completions.

@@ -79,9 +79,9 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	for done < len(wrs) {
 		var err error
 		n, last := 0, len(s.free)
-		for n < min(last, len(wrs)-done, postBatch) {
+		for n < min(len(wrs)-done, postBatch) {
 			wr := &wrs[done+n]
-			if err = checkRecv(s.c.device, s.attr.MaxSGE, wr); err != nil {
+			if err = checkRecv(s.c.device, s.attr.MaxSGE, wr); err != nil || n == last {
 				break
 			}
 			place := s.free[last-1-n]

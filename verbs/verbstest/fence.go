@@ -34,6 +34,9 @@ func leavingStopsPeer(w *world) {
 	for round := range w.suite.Rounds {
 		near, far := w.pair(qpSpec{}, impatient)
 		stop := stopCmd{far.ID, dst.ID, []verbs.QPState{verbs.QPErr, verbs.QPReset}[round%2]}
+		if w.suite.Deviations.LateERR {
+			stop.To = verbs.QPReset
+		}
 		// One has arrived: the others are under way when the far end leaves.
 		near.post(onto(signalled(0, verbs.OpRDMAWrite, src[1].sge(0, size)), dst, 0))
 		near.want(sends, sent(0, verbs.OpRDMAWrite))

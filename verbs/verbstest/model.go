@@ -54,6 +54,7 @@ type model struct {
 	rng     *rand.Rand
 	streams []*stream
 	id      uint64
+	opcodes []verbs.Opcode // of this batch
 }
 
 // stream is what one end asks of the other.
@@ -154,6 +155,7 @@ func (c batchCmd) run(ctx context.Context, n *node) (any, error) {
 func (m *model) batch(number int) {
 	t := m.w.t
 	cmds := map[*peer]*batchCmd{m.w.near: {}, m.w.far: {}}
+	m.choose(number)
 	for _, s := range m.streams {
 		s.draw()
 	}
@@ -216,6 +218,23 @@ func (m *model) batch(number int) {
 	m.w.verify("batch %d", number)
 }
 
+// choose sets what a batch is made of.
+func (m *model) choose(number int) {
+	answered := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead}
+	if m.w.suite.attr.AtomicCap != verbs.AtomicNone {
+		answered = append(answered, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
+	}
+	received := []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm}
+	switch {
+	case !m.w.suite.Deviations.NoReadsAcrossRNR:
+		m.opcodes = append(received, answered[1:]...)
+	case number%2 == 0:
+		m.opcodes = received
+	default:
+		m.opcodes = answered
+	}
+}
+
 // sendSteps cuts the sends of the stream into calls, recvSteps the receives.
 func (s *stream) sendSteps() []step {
 	var l []step
@@ -248,12 +267,9 @@ func (s *stream) draw() {
 }
 
 func (s *stream) drawOne(last bool) {
-	ops := 5
-	if s.w.suite.attr.AtomicCap != verbs.AtomicNone {
-		ops = 7
-	}
+	ops := s.opcodes
 	s.id++
-	wr := verbs.SendWR{WRID: s.id, Opcode: verbs.Opcode(s.rng.IntN(ops)), Imm: s.rng.Uint32()}
+	wr := verbs.SendWR{WRID: s.id, Opcode: ops[s.rng.IntN(len(ops))], Imm: s.rng.Uint32()}
 	if last || s.rng.IntN(2) == 0 {
 		wr.Flags |= verbs.SendSignaled
 	}

@@ -46,6 +46,28 @@ type Suite struct {
 	// Rounds scales the random parts. Zero: 20, with -short 4. The environment
 	// variable SLUICE_VERBSTEST_ROUNDS overrides it.
 	Rounds int
+	// Deviations are what the device is known to do otherwise than the InfiniBand
+	// architecture says.
+	Deviations Deviations
+}
+
+// Deviations of a device from the InfiniBand architecture that a provider cannot
+// make up for. What they say is not tested.
+type Deviations struct {
+	// NoResponderEvents: who is accessed against its will gets no event of that
+	// (11.6.3.2 of the architecture wants one).
+	NoResponderEvents bool
+	// NoLastWQE: a queue pair with an SRQ that goes to ERR does not say by an event
+	// that it takes no more receives.
+	NoLastWQE bool
+	// NoReadsAcrossRNR: a queue pair of which a message has met a receiver that was
+	// not ready may stand still when there is an RDMA_READ or an atomic behind it.
+	NoReadsAcrossRNR bool
+	// LateERR: a packet that is being taken in when a queue pair goes to ERR may be
+	// written after that. (MR.Close waits for it.)
+	LateERR bool
+	// NoRetryInSQD: in SQD nothing is sent once more that was sent before.
+	NoRetryInSQD bool
 }
 
 // Environment variables.
