@@ -44,8 +44,8 @@ func TestDeviceChoice(t *testing.T) {
 	require.Equal(t, "tcp_lo", used(WithDevices("mlx5_7")))
 	require.Equal(t, "tcp_lo", used(WithConnect(verbs.ConnectAttr{Port: 2})))
 
-	system(t, "ip", "link", "set", "v0", "down") // both ends of the veth pair lose their carrier
-	defer system(t, "ip", "link", "set", "v0", "up")
+	shell(t, []string{linkDown}) // both ends of the veth pair lose their carrier
+	defer shell(t, []string{linkUp})
 	nodes := join(t, 2, WithProviders("ibv", "tcp"))
 	ofB, ofA := talk(t, nodes[0], nodes[1])
 	require.Equal(t, "tcp", ofA.Provider)

@@ -57,7 +57,7 @@ func WithDevices(names ...string) Option {
 // WithConnect says how queue pairs of RDMA devices connect: port, GID, partition key, service level,
 // traffic class, timeouts and retries. Each field that is zero is as without the
 // option: the first active port; the GID of the address of the connection between the
-// nodes, else the best; 7 retries; and a local ACK timeout with which a peer that does
+// nodes, else the best; 6 retries; and a local ACK timeout with which a peer that does
 // not answer is found dead within the time of [WithPeerTimeout], though not within
 // less than a second. One out of range is [ErrInvalid], and so are access flags
 // without what channels need.

@@ -402,11 +402,12 @@ func regionOf(mr *verbs.MR) region {
 // probe connects to the peer and sees that bytes go both ways: a write with
 // immediate, of no bytes.
 func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
 	if err := l.qp.Connect(e, l.dev.connectAttr(bound)); err != nil {
 		return err
 	}
+	// Only now: on Ethernet the kernel may first have had to ask for the peer's address.
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	if l.pool == nil {
 		if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
 			return err
@@ -453,6 +454,9 @@ func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
 	var a verbs.ConnectAttr
 	if d.rdma {
 		a = d.node.opt.connect
+		if a.RetryCnt == (verbs.RetryCount{}) {
+			a.RetryCnt = verbs.Retries(tries - 1)
+		}
 	}
 	if a.Timeout == 0 {
 		a.Timeout = ackTimeout(bound, d.node.opt.peerTimeout)
@@ -460,13 +464,17 @@ func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
 	return a
 }
 
-// ackTimeout is the code of a local ACK timeout, which passes eight times until a
+// tries is how often a message is sent to a peer that does not answer. Soft-RoCE takes
+// the 7 retries that would be eight tries for no end of them.
+const tries = 7
+
+// ackTimeout is the code of a local ACK timeout, which passes tries times until a
 // peer is given up. A device may take up to four times as long (IBA vol. 1,
 // 9.7.6.1.3): that is still within most. Shorter than bound it is not in all, for the
 // other side may take as long until it connects.
 func ackTimeout(bound, most time.Duration) uint8 {
 	code := uint8(1)
-	for ; code < 31 && (8*verbs.AckTimeout(code) < bound || 4*8*verbs.AckTimeout(code+1) <= most); code++ {
+	for ; code < 31 && (tries*verbs.AckTimeout(code) < bound || 4*tries*verbs.AckTimeout(code+1) <= most); code++ {
 	}
 	return code
 }
