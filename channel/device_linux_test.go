@@ -44,8 +44,8 @@ func TestDeviceChoice(t *testing.T) {
 	require.Equal(t, "tcp_lo", used(WithDevices("mlx5_7")))
 	require.Equal(t, "tcp_lo", used(WithConnect(verbs.ConnectAttr{Port: 2})))
 
-	shell(t, []string{linkDown}) // both ends of the veth pair lose their carrier
-	defer shell(t, []string{linkUp})
+	shell(t, linkDown) // both ends of the veth pair lose their carrier
+	defer shell(t, linkUp)
 	nodes := join(t, 2, WithProviders("ibv", "tcp"))
 	ofB, ofA := talk(t, nodes[0], nodes[1])
 	require.Equal(t, "tcp", ofA.Provider)

@@ -3,12 +3,15 @@ package channel
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // across joins two nodes, each with an RDMA device of its own, so that what they say
@@ -97,16 +100,18 @@ func begin(t *testing.T, nodes []*Node, size int) *flow {
 	return f
 }
 
-// outages are ways in which the network is away, and comes back.
-var outages = []struct {
-	name     string
-	away, on []string
-}{
-	{"loss", []string{
-		"tc qdisc add dev v0 clsact; tc filter add dev v0 ingress protocol ip flower ip_proto udp dst_port 4791 action drop",
-		"tc qdisc add dev v1 clsact; tc filter add dev v1 ingress protocol ip flower ip_proto udp dst_port 4791 action drop",
-	}, []string{"tc qdisc del dev v0 clsact", "tc qdisc del dev v1 clsact"}},
-	{"link", []string{linkDown}, []string{linkUp}},
+// outage is a way in which the network is away, and comes back.
+type outage struct{ away, on string }
+
+var (
+	loss    = outage{lossy("v0") + lossy("v1"), "tc qdisc del dev v0 clsact; tc qdisc del dev v1 clsact"}
+	severed = outage{linkDown, linkUp}
+)
+
+// lossy drops what comes in. Dropped on their way out soft-RoCE would send the packets
+// again at once, without end.
+func lossy(dev string) string {
+	return fmt.Sprintf("tc qdisc add dev %[1]s clsact; tc filter add dev %[1]s ingress protocol ip flower ip_proto udp dst_port 4791 action drop; ", dev)
 }
 
 // What takes the link away and brings it back, with the route that goes with it.
@@ -115,56 +120,66 @@ const (
 	linkUp   = "ip link set v0 up; ip route add 10.0.0.2 dev v0 src 10.0.0.1 table 100"
 )
 
-func shell(t testing.TB, commands []string) {
+func shell(t testing.TB, commands string) {
 	t.Helper()
-	for _, c := range commands {
-		system(t, "sh", "-c", c)
-	}
+	system(t, "sh", "-c", commands)
 }
 
 // TestOutage: a network that is away for less than the retries take delays messages;
 // one that stays away ends them, with an error that names the rank, within the peer
-// timeout. Where its own link is down soft-RoCE does not retry: that ends them at once,
-// with the same error.
+// timeout. Where its own link is down soft-RoCE does not try again: that ends them at
+// once, with the same error.
 func TestOutage(t *testing.T) {
 	inGuest(t)
-	for _, o := range outages {
-		for _, size := range []int{1000, 300_000} {
-			t.Run(o.name+" for a moment", func(t *testing.T) {
-				f := begin(t, across(t), size)
-				shell(t, o.away)
-				time.Sleep(300 * time.Millisecond)
-				shell(t, o.on)
-				time.Sleep(300 * time.Millisecond)
-				passed := f.stop()
-				for _, ended := range []chan error{f.there, f.back} {
-					if err := <-ended; o.name == "loss" {
-						require.NoError(t, err)
-					} else if err != nil {
-						require.ErrorIs(t, err, ErrPeerDied)
-					}
-				}
-				t.Log(passed, "messages")
-			})
-		}
-		t.Run(o.name+" for good", func(t *testing.T) {
+	for _, size := range []int{1000, 300_000} {
+		t.Run("loss for a moment", func(t *testing.T) {
+			f := begin(t, across(t), size)
+			shell(t, loss.away)
+			time.Sleep(300 * time.Millisecond)
+			shell(t, loss.on)
+			time.Sleep(300 * time.Millisecond)
+			t.Log(f.stop(), "messages")
+			require.NoError(t, <-f.there)
+			require.NoError(t, <-f.back)
+		})
+	}
+	for name, o := range map[string]outage{"loss": loss, "link": severed} {
+		t.Run(name+" for good", func(t *testing.T) {
 			const most = 5 * time.Second
 			f := begin(t, across(t, WithPeerTimeout(most)), 300_000)
 			start := time.Now()
 			shell(t, o.away)
 			defer shell(t, o.on)
-			for i, ended := range []chan error{f.there, f.back} {
+			for _, ended := range []chan error{f.there, f.back} {
 				err := <-ended
 				require.True(t, errors.Is(err, ErrPeerDied) || errors.Is(err, ErrUnreachable), err)
 				var e *Error
 				require.ErrorAs(t, err, &e)
-				require.Contains(t, []int{0, 1}, e.Rank, i)
+				require.Contains(t, []int{0, 1}, e.Rank)
 			}
 			took := time.Since(start)
 			require.Less(t, took, most+2*verdictTime)
 			t.Log("ended after", took)
 		})
 	}
+}
+
+// TestSilence: a peer whose queue pair does not answer, though its process lives, is
+// found dead within the peer timeout.
+func TestSilence(t *testing.T) {
+	const most = 5 * time.Second
+	nodes := across(t, WithPeerTimeout(most))
+	talk(t, nodes[0], nodes[1])
+	require.NoError(t, queueTo(t, nodes[1], 0).link.qp.Modify(&verbs.QPAttr{QPState: verbs.QPReset}, verbs.MaskState))
+	start := time.Now()
+	r, _ := receive(t, nodes[0], 1, 100_000) // says so
+	require.NoError(t, r.Start())
+	err := r.WaitContext(within(t))
+	took := time.Since(start)
+	require.ErrorIs(t, err, ErrPeerDied)
+	require.ErrorContains(t, err, "from rank 1")
+	require.Less(t, took, most+2*verdictTime)
+	t.Log("ended after", took, err)
 }
 
 // TestDeviceGone: a device that is taken away under load ends what goes through it, or

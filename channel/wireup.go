@@ -399,13 +399,19 @@ func regionOf(mr *verbs.MR) region {
 	return region{mr.RKey(), mr.Addr(), uint64(mr.Len())}
 }
 
+// resolveTime is how much later than this side the other may connect to it: so long
+// the kernel asks for the address of a peer on Ethernet, in Connect.
+const resolveTime = time.Second
+
 // probe connects to the peer and sees that bytes go both ways: a write with
 // immediate, of no bytes.
 func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration) error {
 	if err := l.qp.Connect(e, l.dev.connectAttr(bound)); err != nil {
 		return err
 	}
-	// Only now: on Ethernet the kernel may first have had to ask for the peer's address.
+	if l.dev.rdma {
+		bound += resolveTime
+	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	if l.pool == nil {
