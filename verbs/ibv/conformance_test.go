@@ -43,6 +43,7 @@ var softRoCE = verbstest.Deviations{
 	NoResponderEvents: true,
 	NoLastWQE:         true,
 	NoReadsAcrossRNR:  true,
+	NoLengthStatus:    true,
 	NoRetryInSQD:      true,
 	LateERR:           true,
 }

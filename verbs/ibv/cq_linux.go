@@ -216,6 +216,9 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed *qp, err error) {
 			continue // of a queue that is closed
 		}
 		if out.Status != verbs.WCSuccess {
+			if out.Status == verbs.WCLocQPOpErr && q.c.rxe { // so it calls a wrong lkey
+				out.Status = verbs.WCLocProtErr
+			}
 			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr {
 				failed = f
 			}
@@ -231,6 +234,9 @@ func fillReceive(out *verbs.WC, wc *C.struct_sl_wc, q *qp) {
 	out.SrcQP = 0
 	if q != nil {
 		out.SrcQP = q.dest.Load()
+	}
+	if out.Status == verbs.WCRemAccessErr { // so soft-RoCE calls it at both ends
+		out.Status = verbs.WCLocAccessErr
 	}
 	out.Opcode = verbs.WCRecv
 	if wc.status == 0 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ type source struct {
 	file *os.File // of a duplicate: libibverbs closes its own
 	conn syscall.RawConn
 	turn chan struct{} // capacity 1: who reads holds it
+	shut atomic.Bool
 }
 
 func newSource(fd int, name string) (*source, error) {
@@ -61,9 +63,7 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		}
 	}()
 	for {
-		if err := s.file.SetReadDeadline(time.Time{}); err != nil {
-			return err
-		}
+		s.file.SetReadDeadline(time.Time{})
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -75,6 +75,8 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		switch {
 		case got:
 			return nil
+		case s.shut.Load(): // whatever the poller calls it
+			return os.ErrClosed
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		}
@@ -84,7 +86,10 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 // nudge has who waits look, though there is no event.
 func (s *source) nudge() { s.file.SetReadDeadline(past) }
 
-func (s *source) close() error { return s.file.Close() }
+func (s *source) close() error {
+	s.shut.Store(true)
+	return s.file.Close()
+}
 
 // closedErr is what a wait returns as the error of op.
 func closedErr(device, op string, err error) error {

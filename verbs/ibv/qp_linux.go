@@ -32,6 +32,7 @@ type qp struct {
 	state atomic.Uint32
 	dest  atomic.Uint32 // number of the peer's queue pair
 	psn   uint32        // to begin with
+	retry uint8         // RetryCnt as it was asked for
 	path  path          // to take by default
 	gone  bool          // closed; guarded by ctl
 }
@@ -137,6 +138,9 @@ func (q *qp) query() (verbs.QPAttr, error) {
 		RQPSN: uint32(a.rq_psn), MaxRdAtomic: uint8(a.max_rd_atomic), MinRNRTimer: uint8(a.min_rnr_timer), SQPSN: uint32(a.sq_psn),
 		MaxDestRdAtomic: uint8(a.max_dest_rd_atomic), DestQPNum: uint32(a.dest_qp_num), Cap: q.cap,
 	}
+	if out.RetryCnt == rxeRetries && q.retry > rxeRetries {
+		out.RetryCnt = q.retry
+	}
 	for i := range out.AHAttr.DGID {
 		out.AHAttr.DGID[i] = byte(g.dgid.raw[i])
 	}
@@ -214,6 +218,12 @@ func (q *qp) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if attr.EnSQDAsyncNotify {
 		a.en_sqd_async_notify = 1
 	}
+	if mask&verbs.MaskRetryCnt != 0 {
+		q.retry = attr.RetryCnt
+		if q.c.rxe {
+			a.retry_cnt = min(a.retry_cnt, rxeRetries)
+		}
+	}
 	ah := &a.ah_attr
 	ah.dlid, ah.sl, ah.src_path_bits = C.uint16_t(h.DLID), C.uint8_t(h.SL), C.uint8_t(h.SrcPathBits)
 	ah.static_rate, ah.port_num = C.uint8_t(h.StaticRate), C.uint8_t(h.PortNum)
@@ -228,6 +238,10 @@ func (q *qp) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	return failure(q.c.device, "modify QP", C.sl_modify_qp(q.h, &a, C.int(mask)), "QP %#06x to %v, mask %#x", q.num, attr.QPState, uint32(mask))
 }
+
+// rxeRetries is how often soft-RoCE tries again at most: 7 it takes for ever, as is
+// right for a receiver that is not ready only (rxe_comp.c of the kernel).
+const rxeRetries = 6
 
 // failed takes note that the queue pair is in ERR, or belongs there: its CQ has
 // overrun. What is posted from now on, or has been posted since, is flushed: for

@@ -66,6 +66,9 @@ type Deviations struct {
 	// LateERR: a packet that is being taken in when a queue pair goes to ERR may be
 	// written after that. (MR.Close waits for it.)
 	LateERR bool
+	// NoLengthStatus: a receive that is too short has the statuses of one whose
+	// memory is not there.
+	NoLengthStatus bool
 	// NoRetryInSQD: in SQD nothing is sent once more that was sent before.
 	NoRetryInSQD bool
 }
