@@ -50,7 +50,9 @@ func TestStorm(t *testing.T) {
 				require.NotNil(t, d.pool)
 				require.Len(t, *d.pool.slabs.Load(), 1, "%d peers that are idle", peers)
 				if !grows {
+					d.pool.mu.Lock()
 					d.pool.most = poolSlab
+					d.pool.mu.Unlock()
 				}
 				d.mu.Lock() // nobody looks what has come
 				for _, a := range d.queues {
