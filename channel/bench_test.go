@@ -121,16 +121,18 @@ func BenchmarkQueue(b *testing.B) {
 						at = size - 1
 					}
 				}
-				b.Run(fmt.Sprintf("%s/%d/%s", c.name, size, name), func(b *testing.B) {
-					old := *c.crossover
-					*c.crossover = at
-					defer func() { *c.crossover = old }()
-					total := c.total
-					if total == 0 {
-						total = size
-					}
-					benchmarkQueue(b, total, c.src(size), c.dst(size), c.sendersFirst)
-				})
+				for _, provider := range queueProviders {
+					b.Run(fmt.Sprintf("%s/%s/%d/%s", provider, c.name, size, name), func(b *testing.B) {
+						old := *c.crossover
+						*c.crossover = at
+						defer func() { *c.crossover = old }()
+						total := c.total
+						if total == 0 {
+							total = size
+						}
+						benchmarkQueue(b, provider, total, c.src(size), c.dst(size), c.sendersFirst)
+					})
+				}
 			}
 		}
 	}
@@ -140,66 +142,64 @@ func flat(int) func([]byte) Layout { return Contiguous }
 
 // benchmarkQueue plays ping-pong with messages of two layouts. Unless the senders are
 // first, receives are started before what they answer is sent.
-func benchmarkQueue(b *testing.B, size int, src, dst func([]byte) Layout, sendersFirst bool) {
-	for _, provider := range queueProviders {
-		nodes, qa, qb := joinQueue(b, provider)
-		queues := []*queue{qa, qb}
-		var send, receive [2]*Handle
-		for i, n := range nodes {
-			_, from := room(b, n, size, true, src)
-			_, into := room(b, n, size, true, dst)
-			var err error
-			send[i], err = n.DeclareSend(from, 1-i)
-			require.NoError(b, err)
-			receive[i], err = n.DeclareReceive(into, 1-i)
-			require.NoError(b, err)
-		}
-		play := func(i, rounds int) error {
-			ready := func() bool { q := queues[i]; return q.in[0].ready[q.in[0].next+1] != header{} }
-			step := func(h *Handle) error {
-				if h == receive[i] && sendersFirst {
-					until(b, queues[i], ready)
-				}
-				if h == send[i] || sendersFirst {
-					if err := h.Start(); err != nil {
-						return err
-					}
-				}
-				if err := h.Wait(); err != nil || h == send[i] || sendersFirst {
-					return err
-				}
-				return h.Start() // the next
-			}
-			first, second := send[i], receive[i]
-			if i == 1 {
-				first, second = second, first
-			}
-			for range rounds {
-				if err := step(first); err != nil {
-					return err
-				}
-				if err := step(second); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		if !sendersFirst {
-			require.NoError(b, receive[0].Start())
-			require.NoError(b, receive[1].Start())
-		}
-		done := make(chan error)
-		run := func(rounds int) {
-			go func() { done <- play(1, rounds) }()
-			require.NoError(b, play(0, rounds))
-			require.NoError(b, <-done)
-		}
-		run(20)
-		b.SetBytes(2 * int64(size))
-		b.ResetTimer()
-		run(b.N)
-		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/message")
+func benchmarkQueue(b *testing.B, provider string, size int, src, dst func([]byte) Layout, sendersFirst bool) {
+	nodes, qa, qb := joinQueue(b, provider)
+	queues := []*queue{qa, qb}
+	var send, receive [2]*Handle
+	for i, n := range nodes {
+		_, from := room(b, n, size, true, src)
+		_, into := room(b, n, size, true, dst)
+		var err error
+		send[i], err = n.DeclareSend(from, 1-i)
+		require.NoError(b, err)
+		receive[i], err = n.DeclareReceive(into, 1-i)
+		require.NoError(b, err)
 	}
+	play := func(i, rounds int) error {
+		ready := func() bool { q := queues[i]; return q.in[0].ready[q.in[0].next+1] != header{} }
+		step := func(h *Handle) error {
+			if h == receive[i] && sendersFirst {
+				until(b, queues[i], ready)
+			}
+			if h == send[i] || sendersFirst {
+				if err := h.Start(); err != nil {
+					return err
+				}
+			}
+			if err := h.Wait(); err != nil || h == send[i] || sendersFirst {
+				return err
+			}
+			return h.Start() // the next
+		}
+		first, second := send[i], receive[i]
+		if i == 1 {
+			first, second = second, first
+		}
+		for range rounds {
+			if err := step(first); err != nil {
+				return err
+			}
+			if err := step(second); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if !sendersFirst {
+		require.NoError(b, receive[0].Start())
+		require.NoError(b, receive[1].Start())
+	}
+	done := make(chan error)
+	run := func(rounds int) {
+		go func() { done <- play(1, rounds) }()
+		require.NoError(b, play(0, rounds))
+		require.NoError(b, <-done)
+	}
+	run(20)
+	b.SetBytes(2 * int64(size))
+	b.ResetTimer()
+	run(b.N)
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/message")
 }
 
 // BenchmarkBlocks copies 768 KiB from blocks of a size, four of it apart, to one

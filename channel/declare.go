@@ -236,8 +236,12 @@ func (h *Handle) register(d *device) (err error) {
 		var mr *verbs.MR
 		if m := h.memories[i]; m != nil {
 			mr, err = m.on(d)
-		} else if mr, err = d.pd.RegMR(b, verbs.AccessAll); err == nil {
-			h.own = append(h.own, mr)
+		} else {
+			var r *registration
+			if r, err = d.register(b); err == nil {
+				mr = r.mr
+				h.own, h.dev = append(h.own, r), d
+			}
 		}
 		if err != nil {
 			return err
@@ -344,8 +348,8 @@ func (h *Handle) release() {
 	if h.pins != nil {
 		h.pins.Unpin()
 	}
-	for _, mr := range h.own {
-		mr.Close()
+	for _, r := range h.own {
+		h.dev.deregister(r)
 	}
 	if h.staging != nil {
 		h.staging.Close()

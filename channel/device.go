@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -21,6 +25,11 @@ type device struct {
 	sges   int                // of one work request
 	reads  int                // SGEs of one RDMA_READ; 0: there is none
 	events *verbs.CompChannel // of the CQs of queues
+	pool   *pool              // of receives; nil: each queue has its own
+	rdma   bool               // what the program says of RDMA devices is for it
+	lost   atomic.Bool        // the device is gone
+
+	registered registry // user memory
 
 	kicked chan struct{} // capacity 1
 	mu     sync.Mutex
@@ -36,7 +45,11 @@ type attended struct {
 }
 
 func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error) {
+	rdma := slices.Contains(rdmadev.Devices(), d.Name())
 	cfg := verbs.Config{Secret: n.job.Secret(), Insecure: n.job.Secret() == nil, Job: n.job.ID(), Address: address, PeerTimeout: n.opt.peerTimeout, Logger: n.log}
+	if rdma {
+		cfg.Port = n.opt.connect.Port
+	}
 	ctx, err := d.Open(cfg)
 	if err != nil {
 		return nil, err
@@ -50,7 +63,7 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, ctx: ctx, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
+	dev := &device{node: n, ctx: ctx, rdma: rdma, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
 	if dev.pd, err = ctx.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -60,7 +73,13 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if dev.events, err = ctx.CreateCompChannel(); err != nil {
 		return nil, err
 	}
+	if attr.MaxSRQ > 0 && attr.MaxSRQWR >= 2*poolSlab {
+		if dev.pool, err = newPool(dev.pd, attr); err != nil {
+			return nil, err
+		}
+	}
 	n.wg.Go(dev.engine)
+	n.wg.Go(dev.watch)
 	return dev, nil
 }
 
@@ -71,7 +90,7 @@ func (d *device) provider() string { return d.ctx.Device().Provider() }
 
 // newLink makes a queue pair, with buffers if messages are to go through it.
 func (d *device) newLink() (_ *link, err error) {
-	l := &link{dev: d, buffer: headerSize + eagerQueued}
+	l := &link{dev: d, buffer: headerSize + eagerQueued, pool: d.pool}
 	cqe, limits := 4, verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 	if !d.mapped {
 		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites + queueReads, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
@@ -80,22 +99,32 @@ func (d *device) newLink() (_ *link, err error) {
 	if l.cq, err = d.ctx.CreateCQ(cqe, d.events); err != nil {
 		return nil, err
 	}
-	if l.qp, err = d.pd.CreateQP(verbs.QPInitAttr{SendCQ: l.cq, RecvCQ: l.cq, Cap: limits}); err != nil {
-		return nil, errors.Join(err, l.cq.Close())
+	init := verbs.QPInitAttr{SendCQ: l.cq, RecvCQ: l.cq, Cap: limits}
+	if d.pool != nil {
+		init.SRQ, init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = d.pool.srq, 0, 0
 	}
-	if d.mapped {
-		return l, nil
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	if l.qp, err = d.pd.CreateQP(init); err != nil || d.mapped {
+		return l, err
 	}
-	if l.recvs, err = d.pd.AllocMR(queueRecvs*l.buffer, verbs.AccessLocalWrite); err != nil {
-		return nil, errors.Join(err, l.qp.Close(), l.cq.Close())
+	if d.pool == nil {
+		if l.recvs, err = d.pd.AllocMR(queueRecvs*l.buffer, verbs.AccessLocalWrite); err != nil {
+			return nil, err
+		}
+		for i := range queueRecvs {
+			l.again(i)
+		}
 	}
 	if l.sends, err = d.pd.AllocMR(queueSends*l.buffer, verbs.AccessLocalWrite); err != nil {
-		return nil, errors.Join(err, l.qp.Close(), l.cq.Close(), l.recvs.Close())
+		return nil, err
 	}
 	for i := range queueSends {
 		l.free = append(l.free, i)
 	}
-	l.recvWRs, l.recvSGEs = make([]verbs.RecvWR, queueRecvs), make([]verbs.SGE, queueRecvs)
 	return l, nil
 }
 
@@ -105,6 +134,81 @@ func (d *device) add(q *queue) {
 	d.queues[q.link.cq] = &attended{queue: q}
 	d.mu.Unlock()
 	d.kick()
+}
+
+// queueOf returns the queue of a queue pair; nil without one.
+func (d *device) queueOf(qp *verbs.QP) *queue {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.queues {
+		if a.link.qp == qp {
+			return a.queue
+		}
+	}
+	return nil
+}
+
+// watch acts upon what the device tells unasked.
+func (d *device) watch() {
+	log := d.node.log.With("device", d.ctx.Device().Name())
+	for {
+		e, err := d.ctx.AsyncEvent(d.node.life)
+		if err != nil {
+			return
+		}
+		level := slog.LevelDebug
+		switch e.Type {
+		case verbs.EventPortErr, verbs.EventPortActive, verbs.EventDeviceFatal, verbs.EventSRQErr:
+			level = slog.LevelInfo
+		}
+		log.Log(d.node.life, level, "channel: event of a device", "event", e.Type, "port", e.Port)
+		switch e.Type {
+		case verbs.EventSRQLimitReached:
+			if err := d.pool.grow(); err != nil {
+				log.Warn("channel: no more receives", "error", err)
+			}
+		case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
+			if q := d.queueOf(e.QP); q != nil {
+				q.lock.lock()
+				q.poll() // it may have more to say
+				q.broken(fmt.Errorf("queue pair: event %v", e.Type))
+				q.lock.unlock()
+			}
+		case verbs.EventQPLastWQEReached:
+			if q := d.queueOf(e.QP); q != nil {
+				q.lock.lock()
+				if q.failed {
+					q.drain()
+				}
+				q.lock.unlock()
+			}
+		case verbs.EventDeviceFatal, verbs.EventSRQErr:
+			d.fatal(e.Type)
+		}
+	}
+}
+
+// fatal ends all that goes through the device, which is gone.
+func (d *device) fatal(e verbs.EventType) {
+	d.lost.Store(true)
+	d.mu.Lock()
+	list := slices.Collect(maps.Values(d.queues))
+	d.mu.Unlock()
+	for _, a := range list {
+		d.node.wg.Go(func() {
+			a.peer.fail(fmt.Errorf("%w: device %s: event %v", ErrUnreachable, d.ctx.Device().Name(), e))
+		})
+	}
+}
+
+// close ends the device. One that is gone has nothing left to end.
+func (d *device) close() error {
+	err := d.ctx.Close()
+	if err != nil && d.lost.Load() {
+		d.node.log.Info("channel: closed a device that is gone", "device", d.ctx.Device().Name(), "error", err)
+		return nil
+	}
+	return err
 }
 
 // kick makes the engine look at once.
@@ -201,9 +305,10 @@ func (a *attended) tend() {
 	a.peer.node.bell.ring()
 }
 
-// device returns the open device of a provider for a peer at the other end of
-// conn: where there are several, the one that conn goes through.
-func (n *Node) device(provider string, conn net.Conn) (*device, error) {
+// device returns the open device of a provider for a peer at the other end of conn,
+// which has proposed remote unless that is nil. An RDMA device must have an active
+// port of the peer's link layer.
+func (n *Node) device(provider string, conn net.Conn, remote *verbs.Endpoint) (*device, error) {
 	if names := n.opt.providers; len(names) > 0 && !slices.Contains(names, provider) {
 		return nil, fmt.Errorf("provider %s is not among those to use, %q", provider, names)
 	}
@@ -212,29 +317,114 @@ func (n *Node) device(provider string, conn net.Conn) (*device, error) {
 			return d, nil
 		}
 	}
-	all, unlisted := verbs.Devices()
 	ip := conn.LocalAddr().(*net.TCPAddr).IP
+	list, err := n.candidates(provider, ip)
+	if len(list) == 0 {
+		return nil, errors.Join(fmt.Errorf("no device of provider %s has the address %v", provider, ip), err)
+	}
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	var errs []error
+	for _, c := range list {
+		d, err := n.network(c)
+		if err == nil {
+			err = d.suits(remote)
+		}
+		if err == nil || n.life.Err() != nil {
+			return d, err
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// candidate is a device that a peer may be reached through, and the address to use
+// of it; empty: its best.
+type candidate struct {
+	*verbs.Device
+	address string
+}
+
+// candidates lists the devices of a provider for a control connection with this
+// address here: those whose network interface has it, and then the other RDMA
+// devices, which need no address in common with it, those nearest to the CPUs of
+// this process first. If the program names devices, these in their order.
+func (n *Node) candidates(provider string, ip net.IP) ([]candidate, error) {
+	all, err := verbs.Devices()
+	names := n.opt.devices
+	byName := map[string]candidate{}
+	var same, rdma []string
 	for _, v := range all {
-		if v.Provider() != provider || v.Netdev() == "" || !hasAddress(v.Netdev(), ip) {
+		isRDMA := slices.Contains(rdmadev.Devices(), v.Name())
+		if v.Provider() != provider || isRDMA && len(names) > 0 && !slices.Contains(names, v.Name()) {
 			continue
 		}
-		n.opening.Lock()
-		defer n.opening.Unlock()
-		key := v.Name() + " " + ip.String()
-		if d := n.networks[key]; d != nil {
-			return d, nil
+		switch {
+		case v.Netdev() != "" && hasAddress(v.Netdev(), ip):
+			byName[v.Name()] = candidate{v, ip.String()}
+			same = append(same, v.Name())
+		case isRDMA:
+			byName[v.Name()] = candidate{v, ""}
+			rdma = append(rdma, v.Name())
 		}
-		if err := n.life.Err(); err != nil {
-			return nil, ErrClosed
-		}
-		d, err := n.openDevice(v, ip.String())
-		if err == nil {
-			n.networks[key] = d
-			n.engines.Store(new(append(slices.Clone(*n.engines.Load()), d)))
-		}
-		return d, err
 	}
-	return nil, errors.Join(fmt.Errorf("no device of provider %s has the address %v", provider, ip), unlisted)
+	order := append(same, rdmadev.Nearest(rdma, rdmadev.CPUs())...)
+	if len(names) > 0 {
+		slices.SortStableFunc(order, func(a, b string) int { return slices.Index(names, a) - slices.Index(names, b) })
+	}
+	list := make([]candidate, len(order))
+	for i, name := range order {
+		list[i] = byName[name]
+	}
+	return list, err
+}
+
+// network returns the open device of a candidate. The caller holds opening.
+func (n *Node) network(c candidate) (*device, error) {
+	key := c.Name() + " " + c.address
+	if d := n.networks[key]; d != nil {
+		return d, nil
+	}
+	if n.life.Err() != nil {
+		return nil, ErrClosed
+	}
+	d, err := n.openDevice(c.Device, c.address)
+	if err == nil {
+		n.networks[key] = d
+		n.engines.Store(new(append(slices.Clone(*n.engines.Load()), d)))
+	}
+	return d, err
+}
+
+// suits says why the device cannot reach the peer's endpoint, as far as that can be
+// told from its ports.
+func (d *device) suits(remote *verbs.Endpoint) error {
+	if d.lost.Load() {
+		return fmt.Errorf("device %s is gone", d.ctx.Device().Name())
+	}
+	attr, err := d.ctx.QueryDevice()
+	if err != nil {
+		return err
+	}
+	first, last := 1, attr.PhysPortCnt
+	if port := d.node.opt.connect.Port; port != 0 && d.rdma {
+		first, last = port, port
+	}
+	var errs []error
+	for port := first; port <= last; port++ {
+		p, err := d.ctx.QueryPort(port)
+		switch name := d.ctx.Device().Name(); {
+		case err != nil:
+			errs = append(errs, err)
+		case p.State != verbs.PortActive:
+			errs = append(errs, fmt.Errorf("port %d of %s is %v", port, name, p.State))
+		case remote != nil && p.LinkLayer != remote.LinkLayer:
+			errs = append(errs, fmt.Errorf("port %d of %s is of %v, the peer's of %v", port, name, p.LinkLayer, remote.LinkLayer))
+		default:
+			return nil
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // hasAddress says whether the network interface has the address.

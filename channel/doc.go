@@ -47,13 +47,13 @@
 // Wait of any handle of the node; for one who computes the node does, after a
 // millisecond or two.
 //
-// Over a queue pair (provider tcp) messages of up to 8 KiB are copied at both ends,
+// Over a queue pair (providers ibv and tcp) messages of up to 8 KiB are copied at both ends,
 // and a sender may be ahead by 32 of them on each stream. A larger one goes straight
 // from layout to layout: a receiver that comes first tells where its memory is, and
 // the sender writes there (RDMA_WRITE); one that comes second reads it where the
 // sender has it (RDMA_READ), unless that is in pieces of less than 16 KiB. Blocks
-// below 8 KiB are packed and unpacked, others go from user memory to the socket and
-// from the socket to user memory. What the user leaves while it computes the node
+// below 8 KiB are packed and unpacked, others go from user memory to the network and
+// from the network to user memory. What the user leaves while it computes the node
 // does. Larger messages of a higher priority ([WithPriority]) overtake others; over
 // shared memory priorities only order the handles of a multiple.
 //
@@ -63,6 +63,12 @@
 // SLUICE_TRANSPORT of the environment ([EnvTransport]): "ibv,tcp", or one that is
 // forced. What was chosen is logged at level Debug, what was not, and why, at level
 // Info; [Node.Stats] has both, and 'sluice info --job' shows them for a whole job.
+//
+// For RDMA (provider ibv) a node opens the device whose network interface has the
+// address that the peers talk over, else the one nearest to its CPUs; [WithDevices]
+// and [WithConnect] say otherwise. Two ranks have one queue pair, connected when
+// something is declared between them. A network that is away for less than the retries
+// take is not noticed; what ends a queue pair ends the peer.
 //
 // # Failure
 //
@@ -79,8 +85,11 @@
 // A rank takes about 1.5 MiB of shared memory where there is any, and 300 bytes for
 // each rank of the job. A connected peer takes 60 KiB of heap, 76 KiB of shared
 // memory, 72 KiB more for each stream that leads to it over shm and 256 KiB where
-// that has a pipe, with three descriptors; 1.5 MiB of heap and two descriptors over
-// tcp. Ranks that never talk are not connected. docs/scale.md has the measurements.
+// that has a pipe, with three descriptors; 1 MiB of heap and two descriptors over
+// tcp; over ibv 0.5 MiB that is registered to send from. What is received into is
+// shared by all peers of a device, 1 MiB that grows with what comes at the same time.
+// User memory is registered once, however many layouts lie in it. Ranks that never
+// talk are not connected. docs/scale.md has the measurements.
 //
 // # Trust
 //

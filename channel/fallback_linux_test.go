@@ -71,7 +71,7 @@ func behindFirewall(ctx context.Context, n *Node, args []string) error {
 		return err
 	}
 	defer conn.Close()
-	d, err := n.device("tcp", conn)
+	d, err := n.device("tcp", conn, nil)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,8 @@ type Handle struct {
 	regs     []*verbs.MR                  // without staging: for each of the layout's slices
 	source   shape                        // through a queue: where the message is taken from
 	lkeys    []uint32                     // and for each part of that
-	own      []*verbs.MR                  // of regs: not those of Memory
+	own      []*registration              // of regs: not those of Memory
+	dev      *device                      // that they are of
 	bindErr  atomic.Pointer[error]        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue
 	far      *layoutInfo                  // through a queue: the other side's layout that was seen last

@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,17 +12,33 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
 // limit bounds every test: what takes longer hangs.
 const limit = 60 * time.Second
 
-// places are where the ends of a test's channels are.
-var places = []struct {
+// setting is where the ends of a test's channels are.
+type setting struct {
 	name string // of the provider
 	size int    // ranks; 1: messages to oneself
-}{{"self", 1}, {"shm", 2}, {"tcp", 2}}
+}
+
+var places = []setting{{"self", 1}, {"shm", 2}, {"tcp", 2}}
+
+// haveRDMA says whether there is an RDMA device here: then tests run over it, too.
+var haveRDMA = func() bool {
+	all, _ := verbs.Devices()
+	return slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == "ibv" })
+}()
+
+func init() {
+	if haveRDMA {
+		places = append(places, setting{"ibv", 2})
+		queueProviders = append(queueProviders, "ibv")
+	}
+}
 
 // everywhere runs a test for each place: with two nodes, or twice the same.
 func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {

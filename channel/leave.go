@@ -71,7 +71,7 @@ func (n *Node) close() error {
 		h.giveUp()
 	}
 	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {
-		errs = append(errs, d.ctx.Close())
+		errs = append(errs, d.close())
 	}
 	return errors.Join(append(errs, n.job.Close())...)
 }

@@ -17,11 +17,11 @@ type link struct {
 
 	// Of a queue: buffers of one message each, and which of them are free to send
 	// from.
+	pool         *pool // the device's; nil: recvs
 	recvs, sends *verbs.MR
 	buffer       int // size of each
 	free         []int
-	recvWRs      []verbs.RecvWR // for posting recvs
-	recvSGEs     []verbs.SGE
+	batch        receives // to be posted
 }
 
 // shape maps the regions of a layout.

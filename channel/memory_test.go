@@ -139,3 +139,37 @@ func TestAlignment(t *testing.T) {
 		require.Zero(t, m.start()%uintptr(pageSize))
 	}
 }
+
+// TestRegisteredOnce: memory is registered once however many layouts lie in it, and
+// as long as one does.
+func TestRegisteredOnce(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		b := make([]byte, 4*100_000)
+		in := make([]byte, 100_000)
+		whole, err := nodes[0].DeclareSend(Strided(b, 0, 25_000, 4, 100_000), 1)
+		require.NoError(t, err)
+		r, err := nodes[1].DeclareReceive(Contiguous(in), 0)
+		require.NoError(t, err)
+		pass(t, whole, r, r)
+		part, err := nodes[0].DeclareSend(Contiguous(b[100_000:200_000]), 1)
+		require.NoError(t, err)
+		pass(t, part, r, r)
+		again, err := nodes[0].DeclareSend(Contiguous(b[300_000:]), 1)
+		require.NoError(t, err)
+		list := (*nodes[0].engines.Load())[0].registered.list
+		require.Len(t, list, 1)
+		require.Equal(t, 3, list[0].users)
+		require.NoError(t, whole.Close())
+		b[100_000], b[199_999] = 1, 2
+		pass(t, part, r, part)
+		require.Equal(t, b[100_000:200_000], in)
+		other, err := nodes[0].DeclareSend(Contiguous(make([]byte, 100_000)), 1)
+		require.NoError(t, err)
+		require.Len(t, (*nodes[0].engines.Load())[0].registered.list, 2)
+		for _, h := range []*Handle{part, again, other} {
+			require.NoError(t, h.Close())
+		}
+		require.Empty(t, (*nodes[0].engines.Load())[0].registered.list)
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -151,8 +152,9 @@ func (n *Node) openDevices() error {
 			}
 			n.providers = names
 		}
+		rdma := rdmadev.Devices()
 		for _, d := range all {
-			if d.Netdev() != "" || !slices.Contains(n.providers, d.Provider()) {
+			if d.Netdev() != "" || slices.Contains(rdma, d.Name()) || !slices.Contains(n.providers, d.Provider()) {
 				continue
 			}
 			dev, err := n.openDevice(d, "")

@@ -16,6 +16,8 @@ import (
 type options struct {
 	providers      []string
 	source         string // of providers, where that is not the program: for errors
+	devices        []string
+	connect        verbs.ConnectAttr
 	connectTimeout time.Duration
 	peerTimeout    time.Duration
 	logger         *slog.Logger
@@ -41,6 +43,43 @@ func WithProviders(names ...string) Option {
 // them: "ibv,tcp". One alone forces it. Empty: as if it were not set. The errors are
 // those of WithProviders, and name the variable.
 const EnvTransport = "SLUICE_TRANSPORT"
+
+// WithDevices names the RDMA devices that may be used, as libibverbs calls them, in
+// order. None: all of them; first the one whose network interface has the local
+// address of the connection between the two nodes, over which they agree on the rest,
+// then the one nearest to the CPUs that the process may run on. In any case a device
+// is passed over that has no active port of the peer's link layer. One that is not
+// there is not missed.
+func WithDevices(names ...string) Option {
+	return func(o *options) { o.devices = slices.Clone(names) }
+}
+
+// WithConnect says how queue pairs of RDMA devices connect: port, GID, partition key, service level,
+// traffic class, timeouts and retries. Each field that is zero is as without the
+// option: the first active port; the GID of the address of the connection between the
+// nodes, else the best; 6 retries; and a local ACK timeout with which a peer that does
+// not answer is found dead within the time of [WithPeerTimeout], though not within
+// less than a second. One out of range is [ErrInvalid], and so are access flags
+// without what channels need.
+func WithConnect(attr verbs.ConnectAttr) Option { return func(o *options) { o.connect = attr } }
+
+// checkConnect says what is wrong with a.
+func checkConnect(a *verbs.ConnectAttr) error {
+	const needed = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	switch {
+	case a.Port < 0 || a.Port > 255:
+		return fmt.Errorf("%w: port %d", ErrInvalid, a.Port)
+	case a.SGIDIndex < 0 || a.SGIDIndex > 255:
+		return fmt.Errorf("%w: GID index %d", ErrInvalid, a.SGIDIndex)
+	case a.Timeout > 31 || a.MinRNRTimer > 31:
+		return fmt.Errorf("%w: code of a local ACK timeout %d, of an RNR timer %d, at most 31", ErrInvalid, a.Timeout, a.MinRNRTimer)
+	case a.ServiceLevel > 15:
+		return fmt.Errorf("%w: service level %d, at most 15", ErrInvalid, a.ServiceLevel)
+	case a.AccessFlags != 0 && a.AccessFlags&needed != needed:
+		return fmt.Errorf("%w: access %v, channels need %v", ErrInvalid, a.AccessFlags, needed)
+	}
+	return nil
+}
 
 // WithConnectTimeout bounds how long connecting to a peer may take. Zero:
 // [DefaultConnectTimeout]. A negative one is [ErrInvalid].
@@ -80,6 +119,9 @@ func newOptions(opts []Option) (options, error) {
 		if d.value < 0 {
 			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
 		}
+	}
+	if err := checkConnect(&o.connect); err != nil {
+		return o, err
 	}
 	if value := os.Getenv(EnvTransport); len(o.providers) == 0 && value != "" {
 		o.source = fmt.Sprintf("%s=%q: ", EnvTransport, value)

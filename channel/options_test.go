@@ -46,6 +46,11 @@ func TestBadOptions(t *testing.T) {
 		"peer timeout of -1s":           WithPeerTimeout(-time.Second),
 		"time without progress of -1ns": WithReport(io.Discard, -1),
 		`provider "tcp" twice`:          WithProviders("tcp", "shm", "tcp"),
+		"port -1":                       WithConnect(verbs.ConnectAttr{Port: -1}),
+		"GID index 256":                 WithConnect(verbs.ConnectAttr{SGIDIndex: 256}),
+		"local ACK timeout 32":          WithConnect(verbs.ConnectAttr{Timeout: 32}),
+		"service level 16, at most 15":  WithConnect(verbs.ConnectAttr{ServiceLevel: 16}),
+		"access LOCAL_WRITE":            WithConnect(verbs.ConnectAttr{AccessFlags: verbs.AccessLocalWrite}),
 	} {
 		n, err := Join(t.Context(), o)
 		require.Nil(t, n)
@@ -86,4 +91,25 @@ func TestLogger(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return bytes.Contains([]byte(b.String()), []byte(`msg="channel: lost a peer" rank=1 peer=0`))
 	}, limit, time.Millisecond)
+}
+
+// TestAckTimeout: all retries together take the time that a peer has to prove itself,
+// and not more than that of a peer that is silent, though a device quadruple it.
+func TestAckTimeout(t *testing.T) {
+	for _, c := range []struct {
+		bound, most time.Duration
+		want        uint8
+	}{
+		{time.Second, verbs.DefaultPeerTimeout, 16},
+		{time.Second, time.Second, 16},
+		{time.Second, time.Minute, 18},
+		{5 * time.Second, time.Second, 18},
+		{time.Second, 24 * time.Hour, 29},
+		{time.Second, 1 << 62, 31},
+	} {
+		code := ackTimeout(c.bound, c.most)
+		require.Equal(t, c.want, code)
+		require.True(t, code == 31 || tries*verbs.AckTimeout(code) >= c.bound)
+		require.True(t, tries*verbs.AckTimeout(code-1) < c.bound || 4*tries*verbs.AckTimeout(code) <= c.most)
+	}
 }

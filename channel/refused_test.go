@@ -24,10 +24,18 @@ func talk(t *testing.T, a, b *Node) (ofB, ofA PeerStats) {
 // TestRefused: both sides know which provider was not used and why, and tell which
 // one is.
 func TestRefused(t *testing.T) {
+	testRefused(t, "shm")
+	if haveRDMA {
+		testRefused(t, "ibv")
+	}
+}
+
+// testRefused makes a job one rank of which has no use for the provider.
+func testRefused(t *testing.T, provider string) {
 	var out [2]lockedBuffer
 	nodes, errs := tryJoinEach(t, 2, func(rank int) []Option {
 		logger := slog.New(slog.NewTextHandler(&out[rank], &slog.HandlerOptions{Level: slog.LevelDebug}))
-		return []Option{WithLogger(logger), WithProviders([][]string{{"shm", "tcp"}, {"tcp"}}[rank]...)}
+		return []Option{WithLogger(logger), WithProviders([][]string{{provider, "tcp"}, {"tcp"}}[rank]...)}
 	})
 	require.NoError(t, errors.Join(errs...))
 	t.Cleanup(func() { closeAll(t, nodes) })
@@ -36,10 +44,10 @@ func TestRefused(t *testing.T) {
 		require.Equal(t, "tcp", p.Provider)
 		require.Equal(t, "tcp_lo", p.Device)
 		require.Len(t, p.Refused, 1)
-		require.Equal(t, "shm", p.Refused[0].Provider)
-		require.Contains(t, p.Refused[0].Reason, `provider shm is not among those to use, ["tcp"]`)
+		require.Equal(t, provider, p.Refused[0].Provider)
+		require.Contains(t, p.Refused[0].Reason, fmt.Sprintf(`provider %s is not among those to use, ["tcp"]`, provider))
 		require.NotZero(t, p.Retries) // more if both have dialed
-		require.Contains(t, out[i].String(), fmt.Sprintf(`level=INFO msg="channel: provider not used" rank=%d peer=%d provider=shm reason=`, i, 1-i))
+		require.Contains(t, out[i].String(), fmt.Sprintf(`level=INFO msg="channel: provider not used" rank=%d peer=%d provider=%s reason=`, i, 1-i, provider))
 		require.Contains(t, out[i].String(), fmt.Sprintf(`level=DEBUG msg="channel: provider used" rank=%d peer=%d provider=tcp device=tcp_lo attempts=2`, i, 1-i))
 	}
 	require.True(t, strings.HasPrefix(ofB.Refused[0].Reason, "rank 1: "), "whose reason it is")

@@ -101,7 +101,8 @@ func TestManyRanks(t *testing.T) {
 // and half as much again.
 var peerBound = map[string]weight{
 	"shm": {heap: 100 << 10, shared: 2500 << 10, sockets: 4, goroutines: 6},
-	"tcp": {heap: 2300 << 10, sockets: 3, goroutines: 3},
+	"tcp": {heap: 1500 << 10, sockets: 3, goroutines: 3},
+	"ibv": {heap: 1500 << 10, sockets: 3, goroutines: 3},
 }
 
 // rankBound is what a rank may cost that has talked to nobody.

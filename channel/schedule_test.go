@@ -57,10 +57,7 @@ func TestSchedules(t *testing.T) {
 	case testing.Short():
 		rounds = 8
 	}
-	for _, p := range []struct {
-		name string
-		size int
-	}{{"self", 1}, {"shm", 2}, {"shm", 4}, {"tcp", 2}, {"tcp", 3}} {
+	for _, p := range slices.Concat(places, []setting{{"shm", 4}, {"tcp", 3}}) {
 		t.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed(t), uint64(p.size)))
 			m := model{nodes: join(t, p.size, WithProviders(p.name)), starts: map[route]int{}}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -85,7 +86,7 @@ func TestSiege(t *testing.T) {
 	}
 	apart(t, func(t *testing.T, provider string) {
 		bound := time.Second
-		if provider == "tcp" {
+		if slices.Contains(queueProviders, provider) {
 			bound = 10 * time.Second
 		}
 		var longest time.Duration

@@ -26,11 +26,12 @@ func init() { verbs.Register(absent{}) }
 
 // TestTransport: the variable names the providers, unless the program does.
 func TestTransport(t *testing.T) {
-	for _, c := range []struct {
+	type setting struct {
 		variable string
 		opts     []Option
 		want     string
-	}{
+	}
+	all := []setting{
 		{"", nil, "shm"},
 		{"tcp", nil, "tcp"},
 		{"shm", nil, "shm"},
@@ -39,7 +40,11 @@ func TestTransport(t *testing.T) {
 		{"tcp", []Option{WithProviders()}, "tcp"},
 		{"tcp", []Option{WithProviders("shm", "tcp")}, "shm"},
 		{"carrier-pigeon", []Option{WithProviders("tcp")}, "tcp"},
-	} {
+	}
+	if haveRDMA {
+		all = append(all, setting{"ibv", nil, "ibv"}, setting{"ibv,shm", nil, "ibv"}, setting{"tcp,ibv", nil, "tcp"})
+	}
+	for _, c := range all {
 		t.Run(fmt.Sprintf("%q, %d options", c.variable, len(c.opts)), func(t *testing.T) {
 			t.Setenv(EnvTransport, c.variable)
 			nodes := join(t, 2, c.opts...)

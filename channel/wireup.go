@@ -2,6 +2,7 @@ package channel
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,7 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	n := p.node
 	var refusals []error
 	for i, provider := range n.preference(p.rank) {
-		d, err := n.device(provider, conn)
+		d, err := n.device(provider, conn, nil)
 		var l *link
 		if err == nil {
 			l, err = p.tryPropose(conn, r, d, uint8(i+1))
@@ -142,7 +143,7 @@ func (p *peer) tryPropose(conn net.Conn, r *bufio.Reader, d *device, attempt uin
 			err = errors.Join(err, l.close())
 		}
 	}()
-	e, err := l.qp.Endpoint()
+	e, err := l.endpoint()
 	if err != nil {
 		return nil, err
 	}
@@ -210,12 +211,12 @@ func (p *peer) respond(conn net.Conn, r *bufio.Reader) (*link, error) {
 func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, err error) {
 	answer := offer{attempt: o.attempt}
 	var l *link
-	d, err := p.node.device(o.endpoint.Provider, conn)
+	d, err := p.node.device(o.endpoint.Provider, conn, &o.endpoint)
 	if err == nil {
 		l, err = d.newLink()
 	}
 	if err == nil {
-		answer.endpoint, err = l.qp.Endpoint()
+		answer.endpoint, err = l.endpoint()
 	}
 	if err != nil {
 		answer.refusal = err.Error()
@@ -398,19 +399,26 @@ func regionOf(mr *verbs.MR) region {
 	return region{mr.RKey(), mr.Addr(), uint64(mr.Len())}
 }
 
+// resolveTime is how much later than this side the other may connect to it: so long
+// the kernel asks for the address of a peer on Ethernet, in Connect.
+const resolveTime = time.Second
+
 // probe connects to the peer and sees that bytes go both ways: a write with
 // immediate, of no bytes.
 func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration) error {
+	if err := l.qp.Connect(e, l.dev.connectAttr(bound)); err != nil {
+		return err
+	}
+	if l.dev.rdma {
+		bound += resolveTime
+	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	if err := l.qp.Connect(e, verbs.ConnectAttr{Timeout: ackTimeout(bound)}); err != nil {
-		return err
-	}
-	if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
-		return err
-	}
-	if l.recvs != nil {
-		if err := l.postRecvs(0, queueRecvs); err != nil {
+	if l.pool == nil {
+		if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
+			return err
+		}
+		if err := l.postRecvs(); err != nil {
 			return err
 		}
 	}
@@ -432,29 +440,75 @@ func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration)
 			}
 			pause = min(2*pause, probePauseMax)
 		}
+		var failed error
 		for i := range wcs[:k] {
-			if err := wcs[i].Err(); err != nil {
-				return err
+			if l.pool != nil && isReceive(&wcs[i]) {
+				l.again(int(wcs[i].WRID))
 			}
+			failed = cmp.Or(failed, wcs[i].Err())
+		}
+		if err := cmp.Or(failed, l.postRecvs()); err != nil {
+			return err
 		}
 		got += k
 	}
 	return nil
 }
 
-// ackTimeout is the code of a timeout after whose retries at least bound has
-// passed; 14 is the usual one.
-func ackTimeout(bound time.Duration) uint8 {
-	code := uint8(14)
-	for ; code < 31 && 4*8*(4096*time.Nanosecond<<code) < bound; code++ {
+// connectAttr is how a link connects that is given the bound to prove itself.
+func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
+	var a verbs.ConnectAttr
+	if d.rdma {
+		a = d.node.opt.connect
+		if a.RetryCnt == (verbs.RetryCount{}) {
+			a.RetryCnt = verbs.Retries(tries - 1)
+		}
+	}
+	if a.Timeout == 0 {
+		a.Timeout = ackTimeout(bound, d.node.opt.peerTimeout)
+	}
+	return a
+}
+
+// tries is how often a message is sent to a peer that does not answer. Soft-RoCE takes
+// the 7 retries that would be eight tries for no end of them.
+const tries = 7
+
+// ackTimeout is the code of a local ACK timeout, which passes tries times until a
+// peer is given up. A device may take up to four times as long (IBA vol. 1,
+// 9.7.6.1.3): that is still within most. Shorter than bound it is not in all, for the
+// other side may take as long until it connects.
+func ackTimeout(bound, most time.Duration) uint8 {
+	code := uint8(1)
+	for ; code < 31 && (tries*verbs.AckTimeout(code) < bound || 4*tries*verbs.AckTimeout(code+1) <= most); code++ {
 	}
 	return code
 }
 
+// endpoint is what the peer is told: with the GID that the program has chosen.
+func (l *link) endpoint() (verbs.Endpoint, error) {
+	e, err := l.qp.Endpoint()
+	c := &l.dev.node.opt.connect
+	if err == nil && c.SGIDIndex != 0 && l.dev.rdma {
+		e.GID, err = l.dev.ctx.QueryGID(max(c.Port, 1), c.SGIDIndex)
+	}
+	return e, err
+}
+
+// close ends a link, or as much of it as has been made.
 func (l *link) close() error {
-	errs := []error{l.qp.Close(), l.cq.Close()}
-	if l.recvs != nil {
-		errs = append(errs, l.recvs.Close(), l.sends.Close())
+	var errs []error
+	if l.qp != nil {
+		if l.pool != nil && l.qp.State() != verbs.QPReset {
+			errs = append(errs, l.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState), l.drain())
+		}
+		errs = append(errs, l.qp.Close())
+	}
+	errs = append(errs, l.cq.Close())
+	for _, mr := range []*verbs.MR{l.recvs, l.sends} {
+		if mr != nil {
+			errs = append(errs, mr.Close())
+		}
 	}
 	return errors.Join(errs...)
 }

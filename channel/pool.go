@@ -1,0 +1,160 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// A pool is the receives that all queues of a device share, in an SRQ: memory to
+// receive into grows with what comes in at the same time, not with the peers.
+//
+// The credits of a queue say how much of its completion queue it may fill, as
+// without a pool; the pool holds less than the sum of all credits. So it may be
+// empty when a message comes, and the device then has the sender try again after
+// 0.64 ms, without end (RNR NAK, rnr_retry 7). Nothing waits in a circle: a receive
+// goes back into the pool as soon as its completion is polled, whatever it has
+// brought, by users and by the engine, and nobody waits for anything before that.
+// When the pool runs low the device says so, and it grows.
+//
+// A queue pair that fails may keep the receive that it was writing to: soft-RoCE
+// forgets it. The pool is that much smaller, and grows sooner.
+type pool struct {
+	pd     *verbs.PD
+	srq    *verbs.SRQ
+	buffer int // size of each
+
+	mu    sync.Mutex
+	slabs atomic.Pointer[[]*verbs.MR] // of poolSlab buffers each; changed under mu
+	most  int                         // buffers
+}
+
+const (
+	poolSlab = 2 * queueRecvs // what it begins with, and grows by: 1 MiB
+	poolMost = 64 * poolSlab
+	poolLow  = poolSlab / 4 // when the device tells
+)
+
+func newPool(pd *verbs.PD, attr verbs.DeviceAttr) (_ *pool, err error) {
+	p := &pool{pd: pd, buffer: headerSize + eagerQueued, most: min(poolMost, attr.MaxSRQWR) / poolSlab * poolSlab}
+	p.slabs.Store(new([]*verbs.MR))
+	if p.srq, err = pd.CreateSRQ(verbs.SRQAttr{MaxWR: p.most, MaxSGE: 1}); err != nil {
+		return nil, err
+	}
+	if err := p.grow(); err != nil {
+		return nil, errors.Join(err, p.srq.Close())
+	}
+	return p, nil
+}
+
+// grow adds buffers, and has the device tell when they run low again.
+func (p *pool) grow() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := *p.slabs.Load()
+	first := len(old) * poolSlab
+	if first+poolSlab > p.most {
+		return nil
+	}
+	mr, err := p.pd.AllocMR(poolSlab*p.buffer, verbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	slabs := append(old[:len(old):len(old)], mr)
+	p.slabs.Store(&slabs)
+	var batch receives
+	for i := range poolSlab {
+		batch.add(mr, i*p.buffer, p.buffer, first+i)
+	}
+	if err := batch.check(p.srq.PostRecv(batch.wrs)); err != nil {
+		return err
+	}
+	if first+2*poolSlab > p.most {
+		return nil
+	}
+	return p.srq.ModifyLimit(poolLow)
+}
+
+// place is where buffer i lies.
+func (p *pool) place(i int) (mr *verbs.MR, offset int) {
+	return (*p.slabs.Load())[i/poolSlab], i % poolSlab * p.buffer
+}
+
+// receives is a list of receives that is being made.
+type receives struct {
+	wrs  []verbs.RecvWR
+	sges []verbs.SGE
+}
+
+// add appends the receive of this number.
+func (r *receives) add(mr *verbs.MR, offset, length, number int) {
+	if cap(r.sges) == 0 {
+		r.wrs, r.sges = make([]verbs.RecvWR, 0, poolSlab), make([]verbs.SGE, 0, poolSlab)
+	}
+	r.sges = append(r.sges, mr.SGE(offset, length))
+	r.wrs = append(r.wrs, verbs.RecvWR{WRID: uint64(number), SGList: r.sges[len(r.sges)-1:]})
+}
+
+// check empties the list, of which n have been posted.
+func (r *receives) check(n int, err error) error {
+	if err == nil && n < len(r.wrs) {
+		err = fmt.Errorf("%d of %d receives taken", n, len(r.wrs))
+	}
+	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
+	return err
+}
+
+// The receives of a link are its own, or of the pool.
+
+// place is where the buffer of a receive lies.
+func (l *link) place(number int) (mr *verbs.MR, offset int) {
+	if l.pool != nil {
+		return l.pool.place(number)
+	}
+	return l.recvs, number * l.buffer
+}
+
+// again adds a receive to those to be posted by postRecvs.
+func (l *link) again(number int) {
+	mr, offset := l.place(number)
+	l.batch.add(mr, offset, l.buffer, number)
+}
+
+func (l *link) postRecvs() error {
+	switch {
+	case len(l.batch.wrs) == 0:
+		return nil
+	case l.pool != nil:
+		return l.batch.check(l.pool.srq.PostRecv(l.batch.wrs))
+	}
+	return l.batch.check(l.qp.PostRecv(l.batch.wrs))
+}
+
+// drain gives back to the pool what a queue pair has taken that is in ERR.
+func (l *link) drain() error {
+	if l.pool == nil {
+		return nil
+	}
+	var wcs [queueRecvs]verbs.WC
+	for {
+		if err := l.postRecvs(); err != nil {
+			return err
+		}
+		n, err := l.cq.Poll(wcs[:])
+		if n == 0 || err != nil {
+			return err
+		}
+		for i := range wcs[:n] {
+			if isReceive(&wcs[i]) {
+				l.again(int(wcs[i].WRID))
+			}
+		}
+	}
+}
+
+func isReceive(wc *verbs.WC) bool {
+	return wc.Opcode == verbs.WCRecv || wc.Opcode == verbs.WCRecvRDMAWithImm
+}

@@ -1,0 +1,82 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestStorm: more messages come at once, from more peers, than there are receives for.
+// All arrive, in order, whether or not the pool may grow.
+func TestStorm(t *testing.T) {
+	const (
+		peers, streams = 16, 2
+		most           = (queueRecvs-reserve)/streams - 2 // messages that are over at once: there are credits for them
+	)
+	queued(t, func(t *testing.T, provider string) {
+		for _, grows := range []bool{true, false} {
+			t.Run(fmt.Sprint("grows ", grows), func(t *testing.T) {
+				nodes := join(t, 1+peers, WithProviders(provider))
+				var sends, receives []*Handle
+				var outs, ins [][]byte
+				for rank := 1; rank <= peers; rank++ {
+					for stream := range streams {
+						s, out := send(t, nodes[rank], 0, 4000, OnStream(stream))
+						r, in := receive(t, nodes[0], rank, 4000, OnStream(stream))
+						sends, receives = append(sends, s), append(receives, r)
+						outs, ins = append(outs, out), append(ins, in)
+					}
+				}
+				round := func(k int) {
+					for i, r := range receives {
+						require.NoError(t, r.Start())
+						require.NoError(t, r.WaitContext(within(t)))
+						require.EqualValues(t, k, binary.LittleEndian.Uint64(ins[i]), "message of rank %d", 1+i/streams)
+					}
+				}
+				start := func(k int) {
+					for i, s := range sends {
+						binary.LittleEndian.PutUint64(outs[i], uint64(k))
+						require.NoError(t, s.Start())
+						require.NoError(t, s.WaitContext(within(t)))
+					}
+				}
+				start(0)
+				round(0)
+				d := (*nodes[0].engines.Load())[0]
+				require.NotNil(t, d.pool)
+				require.Len(t, *d.pool.slabs.Load(), 1, "%d peers that are idle", peers)
+				if !grows {
+					d.pool.mu.Lock()
+					d.pool.most = poolSlab
+					d.pool.mu.Unlock()
+				}
+				d.mu.Lock() // nobody looks what has come
+				for _, a := range d.queues {
+					a.lock.lock()
+				}
+				for k := range most {
+					start(1 + k)
+				}
+				time.Sleep(50 * time.Millisecond)
+				for _, a := range d.queues {
+					a.lock.unlock()
+				}
+				d.mu.Unlock()
+				for k := range most {
+					round(1 + k)
+				}
+				slabs := len(*d.pool.slabs.Load())
+				t.Logf("%d receives for %d messages", slabs*poolSlab, peers*streams*most)
+				if grows {
+					require.Greater(t, slabs, 1)
+				} else {
+					require.Equal(t, 1, slabs)
+				}
+			})
+		}
+	})
+}
