@@ -72,6 +72,9 @@ func (a *async) read() {
 
 // handle does what follows from an event, and keeps it.
 func (a *async) handle(e verbs.ProviderEvent) {
+	if e.Port != 0 {
+		a.c.change.Add(1)
+	}
 	switch o := e.Object.(type) {
 	case *cq:
 		if e.Type == verbs.EventCQErr {

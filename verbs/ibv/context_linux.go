@@ -29,6 +29,9 @@ type vcontext struct {
 	srqSGE int
 	rxe    bool // soft-RoCE
 
+	change atomic.Uint64 // events of ports
+	chosen atomic.Pointer[choice]
+
 	life   sync.RWMutex // held for reading while the device is asked something
 	gone   bool         // closed
 	async  *async
@@ -53,17 +56,18 @@ func newContext(device string, h C.uintptr_t, cfg verbs.Config) (_ *vcontext, er
 		return nil, err
 	}
 	c.setAttr(&a)
-	p, err := c.queryPort(1)
+	if c.attr.MaxInlineData, err = c.probeInline(); err != nil {
+		return nil, err
+	}
+	where, err := c.path()
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.queryPort(where.port)
 	if err != nil {
 		return nil, err
 	}
 	c.attr.MaxMsgSize = uint32(p.max_msg_sz)
-	if c.attr.MaxInlineData, err = c.probeInline(); err != nil {
-		return nil, err
-	}
-	if _, err := c.path(); err != nil && (cfg.Address != "" || cfg.Port != 0) {
-		return nil, err
-	}
 	if c.async, err = newAsync(c); err != nil {
 		return nil, err
 	}
@@ -181,9 +185,29 @@ type path struct {
 	port, gid int
 }
 
-// path chooses a port and a GID: the address that the configuration names; else
-// the first port that is active, and of its GIDs on Ethernet the best.
+// path is the one to take. It is looked for anew after an event of a port: a GID
+// table may have a thousand places, each of which is asked for.
 func (c *vcontext) path() (path, error) {
+	change := c.change.Load()
+	if p := c.chosen.Load(); p != nil && p.change == change {
+		return p.path, nil
+	}
+	p, err := c.choose()
+	if err == nil {
+		c.chosen.Store(&choice{p, change})
+	}
+	return p, err
+}
+
+// choice is a path, and how many events of ports there had been before.
+type choice struct {
+	path
+	change uint64
+}
+
+// choose chooses a port and a GID: the address that the configuration names; else
+// the first port that is active, and of its GIDs on Ethernet the best.
+func (c *vcontext) choose() (path, error) {
 	var want netip.Addr
 	if c.cfg.Address != "" {
 		a, err := netip.ParseAddr(c.cfg.Address)
@@ -197,33 +221,36 @@ func (c *vcontext) path() (path, error) {
 		first, last = c.cfg.Port, c.cfg.Port
 	}
 	best, rank := path{port: first}, -1
+	better := func(p path, r int) {
+		if r > rank {
+			best, rank = p, r
+		}
+	}
 	var have []string
 	for port := first; port <= last; port++ {
 		p, err := c.QueryPort(port)
 		if err != nil {
 			return path{}, err
 		}
+		base := 0
+		if p.State == verbs.PortActive {
+			base = 100
+		}
+		if !want.IsValid() { // InfiniBand goes by LID
+			better(path{port: port}, base)
+		}
 		for i := range p.GIDTblLen {
 			gid, err := c.QueryGID(port, i)
 			if err != nil || gid == (verbs.GID{}) {
 				continue // an empty place in the table
 			}
-			r := c.rankGID(port, i, &p, gid)
-			if want.IsValid() {
-				have = append(have, gid.Addr().String())
-				if gid.Addr().Unmap() != want {
-					continue
-				}
-			}
-			if p.State == verbs.PortActive {
-				r += 100
-			}
-			if r > rank {
-				best, rank = path{port, i}, r
+			have = append(have, gid.Addr().String())
+			if !want.IsValid() || gid.Addr().Unmap() == want {
+				better(path{port, i}, base+c.rankGID(port, i, &p, gid))
 			}
 		}
 	}
-	if want.IsValid() && rank < 0 {
+	if rank < 0 {
 		return path{}, verbs.Errorf(c.device, "choose GID", verbs.ErrInvalid, "no GID has address %v; there are %q", want, slices.Compact(have))
 	}
 	return best, nil
@@ -237,9 +264,9 @@ func (c *vcontext) rankGID(port, index int, p *verbs.PortAttr, gid verbs.GID) in
 		if index == 0 {
 			return 10
 		}
-		return 0
+		return 1
 	}
-	r := 0
+	r := 1
 	if rdmadev.GIDType(c.device, port, index) == "RoCE v2" {
 		r += 10
 	}
