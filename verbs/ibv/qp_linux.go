@@ -191,6 +191,11 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	defer q.send.lock.Unlock()
 	q.recv.lock.Lock()
 	defer q.recv.lock.Unlock()
+	if cur.QPState == verbs.QPSQD && q.c.rxe { // which goes nowhere else while it drains
+		if err := q.modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
+			return err
+		}
+	}
 	if err := q.modify(attr, mask); err != nil {
 		return err
 	}
