@@ -290,11 +290,6 @@ int sl_poll_cq(uintptr_t cq, int n, uintptr_t wc, int looks) {
 	int got;
 	do {
 		got = q->context->ops.poll_cq(q, n, (struct sl_wc *)wc);
-#if defined(__x86_64__)
-		if (got == 0 && looks > 1) {
-			__builtin_ia32_pause();
-		}
-#endif
 	} while (got == 0 && --looks > 0);
 	return got;
 }
