@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -24,6 +23,7 @@ type device struct {
 	mapped bool               // peers' memory is loaded and stored
 	sges   int                // of one work request
 	reads  int                // SGEs of one RDMA_READ; 0: there is none
+	inline int                // bytes of one inline send
 	events *verbs.CompChannel // of the CQs of queues
 	pool   *pool              // of receives; nil: each queue has its own
 	rdma   bool               // what the program says of RDMA devices is for it
@@ -63,7 +63,7 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, ctx: ctx, rdma: rdma, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
+	dev := &device{node: n, ctx: ctx, rdma: rdma, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), inline: attr.MaxInlineData, queues: map[*verbs.CQ]*attended{}, kicked: make(chan struct{}, 1)}
 	if dev.pd, err = ctx.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -86,6 +86,10 @@ func (n *Node) openDevice(d *verbs.Device, address string) (_ *device, err error
 // maxSGE is the most elements of one work request.
 const maxSGE = 32
 
+// inlineMost is the most that is sent inline over RDMA: the device need not fetch it,
+// and a work request stays small.
+const inlineMost = 220
+
 func (d *device) provider() string { return d.ctx.Device().Provider() }
 
 // newLink makes a queue pair, with buffers if messages are to go through it.
@@ -95,6 +99,9 @@ func (d *device) newLink() (_ *link, err error) {
 	if !d.mapped {
 		limits = verbs.QPCap{MaxSendWR: queueSends + queueWrites + queueReads, MaxRecvWR: queueRecvs + 1, MaxSendSGE: d.sges, MaxRecvSGE: 1}
 		cqe = limits.MaxSendWR + limits.MaxRecvWR
+		if d.rdma {
+			limits.MaxInlineData = min(d.inline, inlineMost)
+		}
 	}
 	if l.cq, err = d.ctx.CreateCQ(cqe, d.events); err != nil {
 		return nil, err
@@ -108,8 +115,15 @@ func (d *device) newLink() (_ *link, err error) {
 			err = errors.Join(err, l.close())
 		}
 	}()
-	if l.qp, err = d.pd.CreateQP(init); err != nil || d.mapped {
-		return l, err
+	for l.qp, err = d.pd.CreateQP(init); err != nil; l.qp, err = d.pd.CreateQP(init) {
+		// A device may have its most SGEs with fewer work requests only.
+		if init.Cap.MaxSendSGE == 1 || errors.Is(err, verbs.ErrClosed) {
+			return nil, err
+		}
+		init.Cap.MaxSendSGE /= 2
+	}
+	if d.mapped {
+		return l, nil
 	}
 	if d.pool == nil {
 		if l.recvs, err = d.pd.AllocMR(queueRecvs*l.buffer, verbs.AccessLocalWrite); err != nil {
@@ -225,22 +239,16 @@ func (d *device) kick() {
 }
 
 // engine moves queues on whose users do not: those that compute, and those that
-// sleep. While somebody polls it only looks, every now and then, whether they
+// sleep. While somebody polls others it looks, every now and then, whether they
 // still do.
 func (d *device) engine() {
 	life := d.node.life
-	tick := time.NewTicker(engineTick)
-	defer tick.Stop()
 	for life.Err() == nil {
-		if d.survey() {
-			select {
-			case <-tick.C:
-			case <-d.kicked:
-			case <-life.Done():
-			}
-			continue
-		}
 		ctx, cancel := context.WithCancel(life)
+		if d.survey() {
+			cancel()
+			ctx, cancel = context.WithTimeout(life, engineTick)
+		}
 		d.mu.Lock()
 		d.cancel = cancel
 		d.mu.Unlock()
@@ -255,8 +263,12 @@ func (d *device) engine() {
 		switch {
 		case errors.Is(err, verbs.ErrClosed):
 			return
-		case cq != nil && err == nil:
+		case err == nil && cq != nil:
 			d.fired(cq)
+		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+			d.node.log.Warn("channel: no more events of completions", "device", d.ctx.Device().Name(), "error", err)
+			d.fatal(verbs.EventDeviceFatal)
+			return
 		}
 	}
 }

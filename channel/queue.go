@@ -27,6 +27,7 @@ type queue struct {
 
 	sends   *verbs.MR // buffers of one message each
 	free    []int     // of sends
+	inline  int       // bytes that a message may have to be sent inline, its header included
 	credits int       // receives of the other side that we may use
 	owed    int       // receives that have been posted since the other side was told
 	control []header  // to be sent
@@ -147,9 +148,13 @@ func newQueue(p *peer, l *link) (*queue, error) {
 	}
 	q := &queue{peer: p, link: l, sends: l.sends, free: l.free, credits: queueRecvs,
 		out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, gated: map[uint32]*Handle{}, sges: make([]verbs.SGE, 0, chain*maxSGE)}
-	q.writes = lane{limit: queueWrites, sges: l.dev.sges}
+	limits := l.qp.Cap()
+	q.writes = lane{limit: queueWrites, sges: min(l.dev.sges, limits.MaxSendSGE)}
 	if l.dev.reads > 0 {
-		q.reads = lane{read: true, limit: min(int(attr.MaxRdAtomic), queueReads), sges: l.dev.reads}
+		q.reads = lane{read: true, limit: min(int(attr.MaxRdAtomic), queueReads), sges: min(l.dev.reads, limits.MaxSendSGE)}
+	}
+	if l.dev.rdma {
+		q.inline = min(limits.MaxInlineData, inlineMost)
 	}
 	return q, nil
 }
@@ -267,8 +272,14 @@ func (q *queue) post(h header, n int) {
 	h.credits = uint16(q.owed)
 	q.owed = 0
 	h.put(q.sends.Bytes()[i*q.link.buffer:])
-	q.sges = append(q.sges[:0], q.sends.SGE(i*q.link.buffer, headerSize+n))
-	q.wrs[0] = verbs.SendWR{WRID: uint64(i), SGList: q.sges, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	q.wrs[0] = verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	if headerSize+n <= q.inline {
+		q.wrs[0].Flags |= verbs.SendInline
+		q.wrs[0].Inline = q.sends.Bytes()[i*q.link.buffer:][:headerSize+n]
+	} else {
+		q.sges = append(q.sges[:0], q.sends.SGE(i*q.link.buffer, headerSize+n))
+		q.wrs[0].SGList = q.sges
+	}
 	if m, err := q.link.qp.PostSend(q.wrs[:1]); err != nil || m < 1 {
 		q.broken(fmt.Errorf("post send: %d of 1 taken: %w", m, err))
 	}

@@ -224,7 +224,9 @@ func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, er
 	used := false
 	defer func() {
 		if !used && l != nil {
-			err = errors.Join(err, l.close())
+			if err := l.close(); err != nil { // the next attempt is not affected
+				p.node.log.Warn("channel: close of a link that is not used", "peer", p.rank, "error", err)
+			}
 		}
 	}()
 	body, err := answer.append(nil)
@@ -489,8 +491,12 @@ func ackTimeout(bound, most time.Duration) uint8 {
 func (l *link) endpoint() (verbs.Endpoint, error) {
 	e, err := l.qp.Endpoint()
 	c := &l.dev.node.opt.connect
-	if err == nil && c.SGIDIndex != 0 && l.dev.rdma {
-		e.GID, err = l.dev.ctx.QueryGID(max(c.Port, 1), c.SGIDIndex)
+	if err != nil || c.SGIDIndex == 0 || !l.dev.rdma {
+		return e, err
+	}
+	a, err := l.qp.Query()
+	if err == nil {
+		e.GID, err = l.dev.ctx.QueryGID(int(a.PortNum), c.SGIDIndex)
 	}
 	return e, err
 }

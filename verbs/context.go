@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,8 +19,9 @@ type Context struct {
 	mu     sync.Mutex // held for a few instructions, or while an object is made
 	closed bool
 	// byProv finds the object of this package from the provider's; it is the
-	// list of all that is open.
-	byProv map[any]child
+	// list of all that is open. It is changed with mu held; who only looks, for an
+	// event, does not wait for one that makes an object.
+	byProv sync.Map // of child
 	// ending counts the children whose own Close is under way, outside of mu: a
 	// provider may have to wait for a peer.
 	ending sync.WaitGroup
@@ -46,7 +46,7 @@ type object struct {
 func (o *object) base() *object { return o }
 
 func newContext(d *Device, p ProviderContext, a DeviceAttr) *Context {
-	return &Context{dev: d, prov: p, attr: a, byProv: map[any]child{}}
+	return &Context{dev: d, prov: p, attr: a}
 }
 
 // Device returns what was opened.
@@ -95,7 +95,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	pd := &PD{object: object{ctx: c}, prov: pp}
-	c.byProv[pp] = pd
+	c.byProv.Store(pp, pd)
 	return pd, nil
 }
 
@@ -111,7 +111,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		return nil, err
 	}
 	ch := &CompChannel{object: object{ctx: c}, prov: pc}
-	c.byProv[pc] = ch
+	c.byProv.Store(pc, ch)
 	return ch, nil
 }
 
@@ -142,7 +142,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 		ch.users++
 	}
 	cq := &CQ{object: object{ctx: c}, prov: pc, channel: ch, cqe: cqe}
-	c.byProv[pc] = cq
+	c.byProv.Store(pc, cq)
 	return cq, nil
 }
 
@@ -158,11 +158,14 @@ func (c *Context) Close() error {
 		return c.errorf("close", ErrClosed, "")
 	}
 	c.closed = true
-	children := slices.Collect(maps.Values(c.byProv))
+	var children []child
+	for _, o := range c.byProv.Range {
+		children = append(children, o.(child))
+	}
 	for _, ch := range children {
 		ch.base().closed.Store(true)
 	}
-	clear(c.byProv)
+	c.byProv.Clear()
 	c.mu.Unlock()
 	c.ending.Wait() // they are children, too
 	slices.SortFunc(children, func(a, b child) int { return a.rank() - b.rank() })
@@ -195,9 +198,8 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	}
 	e := AsyncEvent{Type: pe.Type, Port: pe.Port}
 	if pe.Object != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		switch o := c.byProv[pe.Object].(type) {
+		o, _ := c.byProv.Load(pe.Object)
+		switch o := o.(type) {
 		case *QP:
 			e.QP = o
 		case *CQ:
@@ -249,7 +251,7 @@ func end(op string, self child) error {
 		return c.errorf(op, ErrBusy, "%d objects depend on it", o.users)
 	}
 	o.closed.Store(true)
-	delete(c.byProv, self.provider())
+	c.byProv.Delete(self.provider())
 	c.ending.Add(1)
 	c.mu.Unlock()
 	defer c.ending.Done()

@@ -166,9 +166,8 @@ func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 		if err != nil {
 			return nil, err
 		}
-		ch.ctx.mu.Lock()
-		cq, ok := ch.ctx.byProv[pc].(*CQ)
-		ch.ctx.mu.Unlock()
+		o, _ := ch.ctx.byProv.Load(pc)
+		cq, ok := o.(*CQ)
 		if ok {
 			return cq, nil
 		}

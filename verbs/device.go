@@ -115,6 +115,9 @@ type PortAttr struct {
 	PKeyTblLen int
 	LID        uint16 // InfiniBand LID; tcp: the listening TCP port
 	Netdev     string // network interface, empty where there is none
+	// GRHRequired: packets need a global routing header, inside a subnet as well
+	// (IBV_QPF_GRH_REQUIRED).
+	GRHRequired bool
 }
 
 // Config says how a device is opened. The zero value is valid for shm and for

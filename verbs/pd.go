@@ -75,7 +75,7 @@ func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (Pr
 	pd.users++
 	mr := &MR{object: object{ctx: c}, prov: pm, pd: pd, access: access,
 		addr: pm.Addr(), length: uint64(size), lkey: pm.LKey(), rkey: pm.RKey(), buf: pm.Bytes()}
-	c.byProv[pm] = mr
+	c.byProv.Store(pm, mr)
 	return mr, nil
 }
 
@@ -136,7 +136,7 @@ func (pd *PD) CreateQP(init QPInitAttr) (*QP, error) {
 	}
 	init.Cap = pq.Cap()
 	qp := &QP{object: object{ctx: c}, prov: pq, pd: pd, init: init}
-	c.byProv[pq] = qp
+	c.byProv.Store(pq, qp)
 	return qp, nil
 }
 
@@ -158,7 +158,7 @@ func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	}
 	pd.users++
 	s := &SRQ{object: object{ctx: c}, prov: ps, pd: pd}
-	c.byProv[ps] = s
+	c.byProv.Store(ps, s)
 	return s, nil
 }
 

@@ -219,7 +219,7 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 		MaxDestRdAtomic: uint8(min(dev.MaxQPRdAtomic, 255)), MinRNRTimer: opt.MinRNRTimer,
 		AHAttr: AHAttr{
 			DLID: remote.LID, SL: opt.ServiceLevel, PortNum: uint8(opt.Port),
-			IsGlobal: remote.LinkLayer != LinkLayerInfiniBand || remote.LID == 0 || own.subnet() != remote.GID.subnet(),
+			IsGlobal: port.GRHRequired || remote.LinkLayer != LinkLayerInfiniBand || remote.LID == 0 || own.subnet() != remote.GID.subnet(),
 			DGID:     remote.GID, SGIDIndex: uint8(opt.SGIDIndex), HopLimit: 64, TrafficClass: opt.TrafficClass,
 		},
 	}

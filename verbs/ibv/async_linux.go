@@ -44,10 +44,11 @@ func newAsync(c *vcontext) (*async, error) {
 func (a *async) read() {
 	defer close(a.done)
 	for {
+		var event C.struct_sl_async_event
 		var object C.uintptr_t
 		var port, kind, errno C.int
 		err := a.src.wait(context.Background(), func() bool {
-			errno = C.sl_get_async_event(a.c.h, &object, &port, &kind)
+			errno = C.sl_get_async_event(a.c.h, &event, &object, &port, &kind)
 			return syscall.Errno(errno) != syscall.EAGAIN
 		})
 		switch {
@@ -61,11 +62,12 @@ func (a *async) read() {
 		default:
 			e := verbs.ProviderEvent{Type: verbs.EventType(kind), Port: int(port)}
 			if object != 0 {
-				if e.Object = a.c.object(object); e.Object == nil {
-					continue // closed meanwhile
-				}
+				e.Object = a.c.object(object)
 			}
-			a.handle(e)
+			C.sl_ack_async_event(&event) // what is at that address may be another now
+			if object == 0 || e.Object != nil {
+				a.handle(e)
+			} // else it is being closed
 		}
 	}
 }

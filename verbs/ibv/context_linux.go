@@ -29,8 +29,10 @@ type vcontext struct {
 	srqSGE int
 	rxe    bool // soft-RoCE
 
-	change atomic.Uint64 // events of ports
-	chosen atomic.Pointer[choice]
+	change  atomic.Uint64 // events of ports
+	chosen  atomic.Pointer[choice]
+	netdevs sync.Map      // of netdev, by port
+	turn    atomic.Uint32 // of CQs
 
 	life   sync.RWMutex // held for reading while the device is asked something
 	gone   bool         // closed
@@ -112,7 +114,7 @@ const rxeVendor = 0xffffff
 func (c *vcontext) probeInline() (_ int, err error) {
 	const op = "open"
 	var errno C.int
-	cq := C.sl_create_cq(c.h, 1, 0, &errno)
+	cq := C.sl_create_cq(c.h, 1, 0, 0, &errno)
 	if cq == 0 {
 		return 0, failure(c.device, op, errno, "a completion queue of one entry")
 	}
@@ -150,19 +152,41 @@ func (c *vcontext) QueryPort(port int) (verbs.PortAttr, error) {
 		return verbs.PortAttr{}, err
 	}
 	p := verbs.PortAttr{
-		State:      verbs.PortState(a.state),
-		MaxMTU:     verbs.MTU(a.max_mtu),
-		ActiveMTU:  verbs.MTU(a.active_mtu),
-		LinkLayer:  verbs.LinkLayer(a.link_layer),
-		GIDTblLen:  int(a.gid_tbl_len),
-		PKeyTblLen: int(a.pkey_tbl_len),
-		LID:        uint16(a.lid),
-		Netdev:     rdmadev.Netdev(c.device, port),
+		State:       verbs.PortState(a.state),
+		MaxMTU:      verbs.MTU(a.max_mtu),
+		ActiveMTU:   verbs.MTU(a.active_mtu),
+		LinkLayer:   verbs.LinkLayer(a.link_layer),
+		GIDTblLen:   int(a.gid_tbl_len),
+		PKeyTblLen:  int(a.pkey_tbl_len),
+		LID:         uint16(a.lid),
+		Netdev:      c.netdev(port),
+		GRHRequired: a.flags&grhRequired != 0,
 	}
 	if p.LinkLayer == verbs.LinkLayerUnspecified { // by those who have but the one
 		p.LinkLayer = verbs.LinkLayerInfiniBand
 	}
 	return p, nil
+}
+
+// grhRequired is IBV_QPF_GRH_REQUIRED.
+const grhRequired = 1
+
+// netdev is the network interface of a port. It is looked for anew after an event of
+// a port.
+func (c *vcontext) netdev(port int) string {
+	change := c.change.Load()
+	if n, ok := c.netdevs.Load(port); ok && n.(netdev).change == change {
+		return n.(netdev).name
+	}
+	name := rdmadev.Netdev(c.device, port)
+	c.netdevs.Store(port, netdev{name, change})
+	return name
+}
+
+// netdev is the name of one, and how many events of ports there had been before.
+type netdev struct {
+	name   string
+	change uint64
 }
 
 func (c *vcontext) QueryGID(port, index int) (verbs.GID, error) {
@@ -236,7 +260,9 @@ func (c *vcontext) choose() (path, error) {
 		if p.State == verbs.PortActive {
 			base = 100
 		}
-		if !want.IsValid() { // InfiniBand goes by LID
+		// InfiniBand goes by LID, and its GIDs are no addresses of the host.
+		any := !want.IsValid() || p.LinkLayer == verbs.LinkLayerInfiniBand
+		if any {
 			better(path{port: port}, base)
 		}
 		for i := range p.GIDTblLen {
@@ -245,7 +271,7 @@ func (c *vcontext) choose() (path, error) {
 				continue // an empty place in the table
 			}
 			have = append(have, gid.Addr().String())
-			if !want.IsValid() || gid.Addr().Unmap() == want {
+			if any || gid.Addr().Unmap() == want {
 				better(path{port, i}, base+c.rankGID(port, i, &p, gid))
 			}
 		}
@@ -341,13 +367,17 @@ func (c *vcontext) delist(i uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := slices.Clone(*c.owners.Load())
-	if q := list[i].qp; q != nil {
-		pairs := maps.Clone(*c.pairs.Load())
-		delete(pairs, q.num)
-		c.pairs.Store(&pairs)
-	}
 	list[i] = owner{}
 	c.owners.Store(&list)
+}
+
+// unpair forgets a queue pair, before another can have its number.
+func (c *vcontext) unpair(q *qp) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pairs := maps.Clone(*c.pairs.Load())
+	delete(pairs, q.num)
+	c.pairs.Store(&pairs)
 }
 
 // pair is the queue pair of this number; nil without one.

@@ -134,7 +134,7 @@ func (c *vcontext) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.Provid
 		q.private = true
 	}
 	var errno C.int
-	if q.h = C.sl_create_cq(c.h, C.int(cqe), q.channel.h, &errno); q.h == 0 {
+	if q.h = C.sl_create_cq(c.h, C.int(cqe), q.channel.h, C.uint(c.turn.Add(1)), &errno); q.h == 0 {
 		err := failure(c.device, op, errno, "%d entries", cqe)
 		if q.private {
 			err = errors.Join(err, q.channel.Close())

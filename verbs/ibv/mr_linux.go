@@ -76,6 +76,9 @@ func (p *pd) register(op string, m *mr, access verbs.AccessFlags) error {
 	if access&verbs.AccessOnDemand != 0 && !p.c.attr.OnDemandPaging {
 		return verbs.Errorf(p.c.device, op, verbs.ErrNotSupported, "on-demand paging")
 	}
+	if p.c.attr.AtomicCap == verbs.AtomicNone {
+		access &^= verbs.AccessRemoteAtomic // which some devices without refuse
+	}
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(m.buf)))
 	var lkey, rkey C.uint32_t
 	var errno C.int

@@ -212,10 +212,14 @@ func (q *qp) setState(s verbs.QPState) { q.state.Store(uint32(s)) }
 // modify calls the device. The caller holds ctl.
 func (q *qp) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	h := &attr.AHAttr
+	access := attr.AccessFlags & verbs.AccessAll
+	if q.c.attr.AtomicCap == verbs.AtomicNone {
+		access &^= verbs.AccessRemoteAtomic // which some devices without refuse
+	}
 	a := C.struct_sl_qp_attr{
 		qp_state: C.int(attr.QPState), cur_qp_state: C.int(attr.CurState), path_mtu: C.int(attr.PathMTU),
 		rq_psn: C.uint32_t(attr.RQPSN), sq_psn: C.uint32_t(attr.SQPSN), dest_qp_num: C.uint32_t(attr.DestQPNum),
-		qp_access_flags: C.uint(attr.AccessFlags & verbs.AccessAll), pkey_index: C.uint16_t(attr.PKeyIndex),
+		qp_access_flags: C.uint(access), pkey_index: C.uint16_t(attr.PKeyIndex),
 		max_rd_atomic: C.uint8_t(attr.MaxRdAtomic), max_dest_rd_atomic: C.uint8_t(attr.MaxDestRdAtomic),
 		min_rnr_timer: C.uint8_t(attr.MinRNRTimer), port_num: C.uint8_t(attr.PortNum), timeout: C.uint8_t(attr.Timeout),
 		retry_cnt: C.uint8_t(attr.RetryCnt), rnr_retry: C.uint8_t(attr.RNRRetry),
@@ -289,6 +293,7 @@ func (q *qp) Close() error {
 	q.ctl.Lock()
 	defer q.ctl.Unlock()
 	q.c.disown(q.h)
+	q.c.unpair(q)
 	q.send.lock.Lock()
 	defer q.send.lock.Unlock()
 	q.recv.lock.Lock()

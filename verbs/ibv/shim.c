@@ -109,13 +109,18 @@ int sl_query_device(uintptr_t context, struct sl_device_attr_ex *attr) {
 	struct sl_context *c = (struct sl_context *)context;
 	memset(attr, 0, sizeof *attr);
 	if (c->abi_compat == (void *)UINTPTR_MAX) {
+		// Drivers of old write all that they know, whatever the length they are told.
+		union {
+			struct sl_device_attr_ex known;
+			char room[4096];
+		} all = {0};
 		const size_t before = offsetof(struct sl_verbs_context, context);
 		struct sl_verbs_context *v = (struct sl_verbs_context *)((char *)c - before);
 		const uint32_t input = 0;
-		if (v->sz >= sizeof *v && v->query_device_ex && v->query_device_ex(c, &input, attr, sizeof *attr) == 0) {
+		if (v->sz >= sizeof *v && v->query_device_ex && v->query_device_ex(c, &input, &all.known, sizeof all.known) == 0) {
+			*attr = all.known;
 			return 0;
 		}
-		memset(attr, 0, sizeof *attr);
 	}
 	return number(query_device(c, &attr->orig_attr));
 }
@@ -130,26 +135,28 @@ int sl_query_gid(uintptr_t context, int port, int index, struct sl_gid *gid) {
 	return number(query_gid((struct sl_context *)context, port, index, gid));
 }
 
-enum { event_qp_fatal = 1, event_path_mig_err = 7, event_last_wqe = 16, event_srq_err = 14, event_srq_limit = 15 };
+enum { event_qp_fatal = 1, event_path_mig_err = 7, event_device_fatal = 8, event_last_wqe = 16, event_srq_err = 14, event_srq_limit = 15 };
 
-int sl_get_async_event(uintptr_t context, uintptr_t *object, int *port, int *type) {
+int sl_get_async_event(uintptr_t context, struct sl_async_event *event, uintptr_t *object, int *port, int *type) {
 	struct sl_async_event e;
 	errno = 0;
 	int err = number(get_async_event((struct sl_context *)context, &e));
 	if (err) {
 		return err;
 	}
+	*event = e;
 	*type = e.event_type;
 	*port = 0;
 	*object = 0;
 	if (e.event_type <= event_path_mig_err || e.event_type == event_last_wqe || e.event_type == event_srq_err || e.event_type == event_srq_limit) {
 		*object = (uintptr_t)e.element.object;
-	} else {
+	} else if (e.event_type != event_device_fatal) {
 		*port = e.element.port_num;
 	}
-	ack_async_event(&e);
 	return 0;
 }
+
+void sl_ack_async_event(struct sl_async_event *event) { ack_async_event(event); }
 
 uintptr_t sl_alloc_pd(uintptr_t context, int *err) {
 	errno = 0;
@@ -200,9 +207,10 @@ int sl_get_cq_event(uintptr_t channel, uintptr_t *cq) {
 	return err;
 }
 
-uintptr_t sl_create_cq(uintptr_t context, int cqe, uintptr_t channel, int *err) {
+uintptr_t sl_create_cq(uintptr_t context, int cqe, uintptr_t channel, unsigned turn, int *err) {
+	int vectors = ((struct sl_context *)context)->num_comp_vectors;
 	errno = 0;
-	return made(create_cq((struct sl_context *)context, cqe, NULL, (struct sl_comp_channel *)channel, 0), err);
+	return made(create_cq((struct sl_context *)context, cqe, NULL, (struct sl_comp_channel *)channel, vectors > 1 ? turn % vectors : 0), err);
 }
 
 int sl_destroy_cq(uintptr_t cq) { return number(destroy_cq((struct sl_cq *)cq)); }

@@ -21,7 +21,10 @@ int sl_async_fd(uintptr_t context);
 int sl_query_device(uintptr_t context, struct sl_device_attr_ex *attr);
 int sl_query_port(uintptr_t context, int port, struct sl_port_attr *attr);
 int sl_query_gid(uintptr_t context, int port, int index, struct sl_gid *gid);
-int sl_get_async_event(uintptr_t context, uintptr_t *object, int *port, int *type);
+// sl_get_async_event returns an event, what it is about, and its kind. What it is about
+// is not destroyed before sl_ack_async_event.
+int sl_get_async_event(uintptr_t context, struct sl_async_event *event, uintptr_t *object, int *port, int *type);
+void sl_ack_async_event(struct sl_async_event *event);
 
 uintptr_t sl_alloc_pd(uintptr_t context, int *err);
 int sl_dealloc_pd(uintptr_t pd);
@@ -31,7 +34,8 @@ int sl_dereg_mr(uintptr_t mr);
 uintptr_t sl_create_comp_channel(uintptr_t context, int *fd, int *err);
 int sl_destroy_comp_channel(uintptr_t channel);
 int sl_get_cq_event(uintptr_t channel, uintptr_t *cq);
-uintptr_t sl_create_cq(uintptr_t context, int cqe, uintptr_t channel, int *err);
+// sl_create_cq has the queue interrupt on one CPU after the other, by turns.
+uintptr_t sl_create_cq(uintptr_t context, int cqe, uintptr_t channel, unsigned turn, int *err);
 int sl_destroy_cq(uintptr_t cq);
 
 uintptr_t sl_create_srq(uintptr_t pd, struct sl_srq_attr *attr, int *err);
