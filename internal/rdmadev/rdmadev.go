@@ -51,6 +51,12 @@ func Netdev(device string, port int) string {
 // arphrdInfiniband is ARPHRD_INFINIBAND (linux/if_arp.h).
 const arphrdInfiniband = 32
 
+// IWARP says whether a device speaks iWARP: its connections are TCP's, which the
+// RDMA connection manager makes.
+func IWARP(device string) bool {
+	return strings.HasSuffix(attribute(class(), device, "node_type"), "RNIC")
+}
+
 // GIDType returns the type of an entry of a port's GID table as the kernel writes it,
 // "IB/RoCE v1" or "RoCE v2"; empty for an entry that is not used.
 func GIDType(device string, port, index int) string {

@@ -45,6 +45,10 @@ func TestDevices(t *testing.T) {
 	require.Empty(t, GIDType("mlx5_0", 1, 0))
 	require.Empty(t, GIDNetdev("mlx5_1", 1, 0))
 
+	require.False(t, IWARP("mlx5_0"))
+	require.True(t, IWARP("rxe0"), "which the fixture makes one of iWARP")
+	require.False(t, IWARP("mlx5_9"))
+
 	require.Equal(t, []int{0, 2, -1, -1}, []int{NUMANode("mlx5_0"), NUMANode("mlx5_1"), NUMANode("rxe0"), NUMANode("mlx5_9")})
 	require.Equal(t, []int{4, 5, 6, 7, 12, 13, 14, 15}, LocalCPUs("mlx5_1"))
 	require.Nil(t, LocalCPUs("rxe0"))

@@ -2,7 +2,7 @@
 package all
 
 import (
-	_ "github.com/sluice-hpc/sluice/verbs/ibv" // InfiniBand, RoCE, iWARP and soft-RoCE
+	_ "github.com/sluice-hpc/sluice/verbs/ibv" // InfiniBand, RoCE and soft-RoCE
 	_ "github.com/sluice-hpc/sluice/verbs/shm" // ranks of one host
 	_ "github.com/sluice-hpc/sluice/verbs/tcp" // sockets
 )

@@ -1,5 +1,6 @@
 // Package ibv is the provider of package verbs for RDMA devices: InfiniBand,
-// RoCE, iWARP and soft-RoCE, through libibverbs.
+// RoCE and soft-RoCE, through libibverbs. Devices of iWARP are listed and not opened:
+// they connect through rdma_cm.
 //
 // Nothing is needed to build it but a C compiler. The part of libibverbs' stable
 // ABI that is used is declared here (abi.h), and the library is opened when a

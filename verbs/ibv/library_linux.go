@@ -89,6 +89,9 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 
 func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
 	const op = "open"
+	if rdmadev.IWARP(device) {
+		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "iWARP connects through rdma_cm, which is not used here")
+	}
 	var h C.uintptr_t
 	var errno C.int
 	var have []string

@@ -39,6 +39,7 @@ var nullTests = []nullTest{
 	{name: "Address", test: testAddress},
 	{name: "LID", test: testLID, env: []string{"NULL_IB=7", "NULL_DEVICES=2"}},
 	{name: "NoLID", test: testNoLID, env: []string{"NULL_IB=0"}},
+	{name: "AddressOfHost", test: testAddressOfHost, env: []string{"NULL_IB=7"}},
 	{name: "Port", test: testPort, env: []string{"NULL_IB=7"}},
 	{name: "ConnectAttr", test: testConnectAttr, env: []string{"NULL_IB=7"}},
 	{name: "Registration", test: testRegistration},
@@ -458,6 +459,16 @@ func testEthernet(t *testing.T) {
 	require.Equal(t, e.GID, q.AHAttr.DGID)
 	require.EqualValues(t, 2, q.AHAttr.SGIDIndex)
 	require.Equal(t, a.qp.QPNum(), q.DestQPNum)
+}
+
+// On InfiniBand the GIDs are not the addresses of the host's IP over it.
+func testAddressOfHost(t *testing.T) {
+	n := openNull(t, "ibv", verbs.Config{Address: "10.0.0.1"})
+	a, _ := n.pair(verbs.QPInitAttr{})
+	e, err := a.qp.Endpoint()
+	require.NoError(t, err)
+	require.Equal(t, verbs.LinkLayerInfiniBand, e.LinkLayer)
+	require.NotZero(t, e.LID)
 }
 
 func testAddress(t *testing.T) {
