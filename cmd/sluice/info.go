@@ -83,7 +83,8 @@ known, or does not exist, is left out:
     limits              max_mr_size_bytes, max_msg_size_bytes, max_qp, max_qp_wr,
                         max_sge, max_sge_rd, max_inline_data_bytes, max_cq, max_cqe,
                         max_mr, max_pd, max_srq, max_srq_wr, max_qp_rd_atomic,
-                        max_qp_init_rd_atom, atomic_cap, load_store
+                        max_qp_init_rd_atom, atomic_cap, load_store,
+                        on_demand_paging
     ports[]
       port, state, link_layer, max_mtu_bytes, active_mtu_bytes, netdev, error
       lid               of InfiniBand

@@ -90,6 +90,7 @@ type limitEntry struct {
 	MaxQPInitRdAtom int    `json:"max_qp_init_rd_atom"`
 	AtomicCap       string `json:"atomic_cap"`
 	LoadStore       bool   `json:"load_store"`
+	OnDemandPaging  bool   `json:"on_demand_paging"`
 }
 
 type portEntry struct {
@@ -175,7 +176,7 @@ func takeDevice(d *verbs.Device) deviceEntry {
 	if err == nil {
 		e.Firmware = a.FWVer
 		e.Limits = &limitEntry{a.MaxMRSize, a.MaxMsgSize, a.MaxQP, a.MaxQPWR, a.MaxSGE, a.MaxSGERd, a.MaxInlineData, a.MaxCQ, a.MaxCQE,
-			a.MaxMR, a.MaxPD, a.MaxSRQ, a.MaxSRQWR, a.MaxQPRdAtomic, a.MaxQPInitRdAtom, a.AtomicCap.String(), a.LoadStore}
+			a.MaxMR, a.MaxPD, a.MaxSRQ, a.MaxSRQWR, a.MaxQPRdAtomic, a.MaxQPInitRdAtom, a.AtomicCap.String(), a.LoadStore, a.OnDemandPaging}
 		for port := 1; port <= a.PhysPortCnt; port++ {
 			e.Ports = append(e.Ports, takePort(c, port, rdma))
 		}

@@ -26,7 +26,7 @@ func BenchmarkPost(b *testing.B) {
 	lib := buildNull(b, "")
 	loop := filepath.Join(b.TempDir(), "loop")
 	compile(b, "-O2", "-Wall", "-o", loop, "loop.c", "-ldl")
-	b.Setenv(ibv.LibraryEnv, lib)
+	b.Setenv(ibv.EnvLibrary, lib)
 	n := openNull(b, "ibv", verbs.Config{})
 	for _, depth := range []int{1, 64} {
 		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {

@@ -5,7 +5,7 @@
 // Nothing is needed to build it but a C compiler. The part of libibverbs' stable
 // ABI that is used is declared here (abi.h), and the library is opened when a
 // device is first asked for: one binary runs on a laptop without RDMA and on the
-// cluster. [LibraryEnv] names another library than libibverbs.so.1. Where there is
+// cluster. [EnvLibrary] names another library than libibverbs.so.1. Where there is
 // none, or the binary was built with CGO_ENABLED=0, the provider's Probe says so.
 //
 // # What costs what

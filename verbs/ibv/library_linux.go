@@ -23,7 +23,7 @@ import (
 
 // load opens libibverbs; a process does so once.
 var load = sync.OnceValue(func() error {
-	file := os.Getenv(LibraryEnv)
+	file := os.Getenv(EnvLibrary)
 	if file == "" {
 		file = "libibverbs.so.1"
 	}

@@ -690,8 +690,8 @@ func testProbe(answer verbs.Answer, reason string) func(*testing.T) {
 
 // A process looks once: here in another, whose library is not there.
 func testNoLibrary(t *testing.T) {
-	if os.Getenv(ibv.LibraryEnv) != missing {
-		again(t, "TestNull/NoLibrary", ibv.LibraryEnv+"="+missing)
+	if os.Getenv(ibv.EnvLibrary) != missing {
+		again(t, "TestNull/NoLibrary", ibv.EnvLibrary+"="+missing)
 		return
 	}
 	testProbe(verbs.No, missing+": cannot open shared object file: No such file or directory")(t)

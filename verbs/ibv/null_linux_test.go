@@ -52,7 +52,7 @@ func TestNull(t *testing.T) {
 		if libs[n.lacks] == "" {
 			libs[n.lacks] = buildNull(t, n.lacks)
 		}
-		t.Run(n.name, func(t *testing.T) { again(t, "TestNull/"+n.name, append(n.env, ibv.LibraryEnv+"="+libs[n.lacks])...) })
+		t.Run(n.name, func(t *testing.T) { again(t, "TestNull/"+n.name, append(n.env, ibv.EnvLibrary+"="+libs[n.lacks])...) })
 	}
 }
 

@@ -4,9 +4,9 @@ import "github.com/sluice-hpc/sluice/verbs"
 
 const providerName = "ibv"
 
-// LibraryEnv is the environment variable that names the libibverbs to open, in
+// EnvLibrary is the environment variable that names the libibverbs to open, in
 // place of the one that the dynamic linker finds.
-const LibraryEnv = "SLUICE_IBVERBS"
+const EnvLibrary = "SLUICE_IBVERBS"
 
 func init() { verbs.Register(provider{}) }
 
