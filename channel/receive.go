@@ -165,12 +165,14 @@ func (s *receiveStream) advance(h *Handle) {
 	failed := s.peer.state.Load() >= peerFailed // before looking: what was sent before the end counts
 	r := s.r.Load()
 	if r != nil {
-		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 == h.k {
-			s.take(h, r, w, failed)
-			return
-		}
+		// The gate first: where the sender's layout is not known yet, its memory being
+		// on its way, the sender may copy.
 		if atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin {
 			s.open(h, r)
+			return
+		}
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 == h.k {
+			s.take(h, r, w, failed)
 			return
 		}
 	}
