@@ -78,10 +78,10 @@ func TestPerftestArguments(t *testing.T) {
 // that fails is told of.
 func TestPerftestProcesses(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("no sh")
+		t.Skip("no shell (sh) to run in place of perftest")
 	}
 	if _, err := exec.LookPath("sh"); err != nil {
-		t.Skip(err)
+		t.Skipf("no shell (sh) to run in place of perftest: %v", err)
 	}
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
