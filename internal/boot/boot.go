@@ -4,6 +4,8 @@
 //
 // [Join] finds out by asking, in this order:
 //
+//   - SLUICE_IMPI_SERVER and SLUICE_RANK: the process is that client of the
+//     startup server of an IMPI job;
 //   - SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER, set by hand (see
 //     [Variables]);
 //   - a launcher that speaks PMI-1 over PMI_FD or PMI_PORT: Hydra (mpiexec of
@@ -19,15 +21,25 @@
 //
 // The ranks meet at a rendezvous (see [Serve]), which 'sluice run' runs for
 // its ranks, and rank 0 in all other jobs. Where it is, rank 0 tells through
-// the key space of PMI or through a file in the session directory of Open MPI;
-// otherwise SLUICE_SERVER or the node list of Slurm says so. SLUICE_SERVER
-// counts under every launcher.
+// the key space of PMI, through a file in the session directory of Open MPI or
+// through a label of the IMPI server; otherwise SLUICE_SERVER or the node list
+// of Slurm says so. SLUICE_SERVER counts under every launcher, and not beside
+// an IMPI server.
+//
+// An IMPI server brings up to 32 clients together ('sluice server', or that of
+// another implementation), each of which is one rank; it says how many there
+// are. With IMPI_AUTH_KEY in the environment they authenticate to it with that
+// key, without by method NONE. The server gives nothing but the startup: it is
+// told of the end of each rank, which its own exit status shows, and a rank that
+// does not come from it to the rendezvous within 30 s counts as dead. A client
+// that is no rank of such a job fails Join at all ranks with a startup.Error
+// that names it.
 //
 // Rank and rendezvous prove the secret of the job to each other before
 // anything else (package proof). That authenticates; it does not encrypt.
 // 'sluice run' gives the secret by environment; under PMI rank 0 puts a random
-// one into the key space; otherwise it is that of SLUICE_SECRET or
-// SLUICE_SECRET_FILE.
+// one into the key space; otherwise, and with an IMPI server, whose labels every
+// client of it can read, it is that of SLUICE_SECRET or SLUICE_SECRET_FILE.
 package boot
 
 import (
@@ -46,25 +58,41 @@ const (
 // Join makes this process a rank of its job. It returns when the rendezvous
 // has admitted it. A rendezvous that is not there yet is waited for, for up to
 // 30 s under 'sluice run', two minutes elsewhere, or until ctx ends. Under PMI
-// all ranks of the job are waited for, until ctx ends. The other ranks are not
-// waited for otherwise.
+// all ranks of the job are waited for, until ctx ends; at an IMPI server, which
+// is waited for as long as a rendezvous, until the server gives up. The other
+// ranks are not waited for otherwise.
 //
 // Under PMI a process can join once; the connection of PMI_FD is used up then.
 //
 // Errors: [*EnvError] for what the environment says, [*LauncherError] for a
 // launcher that cannot be used, [*PMIError] for what a PMI launcher says,
+// startup.Error for what goes wrong at an IMPI server,
 // [*RefusedError] where the rendezvous has no place for this rank, proof.Error
 // where one of the two does not know the secret, else what ctx or the network
 // says.
 //
 // The Job belongs to the caller, who must Close it.
 func Join(ctx context.Context) (*Job, error) {
+	if e, ok := ctx.Value(environmentKey{}).(Environment); ok {
+		return e.Join(ctx)
+	}
 	return joinFrom(ctx, os.LookupEnv)
+}
+
+type environmentKey struct{}
+
+// WithEnvironment returns a context with which [Join] makes the rank that e says,
+// whatever the variables of the environment say: so one process can be several ranks.
+func WithEnvironment(ctx context.Context, e Environment) context.Context {
+	return context.WithValue(ctx, environmentKey{}, e)
 }
 
 // joinFrom asks each source in turn; lookup is os.LookupEnv outside of tests.
 func joinFrom(ctx context.Context, lookup func(string) (string, bool)) (*Job, error) {
 	v := &values{lookup: lookup}
+	if v.set(EnvIMPIServer) {
+		return joinIMPI(ctx, v)
+	}
 	byHand := v.set(EnvRank) && !v.set(EnvLauncher)
 	if !byHand {
 		inner := &values{lookup: v.inside()}

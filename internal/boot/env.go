@@ -17,6 +17,7 @@ const (
 	EnvRank       = "SLUICE_RANK"
 	EnvSize       = "SLUICE_SIZE"
 	EnvServer     = "SLUICE_SERVER"
+	EnvIMPIServer = "SLUICE_IMPI_SERVER"
 	EnvJob        = "SLUICE_JOB"
 	EnvSecret     = "SLUICE_SECRET"
 	EnvSecretFile = "SLUICE_SECRET_FILE"
@@ -39,6 +40,7 @@ func Variables() []Variable {
 		{EnvRank, "number of this process in the job, from 0 to size-1"},
 		{EnvSize, "number of processes in the job"},
 		{EnvServer, "host:port where the ranks meet; an IPv6 host in brackets"},
+		{EnvIMPIServer, "host:port of the server of an IMPI job instead, whose client SLUICE_RANK this process is"},
 		{EnvJob, "id of the job, at most 64 bytes"},
 		{EnvSecret, "secret of the job in hexadecimal, 16 to 512 bytes"},
 		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; mode 0600 and ours"},
@@ -95,6 +97,22 @@ const (
 	maxSecret = 512
 	maxJobID  = 64 // what fits into a proof
 )
+
+// ByHand is the environment of a rank that no variable has numbered: its number, the
+// size and the rendezvous, which somebody else runs, are given; the id of the job, the
+// secret or that there is none come from the variables. Errors: [*EnvError].
+func ByHand(rank, size int, server string) (Environment, error) {
+	given := map[string]string{EnvRank: strconv.Itoa(rank), EnvSize: strconv.Itoa(size), EnvServer: server, EnvLauncher: byRun}
+	e, _, err := parseEnvironment(func(name string) (string, bool) {
+		switch name {
+		case EnvJob, EnvSecret, EnvSecretFile, EnvInsecure:
+			return os.LookupEnv(name)
+		}
+		value, ok := given[name]
+		return value, ok
+	})
+	return e, err
+}
 
 // parseEnvironment reads the variables of our own, and JOB_COMPLETION_INDEX as
 // the rank where SLUICE_RANK is not set. found is false where none of rank,

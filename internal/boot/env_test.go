@@ -182,6 +182,7 @@ func TestVariables(t *testing.T) {
 		{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_LOCALID=0", "SLURM_NODEID=0", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
 			"SLURM_STEP_NODELIST=a,b", "SLURMD_NODENAME=b", "SLUICE_INSECURE=1"},
 		{"JOB_COMPLETION_INDEX=0"},
+		{"SLUICE_IMPI_SERVER=127.0.0.1", "SLUICE_RANK=0", "SLUICE_INSECURE=1"},
 	} {
 		lookup := variables(environment...)
 		j, err := joinFrom(testContext(t), func(name string) (string, bool) {
@@ -196,4 +197,20 @@ func TestVariables(t *testing.T) {
 	delete(listed, envHydraLocal)
 	delete(listed, envHydraLocals)
 	require.Equal(t, listed, asked)
+}
+
+// TestWithEnvironment: a context says who the rank is, whatever the environment says, and
+// the rank is checked as that of Environment.Join.
+func TestWithEnvironment(t *testing.T) {
+	t.Setenv(EnvRank, "no number")
+	job, err := Join(WithEnvironment(t.Context(), Environment{Size: 1, Job: "mine"}))
+	require.NoError(t, err)
+	require.Equal(t, "mine", job.ID())
+	require.Equal(t, 1, job.Size())
+	require.NoError(t, job.Close())
+	_, err = Join(WithEnvironment(t.Context(), Environment{Size: 1, Rank: 1}))
+	require.ErrorIs(t, err, ErrOptions)
+	_, err = Join(t.Context())
+	var bad *EnvError
+	require.ErrorAs(t, err, &bad)
 }

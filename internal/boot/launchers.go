@@ -38,6 +38,8 @@ const (
 	envSlurmPorts        = "SLURM_STEP_RESV_PORTS"
 
 	envCompletionIndex = "JOB_COMPLETION_INDEX"
+
+	envIMPIKey = "IMPI_AUTH_KEY"
 )
 
 // ForeignVariables lists the variables of other launchers that Join reads, in
@@ -69,6 +71,7 @@ func ForeignVariables() []Variable {
 		{envSlurmNode, "name of this node, of Slurm"},
 		{envSlurmPorts, "ports that Slurm has reserved for the step"},
 		{envCompletionIndex, "rank, in an indexed Job of Kubernetes"},
+		{envIMPIKey, "decimal number that proves to an IMPI server that this process may be its client"},
 	}
 }
 

@@ -27,6 +27,9 @@ type meeting struct {
 	// kill has the launcher end the ranks that do not end themselves when the
 	// job is aborted; it may be nil.
 	kill func(code int)
+	// arrival is how long the others may take to come to a rendezvous that rank 0
+	// runs, once it has, before they count as dead. 0: for ever.
+	arrival time.Duration
 }
 
 // at is the find of a rendezvous whose address is known.
@@ -91,6 +94,9 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		h.undo()
 		h.server.Close()
 		return nil, err
+	}
+	if m.arrival > 0 {
+		h.server.expect(m.arrival)
 	}
 	return h, nil
 }

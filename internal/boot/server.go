@@ -212,6 +212,27 @@ func (s *Server) Ended(rank int) {
 	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: "it ended before it joined the job"})
 }
 
+// expect has ranks count as dead that have not come when limit is over.
+func (s *Server) expect(limit time.Duration) {
+	s.wg.Go(func() {
+		if s.await(limit, s.allCame) {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for rank := range s.members {
+			if s.members[rank].state == absent && !s.closed {
+				s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: fmt.Sprintf("it had started, and did not come to the rendezvous within %v", limit)})
+			}
+		}
+	})
+}
+
+// allCame says that no rank is yet to come. s.mu is held.
+func (s *Server) allCame() bool {
+	return !slices.ContainsFunc(s.members, func(m member) bool { return m.state == absent })
+}
+
 // Close ends the rendezvous: it closes the listener and all connections, and
 // returns when nothing of it is left. Ranks that are still there see
 // ErrServerLost. Closing again does nothing.

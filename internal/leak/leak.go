@@ -1,4 +1,4 @@
-// Package leak fails a test binary that leaves something behind: a goroutine,
+// Package leak fails a test binary, or tells a program, that leaves something behind: a goroutine,
 // an open descriptor, or a mapping that other processes may share.
 //
 // Every package of this module that has tests hands its TestMain to [Main]:
@@ -62,6 +62,14 @@ func Check(t testing.TB) {
 			t.Errorf("leak: %v", err)
 		}
 	})
+}
+
+// Watch notes what the process holds now, and returns a function that says what more it
+// holds then, waiting up to 2 s for what is about to go: for a program that is told
+// to look at itself. It must not run beside something that opens or starts things.
+func Watch() func() error {
+	before := take()
+	return func() error { return before.verify(bound) }
 }
 
 // snapshot is what a process held at one moment.

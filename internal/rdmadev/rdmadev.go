@@ -51,6 +51,18 @@ func Netdev(device string, port int) string {
 // arphrdInfiniband is ARPHRD_INFINIBAND (linux/if_arp.h).
 const arphrdInfiniband = 32
 
+// Ports lists the numbers of a device's ports, in order.
+func Ports(device string) []int {
+	var list []int
+	for _, name := range folder(filepath.Join(class(), device, "ports")) {
+		if i := number(name); i > 0 {
+			list = append(list, i)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
 // IWARP says whether a device speaks iWARP: its connections are TCP's, which the
 // RDMA connection manager makes.
 func IWARP(device string) bool {

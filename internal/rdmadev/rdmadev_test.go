@@ -32,6 +32,8 @@ func TestDevices(t *testing.T) {
 	read(t, rdmadevtest.TwoNodes(t))
 	require.Equal(t, []string{"mlx5_0", "mlx5_1", "rxe0"}, Devices())
 
+	require.Equal(t, []int{1}, Ports("mlx5_0"))
+	require.Empty(t, Ports("mlx5_7"))
 	require.Equal(t, "eth2", Netdev("mlx5_0", 1), "the first of the table, by number")
 	require.Equal(t, "ib0", Netdev("mlx5_1", 1))
 	require.Equal(t, "ib1", Netdev("mlx5_1", 2))

@@ -27,3 +27,9 @@ func StoreRelaxed32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
 // StoreRelaxed64 is [StoreRelaxed32] for 64 bits.
 func StoreRelaxed64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
+
+// PrefetchWrite fetches the line of p for writing where that can be said.
+func PrefetchWrite(*uint64) {}
+
+// Prefetch fetches the line of p for reading where that can be said.
+func Prefetch(*uint64) {}

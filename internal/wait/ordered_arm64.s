@@ -26,3 +26,15 @@ TEXT ·StoreRelease32(SB), NOSPLIT, $0-12
 	MOVW v+8(FP), R1
 	STLRW R1, (R0)
 	RET
+
+// func PrefetchWrite(p *uint64)
+TEXT ·PrefetchWrite(SB), NOSPLIT, $0-8
+	MOVD p+0(FP), R0
+	PRFM (R0), PSTL1KEEP
+	RET
+
+// func Prefetch(p *uint64)
+TEXT ·Prefetch(SB), NOSPLIT, $0-8
+	MOVD p+0(FP), R0
+	PRFM (R0), PLDL1KEEP
+	RET

@@ -32,3 +32,14 @@ func StoreRelaxed32(p *uint32, v uint32) { *p = v }
 
 // StoreRelaxed64 is [StoreRelaxed32] for 64 bits.
 func StoreRelaxed64(p *uint64, v uint64) { *p = v }
+
+// PrefetchWrite fetches the line of p for writing, and does not wait for it: others
+// that have a copy lose it meanwhile, and not when the line is written.
+//
+//go:noescape
+func PrefetchWrite(p *uint64)
+
+// Prefetch fetches the line of p for reading.
+//
+//go:noescape
+func Prefetch(p *uint64)

@@ -1,7 +1,6 @@
 package wait
 
 import (
-	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -48,9 +47,6 @@ var registerBarrier = sync.OnceValue(func() error {
 	}
 	return nil
 })
-
-// ErrNoBarrier: this kernel, or a filter, does not grant membarrier(2).
-var ErrNoBarrier = errors.New("no membarrier")
 
 // RegisterBarrier makes this process one that other processes' [Barrier] reaches.
 // Both sides call it before they rely on it.

@@ -1,0 +1,172 @@
+package exact_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/sluice-hpc/sluice/exact"
+)
+
+// distributions are terms as programs have them, by the width of their exponents.
+var distributions = []struct {
+	name string
+	draw func(r *rand.Rand) float64
+}{
+	{"one exponent", func(r *rand.Rand) float64 { return 1 + r.Float64() }},
+	{"uniform", func(r *rand.Rand) float64 { return r.Float64() }},
+	{"normal", func(r *rand.Rand) float64 { return r.NormFloat64() }},
+	{"200 exponents", func(r *rand.Rand) float64 { return math.Ldexp(r.NormFloat64(), r.IntN(200)-100) }},
+	{"all exponents", func(r *rand.Rand) float64 { return finite(r) }},
+}
+
+// finite draws from all finite float64.
+func finite(r *rand.Rand) float64 {
+	for {
+		if v := math.Float64frombits(r.Uint64()); !math.IsNaN(v) && !math.IsInf(v, 0) {
+			return v
+		}
+	}
+}
+
+func draw(r *rand.Rand, n int, draw func(r *rand.Rand) float64) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = draw(r)
+	}
+	return x
+}
+
+var sink float64
+
+func BenchmarkAddSlice(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, d := range distributions {
+		for _, n := range []int{16, 64, 256, 4096, 1 << 20} {
+			x := draw(r, n, d.draw)
+			b.Run(fmt.Sprintf("%s/%d", d.name, n), func(b *testing.B) {
+				b.SetBytes(int64(8 * n))
+				b.ReportAllocs()
+				var a exact.Accumulator
+				for b.Loop() {
+					a.AddSlice(x)
+				}
+				sink = a.Round()
+			})
+		}
+	}
+}
+
+// BenchmarkPlainSum is the sum that AddSlice is an exact one of: one addition after
+// the other, as Go orders them.
+func BenchmarkPlainSum(b *testing.B) {
+	x := draw(rand.New(rand.NewPCG(1, 2)), 1<<20, (*rand.Rand).Float64)
+	b.SetBytes(int64(8 * len(x)))
+	for b.Loop() {
+		sink = plainSum(x)
+	}
+}
+
+func plainSum(x []float64) (s float64) {
+	for _, v := range x {
+		s += v
+	}
+	return s
+}
+
+func BenchmarkAddProducts(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, d := range distributions {
+		for _, n := range []int{16, 64, 256, 4096, 1 << 20} {
+			x, y := draw(r, n, d.draw), draw(r, n, d.draw)
+			b.Run(fmt.Sprintf("%s/%d", d.name, n), func(b *testing.B) {
+				b.SetBytes(int64(16 * n))
+				b.ReportAllocs()
+				var a exact.Accumulator
+				for b.Loop() {
+					a.AddProducts(x, y)
+				}
+				sink = a.Round()
+			})
+		}
+	}
+}
+
+func BenchmarkPlainDot(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	x, y := draw(r, 1<<20, (*rand.Rand).Float64), draw(r, 1<<20, (*rand.Rand).Float64)
+	b.SetBytes(int64(16 * len(x)))
+	for b.Loop() {
+		sink = plainDot(x, y)
+	}
+}
+
+func plainDot(x, y []float64) (s float64) {
+	for i, v := range x {
+		s += v * y[i]
+	}
+	return s
+}
+
+func BenchmarkAdd(b *testing.B) {
+	x := draw(rand.New(rand.NewPCG(1, 2)), 1<<10, (*rand.Rand).NormFloat64)
+	var a exact.Accumulator
+	for i := 0; b.Loop(); i++ {
+		a.Add(x[i%len(x)])
+	}
+	sink = a.Round()
+}
+
+func BenchmarkAddProduct(b *testing.B) {
+	x := draw(rand.New(rand.NewPCG(1, 2)), 1<<10, (*rand.Rand).NormFloat64)
+	var a exact.Accumulator
+	for i := 0; b.Loop(); i++ {
+		a.AddProduct(x[i%len(x)], x[(i+1)%len(x)])
+	}
+	sink = a.Round()
+}
+
+// filled returns the sum of some terms of all sizes.
+func filled() *exact.Accumulator {
+	r := rand.New(rand.NewPCG(3, 4))
+	var a exact.Accumulator
+	a.AddProducts(draw(r, 4096, finite), draw(r, 4096, finite))
+	return &a
+}
+
+func BenchmarkMerge(b *testing.B) {
+	a, c := filled(), filled()
+	c.Round()
+	for b.Loop() {
+		a.Merge(c)
+	}
+}
+
+func BenchmarkWords(b *testing.B) {
+	a := filled()
+	var w [exact.Words]int64
+	for b.Loop() {
+		a.Add(1)
+		a.Words(&w)
+	}
+}
+
+func BenchmarkSetWords(b *testing.B) {
+	a := filled()
+	var w [exact.Words]int64
+	a.Words(&w)
+	for b.Loop() {
+		if err := a.SetWords(&w); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRound(b *testing.B) {
+	a := filled()
+	for b.Loop() {
+		a.Add(1)
+		sink = a.Round()
+	}
+}

@@ -1,0 +1,122 @@
+package exact_test
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/exact"
+)
+
+// floats reads b as float64, up to 2000 of them; what is left over is dropped.
+func floats(b []byte) (x []float64) {
+	for len(b) >= 8 && len(x) < 2000 {
+		x = append(x, math.Float64frombits(binary.LittleEndian.Uint64(b)))
+		b = b[8:]
+	}
+	return x
+}
+
+func floatBytes(x ...float64) (b []byte) {
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
+	}
+	return b
+}
+
+// FuzzSum takes bytes as terms, and as factors, and compares with math/big; repeat
+// makes the slice long enough for the table.
+func FuzzSum(f *testing.F) {
+	f.Add(floatBytes(edges...), uint8(0))
+	f.Add(floatBytes(edges...), uint8(40))
+	f.Add(floatBytes(1e300, 1, -1e300), uint8(200))
+	f.Add(floatBytes(negZero), uint8(255))
+	f.Add(floatBytes(inf, 1), uint8(1))
+	f.Fuzz(func(t *testing.T, b []byte, repeat uint8) {
+		once := floats(b)
+		x := once
+		for range repeat {
+			if len(x)+len(once) > 2000 {
+				break
+			}
+			x = append(x, once...)
+		}
+		requireSame(t, sumReference(x).round(), exact.Sum(x))
+		half := len(x) / 2
+		y := x[half : 2*half]
+		requireSame(t, dotReference(x[:half], y).round(), exact.Dot(x[:half], y))
+
+		var one, whole exact.Accumulator
+		for _, v := range x {
+			one.Add(v)
+		}
+		for i, v := range x[:half] {
+			one.AddProduct(v, y[i])
+		}
+		whole.AddProducts(y, x[:half])
+		whole.AddSlice(x)
+		require.Equal(t, encoded(t, &one), encoded(t, &whole))
+	})
+}
+
+// FuzzUnmarshal reads any bytes: what is accepted is the one encoding of its sum.
+func FuzzUnmarshal(f *testing.F) {
+	for _, x := range [][]float64{nil, {negZero}, {1}, {-1, 0x1p64}, {nan, inf}, edges} {
+		var a exact.Accumulator
+		a.AddSlice(x)
+		a.AddProducts(x, x)
+		f.Add(encoded(f, &a))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var a, back exact.Accumulator
+		if err := a.UnmarshalBinary(b); err != nil {
+			require.ErrorIs(t, err, exact.ErrEncoding)
+			require.Equal(t, exact.Accumulator{}, a)
+			return
+		}
+		require.Equal(t, b, encoded(t, &a))
+		w := wordsOf(&a)
+		require.NoError(t, back.SetWords(&w))
+		require.Equal(t, a, back)
+		a.Round()
+	})
+}
+
+// FuzzSetWords takes any words: what is accepted is a sum whose words are accepted
+// again and do not change.
+func FuzzSetWords(f *testing.F) {
+	var seed exact.Accumulator
+	for range 3 {
+		seed.AddSlice(edges)
+		w := wordsOf(&seed)
+		add(&w, &w)
+		b := []byte{}
+		for _, v := range w {
+			b = binary.LittleEndian.AppendUint64(b, uint64(v))
+		}
+		f.Add(b)
+		seed.AddProduct(huge, -huge)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var w [exact.Words]int64
+		for i := range w {
+			if len(b) >= 8*(i+1) {
+				w[i] = int64(binary.LittleEndian.Uint64(b[8*i:]))
+			}
+		}
+		var a, back exact.Accumulator
+		if err := a.SetWords(&w); err != nil {
+			require.ErrorIs(t, err, exact.ErrWords)
+			require.Equal(t, exact.Accumulator{}, a)
+			return
+		}
+		w = wordsOf(&a)
+		require.NoError(t, back.SetWords(&w))
+		require.Equal(t, a, back)
+		require.NoError(t, back.UnmarshalBinary(encoded(t, &a)))
+		require.Equal(t, w, wordsOf(&back))
+		a.Round()
+	})
+}

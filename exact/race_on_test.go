@@ -1,0 +1,5 @@
+//go:build race
+
+package exact_test
+
+const raceEnabled = true

@@ -1,0 +1,106 @@
+package exact
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+)
+
+const (
+	// Terms of one sign and exponent that a sum of 64 bits takes: 2^11 of 53 bits.
+	binTerms = 1 << 11
+	// From this number of terms on a table costs less than it saves; measured.
+	binsFrom = 256
+)
+
+// bins is the large superaccumulator of Neal, section 3: a sum of 64 bits for each
+// sign and exponent, the upper 12 bits of a float64. Whole floats are added, sign and
+// exponent included, modulo 2^64; how often is known, and so what to take away again.
+type bins struct {
+	sum  [1 << 12]uint64
+	left [1 << 12]int16       // terms that still fit; 0 of a bin that is not open
+	open [1 << 12 / 64]uint64 // one bit for each bin
+}
+
+var binsPool = sync.Pool{New: func() any { return new(bins) }}
+
+// AddSlice adds all elements of x, exactly. Long slices go through a table of 41 KiB
+// that comes from a pool and goes back when AddSlice returns.
+func (a *Accumulator) AddSlice(x []float64) {
+	if len(x) < binsFrom {
+		for _, v := range x {
+			a.add(math.Float64bits(v))
+		}
+		return
+	}
+	a.noteTerms(x)
+	t := binsPool.Get().(*bins)
+	t.add(a, x)
+	t.flush(a)
+	binsPool.Put(t)
+}
+
+// noteTerms sets the flags that tell a sum of -0 from others.
+func (a *Accumulator) noteTerms(x []float64) {
+	for _, v := range x {
+		if math.Float64bits(v) != signBit {
+			a.flags |= flagOther
+			return
+		}
+		a.flags |= flagNegZero
+	}
+}
+
+func (t *bins) add(a *Accumulator, x []float64) {
+	for _, v := range x {
+		b := math.Float64bits(v)
+		i := b >> mantBits
+		left := t.left[i] - 1
+		if left < 0 {
+			if i&expMask == expInf {
+				a.addNonFinite(b)
+				continue
+			}
+			left = t.renew(a, i)
+		}
+		t.left[i] = left
+		t.sum[i] += b
+	}
+}
+
+// renew opens bin i, or empties it if it is full, and returns how many terms fit
+// after the next one.
+func (t *bins) renew(a *Accumulator, i uint64) int16 {
+	if bit := uint64(1) << (i % 64); t.open[i/64]&bit == 0 {
+		t.open[i/64] |= bit
+	} else {
+		t.empty(a, i)
+	}
+	return binTerms - 1
+}
+
+// empty adds bin i, which is open, to a.
+func (t *bins) empty(a *Accumulator, i uint64) {
+	n := uint64(binTerms - t.left[i])
+	m := t.sum[i] - n*(i<<mantBits)
+	e := i & expMask
+	if e != 0 {
+		m += n << mantBits
+	} else {
+		e = 1
+	}
+	t.sum[i] = 0
+	a.addWide(e+termBias, 0, m, -int64(i>>11))
+}
+
+// flush adds all bins to a, and leaves t as it was when it was new.
+func (t *bins) flush(a *Accumulator) {
+	for w, open := range t.open {
+		for ; open != 0; open &= open - 1 {
+			i := uint64(w*64 + bits.TrailingZeros64(open))
+			t.empty(a, i)
+			t.left[i] = 0
+		}
+		t.open[w] = 0
+	}
+}

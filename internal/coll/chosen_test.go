@@ -1,0 +1,100 @@
+package coll_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
+)
+
+// TestChosen: whatever the settings and the shape, all members choose the same
+// algorithm, though each sees only what it knows, and it does what it should.
+func TestChosen(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(5, 6))
+	chosen := map[coll.Kind]map[coll.Algorithm]bool{}
+	for range 3000 {
+		settings := coll.DeriveSettings(random.IntN(300), random.IntN(6))
+		settings.Segment = 1 + random.IntN(100)
+		settings.Pipeline = random.IntN(2000)
+		settings.RingBlock = random.IntN(2000)
+		g := &group{
+			kind: coll.Kind(random.IntN(int(coll.Alltoall) + 1)), size: 1 + random.IntN(12), count: random.IntN(60),
+			segment: settings.Segment, inPlace: random.IntN(2) == 0,
+		}
+		g.root = random.IntN(g.size)
+		if !g.kind.Rooted() {
+			g.root = 0
+		}
+		g.ordered = g.kind.Reduces() && random.IntN(2) == 0
+		switch {
+		case random.IntN(2) == 0:
+		case g.kind == coll.Alltoall:
+			g.between = func(from, to int) int { return (from*5 + to*3) % 7 }
+		case g.kind == coll.ReduceScatter, g.kind == coll.Gather, g.kind == coll.Scatter, g.kind == coll.Allgather:
+			g.agreed = random.IntN(2) == 0
+			g.counts = make([]int, g.size)
+			for i := range g.counts {
+				g.counts[i] = max(random.IntN(40)-10, 0)
+			}
+		}
+		for rank := range g.size {
+			a := settings.Choose(g.shape(rank))
+			if rank == 0 {
+				g.algorithm = a
+			}
+			require.Equal(t, g.algorithm, a, "%v: member %d", g, rank)
+		}
+		g.check(t, colltest.NewNetwork(g.size, modes[random.IntN(2)]), nil, random)
+		if chosen[g.kind] == nil {
+			chosen[g.kind] = map[coll.Algorithm]bool{}
+		}
+		chosen[g.kind][g.algorithm] = true
+	}
+	for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
+		for _, a := range coll.Algorithms(kind) {
+			if (kind != coll.Barrier && kind != coll.Allreduce) || a != coll.Binomial { // these have better ones
+				require.True(t, chosen[kind][a], "%v by %v is never chosen", kind, a)
+			}
+		}
+	}
+}
+
+// TestTwoLevels: a reduction inside each host, among the masters, and back, with any
+// placement of members and any root, is that of all members.
+func TestTwoLevels(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(7, 8))
+	for range 300 {
+		hosts := make([]int, 1+random.IntN(20))
+		for i := range hosts {
+			hosts[i] = random.IntN(6)
+			if i%2 == 0 { // consecutive now and then
+				hosts[i] = hosts[max(i-1, 0)]
+			}
+		}
+		p, err := coll.NewPlacement(hosts)
+		require.NoError(t, err)
+		whole := &group{kind: coll.Reduce, size: len(hosts), root: random.IntN(len(hosts)), count: 9, ordered: p.Contiguous()}
+		among := &group{kind: coll.Reduce, size: p.Hosts(), root: p.Host(whole.root), count: 9, ordered: whole.ordered, algorithm: coll.Binomial}
+		n := colltest.NewNetwork(among.size, colltest.Rendezvous)
+		masters := among.members(t, n, nil)
+		for h, m := range masters {
+			for i, member := range p.Members(h) {
+				if i == 0 {
+					copy(m.in, whole.given(member))
+				} else {
+					whole.combiner()(m.in, m.in, whole.given(member))
+				}
+			}
+		}
+		for _, err := range n.Drive(runs(masters), among.headers(1), nil) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, whole.root, p.Masters(whole.root)[among.root])
+		require.Equal(t, whole.wanted()[whole.root], masters[among.root].out)
+	}
+}

@@ -1,0 +1,76 @@
+package colltest
+
+import (
+	"errors"
+	"math/rand/v2"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+// ErrStalled is a group of which nobody can go on.
+var ErrStalled = errors.New("colltest: no member can go on")
+
+// Drive starts the runs of all members with their headers and steps them until all
+// are over, one step of each in turn: in the order of ranks, or, with a source of
+// random numbers, in an order that changes every time. It returns the error of each
+// member: what its run says, or [ErrStalled].
+func (n *Network) Drive(runs []*coll.Run, headers []coll.Header, random *rand.Rand) []error {
+	errs := make([]error, len(runs))
+	active := make([]int, 0, len(runs))
+	started := make([]bool, len(runs))
+	for i := range runs {
+		active = append(active, i)
+	}
+	for len(active) > 0 {
+		if random != nil {
+			random.Shuffle(len(active), func(i, j int) { active[i], active[j] = active[j], active[i] })
+		}
+		before := n.events.Load()
+		left := active[:0]
+		for _, i := range active {
+			var done bool
+			if !started[i] {
+				started[i] = true
+				errs[i] = runs[i].Start(headers[i])
+				done = errs[i] != nil
+				n.events.Add(1)
+			} else {
+				done, errs[i] = runs[i].Step()
+			}
+			if !done {
+				left = append(left, i)
+			}
+		}
+		if len(left) == len(active) && n.events.Load() == before {
+			for _, i := range left {
+				errs[i] = ErrStalled
+			}
+			return errs
+		}
+		active = left
+	}
+	return errs
+}
+
+// Counts is what has gone over a network.
+type Counts struct {
+	Messages int64 // sent
+	Bytes    int64 // sent, with their headers
+	Most     int64 // messages of the member with most, sent and received
+	Depth    int64 // messages of the longest chain in which each waits for the one before
+}
+
+// Counts returns what has gone over the network since it was made or was last asked,
+// and begins anew. No messages may be under way.
+func (n *Network) Counts() Counts {
+	var c Counts
+	for i := range n.members {
+		m := &n.members[i]
+		sent := m.sent.Swap(0)
+		c.Messages += sent
+		c.Bytes += m.bytes.Swap(0)
+		c.Most = max(c.Most, sent+m.received.Swap(0))
+		c.Depth = max(c.Depth, m.clock.Swap(0))
+	}
+	return c
+}

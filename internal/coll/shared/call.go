@@ -1,0 +1,118 @@
+package shared
+
+import (
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+// Span is a block of a vector, in bytes.
+type Span struct{ Off, Len int }
+
+// Call is what a member calls; it may be called again, and must not change then. What all members have to agree on is in Signature:
+// they fail with [*MismatchError] where that differs.
+type Call struct {
+	Kind      coll.Kind
+	Signature uint64
+	Root      int
+	Dst, Src  []byte
+	Block     int    // bytes of each member's block, where Blocks is nil
+	Blocks    []Span // Gather, Scatter, Allgather, ReduceScatter: of the vector of all members' blocks; Alltoall: of Dst
+	From      []Span // Alltoall: of Src, with Blocks
+	Uneven    bool   // blocks differ, and not everybody knows all: at all members, or at none
+	Elem      int    // bytes of an element: pieces are cut between elements
+	Combine   func(dst, a, b []byte)
+	Fold      func(dst []byte, srcs [][]byte) // the same for many, from left to right; nil: Combine does
+
+	form form
+}
+
+// span is the block of member i in the vector of all.
+func (c *Call) span(i int) Span {
+	if c.Blocks != nil {
+		return c.Blocks[i]
+	}
+	return Span{i * c.Block, c.Block}
+}
+
+// total is the bytes of the blocks of all members.
+func (c *Call) total(size int) int {
+	if c.Blocks != nil {
+		last := c.Blocks[size-1]
+		return last.Off + last.Len
+	}
+	return size * c.Block
+}
+
+// from is the block for member i in Src, of Alltoall.
+func (c *Call) from(i int) Span {
+	if c.From != nil {
+		return c.From[i]
+	}
+	return Span{i * c.Block, c.Block}
+}
+
+// in returns a block of b.
+func (s Span) in(b []byte) []byte { return b[s.Off : s.Off+s.Len : s.Off+s.Len] }
+
+// piece is the part of a block that is no more than n bytes from off on.
+func (s Span) piece(off, n int) Span {
+	if off >= s.Len {
+		return Span{s.Off + s.Len, 0}
+	}
+	return Span{s.Off + off, min(n, s.Len-off)}
+}
+
+// blockwise: each member gives something else to each.
+func blockwise(k coll.Kind) bool {
+	return k == coll.ReduceScatter || k == coll.Scatter || k == coll.Alltoall
+}
+
+// part returns what member me gives, where it is one vector; nil if it gives
+// nothing.
+func (c *Call) part(me int) []byte {
+	switch c.Kind {
+	case coll.Broadcast:
+		if me == c.Root {
+			return c.Dst
+		}
+		return nil
+	case coll.Scatter:
+		if me == c.Root {
+			return c.Src
+		}
+		return nil
+	case coll.Barrier:
+		return nil
+	}
+	return c.Src
+}
+
+// gives is the block that member me gives to member i, of what is blockwise.
+func (c *Call) gives(me, i int) []byte {
+	switch c.Kind {
+	case coll.ReduceScatter:
+		return c.span(i).in(c.Src)
+	case coll.Scatter:
+		if me != c.Root {
+			return nil
+		}
+		return c.span(i).in(c.Src)
+	}
+	return c.from(i).in(c.Src)
+}
+
+// needs says of which members, from and to (not included), member me needs the parts.
+func (c *Call) needs(me, size int) (from, to int) {
+	switch c.Kind {
+	case coll.Broadcast, coll.Scatter:
+		return c.Root, c.Root + 1
+	case coll.Reduce, coll.Gather:
+		if me != c.Root {
+			return 0, 0
+		}
+	case coll.Scan:
+		return 0, me + 1
+	case coll.Exscan:
+		return 0, me
+	}
+	return 0, size
+}

@@ -1,0 +1,316 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// ErrWithdrawn: a member has given up the operation; the error that it failed with is
+// on its way.
+var ErrWithdrawn = errors.New("operation given up by a member")
+
+// collectLong goes on when all have offered.
+func (o *Op) collectLong() (phase, error) {
+	t, c := o.team, o.call
+	if err := o.checkOffers(); err != nil {
+		return o.phase, err
+	}
+	direct := o.reach && o.size > 0 && !(c.Uneven && c.Kind != coll.Gather)
+	if direct {
+		return o.direct()
+	}
+	o.offered = false // the others see the same
+	if o.size <= o.step() {
+		for i := range t.size {
+			t.parts[i] = t.data(i, o.number)[:]
+		}
+		return phaseIdle, o.take(t.parts, 0, o.step())
+	}
+	o.off = 0
+	o.piece = t.piece
+	t.piece += uint64((o.size + o.step() - 1) / o.step())
+	return phaseRoom, nil
+}
+
+// checkOffers compares what others give with what is wanted of them, where the
+// signature does not.
+func (o *Op) checkOffers() error {
+	t, c := o.team, o.call
+	if !c.Uneven || c.Kind != coll.Gather || t.me != c.Root {
+		return nil
+	}
+	for i := range t.size {
+		if own := t.line(i, o.number).up.offered().own; own != c.span(i).Len {
+			return &MismatchError{Member: i, Ours: c.Signature, Theirs: c.Signature, Len: c.span(i).Len, Other: own}
+		}
+	}
+	return nil
+}
+
+// direct does this member's share of the work in the memory of all.
+func (o *Op) direct() (phase, error) {
+	t, c := o.team, o.call
+	if !o.working() {
+		return o.phase, ErrWithdrawn
+	}
+	err := o.work()
+	o.worked(err == nil)
+	if err != nil {
+		return o.phase, err
+	}
+	o.at = 0
+	switch c.Kind {
+	case coll.Broadcast, coll.Scatter:
+		if t.me != c.Root {
+			return phaseIdle, nil
+		}
+	case coll.Gather:
+		if (t.me == c.Root) == c.Uneven {
+			return phaseIdle, nil
+		}
+	}
+	return phaseEnd, nil
+}
+
+// view is the memory that a member has offered, which is to have n bytes.
+func (o *Op) view(i int, dst bool, n int) ([]byte, error) {
+	t := o.team
+	own := o.call.Src
+	f := t.line(i, o.number).up.offered()
+	m := f.src
+	if dst {
+		own, m = o.call.Dst, f.dst
+	}
+	switch {
+	case i == t.me:
+		return own, nil
+	case m.len != n:
+		return nil, fmt.Errorf("%w: member %d offers %d bytes, not %d", ErrProtocol, i, m.len, n)
+	case n == 0:
+		return nil, nil
+	}
+	return t.carrier.View(i, m.key, m.addr, n)
+}
+
+// viewAll sets views of what all members have offered: of n bytes each.
+func (o *Op) viewAll(views [][]byte, dst bool, n int) (err error) {
+	for i := range views {
+		if views[i], err = o.view(i, dst, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// work moves and reduces from memory to memory.
+func (o *Op) work() (err error) {
+	t, c := o.team, o.call
+	srcs, dsts := t.parts, t.outs
+	switch c.Kind {
+	case coll.Broadcast:
+		if t.me != c.Root {
+			var b []byte
+			if b, err = o.view(c.Root, true, len(c.Dst)); err == nil {
+				copy(c.Dst, b)
+			}
+		}
+	case coll.Reduce:
+		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
+			if dsts[0], err = o.view(c.Root, true, len(c.Src)); err == nil {
+				s := o.shareOf(t.me, len(c.Src))
+				o.fold(s.in(dsts[0]), srcs, s)
+			}
+		}
+	case coll.Allreduce:
+		if err = errors.Join(o.viewAll(srcs, false, len(c.Src)), o.viewAll(dsts, true, len(c.Src))); err == nil {
+			o.foldToAll(dsts, srcs, o.shareOf(t.me, len(c.Src)))
+		}
+	case coll.Scan, coll.Exscan:
+		if err = errors.Join(o.viewAll(srcs, false, len(c.Src)), o.viewAll(dsts, true, len(c.Src))); err == nil {
+			o.foldPrefixes(dsts, srcs, o.shareOf(t.me, len(c.Src)))
+		}
+	case coll.ReduceScatter:
+		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
+			o.fold(c.Dst, srcs, c.span(t.me))
+		}
+	case coll.Gather:
+		if c.Uneven {
+			return o.pullAll()
+		}
+		var b []byte
+		if b, err = o.view(c.Root, true, c.total(t.size)); err == nil {
+			copyBlock(c.span(t.me).in(b), c.Src)
+		}
+	case coll.Scatter:
+		var b []byte
+		if b, err = o.view(c.Root, false, c.total(t.size)); err == nil {
+			copyBlock(c.Dst, c.span(t.me).in(b))
+		}
+	case coll.Allgather:
+		return o.pullAll()
+	case coll.Alltoall:
+		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
+			for k := range t.size {
+				i := (t.me + k) % t.size
+				copyBlock(c.span(i).in(c.Dst), srcs[i][t.me*c.Block:])
+			}
+		}
+	}
+	return err
+}
+
+// copyBlock copies unless both are the same memory already.
+func copyBlock(dst, src []byte) {
+	if len(dst) > 0 && &dst[0] != &src[0] {
+		copy(dst, src)
+	}
+}
+
+// pullAll copies the blocks of all members, where this one wants them.
+func (o *Op) pullAll() error {
+	t, c := o.team, o.call
+	if c.Kind == coll.Gather && t.me != c.Root {
+		return nil
+	}
+	for k := range t.size {
+		i := (t.me + k) % t.size
+		s := c.span(i)
+		b, err := o.view(i, false, s.Len)
+		if err != nil {
+			return err
+		}
+		copyBlock(s.in(c.Dst), b)
+	}
+	return nil
+}
+
+// foldToAll reduces a share, and writes it to all.
+func (o *Op) foldToAll(dsts, srcs [][]byte, s Span) {
+	t := o.team
+	e := max(o.call.Elem, 1)
+	step := max(1, foldBlock/e) * e
+	for off := 0; off < s.Len; off += step {
+		b := Span{s.Off + off, min(step, s.Len-off)}
+		own := b.in(dsts[t.me])
+		o.fold(own, srcs, b)
+		for k := 1; k < t.size; k++ {
+			copy(b.in(dsts[(t.me+k)%t.size]), own)
+		}
+	}
+}
+
+// foldPrefixes reduces a share for all members, each of whom wants another number of
+// parts.
+func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span) {
+	c := o.call
+	e := max(c.Elem, 1)
+	step := max(1, foldBlock/e) * e
+	for off := 0; off < s.Len; off += step {
+		b := Span{s.Off + off, min(step, s.Len-off)}
+		acc, saved := o.team.acc[:b.Len], o.team.saved[:b.Len]
+		for i := range srcs {
+			src := b.in(srcs[i])
+			copy(saved, src) // the result may go where it is
+			if c.Kind == coll.Exscan && i > 0 {
+				copy(b.in(dsts[i]), acc)
+			}
+			if i == 0 {
+				copy(acc, saved)
+			} else {
+				c.Combine(acc, acc, saved)
+			}
+			if c.Kind == coll.Scan {
+				copy(b.in(dsts[i]), acc)
+			}
+		}
+	}
+}
+
+// givePiece publishes a piece when its buffer is free: all have taken what was there
+// before. Operations take turns.
+func (o *Op) givePiece() (phase, error) {
+	t, c := o.team, o.call
+	n := o.piece + 1
+	if t.taken != o.piece {
+		return phaseRoom, nil
+	}
+	for i := 0; n > buffers && i < t.size; i++ {
+		if i != t.me && atomic.LoadUint64(&t.segments[i].taken) < n-buffers {
+			return phaseRoom, nil
+		}
+	}
+	b := n % buffers
+	o.give(t.mine.long[b][:], o.off, o.step())
+	t.mine.pieces[b].up.publish(c.Signature, n, 0, 0)
+	t.carrier.Wake()
+	o.piece = n
+	o.at = 0
+	return phasePiece, nil
+}
+
+// takePieces takes what the others have published, when all that is needed is there.
+func (o *Op) takePieces() (phase, error) {
+	t, c := o.team, o.call
+	b := o.piece % buffers
+	from, to := c.needs(t.me, t.size)
+	for ; o.at < to-from; o.at++ {
+		l := &t.segments[from+o.at].pieces[b].up
+		if _, _, ok := l.read(o.piece); !ok {
+			return phasePiece, nil
+		}
+		if l.signature != c.Signature {
+			return o.phase, fmt.Errorf("%w: piece of another call from member %d", ErrProtocol, from+o.at)
+		}
+	}
+	for i := range t.size {
+		t.parts[i] = t.segments[i].long[b][:]
+	}
+	if c.Kind == coll.Allreduce && t.size > 2 {
+		s := o.shareOf(t.me, o.pieceLen())
+		o.fold(s.in(t.mine.long[b][:]), t.parts, s)
+		t.mine.pieces[b].down.publish(c.Signature, o.piece, 0, 0)
+		t.carrier.Wake()
+		o.at = 0
+		return phasePieceShare, nil
+	}
+	if err := o.take(t.parts, o.off, o.step()); err != nil {
+		return o.phase, err
+	}
+	return o.pieceTaken(), nil
+}
+
+// pieceLen is how much of a vector is in the piece.
+func (o *Op) pieceLen() int { return min(o.step(), len(o.call.Src)-o.off) }
+
+// takePieceShares takes what the others have reduced of a piece.
+func (o *Op) takePieceShares() (phase, error) {
+	t, c := o.team, o.call
+	b := o.piece % buffers
+	dst := c.Dst[o.off:]
+	for ; o.at < t.size; o.at++ {
+		if o.at != t.me {
+			if _, _, ok := t.segments[o.at].pieces[b].down.read(o.piece); !ok {
+				return phasePieceShare, nil
+			}
+		}
+		s := o.shareOf(o.at, o.pieceLen())
+		copy(s.in(dst), s.in(t.segments[o.at].long[b][:]))
+	}
+	return o.pieceTaken(), nil
+}
+
+// pieceTaken lets the others use the buffer again.
+func (o *Op) pieceTaken() phase {
+	t := o.team
+	t.taken = o.piece
+	wait.StoreRelease64(&t.mine.taken, o.piece)
+	t.carrier.Wake()
+	if o.off += o.step(); o.off >= o.size {
+		return phaseIdle
+	}
+	return phaseRoom
+}

@@ -1,0 +1,438 @@
+package shared
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// Op is one operation of a member, which may be used again when it is over.
+type Op struct {
+	team    *Team
+	call    *Call
+	number  uint64
+	phase   phase
+	offered bool // others may work in the memory of the call
+	at      int  // lines looked at
+	to      int
+	size    int  // the longest vector, or block, as far as it is known
+	long    bool // there are offers
+	inline  bool // what is given fits into a line
+	all     bool // the lines of all members are looked at
+	reach   bool // all members can reach the memory of all
+
+	// Of a long operation that goes through buffers.
+	off   int    // of the piece
+	piece uint64 // its number
+}
+
+type phase uint8
+
+const (
+	phaseIdle  phase = iota
+	phaseHeld        // has its number, and is not to be published yet
+	phaseSlot        // waits for its slot
+	phaseUp          // waits for what others give
+	phaseTree        // waits for its branch
+	phaseRoot        // waits for what the root of the tree says
+	phaseShare       // waits for the shares of others
+	phaseEnd         // waits until the others have worked in our memory
+	phaseRoom        // waits for a buffer
+	phasePiece       // waits for a piece
+	phasePieceShare
+)
+
+// Enqueue gives a call its number: all members do so in the same order. It is not
+// published before [Op.Release]; see [Team.Advance]. The call must not change until
+// the operation is over.
+func (t *Team) Enqueue(o *Op, c *Call) {
+	o.prepare(t, c, phaseHeld)
+	t.active = append(t.active, o)
+}
+
+// prepare gives an operation the next number.
+func (o *Op) prepare(t *Team, c *Call, p phase) {
+	o.team, o.call, o.phase, o.offered = t, c, p, false
+	o.number = t.next
+	t.next++
+}
+
+// Begin is Enqueue and Release, and moves the operation on as far as it goes, where no
+// other is under way.
+func (t *Team) Begin(o *Op, c *Call) (over bool, err error) {
+	if t.err != nil {
+		return false, t.err
+	}
+	o.prepare(t, c, phaseSlot)
+	over, err = o.advance()
+	switch {
+	case over:
+		o.phase = phaseIdle
+		t.finished(o)
+		return true, nil
+	case err != nil:
+		t.active = append(t.active, o)
+		t.Fail(err)
+		return false, err
+	}
+	t.active = append(t.active, o)
+	return false, nil
+}
+
+// Release says that what the call gives is there. The memory of the call belongs to
+// it from here on until it is over.
+func (o *Op) Release() { o.phase = phaseSlot }
+
+// Over says whether the operation is over.
+func (o *Op) Over() bool { return o.phase == phaseIdle }
+
+// Advance moves all operations on, without waiting. After an error the team has
+// failed: see [Team.Fail].
+func (t *Team) Advance() error {
+	if t.err != nil {
+		return t.err
+	}
+	for i := 0; i < len(t.active); {
+		o := t.active[i]
+		over, err := o.advance()
+		if err != nil {
+			t.Fail(err)
+			return err
+		}
+		if over {
+			o.phase = phaseIdle
+			t.finished(o) // and active[i] is another
+		} else {
+			i++
+		}
+	}
+	return nil
+}
+
+// advance goes from phase to phase as far as the others have come.
+func (o *Op) advance() (over bool, err error) {
+	for {
+		var next phase
+		switch o.phase {
+		case phaseHeld:
+			return false, nil
+		case phaseSlot:
+			if !o.team.free(o.number) {
+				return false, nil
+			}
+			next = o.begin()
+		case phaseUp:
+			next, err = o.collect()
+		case phaseTree:
+			next, err = o.branch()
+		case phaseRoot:
+			next, err = o.harvest()
+		case phaseShare:
+			next, err = o.gatherShares()
+		case phaseEnd:
+			next, err = o.await()
+		case phaseRoom:
+			next, err = o.givePiece()
+		case phasePiece:
+			next, err = o.takePieces()
+		case phasePieceShare:
+			next, err = o.takePieceShares()
+		}
+		if err != nil {
+			return false, err
+		}
+		if next == o.phase {
+			return false, nil
+		}
+		if next == phaseIdle {
+			return true, nil
+		}
+		o.phase = next
+	}
+}
+
+// most is the longest vector, or block, that any member gives, where all know it.
+func (o *Op) most() int {
+	c := o.call
+	switch c.Kind {
+	case coll.Barrier:
+		return 0
+	case coll.Broadcast:
+		return len(c.Dst)
+	case coll.Scatter, coll.Gather, coll.Alltoall, coll.Allgather, coll.ReduceScatter:
+		n := c.Block
+		for _, b := range c.Blocks {
+			n = max(n, b.Len)
+		}
+		return n
+	}
+	return len(c.Src)
+}
+
+// own is the longest vector, or block, that this member gives.
+func (o *Op) own() int {
+	t, c := o.team, o.call
+	if !blockwise(c.Kind) {
+		return len(c.part(t.me))
+	}
+	if c.Kind == coll.Scatter && t.me != c.Root {
+		return 0
+	}
+	n := 0
+	for i := range t.size {
+		n = max(n, len(c.gives(t.me, i)))
+	}
+	return n
+}
+
+// begin publishes what the member gives, or where it is.
+func (o *Op) begin() phase {
+	t, c := o.team, o.call
+	o.at = 0
+	if !c.form.known {
+		c.form = o.form()
+	}
+	o.size, o.long, o.inline, o.all, o.to = c.form.size, c.form.long, c.form.inline, c.form.all, c.form.to
+	l := &t.line(t.me, o.number).up
+	flags := uint8(0)
+	switch {
+	case o.long:
+		flags = flagLong
+		if o.offer(l) {
+			flags |= flagReachable
+		}
+		if o.size <= o.step() { // it may turn out to be short
+			o.give(t.data(t.me, o.number)[:], 0, o.step())
+		}
+	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):
+		o.sprout()
+		return phaseTree
+	case o.inline:
+		flags = flagInline
+		o.give(l.payload[:], 0, o.size)
+	default:
+		o.give(t.data(t.me, o.number)[:], 0, o.size)
+	}
+	l.publish(c.Signature, o.number, flags, t.lag(o.number))
+	wait.PrefetchWrite(&t.line(t.me, o.number+1).up.word) // for the next, while this one waits
+	t.carrier.Wake()
+	return phaseUp
+}
+
+// form is how a call goes.
+type form struct {
+	known  bool
+	all    bool // the lines of all members are looked at
+	long   bool // there are offers
+	inline bool // what is given fits into a line
+	to     int  // lines to look at
+	size   int  // the longest vector, or block, as far as it is known
+}
+
+// form decides how the call goes: all members with the same result, from what all
+// know.
+func (o *Op) form() form {
+	t, c := o.team, o.call
+	from, to := c.needs(t.me, t.size)
+	f := form{known: true}
+	if c.Uneven {
+		f.size, f.long = o.own(), true
+	} else {
+		f.size = o.most()
+		f.long = f.size > o.step()
+		total := f.size
+		if blockwise(c.Kind) {
+			total *= t.size
+		}
+		f.inline = total <= Inline
+	}
+	switch f.all = f.long || to-from == t.size; {
+	case f.all:
+		f.to = t.size - 1
+	case from <= t.me && t.me < to:
+		f.to = to - from - 1
+	default:
+		f.to = to - from
+	}
+	return f
+}
+
+// member is the i-th to look at: all but this one, the next first, or those that it
+// needs.
+func (o *Op) member(i int) int {
+	t := o.team
+	if o.all {
+		if i += t.me + 1; i >= t.size {
+			i -= t.size
+		}
+		return i
+	}
+	from, to := o.call.needs(t.me, t.size)
+	if i += from; i >= t.me && from <= t.me && t.me < to {
+		i++
+	}
+	return i
+}
+
+// offer says in the line where the memory of the call is, and whether all of it can
+// be reached.
+func (o *Op) offer(l *line) bool {
+	c, carrier := o.call, o.team.carrier
+	var key [2]uint32
+	var addr [2]uint64
+	reach := true
+	for i, b := range [...][]byte{c.Src, c.Dst} {
+		if len(b) == 0 {
+			continue
+		}
+		var ok bool
+		key[i], addr[i], ok = carrier.Export(b)
+		reach = reach && ok
+	}
+	p := l.payload[:]
+	binary.NativeEndian.PutUint64(p, uint64(o.size))
+	for i, b := range [...][]byte{c.Src, c.Dst} {
+		binary.NativeEndian.PutUint32(p[8+20*i:], key[i])
+		binary.NativeEndian.PutUint64(p[12+20*i:], addr[i])
+		binary.NativeEndian.PutUint64(p[20+20*i:], uint64(len(b)))
+	}
+	o.reach = reach
+	o.offered = reach
+	return reach
+}
+
+// offerOf is what a member offers.
+type offerOf struct {
+	own int
+	src offeredMemory
+	dst offeredMemory
+}
+
+type offeredMemory struct {
+	key  uint32
+	addr uint64
+	len  int
+}
+
+func (l *line) offered() (f offerOf) {
+	p := l.payload[:]
+	f.own = int(binary.NativeEndian.Uint64(p))
+	for i, m := range [...]*offeredMemory{&f.src, &f.dst} {
+		m.key = binary.NativeEndian.Uint32(p[8+20*i:])
+		m.addr = binary.NativeEndian.Uint64(p[12+20*i:])
+		m.len = int(binary.NativeEndian.Uint64(p[20+20*i:]))
+	}
+	return f
+}
+
+// collect looks whether what the member needs has been published, and computes what
+// it wants from it.
+func (o *Op) collect() (phase, error) {
+	t, c := o.team, o.call
+	for o.at < o.to {
+		i := o.member(o.at)
+		flags, ok, err := t.up(o, i)
+		if err != nil || !ok {
+			return phaseUp, err
+		}
+		if o.long {
+			own := t.line(i, o.number).up.offered().own
+			if flags&flagLong == 0 || own < 0 || own > mostOffered || !o.call.Uneven && own != o.call.form.size {
+				return o.phase, fmt.Errorf("%w: member %d offers %d bytes", ErrProtocol, i, own)
+			}
+			o.size = max(o.size, own)
+			o.reach = o.reach && flags&flagReachable != 0
+		}
+		o.at++
+	}
+	if o.long {
+		if !t.foremost(o) {
+			return phaseUp, nil
+		}
+		return o.collectLong()
+	}
+	if o.inline && c.Kind == coll.Allreduce && t.size == 2 { // as below, and shorter
+		n := len(c.Src)
+		c.Combine(c.Dst, t.line(0, o.number).up.payload[:n:n], t.line(1, o.number).up.payload[:n:n])
+		return phaseIdle, nil
+	}
+	for i := range t.size {
+		if o.inline {
+			t.parts[i] = t.line(i, o.number).up.payload[:]
+		} else {
+			t.parts[i] = t.data(i, o.number)[:]
+		}
+	}
+	if c.Kind == coll.Allreduce && t.size > 2 && o.size >= shareMin {
+		return o.share()
+	}
+	return phaseIdle, o.take(t.parts, 0, o.size)
+}
+
+// mostOffered is more than any memory has.
+const mostOffered = 1 << 46
+
+// foremost says whether all operations before this one have collected what they need:
+// pieces get their numbers in the order of the operations.
+func (t *Team) foremost(o *Op) bool {
+	for _, a := range t.active {
+		if a == o {
+			return true
+		}
+		if a.phase <= phaseUp {
+			return false
+		}
+	}
+	return true
+}
+
+// await waits until the others have done their work in our memory.
+func (o *Op) await() (phase, error) {
+	t := o.team
+	for o.at < t.size-1 {
+		i := t.me + 1 + o.at
+		if i >= t.size {
+			i -= t.size
+		}
+		flags, _, ok := t.line(i, o.number).down.read(o.number)
+		if !ok || flags&flagWorking != 0 {
+			return phaseEnd, nil
+		}
+		if flags&flagWithdrawn != 0 { // its share is missing
+			return o.phase, ErrWithdrawn
+		}
+		o.at++
+	}
+	return phaseIdle, nil
+}
+
+// working says that the member begins to work in the memory of others; false if one
+// of them has withdrawn.
+func (o *Op) working() bool {
+	t := o.team
+	d := &t.line(t.me, o.number).down
+	d.signature = o.call.Signature
+	atomic.StoreUint64(&d.word, o.number<<16|flagWorking<<8) // and then look who has withdrawn
+	for i := range t.size {
+		if flags, _, ok := t.line(i, o.number).up.read(o.number); !ok || flags&flagWithdrawn != 0 {
+			o.worked(false)
+			return false
+		}
+	}
+	return true
+}
+
+// worked says that the member no longer touches the memory of others, and whether it
+// has done its share.
+func (o *Op) worked(done bool) {
+	t := o.team
+	flags := uint8(flagWithdrawn)
+	if done {
+		flags = 0
+	}
+	t.line(t.me, o.number).down.publish(o.call.Signature, o.number, flags, 0)
+	t.carrier.Wake()
+}

@@ -1,0 +1,103 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// Sizes of what a segment has.
+const (
+	// Inline is the most that travels in the line of its flag, in bytes.
+	Inline = 48
+	// DataSize is the most that is published in one piece, in bytes.
+	DataSize = 16 << 10
+
+	slots   = 8 // operations that a member may be ahead of another
+	buffers = 4 // pieces of a long operation that a member may be ahead
+)
+
+// line is one cache line that its owner writes and others read.
+type line struct {
+	payload   [Inline]byte
+	signature uint64 // of the call
+	word      uint64 // number<<16 | flags<<8 | how far the owner's done is behind it; stored last
+}
+
+// Flags of a line.
+const (
+	flagInline    = 1 << iota // the part is in the line
+	flagLong                  // the payload is an offer: the part is longer than DataSize, or may be
+	flagReachable             // with flagLong: and the others can reach it
+	flagWorking               // of a down line: the owner is at work in memory of others
+	flagWithdrawn             // the owner has given up: nobody may begin to work in its memory
+)
+
+// pair is two lines that are fetched together: CPUs prefetch the other line of 128
+// bytes (Intel 64 and IA-32 Architectures Optimization Reference Manual, 3.7.3).
+type pair struct{ up, down line }
+
+// Segment is the memory of one member.
+type Segment struct {
+	magic, version, slotCount, dataSize uint32
+	_                                   [112]byte
+	done                                uint64 // all operations up to this one are over here
+	_                                   [120]byte
+	taken                               uint64 // the last piece of a long operation that was taken here
+	_                                   [120]byte
+
+	lines  [slots]pair
+	pieces [buffers]pair
+	data   [slots][DataSize]byte
+	long   [buffers][DataSize]byte
+}
+
+// SegmentSize is how much memory a member gives, in bytes.
+const SegmentSize = int(unsafe.Sizeof(Segment{}))
+
+const (
+	magic   = 0x53_4c_43_4f // "SLCO"
+	version = 1
+)
+
+// ErrSegment: the memory is not a segment of this version.
+var ErrSegment = errors.New("bad segment")
+
+// NewSegment makes a segment in mem, which is zero, of SegmentSize bytes and aligned
+// to 128.
+func NewSegment(mem []byte) *Segment {
+	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem[:SegmentSize])))
+	s.magic, s.version, s.slotCount, s.dataSize = magic, version, slots, DataSize
+	return s
+}
+
+// ViewSegment returns the segment that another member has made in mem, or
+// [ErrSegment].
+func ViewSegment(mem []byte) (*Segment, error) {
+	if len(mem) != SegmentSize || uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%128 != 0 {
+		return nil, fmt.Errorf("%w: %d bytes, want %d", ErrSegment, len(mem), SegmentSize)
+	}
+	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem)))
+	if s.magic != magic || s.version != version || s.slotCount != slots || s.dataSize != DataSize {
+		return nil, fmt.Errorf("%w: %#x version %d with %d slots of %d bytes", ErrSegment, s.magic, s.version, s.slotCount, s.dataSize)
+	}
+	return s, nil
+}
+
+// Done is the number of the last operation up to which all are over at the owner.
+func (s *Segment) Done() uint64 { return atomic.LoadUint64(&s.done) }
+
+// publish makes a line say number.
+func (l *line) publish(signature, number uint64, flags, lag uint8) {
+	l.signature = signature
+	wait.StoreRelease64(&l.word, number<<16|uint64(flags)<<8|uint64(lag))
+}
+
+// read returns what the line says of number; not ok while it says something older.
+func (l *line) read(number uint64) (flags uint8, lag uint64, ok bool) {
+	w := atomic.LoadUint64(&l.word)
+	return uint8(w >> 8), w & 0xff, w>>16 == number
+}

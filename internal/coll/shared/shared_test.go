@@ -1,0 +1,533 @@
+package shared
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+// heap is members of one process, whose memory is the heap: what they do to each
+// other is seen by the race detector.
+type heap struct {
+	reachable bool
+	mu        sync.Mutex
+	exported  map[uint64][]byte
+	gone      []bool
+	teams     []*Team
+}
+
+func newHeap(size, flat int, reachable bool) *heap {
+	h := &heap{reachable: reachable, exported: map[uint64][]byte{}, gone: make([]bool, size)}
+	segments := make([]*Segment, size)
+	for i := range segments {
+		segments[i] = NewSegment(aligned(SegmentSize))
+	}
+	for i := range size {
+		t := NewTeam(h, i, segments)
+		t.flat = flat
+		h.teams = append(h.teams, t)
+	}
+	return h
+}
+
+func aligned(n int) []byte {
+	b := make([]byte, n+128)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 127
+	return b[skip : skip+n : skip+n]
+}
+
+func (h *heap) Wake() {}
+
+func (h *heap) Export(b []byte) (key uint32, addr uint64, ok bool) {
+	if !h.reachable {
+		return 0, 0, false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+	h.exported[addr] = b
+	return 7, addr, true
+}
+
+func (h *heap) View(i int, key uint32, addr uint64, n int) ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.exported[addr]
+	if key != 7 || len(b) < n {
+		return nil, fmt.Errorf("no view of %d bytes", n)
+	}
+	return b[:n:n], nil
+}
+
+func (h *heap) Gone(i int) bool { return h.gone[i] }
+
+// elem is the size of the elements of tests: an affine map x -> a*x+b, of which the
+// composition is associative and not commutative.
+const elem = 8
+
+func compose(dst, a, b []byte) {
+	for i := 0; i < len(dst); i += elem {
+		a0, a1 := binary.NativeEndian.Uint32(a[i:]), binary.NativeEndian.Uint32(a[i+4:])
+		b0, b1 := binary.NativeEndian.Uint32(b[i:]), binary.NativeEndian.Uint32(b[i+4:])
+		binary.NativeEndian.PutUint32(dst[i:], a0*b0)
+		binary.NativeEndian.PutUint32(dst[i+4:], a0*b1+a1)
+	}
+}
+
+// job is one collective as all members call it, and what is to come of it.
+type job struct {
+	calls []Call
+	want  [][]byte
+}
+
+// serial makes a collective of n elements (for each block), with its result.
+func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace bool) job {
+	var j job
+	block := n * elem
+	known := r.IntN(2) == 0 // blocks that differ, by all
+	fill := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		return b
+	}
+	counts := make([]int, size) // of blocks, where they differ
+	for i := range counts {
+		if counts[i] = block; uneven {
+			counts[i] = r.IntN(2*n+1) * elem
+		}
+	}
+	var spans []Span
+	total := 0
+	for _, c := range counts {
+		spans = append(spans, Span{total, c})
+		total += c
+	}
+	srcs := make([][]byte, size)
+	all := make([]byte, total) // what the members give, one behind the other
+	matrix := make([][]Span, size)
+	for i := range srcs {
+		switch kind {
+		case coll.Gather, coll.Allgather:
+			srcs[i] = fill(counts[i])
+			copy(spans[i].in(all), srcs[i])
+		case coll.Alltoall:
+			at := 0
+			for range size {
+				c := block
+				if uneven {
+					c = r.IntN(2*n+1) * elem
+				}
+				matrix[i] = append(matrix[i], Span{at, c})
+				at += c
+			}
+			srcs[i] = fill(at)
+		case coll.ReduceScatter, coll.Scatter:
+			srcs[i] = fill(total)
+		default:
+			srcs[i] = fill(block)
+		}
+	}
+	reduced := func(members int) []byte {
+		acc := append([]byte(nil), srcs[0]...)
+		for _, s := range srcs[1:members] {
+			compose(acc, acc, s)
+		}
+		return acc
+	}
+	for me := range size {
+		c := Call{Kind: kind, Signature: uint64(kind)<<32 | uint64(n), Root: root, Src: append([]byte(nil), srcs[me]...), Elem: elem, Combine: compose, Block: block}
+		var want []byte
+		switch kind {
+		case coll.Barrier:
+			c.Src, c.Elem, c.Block = nil, 0, 0
+		case coll.Broadcast:
+			c.Src, c.Dst, want = nil, make([]byte, block), srcs[root]
+			if me == root {
+				copy(c.Dst, srcs[root])
+			}
+		case coll.Reduce:
+			if me == root {
+				c.Dst, want = make([]byte, block), reduced(size)
+			}
+		case coll.Allreduce:
+			c.Dst, want = make([]byte, block), reduced(size)
+		case coll.Scan:
+			c.Dst, want = make([]byte, block), reduced(me+1)
+		case coll.Exscan:
+			c.Dst = make([]byte, block)
+			if want = make([]byte, block); me > 0 {
+				want = reduced(me)
+			}
+		case coll.ReduceScatter:
+			want = spans[me].in(reduced(size))
+			c.Dst = make([]byte, len(want))
+			if uneven {
+				c.Blocks = spans
+			}
+		case coll.Gather:
+			c.Uneven = uneven && !known
+			if me == root {
+				c.Dst, want = make([]byte, total), all
+			}
+			if uneven && (known || me == root) {
+				c.Blocks = spans
+			}
+		case coll.Allgather:
+			c.Dst, want = make([]byte, total), all
+			if uneven {
+				c.Blocks = spans
+			}
+		case coll.Scatter:
+			c.Uneven = uneven && !known
+			want = spans[me].in(srcs[root])
+			c.Dst = make([]byte, len(want))
+			if me != root {
+				c.Src = nil
+			}
+			if uneven && (known || me == root) {
+				c.Blocks = spans
+			}
+		case coll.Alltoall:
+			for i := range size {
+				want = append(want, matrix[i][me].in(srcs[i])...)
+			}
+			c.Dst = make([]byte, len(want))
+			if c.Uneven = uneven; uneven {
+				at := 0
+				for i := range size {
+					c.Blocks = append(c.Blocks, Span{at, matrix[i][me].Len})
+					at += matrix[i][me].Len
+				}
+				c.From = matrix[me]
+			}
+		}
+		if inPlace {
+			switch kind {
+			case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
+				if c.Dst != nil {
+					c.Dst = c.Src
+				}
+				if kind == coll.Exscan && me == 0 {
+					want = srcs[0]
+				}
+			case coll.Gather, coll.Allgather:
+				if c.Dst != nil {
+					copy(spans[me].in(c.Dst), c.Src)
+					c.Src = spans[me].in(c.Dst)
+				}
+			}
+		}
+		j.calls, j.want = append(j.calls, c), append(j.want, want)
+	}
+	return j
+}
+
+func (j *job) check(t require.TestingT, name string) {
+	for i := range j.calls {
+		if j.want[i] != nil {
+			require.True(t, bytes.Equal(j.want[i], j.calls[i].Dst), "%s: member %d", name, i)
+		}
+	}
+}
+
+var allKinds = []coll.Kind{coll.Barrier, coll.Broadcast, coll.Reduce, coll.Allreduce, coll.ReduceScatter, coll.Scan, coll.Exscan, coll.Gather, coll.Scatter, coll.Allgather, coll.Alltoall}
+
+// counts are around every size at which something changes.
+func counts(size int) []int {
+	list := []int{0, 1, Inline / elem, Inline/elem + 1, shareMin / elem, DataSize / elem, DataSize/elem + 1, 3*DataSize/elem + 5, (buffers+2)*DataSize/elem + 1}
+	for _, n := range []int{Inline, DataSize, DataSize - lengthSize*size} {
+		list = append(list, n/elem/size, n/elem/size+1)
+	}
+	return list
+}
+
+// drive moves the members on in any order until all are through.
+func (h *heap) drive(r *rand.Rand, ops []*Op) error {
+	for left := len(ops); left > 0; {
+		i := r.IntN(len(ops))
+		if ops[i] == nil {
+			continue
+		}
+		if err := h.teams[i].Advance(); err != nil {
+			return fmt.Errorf("member %d: %w", i, err)
+		}
+		if ops[i].Over() {
+			ops[i] = nil
+			left--
+		}
+	}
+	return nil
+}
+
+// Every collective gives what a serial computation does, whatever the order in which
+// the members come to it.
+func TestAgainstSerial(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	sizes, times := []int{1, 2, 3, 5, 8, 17}, 2
+	if testing.Short() {
+		sizes, times = []int{2, 5, 17}, 1
+	}
+	for _, size := range sizes {
+		for _, reachable := range []bool{true, false} {
+			for _, flat := range []int{1, Flat} {
+				h := newHeap(size, flat, reachable)
+				for _, kind := range allKinds {
+					for _, n := range counts(size) {
+						if testing.Short() && size*n > 2*DataSize {
+							continue
+						}
+						for range times {
+							uneven, inPlace, root := r.IntN(3) == 0, r.IntN(2) == 0, r.IntN(size)
+							name := fmt.Sprintf("%v of %d elements, %d members, reachable %v, flat %d, root %d, uneven %v, in place %v", kind, n, size, reachable, flat, root, uneven, inPlace)
+							j := serial(r, kind, size, n, root, uneven, inPlace)
+							ops := make([]*Op, size)
+							for i := range ops {
+								require.True(t, Can(kind, elem, uneven, size), name)
+								ops[i] = new(Op)
+								h.teams[i].Enqueue(ops[i], &j.calls[i])
+								ops[i].Release()
+							}
+							require.NoError(t, h.drive(r, ops), name)
+							j.check(t, name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Members run as they like, and have several operations under way.
+func TestConcurrent(t *testing.T) {
+	for _, size := range []int{2, 3, 7, 18} {
+		for _, reachable := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d members, reachable %v", size, reachable), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(3, uint64(size)))
+				h := newHeap(size, Flat, reachable)
+				const ahead = 5
+				rounds := 30
+				if testing.Short() {
+					rounds = max(1, 20/size)
+				}
+				var jobs []job
+				for range rounds * ahead {
+					kind, n := allKinds[r.IntN(len(allKinds))], counts(size)[r.IntN(8)]
+					jobs = append(jobs, serial(r, kind, size, n, r.IntN(size), r.IntN(3) == 0, r.IntN(2) == 0))
+				}
+				var wg sync.WaitGroup
+				for me, team := range h.teams {
+					wg.Go(func() {
+						for first := 0; first < len(jobs); first += ahead {
+							var ops [ahead]Op
+							for k := range ops {
+								team.Enqueue(&ops[k], &jobs[first+k].calls[me])
+								ops[k].Release()
+							}
+							for k := range ops {
+								for !ops[k].Over() {
+									if err := team.Advance(); err != nil {
+										t.Error(err)
+										return
+									}
+									runtime.Gosched()
+								}
+							}
+						}
+						for !team.Quiet() {
+							runtime.Gosched()
+						}
+					})
+				}
+				wg.Wait()
+				for i := range jobs {
+					jobs[i].check(t, fmt.Sprintf("job %d, %v", i, jobs[i].calls[0].Kind))
+				}
+			})
+		}
+	}
+}
+
+// What members call differently is an error that says so, at one of them at least,
+// and never a result.
+func TestMismatch(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, other := range allKinds {
+		for _, kind := range allKinds {
+			h := newHeap(3, Flat, true)
+			j, odd := serial(r, kind, 3, 4, 0, false, false), serial(r, other, 3, 5, 1, false, false)
+			if kind == other {
+				continue
+			}
+			odd.calls[1].Signature = 99
+			calls := []Call{j.calls[0], odd.calls[1], j.calls[2]}
+			ops := make([]Op, 3)
+			for i, team := range h.teams {
+				team.Enqueue(&ops[i], &calls[i])
+				ops[i].Release()
+			}
+			var found *MismatchError
+			for range 10 {
+				for _, team := range h.teams {
+					if err := team.Advance(); err != nil {
+						require.ErrorAs(t, err, &found)
+					}
+				}
+			}
+			reads := false // somebody looks at a line of the odd one, or it at another's
+			for i, c := range calls {
+				from, to := c.needs(i, 3)
+				for k := from; k < to; k++ {
+					reads = reads || (k == 1) != (i == 1)
+				}
+			}
+			require.Equal(t, reads, found != nil, "%v against %v", kind, other)
+		}
+	}
+}
+
+// Blocks whose lengths do not match are found where they are wanted.
+func TestUnevenMismatch(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, kind := range []coll.Kind{coll.Gather, coll.Scatter, coll.Alltoall} {
+		for _, n := range []int{1, 100, DataSize} {
+			for _, reachable := range []bool{true, false} {
+				h := newHeap(3, Flat, reachable)
+				j := serial(r, kind, 3, n, 0, true, false)
+				for !j.calls[0].Uneven { // or the blocks are known to all
+					j = serial(r, kind, 3, n, 0, true, false)
+				}
+				switch c := &j.calls[1]; kind {
+				case coll.Gather:
+					c.Src = append(c.Src, make([]byte, elem)...)
+				case coll.Scatter:
+					c.Dst = append(c.Dst, make([]byte, elem)...)
+				case coll.Alltoall:
+					c.Blocks[0].Len += elem
+					c.Dst = append(c.Dst, make([]byte, elem)...)
+				}
+				ops := make([]*Op, 3)
+				for i, team := range h.teams {
+					ops[i] = new(Op)
+					team.Enqueue(ops[i], &j.calls[i])
+					ops[i].Release()
+				}
+				var bad *MismatchError
+				require.ErrorAs(t, h.drive(r, ops), &bad, "%v", kind)
+				require.Equal(t, elem, max(bad.Len-bad.Other, bad.Other-bad.Len))
+			}
+		}
+	}
+}
+
+// A member that fails in the middle of a long operation waits until nobody works in
+// its memory, and from then on nobody begins to.
+func TestWithdraw(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	h := newHeap(2, Flat, true)
+	j := serial(r, coll.Allreduce, 2, DataSize, 0, false, false)
+	ops := make([]Op, 2)
+	for i, team := range h.teams {
+		team.Enqueue(&ops[i], &j.calls[i])
+		ops[i].Release()
+	}
+	require.NoError(t, h.teams[0].Advance())
+	boom := errors.New("boom")
+	d := &h.teams[1].line(1, ops[1].number).down
+	d.publish(0, ops[1].number, flagWorking, 0) // as member 1 does while it works
+	h.teams[0].Fail(boom)
+	require.False(t, h.teams[0].Settled())
+	d.publish(0, ops[1].number-1, 0, 0)
+	require.True(t, h.teams[0].Settled())
+	require.ErrorIs(t, h.teams[1].Advance(), ErrWithdrawn)
+	require.Equal(t, make([]byte, len(j.calls[0].Dst)), j.calls[0].Dst)
+	require.ErrorIs(t, h.teams[0].Advance(), boom)
+}
+
+// A member that is gone is not waited for.
+func TestWithdrawFromTheDead(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	h := newHeap(2, Flat, true)
+	j := serial(r, coll.Allreduce, 2, DataSize, 0, false, false)
+	var o Op
+	h.teams[0].Enqueue(&o, &j.calls[0])
+	o.Release()
+	require.NoError(t, h.teams[0].Advance())
+	h.teams[1].line(1, o.number).down.publish(0, o.number, flagWorking, 0)
+	h.teams[0].Fail(errors.New("died"))
+	require.False(t, h.teams[0].Settled())
+	require.False(t, h.teams[0].Quiet() && o.number > 1)
+	h.gone[1] = true
+	require.True(t, h.teams[0].Settled())
+	require.True(t, h.teams[0].Quiet())
+}
+
+// Nothing is allocated for an operation.
+func TestAllocs(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	for _, n := range []int{1, 100, 2 * DataSize} {
+		h := newHeap(2, Flat, false)
+		j := serial(r, coll.Allreduce, 2, n, 0, false, false)
+		ops := make([]Op, 2)
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			for i, team := range h.teams {
+				team.Enqueue(&ops[i], &j.calls[i])
+				ops[i].Release()
+			}
+			for !ops[0].Over() || !ops[1].Over() {
+				if h.teams[0].Advance() != nil || h.teams[1].Advance() != nil {
+					t.Error("failed")
+					return
+				}
+			}
+		}))
+	}
+}
+
+func TestViewSegment(t *testing.T) {
+	mem := aligned(SegmentSize)
+	s := NewSegment(mem)
+	v, err := ViewSegment(mem)
+	require.NoError(t, err)
+	require.Same(t, s, v)
+	for name, b := range map[string][]byte{"short": mem[:SegmentSize-1], "not aligned": aligned(SegmentSize + 8)[8:][:SegmentSize], "empty": aligned(SegmentSize)} {
+		_, err := ViewSegment(b)
+		require.ErrorIs(t, err, ErrSegment, name)
+	}
+	require.EqualValues(t, 64, unsafe.Sizeof(line{}))
+	require.Zero(t, unsafe.Offsetof(s.lines)%128)
+	require.Zero(t, unsafe.Offsetof(s.pieces)%128)
+	require.Zero(t, unsafe.Offsetof(s.data)%128)
+}
+
+// Every member but the root of a tree is looked at by exactly one.
+func TestTree(t *testing.T) {
+	for size := 1; size < 600; size++ {
+		parents := make([]int, size)
+		for me := range size {
+			for at := 0; ; at++ {
+				i, ok := child(me, size, at)
+				if !ok {
+					break
+				}
+				require.Greater(t, i, me)
+				parents[i]++
+			}
+		}
+		require.Zero(t, parents[0])
+		for i := 1; i < size; i++ {
+			require.Equal(t, 1, parents[i], "member %d of %d", i, size)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package shared
+
+// A tree whose branches are members that follow each other, so that what is combined
+// along it is in the order of the members: member 0 looks at 1 to 7, then at 8, 16,
+// 24 and so on, each of which has looked at the seven that follow it.
+
+// child is the at-th member that member me looks at in a tree of size members; not ok
+// if there is none.
+func child(me, size, at int) (i int, ok bool) {
+	for stride := 1; stride < size; stride *= Radix {
+		if me%(stride*Radix) != 0 {
+			return 0, false
+		}
+		n := min(Radix-1, (size-1-me)/stride)
+		if at < n {
+			return me + (at+1)*stride, true
+		}
+		at -= n
+	}
+	return 0, false
+}
+
+// sprout begins a combination along the tree with what the member gives.
+func (o *Op) sprout() {
+	o.at = 0
+	copy(o.partial(), o.call.Src)
+}
+
+// partial is what the member has combined so far: it lies in the slot's data.
+func (o *Op) partial() []byte { return o.team.data(o.team.me, o.number)[:len(o.call.Src)] }
+
+// branch combines what the members below have published, as it comes, and publishes
+// the result for the one above.
+func (o *Op) branch() (phase, error) {
+	t, c := o.team, o.call
+	acc := o.partial()
+	for {
+		i, ok := child(t.me, t.size, o.at)
+		if !ok {
+			break
+		}
+		_, ok, err := t.up(o, i)
+		if err != nil || !ok {
+			return phaseTree, err
+		}
+		if len(acc) > 0 {
+			c.Combine(acc, acc, t.published(&t.line(i, o.number).up, i, o.number, len(acc)))
+		}
+		o.at++
+	}
+	flags := uint8(0)
+	lines := t.line(t.me, o.number)
+	l := &lines.up
+	if t.me == 0 { // this is the result
+		lines.up.publish(c.Signature, o.number, 0, t.lag(o.number))
+		l = &lines.down
+	}
+	if len(acc) <= Inline {
+		flags = flagInline
+		copy(l.payload[:], acc)
+	}
+	l.publish(c.Signature, o.number, flags, t.lag(o.number))
+	t.carrier.Wake()
+	return phaseRoot, nil
+}
+
+// published is what a line of a member tells, n bytes.
+func (t *Team) published(l *line, i int, number uint64, n int) []byte {
+	if n <= Inline {
+		return l.payload[:n]
+	}
+	return t.data(i, number)[:n]
+}
+
+// harvest takes the result from the root of the tree.
+func (o *Op) harvest() (phase, error) {
+	t, c := o.team, o.call
+	l := &t.line(0, o.number).down
+	_, _, ok := l.read(o.number)
+	if !ok {
+		return phaseRoot, nil
+	}
+	if l.signature != c.Signature {
+		return o.phase, &MismatchError{Member: 0, Ours: c.Signature, Theirs: l.signature}
+	}
+	if len(c.Src) > 0 {
+		copy(c.Dst, t.published(l, 0, o.number, len(c.Src)))
+	}
+	return phaseIdle, nil
+}

@@ -1,0 +1,92 @@
+// Package jobtest makes jobs whose ranks are nodes of one process, for tests of the
+// packages that stand on package channel.
+package jobtest
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/verbs"
+	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
+)
+
+// Limit bounds every test: what takes longer hangs.
+const Limit = 60 * time.Second
+
+// Providers returns the providers between ranks of one host that have a device here.
+func Providers() []string {
+	list := []string{"shm", "tcp"}
+	all, _ := verbs.Devices()
+	for _, provider := range []string{"roce", "ibv"} {
+		if slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider }) {
+			list = append(list, provider)
+		}
+	}
+	return list
+}
+
+// Everywhere runs a test for each provider.
+func Everywhere(t *testing.T, test func(t *testing.T, provider string)) {
+	for _, p := range Providers() {
+		t.Run(p, func(t *testing.T) { test(t, p) })
+	}
+}
+
+// Join makes a job of several nodes in this process, which are closed when the test is
+// over.
+func Join(t testing.TB, size int, opts ...channel.Option) []*channel.Node {
+	t.Helper()
+	ctx := Within(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	env := boot.Environment{Launched: true, Size: size, LocalSize: size, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test...")}
+	s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: size, Job: env.Job, Secret: env.Secret})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	nodes := make([]*channel.Node, size)
+	Each(t, size, func(i int) (err error) {
+		e := env
+		e.Rank, e.LocalRank = i, i
+		nodes[i], err = channel.Join(boot.WithEnvironment(ctx, e), opts...)
+		return err
+	})
+	t.Cleanup(func() { Each(t, size, func(i int) error { return nodes[i].Close() }) })
+	return nodes
+}
+
+// Each runs something for all ranks at the same time.
+func Each(t testing.TB, size int, do func(rank int) error) {
+	t.Helper()
+	errs := make([]error, size)
+	var wg sync.WaitGroup
+	for i := range size {
+		wg.Go(func() { errs[i] = do(i) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		require.NoError(t, err, "rank %d", i)
+	}
+}
+
+// Within returns a context that ends with the test, or with its time.
+func Within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), Limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Alone makes the environment say that this process is a job of one.
+func Alone(t testing.TB) {
+	t.Helper()
+	for _, v := range append(boot.Variables(), boot.ForeignVariables()...) {
+		t.Setenv(v.Name, "")
+	}
+}

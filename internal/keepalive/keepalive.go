@@ -1,0 +1,18 @@
+// Package keepalive has the kernel find out that the host at the other end of a silent
+// TCP connection is gone (RFC 9293, section 3.8.4). A process that is stopped is not
+// silent: its kernel answers.
+package keepalive
+
+import (
+	"net"
+	"time"
+)
+
+// Within spreads the probes of a silent connection over a time. The kernel counts in
+// whole seconds, and two are the least.
+func Within(d time.Duration) net.KeepAliveConfig {
+	whole := max(d.Truncate(time.Second), 2*time.Second)
+	idle := (whole / 2).Truncate(time.Second)
+	interval := max((whole / 10).Truncate(time.Second), time.Second)
+	return net.KeepAliveConfig{Enable: true, Idle: idle, Interval: interval, Count: int((whole - idle) / interval)}
+}

@@ -1,0 +1,54 @@
+// Package machine says which processes are on the same machine, and which of its CPUs
+// they may use.
+package machine
+
+import (
+	"hash/fnv"
+	"math/bits"
+	"os"
+)
+
+// ID is the same for processes that reach each other over loopback, and most
+// likely different for others: from the identity of the boot (random(4),
+// /proc/sys/kernel/random/boot_id) and the network namespace, else from the host's
+// name. It is for what is tried first, and proves nothing.
+func ID() uint64 {
+	h := fnv.New64a()
+	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		h.Write(id)
+	} else if name, err := os.Hostname(); err == nil {
+		h.Write([]byte(name))
+	}
+	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
+		h.Write([]byte(ns))
+	}
+	return h.Sum64()
+}
+
+// first is the set of CPUs 0 to n-1.
+func first(n int) []byte {
+	b := make([]byte, (n+7)/8)
+	for i := range n {
+		b[i/8] |= 1 << (i % 8)
+	}
+	return b
+}
+
+// Count returns how many CPUs there are in all of the sets together.
+func Count(sets ...[]byte) int {
+	n := 0
+	for i := 0; ; i++ {
+		var b byte
+		over := true
+		for _, s := range sets {
+			if i < len(s) {
+				b |= s[i]
+				over = false
+			}
+		}
+		if over {
+			return n
+		}
+		n += bits.OnesCount8(b)
+	}
+}

@@ -1,0 +1,207 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Paths are the ways from an interface to its peers, as the routes and the neighbour
+// table of the network stack have them: what goes past the stack must find them by
+// itself. They are looked up by a goroutine, now and then again; a path that is not
+// known is the stack's, which by what is sent through it comes to know the neighbour.
+type Paths struct {
+	h     *netlink.Handle
+	index int
+	own   net.HardwareAddr
+
+	mu    sync.Mutex
+	paths map[netip.Addr]*Path
+	more  chan struct{}
+	done  sync.WaitGroup
+	end   chan struct{}
+}
+
+// Path is the way to an address.
+type Path struct {
+	addr     netip.Addr
+	local    bool // this host itself
+	ethernet atomic.Pointer[[12]byte]
+	confirm  atomic.Bool
+	used     atomic.Bool
+	dead     atomic.Bool
+	idle     int // looks in a row that found it unused
+}
+
+// Ethernet returns the addresses with which an Ethernet frame to there begins; nil if the
+// next packet is to go through the network stack: the way is another interface's, or
+// is not known, or the stack is to make sure that the neighbour is there.
+func (p *Path) Ethernet() *[12]byte {
+	e := p.ethernet.Load()
+	if !p.used.Load() {
+		p.used.Store(true)
+	}
+	if e == nil || p.confirm.Load() && p.confirm.Swap(false) {
+		return nil
+	}
+	return e
+}
+
+// Local says that the address is this host's.
+func (p *Path) Local() bool { return p.local }
+
+// Dead says that the path is not looked after any more, and another is to be had from To.
+func (p *Path) Dead() bool { return p.dead.Load() }
+
+// Times of looking.
+const (
+	lookSoon  = 2 * time.Millisecond // for what has just been asked for, and doubled
+	lookAgain = 2 * time.Second      // for what is known
+	idleLooks = 30                   // after which a path is dropped
+	maxPaths  = 4096
+)
+
+// NewPaths makes those of an interface, in the network namespace of the calling thread.
+func NewPaths(index int) (*Paths, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink socket: %w", err)
+	}
+	l, err := h.LinkByIndex(index)
+	if err == nil && len(l.Attrs().HardwareAddr) != 6 {
+		err = errors.New("no Ethernet")
+	}
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("interface %d: %w", index, err)
+	}
+	p := &Paths{h: h, index: index, own: l.Attrs().HardwareAddr, paths: map[netip.Addr]*Path{}, more: make(chan struct{}, 1), end: make(chan struct{})}
+	p.done.Go(p.run)
+	return p, nil
+}
+
+// To returns the path to an address, nil if there are too many.
+func (p *Paths) To(a netip.Addr) *Path {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q := p.paths[a]; q != nil {
+		return q
+	}
+	if len(p.paths) == maxPaths {
+		return nil
+	}
+	q := &Path{addr: a}
+	q.used.Store(true)
+	if r, err := p.route(a); err == nil {
+		q.local = r.Type == unix.RTN_LOCAL
+	}
+	p.paths[a] = q
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+	return q
+}
+
+func (p *Paths) route(a netip.Addr) (*netlink.Route, error) {
+	rs, err := p.h.RouteGet(a.AsSlice())
+	if err != nil {
+		return nil, err
+	}
+	if len(rs) == 0 {
+		return nil, unix.ENETUNREACH
+	}
+	return &rs[0], nil
+}
+
+func (p *Paths) run() {
+	wait := lookSoon
+	t := time.NewTimer(lookAgain)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.end:
+			return
+		case <-p.more:
+			wait = lookSoon
+		case <-t.C:
+		}
+		if p.look() {
+			wait = lookAgain
+		} else {
+			wait = min(2*wait, lookAgain)
+		}
+		t.Reset(wait)
+	}
+}
+
+// look looks all paths up, and says whether each is known or the stack's.
+func (p *Paths) look() bool {
+	p.mu.Lock()
+	list := make([]*Path, 0, len(p.paths))
+	for a, q := range p.paths {
+		if q.used.Swap(false) {
+			q.idle = 0
+		} else if q.idle++; q.idle > idleLooks {
+			q.dead.Store(true)
+			delete(p.paths, a)
+			continue
+		}
+		list = append(list, q)
+	}
+	p.mu.Unlock()
+	if len(list) == 0 {
+		return true
+	}
+	table, err := p.h.NeighList(p.index, netlink.FAMILY_ALL)
+	if err != nil {
+		return false
+	}
+	near := make(map[netip.Addr]*netlink.Neigh, len(table))
+	for i := range table {
+		if a, ok := netip.AddrFromSlice(table[i].IP); ok {
+			near[a.Unmap()] = &table[i]
+		}
+	}
+	all := true
+	for _, q := range list {
+		r, err := p.route(q.addr)
+		if err != nil || r.LinkIndex != p.index || r.Type != unix.RTN_UNICAST {
+			q.ethernet.Store(nil)
+			continue
+		}
+		hop := q.addr
+		if a, ok := netip.AddrFromSlice(r.Gw); ok {
+			hop = a.Unmap()
+		}
+		n := near[hop]
+		const valid = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+		if n == nil || n.State&valid == 0 || len(n.HardwareAddr) != 6 {
+			q.ethernet.Store(nil)
+			all = false
+			continue
+		}
+		e := new([12]byte)
+		copy(e[:], n.HardwareAddr)
+		copy(e[6:], p.own)
+		if old := q.ethernet.Load(); old == nil || *old != *e {
+			q.ethernet.Store(e)
+		}
+		q.confirm.Store(n.State == netlink.NUD_STALE)
+	}
+	return all
+}
+
+// Close ends looking.
+func (p *Paths) Close() {
+	close(p.end)
+	p.done.Wait()
+	p.h.Close()
+}

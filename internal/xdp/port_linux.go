@@ -1,0 +1,332 @@
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a port.
+type Options struct {
+	Index  int // of the interface
+	MTU    int // its, in bytes
+	Queue  int // of the interface
+	Native bool
+	Seats  int // a power of two
+	Ring   int // descriptors of each ring of a seat, a power of two
+}
+
+// Port is a queue of an interface. Its methods may be called concurrently.
+type Port struct {
+	opt   Options
+	shape Shape
+	mem   []byte
+	memFD int
+	ctl   control
+	rings int // socket of the fill ring and the completion ring
+	fill  *ring
+	maps  maps
+	prog  *ebpf.Program
+	link  link.Link
+
+	mu    sync.Mutex
+	seats []*tenant // nil: free
+	taken int
+}
+
+// tenant is who has a seat.
+type tenant struct {
+	key    []byte
+	socket int // AF_XDP
+	udp    int // which has the port: as long as it is open nobody else gets that
+}
+
+// Grant is what makes a [Seat]: its descriptors belong to whoever has it.
+type Grant struct {
+	Shape  Shape
+	Number int // of the seat
+	Socket int // descriptor: the AF_XDP socket
+	Rings  int // descriptor: the socket of the shared rings
+	Memory int // descriptor
+}
+
+// Close closes the descriptors.
+func (g *Grant) Close() {
+	for _, fd := range []int{g.Socket, g.Rings, g.Memory} {
+		unix.Close(fd)
+	}
+}
+
+// OpenPort registers memory, takes the queue, and attaches the program. It needs CAP_NET_RAW,
+// CAP_NET_ADMIN and CAP_BPF, and memory that can be locked, or CAP_IPC_LOCK. The interface is that of
+// the network namespace of the calling thread.
+func OpenPort(o Options) (_ *Port, err error) {
+	p := &Port{opt: o, shape: Shape{Chunk: 4096, Seats: o.Seats, Ring: o.Ring}, memFD: -1, rings: -1, seats: make([]*tenant, o.Seats)}
+	const vlan = 4 // bytes of a tag
+	if o.MTU+ethLen+vlan <= 2048-headroom {
+		p.shape.Chunk = 2048
+	}
+	if err := p.shape.check(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if err := p.register(); err != nil {
+		return nil, err
+	}
+	if p.maps, err = newMaps(o.Seats); err != nil {
+		return nil, err
+	}
+	if p.prog, err = load(p.maps, o.Queue, o.MTU, p.shape.Multi); err != nil {
+		return nil, err
+	}
+	mode := link.XDPGenericMode
+	if o.Native {
+		mode = link.XDPDriverMode
+	}
+	if p.link, err = link.AttachXDP(link.XDPOptions{Program: p.prog, Interface: o.Index, Flags: mode}); err != nil {
+		return nil, fmt.Errorf("attach XDP program: %w", err)
+	}
+	return p, nil
+}
+
+// register makes the memory known to the kernel, fills the fill ring, and binds.
+func (p *Port) register() (err error) {
+	if p.memFD, err = unix.MemfdCreate("sluice-xdp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+		return fmt.Errorf("memfd_create: %w", err)
+	}
+	size := p.shape.bytes()
+	if err := unix.Ftruncate(p.memFD, int64(size)); err != nil {
+		return fmt.Errorf("memory of %d bytes: %w", size, err)
+	}
+	// Whoever has the descriptor could otherwise take the memory away from under the others.
+	if _, err := unix.FcntlInt(uintptr(p.memFD), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return fmt.Errorf("seal memory: %w", err)
+	}
+	if p.mem, err = unix.Mmap(p.memFD, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map memory of %d bytes: %w", size, err)
+	}
+	p.ctl = p.shape.control(p.mem)
+	n := p.shape.frames()
+	// A socket must be able to receive or to send, if only in theory.
+	if p.rings, err = newSocket(map[int]int{fillRing.option: n, compRing.option: n, rxRing.option: 2}); err != nil {
+		return err
+	}
+	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&p.mem[0]))), Len: uint64(p.shape.umemBytes()), Size: uint32(p.shape.Chunk)}
+	if err := setsockopt(p.rings, unix.SOL_XDP, unix.XDP_UMEM_REG, unsafe.Pointer(&reg), unsafe.Sizeof(reg)); err != nil {
+		return fmt.Errorf("register memory of %d bytes: %w", size, err)
+	}
+	if p.fill, err = mapRing(p.rings, fillRing, n); err != nil {
+		return err
+	}
+	for i := range n {
+		*p.fill.addr(uint32(i)) = uint64(i * p.shape.Chunk)
+	}
+	atomic.StoreUint32(p.fill.prod, uint32(n))
+	const flags = unix.XDP_COPY | unix.XDP_USE_NEED_WAKEUP
+	p.shape.Multi = true
+	err = bind(p.rings, p.opt.Index, p.opt.Queue, flags|unix.XDP_USE_SG, 0)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) { // before Linux 6.6
+		p.shape.Multi = false
+		err = bind(p.rings, p.opt.Index, p.opt.Queue, flags, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("bind to queue %d: %w", p.opt.Queue, err)
+	}
+	return nil
+}
+
+// Errors of Join.
+var (
+	ErrFull      = errors.New("all seats are taken")
+	ErrForbidden = errors.New("not allowed")
+)
+
+// Join gives a seat for the address and port to which the UDP socket is bound: having
+// that is the proof of having a right to what is sent there. The descriptor udp stays
+// the caller's. The seat is taken until Leave.
+func (p *Port) Join(udp int, allowed func(netip.AddrPort) error) (_ *Grant, err error) {
+	addr, err := boundTo(udp)
+	if err != nil {
+		return nil, err
+	}
+	if err := allowed(addr); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	number := 0
+	for number < len(p.seats) && p.seats[number] != nil {
+		number++
+	}
+	if number == len(p.seats) {
+		return nil, ErrFull
+	}
+	t := &tenant{key: key(addr), socket: -1, udp: -1}
+	g := &Grant{Shape: p.shape, Number: number, Socket: -1, Rings: -1, Memory: -1}
+	defer func() {
+		if err != nil {
+			g.Close()
+			p.evict(number, t)
+		}
+	}()
+	if t.udp, err = dup(udp); err != nil {
+		return nil, err
+	}
+	if t.socket, err = newSocket(map[int]int{rxRing.option: p.shape.Ring, txRing.option: p.shape.Ring}); err != nil {
+		return nil, err
+	}
+	if err := bind(t.socket, p.opt.Index, p.opt.Queue, unix.XDP_SHARED_UMEM, p.rings); err != nil {
+		return nil, fmt.Errorf("bind to queue %d: %w", p.opt.Queue, err)
+	}
+	for _, d := range []struct {
+		to   *int
+		from int
+	}{{&g.Socket, t.socket}, {&g.Rings, p.rings}, {&g.Memory, p.memFD}} {
+		if *d.to, err = dup(d.from); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.maps.seats.Put(uint32(number), uint32(t.socket)); err != nil {
+		return nil, fmt.Errorf("put socket into map: %w", err)
+	}
+	if err := p.maps.steer.Update(t.key, uint32(number), ebpf.UpdateNoExist); err != nil {
+		return nil, fmt.Errorf("steer %v: %w", addr, err)
+	}
+	p.seats[number] = t
+	p.taken++
+	return g, nil
+}
+
+// Leave ends the tenancy of a seat: whoever had it has let go of everything, or is dead.
+func (p *Port) Leave(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.seats[number]
+	p.seats[number] = nil
+	p.taken--
+	p.maps.steer.Delete(t.key)
+	p.evict(number, t)
+}
+
+// evict takes a seat back. The caller has the lock.
+func (p *Port) evict(number int, t *tenant) {
+	p.maps.seats.Delete(uint32(number))
+	// Who died with a lock has left its ring in order, but which frames went back with
+	// the last packets is not known: they are lost.
+	who := uint32(number + 1)
+	unlock(p.ctl.comp, who)
+	if !unlock(p.ctl.fill, who) && t.socket >= 0 && p.taken > 0 {
+		// The kernel may still be about to put something into the ring.
+		unix.Syscall(unix.SYS_MEMBARRIER, 1, 0, 0) // MEMBARRIER_CMD_GLOBAL
+		p.reclaim(t.socket)
+	}
+	for _, fd := range []int{t.socket, t.udp} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// reclaim puts the frames that are in the ring of a seat back into the fill ring.
+func (p *Port) reclaim(socket int) {
+	rx, err := mapRing(socket, rxRing, p.shape.Ring)
+	if err != nil {
+		return
+	}
+	defer rx.close()
+	// The others hold the lock for less than a microsecond; one that does so for longer has
+	// been stopped, or means harm.
+	for range 1000 {
+		if tryLock(p.ctl.fill, owner) {
+			from, end := atomic.LoadUint32(rx.cons), atomic.LoadUint32(rx.prod)
+			if end-from <= rx.mask+1 {
+				p.shape.give(p.fill, rx, from, end)
+			}
+			unlock(p.ctl.fill, owner)
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// Idle says that no seat is taken.
+func (p *Port) Idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken == 0
+}
+
+// Close detaches the program and gives the queue back. Seats that are taken receive
+// nothing any more: it goes the usual way.
+func (p *Port) Close() {
+	if p.link != nil {
+		p.link.Close()
+	}
+	if p.prog != nil {
+		p.prog.Close()
+	}
+	if p.maps.steer != nil {
+		p.maps.close()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, t := range p.seats {
+		if t != nil {
+			p.seats[i] = nil
+			unix.Close(t.socket)
+			unix.Close(t.udp)
+		}
+	}
+	p.fill.close()
+	if p.mem != nil {
+		unix.Munmap(p.mem)
+	}
+	for _, fd := range []int{p.rings, p.memFD} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+func dup(fd int) (int, error) {
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("duplicate descriptor: %w", err)
+	}
+	return n, nil
+}
+
+// boundTo returns what a UDP socket is bound to: an address, not any.
+func boundTo(udp int) (netip.AddrPort, error) {
+	kind, err := unix.GetsockoptInt(udp, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || kind != unix.IPPROTO_UDP {
+		return netip.AddrPort{}, fmt.Errorf("%w: not a UDP socket", ErrForbidden)
+	}
+	sa, err := unix.Getsockname(udp)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("address of the UDP socket: %w", err)
+	}
+	var a netip.AddrPort
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		a = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		a = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
+	}
+	if !a.IsValid() || a.Addr().IsUnspecified() || a.Addr().Is4In6() || a.Port() == 0 {
+		return netip.AddrPort{}, fmt.Errorf("%w: the UDP socket is bound to %v", ErrForbidden, a)
+	}
+	return a, nil
+}
