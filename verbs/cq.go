@@ -20,9 +20,10 @@ type CQ struct {
 func (q *CQ) Cap() int { return q.cqe }
 
 // Poll takes up to len(wcs) completions (ibv_poll_cq) and returns how many; 0
-// is the normal answer of an empty queue. It never blocks. An error means that
-// the queue itself is broken ([ErrCQOverrun]) or closed; failed operations are
-// completions with a status.
+// is the normal answer of an empty queue. It never blocks. Of a CQ without a channel
+// there may be more although wcs had room; of one with a channel there was not. An
+// error means that the queue itself is broken ([ErrCQOverrun]) or closed; failed
+// operations are completions with a status.
 func (q *CQ) Poll(wcs []WC) (int, error) {
 	if q.closed.Load() {
 		return 0, q.closedErr("poll CQ")

@@ -167,6 +167,17 @@ func (d *Device) Provider() string { return d.prov.Name() }
 // Netdev is the network interface below the device, empty where there is none.
 func (d *Device) Netdev() string { return d.info.Netdev }
 
+// OnRequest says that the device is to be used only where it, or its provider, is
+// asked for by name: a layer that chooses by itself passes it over.
+func (d *Device) OnRequest() bool {
+	return passedOver(d.prov)
+}
+
+func passedOver(p Provider) bool {
+	r, ok := p.(OnRequester)
+	return ok && r.OnRequest()
+}
+
 // Open opens the device (ibv_open_device). The context belongs to the caller,
 // who ends it with [Context.Close].
 func (d *Device) Open(cfg Config) (*Context, error) {

@@ -31,15 +31,16 @@ type Probe struct {
 
 // ProviderInfo names a registered provider and says whether it is available here.
 type ProviderInfo struct {
-	Name  string
-	Probe Probe
+	Name      string
+	Probe     Probe
+	OnRequest bool // as [Device.OnRequest]
 }
 
 // Providers lists the registered providers, available or not, in order of preference.
 func Providers() []ProviderInfo {
 	var l []ProviderInfo
 	for _, p := range registered() {
-		l = append(l, ProviderInfo{p.Name(), p.Probe()})
+		l = append(l, ProviderInfo{p.Name(), p.Probe(), passedOver(p)})
 	}
 	return l
 }
@@ -61,6 +62,11 @@ type Provider interface {
 	Probe() Probe
 	Devices() ([]DeviceInfo, error)
 	Open(device string, cfg Config) (ProviderContext, error)
+}
+
+// OnRequester is an optional ability of a [Provider]: see [Device.OnRequest].
+type OnRequester interface {
+	OnRequest() bool
 }
 
 // DeviceInfo is what a provider tells of a device without opening it.

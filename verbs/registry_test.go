@@ -62,8 +62,26 @@ func TestDevicesInOrderOfRank(t *testing.T) {
 	require.Equal(t, "lo", devs[2].Netdev())
 
 	require.Equal(t, []ProviderInfo{
-		{"broken", Probe{}}, {"absent", Probe{No, "no such hardware"}}, {"fast", Probe{Yes, ""}}, {"slow", Probe{}},
+		{Name: "broken"}, {Name: "absent", Probe: Probe{No, "no such hardware"}}, {Name: "fast", Probe: Probe{Yes, ""}}, {Name: "slow"},
 	}, Providers())
+}
+
+// onRequest is a provider that wants to be asked for by name.
+type onRequest struct{ fakeProvider }
+
+func (onRequest) OnRequest() bool { return true }
+
+func TestOnRequest(t *testing.T) {
+	withRegistry(t,
+		fakeProvider{name: "any", rank: 1, devices: []DeviceInfo{{Name: "any0"}}},
+		onRequest{fakeProvider{name: "asked", rank: 2, devices: []DeviceInfo{{Name: "asked0"}}}},
+	)
+	for name, want := range map[string]bool{"any": false, "asked": true} {
+		d, err := Find(name)
+		require.NoError(t, err)
+		require.Equal(t, want, d.OnRequest(), name)
+	}
+	require.Equal(t, []ProviderInfo{{Name: "any"}, {Name: "asked", OnRequest: true}}, Providers())
 }
 
 func TestFind(t *testing.T) {

@@ -10,8 +10,8 @@ import "C"
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -102,9 +102,6 @@ func (ch *compChannel) Close() error {
 	return errors.Join(ch.src.close(), failure(ch.c.device, "close completion channel", C.sl_destroy_comp_channel(ch.h), ""))
 }
 
-// pollBatch is how many completions one crossing into C takes.
-const pollBatch = 64
-
 // cq is a completion queue.
 type cq struct {
 	c       *vcontext
@@ -113,8 +110,9 @@ type cq struct {
 	private bool // the channel is the queue's own
 
 	lock    soft.Lock
-	wcs     *[pollBatch]C.struct_sl_wc // C memory that completions are polled to
-	backlog []C.struct_sl_wc           // polled before their time
+	wcs     *[C.batch]C.struct_sl_wc // C memory that completions are polled to
+	backlog []C.struct_sl_wc         // polled before their time: part of wcs, or left by purge
+	fault   int                      // what ibv_poll_cq has returned below 0 to a post
 	broken  atomic.Bool
 
 	mu    sync.Mutex
@@ -141,7 +139,7 @@ func (c *vcontext) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.Provid
 		}
 		return nil, err
 	}
-	q.wcs = (*[pollBatch]C.struct_sl_wc)(C.calloc(pollBatch, C.sizeof_struct_sl_wc))
+	q.wcs = (*[C.batch]C.struct_sl_wc)(C.calloc(C.batch, C.sizeof_struct_sl_wc))
 	c.own(q.h, q)
 	return q, nil
 }
@@ -156,7 +154,7 @@ func (q *cq) PollSpin(wcs []verbs.WC, looks int) (int, error) {
 	q.lock.Lock()
 	if q.wcs == nil {
 		q.lock.Unlock()
-		return 0, verbs.Errorf(q.c.device, "poll CQ", verbs.ErrClosed, "CQ")
+		return 0, q.closedErr("poll CQ")
 	}
 	n, failed, err := q.poll(wcs, looks)
 	q.lock.Unlock()
@@ -166,76 +164,85 @@ func (q *cq) PollSpin(wcs []verbs.WC, looks int) (int, error) {
 	return n, err
 }
 
+//go:noinline
+func (q *cq) closedErr(op string) error { return verbs.Errorf(q.c.device, op, verbs.ErrClosed, "CQ") }
+
 // poll returns how many completions it has taken, and the queue pairs of which
 // they say that they are in ERR now. The caller holds the lock.
 func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
-	src := q.wcs[:]
-	var got int
-	if len(q.backlog) > 0 {
-		got = copy(src, q.backlog[:min(len(wcs), len(q.backlog))])
-		q.backlog = append(q.backlog[:0], q.backlog[got:]...)
-	} else {
-		got = int(C.sl_poll_cq(C.uintptr_t(q.h), C.int(min(len(wcs), pollBatch)), C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), C.int(looks)))
-		if got <= 0 {
-			switch {
-			case q.broken.Load():
-				return 0, nil, verbs.Errorf(q.c.device, "poll CQ", verbs.ErrCQOverrun, "")
-			case got < 0:
-				return 0, nil, verbs.Errorf(q.c.device, "poll CQ", syscall.EIO, "ibv_poll_cq returned %d", got)
-			}
-			return 0, nil, nil
+	src := q.backlog
+	switch {
+	case len(src) > len(wcs):
+		src, q.backlog = src[:len(wcs)], src[len(wcs):]
+	case len(src) > 0:
+		q.backlog = src[:0]
+	default:
+		got := q.fault
+		if q.fault = 0; got == 0 {
+			got = q.look(min(len(wcs), C.batch), looks)
 		}
+		if got <= 0 {
+			return 0, nil, q.pollError(got)
+		}
+		src = q.wcs[:got]
 	}
 	owners := *q.c.owners.Load()
-	var sends *sendQueue // whose completions these are
-	var tail uint32      // of which the places before are free
-	for i := range src[:got] {
-		wc, out := &src[i], &wcs[n]
-		id := uint64(wc.wr_id)
+	for len(src) > 0 {
+		id := uint64(src[0].wr_id)
 		o := owners[id>>32&(maxOwners-1)]
-		out.Status = verbs.WCStatus(wc.status)
-		out.VendorErr = uint32(wc.vendor_err)
-		out.QPNum = uint32(wc.qp_num)
-		out.Flags = verbs.WCFlags(wc.wc_flags) & verbs.WCWithImm
-		switch {
-		case o.qp != nil && id&receiveBit == 0:
-			if s := &o.qp.send; s != sends {
-				if sends != nil {
-					sends.freed(tail)
-				}
-				sends, tail = s, s.tail
-			}
-			place := uint32(id) & sends.mask
-			tail += (place-tail)&sends.mask + 1 // that of this one, and of those before it
-			e := &sends.ents[place]
-			out.WRID, out.Opcode = e.wrid, e.opcode
-			out.SrcQP, out.Imm, out.ByteLen, out.Flags = 0, 0, 0, 0
-			if e.opcode >= verbs.WCRDMARead {
-				out.ByteLen = uint32(wc.byte_len)
-			}
-		case o.qp != nil:
-			out.WRID = o.qp.received(uint32(id))
-			fillReceive(out, wc, o.qp)
-		case o.srq != nil:
-			out.WRID = o.srq.received(uint32(id))
-			fillReceive(out, wc, q.c.pair(out.QPNum))
-		default:
-			continue // of a queue that is closed
+		k, whole := 1, true
+		if id&receiveBit == 0 && o.qp != nil {
+			k, whole = o.qp.send.completed(src, wcs[n:])
+			src = src[k:]
+		} else {
+			k, whole = q.received(o, &src[0], &wcs[n])
+			src = src[1:]
 		}
-		if out.Status != verbs.WCSuccess {
-			if out.Status == verbs.WCLocQPOpErr && q.c.rxe {
-				out.Status = q.c.rxeStatus()
-			}
-			if f := q.c.pair(out.QPNum); f != nil && f.known() != verbs.QPErr && !slices.Contains(failed, f) {
-				failed = append(failed, f)
-			}
+		if !whole {
+			failed = q.failures(wcs[n:n+k], failed)
 		}
-		n++
-	}
-	if sends != nil {
-		sends.freed(tail)
+		n += k
 	}
 	return n, failed, nil
+}
+
+// pollError is the error of a poll that has taken nothing.
+//
+//go:noinline
+func (q *cq) pollError(got int) error {
+	switch {
+	case q.broken.Load():
+		return verbs.Errorf(q.c.device, "poll CQ", verbs.ErrCQOverrun, "")
+	case got < 0:
+		return verbs.Errorf(q.c.device, "poll CQ", syscall.EIO, "ibv_poll_cq returned %d", got)
+	}
+	return nil
+}
+
+// look takes up to n completions from the device to wcs. The caller holds the lock,
+// and the backlog is not in wcs.
+func (q *cq) look(n, looks int) int {
+	return int(C.sl_poll_cq(q.h, C.int(n), C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), C.int(looks)))
+}
+
+// failures sees to completions some of which are failures: their queue pairs join
+// failed, unless they are known to be in ERR.
+//
+//go:noinline
+func (q *cq) failures(wcs []verbs.WC, failed []*qp) []*qp {
+	for i := range wcs {
+		wc := &wcs[i]
+		if wc.Status == verbs.WCSuccess {
+			continue
+		}
+		if wc.Status == verbs.WCLocQPOpErr && q.c.rxe {
+			wc.Status = q.c.rxeStatus()
+		}
+		if f := q.c.pair(wc.QPNum); f != nil && f.known() != verbs.QPErr && !slices.Contains(failed, f) {
+			failed = append(failed, f)
+		}
+	}
+	return failed
 }
 
 // rxeStatus is the status that InfiniBand has for what soft-RoCE calls a local QP
@@ -249,12 +256,31 @@ func (c *vcontext) rxeStatus() verbs.WCStatus {
 	return verbs.WCLocProtErr
 }
 
-// fillReceive fills in what receives have beyond other completions. Whom a message
-// is from libibverbs says of datagrams only.
-func fillReceive(out *verbs.WC, wc *C.struct_sl_wc, q *qp) {
+// common fills in what all completions have.
+func common(out *verbs.WC, wc *C.struct_sl_wc) {
+	out.Status = verbs.WCStatus(wc.status)
+	out.VendorErr = uint32(wc.vendor_err)
+	out.QPNum = uint32(wc.qp_num)
+}
+
+// received turns the completion of a receive into the user's: none if its queue is
+// closed. Whom a message is from libibverbs says of datagrams only. The caller holds
+// the lock.
+func (q *cq) received(o owner, wc *C.struct_sl_wc, out *verbs.WC) (n int, success bool) {
+	common(out, wc)
+	from, place := o.qp, uint32(wc.wr_id)
+	switch {
+	case o.qp != nil:
+		out.WRID = o.qp.received(place)
+	case o.srq != nil:
+		out.WRID = o.srq.received(place)
+		from = q.c.pair(out.QPNum)
+	default:
+		return 0, true
+	}
 	out.SrcQP = 0
-	if q != nil {
-		out.SrcQP = q.dest.Load()
+	if from != nil {
+		out.SrcQP = from.dest.Load()
 	}
 	if out.Status == verbs.WCRemAccessErr { // so soft-RoCE calls it at both ends
 		out.Status = verbs.WCLocAccessErr
@@ -264,10 +290,11 @@ func fillReceive(out *verbs.WC, wc *C.struct_sl_wc, q *qp) {
 		out.Opcode = verbs.WCOpcode(wc.opcode)
 	}
 	out.ByteLen = uint32(wc.byte_len)
-	out.Imm = 0
+	out.Flags, out.Imm = verbs.WCFlags(wc.wc_flags)&verbs.WCWithImm, 0
 	if out.Flags != 0 {
 		out.Imm = swap32(uint32(wc.imm_data))
 	}
+	return 1, out.Status == verbs.WCSuccess
 }
 
 // purge drops the completions of a queue pair that the device has forgotten.
@@ -289,7 +316,7 @@ func (q *cq) purge(p *qp) {
 	}
 	keep(q.backlog)
 	for {
-		got := int(C.sl_poll_cq(q.h, pollBatch, C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), 1))
+		got := q.look(C.batch, 1)
 		if got <= 0 {
 			break
 		}
@@ -316,7 +343,7 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	if q.wcs == nil {
-		return verbs.Errorf(q.c.device, "request notification", verbs.ErrClosed, "CQ")
+		return q.closedErr("request notification")
 	}
 	var only C.int
 	if solicitedOnly {
@@ -349,11 +376,12 @@ func (q *cq) Block(ctx context.Context) error {
 		}
 		q.lock.Lock()
 		defer q.lock.Unlock()
-		if q.wcs != nil && len(q.backlog) == 0 {
-			got := int(C.sl_poll_cq(q.h, pollBatch, C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), 1))
-			q.backlog = append(q.backlog, q.wcs[:max(got, 0)]...)
+		if q.wcs != nil && len(q.backlog) == 0 && q.fault == 0 {
+			if q.fault = q.look(C.batch, 1); q.fault > 0 {
+				q.backlog, q.fault = q.wcs[:q.fault], 0
+			}
 		}
-		return len(q.backlog) > 0
+		return len(q.backlog) > 0 || q.fault != 0
 	})
 	if err != nil {
 		return closedErr(q.c.device, op, err)
@@ -376,7 +404,8 @@ func (q *cq) Close() error {
 
 // swap32 turns network order into the host's, and back.
 func swap32(v uint32) uint32 {
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], v)
-	return binary.NativeEndian.Uint32(b[:])
+	if C.big_endian != 0 {
+		return v
+	}
+	return bits.ReverseBytes32(v)
 }

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -194,6 +196,40 @@ func TestDeviceRemoved(t *testing.T) {
 	require.NoError(t, remove.Wait())
 	_, err = verbs.Find(d.Name())
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
+}
+
+// forbiddenEnv says that this process may not open any device.
+const forbiddenEnv = "SLUICE_IBV_FORBIDDEN"
+
+// TestDeviceForbidden: a device that may not be opened is there, but not available.
+func TestDeviceForbidden(t *testing.T) {
+	const reason = " is there, but this process may not open it"
+	if os.Getenv(forbiddenEnv) != "" {
+		testProbe(verbs.No, reason)(t)
+		return
+	}
+	device(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to forbid a device to others")
+	}
+	files, err := filepath.Glob("/dev/infiniband/uverbs*")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		info, err := os.Stat(f)
+		require.NoError(t, err)
+		require.NoError(t, os.Chmod(f, 0o600))
+		t.Cleanup(func() { require.NoError(t, os.Chmod(f, info.Mode().Perm())) })
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(within(t), exe, "-test.v", "-test.run=^TestDeviceForbidden$")
+	cmd.Env = append(os.Environ(), forbiddenEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: TestDeviceForbidden ")
+	require.NotEmpty(t, rxes()) // root may
 }
 
 // TestLockLimit: a registration beyond the limit says what was asked for and what

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -55,25 +56,34 @@ func eachDevice(f func(list C.uintptr_t, i int, name string) bool) error {
 	return nil
 }
 
-// Probe looks for the library, for the kernel's part and for a device.
+// Probe looks for the library, for the kernel's part and for a device that can be used
+// and that this process may open.
 func (provider) Probe() verbs.Probe {
 	if err := load(); err != nil {
 		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
 	}
-	devices := 0
-	err := eachDevice(func(C.uintptr_t, int, string) bool { devices++; return true })
+	var devices []string
+	err := eachDevice(func(_ C.uintptr_t, _ int, name string) bool { devices = append(devices, name); return true })
 	switch {
 	case errors.Is(err, syscall.ENOSYS):
 		return verbs.Probe{Answer: verbs.No, Reason: "the kernel has no RDMA (is module ib_uverbs loaded?)"}
 	case err != nil:
 		return verbs.Probe{Answer: verbs.Unknown, Reason: fmt.Sprintf("list of devices: %v", err)}
-	case devices == 0:
+	case len(devices) == 0:
 		return verbs.Probe{Answer: verbs.No, Reason: "no RDMA device"}
+	}
+	usable := slices.DeleteFunc(slices.Clone(devices), rdmadev.IWARP)
+	if len(usable) == 0 {
+		return verbs.Probe{Answer: verbs.No, Reason: fmt.Sprintf("no RDMA device but of iWARP: %q", devices)}
+	}
+	if file := forbidden(usable); file != "" {
+		return verbs.Probe{Answer: verbs.No, Reason: file + " is there, but this process may not open it"}
 	}
 	return verbs.Probe{Answer: verbs.Yes}
 }
 
-// Devices lists them, those first that are nearest to where this process may run.
+// Devices lists them, those first that are nearest to where this process may run, and
+// those of iWARP last.
 func (provider) Devices() ([]verbs.DeviceInfo, error) {
 	var names []string
 	err := eachDevice(func(_ C.uintptr_t, _ int, name string) bool {
@@ -81,7 +91,9 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 		return true
 	})
 	var infos []verbs.DeviceInfo
-	for _, name := range rdmadev.Nearest(names, rdmadev.CPUs()) {
+	usable := slices.DeleteFunc(slices.Clone(names), rdmadev.IWARP)
+	others := slices.DeleteFunc(names, func(name string) bool { return slices.Contains(usable, name) })
+	for _, name := range append(rdmadev.Nearest(usable, rdmadev.CPUs()), others...) {
 		infos = append(infos, verbs.DeviceInfo{Name: name, Netdev: rdmadev.Netdev(name, 1)})
 	}
 	return infos, err
@@ -90,7 +102,7 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
 	const op = "open"
 	if rdmadev.IWARP(device) {
-		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "iWARP connects through rdma_cm, which is not used here")
+		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "iWARP has no immediate data, no retries for a receiver that is not ready, and completes a write before it is in the peer's memory; provider tcp goes over the same network")
 	}
 	var h C.uintptr_t
 	var errno C.int

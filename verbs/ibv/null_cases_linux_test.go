@@ -33,6 +33,16 @@ var nullTests = []nullTest{
 	{name: "Unsignalled", test: testUnsignalled},
 	{name: "Purge", test: testPurge},
 	{name: "PollError", test: testPollError},
+	{name: "PostLooks", test: testPostLooks},
+	{name: "PostLooksRarely", test: testPostLooksRarely},
+	{name: "PostLooksNot", test: testPostLooksNot},
+	{name: "PostLooksError", test: testPostLooksError},
+	{name: "PostLooksOverrun", test: testPostLooksOverrun},
+	{name: "PostLooksPurge", test: testPostLooksPurge},
+	{name: "PostLooksSRQ", test: testPostLooksSRQ},
+	{name: "PostLooksOrder", test: testPostLooksOrder},
+	{name: "PostLooksMany", test: testPostLooksMany},
+	{name: "PostLooksAsleep", test: testPostLooksAsleep},
 	{name: "Inline", test: testInline, env: []string{"NULL_INLINE=64"}},
 	{name: "NoInline", test: testNoInline, env: []string{"NULL_INLINE=0"}},
 	{name: "Ethernet", test: testEthernet},
@@ -49,6 +59,7 @@ var nullTests = []nullTest{
 	{name: "RelaxedOrdering", test: testRelaxed(2, verbs.AccessRelaxedOrdering)},
 	{name: "RelaxedOrderingUnknown", test: testRelaxed(1, 0), lacks: "ibv_reg_mr_iova2"},
 	{name: "Available", test: testProbe(verbs.Yes, ""), env: []string{"NULL_DEVICES=3"}},
+	{name: "IWARP", test: testIWARP, env: []string{"NULL_DEVICES=2"}},
 	{name: "NoDevice", test: testProbe(verbs.No, "no RDMA device"), env: []string{"NULL_DEVICES=0"}},
 	{name: "NoKernel", test: testProbe(verbs.No, "the kernel has no RDMA (is module ib_uverbs loaded?)"), env: []string{"NULL_LIST_ERRNO=38"}},
 	{name: "ListFails", test: testProbe(verbs.Unknown, "list of devices: permission denied"), env: []string{"NULL_LIST_ERRNO=13"}},
@@ -373,10 +384,12 @@ func testPurge(t *testing.T) {
 			e.post(n.write(id))
 		}
 	}
-	var wcs [5]verbs.WC
-	got, err := cq.Poll(wcs[:])
-	require.NoError(t, err)
-	require.Equal(t, 5, got)
+	for taken := 0; taken < 5; {
+		got, err := cq.Poll(make([]verbs.WC, 5-taken))
+		require.NoError(t, err)
+		require.NotZero(t, got)
+		taken += got
+	}
 	require.NoError(t, ends[0].qp.Modify(&verbs.QPAttr{QPState: verbs.QPReset}, verbs.MaskState))
 	require.NoError(t, ends[2].qp.Close())
 	ends[1].post(n.write(100))
@@ -390,7 +403,9 @@ func testPurge(t *testing.T) {
 func testPollError(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
+	n.ctl.Late.Store(1)
 	a.post(n.write(1))
+	n.ctl.Late.Store(0)
 	n.ctl.PollErrno.Store(2) // as mlx5 says that it cannot make sense of an entry
 	_, err := a.cq.Poll(make([]verbs.WC, 4))
 	require.ErrorContains(t, err, "ibv_poll_cq returned -2")

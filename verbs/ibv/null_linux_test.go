@@ -97,7 +97,7 @@ func again(t *testing.T, name string, env ...string) {
 // control is struct control of null.c, in the memory of that library.
 type control struct {
 	PostsLeft, PostErrno, FailIn, FailStatus, RegErrno, DeregErrno, PollErrno, AsyncErrno atomic.Uint32
-	RegAccess, RegCall, LastCQ, LastSRQ, AsyncFD, Live, Longest, AskedErr                 atomic.Uint32
+	RegAccess, RegCall, LastCQ, LastSRQ, AsyncFD, Live, Longest, AskedErr, Late, Polls    atomic.Uint32
 }
 
 const unlimited = 1<<32 - 1

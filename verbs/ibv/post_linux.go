@@ -18,25 +18,28 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// postBatch is how many work requests one crossing into C posts.
-const postBatch = 64
-
 // A work request's id, as the device knows it: whose it is, and its place among
 // those of that owner. The user's is kept there.
 const receiveBit = 1 << 63
 
 // sendQueue is what is posted to send, in the order of posting.
 type sendQueue struct {
-	q     *qp
-	lock  soft.Lock
-	id    uint64 // of its first work request
-	chain *[postBatch]C.struct_sl_send_wr
-	sges  []C.struct_sl_sge // MaxSendSGE for each of the chain
-	room  []byte            // C memory, inline bytes of the chain
-	ents  []sendEntry
-	mask  uint32
-	head  uint32 // posted
-	tail  uint32 // of these, those whose places are free: written with the lock of the CQ
+	q    *qp
+	lock soft.Lock
+	mark uint32             // of the lock of the CQ, held for a post
+	id   uint64             // of its first work request
+	all  bool               // signalled, whatever they say
+	c    *C.struct_sl_sends // C memory
+	sges []C.struct_sl_sge  // MaxSendSGE for each of the chain
+	room []byte             // C memory, inline bytes of the chain
+	ents []sendEntry
+	mask uint32
+	head uint32 // posted
+	tail uint32 // of these, those whose places are free: written with the lock of the CQ
+
+	// Posts look for completions; see lockBoth.
+	pass uint32 // posts that do not look, still; read without the lock
+	gap  uint32 // posts that do not look after the next that finds nothing
 }
 
 // sendEntry is what a completion needs to know of its work request.
@@ -54,53 +57,82 @@ func powerOf2(n int) int {
 	return p
 }
 
-func (s *sendQueue) init(q *qp) {
+func (s *sendQueue) init(q *qp, all bool) {
 	n := powerOf2(q.cap.MaxSendWR)
-	s.q, s.id = q, uint64(q.id)<<32
+	s.q, s.id, s.all, s.mark = q, uint64(q.id)<<32, all, q.id+2
 	s.ents, s.mask = make([]sendEntry, n), uint32(n-1)
-	s.chain = (*[postBatch]C.struct_sl_send_wr)(C.calloc(postBatch, C.sizeof_struct_sl_send_wr))
+	s.c = (*C.struct_sl_sends)(C.calloc(1, C.sizeof_struct_sl_sends))
+	// A C pointer that is an integer to Go.
+	*(*C.uintptr_t)(unsafe.Pointer(&s.c.qp)), *(*C.uintptr_t)(unsafe.Pointer(&s.c.cq)) = q.h, q.sendCQ.h
+	s.c.wcs = &q.sendCQ.wcs[0]
 	sges := max(1, q.cap.MaxSendSGE)
-	s.sges = unsafe.Slice((*C.struct_sl_sge)(C.calloc(C.size_t(postBatch*sges), C.sizeof_struct_sl_sge)), postBatch*sges)
+	s.sges = unsafe.Slice((*C.struct_sl_sge)(C.calloc(C.size_t(C.batch*sges), C.sizeof_struct_sl_sge)), C.batch*sges)
 	if n := q.cap.MaxInlineData; n > 0 {
-		s.room = unsafe.Slice((*byte)(C.calloc(postBatch, C.size_t(n))), postBatch*n)
+		s.room = unsafe.Slice((*byte)(C.calloc(C.batch, C.size_t(n))), C.batch*n)
 	}
-	for i := range s.chain {
-		s.chain[i].sg_list = &s.sges[i*sges]
-		if i+1 < postBatch {
-			s.chain[i].next = &s.chain[i+1]
+	for i := range s.c.chain {
+		s.c.chain[i].sg_list = &s.sges[i*sges]
+		if i+1 < C.batch {
+			s.c.chain[i].next = &s.c.chain[i+1]
 		}
 	}
 }
 
 func (s *sendQueue) free() {
-	C.free(unsafe.Pointer(s.chain))
+	C.free(unsafe.Pointer(s.c))
 	C.free(unsafe.Pointer(unsafe.SliceData(s.sges)))
 	C.free(unsafe.Pointer(unsafe.SliceData(s.room)))
-	s.chain, s.sges, s.room = nil, nil, nil
+	s.c, s.sges, s.room = nil, nil, nil
 }
 
 func (s *sendQueue) reset() { wait.StoreRelease32(&s.tail, s.head) }
 
-// freed says that the places before tail are free. Their entries have been read, and
-// the caller holds the lock of the CQ.
-func (s *sendQueue) freed(tail uint32) { wait.StoreRelease32(&s.tail, tail) }
+// completed turns the completions at the front of src that are of this queue into
+// the user's, as many as there are, and frees the places of their work requests and
+// of those before. The caller holds the lock of the CQ.
+func (s *sendQueue) completed(src []C.struct_sl_wc, wcs []verbs.WC) (n int, success bool) {
+	var status C.uint32_t
+	tail, mask, ents := s.tail, s.mask, s.ents
+	for ; n < len(src) && uint64(src[n].wr_id)&^(1<<32-1) == s.id; n++ {
+		wc, out := &src[n], &wcs[n]
+		common(out, wc)
+		status |= wc.status
+		place := uint32(wc.wr_id) & mask
+		tail += (place-tail)&mask + 1 // that of this one, and of those before it
+		e := &ents[place]
+		out.WRID, out.Opcode = e.wrid, e.opcode
+		out.SrcQP, out.Imm, out.ByteLen, out.Flags = 0, 0, 0, 0
+		if e.opcode >= verbs.WCRDMARead {
+			out.ByteLen = uint32(wc.byte_len)
+		}
+	}
+	wait.StoreRelease32(&s.tail, tail) // the entries have been read
+	return n, status == 0
+}
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	s := &q.send
-	s.lock.Lock()
+	cq := q.sendCQ
+	both := cq.private && atomic.LoadUint32(&s.pass) == 0 && s.lockBoth(wrs)
+	if !both {
+		s.lockAlone(wrs)
+	}
 	done := 0
 	for {
 		n, err := s.fill(wrs[done:])
 		if n > 0 {
-			posted, perr := s.post(n)
+			posted, perr := s.post(n, both)
 			done += posted
 			if posted < n {
-				s.lock.Unlock()
-				return done, perr
+				n, err = 0, perr
 			}
 		}
 		if err != nil || n == 0 || done == len(wrs) {
-			s.lock.Unlock()
+			if both {
+				cq.lock.Unlock()
+			} else {
+				s.lock.Unlock()
+			}
 			return done, err
 		}
 	}
@@ -108,19 +140,99 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 
 // post posts the first n work requests of the chain; fewer without an error
 // means that the device has no room.
-func (s *sendQueue) post(n int) (int, error) {
-	r := uint64(C.sl_post_send(s.q.h, C.uintptr_t(uintptr(unsafe.Pointer(s.chain))), C.int(n)))
-	posted := int(uint32(r))
+func (s *sendQueue) post(n int, both bool) (int, error) {
+	c := s.c
+	look := C.int(0)
+	if both && s.signals(uint32(c.chain[n-1].send_flags)) {
+		look = 1
+	}
+	C.sl_post_send(C.uintptr_t(uintptr(unsafe.Pointer(c))), C.int(n), look)
+	if look != 0 {
+		s.found(int(c.got))
+	}
+	posted := int(c.posted)
 	s.head += uint32(posted)
-	return posted, postError(s.q.c.device, "post send", r)
+	if posted == n {
+		return n, nil
+	}
+	return posted, postError(s.q.c.device, "post send", c.err)
 }
 
-// postError is the error in what a post has returned; nil for a full queue.
-func postError(device, op string, r uint64) error {
-	if errno := syscall.Errno(r >> 32); errno != 0 && errno != syscall.ENOMEM {
-		return failure(device, op, C.int(errno), "")
+// postError is the error that a post has returned; nil for a full queue.
+func postError(device, op string, errno C.int) error {
+	if errno != 0 && syscall.Errno(errno) != syscall.ENOMEM {
+		return failure(device, op, errno, "")
 	}
 	return nil
+}
+
+// A post whose last work request is signalled, so that somebody is about to poll,
+// looks for completions in the same crossing into C, and leaves what it finds in the
+// backlog of the CQ: the next Poll need not cross. Where there is nothing, as with a
+// device that takes its time, it looks ever more rarely: up to maxGap posts do not,
+// between two that do.
+//
+// Nothing of what Poll promises changes. The lock of the CQ is held from before the
+// post until after the look, and the backlog was empty, so that the order is that of
+// the device. Others who poll meanwhile wait for the post; one who polls already is
+// not waited for. Who sleeps in Block has armed the queue, then looked at the backlog
+// and at the device: what a post takes after that has raised an event, what it took
+// before was seen. A queue of a user's channel is left alone: after arming it a user
+// may take a Poll of fewer than there was room for to have emptied it, as
+// ibv_poll_cq(3) says. The completions of a queue pair that is closed or reset were
+// taken from device and backlog by purge, after the device had forgotten it. The CQ
+// itself is not closed before its queue pairs.
+//
+// A post that looks holds the lock of the CQ with the mark of its send queue, and has
+// seen that nobody holds the lock of the send queue; who takes that one waits for the
+// mark to go. So the two cost it one atomic instruction, which is 6 ns, and not two.
+
+const maxGap = 63
+
+// lockBoth takes the locks of the CQ and of the queue for a post that is to look, if
+// nobody is in the way.
+func (s *sendQueue) lockBoth(wrs []verbs.SendWR) bool {
+	n, q := len(wrs), s.q.sendCQ
+	if uint(n-1) >= C.batch || !s.signals(uint32(wrs[n-1].Flags)) || !q.lock.TryLockAs(s.mark) {
+		return false
+	}
+	if s.lock.Held() || len(q.backlog) > 0 || q.fault != 0 {
+		q.lock.Unlock()
+		return false
+	}
+	return true
+}
+
+// lockAlone takes the lock of the queue for a post that does not look.
+func (s *sendQueue) lockAlone(wrs []verbs.SendWR) {
+	s.hold()
+	if n := len(wrs); s.pass > 0 && n > 0 && s.signals(uint32(wrs[n-1].Flags)) {
+		wait.StoreRelaxed32(&s.pass, s.pass-1)
+	}
+}
+
+// hold takes the lock of the queue.
+func (s *sendQueue) hold() {
+	s.lock.Lock()
+	s.q.sendCQ.lock.Avoid(s.mark)
+}
+
+// signals says whether a work request with these flags makes a completion.
+func (s *sendQueue) signals(flags uint32) bool {
+	return s.all || flags&uint32(verbs.SendSignaled) != 0
+}
+
+// found takes note of what ibv_poll_cq has returned to a post that looked.
+func (s *sendQueue) found(got int) {
+	q := s.q.sendCQ
+	if got > 0 {
+		q.backlog = q.wcs[:got]
+		s.gap = 0
+		return
+	}
+	q.fault = got
+	s.gap = min(2*s.gap+1, maxGap)
+	wait.StoreRelaxed32(&s.pass, s.gap)
 }
 
 // fill turns work requests into a chain, as many as there is room for, and says
@@ -130,58 +242,75 @@ func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 	switch q.known() {
 	case verbs.QPRTS, verbs.QPSQD, verbs.QPErr:
 	default:
-		if q.gone {
-			return 0, verbs.Errorf(q.c.device, "post send", verbs.ErrClosed, "QP")
-		}
-		return 0, verbs.Errorf(q.c.device, "post send", verbs.ErrState, "QP %#06x is in %v", q.num, q.known())
+		return 0, s.unready()
 	}
 	room := q.cap.MaxSendWR - int(s.head-atomic.LoadUint32(&s.tail))
-	most := min(len(wrs), postBatch)
-	chain, ents, sges, taken := s.chain, s.ents, q.cap.MaxSendSGE, min(most, room)
+	most := min(len(wrs), C.batch)
+	chain, ents, sges, taken := &s.c.chain, s.ents, q.cap.MaxSendSGE, min(most, room)
 	for n = range taken {
-		wr := &wrs[n]
-		// What is usual is looked at here, the rest by check.
-		if wr.Flags&verbs.SendInline != 0 || wr.Inline != nil || wr.Opcode >= verbs.OpAtomicCmpAndSwp || len(wr.SGList) > sges {
-			if err := s.check(wr); err != nil {
-				return n, err
-			}
+		wr, c := &wrs[n], &chain[n]
+		c.num_sge = C.int(len(wr.SGList))
+		c.send_flags = C.uint(wr.Flags)
+		c.remote_addr = C.uint64_t(wr.RemoteAddr)
+		if len(wr.SGList) == 1 && sges > 0 && wr.Inline == nil && wr.Flags&verbs.SendInline == 0 && wr.Opcode < verbs.OpAtomicCmpAndSwp {
+			g, first := &wr.SGList[0], (*C.struct_sl_sge)(unsafe.Pointer(c.sg_list))
+			first.addr, first.length, first.lkey = C.uint64_t(g.Addr), C.uint32_t(g.Length), C.uint32_t(g.LKey)
+			*(*uint32)(unsafe.Pointer(&c.u)) = wr.RKey
+		} else if err := s.unusual(n, wr); err != nil {
+			return n, err
 		}
-		c := &chain[n]
+		c.opcode = C.int(wr.Opcode)
+		c.imm_data = C.uint32_t(swap32(wr.Imm))
 		place := (s.head + uint32(n)) & s.mask
+		c.wr_id = C.uint64_t(s.id | uint64(place))
 		e := &ents[place]
 		e.wrid, e.opcode = wr.WRID, wcOpcodes[wr.Opcode]
-		c.wr_id = C.uint64_t(s.id | uint64(place))
-		c.opcode = C.int(wr.Opcode)
-		c.send_flags = C.uint(wr.Flags)
-		c.imm_data = C.uint32_t(swap32(wr.Imm))
-		c.remote_addr = C.uint64_t(wr.RemoteAddr)
-		if wr.Opcode < verbs.OpAtomicCmpAndSwp {
-			*(*uint32)(unsafe.Pointer(&c.u)) = wr.RKey
-		} else {
-			*(*uint64)(unsafe.Pointer(&c.u)) = wr.CompareAdd
-			c.swap = C.uint64_t(wr.Swap)
-			c.atomic_rkey = C.uint32_t(wr.RKey)
-		}
-		c.num_sge = C.int(len(wr.SGList))
-		first := (*C.struct_sl_sge)(unsafe.Pointer(c.sg_list))
-		switch {
-		case wr.Inline != nil:
-			b := s.room[n*q.cap.MaxInlineData:][:len(wr.Inline)]
-			copy(b, wr.Inline)
-			c.num_sge = 1
-			first.addr, first.length = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), C.uint32_t(len(b))
-		case len(wr.SGList) == 1:
-			g := &wr.SGList[0]
-			first.addr, first.length, first.lkey = C.uint64_t(g.Addr), C.uint32_t(g.Length), C.uint32_t(g.LKey)
-		default:
-			// An SGE is the same to Go and to C.
-			copy(unsafe.Slice((*verbs.SGE)(unsafe.Pointer(first)), len(wr.SGList)), wr.SGList)
-		}
 	}
 	if taken < most { // full, but what is wrong is an error all the same
 		return taken, s.check(&wrs[taken])
 	}
 	return taken, nil
+}
+
+// unusual fills in what depends on the kind of a work request, unless something is
+// wrong with it: that of a usual one fill does itself.
+//
+//go:noinline
+func (s *sendQueue) unusual(n int, wr *verbs.SendWR) error {
+	if err := s.check(wr); err != nil {
+		return err
+	}
+	c := &s.c.chain[n]
+	if wr.Opcode < verbs.OpAtomicCmpAndSwp {
+		*(*uint32)(unsafe.Pointer(&c.u)) = wr.RKey
+	} else {
+		*(*uint64)(unsafe.Pointer(&c.u)) = wr.CompareAdd
+		c.swap = C.uint64_t(wr.Swap)
+		c.atomic_rkey = C.uint32_t(wr.RKey)
+	}
+	first := (*C.struct_sl_sge)(unsafe.Pointer(c.sg_list))
+	if wr.Inline == nil {
+		// An SGE is the same to Go and to C.
+		copy(unsafe.Slice((*verbs.SGE)(unsafe.Pointer(first)), len(wr.SGList)), wr.SGList)
+		return nil
+	}
+	b := s.room[n*s.q.cap.MaxInlineData:][:len(wr.Inline)]
+	copy(b, wr.Inline)
+	c.num_sge = 1
+	first.addr, first.length = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), C.uint32_t(len(b))
+	return nil
+}
+
+// unready is the error of a post in a state that does not admit it. It is a function
+// of its own, like others here, so that the short path has the registers.
+//
+//go:noinline
+func (s *sendQueue) unready() error {
+	q := s.q
+	if q.gone {
+		return verbs.Errorf(q.c.device, "post send", verbs.ErrClosed, "QP")
+	}
+	return verbs.Errorf(q.c.device, "post send", verbs.ErrState, "QP %#06x is in %v", q.num, q.known())
 }
 
 // wcOpcodes are the opcodes of completions, by those of work requests.
@@ -224,18 +353,18 @@ type recvQueue struct {
 // recvChain is a chain of receives for the device.
 type recvChain struct {
 	id   uint64 // of the first place
-	wrs  *[postBatch]C.struct_sl_recv_wr
+	wrs  *[C.batch]C.struct_sl_recv_wr
 	sges []C.struct_sl_sge
 	each int
 }
 
 func (c *recvChain) init(id uint32, sges int) {
 	c.id, c.each = receiveBit|uint64(id)<<32, max(1, sges)
-	c.wrs = (*[postBatch]C.struct_sl_recv_wr)(C.calloc(postBatch, C.sizeof_struct_sl_recv_wr))
-	c.sges = unsafe.Slice((*C.struct_sl_sge)(C.calloc(C.size_t(postBatch*c.each), C.sizeof_struct_sl_sge)), postBatch*c.each)
+	c.wrs = (*[C.batch]C.struct_sl_recv_wr)(C.calloc(C.batch, C.sizeof_struct_sl_recv_wr))
+	c.sges = unsafe.Slice((*C.struct_sl_sge)(C.calloc(C.size_t(C.batch*c.each), C.sizeof_struct_sl_sge)), C.batch*c.each)
 	for i := range c.wrs {
 		c.wrs[i].sg_list = &c.sges[i*c.each]
-		if i+1 < postBatch {
+		if i+1 < C.batch {
 			c.wrs[i].next = &c.wrs[i+1]
 		}
 	}
@@ -301,7 +430,7 @@ func (q *qp) postRecv(op string, wrs []verbs.RecvWR) (int, error) {
 	for done < len(wrs) {
 		var err error
 		n, room := 0, r.size-int(r.head-atomic.LoadUint32(&r.tail))
-		for n < min(len(wrs)-done, postBatch) {
+		for n < min(len(wrs)-done, C.batch) {
 			wr := &wrs[done+n]
 			if err = checkRecv(q.c.device, q.cap.MaxRecvSGE, wr); err != nil || n == room {
 				break
@@ -319,7 +448,7 @@ func (q *qp) postRecv(op string, wrs []verbs.RecvWR) (int, error) {
 		r.head += uint32(posted)
 		done += posted
 		if posted < n {
-			return done, postError(q.c.device, op, res)
+			return done, postError(q.c.device, op, C.int(res>>32))
 		}
 		if err != nil {
 			return done, err

@@ -80,7 +80,7 @@ func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	if q.id, err = c.enlist(owner{qp: q}); err != nil {
 		return nil, errors.Join(err, failure(c.device, op, C.sl_destroy_qp(q.h), ""))
 	}
-	q.send.init(q)
+	q.send.init(q, init.SQSigAll)
 	q.recv.init(c.device, q.id, q.cap.MaxRecvWR, q.cap.MaxRecvSGE)
 	for _, cq := range []*cq{q.sendCQ, q.recvCQ} {
 		cq.mu.Lock()
@@ -187,7 +187,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 		return nil
 	}
-	q.send.lock.Lock()
+	q.send.hold()
 	defer q.send.lock.Unlock()
 	q.recv.lock.Lock()
 	defer q.recv.lock.Unlock()
@@ -294,7 +294,7 @@ func (q *qp) Close() error {
 	defer q.ctl.Unlock()
 	q.c.disown(q.h)
 	q.c.unpair(q)
-	q.send.lock.Lock()
+	q.send.hold()
 	defer q.send.lock.Unlock()
 	q.recv.lock.Lock()
 	defer q.recv.lock.Unlock()

@@ -260,21 +260,28 @@ int sl_query_qp(uintptr_t qp, struct sl_qp_attr *attr) {
 
 int sl_destroy_qp(uintptr_t qp) { return number(destroy_qp((struct sl_qp *)qp)); }
 
-// CHAIN links n work requests, calls post, and unlinks the last again.
+// CHAIN links n work requests, calls post, and unlinks the last again. How many were
+// taken is in posted, the error number of the next in err.
 #define CHAIN(type, object, post)                                                          \
 	type *first = (type *)wr, *bad = NULL;                                             \
 	type *last = first + n - 1, *next = last->next;                                    \
 	last->next = NULL;                                                                 \
-	int err = post((object), first, &bad);                                             \
+	int err = post((object), first, &bad), posted = n;                                 \
 	last->next = next;                                                                 \
-	if (!err) {                                                                        \
-		return n;                                                                  \
-	}                                                                                  \
-	return (uint64_t)number(err) << 32 | (uint32_t)(bad ? bad - first : 0)
+	if (err) {                                                                         \
+		err = number(err);                                                         \
+		posted = bad ? bad - first : 0;                                            \
+	}
 
-uint64_t sl_post_send(uintptr_t qp, uintptr_t wr, int n) {
-	struct sl_qp *q = (struct sl_qp *)qp;
-	CHAIN(struct sl_send_wr, q, q->context->ops.post_send);
+void sl_post_send(uintptr_t sends, int n, int look) {
+	struct sl_sends *s = (struct sl_sends *)sends;
+	struct sl_send_wr *wr = s->chain;
+	CHAIN(struct sl_send_wr, s->qp, s->qp->context->ops.post_send);
+	s->posted = posted;
+	s->err = err;
+	if (look) {
+		s->got = s->cq->context->ops.poll_cq(s->cq, batch, s->wcs);
+	}
 }
 
 void sl_ring(uintptr_t qp) {
@@ -286,11 +293,13 @@ void sl_ring(uintptr_t qp) {
 uint64_t sl_post_recv(uintptr_t qp, uintptr_t wr, int n) {
 	struct sl_qp *q = (struct sl_qp *)qp;
 	CHAIN(struct sl_recv_wr, q, q->context->ops.post_recv);
+	return (uint64_t)err << 32 | (uint32_t)posted;
 }
 
 uint64_t sl_post_srq_recv(uintptr_t srq, uintptr_t wr, int n) {
 	struct sl_srq *s = (struct sl_srq *)srq;
 	CHAIN(struct sl_recv_wr, s, s->context->ops.post_srq_recv);
+	return (uint64_t)err << 32 | (uint32_t)posted;
 }
 
 int sl_poll_cq(uintptr_t cq, int n, uintptr_t wc, int looks) {

@@ -8,6 +8,11 @@
 // nothing; those of libibverbs' objects are uintptr_t to Go. Functions that return int
 // return 0 or an error number.
 
+enum {
+	batch = 64, // work requests, or completions, of one crossing into C
+	big_endian = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__,
+};
+
 // sl_load opens libibverbs from file; it returns what failed, to be freed, or
 // NULL.
 char *sl_load(const char *file);
@@ -48,13 +53,26 @@ int sl_modify_qp(uintptr_t qp, struct sl_qp_attr *attr, int mask);
 int sl_query_qp(uintptr_t qp, struct sl_qp_attr *attr);
 int sl_destroy_qp(uintptr_t qp);
 
-// The short path. Posting takes a chain of n work requests that lie one behind
-// the other, and returns how many were taken, with the error number of the next
-// above bit 32.
-uint64_t sl_post_send(uintptr_t qp, uintptr_t wr, int n);
+// The short path.
+
+// What sends are posted from, and what came of it: few arguments, and no result, are
+// soon passed.
+struct sl_sends {
+	struct sl_qp *qp;
+	struct sl_cq *cq;  // of its sends
+	struct sl_wc *wcs; // what is found there, at most batch
+	int posted, err;   // how many, and the error number of the next
+	int got;           // what ibv_poll_cq has returned
+	struct sl_send_wr chain[batch];
+};
+// sl_post_send posts the first n of the chain, then looks for completions if look is
+// not 0.
+void sl_post_send(uintptr_t sends, int n, int look);
 // sl_ring has soft-RoCE look at what has been posted, by posting what it refuses: an
 // atomic operation without room for its result.
 void sl_ring(uintptr_t qp);
+// Posting receives takes a chain of n work requests that lie one behind the other, and
+// returns how many were taken, with the error number of the next above bit 32.
 uint64_t sl_post_recv(uintptr_t qp, uintptr_t wr, int n);
 uint64_t sl_post_srq_recv(uintptr_t srq, uintptr_t wr, int n);
 // sl_poll_cq looks up to looks times for completions.

@@ -79,7 +79,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	for done < len(wrs) {
 		var err error
 		n, last := 0, len(s.free)
-		for n < min(len(wrs)-done, postBatch) {
+		for n < min(len(wrs)-done, C.batch) {
 			wr := &wrs[done+n]
 			if err = checkRecv(s.c.device, s.attr.MaxSGE, wr); err != nil || n == last {
 				break
@@ -97,7 +97,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 		s.free = s.free[:last-posted]
 		done += posted
 		if posted < n {
-			return done, postError(s.c.device, op, res)
+			return done, postError(s.c.device, op, C.int(res>>32))
 		}
 		if err != nil {
 			return done, err

@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
@@ -50,7 +52,7 @@ var deviceAttr = verbs.DeviceAttr{
 // the engine.
 type adapter struct {
 	device string
-	nic    nic
+	nic    nic.NIC
 	cfg    verbs.Config
 	attr   verbs.DeviceAttr
 	events *soft.Events
@@ -72,8 +74,8 @@ type adapter struct {
 	noise     logger // of strangers, so that it does not drown the other
 }
 
-func openContext(n nic, cfg verbs.Config) (*adapter, error) {
-	a := &adapter{device: n.device(), nic: n, cfg: cfg, attr: deviceAttr}
+func openContext(device string, n nic.NIC, cfg verbs.Config) (*adapter, error) {
+	a := &adapter{device: device, nic: n, cfg: cfg, attr: deviceAttr}
 	a.events = soft.NewEvents(a.device)
 	a.mrs = soft.NewMRTable(a.device, maxMR)
 	a.log.out = cfg.Logger.With("device", a.device)
@@ -97,8 +99,8 @@ func openContext(n nic, cfg verbs.Config) (*adapter, error) {
 // listen binds the interface's addresses, all to one port. The first must be
 // free; of the others, those that are not stay out of the GID table.
 func (a *adapter) listen() error {
-	lc := net.ListenConfig{KeepAliveConfig: a.keepAlive()}
-	for i, addr := range a.nic.addrs {
+	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(a.cfg.PeerTimeout)}
+	for i, addr := range a.nic.Addrs {
 		l, err := lc.Listen(a.life, "tcp", netip.AddrPortFrom(addr, a.port).String())
 		if err != nil {
 			if i == 0 {
@@ -114,23 +116,14 @@ func (a *adapter) listen() error {
 	return nil
 }
 
-// keepAlive spreads the probes of a silent connection over the peer timeout.
-// The kernel counts in whole seconds.
-func (a *adapter) keepAlive() net.KeepAliveConfig {
-	whole := max(a.cfg.PeerTimeout.Truncate(time.Second), 2*time.Second)
-	idle := (whole / 2).Truncate(time.Second)
-	interval := max((whole / 10).Truncate(time.Second), time.Second)
-	return net.KeepAliveConfig{Enable: true, Idle: idle, Interval: interval, Count: int((whole - idle) / interval)}
-}
-
 // QueryDevice returns the limits.
 func (a *adapter) QueryDevice() (verbs.DeviceAttr, error) { return a.attr, nil }
 
 // QueryPort describes the only port.
 func (a *adapter) QueryPort(int) (verbs.PortAttr, error) {
 	return verbs.PortAttr{
-		State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: a.nic.activeMTU(), LinkLayer: verbs.LinkLayerEthernet,
-		GIDTblLen: len(a.gids), PKeyTblLen: 1, LID: a.port, Netdev: a.nic.name,
+		State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: activeMTU(&a.nic), LinkLayer: verbs.LinkLayerEthernet,
+		GIDTblLen: len(a.gids), PKeyTblLen: 1, LID: a.port, Netdev: a.nic.Name,
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -257,7 +258,7 @@ func (q *qp) dialOnce(ctx context.Context, life uint32) error {
 	local, remote := q.local, q.remote
 	q.Unlock()
 	a := q.a
-	d := net.Dialer{Timeout: a.handshakeTime(), KeepAliveConfig: a.keepAlive(),
+	d := net.Dialer{Timeout: a.handshakeTime(), KeepAliveConfig: keepalive.Within(a.cfg.PeerTimeout),
 		LocalAddr: &net.TCPAddr{IP: local.gid.Addr().AsSlice()}, Control: lendPort}
 	nc, err := d.DialContext(ctx, "tcp", remote.addrPort().String())
 	if err != nil {

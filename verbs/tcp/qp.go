@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
@@ -132,7 +133,7 @@ func (q *qp) checkAddress(attr *verbs.QPAttr) error {
 	switch {
 	case int(ah.SGIDIndex) >= len(q.a.gids):
 		return bad("source GID index %d, table has %d", ah.SGIDIndex, len(q.a.gids))
-	case !usable(ah.DGID.Addr()):
+	case !nic.Usable(ah.DGID.Addr()):
 		return bad("destination GID %v is no address of a host", ah.DGID)
 	case ah.DLID == 0:
 		return bad("destination TCP port (DLID) 0")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
@@ -89,7 +90,7 @@ type lab struct {
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
-	a, err := openContext(nic{name: "lo", mtu: 65536, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
+	a, err := openContext("tcp_lo", nic.NIC{Name: "lo", MTU: 65536, Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 		verbs.Config{Insecure: true, PeerTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.Close()) })

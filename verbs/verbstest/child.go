@@ -107,7 +107,7 @@ func serve(in io.Reader, out io.Writer) int {
 	}
 	var tb childTB
 	leak.Check(&tb)
-	n, err := openNode(h.Device, cfg)
+	n, err := openNode(h.Device, cfg, nil)
 	if e := enc.Encode(answer{Err: toFar(err)}); e != nil || err != nil {
 		return fail(errors.Join(err, e))
 	}
@@ -186,7 +186,6 @@ func startChild(ctx context.Context, s *suite) (*child, error) {
 		return nil, err
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envChild+"=1")
 	cmd.Stderr = os.Stderr
 	dieWithParent(cmd)
 	in, err := cmd.StdinPipe()
@@ -197,7 +196,10 @@ func startChild(ctx context.Context, s *suite) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := openIn(s.Far, func() error {
+		cmd.Env = append(os.Environ(), envChild+"=1")
+		return cmd.Start()
+	}); err != nil {
 		return nil, err
 	}
 	buf := bufio.NewWriter(in)

@@ -158,7 +158,7 @@ func (y *yard) close(p part) error {
 func everyOrder(t *testing.T, s *suite) {
 	leak.Check(t)
 	within(t)
-	n, err := openNode(s.Device, s.Config)
+	n, err := openNode(s.Device, s.Config, s.Near)
 	require.NoError(t, err)
 	var order [partContext]part
 	for i := range order {
@@ -208,7 +208,11 @@ type yardInfo struct {
 }
 
 func (yardCmd) run(_ context.Context, n *node) (any, error) {
-	ctx, err := n.ctx.Device().Open(n.cfg)
+	var ctx *verbs.Context
+	err := openIn(n.where, func() (err error) {
+		ctx, err = n.ctx.Device().Open(n.cfg)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +344,7 @@ func useAfterClose(t *testing.T, s *suite) {
 	leak.Check(t)
 	ctx := within(t)
 	for _, all := range []bool{false, true} {
-		n, err := openNode(s.Device, s.Config)
+		n, err := openNode(s.Device, s.Config, s.Near)
 		require.NoError(t, err)
 		y, err := newYard(n.ctx)
 		require.NoError(t, err)
@@ -411,7 +415,7 @@ func waitersEnd(t *testing.T, s *suite) {
 	leak.Check(t)
 	ctx := within(t)
 	for range 10 {
-		n, err := openNode(s.Device, s.Config)
+		n, err := openNode(s.Device, s.Config, s.Near)
 		require.NoError(t, err)
 		ch, err := n.ctx.CreateCompChannel()
 		require.NoError(t, err)

@@ -338,7 +338,7 @@ func closeUnderUse(w *world) {
 // contextCloseUnderUse does the same to a whole context.
 func contextCloseUnderUse(w *world) {
 	for range w.suite.Rounds {
-		n, err := openNode(w.suite.Device, w.suite.Config)
+		n, err := openNode(w.suite.Device, w.suite.Config, w.suite.Near)
 		require.NoError(w.t, err)
 		p := &peer{name: "closing", node: n}
 		near, far := w.open(p, qpSpec{Events: true}), w.open(w.far, qpSpec{})

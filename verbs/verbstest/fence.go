@@ -25,6 +25,14 @@ func (c stopCmd) run(_ context.Context, n *node) (any, error) {
 	return slices.Clone(n.objs[c.MR].mr.Bytes()), nil
 }
 
+// steady gives up within about a second: by then a peer has connected, also on a busy
+// host, and one that has left is known to be gone.
+var steady = func() connSpec {
+	c := usual
+	c.Timeout, c.Retries = 16, 3
+	return c
+}()
+
 // leavingStopsPeer: once a queue pair is in ERR, or in RESET, its peer writes
 // nothing more, also not the rest of what it was writing.
 func leavingStopsPeer(w *world) {
@@ -32,7 +40,7 @@ func leavingStopsPeer(w *world) {
 	src := []*mem{w.alloc(w.near, size, 0, own).fill(1), w.alloc(w.near, size, 0, own).fill(2)}
 	dst := w.alloc(w.far, size, verbs.AccessAll, own)
 	for round := range w.suite.Rounds {
-		near, far := w.pair(qpSpec{}, impatient)
+		near, far := w.pair(qpSpec{}, steady)
 		stop := stopCmd{far.ID, dst.ID, []verbs.QPState{verbs.QPErr, verbs.QPReset}[round%2]}
 		if w.suite.Deviations.LateERR {
 			stop.To = verbs.QPReset
@@ -98,7 +106,7 @@ func peerStopped(t *testing.T, s *suite) {
 		rng := seeded(s.Seed, w.t.Name())
 		src := []*mem{w.alloc(w.far, size, 0, own).fill(1), w.alloc(w.far, size, 0, own).fill(2)}
 		for round := range max(2, s.Rounds/5) {
-			near, far := w.pair(qpSpec{}, impatient)
+			near, far := w.pair(qpSpec{}, steady)
 			dst := w.alloc(w.near, size, verbs.AccessAll, own)
 			dst.closed = true // its bytes are not told beforehand
 			near.recv(receive(1))

@@ -65,7 +65,7 @@ func (s *suite) in(t *testing.T, places []place, test func(w *world)) {
 
 func newWorld(t *testing.T, s *suite, p place) *world {
 	w := &world{t: t, ctx: t.Context(), suite: s, place: p, notes: &notes{}}
-	near, err := openNode(s.Device, s.Config)
+	near, err := openNode(s.Device, s.Config, s.Near)
 	require.NoError(t, err)
 	w.near = &peer{name: "near", node: near}
 	t.Cleanup(func() { require.NoError(t, near.close(), "close near end") })
@@ -81,7 +81,7 @@ func (w *world) another(name string) *peer {
 	case loopback:
 		p.node, err = w.near.node.beside()
 	case contexts:
-		p.node, err = openNode(w.suite.Device, w.suite.Config)
+		p.node, err = openNode(w.suite.Device, w.suite.Config, w.suite.Far)
 	case processes:
 		p.child, err = startChild(w.ctx, w.suite)
 	}

@@ -18,6 +18,7 @@ import (
 type node struct {
 	ctx    *verbs.Context
 	cfg    verbs.Config // that it was opened with
+	where  func(func() error) error
 	pd     *verbs.PD
 	other  *verbs.PD // a second domain, made when first asked for
 	shared bool      // ctx belongs to another node
@@ -47,12 +48,24 @@ type object struct {
 	yard *yard     // a context of its own
 }
 
-func openNode(device string, cfg verbs.Config) (*node, error) {
-	dev, err := verbs.Find(device)
-	if err != nil {
-		return nil, err
+// openIn runs open where a [Suite] says.
+func openIn(where func(func() error) error, open func() error) error {
+	if where == nil {
+		return open()
 	}
-	ctx, err := dev.Open(cfg)
+	return where(open)
+}
+
+func openNode(device string, cfg verbs.Config, where func(func() error) error) (*node, error) {
+	var ctx *verbs.Context
+	err := openIn(where, func() error {
+		dev, err := verbs.Find(device)
+		if err != nil {
+			return err
+		}
+		ctx, err = dev.Open(cfg)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +73,7 @@ func openNode(device string, cfg verbs.Config) (*node, error) {
 	if err != nil {
 		return nil, errors.Join(err, ctx.Close())
 	}
-	n.cfg = cfg
+	n.cfg, n.where = cfg, where
 	return n, nil
 }
 
@@ -78,7 +91,7 @@ func (n *node) beside() (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.shared, m.events = true, n.events
+	m.shared, m.events, m.cfg, m.where = true, n.events, n.cfg, n.where
 	return m, nil
 }
 

@@ -40,6 +40,10 @@ type Suite struct {
 	Device string
 	// Config is how it is opened, on both sides. Its Logger stays in this process.
 	Config verbs.Config
+	// Near and Far, if they are not nil, run what opens the device in this process as the
+	// near and the far end, and Far what starts the process of the far end: in network
+	// namespaces of their own, say.
+	Near, Far func(open func() error) error
 	// Seed of everything random. Zero: taken from the clock. The environment
 	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
 	Seed uint64
@@ -150,7 +154,7 @@ func newSuite(t *testing.T, s Suite) *suite {
 			t.Logf("to repeat: %s=%d %s=%d", envSeed, s.Seed, envRounds, s.Rounds)
 		}
 	})
-	n, err := openNode(s.Device, s.Config)
+	n, err := openNode(s.Device, s.Config, s.Near)
 	require.NoError(t, err)
 	attr, err := n.ctx.QueryDevice()
 	require.NoError(t, err)

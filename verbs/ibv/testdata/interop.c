@@ -12,8 +12,10 @@
 //     recv LEN SEED IMM        take a SEND; with IMM, SEND_WITH_IMM
 //     recv-write LEN IMM       take an RDMA_WRITE_WITH_IMM
 //     send LEN SEED IMM        SEND; with IMM, SEND_WITH_IMM
-//     write OFFSET LEN SEED IMM    RDMA_WRITE_WITH_IMM
+//     write OFFSET LEN SEED IMM    RDMA_WRITE; with IMM, RDMA_WRITE_WITH_IMM
 //     read OFFSET LEN SEED     RDMA_READ, and look for the pattern
+//     add OFFSET VALUE OLD     ATOMIC_FETCH_AND_ADD, which must return OLD
+//     swap OFFSET CMP NEW OLD  ATOMIC_CMP_AND_SWP, likewise
 //
 // NUMBERS are the QP's number, PSN, LID and MTU code, the memory's address and key,
 // and the GID, all hexadecimal. IMM is 0 where there is none.
@@ -110,18 +112,36 @@ static int take(enum ibv_wc_opcode opcode, uint32_t len, uint32_t imm) {
 	return 0;
 }
 
-static int give(enum ibv_wr_opcode opcode, enum ibv_wc_opcode done, uint64_t offset, uint32_t len, uint32_t imm) {
+static int post(struct ibv_send_wr *wr, uint32_t len, enum ibv_wc_opcode done) {
 	struct ibv_sge sge = {(uintptr_t)near, len, near_mr->lkey};
-	struct ibv_send_wr wr = {
-		.sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED, .imm_data = htonl(imm),
-		.wr.rdma = {remote_addr + offset, remote_key},
-	}, *bad;
+	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
-	int err = ibv_post_send(qp, &wr, &bad);
+	wr->sg_list = &sge;
+	wr->num_sge = 1;
+	wr->send_flags = IBV_SEND_SIGNALED;
+	int err = ibv_post_send(qp, wr, &bad);
 	if (err) {
 		FAIL("ibv_post_send: %s", strerror(err));
 	}
 	return completion(&wc, done);
+}
+
+static int give(enum ibv_wr_opcode opcode, enum ibv_wc_opcode done, uint64_t offset, uint32_t len, uint32_t imm) {
+	struct ibv_send_wr wr = {.opcode = opcode, .imm_data = htonl(imm), .wr.rdma = {remote_addr + offset, remote_key}};
+	return post(&wr, len, done);
+}
+
+static int atomic(enum ibv_wr_opcode opcode, enum ibv_wc_opcode done, uint64_t offset, uint64_t compare_add, uint64_t swap, uint64_t old) {
+	struct ibv_send_wr wr = {.opcode = opcode, .wr.atomic = {remote_addr + offset, compare_add, swap, remote_key}};
+	uint64_t got;
+	if (post(&wr, sizeof got, done)) {
+		return -1;
+	}
+	memcpy(&got, near, sizeof got);
+	if (got != old) {
+		FAIL("atomic returned %#" PRIx64 ", must be %#" PRIx64, got, old);
+	}
+	return 0;
 }
 
 static void make(const char *device) {
@@ -145,7 +165,15 @@ static void make(const char *device) {
 	near = calloc(1, size);
 	far = calloc(1, size);
 	near_mr = ibv_reg_mr(pd, near, size, IBV_ACCESS_LOCAL_WRITE);
-	far_mr = ibv_reg_mr(pd, far, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	struct ibv_device_attr dev;
+	int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	if ((errno = ibv_query_device(ctx, &dev))) {
+		die("ibv_query_device");
+	}
+	if (dev.atomic_cap != IBV_ATOMIC_NONE) {
+		access |= IBV_ACCESS_REMOTE_ATOMIC;
+	}
+	far_mr = ibv_reg_mr(pd, far, size, IBV_ACCESS_LOCAL_WRITE | access);
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
 		.cap = {.max_send_wr = 16, .max_recv_wr = receives, .max_send_sge = 1, .max_recv_sge = 1},
@@ -155,7 +183,7 @@ static void make(const char *device) {
 		die("ibv_reg_mr, ibv_create_qp");
 	}
 	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT, .port_num = port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+		.qp_state = IBV_QPS_INIT, .port_num = port, .qp_access_flags = access,
 	};
 	if ((errno = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))) {
 		die("ibv_modify_qp to INIT");
@@ -228,11 +256,18 @@ static int obey(const char *line) {
 	}
 	if (sscanf(line, "write %x %x %x %x", &offset, &len, &seed, &imm) == 4) {
 		fill(near, len, seed);
-		return give(IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WC_RDMA_WRITE, offset, len, imm);
+		return give(imm ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE, IBV_WC_RDMA_WRITE, offset, len, imm);
 	}
 	if (sscanf(line, "read %x %x %x", &offset, &len, &seed) == 3) {
 		memset(near, 0, size);
 		return give(IBV_WR_RDMA_READ, IBV_WC_RDMA_READ, offset, len, 0) || check(near, len, seed);
+	}
+	uint64_t compare_add, swap, old;
+	if (sscanf(line, "add %x %" SCNx64 " %" SCNx64, &offset, &compare_add, &old) == 3) {
+		return atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WC_FETCH_ADD, offset, compare_add, 0, old);
+	}
+	if (sscanf(line, "swap %x %" SCNx64 " %" SCNx64 " %" SCNx64, &offset, &compare_add, &swap, &old) == 4) {
+		return atomic(IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WC_COMP_SWAP, offset, compare_add, swap, old);
 	}
 	FAIL("not understood: %s", line);
 }

@@ -22,6 +22,7 @@ type SendEntry struct {
 	VendorErr  uint32
 	Length     uint64 // of the payload in bytes
 	Off        uint64 // for the provider: bytes moved so far
+	First      uint32 // for the provider: position on the wire where it begins
 	Mark       uint32 // position on the wire that completes it when the peer has passed it
 }
 
@@ -110,6 +111,17 @@ func (q *SendQueue) Nth(n uint32) *SendEntry {
 	}
 	return &q.ents[(q.head+n)&q.mask]
 }
+
+// At returns the entry of a position in the queue. Positions count all entries that
+// were ever posted: those from [SendQueue.Head] to [SendQueue.Next] are started and
+// not retired.
+func (q *SendQueue) At(position uint32) *SendEntry { return &q.ents[position&q.mask] }
+
+// Head is the position of the oldest entry that is not retired.
+func (q *SendQueue) Head() uint32 { return q.head }
+
+// Next is the position behind the last entry that is started.
+func (q *SendQueue) Next() uint32 { return q.next }
 
 // Reset forgets everything.
 func (q *SendQueue) Reset() {

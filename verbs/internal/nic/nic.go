@@ -1,0 +1,121 @@
+// Package nic lists the network interfaces that providers make devices of.
+package nic
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// NIC is a network interface that can be a device.
+type NIC struct {
+	Name  string
+	Index int
+	MTU   int // bytes
+	Loop  bool
+	Addrs []netip.Addr // usable ones, IPv4 first, at most 16
+}
+
+// most bounds the addresses: hosts of containers have hundreds.
+const most = 16
+
+// List lists what is up and has a usable address, loopback first.
+func List() ([]NIC, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	var nics []NIC
+	for _, in := range ifs {
+		if in.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := in.Addrs()
+		if err != nil {
+			continue // gone since
+		}
+		n := NIC{Name: in.Name, Index: in.Index, MTU: in.MTU, Loop: in.Flags&net.FlagLoopback != 0}
+		for _, a := range addrs {
+			ipnet, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			if ip, ok := netip.AddrFromSlice(ipnet.IP); ok && Usable(ip.Unmap()) {
+				n.Addrs = append(n.Addrs, ip.Unmap())
+			}
+		}
+		slices.SortStableFunc(n.Addrs, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
+		n.Addrs = n.Addrs[:min(len(n.Addrs), most)]
+		if len(n.Addrs) > 0 {
+			nics = append(nics, n)
+		}
+	}
+	slices.SortStableFunc(nics, func(a, b NIC) int {
+		if a.Loop != b.Loop {
+			if a.Loop {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Index, b.Index)
+	})
+	return nics, nil
+}
+
+// Usable says whether a GID can carry the address: one that needs a zone beside it
+// (IPv6 link-local) cannot.
+func Usable(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast())
+}
+
+// Probe says whether there is an interface that is up and has an address.
+func Probe() verbs.Probe {
+	nics, err := List()
+	switch {
+	case err != nil:
+		return verbs.Probe{Answer: verbs.Unknown, Reason: err.Error()}
+	case len(nics) == 0:
+		return verbs.Probe{Answer: verbs.No, Reason: "no network interface is up and has an IP address"}
+	}
+	return verbs.Probe{Answer: verbs.Yes}
+}
+
+// Devices lists the devices of a provider, which are named after it and the interface.
+func Devices(provider string) ([]verbs.DeviceInfo, error) {
+	nics, err := List()
+	var infos []verbs.DeviceInfo
+	for _, n := range nics {
+		infos = append(infos, verbs.DeviceInfo{Name: n.device(provider), Netdev: n.Name})
+	}
+	return infos, err
+}
+
+func (n *NIC) device(provider string) string { return provider + "_" + n.Name }
+
+// Find returns the interface of a device of a provider, with the address that cfg asks
+// for as its only one if it does.
+//
+// Errors: [verbs.ErrNoDevice], [verbs.ErrInvalid] for the address.
+func Find(provider, device string, cfg *verbs.Config) (NIC, error) {
+	const op = "open"
+	nics, err := List()
+	if err != nil {
+		return NIC{}, verbs.Errorf(device, op, err, "")
+	}
+	i := slices.IndexFunc(nics, func(n NIC) bool { return n.device(provider) == device })
+	if i < 0 {
+		return NIC{}, verbs.Errorf(device, op, verbs.ErrNoDevice, "no such interface, or it is down or has no address")
+	}
+	if cfg.Address != "" {
+		a, err := netip.ParseAddr(cfg.Address)
+		if err != nil || !Usable(a.Unmap()) {
+			return NIC{}, verbs.Errorf(device, op, verbs.ErrInvalid, "address %q", cfg.Address)
+		}
+		nics[i].Addrs = []netip.Addr{a.Unmap()}
+	}
+	return nics[i], nil
+}

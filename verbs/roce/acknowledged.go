@@ -1,0 +1,260 @@
+package roce
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// missing returns the first PSN of an RDMA READ or atomic before limit whose
+// response has not come, limit if there is none.
+func (q *qp) missing(limit uint32) uint32 {
+	if q.req.reads == 0 {
+		return limit
+	}
+	for e := range q.SQ.OutstandingEntries {
+		if !before(e.First, limit) {
+			break
+		}
+		if e.Opcode >= verbs.OpRDMARead && !e.Done {
+			at := e.First
+			if e.Opcode == verbs.OpRDMARead {
+				at += uint32(e.Off / uint64(q.mtu))
+			}
+			if before(at, limit) {
+				return at
+			}
+			break
+		}
+	}
+	return limit
+}
+
+// acknowledged: the peer has executed everything before psn. Where the response to
+// something before it is missing, that was lost, and is asked for again.
+func (q *qp) acknowledged(s *soft.Sink, psn uint32, now int64) {
+	r := &q.req
+	to := q.missing(psn)
+	q.settle(s, to, now)
+	if q.State() != verbs.QPErr && to != psn && before(to, r.nxt) && (!r.impliedSet || r.implied != to) {
+		r.implied, r.impliedSet = to, true
+		q.goBack(to)
+	}
+}
+
+// settle moves the window up to psn.
+func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
+	r := &q.req
+	r.met = true
+	if !before(r.una, psn) {
+		return
+	}
+	if rtt, ok := r.pace.sample(psn, now); ok {
+		r.pace.acked(psn-r.una, rtt, now)
+	}
+	if psn-r.una >= windowPackets {
+		r.arrived = [windowPackets / 64]uint64{}
+	} else {
+		for p := r.una; p != psn; p++ {
+			r.arrived[p%windowPackets/64] &^= 1 << (p % 64)
+		}
+	}
+	r.una = psn
+	if before(r.sackHigh, psn) {
+		r.sackHigh = psn
+	}
+	k := 0
+	for k < r.askedN && !before(psn, r.asked[k].end) {
+		k++
+	}
+	copy(r.asked[:], r.asked[k:r.askedN])
+	r.askedN -= k
+	r.progressAt, r.backoff, r.rnrCount, r.refused = now, 0, 0, 0
+	r.resendAt = 0
+	moved := before(r.nxt, psn)
+	if moved {
+		r.nxt = psn
+	}
+	if !q.SQ.Retire(psn-1, &q.scq.CQ, s, q.Num, q.Attr.DestQPNum) {
+		q.fail(s, verbs.WCSuccess, 0)
+		return
+	}
+	if moved {
+		r.cur = q.position(psn)
+	}
+	if r.una != r.max {
+		q.armResend(now)
+	}
+	q.Drained()
+}
+
+// answered takes what the responder says.
+func (q *qp) answered(s *soft.Sink, h *packet.Header, payload []byte, now int64) {
+	r := &q.req
+	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
+		return
+	}
+	psn := extend(h.PSN, r.una)
+	// One before the oldest is what a repeated acknowledgement says.
+	if before(psn+1, r.una) || !before(psn, r.max) {
+		return
+	}
+	switch h.Opcode {
+	case packet.Acknowledge:
+		switch h.Syndrome & packet.SyndromeKind {
+		case packet.SyndromeKindACK:
+			q.acknowledged(s, psn+1, now)
+		case packet.SyndromeRNR:
+			q.notReady(s, psn, h.Syndrome&packet.SyndromeValue, now)
+		case packet.SyndromeKindNAK:
+			q.refused(s, psn, h.Syndrome, now)
+		}
+	case packet.Selective:
+		q.selected(s, psn, h, now)
+	case packet.AtomicAcknowledge:
+		q.response(s, psn, h, nil, now)
+	default:
+		q.response(s, psn, h, payload, now)
+	}
+}
+
+// response takes the packet psn of a response.
+func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte, now int64) {
+	r := &q.req
+	if before(psn, r.una) || !before(psn, r.max) {
+		return
+	}
+	e := q.SQ.At(q.position(psn))
+	atomic := h.Opcode == packet.AtomicAcknowledge
+	if e.Done || e.Opcode < verbs.OpRDMARead || atomic != (e.Opcode != verbs.OpRDMARead) {
+		return
+	}
+	q.acknowledged(s, psn, now)
+	if q.State() == verbs.QPErr || r.una != psn {
+		return // a response before this one is missing
+	}
+	if atomic {
+		var old [8]byte
+		binary.NativeEndian.PutUint64(old[:], h.Original)
+		if q.a.mrs.Scatter(q.PD, e.SGEs, 0, old[:]) != soft.OK {
+			q.fail(s, verbs.WCLocProtErr, 0)
+			return
+		}
+		e.Done = true
+		r.reads--
+		q.settle(s, psn+1, now)
+		return
+	}
+	off := uint64(psn-e.First) * uint64(q.mtu)
+	n := min(e.Length-off, uint64(q.mtu))
+	if uint64(len(payload)) != n {
+		q.fail(s, verbs.WCBadRespErr, 0)
+		return
+	}
+	if n > 0 && q.a.mrs.Scatter(q.PD, e.SGEs, off, payload) != soft.OK {
+		q.fail(s, verbs.WCLocProtErr, 0)
+		return
+	}
+	e.Off = off + n
+	if psn == e.Mark {
+		e.Done = true
+		r.reads--
+	}
+	q.settle(s, psn+1, now)
+}
+
+// notReady: the responder has no receive for the message of psn.
+func (q *qp) notReady(s *soft.Sink, psn uint32, code uint8, now int64) {
+	r := &q.req
+	if before(psn, r.una) || !before(psn, r.max) {
+		return
+	}
+	count := r.rnrCount
+	moved := before(r.una, psn)
+	q.acknowledged(s, psn, now)
+	if q.State() == verbs.QPErr {
+		return
+	}
+	if !moved {
+		r.rnrCount = count
+	}
+	if q.Attr.RNRRetry != retryForEver {
+		if r.rnrCount >= q.Attr.RNRRetry {
+			q.fail(s, verbs.WCRNRRetryExcErr, 0)
+			q.Events.Add(verbs.EventQPFatal, q)
+			return
+		}
+		r.rnrCount++
+	}
+	// What it held of the packets behind this one it has dropped.
+	r.forgetArrived()
+	q.goBack(r.una)
+	r.met = true
+	r.resendAt = 0
+	r.rnrUntil = now + int64(verbs.RNRTimer(code))
+	q.a.at(q, r.rnrUntil)
+}
+
+// retryForEver is the RNR retry count that means without end.
+const retryForEver = 7
+
+// refused: a NAK.
+func (q *qp) refused(s *soft.Sink, psn uint32, syndrome uint8, now int64) {
+	r := &q.req
+	if before(psn, r.una) || !before(psn, r.max) {
+		return
+	}
+	status := verbs.WCBadRespErr
+	switch syndrome {
+	case packet.SyndromeSequence:
+		r.pace.lost++
+		q.acknowledged(s, psn, now)
+		if q.State() != verbs.QPErr && !before(r.una, psn) {
+			q.goBack(psn)
+		}
+		return
+	case packet.SyndromeInvalid:
+		status = verbs.WCRemInvReqErr
+	case packet.SyndromeAccess:
+		status = verbs.WCRemAccessErr
+	case packet.SyndromeOperation:
+		status = verbs.WCRemOpErr
+	}
+	q.acknowledged(s, psn, now)
+	if q.State() == verbs.QPErr || before(r.una, psn) {
+		return // what is missing is asked for again; the NAK then comes again
+	}
+	q.fail(s, status, 0)
+	q.Events.Add(verbs.EventQPFatal, q)
+}
+
+// selected: psn is missing at the peer, and what of the following is not.
+func (q *qp) selected(s *soft.Sink, psn uint32, h *packet.Header, now int64) {
+	r := &q.req
+	if before(psn, r.una) || !before(psn, r.max) {
+		return
+	}
+	q.acknowledged(s, psn, now)
+	if q.State() == verbs.QPErr || before(r.una, psn) {
+		return
+	}
+	for w, word := range h.Arrived {
+		for ; word != 0; word &= word - 1 {
+			p := psn + 1 + uint32(64*w) + uint32(bits.TrailingZeros64(word))
+			if !before(p, r.max) || p-r.una >= windowPackets {
+				break
+			}
+			i := p % windowPackets
+			r.arrived[i/64] |= 1 << (i % 64)
+			if before(r.sackHigh, p+1) {
+				r.sackHigh = p + 1
+			}
+			if before(r.newest, r.sentAt[i]) {
+				r.newest = r.sentAt[i]
+			}
+		}
+	}
+}

@@ -1,0 +1,421 @@
+package roce
+
+import (
+	"context"
+	"math"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// Limits of the device.
+const (
+	maxMessage = 1 << 30
+	maxSGE     = 32
+	maxInline  = 1024
+	maxWR      = 1 << 15
+	maxAnswers = 32 // RDMA READs and atomics of the peer that a QP answers at once
+	maxMR      = 1 << 14
+	maxQP      = 1 << 14
+)
+
+var deviceAttr = verbs.DeviceAttr{
+	FWVer:           strconv.Itoa(versionMajor) + "." + strconv.Itoa(versionMinor),
+	MaxMRSize:       1 << 40,
+	MaxMsgSize:      maxMessage,
+	MaxQP:           maxQP,
+	MaxQPWR:         maxWR,
+	MaxSGE:          maxSGE,
+	MaxSGERd:        maxSGE,
+	MaxInlineData:   maxInline,
+	MaxCQ:           1 << 16,
+	MaxCQE:          1 << 22,
+	MaxMR:           maxMR,
+	MaxPD:           1 << 16,
+	MaxSRQ:          1 << 16,
+	MaxSRQWR:        maxWR,
+	MaxQPRdAtomic:   maxAnswers,
+	MaxQPInitRdAtom: maxAsked,
+	AtomicCap:       verbs.AtomicHCA,
+	PhysPortCnt:     1,
+}
+
+// Version of what this package adds to the protocol: the meaning of
+// [packet.Selective], and of the LID.
+const (
+	versionMajor = 1
+	versionMinor = 0
+)
+
+// adapter is an open device: a wire, and the protocol engine over it. The engine has
+// no goroutine and no clock of its own: whoever polls, posts, or runs the loop of
+// the driver moves it.
+//
+// Locks, from the outside in: rx, a QP's, tx; and those of package soft.
+type adapter struct {
+	device string
+	netdev string
+	cfg    verbs.Config
+	attr   verbs.DeviceAttr
+	events *soft.Events
+	mrs    *soft.MRTable
+	qps    soft.QPTable[*qp]
+	nextPD atomic.Uint32
+	wire   wire
+	clock  func() int64 // nanoseconds from some beginning on; never 0
+	pool   pool
+
+	rx       soft.Lock // of the fields below, and of receiving from the wire
+	arrivals [batch]arrival
+	header   packet.Header
+	strange  flow  // to who asks for a QP that is not there
+	owing    []*qp // owe an acknowledgement
+	quiet    int   // polls in a row that found nothing
+
+	attended atomic.Uint64 // polls
+
+	tx soft.Lock // of sending to the wire
+
+	listMu sync.Mutex
+	list   atomic.Pointer[[]*qp]
+
+	nextDue atomic.Int64  // nothing is due before
+	hurry   func(t int64) // tells the driver that something is due at t
+	kick    func()        // tells the driver that somebody is going to sleep
+	end     func()        // ends the driver
+	stats   struct{ malformed, strange atomic.Uint64 }
+}
+
+// batch is how many packets are taken from the wire at once.
+const batch = 256
+
+func newAdapter(device, netdev string, cfg verbs.Config, w wire, clock func() int64) *adapter {
+	a := &adapter{device: device, netdev: netdev, cfg: cfg, attr: deviceAttr, wire: w, clock: clock}
+	a.events = soft.NewEvents(device)
+	a.mrs = soft.NewMRTable(device, maxMR)
+	a.list.Store(new([]*qp))
+	a.nextDue.Store(math.MaxInt64)
+	a.hurry, a.kick, a.end = func(int64) {}, func() {}, func() {}
+	return a
+}
+
+// receive takes what has come, and says whether anything has. The caller holds rx.
+func (a *adapter) receive(s *soft.Sink) bool {
+	n := a.wire.recv(a.arrivals[:])
+	if n == 0 {
+		if addr, ok := a.wire.gone(); ok {
+			a.unreachable(addr)
+		}
+		return false
+	}
+	now := a.clock()
+	var q *qp
+	stranger := -1
+	for i := range a.arrivals[:n] {
+		ar := &a.arrivals[i]
+		h := &a.header
+		payload, err := h.Parse(ar.pkt)
+		if err != nil {
+			a.stats.malformed.Add(1)
+			continue
+		}
+		if h.Opcode == packet.Gone {
+			a.leave(q, s, now)
+			q = nil
+			a.told(s, h, ar.src)
+			continue
+		}
+		if q == nil || q.Num != h.DestQP {
+			a.leave(q, s, now)
+			var ok bool
+			if q, ok = a.qps.Get(h.DestQP); !ok {
+				q = nil
+				a.stats.strange.Add(1)
+				if !h.Opcode.Response() && h.Opcode != packet.CNP {
+					stranger = i
+				}
+				continue
+			}
+			q.Lock.Lock()
+		}
+		q.take(s, h, payload, ar, now)
+	}
+	a.leave(q, s, now)
+	if stranger >= 0 {
+		a.tellGone(&a.arrivals[stranger])
+	}
+	return true
+}
+
+// tellGone answers a request for a QP that is not there: once for all that came at
+// the same time, as they may be from anybody.
+func (a *adapter) tellGone(ar *arrival) {
+	h := &a.header
+	if _, err := h.Parse(ar.pkt); err != nil {
+		return
+	}
+	*h = packet.Header{Opcode: packet.Gone, Migrated: true, PKey: packet.DefaultPKey, PSN: h.PSN, Imm: h.DestQP}
+	a.tx.Lock()
+	a.strange.set(a.wire.local(), ar.src)
+	h.Append(a.wire.frame(&a.strange, h.Opcode.HeaderLen())[:0])
+	a.wire.flush()
+	a.tx.Unlock()
+}
+
+// told: src says that one of its QPs is gone.
+func (a *adapter) told(s *soft.Sink, h *packet.Header, src netip.AddrPort) {
+	for _, q := range *a.list.Load() {
+		q.Lock.Lock()
+		if q.ours && q.flow.remote == src && q.Attr.DestQPNum == h.Imm {
+			q.peerGone(s, h.PSN)
+		}
+		q.Unlock()
+	}
+}
+
+// leave ends receive's work on a QP, which is locked.
+func (a *adapter) leave(q *qp, s *soft.Sink, now int64) {
+	if q == nil {
+		return
+	}
+	q.transmit(s, now, !q.lazy())
+	if q.rsp.ackDue && !q.rsp.owing {
+		q.rsp.owing = true
+		a.owing = append(a.owing, q)
+	}
+	q.Unlock()
+}
+
+// settleDebts sends the acknowledgements that are owed. The caller holds rx.
+func (a *adapter) settleDebts(s *soft.Sink) {
+	if len(a.owing) == 0 {
+		return
+	}
+	now := a.clock()
+	for i, q := range a.owing {
+		q.Lock.Lock()
+		q.rsp.owing = false
+		if q.rsp.ackDue {
+			q.rsp.replies = 0
+			q.transmit(s, now, true)
+		}
+		q.Unlock()
+		a.owing[i] = nil
+	}
+	a.owing = a.owing[:0]
+}
+
+// ackPolls is for how many polls in a row that find nothing an acknowledgement waits
+// for the user's next request to go out with.
+const ackPolls = 4
+
+// poll is what polling a CQ does. It never waits for who does the same.
+func (a *adapter) poll(s *soft.Sink) {
+	a.attended.Add(1)
+	if !a.rx.TryLock() {
+		return
+	}
+	if a.receive(s) {
+		for a.wire.rest() {
+			a.receive(s)
+		}
+		a.quiet = 0
+	} else if a.quiet++; a.quiet == ackPolls {
+		a.settleDebts(s)
+	}
+	a.rx.Unlock()
+}
+
+// look receives what has come, unless somebody does: for who posts and does not poll, and
+// may have the acknowledgements that he waits for.
+func (a *adapter) look() {
+	if a.rx.TryLock() {
+		a.receive(nil)
+		a.rx.Unlock()
+	}
+}
+
+// drive is what the driver does where nobody polls.
+func (a *adapter) drive() {
+	a.rx.Lock()
+	for i := 0; a.receive(nil) && (i < 64 || a.wire.rest()); i++ { // others want the lock, too
+	}
+	a.settleDebts(nil)
+	a.rx.Unlock()
+}
+
+// unreachable: the network says that nobody is at addr.
+func (a *adapter) unreachable(addr netip.AddrPort) {
+	for _, q := range *a.list.Load() {
+		q.Lock.Lock()
+		if q.flow.remote == addr {
+			q.unreachable()
+		}
+		q.Unlock()
+	}
+}
+
+// at has q.expire called at t, or earlier.
+func (a *adapter) at(q *qp, t int64) {
+	if d := q.due.Load(); d != 0 && d <= t {
+		return
+	}
+	q.due.Store(t)
+	a.dueAt(t)
+}
+
+func (a *adapter) dueAt(t int64) {
+	for {
+		d := a.nextDue.Load()
+		if d <= t {
+			return
+		}
+		if a.nextDue.CompareAndSwap(d, t) {
+			a.hurry(t)
+			return
+		}
+	}
+}
+
+// expire calls what is due.
+func (a *adapter) expire(now int64) {
+	if now < a.nextDue.Load() {
+		return
+	}
+	a.nextDue.Store(math.MaxInt64)
+	for _, q := range *a.list.Load() {
+		switch d := q.due.Load(); {
+		case d == 0:
+		case d > now:
+			a.dueAt(d)
+		default:
+			q.Lock.Lock()
+			q.due.Store(0)
+			q.expire(now)
+			q.Unlock()
+		}
+	}
+}
+
+// QueryDevice returns the limits.
+func (a *adapter) QueryDevice() (verbs.DeviceAttr, error) { return a.attr, nil }
+
+// QueryPort describes the only port. Its LID is the UDP port that the adapter
+// receives on, and says that the peer is of this library: adapters have none on
+// Ethernet, where it is 0.
+func (a *adapter) QueryPort(int) (verbs.PortAttr, error) {
+	m := verbs.MTU256
+	for m < verbs.MTU4096 && (m+1).Bytes() <= a.wire.maxMTU() {
+		m++
+	}
+	return verbs.PortAttr{
+		State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: m, LinkLayer: verbs.LinkLayerEthernet,
+		GIDTblLen: 1, PKeyTblLen: 1, LID: a.wire.local().Port(), Netdev: a.netdev, GRHRequired: true,
+	}, nil
+}
+
+// QueryGID returns the address.
+func (a *adapter) QueryGID(int, int) (verbs.GID, error) {
+	return verbs.GIDFromAddr(a.wire.local().Addr()), nil
+}
+
+// AsyncEvent waits for an event.
+func (a *adapter) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) {
+	return a.events.Get(ctx)
+}
+
+// CreateCompChannel makes a completion channel.
+func (a *adapter) CreateCompChannel() (verbs.ProviderCompChannel, error) {
+	return soft.NewCompChannel(a.device), nil
+}
+
+// AllocPD makes a protection domain.
+func (a *adapter) AllocPD() (verbs.ProviderPD, error) {
+	return &pd{PD: soft.PD{ID: a.nextPD.Add(1)}, a: a}, nil
+}
+
+// Close ends the device; its QPs are closed by now.
+func (a *adapter) Close() error {
+	a.end()
+	a.wire.close()
+	a.events.Close()
+	return nil
+}
+
+// pd is a protection domain.
+type pd struct {
+	soft.PD
+	a *adapter
+}
+
+// Close ends the domain; nothing is in it any more.
+func (p *pd) Close() error { return nil }
+
+// mr is a registered region.
+type mr struct {
+	*soft.MR
+	a *adapter
+}
+
+// RegMR registers a region.
+func (p *pd) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, error) {
+	m, err := p.a.mrs.Add(&p.PD, buf, access, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &mr{m, p.a}, nil
+}
+
+// Close deregisters the region. Whoever copies to or from it holds the lock of a QP
+// and looks the region up anew for every packet: when each lock has been free once,
+// nobody does any more.
+func (m *mr) Close() error {
+	m.a.mrs.Remove(m.MR)
+	for _, q := range *m.a.list.Load() {
+		q.Pass()
+	}
+	m.a.mrs.Release(m.MR)
+	return nil
+}
+
+// cq is a completion queue.
+type cq struct {
+	soft.CQ
+	a *adapter
+}
+
+// CreateCQ makes a completion queue.
+func (a *adapter) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.ProviderCQ, error) {
+	q := &cq{a: a}
+	q.Device, q.Self, q.Events, q.Kick = a.device, q, a.events, a.kick
+	if ch != nil {
+		q.Channel = ch.(*soft.CompChannel)
+	}
+	q.Init(cqe)
+	return q, nil
+}
+
+// Poll takes completions. If there are none it moves all QPs of the device.
+func (q *cq) Poll(wcs []verbs.WC) (int, error) {
+	s := soft.Sink{CQ: &q.CQ, WCs: wcs}
+	if err := q.Begin(&s); err != nil {
+		return 0, err
+	}
+	if s.N == 0 && len(wcs) > 0 {
+		q.a.poll(&s)
+		q.End(&s)
+	}
+	return s.N, nil
+}
+
+// Close ends the queue; no QP uses it any more.
+func (q *cq) Close() error {
+	q.CQ.Close()
+	q.Events.Forget(q)
+	return nil
+}

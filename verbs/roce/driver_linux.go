@@ -1,0 +1,161 @@
+package roce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// driver is the goroutine of an adapter that moves it when nobody else does: parked
+// in ppoll(2) until the socket has something and nobody polls, or something is due.
+type driver struct {
+	a     *adapter
+	watch []unix.PollFd // the eventfd, then those of the wire
+	event int           // eventfd, for wake
+	stir  func()        // nil, or called when the wire's last descriptor has something
+	done  sync.WaitGroup
+
+	stop    atomic.Bool
+	planned atomic.Int64 // when run means to look again
+	polled  atomic.Bool  // somebody polls: the socket is not watched
+	kicked  atomic.Bool  // somebody is going to sleep until an event comes
+
+	// Of run alone: the polls when it last looked, and when it began to watch the socket.
+	seen, since uint64
+}
+
+// lookEvery is how long the socket is left alone after a poll. The price of a shorter
+// time is the spinner's, who is interrupted as often.
+const lookEvery = int64(time.Millisecond)
+
+// often is after how many polls somebody seems to do nothing else.
+const often = 64
+
+// startDriver starts the driver of an adapter. It watches the descriptors of the wire, and calls
+// stir, if there is one, when the last of them has something.
+func startDriver(a *adapter, stir func(), fds ...int) error {
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	d := &driver{a: a, event: event, stir: stir}
+	for _, fd := range append([]int{event}, fds...) {
+		d.watch = append(d.watch, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	a.hurry, a.kick, a.end = d.hurry, d.kick, d.close
+	d.done.Go(d.run)
+	return nil
+}
+
+func (d *driver) run() {
+	worked := false
+	for !d.stop.Load() {
+		now := d.a.clock()
+		d.look()
+		until := d.a.nextDue.Load()
+		if d.polled.Load() {
+			until = min(until, now+lookEvery)
+		}
+		d.planned.Store(until)
+		// Whoever made something due since, and saw an earlier plan, did not wake us.
+		until = min(until, d.a.nextDue.Load())
+		ns := until - now
+		// A system call that blocks keeps the P that this goroutine runs on until the
+		// runtime's monitor takes it away, which is 20 µs to 10 ms. So those run first who
+		// have just been woken; and if there is but one P, nothing blocks while somebody
+		// polls.
+		if worked || d.polled.Load() && runtime.GOMAXPROCS(0) == 1 {
+			runtime.Gosched()
+			ns = 0
+		}
+		// Before a timer says that something was lost, what has come is looked at: the
+		// user may have polled until he had what he waited for, and not since.
+		if worked = d.wait(ns); worked || !d.polled.Load() || d.a.clock() >= d.a.nextDue.Load() {
+			d.a.drive()
+		}
+		d.a.expire(d.a.clock())
+	}
+}
+
+// look finds out whether somebody polls.
+func (d *driver) look() {
+	n := d.a.attended.Load()
+	switch {
+	case d.kicked.Swap(false):
+		d.since = n
+		d.polled.Store(false)
+	case d.polled.Load():
+		if n == d.seen {
+			d.since = n
+			d.polled.Store(false)
+			d.a.drive()
+		}
+	case n-d.since > often:
+		d.polled.Store(true)
+	}
+	d.seen = n
+}
+
+// wait blocks for at most ns, until the socket has something (true), or wake.
+func (d *driver) wait(ns int64) bool {
+	watch := d.watch
+	if d.polled.Load() {
+		watch = watch[:1]
+	}
+	var limit *unix.Timespec
+	if ns < math.MaxInt64/2 {
+		t := unix.NsecToTimespec(max(ns, 0))
+		limit = &t
+	}
+	n, _ := unix.Ppoll(watch, limit, nil)
+	if n <= 0 {
+		return false
+	}
+	if watch[0].Revents != 0 {
+		var b [8]byte
+		unix.Read(d.event, b[:])
+	}
+	if d.stir != nil && watch[len(watch)-1].Revents != 0 {
+		d.stir()
+	}
+	for i := range watch[1:] {
+		if watch[1+i].Revents != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// hurry wakes the driver if it means to sleep beyond t.
+func (d *driver) hurry(t int64) {
+	if t < d.planned.Load() {
+		d.wake()
+	}
+}
+
+// kick: somebody is going to sleep until an event comes.
+func (d *driver) kick() {
+	d.kicked.Store(true)
+	if d.polled.Load() {
+		d.wake()
+	}
+}
+
+func (d *driver) wake() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	unix.Write(d.event, one[:])
+}
+
+func (d *driver) close() {
+	d.stop.Store(true)
+	d.wake()
+	d.done.Wait()
+	unix.Close(d.event)
+}

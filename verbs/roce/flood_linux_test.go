@@ -1,0 +1,169 @@
+package roce
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// nuisance sends what nobody asked for to the port of an end: packets of random bytes, cut
+// off ones, and ones whose CRC is right, for QPs that are not there, or for the end's with
+// a PSN that is long past, or not to come for long, and keys that are right or not.
+type nuisance struct {
+	wire *udp
+	flow flow
+	to   *place
+	psn  uint32 // of the first request to it
+	own  uint32 // of its own first one
+	rng  *rand.Rand
+	sent atomic.Int64
+}
+
+func newNuisance(t testing.TB, to *place) *nuisance {
+	n := &nuisance{wire: openWire(t, "127.0.0.1"), to: to, rng: rand.New(rand.NewPCG(4, 7))}
+	ep, err := to.qp.Endpoint()
+	require.NoError(t, err)
+	n.flow.set(n.wire.local(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ep.LID))
+	a, err := to.qp.Query()
+	require.NoError(t, err)
+	n.psn, n.own = a.RQPSN, a.SQPSN
+	return n
+}
+
+// send sends some.
+func (n *nuisance) send() {
+	ops := [...]packet.Opcode{packet.SendOnly, packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly, packet.WriteOnlyImm,
+		packet.ReadRequest, packet.CompareSwap, packet.FetchAdd, packet.Acknowledge, packet.AtomicAcknowledge, packet.ReadOnly, packet.CNP}
+	const some = 32
+	for range some {
+		size := n.rng.IntN(1500)
+		if n.rng.IntN(4) == 0 {
+			for i := range n.wire.frame(&n.flow, size&^3+12) {
+				n.wire.out[n.wire.train[n.wire.trainN-1].last+i] = byte(n.rng.Uint32())
+			}
+			continue
+		}
+		h := packet.Header{Opcode: ops[n.rng.IntN(len(ops))], Migrated: true, AckReq: true, PKey: packet.DefaultPKey,
+			DestQP: n.to.qp.QPNum(), VA: n.to.mem.Addr(), RKey: n.to.mem.RKey(), Length: uint32(size), SwapAdd: 1}
+		// A window is 256 packets; what is past by up to half of all PSNs is a duplicate.
+		first := n.psn
+		if h.Opcode.Response() {
+			first = n.own
+		}
+		h.PSN = (first - 2 - n.rng.Uint32N(1<<20)) & psnMask
+		if n.rng.IntN(2) == 0 {
+			h.PSN = (first + 1<<21 + n.rng.Uint32N(1<<20)) & psnMask
+		}
+		if n.rng.IntN(3) == 0 {
+			h.DestQP = n.rng.Uint32() & psnMask
+		}
+		if n.rng.IntN(3) == 0 {
+			h.RKey = n.rng.Uint32()
+		}
+		size &^= 3
+		b := n.wire.frame(&n.flow, h.Len()+size)
+		h.Append(b[:0])
+		for i := range b[h.Len():] {
+			b[h.Len()+i] = 0xee
+		}
+		if n.rng.IntN(8) == 0 { // cut off, with a CRC of what is left
+			n.wire.cancel()
+			copy(n.wire.frame(&n.flow, 12+n.rng.IntN(4)*4), b)
+		}
+	}
+	n.wire.flush()
+	n.sent.Add(some)
+}
+
+// loopback connects two queue pairs over the loopback device.
+func loopback(t testing.TB, size int) [2]*place {
+	return connect(t, size, func(int) *verbs.Context {
+		dev, err := verbs.Find(loop(t))
+		require.NoError(t, err)
+		ctx, err := dev.Open(verbs.Config{})
+		require.NoError(t, err)
+		return ctx
+	})
+}
+
+// flooded runs something while both ends are flooded, and returns how many packets were sent.
+func flooded(t testing.TB, ends [2]*place, do func()) (packets int64) {
+	var stop atomic.Bool
+	done := make(chan int64)
+	for _, e := range ends {
+		n := newNuisance(t, e)
+		go func() {
+			for !stop.Load() {
+				n.send()
+			}
+			n.wire.close()
+			done <- n.sent.Load()
+		}()
+	}
+	do()
+	stop.Store(true)
+	return <-done + <-done
+}
+
+// TestFlood: while both ends are flooded, what is written and read arrives, nothing else is
+// written, and memory does not grow.
+func TestFlood(t *testing.T) {
+	const messages = 2
+	ends := loopback(t, messages*lossySize)
+	held := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := held()
+	for i, e := range ends {
+		b := e.mem.Bytes()
+		for k := range b {
+			b[k] = byte(k>>8) + byte(k) + byte(100*i)
+		}
+	}
+	want := append([]byte{}, ends[0].mem.Bytes()...)
+	total := int64(0)
+	for round := 0; round < 2 || total < 10_000; round++ {
+		total += flooded(t, ends, func() {
+			ends[0].writes(t, ends[1], verbs.OpRDMAWrite, messages)
+			ends[0].writes(t, ends[1], verbs.OpRDMARead, messages)
+		})
+		for _, e := range ends {
+			require.True(t, string(want) == string(e.mem.Bytes()), "round %d", round)
+			a, err := e.qp.Query()
+			require.NoError(t, err)
+			require.Equal(t, verbs.QPRTS, a.QPState)
+		}
+	}
+	t.Logf("%d packets", total)
+	require.Less(t, held(), before+16<<20)
+}
+
+// What a stream of 64 KiB messages carries over loopback, and while both ends are flooded.
+func BenchmarkFlood(b *testing.B) {
+	for _, flood := range []bool{false, true} {
+		b.Run(map[bool]string{false: "quiet", true: "flooded"}[flood], func(b *testing.B) {
+			ends := loopback(b, 16*lossySize)
+			b.SetBytes(lossySize)
+			do := func() {
+				b.ResetTimer()
+				ends[0].writes(b, ends[1], verbs.OpRDMAWrite, b.N)
+				b.StopTimer()
+			}
+			if flood {
+				b.ReportMetric(float64(flooded(b, ends, do))/b.Elapsed().Seconds(), "packets/s")
+			} else {
+				do()
+			}
+		})
+	}
+}

@@ -1,0 +1,144 @@
+package roce
+
+import (
+	"sync"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// held are request packets that came before one that is missing. A peer that knows
+// [packet.Selective] is told of them and sends only what is missing. The memory
+// is there only while something is missing, and comes from a pool of the adapter's
+// that is bounded: where there is none, everything is sent again.
+type held struct {
+	pool  *pool
+	buf   *buffer
+	n     int
+	slots [windowPackets]slot
+}
+
+// slot is a packet that is held, by PSN modulo windowPackets.
+type slot struct {
+	set  bool
+	psn  uint32
+	h    packet.Header
+	size int
+}
+
+// buffer has the payloads, one slot after the other.
+type buffer struct{ b []byte }
+
+// hold keeps a packet, and returns false if it cannot.
+func (q *qp) hold(psn uint32, h *packet.Header, payload []byte) bool {
+	p := &q.rsp
+	d := psn - p.expect
+	if d >= windowPackets || len(payload) > q.mtu {
+		return false
+	}
+	hd := &p.held
+	if hd.buf == nil {
+		hd.pool = &q.a.pool
+		if hd.buf = hd.pool.get(windowPackets * q.mtu); hd.buf == nil {
+			return false
+		}
+	}
+	i := psn % windowPackets
+	sl := &hd.slots[i]
+	if !sl.set {
+		sl.set, sl.psn, sl.h, sl.size = true, psn, *h, len(payload)
+		copy(hd.buf.b[int(i)*q.mtu:], payload)
+		hd.n++
+	}
+	return true
+}
+
+// unhold executes what was held and is next now.
+func (q *qp) unhold(s *soft.Sink) {
+	p := &q.rsp
+	hd := &p.held
+	for hd.n > 0 && q.State() != verbs.QPErr {
+		i := p.expect % windowPackets
+		sl := &hd.slots[i]
+		if !sl.set {
+			var bits [4]uint64
+			if hd.tell(&bits, p.expect); bits == [4]uint64{} {
+				break // what is left is of the past
+			}
+			// More is missing: say so again.
+			p.naked, p.nakDue, p.nak = true, true, packet.SyndromeSequence
+			return
+		}
+		sl.set = false
+		hd.n--
+		if sl.psn != p.expect {
+			continue
+		}
+		at := p.expect
+		q.execute(s, &sl.h, hd.buf.b[int(i)*q.mtu:][:sl.size])
+		if p.expect == at {
+			break // not ready, or refused
+		}
+	}
+	hd.release()
+}
+
+// tell sets the bits of what is held behind psn.
+func (hd *held) tell(bits *[4]uint64, psn uint32) {
+	for d := range uint32(windowPackets) {
+		if sl := &hd.slots[(psn+1+d)%windowPackets]; sl.set && sl.psn == psn+1+d {
+			bits[d/64] |= 1 << (d % 64)
+		}
+	}
+}
+
+// release forgets everything and gives the memory back.
+func (hd *held) release() {
+	if hd.buf == nil {
+		return
+	}
+	if hd.n > 0 {
+		for i := range hd.slots {
+			hd.slots[i].set = false
+		}
+		hd.n = 0
+	}
+	hd.pool.put(hd.buf)
+	hd.buf = nil
+}
+
+// pool lends the buffers of held packets: at most so many are there.
+type pool struct {
+	mu   sync.Mutex
+	free []*buffer
+	lent int
+}
+
+// heldBuffers is how many QPs of a context may hold packets at the same time, of at
+// most 1 MiB each.
+const heldBuffers = 64
+
+func (p *pool) get(size int) *buffer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lent == heldBuffers {
+		return nil
+	}
+	p.lent++
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		if len(b.b) >= size {
+			return b
+		}
+	}
+	return &buffer{make([]byte, size)}
+}
+
+func (p *pool) put(b *buffer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lent--
+	p.free = append(p.free, b)
+}

@@ -1,0 +1,96 @@
+package roce
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Two hosts, as network namespaces:
+//
+//	    hosts[0]                    hosts[1]
+//	+--------------+            +--------------+
+//	|  198.18.0.1  | -- veth -- |  198.18.0.2  |
+//	|   fd00::1    |            |   fd00::2    |
+//	+--------------+            +--------------+
+
+// host is a network namespace.
+type host string
+
+// hosts makes two, joined by interfaces "veth0" of this MTU. They end with the test.
+func hosts(t testing.TB, mtu int) [2]host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network namespace needs root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("no ip (iproute2)")
+	}
+	var two [2]host
+	for i := range two {
+		two[i] = host(fmt.Sprintf("sluiceX%d%c", os.Getpid(), 'A'+i))
+		if err := ip("netns", "add", string(two[i])); err != nil {
+			t.Skip("no network namespaces: ", err)
+		}
+		t.Cleanup(func() { require.NoError(t, ip("netns", "del", string(two[i]))) })
+	}
+	if err := ip("-n", string(two[0]), "link", "add", "veth0", "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", "veth0", "mtu", fmt.Sprint(mtu), "netns", string(two[1])); err != nil {
+		t.Skip("no veth devices: ", err)
+	}
+	for i, h := range two {
+		// RFC 2544: 198.18.0.0/15 is for tests of networks.
+		h.ip(t, "addr", "add", fmt.Sprintf("198.18.0.%d/24", i+1), "dev", "veth0")
+		h.ip(t, "addr", "add", fmt.Sprintf("fd00::%d/64", i+1), "dev", "veth0", "nodad")
+		h.ip(t, "link", "set", "veth0", "up")
+		h.ip(t, "link", "set", "lo", "up")
+		// Loopback has no such limit either: that nobody has a port is said at once.
+		for _, limit := range []string{"ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"} {
+			require.NoError(t, h.in(func() error { return os.WriteFile("/proc/sys/net/"+limit, []byte("0"), 0) }))
+		}
+	}
+	return two
+}
+
+func (h host) ip(t testing.TB, args ...string) {
+	t.Helper()
+	require.NoError(t, ip(append([]string{"-n", string(h)}, args...)...))
+}
+
+func ip(args ...string) error {
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// in runs f inside, and what it starts: on a thread of its own, so what it opens is of
+// that namespace for good.
+func (h host) in(f func() error) error {
+	runtime.LockOSThread()
+	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(own)
+	ns, err := unix.Open("/run/netns/"+string(h), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ns)
+	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	err = f()
+	// A thread that cannot come back stays locked, and ends with its goroutine.
+	if e := unix.Setns(own, unix.CLONE_NEWNET); e != nil {
+		return e
+	}
+	runtime.UnlockOSThread()
+	return err
+}

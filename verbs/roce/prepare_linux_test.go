@@ -1,0 +1,123 @@
+package roce
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/xdp"
+)
+
+// Environment variables that make the test binary something else, or weaker.
+const (
+	envServe = "SLUICE_ROCETEST_HELPER" // the helper, listening at this path
+	envUser  = "SLUICE_ROCETEST_USER"   // a process of this user and group, without privileges
+)
+
+// The user and the group of processes without privileges.
+const nobody = 65534
+
+// prepare is what comes before the tests, or in place of them.
+func prepare() {
+	if path := os.Getenv(envServe); path != "" {
+		if err := serveHelper(path); err != nil {
+			fmt.Fprintln(os.Stderr, "helper:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if user := os.Getenv(envUser); user != "" {
+		if err := become(user); err != nil {
+			fmt.Fprintln(os.Stderr, "drop privileges:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+// become gives all privileges up.
+func become(user string) error {
+	id, err := strconv.Atoi(user)
+	if err != nil {
+		return err
+	}
+	for _, f := range []func() error{
+		func() error { return syscall.Setgroups(nil) },
+		func() error { return syscall.Setgid(id) },
+		func() error { return syscall.Setuid(id) },
+		// Else /proc/self, which the leak check reads, is root's.
+		func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) },
+	} {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	if err := xdp.Supported(); !errors.Is(err, xdp.ErrPrivilege) {
+		return fmt.Errorf("AF_XDP without the helper: %v", err)
+	}
+	return nil
+}
+
+// serveHelper runs the helper until standard input ends.
+func serveHelper(path string) error {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o777); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	h := &xdp.Helper{
+		Group: nobody, Interfaces: []string{"veth0"}, Seats: 8, Ring: 512,
+		Log: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+	}
+	for i := range 2 {
+		h.Addresses = append(h.Addresses, netip.MustParseAddr(fmt.Sprintf("198.18.0.%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd00::%d", i+1)))
+	}
+	fmt.Println("listening")
+	return h.Serve(ctx, l)
+}
+
+// startHelper starts the helper in a host, and returns its path, and its log, which ends with it.
+func startHelper(t testing.TB, h host) (path string, log *bufio.Scanner) {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		require.NoError(t, os.Chmod(d, 0o755)) // others are to reach it
+	}
+	path = filepath.Join(dir, "xdp.sock")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envServe+"="+path)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, h.in(cmd.Start))
+	t.Cleanup(func() {
+		in.Close()
+		require.NoError(t, cmd.Wait())
+	})
+	log = bufio.NewScanner(out)
+	require.True(t, log.Scan())
+	require.Equal(t, "listening", log.Text())
+	return path, log
+}

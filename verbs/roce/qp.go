@@ -1,0 +1,348 @@
+package roce
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/nic"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// qp is a queue pair. Its lock guards everything but what is marked atomic.
+type qp struct {
+	soft.QP
+	a        *adapter
+	scq, rcq *cq
+	recvPD   *soft.PD // of the receives' memory
+
+	flow   flow
+	mtu    int  // bytes
+	ours   bool // the peer is of this library, and knows what it adds to the protocol
+	taken  bool // Receive is that of a message that is coming
+	framed int  // packets since transmit began
+	// left says that a connection was left, on which leftAt was the PSN expected next: that
+	// tells what is still sent on it from what belongs to the next one.
+	left    bool
+	leftAt  uint32
+	goneDue bool // the peer is to be told that this QP has left, by the request gonePSN
+	gonePSN uint32
+	req     requester
+	rsp     responder
+
+	due atomic.Int64 // when the adapter is to call expire, in its clock's time; 0: not
+}
+
+// What a WC's VendorErr says of WCRetryExcErr.
+const (
+	vendorSilent = 1 // the peer did not answer within timeout and retries
+	vendorGone   = 2 // the peer says that its QP has left, or its host that nobody is there
+)
+
+// CreateQP makes a QP in RESET.
+func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
+	a := p.a
+	q := &qp{a: a, scq: init.SendCQ.(*cq), rcq: init.RecvCQ.(*cq), recvPD: &p.PD}
+	q.Device, q.Dev, q.PD, q.Events, q.Self = a.device, &a.attr, &p.PD, a.events, q
+	var shared *soft.RecvQueue
+	if init.SRQ != nil {
+		s := init.SRQ.(*srq)
+		q.recvPD = s.pd
+		shared = &s.q
+	}
+	q.InitQP(a.mrs, init, &q.scq.CQ, &q.rcq.CQ, shared)
+	if err := a.qps.Add(a.device, maxQP, q, func(n uint32) { q.Num = n }); err != nil {
+		return nil, err
+	}
+	a.enlist(q)
+	return q, nil
+}
+
+// Modify changes attributes and state.
+func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	q.Lock.Lock()
+	defer q.Unlock()
+	if mask&verbs.MaskAV != 0 {
+		// The model comes first: its errors say more.
+		if err := verbs.CheckModify(q.Device, q.Dev, q.State(), attr, mask); err != nil {
+			return err
+		}
+		if err := q.checkAddress(attr); err != nil {
+			return err
+		}
+	}
+	from, to, err := q.Apply(attr, mask)
+	if err != nil {
+		return err
+	}
+	now := q.a.clock()
+	switch {
+	case to == verbs.QPRTR && from == verbs.QPInit:
+		q.ready()
+	case to == verbs.QPRTS && from == verbs.QPRTR:
+		q.req.reset(q.Attr.SQPSN, q.SQ.Next(), newPace(q.a.wire.window()/q.mtu))
+	case to == verbs.QPRTS && from == verbs.QPSQD:
+		q.transmit(nil, now, true)
+	case to == verbs.QPSQD:
+		q.Drained()
+	case to == verbs.QPErr && from != verbs.QPErr:
+		q.SetState(from)
+		q.fail(nil, verbs.WCSuccess, 0)
+	case to == verbs.QPErr:
+		q.silence() // also what a request that was refused has left
+	case to == verbs.QPReset:
+		q.forget()
+	}
+	return nil
+}
+
+// silence drops what the peer is still owed.
+func (q *qp) silence() {
+	q.rsp.answers.n, q.rsp.refusal, q.rsp.nakDue, q.rsp.ackDue = 0, false, false, false
+}
+
+// forget leaves the connection.
+func (q *qp) forget() {
+	q.left, q.leftAt = q.mtu > 0, q.rsp.expect
+	q.taken = false
+	q.rsp.drop()
+	q.silence()
+	q.req = requester{}
+	q.due.Store(0)
+}
+
+func (q *qp) checkAddress(attr *verbs.QPAttr) error {
+	local, remote := q.a.wire.local().Addr(), attr.AHAttr.DGID.Addr()
+	switch {
+	case attr.AHAttr.SGIDIndex != 0:
+		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "source GID index %d, table has 1", attr.AHAttr.SGIDIndex)
+	case !nic.Usable(remote):
+		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "destination GID %v is no address of a host", attr.AHAttr.DGID)
+	case remote.Is4() != local.Is4():
+		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "destination %v from %v", remote, local)
+	}
+	return nil
+}
+
+// ready enters RTR: requests are taken.
+func (q *qp) ready() {
+	ah := &q.Attr.AHAttr
+	port := uint16(packet.Port)
+	if q.ours = ah.DLID != 0; q.ours {
+		port = ah.DLID
+	}
+	q.mtu = q.Attr.PathMTU.Bytes()
+	q.flow.set(q.a.wire.local(), netip.AddrPortFrom(ah.DGID.Addr(), port))
+	q.rsp.reset(q.Attr.RQPSN, int(q.Attr.MaxDestRdAtomic))
+	q.left, q.goneDue = false, false
+}
+
+// fail moves the QP to ERR as soft.QP.Fail does.
+func (q *qp) fail(s *soft.Sink, status verbs.WCStatus, vendor uint32) {
+	q.failTaken(s, verbs.WCWRFlushErr)
+	q.rsp.drop()
+	q.rsp.msg.active = false
+	if !q.rsp.refusal {
+		q.silence()
+	}
+	q.req.faulty = nil
+	q.req.resendAt, q.req.rnrUntil = 0, 0
+	q.Fail(s, status, vendor)
+}
+
+// failTaken completes the receive of a message that will never be complete.
+func (q *qp) failTaken(s *soft.Sink, status verbs.WCStatus) {
+	if q.taken {
+		q.taken = false
+		q.CompleteRecv(s, &verbs.WC{WRID: q.Receive.WRID, Status: status, Opcode: verbs.WCRecv}, false)
+	}
+}
+
+// transmit sends what there is to send. With flush, acknowledgements do not wait.
+func (q *qp) transmit(s *soft.Sink, now int64, flush bool) {
+	st := q.State()
+	if st < verbs.QPRTR && !q.goneDue {
+		return
+	}
+	q.a.tx.Lock()
+	q.framed = 0
+	if q.goneDue {
+		q.goneDue = false
+		q.frame(&packet.Header{Opcode: packet.Gone, Migrated: true, PKey: packet.DefaultPKey, DestQP: q.Attr.DestQPNum, PSN: q.gonePSN, Imm: q.Num}, 0)
+	}
+	if st >= verbs.QPRTR {
+		q.respond(s, flush || !q.ours && q.SQ.Waiting() != nil)
+	}
+	if st == verbs.QPRTS || st == verbs.QPSQD {
+		q.request(s, now)
+	}
+	if q.framed > 0 {
+		q.a.wire.flush()
+	}
+	q.a.tx.Unlock()
+}
+
+// take takes a packet that was for this QP.
+func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, now int64) {
+	if ar.src.Addr() != q.flow.remote.Addr() {
+		return
+	}
+	if st := q.State(); st < verbs.QPRTR {
+		if q.left && !h.Opcode.Response() && extend(h.PSN, q.leftAt)-q.leftAt+windowPackets < 2*windowPackets {
+			q.tellGone(h)
+		}
+		return
+	}
+	q.rsp.marked = q.rsp.marked || ar.ce
+	if h.Carries && q.ours {
+		ack := packet.Header{Opcode: packet.Acknowledge, PSN: h.Carried, Syndrome: packet.SyndromeACK}
+		q.answered(s, &ack, nil, now)
+	}
+	switch {
+	case h.Opcode == packet.CNP:
+		q.req.pace.congested(now)
+	case h.Opcode.Response():
+		q.answered(s, h, payload, now)
+	default:
+		q.requested(s, h, payload)
+	}
+}
+
+// tellGone has the peer told that its request comes too late.
+func (q *qp) tellGone(h *packet.Header) {
+	if q.ours {
+		q.goneDue, q.gonePSN = true, h.PSN
+	}
+}
+
+// expire acts on the timers.
+func (q *qp) expire(now int64) {
+	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
+		return
+	}
+	q.expireRequester(nil, now)
+	q.transmit(nil, now, false)
+	for _, t := range [...]int64{q.req.resendAt, q.req.rnrUntil} {
+		if t != 0 {
+			q.a.at(q, t)
+		}
+	}
+}
+
+// PostSend posts send work requests, and sends what the window admits.
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.Lock.Lock()
+	if err := q.CanPostSend(); err != nil {
+		q.Unlock()
+		return 0, err
+	}
+	n := 0
+	var err error
+	for n < len(wrs) && !q.SQ.Full() {
+		if err = q.SQ.Check(&wrs[n]); err != nil {
+			break
+		}
+		q.SQ.Add(&wrs[n], q.a.mrs, q.PD)
+		n++
+	}
+	if q.State() == verbs.QPErr {
+		q.FlushAll(nil)
+	} else if n > 0 {
+		q.transmit(nil, q.a.clock(), false)
+	}
+	held := q.held()
+	q.Unlock()
+	if held {
+		q.a.look()
+	}
+	return n, err
+}
+
+// held says whether something that was posted waits for acknowledgements of what has been
+// sent.
+func (q *qp) held() bool {
+	r := &q.req
+	return q.State() == verbs.QPRTS && r.una != r.max && (r.nxt != r.max || q.SQ.Waiting() != nil)
+}
+
+// PostRecv posts receives. A peer that was told that there was none comes again by
+// itself.
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if err := q.CanPostRecv(); err != nil {
+		return 0, err
+	}
+	n, err := q.RQ.Post(wrs)
+	if q.State() == verbs.QPErr {
+		q.Lock.Lock()
+		if q.State() == verbs.QPErr {
+			q.FlushAll(nil)
+		}
+		q.Unlock()
+	}
+	return n, err
+}
+
+// Close destroys the QP. The peer gets the acknowledgements that it is owed.
+func (q *qp) Close() error {
+	q.Lock.Lock()
+	q.transmit(nil, q.a.clock(), true)
+	q.forget()
+	q.SetState(verbs.QPReset)
+	q.Unlock()
+	q.a.qps.Remove(q.Num)
+	q.a.delist(q)
+	q.Events.Forget(q)
+	for _, c := range []*cq{q.scq, q.rcq} {
+		c.Forget(q.Num)
+	}
+	return nil
+}
+
+// srq is a shared receive queue.
+type srq struct {
+	q      soft.RecvQueue
+	pd     *soft.PD
+	events *soft.Events
+}
+
+// CreateSRQ makes a shared receive queue.
+func (p *pd) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
+	s := &srq{pd: &p.PD, events: p.a.events}
+	s.q.Init(p.a.device, attr.MaxWR, attr.MaxSGE, s, p.a.events)
+	return s, s.q.SetLimit(attr.Limit)
+}
+
+// PostRecv posts receives.
+func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) { return s.q.Post(wrs) }
+
+// Modify arms the limit event.
+func (s *srq) Modify(limit int) error { return s.q.SetLimit(limit) }
+
+// Query returns the attributes.
+func (s *srq) Query() (verbs.SRQAttr, error) { return s.q.Attr(), nil }
+
+// Close ends the queue; no QP uses it any more.
+func (s *srq) Close() error {
+	s.events.Forget(s)
+	return nil
+}
+
+// enlist and delist keep the list of QPs.
+func (a *adapter) enlist(q *qp) {
+	a.listMu.Lock()
+	defer a.listMu.Unlock()
+	l := append(slices.Clone(*a.list.Load()), q)
+	a.list.Store(&l)
+}
+
+func (a *adapter) delist(q *qp) {
+	a.listMu.Lock()
+	l := slices.DeleteFunc(slices.Clone(*a.list.Load()), func(o *qp) bool { return o == q })
+	a.list.Store(&l)
+	a.listMu.Unlock()
+	a.rx.Lock()
+	a.owing = slices.DeleteFunc(a.owing, func(o *qp) bool { return o == q })
+	a.rx.Unlock()
+}

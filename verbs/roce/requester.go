@@ -1,0 +1,393 @@
+package roce
+
+import (
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/internal/soft"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// Figures of the requester.
+const (
+	// windowPackets bounds what is on its way to a peer; it is also what a
+	// [packet.Selective] can tell of, and less than half of all PSNs by far.
+	windowPackets = 256
+	// ackEvery is after how many packets an acknowledgement is asked for at the latest.
+	ackEvery = 16
+	// readPart is how many packets one RDMA READ request asks for. A work request that
+	// reads more becomes several of them, so that the requester's window holds for what
+	// the responder sends. Where a part ends does not depend on anything else: what is
+	// asked for again must lie within what was asked for before (9.7.5.1.3).
+	readPart = 16
+	// maxAsked is how many requests may wait for a response at once.
+	maxAsked = 32
+	// reorder is how many packets may overtake another one before that counts as
+	// lost (as the threshold of RFC 5681 and RFC 8985).
+	reorder = 3
+)
+
+// span is the PSNs of a response: from first on, before end.
+type span struct{ first, end uint32 }
+
+// requester is the sending half of a QP: the state of chapter 9.7 of the
+// architecture. PSNs are extended ones. What was posted is in the QP's send
+// queue: an entry's First and Mark are the PSNs of its first and last packet. An
+// RDMA READ takes as many as its response has packets; its Off counts the bytes that
+// have come.
+type requester struct {
+	una uint32 // oldest that is not acknowledged
+	nxt uint32 // to be sent next: less than max when something is sent again
+	max uint32 // never sent so far
+	cur uint32 // position in the queue of the entry that nxt is in
+
+	asked    [maxAsked]span // the responses that are waited for, oldest first
+	askedN   int
+	reads    int // RDMA READs and atomics that are started and not done
+	faulty   *soft.SendEntry
+	sinceAck int    // packets since an acknowledgement was asked for
+	implied  uint32 // PSN that was gone back to because a response was missing; valid if impliedSet
+	impliedSet,
+	met bool // the peer has answered since the QP was connected
+
+	// Selective recovery: by PSN modulo windowPackets, when the packet was sent last,
+	// and whether the peer has it. Times are counted in packets sent.
+	clock    uint32
+	sentAt   [windowPackets]uint32
+	arrived  [windowPackets / 64]uint64
+	newest   uint32 // highest sentAt that the peer is known to have
+	sackHigh uint32 // behind the highest PSN that arrived out of order
+
+	// Timers, in nanoseconds of the adapter's clock; 0: not running.
+	progressAt int64 // when the peer acknowledged something last, or sending began
+	resendAt   int64
+	backoff    uint
+	rnrUntil   int64
+	rnrCount   uint8
+	refused    int // times that the peer's host said that nobody is there, in a row
+
+	pace pace
+}
+
+// reset begins a connection; at is the position in the queue of what is posted next.
+func (r *requester) reset(psn, at uint32, w pace) {
+	*r = requester{una: psn, nxt: psn, max: psn, cur: at, sackHigh: psn, pace: w}
+}
+
+// packets is the number of PSNs that a message of n bytes takes.
+func (q *qp) packets(n uint64) uint32 {
+	return max(1, uint32((n+uint64(q.mtu)-1)/uint64(q.mtu)))
+}
+
+// request sends what may be sent: again, or for the first time.
+func (q *qp) request(s *soft.Sink, now int64) {
+	r := &q.req
+	if r.rnrUntil != 0 {
+		return
+	}
+	if before(r.una, r.sackHigh) {
+		q.fillHoles(s, now)
+	}
+	for r.faulty == nil {
+		if r.cur == q.SQ.Next() && !q.start(s) {
+			break
+		}
+		e := q.SQ.At(r.cur)
+		if before(r.nxt, r.max) && r.has(r.nxt) && e.Opcode < verbs.OpRDMARead {
+			q.advance(e, 1)
+			continue
+		}
+		n := q.sendAt(e, now, false)
+		if n == 0 {
+			break
+		}
+		q.advance(e, n)
+	}
+	if r.una != r.max && r.resendAt == 0 {
+		q.armResend(now)
+	}
+	q.failFaulty(s)
+}
+
+// advance moves on by n PSNs, within e.
+func (q *qp) advance(e *soft.SendEntry, n uint32) {
+	r := &q.req
+	r.nxt += n
+	if before(r.max, r.nxt) {
+		r.max = r.nxt
+	}
+	if before(e.Mark, r.nxt) {
+		r.cur++
+	}
+}
+
+// start takes the next entry that was posted, if it may start now.
+func (q *qp) start(s *soft.Sink) bool {
+	r := &q.req
+	e := q.SQ.Waiting()
+	if e == nil || q.State() != verbs.QPRTS {
+		return false
+	}
+	isRead := e.Opcode >= verbs.OpRDMARead
+	if e.Status == verbs.WCSuccess && isRead && q.Attr.MaxRdAtomic == 0 {
+		e.Status = verbs.WCLocQPOpErr
+	}
+	if e.Status != verbs.WCSuccess {
+		// What was wrong at posting fails when everything before it is done.
+		if !q.SQ.Outstanding() {
+			q.fail(s, e.Status, 0)
+		}
+		return false
+	}
+	n := q.packets(e.Length)
+	switch {
+	case e.Flags&verbs.SendFence != 0 && r.reads > 0:
+		return false
+	case r.max-r.una+n > maxOutstanding && r.max != r.una:
+		return false
+	}
+	e.First, e.Mark = r.max, r.max+n-1
+	if isRead {
+		r.reads++
+	}
+	q.SQ.Started()
+	return true
+}
+
+// maxOutstanding bounds the PSNs between the oldest and the newest packet that is
+// not acknowledged: a responder takes those of the lower half for duplicates.
+const maxOutstanding = 1 << 22
+
+// sendAt sends the packet that begins at nxt, of entry e, and returns how many PSNs
+// it takes; 0: not now.
+func (q *qp) sendAt(e *soft.SendEntry, now int64, hole bool) uint32 {
+	r := &q.req
+	flight, window := r.nxt-r.una, r.pace.packets()
+	if flight >= window && flight > 0 && !hole {
+		return 0
+	}
+	h := packet.Header{Migrated: true, PKey: packet.DefaultPKey, DestQP: q.Attr.DestQPNum, PSN: r.nxt & psnMask}
+	k := r.nxt - e.First
+	off := uint64(k) * uint64(q.mtu)
+	if e.Opcode >= verbs.OpRDMARead {
+		return q.ask(e, &h, off, flight, window, now, hole)
+	}
+	n := int(min(e.Length-off, uint64(q.mtu)))
+	first, last := k == 0, r.nxt == e.Mark
+	q.opcode(e, &h, first, last)
+	h.Pad = packet.PadOf(n)
+	r.sinceAck++
+	h.AckReq = hole || r.sinceAck >= ackEvery || flight+1 >= window || last && q.pauses()
+	if h.AckReq {
+		r.sinceAck = 0
+		q.timed(now)
+	}
+	q.carry(&h)
+	b := q.frame(&h, n)
+	if n > 0 {
+		dst := b[h.Len():]
+		if e.IsInline {
+			copy(dst[:n], e.Inline[off:])
+		} else if !q.gather(dst[:n], e.SGEs, off) {
+			e.Status = verbs.WCLocProtErr
+			r.faulty = e
+			q.a.wire.cancel()
+			if h.Carries {
+				q.rsp.ackDue = true
+			}
+			return 0
+		}
+		clear(dst[n : n+int(h.Pad)])
+	}
+	q.sent(now)
+	return 1
+}
+
+// sent takes note that the packet at nxt is on its way.
+func (q *qp) sent(now int64) {
+	r := &q.req
+	r.clock++
+	r.sentAt[r.nxt%windowPackets] = r.clock
+	r.pace.sent++
+	if r.resendAt == 0 {
+		if r.una == r.max {
+			r.progressAt = now
+		}
+		q.armResend(now)
+	}
+}
+
+// timed begins to measure a round trip with the packet at nxt, unless it is sent
+// again: then the answer could be that to the earlier one (Karn and Partridge, 1987).
+func (q *qp) timed(now int64) {
+	if r := &q.req; r.nxt == r.max {
+		r.pace.timed(r.nxt, now)
+	}
+}
+
+// pauses says whether nothing will follow the packet that is being sent: then an
+// acknowledgement must be asked for, or there will be none.
+func (q *qp) pauses() bool {
+	if q.req.cur+1 != q.SQ.Next() {
+		return false
+	}
+	w := q.SQ.Waiting()
+	return w == nil || w.Opcode >= verbs.OpRDMARead || w.Flags&verbs.SendFence != 0 || w.Status != verbs.WCSuccess
+}
+
+// opcode fills in what the place of a packet in its message decides.
+func (q *qp) opcode(e *soft.SendEntry, h *packet.Header, first, last bool) {
+	write := e.Opcode == verbs.OpRDMAWrite || e.Opcode == verbs.OpRDMAWriteWithImm
+	imm := e.Opcode == verbs.OpRDMAWriteWithImm || e.Opcode == verbs.OpSendWithImm
+	switch {
+	case first && last:
+		h.Opcode = packet.SendOnly
+		if imm {
+			h.Opcode = packet.SendOnlyImm
+		}
+	case first:
+		h.Opcode = packet.SendFirst
+	case last:
+		h.Opcode = packet.SendLast
+		if imm {
+			h.Opcode = packet.SendLastImm
+		}
+	default:
+		h.Opcode = packet.SendMiddle
+	}
+	if write {
+		h.Opcode += packet.WriteFirst - packet.SendFirst
+		h.VA, h.RKey, h.Length = e.RemoteAddr, e.RKey, uint32(e.Length)
+	}
+	h.Imm = e.Imm
+	h.Solicited = last && e.Flags&verbs.SendSolicited != 0 && (imm || !write)
+}
+
+// ask sends a request for a response: an atomic, or the part of an RDMA READ that
+// begins at off.
+func (q *qp) ask(e *soft.SendEntry, h *packet.Header, off uint64, flight, window uint32, now int64, hole bool) uint32 {
+	r := &q.req
+	if !hole && r.askedN >= min(int(q.Attr.MaxRdAtomic), maxAsked) {
+		return 0
+	}
+	n := uint32(1)
+	h.VA, h.RKey = e.RemoteAddr, e.RKey
+	switch e.Opcode {
+	case verbs.OpRDMARead:
+		n = min(e.Mark-r.nxt+1, readPart-(r.nxt-e.First)%readPart)
+		if flight > 0 && flight+n > window && !hole {
+			return 0
+		}
+		h.Opcode = packet.ReadRequest
+		if q.ours && off == 0 && e.Length > uint64(n)*uint64(q.mtu) {
+			// The first of several parts: the responder looks at the whole before it sends
+			// any of it.
+			h.Opcode, h.WholeLength = packet.ReadPart, uint32(e.Length)
+		}
+		h.VA += off
+		h.Length = uint32(min(e.Length-off, uint64(n)*uint64(q.mtu)))
+	case verbs.OpAtomicCmpAndSwp:
+		h.Opcode, h.Compare, h.SwapAdd = packet.CompareSwap, e.CompareAdd, e.Swap
+	default:
+		h.Opcode, h.SwapAdd = packet.FetchAdd, e.CompareAdd
+	}
+	r.sinceAck = 0
+	h.AckReq = true
+	if !hole {
+		r.asked[r.askedN] = span{r.nxt, r.nxt + n}
+		r.askedN++
+	}
+	q.timed(now)
+	q.frame(h, 0)
+	q.sent(now)
+	return n
+}
+
+// gather copies from the memory of a message.
+func (q *qp) gather(dst []byte, sges []verbs.SGE, off uint64) bool {
+	if len(sges) == 1 {
+		e := &sges[0]
+		m, f := q.a.mrs.Lookup(q.PD, e.LKey, e.Addr, uint64(e.Length), 0)
+		if f == soft.OK {
+			copy(dst, m.Slice(e.Addr+off, len(dst)))
+		}
+		return f == soft.OK
+	}
+	return q.a.mrs.Gather(q.PD, sges, off, dst) == soft.OK
+}
+
+// failFaulty fails the request whose memory went away, when all before it is done.
+func (q *qp) failFaulty(s *soft.Sink) {
+	if e := q.req.faulty; e != nil && q.SQ.Oldest() == e {
+		q.fail(s, e.Status, 0)
+	}
+}
+
+// has says whether the peer has told that it has the packet.
+func (r *requester) has(psn uint32) bool {
+	i := psn % windowPackets
+	return before(psn, r.sackHigh) && r.arrived[i/64]>>(i%64)&1 != 0
+}
+
+// forgetArrived has everything that is not acknowledged sent again.
+func (r *requester) forgetArrived() {
+	r.sackHigh, r.arrived = r.una, [windowPackets / 64]uint64{}
+}
+
+// fillHoles sends again what has not arrived while later packets have.
+func (q *qp) fillHoles(s *soft.Sink, now int64) {
+	r := &q.req
+	nxt, cur := r.nxt, r.cur
+	pos := q.SQ.Head()
+	for psn := r.una; before(psn, r.sackHigh) && before(psn, nxt) && r.faulty == nil; {
+		for pos != q.SQ.Next() && before(q.SQ.At(pos).Mark, psn) {
+			pos++
+		}
+		if pos == q.SQ.Next() {
+			break
+		}
+		e := q.SQ.At(pos)
+		if r.has(psn) || int32(r.newest-r.sentAt[psn%windowPackets]) < reorder {
+			psn++
+			continue
+		}
+		if e.Opcode == verbs.OpRDMARead && !q.asks(psn) {
+			psn++ // not a request of its own
+			continue
+		}
+		r.nxt, r.cur = psn, pos
+		n := q.sendAt(e, now, true)
+		r.pace.lost++
+		psn += max(n, 1)
+	}
+	r.nxt, r.cur = nxt, cur
+}
+
+// asks says whether a request for a response begins at psn.
+func (q *qp) asks(psn uint32) bool {
+	for i := range q.req.askedN {
+		if q.req.asked[i].first == psn {
+			return true
+		}
+	}
+	return false
+}
+
+// goBack has everything from psn on sent again.
+func (q *qp) goBack(psn uint32) {
+	r := &q.req
+	r.nxt, r.cur = psn, q.position(psn)
+	for r.askedN > 0 && before(psn, r.asked[r.askedN-1].end) {
+		r.askedN--
+	}
+	r.faulty = nil
+	r.sinceAck = 0
+	r.pace.untime()
+}
+
+// position finds the entry of a PSN that is outstanding, or the end of those.
+func (q *qp) position(psn uint32) uint32 {
+	pos := q.SQ.Head()
+	for pos != q.SQ.Next() && before(q.SQ.At(pos).Mark, psn) {
+		pos++
+	}
+	return pos
+}

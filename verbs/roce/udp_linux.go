@@ -1,0 +1,449 @@
+package roce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// Figures of the socket.
+const (
+	trainBytes  = 60 << 10 // of packets of one length that one message of the socket is cut into
+	trainLen    = 64       // UDP_MAX_SEGMENTS of kernels before 6.9
+	trains      = 16       // messages of one call
+	sendBuffer  = trains * trainBytes
+	recvSlots   = 16       // messages that one call takes
+	recvSize    = 64 << 10 // the largest, by GRO
+	socketRoom  = 4 << 20  // what the kernel is asked to queue, in bytes
+	overhead4   = 20 + 8
+	overhead6   = 40 + 8
+	transportUp = 12 + 4 + 16 + 4 + packet.ICRCLen // the largest headers of a packet with payload
+)
+
+// udp is the wire over a UDP socket. It is not connected, and does not fragment: the
+// kernel then writes the identification 0 into the IPv4 headers, and 0, 1, 2 … into
+// those of a message that it cuts (UDP_SEGMENT), which the CRC covers.
+type udp struct {
+	fd   int
+	addr netip.AddrPort
+	mtu  int // of the link, in bytes
+	room int // that the kernel queues, in bytes
+
+	// Sending: packets of the same length to the same peer are a train.
+	out      []byte
+	used     int
+	train    [trains]train
+	trainN   int
+	sendMsgs [trains]mmsghdr
+	sendIov  [trains]unix.Iovec
+	sendCtl  [trains]segmentControl
+	noTrains bool
+
+	in       []byte
+	recvMsgs [recvSlots]mmsghdr
+	recvIov  [recvSlots]unix.Iovec
+	recvFrom [recvSlots]sockaddr
+	recvCtl  [recvSlots][controlSize]byte
+	got      int // messages of the last call
+	msg, off int // the next segment
+	route    packet.Route
+	from     netip.AddrPort
+	guess    uint16
+
+	dead   netip.AddrPort // whom the network says that it is not there
+	isDead bool
+}
+
+// mmsghdr is struct mmsghdr of recvmmsg(2).
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32
+	_   [4]byte
+}
+
+// segmentControl is the control message of UDP_SEGMENT.
+type segmentControl struct {
+	hdr  unix.Cmsghdr
+	size uint16
+	_    [6]byte
+}
+
+// controlSize has room for the size of the segments and the traffic class.
+const controlSize = 64
+
+// train is packets that follow each other in out.
+type train struct {
+	f       *flow
+	start   int
+	n       int // packets
+	segment int // bytes of each but the last, with CRC
+	last    int // where the last one begins
+	lastLen int // without CRC; 0: it is sealed
+}
+
+// openUDP binds a socket: to the port of RoCEv2 if that is free, else to any. Ranks
+// that share an address so have ports of their own, which they tell each other in
+// their endpoints; one of them can be reached by adapters, which know only the one.
+func openUDP(addr netip.Addr, mtu int) (*udp, error) {
+	family := unix.AF_INET6
+	if addr.Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	u := &udp{fd: fd, mtu: mtu, out: make([]byte, sendBuffer), in: make([]byte, recvSlots*recvSize)}
+	if err := u.setup(addr); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *udp) setup(addr netip.Addr) error {
+	type option struct {
+		level, name, value int
+		what               string
+	}
+	options := []option{
+		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, "IP_MTU_DISCOVER"},
+		{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "IP_RECVERR"},
+		{unix.IPPROTO_IP, unix.IP_RECVTOS, 1, "IP_RECVTOS"},
+		{unix.IPPROTO_IP, unix.IP_TOS, ecnCapable, "IP_TOS"},
+	}
+	if addr.Is6() {
+		options = []option{
+			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, "IPV6_MTU_DISCOVER"},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1, "IPV6_RECVERR"},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS"},
+			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, ecnCapable, "IPV6_TCLASS"},
+			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
+			{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX"}, // rdma_rxe sends none
+		}
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(u.fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("set %s: %w", o.what, err)
+		}
+	}
+	// Without GRO (kernels before 5.0), packets come one by one.
+	unix.SetsockoptInt(u.fd, unix.SOL_UDP, unix.UDP_GRO, 1)
+	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, o[0], socketRoom) != nil {
+			unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, o[1], socketRoom) // as far as net.core.rmem_max goes
+		}
+	}
+	room, err := unix.GetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return fmt.Errorf("get SO_RCVBUF: %w", err)
+	}
+	u.room = room
+	if err := u.bind(addr, packet.Port); errors.Is(err, unix.EADDRINUSE) {
+		err = u.bind(addr, 0)
+		if err != nil {
+			return fmt.Errorf("bind %v: %w", addr, err)
+		}
+	} else if err != nil {
+		return fmt.Errorf("bind %v, port %d: %w", addr, packet.Port, err)
+	}
+	u.route.Set(netip.AddrPortFrom(addr, 0), u.addr)
+	for i := range u.recvMsgs {
+		u.recvIov[i].Base = &u.in[i*recvSize]
+		u.recvIov[i].SetLen(recvSize)
+		h := &u.recvMsgs[i].hdr
+		h.Iov = &u.recvIov[i]
+		h.SetIovlen(1)
+		h.Name = &u.recvFrom[i].b[0]
+		h.Control = &u.recvCtl[i][0]
+	}
+	return nil
+}
+
+func (u *udp) bind(addr netip.Addr, port uint16) error {
+	var own sockaddr
+	own.set(netip.AddrPortFrom(addr, port))
+	if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(u.fd), uintptr(unsafe.Pointer(&own.b)), uintptr(own.n)); errno != 0 {
+		return errno
+	}
+	n := uint32(len(own.b))
+	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(u.fd), uintptr(unsafe.Pointer(&own.b)), uintptr(unsafe.Pointer(&n))); errno != 0 {
+		return errno
+	}
+	u.addr = own.addr()
+	return nil
+}
+
+// The lower two bits of the traffic class (RFC 3168).
+const (
+	ecnCapable     = 2 // ECT(0)
+	ecnExperienced = 3
+)
+
+func (u *udp) local() netip.AddrPort { return u.addr }
+
+func (u *udp) maxMTU() int {
+	if u.addr.Addr().Is4() {
+		return u.mtu - overhead4 - transportUp
+	}
+	return u.mtu - overhead6 - transportUp
+}
+
+// window: the kernel counts what a packet takes up in its memory, which may be twice
+// its length and more.
+func (u *udp) window() int { return u.room / 8 }
+
+func (u *udp) close() { unix.Close(u.fd) }
+
+// frame appends a packet to the train that it fits, or begins another one.
+func (u *udp) frame(f *flow, n int) []byte {
+	u.seal()
+	full := n + packet.ICRCLen
+	if u.used+full > len(u.out) {
+		u.flush()
+	}
+	var t *train
+	if u.trainN > 0 {
+		t = &u.train[u.trainN-1]
+		size := u.used - t.start
+		if t.f != f || u.noTrains || full > t.segment || t.n == trainLen || size != t.n*t.segment || size+full > trainBytes {
+			t = nil
+		}
+	}
+	if t == nil {
+		if u.trainN == trains {
+			u.flush()
+		}
+		t = &u.train[u.trainN]
+		u.trainN++
+		*t = train{f: f, start: u.used, segment: full}
+	}
+	t.last, t.lastLen = u.used, n
+	t.n++
+	u.used += full
+	return u.out[t.last : t.last+n : t.last+full]
+}
+
+// seal computes the CRC of the last packet. Its place in the train is what the kernel
+// is going to write into its IP header.
+func (u *udp) seal() {
+	if u.trainN == 0 {
+		return
+	}
+	if t := &u.train[u.trainN-1]; t.lastLen > 0 {
+		t.f.route.Seal(u.out[t.last:t.last+t.lastLen:t.last+t.lastLen+packet.ICRCLen], uint16(t.n-1))
+		t.lastLen = 0
+	}
+}
+
+func (u *udp) cancel() {
+	t := &u.train[u.trainN-1]
+	u.used = t.last
+	t.lastLen = 0
+	if t.n--; t.n == 0 {
+		u.trainN--
+	}
+}
+
+// flush sends the trains.
+func (u *udp) flush() {
+	u.seal()
+	for i := range u.trainN {
+		t := &u.train[i]
+		end := u.used
+		if i+1 < u.trainN {
+			end = u.train[i+1].start
+		}
+		u.sendIov[i].Base = &u.out[t.start]
+		u.sendIov[i].SetLen(end - t.start)
+		h := &u.sendMsgs[i].hdr
+		h.Name, h.Namelen = &t.f.raw.b[0], t.f.raw.n
+		h.Iov = &u.sendIov[i]
+		h.SetIovlen(1)
+		h.Control = nil
+		h.SetControllen(0)
+		if t.n > 1 {
+			c := &u.sendCtl[i]
+			c.hdr.Level, c.hdr.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+			c.hdr.SetLen(unix.CmsgLen(2))
+			c.size = uint16(t.segment)
+			h.Control = (*byte)(unsafe.Pointer(c))
+			h.SetControllen(unix.CmsgSpace(2))
+		}
+	}
+	u.send()
+	u.used, u.trainN = 0, 0
+}
+
+// send hands the messages to the kernel. What it has no room for is lost.
+func (u *udp) send() {
+	raceWrite()
+	for i, tries := 0, 0; i < u.trainN; {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.fd), uintptr(unsafe.Pointer(&u.sendMsgs[i])),
+			uintptr(u.trainN-i), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		switch {
+		case errno == 0:
+			i += int(n)
+			continue
+		case errno == unix.EINTR:
+			continue
+		case errno == unix.EIO || errno == unix.EINVAL || errno == unix.EOPNOTSUPP:
+			// The interface computes no checksums, or the kernel cuts no messages.
+			u.noTrains = u.noTrains || u.train[i].n > 1
+		case errno != unix.EAGAIN && errno != unix.ENOBUFS:
+			// An error of an earlier packet that the network has reported: it has nothing to
+			// do with this one.
+			u.reported()
+			if tries++; tries <= trains {
+				continue
+			}
+		}
+		i++
+	}
+}
+
+// reported takes the errors that the network has reported, and remembers the newest
+// peer whose host has no such port.
+func (u *udp) reported() {
+	var name sockaddr
+	var b [1]byte
+	var ctl [256]byte
+	iov := unix.Iovec{Base: &b[0]}
+	iov.SetLen(1)
+	for {
+		h := unix.Msghdr{Name: &name.b[0], Namelen: uint32(len(name.b)), Iov: &iov, Control: &ctl[0]}
+		h.SetIovlen(1)
+		h.SetControllen(len(ctl))
+		if _, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(u.fd), uintptr(unsafe.Pointer(&h)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); errno != 0 {
+			return
+		}
+		for b := ctl[:min(int(h.Controllen), len(ctl))]; len(b) > 0; {
+			var c control
+			c, b = nextControl(b)
+			// struct sock_extended_err begins with the errno.
+			if (c.level == unix.IPPROTO_IP && c.kind == unix.IP_RECVERR || c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_RECVERR) &&
+				len(c.data) >= 4 && binary.NativeEndian.Uint32(c.data) == uint32(unix.ECONNREFUSED) {
+				u.dead, u.isDead = name.addr(), true
+			}
+		}
+	}
+}
+
+func (u *udp) gone() (netip.AddrPort, bool) {
+	if !u.isDead {
+		return netip.AddrPort{}, false
+	}
+	u.isDead = false
+	return u.dead, true
+}
+
+// recv takes packets. Those that the kernel has put together (UDP_GRO) it takes apart.
+func (u *udp) recv(into []arrival) int {
+	if u.msg == u.got && !u.fill() {
+		return 0
+	}
+	k := 0
+	for u.msg < u.got && k < len(into) {
+		m := &u.recvMsgs[u.msg]
+		size := int(m.n)
+		segment, class := u.control(u.msg)
+		if segment <= 0 {
+			segment = size
+		}
+		if u.off == 0 {
+			if from := u.recvFrom[u.msg].addr(); from != u.from {
+				u.from = from
+				u.route.SetSource(from)
+			}
+			u.guess = 0
+		}
+		for u.off < size && k < len(into) {
+			b := u.in[u.msg*recvSize+u.off:][:min(segment, size-u.off)]
+			u.off += len(b)
+			id, ok := u.route.Check(b, u.guess, false)
+			if !ok {
+				continue
+			}
+			u.guess = id + 1
+			into[k] = arrival{pkt: b[:len(b)-packet.ICRCLen], src: u.from, ce: class&3 == ecnExperienced}
+			k++
+		}
+		if u.off >= size {
+			u.msg++
+			u.off = 0
+		}
+	}
+	return k
+}
+
+func (u *udp) rest() bool { return u.msg < u.got }
+
+// fill takes messages from the kernel.
+func (u *udp) fill() bool {
+	for i := range u.recvMsgs {
+		h := &u.recvMsgs[i].hdr
+		h.Namelen = uint32(len(u.recvFrom[i].b))
+		h.SetControllen(controlSize)
+	}
+	u.msg, u.got, u.off = 0, 0, 0
+	for tries := 0; ; tries++ {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, uintptr(u.fd), uintptr(unsafe.Pointer(&u.recvMsgs[0])), recvSlots, unix.MSG_DONTWAIT, 0, 0)
+		switch {
+		case errno == 0:
+			raceRead(u.fd)
+			u.got = int(n)
+			return n > 0
+		case errno == unix.EAGAIN:
+			return false
+		case errno != unix.EINTR:
+			u.reported()
+			if tries > recvSlots {
+				return false
+			}
+		}
+	}
+}
+
+// control finds the length of the segments, 0 if there is but one, and the traffic
+// class in the control messages of a message.
+func (u *udp) control(i int) (segment int, class byte) {
+	for b := u.recvCtl[i][:min(int(u.recvMsgs[i].hdr.Controllen), controlSize)]; len(b) > 0; {
+		var c control
+		c, b = nextControl(b)
+		switch {
+		case c.level == unix.SOL_UDP && c.kind == unix.UDP_GRO && len(c.data) >= 4:
+			segment = int(binary.NativeEndian.Uint32(c.data))
+		case c.level == unix.IPPROTO_IP && c.kind == unix.IP_TOS && len(c.data) >= 1,
+			c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_TCLASS && len(c.data) >= 1:
+			class = c.data[0]
+		}
+	}
+	return segment, class
+}
+
+// control is a control message (cmsg(3)).
+type control struct {
+	level, kind int32
+	data        []byte
+}
+
+// nextControl takes the first control message off b.
+func nextControl(b []byte) (control, []byte) {
+	if len(b) < unix.SizeofCmsghdr {
+		return control{}, nil
+	}
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	n := int(h.Len)
+	if n < unix.SizeofCmsghdr || n > len(b) {
+		return control{}, nil
+	}
+	data := b[unix.SizeofCmsghdr:n]
+	return control{h.Level, h.Type, data}, b[min(unix.CmsgSpace(len(data)), len(b)):]
+}

@@ -1,0 +1,126 @@
+package roce
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func openWire(t testing.TB, addr string) *udp {
+	t.Helper()
+	u, err := openUDP(netip.MustParseAddr(addr), 65536)
+	if err != nil {
+		t.Skip("no such address here: ", err)
+	}
+	return u
+}
+
+// awaitPackets receives until there are n packets, for at most some seconds.
+func awaitPackets(t testing.TB, u *udp, n int) (got [][]byte) {
+	t.Helper()
+	var into [batch]arrival
+	for end := time.Now().Add(10 * time.Second); len(got) < n; {
+		k := u.recv(into[:])
+		for _, a := range into[:k] {
+			got = append(got, append([]byte{}, a.pkt...))
+		}
+		if k == 0 {
+			require.True(t, time.Now().Before(end), "%d of %d packets", len(got), n)
+			unix.Poll([]unix.PollFd{{Fd: int32(u.fd), Events: unix.POLLIN}}, 100)
+		}
+	}
+	return got
+}
+
+// Packets of any lengths, to several peers, arrive whole and in order, however they
+// are put together to trains.
+func TestTrains(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		t.Run(addr, func(t *testing.T) {
+			from, to := openWire(t, addr), [2]*udp{}
+			defer from.close()
+			var flows [2]flow
+			var want [2][][]byte
+			for i := range to {
+				to[i] = openWire(t, addr)
+				defer to[i].close()
+				require.NotEqual(t, from.local(), to[i].local())
+				flows[i].set(from.local(), to[i].local())
+			}
+			rng := rand.New(rand.NewPCG(1, 1))
+			n := 0
+			for range 100 {
+				// Few enough for any socket to queue.
+				peer, size := rng.IntN(2), 12+4*rng.IntN(1000)
+				for range 1 + rng.IntN(8) {
+					if rng.IntN(5) == 0 {
+						size = 12 + 4*rng.IntN(1000)
+					}
+					b := from.frame(&flows[peer], size)
+					require.Len(t, b, size)
+					for i := range b {
+						b[i] = byte(rng.Uint32())
+					}
+					if rng.IntN(10) == 0 {
+						from.cancel()
+						continue
+					}
+					want[peer] = append(want[peer], append([]byte{}, b...))
+				}
+				if n++; n%5 == 0 {
+					from.flush()
+					for i := range to {
+						require.Equal(t, want[i], awaitPackets(t, to[i], len(want[i])))
+						want[i] = nil
+					}
+				}
+			}
+		})
+	}
+}
+
+// The network says of a port that nobody has that it is not there.
+func TestGone(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		t.Run(addr, func(t *testing.T) {
+			u, peer := openWire(t, addr), openWire(t, addr)
+			defer u.close()
+			var f flow
+			f.set(u.local(), peer.local())
+			peer.close()
+			u.frame(&f, 12)
+			u.flush()
+			var into [batch]arrival
+			unix.Poll([]unix.PollFd{{Fd: int32(u.fd), Events: unix.POLLIN}}, 10_000)
+			require.Zero(t, u.recv(into[:]))
+			got, ok := u.gone()
+			require.True(t, ok)
+			require.Equal(t, f.remote, got)
+			_, ok = u.gone()
+			require.False(t, ok)
+		})
+	}
+}
+
+// Neither sending nor receiving allocates.
+func TestWireAllocs(t *testing.T) {
+	u, peer := openWire(t, "127.0.0.1"), openWire(t, "127.0.0.1")
+	defer u.close()
+	defer peer.close()
+	f := new(flow)
+	f.set(u.local(), peer.local())
+	into := make([]arrival, batch)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		for range 5 {
+			clear(u.frame(f, 1040))
+		}
+		u.flush()
+		for got := 0; got < 5; {
+			got += peer.recv(into)
+		}
+	}))
+}

@@ -1,0 +1,282 @@
+package roce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// stream writes messages of 64 KiB, so many outstanding, for a while of virtual time,
+// and returns the bytes acknowledged per second.
+func stream(t testing.TB, f faults, how terms, d time.Duration) float64 {
+	const size, deep = 64 << 10, 8
+	n, a, b := pair(t, 1, f, how, 16)
+	rand.NewChaCha8([32]byte{1}).Read(a.local.Buf)
+	begin, end := n.now, n.now+int64(d)
+	for n.now < end {
+		a.poll(t)
+		for a.posted-len(a.done) < deep {
+			off := a.posted % deep * size
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, off, size)},
+				RemoteAddr: b.mem.Addr() + uint64(off), RKey: b.mem.RKey()})
+		}
+		require.True(t, n.step())
+	}
+	for _, wc := range a.done {
+		require.NoError(t, wc.Err())
+	}
+	require.Equal(t, string(a.local.Buf[:deep*size]), string(b.mem.Buf[:deep*size]))
+	return float64(len(a.done)*size) / (float64(n.now-begin) / 1e9)
+}
+
+// A stream keeps half of its rate, and more, when one packet in a hundred is lost on a
+// path of 1 GB/s and 200 µs there and back; and much of the link when none is.
+func TestLossyStream(t *testing.T) {
+	path := faults{delay: 100 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}
+	d := 100 * time.Millisecond
+	if testing.Short() {
+		d = 20 * time.Millisecond
+	}
+	whole := stream(t, path, usual, d)
+	require.Greater(t, whole, 0.8e9)
+	path.drop = 0.01
+	lossy := stream(t, path, usual, d)
+	t.Logf("%.0f MB/s, with loss %.0f", whole/1e6, lossy/1e6)
+	require.Greater(t, lossy, whole/2)
+}
+
+// Loss of more than one packet in ten is taken for congestion: the window does not
+// stay open.
+func TestPersistentLoss(t *testing.T) {
+	n, a, b := pair(t, 1, faults{drop: 0.3, delay: 20 * time.Microsecond}, usual, 16)
+	const size = 64 << 10
+	for n.now < int64(50*time.Millisecond) {
+		a.poll(t)
+		for a.posted-len(a.done) < 8 {
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+		}
+		require.True(t, n.step())
+	}
+	require.Less(t, a.qp.req.pace.window, float64(firstWindow)) // of 255 that it may have
+	require.NotEmpty(t, a.done)
+}
+
+// A queue on the way does not fill: the window follows the delay.
+func TestDelayBoundsQueue(t *testing.T) {
+	path := faults{delay: 10 * time.Microsecond, bytesPerSecond: 1e8, queue: time.Second}
+	rate := stream(t, path, usual, 200*time.Millisecond)
+	require.Greater(t, rate, 0.8e8)
+	n, a, b := pair(t, 1, path, usual, 16)
+	var longest int64
+	for n.now < int64(200*time.Millisecond) {
+		a.poll(t)
+		for a.posted-len(a.done) < 8 {
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 64<<10)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+		}
+		if n.now > int64(100*time.Millisecond) {
+			longest = max(longest, a.a.wire.(*memory).free-n.now)
+		}
+		require.True(t, n.step())
+	}
+	// All that the window admits would take 2.7 ms.
+	require.Less(t, time.Duration(longest), 1500*time.Microsecond)
+}
+
+// A peer that does not answer is waited for four times timeout and retries, to the
+// timer's grain, and not longer.
+func TestGiveUp(t *testing.T) {
+	for _, c := range []struct{ timeout, retries uint8 }{{8, 0}, {8, 1}, {12, 3}, {14, 7}} {
+		how := usual
+		how.timeout, how.retries = c.timeout, c.retries
+		n, a, _ := pair(t, 1, faults{drop: 1}, how, 16)
+		begin := n.now
+		a.post(t, verbs.SendWR{WRID: 5, Opcode: verbs.OpSend})
+		a.post(t, verbs.SendWR{WRID: 6, Opcode: verbs.OpRDMARead})
+		n.until(t, time.Minute, func() bool { a.poll(t); return len(a.done) == 2 })
+		ack := verbs.AckTimeout(c.timeout)
+		took := time.Duration(n.now - begin)
+		require.GreaterOrEqual(t, took, 4*ack*time.Duration(c.retries+1))
+		require.LessOrEqual(t, took, 4*ack*time.Duration(c.retries+1)+2*ack)
+		require.Equal(t, verbs.WCRetryExcErr, a.done[0].Status)
+		require.EqualValues(t, vendorSilent, a.done[0].VendorErr)
+		require.Equal(t, verbs.WCWRFlushErr, a.done[1].Status)
+		require.Equal(t, verbs.QPErr, a.qp.State())
+	}
+}
+
+// A message without a receive is tried as often as the counter says, each time after
+// the delay that the receiver asks for.
+func TestReceiverNotReady(t *testing.T) {
+	for _, retries := range []uint8{0, 1, 5} {
+		how := usual
+		how.rnr, how.rnrTimer = retries, 14 // 1.28 ms
+		n, a, b := pair(t, 1, faults{delay: time.Microsecond}, how, 16)
+		begin := n.now
+		a.post(t, verbs.SendWR{Opcode: verbs.OpSend})
+		n.until(t, time.Minute, func() bool { a.poll(t); return len(a.done) == 1 })
+		require.Equal(t, verbs.WCRNRRetryExcErr, a.done[0].Status)
+		delay := time.Duration(n.now - begin)
+		want := time.Duration(retries) * verbs.RNRTimer(14)
+		require.GreaterOrEqual(t, delay, want)
+		// When nothing is left to happen, the clock is at the next timer that was set.
+		require.Less(t, delay, want+time.Duration(retries+1)*10*time.Microsecond+leastTimeout)
+		require.Equal(t, verbs.QPRTS, b.qp.State())
+	}
+}
+
+// forge sends b what a packet of a's queue pair would be, from any address.
+func (n *network) forge(from, to *side, h packet.Header, payload []byte) {
+	h.Migrated, h.PKey, h.Pad = true, packet.DefaultPKey, packet.PadOf(len(payload))
+	w := from.a.wire.(*memory)
+	var f flow
+	f.set(w.addr, to.a.wire.local())
+	b := w.frame(&f, h.Opcode.HeaderLen()+len(payload)+int(h.Pad))
+	h.Append(b[:0])
+	copy(b[h.Opcode.HeaderLen():], payload)
+	w.flush()
+}
+
+// Forged packets, with the right numbers or with wrong ones, of any opcode and with
+// any contents, write nothing outside of a registered region, and a queue pair whose
+// numbers they do not know goes on.
+func TestForged(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	rounds := 400
+	if testing.Short() {
+		rounds = 50
+	}
+	for round := range rounds {
+		n, a, b := pair(t, uint64(round), faults{}, usual, 16)
+		guard := make([]byte, 64<<10) // registered: the inner half
+		inner, err := b.pd.RegMR(guard[16<<10:48<<10], verbs.AccessAll)
+		require.NoError(t, err)
+		b.recv(t, 1, 0, 5000)
+		for range 30 {
+			h := packet.Header{Opcode: packet.Opcode(rng.IntN(0x18)), DestQP: b.qp.Num, PSN: b.qp.rsp.expect + uint32(rng.IntN(7)-3),
+				AckReq: rng.IntN(2) == 0, Syndrome: uint8(rng.Uint32()), Imm: rng.Uint32(),
+				VA: inner.Addr() + uint64(rng.IntN(64<<10)) - 16<<10, RKey: inner.RKey(), Length: uint32(rng.IntN(40 << 10))}
+			switch rng.IntN(12) {
+			case 0:
+				h.Opcode = packet.Selective
+				h.Arrived[rng.IntN(4)] = rng.Uint64()
+			case 1:
+				h.Opcode = packet.Gone
+				h.Imm = a.qp.Num
+			case 2:
+				h.RKey = rng.Uint32()
+			case 3:
+				h.Length = rng.Uint32()
+			case 4:
+				h.VA = rng.Uint64()
+			case 5:
+				h.PSN = rng.Uint32()
+			}
+			if !h.Opcode.Known() {
+				continue
+			}
+			var payload []byte
+			if h.Opcode != packet.ReadRequest && (h.Opcode <= packet.WriteOnlyImm || h.Opcode >= packet.ReadFirst && h.Opcode <= packet.ReadOnly) {
+				payload = make([]byte, []int{0, 1, 1024, rng.IntN(5000)}[rng.IntN(4)])
+				for i := range payload {
+					payload[i] = 0xff
+				}
+			}
+			n.forge(a, b, h, payload)
+			n.step()
+		}
+		for i, x := range guard {
+			if x != 0 && (i < 16<<10 || i >= 48<<10) {
+				require.Zero(t, x, "byte %d written, round %d", i, round)
+			}
+		}
+		b.poll(t)
+		require.NoError(t, inner.Close())
+	}
+}
+
+// A stranger that floods a port, and one that does not know the numbers, leave a
+// connection as it is.
+func TestStrangers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
+	c := newSide(t, n, 4)
+	for i := range 200 {
+		a.post(t, verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, CompareAdd: 1, RKey: b.mem.RKey(), RemoteAddr: b.mem.Addr(),
+			SGList: []verbs.SGE{a.sge(a.local, 0, 8)}})
+		for range 20 {
+			h := packet.Header{Opcode: packet.FetchAdd, DestQP: b.qp.Num, PSN: b.qp.rsp.expect, VA: b.mem.Addr(), RKey: b.mem.RKey(), SwapAdd: 1 << 32}
+			switch rng.IntN(4) {
+			case 0: // the right numbers from another address
+			case 1:
+				h.DestQP = rng.Uint32() >> 8
+			case 2:
+				h.Opcode = packet.Gone
+				h.Imm, h.DestQP, h.PSN = b.qp.Num, a.qp.Num, a.qp.req.una
+			case 3:
+				h.Opcode, h.Syndrome = packet.Acknowledge, packet.SyndromeAccess
+				h.DestQP, h.PSN = a.qp.Num, a.qp.req.una
+			}
+			n.forge(c, []*side{a, b}[rng.IntN(2)], h, nil)
+		}
+		n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == i+1 })
+		require.NoError(t, a.done[i].Err())
+		require.EqualValues(t, i, binary.NativeEndian.Uint64(a.local.Buf))
+	}
+	require.EqualValues(t, 200, binary.NativeEndian.Uint64(b.mem.Buf))
+}
+
+// A request that comes again when its answer has arrived, and the memory is gone
+// since, leaves the connection as it is; whoever still waits for the answer is refused.
+func TestLateRepeat(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("answer lost %v", lost), func(t *testing.T) {
+			n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
+			inner := b.region(t, 5000)
+			first := a.qp.req.nxt
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 0, 5000)}, RemoteAddr: inner.Addr(), RKey: inner.RKey()})
+			if lost {
+				n.faults.drop = 1
+			}
+			n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 1 || n.dropped > 0 })
+			require.NoError(t, inner.Close())
+			n.faults.drop = 0
+			n.forge(a, b, packet.Header{Opcode: packet.ReadRequest, DestQP: b.qp.Num, PSN: first & psnMask, AckReq: true,
+				VA: inner.Addr(), RKey: inner.RKey(), Length: 5000}, nil)
+			if lost {
+				n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 1 })
+				require.Equal(t, verbs.WCRemAccessErr, a.done[0].Status)
+			} else {
+				a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 8)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+				n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 2 })
+				require.NoError(t, a.done[1].Err())
+			}
+			require.Equal(t, verbs.QPRTS, b.qp.State())
+		})
+	}
+}
+
+// Of the 32 bits that PSNs are counted in, 24 are on the wire: a connection goes on
+// when those wrap.
+func TestWrap(t *testing.T) {
+	for _, start := range []uint32{psnMask - 3, psnMask - 300, 0} {
+		t.Run(fmt.Sprintf("%#x", start), func(t *testing.T) {
+			n := newNetwork(1, faults{drop: 0.02, delay: time.Microsecond})
+			a, b := newSide(t, n, 16), newSide(t, n, 16)
+			a.qp.Attr.SQPSN, b.qp.Attr.SQPSN = start, start
+			a.connect(t, b, usual, false)
+			b.connect(t, a, usual, false)
+			rand.NewChaCha8([32]byte{1}).Read(a.local.Buf)
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 1<<20)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 2<<20, 1<<20)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+			n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 2 })
+			require.Equal(t, string(a.local.Buf[:1<<20]), string(a.local.Buf[2<<20:3<<20]))
+		})
+	}
+}

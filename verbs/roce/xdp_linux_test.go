@@ -1,0 +1,62 @@
+package roce
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/sluice-hpc/sluice/internal/xdp"
+	"github.com/sluice-hpc/sluice/verbs/verbstest"
+)
+
+// needXDP skips where this process cannot open AF_XDP by itself.
+func needXDP(t testing.TB) {
+	t.Helper()
+	if err := xdp.Supported(); err != nil {
+		t.Skip("no AF_XDP: ", err)
+	}
+}
+
+// The near end opens its interface by itself. The far one, and more of them at the
+// same time, get seats from the helper, and have no privileges.
+func TestXDPConformance(t *testing.T) {
+	needXDP(t)
+	for _, c := range []struct {
+		name  string
+		mode  string
+		mtu   int
+		v6    bool
+		short bool // with -short this one, without it the others
+	}{
+		{"generic", "generic", 1500, false, true},
+		{"native, IPv6, several frames", "native", 9000, true, false},
+	} {
+		if c.short != testing.Short() {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			two := hosts(t, c.mtu)
+			if c.v6 {
+				for _, h := range two {
+					h.ip(t, "-4", "addr", "flush", "dev", "veth0")
+				}
+			}
+			path, log := startHelper(t, two[1])
+			go func() {
+				for log.Scan() {
+				}
+			}()
+			t.Setenv(envMode, c.mode)
+			far := func(open func() error) error {
+				return two[1].in(func() error {
+					os.Setenv(xdp.EnvHelper, path)
+					os.Setenv(envUser, strconv.Itoa(nobody))
+					defer os.Unsetenv(xdp.EnvHelper)
+					defer os.Unsetenv(envUser)
+					return open()
+				})
+			}
+			verbstest.Run(t, verbstest.Suite{Device: "xdp_veth0", Rounds: 1, Near: two[0].in, Far: far})
+		})
+	}
+}

@@ -1,0 +1,19 @@
+package roce
+
+import "github.com/sluice-hpc/sluice/verbs"
+
+func init() { verbs.Register(xdpProvider{}) }
+
+// xdpProvider is the protocol over the AF_XDP wire.
+type xdpProvider struct{}
+
+const xdpName = "xdp"
+
+func (xdpProvider) Name() string { return xdpName }
+
+// Rank: behind the UDP wire, which changes nothing on the host.
+func (xdpProvider) Rank() int { return 210 }
+
+// OnRequest: opening a device attaches a program to the interface, which everything
+// that this receives goes through.
+func (xdpProvider) OnRequest() bool { return true }
