@@ -118,6 +118,7 @@ const abortSecret = "SLUICE_SECRET=" + testSecret
 // TestAbortUnderLaunchers: Abort of one rank ends all, whatever they are doing, and
 // the launcher returns the code.
 func TestAbortUnderLaunchers(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	me := testBinary(t)
 	sluice := t.TempDir() + "/sluice"
 	out, err := exec.Command("go", "build", "-o", sluice, "../cmd/sluice").CombinedOutput()

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,11 +40,13 @@ func TestAllocs(t *testing.T) {
 			for range 100 {
 				message()
 			}
-			most := 0.0
-			if os.Getenv("SLUICE_VM") != "" { // there a message takes as long as the engine waits for its user, and it allocates for a wait
-				most = 100
+			runs, most := 500, 0.0
+			// There, with one P, a message takes as long as the engine waits for its user, and
+			// it allocates for a wait.
+			if os.Getenv("SLUICE_VM") != "" || strings.HasSuffix(t.Name(), "/roce") {
+				runs, most = 20, 100
 			}
-			require.LessOrEqual(t, testing.AllocsPerRun(500, message), most, "%d bytes, sender first %v", size, i%2 == 1)
+			require.LessOrEqual(t, testing.AllocsPerRun(runs, message), most, "%d bytes, sender first %v", size, i%2 == 1)
 		}
 	})
 }

@@ -1,10 +1,13 @@
 package channel
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
 // BenchmarkPingPong is the round trip between two nodes, on two threads.
@@ -97,17 +100,17 @@ func BenchmarkQueue(b *testing.B) {
 	const always, never = 1 << 30, 0
 	for _, c := range []struct {
 		name         string
-		crossover    *int
+		crossover    func(*crossovers) *int
 		yes, no      string // what is above the crossover, and below
 		sizes        []int  // of messages, or of blocks
 		src, dst     func(size int) func([]byte) Layout
 		total        int // bytes of a message; 0: size
 		sendersFirst bool
 	}{
-		{"eager", &eagerQueued, "straight", "copied", []int{1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10}, flat, flat, 0, false},
-		{"pack", &packBelow, "blocks", "packed", []int{256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10}, strided, strided, 512 << 10, false},
-		{"gather", &packBelow, "blocks", "packed", []int{256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10}, strided, flat, 512 << 10, false},
-		{"read", &readBlock, "read", "written", []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 512 << 10}, strided, flat, 512 << 10, true},
+		{"eager", func(c *crossovers) *int { return &c.eager }, "straight", "copied", []int{1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10}, flat, flat, 0, false},
+		{"pack", func(c *crossovers) *int { return &c.pack }, "blocks", "packed", []int{256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10}, strided, strided, 512 << 10, false},
+		{"gather", func(c *crossovers) *int { return &c.pack }, "blocks", "packed", []int{256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10}, strided, flat, 512 << 10, false},
+		{"read", func(c *crossovers) *int { return &c.read }, "read", "written", []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 512 << 10}, strided, flat, 512 << 10, true},
 	} {
 		for _, size := range c.sizes {
 			for _, yes := range []bool{true, false} {
@@ -115,7 +118,7 @@ func BenchmarkQueue(b *testing.B) {
 				if yes {
 					name, at = c.yes, never
 				}
-				if c.crossover == &eagerQueued {
+				if c.name == "eager" {
 					at = size
 					if yes {
 						at = size - 1
@@ -123,9 +126,10 @@ func BenchmarkQueue(b *testing.B) {
 				}
 				for _, provider := range queueProviders {
 					b.Run(fmt.Sprintf("%s/%s/%d/%s", provider, c.name, size, name), func(b *testing.B) {
-						old := *c.crossover
-						*c.crossover = at
-						defer func() { *c.crossover = old }()
+						of := c.crossover(map[string]*crossovers{"tcp": &crossoversTCP, "roce": &crossoversTCP, "ibv": &crossoversRDMA}[provider])
+						old := *of
+						*of = at
+						defer func() { *of = old }()
 						total := c.total
 						if total == 0 {
 							total = size
@@ -337,4 +341,38 @@ func BenchmarkUnexpected(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/window, "ns/message")
 		})
 	}
+}
+
+// BenchmarkOperation is what a call costs that has nobody to wait for: a group of one
+// rank.
+func BenchmarkOperation(b *testing.B) {
+	g := worlds(b, 1)[0]
+	x := make([]float64, 1)
+	ctx := b.Context()
+	b.Run("made", func(b *testing.B) {
+		for b.Loop() {
+			o := Allreduce(Sum, x, x)
+			if collop.Of(&o).Err != nil {
+				b.Fatal(collop.Of(&o).Err)
+			}
+		}
+	})
+	b.Run("called", func(b *testing.B) {
+		for b.Loop() {
+			if err := g.Run(ctx, Allreduce(Sum, x, x)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("declared", func(b *testing.B) {
+		c, err := g.Declare(Allreduce(Sum, x, x))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if err := errors.Join(c.Start(), c.Wait(ctx)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

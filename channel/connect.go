@@ -5,15 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"math/bits"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -23,13 +23,19 @@ func (n *Node) meet(ctx context.Context) error {
 	if n.size == 1 {
 		return nil
 	}
-	l, err := net.Listen("tcp", ":0")
+	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)}
+	l, err := lc.Listen(ctx, "tcp", ":0")
 	if err != nil {
 		return err
 	}
 	n.listener = l
-	mine := address{host: hostID(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: affinity(), addrs: localAddresses()}
-	all, err := n.job.Exchange(ctx, mine.append(nil))
+	mine := address{host: machine.ID(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: localAddresses()}
+	settings, err := n.opt.coll.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	settings = n.opt.routes.append(settings)
+	all, err := n.job.Exchange(ctx, mine.append(settings))
 	if abort := (*boot.AbortError)(nil); errors.As(err, &abort) {
 		err = fmt.Errorf("%w: %w", ErrAborted, err)
 	}
@@ -38,7 +44,22 @@ func (n *Node) meet(ctx context.Context) error {
 	}
 	n.addresses = make([]address, n.size)
 	for i, b := range all {
-		if n.addresses[i], err = parseAddress(b); err != nil {
+		var theirs coll.Settings
+		k, err := theirs.ParseBinary(b)
+		if err != nil {
+			return fmt.Errorf("rank %d: %w: %w", i, ErrProtocol, err)
+		}
+		if differ := coll.Diff(n.opt.coll, theirs); differ != "" {
+			return fmt.Errorf("%w: settings of collectives differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
+		}
+		differ, rest, err := n.opt.routes.differ(b[k:])
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", i, err)
+		}
+		if differ != "" {
+			return fmt.Errorf("%w: settings differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
+		}
+		if n.addresses[i], err = parseAddress(rest); err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 	}
@@ -58,29 +79,14 @@ func spins(all []address, host uint64) int {
 
 // population is how many ranks a host has, and how many CPUs they may run on.
 func population(all []address, host uint64) (ranks, cpus int) {
-	var union [maxCPUBytes]byte
+	var sets [][]byte
 	for i := range all {
-		if all[i].host != host {
-			continue
-		}
-		ranks++
-		for j, b := range all[i].cpus {
-			union[j] |= b
+		if all[i].host == host {
+			ranks++
+			sets = append(sets, all[i].cpus)
 		}
 	}
-	for _, b := range union {
-		cpus += bits.OnesCount8(b)
-	}
-	return ranks, cpus
-}
-
-// firstCPUs is the set of CPUs 0 to n-1.
-func firstCPUs(n int) []byte {
-	b := make([]byte, (n+7)/8)
-	for i := range n {
-		b[i/8] |= 1 << (i % 8)
-	}
-	return b
+	return ranks, machine.Count(sets...)
 }
 
 // maxCPUBytes is the length of a set of CPUs, at most.
@@ -88,37 +94,15 @@ const maxCPUBytes = 1024
 
 // localAddresses lists where this host can be reached, loopback last.
 func localAddresses() []net.IP {
-	list, err := net.InterfaceAddrs()
+	list, err := machine.Addresses()
 	if err != nil {
 		return nil
 	}
-	var far, near []net.IP
-	for _, a := range list {
-		switch a, ok := a.(*net.IPNet); {
-		case !ok || a.IP.IsMulticast() || a.IP.IsLinkLocalUnicast():
-		case a.IP.IsLoopback():
-			near = append(near, a.IP)
-		default:
-			far = append(far, a.IP)
-		}
+	var ips []net.IP
+	for _, a := range list[:min(len(list), maxAddresses)] {
+		ips = append(ips, a.AsSlice())
 	}
-	far = append(far, near...)
-	return far[:min(len(far), maxAddresses)]
-}
-
-// hostID is the same for processes that reach each other over loopback. It only
-// decides what is tried first.
-func hostID() uint64 {
-	h := fnv.New64a()
-	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
-		h.Write(id)
-	} else if name, err := os.Hostname(); err == nil {
-		h.Write([]byte(name))
-	}
-	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
-		h.Write([]byte(ns))
-	}
-	return h.Sum64()
+	return ips
 }
 
 func (n *Node) proofParams() proof.Params {
@@ -177,7 +161,7 @@ func order(x, y bool) int {
 }
 
 func (n *Node) dialAddress(ctx context.Context, addr string, rank int, patience time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: patience}
+	d := net.Dialer{Timeout: patience, KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err

@@ -45,11 +45,11 @@ func TestRebaseUnread(t *testing.T) {
 // TestStreamNumbers: streams that a peer may not have are not made.
 func TestStreamNumbers(t *testing.T) {
 	p := lonely(join(t, 1)[0])
-	for _, number := range []uint32{0, MaxStream} {
+	for _, number := range []uint32{0, MaxStream, maxStreams - 1} {
 		_, err := p.receiveOf(number)
 		require.NoError(t, err)
 	}
-	_, err := p.receiveOf(MaxStream + 1)
+	_, err := p.receiveOf(maxStreams)
 	require.ErrorIs(t, err, ErrProtocol)
-	require.Len(t, p.receives, 2)
+	require.Len(t, p.receives, 3)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -52,16 +53,20 @@ func (n *Node) DeclareReceive(l Layout, rank int, opts ...DeclareOption) (*Handl
 }
 
 func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption) (*Handle, error) {
-	op := "declare " + kind.String()
 	var d declaration
 	for _, set := range opts {
 		set(&d)
 	}
-	fail := func(err error) (*Handle, error) {
-		return nil, &Error{Op: op, Rank: rank, Stream: d.stream, Err: err}
-	}
 	if d.stream < 0 || d.stream > MaxStream {
-		return fail(fmt.Errorf("%w: stream %d, at most %d", ErrInvalid, d.stream, MaxStream))
+		return nil, &Error{Op: "declare " + kind.String(), Rank: rank, Stream: d.stream, Err: fmt.Errorf("%w: stream %d, at most %d", ErrInvalid, d.stream, MaxStream)}
+	}
+	return n.declareOn(kind, l, rank, d)
+}
+
+// declareOn declares a message on any stream.
+func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*Handle, error) {
+	fail := func(err error) (*Handle, error) {
+		return nil, &Error{Op: "declare " + kind.String(), Rank: rank, Stream: d.stream, Err: err}
 	}
 	if err := n.call(); err != nil {
 		return fail(err)
@@ -108,7 +113,7 @@ func (h *Handle) lay(l Layout) error {
 	h.memories = make([]*Memory, len(bases))
 	for i, b := range bases {
 		h.memories[i] = n.findMemory(b)
-		if at := uintptr(unsafe.Pointer(unsafe.SliceData(b))); h.memories[i] == nil && n.stale.meet(span{at, at + uintptr(len(b))}) {
+		if h.memories[i] == nil && n.stale.Meets(span.Of(b)) {
 			n.mu.Unlock()
 			return fmt.Errorf("%w: slice %d lies in memory of Alloc that has been closed", ErrClosed, i)
 		}
@@ -147,6 +152,7 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 		h.out = s
 	} else {
 		h.in = p.receiveLocked(stream)
+		h.in.declared = true
 		if p.rank == h.node.rank { // the ring is made by whoever comes first
 			if _, err := p.sendLocked(stream); err != nil {
 				return err
@@ -172,7 +178,7 @@ func (h *Handle) bind(p *peer) (err error) {
 		}
 		return nil
 	case p.queue != nil:
-		if h.shape.length <= eagerQueued {
+		if h.shape.length <= p.queue.cross.eager {
 			return nil
 		}
 		if !p.tellable(h) {
@@ -222,7 +228,7 @@ func (h *Handle) describable() bool {
 // register registers the memory of the layout with a network, or memory to pack it
 // into: where the blocks are small, or too many to be told.
 func (h *Handle) register(d *device) (err error) {
-	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < packBelow || !h.describable()) {
+	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < d.crossovers().pack || !h.describable()) {
 		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
 			return err
 		}
@@ -323,9 +329,34 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 		}
 		q.base = bases[j]
 	}
+	return h.relay("rebase", l)
+}
+
+// SetLayout gives an idle handle another layout of the same length: [Handle.Rebase] for
+// memory that does not lie as the old one did. Errors are those of
+// [Node.DeclareSend], [ErrActive], and [ErrLayout] for another length.
+func (h *Handle) SetLayout(l Layout) error {
+	const op = "set layout"
+	switch {
+	case h.kind == kindMultiple:
+		return h.errorf(op, fmt.Errorf("%w: a multiple has no layout", ErrInvalid))
+	case h.phase.Load() != phaseIdle:
+		return h.idleError(op)
+	case l.err == nil && l.length != h.layout.length:
+		return h.errorf(op, fmt.Errorf("%w: %d bytes in place of %d", ErrLayout, l.length, h.layout.length))
+	}
+	if err := h.node.call(); err != nil {
+		return h.errorf(op, err)
+	}
+	defer h.node.calls.Done()
+	return h.relay(op, l)
+}
+
+// relay takes a layout in place of that which the handle has.
+func (h *Handle) relay(op string, l Layout) error {
 	next := &Handle{node: h.node, kind: h.kind}
 	if err := next.lay(l); err != nil {
-		return h.errorf("rebase", err)
+		return h.errorf(op, err)
 	}
 	p := h.peer()
 	p.mu.Lock()
@@ -337,7 +368,7 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	if p.state.Load() == peerUp {
 		if err := h.bind(p); err != nil {
 			h.bindErr.Store(&err)
-			return h.errorf("rebase", err)
+			return h.errorf(op, err)
 		}
 	}
 	return nil

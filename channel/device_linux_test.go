@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,13 +51,59 @@ func TestDeviceChoice(t *testing.T) {
 	ofB, ofA := talk(t, nodes[0], nodes[1])
 	require.Equal(t, "tcp", ofA.Provider)
 	require.Equal(t, "tcp", ofB.Provider)
-	require.Len(t, ofB.Refused, 1) // the lower rank's
-	require.Contains(t, ofB.Refused[0].Reason, "port 1 of rxe0 is DOWN")
-	require.Contains(t, ofB.Refused[0].Reason, "port 1 of rxe1 is DOWN")
+	require.Equal(t, []Refusal{{"ibv", "rxe0", "port 1 of rxe0 is DOWN"}, {"ibv", "rxe1", "port 1 of rxe1 is DOWN"}}, ofB.Refused, "the lower rank's")
 	nodes = join(t, 2, WithProviders("ibv"))
 	s, _ := send(t, nodes[0], 1, 8)
 	require.NoError(t, s.Start())
 	err := s.WaitContext(within(t))
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.True(t, strings.Contains(err.Error(), "rank 1") && strings.Contains(err.Error(), "port 1 of rxe0 is DOWN"), err)
+}
+
+// TestDeviceAddresses: a device that has several addresses is opened once, and what
+// goes through a link has the address that the link is to have.
+func TestDeviceAddresses(t *testing.T) {
+	inGuest(t)
+	const more = "10.0.0.11"
+	system(t, "ip", "address", "add", more+"/24", "dev", "v0")
+	defer system(t, "ip", "address", "del", more+"/24", "dev", "v0")
+	nodes := join(t, 2, WithProviders("ibv", "tcp"))
+	v, err := verbs.Find("rxe0")
+	require.NoError(t, err)
+	var links [2]*link
+	var ends [2]verbs.Endpoint
+	for i, address := range []string{more, ""} {
+		p := port{Device: v, number: 1, rdma: true}
+		d, err := nodes[i].device(p)
+		require.NoError(t, err)
+		p.address = address
+		same, err := nodes[i].device(p)
+		require.NoError(t, err)
+		require.Same(t, d, same)
+		links[i], err = d.newLink(address)
+		require.NoError(t, err)
+		ends[i], err = links[i].endpoint()
+		require.NoError(t, err)
+	}
+	require.Equal(t, more, ends[0].GID.Addr().String())
+	require.Equal(t, "10.0.0.1", ends[1].GID.Addr().String())
+	const bound = 20 * time.Second
+	for i, l := range links {
+		require.NoError(t, l.connect(ends[1-i], bound))
+		a, err := l.qp.Query()
+		require.NoError(t, err)
+		gid, err := l.dev.ctx.QueryGID(1, int(a.AHAttr.SGIDIndex))
+		require.NoError(t, err)
+		require.Equal(t, ends[i].GID, gid)
+	}
+	probed := make(chan error, len(links))
+	for _, l := range links {
+		go func() { probed <- l.probe(t.Context(), bound) }()
+	}
+	for range links {
+		require.NoError(t, <-probed)
+	}
+	for _, l := range links {
+		require.NoError(t, l.close())
+	}
 }

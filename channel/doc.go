@@ -1,7 +1,9 @@
 // Package channel moves messages between the ranks of a job through channels that
 // are declared once and started again and again.
 //
-// [Join] makes this process a [Node] of its job. [Node.DeclareSend] and
+// [Join] makes this process a [Node] of its job, which any of the launchers of
+// docs/launchers.md has started, or an IMPI server brings together
+// (SLUICE_IMPI_SERVER). [Node.DeclareSend] and
 // [Node.DeclareReceive] say once what a message consists of and who the peer is:
 // everything that is expensive (pinning and registering memory, connecting,
 // exchanging layouts) is done then. [Handle.Start], [Handle.Test] and
@@ -52,7 +54,7 @@
 // from layout to layout: a receiver that comes first tells where its memory is, and
 // the sender writes there (RDMA_WRITE); one that comes second reads it where the
 // sender has it (RDMA_READ), unless that is in pieces of less than 16 KiB. Blocks
-// below 8 KiB are packed and unpacked, others go from user memory to the network and
+// below 8 KiB, over ibv 1 KiB, are packed and unpacked, others go from user memory to the network and
 // from the network to user memory. What the user leaves while it computes the node
 // does. Larger messages of a higher priority ([WithPriority]) overtake others; over
 // shared memory priorities only order the handles of a multiple.
@@ -70,6 +72,17 @@
 // something is declared between them. A network that is away for less than the retries
 // take is not noticed; what ends a queue pair ends the peer.
 //
+// # Collectives
+//
+// [Node.World] is the group of all ranks, [Group.Split] makes others. A collective is an
+// [Operation], made by [Barrier], [Broadcast], [Reduce], [Allreduce], [ReduceScatter],
+// [Scan], [Exscan], [Gather], [Scatter], [Allgather], [Alltoall] and those for blocks of
+// different lengths. [Group.Run] calls it; [Group.Declare] declares it, to be started
+// often. [SumExact] sums without rounding. Ranks of one host work in shared memory;
+// others send messages, by the algorithm that the settings choose ([WithTuning],
+// docs/collectives.md). What is under way is moved on by whoever is in Start, Test or
+// Wait of a collective of the group, not while the user computes.
+//
 // # Failure
 //
 // When a peer dies, leaves or cannot be reached, every pending and later operation
@@ -85,9 +98,10 @@
 // A rank takes about 1.5 MiB of shared memory where there is any, and 300 bytes for
 // each rank of the job. A connected peer takes 60 KiB of heap, 76 KiB of shared
 // memory, 72 KiB more for each stream that leads to it over shm and 256 KiB where
-// that has a pipe, with three descriptors; 1 MiB of heap and two descriptors over
-// tcp; over ibv 0.5 MiB that is registered to send from. What is received into is
-// shared by all peers of a device, 1 MiB that grows with what comes at the same time.
+// that has a pipe, with three descriptors; 0.5 MiB of heap and two descriptors over
+// tcp. What is sent from and received into over tcp or ibv is shared by all
+// peers of a device: 1.5 MiB that are registered, and grow with what is under way at the same time.
+// A group takes 200 KiB of shared memory at each member.
 // User memory is registered once, however many layouts lie in it. Ranks that never
 // talk are not connected. docs/scale.md has the measurements.
 //

@@ -94,7 +94,9 @@ func (n *Node) packFor(s *sendStream, a *attendance) bool {
 func (n *Node) relieve(s *sendStream) {
 	s.lock.lock()
 	defer s.lock.unlock()
-	s.flush()
+	if s.r != nil { // else it is closed
+		s.flush()
+	}
 	if len(s.pending) == 0 || s.peer.state.Load() >= peerFailed {
 		n.mu.Lock()
 		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })

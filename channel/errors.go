@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
 // Reasons for which an operation fails; test for them with errors.Is. What a
@@ -12,7 +14,7 @@ var (
 	// ErrLayout: the layout is impossible, or blocks overlap in one to receive into.
 	ErrLayout = errors.New("bad layout")
 	// ErrInvalid: an argument is out of range.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = collop.ErrInvalid
 	// ErrActive: the handle has been started and not been waited for.
 	ErrActive = errors.New("handle is active")
 	// ErrBusy: something that is still open uses it.
@@ -33,6 +35,9 @@ var (
 	ErrAborted = errors.New("job aborted")
 	// ErrTimeout: the deadline passed. The handle is still active.
 	ErrTimeout = errors.New("deadline passed")
+	// ErrMismatch: members of a group have called different collectives, or with
+	// different lengths, roots or operations.
+	ErrMismatch = errors.New("collective mismatch")
 	// ErrProtocol: the peer wrote what no peer of this version writes.
 	ErrProtocol = errors.New("protocol violation")
 )

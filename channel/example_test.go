@@ -6,6 +6,7 @@ import (
 	"log"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/exact"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
@@ -84,4 +85,50 @@ func ExampleBytes() {
 	}
 	fmt.Println(in)
 	// Output: [3.25 -1]
+}
+
+// All ranks add up a vector, once and then again and again; and a sum of which the
+// rounding does not depend on how many ranks there are.
+func ExampleGroup() {
+	ctx := context.Background()
+	node, err := channel.Join(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	world, err := node.World(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	part := []float64{1, 2, 3}
+	total := make([]float64, 3)
+	if err := world.Run(ctx, channel.Allreduce(channel.Sum, total, part)); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(total) // of a job of one rank
+
+	step, err := world.Declare(channel.Allreduce(channel.Max, total, part))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer step.Close()
+	for range 1000 {
+		if err := step.Start(); err != nil {
+			log.Fatal(err)
+		}
+		if err := step.Wait(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	var sum exact.Accumulator
+	sum.AddSlice([]float64{1e100, 1, -1e100})
+	if err := channel.SumExact(ctx, world, &sum); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(sum.Round())
+	// Output:
+	// [1 2 3]
+	// 1
 }

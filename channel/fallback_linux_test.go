@@ -71,11 +71,15 @@ func behindFirewall(ctx context.Context, n *Node, args []string) error {
 		return err
 	}
 	defer conn.Close()
-	d, err := n.device("tcp", conn, nil)
+	ports, err := n.ports("tcp", conn)
 	if err != nil {
 		return err
 	}
-	port, err := d.ctx.QueryPort(1)
+	d, err := n.device(ports[0])
+	if err != nil {
+		return err
+	}
+	attr, err := d.ctx.QueryPort(1)
 	if err != nil {
 		return err
 	}
@@ -83,7 +87,7 @@ func behindFirewall(ctx context.Context, n *Node, args []string) error {
 	if n.Rank() == 0 {
 		err = errors.Join(ip("rule", "add", "pref", "100", "lookup", "local"), ip("rule", "del", "pref", "0"))
 	}
-	err = errors.Join(err, ip("rule", "add", "pref", fmt.Sprint(10+n.Rank()), "ipproto", "tcp", "dport", fmt.Sprint(port.LID), "blackhole"))
+	err = errors.Join(err, ip("rule", "add", "pref", fmt.Sprint(10+n.Rank()), "ipproto", "tcp", "dport", fmt.Sprint(attr.LID), "blackhole"))
 	if err := errors.Join(err, n.job.Barrier(ctx)); err != nil {
 		return err
 	}

@@ -129,11 +129,14 @@ func shell(t testing.TB, commands string) {
 // one that stays away ends them, with an error that names the rank, within the peer
 // timeout. Where its own link is down soft-RoCE does not try again: that ends them at
 // once, with the same error.
+//
+// To take the network away and bring it back takes a busy guest up to three seconds:
+// with the default peer timeout the retries would be over by then.
 func TestOutage(t *testing.T) {
 	inGuest(t)
 	for _, size := range []int{1000, 300_000} {
 		t.Run("loss for a moment", func(t *testing.T) {
-			f := begin(t, across(t), size)
+			f := begin(t, across(t, WithPeerTimeout(time.Minute)), size)
 			shell(t, loss.away)
 			time.Sleep(300 * time.Millisecond)
 			shell(t, loss.on)

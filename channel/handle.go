@@ -151,6 +151,13 @@ func (h *Handle) Test() (bool, error) {
 	return done, err
 }
 
+// Active says whether the handle has been started, and neither Test nor Wait has said
+// that the message is over. It moves nothing on.
+func (h *Handle) Active() bool {
+	v := h.phase.Load()
+	return v != phaseIdle && v != phaseClosed
+}
+
 func (h *Handle) test() (bool, error) {
 	var done bool
 	var err error

@@ -41,6 +41,8 @@ var hostileQueues = []struct {
 	{"ready of no start", []header{{kind: queueReady, k: 0, length: 1}}, 0, ErrProtocol},
 	{"ready of another length", []header{{kind: queueReady, k: 1, length: ^uint64(0)}}, 0, ErrLength},
 	{"eager for a large receive", []header{{kind: queueEager, k: 1}}, 0, ErrLength},
+	{"end of a stream of the user's", []header{{kind: queueEnd, stream: 1}}, 0, ErrProtocol},
+	{"end of a stream twice", []header{{kind: queueEnd, stream: MaxStream + 9}, {kind: queueEnd, stream: MaxStream + 9}}, 0, nil},
 	{"more ahead than the window", ahead(queueEager, window+1), 0, ErrProtocol},
 }
 
@@ -55,6 +57,7 @@ func ahead(k queueKind, n int) []header {
 
 // TestHostileQueue: each message that can be wrong.
 func TestHostileQueue(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for _, c := range hostileQueues {
 		t.Run(c.name, func(t *testing.T) {
 			nodes := join(t, 2, WithProviders("tcp"))
@@ -112,7 +115,7 @@ func FuzzHostileQueue(f *testing.F) {
 		defer time.AfterFunc(limit/10, func() { panic("hangs") }).Stop()
 		p := &peer{node: n, rank: 1, bell: ringer{bell: n.bell}, layouts: map[uint32]*remoteLayout{}, wake: make(chan struct{}, 1)}
 		p.state.Store(peerUp)
-		q := &queue{peer: p, link: &link{}, out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, credits: queueRecvs / 2}
+		q := &queue{peer: p, link: &link{dev: &device{sends: &sendPool{lacks: errPoolFull}}}, cross: &crossoversTCP, out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, ends: map[uint32]*streamEnd{}, credits: queueRecvs / 2}
 		out, in := &sendStream{peer: p}, &receiveStream{peer: p}
 		q.adoptSend(out)
 		q.adoptReceive(in)

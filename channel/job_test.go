@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -27,13 +28,30 @@ type setting struct {
 
 var places = []setting{{"self", 1}, {"shm", 2}, {"tcp", 2}}
 
-// haveRDMA says whether there is an RDMA device here: then tests run over it, too.
-var haveRDMA = func() bool {
+// have says whether a provider has a device here.
+func have(provider string) bool {
 	all, _ := verbs.Devices()
-	return slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == "ibv" })
-}()
+	return slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider })
+}
+
+// haveRDMA says whether there is an RDMA device here: then tests run over it, too.
+var haveRDMA = have("ibv")
+
+// envRoCE has the tests run over roce that take longest as well: a part of CI sets it.
+const envRoCE = "SLUICE_CHANNEL_TEST_ROCE"
+
+var lengthy = []string{"TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"}
+
+// runs says whether a test of several places runs in p.
+func runs(t *testing.T, p setting) bool {
+	return p.name != "roce" || os.Getenv(envRoCE) != "" || !slices.Contains(lengthy, t.Name())
+}
 
 func init() {
+	if have("roce") {
+		places = append(places, setting{"roce", 2})
+		queueProviders = append(queueProviders, "roce")
+	}
 	if haveRDMA {
 		places = append(places, setting{"ibv", 2})
 		queueProviders = append(queueProviders, "ibv")
@@ -43,6 +61,9 @@ func init() {
 // everywhere runs a test for each place: with two nodes, or twice the same.
 func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
 	for _, p := range places {
+		if !runs(t, p) {
+			continue
+		}
 		t.Run(p.name, func(t *testing.T) {
 			nodes := join(t, p.size, WithProviders(p.name))
 			test(t, nodes[0], nodes[len(nodes)-1])
@@ -53,7 +74,9 @@ func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
 // apart runs a test for each provider.
 func apart(t *testing.T, test func(t *testing.T, provider string)) {
 	for _, p := range places[1:] {
-		t.Run(p.name, func(t *testing.T) { test(t, p.name) })
+		if runs(t, p) {
+			t.Run(p.name, func(t *testing.T) { test(t, p.name) })
+		}
 	}
 }
 

@@ -39,13 +39,14 @@ func pass(t *testing.T, s, r *Handle, first *Handle) {
 func TestLongDescription(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		packed int // packBelow
-	}{{"shm", packBelow}, {"tcp", packBelow}, {"tcp", 0}, {"ibv", packBelow}, {"ibv", 0}} {
+		packed int // below this size of blocks
+	}{{"shm", 0}, {"tcp", crossoversTCP.pack}, {"tcp", 0}, {"ibv", crossoversRDMA.pack}, {"ibv", 0}} {
 		if c.name == "ibv" && !haveRDMA {
 			continue
 		}
 		t.Run(fmt.Sprintf("%s, %d", c.name, c.packed), func(t *testing.T) {
-			setTo(t, &packBelow, c.packed)
+			setTo(t, &crossoversTCP.pack, c.packed)
+			setTo(t, &crossoversRDMA.pack, c.packed)
 			nodes := join(t, 2, WithProviders(c.name))
 			const blocks, elem = 500_000, 8
 			lengths, indices := make([]int, blocks), make([]int, blocks)
@@ -55,7 +56,11 @@ func TestLongDescription(t *testing.T) {
 			irregular := func(b []byte) Layout { return Indexed(b, elem, lengths, indices) }
 			require.Greater(t, layoutLen(1, blocks), maxBody)
 			r := rand.New(rand.NewPCG(1, 2))
-			for range 2 {
+			times := 2
+			if testing.Short() {
+				times = 1
+			}
+			for range times {
 				for i, n := range nodes {
 					other := nodes[1-i]
 					src, dst := memory(t, n, blocks*4*elem, true), memory(t, other, blocks*4*elem, true)

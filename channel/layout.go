@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/span"
 )
 
 // Layout says which bytes a message consists of, and in which order: blocks of
@@ -198,7 +200,7 @@ func (l Layout) Blocks() int { return l.blocks }
 // checkDisjoint fails where two blocks share a byte: what would be received
 // there depends on the order.
 func (l *Layout) checkDisjoint() error {
-	var whole []span // of the parts
+	var whole []span.Span // of the parts
 	for i := range l.parts {
 		p := &l.parts[i]
 		if p.count > 1 && max(p.stride, -p.stride) < p.block {
@@ -206,20 +208,20 @@ func (l *Layout) checkDisjoint() error {
 		}
 		at := uintptr(unsafe.Pointer(unsafe.SliceData(p.base)))
 		from, to := p.extent()
-		whole = append(whole, span{at + uintptr(from), at + uintptr(to)})
+		whole = append(whole, span.Span{From: at + uintptr(from), To: at + uintptr(to)})
 	}
-	meet := func(s []span) bool {
-		slices.SortFunc(s, func(a, b span) int {
+	meet := func(s []span.Span) bool {
+		slices.SortFunc(s, func(a, b span.Span) int {
 			switch {
-			case a.from < b.from:
+			case a.From < b.From:
 				return -1
-			case a.from > b.from:
+			case a.From > b.From:
 				return 1
 			}
 			return 0
 		})
 		for i := 1; i < len(s); i++ {
-			if s[i].from < s[i-1].to {
+			if s[i].From < s[i-1].To {
 				return true
 			}
 		}
@@ -229,13 +231,13 @@ func (l *Layout) checkDisjoint() error {
 		return nil
 	}
 	// Parts lie in each other: that needs a look at the blocks themselves.
-	blocks := make([]span, 0, l.blocks)
+	blocks := make([]span.Span, 0, l.blocks)
 	for i := range l.parts {
 		p := &l.parts[i]
 		at := uintptr(unsafe.Pointer(unsafe.SliceData(p.base)))
 		for j := range p.count {
 			from := at + uintptr(p.off+j*p.stride)
-			blocks = append(blocks, span{from, from + uintptr(p.block)})
+			blocks = append(blocks, span.Span{From: from, To: from + uintptr(p.block)})
 		}
 	}
 	if meet(blocks) {

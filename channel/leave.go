@@ -54,8 +54,9 @@ func (n *Node) close() error {
 	multiples := maps.Clone(n.multiples)
 	n.mu.Unlock()
 
+	errs := n.closeGroups()
 	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
-	errs := n.leaveAll(peers, handles)
+	errs = append(errs, n.leaveAll(peers, handles)...)
 	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
 	for _, p := range peers {
 		p.part(ctx)
@@ -70,10 +71,26 @@ func (n *Node) close() error {
 	for _, h := range handles {
 		h.giveUp()
 	}
-	for _, d := range slices.AppendSeq(n.devices, maps.Values(n.networks)) {
+	for _, d := range slices.Concat(n.devices, n.networks) {
 		errs = append(errs, d.close())
 	}
 	return errors.Join(append(errs, n.job.Close())...)
+}
+
+// closeGroups ends the groups, while the node still is of use.
+func (n *Node) closeGroups() []error {
+	n.closing.Store(true) // who waits in a collective sees it
+	n.bell.strike()
+	n.mu.Lock()
+	groups := slices.Collect(maps.Values(n.groups))
+	n.mu.Unlock()
+	errs := make([]error, len(groups))
+	var wg sync.WaitGroup
+	for i, g := range groups {
+		wg.Go(func() { errs[i] = g.Close() })
+	}
+	wg.Wait()
+	return errs
 }
 
 // expel ends the calls of users that are under way, and lets no more in: what they
@@ -116,6 +133,7 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 // leave says goodbye, if there is anybody to say it to, behind everything that
 // was sent.
 func (p *peer) leave(end time.Time) {
+	p.awaitWireUp(end)
 	p.mu.Lock()
 	q := p.queue
 	p.mu.Unlock()
@@ -127,6 +145,25 @@ func (p *peer) leave(end time.Time) {
 	if p.conn != nil && p.state.Load() == peerUp {
 		p.bye = true
 		p.tell(kindBye, nil)
+	}
+}
+
+// awaitWireUp waits until a connection that is being made can carry what is to be told, and
+// the goodbye: without them the peer would take this rank for dead. For the goodbye alone
+// it does not wait for long.
+func (p *peer) awaitWireUp(end time.Time) {
+	bound := time.Now().Add(goodbyeTime)
+	awaited := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.state.Load() != peerConnecting {
+			return false
+		}
+		now := time.Now()
+		return len(p.out) > 0 && now.Before(end) || p.conn != nil && now.Before(bound)
+	}
+	for awaited() {
+		time.Sleep(drainPause)
 	}
 }
 

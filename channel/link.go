@@ -12,16 +12,15 @@ import (
 // go.
 type link struct {
 	dev *device
+	gid int // index of the GID to use; 0: the device's own choice
 	qp  *verbs.QP
 	cq  *verbs.CQ
 
-	// Of a queue: buffers of one message each, and which of them are free to send
-	// from.
-	pool         *pool // the device's; nil: recvs
-	recvs, sends *verbs.MR
-	buffer       int // size of each
-	free         []int
-	batch        receives // to be posted
+	// Of a queue: buffers of one message each, to receive into.
+	pool   *pool // the device's; nil: recvs
+	recvs  *verbs.MR
+	buffer int      // size of each
+	batch  receives // to be posted
 }
 
 // shape maps the regions of a layout.

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -55,7 +55,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	defer n.mu.Unlock()
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Insert(n.memories, i, m)
-	n.stale.remove(m.span())
+	n.stale.Remove(m.span())
 	return m, nil
 }
 
@@ -65,9 +65,7 @@ var pageSize = os.Getpagesize()
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
 
 // span is the addresses of the memory, to the end of its last page.
-func (m *Memory) span() span {
-	return span{m.start(), m.start() + uintptr(len(m.buf)+pageSize-1)&^uintptr(pageSize-1)}
-}
+func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(pageSize) }
 
 // searchMemory returns where memory that begins at p is, or would be. The caller
 // holds mu.
@@ -107,55 +105,6 @@ func (m *Memory) Bytes() []byte {
 		return nil
 	}
 	return m.buf
-}
-
-// span is a range of addresses.
-type span struct{ from, to uintptr }
-
-// spans are ranges that do not touch, in order.
-type spans []span
-
-// after returns the first range that ends behind p.
-func (l spans) after(p uintptr) int {
-	return sort.Search(len(l), func(i int) bool { return l[i].to > p })
-}
-
-// meet says whether one of the ranges and s have an address in common.
-func (l spans) meet(s span) bool {
-	i := l.after(s.from)
-	return i < len(l) && l[i].from < s.to
-}
-
-// remove takes the addresses of s out.
-func (l *spans) remove(s span) {
-	i := l.after(s.from)
-	j := i
-	var rest spans
-	for ; j < len(*l) && (*l)[j].from < s.to; j++ {
-		if r := (*l)[j]; r.from < s.from {
-			rest = append(rest, span{r.from, s.from})
-		}
-		if r := (*l)[j]; r.to > s.to {
-			rest = append(rest, span{s.to, r.to})
-		}
-	}
-	*l = slices.Replace(*l, i, j, rest...)
-}
-
-// add puts the addresses of s in.
-func (l *spans) add(s span) {
-	l.remove(s)
-	i := l.after(s.from)
-	j := i
-	if i > 0 && (*l)[i-1].to == s.from {
-		i--
-		s.from = (*l)[i].from
-	}
-	if j < len(*l) && (*l)[j].from == s.to {
-		s.to = (*l)[j].to
-		j++
-	}
-	*l = slices.Replace(*l, i, j, s)
 }
 
 // Close frees the memory, for the next Alloc; of more than 1 MiB the pages go back to
@@ -199,7 +148,7 @@ func (m *Memory) forget() (done bool, err error) {
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Delete(n.memories, i, i+1)
 	if m.mr != nil { // what is of the heap is kept by those who hold a slice of it
-		n.stale.add(m.span())
+		n.stale.Add(m.span())
 	}
 	return false, nil
 }

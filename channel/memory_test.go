@@ -1,9 +1,7 @@
 package channel
 
 import (
-	"math/rand/v2"
 	"os"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,36 +87,6 @@ func TestClosedMemory(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 	require.ErrorIs(t, declare(old[0]), ErrClosed)
-}
-
-// TestSpans: against a set of addresses.
-func TestSpans(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	const top = 60
-	var l spans
-	var in [top]bool
-	for range 20_000 {
-		from := r.UintN(top)
-		s := span{uintptr(from), uintptr(from + 1 + r.UintN(top-from))}
-		with := r.IntN(2) == 0
-		if with {
-			l.add(s)
-		} else {
-			l.remove(s)
-		}
-		for p := s.from; p < s.to; p++ {
-			in[p] = with
-		}
-		for i, s := range l {
-			require.Less(t, s.from, s.to)
-			require.True(t, i == 0 || l[i-1].to < s.from)
-		}
-		for p := range uintptr(top) {
-			require.Equal(t, in[p], l.meet(span{p, p + 1}))
-		}
-		probe := span{s.from / 2, s.to}
-		require.Equal(t, slices.Contains(in[probe.from:probe.to], true), l.meet(probe))
-	}
 }
 
 // TestAlignment: memory begins at a page of this machine, where there are devices

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
+	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -33,7 +34,7 @@ type Node struct {
 	providers []string                  // in order of preference
 	devices   []*device                 // of this host
 	opening   sync.Mutex                // of networks
-	networks  map[string]*device        // by name and address; under opening
+	networks  []*device                 // opened for peers; under opening
 	engines   atomic.Pointer[[]*device] // the same
 	memory    *device                   // where Alloc's memory comes from; nil without one
 	bellMR    *verbs.MR                 // nil without one
@@ -52,20 +53,27 @@ type Node struct {
 
 	closeErr error // when ended is closed
 
-	calls     sync.WaitGroup // that Close waits for; begun under mu
-	mu        sync.Mutex
-	closed    bool
-	ended     chan struct{} // of Close
-	over      error         // the job was aborted
-	peers     map[int]*peer
-	memories  []*Memory // ordered by address
-	stale     spans     // of memory that has been closed, and not been allocated again
-	lastID    uint32
-	handles   map[*Handle]struct{}
-	multiples map[*Handle]struct{}
-	starving  []*sendStream
-	attended  map[*sendStream]*attendance // whose pipes the engine looks at
-	kick      chan struct{}
+	calls       sync.WaitGroup // that Close waits for; begun under mu
+	mu          sync.Mutex
+	closed      bool
+	ended       chan struct{} // of Close
+	groups      map[uint64]*Group
+	streams     map[uint32]int      // those that groups have, and what is left of them: how much keeps them
+	earlyFaults map[uint64]error    // of groups that are not made here yet
+	groupsLeft  map[uint64]struct{} // groups that have been closed
+	over        error               // the job was aborted
+	peers       map[int]*peer
+	memories    []*Memory // ordered by address
+	stale       span.Set  // of memory that has been closed, and not been allocated again
+	lastID      uint32
+	handles     map[*Handle]struct{}
+	multiples   map[*Handle]struct{}
+	starving    []*sendStream
+	attended    map[*sendStream]*attendance // whose pipes the engine looks at
+	kick        chan struct{}
+
+	worldMu sync.Mutex
+	world   *Group
 }
 
 // Join makes this process a node of its job. All ranks of the job have to call
@@ -97,7 +105,8 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, networks: map[string]*device{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, kick: make(chan struct{}, 1)}
+		peers: map[int]*peer{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{},
+		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.pipes.Store(new([]*sendStream))
@@ -140,6 +149,9 @@ func (n *Node) openDevices() error {
 			n.log.Warn("channel: devices not listed", "error", err)
 		}
 		for _, d := range all {
+			if d.OnRequest() && !slices.Contains(n.opt.providers, d.Provider()) {
+				continue
+			}
 			if !slices.Contains(n.providers, d.Provider()) {
 				n.providers = append(n.providers, d.Provider())
 			}
@@ -157,7 +169,7 @@ func (n *Node) openDevices() error {
 			if d.Netdev() != "" || slices.Contains(rdma, d.Name()) || !slices.Contains(n.providers, d.Provider()) {
 				continue
 			}
-			dev, err := n.openDevice(d, "")
+			dev, err := n.openDevice(port{Device: d})
 			if err != nil {
 				n.log.Warn("channel: device not used", "device", d.Name(), "error", err)
 				continue
@@ -270,7 +282,7 @@ func (n *Node) peer(rank int) (*peer, error) {
 	p := n.peers[rank]
 	if p == nil {
 		p = &peer{node: n, rank: rank, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-			layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
+			layouts: map[uint32]*remoteLayout{}, closed: map[uint32]*closedStream{}, heard: map[uint32]struct{}{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
 		switch {
 		case n.over != nil:
 			p.err.Store(&n.over)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -23,7 +24,11 @@ type options struct {
 	logger         *slog.Logger
 	report         io.Writer
 	stall          time.Duration
-	exit           func(status int) // ends the process when the job is aborted; nil: nothing does
+	tuning         []string           // NAME=value
+	coll           coll.Settings      // by tuning and environment
+	routes                            // likewise
+	hosts          func(rank int) int // in place of what hosts there are; nil: these
+	exit           func(status int)   // ends the process when the job is aborted; nil: nothing does
 }
 
 // Option is an option of [Join].
@@ -40,16 +45,18 @@ func WithProviders(names ...string) Option {
 
 // EnvTransport is the variable of the environment that names the providers to use
 // where the program does not ([WithProviders]), in order and with commas between
-// them: "ibv,tcp". One alone forces it. Empty: as if it were not set. The errors are
-// those of WithProviders, and name the variable.
+// them: "ibv,tcp". One alone forces it. Empty: as if it were not set; then a line of the file
+// of [EnvTuningFile] counts. The errors are those of WithProviders, and name the variable.
 const EnvTransport = "SLUICE_TRANSPORT"
 
 // WithDevices names the RDMA devices that may be used, as libibverbs calls them, in
 // order. None: all of them; first the one whose network interface has the local
 // address of the connection between the two nodes, over which they agree on the rest,
-// then the one nearest to the CPUs that the process may run on. In any case a device
-// is passed over that has no active port of the peer's link layer. One that is not
-// there is not missed.
+// then the one nearest to the CPUs that the process may run on. In any case a port
+// is passed over that is not active, or not of the peer's link layer. Of what is left
+// each pair of a port here and one of the peer's is tried until one works, those of one
+// subnet first, for half of the time for connecting at most ([WithConnectTimeout]). A
+// device that is not there is not missed.
 func WithDevices(names ...string) Option {
 	return func(o *options) { o.devices = slices.Clone(names) }
 }
@@ -104,6 +111,41 @@ func WithReport(w io.Writer, stall time.Duration) Option {
 	return func(o *options) { o.report, o.stall = w, stall }
 }
 
+// WithTuning sets the crossovers of collectives and of messages between hosts: each is NAME=value of a variable of
+// the environment, which it overrides, as it does those of a file ([EnvTuningFile];
+// docs/collectives.md has those of collectives, [EnvEagerTCP] and what follows it are the others). All ranks
+// must have the same: [Join] fails where they differ. None: COLL_XSIZE is 1024,
+// COLL_MAXLINEAR 4, and what follows from these. One that is not known or out of range is [ErrInvalid].
+func WithTuning(settings ...string) Option {
+	return func(o *options) { o.tuning = slices.Clone(settings) }
+}
+
+// tune reads the settings; file are those of a file.
+func (o *options) tune(file map[string]string) error {
+	given := map[string]string{}
+	for _, s := range o.tuning {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || !slices.Contains(settings(), name) {
+			return fmt.Errorf("%w: setting %q; there are %q", ErrInvalid, s, settings())
+		}
+		given[name] = value
+	}
+	get := func(name string) string {
+		if v, ok := given[name]; ok {
+			return v
+		}
+		return cmp.Or(os.Getenv(name), file[name])
+	}
+	var err error
+	if o.coll, err = coll.ParseSettings(get); err == nil {
+		o.routes, err = parseRoutes(get)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
 // newOptions applies opts to the defaults.
 func newOptions(opts []Option) (options, error) {
 	var o options
@@ -123,7 +165,11 @@ func newOptions(opts []Option) (options, error) {
 	if err := checkConnect(&o.connect); err != nil {
 		return o, err
 	}
-	if value := os.Getenv(EnvTransport); len(o.providers) == 0 && value != "" {
+	file, err := readTuningFile(os.Getenv(EnvTuningFile))
+	if err != nil {
+		return o, err
+	}
+	if value := cmp.Or(os.Getenv(EnvTransport), file[EnvTransport]); len(o.providers) == 0 && value != "" {
 		o.source = fmt.Sprintf("%s=%q: ", EnvTransport, value)
 		for name := range strings.SplitSeq(value, ",") {
 			o.providers = append(o.providers, strings.TrimSpace(name))
@@ -133,6 +179,9 @@ func newOptions(opts []Option) (options, error) {
 		if slices.Contains(o.providers[:i], name) {
 			return o, fmt.Errorf("%w: %sprovider %q twice", ErrInvalid, o.source, name)
 		}
+	}
+	if err := o.tune(file); err != nil {
+		return o, err
 	}
 	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)
 	o.peerTimeout = cmp.Or(o.peerTimeout, verbs.DefaultPeerTimeout)

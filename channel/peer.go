@@ -45,8 +45,11 @@ type peer struct {
 	mu       sync.Mutex // taken before the locks of streams
 	sends    map[uint32]*sendStream
 	receives map[uint32]*receiveStream
-	handles  map[*Handle]struct{} // declared
-	told     int                  // of them, known to the peer
+	handles  map[*Handle]struct{}            // declared
+	told     int                             // of them, known to the peer
+	closed   map[uint32]*closedStream        // streams over mapped memory that the peer may still look at
+	heard    map[uint32]struct{}             // and those that it is through with, before we are
+	past     struct{ sent, received Counts } // of streams over mapped memory that are closed
 	dialing  bool
 	conn     net.Conn      // the control connection
 	met      chan struct{} // closed when there is one
@@ -69,13 +72,15 @@ type remoteLayout struct {
 	info               layoutInfo // until it is mapped
 }
 
-// layout returns what the peer has declared, nil if that is not known yet.
-func (p *peer) layout(handle, generation uint32) *remoteLayout {
+// layout returns what the peer has declared, nil if that is not known yet. An error
+// says that there is no such memory: either the peer lies, or it has closed it, which
+// it may when the message is over.
+func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
 	l := p.layouts[handle]
 	if l == nil || l.generation != generation {
-		return nil
+		return nil, nil
 	}
 	if !l.mapped {
 		s, err := p.link.shape(&l.info)
@@ -83,13 +88,12 @@ func (p *peer) layout(handle, generation uint32) *remoteLayout {
 		case err == nil:
 			l.shape, l.mapped, l.info = s, true, layoutInfo{}
 		case errors.Is(err, verbs.ErrState): // an arena is on its way
-			return nil
+			return nil, nil
 		default:
-			go p.fail(fmt.Errorf("%w: handle %d: %w", ErrProtocol, handle, err))
-			return nil
+			return nil, fmt.Errorf("%w: handle %d: %w", ErrProtocol, handle, err)
 		}
 	}
-	return l
+	return l, nil
 }
 
 // setLayout keeps what a peer has declared; false if that is too much. Of what this
@@ -372,6 +376,18 @@ func (p *peer) read(r io.Reader) error {
 				return fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(body))
 			}
 			p.dropLayout(binary.BigEndian.Uint32(body))
+		case kindEnd:
+			err = p.ended(body)
+		case kindFault:
+			var f faultInfo
+			if f, err = parseFault(body); err == nil {
+				p.node.faulted(f)
+			}
+		case kindCalled:
+			var c calledInfo
+			if c, err = parseCalled(body); err == nil {
+				p.node.called(c, p.rank)
+			}
 		case kindBye:
 			return errBye
 		default:
@@ -397,16 +413,23 @@ func (p *peer) learn(l layoutInfo) error {
 	return nil
 }
 
-// Bounds of what a peer can make us remember.
-const maxStreams = 1 << 16
+// maxStreams bounds what a peer can make us remember. Streams above MaxStream are of
+// groups.
+const maxStreams = 1 << 17
 
 // maxLayouts is what a peer remembers of our handles, and we of its: a variable for
 // tests alone.
 var maxLayouts = 1 << 20
 
 func (p *peer) addStream(s streamInfo) error {
+	if p.closedHere(s.number) {
+		return nil
+	}
 	mem, err := p.link.view(s.region, ringSize)
-	if err != nil {
+	switch {
+	case err != nil && p.closedHere(s.number): // meanwhile
+		return nil
+	case err != nil:
 		return err
 	}
 	r, err := viewRing(mem)
@@ -426,8 +449,8 @@ func (p *peer) addStream(s streamInfo) error {
 
 // receiveOf returns the stream of a number that the peer has said.
 func (p *peer) receiveOf(number uint32) (*receiveStream, error) {
-	if number > MaxStream {
-		return nil, fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, number, MaxStream)
+	if number >= maxStreams {
+		return nil, fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, number, maxStreams-1)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -474,10 +497,10 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 	return s, nil
 }
 
-// alignedMemory returns memory of the Go heap that begins at a cache line.
+// alignedMemory returns memory of the Go heap that begins at a pair of cache lines.
 func alignedMemory(n int) []byte {
-	b := make([]byte, n+64)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 63
+	b := make([]byte, n+128)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 127
 	return b[skip : skip+n : skip+n]
 }
 

@@ -49,14 +49,21 @@ func (p *peer) openPipe(s *sendStream) error {
 	info := streamInfo{s.number, regionOf(mr)}
 	p.tell(kindPipe, info.append(nil))
 	s.pipe = mr.Bytes()
+	s.memory = append(s.memory, mr)
 	appendTo(&p.node.pipes, s)
 	return nil
 }
 
 // addPipe takes the pipe of a stream of the peer's.
 func (p *peer) addPipe(info streamInfo) error {
+	if p.closedHere(info.number) {
+		return nil
+	}
 	mem, err := p.link.view(info.region, pipeSize)
-	if err != nil {
+	switch {
+	case err != nil && p.closedHere(info.number): // meanwhile
+		return nil
+	case err != nil:
 		return err
 	}
 	in, err := p.receiveOf(info.number)

@@ -38,8 +38,8 @@ const (
 	poolLow  = poolSlab / 4 // when the device tells
 )
 
-func newPool(pd *verbs.PD, attr verbs.DeviceAttr) (_ *pool, err error) {
-	p := &pool{pd: pd, buffer: headerSize + eagerQueued, most: min(poolMost, attr.MaxSRQWR) / poolSlab * poolSlab}
+func newPool(pd *verbs.PD, buffer int, attr verbs.DeviceAttr) (_ *pool, err error) {
+	p := &pool{pd: pd, buffer: buffer, most: min(poolMost, attr.MaxSRQWR) / poolSlab * poolSlab}
 	p.slabs.Store(new([]*verbs.MR))
 	if p.srq, err = pd.CreateSRQ(verbs.SRQAttr{MaxWR: p.most, MaxSGE: 1}); err != nil {
 		return nil, err
@@ -133,22 +133,25 @@ func (l *link) postRecvs() error {
 	return l.batch.check(l.qp.PostRecv(l.batch.wrs))
 }
 
-// drain gives back to the pool what a queue pair has taken that is in ERR.
-func (l *link) drain() error {
-	if l.pool == nil {
-		return nil
-	}
+// drain gives back to the pool what a queue pair has taken that is in ERR, and hands
+// the other completions to sent.
+func (l *link) drain(sent func(*verbs.WC)) error {
 	var wcs [queueRecvs]verbs.WC
 	for {
-		if err := l.postRecvs(); err != nil {
-			return err
+		if l.pool != nil {
+			if err := l.postRecvs(); err != nil {
+				return err
+			}
 		}
 		n, err := l.cq.Poll(wcs[:])
 		if n == 0 || err != nil {
 			return err
 		}
 		for i := range wcs[:n] {
-			if isReceive(&wcs[i]) {
+			switch {
+			case !isReceive(&wcs[i]):
+				sent(&wcs[i])
+			case l.pool != nil:
 				l.again(int(wcs[i].WRID))
 			}
 		}

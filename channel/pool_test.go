@@ -3,6 +3,8 @@ package channel
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,17 +57,18 @@ func TestStorm(t *testing.T) {
 					d.pool.mu.Unlock()
 				}
 				d.mu.Lock() // nobody looks what has come
-				for _, a := range d.queues {
+				queues := slices.Collect(maps.Values(d.queues))
+				d.mu.Unlock()
+				for _, a := range queues {
 					a.lock.lock()
 				}
 				for k := range most {
 					start(1 + k)
 				}
 				time.Sleep(50 * time.Millisecond)
-				for _, a := range d.queues {
+				for _, a := range queues {
 					a.lock.unlock()
 				}
-				d.mu.Unlock()
 				for k := range most {
 					round(1 + k)
 				}

@@ -10,7 +10,7 @@ import (
 // A queue moves the messages of all streams between two ranks through a queue
 // pair, where the memory of the other side cannot be loaded and stored.
 //
-// A message up to eagerQueued bytes is sent behind a header and copied out by the
+// A message up to crossovers.eager bytes is sent behind a header and copied out by the
 // receiver, at once or when its receive is started; a sender may be ahead by
 // window such messages on each stream. A larger one goes straight from layout to
 // layout: see transfer.
@@ -18,27 +18,34 @@ import (
 // Nothing here blocks: what cannot be posted yet waits, for credits (receives
 // that the other side has posted) or for room in the send queue.
 type queue struct {
-	peer *peer
-	link *link
+	peer  *peer
+	link  *link
+	cross *crossovers
 
 	lock   spinLock // also of the streams' parts below
 	polls  uint64   // by users
 	failed bool
 
-	sends   *verbs.MR // buffers of one message each
-	free    []int     // of sends
-	inline  int       // bytes that a message may have to be sent inline, its header included
-	credits int       // receives of the other side that we may use
-	owed    int       // receives that have been posted since the other side was told
-	control []header  // to be sent
+	attended *attended // the same, as the engine sees it; nil before it does
+	noted    bool      // the engine looks at it when it looks next
+	watched  bool      // the engine will look within engineTick
+
+	sent    sent
+	inline  int      // bytes that a message may have to be sent inline, its header included
+	credits int      // receives of the other side that we may use
+	owed    int      // receives that have been posted since the other side was told
+	control []header // to be sent
 	waiting []*queueOut
 	out     map[uint32]*queueOut
 	in      map[uint32]*queueIn
 	writes  lane
 	reads   lane
-	gated   map[uint32]*Handle // receives whose gate is open, by handle
-	landed  []*Handle          // receives that are written, and wait in staging memory
-	spare   [][]byte           // for eager messages that come early
+	ends    map[uint32]*streamEnd           // streams that one side is through with
+	untold  int                             // of them, which the other side has not been told of
+	past    struct{ sent, received Counts } // of streams that are over
+	gated   map[uint32]*Handle              // receives whose gate is open, by handle
+	landed  []*Handle                       // receives that are written, and wait in staging memory
+	spare   [][]byte                        // for eager messages that come early
 
 	// Of one call each, here so that they are not allocated.
 	wcs  [64]verbs.WC
@@ -57,36 +64,6 @@ const (
 	reserve = 1
 )
 
-// Crossovers, in bytes, by what was measured over TCP on loopback (EPYC, 2 CPUs,
-// Linux 6.18; medians of 7 rounds, in µs):
-//
-//	go test -run '^$' -bench Queue -benchtime 100x ./channel
-//
-// They are variables for that benchmark alone, which compares what is on both sides
-// of them.
-var (
-	// eagerQueued is the largest message that is copied at both ends. Half a round
-	// trip, copied against straight: 10 and 30 at 4 KiB, 14 and 18 at 8 KiB, 31 and
-	// 18 at 16 KiB.
-	eagerQueued = 8 << 10
-	// packBelow is the size of blocks, on average, below which a message that is not
-	// eager is packed, or received packed. 512 KiB, packed against block by block:
-	// of blocks at both ends 190 and 430 at 2 KiB, 146 and 317 at 4 KiB, 187 and 171
-	// at 16 KiB; of blocks at one end 152 and 136 at 4 KiB, 177 and 91 at 16 KiB.
-	//
-	// Over soft-RoCE in the guest (internal/vm, 10 rounds, in ms), of blocks at both
-	// ends: 15 and 78 at 256 B, 13 and 42 at 512 B, 20 and 22 at 1 KiB, 18 and 19 at
-	// 2 KiB, 16 and 20 at 4 KiB, 19 and 20 at 16 KiB: from 1 KiB on it makes no
-	// difference there. On hardware it has not been measured.
-	packBelow = 8 << 10
-	// readBlock is the size of the sender's blocks, on average, from which on the
-	// receiver reads although it has fewer blocks than the sender: each takes an
-	// RDMA_READ, where the sender gathers up to maxSGE for a write. 512 KiB, read
-	// against written: 379 and 191 at 4 KiB, 182 and 203 at 16 KiB, 162 and 191 at
-	// 64 KiB, 139 and 139 in one block.
-	readBlock = 16 << 10
-)
-
 // queueOut is a stream to the other side.
 type queueOut struct {
 	number  uint32
@@ -98,8 +75,11 @@ type queueOut struct {
 	offers  map[uint64]*Handle // larger messages that are not over
 	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is not known
 	spoiled map[uint64]bool    // messages that will not come, until the other side has refused them
-	late    faults             // the next start returns one
-	eager   [2 * window]length // of the last eager messages, for errors
+
+	declared bool               // handles have been declared on it
+	ended    bool               // nothing can be started on it any more
+	late     faults             // the next start returns one
+	eager    [2 * window]length // of the last eager messages, for errors
 }
 
 // length is that of an eager message. The other side's verdict on one comes before
@@ -130,13 +110,19 @@ type queueIn struct {
 	spoiled  map[uint64]bool    // receives that cannot be, until their messages have come
 	consumed uint64             // eager messages taken
 	told     uint64             // of them, that the other side knows of
+
+	declared bool // handles have been declared on it
+	unstaged int  // receives that are being copied out of staging memory
+	ended    bool // what has not arrived will not
 }
 
-// Work request numbers: what a completion is of. That of a send is the number of
-// its buffer.
+// Work request numbers: what a completion is of. That of a send is how many of the
+// queue have been posted with it, modulo 2^32, and that of a settling write as many
+// behind a mark.
 const (
-	wrWrite = uint64(1) << 32
-	wrRead  = uint64(2) << 32
+	wrWrite  = uint64(1) << 32
+	wrRead   = uint64(2) << 32
+	wrSettle = uint64(3) << 32
 )
 
 // newQueue makes the queue of a link that is up. Its receives are posted before
@@ -146,8 +132,8 @@ func newQueue(p *peer, l *link) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &queue{peer: p, link: l, sends: l.sends, free: l.free, credits: queueRecvs,
-		out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, gated: map[uint32]*Handle{}, sges: make([]verbs.SGE, 0, chain*maxSGE)}
+	q := &queue{peer: p, link: l, cross: l.dev.crossovers(), credits: queueRecvs,
+		out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, ends: map[uint32]*streamEnd{}, gated: map[uint32]*Handle{}, sges: make([]verbs.SGE, 0, chain*maxSGE)}
 	limits := l.qp.Cap()
 	q.writes = lane{limit: queueWrites, sges: min(l.dev.sges, limits.MaxSendSGE)}
 	if l.dev.reads > 0 {
@@ -165,7 +151,7 @@ func (q *queue) startSend(h *Handle) error {
 	defer q.lock.unlock()
 	s := q.out[h.out.number]
 	staged := false
-	if h.shape.length > eagerQueued {
+	if h.shape.length > q.cross.eager {
 		q.poll() // the gate may be here
 		if _, ok := s.opened[s.next+1]; !ok && h.staging != nil {
 			q.stage(h)
@@ -177,6 +163,9 @@ func (q *queue) startSend(h *Handle) error {
 	}
 	if q.peer.state.Load() >= peerFailed {
 		return q.peer.opError("send", s.number, 0)
+	}
+	if s.ended {
+		return q.peer.opErrorOf("send", s.number, 0, ErrPeerLeft)
 	}
 	s.next++
 	h.begin(s.next)
@@ -194,6 +183,7 @@ func (q *queue) adoptSend(s *sendStream) {
 	defer s.lock.unlock()
 	s.q.Store(q) // before anything is in a phase that belongs to the queue
 	o := q.outStream(s.number)
+	o.declared = true
 	o.next, o.sent = s.next, s.sent
 	for _, h := range s.pending {
 		h.transfer = transfer{}
@@ -210,6 +200,7 @@ func (q *queue) adoptReceive(s *receiveStream) {
 	defer s.lock.unlock()
 	s.q.Store(q)
 	i := q.inStream(s.number)
+	i.declared = true
 	i.next = s.next
 	for h := s.first; h != nil; h = s.first {
 		s.unlink(h)
@@ -222,7 +213,7 @@ func (q *queue) send(s *queueOut, h *Handle) {
 	switch {
 	case h.bindErr.Load() != nil:
 		q.sendSpoiled(s, h)
-	case h.shape.length > eagerQueued:
+	case h.shape.length > q.cross.eager:
 		if err := q.offer(s, h); err != nil {
 			q.broken(err)
 		}
@@ -238,11 +229,14 @@ func (q *queue) send(s *queueOut, h *Handle) {
 
 // sendEager copies a message into a buffer and posts it; false if that has to wait.
 func (q *queue) sendEager(s *queueOut, h *Handle) bool {
-	if q.failed || s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve || len(q.free) == 0 {
+	if q.failed || s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve {
 		return false
 	}
 	n := h.shape.length
-	b := q.buffer()
+	i, b := q.buffer(n)
+	if b == nil {
+		return false
+	}
 	h.shape.gather(b[headerSize:headerSize+n], 0)
 	s.eager[s.ahead%uint64(len(s.eager))] = length{h.k, n}
 	s.ahead++
@@ -253,40 +247,15 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 		i.told = i.consumed
 		m.taken = uint32(i.consumed)
 	}
-	q.post(m, n)
+	q.post(m, n, i, b)
 	return true
-}
-
-// buffer is the send buffer that post will use.
-func (q *queue) buffer() []byte {
-	i := q.free[len(q.free)-1]
-	return q.sends.Bytes()[i*q.link.buffer : (i+1)*q.link.buffer]
-}
-
-// post sends a buffer whose payload of n bytes is in place. There are a credit and
-// a buffer.
-func (q *queue) post(h header, n int) {
-	i := q.free[len(q.free)-1]
-	q.free = q.free[:len(q.free)-1]
-	q.credits--
-	h.credits = uint16(q.owed)
-	q.owed = 0
-	h.put(q.sends.Bytes()[i*q.link.buffer:])
-	q.wrs[0] = verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	if headerSize+n <= q.inline {
-		q.wrs[0].Flags |= verbs.SendInline
-		q.wrs[0].Inline = q.sends.Bytes()[i*q.link.buffer:][:headerSize+n]
-	} else {
-		q.sges = append(q.sges[:0], q.sends.SGE(i*q.link.buffer, headerSize+n))
-		q.wrs[0].SGList = q.sges
-	}
-	if m, err := q.link.qp.PostSend(q.wrs[:1]); err != nil || m < 1 {
-		q.broken(fmt.Errorf("post send: %d of 1 taken: %w", m, err))
-	}
 }
 
 // tell sends a message without payload, as soon as that is possible.
 func (q *queue) tell(h header) {
+	if e := q.ends[h.stream]; e != nil && e.told {
+		return
+	}
 	q.control = append(q.control, h)
 	q.flush()
 }
@@ -298,8 +267,12 @@ func (q *queue) flush() {
 		return
 	}
 	n := 0
-	for n < len(q.control) && len(q.free) > 0 && q.credits > reserve {
-		q.post(q.control[n], 0)
+	for n < len(q.control) && q.credits > reserve {
+		i, b := q.buffer(0)
+		if b == nil {
+			break
+		}
+		q.post(q.control[n], 0, i, b)
 		n++
 	}
 	q.control = slices.Delete(q.control, 0, n)
@@ -313,8 +286,13 @@ func (q *queue) flush() {
 		s.pending = slices.Delete(s.pending, 0, n)
 		return len(s.pending) == 0
 	})
-	if q.owed >= queueRecvs/2 && len(q.free) > 0 && q.credits > 0 {
-		q.post(header{kind: queueCredit}, 0)
+	if q.owed >= queueRecvs/2 && q.credits > 0 {
+		if i, b := q.buffer(0); b != nil {
+			q.post(header{kind: queueCredit}, 0, i, b)
+		}
+	}
+	if q.sent.quiet > 0 && q.link.dev.sends.short.Load() {
+		q.settle() // others wait for buffers
 	}
 }
 
@@ -331,6 +309,11 @@ func (q *queue) startReceive(h *Handle) error {
 		q.forget(s, h)
 		h.setPhase(phaseIdle)
 		return q.peer.opError("receive", s.number, 0)
+	}
+	if h.phase.Load() == phaseWaiting && s.ended {
+		q.forget(s, h)
+		h.setPhase(phaseIdle)
+		return q.peer.opErrorOf("receive", s.number, 0, ErrPeerLeft)
 	}
 	return nil
 }
@@ -357,7 +340,7 @@ func (q *queue) await(s *queueIn, h *Handle) {
 	switch {
 	case ready && r.length != uint64(h.shape.length):
 		q.refuse(s, h, lengthTold(r.length))
-	case h.shape.length > eagerQueued && !(ready && q.fetch(h, r)):
+	case h.shape.length > q.cross.eager && !(ready && q.fetch(h, r)):
 		q.openGate(s, h)
 	}
 }
@@ -446,6 +429,7 @@ func (q *queue) progress() {
 		return
 	}
 	q.polls++
+	q.note()
 	q.poll()
 	q.lock.unlock()
 }
@@ -455,6 +439,9 @@ func (q *queue) progress() {
 func (q *queue) poll() {
 	q.pollAll()
 	q.unstage()
+	if q.untold > 0 && !q.failed {
+		q.endStreams()
+	}
 }
 
 func (q *queue) pollAll() {
@@ -474,6 +461,9 @@ func (q *queue) pollAll() {
 		}
 		for i := range q.wcs[:n] {
 			if err := q.complete(&q.wcs[i]); err != nil {
+				for j := range q.wcs[i:n] {
+					q.over(&q.wcs[i+j])
+				}
 				q.broken(err)
 				return
 			}
@@ -487,7 +477,7 @@ func (q *queue) pollAll() {
 			break
 		}
 	}
-	if len(q.writes.moving)+len(q.reads.moving)+len(q.control)+len(q.waiting) > 0 {
+	if len(q.writes.moving)+len(q.reads.moving)+len(q.control)+len(q.waiting) > 0 || q.sent.quiet > 0 && q.link.dev.sends.short.Load() {
 		q.flush()
 	}
 }
@@ -505,7 +495,7 @@ func (q *queue) complete(wc *verbs.WC) error {
 	case wrRead:
 		q.moved(&q.reads)
 	default:
-		q.free = append(q.free, int(wc.WRID))
+		q.over(wc)
 	}
 	return nil
 }
@@ -538,6 +528,18 @@ func (q *queue) repost() error {
 func (q *queue) arrive(m header, payload []byte) error {
 	if q.credits += int(m.credits); q.credits > queueRecvs {
 		return fmt.Errorf("%w: %d credits for %d receives", ErrProtocol, q.credits, queueRecvs)
+	}
+	if m.kind == queueEnd {
+		if e := q.ends[m.stream]; e != nil && e.heard {
+			return fmt.Errorf("%w: stream %d ends twice", ErrProtocol, m.stream)
+		}
+		return q.arriveEnd(m.stream)
+	}
+	if e := q.ends[m.stream]; e != nil {
+		if e.heard {
+			return fmt.Errorf("%w: kind %d on stream %d, which has ended", ErrProtocol, m.kind, m.stream)
+		}
+		return nil // nobody here uses it any more
 	}
 	switch m.kind {
 	case queueEager:
@@ -641,7 +643,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 func (q *queue) outStream(number uint32) *queueOut {
 	s := q.out[number]
 	if s == nil {
-		s = &queueOut{number: number, offers: map[uint64]*Handle{}, opened: map[uint64]header{}, spoiled: map[uint64]bool{}}
+		s = &queueOut{number: number, ended: q.deaf(number), offers: map[uint64]*Handle{}, opened: map[uint64]header{}, spoiled: map[uint64]bool{}}
 		q.out[number] = s
 	}
 	return s
@@ -650,10 +652,16 @@ func (q *queue) outStream(number uint32) *queueOut {
 func (q *queue) inStream(number uint32) *queueIn {
 	s := q.in[number]
 	if s == nil {
-		s = &queueIn{number: number, started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}, spoiled: map[uint64]bool{}}
+		s = &queueIn{number: number, ended: q.deaf(number), started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}, spoiled: map[uint64]bool{}}
 		q.in[number] = s
 	}
 	return s
+}
+
+// deaf says whether the other side is through with a stream.
+func (q *queue) deaf(number uint32) bool {
+	e := q.ends[number]
+	return e != nil && e.heard
 }
 
 // broken ends the queue and the peer. The QP leaves RTS first, so that nobody
@@ -671,12 +679,19 @@ func (q *queue) cut() {
 	if err := q.link.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
 		q.peer.node.log.Warn("channel: queue pair not stopped", "peer", q.peer.rank, "error", err)
 	}
+	if q.sent.posted != q.sent.done && !q.sent.settling {
+		if err := q.mark(); err != nil {
+			q.peer.node.log.Info("channel: sends not given back", "peer", q.peer.rank, "error", err)
+		}
+	}
 	q.drain()
+	q.note()
+	q.link.dev.kick()
 }
 
-// drain gives back what the queue pair, which is in ERR, has taken from the pool.
+// drain gives back what the queue pair, which is in ERR, has taken from the pools.
 func (q *queue) drain() {
-	if err := q.link.drain(); err != nil {
+	if err := q.link.drain(q.over); err != nil {
 		q.peer.node.log.Info("channel: receives not given back", "peer", q.peer.rank, "error", err)
 	}
 }
@@ -700,5 +715,6 @@ func (q *queue) drained() bool {
 	defer q.lock.unlock()
 	q.poll()
 	moving := len(q.writes.moving) + len(q.writes.posted) + len(q.reads.moving) + len(q.reads.posted)
-	return q.failed || moving+len(q.control) == 0 && len(q.free) == queueSends
+	q.settle()
+	return q.failed || moving+len(q.control) == 0 && q.sent.posted == q.sent.done
 }

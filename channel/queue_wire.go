@@ -26,6 +26,7 @@ const (
 	queueWrong                       // receiver: the length of the message was wrong; length is that of the receive
 	queueTaken                       // receiver: k eager messages of the stream have been taken
 	queueCredit                      // nothing but credits
+	queueEnd                         // each: nothing of the stream is under way here, nor will be
 	queueKinds
 )
 
@@ -64,7 +65,7 @@ func parseHeader(b []byte) (header, error) {
 	switch {
 	case h.kind == 0 || h.kind >= queueKinds || b[1] != 0,
 		h.kind == queueEager && h.length != payload, h.kind != queueEager && payload != 0,
-		h.stream > MaxStream, h.credits > queueRecvs:
+		h.stream >= maxStreams, h.credits > queueRecvs:
 		return h, fmt.Errorf("%w: message of kind %d on stream %d with %d bytes and %d credits", ErrProtocol, b[0], h.stream, payload, h.credits)
 	}
 	return h, nil

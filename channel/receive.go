@@ -9,10 +9,11 @@ import (
 
 // receiveStream is this end of a stream that comes from a peer.
 type receiveStream struct {
-	peer   *peer
-	number uint32
-	q      atomic.Pointer[queue]
-	r      atomic.Pointer[ring] // nil until the peer has said where it is
+	peer     *peer
+	number   uint32
+	declared bool // by handles here; under the peer's mu
+	q        atomic.Pointer[queue]
+	r        atomic.Pointer[ring] // nil until the peer has said where it is
 
 	pipe atomic.Pointer[[]byte] // nil until the peer has said where it is
 
@@ -147,6 +148,10 @@ func (s *receiveStream) drive() {
 		return
 	}
 	s.lock.lock()
+	if s.r.Load() == nil { // closed meanwhile
+		s.lock.unlock()
+		return
+	}
 	all := s.large > 0 || atomic.LoadUint32(&r.starving) != 0
 	releases := s.releases
 	for h := s.first; h != nil && s.releases == releases; {
@@ -317,7 +322,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 // assistReceive copies what the sender offers, as far as nobody else does. The
 // sender may not have told its layout yet.
 func (h *Handle) assistReceive(m *match, v rendezvous) {
-	if src := h.remoteShape(h.in.peer, v.handle, v.generation, v.length); src != nil {
+	if src := h.remoteShape(h.in.peer, m, v.handle, v.generation, v.length); src != nil {
 		if h.copyChunks(m, &h.shape, src) {
 			h.in.peer.bell.ring()
 		}
@@ -329,7 +334,7 @@ func (h *Handle) assistReceive(m *match, v rendezvous) {
 func (h *Handle) assistSend() {
 	s := h.out
 	i := h.k % ringSlots
-	if dst := h.openGate(&s.r.gates[i]); dst != nil {
+	if dst := h.openGate(s.r, i); dst != nil {
 		if h.copyChunks(&s.r.matches[i], dst, &h.shape) {
 			s.peer.bell.ring()
 		}
@@ -338,19 +343,24 @@ func (h *Handle) assistSend() {
 
 // openGate returns the layout that the receive at a gate waits with, nil if it is
 // not known (yet) or of another length, which is for the receiver to say.
-func (h *Handle) openGate(g *gate) *shape {
-	handle, generation, length, ok := g.read(h.k)
+func (h *Handle) openGate(r *ring, i uint64) *shape {
+	handle, generation, length, ok := r.gates[i].read(h.k)
 	if !ok || length != uint64(h.shape.length) {
 		return nil
 	}
-	return h.remoteShape(h.out.peer, handle, generation, length)
+	return h.remoteShape(h.out.peer, &r.matches[i], handle, generation, length)
 }
 
-// remoteShape returns a layout that the peer has declared.
-func (h *Handle) remoteShape(p *peer, handle, generation uint32, length uint64) *shape {
+// remoteShape returns a layout that the peer has declared for a match, nil if it is
+// not known yet, or not needed any more.
+func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, length uint64) *shape {
 	l := h.remote.Load()
 	if l == nil || l.handle != handle || l.generation != generation {
-		l = p.layout(handle, generation)
+		var err error
+		l, err = p.layout(handle, generation)
+		if n, _ := chunks(h.shape.length); err != nil && !m.claimed(h.k, n) {
+			go p.fail(err)
+		}
 		h.remote.Store(l)
 	}
 	switch {

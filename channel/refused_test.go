@@ -57,11 +57,13 @@ func testRefused(t *testing.T, provider string) {
 func TestRefusedBounds(t *testing.T) {
 	var p peer
 	for i := range 3 * maxRefused {
-		p.refused(fmt.Sprint("provider", i/2), strings.Repeat("ä", i*maxReason))
+		p.refused(Refusal{Provider: fmt.Sprint("provider", i/2), Reason: strings.Repeat("ä", (i/2)*maxReason)})
 	}
 	require.Len(t, p.refusals, maxRefused)
-	require.Equal(t, Refusal{"provider0", strings.Repeat("ä", maxReason/2)}, p.refusals[0], "the last of a provider counts")
-	p.refused("provider1", "x"+strings.Repeat("ä", maxReason))
-	require.Len(t, p.refusals[1].Reason, maxReason-1)
-	require.True(t, utf8.ValidString(p.refusals[1].Reason))
+	require.Equal(t, Refusal{Provider: "provider0"}, p.refusals[0])
+	require.Equal(t, Refusal{Provider: "provider1", Reason: strings.Repeat("ä", maxReason/2)}, p.refusals[1])
+	p.refusals = nil
+	p.refused(Refusal{Reason: "x" + strings.Repeat("ä", maxReason)})
+	require.Len(t, p.refusals[0].Reason, maxReason-1)
+	require.True(t, utf8.ValidString(p.refusals[0].Reason))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A message that is larger than eagerQueued goes once, from the sender's layout
+// A message that is larger than crossovers.eager goes once, from the sender's layout
 // into the receiver's. Who moves it is decided by the receiver alone, when it
 // starts, so that there is nothing to agree on: either it opens the gate, which
 // gives the move to the sender, or it reads, and there is no gate.
@@ -68,6 +68,7 @@ type step struct {
 	k           uint64
 	wrs         int
 	from, bytes int
+	sends       uint32 // of the queue that were posted before
 }
 
 const (
@@ -131,11 +132,14 @@ func (q *queue) unstage() {
 	for len(q.landed) > 0 {
 		h := q.landed[0]
 		q.landed = slices.Delete(q.landed, 0, 1)
+		s := q.in[h.in.number]
+		s.unstaged++
 		q.lock.unlock()
 		byPiece(h, h.shape.scatter)
 		q.lock.lock()
+		s.unstaged--
 		h.copying = false
-		q.receive(q.in[h.in.number], h)
+		q.receive(s, h)
 	}
 }
 
@@ -221,7 +225,7 @@ func (q *queue) fetch(h *Handle, r header) bool {
 	if h.staging == nil {
 		blocks = h.layout.blocks
 	}
-	if l.blocks > blocks && l.total/l.blocks < readBlock {
+	if l.blocks > blocks && l.total/l.blocks < q.cross.read {
 		return false
 	}
 	h.transfer.begun, h.transfer.to = true, l
@@ -276,6 +280,7 @@ func (q *queue) move(l *lane, h *Handle) bool {
 			q.broken(fmt.Errorf("post %v: %d of %d taken: %w", q.wrs[0].Opcode, m, st.wrs, err))
 			return true
 		}
+		st.sends, q.sent.quiet = q.sent.posted, 0
 		l.posted = append(l.posted, st)
 		l.wrs += st.wrs
 		l.bytes += st.bytes
@@ -333,6 +338,7 @@ func (q *queue) moved(l *lane) {
 	l.posted = slices.Delete(l.posted, 0, 1)
 	l.wrs -= st.wrs
 	l.bytes -= st.bytes
+	q.release(st.sends)
 	h, last := st.h, st.from+st.bytes == st.h.shape.length
 	if !l.read {
 		if s := q.out[h.out.number]; last && s.offers[st.k] == h {

@@ -174,6 +174,7 @@ func stateOf(pid int) string {
 // TestRevived: what a stopped peer was about to write does not reach memory that has
 // been given back.
 func TestRevived(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	apart(t, func(t *testing.T, provider string) {
 		for _, kind := range []string{"alloc", "heap"} {
 			t.Run(kind, func(t *testing.T) {

@@ -206,6 +206,12 @@ func (m *match) claim(k uint64, n int) (chunk int, verdict uint32) {
 	}
 }
 
+// claimed says whether there is nothing left to claim of the n chunks of k.
+func (m *match) claimed(k uint64, n int) bool {
+	v := atomic.LoadUint64(&m.next)
+	return v>>16 > k || v>>16 == k && int(v&0xffff) >= n
+}
+
 // judge gives a verdict on k in place of the first claim; false if somebody has
 // claimed a chunk, or judged.
 func (m *match) judge(k uint64, verdict uint32) bool {

@@ -100,9 +100,10 @@ func TestManyRanks(t *testing.T) {
 // What a connected peer may cost, with a stream each way: what docs/scale.md says,
 // and half as much again.
 var peerBound = map[string]weight{
-	"shm": {heap: 100 << 10, shared: 2500 << 10, sockets: 4, goroutines: 6},
-	"tcp": {heap: 1500 << 10, sockets: 3, goroutines: 3},
-	"ibv": {heap: 1500 << 10, sockets: 3, goroutines: 3},
+	"shm":  {heap: 100 << 10, shared: 2500 << 10, sockets: 4, goroutines: 6},
+	"tcp":  {heap: 1500 << 10, sockets: 3, goroutines: 3},
+	"roce": {heap: 1500 << 10, sockets: 3, goroutines: 3},
+	"ibv":  {heap: 1500 << 10, sockets: 3, goroutines: 3},
 }
 
 // rankBound is what a rank may cost that has talked to nobody.

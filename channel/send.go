@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // sendStream is this end of a stream that leads to a peer. Once the peer is
@@ -16,11 +17,12 @@ type sendStream struct {
 
 	lock    spinLock
 	sent    counts
-	next    uint64 // k of the last start
-	r       *ring  // nil until the peer is connected
-	fenced  bool   // publishing needs a full fence: see peer.fenced
-	freed   uint64 // every k up to here has been taken
-	head    uint64 // of the ring's data, in bytes since the beginning
+	next    uint64      // k of the last start
+	r       *ring       // nil until the peer is connected
+	memory  []*verbs.MR // of the ring and the pipe, in memory that the peer maps
+	fenced  bool        // publishing needs a full fence: see peer.fenced
+	freed   uint64      // every k up to here has been taken
+	head    uint64      // of the ring's data, in bytes since the beginning
 	tail    uint64
 	ends    [ringSlots]uint64 // head after k
 	pending []*Handle         // started and not in the ring: no connection, or no slot
@@ -218,7 +220,7 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 // waits; false if it does not.
 func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 	i := h.k % ringSlots
-	dst := h.openGate(&s.r.gates[i])
+	dst := h.openGate(s.r, i)
 	if dst == nil {
 		return false
 	}
@@ -238,7 +240,7 @@ func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 	kind := uint32(slotRendezvous)
 	if !h.reachable {
-		if !present || h.openGate(&s.r.gates[h.k%ringSlots]) == nil {
+		if !present || h.openGate(s.r, h.k%ringSlots) == nil {
 			s.publishPacked(h, slot)
 			return
 		}

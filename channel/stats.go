@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -49,11 +50,13 @@ type PeerStats struct {
 	Sent, Received Counts
 }
 
-// Refusal says why a provider does not reach a peer, as far as this side knows: the
-// other may know more. Providers that come after the one that was chosen are not
-// tried, nor are those that have no device here ([verbs.Providers] says why not).
+// Refusal says why a provider, or one pair of RDMA devices of it, does not reach a
+// peer, as far as this side knows: the other may know more. What comes after the one
+// that was chosen is not tried, nor are providers that have no device here
+// ([verbs.Providers] says why not).
 type Refusal struct {
 	Provider string
+	Device   string // on this side; empty where it did not come to one
 	Reason   string // at most 1024 bytes
 }
 
@@ -64,15 +67,13 @@ const (
 	maxReason  = 1024
 )
 
-// refused remembers an attempt in vain; a provider counts once. The caller holds mu.
-func (p *peer) refused(provider, reason string) {
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "")
+// refused remembers an attempt in vain; what is the same each time counts once. The
+// caller holds mu.
+func (p *peer) refused(r Refusal) {
+	if len(r.Reason) > maxReason {
+		r.Reason = strings.ToValidUTF8(r.Reason[:maxReason], "")
 	}
-	r := Refusal{provider, reason}
-	if i := slices.IndexFunc(p.refusals, func(r Refusal) bool { return r.Provider == provider }); i >= 0 {
-		p.refusals[i] = r
-	} else if len(p.refusals) < maxRefused {
+	if len(p.refusals) < maxRefused && !slices.Contains(p.refusals, r) {
 		p.refusals = append(p.refusals, r)
 	}
 }
@@ -117,6 +118,8 @@ func (p *peer) stats() PeerStats {
 	if q := p.queue; q != nil {
 		q.lock.lock()
 		defer q.lock.unlock()
+		s.Sent.sum(&q.past.sent)
+		s.Received.sum(&q.past.received)
 		for _, o := range q.out {
 			s.Sent.sum(&o.sent.Counts)
 		}
@@ -125,6 +128,8 @@ func (p *peer) stats() PeerStats {
 		}
 		return s
 	}
+	s.Sent.sum(&p.past.sent)
+	s.Received.sum(&p.past.received)
 	for _, o := range p.sends {
 		o.lock.lock()
 		s.Sent.sum(&o.sent.Counts)
@@ -139,7 +144,8 @@ func (p *peer) stats() PeerStats {
 }
 
 // Report writes one line for each pending operation: peer, stream, number of the
-// start, length, state and age; and one for each peer that is not idle.
+// start, length, state and age; one for each group in which somebody sleeps, with the
+// collective; and one for each peer that is not idle.
 func (n *Node) Report(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rank %d of %d:\n", n.rank, n.size)
@@ -161,8 +167,14 @@ func (n *Node) pending() []string {
 	for h := range n.handles {
 		handles = append(handles, h)
 	}
+	groups := slices.Collect(maps.Values(n.groups))
 	n.mu.Unlock()
 	var lines []string
+	for _, g := range groups {
+		if line := g.describe(n.ticks.Load()); line != "" {
+			lines = append(lines, line)
+		}
+	}
 	for _, h := range handles {
 		if line := h.describeState(n.ticks.Load()); line != "" {
 			lines = append(lines, line)

@@ -207,6 +207,7 @@ func TestWakes(t *testing.T) {
 // TestReport: it has a line for each operation that is not over, and none for
 // others; it comes unasked when nothing moves.
 func TestReport(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	apart(t, func(t *testing.T, provider string) {
 		var stalled lockedBuffer
 		nodes := join(t, 2, WithProviders(provider), WithReport(&stalled, time.Second))

@@ -66,8 +66,17 @@ func (h *Handle) await(ctx context.Context) error {
 }
 
 // sleep tests once more and sleeps until the bell rings, for a bounded time.
-func (h *Handle) sleep(ctx context.Context) (bool, error) {
-	n := h.node
+func (h *Handle) sleep(ctx context.Context) (done bool, err error) {
+	h.node.nap(ctx, func() bool {
+		done, err = h.test()
+		return done || h.node.closing.Load()
+	})
+	return done, err
+}
+
+// nap sleeps until the bell rings, for a bounded time, unless it is over when the
+// peers know that somebody sleeps.
+func (n *Node) nap(ctx context.Context, over func() bool) {
 	bound := sleepBound
 	if d, ok := ctx.Deadline(); ok {
 		bound = max(min(bound, time.Until(d)), time.Microsecond)
@@ -78,12 +87,11 @@ func (h *Handle) sleep(ctx context.Context) (bool, error) {
 	barrier()
 	n.kickEngines()
 	n.drive()
-	if done, err := h.test(); done || n.closing.Load() {
-		return done, err
+	if over() {
+		return
 	}
 	n.sleeps.Add(1)
 	sleepOn(&n.bell.word, v, bound)
-	return false, nil
 }
 
 // drive moves on what others may be waiting for.

@@ -15,7 +15,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 2
+	wireMajor    = 4
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity
@@ -25,16 +25,20 @@ const (
 type kind uint8
 
 const (
-	kindPropose kind = 1 + iota // lower rank: an endpoint to connect to
-	kindAnswer                  // higher rank: its endpoint, or why not
-	kindProbed                  // each: whether bytes have come through
-	kindUse                     // lower rank: that it is
-	kindNode                    // each: where its bell is
-	kindStream                  // sender: where the ring of a stream is
-	kindLayout                  // owner: the layout of a handle
-	kindDrop                    // owner: the handle is closed
-	kindBye                     // the node closes; nothing follows
-	kindPipe                    // sender: where the pipe of a stream is
+	kindPropose   kind = 1 + iota // lower rank: an endpoint to connect to
+	kindAnswer                    // higher rank: its endpoint, or why not
+	kindProbed                    // each: whether bytes have come through
+	kindUse                       // lower rank: that it is
+	kindNode                      // each: where its bell is
+	kindStream                    // sender: where the ring of a stream is
+	kindLayout                    // owner: the layout of a handle
+	kindDrop                      // owner: the handle is closed
+	kindBye                       // the node closes; nothing follows
+	kindPipe                      // sender: where the pipe of a stream is
+	kindFault                     // each: a group is of no use any more
+	kindCalled                    // each: what it has called, and waits in for long
+	kindConnected                 // lower rank: whether its queue pair has connected, too
+	kindEnd                       // each: the number of a stream that it is through with
 	kinds
 )
 
@@ -42,7 +46,7 @@ func (k kind) String() string {
 	if k == 0 || k >= kinds {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
-	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe"}[k]
+	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe", "fault", "called", "connected", "end"}[k]
 }
 
 // region is memory of the sender of a message, as the peer reaches it.
@@ -141,40 +145,58 @@ func (r *reader) end(k kind) error {
 // the reason why there is none.
 type offer struct {
 	attempt  uint8
+	port     uint8 // the proposer's number for where its endpoint is, the same in all of its attempts
+	far      bool  // of a proposal: also to a port of another subnet
 	endpoint verbs.Endpoint
 	refusal  string
+	final    bool // of a refusal: the provider as such is refused
 }
 
 const maxRefusal = 1 << 10
 
+// Flags of an offer.
+const (
+	offerEndpoint = 1 << iota // else a refusal
+	offerMore                 // far, or final
+)
+
 func (o *offer) append(b []byte) ([]byte, error) {
-	b = append(b, o.attempt)
-	if o.refusal != "" {
-		return append(append(b, 0), o.refusal[:min(len(o.refusal), maxRefusal)]...), nil
+	flags := byte(0)
+	if o.far || o.final {
+		flags = offerMore
 	}
-	return o.endpoint.AppendBinary(append(b, 1))
+	if o.refusal != "" {
+		return append(append(b, o.attempt, o.port, flags), o.refusal[:min(len(o.refusal), maxRefusal)]...), nil
+	}
+	return o.endpoint.AppendBinary(append(b, o.attempt, o.port, flags|offerEndpoint))
 }
 
 func parseOffer(k kind, b []byte) (offer, error) {
 	r := reader{b: b}
-	o := offer{attempt: r.u8()}
-	switch ok := r.u8(); {
-	case r.bad, ok > 1:
-		return o, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(b))
-	case ok == 1:
+	o := offer{attempt: r.u8(), port: r.u8()}
+	flags := r.u8()
+	more := flags&offerMore != 0
+	switch flags &^ offerMore {
+	case offerEndpoint:
+		if o.far = more; r.bad || more && k != kindPropose {
+			return o, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(b))
+		}
 		var err error
 		if o.endpoint, err = verbs.ParseEndpoint(r.b); err != nil {
 			return o, fmt.Errorf("%w: %v: %w", ErrProtocol, k, err)
 		}
-	case k != kindAnswer || len(r.b) == 0 || len(r.b) > maxRefusal:
-		return o, fmt.Errorf("%w: %v with a refusal of %d bytes", ErrProtocol, k, len(r.b))
-	default:
+	case 0:
+		if o.final = more; r.bad || k != kindAnswer || len(r.b) == 0 || len(r.b) > maxRefusal {
+			return o, fmt.Errorf("%w: %v with a refusal of %d bytes", ErrProtocol, k, len(r.b))
+		}
 		o.refusal = string(r.b)
+	default:
+		return o, fmt.Errorf("%w: %v with flags %#x", ErrProtocol, k, flags)
 	}
 	return o, nil
 }
 
-// parseVerdict reads the body of kindProbed and kindUse: one byte for the attempt, one
+// parseVerdict reads the body of kindConnected, kindProbed and kindUse: one byte for the attempt, one
 // for yes or no.
 func parseVerdict(k kind, b []byte) (attempt uint8, ok bool, err error) {
 	if len(b) != 2 || b[1] > 1 {

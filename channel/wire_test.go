@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -18,9 +19,14 @@ var messages = []struct {
 	wire string
 }{
 	{kindPropose, func(t testing.TB) []byte { return offerBody(t, offer{attempt: 1, endpoint: sampleEndpoint}) },
-		"010000000000003a" + "01" + "01" + sampleEndpointHex},
-	{kindAnswer, func(t testing.TB) []byte { return offerBody(t, offer{attempt: 2, refusal: "no"}) },
-		"0200000000000004" + "02" + "00" + "6e6f"},
+		"010000000000003b" + "01" + "00" + "01" + sampleEndpointHex},
+	{kindPropose, func(t testing.TB) []byte {
+		return offerBody(t, offer{attempt: 2, port: 7, far: true, endpoint: sampleEndpoint})
+	}, "010000000000003b" + "02" + "07" + "03" + sampleEndpointHex},
+	{kindAnswer, func(t testing.TB) []byte { return offerBody(t, offer{attempt: 2, port: 7, refusal: "no"}) },
+		"0200000000000005" + "02" + "07" + "00" + "6e6f"},
+	{kindAnswer, func(t testing.TB) []byte { return offerBody(t, offer{attempt: 2, refusal: "no", final: true}) },
+		"0200000000000005" + "02" + "00" + "02" + "6e6f"},
 	{kindProbed, func(testing.TB) []byte { return verdictBody(3, true) }, "0300000000000002" + "0301"},
 	{kindUse, func(testing.TB) []byte { return verdictBody(0, false) }, "0400000000000002" + "0000"},
 	{kindNode, func(testing.TB) []byte {
@@ -40,6 +46,15 @@ var messages = []struct {
 		s := streamInfo{8, region{1, 2, 3}}
 		return s.append(nil)
 	}, "0a00000000000018" + "00000008" + "00000001" + "0000000000000002" + "0000000000000003"},
+	{kindConnected, func(testing.TB) []byte { return verdictBody(3, true) }, "0d00000000000002" + "0301"},
+	{kindFault, func(testing.TB) []byte {
+		f := faultInfo{group: 0x0102030405060708, rank: 3, reason: 2, text: "boom"}
+		return f.append(nil)
+	}, "0b00000000000011" + "0102030405060708" + "00000003" + "02" + "626f6f6d"},
+	{kindCalled, func(testing.TB) []byte {
+		c := calledInfo{group: 1, number: 5, signature: 0x3001_0203_0405_0607}
+		return c.append(nil)
+	}, "0c00000000000018" + "0000000000000001" + "0000000000000005" + "3001020304050607"},
 }
 
 var (
@@ -94,6 +109,10 @@ func parseBody(k kind, b []byte) (err error) {
 		_, err = parseStream(k, b)
 	case kindLayout:
 		_, err = parseLayout(b)
+	case kindFault:
+		_, err = parseFault(b)
+	case kindCalled:
+		_, err = parseCalled(b)
 	}
 	return err
 }
@@ -155,7 +174,7 @@ func FuzzHeader(f *testing.F) {
 
 // TestAddress: where a rank can be connected to, as ranks tell each other.
 func TestAddress(t *testing.T) {
-	a := address{host: 0x0102030405060708, port: 0x1234, cpus: affinity(), addrs: localAddresses()}
+	a := address{host: 0x0102030405060708, port: 0x1234, cpus: machine.CPUs(), addrs: localAddresses()}
 	b, err := parseAddress(a.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, a.host, b.host)

@@ -2,7 +2,6 @@ package channel
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,14 +17,23 @@ import (
 //
 //	lower                            higher
 //	  propose: endpoint          ──▶
+//	                                 connects, and posts receives
 //	                             ◀── answer: endpoint, or why not
+//	  connects, and posts receives
+//	  connected, or not          ──▶
 //	         a write with immediate both ways
 //	  probed                     ◀─▶ probed
 //	  use, or not                ──▶
 //	  node                       ◀─▶ node
 //
-// until an attempt succeeds or the lower rank has no provider left, which it says
-// with attempt 0.
+// until an attempt succeeds or the lower rank has nothing left to propose, which it
+// says with attempt 0. Neither writes before both have connected: a write that meets a
+// queue pair which is not ready costs a local ACK timeout, or is given up.
+//
+// Of a provider for RDMA devices each pair of ports is tried that may do, until one
+// does: the lower rank proposes one port after the other, each as often as the higher
+// has another for it that it has not tried with it yet. At first the ports of a pair
+// have to be in one subnet.
 
 // How long an attempt may take where every rank has a CPU, and how often it is
 // looked at: less and less often, for there may be many who wait.
@@ -36,7 +44,9 @@ const (
 )
 
 // probeTime is how long an attempt to reach a rank may take: a second, and more
-// where it or this one waits for a CPU, but never all of the time for connecting.
+// where it or this one waits for a CPU, but never all of the time for connecting. Both
+// look for the other's write themselves, so that who has no CPU would take a network
+// that works for one that does not.
 func (n *Node) probeTime(rank int) time.Duration {
 	d := probeTime
 	for _, host := range []uint64{n.addresses[n.rank].host, n.addresses[rank].host} {
@@ -51,12 +61,13 @@ func (n *Node) probeTime(rank int) time.Duration {
 func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 	n := p.node
 	conn.SetDeadline(time.Now().Add(n.opt.connectTimeout))
+	w := &wiring{peer: p, conn: conn, r: r}
 	var l *link
 	var err error
 	if n.rank < p.rank {
-		l, err = p.propose(conn, r)
+		l, err = w.propose()
 	} else {
-		l, err = p.respond(conn, r)
+		l, err = w.respond()
 	}
 	if err != nil {
 		return err
@@ -68,26 +79,40 @@ func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 	return p.up(l, theirs)
 }
 
+// wiring is the wire-up of a peer.
+type wiring struct {
+	*peer
+	conn    net.Conn
+	r       *bufio.Reader
+	attempt uint8
+	tried   []pair // by the higher rank
+}
+
+// pair is a port of this rank for one that the peer proposes, by its number.
+type pair struct {
+	provider string
+	theirs   uint8
+	device   string
+	port     int
+}
+
+// maxAttempts bounds how often the lower rank proposes anything.
+const maxAttempts = 255
+
 // propose tries one provider after the other, as the lower rank.
-func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
-	n := p.node
+func (w *wiring) propose() (*link, error) {
+	n := w.node
 	var refusals []error
-	for i, provider := range n.preference(p.rank) {
-		d, err := n.device(provider, conn, nil)
-		var l *link
-		if err == nil {
-			l, err = p.tryPropose(conn, r, d, uint8(i+1))
-		}
-		if l != nil {
-			p.used(l, uint8(i+1))
-		}
+	// What other pairs of a provider may take: then the next has its turn.
+	end := time.Now().Add(n.opt.connectTimeout / 2)
+	for _, provider := range n.preference(w.rank) {
+		l, err := w.proposeProvider(provider, end)
 		if l != nil || errors.Is(err, errBroken) {
 			return l, err
 		}
-		p.notUsed(provider, err)
 		refusals = append(refusals, fmt.Errorf("%s: %w", provider, err))
 	}
-	if _, err := conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
+	if _, err := w.conn.Write(frame(nil, kindUse, verdictBody(0, false))); err != nil {
 		return nil, err
 	}
 	if len(refusals) == 0 {
@@ -96,18 +121,63 @@ func (p *peer) propose(conn net.Conn, r *bufio.Reader) (*link, error) {
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
 }
 
+// What is left to try after an attempt in vain.
+type vain int
+
+const (
+	pairVain     vain = iota // the next port of the peer's
+	portVain                 // the next port of this rank
+	deadVain                 // the same, and this one not again
+	providerVain             // the next provider
+)
+
+// proposeProvider tries the ports of a provider.
+func (w *wiring) proposeProvider(provider string, end time.Time) (*link, error) {
+	ports, err := w.node.ports(provider, w.conn)
+	if err != nil {
+		w.notUsed(Refusal{Provider: provider, Reason: err.Error()})
+		return nil, err
+	}
+	var refusals []error
+	dead := make([]bool, len(ports))
+	for _, far := range []bool{false, true} {
+		for i := 0; i < len(ports); i++ {
+			if dead[i] {
+				continue
+			}
+			l, v, err := w.tryPropose(ports[i], uint8(i), far)
+			if l != nil || errors.Is(err, errBroken) {
+				return l, err
+			}
+			refusals = append(refusals, err)
+			switch {
+			case v == providerVain || w.attempt == maxAttempts || ports[i].rdma && time.Now().After(end):
+				return nil, errors.Join(refusals...)
+			case v == deadVain:
+				dead[i] = true
+			case v == pairVain && ports[i].rdma:
+				i--
+			}
+		}
+		if !ports[0].rdma {
+			break
+		}
+	}
+	return nil, errors.Join(refusals...)
+}
+
 // used tells of the attempt that has succeeded, the lower rank's first being 1.
 func (p *peer) used(l *link, attempt uint8) {
-	p.node.log.Debug("channel: provider used", "peer", p.rank, "provider", l.dev.provider(), "device", l.dev.ctx.Device().Name(), "attempts", attempt)
+	p.node.log.Debug("channel: provider used", "peer", p.rank, "provider", l.dev.provider(), "device", l.dev.port.Name(), "attempts", attempt)
 }
 
 // notUsed tells, counts and remembers an attempt in vain.
-func (p *peer) notUsed(provider string, why error) {
+func (p *peer) notUsed(r Refusal) {
 	p.retries.Add(1)
 	p.mu.Lock()
-	p.refused(provider, why.Error())
+	p.refused(r)
 	p.mu.Unlock()
-	p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", provider, "reason", why)
+	p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", r.Provider, "reason", r.Reason, "device", r.Device)
 }
 
 // preference lists the providers to try towards a peer: what only reaches this
@@ -132,140 +202,87 @@ var errBroken = errors.New("control connection")
 
 func broken(err error) error { return fmt.Errorf("%w: %w", errBroken, err) }
 
-func (p *peer) tryPropose(conn net.Conn, r *bufio.Reader, d *device, attempt uint8) (_ *link, err error) {
-	l, err := d.newLink()
-	if err != nil {
-		return nil, err
-	}
-	used := false
-	defer func() {
-		if !used {
-			err = errors.Join(err, l.close())
-		}
-	}()
-	e, err := l.endpoint()
-	if err != nil {
-		return nil, err
-	}
-	o := offer{attempt: attempt, endpoint: e}
-	body, err := o.append(nil)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.Write(frame(nil, kindPropose, body)); err != nil {
-		return nil, broken(err)
-	}
-	answer, err := expectOffer(r, kindAnswer, attempt)
-	if err != nil {
-		return nil, broken(err)
-	}
-	if answer.refusal != "" {
-		return nil, fmt.Errorf("rank %d: %s", p.rank, answer.refusal)
-	}
-	theirs, err, xerr := p.try(conn, r, l, &answer)
-	if xerr != nil {
-		return nil, broken(xerr)
-	}
-	used = err == nil && theirs
-	if _, err := conn.Write(frame(nil, kindUse, verdictBody(attempt, used))); err != nil {
-		used = false
-		return nil, broken(err)
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case !theirs:
-		return nil, fmt.Errorf("nothing has come through to rank %d", p.rank)
-	}
-	return l, nil
-}
-
-// respond follows what the lower rank proposes.
-func (p *peer) respond(conn net.Conn, r *bufio.Reader) (*link, error) {
-	for {
-		k, body, err := readFrame(r)
-		if err != nil {
-			return nil, err
-		}
-		if k == kindUse {
-			if a, ok, err := parseVerdict(k, body); err != nil || a != 0 || ok {
-				return nil, fmt.Errorf("%w: %v of attempt %d", ErrProtocol, k, a)
-			}
-			return nil, fmt.Errorf("%w: rank %d has no provider that works", ErrUnreachable, p.rank)
-		}
-		if k != kindPropose {
-			return nil, fmt.Errorf("%w: %v in place of a proposal", ErrProtocol, k)
-		}
-		o, err := parseOffer(k, body)
-		if err != nil {
-			return nil, err
-		}
-		if l, err := p.tryRespond(conn, r, &o); l != nil || err != nil {
-			return l, err
-		}
-	}
-}
-
-// tryRespond answers one proposal; nil without an error means that the next is
-// to be waited for.
-func (p *peer) tryRespond(conn net.Conn, r *bufio.Reader, o *offer) (_ *link, err error) {
-	answer := offer{attempt: o.attempt}
+// tryPropose proposes a port; without a link it says what is left to try, and why.
+func (w *wiring) tryPropose(from port, number uint8, far bool) (_ *link, _ vain, err error) {
+	v := deadVain
+	used, said := false, ""
 	var l *link
-	d, err := p.node.device(o.endpoint.Provider, conn, &o.endpoint)
-	if err == nil {
-		l, err = d.newLink()
-	}
-	if err == nil {
-		answer.endpoint, err = l.endpoint()
-	}
-	if err != nil {
-		answer.refusal = err.Error()
-	}
-	used := false
 	defer func() {
 		if !used && l != nil {
-			if err := l.close(); err != nil { // the next attempt is not affected
-				p.node.log.Warn("channel: close of a link that is not used", "peer", p.rank, "error", err)
-			}
+			err = errors.Join(err, l.close())
+		}
+		if !used && said != noOther && !errors.Is(err, errBroken) {
+			w.notUsed(Refusal{from.Provider(), from.Name(), err.Error()})
 		}
 	}()
-	body, err := answer.append(nil)
+	d, err := w.node.device(from)
 	if err != nil {
-		return nil, err
+		return nil, v, err
 	}
-	if _, err := conn.Write(frame(nil, kindAnswer, body)); err != nil {
-		return nil, err
+	if l, err = d.newLink(from.address); err != nil {
+		return nil, v, err
 	}
-	if answer.refusal != "" {
-		p.notUsed(o.endpoint.Provider, errors.New(answer.refusal))
-		return nil, nil
-	}
-	theirs, err, xerr := p.try(conn, r, l, o)
-	switch {
-	case xerr != nil:
-		return nil, xerr
-	case err != nil:
-		p.notUsed(o.endpoint.Provider, err)
-	case !theirs:
-		p.notUsed(o.endpoint.Provider, fmt.Errorf("nothing has come through to rank %d", p.rank))
-	}
-	k, body, err := readFrame(r)
+	e, err := l.endpoint()
 	if err != nil {
-		return nil, err
+		return nil, v, err
 	}
-	if k != kindUse {
-		return nil, fmt.Errorf("%w: %v in place of a decision", ErrProtocol, k)
+	w.attempt++
+	o := offer{attempt: w.attempt, port: number, far: far, endpoint: e}
+	body, err := o.append(nil)
+	if err != nil {
+		return nil, v, err
 	}
-	a, use, err := parseVerdict(k, body)
-	if err != nil || a != o.attempt {
-		return nil, fmt.Errorf("%w: decision on attempt %d during %d", ErrProtocol, a, o.attempt)
+	if _, err := w.conn.Write(frame(nil, kindPropose, body)); err != nil {
+		return nil, v, broken(err)
+	}
+	answer, err := expectOffer(w.r, kindAnswer, w.attempt)
+	if err != nil {
+		return nil, v, broken(err)
+	}
+	if said = answer.refusal; said != "" {
+		v = portVain
+		if answer.final {
+			v = providerVain
+		}
+		return nil, v, fmt.Errorf("rank %d: %s", w.rank, answer.refusal)
+	}
+	v = pairVain
+	bound := w.node.probeTime(w.rank)
+	cerr := l.connect(answer.endpoint, bound)
+	if _, err := w.conn.Write(frame(nil, kindConnected, verdictBody(w.attempt, cerr == nil))); err != nil {
+		return nil, v, broken(err)
+	}
+	if cerr != nil {
+		return nil, v, fmt.Errorf("to %v: %w", answer.endpoint.GID.Addr(), cerr)
+	}
+	theirs, perr, err := w.try(l, bound)
+	if err != nil {
+		return nil, v, broken(err)
+	}
+	use := perr == nil && theirs
+	if _, err := w.conn.Write(frame(nil, kindUse, verdictBody(w.attempt, use))); err != nil {
+		return nil, v, broken(err)
 	}
 	if !use {
-		return nil, nil
+		return nil, v, w.noProbe(perr, &answer.endpoint)
 	}
 	used = true
-	p.used(l, o.attempt)
-	return l, nil
+	w.used(l, w.attempt)
+	return l, v, nil
+}
+
+// noOther is what the higher rank says when it has tried all of its ports.
+const noOther = "no other port"
+
+// noProbe says why an attempt has failed: here, or at the peer.
+func (w *wiring) noProbe(mine error, e *verbs.Endpoint) error {
+	if mine == nil {
+		mine = fmt.Errorf("nothing has come through to rank %d", w.rank)
+	}
+	if e.LinkLayer == verbs.LinkLayerUnspecified {
+		return mine
+	}
+	return fmt.Errorf("%w, with %v", mine, e.GID.Addr())
 }
 
 func expectOffer(r *bufio.Reader, want kind, attempt uint8) (offer, error) {
@@ -283,36 +300,42 @@ func expectOffer(r *bufio.Reader, want kind, attempt uint8) (offer, error) {
 	return o, err
 }
 
-// try probes a link to the peer's endpoint and exchanges with the peer whether
-// that succeeded: theirs says so of the peer, mine is why it did not here. A
-// control connection that breaks meanwhile ends the probe: the peer has died.
-func (p *peer) try(conn net.Conn, r *bufio.Reader, l *link, o *offer) (theirs bool, mine, err error) {
-	ctx, cancel := context.WithCancelCause(p.node.life)
+// verdict reads what the peer says of the attempt that is under way.
+func (w *wiring) verdict(want kind) (ok bool, err error) {
+	k, body, err := readFrame(w.r)
+	if err != nil {
+		return false, err
+	}
+	if k != want {
+		return false, fmt.Errorf("%w: %v in place of %v", ErrProtocol, k, want)
+	}
+	a, ok, err := parseVerdict(k, body)
+	if err == nil && a != w.attempt {
+		err = fmt.Errorf("%w: %v of attempt %d during %d", ErrProtocol, k, a, w.attempt)
+	}
+	return ok, err
+}
+
+// try probes a link that both have connected, and exchanges with the peer whether
+// that succeeded: theirs says so of the peer, mine is why it did not here. A control
+// connection that breaks meanwhile ends the probe: the peer has died.
+func (w *wiring) try(l *link, bound time.Duration) (theirs bool, mine, err error) {
+	ctx, cancel := context.WithCancelCause(w.node.life)
 	defer cancel(nil)
 	spoke := make(chan struct{})
 	go func() {
 		defer close(spoke)
-		if _, err := r.Peek(1); err != nil { // the next that it says is its verdict
+		if _, err := w.r.Peek(1); err != nil { // the next that it says is its verdict
 			cancel(err)
 		}
 	}()
-	mine = l.probe(ctx, o.endpoint, p.node.probeTime(p.rank))
-	_, err = conn.Write(frame(nil, kindProbed, verdictBody(o.attempt, mine == nil)))
+	mine = l.probe(ctx, bound)
+	_, err = w.conn.Write(frame(nil, kindProbed, verdictBody(w.attempt, mine == nil)))
 	<-spoke
 	if err != nil {
 		return false, mine, err
 	}
-	k, body, err := readFrame(r)
-	if err != nil {
-		return false, mine, err
-	}
-	if k != kindProbed {
-		return false, mine, fmt.Errorf("%w: %v in place of a probe's result", ErrProtocol, k)
-	}
-	a, theirs, err := parseVerdict(k, body)
-	if err == nil && a != o.attempt {
-		err = fmt.Errorf("%w: result of attempt %d during %d", ErrProtocol, a, o.attempt)
-	}
+	theirs, err = w.verdict(kindProbed)
 	return theirs, mine, err
 }
 
@@ -393,128 +416,11 @@ func (p *peer) openRing(s *sendStream) error {
 	r := newRing(mr.Bytes())
 	info := streamInfo{s.number, regionOf(mr)}
 	p.tell(kindStream, info.append(nil))
+	s.memory = append(s.memory, mr)
 	s.begin(r, p.fenced)
 	return nil
 }
 
 func regionOf(mr *verbs.MR) region {
 	return region{mr.RKey(), mr.Addr(), uint64(mr.Len())}
-}
-
-// resolveTime is how much later than this side the other may connect to it: so long
-// the kernel asks for the address of a peer on Ethernet, in Connect.
-const resolveTime = time.Second
-
-// probe connects to the peer and sees that bytes go both ways: a write with
-// immediate, of no bytes.
-func (l *link) probe(ctx context.Context, e verbs.Endpoint, bound time.Duration) error {
-	if err := l.qp.Connect(e, l.dev.connectAttr(bound)); err != nil {
-		return err
-	}
-	if l.dev.rdma {
-		bound += resolveTime
-	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	if l.pool == nil {
-		if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
-			return err
-		}
-		if err := l.postRecvs(); err != nil {
-			return err
-		}
-	}
-	if _, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); err != nil {
-		return err
-	}
-	var wcs [2]verbs.WC
-	pause := probePauseMin
-	for got := 0; got < 2; {
-		k, err := l.cq.Poll(wcs[:])
-		if err != nil {
-			return err
-		}
-		if k == 0 {
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("no write with immediate has come through: %w", context.Cause(ctx))
-			case <-time.After(pause):
-			}
-			pause = min(2*pause, probePauseMax)
-		}
-		var failed error
-		for i := range wcs[:k] {
-			if l.pool != nil && isReceive(&wcs[i]) {
-				l.again(int(wcs[i].WRID))
-			}
-			failed = cmp.Or(failed, wcs[i].Err())
-		}
-		if err := cmp.Or(failed, l.postRecvs()); err != nil {
-			return err
-		}
-		got += k
-	}
-	return nil
-}
-
-// connectAttr is how a link connects that is given the bound to prove itself.
-func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
-	var a verbs.ConnectAttr
-	if d.rdma {
-		a = d.node.opt.connect
-		if a.RetryCnt == (verbs.RetryCount{}) {
-			a.RetryCnt = verbs.Retries(tries - 1)
-		}
-	}
-	if a.Timeout == 0 {
-		a.Timeout = ackTimeout(bound, d.node.opt.peerTimeout)
-	}
-	return a
-}
-
-// tries is how often a message is sent to a peer that does not answer. Soft-RoCE takes
-// the 7 retries that would be eight tries for no end of them.
-const tries = 7
-
-// ackTimeout is the code of a local ACK timeout, which passes tries times until a
-// peer is given up. A device may take up to four times as long (IBA vol. 1,
-// 9.7.6.1.3): that is still within most. Shorter than bound it is not in all, for the
-// other side may take as long until it connects.
-func ackTimeout(bound, most time.Duration) uint8 {
-	code := uint8(1)
-	for ; code < 31 && (tries*verbs.AckTimeout(code) < bound || 4*tries*verbs.AckTimeout(code+1) <= most); code++ {
-	}
-	return code
-}
-
-// endpoint is what the peer is told: with the GID that the program has chosen.
-func (l *link) endpoint() (verbs.Endpoint, error) {
-	e, err := l.qp.Endpoint()
-	c := &l.dev.node.opt.connect
-	if err != nil || c.SGIDIndex == 0 || !l.dev.rdma {
-		return e, err
-	}
-	a, err := l.qp.Query()
-	if err == nil {
-		e.GID, err = l.dev.ctx.QueryGID(int(a.PortNum), c.SGIDIndex)
-	}
-	return e, err
-}
-
-// close ends a link, or as much of it as has been made.
-func (l *link) close() error {
-	var errs []error
-	if l.qp != nil {
-		if l.pool != nil && l.qp.State() != verbs.QPReset {
-			errs = append(errs, l.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState), l.drain())
-		}
-		errs = append(errs, l.qp.Close())
-	}
-	errs = append(errs, l.cq.Close())
-	for _, mr := range []*verbs.MR{l.recvs, l.sends} {
-		if mr != nil {
-			errs = append(errs, mr.Close())
-		}
-	}
-	return errors.Join(errs...)
 }

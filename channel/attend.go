@@ -1,0 +1,183 @@
+package channel
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// attended is a queue as the engine sees it.
+type attended struct {
+	*queue
+	seen  uint64 // polls
+	armed bool
+}
+
+// add has the engine look after a queue.
+func (d *device) add(q *queue) {
+	a := &attended{queue: q}
+	d.mu.Lock()
+	d.queues[q.link.cq] = a
+	d.mu.Unlock()
+	q.lock.lock()
+	q.attended = a
+	q.note()
+	q.lock.unlock()
+	d.kick()
+}
+
+// note has the engine look at the queue when it looks next. The caller holds the lock.
+func (q *queue) note() {
+	if q.noted || q.attended == nil {
+		return
+	}
+	q.noted = true
+	d := q.link.dev
+	d.mu.Lock()
+	d.active = append(d.active, q.attended)
+	d.mu.Unlock()
+}
+
+// forget ends what the engine does for a queue that has failed, and of whose sends
+// none is under way any more. Where the device will say that its last receive is over,
+// it is remembered for that.
+func (d *device) forget(a *attended) {
+	d.mu.Lock()
+	delete(d.queues, a.link.cq)
+	if d.pool != nil {
+		d.failed[a.link.qp] = a.queue
+	}
+	d.mu.Unlock()
+}
+
+// queueOf returns the queue of a queue pair; nil without one.
+func (d *device) queueOf(qp *verbs.QP) *queue {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.queues {
+		if a.link.qp == qp {
+			return a.queue
+		}
+	}
+	return d.failed[qp]
+}
+
+// kick makes the engine look at once.
+func (d *device) kick() {
+	select {
+	case d.kicked <- struct{}{}:
+	default:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cancel != nil {
+		d.cancel()
+	}
+}
+
+// engine moves queues on whose users do not: those that compute, and those that
+// sleep. While somebody polls others it looks, every now and then, whether they
+// still do.
+func (d *device) engine() {
+	life := d.node.life
+	for life.Err() == nil {
+		var ctx context.Context
+		var cancel context.CancelFunc
+		if d.survey() {
+			ctx, cancel = context.WithTimeout(life, engineTick)
+		} else {
+			ctx, cancel = context.WithCancel(life)
+		}
+		d.mu.Lock()
+		d.cancel = cancel
+		d.mu.Unlock()
+		var cq *verbs.CQ
+		var err error
+		select {
+		case <-d.kicked: // between the look and now
+		default:
+			cq, err = d.events.Get(ctx)
+		}
+		cancel()
+		switch {
+		case errors.Is(err, verbs.ErrClosed):
+			return
+		case err == nil && cq != nil:
+			d.fired(cq)
+		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+			d.node.log.Warn("channel: no more events of completions", "device", d.ctx.Device().Name(), "error", err)
+			d.fatal(verbs.EventDeviceFatal)
+			return
+		}
+	}
+}
+
+// survey looks at the queues that have been used since the last time: it arms those
+// that nobody polls any more, and says whether there are others.
+func (d *device) survey() bool {
+	sleepers := d.node.sleepers() > 0
+	d.mu.Lock()
+	active := d.active
+	d.active = d.surveyed
+	d.mu.Unlock()
+	busy := active[:0]
+	var idle []*attended
+	for _, a := range active {
+		a.lock.lock()
+		switch {
+		case a.failed:
+			a.noted = false
+			a.drain()
+			if a.sent.posted == a.sent.done {
+				d.forget(a)
+			} else if !a.armed {
+				idle = append(idle, a)
+			}
+		case a.polls != a.seen && !sleepers:
+			a.seen, a.watched = a.polls, true
+			busy = append(busy, a)
+		default:
+			a.noted, a.watched = false, false
+			a.settle()
+			if !a.armed {
+				idle = append(idle, a)
+			}
+		}
+		a.lock.unlock()
+	}
+	if len(busy) > 0 {
+		d.mu.Lock()
+		d.active = append(d.active, busy...)
+		d.mu.Unlock()
+	}
+	clear(active)
+	d.surveyed = active[:0]
+	for _, a := range idle {
+		a.armed = a.link.cq.ReqNotify(false) == nil
+		a.tend()
+	}
+	return len(busy) > 0
+}
+
+// fired looks after the queue whose event has come.
+func (d *device) fired(cq *verbs.CQ) {
+	d.mu.Lock()
+	a := d.queues[cq]
+	d.mu.Unlock()
+	if a != nil {
+		a.armed = false
+		a.tend()
+		a.lock.lock()
+		a.note()
+		a.lock.unlock()
+	}
+}
+
+// tend does what a user would do by testing.
+func (q *queue) tend() {
+	q.lock.lock()
+	q.poll()
+	q.lock.unlock()
+	q.peer.node.bell.ring()
+}

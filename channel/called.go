@@ -1,0 +1,106 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// Members that call different collectives find that out where their messages meet.
+// They may never meet: each waits for another. So who waits for long tells all what he
+// has called, and who has called something else under that number says so.
+
+// announceAfter is how long a member waits before it tells, and tells again after twice
+// the time.
+const announceAfter = 500 * time.Millisecond
+
+// calledInfo is the body of kindCalled.
+type calledInfo struct {
+	group, number uint64
+	signature     coll.Signature
+}
+
+func (c *calledInfo) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, c.group)
+	b = binary.BigEndian.AppendUint64(b, c.number)
+	return binary.BigEndian.AppendUint64(b, uint64(c.signature))
+}
+
+func parseCalled(b []byte) (calledInfo, error) {
+	r := reader{b: b}
+	c := calledInfo{r.u64(), r.u64(), coll.Signature(r.u64())}
+	return c, r.end(kindCalled)
+}
+
+// calledRecord is one of the last collectives. The number is zero while it is written.
+type calledRecord struct{ number, signature uint64 }
+
+// record remembers what this member calls.
+func (g *Group) record(c *Collective) {
+	r := &g.calls[c.number%uint64(len(g.calls))]
+	wait.StoreRelaxed64(&r.number, 0)
+	wait.StoreRelease64(&r.signature, uint64(c.sig))
+	wait.StoreRelease64(&r.number, c.number)
+}
+
+// waiting is a collective that a goroutine sleeps for, for reports.
+type waiting struct {
+	kind   coll.Kind
+	number uint64
+	began  uint32 // tick of the node
+}
+
+// describe says what a goroutine sleeps for; nothing if none does.
+func (g *Group) describe(now uint32) string {
+	w := g.waits.Load()
+	if w == nil {
+		return ""
+	}
+	return fmt.Sprintf("%v of a group of %d, call %d: waits for members, for %d s", w.kind, g.Size(), w.number, max(now, w.began)-w.began)
+}
+
+// announce tells the others what a member waits in, now and then.
+func (c *Collective) announce() {
+	now := time.Now().UnixNano()
+	switch {
+	case c.announced == 0:
+		c.announced = now
+		c.group.waits.Store(&waiting{c.op.Kind, c.number, c.group.node.ticks.Load()})
+	case now-c.announced > c.again:
+		c.announced = now
+		c.again *= 2
+		g := c.group
+		g.tellAll(kindCalled, (&calledInfo{g.id, c.number, c.sig}).append(nil), true)
+	}
+}
+
+// called compares what another member has called with what this one has. Of what
+// this one has not come to yet it will be told again.
+func (n *Node) called(c calledInfo, rank int) {
+	n.mu.Lock()
+	g := n.groups[c.group]
+	_, left := n.groupsLeft[c.group]
+	n.mu.Unlock()
+	if left { // and who waits for this rank does so in vain
+		f := faultInfo{group: c.group, rank: uint32(n.rank), reason: reasonLeft, text: "the group has been closed"}
+		if p, err := n.peer(rank); err == nil {
+			p.mu.Lock()
+			p.tell(kindFault, f.append(nil))
+			p.mu.Unlock()
+		}
+	}
+	if g == nil {
+		return
+	}
+	r := &g.calls[c.number%uint64(len(g.calls))]
+	before := atomic.LoadUint64(&r.number)
+	ours := coll.Signature(atomic.LoadUint64(&r.signature))
+	if before != c.number || atomic.LoadUint64(&r.number) != c.number || ours == c.signature {
+		return
+	}
+	g.accuse(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(c.signature))})
+}

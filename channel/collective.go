@@ -1,0 +1,424 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/internal/collop"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// Collective is an operation of a group that is declared once and started again and
+// again (MPI_Allreduce_init and its like). It belongs to one goroutine at a time, the
+// one that does the group's other collectives.
+type Collective struct {
+	group     *Group
+	op        collop.Spec
+	sig       coll.Signature // of op, whatever the algorithm
+	stages    []stage
+	at        int  // stage
+	begun     bool // it is under way
+	active    bool
+	tests     uint   // by the user
+	number    uint64 // of the start, in the group
+	announced int64  // ns: when the others were told that it takes long, or it was first seen to
+	again     int64  // ns until they are told again
+	err       error  // of this start
+	host      [3]shared.Op
+	single    [1]stage
+	memory    []*Memory
+	handles   []*Handle // messages between hosts
+	spans     [2][]shared.Span
+}
+
+// stage is a part of a collective: within the host, between hosts, or a copy here.
+type stage struct {
+	op  *shared.Op
+	c   shared.Call
+	run *coll.Run
+	sig coll.Signature
+
+	members []int // of the group, between whom run is
+
+	local func() // something to do here
+}
+
+// Declare declares an operation, so that it can be started often: memory is
+// registered, and messages between hosts are declared, once. All members declare the
+// same operations in the same order; it needs nothing of them. The Collective belongs
+// to the caller, who closes it; so does the memory of the operation, which must not
+// be touched while it is under way.
+//
+// Errors: [ErrInvalid] for an operation that is wrong, [ErrActive], [ErrClosed], and
+// what [Node.DeclareSend] says.
+func (g *Group) Declare(o Operation) (*Collective, error) {
+	spec := collop.Of(&o)
+	if err := g.enter("declare ", spec.Kind); err != nil {
+		return nil, err
+	}
+	defer g.exit()
+	c := &Collective{group: g}
+	if err := c.plan(*spec); err != nil {
+		return nil, groupError("declare "+spec.Kind.String(), err)
+	}
+	g.mu.Lock()
+	g.members[c] = struct{}{}
+	g.mu.Unlock()
+	return c, nil
+}
+
+// Start begins the operation, and waits for nobody. Several collectives of a group may
+// be under way: all members start them in the same order. What is left to do is done
+// in Test and Wait of any collective of the group.
+//
+// Errors: [ErrActive], [ErrClosed], and of a group that has failed its error.
+func (c *Collective) Start() error {
+	g := c.group
+	if err := g.enter("start ", c.op.Kind); err != nil {
+		return err
+	}
+	err := c.start()
+	g.exit()
+	if err != nil {
+		return groupError("start "+c.op.Kind.String(), err)
+	}
+	return nil
+}
+
+func (c *Collective) start() error {
+	g := c.group
+	switch {
+	case c.active:
+		return fmt.Errorf("%w: the collective has not been waited for", ErrActive)
+	case c.stages == nil:
+		return ErrClosed
+	}
+	if f := g.fault.Load(); f != nil {
+		return *f
+	}
+	c.active, c.begun, c.at, c.err = true, false, 0, nil
+	g.started++
+	c.number = g.started
+	c.announced, c.again = 0, int64(announceAfter)
+	g.record(c)
+	if len(g.active) == 0 && len(c.stages) == 1 && c.stages[0].op != nil {
+		over, err := g.team.Begin(c.stages[0].op, &c.stages[0].c)
+		if over {
+			c.active = false
+			return nil
+		}
+		c.begun = true
+		g.active = append(g.active, c)
+		if err != nil {
+			g.fail(g.teamError(err)) // and the operation has the error
+		}
+		return nil
+	}
+	g.active = append(g.active, c)
+	for i := range c.stages {
+		if s := &c.stages[i]; s.op != nil {
+			g.team.Enqueue(s.op, &s.c)
+		}
+	}
+	g.advance() // an error is the operation's
+	return nil
+}
+
+// Test says whether the operation is over, and moves it on if it is not. With true the
+// collective is idle again, and the error is that of this start; an idle one is always
+// over. After an error the content of dst is undefined.
+//
+// Errors: [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable], [ErrMismatch] (a member has
+// called something else), [ErrAborted], [ErrClosed], or what a member says that it has
+// failed with; they name the rank.
+func (c *Collective) Test() (bool, error) {
+	g := c.group
+	if err := g.enter("test ", c.op.Kind); err != nil {
+		return true, err
+	}
+	done, err := c.test()
+	if c.tests++; !done && c.tests%driveEvery == 0 { // what Wait does: the user may only test
+		g.node.drive()
+		g.look()
+		c.announce()
+		done, err = c.test()
+	}
+	g.exit()
+	return done, err
+}
+
+func (c *Collective) test() (bool, error) {
+	if c.active {
+		c.group.advance()
+	}
+	if c.active {
+		return false, nil
+	}
+	err := c.err
+	c.err = nil
+	return true, err
+}
+
+// Wait returns when the operation is over, with the error that Test would return. An
+// idle one is not waited for. When ctx ends, so does the waiting: the error is then
+// [ErrTimeout] if a deadline passed, else that of ctx, and the operation goes on.
+func (c *Collective) Wait(ctx context.Context) error {
+	g := c.group
+	if err := g.enter("wait ", c.op.Kind); err != nil {
+		return err
+	}
+	err := c.await(ctx)
+	g.exit()
+	return err
+}
+
+// Run carries out an operation: it returns when that is over at this rank, with the
+// errors of [Group.Declare] and [Collective.Test]. When ctx ends before, the operation
+// fails, here with [ErrTimeout] or the error of ctx, and at all members.
+//
+// Of members of one host nothing is allocated or declared; between hosts up to 64
+// operations that have been called before are remembered, with 32 MiB of memory at most,
+// so that it costs a copy more than what is declared.
+func (g *Group) Run(ctx context.Context, o Operation) error {
+	spec := collop.Of(&o)
+	if err := g.enter("", spec.Kind); err != nil {
+		return err
+	}
+	err := g.runCall(ctx, spec)
+	g.exit()
+	return err
+}
+
+func (g *Group) runCall(ctx context.Context, o *collop.Spec) error {
+	c := &g.call
+	switch {
+	case c.stages != nil && c.op.Same(o): // as the last time
+	case g.alone(o):
+		c.op, c.stages = *o, nil
+		if err := c.planHost(); err != nil {
+			return groupError(o.Kind.String(), err)
+		}
+	default:
+		return g.runKept(ctx, o)
+	}
+	return c.carryOut(ctx)
+}
+
+// carryOut starts a collective and waits for it.
+func (c *Collective) carryOut(ctx context.Context) error {
+	if err := c.start(); err != nil {
+		return groupError(c.op.Kind.String(), err)
+	}
+	if !c.active {
+		err := c.err
+		c.err = nil
+		return err
+	}
+	err := c.await(ctx)
+	if c.active { // nobody else can wait for it
+		c.group.fail(fmt.Errorf("rank %d has given up: %w", c.group.node.rank, err))
+		c.group.settle(time.Now().Add(c.group.node.opt.peerTimeout))
+		c.err = nil
+	}
+	return err
+}
+
+// collectiveSpins is how often a waiter looks before it yields, for some 20 µs: the one
+// it waits for may need this CPU, if others have taken its own. Yielding takes 0.3 µs
+// where nobody wants the CPU, so it goes on doing that for long before it sleeps.
+const (
+	collectiveSpins  = 100
+	collectiveYields = 500
+)
+
+// await moves the operation on until it is over; see Handle.await.
+func (c *Collective) await(ctx context.Context) error {
+	g := c.group
+	n := g.node
+	spins, yields := n.spins, yieldBudget
+	if spins == spinBudget { // each looks lineLooks times
+		spins, yields = collectiveSpins, collectiveYields
+	}
+	patient := false
+	defer func() {
+		if patient {
+			waiters.Add(-1)
+		}
+	}()
+	for i := 0; ; i++ {
+		if done, err := c.test(); done {
+			return err
+		}
+		if i%driveEvery == driveEvery-1 || i >= spins {
+			n.drive()
+			g.look()
+			if done, err := c.test(); done {
+				return err
+			}
+			if n.closing.Load() || g.closed.Load() {
+				g.fail(ErrClosed)
+				continue
+			}
+			err := ctx.Err()
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				return groupError(c.op.Kind.String(), fmt.Errorf("%w: %w", ErrTimeout, err))
+			case err != nil:
+				return groupError(c.op.Kind.String(), err)
+			}
+		}
+		if i == spins {
+			patient = true
+			waiters.Add(1)
+		}
+		switch {
+		case i < spins:
+			wait.Pause(1)
+		case i < spins+yields:
+			yield()
+		default:
+			c.announce()
+			n.nap(ctx, func() bool {
+				g.advance()
+				return !c.active
+			})
+		}
+	}
+}
+
+// advance moves all collectives of the group on, in the order of their starts.
+func (g *Group) advance() {
+	if f := g.fault.Load(); f != nil {
+		g.endAll(*f)
+		return
+	}
+	if err := g.team.Advance(); err != nil {
+		g.fail(g.teamError(err))
+		return
+	}
+	turn := true // messages between hosts: of one collective after the other
+	for i := 0; i < len(g.active); {
+		c := g.active[i]
+		over, err := c.step(turn)
+		if err != nil {
+			g.fail(err)
+			return
+		}
+		if over {
+			c.over()
+			g.active = append(g.active[:i], g.active[i+1:]...)
+			continue
+		}
+		turn = turn && !c.travels()
+		i++
+	}
+}
+
+// over says that nothing of the start is under way any more.
+func (c *Collective) over() {
+	c.active = false
+	if c.announced != 0 {
+		c.group.waits.Store(nil)
+	}
+}
+
+// step goes from stage to stage as far as they are over.
+func (c *Collective) step(turn bool) (over bool, err error) {
+	for c.at < len(c.stages) {
+		s := &c.stages[c.at]
+		switch {
+		case s.op != nil:
+			if !c.begun {
+				s.op.Release()
+				c.begun = true
+				if err := c.group.team.Advance(); err != nil {
+					return false, c.group.teamError(err)
+				}
+			}
+			if !s.op.Over() {
+				return false, nil
+			}
+		case s.local != nil:
+			s.local()
+		default:
+			if !turn {
+				return false, nil
+			}
+			if !c.begun {
+				c.begun = true
+				if err := s.run.Start(coll.Header{Sequence: uint32(c.number), Signature: s.sig}); err != nil {
+					return false, c.runError(s, err)
+				}
+			}
+			if done, err := s.run.Step(); err != nil {
+				return false, c.runError(s, err)
+			} else if !done {
+				return false, nil
+			}
+		}
+		c.at++
+		c.begun = false
+	}
+	return true, nil
+}
+
+// travels says whether there are messages to come.
+func (c *Collective) travels() bool {
+	for i := c.at; i < len(c.stages); i++ {
+		if c.stages[i].run != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Close ends an idle collective. Closing again does nothing.
+func (c *Collective) Close() error {
+	g := c.group
+	op := "close " + c.op.Kind.String()
+	if !g.tryEnter() {
+		return groupError(op, ErrActive)
+	}
+	defer g.exit()
+	if c.active {
+		return groupError(op, ErrActive)
+	}
+	if g.fault.Load() != nil {
+		return nil // its messages may be under way: Close of the group ends them
+	}
+	g.mu.Lock()
+	delete(g.members, c)
+	g.mu.Unlock()
+	return c.free()
+}
+
+// activeHandles are the messages that are not over.
+func (c *Collective) activeHandles() iter.Seq[*Handle] {
+	return func(yield func(*Handle) bool) {
+		for _, h := range c.handles {
+			if p := h.phase.Load(); p != phaseIdle && p != phaseClosed && !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// free gives back what the collective has declared. Nothing of it is under way.
+func (c *Collective) free() error {
+	var errs []error
+	for i := range c.stages {
+		if r := c.stages[i].run; r != nil {
+			errs = append(errs, r.Close())
+		}
+	}
+	for _, m := range c.memory {
+		errs = append(errs, m.Close())
+	}
+	c.stages, c.memory, c.handles = nil, nil, nil
+	return errors.Join(errs...)
+}

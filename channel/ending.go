@@ -1,0 +1,443 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// The streams of a group end with it: each side tells the other that it is through with
+// a stream, and what it has of it goes when it has told and has heard.
+//
+// Where the memory of the peer is mapped a side tells when its group is closed. The ring
+// stays until the peer has told, who may not have read all of it; what the peer may
+// still copy by itself has been withdrawn before (see Handle.abandon).
+//
+// Through a queue a side tells when it has no transfer of its own under way, nor will
+// begin one: so who has heard knows that the peer does not touch its memory any more.
+// Who hears it ends what cannot come about any more, and tells as well, be its group
+// closed or not: a group that fails has its memory back as soon as the engines of the
+// peers have answered, whatever their users are doing. The answer travels behind all
+// that was sent before.
+//
+// A number may be given to another group when no member of that has anything of it any
+// more: see Group.agree.
+
+// closedStream is what is left of a stream over mapped memory that is closed here, until
+// the peer tells that it is through with it, too.
+type closedStream struct {
+	memory []*verbs.MR // of the ring and the pipe
+}
+
+// closeStream ends a stream of a group at this side. Nothing is under way on it, but
+// for what a queue is to end.
+func (p *peer) closeStream(number uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out, in := p.sends[number], p.receives[number]
+	if out == nil && in == nil {
+		return nil // and if the peer has something it will tell
+	}
+	up := p.state.Load() == peerUp && p.rank != p.node.rank
+	if p.queue != nil {
+		delete(p.sends, number)
+		delete(p.receives, number)
+		if up {
+			p.queue.closeStream(number)
+		}
+		return nil
+	}
+	left := &closedStream{p.detach(number)}
+	_, heard := p.heard[number]
+	switch {
+	case up && !heard:
+		p.closed[number] = left
+		p.node.holdStream(number)
+		p.tell(kindEnd, binary.BigEndian.AppendUint32(nil, number))
+		return nil
+	case up:
+		delete(p.heard, number)
+		p.tell(kindEnd, binary.BigEndian.AppendUint32(nil, number))
+	case p.link != nil && !p.gone():
+		return nil // the peer may still run, and look at it: it goes with the node
+	}
+	return left.free()
+}
+
+// detach takes a stream of mapped memory out of everything that looks at it, and returns
+// the memory of this side that the peer may look at. The caller holds mu.
+func (p *peer) detach(number uint32) (memory []*verbs.MR) {
+	n := p.node
+	if s := p.sends[number]; s != nil {
+		delete(p.sends, number)
+		removeFrom(&n.pipes, s)
+		n.mu.Lock()
+		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
+		delete(n.attended, s)
+		n.mu.Unlock()
+		s.lock.lock()
+		s.r, s.pipe = nil, nil
+		p.past.sent.sum(&s.sent.Counts)
+		memory = s.memory
+		s.memory = nil
+		s.lock.unlock()
+	}
+	if s := p.receives[number]; s != nil {
+		delete(p.receives, number)
+		removeFrom(&n.receives, s)
+		s.lock.lock()
+		s.r.Store(nil)
+		s.pipe.Store(nil)
+		p.past.received.sum(&s.received.Counts)
+		s.lock.unlock()
+	}
+	return memory
+}
+
+func (c *closedStream) free() (err error) {
+	for _, mr := range c.memory {
+		if e := mr.Close(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// closedHere says whether a stream is one that this side is through with, and the peer not
+// yet: what it makes of it meanwhile is of no use, and may be gone already.
+func (p *peer) closedHere(number uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed[number] != nil
+}
+
+// ended takes that the peer is through with a stream over mapped memory.
+func (p *peer) ended(body []byte) error {
+	if len(body) != 4 {
+		return fmt.Errorf("%w: %v of %d bytes", ErrProtocol, kindEnd, len(body))
+	}
+	number := binary.BigEndian.Uint32(body)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, twice := p.heard[number]
+	if number <= MaxStream || number >= maxStreams || twice || p.queue != nil {
+		return fmt.Errorf("%w: end of stream %d", ErrProtocol, number)
+	}
+	if left := p.closed[number]; left != nil {
+		delete(p.closed, number)
+		p.detach(number) // what the peer had made before it knew
+		p.node.releaseStream(number)
+		return left.free()
+	}
+	if in := p.receives[number]; p.sends[number] != nil || in != nil && in.declared {
+		p.heard[number] = struct{}{}
+		return nil
+	}
+	p.detach(number)
+	p.tell(kindEnd, body)
+	return nil
+}
+
+// streamEnd is how far the two sides of a queue are with ending a stream.
+type streamEnd struct {
+	closed bool // nobody here uses it
+	held   bool // its number is not to be given away
+	told   bool // the other side: nothing of this one is under way
+	heard  bool // the same of the other side
+}
+
+// endOf returns how far a stream is, noted from now on. The caller holds the lock.
+func (q *queue) endOf(number uint32) *streamEnd {
+	e := q.ends[number]
+	if e == nil {
+		e = &streamEnd{}
+		q.ends[number] = e
+		q.untold++
+	}
+	return e
+}
+
+// closeStream ends a stream at this side.
+func (q *queue) closeStream(number uint32) {
+	q.lock.lock()
+	defer q.lock.unlock()
+	if q.failed {
+		return
+	}
+	e := q.endOf(number)
+	e.closed, e.held = true, true
+	q.peer.node.holdStream(number)
+	if o := q.out[number]; o != nil {
+		o.ended = true
+		o.pending = nil
+		q.waiting = slices.DeleteFunc(q.waiting, func(w *queueOut) bool { return w == o })
+		maps.DeleteFunc(o.offers, func(_ uint64, h *Handle) bool { return !h.transfer.begun })
+		clear(o.opened) // layouts that come now open nothing
+	}
+	q.endStream(number, e)
+}
+
+// endStream tells the other side, if there is nothing under way any more, and forgets
+// the stream when both have told. The caller holds the lock.
+func (q *queue) endStream(number uint32, e *streamEnd) {
+	if !e.told && !q.moves(number) {
+		q.tell(header{kind: queueEnd, stream: number})
+		e.told = true // and nothing else is told after it
+		q.untold--
+	}
+	if !e.told || !e.heard || !e.closed {
+		return
+	}
+	if o := q.out[number]; o != nil {
+		q.past.sent.sum(&o.sent.Counts)
+	}
+	if i := q.in[number]; i != nil {
+		q.past.received.sum(&i.received.Counts)
+		for _, h := range i.started {
+			delete(q.gated, h.id)
+		}
+	}
+	delete(q.out, number)
+	delete(q.in, number)
+	delete(q.ends, number)
+	if e.held {
+		q.peer.node.releaseStream(number)
+	}
+}
+
+// endStreams looks at the streams again that could not be told of. The caller holds the
+// lock.
+func (q *queue) endStreams() {
+	for number, e := range q.ends {
+		if !e.told {
+			q.endStream(number, e)
+		}
+	}
+}
+
+// moves says whether a transfer of this side is under way on a stream.
+func (q *queue) moves(number uint32) bool {
+	of := func(h *Handle) bool {
+		return h.kind == kindSend && h.out.number == number || h.kind == kindReceive && h.in.number == number
+	}
+	step := func(s step) bool { return of(s.h) }
+	if i := q.in[number]; i != nil && i.unstaged > 0 {
+		return true
+	}
+	return slices.ContainsFunc(q.writes.moving, of) || slices.ContainsFunc(q.reads.moving, of) || slices.ContainsFunc(q.landed, of) ||
+		slices.ContainsFunc(q.writes.posted, step) || slices.ContainsFunc(q.reads.posted, step)
+}
+
+// arriveEnd takes that the other side is through with a stream.
+func (q *queue) arriveEnd(number uint32) error {
+	if number <= MaxStream {
+		return fmt.Errorf("%w: end of stream %d", ErrProtocol, number)
+	}
+	e := q.endOf(number)
+	e.heard = true
+	o, i := q.out[number], q.in[number]
+	if (o == nil || !o.declared) && (i == nil || !i.declared) {
+		e.closed = true
+	}
+	if !e.told {
+		q.forsake(o, i)
+	}
+	q.endStream(number, e)
+	return nil
+}
+
+// forsake ends what the other side will not take part in any more.
+func (q *queue) forsake(o *queueOut, i *queueIn) {
+	left := func(h *Handle, op string, number uint32) error { return q.peer.opErrorOf(op, number, h.k, ErrPeerLeft) }
+	if o != nil {
+		o.ended = true
+		for _, h := range o.pending {
+			q.finish(h, phaseFailed, left(h, "send", o.number))
+		}
+		o.pending = nil
+		q.waiting = slices.DeleteFunc(q.waiting, func(w *queueOut) bool { return w == o })
+		for k, h := range o.offers {
+			if !h.transfer.begun {
+				delete(o.offers, k)
+				q.finish(h, phaseFailed, left(h, "send", o.number))
+			}
+		}
+		clear(o.opened)
+	}
+	if i != nil {
+		i.ended = true
+		for _, h := range i.started {
+			if !h.transfer.begun && !h.copying {
+				q.forget(i, h)
+				q.finish(h, phaseReceived, left(h, "receive", i.number))
+			}
+		}
+		clear(i.ready)
+	}
+}
+
+// streamOver says whether the other side touches nothing of a stream any more that has been
+// closed here, and moves it on.
+func (q *queue) streamOver(number uint32) bool {
+	q.lock.lock()
+	defer q.lock.unlock()
+	q.poll()
+	return q.failed || q.ends[number] == nil
+}
+
+// abandon ends an active handle of a group that has failed. What goes by mapped memory
+// is withdrawn, and ends here; what a queue moves ends when its stream is over: see
+// lapse.
+func (h *Handle) abandon(end time.Time) error {
+	if err := h.withdraw(end); err != nil {
+		return err
+	}
+	return h.lapseBy(end, func() bool { return h.queued() == nil })
+}
+
+// lapseBy ends a handle that nobody can be at work for any more but this process, as
+// soon as that is through, if is says so then.
+func (h *Handle) lapseBy(end time.Time, is func() bool) error {
+	for {
+		unlock := h.lockStream()
+		over := !is() || h.lapse()
+		unlock()
+		switch {
+		case over:
+			return nil
+		case time.Now().After(end):
+			return h.errorf("close", fmt.Errorf("%w: it is being copied", ErrBusy))
+		}
+		wait.Yield()
+	}
+}
+
+// queued returns the queue that moves the messages of the handle; nil without one.
+func (h *Handle) queued() *queue {
+	if h.kind == kindSend {
+		return h.out.q.Load()
+	}
+	return h.in.q.Load()
+}
+
+// lapse makes an active handle idle; false if somebody copies for it. The caller holds
+// the lock of the stream.
+func (h *Handle) lapse() bool {
+	phase, q := h.phase.Load(), h.queued()
+	switch {
+	case phase == phaseIdle || phase == phaseClosed:
+		return true
+	case h.copying || h.kind == kindSend && h.out.busy == h:
+		return false
+	case q != nil && h.kind == kindReceive && phase == phaseWaiting:
+		delete(q.gated, h.id)
+	case q != nil:
+	case phase == phasePending:
+		h.out.drop(h)
+	case phase == phaseOffered:
+		h.out.forget(h)
+	case phase == phaseWaiting:
+		h.in.finish(h, nil)
+	}
+	h.err = nil
+	h.setPhase(phaseIdle)
+	return true
+}
+
+// removeFrom takes an entry off a list that is read without a lock.
+func removeFrom[S comparable](list *atomic.Pointer[[]S], s S) {
+	for {
+		old := list.Load()
+		i := slices.Index(*old, s)
+		if i < 0 {
+			return
+		}
+		l := slices.Delete(slices.Clone(*old), i, i+1)
+		if list.CompareAndSwap(old, &l) {
+			return
+		}
+	}
+}
+
+// holdStream and releaseStream count what keeps a number from being given to another
+// group at this node.
+func (n *Node) holdStream(number uint32) {
+	n.mu.Lock()
+	n.streams[number]++
+	n.mu.Unlock()
+}
+
+func (n *Node) releaseStream(number uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.streams[number]--; n.streams[number] == 0 {
+		delete(n.streams, number)
+	}
+}
+
+// takeStream holds a number that nothing here has; false if something does.
+func (n *Node) takeStream(number uint32) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.streams[number] > 0 {
+		return false
+	}
+	n.streams[number] = 1
+	return true
+}
+
+// freeStream is the first number from least on that nothing here has.
+func (n *Node) freeStream(least uint32) uint32 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for n.streams[least] > 0 {
+		least++
+	}
+	return least
+}
+
+// closeStreams ends the streams of the group with all members.
+func (g *Group) closeStreams() (errs []error) {
+	for _, p := range g.peersMet() {
+		errs = append(errs, p.closeStream(g.stream))
+	}
+	return errs
+}
+
+// awaitStreams waits until no peer is at work any more for handles of a queue.
+func (g *Group) awaitStreams(handles []*Handle, end time.Time) error {
+	queues := map[*queue]bool{}
+	for _, h := range handles {
+		if q := h.queued(); q != nil {
+			queues[q] = true
+		}
+	}
+	for q := range maps.Keys(queues) {
+		for !q.streamOver(g.stream) {
+			if time.Now().After(end) {
+				return groupError("close group", fmt.Errorf("%w: rank %d has not said for %v that it is through with the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
+			}
+			time.Sleep(drainPause)
+		}
+	}
+	return nil
+}
+
+// peersMet returns the members that this one has had to do with.
+func (g *Group) peersMet() (list []*peer) {
+	n := g.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, rank := range g.ranks {
+		if p := n.peers[rank]; p != nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}

@@ -1,0 +1,31 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-hpc/sluice/exact"
+)
+
+// SumExact merges the accumulators of all ranks of a group into a, at every rank:
+// then a.Round() is the correctly rounded sum of all terms of all ranks. It has the
+// same bits for any number of ranks, whichever rank has which terms, in any order, by
+// any algorithm and over any provider. It is an allreduce of [exact.Words] int64.
+//
+// Errors: those of [Group.Run]; around [exact.ErrWords] where a rank gives what is no
+// accumulator. After an error a is what it was.
+func SumExact(ctx context.Context, g *Group, a *exact.Accumulator) error {
+	w := g.words.Swap(nil)
+	if w == nil {
+		w = new([exact.Words]int64)
+	}
+	defer g.words.Store(w)
+	a.Words(w)
+	if err := g.Run(ctx, Allreduce(Sum, w[:], w[:])); err != nil {
+		return err
+	}
+	if err := a.SetWords(w); err != nil {
+		return groupError("sum", fmt.Errorf("%w: %w", ErrProtocol, err))
+	}
+	return nil
+}

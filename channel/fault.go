@@ -1,0 +1,261 @@
+package channel
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// reasons are the errors that members tell each other, by number; 0: another.
+var reasons = []error{1: ErrMismatch, ErrPeerDied, reasonLeft: ErrPeerLeft, ErrUnreachable, ErrAborted, ErrTimeout, ErrProtocol}
+
+const reasonLeft = 3
+
+// faultInfo is the body of kindFault: the group is of no use any more.
+type faultInfo struct {
+	group  uint64
+	rank   uint32 // whose fault it is
+	reason uint8
+	text   string
+}
+
+const maxFaultText = 512
+
+func (f *faultInfo) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, f.group)
+	b = binary.BigEndian.AppendUint32(b, f.rank)
+	b = append(b, f.reason)
+	return append(b, f.text[:min(len(f.text), maxFaultText)]...)
+}
+
+func parseFault(b []byte) (faultInfo, error) {
+	r := reader{b: b}
+	f := faultInfo{group: r.u64(), rank: r.u32(), reason: r.u8()}
+	if r.bad || len(r.b) > maxFaultText || int(f.reason) >= len(reasons) {
+		return f, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, kindFault, len(b))
+	}
+	f.text = string(r.b)
+	return f, nil
+}
+
+// fail ends the group: all that is under way, here and at the other members, who are
+// told why.
+func (g *Group) fail(err error) {
+	g.accuse(err)
+	g.endAll(*g.fault.Load())
+}
+
+// accuse makes the group be of no use any more, and tells the other members. What is
+// under way here ends when somebody looks.
+func (g *Group) accuse(err error) {
+	if !g.fault.CompareAndSwap(nil, &err) {
+		return
+	}
+	g.told.Store(true)
+	g.tellAll(kindFault, g.faultBody(err), true)
+	g.node.log.Info("channel: a group has failed", "size", g.Size(), "error", err)
+	g.node.bell.strike()
+}
+
+// passOn tells the members that this one is connected to what it has been told itself:
+// they are about to see it leave, and that is not why the group has failed.
+func (g *Group) passOn() {
+	if f := g.fault.Load(); f != nil && g.told.CompareAndSwap(false, true) {
+		g.tellAll(kindFault, g.faultBody(*f), false)
+	}
+}
+
+// faultBody is the control message of an error.
+func (g *Group) faultBody(err error) []byte {
+	f := faultInfo{group: g.id, rank: uint32(g.node.rank), reason: reasonOf(err), text: err.Error()}
+	if e := (*Error)(nil); errors.As(err, &e) && e.Rank >= 0 {
+		f.rank = uint32(e.Rank)
+	}
+	return f.append(nil)
+}
+
+// reasonOf is the number of a reason. A rank that closes its group leaves it.
+func reasonOf(err error) uint8 {
+	for i, r := range reasons {
+		if r != nil && errors.Is(err, r) {
+			return uint8(i)
+		}
+	}
+	if errors.Is(err, ErrClosed) {
+		return reasonLeft
+	}
+	return 0
+}
+
+// tellAll sends a control message to all other members, or to those it is connected
+// to, which it can while the node is being closed.
+func (g *Group) tellAll(k kind, body []byte, connect bool) {
+	n := g.node
+	for _, rank := range g.ranks {
+		if rank == n.rank {
+			continue
+		}
+		var p *peer
+		if connect {
+			p, _ = n.peer(rank)
+		}
+		if p == nil {
+			n.mu.Lock()
+			p = n.peers[rank]
+			n.mu.Unlock()
+		} else {
+			p.connect()
+		}
+		if p == nil {
+			continue
+		}
+		p.mu.Lock()
+		if s := p.state.Load(); s == peerUp || s == peerConnecting {
+			p.tell(k, body)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// endAll ends all that is under way at this member.
+func (g *Group) endAll(err error) {
+	g.team.Fail(err)
+	g.settle(time.Now().Add(g.node.opt.peerTimeout))
+	for _, c := range g.active {
+		c.over()
+		c.err = groupError(c.op.Kind.String(), err)
+	}
+	g.active = g.active[:0]
+}
+
+// settle waits until no member is at work in the memory of what has failed.
+func (g *Group) settle(end time.Time) {
+	for !g.team.Settled() && time.Now().Before(end) {
+		wait.Yield()
+	}
+}
+
+// look fails the group if a member of this host has gone that has not done its part.
+func (g *Group) look() {
+	for i, p := range g.host.peers {
+		if p.state.Load() < peerFailed || p.rank == g.node.rank {
+			continue
+		}
+		if g.team.Needs(i) {
+			g.fail(&Error{Op: g.active[0].op.Kind.String(), Rank: p.rank, Stream: -1, Err: *p.err.Load()})
+			return
+		}
+	}
+}
+
+// teamError is the error of the members of this host.
+func (g *Group) teamError(err error) error {
+	rank := func(i int) int { return g.ranks[g.local[i]] }
+	op := "collective"
+	if len(g.active) > 0 {
+		op = g.active[0].op.Kind.String()
+	}
+	if m := (*shared.MismatchError)(nil); errors.As(err, &m) {
+		ours, theirs := coll.Signature(m.Ours), coll.Signature(m.Theirs)
+		if ours == theirs {
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %d bytes here, %d there", ErrMismatch, m.Len, m.Other)}
+		}
+		return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(theirs))}
+	}
+	if errors.Is(err, shared.ErrWithdrawn) {
+		g.awaitFault()
+	}
+	if f := g.fault.Load(); f != nil {
+		return *f
+	}
+	if errors.Is(err, shared.ErrProtocol) {
+		return groupError(op, fmt.Errorf("%w: %w", ErrProtocol, err))
+	}
+	return groupError(op, err)
+}
+
+// awaitFault waits for what another member tells of why it has failed.
+func (g *Group) awaitFault() {
+	for end := time.Now().Add(verdictTime); g.fault.Load() == nil && time.Now().Before(end); {
+		time.Sleep(drainPause)
+	}
+}
+
+// runError is the error of messages between members. Where another member has failed,
+// what it tells everybody says more than that; it is on its way.
+func (c *Collective) runError(s *stage, err error) error {
+	g, op := c.group, c.op.Kind.String()
+	rank := func(i int) int { return g.ranks[s.members[i]] }
+	if m := (*coll.MismatchError)(nil); errors.As(err, &m) {
+		if m.Failed {
+			g.awaitFault()
+		}
+		if f := g.fault.Load(); f != nil {
+			return *f
+		}
+		differ := m.Want.Signature.Differ(m.Got.Signature)
+		if m.Got.Signature == m.Want.Signature {
+			differ = fmt.Sprintf("call %d here is its call %d", m.Want.Sequence, m.Got.Sequence)
+		}
+		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, differ)}
+	}
+	if p := (*coll.PeerError)(nil); errors.As(err, &p) {
+		err = p.Err
+		if errors.Is(err, ErrLength) {
+			return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, err)}
+		}
+		// Who cannot be reached may have left because the group has failed.
+		if errors.Is(err, ErrPeerLeft) && c.ask(rank(p.Peer)) || errors.Is(err, ErrUnreachable) {
+			g.awaitFault()
+			if f := g.fault.Load(); f != nil {
+				return *f
+			}
+		}
+	}
+	return groupError(op, err)
+}
+
+// ask asks a rank that has ended the stream of the group, and is still there, why: the
+// answer comes as a fault, if that is not on its way already. It says whether it has.
+func (c *Collective) ask(rank int) bool {
+	p, err := c.group.node.peer(rank)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state.Load() != peerUp {
+		return false
+	}
+	p.tell(kindCalled, (&calledInfo{c.group.id, c.number, c.sig}).append(nil))
+	return true
+}
+
+// faulted takes what another member has failed with. Of groups that are not made yet
+// here it is remembered.
+func (n *Node) faulted(f faultInfo) {
+	why := cmp.Or(reasons[f.reason], errFault)
+	err := error(&Error{Op: "collective", Rank: int(f.rank), Stream: -1, Err: fmt.Errorf("%w: %s", why, f.text)})
+	n.mu.Lock()
+	g := n.groups[f.group]
+	_, left := n.groupsLeft[f.group]
+	if g == nil && !left && len(n.earlyFaults) < maxEarlyFaults {
+		n.earlyFaults[f.group] = err
+	}
+	n.mu.Unlock()
+	if g != nil {
+		g.fault.CompareAndSwap(nil, &err)
+	}
+}
+
+// errFault: another member has failed, with what is none of our errors.
+var errFault = errors.New("a member has failed")
+
+// maxEarlyFaults bounds what peers can make us remember.
+const maxEarlyFaults = 1024

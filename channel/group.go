@@ -1,0 +1,319 @@
+package channel
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// Group is an ordered set of ranks that do collectives together: all of a job
+// ([Node.World]), or some ([Group.Split]). The ranks of a group have numbers of their
+// own, from 0 to Size()-1, which its operations mean.
+//
+// Collectives of different groups may be under way at the same time, in different
+// goroutines too. Those of one group belong to one goroutine at a time: where two
+// call, one of them gets [ErrActive].
+//
+// After an error of a collective that has begun the group is of no use any more:
+// every later call returns the error, at all members, who are told of it. Memory of a
+// declared operation between hosts, or of one of more than 4 MiB or with a function of
+// the program that Run was called with, must be left alone until Close has returned
+// then: messages may be under way in it.
+type Group struct {
+	node   *Node
+	id     uint64
+	ranks  []int // of the job, by member
+	me     int
+	stream uint32 // of messages between hosts
+
+	place *coll.Placement
+	team  *shared.Team // of the members of this host
+	host  *hostCarrier
+	local []int // members of this host, in order
+
+	inside   uint32 // a goroutine is in a call
+	fault    atomic.Pointer[error]
+	splits   uint64 // groups made of this one
+	started  uint64 // collectives
+	active   []*Collective
+	call     Collective           // of Run, where all members are of one host
+	kept     map[string]*keptCall // of Run, else
+	keptSize int                  // bytes of memory that these take
+	age      uint64               // of kept calls
+	keyRoom  []byte
+	words    atomic.Pointer[[exact.Words]int64] // of SumExact
+	memory   *Memory                            // of the segment; nil: the heap
+	told     atomic.Bool                        // the others, of fault
+	closed   atomic.Bool
+	waits    atomic.Pointer[waiting] // what a goroutine sleeps for; nil: nothing
+	calls    [64]calledRecord        // the last collectives, by their number
+	mu       sync.Mutex
+	members  map[*Collective]struct{} // declared
+}
+
+// World returns the group of all ranks, in their order. All ranks have to call it;
+// later calls return the same group, which is closed with the node.
+//
+// It connects to the ranks of this host, and takes 200 KiB of memory. Errors: those
+// of [Node.Exchange]; [ErrUnreachable] and what else keeps a rank of this host from
+// being reached; or that of ctx.
+func (n *Node) World(ctx context.Context) (*Group, error) {
+	n.worldMu.Lock()
+	defer n.worldMu.Unlock()
+	if n.world != nil {
+		return n.world, nil
+	}
+	ranks := make([]int, n.size)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	g, err := n.muster(ctx, 1, ranks, func(data []byte) ([][]byte, error) { return n.Exchange(ctx, data) })
+	if err != nil {
+		return nil, groupError("world", err)
+	}
+	n.world = g
+	return g, nil
+}
+
+// groupError is an error of a group, with the operation unless it has one.
+func groupError(op string, err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	return nodeError(op, err)
+}
+
+// Rank is the number of this rank in the group.
+func (g *Group) Rank() int { return g.me }
+
+// Size is the number of ranks of the group.
+func (g *Group) Size() int { return len(g.ranks) }
+
+// Ranks returns the ranks of the job, by their number in the group.
+func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
+
+// Split makes groups of those with the same color, ordered by key, and by their rank
+// in g where keys are the same (MPI_Comm_split). All members of g call it. With a
+// negative color the rank gets none: nil. The group belongs to the caller, who closes
+// it.
+func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
+	const op = "split"
+	var mine [16]byte
+	binary.BigEndian.PutUint64(mine[:], uint64(color))
+	binary.BigEndian.PutUint64(mine[8:], uint64(key))
+	all := make([]byte, len(mine)*g.Size())
+	if err := g.Run(ctx, Allgather(all, mine[:])); err != nil {
+		return nil, err
+	}
+	type member struct{ rank, key int }
+	var list []member
+	for i := range g.Size() {
+		b := all[i*len(mine):]
+		if int(binary.BigEndian.Uint64(b)) == color {
+			list = append(list, member{g.ranks[i], int(binary.BigEndian.Uint64(b[8:]))})
+		}
+	}
+	g.splits++
+	stream, err := g.agree(ctx)
+	if err != nil {
+		return nil, groupError(op, err)
+	}
+	ranks := []int(nil)
+	if color >= 0 {
+		slices.SortStableFunc(list, func(a, b member) int { return cmp.Compare(a.key, b.key) })
+		for _, m := range list {
+			ranks = append(ranks, m.rank)
+		}
+	}
+	h := fnv.New64a()
+	binary.Write(h, binary.BigEndian, []uint64{g.id, g.splits, uint64(color)})
+	made, err := g.node.musterAs(ctx, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
+		return g.allgather(ctx, data, ranks)
+	})
+	if made == nil {
+		g.node.releaseStream(stream)
+	}
+	if err != nil {
+		return nil, groupError(op, err)
+	}
+	return made, nil
+}
+
+// allgather collects data of the same length from all members, and returns that of
+// some ranks.
+func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]byte, error) {
+	all := make([]byte, len(data)*g.Size())
+	if err := g.Run(ctx, Allgather(all, data)); err != nil {
+		return nil, err
+	}
+	list := make([][]byte, len(ranks))
+	for i, r := range ranks {
+		k := slices.Index(g.ranks, r)
+		list[i] = all[k*len(data) : (k+1)*len(data)]
+	}
+	return list, nil
+}
+
+// Close ends the group at this rank. It waits until the other members are through
+// with the collectives that are over here, at most for the peer timeout; what has been
+// declared is closed, and a collective that is under way fails at all members.
+// Closing again does nothing. World's is closed with the node.
+//
+// Of a group that has failed Close takes back the messages that are under way. It waits
+// for the peers to say that they are through with the memory of the operations, which
+// their processes do whatever their users do; so that belongs to the user again when
+// Close returns. An error that is [ErrBusy] says that a peer has not in the peer timeout,
+// having been stopped, say: then the memory must be left alone until the node is closed.
+func (g *Group) Close() error {
+	if !g.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	n := g.node
+	for !g.tryEnter() {
+		wait.Yield()
+	}
+	defer g.exit()
+	err := g.quit(time.Now().Add(n.opt.peerTimeout))
+	n.releaseStream(g.stream)
+	n.mu.Lock()
+	delete(n.groups, g.id)
+	if len(n.groupsLeft) < maxGroupsLeft {
+		n.groupsLeft[g.id] = struct{}{}
+	}
+	n.mu.Unlock()
+	return err
+}
+
+// maxGroupsLeft bounds what a node remembers of groups that it has closed.
+const maxGroupsLeft = 1 << 16
+
+// quit ends what is under way, and frees what the group has, as soon as no member
+// looks at it.
+func (g *Group) quit(end time.Time) error {
+	if len(g.active) > 0 {
+		g.fail(ErrClosed)
+	}
+	g.passOn()
+	g.settle(end)
+	g.mu.Lock()
+	declared := slices.Collect(maps.Keys(g.members))
+	g.members = nil
+	g.mu.Unlock()
+	for _, k := range g.kept {
+		declared = append(declared, k.c)
+	}
+	g.kept = nil
+	errs := g.giveBack(declared, end)
+	for g.team != nil && !g.team.Quiet() {
+		if time.Now().After(end) {
+			return errors.Join(append(errs, groupError("close group", fmt.Errorf("%w: members have not been through with the last collective for %v", ErrBusy, g.node.opt.peerTimeout)))...)
+		}
+		g.node.bell.strike()
+		wait.Yield()
+	}
+	if g.memory != nil {
+		errs = append(errs, g.memory.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// giveBack ends what has been declared: what is under way, first, which it is in a group
+// that has failed. A node that is being closed does that itself.
+func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
+	if g.node.call() != nil {
+		return nil
+	}
+	defer g.node.calls.Done()
+	var active []*Handle
+	for _, c := range declared {
+		active = slices.AppendSeq(active, c.activeHandles())
+	}
+	for _, h := range active {
+		errs = append(errs, h.abandon(end))
+	}
+	errs = append(errs, g.closeStreams()...)
+	if err := errors.Join(append(errs, g.awaitStreams(active, end))...); err != nil {
+		return []error{err}
+	}
+	for _, h := range active {
+		errs = append(errs, h.lapseBy(end, func() bool { return true }))
+	}
+	if g.team != nil && !g.team.Settled() {
+		return append(errs, groupError("close group", fmt.Errorf("%w: a member of this host is at work in the memory of what has failed", ErrBusy)))
+	}
+	for _, c := range declared {
+		errs = append(errs, c.free())
+	}
+	return errs
+}
+
+// tryEnter says that the caller is in a call, unless another is.
+func (g *Group) tryEnter() bool { return atomic.CompareAndSwapUint32(&g.inside, 0, 1) }
+
+// enter begins a call; see exit.
+func (g *Group) enter(op string, kind coll.Kind) error {
+	entered := g.tryEnter()
+	switch {
+	case g.closed.Load() || g.node.closing.Load(): // who is inside may be Close
+		if entered {
+			g.exit()
+		}
+		return groupError(op+kind.String(), ErrClosed)
+	case !entered:
+		return groupError(op+kind.String(), fmt.Errorf("%w: another goroutine is in a collective of the group", ErrActive))
+	}
+	return nil
+}
+
+func (g *Group) exit() { wait.StoreRelease32(&g.inside, 0) }
+
+// agree finds a stream of which no member has anything, and holds it: other groups may
+// be split at the same time. They propose, take the largest, and say whether they could
+// have it.
+func (g *Group) agree(ctx context.Context) (uint32, error) {
+	n := g.node
+	for least := uint32(MaxStream + 2); ; {
+		var mine [8]byte
+		binary.BigEndian.PutUint64(mine[:], uint64(n.freeStream(least)))
+		all := make([]byte, len(mine)*g.Size())
+		if err := g.Run(ctx, Allgather(all, mine[:])); err != nil {
+			return 0, err
+		}
+		stream := uint64(0)
+		for i := range g.Size() {
+			stream = max(stream, binary.BigEndian.Uint64(all[i*len(mine):]))
+		}
+		if stream >= maxStreams {
+			return 0, fmt.Errorf("%w: more than %d groups at the same time", ErrInvalid, maxStreams-MaxStream-1)
+		}
+		taken := n.takeStream(uint32(stream))
+		free := []int32{0}
+		if taken {
+			free[0] = 1
+		}
+		err := g.Run(ctx, Allreduce(Min, free, free))
+		if err == nil && free[0] == 1 {
+			return uint32(stream), nil
+		}
+		if taken {
+			n.releaseStream(uint32(stream))
+		}
+		if err != nil {
+			return 0, err
+		}
+		least = uint32(stream) + 1
+	}
+}

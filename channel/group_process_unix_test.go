@@ -1,0 +1,116 @@
+//go:build unix
+
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+func init() {
+	acts["collect"] = collectives
+	acts["perish"] = perish
+}
+
+// collectives carries out collectives, each rank in a process of its own, and sums what
+// cancels but for a little.
+func collectives(ctx context.Context, n *Node, args []string) error {
+	g, err := n.World(ctx)
+	if err != nil {
+		return err
+	}
+	if err := runTrials(ctx, g, trials(7, n.Size(), number(args[0]), 9000)); err != nil {
+		return err
+	}
+	var a exact.Accumulator
+	terms := []float64{1e300, 1, float64(n.Rank()), 1e-300, -1e300}
+	for i := range terms { // in another order everywhere
+		a.Add(terms[(i+n.Rank())%len(terms)])
+	}
+	if err := SumExact(ctx, g, &a); err != nil {
+		return err
+	}
+	if want := float64(n.Size() + n.Size()*(n.Size()-1)/2); a.Round() != want {
+		return fmt.Errorf("exact sum %v, want %v", a.Round(), want)
+	}
+	return nil
+}
+
+// Collectives between processes, also more than there are CPUs, over every provider.
+func TestCollectivesProcesses(t *testing.T) {
+	count := "60"
+	if testing.Short() {
+		count = "20"
+	}
+	apart(t, func(t *testing.T, provider string) {
+		for _, size := range []int{2, 3, 8} {
+			t.Run(strconv.Itoa(size), func(t *testing.T) {
+				r, out := run(t, provider, size, "collect", count)
+				require.Zero(t, r.ExitStatus(), out)
+			})
+		}
+	})
+}
+
+// perish does collectives until the rank of the first argument kills itself in the
+// one of the second; the others say what they have seen of it.
+func perish(ctx context.Context, n *Node, args []string) error {
+	victim, fatal := number(args[0]), number(args[1])
+	g, err := n.World(ctx)
+	if err != nil {
+		return err
+	}
+	list := trials(uint64(fatal), n.Size(), fatal+1, 9000)
+	for i := 0; ; i++ {
+		if n.Rank() == victim && i == fatal {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		c := &list[min(i, fatal)]
+		if i >= fatal { // all ranks are needed
+			c = &trial{kind: coll.Allreduce, seed: 1, size: n.Size(), count: 10 * (1 + fatal%2000)}
+		}
+		o, _, _ := c.operation(g.Rank(), func(n int) []byte { return make([]byte, n) })
+		if err = g.Run(ctx, o); err != nil {
+			break
+		}
+	}
+	var e *Error
+	if errors.As(err, &e) && (errors.Is(err, ErrPeerDied) || errors.Is(err, ErrUnreachable)) && e.Rank == victim {
+		return nil
+	}
+	return fmt.Errorf("rank %d of a job whose rank %d died: %w", n.Rank(), victim, err)
+}
+
+// kill -9 at any moment: all members end with an error that names the dead one.
+func TestMemberDeath(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 4
+	}
+	apart(t, func(t *testing.T, provider string) {
+		for i := range rounds {
+			size := 2 + i%4
+			victim := rand.IntN(size)
+			r, out := run(t, provider, size, "perish", strconv.Itoa(victim), strconv.Itoa(rand.IntN(60)))
+			for rank, status := range r.Status {
+				want := 0
+				if rank == victim {
+					want = 137
+				}
+				require.Equal(t, want, status, "rank %d\n%s", rank, out)
+			}
+		}
+	})
+}

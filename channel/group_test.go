@@ -1,0 +1,761 @@
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/collop"
+)
+
+// withHosts has the ranks be on hosts that are not theirs.
+func withHosts(hosts func(rank int) int) Option { return func(o *options) { o.hosts = hosts } }
+
+// worlds makes a job, and the group of all its ranks.
+func worlds(t testing.TB, size int, opts ...Option) []*Group {
+	nodes := join(t, size, opts...)
+	groups := make([]*Group, size)
+	each(t, size, func(i int) (err error) {
+		groups[i], err = nodes[i].World(within(t))
+		return err
+	})
+	return groups
+}
+
+// each runs something for all ranks at the same time.
+func each(t testing.TB, size int, do func(rank int) error) {
+	t.Helper()
+	errs := make([]error, size)
+	var wg sync.WaitGroup
+	for i := range size {
+		wg.Go(func() { errs[i] = do(i) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		require.NoError(t, err, "rank %d", i)
+	}
+}
+
+// affine maps x -> a*x+b, whose composition is associative and not commutative.
+const affineSize = 8
+
+func compose(dst, a, b []byte) {
+	for i := 0; i < len(dst); i += affineSize {
+		a0, a1 := binary.NativeEndian.Uint32(a[i:]), binary.NativeEndian.Uint32(a[i+4:])
+		b0, b1 := binary.NativeEndian.Uint32(b[i:]), binary.NativeEndian.Uint32(b[i+4:])
+		binary.NativeEndian.PutUint32(dst[i:], a0*b0)
+		binary.NativeEndian.PutUint32(dst[i+4:], a0*b1+a1)
+	}
+}
+
+// given is what a rank gives in a collective: the same wherever it is computed.
+func given(seed uint64, rank, n int) []byte {
+	r := rand.New(rand.NewPCG(seed, uint64(rank)))
+	b := make([]byte, n)
+	random(r, b)
+	return b
+}
+
+// trial is one collective with a result to compare with.
+type trial struct {
+	kind        coll.Kind
+	seed        uint64
+	size, count int
+	root        int
+	uneven      bool
+	ordered     bool
+	inPlace     bool
+}
+
+func (c *trial) String() string {
+	return fmt.Sprintf("%v of %d elements, root %d, uneven %v, ordered %v, in place %v, %d ranks", c.kind, c.count, c.root, c.uneven, c.ordered, c.inPlace, c.size)
+}
+
+func (c *trial) counts() []int {
+	r := rand.New(rand.NewPCG(c.seed, 1<<40))
+	list := make([]int, c.size)
+	for i := range list {
+		if list[i] = c.count; c.uneven {
+			list[i] = r.IntN(2*c.count + 1)
+		}
+	}
+	return list
+}
+
+func (c *trial) matrix() [][]int {
+	r := rand.New(rand.NewPCG(c.seed, 1<<41))
+	m := make([][]int, c.size)
+	for i := range m {
+		for range c.size {
+			n := c.count
+			if c.uneven {
+				n = r.IntN(2*c.count + 1)
+			}
+			m[i] = append(m[i], n)
+		}
+	}
+	return m
+}
+
+func sum(list []int) int {
+	n := 0
+	for _, v := range list {
+		n += v
+	}
+	return n
+}
+
+// element is what is moved; reductions are over affine maps, or over pairs of uint32.
+type element [affineSize]byte
+
+// operation returns the operation of a rank, and what dst is to be afterwards.
+func (c *trial) operation(rank int, alloc func(n int) []byte) (o Operation, dst, want []byte) {
+	const e = affineSize
+	counts := c.counts()
+	total := sum(counts)
+	off := sum(counts[:rank]) * e
+	own := counts[rank] * e
+	give := func(n int) []byte {
+		b := alloc(n)
+		copy(b, given(c.seed, rank, n))
+		return b
+	}
+	combine := Of[uint32](Sum)
+	if c.ordered {
+		combine = UserReduction(e, false, compose)
+	}
+	reduced := func(from, to, n int) []byte {
+		acc := given(c.seed, from, n)
+		for i := from + 1; i < to; i++ {
+			collop.RuleOf(combine).Combine(acc, acc, given(c.seed, i, n))
+		}
+		return acc
+	}
+	elements := func(b []byte) []element {
+		list := make([]element, 0)
+		if len(b) > 0 {
+			list = viewElements(b)
+		}
+		return list
+	}
+	switch n := c.count * e; c.kind {
+	case coll.Barrier:
+		return Barrier(), nil, nil
+	case coll.Broadcast:
+		dst = alloc(n)
+		if rank == c.root {
+			copy(dst, given(c.seed, rank, n))
+		}
+		return Broadcast(elements(dst), c.root), dst, given(c.seed, c.root, n)
+	case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
+		src := give(n)
+		if dst = src; !c.inPlace {
+			dst = alloc(n)
+		}
+		before := slices.Clone(dst)
+		switch c.kind {
+		case coll.Reduce:
+			if rank == c.root {
+				before = reduced(0, c.size, n)
+			}
+			return ReduceBytes(combine, dst, src, c.root), dst, before
+		case coll.Allreduce:
+			return AllreduceBytes(combine, dst, src), dst, reduced(0, c.size, n)
+		case coll.Scan:
+			return ScanBytes(combine, dst, src), dst, reduced(0, rank+1, n)
+		}
+		if rank > 0 {
+			before = reduced(0, rank, n)
+		}
+		return ExscanBytes(combine, dst, src), dst, before
+	case coll.ReduceScatter:
+		src := give(total * e)
+		dst = alloc(own)
+		want = reduced(0, c.size, total*e)[off : off+own]
+		if c.uneven {
+			list := slices.Clone(counts)
+			if !c.ordered {
+				for i := range list {
+					list[i] *= e / 4
+				}
+			}
+			return ReduceScatterBytes(combine, dst, src, list), dst, want
+		}
+		return ReduceScatterBytes(combine, dst, src, nil), dst, want
+	case coll.Gather, coll.Allgather:
+		for i := range c.size {
+			want = append(want, given(c.seed, i, counts[i]*e)...)
+		}
+		if c.kind == coll.Gather && rank != c.root {
+			src := elements(give(own))
+			if c.uneven {
+				return Gatherv(nil, nil, src, c.root), nil, nil
+			}
+			return Gather(nil, src, c.root), nil, nil
+		}
+		dst = alloc(total * e)
+		src := give(own)
+		if c.inPlace {
+			copy(dst[off:], src)
+			src = dst[off : off+own]
+		}
+		switch {
+		case c.kind == coll.Gather && c.uneven:
+			o = Gatherv(elements(dst), counts, elements(src), c.root)
+		case c.kind == coll.Gather:
+			o = Gather(elements(dst), elements(src), c.root)
+		case c.uneven:
+			o = Allgatherv(elements(dst), counts, elements(src))
+		default:
+			o = Allgather(elements(dst), elements(src))
+		}
+		return o, dst, want
+	case coll.Scatter:
+		all := given(c.seed, c.root, total*e)
+		want = all[off : off+own]
+		dst = alloc(own)
+		var src []byte
+		if rank == c.root {
+			src = alloc(len(all))
+			copy(src, all)
+		}
+		if c.uneven {
+			return Scatterv(elements(dst), elements(src), counts, c.root), dst, want
+		}
+		return Scatter(elements(dst), elements(src), c.root), dst, want
+	}
+	m := c.matrix()
+	src := give(sum(m[rank]) * e)
+	var from []int
+	for i := range c.size {
+		at := sum(m[i][:rank]) * e
+		want = append(want, given(c.seed, i, sum(m[i])*e)[at:at+m[i][rank]*e]...)
+		from = append(from, m[i][rank])
+	}
+	dst = alloc(len(want))
+	if c.uneven {
+		return Alltoallv(elements(dst), from, elements(src), m[rank]), dst, want
+	}
+	return Alltoall(elements(dst), elements(src)), dst, want
+}
+
+// trials are collectives in random order, around every crossover.
+func trials(seed uint64, size, n, largest int) []trial {
+	r := rand.New(rand.NewPCG(seed, uint64(size)))
+	counts := []int{0, 1, 5, 6, 7, 127, 128, 129, 500, 2047, 2048, 2049, 9000, 40000}
+	for counts[len(counts)-1] > largest {
+		counts = counts[:len(counts)-1]
+	}
+	list := make([]trial, n)
+	for i := range list {
+		c := trial{kind: coll.Kind(r.IntN(int(coll.Alltoall) + 1)), seed: r.Uint64() >> 1, size: size, root: r.IntN(size), uneven: r.IntN(3) == 0, ordered: r.IntN(2) == 0, inPlace: r.IntN(3) == 0}
+		c.count = counts[r.IntN(len(counts))]
+		if c.kind >= coll.ReduceScatter && c.kind != coll.Scan && c.kind != coll.Exscan {
+			c.count /= max(1, size/2)
+		}
+		list[i] = c
+	}
+	return list
+}
+
+// placements are where ranks are.
+var placements = []struct {
+	name  string
+	hosts func(rank int) int
+}{
+	{"one host", func(int) int { return 0 }},
+	{"each its own", func(rank int) int { return rank }},
+	{"pairs", func(rank int) int { return rank / 2 }},
+	{"in turn", func(rank int) int { return rank % 2 }},
+	{"uneven", func(rank int) int { return min(rank, 2) }},
+}
+
+// Every collective, called and declared, gives what a serial computation does: on any
+// number of ranks, however they are placed, over every provider.
+func TestCollectives(t *testing.T) {
+	sizes, count := []int{1, 2, 3, 4, 5, 8, 17}, 120
+	if testing.Short() {
+		sizes, count = []int{1, 3, 5}, 50
+	}
+	for _, size := range sizes {
+		for _, place := range placements {
+			for _, provider := range []string{"shm", "tcp"} {
+				if size == 1 && place.name != "one host" || provider == "tcp" && place.name != "each its own" {
+					continue
+				}
+				t.Run(fmt.Sprintf("%d ranks, %s, %s", size, place.name, provider), func(t *testing.T) {
+					groups := worlds(t, size, WithProviders(provider), withHosts(place.hosts))
+					list := trials(1, size, count, 9000)
+					each(t, size, func(rank int) error {
+						return runTrials(within(t), groups[rank], list)
+					})
+				})
+			}
+		}
+	}
+}
+
+// runTrials carries out collectives, every other one declared, and some at the same
+// time.
+func runTrials(ctx context.Context, g *Group, list []trial) error {
+	alloc := func(i int) func(n int) []byte {
+		return func(n int) []byte {
+			if n == 0 {
+				return []byte{}
+			}
+			if i%3 == 0 {
+				m, err := g.node.Alloc(n)
+				if err == nil {
+					return m.Bytes()
+				}
+			}
+			return make([]byte, n)
+		}
+	}
+	type started struct {
+		c         *Collective
+		name      string
+		dst, want []byte
+	}
+	var open []started
+	finish := func() error {
+		for _, s := range open {
+			if err := s.c.Wait(ctx); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			if string(s.dst) != string(s.want) {
+				return fmt.Errorf("%s: wrong result", s.name)
+			}
+			if err := s.c.Close(); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		open = nil
+		return nil
+	}
+	for i := range list {
+		c := &list[i]
+		o, dst, want := c.operation(g.Rank(), alloc(i))
+		if i%2 == 0 {
+			for range 2 {
+				if err := g.Run(ctx, o); err != nil {
+					return fmt.Errorf("%v: %w", c, err)
+				}
+				if c.inPlace && c.kind.Reduces() { // src is gone
+					break
+				}
+			}
+			if string(dst) != string(want) {
+				return fmt.Errorf("%v: wrong result", c)
+			}
+			continue
+		}
+		d, err := g.Declare(o)
+		if err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+		if err := d.Start(); err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+		open = append(open, started{d, c.String(), dst, want})
+		if len(open) == 3 {
+			if err := finish(); err != nil {
+				return err
+			}
+		}
+	}
+	return finish()
+}
+
+// Groups of some of the ranks, in another order, several at the same time.
+func TestSplit(t *testing.T) {
+	groups := worlds(t, 6, WithProviders("shm"), withHosts(func(rank int) int { return rank / 4 }))
+	each(t, 6, func(rank int) error {
+		ctx := within(t)
+		odd, err := groups[rank].Split(ctx, rank%2, -rank)
+		if err != nil {
+			return err
+		}
+		half, err := groups[rank].Split(ctx, min(rank/3, 0)-rank/5, 0) // rank 5 has none
+		if err != nil {
+			return err
+		}
+		if (half == nil) != (rank == 5) {
+			return fmt.Errorf("rank %d: %v", rank, half)
+		}
+		if want := []int{4 + rank%2, 2 + rank%2, rank % 2}; !slices.Equal(want, odd.Ranks()) {
+			return fmt.Errorf("%v", odd.Ranks())
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, 2)
+		for i, g := range []*Group{odd, half} {
+			if g == nil {
+				continue
+			}
+			wg.Go(func() { errs[i] = runTrials(ctx, g, trials(uint64(i), g.Size(), 60, 2049)) })
+		}
+		wg.Wait()
+		if half != nil {
+			errs = append(errs, half.Close())
+		}
+		return errors.Join(append(errs, odd.Close(), odd.Close())...)
+	})
+}
+
+// A member that calls something else: all members get an error, and those who look at
+// the odd one say what differs.
+func TestMismatch(t *testing.T) {
+	for _, place := range placements {
+		t.Run(place.name, func(t *testing.T) {
+			const size = 4
+			odd := []func(b []float64) Operation{
+				func(b []float64) Operation { return Allreduce(Sum, b[:3], b[4:7]) },
+				func(b []float64) Operation { return Allreduce(Max, b[:4], b[4:8]) },
+				func(b []float64) Operation { return Allgather(b[:4], b[4:5]) },
+				func(b []float64) Operation { return Barrier() },
+				func(b []float64) Operation { return Allreduce(Sum, Floats(b[:4]), Floats(b[4:8])) },
+			}
+			for i, other := range odd {
+				groups := worlds(t, size, WithProviders("shm"), withHosts(place.hosts))
+				errs := make([]error, size)
+				var wg sync.WaitGroup
+				for rank, g := range groups {
+					wg.Go(func() {
+						b := make([]float64, 8)
+						o := Allreduce(Sum, b[:4], b[4:])
+						if rank == 1 {
+							o = other(b)
+						}
+						for range 3 { // who has been through already learns of it in the next
+							if errs[rank] = g.Run(within(t), o); errs[rank] != nil {
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				for rank, err := range errs {
+					require.ErrorIs(t, err, ErrMismatch, "case %d, rank %d", i, rank)
+					require.Error(t, groups[rank].Run(within(t), Barrier()), "the group is of no use any more")
+				}
+			}
+		})
+	}
+}
+
+// Floats is b as other numbers of the same length.
+func Floats(b []float64) []int64 {
+	list := make([]int64, len(b))
+	for i, v := range b {
+		list[i] = int64(v)
+	}
+	return list
+}
+
+// Two goroutines in one group: an error, and nothing else happens.
+func TestTwoGoroutines(t *testing.T) {
+	groups := worlds(t, 2, WithProviders("shm"))
+	ctx, cancel := context.WithCancel(within(t))
+	first := make(chan error)
+	go func() {
+		err := ErrActive
+		for errors.Is(err, ErrActive) { // while the other looks
+			err = groups[0].Run(ctx, Barrier())
+		}
+		first <- err
+	}()
+	var err error
+	for err == nil {
+		if groups[0].tryEnter() { // not in it yet
+			groups[0].exit()
+			continue
+		}
+		err = groups[0].Run(ctx, Barrier())
+	}
+	require.ErrorIs(t, err, ErrActive)
+	require.NoError(t, groups[1].Run(ctx, Barrier()))
+	require.NoError(t, <-first)
+	cancel()
+}
+
+// A member that dies or leaves in the middle: everybody else gets an error that names
+// it.
+func TestMemberGone(t *testing.T) {
+	for _, place := range placements {
+		t.Run(place.name, func(t *testing.T) {
+			const size = 4
+			groups := worlds(t, size, WithProviders("shm"), withHosts(place.hosts))
+			require.NoError(t, nil)
+			each(t, size, func(rank int) error { return groups[rank].Run(within(t), Barrier()) })
+			each(t, size, func(rank int) error {
+				if rank == 2 {
+					return groups[2].node.Close()
+				}
+				b := make([]float64, 10)
+				for {
+					err := groups[rank].Run(within(t), Allreduce(Sum, b, b))
+					if err == nil {
+						continue
+					}
+					if e := (*Error)(nil); !errors.As(err, &e) || e.Rank != 2 || !errors.Is(err, ErrPeerLeft) {
+						return fmt.Errorf("rank %d: %w", rank, err)
+					}
+					return nil
+				}
+			})
+		})
+	}
+}
+
+// A member that leaves after a fault has told of it, also whom it was only being connected
+// with.
+func TestFaultAndLeave(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		groups := worlds(t, 3, WithProviders(provider), withHosts(func(rank int) int { return rank }))
+		groups[0].fail(&Error{Op: "barrier", Rank: 1, Stream: -1, Err: ErrPeerDied})
+		require.NoError(t, groups[0].node.Close())
+		err := groups[2].Run(within(t), Barrier())
+		require.ErrorIs(t, err, ErrPeerDied)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 1, e.Rank)
+	})
+}
+
+// A deadline ends a call, and the group with it, everywhere.
+func TestCollectiveDeadline(t *testing.T) {
+	groups := worlds(t, 3, WithProviders("shm"), withHosts(func(rank int) int { return rank / 2 }))
+	ctx, cancel := context.WithTimeout(within(t), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, groups[0].Run(ctx, Barrier()), ErrTimeout)
+	for _, g := range groups {
+		require.ErrorIs(t, g.Run(within(t), Barrier()), ErrTimeout)
+	}
+}
+
+// A report says which collective is waited in.
+func TestReportCollective(t *testing.T) {
+	groups := worlds(t, 2, WithProviders("shm"))
+	over := make(chan error)
+	go func() { over <- groups[0].Run(within(t), Barrier()) }()
+	for {
+		var out lockedBuffer
+		require.NoError(t, groups[0].node.Report(&out))
+		if strings.Contains(out.String(), "barrier of a group of 2, call 1: waits for members") {
+			break
+		}
+		require.NoError(t, within(t).Err())
+	}
+	require.NoError(t, groups[1].Run(within(t), Barrier()))
+	require.NoError(t, <-over)
+	var out lockedBuffer
+	require.NoError(t, groups[0].node.Report(&out))
+	require.NotContains(t, out.String(), "barrier")
+}
+
+// What an operation says of itself that cannot be.
+func TestInvalidOperations(t *testing.T) {
+	g := worlds(t, 1)[0]
+	b := make([]float64, 8)
+	for name, o := range map[string]Operation{
+		"root":              Broadcast(b, 1),
+		"negative root":     Reduce(Sum, b, b, -1),
+		"lengths":           Allreduce(Sum, b[:3], b[4:]),
+		"overlap":           Allreduce(Sum, b[:4], b[2:6]),
+		"alltoall in place": Alltoall(b, b),
+		"gather":            Gather(b, b[:3], 0),
+		"counts":            Allgatherv(b, []int{1, 2}, b[:1]),
+		"negative counts":   Allgatherv(b, []int{-1}, b[:1]),
+		"bits of floats":    Allreduce(And, b, b),
+		"bytes":             AllreduceBytes(Of[float64](Sum), Bytes(b)[:7], Bytes(b)[:7]),
+		"pointers":          Broadcast([]*int{nil}, 0),
+		"user":              AllreduceBytes(UserReduction(0, true, compose), nil, nil),
+	} {
+		require.ErrorIs(t, g.Run(within(t), o), ErrInvalid, name)
+		_, err := g.Declare(o)
+		require.ErrorIs(t, err, ErrInvalid, name)
+	}
+	require.NoError(t, g.Run(within(t), Allreduce(Sum, b, b)))
+}
+
+// Closing a group, or its node, ends what waits in it; the others learn that the rank
+// has left.
+func TestCloseInside(t *testing.T) {
+	for _, place := range placements[:2] {
+		for _, whole := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, node %v", place.name, whole), func(t *testing.T) {
+				groups := worlds(t, 2, WithProviders("shm"), withHosts(place.hosts))
+				each(t, 2, func(rank int) error { return groups[rank].Run(within(t), Barrier()) })
+				g := groups[0]
+				inside := make(chan error)
+				started := make(chan struct{})
+				go func() {
+					c, err := g.Declare(Barrier())
+					if err == nil {
+						err = c.Start()
+					}
+					close(started)
+					if err == nil {
+						err = c.Wait(within(t))
+					}
+					inside <- err
+				}()
+				<-started
+				if whole {
+					require.NoError(t, g.node.Close())
+				} else {
+					require.NoError(t, g.Close())
+				}
+				require.ErrorIs(t, <-inside, ErrClosed)
+				require.ErrorIs(t, g.Run(within(t), Barrier()), ErrClosed)
+				err := groups[1].Run(within(t), Barrier()) // of which the other has done its part
+				if err == nil {
+					err = groups[1].Run(within(t), Barrier())
+				}
+				require.ErrorIs(t, err, ErrPeerLeft)
+				require.NoError(t, groups[1].Close())
+			})
+		}
+	}
+}
+
+// Who waits for a member that has closed the group, with nothing under way, is told.
+func TestCloseIdle(t *testing.T) {
+	for _, place := range placements[:2] {
+		t.Run(place.name, func(t *testing.T) {
+			groups := worlds(t, 3, WithProviders("shm"), withHosts(place.hosts))
+			require.NoError(t, groups[2].Close())
+			each(t, 2, func(rank int) error {
+				err := groups[rank].Run(within(t), Barrier())
+				if e := (*Error)(nil); !errors.As(err, &e) || !errors.Is(err, ErrPeerLeft) || e.Rank != 2 {
+					return fmt.Errorf("rank %d: %w", rank, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// Elements of the program's of any size are never cut, wherever their memory is.
+func TestUserElements(t *testing.T) {
+	groups := worlds(t, 3, WithProviders("shm"))
+	for _, size := range []int{3, 12, 24, 1000, 5000} {
+		whole := func(dst, a, b []byte) { // a permutation of bytes within an element, and a sum
+			for i := 0; i < len(dst); i += size {
+				var e [5000]byte
+				for k := range size {
+					e[k] = a[i+k] + b[i+k]
+				}
+				copy(dst[i:], e[:size])
+				if len(dst)%size != 0 {
+					panic("an element was cut")
+				}
+			}
+		}
+		n := 100_000 / size * size
+		each(t, 3, func(rank int) error {
+			g := groups[rank]
+			m, err := g.node.Alloc(2 * n)
+			if err != nil {
+				return err
+			}
+			for _, mem := range [][]byte{m.Bytes(), make([]byte, 2*n)} {
+				src, dst := mem[:n], mem[n:2*n]
+				copy(src, given(5, rank, n))
+				want := given(5, 0, n)
+				for i := 1; i < 3; i++ {
+					whole(want, want, given(5, i, n))
+				}
+				if err := g.Run(within(t), AllreduceBytes(UserReduction(size, true, whole), dst, src)); err != nil {
+					return err
+				}
+				if string(want) != string(dst) {
+					return fmt.Errorf("elements of %d bytes: wrong result", size)
+				}
+			}
+			return m.Close()
+		})
+	}
+}
+
+// Groups that are split at the same time, in different orders, do not get in each
+// other's way.
+func TestConcurrentSplits(t *testing.T) {
+	groups := worlds(t, 3, WithProviders("shm"), withHosts(func(rank int) int { return rank }))
+	each(t, 3, func(rank int) error {
+		ctx := within(t)
+		a, err := groups[rank].Split(ctx, 0, 0)
+		if err != nil {
+			return err
+		}
+		b, err := groups[rank].Split(ctx, 0, 0)
+		if err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, 2)
+		var split [2]*Group
+		for i, g := range []*Group{a, b} {
+			wg.Go(func() {
+				if split[i], errs[i] = g.Split(ctx, 0, 0); errs[i] == nil {
+					errs[i] = runTrials(ctx, split[i], trials(uint64(i), 3, 30, 2049))
+				}
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		if split[0].stream == split[1].stream {
+			return fmt.Errorf("both have stream %d", split[0].stream)
+		}
+		return nil
+	})
+}
+
+// Who only tests learns of a member that is gone, and of one that calls something
+// else, all the same.
+func TestOnlyTests(t *testing.T) {
+	for _, place := range placements[:2] {
+		for name, other := range map[string]func(g *Group) error{
+			"left":     func(g *Group) error { return g.node.Close() },
+			"mismatch": func(g *Group) error { _ = g.Run(within(t), Broadcast([]byte{1}, 1)); return nil },
+		} {
+			t.Run(place.name+", "+name, func(t *testing.T) {
+				groups := worlds(t, 2, WithProviders("shm"), withHosts(place.hosts))
+				each(t, 2, func(rank int) error { return groups[rank].Run(within(t), Barrier()) })
+				each(t, 2, func(rank int) error {
+					if rank == 1 {
+						return other(groups[1])
+					}
+					c, err := groups[0].Declare(Allreduce(Sum, make([]float64, 3), make([]float64, 3)))
+					if err != nil {
+						return err
+					}
+					if err = c.Start(); err != nil {
+						return err
+					}
+					for ctx := within(t); ctx.Err() == nil; {
+						if done, err := c.Test(); done {
+							if errors.Is(err, ErrPeerLeft) || errors.Is(err, ErrMismatch) {
+								return nil
+							}
+							return fmt.Errorf("%w", err)
+						}
+					}
+					return errors.New("never over")
+				})
+			})
+		}
+	}
+}

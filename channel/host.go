@@ -1,0 +1,95 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// hostCarrier reaches the members of this host.
+type hostCarrier struct {
+	node  *Node
+	me    int
+	peers []*peer // by their number on the host
+
+	others []*peer // all but this one
+	fenced bool    // one of them has no membarrier: see peer.fenced
+	fence  uint32
+}
+
+// Wake wakes who sleeps.
+func (h *hostCarrier) Wake() {
+	if h.fenced {
+		atomic.AddUint32(&h.fence, 1)
+	}
+	for _, p := range h.others {
+		p.bell.ring()
+	}
+}
+
+// Export finds memory of Alloc.
+func (h *hostCarrier) Export(b []byte) (key uint32, addr uint64, ok bool) {
+	h.node.mu.Lock()
+	m := h.node.findMemory(b)
+	h.node.mu.Unlock()
+	if m == nil || m.mr == nil {
+		return 0, 0, false
+	}
+	r := regionOf(m.mr)
+	return r.rkey, r.addr + uint64(addressOf(b)-m.start()), true
+}
+
+// View maps memory of a member.
+func (h *hostCarrier) View(i int, key uint32, addr uint64, n int) ([]byte, error) {
+	p := h.peers[i]
+	for try := 1; ; try++ {
+		b, err := p.link.qp.Map(key, addr, n)
+		if err == nil {
+			return b, nil
+		}
+		if !errors.Is(err, verbs.ErrState) || p.link.qp.State() != verbs.QPRTS || try == viewTries {
+			return nil, fmt.Errorf("memory of rank %d: %w", p.rank, err)
+		}
+		time.Sleep(viewPause) // its arena is on its way
+	}
+}
+
+// Gone says whether a member can no longer reach our memory.
+func (h *hostCarrier) Gone(i int) bool { return h.peers[i].gone() }
+
+// betweenCarrier declares messages between some members of a group.
+type betweenCarrier struct {
+	collective *Collective
+	members    []int
+}
+
+func (b *betweenCarrier) declare(kind handleKind, to int, parts [][]byte) (coll.Message, error) {
+	var l Layout
+	for _, p := range parts {
+		l.add(part{base: p, block: len(p), count: 1})
+	}
+	g := b.collective.group
+	h, err := g.node.declareOn(kind, l, g.ranks[b.members[to]], declaration{stream: int(g.stream)})
+	if err != nil {
+		return nil, err
+	}
+	b.collective.handles = append(b.collective.handles, h)
+	return h, nil
+}
+
+// DeclareSend declares a message to a member.
+func (b *betweenCarrier) DeclareSend(to int, parts ...[]byte) (coll.Message, error) {
+	return b.declare(kindSend, to, parts)
+}
+
+// DeclareReceive declares a message from a member.
+func (b *betweenCarrier) DeclareReceive(from int, parts ...[]byte) (coll.Message, error) {
+	return b.declare(kindReceive, from, parts)
+}
+
+var _ shared.Carrier = (*hostCarrier)(nil)

@@ -1,0 +1,45 @@
+package channel
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// TestLockedMemory: who may lock little memory is told so: of memory that a message
+// lies in, by an error; where there is none even for the buffers of a device, the
+// next provider is taken.
+func TestLockedMemory(t *testing.T) {
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	if !haveRDMA || os.Geteuid() == 0 || limit.Cur > 1<<30 {
+		t.Skip("needs an RDMA device, and a user whose locked memory is limited")
+	}
+	nodes := join(t, 2, WithProviders("ibv"))
+	talk(t, nodes[0], nodes[1])
+	b := make([]byte, limit.Cur+1<<20)
+	_, err := nodes[0].DeclareSend(Contiguous(b), 1, OnStream(1))
+	require.ErrorIs(t, err, verbs.ErrNoMemory)
+	require.ErrorContains(t, err, fmt.Sprintf("ulimit -l is %d KiB", limit.Cur>>10))
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 1, e.Rank)
+	s, _ := send(t, nodes[0], 1, 100_000, OnStream(2)) // the peer is up as before
+	r, _ := receive(t, nodes[1], 0, 100_000, OnStream(2))
+	pass(t, s, r, r)
+
+	few := limit
+	few.Cur = 256 << 10
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &few))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit)) }()
+	nodes = join(t, 2, WithProviders("ibv", "tcp"))
+	ofB, ofA := talk(t, nodes[0], nodes[1])
+	require.Equal(t, "tcp", ofB.Provider)
+	require.Equal(t, "tcp", ofA.Provider)
+	require.Contains(t, fmt.Sprint(ofB.Refused), "ulimit -l is 256 KiB")
+}

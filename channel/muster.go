@@ -1,0 +1,272 @@
+package channel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/shared"
+)
+
+// lineLooks is how often a line is looked at in one go: for some 100 ns.
+const lineLooks = 100
+
+// roll is what each rank tells the others of a group that is made.
+type roll struct {
+	host     uint64 // those of the same are reached through shared memory
+	shares   bool   // there is such memory
+	segment  region
+	verdicts uint8 // of the second round: whether all of the host has been reached
+}
+
+const rollLen = 8 + 1 + 20 + 1
+
+func (r *roll) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, r.host)
+	flag := byte(0)
+	if r.shares {
+		flag = 1
+	}
+	b = r.segment.append(append(b, flag))
+	return append(b, r.verdicts)
+}
+
+func parseRoll(b []byte) (r roll, err error) {
+	d := reader{b: b}
+	r.host = d.u64()
+	r.shares = d.u8() == 1
+	r.segment = d.region()
+	r.verdicts = d.u8()
+	if d.bad || len(d.b) > 0 {
+		return r, fmt.Errorf("%w: roll of %d bytes", ErrProtocol, len(b))
+	}
+	return r, nil
+}
+
+// muster makes a group of ranks, who all call it, on the first stream that belongs to
+// groups.
+func (n *Node) muster(ctx context.Context, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
+	n.takeStream(MaxStream + 1)
+	return n.musterAs(ctx, id, MaxStream+1, ranks, exchange)
+}
+
+// musterAs makes a group of ranks, who all call it; with them call, with no ranks,
+// all others that exchange reaches: these get nil.
+//
+// In the first round of the exchange each says on which host it is, and where its
+// segment is; then the ranks of a host connect; in the second each says whether it
+// has reached all of them. Where one has not, each of that host is taken for a host
+// of its own.
+func (n *Node) musterAs(ctx context.Context, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
+	if len(ranks) == 0 {
+		for range 2 {
+			if _, err := exchange(make([]byte, rollLen)); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+	if err := n.call(); err != nil {
+		return nil, err
+	}
+	defer n.calls.Done()
+	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}}
+	g.call.group = g
+	mine := roll{host: n.hostOf(n.rank), shares: n.memory != nil}
+	var segment []byte
+	if mine.shares {
+		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // the others are not to wait
+			n.log.Warn("channel: no shared memory for collectives", "error", err)
+			mine.shares = false
+		} else {
+			segment, mine.segment = g.memory.Bytes(), regionOf(g.memory.mr)
+		}
+	}
+	if segment == nil {
+		segment = alignedMemory(shared.SegmentSize)
+	}
+	own := shared.NewSegment(segment)
+	defer func() {
+		if err != nil && g.memory != nil {
+			err = errors.Join(err, g.memory.Close())
+		}
+	}()
+	rolls, err := callRoll(exchange, &mine)
+	if err != nil {
+		return nil, err
+	}
+	segments, reached := g.reach(ctx, rolls, own)
+	if reached == nil {
+		mine.verdicts = 1
+	}
+	second, err := callRoll(exchange, &mine)
+	if err != nil {
+		return nil, err
+	}
+	hosts := make([]int, len(ranks))
+	for i := range rolls {
+		hosts[i] = i
+		for k := range i {
+			if rolls[k].host == rolls[i].host && rolls[k].shares && rolls[i].shares {
+				hosts[i] = k
+				break
+			}
+		}
+	}
+	for i := range rolls { // a host of which one has not reached all is none
+		if hosts[i] == i && slices.ContainsFunc(second, func(r roll) bool { return r.host == rolls[i].host && r.shares && r.verdicts == 0 }) {
+			for k := range hosts {
+				if hosts[k] == i {
+					hosts[k] = k
+				}
+			}
+		}
+	}
+	if reached != nil {
+		if ctx.Err() != nil {
+			return nil, reached
+		}
+		n.log.Info("channel: ranks of this host not reached through shared memory", "reason", reached)
+	}
+	if g.place, err = coll.NewPlacement(hosts); err != nil {
+		return nil, err
+	}
+	g.local = g.place.Members(g.place.Host(g.me))
+	if len(g.local) == 1 {
+		segments = map[int]*shared.Segment{g.me: own}
+	}
+	g.host = &hostCarrier{node: n}
+	var list []*shared.Segment
+	for _, m := range g.local {
+		p, err := n.peer(ranks[m])
+		if err != nil {
+			return nil, err
+		}
+		g.host.peers = append(g.host.peers, p)
+		if m != g.me {
+			g.host.others = append(g.host.others, p)
+			g.host.fenced = g.host.fenced || p.fenced
+		}
+		list = append(list, segments[m])
+	}
+	g.host.me = slices.Index(g.local, g.me)
+	g.team = shared.NewTeam(g.host, g.host.me, list)
+	if n.spins == spinBudget {
+		g.team.Spin(lineLooks)
+	}
+	n.mu.Lock()
+	n.groups[id] = g
+	early := n.earlyFaults[id]
+	delete(n.earlyFaults, id)
+	n.mu.Unlock()
+	if early != nil {
+		g.fault.CompareAndSwap(nil, &early)
+	}
+	return g, nil
+}
+
+// callRoll is one round of an exchange.
+func callRoll(exchange func([]byte) ([][]byte, error), mine *roll) ([]roll, error) {
+	all, err := exchange(mine.append(nil))
+	if err != nil {
+		return nil, err
+	}
+	list := make([]roll, len(all))
+	for i, b := range all {
+		if list[i], err = parseRoll(b); err != nil {
+			return nil, fmt.Errorf("member %d: %w", i, err)
+		}
+	}
+	return list, nil
+}
+
+// Hosts returns, by rank, a number for the host of each: ranks with the same number
+// are on one host. Numbers begin at 0, in the order of the ranks. It asks nobody.
+func (n *Node) Hosts() []int {
+	list := make([]int, n.size)
+	known := map[uint64]int{}
+	for rank := range list {
+		host := n.hostOf(rank)
+		if _, ok := known[host]; !ok {
+			known[host] = len(known)
+		}
+		list[rank] = known[host]
+	}
+	return list
+}
+
+// hostOf is the host of a rank.
+func (n *Node) hostOf(rank int) uint64 {
+	switch {
+	case n.opt.hosts != nil:
+		return uint64(n.opt.hosts(rank))
+	case n.size == 1:
+		return 0
+	}
+	return n.addresses[rank].host
+}
+
+// reach connects to the members of this host, and returns their segments.
+func (g *Group) reach(ctx context.Context, rolls []roll, own *shared.Segment) (map[int]*shared.Segment, error) {
+	n := g.node
+	list := map[int]*shared.Segment{g.me: own}
+	if !rolls[g.me].shares {
+		return list, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.opt.connectTimeout)
+	defer cancel()
+	var peers []*peer
+	for i := range rolls {
+		if i == g.me || rolls[i].host != rolls[g.me].host || !rolls[i].shares {
+			continue
+		}
+		p, err := n.peer(g.ranks[i])
+		if err != nil {
+			return nil, err
+		}
+		p.connect()
+		peers = append(peers, p)
+	}
+	for i := range rolls {
+		if i == g.me || rolls[i].host != rolls[g.me].host || !rolls[i].shares {
+			continue
+		}
+		p := peers[0]
+		peers = peers[1:]
+		if err := p.awaitUp(ctx); err != nil {
+			return nil, err
+		}
+		if !p.link.dev.mapped {
+			return nil, fmt.Errorf("rank %d is reached by provider %s", p.rank, p.link.dev.provider())
+		}
+		mem, err := p.link.view(rolls[i].segment, shared.SegmentSize)
+		if err != nil {
+			return nil, fmt.Errorf("segment of rank %d: %w", p.rank, err)
+		}
+		if list[i], err = shared.ViewSegment(mem); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", p.rank, err)
+		}
+	}
+	return list, nil
+}
+
+// awaitUp waits until the peer is connected.
+func (p *peer) awaitUp(ctx context.Context) error {
+	for pause := probePauseMin; ; pause = min(2*pause, probePauseMax) {
+		switch p.state.Load() {
+		case peerUp:
+			return nil
+		case peerFailed:
+			return p.opError("connect", 0, 0)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("connect to rank %d: %w", p.rank, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package channel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// connect connects to the peer's endpoint, ready for what it writes from now on. It may
+// take as long as the kernel asks for the address of a peer on Ethernet, about a second.
+func (l *link) connect(e verbs.Endpoint, bound time.Duration) error {
+	attr := l.dev.connectAttr(bound)
+	attr.SGIDIndex = l.gid
+	if err := l.qp.Connect(e, attr); err != nil || l.pool != nil {
+		return err
+	}
+	if _, err := l.qp.PostRecv([]verbs.RecvWR{{WRID: queueRecvs}}); err != nil {
+		return err
+	}
+	return l.postRecvs()
+}
+
+// probe sees that bytes go both ways between queue pairs that are connected: a write
+// with immediate, of no bytes. Who gets no CPU would take a network that works for one
+// that does not: until there have been looks enough the bound may pass, though never
+// all of the time for connecting.
+func (l *link) probe(ctx context.Context, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, max(bound, l.dev.node.opt.connectTimeout/2))
+	defer cancel()
+	end, looks := time.Now().Add(bound), bound/(4*probePauseMax)
+	if _, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); err != nil {
+		return err
+	}
+	var wcs [2]verbs.WC
+	pause := probePauseMin
+	for got := 0; got < 2; {
+		k, err := l.cq.Poll(wcs[:])
+		if err != nil {
+			return err
+		}
+		if k == 0 {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("no write with immediate has come through: %w", context.Cause(ctx))
+			case <-time.After(pause):
+			}
+			if looks--; looks < 0 && time.Now().After(end) {
+				return fmt.Errorf("no write with immediate has come through: %w", context.DeadlineExceeded)
+			}
+			pause = min(2*pause, probePauseMax)
+		}
+		var failed error
+		for i := range wcs[:k] {
+			if l.pool != nil && isReceive(&wcs[i]) {
+				l.again(int(wcs[i].WRID))
+			}
+			failed = cmp.Or(failed, wcs[i].Err())
+		}
+		if err := cmp.Or(failed, l.postRecvs()); err != nil {
+			return err
+		}
+		got += k
+	}
+	return nil
+}
+
+// connectAttr is how a link connects that is given the bound to prove itself.
+func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
+	var a verbs.ConnectAttr
+	if d.rdma {
+		a = d.node.opt.connect
+		if a.RetryCnt == (verbs.RetryCount{}) {
+			a.RetryCnt = verbs.Retries(tries - 1)
+		}
+	}
+	if a.Timeout == 0 {
+		a.Timeout = ackTimeout(bound, d.node.opt.peerTimeout)
+	}
+	return a
+}
+
+// tries is how often a message is sent to a peer that does not answer. Soft-RoCE takes
+// the 7 retries that would be eight tries for no end of them.
+const tries = 7
+
+// ackTimeout is the code of a local ACK timeout, which passes tries times until a
+// peer is given up. A device may take up to four times as long (IBA vol. 1,
+// 9.7.6.1.3): that is still within most. Shorter than bound it is not in all: what is
+// lost on the way may be sent again for as long as a probe takes.
+func ackTimeout(bound, most time.Duration) uint8 {
+	code := uint8(1)
+	for ; code < 31 && (tries*verbs.AckTimeout(code) < bound || 4*tries*verbs.AckTimeout(code+1) <= most); code++ {
+	}
+	return code
+}
+
+// endpoint is what the peer is told: with the GID that the link is to use.
+func (l *link) endpoint() (verbs.Endpoint, error) {
+	e, err := l.qp.Endpoint()
+	if err != nil || l.gid == 0 {
+		return e, err
+	}
+	a, err := l.qp.Query()
+	if err == nil {
+		e.GID, err = l.dev.ctx.QueryGID(int(a.PortNum), l.gid)
+	}
+	return e, err
+}
+
+// close ends a link, or as much of it as has been made.
+func (l *link) close() error {
+	var errs []error
+	if l.qp != nil {
+		if l.pool != nil && l.qp.State() != verbs.QPReset {
+			errs = append(errs, l.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState), l.drain(func(*verbs.WC) {}))
+		}
+		errs = append(errs, l.qp.Close())
+	}
+	errs = append(errs, l.cq.Close())
+	if l.recvs != nil {
+		errs = append(errs, l.recvs.Close())
+	}
+	return errors.Join(errs...)
+}
