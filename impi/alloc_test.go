@@ -1,0 +1,97 @@
+package impi
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAllocs: short messages cost no memory, at either end.
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	const runs = 50
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		ctx := context.Background()
+		for _, c := range []*Comm{a, b} { // what they look at before they send
+			allocate(t, c.job, 100)
+			require.NoError(t, allocate(t, c.job, 100).Close())
+		}
+		blocking := func(c *Comm, peer int, first bool, out, in []byte) error {
+			if first {
+				if err := c.Send(ctx, out, peer, 0); err != nil {
+					return err
+				}
+			}
+			if _, err := c.Recv(ctx, in, peer, 0); err != nil || first {
+				return err
+			}
+			return c.Send(ctx, out, peer, 0)
+		}
+		requests := func(c *Comm, peer int, first bool, out, in []byte) error {
+			r, err := c.Irecv(in, peer, 0)
+			if err != nil {
+				return err
+			}
+			if first {
+				s, err := c.Isend(out, peer, 0)
+				if err == nil {
+					_, err = s.Wait(ctx)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			for {
+				ok, _, err := r.Test()
+				if err != nil {
+					return err
+				}
+				if ok {
+					break
+				}
+				runtime.Gosched() // AllocsPerRun leaves one CPU to both ends
+			}
+			if first {
+				return nil
+			}
+			s, err := c.Isend(out, peer, 0)
+			if err == nil {
+				_, err = s.Wait(ctx)
+			}
+			return err
+		}
+		for name, step := range map[string]func(*Comm, int, bool, []byte, []byte) error{"blocking": blocking, "requests": requests} {
+			for _, n := range []int{8, 5000} {
+				out, in, other, mirror := make([]byte, n), make([]byte, n), make([]byte, n), make([]byte, n)
+				const warm = 50
+				echo := make(chan error)
+				go func() {
+					for range warm + runs + 1 {
+						if err := step(b, 0, false, other, mirror); err != nil {
+							echo <- err
+							return
+						}
+					}
+					echo <- nil
+				}()
+				var err error
+				ping := func() {
+					if err == nil {
+						err = step(a, 1, true, out, in)
+					}
+				}
+				for range warm {
+					ping()
+				}
+				allocs := testing.AllocsPerRun(runs, ping)
+				require.NoError(t, err)
+				require.NoError(t, <-echo)
+				require.Zero(t, allocs, "%s, %d bytes", name, n)
+			}
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package impi
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+// BenchmarkPingPong: a message and its answer.
+func BenchmarkPingPong(b *testing.B) {
+	for _, p := range places {
+		for _, n := range []int{8, 64 << 10, 1 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", p.name, n), func(b *testing.B) {
+				w := worlds(b, p)
+				ctx := context.Background()
+				out, in := make([]byte, n), make([]byte, n)
+				echo := func(c *Comm, peer, rounds int, out, in []byte) error {
+					for range rounds {
+						if _, err := c.Recv(ctx, in, peer, 0); err != nil {
+							return err
+						}
+						if err := c.Send(ctx, out, peer, 0); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				b.SetBytes(2 * int64(n))
+				b.ReportAllocs()
+				b.ResetTimer()
+				both(b, func() error { return echo(w[1], 0, b.N, make([]byte, n), make([]byte, n)) }, func() error {
+					if err := w[0].Send(ctx, out, 1, 0); err != nil {
+						return err
+					}
+					if err := echo(w[0], 1, b.N-1, out, in); err != nil {
+						return err
+					}
+					_, err := w[0].Recv(ctx, in, 1, 0)
+					return err
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkRate: messages of 8 bytes, 64 at a time.
+func BenchmarkRate(b *testing.B) {
+	const window = 64
+	for _, p := range places {
+		b.Run(p.name, func(b *testing.B) {
+			w := worlds(b, p)
+			ctx := context.Background()
+			rounds := (b.N + window - 1) / window
+			side := func(c *Comm, first bool) func() error {
+				list, memory := make([]Request, window), make([]byte, 8*window)
+				return func() (err error) {
+					for range rounds {
+						for i := range list {
+							m := memory[8*i : 8*i+8]
+							if first {
+								list[i], err = c.Isend(m, 1, 0)
+							} else {
+								list[i], err = c.Irecv(m, 0, 0)
+							}
+							if err != nil {
+								return err
+							}
+						}
+						if err := WaitAll(ctx, nil, list...); err != nil {
+							return err
+						}
+						if first {
+							_, err = c.Recv(ctx, nil, 1, 1)
+						} else {
+							err = c.Send(ctx, nil, 0, 1)
+						}
+						if err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			both(b, side(w[0], true), side(w[1], false))
+			b.ReportMetric(float64(rounds*window)/b.Elapsed().Seconds(), "msgs/s")
+		})
+	}
+}

@@ -1,0 +1,430 @@
+package impi
+
+import (
+	"context"
+	"fmt"
+)
+
+// Comm is a communicator: an ordered set of processes of a job, and a context of its
+// own in which their messages meet (MPI_Comm). A Comm belongs to one of its
+// processes. Its methods may be called from several goroutines; the messages of
+// several goroutines are in no order.
+//
+// A tag is 0 to [Job.TagUB]. Memory of a send must not be changed, and that of a receive
+// not be touched, until the request is complete; it is not copied while it waits.
+type Comm struct {
+	e     *engine
+	job   *Job
+	p     *process
+	me    int
+	ranks []int32         // of the job, by rank
+	index map[int32]int32 // rank by that of the job; nil if the two are the same
+	cid   uint64
+	match *matcher
+	coll  *matcher // of collectives: context cid+1
+	freed bool
+	calls collectives
+}
+
+// Rank is the number of this process in the communicator.
+func (c *Comm) Rank() int { return c.me }
+
+// Size is the number of processes of the communicator.
+func (c *Comm) Size() int { return len(c.ranks) }
+
+// rankOf returns the rank in the communicator of a process of the job; -1 for none.
+func (c *Comm) rankOf(world int32) int {
+	if world < 0 {
+		return -1
+	}
+	if c.index == nil {
+		return int(world)
+	}
+	if r, ok := c.index[world]; ok {
+		return int(r)
+	}
+	return -1
+}
+
+// check says what is wrong with the arguments of a call.
+func (c *Comm) check(op string, rank, tag int, any bool) error {
+	switch {
+	case c.e.closing, c.freed:
+		return &Error{Op: op, Rank: rank, Tag: tag, Err: ErrClosed}
+	case rank >= len(c.ranks) || rank < 0 && !(any && rank == AnySource):
+		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, len(c.ranks))}
+	case tag > c.job.tagUB || tag < 0 && !(any && tag == AnyTag):
+		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: tag %d, the largest is %d", ErrInvalid, tag, c.job.tagUB)}
+	}
+	return nil
+}
+
+// Isend starts a send of buf (MPI_Isend). It is complete when buf may be changed:
+// a message of at most [Config.PacketLen] bytes as soon as it has left, a longer one
+// only when a receive has met it.
+//
+// Errors: [ErrInvalid] and [ErrClosed] at once, and [ErrPeerDied], [ErrPeerLeft] or
+// [ErrProtocol] when it is waited for.
+func (c *Comm) Isend(buf []byte, dest, tag int) (Request, error) {
+	return c.start(c.match, buf, nil, dest, tag, false)
+}
+
+// Issend is Isend that is complete only when a receive has met the message
+// (MPI_Issend).
+func (c *Comm) Issend(buf []byte, dest, tag int) (Request, error) {
+	return c.start(c.match, buf, nil, dest, tag, true)
+}
+
+// IsendVec is Isend of a message that lies in several pieces, such as a
+// [net.Buffers], which is not changed. They are not copied together.
+func (c *Comm) IsendVec(bufs [][]byte, dest, tag int) (Request, error) {
+	return c.start(c.match, nil, vecOf(bufs), dest, tag, false)
+}
+
+// IssendVec is Issend of a message that lies in several pieces.
+func (c *Comm) IssendVec(bufs [][]byte, dest, tag int) (Request, error) {
+	return c.start(c.match, nil, vecOf(bufs), dest, tag, true)
+}
+
+// vecOf tells no pieces from no vector.
+func vecOf(bufs [][]byte) [][]byte {
+	if bufs == nil {
+		return [][]byte{}
+	}
+	return bufs
+}
+
+func (c *Comm) start(m *matcher, buf []byte, vec [][]byte, dest, tag int, sync bool) (Request, error) {
+	c.e.lock.Lock()
+	r, err := c.startSend(m, buf, vec, dest, tag, sync)
+	q := Request{r, 0}
+	if err == nil {
+		q.gen = r.gen
+	}
+	c.e.lock.Unlock()
+	return q, err
+}
+
+// startSend starts a send. The caller holds the lock.
+func (c *Comm) startSend(m *matcher, buf []byte, vec [][]byte, dest, tag int, sync bool) (*request, error) {
+	if err := c.check("send", dest, tag, false); err != nil {
+		return nil, err
+	}
+	if err := c.e.usable(buf, vec); err != nil {
+		return nil, &Error{Op: "send", Rank: dest, Tag: tag, Err: err}
+	}
+	r := c.e.newRequest()
+	r.kind, r.sync, r.comm, r.match, r.peer, r.tag = sending, sync, c, m, c.ranks[dest], int32(tag)
+	r.pair = c.p.pair(r.peer)
+	if vec == nil && !sync && r.goesNow(buf) {
+		return r, nil
+	}
+	r.setMemory(buf, vec)
+	r.length, r.state = r.total, queued
+	if r.pair != nil {
+		r.pair.send(r)
+	} else {
+		c.e.sendHere(r)
+	}
+	return r, nil
+}
+
+// goesNow sends a message that fits a lane, if nothing is in its way: what send does, for
+// the case that rates are measured by. It returns false, having done nothing, where the
+// case is another.
+func (r *request) goesNow(buf []byte) bool {
+	p := r.pair
+	if p == nil || len(buf) > int(p.link.packetLen) || !p.open() {
+		return false
+	}
+	c, ok := p.link.carrier.(*rcCarrier)
+	if !ok {
+		return false
+	}
+	b, at := c.lane(len(buf))
+	if b == nil {
+		return false
+	}
+	copy(at, buf)
+	p.inFlight++
+	c.sendLine(b, p, r.tag, r.match.cid, r.id(), len(buf))
+	r.length, r.moved, r.state = uint64(len(buf)), uint64(len(buf)), done
+	return true
+}
+
+// sendHere starts a send within the host.
+func (e *engine) sendHere(r *request) {
+	r.state = moving
+	p := e.processOf(r.peer)
+	m, err := p.matcher(r.match.cid, r.comm.p.rank)
+	if err != nil {
+		e.finish(r, err)
+		return
+	}
+	if m == nil {
+		e.finish(r, errFreed)
+		return
+	}
+	me := r.comm.p.rank
+	if q := m.take(me, r.tag); q != nil {
+		q.accept(nil, me, r.tag, r.length)
+		e.hand(r, q)
+		return
+	}
+	msg := e.room.message()
+	msg.src, msg.tag, msg.length, msg.srqid, msg.sync = me, r.tag, r.length, r.id(), r.sync
+	msg.sender = r
+	if !r.sync && r.length <= hereMost && p.waiting+int(r.length)+messageCost <= e.unexpected {
+		msg.sender = nil
+		msg.data = e.room.get(int(r.length))
+		r.copyOut(msg.data)
+		p.waiting += msg.cost()
+		e.finish(r, nil)
+	}
+	m.pushMessage(msg)
+	e.ring()
+}
+
+// hereMost: messages within the host that meet no receive are copied up to so many
+// bytes, as long as not too many wait already. Sends of others are complete when they
+// are received.
+const hereMost = 16 << 10
+
+// processOf returns a process of this host.
+func (e *engine) processOf(rank int32) *process {
+	for _, p := range e.processes {
+		if p.rank == rank {
+			return p
+		}
+	}
+	return nil
+}
+
+// Irecv starts a receive of a message from source, which may be [AnySource], with
+// that tag, which may be [AnyTag] (MPI_Irecv). Messages may be shorter than buf; of a
+// longer one the beginning is received, with [ErrTruncated].
+//
+// A receive from anybody fails once for each process of the communicator that is
+// lost, with its rank; the next one waits for the others. What a process has sent
+// completely before is received first.
+func (c *Comm) Irecv(buf []byte, source, tag int) (Request, error) {
+	return c.receive(c.match, buf, nil, source, tag)
+}
+
+// IrecvVec is Irecv into several pieces of memory, in their order.
+func (c *Comm) IrecvVec(bufs [][]byte, source, tag int) (Request, error) {
+	return c.receive(c.match, nil, vecOf(bufs), source, tag)
+}
+
+func (c *Comm) receive(m *matcher, buf []byte, vec [][]byte, source, tag int) (Request, error) {
+	c.e.lock.Lock()
+	r, err := c.startReceive(m, buf, vec, source, tag)
+	q := Request{r, 0}
+	if err == nil {
+		q.gen = r.gen
+	}
+	c.e.lock.Unlock()
+	return q, err
+}
+
+// startReceive starts a receive. The caller holds the lock.
+func (c *Comm) startReceive(m *matcher, buf []byte, vec [][]byte, source, tag int) (*request, error) {
+	e := c.e
+	if err := c.check("receive", source, tag, true); err != nil {
+		return nil, err
+	}
+	if err := e.usable(buf, vec); err != nil {
+		return nil, &Error{Op: "receive", Rank: source, Tag: tag, Err: err}
+	}
+	r := e.newRequest()
+	r.kind, r.comm, r.match, r.peer, r.tag = receiving, c, m, -1, int32(tag)
+	if source >= 0 {
+		r.peer = c.ranks[source]
+	}
+	r.setMemory(buf, vec)
+	r.state = queued
+	if msg := m.find(r.peer, r.tag); msg != nil {
+		m.takeMessage(msg)
+		p := msg.pair
+		e.receive(r, msg)
+		if p != nil && p.queued {
+			p.link.push()
+		}
+		return r, nil
+	}
+	if r.peer >= 0 {
+		if l := e.links[e.hostOf[r.peer]]; l != nil && l.err != nil {
+			e.finish(r, l.err)
+			return r, nil
+		}
+	}
+	m.post(r)
+	if r.peer < 0 {
+		m.tell()
+	}
+	return r, nil
+}
+
+// Send is Isend and Wait (MPI_Send). If ctx ends before, the send is cancelled, and its
+// memory must be left alone until the job is closed.
+func (c *Comm) Send(ctx context.Context, buf []byte, dest, tag int) error {
+	return c.send(ctx, buf, dest, tag, false)
+}
+
+// Ssend is Issend and Wait (MPI_Ssend), otherwise as Send.
+func (c *Comm) Ssend(ctx context.Context, buf []byte, dest, tag int) error {
+	return c.send(ctx, buf, dest, tag, true)
+}
+
+func (c *Comm) send(ctx context.Context, buf []byte, dest, tag int, sync bool) (err error) {
+	c.e.lock.Lock()
+	sent := false
+	if !sync {
+		sent, err = c.sendNow(buf, dest, tag)
+	}
+	if !sent {
+		var r *request
+		if r, err = c.startSend(c.match, buf, nil, dest, tag, sync); err == nil {
+			_, err = r.finishWithin(ctx)
+		}
+	}
+	c.e.lock.Unlock()
+	return err
+}
+
+// sendNow sends a short message that nothing is in the way of, without a request: what
+// startSend does, for the case that latency is measured by. It returns false, having
+// done nothing, where the case is another.
+func (c *Comm) sendNow(buf []byte, dest, tag int) (sent bool, err error) {
+	if len(buf) > laneMost || c.e.usable(buf, nil) != nil || c.check("send", dest, tag, false) != nil {
+		return false, nil
+	}
+	p := c.p.pair(c.ranks[dest])
+	if p == nil || !p.open() {
+		return false, nil
+	}
+	rc, ok := p.link.carrier.(*rcCarrier)
+	if !ok || len(buf) > int(p.link.packetLen) {
+		return false, nil
+	}
+	p.inFlight++
+	rc.message(p, c.match.cid, int32(tag), buf)
+	if err := p.link.err; err != nil {
+		return true, &Error{Op: "send", Rank: dest, Tag: tag, Err: err}
+	}
+	return true, nil
+}
+
+// Recv is Irecv and Wait (MPI_Recv). If ctx ends before the message has come, the
+// receive is taken back; if it has begun to come, its memory must be left alone until
+// the job is closed.
+func (c *Comm) Recv(ctx context.Context, buf []byte, source, tag int) (st Status, err error) {
+	c.e.lock.Lock()
+	st, got := c.recvNow(buf, source, tag)
+	if !got {
+		var r *request
+		if r, err = c.startReceive(c.match, buf, nil, source, tag); err == nil {
+			st, err = r.finishWithin(ctx)
+		}
+	}
+	c.e.lock.Unlock()
+	return st, err
+}
+
+// finishWithin waits for a request that nobody else knows of, and takes it back, as
+// far as that is possible, when ctx ends.
+func (r *request) finishWithin(ctx context.Context) (Status, error) {
+	if !r.over() {
+		if err := await(ctx, r.e, r); err != nil {
+			err = r.fault(err)
+			r.e.cancel(r)
+			if r.over() {
+				r.e.release(r)
+			} else {
+				r.detached = true
+			}
+			return Status{}, err
+		}
+	}
+	return r.collect()
+}
+
+// Iprobe says whether a message is there that a receive would meet, and describes it
+// (MPI_Iprobe).
+func (c *Comm) Iprobe(source, tag int) (bool, Status, error) {
+	c.e.lock.Lock()
+	defer c.e.lock.Unlock()
+	if err := c.check("probe", source, tag, true); err != nil {
+		return false, Status{}, err
+	}
+	p := probe{c: c, src: -1, tag: int32(tag)}
+	if source >= 0 {
+		p.src = c.ranks[source]
+	}
+	if !p.over() {
+		c.e.polls++
+		c.e.progress()
+	}
+	if !p.over() {
+		return false, Status{}, nil
+	}
+	st, err := p.result()
+	return true, st, err
+}
+
+// Probe waits until a message is there that a receive would meet, and describes it
+// (MPI_Probe). Errors are those of a receive, and that of ctx.
+func (c *Comm) Probe(ctx context.Context, source, tag int) (Status, error) {
+	c.e.lock.Lock()
+	defer c.e.lock.Unlock()
+	if err := c.check("probe", source, tag, true); err != nil {
+		return Status{}, err
+	}
+	p := probe{c: c, src: -1, tag: int32(tag)}
+	if source >= 0 {
+		p.src = c.ranks[source]
+	}
+	if err := await(ctx, c.e, p); err != nil {
+		return Status{}, &Error{Op: "probe", Rank: source, Tag: tag, Err: err}
+	}
+	return p.result()
+}
+
+// probe is over when a message is there, or can no longer come.
+type probe struct {
+	c        *Comm
+	src, tag int32
+}
+
+func (p probe) over() bool {
+	m := p.c.match
+	return m.find(p.src, p.tag) != nil || p.lost() != nil
+}
+
+// lost is why no message can come.
+func (p probe) lost() error {
+	e := p.c.e
+	src := p.src
+	if src < 0 {
+		if len(p.c.match.untold) == 0 {
+			return nil
+		}
+		src = p.c.match.untold[0]
+	}
+	if l := e.links[e.hostOf[src]]; l != nil && l.err != nil {
+		return &Error{Op: "probe", Rank: p.c.rankOf(src), Tag: int(p.tag), Err: l.err}
+	}
+	return nil
+}
+
+func (p probe) result() (Status, error) {
+	c := p.c
+	if m := c.match.find(p.src, p.tag); m != nil {
+		return Status{Source: c.rankOf(m.src), Tag: int(m.tag), Len: int(m.length)}, nil
+	}
+	err := p.lost()
+	if p.src < 0 {
+		c.match.untold = c.match.untold[1:]
+	}
+	return Status{}, err
+}

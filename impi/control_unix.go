@@ -1,0 +1,93 @@
+//go:build unix
+
+package impi
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// controls watches the TCP connections of links whose packets go another way: their
+// end is that of the peer.
+type controls struct {
+	e        *engine
+	carriers []*rcCarrier
+	wake     [2]int
+}
+
+func newControls(e *engine) (*controls, error) {
+	s := &controls{e: e}
+	if err := unix.Pipe(s.wake[:]); err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
+	}
+	for _, fd := range s.wake {
+		unix.CloseOnExec(fd)
+	}
+	return s, nil
+}
+
+// run watches until end.
+func (s *controls) run() {
+	var fds []unix.PollFd
+	for {
+		fds = append(fds[:0], unix.PollFd{Fd: int32(s.wake[0]), Events: unix.POLLIN})
+		s.e.lock.Lock()
+		for _, c := range s.carriers {
+			fd := unix.PollFd{Fd: -1, Events: unix.POLLIN}
+			if c.l.err == nil {
+				fd.Fd = int32(c.tcp.fd())
+			}
+			fds = append(fds, fd)
+		}
+		s.e.lock.Unlock()
+		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+			s.e.log.Error("impi: cannot watch peers", "error", err)
+			return
+		}
+		if fds[0].Revents != 0 {
+			return
+		}
+		s.e.lock.Lock()
+		for i, c := range s.carriers {
+			if fds[1+i].Revents != 0 && c.l.err == nil {
+				c.look()
+			}
+		}
+		s.e.lock.Unlock()
+	}
+}
+
+// end has run return.
+func (s *controls) end() { unix.Write(s.wake[1], []byte{0}) }
+
+func (s *controls) close() {
+	unix.Close(s.wake[0])
+	unix.Close(s.wake[1])
+}
+
+// lastLooks bounds the looks at what a peer has sent before it ended: others may go on
+// sending for ever.
+const lastLooks = 1024
+
+// look finds out what the connection says. What the peer has sent before it ended is
+// taken first.
+func (c *rcCarrier) look() {
+	var b [1]byte
+	_, err := c.tcp.readv([][]byte{b[:]})
+	if err == errAgain {
+		return
+	}
+	if err == nil {
+		err = fmt.Errorf("%w: bytes on a connection that carries none", ErrProtocol)
+	}
+	for range lastLooks {
+		if moved := c.d.poll(); c.l.err != nil || !c.d.pollCQ() && !moved {
+			break
+		}
+	}
+	if c.l.err == nil {
+		c.l.left = c.l.left || c.l.fini // it has answered by its end
+		c.l.lost(err)
+	}
+}

@@ -1,0 +1,261 @@
+package impi
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// dance connects this host with all others: to those with lower numbers it connects,
+// and sends its own number as four bytes; those with higher ones connect to it
+// (IMPI 0.0, section 2.5). Hosts of this package then prove to each other that they
+// know the key of the job. The result has a connection for each host, nil for this
+// one.
+func (r *roster) dance(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.PeerTimeout, fmt.Errorf("%w: hosts have not connected within %v", ErrTimeout, c.PeerTimeout))
+	defer cancel()
+	d := &dancer{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			for _, conn := range conns {
+				if conn != nil {
+					conn.Close()
+				}
+			}
+			conns = nil
+		}
+	}()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // before waiting
+	defer l.Close()
+	wg.Go(func() { d.accept(ctx, l, &wg) })
+	failed := make(chan error, r.me)
+	for i := range r.me {
+		wg.Go(func() { failed <- d.dial(ctx, i) })
+	}
+	for dialed := 0; ; {
+		if dialed == r.me && d.missing() < 0 {
+			return d.conns, nil
+		}
+		select {
+		case err := <-failed:
+			if err != nil {
+				return d.taken(), err
+			}
+			dialed++
+		case <-d.change:
+		case <-ctx.Done():
+			err := context.Cause(ctx)
+			if i := d.missing(); i >= 0 {
+				err = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: host %d: %w", ErrUnreachable, i, err)}
+			}
+			return d.taken(), err
+		}
+	}
+}
+
+// first is the rank of the first process of a host.
+func (r *roster) first(host int) int {
+	n := 0
+	for i := range host {
+		n += len(r.hosts[i].procs)
+	}
+	return n
+}
+
+// dancer is what a dance holds.
+type dancer struct {
+	*roster
+	config *Config
+	change chan struct{} // somebody has connected
+
+	mu       sync.Mutex
+	conns    []*net.TCPConn
+	greeting []*net.TCPConn // who has not said yet who it is, or not proved it
+	over     bool
+}
+
+// missing returns a host that has not connected; -1 if there is none.
+func (d *dancer) missing() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, c := range d.conns {
+		if c == nil && i != d.me {
+			return i
+		}
+	}
+	return -1
+}
+
+// taken ends the dance, and returns what there is.
+func (d *dancer) taken() []*net.TCPConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+	return d.conns
+}
+
+// admit takes a connection for that of a host, unless it has one.
+func (d *dancer) admit(host int, conn *net.TCPConn) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns[host] != nil || d.over {
+		return fmt.Errorf("host %d has connected already", host)
+	}
+	d.conns[host] = conn
+	select {
+	case d.change <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// dial connects to a host with a lower number.
+func (d *dancer) dial(ctx context.Context, host int) error {
+	h := &d.hosts[host]
+	dialer := net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)}
+	if d.config.Addr.IsValid() && !d.config.Addr.IsUnspecified() {
+		// A foreign host may know us by our address: LAM/MPI looks.
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.config.Addr, 0))
+	}
+	var errs []error
+	for _, addr := range h.addrs {
+		nc, err := dialer.DialContext(ctx, "tcp", addr.String())
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		conn := nc.(*net.TCPConn)
+		if err = d.introduce(ctx, conn, host); err == nil {
+			err = d.admit(host, conn)
+		}
+		if err == nil {
+			return nil
+		}
+		conn.Close()
+		errs = append(errs, fmt.Errorf("%v: %w", addr, err))
+	}
+	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: host %d: %w", ErrUnreachable, host, errors.Join(errs...))}
+}
+
+func (d *dancer) introduce(ctx context.Context, conn *net.TCPConn, host int) error {
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(d.me))); err != nil {
+		return err
+	}
+	if !d.hosts[host].foreign && !d.hosts[d.me].foreign {
+		if _, err := proof.Dial(conn, d.params(), binary.BigEndian.AppendUint32(nil, uint32(host))); err != nil {
+			return err
+		}
+	}
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+func (d *dancer) params() proof.Params {
+	return proof.Params{Secret: d.secret, Insecure: len(d.secret) == 0, Protocol: "sluice-impi", Major: 1, Job: d.job,
+		Self: binary.BigEndian.AppendUint32(nil, uint32(d.me))}
+}
+
+// accept takes connections until the dance is over. Whoever says nothing, or what is
+// wrong, keeps nobody else waiting.
+func (d *dancer) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) {
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			d.config.Log.Warn("impi: cannot accept", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			continue
+		}
+		conn := nc.(*net.TCPConn)
+		d.welcome(conn)
+		wg.Go(func() {
+			defer d.greeted(conn)
+			if err := d.greet(ctx, conn); err != nil {
+				d.config.Log.Warn("impi: connection refused", "from", conn.RemoteAddr(), "error", err)
+				conn.Close()
+			}
+		})
+	}
+}
+
+// maxGreetings bounds those who have connected and not said yet who they are, beside
+// one connection of each host.
+const maxGreetings = 64
+
+// welcome adds a connection to those that are greeted. Of too many the oldest gives way.
+func (d *dancer) welcome(conn *net.TCPConn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.greeting) >= maxGreetings+len(d.hosts) {
+		d.greeting[0].Close()
+		d.greeting = d.greeting[1:]
+	}
+	d.greeting = append(d.greeting, conn)
+}
+
+func (d *dancer) greeted(conn *net.TCPConn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.greeting = slices.DeleteFunc(d.greeting, func(c *net.TCPConn) bool { return c == conn })
+}
+
+// comesFrom says whether a connection comes from an address of the host, as far as these
+// are known. Hosts of this package prove who they are; of a foreign one this is all.
+func (m *member) comesFrom(conn *net.TCPConn) bool {
+	from := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	return slices.ContainsFunc(m.addrs, func(a netip.AddrPort) bool {
+		return a.Addr().Unmap() == from || a.Addr().IsUnspecified()
+	})
+}
+
+// greet finds out who connects.
+func (d *dancer) greet(ctx context.Context, conn *net.TCPConn) error {
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var b [4]byte
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return err
+	}
+	host := binary.BigEndian.Uint32(b[:])
+	if uint64(host) >= uint64(len(d.hosts)) || int(host) <= d.me {
+		return fmt.Errorf("%w: host %d connects to host %d of %d", ErrProtocol, host, d.me, len(d.hosts))
+	}
+	if d.hosts[host].foreign && !d.hosts[host].comesFrom(conn) {
+		return fmt.Errorf("%w: host %d does not connect from its address, %v", ErrProtocol, host, d.hosts[host].addrs[0].Addr())
+	}
+	if !d.hosts[host].foreign && !d.hosts[d.me].foreign {
+		known := func(id []byte) bool { return len(id) == 4 && binary.BigEndian.Uint32(id) == host }
+		if _, err := proof.Accept(conn, d.params(), known); err != nil {
+			return err
+		}
+	}
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	return d.admit(int(host), conn)
+}

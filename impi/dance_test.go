@@ -1,0 +1,227 @@
+package impi
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// dancing is a job whose hosts are about to connect.
+type dancing struct {
+	rosters   []*roster
+	listeners []net.Listener
+}
+
+func newDancing(t testing.TB, hosts int, secret string) *dancing {
+	d := &dancing{}
+	var list []member
+	for i := range hosts {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { l.Close() })
+		d.listeners = append(d.listeners, l)
+		list = append(list, member{client: i, packetLen: 1000, ackMark: 1, hiWater: 1, addrs: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()},
+			procs: []packet.Proc{{Host: startup.HostIDOf(netip.MustParseAddr("127.0.0.1")), PID: int64(i)}}})
+	}
+	for i := range hosts {
+		d.rosters = append(d.rosters, &roster{hosts: list, me: i, secret: []byte(secret), job: "job", tagUB: 1 << 20,
+			finished: func() error { return nil }, abandon: func() {}})
+	}
+	return d
+}
+
+func (d *dancing) dial(t testing.TB, host int) net.Conn {
+	conn, err := net.Dial("tcp", d.listeners[host].Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+	return conn
+}
+
+// host dances, and makes a job of that.
+func (d *dancing) host(ctx context.Context, i int, timeout time.Duration) (*Job, error) {
+	c, err := Config{PeerTimeout: timeout, Providers: []string{}, Log: slog.New(slog.DiscardHandler)}.complete()
+	if err != nil {
+		return nil, err
+	}
+	return assemble(ctx, "join", d.rosters[i], d.listeners[i], c)
+}
+
+// refused: the other end closes the connection, without a word.
+func refused(t testing.TB, conn net.Conn) {
+	t.Helper()
+	b, err := io.ReadAll(conn)
+	if err != nil {
+		require.False(t, isTimeout(err), "%v", err) // it may be reset
+	}
+	require.Empty(t, b)
+}
+
+func isTimeout(err error) bool {
+	n, ok := err.(net.Error)
+	return ok && n.Timeout()
+}
+
+// number is what the dance begins with.
+func number(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+
+// TestStrangers: whoever connects that is no host of the job is refused, or ignored
+// until the hosts have connected, and keeps nobody waiting.
+func TestStrangers(t *testing.T) {
+	const secret = "a secret of some length"
+	d := newDancing(t, 3, secret)
+	jobs, errs := make([]*Job, 3), make([]error, 3)
+	var hosts sync.WaitGroup
+	start := func(i int) { hosts.Go(func() { jobs[i], errs[i] = d.host(within(t), i, limit) }) }
+	start(0)
+	var slow []net.Conn
+	for _, say := range [][]byte{nil, {0}, number(2), append(number(1), "SLUICE"...)} { // and nothing more
+		conn := d.dial(t, 0)
+		_, err := conn.Write(say)
+		require.NoError(t, err)
+		slow = append(slow, conn)
+	}
+	for _, say := range [][]byte{number(0), number(3), number(1<<32 - 1), []byte("GET / HTTP/1.1\r\n\r\n")} {
+		conn := d.dial(t, 0)
+		_, err := conn.Write(say)
+		require.NoError(t, err)
+		refused(t, conn)
+	}
+	for _, key := range []string{"", "another secret"} {
+		conn := d.dial(t, 0)
+		_, err := conn.Write(number(1))
+		require.NoError(t, err)
+		_, err = proof.Dial(conn, proof.Params{Secret: []byte(key), Insecure: key == "", Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(1)}, number(0))
+		require.Error(t, err)
+	}
+	// Who knows the secret, but not who it is.
+	conn := d.dial(t, 0)
+	_, err := conn.Write(number(1))
+	require.NoError(t, err)
+	_, err = proof.Dial(conn, proof.Params{Secret: []byte(secret), Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(2)}, number(0))
+	require.Error(t, err)
+	start(1)
+	start(2)
+	hosts.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	for _, conn := range slow { // they have had their time
+		b, err := io.ReadAll(conn)
+		require.False(t, isTimeout(err), "%v", err)
+		require.Empty(t, b)
+	}
+	a, b := jobs[1].World(), jobs[2].World()
+	both(t, func() error { return a.Ssend(within(t), nil, 2, 0) }, func() error { _, err := b.Recv(within(t), nil, 1, 0); return err })
+	closeAll(t, jobs)
+}
+
+// TestTwice: of two connections of one host the second is refused.
+func TestTwice(t *testing.T) {
+	d := newDancing(t, 3, "")
+	var jobs [3]*Job
+	var errs [3]error
+	var hosts sync.WaitGroup
+	hosts.Go(func() { jobs[0], errs[0] = d.host(within(t), 0, limit) })
+	known := proof.Params{Insecure: true, Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(1)}
+	first := d.dial(t, 0)
+	_, err := first.Write(number(1))
+	require.NoError(t, err)
+	_, err = proof.Dial(first, known, number(0))
+	require.NoError(t, err)
+	// The second may be taken first, as long as the other is refused.
+	second := d.dial(t, 0)
+	_, err = second.Write(number(1))
+	require.NoError(t, err)
+	_, err = proof.Dial(second, known, number(0))
+	require.NoError(t, err)
+	ended := make(chan net.Conn, 2)
+	for _, conn := range []net.Conn{first, second} {
+		go func() {
+			io.Copy(io.Discard, conn)
+			ended <- conn
+		}()
+	}
+	loser := <-ended
+	winner := first
+	if loser == first {
+		winner = second
+	}
+	winner.Close()
+	<-ended
+	// Host 2 connects to 0; what was host 1 is dead, and host 1 cannot come any more.
+	hosts.Go(func() {
+		ctx, cancel := context.WithTimeout(within(t), 100*time.Millisecond)
+		defer cancel()
+		jobs[2], errs[2] = d.host(ctx, 2, limit)
+	})
+	hosts.Wait()
+	require.ErrorIs(t, errs[2], ErrUnreachable)
+	if errs[0] == nil {
+		closeAll(t, jobs[:1])
+	}
+}
+
+// TestAbsent: a host that never comes is named, within the time.
+func TestAbsent(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		present, absent int
+	}{{"above", 0, 1}, {"below", 1, 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDancing(t, 2, "")
+			ctx := within(t)
+			_, err := d.host(ctx, c.present, 50*time.Millisecond)
+			requireError(t, err, ErrUnreachable, c.absent)
+			require.NoError(t, ctx.Err())
+		})
+	}
+	t.Run("nobody listens", func(t *testing.T) {
+		d := newDancing(t, 2, "")
+		d.listeners[0].Close()
+		_, err := d.host(within(t), 1, limit)
+		requireError(t, err, ErrUnreachable, 0)
+	})
+	t.Run("ended", func(t *testing.T) {
+		d := newDancing(t, 2, "")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := d.host(ctx, 0, limit)
+		requireError(t, err, ErrUnreachable, 1)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// TestCrowd: of too many connections that say nothing the oldest give way, and the hosts
+// find each other.
+func TestCrowd(t *testing.T) {
+	d := newDancing(t, 2, "")
+	jobs, errs := make([]*Job, 2), make([]error, 2)
+	var hosts sync.WaitGroup
+	hosts.Go(func() { jobs[0], errs[0] = d.host(within(t), 0, limit) })
+	var crowd []net.Conn
+	for range maxGreetings + 2 + 5 {
+		crowd = append(crowd, d.dial(t, 0))
+	}
+	for _, conn := range crowd[:5] {
+		refused(t, conn)
+	}
+	hosts.Go(func() { jobs[1], errs[1] = d.host(within(t), 1, limit) })
+	hosts.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	closeAll(t, jobs)
+}

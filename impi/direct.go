@@ -1,0 +1,91 @@
+package impi
+
+import "github.com/sluice-hpc/sluice/internal/wait"
+
+// direct is the receive of a Recv that looks for its message with the lock held: it
+// needs no request, as nobody can post another receive, or cancel it, meanwhile.
+type direct struct {
+	m   *matcher // nil: there is none
+	src int32    // rank in the job; -1: any
+	tag int32
+	buf []byte
+	st  Status
+	got bool
+}
+
+// take takes a message that no request has met, if it is what is looked for, fits, and
+// nothing from the same process is before it.
+func (d *direct) take(m *matcher, src, tag int32, b []byte) bool {
+	if d.m != m || d.got || d.src >= 0 && d.src != src || !m.meets(d.tag, tag) || len(b) > len(d.buf) || m.from[src].arrived.head != nil {
+		return false
+	}
+	copy(d.buf, b)
+	d.st, d.got = Status{Source: m.comm.rankOf(src), Tag: int(tag), Len: len(b)}, true
+	return true
+}
+
+// recvNow receives a short message that is there, or comes while it looks: what
+// startReceive and await do, for the case that latency is measured by. It returns
+// false, having done nothing, where the case is another. The caller holds the lock.
+func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
+	e, m := c.e, c.match
+	if e.broken != nil || c.check("receive", source, tag, true) != nil || e.usable(buf, nil) != nil {
+		return st, false
+	}
+	src := int32(-1)
+	if source >= 0 {
+		src = c.ranks[source]
+	}
+	if m.all.head != nil {
+		if msg := m.find(src, int32(tag)); msg != nil {
+			return c.takeNow(msg, buf)
+		}
+	}
+	if src < 0 && len(m.untold) > 0 {
+		return st, false
+	}
+	if src >= 0 {
+		if l := e.links[e.hostOf[src]]; l == nil || l.err != nil {
+			return st, false
+		}
+	}
+	looks := e.looks
+	if e.spins == 0 {
+		looks = e.hope.looks(looks)
+	}
+	d, newest := &e.direct, m.all.tail
+	d.m, d.src, d.tag, d.buf = m, src, int32(tag), buf
+	e.polls++
+	e.progress()
+	for n := looks; !d.got && n > 0 && m.all.tail == newest && e.broken == nil; n-- {
+		wait.Pause(1)
+		e.progress()
+	}
+	if e.spins == 0 && looks > 0 {
+		if e.hope.note(d.got); !d.got {
+			e.hope.skip = max(e.hope.skip, 1) // await would look again
+		}
+	}
+	st, ok = d.st, d.got
+	*d = direct{}
+	return st, ok
+}
+
+// takeNow receives a message that has been waiting, if it is there as a whole, fits, and
+// its sender waits for nothing.
+func (c *Comm) takeNow(msg *message, buf []byte) (st Status, ok bool) {
+	if msg.sender != nil || msg.sync || msg.length != uint64(len(msg.data)) || len(msg.data) > len(buf) {
+		return st, false
+	}
+	st = Status{Source: c.rankOf(msg.src), Tag: int(msg.tag), Len: len(msg.data)}
+	copy(buf, msg.data)
+	c.match.takeMessage(msg)
+	p, cost := msg.pair, msg.cost()
+	c.e.room.drop(msg)
+	if p == nil {
+		c.p.waiting -= cost
+	} else if p.held -= cost; p.queued {
+		p.link.push()
+	}
+	return st, true
+}

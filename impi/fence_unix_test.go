@@ -1,0 +1,149 @@
+//go:build unix
+
+package impi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestInside: the connection to a process breaks that has been stopped, most likely in
+// the middle of our memory. Nobody else waits for it, memory is given back only when it
+// is safe, or said to be lost, and the job can be closed.
+func TestInside(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: waits for a process that has been stopped")
+	}
+	apart(t, 3, "inside")
+}
+
+// again is memory of so many pieces that are the same.
+func again(b []byte, n int) [][]byte {
+	vec := make([][]byte, n)
+	for i := range vec {
+		vec[i] = b
+	}
+	return vec
+}
+
+func inside(ctx context.Context, j *Job, _ []string) error {
+	c := j.World()
+	const victim, witness, pieces, piece = 1, 2, 60, 16 << 20
+	switch c.Rank() {
+	case victim:
+		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {
+			return err
+		}
+		r, err := c.IrecvVec(again(make([]byte, piece), pieces), 0, 1)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Wait(ctx); dies("receive", err, 0) != nil {
+			return dies("receive", err, 0)
+		}
+		return c.Send(ctx, nil, witness, 2)
+	case witness:
+		for {
+			_, err := c.Recv(ctx, nil, 0, 3)
+			if err == nil {
+				err = c.Send(ctx, nil, 0, 3)
+			}
+			if errors.Is(err, ErrPeerLeft) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+		}
+		_, err := c.Recv(ctx, nil, victim, 2)
+		return err
+	}
+	var number [20]byte
+	st, err := c.Recv(ctx, number[:], victim, 0)
+	if err != nil {
+		return err
+	}
+	peer, err := strconv.Atoi(string(number[:st.Len]))
+	if err != nil {
+		return err
+	}
+	defer syscall.Kill(peer, syscall.SIGCONT)
+	m, err := j.Alloc(piece)
+	if err != nil {
+		return err
+	}
+	q, err := c.IsendVec(again(m.Bytes(), pieces), victim, 1)
+	if err != nil {
+		return err
+	}
+	e, l := j.e, j.e.links[victim]
+	for begun := false; !begun; {
+		runtime.Gosched()
+		e.lock.Lock()
+		e.progress()
+		begun = q.r.acked && q.r.list == nil
+		if q.r.over() {
+			err = errors.New("the message has gone")
+		}
+		e.lock.Unlock()
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+	}
+	if err := syscall.Kill(peer, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	e.lock.Lock()
+	switch c := l.carrier.(type) {
+	case *rcCarrier:
+		err = unix.Shutdown(c.tcp.fd(), unix.SHUT_RDWR)
+	case *tcpCarrier:
+		err = unix.Shutdown(c.s.fd(), unix.SHUT_RDWR)
+	}
+	e.lock.Unlock()
+	if err != nil {
+		return err
+	}
+	rounds := 0 // while the end of the link was waited for
+	for over := false; !over; {
+		err := c.Send(ctx, nil, witness, 3)
+		if err == nil {
+			_, err = c.Recv(ctx, nil, witness, 3)
+		}
+		if err != nil {
+			return err
+		}
+		e.lock.Lock()
+		if e.fences > 0 {
+			rounds++
+		}
+		over = q.r.over()
+		e.lock.Unlock()
+	}
+	_, err = q.Wait(ctx)
+	if err := dies("send", err, victim); err != nil {
+		return err
+	}
+	if errors.Is(err, ErrBusy) { // it was inside
+		if rounds == 0 {
+			return errors.New("nothing else has moved meanwhile")
+		}
+		if _, err := c.Isend(m.Bytes()[:1], witness, 4); !errors.Is(err, ErrBusy) {
+			return fmt.Errorf("memory that is lost can be used: %w", err)
+		}
+		if err := m.Close(); !errors.Is(err, ErrBusy) {
+			return fmt.Errorf("memory that is lost can be freed: %w", err)
+		}
+	} else if err := m.Close(); err != nil {
+		return fmt.Errorf("memory has been given back too early: %w", err)
+	}
+	return j.Close(ctx)
+}

@@ -1,0 +1,314 @@
+package impi
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// flows are bounds of the packets in flight. Over queue pairs the hosts use their own.
+var flows = []struct{ ackMark, hiWater uint32 }{{1, 1}, {1, 2}, {3, 4}, {2, 7}, {32, 128}}
+
+// flowing runs a test for each place between hosts, and each bound.
+func flowing(t *testing.T, test func(t *testing.T, p place)) {
+	for _, p := range places {
+		for _, f := range flows {
+			if p.hosts == 1 {
+				continue
+			}
+			p.config.AckMark, p.config.HiWater, p.config.PacketLen = f.ackMark, f.hiWater, 3000
+			t.Run(fmt.Sprintf("%s-%d-%d", p.name, f.ackMark, f.hiWater), func(t *testing.T) { test(t, p) })
+		}
+	}
+}
+
+// TestFullWindow: a process sends as much as may be in flight, and then receives; the
+// other sends synchronously, and then receives.
+func TestFullWindow(t *testing.T) {
+	flowing(t, func(t *testing.T, p place) {
+		w := worlds(t, p)
+		a, b := w[0], w[1]
+		n := int(a.e.links[1].hiWater)
+		for range 3 {
+			both(t, func() error {
+				for i := range n {
+					if err := a.Send(within(t), []byte{byte(i)}, 1, 0); err != nil {
+						return err
+					}
+				}
+				_, err := a.Recv(within(t), nil, 1, 1)
+				return err
+			}, func() error {
+				if err := b.Ssend(within(t), nil, 0, 1); err != nil {
+					return err
+				}
+				for i := range n {
+					var got [1]byte
+					if _, err := b.Recv(within(t), got[:], 0, 0); err != nil || got[0] != byte(i) {
+						return fmt.Errorf("message %d is %d: %w", i, got[0], err)
+					}
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// TestBothFull: both directions are full of short, synchronous and long messages at
+// the same time, and nothing is received until all has been started.
+func TestBothFull(t *testing.T) {
+	flowing(t, func(t *testing.T, p place) {
+		w := worlds(t, p)
+		a, b := w[0], w[1]
+		n := min(3*int(a.e.links[1].hiWater), 200)
+		side := func(c *Comm, peer int) func() error {
+			return func() error {
+				var list []Request
+				for i := range n {
+					msg := pattern(i%5*1000, uint64(i))
+					start := c.Isend
+					if i%3 == 0 {
+						start = c.Issend
+					}
+					q, err := start(msg, peer, i)
+					if err != nil {
+						return err
+					}
+					list = append(list, q)
+				}
+				bufs := make([][]byte, n)
+				for i := range n {
+					bufs[i] = make([]byte, i%5*1000)
+					q, err := c.Irecv(bufs[i], peer, i)
+					if err != nil {
+						return err
+					}
+					list = append(list, q)
+				}
+				if err := WaitAll(within(t), nil, list...); err != nil {
+					return err
+				}
+				for i, b := range bufs {
+					if string(b) != string(pattern(len(b), uint64(i))) {
+						return fmt.Errorf("message %d is wrong", i)
+					}
+				}
+				return nil
+			}
+		}
+		both(t, side(a, 1), side(b, 0))
+	})
+}
+
+// TestLongBothWays: long messages in both directions at the same time.
+func TestLongBothWays(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		n := 8 << 20
+		if testing.Short() {
+			n = 1 << 20
+		}
+		side := func(c *Comm, peer int) func() error {
+			return func() error {
+				out, in := pattern(n, uint64(c.Rank())), make([]byte, n)
+				for range 2 {
+					clear(in)
+					r, err := c.Irecv(in, peer, 0)
+					if err == nil {
+						err = c.Send(within(t), out, peer, 0)
+					}
+					if err == nil {
+						_, err = r.Wait(within(t))
+					}
+					if err != nil {
+						return err
+					}
+					if string(in) != string(pattern(n, uint64(peer))) {
+						return fmt.Errorf("the message to rank %d is wrong", c.Rank())
+					}
+				}
+				return nil
+			}
+		}
+		both(t, side(a, 1), side(b, 0))
+	})
+}
+
+// TestManyPairs: all pairs of several processes of two hosts, over one link, keep out
+// of each other's way: one that does not receive delays nobody.
+func TestManyPairs(t *testing.T) {
+	for _, p := range places {
+		if p.hosts == 1 {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			const each = 4
+			p.processes, p.config.AckMark, p.config.HiWater = each, 2, 4
+			w := worlds(t, p)
+			// Rank 0 has more in flight to rank 4 than may be; nobody waits for it.
+			var stuck []Request
+			for range 300 {
+				q, err := w[0].Issend(make([]byte, 100), each, 99)
+				require.NoError(t, err)
+				stuck = append(stuck, q)
+			}
+			var sides []func() error
+			for _, c := range w {
+				sides = append(sides, func() error {
+					for round := range 5 {
+						var list []Request
+						in := make([][]byte, len(w))
+						for k := range w {
+							in[k] = make([]byte, 4000)
+							q, err := c.Irecv(in[k], k, round)
+							if err != nil {
+								return err
+							}
+							list = append(list, q)
+							q, err = c.Isend(pattern(1000*((k+c.Rank())%4), uint64(k<<8|c.Rank())), k, round)
+							if err != nil {
+								return err
+							}
+							list = append(list, q)
+						}
+						st := make([]Status, len(list))
+						if err := WaitAll(within(t), st, list...); err != nil {
+							return err
+						}
+						for k := range w {
+							n := 1000 * ((k + c.Rank()) % 4)
+							if st[2*k].Len != n || string(in[k][:n]) != string(pattern(n, uint64(c.Rank()<<8|k))) {
+								return fmt.Errorf("message from rank %d to %d is wrong", k, c.Rank())
+							}
+						}
+					}
+					return nil
+				})
+			}
+			both(t, sides...)
+			for range stuck {
+				_, err := w[each].Recv(within(t), make([]byte, 100), 0, 99)
+				require.NoError(t, err)
+			}
+			require.NoError(t, WaitAll(within(t), nil, stuck...))
+		})
+	}
+}
+
+// TestOverflow: what nobody receives is bounded. The connection is given up with an
+// error at both ends, and others go on.
+func TestOverflow(t *testing.T) {
+	for _, p := range places {
+		if p.hosts == 1 {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			p.hosts, p.config.Unexpected = 3, 100_000
+			w := worlds(t, p)
+			a, b, c := w[0], w[1], w[2]
+			var err error
+			for range 10_000 {
+				if err = a.Send(within(t), make([]byte, 1000), 1, 0); err != nil {
+					break
+				}
+			}
+			requireError(t, err, ErrPeerDied, 1)
+			_, err = b.Recv(within(t), nil, 0, 1)
+			requireError(t, err, ErrOverflow, 0)
+			st, err := b.Recv(within(t), make([]byte, 1000), 0, 0) // what had come before
+			require.NoError(t, err)
+			require.Equal(t, Status{Len: 1000}, st)
+			for _, peer := range []*Comm{a, b} {
+				both(t, func() error { return c.Ssend(within(t), nil, peer.Rank(), 7) },
+					func() error { _, err := peer.Recv(within(t), nil, 2, 7); return err })
+			}
+		})
+	}
+}
+
+// TestUnexpectedHere: within a host, too, what nobody receives is bounded; but nothing
+// fails: sends wait for their receives.
+func TestUnexpectedHere(t *testing.T) {
+	p := places[0]
+	p.config.Unexpected = 100_000
+	w := worlds(t, p)
+	a, b := w[0], w[1]
+	for range 2 {
+		var list []Request
+		complete := 0
+		for i := range 1000 {
+			q, err := a.Isend(pattern(1000, uint64(i)), 1, 0)
+			require.NoError(t, err)
+			if ok, _, err := q.Test(); ok {
+				require.NoError(t, err)
+				complete++
+			}
+			list = append(list, q)
+		}
+		require.Equal(t, 100_000/(1000+messageCost), complete)
+		require.True(t, cancelled(t, list[len(list)-1]))
+		got := make([]byte, 1000)
+		for i := range 999 {
+			st, err := b.Recv(within(t), got, 0, 0)
+			require.NoError(t, err)
+			require.Equal(t, Status{Len: 1000}, st)
+			require.Equal(t, pattern(1000, uint64(i)), got)
+		}
+		require.NoError(t, WaitAll(within(t), nil, list...))
+	}
+	require.Zero(t, b.p.waiting)
+}
+
+// TestProgress: messages go on while the users of both ends compute.
+func TestProgress(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		for _, n := range []int{8, 5000, 4 << 20} {
+			for range 5 {
+				msg, got := pattern(n, 1), make([]byte, n)
+				r, err := b.Irecv(got, 0, 0)
+				require.NoError(t, err)
+				s, err := a.Issend(msg, 1, 0)
+				require.NoError(t, err)
+				ctx := within(t)
+				for { // nobody tests or waits
+					a.e.lock.Lock()
+					done := s.r.over()
+					a.e.lock.Unlock()
+					b.e.lock.Lock()
+					done = done && r.r.over()
+					b.e.lock.Unlock()
+					if done {
+						break
+					}
+					require.NoError(t, ctx.Err())
+				}
+				for _, q := range []Request{r, s} {
+					_, err := q.Wait(ctx)
+					require.NoError(t, err)
+				}
+				require.Equal(t, msg, got)
+			}
+		}
+	})
+}
+
+// TestSleepers: a send that waits for room, and all else that waits, goes on once a
+// receiver that had not looked for a while does.
+func TestSleepers(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		msg := pattern(32<<20, 1)
+		if testing.Short() {
+			msg = msg[:8<<20]
+		}
+		both(t, func() error { return a.Send(within(t), msg, 1, 0) },
+			func() error {
+				asleep(t, a.e)
+				got := make([]byte, len(msg))
+				_, err := b.Recv(within(t), got, 0, 0)
+				if err == nil && string(got) != string(msg) {
+					err = fmt.Errorf("the message is wrong")
+				}
+				return err
+			})
+	})
+}

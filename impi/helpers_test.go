@@ -1,0 +1,136 @@
+package impi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// limit bounds every test: what takes longer hangs.
+const limit = 60 * time.Second
+
+// within returns a context that ends with the test, or with its time.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// place is where the two processes of a test are.
+type place struct {
+	name      string
+	hosts     int
+	processes int // of a host
+	config    Config
+}
+
+var places = []place{
+	{"here", 1, 2, Config{}},
+	{"tcp", 2, 1, Config{Providers: []string{}}},
+	{"shm", 2, 1, Config{Providers: []string{"shm"}}},
+	{"verbs-tcp", 2, 1, Config{Providers: []string{"tcp"}}},
+}
+
+func init() {
+	all, _ := verbs.Devices()
+	for _, provider := range []string{"roce", "ibv"} {
+		if slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider }) {
+			places = append(places, place{provider, 2, 1, Config{Providers: []string{provider}}})
+		}
+	}
+}
+
+// everywhere runs a test for each place, with the worlds of its processes.
+func everywhere(t *testing.T, test func(t *testing.T, a, b *Comm)) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			w := worlds(t, p)
+			test(t, w[0], w[1])
+		})
+	}
+}
+
+// worlds makes a job of several hosts in this process, through a server, and returns
+// the world of each process.
+func worlds(t testing.TB, p place) []*Comm {
+	t.Helper()
+	jobs := join(t, p)
+	t.Cleanup(func() { closeAll(t, jobs) })
+	var list []*Comm
+	for _, j := range jobs {
+		for _, l := range j.e.links {
+			if l != nil {
+				_, rc := l.carrier.(*rcCarrier)
+				require.Equal(t, len(p.config.Providers) > 0, rc, "carrier of host %d", l.host)
+			}
+		}
+		list = append(list, j.Worlds()...)
+	}
+	return list
+}
+
+func join(t testing.TB, p place) []*Job {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	const key = 4711
+	s := startup.Server{Clients: p.hosts, Key: key}
+	served := make(chan error, 1)
+	go func() {
+		_, err := s.Serve(context.Background(), l)
+		served <- err
+	}()
+	t.Cleanup(func() { <-served })
+	jobs := make([]*Job, p.hosts)
+	errs := make([]error, p.hosts)
+	var wg sync.WaitGroup
+	for i := range jobs {
+		wg.Go(func() {
+			c := p.config
+			c.Client, c.Key, c.Processes, c.Addr = i, key, p.processes, netip.MustParseAddr("127.0.0.1")
+			if c.Log == nil {
+				c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+			}
+			jobs[i], errs[i] = Join(within(t), l.Addr().String(), c)
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	return jobs
+}
+
+// closeAll closes all jobs at the same time.
+func closeAll(t testing.TB, jobs []*Job) {
+	var wg sync.WaitGroup
+	for _, j := range jobs {
+		wg.Go(func() { require.NoError(t, j.Close(context.WithoutCancel(t.Context()))) })
+	}
+	wg.Wait()
+}
+
+// both runs the two sides of an exchange at the same time.
+func both(t testing.TB, sides ...func() error) {
+	t.Helper()
+	errs := make([]error, len(sides))
+	var wg sync.WaitGroup
+	for i, side := range sides {
+		wg.Go(func() { errs[i] = side() })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		require.NoError(t, err, "side %d", i)
+	}
+}

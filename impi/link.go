@@ -1,0 +1,346 @@
+package impi
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+)
+
+// link is the connection to another host, which carries the packets between all
+// processes of the two.
+type link struct {
+	e       *engine
+	host    int
+	foreign bool // no Sluice
+	carrier carrier
+	dialect packet.Dialect
+
+	packetLen        uint32 // most bytes of user data in a packet
+	ackMark, hiWater uint32
+	pairs            []*pair
+	ready            []*pair // that may have something to send, in turn
+	next             int     // of ready
+
+	err  error // the link is lost, or the host has left
+	left bool  // it has said that nothing more will come
+	fini bool  // we have
+
+	in sink
+}
+
+// carrier takes packets to the other host and brings its packets. It calls the
+// link's methods: header and body (or packet), written, and lost.
+type carrier interface {
+	// room says whether a packet can be taken now.
+	room() bool
+	// data takes the next n bytes of a send behind a header of that type. When they
+	// have left the memory of the user, at once or later, it calls link.written.
+	data(r *request, t packet.Type, n uint64)
+	// rest sends what is left of a matched message, or part of it: a packet that
+	// counts, if it says so. It returns false for no room now.
+	rest(r *request) (counts, ok bool)
+	// control takes a packet without data. The request is the receive that a SYNCACK
+	// is about.
+	control(p *pair, t packet.Type, srqid uint64, r *request)
+	// flush lets go of what has been held back to send it together.
+	flush()
+	// fini says that nothing more will come.
+	fini()
+	close()
+}
+
+// pair is what goes between a process here and one of another host, both ways. The
+// packets of each way are counted (IMPI 0.0, section 3.7): at hiWater the sender
+// stops, until the receiver acknowledges ackMark of them.
+type pair struct {
+	link   *link
+	local  *process
+	remote int32 // rank in the job
+
+	inFlight uint32 // packets sent and not acknowledged
+	arrived  uint32 // packets that have come and are not acknowledged
+	acks     uint32 // acknowledgements to be sent
+	held     int    // bytes of messages that have met no receive
+	seq      uint64 // packets sent
+
+	answers []answer // to be sent, in turn, from
+	at      int      // on
+	first   requests // sends whose first packet is to go
+	rest    requests // matched sends of which more is to go
+	turn    bool     // rest is to go next
+	queued  bool     // in link.ready
+}
+
+// answer is a packet without data that counts.
+type answer struct {
+	t     packet.Type
+	srqid uint64
+	r     *request // of a SYNCACK to a long message
+	gen   uint32
+}
+
+func (l *link) newPair(p *process, remote int32) *pair {
+	q := &pair{link: l, local: p, remote: remote}
+	l.pairs = append(l.pairs, q)
+	return q
+}
+
+// wake has the pair send what it can, now or in its turn.
+func (p *pair) wake() {
+	if p.link.err != nil {
+		return
+	}
+	if !p.queued {
+		p.queued = true
+		p.link.ready = append(p.link.ready, p)
+	}
+}
+
+// push sends what can be sent: a packet of each pair in turn. Nothing follows FINI.
+func (l *link) push() {
+	for l.err == nil && !l.fini {
+		l.fill()
+		if l.err == nil {
+			l.carrier.flush()
+		}
+		if l.err != nil || len(l.ready) == 0 || !l.carrier.room() {
+			return
+		}
+	}
+}
+
+// fill gives the carrier what it has room for.
+func (l *link) fill() {
+	for len(l.ready) > 0 && l.err == nil && l.carrier.room() {
+		if l.next >= len(l.ready) {
+			l.next = 0
+		}
+		p := l.ready[l.next]
+		if p.step() {
+			l.next++
+			continue
+		}
+		if l.err != nil {
+			return
+		}
+		p.queued = false
+		l.ready = append(l.ready[:l.next], l.ready[l.next+1:]...)
+	}
+}
+
+// step sends one packet; false if there is none that may be sent.
+func (p *pair) step() bool {
+	c := p.link.carrier
+	if p.acks > 0 {
+		p.acks--
+		c.control(p, packet.ProtoAck, 0, nil)
+		return true
+	}
+	if p.inFlight >= p.link.hiWater {
+		return false
+	}
+	if p.at < len(p.answers) {
+		a := p.answers[p.at]
+		if p.at++; p.at == len(p.answers) {
+			p.answers, p.at = p.answers[:0], 0
+		}
+		if a.r != nil && (a.r.gen != a.gen || a.r.state != moving) {
+			a.r = nil
+		}
+		if r := p.link.e.lookup(a.srqid); a.t == packet.Cancel && r != nil {
+			r.asked = true
+		}
+		p.inFlight++
+		c.control(p, a.t, a.srqid, a.r)
+		return true
+	}
+	if r := p.rest.head; r != nil && (p.turn || p.first.head == nil) {
+		p.turn = false
+		counts, ok := c.rest(r)
+		if counts {
+			p.inFlight++
+		}
+		return ok
+	}
+	if r := p.first.head; r != nil {
+		p.turn = true
+		p.first.remove(r)
+		p.sendFirst(r)
+		return true
+	}
+	return false
+}
+
+// sendFirst sends the first packet of a message.
+func (p *pair) sendFirst(r *request) {
+	p.inFlight++
+	r.state = moving
+	n, t := r.length, packet.Data
+	if r.sync {
+		t = packet.DataSync
+	}
+	if n > uint64(p.link.packetLen) {
+		n, t = uint64(p.link.packetLen), packet.DataSync
+	}
+	p.link.carrier.data(r, t, n)
+}
+
+// open says whether a message can go at once.
+func (p *pair) open() bool {
+	l := p.link
+	return !p.queued && p.first.head == nil && p.inFlight < l.hiWater && l.err == nil && !l.fini && l.carrier.room()
+}
+
+// send starts a send to another host.
+func (p *pair) send(r *request) {
+	l := p.link
+	if l.err != nil {
+		l.e.finish(r, l.err)
+		return
+	}
+	if p.open() {
+		p.sendFirst(r)
+		if l.err == nil {
+			l.carrier.flush()
+		}
+		return
+	}
+	p.first.push(r)
+	p.wake()
+}
+
+// written takes note that bytes of a send have left the memory of the user.
+func (l *link) written(r *request) {
+	if r.moved < r.length {
+		if r.acked && r.list == nil {
+			r.pair.rest.push(r)
+			r.pair.wake()
+		}
+		return
+	}
+	if r.list != nil {
+		r.list.remove(r)
+	}
+	l.settle(r)
+}
+
+// mild says that a send is complete when it has left, whether or not it is received.
+func (l *link) mild(r *request) bool { return !r.sync && r.length <= uint64(l.packetLen) }
+
+// settle completes a send that has left, once no packet about it is to come any more.
+func (l *link) settle(r *request) {
+	if r.moved >= r.length && (r.acked || l.mild(r)) && !r.cancelling {
+		l.e.finish(r, nil)
+	}
+}
+
+// answer sends a packet without data, in its turn.
+func (p *pair) answer(t packet.Type, srqid uint64, r *request) {
+	if p.link.err != nil {
+		return
+	}
+	a := answer{t: t, srqid: srqid}
+	if r != nil {
+		a.r, a.gen = r, r.gen
+	}
+	if p.at > len(p.answers)/2 { // in the long run each is moved once
+		p.answers, p.at = append(p.answers[:0], p.answers[p.at:]...), 0
+	}
+	p.answers = append(p.answers, a)
+	p.wake()
+}
+
+// received counts a packet that has come.
+func (p *pair) received() error {
+	p.arrived++
+	if p.arrived < p.link.ackMark && p.acks == 0 {
+		return nil
+	}
+	if uint64(p.acks)*uint64(p.link.ackMark)+uint64(p.arrived) > uint64(p.link.hiWater) {
+		return fmt.Errorf("%w: more than %d packets in flight from rank %d", ErrProtocol, p.link.hiWater, p.remote)
+	}
+	if p.arrived >= p.link.ackMark {
+		p.arrived -= p.link.ackMark
+		p.acks++
+		p.wake()
+	}
+	return nil
+}
+
+// acknowledged takes an acknowledgement.
+func (p *pair) acknowledged() error {
+	if p.inFlight < p.link.ackMark {
+		return fmt.Errorf("%w: acknowledgement of %d packets by rank %d, which was sent %d", ErrProtocol, p.link.ackMark, p.remote, p.inFlight)
+	}
+	p.inFlight -= p.link.ackMark
+	p.wake()
+	return nil
+}
+
+// lost ends a link: everything that waits for its processes fails.
+func (l *link) lost(err error) {
+	if l.err != nil {
+		return
+	}
+	switch {
+	case errors.Is(err, ErrProtocol) || errors.Is(err, ErrOverflow):
+	case l.e.closing:
+		err = ErrClosed
+	case l.left:
+		err = ErrPeerLeft
+	default:
+		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
+	}
+	if err != ErrClosed && err != ErrPeerLeft {
+		l.e.log.Warn("impi: lost a host", "host", l.e.me, "peer", l.host, "error", err)
+	}
+	l.err = err
+	if l.carrier != nil { // else it is being connected
+		l.carrier.close()
+	}
+	l.e.forget(l)
+}
+
+// forget ends what waits for the processes of a link that is lost.
+func (e *engine) forget(l *link) {
+	for _, r := range e.table {
+		if (r.state == queued || r.state == moving) && !r.fencing {
+			if r.pair != nil && r.pair.link == l || r.peer >= 0 && e.links[e.hostOf[r.peer]] == l {
+				if r.list != nil {
+					r.list.remove(r)
+				}
+				e.finish(r, l.err)
+			}
+		}
+	}
+	for _, p := range l.pairs {
+		p.answers, p.at, p.acks, p.first, p.rest, p.queued = nil, 0, 0, requests{}, requests{}, false
+	}
+	l.ready = nil
+	for _, p := range e.processes {
+		for _, m := range p.matchers {
+			for rank, h := range e.hostOf {
+				if int(h) == l.host && m.has(int32(rank)) {
+					m.untold = append(m.untold, int32(rank))
+				}
+			}
+			m.tell()
+		}
+	}
+	e.ring()
+}
+
+// has says whether the process belongs to the matcher's communicator.
+func (m *matcher) has(rank int32) bool { return m.comm != nil && m.comm.rankOf(rank) >= 0 }
+
+// tell fails a receive from anybody for each peer that is lost: who waits for
+// somebody has to know, and others may still send.
+func (m *matcher) tell() {
+	for len(m.untold) > 0 && m.wild.head != nil {
+		r := m.wild.pop()
+		r.peer = m.untold[0]
+		m.untold = m.untold[1:]
+		m.p.e.finish(r, m.p.e.links[m.p.e.hostOf[r.peer]].err)
+	}
+}

@@ -1,0 +1,244 @@
+package impi
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// allocate returns memory of a job that ends with the test.
+func allocate(t testing.TB, j *Job, n int) *Memory {
+	t.Helper()
+	m, err := j.Alloc(n)
+	require.NoError(t, err)
+	require.Len(t, m.Bytes(), n)
+	require.Equal(t, make([]byte, n), m.Bytes())
+	require.Zero(t, uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes())))%uintptr(os.Getpagesize()))
+	return m
+}
+
+// TestAlloc: long messages move between memory of Alloc without a ring in between, and
+// without registering anything; where one end is of the heap, that alone is registered.
+func TestAlloc(t *testing.T) {
+	const room = 5 << 20
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			w := worlds(t, p)
+			jobs := []*Job{w[0].job, w[1].job}
+			out, in := allocate(t, jobs[0], room), allocate(t, jobs[1], room)
+			far := p.hosts > 1 && len(p.config.Providers) > 0
+			for k, c := range []struct{ out, in bool }{{true, true}, {true, false}, {false, true}} {
+				for i, n := range []int{long, 1 << 20, 3<<20 + 5} {
+					for _, order := range []string{"receive first", "send first"} {
+						src, dst := make([]byte, room), make([]byte, room)
+						if c.out {
+							src = out.Bytes()
+						}
+						if c.in {
+							dst = in.Bytes()
+						}
+						skip := i * 4099
+						src, dst = src[skip:][:n], dst[room-n-skip:][:n]
+						msg := pattern(n, uint64(k*10+i))
+						copy(src, msg)
+						clear(dst)
+						before := [2]Stats{jobs[0].Stats(), jobs[1].Stats()}
+						var q, r Request
+						var err error
+						if order == "receive first" {
+							r, err = w[1].Irecv(dst, 0, 5)
+							require.NoError(t, err)
+						}
+						q, err = w[0].Isend(src, 1, 5)
+						require.NoError(t, err)
+						if order != "receive first" {
+							_, err = w[1].Probe(within(t), 0, 5)
+							require.NoError(t, err)
+							r, err = w[1].Irecv(dst, 0, 5)
+							require.NoError(t, err)
+						}
+						both(t, func() error { _, err := q.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
+						require.Equal(t, msg, dst)
+						for side, alloc := range []bool{c.out, c.in} {
+							got := jobs[side].Stats()
+							require.Equal(t, before[side].Staged, got.Staged, "side %d, %+v, %s", side, c, order)
+							if jobs[0] == jobs[1] {
+								continue
+							}
+							registered := uint64(0)
+							if far && !alloc {
+								registered = 1
+							}
+							require.Equal(t, registered, got.Registered-before[side].Registered, "side %d, %+v, %s", side, c, order)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestAllocVec: messages of pieces of several kinds of memory, of any lengths, into
+// others, also too short ones.
+func TestAllocVec(t *testing.T) {
+	const room = 1 << 20
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		r := rand.New(rand.NewPCG(1, 2))
+		memories := map[*Comm][]*Memory{a: {allocate(t, a.job, room), allocate(t, a.job, room)}, b: {allocate(t, b.job, room), allocate(t, b.job, room)}}
+		cut := func(c *Comm, n int) (vec [][]byte) {
+			free := [][]byte{memories[c][0].Bytes(), memories[c][1].Bytes(), make([]byte, room)}
+			for n > 0 {
+				i, k := r.IntN(len(free)), 1+r.IntN(min(n, 200_000))
+				if k > len(free[i]) {
+					continue
+				}
+				vec = append(vec, free[i][:k:k])
+				free[i] = free[i][k:]
+				n -= k
+			}
+			return vec
+		}
+		for round := range 20 {
+			n := 1 + r.IntN(700_000)
+			fits := n
+			if round%4 == 3 {
+				fits = n/2 + 1
+			}
+			src, dst, msg := cut(a, n), cut(b, fits), pattern(n, uint64(round))
+			rest := msg
+			for _, p := range src {
+				rest = rest[copy(p, rest):]
+			}
+			q, err := a.IsendVec(src, 1, round)
+			require.NoError(t, err)
+			in, err := b.IrecvVec(dst, 0, round)
+			require.NoError(t, err)
+			both(t, func() error { _, err := q.Wait(within(t)); return err }, func() error {
+				_, err := in.Wait(within(t))
+				if fits < n {
+					require.ErrorIs(t, err, ErrTruncated)
+					return nil
+				}
+				return err
+			})
+			for _, p := range dst {
+				require.Equal(t, msg[:len(p)], p)
+				msg = msg[len(p):]
+			}
+		}
+	})
+}
+
+// TestAllocClosed: memory that is in use stays; what has been freed cannot be sent or
+// received into until it has been allocated again.
+func TestAllocClosed(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			jobs := join(t, p)
+			c := jobs[0].World()
+			for _, n := range []int{0, -1} {
+				_, err := jobs[0].Alloc(n)
+				require.ErrorIs(t, err, ErrInvalid)
+			}
+			other := allocate(t, jobs[0], 10_000)
+			m := allocate(t, jobs[0], 3<<20)
+			old := m.Bytes()
+			r, err := c.Irecv(old[100:200], 1, 0)
+			require.NoError(t, err)
+			v, err := c.IrecvVec([][]byte{nil, make([]byte, 3), old[200:300]}, 1, 0)
+			require.NoError(t, err)
+			for _, q := range []Request{r, v} {
+				require.ErrorIs(t, m.Close(), ErrBusy)
+				require.NotNil(t, m.Bytes())
+				require.NoError(t, q.Cancel())
+				_, err = q.Wait(within(t))
+				require.NoError(t, err)
+			}
+			require.NoError(t, m.Close())
+			require.Nil(t, m.Bytes())
+			require.NoError(t, m.Close())
+			if len(jobs[0].devices) > 0 {
+				for _, b := range [][]byte{old, old[:1], old[len(old)-1:], old[5000:][:100]} {
+					var e *Error
+					_, err := c.Isend(b, 1, 0)
+					require.ErrorAs(t, err, &e)
+					require.ErrorIs(t, err, ErrClosed)
+					_, err = c.IsendVec([][]byte{{1}, b}, 1, 0)
+					require.ErrorIs(t, err, ErrClosed)
+					_, err = c.Irecv(b, 1, 0)
+					require.ErrorIs(t, err, ErrClosed)
+					_, err = c.Recv(within(t), b, AnySource, 0)
+					require.ErrorIs(t, err, ErrClosed)
+					require.ErrorIs(t, c.Send(within(t), b, 1, 0), ErrClosed)
+				}
+			}
+			// What is open is not concerned, and what is allocated again is not either.
+			for range 2 {
+				next := allocate(t, jobs[0], 3<<20)
+				for _, b := range [][]byte{other.Bytes(), next.Bytes()} {
+					r, err := c.Irecv(b, 1, 0)
+					require.NoError(t, err)
+					require.NoError(t, r.Cancel())
+					_, err = r.Wait(within(t))
+					require.NoError(t, err)
+				}
+			}
+			closeAll(t, jobs)
+			require.Nil(t, other.Bytes())
+			require.NoError(t, other.Close())
+			_, err = jobs[0].Alloc(100)
+			require.ErrorIs(t, err, ErrClosed)
+		})
+	}
+}
+
+// BenchmarkAlloc: a long message and its answer, between memory of Alloc and of
+// the heap.
+func BenchmarkAlloc(b *testing.B) {
+	for _, p := range places {
+		if p.hosts == 1 || len(p.config.Providers) == 0 {
+			continue
+		}
+		for _, n := range []int{64 << 10, 1 << 20, 8 << 20} {
+			for _, c := range []struct {
+				name    string
+				out, in bool
+			}{{"heap", false, false}, {"out", true, false}, {"in", false, true}, {"both", true, true}} {
+				b.Run(fmt.Sprintf("%s/%d/%s", p.name, n, c.name), func(b *testing.B) {
+					w := worlds(b, p)
+					side := func(w *Comm, first bool) func() error {
+						out, in := make([]byte, n), make([]byte, n)
+						if c.out {
+							out = allocate(b, w.job, n).Bytes()
+						}
+						if c.in {
+							in = allocate(b, w.job, n).Bytes()
+						}
+						return func() error {
+							for i := range 2 * b.N {
+								var err error
+								if (i%2 == 0) == first {
+									err = w.Send(b.Context(), out, 1-w.Rank(), 0)
+								} else {
+									_, err = w.Recv(b.Context(), in, 1-w.Rank(), 0)
+								}
+								if err != nil {
+									return err
+								}
+							}
+							return nil
+						}
+					}
+					sides := []func() error{side(w[0], true), side(w[1], false)}
+					b.SetBytes(2 * int64(n))
+					b.ResetTimer()
+					both(b, sides...)
+				})
+			}
+		}
+	}
+}

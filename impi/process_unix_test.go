@@ -1,0 +1,347 @@
+//go:build unix
+
+package impi
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/launch"
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+// Tests with a process for each rank: the test binary itself, told by environment
+// variables what to do.
+const (
+	envAct   = "SLUICE_IMPI_TEST_ACT"
+	envPlace = "SLUICE_IMPI_TEST_PLACE"
+	envAddr  = "SLUICE_IMPI_TEST_ADDR" // of this host; empty: loopback
+)
+
+func TestMain(m *testing.M) {
+	if act := os.Getenv(envAct); act != "" {
+		if err := play(act, os.Args[1:]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leak.Main(m)
+}
+
+// acts are what a rank does in a job that is made of a node.
+var acts = map[string]func(ctx context.Context, j *Job, args []string) error{
+	"exchange": exchangeAll,
+	"death":    death,
+	"stop":     stopped,
+	"inside":   inside,
+}
+
+func play(act string, args []string) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var config Config
+	for _, p := range places {
+		if p.name == os.Getenv(envPlace) {
+			config = p.config
+		}
+	}
+	if act == "inside" {
+		config.PeerTimeout = 3 * time.Second
+	}
+	n, err := channel.Join(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	config.Addr = netip.MustParseAddr(cmp.Or(os.Getenv(envAddr), "127.0.0.1"))
+	j, err := FromNode(ctx, n, config)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.Close(ctx)) }()
+	for rank := range j.World().Size() {
+		if got := j.Provider(rank); len(config.Providers) > 0 && rank != j.World().Rank() && got != config.Providers[0] {
+			return fmt.Errorf("rank %d by %q instead of %q", rank, got, config.Providers[0])
+		}
+	}
+	return acts[act](ctx, j, args)
+}
+
+// apart runs an act as a job for each place between hosts.
+func apart(t *testing.T, size int, act string, args ...string) {
+	for _, p := range places {
+		if p.hosts == 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%s-%d", p.name, size), func(t *testing.T) {
+			self, err := os.Executable()
+			require.NoError(t, err)
+			var mu sync.Mutex
+			var out bytes.Buffer
+			w := lockedWriter{&mu, &out}
+			r, err := launch.Run(within(t), launch.Options{
+				Size: size, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, envPlace+"="+p.name, "GORACE=atexit_sleep_ms=0"),
+				Stdout: w, Stderr: w, Prefix: true, OnFailure: launch.Continue,
+			})
+			require.NoError(t, err, out.String())
+			for rank, status := range r.Status {
+				want := 0
+				if act == "death" && rank == size-1 {
+					want = 128 + int(syscall.SIGKILL)
+				}
+				require.Equal(t, want, status, "rank %d\n%s", rank, out.String())
+			}
+		})
+	}
+}
+
+type lockedWriter struct {
+	mu  *sync.Mutex
+	out *bytes.Buffer
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(b)
+}
+
+// TestFromNode: ranks in processes of their own exchange messages at random.
+func TestFromNode(t *testing.T) {
+	for _, size := range []int{2, 4} {
+		apart(t, size, "exchange", strconv.FormatUint(rand.Uint64(), 10))
+	}
+}
+
+func exchangeAll(ctx context.Context, j *Job, args []string) error {
+	seed, err := strconv.ParseUint(args[0], 10, 64)
+	if err != nil {
+		return err
+	}
+	c := j.World()
+	out, due := letters(rand.New(rand.NewPCG(seed, 0)), c.Size(), 50)
+	m := newMailbox(j, c, out[c.Rank()], due[c.Rank()], seed)
+	if err := m.exchange(ctx); err != nil {
+		return fmt.Errorf("seed %d: %w", seed, err)
+	}
+	// Nobody leaves before all have what they need.
+	// Nobody leaves before all have what they need, nor says so where somebody still
+	// takes any message.
+	j.e.lock.Lock()
+	end := j.newComm(c.p, identity(c.Size()), 2000)
+	j.e.lock.Unlock()
+	return leaveTogether(ctx, end)
+}
+
+// leaveTogether returns when all have called it.
+func leaveTogether(ctx context.Context, c *Comm) error {
+	const tag = 32000
+	for _, peer := range c.ranks {
+		q, err := c.Isend(nil, int(peer), tag)
+		if err == nil {
+			_, err = c.Recv(ctx, nil, int(peer), tag)
+		}
+		if err == nil {
+			_, err = q.Wait(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("together with rank %d: %w", peer, err)
+		}
+	}
+	return nil
+}
+
+// TestDeath: a process is killed while others wait for it in all ways there are.
+func TestDeath(t *testing.T) { apart(t, 3, "death") }
+
+const lastWords = 20
+
+// dies says that a call failed because of that rank.
+func dies(what string, err error, rank int) error {
+	var e *Error
+	if !errors.Is(err, ErrPeerDied) || !errors.As(err, &e) || e.Rank != rank {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func death(ctx context.Context, j *Job, _ []string) error {
+	c := j.World()
+	victim, buddy := c.Size()-1, 1-c.Rank()
+	if c.Rank() == victim {
+		for range 2 { // both are ready
+			if _, err := c.Recv(ctx, nil, AnySource, 1); err != nil {
+				return err
+			}
+		}
+		for peer := range victim {
+			for i := range lastWords {
+				if err := c.Send(ctx, []byte{byte(i)}, peer, 2); err != nil {
+					return err
+				}
+			}
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			return err
+		}
+		select {}
+	}
+	specific, err := c.Irecv(make([]byte, 8), victim, 3)
+	if err != nil {
+		return err
+	}
+	wild, err := c.Irecv(make([]byte, 8), AnySource, 4)
+	if err != nil {
+		return err
+	}
+	sync, err := c.Issend(make([]byte, 8), victim, 3)
+	if err != nil {
+		return err
+	}
+	body, err := c.Isend(make([]byte, long), victim, 3)
+	if err != nil {
+		return err
+	}
+	probed := make(chan error, 1)
+	go func() {
+		_, err := c.Probe(ctx, victim, 3)
+		probed <- err
+	}()
+	if err := c.Send(ctx, nil, victim, 1); err != nil {
+		return err
+	}
+	// What it sent before it died comes first. Over queue pairs a process takes with it
+	// what its provider has not sent yet.
+	for i := range lastWords {
+		var got [1]byte
+		_, err := c.Recv(ctx, got[:], victim, 2)
+		if err != nil {
+			if _, tcp := j.e.links[victim].carrier.(*tcpCarrier); !tcp && dies("receive", err, victim) == nil {
+				break
+			}
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		if got[0] != byte(i) {
+			return fmt.Errorf("message %d is %d", i, got[0])
+		}
+	}
+	errs := []error{dies("probe", <-probed, victim)}
+	for i, q := range []Request{specific, wild, sync, body} {
+		_, err := q.Wait(ctx)
+		errs = append(errs, dies(fmt.Sprint("request ", i), err, victim))
+	}
+	_, err = c.Recv(ctx, nil, victim, 9)
+	errs = append(errs, dies("receive", err, victim), dies("send", c.Send(ctx, nil, victim, 9), victim))
+	_, err = c.Probe(ctx, victim, 9)
+	errs = append(errs, dies("probe", err, victim))
+	_, _, err = c.Iprobe(victim, 9)
+	errs = append(errs, dies("probe", err, victim))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// The others go on, also with receives from anybody.
+	q, err := c.Issend(pattern(long, uint64(c.Rank())), buddy, 5)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, long)
+	if _, err := c.Recv(ctx, got, AnySource, 5); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, pattern(long, uint64(buddy))) {
+		return errors.New("the message of the other is wrong")
+	}
+	_, err = q.Wait(ctx)
+	return err
+}
+
+// TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
+func TestStop(t *testing.T) { apart(t, 2, "stop") }
+
+func stopped(ctx context.Context, j *Job, _ []string) error {
+	c := j.World()
+	const rounds, size = 10, 4 << 20
+	msg, got := pattern(size, 1), make([]byte, size)
+	if c.Rank() == 1 {
+		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {
+			return err
+		}
+		for round := range rounds {
+			if _, err := c.Recv(ctx, got, 0, round); err != nil {
+				return err
+			}
+			if err := c.Send(ctx, got, 0, round); err != nil {
+				return err
+			}
+		}
+		return leaveTogether(ctx, c)
+	}
+	var number [20]byte
+	st, err := c.Recv(ctx, number[:], 1, 0)
+	if err != nil {
+		return err
+	}
+	peer, err := strconv.Atoi(string(number[:st.Len]))
+	if err != nil {
+		return err
+	}
+	for round := range rounds {
+		clear(got)
+		r, err := c.Irecv(got, 1, round)
+		if err != nil {
+			return err
+		}
+		if round%2 == 0 {
+			err = syscall.Kill(peer, syscall.SIGSTOP)
+		}
+		s, serr := c.Isend(msg, 1, round)
+		if round%2 == 1 && err == nil {
+			err = syscall.Kill(peer, syscall.SIGSTOP)
+		}
+		if err := errors.Join(err, serr); err != nil {
+			return err
+		}
+		for _, q := range []Request{s, r} {
+			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			_, err := q.Wait(short)
+			cancel()
+			if err != nil && !errors.Is(err, ErrTimeout) {
+				return err
+			}
+		}
+		if err := syscall.Kill(peer, syscall.SIGCONT); err != nil {
+			return err
+		}
+		if err := WaitAll(ctx, nil, s, r); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, msg) {
+			return fmt.Errorf("round %d: the message is wrong", round)
+		}
+	}
+	return leaveTogether(ctx, c)
+}
+
+// TestAddresses: without an address of its own a host can be reached by all it has.
+func TestAddresses(t *testing.T) {
+	list, err := localAddrs()
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(list), maxAddrs)
+	require.True(t, list[len(list)-1].IsLoopback(), strings.Join(strings.Fields(fmt.Sprint(list)), ", "))
+}

@@ -1,0 +1,21 @@
+package impi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The provider of the queue pair to a process, and none where there is no queue pair.
+func TestProvider(t *testing.T) {
+	want := map[string]string{"here": "", "tcp": "", "shm": "shm", "verbs-tcp": "tcp", "roce": "roce", "ibv": "ibv"}
+	for _, p := range places {
+		w := worlds(t, p)
+		require.Equal(t, want[p.name], w[0].job.Provider(1), p.name)
+		require.Equal(t, want[p.name], w[1].job.Provider(0), p.name)
+		require.Empty(t, w[0].job.Provider(0), "itself")
+		for _, rank := range []int{-1, 2} {
+			require.Empty(t, w[0].job.Provider(rank), "nobody")
+		}
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package impi
+
+const raceEnabled = true

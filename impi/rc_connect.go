@@ -1,0 +1,447 @@
+package impi
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/verbs"
+	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
+)
+
+// What hosts of this package offer each other.
+const (
+	rcSlot    = 8 << 10 // bytes of a packet
+	minSlot   = rcHeader + rcPiece
+	maxSlot   = 1 << 20
+	minWindow = 8
+	maxWindow = 512
+	// rcBudget bounds the memory of receives, which is pinned, unless the least windows
+	// need more.
+	rcBudget = 64 << 20
+	// A queue pair may take probeTime to prove itself, and longer where so few looks
+	// have been possible that this process had no CPU, but not longer than probeMost.
+	probeTime  = time.Second
+	probeMost  = 5 * time.Second
+	probeLooks = 500
+)
+
+// rcConnect has a peer that does not answer given up after some seconds. Soft-RoCE
+// takes 7 retries for no end of them.
+var rcConnect = verbs.ConnectAttr{Timeout: 16, RetryCnt: verbs.Retries(6)}
+
+// rcSetup connects queue pairs while a job is being assembled.
+type rcSetup struct {
+	j       *Job
+	devices []*rcDevice
+	window  uint32
+	machine uint64
+	cpus    []byte
+
+	mu    sync.Mutex // of the devices, until the engine runs, and of what follows
+	ranks int        // processes on this machine
+	sets  [][]byte   // of its CPUs that they may run on
+}
+
+// receives is how many a queue pair needs, to a host of so many processes: of each pair
+// of processes a window, the acknowledgements that do not count, and those that are
+// posted again late; FINI, the probe, and what wakes.
+func (s *rcSetup) receives(processes int) int {
+	return processes*len(s.j.e.processes)*(int(s.window)+8+repostMost) + 8
+}
+
+// spins is how long to spin: with more processes on a machine than CPUs that they may
+// run on, a spinner keeps from running whom it waits for.
+func (s *rcSetup) spins() int {
+	if s.ranks > machine.Count(s.sets...) {
+		return 0
+	}
+	return spinBudget
+}
+
+// openRC opens the devices that may carry packets to other hosts of this package.
+// What cannot be opened is left out.
+func (j *Job) openRC() *rcSetup {
+	s := &rcSetup{j: j, machine: machine.ID(), cpus: machine.CPUs(), ranks: len(j.e.processes)}
+	s.sets = append(s.sets, s.cpus)
+	pairs, hosts := 0, 0
+	for i := range j.roster.hosts {
+		if h := &j.roster.hosts[i]; i != j.e.me && !h.foreign {
+			pairs += len(h.procs) * len(j.e.processes)
+			hosts++
+		}
+	}
+	if pairs == 0 {
+		return s
+	}
+	s.window = uint32(min(max(rcBudget/rcSlot/pairs, minWindow), maxWindow)) &^ 3
+	receives := 0
+	for i := range j.roster.hosts {
+		if h := &j.roster.hosts[i]; i != j.e.me && !h.foreign {
+			receives += s.receives(len(h.procs))
+		}
+	}
+	providers := j.config.Providers
+	if providers == nil {
+		providers = []string{"shm", "ibv"}
+	}
+	all, err := verbs.Devices()
+	if err != nil {
+		j.config.Log.Debug("impi: devices", "error", err)
+	}
+	for _, provider := range providers {
+		for _, dev := range all {
+			if dev.Provider() != provider || len(s.devices) == maxOffers {
+				continue
+			}
+			d, err := j.openDevice(dev, receives, hosts)
+			if err != nil {
+				j.config.Log.Debug("impi: device not used", "device", dev.Name(), "error", err)
+				continue
+			}
+			s.devices = append(s.devices, d)
+		}
+	}
+	return s
+}
+
+// openDevice opens a device, with its receives posted.
+func (j *Job) openDevice(dev *verbs.Device, receives, hosts int) (_ *rcDevice, err error) {
+	cfg := verbs.Config{Secret: j.roster.secret, Insecure: len(j.roster.secret) == 0, Job: j.roster.job, PeerTimeout: j.config.PeerTimeout, Logger: j.config.Log}
+	d := &rcDevice{e: j.e, name: dev.Name(), slot: rcSlot, links: map[uint32]*rcCarrier{}}
+	if d.ctx, err = dev.Open(cfg); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.ctx.Close())
+		}
+	}()
+	attr, err := d.ctx.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	if p, err := d.ctx.QueryPort(1); err != nil || p.State != verbs.PortActive {
+		return nil, errors.Join(fmt.Errorf("port 1 is %v", p.State), err)
+	}
+	if !attr.LoadStore && attr.MaxSRQWR < receives {
+		return nil, fmt.Errorf("%d receives, the device has at most %d", receives, attr.MaxSRQWR)
+	}
+	d.sges, d.maps = min(attr.MaxSGE, 16), attr.LoadStore
+	if d.pd, err = d.ctx.AllocPD(); err != nil {
+		return nil, err
+	}
+	d.regMR = d.pd.RegMR
+	if d.ch, err = d.ctx.CreateCompChannel(); err != nil {
+		return nil, err
+	}
+	if d.cq, err = d.ctx.CreateCQ(receives+hosts*rcSends, d.ch); err != nil {
+		return nil, err
+	}
+	if d.recvs, err = d.pd.AllocMR(receives*d.slot, verbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if attr.LoadStore {
+		return d, nil
+	}
+	if d.srq, err = d.pd.CreateSRQ(verbs.SRQAttr{MaxWR: receives, MaxSGE: 1}); err != nil {
+		return nil, err
+	}
+	d.again = newReceives(receives)
+	for i := range receives {
+		d.again.add(d, i)
+	}
+	if err := d.again.post(d.srq.PostRecv); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// newCarrier makes a queue pair.
+func (d *rcDevice) newCarrier(l *link, peers []int32, receives int) (_ *rcCarrier, err error) {
+	c := &rcCarrier{l: l, d: d, peers: peers}
+	attr, err := d.ctx.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	limits := verbs.QPCap{MaxSendWR: rcSends, MaxSendSGE: d.sges, MaxInlineData: min(attr.MaxInlineData, rcInlineMost)}
+	if d.srq == nil {
+		limits.MaxRecvWR, limits.MaxRecvSGE = receives, 1
+	}
+	for c.qp, err = d.pd.CreateQP(verbs.QPInitAttr{SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.srq, Cap: limits}); err != nil; {
+		// A device may have its most SGEs and inline bytes with fewer work requests only.
+		if limits.MaxSendSGE == 1 && limits.MaxInlineData == 0 {
+			return nil, err
+		}
+		limits.MaxSendSGE, limits.MaxInlineData = max(limits.MaxSendSGE/2, 1), limits.MaxInlineData/2
+		c.qp, err = d.pd.CreateQP(verbs.QPInitAttr{SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.srq, Cap: limits})
+	}
+	c.inline = limits.MaxInlineData
+	if c.sends, err = d.pd.AllocMR(rcSlots*d.slot, verbs.AccessLocalWrite); err != nil {
+		return nil, errors.Join(err, c.qp.Close())
+	}
+	c.sge = make([]verbs.SGE, 0, d.sges)
+	if d.srq == nil {
+		c.again = newReceives(receives)
+		for range receives {
+			c.again.add(d, d.given)
+			d.given++
+		}
+	}
+	c.num = c.qp.QPNum()
+	d.links[c.num] = c
+	return c, nil
+}
+
+// negotiate finds out whether a queue pair can carry the packets of a link, and
+// connects it: both hosts say what they have, the lower-numbered one chooses, and it
+// counts once a write with immediate has gone both ways. If none does, the next pair of
+// devices is tried. nil: packets go over TCP.
+func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*rcCarrier, error) {
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var peers []int32
+	for rank, h := range s.j.e.hostOf {
+		if int(h) == l.host {
+			peers = append(peers, int32(rank))
+		}
+	}
+	mine := offer{machine: s.machine, slot: rcSlot, window: s.window, cpus: s.cpus}
+	var carriers []*rcCarrier
+	var chosen *rcCarrier
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, c := range carriers {
+			if c != chosen {
+				c.discard()
+			}
+		}
+	}()
+	for _, d := range s.devices {
+		s.mu.Lock()
+		c, err := d.newCarrier(l, peers, s.receives(len(peers)))
+		s.mu.Unlock()
+		var e verbs.Endpoint
+		if err == nil {
+			if e, err = c.qp.Endpoint(); err != nil {
+				s.mu.Lock()
+				c.discard()
+				s.mu.Unlock()
+			}
+		}
+		if err != nil {
+			l.e.log.Info("impi: no queue pair", "peer", l.host, "device", d.name, "error", err)
+			continue
+		}
+		carriers, mine.endpoints = append(carriers, c), append(mine.endpoints, e)
+	}
+	theirs, err := swapOffers(conn, &mine)
+	if err != nil {
+		return nil, err
+	}
+	if theirs.machine == mine.machine {
+		s.mu.Lock()
+		s.ranks += len(peers)
+		s.sets = append(s.sets, theirs.cpus)
+		s.mu.Unlock()
+	}
+	used := [2]map[int]bool{{}, {}}
+	var c *rcCarrier
+	for c == nil {
+		i, k, err := s.choose(l, conn, &mine, &theirs, used)
+		if err != nil || i < 0 {
+			return nil, err
+		}
+		used[0][i], used[1][k] = true, true
+		if ok, err := s.try(ctx, conn, carriers[i], theirs.endpoints[k]); err != nil {
+			return nil, err
+		} else if ok {
+			c = carriers[i]
+		}
+	}
+	l.packetLen = min(mine.slot, theirs.slot) - rcHeader
+	l.hiWater = min(mine.window, theirs.window)
+	l.ackMark = l.hiWater / 4
+	if c.d.maps {
+		s.mu.Lock()
+		mine := c.openLane()
+		s.mu.Unlock()
+		if c.lanes.at, err = swapLanes(conn, mine); err != nil {
+			return nil, err
+		}
+	}
+	chosen = c
+	return c, nil
+}
+
+// try connects a queue pair, and says whether it works at both ends.
+func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs.Endpoint) (bool, error) {
+	s.mu.Lock()
+	c.want = 2 // before the peer may probe: another link may take the completion
+	s.mu.Unlock()
+	why := c.qp.Connect(to, rcConnect)
+	if why == nil {
+		s.mu.Lock()
+		why = c.again.post(c.qp.PostRecv)
+		s.mu.Unlock()
+	}
+	ok, err := agree(conn, why == nil)
+	if ok && err == nil {
+		why = s.probe(ctx, c)
+		ok, err = agree(conn, why == nil)
+	}
+	if !ok && err == nil {
+		c.l.e.log.Info("impi: queue pair does not work", "peer", c.l.host, "device", c.d.name, "error", why)
+	}
+	return ok, err
+}
+
+// swapOffers sends ours and reads the peer's.
+func swapOffers(conn net.Conn, mine *offer) (offer, error) {
+	b, err := mine.append(nil)
+	if err != nil {
+		return offer{}, err
+	}
+	if _, err := conn.Write(b); err != nil {
+		return offer{}, err
+	}
+	var head [4]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return offer{}, err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > maxOfferLen {
+		return offer{}, fmt.Errorf("%w: offer of %d bytes", ErrProtocol, n)
+	}
+	b = make([]byte, n)
+	if _, err := io.ReadFull(conn, b); err != nil {
+		return offer{}, err
+	}
+	return parseOffer(b)
+}
+
+// choose agrees on an endpoint of ours and one of theirs, neither of which has been
+// used before; -1 for none.
+func (s *rcSetup) choose(l *link, conn net.Conn, mine, theirs *offer, used [2]map[int]bool) (i, k int, err error) {
+	const none = 0xff
+	b := [2]byte{none, none}
+	if s.j.e.me < l.host {
+		i, k = match(mine, theirs, used)
+		if i >= 0 {
+			b = [2]byte{byte(i), byte(k)}
+		}
+		_, err := conn.Write(b[:])
+		return i, k, err
+	}
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return -1, -1, err
+	}
+	if b[0] == none {
+		return -1, -1, nil
+	}
+	k, i = int(b[0]), int(b[1])
+	if i >= len(mine.endpoints) || k >= len(theirs.endpoints) || used[0][i] || used[1][k] || mine.endpoints[i].Provider != theirs.endpoints[k].Provider {
+		return -1, -1, fmt.Errorf("%w: choice of endpoints %d and %d", ErrProtocol, k, i)
+	}
+	return i, k, nil
+}
+
+// match returns the first pair of endpoints that can reach each other, as far as one can
+// see, and have not been used: a queue pair that has failed is not connected again.
+func match(a, b *offer, used [2]map[int]bool) (int, int) {
+	for i, x := range a.endpoints {
+		if used[0][i] {
+			continue
+		}
+		for k, y := range b.endpoints {
+			if !used[1][k] && x.Provider == y.Provider && x.LinkLayer == y.LinkLayer && (x.Provider != "shm" || a.machine == b.machine) {
+				return i, k
+			}
+		}
+	}
+	return -1, -1
+}
+
+// agree tells the peer whether something has worked, and says whether it has at both
+// ends.
+func agree(conn net.Conn, ok bool) (bool, error) {
+	b := [1]byte{0}
+	if ok {
+		b[0] = 1
+	}
+	if _, err := conn.Write(b[:]); err != nil {
+		return false, err
+	}
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return false, err
+	}
+	return ok && b[0] == 1, nil
+}
+
+// probe sends a write with immediate of no bytes, and waits for the peer's.
+func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
+	s.mu.Lock()
+	c.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm}
+	c.wrs[0].Flags = verbs.SendSignaled
+	_, err := c.qp.PostSend(c.wrs[:])
+	s.mu.Unlock()
+	began := time.Now()
+	for looks := 0; err == nil; looks++ {
+		s.mu.Lock()
+		err = c.d.pump()
+		want, why := c.want, c.why
+		s.mu.Unlock()
+		if want == 0 || err != nil || why != nil {
+			return errors.Join(err, why)
+		}
+		if took := time.Since(began); took > probeTime && looks > probeLooks || took > probeMost {
+			return fmt.Errorf("%w: no write with immediate has come through in %v", ErrTimeout, took)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
+	return err
+}
+
+// pump takes the completions of probes, and keeps those of packets: another link may
+// be in use at its other end.
+func (d *rcDevice) pump() error {
+	n, err := d.cq.Poll(d.wcs[:])
+	for i := range d.wcs[:n] {
+		wc := &d.wcs[i]
+		c := d.links[wc.QPNum]
+		if c == nil || c.want == 0 {
+			d.early = append(d.early, *wc)
+			continue
+		}
+		switch {
+		case wc.Status == verbs.WCSuccess:
+			c.want--
+		case c.why == nil:
+			c.why = wc.Err()
+		}
+		if wc.Opcode >= verbs.WCRecv && c.why == nil {
+			d.repost(c, int(wc.WRID))
+		}
+	}
+	return err
+}
+
+// discard closes a queue pair that is not used.
+func (c *rcCarrier) discard() {
+	delete(c.d.links, c.num)
+	c.closeLane()
+	if err := errors.Join(c.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState), c.qp.Close(), c.sends.Close()); err != nil {
+		c.l.e.log.Debug("impi: queue pair", "error", err)
+	}
+}

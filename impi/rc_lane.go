@@ -1,0 +1,330 @@
+package impi
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// A lane is memory of the receiver's that the sender writes short messages to by plain
+// stores, where the device maps it: each is one cache line, with the data of all but the
+// shortest in another ring, and neither side posts anything for it. A message that finds
+// no room goes by the queue pair, as all that is longer does.
+//
+// All packets of a link keep the order in which they were sent: a line says how many
+// packets have gone by the queue pair before it, and a packet how many lines.
+//
+//	line 0  receiver: is it asleep, does who writes need a fence
+//	line 2  receiver: lines taken
+//	lines   sender
+//	data    sender
+type lane struct {
+	asleep uint32 // 1: who writes a line wakes the receiver, which it does by setting 0
+	fenced uint32 // 1: and has to look for that behind a fence
+	_      [120]byte
+	taken  uint32
+	_      [124]byte
+	lines  [laneLines]laneLine
+	data   [laneData]byte
+}
+
+// laneLine is a message. The word is stored last; the number in it counts lines from 1
+// over all laps, so that what is left of an earlier lap never is the next.
+type laneLine struct {
+	word  uint64 // number 32 | bytes 16 | packets by the queue pair 16
+	dest  uint16 // as in a packet
+	src   uint16
+	tag   int32
+	cid   uint32
+	at    uint32 // of the data, if they are more than fit the line
+	srqid uint64
+	data  [laneInline]byte
+}
+
+const (
+	laneInline = 32
+	laneMost   = 4 << 10 // bytes of a message
+	laneLines  = 256
+	laneData   = 64 << 10
+	laneSize   = int(unsafe.Sizeof(lane{}))
+	// laneAhead: the line that is so far ahead is fetched for writing: to have it costs
+	// as much as all the rest of a message.
+	laneAhead = 8
+	// laneFetch: where messages come in numbers the line so far ahead is fetched for
+	// reading. Where they do not, that would only keep it from the writer.
+	laneFetch = 4
+	// laneTell: the receiver tells how far it has come after so many lines, or as much
+	// data.
+	laneTell = 4
+)
+
+// lanes are those of a queue pair.
+type lanes struct {
+	own    *verbs.MR
+	in     *lane
+	seen   uint32 // lines taken
+	many   bool   // messages come faster than they are looked for
+	told   uint32 // and of these the peer knows
+	untold uint32 // bytes of data since then
+	qpSeen uint16 // packets that have come by the queue pair
+	head   rcPacket
+
+	at     remote // the peer's
+	tries  uint32 // to map it
+	out    *lane  // nil: not mapped
+	fence  bool
+	sent   uint32 // lines written
+	room   uint32 // may be written up to here
+	put    uint32 // bytes of data written, and skipped
+	free   uint32 // and of these taken
+	puts   [laneLines]uint32
+	qpSent uint16 // packets that have gone by the queue pair
+}
+
+// rcWake is the type of a packet that only wakes. It does not count.
+const rcWake = rcCredit + 1
+
+// openLane makes the lane that the peer may write to, and returns where it is: nowhere
+// for none, when all packets go by the queue pair.
+func (c *rcCarrier) openLane() remote {
+	mr, err := c.d.pd.AllocMR(laneSize, verbs.AccessAll)
+	if err != nil {
+		c.l.e.log.Debug("impi: no lane", "peer", c.l.host, "error", err)
+		return remote{}
+	}
+	c.lanes.own = mr
+	c.lanes.in = (*lane)(unsafe.Pointer(unsafe.SliceData(mr.Bytes())))
+	if wait.RegisterBarrier() != nil {
+		c.lanes.in.fenced = 1
+	}
+	c.d.lanes = append(c.d.lanes, c)
+	return remote{mr.Addr(), uint32(mr.Len()), mr.RKey()}
+}
+
+// swapLanes tells the peer where our lane is, and takes note of where its is.
+func swapLanes(conn net.Conn, mine remote) (theirs remote, err error) {
+	var b [rcPiece]byte
+	if _, err := conn.Write(mine.append(nil)); err != nil {
+		return theirs, err
+	}
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return theirs, err
+	}
+	list, err := parseRemotes(b[:])
+	if err == nil && list[0].length != 0 && list[0].length != uint32(laneSize) {
+		err = fmt.Errorf("%w: lane of %d bytes", ErrProtocol, list[0].length)
+	}
+	return list[0], err
+}
+
+// closeLane ends the lanes of both directions.
+func (c *rcCarrier) closeLane() {
+	if c.lanes.own != nil {
+		c.d.kept = append(c.d.kept, c.lanes.own)
+		c.d.lanes = slices.DeleteFunc(slices.Clone(c.d.lanes), func(o *rcCarrier) bool { return o == c }) // somebody may be going through them
+	}
+	c.lanes, c.waking = lanes{}, false
+}
+
+// laneMap maps the peer's lane, which may take a moment to be there.
+func (c *rcCarrier) laneMap() bool {
+	s := &c.lanes
+	if s.tries++; s.at.length == 0 || s.tries%16 != 1 {
+		return false
+	}
+	mem, err := c.qp.Map(s.at.rkey, s.at.addr, laneSize)
+	if err != nil {
+		c.l.e.log.Debug("impi: lane is not there yet", "peer", c.l.host, "error", err)
+		return false
+	}
+	s.out = (*lane)(unsafe.Pointer(unsafe.SliceData(mem)))
+	s.fence = wait.RegisterBarrier() != nil || atomic.LoadUint32(&s.out.fenced) != 0
+	s.room = laneLines
+	return true
+}
+
+// lane returns the line for the next message, of n bytes, and where these go; nil: by
+// the queue pair.
+func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
+	s := &c.lanes
+	if n > laneMost || s.out == nil && !c.laneMap() {
+		return nil, nil
+	}
+	if s.sent == s.room && !c.laneRoom() {
+		return nil, nil
+	}
+	b := &s.out.lines[s.sent%laneLines]
+	if n <= laneInline {
+		return b, b.data[:n]
+	}
+	want := (uint32(n) + 63) &^ 63
+	at := s.put % laneData
+	if at+want > laneData { // in one piece
+		want += laneData - at
+		at = 0
+	}
+	if laneData-(s.put-s.free) < want && (!c.laneRoom() || laneData-(s.put-s.free) < want) {
+		return nil, nil
+	}
+	s.put += want
+	b.at = at
+	return b, s.out.data[at:][:n]
+}
+
+// laneRoom looks how far the peer has come; false if there is no room for a line.
+func (c *rcCarrier) laneRoom() bool {
+	s := &c.lanes
+	taken := atomic.LoadUint32(&s.out.taken)
+	if n := s.sent - taken; n > laneLines || n > s.sent-(s.room-laneLines) {
+		c.l.lost(fmt.Errorf("%w: %d lines taken of %d", ErrProtocol, taken, s.sent))
+		return false
+	}
+	if s.room != taken+laneLines {
+		s.room = taken + laneLines
+		s.free = s.puts[(taken-1)%laneLines]
+	}
+	return s.sent != s.room
+}
+
+// sendLine sends a message in a line that has its n bytes.
+func (c *rcCarrier) sendLine(b *laneLine, p *pair, tag int32, cid, srqid uint64, n int) {
+	s := &c.lanes
+	b.dest, b.src, b.tag, b.cid, b.srqid = c.there(p.remote), c.here(p.local), tag, uint32(cid), srqid
+	s.puts[s.sent%laneLines] = s.put
+	s.sent++
+	word := uint64(s.sent) | uint64(n)<<32 | uint64(s.qpSent)<<48
+	if s.fence {
+		atomic.StoreUint64(&b.word, word)
+	} else {
+		wait.StoreRelease64(&b.word, word)
+	}
+	wait.PrefetchWrite(&s.out.lines[(s.sent+laneAhead)%laneLines].word)
+	if atomic.LoadUint32(&s.out.asleep) != 0 {
+		c.wake()
+	}
+}
+
+// wake wakes the peer, by a completion. Where the queue pair has no room now, that is
+// done when it has some again.
+func (c *rcCarrier) wake() {
+	switch {
+	case c.l.err != nil || c.l.fini || atomic.LoadUint32(&c.lanes.out.asleep) == 0:
+		c.waking = false
+	case !c.room():
+		c.waking = true
+	default:
+		c.waking = false
+		if atomic.CompareAndSwapUint32(&c.lanes.out.asleep, 1, 0) {
+			c.send(c.packet(0), &rcPacket{t: rcWake})
+		}
+	}
+}
+
+// pollLane takes the messages that have come.
+func (c *rcCarrier) pollLane() bool {
+	s := &c.lanes
+	taken := 0
+	for ; taken < laneLines/2; taken++ {
+		if s.in == nil { // the link is lost
+			break
+		}
+		if s.many {
+			wait.Prefetch(&s.in.lines[(s.seen+laneFetch)%laneLines].word)
+		}
+		b := &s.in.lines[s.seen%laneLines]
+		word := atomic.LoadUint64(&b.word)
+		if uint32(word) != s.seen+1 || uint16(word>>48) != s.qpSeen {
+			break // that packet comes first
+		}
+		if err := c.takeLine(b, word); err != nil {
+			c.l.lost(err)
+			return true
+		}
+	}
+	s.many = taken >= laneFetch
+	return taken > 0
+}
+
+// lastLines takes what the peer has sent before its queue pair has ended: all that a lane
+// holds.
+func (c *rcCarrier) lastLines() {
+	for range 3 {
+		if c.l.err != nil || !c.pollLane() {
+			return
+		}
+	}
+}
+
+// drainLane takes the messages that were sent before a packet, which says how many.
+func (c *rcCarrier) drainLane(sent uint16) error {
+	s := &c.lanes
+	for uint16(s.seen) != sent {
+		if s.in == nil {
+			return fmt.Errorf("%w: %d lines of no lane", ErrProtocol, sent)
+		}
+		b := &s.in.lines[s.seen%laneLines]
+		word := atomic.LoadUint64(&b.word)
+		if uint32(word) != s.seen+1 || uint16(word>>48) != s.qpSeen {
+			return fmt.Errorf("%w: line %d is not there, %d were sent", ErrProtocol, s.seen+1, sent)
+		}
+		if err := c.takeLine(b, word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeLine takes the message of the next line.
+func (c *rcCarrier) takeLine(b *laneLine, word uint64) error {
+	s, l := &c.lanes, c.l
+	n := uint32(uint16(word >> 32))
+	h := &s.head // field by field: a copy of it would wait for the stores
+	h.t, h.flags, h.dest, h.src, h.tag, h.cid, h.length, h.srqid = packet.Data, 0, b.dest, b.src, b.tag, b.cid, uint64(n), b.srqid
+	data := b.data[:]
+	if n > laneInline {
+		at := b.at
+		if n > laneMost || at > laneData-n {
+			return fmt.Errorf("%w: %d bytes at %d of a lane", ErrProtocol, n, at)
+		}
+		data = s.in.data[at:]
+		s.untold += n
+	}
+	data = data[:n]
+	if int(h.dest) >= len(l.e.processes) || int(h.src) >= len(c.peers) || l.left {
+		return fmt.Errorf("%w: line from process %d of host %d to process %d", ErrProtocol, h.src, l.host, h.dest)
+	}
+	err := error(nil)
+	if c.quick(h, data) {
+		err = l.in.pair.received()
+	} else {
+		err = c.deliver(h, data)
+	}
+	s.seen++
+	if (s.seen-s.told >= laneLines/laneTell || s.untold >= laneData/laneTell) && s.in != nil {
+		s.told, s.untold = s.seen, 0
+		wait.StoreRelease32(&s.in.taken, s.seen)
+	}
+	return err
+}
+
+// sleepLanes says whether writers are to wake this process, of all lanes. Whoever has
+// not seen it has written before: see [wait.Barrier].
+func (d *rcDevice) sleepLanes(asleep bool) {
+	for _, c := range d.lanes {
+		v := uint32(0)
+		if asleep {
+			v = 1
+		}
+		atomic.StoreUint32(&c.lanes.in.asleep, v)
+	}
+	if asleep && len(d.lanes) > 0 {
+		wait.Barrier() // without it writers have fences
+	}
+}

@@ -1,0 +1,194 @@
+package impi
+
+import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// laneEnd is a process of a job of two with a lane and no queue pair. It acknowledges
+// nothing.
+func laneEnd(rank int32) (*Comm, *rcCarrier) {
+	e := &engine{log: slog.New(slog.DiscardHandler), unexpected: 100_000, bell: make(chan struct{}), hostOf: []int32{rank, 1 - rank}}
+	e.procs = append(e.procs, fuzzProcs...)
+	p := &process{e: e, rank: rank, matchers: map[uint64]*matcher{}, pairs: make([]*pair, 2)}
+	e.processes = []*process{p}
+	l := &link{e: e, host: 1, packetLen: rcSlot, ackMark: 1 << 30, hiWater: 1 << 31}
+	c := &rcCarrier{l: l, d: &rcDevice{e: e, maps: true}, peers: []int32{1 - rank}}
+	c.lanes.in = new(lane)
+	l.carrier = c
+	e.links = []*link{nil, l}
+	j := &Job{e: e, tagUB: 1<<31 - 1}
+	return j.newComm(p, identity(2), 0), c
+}
+
+// TestLane: messages through a lane arrive in order, whole, while the receiver takes
+// them, some before a receive is there. The lane is full again and again.
+func TestLane(t *testing.T) {
+	const messages = 20_000
+	a, from := laneEnd(0)
+	b, to := laneEnd(1)
+	b.e.unexpected = 1 << 30
+	from.lanes.out, from.lanes.room = to.lanes.in, laneLines
+	size := func(k int) int { return int(rand.New(rand.NewPCG(1, uint64(k))).ExpFloat64()*300) % (laneMost + 1) }
+	go func() {
+		p := a.p.pair(1)
+		for k := 0; k < messages; {
+			n := max(size(k), 8)
+			line, at := from.lane(n)
+			if line == nil {
+				runtime.Gosched()
+				continue
+			}
+			for i := range at {
+				at[i] = byte(k + i)
+			}
+			binary.LittleEndian.PutUint64(at, uint64(k))
+			from.sendLine(line, p, int32(k%3), 0, 0, n)
+			k++
+		}
+	}()
+	buf := make([]byte, laneMost)
+	for k := range messages {
+		b.e.lock.Lock()
+		for k%100 == 0 && to.pollLane() { // before the receive
+		}
+		b.e.lock.Unlock()
+		r, err := b.startReceive(b.match, buf, nil, 0, k%3)
+		require.NoError(t, err)
+		for !r.over() {
+			require.NoError(t, to.l.err)
+			if !to.pollLane() {
+				runtime.Gosched()
+			}
+		}
+		st, err := r.collect()
+		require.NoError(t, err)
+		require.Equal(t, max(size(k), 8), st.Len, "message %d, in fact %d", k, binary.LittleEndian.Uint64(buf))
+		require.EqualValues(t, k, binary.LittleEndian.Uint64(buf))
+		for i := 8; i < st.Len; i++ {
+			if buf[i] != byte(k+i) {
+				t.Fatalf("byte %d of message %d of %d bytes is %d", i, k, st.Len, buf[i])
+			}
+		}
+	}
+	require.EqualValues(t, messages, to.lanes.seen)
+}
+
+// TestLaneAndQueuePair: messages keep their order, whichever way they go, and both are
+// used.
+func TestLaneAndQueuePair(t *testing.T) {
+	w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+	const messages = 3000
+	sizes := func(k int) int { return []int{0, 8, 33, 300, laneMost, laneMost + 1, 8000, 100_000}[k*k%61%8] }
+	sent := make(chan error, 1)
+	go func() {
+		var list []Request
+		for k := range messages {
+			b := make([]byte, sizes(k))
+			for i := range b {
+				b[i] = byte(k)
+			}
+			q, err := w[0].Isend(b, 1, 4)
+			if err != nil {
+				sent <- err
+				return
+			}
+			if list = append(list, q); len(list) == 50 {
+				if err := WaitAll(t.Context(), nil, list...); err != nil {
+					sent <- err
+					return
+				}
+				list = list[:0]
+			}
+		}
+		sent <- WaitAll(t.Context(), nil, list...)
+	}()
+	buf := make([]byte, 100_000)
+	for k := range messages {
+		st, err := w[1].Recv(within(t), buf, 0, 4)
+		require.NoError(t, err)
+		require.Equal(t, sizes(k), st.Len)
+		for _, i := range []int{0, st.Len / 2, st.Len - 1} {
+			if st.Len > 0 {
+				require.Equal(t, byte(k), buf[i], "message %d", k)
+			}
+		}
+	}
+	require.NoError(t, <-sent)
+	e := w[0].e
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	c := e.links[1].carrier.(*rcCarrier)
+	require.Greater(t, c.lanes.sent, uint32(100))
+	require.Greater(t, c.lanes.qpSent, uint16(100))
+}
+
+// TestLaneWakes: a message in a lane wakes a receiver that sleeps.
+func TestLaneWakes(t *testing.T) {
+	w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+	w[1].e.spins = 0
+	c := w[0].e.links[1].carrier.(*rcCarrier)
+	awake := func() bool {
+		w[0].e.lock.Lock()
+		defer w[0].e.lock.Unlock()
+		return c.lanes.out != nil && atomic.LoadUint32(&c.lanes.out.asleep) == 0
+	}
+	for range 100 {
+		got := make(chan error, 1)
+		go func() {
+			_, err := w[1].Recv(within(t), make([]byte, 8), 0, 4)
+			got <- err
+		}()
+		for awake() {
+			runtime.Gosched()
+		}
+		require.NoError(t, w[0].Send(within(t), make([]byte, 8), 1, 4))
+		require.NoError(t, <-got)
+	}
+	w[0].e.lock.Lock()
+	defer w[0].e.lock.Unlock()
+	require.Greater(t, c.lanes.sent, uint32(50))
+}
+
+// FuzzLane: whatever lies in a lane, memory beside that of a receive is left alone, no
+// more is kept than is allowed, and what makes no sense ends the link.
+func FuzzLane(f *testing.F) {
+	line := func(n, number uint32, tag int32, data string) []byte {
+		var l laneLine
+		l.word, l.tag = uint64(number)|uint64(n)<<32, tag
+		copy(l.data[:], data)
+		return append([]byte(nil), (*[64]byte)(unsafe.Pointer(&l))[:]...)
+	}
+	f.Add(append(line(5, 1, 1, "hello"), line(3, 2, 9, "abc")...))
+	f.Add(append(line(100, 1, 1, ""), line(laneMost, 2, 5, "")...))
+	f.Add(line(laneMost+1, 1, 1, ""))
+	f.Add(line(4, 1, -1, ""))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, carrier := laneEnd(0)
+		memory := make([]byte, 48)
+		_, err := c.Irecv(memory[16:32], 1, 1)
+		require.NoError(t, err)
+		_, err = c.Irecv(make([]byte, 8), AnySource, 5)
+		require.NoError(t, err)
+		in := carrier.lanes.in
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&in.lines)), len(in.lines)*64), b)
+		for carrier.l.err == nil && carrier.pollLane() {
+		}
+		if carrier.l.err != nil {
+			require.True(t, errors.Is(carrier.l.err, ErrProtocol) || errors.Is(carrier.l.err, ErrOverflow), carrier.l.err)
+		}
+		for _, p := range carrier.l.pairs {
+			require.LessOrEqual(t, p.held, 100_000)
+		}
+		require.Equal(t, make([]byte, 16), memory[:16])
+		require.Equal(t, make([]byte, 16), memory[32:])
+	})
+}

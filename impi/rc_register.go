@@ -1,0 +1,119 @@
+package impi
+
+import (
+	"fmt"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// registerAside: so many bytes or more are registered by a goroutine, without the lock,
+// where the device pins them: that takes a millisecond for a few MiB.
+const registerAside = 16 << 20
+
+// unkeyed is a piece of the memory of a request: with its keys, or to be registered.
+type unkeyed struct {
+	keyed
+	b []byte
+}
+
+// unkeyed lists the next n bytes of the memory of a request. The caller holds the lock.
+func (c *rcCarrier) unkeyed(r *request, n uint64) (list []unkeyed) {
+	for i, from := r.piece, r.within; i < len(r.vec) && n > 0; i, from = i+1, 0 {
+		b := r.vec[i][from:]
+		if len(b) == 0 {
+			continue
+		}
+		b = b[:min(uint64(len(b)), n)]
+		n -= uint64(len(b))
+		if k, ok := c.d.keyedOf(b); ok {
+			list = append(list, unkeyed{keyed: k})
+		} else {
+			list = append(list, unkeyed{b: b})
+		}
+	}
+	return list
+}
+
+// register registers what has no keys. It needs no lock.
+func (d *rcDevice) register(t *rcTransfer, list []unkeyed, access verbs.AccessFlags) error {
+	if len(list) > maxRCPieces {
+		return fmt.Errorf("%d pieces", len(list))
+	}
+	for _, u := range list {
+		if u.b != nil {
+			mr, err := d.regMR(u.b, access)
+			if err != nil {
+				t.free()
+				t.local = nil
+				return err
+			}
+			t.mrs = append(t.mrs, mr)
+			u.keyed = keyed{mr.Addr(), uint64(mr.Len()), mr.LKey(), mr.RKey()}
+		}
+		t.local = append(t.local, u.keyed)
+	}
+	return nil
+}
+
+// registered takes note of how register has ended, and says whether it was successful.
+func (c *rcCarrier) registered(t *rcTransfer, err error) bool {
+	if err != nil {
+		c.l.e.log.Debug("impi: memory cannot be registered", "error", err)
+		return false
+	}
+	c.l.e.stats.Registered += uint64(len(t.mrs))
+	return true
+}
+
+// registerNow finds the keys of the next n bytes of the memory of a request, and
+// registers what has none.
+func (c *rcCarrier) registerNow(t *rcTransfer, r *request, n uint64, access verbs.AccessFlags) bool {
+	return c.registered(t, c.d.register(t, c.unkeyed(r, n), access))
+}
+
+// registerThen does so without the lock if it takes long, and then calls then with it,
+// unless the link is lost meanwhile. It returns false, having done nothing, if it does
+// not take long. The request stays as it is, and is not complete, until then.
+func (c *rcCarrier) registerThen(t *rcTransfer, r *request, n uint64, access verbs.AccessFlags, then func(ok bool)) bool {
+	if c.d.maps || n < registerAside {
+		return false
+	}
+	e, list := c.l.e, c.unkeyed(r, n)
+	r.fencing = true
+	e.fences++
+	e.wg.Go(func() {
+		err := c.d.register(t, list, access)
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		r.fencing = false
+		e.fences--
+		defer e.ring()
+		ok := c.registered(t, err)
+		if c.l.err != nil {
+			t.free()
+			r.transfer = nil
+			e.finish(r, c.l.err)
+			return
+		}
+		then(ok)
+		c.l.push()
+	})
+	return true
+}
+
+// syncAck tells the sender of a message that it has met a receive.
+func (p *pair) syncAck(srqid uint64, r *request) {
+	if c, ok := p.link.carrier.(*rcCarrier); ok && p.link.err == nil && r.moved < r.length && r.moved < r.total {
+		t := &rcTransfer{}
+		if c.registerThen(t, r, min(r.length, r.total)-r.moved, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, func(ok bool) {
+			if ok {
+				r.transfer = t
+			}
+			p.answer(packet.SyncAck, srqid, r)
+		}) {
+			return
+		}
+	}
+	p.answer(packet.SyncAck, srqid, r)
+}

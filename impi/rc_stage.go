@@ -1,0 +1,191 @@
+package impi
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// stage is memory of the receiver's that the sender writes to by plain stores, where
+// the device maps it: the rest of long messages goes through it, a slot at a time, and
+// both sides copy at once. Between two ordinary pieces of memory that is faster than
+// registering both for every message, and having one side copy. It is a ring: slots are
+// used in turn, by all messages of a link, and given back in turn.
+type stage struct {
+	way   way       // of what comes
+	own   *verbs.MR // that the peer writes to; nil before the first long message
+	seen  uint32    // slots that have come
+	given uint32    // and of these given back
+
+	at    remote // the peer's
+	peers []byte // mapped
+	head  uint32 // slots written
+	tail  uint32 // and of these given back
+}
+
+const (
+	stageSlot  = 32 << 10
+	stageSlots = 16
+	// stageBack: slots are given back so many at a time.
+	stageBack = 4
+)
+
+// rcCredit is the type of the packet that gives slots back; it does not count.
+const rcCredit = packet.Fini + 1
+
+// throughStage is the transfer of messages whose rest goes through the stage.
+var throughStage = &rcTransfer{}
+
+// way is how the rest of a long message comes where the device maps memory: through
+// the stage, or by a write that the receiver carries out. Which is faster depends on
+// the length, and on the machine: on how far apart the CPUs are that the two sides run
+// on, which may change, and on what is in their caches. So both are tried, and timed.
+type way struct {
+	took  [2][wayClasses]time.Duration // of messages of that class, smoothed; 0: not known
+	tries uint32
+}
+
+// Ways, and how they are chosen.
+const (
+	byStage = iota
+	byWrite
+	// wayLeast: shorter rests go through the stage. Classes are the powers of two
+	// from here on.
+	wayLeast   = 1 << 15
+	wayClasses = 8
+	// wayProbe: of so many messages one goes the way that seems slower.
+	wayProbe = 64
+)
+
+func wayClass(n uint64) int { return min(bits.Len64(n/wayLeast), wayClasses) - 1 }
+
+// choose returns the way for the rest of a message, of n bytes.
+func (w *way) choose(n uint64) int {
+	if n < wayLeast {
+		return byStage
+	}
+	k := wayClass(n)
+	best := byStage
+	if w.took[byWrite][k] < w.took[byStage][k] {
+		best = byWrite
+	}
+	if w.tries++; w.tries%wayProbe == 0 {
+		return 1 - best
+	}
+	return best
+}
+
+// note takes note of how long the rest of a message has taken, of n bytes.
+func (w *way) note(by int, n uint64, d time.Duration) {
+	if n < wayLeast {
+		return
+	}
+	switch old := &w.took[by][wayClass(n)]; {
+	case *old == 0:
+		*old = d
+	case d > 4**old: // somebody was away
+		*old += *old / 8
+	case d < *old: // the first took page faults
+		*old += (d - *old) / 2
+	default:
+		*old += (d - *old) / 8
+	}
+}
+
+// announce returns our stage, if the peer has not been told of it; false if there is
+// none.
+func (c *rcCarrier) announce() ([]remote, bool) {
+	s := &c.stage
+	if s.own != nil {
+		return nil, true
+	}
+	mr, err := c.d.pd.AllocMR(stageSlot*stageSlots, verbs.AccessAll)
+	if err != nil {
+		c.l.e.log.Debug("impi: no stage", "peer", c.l.host, "error", err)
+		return nil, false
+	}
+	s.own = mr
+	return []remote{{mr.Addr(), uint32(mr.Len()), mr.RKey()}}, true
+}
+
+// announced takes note of the stage that the peer has told us of.
+func (c *rcCarrier) announced(list []remote) error {
+	m := list[0]
+	if len(list) != 1 || m.length != stageSlot*stageSlots || c.stage.at.length != 0 {
+		return fmt.Errorf("%w: stage of %d bytes", ErrProtocol, m.length)
+	}
+	c.stage.at = m
+	return nil
+}
+
+// mapped says whether the peer's stage can be written to. It may take a moment until
+// the peer's memory can be mapped; until then the rest goes in packets.
+func (c *rcCarrier) mapped() bool {
+	s := &c.stage
+	if s.peers == nil && s.at.length != 0 {
+		var err error
+		if s.peers, err = c.qp.Map(s.at.rkey, s.at.addr, int(s.at.length)); err != nil {
+			c.l.e.log.Debug("impi: stage is not there yet", "peer", c.l.host, "error", err)
+			s.peers = nil
+		}
+	}
+	return s.peers != nil
+}
+
+// restStaged writes the next bytes of a long message to a slot; false if none is free.
+func (c *rcCarrier) restStaged(r *request) bool {
+	s := &c.stage
+	if s.head-s.tail == stageSlots {
+		return false
+	}
+	r.list.remove(r)
+	slot := s.head % stageSlots
+	s.head++
+	n := min(r.length-r.moved, stageSlot)
+	c.l.e.stats.Staged += n
+	r.copyOut(s.peers[slot*stageSlot:][:n])
+	c.send(c.packet(0), &rcPacket{t: packet.Data, flags: rcRest | rcStaged, dest: c.there(r.peer), src: c.here(r.comm.p),
+		tag: int32(slot), cid: uint32(n), length: r.length, srqid: r.theirs})
+	if c.l.err == nil {
+		c.l.written(r)
+	}
+	return true
+}
+
+// staged returns the bytes of a packet that lie in our stage.
+func (c *rcCarrier) staged(h *rcPacket) ([]byte, error) {
+	s := &c.stage
+	if s.own == nil || uint32(h.tag) != s.seen%stageSlots || h.cid == 0 || h.cid > stageSlot || s.seen-s.given == stageSlots {
+		return nil, fmt.Errorf("%w: %d bytes in slot %d", ErrProtocol, h.cid, h.tag)
+	}
+	s.seen++
+	c.l.e.stats.Staged += uint64(h.cid)
+	return s.own.Bytes()[h.tag*stageSlot:][:h.cid], nil
+}
+
+// giveBack gives back the slots that have been read, if they are many.
+func (c *rcCarrier) giveBack() {
+	s := &c.stage
+	if n := s.seen - s.given; n >= stageBack && c.l.err == nil && !c.l.fini && c.room() {
+		s.given = s.seen
+		c.send(c.packet(0), &rcPacket{t: rcCredit, cid: n})
+	}
+}
+
+// credited takes back slots.
+func (c *rcCarrier) credited(n uint32) error {
+	s := &c.stage
+	if n < stageBack || n > s.head-s.tail {
+		return fmt.Errorf("%w: %d slots given back of %d", ErrProtocol, n, s.head-s.tail)
+	}
+	s.tail += n
+	for _, p := range c.l.pairs {
+		if p.rest.head != nil {
+			p.wake()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package impi
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// Between processes of this package the packets of a queue pair have a header of 32
+// bytes, so that a short message fits a cache line; little-endian, as all that lies in
+// memory that a peer reads:
+//
+//	 0 uint8  type, as in IMPI; 8: the slots of a stage are given back, as many as the
+//	          context says; 9: nothing, to wake who sleeps
+//	 1 uint8  flags: 1: of the rest of a message; 2: it lies in the stage, in the slot that
+//	          the tag says, as many bytes as the context says; 4, of DATASYNC
+//	          and SYNCACK: the rest of the message lies in memory that need not be
+//	          registered for it
+//	 2 uint16 process that it is to, by its number in its host
+//	 4 uint16 process that it is from, likewise
+//	 6 uint16 messages that went through the lane before it, modulo 2^16
+//	 8 int32  tag
+//	12 uint32 context
+//	16 uint64 bytes of the message; of SYNCACK the receiver's request,
+//	          of CANCELYES 1 if the receiver has freed the communicator
+//	24 uint64 sender's request; of the rest of a message the receiver's
+//
+// Behind it, in DATA and DATASYNC, user data up to the end of the SEND, and in SYNCACK
+// the memory that the rest of the message is to be written to; with flag 2 it is to go
+// through the stage, of which that is the memory, the first time:
+//
+//	uint64 address, uint32 length, uint32 rkey, of each piece
+//
+// The last write has the index of the receiver's request as immediate. A SYNCACK
+// without pieces asks for DATA packets.
+
+const (
+	rcHeader = 32
+	rcPiece  = 16
+	// maxRCPieces is of how many pieces memory may be that is written to.
+	maxRCPieces = 64
+
+	rcRest   = 1
+	rcStaged = 2
+	rcKnown  = 4
+)
+
+// rcPacket is what the header says.
+type rcPacket struct {
+	t      packet.Type
+	flags  uint8
+	dest   uint16
+	src    uint16
+	lines  uint16
+	tag    int32
+	cid    uint32
+	length uint64
+	srqid  uint64
+}
+
+func (p *rcPacket) put(b *[rcHeader]byte) {
+	le := binary.LittleEndian
+	b[0], b[1] = byte(p.t), p.flags
+	le.PutUint16(b[2:], p.dest)
+	le.PutUint16(b[4:], p.src)
+	le.PutUint16(b[6:], p.lines)
+	le.PutUint32(b[8:], uint32(p.tag))
+	le.PutUint32(b[12:], p.cid)
+	le.PutUint64(b[16:], p.length)
+	le.PutUint64(b[24:], p.srqid)
+}
+
+// parseRC reads a header.
+func parseRC(b []byte) (p rcPacket, err error) {
+	if len(b) < rcHeader {
+		return p, fmt.Errorf("%w: packet of %d bytes", ErrProtocol, len(b))
+	}
+	le := binary.LittleEndian
+	p = rcPacket{t: packet.Type(b[0]), flags: b[1], dest: le.Uint16(b[2:]), src: le.Uint16(b[4:]), lines: le.Uint16(b[6:]),
+		tag: int32(le.Uint32(b[8:])), cid: le.Uint32(b[12:]), length: le.Uint64(b[16:]), srqid: le.Uint64(b[24:])}
+	if p.t > rcWake || p.flags > rcKnown || p.flags == rcKnown && p.t != packet.DataSync && p.t != packet.SyncAck || p.flags&rcRest != 0 && p.t != packet.Data || p.flags == rcStaged && p.t != packet.SyncAck {
+		return p, fmt.Errorf("%w: packet of type %d, flags %#x", ErrProtocol, b[0], b[1])
+	}
+	return p, nil
+}
+
+// remote is a piece of memory of the peer.
+type remote struct {
+	addr   uint64
+	length uint32
+	rkey   uint32
+}
+
+func (r remote) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, r.addr)
+	b = binary.LittleEndian.AppendUint32(b, r.length)
+	return binary.LittleEndian.AppendUint32(b, r.rkey)
+}
+
+func parseRemotes(b []byte) ([]remote, error) {
+	if len(b)%rcPiece != 0 || len(b)/rcPiece > maxRCPieces {
+		return nil, fmt.Errorf("%w: %d bytes behind a SYNCACK", ErrProtocol, len(b))
+	}
+	var list []remote
+	for ; len(b) > 0; b = b[rcPiece:] {
+		list = append(list, remote{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])})
+	}
+	return list, nil
+}
+
+// offer says through which devices a host can be reached, and how much it takes. It
+// goes over the TCP connection of two hosts of this package, before any packet, with
+// its length in front; little-endian:
+//
+//	uint32 version, uint32 endpoints
+//	uint64 machine
+//	uint32 bytes of a packet, uint32 packets in flight of a pair of processes
+//	uint32 bytes of the set of CPUs, and the set
+//	endpoints, as package verbs encodes them
+type offer struct {
+	machine   uint64
+	slot      uint32
+	window    uint32
+	cpus      []byte // that the host may run on
+	endpoints []verbs.Endpoint
+}
+
+const (
+	offerVersion = 2
+	offerHead    = 28
+	maxOffers    = 16
+	maxCPUBytes  = 1024
+	maxOfferLen  = offerHead + maxCPUBytes + maxOffers*verbs.EndpointLen
+)
+
+func (o *offer) append(b []byte) ([]byte, error) {
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, uint32(offerHead+len(o.cpus)+len(o.endpoints)*verbs.EndpointLen))
+	b = le.AppendUint32(b, offerVersion)
+	b = le.AppendUint32(b, uint32(len(o.endpoints)))
+	b = le.AppendUint64(b, o.machine)
+	b = le.AppendUint32(b, o.slot)
+	b = le.AppendUint32(b, o.window)
+	b = le.AppendUint32(b, uint32(len(o.cpus)))
+	b = append(b, o.cpus...)
+	var err error
+	for _, e := range o.endpoints {
+		if b, err = e.AppendBinary(b); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// parseOffer reads what append has written behind the length.
+func parseOffer(b []byte) (o offer, err error) {
+	le := binary.LittleEndian
+	if len(b) < offerHead || le.Uint32(b) != offerVersion {
+		return o, fmt.Errorf("%w: offer of %d bytes", ErrProtocol, len(b))
+	}
+	n := le.Uint32(b[4:])
+	o.machine, o.slot, o.window = le.Uint64(b[8:]), le.Uint32(b[16:]), le.Uint32(b[20:])
+	cpus := le.Uint32(b[24:])
+	b = b[offerHead:]
+	if cpus > maxCPUBytes || int(cpus) > len(b) {
+		return o, fmt.Errorf("%w: offer with %d bytes of CPUs", ErrProtocol, cpus)
+	}
+	o.cpus = b[:cpus]
+	b = b[cpus:]
+	if n > maxOffers || len(b) != int(n)*verbs.EndpointLen {
+		return o, fmt.Errorf("%w: offer of %d endpoints in %d bytes", ErrProtocol, n, len(b))
+	}
+	if n > 0 && (o.slot < minSlot || o.slot > maxSlot || o.window < minWindow || o.window > maxWindow) {
+		return o, fmt.Errorf("%w: offer of %d packets of %d bytes", ErrProtocol, o.window, o.slot)
+	}
+	for range n {
+		e, err := verbs.ParseEndpoint(b[:verbs.EndpointLen])
+		if err != nil {
+			return o, fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		o.endpoints = append(o.endpoints, e)
+		b = b[verbs.EndpointLen:]
+	}
+	return o, nil
+}

@@ -1,0 +1,455 @@
+package impi
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Wildcards of receives and probes.
+const (
+	AnySource = -1
+	AnyTag    = -1
+)
+
+// Status describes a message that has been received or probed.
+type Status struct {
+	Source    int // rank of the sender in the communicator
+	Tag       int
+	Len       int  // bytes of the message, also of one that was truncated
+	Cancelled bool // [Request.Cancel] has succeeded: nothing was sent or received
+}
+
+// Request is a send or a receive that has been started (MPI_Request). It is a value,
+// which costs no memory. It ends with the Test or Wait that finds it complete; after
+// that, and for the zero Request, Test and Wait return at once, with an empty
+// status. Its methods may be called from several goroutines.
+type Request struct {
+	r   *request
+	gen uint32
+}
+
+// What a request is.
+type requestKind uint8
+
+const (
+	sending requestKind = iota
+	receiving
+	probing
+)
+
+// State of a request.
+type requestState uint8
+
+const (
+	idle   requestState = iota
+	queued              // a send: its first packet has not gone; a receive: it has met no message
+	moving              // it has
+	done
+)
+
+// request is what a Request refers to. The lock of the engine guards it.
+type request struct {
+	next, prev *request
+	list       *requests // that it is in
+
+	e     *engine
+	index uint32
+	gen   uint32
+	state requestState
+	kind  requestKind
+	sync  bool // complete only when matched
+	acked bool // the receiver has said that it is
+
+	cancelling bool // an answer to CANCEL is awaited
+	asked      bool // CANCEL has gone
+	refused    bool // the receiver has dropped the message
+	detached   bool // nobody will ask for it
+
+	comm  *Comm
+	match *matcher
+	pair  *pair // with the peer; nil within the host, and for any
+	peer  int32 // rank in the job; -1: any
+	tag   int32
+	order uint64
+
+	vec    [][]byte // user memory
+	one    [1][]byte
+	total  uint64 // bytes of vec
+	length uint64 // of the message
+	moved  uint64 // bytes that have gone or come
+	piece  int    // of vec that comes next
+	within int    // and from where in it
+	theirs uint64 // the peer's id of the request
+
+	transfer *rcTransfer // over RC: of the rest of a long message
+	fencing  bool        // over RC: its link is lost, and it ends with the fence
+	known    bool        // over RC, of a receive: the sender's memory is of Alloc
+	began    time.Time   // over RC: when it was invited
+
+	status Status
+	err    error
+}
+
+// id names the request to peers. It is not 0, and not soon used again.
+func (r *request) id() uint64 { return uint64(r.gen)<<32 | uint64(r.index) }
+
+// window returns the following bytes of the memory, in one piece, at most n.
+func (r *request) window(n uint64) []byte {
+	for r.piece < len(r.vec) {
+		b := r.vec[r.piece][r.within:]
+		if len(b) > 0 {
+			return b[:min(uint64(len(b)), n)]
+		}
+		r.piece++
+		r.within = 0
+	}
+	return nil
+}
+
+// advance goes on by n bytes, which are all in the piece that window has returned.
+func (r *request) advance(n int) {
+	r.moved += uint64(n)
+	r.within += n
+}
+
+// copyOut copies the next len(dst) bytes of a send to dst.
+func (r *request) copyOut(dst []byte) {
+	if r.moved == 0 && len(r.vec) == 1 {
+		r.within = copy(dst, r.vec[0])
+		r.moved = uint64(r.within)
+		return
+	}
+	for len(dst) > 0 {
+		n := copy(dst, r.window(uint64(len(dst))))
+		r.advance(n)
+		dst = dst[n:]
+	}
+}
+
+// copyIn copies src to where the next bytes of a receive belong; what does not fit is
+// dropped.
+func (r *request) copyIn(src []byte) {
+	if r.moved == 0 && len(r.vec) == 1 && len(src) <= len(r.vec[0]) {
+		r.within = copy(r.vec[0], src)
+		r.moved = uint64(r.within)
+		return
+	}
+	for len(src) > 0 {
+		w := r.window(uint64(len(src)))
+		if len(w) == 0 {
+			r.moved += uint64(len(src))
+			return
+		}
+		n := copy(w, src)
+		r.advance(n)
+		src = src[n:]
+	}
+}
+
+// setMemory gives the request its memory.
+func (r *request) setMemory(buf []byte, vec [][]byte) {
+	if vec == nil {
+		r.one[0] = buf
+		vec = r.one[:]
+	}
+	r.vec, r.total = vec, 0
+	for _, b := range vec {
+		r.total += uint64(len(b))
+	}
+}
+
+// newRequest returns a request that is idle. The caller holds the lock.
+func (e *engine) newRequest() *request {
+	r := e.pool
+	if r == nil {
+		r = &request{e: e, index: uint32(len(e.table))}
+		e.table = append(e.table, r)
+	} else {
+		e.pool = r.next
+		r.next = nil
+	}
+	r.gen = max(r.gen+1, 1)
+	return r
+}
+
+// release puts a request back. Nobody refers to it any more.
+func (e *engine) release(r *request) {
+	r.gen++
+	r.state, r.sync, r.acked, r.cancelling, r.asked, r.refused, r.detached = idle, false, false, false, false, false, false
+	r.comm, r.match, r.pair = nil, nil, nil
+	r.length, r.moved, r.piece, r.within, r.theirs = 0, 0, 0, 0, 0
+	r.transfer, r.known, r.began = nil, false, time.Time{}
+	r.status, r.err = Status{}, nil
+	r.next, e.pool = e.pool, r
+}
+
+// lookup returns the request that a peer names; nil if there is none.
+func (e *engine) lookup(id uint64) *request {
+	i := uint32(id)
+	if uint64(i) >= uint64(len(e.table)) {
+		return nil
+	}
+	r := e.table[i]
+	if r.state == idle || r.gen != uint32(id>>32) {
+		return nil
+	}
+	return r
+}
+
+// finish completes a request.
+func (e *engine) finish(r *request, err error) {
+	r.state, r.err = done, err
+	r.vec, r.one[0] = nil, nil
+	if r.detached {
+		e.release(r)
+	}
+	e.ring()
+}
+
+// collect returns how a complete request ended, and releases it.
+func (r *request) collect() (Status, error) {
+	st, err := r.status, r.err
+	if r.kind == sending {
+		st.Source, st.Tag, st.Len = r.comm.me, int(r.tag), int(r.length)
+	}
+	if err != nil {
+		err = r.fault(err)
+	}
+	r.e.release(r)
+	return st, err
+}
+
+var opNames = [...]string{sending: "send", receiving: "receive", probing: "probe"}
+
+// fault puts an error into the words of the user.
+func (r *request) fault(err error) error {
+	if _, ok := err.(*Error); ok {
+		return err
+	}
+	return &Error{Op: opNames[r.kind], Rank: r.comm.rankOf(r.peer), Tag: int(r.tag), Err: err}
+}
+
+func (r *request) over() bool { return r.state == done }
+
+// Test says whether the request is complete, and if so how it ended (MPI_Test). It
+// moves on what it can, of this request and of others. The error of a send that has
+// failed, or of a receive, is that of [Comm.Isend] and [Comm.Irecv].
+func (q Request) Test() (bool, Status, error) {
+	if q.r == nil {
+		return true, Status{}, nil
+	}
+	e := q.r.e
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	if q.r.gen != q.gen {
+		return true, Status{}, nil
+	}
+	if !q.r.over() {
+		e.polls++
+		if e.progress(); q.r.gen != q.gen {
+			return true, Status{}, nil
+		}
+		if !q.r.over() {
+			if e.fences > 0 { // it ends with one
+				return false, Status{}, nil
+			}
+			return false, Status{}, e.broken
+		}
+	}
+	st, err := q.r.collect()
+	return true, st, err
+}
+
+// Wait returns when the request is complete (MPI_Wait), or with [ErrTimeout] or the
+// error of ctx when that ends before: the request is still active then. It spins, then
+// yields, then sleeps.
+func (q Request) Wait(ctx context.Context) (Status, error) {
+	if q.r == nil {
+		return Status{}, nil
+	}
+	e := q.r.e
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	if q.r.gen != q.gen {
+		return Status{}, nil
+	}
+	if err := await(ctx, e, q); err != nil {
+		if q.r.gen == q.gen {
+			err = q.r.fault(err)
+		}
+		return Status{}, err
+	}
+	if q.r.gen != q.gen { // another goroutine has collected it
+		return Status{}, nil
+	}
+	return q.r.collect()
+}
+
+func (q Request) over() bool { return q.r.gen != q.gen || q.r.over() }
+
+// WaitAny returns when one of the requests is complete, and which (MPI_Waitany): the
+// first of the list if there are several. Requests that have ended before are left
+// out; if all have, it returns -1 at once. Requests of several jobs cannot be waited for
+// together: [ErrInvalid], and all are as they were.
+func WaitAny(ctx context.Context, list ...Request) (int, Status, error) {
+	e, err := engineOf(list)
+	if e == nil || err != nil {
+		return -1, Status{}, err
+	}
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	any := take(&e.anys)
+	any.list, any.i = list, -1
+	err = await(ctx, e, any)
+	i := any.i
+	any.list = nil
+	e.anys = append(e.anys, any)
+	if err != nil {
+		return -1, Status{}, jobError("wait", err)
+	}
+	if i < 0 {
+		return -1, Status{}, nil
+	}
+	st, err := list[i].r.collect()
+	return i, st, err
+}
+
+// take takes one of those that are kept, because what is waited for escapes, or a new
+// one.
+func take[T any](kept *[]*T) *T {
+	if n := len(*kept); n > 0 {
+		t := (*kept)[n-1]
+		*kept = (*kept)[:n-1]
+		return t
+	}
+	return new(T)
+}
+
+// anyOf is over when one of its requests is, or all have ended before.
+type anyOf struct {
+	list []Request
+	i    int
+}
+
+// engineOf returns the engine of all requests; nil if there is none.
+func engineOf(list []Request) (e *engine, err error) {
+	for _, q := range list {
+		switch {
+		case q.r == nil || q.r.e == e:
+		case e != nil:
+			return nil, jobError("wait", fmt.Errorf("%w: requests of several jobs", ErrInvalid))
+		default:
+			e = q.r.e
+		}
+	}
+	return e, nil
+}
+
+func (a *anyOf) over() bool {
+	active := false
+	for i, q := range a.list {
+		if q.r == nil || q.r.gen != q.gen {
+			continue
+		}
+		active = true
+		if q.r.over() {
+			a.i = i
+			return true
+		}
+	}
+	return !active
+}
+
+// WaitAll waits for all requests, as long as ctx lasts, and returns the first error;
+// the status of each goes to the same place of statuses, which may be nil
+// (MPI_Waitall). Requests of several jobs cannot be waited for together: [ErrInvalid],
+// and all are as they were. When ctx ends before, those that are complete have ended all the same.
+func WaitAll(ctx context.Context, statuses []Status, list ...Request) error {
+	e, err := engineOf(list)
+	if e == nil || err != nil {
+		return err
+	}
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	all := take(&e.alls)
+	all.list, all.at = list, 0
+	first := await(ctx, e, all)
+	all.list = nil
+	e.alls = append(e.alls, all)
+	for i, q := range list {
+		if q.r == nil || q.r.gen != q.gen {
+			continue
+		}
+		if !q.r.over() {
+			if _, ok := first.(*Error); !ok {
+				first = q.r.fault(first)
+			}
+			continue
+		}
+		st, err := q.r.collect()
+		if first == nil {
+			first = err
+		}
+		if i < len(statuses) {
+			statuses[i] = st
+		}
+	}
+	return first
+}
+
+// allOf is over when all of its requests are, or have ended before.
+type allOf struct {
+	list []Request
+	at   int // those before it are
+}
+
+func (a *allOf) over() bool {
+	for ; a.at < len(a.list); a.at++ {
+		if q := a.list[a.at]; q.r != nil && q.r.gen == q.gen && !q.r.over() {
+			return false
+		}
+	}
+	for i, q := range a.list { // one may have been cancelled meanwhile, and wait for an answer
+		if q.r != nil && q.r.gen == q.gen && !q.r.over() {
+			a.at = i
+			return false
+		}
+	}
+	return true
+}
+
+// Cancel asks for the request to be taken back (MPI_Cancel). It returns at once; the
+// request has to be waited for all the same, and its status says whether that was
+// successful: of a receive if it had met no message, of a send if it had met no
+// receive, which the receiver's process is asked. LAM/MPI always says no.
+func (q Request) Cancel() error {
+	if q.r == nil {
+		return nil
+	}
+	e := q.r.e
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	if q.r.gen == q.gen {
+		e.cancel(q.r)
+	}
+	return nil
+}
+
+// Free lets go of a request that nobody will wait for (MPI_Request_free). It is
+// carried out all the same; its memory must be left alone until the job is closed.
+func (q Request) Free() {
+	if q.r == nil {
+		return
+	}
+	e := q.r.e
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	switch {
+	case q.r.gen != q.gen:
+	case q.r.over():
+		e.release(q.r)
+	default:
+		q.r.detached = true
+	}
+}

@@ -1,0 +1,516 @@
+package impi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// settle has everything arrive at b that a has sent: a message with a tag of its own,
+// and one back.
+func settle(t testing.TB, a, b *Comm) {
+	t.Helper()
+	const tag = 32767
+	for _, way := range [][2]*Comm{{a, b}, {b, a}} {
+		q, err := way[0].Issend(nil, way[1].Rank(), tag)
+		require.NoError(t, err)
+		_, err = way[1].Recv(within(t), nil, way[0].Rank(), tag)
+		require.NoError(t, err)
+		_, err = q.Wait(within(t))
+		require.NoError(t, err)
+	}
+}
+
+func pending(t testing.TB, q Request) {
+	t.Helper()
+	ok, st, err := q.Test()
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.Zero(t, st)
+}
+
+// long is more than a packet, wherever.
+const long = 100_000
+
+// TestMatchedOnly: a synchronous send and one of a long message are complete only when
+// a receive has met the message.
+func TestMatchedOnly(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		for _, c := range []struct {
+			size  int
+			start func([]byte, int, int) (Request, error)
+		}{{0, a.Issend}, {8, a.Issend}, {5000, a.Issend}, {long, a.Issend}, {long, a.Isend}} {
+			msg, got := pattern(c.size, 1), make([]byte, c.size)
+			q, err := c.start(msg, 1, 4)
+			require.NoError(t, err)
+			settle(t, a, b)
+			pending(t, q)
+			r, err := b.Irecv(got, 0, 3) // of another tag
+			require.NoError(t, err)
+			settle(t, a, b)
+			pending(t, q)
+			_, err = b.Recv(within(t), got, 0, 4)
+			require.NoError(t, err)
+			require.Equal(t, msg, got)
+			st, err := q.Wait(within(t))
+			require.NoError(t, err)
+			require.Equal(t, Status{Source: 0, Tag: 4, Len: c.size}, st)
+			require.NoError(t, r.Cancel())
+			st, err = r.Wait(within(t))
+			require.NoError(t, err)
+			require.True(t, st.Cancelled)
+		}
+	})
+}
+
+// TestEager: a short send is complete whether or not it is received.
+func TestEager(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		for _, n := range []int{0, 8, 5000} {
+			msg := pattern(n, 1)
+			require.NoError(t, a.Send(within(t), msg, 1, 0))
+			want := append([]byte{}, msg...)
+			clear(msg) // it is ours again
+			got := make([]byte, n)
+			_, err := b.Recv(within(t), got, 0, 0)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+	})
+}
+
+// TestEnded: a request that has been waited for is none any more, in all its copies.
+func TestEnded(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		var zero Request
+		r, err := b.Irecv(make([]byte, 8), 0, 0)
+		require.NoError(t, err)
+		pending(t, r)
+		require.NoError(t, a.Send(within(t), pattern(8, 1), 1, 0))
+		st, err := r.Wait(within(t))
+		require.NoError(t, err)
+		require.Equal(t, 8, st.Len)
+		other, err := b.Irecv(nil, 0, 1) // may have the place of the first
+		require.NoError(t, err)
+		for _, q := range []Request{zero, r} {
+			require.NoError(t, q.Cancel())
+			q.Free()
+			ok, st, err := q.Test()
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Zero(t, st)
+			st, err = q.Wait(within(t))
+			require.NoError(t, err)
+			require.Zero(t, st)
+		}
+		i, st, err := WaitAny(within(t), zero, r, zero)
+		require.NoError(t, err)
+		require.Equal(t, -1, i)
+		require.Zero(t, st)
+		i, _, err = WaitAny(within(t))
+		require.NoError(t, err)
+		require.Equal(t, -1, i)
+		require.NoError(t, WaitAll(within(t), nil, zero, r))
+		pending(t, other)
+		require.NoError(t, other.Cancel())
+		_, err = other.Wait(within(t))
+		require.NoError(t, err)
+	})
+}
+
+func TestWaitAny(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		list := make([]Request, 5)
+		for i := range list {
+			var err error
+			list[i], err = b.Irecv(make([]byte, 8), 0, i)
+			require.NoError(t, err)
+		}
+		for _, tag := range []int{3, 0, 4} {
+			require.NoError(t, a.Send(within(t), make([]byte, tag), 1, tag))
+			i, st, err := WaitAny(within(t), list...)
+			require.NoError(t, err)
+			require.Equal(t, tag, i)
+			require.Equal(t, Status{Tag: tag, Len: tag}, st)
+		}
+		for _, tag := range []int{2, 1} {
+			require.NoError(t, a.Send(within(t), nil, 1, tag))
+		}
+		settle(t, a, b)
+		i, _, err := WaitAny(within(t), list...)
+		require.NoError(t, err)
+		require.Equal(t, 1, i) // of several the first
+		st := make([]Status, len(list))
+		require.NoError(t, WaitAll(within(t), st, list...))
+		require.Equal(t, []Status{{}, {}, {Tag: 2}, {}, {}}, st)
+	})
+}
+
+// TestWaitAllFails: one that fails keeps the others from nothing.
+func TestWaitAllFails(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		var list []Request
+		for i := range 3 {
+			r, err := b.Irecv(make([]byte, 8), 0, i)
+			require.NoError(t, err)
+			list = append(list, r)
+		}
+		for i := range list {
+			require.NoError(t, a.Send(within(t), make([]byte, 7+i), 1, i))
+		}
+		st := make([]Status, 3)
+		err := WaitAll(within(t), st, list...)
+		require.ErrorIs(t, err, ErrTruncated)
+		require.Equal(t, []Status{{Tag: 0, Len: 7}, {Tag: 1, Len: 8}, {Tag: 2, Len: 9}}, st)
+	})
+}
+
+// TestFree: what nobody waits for is carried out all the same.
+func TestFree(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		for _, n := range []int{8, long} {
+			msg, got := pattern(n, 1), make([]byte, n)
+			s, err := a.Issend(msg, 1, 0)
+			require.NoError(t, err)
+			s.Free()
+			r, err := b.Irecv(got, 0, 0)
+			require.NoError(t, err)
+			r.Free()
+			require.Eventually(t, func() bool {
+				_, _, err := b.Iprobe(0, 9)
+				require.NoError(t, err)
+				s, _, err := s.Test()
+				require.NoError(t, err)
+				r, _, err := r.Test()
+				require.NoError(t, err)
+				return s && r
+			}, limit, time.Microsecond)
+			require.Equal(t, msg, got)
+			done, err := a.Isend(nil, 1, 1)
+			require.NoError(t, err)
+			_, err = b.Recv(within(t), nil, 0, 1)
+			require.NoError(t, err)
+			done.Free()
+			ok, st, err := done.Test()
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Zero(t, st)
+		}
+	})
+}
+
+// TestDeadline: a deadline that passes leaves everything active.
+func TestDeadline(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		gone, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+		defer cancel()
+		got := make([]byte, long)
+		r, err := b.Irecv(got, 0, 0)
+		require.NoError(t, err)
+		_, err = r.Wait(gone)
+		require.ErrorIs(t, err, ErrTimeout)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "receive", e.Op)
+		_, _, err = WaitAny(gone, r)
+		require.ErrorIs(t, err, ErrTimeout)
+		_, err = b.Probe(gone, 0, 1)
+		require.ErrorIs(t, err, ErrTimeout)
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		_, err = r.Wait(stopped)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, ErrTimeout)
+
+		_, err = b.Recv(gone, nil, 0, 1) // is taken back
+		require.ErrorIs(t, err, ErrTimeout)
+		require.NoError(t, a.Send(within(t), make([]byte, 3), 1, 1))
+		st, err := b.Recv(within(t), make([]byte, 3), 0, 1)
+		require.NoError(t, err)
+		require.Equal(t, Status{Tag: 1, Len: 3}, st)
+
+		msg := pattern(long, 1)
+		for _, n := range []int{8, 5000, long} {
+			require.ErrorIs(t, a.Ssend(gone, msg[:n], 1, 2), ErrTimeout) // likewise
+			settle(t, a, b)                                              // until b has been asked to
+			require.NoError(t, a.Send(within(t), msg[:7], 1, 2))
+			st, err = b.Recv(within(t), make([]byte, 7), 0, 2)
+			require.NoError(t, err)
+			require.Equal(t, Status{Tag: 2, Len: 7}, st)
+		}
+		require.NoError(t, a.Send(within(t), msg, 1, 0))
+		_, err = r.Wait(within(t))
+		require.NoError(t, err)
+		require.Equal(t, msg, got)
+	})
+}
+
+// TestWaiters: several goroutines wait for one request, and one of them gets it.
+func TestWaiters(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		for range 50 {
+			r, err := b.Irecv(make([]byte, 8), 0, 0)
+			require.NoError(t, err)
+			got := make(chan Status, 4)
+			wait := func() error {
+				st, err := r.Wait(within(t))
+				got <- st
+				return err
+			}
+			both(t, wait, wait, func() error {
+				_, st, err := WaitAny(within(t), r)
+				got <- st
+				return err
+			}, func() error {
+				for {
+					ok, st, err := r.Test()
+					if ok || err != nil {
+						got <- st
+						return err
+					}
+					runtime.Gosched()
+				}
+			}, func() error { return a.Send(within(t), make([]byte, 8), 1, 0) })
+			n := 0
+			for range 4 {
+				n += (<-got).Len
+			}
+			require.Equal(t, 8, n)
+		}
+	})
+}
+
+// TestProbe: a message that has been probed is received by what the probe says.
+func TestProbe(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		ok, _, err := b.Iprobe(AnySource, AnyTag)
+		require.NoError(t, err)
+		require.False(t, ok)
+		for i, n := range []int{0, 5, 5000, long} {
+			q, err := a.Isend(pattern(n, 1), 1, i)
+			require.NoError(t, err)
+			want := Status{Source: 0, Tag: i, Len: n}
+			for _, src := range []int{0, AnySource} {
+				for _, tag := range []int{i, AnyTag} {
+					st, err := b.Probe(within(t), src, tag)
+					require.NoError(t, err)
+					require.Equal(t, want, st)
+					ok, st, err = b.Iprobe(src, tag)
+					require.NoError(t, err)
+					require.True(t, ok)
+					require.Equal(t, want, st)
+				}
+			}
+			ok, _, err = b.Iprobe(0, i+1)
+			require.NoError(t, err)
+			require.False(t, ok)
+			ok, _, err = b.Iprobe(1, i)
+			require.NoError(t, err)
+			require.False(t, ok)
+			_, err = b.Recv(within(t), make([]byte, n), 0, i)
+			require.NoError(t, err)
+			_, err = q.Wait(within(t))
+			require.NoError(t, err)
+		}
+		// One that sleeps is woken.
+		both(t, func() error {
+			st, err := b.Probe(within(t), AnySource, 7)
+			if err == nil && st.Len != 9 {
+				err = fmt.Errorf("probed %+v", st)
+			}
+			if err == nil {
+				_, err = b.Recv(within(t), make([]byte, 9), 0, 7)
+			}
+			return err
+		}, func() error {
+			asleep(t, b.e)
+			return a.Send(within(t), make([]byte, 9), 1, 7)
+		})
+	})
+}
+
+// asleep returns when somebody sleeps.
+func asleep(t testing.TB, e *engine) {
+	ctx := within(t)
+	for ctx.Err() == nil {
+		e.lock.Lock()
+		n := e.sleepers
+		e.lock.Unlock()
+		if n > 0 {
+			return
+		}
+		runtime.Gosched()
+	}
+	panic(errors.New("nobody sleeps"))
+}
+
+// TestClosed: what is active when a job is closed fails, and so does what comes after.
+func TestClosed(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			jobs := join(t, p)
+			var w []*Comm
+			for _, j := range jobs {
+				w = append(w, j.Worlds()...)
+			}
+			a, b := w[0], w[1]
+			recv, err := a.Irecv(make([]byte, 8), 1, 0)
+			require.NoError(t, err)
+			wild, err := a.Irecv(make([]byte, 8), AnySource, 0)
+			require.NoError(t, err)
+			sync, err := a.Issend(nil, 1, 1)
+			require.NoError(t, err)
+			body, err := a.Isend(make([]byte, long), 1, 2)
+			require.NoError(t, err)
+			freed, err := a.Irecv(make([]byte, 8), 1, 0)
+			require.NoError(t, err)
+			freed.Free()
+			require.NoError(t, a.Send(within(t), make([]byte, 5), 1, 3))
+			sleeper, err := a.Irecv(nil, 1, 6)
+			require.NoError(t, err)
+			slept := make(chan error)
+			go func() {
+				_, err := sleeper.Wait(within(t))
+				slept <- err
+			}()
+			asleep(t, a.e)
+			if len(jobs) == 2 {
+				theirs, err := b.Irecv(make([]byte, 8), 0, 9)
+				require.NoError(t, err)
+				any, err := b.Irecv(make([]byte, 8), AnySource, 9)
+				require.NoError(t, err)
+				closing := make(chan error)
+				go func() { closing <- jobs[0].Close(context.Background()) }()
+				_, err = theirs.Wait(within(t))
+				requireError(t, err, ErrPeerLeft, 0)
+				_, err = any.Wait(within(t))
+				requireError(t, err, ErrPeerLeft, 0)
+				_, err = b.Probe(within(t), 0, 9)
+				requireError(t, err, ErrPeerLeft, 0)
+				err = b.Send(within(t), nil, 0, 0)
+				requireError(t, err, ErrPeerLeft, 0)
+				st, err := b.Recv(within(t), make([]byte, 5), 0, 3) // had been sent
+				require.NoError(t, err)
+				require.Equal(t, 5, st.Len)
+				_, err = b.Recv(within(t), make([]byte, long), 0, 2) // never whole
+				requireError(t, err, ErrPeerLeft, 0)
+				require.NoError(t, <-closing)
+			}
+			closeAll(t, jobs)
+			closeAll(t, jobs)
+			require.ErrorIs(t, <-slept, ErrClosed)
+			for _, q := range []Request{recv, wild, sync, body} {
+				_, err = q.Wait(within(t))
+				require.ErrorIs(t, err, ErrClosed)
+			}
+			ok, _, err := freed.Test()
+			require.NoError(t, err)
+			require.True(t, ok)
+			for _, err := range []error{
+				a.Send(within(t), nil, 1, 0),
+				func() error { _, err := a.Recv(within(t), nil, 1, 0); return err }(),
+				func() error { _, err := a.Probe(within(t), 1, 0); return err }(),
+				func() error { _, _, err := a.Iprobe(1, 0); return err }(),
+			} {
+				require.ErrorIs(t, err, ErrClosed)
+			}
+		})
+	}
+}
+
+// requireError: the reason and the rank are those.
+func requireError(t testing.TB, err, reason error, rank int) {
+	t.Helper()
+	require.ErrorIs(t, err, reason)
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, rank, e.Rank, "%v", err)
+}
+
+// TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
+// is closed end, with an error.
+func TestCloseConcurrently(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 3
+	}
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			for range rounds {
+				jobs := join(t, p)
+				var w []*Comm
+				for _, j := range jobs {
+					w = append(w, j.Worlds()...)
+				}
+				a, b := w[0], w[1]
+				until := func(step func() error) func() error {
+					return func() error {
+						for {
+							err := step()
+							if errors.Is(err, ErrClosed) || errors.Is(err, ErrPeerLeft) || errors.Is(err, ErrPeerDied) {
+								return nil
+							}
+							if err != nil && !errors.Is(err, ErrTruncated) {
+								return err
+							}
+						}
+					}
+				}
+				ready := make(chan struct{}, 2)
+				n := 0
+				closer := func(j *Job) func() error {
+					return func() error {
+						<-ready
+						return j.Close(context.Background())
+					}
+				}
+				sides := []func() error{
+					until(func() error { return a.Ssend(within(t), make([]byte, long), 1, 0) }),
+					until(func() error {
+						if n++; n == 5 {
+							close(ready)
+						}
+						_, err := b.Recv(within(t), make([]byte, 2*long), 0, 0)
+						return err
+					}),
+					until(func() error { return b.Ssend(within(t), make([]byte, 8), 0, 1) }),
+					until(func() error { _, err := a.Recv(within(t), make([]byte, 8), 1, 1); return err }),
+					until(func() error { _, err := a.Probe(within(t), 1, 2); return err }),
+					until(func() error { _, err := b.Recv(within(t), nil, AnySource, 3); return err }),
+				}
+				for _, j := range jobs {
+					sides = append(sides, closer(j), closer(j))
+				}
+				both(t, sides...)
+			}
+		})
+	}
+}
+
+// TestWaitAcrossJobs: requests of two jobs are not waited for together.
+func TestWaitAcrossJobs(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		other := worlds(t, place{"", 1, 1, Config{}})[0]
+		var list []Request
+		for _, c := range []*Comm{a, other} {
+			r, err := c.Irecv(nil, c.Rank(), 0)
+			require.NoError(t, err)
+			list = append(list, Request{}, r)
+		}
+		i, _, err := WaitAny(within(t), list...)
+		requireError(t, err, ErrInvalid, -1)
+		require.Equal(t, -1, i)
+		requireError(t, WaitAll(within(t), nil, list...), ErrInvalid, -1)
+		for _, r := range list {
+			require.NoError(t, r.Cancel())
+			_, err := r.Wait(within(t))
+			require.NoError(t, err)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package impi
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+// roster says who is in a job.
+type roster struct {
+	hosts    []member
+	me       int // of hosts
+	tagUB    int
+	settings coll.Settings
+	foreign  bool   // some host is
+	secret   []byte // that the hosts of this package prove to know; nil: none
+	job      string // its name, in the proof
+	finished func() error
+	abandon  func()
+}
+
+// member is a host of a job.
+type member struct {
+	client    int
+	foreign   bool
+	packetLen uint32
+	ackMark   uint32
+	hiWater   uint32
+	settings  coll.Settings    // FromNode
+	addrs     []netip.AddrPort // to try in turn
+	procs     []packet.Proc
+}
+
+// rosterOf reads what the clients of a server have agreed on. Me is the first host of
+// this client, plus at.
+func rosterOf(j *startup.Job, at int) (*roster, error) {
+	r := &roster{tagUB: int(j.TagUB), settings: coll.DeriveSettings(min(int(j.XSize), 1<<30), min(int(j.MaxLinear), 1<<20)), foreign: j.Foreign(), me: -1}
+	for client := range j.Clients {
+		c := &j.Clients[client]
+		if client == j.Rank {
+			r.me = len(r.hosts) + at
+		}
+		for i := range c.Hosts {
+			h := &c.Hosts[i]
+			m := member{client: client, foreign: c.Foreign, packetLen: c.PacketLen, ackMark: h.AckMark, hiWater: h.HiWater,
+				addrs: []netip.AddrPort{netip.AddrPortFrom(h.ID.Addr(), h.Port)}}
+			for _, p := range h.Processes {
+				m.procs = append(m.procs, packet.Proc{Host: p.Host, PID: int64(p.PID)})
+			}
+			r.hosts = append(r.hosts, m)
+		}
+	}
+	return r, r.check()
+}
+
+// check says what no engine could work with.
+func (r *roster) check() error {
+	seen := map[packet.Proc]int{}
+	for i := range r.hosts {
+		for _, p := range r.hosts[i].procs {
+			if j, twice := seen[p]; twice {
+				return fmt.Errorf("%w: hosts %d and %d both have a process %d of %v", ErrProtocol, j, i, p.PID, p.Host)
+			}
+			seen[p] = i
+		}
+	}
+	return nil
+}
+
+// limits returns what two hosts use between them. A foreign host knows one value for
+// the job: LAM/MPI takes the smallest of all hosts.
+func (r *roster) limits(a, b int) (packetLen, ackMark, hiWater uint32) {
+	packetLen, ackMark, hiWater = ^uint32(0), ^uint32(0), ^uint32(0)
+	for i := range r.hosts {
+		if h := &r.hosts[i]; r.foreign || i == a || i == b {
+			packetLen, ackMark, hiWater = min(packetLen, h.packetLen), min(ackMark, h.ackMark), min(hiWater, h.hiWater)
+		}
+	}
+	return packetLen, ackMark, hiWater
+}

@@ -1,0 +1,174 @@
+//go:build unix
+
+package impi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// newSocket takes a connection over, which is closed.
+func newSocket(nc *net.TCPConn) (socket, error) {
+	if err := nc.SetNoDelay(true); err != nil {
+		return nil, err
+	}
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(own uintptr) {
+		// The duplicate is non-blocking as the original is, which it survives.
+		fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0)
+	}); cerr != nil {
+		return nil, cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("duplicate socket: %w", err)
+	}
+	nc.Close()
+	return &rawSocket{num: fd}, nil
+}
+
+func (s *rawSocket) fd() int { return s.num }
+
+func (s *rawSocket) close() {
+	if s.num >= 0 {
+		// Who blocks in poll holds on to the socket, which would stay open until it returns.
+		unix.Shutdown(s.num, unix.SHUT_RDWR)
+		unix.Close(s.num)
+		s.num = -1
+	}
+}
+
+// result is that of a system call on the socket.
+func result(n int, err error) (int, error) {
+	switch {
+	case err == unix.EAGAIN, err == unix.ENOBUFS, err == unix.ENOMEM, err == unix.EINTR:
+		return 0, errAgain
+	case err != nil:
+		return 0, err
+	}
+	return n, nil
+}
+
+// ended is result, of reading.
+func ended(n int, err error) (int, error) {
+	n, err = result(n, err)
+	if n == 0 && err == nil {
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// tcpSource is the event source of TCP connections.
+type tcpSource struct {
+	e        *engine
+	carriers []*tcpCarrier
+	fds      []unix.PollFd // of who looks, with the lock
+	waits    []unix.PollFd // of who blocks
+	blocked  bool          // somebody does
+	wake     [2]int        // a pipe, to end that
+	woken    chan struct{} // closed when the engine has stopped, and who blocked has been told
+}
+
+func newTCPSource(e *engine) (*tcpSource, error) {
+	s := &tcpSource{e: e, woken: make(chan struct{})}
+	if err := unix.Pipe(s.wake[:]); err != nil {
+		return nil, fmt.Errorf("pipe: %w", err)
+	}
+	for _, fd := range s.wake {
+		unix.CloseOnExec(fd)
+		unix.SetNonblock(fd, true)
+	}
+	context.AfterFunc(e.life, func() {
+		s.rouse()
+		close(s.woken)
+	})
+	return s, nil
+}
+
+// rouse ends blocking.
+func (s *tcpSource) rouse() { unix.Write(s.wake[1], []byte{0}) }
+
+// attention has a carrier's socket looked at for room, now that something waits for
+// it. Who blocks may have begun to before.
+func (s *tcpSource) attention(c *tcpCarrier) {
+	if s.blocked && !c.awaited {
+		c.awaited = true
+		s.rouse()
+	}
+}
+
+// close: the engine has been stopped.
+func (s *tcpSource) close() {
+	<-s.woken
+	unix.Close(s.wake[0])
+	unix.Close(s.wake[1])
+}
+
+// readEach: up to so many sockets are read to see whether there is something.
+const readEach = 4
+
+func (s *tcpSource) poll() bool {
+	moved := false
+	if len(s.carriers) <= readEach {
+		for _, c := range s.carriers {
+			if c.l.err == nil && c.poll() {
+				moved = true
+			}
+		}
+		return moved
+	}
+	s.fds = s.list(s.fds[:0])
+	if _, err := pollNow(s.fds); err != nil {
+		return false
+	}
+	for i, c := range s.carriers {
+		if (s.fds[i].Revents != 0 || c.deaf != nil) && c.l.err == nil && c.poll() {
+			moved = true
+		}
+	}
+	return moved
+}
+
+// list says what the sockets wait for.
+func (s *tcpSource) list(fds []unix.PollFd) []unix.PollFd {
+	for _, c := range s.carriers {
+		fd := unix.PollFd{Fd: -1}
+		if in, out := c.wants(); in {
+			fd.Fd, fd.Events = int32(c.s.fd()), unix.POLLIN
+			if out {
+				fd.Events |= unix.POLLOUT
+			}
+		}
+		fds = append(fds, fd)
+	}
+	return fds
+}
+
+func (s *tcpSource) block(ctx context.Context) error {
+	s.e.lock.Lock()
+	s.waits = append(s.list(s.waits[:0]), unix.PollFd{Fd: int32(s.wake[0]), Events: unix.POLLIN})
+	for i, c := range s.carriers {
+		c.awaited = s.waits[i].Events&unix.POLLOUT != 0
+	}
+	s.blocked = true
+	s.e.lock.Unlock()
+	_, err := unix.Poll(s.waits, -1)
+	s.e.lock.Lock()
+	s.blocked = false
+	s.e.lock.Unlock()
+	if s.waits[len(s.carriers)].Revents != 0 && ctx.Err() == nil {
+		var b [16]byte
+		unix.Read(s.wake[0], b[:])
+	}
+	if err != nil && err != unix.EINTR {
+		return fmt.Errorf("poll: %w", err)
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,251 @@
+package startup
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Job is what the clients of a job have agreed on, and the connection of one of them
+// to the server. What is exported does not change; its methods may be called from
+// several goroutines.
+type Job struct {
+	// Rank of this client.
+	Rank int
+	// Clients of the job, by rank. The processes of the job are numbered by client,
+	// then by host, then as they are listed.
+	Clients []Client
+	// TagUB is the largest tag of the job: the smallest that a client announced.
+	TagUB int32
+	// XSize and MaxLinear are what all clients announced, with the defaults in place
+	// of -1: the bytes from which messages of collectives are long, and the most hosts
+	// of linear ones.
+	XSize, MaxLinear int32
+
+	extra map[Label][][]byte
+	conn  net.Conn
+	once  sync.Once
+	err   error // of Finish
+}
+
+// Client is a client of a job as it announced itself.
+type Client struct {
+	Hosts     []Host
+	Versions  []Version // of the protocol that it speaks, ascending
+	PacketLen uint32    // most bytes of user data that it takes in a packet
+	Foreign   bool      // it is not of this package
+}
+
+// Dial joins the job of the server at addr ("host:port"), submits what c says, and
+// returns once all clients have sent DONE. That takes as long as the slowest of them:
+// give ctx a deadline. When ctx is done Dial returns its cause.
+//
+// The error is an [*Error]; its Rank is this client's except where another's
+// announcement is to blame. It is ErrLost if the server gave up the job, because some
+// client was lost or slow, or this one refused: the protocol has no message that says
+// why, the server's log does. Where no connection could be made it is what net says.
+func Dial(ctx context.Context, addr string, c Config) (*Job, error) {
+	cfg, err := c.filled()
+	if err != nil {
+		return nil, &Error{Phase: PhaseAuth, Rank: c.Rank, Err: err}
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, &Error{Phase: PhaseAuth, Rank: c.Rank, Err: err}
+	}
+	return join(ctx, conn, cfg)
+}
+
+// join does all of startup on a connection, which is the job's or closed afterwards.
+func join(ctx context.Context, conn net.Conn, cfg Config) (*Job, error) {
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	h := handshake{Config: cfg, conn: conn, r: bufio.NewReader(conn)}
+	job, err := h.run()
+	if !stop() && err == nil {
+		err = &Error{Phase: PhaseCollect, Rank: cfg.Rank, Err: context.Cause(ctx)}
+	}
+	if err == nil {
+		return job, nil
+	}
+	conn.Close()
+	var e *Error
+	if ctx.Err() != nil && errors.As(err, &e) {
+		e.Err = context.Cause(ctx)
+		return nil, e
+	}
+	return nil, lost(err)
+}
+
+// handshake is the startup of a client.
+type handshake struct {
+	Config
+	conn net.Conn
+	r    *bufio.Reader
+	size int // of the job
+}
+
+func (h *handshake) run() (*Job, error) {
+	if err := h.authenticate(); err != nil {
+		return nil, &Error{Phase: PhaseAuth, Rank: h.Rank, Err: err}
+	}
+	if err := h.enter(); err != nil {
+		return nil, &Error{Phase: PhaseJoin, Rank: h.Rank, Err: err}
+	}
+	answers := make(map[Label]collReply)
+	for _, c := range h.submissions() {
+		reply, err := h.submit(c)
+		if err != nil {
+			return nil, &Error{Phase: PhaseCollect, Rank: h.Rank, Label: c.label, Err: err}
+		}
+		answers[c.label] = reply
+	}
+	// Before DONE: who disagrees leaves while that still tells the others.
+	job, err := agree(&h.Config, h.size, answers)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.done(); err != nil {
+		return nil, &Error{Phase: PhaseCollect, Rank: h.Rank, Err: err}
+	}
+	job.conn = h.conn
+	return job, nil
+}
+
+func (h *handshake) authenticate() error {
+	a := authCommand{methods: h.Auth, old: h.OldAuth, key: h.Key}
+	if _, err := h.conn.Write(a.append(nil)); err != nil || a.old {
+		return err
+	}
+	b, err := readPayload(h.r, authReplyLen)
+	if err != nil {
+		return err
+	}
+	reply, err := parseAuthReply(b)
+	switch {
+	case err != nil:
+		return err
+	case reply.which == whichNone && h.Auth&AuthNone != 0:
+		return nil
+	case reply.which == whichKey && h.Auth&AuthKey != 0:
+		_, err = h.conn.Write(appendKey(nil, h.Key))
+		return err
+	}
+	return fmt.Errorf("%w: the server picks method %d, offered were %v", ErrAuth, reply.which, h.Auth)
+}
+
+// enter sends the rank, and waits until all clients have.
+func (h *handshake) enter() error {
+	if _, err := h.conn.Write(appendImpi(nil, h.Rank)); err != nil {
+		return err
+	}
+	b, err := h.read(cmdImpi, 4)
+	if err != nil {
+		return err
+	}
+	if h.size, err = parseImpi(b); err != nil {
+		return err
+	}
+	if h.size <= h.Rank || h.size > MaxClients {
+		return fmt.Errorf("%w: a job of %d clients, %d of which this is", ErrProtocol, h.size, h.Rank)
+	}
+	return nil
+}
+
+func (h *handshake) submit(c collCommand) (collReply, error) {
+	if len(c.data) > maxPayload-collLen {
+		return collReply{}, fmt.Errorf("%w: %d bytes do not fit one command", ErrLimit, len(c.data))
+	}
+	if _, err := h.conn.Write(c.append(nil)); err != nil {
+		return collReply{}, err
+	}
+	b, err := h.read(cmdColl, chdrLen+h.MaxAnswer)
+	if err != nil {
+		return collReply{}, err
+	}
+	reply, err := parseCollReply(b)
+	switch {
+	case err != nil:
+		return reply, err
+	case reply.label != c.label:
+		return reply, fmt.Errorf("%w: answered by label %v", ErrProtocol, reply.label)
+	case reply.mask&(1<<h.Rank) == 0 || bits.Len32(reply.mask) > h.size:
+		return reply, fmt.Errorf("%w: answer from clients %#x of %d", ErrProtocol, reply.mask, h.size)
+	}
+	return reply, nil
+}
+
+func (h *handshake) done() error {
+	if _, err := h.conn.Write(header{cmd: cmdDone}.append(nil)); err != nil {
+		return err
+	}
+	_, err := h.read(cmdDone, 0)
+	return err
+}
+
+// read returns the payload of the next answer, which is to cmd and of at most limit bytes.
+func (h *handshake) read(cmd command, limit int) ([]byte, error) {
+	head, err := readHeader(h.r)
+	switch {
+	case err != nil:
+		return nil, err
+	case head.cmd != cmd:
+		return nil, fmt.Errorf("%w: %v where %v was due", ErrProtocol, head.cmd, cmd)
+	case head.len > limit:
+		return nil, fmt.Errorf("%w: %v of %d bytes, at most %d", ErrLimit, head.cmd, head.len, limit)
+	}
+	return readPayload(h.r, head.len)
+}
+
+// Finish tells the server that this client has finished, and closes the connection.
+// Call it when the work of the job is done. Another call does nothing and returns
+// what the first has.
+func (j *Job) Finish() error {
+	j.once.Do(func() {
+		// Eight bytes fit the socket's buffer: the server reads all that comes.
+		_, err := j.conn.Write(header{cmd: cmdFini}.append(nil))
+		if err = errors.Join(err, j.conn.Close()); err != nil {
+			j.err = &Error{Phase: PhaseRun, Rank: j.Rank, Err: fmt.Errorf("%w: %w", ErrLost, err)}
+		}
+	})
+	return j.err
+}
+
+// Close closes the connection without a word, unless Finish has been called: the
+// server will report this client as lost. It returns nil.
+func (j *Job) Close() error {
+	j.once.Do(func() { j.conn.Close() })
+	return nil
+}
+
+// Extra returns what the clients have submitted under a label of Config.Extra, by
+// rank; nil for those that have not, and for all if this client has not. The data is
+// not to be changed.
+func (j *Job) Extra(l Label) [][]byte { return j.extra[l] }
+
+// PacketLen returns the most bytes of user data in a packet between two clients.
+func (j *Job) PacketLen(a, b int) uint32 {
+	return min(j.Clients[a].PacketLen, j.Clients[b].PacketLen)
+}
+
+// Version returns the highest version of the protocol that two clients speak.
+func (j *Job) Version(a, b int) Version {
+	var best Version // every client has 0.0
+	for _, v := range j.Clients[a].Versions {
+		if best.less(v) && slices.Contains(j.Clients[b].Versions, v) {
+			best = v
+		}
+	}
+	return best
+}
+
+// Foreign says whether any client is not of this package.
+func (j *Job) Foreign() bool {
+	return slices.ContainsFunc(j.Clients, func(c Client) bool { return c.Foreign })
+}

@@ -1,0 +1,57 @@
+package startup
+
+import (
+	"net"
+	"sync"
+)
+
+// outbox holds what is to be written to a client, so that one that does not read
+// holds up nobody else. What it holds is shared with other outboxes and not changed.
+type outbox struct {
+	mu     *sync.Mutex
+	ready  *sync.Cond
+	queued net.Buffers
+	closed bool
+}
+
+func newOutbox() outbox {
+	mu := new(sync.Mutex)
+	return outbox{mu: mu, ready: sync.NewCond(mu)}
+}
+
+// put queues b, which belongs to all that read it from now on.
+func (o *outbox) put(b []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queued = append(o.queued, b)
+	o.ready.Signal()
+}
+
+// close ends deliver, unless it is writing: closing the connection ends that.
+func (o *outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.ready.Signal()
+}
+
+// deliver writes what is put until the outbox is closed or the connection breaks,
+// which its reader will find as well.
+func (o *outbox) deliver(conn net.Conn) {
+	for {
+		o.mu.Lock()
+		for len(o.queued) == 0 && !o.closed {
+			o.ready.Wait()
+		}
+		if o.closed {
+			o.mu.Unlock()
+			return
+		}
+		queued := o.queued
+		o.queued = nil
+		o.mu.Unlock()
+		if _, err := queued.WriteTo(conn); err != nil {
+			return
+		}
+	}
+}
