@@ -1,0 +1,238 @@
+package qmp
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/channel"
+)
+
+// Comm is a communicator: an ordered set of nodes of a job, with numbers of their own
+// from 0, and a topology of their own. Messages and global operations of different
+// communicators never meet.
+//
+// Methods may be called by several goroutines at the same time; global operations of
+// one communicator are for one goroutine at a time, which all nodes must see in the
+// same order: where two call, one gets [StatusSvcBusy].
+//
+// Methods of a nil Comm, which is the default one before [Init], return zero values, -1
+// for numbers, and [StatusNotInited].
+type Comm struct {
+	m     *Machine
+	group *channel.Group
+	block int   // of streams
+	nodes []int // ranks of the job, by node number
+	me    int
+
+	colors, color, key int
+
+	allocated *grid // the machine's own grid, of the job's communicator
+	topology  atomic.Pointer[grid]
+	lattice   atomic.Pointer[subgrid]
+
+	inside  uint32 // a goroutine is in a global operation
+	cells   cells
+	barrier *channel.Collective
+	waiting bool // for the barrier, whose time-out has passed
+	closed  atomic.Bool
+}
+
+// blockStreams is the number of streams of a communicator: one for messages by node
+// number, then two for each axis.
+const blockStreams = 1 + 2*MaxDimensions + 1
+
+// maxComms is the number of communicators in the life of a job.
+const maxComms = (channel.MaxStream + 1) / blockStreams
+
+// newComm makes a communicator of a group, which it owns.
+func newComm(m *Machine, g *channel.Group, block int) (*Comm, error) {
+	c := &Comm{m: m, group: g, block: block, nodes: g.Ranks(), me: g.Rank(), colors: 1}
+	var err error
+	if c.barrier, err = g.Declare(channel.Barrier()); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// check says whether the communicator can be used.
+func (c *Comm) check(op string) error {
+	switch {
+	case c == nil || c.m.finalized.Load():
+		return fail(op, StatusNotInited, nil)
+	case c.closed.Load():
+		return invalid(op, StatusInvalidOp, "the communicator has been freed")
+	}
+	return nil
+}
+
+func (c *Comm) isDefault() bool { return c.m.def.Load() == c }
+
+// Machine returns the machine that the communicator is of.
+func (c *Comm) Machine() *Machine {
+	if c == nil {
+		return nil
+	}
+	return c.m
+}
+
+// NumberOfNodes is the number of nodes (QMP_comm_get_number_of_nodes).
+func (c *Comm) NumberOfNodes() int {
+	if c == nil {
+		return 0
+	}
+	return len(c.nodes)
+}
+
+// NodeNumber is the number of this node (QMP_comm_get_node_number).
+func (c *Comm) NodeNumber() int {
+	if c == nil {
+		return -1
+	}
+	return c.me
+}
+
+// IsPrimaryNode says whether this is node 0 (QMP_comm_is_primary_node).
+func (c *Comm) IsPrimaryNode() bool { return c.NodeNumber() == 0 }
+
+// NumberOfColors is the number of colors of the split that made the communicator; 1
+// where none did (QMP_comm_get_number_of_colors).
+func (c *Comm) NumberOfColors() int {
+	if c == nil {
+		return 0
+	}
+	return c.colors
+}
+
+// Color is what this node has given to the split that made the communicator, else 0
+// (QMP_comm_get_color).
+func (c *Comm) Color() int {
+	if c == nil {
+		return -1
+	}
+	return c.color
+}
+
+// Key is what this node has given to the split that made the communicator, else 0
+// (QMP_comm_get_key).
+func (c *Comm) Key() int {
+	if c == nil {
+		return -1
+	}
+	return c.key
+}
+
+// Group returns the group of package channel that does the global operations: what
+// this API does not have can be done there, in turn with the operations of the
+// communicator. It goes with the communicator (QMP_get_hidden_comm).
+func (c *Comm) Group() *channel.Group {
+	if c == nil {
+		return nil
+	}
+	return c.group
+}
+
+// Split makes communicators of those nodes that give the same color, numbered in the
+// order of their keys, then of their numbers in c (QMP_comm_split). All nodes of c call
+// it. With a negative color the node gets none: nil. The communicator belongs to the
+// caller, who frees it ([Comm.Free]).
+//
+// Errors: [StatusNoPorts] when the job has had 2048 communicators; those of a global
+// operation.
+func (c *Comm) Split(color, key int) (*Comm, error) {
+	const op = "comm split"
+	if err := c.begin(op); err != nil {
+		return nil, err
+	}
+	defer c.end()
+	s, err := c.split(context.Background(), color, key)
+	if err != nil {
+		return nil, failed(op, err)
+	}
+	c.m.trace("%s: color %d, key %d", op, color, key)
+	return s, nil
+}
+
+func (c *Comm) split(ctx context.Context, color, key int) (*Comm, error) {
+	all := make([]int64, c.NumberOfNodes())
+	if err := c.group.Run(ctx, channel.Allgather(all, []int64{int64(color)})); err != nil {
+		return nil, err
+	}
+	slices.Sort(all)
+	colors := 0
+	for i, v := range all {
+		if v >= 0 && (i == 0 || v != all[i-1]) {
+			colors++
+		}
+	}
+	block, err := c.agree(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g, err := c.group.Split(ctx, color, key)
+	if err != nil || g == nil {
+		return nil, err
+	}
+	s, err := newComm(c.m, g, block)
+	if err != nil {
+		return nil, err
+	}
+	s.colors, s.color, s.key = colors, color, key
+	c.m.mu.Lock()
+	c.m.comms[s] = struct{}{}
+	c.m.mu.Unlock()
+	return s, nil
+}
+
+// agree finds a block of streams that no communicator of any node has: others may be
+// split at the same time. They propose, take the largest, and say whether they could
+// have it.
+func (c *Comm) agree(ctx context.Context) (int, error) {
+	m := c.m
+	for {
+		m.mu.Lock()
+		block := []int64{int64(m.nextBlock)}
+		m.mu.Unlock()
+		if err := c.group.Run(ctx, channel.Allreduce(channel.Max, block, block)); err != nil {
+			return 0, err
+		}
+		if block[0] >= maxComms {
+			return 0, &Error{Op: "comm split", Status: StatusNoPorts}
+		}
+		free := []int64{0}
+		m.mu.Lock()
+		if int(block[0]) >= m.nextBlock {
+			m.nextBlock = int(block[0]) + 1
+			free[0] = 1
+		}
+		m.mu.Unlock()
+		if err := c.group.Run(ctx, channel.Allreduce(channel.Min, free, free)); err != nil {
+			return 0, err
+		}
+		if free[0] == 1 {
+			return int(block[0]), nil
+		}
+	}
+}
+
+// Free ends a communicator at this node (QMP_comm_free). It waits until the others are
+// through with the global operations that are over here. Handles that were declared of
+// it stay what they are. What is under way of a global operation fails at all nodes.
+// Those of [Init] are freed by [Finalize]: to free them here is [StatusInvalidOp].
+func (c *Comm) Free() error {
+	const op = "comm free"
+	if err := c.check(op); err != nil {
+		return err
+	}
+	m := c.m
+	m.mu.Lock()
+	_, made := m.comms[c]
+	delete(m.comms, c)
+	m.mu.Unlock()
+	if !made {
+		return invalid(op, StatusInvalidOp, "the communicator is of Init")
+	}
+	c.closed.Store(true)
+	m.def.CompareAndSwap(c, m.job.Load())
+	return failed(op, c.group.Close())
+}

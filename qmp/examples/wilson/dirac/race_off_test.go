@@ -1,0 +1,5 @@
+//go:build !race
+
+package dirac_test
+
+const raceEnabled = false

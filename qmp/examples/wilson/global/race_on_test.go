@@ -1,0 +1,5 @@
+//go:build race
+
+package global_test
+
+const raceEnabled = true

@@ -1,0 +1,240 @@
+package qmp
+
+import (
+	"errors"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/wait"
+)
+
+// cell is where single values of a type are reduced: always in the same place, so that
+// the operations need not be made anew, the group remembers them, and what the callers
+// have need not live on the heap.
+type cell[T channel.Number] struct {
+	v    [1]T
+	made [channel.Xor + 1]bool
+	ops  [channel.Xor + 1]channel.Operation // in place
+}
+
+// cells are those of a communicator.
+type cells struct {
+	f32  cell[float32]
+	f64  cell[float64]
+	i64  cell[int64]
+	u64  cell[uint64]
+	c64  cell[complex64]
+	c128 cell[complex128]
+}
+
+// begin begins a global operation; end ends it.
+func (c *Comm) begin(op string) error {
+	if err := c.check(op); err != nil {
+		return err
+	}
+	if !atomic.CompareAndSwapUint32(&c.inside, 0, 1) {
+		return invalid(op, StatusSvcBusy, "another goroutine is in a global operation of the communicator")
+	}
+	return nil
+}
+
+func (c *Comm) end() { wait.StoreRelease32(&c.inside, 0) }
+
+// global carries out an operation of the group.
+func (c *Comm) global(op string, o channel.Operation) error {
+	if err := c.begin(op); err != nil {
+		return err
+	}
+	defer c.m.watched(op)()
+	err := c.group.Run(background, o)
+	c.end()
+	return failed(op, err)
+}
+
+// single reduces one value in its cell.
+func single[T channel.Number](c *Comm, what string, op channel.Op, of func(*Comm) *cell[T], x *T) error {
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	if c.m.watch.Load() != 0 {
+		defer c.m.watched(what)()
+	}
+	in := of(c)
+	if !in.made[op] {
+		in.ops[op], in.made[op] = channel.Allreduce(op, in.v[:], in.v[:]), true
+	}
+	in.v[0] = *x
+	err := c.group.Run(background, in.ops[op])
+	if err == nil {
+		*x = in.v[0]
+	}
+	c.end()
+	if err != nil {
+		return failed(what, err)
+	}
+	return nil
+}
+
+// array reduces a slice in place.
+func array[T channel.Number](c *Comm, what string, op channel.Op, x []T) error {
+	if err := c.begin(what); err != nil {
+		return err
+	}
+	if c.m.watch.Load() != 0 {
+		defer c.m.watched(what)()
+	}
+	err := c.group.Run(background, channel.Allreduce(op, x, x))
+	c.end()
+	if err != nil {
+		return failed(what, err)
+	}
+	return nil
+}
+
+func inF32(c *Comm) *cell[float32]     { return &c.cells.f32 }
+func inF64(c *Comm) *cell[float64]     { return &c.cells.f64 }
+func inI64(c *Comm) *cell[int64]       { return &c.cells.i64 }
+func inU64(c *Comm) *cell[uint64]      { return &c.cells.u64 }
+func inC64(c *Comm) *cell[complex64]   { return &c.cells.c64 }
+func inC128(c *Comm) *cell[complex128] { return &c.cells.c128 }
+
+// integer reduces an int.
+func (c *Comm) integer(what string, op channel.Op, x *int) error {
+	v := int64(*x)
+	err := single(c, what, op, inI64, &v)
+	if err == nil {
+		*x = int(v)
+	}
+	return err
+}
+
+// SumInt sums one value of each node, in place (QMP_sum_int). All nodes call it, as they
+// do every global operation, in the same order and with the same lengths. The result has
+// the same bits at all nodes.
+//
+// Errors of global operations: [StatusNotInited]; [StatusSvcBusy]; [StatusBadMessage]
+// where a node calls something else; [StatusError] around what package channel says of
+// a node that dies or leaves. The communicator has no global operations after one of the
+// last two, and what should have been reduced is undefined.
+func (c *Comm) SumInt(x *int) error { return c.integer("sum int", channel.Sum, x) }
+
+// SumInt64 sums one value of each node, in place; see [Comm.SumInt].
+func (c *Comm) SumInt64(x *int64) error { return single(c, "sum int64", channel.Sum, inI64, x) }
+
+// SumUint64 sums one value of each node, in place, modulo 2^64 (QMP_sum_uint64_t); see
+// [Comm.SumInt].
+func (c *Comm) SumUint64(x *uint64) error {
+	return single(c, "sum uint64", channel.Sum, inU64, x)
+}
+
+// SumFloat sums one value of each node, in place (QMP_sum_float); see [Comm.SumInt].
+func (c *Comm) SumFloat(x *float32) error {
+	return single(c, "sum float", channel.Sum, inF32, x)
+}
+
+// SumDouble sums one value of each node, in place (QMP_sum_double); see [Comm.SumInt].
+func (c *Comm) SumDouble(x *float64) error {
+	return single(c, "sum double", channel.Sum, inF64, x)
+}
+
+// SumComplex64 sums one value of each node, in place; see [Comm.SumInt].
+func (c *Comm) SumComplex64(x *complex64) error {
+	return single(c, "sum complex64", channel.Sum, inC64, x)
+}
+
+// SumComplex128 sums one value of each node, in place; see [Comm.SumInt].
+func (c *Comm) SumComplex128(x *complex128) error {
+	return single(c, "sum complex128", channel.Sum, inC128, x)
+}
+
+// SumIntArray sums element by element, in place; see [Comm.SumInt].
+func (c *Comm) SumIntArray(x []int) error {
+	if unsafe.Sizeof(int(0)) == unsafe.Sizeof(int64(0)) {
+		return array(c, "sum int array", channel.Sum, unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)))
+	}
+	return array(c, "sum int array", channel.Sum, unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)))
+}
+
+// SumInt64Array sums element by element, in place; see [Comm.SumInt].
+func (c *Comm) SumInt64Array(x []int64) error { return array(c, "sum int64 array", channel.Sum, x) }
+
+// SumUint64Array sums element by element, in place, modulo 2^64; see [Comm.SumInt].
+func (c *Comm) SumUint64Array(x []uint64) error { return array(c, "sum uint64 array", channel.Sum, x) }
+
+// SumFloatArray sums element by element, in place (QMP_sum_float_array); see
+// [Comm.SumInt].
+func (c *Comm) SumFloatArray(x []float32) error { return array(c, "sum float array", channel.Sum, x) }
+
+// SumDoubleArray sums element by element, in place (QMP_sum_double_array); see
+// [Comm.SumInt].
+func (c *Comm) SumDoubleArray(x []float64) error { return array(c, "sum double array", channel.Sum, x) }
+
+// SumComplex64Array sums element by element, in place; see [Comm.SumInt].
+func (c *Comm) SumComplex64Array(x []complex64) error {
+	return array(c, "sum complex64 array", channel.Sum, x)
+}
+
+// SumComplex128Array sums element by element, in place; see [Comm.SumInt].
+func (c *Comm) SumComplex128Array(x []complex128) error {
+	return array(c, "sum complex128 array", channel.Sum, x)
+}
+
+// MaxInt leaves the largest of the values of all nodes (QMP::maxInt); see [Comm.SumInt].
+func (c *Comm) MaxInt(x *int) error { return c.integer("max int", channel.Max, x) }
+
+// MinInt leaves the least of the values of all nodes (QMP::minInt); see [Comm.SumInt].
+func (c *Comm) MinInt(x *int) error { return c.integer("min int", channel.Min, x) }
+
+// MaxFloat leaves the largest of the values of all nodes, NaN if any is NaN
+// (QMP_max_float); see [Comm.SumInt].
+func (c *Comm) MaxFloat(x *float32) error {
+	return single(c, "max float", channel.Max, inF32, x)
+}
+
+// MinFloat leaves the least of the values of all nodes, NaN if any is NaN
+// (QMP_min_float); see [Comm.SumInt].
+func (c *Comm) MinFloat(x *float32) error {
+	return single(c, "min float", channel.Min, inF32, x)
+}
+
+// MaxDouble leaves the largest of the values of all nodes, NaN if any is NaN
+// (QMP_max_double); see [Comm.SumInt].
+func (c *Comm) MaxDouble(x *float64) error {
+	return single(c, "max double", channel.Max, inF64, x)
+}
+
+// MinDouble leaves the least of the values of all nodes, NaN if any is NaN
+// (QMP_min_double); see [Comm.SumInt].
+func (c *Comm) MinDouble(x *float64) error {
+	return single(c, "min double", channel.Min, inF64, x)
+}
+
+// XorInt leaves the exclusive or of the values of all nodes (QMP_global_xor); see
+// [Comm.SumInt].
+func (c *Comm) XorInt(x *int) error { return c.integer("xor int", channel.Xor, x) }
+
+// XorUint64 leaves the exclusive or of the values of all nodes (QMP_xor_ulong); see
+// [Comm.SumInt].
+func (c *Comm) XorUint64(x *uint64) error {
+	return single(c, "xor ulong", channel.Xor, inU64, x)
+}
+
+// Broadcast copies buf of node 0 to buf of all others, of the same length
+// (QMP_broadcast); see [Comm.SumInt]. [Bytes] makes bytes of any slice.
+func (c *Comm) Broadcast(buf []byte) error {
+	return c.global("broadcast", channel.Broadcast(buf, 0))
+}
+
+// Alltoall gives the i-th of as many equal blocks of send to node i, and gets the block
+// that node i has for this one as the i-th of recv (QMP_comm_alltoall); see
+// [Comm.SumInt]. The two must not overlap.
+func (c *Comm) Alltoall(recv, send []byte) error {
+	return c.global("alltoall", channel.Alltoall(recv, send))
+}
+
+// Bytes is the memory of a slice of a type without pointers; it panics for others.
+func Bytes[E any](s []E) []byte { return channel.Bytes(s) }
+
+// errNil is for a function that is not there.
+var errNil = errors.New("no function")

@@ -1,0 +1,183 @@
+package qmp
+
+import (
+	"fmt"
+	"slices"
+)
+
+// subgrid is what LayoutGrid has found.
+type subgrid struct {
+	extent []int
+	sites  int
+}
+
+type layoutOptions struct{ surface bool }
+
+// LayoutOption is an option of [Comm.LayoutGrid].
+type LayoutOption func(*layoutOptions)
+
+// MinimalSurface lays the lattice out so that the least has to be communicated: of all
+// grids that divide it, and all orders in which its axes can number the nodes, the one
+// with the least surface, where a face between two nodes of one host counts an eighth.
+// Of lattices of more than six axes, and machines on which to look at all would take
+// longer than a second, not all are looked at. It is the same at all nodes. None: the
+// published algorithm, which knows neither faces nor hosts.
+func MinimalSurface() LayoutOption { return func(o *layoutOptions) { o.surface = true } }
+
+// LayoutGrid divides a lattice among the nodes, and declares the topology for it
+// (QMP_layout_grid). Where a topology has been declared it divides along that; a
+// lattice of more axes is whole along the others. Where the machine is a grid its axes
+// are put in the order that fits the lattice with the least surface. Every node calls
+// it with the same lattice, once.
+//
+// The published algorithm: each prime factor of the number of nodes, largest first,
+// divides the axis of which most is left, among those that it divides; of equal ones
+// the first that has been divided before, else the last. It finds a grid wherever there
+// is one: which axis is divided by one prime does not change what another prime divides.
+//
+// Errors: [StatusTopologyExists] the second time; [StatusInvalidTopology] where the
+// lattice cannot be divided; [StatusInvalidArg]; [StatusNotInited].
+func (c *Comm) LayoutGrid(lattice []int, opts ...LayoutOption) error {
+	const op = "layout grid"
+	if err := c.check(op); err != nil {
+		return err
+	}
+	var o layoutOptions
+	for _, set := range opts {
+		set(&o)
+	}
+	if len(lattice) < 1 || len(lattice) > MaxDimensions {
+		return invalid(op, StatusInvalidArg, "a lattice of %d axes, there must be 1 to %d", len(lattice), MaxDimensions)
+	}
+	for _, n := range lattice {
+		if n < 1 {
+			return invalid(op, StatusInvalidArg, "a lattice of %v", lattice)
+		}
+	}
+	if c.lattice.Load() != nil {
+		return invalid(op, StatusTopologyExists, "the second layout")
+	}
+	g, err := c.layout(lattice, o)
+	if err != nil {
+		return fail(op, StatusInvalidTopology, err)
+	}
+	s := &subgrid{extent: slices.Clone(lattice), sites: 1}
+	for i := range s.extent {
+		if i < len(g.dims) {
+			s.extent[i] /= g.dims[i]
+		}
+		s.sites *= s.extent[i]
+	}
+	c.topology.CompareAndSwap(nil, g)
+	if !c.lattice.CompareAndSwap(nil, s) {
+		return invalid(op, StatusTopologyExists, "the second layout")
+	}
+	c.m.trace("%s %v on %v nodes: %v", op, lattice, g.dims, s.extent)
+	return nil
+}
+
+// layout finds the grid of nodes for a lattice.
+func (c *Comm) layout(lattice []int, o layoutOptions) (*grid, error) {
+	if g := c.topology.Load(); g != nil {
+		if !fits(g.dims, lattice) {
+			return nil, fmt.Errorf("a lattice of %v on a topology of %v", lattice, g.dims)
+		}
+		return g, nil
+	}
+	var order []int
+	if c.isDefault() && len(c.m.args.logicMap) == len(lattice) {
+		order = c.m.args.logicMap
+	}
+	switch {
+	case c.allocated != nil:
+		return c.allocated.rotatedFor(lattice)
+	case o.surface:
+		return leastSurface(lattice, c.hosts(), order)
+	}
+	dims, err := divide(lattice, c.NumberOfNodes())
+	if err != nil {
+		return nil, err
+	}
+	return newGrid(c.NumberOfNodes(), dims, order)
+}
+
+// hosts returns the host of each node.
+func (c *Comm) hosts() []int {
+	list := make([]int, len(c.nodes))
+	for i, rank := range c.nodes {
+		list[i] = c.m.hosts[rank]
+	}
+	return list
+}
+
+// fits says whether a grid of nodes divides a lattice.
+func fits(dims, lattice []int) bool {
+	if len(dims) > len(lattice) {
+		return false
+	}
+	for i, d := range dims {
+		if lattice[i]%d != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// divide is the published algorithm: it returns the number of nodes along each axis.
+func divide(lattice []int, nodes int) ([]int, error) {
+	left := slices.Clone(lattice)
+	dims := make([]int, len(lattice))
+	for i := range dims {
+		dims[i] = 1
+	}
+	for _, p := range primeFactors(nodes) {
+		best := -1
+		for i := range left {
+			switch {
+			case left[i]%p != 0:
+			case best < 0, left[i] > left[best], left[i] == left[best] && dims[best] == 1:
+				best = i
+			}
+		}
+		if best < 0 {
+			return nil, fmt.Errorf("a lattice of %v on %d nodes: no axis can be divided by %d when %v is left", lattice, nodes, p, left)
+		}
+		left[best] /= p
+		dims[best] *= p
+	}
+	return dims, nil
+}
+
+// primeFactors returns the prime factors of n, largest first.
+func primeFactors(n int) []int {
+	var list []int
+	for p := 2; p*p <= n; p++ {
+		for n%p == 0 {
+			list = append(list, p)
+			n /= p
+		}
+	}
+	if n > 1 {
+		list = append(list, n)
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// SubgridDimensions is what this node has of the lattice along each axis; nil before
+// [Comm.LayoutGrid] (QMP_get_subgrid_dimensions). The slice is the caller's.
+func (c *Comm) SubgridDimensions() []int {
+	if c == nil || c.lattice.Load() == nil {
+		return nil
+	}
+	return slices.Clone(c.lattice.Load().extent)
+}
+
+// NumberOfSubgridSites is the number of sites of the lattice that this node has; 0
+// before [Comm.LayoutGrid] (QMP_get_number_of_subgrid_sites).
+func (c *Comm) NumberOfSubgridSites() int {
+	if c == nil || c.lattice.Load() == nil {
+		return 0
+	}
+	return c.lattice.Load().sites
+}

@@ -1,0 +1,68 @@
+package qmp
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// machines makes a job of several nodes in this process, with options of the command
+// line. They are finalized when the test is over.
+func machines(t testing.TB, size int, args []string, opts ...channel.Option) []*Machine {
+	t.Helper()
+	nodes := jobtest.Join(t, size, opts...)
+	list := make([]*Machine, size)
+	jobtest.Each(t, size, func(i int) (err error) {
+		a := append([]string{"program"}, args...)
+		list[i], err = New(nodes[i], &a, WithContext(jobtest.Within(t)))
+		if err == nil {
+			require.Equal(t, []string{"program"}, a)
+		}
+		return err
+	})
+	t.Cleanup(func() { jobtest.Each(t, size, func(i int) error { return list[i].Finalize() }) })
+	return list
+}
+
+// over makes a job over one provider.
+func over(t testing.TB, provider string, size int, args ...string) []*Machine {
+	t.Helper()
+	return machines(t, size, args, channel.WithProviders(provider))
+}
+
+// each runs something for the default communicators of all nodes at the same time.
+func each(t testing.TB, list []*Machine, do func(c *Comm) error) {
+	t.Helper()
+	jobtest.Each(t, len(list), func(i int) error { return do(list[i].DefaultComm()) })
+}
+
+// alone makes this process a job of one, and its only node.
+func alone(t testing.TB, args ...string) {
+	t.Helper()
+	jobtest.Alone(t)
+	a := append([]string{"program"}, args...)
+	provided, err := Init(&a, ThreadSerialized, WithContext(jobtest.Within(t)))
+	require.NoError(t, err)
+	require.Equal(t, ThreadMultiple, provided)
+	t.Cleanup(func() { require.NoError(t, Finalize()) })
+}
+
+// status requires that an error has a status, and returns it.
+func status(t testing.TB, want Status, err error) error {
+	t.Helper()
+	require.Error(t, err)
+	require.ErrorIs(t, err, want)
+	require.Equal(t, want, StatusOf(err), "%v", err)
+	return err
+}
+
+// must returns the first of two results, of which the second is no error.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

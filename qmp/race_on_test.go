@@ -1,0 +1,5 @@
+//go:build race
+
+package qmp
+
+const raceEnabled = true

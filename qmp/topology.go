@@ -1,0 +1,149 @@
+package qmp
+
+import (
+	"fmt"
+	"slices"
+)
+
+// DeclareLogicalTopology makes the nodes of the communicator a periodic grid with so
+// many nodes along each axis (QMP_declare_logical_topology). Node numbers stay what
+// they are: they become lexicographic in the grid, axis 0 fastest, or, for the default
+// communicator, in the order that -qmp-logic-map has given. Every node declares the
+// same; it needs nothing of the others. A topology can be declared once.
+//
+// Where the machine is a grid ([Machine.AllocatedDimensions]) its axes may be put in
+// another order, and axes of one node added or left out; node numbers then stay those
+// of the allocated grid, so that neighbours are neighbours.
+//
+// Errors: [StatusTopologyExists]; [StatusInvalidTopology] for a grid that does not fit
+// the nodes or the allocated machine; [StatusNotInited].
+func (c *Comm) DeclareLogicalTopology(dims []int) error {
+	var order []int
+	if c != nil && c.isDefault() {
+		order = c.m.args.logicMap
+	}
+	return c.declareTopology("declare logical topology", dims, order)
+}
+
+// DeclareLogicalTopologyMap is [Comm.DeclareLogicalTopology] with the order in which
+// the axes number the nodes (QMP_declare_logical_topology_map): order[0] is the axis
+// that varies fastest.
+func (c *Comm) DeclareLogicalTopologyMap(dims, order []int) error {
+	return c.declareTopology("declare logical topology map", dims, order)
+}
+
+func (c *Comm) declareTopology(op string, dims, order []int) error {
+	if err := c.check(op); err != nil {
+		return err
+	}
+	exists := func(g *grid) error { return invalid(op, StatusTopologyExists, "a grid of %v", g.dims) }
+	if g := c.topology.Load(); g != nil {
+		return exists(g)
+	}
+	var g *grid
+	var err error
+	if a := c.allocated; a != nil && len(order) == 0 {
+		g, err = a.rotated(dims)
+	} else {
+		g, err = newGrid(c.NumberOfNodes(), dims, order)
+	}
+	if err != nil {
+		return fail(op, StatusInvalidTopology, err)
+	}
+	if !c.topology.CompareAndSwap(nil, g) {
+		return exists(c.topology.Load())
+	}
+	c.m.trace("%s %v", op, dims)
+	return nil
+}
+
+// grid is the topology that counts: what has been declared, else the allocated
+// machine; nil where there is neither.
+func (c *Comm) grid() *grid {
+	if c == nil {
+		return nil
+	}
+	if g := c.topology.Load(); g != nil {
+		return g
+	}
+	return c.allocated
+}
+
+// LogicalTopologyIsDeclared says whether a topology has been declared, by itself or by
+// [Comm.LayoutGrid] (QMP_logical_topology_is_declared).
+func (c *Comm) LogicalTopologyIsDeclared() bool { return c != nil && c.topology.Load() != nil }
+
+// LogicalNumberOfDimensions is the number of axes of the topology, else of the
+// allocated machine (QMP_get_logical_number_of_dimensions).
+func (c *Comm) LogicalNumberOfDimensions() int { return len(c.LogicalDimensions()) }
+
+// LogicalDimensions is the number of nodes along each axis of the topology, else of the
+// allocated machine; nil where there is neither (QMP_get_logical_dimensions). The slice
+// is the caller's.
+func (c *Comm) LogicalDimensions() []int {
+	if g := c.grid(); g != nil {
+		return slices.Clone(g.dims)
+	}
+	return nil
+}
+
+// LogicalCoordinates is where this node is in the topology, else in the allocated
+// machine; nil where there is neither (QMP_get_logical_coordinates).
+func (c *Comm) LogicalCoordinates() []int {
+	if c == nil {
+		return nil
+	}
+	return c.LogicalCoordinatesFrom(c.me)
+}
+
+// LogicalCoordinatesFrom is [Comm.LogicalCoordinates] of any node; nil for one that
+// there is not (QMP_get_logical_coordinates_from).
+func (c *Comm) LogicalCoordinatesFrom(node int) []int {
+	g := c.grid()
+	if g == nil || node < 0 || node >= c.NumberOfNodes() {
+		return nil
+	}
+	return g.coordinates(node)
+}
+
+// NodeNumberFrom returns which node is at coordinates, which wrap around; -1 without a
+// topology, or for another number of axes (QMP_get_node_number_from).
+func (c *Comm) NodeNumberFrom(coordinates []int) int {
+	g := c.grid()
+	if g == nil || len(coordinates) != len(g.dims) {
+		return -1
+	}
+	return g.node(coordinates)
+}
+
+// rotated is the same machine with its axes in another order: dims, in which axes of
+// one node may come or go. Of axes of the same length the first allocated comes first.
+func (g *grid) rotated(dims []int) (*grid, error) {
+	n := 1
+	for _, d := range g.dims {
+		n *= d
+	}
+	r, err := newGrid(n, dims, nil)
+	if err != nil {
+		return nil, err
+	}
+	used := make([]bool, len(g.dims))
+	for i, d := range dims {
+		r.stride[i] = 1 // of an axis of one node
+		if d == 1 {
+			continue
+		}
+		found := false
+		for j := range g.dims {
+			if found = !used[j] && g.dims[j] == d; found {
+				used[j] = true
+				r.stride[i] = g.stride[j]
+				break
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("a grid of %v: the allocated machine is one of %v", dims, g.dims)
+		}
+	}
+	return r, nil
+}
