@@ -1,0 +1,75 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// TestAllocs: a chunk costs no memory, at either end, in any dialect.
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, c := range []struct {
+		name     string
+		supplier []Option
+		client   []ClientOption
+	}{
+		{"plain", nil, nil},
+		{"posted", nil, []ClientOption{Window(2), MaxChunk(5000)}},
+		{"timed, adaptive", []Option{Timed()}, []ClientOption{AdaptiveWindow(4)}},
+		{"numbered", nil, []ClientOption{Numbered()}},
+		{"redeliver", []Option{Redeliver()}, []ClientOption{Numbered(), Window(2)}},
+		{"each", []Option{Batch(8000)}, []ClientOption{Numbered(), Window(8)}},
+		{"queue", []Option{Queue(8), Batch(1000)}, []ClientOption{Numbered(), Window(2), MaxChunk(5016)}},
+	} {
+		for _, n := range []int{64, 5000} {
+			t.Run(fmt.Sprintf("%s/%d", c.name, n), func(t *testing.T) {
+				w := comms(t, "shm", 2)
+				ctx := jobtest.Within(t)
+				s, err := NewSupplier(w[0], c.supplier...)
+				require.NoError(t, err)
+				worker := make(chan error, 1)
+				go func() {
+					c, err := NewClient(w[1], c.client...)
+					for err == nil {
+						var k Chunk
+						if k, err = c.Receive(context.Background()); err == nil {
+							k.Release()
+						}
+					}
+					if err == io.EOF {
+						err = c.Close()
+					}
+					worker <- err
+				}()
+				head, body := make([]byte, 8), make([]byte, n-8)
+				several := slices.Repeat([][]byte{body}, 10)
+				send := func() {
+					switch {
+					case err != nil:
+					case c.name == "each":
+						_, err = s.SendEach(context.Background(), several...)
+					default:
+						err = s.Send(context.Background(), head, body)
+					}
+				}
+				for range 300 { // what grows has grown
+					send()
+				}
+				allocs := testing.AllocsPerRun(100, send)
+				require.NoError(t, err)
+				require.NoError(t, s.End(ctx))
+				require.NoError(t, <-worker)
+				require.Zero(t, allocs)
+			})
+		}
+	}
+}

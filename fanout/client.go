@@ -1,0 +1,480 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/impi"
+)
+
+// Client is a worker of one supplier, or of several: it asks, and receives chunks. Its
+// methods may be called from several goroutines, each of which receives chunks of its
+// own.
+//
+// What suppliers send to its rank in the communicator is the client's. The communicator
+// stays the caller's.
+type Client struct {
+	comm *impi.Comm
+	o    clientOptions
+	turn turn // of who receives
+
+	// Under turn.
+	sources []source
+	posted  []posted       // receives, in the order in which they were posted
+	waits   []impi.Request // those
+	pace    pace
+	batch   *lease // of which chunks have not been returned yet
+	rest    []byte // those
+	batchOf int
+
+	receiving atomic.Bool // somebody waits in Receive: acknowledgements go at once
+
+	mu      sync.Mutex
+	leaving bool
+	free    []*lease
+	memory  int        // bytes of free
+	acks    [][]uint64 // by source; to be sent
+	message []byte
+	closed  error
+}
+
+// source is a supplier, as the client sees it.
+type source struct {
+	rank  int
+	asked int  // chunks that have been asked for, and have not been returned by Receive
+	over  bool // it has sent its end, or died
+	told  bool // it has been told that the client leaves
+}
+
+// posted is a receive that has been posted.
+type posted struct {
+	req    impi.Request
+	lease  *lease
+	source int
+}
+
+// NewClient makes a client. Nothing is sent before [Client.Receive].
+//
+// Errors: [ErrInvalid] for an option.
+func NewClient(comm *impi.Comm, opts ...ClientOption) (*Client, error) {
+	o, err := newClientOptions(comm, opts)
+	if err != nil {
+		return nil, opError("client", err)
+	}
+	c := &Client{comm: comm, o: o, acks: make([][]uint64, len(o.suppliers)), pace: newPace(o)}
+	for _, r := range o.suppliers {
+		c.sources = append(c.sources, source{rank: r})
+	}
+	return c, nil
+}
+
+// Send is an error: chunks go from supplier to client. It returns [ErrDirection].
+func (c *Client) Send(context.Context, ...[]byte) error { return opError("send", ErrDirection) }
+
+// Receive asks for a chunk, and returns the next one that comes. The chunk is lent: its
+// bytes are the caller's until it calls [Chunk.Release].
+//
+// Errors: [io.EOF] when all suppliers have sent their end; what package impi says of one
+// that has died, once, after which Receive returns the chunks of the others; a
+// [*MessageError]; that of ctx, and nothing is lost: what has begun to come is returned by
+// the next Receive. After Close it is [ErrClosed].
+func (c *Client) Receive(ctx context.Context) (Chunk, error) {
+	if err := c.turn.take(ctx); err != nil {
+		return Chunk{}, opError("receive", err)
+	}
+	k, err := c.receive(ctx)
+	c.turn.leave()
+	if err != nil && err != io.EOF {
+		err = opError("receive", err)
+	}
+	return k, err
+}
+
+func (c *Client) receive(ctx context.Context) (Chunk, error) {
+	c.pace.idle()
+	if len(c.rest) > 0 {
+		if c.wants(&c.sources[c.batchOf]) {
+			if _, err := c.request(false); err != nil {
+				return Chunk{}, err
+			}
+		}
+		return c.unpack()
+	}
+	for {
+		live, err := c.request(true)
+		if err != nil {
+			return Chunk{}, err
+		}
+		if !live {
+			return Chunk{}, io.EOF
+		}
+		l, st, err := c.next(ctx)
+		c.receiving.Store(false)
+		if err != nil {
+			return Chunk{}, err
+		}
+		k, end, err := c.take(l, st)
+		if err != nil || !end {
+			return k, err
+		}
+	}
+}
+
+// wants says whether it is time to ask a supplier for more: when half of the window is
+// used up, so that several chunks are asked for at once.
+func (c *Client) wants(s *source) bool { return s.asked <= c.pace.window/2 }
+
+// request asks each supplier for as many chunks as the window admits, if it is time to,
+// and sends it what has been acknowledged. It says whether one of them may still send.
+// What is acknowledged afterwards goes at once if the client is about to wait.
+func (c *Client) request(waits bool) (live bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return false, c.closed
+	}
+	for i := range c.sources {
+		s := &c.sources[i]
+		if s.over {
+			continue
+		}
+		n := 0
+		if c.wants(s) {
+			n = c.pace.window - s.asked
+		}
+		switch {
+		case c.leaving:
+			n = 0
+			err = c.leave(i)
+		case n <= 0 && len(c.acks[i]) == 0:
+		case c.o.numbered:
+			err = c.ask(i, n)
+		default:
+			for range n {
+				if err = c.comm.Send(context.Background(), nil, s.rank, TagRequest); err != nil {
+					break
+				}
+			}
+		}
+		if err != nil {
+			if _, gone := lost(err); gone { // what it has sent before comes first
+				err = nil
+			} else {
+				return false, err
+			}
+		}
+		if n > 0 {
+			s.asked += n
+			c.pace.asked(n)
+		}
+		live = true
+	}
+	c.receiving.Store(live && waits)
+	return live, nil
+}
+
+// ask sends what is acknowledged to a supplier, and asks for n chunks.
+func (c *Client) ask(i, n int) error {
+	acks := c.acks[i]
+	for first := true; first || len(acks) > 0; first, n = false, 0 {
+		k := min(len(acks), askMost)
+		c.message = appendAsk(c.message[:0], n, acks[:k])
+		acks = acks[k:]
+		if err := c.comm.Send(context.Background(), c.message, c.sources[i].rank, TagAsk); err != nil {
+			c.acks[i] = c.acks[i][:0]
+			return err
+		}
+	}
+	c.acks[i] = c.acks[i][:0]
+	return nil
+}
+
+// leave tells a supplier that the client leaves.
+func (c *Client) leave(i int) error {
+	s := &c.sources[i]
+	if len(c.acks[i]) > 0 {
+		if err := c.ask(i, 0); err != nil {
+			return err
+		}
+	}
+	if s.told {
+		return nil
+	}
+	s.told = true
+	return c.comm.Send(context.Background(), nil, s.rank, TagLeave)
+}
+
+// next returns the next message.
+func (c *Client) next(ctx context.Context) (*lease, impi.Status, error) {
+	if c.o.maxChunk > 0 {
+		return c.nextPosted(ctx)
+	}
+	from := impi.AnySource
+	if len(c.sources) == 1 {
+		from = c.sources[0].rank
+	}
+	for len(c.posted) == 0 {
+		st, err := c.comm.Probe(ctx, from, impi.AnyTag)
+		if err == nil {
+			return c.receiveProbed(ctx, st)
+		}
+		if !c.others(err) {
+			return nil, st, err
+		}
+	}
+	return c.wait(ctx) // for what a Receive has begun whose context ended
+}
+
+// receiveProbed receives a message that is there, or has begun to come.
+func (c *Client) receiveProbed(ctx context.Context, st impi.Status) (*lease, impi.Status, error) {
+	i := slices.Index(c.o.suppliers, st.Source)
+	if i < 0 {
+		_, err := c.comm.Recv(ctx, nil, st.Source, st.Tag)
+		if err == nil || errors.Is(err, impi.ErrTruncated) {
+			err = &MessageError{st.Source, st.Tag, st.Len, "it is no supplier"}
+		}
+		return nil, st, err
+	}
+	if err := c.post(i, st.Len, st.Tag); err != nil {
+		return nil, st, err
+	}
+	return c.wait(ctx)
+}
+
+// post posts a receive from a supplier.
+func (c *Client) post(source, n, tag int) error {
+	l, err := c.lease(n)
+	if err != nil {
+		return err
+	}
+	req, err := c.comm.Irecv(l.memory[:n], c.sources[source].rank, tag)
+	if err != nil {
+		return errors.Join(err, c.give(l))
+	}
+	c.posted = append(c.posted, posted{req, l, source})
+	return nil
+}
+
+// others says whether an error is the end of a process that is none of the suppliers, or
+// of one that has sent its end before; of another one, it takes note.
+func (c *Client) others(err error) bool {
+	rank, gone := lost(err)
+	if !gone {
+		return false
+	}
+	i := slices.Index(c.o.suppliers, rank)
+	if i < 0 || c.sources[i].over {
+		return true
+	}
+	c.sources[i].over = true
+	return false
+}
+
+// nextPosted is next with receives that are posted beforehand, one for each request.
+func (c *Client) nextPosted(ctx context.Context) (*lease, impi.Status, error) {
+	for i := range c.sources {
+		s := &c.sources[i]
+		if s.over {
+			continue
+		}
+		n := max(s.asked, 1) // when it has left, one for the end
+		for _, p := range c.posted {
+			if p.source == i {
+				n--
+			}
+		}
+		for ; n > 0; n-- {
+			if err := c.post(i, c.o.maxChunk, impi.AnyTag); err != nil {
+				return nil, impi.Status{}, err
+			}
+		}
+	}
+	return c.wait(ctx)
+}
+
+// wait waits for the first of the receives that are posted.
+func (c *Client) wait(ctx context.Context) (*lease, impi.Status, error) {
+	// Messages of one supplier come in the order of the receives.
+	k := 0
+	var st impi.Status
+	var err error
+	if len(c.sources) == 1 {
+		st, err = c.posted[0].req.Wait(ctx)
+	} else {
+		c.waits = c.waits[:0]
+		for _, p := range c.posted {
+			c.waits = append(c.waits, p.req)
+		}
+		k, st, err = impi.WaitAny(ctx, c.waits...)
+	}
+	if k < 0 || err != nil && ctx.Err() != nil && (errors.Is(err, impi.ErrTimeout) || errors.Is(err, ctx.Err())) {
+		return nil, st, err
+	}
+	p := c.posted[k]
+	c.posted = slices.Delete(c.posted, k, k+1)
+	if err != nil {
+		err = errors.Join(err, c.give(p.lease))
+		if _, gone := lost(err); gone {
+			c.sources[p.source].over = true
+			return nil, st, errors.Join(err, c.unpost(p.source))
+		}
+		if errors.Is(err, impi.ErrTruncated) {
+			c.sources[p.source].asked--
+			err = &MessageError{st.Source, st.Tag, st.Len, fmt.Sprintf("longer than MaxChunk, %d bytes", c.o.maxChunk)}
+		}
+		return nil, st, err
+	}
+	return p.lease, st, nil
+}
+
+// unpost takes back the receives of a supplier that sends no more.
+func (c *Client) unpost(source int) error {
+	var errs []error
+	kept := c.posted[:0]
+	for _, p := range c.posted {
+		if p.source != source {
+			kept = append(kept, p)
+			continue
+		}
+		if err := p.req.Cancel(); err != nil {
+			errs = append(errs, err)
+		}
+		if _, err := p.req.Wait(context.Background()); err != nil {
+			if _, gone := lost(err); !gone {
+				errs = append(errs, err)
+			}
+		}
+		errs = append(errs, c.give(p.lease))
+	}
+	c.posted = kept
+	return errors.Join(errs...)
+}
+
+// take makes a chunk of a message.
+func (c *Client) take(l *lease, st impi.Status) (k Chunk, end bool, err error) {
+	i := slices.Index(c.o.suppliers, st.Source)
+	s := &c.sources[i]
+	if st.Len == 0 { // an empty message is the end, whatever its tag
+		s.over = true
+		return Chunk{}, true, errors.Join(c.give(l), c.unpost(i))
+	}
+	switch {
+	case !c.o.numbered && st.Tag == TagData:
+		c.answered(s)
+		l.users = 1
+		return Chunk{l: l, gen: l.gen, bytes: l.memory[:st.Len], source: i}, false, nil
+	case c.o.numbered && st.Tag == TagNumbered:
+		c.batch, c.rest, c.batchOf = l, l.memory[:st.Len], i
+		l.users = 1 // the batch's own
+		k, err = c.unpack()
+		return k, false, err
+	}
+	c.answered(s)
+	err = &MessageError{st.Source, st.Tag, st.Len, "a supplier sends chunks and ends"}
+	return Chunk{}, false, errors.Join(err, c.give(l))
+}
+
+// answered takes note of the answer to a request.
+func (c *Client) answered(s *source) {
+	s.asked = max(s.asked-1, 0)
+	c.pace.came()
+}
+
+// unpack takes the next chunk out of a batch.
+func (c *Client) unpack() (Chunk, error) {
+	l := c.batch
+	n := len(c.rest)
+	seq, flags, bytes, rest, err := parseRecord(c.rest)
+	c.rest = rest
+	if flags&unasked == 0 {
+		c.answered(&c.sources[c.batchOf])
+	}
+	c.mu.Lock()
+	index := len(l.out)
+	if err == nil {
+		l.users++
+		l.out = append(l.out, true)
+	}
+	gen := l.gen
+	var spent *impi.Memory
+	if len(rest) == 0 {
+		c.batch = nil
+		spent = c.dropLocked(l)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		err = &MessageError{c.sources[c.batchOf].rank, TagNumbered, n, err.Error()}
+		if spent != nil {
+			err = errors.Join(err, spent.Close())
+		}
+		return Chunk{}, err
+	}
+	return Chunk{l: l, gen: gen, bytes: bytes, seq: seq, source: c.batchOf, index: index, numbered: true, ack: flags&wantsAck != 0}, nil
+}
+
+// Leave says that the client will not ask again: Receive returns what suppliers have
+// given it already, then [io.EOF]. Suppliers of other implementations do not understand
+// it; such a worker leaves by dying. A client made later may ask again.
+func (c *Client) Leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving = true
+	for i := range c.sources {
+		if s := &c.sources[i]; c.receiving.Load() && !s.over {
+			// Who waits in Receive does not look here. A supplier that is gone it is told of.
+			if err := c.leave(i); err != nil {
+				s.told = true
+			}
+		}
+	}
+}
+
+// Close lets go of the client: what has been acknowledged is sent, and Receive returns
+// [ErrClosed] from now on. It must not be called while Receive is. Without an end or a
+// Leave before, the suppliers believe that the client will take what it asked for.
+func (c *Client) Close() error {
+	if err := c.turn.take(context.Background()); err != nil {
+		return err
+	}
+	defer c.turn.leave()
+	var errs []error
+	var spent *impi.Memory
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = ErrClosed
+	for i := range c.sources {
+		if len(c.acks[i]) > 0 {
+			errs = append(errs, c.flush(i))
+		}
+	}
+	if l := c.batch; l != nil { // what it has beside goes unread
+		c.batch, c.rest = nil, nil
+		spent = c.dropLocked(l)
+	}
+	c.mu.Unlock()
+	if spent != nil {
+		errs = append(errs, spent.Close())
+	}
+	for i := range c.sources {
+		errs = append(errs, c.unpost(i))
+	}
+	errs = append(errs, c.dropAll())
+	return errors.Join(errs...)
+}
+
+// flush sends what has been acknowledged; to a supplier that is gone there is no need.
+func (c *Client) flush(i int) error {
+	err := c.ask(i, 0)
+	if _, gone := lost(err); gone {
+		return nil
+	}
+	return err
+}

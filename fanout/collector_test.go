@@ -1,0 +1,279 @@
+package fanout
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// Results that come in any order go out in that of their chunks, within the memory that
+// the collector may have, whoever they come from.
+func TestCollector(t *testing.T) {
+	everywhere(t, func(t *testing.T, place string) {
+		w := comms(t, place, 4)
+		ctx := jobtest.Within(t)
+		const count, bound = 300, 4000
+		c, err := NewCollector(w[0], Reorder(bound))
+		require.NoError(t, err)
+		// Each worker has some of the chunks, in order, as from a supplier that nobody dies of.
+		of := make([][]uint64, 4)
+		for i := range count {
+			k := 1 + rand.IntN(3)
+			of[k] = append(of[k], uint64(i))
+		}
+		sides := []func() error{func() error {
+			for i := 0; ; i++ {
+				r, err := c.Receive(ctx)
+				if err == io.EOF && i == count {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				if r.Seq() != uint64(i) || string(r.Bytes()) != string(pattern(i, i)) {
+					return fmt.Errorf("result %d of %d bytes in place of %d", r.Seq(), len(r.Bytes()), i)
+				}
+				if err := r.Release(); err != nil {
+					return err
+				}
+				if err := r.Release(); err != nil {
+					return err
+				}
+			}
+		}}
+		for k := 1; k < 4; k++ {
+			sides = append(sides, func() error {
+				r, err := NewResults(w[k], Outstanding(5))
+				if err != nil {
+					return err
+				}
+				for _, seq := range of[k] {
+					b := pattern(int(seq), int(seq))
+					if err := r.Send(ctx, seq, b[:seq/2], b[seq/2:]); err != nil {
+						return err
+					}
+				}
+				if err := r.End(ctx); err != nil {
+					return err
+				}
+				return r.End(ctx)
+			})
+		}
+		noErrors(t, together(sides...))
+		s := c.Stats()
+		require.Equal(t, []uint64{count, 0}, []uint64{s.Next, s.Duplicates})
+		require.Less(t, s.MostBytes, bound+2*(count+resultCost), "the one that reaches the bound, and the one that is waited for")
+		require.Zero(t, s.Held+s.HeldBytes+s.Workers)
+	})
+}
+
+// What comes twice is dropped; what is missing in the end is said, and what follows it
+// comes out.
+func TestCollectorGaps(t *testing.T) {
+	w := comms(t, "here", 2)
+	ctx := jobtest.Within(t)
+	c, err := NewCollector(w[0])
+	require.NoError(t, err)
+	r, err := NewResults(w[1])
+	require.NoError(t, err)
+	for _, seq := range []uint64{0, 0, 3, 3, 1, 0} {
+		require.NoError(t, r.Send(ctx, seq, []byte{byte(seq)}))
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.End(ctx) }()
+	for _, want := range []uint64{0, 1} {
+		got, err := c.Receive(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []any{want, []byte{byte(want)}, 1}, []any{got.Seq(), got.Bytes(), got.Worker()})
+		require.NoError(t, got.Release())
+	}
+	_, err = c.Receive(ctx)
+	var lost *LostError
+	require.ErrorAs(t, err, &lost)
+	require.Equal(t, LostError{2, 2}, *lost)
+	got, err := c.Receive(ctx)
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), got.Seq())
+	require.NoError(t, got.Release())
+	_, err = c.Receive(ctx)
+	require.Equal(t, io.EOF, err)
+	require.NoError(t, <-ended)
+	require.ErrorIs(t, r.Send(ctx, 4), ErrClosed)
+	require.Equal(t, uint64(3), c.Stats().Duplicates)
+}
+
+func TestCollectorBad(t *testing.T) {
+	for _, b := range []struct {
+		from, tag int
+		body      []byte
+	}{
+		{1, resultTag(0), []byte("short")},
+		{1, resultTag(0), binary.LittleEndian.AppendUint64(nil, 1)},
+		{2, TagEnd, nil},
+	} {
+		w := comms(t, "here", 3)
+		c, err := NewCollector(w[0], ResultsOf(1))
+		require.NoError(t, err)
+		require.NoError(t, w[b.from].Send(t.Context(), b.body, 0, b.tag))
+		_, err = c.Receive(jobtest.Within(t))
+		var e *MessageError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, []int{b.from, b.tag, len(b.body)}, []int{e.Rank, e.Tag, e.Bytes})
+	}
+}
+
+// While nobody takes results nothing grows: workers wait, and so does the supplier.
+func TestStalledCollector(t *testing.T) {
+	w := comms(t, "shm", 3)
+	in, out := dup(t, w), dup(t, w)
+	ctx := jobtest.Within(t)
+	const bound, queue = 16, 4
+	s, err := NewSupplier(in[0], Queue(queue), Workers(1), Collected(2), Unacknowledged(bound))
+	require.NoError(t, err)
+	c, err := NewCollector(out[2], ResultsOf(1), AcknowledgeTo(in[2], 0))
+	require.NoError(t, err)
+	client, err := NewClient(in[1], Numbered(), Window(8))
+	require.NoError(t, err)
+	results, err := NewResults(out[1], To(2))
+	require.NoError(t, err)
+	worker := make(chan error, 1)
+	go func() {
+		err := client.Each(ctx, 0, func(k Chunk) error { return results.Send(ctx, k.Seq(), k.Bytes()) })
+		if err == nil {
+			err = results.End(ctx)
+		}
+		worker <- err
+	}()
+	n := 0
+	for ; err == nil; n++ {
+		err = s.Send(soon(t), []byte{byte(n)})
+	}
+	n--
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, bound, n)
+	require.Equal(t, bound, s.Stats().Unacknowledged)
+	var e *EndError
+	require.ErrorAs(t, s.Drain(soon(t)), new(error))
+	require.ErrorAs(t, s.End(soon(t)), &e)
+	require.Equal(t, bound, e.Kept)
+	noErrors(t, together(
+		func() error {
+			for i := range n {
+				r, err := c.Receive(ctx)
+				if err != nil || r.Bytes()[0] != byte(i) {
+					return fmt.Errorf("result %d: %w", i, err)
+				}
+				if err := r.Release(); err != nil {
+					return err
+				}
+			}
+			if _, err := c.Receive(ctx); err != io.EOF {
+				return err
+			}
+			return nil
+		},
+		func() error { return s.End(ctx) },
+		func() error { return <-worker }))
+	require.Zero(t, s.Stats().Unacknowledged)
+}
+
+// A worker that leaves its job with chunks that it has not acknowledged: they go to
+// another.
+func TestRedelivered(t *testing.T) {
+	everywhere(t, func(t *testing.T, place string) {
+		if place == "here" {
+			return // its processes cannot leave one by one
+		}
+		for _, queue := range []int{0, 8} {
+			jobs := jobsOf(t, place, 3)
+			ctx := jobtest.Within(t)
+			s, err := NewSupplier(jobs[0].World(), Redeliver(), Queue(queue))
+			require.NoError(t, err)
+			c, err := NewClient(jobs[1].World(), Numbered(), Window(3))
+			require.NoError(t, err)
+			noErrors(t, together(
+				func() error {
+					_, err := c.Receive(ctx) // and two more are on their way
+					return err
+				},
+				func() error {
+					for i := range 3 {
+						if err := s.Send(ctx, []byte{byte(i)}); err != nil {
+							return err
+						}
+					}
+					return nil
+				}))
+			got := map[byte]bool{}
+			noErrors(t, together(
+				func() error { return jobs[1].Close(ctx) },
+				func() error { return s.End(ctx) },
+				func() error {
+					c, err := NewClient(jobs[2].World(), Numbered())
+					if err != nil {
+						return err
+					}
+					return c.Each(ctx, time.Second, func(k Chunk) error {
+						if k.Seq() != uint64(k.Bytes()[0]) || got[k.Bytes()[0]] {
+							return fmt.Errorf("chunk %d: %v", k.Seq(), k.Bytes())
+						}
+						got[k.Bytes()[0]] = true
+						return nil
+					})
+				}))
+			require.Len(t, got, 3)
+			st := s.Stats().Workers
+			require.Equal(t, []WorkerState{Dead, Ended}, []WorkerState{st[0].State, st[1].State})
+			require.Positive(t, st[0].Redelivered)
+			require.Error(t, st[0].Err)
+		}
+	})
+}
+
+// A program that is told to end does what it has begun.
+func TestGrace(t *testing.T) {
+	w := comms(t, "here", 2)
+	ctx := jobtest.Within(t)
+	s, err := NewSupplier(w[0], Queue(10))
+	require.NoError(t, err)
+	c, err := NewClient(w[1])
+	require.NoError(t, err)
+	told, tell := context.WithCancel(ctx)
+	sent, got := 0, 0
+	noErrors(t, together(
+		func() error {
+			return s.Supply(told, jobtest.Limit, func(context.Context) ([][]byte, error) {
+				if sent++; sent == 5 {
+					tell()
+				}
+				return [][]byte{{byte(sent)}}, nil
+			})
+		},
+		func() error { return c.Each(ctx, 0, func(Chunk) error { got++; return nil }) }))
+	require.Equal(t, 5, sent)
+	require.Equal(t, 5, got)
+
+	s, err = NewSupplier(w[0], Queue(10))
+	require.NoError(t, err)
+	c, err = NewClient(w[1])
+	require.NoError(t, err)
+	broken := fmt.Errorf("the source is broken")
+	noErrors(t, together(
+		func() error {
+			err := s.Supply(ctx, 0, func(context.Context) ([][]byte, error) { return nil, broken })
+			if !errors.Is(err, broken) {
+				return fmt.Errorf("from a broken source: %w", err)
+			}
+			return nil
+		},
+		func() error { return c.Each(ctx, 0, func(Chunk) error { return nil }) }))
+}

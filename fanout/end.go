@@ -1,0 +1,235 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Drain returns when all chunks have been handed out and, with [Redeliver] and
+// [Collected], acknowledged.
+//
+// Errors: those of Send, and of ctx.
+func (s *Supplier) Drain(ctx context.Context) error {
+	if err := s.exclusive(ctx); err != nil {
+		return opError("drain", err)
+	}
+	defer s.shared()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.drain(ctx); err != nil {
+		return opError("drain", err)
+	}
+	return nil
+}
+
+// exclusive takes the turn where there is no goroutine that has it.
+func (s *Supplier) exclusive(ctx context.Context) error {
+	if s.stop != nil {
+		return nil
+	}
+	return s.turn.take(ctx)
+}
+
+func (s *Supplier) shared() {
+	if s.stop == nil {
+		s.turn.leave()
+	}
+}
+
+// left is how many chunks are not done with.
+func (s *Supplier) left() int {
+	if s.kept != nil {
+		return int(s.next - s.low)
+	}
+	return s.queue.len() + s.again.len() + len(s.moving)
+}
+
+func (s *Supplier) drain(ctx context.Context) error {
+	for {
+		s.dispatch()
+		if err := s.fault; err != nil {
+			s.fault = nil
+			return err
+		}
+		if s.broken != nil {
+			return s.broken
+		}
+		if s.left() == 0 {
+			return nil
+		}
+		if s.queue.len()+s.again.len() > 0 && s.nobody() {
+			return ErrNoWorkers
+		}
+		if err := s.awaitMoving(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// lookEvery is how often Drain and End look whether what is on its way has moved: nobody
+// sends a message that says so.
+const lookEvery = time.Millisecond
+
+// awaitMoving is await that returns soon if something is on its way.
+func (s *Supplier) awaitMoving(ctx context.Context) error {
+	if len(s.moving) == 0 {
+		return s.await(ctx)
+	}
+	soon, cancel := context.WithTimeout(ctx, lookEvery)
+	defer cancel()
+	err := s.await(soon)
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+	}
+	s.dispatch()
+	s.reap()
+	return err
+}
+
+// End gives each worker its end, once: as the answer to a request, so it waits until all
+// have asked that have not died or left. Before that it does what Drain does. Then the
+// supplier is closed. A worker that asks for the first time only now is served as any.
+//
+// Errors: an [*EndError] when ctx ends first, which names who has not been given its end;
+// End may then be called again. Those of Drain. Calling it again afterwards does nothing.
+func (s *Supplier) End(ctx context.Context) error {
+	if err := s.exclusive(ctx); err != nil {
+		return opError("end", err)
+	}
+	err := error(nil)
+	if !s.isClosed() {
+		err = s.end(ctx)
+	}
+	s.shared()
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func (s *Supplier) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken == ErrClosed
+}
+
+func (s *Supplier) end(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = true
+	s.ring()
+	err := s.drain(ctx)
+	for err == nil {
+		s.endWaiting()
+		never, late := s.unended()
+		if len(never)+len(late) == 0 && len(s.moving) == 0 {
+			return nil
+		}
+		if err = s.broken; err == nil {
+			err = s.awaitMoving(ctx)
+		}
+		if err == nil && s.fault != nil {
+			err, s.fault = s.fault, nil
+		}
+		if s.left() > 0 && err == nil {
+			err = s.drain(ctx)
+		}
+	}
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) && !errors.Is(err, context.DeadlineExceeded) {
+		return opError("end", err)
+	}
+	never, late := s.unended()
+	e := &EndError{Never: never, Late: late, Err: err}
+	if e.Kept = s.left(); len(never)+len(late)+e.Kept == 0 {
+		return nil
+	}
+	return e
+}
+
+// endWaiting answers all requests by ends.
+func (s *Supplier) endWaiting() {
+	for {
+		r, ok := s.ready.take(maxWindow)
+		if !ok {
+			return
+		}
+		s.answering(r)
+		if w := &s.workers[r.rank]; w.state == Active {
+			w.state = Ended
+			s.sendEmpty(r.rank)
+		}
+	}
+}
+
+// sendEmpty sends an end.
+func (s *Supplier) sendEmpty(rank int) {
+	req, err := s.comm.Isend(nil, rank, TagEnd)
+	if err != nil {
+		s.broken = err
+		return
+	}
+	m := s.envelope
+	if m == nil {
+		m = &message{}
+	} else {
+		s.envelope, m.free = m.free, nil
+	}
+	m.to, m.req = rank, req
+	s.follow(m)
+}
+
+// unended returns the workers that are to have an end and have had none.
+func (s *Supplier) unended() (never, late []int) {
+	for _, r := range s.o.workers {
+		switch s.workers[r].state {
+		case Unknown:
+			never = append(never, r)
+		case Active:
+			late = append(late, r)
+		}
+	}
+	slices.Sort(never)
+	slices.Sort(late)
+	return never, late
+}
+
+// Close lets go of the supplier without giving ends: workers that ask later wait. What is
+// in the queue or not acknowledged is dropped. After [Supplier.End] has succeeded it does
+// nothing. Memory of chunks that are still on their way to a worker must be left alone
+// until the job is closed.
+func (s *Supplier) Close() error {
+	s.mu.Lock()
+	if s.broken == nil {
+		s.broken = ErrClosed
+	}
+	s.ending = true
+	s.ring()
+	s.mu.Unlock()
+	if s.stop != nil {
+		s.stop()
+		<-s.done
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.moving {
+		m.req.Free()
+	}
+	s.moving = nil
+	for _, q := range []*chunks{&s.again, &s.queue} {
+		for q.len() > 0 {
+			if c := q.pop(); s.kept == nil && c.release != nil && c.sends == 0 {
+				c.release()
+			}
+		}
+	}
+	for i, c := range s.kept {
+		if c != nil && c.release != nil && c.sends == 0 {
+			c.release()
+		}
+		s.kept[i] = nil
+	}
+	s.low = s.next
+	return nil
+}

@@ -1,0 +1,71 @@
+package fanout
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// A supplier that has sent its end may leave the job: to a client of several that is no
+// error.
+func TestEndedSupplierLeaves(t *testing.T) {
+	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+		nodes := jobtest.Join(t, 3)
+		left := make(chan struct{})
+		jobtest.Each(t, 3, func(i int) error {
+			ctx := jobtest.Within(t)
+			j, err := impi.FromNode(ctx, nodes[i], impi.Config{
+				Addr: netip.MustParseAddr("127.0.0.1"), Providers: []string{provider}, Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				return err
+			}
+			world := j.Worlds()[0]
+			if i < 2 {
+				s, err := NewSupplier(world, Workers(2))
+				if err != nil {
+					return err
+				}
+				if i == 1 {
+					<-left
+					if err := s.Send(ctx, []byte("late")); err != nil {
+						return err
+					}
+				}
+				if err := s.End(ctx); err != nil {
+					return err
+				}
+				if err := j.Close(ctx); err != nil {
+					return err
+				}
+				if i == 0 {
+					err = nodes[0].Close()
+					close(left)
+				}
+				return err
+			}
+			c, err := NewClient(world, From(0, 1))
+			if err != nil {
+				return err
+			}
+			k, err := c.Receive(ctx)
+			if err != nil {
+				return err
+			}
+			if string(k.Bytes()) != "late" {
+				return fmt.Errorf("a chunk %q", k.Bytes())
+			}
+			k.Release()
+			if _, err := c.Receive(ctx); err != io.EOF {
+				return fmt.Errorf("no end, but %w", err)
+			}
+			return errors.Join(c.Close(), j.Close(ctx))
+		})
+	})
+}

@@ -1,0 +1,96 @@
+// Package eventgen makes event files of ring items for tests and measurements: a run
+// with as many events as is asked for, of sizes, sources and a rate that are asked for,
+// whole or damaged. What it makes depends on nothing but its [Config].
+//
+// A file is RING_FORMAT and BEGIN_RUN, neither with a body header; the events, and every
+// so often PERIODIC_SCALERS without a body header; END_RUN. The timestamps count
+// nanoseconds from the beginning of the run. The body of an event is a 64-bit number,
+// little-endian, the first event of the file being 0, and then noise.
+package eventgen
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/sluice-hpc/sluice/fanout/ring"
+)
+
+// Config says what a file has. Zero values say what they mean.
+type Config struct {
+	Version     ring.Version // 0: V12
+	Seed        uint64       // another one makes another file of the same kind
+	Run         uint32       // number of the run
+	Events      int          // how many PHYSICS_EVENT items; 0: none
+	Sources     int          // events are of so many sources, at random; 0: one
+	FirstSource uint32       // the lowest source id; it is mixed into Seed
+	Rate        float64      // events/s, of all sources together; their distances are exponential; 0: 10000
+	Size        Size         // of the bodies of events
+	Extension   int          // bytes of extension in the body headers of events
+	NullEvery   int          // every so many events one has the null timestamp; 0: none has
+	ScalerEvery int          // every so many events a PERIODIC_SCALERS item follows; 0: never
+	Damage      Damage       // what is wrong with the file
+	DamageItem  int          // with which item, from 0; one that there is not is left in peace
+}
+
+// DefaultRate is that of a Config with rate 0, in events/s.
+const DefaultRate = 10_000
+
+// ErrConfig is the error of a Config that cannot be.
+var ErrConfig = errors.New("eventgen: invalid configuration")
+
+// check returns the Config with its defaults filled in.
+func (c Config) check() (Config, error) {
+	wrong := func(format string, args ...any) (Config, error) {
+		return c, fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
+	}
+	if c.Version == 0 {
+		c.Version = ring.V12
+	}
+	if c.Sources == 0 {
+		c.Sources = 1
+	}
+	if c.Rate == 0 {
+		c.Rate = DefaultRate
+	}
+	switch {
+	case !c.Version.Valid():
+		return wrong("version %v, want 11 or 12", c.Version)
+	case c.Events < 0 || c.Extension < 0 || c.NullEvery < 0 || c.ScalerEvery < 0 || c.DamageItem < 0:
+		return wrong("a number below 0")
+	case c.Sources < 0 || int64(c.Sources)-1 > math.MaxUint32-int64(c.FirstSource):
+		return wrong("%d sources from %d on", c.Sources, c.FirstSource)
+	case !(c.Rate >= 1e-6 && c.Rate <= 1e12):
+		return wrong("rate of %v events/s, want 1e-6 to 1e12", c.Rate)
+	case c.Extension > maxSize:
+		return wrong("extension of %d bytes, want %d at most", c.Extension, maxSize)
+	case c.Damage < Whole || c.Damage > LyingHeader:
+		return wrong("damage %d", c.Damage)
+	}
+	return c, nil
+}
+
+// Damage is a way in which a file is broken.
+type Damage int
+
+// The ways. All but Cut leave the bytes behind the item as they would be.
+const (
+	Whole       Damage = iota // it is not
+	Cut                       // the file ends in the middle of the item
+	TooSmall                  // the item says that it has 7 bytes
+	TooLarge                  // the item says that it has 4 GiB
+	LyingHeader               // the item says that its body header has 8 bytes
+)
+
+var damageNames = [...]string{"none", "cut", "small", "large", "header"}
+
+// String returns the name that Set takes.
+func (d Damage) String() string {
+	if d >= 0 && int(d) < len(damageNames) {
+		return damageNames[d]
+	}
+	return fmt.Sprintf("damage %d", int(d))
+}
+
+// DamageNames returns the names of all ways, in the order of their values.
+func DamageNames() []string { return damageNames[:] }

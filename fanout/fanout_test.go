@@ -1,0 +1,110 @@
+package fanout
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// chunkLen is how long a chunk of a test is: lengths around those where messages change
+// their way.
+func chunkLen(seq int) int {
+	return []int{1, 64, 240, 241, 4096, 65536, 65537, 200_000}[seq%8]
+}
+
+// All chunks reach a worker, each one of them, and all workers their end: in every
+// dialect, for each way that messages take, with fewer and with more chunks than workers.
+func TestDelivery(t *testing.T) {
+	dialects := []struct {
+		name     string
+		supplier []Option
+		client   []ClientOption
+	}{
+		{"plain", nil, nil},
+		{"window", nil, []ClientOption{Window(4)}},
+		{"posted", nil, []ClientOption{Window(3), MaxChunk(200_000)}},
+		{"adaptive", nil, []ClientOption{AdaptiveWindow(8)}},
+		{"queue", []Option{Queue(8), Timed()}, []ClientOption{Window(2)}},
+		{"numbered", nil, []ClientOption{Numbered()}},
+		{"batch", []Option{Queue(64), Batch(1000)}, []ClientOption{Numbered(), Window(3)}},
+		{"batch posted", []Option{Queue(64), Batch(1000)}, []ClientOption{Numbered(), Window(3), MaxChunk(200_016)}},
+		{"redeliver", []Option{Redeliver(), Unacknowledged(16)}, []ClientOption{Numbered(), Window(2)}},
+		{"redeliver, plain", []Option{Redeliver(), Queue(4)}, nil},
+	}
+	everywhere(t, func(t *testing.T, place string) {
+		sizes := []int{2, 3, 5}
+		if !testing.Short() {
+			sizes = append(sizes, 17)
+		}
+		for _, size := range sizes {
+			w := comms(t, place, size)
+			for _, d := range dialects {
+				if size != 3 && d.name != "plain" && d.name != "batch" {
+					continue // it is not about their number
+				}
+				for _, count := range []int{0, 1, 40} {
+					t.Run(fmt.Sprintf("%d/%s/%d", size, d.name, count), func(t *testing.T) {
+						ctx := jobtest.Within(t)
+						w := dup(t, w)
+						var mu sync.Mutex
+						got := map[int]int{}
+						sides := []func() error{func() error {
+							s, err := NewSupplier(w[0], d.supplier...)
+							if err != nil {
+								return err
+							}
+							for i := range count {
+								b := pattern(i, chunkLen(i))
+								cut := i % (len(b) + 1)
+								if err := s.Send(ctx, b[:cut], b[cut:]); err != nil {
+									return err
+								}
+								clear(b) // it is ours again
+							}
+							return s.End(ctx)
+						}}
+						for _, c := range w[1:] {
+							sides = append(sides, func() error {
+								c, err := NewClient(c, d.client...)
+								if err != nil {
+									return err
+								}
+								for {
+									k, err := c.Receive(ctx)
+									if err == io.EOF {
+										return c.Close()
+									}
+									if err != nil {
+										return err
+									}
+									i := 0 // which one is it?
+									for ; i < count && !bytes.Equal(k.Bytes(), pattern(i, chunkLen(i))); i++ {
+									}
+									if i == count || d.name == "numbered" && k.Seq() != uint64(i) {
+										return fmt.Errorf("a chunk of %d bytes, number %d, is none of ours", len(k.Bytes()), k.Seq())
+									}
+									k.Release()
+									k.Release()
+									mu.Lock()
+									got[i]++
+									mu.Unlock()
+								}
+							})
+						}
+						noErrors(t, together(sides...))
+						require.Len(t, got, count)
+						for i, n := range got {
+							require.Equal(t, 1, n, "chunk %d", i)
+						}
+					})
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package filter
+
+import (
+	"os"
+	"syscall"
+)
+
+func attributes() *syscall.SysProcAttr { return nil }
+
+// killGroup ends a process; there are no groups.
+func killGroup(p *os.Process) { p.Kill() }

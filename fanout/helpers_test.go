@@ -1,0 +1,117 @@
+package fanout
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// comms makes a job of nodes in this process, and returns the world of each rank: with a
+// provider of verbs, with impi's own packets over TCP ("packets"), or as processes of one
+// host ("here").
+func comms(t testing.TB, place string, size int) []*impi.Comm {
+	t.Helper()
+	var list []*impi.Comm
+	for _, j := range jobsOf(t, place, size) {
+		list = append(list, j.Worlds()...)
+	}
+	return list
+}
+
+func jobsOf(t testing.TB, place string, size int) []*impi.Job {
+	t.Helper()
+	c := configOf(place)
+	hosts := size
+	if place == "here" {
+		c.Processes, hosts = size, 1
+	}
+	nodes := jobtest.Join(t, hosts)
+	jobs := make([]*impi.Job, hosts)
+	jobtest.Each(t, hosts, func(i int) (err error) {
+		jobs[i], err = impi.FromNode(jobtest.Within(t), nodes[i], c)
+		return err
+	})
+	t.Cleanup(func() {
+		jobtest.Each(t, hosts, func(i int) error { return jobs[i].Close(context.WithoutCancel(t.Context())) })
+	})
+	return jobs
+}
+
+// configOf is how jobs of that place are made.
+func configOf(place string) impi.Config {
+	c := impi.Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	switch place {
+	case "here":
+	case "packets":
+		c.Providers = []string{}
+	default:
+		c.Providers = []string{place}
+	}
+	return c
+}
+
+// dup makes a duplicate of a communicator, which is freed when the test is over.
+func dup(t testing.TB, w []*impi.Comm) []*impi.Comm {
+	t.Helper()
+	list := make([]*impi.Comm, len(w))
+	jobtest.Each(t, len(w), func(i int) (err error) {
+		list[i], err = w[i].Dup(jobtest.Within(t))
+		return err
+	})
+	t.Cleanup(func() {
+		jobtest.Each(t, len(w), func(i int) error { return list[i].Free(context.WithoutCancel(t.Context())) })
+	})
+	return list
+}
+
+// places are where the ranks of a test are.
+func places() []string { return append([]string{"here", "packets"}, jobtest.Providers()...) }
+
+func everywhere(t *testing.T, test func(t *testing.T, place string)) {
+	for _, p := range places() {
+		t.Run(p, func(t *testing.T) { test(t, p) })
+	}
+}
+
+// together runs functions at the same time, and returns their errors.
+func together(fs ...func() error) []error {
+	errs := make([]error, len(fs))
+	var wg sync.WaitGroup
+	for i, f := range fs {
+		wg.Go(func() { errs[i] = f() })
+	}
+	wg.Wait()
+	return errs
+}
+
+func noErrors(t testing.TB, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		require.NoError(t, err, "side %d", i)
+	}
+}
+
+// soon returns a context that ends soon: of what is to fail for want of something.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// pattern is a chunk that says which it is.
+func pattern(seq, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(seq*31 + i*7 + i>>8)
+	}
+	return b
+}

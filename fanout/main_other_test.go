@@ -1,0 +1,11 @@
+//go:build !unix
+
+package fanout
+
+import (
+	"testing"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }

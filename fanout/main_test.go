@@ -1,0 +1,273 @@
+//go:build unix
+
+package fanout
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/launch"
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+// Tests with a process for each rank: the test binary itself, told by environment
+// variables what to do.
+const (
+	envAct   = "SLUICE_FANOUT_TEST_ACT"
+	envSeed  = "SLUICE_FANOUT_TEST_SEED"
+	envPlace = "SLUICE_FANOUT_TEST_PLACE"
+)
+
+func TestMain(m *testing.M) {
+	if act := acts[os.Getenv(envAct)]; act != nil {
+		if err := play(act); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leak.Main(m)
+}
+
+var acts = map[string]func(ctx context.Context, w *impi.Comm, random *rand.Rand) error{
+	"collected": collectedAct,
+	"orphans":   orphansAct,
+}
+
+func play(act func(context.Context, *impi.Comm, *rand.Rand) error) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), jobtest.Limit)
+	defer cancel()
+	n, err := channel.Join(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	j, err := impi.FromNode(ctx, n, configOf(os.Getenv(envPlace)))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.Close(ctx)) }()
+	seed, err := strconv.ParseUint(os.Getenv(envSeed), 10, 64)
+	if err != nil {
+		return err
+	}
+	return act(ctx, j.World(), rand.New(rand.NewPCG(seed, uint64(n.Rank()))))
+}
+
+// apart runs an act as a job, and returns how its ranks ended.
+func apart(t *testing.T, act, place string, size int, seed uint64) ([]int, string) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var out bytes.Buffer
+	r, err := launch.Run(jobtest.Within(t), launch.Options{
+		Size: size, Args: []string{self}, Env: append(os.Environ(), envAct+"="+act, fmt.Sprint(envSeed, "=", seed), envPlace+"="+place, "GORACE=atexit_sleep_ms=0"),
+		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
+	})
+	require.NoError(t, err, out.String())
+	return r.Status, out.String()
+}
+
+// apartPlaces are those of ranks that are processes.
+func apartPlaces() []string { return append([]string{"packets"}, jobtest.Providers()...) }
+
+// killed is the status of a rank that has killed itself.
+const killed = 128 + int(syscall.SIGKILL)
+
+// Workers are killed at random moments, 1 to 16 of them, over each provider; the output of
+// the collector is complete, in order, and without duplicates.
+func TestKilled(t *testing.T) {
+	workers := []int{3, 4, 1, 2, 4, 3, 8, 2, 4, 3} // many take long to start
+	rounds := 70
+	if testing.Short() {
+		rounds = 2
+	}
+	for _, place := range apartPlaces() {
+		t.Run(place, func(t *testing.T) {
+			dead := 0
+			for i := range rounds {
+				n := workers[i%len(workers)]
+				if i == 2*len(workers) {
+					n = 16
+				}
+				seed := rand.Uint64()
+				status, out := apart(t, "collected", place, 1+n, seed)
+				require.Zero(t, status[0], "seed %d\n%s", seed, out)
+				require.Zero(t, status[1], "seed %d\n%s", seed, out)
+				for _, s := range status[2:] {
+					require.Contains(t, []int{0, killed}, s, "seed %d\n%s", seed, out)
+					if s == killed {
+						dead++
+					}
+				}
+			}
+			require.True(t, dead > 0 || testing.Short())
+		})
+	}
+}
+
+// collectedChunks are those of a round, and collectedWork what a worker makes of one.
+const collectedChunks = 200
+
+func collectedWork(b []byte) []byte {
+	r := slices.Clone(b)
+	slices.Reverse(r)
+	if binary.LittleEndian.Uint32(b)%7 == 0 {
+		return nil // it is dropped
+	}
+	return r
+}
+
+func collectedChunk(i int) []byte {
+	return append(binary.LittleEndian.AppendUint32(nil, uint32(i)), pattern(i, chunkLen(i))...)
+}
+
+// collectedAct: rank 0 supplies and collects, the others work, and all but one of them
+// die at some moment. They cannot duplicate a communicator when one may be dead.
+func collectedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
+	in, err := w.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	out, err := w.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	if w.Rank() > 0 {
+		return collectedWorker(ctx, in, out, w.Rank() > 1, random)
+	}
+	s, err := NewSupplier(in, Queue(8), Batch(500), Collected(), Unacknowledged(32))
+	if err != nil {
+		return err
+	}
+	c, err := NewCollector(out, AcknowledgeBy(s.Acknowledge), Reorder(1000))
+	if err != nil {
+		return err
+	}
+	return errors.Join(together(
+		func() error {
+			for i := range collectedChunks {
+				if err := s.Send(ctx, collectedChunk(i)); err != nil {
+					return err
+				}
+			}
+			return s.End(ctx)
+		},
+		func() error {
+			for i := 0; ; i++ {
+				r, err := c.Receive(ctx)
+				if err == io.EOF && i == collectedChunks {
+					return nil
+				}
+				if err != nil {
+					return fmt.Errorf("result %d: %w", i, err)
+				}
+				if r.Seq() != uint64(i) || !bytes.Equal(r.Bytes(), collectedWork(collectedChunk(i))) {
+					return fmt.Errorf("result %d has %d bytes and number %d", i, len(r.Bytes()), r.Seq())
+				}
+				if err := r.Release(); err != nil {
+					return err
+				}
+			}
+		})...)
+}
+
+func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, random *rand.Rand) error {
+	opts := []ClientOption{Numbered(), Window(1 + random.IntN(4))}
+	if random.IntN(2) == 0 {
+		opts = append(opts, MaxChunk(201_000))
+	}
+	c, err := NewClient(in, opts...)
+	if err != nil {
+		return err
+	}
+	r, err := NewResults(out)
+	if err != nil {
+		return err
+	}
+	// Some die before they have a chunk, some live to the end.
+	last := random.IntN(collectedChunks / 2)
+	die := func(moment int) error {
+		if mortal && last == 0 && random.IntN(3) == moment || last < 0 {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return nil
+	}
+	n := 0
+	err = c.Each(ctx, jobtest.Limit, func(k Chunk) error {
+		if last = last - 1; !mortal {
+			last = collectedChunks
+		}
+		if err := die(0); err != nil {
+			return err
+		}
+		if err := r.Send(ctx, k.Seq(), collectedWork(k.Bytes())); err != nil {
+			return err
+		}
+		n++
+		return die(1)
+	})
+	if err != nil {
+		return fmt.Errorf("after %d chunks: %w", n, err)
+	}
+	return r.End(ctx)
+}
+
+// The supplier is killed: its workers get an error that says so, and no hang.
+func TestOrphans(t *testing.T) {
+	rounds := 7
+	if testing.Short() {
+		rounds = 1
+	}
+	for _, place := range apartPlaces() {
+		t.Run(place, func(t *testing.T) {
+			for range rounds {
+				status, out := apart(t, "orphans", place, 4, rand.Uint64())
+				require.Equal(t, []int{killed, 0, 0, 0}, status, out)
+			}
+		})
+	}
+}
+
+func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
+	if w.Rank() == 0 {
+		s, err := NewSupplier(w)
+		if err != nil {
+			return err
+		}
+		for i := range random.IntN(50) {
+			if err := s.Send(ctx, pattern(i, chunkLen(i))); err != nil {
+				return err
+			}
+		}
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	opts := [][]ClientOption{{}, {Window(3), MaxChunk(200_000)}, {Window(2)}}[w.Rank()-1]
+	c, err := NewClient(w, opts...)
+	if err != nil {
+		return err
+	}
+	err = c.Each(ctx, 0, func(Chunk) error { return nil })
+	if rank, gone := lost(err); !gone || rank != 0 || !errors.Is(err, impi.ErrPeerDied) {
+		return fmt.Errorf("without a supplier: %w", err)
+	}
+	if _, err := c.Receive(ctx); err != io.EOF {
+		return fmt.Errorf("after that: %w", err)
+	}
+	return c.Close()
+}

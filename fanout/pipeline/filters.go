@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-hpc/sluice/fanout/filter"
+	"github.com/sluice-hpc/sluice/fanout/ring"
+)
+
+// FilterOptions are those of [Filter].
+type FilterOptions struct {
+	// PerChunk starts a process for each chunk, which reads to the end of file, instead
+	// of one for each worker, which reads and writes frames (see package filter).
+	PerChunk bool
+	// Stamped gives the items to the filter with their timestamps, as chunks of package
+	// ring, and takes them so. Otherwise they are as in event files, and what comes back
+	// gets timestamps by the rules of [ring.Clock], which begins at that of the chunk's
+	// first item.
+	Stamped bool
+	// Timeout is how long a filter may take for a chunk; 0: as long as it wants.
+	Timeout time.Duration
+	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit.
+	ItemLimit int64
+}
+
+// Filter returns a NewWorker for [Config]: workers that have another program do the work.
+// A filter that ends, takes too long or answers with something that is not ring items
+// has failed with the chunk.
+func Filter(c filter.Command, o FilterOptions) func(context.Context, int) (Worker, error) {
+	return func(ctx context.Context, _ int) (Worker, error) {
+		w := &filterWorker{o: o, c: c}
+		if o.PerChunk {
+			return w, c.Find()
+		}
+		var err error
+		if w.process, err = filter.Start(c); err != nil {
+			return nil, err
+		}
+		// One that has nothing to do would take its time to end when all is given up.
+		w.spare = context.AfterFunc(ctx, w.process.Kill)
+		return w, nil
+	}
+}
+
+type filterWorker struct {
+	o             FilterOptions
+	c             filter.Command
+	process       *filter.Process // nil: one for each chunk
+	spare         func() bool     // from the end of the pipeline's context
+	bare, answers []byte          // without timestamps
+}
+
+// Work is that of [Worker].
+func (w *filterWorker) Work(ctx context.Context, c *Chunk, out []byte) (_ []byte, err error) {
+	if w.o.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w.o.Timeout, fmt.Errorf("it took longer than %v", w.o.Timeout))
+		defer cancel()
+	}
+	if w.o.Stamped {
+		return w.ask(ctx, c.Data, out)
+	}
+	if w.bare, err = ring.AppendStripped(w.bare[:0], c.Data, w.o.ItemLimit); err != nil {
+		return out, err
+	}
+	if w.answers, err = w.ask(ctx, w.bare, w.answers[:0]); err != nil {
+		return out, err
+	}
+	clock := ring.NewClock(binary.LittleEndian.Uint64(c.Data))
+	out, _, err = ring.AppendAll(out, w.answers, &clock, w.o.ItemLimit)
+	if err != nil {
+		return out, fmt.Errorf("%w: %w", ErrResult, err)
+	}
+	return out, nil
+}
+
+func (w *filterWorker) ask(ctx context.Context, chunk, out []byte) ([]byte, error) {
+	if w.process == nil {
+		return filter.Once(ctx, w.c, chunk, out)
+	}
+	return w.process.Do(ctx, chunk, out)
+}
+
+// Close is that of [Worker]. A filter that somebody has killed when it had answered
+// everything has lost nothing: that is no error.
+func (w *filterWorker) Close() error {
+	if w.process == nil {
+		return nil
+	}
+	err := w.process.Close()
+	w.spare()
+	var e *filter.Error
+	if errors.Is(err, filter.ErrKilled) || errors.As(err, &e) && e.Err == filter.ErrExit && e.State.ExitCode() < 0 {
+		return nil
+	}
+	return err
+}

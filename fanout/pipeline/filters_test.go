@@ -1,0 +1,178 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/fanout/eventgen"
+	"github.com/sluice-hpc/sluice/fanout/filter"
+	"github.com/sluice-hpc/sluice/fanout/pipeline"
+)
+
+// TestFilters has real processes do the work, each way.
+func TestFilters(t *testing.T) {
+	file := events(t, eventgen.Config{Events: 600, NullEvery: 5, ScalerEvery: 7})
+	for _, c := range []struct {
+		act   string
+		o     pipeline.FilterOptions
+		clump int
+	}{
+		{"odd", pipeline.FilterOptions{}, 10},
+		{"odd-stamped", pipeline.FilterOptions{Stamped: true, Timeout: time.Minute}, 10},
+		{"odd-once", pipeline.FilterOptions{PerChunk: true}, 100},
+	} {
+		t.Run(c.act, func(t *testing.T) {
+			t.Parallel()
+			var got collect
+			p, err := pipeline.New(pipeline.Config{
+				Sources: []pipeline.Source{pipeline.File(bytes.NewReader(file), pipeline.FileOptions{Clump: c.clump}).Next},
+				Workers: 3, NewWorker: pipeline.Filter(command(t, c.act), c.o), Sink: got.sink,
+			})
+			require.NoError(t, err)
+			require.NoError(t, p.Run(within(t)))
+			var want, have []string
+			for _, e := range reference(t, file) {
+				want = append(want, e.item)
+			}
+			for _, e := range entries(t, got.b) {
+				have = append(have, e.item)
+			}
+			require.Equal(t, want, have)
+			if c.o.Stamped {
+				require.Equal(t, reference(t, file), entries(t, got.b))
+			}
+		})
+	}
+}
+
+// hunter is told by filters who they are, and kills one when it feels like it. Each
+// filter says that once, so that a number that it has is that of a child of this process
+// that lives, or was not waited for, as long as it is killed once only.
+type hunter struct {
+	mu     sync.Mutex
+	r      *rand.Rand
+	prey   []int
+	killed int
+}
+
+func (h *hunter) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.prey = append(h.prey, int(binary.LittleEndian.Uint32(b)))
+	return len(b), nil
+}
+
+// TestKill kills filters at random, hundreds of times, waiting or at work: the output is
+// complete, in order, and without duplicates.
+func TestKill(t *testing.T) {
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	killed := 0
+	for round := range rounds {
+		var sources []pipeline.Source
+		var want [][]entry
+		for i := range 2 {
+			file := events(t, eventgen.Config{Seed: uint64(round), FirstSource: uint32(i), Events: 4000})
+			sources = append(sources, pipeline.File(bytes.NewReader(file), pipeline.FileOptions{Clump: 10}).Next)
+			want = append(want, reference(t, file))
+		}
+		h := &hunter{r: rand.New(rand.NewPCG(3, uint64(round)))}
+		c := command(t, "odd-stamped")
+		c.Stderr = h
+		var got collect
+		p, err := pipeline.New(pipeline.Config{
+			Sources: sources, Workers: 4, Attempts: 1000, Log: quiet,
+			NewWorker: func(ctx context.Context, id int) (pipeline.Worker, error) {
+				w, err := pipeline.Filter(c, pipeline.FilterOptions{Stamped: true})(ctx, id)
+				return hunted{w, h}, err
+			},
+			Sink: got.sink,
+		})
+		require.NoError(t, err)
+		require.NoError(t, p.Run(within(t)))
+		require.Equal(t, merged(want), entries(t, got.b))
+		require.Positive(t, h.killed)
+		killed += h.killed
+	}
+	t.Logf("%d filters killed", killed)
+	require.GreaterOrEqual(t, killed, 10*rounds)
+}
+
+// hunted is a filter beside whose work, now and then, some filter is killed.
+type hunted struct {
+	pipeline.Worker
+	h *hunter
+}
+
+func (w hunted) Work(ctx context.Context, c *pipeline.Chunk, out []byte) ([]byte, error) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(w.h.hunt)
+	return w.Worker.Work(ctx, c, out)
+}
+
+func (h *hunter) hunt() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.prey) == 0 || h.r.IntN(6) > 0 {
+		return
+	}
+	i := h.r.IntN(len(h.prey))
+	pid := h.prey[i]
+	h.prey = append(h.prey[:i], h.prey[i+1:]...)
+	process, err := os.FindProcess(pid)
+	if err == nil && process.Kill() == nil {
+		h.killed++
+	}
+}
+
+// TestBadFilters: what cannot work is an error, after as many attempts as there are.
+func TestBadFilters(t *testing.T) {
+	file := events(t, eventgen.Config{Events: 50})
+	for _, c := range []struct {
+		act     string
+		timeout time.Duration
+		stamped bool
+		op      string
+		says    string
+	}{
+		{"rubbish", 0, false, "work", "3 workers have failed: pipeline: the result is no chunk: ring: byte 0: "},
+		{"rubbish", 0, true, "work", "3 workers have failed: pipeline: the result is no chunk: ring: byte 0: "},
+		{"late", 10 * time.Millisecond, false, "work", "it took longer than 10ms"},
+		{"sulky", 0, false, "close", "end: it has failed: exit status 9"},
+	} {
+		var got collect
+		p, err := pipeline.New(pipeline.Config{
+			Sources: []pipeline.Source{pipeline.File(bytes.NewReader(file), pipeline.FileOptions{}).Next},
+			Workers: 2, Attempts: 3, Log: quiet, Sink: got.sink,
+			NewWorker: pipeline.Filter(command(t, c.act), pipeline.FilterOptions{Timeout: c.timeout, Stamped: c.stamped}),
+		})
+		require.NoError(t, err)
+		err = p.Run(within(t))
+		var e *pipeline.Error
+		require.ErrorAs(t, err, &e, c.act)
+		require.Equal(t, c.op, e.Op)
+		require.ErrorContains(t, err, c.says)
+	}
+	for _, perChunk := range []bool{false, true} {
+		p, err := pipeline.New(pipeline.Config{
+			Sources:   []pipeline.Source{pipeline.File(bytes.NewReader(file), pipeline.FileOptions{}).Next},
+			NewWorker: pipeline.Filter(filter.Command{Args: []string{"no-such-program-anywhere"}}, pipeline.FilterOptions{PerChunk: perChunk}),
+			Sink:      (&collect{}).sink,
+		})
+		require.NoError(t, err)
+		var e *pipeline.Error
+		require.ErrorAs(t, p.Run(within(t)), &e)
+		require.Equal(t, "start", e.Op)
+	}
+}

@@ -1,0 +1,223 @@
+package pipeline_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/fanout/eventgen"
+	"github.com/sluice-hpc/sluice/fanout/filter"
+	"github.com/sluice-hpc/sluice/fanout/pipeline"
+	"github.com/sluice-hpc/sluice/fanout/ring"
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+// do makes the test binary a filter, see acts.
+const do = "PIPELINE_TEST_DO"
+
+func TestMain(m *testing.M) {
+	if act, ok := acts[os.Getenv(do)]; ok {
+		os.Exit(act())
+	}
+	leak.Main(m)
+}
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func events(t testing.TB, c eventgen.Config) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	_, err := eventgen.Write(t.Context(), &b, c, false)
+	require.NoError(t, err)
+	return b.Bytes()
+}
+
+// entry is an item with its timestamp.
+type entry struct {
+	timestamp uint64
+	item      string
+}
+
+// stamped is the items of a file.
+func stamped(t testing.TB, file []byte) (list []entry) {
+	t.Helper()
+	var c ring.Clock
+	chunk, _, err := ring.AppendAll(nil, file, &c, 0)
+	require.NoError(t, err)
+	return entries(t, chunk)
+}
+
+func entries(t testing.TB, chunk []byte) (list []entry) {
+	t.Helper()
+	for e, err := range ring.Entries(chunk, 0) {
+		require.NoError(t, err)
+		list = append(list, entry{e.Timestamp, string(e.Bytes)})
+	}
+	return list
+}
+
+// merged is the naive merge: again and again the earliest of the first items, of the
+// lowest source if there are several.
+func merged(sources [][]entry) (all []entry) {
+	for {
+		first := -1
+		for i, s := range sources {
+			if len(s) > 0 && (first < 0 || s[0].timestamp < sources[first][0].timestamp) {
+				first = i
+			}
+		}
+		if first < 0 {
+			return all
+		}
+		all = append(all, sources[first][0])
+		sources[first] = sources[first][1:]
+	}
+}
+
+// collect is a sink that keeps what comes.
+type collect struct{ b []byte }
+
+func (c *collect) sink(_ context.Context, items []byte) error {
+	c.b = append(c.b, items...)
+	return nil
+}
+
+// quiet is a log of failures that are meant.
+var quiet = slog.New(slog.DiscardHandler)
+
+// odd keeps the items whose bytes add up to an odd number, and gives them another source.
+func odd(it *ring.Item) (bool, error) {
+	it.Header.SourceID ^= 0xff
+	return sum(it)%2 == 1, nil
+}
+
+func sum(it *ring.Item) (n byte) {
+	for _, b := range it.Body {
+		n += b
+	}
+	return n
+}
+
+// reference is what odd makes of a file.
+func reference(t testing.TB, file []byte) (list []entry) {
+	t.Helper()
+	for _, e := range stamped(t, file) {
+		var it ring.Item
+		_, err := ring.Parse(&it, []byte(e.item), 0)
+		require.NoError(t, err)
+		if keep, _ := odd(&it); keep {
+			list = append(list, entry{e.timestamp, string(it.Append(nil, ring.V12))})
+		}
+	}
+	return list
+}
+
+// flaky is a worker that fails now and then, in every way there is, before or after the
+// work.
+type flaky struct {
+	pipeline.Worker
+	r *rand.Rand
+}
+
+func newFlaky(seed uint64) *flaky {
+	return &flaky{pipeline.Items(ring.V12, 0, odd), rand.New(rand.NewPCG(seed, 1))}
+}
+
+func (f *flaky) Work(ctx context.Context, c *pipeline.Chunk, out []byte) ([]byte, error) {
+	switch f.r.IntN(20) {
+	case 0:
+		return nil, io.ErrClosedPipe
+	case 1:
+		out, _ = f.Worker.Work(ctx, c, out)
+		return out, io.ErrUnexpectedEOF
+	case 2:
+		out, err := f.Worker.Work(ctx, c, out)
+		return append(out, 1, 2, 3), err
+	case 3:
+		return binary.LittleEndian.AppendUint64(out, 5), nil
+	}
+	return f.Worker.Work(ctx, c, out)
+}
+
+// acts are what filters do; the result is their exit status.
+var acts = map[string]func() int{
+	"odd": func() int { return serve(func(b []byte) ([]byte, error) { return oddItems(b) }) },
+	"odd-stamped": func() int {
+		return serve(func(b []byte) ([]byte, error) {
+			return pipeline.Items(ring.V12, 0, odd).Work(context.Background(), &pipeline.Chunk{Data: b}, nil)
+		})
+	},
+	"odd-once": func() int {
+		b, err := io.ReadAll(os.Stdin)
+		if err == nil {
+			b, err = oddItems(b)
+		}
+		if err == nil {
+			_, err = os.Stdout.Write(b)
+		}
+		if err != nil {
+			return 1
+		}
+		return 0
+	},
+	// "rubbish" answers with something that is not ring items.
+	"rubbish": func() int { return serve(func([]byte) ([]byte, error) { return []byte("rubbish"), nil }) },
+	"late": func() int {
+		return serve(func(b []byte) ([]byte, error) {
+			for {
+				time.Sleep(time.Hour)
+			}
+		})
+	},
+	"sulky": func() int {
+		serve(func(b []byte) ([]byte, error) { return b, nil })
+		return 9
+	},
+}
+
+// serve says who it is, and answers frames.
+func serve(f func([]byte) ([]byte, error)) int {
+	os.Stderr.Write(binary.LittleEndian.AppendUint32(nil, uint32(os.Getpid())))
+	err := filter.Serve(os.Stdin, os.Stdout, 0, func(chunk, out []byte) ([]byte, error) {
+		b, err := f(chunk)
+		return append(out, b...), err
+	})
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+func oddItems(b []byte) (out []byte, err error) {
+	for len(b) > 0 {
+		var it ring.Item
+		n, err := ring.Parse(&it, b, 0)
+		if err != nil {
+			return nil, err
+		}
+		b = b[n:]
+		if keep, _ := odd(&it); keep {
+			out = it.Append(out, ring.V12)
+		}
+	}
+	return out, nil
+}
+
+func command(t testing.TB, act string) filter.Command {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	return filter.Command{Args: []string{self}, Env: append(os.Environ(), do+"="+act, "GORACE=atexit_sleep_ms=0")}
+}

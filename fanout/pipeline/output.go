@@ -1,0 +1,127 @@
+package pipeline
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/fanout/ring"
+)
+
+// Part is what the name of an [Output] ends with until it is complete.
+const Part = ".part"
+
+// Output writes an event file. Until it is complete its name ends in [Part]: a crash
+// leaves nothing half-written under the name itself, and what was there before. Its
+// Sink is a [Sink].
+type Output struct {
+	path    string // empty: it is written in place
+	file    *os.File
+	w       *bufio.Writer
+	written atomic.Int64
+}
+
+// Create begins an event file. Where the path is something that is not a regular file, a
+// pipe or a device, that is written to. The error is that of package os.
+func Create(path string) (*Output, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, err
+		}
+		return newOutput("", file), nil
+	}
+	file, err := os.Create(path + Part)
+	if err != nil {
+		return nil, err
+	}
+	return newOutput(path, file), nil
+}
+
+// To begins an event file in a file that is open, and is closed with it: a pipe, or
+// standard output.
+func To(file *os.File) *Output { return newOutput("", file) }
+
+func newOutput(path string, file *os.File) *Output {
+	return &Output{path: path, file: file, w: bufio.NewWriterSize(file, 256<<10)}
+}
+
+// Sink writes the items of a chunk, which it does not check, without their timestamps.
+func (o *Output) Sink(_ context.Context, items []byte) error {
+	le := binary.LittleEndian
+	for len(items) > 0 {
+		n := ring.StampLen + int(le.Uint32(items[ring.StampLen:]))
+		if _, err := o.Write(items[ring.StampLen:n]); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
+
+// Write writes bytes of items as they are. It implements [io.Writer].
+func (o *Output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	o.written.Add(int64(n))
+	return n, err
+}
+
+// Bytes returns how many bytes the file has, or will have. It may be called at any time.
+func (o *Output) Bytes() int64 { return o.written.Load() }
+
+// Commit completes the file, and gives it its name when it is on the disk. After an
+// error it is gone, as after Discard.
+func (o *Output) Commit() error {
+	err := o.w.Flush()
+	if err == nil && o.path != "" {
+		err = o.file.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, o.Discard())
+	}
+	if err := o.file.Close(); err != nil || o.path == "" {
+		return err
+	}
+	if err := os.Rename(o.path+Part, o.path); err != nil {
+		return errors.Join(err, os.Remove(o.path+Part))
+	}
+	return syncDir(filepath.Dir(o.path))
+}
+
+// Discard removes what was written, except where it was written in place.
+func (o *Output) Discard() error {
+	err := o.file.Close()
+	if o.path != "" {
+		err = errors.Join(err, os.Remove(o.path+Part))
+	}
+	return err
+}
+
+// syncDir puts a name that was given on the disk, where directories can be synced.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	// Some file systems, and Windows, do not know how: then the name is as safe as it
+	// can be.
+	dir.Sync()
+	return nil
+}
+
+// Strip returns a [Sink] that writes the items of chunks to w without their timestamps.
+func Strip(w io.Writer) Sink {
+	var b []byte
+	return func(_ context.Context, items []byte) (err error) {
+		if b, err = ring.AppendStripped(b[:0], items, 0); err == nil {
+			_, err = w.Write(b)
+		}
+		return err
+	}
+}

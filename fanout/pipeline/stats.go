@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Stats says what a pipeline has done until now.
+type Stats struct {
+	ChunksIn, ItemsIn, BytesIn    int64 // that the sources gave; bytes with timestamps
+	ChunksOut, ItemsOut, BytesOut int64 // that have left for the sink; likewise
+	Redelivered                   int64 // times that a chunk was given to a further worker
+	Workers                       []WorkerStats
+}
+
+// WorkerStats says what a worker, and those that came after it when it failed, have done.
+type WorkerStats struct {
+	Chunks, Items, BytesIn, BytesOut int64         // of which there is a result; items of the chunks; bytes with timestamps
+	Failures                         int64         // times that it failed
+	Idle                             time.Duration // that it had nothing to do
+	Busy                             time.Duration // that it worked, failures included
+	P50, P99, Max                    time.Duration // of the service times of chunks
+}
+
+type totals struct {
+	chunksIn, itemsIn, bytesIn    atomic.Int64
+	chunksOut, itemsOut, bytesOut atomic.Int64
+}
+
+func (t *totals) read(items, bytes int) {
+	t.chunksIn.Add(1)
+	t.itemsIn.Add(int64(items))
+	t.bytesIn.Add(int64(bytes))
+}
+
+func (t *totals) written(j *job) {
+	t.chunksOut.Add(1)
+	t.itemsOut.Add(int64(j.itemsOut))
+	t.bytesOut.Add(int64(len(j.result)))
+}
+
+// Stats may be called at any time. Its numbers are not all of the same moment while the
+// pipeline runs.
+func (p *Pipeline) Stats() Stats {
+	t := &p.totals
+	s := Stats{
+		ChunksOut: t.chunksOut.Load(), ItemsOut: t.itemsOut.Load(), BytesOut: t.bytesOut.Load(),
+		ChunksIn: t.chunksIn.Load(), ItemsIn: t.itemsIn.Load(), BytesIn: t.bytesIn.Load(),
+	}
+	for _, w := range p.workers {
+		ws := w.snapshot()
+		s.Workers = append(s.Workers, ws)
+		s.Redelivered += ws.Failures
+	}
+	return s
+}
+
+func (w *slot) snapshot() WorkerStats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.stats
+	if !w.idle.IsZero() {
+		s.Idle += time.Since(w.idle)
+	}
+	us := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+	s.P50, s.P99, s.Max = us(w.times.ValueAtQuantile(50)), us(w.times.ValueAtQuantile(99)), us(w.times.Max())
+	return s
+}
+
+// waits notes that the worker has nothing to do from now on.
+func (w *slot) waits() {
+	w.mu.Lock()
+	w.idle = time.Now()
+	w.mu.Unlock()
+}
+
+// works notes that it has, and returns the time.
+func (w *slot) works() time.Time {
+	now := time.Now()
+	w.mu.Lock()
+	w.stats.Idle += now.Sub(w.idle)
+	w.idle = time.Time{}
+	w.mu.Unlock()
+	return now
+}
+
+// worked notes what came of a chunk.
+func (w *slot) worked(j *job, took time.Duration, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stats.Busy += took
+	if err != nil {
+		w.stats.Failures++
+		return
+	}
+	w.stats.Chunks++
+	w.stats.Items += int64(j.itemsIn)
+	w.stats.BytesIn += int64(len(j.Data))
+	w.stats.BytesOut += int64(len(j.result))
+	w.times.RecordValue(min(max(took.Microseconds(), 1), longestService)) // in its range: no error
+}

@@ -1,0 +1,60 @@
+package pool
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// kind of a frame.
+type kind uint8
+
+// Kinds of frames. A worker sends kindAsk, kindResult and kindLeave, a supplier kindChunk
+// and kindEnd.
+const (
+	kindAsk    kind = 1 + iota // no body
+	kindResult                 // of the chunk of that number; it may be empty
+	kindLeave                  // no body: the worker asks for no more
+	kindChunk                  // of that number, not empty
+	kindEnd                    // no body: no more chunks
+)
+
+// header is what a frame begins with, little-endian: its kind (8 bits), zeroes (24 bits),
+// for how many chunks it asks (32 bits; of workers), a number of a chunk and the length
+// of the body that follows (64 bits each).
+type header struct {
+	kind   kind
+	asks   uint32
+	seq    uint64
+	length uint64
+}
+
+const headerLen = 24
+
+func (h header) append(b []byte) []byte {
+	b = append(b, byte(h.kind), 0, 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, h.asks)
+	b = binary.LittleEndian.AppendUint64(b, h.seq)
+	return binary.LittleEndian.AppendUint64(b, h.length)
+}
+
+// parseHeader reads a header of headerLen bytes, of a frame whose body has at most so
+// many.
+func parseHeader(b []byte, most int) (header, error) {
+	h := header{kind(b[0]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])}
+	ok := b[1]|b[2]|b[3] == 0 && h.length <= uint64(most)
+	switch h.kind {
+	case kindAsk, kindLeave:
+		ok = ok && h.seq == 0 && h.length == 0
+	case kindResult:
+	case kindChunk:
+		ok = ok && h.asks == 0 && h.length > 0
+	case kindEnd:
+		ok = ok && h.asks == 0 && h.seq == 0 && h.length == 0
+	default:
+		ok = false
+	}
+	if !ok {
+		return header{}, fmt.Errorf("%w: frame %x, bodies have at most %d bytes", ErrProtocol, b[:headerLen], most)
+	}
+	return h, nil
+}

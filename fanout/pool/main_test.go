@@ -1,0 +1,123 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+// envSupplier has the test binary be a worker of that supplier, which kills itself at some
+// moment.
+const envSupplier = "SLUICE_POOL_TEST_SUPPLIER"
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(envSupplier); addr != "" {
+		// Who comes just when the supplier ends may find none.
+		if err := mortal(addr); err != nil && !errors.As(err, new(*SupplierError)) {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leak.Main(m)
+}
+
+// mortal works until it kills itself: with a chunk that it has not answered, or has just
+// answered.
+func mortal(addr string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c := config()
+	c.Window = 1 + rand.IntN(4)
+	w, err := Join(ctx, c, addr)
+	if err != nil {
+		return err
+	}
+	moment := rand.IntN(2)
+	for life := rand.IntN(40); ; life-- {
+		k, err := w.Receive(ctx)
+		if err == io.EOF {
+			return w.Close()
+		}
+		if err != nil {
+			return err
+		}
+		for i := range 2 {
+			if life == 0 && moment == i {
+				self, err := os.FindProcess(os.Getpid())
+				if err != nil {
+					return err
+				}
+				if err := self.Kill(); err != nil {
+					return err
+				}
+				select {}
+			}
+			if i == 0 {
+				if err := k.Done(work(k.Bytes())); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// Processes are killed while they work, and others take their places: nothing is lost, and
+// nothing comes twice.
+func TestKilled(t *testing.T) {
+	ctx := within(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	count := 4000 // some 200 are killed
+	if testing.Short() {
+		count = 500
+	}
+	s := listen(t, config())
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	killed := 0
+	for range 3 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				cmd := exec.CommandContext(ctx, self)
+				cmd.Env = append(os.Environ(), envSupplier+"="+s.Addr().String(), "GORACE=atexit_sleep_ms=0")
+				out, err := cmd.CombinedOutput()
+				if err != nil && strings.Contains(err.Error(), "killed") {
+					mu.Lock()
+					killed++
+					mu.Unlock()
+				} else if err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			}
+		})
+	}
+	err = supply(ctx, s, count)
+	close(over)
+	require.NoError(t, err)
+	wg.Wait()
+	require.GreaterOrEqual(t, killed, count/200)
+	redelivered := uint64(0)
+	for _, w := range s.Stats().Workers {
+		redelivered += w.Redelivered
+	}
+	t.Logf("%d workers were killed, %d chunks went to others", killed, redelivered)
+}

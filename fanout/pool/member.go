@@ -1,0 +1,289 @@
+package pool
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// member is a worker as its supplier sees it: a connection, a goroutine that reads from
+// it, and one that writes.
+type member struct {
+	s      *Supplier
+	conn   net.Conn
+	counts WorkerStats
+
+	// Under the lock of the supplier.
+	has   []uint64 // chunks, in the order in which they were given
+	asked int      // chunks that it has asked for and not been given
+	out   []uint64 // given, and not written
+	last  bool     // the end is to be written, and nothing after it
+	stop  bool
+	wake  *sync.Cond
+}
+
+// handshakes is how many connections may be proving at a time; others wait.
+const handshakes = 64
+
+// accept takes workers until the listener is closed.
+func (s *Supplier) accept() {
+	busy := make(chan struct{}, handshakes)
+	for {
+		busy <- struct{}{}
+		conn, err := s.ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Too many files, say. It passes, or not; a worker tries again.
+			s.c.Log.Warn("pool: a worker could not connect", "error", err)
+			time.Sleep(acceptPause)
+			<-busy
+			continue
+		}
+		s.mu.Lock()
+		s.proving[conn] = struct{}{}
+		if s.closed || s.done {
+			conn.Close()
+		}
+		s.mu.Unlock()
+		s.wg.Go(func() {
+			m, err := s.admit(conn)
+			<-busy
+			if err != nil {
+				s.c.Log.Warn("pool: a connection was refused", "from", conn.RemoteAddr(), "error", closing(err, conn.Close()))
+				return
+			}
+			s.c.Log.Debug("pool: a worker has joined", "from", conn.RemoteAddr())
+			err = m.run()
+			s.c.Log.Debug("pool: a worker has gone", "from", conn.RemoteAddr(), "error", err)
+		})
+	}
+}
+
+// acceptPause is after an error of accept, so that it does not spin.
+const acceptPause = 50 * time.Millisecond
+
+// admit has the worker prove itself.
+func (s *Supplier) admit(conn net.Conn) (*member, error) {
+	if err := conn.SetDeadline(time.Now().Add(s.c.Timeout)); err != nil {
+		return nil, err
+	}
+	_, err := proof.Accept(conn, s.c.proof(), nil)
+	s.mu.Lock()
+	delete(s.proving, conn)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	m := &member{s: s, conn: conn, wake: sync.NewCond(&s.mu)}
+	m.counts.Addr = conn.RemoteAddr().String()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.done {
+		return nil, ErrClosed
+	}
+	s.members[m] = struct{}{}
+	return m, nil
+}
+
+// give has a chunk written. The caller holds the lock.
+func (m *member) give(seq uint64) {
+	m.asked--
+	m.has = append(m.has, seq)
+	m.out = append(m.out, seq)
+	m.wake.Signal()
+}
+
+// end has the end written. The caller holds the lock.
+func (m *member) end() {
+	m.last = true
+	m.wake.Signal()
+}
+
+// run serves the worker until its connection ends.
+func (m *member) run() error {
+	var writer sync.WaitGroup
+	var werr error
+	writer.Go(func() {
+		if werr = m.write(); werr != nil {
+			m.conn.Close() // so that the reader ends, too
+		}
+	})
+	err := m.read()
+	m.s.mu.Lock()
+	m.stop = true
+	m.wake.Signal()
+	m.s.mu.Unlock()
+	err = closing(err, m.conn.Close())
+	writer.Wait() // nobody reads the memory of its chunks any more
+	m.leave()
+	return errors.Join(err, werr)
+}
+
+// leave gives what the worker has to others.
+func (m *member) leave() {
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.members, m)
+	s.asking = slices.DeleteFunc(s.asking, func(a *member) bool { return a == m })
+	for _, seq := range m.has {
+		p := s.place(seq)
+		p.holder = nil
+		m.counts.Redelivered++
+		if p.attempts++; p.attempts == s.c.Attempts {
+			p.state = hopeless
+			continue
+		}
+		p.state = waiting
+		i, _ := slices.BinarySearch(s.again, seq)
+		s.again = slices.Insert(s.again, i, seq)
+	}
+	if len(s.gone) == keptStats {
+		s.gone = slices.Delete(s.gone, 0, 1)
+	}
+	s.gone = append(s.gone, m.counts)
+	s.match()
+	s.ring()
+}
+
+// write writes what the worker is given.
+func (m *member) write() error {
+	s := m.s
+	var head []byte
+	var bufs net.Buffers
+	these := new(net.Buffers) // what WriteTo changes
+	for {
+		s.mu.Lock()
+		for len(m.out) == 0 && !m.last && !m.stop {
+			m.wake.Wait()
+		}
+		if m.stop {
+			s.mu.Unlock()
+			return nil
+		}
+		n := min(len(m.out), writeMost)
+		head, bufs = head[:0], bufs[:0]
+		for _, seq := range m.out[:n] {
+			head = header{kind: kindChunk, seq: seq, length: uint64(len(s.place(seq).chunk))}.append(head)
+		}
+		for i, seq := range m.out[:n] {
+			bufs = append(bufs, head[i*headerLen:(i+1)*headerLen], s.place(seq).chunk)
+		}
+		m.out = slices.Delete(m.out, 0, n)
+		last := n == 0
+		s.mu.Unlock()
+		if last {
+			head = header{kind: kindEnd}.append(head)
+			bufs = append(bufs, head)
+		}
+		*these = bufs
+		if _, err := these.WriteTo(m.conn); err != nil {
+			return err
+		}
+		if last { // it closes its end when it has answered what it has
+			return nil
+		}
+	}
+}
+
+// writeMost is how many chunks go in one call of the system.
+const writeMost = 64
+
+// read reads what the worker says.
+func (m *member) read() error {
+	in := bufio.NewReaderSize(m.conn, 32<<10)
+	head := make([]byte, headerLen)
+	for {
+		if _, err := io.ReadFull(in, head); err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return err
+		}
+		h, err := parseHeader(head, m.s.c.MaxBytes)
+		if err != nil {
+			return err
+		}
+		switch h.kind {
+		case kindResult:
+			err = m.answer(in, h)
+		case kindLeave:
+			m.s.mu.Lock()
+			m.s.asking = slices.DeleteFunc(m.s.asking, func(a *member) bool { return a == m })
+			m.asked = 0
+			m.end()
+			m.s.mu.Unlock()
+		case kindAsk:
+		default:
+			err = fmt.Errorf("%w: a worker asks and answers", ErrProtocol)
+		}
+		if err == nil {
+			err = m.ask(h.asks)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ask takes note that the worker asks for more chunks.
+func (m *member) ask(n uint32) error {
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > maxWindow || m.asked+len(m.has)+int(n) > maxWindow {
+		return fmt.Errorf("%w: a worker asks for %d chunks more than %d", ErrProtocol, n, m.asked+len(m.has))
+	}
+	if m.last { // in vain
+		return nil
+	}
+	m.asked += int(n)
+	for range n {
+		s.asking = append(s.asking, m)
+	}
+	s.match()
+	return nil
+}
+
+// answer reads the result of a chunk.
+func (m *member) answer(in *bufio.Reader, h header) error {
+	s := m.s
+	s.mu.Lock()
+	i := slices.Index(m.has, h.seq)
+	if i < 0 {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: result %d of a worker that has not the chunk", ErrProtocol, h.seq)
+	}
+	p := s.place(h.seq)
+	s.mu.Unlock()
+	// The worker has the chunk until it is taken off its list: nobody else writes here.
+	if uint64(cap(p.result)) < h.length {
+		p.result = make([]byte, h.length)
+	}
+	p.result = p.result[:h.length]
+	if _, err := io.ReadFull(in, p.result); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.has = slices.Delete(m.has, i, i+1)
+	p.state, p.holder = answered, nil
+	m.counts.Chunks++
+	m.counts.Bytes += uint64(len(p.chunk))
+	if h.seq == s.result {
+		s.ring()
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package pool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func config() Config { return Config{Secret: []byte("of the pool"), Name: "test", Log: quiet} }
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func listen(t testing.TB, c Config) *Supplier {
+	t.Helper()
+	s, err := Listen(t.Context(), "127.0.0.1:0", c)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func chunk(i int) []byte {
+	return bytes.Repeat([]byte(fmt.Sprintf("%d.", i)), 1+i*i%701)
+}
+
+// work is what workers make of a chunk: nothing of some.
+func work(b []byte) []byte {
+	if len(b)%5 == 0 {
+		return nil
+	}
+	r := bytes.ToUpper(b)
+	return append(r, '!')
+}
+
+// supply sends chunks and takes their results, which come in order, each once.
+func supply(ctx context.Context, s *Supplier, count int) error {
+	errs := make(chan error, 1)
+	go func() {
+		for i := range count {
+			b := chunk(i)
+			if err := s.Send(ctx, b[:i%len(b)], b[i%len(b):]); err != nil {
+				errs <- err
+				return
+			}
+		}
+		errs <- s.End(ctx)
+	}()
+	for i := 0; ; i++ {
+		r, err := s.Receive(ctx)
+		if err == io.EOF && i == count {
+			return <-errs
+		}
+		if err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+		if r.Seq() != uint64(i) || !bytes.Equal(r.Bytes(), work(chunk(i))) {
+			return fmt.Errorf("result %d is %d: %.20q", i, r.Seq(), r.Bytes())
+		}
+		r.Release()
+		r.Release()
+	}
+}
+
+// Workers join when they like, leave, and vanish with chunks in their hands; the results
+// are complete, in order and without duplicates.
+func TestPool(t *testing.T) {
+	for _, workers := range []int{1, 2, 5, 16} {
+		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			t.Parallel()
+			c := config()
+			c.Chunks = 1 + rand.IntN(40)
+			s := listen(t, c)
+			ctx := within(t)
+			const count = 300
+			var wg sync.WaitGroup
+			for range workers {
+				wg.Go(func() {
+					for { // one after the other, until there is no supplier
+						c := config()
+						c.Window = 1 + rand.IntN(5)
+						w, err := Join(ctx, c, s.Addr().String())
+						if err != nil { // it has ended
+							return
+						}
+						for life := rand.IntN(60); ; life-- {
+							k, err := w.Receive(ctx)
+							if err != nil || life == 0 && workers > 1 {
+								break // it dies with what it has
+							}
+							if err := k.Done(work(k.Bytes())); err != nil {
+								break
+							}
+							if life == 1 {
+								w.Leave()
+								life += 1000
+							}
+						}
+						if err := w.Close(); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			require.NoError(t, supply(ctx, s, count))
+			wg.Wait()
+			st := s.Stats()
+			require.Equal(t, []uint64{count, count}, []uint64{st.Chunks, st.Results})
+			require.Zero(t, st.Waiting+st.Held)
+		})
+	}
+}
+
+// A worker of two suppliers has chunks of both; when one dies it hears it once, and goes
+// on with the other.
+func TestSeveralSuppliers(t *testing.T) {
+	ctx := within(t)
+	a, b := listen(t, config()), listen(t, config())
+	w, err := Join(ctx, config(), a.Addr().String(), b.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, a.Send(ctx, []byte("of a")))
+	k, err := w.Receive(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "of a", string(k.Bytes()))
+	require.Equal(t, a.Addr().String(), k.Supplier())
+	require.NoError(t, a.Close())
+	_, err = w.Receive(ctx)
+	var e *SupplierError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, a.Addr().String(), e.Addr)
+	supplied := make(chan error, 1)
+	go func() { supplied <- supply(ctx, b, 20) }()
+	for n := 0; ; n++ {
+		k, err := w.Receive(ctx)
+		if err == io.EOF {
+			require.Equal(t, 20, n)
+			break
+		}
+		require.NoError(t, err)
+		require.Equal(t, b.Addr().String(), k.Supplier())
+		require.NoError(t, k.Done(work(k.Bytes())))
+	}
+	require.NoError(t, <-supplied)
+	_, err = w.Receive(ctx)
+	require.Equal(t, io.EOF, err)
+	require.NoError(t, w.Close())
+	_, err = a.Receive(ctx)
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, a.Send(ctx, []byte("x")), ErrClosed)
+}
+
+// Who does not know the secret stays outside, and takes no place of others.
+func TestStrangers(t *testing.T) {
+	ctx := within(t)
+	c := config()
+	c.Timeout = time.Second
+	s := listen(t, c)
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Secret = []byte("another") },
+		func(c *Config) { c.Secret, c.Insecure = nil, true },
+		func(c *Config) { c.Name = "another" },
+	} {
+		c := config()
+		change(&c)
+		_, err := Join(ctx, c, s.Addr().String())
+		var e *SupplierError
+		require.ErrorAs(t, err, &e)
+		var p *proof.Error
+		require.ErrorAs(t, err, &p)
+	}
+	conn, err := net.Dial("tcp", s.Addr().String())
+	require.NoError(t, err)
+	_, err = conn.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, conn) // until it is hung up on
+	require.True(t, err == nil || errors.As(err, new(*net.OpError)), err)
+	require.NoError(t, conn.Close())
+	silent, err := net.Dial("tcp", s.Addr().String()) // it stays
+	require.NoError(t, err)
+	require.NoError(t, s.Send(ctx, chunk(0)))
+	w, err := Join(ctx, config(), s.Addr().String())
+	require.NoError(t, err)
+	k, err := w.Receive(ctx)
+	require.NoError(t, err)
+	require.NoError(t, k.Done(nil))
+	r, err := s.Receive(ctx)
+	require.NoError(t, err)
+	require.Empty(t, r.Bytes())
+	require.NoError(t, s.End(ctx))
+	require.NoError(t, s.End(ctx))
+	_, err = w.Receive(ctx)
+	require.Equal(t, io.EOF, err)
+	require.NoError(t, w.Close())
+	require.NoError(t, silent.Close())
+}
+
+// Nobody takes results: the supplier takes no more chunks than it has places.
+func TestBounded(t *testing.T) {
+	ctx := within(t)
+	c := config()
+	c.Chunks = 3
+	s := listen(t, c)
+	w, err := Join(ctx, config(), s.Addr().String())
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, s.Send(ctx, []byte("x")))
+		k, err := w.Receive(ctx)
+		require.NoError(t, err)
+		require.NoError(t, k.Done(k.Bytes()))
+	}
+	require.ErrorIs(t, s.Send(soon(t), []byte("x")), context.DeadlineExceeded)
+	r, err := s.Receive(ctx)
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Send(soon(t), []byte("x")), context.DeadlineExceeded)
+	r.Release()
+	require.NoError(t, s.Send(ctx, []byte("x")))
+	r.Release() // it is no longer ours
+	require.ErrorIs(t, s.Send(soon(t), []byte("x")), context.DeadlineExceeded)
+	require.ErrorIs(t, s.End(soon(t)), context.DeadlineExceeded)
+	require.NoError(t, w.Close())
+	_, err = w.Receive(ctx)
+	require.ErrorIs(t, err, ErrClosed)
+	require.NoError(t, s.Close())
+}
+
+// A chunk that all die of is given up after so many.
+func TestHopeless(t *testing.T) {
+	ctx := within(t)
+	c := config()
+	c.Attempts = 2
+	s := listen(t, c)
+	require.NoError(t, s.Send(ctx, []byte("poison")))
+	require.NoError(t, s.Send(ctx, []byte("food")))
+	for n := 0; n < 2; {
+		c := config()
+		c.Window = 1
+		w, err := Join(ctx, c, s.Addr().String())
+		require.NoError(t, err)
+		k, err := w.Receive(ctx)
+		require.NoError(t, err)
+		if string(k.Bytes()) == "poison" {
+			n++
+		}
+		require.NoError(t, w.Close())
+		if n == 2 {
+			break
+		}
+	}
+	_, err := s.Receive(ctx)
+	var e *HopelessError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, HopelessError{0, 2}, *e)
+}
+
+// What is against the protocol ends the connection it came by.
+func TestProtocol(t *testing.T) {
+	ctx := within(t)
+	s := listen(t, config())
+	require.NoError(t, s.Send(ctx, chunk(0)))
+	for _, bad := range [][]byte{
+		header{kind: kindResult, seq: 5}.append(nil),
+		header{kind: kindAsk, asks: maxWindow + 1}.append(nil),
+		header{kind: kindEnd}.append(nil),
+		header{kind: kindResult, length: 1 << 40}.append(nil),
+		append(header{kind: kindAsk, asks: maxWindow}.append(nil), header{kind: kindAsk, asks: 1}.append(nil)...),
+	} {
+		conn, err := net.Dial("tcp", s.Addr().String())
+		require.NoError(t, err)
+		_, err = proof.Dial(conn, config().proof(), nil)
+		require.NoError(t, err)
+		_, err = conn.Write(bad)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, conn) // until it is hung up on
+		require.True(t, err == nil || errors.As(err, new(*net.OpError)), err)
+		require.NoError(t, conn.Close())
+	}
+	for _, c := range []Config{{}, {Insecure: true, Chunks: -1}, {Insecure: true, Window: maxWindow + 1}, {Insecure: true, Attempts: -1}} {
+		_, err := Listen(ctx, "127.0.0.1:0", c)
+		require.ErrorIs(t, err, ErrInvalid)
+		_, err = Join(ctx, c, s.Addr().String())
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+	_, err := Join(ctx, config())
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorIs(t, s.Send(ctx), ErrInvalid)
+}
+
+func FuzzParseHeader(f *testing.F) {
+	for _, h := range []header{{kindAsk, 3, 0, 0}, {kindResult, 1, 7, 100}, {kindChunk, 0, 7, 1}, {kindEnd, 0, 0, 0}, {kindLeave, 0, 0, 0}, {9, 0, 0, 0}} {
+		f.Add(h.append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerLen {
+			return
+		}
+		h, err := parseHeader(b, 1<<20)
+		if err != nil {
+			require.ErrorIs(t, err, ErrProtocol)
+			return
+		}
+		require.LessOrEqual(t, h.length, uint64(1<<20))
+		require.Equal(t, b[:headerLen], h.append(nil))
+	})
+}

@@ -1,0 +1,43 @@
+package ring
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What can be wrong with an item. They come inside of a [*DamageError].
+var (
+	// ErrTruncated: the bytes end before the item does.
+	ErrTruncated = errors.New("it is cut off")
+	// ErrTooSmall: the item says that it is smaller than its headers.
+	ErrTooSmall = errors.New("it is smaller than its headers")
+	// ErrTooLarge: the item says that it is larger than the limit.
+	ErrTooLarge = errors.New("it is larger than the limit")
+	// ErrBodyHeader: the size of the body header is none that there is: not 0, not 4,
+	// and below HeaderLen.
+	ErrBodyHeader = errors.New("its body header has a size that there is not")
+)
+
+// DamageError tells of bytes that are no ring item.
+type DamageError struct {
+	Offset int64 // of the item's first byte, from the beginning of the file or slice
+	Size   int64 // of the item, as it says itself, bytes; 0 if it is cut off before it does
+	Have   int64 // for ErrTruncated: what is there of it, bytes
+	Limit  int64 // for ErrTooLarge: the limit, bytes
+	Err    error // one of the errors of this package
+}
+
+func (e *DamageError) Error() string {
+	switch {
+	case e.Err == ErrTruncated && e.Size == 0:
+		return fmt.Sprintf("ring: byte %d: item: %v after %d bytes", e.Offset, e.Err, e.Have)
+	case e.Err == ErrTruncated:
+		return fmt.Sprintf("ring: byte %d: item of %d bytes: %v after %d", e.Offset, e.Size, e.Err, e.Have)
+	case e.Err == ErrTooLarge:
+		return fmt.Sprintf("ring: byte %d: item of %d bytes: %v of %d", e.Offset, e.Size, e.Err, e.Limit)
+	}
+	return fmt.Sprintf("ring: byte %d: item of %d bytes: %v", e.Offset, e.Size, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *DamageError) Unwrap() error { return e.Err }

@@ -1,0 +1,200 @@
+package ring_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/fanout/ring"
+)
+
+// file makes n items: all bytes, and where each item begins.
+func file(t testing.TB, r *rand.Rand, n, most int) (b []byte, starts []int64) {
+	t.Helper()
+	var out bytes.Buffer
+	w := ring.NewWriter(&out, ring.V12)
+	for range n {
+		starts = append(starts, w.Offset())
+		it := draw(r, most)
+		require.NoError(t, w.Write(&it))
+	}
+	require.NoError(t, w.Flush())
+	require.EqualValues(t, out.Len(), w.Offset())
+	return out.Bytes(), starts
+}
+
+// TestReader reads files in pieces of every shape: what comes out is what is in.
+func TestReader(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for name, wrap := range map[string]func(io.Reader) io.Reader{
+		"whole":    func(r io.Reader) io.Reader { return r },
+		"bytes":    iotest.OneByteReader,
+		"halves":   iotest.HalfReader,
+		"end":      iotest.DataErrReader,
+		"nothings": func(r io.Reader) io.Reader { return &stutter{r: r} },
+	} {
+		for _, most := range []int{0, 30, 100_000, 700_000} { // beyond the buffer, too
+			n := 200
+			if most > 1000 {
+				n = 12
+			}
+			if most > 1000 && (name == "bytes" || name == "nothings") {
+				continue // a second, for nothing new
+			}
+			b, starts := file(t, r, n, most)
+			rd := ring.NewReader(wrap(bytes.NewReader(b)), 0)
+			var got []byte
+			for i := range n {
+				require.Equal(t, starts[i], rd.Offset(), name)
+				var it, same ring.Item
+				raw, err := rd.Next(&it)
+				require.NoError(t, err, name)
+				_, err = ring.Parse(&same, raw, 0)
+				require.NoError(t, err, name)
+				require.Equal(t, same, it, name)
+				got = append(got, raw...)
+			}
+			require.True(t, bytes.Equal(b, got), name)
+			for range 2 {
+				_, err := rd.Next(new(ring.Item))
+				require.Equal(t, io.EOF, err, name)
+			}
+		}
+	}
+}
+
+// stutter returns nothing every second time.
+type stutter struct {
+	r io.Reader
+	n int
+}
+
+func (s *stutter) Read(p []byte) (int, error) {
+	if s.n++; s.n%2 == 0 {
+		return 0, nil
+	}
+	return s.r.Read(p[:min(len(p), 7)])
+}
+
+// TestReaderDamage: the items before the damage are read, and it is named with its byte.
+func TestReaderDamage(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	b, starts := file(t, r, 50, 60)
+	for cut := range len(b) + 1 {
+		rd := ring.NewReader(bytes.NewReader(b[:cut]), 0)
+		whole := 0
+		for whole < len(starts)-1 && starts[whole+1] <= int64(cut) {
+			whole++
+		}
+		if cut == len(b) {
+			whole = len(starts)
+		}
+		for range whole {
+			_, err := rd.Next(new(ring.Item))
+			require.NoError(t, err)
+		}
+		for range 2 {
+			_, err := rd.Next(new(ring.Item))
+			if cut == len(b) || starts[whole] == int64(cut) {
+				require.Equal(t, io.EOF, err)
+				continue
+			}
+			var damage *ring.DamageError
+			require.ErrorAs(t, err, &damage)
+			require.ErrorIs(t, err, ring.ErrTruncated)
+			require.Equal(t, starts[whole], damage.Offset)
+			require.Equal(t, int64(cut)-starts[whole], damage.Have)
+		}
+	}
+	for i, at := range starts {
+		for want, size := range map[error]byte{ring.ErrTooSmall: 3, ring.ErrTooLarge: 0xff} {
+			broken := bytes.Clone(b)
+			copy(broken[at:], []byte{size, size & 0x80, 0, size & 0x80})
+			rd := ring.NewReader(bytes.NewReader(broken), 0)
+			for range i {
+				_, err := rd.Next(new(ring.Item))
+				require.NoError(t, err)
+			}
+			_, err := rd.Next(new(ring.Item))
+			require.ErrorIs(t, err, want)
+			require.Equal(t, at, err.(*ring.DamageError).Offset)
+		}
+	}
+}
+
+// An error of what is beneath is no damage, and not an end, wherever it comes.
+func TestReaderError(t *testing.T) {
+	b, starts := file(t, rand.New(rand.NewPCG(9, 10)), 3, 20)
+	for _, cause := range []error{errors.New("I/O"), io.ErrUnexpectedEOF} {
+		for cut := range len(b) + 1 {
+			rd := ring.NewReader(io.MultiReader(bytes.NewReader(b[:cut]), iotest.ErrReader(cause)), 0)
+			var err error
+			for err == nil {
+				_, err = rd.Next(new(ring.Item))
+			}
+			require.ErrorIs(t, err, cause)
+			var damage *ring.DamageError
+			require.False(t, errors.As(err, &damage))
+		}
+	}
+	rd := ring.NewReader(io.MultiReader(bytes.NewReader(b[:starts[1]]), silence{}), 0)
+	_, err := rd.Next(new(ring.Item))
+	require.NoError(t, err)
+	_, err = rd.Next(new(ring.Item))
+	require.ErrorIs(t, err, io.ErrNoProgress)
+}
+
+type silence struct{}
+
+func (silence) Read([]byte) (int, error) { return 0, nil }
+
+// TestReaderMemory: a size that lies costs what the file has, not what it says.
+func TestReaderMemory(t *testing.T) {
+	it := ring.Item{Type: ring.PhysicsEvent, Body: make([]byte, 100)}
+	b := it.Append(nil, ring.V12)
+	copy(b, []byte{0, 0, 0, 0xf0})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := ring.NewReader(bytes.NewReader(b), 1<<32).Next(&it)
+	runtime.ReadMemStats(&after)
+	require.ErrorIs(t, err, ring.ErrTruncated)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
+// FuzzReader: a Reader finds what Parse finds, at the same bytes.
+func FuzzReader(f *testing.F) {
+	b, starts := file(f, rand.New(rand.NewPCG(11, 12)), 5, 12)
+	f.Add(b)
+	f.Add(b[:starts[4]+3])
+	b[starts[2]] = 1
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		const limit = 1 << 9
+		rd := ring.NewReader(iotest.HalfReader(bytes.NewReader(b)), limit)
+		for at := 0; ; {
+			require.EqualValues(t, at, rd.Offset())
+			var got, want ring.Item
+			raw, err := rd.Next(&got)
+			if at == len(b) {
+				require.Equal(t, io.EOF, err)
+				return
+			}
+			n, wantErr := ring.Parse(&want, b[at:], limit)
+			if wantErr != nil {
+				wantErr.(*ring.DamageError).Offset = int64(at)
+				require.Equal(t, wantErr, err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, b[at:at+n], raw)
+			require.Equal(t, want, got)
+			at += n
+		}
+	})
+}

@@ -1,0 +1,347 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-hpc/sluice/impi"
+)
+
+// Supplier gives chunks to the workers of a communicator, each to the one that asked
+// first. Its methods may be called from several goroutines; chunks of several goroutines
+// are in no order.
+//
+// All messages to its rank in the communicator are the supplier's: use one that is for
+// nothing else (impi.Comm.Dup). A later supplier of the rank needs another one if a client
+// has a [Window] of more than 1: what that asked for and did not get is still on its way
+// when it has had its end. The communicator stays the caller's.
+//
+// Without [Queue] the supplier hears of its workers in Send, Drain and End only.
+type Supplier struct {
+	comm *impi.Comm
+	o    supplierOptions
+	born time.Time
+
+	// turn is held by whoever receives, and without a queue by whoever sends.
+	turn turn
+	ask  []byte // what is received into; under turn
+
+	draft draft
+
+	mu       sync.Mutex
+	workers  []worker // by rank
+	ready    requests
+	queue    chunks // not handed out yet
+	again    chunks // of workers that died; go first
+	kept     []*chunk
+	low      uint64 // the chunk that has not been acknowledged and comes first
+	next     uint64 // sequence number of the next chunk
+	moving   []*message
+	freed    *chunk
+	envelope *message
+	bell     chan struct{} // closed when something has changed that somebody waits for
+	waiters  int
+	fault    error // of the goroutine, for the next call
+	broken   error // nothing goes any more
+	ending   bool  // End has been called: no more chunks
+
+	stop context.CancelFunc // nil without a queue
+	done chan struct{}
+}
+
+// NewSupplier makes a supplier of a communicator. With [Queue] it has to be ended by
+// [Supplier.End] or [Supplier.Close].
+//
+// Errors: [ErrInvalid] for an option.
+func NewSupplier(comm *impi.Comm, opts ...Option) (*Supplier, error) {
+	o, err := newSupplierOptions(comm, opts)
+	if err != nil {
+		return nil, opError("supplier", err)
+	}
+	s := &Supplier{
+		comm: comm, o: o, born: time.Now(), ask: make([]byte, askHeader+8*askMost),
+		workers: make([]worker, comm.Size()), bell: make(chan struct{}),
+	}
+	if o.keep != keepNothing {
+		s.kept = make([]*chunk, o.unacked)
+	}
+	for _, r := range o.workers {
+		w := &s.workers[r]
+		w.is, w.counts.Rank = true, r
+		if o.timed {
+			w.service = newTimes()
+		}
+	}
+	if o.queue > 0 {
+		var ctx context.Context
+		ctx, s.stop = context.WithCancel(context.Background())
+		s.done = make(chan struct{})
+		go s.listen(ctx)
+	}
+	return s, nil
+}
+
+// Receive is an error: chunks go from supplier to client. It returns [ErrDirection].
+func (s *Supplier) Receive(context.Context) (Chunk, error) {
+	return Chunk{}, opError("receive", ErrDirection)
+}
+
+// Send gives a chunk to the worker that asked first, or waits until one asks. The parts
+// are gathered into one message; they are not copied together, and may be changed when
+// Send has returned. With [Queue] it returns when the chunk is in the queue, which it
+// waits for while that is full; with [Redeliver] and [Collected] it waits while too many
+// are [Unacknowledged]. Of these chunks it keeps a copy.
+//
+// A worker that dies while it is being given the chunk is passed over. Without a queue,
+// when ctx ends while a long chunk is on its way, the parts must be left alone until the
+// job is closed, and it is not known whether the worker has got it.
+//
+// Errors: [ErrEmptyChunk]; [ErrNoWorkers]; a [*MessageError] for a message of a worker
+// that is against the protocol, after which Send may be called again with the same chunk;
+// [ErrClosed]; that of ctx.
+func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	if n == 0 {
+		return opError("send", ErrEmptyChunk)
+	}
+	var err error
+	if s.stop == nil && s.o.keep == keepNothing {
+		err = s.sendNow(ctx, parts)
+	} else {
+		err = s.sendKept(ctx, n, parts, nil, true)
+	}
+	if err != nil {
+		return opError("send", err)
+	}
+	return nil
+}
+
+// SendOwned is Send of parts that the supplier does not copy. They are its own from now
+// on, until it calls release, which it does when they are no longer read: when the chunk
+// has moved or, with [Redeliver] and [Collected], has been acknowledged, or when the
+// supplier is closed. Release is called once, on any goroutine, and must not call the
+// supplier; it is not called if SendOwned returns an error.
+func (s *Supplier) SendOwned(ctx context.Context, release func(), parts ...[]byte) error {
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	if n == 0 {
+		return opError("send", ErrEmptyChunk)
+	}
+	if s.stop == nil && s.o.keep == keepNothing {
+		if err := s.sendNow(ctx, parts); err != nil {
+			return opError("send", err)
+		}
+		if release != nil {
+			release()
+		}
+		return nil
+	}
+	if err := s.sendKept(ctx, n, parts, release, false); err != nil {
+		return opError("send", err)
+	}
+	return nil
+}
+
+// open says why no chunk can be taken any more. The caller holds mu.
+func (s *Supplier) open() error {
+	switch {
+	case s.broken != nil:
+		return s.broken
+	case s.ending:
+		return ErrClosed
+	}
+	return nil
+}
+
+// hear receives a message of a worker, and does what it says. The caller has the turn,
+// and not mu.
+func (s *Supplier) hear(ctx context.Context) error {
+	st, err := s.comm.Recv(ctx, s.ask, impi.AnySource, impi.AnyTag)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(err, impi.ErrTruncated):
+		return &MessageError{st.Source, st.Tag, st.Len, "too long"}
+	case err == nil:
+		return s.heard(st)
+	}
+	if rank, ok := lost(err); ok {
+		s.lose(rank, err)
+		return nil
+	}
+	if ctx.Err() != nil {
+		s.ask = make([]byte, len(s.ask)) // a message may still come into the old one
+		return err
+	}
+	s.broken = err
+	s.ring()
+	return err
+}
+
+// heard does what a message says.
+func (s *Supplier) heard(st impi.Status) error {
+	w := &s.workers[st.Source]
+	bad := func(format string, a ...any) error {
+		return &MessageError{st.Source, st.Tag, st.Len, fmt.Sprintf(format, a...)}
+	}
+	if st.Tag == TagCollect {
+		return s.collected(st, bad)
+	}
+	if !w.is {
+		return bad("it is no worker")
+	}
+	switch st.Tag {
+	case TagRequest:
+		if st.Len > 0 {
+			return bad("a request is empty")
+		}
+		w.numbered = false
+		s.workerDone(w, 1)
+		if s.o.keep == untilAcknowledged && len(w.has) > 0 {
+			s.acknowledge(w.has[0])
+		}
+		s.asked(st.Source, 1, false)
+	case TagAsk:
+		n, acks, err := parseAsk(s.ask[:st.Len])
+		if err != nil {
+			return bad("%v", err)
+		}
+		w.numbered = true
+		s.workerDone(w, len(acks)/8)
+		for len(acks) > 0 {
+			var seq uint64
+			if seq, acks = nextNumber(acks); s.o.keep == untilAcknowledged {
+				if err := s.acknowledgeNumber(seq); err != nil {
+					return bad("%v", err)
+				}
+			}
+		}
+		s.asked(st.Source, n, true)
+	case TagLeave:
+		if st.Len > 0 {
+			return bad("what says that a worker leaves is empty")
+		}
+		if w.state == Ended {
+			break
+		}
+		s.ready.drop(st.Source)
+		w.waiting, w.state = 0, Left
+		s.sendEmpty(st.Source)
+	default:
+		return bad("a worker sends requests, with tag %d", TagRequest)
+	}
+	s.ring()
+	return nil
+}
+
+// asked takes note of n requests. Who has been given its end gets no other: what it asks
+// for had been under way, or is in vain.
+func (s *Supplier) asked(rank, n int, numbered bool) {
+	w := &s.workers[rank]
+	if w.state == Ended || n == 0 {
+		return
+	}
+	w.state = Active
+	w.waiting += n
+	w.counts.Requests += uint64(n)
+	var at time.Duration
+	if s.o.timed {
+		at = time.Since(s.born)
+	}
+	s.ready.push(request{rank, n, numbered, at})
+}
+
+// answering takes note that a request is being answered.
+func (s *Supplier) answering(r request) {
+	w := &s.workers[r.rank]
+	w.waiting -= r.chunks
+	if s.o.timed {
+		w.counts.Idle += time.Duration(r.chunks) * (time.Since(s.born) - r.at)
+	}
+}
+
+// gave counts what a worker has been given.
+func (s *Supplier) gave(w *worker, chunks, bytes int) {
+	w.counts.Chunks += uint64(chunks)
+	w.counts.Bytes += uint64(bytes)
+	w.counts.Messages++
+	if s.o.timed {
+		now := time.Since(s.born)
+		for range chunks {
+			w.service.begin(now)
+		}
+	}
+}
+
+// workerDone: a worker has done with so many chunks.
+func (s *Supplier) workerDone(w *worker, chunks int) {
+	if s.o.timed {
+		now := time.Since(s.born)
+		for range chunks {
+			w.service.end(now)
+		}
+	}
+}
+
+// lose: a process is gone. What a worker has that is not acknowledged goes to others.
+func (s *Supplier) lose(rank int, err error) {
+	w := &s.workers[rank]
+	if w.state == Dead {
+		return
+	}
+	if slices.Contains(s.o.by, rank) {
+		s.broken = err
+	}
+	w.state, w.waiting = Dead, 0
+	w.counts.Err = err
+	s.ready.drop(rank)
+	s.reap()
+	for _, c := range w.has {
+		c.worker = -1
+		s.again.insert(c)
+		w.counts.Redelivered++
+	}
+	clear(w.has)
+	w.has = w.has[:0]
+	s.ring()
+}
+
+// anybody says whether there is a worker who may ask.
+func (s *Supplier) anybody() bool {
+	for _, r := range s.o.workers {
+		if st := s.workers[r].state; st == Active || st == Unknown {
+			return true
+		}
+	}
+	return false
+}
+
+// nobody says whether all workers have died or left, and none has come back.
+func (s *Supplier) nobody() bool {
+	if s.anybody() {
+		return false
+	}
+	if s.stop != nil {
+		return true // what comes back, the goroutine hears
+	}
+	there, _, err := s.comm.Iprobe(impi.AnySource, impi.AnyTag)
+	return !there && err == nil
+}
+
+// ring wakes who waits. The caller holds mu.
+func (s *Supplier) ring() {
+	if s.waiters > 0 {
+		close(s.bell)
+		s.bell = make(chan struct{})
+		s.waiters = 0
+	}
+}

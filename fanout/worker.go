@@ -1,0 +1,115 @@
+package fanout
+
+import (
+	"errors"
+	"time"
+
+	"github.com/sluice-hpc/sluice/impi"
+)
+
+// WorkerState says what a supplier knows of a worker.
+type WorkerState int
+
+// States of a worker.
+const (
+	Unknown WorkerState = iota // has never asked
+	Active                     // has asked
+	Left                       // has said that it will not ask again for now
+	Ended                      // has been given its end
+	Dead                       // its process has died, or closed its job
+)
+
+// String is the state in a word.
+func (s WorkerState) String() string {
+	switch s {
+	case Unknown:
+		return "unknown"
+	case Active:
+		return "active"
+	case Left:
+		return "left"
+	case Ended:
+		return "ended"
+	case Dead:
+		return "dead"
+	}
+	return "invalid"
+}
+
+// worker is what the supplier knows of one rank.
+type worker struct {
+	is       bool // it is a worker
+	state    WorkerState
+	waiting  int      // requests that have not been answered
+	has      []*chunk // that are kept, in the order in which they were given
+	counts   WorkerStats
+	service  *times // Timed only
+	numbered bool   // asks for chunks with their numbers
+}
+
+// request is for so many chunks, which a worker waits for.
+type request struct {
+	rank     int
+	chunks   int
+	numbered bool
+	at       time.Duration
+}
+
+// requests is a queue.
+type requests struct {
+	list []request
+	head int
+}
+
+func (q *requests) push(r request) {
+	if q.head > 0 && len(q.list) == cap(q.list) {
+		n := copy(q.list, q.list[q.head:])
+		q.list, q.head = q.list[:n], 0
+	}
+	q.list = append(q.list, r)
+}
+
+// take takes of the first one so many chunks, if it is for so many, and one of a plain
+// worker, to whom chunks go one by one; false, if there is none.
+func (q *requests) take(most int) (request, bool) {
+	if q.head == len(q.list) {
+		return request{}, false
+	}
+	first := &q.list[q.head]
+	r := *first
+	if !r.numbered {
+		most = 1
+	}
+	r.chunks = min(r.chunks, most)
+	if first.chunks -= r.chunks; first.chunks > 0 {
+		return r, true
+	}
+	if q.head++; q.head == len(q.list) {
+		q.list, q.head = q.list[:0], 0
+	}
+	return r, true
+}
+
+// drop takes away all of a worker.
+func (q *requests) drop(rank int) {
+	kept := q.list[:0]
+	for _, r := range q.list[q.head:] {
+		if r.rank != rank {
+			kept = append(kept, r)
+		}
+	}
+	q.list, q.head = kept, 0
+}
+
+// lost returns which process an error says is gone, of those that a receive from anybody
+// or a send to it may meet.
+func lost(err error) (rank int, ok bool) {
+	if err == nil {
+		return -1, false
+	}
+	var e *impi.Error
+	if (errors.Is(err, impi.ErrPeerDied) || errors.Is(err, impi.ErrPeerLeft) || errors.Is(err, impi.ErrUnreachable)) && errors.As(err, &e) && e.Rank >= 0 {
+		return e.Rank, true
+	}
+	return -1, false
+}
