@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // bar is what this library is held to, against others that do the same.
@@ -17,11 +18,15 @@ type bar struct {
 	from, to int64    // bytes
 	against  string   // a peer; empty: the fastest MPI
 	ns       float64  // in place of a peer: so much
+	rate     float64  // in place of a peer: so much of the pattern's unit
 	limit    float64  // of ours / theirs: at most for latency, at least for bandwidth
 	aim      float64  // what we strive for; 0: no more than the limit
 	lists    []int64  // of ibv; nil: each
 	calls    float64  // in place of a peer: so many calls into C for a message
 	anyOp    bool     // the best of our operations counts; else each
+	ranks    []int64  // nil: each
+	informs  bool     // no bar: the peer is shown
+	beside   int64    // in place of a peer: our own allreduce of so many bytes, in the same run
 }
 
 var bars = []bar{
@@ -44,6 +49,25 @@ var bars = []bar{
 	{layer: layerChannel, provider: "shm", pattern: patternBW, op: memoryHeap, from: 256 << 10, to: math.MaxInt64, limit: 1},
 	{layer: layerChannel, provider: "shm", pattern: patternHalo, op: memoryHeap, axes: []string{"x", "z", "t"}, to: math.MaxInt64, limit: 1},
 
+	// Collectives: of 2 ranks with a core each, and of more on as many cores.
+	{layer: layerChannel, provider: "shm", pattern: "barrier", op: callCalled, ranks: []int64{2}, limit: 0.75},
+	{layer: layerChannel, provider: "shm", pattern: "allreduce", op: calledAlloc, ranks: []int64{2}, from: 8, to: 1 << 10, limit: 0.75},
+	{layer: layerChannel, provider: "shm", pattern: "allreduce", op: calledAlloc, ranks: []int64{2}, from: 128 << 10, to: 128 << 10, limit: 0.6},
+	{layer: layerChannel, provider: "shm", pattern: "allreduce", op: calledAlloc, ranks: []int64{2}, from: 8 << 20, to: 8 << 20, limit: 0.5},
+	{layer: layerChannel, provider: "shm", pattern: "barrier", op: callCalled, ranks: []int64{4, 8}, limit: 1},
+	{layer: layerChannel, provider: "shm", pattern: "allreduce", op: calledAlloc, ranks: []int64{4, 8}, from: 8, to: 128 << 10, limit: 1},
+	{layer: layerChannel, provider: "shm", pattern: patternExact, ranks: []int64{8}, from: exactBytes, to: exactBytes, beside: exactBeside, limit: 4},
+	{layer: layerExact, provider: providerSelf, pattern: patternAddSlice, from: 8 << 20, to: 8 << 20, rate: 1000, limit: 1},
+
+	// What QMP programs call: the bars of channels and collectives, and ten per cent.
+	{layer: layerQMP, provider: "shm", pattern: "allreduce", ranks: []int64{2}, from: 8, to: 1 << 10, limit: 0.825},
+	{layer: layerQMP, provider: "shm", pattern: "allreduce", ranks: []int64{2}, from: 128 << 10, to: 128 << 10, limit: 0.66},
+	{layer: layerQMP, provider: "shm", pattern: "allreduce", ranks: []int64{2}, from: 8 << 20, to: 8 << 20, limit: 0.55},
+	{layer: layerQMP, provider: "shm", pattern: "allreduce", ranks: []int64{4, 8}, from: 8, to: 128 << 10, limit: 1.1},
+	{layer: layerQMP, provider: "shm", pattern: patternHalo, op: memoryAlloc, axes: []string{"x"}, to: math.MaxInt64, limit: 1.8},
+	{layer: layerQMP, provider: "shm", pattern: patternHalo, op: memoryAlloc, axes: []string{"z", "t"}, to: math.MaxInt64, limit: 1.35},
+	{layer: layerQMP, provider: "shm", pattern: patternHalo, op: memoryAlloc, axes: []string{axisHalf}, to: math.MaxInt64, limit: 1.35},
+
 	// An RDMA device: as libibverbs is used by a C program.
 	{layer: layerVerbs, provider: providerIBV, pattern: patternLat, from: 8, to: 8, against: peerPerftest, limit: 1.1},
 	{layer: layerVerbs, provider: providerIBV, pattern: patternBW, from: 64 << 10, to: math.MaxInt64, against: peerPerftest, limit: 0.95},
@@ -52,7 +76,22 @@ var bars = []bar{
 
 	{layer: layerChannel, provider: "tcp", pattern: patternLat, from: 8, to: 8, against: "openmpi", limit: 1},
 	{layer: layerChannel, provider: "tcp", pattern: patternBW, from: 1 << 20, to: 1 << 20, against: "openmpi", limit: 1},
+
+	// Messages that are matched: a request for each, as programs of MPI have them most often.
+	{layer: layerIMPI, provider: "shm", pattern: patternLat, from: 8, to: 8, against: "mpich", limit: 1.25},
+	{layer: layerIMPI, provider: "shm", pattern: patternBW, from: 1 << 20, to: 1 << 20, against: "mpich", limit: 1},
+	{layer: layerIMPI, provider: "shm", pattern: patternRate, from: 8, to: 8, limit: 1},
+	{layer: layerIMPI, provider: "shm", pattern: patternRate, from: 8, to: 8, rate: 4e6, limit: 1},
+	// Chunks to workers that ask for them: the dialect that serves best counts.
+	{layer: layerFanout, provider: "shm", pattern: patternFanout, to: math.MaxInt64, against: "openmpi", limit: 1.5, anyOp: true},
+	{layer: layerFanout, provider: "shm", pattern: patternFanout, to: math.MaxInt64, against: peerZMQ, limit: 2, anyOp: true},
+
+	{layer: layerIMPI, provider: carrierTCP, pattern: patternLat, from: 8, to: 8, against: "openmpi", limit: 1},
+	{layer: layerIMPI, provider: carrierTCP, pattern: patternBW, from: 1 << 20, to: 1 << 20, against: "openmpi", limit: 0.9},
 }
+
+// calledAlloc is the operation of collectives that are called, over memory of Alloc.
+const calledAlloc = callCalled + " " + memoryAlloc
 
 // mpis are the peers that do what we do: move messages between processes.
 var mpis = []string{"openmpi", "mpich"}
@@ -67,6 +106,7 @@ type Comparison struct {
 	Provider string   `json:"provider"`
 	List     int64    `json:"list,omitempty"`
 	Ranks    int64    `json:"ranks,omitempty"`
+	Window   int64    `json:"window,omitempty"` // of fanout: messages outstanding
 	Axis     string   `json:"axis,omitempty"`
 	Bytes    int64    `json:"bytes"`
 	Unit     string   `json:"unit"`
@@ -87,10 +127,30 @@ const (
 	betterHigher = "higher"
 )
 
+// patternWindow is the window of a result where one pattern has several.
+func patternWindow(r *Result) int64 {
+	if r.Pattern == patternFanout {
+		return r.Window
+	}
+	return 0
+}
+
 // of says whether the comparison is of a result of ours.
 func (c *Comparison) of(r *Result) bool {
 	return c.Layer == r.Layer && c.Suite == r.Suite && c.Pattern == r.Pattern && c.Provider == r.Provider && c.Ranks == r.Ranks &&
-		c.List == r.List && c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op
+		c.List == r.List && c.Window == patternWindow(r) && c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op
+}
+
+// String names what is compared, and with whom.
+func (c *Comparison) String() string {
+	words := []string{c.Provider, c.Suite, c.Pattern, c.Axis, "", c.Op, "", formatSize(c.Bytes), ":", c.Peer}
+	if c.Ranks > 0 {
+		words[4] = fmt.Sprintf("%d ranks", c.Ranks)
+	}
+	if c.List > 1 {
+		words[6] = fmt.Sprintf("×%d", c.List)
+	}
+	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
 
 // findBars returns the bars of one of our figures.
@@ -99,7 +159,8 @@ func findBars(r *Result) []*bar {
 	for i := range bars {
 		b := &bars[i]
 		if b.layer == r.Layer && b.provider == r.Provider && b.pattern == r.Pattern && b.from <= r.Bytes && r.Bytes <= b.to &&
-			(b.op == "" || b.op == r.Op) && (b.axes == nil || slices.Contains(b.axes, r.Axis)) && (b.lists == nil || slices.Contains(b.lists, r.List)) {
+			(b.op == "" || b.op == r.Op) && (b.axes == nil || slices.Contains(b.axes, r.Axis)) && (b.lists == nil || slices.Contains(b.lists, r.List)) &&
+			(b.ranks == nil || slices.Contains(b.ranks, r.Ranks)) {
 			list = append(list, b)
 		}
 	}
@@ -110,7 +171,7 @@ func findBars(r *Result) []*bar {
 // different programs or in different ways.
 func (r *Result) sameDiscipline(o *Result) bool {
 	return r.Pattern == o.Pattern && r.Suite == o.Suite && r.Provider == o.Provider && r.Bytes == o.Bytes &&
-		r.Axis == o.Axis && r.Halo == o.Halo && r.Ranks == o.Ranks && (r.Provider != providerIBV || r.Op == o.Op && r.List == o.List)
+		patternWindow(r) == patternWindow(o) && r.Axis == o.Axis && r.Halo == o.Halo && r.Ranks == o.Ranks && (r.Provider != providerIBV || r.Op == o.Op && r.List == o.List)
 }
 
 // isFloor says whether o is the cache line that is handed over as often as in r,
@@ -119,27 +180,17 @@ func (r *Result) isFloor(o *Result) bool {
 	return o.Peer == peerLine && o.Op == lineEachWay && r.Pattern == o.Pattern && r.Provider == o.Provider && r.Bytes == o.Bytes
 }
 
-// figure is what one contender did in one discipline: the rounds together, and
-// the median of each.
-type figure struct {
-	Result
-	medians []float64
-}
+// figure is what one contender did in one discipline: the rounds together.
+type figure struct{ Result }
 
-func newFigure(rounds []Result) figure {
-	f := figure{Result: mergeRounds(rounds)}
-	for i := range rounds {
-		f.medians = append(f.medians, rounds[i].P50)
-	}
-	return f
-}
+func newFigure(rounds []Result) figure { return figure{mergeRounds(rounds)} }
 
 // ratioTo is the median of the ratios of the rounds that both were in.
 func (f *figure) ratioTo(g *figure) float64 {
 	var ratios []float64
-	for i := range min(len(f.medians), len(g.medians)) {
-		if g.medians[i] > 0 {
-			ratios = append(ratios, f.medians[i]/g.medians[i])
+	for i := range min(len(f.Medians), len(g.Medians)) {
+		if g.Medians[i] > 0 {
+			ratios = append(ratios, f.Medians[i]/g.Medians[i])
 		}
 	}
 	return median(ratios)
@@ -171,6 +222,11 @@ func compareFigures(figures []figure) []Comparison {
 				list = append(list, *c)
 			}
 		}
+		for _, peer := range toolPeers {
+			if c := compareTo(&bar{against: peer, informs: true}, ours, figures); c != nil {
+				list = append(list, *c)
+			}
+		}
 	}
 	return list
 }
@@ -178,7 +234,7 @@ func compareFigures(figures []figure) []Comparison {
 // compareTo compares one of our figures with those that its bar is against, of
 // none with the fastest MPI.
 func compareTo(b *bar, ours *figure, figures []figure) *Comparison {
-	c := &Comparison{Pattern: ours.Pattern, Layer: ours.Layer, Suite: ours.Suite, Provider: ours.Provider, List: ours.List, Ranks: ours.Ranks, Axis: ours.Axis,
+	c := &Comparison{Pattern: ours.Pattern, Layer: ours.Layer, Suite: ours.Suite, Provider: ours.Provider, List: ours.List, Ranks: ours.Ranks, Window: patternWindow(&ours.Result), Axis: ours.Axis,
 		Bytes: ours.Bytes, Unit: ours.Unit, Op: ours.Op, Ours: ours.P50, Better: betterHigher}
 	if ours.Unit == unitLatency {
 		c.Better = betterLower
@@ -187,13 +243,21 @@ func compareTo(b *bar, ours *figure, figures []figure) *Comparison {
 	var rivals []figure
 	for _, f := range figures {
 		switch {
+		case b != nil && b.beside > 0:
+			if f.Peer == peerSluice && f.Pattern == "allreduce" && f.Op == calledAlloc && f.Provider == ours.Provider && f.Ranks == ours.Ranks && f.Bytes == b.beside {
+				rivals = append(rivals, f)
+			}
 		case f.Peer == peerSluice:
 			best = best && !(f.sameDiscipline(&ours.Result) && faster(f, *ours) < 0)
 		case b != nil && b.against == peerLine:
 			if ours.isFloor(&f.Result) {
 				rivals = append(rivals, f)
 			}
-		case (slices.Contains(mpis, f.Peer) || f.Peer == peerPerftest) && f.sameDiscipline(&ours.Result) && (b == nil || b.against == "" || b.against == f.Peer):
+		case b != nil && b.informs:
+			if f.Peer == b.against && f.sameDiscipline(&ours.Result) {
+				rivals = append(rivals, f)
+			}
+		case (slices.Contains(mpis, f.Peer) || f.Peer == peerPerftest || f.Peer == peerZMQ) && f.sameDiscipline(&ours.Result) && (b == nil || b.against == "" || b.against == f.Peer):
 			rivals = append(rivals, f)
 		}
 	}
@@ -206,13 +270,18 @@ func compareTo(b *bar, ours *figure, figures []figure) *Comparison {
 		c.Peer, c.Theirs, c.Ratio = fmt.Sprintf("%g %s", b.calls, unitCalls), b.calls, c.Ours/b.calls
 	case b != nil && b.ns > 0:
 		c.Peer, c.Theirs, c.Ratio = fmt.Sprintf("%g ns", b.ns), b.ns, ours.P50/b.ns
+	case b != nil && b.rate > 0:
+		c.Peer, c.Theirs, c.Ratio = formatValue(b.rate)+" "+ours.Unit, b.rate, ours.P50/b.rate
 	case len(rivals) == 0:
 		return nil
 	default:
 		theirs := slices.MinFunc(rivals, faster)
 		c.Peer, c.PeerOp, c.Theirs, c.Ratio = theirs.Peer, theirs.Op, theirs.P50, ours.ratioTo(&theirs)
+		if b != nil && b.beside > 0 {
+			c.Peer = fmt.Sprintf("%s of %d doubles", theirs.Pattern, b.beside/doubleBytes)
+		}
 	}
-	if b != nil && (best || !b.anyOp) {
+	if b != nil && !b.informs && (best || !b.anyOp) {
 		met := c.Ratio >= b.limit
 		if c.Better == betterLower {
 			met = c.Ratio <= b.limit
@@ -246,7 +315,8 @@ func mergeRounds(rounds []Result) Result {
 	r.P99 = median(over(func(r *Result) float64 { return r.P99 }))
 	r.P999 = median(over(func(r *Result) float64 { return r.P999 }))
 	r.Mean = median(over(func(r *Result) float64 { return r.Mean }))
-	r.Spread = spread(over(func(r *Result) float64 { return r.P50 }))
+	r.Medians = over(func(r *Result) float64 { return r.P50 })
+	r.Spread = spread(slices.Clone(r.Medians))
 	if r.CrossingsPerMessage != nil {
 		calls := median(over(func(r *Result) float64 { return *r.CrossingsPerMessage }))
 		r.CrossingsPerMessage = &calls

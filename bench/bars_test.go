@@ -37,6 +37,23 @@ func channelFig(provider, pattern, peer, op string, bytes int64, medians ...floa
 	return f
 }
 
+// collectiveFig is a figure of a collective of some ranks.
+func collectiveFig(pattern, peer, op string, ranks, bytes int64, medians ...float64) figure {
+	f := channelFig("shm", pattern, peer, op, bytes, medians...)
+	f.Ranks = ranks
+	return f
+}
+
+// impiFig is a figure of impi, or of the peers that do the same.
+func impiFig(carrier, pattern, peer, op string, bytes int64, medians ...float64) figure {
+	f := fig(carrier, pattern, peer, op, bytes, medians...)
+	f.Suite = suiteIMPI
+	if peer == peerSluice {
+		f.Layer = layerIMPI
+	}
+	return f
+}
+
 func TestCompareFigures(t *testing.T) {
 	t.Parallel()
 	type verdict struct {
@@ -128,6 +145,42 @@ func TestCompareFigures(t *testing.T) {
 			channelFig("shm", patternRing, "openmpi", "persistent", 8, 4000),
 			channelFig(providerSelf, patternLocal, peerSluice, "alloc", 8, 50),
 		}, []verdict{{"alloc", "openmpi", 0.75, 1, true}, {"alloc", "40 ns", 1.25, 1, false}}},
+		{"collectives by ranks; what is declared, and memory of the heap, are for information", []figure{
+			collectiveFig("barrier", peerSluice, callCalled, 2, 0, 80),
+			collectiveFig("barrier", peerSluice, callCalled, 8, 0, 8000),
+			collectiveFig("barrier", "openmpi", "blocking", 2, 0, 100),
+			collectiveFig("barrier", "mpich", "blocking", 2, 0, 200),
+			collectiveFig("barrier", "openmpi", "blocking", 8, 0, 10000),
+			collectiveFig("allreduce", peerSluice, "called alloc", 2, 8<<20, 60),
+			collectiveFig("allreduce", peerSluice, "declared alloc", 2, 8<<20, 40),
+			collectiveFig("allreduce", peerSluice, "called heap", 2, 8<<20, 90),
+			collectiveFig("allreduce", "mpich", "blocking", 2, 8<<20, 100),
+			collectiveFig("allreduce", peerSluice, "called alloc", 2, 128<<10, 60),
+			collectiveFig("allreduce", "mpich", "blocking", 2, 128<<10, 100),
+		}, []verdict{{"called", "openmpi", 0.8, 0.75, false}, {"called", "openmpi", 0.8, 1, true},
+			{"called alloc", "mpich", 0.6, 0.5, false}, {"declared alloc", "mpich", 0.4, 0, false}, {"called heap", "mpich", 0.9, 0, false},
+			{"called alloc", "mpich", 0.6, 0.6, true}}},
+		{"an exact sum: our own allreduce of 64 doubles of as many ranks; terms: a rate", []figure{
+			collectiveFig(patternExact, peerSluice, callCalled, 8, exactBytes, 35),
+			collectiveFig("allreduce", peerSluice, "called alloc", 8, exactBeside, 10),
+			collectiveFig("allreduce", peerSluice, "called alloc", 2, exactBeside, 1),
+			{Result: Result{Layer: layerExact, Provider: providerSelf, Pattern: patternAddSlice, Peer: peerSluice, Op: "alloc", Bytes: 8 << 20, Unit: unitBandwidth, P50: 900}},
+		}, []verdict{{"called", "allreduce of 64 doubles", 3.5, 4, true}, {"alloc", "1000 MB/s", 0.9, 1, false}}},
+		{"impi: requests of one message each, MPICH's or the better MPI's, and a rate", []figure{
+			impiFig("shm", patternLat, peerSluice, "send/recv", 8, 150),
+			impiFig("shm", patternLat, "openmpi", "send/recv", 8, 100),
+			impiFig("shm", patternLat, "mpich", "send/recv", 8, 120),
+			fig("shm", patternLat, "mpich", "persistent", 8, 60),
+			impiFig("shm", patternBW, peerSluice, "isend/irecv", 1<<20, 9000),
+			impiFig("shm", patternBW, "mpich", "isend/irecv", 1<<20, 10000),
+			impiFig("shm", patternRate, peerSluice, "isend/irecv", 8, 5e6),
+			impiFig("shm", patternRate, "openmpi", "isend/irecv", 8, 10e6),
+			impiFig("shm", patternRate, "mpich", "isend/irecv", 8, 2e6),
+			impiFig("tcp", patternBW, peerSluice, "isend/irecv", 1<<20, 4750),
+			impiFig("tcp", patternBW, "openmpi", "isend/irecv", 1<<20, 5000),
+		}, []verdict{{"send/recv", "mpich", 1.25, 1.25, true}, {"isend/irecv", "mpich", 0.9, 1, false},
+			{"isend/irecv", "openmpi", 0.5, 1, false}, {"isend/irecv", "4000000 msg/s", 1.25, 1, true},
+			{"isend/irecv", "openmpi", 0.95, 0.9, true}}},
 		{"nobody to compare with", []figure{
 			fig("tcp", patternLat, peerSluice, "send", 8, 4500),
 			fig("tcp", patternLat, "mpich", "persistent", 8, 4000),
@@ -154,6 +207,7 @@ func TestPrintComparison(t *testing.T) {
 		channelFig("shm", patternLat, peerSluice, "alloc", 64, 95),
 		channelFig("shm", patternLat, "mpich", "persistent", 8, 120),
 		channelFig("shm", patternHalo, peerSluice, "x alloc", 1000, 30000),
+		collectiveFig("barrier", peerSluice, callCalled, 4, 0, 2000),
 		fig("shm", patternLat, peerLine, lineEachWay, 8, 50),
 	}
 	r := Report{Comparisons: compareFigures(figures), Missing: []string{"not installed: openmpi"}}
@@ -174,6 +228,7 @@ func TestPrintComparison(t *testing.T) {
 		"1.80× c-line ≤ 1.7× (aim 1.4×) missed",
 		"64 alloc 95.00 0 %",
 		"shm halo MB/s 1000 x alloc 30000 0 %",
+		"shm 4 ranks barrier ns 0 called 2000 0 %",
 		"not compared: not installed: openmpi",
 	}, rows)
 }
@@ -184,5 +239,5 @@ func TestMergeRounds(t *testing.T) {
 	for _, v := range []float64{10, 30, 20} {
 		rounds = append(rounds, Result{Peer: "mpich", Min: v - 5, P50: v, P99: v + 1, P999: v + 2, Max: v + 100, Mean: v + 3, Samples: 7})
 	}
-	require.Equal(t, Result{Peer: "mpich", Min: 5, P50: 20, P99: 21, P999: 22, Max: 130, Mean: 23, Samples: 21, Rounds: 3, Spread: 1}, mergeRounds(rounds))
+	require.Equal(t, Result{Peer: "mpich", Min: 5, P50: 20, P99: 21, P999: 22, Max: 130, Mean: 23, Samples: 21, Rounds: 3, Spread: 1, Medians: []float64{10, 30, 20}}, mergeRounds(rounds))
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-
-	"github.com/sluice-hpc/sluice/channel"
 )
 
 // channelRun is one table of results: one pattern in one kind of memory.
@@ -52,11 +50,18 @@ func (r *channelRun) measure(ctx context.Context, job exchanger, w *writer, time
 	results := make([]Result, len(ms))
 	for i, m := range ms {
 		results[i] = m.result(layerChannel, r.provider, timer)
-		if m.ranks == 0 && m.pattern != patternLocal {
+		switch {
+		case m.suite == suiteQMP:
+			results[i].Layer, results[i].Suite = layerQMP, suiteQMP
+		case m.pattern == patternAddSlice:
+			results[i].Layer = layerExact
+		case m.ranks == 0 && m.pattern != patternLocal:
 			results[i].Suite = suiteChannel
 		}
 	}
-	w.results(results)
+	for _, part := range splitResults(results) {
+		w.results(part)
+	}
 	// Nobody leaves while the other still uses a channel.
 	_, err = share(ctx, job, struct{}{}, nil)
 	return err
@@ -91,27 +96,51 @@ func takeChecked(ctx context.Context, job exchanger, m *measurement, s channelSe
 	return nil
 }
 
-// moveOnce moves all messages once, and checks them. All ranks call it; all fail
-// if one finds something wrong.
+// turning is a series of which one iteration is not like the next.
+type turning interface {
+	// turns is after how many iterations they are the same again.
+	turns() int
+}
+
+// moveOnce moves all messages once, of each turn, and checks them. All ranks call it;
+// all fail if one finds something wrong.
 func moveOnce(ctx context.Context, job exchanger, s channelSeries) error {
-	s.prepare()
-	if _, err := share(ctx, job, struct{}{}, nil); err != nil {
-		return err
+	turns := 1
+	if t, ok := s.(turning); ok {
+		turns = t.turns()
 	}
-	if err := s.run(1, nil); err != nil {
-		return err
+	for range turns {
+		s.prepare()
+		if _, err := share(ctx, job, struct{}{}, nil); err != nil {
+			return err
+		}
+		if err := s.run(1, nil); err != nil {
+			return err
+		}
+		if _, err := share(ctx, job, struct{}{}, s.check()); err != nil {
+			return err
+		}
 	}
-	_, err := share(ctx, job, struct{}{}, s.check())
-	return err
+	return nil
 }
 
 // declareSeries declares the channels of a measurement, in memory of arena.
 func declareSeries(n *node, m *measurement, arena []byte) (channelSeries, error) {
+	if m.suite == suiteQMP {
+		return declareQMP(n, m, arena)
+	}
 	switch m.pattern {
 	case patternHalo:
 		return declareHalo(n, m.spec, arena)
 	case patternBW, patternBiBW, patternRate:
 		return declareWindows(n, m, arena)
+	case patternExact:
+		return declareExact(n), nil
+	case patternAddSlice:
+		return declareAddSlice(m, arena), nil
+	}
+	if isCollective(m.pattern) {
+		return declareCollective(n, m, arena)
 	}
 	return declareToken(n, m, arena)
 }
@@ -124,8 +153,8 @@ const (
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// strideOf is how far apart the messages of a window are.
-func strideOf(bytes int) int { return roundUp(bytes+guard, lineBytes) }
+// strideOf is how far apart the messages of a window are, whose memory is so long.
+func strideOf(span int) int { return roundUp(span+guard, lineBytes) }
 
 // arenaSize is what declareSeries needs.
 func arenaSize(s *spec) int {
@@ -133,42 +162,41 @@ func arenaSize(s *spec) int {
 	case patternHalo:
 		return haloArena(s)
 	case patternBW, patternBiBW, patternRate:
-		return 2 * roundUp(streamWindow(s.window, s.bytes)*strideOf(s.bytes), pageBytes)
+		return 2 * roundUp(streamWindow(s.window, s.bytes)*strideOf(s.extent().span()), pageBytes)
 	}
-	return 2 * roundUp(strideOf(s.bytes), pageBytes)
+	return 2 * roundUp(strideOf(s.extent().span()), pageBytes)
 }
 
 // messages are channels of one size, of which each has memory of its own.
 type messages struct {
 	declarations
-	op    string
-	bytes int
-	from  int      // whose messages arrive here
-	outs  [][]byte // each with its guard
-	ins   [][]byte // that messages arrive in, each with its guard
+	extent
+	op   string
+	from int      // whose messages arrive here
+	outs [][]byte // each with its guard
+	ins  [][]byte // that messages arrive in, each with its guard
 }
 
 // carve takes memory from the arena for count messages each way, and for those
 // that this rank sends and receives.
 func (s *messages) carve(arena []byte, count, sends, receives int) {
-	stride := strideOf(s.bytes)
+	span := s.span()
+	stride := strideOf(span)
 	for i := range sends {
-		s.outs = append(s.outs, arena[i*stride:][:s.bytes+guard])
+		s.outs = append(s.outs, arena[i*stride:][:span+guard])
 	}
 	arena = arena[roundUp(count*stride, pageBytes):]
 	for i := range receives {
-		s.ins = append(s.ins, arena[i*stride:][:s.bytes+guard])
+		s.ins = append(s.ins, arena[i*stride:][:span+guard])
 	}
 }
-
-func (s *messages) layout(buf []byte) channel.Layout { return channel.Contiguous(buf[:s.bytes]) }
 
 // seed tells the messages of all ranks, and those of one, apart.
 func (s *messages) seed(rank, i int) uint64 { return seedFor(rank, s.bytes, s.op) + uint64(i)<<32 }
 
 func (s *messages) prepare() {
 	for i, out := range s.outs {
-		fillPattern(out[:s.bytes], s.seed(s.node.Rank(), i))
+		s.fill(out, s.seed(s.node.Rank(), i))
 	}
 	for _, in := range s.ins {
 		fillGuard(in)
@@ -177,7 +205,7 @@ func (s *messages) prepare() {
 
 func (s *messages) check() error {
 	for i, in := range s.ins {
-		if err := checkPattern(s.op, in, s.bytes, s.seed(s.from, i)); err != nil {
+		if err := s.extent.check(s.op, in, s.seed(s.from, i)); err != nil {
 			return err
 		}
 	}

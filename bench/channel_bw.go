@@ -21,7 +21,7 @@ const (
 
 func declareWindows(n *node, m *measurement, arena []byte) (*channelWindows, error) {
 	other := 1 - n.Rank()
-	s := &channelWindows{messages: messages{declarations: declarations{node: n, stream: streamMessages}, op: m.op.name, bytes: m.bytes, from: other}}
+	s := &channelWindows{messages: messages{declarations: declarations{node: n, stream: streamMessages}, extent: m.extent(), op: m.op.name, from: other}}
 	sends, receives := m.windowed, m.windowed
 	switch {
 	case m.pattern == patternBiBW:

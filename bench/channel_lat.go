@@ -19,7 +19,7 @@ type token struct {
 
 func declareToken(n *node, m *measurement, arena []byte) (*token, error) {
 	left, right := (n.Rank()+n.Size()-1)%n.Size(), (n.Rank()+1)%n.Size()
-	s := &token{messages: messages{declarations: declarations{node: n}, op: m.op.name, bytes: m.bytes, from: left}}
+	s := &token{messages: messages{declarations: declarations{node: n}, extent: m.extent(), op: m.op.name, from: left}}
 	s.carve(arena, 1, 1, 1)
 	s.out = s.send(s.layout(s.outs[0]), right)
 	s.in = s.receive(s.layout(s.ins[0]), left)

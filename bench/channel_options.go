@@ -10,19 +10,18 @@ import (
 
 // channelOptions are the flags of bench channel, halo, ring and local.
 type channelOptions struct {
-	pattern  string
-	provider string
-	memory   string
-	sizes    string
-	window   int
-	ranks    int
-	axis     string
-	halo     string
+	pattern string
+	jobFlags
+	memoryFlags
+	sizeFlags
+	blocks string
+	window int
+	axis   string
+	halo   string
 	timing
 
-	memories []string
-	bytes    []int
-	axes     []string
+	block []int // 0: one piece
+	axes  []string
 }
 
 // Whose memory messages lie in: the operation of results of channels.
@@ -43,25 +42,29 @@ const (
 
 func (o *channelOptions) addFlags(f *pflag.FlagSet) {
 	o.timing.addFlags(f)
-	f.StringVar(&o.memory, "memory", memoryAlloc, "buffers: alloc (Node.Alloc), heap (Go memory, pinned), or both in a list")
-	if o.pattern == patternLocal {
+	o.addMemory(f, "Node.Alloc")
+	if o.pattern == patternLocal || o.pattern == patternAddSlice {
 		o.provider = providerSelf
 	} else {
-		f.StringVar(&o.provider, "provider", "", "provider: shm, tcp, ... (default the best there is)")
+		o.addProvider(f, "")
 	}
 	switch o.pattern {
 	case patternHalo:
-		f.IntVar(&o.ranks, "ranks", defaultRanks, "ranks to start; a job has its own number")
+		o.addRanks(f, defaultRanks)
 		f.StringVar(&o.axis, "axis", strings.Join(axes, ","), "axes of which the faces are exchanged, one after the other: a list; all: of x, y, z and t at once")
 		f.StringVar(&o.halo, "halo", haloPacked, "receive into: packed (one contiguous buffer for a face) or strided (a field, as the face was sent from)")
 		return
 	case patternRing:
-		f.IntVar(&o.ranks, "ranks", defaultRingRanks, "ranks to start; a job has its own number")
+		o.addRanks(f, defaultRingRanks)
 		f.StringVar(&o.sizes, "sizes", "8", "bytes, as of bench channel lat")
 	case patternLocal:
 		f.StringVar(&o.sizes, "sizes", "8", "bytes, as of bench channel lat")
+	case patternAddSlice:
+		f.StringVar(&o.sizes, "sizes", "8M", "bytes of the terms, as of bench channel bw; whole doubles")
+		return
 	default:
-		f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G are binary (default 0:4M as far as the pattern allows)")
+		o.addSizes(f, "bytes", patternSizes)
+		f.StringVar(&o.blocks, "blocks", "", "messages made of blocks of so many bytes, with as much room behind each: sizes as of --sizes, which are multiples (default one piece)")
 	}
 	if unitOf(o.pattern) == unitLatency {
 		o.addBatch(f)
@@ -80,27 +83,38 @@ func memoryOperation(memory string) operation { return operation{name: memory, r
 // check completes the options, or says which of them cannot be.
 func (o *channelOptions) check() error {
 	var err error
-	if o.memories, err = parseList("memory", o.memory, memoryAlloc, memoryHeap); err != nil {
+	if err := o.checkMemory(); err != nil {
 		return err
 	}
 	op := memoryOperation(o.memory)
-	switch {
-	case o.pattern == patternHalo:
+	if o.pattern == patternHalo {
 		if o.axes, err = parseList("axis", o.axis, axes...); err != nil {
 			return err
 		}
 		if o.halo != haloPacked && o.halo != haloStrided {
 			return usagef("--halo %q: want %s or %s", o.halo, haloPacked, haloStrided)
 		}
-	case o.sizes == "":
-		o.bytes = op.defaultSizes(o.pattern)
-	default:
-		if o.bytes, err = parseSizes(o.sizes); err != nil {
+	} else if err := o.checkSizes(op, o.pattern); err != nil {
+		return err
+	}
+	o.block = []int{0}
+	if o.blocks != "" {
+		if o.block, err = parseSizes(o.blocks); err != nil {
 			return err
 		}
 	}
-	for _, n := range o.bytes {
-		if err := op.checkSize(o.pattern, n); err != nil {
+	for _, block := range o.block {
+		for _, n := range o.bytes {
+			if o.blocks != "" && (block == 0 || n == 0 || n%block != 0 || n > maxSize/2) {
+				return usagef("--blocks %s: messages of %s are not made of them", formatSize(int64(block)), formatSize(int64(n)))
+			}
+		}
+	}
+	if o.pattern == patternAddSlice {
+		if slices.Contains(o.bytes, 0) {
+			return usagef("--sizes 0: want whole doubles")
+		}
+		if err := inDoubles(o.bytes); err != nil {
 			return err
 		}
 	}
@@ -132,21 +146,14 @@ func parseList(flag, text string, words ...string) ([]string, error) {
 func (o *channelOptions) task() task {
 	t := task{start: 2, least: 2, most: 2}
 	switch o.pattern {
-	case patternLocal:
+	case patternLocal, patternAddSlice:
 		t.start, t.least, t.most = 1, 1, 1
 	case patternHalo, patternRing:
 		t.start, t.most = o.ranks, 0
 	}
 	var n *node
 	t.join = func(ctx context.Context) (_ rankJob, err error) {
-		if o.provider == "" {
-			best, err := bestDevice()
-			if err != nil {
-				return nil, err
-			}
-			o.provider = best.Provider()
-		}
-		n, err = joinNode(ctx, o.provider)
+		n, o.provider, err = joinBest(ctx, o.provider)
 		return n, err
 	}
 	t.plan = func(context.Context) ([]run, error) {
@@ -166,15 +173,18 @@ func (o *channelOptions) runIn(n *node, memory string) *channelRun {
 		r.arena = max(r.arena, arenaSize(&s))
 	}
 	op := memoryOperation(memory)
-	for _, bytes := range o.bytes {
-		s := o.spec(o.pattern, op, bytes)
-		switch o.pattern {
-		case patternRing:
-			s.ranks = n.Size()
-		case patternBW, patternBiBW, patternRate:
-			s.window = o.window
+	for _, block := range o.block {
+		for _, bytes := range o.bytes {
+			s := o.spec(o.pattern, op, bytes)
+			s.block = block
+			switch o.pattern {
+			case patternRing:
+				s.ranks = n.Size()
+			case patternBW, patternBiBW, patternRate:
+				s.window = o.window
+			}
+			add(s)
 		}
-		add(s)
 	}
 	for _, axis := range o.axes {
 		s := o.spec(o.pattern, op, 2*len(axesOf(axis))*faceBytes)

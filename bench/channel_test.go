@@ -26,6 +26,9 @@ func TestChannel(t *testing.T) {
 		{"bw", []string{"channel", "bw", "--sizes", "1,64k,1M"}, patternBW, []string{"alloc 1", "alloc 65536", "alloc 1048576"}, modeBatch},
 		{"bw heap, window of 1", []string{"channel", "bw", "--sizes", "64k", "--window", "1", "--memory", "heap"}, patternBW, []string{"heap 65536"}, modeBatch},
 		{"bw, more handles than slots", []string{"channel", "bw", "--sizes", "8,8k", "--window", "200"}, patternBW, []string{"alloc 8", "alloc 8192"}, modeBatch},
+		{"lat of blocks", []string{"channel", "lat", "--sizes", "4k,64k", "--blocks", "256,4k", "--memory", "alloc,heap"}, patternLat,
+			[]string{"alloc 4096", "alloc 65536", "alloc 4096", "alloc 65536", "heap 4096", "heap 65536", "heap 4096", "heap 65536"}, modeEach},
+		{"bw of blocks", []string{"channel", "bw", "--sizes", "64k", "--blocks", "1k"}, patternBW, []string{"alloc 65536"}, modeBatch},
 		{"bibw", []string{"channel", "bibw", "--sizes", "8,64k", "--window", "7"}, patternBiBW, []string{"alloc 8", "alloc 65536"}, modeBatch},
 		{"rate", []string{"channel", "rate", "--sizes", "0,8", "--iters", "5000"}, patternRate, []string{"alloc 0", "alloc 8"}, modeBatch},
 		{"halo", []string{"halo"}, patternHalo,
@@ -50,6 +53,11 @@ func TestChannel(t *testing.T) {
 				}
 				r := decode(t, output(t, args...))
 				require.NotEmpty(t, r.Environment.Ranks)
+				if provider != providerSelf {
+					require.NotEmpty(t, r.Environment.Devices)
+					require.Equal(t, provider, r.Environment.Devices[0].Provider)
+					require.Positive(t, r.Environment.Devices[0].MTU)
+				}
 				var got []string
 				for _, v := range r.Results {
 					require.Equal(t, c.pattern, v.Pattern)
@@ -125,7 +133,7 @@ func TestFace(t *testing.T) {
 		}
 	}
 	fillPattern(field, 1)
-	packed := make([]byte, faceBytes)
+	packed := make([]byte, faceBytes+guard)
 	copyFace(packed, field, haloFace{axis: 1, at: 15, packed: true})
 	for site := range latticeSide * latticeSide * latticeSide {
 		x, z, u := site%16, site/16%16, site/256

@@ -11,7 +11,7 @@ func newRootCommand() *cobra.Command {
 	var out outputOptions
 	var s summaryOptions
 	root := &cobra.Command{
-		Use:   "bench",
+		Use:   "bench [HOST]",
 		Short: "Measure what this library moves, how fast, and against whom",
 		Long: `Without a subcommand: latency and bandwidth over every provider that is there,
 between two ranks on this host, one per core.
@@ -21,8 +21,16 @@ until the last byte has arrived; MB/s is 10^6 bytes a second. Every size is
 verified, byte by byte and both ways, before it is timed.
 
 Started alone, bench starts its ranks itself. Started as one of two ranks of
-a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.`,
-		Args:          noArgs,
+a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.
+
+Between two hosts without a launcher: the same command on both, on one with
+--listen ADDRESS, on the other with that host's address (HOST or HOST:PORT) behind
+it. The secret of SLUICE_SECRET or SLUICE_SECRET_FILE proves each to the other;
+SLUICE_INSECURE=1 does without.
+
+    hostA$ bench verbs lat --provider ibv --listen :18516
+    hostB$ bench verbs lat --provider ibv hostA.example:18516`,
+		Args:          out.twoRanks,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -34,9 +42,13 @@ a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.`,
 	p := root.PersistentFlags()
 	p.BoolVar(&out.json, "json", false, "print one JSON object ("+schema+")")
 	p.BoolVar(&out.csv, "csv", false, "print comma-separated values")
+	p.StringVar(&out.listen, "listen", "", "be one of two ranks, and wait at this address (HOST:PORT, :PORT) for the other, that names it")
+	p.StringVar(&out.html, "html", "", "write a page with plots into this file as well; see bench report")
 	s.addFlags(root.Flags())
-	root.AddCommand(newVerbsCommand(&out), newChannelCommand(&out), newHaloCommand(&out), newRingCommand(&out), newLocalCommand(&out),
-		newCompareCommand(&out))
+	root.AddCommand(newVerbsCommand(&out), newChannelCommand(&out), newIMPICommand(&out), newHaloCommand(&out), newRingCommand(&out), newLocalCommand(&out),
+		newAddSliceCommand(&out), newQMPCommand(&out), newFanoutCommand(&out), newTuneCommand(&out), newScaleCommand(&out), newCompareCommand(&out),
+		newSchemaCommand(), newReportCommand(), newSoakCommand(&out))
+	root.AddCommand(newCollectiveCommands(&out)...)
 	return root
 }
 
@@ -55,9 +67,9 @@ func newVerbsCommand(out *outputOptions) *cobra.Command {
 	} {
 		o := verbsOptions{pattern: c.pattern}
 		cmd := &cobra.Command{
-			Use:   c.pattern,
+			Use:   c.pattern + " [HOST]",
 			Short: c.short,
-			Args:  noArgs,
+			Args:  out.twoRanks,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				if err := o.check(); err != nil {
 					return err
@@ -100,7 +112,7 @@ of all its messages. MB/s are those that one rank sends.`)
 }
 
 func newRingCommand(out *outputOptions) *cobra.Command {
-	return newPatternCommand(out, patternRing, "Pass a message round a ring of ranks: the time of a hop", `With more ranks than CPUs nobody is bound to one.`)
+	return newPatternCommand(out, patternRing, "Pass a message round a ring of ranks: the time of a hop", `With more ranks than CPUs, those that follow on one another share one.`)
 }
 
 func newLocalCommand(out *outputOptions) *cobra.Command {
@@ -112,10 +124,50 @@ the receive, test both until they are over.`)
 func newPatternCommand(out *outputOptions, pattern, short, long string) *cobra.Command {
 	o := channelOptions{pattern: pattern}
 	cmd := &cobra.Command{
-		Use:   pattern,
+		Use:   pattern + " [HOST]",
 		Short: short,
 		Long:  short + ".\n\n" + long,
-		Args:  noArgs,
+		Args:  out.twoRanks,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			out.allocs = o.allocs
+			return asRanks(cmd.Context(), *out, given(cmd.Flags()), o.task())
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+// newCollectiveCommands are one command for several kinds of collectives, and one for
+// each.
+func newCollectiveCommands(out *outputOptions) []*cobra.Command {
+	list := []*cobra.Command{newCollectiveCommand(out, "collectives", "", "Measure collectives of all ranks: several kinds in one go")}
+	for _, pattern := range collectivePatterns() {
+		short := "Measure " + pattern + " of all ranks"
+		if pattern == patternExact {
+			short = "Measure an allreduce of one exact accumulator, beside that of 64 doubles"
+		}
+		list = append(list, newCollectiveCommand(out, pattern, pattern, short))
+	}
+	return list
+}
+
+func newCollectiveCommand(out *outputOptions, use, kinds, short string) *cobra.Command {
+	o := collectiveOptions{kinds: kinds}
+	cmd := &cobra.Command{
+		Use:   use + " [HOST]",
+		Short: short,
+		Long: short + `.
+
+The figure is the time of one in a loop without a clock in it, at rank 0, as IMB
+takes it: all begin together, and only the collective itself keeps them together.
+The root of those that have one goes round the ranks. What is added up are
+doubles. Every collective, with every root, is verified before it is timed, and what
+was timed is as well. With more ranks than CPUs, those that follow on one another share
+one.`,
+		Args: out.twoRanks,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err

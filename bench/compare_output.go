@@ -14,10 +14,7 @@ import (
 // printComparison prints all figures side by side, with ratio, bar and verdict.
 func printComparison(w io.Writer, lines bool, r *Report) {
 	fmt.Fprintln(w)
-	peers := append(slices.Clone(mpis), peerLine)
-	if slices.ContainsFunc(r.Results, func(r Result) bool { return r.Provider == providerIBV }) {
-		peers = []string{peerPerftest}
-	}
+	peers := peersOf(r)
 	header := []any{"", "bytes", "op", peerSluice, "spread"}
 	for _, peer := range peers {
 		header = append(header, peer)
@@ -28,7 +25,14 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 		if ours.Peer != peerSluice {
 			continue
 		}
-		what := strings.Join(strings.Fields(strings.Join([]string{ours.Provider, ours.Suite, ours.Pattern, ours.Unit}, " ")), " ")
+		parts := []string{ours.Provider, ours.Suite, ours.Pattern, ours.Unit}
+		if ours.Pattern == patternFanout {
+			parts[1] = fmt.Sprintf("1 + %d ranks, window %d", ours.Ranks-1, ours.Window)
+		}
+		if isCollective(ours.Pattern) {
+			parts[1] = fmt.Sprintf("%s %d ranks", ours.Suite, ours.Ranks)
+		}
+		what := strings.Join(strings.Fields(strings.Join(parts, " ")), " ")
 		if what != section && section != "" && lines {
 			t.AppendSeparator()
 		}
@@ -67,6 +71,21 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 	for _, m := range r.Missing {
 		fmt.Fprintf(w, "not compared: %s\n", m)
 	}
+}
+
+// peersOf are the columns of a comparison: all peers that have figures, and both MPIs
+// where neither perftest nor libzmq takes their place.
+func peersOf(r *Report) []string {
+	has := func(peer string) bool {
+		return slices.ContainsFunc(r.Results, func(r Result) bool { return r.Peer == peer })
+	}
+	var peers []string
+	for _, peer := range slices.Concat(mpis, []string{peerLine, peerPerftest, peerZMQ}, toolPeers) {
+		if has(peer) || slices.Contains(mpis, peer) && !has(peerPerftest) && !has(peerZMQ) {
+			peers = append(peers, peer)
+		}
+	}
+	return peers
 }
 
 // The peer program that hands a cache line to and fro, and its usual form.

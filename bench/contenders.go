@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 // contender is one program that is run in each round.
 type contender struct {
 	name string
+	what []string // disciplines, for --only: provider, suite, pattern
 	ours bool
 	run  func(context.Context) ([]Result, error)
 }
@@ -24,15 +26,24 @@ type contender struct {
 // contenderBound is when a contender counts as hung: they take a second or two.
 const contenderBound = 2 * time.Minute
 
-// errHung: a contender did not end within its bound.
-var errHung = fmt.Errorf("did not end within %v", contenderBound)
+// in says which disciplines contenders are of.
+func in(what []string, list ...contender) []contender {
+	for i := range list {
+		list[i].what = what
+	}
+	return list
+}
 
-func (c *contender) runBounded(ctx context.Context) ([]Result, error) {
-	within, cancel := context.WithTimeoutCause(ctx, contenderBound, errHung)
+// errHung: a contender did not end within its bound.
+var errHung = errors.New("did not end in time")
+
+// runBounded runs it for at most so long; late is what it says then.
+func (c *contender) runBounded(ctx context.Context, bound time.Duration, late error) ([]Result, error) {
+	within, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	rs, err := c.run(within)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%s: %w", c.name, errHung)
+		return nil, fmt.Errorf("%s: %w", c.name, late)
 	}
 	return rs, err
 }
@@ -41,7 +52,7 @@ func (c *contender) runBounded(ctx context.Context) ([]Result, error) {
 func (c *comparison) contenders() []contender {
 	var list []contender
 	if c.peers != nil {
-		list = append(list, c.peer(peerLine, append([]string{"line", "-t", seconds(c.time)}, lineCPUs()...)...))
+		list = append(list, in([]string{"shm verbs lat", "shm channel lat"}, c.peer(peerLine, append([]string{"line", "-t", seconds(c.time)}, lineCPUs()...)...))...)
 	}
 	// Channels are held to the cache line as well: as soon after it as can be.
 	list = append(list, c.channelContenders()...)
@@ -66,18 +77,22 @@ func (c *comparison) contenders() []contender {
 				if t.pattern == patternLat {
 					args = append(args, "--batch")
 				}
-				list = append(list, c.sluice(strings.Join([]string{provider, t.pattern, op}, " "), args...))
+				list = append(list, in([]string{provider + " verbs " + t.pattern}, c.sluice(strings.Join([]string{provider, t.pattern, op}, " "), args...))...)
 			}
 			for _, mpi := range mpis {
+				if c.quick && provider == "tcp" && mpi == "mpich" {
+					continue // nobody is held to it, and it takes as long as twenty others
+				}
 				args := []string{"-s", t.sizes}
 				if t.pattern == patternBW {
 					args = append(args, "-w", strconv.Itoa(defaultWindow))
 				}
-				list = append(list, c.mpi(mpi, provider, t.program, args...)...)
+				list = append(list, in([]string{provider + " verbs " + t.pattern}, c.mpi(mpi, provider, t.program, args...)...)...)
 			}
 		}
 	}
-	return list
+	list = append(list, c.qmpContenders()...)
+	return append(list, in([]string{"shm fanout"}, c.fanoutContenders()...)...)
 }
 
 // channelContenders are the programs that measure channels, and what is
@@ -102,24 +117,81 @@ func (c *comparison) channelContenders() []contender {
 			args = append([]string{"channel", pattern, "--provider", t.provider, "--memory", t.memory}, args...)
 			return c.sluice(t.provider+" channel "+pattern, args...)
 		}
-		list = append(list, ours(patternLat, "--sizes", t.lat, "--batch"))
+		lat, bw := t.provider+" channel lat", t.provider+" channel bw"
+		list = append(list, in([]string{lat}, ours(patternLat, "--sizes", t.lat, "--batch"))...)
 		for _, mpi := range t.mpis {
-			list = append(list, c.mpi(mpi, t.provider, "channel", "-l", t.lat, "-s", t.bw, "-w", window)...)
+			list = append(list, in([]string{lat, bw}, c.mpi(mpi, t.provider, "channel", "-l", t.lat, "-s", t.bw, "-w", window)...)...)
 		}
-		list = append(list, ours(patternBW, "--sizes", t.bw, "--window", window))
+		list = append(list, in([]string{bw}, ours(patternBW, "--sizes", t.bw, "--window", window))...)
 		if t.provider != "shm" {
 			continue
 		}
-		list = append(list, c.sluice("shm halo", "halo", "--provider", "shm", "--memory", t.memory))
+		halo := []string{"shm channel halo"}
+		list = append(list, in(halo, c.sluice("shm halo", "halo", "--provider", "shm", "--memory", t.memory))...)
 		for _, mpi := range t.mpis {
-			list = append(list, c.mpi(mpi, "shm", "halo")...)
-			list = append(list, c.mpi(mpi, "shm", "halo", "-k", "-a", "xyza")...) // of t there is nothing to pack
+			list = append(list, in(halo, c.mpi(mpi, "shm", "halo")...)...)
+			list = append(list, in(halo, c.mpi(mpi, "shm", "halo", "-k", "-a", "xyza")...)...) // of t there is nothing to pack
 		}
 		// MPICH, which never gives up its CPU, takes some milliseconds a hop.
-		list = append(list, c.sluice("shm ring", "ring", "--provider", "shm", "--ranks", strconv.Itoa(defaultRingRanks), "--batch"))
-		list = append(list, c.mpi("openmpi", "shm", "ring")...)
+		ring := []string{"shm channel ring"}
+		list = append(list, in(ring, c.sluice("shm ring", "ring", "--provider", "shm", "--ranks", strconv.Itoa(defaultRingRanks), "--batch"))...)
+		list = append(list, in(ring, c.mpi("openmpi", "shm", "ring")...)...)
 	}
-	return append(list, c.sluice("local", "local", "--batch"))
+	list = append(list, c.impiContenders()...)
+	list = append(list, c.toolContenders()...)
+	list = append(list, c.collectiveContenders()...)
+	return append(list, in([]string{"self channel local"}, c.sluice("local", "local", "--batch"))...)
+}
+
+// collectiveContenders are the programs that measure collectives over shared memory:
+// of 2 ranks, and of more than there are CPUs in many a machine.
+func (c *comparison) collectiveContenders() []contender {
+	if _, err := verbs.Find("shm"); err != nil {
+		return nil
+	}
+	var list []contender
+	for _, t := range []struct {
+		ranks                  int
+		kinds, doubles, memory string
+	}{
+		{2, "barrier,allreduce", "1,128,16k,1M", "alloc,heap"},
+		{4, "barrier,allreduce", "1,128,16k", "alloc"},
+		{8, "barrier,allreduce", "1,128,16k", "alloc"},
+		{2, "bcast,reduce,reduce-scatter,scan,exscan,gather,scatter,allgather,alltoall", "1,128,16k", "alloc"},
+	} {
+		informs := t.kinds != "barrier,allreduce"
+		if c.quick && informs {
+			continue
+		}
+		ranks := strconv.Itoa(t.ranks)
+		var what []string
+		for kind := range strings.SplitSeq(t.kinds, ",") {
+			what = append(what, "shm "+ranks+" ranks "+kind)
+		}
+		list = append(list, in(what, c.sluice(strings.Join([]string{"shm", ranks, t.kinds}, " "), "collectives", "--provider", "shm", "--ranks", ranks,
+			"--kinds", t.kinds, "--doubles", t.doubles, "--memory", t.memory))...)
+		for _, mpi := range mpis {
+			if c.quick && t.ranks > 2 && mpi == "mpich" {
+				continue // it never gives up its CPU: tens of milliseconds a barrier
+			}
+			list = append(list, in(what, c.mpiRanks(mpi, "shm", t.ranks, "coll", "-c", t.kinds, "-s", inBytes(t.doubles))...)...)
+		}
+	}
+	list = append(list, in([]string{"shm 8 ranks exact"}, c.sluice("shm 8 exact", "exact", "--provider", "shm", "--ranks", "8"))...)
+	return append(list, in([]string{"self addslice"}, c.sluice("addslice", "addslice"))...)
+}
+
+// inBytes are the bytes of counts of doubles.
+func inBytes(doubles string) string {
+	counts, err := parseSizes(doubles)
+	if err != nil {
+		panic(err) // it is one of ours
+	}
+	var sizes []string
+	for _, n := range counts {
+		sizes = append(sizes, formatSize(int64(n)*doubleBytes))
+	}
+	return strings.Join(sizes, ",")
 }
 
 // lineCPUs has line run on the two CPUs that our ranks are bound to. Where we do not
@@ -140,11 +212,20 @@ func (c *comparison) peer(name string, args ...string) contender {
 
 // mpi is a program of one MPI as a contender; none where no peers can be built.
 func (c *comparison) mpi(mpi, provider, program string, args ...string) []contender {
+	return c.mpiRanks(mpi, provider, 0, program, args...)
+}
+
+// mpiRanks is mpi with so many ranks; 0: as many as the program has by default.
+func (c *comparison) mpiRanks(mpi, provider string, ranks int, program string, args ...string) []contender {
 	if c.peers == nil {
 		return nil
 	}
 	all := append([]string{mpi, provider, program, "-t", seconds(c.time)}, args...)
-	return []contender{c.peer(strings.Join(all[:3], " "), all...)}
+	name := strings.Join(all[:3], " ")
+	if ranks > 0 {
+		name += " " + strconv.Itoa(ranks)
+	}
+	return []contender{{name: name, run: func(ctx context.Context) ([]Result, error) { return c.peers.runRanks(ctx, ranks, all...) }}}
 }
 
 // sluice is this very program as a contender.

@@ -105,7 +105,7 @@ func describeDevice(c *verbs.Context, portable bool) (DeviceEntry, error) {
 	if port.LinkLayer != verbs.LinkLayerUnspecified {
 		e.Link = port.LinkLayer.String()
 	}
-	if port.GIDTblLen > 0 {
+	if port.GIDTblLen > 0 && !e.LoadStore { // within a host it is of this process alone
 		gid, err := c.QueryGID(1, 0)
 		if err != nil {
 			return e, err

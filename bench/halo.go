@@ -24,8 +24,11 @@ const axisAll = "all"
 
 // axesOf lists the numbers of the axes that a name stands for.
 func axesOf(name string) []int {
-	if name == axisAll {
+	switch name {
+	case axisAll:
 		return []int{0, 1, 2, 3}
+	case axisHalf:
+		return []int{3}
 	}
 	return []int{slices.Index(axes, name)}
 }
@@ -177,11 +180,14 @@ func copyFace(to, field []byte, f haloFace) {
 		block *= latticeSide
 	}
 	at := 0
+	if f.packed {
+		to = to[:len(to)-guard]
+	}
 	for off := f.at * block; off < fieldBytes; off += latticeSide * block {
 		if !f.packed {
 			at = off
 		}
-		copy(to[at:at+block], field[off:])
+		copy(to[at:min(at+block, len(to))], field[off:]) // of half a face, half a block
 		at += block
 	}
 }

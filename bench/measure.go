@@ -4,28 +4,37 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 )
 
 // spec says what is measured, and how.
 type spec struct {
-	pattern string
-	op      operation
-	bytes   int
-	each    bool // time each iteration; else batches
-	mean    bool // one batch
-	time    time.Duration
-	iters   int // instead of time; 0: by time
-	batch   int // iterations of a batch; 0: derived
-	warmup  time.Duration
-	window  int
-	list    int
-	every   int // every so many sends one is signalled
-	verify  bool
-	ranks   int    // that an iteration goes through, of ring and halo
-	axis    string // of halo
-	halo    string // how it receives
+	pattern   string
+	op        operation
+	bytes     int
+	block     int  // of channels: that a message is made of; 0: one piece
+	each      bool // time each iteration; else batches
+	mean      bool // one batch
+	time      time.Duration
+	iters     int // instead of time; 0: by time
+	batch     int // iterations of a batch; 0: derived
+	warmup    time.Duration
+	window    int
+	list      int
+	every     int // every so many sends one is signalled
+	verify    bool
+	histogram bool   // of all samples, in the result
+	ranks     int    // that an iteration goes through, of ring, halo and collectives
+	axis      string // of halo
+	halo      string // how it receives
+
+	declared bool   // of collectives: not called
+	suite    string // of results
 }
+
+// extent is how its messages lie in memory.
+func (s *spec) extent() extent { return extent{s.bytes, s.block} }
 
 // A batch is as many iterations as fit into batchTime, at most maxBatch: long
 // enough for the clock not to show, short enough to leave a distribution. The
@@ -208,19 +217,20 @@ func (m *measurement) messagesOf() int {
 	case patternRing:
 		return m.ranks
 	}
-	if m.op.fetch {
+	if m.op.fetch || isCollective(m.pattern) || m.pattern == patternAddSlice {
 		return 1
 	}
 	return 2
 }
 
 // warmUp runs once, once more, then four times as many iterations each time until
-// that takes about d, and says what one takes, in ns: the best mean of these runs,
+// that takes about d, and on until a run is no faster than the best before it, up to
+// steadyRuns times. It says what an iteration takes, in ns: the best mean of these runs,
 // for one that was interrupted must not be taken for a slow operation.
 func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (float64, error) {
 	best := math.Inf(1)
 	n := 1
-	for runs := 1; ; runs++ {
+	for runs, long := 1, 0; ; runs++ {
 		t := nanos()
 		if err := s.run(n, nil); err != nil {
 			return 0, err
@@ -233,15 +243,26 @@ func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (floa
 		if err != nil {
 			return 0, err
 		}
-		best = min(best, float64(max(took, 1))/float64(n))
-		if runs >= 3 && best*float64(n) >= float64(d)/2 {
-			return best, nil
-		}
-		if runs > 1 {
+		mean := float64(max(took, 1)) / float64(n)
+		steady := mean > best*(1-steadyGain)
+		best = min(best, mean)
+		switch {
+		case runs >= 3 && best*float64(n) >= float64(d)/2:
+			if long++; steady || long > steadyRuns {
+				return best, nil
+			}
+		case runs > 1:
 			n *= 4
 		}
 	}
 }
+
+// A warm-up is over when a run is not faster by more than this than the best before,
+// or after so many runs more: where figures wander none is ever steady.
+const (
+	steadyGain = 0.02
+	steadyRuns = 8
+)
 
 // plan is how long a measurement is.
 type plan struct {
@@ -297,8 +318,8 @@ func (m *measurement) result(layer, provider string, timer float64) Result {
 	r := Result{
 		Pattern: m.pattern, Layer: layer, Provider: provider, Peer: peerSluice, Op: m.op.name,
 		Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
-		Unit: unitOf(m.pattern), Verified: m.verified, TimerNS: timer, Rounds: len(m.medians), Spread: spread(m.medians),
-		Ranks: int64(m.ranks), Axis: m.axis, Halo: m.halo,
+		Unit: unitOf(m.pattern), Verified: m.verified, TimerNS: timer, Rounds: len(m.medians), Spread: spread(slices.Clone(m.medians)),
+		Ranks: int64(m.ranks), Axis: m.axis, Halo: m.halo, Block: int64(m.block),
 	}
 	if m.each {
 		r.Mode = modeEach
@@ -311,6 +332,10 @@ func (m *measurement) result(layer, provider string, timer float64) Result {
 		}
 		calls := float64(m.calls) / float64(max(m.messages, 1))
 		r.CrossingsPerMessage = &calls
+	}
+	r.Medians = m.medians
+	if m.histogram {
+		r.Histogram = m.all.encode()
 	}
 	m.all.fill(&r)
 	return r

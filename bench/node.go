@@ -3,9 +3,15 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"slices"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/qmp"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // node is this process in a job, as channels know it, and a slow way to talk
@@ -15,6 +21,9 @@ type node struct {
 	*channel.Node
 	records  []byte            // of all ranks, exchangeBytes each
 	up, down []*channel.Handle // by rank at rank 0; else one each
+	group    *channel.Group    // of all ranks, where collectives are measured
+	qmp      *qmp.Machine      // where that is measured
+	aside    bool              // what is measured goes by connections of its own
 }
 
 const (
@@ -22,10 +31,15 @@ const (
 	exchangeBytes  = 16 << 10 // of a record: its length, in 4 bytes, and the data
 )
 
-// joinNode makes this process a node, with one provider; the caller closes it.
+// joinNode makes this process a node, with one provider; the caller closes it. Of none
+// the library takes what works: it is not to be measured, and nobody is told what not.
 func joinNode(ctx context.Context, provider string) (*node, error) {
 	var opts []channel.Option
-	if provider != providerSelf {
+	switch provider {
+	case providerSelf:
+	case "":
+		opts = append(opts, channel.WithLogger(onlyWarnings()))
+	default:
 		opts = append(opts, channel.WithProviders(provider))
 	}
 	cn, err := channel.Join(ctx, opts...)
@@ -38,6 +52,37 @@ func joinNode(ctx context.Context, provider string) (*node, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// joinBest is joinNode with the provider that is asked for, or the best there is on this
+// host. Two that met without a launcher may be on different hosts: then it is what the
+// library finds.
+func joinBest(ctx context.Context, provider string) (*node, string, error) {
+	if provider == "" && !metByHand(ctx) {
+		best, err := bestDevice()
+		if err != nil {
+			return nil, "", err
+		}
+		provider = best.Provider()
+	}
+	n, err := joinNode(ctx, provider)
+	if err != nil || provider != "" {
+		return n, provider, err
+	}
+	if _, err := n.Exchange(ctx, nil); err != nil {
+		return nil, "", errors.Join(err, n.Close())
+	}
+	for _, p := range n.Stats().Peers {
+		if p.Rank != n.Rank() {
+			provider = p.Provider
+		}
+	}
+	return n, provider, nil
+}
+
+// onlyWarnings is a log without what is for information.
+func onlyWarnings() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 func (n *node) declareExchange() error {
@@ -106,6 +151,49 @@ func (n *node) Done() <-chan struct{} {
 		_, _ = n.Exchange(context.Background(), nil)
 	}()
 	return done
+}
+
+// devices are those that connect this rank with others: with rank 0 all do, once records
+// have been exchanged. What cannot be opened a second time has but its names.
+func (n *node) devices() []DeviceEntry {
+	var list []DeviceEntry
+	for _, p := range n.Stats().Peers {
+		if p.Device == "" || slices.ContainsFunc(list, func(d DeviceEntry) bool { return d.Device == p.Device }) {
+			continue
+		}
+		entry, err := describeNamed(p.Device)
+		if err != nil {
+			entry = DeviceEntry{Provider: p.Provider, Device: p.Device}
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+// describeNamed opens a device for as long as it takes to describe it.
+func describeNamed(name string) (e DeviceEntry, err error) {
+	dev, err := verbs.Find(name)
+	if err != nil {
+		return e, err
+	}
+	c, err := dev.Open(verbs.Config{Insecure: true})
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return describeDevice(c, false)
+}
+
+// onlyDevice describes the device of a provider that has one: of several it is not known
+// which is used.
+func onlyDevice(provider string) (DeviceEntry, bool) {
+	devs, _ := verbs.Devices() // what is not there has no device
+	devs = slices.DeleteFunc(slices.Clone(devs), func(d *verbs.Device) bool { return d.Provider() != provider })
+	if len(devs) != 1 {
+		return DeviceEntry{}, false
+	}
+	e, err := describeNamed(devs[0].Name())
+	return e, err == nil
 }
 
 // declarations are handles that are declared, and closed, together. The first

@@ -20,11 +20,11 @@ type verbsRun struct {
 
 // verbsOptions are the flags of bench verbs.
 type verbsOptions struct {
-	pattern     string
-	provider    string
-	device      string
-	op          string
-	sizes       string
+	pattern  string
+	provider string
+	device   string
+	op       string
+	sizeFlags
 	window      int
 	list        int
 	inline      int
@@ -35,64 +35,6 @@ type verbsOptions struct {
 	timing
 
 	operation operation
-	bytes     []int
-}
-
-// timing says how long and how often is measured: flags of all patterns.
-type timing struct {
-	time   time.Duration
-	iters  int
-	warmup time.Duration
-	batch  int  // of latency
-	mean   bool // one sample
-	verify bool
-	rounds int
-	allocs bool
-}
-
-func (o *timing) addFlags(f *pflag.FlagSet) {
-	f.DurationVar(&o.time, "time", defaultTime, "measured time of each size and round")
-	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (messages, of bandwidth and rate) instead of by time")
-	f.DurationVar(&o.warmup, "warmup", defaultWarmup, "warm up by doubling iterations until that many take this long")
-	f.BoolVar(&o.verify, "verify", true, "check every byte, both ways, before timing")
-	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times over, and give the spread of the medians")
-	f.BoolVar(&o.mean, "mean", false, "take one sample, the mean of all that is measured, as perftest's bandwidth is")
-	f.BoolVar(&o.allocs, "allocs", false, "show the heap allocations of a message")
-}
-
-// addBatch adds the flag of patterns that can time each iteration.
-func (o *timing) addBatch(f *pflag.FlagSet) {
-	f.IntVar(&o.batch, "batch", eachIteration, "no clock in the loop: time batches, of N iterations, or (--batch alone) as many as fit 200 µs")
-	f.Lookup("batch").NoOptDefVal = "0"
-}
-
-func (o *timing) check() error {
-	switch {
-	case o.time <= 0 || o.time > maxTime:
-		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
-	case o.warmup < 0 || o.warmup > maxTime:
-		return usagef("--warmup %v: want 0 to %v", o.warmup, maxTime)
-	}
-	for _, c := range []struct {
-		name   string
-		v      int
-		lo, hi int
-	}{
-		{"iters", o.iters, 0, 1 << 40},
-		{"batch", o.batch, eachIteration, 1 << 30},
-		{"rounds", o.rounds, 1, 1000},
-	} {
-		if err := inRange(c.name, c.v, c.lo, c.hi); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// spec is a measurement of a pattern.
-func (o *timing) spec(pattern string, op operation, bytes int) spec {
-	return spec{pattern: pattern, op: op, bytes: bytes, each: o.batch == eachIteration && !o.mean && unitOf(pattern) == unitLatency, mean: o.mean,
-		time: o.time, iters: o.iters, batch: max(o.batch, 0), warmup: o.warmup, verify: o.verify}
 }
 
 // Defaults, and the bounds of what can be asked for.
@@ -111,7 +53,7 @@ func (o *verbsOptions) addFlags(f *pflag.FlagSet, op string) {
 	f.StringVar(&o.provider, "provider", "", "provider, by its first device: shm, tcp, ... (default the best there is)")
 	f.StringVar(&o.device, "device", "", "device, by its name")
 	f.StringVar(&o.op, "op", op, "operation: "+operationNames())
-	f.StringVar(&o.sizes, "sizes", "", "bytes: MIN:MAX (powers of two between) or a list; k, M, G are binary (default 0:4M as far as the pattern allows)")
+	o.addSizes(f, "bytes", patternSizes)
 	o.timing.addFlags(f)
 	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default 256, over memory that peers map 32, or the device's limit)")
 	f.StringVar(&o.mr, "mr", "alloc", "buffers: alloc (the provider's memory) or heap (Go memory, registered)")
@@ -137,15 +79,8 @@ func (o *verbsOptions) check() error {
 	if o.operation, err = findOperation(o.op); err != nil {
 		return err
 	}
-	if o.sizes == "" {
-		o.bytes = o.operation.defaultSizes(o.pattern)
-	} else if o.bytes, err = parseSizes(o.sizes); err != nil {
+	if err := o.checkSizes(o.operation, o.pattern); err != nil {
 		return err
-	}
-	for _, n := range o.bytes {
-		if err := o.operation.checkSize(o.pattern, n); err != nil {
-			return err
-		}
 	}
 	if o.pattern != patternLat {
 		if o.list == 0 {
@@ -184,18 +119,9 @@ func inRange(name string, v, lo, hi int) error {
 
 // runs is what the options ask for: one table.
 func (o *verbsOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, error) {
-	device := o.device + o.provider
-	if device == "" {
-		name := ""
-		best, err := bestDevice()
-		if err == nil {
-			name = best.Name()
-		}
-		all, err := share(ctx, job, name, err)
-		if err != nil {
-			return nil, err
-		}
-		device = all[0]
+	device, err := o.between(ctx, job)
+	if err != nil {
+		return nil, err
 	}
 	r := verbsRun{pattern: o.pattern, rounds: rounds{count: o.rounds},
 		pairOptions: pairOptions{device: device, portable: o.portable, heap: o.mr == "heap", events: o.events, inline: o.inline}}
@@ -216,6 +142,37 @@ func (r *verbsRun) add(s spec) {
 	} else {
 		r.sendDepth, r.recvDepth = streamSendDepth(s.window), streamRecvs
 	}
+}
+
+// between is the device of this rank that leads to the other: the one asked for, or the
+// best of the provider; between different hosts none that stays within one.
+func (o *verbsOptions) between(ctx context.Context, job exchanger) (string, error) {
+	p, err := findPlaces(ctx, job)
+	if err != nil || o.device != "" {
+		return o.device, err
+	}
+	name := o.provider
+	if name == "" {
+		best, err := bestDevice()
+		if err == nil && p.apart && best.Provider() == providerSHM {
+			best, err = p.bestAway()
+		}
+		if err == nil {
+			name = best.Name()
+			if p.apart {
+				name = best.Provider()
+			}
+		}
+		all, err := share(ctx, job, name, err)
+		if err != nil {
+			return "", err
+		}
+		name = all[0]
+	}
+	if p.apart {
+		return p.deviceOf(name), nil
+	}
+	return name, nil
 }
 
 // bestDevice is the device that the library would choose.
@@ -240,11 +197,18 @@ func (o *summaryOptions) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.portable, "portable", false, "tcp: use only what every operating system has")
 }
 
-// runs is one table of latency and one of bandwidth for each provider, best
-// first. One that is not there, at either rank, is a run that says why.
+// runs is one table of latency and one of bandwidth for each provider that a layer
+// above chooses by itself, best first. One that is not there, at either rank, is a run that says why.
 func (o *summaryOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, error) {
 	var runs []verbsRun
+	places, err := findPlaces(ctx, job)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range verbs.Providers() {
+		if p.OnRequest {
+			continue
+		}
 		why := ""
 		if _, err := verbs.Find(p.Name); err != nil {
 			why = err.Error()
@@ -253,12 +217,16 @@ func (o *summaryOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, e
 		if err != nil {
 			return nil, err
 		}
-		if why := cmp.Or(all...); why != "" {
+		why = cmp.Or(all...)
+		if why == "" && p.Name == providerSHM && places.apart {
+			why = "the ranks are on different hosts"
+		}
+		if why != "" {
 			runs = append(runs, verbsRun{missing: p.Name + ": " + why})
 			continue
 		}
 		for _, c := range []struct{ pattern, op string }{{patternLat, "send"}, {patternBW, "write"}} {
-			v := verbsOptions{pattern: c.pattern, provider: p.Name, op: c.op, sizes: o.sizes, window: defaultWindow, inline: -1,
+			v := verbsOptions{pattern: c.pattern, provider: p.Name, op: c.op, sizeFlags: sizeFlags{sizes: o.sizes}, window: defaultWindow, inline: -1,
 				signalEvery: latencySignal, mr: "alloc", portable: o.portable,
 				timing: timing{time: o.time, warmup: defaultWarmup, batch: eachIteration, verify: true, rounds: 1}}
 			if c.pattern != patternLat {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,16 +11,23 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
 // outputOptions say how results are printed.
 type outputOptions struct {
 	json   bool
 	csv    bool
-	allocs bool // a column for them
+	html   string // file of a page; empty: none
+	allocs bool   // a column for them
+	meetOptions
 }
 
 func (o *outputOptions) check() error {
+	if err := o.meetOptions.check(); err != nil {
+		return err
+	}
 	if o.json && o.csv {
 		return usagef("--json and --csv: want one of them")
 	}
@@ -33,41 +39,23 @@ func (o *outputOptions) tables() bool { return !o.json && !o.csv }
 
 // print writes the whole report, or what tables have not shown yet.
 func (o *outputOptions) print(w io.Writer, r *Report) error {
+	if o.html != "" {
+		if err := writePageFile(o.html, []labelled{{report: r}}); err != nil {
+			return err
+		}
+	}
 	switch {
 	case o.json:
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		return e.Encode(r)
 	case o.csv:
-		return writeCSV(w, r.Results)
+		return writeCSV(w, r)
 	}
 	for _, s := range r.Warnings {
 		fmt.Fprintf(w, "\nwarning: %s\n", s)
 	}
 	return nil
-}
-
-// csvColumns are those of --csv, in this order; new ones go to the end.
-var csvColumns = []string{"pattern", "layer", "provider", "peer", "op", "device", "mode", "batch", "window", "bytes", "unit",
-	"min", "p50", "p99", "p999", "max", "mean", "samples", "rounds", "spread", "suite", "ranks", "axis", "halo"}
-
-func writeCSV(w io.Writer, rs []Result) error {
-	c := csv.NewWriter(w)
-	if err := c.Write(csvColumns); err != nil {
-		return err
-	}
-	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	count := func(v int64) string { return strconv.FormatInt(v, 10) }
-	for _, r := range rs {
-		err := c.Write([]string{r.Pattern, r.Layer, r.Provider, r.Peer, r.Op, r.Device, r.Mode, count(r.Batch), count(r.Window), count(r.Bytes),
-			r.Unit, number(r.Min), number(r.P50), number(r.P99), number(r.P999), number(r.Max), number(r.Mean), count(r.Samples),
-			count(int64(r.Rounds)), number(r.Spread), r.Suite, count(r.Ranks), r.Axis, r.Halo})
-		if err != nil {
-			return err
-		}
-	}
-	c.Flush()
-	return c.Error()
 }
 
 // terminal says whether f is one; envTerminal tells it to a rank whose output
@@ -116,6 +104,9 @@ func printEnvironment(w io.Writer, e *Environment) {
 		}
 		line(fmt.Sprintf("rank %d", r.Rank), "%s, %s, GOMAXPROCS %d", r.Host, on, r.GOMAXPROCS)
 	}
+	for i := range e.Devices {
+		line("device", "%s", strings.TrimPrefix(describeEntry(&e.Devices[i]), "device "))
+	}
 	if len(e.Options) > 0 {
 		line("options", "%s", formatOptions(e.Options))
 	}
@@ -157,6 +148,9 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 	t := newTable(w, lines, header...)
 	for _, r := range rs {
 		row := table.Row{formatSize(r.Bytes)}
+		if r.Block > 0 {
+			row[0] = fmt.Sprintf("%s of %s", formatSize(r.Bytes), formatSize(r.Block))
+		}
 		if r.Pattern == patternHalo {
 			row = table.Row{r.Axis, formatSize(r.Bytes)}
 		}
@@ -188,12 +182,21 @@ func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs b
 // titleOf says what the figures of a table are.
 func titleOf(r *Result) string {
 	of := r.Op
-	if r.Layer == layerChannel {
+	switch r.Layer {
+	case layerChannel:
 		of = fmt.Sprintf("channels, %s memory", r.Op)
+	case layerIMPI:
+		of = "impi, " + r.Op
 	}
 	how := fmt.Sprintf("every iteration timed (reading the clock, %.0f ns, is in each)", r.TimerNS)
 	if r.Mode == modeBatch {
 		how = "the distribution is that of the means of batches, no clock within"
+	}
+	if r.Suite == suiteQMP {
+		return titleOfQMP(r, how)
+	}
+	if isCollective(r.Pattern) {
+		return titleOfCollective(r, how)
 	}
 	switch r.Pattern {
 	case patternLat:
@@ -210,10 +213,33 @@ func titleOf(r *Result) string {
 		return fmt.Sprintf("%s halo exchange of %s, MB/s (10^6 bytes) that each of %d ranks sends, µs of an exchange; received %s", r.Provider, of, r.Ranks, r.Halo)
 	case patternRing:
 		return fmt.Sprintf("%s ring of %d ranks of %s, ns of a hop; %s", r.Provider, r.Ranks, of, how)
+	case patternAddSlice:
+		return "terms added to an exact sum on one core, MB/s (10^6 bytes of terms)"
+	case patternFanout:
+		return fmt.Sprintf("%s fan-out from a supplier to %d workers, %s, chunks/s, window %d", r.Provider, r.Ranks-1, r.Op, r.Window)
 	case patternLocal:
 		return fmt.Sprintf("message of a thread to itself over %s, ns: a start and a successful test, the mean of both ends; %s", of, how)
 	}
 	return fmt.Sprintf("%s message rate of %s, up to %d outstanding", r.Provider, of, r.Window)
+}
+
+// titleOfCollective says whose time it is, and of what.
+func titleOfCollective(r *Result, how string) string {
+	what := fmt.Sprintf("%s %s of %d ranks, %s", r.Provider, r.Pattern, r.Ranks, r.Op)
+	switch kind, _ := collectiveKind(r.Pattern); {
+	case r.Pattern == patternExact:
+		what = fmt.Sprintf("%s allreduce of one exact accumulator of %d ranks", r.Provider, r.Ranks)
+	case kind == coll.Barrier:
+	default:
+		what += " memory"
+		if src, dst := collectiveBlocks(kind, 2); max(src, dst) > 1 {
+			what += ", bytes of each rank's block"
+		}
+		if kind.Reduces() {
+			what += ", sum of doubles"
+		}
+	}
+	return what + ", ns; " + how
 }
 
 func describeEntry(d *DeviceEntry) string {

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -89,8 +90,16 @@ func (p *peers) command(ctx context.Context, script string, args ...string) *exe
 // run runs a peer and returns its results. An error that is errNotInstalled
 // says what is missing.
 func (p *peers) run(ctx context.Context, args ...string) ([]Result, error) {
+	return p.runRanks(ctx, 0, args...)
+}
+
+// runRanks is run with so many ranks; 0: as many as the program has by default.
+func (p *peers) runRanks(ctx context.Context, ranks int, args ...string) ([]Result, error) {
 	var out, told bytes.Buffer
 	cmd := p.command(ctx, "run.sh", args...)
+	if ranks > 0 {
+		cmd.Env = append(os.Environ(), "RANKS="+strconv.Itoa(ranks))
+	}
 	cmd.Stdout, cmd.Stderr = &out, &told
 	err := cmd.Run()
 	name := strings.Join(args, " ")
@@ -151,7 +160,7 @@ func parseResults(r io.Reader) ([]Result, error) {
 // check says what makes a result unusable.
 func (r *Result) check() error {
 	switch {
-	case !slices.Contains([]string{patternLat, patternBW, patternBiBW, patternRate, patternHalo, patternRing, patternLocal}, r.Pattern):
+	case !slices.Contains([]string{patternLat, patternBW, patternBiBW, patternRate, patternHalo, patternRing, patternLocal, patternAddSlice, patternFanout}, r.Pattern) && !isCollective(r.Pattern):
 		return fmt.Errorf("pattern %q", r.Pattern)
 	case r.Unit != unitOf(r.Pattern):
 		return fmt.Errorf("unit %q of %s", r.Unit, r.Pattern)

@@ -2,18 +2,15 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -162,7 +159,9 @@ func (c *comparison) rdmaContenders() ([]contender, error) {
 			}
 			return rs, err
 		}
-		list = append(list, ours, contender{name: peerPerftest + " " + d.String(), run: func(ctx context.Context) ([]Result, error) {
+		what := []string{"ibv verbs " + d.pattern}
+		list = append(list, in(what, ours)...)
+		list = append(list, contender{name: peerPerftest + " " + d.String(), what: what, run: func(ctx context.Context) ([]Result, error) {
 			return d.perftest(ctx, r, count)
 		}})
 	}
@@ -187,61 +186,13 @@ func (d *discipline) perftest(ctx context.Context, r *rdmaPath, messages int) ([
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s (%s of the package perftest)", errNotInstalled, peerPerftest, d.program())
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	args := append([]string{path}, d.theirs(r, messages)...)
-	binds := perftestBinds()
-	end := func(rank int, more ...string) (*exec.Cmd, *bytes.Buffer) {
-		all := slices.Concat(binds[rank], args, more)
-		cmd := exec.CommandContext(ctx, all[0], all[1:]...)
-		inOwnGroup(cmd)
-		cmd.WaitDelay = 5 * time.Second
-		out := &bytes.Buffer{}
-		cmd.Stdout, cmd.Stderr = out, out
-		return cmd, out
-	}
-	server, told := end(1)
-	if err := server.Start(); err != nil {
+	t := twoEnds{path: path, args: d.theirs(r, messages), host: []string{"127.0.0.1"}}
+	out, err := t.run(ctx)
+	if err != nil {
 		return nil, err
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.Wait() }()
-	for until := time.Now().Add(perftestStart); ; {
-		client, out := end(0, "127.0.0.1")
-		err := client.Run()
-		if err == nil {
-			cancelled := ctx.Err()
-			r, err := d.parsePerftest(out)
-			return []Result{r}, errors.Join(cancelled, err, <-served)
-		}
-		// The server says nothing of listening: who comes too early comes again.
-		if !bytes.Contains(out.Bytes(), []byte("Couldn't connect")) || time.Now().After(until) {
-			cancel()
-			<-served
-			return nil, fmt.Errorf("%s: %w\n%s%s", strings.Join(client.Args, " "), err, out.Bytes(), told.Bytes())
-		}
-		select {
-		case err := <-served:
-			return nil, fmt.Errorf("%s: %w\n%s", strings.Join(server.Args, " "), err, told.Bytes())
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// perftestStart bounds how long its server takes to listen.
-const perftestStart = 20 * time.Second
-
-// perftestBinds is what binds rank 0 and rank 1 to CPUs of their own.
-func perftestBinds() [2][]string {
-	cpus, err := launch.Cores()
-	if err != nil || len(cpus) < 2 {
-		return [2][]string{}
-	}
-	taskset, err := exec.LookPath("taskset")
-	if err != nil {
-		return [2][]string{}
-	}
-	return [2][]string{{taskset, "-c", strconv.Itoa(cpus[0])}, {taskset, "-c", strconv.Itoa(cpus[1])}}
+	res, err := d.parsePerftest(out)
+	return []Result{res}, err
 }
 
 // parsePerftest reads the last line of figures.

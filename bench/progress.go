@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 )
 
-// progress is one line on a terminal that says what is being measured. It is
+// progress is one line on a terminal, a bar and what is being measured. It is
 // written between measurements only: a bar that redraws itself by a timer would
 // be another process on the CPUs that are measured.
 type progress struct {
@@ -26,8 +27,17 @@ func (p *progress) show(done, of int, what string) {
 	if p.w == nil {
 		return
 	}
-	fmt.Fprintf(p.w, "\r\x1b[K[%d/%d] %s", done+1, of, what)
+	fmt.Fprintf(p.w, "\r\x1b[K%s %d/%d %s", progressBar(done, of), done+1, of, what)
 	p.shown = true
+}
+
+// barWidth is that of the bar, in characters.
+const barWidth = 24
+
+// progressBar is full for so many of all.
+func progressBar(done, of int) string {
+	full := barWidth * done / max(of, 1)
+	return "[" + strings.Repeat("#", full) + strings.Repeat("-", barWidth-full) + "]"
 }
 
 // clear takes the line away, for other output.

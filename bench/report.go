@@ -1,48 +1,52 @@
 package main
 
-// schema names the shape of the JSON output; it changes when a field changes
-// its meaning or goes. New fields may come without that.
-const schema = "sluice-bench/1"
-
 // Report is what --json prints: one object.
 type Report struct {
 	Schema      string       `json:"schema"`
 	Environment Environment  `json:"environment"`
 	Results     []Result     `json:"results"`
 	Comparisons []Comparison `json:"comparisons,omitempty"` // of bench compare
+	Changes     []Change     `json:"changes,omitempty"`     // of bench compare OLD NEW
 	Missing     []string     `json:"missing,omitempty"`     // what could not be measured, and why
+	Settings    []string     `json:"settings,omitempty"`    // of bench tune: NAME=value, to export
+	Model       *Model       `json:"model,omitempty"`       // of bench scale
+	Estimates   []Estimate   `json:"estimates,omitempty"`   // by it
 	Warnings    []string     `json:"warnings,omitempty"`    // what makes the figures doubtful
 }
 
 // Result is one measurement: the distribution of its samples, in Unit.
 type Result struct {
-	Pattern  string  `json:"pattern"`           // lat, bw, bibw, rate, halo, ring, local
-	Layer    string  `json:"layer"`             // of the software that is measured: verbs, channel, mpi, memory
-	Suite    string  `json:"suite,omitempty"`   // of lat, bw, bibw and rate: channel where each message of a window has memory of its own
-	Provider string  `json:"provider"`          // what moves the bytes: shm, tcp, …; self within a rank
-	Peer     string  `json:"peer"`              // whose implementation: sluice, openmpi, mpich, c-line
-	Op       string  `json:"op,omitempty"`      // operation, or way of calling
-	Version  string  `json:"version,omitempty"` // of a peer's library
-	Device   string  `json:"device,omitempty"`
-	Mode     string  `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
-	Batch    int64   `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
-	Window   int64   `json:"window,omitempty"` // messages outstanding
-	List     int64   `json:"list,omitempty"`   // most work requests in one call, of ibv
-	Ranks    int64   `json:"ranks,omitempty"`  // of halo and ring
-	Axis     string  `json:"axis,omitempty"`   // of halo: x, y, z, t, all
-	Halo     string  `json:"halo,omitempty"`   // how halo receives: packed, strided
-	Bytes    int64   `json:"bytes"`            // of a message; of halo, what a rank sends in an exchange
-	Unit     string  `json:"unit"`             // ns, MB/s (10^6 bytes), msg/s
-	Min      float64 `json:"min"`
-	P50      float64 `json:"p50"`
-	P99      float64 `json:"p99"`
-	P999     float64 `json:"p999"`
-	Max      float64 `json:"max"`
-	Mean     float64 `json:"mean"`
-	Samples  int64   `json:"samples"`
-	Inline   bool    `json:"inline,omitempty"`   // the payload was given inline
-	Verified bool    `json:"verified,omitempty"` // every byte was checked, both ways, before; of channels, after as well
-	TimerNS  float64 `json:"timer_ns,omitempty"` // cost of the clock, once in each sample
+	Pattern  string `json:"pattern"`           // lat, bw, bibw, rate, halo, ring, local, addslice, fanout, or a collective
+	Layer    string `json:"layer"`             // of the software that is measured: verbs, channel, impi, qmp, fanout, exact, mpi, zmq, memory
+	Suite    string `json:"suite,omitempty"`   // of lat, bw, bibw and rate: channel where each message of a window has memory of its own; impi: each is a request of its own; qmp: as QMP programs call
+	Provider string `json:"provider"`          // what moves the bytes: shm, tcp, …; self within a rank
+	Peer     string `json:"peer"`              // whose implementation: sluice, openmpi, mpich, libzmq, c-line
+	Op       string `json:"op,omitempty"`      // operation, or way of calling
+	Version  string `json:"version,omitempty"` // of a peer's library
+	Device   string `json:"device,omitempty"`
+	Mode     string `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
+	Batch    int64  `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
+	Window   int64  `json:"window,omitempty"` // messages outstanding
+	List     int64  `json:"list,omitempty"`   // most work requests in one call, of ibv
+	Ranks    int64  `json:"ranks,omitempty"`  // of halo, ring, fanout and collectives
+	Axis     string `json:"axis,omitempty"`   // of halo: x, y, z, t, all; of the suite qmp half as well
+	Halo     string `json:"halo,omitempty"`   // how halo receives: packed, strided
+	// Algorithm carries out the collective, or is the way of the message, of bench tune; Segment is that of a pipeline, where it is not the default's.
+	Algorithm string  `json:"algorithm,omitempty"`
+	Segment   int64   `json:"segment,omitempty"`
+	Bytes     int64   `json:"bytes"`           // of a message; of halo, what a rank sends in an exchange; of collectives, of the vector or each rank's block
+	Block     int64   `json:"block,omitempty"` // of channels: bytes of the blocks that a message is made of, as far apart as they are long; 0: one piece
+	Unit      string  `json:"unit"`            // ns, MB/s (10^6 bytes), msg/s, chunks/s
+	Min       float64 `json:"min"`
+	P50       float64 `json:"p50"`
+	P99       float64 `json:"p99"`
+	P999      float64 `json:"p999"`
+	Max       float64 `json:"max"`
+	Mean      float64 `json:"mean"`
+	Samples   int64   `json:"samples"`
+	Inline    bool    `json:"inline,omitempty"`   // the payload was given inline
+	Verified  bool    `json:"verified,omitempty"` // every byte was checked, both ways, before; of channels, after as well
+	TimerNS   float64 `json:"timer_ns,omitempty"` // cost of the clock, once in each sample
 	// AllocsPerMessage counts the Go allocations of both ranks.
 	AllocsPerMessage *float64 `json:"allocs_per_message,omitempty"`
 	// CrossingsPerMessage counts the calls from Go into C of both ranks; of ibv.
@@ -50,6 +54,11 @@ type Result struct {
 	Rounds              int      `json:"rounds,omitempty"`
 	// Spread is the range of the rounds' medians, as a fraction of their median.
 	Spread float64 `json:"spread,omitempty"`
+	// Medians are those of the rounds, in their order: what a test of significance takes.
+	Medians []float64 `json:"medians,omitempty"`
+	// Histogram has all samples, in thousandths of Unit, with three significant figures:
+	// HdrHistogram's V2 encoding, compressed, in base64. With --histogram.
+	Histogram string `json:"histogram,omitempty"`
 }
 
 // Patterns of results.
@@ -62,23 +71,41 @@ const (
 	patternHalo  = "halo"
 	patternRing  = "ring"
 	patternLocal = "local"
+
+	patternAddSlice = "addslice"
+
+	patternFanout = "fanout"
+
+	patternExact = "exact" // allreduce of an accumulator; other collectives by the names of their kinds
 )
 
 // suiteChannel is the suite of the patterns of bench channel, and of the peers'
 // that do the same.
 const suiteChannel = "channel"
 
+// suiteIMPI is that of bench impi: blocking calls, and requests that are made for one
+// message each.
+const suiteIMPI = "impi"
+
+// suiteFanout is that of bench fanout.
+const suiteFanout = "fanout"
+
 // Units of results.
 const (
 	unitLatency   = "ns"
 	unitBandwidth = "MB/s"
 	unitRate      = "msg/s"
+	unitFanout    = "chunks/s"
 	unitCalls     = "calls/msg" // into C; of comparisons
 )
 
 const (
 	layerVerbs   = "verbs"
 	layerChannel = "channel"
+	layerIMPI    = "impi"
+	layerExact   = "exact"
+	layerQMP     = "qmp"
+	layerFanout  = "fanout"
 	peerSluice   = "sluice"
 	modeEach     = "each"
 	modeBatch    = "batch"
@@ -86,11 +113,16 @@ const (
 
 // unitOf is the unit that results of a pattern have.
 func unitOf(pattern string) string {
+	if isCollective(pattern) {
+		return unitLatency
+	}
 	switch pattern {
 	case patternLat, patternRing, patternLocal:
 		return unitLatency
 	case patternRate:
 		return unitRate
+	case patternFanout:
+		return unitFanout
 	}
 	return unitBandwidth
 }

@@ -58,8 +58,9 @@ type run interface {
 
 // task is what the ranks of a job measure.
 type task struct {
-	start       int // ranks, where there is no job
-	least, most int // ranks of a job that can do it; most 0: no bound
+	start       int  // ranks, where there is no job
+	unbound     bool // these are left to the system, not each bound to a core
+	least, most int  // ranks of a job that can do it; most 0: no bound
 	join        func(context.Context) (rankJob, error)
 	plan        func(context.Context) ([]run, error)
 }
@@ -87,10 +88,16 @@ func verbsTask(runs func(context.Context, exchanger) ([]verbsRun, error)) task {
 
 // asRanks measures what the task says: as one of the ranks of a job where this
 // process is one, else by starting them.
-func asRanks(ctx context.Context, out outputOptions, options map[string]string, t task) error {
+func asRanks(ctx context.Context, out outputOptions, options map[string]string, t task) (err error) {
 	if err := out.check(); err != nil {
 		return err
 	}
+	delete(options, "listen") // the other has none
+	ctx, stop, err := out.meet(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	job, err := t.join(ctx)
 	if err != nil {
 		return err
@@ -100,7 +107,7 @@ func asRanks(ctx context.Context, out outputOptions, options map[string]string, 
 		if err := job.Close(); err != nil {
 			return err
 		}
-		return launchSelf(ctx, t.start)
+		return launchSelf(ctx, t.start, t.unbound)
 	}
 	if err = measureAll(ctx, job, out, options, t); err != nil {
 		err = fail(job, err)
@@ -161,6 +168,11 @@ func measureAll(ctx context.Context, job rankJob, out outputOptions, options map
 	w.report.Environment = takeEnvironment(options)
 	for _, h := range all {
 		w.report.Environment.Ranks = append(w.report.Environment.Ranks, h.Rank)
+	}
+	if n, ok := job.(*node); ok && w.active && !n.aside {
+		for _, d := range n.devices() {
+			w.device(d)
+		}
 	}
 	w.begin()
 	timer := timerCost()

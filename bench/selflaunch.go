@@ -23,8 +23,8 @@ func (e *RankFailedError) Error() string {
 }
 
 // launchSelf runs this very command as so many ranks, each on a core of its own
-// where there are as many, bound where the system can. They print; signals go to them.
-func launchSelf(ctx context.Context, size int) error {
+// where there are as many, bound where the system can, unless they are to be unbound. They print; signals go to them.
+func launchSelf(ctx context.Context, size int, unbound bool) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -35,6 +35,9 @@ func launchSelf(ctx context.Context, size int) error {
 		Stdout: os.Stdout, Stderr: os.Stderr,
 		Bind:    launch.Core,
 		Signals: launch.Signals(),
+	}
+	if unbound {
+		o.Bind = launch.None
 	}
 	r, err := launch.Run(ctx, o)
 	if errors.Is(err, launch.ErrBind) {

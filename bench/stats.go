@@ -62,6 +62,16 @@ func (d *distribution) fill(r *Result) {
 	r.P50, r.P99, r.P999 = d.quantile(50), d.quantile(99), d.quantile(99.9)
 }
 
+// encode is the histogram as [Result].Histogram has it; what reads HdrHistogram's logs
+// reads it.
+func (d *distribution) encode() string {
+	b, err := d.hist.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		panic(err) // it is written into memory
+	}
+	return string(b)
+}
+
 // median of vs, which it sorts; the mean of the middle two of an even number.
 func median(vs []float64) float64 {
 	slices.Sort(vs)

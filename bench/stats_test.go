@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -129,3 +130,49 @@ func TestTimerCost(t *testing.T) {
 	require.Positive(t, timerCost())
 	require.Less(t, timerCost(), 1e5)
 }
+
+// The histogram of a result has all of its samples, for whoever reads HdrHistograms.
+func TestHistogram(t *testing.T) {
+	t.Parallel()
+	d := newDistribution()
+	for v := range 1000 {
+		d.add(float64(v) / 8)
+	}
+	h, err := hdrhistogram.Decode([]byte(d.encode()))
+	require.NoError(t, err)
+	require.EqualValues(t, 1000, h.TotalCount())
+	require.InEpsilon(t, 62.5*perUnit, h.ValueAtQuantile(50), 0.01)
+}
+
+func TestProgressBar(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "[------------------------]", progressBar(0, 10))
+	require.Equal(t, "[############------------]", progressBar(5, 10))
+	require.Equal(t, "[########################]", progressBar(10, 10))
+	require.Equal(t, "[------------------------]", progressBar(0, 0))
+}
+
+// A warm-up goes on while runs get faster, but not for ever.
+func TestWarmUp(t *testing.T) {
+	t.Parallel()
+	for _, gains := range []int{0, 1000} {
+		s := &waking{gains: gains}
+		_, err := warmUp(t.Context(), alone{}, s, 0)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, s.runs, 3)
+		require.LessOrEqual(t, s.runs, 3+steadyRuns)
+	}
+}
+
+// waking is a series whose runs take ever less time, for gains µs.
+type waking struct{ runs, gains int }
+
+func (s *waking) run(n int, _ []int64) error {
+	s.runs++
+	until := nanos() + int64(max(s.gains-s.runs*40, 0))*1000
+	for nanos() < until {
+	}
+	return nil
+}
+func (s *waking) over() error   { return nil }
+func (s *waking) finish() error { return nil }

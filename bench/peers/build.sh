@@ -13,13 +13,13 @@ mkdir -p "$out"
 flags='-std=gnu11 -O2 -Wall -Wextra -Wno-stringop-overflow'
 
 # program in $out from one source, unless it is newer than all sources
-build() { # compiler source program
+build() { # compiler source program [library]
     if [ -x "$out/$3" ] && [ -z "$(find "$here" -maxdepth 1 \( -name '*.[ch]' -o -name build.sh \) -newer "$out/$3")" ]; then
         return
     fi
     # Made beside and moved into place: a second builder never sees half a file.
     # shellcheck disable=SC2086
-    "$1" $flags -o "$out/$3.$$" "$here/$2"
+    "$1" $flags -o "$out/$3.$$" "$here/$2" ${4:-}
     mv "$out/$3.$$" "$out/$3"
 }
 
@@ -31,6 +31,11 @@ for c in "${CC:-}" cc gcc clang; do
 done
 if [ -n "$cc" ]; then
     build "$cc" line.c line
+    if echo '#include <zmq.h>' | "$cc" -E - >/dev/null 2>&1; then
+        build "$cc" zmq_fanout.c zmq -lzmq
+    else
+        echo "not installed: libzmq (no zmq.h)" >&2
+    fi
 else
     echo "not installed: a C compiler (cc): no line, no MPI programs" >&2
     exit 0
@@ -50,4 +55,7 @@ for mpi in openmpi mpich; do
     build "$wrapper" mpi_channel.c "channel.$mpi"
     build "$wrapper" mpi_halo.c "halo.$mpi"
     build "$wrapper" mpi_ring.c "ring.$mpi"
+    build "$wrapper" mpi_coll.c "coll.$mpi"
+    build "$wrapper" mpi_qmp.c "qmp.$mpi"
+    build "$wrapper" mpi_fanout.c "fanout.$mpi"
 done

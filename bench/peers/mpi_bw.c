@@ -1,8 +1,8 @@
 // Bandwidth and message rate of MPI between two ranks, by windows of persistent
-// requests (with -n: MPI_Isend and MPI_Irecv), as the OSU benchmarks do: a
-// window is started at once, waited for, and answered by the receiver when it
-// has all of it, so that the last byte counts. All messages of a window use one
-// buffer on either side.
+// requests (with -n: MPI_Isend and MPI_Irecv, which is what bench impi does), as the
+// OSU benchmarks do: a window is started at once, waited for, and answered by the
+// receiver when it has all of it, so that the last byte counts. All messages of a
+// window use one buffer on either side.
 //
 //     mpi_bw [-d bw|bibw|rate] [-s sizes] [-t seconds] [-w window] [-n] [-p provider]
 //
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
         free(sbuf);
         free(rbuf);
         if (rank == 0)
-            print_result((struct result){.pattern = o.pattern, .layer = "mpi", .provider = o.provider, .peer = PEER,
+            print_result((struct result){.pattern = o.pattern, .suite = o.persistent ? NULL : "impi", .layer = "mpi", .provider = o.provider, .peer = PEER,
                                          .op = o.persistent ? "persistent" : "isend/irecv", .unit = rate ? "msg/s" : "MB/s",
                                          .version = mpi_version(), .bytes = bytes, .batch = p.batch, .window = window,
                                          .samples = samples, .count = p.batches});

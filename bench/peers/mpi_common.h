@@ -30,18 +30,20 @@ struct options {
     int nlat;
     const char *axes; // of mpi_halo
     int strided, by_hand;
+    const char *kinds; // of mpi_coll
 };
 
 static int rank, size; // rank 0 measures and prints
 
 static inline struct options parse_options(int argc, char **argv, const char *pattern) {
-    struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm", .axes = "xyzta"};
+    struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm", .axes = "xyzta", .kinds = "allreduce"};
     o.nsizes = parse_sizes("8", o.sizes);
     int c;
-    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:nrk")) != -1) switch (c) {
+    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:c:nrk")) != -1) switch (c) {
         case 's': o.nsizes = parse_sizes(optarg, o.sizes); break;
         case 'l': o.nlat = parse_sizes(optarg, o.lat); break;
         case 'a': o.axes = optarg; break;
+        case 'c': o.kinds = optarg; break;
         case 'r': o.strided = 1; break;
         case 'k': o.by_hand = 1; break;
         case 't': o.seconds = parse_seconds(optarg); break;

@@ -9,9 +9,9 @@
 //     mpi_halo [-a axes] [-r | -k] [-t seconds] [-b batch] [-p provider]
 //
 // -a names the axes, one letter each, a for all: xyzta.
-#include "mpi_common.h"
+#include "mpi_lattice.h"
 
-enum { SIDE = 16, SITE = 192, FACE = SIDE * SIDE * SIDE * SITE, FIELD = SIDE * FACE, REQUESTS = 16 };
+enum { REQUESTS = 16 };
 
 static MPI_Request req[REQUESTS];
 static int requests;
@@ -35,30 +35,6 @@ static void run(long n) {
         MPI_Startall(requests, req);
         MPI_Waitall(requests, req, MPI_STATUSES_IGNORE);
     }
-}
-
-// Where the block is that holds byte i of a face, in a field.
-static size_t offset_in_field(int axis, int at, size_t i) {
-    size_t block = SITE;
-    for (int a = 0; a < axis; a++) block *= SIDE;
-    return (size_t)at * block + i / block * SIDE * block + i % block;
-}
-
-// Faces differ from each other in their every byte's place in the field.
-static void check_face(const unsigned char *into, int strided, int axis, int at, int sender) {
-    for (size_t i = 0; i < FACE; i++) {
-        size_t from = offset_in_field(axis, at, i);
-        if (into[strided ? from : i] != pattern_byte(sender, (long)from)) {
-            fprintf(stderr, "rank %d: byte %zu of a face of axis %d is wrong\n", rank, i, axis);
-            MPI_Abort(MPI_COMM_WORLD, 1);
-        }
-    }
-}
-
-static void check_faces(unsigned char *into[4][2], int strided, int first, int last) {
-    for (int axis = first; axis <= last; axis++)
-        for (int up = 0; up < 2; up++)
-            check_face(into[axis][up], strided, axis, up ? SIDE - 1 : 0, (rank + size + (up ? -1 : 1)) % size);
 }
 
 static void measure(const struct options *o, char name, double *samples) {
@@ -99,7 +75,7 @@ static void measure(const struct options *o, char name, double *samples) {
                 MPI_Send_init(from, 1, types[axis], to, tag, MPI_COMM_WORLD, &req[requests++]);
         }
     run(1);
-    check_faces(into, o->strided, first, last);
+    check_faces(into, o->strided, first, last, FACE);
 
     long bytes = 2L * FACE * (last - first + 1);
     struct plan p = plan_of(run, o);
@@ -111,7 +87,7 @@ static void measure(const struct options *o, char name, double *samples) {
         run(p.batch);
         samples[b] = (double)bytes * (double)p.batch * 1e3 / (now_ns() - t0);
     }
-    check_faces(into, o->strided, first, last);
+    check_faces(into, o->strided, first, last, FACE);
     for (int i = 0; i < requests; i++) MPI_Request_free(&req[i]);
     for (int i = 0; i < packed; i++) free(packings[i].to);
     for (int axis = first; axis <= last; axis++) {

@@ -1,6 +1,6 @@
 // Half round trip of MPI between two ranks: persistent requests (MPI_Send_init,
-// MPI_Recv_init, then Start and Wait), or with -n MPI_Send and MPI_Recv. The
-// clock is read around batches of iterations; -b 1 reads it in each.
+// MPI_Recv_init, then Start and Wait), or with -n MPI_Send and MPI_Recv, which is what
+// bench impi does. The clock is read around batches of iterations; -b 1 reads it in each.
 //
 //     mpi_pingpong [-s sizes] [-t seconds] [-b batch] [-n] [-p provider]
 #include "mpi_common.h"
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
         free(sbuf);
         free(rbuf);
         if (rank == 0)
-            print_result((struct result){.pattern = "lat", .layer = "mpi", .provider = o.provider, .peer = PEER,
+            print_result((struct result){.pattern = "lat", .suite = o.persistent ? NULL : "impi", .layer = "mpi", .provider = o.provider, .peer = PEER,
                                          .op = o.persistent ? "persistent" : "send/recv", .unit = "ns", .version = mpi_version(),
                                          .bytes = bytes, .batch = p.batch, .samples = samples, .count = p.batches});
     }

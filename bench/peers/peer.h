@@ -77,6 +77,11 @@ struct plan {
     long batches;
 };
 
+// Fan-outs to more workers than there are CPUs run in the turns that the scheduler gives:
+// a batch has to be long enough to hold many of these.
+#define FANOUT_BATCH_NS 10e6
+#define FANOUT_BATCH(iteration_ns) ((iteration_ns) >= FANOUT_BATCH_NS ? 1 : (long)(FANOUT_BATCH_NS / (iteration_ns)))
+
 // batch 0 asks for one that is derived from the time of an iteration.
 static inline struct plan make_plan(double iteration_ns, double seconds, long batch) {
     struct plan p;

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Runs a peer program as its users would run it for speed: one process per core,
-# bound, except for a ring, which RANKS processes (default 8) make on as many cores
-# as there are. One line of JSON per result on standard output.
+# bound, but for a ring, of RANKS processes (default 8), and for collectives and sums of more
+# RANKS (default 2) than there are cores: these are bound to none. One line of JSON per
+# result on standard output.
 #
-#     run.sh line [options]
-#     run.sh openmpi|mpich shm|tcp pingpong|bw|channel|halo|ring [options]
+#     run.sh line|zmq [options]
+#     run.sh openmpi|mpich shm|tcp pingpong|bw|channel|halo|ring|coll|qmp|fanout [options]
 #     run.sh                      all that is installed, with a few sizes
 #
 # The options are those of the program. What is not installed is said on standard
@@ -36,6 +37,11 @@ run_line() {
     exec "$build/line" "$@"
 }
 
+run_zmq() {
+    [ -x "$build/zmq" ] || missing "libzmq: no zmq.h when build.sh ran"
+    exec "$build/zmq" "$@"
+}
+
 run_mpi() { # mpi transport program options
     mpi=$1 transport=$2 program=$3
     shift 3
@@ -43,14 +49,20 @@ run_mpi() { # mpi transport program options
     [ -x "$build/$program.$mpi" ] || missing "$mpi: $program.$mpi was not built"
     set -- "$build/$program.$mpi" -p "$transport" "$@"
     ranks=2
-    if [ "$program" = ring ]; then ranks=${RANKS:-8}; fi
+    case $program in
+    ring) ranks=${RANKS:-8} ;;
+    fanout) ranks=${RANKS:-3} ;;
+    coll | qmp) ranks=${RANKS:-2} ;;
+    esac
+    # More ranks than cores are refused without, bound or not.
+    crowded=
+    if [ "$program" = ring ] || [ "$(getconf _NPROCESSORS_ONLN)" -lt "$ranks" ]; then crowded=1; fi
     case $mpi in
     openmpi)
         l=$(launcher openmpi 'open mpi\|openrte\|prrte' mpirun.openmpi mpiexec.openmpi)
         if [ "$transport" = tcp ]; then set -- --mca btl tcp,self --mca pml ob1 "$@"; fi
         if [ "$(id -u)" = 0 ]; then set -- --allow-run-as-root "$@"; fi
-        # More ranks than cores are refused without, bound or not.
-        if [ "$program" = ring ] || [ "$(getconf _NPROCESSORS_ONLN)" -lt 2 ]; then set -- --oversubscribe --bind-to none "$@"; else set -- --bind-to core "$@"; fi
+        if [ -n "$crowded" ]; then set -- --oversubscribe --bind-to none "$@"; else set -- --bind-to core "$@"; fi
         exec "$l" -n "$ranks" "$@"
         ;;
     mpich)
@@ -60,7 +72,7 @@ run_mpi() { # mpi transport program options
         if [ "$transport" = tcp ]; then
             export MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp UCX_TLS=tcp,self
         fi
-        if [ "$program" = ring ]; then set -- -bind-to none "$@"; else set -- -bind-to core "$@"; fi
+        if [ -n "$crowded" ]; then set -- -bind-to none "$@"; else set -- -bind-to core "$@"; fi
         exec "$l" -n "$ranks" "$@"
         ;;
     *) echo "MPI $mpi: want openmpi or mpich" >&2 && exit 2 ;;
@@ -72,13 +84,18 @@ line)
     shift
     run_line "$@"
     ;;
+zmq)
+    shift
+    run_zmq "$@"
+    ;;
 openmpi | mpich)
-    [ $# -ge 3 ] || { echo "usage: run.sh $1 shm|tcp pingpong|bw|channel|halo|ring [options]" >&2 && exit 2; }
+    [ $# -ge 3 ] || { echo "usage: run.sh $1 shm|tcp pingpong|bw|channel|halo|ring|coll|qmp|fanout [options]" >&2 && exit 2; }
     run_mpi "$@"
     ;;
 '')
     "$here/build.sh" "$build"
     (run_line) || [ $? = 3 ]
+    (run_zmq -s 64,4k,1M) || [ $? = 3 ]
     for mpi in openmpi mpich; do
         for transport in shm tcp; do
             (run_mpi $mpi $transport pingpong -s 0,8,64,1k,64k,1M) || [ $? = 3 ]
@@ -87,11 +104,14 @@ openmpi | mpich)
             (run_mpi $mpi $transport halo) || [ $? = 3 ]
             (run_mpi $mpi $transport halo -k) || [ $? = 3 ]
             (run_mpi $mpi $transport ring) || [ $? = 3 ]
+            (run_mpi $mpi $transport coll -c barrier,allreduce,bcast,reduce -s 8,1k,128k,8M) || [ $? = 3 ]
+            (run_mpi $mpi $transport qmp -c halo,allreduce -s 8,1k,128k,8M) || [ $? = 3 ]
+            (run_mpi $mpi $transport fanout -s 64,4k,1M) || [ $? = 3 ]
         done
     done
     ;;
 *)
-    echo "usage: run.sh [line | openmpi|mpich shm|tcp pingpong|bw|channel|halo|ring] [options]" >&2
+    echo "usage: run.sh [line|zmq | openmpi|mpich shm|tcp pingpong|bw|channel|halo|ring|coll|qmp|fanout] [options]" >&2
     exit 2
     ;;
 esac

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	_ "github.com/sluice-hpc/sluice/verbs/all"
+	_ "github.com/sluice-hpc/sluice/verbs/roce"
 )
 
 func newInfo() *cobra.Command {
@@ -50,7 +51,8 @@ func newInfo() *cobra.Command {
 const infoHelp = `Info shows what this host has for moving bytes: the limits that matter, each
 provider and why it is not available, each device with its ports and addresses.
 A device that cannot be opened is shown with its error; the exit status is 0
-unless that is so with all of them.
+unless that is so with all of them. Those of xdp are not opened, which would attach a
+program to the interface. The providers roce and xdp are for who asks for them by name.
 
 With --job it is a program for the ranks of a job, under any launcher. Every
 rank connects to every other, and rank 0 shows for each pair the provider and
@@ -77,6 +79,7 @@ known, or does not exist, is left out:
     available           "yes", "no" or "could not tell"
   devices[]
     provider, name, netdev, firmware, error
+    not_opened          why info has not opened it
     rdma_device         the RDMA device of netdev, where this is none itself
     char_devices[]      path; error if it cannot be read and written
     numa_node, local_cpus

@@ -120,7 +120,8 @@ func meetAll(ctx context.Context, n *channel.Node) rankEntry {
 	return e
 }
 
-// neverTried lists the providers that this rank uses for no peer, and why.
+// neverTried lists the providers that this rank uses for no peer, and why: but for those
+// that are only used by who asks for them.
 func neverTried() []notUsedEntry {
 	devices, _ := verbs.Devices() // of providers that cannot list theirs there are none
 	transport := os.Getenv(channel.EnvTransport)
@@ -130,6 +131,7 @@ func neverTried() []notUsedEntry {
 	var list []notUsedEntry
 	for _, p := range verbs.Providers() {
 		switch {
+		case p.OnRequest && !named(p.Name):
 		case p.Probe.Answer == verbs.No:
 			list = append(list, notUsedEntry{p.Name, "no: " + p.Probe.Reason})
 		case !slices.ContainsFunc(devices, func(d *verbs.Device) bool { return d.Provider() == p.Name }):

@@ -63,6 +63,7 @@ type deviceEntry struct {
 	LocalCPUs   []int             `json:"local_cpus,omitempty"`
 	Limits      *limitEntry       `json:"limits,omitempty"`
 	Ports       []portEntry       `json:"ports,omitempty"`
+	NotOpened   string            `json:"not_opened,omitempty"`
 	Error       string            `json:"error,omitempty"`
 }
 
@@ -164,6 +165,10 @@ func takeDevice(d *verbs.Device) deviceEntry {
 		}
 	} else if d.Netdev() != "" {
 		e.RDMADevice = rdmadev.OfNetdev(d.Netdev())
+	}
+	if d.Provider() == "xdp" {
+		e.NotOpened = "that attaches a program to the interface"
+		return e
 	}
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails

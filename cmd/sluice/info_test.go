@@ -3,17 +3,21 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/rdmadev/rdmadevtest"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -91,6 +95,10 @@ func testInfoJSON(t *testing.T, b bed) {
 	devices := map[string]deviceEntry{}
 	for _, d := range r.Devices {
 		require.Empty(t, d.Error)
+		if d.NotOpened != "" {
+			require.Equal(t, "xdp", d.Provider)
+			continue
+		}
 		require.NotNil(t, d.Limits)
 		require.Len(t, d.Ports, 1)
 		devices[d.Name] = d
@@ -155,6 +163,33 @@ func testInfoJobJSON(t *testing.T, b bed) {
 			}
 		}
 	}
+}
+
+// testJobByServer: a server brings the ranks of a job of channels together.
+func testJobByServer(t *testing.T, b bed) {
+	const n = 3
+	server := b.command(t, "", "server", "-n", strconv.Itoa(n), "--addr", "127.0.0.1:0")
+	server.Env = append(server.Env, keyVariable+"=271828")
+	var log bytes.Buffer
+	server.Stderr = &log
+	out, err := server.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, server.Start())
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	ends := make([]ending, n)
+	var group sync.WaitGroup
+	for rank := range n {
+		cmd := b.command(t, "", "info", "--job")
+		cmd.Env = append(cmd.Env, boot.EnvIMPIServer+"="+strings.TrimSpace(addr), keyVariable+"=271828", boot.EnvRank+"="+strconv.Itoa(rank), boot.EnvSecret+"="+strings.Repeat("5a", 16))
+		group.Go(func() { ends[rank] = finish(t, cmd) })
+	}
+	group.Wait()
+	for _, e := range ends {
+		require.Zero(t, e.status, e.stderr)
+	}
+	require.Regexp(t, `(?s)^rank  host .*\n2     .*\n\nranks .*\n1 2 `, ends[0].stdout)
+	require.NoError(t, server.Wait(), log.String())
 }
 
 func testInfoAlone(t *testing.T, b bed) {

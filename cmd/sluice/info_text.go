@@ -99,6 +99,9 @@ func (d *deviceEntry) print(b *bytes.Buffer) {
 		}
 		line("netdev", "%s%s", d.Netdev, rdma)
 	}
+	if d.NotOpened != "" {
+		line("not opened", "%s", d.NotOpened)
+	}
 	if d.Firmware != "" {
 		line("version", "%s", d.Firmware)
 	}

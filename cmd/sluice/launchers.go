@@ -23,6 +23,7 @@ func launchersHelp() string {
 	var b strings.Builder
 	b.WriteString(`A program finds out which rank of which job it is by asking, in this order:
 
+  an IMPI server         SLUICE_IMPI_SERVER and SLUICE_RANK; see 'sluice server'
   what was set by hand   SLUICE_RANK, SLUICE_SIZE, SLUICE_SERVER
   PMI-1                  mpiexec.hydra (MPICH), srun --mpi=pmi2
   Open MPI               mpirun

@@ -1,4 +1,5 @@
-// Sluice runs programs as the ranks of a job, and tells about this host.
+// Sluice runs programs as the ranks of a job, starts IMPI jobs, tells about this host,
+// and takes event files through filters.
 package main
 
 import (
@@ -12,10 +13,17 @@ import (
 // commands are what sluice can do; each is in the file of its name.
 var commands = []func() *cobra.Command{
 	newRun,
+	newServer,
 	newInfo,
+	newFanout,
+	newGenerate,
+	newXDPHelper,
 	newLaunchers,
 	newVersion,
 }
+
+// singleDash are the commands whose long flags may have one dash.
+var singleDash = map[string]bool{"fanout": true, "generate": true}
 
 // Exit statuses of sluice itself. Those for a program that could not be
 // started are the shell's (POSIX, Shell Command Language, 2.8.2).
@@ -68,7 +76,15 @@ func newRoot() *cobra.Command {
 func main() { os.Exit(run()) }
 
 func run() int {
-	cmd, err := newRoot().ExecuteC()
+	root := newRoot()
+	args := os.Args[1:]
+	if len(args) > 0 && singleDash[args[0]] {
+		if c, _, err := root.Find(args[:1]); err == nil {
+			args = append(args[:1:1], oneDash(c.Flags(), args[1:])...)
+		}
+	}
+	root.SetArgs(args)
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}

@@ -238,6 +238,7 @@ var tests = []test{
 	{"prefix", testPrefix},
 	{"environment", testEnvironment},
 	{"launchers", testLaunchers},
+	{"IMPI server", testJobByServer},
 	{"stdin", testStdin},
 	{"version", testVersion},
 }

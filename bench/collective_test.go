@@ -1,0 +1,261 @@
+package main
+
+import (
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+func TestCollectives(t *testing.T) {
+	every := []string{"barrier called 0", "barrier declared 0"}
+	for _, kind := range collectivePatterns()[1:] {
+		if kind == patternExact {
+			every = append(every, "exact called 1112", "allreduce called alloc 512")
+			continue
+		}
+		for _, call := range []string{callCalled, callDeclared} {
+			every = append(every, kind+" "+call+" alloc 8", kind+" "+call+" alloc 40000")
+		}
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		want []string // pattern, how and bytes
+		mode string
+	}{
+		{"all, two ranks", []string{"collectives", "--sizes", "8,40000"}, every, modeBatch},
+		{"all, three ranks", []string{"collectives", "-n", "3", "--sizes", "8,40000"}, every, modeBatch},
+		{"all, one rank", []string{"collectives", "-n", "1", "--sizes", "8,40000"}, every, modeBatch},
+		{"heap", []string{"collectives", "--kinds", "allreduce,gather", "--memory", "heap", "--call", "called", "--doubles", "1,16k"},
+			[]string{"allreduce called heap 8", "allreduce called heap 131072", "gather called heap 8", "gather called heap 131072"}, modeBatch},
+		{"each, no elements", []string{"bcast", "--each", "--sizes", "0,8", "--call", "declared"},
+			[]string{"bcast declared alloc 0", "bcast declared alloc 8"}, modeEach},
+		{"rounds", []string{"reduce", "--rounds", "2", "--sizes", "8,64", "--call", "called", "--batch", "5"},
+			[]string{"reduce called alloc 8", "reduce called alloc 64"}, modeBatch},
+		{"barrier", []string{"barrier", "-n", "4"}, []string{"barrier called 0", "barrier declared 0"}, modeBatch},
+		{"exact", []string{"exact", "-n", "3"}, []string{"exact called 1112", "allreduce called alloc 512"}, modeBatch},
+	} {
+		for _, provider := range providers(t) {
+			t.Run(provider+" "+c.name, func(t *testing.T) {
+				args := append(append(slices.Clone(c.args), "--json", "--provider", provider), tiny...)
+				r := decode(t, output(t, args...))
+				var got []string
+				for _, v := range r.Results {
+					require.Equal(t, layerChannel, v.Layer)
+					require.Equal(t, provider, v.Provider)
+					require.Equal(t, peerSluice, v.Peer)
+					require.Equal(t, c.mode, v.Mode)
+					require.Equal(t, unitLatency, v.Unit)
+					require.Equal(t, v.Pattern != "barrier", v.Verified)
+					require.Len(t, r.Environment.Ranks, int(v.Ranks))
+					require.Positive(t, v.P50)
+					require.Empty(t, v.Suite)
+					got = append(got, v.Pattern+" "+v.Op+" "+strconv.FormatInt(v.Bytes, 10))
+				}
+				require.Equal(t, c.want, got)
+			})
+		}
+	}
+}
+
+func TestCollectiveTable(t *testing.T) {
+	for _, c := range []struct {
+		args  string
+		parts []string
+	}{
+		{"allreduce --doubles 1,1k", []string{"tcp allreduce of 2 ranks, called alloc memory, sum of doubles, ns", "declared alloc memory", "8k", "means of batches"}},
+		{"alltoall --sizes 8 --call called --each", []string{"tcp alltoall of 2 ranks, called alloc memory, bytes of each rank's block, ns", "every iteration timed"}},
+		{"barrier", []string{"tcp barrier of 2 ranks, called, ns"}},
+		{"exact -n 3", []string{"tcp allreduce of one exact accumulator of 3 ranks, ns", "tcp allreduce of 3 ranks, called alloc memory", "1112", "512"}},
+	} {
+		out := string(output(t, append(append(strings.Fields(c.args), "--provider", "tcp"), tiny...)...))
+		for _, part := range c.parts {
+			require.Contains(t, out, part)
+		}
+	}
+}
+
+// Ranks of a job that is there already are as many as it has.
+func TestCollectiveInJob(t *testing.T) {
+	r, out := inJob(t, 3, append([]string{os.Args[0], "bcast", "--sizes", "8", "--call", "called", "--json"}, tiny...)...)
+	require.Zero(t, r.ExitStatus(), out)
+	require.EqualValues(t, 3, decode(t, []byte(out)).Results[0].Ranks)
+	r, out = inJob(t, 2, os.Args[0], "allgather", "--sizes", "1G")
+	require.Equal(t, exitUsage, r.ExitStatus())
+	require.Contains(t, out, "allgather of 1G: with 2 ranks more than 1G")
+}
+
+// Settings of which the defaults are far from the best choice, and some that are as
+// good as can be.
+func TestFit(t *testing.T) {
+	t.Parallel()
+	const ranks = 8
+	times := func(time func(measured) float64) timings {
+		all := timings{}
+		for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
+			for _, a := range coll.Algorithms(kind) {
+				for _, bytes := range []int{8, 1 << 10, 64 << 10, 4 << 20} {
+					m := measured{kind, bytes, a, coll.DefaultSettings().Segment}
+					all[m] = time(m)
+					if a == coll.Pipeline {
+						m.segment = tunedSegments[0]
+						all[m] = time(m)
+					}
+				}
+			}
+		}
+		return all
+	}
+	defaults := coll.DefaultSettings()
+	equal := times(func(measured) float64 { return 1000 })
+	require.Equal(t, defaults, equal.fit(ranks), "nothing to gain")
+	require.Empty(t, equal.fit(ranks).Environ())
+
+	for _, c := range []struct {
+		name string
+		time func(measured) float64
+		want func(s *coll.Settings) bool
+	}{
+		{"linear", func(m measured) float64 {
+			if m.algorithm == coll.Linear {
+				return 1
+			}
+			return 10
+		}, func(s *coll.Settings) bool { return s.MaxLinear >= ranks }},
+		{"bruck for all", func(m measured) float64 {
+			if m.kind == coll.Alltoall && m.algorithm != coll.Bruck {
+				return 10
+			}
+			return 1
+		}, func(s *coll.Settings) bool { return s.BruckBlock > 4<<20 }},
+		{"small segments", func(m measured) float64 {
+			if m.algorithm == coll.Pipeline && m.segment == tunedSegments[0] {
+				return 1
+			}
+			return 2
+		}, func(s *coll.Settings) bool { return s.Segment == tunedSegments[0] }},
+	} {
+		all := times(c.time)
+		s := all.fit(ranks)
+		require.True(t, c.want(&s), "%s: %+v", c.name, s)
+		require.NoError(t, s.Validate())
+		list := all.collectives()
+		require.Less(t, all.loss(&s, list, ranks), all.loss(&defaults, list, ranks), c.name)
+		for _, v := range list {
+			m, ok := all.chosen(&s, v, ranks)
+			require.True(t, ok)
+			if c.name == "bruck for all" {
+				require.Equal(t, all[all.fastest(v)], all[m])
+			}
+		}
+	}
+}
+
+// The settings are of jobs that have been there, of all algorithms and some segments.
+func TestTune(t *testing.T) {
+	args := []string{"tune", "--what", "collectives", "--kinds", "bcast,barrier", "--sizes", "8,4M", "--time", "1ms", "--rounds", "1"}
+	check := func(out []byte, ranks int) {
+		r := decode(t, out)
+		require.Len(t, r.Environment.Ranks, ranks)
+		var got []string
+		for _, v := range r.Results {
+			require.Equal(t, "tcp", v.Provider)
+			require.EqualValues(t, ranks, v.Ranks)
+			got = append(got, strings.TrimSpace(v.Pattern+" "+formatSize(v.Bytes)+" "+v.Algorithm+" "+strings.TrimLeft(formatSize(v.Segment), "0")))
+		}
+		require.Equal(t, []string{
+			"bcast 8 linear", "bcast 4M linear", "barrier 0 linear",
+			"bcast 8 binomial", "bcast 4M binomial", "barrier 0 binomial",
+			"bcast 8 scatter-allgather", "bcast 4M scatter-allgather", "barrier 0 dissemination",
+			"bcast 8 pipeline", "bcast 4M pipeline",
+			"bcast 4M pipeline 8k", "bcast 4M pipeline 128k",
+		}, got)
+	}
+	check(output(t, append(args, "--json")...), 4)
+	r, out := inJob(t, 3, append(append([]string{os.Args[0]}, args...), "--json")...)
+	require.Zero(t, r.ExitStatus(), out)
+	check([]byte(out), 3)
+	table := string(output(t, append(args, "-n", "3")...))
+	for _, part := range []string{"tcp collectives of 3 ranks", "fastest", "pipeline (", "export"} {
+		require.Contains(t, table, part)
+	}
+	for line := range strings.Lines(string(output(t, append(args, "-n", "2", "--exports")...))) {
+		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+		require.True(t, ok, line)
+		require.Contains(t, coll.Variables(), name)
+		_, err := strconv.Atoi(strings.TrimSpace(value))
+		require.NoError(t, err)
+	}
+}
+
+// What a collective leaves is found wrong where one byte of it is, or one behind it.
+func TestCollectiveCheck(t *testing.T) {
+	t.Parallel()
+	for kind := coll.Broadcast; kind <= coll.Alltoall; kind++ {
+		const ranks, bytes = 1, 40
+		src, dst := collectiveBlocks(kind, ranks)
+		s := collectiveSeries{spec: spec{pattern: kind.String(), bytes: bytes}, group: groupOfOne(t), kind: kind, roots: 1, seeds: []uint64{1},
+			in: make([]byte, src*bytes), out: make([]byte, dst*bytes+guard)}
+		s.src, s.dst = doubles(s.in), doubles(s.out[:dst*bytes])
+		s.prepare()
+		// One rank has what it broadcasts already, and gets nothing of an Exscan.
+		if kind != coll.Broadcast && kind != coll.Exscan {
+			s.done = 1
+			require.Error(t, s.check(), "%v: nothing has been done", kind)
+			s.done = 0
+		}
+		require.NoError(t, s.run(3, nil))
+		require.NoError(t, s.check(), "%v", kind)
+		for _, at := range []int{0, bytes - 1, bytes, bytes + guard - 1} {
+			s.out[at] ^= 1
+			var bad *CorruptError
+			require.ErrorAs(t, s.check(), &bad, "%v", kind)
+			require.Equal(t, at, bad.Offset)
+			s.out[at] ^= 1
+		}
+	}
+}
+
+// groupOfOne is the group of a job of one rank.
+func groupOfOne(t *testing.T) *channel.Group {
+	g, err := nodeOfOne(t).World(t.Context())
+	require.NoError(t, err)
+	return g
+}
+
+// nodeOfOne is the node of a job of one rank.
+func nodeOfOne(t *testing.T) *channel.Node {
+	n, err := channel.Join(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	return n
+}
+
+// The terms cancel but for 2^-600 of them, and rounding on the way gives another sum.
+func TestExactTerms(t *testing.T) {
+	t.Parallel()
+	const ranks = 8
+	var sum exact.Accumulator
+	plain, largest := 0.0, 0.0
+	for rank := range ranks {
+		terms := exactTermsOf(rank, ranks)
+		sum.AddSlice(terms)
+		for _, x := range terms {
+			plain += x
+			largest = max(largest, math.Abs(x))
+		}
+	}
+	require.NotZero(t, sum.Round())
+	require.Less(t, math.Abs(sum.Round()), 0x1p-500)
+	require.Greater(t, largest, 0x1p500)
+	require.NotEqual(t, sum.Round(), plain)
+}

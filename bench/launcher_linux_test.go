@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever starts the ranks, the job is measured as one: rank 0 prints, once. (That srun
+// says the same to its processes is tested where it is read, in internal/boot.)
+func TestLaunchers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a dozen jobs of other launchers")
+	}
+	for _, l := range []struct {
+		name    string
+		command []string
+	}{
+		{"hydra", []string{"mpiexec.hydra", "-n", "2"}},
+		{"openmpi", []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2"}},
+	} {
+		path, err := exec.LookPath(l.command[0])
+		if err != nil {
+			t.Skipf("no %s", l.command[0])
+		}
+		for _, c := range []struct{ name, pattern string }{
+			{"verbs lat --sizes 8", patternLat},
+			{"channel rate --sizes 8", patternRate},
+			{"impi lat --sizes 8 --carrier tcp", patternLat},
+			{"qmp sum --doubles 1", "allreduce"},
+			{"qmp faces --axis x", patternHalo},
+			{"fanout rate --sizes 64", patternFanout},
+			{"barrier --call called", "barrier"},
+		} {
+			t.Run(l.name+" "+c.name, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(context.Background(), bound)
+				defer cancel()
+				of := bench(ctx, append(append(strings.Fields(c.name), tiny...), "--json")...)
+				cmd := exec.CommandContext(ctx, path, append(append([]string{}, l.command[1:]...), of.Args...)...)
+				cmd.Env = append(of.Env, "SLUICE_INSECURE=1")
+				cmd.WaitDelay = 5 * time.Second
+				var told bytes.Buffer
+				cmd.Stderr = &told
+				out, err := cmd.Output()
+				require.NoError(t, err, "%s", told.Bytes())
+				r := decode(t, out)
+				require.Len(t, r.Environment.Ranks, 2)
+				require.Equal(t, c.pattern, r.Results[0].Pattern)
+			})
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
+)
+
+// printScale prints the parameters, and a table for each kind of some bytes: a row for
+// a number of hosts, a column for each algorithm.
+func printScale(w io.Writer, lines bool, provider string, r *Report) {
+	from := "given"
+	if r.Model.Measured {
+		from = "measured over " + provider
+	}
+	m := r.Model
+	fmt.Fprintf(w, "\nLogGP, %s: L %s ns, o %s ns, g %s ns, G %s ns/byte; adding %s ns/byte, copying %s ns/byte\n", from,
+		formatValue(m.Latency), formatValue(m.Overhead), formatValue(m.Gap), formatValue(m.PerByte), formatValue(m.Combine), formatValue(m.Copy))
+	for rest := r.Estimates; len(rest) > 0; {
+		first, n := rest[0], 0
+		for n < len(rest) && rest[n].Kind == first.Kind && rest[n].Bytes == first.Bytes {
+			n++
+		}
+		printEstimates(w, lines, rest[:n])
+		rest = rest[n:]
+	}
+}
+
+// printEstimates prints those of one kind of some bytes.
+func printEstimates(w io.Writer, lines bool, list []Estimate) {
+	kind, _ := collectiveKind(list[0].Kind)
+	what := list[0].Kind
+	if kind != coll.Barrier {
+		what += " of " + formatSize(list[0].Bytes) + " bytes"
+	}
+	fmt.Fprintf(w, "\n%s, estimated, µs\n", what)
+	header := []any{"hosts"}
+	column := map[string]int{}
+	for _, a := range coll.Algorithms(kind) {
+		column[a.String()] = len(header)
+		header = append(header, a.String())
+	}
+	t := newTable(w, lines, header...)
+	var row table.Row
+	for i, e := range list {
+		if i == 0 || list[i-1].Hosts != e.Hosts {
+			row = table.Row{e.Hosts}
+			for range column {
+				row = append(row, "-")
+			}
+		}
+		cell := formatValue(e.NS / 1000)
+		if e.Chosen {
+			cell = "*" + cell
+		}
+		row[column[e.Algorithm]] = cell
+		if i+1 == len(list) || list[i+1].Hosts != e.Hosts {
+			t.AppendRow(row)
+		}
+	}
+	t.Render()
+}

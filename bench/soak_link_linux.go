@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// soakLink is two network name spaces with a link between, which can lose packets: many
+// kernels have no netem, but rules of nftables that drop at random.
+//
+//	   network one                 network two
+//	+--------------+            +--------------+
+//	|  198.18.0.1  | -- veth -- |  198.18.0.2  |   each drops what comes in
+//	+--------------+            +--------------+
+type soakLink struct{ names [2]string }
+
+func newSoakLink() (l *soakLink, err error) {
+	for _, program := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return nil, fmt.Errorf("%w: %s", errNotInstalled, program)
+		}
+	}
+	l = &soakLink{[2]string{fmt.Sprintf("soakA%d", os.Getpid()), fmt.Sprintf("soakB%d", os.Getpid())}}
+	made := 0
+	defer func() {
+		if err != nil {
+			for _, name := range l.names[:made] {
+				err = errors.Join(err, do("ip", "netns", "del", name))
+			}
+			l = nil
+		}
+	}()
+	for _, name := range l.names {
+		if err := do("ip", "netns", "add", name); err != nil {
+			return nil, err
+		}
+		made++
+	}
+	commands := []string{fmt.Sprintf("ip -n %s link add veth0 type veth peer name veth0 netns %s", l.names[0], l.names[1])}
+	for i, name := range l.names {
+		// RFC 2544: 198.18.0.0/15 is for tests of networks.
+		commands = append(commands, fmt.Sprintf("ip -n %s addr add 198.18.0.%d/24 dev veth0", name, i+1),
+			fmt.Sprintf("ip -n %s link set veth0 up", name), fmt.Sprintf("ip -n %s link set lo up", name))
+	}
+	for _, c := range commands {
+		words := strings.Fields(c)
+		if err := do(words[0], words[1:]...); err != nil {
+			return nil, err
+		}
+	}
+	// Whether the kernel has what is needed is found out by doing it.
+	if err := l.lose(1); err != nil {
+		return nil, err
+	}
+	return l, l.heal()
+}
+
+func do(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// lose has the link lose so many of a hundred packets.
+func (l *soakLink) lose(percent int) error {
+	for _, name := range l.names {
+		which := fmt.Sprintf("numgen random mod 100 < %d ", percent)
+		if percent >= 100 {
+			which = ""
+		}
+		rules := fmt.Sprintf("table inet soak { chain in { type filter hook input priority 0; iifname veth0 %sdrop; }; }", which)
+		if err := do("ip", "netns", "exec", name, "nft", rules); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heal has it lose none.
+func (l *soakLink) heal() error {
+	var errs []error
+	for _, name := range l.names {
+		errs = append(errs, do("ip", "netns", "exec", name, "nft", "delete table inet soak"))
+	}
+	return errors.Join(errs...)
+}
+
+// listen listens in the first network. The socket stays there when the thread has left.
+func (l *soakLink) listen() (ln net.Listener, err error) {
+	// A thread that could not go back ends with its goroutine.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		var own, other *os.File
+		if own, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return
+		}
+		defer own.Close()
+		if other, err = os.Open("/run/netns/" + l.names[0]); err != nil {
+			return
+		}
+		defer other.Close()
+		if err = unix.Setns(int(other.Fd()), unix.CLONE_NEWNET); err != nil {
+			return
+		}
+		ln, err = net.Listen("tcp", "198.18.0.1:0")
+		if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	return ln, err
+}
+
+// Close takes the networks away.
+func (l *soakLink) Close() error {
+	var errs []error
+	for _, name := range l.names {
+		errs = append(errs, do("ip", "netns", "del", name))
+	}
+	return errors.Join(errs...)
+}

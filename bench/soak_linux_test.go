@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A short soak over every transport that needs no rights: it does something on all
+// layers, and what goes wrong is told by those who are to tell it.
+func TestSoak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: takes seconds; its own part of CI runs it for minutes")
+	}
+	var got soakTotals
+	require.NoError(t, json.Unmarshal(output(t, "soak", "-t", "5s", "-n", "3", "--network=false", "--seed", "7", "--json"), &got))
+	require.Positive(t, got.Jobs)
+	for _, layer := range []string{layerChannel, "collectives", layerIMPI, layerQMP} {
+		require.Positive(t, got.Operations[layer], layer)
+	}
+	require.Empty(t, got.Said)
+}
+
+// What ranks say counts as it is meant, and a rank that does not end as hanging.
+func TestSoakJudges(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		says   string
+		victim int
+		want   soakTotals
+	}{
+		"well":                  {`{"rank":0,"operations":{"impi":3},"bytes":7}`, -1, soakTotals{Operations: map[string]int64{"impi": 3}, Bytes: 7}},
+		"corrupt":               {`{"rank":0,"operations":{},"error":"byte 3","corrupt":true}`, -1, soakTotals{Corrupt: 1}},
+		"corrupt beside a kill": {`{"rank":0,"operations":{},"error":"byte 3","corrupt":true,"mourned":true}`, 1, soakTotals{Corrupt: 1}},
+		"mourns":                {`{"rank":0,"operations":{},"error":"peer died","mourned":true}`, 1, soakTotals{Errors: 1}},
+		"mourns the living":     {`{"rank":0,"operations":{},"error":"peer died","mourned":true}`, -1, soakTotals{Unasked: 1}},
+		"another error":         {`{"rank":0,"operations":{},"error":"timeout"}`, 1, soakTotals{Unasked: 1}},
+		"leaks":                 {`{"rank":0,"operations":{},"leaks":"goroutine"}`, -1, soakTotals{Leaks: 1}},
+		"says nothing":          {``, -1, soakTotals{Unasked: 1}},
+		"says something else":   {`{"rank":0,"more":1}`, -1, soakTotals{Unasked: 1}},
+	} {
+		p := newSoakProcess(exec.Command("printf", "up\n%s", c.says))
+		require.NoError(t, p.cmd.Run())
+		close(p.end)
+		got := soakTotals{Operations: map[string]int64{}}
+		j := soakJob{length: soakPatience}
+		require.NoError(t, j.judge(t.Context(), &got, []*soakProcess{p}, c.victim))
+		if c.want.Operations == nil {
+			c.want.Operations = map[string]int64{}
+		}
+		require.Equal(t, c.want.Unasked+c.want.Corrupt+c.want.Leaks, len(got.Said), name)
+		got.Said = nil
+		require.Equal(t, c.want, got, name)
+		require.Equal(t, c.want.Unasked+c.want.Corrupt+c.want.Leaks == 0, got.verdict() == nil, name)
+	}
+
+	// Its time, and the patience, are over.
+	p := newSoakProcess(exec.CommandContext(context.Background(), "sleep", "1000"))
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.end)
+	}()
+	got := soakTotals{Operations: map[string]int64{}}
+	j := soakJob{length: -soakPatience}
+	require.NoError(t, j.judge(t.Context(), &got, []*soakProcess{p}, -1))
+	require.Equal(t, 1, got.Hangs)
+	require.Len(t, got.Said, 1)
+	var bad *SoakError
+	require.ErrorAs(t, got.verdict(), &bad)
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+)
+
+// A crossover is set where the ways cross, and left alone where that gains nothing.
+func TestWayFit(t *testing.T) {
+	t.Parallel()
+	sizes := []int{1 << 10, 4 << 10, 16 << 10, 64 << 10}
+	for name, c := range map[string]struct {
+		variable string
+		includes bool
+		first    []float64
+		second   []float64
+		want     string
+	}{
+		"as by default":     {channel.EnvEagerTCP, true, []float64{1, 1, 3, 3}, []float64{2, 2, 2, 2}, ""},
+		"no difference":     {channel.EnvEagerTCP, true, []float64{1, 1, 1, 1}, []float64{1, 1, 1, 1}, ""},
+		"longer":            {channel.EnvEagerTCP, true, []float64{1, 1, 1, 3}, []float64{2, 2, 2, 2}, channel.EnvEagerTCP + "=16384"},
+		"never":             {channel.EnvEagerRDMA, true, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, channel.EnvEagerRDMA + "=0"},
+		"blocks always":     {channel.EnvPackTCP, false, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, channel.EnvPackTCP + "=0"},
+		"blocks never":      {channel.EnvPackTCP, false, []float64{1, 1, 1, 1}, []float64{2, 2, 2, 2}, channel.EnvPackTCP + "=131072"},
+		"blocks by default": {channel.EnvPackRDMA, false, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, ""},
+		"one who wanders":   {channel.EnvPackTCP, false, []float64{1, 1, 2.05, 3}, []float64{2, 2, 2, 2}, ""},
+	} {
+		w := way{variable: c.variable, includes: c.includes, sizes: sizes, figures: [2][]float64{c.first, c.second}}
+		if name == "blocks by default" { // 1024: the first size is of the second way already
+			require.Zero(t, w.loss(channel.DefaultCrossover(c.variable)))
+		}
+		w.fit()
+		require.Equal(t, c.want, w.setting, name)
+	}
+	w := way{higher: true, includes: true, sizes: []int{8}, figures: [2][]float64{{10}, {5}}}
+	require.Zero(t, w.loss(8))
+	require.InDelta(t, math.Log(2), w.loss(0), 1e-9)
+}
+
+// The provider that is faster comes first, of those that are there.
+func TestPreferred(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, preferred(nil))
+	w := way{names: [2]string{providerRoCE, carrierTCP}, sizes: []int{8, 64}, figures: [2][]float64{{1, 2}, {3, 4}}}
+	require.Contains(t, preferred([]way{w})[0], channel.EnvTransport+"=")
+	require.Contains(t, preferred([]way{w})[0], carrierTCP)
+}
+
+// All ways are measured, and what is said can be read by who joins.
+func TestTuneMessages(t *testing.T) {
+	args := []string{"tune", "--what", "eager,pack,copy,provider", "-n", "2", "--time", "1ms", "--rounds", "1"}
+	r := decode(t, output(t, append(args, "--json")...))
+	ways := map[string]int{}
+	for _, v := range r.Results {
+		ways[v.Algorithm]++
+		require.True(t, v.Verified)
+		require.Equal(t, v.Algorithm == "packed" || v.Algorithm == "blocks", v.Block > 0)
+	}
+	for _, name := range []string{"copied", "straight"} {
+		require.Equal(t, strings.Count(tunedEager, ",")+1, ways[name], name)
+	}
+	for _, name := range []string{"packed", "blocks"} {
+		require.Equal(t, strings.Count(tunedBlocks, ",")+1, ways[name], name)
+	}
+	for _, s := range r.Settings {
+		name, _, _ := strings.Cut(s, "=")
+		require.Contains(t, append(messageVariables, channel.EnvTransport), name)
+	}
+	path := t.TempDir() + "/tuning"
+	table := string(output(t, append(args, "--file", path)...))
+	for _, part := range []string{"copied", "straight", "packed", "blocks", "tcp messages"} {
+		require.Contains(t, table, part)
+	}
+	t.Setenv(channel.EnvTuningFile, path)
+	output(t, append([]string{"channel", "lat", "--provider", "tcp", "--sizes", "8,64k"}, tiny...)...)
+}

@@ -1,0 +1,408 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-hpc/sluice/fanout/filter"
+	"github.com/sluice-hpc/sluice/fanout/pipeline"
+	"github.com/sluice-hpc/sluice/fanout/ring"
+)
+
+// statusDamaged is the exit status when an input ends in the middle, or with something
+// that is no ring item; all before it was written.
+const statusDamaged = 3
+
+// stdio is the name of a file that is standard input or output.
+const stdio = "-"
+
+// fanoutOptions are the flags of sluice fanout.
+type fanoutOptions struct {
+	in        []string
+	out       string
+	workers   int
+	clump     int
+	chunk     int
+	window    int
+	attempts  int
+	itemLimit int64
+	filter    pipeline.FilterOptions
+	order     fanoutOrder
+	json      bool
+	quiet     bool
+}
+
+type fanoutOrder int
+
+const (
+	orderTime fanoutOrder = iota
+	orderSource
+)
+
+func newFanout() *cobra.Command {
+	o := fanoutOptions{
+		workers: 2, clump: pipeline.DefaultClump, chunk: pipeline.DefaultChunkBytes,
+		attempts: pipeline.DefaultAttempts, itemLimit: ring.DefaultLimit,
+	}
+	cmd := &cobra.Command{
+		Use:   "fanout --in FILE [--in FILE]... --out FILE [flags] [--] command [argument]...",
+		Short: "Filter an event file of ring items by several processes of a program",
+		Long:  fanoutHelp,
+		Example: `  sluice generate --events 100000 --out run.evt
+  sluice fanout --workers 4 --in run.evt --out same.evt --per-chunk -- cat
+  sluice fanout --workers 8 --in run.evt --out out.evt -- ./classify --threshold 5`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{cmd, errors.New("no command to run")}
+			}
+			return o.check(cmd)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+	}
+	flags := cmd.Flags()
+	flags.SetInterspersed(false) // what follows the command is the command's
+	flags.SortFlags = false
+	flags.StringArrayVar(&o.in, "in", nil, "event `file` to read, or - for standard input; several are merged")
+	flags.StringVar(&o.out, "out", "", "event `file` to write, or - for standard output")
+	flags.IntVar(&o.workers, "workers", o.workers, "`number` of processes at a time")
+	flags.BoolVar(&o.filter.PerChunk, "per-chunk", false, "start the command anew for each chunk, which ends with its standard input; else frames")
+	flags.BoolVar(&o.filter.Stamped, "stamped", false, "give and take items with a 64-bit timestamp before each")
+	flags.IntVar(&o.clump, "clump", o.clump, "`number` of items in a chunk")
+	flags.IntVar(&o.chunk, "chunk-bytes", o.chunk, "`size` from which on a chunk is full, whatever --clump says")
+	flags.IntVar(&o.window, "window", 0, "`number` of chunks of each input that are under way; 0: 4 for each worker")
+	flags.IntVar(&o.attempts, "attempts", o.attempts, "`number` of processes that may fail with a chunk")
+	flags.DurationVar(&o.filter.Timeout, "timeout", 0, "`duration` that a process may take for a chunk; 0: as long as it wants")
+	flags.Int64Var(&o.itemLimit, "item-limit", o.itemLimit, "`size` of the largest item; a larger one is damage")
+	flags.Var(&choice[fanoutOrder]{&o.order, []string{"time", "source"}}, "order", "how several inputs are merged: by timestamp, or one behind the other")
+	flags.BoolVar(&o.json, "json", false, "print the statistics as one JSON object on standard output")
+	flags.BoolVar(&o.quiet, "quiet", false, "no progress and no statistics on standard error")
+	return cmd
+}
+
+const fanoutHelp = `Fanout reads ring items (NSCLDAQ 11 and 12), gives them in chunks to processes of a
+command, its filters, and writes what they make of them: complete, in the order
+of the input, and nothing twice, whatever happens to the processes. One that
+ends, is killed, takes longer than --timeout or answers something that is not
+ring items is started again, and its chunk given to whichever is free.
+
+A filter reads frames on standard input: a length of 4 bytes, little-endian, and
+so many bytes of ring items; and answers each with one on standard output, where
+the length 0 says that nothing is kept. It ends at the end of file. With
+--per-chunk the command is started for each chunk, and reads and writes the ring
+items of it alone: any program that reads to the end of file will do, and has to
+end with status 0. Its standard error is that of sluice.
+
+Several inputs are merged by timestamp: that of an item's body header; an item
+without one comes with the one before it. In what filters get there are no other
+timestamps, unless --stamped puts 64 bits before each item, both ways.
+
+The output has the name that it is given when it is complete; until then the name
+ends in ` + pipeline.Part + `. SIGINT and SIGTERM end the reading: what was read is worked on
+and written, and the output is complete as far as it goes. A second one gives it
+up.
+
+The exit status is 0 if all was read and written; 3 if an input is cut off or
+damaged: it is named with the byte, and all before it was written; 128 plus the
+number of the signal; 126 or 127 if the command could not be started; 1 if filters
+have answered everything, but ended with a status other than 0; else 1, and there
+is no output.
+
+Flags may be written with one dash, too.`
+
+func (o *fanoutOptions) check(cmd *cobra.Command) error {
+	stdin := 0
+	for _, name := range o.in {
+		if name == stdio {
+			stdin++
+		}
+	}
+	var err error
+	switch {
+	case len(o.in) == 0:
+		err = errors.New("no --in")
+	case o.out == "":
+		err = errors.New("no --out")
+	case stdin > 1:
+		err = errors.New("standard input twice")
+	case o.workers < 1 || o.clump < 1 || o.chunk < 1 || o.attempts < 1 || o.itemLimit < 1:
+		err = errors.New("a number below 1")
+	case o.window < 0 || o.filter.Timeout < 0:
+		err = errors.New("a number below 0")
+	case o.json && o.out == stdio:
+		err = errors.New("--json and --out - are both standard output")
+	}
+	if err != nil {
+		return &usageError{cmd, err}
+	}
+	return nil
+}
+
+func (o *fanoutOptions) run(cmd *cobra.Command, args []string) (err error) {
+	o.filter.ItemLimit = o.itemLimit
+	show := newFanoutProgress(!o.quiet)
+	defer show.stop()
+	log := slog.New(slog.NewTextHandler(show, nil))
+	inputs, err := openInputs(o)
+	if err != nil {
+		return err
+	}
+	defer inputs.close()
+	out, err := createOutput(o.out)
+	if err != nil {
+		return err
+	}
+	c := pipeline.Config{
+		Workers: o.workers, Window: o.window, Attempts: o.attempts, ItemLimit: o.itemLimit, Log: log,
+		NewWorker: pipeline.Filter(filter.Command{Args: args, Stderr: os.Stderr}, o.filter),
+		Sink:      out.Sink,
+	}
+	if o.order == orderSource {
+		c.Order = pipeline.BySource
+	}
+	for _, in := range inputs {
+		c.Sources = append(c.Sources, in.next)
+	}
+	p, err := pipeline.New(c)
+	if err != nil {
+		return errors.Join(err, out.Discard())
+	}
+	started := time.Now()
+	show.begin(p, inputs)
+	sig, err := runUntilSignal(cmd.Context(), p, log)
+	show.stop()
+	return o.conclude(cmd, p, inputs, out, time.Since(started), sig, err)
+}
+
+func createOutput(name string) (*pipeline.Output, error) {
+	if name == stdio {
+		return pipeline.To(os.Stdout), nil
+	}
+	return pipeline.Create(name)
+}
+
+// oneDash gives the long flags that are written with one dash two, as far as they are
+// flags of sluice and not of what it starts.
+func oneDash(flags *pflag.FlagSet, args []string) []string {
+	args = slices.Clone(args)
+	for i := 0; i < len(args) && len(args[i]) > 1 && args[i][0] == '-' && args[i] != "--"; i++ {
+		name, _, valued := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		f := flags.Lookup(name)
+		if f == nil {
+			continue
+		}
+		if args[i][1] != '-' {
+			args[i] = "-" + args[i]
+		}
+		if !valued && f.NoOptDefVal == "" {
+			i++ // its value
+		}
+	}
+	return args
+}
+
+// errSignal is why a pipeline was given up.
+var errSignal = errors.New("a second signal")
+
+// runUntilSignal runs the pipeline; the first signal drains it, a second one ends it. It
+// returns the first.
+func runUntilSignal(ctx context.Context, p *pipeline.Pipeline, log *slog.Logger) (sig syscall.Signal, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	for {
+		select {
+		case err := <-ended:
+			return sig, err
+		case s := <-signals:
+			if sig != 0 {
+				cancel(errSignal)
+				continue
+			}
+			sig, _ = s.(syscall.Signal)
+			log.Warn("no more is read; what was read is written", "signal", s)
+			p.Drain()
+		}
+	}
+}
+
+// conclude completes the output, or removes it, and says what came of it.
+func (o *fanoutOptions) conclude(cmd *cobra.Command, p *pipeline.Pipeline, inputs inputs, out *pipeline.Output, took time.Duration, sig syscall.Signal, err error) error {
+	usable, damaged := judge(err)
+	if !usable {
+		if d := out.Discard(); d != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\n", d)
+		}
+		return failure(cmd, sig, err)
+	}
+	if err := out.Commit(); err != nil {
+		return err
+	}
+	s := o.statistics(p.Stats(), inputs, out, took)
+	if o.json {
+		err = errors.Join(err, s.writeJSON(cmd.OutOrStdout()))
+	}
+	if !o.quiet {
+		s.print(cmd.ErrOrStderr())
+	}
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\n", err)
+	}
+	switch {
+	case damaged:
+		return statusError(statusDamaged)
+	case err != nil:
+		return statusError(statusJustError)
+	case sig != 0:
+		for _, in := range inputs {
+			fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %s was read up to byte %d\n", in.name, in.file.Offset())
+		}
+		return statusError(128 + int(sig))
+	}
+	return nil
+}
+
+// judge says whether the output is all that the inputs had as far as they could be read,
+// and whether some input is damaged. A filter that has answered everything and ends with
+// another status than 0 takes nothing away; one that has said more may have answered
+// other chunks than it was asked about.
+func judge(err error) (usable, damaged bool) {
+	for _, e := range each(err) {
+		var stage *pipeline.Error
+		var d *ring.DamageError
+		switch {
+		case !errors.As(e, &stage):
+			return false, false
+		case stage.Op == "source" && errors.As(e, &d):
+			damaged = true
+		case stage.Op != "close" || errors.Is(e, filter.ErrUnasked):
+			return false, false
+		}
+	}
+	return true, damaged
+}
+
+// each lists the errors that were joined.
+func each(err error) []error {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case interface{ Unwrap() []error }:
+		var list []error
+		for _, err := range e.Unwrap() {
+			list = append(list, each(err)...)
+		}
+		return list
+	}
+	return []error{err}
+}
+
+// failure says on standard error, and as the exit status, why there is no output.
+func failure(cmd *cobra.Command, sig syscall.Signal, err error) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\nsluice fanout: there is no output\n", err)
+	var stage *pipeline.Error
+	switch {
+	case errors.Is(err, errSignal):
+		return statusError(128 + int(sig))
+	case !errors.As(err, &stage) || stage.Op != "start":
+		return statusError(statusJustError)
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return statusError(statusNotFound)
+	}
+	return statusError(statusNotExec)
+}
+
+// input is an event file that is read.
+type input struct {
+	name string
+	f    *os.File
+	size int64 // 0: not known
+	wait *waiting
+	file *pipeline.EventFile
+}
+
+type inputs []*input
+
+func openInputs(o *fanoutOptions) (list inputs, err error) {
+	for _, name := range o.in {
+		in := &input{name: name, f: os.Stdin}
+		if name != stdio {
+			if in.f, err = os.Open(name); err != nil {
+				list.close()
+				return nil, err
+			}
+		}
+		list = append(list, in)
+		info, err := in.f.Stat()
+		if err != nil {
+			list.close()
+			return nil, err
+		}
+		var r io.Reader = in.f
+		if info.Mode().IsRegular() {
+			in.size = info.Size()
+		} else {
+			in.wait = &waiting{r: in.f, done: make(chan struct{}, 1)}
+			r = in.wait
+		}
+		in.file = pipeline.File(r, pipeline.FileOptions{Name: name, Clump: o.clump, ChunkBytes: o.chunk, ItemLimit: o.itemLimit})
+	}
+	return list, nil
+}
+
+func (in *input) next(ctx context.Context, chunk []byte) ([]byte, error) {
+	if in.wait != nil {
+		in.wait.ctx = ctx
+	}
+	return in.file.Next(ctx, chunk)
+}
+
+func (list inputs) close() {
+	for _, in := range list {
+		in.f.Close()
+	}
+}
+
+// waiting reads from something that may have nothing for long, until its context ends.
+// Then a Read that waits is left to wait, and ends with the process.
+type waiting struct {
+	r    io.Reader
+	ctx  context.Context // of the call of next
+	buf  []byte
+	n    int
+	err  error
+	done chan struct{}
+}
+
+func (w *waiting) Read(p []byte) (int, error) {
+	if len(w.buf) < len(p) {
+		w.buf = make([]byte, len(p))
+	}
+	go func() {
+		w.n, w.err = w.r.Read(w.buf[:len(p)])
+		w.done <- struct{}{}
+	}()
+	select {
+	case <-w.done:
+		return copy(p, w.buf[:w.n]), w.err
+	case <-w.ctx.Done():
+		return 0, w.ctx.Err()
+	}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-hpc/sluice/impi/startup"
+)
+
+// keyVariable is where clients of IMPI look for their key.
+const keyVariable = "IMPI_AUTH_KEY"
+
+func newServer() *cobra.Command {
+	var auth authMethod
+	addr := ":0"
+	s := startup.Server{Join: 10 * time.Minute, Collect: time.Minute}
+	verbose := false
+	cmd := &cobra.Command{
+		Use:   "server -n CLIENTS [flags]",
+		Short: "Bring the clients of an IMPI job together",
+		Long:  serverHelp,
+		Example: `  IMPI_AUTH_KEY=271828 sluice server -n 2
+  sluice server -n 2 --addr 127.0.0.1:0 --auth none`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.Join <= 0 || s.Collect <= 0 {
+				return &usageError{cmd, errors.New("a timeout is not above 0")}
+			}
+			level := slog.LevelInfo
+			if verbose {
+				level = slog.LevelDebug
+			}
+			s.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			return serve(cmd, s, auth, addr)
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVarP(&s.Clients, "clients", "n", 0, "`number` of clients, 1 to 32")
+	flags.StringVar(&addr, "addr", addr, "`host:port` to listen on; no host: all addresses; port 0: any that is free")
+	flags.Var(&choice[authMethod]{&auth, []string{"key", "none"}}, "auth", "how clients prove that they belong to the job; none needs a host in --addr")
+	flags.DurationVar(&s.Join, "join-timeout", s.Join, "`duration` that the clients may take to come")
+	flags.DurationVar(&s.Collect, "collect-timeout", s.Collect, "`duration` that they may then take to start")
+	flags.BoolVarP(&verbose, "verbose", "v", false, "log every label as well")
+	return cmd
+}
+
+const serverHelp = `Server is the startup server of a job of IMPI, Interoperable MPI: each client of
+the job is the processes of one MPI implementation, on any number of hosts. It
+prints the address that the clients need, as IP:PORT, logs on standard error who
+comes and goes, and ends when all clients have ended. The exit status is 0 if
+they all finished.
+
+Clients prove with a key that they belong to the job: a decimal number in
+IMPI_AUTH_KEY, for them as for the server. If it is not set, the server makes
+one, and says so on standard error. The key crosses the network as it is. With
+--auth none everyone who reaches the server may be a client: this is for a
+loopback address, or one that was chosen for it.
+
+A client that is lost before the job runs ends the job; the log says why.`
+
+type authMethod int
+
+const (
+	authKey authMethod = iota
+	authNone
+)
+
+func serve(cmd *cobra.Command, s startup.Server, auth authMethod, addr string) error {
+	s.Auth = startup.AuthNone
+	if auth == authKey {
+		s.Auth = startup.AuthKey
+		var err error
+		if s.Key, err = serverKey(cmd); err != nil {
+			return err
+		}
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := s.Check(l.Addr()); err != nil {
+		l.Close()
+		return &usageError{cmd, err}
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), reachable(l.Addr().(*net.TCPAddr)))
+	_, err = s.Serve(ctx, l)
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// serverKey returns the key of the environment, or a new one, which it tells.
+func serverKey(cmd *cobra.Command) (uint64, error) {
+	if text, ok := os.LookupEnv(keyVariable); ok {
+		key, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || key == 0 {
+			// The value is a secret, so it is not shown.
+			return 0, &usageError{cmd, fmt.Errorf("%s is not a decimal number from 1 to %d", keyVariable, uint64(1<<64-1))}
+		}
+		return key, nil
+	}
+	var b [8]byte
+	rand.Read(b[:])
+	key := binary.BigEndian.Uint64(b[:])>>1 | 1 // a signed number too, and not 0
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s=%d\n", keyVariable, key)
+	return key, err
+}
+
+// reachable is the address for clients of a server that listens on a: where that is
+// all addresses, one that other hosts may reach, IPv4 before IPv6.
+func reachable(a *net.TCPAddr) string {
+	if !a.IP.IsUnspecified() {
+		return a.String()
+	}
+	best := net.IPv4(127, 0, 0, 1)
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		addrs = nil // then it is this host's clients that can come
+	}
+	for _, addr := range addrs {
+		n, ok := addr.(*net.IPNet)
+		if !ok || !n.IP.IsGlobalUnicast() {
+			continue
+		}
+		if n.IP.To4() != nil {
+			best = n.IP
+			break
+		}
+		if best.IsLoopback() {
+			best = n.IP
+		}
+	}
+	return net.JoinHostPort(best.String(), strconv.Itoa(a.Port))
+}

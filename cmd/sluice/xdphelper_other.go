@@ -1,0 +1,14 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+)
+
+func serveXDP(*cobra.Command, helperSettings, int, []netip.Addr) error {
+	return errors.New("AF_XDP is of Linux")
+}
