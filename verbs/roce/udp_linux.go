@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -57,8 +58,7 @@ type udp struct {
 	from     netip.AddrPort
 	guess    uint16
 
-	dead   netip.AddrPort // whom the network says that it is not there
-	isDead bool
+	dead atomic.Pointer[netip.AddrPort] // whom the network says that it is not there; sending and receiving find out
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -330,18 +330,18 @@ func (u *udp) reported() {
 			// struct sock_extended_err begins with the errno.
 			if (c.level == unix.IPPROTO_IP && c.kind == unix.IP_RECVERR || c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_RECVERR) &&
 				len(c.data) >= 4 && binary.NativeEndian.Uint32(c.data) == uint32(unix.ECONNREFUSED) {
-				u.dead, u.isDead = name.addr(), true
+				addr := name.addr()
+				u.dead.Store(&addr)
 			}
 		}
 	}
 }
 
 func (u *udp) gone() (netip.AddrPort, bool) {
-	if !u.isDead {
+	if u.dead.Load() == nil {
 		return netip.AddrPort{}, false
 	}
-	u.isDead = false
-	return u.dead, true
+	return *u.dead.Swap(nil), true
 }
 
 // recv takes packets. Those that the kernel has put together (UDP_GRO) it takes apart.

@@ -3,9 +3,11 @@ package roce
 import (
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -104,6 +106,40 @@ func TestGone(t *testing.T) {
 			require.False(t, ok)
 		})
 	}
+}
+
+// Who sends and who receives, at the same time, are both told by the network.
+func TestGoneAtOnce(t *testing.T) {
+	u, peer := openWire(t, "127.0.0.1"), openWire(t, "127.0.0.1")
+	defer u.close()
+	var f flow
+	f.set(u.local(), peer.local())
+	peer.close()
+	var sender sync.WaitGroup
+	stop := make(chan struct{})
+	sender.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				u.frame(&f, 12)
+				u.flush()
+			}
+		}
+	})
+	var into [batch]arrival
+	told := 0
+	for end := time.Now().Add(10 * time.Second); told < 200 && time.Now().Before(end); {
+		u.recv(into[:])
+		if got, ok := u.gone(); ok {
+			assert.Equal(t, f.remote, got)
+			told++
+		}
+	}
+	close(stop)
+	sender.Wait()
+	require.Equal(t, 200, told)
 }
 
 // Neither sending nor receiving allocates.
