@@ -101,7 +101,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 	}
 	several := slices.Repeat([][]byte{chunk}, fanoutEach)
 	send := func(n int) error {
-		for m.op.name == dialectEach && n > 0 {
+		for m.op.name == dialectEach && m.bytes < fanoutBatch && n > 0 {
 			k, err := s.SendEach(ctx, several[:min(n, fanoutEach)]...)
 			if err != nil {
 				return err
@@ -109,7 +109,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 			n -= k
 		}
 		for range n {
-			if err := s.Send(ctx, chunk); err != nil {
+			if err := s.SendOwned(ctx, nil, chunk); err != nil {
 				return err
 			}
 		}

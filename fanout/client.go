@@ -277,12 +277,28 @@ func (c *Client) others(err error) bool {
 
 // nextPosted is next with receives that are posted beforehand, one for each request.
 func (c *Client) nextPosted(ctx context.Context) (*lease, impi.Status, error) {
+	short := len(c.sources) == 1 && c.o.maxChunk <= shortMost+recordHeader
+	if short && len(c.posted) == 0 {
+		l, err := c.lease(c.o.maxChunk)
+		if err != nil {
+			return nil, impi.Status{}, err
+		}
+		if st, ok := c.comm.RecvNow(l.memory[:c.o.maxChunk], c.sources[0].rank, impi.AnyTag); ok {
+			return l, st, nil
+		}
+		if err := c.give(l); err != nil {
+			return nil, impi.Status{}, err
+		}
+	}
 	for i := range c.sources {
 		s := &c.sources[i]
 		if s.over {
 			continue
 		}
 		n := max(s.asked, 1) // when it has left, one for the end
+		if short {
+			n = 1
+		}
 		for _, p := range c.posted {
 			if p.source == i {
 				n--

@@ -180,9 +180,7 @@ func (s *Supplier) forget(c *chunk) {
 
 // dispatch hands out what it can: to each request, in turn, the chunk that comes first.
 func (s *Supplier) dispatch() {
-	if s.stop != nil || s.kept != nil {
-		s.reap()
-	}
+	s.reap()
 	for s.broken == nil && s.again.len()+s.queue.len() > 0 {
 		r, ok := s.ready.take(1)
 		if !ok {

@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 var acts = map[string]func(ctx context.Context, w *impi.Comm, random *rand.Rand) error{
 	"collected": collectedAct,
 	"orphans":   orphansAct,
+	"owned":     ownedAct,
 }
 
 func play(act func(context.Context, *impi.Comm, *rand.Rand) error) (err error) {
@@ -268,6 +269,71 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	}
 	if _, err := c.Receive(ctx); err != io.EOF {
 		return fmt.Errorf("after that: %w", err)
+	}
+	return c.Close()
+}
+
+// Workers are killed while long chunks are on their way to them: those go to others, and
+// each chunk is released once.
+func TestOwnedOfKilled(t *testing.T) {
+	rounds := 7
+	if testing.Short() {
+		rounds = 1
+	}
+	for _, place := range apartPlaces() {
+		t.Run(place, func(t *testing.T) {
+			for range rounds {
+				status, out := apart(t, "owned", place, 4, rand.Uint64())
+				require.Equal(t, []int{0, 0, killed, killed}, status, out)
+			}
+		})
+	}
+}
+
+const ownedChunks = 150
+
+func ownedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
+	if w.Rank() == 0 {
+		s, err := NewSupplier(w)
+		if err != nil {
+			return err
+		}
+		released := make([]int, ownedChunks)
+		for i := range released {
+			if err := s.SendOwned(ctx, func() { released[i]++ }, pattern(i, 200_000)); err != nil {
+				return err
+			}
+		}
+		if err := s.End(ctx); err != nil {
+			return err
+		}
+		for i, n := range released {
+			if n != 1 {
+				return fmt.Errorf("chunk %d has been released %d times", i, n)
+			}
+		}
+		return nil
+	}
+	c, err := NewClient(w, Window(3), MaxChunk(200_000))
+	if err != nil {
+		return err
+	}
+	die := func() error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }
+	last := random.IntN(20)
+	err = c.Each(ctx, 0, func(k Chunk) error {
+		if len(k.Bytes()) != 200_000 {
+			return fmt.Errorf("a chunk has %d bytes", len(k.Bytes()))
+		}
+		if last--; w.Rank() > 1 && last < 0 {
+			return die()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if w.Rank() > 1 { // it has had fewer
+		return die()
 	}
 	return c.Close()
 }

@@ -92,6 +92,9 @@ func (s *Supplier) answerNext(ctx context.Context, parts [][]byte, each bool) (i
 			s.mu.Unlock()
 			return 0, err
 		}
+		if len(s.moving)+s.again.len() > 0 {
+			s.dispatch()
+		}
 		r, ok := s.ready.take(most)
 		none := !ok && s.nobody()
 		if ok {

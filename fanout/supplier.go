@@ -126,7 +126,9 @@ func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
 // SendOwned is Send of parts that the supplier does not copy. They are its own from now
 // on, until it calls release, which it does when they are no longer read: when the chunk
 // has moved or, with [Redeliver] and [Collected], has been acknowledged, or when the
-// supplier is closed. Release is called once, on any goroutine, and must not call the
+// supplier is closed. It returns when a worker has asked, not when the chunk has moved, so
+// that long chunks move to several workers at once; one of a worker that dies meanwhile
+// goes to another. Release is called once, on any goroutine, and must not call the
 // supplier; it is not called if SendOwned returns an error.
 func (s *Supplier) SendOwned(ctx context.Context, release func(), parts ...[]byte) error {
 	n := 0
@@ -136,7 +138,7 @@ func (s *Supplier) SendOwned(ctx context.Context, release func(), parts ...[]byt
 	if n == 0 {
 		return opError("send", ErrEmptyChunk)
 	}
-	if s.stop == nil && s.o.keep == keepNothing {
+	if s.stop == nil && s.o.keep == keepNothing && n <= shortMost {
 		if err := s.sendNow(ctx, parts); err != nil {
 			return opError("send", err)
 		}

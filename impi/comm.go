@@ -331,6 +331,17 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, source, tag int) (st Status
 	return st, err
 }
 
+// RecvNow receives a short message, of one packet and no longer than buf, that is there
+// or comes within the microseconds that Recv looks for one before it gives the CPU away.
+// false: there is none, or one that takes longer, or an error; nothing has been done, and
+// Recv or Irecv find out what it is. It does not wait for others who receive.
+func (c *Comm) RecvNow(buf []byte, source, tag int) (Status, bool) {
+	c.e.lock.Lock()
+	st, ok := c.recvNow(buf, source, tag)
+	c.e.lock.Unlock()
+	return st, ok
+}
+
 // finishWithin waits for a request that nobody else knows of, and takes it back, as
 // far as that is possible, when ctx ends.
 func (r *request) finishWithin(ctx context.Context) (Status, error) {

@@ -3,12 +3,13 @@ package wait
 import (
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 // Lock is a spin lock for critical sections of nanoseconds to some microseconds.
 // Against sync.Mutex it saves the atomic instruction of unlocking (a release
 // store suffices), which is a tenth of an 8-byte message; a holder that the
-// scheduler has preempted is waited for by yielding.
+// scheduler has preempted is waited for by yielding, and then by sleeping.
 type Lock struct{ held uint32 }
 
 // TryLock takes the lock if it is free.
@@ -47,12 +48,25 @@ func (l *Lock) lockSlow() {
 	}
 }
 
-// pause waits for a holder, which may have been preempted.
+// How the holder of a lock is waited for: by pauses of some 100 ns, then by letting other
+// goroutines run, then by sleeping, each time longer. Who holds it so long copies much, or
+// has been preempted, maybe by another process: the CPU is better used by either.
+const (
+	lockSpins  = 100
+	lockYields = 16
+	lockNap    = 10 * time.Microsecond
+	lockDouble = 4 // naps are at most so often doubled
+)
+
+// pause waits for a holder.
 func pause(spin int) {
-	if spin < 100 {
+	switch {
+	case spin < lockSpins:
 		Pause(10)
-	} else {
+	case spin < lockSpins+lockYields:
 		runtime.Gosched()
+	default:
+		time.Sleep(lockNap << min(spin-lockSpins-lockYields, lockDouble))
 	}
 }
 
