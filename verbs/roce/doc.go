@@ -19,6 +19,12 @@
 // that sends to and receives on port 4791, and knows nothing of what is said below
 // about peers of this library.
 //
+// With SLUICE_ROCE_SHARE ranks that share an address are all reached at port 4791 as well,
+// by a socket that each of them has beside its own (SO_REUSEPORT): the upper 7 bits of a QP's
+// number say whose it is, and a classic BPF program looks at them. That needs no
+// privilege. All the ranks hold all the sockets, which otherwise would change places when one
+// of them ends.
+//
 // Whoever polls a CQ receives the packets of all QPs of its context and sends what
 // they call for; a goroutine parked in ppoll(2) does it when nobody polls, and when a
 // timer runs out. Packets of the same length to the same peer leave the process
@@ -94,8 +100,14 @@
 //
 // # Environment
 //
-// By roce no environment variable is read. net.core.rmem_max bounds what the socket can
-// queue, and with it the window. By xdp:
+// net.core.rmem_max bounds what the socket can queue, and with it the window. By roce:
+//
+//	SLUICE_ROCE_SHARE  how many contexts of an address, of one user, adapters are to reach: 1
+//	                   to 128, the same for all; where it is not set, or another program or
+//	                   rdma_rxe has the port, or so many contexts are there, they reach who
+//	                   has port 4791 for itself, if anybody has
+//
+// By xdp:
 //
 //	SLUICE_XDP_SOCKET  path of the helper's socket; where it is not set, and nothing is at
 //	                   /run/sluice/xdp.sock, the process opens the interface itself

@@ -24,7 +24,7 @@ func openExpress(t testing.TB, h host, addr string) *express {
 			return err
 		}
 		n := nics[len(nics)-1]
-		u, err := openUDP(netip.MustParseAddr(addr), n.MTU)
+		u, err := openUDP(netip.MustParseAddr(addr), n.MTU, 0)
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func TestExpressAndUDP(t *testing.T) {
 	defer w.close()
 	var u *udp
 	require.NoError(t, two[1].in(func() (err error) {
-		u, err = openUDP(netip.MustParseAddr("198.18.0.2"), 1500)
+		u, err = openUDP(netip.MustParseAddr("198.18.0.2"), 1500, 0)
 		return err
 	}))
 	defer u.close()

@@ -106,17 +106,7 @@ func (l *link) connect(t testing.TB, size int) [2]*place {
 // connect connects a queue pair of each of two contexts, with so many bytes of memory.
 func connect(t testing.TB, size int, open func(i int) *verbs.Context) (ends [2]*place) {
 	for i := range ends {
-		e := &place{ctx: open(i)}
-		pd, err := e.ctx.AllocPD()
-		require.NoError(t, err)
-		e.cq, err = e.ctx.CreateCQ(64, nil)
-		require.NoError(t, err)
-		e.qp, err = pd.CreateQP(verbs.QPInitAttr{SendCQ: e.cq, RecvCQ: e.cq, Cap: verbs.QPCap{MaxSendWR: 32, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-		require.NoError(t, err)
-		e.mem, err = pd.AllocMR(size, verbs.AccessAll)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, e.ctx.Close()) })
-		ends[i] = e
+		ends[i] = newPlace(t, size, func() *verbs.Context { return open(i) })
 	}
 	for i, e := range ends {
 		remote, err := ends[1-i].qp.Endpoint()
@@ -124,6 +114,20 @@ func connect(t testing.TB, size int, open func(i int) *verbs.Context) (ends [2]*
 		require.NoError(t, e.qp.Connect(remote, verbs.ConnectAttr{Timeout: 16}))
 	}
 	return ends
+}
+
+func newPlace(t testing.TB, size int, open func() *verbs.Context) *place {
+	e := &place{ctx: open()}
+	t.Cleanup(func() { require.NoError(t, e.ctx.Close()) })
+	pd, err := e.ctx.AllocPD()
+	require.NoError(t, err)
+	e.cq, err = e.ctx.CreateCQ(64, nil)
+	require.NoError(t, err)
+	e.qp, err = pd.CreateQP(verbs.QPInitAttr{SendCQ: e.cq, RecvCQ: e.cq, Cap: verbs.QPCap{MaxSendWR: 32, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	require.NoError(t, err)
+	e.mem, err = pd.AllocMR(size, verbs.AccessAll)
+	require.NoError(t, err)
+	return e
 }
 
 const lossySize = 64 << 10

@@ -26,6 +26,7 @@ import (
 const (
 	envServe = "SLUICE_ROCETEST_HELPER" // the helper, listening at this path
 	envUser  = "SLUICE_ROCETEST_USER"   // a process of this user and group, without privileges
+	envJoin  = "SLUICE_ROCETEST_JOIN"   // a member of the group of this address, until standard input ends
 )
 
 // The user and the group of processes without privileges.
@@ -45,6 +46,13 @@ func prepare() {
 			fmt.Fprintln(os.Stderr, "drop privileges:", err)
 			os.Exit(1)
 		}
+	}
+	if addr := os.Getenv(envJoin); addr != "" {
+		if err := beMember(addr); err != nil {
+			fmt.Fprintln(os.Stderr, "member:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 }
 

@@ -1,6 +1,9 @@
 package roce
 
 import (
+	"fmt"
+	"os"
+	"strconv"
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -12,13 +15,32 @@ func (provider) Probe() verbs.Probe { return nic.Probe() }
 
 func (provider) Devices() ([]verbs.DeviceInfo, error) { return nic.Devices(providerName) }
 
+// envShare asks for a place in the group of the address (see group), of so many.
+const envShare = "SLUICE_ROCE_SHARE"
+
+func sharing() (int, error) {
+	v := os.Getenv(envShare)
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 0 || n > maxShare {
+		return 0, fmt.Errorf("%w: %s=%s: a number from 0 to %d", verbs.ErrInvalid, envShare, v, maxShare)
+	}
+	return n, nil
+}
+
 func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
 	const op = "open"
 	n, err := nic.Find(providerName, device, &cfg)
 	if err != nil {
 		return nil, err
 	}
-	w, err := openUDP(n.Addrs[0], n.MTU)
+	share, err := sharing()
+	if err != nil {
+		return nil, verbs.Errorf(device, op, err, "")
+	}
+	w, err := openUDP(n.Addrs[0], n.MTU, share)
 	if err != nil {
 		return nil, verbs.Errorf(device, op, err, "")
 	}
@@ -28,7 +50,10 @@ func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, er
 	}
 	began := time.Now().Add(-1)
 	a := newAdapter(device, n.Name, cfg, w, func() int64 { return int64(time.Since(began)) })
-	if err := startDriver(a, nil, w.fd); err != nil {
+	if w.group != nil {
+		a.qps.Under(uint32(w.group.number), groupBits)
+	}
+	if err := startDriver(a, nil, w.fds()...); err != nil {
 		w.close()
 		return nil, verbs.Errorf(device, op, err, "")
 	}

@@ -22,7 +22,6 @@ const (
 	sendBuffer  = trains * trainBytes
 	recvSlots   = 16       // messages that one call takes
 	recvSize    = 64 << 10 // the largest, by GRO
-	socketRoom  = 4 << 20  // what the kernel is asked to queue, in bytes
 	overhead4   = 20 + 8
 	overhead6   = 40 + 8
 	transportUp = 12 + 4 + 16 + 4 + packet.ICRCLen // the largest headers of a packet with payload
@@ -32,10 +31,11 @@ const (
 // kernel then writes the identification 0 into the IPv4 headers, and 0, 1, 2 … into
 // those of a message that it cuts (UDP_SEGMENT), which the CRC covers.
 type udp struct {
-	fd   int
-	addr netip.AddrPort
-	mtu  int // of the link, in bytes
-	room int // that the kernel queues, in bytes
+	fd    int
+	addr  netip.AddrPort
+	mtu   int    // of the link, in bytes
+	room  int    // that the kernel queues, in bytes
+	group *group // nil, or that of the address at the port of RoCEv2
 
 	// Sending: packets of the same length to the same peer are a train.
 	out      []byte
@@ -52,13 +52,20 @@ type udp struct {
 	recvIov  [recvSlots]unix.Iovec
 	recvFrom [recvSlots]sockaddr
 	recvCtl  [recvSlots][controlSize]byte
-	got      int // messages of the last call
+	inlets   []inlet
+	at       int // the inlet of the last call
+	got      int // its messages
 	msg, off int // the next segment
-	route    packet.Route
-	from     netip.AddrPort
 	guess    uint16
 
 	dead atomic.Pointer[netip.AddrPort] // whom the network says that it is not there; sending and receiving find out
+}
+
+// inlet is a socket that packets come by.
+type inlet struct {
+	fd    int
+	from  netip.AddrPort // of the last packet
+	route packet.Route   // from there to the socket
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -91,70 +98,16 @@ type train struct {
 // openUDP binds a socket: to the port of RoCEv2 if that is free, else to any. Ranks
 // that share an address so have ports of their own, which they tell each other in
 // their endpoints; one of them can be reached by adapters, which know only the one.
-func openUDP(addr netip.Addr, mtu int) (*udp, error) {
-	family := unix.AF_INET6
-	if addr.Is4() {
-		family = unix.AF_INET
+// With share they all can, so many of them at most: see group.
+func openUDP(addr netip.Addr, mtu, share int) (*udp, error) {
+	u := &udp{mtu: mtu, out: make([]byte, sendBuffer), in: make([]byte, recvSlots*recvSize)}
+	if share > 0 {
+		u.group, _ = joinGroup(addr, share)
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	u := &udp{fd: fd, mtu: mtu, out: make([]byte, sendBuffer), in: make([]byte, recvSlots*recvSize)}
-	if err := u.setup(addr); err != nil {
-		unix.Close(fd)
+	if err := u.open(addr); err != nil {
+		u.group.close()
 		return nil, err
 	}
-	return u, nil
-}
-
-func (u *udp) setup(addr netip.Addr) error {
-	type option struct {
-		level, name, value int
-		what               string
-	}
-	options := []option{
-		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, "IP_MTU_DISCOVER"},
-		{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "IP_RECVERR"},
-		{unix.IPPROTO_IP, unix.IP_RECVTOS, 1, "IP_RECVTOS"},
-		{unix.IPPROTO_IP, unix.IP_TOS, ecnCapable, "IP_TOS"},
-	}
-	if addr.Is6() {
-		options = []option{
-			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, "IPV6_MTU_DISCOVER"},
-			{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1, "IPV6_RECVERR"},
-			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS"},
-			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, ecnCapable, "IPV6_TCLASS"},
-			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
-			{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX"}, // rdma_rxe sends none
-		}
-	}
-	for _, o := range options {
-		if err := unix.SetsockoptInt(u.fd, o.level, o.name, o.value); err != nil {
-			return fmt.Errorf("set %s: %w", o.what, err)
-		}
-	}
-	// Without GRO (kernels before 5.0), packets come one by one.
-	unix.SetsockoptInt(u.fd, unix.SOL_UDP, unix.UDP_GRO, 1)
-	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
-		if unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, o[0], socketRoom) != nil {
-			unix.SetsockoptInt(u.fd, unix.SOL_SOCKET, o[1], socketRoom) // as far as net.core.rmem_max goes
-		}
-	}
-	room, err := unix.GetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
-	if err != nil {
-		return fmt.Errorf("get SO_RCVBUF: %w", err)
-	}
-	u.room = room
-	if err := u.bind(addr, packet.Port); errors.Is(err, unix.EADDRINUSE) {
-		err = u.bind(addr, 0)
-		if err != nil {
-			return fmt.Errorf("bind %v: %w", addr, err)
-		}
-	} else if err != nil {
-		return fmt.Errorf("bind %v, port %d: %w", addr, packet.Port, err)
-	}
-	u.route.Set(netip.AddrPortFrom(addr, 0), u.addr)
 	for i := range u.recvMsgs {
 		u.recvIov[i].Base = &u.in[i*recvSize]
 		u.recvIov[i].SetLen(recvSize)
@@ -164,28 +117,55 @@ func (u *udp) setup(addr netip.Addr) error {
 		h.Name = &u.recvFrom[i].b[0]
 		h.Control = &u.recvCtl[i][0]
 	}
+	return u, nil
+}
+
+func (u *udp) open(addr netip.Addr) (err error) {
+	if u.fd, err = newSocket(addr); err != nil {
+		return err
+	}
+	err = u.setup(addr)
+	if err != nil {
+		unix.Close(u.fd)
+	}
+	return err
+}
+
+func (u *udp) setup(addr netip.Addr) error {
+	widen(u.fd)
+	var err error
+	if u.room, err = unix.GetsockoptInt(u.fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil {
+		return fmt.Errorf("get SO_RCVBUF: %w", err)
+	}
+	if err = bind(u.fd, netip.AddrPortFrom(addr, packet.Port)); errors.Is(err, unix.EADDRINUSE) {
+		err = bind(u.fd, netip.AddrPortFrom(addr, 0))
+	}
+	if err != nil {
+		return err
+	}
+	if u.addr, err = boundTo(u.fd); err != nil {
+		return err
+	}
+	u.inlets = []inlet{newInlet(u.fd, u.addr)}
+	if u.group != nil {
+		u.inlets = append(u.inlets, newInlet(u.group.own(), netip.AddrPortFrom(addr, packet.Port)))
+	}
 	return nil
 }
 
-func (u *udp) bind(addr netip.Addr, port uint16) error {
-	var own sockaddr
-	own.set(netip.AddrPortFrom(addr, port))
-	if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(u.fd), uintptr(unsafe.Pointer(&own.b)), uintptr(own.n)); errno != 0 {
-		return errno
-	}
-	n := uint32(len(own.b))
-	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(u.fd), uintptr(unsafe.Pointer(&own.b)), uintptr(unsafe.Pointer(&n))); errno != 0 {
-		return errno
-	}
-	u.addr = own.addr()
-	return nil
+func newInlet(fd int, to netip.AddrPort) inlet {
+	in := inlet{fd: fd}
+	in.route.Set(netip.AddrPortFrom(to.Addr(), 0), to)
+	return in
 }
 
-// The lower two bits of the traffic class (RFC 3168).
-const (
-	ecnCapable     = 2 // ECT(0)
-	ecnExperienced = 3
-)
+// fds are the descriptors that something comes by.
+func (u *udp) fds() (fds []int) {
+	for i := range u.inlets {
+		fds = append(fds, u.inlets[i].fd)
+	}
+	return fds
+}
 
 func (u *udp) local() netip.AddrPort { return u.addr }
 
@@ -200,7 +180,10 @@ func (u *udp) maxMTU() int {
 // its length and more.
 func (u *udp) window() int { return u.room / 8 }
 
-func (u *udp) close() { unix.Close(u.fd) }
+func (u *udp) close() {
+	u.group.close()
+	unix.Close(u.fd)
+}
 
 // frame appends a packet to the train that it fits, or begins another one.
 func (u *udp) frame(f *flow, n int) []byte {
@@ -350,6 +333,7 @@ func (u *udp) recv(into []arrival) int {
 		return 0
 	}
 	k := 0
+	in := &u.inlets[u.at]
 	for u.msg < u.got && k < len(into) {
 		m := &u.recvMsgs[u.msg]
 		size := int(m.n)
@@ -358,21 +342,21 @@ func (u *udp) recv(into []arrival) int {
 			segment = size
 		}
 		if u.off == 0 {
-			if from := u.recvFrom[u.msg].addr(); from != u.from {
-				u.from = from
-				u.route.SetSource(from)
+			if from := u.recvFrom[u.msg].addr(); from != in.from {
+				in.from = from
+				in.route.SetSource(from)
 			}
 			u.guess = 0
 		}
 		for u.off < size && k < len(into) {
 			b := u.in[u.msg*recvSize+u.off:][:min(segment, size-u.off)]
 			u.off += len(b)
-			id, ok := u.route.Check(b, u.guess, false)
+			id, ok := in.route.Check(b, u.guess, false)
 			if !ok {
 				continue
 			}
 			u.guess = id + 1
-			into[k] = arrival{pkt: b[:len(b)-packet.ICRCLen], src: u.from, ce: class&3 == ecnExperienced}
+			into[k] = arrival{pkt: b[:len(b)-packet.ICRCLen], src: in.from, ce: class&3 == ecnExperienced}
 			k++
 		}
 		if u.off >= size {
@@ -385,7 +369,7 @@ func (u *udp) recv(into []arrival) int {
 
 func (u *udp) rest() bool { return u.msg < u.got }
 
-// fill takes messages from the kernel.
+// fill takes messages from the kernel, of one socket: of each in turn, if it has some.
 func (u *udp) fill() bool {
 	for i := range u.recvMsgs {
 		h := &u.recvMsgs[i].hdr
@@ -393,11 +377,21 @@ func (u *udp) fill() bool {
 		h.SetControllen(controlSize)
 	}
 	u.msg, u.got, u.off = 0, 0, 0
+	for range u.inlets {
+		u.at = (u.at + 1) % len(u.inlets)
+		if u.fillFrom(u.inlets[u.at].fd) {
+			return true
+		}
+	}
+	return false
+}
+
+func (u *udp) fillFrom(fd int) bool {
 	for tries := 0; ; tries++ {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, uintptr(u.fd), uintptr(unsafe.Pointer(&u.recvMsgs[0])), recvSlots, unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&u.recvMsgs[0])), recvSlots, unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case errno == 0:
-			raceRead(u.fd)
+			raceRead(fd)
 			u.got = int(n)
 			return n > 0
 		case errno == unix.EAGAIN:

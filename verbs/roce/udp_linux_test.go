@@ -14,7 +14,7 @@ import (
 
 func openWire(t testing.TB, addr string) *udp {
 	t.Helper()
-	u, err := openUDP(netip.MustParseAddr(addr), 65536)
+	u, err := openUDP(netip.MustParseAddr(addr), 65536, 0)
 	if err != nil {
 		t.Skip("no such address here: ", err)
 	}

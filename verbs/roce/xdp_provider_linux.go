@@ -68,7 +68,7 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 	if err != nil {
 		return nil, err
 	}
-	u, err := openUDP(n.Addrs[0], n.MTU)
+	u, err := openUDP(n.Addrs[0], n.MTU, 0)
 	if err != nil {
 		return nil, verbs.Errorf(device, op, err, "")
 	}

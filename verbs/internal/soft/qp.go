@@ -194,6 +194,14 @@ type QPTable[T any] struct {
 	mu   sync.Mutex
 	next uint32
 	qps  map[uint32]T
+	top  uint32 // the upper bits of all numbers
+	free uint32 // the others
+}
+
+// Under has all numbers begin with so many bits of this value. No QP is there yet.
+func (t *QPTable[T]) Under(top uint32, bits int) {
+	t.free = 1<<(24-bits) - 1
+	t.top = top << (24 - bits)
 }
 
 // Add gives q a number; it must be told by set before anybody can find it.
@@ -202,13 +210,16 @@ func (t *QPTable[T]) Add(device string, limit int, q T, set func(num uint32)) er
 	defer t.mu.Unlock()
 	if t.qps == nil {
 		t.qps = map[uint32]T{}
-		t.next = rand.Uint32() >> 8
+		t.next = rand.Uint32()
+		if t.free == 0 {
+			t.free = 1<<24 - 1
+		}
 	}
 	if len(t.qps) >= limit {
 		return verbs.Errorf(device, "create QP", verbs.ErrNoMemory, "all %d queue pairs are in use", limit)
 	}
 	for {
-		t.next = (t.next + 1) & (1<<24 - 1)
+		t.next = t.top | (t.next+1)&t.free
 		if _, taken := t.qps[t.next]; !taken && t.next > 1 { // 0 and 1 are special in InfiniBand
 			break
 		}
