@@ -27,6 +27,16 @@ const (
 	rxeInside = "SLUICE_ROCE_TEST_INSIDE"
 	// rxeInterop names the program made of verbs/ibv/testdata/interop.c; unset: it is compiled.
 	rxeInterop = "SLUICE_IBV_TEST_INTEROP"
+	// rxeWhat is what the end in the namespace does: one of those below.
+	rxeWhat = "SLUICE_ROCE_TEST_WHAT"
+)
+
+// What is exchanged.
+const (
+	rxeAll    = "all"
+	rxeBrief  = "brief"  // less of it
+	rxeFaults = "faults" // what must fail
+	rxeShared = "shared" // as brief, by contexts that share the port
 )
 
 // TestRXE exchanges messages with rdma_rxe of the kernel, driven by a C program that
@@ -65,13 +75,16 @@ func TestRXE(t *testing.T) {
 	run("ip -n sluice-roce addr add 10.9.0.2/24 dev roce1 && ip -n sluice-roce addr add fd09::2/64 dev roce1 nodad && ip -n sluice-roce link set roce1 up")
 	run("rdma link add rxe4791 type rxe netdev roce0")
 	t.Cleanup(func() { run("rdma link delete rxe4791") })
-	for _, c := range []struct{ name, ours, fault string }{
-		{"IPv4", "10.9.0.2", ""},
-		{"IPv6", "fd09::2", ""},
-		{"IPv4, loss 0.1%", "10.9.0.2", "loss 0.1%"},
-		{"IPv4, loss 1%", "10.9.0.2", "loss 1%"},
-		{"IPv4, loss 5%", "10.9.0.2", "loss 5%"},
-		{"IPv4, duplicates and reordering", "10.9.0.2", "delay 200us reorder 5% duplicate 2%"},
+	for _, c := range []struct{ name, ours, what, fault string }{
+		{"IPv4", "10.9.0.2", rxeAll, ""},
+		{"IPv6", "fd09::2", rxeAll, ""},
+		{"refusals", "10.9.0.2", rxeFaults, ""},
+		{"IPv4, several contexts", "10.9.0.2", rxeShared, ""},
+		{"IPv6, several contexts", "fd09::2", rxeShared, ""},
+		{"IPv4, loss 0.1%", "10.9.0.2", rxeBrief, "loss 0.1%"},
+		{"IPv4, loss 1%", "10.9.0.2", rxeBrief, "loss 1%"},
+		{"IPv4, loss 5%", "10.9.0.2", rxeBrief, "loss 5%"},
+		{"IPv4, duplicates and reordering", "10.9.0.2", rxeBrief, "delay 200us reorder 5% duplicate 2%"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.fault != "" {
@@ -80,7 +93,7 @@ func TestRXE(t *testing.T) {
 				defer run("tc qdisc del dev roce0 root && ip netns exec sluice-roce tc qdisc del dev roce1 root")
 			}
 			cmd := exec.Command("ip", "netns", "exec", "sluice-roce", os.Args[0], "-test.run", "^TestRXE$", "-test.v", "-test.timeout", "120s")
-			cmd.Env = append(os.Environ(), rxeInside+"="+c.ours, rxeInterop+"="+program, fmt.Sprintf("SLUICE_ROCE_TEST_BRIEF=%v", c.fault != ""))
+			cmd.Env = append(os.Environ(), rxeInside+"="+c.ours, rxeInterop+"="+program, rxeWhat+"="+c.what)
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			require.Contains(t, string(out), "--- PASS: TestRXE")
@@ -93,72 +106,115 @@ const rxeSize = 1 << 20 // of each memory, at both ends
 // rxeEnd is our end.
 type rxeEnd struct {
 	t         *testing.T
+	ctx       *verbs.Context
 	cq        *verbs.CQ
 	qp        *verbs.QP
 	near, far *verbs.MR
 	addr      uint64 // of the peer's memory
 	rkey      uint32
-	in        io.Writer
+	cmd       *exec.Cmd
+	told      bytes.Buffer
+	in        io.WriteCloser
 	out       *bufio.Reader
 	seed      int
 }
 
+// rxeLimits are what a connection is made with, but for what is usual.
+type rxeLimits struct {
+	attr          verbs.ConnectAttr
+	theirs        string // of the program; see interop.c
+	astray, stray uint32 // bits that the QP's number differs in that we are told, that rxe is
+}
+
 func rxeExchange(t *testing.T) {
-	dev, err := verbs.Find("roce_roce1")
-	require.NoError(t, err)
-	ctx, err := dev.Open(verbs.Config{Address: os.Getenv(rxeInside)})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, ctx.Close()) }()
-	pd, err := ctx.AllocPD()
-	require.NoError(t, err)
-	cq, err := ctx.CreateCQ(64, nil)
-	require.NoError(t, err)
-	mtus := []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096}
-	if os.Getenv("SLUICE_ROCE_TEST_BRIEF") == "true" {
-		mtus = mtus[1:2]
-	}
-	for _, mtu := range mtus {
-		x := &rxeEnd{t: t, cq: cq}
-		x.qp, err = pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{
-			MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInlineData: 64}})
-		require.NoError(t, err)
-		x.near, err = pd.AllocMR(rxeSize, verbs.AccessLocalWrite)
-		require.NoError(t, err)
-		x.far, err = pd.AllocMR(rxeSize, verbs.AccessAll)
-		require.NoError(t, err)
-		x.run(mtu)
-		require.NoError(t, x.qp.Close())
-		require.NoError(t, x.near.Close())
-		require.NoError(t, x.far.Close())
+	switch os.Getenv(rxeWhat) {
+	case rxeFaults:
+		rxeRefusals(t)
+	case rxeShared:
+		t.Setenv("SLUICE_ROCE_SHARE", "3")
+		var ends []*rxeEnd
+		for i := range 3 {
+			x := rxeOpen(t)
+			defer x.close()
+			require.EqualValues(t, i, x.qp.QPNum()>>17)
+			x.start(verbs.MTU1024, rxeLimits{})
+			x.recv()
+			ends = append(ends, x)
+		}
+		for _, n := range rxeSizes(1024) {
+			for _, x := range ends {
+				x.exchange(n)
+			}
+		}
+		for _, x := range ends {
+			x.atomics()
+			x.end()
+		}
+	default:
+		mtus := []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096}
+		if os.Getenv(rxeWhat) == rxeBrief {
+			mtus = mtus[1:2]
+		}
+		for _, mtu := range mtus {
+			x := rxeOpen(t)
+			x.start(mtu, rxeLimits{})
+			x.recv()
+			for _, n := range rxeSizes(mtu.Bytes()) {
+				x.exchange(n)
+			}
+			x.atomics()
+			x.end()
+			x.close()
+		}
 	}
 }
 
-// run starts the program in the initial namespace, and exchanges messages with it.
-func (x *rxeEnd) run(mtu verbs.MTU) {
+// rxeOpen makes our end.
+func rxeOpen(t *testing.T) *rxeEnd {
+	x := &rxeEnd{t: t}
+	dev, err := verbs.Find("roce_roce1")
+	require.NoError(t, err)
+	x.ctx, err = dev.Open(verbs.Config{Address: os.Getenv(rxeInside)})
+	require.NoError(t, err)
+	pd, err := x.ctx.AllocPD()
+	require.NoError(t, err)
+	x.cq, err = x.ctx.CreateCQ(64, nil)
+	require.NoError(t, err)
+	x.qp, err = pd.CreateQP(verbs.QPInitAttr{SendCQ: x.cq, RecvCQ: x.cq, Cap: verbs.QPCap{
+		MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInlineData: 64}})
+	require.NoError(t, err)
+	x.near, err = pd.AllocMR(rxeSize, verbs.AccessLocalWrite)
+	require.NoError(t, err)
+	x.far, err = pd.AllocMR(rxeSize, verbs.AccessAll)
+	require.NoError(t, err)
+	return x
+}
+
+func (x *rxeEnd) close() { require.NoError(x.t, x.ctx.Close()) }
+
+// start starts the program in the initial namespace, and connects with it.
+func (x *rxeEnd) start(mtu verbs.MTU, limits rxeLimits) {
 	t := x.t
 	gid := "1" // ::ffff:10.9.0.1
 	if strings.Contains(os.Getenv(rxeInside), ":") {
 		gid = "2" // fd09::1
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "nsenter", "--net=/proc/1/ns/net", os.Getenv(rxeInterop), "rxe4791", gid)
-	var told bytes.Buffer
-	cmd.Stderr = &told
-	in, err := cmd.StdinPipe()
+	x.cmd = exec.CommandContext(t.Context(), "nsenter", "--net=/proc/1/ns/net", os.Getenv(rxeInterop), "rxe4791", gid)
+	x.cmd.Stderr = &x.told
+	var err error
+	x.in, err = x.cmd.StdinPipe()
 	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
+	out, err := x.cmd.StdoutPipe()
 	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	ended := false
-	defer func() {
-		if !ended {
-			cancel()
-			cmd.Wait()
-			t.Logf("%s", told.Bytes())
+	x.out = bufio.NewReader(out)
+	require.NoError(t, x.cmd.Start())
+	t.Cleanup(func() {
+		if x.cmd.ProcessState == nil {
+			x.cmd.Process.Kill()
+			x.cmd.Wait()
+			t.Logf("%s", x.told.Bytes())
 		}
-	}()
-	x.in, x.out = in, bufio.NewReader(out)
+	})
 
 	var num, psn, lid, theirs uint32
 	var gidText string
@@ -169,28 +225,32 @@ func (x *rxeEnd) run(mtu verbs.MTU) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, verbs.MTU(theirs), mtu)
 	require.GreaterOrEqual(t, mine.ActiveMTU, mtu)
-	remote := verbs.Endpoint{Provider: mine.Provider, LinkLayer: mine.LinkLayer, ActiveMTU: mtu, MaxRdAtomic: 1, LID: uint16(lid), QPNum: num, PSN: psn}
+	remote := verbs.Endpoint{Provider: mine.Provider, LinkLayer: mine.LinkLayer, ActiveMTU: mtu, MaxRdAtomic: 1, LID: uint16(lid), QPNum: num ^ limits.astray, PSN: psn}
 	require.Zero(t, lid, "an adapter on Ethernet has no LID")
 	_, err = hex.Decode(remote.GID[:], []byte(gidText))
 	require.NoError(t, err)
 	t.Logf("%v at MTU %d", remote.GID.Addr(), mtu.Bytes())
-	x.tell("peer %x %x %x %x %x %x %x", mine.QPNum, mine.PSN, 0, uint32(mtu), x.far.Addr(), x.far.RKey(), mine.GID[:])
-	require.NoError(t, x.qp.Connect(remote, verbs.ConnectAttr{Timeout: 16}))
-	x.ok()
-	x.recv()
-	for _, n := range rxeSizes(mtu.Bytes()) {
-		x.exchange(n)
+	if limits.theirs != "" {
+		x.order("limits %s", limits.theirs)
 	}
-	x.atomics()
-	require.NoError(t, in.Close())
-	require.NoError(t, cmd.Wait())
-	ended = true
-	require.Empty(t, told.String())
+	x.tell("peer %x %x %x %x %x %x %x", mine.QPNum^limits.stray, mine.PSN, 0, uint32(mtu), x.far.Addr(), x.far.RKey(), mine.GID[:])
+	if limits.attr.Timeout == 0 {
+		limits.attr.Timeout = 16
+	}
+	require.NoError(t, x.qp.Connect(remote, limits.attr))
+	x.ok()
+}
+
+// end ends the program.
+func (x *rxeEnd) end() {
+	require.NoError(x.t, x.in.Close())
+	require.NoError(x.t, x.cmd.Wait())
+	require.Empty(x.t, x.told.String())
 }
 
 // rxeSizes are around multiples of the MTU.
 func rxeSizes(mtu int) []int {
-	if os.Getenv("SLUICE_ROCE_TEST_BRIEF") == "true" {
+	if os.Getenv(rxeWhat) != rxeAll {
 		return []int{1, mtu + 1, 20*mtu + 3}
 	}
 	const most = rxeSize - 5000
@@ -236,23 +296,30 @@ func (x *rxeEnd) take() verbs.WC {
 	n, err := x.cq.Wait(ctx, wcs[:])
 	require.NoError(x.t, err)
 	require.Equal(x.t, 1, n)
-	require.NoError(x.t, wcs[0].Err())
 	return wcs[0]
 }
 
 // give posts a request and waits until it is complete.
 func (x *rxeEnd) give(wr verbs.SendWR) {
 	x.t.Helper()
+	x.post(wr)
+	wc := x.take()
+	require.NoError(x.t, wc.Err())
+	require.Equal(x.t, wr.Opcode.WCOpcode(), wc.Opcode)
+}
+
+func (x *rxeEnd) post(wr verbs.SendWR) {
+	x.t.Helper()
 	wr.Flags |= verbs.SendSignaled
 	n, err := x.qp.PostSend([]verbs.SendWR{wr})
 	require.NoError(x.t, err)
 	require.Equal(x.t, 1, n)
-	require.Equal(x.t, wr.Opcode.WCOpcode(), x.take().Opcode)
 }
 
 func (x *rxeEnd) received(opcode verbs.WCOpcode, n int, imm uint32) {
 	x.t.Helper()
 	wc := x.take()
+	require.NoError(x.t, wc.Err())
 	require.Equal(x.t, opcode, wc.Opcode)
 	require.EqualValues(x.t, n, wc.ByteLen)
 	require.Equal(x.t, imm != 0, wc.Flags&verbs.WCWithImm != 0)

@@ -17,6 +17,15 @@
 //     add OFFSET VALUE OLD     ATOMIC_FETCH_AND_ADD, which must return OLD
 //     swap OFFSET CMP NEW OLD  ATOMIC_CMP_AND_SWP, likewise
 //
+// and, for what goes wrong:
+//
+//     limits RECEIVES TIMEOUT RETRIES RNR    how to connect, before that
+//     ready                    post another receive
+//     key VALUE                take this for the key of the peer's memory
+//     expect STATUS            what the next request must complete with
+//     flushed                  see a receive end without a message
+//     error                    put the QP into the error state
+//
 // NUMBERS are the QP's number, PSN, LID and MTU code, the memory's address and key,
 // and the GID, all hexadecimal. IMM is 0 where there is none.
 #include <arpa/inet.h>
@@ -29,7 +38,7 @@
 
 #include <infiniband/verbs.h>
 
-enum { port = 1, size = 1 << 20, receives = 16, bound = 30 };
+enum { port = 1, size = 1 << 20, most_receives = 16, bound = 30 };
 
 static struct ibv_qp *qp;
 static struct ibv_cq *cq;
@@ -38,6 +47,8 @@ static uint8_t *near, *far;
 static uint64_t remote_addr;
 static uint32_t remote_key;
 static int gid_index;
+static uint32_t receives = most_receives, timeout = 16, retries = 7, rnr_retries = 7;
+static uint32_t expected = IBV_WC_SUCCESS;
 
 #define FAIL(...)                                                                                                      \
 	do {                                                                                                           \
@@ -74,7 +85,7 @@ static int post_recv(void) {
 	return ibv_post_recv(qp, &wr, &bad);
 }
 
-// completion waits for one, which must be of this operation.
+// completion waits for one, which must be of this operation, or of the expected status.
 static int completion(struct ibv_wc *wc, enum ibv_wc_opcode opcode) {
 	time_t until = time(NULL) + bound;
 	int n;
@@ -86,8 +97,13 @@ static int completion(struct ibv_wc *wc, enum ibv_wc_opcode opcode) {
 	if (n < 0) {
 		FAIL("ibv_poll_cq: %d", n);
 	}
-	if (wc->status != IBV_WC_SUCCESS) {
-		FAIL("completion: %s", ibv_wc_status_str(wc->status));
+	enum ibv_wc_status want = expected;
+	expected = IBV_WC_SUCCESS;
+	if (wc->status != want) {
+		FAIL("completion: %s, must be %s", ibv_wc_status_str(wc->status), ibv_wc_status_str(want));
+	}
+	if (want != IBV_WC_SUCCESS) {
+		return 0;
 	}
 	if (wc->opcode != opcode) {
 		FAIL("completion of opcode %d, must be %d", wc->opcode, opcode);
@@ -134,8 +150,12 @@ static int give(enum ibv_wr_opcode opcode, enum ibv_wc_opcode done, uint64_t off
 static int atomic(enum ibv_wr_opcode opcode, enum ibv_wc_opcode done, uint64_t offset, uint64_t compare_add, uint64_t swap, uint64_t old) {
 	struct ibv_send_wr wr = {.opcode = opcode, .wr.atomic = {remote_addr + offset, compare_add, swap, remote_key}};
 	uint64_t got;
+	int executed = expected == IBV_WC_SUCCESS;
 	if (post(&wr, sizeof got, done)) {
 		return -1;
+	}
+	if (!executed) {
+		return 0;
 	}
 	memcpy(&got, near, sizeof got);
 	if (got != old) {
@@ -176,7 +196,7 @@ static void make(const char *device) {
 	far_mr = ibv_reg_mr(pd, far, size, IBV_ACCESS_LOCAL_WRITE | access);
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = {.max_send_wr = 16, .max_recv_wr = receives, .max_send_sge = 1, .max_recv_sge = 1},
+		.cap = {.max_send_wr = 16, .max_recv_wr = most_receives, .max_send_sge = 1, .max_recv_sge = 1},
 	};
 	qp = ibv_create_qp(pd, &init);
 	if (!near_mr || !far_mr || !qp) {
@@ -219,12 +239,12 @@ static int join(const char *line) {
 	if (err) {
 		FAIL("ibv_modify_qp to RTR: %s", strerror(err));
 	}
-	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .sq_psn = 0x123456, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .sq_psn = 0x123456, .timeout = timeout, .retry_cnt = retries, .rnr_retry = rnr_retries, .max_rd_atomic = 1};
 	err = ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
 	if (err) {
 		FAIL("ibv_modify_qp to RTS: %s", strerror(err));
 	}
-	for (int i = 0; i < receives; i++) {
+	for (uint32_t i = 0; i < receives; i++) {
 		if ((err = post_recv())) {
 			FAIL("ibv_post_recv: %s", strerror(err));
 		}
@@ -259,8 +279,27 @@ static int obey(const char *line) {
 		return give(imm ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE, IBV_WC_RDMA_WRITE, offset, len, imm);
 	}
 	if (sscanf(line, "read %x %x %x", &offset, &len, &seed) == 3) {
+		int whole = expected == IBV_WC_SUCCESS;
 		memset(near, 0, size);
-		return give(IBV_WR_RDMA_READ, IBV_WC_RDMA_READ, offset, len, 0) || check(near, len, seed);
+		return give(IBV_WR_RDMA_READ, IBV_WC_RDMA_READ, offset, len, 0) || (whole && check(near, len, seed));
+	}
+	if (sscanf(line, "limits %x %x %x %x", &receives, &timeout, &retries, &rnr_retries) == 4) {
+		return receives <= most_receives ? 0 : -1;
+	}
+	if (!strcmp(line, "ready")) {
+		return post_recv();
+	}
+	if (sscanf(line, "key %x", &remote_key) == 1 || sscanf(line, "expect %x", &expected) == 1) {
+		return 0;
+	}
+	if (!strcmp(line, "flushed")) {
+		struct ibv_wc wc;
+		expected = IBV_WC_WR_FLUSH_ERR;
+		return completion(&wc, IBV_WC_RECV);
+	}
+	if (!strcmp(line, "error")) {
+		struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+		return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 	}
 	uint64_t compare_add, swap, old;
 	if (sscanf(line, "add %x %" SCNx64 " %" SCNx64, &offset, &compare_add, &old) == 3) {
