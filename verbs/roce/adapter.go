@@ -69,6 +69,8 @@ type adapter struct {
 	wire   wire
 	clock  func() int64 // nanoseconds from some beginning on; never 0
 	pool   pool
+	// ackEach has an acknowledgement asked for with each message, and sent at once.
+	ackEach bool
 
 	rx       soft.Lock // of the fields below, and of receiving from the wire
 	arrivals [batch]arrival

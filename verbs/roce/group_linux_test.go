@@ -289,17 +289,3 @@ func TestGroupAdapters(t *testing.T) {
 	}
 	wg.Wait()
 }
-
-func TestSharing(t *testing.T) {
-	for v, want := range map[string]int{"": 0, "0": 0, "1": 1, "128": 128, "129": -1, "-1": -1, "x": -1} {
-		t.Setenv(envShare, v)
-		n, err := sharing()
-		if want < 0 {
-			require.ErrorIs(t, err, verbs.ErrInvalid, v)
-			require.ErrorContains(t, err, v)
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, want, n)
-	}
-}

@@ -168,10 +168,7 @@ func (m *memory) recv(into []arrival) int {
 // step lets everything happen that happens now, and then moves the clock to when
 // something happens next. It returns false if nothing ever will.
 func (n *network) step() bool {
-	for len(n.flying) > 0 && n.flying[0].at <= n.now {
-		p := heap.Pop(&n.flying).(flying)
-		p.to.inbox = append(p.to.inbox, p)
-	}
+	n.deliver()
 	for _, a := range n.nodes {
 		a.drive()
 		a.expire(n.now)
@@ -188,6 +185,14 @@ func (n *network) step() bool {
 	}
 	n.now = max(n.now, next)
 	return true
+}
+
+// deliver has those packets arrive whose time has come.
+func (n *network) deliver() {
+	for len(n.flying) > 0 && n.flying[0].at <= n.now {
+		p := heap.Pop(&n.flying).(flying)
+		p.to.inbox = append(p.to.inbox, p)
+	}
 }
 
 // describe tells how far everybody is.

@@ -1,9 +1,6 @@
 package roce
 
 import (
-	"fmt"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -14,21 +11,6 @@ import (
 func (provider) Probe() verbs.Probe { return nic.Probe() }
 
 func (provider) Devices() ([]verbs.DeviceInfo, error) { return nic.Devices(providerName) }
-
-// envShare asks for a place in the group of the address (see group), of so many.
-const envShare = "SLUICE_ROCE_SHARE"
-
-func sharing() (int, error) {
-	v := os.Getenv(envShare)
-	if v == "" {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 0 || n > maxShare {
-		return 0, fmt.Errorf("%w: %s=%s: a number from 0 to %d", verbs.ErrInvalid, envShare, v, maxShare)
-	}
-	return n, nil
-}
 
 func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
 	const op = "open"
@@ -50,6 +32,10 @@ func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, er
 	}
 	began := time.Now().Add(-1)
 	a := newAdapter(device, n.Name, cfg, w, func() int64 { return int64(time.Since(began)) })
+	if a.ackEach, err = acknowledging(); err != nil {
+		w.close()
+		return nil, verbs.Errorf(device, op, err, "")
+	}
 	if w.group != nil {
 		a.qps.Under(uint32(w.group.number), groupBits)
 	}

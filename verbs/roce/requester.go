@@ -175,7 +175,7 @@ func (q *qp) sendAt(e *soft.SendEntry, now int64, hole bool) uint32 {
 	q.opcode(e, &h, first, last)
 	h.Pad = packet.PadOf(n)
 	r.sinceAck++
-	h.AckReq = hole || r.sinceAck >= ackEvery || flight+1 >= window || last && q.pauses()
+	h.AckReq = hole || r.sinceAck >= ackEvery || flight+1 >= window || last && (q.a.ackEach || q.pauses())
 	if h.AckReq {
 		r.sinceAck = 0
 		q.timed(now)

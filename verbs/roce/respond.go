@@ -51,7 +51,7 @@ func (q *qp) carry(h *packet.Header) {
 	if p.ackDue || p.acked {
 		p.replies, p.acked = min(p.replies+1, conversation), false
 	}
-	if q.ours && p.ackDue && !p.nakDue && p.answers.n == 0 {
+	if q.ours && !q.a.ackEach && p.ackDue && !p.nakDue && p.answers.n == 0 {
 		h.Carries, h.Carried = true, (p.expect-1)&psnMask
 		p.ackDue, p.hurried, p.unacked = false, false, 0
 	}
@@ -66,7 +66,7 @@ const conversation = 3
 
 // lazy says whether an acknowledgement that is owed may wait for a packet to ride on.
 func (q *qp) lazy() bool {
-	return q.ours && !q.rsp.hurried && q.rsp.replies == conversation
+	return q.ours && !q.a.ackEach && !q.rsp.hurried && q.rsp.replies == conversation
 }
 
 // ackAtOnce is after how many packets an acknowledgement that was asked for does not

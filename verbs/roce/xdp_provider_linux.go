@@ -89,6 +89,10 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 	}
 	began := time.Now().Add(-1)
 	a := newAdapter(device, n.Name, cfg, w, func() int64 { return int64(time.Since(began)) })
+	if a.ackEach, err = acknowledging(); err != nil {
+		w.close()
+		return nil, verbs.Errorf(device, op, err, "")
+	}
 	if err := startDriver(a, w.stir, w.seat.FD(), u.fd); err != nil {
 		w.close()
 		return nil, verbs.Errorf(device, op, err, "")
