@@ -2,12 +2,14 @@ package main
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // A crossover is set where the ways cross, and left alone where that gains nothing.
@@ -49,6 +51,50 @@ func TestPreferred(t *testing.T) {
 	w := way{names: [2]string{providerRoCE, carrierTCP}, sizes: []int{8, 64}, figures: [2][]float64{{1, 2}, {3, 4}}}
 	require.Contains(t, preferred([]way{w})[0], channel.EnvTransport+"=")
 	require.Contains(t, preferred([]way{w})[0], carrierTCP)
+}
+
+// Where roce is there it is measured beside tcp, and the faster one is set to come first.
+func TestTuneProvider(t *testing.T) {
+	if p := probe(t, providerRoCE); p.Answer != verbs.Yes {
+		t.Skipf("no %s: %s", providerRoCE, p.Reason)
+	}
+	args := []string{"tune", "--what", tuneProvider, "-n", "2", "--time", "5ms", "--rounds", "1"}
+	r := decode(t, output(t, append(args, "--json")...))
+	require.Empty(t, r.Missing)
+	figures := map[string][]float64{}
+	for _, v := range r.Results {
+		require.Equal(t, v.Algorithm, v.Provider)
+		require.True(t, v.Verified)
+		figures[v.Provider] = append(figures[v.Provider], v.P50)
+	}
+	faster, sum := []string{providerRoCE, carrierTCP}, 0.0
+	for _, name := range faster {
+		require.Len(t, figures[name], strings.Count(tunedLat, ",")+1, name)
+	}
+	for i, ns := range figures[providerRoCE] {
+		require.Positive(t, ns)
+		sum += math.Log(ns / figures[carrierTCP][i])
+	}
+	if sum > 0 {
+		slices.Reverse(faster)
+	}
+	require.Len(t, r.Settings, 1)
+	require.Regexp(t, "^"+channel.EnvTransport+"=(.+,)?"+strings.Join(faster, ",")+"$", r.Settings[0])
+	table := string(output(t, args...))
+	require.Contains(t, table, "half a round trip, ns, by provider")
+	require.NotContains(t, table, "not available")
+}
+
+// probe asks a provider whether it is there.
+func probe(t *testing.T, name string) verbs.Probe {
+	t.Helper()
+	for _, p := range verbs.Providers() {
+		if p.Name == name {
+			return p.Probe
+		}
+	}
+	require.Fail(t, "no such provider", name)
+	return verbs.Probe{}
 }
 
 // All ways are measured, and what is said can be read by who joins.

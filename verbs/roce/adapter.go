@@ -69,7 +69,8 @@ type adapter struct {
 	wire   wire
 	clock  func() int64 // nanoseconds from some beginning on; never 0
 	pool   pool
-	// ackEach has an acknowledgement asked for with each message, and sent at once.
+	// ackEach has an acknowledgement asked for with each message, and sent as a packet of its
+	// own; with the reply to the message, in one burst, where replies have come so far.
 	ackEach bool
 
 	rx       soft.Lock // of the fields below, and of receiving from the wire

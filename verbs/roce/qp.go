@@ -172,11 +172,18 @@ func (q *qp) transmit(s *soft.Sink, now int64, flush bool) {
 		q.goneDue = false
 		q.frame(&packet.Header{Opcode: packet.Gone, Migrated: true, PKey: packet.DefaultPKey, DestQP: q.Attr.DestQPNum, PSN: q.gonePSN, Imm: q.Num}, 0)
 	}
-	if st >= verbs.QPRTR {
-		q.respond(s, flush || !q.ours && q.SQ.Waiting() != nil)
-	}
-	if st == verbs.QPRTS || st == verbs.QPSQD {
-		q.request(s, now)
+	asks := st == verbs.QPRTS || st == verbs.QPSQD
+	waiting := q.SQ.Waiting() != nil
+	if asks && waiting && q.a.ackEach {
+		q.request(s, now) // the reply is waited for, and the acknowledgement is not
+		q.respond(s, true)
+	} else {
+		if st >= verbs.QPRTR {
+			q.respond(s, flush || !q.ours && waiting)
+		}
+		if asks {
+			q.request(s, now)
+		}
 	}
 	if q.framed > 0 {
 		q.a.wire.flush()

@@ -66,7 +66,7 @@ const conversation = 3
 
 // lazy says whether an acknowledgement that is owed may wait for a packet to ride on.
 func (q *qp) lazy() bool {
-	return q.ours && !q.a.ackEach && !q.rsp.hurried && q.rsp.replies == conversation
+	return q.ours && !q.rsp.hurried && q.rsp.replies == conversation
 }
 
 // ackAtOnce is after how many packets an acknowledgement that was asked for does not
