@@ -163,15 +163,31 @@ func multiply(a, b uint32) uint32 {
 }
 
 // unshift is x^-8n, by which the register is to be multiplied to take back the
-// steps of n bytes. The polynomial is primitive, so the order of x is 2^32-1.
+// steps of n bytes.
 func unshift(n int) uint32 {
+	p := uint32(one)
+	for i := 0; n > 0; i, n = i+1, n>>1 {
+		if n&1 != 0 {
+			p = multiply(p, unshifts[i])
+		}
+	}
+	return p
+}
+
+// unshifts are x^(-8*2^i), for messages of up to 128 KiB. The polynomial is primitive, so
+// the order of x is 2^32-1.
+var unshifts = func() (t [17]uint32) {
 	const order = 1<<32 - 1
 	p, base := uint32(one), uint32(byX8)
-	for e := uint64(order - n); e > 0; e >>= 1 {
+	for e := uint64(order - 1); e > 0; e >>= 1 {
 		if e&1 != 0 {
 			p = multiply(p, base)
 		}
 		base = multiply(base, base)
 	}
-	return p
-}
+	for i := range t {
+		t[i] = p
+		p = multiply(p, p)
+	}
+	return t
+}()

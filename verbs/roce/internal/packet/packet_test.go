@@ -241,6 +241,19 @@ func BenchmarkICRC(b *testing.B) {
 	}
 }
 
+// What a packet costs whose identification is not known, of another length than the one
+// before it.
+func BenchmarkCheckUnknown(b *testing.B) {
+	r := new(Route)
+	r.Set(src4, dst4)
+	pkts := [2][]byte{r.Seal(make([]byte, 64), 1), r.Seal(make([]byte, 68), 1)}
+	for i := 0; b.Loop(); i++ {
+		if _, ok := r.Check(pkts[i%2], 0, false); !ok {
+			b.Fatal("it is right")
+		}
+	}
+}
+
 func byteSize(n int) string {
 	if n >= 1024 {
 		return string(rune('0'+n/1024)) + "KiB"
