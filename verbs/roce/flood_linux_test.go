@@ -1,11 +1,13 @@
 package roce
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -93,19 +95,30 @@ func loopback(t testing.TB, size int) [2]*place {
 	})
 }
 
-// flooded runs something while both ends are flooded, and returns how many packets were sent.
-func flooded(t testing.TB, ends [2]*place, do func()) (packets int64) {
+// flooded runs something while both ends are flooded, with so many packets a second each, or as
+// many as there can be (0), and returns how many were sent.
+func flooded(t testing.TB, ends [2]*place, perSecond int, do func()) (packets int64) {
 	var stop atomic.Bool
+	begun := make(chan struct{}, len(ends))
 	done := make(chan int64)
 	for _, e := range ends {
 		n := newNuisance(t, e)
 		go func() {
-			for !stop.Load() {
+			n.send()
+			begun <- struct{}{}
+			for start := time.Now(); !stop.Load(); {
+				if perSecond > 0 && n.sent.Load() > int64(time.Since(start).Seconds()*float64(perSecond)) {
+					time.Sleep(100 * time.Microsecond)
+					continue
+				}
 				n.send()
 			}
 			n.wire.close()
 			done <- n.sent.Load()
 		}()
+	}
+	for range ends {
+		<-begun
 	}
 	do()
 	stop.Store(true)
@@ -133,7 +146,7 @@ func TestFlood(t *testing.T) {
 	want := append([]byte{}, ends[0].mem.Bytes()...)
 	total := int64(0)
 	for round := 0; round < 2 || total < 10_000; round++ {
-		total += flooded(t, ends, func() {
+		total += flooded(t, ends, 0, func() {
 			ends[0].writes(t, ends[1], verbs.OpRDMAWrite, messages)
 			ends[0].writes(t, ends[1], verbs.OpRDMARead, messages)
 		})
@@ -150,8 +163,12 @@ func TestFlood(t *testing.T) {
 
 // What a stream of 64 KiB messages carries over loopback, and while both ends are flooded.
 func BenchmarkFlood(b *testing.B) {
-	for _, flood := range []bool{false, true} {
-		b.Run(map[bool]string{false: "quiet", true: "flooded"}[flood], func(b *testing.B) {
+	for _, perSecond := range []int{-1, 10_000, 100_000, 0} {
+		name := map[int]string{-1: "none", 0: "most"}[perSecond]
+		if perSecond > 0 {
+			name = fmt.Sprintf("%d packets a second", 2*perSecond)
+		}
+		b.Run(name, func(b *testing.B) {
 			ends := loopback(b, 16*lossySize)
 			b.SetBytes(lossySize)
 			do := func() {
@@ -159,11 +176,15 @@ func BenchmarkFlood(b *testing.B) {
 				ends[0].writes(b, ends[1], verbs.OpRDMAWrite, b.N)
 				b.StopTimer()
 			}
-			if flood {
-				b.ReportMetric(float64(flooded(b, ends, do))/b.Elapsed().Seconds(), "packets/s")
-			} else {
+			if perSecond < 0 {
 				do()
+				return
 			}
+			before := cpuTime(b)
+			start := time.Now()
+			packets := flooded(b, ends, perSecond, do)
+			b.ReportMetric(float64(packets)/time.Since(start).Seconds(), "packets/s")
+			b.ReportMetric((cpuTime(b)-before).Seconds()/time.Since(start).Seconds(), "CPUs")
 		})
 	}
 }

@@ -202,6 +202,9 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 		}
 		return
 	}
+	if q.ours && !q.near(h) {
+		return
+	}
 	q.rsp.marked = q.rsp.marked || ar.ce
 	if h.Carries && q.ours {
 		ack := packet.Header{Opcode: packet.Acknowledge, PSN: h.Carried, Syndrome: packet.SyndromeACK}
@@ -215,6 +218,17 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 	default:
 		q.requested(s, h, payload)
 	}
+}
+
+// near says whether a packet can be of what is going on: how far a peer of this library
+// is ahead or behind is known. What is not would have something sent again, or slower.
+func (q *qp) near(h *packet.Header) bool {
+	const reach = windowPackets + readPart
+	at := q.rsp.expect
+	if h.Opcode.Response() || h.Opcode == packet.CNP {
+		at = q.req.una
+	}
+	return extend(h.PSN, at)-at+reach < 2*reach
 }
 
 // tellGone has the peer told that its request comes too late.

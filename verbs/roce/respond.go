@@ -18,6 +18,9 @@ func (q *qp) respond(s *soft.Sink, flush bool) {
 	if p.marked {
 		p.marked = false
 		h := packet.Header{Opcode: packet.CNP, Migrated: true, BECN: true, PKey: packet.DefaultPKey, DestQP: q.Attr.DestQPNum}
+		if q.ours {
+			h.PSN = (p.expect - 1) & psnMask // as in an acknowledgement, for near
+		}
 		q.frame(&h, 0)
 	}
 	h := packet.Header{Opcode: packet.Acknowledge, Migrated: true, PKey: packet.DefaultPKey, DestQP: q.Attr.DestQPNum, MSN: p.msn}

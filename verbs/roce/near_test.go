@@ -1,0 +1,47 @@
+package roce
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// A packet whose PSN a peer of this library cannot have sent now has no effect: nothing is
+// acknowledged or sent again, and the window stays as it is.
+func TestFarPackets(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		foreign bool
+		op      packet.Opcode
+		off     uint32 // from what is expected next
+		effect  bool
+	}{
+		{"duplicate", false, packet.SendOnly, ^uint32(9), true},
+		{"old", false, packet.SendOnly, ^uint32(9999), false},
+		{"old, of an adapter", true, packet.SendOnly, ^uint32(9999), true},
+		{"gap", false, packet.SendOnly, 10, true},
+		{"far ahead", false, packet.SendOnly, 10_000, false},
+		{"far ahead, of an adapter", true, packet.SendOnly, 10_000, true},
+		{"congestion", false, packet.CNP, ^uint32(0), true},
+		{"forged congestion", false, packet.CNP, 10_000, false},
+		{"congestion, of an adapter", true, packet.CNP, 10_000, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, a, _ := pair(t, 1, faults{foreign: c.foreign}, usual, 16)
+			q := a.qp
+			q.Lock.Lock()
+			defer q.Unlock()
+			at := q.rsp.expect
+			if c.op == packet.CNP {
+				at = q.req.una
+			}
+			h := packet.Header{Opcode: c.op, AckReq: true, DestQP: q.Num, PSN: (at + c.off) & psnMask}
+			window := q.req.pace.window
+			q.take(nil, &h, nil, &arrival{src: q.flow.remote}, n.now)
+			require.Equal(t, c.effect, q.rsp.ackDue || q.rsp.nakDue || q.rsp.held.n > 0 || q.req.pace.window < window)
+			q.silence()
+		})
+	}
+}
