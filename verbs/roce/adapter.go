@@ -342,9 +342,11 @@ func (a *adapter) AllocPD() (verbs.ProviderPD, error) {
 	return &pd{PD: soft.PD{ID: a.nextPD.Add(1)}, a: a}, nil
 }
 
-// Close ends the device; its QPs are closed by now.
+// Close ends the device; its QPs and CQs are closed by now. Who still is in Poll, or has just
+// posted, finds rx taken for ever.
 func (a *adapter) Close() error {
 	a.end()
+	a.rx.Lock()
 	a.wire.close()
 	a.events.Close()
 	return nil

@@ -17,9 +17,11 @@ import (
 type driver struct {
 	a     *adapter
 	watch []unix.PollFd // the eventfd, then those of the wire
-	event int           // eventfd, for wake
 	stir  func()        // nil, or called when the wire's last descriptor has something
 	done  sync.WaitGroup
+
+	waking sync.Mutex
+	event  int // eventfd, for wake; -1: the driver has ended
 
 	stop    atomic.Bool
 	planned atomic.Int64 // when run means to look again
@@ -147,7 +149,13 @@ func (d *driver) kick() {
 	}
 }
 
+// wake ends the driver's sleep. Who has it kicked may come after its end.
 func (d *driver) wake() {
+	d.waking.Lock()
+	defer d.waking.Unlock()
+	if d.event < 0 {
+		return
+	}
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	unix.Write(d.event, one[:])
@@ -157,5 +165,8 @@ func (d *driver) close() {
 	d.stop.Store(true)
 	d.wake()
 	d.done.Wait()
+	d.waking.Lock()
+	defer d.waking.Unlock()
 	unix.Close(d.event)
+	d.event = -1
 }
