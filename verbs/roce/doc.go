@@ -61,7 +61,9 @@
 //
 // Acknowledgements are asked for at the end of what is posted, and every 16 packets.
 // They go at once, but for those of messages of one packet where the last messages have
-// each been replied to: these wait, a few polls at most, for the reply to carry them. What
+// each been replied to: these wait, a few polls at most, for the reply to carry them. With
+// SLUICE_ROCE_ACK=message they are asked for with every message and are packets of their own,
+// as those of adapters, behind the reply in the same burst. What
 // is not acknowledged is sent again when the responder reports a gap, or after a round
 // trip and four times its deviation, 2 ms at least, doubled each time up to the QP's
 // timeout. A peer counts as dead after 4 × timeout × (retries + 1) without an
@@ -107,6 +109,10 @@
 //	                   rdma_rxe has the port, or so many contexts are there, they reach who
 //	                   has port 4791 for itself, if anybody has
 //
+// By both:
+//
+//	SLUICE_ROCE_ACK  lazy (the default) or message: when acknowledgements are asked for and sent
+//
 // By xdp:
 //
 //	SLUICE_XDP_SOCKET  path of the helper's socket; where it is not set, and nothing is at
@@ -127,5 +133,6 @@
 // must be trusted, as with adapters. [verbs.Config].Secret has no effect. QP numbers,
 // first PSNs and parts of keys are drawn at random, so that packets of an earlier
 // connection, or of somebody who cannot see the network, hardly match; packets from
-// another address than the peer's are dropped.
+// another address than the peer's are dropped, and of peers of this library those whose PSN
+// is further off than these can be.
 package roce

@@ -48,8 +48,10 @@ const (
 	groupBits = 7
 	// maxShare is how many members there can be.
 	maxShare = 1 << groupBits
-	// groupPatience bounds the wait for another process.
-	groupPatience = time.Second
+	// askPatience bounds the wait for the sockets from a member, which may be stopped, and
+	// lockPatience that for who asks.
+	askPatience  = 3 * time.Second
+	lockPatience = 10 * time.Second
 )
 
 // steer returns the member's number: DestQP begins at byte 5 of the BTH.
@@ -87,7 +89,7 @@ func (g *group) name(what any) *net.UnixAddr {
 
 // lock keeps others from joining and leaving.
 func (g *group) lock() (unlock func(), err error) {
-	for end := time.Now().Add(groupPatience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(time.Millisecond) {
 		l, err := net.ListenUnix("unixpacket", g.name("lock"))
 		if err == nil {
 			return func() { l.Close() }, nil
@@ -124,7 +126,7 @@ func (g *group) collect() error {
 func take(c *net.UnixConn) (fds []int, err error) {
 	var n [1]byte
 	oob := make([]byte, unix.CmsgSpace(4*maxShare))
-	if err := c.SetDeadline(time.Now().Add(groupPatience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(askPatience)); err != nil {
 		return nil, err
 	}
 	_, k, _, _, err := c.ReadMsgUnix(n[:], oob)
@@ -218,7 +220,7 @@ func (g *group) serve() {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		if sameUser(c) && c.SetDeadline(time.Now().Add(groupPatience)) == nil {
+		if sameUser(c) && c.SetDeadline(time.Now().Add(askPatience)) == nil {
 			c.WriteMsgUnix([]byte{byte(len(g.sockets))}, unix.UnixRights(g.sockets...), nil)
 		}
 		c.Close()
