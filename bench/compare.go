@@ -172,7 +172,7 @@ type comparison struct {
 func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	c := comparison{compareOptions: *o, pace: pace{rounds: o.rounds, began: time.Now()}, report: Report{Schema: schema, Results: []Result{}}}
+	c := comparison{compareOptions: *o, pace: pace{rounds: o.rounds, share: contenderBound, began: time.Now()}, report: Report{Schema: schema, Results: []Result{}}}
 	if o.quick && o.provider == "" { // of a device the few rows have to be there, in a slow guest as well
 		c.bound = quickBound
 	}
@@ -193,7 +193,14 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 	if out.tables() {
 		printEnvironment(os.Stdout, &c.report.Environment)
 	}
-	figures, err := c.takeAll(ctx)
+	list, err := c.contendersOf()
+	if err != nil {
+		return err
+	}
+	if list, err = c.picked(list); err != nil {
+		return err
+	}
+	figures, err := c.takeAll(ctx, list)
 	if err != nil {
 		return err
 	}
@@ -201,7 +208,7 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 		c.report.Results = append(c.report.Results, f.Result)
 	}
 	c.report.Comparisons = compareFigures(figures)
-	c.report.Warnings = append(c.doubts.list(), doubtDistance(figures)...)
+	c.report.Warnings = slices.Concat(c.report.Warnings, c.doubts.list(), doubtDistance(figures))
 	if quick := o.saysQuick(c.done, time.Since(c.began)); quick != "" {
 		c.report.Warnings = append(c.report.Warnings, quick)
 	}
@@ -226,19 +233,12 @@ func doubtDistance(figures []figure) []string {
 }
 
 // takeAll runs all contenders by turns. Each round begins with another one.
-func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
-	list, err := c.contendersOf()
-	if err != nil {
-		return nil, err
-	}
-	if list, err = c.picked(list); err != nil {
-		return nil, err
-	}
+func (c *comparison) takeAll(ctx context.Context, list []contender) ([]figure, error) {
 	progress := newProgress(true)
 	defer progress.clear()
 	var order []string
 	rounds := map[string][]Result{}
-	gone := make([]bool, len(list))
+	gone, spent := make([]bool, len(list)), make([]time.Duration, len(list))
 	for c.another(time.Now()) {
 		round, since := c.done, time.Now()
 		for i := range list {
@@ -247,8 +247,10 @@ func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
 				continue
 			}
 			progress.show(round*len(list)+i, c.compareOptions.rounds*len(list), list[k].name)
-			bound, hung := c.contender(time.Now())
+			start := time.Now()
+			bound, hung := c.contender(start)
 			rs, err := list[k].runBounded(ctx, bound, hung)
+			spent[k] += time.Since(start)
 			late := c.bound > 0 && errors.Is(err, hung)
 			switch {
 			case ctx.Err() != nil:
@@ -261,6 +263,9 @@ func (c *comparison) takeAll(ctx context.Context) ([]figure, error) {
 				// The others can be compared without it.
 				gone[k] = true
 				c.report.Missing = append(c.report.Missing, err.Error())
+			case spent[k] > c.share && round+1 < c.compareOptions.rounds:
+				gone[k] = true
+				c.report.Warnings = append(c.report.Warnings, list[k].saysSlow(round+1, c.compareOptions.rounds, spent[k]))
 			}
 			for _, r := range rs {
 				name := fmt.Sprint(r.Layer, r.Suite, r.Provider, r.Pattern, r.Axis, r.Bytes, r.Peer, r.Op, r.List, r.Ranks, patternWindow(&r))

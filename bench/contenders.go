@@ -23,7 +23,9 @@ type contender struct {
 	run  func(context.Context) ([]Result, error)
 }
 
-// contenderBound is when a contender counts as hung: they take a second or two.
+// contenderBound is when a contender counts as hung: they take some seconds. One whose
+// rounds have taken longer together is in no more of them: a peer that spins and has more
+// ranks than CPUs may take as long for each message as the scheduler lets others run.
 const contenderBound = 2 * time.Minute
 
 // in says which disciplines contenders are of.
@@ -46,6 +48,11 @@ func (c *contender) runBounded(ctx context.Context, bound time.Duration, late er
 		return nil, fmt.Errorf("%s: %w", c.name, late)
 	}
 	return rs, err
+}
+
+// saysSlow names one that is in fewer rounds than others.
+func (c *contender) saysSlow(rounds, of int, took time.Duration) string {
+	return fmt.Sprintf("%s: in %d of %d rounds, for they took %.0f s: its figures, and ratios to them, are of these", c.name, rounds, of, took.Seconds())
 }
 
 // contenders are all programs of a round.

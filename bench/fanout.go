@@ -90,6 +90,10 @@ type fanoutSide struct {
 // hold many turns of the scheduler. The peers' programs take the same.
 const fanoutTime = 10e6 // ns
 
+// fanoutMost is how often the time asked for a measurement takes at most, and the batch in
+// which that is over. The peers' programs take the same.
+const fanoutMost = 4
+
 // supply measures: the clock is read around batches of chunks.
 func (f *fanoutSide) supply(ctx context.Context) error {
 	m := f.m
@@ -115,37 +119,48 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 		}
 		return nil
 	}
-	best := 0.0
-	for n, runs := 1, 1; ; runs++ {
+	timed := func(n int) (float64, error) {
 		t := nanos()
-		if err := send(n); err != nil {
+		err := send(n)
+		return float64(max(nanos()-t, 1)), err
+	}
+	// A send returns when its chunk has been asked for, not when it has arrived, and the
+	// first waits for workers to come: what one takes is known when twice as many take about
+	// as long each.
+	n, each, steady := 1, 0.0, false
+	for !steady || each*float64(n) < float64(m.warmup/2) {
+		if each > 0 {
+			n *= 2
+		}
+		took, err := timed(n)
+		if err != nil {
 			return err
 		}
-		took := float64(max(nanos()-t, 1)) / float64(n)
-		if best == 0 || took < best {
-			best = took
-		}
-		if runs >= 3 && best*float64(n) >= float64(m.warmup)/2 {
-			break
-		}
-		if runs > 1 {
-			n *= 4
-		}
+		before := each
+		each = took / float64(n)
+		steady = before > 0 && (each < 2*before && before < 2*each || took > fanoutMost*float64(m.warmup))
 	}
 	if m.batch == 0 {
-		m.batch = max(1, int(fanoutTime/best))
+		m.batch = max(1, int(fanoutTime/each))
 	}
-	p := m.plan(best)
+	p := m.plan(each)
 	m.batchLen = p.Batch
 	d := newDistribution()
-	for range max(1, p.Iterations/p.Batch) {
-		t := nanos()
-		if err := send(p.Batch); err != nil {
+	begin, sent := nanos(), 0
+	for enough := false; !enough; {
+		took, err := timed(p.Batch)
+		if err != nil {
 			return err
 		}
-		d.add(float64(p.Batch) / float64(max(nanos()-t, 1)) * 1e9)
+		d.add(float64(p.Batch) / took * 1e9)
+		sent += p.Batch
+		spent := nanos() - begin
+		enough = spent >= int64(m.time) && sent >= minBatches*p.Batch || spent >= fanoutMost*int64(m.time)
+		if m.iters > 0 {
+			enough = sent >= p.Iterations
+		}
 	}
-	m.messages += uint64(p.Iterations)
+	m.messages += uint64(sent)
 	m.all.merge(d)
 	m.medians = append(m.medians, d.quantile(50))
 	return s.End(ctx)

@@ -28,6 +28,7 @@ var errNoTime = errors.New("no time was left: the machine is busy")
 type pace struct {
 	rounds  int           // at most
 	bound   time.Duration // of all; 0: none
+	share   time.Duration // that a contender may have taken, in all its rounds, before another
 	began   time.Time     // the program
 	longest time.Duration // of the rounds that are over
 	done    int

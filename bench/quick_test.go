@@ -82,6 +82,35 @@ func TestContenderBound(t *testing.T) {
 	require.Equal(t, errNotInstalled, err)
 }
 
+// One that takes too much of the time is in fewer rounds, which is said; the others go on.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	runs := map[string]int{}
+	named := func(name string, waits bool) contender {
+		return contender{name: name, run: func(ctx context.Context) ([]Result, error) {
+			runs[name]++
+			for start := time.Now(); waits && time.Since(start) < time.Millisecond; {
+			}
+			return []Result{{Peer: name, P50: float64(runs[name])}}, nil
+		}}
+	}
+	c := comparison{compareOptions: compareOptions{rounds: 5}, pace: pace{rounds: 5, share: time.Hour, began: time.Now()}}
+	figures, err := c.takeAll(t.Context(), []contender{named("one", true), named("other", false)})
+	require.NoError(t, err)
+	require.Len(t, figures, 2)
+	require.Equal(t, map[string]int{"one": 5, "other": 5}, runs)
+	require.Empty(t, c.report.Warnings)
+
+	clear(runs)
+	c.pace = pace{rounds: 5, share: 0, began: time.Now()}
+	figures, err = c.takeAll(t.Context(), []contender{named("slow", true)})
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"slow": 1}, runs)
+	require.Equal(t, 1, figures[0].Rounds)
+	require.Len(t, c.report.Warnings, 1)
+	require.Contains(t, c.report.Warnings[0], "slow: in 1 of 5 rounds")
+}
+
 // The output says what a quick comparison is.
 func TestSaysQuick(t *testing.T) {
 	t.Parallel()

@@ -81,23 +81,24 @@ int main(int argc, char **argv) {
         }
         sbuf = must_alloc((size_t)bytes + 1);
         fill(sbuf, bytes, 0);
-        struct warming w = start_warming();
+        struct fanout_warming w = {.n = 1};
         double t0;
         do {
             t0 = now_ns();
             supply(w.n);
-        } while (go_on_warming(&w, now_ns() - t0));
-        struct plan p = make_plan(w.best, o.seconds, o.batch ? o.batch : FANOUT_BATCH(w.best));
-        for (long b = 0; b < p.batches; b++) {
+        } while (go_on_fanout(&w, now_ns() - t0));
+        long per = o.batch ? o.batch : FANOUT_BATCH(w.each), b = 0;
+        double start = now_ns();
+        do {
             t0 = now_ns();
-            supply(p.batch);
-            samples[b] = (double)p.batch / (now_ns() - t0) * 1e9;
-        }
+            supply(per);
+            samples[b++] = (double)per / (now_ns() - t0) * 1e9;
+        } while (!fanout_enough(b, now_ns() - start, o.seconds));
         end_workers();
         free(sbuf);
         print_result((struct result){.pattern = "fanout", .suite = "fanout", .layer = "mpi", .provider = o.provider, .peer = PEER,
                                      .op = "request/chunk", .unit = "chunks/s", .version = mpi_version(), .ranks = size,
-                                     .bytes = bytes, .batch = p.batch, .window = window, .samples = samples, .count = p.batches});
+                                     .bytes = bytes, .batch = per, .window = window, .samples = samples, .count = b});
     }
     end_mpi();
     return 0;

@@ -82,6 +82,15 @@ struct plan {
 #define FANOUT_BATCH_NS 10e6
 #define FANOUT_BATCH(iteration_ns) ((iteration_ns) >= FANOUT_BATCH_NS ? 1 : (long)(FANOUT_BATCH_NS / (iteration_ns)))
 
+// They take the seconds asked for and FANOUT_BATCHES batches at least, and the batch in which
+// so many times the seconds are over at most.
+enum { FANOUT_MOST = 4, FANOUT_BATCHES = 10 };
+
+// After b batches in so many ns: is it enough?
+static inline int fanout_enough(long b, double ns, double seconds) {
+    return (ns >= seconds * 1e9 && b >= FANOUT_BATCHES) || ns >= FANOUT_MOST * seconds * 1e9 || b == MAX_SAMPLES;
+}
+
 // batch 0 asks for one that is derived from the time of an iteration.
 static inline struct plan make_plan(double iteration_ns, double seconds, long batch) {
     struct plan p;
@@ -109,6 +118,23 @@ static inline int go_on_warming(struct warming *w, double took) {
     if (mean < w->best) w->best = mean;
     if (++w->runs >= 3 && w->best * (double)w->n >= WARM_NS / 2) return 0;
     if (w->runs > 1) w->n *= 4;
+    return 1;
+}
+
+// Warming up a fan-out: a send returns before its chunk has gone, and the first waits for
+// workers to come. What one takes is known when twice as many take about as long each.
+struct fanout_warming {
+    long n;
+    double each; // 0: nothing has been sent
+};
+
+// A run of w->n sends took so long; says whether another is wanted.
+static inline int go_on_fanout(struct fanout_warming *w, double took) {
+    double before = w->each;
+    w->each = (took < 1 ? 1 : took) / (double)w->n;
+    int steady = before > 0 && ((w->each < 2 * before && before < 2 * w->each) || took > FANOUT_MOST * WARM_NS);
+    if (steady && took >= WARM_NS / 2) return 0;
+    w->n *= 2;
     return 1;
 }
 

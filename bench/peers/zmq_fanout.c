@@ -132,28 +132,25 @@ int main(int argc, char **argv) {
         int mandatory = 1;
         must(zmq_setsockopt(router, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory) == 0, "mandatory");
         must(zmq_bind(router, address) == 0, "bind");
-        // A send returns before its chunk has gone: only of many more than are asked for
-        // at a time does the time say anything. The first run waits for the workers, too.
-        double t0, took = 0;
-        long n = 4 * window * ranks;
-        for (int runs = 0; runs < 2 || took < WARM_NS; runs++) {
-            if (runs > 0) n *= 2;
+        struct fanout_warming w = {.n = 1};
+        double t0;
+        do {
             t0 = now_ns();
-            supply(n);
-            took = now_ns() - t0;
-        }
-        struct plan p = make_plan(took / (double)n, seconds, batch ? batch : FANOUT_BATCH(took / (double)n));
-        for (long b = 0; b < p.batches; b++) {
+            supply(w.n);
+        } while (go_on_fanout(&w, now_ns() - t0));
+        long per = batch ? batch : FANOUT_BATCH(w.each), b = 0;
+        double begin = now_ns();
+        do {
             t0 = now_ns();
-            supply(p.batch);
-            samples[b] = (double)p.batch / (now_ns() - t0) * 1e9;
-        }
+            supply(per);
+            samples[b++] = (double)per / (now_ns() - t0) * 1e9;
+        } while (!fanout_enough(b, now_ns() - begin, seconds));
         end_workers(ranks, window);
         zmq_close(router);
         zmq_ctx_term(context);
         print_result((struct result){.pattern = "fanout", .suite = "fanout", .layer = "zmq", .provider = "shm", .peer = "libzmq",
                                      .op = "request/chunk", .unit = "chunks/s", .version = version, .ranks = ranks,
-                                     .bytes = bytes, .batch = p.batch, .window = window, .samples = samples, .count = p.batches});
+                                     .bytes = bytes, .batch = per, .window = window, .samples = samples, .count = b});
     }
     return 0;
 }
