@@ -142,6 +142,9 @@ func declareSeries(n *node, m *measurement, arena []byte) (channelSeries, error)
 	if isCollective(m.pattern) {
 		return declareCollective(n, m, arena)
 	}
+	if m.late {
+		return declareAnnounced(n, m, arena)
+	}
 	return declareToken(n, m, arena)
 }
 
@@ -170,11 +173,12 @@ func arenaSize(s *spec) int {
 // messages are channels of one size, of which each has memory of its own.
 type messages struct {
 	declarations
-	extent
-	op   string
-	from int      // whose messages arrive here
-	outs [][]byte // each with its guard
-	ins  [][]byte // that messages arrive in, each with its guard
+	extent        // of what is sent
+	into   extent // of what is received
+	op     string
+	from   int      // whose messages arrive here
+	outs   [][]byte // each with its guard
+	ins    [][]byte // that messages arrive in, each with its guard
 }
 
 // carve takes memory from the arena for count messages each way, and for those
@@ -187,7 +191,7 @@ func (s *messages) carve(arena []byte, count, sends, receives int) {
 	}
 	arena = arena[roundUp(count*stride, pageBytes):]
 	for i := range receives {
-		s.ins = append(s.ins, arena[i*stride:][:span+guard])
+		s.ins = append(s.ins, arena[i*stride:][:s.into.span()+guard])
 	}
 }
 
@@ -205,7 +209,7 @@ func (s *messages) prepare() {
 
 func (s *messages) check() error {
 	for i, in := range s.ins {
-		if err := s.extent.check(s.op, in, s.seed(s.from, i)); err != nil {
+		if err := s.into.check(s.op, in, s.seed(s.from, i)); err != nil {
 			return err
 		}
 	}

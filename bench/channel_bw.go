@@ -21,7 +21,7 @@ const (
 
 func declareWindows(n *node, m *measurement, arena []byte) (*channelWindows, error) {
 	other := 1 - n.Rank()
-	s := &channelWindows{messages: messages{declarations: declarations{node: n, stream: streamMessages}, extent: m.extent(), op: m.op.name, from: other}}
+	s := &channelWindows{messages: messages{declarations: declarations{node: n, stream: streamMessages}, extent: m.extent(), into: m.into(), op: m.op.name, from: other}}
 	sends, receives := m.windowed, m.windowed
 	switch {
 	case m.pattern == patternBiBW:
@@ -35,7 +35,7 @@ func declareWindows(n *node, m *measurement, arena []byte) (*channelWindows, err
 		s.sends = append(s.sends, s.send(s.layout(out), other))
 	}
 	for _, in := range s.ins {
-		s.recvs = append(s.recvs, s.receive(s.layout(in), other))
+		s.recvs = append(s.recvs, s.receive(s.into.layout(in), other))
 	}
 	s.stream = streamAck
 	ack := channel.Contiguous(make([]byte, 1))

@@ -1,8 +1,6 @@
 package main
 
-import (
-	"github.com/sluice-hpc/sluice/channel"
-)
+import "github.com/sluice-hpc/sluice/channel"
 
 // token is one message that goes from rank to rank and comes back: to and fro
 // between two, round a ring of more, and within one rank from one handle to
@@ -19,10 +17,10 @@ type token struct {
 
 func declareToken(n *node, m *measurement, arena []byte) (*token, error) {
 	left, right := (n.Rank()+n.Size()-1)%n.Size(), (n.Rank()+1)%n.Size()
-	s := &token{messages: messages{declarations: declarations{node: n}, extent: m.extent(), op: m.op.name, from: left}}
+	s := &token{messages: messages{declarations: declarations{node: n}, extent: m.extent(), into: m.into(), op: m.op.name, from: left}}
 	s.carve(arena, 1, 1, 1)
 	s.out = s.send(s.layout(s.outs[0]), right)
-	s.in = s.receive(s.layout(s.ins[0]), left)
+	s.in = s.receive(s.into.layout(s.ins[0]), left)
 	return s, s.err
 }
 

@@ -15,6 +15,8 @@ type channelOptions struct {
 	memoryFlags
 	sizeFlags
 	blocks string
+	packed bool
+	late   bool
 	window int
 	axis   string
 	halo   string
@@ -65,6 +67,10 @@ func (o *channelOptions) addFlags(f *pflag.FlagSet) {
 	default:
 		o.addSizes(f, "bytes", patternSizes)
 		f.StringVar(&o.blocks, "blocks", "", "messages made of blocks of so many bytes, with as much room behind each: sizes as of --sizes, which are multiples (default one piece)")
+		f.BoolVar(&o.packed, "packed", false, "receive into one piece what is sent in blocks")
+		if o.pattern == patternLat {
+			f.BoolVar(&o.late, "late", false, "start each receive when its message has been announced, by another one: the receiver comes second")
+		}
 	}
 	if unitOf(o.pattern) == unitLatency {
 		o.addBatch(f)
@@ -102,6 +108,9 @@ func (o *channelOptions) check() error {
 		if o.block, err = parseSizes(o.blocks); err != nil {
 			return err
 		}
+	}
+	if o.packed && o.blocks == "" {
+		return usagef("--packed: want --blocks, of which it makes one piece")
 	}
 	for _, block := range o.block {
 		for _, n := range o.bytes {
@@ -176,7 +185,7 @@ func (o *channelOptions) runIn(n *node, memory string) *channelRun {
 	for _, block := range o.block {
 		for _, bytes := range o.bytes {
 			s := o.spec(o.pattern, op, bytes)
-			s.block = block
+			s.block, s.packed, s.late = block, o.packed, o.late
 			switch o.pattern {
 			case patternRing:
 				s.ranks = n.Size()

@@ -55,7 +55,7 @@ func curveOf(label string, r *Result) []string {
 		return fmt.Sprintf(format, v)
 	}
 	return []string{label, r.Provider, r.Peer, r.Layer, r.Suite, r.Op, r.Axis, r.Halo, r.Algorithm,
-		many(r.Segment, "segments of %d"), many(r.List, "lists of %d"), r.Mode, r.Device, many(r.Block, "blocks of %d")}
+		many(r.Segment, "segments of %d"), many(r.List, "lists of %d"), r.Mode, r.Device, many(r.Block, "blocks of %d"), r.Receive}
 }
 
 // Where among the words of curveOf these are. A device is named where there are several

@@ -12,7 +12,7 @@ import (
 // csvColumns are those of --csv, in this order; new ones go to the end.
 var csvColumns = []string{"pattern", "layer", "provider", "peer", "op", "device", "mode", "batch", "window", "bytes", "unit",
 	"min", "p50", "p99", "p999", "max", "mean", "samples", "rounds", "spread", "suite", "ranks", "axis", "halo",
-	"list", "version", "algorithm", "segment", "inline", "verified", "timer_ns", "allocs_per_message", "block"}
+	"list", "version", "algorithm", "segment", "inline", "verified", "timer_ns", "allocs_per_message", "block", "receive"}
 
 // resultsCSV writes the results as a table.
 func resultsCSV(w io.Writer, rs []Result) error {
@@ -30,7 +30,7 @@ func resultsCSV(w io.Writer, rs []Result) error {
 		err := c.Write([]string{r.Pattern, r.Layer, r.Provider, r.Peer, r.Op, r.Device, r.Mode, count(r.Batch), count(r.Window), count(r.Bytes),
 			r.Unit, number(r.Min), number(r.P50), number(r.P99), number(r.P999), number(r.Max), number(r.Mean), count(r.Samples),
 			count(int64(r.Rounds)), number(r.Spread), r.Suite, count(r.Ranks), r.Axis, r.Halo,
-			count(r.List), r.Version, r.Algorithm, count(r.Segment), strconv.FormatBool(r.Inline), strconv.FormatBool(r.Verified), number(r.TimerNS), allocs, count(r.Block)})
+			count(r.List), r.Version, r.Algorithm, count(r.Segment), strconv.FormatBool(r.Inline), strconv.FormatBool(r.Verified), number(r.TimerNS), allocs, count(r.Block), r.Receive})
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,6 +15,8 @@ type spec struct {
 	op        operation
 	bytes     int
 	block     int  // of channels: that a message is made of; 0: one piece
+	packed    bool // of channels: it is received into one piece
+	late      bool // of lat of channels: receives are started when their message is there
 	each      bool // time each iteration; else batches
 	mean      bool // one batch
 	time      time.Duration
@@ -33,8 +36,27 @@ type spec struct {
 	suite    string // of results
 }
 
-// extent is how its messages lie in memory.
+// extent is how its messages lie in memory, into that they are received in.
 func (s *spec) extent() extent { return extent{s.bytes, s.block} }
+
+func (s *spec) into() extent {
+	if s.packed {
+		return extent{bytes: s.bytes}
+	}
+	return s.extent()
+}
+
+// receiving says how they are received, if not as they are sent and in time.
+func (s *spec) receiving() string {
+	var how []string
+	if s.packed {
+		how = append(how, "packed")
+	}
+	if s.late {
+		how = append(how, "late")
+	}
+	return strings.Join(how, " ")
+}
 
 // A batch is as many iterations as fit into batchTime, at most maxBatch: long
 // enough for the clock not to show, short enough to leave a distribution. The
@@ -319,7 +341,7 @@ func (m *measurement) result(layer, provider string, timer float64) Result {
 		Pattern: m.pattern, Layer: layer, Provider: provider, Peer: peerSluice, Op: m.op.name,
 		Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
 		Unit: unitOf(m.pattern), Verified: m.verified, TimerNS: timer, Rounds: len(m.medians), Spread: spread(slices.Clone(m.medians)),
-		Ranks: int64(m.ranks), Axis: m.axis, Halo: m.halo, Block: int64(m.block),
+		Ranks: int64(m.ranks), Axis: m.axis, Halo: m.halo, Block: int64(m.block), Receive: m.receiving(),
 	}
 	if m.each {
 		r.Mode = modeEach

@@ -40,6 +40,9 @@ func joinNode(ctx context.Context, provider string) (*node, error) {
 	case "":
 		opts = append(opts, channel.WithLogger(onlyWarnings()))
 	default:
+		if _, err := verbs.Find(provider); err != nil {
+			return nil, err
+		}
 		opts = append(opts, channel.WithProviders(provider))
 	}
 	cn, err := channel.Join(ctx, opts...)

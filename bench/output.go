@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
@@ -30,6 +32,18 @@ func (o *outputOptions) check() error {
 	}
 	if o.json && o.csv {
 		return usagef("--json and --csv: want one of them")
+	}
+	return checkFolder("html", o.html)
+}
+
+// checkFolder says, before minutes of measuring, that a file cannot be made for want of
+// its folder. Of a job one rank writes, whose folder others need not have.
+func checkFolder(flag, path string) error {
+	if path == "" || os.Getenv(boot.EnvRank) != "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return usagef("--%s %s: %v", flag, path, err)
 	}
 	return nil
 }
@@ -185,6 +199,9 @@ func titleOf(r *Result) string {
 	switch r.Layer {
 	case layerChannel:
 		of = fmt.Sprintf("channels, %s memory", r.Op)
+		if r.Receive != "" {
+			of += ", received " + strings.ReplaceAll(r.Receive, " ", " and ")
+		}
 	case layerIMPI:
 		of = "impi, " + r.Op
 	}

@@ -34,9 +34,10 @@ type Result struct {
 	// Algorithm carries out the collective, or is the way of the message, of bench tune; Segment is that of a pipeline, where it is not the default's.
 	Algorithm string  `json:"algorithm,omitempty"`
 	Segment   int64   `json:"segment,omitempty"`
-	Bytes     int64   `json:"bytes"`           // of a message; of halo, what a rank sends in an exchange; of collectives, of the vector or each rank's block
-	Block     int64   `json:"block,omitempty"` // of channels: bytes of the blocks that a message is made of, as far apart as they are long; 0: one piece
-	Unit      string  `json:"unit"`            // ns, MB/s (10^6 bytes), msg/s, chunks/s
+	Bytes     int64   `json:"bytes"`             // of a message; of halo, what a rank sends in an exchange; of collectives, of the vector or each rank's block
+	Block     int64   `json:"block,omitempty"`   // of channels: bytes of the blocks that a message is made of, as far apart as they are long; 0: one piece
+	Receive   string  `json:"receive,omitempty"` // of channels: packed: into one piece what is sent in blocks; late: started when the message has been announced
+	Unit      string  `json:"unit"`              // ns, MB/s (10^6 bytes), msg/s, chunks/s
 	Min       float64 `json:"min"`
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`

@@ -308,6 +308,8 @@ func TestUsage(t *testing.T) {
 		{"channel lat --sizes 8,100 --blocks 8", "--blocks 8: messages of 100 are not made of them"},
 		{"channel bw --sizes 0,8 --blocks 8", "bandwidth of 0 bytes"},
 		{"channel lat --sizes 0 --blocks 8", "messages of 0 are not"},
+		{"channel lat --packed", "--packed: want --blocks"},
+		{"channel bw --late", "unknown flag"},
 		{"ring --blocks 8", "unknown flag"},
 		{"tune --provider shm", "no algorithms to choose from"},
 		{"tune --kinds exact", "--kinds \"exact\": want barrier"},
@@ -323,7 +325,10 @@ func TestUsage(t *testing.T) {
 		{"compare --only (", "--only \"(\""},
 		{"soak -t 0s", "--time 0s: want more than 0"},
 		{"soak -n 1", "--ranks 1: want 2 to"},
-		{"soak --csv", "want neither"},
+		{"soak --csv --json", "want one of them"},
+		{"soak --html x.html", "want neither --listen nor --html"},
+		{"--html /nosuch/x.html", "--html /nosuch/x.html: "},
+		{"tune --file /nosuch/tuning", "--file /nosuch/tuning: "},
 		{"report", "want the files"},
 		{"report --by size a.json", "--by \"size\": want provider, peer or all"},
 	} {
@@ -341,6 +346,9 @@ func TestErrors(t *testing.T) {
 		status int
 	}{
 		{"verbs lat --device nosuch0", "no such device", exitFailed},
+		{"channel lat --provider nosuch", "no such device", exitFailed},
+		{"allreduce --provider nosuch", "no such device", exitFailed},
+		{"tune --provider nosuch", "no such device", exitFailed},
 		{"verbs lat --provider tcp --sizes 8 --inline 1000000", "--inline 1000000: the device takes at most", exitUsage},
 	} {
 		out, status := fails(t, strings.Fields(c.args)...)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // tuneOptions are the flags of bench tune.
@@ -40,11 +41,12 @@ const (
 	tuneCollectives = "collectives"
 	tuneEager       = "eager"
 	tunePack        = "pack"
+	tuneRead        = "read"
 	tuneCopy        = "copy"
 	tuneProvider    = "provider"
 )
 
-var tunedParts = []string{tuneCollectives, tuneEager, tunePack, tuneCopy, tuneProvider}
+var tunedParts = []string{tuneCollectives, tuneEager, tunePack, tuneRead, tuneCopy, tuneProvider}
 
 // tunedKinds are those whose algorithms are measured by default: scatter is chosen
 // as gather is, exscan as scan.
@@ -62,6 +64,8 @@ without is left as it is: nothing is printed that does not matter.
     collectives  algorithms, by members and bytes
     eager        messages that are copied at both ends, against asking the receiver first
     pack         blocks that are packed into one piece, against chains of scatter and gather
+    read         messages in blocks whose receiver comes second: written by the sender, who
+                 gathers several blocks at once, against fetching them, block by block
     copy         within this host, memory of the heap through a pipe of shared memory,
                  against reading it out of the other process (no setting: it is shown)
     provider     roce against tcp, where both are there
@@ -125,6 +129,9 @@ func (o *tuneOptions) check(out *outputOptions) error {
 	case o.exports && (out.csv || out.json):
 		return usagef("--csv, --json and --exports: want one of them")
 	}
+	if err := checkFolder("file", o.file); err != nil {
+		return err
+	}
 	if err := inRange("rounds", o.rounds, 1, 1000); err != nil {
 		return err
 	}
@@ -141,6 +148,9 @@ func (o *tuneOptions) run(ctx context.Context, out *outputOptions, options map[s
 		if err := job.Close(); err != nil {
 			return err
 		}
+		if _, err := verbs.Find(o.provider); err != nil {
+			return err
+		}
 		return launchSelf(ctx, o.ranks, false)
 	}
 	if err = o.tune(ctx, job, out, options); err != nil {
@@ -154,7 +164,8 @@ func (o *tuneOptions) tune(ctx context.Context, job *boot.Job, out *outputOption
 	if job.Size() < 2 {
 		return &SizeError{Size: job.Size(), Least: 2}
 	}
-	all, err := share(ctx, job, takeRankEnvironment(job.Rank()), nil)
+	_, err := verbs.Find(o.provider)
+	all, err := share(ctx, job, takeRankEnvironment(job.Rank()), err)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // messageVariables are the settings of messages that are tuned.
-var messageVariables = []string{channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvEagerRDMA, channel.EnvPackRDMA}
+var messageVariables = []string{channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP, channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA}
 
 // way is a pair of ways that a message can go, and what each took, by size: the first up to
 // a crossover, the second above it.
@@ -153,6 +153,7 @@ func (o *tuneOptions) tuneMessages(ctx context.Context, j *tuneJob, report *Repo
 const (
 	tunedEager  = "1k,2k,4k,8k,16k,32k,64k"
 	tunedBlocks = "256,512,1k,2k,4k,8k,16k,32k"
+	tunedReads  = "1k,2k,4k,8k,16k,32k,64k,128k"
 	tunedLong   = "512k" // message of blocks
 	tunedCopies = "8k,64k,1M"
 	tunedLat    = "8,4k,64k"
@@ -168,10 +169,11 @@ func (o *tuneOptions) messageTrials(report *Report) []trialOf {
 	job := func(args []string, settings ...string) trialJob {
 		return trialJob{ranks: 2, settings: settings, args: args}
 	}
-	eager, pack := channel.EnvEagerTCP, channel.EnvPackTCP
+	eager, pack, read := channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP
 	if o.provider == providerIBV {
-		eager, pack = channel.EnvEagerRDMA, channel.EnvPackRDMA
+		eager, pack, read = channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA
 	}
+	block := func(r *Result) int { return int(r.Block) }
 	has := func(provider string) bool {
 		_, err := verbs.Find(provider)
 		if err != nil {
@@ -188,8 +190,12 @@ func (o *tuneOptions) messageTrials(report *Report) []trialOf {
 				way: way{title: o.provider + " messages, half a round trip, ns: copied at both ends, or straight after asking", variable: eager, names: [2]string{"copied", "straight"}, includes: true}})
 		case tunePack:
 			args := pingpong(o.provider, tunedLong, "--blocks", tunedBlocks)
-			list = append(list, trialOf{jobs: [2]trialJob{job(args, pack+"="+strconv.Itoa(above)), job(args, pack+"=0")}, of: func(r *Result) int { return int(r.Block) },
+			list = append(list, trialOf{jobs: [2]trialJob{job(args, pack+"="+strconv.Itoa(above)), job(args, pack+"=0")}, of: block,
 				way: way{title: o.provider + " messages of " + tunedLong + " in blocks, half a round trip, ns: packed into one piece, or gathered and scattered", variable: pack, names: [2]string{"packed", "blocks"}}})
+		case tuneRead:
+			args := pingpong(o.provider, tunedLong, "--blocks", tunedReads, "--packed", "--late")
+			list = append(list, trialOf{jobs: [2]trialJob{job(args, pack+"=0", read+"="+strconv.Itoa(above)), job(args, pack+"=0", read+"=0")}, of: block,
+				way: way{title: o.provider + " messages of " + tunedLong + " in blocks, to a receiver who is second and has one piece, half a round trip, ns: gathered and written by the sender, or fetched by the receiver", variable: read, names: [2]string{"written", "fetched"}}})
 		case tuneCopy:
 			if !has(providerSHM) {
 				continue

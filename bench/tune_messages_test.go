@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -99,31 +100,57 @@ func probe(t *testing.T, name string) verbs.Probe {
 	return verbs.Probe{}
 }
 
-// All ways are measured, and what is said can be read by who joins.
-func TestTuneMessages(t *testing.T) {
-	args := []string{"tune", "--what", "eager,pack,copy,provider", "-n", "2", "--time", "1ms", "--rounds", "1"}
-	r := decode(t, output(t, append(args, "--json")...))
+// measures tunes messages over a provider, in two ranks, and returns the file that it
+// wrote: all ways have been measured, with every size, and verified.
+func measures(t *testing.T, provider, what string) (path string) {
+	t.Helper()
+	path = t.TempDir() + "/tuning"
+	r := decode(t, output(t, "tune", "--provider", provider, "--what", what, "-n", "2", "--time", "1ms", "--rounds", "1", "--json", "--file", path))
 	ways := map[string]int{}
 	for _, v := range r.Results {
 		ways[v.Algorithm]++
 		require.True(t, v.Verified)
-		require.Equal(t, v.Algorithm == "packed" || v.Algorithm == "blocks", v.Block > 0)
+		require.Equal(t, slices.Contains([]string{"packed", "blocks", "written", "fetched"}, v.Algorithm), v.Block > 0)
+		require.Equal(t, v.Algorithm == "written" || v.Algorithm == "fetched", v.Receive == "packed late")
+		if v.Block > 0 {
+			require.Equal(t, provider, v.Provider)
+		}
 	}
-	for _, name := range []string{"copied", "straight"} {
-		require.Equal(t, strings.Count(tunedEager, ",")+1, ways[name], name)
-	}
-	for _, name := range []string{"packed", "blocks"} {
-		require.Equal(t, strings.Count(tunedBlocks, ",")+1, ways[name], name)
+	for name, sizes := range map[string]string{"copied": tunedEager, "straight": tunedEager, "packed": tunedBlocks, "blocks": tunedBlocks, "written": tunedReads, "fetched": tunedReads} {
+		require.Equal(t, strings.Count(sizes, ",")+1, ways[name], name)
 	}
 	for _, s := range r.Settings {
 		name, _, _ := strings.Cut(s, "=")
 		require.Contains(t, append(messageVariables, channel.EnvTransport), name)
 	}
-	path := t.TempDir() + "/tuning"
-	table := string(output(t, append(args, "--file", path)...))
-	for _, part := range []string{"copied", "straight", "packed", "blocks", "tcp messages"} {
-		require.Contains(t, table, part)
-	}
+	return path
+}
+
+// All ways are measured, and what is said can be read by who joins.
+func TestTuneMessages(t *testing.T) {
+	path := measures(t, "tcp", "eager,pack,read,copy,provider")
 	t.Setenv(channel.EnvTuningFile, path)
 	output(t, append([]string{"channel", "lat", "--provider", "tcp", "--sizes", "8,64k"}, tiny...)...)
+}
+
+// The same over a device: chains of scatter and gather against packing, RDMA_READ against
+// RDMA_WRITE.
+func TestTuneRDMA(t *testing.T) {
+	if !slices.Contains(providers(t), providerIBV) {
+		t.Skip("no RDMA device")
+	}
+	path := measures(t, providerIBV, "eager,pack,read")
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "SLUICE_TCP_", "what has not been measured is not set")
+	t.Setenv(channel.EnvTuningFile, path)
+	output(t, append([]string{"channel", "lat", "--provider", providerIBV, "--sizes", "8,64k"}, tiny...)...)
+}
+
+// What has been measured is shown as tables, with the settings behind them.
+func TestTuneTable(t *testing.T) {
+	table := string(output(t, "tune", "--what", "eager", "-n", "2", "--time", "1ms", "--rounds", "1"))
+	for _, part := range []string{"copied", "straight", "tcp messages", channel.EnvEagerTCP} {
+		require.Contains(t, table, part)
+	}
 }
