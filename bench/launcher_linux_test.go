@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -11,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever starts the ranks, the job is measured as one: rank 0 prints, once. (That srun
-// says the same to its processes is tested where it is read, in internal/boot.)
+// Whoever starts the ranks, the job is measured as one: rank 0 prints, once. Of Slurm a
+// cluster on this host is started for each job, whose ranks are on two of its nodes.
 func TestLaunchers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a dozen jobs of other launchers")
@@ -20,13 +21,19 @@ func TestLaunchers(t *testing.T) {
 	for _, l := range []struct {
 		name    string
 		command []string
+		needs   []string
 	}{
-		{"hydra", []string{"mpiexec.hydra", "-n", "2"}},
-		{"openmpi", []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2"}},
+		{"hydra", []string{"mpiexec.hydra", "-n", "2"}, nil},
+		{"openmpi", []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2"}, nil},
+		{"srun", []string{"../internal/boot/testdata/slurm.sh", "srun", "-N", "2", "-n", "2", "--mpi=pmi2"}, []string{"srun", "slurmctld", "slurmd", "munged"}},
 	} {
-		path, err := exec.LookPath(l.command[0])
-		if err != nil {
-			t.Skipf("no %s", l.command[0])
+		if l.needs != nil && os.Geteuid() != 0 {
+			t.Skip("a cluster needs root")
+		}
+		for _, need := range append(l.needs, l.command[0]) {
+			if _, err := exec.LookPath(need); err != nil {
+				t.Skipf("no %s", need)
+			}
 		}
 		for _, c := range []struct{ name, pattern string }{
 			{"verbs lat --sizes 8", patternLat},
@@ -41,7 +48,7 @@ func TestLaunchers(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), bound)
 				defer cancel()
 				of := bench(ctx, append(append(strings.Fields(c.name), tiny...), "--json")...)
-				cmd := exec.CommandContext(ctx, path, append(append([]string{}, l.command[1:]...), of.Args...)...)
+				cmd := exec.CommandContext(ctx, l.command[0], append(append([]string{}, l.command[1:]...), of.Args...)...)
 				cmd.Env = append(of.Env, "SLUICE_INSECURE=1")
 				cmd.WaitDelay = 5 * time.Second
 				var told bytes.Buffer
