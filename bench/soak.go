@@ -39,8 +39,11 @@ hang, nothing to be left when a rank has closed its node. Exit status 1: somethi
 was not so.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if out.csv || out.html != "" {
-				return usagef("soak: want neither --csv nor --html")
+			if err := out.check(); err != nil {
+				return err
+			}
+			if out.listen != "" || out.html != "" {
+				return usagef("soak: want neither --listen nor --html")
 			}
 			if o.time <= 0 || o.time > 1000*time.Hour {
 				return usagef("--time %v: want more than 0, at most 1000h", o.time)

@@ -82,14 +82,8 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
 	}
 	t.Seconds = time.Since(begin).Seconds()
 	progress.clear()
-	if out.json {
-		e := json.NewEncoder(os.Stdout)
-		e.SetIndent("", "  ")
-		if err := e.Encode(&t); err != nil {
-			return err
-		}
-	} else {
-		t.print(os.Stdout)
+	if err := t.write(out); err != nil {
+		return err
 	}
 	return t.verdict()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +23,16 @@ func TestSoak(t *testing.T) {
 		require.Positive(t, got.Operations[layer], layer)
 	}
 	require.Empty(t, got.Said)
+}
+
+// The figures as CSV are those of JSON, each on a line.
+func TestSoakCSV(t *testing.T) {
+	t.Parallel()
+	totals := soakTotals{Seed: 7, Seconds: 1.5, Jobs: 3, Operations: map[string]int64{"qmp": 2, "impi": 1}, Bytes: 9, Faults: map[string]int{faultKill: 4}, Leaks: 1}
+	var b strings.Builder
+	require.NoError(t, totals.writeCSV(&b))
+	require.Equal(t, strings.Join([]string{"figure,kind,value", "seed,,7", "seconds,,1.5", "jobs,,3", "operations,impi,1", "operations,qmp,2", "bytes,,9",
+		"faults,kill,4", "errors,,0", "unasked,,0", "hangs,,0", "corrupt,,0", "leaks,,1", ""}, "\n"), b.String())
 }
 
 // What ranks say counts as it is meant, and a rank that does not end as hanging.

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"os"
 	"slices"
 	"strings"
 )
@@ -28,6 +32,22 @@ func (t *soakTotals) verdict() error {
 		return nil
 	}
 	return &SoakError{t.Unasked, t.Hangs, t.Corrupt, t.Leaks}
+}
+
+// write writes them in the form that is asked for.
+func (t *soakTotals) write(out *outputOptions) error {
+	switch {
+	case out.json:
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(t)
+	case out.csv:
+		t.say(os.Stderr)
+		return t.writeCSV(os.Stdout)
+	}
+	t.print(os.Stdout)
+	t.say(os.Stdout)
+	return nil
 }
 
 func (t *soakTotals) print(w io.Writer) {
@@ -58,6 +78,35 @@ func (t *soakTotals) print(w io.Writer) {
 	} {
 		fmt.Fprintf(w, "%-34s%s\n", l[0], l[1])
 	}
+}
+
+// writeCSV writes a line for each figure: its name, as in JSON, of which kind it is, where
+// there are several, and how much.
+func (t *soakTotals) writeCSV(w io.Writer) error {
+	c := csv.NewWriter(w)
+	line := func(figure, kind string, v any) { _ = c.Write([]string{figure, kind, fmt.Sprint(v)}) } // c.Error has it
+	line("figure", "kind", "value")
+	line("seed", "", t.Seed)
+	line("seconds", "", t.Seconds)
+	line("jobs", "", t.Jobs)
+	for _, layer := range slices.Sorted(maps.Keys(t.Operations)) {
+		line("operations", layer, t.Operations[layer])
+	}
+	line("bytes", "", t.Bytes)
+	for _, fault := range slices.Sorted(maps.Keys(t.Faults)) {
+		line("faults", fault, t.Faults[fault])
+	}
+	line("errors", "", t.Errors)
+	line("unasked", "", t.Unasked)
+	line("hangs", "", t.Hangs)
+	line("corrupt", "", t.Corrupt)
+	line("leaks", "", t.Leaks)
+	c.Flush()
+	return c.Error()
+}
+
+// say tells what was not as it must be.
+func (t *soakTotals) say(w io.Writer) {
 	for _, s := range t.Said {
 		fmt.Fprintf(w, "\n%s\n", s)
 	}
