@@ -262,7 +262,9 @@ func (c *comparison) takeAll(ctx context.Context, list []contender) ([]figure, e
 			case err != nil:
 				// The others can be compared without it.
 				gone[k] = true
-				c.report.Missing = append(c.report.Missing, err.Error())
+				if why := err.Error(); !slices.Contains(c.report.Missing, why) {
+					c.report.Missing = append(c.report.Missing, why)
+				}
 			case spent[k] > c.share && round+1 < c.compareOptions.rounds:
 				gone[k] = true
 				c.report.Warnings = append(c.report.Warnings, list[k].saysSlow(round+1, c.compareOptions.rounds, spent[k]))

@@ -44,13 +44,14 @@ func buildPeers(ctx context.Context) (p *peers, err error) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		return nil, fmt.Errorf("%w: sh, which builds and runs the peer programs", errNotInstalled)
 	}
-	p = &peers{}
-	if p.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err != nil {
 		return nil, err
 	}
+	p = &peers{dir: dir}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.Close())
+			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
 	sources, err := fs.Sub(peerSources, "peers")

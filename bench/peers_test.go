@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -102,6 +104,23 @@ func TestPeerCancelled(t *testing.T) {
 	cancel()
 	_, err = p.run(ctx, "line", "-t", "1000")
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Where they cannot be built nothing is left of the attempt.
+func TestPeerNotBuilt(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip(err)
+	}
+	path, tmp := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Symlink(sh, filepath.Join(path, "sh")))
+	t.Setenv("PATH", path) // there is not even mkdir
+	t.Setenv("TMPDIR", tmp)
+	_, err = buildPeers(t.Context())
+	require.ErrorContains(t, err, "build the peer programs")
+	left, err := os.ReadDir(tmp)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // What is not there is said so.

@@ -67,6 +67,9 @@ func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func() 
 	if err := o.check(); err != nil || o.listen == "" && o.host == "" {
 		return ctx, stop, err
 	}
+	if o.host != "" {
+		fmt.Fprintf(os.Stderr, "bench: looking for the one that listens at %s\n", o.host)
+	}
 	server, rank := o.host, 0
 	var ln net.Listener
 	if o.listen != "" {

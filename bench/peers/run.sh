@@ -46,7 +46,7 @@ run_mpi() { # mpi transport program options
     mpi=$1 transport=$2 program=$3
     shift 3
     case $transport in shm | tcp) ;; *) echo "transport $transport: want shm or tcp" >&2 && exit 2 ;; esac
-    [ -x "$build/$program.$mpi" ] || missing "$mpi: $program.$mpi was not built"
+    [ -x "$build/$program.$mpi" ] || missing "$mpi: no mpicc of it when build.sh ran"
     set -- "$build/$program.$mpi" -p "$transport" "$@"
     ranks=2
     case $program in
