@@ -3,7 +3,6 @@ package boot
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
 // ServerOptions says which job a rendezvous serves.
@@ -42,11 +39,6 @@ var defaultPatience = patience{
 	message:   time.Minute,
 	strangers: 64,
 }
-
-// backlog is the number of messages that may wait for a rank that does not
-// read them: a welcome, two rounds, two failures and an abort. A rank that reads
-// what it is sent before it gives to the next round never has more.
-const backlog = 6
 
 var fromRank = setOf(kindPart, kindLeave, kindAbort)
 
@@ -98,21 +90,6 @@ const (
 
 func (s state) String() string {
 	return [...]string{"is not here", "is here", "is here", "has left", "has died"}[s]
-}
-
-// session is the connection of an admitted rank.
-type session struct {
-	rank int
-	conn net.Conn
-	out  chan delivery // closed, under Server.mu, when the session ends
-	gone bool          // under Server.mu: out is closed
-}
-
-// delivery is one thing to be written: a message, or a whole round.
-type delivery struct {
-	message []byte
-	round   uint32
-	parts   [][]byte
 }
 
 // Serve starts the rendezvous of one job on ln, which it owns from now on,
@@ -212,27 +189,6 @@ func (s *Server) Ended(rank int) {
 	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: "it ended before it joined the job"})
 }
 
-// expect has ranks count as dead that have not come when limit is over.
-func (s *Server) expect(limit time.Duration) {
-	s.wg.Go(func() {
-		if s.await(limit, s.allCame) {
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for rank := range s.members {
-			if s.members[rank].state == absent && !s.closed {
-				s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: fmt.Sprintf("it had started, and did not come to the rendezvous within %v", limit)})
-			}
-		}
-	})
-}
-
-// allCame says that no rank is yet to come. s.mu is held.
-func (s *Server) allCame() bool {
-	return !slices.ContainsFunc(s.members, func(m member) bool { return m.state == absent })
-}
-
 // Close ends the rendezvous: it closes the listener and all connections, and
 // returns when nothing of it is left. Ranks that are still there see
 // ErrServerLost. Closing again does nothing.
@@ -270,175 +226,6 @@ func (s *Server) finish() {
 	default:
 		close(s.over)
 	}
-}
-
-func (s *Server) acceptAll() {
-	var pause time.Duration
-	for {
-		conn, err := s.ln.Accept()
-		if err == nil {
-			pause = 0
-			if s.meet(conn) {
-				s.wg.Go(func() { s.handle(conn) })
-			}
-			continue
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		// Out of descriptors, or a connection that was gone before it was
-		// accepted. Those that are here go on meanwhile.
-		s.log.Warn("rendezvous: accept", "err", err)
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		retry := time.NewTimer(pause)
-		select {
-		case <-retry.C:
-		case <-s.quit:
-			retry.Stop()
-			return
-		}
-	}
-}
-
-// meet takes in a stranger, at the cost of the one that has been here longest
-// if there are too many.
-func (s *Server) meet(conn net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		conn.Close()
-		return false
-	}
-	if len(s.strangers) >= len(s.members)+s.patience.strangers {
-		s.log.Warn("rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
-		s.strangers[0].Close()
-		s.strangers = slices.Delete(s.strangers, 0, 1)
-	}
-	s.strangers = append(s.strangers, conn)
-	return true
-}
-
-// forget takes conn off the list of strangers and reports whether it was on
-// it. s.mu is held.
-func (s *Server) forget(conn net.Conn) bool {
-	i := slices.Index(s.strangers, conn)
-	if i < 0 {
-		return false
-	}
-	s.strangers = slices.Delete(s.strangers, i, i+1)
-	return true
-}
-
-// handle serves one connection to its end.
-func (s *Server) handle(conn net.Conn) {
-	defer conn.Close()
-	c, err := s.admit(conn)
-	if err != nil {
-		s.mu.Lock()
-		s.forget(conn)
-		closed := s.closed
-		s.mu.Unlock()
-		level := slog.LevelWarn
-		if closed || !worthWarning(err) {
-			level = slog.LevelDebug
-		}
-		s.log.Log(context.Background(), level, "rendezvous: not admitted", "peer", conn.RemoteAddr(), "err", err)
-		return
-	}
-	r := bufio.NewReader(conn)
-	for err == nil {
-		err = s.receive(c, r)
-	}
-	s.dismiss(c, err)
-}
-
-// worthWarning tells a peer that meant this job from somebody who passes by.
-func worthWarning(err error) bool {
-	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	var refused *RefusedError
-	return errors.As(err, &refused)
-}
-
-// admit makes a stranger a rank of the job, or says why not.
-func (s *Server) admit(conn net.Conn) (*session, error) {
-	if err := conn.SetDeadline(time.Now().Add(s.patience.admission)); err != nil {
-		return nil, err
-	}
-	peer, err := proof.Accept(conn, proof.Params{
-		Secret:   s.options.Secret,
-		Insecure: s.options.Insecure,
-		Protocol: protocolName,
-		Major:    protocolMajor,
-		Minor:    protocolMinor,
-		Job:      s.options.Job,
-		Self:     []byte(serverName),
-	}, func(id []byte) bool { return len(id) == len(rankID(0)) })
-	if err != nil {
-		return nil, err
-	}
-	// Not buffered: what follows is for the session to read.
-	m, err := readMessage(conn, setOf(kindJoin))
-	if err != nil {
-		return nil, err
-	}
-	request := m.(join)
-	if proven := binary.BigEndian.Uint32(peer.ID); proven != request.rank {
-		return nil, fmt.Errorf("%w: rank %d asks to be rank %d", errProtocol, proven, request.rank)
-	}
-	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
-	switch why := s.enrol(c, request); why {
-	case "":
-	case ending:
-		conn.Write(leave{reason: reasonLeft}.Append(nil))
-		return nil, &RefusedError{Rank: c.rank, Why: why}
-	default:
-		conn.Write(refuse{rank: request.rank, text: shorten(why, maxText)}.Append(nil))
-		return nil, &RefusedError{Rank: c.rank, Why: why}
-	}
-	return c, nil
-}
-
-// ending is why a rank cannot be entered that is of the next program.
-const ending = "the rank has left, and rank 0 is about to"
-
-// enrol enters a rank into the job, or returns why it cannot.
-func (s *Server) enrol(c *session, request join) (why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	size := len(s.members)
-	switch {
-	case s.closed || !s.forget(c.conn):
-		return "the rendezvous has closed the connection"
-	case int(request.size) != size:
-		return fmt.Sprintf("it was told that the job has %d ranks, but it has %d", request.size, size)
-	case c.rank >= size:
-		return fmt.Sprintf("there is no rank %d in a job of %d", c.rank, size)
-	case s.abortion != nil:
-		return s.abortion.Error()
-	}
-	m := &s.members[c.rank]
-	if m.state == departed && s.options.hosted {
-		return ending
-	}
-	if m.state != absent {
-		why := fmt.Sprintf("rank %d %v", c.rank, m.state)
-		if m.name != "" {
-			why += fmt.Sprintf(" (%q)", m.name)
-		}
-		return why
-	}
-	if err := c.conn.SetDeadline(time.Time{}); err != nil {
-		return err.Error()
-	}
-	*m = member{state: joined, name: request.name, session: c}
-	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})
-	s.wg.Go(func() { s.deliver(c) })
-	s.log.Debug("rendezvous: joined", "rank", c.rank, "process", request.name, "peer", c.conn.RemoteAddr())
-	return ""
 }
 
 // receive takes one message from a rank. A rank may be silent for as long as
@@ -689,91 +476,4 @@ func (s *Server) dismiss(c *session, err error) {
 		text = "its connection: " + err.Error()
 	}
 	s.depart(c.rank, dead, &RankError{Rank: c.rank, Err: ErrDied, Text: text})
-}
-
-// send queues d for a rank. One whose queue is full does not read; its
-// connection is closed, for its memory would grow without bound. s.mu is held.
-func (s *Server) send(c *session, d delivery) {
-	if c == nil || c.gone {
-		return
-	}
-	select {
-	case c.out <- d:
-		s.unsent++
-	default:
-		s.log.Warn("rendezvous: rank does not read", "rank", c.rank)
-		c.conn.Close()
-	}
-}
-
-// deliver writes what is queued for a rank. Where it cannot, it closes the
-// connection, and goes on until the queue is closed by the reader's side.
-func (s *Server) deliver(c *session) {
-	w := bufio.NewWriterSize(c.conn, 32<<10)
-	for d := range c.out {
-		w.Write(d.message)
-		for rank, data := range d.parts {
-			w.Write(part{round: d.round, rank: uint32(rank), data: data}.header().Append(nil))
-			w.Write(data)
-		}
-		// The first error of a bufio.Writer stays.
-		if err := w.Flush(); err != nil {
-			c.conn.Close()
-		}
-		s.delivered()
-	}
-}
-
-func (s *Server) delivered() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unsent--; s.unsent == 0 {
-		s.notify()
-	}
-}
-
-// notify has await ask anew. s.mu is held.
-func (s *Server) notify() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// await returns when is, which is asked under s.mu, says so: true; or when the
-// time is over or the server is closed: false.
-func (s *Server) await(limit time.Duration, is func() bool) bool {
-	over := time.NewTimer(limit)
-	defer over.Stop()
-	for {
-		s.mu.Lock()
-		now, changed := is(), s.changed
-		s.mu.Unlock()
-		if now {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-over.C:
-			return false
-		case <-s.quit:
-			return false
-		}
-	}
-}
-
-// flush returns when all that is queued has been written, or time is over.
-func (s *Server) flush(limit time.Duration) {
-	s.await(limit, func() bool { return s.unsent == 0 })
-}
-
-// retire closes the server of rank 0 after it has told the ranks that are
-// still there that rank 0 has left.
-func (s *Server) retire() {
-	goodbye := delivery{message: leave{reason: reasonLeft, text: "it ran the rendezvous"}.Append(nil)}
-	s.mu.Lock()
-	for i := range s.members {
-		s.send(s.members[i].session, goodbye)
-	}
-	s.mu.Unlock()
-	s.flush(time.Second)
-	s.Close()
 }

@@ -1,0 +1,231 @@
+package channel
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// connect begins the wire-up unless that has happened.
+func (p *peer) connect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state.Load() != peerIdle {
+		return
+	}
+	p.state.Store(peerConnecting)
+	p.dialing = true
+	p.node.wg.Go(p.dial)
+}
+
+// dial connects to the peer. When both dial at once, the connection of the lower
+// rank is the one that stays: the other is refused, and waits for that of the
+// lower. It asks again meanwhile, for the lower may be no more.
+func (p *peer) dial() {
+	n := p.node
+	ctx, cancel := context.WithTimeout(n.life, n.opt.connectTimeout)
+	defer cancel()
+	pause := redialMin
+	for try := 1; ; try++ {
+		conn, err := n.dialRank(ctx, p)
+		again := errors.Is(err, proof.ErrRefused) && (p.rank < n.rank || try < refusals)
+		p.mu.Lock()
+		taken := p.conn != nil || p.state.Load() >= peerFailed
+		p.dialing = again && !taken
+		if err == nil && !taken {
+			p.conn = conn
+			close(p.met)
+		}
+		p.mu.Unlock()
+		switch {
+		case taken:
+			if conn != nil {
+				conn.Close()
+			}
+			return
+		case err == nil:
+			p.serve(conn)
+			return
+		case again:
+			select {
+			case <-p.met:
+				return
+			case <-time.After(pause):
+				pause = min(2*pause, redialMax)
+				continue
+			case <-ctx.Done():
+			}
+		}
+		p.mu.Lock()
+		taken = p.conn != nil
+		p.mu.Unlock()
+		if !taken {
+			p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
+		}
+		return
+	}
+}
+
+// How soon a rank that was refused asks again, and how often the higher rank may
+// refuse: it hangs up on who takes too long as well.
+const (
+	redialMin = 10 * time.Millisecond
+	redialMax = time.Second
+	refusals  = 3
+)
+
+// admit takes a connection that the peer has made, or refuses it in favour of
+// ours.
+func (p *peer) admit(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.state.Load() >= peerFailed, p.conn != nil:
+		return false
+	case p.dialing && p.rank > p.node.rank:
+		return false
+	}
+	p.conn = conn
+	close(p.met)
+	if p.state.Load() == peerIdle {
+		p.state.Store(peerConnecting)
+	}
+	return true
+}
+
+// serve is the life of a connection: wire-up, then what is declared.
+func (p *peer) serve(conn net.Conn) {
+	n := p.node
+	defer close(p.served)
+	r := bufio.NewReader(conn)
+	err := p.wireUp(conn, r)
+	if err == nil {
+		conn.SetDeadline(time.Time{})
+		n.wg.Go(func() { p.write(conn) })
+		err = p.read(r)
+	}
+	p.mu.Lock()
+	leaving := p.bye
+	p.mu.Unlock()
+	switch {
+	case n.life.Err() != nil || leaving:
+		err = ErrClosed
+	case errors.Is(err, errBye):
+		err = ErrPeerLeft
+	case errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol):
+	default:
+		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
+	}
+	if q := p.queue; q != nil && errors.Is(err, ErrPeerLeft) {
+		// What it has received before it left is acknowledged, on another way.
+		p.drain(q, time.Now().Add(n.opt.peerTimeout))
+	}
+	p.fail(err)
+	if !leaving && !errors.Is(err, ErrPeerLeft) {
+		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", *p.err.Load())
+	}
+}
+
+// lost ends the peer because its queue pair has ended. If it has left or died, the
+// control connection is about to say which.
+func (p *peer) lost(err error) {
+	if errors.Is(err, ErrProtocol) {
+		p.fail(err)
+		return
+	}
+	select {
+	case <-p.served:
+	case <-time.After(verdictTime):
+		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
+	}
+}
+
+// verdictTime is how long the control connection is given to say how a queue pair
+// came to its end.
+const verdictTime = time.Second
+
+// errBye: the peer has said goodbye.
+var errBye = errors.New("bye")
+
+// write sends what is queued until the peer fails, or goodbye has been said.
+func (p *peer) write(conn net.Conn) {
+	for {
+		p.mu.Lock()
+		out, bye := p.out, p.bye
+		p.out = nil
+		p.mu.Unlock()
+		for _, b := range out {
+			if _, err := conn.Write(b); err != nil {
+				return // the reader sees it too
+			}
+		}
+		if bye {
+			conn.(*net.TCPConn).CloseWrite()
+			return
+		}
+		if p.state.Load() >= peerFailed {
+			return
+		}
+		if len(out) == 0 {
+			<-p.wake
+		}
+	}
+}
+
+// read handles what the peer declares.
+func (p *peer) read(r io.Reader) error {
+	for {
+		k, body, err := readFrame(r)
+		if err != nil {
+			return err
+		}
+		switch k {
+		case kindStream, kindPipe:
+			var s streamInfo
+			switch s, err = parseStream(k, body); {
+			case err != nil:
+			case k == kindStream:
+				err = p.addStream(s)
+			default:
+				err = p.addPipe(s)
+			}
+		case kindLayout:
+			var l layoutInfo
+			if l, err = parseLayout(body); err == nil {
+				err = p.learn(l)
+			}
+		case kindDrop:
+			if len(body) != 4 {
+				return fmt.Errorf("%w: %v of %d bytes", ErrProtocol, k, len(body))
+			}
+			p.dropLayout(binary.BigEndian.Uint32(body))
+		case kindEnd:
+			err = p.ended(body)
+		case kindFault:
+			var f faultInfo
+			if f, err = parseFault(body); err == nil {
+				p.node.faulted(f)
+			}
+		case kindCalled:
+			var c calledInfo
+			if c, err = parseCalled(body); err == nil {
+				p.node.called(c, p.rank)
+			}
+		case kindBye:
+			return errBye
+		default:
+			err = fmt.Errorf("%w: %v after the wire-up", ErrProtocol, k)
+		}
+		if err != nil {
+			return err
+		}
+		p.node.bell.strike()
+	}
+}

@@ -1,0 +1,58 @@
+package channel
+
+import "github.com/sluice-hpc/sluice/verbs"
+
+// broken ends the queue and the peer. The QP leaves RTS first, so that nobody
+// reads or writes our memory any more when the operations end.
+func (q *queue) broken(err error) {
+	if q.failed {
+		return
+	}
+	q.cut()
+	q.peer.node.wg.Go(func() { q.peer.lost(err) })
+}
+
+func (q *queue) cut() {
+	q.failed = true
+	if err := q.link.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
+		q.peer.node.log.Warn("channel: queue pair not stopped", "peer", q.peer.rank, "error", err)
+	}
+	if q.sent.posted != q.sent.done && !q.sent.settling {
+		if err := q.mark(); err != nil {
+			q.peer.node.log.Info("channel: sends not given back", "peer", q.peer.rank, "error", err)
+		}
+	}
+	q.drain()
+	q.note()
+	q.link.dev.kick()
+}
+
+// drain gives back what the queue pair, which is in ERR, has taken from the pools.
+func (q *queue) drain() {
+	if err := q.link.drain(q.over); err != nil {
+		q.peer.node.log.Info("channel: receives not given back", "peer", q.peer.rank, "error", err)
+	}
+}
+
+// end receives what has come and cuts the connection: the peer has left or died.
+func (q *queue) end() {
+	q.lock.lock()
+	defer q.lock.unlock()
+	if !q.failed {
+		q.poll()
+	}
+	if !q.failed {
+		q.cut()
+	}
+}
+
+// drained says whether everything that is complete here, or has been begun, has
+// reached the other side.
+func (q *queue) drained() bool {
+	q.lock.lock()
+	defer q.lock.unlock()
+	q.poll()
+	moving := len(q.writes.moving) + len(q.writes.posted) + len(q.reads.moving) + len(q.reads.posted)
+	q.settle()
+	return q.failed || moving+len(q.control) == 0 && q.sent.posted == q.sent.done
+}

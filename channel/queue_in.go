@@ -1,0 +1,185 @@
+package channel
+
+import "fmt"
+
+// queueIn is a stream from the other side.
+type queueIn struct {
+	number   uint32
+	received counts
+	next     uint64             // k of the last start
+	started  map[uint64]*Handle // receives that are not over
+	arrived  map[uint64][]byte  // eager messages whose receive is not started
+	ready    map[uint64]header  // larger ones
+	spoiled  map[uint64]bool    // receives that cannot be, until their messages have come
+	consumed uint64             // eager messages taken
+	told     uint64             // of them, that the other side knows of
+
+	declared bool // handles have been declared on it
+	unstaged int  // receives that are being copied out of staging memory
+	ended    bool // what has not arrived will not
+}
+
+// adoptReceive takes over a stream with what has been started on it.
+func (q *queue) adoptReceive(s *receiveStream) {
+	q.lock.lock()
+	defer q.lock.unlock()
+	s.lock.lock()
+	defer s.lock.unlock()
+	s.q.Store(q)
+	i := q.inStream(s.number)
+	i.declared = true
+	i.next = s.next
+	for h := s.first; h != nil; h = s.first {
+		s.unlink(h)
+		q.await(i, h)
+	}
+}
+
+// startReceive begins a receive.
+func (q *queue) startReceive(h *Handle) error {
+	q.lock.lock()
+	defer q.lock.unlock()
+	s := q.in[h.in.number]
+	s.next++
+	h.begin(s.next)
+	h.setPhase(phaseWaiting)
+	q.await(s, h)
+	if h.phase.Load() == phaseWaiting && q.peer.state.Load() >= peerFailed {
+		q.forget(s, h)
+		h.setPhase(phaseIdle)
+		return q.peer.opError("receive", s.number, 0)
+	}
+	if h.phase.Load() == phaseWaiting && s.ended {
+		q.forget(s, h)
+		h.setPhase(phaseIdle)
+		return q.peer.opErrorOf("receive", s.number, 0, ErrPeerLeft)
+	}
+	return nil
+}
+
+// await takes a message that is here, or begins to read it, or opens the gate for
+// it.
+func (q *queue) await(s *queueIn, h *Handle) {
+	h.transfer = transfer{}
+	if b, ok := s.arrived[h.k]; ok {
+		delete(s.arrived, h.k)
+		q.takeEager(s, h, b)
+		if len(q.spare) < window {
+			q.spare = append(q.spare, b[:0])
+		}
+		return
+	}
+	if h.bindErr.Load() != nil {
+		q.awaitSpoiled(s, h)
+		return
+	}
+	s.started[h.k] = h
+	r, ready := s.ready[h.k]
+	delete(s.ready, h.k)
+	switch {
+	case ready && r.length != uint64(h.shape.length):
+		q.refuse(s, h, lengthTold(r.length))
+	case h.shape.length > q.cross.eager && !(ready && q.fetch(h, r)):
+		q.openGate(s, h)
+	}
+}
+
+// takeEager receives an eager message.
+func (q *queue) takeEager(s *queueIn, h *Handle, b []byte) {
+	q.consume(s)
+	if len(b) != h.shape.length {
+		q.refuse(s, h, len(b))
+		return
+	}
+	h.shape.scatter(b, 0)
+	s.received.Eager++
+	q.receive(s, h)
+}
+
+// consume counts an eager message that has been taken.
+func (q *queue) consume(s *queueIn) {
+	if s.consumed++; s.consumed-s.told >= window/2 {
+		s.told = s.consumed
+		q.tell(header{kind: queueTaken, stream: s.number, k: s.consumed})
+	}
+}
+
+// refuse ends a receive whose message has n bytes, a wrong number.
+func (q *queue) refuse(s *queueIn, h *Handle, n int) {
+	q.forget(s, h)
+	q.tell(header{kind: queueWrong, stream: s.number, k: h.k, length: uint64(h.shape.length)})
+	q.finish(h, phaseReceived, h.lengthError(n))
+}
+
+// testReceive moves a receive on and says whether it is over.
+func (q *queue) testReceive(h *Handle) (bool, error) {
+	q.progress()
+	if h.phase.Load() == phaseReceived {
+		return true, h.err
+	}
+	if q.peer.state.Load() < peerFailed {
+		return false, nil
+	}
+	q.lock.lock()
+	defer q.lock.unlock()
+	if q.failed && h.phase.Load() == phaseWaiting && !h.copying {
+		q.forget(q.in[h.in.number], h)
+		return true, q.peer.opError("receive", h.in.number, h.k)
+	}
+	return false, nil
+}
+
+// maxAhead bounds what one side may tell of starts that the other has not made.
+const maxAhead = 1 << 16
+
+func (q *queue) arriveReceive(m header, payload []byte) error {
+	s := q.inStream(m.stream)
+	h := s.started[m.k]
+	if s.spoiled[m.k] {
+		if m.kind == queueEager {
+			q.consume(s)
+		}
+		q.refuseSpoiled(s, m.k)
+		return nil
+	}
+	switch {
+	case m.k == 0 || m.k <= s.next && h == nil:
+		return fmt.Errorf("%w: kind %d for start %d of %d", ErrProtocol, m.kind, m.k, s.next)
+	case h != nil && h.transfer.begun:
+		return fmt.Errorf("%w: kind %d for start %d, which is being read", ErrProtocol, m.kind, m.k)
+	case m.kind == queueEager && h != nil:
+		q.takeEager(s, h, payload)
+	case m.kind == queueEager:
+		if len(s.arrived) >= window {
+			return fmt.Errorf("%w: more than %d messages ahead", ErrProtocol, window)
+		}
+		var b []byte
+		if n := len(q.spare); n > 0 {
+			b, q.spare = q.spare[n-1], q.spare[:n-1]
+		}
+		s.arrived[m.k] = append(b, payload...)
+	case h == nil:
+		if len(s.ready) >= maxAhead {
+			return fmt.Errorf("%w: more than %d messages ready", ErrProtocol, maxAhead)
+		}
+		s.ready[m.k] = m
+	case m.length != uint64(h.shape.length):
+		q.refuse(s, h, lengthTold(m.length))
+	}
+	return nil
+}
+
+func (q *queue) inStream(number uint32) *queueIn {
+	s := q.in[number]
+	if s == nil {
+		s = &queueIn{number: number, ended: q.deaf(number), started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}, spoiled: map[uint64]bool{}}
+		q.in[number] = s
+	}
+	return s
+}
+
+// deaf says whether the other side is through with a stream.
+func (q *queue) deaf(number uint32) bool {
+	e := q.ends[number]
+	return e != nil && e.heard
+}

@@ -1,0 +1,166 @@
+package channel
+
+import "slices"
+
+// queueOut is a stream to the other side.
+type queueOut struct {
+	number  uint32
+	sent    counts
+	next    uint64             // k of the last start
+	ahead   uint64             // eager messages sent
+	taken   uint64             // of them, taken by the other side
+	pending []*Handle          // eager messages that wait
+	offers  map[uint64]*Handle // larger messages that are not over
+	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is not known
+	spoiled map[uint64]bool    // messages that will not come, until the other side has refused them
+
+	declared bool               // handles have been declared on it
+	ended    bool               // nothing can be started on it any more
+	late     faults             // the next start returns one
+	eager    [2 * window]length // of the last eager messages, for errors
+}
+
+// length is that of an eager message. The other side's verdict on one comes before
+// the sender is more than window ahead of it: each takes a place of the window until
+// the receiver has seen its length, and control messages come in order.
+type length struct {
+	k uint64
+	n int
+}
+
+// length returns that of an eager message that the other side may yet refuse.
+func (s *queueOut) length(k uint64) (int, bool) {
+	i := slices.IndexFunc(s.eager[:], func(l length) bool { return l.k == k })
+	if i < 0 {
+		return 0, false
+	}
+	return s.eager[i].n, true
+}
+
+// startSend begins a send.
+func (q *queue) startSend(h *Handle) error {
+	q.lock.lock()
+	defer q.lock.unlock()
+	s := q.out[h.out.number]
+	staged := false
+	if h.shape.length > q.cross.eager {
+		q.poll() // the gate may be here
+		if _, ok := s.opened[s.next+1]; !ok && h.staging != nil {
+			q.stage(h)
+			staged = true
+		}
+	}
+	if err := s.late.take(0); err != nil {
+		return err
+	}
+	if q.peer.state.Load() >= peerFailed {
+		return q.peer.opError("send", s.number, 0)
+	}
+	if s.ended {
+		return q.peer.opErrorOf("send", s.number, 0, ErrPeerLeft)
+	}
+	s.next++
+	h.begin(s.next)
+	s.sent.add(h)
+	h.transfer = transfer{packed: staged}
+	q.send(s, h)
+	return nil
+}
+
+// adoptSend takes over a stream with what has been started on it.
+func (q *queue) adoptSend(s *sendStream) {
+	q.lock.lock()
+	defer q.lock.unlock()
+	s.lock.lock()
+	defer s.lock.unlock()
+	s.q.Store(q) // before anything is in a phase that belongs to the queue
+	o := q.outStream(s.number)
+	o.declared = true
+	o.next, o.sent = s.next, s.sent
+	for _, h := range s.pending {
+		h.transfer = transfer{}
+		q.send(o, h)
+	}
+	s.pending = nil
+}
+
+// send sends a message, or says that it is ready, or has it wait.
+func (q *queue) send(s *queueOut, h *Handle) {
+	switch {
+	case h.bindErr.Load() != nil:
+		q.sendSpoiled(s, h)
+	case h.shape.length > q.cross.eager:
+		if err := q.offer(s, h); err != nil {
+			q.broken(err)
+		}
+	case len(s.pending) > 0 || !q.sendEager(s, h):
+		h.setPhase(phasePending)
+		s.sent.Waited++
+		s.pending = append(s.pending, h)
+		if !slices.Contains(q.waiting, s) {
+			q.waiting = append(q.waiting, s)
+		}
+	}
+}
+
+// sendEager copies a message into a buffer and posts it; false if that has to wait.
+func (q *queue) sendEager(s *queueOut, h *Handle) bool {
+	if q.failed || s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve {
+		return false
+	}
+	n := h.shape.length
+	i, b := q.buffer(n)
+	if b == nil {
+		return false
+	}
+	h.shape.gather(b[headerSize:headerSize+n], 0)
+	s.eager[s.ahead%uint64(len(s.eager))] = length{h.k, n}
+	s.ahead++
+	s.sent.Eager++
+	h.setPhase(phaseSent)
+	m := header{kind: queueEager, stream: s.number, k: h.k, length: uint64(n)}
+	if i := q.in[s.number]; i != nil {
+		i.told = i.consumed
+		m.taken = uint32(i.consumed)
+	}
+	q.post(m, n, i, b)
+	return true
+}
+
+// testSend moves a send on and says whether it is over.
+func (q *queue) testSend(h *Handle) (bool, error) {
+	if p := h.phase.Load(); p == phasePending || p == phaseOffered {
+		q.progress()
+	}
+	switch h.phase.Load() {
+	case phaseSent:
+		q.lock.lock()
+		defer q.lock.unlock()
+		return true, q.out[h.out.number].late.take(h.k)
+	case phaseFailed:
+		return true, h.err
+	}
+	if q.peer.state.Load() < peerFailed {
+		return false, nil
+	}
+	q.lock.lock()
+	defer q.lock.unlock()
+	if p := h.phase.Load(); q.failed && (p == phasePending || p == phaseOffered) {
+		s := q.out[h.out.number]
+		delete(s.offers, h.k)
+		s.pending = slices.DeleteFunc(s.pending, func(o *Handle) bool { return o == h })
+		return true, q.peer.opError("send", s.number, h.k)
+	}
+	return false, nil
+}
+
+// outStream and inStream return streams, made if need be: the other side may be
+// the first to use one.
+func (q *queue) outStream(number uint32) *queueOut {
+	s := q.out[number]
+	if s == nil {
+		s = &queueOut{number: number, ended: q.deaf(number), offers: map[uint64]*Handle{}, opened: map[uint64]header{}, spoiled: map[uint64]bool{}}
+		q.out[number] = s
+	}
+	return s
+}

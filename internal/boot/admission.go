@@ -1,0 +1,205 @@
+package boot
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/sluice-hpc/sluice/internal/proof"
+)
+
+// expect has ranks count as dead that have not come when limit is over.
+func (s *Server) expect(limit time.Duration) {
+	s.wg.Go(func() {
+		if s.await(limit, s.allCame) {
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for rank := range s.members {
+			if s.members[rank].state == absent && !s.closed {
+				s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: fmt.Sprintf("it had started, and did not come to the rendezvous within %v", limit)})
+			}
+		}
+	})
+}
+
+// allCame says that no rank is yet to come. s.mu is held.
+func (s *Server) allCame() bool {
+	return !slices.ContainsFunc(s.members, func(m member) bool { return m.state == absent })
+}
+
+func (s *Server) acceptAll() {
+	var pause time.Duration
+	for {
+		conn, err := s.ln.Accept()
+		if err == nil {
+			pause = 0
+			if s.meet(conn) {
+				s.wg.Go(func() { s.handle(conn) })
+			}
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		// Out of descriptors, or a connection that was gone before it was
+		// accepted. Those that are here go on meanwhile.
+		s.log.Warn("rendezvous: accept", "err", err)
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		retry := time.NewTimer(pause)
+		select {
+		case <-retry.C:
+		case <-s.quit:
+			retry.Stop()
+			return
+		}
+	}
+}
+
+// meet takes in a stranger, at the cost of the one that has been here longest
+// if there are too many.
+func (s *Server) meet(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return false
+	}
+	if len(s.strangers) >= len(s.members)+s.patience.strangers {
+		s.log.Warn("rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
+		s.strangers[0].Close()
+		s.strangers = slices.Delete(s.strangers, 0, 1)
+	}
+	s.strangers = append(s.strangers, conn)
+	return true
+}
+
+// forget takes conn off the list of strangers and reports whether it was on
+// it. s.mu is held.
+func (s *Server) forget(conn net.Conn) bool {
+	i := slices.Index(s.strangers, conn)
+	if i < 0 {
+		return false
+	}
+	s.strangers = slices.Delete(s.strangers, i, i+1)
+	return true
+}
+
+// handle serves one connection to its end.
+func (s *Server) handle(conn net.Conn) {
+	defer conn.Close()
+	c, err := s.admit(conn)
+	if err != nil {
+		s.mu.Lock()
+		s.forget(conn)
+		closed := s.closed
+		s.mu.Unlock()
+		level := slog.LevelWarn
+		if closed || !worthWarning(err) {
+			level = slog.LevelDebug
+		}
+		s.log.Log(context.Background(), level, "rendezvous: not admitted", "peer", conn.RemoteAddr(), "err", err)
+		return
+	}
+	r := bufio.NewReader(conn)
+	for err == nil {
+		err = s.receive(c, r)
+	}
+	s.dismiss(c, err)
+}
+
+// worthWarning tells a peer that meant this job from somebody who passes by.
+func worthWarning(err error) bool {
+	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var refused *RefusedError
+	return errors.As(err, &refused)
+}
+
+// admit makes a stranger a rank of the job, or says why not.
+func (s *Server) admit(conn net.Conn) (*session, error) {
+	if err := conn.SetDeadline(time.Now().Add(s.patience.admission)); err != nil {
+		return nil, err
+	}
+	peer, err := proof.Accept(conn, proof.Params{
+		Secret:   s.options.Secret,
+		Insecure: s.options.Insecure,
+		Protocol: protocolName,
+		Major:    protocolMajor,
+		Minor:    protocolMinor,
+		Job:      s.options.Job,
+		Self:     []byte(serverName),
+	}, func(id []byte) bool { return len(id) == len(rankID(0)) })
+	if err != nil {
+		return nil, err
+	}
+	// Not buffered: what follows is for the session to read.
+	m, err := readMessage(conn, setOf(kindJoin))
+	if err != nil {
+		return nil, err
+	}
+	request := m.(join)
+	if proven := binary.BigEndian.Uint32(peer.ID); proven != request.rank {
+		return nil, fmt.Errorf("%w: rank %d asks to be rank %d", errProtocol, proven, request.rank)
+	}
+	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
+	switch why := s.enrol(c, request); why {
+	case "":
+	case ending:
+		conn.Write(leave{reason: reasonLeft}.Append(nil))
+		return nil, &RefusedError{Rank: c.rank, Why: why}
+	default:
+		conn.Write(refuse{rank: request.rank, text: shorten(why, maxText)}.Append(nil))
+		return nil, &RefusedError{Rank: c.rank, Why: why}
+	}
+	return c, nil
+}
+
+// ending is why a rank cannot be entered that is of the next program.
+const ending = "the rank has left, and rank 0 is about to"
+
+// enrol enters a rank into the job, or returns why it cannot.
+func (s *Server) enrol(c *session, request join) (why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size := len(s.members)
+	switch {
+	case s.closed || !s.forget(c.conn):
+		return "the rendezvous has closed the connection"
+	case int(request.size) != size:
+		return fmt.Sprintf("it was told that the job has %d ranks, but it has %d", request.size, size)
+	case c.rank >= size:
+		return fmt.Sprintf("there is no rank %d in a job of %d", c.rank, size)
+	case s.abortion != nil:
+		return s.abortion.Error()
+	}
+	m := &s.members[c.rank]
+	if m.state == departed && s.options.hosted {
+		return ending
+	}
+	if m.state != absent {
+		why := fmt.Sprintf("rank %d %v", c.rank, m.state)
+		if m.name != "" {
+			why += fmt.Sprintf(" (%q)", m.name)
+		}
+		return why
+	}
+	if err := c.conn.SetDeadline(time.Time{}); err != nil {
+		return err.Error()
+	}
+	*m = member{state: joined, name: request.name, session: c}
+	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})
+	s.wg.Go(func() { s.deliver(c) })
+	s.log.Debug("rendezvous: joined", "rank", c.rank, "process", request.name, "peer", c.conn.RemoteAddr())
+	return ""
+}

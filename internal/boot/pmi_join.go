@@ -1,0 +1,263 @@
+package boot
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// pmiByFD says that PMI_FD is for this process. Open MPI's mpirun hands it on
+// from a launcher around it, but not the descriptor.
+func pmiByFD(v *values) bool {
+	if !v.set(envPMIFD) {
+		return false
+	}
+	if !v.set(envOpenMPIRank) {
+		return true
+	}
+	fd, err := strconv.Atoi(v.get(envPMIFD))
+	return err == nil && checkSocket(fd) == nil
+}
+
+func joinByPMIFD(ctx context.Context, v *values) (*Job, error) {
+	e := v.place(envPMIRank, envPMISize)
+	fd := v.integer(envPMIFD, 3, 1<<20)
+	if v.err != nil {
+		return nil, v.err
+	}
+	conn, err := takeSocket(fd)
+	if err != nil {
+		return nil, &EnvError{Name: envPMIFD, Value: v.get(envPMIFD), Err: err}
+	}
+	return joinByPMI(ctx, v, newPMI(conn), e)
+}
+
+func joinByPMIPort(ctx context.Context, v *values) (*Job, error) {
+	address := v.get(envPMIPort)
+	if err := checkAddress(address); err != nil {
+		return nil, &EnvError{Name: envPMIPort, Value: address, Err: err}
+	}
+	id := v.integer(envPMIID, 0, MaxSize-1)
+	if v.err != nil {
+		return nil, v.err
+	}
+	d := net.Dialer{Timeout: pmiPatience}
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, &EnvError{Name: envPMIPort, Value: address, Err: err}
+	}
+	p := newPMI(conn)
+	e, err := p.introduce(ctx, id)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return joinByPMI(ctx, v, p, e)
+}
+
+// introduce says which process this is; the launcher says which rank.
+func (p *pmi) introduce(ctx context.Context, id int) (e Environment, err error) {
+	e.LocalRank = -1
+	if _, err := p.ask(ctx, pmiPatience, "initack", "initack", pmiPair{"pmiid", strconv.Itoa(id)}); err != nil {
+		return Environment{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
+	defer stop()
+	// Size, rank and debug, in this order.
+	for i := range 3 {
+		l, err := p.receive("set", time.Now().Add(pmiPatience))
+		switch i {
+		case 0:
+			if err == nil {
+				e.Size, err = l.number("size", 1, MaxSize)
+			}
+		case 1:
+			if err == nil {
+				e.Rank, err = l.number("rank", 0, e.Size-1)
+			}
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return Environment{}, &PMIError{Command: "initack", Err: err}
+		}
+	}
+	return e, nil
+}
+
+// joinByPMI takes over p, also if it fails.
+func joinByPMI(ctx context.Context, v *values, p *pmi, e Environment) (*Job, error) {
+	u := &underPMI{pmi: p}
+	job, err := u.join(ctx, v, e)
+	if err != nil {
+		p.conn.Close()
+		return nil, err
+	}
+	u.exchanger, job.x = job.x, u
+	return job, nil
+}
+
+func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, error) {
+	p := u.pmi
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	e.Job = jobNamed(p.name)
+	v.localPlace(&e, envHydraLocal, envHydraLocals)
+	if u.slurm = p.name == v.slurmStep(); u.slurm {
+		v.slurmLocalPlace(&e)
+	}
+	server := v.server(false)
+	if v.err != nil {
+		return nil, v.err
+	}
+	if e.Size == 1 {
+		job, err := alone(ctx)
+		if err == nil {
+			job.id = e.Job
+		}
+		return job, err
+	}
+	m := meeting{Environment: e, hosted: true}
+	if e.Rank != 0 {
+		w, err := p.whereabouts(ctx)
+		if err != nil {
+			return nil, err
+		}
+		m.Secret, m.find = w.secret, at(w.addresses...)
+		return m.join(ctx)
+	}
+	m.Secret = make([]byte, 32)
+	rand.Read(m.Secret)
+	m.listen = func(ctx context.Context) (net.Listener, error) { return e.listen(ctx, server) }
+	m.announce = func(ln net.Listener) (func(), error) {
+		w := whereabouts{secret: m.Secret, addresses: []string{server}}
+		if server == "" {
+			var err error
+			if w.addresses, err = reachable(ln); err != nil {
+				return nil, err
+			}
+		}
+		if err := p.put(ctx, w.Append(nil)); err != nil {
+			return nil, err
+		}
+		return nil, p.barrier(ctx)
+	}
+	if u.slurm {
+		m.kill = u.kill
+	}
+	return m.join(ctx)
+}
+
+// listen is where rank 0 listens: at the port of SLUICE_SERVER if that is set,
+// else at any port, for other hosts only if there are any.
+func (e *Environment) listen(ctx context.Context, server string) (net.Listener, error) {
+	switch {
+	case server != "":
+		ln, err := listenAt(ctx, server)
+		if err == nil && ln == nil {
+			err = fmt.Errorf("%s=%s is no address of rank 0's host, or in use", EnvServer, server)
+		}
+		return ln, err
+	case e.oneHost():
+		return listenLoopback(ctx)
+	}
+	var config net.ListenConfig
+	return config.Listen(ctx, "tcp", ":0")
+}
+
+func checkAddress(a string) error {
+	host, port, err := net.SplitHostPort(a)
+	if err != nil {
+		return errors.New("not host:port")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("port %.20q, want 1 to 65535", port)
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return nil
+	}
+	if host == "" || len(host) > maxHost || strings.ContainsFunc(host, func(r rune) bool { return !hostRune(r) }) {
+		return errors.New("not the name of a host")
+	}
+	return nil
+}
+
+// underPMI adds to an exchange what the launcher has to be told.
+//
+// Hydra is told of an abort before the ranks are: one that has ended already
+// would give mpiexec another exit status than that of the abort.
+//
+// Slurm kills a step that aborts, and srun returns the number of the signal
+// then, not the code. So it is asked to only for ranks that do not end
+// themselves when they are told, and it is rank 0 that does so, which is told
+// last.
+type underPMI struct {
+	exchanger
+	slurm bool
+
+	mu     sync.Mutex // held by who speaks to the launcher, once the rank has joined
+	pmi    *pmi
+	gone   bool // the launcher has been told of the end
+	closed bool
+}
+
+func (u *underPMI) abort(code int, why string) bool {
+	if !u.slurm {
+		u.kill(code)
+		u.exchanger.abort(code, why)
+		return true
+	}
+	if u.exchanger.abort(code, why) {
+		if h, ok := u.exchanger.(*host); !ok || h.server.await(abortGrace, h.server.othersGone) {
+			return true
+		}
+	}
+	u.kill(code)
+	return true
+}
+
+// kill asks the launcher to end the job. Where it cannot be reached it is on
+// its way out.
+func (u *underPMI) kill(code int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.gone {
+		u.gone = true
+		u.pmi.abort(code)
+	}
+}
+
+func (u *underPMI) close() error {
+	err := u.exchanger.close()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.closed:
+		return err
+	case u.gone:
+		u.pmi.conn.Close()
+	default:
+		u.gone = true
+		err = errors.Join(err, u.pmi.finalize())
+	}
+	u.closed = true
+	return err
+}
+
+// refusePMI names a launcher that has left out how to reach it.
+func refusePMI(_ context.Context, v *values) (*Job, error) {
+	return nil, &LauncherError{
+		Launcher: "a PMI launcher (" + envPMIRank + " is set)",
+		Err:      fmt.Errorf("neither %s nor %s is set", envPMIFD, envPMIPort),
+		Advice:   usable,
+	}
+}
