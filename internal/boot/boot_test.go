@@ -625,7 +625,8 @@ func TestRefused(t *testing.T) {
 	e.Rank = 2
 	_, err := joinFrom(ctx, variables(e.Environ()...))
 	require.ErrorContains(t, err, "rank 2 has left")
-	require.Equal(t, 4, strings.Count(w.log.String(), "not admitted"))
+	// The rank is told before the log is.
+	w.waitFor(t, "all refusals in the log", func() bool { return strings.Count(w.log.String(), "not admitted") == 4 })
 }
 
 func TestWrongSecret(t *testing.T) {
