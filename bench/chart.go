@@ -63,6 +63,7 @@ func curveOf(label string, r *Result) []string {
 const (
 	providerWord = 1
 	peerWord     = 2
+	modeWord     = 11
 	deviceWord   = 12
 )
 

@@ -34,7 +34,8 @@ func newFanoutCommand(out *outputOptions) *cobra.Command {
 		Long: `Chunks a second from a supplier to 2 and to 8 workers of this host, each of which asks for
 them: through package fanout, by a master–worker program in C over Open MPI, and by one over
 libzmq (ROUTER and DEALER, ipc). They run by turns, as those of bench compare do, with
-the same window: how many chunks a worker has asked for ahead. Nobody is bound to a core.`,
+the same window: how many chunks a worker has asked for ahead. Nobody is bound to a core. All of it
+takes some three minutes, with --quick a few seconds.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return compare.command(cmd, out) },
 	}

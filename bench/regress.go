@@ -110,7 +110,8 @@ func (o *regressOptions) changes(before, after *Report) []Change {
 }
 
 func newChange(r *Result) Change {
-	c := Change{Pattern: r.Pattern, Name: strings.Join(strings.Fields(strings.Join(curveOf("", r)[:9], " ")), " "), Ranks: r.Ranks, Bytes: r.Bytes, Unit: r.Unit, Better: betterHigher}
+	words := slices.Delete(curveOf("", r), modeWord, deviceWord+1)
+	c := Change{Pattern: r.Pattern, Name: strings.Join(strings.Fields(strings.Join(words, " ")), " "), Ranks: r.Ranks, Bytes: r.Bytes, Unit: r.Unit, Better: betterHigher}
 	if r.Unit == unitLatency {
 		c.Better = betterLower
 	}
