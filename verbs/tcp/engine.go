@@ -22,6 +22,7 @@ type engine struct {
 
 	mu      sync.Mutex
 	stop    bool
+	over    bool // the driver is closed
 	loose   []*conn
 	timers  map[*qp]time.Time   // when qp.expire wants to be called
 	closing map[*conn]time.Time // on their way out, and until when they may be
@@ -113,7 +114,7 @@ func earlier(a, b time.Time) time.Time {
 func (e *engine) wakeFor(t time.Time) {
 	if e.planned.IsZero() || t.Before(e.planned) {
 		e.planned = t
-		e.drv.wake()
+		e.wake()
 	}
 }
 
@@ -217,7 +218,7 @@ func (e *engine) ended(c *conn) {
 	defer e.mu.Unlock()
 	delete(e.closing, c)
 	if e.stop && len(e.closing) == 0 {
-		e.drv.wake()
+		e.wake()
 	}
 }
 
@@ -257,7 +258,7 @@ func (e *engine) note(f func()) {
 	defer e.mu.Unlock()
 	if len(e.notes) < maxNotes {
 		e.notes = append(e.notes, f)
-		e.drv.wake()
+		e.wake()
 	}
 }
 
@@ -268,8 +269,19 @@ const maxNotes = 256
 func (e *engine) close() {
 	e.mu.Lock()
 	e.stop = true
-	e.drv.wake()
+	e.wake()
 	e.mu.Unlock()
 	e.done.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.over = true
 	e.drv.close()
+}
+
+// wake ends the driver's wait. Who is late to let go of a connection may come after the
+// end, when its descriptor may be another's; e.mu is held.
+func (e *engine) wake() {
+	if !e.over {
+		e.drv.wake()
+	}
 }
