@@ -173,7 +173,9 @@ func (p *pair) open(opt pairOptions) error {
 	}
 	if p.autonomous() && !opt.events {
 		p.looks = spinLooks
-		p.widen()
+		if opt.maxBytes > shortPost {
+			p.widen()
+		}
 	}
 	if uint64(opt.maxBytes) > uint64(p.attr.MaxMsgSize) {
 		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), p.attr.MaxMsgSize, opt.maxBytes)
@@ -214,9 +216,15 @@ const spinLooks = 512
 // autonomous: messages move while nobody polls.
 func (p *pair) autonomous() bool { return p.entry.Provider == providerIBV }
 
+// shortPost is how many bytes soft-RoCE, which moves messages in the call that posts
+// them, moves in less than the 20 µs of widen: a few packets.
+const shortPost = 4 << 10
+
 // widen gives a rank that has one processor of the Go runtime's a second. From one
 // that has no other the runtime's monitor takes it when a call into C lasts longer
-// than 20 µs, and wakes a thread for it, on the CPU that polls.
+// than 20 µs, and wakes a thread for it, on the CPU that polls. Where calls are short
+// a second one costs more: each time that breathe gives way the runtime wakes a thread
+// for it, which takes the goroutine along.
 func (p *pair) widen() {
 	if runtime.GOMAXPROCS(0) == 1 && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(2)
