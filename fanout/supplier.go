@@ -126,10 +126,15 @@ func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
 // SendOwned is Send of parts that the supplier does not copy. They are its own from now
 // on, until it calls release, which it does when they are no longer read: when the chunk
 // has moved or, with [Redeliver] and [Collected], has been acknowledged, or when the
-// supplier is closed. It returns when a worker has asked, not when the chunk has moved, so
-// that long chunks move to several workers at once; one of a worker that dies meanwhile
-// goes to another. Release is called once, on any goroutine, and must not call the
-// supplier; it is not called if SendOwned returns an error.
+// supplier is closed.
+//
+// Without [Queue] it returns when a worker has asked for the chunk, not when that has
+// moved, so that long chunks move to several workers at once; one of a worker that dies
+// meanwhile goes to another.
+//
+// Release is called once, and not if SendOwned returns an error. It is called on any
+// goroutine, or without a queue by a later Send, SendOwned, SendEach, Drain or End: who
+// waits for the memory calls Drain. It must not call the supplier.
 func (s *Supplier) SendOwned(ctx context.Context, release func(), parts ...[]byte) error {
 	n := 0
 	for _, p := range parts {
