@@ -55,7 +55,7 @@ var acts = map[string]func(ctx context.Context, j *Job, args []string) error{
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	var config Config
+	config := Config{Providers: []string{os.Getenv(envPlace)}} // of one that two hosts need
 	for _, p := range places {
 		if p.name == os.Getenv(envPlace) {
 			config = p.config
