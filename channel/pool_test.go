@@ -56,19 +56,12 @@ func TestStorm(t *testing.T) {
 					d.pool.most = poolSlab
 					d.pool.mu.Unlock()
 				}
-				d.mu.Lock() // nobody looks what has come
-				queues := slices.Collect(maps.Values(d.queues))
-				d.mu.Unlock()
-				for _, a := range queues {
-					a.lock.lock()
-				}
-				for k := range most {
-					start(1 + k)
-				}
-				time.Sleep(50 * time.Millisecond)
-				for _, a := range queues {
-					a.lock.unlock()
-				}
+				unattended(d, func() {
+					for k := range most {
+						start(1 + k)
+					}
+					time.Sleep(50 * time.Millisecond)
+				})
 				for k := range most {
 					round(1 + k)
 				}
@@ -82,4 +75,16 @@ func TestStorm(t *testing.T) {
 			})
 		}
 	})
+}
+
+// unattended calls f while nobody looks what has come to the queues of a device.
+func unattended(d *device, f func()) {
+	d.mu.Lock()
+	queues := slices.Collect(maps.Values(d.queues))
+	d.mu.Unlock()
+	for _, a := range queues {
+		a.lock.lock()
+		defer a.lock.unlock() // also if f fails: what cleans up needs them
+	}
+	f()
 }
