@@ -20,6 +20,12 @@ func TestStorm(t *testing.T) {
 	)
 	queued(t, func(t *testing.T, provider string) {
 		for _, grows := range []bool{true, false} {
+			rounds := most
+			if !grows {
+				// Half as many more as there are receives: with soft-RoCE of Linux 6.1 a queue
+				// pair may stand still for ACK timeouts when much waits behind an RNR NAK.
+				rounds = poolSlab * 3 / 2 / (peers * streams)
+			}
 			t.Run(fmt.Sprint("grows ", grows), func(t *testing.T) {
 				nodes := join(t, 1+peers, WithProviders(provider))
 				var sends, receives []*Handle
@@ -57,16 +63,16 @@ func TestStorm(t *testing.T) {
 					d.pool.mu.Unlock()
 				}
 				unattended(d, func() {
-					for k := range most {
+					for k := range rounds {
 						start(1 + k)
 					}
 					time.Sleep(50 * time.Millisecond)
 				})
-				for k := range most {
+				for k := range rounds {
 					round(1 + k)
 				}
 				slabs := len(*d.pool.slabs.Load())
-				t.Logf("%d receives for %d messages", slabs*poolSlab, peers*streams*most)
+				t.Logf("%d receives for %d messages", slabs*poolSlab, peers*streams*rounds)
 				if grows {
 					require.Greater(t, slabs, 1)
 				} else {
