@@ -54,7 +54,9 @@ Collectives, blocking in MPI, are of 2 ranks, one a core, and of 4 and 8 on the 
 cores; an exact sum of 8 is held to our own allreduce of 64 doubles.
 
 Messages of impi are held to MPI_Send and MPI_Recv, and to windows of MPI_Isend and
-MPI_Irecv.
+MPI_Irecv; qmp to C that does over MPI what the C library of QMP does; chunks of fanout, of
+2 and 8 workers, to programs over Open MPI and over libzmq. bench impi, qmp and fanout
+compare one of these alone.
 
 Over an RDMA device (--provider ibv) each figure is held to the perftest program
 that does the same: of one median the half round trip, of the other the mean
