@@ -83,6 +83,7 @@ known, or does not exist, is left out:
     rdma_device         the RDMA device of netdev, where this is none itself
     char_devices[]      path; error if it cannot be read and written
     numa_node, local_cpus
+    hardware_strides    available, reason; of an RDMA device. They are not used
     limits              max_mr_size_bytes, max_msg_size_bytes, max_qp, max_qp_wr,
                         max_sge, max_sge_rd, max_inline_data_bytes, max_cq, max_cqe,
                         max_mr, max_pd, max_srq, max_srq_wr, max_qp_rd_atomic,

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
 
 // The names of the fields are those of infoHelp: promised.
@@ -62,9 +63,16 @@ type deviceEntry struct {
 	NUMANode    *int              `json:"numa_node,omitempty"`
 	LocalCPUs   []int             `json:"local_cpus,omitempty"`
 	Limits      *limitEntry       `json:"limits,omitempty"`
+	Strides     *abilityEntry     `json:"hardware_strides,omitempty"`
 	Ports       []portEntry       `json:"ports,omitempty"`
 	NotOpened   string            `json:"not_opened,omitempty"`
 	Error       string            `json:"error,omitempty"`
+}
+
+// abilityEntry says whether a device can do something.
+type abilityEntry struct {
+	Available string `json:"available"`
+	Reason    string `json:"reason,omitempty"`
 }
 
 type charDeviceEntry struct {
@@ -156,6 +164,8 @@ func takeDevice(d *verbs.Device) deviceEntry {
 			e.NUMANode = &node
 		}
 		e.LocalCPUs = rdmadev.LocalCPUs(d.Name())
+		strides := ibv.HardwareStrides(d.Name())
+		e.Strides = &abilityEntry{strides.Answer.String(), strides.Reason}
 		for _, path := range rdmadev.CharDevices(d.Name()) {
 			c := charDeviceEntry{Path: path}
 			if err := accessible(path); err != nil {

@@ -301,6 +301,7 @@ func TestRDMADevices(t *testing.T) {
 	}
 	limits := `  version    16.35.2000
   NUMA node  %s
+  strides    of hardware: could not tell: %s
   message    up to 2 GiB, of 12 SGEs, 13 in an RDMA_READ; 100 B inline
   QPs        10, of 11 WRs; RDMA_READs and atomics: 21 answered at once, 22 outstanding
   SRQs       19, of 20 WRs
@@ -312,13 +313,13 @@ func TestRDMADevices(t *testing.T) {
 	require.Equal(t, `device mlx5_0
   provider   hca
   netdev     eth2
-`+fmt.Sprintf(limits, "0, CPUs 0-3,8-11")+`  port 1     ACTIVE, link layer ETHERNET, eth2, MTU 1024 of 4096, 1 pkeys, 4 GIDs
+`+fmt.Sprintf(limits, "0, CPUs 0-3,8-11", "adapters of mlx5_core may have UMR, which is not used: it could not be measured")+`  port 1     ACTIVE, link layer ETHERNET, eth2, MTU 1024 of 4096, 1 pkeys, 4 GIDs
   port 1     error: verbs mlx5_0: query GID: not supported: of index 3
     GID 1    ::ffff:10.0.0.1, IB/RoCE v1, eth2
     GID 2    ::ffff:10.0.0.1, RoCE v2, eth2.7
 device mlx5_1
   provider   hca
-`+fmt.Sprintf(limits, "2, CPUs 4-7,12-15")+`  port 1     INIT, link layer INFINIBAND, ib0, MTU 2048 of 4096, LID 77, 128 pkeys, 1 GIDs
+`+fmt.Sprintf(limits, "2, CPUs 4-7,12-15", "its driver is not known")+`  port 1     INIT, link layer INFINIBAND, ib0, MTU 2048 of 4096, LID 77, 128 pkeys, 1 GIDs
     GID 0    fe80::7
   port 2     error: verbs mlx5_1: query port: not supported: of port 2
 device mlx5_9

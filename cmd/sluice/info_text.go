@@ -115,6 +115,9 @@ func (d *deviceEntry) print(b *bytes.Buffer) {
 	if d.NUMANode != nil {
 		line("NUMA node", "%d, CPUs %s", *d.NUMANode, listText(d.LocalCPUs))
 	}
+	if d.Strides != nil {
+		line("strides", "of hardware: %s: %s", d.Strides.Available, d.Strides.Reason)
+	}
 	if l := d.Limits; l != nil {
 		line("message", "up to %s, of %d SGEs, %d in an RDMA_READ; %s inline", sizeText(int64(l.MaxMsgSize)), l.MaxSGE, l.MaxSGERd, sizeText(int64(l.MaxInlineData)))
 		line("QPs", "%d, of %d WRs; RDMA_READs and atomics: %d answered at once, %d outstanding", l.MaxQP, l.MaxQPWR, l.MaxQPRdAtomic, l.MaxQPInitRdAtom)

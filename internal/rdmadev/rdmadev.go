@@ -69,6 +69,22 @@ func IWARP(device string) bool {
 	return strings.HasSuffix(attribute(class(), device, "node_type"), "RNIC")
 }
 
+// Driver returns the name of the kernel's driver of a device, "mlx5_core"; empty for one
+// of software, and where it is not known.
+func Driver(device string) string {
+	target, err := os.Readlink(filepath.Join(class(), device, "device/driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// Software says whether a device is one of software: soft-RoCE, or soft-iWARP.
+func Software(device string) bool {
+	target, err := os.Readlink(filepath.Join(class(), device))
+	return err == nil && strings.Contains(filepath.ToSlash(target), "/devices/virtual/")
+}
+
 // GIDType returns the type of an entry of a port's GID table as the kernel writes it,
 // "IB/RoCE v1" or "RoCE v2"; empty for an entry that is not used.
 func GIDType(device string, port, index int) string {

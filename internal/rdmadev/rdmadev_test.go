@@ -51,6 +51,9 @@ func TestDevices(t *testing.T) {
 	require.True(t, IWARP("rxe0"), "which the fixture makes one of iWARP")
 	require.False(t, IWARP("mlx5_9"))
 
+	require.Equal(t, []string{"mlx5_core", "", "", ""}, []string{Driver("mlx5_0"), Driver("mlx5_1"), Driver("rxe0"), Driver("mlx5_9")})
+	require.Equal(t, []bool{false, true, false}, []bool{Software("mlx5_0"), Software("rxe0"), Software("mlx5_9")})
+
 	require.Equal(t, []int{0, 2, -1, -1}, []int{NUMANode("mlx5_0"), NUMANode("mlx5_1"), NUMANode("rxe0"), NUMANode("mlx5_9")})
 	require.Equal(t, []int{4, 5, 6, 7, 12, 13, 14, 15}, LocalCPUs("mlx5_1"))
 	require.Nil(t, LocalCPUs("rxe0"))

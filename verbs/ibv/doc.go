@@ -33,6 +33,9 @@
 // them. Memory given to [verbs.PD.RegMR] is pinned. A registration that fails for
 // want of locked memory names the limit (ulimit -l).
 //
+// Blocks at a stride go by lists of SGEs, and chains of work requests. That an adapter
+// may move them as one region (UMR of mlx5) is not used; see [HardwareStrides].
+//
 // # iWARP
 //
 // A device of iWARP cannot do what package verbs says of all: immediate data
