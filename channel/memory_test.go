@@ -20,7 +20,7 @@ func TestWaitersTakeNoNodeLock(t *testing.T) {
 	p, err := a.peer(1)
 	require.NoError(t, err)
 	require.Len(t, *a.engines.Load(), 1)
-	done := make(chan error)
+	done := make(chan error, 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	go func() {
