@@ -54,7 +54,6 @@ type DeviceEntry struct {
 	MaxSGE        int    `json:"max_sge"`
 	LoadStore     bool   `json:"load_store,omitempty"`
 	Portable      bool   `json:"portable,omitempty"`
-	GOMAXPROCS    int    `json:"gomaxprocs,omitempty"` // of the ranks meanwhile, where that is not what they had
 }
 
 // takeEnvironment describes this process and its machine.

@@ -268,9 +268,6 @@ func describeEntry(d *DeviceEntry) string {
 		parts = append(parts, "GID "+d.GID)
 	}
 	parts = append(parts, fmt.Sprintf("MTU %d", d.MTU), fmt.Sprintf("inline up to %d", d.MaxInlineData))
-	if d.GOMAXPROCS > 0 {
-		parts = append(parts, fmt.Sprintf("GOMAXPROCS %d", d.GOMAXPROCS))
-	}
 	if d.Portable {
 		parts = append(parts, "portable path")
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -108,9 +107,8 @@ type pair struct {
 	remote  remoteBuffers
 	depth   int   // receives that are posted when nothing is under way
 	yielded int64 // when breathe last did, by nanos
-	widened bool
-	looks   int // at a queue in one call, while there is nothing else to do; 0: one, at all times
-	inline  int // bytes that may be given inline
+	looks   int   // at a queue in one call, while there is nothing else to do; 0: one, at all times
+	inline  int   // bytes that may be given inline
 }
 
 // remoteBuffers is what a peer needs to know to reach our buffers.
@@ -173,9 +171,6 @@ func (p *pair) open(opt pairOptions) error {
 	}
 	if p.autonomous() && !opt.events {
 		p.looks = spinLooks
-		if opt.maxBytes > shortPost {
-			p.widen()
-		}
 	}
 	if uint64(opt.maxBytes) > uint64(p.attr.MaxMsgSize) {
 		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), p.attr.MaxMsgSize, opt.maxBytes)
@@ -216,27 +211,13 @@ const spinLooks = 512
 // autonomous: messages move while nobody polls.
 func (p *pair) autonomous() bool { return p.entry.Provider == providerIBV }
 
-// shortPost is how many bytes soft-RoCE, which moves messages in the call that posts
-// them, moves in less than the 20 µs of widen: a few packets.
-const shortPost = 4 << 10
-
-// widen gives a rank that has one processor of the Go runtime's a second. From one
-// that has no other the runtime's monitor takes it when a call into C lasts longer
-// than 20 µs, and wakes a thread for it, on the CPU that polls. Where calls are short
-// a second one costs more: each time that breathe gives way the runtime wakes a thread
-// for it, which takes the goroutine along.
-func (p *pair) widen() {
-	if runtime.GOMAXPROCS(0) == 1 && os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(2)
-		p.widened = true
-		p.entry.GOMAXPROCS = 2
-	}
-}
-
 // breathe has the runtime see every few milliseconds that this goroutine gives way.
 // The runtime's monitor wants to preempt one that has not for 10 ms, takes the
 // processor from the call into C that it then mostly is in, and for that looks every
-// 20 µs for a while, on the CPU that polls.
+// 20 µs for a while, on the CPU that polls. That costs a tenth of a bandwidth where
+// posting takes a millisecond, as over soft-RoCE, which moves messages in the call that
+// posts them. A second processor of the runtime's would cost more: each time that this
+// gives way the runtime would wake a thread for it.
 func (p *pair) breathe() {
 	const often = 4e6 // ns
 	if now := nanos(); now-p.yielded > often {
@@ -324,9 +305,6 @@ func (p *pair) recvWRs(n int) []verbs.RecvWR {
 
 // Close takes all down; the peer's operations fail from then on.
 func (p *pair) Close() error {
-	if p.widened {
-		runtime.GOMAXPROCS(1)
-	}
 	if p.ctx == nil {
 		return nil
 	}

@@ -29,6 +29,7 @@ type stream struct {
 	op     operation
 	window int
 	list   int            // most requests in one call
+	long   bool           // messages that may take long to post
 	wrs    []verbs.SendWR // window of them
 	final  []verbs.SendWR // the last message: signalled, and seen by the peer
 	told   []verbs.SendWR // a control message
@@ -67,6 +68,8 @@ const (
 	streamControl = 32       // receives and sends beyond, for control messages
 	streamBytes   = 64 << 20 // most bytes outstanding: a window of large messages is smaller
 	streamRecvs   = streamCredit + streamControl
+
+	longPost = 4 << 10 // bytes: a window of less is soon posted
 )
 
 // streamWindow is the window for messages of a size.
@@ -77,7 +80,7 @@ func streamWindow(window, bytes int) int {
 func streamSendDepth(window int) int { return window + streamControl }
 
 func newStream(p *pair, op operation, bytes, inline, window, list, every int) *stream {
-	s := &stream{pair: p, op: op, window: window, list: min(list, window), credit: streamCredit}
+	s := &stream{pair: p, op: op, window: window, list: min(list, window), long: p.looks > 0 && bytes > longPost, credit: streamCredit}
 	every = min(every, window)
 	wr := p.message(op, bytes, inline)
 	for i := range window {
@@ -167,6 +170,9 @@ func (s *stream) move(sends, recvs int) error {
 			}
 			sends -= n
 			room -= n
+			if s.long {
+				s.breathe()
+			}
 		}
 		if s.looks > 0 {
 			s.breathe()
