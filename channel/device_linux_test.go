@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -58,6 +59,24 @@ func TestDeviceChoice(t *testing.T) {
 	err := s.WaitContext(within(t))
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.True(t, strings.Contains(err.Error(), "rank 1") && strings.Contains(err.Error(), "port 1 of rxe0 is DOWN"), err)
+}
+
+// TestDeviceMTU: the least MTU that either rank wants is that of both.
+func TestDeviceMTU(t *testing.T) {
+	inGuest(t)
+	nodes, errs := tryJoinEach(t, 2, func(rank int) []Option {
+		return []Option{WithProviders("ibv"), WithConnect(verbs.ConnectAttr{PathMTU: []verbs.MTU{0, verbs.MTU512}[rank]})}
+	})
+	require.NoError(t, errors.Join(errs...))
+	t.Cleanup(func() { closeAll(t, nodes) })
+	talk(t, nodes[0], nodes[1])
+	for rank, n := range nodes {
+		p, err := n.peer(1 - rank)
+		require.NoError(t, err)
+		a, err := p.link.qp.Query()
+		require.NoError(t, err)
+		require.Equal(t, verbs.MTU512, a.PathMTU, "rank %d", rank)
+	}
 }
 
 // TestDeviceAddresses: a device that has several addresses is opened once, and what

@@ -62,9 +62,9 @@ func WithDevices(names ...string) Option {
 }
 
 // WithConnect says how queue pairs of RDMA devices connect: port, GID, partition key, service level,
-// traffic class, timeouts and retries. Each field that is zero is as without the
+// traffic class, path MTU, timeouts and retries. Each field that is zero is as without the
 // option: the first active port; the GID of the address of the connection between the
-// nodes, else the best; 6 retries; and a local ACK timeout with which a peer that does
+// nodes, else the best; the active MTU, of both ports and as either rank has it here, the least; 6 retries; and a local ACK timeout with which a peer that does
 // not answer is found dead within the time of [WithPeerTimeout], though not within
 // less than a second. One out of range is [ErrInvalid], and so are access flags
 // without what channels need.
@@ -80,6 +80,8 @@ func checkConnect(a *verbs.ConnectAttr) error {
 		return fmt.Errorf("%w: GID index %d", ErrInvalid, a.SGIDIndex)
 	case a.Timeout > 31 || a.MinRNRTimer > 31:
 		return fmt.Errorf("%w: code of a local ACK timeout %d, of an RNR timer %d, at most 31", ErrInvalid, a.Timeout, a.MinRNRTimer)
+	case a.PathMTU > verbs.MTU4096:
+		return fmt.Errorf("%w: code of a path MTU %d, at most %d", ErrInvalid, a.PathMTU, verbs.MTU4096)
 	case a.ServiceLevel > 15:
 		return fmt.Errorf("%w: service level %d, at most 15", ErrInvalid, a.ServiceLevel)
 	case a.AccessFlags != 0 && a.AccessFlags&needed != needed:

@@ -98,11 +98,18 @@ func ackTimeout(bound, most time.Duration) uint8 {
 	return code
 }
 
-// endpoint is what the peer is told: with the GID that the link is to use.
+// endpoint is what the peer is told: with the GID that the link is to use, and no more
+// than the MTU.
 func (l *link) endpoint() (verbs.Endpoint, error) {
 	e, err := l.qp.Endpoint()
-	if err != nil || l.gid == 0 {
+	if err != nil {
 		return e, err
+	}
+	if mtu := l.dev.node.opt.connect.PathMTU; l.dev.rdma && mtu != 0 {
+		e.ActiveMTU = min(e.ActiveMTU, mtu)
+	}
+	if l.gid == 0 {
+		return e, nil
 	}
 	a, err := l.qp.Query()
 	if err == nil {

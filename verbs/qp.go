@@ -156,6 +156,7 @@ type ConnectAttr struct {
 	Timeout      uint8       // local ACK timeout, 4.096 µs × 2^Timeout; zero: 14 (67 ms)
 	RetryCnt     RetryCount  // zero: 7
 	RNRRetry     RetryCount  // zero: 7, which means for ever
+	PathMTU      MTU         // most bytes of a packet, the same at the peer; zero: what both ports have active, which it cannot exceed
 	PKeyIndex    uint16
 	ServiceLevel uint8
 	TrafficClass uint8
@@ -203,6 +204,10 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	if err != nil {
 		return err
 	}
+	mtu := min(port.ActiveMTU, remote.ActiveMTU)
+	if opt.PathMTU != 0 {
+		mtu = min(mtu, opt.PathMTU)
+	}
 	if cur.QPState == QPReset {
 		a := QPAttr{QPState: QPInit, PKeyIndex: opt.PKeyIndex, PortNum: uint8(opt.Port), AccessFlags: opt.AccessFlags}
 		if err := q.Modify(&a, MaskState|MaskPKeyIndex|MaskPort|MaskAccessFlags); err != nil {
@@ -215,7 +220,7 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	}
 	dev := &q.ctx.attr
 	rtr := QPAttr{
-		QPState: QPRTR, PathMTU: min(port.ActiveMTU, remote.ActiveMTU), DestQPNum: remote.QPNum, RQPSN: remote.PSN,
+		QPState: QPRTR, PathMTU: mtu, DestQPNum: remote.QPNum, RQPSN: remote.PSN,
 		MaxDestRdAtomic: uint8(min(dev.MaxQPRdAtomic, 255)), MinRNRTimer: opt.MinRNRTimer,
 		AHAttr: AHAttr{
 			DLID: remote.LID, SL: opt.ServiceLevel, PortNum: uint8(opt.Port),

@@ -596,13 +596,14 @@ func testConnectAttr(t *testing.T) {
 
 	c := n.qp(verbs.QPInitAttr{})
 	e.LID = 0 // with a global route there is a traffic class
-	require.NoError(t, c.Connect(e, verbs.ConnectAttr{SGIDIndex: 1, TrafficClass: 96}))
+	require.NoError(t, c.Connect(e, verbs.ConnectAttr{SGIDIndex: 1, TrafficClass: 96, PathMTU: verbs.MTU2048}))
 	q, err = c.Query()
 	require.NoError(t, err)
 	require.True(t, q.AHAttr.IsGlobal)
 	require.EqualValues(t, 96, q.AHAttr.TrafficClass)
 	require.EqualValues(t, 1, q.AHAttr.SGIDIndex)
 	require.EqualValues(t, 64, q.AHAttr.HopLimit)
+	require.Equal(t, verbs.MTU2048, q.PathMTU)
 }
 
 // A registration that fails says how much was asked for, and what limits it.
