@@ -95,6 +95,7 @@ type Context struct {
 	allCQs   atomic.Pointer[[]*CQ]
 	wiring   atomic.Int32 // QPs in RTR or beyond whose peer is not: polling lets other goroutines run
 	kicking  atomic.Int32 // calls of kick under way
+	kicked   chan struct{}
 	unmapped atomic.Bool  // the control segment is going
 	stalled  atomic.Int32 // QPs with a message that waits for a receive
 	nextPD   atomic.Uint32
@@ -113,7 +114,7 @@ func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, 
 	}
 	c := &Context{cfg: cfg, log: cfg.Logger.With("device", deviceName), attr: deviceAttr,
 		events: soft.NewEvents(deviceName), mrs: soft.NewMRTable(deviceName, maxMR),
-		closing: make(chan struct{}), start: time.Now(),
+		closing: make(chan struct{}), kicked: make(chan struct{}, 1), start: time.Now(),
 		links: map[verbs.GID]*link{}, all: map[*link]struct{}{}, zombies: map[*inbox]*QP{}}
 	c.allQPs.Store(new([]*QP))
 	c.allCQs.Store(new([]*CQ))
@@ -351,6 +352,10 @@ func (c *Context) kick() {
 	defer c.kicking.Add(-1)
 	if c.unmapped.Load() {
 		return
+	}
+	select {
+	case c.kicked <- struct{}{}:
+	default:
 	}
 	atomic.AddUint32(&c.ctrl.doorbell, 1)
 	wait.FutexWake(&c.ctrl.doorbell)
