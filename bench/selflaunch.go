@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
@@ -38,6 +39,10 @@ func launchSelf(ctx context.Context, size int, unbound bool) error {
 	}
 	if unbound {
 		o.Bind = launch.None
+		if size > runtime.NumCPU() && os.Getenv("GOMAXPROCS") == "" {
+			// As of ranks that are bound: with more a runtime's threads take CPUs from other ranks.
+			o.Env = append(os.Environ(), "GOMAXPROCS=1")
+		}
 	}
 	r, err := launch.Run(ctx, o)
 	if errors.Is(err, launch.ErrBind) {
