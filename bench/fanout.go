@@ -90,6 +90,10 @@ type fanoutSide struct {
 // hold many turns of the scheduler. The peers' programs take the same.
 const fanoutTime = 10e6 // ns
 
+// fanoutLaps is how often a batch has all chunks that may be on their way at least: those
+// are handed out in a moment. The peers' programs take the same.
+const fanoutLaps = 4
+
 // fanoutMost is how often the time asked for a measurement takes at most, and the batch in
 // which that is over. The peers' programs take the same.
 const fanoutMost = 4
@@ -141,7 +145,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 		steady = before > 0 && (each < 2*before && before < 2*each || took > fanoutMost*float64(m.warmup))
 	}
 	if m.batch == 0 {
-		m.batch = max(1, int(fanoutTime/each))
+		m.batch = max(fanoutLaps*(f.comm.Size()-1)*m.window, int(fanoutTime/each))
 	}
 	p := m.plan(each)
 	m.batchLen = p.Batch

@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
             t0 = now_ns();
             supply(w.n);
         } while (go_on_fanout(&w, now_ns() - t0));
-        long per = o.batch ? o.batch : FANOUT_BATCH(w.each), b = 0;
+        long per = o.batch ? o.batch : fanout_batch(w.each, (long)(size - 1) * window), b = 0;
         double start = now_ns();
         do {
             t0 = now_ns();

@@ -78,9 +78,15 @@ struct plan {
 };
 
 // Fan-outs to more workers than there are CPUs run in the turns that the scheduler gives:
-// a batch has to be long enough to hold many of these.
+// a batch has to be long enough to hold many of these. It has all chunks that may be on
+// their way FANOUT_LAPS times at least: those are handed out in a moment.
 #define FANOUT_BATCH_NS 10e6
-#define FANOUT_BATCH(iteration_ns) ((iteration_ns) >= FANOUT_BATCH_NS ? 1 : (long)(FANOUT_BATCH_NS / (iteration_ns)))
+enum { FANOUT_LAPS = 4 };
+
+static inline long fanout_batch(double iteration_ns, long outstanding) {
+    long n = (long)(FANOUT_BATCH_NS / iteration_ns), least = FANOUT_LAPS * outstanding;
+    return n > least ? n : least;
+}
 
 // They take the seconds asked for and FANOUT_BATCHES batches at least, and the batch in which
 // so many times the seconds are over at most.

@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
             t0 = now_ns();
             supply(w.n);
         } while (go_on_fanout(&w, now_ns() - t0));
-        long per = batch ? batch : FANOUT_BATCH(w.each), b = 0;
+        long per = batch ? batch : fanout_batch(w.each, (ranks - 1) * window), b = 0;
         double begin = now_ns();
         do {
             t0 = now_ns();
