@@ -53,7 +53,7 @@ func TestCollectivesProcesses(t *testing.T) {
 	if testing.Short() {
 		count = "20"
 	}
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{2, 3, 8} {
 			t.Run(strconv.Itoa(size), func(t *testing.T) {
 				r, out := run(t, provider, size, "collect", count)
@@ -99,7 +99,7 @@ func TestMemberDeath(t *testing.T) {
 	if testing.Short() {
 		rounds = 4
 	}
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		for i := range rounds {
 			size := 2 + i%4
 			victim := rand.IntN(size)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +21,9 @@ import (
 //	|  198.18.0.1  | -- veth -- |  198.18.0.2  |
 //	+--------------+            +--------------+
 
+// pairs of networks so far, of tests that run at the same time, too.
+var pairs atomic.Int32
+
 // networks makes two networks that only see each other, and returns the commands
 // that begin those of processes inside. They end with the test.
 func networks(t *testing.T) (one, two []string) {
@@ -28,7 +32,8 @@ func networks(t *testing.T) (one, two []string) {
 		t.Skip("name spaces need root")
 	}
 	installed(t, "ip", "unshare")
-	names := []string{fmt.Sprintf("sluiceA%d", os.Getpid()), fmt.Sprintf("sluiceB%d", os.Getpid())}
+	pair := pairs.Add(1)
+	names := []string{fmt.Sprintf("sluiceA%d.%d", os.Getpid(), pair), fmt.Sprintf("sluiceB%d.%d", os.Getpid(), pair)}
 	for _, name := range names {
 		if err := ip("netns", "add", name); err != nil {
 			t.Skipf("no network name spaces: %v", err)

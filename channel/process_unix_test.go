@@ -63,7 +63,13 @@ var actOptions = map[string][]Option{}
 // preparations are what their processes do before they join.
 var preparations = map[string]func(args []string) error{}
 
+// services are acts of processes that are no ranks.
+var services = map[string]func(args []string) error{}
+
 func play(act string, args []string) (err error) {
+	if serve := services[act]; serve != nil {
+		return serve(args)
+	}
 	if prepare := preparations[act]; prepare != nil {
 		if err := prepare(args); err != nil {
 			return err
@@ -100,6 +106,29 @@ func run(t *testing.T, provider string, size int, act string, args ...string) (l
 	})
 	require.NoError(t, err, out.String())
 	return r, out.String()
+}
+
+// runner runs an act as a job, as run does.
+type runner func(t *testing.T, provider string, size int, act string, args ...string) (launch.Result, string)
+
+// site is where else than on this host's own interfaces jobs run over a provider.
+type site struct {
+	name, provider string
+	open           func(t *testing.T) runner // until the test ends
+}
+
+var sites []site
+
+// processes runs a test of jobs of processes for each provider, and at each site: these,
+// which take their time, in the part of CI that sets envRoCE.
+func processes(t *testing.T, test func(t *testing.T, provider string, run runner)) {
+	apart(t, func(t *testing.T, provider string) { test(t, provider, run) })
+	if os.Getenv(envRoCE) == "" {
+		return
+	}
+	for _, s := range sites {
+		t.Run(s.name, func(t *testing.T) { test(t, s.provider, s.open(t)) })
+	}
 }
 
 // faces are the messages of a halo exchange, in bytes.
@@ -207,7 +236,7 @@ func TestHalo(t *testing.T) {
 	if testing.Short() {
 		rounds = "10"
 	}
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{1, 2, 3, 16} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
 				r, out := run(t, provider, size, "halo", rounds)
@@ -246,9 +275,9 @@ func TestDeath(t *testing.T) {
 	if testing.Short() {
 		rounds = 4
 	}
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		last := 200
-		if provider == "ibv" { // in a guest, where a round takes a tenth of a second
+		if !slices.Contains([]string{"shm", "tcp"}, provider) { // a round may take a tenth of a second
 			last = 20
 		}
 		for i := range rounds {
@@ -352,7 +381,7 @@ func TestStop(t *testing.T) {
 	if testing.Short() {
 		rounds = 80
 	}
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
 		require.Zero(t, r.ExitStatus(), out)
 		require.NotContains(t, out, " 0 deadlines", out)
@@ -452,7 +481,7 @@ func waits(h *Handle) bool {
 // not hold all of the message, but only the receiver's user empties it: there a
 // receiver that computes gets from the heap what it was waiting for with node memory.
 func TestAway(t *testing.T) {
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, kind := range []string{"alloc", "heap", "direct"} {
 			for busy := range 2 {
 				for first := range 2 {

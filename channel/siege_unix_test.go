@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -84,9 +83,9 @@ func TestSiege(t *testing.T) {
 	if testing.Short() {
 		jobs = 2
 	}
-	apart(t, func(t *testing.T, provider string) {
+	processes(t, func(t *testing.T, provider string, run runner) {
 		bound := time.Second
-		if slices.Contains(queueProviders, provider) {
+		if provider != "shm" {
 			bound = 10 * time.Second
 		}
 		var longest time.Duration
