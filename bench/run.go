@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -151,7 +152,11 @@ func measureAll(ctx context.Context, job rankJob, out outputOptions, options map
 		Options string          `json:"options"`
 		Rank    RankEnvironment `json:"rank"`
 	}
-	all, err := share(ctx, job, hello{fmt.Sprint(options), takeRankEnvironment(job.Rank())}, nil)
+	measured := maps.Clone(options)
+	for _, name := range []string{"json", "csv", "html"} { // for the one who prints
+		delete(measured, name)
+	}
+	all, err := share(ctx, job, hello{fmt.Sprint(measured), takeRankEnvironment(job.Rank())}, nil)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func TestTwoHosts(t *testing.T) {
 			if c.env1 == nil {
 				c.env1, c.env2 = secret, secret
 			}
-			server := begin(ctx, one, c.env1, append(append([]string(nil), c.args...), "--json", "--listen", listen)...)
+			server := begin(ctx, one, c.env1, append(append([]string(nil), c.args...), "--listen", listen)...)
 			client := <-begin(ctx, two, c.env2, append(append([]string(nil), c.two...), "--json", host)...)
 			served := <-server
 			if c.says != "" {
