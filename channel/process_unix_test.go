@@ -277,7 +277,7 @@ func TestDeath(t *testing.T) {
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		last := 200
-		if !slices.Contains([]string{"shm", "tcp"}, provider) { // a round may take a tenth of a second
+		if provider == "ibv" || provider == "xdp" { // a round may take a tenth of a second
 			last = 20
 		}
 		for i := range rounds {
