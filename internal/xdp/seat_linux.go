@@ -227,8 +227,8 @@ const sendTries = 256
 
 // Flush sends all that was framed.
 func (s *Seat) Flush() {
-	if s.next == atomic.LoadUint32(s.tx.prod) {
-		return
+	if s.next == atomic.LoadUint32(s.tx.cons) {
+		return // what could not be sent before is tried again
 	}
 	atomic.StoreUint32(s.tx.prod, s.next)
 	s.last = 0

@@ -172,6 +172,9 @@ func (q *qp) notReady(s *soft.Sink, psn uint32, code uint8, now int64) {
 	if before(psn, r.una) || !before(psn, r.max) {
 		return
 	}
+	if r.rnrUntil != 0 && psn == r.una {
+		return // it has been said
+	}
 	count := r.rnrCount
 	moved := before(r.una, psn)
 	q.acknowledged(s, psn, now)

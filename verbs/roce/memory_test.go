@@ -110,7 +110,7 @@ func (m *memory) flush() {
 	n := m.net
 	for i, p := range m.out {
 		f := m.flows[i]
-		id := uint16(n.rng.Uint32())
+		id := uint16(n.rng.IntN(mostID))
 		b := f.route.Seal(p.b, id)
 		n.sent++
 		to := n.wires[f.remote]
@@ -155,11 +155,12 @@ func (m *memory) recv(into []arrival) int {
 		p := m.inbox[0]
 		m.inbox = m.inbox[1:]
 		m.route.Set(p.src, m.addr)
-		if _, ok := m.route.Check(p.b, 0, false); !ok {
+		id, ok := m.route.Check(p.b, 0, false)
+		if !ok {
 			continue
 		}
 		m.held = append(m.held, p)
-		into[k] = arrival{pkt: p.b[:len(p.b)-packet.ICRCLen], src: p.src, ce: p.ce}
+		into[k] = arrival{pkt: p.b[:len(p.b)-packet.ICRCLen], src: p.src, id: id, ce: p.ce}
 		k++
 	}
 	return k

@@ -202,10 +202,14 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 		}
 		return
 	}
-	if q.ours && !q.near(h) {
+	if q.ours && (ar.id >= mostID || !q.near(h)) {
 		return
 	}
-	q.rsp.marked = q.rsp.marked || ar.ce
+	if q.ours && ar.ce && h.Opcode >= packet.ReadFirst && h.Opcode <= packet.ReadOnly {
+		q.req.pace.congested(now) // who reads decides how much is on its way
+	} else {
+		q.rsp.marked = q.rsp.marked || ar.ce
+	}
 	if h.Carries && q.ours {
 		ack := packet.Header{Opcode: packet.Acknowledge, PSN: h.Carried, Syndrome: packet.SyndromeACK}
 		q.answered(s, &ack, nil, now)
@@ -219,6 +223,11 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 		q.requested(s, h, payload)
 	}
 }
+
+// mostID is below which the identifications are in IPv4 headers of packets of this library:
+// they count the packets of a train. A socket does not show them, and the CRC alone is right
+// with any.
+const mostID = 64
 
 // near says whether a packet can be of what is going on: how far a peer of this library
 // is ahead or behind is known. What is not would have something sent again, or slower.

@@ -92,6 +92,16 @@ func (a *answers) push(x answer) bool {
 	return true
 }
 
+// fresh counts those to requests that had not been executed before.
+func (a *answers) fresh() (n int) {
+	for i := range a.n {
+		if !a.ents[(a.head+i)%len(a.ents)].again {
+			n++
+		}
+	}
+	return n
+}
+
 // cut drops the answers from psn on.
 func (a *answers) cut(psn uint32) {
 	for a.n > 0 {
@@ -107,7 +117,7 @@ func (p *responder) reset(psn uint32, depth int) {
 	records, ents := p.records, p.answers.ents
 	if len(records) < depth+1 {
 		// One more, of atomics that the architecture lets be asked for once more.
-		records, ents = make([]record, depth+1), make([]answer, depth+1)
+		records, ents = make([]record, depth+1), make([]answer, 2*(depth+1))
 	}
 	*p = responder{expect: psn, records: records, answers: answers{ents: ents}}
 }
@@ -318,7 +328,7 @@ func (q *qp) question(s *soft.Sink, h *packet.Header) {
 		a.n = q.packets(n)
 	}
 	if q.Attr.AccessFlags&need == 0 || a.atomic && h.VA%8 != 0 || n > maxMessage ||
-		p.answers.n >= len(p.answers.ents) || q.Attr.MaxDestRdAtomic == 0 {
+		p.answers.fresh() >= len(p.records) || q.Attr.MaxDestRdAtomic == 0 {
 		q.refuse(s, packet.SyndromeInvalid, verbs.EventQPReqErr)
 		return
 	}

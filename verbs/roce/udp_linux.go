@@ -356,7 +356,7 @@ func (u *udp) recv(into []arrival) int {
 				continue
 			}
 			u.guess = id + 1
-			into[k] = arrival{pkt: b[:len(b)-packet.ICRCLen], src: in.from, ce: class&3 == ecnExperienced}
+			into[k] = arrival{pkt: b[:len(b)-packet.ICRCLen], src: in.from, id: id, ce: class&3 == ecnExperienced}
 			k++
 		}
 		if u.off >= size {

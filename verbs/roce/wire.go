@@ -44,7 +44,8 @@ type wire interface {
 type arrival struct {
 	pkt []byte
 	src netip.AddrPort
-	ce  bool // a router on the way marked it: congestion experienced (RFC 3168)
+	id  uint16 // IPv4 identification with which the CRC is right
+	ce  bool   // a router on the way marked it: congestion experienced (RFC 3168)
 }
 
 // flow is the way to a peer: of one QP, whose lock guards it.

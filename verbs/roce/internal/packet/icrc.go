@@ -121,6 +121,9 @@ func (r *Route) Check(b []byte, guess uint16, exact bool) (id uint16, ok bool) {
 	if len(b) < bthLen+ICRCLen {
 		return 0, false
 	}
+	if !r.v4 {
+		guess = 0
+	}
 	n := len(b) - ICRCLen
 	diff := binary.LittleEndian.Uint32(b[n:]) ^ r.ICRC(b[:n], guess)
 	switch {
