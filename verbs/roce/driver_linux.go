@@ -17,7 +17,7 @@ import (
 type driver struct {
 	a     *adapter
 	watch []unix.PollFd // the eventfd, then those of the wire
-	stir  func()        // nil, or called when the wire's last descriptor has something
+	stir  func()        // nil, or called when the wire's last descriptor has something, and every so often
 	done  sync.WaitGroup
 
 	waking sync.Mutex
@@ -28,8 +28,10 @@ type driver struct {
 	polled  atomic.Bool  // somebody polls: the socket is not watched
 	kicked  atomic.Bool  // somebody is going to sleep until an event comes
 
-	// Of run alone: the polls when it last looked, and when it began to watch the socket.
+	// Of run alone: the polls when it last looked, and when it began to watch the socket; and when
+	// it stirs the wire.
 	seen, since uint64
+	stirAt      int64
 }
 
 // lookEvery is how long the socket is left alone after a poll. The price of a shorter
@@ -40,7 +42,8 @@ const lookEvery = int64(time.Millisecond)
 const often = 64
 
 // startDriver starts the driver of an adapter. It watches the descriptors of the wire, and calls
-// stir, if there is one, when the last of them has something.
+// stir, if there is one, when the last of them has something, and every lookEvery while somebody
+// polls.
 func startDriver(a *adapter, stir func(), fds ...int) error {
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -63,6 +66,10 @@ func (d *driver) run() {
 		until := d.a.nextDue.Load()
 		if d.polled.Load() {
 			until = min(until, now+lookEvery)
+			if d.stir != nil && now >= d.stirAt {
+				d.stirAt = now + lookEvery
+				d.stir()
+			}
 		}
 		d.planned.Store(until)
 		// Whoever made something due since, and saw an earlier plan, did not wake us.

@@ -30,17 +30,18 @@ type express struct {
 	// Receiving.
 	arrived packet.Route
 	peer    netip.AddrPort
-	turn    uint
-	warm    int         // for how many turns the UDP socket is looked at every time
-	stirred atomic.Bool // it has something
+	idle    uint        // turns since the UDP socket was looked at
+	empty   uint        // looks in a row that found nothing in it
+	stirred atomic.Bool // it has something, or has not been looked at for long
 	stats   struct{ sent, received atomic.Uint64 }
 }
 
-// The UDP socket costs a system call to look at. It is looked at every so many turns,
-// and every time for so many after it had something.
+// The UDP socket costs a system call to look at, in which packets to the seat wait. It is looked
+// at with every turn for so many after it had something, then ever more seldom: after twice as
+// many turns each time, and when the driver says so.
 const (
-	stackEvery = 32
-	stackWarm  = 256
+	stackWarm = 256
+	stackMost = 12 // log2 of the most turns
 )
 
 func newExpress(u *udp, seat *xdp.Seat, paths *xdp.Paths) *express {
@@ -143,16 +144,15 @@ func (w *express) recv(into []arrival) int {
 		raceRead(w.fd)
 		w.stats.received.Add(uint64(k))
 	}
-	w.turn++
-	if k == len(into) || !(w.warm > 0 || w.turn%stackEvery == 0 || w.udp.rest() || w.stirred.Load()) {
+	w.idle++
+	if k == len(into) || w.idle < 1<<min(max(w.empty, stackWarm)-stackWarm, stackMost) && !w.udp.rest() && !w.stirred.Load() {
 		return k
 	}
 	w.stirred.Store(false)
+	w.idle = 0
 	n := w.udp.recv(into[k:])
-	if n > 0 {
-		w.warm = stackWarm
-	} else if w.warm > 0 {
-		w.warm--
+	if w.empty++; n > 0 {
+		w.empty = 0
 	}
 	return k + n
 }
