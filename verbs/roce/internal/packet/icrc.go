@@ -11,10 +11,14 @@ import (
 // A17.3.3): the IP and UDP headers with what routers may change set to ones. It
 // is large; keep one and change it. Not for concurrent use.
 type Route struct {
-	// b is 8 bytes of ones, in the place of the local route header, then IP header,
-	// UDP header and BTH. It lives in a Route because what crc32 is given escapes.
-	b  [8 + 40 + 8 + bthLen]byte
+	// b is 8 bytes of ones, in the place of the local route header, then IP header and
+	// UDP header. It lives in a Route because what crc32 is given escapes.
+	b  [8 + 40 + 8]byte
 	v4 bool
+	// The CRC of b, for packets of this length and identification; length 0: of none.
+	head    uint32
+	headLen int
+	headID  uint16
 	// The multiplier that identification used last, and the length that it is for.
 	unshift    uint32
 	unshiftLen int
@@ -37,6 +41,7 @@ func (r *Route) Set(src, dst netip.AddrPort) {
 	for i := range r.b {
 		r.b[i] = 0xff
 	}
+	r.headLen = 0
 	ip := r.b[routeIP:]
 	r.v4 = src.Addr().Is4()
 	n := v6Len
@@ -61,6 +66,7 @@ func (r *Route) Set(src, dst netip.AddrPort) {
 
 // SetSource changes the source alone.
 func (r *Route) SetSource(src netip.AddrPort) {
+	r.headLen = 0
 	ip := r.b[routeIP:]
 	if r.v4 {
 		s := src.Addr().As4()
@@ -76,33 +82,43 @@ func (r *Route) SetSource(src netip.AddrPort) {
 // SetDontFragment changes the one flag of an IPv4 header that a packet in one piece can have
 // either way; Set sets it.
 func (r *Route) SetDontFragment(on bool) {
-	if r.v4 {
-		r.b[routeIP+v4Flags] = 0
-		if on {
-			r.b[routeIP+v4Flags] = dontFragment
-		}
+	flags := byte(0)
+	if on {
+		flags = dontFragment
+	}
+	if at := &r.b[routeIP+v4Flags]; r.v4 && *at != flags {
+		*at, r.headLen = flags, 0
 	}
 }
 
 // ICRC returns the invariant CRC of pkt, which is a packet from the BTH to the
 // last byte before the CRC, with this identification in its IPv4 header (IPv6 has
-// none). On the wire it is little-endian.
+// none). On the wire it is little-endian. A byte of pkt is another one meanwhile.
 func (r *Route) ICRC(pkt []byte, id uint16) uint32 {
+	if r.headLen != len(pkt) || r.headID != id {
+		r.begin(len(pkt), id)
+	}
+	masked := pkt[maskedByte]
+	pkt[maskedByte] = 0xff
+	crc := crc32.Update(r.head, crc32.IEEETable, pkt)
+	pkt[maskedByte] = masked
+	return crc
+}
+
+// begin computes the CRC of what is in front of the BTH of a packet of n bytes.
+func (r *Route) begin(n int, id uint16) {
 	ip := r.b[routeIP:]
-	udp := udpLen + len(pkt) + ICRCLen
-	n := v6Len
+	udp := udpLen + n + ICRCLen
+	end := v6Len
 	if r.v4 {
-		n = v4Len
+		end = v4Len
 		binary.BigEndian.PutUint16(ip[v4Length:], uint16(v4Len+udp))
 		binary.BigEndian.PutUint16(ip[v4ID:], id)
 	} else {
 		binary.BigEndian.PutUint16(ip[v6Length:], uint16(udp))
 	}
-	binary.BigEndian.PutUint16(ip[n+4:], uint16(udp))
-	end := n + udpLen
-	copy(ip[end:], pkt[:bthLen])
-	ip[end+maskedByte] = 0xff
-	return crc32.Update(crc32.ChecksumIEEE(r.b[:routeIP+end+bthLen]), crc32.IEEETable, pkt[bthLen:])
+	binary.BigEndian.PutUint16(ip[end+4:], uint16(udp))
+	r.head, r.headLen, r.headID = crc32.ChecksumIEEE(r.b[:routeIP+end+udpLen]), n, id
 }
 
 // Seal appends the CRC to a packet.
