@@ -40,6 +40,7 @@ type Port struct {
 	mu    sync.Mutex
 	seats []*tenant // nil: free
 	taken int
+	given int // frames that were given to the kernel to receive into
 }
 
 // tenant is who has a seat.
@@ -101,7 +102,7 @@ func OpenPort(o Options) (_ *Port, err error) {
 	return p, nil
 }
 
-// register makes the memory known to the kernel, fills the fill ring, and binds.
+// register makes the memory known to the kernel, and binds.
 func (p *Port) register() (err error) {
 	if p.memFD, err = unix.MemfdCreate("sluice-xdp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return fmt.Errorf("memfd_create: %w", err)
@@ -130,10 +131,6 @@ func (p *Port) register() (err error) {
 	if p.fill, err = mapRing(p.rings, fillRing, n); err != nil {
 		return err
 	}
-	for i := range n {
-		*p.fill.addr(uint32(i)) = uint64(i * p.shape.Chunk)
-	}
-	atomic.StoreUint32(p.fill.prod, uint32(n))
 	const flags = unix.XDP_COPY | unix.XDP_USE_NEED_WAKEUP
 	p.shape.Multi = true
 	err = bind(p.rings, p.opt.Index, p.opt.Queue, flags|unix.XDP_USE_SG, 0)
@@ -206,7 +203,25 @@ func (p *Port) Join(udp int, allowed func(netip.AddrPort) error) (_ *Grant, err 
 	}
 	p.seats[number] = t
 	p.taken++
+	p.supply()
 	return g, nil
+}
+
+// supply gives the kernel the frames of one more seat, if more are taken than ever before. Frames
+// are used in turn: fewer stay in the caches. Where the lock is not to be had, the next one
+// who joins brings them.
+func (p *Port) supply() {
+	most := p.taken * p.shape.Ring
+	if p.given >= most || !p.lockFill() {
+		return
+	}
+	at := atomic.LoadUint32(p.fill.prod)
+	for ; p.given < most; p.given++ {
+		*p.fill.addr(at) = uint64(p.given * p.shape.Chunk)
+		at++
+	}
+	atomic.StoreUint32(p.fill.prod, at)
+	unlock(p.ctl.fill, owner)
 }
 
 // Leave ends the tenancy of a seat: whoever had it has let go of everything, or is dead.
@@ -246,19 +261,26 @@ func (p *Port) reclaim(socket int) {
 		return
 	}
 	defer rx.close()
-	// The others hold the lock for less than a microsecond; one that does so for longer has
-	// been stopped, or means harm.
+	if !p.lockFill() {
+		return
+	}
+	from, end := atomic.LoadUint32(rx.cons), atomic.LoadUint32(rx.prod)
+	if end-from <= rx.mask+1 {
+		p.shape.give(p.fill, rx, from, end)
+	}
+	unlock(p.ctl.fill, owner)
+}
+
+// lockFill takes the lock of the fill ring. The others hold it for less than a microsecond; one
+// that does so for longer has been stopped, or means harm: then it returns false.
+func (p *Port) lockFill() bool {
 	for range 1000 {
 		if tryLock(p.ctl.fill, owner) {
-			from, end := atomic.LoadUint32(rx.cons), atomic.LoadUint32(rx.prod)
-			if end-from <= rx.mask+1 {
-				p.shape.give(p.fill, rx, from, end)
-			}
-			unlock(p.ctl.fill, owner)
-			return
+			return true
 		}
 		runtime.Gosched()
 	}
+	return false
 }
 
 // Idle says that no seat is taken.

@@ -169,6 +169,10 @@ func (s *Seat) Frame(lead, n int) []byte {
 	if lead > aligned || count > 1 && (!s.shape.Multi || lead+n > s.shape.MaxPacket()) {
 		return nil
 	}
+	if s.cursor >= few && s.next == atomic.LoadUint32(s.tx.prod) {
+		s.reap()
+		s.rewind()
+	}
 	if !s.room(count) {
 		s.Flush()
 		if s.reap(); !s.room(count) {
@@ -209,6 +213,21 @@ func (s *Seat) room(count int) bool {
 		}
 	}
 	return true
+}
+
+// few is after how many frames a burst begins with the first one again, if the kernel has none
+// of them: those are still in the caches.
+const few = 16
+
+// rewind has the first frame used next, if all up to the next one are free: then what comes behind
+// these is the same as before.
+func (s *Seat) rewind() {
+	for i := range s.cursor {
+		if atomic.LoadUint32(&s.ctl.busy[s.base+i-s.shape.frames()]) != 0 {
+			return
+		}
+	}
+	s.cursor = 0
 }
 
 // Cancel takes back the last Frame.
