@@ -89,7 +89,11 @@ func OpenPort(o Options) (_ *Port, err error) {
 	if p.maps, err = newMaps(o.Seats); err != nil {
 		return nil, err
 	}
-	if p.prog, err = load(p.maps, o.Queue, o.MTU, p.shape.Multi); err != nil {
+	// A program that takes frags has the kernel copy every short packet of generic XDP to a new
+	// buffer; one that does not has it put together long messages of other traffic. A driver
+	// refuses that, or turns off what it would have to.
+	frags := p.shape.Multi && (o.Native || p.shape.Chunk > 2048)
+	if p.prog, err = load(p.maps, o.Queue, o.MTU, frags); err != nil {
 		return nil, err
 	}
 	mode := link.XDPGenericMode

@@ -154,7 +154,8 @@ func program(m maps, queue, mtu int) asm.Instructions {
 	}
 }
 
-// load loads the program. With frags it takes packets that are longer than a page.
+// load loads the program. With frags it takes packets that are longer than a page, and not in one
+// piece.
 func load(m maps, queue, mtu int, frags bool) (*ebpf.Program, error) {
 	spec := &ebpf.ProgramSpec{Name: "sluice_roce", Type: ebpf.XDP, Instructions: program(m, queue, mtu), License: "Apache-2.0"}
 	if frags {
