@@ -160,3 +160,36 @@ func TestFramesToSend(t *testing.T) {
 	require.EqualValues(t, 2048-22, d.Len)
 	require.EqualValues(t, 42+2048-(2048-22), b.tx.packet(*b.tx.prod-1).Len)
 }
+
+// Bursts begin with the first frame again when the kernel has done with all of them, and not before.
+func TestFirstFramesAgain(t *testing.T) {
+	s := paperSeat(0)
+	s.shape.Ring = 2 * few
+	s.tx, s.comp, s.base = paper(s.shape.Ring, 16), paper(s.shape.frames(), 8), s.shape.frames()
+	s.mem = make([]byte, s.shape.bytes())
+	s.ctl = s.shape.control(s.mem)
+	s.socket = -1
+	at := func() int {
+		require.NotNil(t, s.Frame(42, 100))
+		addr := s.tx.packet(s.next - 1).Addr
+		s.Flush()
+		*s.tx.cons = *s.tx.prod
+		return int(addr)/s.shape.Chunk - s.base
+	}
+	done := func(frames ...int) {
+		for _, i := range frames {
+			*s.comp.addr(*s.comp.prod) = uint64((s.base + i) * s.shape.Chunk)
+			*s.comp.prod++
+		}
+	}
+	for i := range few {
+		require.Equal(t, i, at())
+		if i > 0 {
+			done(i)
+		}
+	}
+	require.Equal(t, few, at(), "the kernel has the first")
+	done(0, few)
+	require.Zero(t, at())
+	require.Equal(t, 1, at())
+}

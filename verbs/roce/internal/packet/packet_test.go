@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
@@ -187,6 +188,37 @@ func TestIdentification(t *testing.T) {
 	require.False(t, ok, "IPv6 has no identification to be wrong")
 	_, ok = r.Check(b[:8], 0, false)
 	require.False(t, ok)
+}
+
+// What a Route keeps from one packet to the next does not show.
+func TestRouteChanges(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, ends := range [][2]netip.AddrPort{{src4, dst4}, {src6, dst6}} {
+		var r Route
+		src, whole := ends[0], true
+		r.Set(src, ends[1])
+		for range 2000 {
+			switch rng.IntN(4) {
+			case 0:
+				src = netip.AddrPortFrom(src.Addr(), uint16(rng.IntN(3)))
+				r.SetSource(src)
+			case 1:
+				whole = rng.IntN(2) == 0
+				r.SetDontFragment(whole)
+			case 2:
+				r.Set(src, ends[1])
+				whole = true
+			}
+			var fresh Route
+			fresh.Set(src, ends[1])
+			fresh.SetDontFragment(whole)
+			pkt, id := make([]byte, 12+4*rng.IntN(3)), uint16(rng.IntN(2))
+			pkt[0], pkt[4] = byte(rng.Uint32()), byte(rng.Uint32())
+			before := bytes.Clone(pkt)
+			require.Equal(t, fresh.ICRC(pkt, id), r.ICRC(pkt, id))
+			require.Equal(t, before, pkt)
+		}
+	}
 }
 
 // Of packets of which everything has changed, at most a few in 2^16 pass where
