@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,5 +44,27 @@ func TestFarPackets(t *testing.T) {
 			require.Equal(t, c.effect, q.rsp.ackDue || q.rsp.nakDue || q.rsp.held.n > 0 || q.req.pace.window < window)
 			q.silence()
 		})
+	}
+}
+
+// An identification that no packet of this library has is what a packet looks like that is
+// broken elsewhere: it is dropped. Adapters may use any.
+func TestIdentifications(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		for _, id := range []uint16{0, mostID - 1, mostID, 0xffff} {
+			t.Run(fmt.Sprintf("foreign %v/%d", foreign, id), func(t *testing.T) {
+				n, a, b := pair(t, 1, faults{foreign: foreign}, usual, 16)
+				b.recv(t, 1, 0, 0)
+				at, w := b.qp.rsp.expect, b.a.wire.(*memory)
+				h := packet.Header{Opcode: packet.SendOnly, Migrated: true, PKey: packet.DefaultPKey, DestQP: b.qp.Num, PSN: at & psnMask}
+				w.inbox = append(w.inbox, flying{src: a.a.wire.local(), b: a.qp.flow.route.Seal(h.Append(nil), id)})
+				n.step()
+				want := at
+				if foreign || id < mostID {
+					want++
+				}
+				require.Equal(t, want, b.qp.rsp.expect)
+			})
+		}
 	}
 }

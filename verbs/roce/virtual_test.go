@@ -13,82 +13,6 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// stream writes messages of 64 KiB, so many outstanding, for a while of virtual time,
-// and returns the bytes acknowledged per second.
-func stream(t testing.TB, f faults, how terms, d time.Duration) float64 {
-	const size, deep = 64 << 10, 8
-	n, a, b := pair(t, 1, f, how, 16)
-	rand.NewChaCha8([32]byte{1}).Read(a.local.Buf)
-	begin, end := n.now, n.now+int64(d)
-	for n.now < end {
-		a.poll(t)
-		for a.posted-len(a.done) < deep {
-			off := a.posted % deep * size
-			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, off, size)},
-				RemoteAddr: b.mem.Addr() + uint64(off), RKey: b.mem.RKey()})
-		}
-		require.True(t, n.step())
-	}
-	for _, wc := range a.done {
-		require.NoError(t, wc.Err())
-	}
-	require.Equal(t, string(a.local.Buf[:deep*size]), string(b.mem.Buf[:deep*size]))
-	return float64(len(a.done)*size) / (float64(n.now-begin) / 1e9)
-}
-
-// A stream keeps half of its rate, and more, when one packet in a hundred is lost on a
-// path of 1 GB/s and 200 µs there and back; and much of the link when none is.
-func TestLossyStream(t *testing.T) {
-	path := faults{delay: 100 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}
-	d := 100 * time.Millisecond
-	if testing.Short() {
-		d = 20 * time.Millisecond
-	}
-	whole := stream(t, path, usual, d)
-	require.Greater(t, whole, 0.8e9)
-	path.drop = 0.01
-	lossy := stream(t, path, usual, d)
-	t.Logf("%.0f MB/s, with loss %.0f", whole/1e6, lossy/1e6)
-	require.Greater(t, lossy, whole/2)
-}
-
-// Loss of more than one packet in ten is taken for congestion: the window does not
-// stay open.
-func TestPersistentLoss(t *testing.T) {
-	n, a, b := pair(t, 1, faults{drop: 0.3, delay: 20 * time.Microsecond}, usual, 16)
-	const size = 64 << 10
-	for n.now < int64(50*time.Millisecond) {
-		a.poll(t)
-		for a.posted-len(a.done) < 8 {
-			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
-		}
-		require.True(t, n.step())
-	}
-	require.Less(t, a.qp.req.pace.window, float64(firstWindow)) // of 255 that it may have
-	require.NotEmpty(t, a.done)
-}
-
-// A queue on the way does not fill: the window follows the delay.
-func TestDelayBoundsQueue(t *testing.T) {
-	path := faults{delay: 10 * time.Microsecond, bytesPerSecond: 1e8, queue: time.Second}
-	rate := stream(t, path, usual, 200*time.Millisecond)
-	require.Greater(t, rate, 0.8e8)
-	n, a, b := pair(t, 1, path, usual, 16)
-	var longest int64
-	for n.now < int64(200*time.Millisecond) {
-		a.poll(t)
-		for a.posted-len(a.done) < 8 {
-			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 64<<10)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
-		}
-		if n.now > int64(100*time.Millisecond) {
-			longest = max(longest, a.a.wire.(*memory).free-n.now)
-		}
-		require.True(t, n.step())
-	}
-	// All that the window admits would take 2.7 ms.
-	require.Less(t, time.Duration(longest), 1500*time.Microsecond)
-}
-
 // A peer that does not answer is waited for four times timeout and retries, to the
 // timer's grain, and not longer.
 func TestGiveUp(t *testing.T) {
@@ -129,6 +53,25 @@ func TestReceiverNotReady(t *testing.T) {
 		require.Less(t, delay, want+time.Duration(retries+1)*10*time.Microsecond+leastTimeout)
 		require.Equal(t, verbs.QPRTS, b.qp.State())
 	}
+}
+
+// A refusal that the network doubles counts once: the requester tries as often as it may.
+func TestReceiverNotReadyDoubled(t *testing.T) {
+	how := usual
+	how.rnr, how.rnrTimer = 2, 14 // 1.28 ms
+	n, a, b := pair(t, 1, faults{delay: time.Microsecond, double: 1}, how, 16)
+	begin, posted := n.now, false
+	a.post(t, verbs.SendWR{Opcode: verbs.OpSend})
+	n.until(t, time.Minute, func() bool {
+		// After the first repeat, before the second, which is the last.
+		if !posted && n.now-begin > int64(verbs.RNRTimer(14))*3/2 {
+			b.recv(t, 1, 0, 10)
+			posted = true
+		}
+		a.poll(t)
+		return len(a.done) == 1
+	})
+	require.NoError(t, a.done[0].Err())
 }
 
 // forge sends b what a packet of a's queue pair would be, from any address.
@@ -260,6 +203,48 @@ func TestLateRepeat(t *testing.T) {
 			require.Equal(t, verbs.QPRTS, b.qp.State())
 		})
 	}
+}
+
+// Answers that come later than the timer, all at once: the requests have come again by then,
+// and new ones behind them. Each is executed once.
+func TestLateAnswers(t *testing.T) {
+	const deep = 16
+	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, deep)
+	count := 0
+	post := func() {
+		for i := range deep {
+			a.post(t, verbs.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, CompareAdd: 1, RKey: b.mem.RKey(), RemoteAddr: b.mem.Addr(),
+				SGList: []verbs.SGE{a.sge(a.local, 8*i, 8)}})
+		}
+		count += deep
+	}
+	done := func() bool { a.poll(t); return len(a.done) == count }
+	post()
+	n.until(t, time.Second, done)
+
+	post()
+	n.now += 1000
+	n.deliver()
+	n.faults.delay = 5 * time.Millisecond // of the answers
+	b.a.drive()
+	n.faults.delay = time.Microsecond
+	for end := n.now + int64(time.Second); !done(); { // while b does not run
+		n.now += 100_000
+		require.Less(t, n.now, end)
+		n.deliver()
+		a.a.expire(n.now)
+	}
+	n.now += 2000
+	n.deliver()
+	require.GreaterOrEqual(t, len(b.a.wire.(*memory).inbox), deep, "no repeats wait at b")
+	post()
+	n.now += 2000
+	n.deliver()
+	n.until(t, time.Second, done)
+	for i, wc := range a.done {
+		require.NoError(t, wc.Err(), "atomic %d", i)
+	}
+	require.EqualValues(t, count, binary.NativeEndian.Uint64(b.mem.Buf))
 }
 
 // Of the 32 bits that PSNs are counted in, 24 are on the wire: a connection goes on
