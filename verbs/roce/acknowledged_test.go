@@ -12,7 +12,9 @@ import (
 // pingPong has messages of 64 bytes go to and fro, and returns the packets that each took.
 func pingPong(t *testing.T, f faults, each bool) float64 {
 	const warm, rounds = 10, 100
-	n, a, b := pair(t, 1, f, usual, 16)
+	how := usual
+	how.each = each
+	n, a, b := pair(t, 1, f, how, 16)
 	a.a.ackEach, b.a.ackEach = each, each
 	sent := 0
 	for i := range warm + rounds {

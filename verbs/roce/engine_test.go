@@ -64,6 +64,7 @@ type terms struct {
 	timeout, rnrTimer uint8
 	retries, rnr      uint8
 	reads             uint8
+	each              bool // an acknowledgement for each message
 }
 
 var usual = terms{mtu: verbs.MTU1024, timeout: 14, rnrTimer: 1, retries: 7, rnr: 7, reads: 16}
@@ -95,6 +96,7 @@ func pair(t testing.TB, seed uint64, f faults, c terms, deep int) (*network, *si
 	a, b := newSide(t, n, deep), newSide(t, n, deep)
 	a.connect(t, b, c, f.foreign)
 	b.connect(t, a, c, f.foreign)
+	a.a.ackEach, b.a.ackEach = c.each, c.each
 	return n, a, b
 }
 
@@ -179,11 +181,36 @@ func TestOperations(t *testing.T) {
 					for seed := range uint64(rounds) {
 						f, how := c.f, usual
 						f.foreign, how.mtu = foreign, mtu
-						operations(t, seed, f, how)
+						operations(t, seed, f, how, 60, false)
 					}
 				})
 			}
 		}
+	}
+}
+
+// TestSoak is the same on networks, terms and hosts that the dice choose: also hosts that have
+// no CPU for a while, again and again. The first seeds are those that have found something.
+func TestSoak(t *testing.T) {
+	seeds, more := []uint64{940, 1589, 2109, 2176}, uint64(120)
+	if testing.Short() {
+		more = 20
+	}
+	for seed := range more {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
+		rng := rand.New(rand.NewPCG(seed, 99))
+		f, how := networks[rng.IntN(len(networks))].f, usual
+		f.foreign = rng.IntN(2) == 0
+		how.reads = []uint8{1, 2, 4, 16}[rng.IntN(4)]
+		how.mtu = []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096}[rng.IntN(3)]
+		how.each = rng.IntN(2) == 0
+		stall := rng.IntN(2) == 0
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Logf("%+v, %+v, stalls %v", f, how, stall)
+			operations(t, seed, f, how, 80, stall)
+		})
 	}
 }
 
@@ -305,8 +332,10 @@ func (p *player) receive(t testing.TB) {
 	}
 }
 
-func operations(t *testing.T, seed uint64, f faults, how terms) {
-	const count, deep = 60, 16
+// operations has both sides do so many random operations. With stall, one or the other has
+// no CPU now and then, for up to 8 ms: longer than the timers.
+func operations(t *testing.T, seed uint64, f faults, how terms, count int, stall bool) {
+	const deep = 16
 	n, a, b := pair(t, seed, f, how, deep)
 	p, q := newPlayer(a, seed), newPlayer(b, seed+100)
 	p.peer, q.peer = q, p
@@ -319,9 +348,17 @@ func operations(t *testing.T, seed uint64, f faults, how terms) {
 		}
 		return k
 	}
+	rng := rand.New(rand.NewPCG(seed, 3))
 	n.until(t, 60*time.Second, func() bool {
+		if stall && n.now >= n.back && rng.IntN(200) == 0 {
+			n.away, n.back = both[rng.IntN(2)].a, n.now+int64(rng.IntN(8_000_000))
+		}
 		over := true
 		for _, p := range both {
+			if n.stalls(p.a) {
+				over = false
+				continue
+			}
 			p.poll(t)
 			if len(p.ops) < count && len(p.ops)-sends(p) < deep && n.rng.IntN(2) == 0 {
 				p.next(t)

@@ -25,7 +25,9 @@ type network struct {
 	wires  map[netip.AddrPort]*memory
 	nodes  []*adapter
 	flying flight
-	order  int // of sending, so that packets of the same time stay in order
+	order  int      // of sending, so that packets of the same time stay in order
+	away   *adapter // has no CPU
+	back   int64    // until then
 
 	sent, dropped int
 }
@@ -36,7 +38,9 @@ type faults struct {
 	delay                                time.Duration
 	bytesPerSecond                       float64 // 0: no limit
 	queue                                time.Duration
-	// foreign makes the ends not know of each other that they are of this library.
+	// foreign makes the ends not know of each other that they are of this library. Then their
+	// wires show identifications, as raw ones do: an end that has to find them by the CRC
+	// takes one broken packet in 2^16, unless the peer is of this library.
 	foreign bool
 }
 
@@ -49,6 +53,7 @@ type flying struct {
 	to    *memory
 	src   netip.AddrPort
 	b     []byte
+	id    uint16
 	ce    bool
 }
 
@@ -140,7 +145,7 @@ func (m *memory) flush() {
 				at += int64(n.rng.IntN(100_000))
 			}
 			n.order++
-			heap.Push(&n.flying, flying{at: at, order: n.order, to: to, src: m.addr, b: b, ce: n.chance(n.faults.mark)})
+			heap.Push(&n.flying, flying{at: at, order: n.order, to: to, src: m.addr, b: b, id: id, ce: n.chance(n.faults.mark)})
 		}
 	}
 	m.out, m.flows = m.out[:0], m.flows[:0]
@@ -155,7 +160,7 @@ func (m *memory) recv(into []arrival) int {
 		p := m.inbox[0]
 		m.inbox = m.inbox[1:]
 		m.route.Set(p.src, m.addr)
-		id, ok := m.route.Check(p.b, 0, false)
+		id, ok := m.route.Check(p.b, p.id, m.net.faults.foreign)
 		if !ok {
 			continue
 		}
@@ -171,8 +176,14 @@ func (m *memory) recv(into []arrival) int {
 func (n *network) step() bool {
 	n.deliver()
 	for _, a := range n.nodes {
-		a.drive()
-		a.expire(n.now)
+		if !n.stalls(a) {
+			a.drive()
+			a.expire(n.now)
+		}
+	}
+	if n.now < n.back {
+		n.now += 5000
+		return true
 	}
 	next := int64(math.MaxInt64)
 	if len(n.flying) > 0 {
@@ -187,6 +198,9 @@ func (n *network) step() bool {
 	n.now = max(n.now, next)
 	return true
 }
+
+// stalls says whether an adapter has no CPU now.
+func (n *network) stalls(a *adapter) bool { return a == n.away && n.now < n.back }
 
 // deliver has those packets arrive whose time has come.
 func (n *network) deliver() {

@@ -57,7 +57,7 @@ func TestIdentifications(t *testing.T) {
 				b.recv(t, 1, 0, 0)
 				at, w := b.qp.rsp.expect, b.a.wire.(*memory)
 				h := packet.Header{Opcode: packet.SendOnly, Migrated: true, PKey: packet.DefaultPKey, DestQP: b.qp.Num, PSN: at & psnMask}
-				w.inbox = append(w.inbox, flying{src: a.a.wire.local(), b: a.qp.flow.route.Seal(h.Append(nil), id)})
+				w.inbox = append(w.inbox, flying{src: a.a.wire.local(), id: id, b: a.qp.flow.route.Seal(h.Append(nil), id)})
 				n.step()
 				want := at
 				if foreign || id < mostID {
