@@ -13,10 +13,9 @@ import (
 // is there only while something is missing, and comes from a pool of the adapter's
 // that is bounded: where there is none, everything is sent again.
 type held struct {
-	pool  *pool
-	buf   *buffer
-	n     int
-	slots [windowPackets]slot
+	pool *pool
+	buf  *buffer // nil: nothing is held
+	n    int
 }
 
 // slot is a packet that is held, by PSN modulo windowPackets.
@@ -27,8 +26,11 @@ type slot struct {
 	size int
 }
 
-// buffer has the payloads, one slot after the other.
-type buffer struct{ b []byte }
+// buffer has the packets: their payloads are in b, one slot after the other.
+type buffer struct {
+	slots [windowPackets]slot
+	b     []byte
+}
 
 // hold keeps a packet, and returns false if it cannot.
 func (q *qp) hold(psn uint32, h *packet.Header, payload []byte) bool {
@@ -45,7 +47,7 @@ func (q *qp) hold(psn uint32, h *packet.Header, payload []byte) bool {
 		}
 	}
 	i := psn % windowPackets
-	sl := &hd.slots[i]
+	sl := &hd.buf.slots[i]
 	if !sl.set {
 		sl.set, sl.psn, sl.h, sl.size = true, psn, *h, len(payload)
 		copy(hd.buf.b[int(i)*q.mtu:], payload)
@@ -60,7 +62,7 @@ func (q *qp) unhold(s *soft.Sink) {
 	hd := &p.held
 	for hd.n > 0 && q.State() != verbs.QPErr {
 		i := p.expect % windowPackets
-		sl := &hd.slots[i]
+		sl := &hd.buf.slots[i]
 		if !sl.set {
 			var bits [4]uint64
 			if hd.tell(&bits, p.expect); bits == [4]uint64{} {
@@ -86,8 +88,11 @@ func (q *qp) unhold(s *soft.Sink) {
 
 // tell sets the bits of what is held behind psn.
 func (hd *held) tell(bits *[4]uint64, psn uint32) {
+	if hd.n == 0 {
+		return
+	}
 	for d := range uint32(windowPackets) {
-		if sl := &hd.slots[(psn+1+d)%windowPackets]; sl.set && sl.psn == psn+1+d {
+		if sl := &hd.buf.slots[(psn+1+d)%windowPackets]; sl.set && sl.psn == psn+1+d {
 			bits[d/64] |= 1 << (d % 64)
 		}
 	}
@@ -99,8 +104,8 @@ func (hd *held) release() {
 		return
 	}
 	if hd.n > 0 {
-		for i := range hd.slots {
-			hd.slots[i].set = false
+		for i := range hd.buf.slots {
+			hd.buf.slots[i].set = false
 		}
 		hd.n = 0
 	}
@@ -133,7 +138,7 @@ func (p *pool) get(size int) *buffer {
 			return b
 		}
 	}
-	return &buffer{make([]byte, size)}
+	return &buffer{b: make([]byte, size)}
 }
 
 func (p *pool) put(b *buffer) {
