@@ -52,6 +52,9 @@ func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 	if !before(r.una, psn) {
 		return
 	}
+	if before(r.una, r.sackHigh) && before(r.pace.timedPSN, psn) {
+		r.pace.untime() // it may have come long ago, and waited for what is before it
+	}
 	if rtt, ok := r.pace.sample(psn, now); ok {
 		r.pace.acked(psn-r.una, rtt, now)
 	}
@@ -260,4 +263,17 @@ func (q *qp) selected(s *soft.Sink, psn uint32, h *packet.Header, now int64) {
 			}
 		}
 	}
+	q.ahead(now)
+}
+
+// ahead takes note that something arrived before what is missing: the packet that is timed,
+// perhaps.
+func (q *qp) ahead(now int64) {
+	r := &q.req
+	if r.pace.timing && r.has(r.pace.timedPSN) {
+		if rtt, ok := r.pace.sample(r.pace.timedPSN+1, now); ok {
+			r.pace.acked(0, rtt, now)
+		}
+	}
+	q.armProbe(now)
 }

@@ -12,8 +12,10 @@ import "time"
 // as nobody configures it here, with an allowance for peers without an adapter that
 // answer when they are scheduled. And loss alone does not slow down: a window
 // that is halved for each lost packet does not fill a link that loses one in a
-// hundred, whatever the cause. Only if more than one in ten is lost, over a window
-// or more, is that taken for a sign of congestion; and a time-out is.
+// hundred, whatever the cause. Only if more than one in ten of a thousand is lost is
+// that taken for a sign of congestion; and a time-out is. So that the delay does not
+// say the same of each loss, the round trip of a packet ends when the peer has it, not
+// when it has what is missing before it.
 type pace struct {
 	window float64
 	limit  float64 // packets
@@ -36,8 +38,9 @@ const (
 	// slack is how much longer than the shortest round trip one may take without
 	// being a sign of congestion.
 	slack = 500 * time.Microsecond
-	// lossPeriod is over how many packets the loss is looked at.
-	lossPeriod = 128
+	// lossPeriod is over how many packets the loss is looked at: of fewer, one in ten may
+	// be missing by chance where one in twenty is lost.
+	lossPeriod = 1024
 	// lossLimit is the share above which it counts, as one in so many.
 	lossLimit = 10
 	// firstWindow is where a connection begins, in packets.
@@ -96,8 +99,8 @@ func (p *pace) sample(psn uint32, now int64) (time.Duration, bool) {
 // acked adapts the window to n packets that were acknowledged after a round trip
 // of rtt; 0: it was not measured.
 func (p *pace) acked(n uint32, rtt time.Duration, now int64) {
-	if p.sent >= lossPeriod {
-		if p.lost*lossLimit > p.sent {
+	if lossy := p.lost > lossPeriod/lossLimit; lossy || p.sent >= lossPeriod {
+		if lossy {
 			p.cut(maxCut, leastWindow, now)
 		}
 		p.sent, p.lost = 0, 0

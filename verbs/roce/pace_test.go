@@ -56,13 +56,46 @@ func TestLossyStream(t *testing.T) {
 	require.Greater(t, lossy, whole/2)
 }
 
+// Loss below one packet in ten costs what is sent again and waits for that, and not the window:
+// what is left of the rate falls slowly.
+func TestLossTable(t *testing.T) {
+	d := 50 * time.Millisecond
+	losses := []float64{0.01, 0.02, 0.03, 0.05, 0.08}
+	if testing.Short() {
+		d, losses = 20*time.Millisecond, losses[2:4]
+	}
+	for _, c := range []struct {
+		delay time.Duration
+		below float64 // what is left at up to 5 %
+		at8   float64
+	}{{20 * time.Microsecond, 0.75, 0.5}, {100 * time.Microsecond, 0.4, 0.12}} {
+		path := faults{delay: c.delay, bytesPerSecond: 1e9, queue: time.Millisecond}
+		whole := stream(t, path, d)
+		for _, path.drop = range losses {
+			rate, least := stream(t, path, d), c.below
+			if path.drop > 0.05 {
+				least = c.at8
+			}
+			t.Logf("%v there, %.0f %% lost: %.0f of %.0f MB/s", c.delay, 100*path.drop, rate/1e6, whole/1e6)
+			require.Greater(t, rate, least*whole)
+		}
+	}
+}
+
 // Loss of more than one packet in ten is taken for congestion: the window does not
 // stay open.
 func TestPersistentLoss(t *testing.T) {
-	n, a, b := pair(t, 1, faults{drop: 0.3, delay: 20 * time.Microsecond}, usual, 16)
-	n.keep(t, a, b, verbs.OpRDMAWrite, 50*time.Millisecond, func() {})
-	require.Less(t, a.qp.req.pace.window, float64(firstWindow)) // of 255 that it may have
-	require.NotEmpty(t, a.done)
+	for _, drop := range []float64{0.15, 0.3} {
+		n, a, b := pair(t, 1, faults{drop: drop, delay: 20 * time.Microsecond}, usual, 16)
+		n.keep(t, a, b, verbs.OpRDMAWrite, 50*time.Millisecond, func() {})
+		sum, steps := 0.0, 0.0
+		n.keep(t, a, b, verbs.OpRDMAWrite, 100*time.Millisecond, func() {
+			sum += a.qp.req.pace.window
+			steps++
+		})
+		require.Less(t, sum/steps, 64.0) // of 255 that it may have
+		require.NotEmpty(t, a.done)
+	}
 }
 
 // A queue on the way does not fill: the window follows the delay.

@@ -148,7 +148,7 @@ func (q *qp) fail(s *soft.Sink, status verbs.WCStatus, vendor uint32) {
 		q.silence()
 	}
 	q.req.faulty = nil
-	q.req.resendAt, q.req.rnrUntil = 0, 0
+	q.req.resendAt, q.req.rnrUntil, q.req.probeAt = 0, 0, 0
 	q.Fail(s, status, vendor)
 }
 
@@ -254,7 +254,7 @@ func (q *qp) expire(now int64) {
 	}
 	q.expireRequester(nil, now)
 	q.transmit(nil, now, false)
-	for _, t := range [...]int64{q.req.resendAt, q.req.rnrUntil} {
+	for _, t := range [...]int64{q.req.resendAt, q.req.rnrUntil, q.req.probeAt} {
 		if t != 0 {
 			q.a.at(q, t)
 		}

@@ -59,6 +59,7 @@ type requester struct {
 	// Timers, in nanoseconds of the adapter's clock; 0: not running.
 	progressAt int64 // when the peer acknowledged something last, or sending began
 	resendAt   int64
+	probeAt    int64 // when holes are filled again
 	backoff    uint
 	rnrUntil   int64
 	rnrCount   uint8
@@ -329,7 +330,7 @@ func (r *requester) has(psn uint32) bool {
 
 // forgetArrived has everything that is not acknowledged sent again.
 func (r *requester) forgetArrived() {
-	r.sackHigh, r.arrived = r.una, [windowPackets / 64]uint64{}
+	r.sackHigh, r.arrived, r.probeAt = r.una, [windowPackets / 64]uint64{}, 0
 }
 
 // fillHoles sends again what has not arrived while later packets have.
@@ -352,6 +353,9 @@ func (q *qp) fillHoles(s *soft.Sink, now int64) {
 		if e.Opcode == verbs.OpRDMARead && !q.asks(psn) {
 			psn++ // not a request of its own
 			continue
+		}
+		if r.pace.timing && r.pace.timedPSN == psn {
+			r.pace.untime()
 		}
 		r.nxt, r.cur = psn, pos
 		n := q.sendAt(e, now, true)

@@ -39,6 +39,34 @@ const (
 	maxResend = 500 * time.Millisecond
 )
 
+// armProbe sets the timer after which holes are filled again. That what filled them was lost
+// too shows in later packets that arrive, but for when the window admits none: then a
+// time-out would follow for each (RFC 8985 has its tail loss probe after as long for that).
+func (q *qp) armProbe(now int64) {
+	if r := &q.req; r.pace.sampled && r.rnrUntil == 0 {
+		r.probeAt = now + int64(max(2*r.pace.srtt, leastProbe))
+		q.a.at(q, r.probeAt)
+	}
+}
+
+// leastProbe is less than a peer without an adapter may be somewhere else, but that costs no
+// more than the packets of holes.
+const leastProbe = 100 * time.Microsecond
+
+// probe has all holes filled again.
+func (q *qp) probe(now int64) {
+	r := &q.req
+	r.probeAt = 0
+	for psn := r.una; before(psn, r.sackHigh); psn++ {
+		if !r.has(psn) {
+			r.sentAt[psn%windowPackets] = r.newest - reorder
+		}
+	}
+	if before(r.una, r.sackHigh) {
+		q.armProbe(now)
+	}
+}
+
 // giveUpAt is when the peer counts as dead; 0: never. The architecture lets a timer
 // run up to four times as long as its code says (9.7.6.1.3), which a peer without an
 // adapter may need.
@@ -57,6 +85,9 @@ func (q *qp) expireRequester(s *soft.Sink, now int64) {
 			r.rnrUntil, r.progressAt = 0, now
 		}
 		return
+	}
+	if r.probeAt != 0 && now >= r.probeAt {
+		q.probe(now)
 	}
 	if r.resendAt == 0 || now < r.resendAt {
 		return

@@ -74,6 +74,34 @@ func TestReceiverNotReadyDoubled(t *testing.T) {
 	require.NoError(t, a.done[0].Err())
 }
 
+// Between a refusal and the time to try again nothing is due, whatever was missing before.
+func TestReceiverNotReadyBehindGap(t *testing.T) {
+	how := usual
+	how.rnrTimer = 14 // 1.28 ms
+	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, how, 16)
+	b.recv(t, 1, 0, 10)
+	a.post(t, verbs.SendWR{Opcode: verbs.OpSend})
+	n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 1 }) // a round trip is known
+	n.faults.drop = 1
+	a.post(t, verbs.SendWR{Opcode: verbs.OpSend})
+	n.faults.drop = 0
+	for range 4 {
+		a.post(t, verbs.SendWR{Opcode: verbs.OpSend})
+	}
+	n.until(t, time.Second, func() bool { return a.qp.req.rnrUntil != 0 })
+	for steps := 0; a.qp.req.rnrUntil != 0; steps++ {
+		require.Less(t, steps, 20, n.describe())
+		n.step()
+	}
+	for range 5 {
+		b.recv(t, 1, 0, 10)
+	}
+	n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 6 })
+	for _, wc := range a.done {
+		require.NoError(t, wc.Err())
+	}
+}
+
 // forge sends b what a packet of a's queue pair would be, from any address.
 func (n *network) forge(from, to *side, h packet.Header, payload []byte) {
 	h.Migrated, h.PKey, h.Pad = true, packet.DefaultPKey, packet.PadOf(len(payload))
