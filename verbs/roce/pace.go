@@ -16,6 +16,9 @@ import "time"
 // that taken for a sign of congestion; and a time-out is. So that the delay does not
 // say the same of each loss, the round trip of a packet ends when the peer has it, not
 // when it has what is missing before it.
+//
+// A path can become longer for good. Round trips that stay too long while little is on
+// its way are taken for that, as nothing that the window does makes them shorter.
 type pace struct {
 	window float64
 	limit  float64 // packets
@@ -26,6 +29,9 @@ type pace struct {
 	timedPSN            uint32
 	timedAt             int64
 	cutAt               int64 // when the window was decreased last
+
+	longSince int64         // since when round trips are too long with a small window; 0: they are not
+	longLeast time.Duration // the shortest of those
 
 	sent, lost uint32 // packets since the loss was looked at last
 }
@@ -51,6 +57,9 @@ const (
 	leastWindow   = 2
 	leastDelayed  = 16
 	leastTimedOut = 8
+	// longFor is after how long the path is taken for a longer one: longer than a peer
+	// without an adapter is somewhere else, of which the shortest round trip is free then.
+	longFor = 100 * time.Millisecond
 	// leastTimeout bounds the time after which packets are sent again: a peer without
 	// an adapter may be somewhere else for so long.
 	leastTimeout = 2 * time.Millisecond
@@ -107,10 +116,29 @@ func (p *pace) acked(n uint32, rtt time.Duration, now int64) {
 	}
 	target := p.least + slack
 	if rtt <= target {
+		if rtt > 0 {
+			p.longSince = 0
+		}
 		p.window = min(p.window+aiPackets*float64(n)/p.window*growth(p), p.limit)
 		return
 	}
 	p.cut(min(beta*float64(rtt-target)/float64(rtt), maxCut), leastDelayed, now)
+	p.relearn(rtt, now)
+}
+
+// relearn takes note of a round trip that was too long.
+func (p *pace) relearn(rtt time.Duration, now int64) {
+	switch {
+	case p.window >= leastDelayed+2: // a cut leaves leastDelayed, and one or two come until the next
+		p.longSince = 0
+	case p.longSince == 0:
+		p.longSince, p.longLeast = now, rtt
+	default:
+		p.longLeast = min(p.longLeast, rtt)
+		if now-p.longSince >= int64(longFor) {
+			p.least, p.longSince = p.longLeast, 0
+		}
+	}
 }
 
 // growth lets a window that is far below its limit grow faster: until the first

@@ -98,6 +98,22 @@ func TestPersistentLoss(t *testing.T) {
 	}
 }
 
+// A path that becomes longer for good is used as one that was as long from the beginning.
+func TestLongerPath(t *testing.T) {
+	short, long := 20*time.Microsecond, 700*time.Microsecond
+	var rates []float64
+	for _, delay := range []time.Duration{long, short} {
+		n, a, b := pair(t, 1, faults{delay: delay}, usual, 16)
+		n.keep(t, a, b, verbs.OpRDMAWrite, 20*time.Millisecond, func() {})
+		n.faults.delay = long
+		n.keep(t, a, b, verbs.OpRDMAWrite, 500*time.Millisecond, func() {})
+		rates = append(rates, n.keep(t, a, b, verbs.OpRDMAWrite, 100*time.Millisecond, func() {}))
+		require.Equal(t, verbs.QPRTS, a.qp.State())
+	}
+	t.Logf("%.0f MB/s, %.0f after it became longer", rates[0]/1e6, rates[1]/1e6)
+	require.Greater(t, rates[1], 0.8*rates[0])
+}
+
 // A queue on the way does not fill: the window follows the delay.
 func TestDelayBoundsQueue(t *testing.T) {
 	path := faults{delay: 10 * time.Microsecond, bytesPerSecond: 1e8, queue: time.Second}
