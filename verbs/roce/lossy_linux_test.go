@@ -6,79 +6,59 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// link is two networks that a veth pair joins. Each can drop some of what comes in, one
-// packet by one: the kernel cuts what leaves before it goes to the device.
+// link is two networks that a third one joins, which forwards, and can drop some of what comes.
+// It gets packets one by one: the kernel cuts what leaves before it goes to the device.
 //
-//	   network one                 network two
-//	+--------------+            +--------------+
-//	|  198.18.2.1  | -- veth -- |  198.18.2.2  |
-//	+--------------+            +--------------+
-type link struct{ names [2]string }
+//	   network one              between                network two
+//	+--------------+     +-------------------+     +--------------+
+//	|  198.18.2.1  | --- | .2.254     .3.254 | --- |  198.18.3.1  |
+//	+--------------+     +-------------------+     +--------------+
+type link struct{ ends [2]host }
 
-func newLink(t testing.TB) *link {
+// newLink makes one that loses so many of a thousand packets, each way.
+func newLink(t testing.TB, perMille int) *link {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace needs root")
 	}
-	l := &link{[2]string{fmt.Sprintf("roceA%d", os.Getpid()), fmt.Sprintf("roceB%d", os.Getpid())}}
-	for _, name := range l.names {
-		command(t, "ip netns add "+name)
-		t.Cleanup(func() { command(t, "ip netns del "+name) })
+	l := &link{[2]host{host(fmt.Sprintf("roceA%d", os.Getpid())), host(fmt.Sprintf("roceB%d", os.Getpid()))}}
+	between := host(fmt.Sprintf("roceM%d", os.Getpid()))
+	for _, h := range append(l.ends[:], between) {
+		command(t, "ip netns add "+string(h))
+		t.Cleanup(func() { command(t, "ip netns del "+string(h)) })
 	}
-	command(t, fmt.Sprintf("ip -n %s link add veth0 type veth peer name veth0 netns %s", l.names[0], l.names[1]))
-	for i, name := range l.names {
-		command(t, fmt.Sprintf("ip -n %s addr add 198.18.2.%d/24 dev veth0", name, i+1))
-		command(t, fmt.Sprintf("ip -n %s link set veth0 up", name))
+	for i, h := range l.ends {
+		side := fmt.Sprintf("veth%d", i+1)
+		command(t, fmt.Sprintf("ip -n %s link add veth0 type veth peer name %s netns %s", h, side, between))
+		h.ip(t, "addr", "add", fmt.Sprintf("%s/24", l.addr(i)), "dev", "veth0")
+		between.ip(t, "addr", "add", fmt.Sprintf("198.18.%d.254/24", i+2), "dev", side)
+		h.ip(t, "link", "set", "veth0", "gso_max_segs", "1", "up")
+		between.ip(t, "link", "set", side, "up")
+		h.ip(t, "route", "add", "default", "via", fmt.Sprintf("198.18.%d.254", i+2))
+	}
+	require.NoError(t, between.in(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
+	if perMille > 0 {
+		command(t, fmt.Sprintf("ip netns exec %s nft table ip lossy { chain on { type filter hook forward priority 0; numgen random mod 1000 < %d drop; }; }", between, perMille))
 	}
 	return l
 }
+
+func (l *link) addr(i int) string { return fmt.Sprintf("198.18.%d.1", i+2) }
 
 func command(t testing.TB, line string) {
 	t.Helper()
 	words := strings.Fields(line)
 	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
 	require.NoError(t, err, "%s: %s", line, out)
-}
-
-// lose has both networks drop so many of a thousand packets that come in.
-func (l *link) lose(t testing.TB, perMille int) {
-	for _, name := range l.names {
-		command(t, fmt.Sprintf("ip -n %s link set veth0 gso_max_segs 1", name))
-		if perMille > 0 {
-			command(t, fmt.Sprintf("ip netns exec %s nft table inet lossy { chain in { type filter hook input priority 0; iifname veth0 numgen random mod 1000 < %d drop; }; }", name, perMille))
-		}
-	}
-}
-
-// inside runs something in one of the networks: sockets that it makes stay there.
-func (l *link) inside(t testing.TB, i int, do func() error) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		f, err := os.Open("/run/netns/" + l.names[i])
-		if err == nil {
-			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-			f.Close()
-		}
-		if err == nil {
-			err = do()
-		}
-		done <- err
-	}()
-	require.NoError(t, <-done)
 }
 
 // place is an end of a connection over a link.
@@ -89,16 +69,16 @@ type place struct {
 	mem *verbs.MR
 }
 
-// connect connects a queue pair in each network, with so many bytes of memory.
-func (l *link) connect(t testing.TB, size int) [2]*place {
+// connect connects a queue pair of a provider in each network, with so many bytes of memory.
+func (l *link) connect(t testing.TB, provider string, size int) [2]*place {
 	return connect(t, size, func(i int) (ctx *verbs.Context) {
-		l.inside(t, i, func() error {
-			dev, err := verbs.Find("roce_veth0")
+		require.NoError(t, l.ends[i].in(func() error {
+			dev, err := verbs.Find(provider + "_veth0")
 			if err == nil {
 				ctx, err = dev.Open(verbs.Config{})
 			}
 			return err
-		})
+		}))
 		return ctx
 	})
 }
@@ -157,86 +137,90 @@ func (e *place) writes(t testing.TB, to *place, op verbs.Opcode, messages int) {
 // TestLossyPath: every byte arrives where one packet in a hundred does not, each way, of
 // what is written and of what is read.
 func TestLossyPath(t *testing.T) {
-	l := newLink(t)
-	l.lose(t, 10)
-	const messages = 64
-	ends := l.connect(t, messages*lossySize)
-	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
-		for i, e := range ends {
-			b := e.mem.Bytes()
-			for k := range b {
-				b[k] = byte(k>>8) + byte(k) + byte(100*i)
+	for _, provider := range []string{providerName, xdpName} {
+		t.Run(provider, func(t *testing.T) {
+			if provider == xdpName {
+				needXDP(t)
 			}
-		}
-		want := append([]byte{}, ends[0].mem.Bytes()...)
-		into := ends[1]
-		if op == verbs.OpRDMARead {
-			want, into = append([]byte{}, ends[1].mem.Bytes()...), ends[0]
-		}
-		ends[0].writes(t, ends[1], op, messages)
-		require.True(t, string(want) == string(into.mem.Bytes()), "%v", op)
+			const messages = 64
+			ends := newLink(t, 10).connect(t, provider, messages*lossySize)
+			for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
+				for i, e := range ends {
+					b := e.mem.Bytes()
+					for k := range b {
+						b[k] = byte(k>>8) + byte(k) + byte(100*i)
+					}
+				}
+				want := append([]byte{}, ends[0].mem.Bytes()...)
+				into := ends[1]
+				if op == verbs.OpRDMARead {
+					want, into = append([]byte{}, ends[1].mem.Bytes()...), ends[0]
+				}
+				ends[0].writes(t, ends[1], op, messages)
+				require.True(t, string(want) == string(into.mem.Bytes()), "%v", op)
+			}
+		})
 	}
 }
 
 // What a stream of 64 KiB messages between two networks carries, where nothing is lost and
 // where one packet in a hundred is, beside Linux TCP on the same path.
+//
+//	go test -run '^$' -bench '^BenchmarkLossyPath$' -cpu 2 ./verbs/roce
 func BenchmarkLossyPath(b *testing.B) {
-	for _, perMille := range []int{0, 10} {
-		b.Run(fmt.Sprintf("roce/loss=%d‰", perMille), func(b *testing.B) {
-			l := newLink(b)
-			l.lose(b, perMille)
-			ends := l.connect(b, 16*lossySize)
-			var stop atomic.Bool
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				var wcs [1]verbs.WC
-				for !stop.Load() {
-					ends[1].cq.Poll(wcs[:])
+	for _, provider := range []string{providerName, xdpName, "tcp"} {
+		for _, perMille := range []int{0, 10} {
+			b.Run(fmt.Sprintf("%s/loss=%d‰", provider, perMille), func(b *testing.B) {
+				if provider == xdpName {
+					needXDP(b)
 				}
-			}()
-			b.SetBytes(lossySize)
-			b.ResetTimer()
-			ends[0].writes(b, ends[1], verbs.OpRDMAWrite, b.N)
-			b.StopTimer()
-			stop.Store(true)
-			<-done
-		})
-		b.Run(fmt.Sprintf("tcp/loss=%d‰", perMille), func(b *testing.B) {
-			l := newLink(b)
-			l.lose(b, perMille)
-			var ln net.Listener
-			var out net.Conn
-			l.inside(b, 0, func() (err error) { ln, err = net.Listen("tcp", "198.18.2.1:0"); return err })
-			defer ln.Close()
-			l.inside(b, 1, func() (err error) {
-				out, err = net.DialTimeout("tcp", ln.Addr().String(), 10*time.Second)
-				return err
+				l := newLink(b, perMille)
+				b.SetBytes(lossySize)
+				if provider == "tcp" {
+					l.tcp(b, b.N)
+					return
+				}
+				ends := l.connect(b, provider, 16*lossySize)
+				b.ResetTimer()
+				streamed(b, ends, b.N)
+				b.StopTimer()
 			})
-			defer out.Close()
-			in, err := ln.Accept()
-			require.NoError(b, err)
-			defer in.Close()
-			read := make(chan error)
-			b.SetBytes(lossySize)
-			b.ResetTimer()
-			go func() {
-				buf := make([]byte, lossySize)
-				for range b.N {
-					if _, err := io.ReadFull(in, buf); err != nil {
-						read <- err
-						return
-					}
-				}
-				read <- nil
-			}()
-			buf := make([]byte, lossySize)
-			for range b.N {
-				if _, err := out.Write(buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-			require.NoError(b, <-read)
-		})
+		}
 	}
+}
+
+// tcp streams messages over a connection of the kernel's.
+func (l *link) tcp(b *testing.B, messages int) {
+	var ln net.Listener
+	var out net.Conn
+	require.NoError(b, l.ends[0].in(func() (err error) { ln, err = net.Listen("tcp", l.addr(0)+":0"); return err }))
+	defer ln.Close()
+	require.NoError(b, l.ends[1].in(func() (err error) {
+		out, err = net.DialTimeout("tcp", ln.Addr().String(), 10*time.Second)
+		return err
+	}))
+	defer out.Close()
+	in, err := ln.Accept()
+	require.NoError(b, err)
+	defer in.Close()
+	read := make(chan error, 1)
+	b.ResetTimer()
+	go func() {
+		buf := make([]byte, lossySize)
+		for range messages {
+			if _, err := io.ReadFull(in, buf); err != nil {
+				read <- err
+				return
+			}
+		}
+		read <- nil
+	}()
+	buf := make([]byte, lossySize)
+	for range messages {
+		if _, err := out.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+	require.NoError(b, <-read)
+	b.StopTimer()
 }
