@@ -30,6 +30,7 @@ type network struct {
 	back   int64    // until then
 
 	sent, dropped int
+	lose          int // the number, in sent, of a packet that is dropped
 }
 
 // faults of a network: probabilities of a packet, and times.
@@ -119,7 +120,7 @@ func (m *memory) flush() {
 		b := f.route.Seal(p.b, id)
 		n.sent++
 		to := n.wires[f.remote]
-		if to == nil || n.chance(n.faults.drop) {
+		if to == nil || n.sent == n.lose || n.chance(n.faults.drop) {
 			n.dropped++
 			continue
 		}

@@ -233,6 +233,48 @@ func TestLateRepeat(t *testing.T) {
 	}
 }
 
+// Whichever packet of some atomics, RDMA READs and a write between them is lost, request,
+// response or acknowledgement: each is executed once, and in order.
+func TestEachPacketLost(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		for lose, last := 0, 1; lose <= last; lose++ { // 0: none, which says how many there are
+			t.Run(fmt.Sprintf("foreign %v/%d", foreign, lose), func(t *testing.T) {
+				n, a, b := pair(t, 1, faults{delay: time.Microsecond, foreign: foreign}, usual, 16)
+				n.lose = lose
+				rand.NewChaCha8([32]byte{1}).Read(b.mem.Buf[8 : 64<<10])
+				rand.NewChaCha8([32]byte{2}).Read(a.local.Buf[:64<<10])
+				binary.NativeEndian.PutUint64(b.mem.Buf, 5)
+				post := func(wr verbs.SendWR, at, off, size int) {
+					wr.RemoteAddr, wr.RKey, wr.SGList = b.mem.Addr()+uint64(at), b.mem.RKey(), []verbs.SGE{a.sge(a.local, off, size)}
+					a.post(t, wr)
+				}
+				add, read := verbs.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, CompareAdd: 1}, verbs.SendWR{Opcode: verbs.OpRDMARead}
+				post(add, 0, 0, 8)
+				post(read, 64, 64, 20_000)
+				post(verbs.SendWR{Opcode: verbs.OpRDMAWrite}, 40_000, 40_000, 3000)
+				post(verbs.SendWR{Opcode: verbs.OpAtomicCmpAndSwp, CompareAdd: 6, Swap: 9}, 0, 8, 8)
+				post(read, 40_000, 50_000, 3000)
+				post(add, 0, 16, 8)
+				n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == a.posted })
+				for _, wc := range a.done {
+					require.NoError(t, wc.Err())
+				}
+				for i, want := range []uint64{5, 6, 9} {
+					require.Equal(t, want, binary.NativeEndian.Uint64(a.local.Buf[8*i:]), "atomic %d", i)
+				}
+				require.EqualValues(t, 10, binary.NativeEndian.Uint64(b.mem.Buf))
+				require.True(t, string(b.mem.Buf[64:20_064]) == string(a.local.Buf[64:20_064]))
+				require.True(t, string(a.local.Buf[40_000:43_000]) == string(a.local.Buf[50_000:53_000]))
+				if lose == 0 {
+					last = n.sent
+				} else {
+					require.Equal(t, 1, n.dropped)
+				}
+			})
+		}
+	}
+}
+
 // Answers that come later than the timer, all at once: the requests have come again by then,
 // and new ones behind them. Each is executed once.
 func TestLateAnswers(t *testing.T) {
