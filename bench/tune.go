@@ -55,7 +55,7 @@ const tunedKinds = "barrier,bcast,reduce,allreduce,reduce-scatter,scan,gather,al
 func newTuneCommand(out *outputOptions) *cobra.Command {
 	var o tuneOptions
 	cmd := &cobra.Command{
-		Use:   "tune",
+		Use:   "tune [HOST]",
 		Short: "Measure ways of messages and algorithms of collectives, and print the settings to export",
 		Long: `Every algorithm, and every way of a message, is measured with every size, and the
 crossovers are set so that those are chosen that were the fastest. What is no faster than
@@ -68,21 +68,30 @@ without is left as it is: nothing is printed that does not matter.
                  gathers several blocks at once, against fetching them, block by block
     copy         within this host, memory of the heap through a pipe of shared memory,
                  against reading it out of the other process (no setting: it is shown)
-    provider     roce against tcp, where both are there
+    provider     roce, and xdp between hosts, each against tcp, where all ranks have it
 
-Messages are measured between ranks 0 and 1.
+Messages are measured between rank 0 and the first rank on another host, memory within a
+host between rank 0 and the first rank beside it; where all are on one host, each rank
+counts as a host: what is tuned is between hosts. A provider that was faster than tcp is put
+before it, the fastest first, behind shm and ibv; one that was not stays unused, as it is
+without a setting. xdp attaches a program to the network interface while it is measured.
 
-Each rank counts as a host: what is tuned is between hosts. Started alone it starts
-its ranks, on this host; in a job ("sluice run -n 16 --hosts ... bench tune") it tunes for that
-number, over the provider given. Each rank then starts a process for each set of
+Started alone it starts its ranks, on this host; in a job ("sluice run -n 16 --hosts ... bench
+tune") it tunes for that number, over the provider given; with --listen on one host, and that
+host's address on another, for two. Each rank then starts a process for each set of
 algorithms; they meet at rank 0.
 
     eval "$(bench tune --exports)"
 
 or, for all jobs of a cluster, a file that every process reads when it joins:
 
-    bench tune --file tuning && export SLUICE_TUNING_FILE=$PWD/tuning`,
-		Args: noArgs,
+    bench tune --file tuning && export SLUICE_TUNING_FILE=$PWD/tuning
+
+Rank 0 writes it: of two hosts that is the one that does not listen.
+
+    hostA$ bench tune --what provider --listen :18516
+    hostB$ bench tune --what provider --file tuning hostA.example`,
+		Args: out.twoRanks,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
@@ -139,7 +148,12 @@ func (o *tuneOptions) check(out *outputOptions) error {
 }
 
 // run is one rank of a job, or starts one.
-func (o *tuneOptions) run(ctx context.Context, out *outputOptions, options map[string]string) error {
+func (o *tuneOptions) run(ctx context.Context, out *outputOptions, options map[string]string) (err error) {
+	ctx, stop, err := out.meet(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	job, err := boot.Join(ctx)
 	if err != nil {
 		return err
@@ -165,21 +179,23 @@ func (o *tuneOptions) tune(ctx context.Context, job *boot.Job, out *outputOption
 		return &SizeError{Size: job.Size(), Least: 2}
 	}
 	_, err := verbs.Find(o.provider)
-	all, err := share(ctx, job, takeRankEnvironment(job.Rank()), err)
+	ranks, err := share(ctx, job, takeTuneRank(job.Rank(), options), err)
 	if err != nil {
 		return err
 	}
-	place := "127.0.0.1"
-	if !together(all) {
-		if place, err = os.Hostname(); err != nil {
-			return err
-		}
-	}
 	report := Report{Schema: schema, Environment: takeEnvironment(options), Results: []Result{}}
-	report.Environment.Ranks = all
+	for _, r := range ranks {
+		if r.Options != ranks[0].Options {
+			return &MismatchError{[]string{ranks[0].Options, r.Options}}
+		}
+		report.Environment.Ranks = append(report.Environment.Ranks, r.Environment)
+	}
 	progress := newProgress(job.Rank() == 0)
 	defer progress.clear()
-	j := tuneJob{Job: job, place: place, rounds: o.rounds, progress: progress}
+	j := tuneJob{Job: job, ranks: ranks, rounds: o.rounds, progress: progress}
+	if j.meet, err = findMeetingPlace(ctx, job, j.partner(false) > 0); err != nil {
+		return err
+	}
 	var t timings
 	best := coll.DefaultSettings()
 	if slices.Contains(o.parts, tuneCollectives) {
@@ -234,7 +250,11 @@ func (o *tuneOptions) jobOf(t *trial, ranks int) trialJob {
 	for _, n := range t.sizes {
 		sizes = append(sizes, strconv.Itoa(n))
 	}
-	return trialJob{ranks: ranks, settings: t.settings.Environ(), args: []string{"collectives", "--provider", o.provider, "--kinds", strings.Join(t.kinds, ","),
+	members := make([]int, ranks)
+	for i := range members {
+		members[i] = i
+	}
+	return trialJob{members: members, settings: t.settings.Environ(), args: []string{"collectives", "--provider", o.provider, "--kinds", strings.Join(t.kinds, ","),
 		"--sizes", strings.Join(sizes, ","), "--call", callDeclared, "--time", o.time.String()}}
 }
 

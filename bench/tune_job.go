@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -15,23 +17,71 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // trialBound is when a job of processes that we start counts as hung: it takes some
-// seconds. Where one of them fails before it has joined, the others wait for it.
+// seconds.
 const trialBound = 5 * time.Minute
 
 // tuneJob is a job whose ranks start other jobs, one process each.
 type tuneJob struct {
 	*boot.Job
-	place    string // where rank 0 listens for those that it starts
+	ranks    []tuneRank
+	meet     meetingPlace
 	rounds   int
 	progress *progress
 }
 
+// tuneRank is what each rank tells the others before anything is measured.
+type tuneRank struct {
+	Options     string            `json:"options"`
+	Environment RankEnvironment   `json:"environment"`
+	Host        string            `json:"host"`  // those of one share memory
+	Lacks       map[string]string `json:"lacks"` // provider: why it is not there
+}
+
+// tunedProviders are those whose order is set.
+var tunedProviders = []string{providerSHM, providerIBV, providerRoCE, providerXDP, carrierTCP}
+
+// takeTuneRank is what this process tells of itself. What is printed, and where to, may differ.
+func takeTuneRank(rank int, options map[string]string) tuneRank {
+	measured := maps.Clone(options)
+	for _, name := range []string{"json", "csv", "html", "file", "exports", "listen"} {
+		delete(measured, name)
+	}
+	r := tuneRank{Options: fmt.Sprint(measured), Environment: takeRankEnvironment(rank), Host: memoryHost(), Lacks: map[string]string{}}
+	for _, name := range tunedProviders {
+		if _, err := verbs.Find(name); err != nil {
+			r.Lacks[name] = err.Error()
+		}
+	}
+	return r
+}
+
+// partner is the first rank that is on the host of rank 0, or on another one; -1: none is.
+func (j *tuneJob) partner(here bool) int {
+	for rank := 1; rank < len(j.ranks); rank++ {
+		if (j.ranks[rank].Host == j.ranks[0].Host) == here {
+			return rank
+		}
+	}
+	return -1
+}
+
+// lacks says why not all ranks have a provider; empty: they do.
+func (j *tuneJob) lacks(provider string) string {
+	for rank, r := range j.ranks {
+		if why := r.Lacks[provider]; why != "" {
+			return fmt.Sprintf("%s: rank %d: %s", provider, rank, why)
+		}
+	}
+	return ""
+}
+
 // trialJob is a job that is started.
 type trialJob struct {
-	ranks    int      // of the first; the others wait
+	members  []int    // ranks that start a process of it, first of all rank 0; the others wait
 	settings []string // NAME=value
 	args     []string
 }
@@ -63,26 +113,51 @@ func (j *tuneJob) measure(ctx context.Context, jobs []trialJob) ([][]Result, err
 	return merged, nil
 }
 
-// try runs a job of new processes, one started by each rank, and returns its results
-// at rank 0.
+// try runs a job of new processes, one started by each member, and returns its results
+// at rank 0, which serves their rendezvous.
 func (j *tuneJob) try(ctx context.Context, t *trialJob) ([]Result, error) {
-	server := ""
+	var ln net.Listener
+	port, err := "", error(nil)
 	if j.Rank() == 0 {
-		l, err := net.Listen("tcp", net.JoinHostPort(j.place, "0"))
-		if err == nil {
-			server = l.Addr().String()
-			err = l.Close() // the process that we start listens there
+		if ln, err = net.Listen("tcp", j.meet.listen); err == nil {
+			_, port, err = net.SplitHostPort(ln.Addr().String())
 		}
-		if err != nil {
-			return nil, err
-		}
-		_, port, _ := net.SplitHostPort(server)
-		server = net.JoinHostPort(j.place, port)
 	}
-	server, err := agree(ctx, j, server)
-	if err != nil || j.Rank() >= t.ranks {
+	ports, err := share(ctx, j, port, err)
+	me := slices.Index(t.members, j.Rank())
+	if err != nil || me < 0 {
+		if ln != nil {
+			err = errors.Join(err, ln.Close())
+		}
 		return nil, err
 	}
+	e := boot.Environment{Rank: me, Size: len(t.members), LocalRank: -1, Server: net.JoinHostPort(j.meet.at, ports[0]), Job: j.meet.name, Secret: j.Secret(), Insecure: j.Secret() == nil, Launched: true}
+	var server *boot.Server
+	if ln != nil {
+		if server, err = boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret, Insecure: e.Insecure}); err != nil {
+			return nil, err
+		}
+	}
+	out, err := runMember(ctx, &e, t)
+	switch {
+	case server != nil:
+		server.Ended(me)
+		err = errors.Join(err, endServer(server))
+	case err != nil:
+		standDown(&e)
+	}
+	if err != nil || server == nil {
+		return nil, err
+	}
+	var r Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		return nil, err
+	}
+	return r.Results, nil
+}
+
+// runMember runs this rank's process of a job, and returns what it has printed.
+func runMember(ctx context.Context, e *boot.Environment, t *trialJob) ([]byte, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -90,9 +165,7 @@ func (j *tuneJob) try(ctx context.Context, t *trialJob) ([]Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, trialBound)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, append(slices.Clone(t.args), "--json")...)
-	cmd.Env = append(withoutJob(os.Environ()), t.settings...)
-	e := boot.Environment{Rank: j.Rank(), Size: t.ranks, LocalRank: -1, Server: server, Job: j.ID() + "-tune", Secret: j.Secret(), Insecure: j.Secret() == nil}
-	cmd.Env = append(cmd.Env, e.Environ()...)
+	cmd.Env = slices.Concat(withoutJob(os.Environ()), t.settings, e.Environ())
 	var out, told bytes.Buffer
 	inOwnGroup(cmd)
 	cmd.WaitDelay = 5 * time.Second
@@ -100,27 +173,24 @@ func (j *tuneJob) try(ctx context.Context, t *trialJob) ([]Result, error) {
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%s %s: %w\n%s", strings.Join(t.settings, " "), strings.Join(t.args, " "), err, told.Bytes())
 	}
-	if j.Rank() != 0 {
-		return nil, nil
+	return out.Bytes(), nil
+}
+
+// standDown takes the place of a process that has failed before it joined, and leaves it:
+// the others would wait for it. If it had joined nobody is admitted in its place.
+func standDown(e *boot.Environment) {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	if job, err := e.Join(ctx); err == nil {
+		_ = job.Close() // the failure that counts is that of the process
 	}
-	var r Report
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return nil, err
-	}
-	return r.Results, nil
 }
 
 // withoutJob is an environment without what says which rank of which job a process
 // is, and without settings or a file of them.
 func withoutJob(env []string) []string {
-	var names []string
-	for _, v := range boot.Variables() {
-		names = append(names, v.Name)
-	}
-	names = append(names, coll.Variables()...)
-	names = append(names, channel.EnvTuningFile, channel.EnvTransport)
-	names = append(names, messageVariables...)
-	return slices.DeleteFunc(env, func(s string) bool {
+	names := slices.Concat(coll.Variables(), messageVariables, []string{channel.EnvTuningFile, channel.EnvTransport})
+	return slices.DeleteFunc(boot.WithoutLauncher(env), func(s string) bool {
 		name, _, _ := strings.Cut(s, "=")
 		return slices.Contains(names, name)
 	})

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/sluice-hpc/sluice/channel"
-	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // messageVariables are the settings of messages that are tuned.
@@ -103,15 +100,15 @@ type trialOf struct {
 	of   func(*Result) int // size that a result is of; nil: its bytes
 }
 
-// tuneMessages measures the ways of messages between ranks 0 and 1, and adds at rank 0 what
+// tuneMessages measures the ways of messages between two ranks, and adds at rank 0 what
 // is better set otherwise to the report's settings.
 func (o *tuneOptions) tuneMessages(ctx context.Context, j *tuneJob, report *Report) ([]way, error) {
 	var ways []way
-	for _, t := range o.messageTrials(report) {
+	for _, t := range o.messageTrials(j, report) {
 		merged, err := j.measure(ctx, t.jobs[:])
-		if err != nil && t.names[0] == providerRoCE && ctx.Err() == nil {
-			// The device is there, which is not to say that it reaches this very host.
-			report.Missing = append(report.Missing, providerRoCE+": "+err.Error())
+		if err != nil && t.carriers() && ctx.Err() == nil {
+			// The device is there, which is not to say that it reaches the other host.
+			report.Missing = append(report.Missing, t.names[0]+": "+err.Error())
 			continue
 		}
 		if err != nil {
@@ -144,7 +141,7 @@ func (o *tuneOptions) tuneMessages(ctx context.Context, j *tuneJob, report *Repo
 		ways = append(ways, t.way)
 	}
 	if j.Rank() == 0 {
-		report.Settings = append(report.Settings, preferred(ways)...)
+		report.Settings = append(report.Settings, preferred(ways, func(provider string) bool { return j.lacks(provider) == "" })...)
 	}
 	return ways, nil
 }
@@ -162,12 +159,16 @@ const (
 )
 
 // messageTrials are those of the parts that are asked for.
-func (o *tuneOptions) messageTrials(report *Report) []trialOf {
+func (o *tuneOptions) messageTrials(j *tuneJob, report *Report) []trialOf {
+	members, apart := []int{0, 1}, false
+	if other := j.partner(false); other > 0 {
+		members[1], apart = other, true
+	}
 	pingpong := func(provider, sizes string, more ...string) []string {
 		return append([]string{"channel", patternLat, "--provider", provider, "--sizes", sizes, "--batch", "--time", o.time.String()}, more...)
 	}
 	job := func(args []string, settings ...string) trialJob {
-		return trialJob{ranks: 2, settings: settings, args: args}
+		return trialJob{members: members, settings: settings, args: args}
 	}
 	eager, pack, read := channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP
 	if o.provider == providerIBV {
@@ -175,11 +176,11 @@ func (o *tuneOptions) messageTrials(report *Report) []trialOf {
 	}
 	block := func(r *Result) int { return int(r.Block) }
 	has := func(provider string) bool {
-		_, err := verbs.Find(provider)
-		if err != nil {
-			report.Missing = append(report.Missing, provider+": "+err.Error())
+		why := j.lacks(provider)
+		if why != "" {
+			report.Missing = append(report.Missing, why)
 		}
-		return err == nil
+		return why == ""
 	}
 	var list []trialOf
 	for _, part := range o.parts {
@@ -200,42 +201,24 @@ func (o *tuneOptions) messageTrials(report *Report) []trialOf {
 			if !has(providerSHM) {
 				continue
 			}
-			list = append(list, trialOf{way: way{title: "memory of the heap within this host, MB/s: through a pipe of shared memory (channels), or read out of the process (verbs)", names: [2]string{"pipe", "read"}, higher: true},
-				jobs: [2]trialJob{
-					job([]string{"channel", patternBW, "--provider", providerSHM, "--memory", memoryHeap, "--sizes", tunedCopies, "--time", o.time.String()}),
-					job([]string{"verbs", patternBW, "--provider", providerSHM, "--mr", "heap", "--sizes", tunedCopies, "--time", o.time.String()})}})
-		case tuneProvider:
-			if !has(providerRoCE) {
+			beside := j.partner(true)
+			if beside < 0 {
+				report.Missing = append(report.Missing, providerSHM+": no other rank is on the host of rank 0")
 				continue
 			}
-			list = append(list, trialOf{way: way{title: "half a round trip, ns, by provider", names: [2]string{providerRoCE, carrierTCP}},
-				jobs: [2]trialJob{job(pingpong(providerRoCE, tunedLat)), job(pingpong(carrierTCP, tunedLat))}})
+			local := func(args ...string) trialJob { return trialJob{members: []int{0, beside}, args: args} }
+			list = append(list, trialOf{way: way{title: "memory of the heap within this host, MB/s: through a pipe of shared memory (channels), or read out of the process (verbs)", names: [2]string{"pipe", "read"}, higher: true},
+				jobs: [2]trialJob{
+					local("channel", patternBW, "--provider", providerSHM, "--memory", memoryHeap, "--sizes", tunedCopies, "--time", o.time.String()),
+					local("verbs", patternBW, "--provider", providerSHM, "--mr", "heap", "--sizes", tunedCopies, "--time", o.time.String())}})
+		case tuneProvider:
+			for _, name := range carriersBeside(apart) {
+				if has(name) {
+					list = append(list, trialOf{way: way{title: "half a round trip, ns, by provider", names: [2]string{name, carrierTCP}},
+						jobs: [2]trialJob{job(pingpong(name, tunedLat)), job(pingpong(carrierTCP, tunedLat))}})
+				}
+			}
 		}
 	}
 	return list
-}
-
-// providerRoCE moves messages over Ethernet in user space.
-const providerRoCE = "roce"
-
-// preferred is the setting of the order of providers, where roce and tcp have been measured:
-// the one comes first that is faster over all sizes.
-func preferred(ways []way) []string {
-	i := slices.IndexFunc(ways, func(w way) bool { return w.names[0] == providerRoCE })
-	if i < 0 {
-		return nil
-	}
-	order := []string{providerSHM, providerIBV, providerRoCE, carrierTCP}
-	sum := 0.0
-	for k := range ways[i].sizes {
-		sum += math.Log(ways[i].figures[0][k] / ways[i].figures[1][k])
-	}
-	if sum > 0 {
-		order[2], order[3] = order[3], order[2]
-	}
-	order = slices.DeleteFunc(order, func(provider string) bool { // one that is not there cannot be named
-		_, err := verbs.Find(provider)
-		return err != nil
-	})
-	return []string{channel.EnvTransport + "=" + strings.Join(order, ",")}
 }

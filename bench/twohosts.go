@@ -91,16 +91,19 @@ func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func() 
 		if err != nil {
 			return ctx, stop, err
 		}
-		stop = func() error {
-			// The other says goodbye to the rendezvous, too; what it tells is not ours.
-			within, cancel := context.WithTimeout(context.Background(), goodbye)
-			defer cancel()
-			_ = s.Wait(within)
-			return s.Close()
-		}
+		stop = func() error { return endServer(s) }
 		fmt.Fprintf(os.Stderr, "bench: listening at %s: give the same command, with this host's address in place of --listen, on the other host\n", ln.Addr())
 	}
 	return context.WithValue(boot.WithEnvironment(ctx, e), metKey{}, true), stop, nil
+}
+
+// endServer ends a rendezvous that we serve: the others say goodbye to it, too, and what
+// they tell is not ours.
+func endServer(s *boot.Server) error {
+	within, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = s.Wait(within)
+	return s.Close()
 }
 
 type metKey struct{}

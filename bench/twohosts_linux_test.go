@@ -86,9 +86,11 @@ func TestTwoHosts(t *testing.T) {
 		"channel":    {args: append([]string{"channel", "bw", "--sizes", "8,64k"}, tiny...), results: 2},
 		"collective": {args: append([]string{"barrier"}, tiny...), results: 2},
 		"impi":       {args: append([]string{"impi", "lat", "--carrier", "tcp", "--sizes", "8"}, tiny...), results: 1},
+		"tune":       {args: []string{"tune", "--what", "eager", "--time", "1ms", "--rounds", "1"}, results: 2 * (strings.Count(tunedEager, ",") + 1)},
 		"insecure": {args: append([]string{"channel", "lat", "--sizes", "8"}, tiny...), results: 1,
 			env1: []string{boot.EnvInsecure + "=1"}, env2: []string{boot.EnvInsecure + "=1"}},
 		"other options": {args: []string{"verbs", "lat", "--provider", "tcp", "--sizes", "8"}, two: []string{"verbs", "lat", "--provider", "tcp", "--sizes", "64"}, says: "different options"},
+		"other tune":    {args: []string{"tune", "--what", "eager"}, two: []string{"tune", "--what", "pack"}, says: "different options"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.two == nil {

@@ -114,6 +114,7 @@ func TestNameSpaces(t *testing.T) {
 	const own = syscall.CLONE_NEWPID
 	const all = own | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
 	const near, far = "127.0.0.1:20001", "198.18.0.1:20001"
+	ordered := []string{EnvTransport + "=shm,tcp"}
 	renamed := func(prefix []string, name string) []string {
 		return append(append([]string{}, prefix...), "sh", "-c", "hostname "+name+` && exec "$0" "$@"`)
 	}
@@ -131,6 +132,7 @@ func TestNameSpaces(t *testing.T) {
 		{"networks and processes of their own", far, []place{{one, own, nil}, {two, own, nil}}, 1, true},
 		{"everything of their own", far, []place{{one, all, nil}, {two, all, nil}}, 1, true},
 		{"two networks of two", far, []place{{one, 0, nil}, {one, own, nil}, {two, 0, nil}, {two, own, nil}}, 2, false},
+		{"two networks of two, in an order of the environment", far, []place{{one, 0, ordered}, {one, 0, ordered}, {two, 0, ordered}, {two, 0, ordered}}, 2, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ranks := startRanks(t, c.server, c.places, "meet", "10")

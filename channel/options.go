@@ -45,7 +45,9 @@ func WithProviders(names ...string) Option {
 
 // EnvTransport is the variable of the environment that names the providers to use
 // where the program does not ([WithProviders]), in order and with commas between
-// them: "ibv,tcp". One alone forces it. Empty: as if it were not set; then a line of the file
+// them: "ibv,tcp". One alone forces it. Towards a peer that looks as if it were on another
+// host, those that only reach this one come last, so that one order does for all peers of a
+// job: "shm,roce,tcp". Empty: as if it were not set; then a line of the file
 // of [EnvTuningFile] counts. The errors are those of WithProviders, and name the variable.
 const EnvTransport = "SLUICE_TRANSPORT"
 

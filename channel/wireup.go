@@ -182,9 +182,9 @@ func (p *peer) notUsed(r Refusal) {
 
 // preference lists the providers to try towards a peer: what only reaches this
 // host comes last where the peer does not look as if it were here, for to find
-// that out takes the time of an attempt. An order that was asked for is kept.
+// that out takes the time of an attempt. The program's order is kept as it is.
 func (n *Node) preference(rank int) []string {
-	if len(n.opt.providers) > 0 || n.addresses[rank].host == n.addresses[n.rank].host {
+	if len(n.opt.providers) > 0 && n.opt.source == "" || n.addresses[rank].host == n.addresses[n.rank].host {
 		return n.providers
 	}
 	list := slices.Clone(n.providers)
