@@ -34,26 +34,30 @@ func TestRoCEBetweenNetworks(t *testing.T) {
 // TestRoCEPathFailure: whose peer is killed, or cannot be reached any more, is told so by
 // the errors that it has over other providers.
 func TestRoCEPathFailure(t *testing.T) {
-	one, two := networks(t)
-	env := []string{envProvider + "=roce"}
 	const linkDown = "link down"
+	kill := func(t *testing.T, _ string, victim *rank) { require.NoError(t, victim.cmd.Process.Kill()) }
 	for i, c := range []struct {
-		name  string
-		fault func(t *testing.T, victim *rank)
-		both  bool // who goes on
+		name, provider string
+		fault          func(t *testing.T, network string, victim *rank)
+		both           bool // who goes on
 	}{
-		{"killed", func(t *testing.T, victim *rank) { require.NoError(t, victim.cmd.Process.Kill()) }, false},
-		{linkDown, func(t *testing.T, _ *rank) { require.NoError(t, ip("-n", one[3], "link", "set", "veth0", "down")) }, true},
+		{"killed", "roce", kill, false},
+		{"killed over AF_XDP", "xdp", kill, false},
+		{linkDown, "roce", func(t *testing.T, network string, _ *rank) {
+			require.NoError(t, ip("-n", network, "link", "set", "veth0", "down"))
+		}, true},
 	} {
 		if c.name == linkDown && os.Getenv(envRoCE) == "" {
 			continue // takes as long as packets are sent again
 		}
 		t.Run(c.name, func(t *testing.T) {
-			ranks := startRanks(t, fmt.Sprintf("198.18.0.1:%d", 20020+i), []place{{one, 0, env}, {two, 0, env}}, "cut", "5", "until the end")
+			where := overRoCE(t, c.provider)
+			ranks := startRanks(t, fmt.Sprintf("198.18.0.1:%d", 20020+i), where[:], "cut", "5", "until the end")
 			for i, r := range ranks {
 				require.Eventually(t, func() bool { return strings.Contains(r.out.String(), "all have met\n") }, limit, time.Millisecond, "rank %d: %s", i, r.out)
+				require.Contains(t, r.out.String(), fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, c.provider))
 			}
-			c.fault(t, ranks[1])
+			c.fault(t, where[0].prefix[3], ranks[1])
 			for i, r := range ranks {
 				err := <-r.end
 				if i == 1 && !c.both {
