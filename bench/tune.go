@@ -76,8 +76,8 @@ counts as a host: what is tuned is between hosts. A provider that was faster tha
 before it, the fastest first, behind shm and ibv; one that was not stays unused, as it is
 without a setting. xdp attaches a program to the network interface while it is measured.
 
-Started alone it starts its ranks, on this host; in a job ("sluice run -n 16 --hosts ... bench
-tune") it tunes for that number, over the provider given; with --listen on one host, and that
+Started alone it starts its ranks, on this host; in a job of any launcher ("srun -n 16
+bench tune") it tunes for that number, over the provider given; with --listen on one host, and that
 host's address on another, for two. Each rank then starts a process for each set of
 algorithms; they meet at rank 0.
 
