@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -167,6 +169,9 @@ func (o *tuneOptions) run(ctx context.Context, out *outputOptions, options map[s
 		}
 		return launchSelf(ctx, o.ranks, false)
 	}
+	// Who is told to end takes along what it has started.
+	ctx, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
 	if err = o.tune(ctx, job, out, options); err != nil {
 		err = fail(job, err)
 	}
