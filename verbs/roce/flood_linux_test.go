@@ -26,13 +26,22 @@ type nuisance struct {
 	own  uint32 // of its own first one
 	rng  *rand.Rand
 	sent atomic.Int64
+	// trains are packets of one length, which the kernel takes together: cheap to send, and
+	// not to receive.
+	trains bool
 }
 
-func newNuisance(t testing.TB, to *place) *nuisance {
-	n := &nuisance{wire: openWire(t, "127.0.0.1"), to: to, rng: rand.New(rand.NewPCG(4, 7))}
+func newNuisance(t testing.TB, to *place, f flood) *nuisance {
+	n := &nuisance{wire: openWire(t, "127.0.0.1"), to: to, rng: rand.New(rand.NewPCG(4, 7)), trains: f.trains}
 	ep, err := to.qp.Endpoint()
 	require.NoError(t, err)
-	n.flow.set(n.wire.local(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ep.LID))
+	remote := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), ep.LID)
+	if f.elsewhere {
+		sink := openWire(t, "127.0.0.1")
+		t.Cleanup(sink.close)
+		remote = sink.local()
+	}
+	n.flow.set(n.wire.local(), remote)
 	a, err := to.qp.Query()
 	require.NoError(t, err)
 	n.psn, n.own = a.RQPSN, a.SQPSN
@@ -43,10 +52,19 @@ func newNuisance(t testing.TB, to *place) *nuisance {
 func (n *nuisance) send() {
 	ops := [...]packet.Opcode{packet.SendOnly, packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly, packet.WriteOnlyImm,
 		packet.ReadRequest, packet.CompareSwap, packet.FetchAdd, packet.Acknowledge, packet.AtomicAcknowledge, packet.ReadOnly, packet.CNP}
-	const some = 32
+	some := 32
+	if n.trains {
+		some = trains * trainLen
+		if n.sent.Load() > 0 { // the same once more
+			n.wire.trainN = trains
+			n.wire.send()
+			n.sent.Add(int64(some))
+			return
+		}
+	}
 	for range some {
 		size := n.rng.IntN(1500)
-		if n.rng.IntN(4) == 0 {
+		if !n.trains && n.rng.IntN(4) == 0 {
 			for i := range n.wire.frame(&n.flow, size&^3+12) {
 				n.wire.out[n.wire.train[n.wire.trainN-1].last+i] = byte(n.rng.Uint32())
 			}
@@ -70,18 +88,21 @@ func (n *nuisance) send() {
 			h.RKey = n.rng.Uint32()
 		}
 		size &^= 3
+		if n.trains {
+			size = 128 - h.Len()
+		}
 		b := n.wire.frame(&n.flow, h.Len()+size)
 		h.Append(b[:0])
 		for i := range b[h.Len():] {
 			b[h.Len()+i] = 0xee
 		}
-		if n.rng.IntN(8) == 0 { // cut off, with a CRC of what is left
+		if !n.trains && n.rng.IntN(8) == 0 { // cut off, with a CRC of what is left
 			n.wire.cancel()
 			copy(n.wire.frame(&n.flow, 12+n.rng.IntN(4)*4), b)
 		}
 	}
 	n.wire.flush()
-	n.sent.Add(some)
+	n.sent.Add(int64(some))
 }
 
 // loopback connects two queue pairs over the loopback device.
@@ -95,19 +116,25 @@ func loopback(t testing.TB, size int) [2]*place {
 	})
 }
 
-// flooded runs something while both ends are flooded, with so many packets a second each, or as
-// many as there can be (0), and returns how many were sent.
-func flooded(t testing.TB, ends [2]*place, perSecond int, do func()) (packets int64) {
+// flood is how an end is flooded.
+type flood struct {
+	perSecond int // packets; 0: as many as there can be
+	trains    bool
+	elsewhere bool // to where nobody receives: what is left is what sending takes
+}
+
+// flooded runs something while both ends are flooded, and returns how many packets were sent.
+func flooded(t testing.TB, ends [2]*place, f flood, do func()) (packets int64) {
 	var stop atomic.Bool
 	begun := make(chan struct{}, len(ends))
 	done := make(chan int64)
 	for _, e := range ends {
-		n := newNuisance(t, e)
+		n := newNuisance(t, e, f)
 		go func() {
 			n.send()
 			begun <- struct{}{}
 			for start := time.Now(); !stop.Load(); {
-				if perSecond > 0 && n.sent.Load() > int64(time.Since(start).Seconds()*float64(perSecond)) {
+				if f.perSecond > 0 && n.sent.Load() > int64(time.Since(start).Seconds()*float64(f.perSecond)) {
 					time.Sleep(100 * time.Microsecond)
 					continue
 				}
@@ -146,7 +173,7 @@ func TestFlood(t *testing.T) {
 	want := append([]byte{}, ends[0].mem.Bytes()...)
 	total := int64(0)
 	for round := 0; round < 2 || total < 10_000; round++ {
-		total += flooded(t, ends, 0, func() {
+		total += flooded(t, ends, flood{}, func() {
 			ends[0].writes(t, ends[1], verbs.OpRDMAWrite, messages)
 			ends[0].writes(t, ends[1], verbs.OpRDMARead, messages)
 		})
@@ -161,30 +188,37 @@ func TestFlood(t *testing.T) {
 	require.Less(t, held(), before+16<<20)
 }
 
-// What a stream of 64 KiB messages carries over loopback, and while both ends are flooded.
+// What a stream of 64 KiB messages carries over loopback, and while both ends are flooded; or while as
+// much is sent to others.
 func BenchmarkFlood(b *testing.B) {
-	for _, perSecond := range []int{-1, 10_000, 100_000, 0} {
-		name := map[int]string{-1: "none", 0: "most"}[perSecond]
-		if perSecond > 0 {
-			name = fmt.Sprintf("%d packets a second", 2*perSecond)
-		}
-		b.Run(name, func(b *testing.B) {
-			ends := loopback(b, 16*lossySize)
-			b.SetBytes(lossySize)
-			do := func() {
-				b.ResetTimer()
-				ends[0].writes(b, ends[1], verbs.OpRDMAWrite, b.N)
-				b.StopTimer()
-			}
-			if perSecond < 0 {
-				do()
-				return
-			}
-			before := cpuTime(b)
-			start := time.Now()
-			packets := flooded(b, ends, perSecond, do)
-			b.ReportMetric(float64(packets)/time.Since(start).Seconds(), "packets/s")
-			b.ReportMetric((cpuTime(b)-before).Seconds()/time.Since(start).Seconds(), "CPUs")
+	stream := func(b *testing.B, run func(ends [2]*place, do func())) {
+		ends := loopback(b, 16*lossySize)
+		b.SetBytes(lossySize)
+		run(ends, func() {
+			b.ResetTimer()
+			ends[0].writes(b, ends[1], verbs.OpRDMAWrite, b.N)
+			b.StopTimer()
 		})
+	}
+	b.Run("none", func(b *testing.B) { stream(b, func(_ [2]*place, do func()) { do() }) })
+	for _, f := range []flood{{perSecond: 10_000}, {perSecond: 100_000}, {}, {perSecond: 1_000_000, trains: true}} {
+		name := "most"
+		if f.perSecond > 0 {
+			name = fmt.Sprintf("%d packets a second", 2*f.perSecond)
+		}
+		for _, f.elsewhere = range []bool{false, true} {
+			if f.elsewhere {
+				name += " to others"
+			}
+			b.Run(name, func(b *testing.B) {
+				stream(b, func(ends [2]*place, do func()) {
+					before := cpuTime(b)
+					start := time.Now()
+					packets := flooded(b, ends, f, do)
+					b.ReportMetric(float64(packets)/time.Since(start).Seconds(), "packets/s")
+					b.ReportMetric((cpuTime(b)-before).Seconds()/time.Since(start).Seconds(), "CPUs")
+				})
+			})
+		}
 	}
 }
