@@ -21,6 +21,7 @@ const (
 	maxWR      = 1 << 15
 	maxAnswers = 32 // RDMA READs and atomics of the peer that a QP answers at once
 	maxMR      = 1 << 14
+	genBits    = 18 // of a key: all that the index leaves
 	maxQP      = 1 << 14
 )
 
@@ -100,7 +101,7 @@ const batch = 256
 func newAdapter(device, netdev string, cfg verbs.Config, w wire, clock func() int64) *adapter {
 	a := &adapter{device: device, netdev: netdev, cfg: cfg, attr: deviceAttr, wire: w, clock: clock}
 	a.events = soft.NewEvents(device)
-	a.mrs = soft.NewMRTable(device, maxMR)
+	a.mrs = soft.NewMRTable(device, maxMR, genBits)
 	a.list.Store(new([]*qp))
 	a.nextDue.Store(math.MaxInt64)
 	a.hurry, a.kick, a.end = func(int64) {}, func() {}, func() {}

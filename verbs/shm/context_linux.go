@@ -40,6 +40,7 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 // Limits of the device; doc.go lists them.
 const (
 	maxMR      = 8192
+	genBits    = 8 // of a key: peers look regions up by what is above
 	maxMsg     = 1 << 30
 	maxSGE     = 32
 	maxInline  = 1024
@@ -113,7 +114,7 @@ func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, 
 		return nil, verbs.Errorf(device, "open", verbs.ErrNoDevice, "")
 	}
 	c := &Context{cfg: cfg, log: cfg.Logger.With("device", deviceName), attr: deviceAttr,
-		events: soft.NewEvents(deviceName), mrs: soft.NewMRTable(deviceName, maxMR),
+		events: soft.NewEvents(deviceName), mrs: soft.NewMRTable(deviceName, maxMR, genBits),
 		closing: make(chan struct{}), kicked: make(chan struct{}, 1), start: time.Now(),
 		links: map[verbs.GID]*link{}, all: map[*link]struct{}{}, zombies: map[*inbox]*QP{}}
 	c.allQPs.Store(new([]*QP))

@@ -40,7 +40,7 @@ const (
 // sees us. With checkPD the peer's QP must admit the access, and the region must
 // belong to that domain of the peer's.
 func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32, checkPD bool) ([]byte, reach) {
-	i := key >> 8
+	i := key >> genBits
 	if i >= maxMR {
 		return nil, reachFault
 	}
@@ -546,7 +546,7 @@ func (q *QP) pullable(e *soft.SendEntry) bool {
 		if s.Length == 0 {
 			continue
 		}
-		if r := s.LKey >> 8; q.ctx.ctrl.regions[r].arena == noArena && (e.Length < pullMin || !q.link.readable.Load()) {
+		if r := s.LKey >> genBits; q.ctx.ctrl.regions[r].arena == noArena && (e.Length < pullMin || !q.link.readable.Load()) {
 			return false
 		}
 	}

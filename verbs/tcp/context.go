@@ -24,6 +24,7 @@ const (
 	maxWR      = 1 << 15
 	maxAnswers = 128 // RDMA_READs and atomics of the peer that a QP answers at once
 	maxMR      = 1 << 14
+	genBits    = 18 // of a key: all that the index leaves
 	maxQP      = 1 << 16
 )
 
@@ -77,7 +78,7 @@ type adapter struct {
 func openContext(device string, n nic.NIC, cfg verbs.Config) (*adapter, error) {
 	a := &adapter{device: device, nic: n, cfg: cfg, attr: deviceAttr}
 	a.events = soft.NewEvents(a.device)
-	a.mrs = soft.NewMRTable(a.device, maxMR)
+	a.mrs = soft.NewMRTable(a.device, maxMR, genBits)
 	a.log.out = cfg.Logger.With("device", a.device)
 	a.noise.out = a.log.out
 	a.life, a.end = context.WithCancel(context.Background())

@@ -22,6 +22,7 @@ type MR struct {
 	Access verbs.AccessFlags
 	Key    uint32 // lkey and rkey alike
 	addr   uint64
+	place  uint32
 	pinner *runtime.Pinner
 }
 
@@ -38,7 +39,7 @@ func (m *MR) LKey() uint32 { return m.Key }
 func (m *MR) RKey() uint32 { return m.Key }
 
 // Index is the region's place in the table.
-func (m *MR) Index() int { return int(m.Key >> 8) }
+func (m *MR) Index() int { return int(m.place) }
 
 // Slice returns n bytes at addr, which must lie inside the region.
 func (m *MR) Slice(addr uint64, n int) []byte {
@@ -46,25 +47,32 @@ func (m *MR) Slice(addr uint64, n int) []byte {
 	return m.Buf[off : off+uint64(n) : off+uint64(n)]
 }
 
-// MRTable finds regions by key. A key is a table index (24 bits) and a
-// generation (8 bits) that changes with every use of that place, so that a stale
-// key does not match; places are reused in the order they were freed.
+// MRTable finds regions by key. A key is a table index and, in its lower bits, a
+// generation that changes with every use of that place, so that a stale key does not match
+// before all generations have been used; places are reused in the order they were freed.
+// Where a place begins and in which steps it goes on is drawn for each: who knows some
+// keys knows nothing of the others.
 type MRTable struct {
 	device  string
+	genBits int
 	entries []atomic.Pointer[MR]
 
 	mu   sync.Mutex
-	gens []uint8
+	gens []generation
 	free []uint32 // a queue
 	next uint32
 }
 
-// NewMRTable makes a table of n places.
-func NewMRTable(device string, n int) *MRTable {
-	t := &MRTable{device: device, entries: make([]atomic.Pointer[MR], n), gens: make([]uint8, n)}
-	seed := uint8(rand.Uint32())
+// generation is that of the last key of a place. Its step is odd, so that it comes to
+// every value before one comes again.
+type generation struct{ at, step uint32 }
+
+// NewMRTable makes a table of n places, with keys of which so many bits are the
+// generation.
+func NewMRTable(device string, n, genBits int) *MRTable {
+	t := &MRTable{device: device, genBits: genBits, entries: make([]atomic.Pointer[MR], n), gens: make([]generation, n)}
 	for i := range t.gens {
-		t.gens[i] = seed + uint8(i)
+		t.gens[i] = generation{rand.Uint32(), rand.Uint32() | 1}
 	}
 	return t
 }
@@ -85,8 +93,9 @@ func (t *MRTable) Add(pd *PD, buf []byte, access verbs.AccessFlags, publish func
 	default:
 		return nil, verbs.Errorf(t.device, "register MR", verbs.ErrNoMemory, "all %d regions are in use", len(t.entries))
 	}
-	t.gens[i]++
-	m := &MR{PD: pd, Buf: buf, Access: access, Key: i<<8 | uint32(t.gens[i]),
+	g := &t.gens[i]
+	g.at += g.step
+	m := &MR{PD: pd, Buf: buf, Access: access, Key: i<<t.genBits | g.at&(1<<t.genBits-1), place: i,
 		addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf)))), pinner: new(runtime.Pinner)}
 	m.pinner.Pin(unsafe.SliceData(buf))
 	if publish != nil {
@@ -128,7 +137,7 @@ const (
 // Lookup returns the region of key if it belongs to pd, allows need, and
 // contains n bytes at addr. With a nil pd the domain is not checked.
 func (t *MRTable) Lookup(pd *PD, key uint32, addr uint64, n uint64, need verbs.AccessFlags) (*MR, Fault) {
-	i := key >> 8
+	i := key >> t.genBits
 	if int(i) >= len(t.entries) {
 		return nil, BadKey
 	}

@@ -1,0 +1,9 @@
+package soft
+
+import (
+	"testing"
+
+	"github.com/sluice-hpc/sluice/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
