@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +24,7 @@ func (xdpProvider) Probe() verbs.Probe {
 	case err != nil:
 		return verbs.Probe{Answer: verbs.Unknown, Reason: err.Error()}
 	case len(nics) == 0:
-		return verbs.Probe{Answer: verbs.No, Reason: "no network interface but loopback is up and has an IP address"}
+		return verbs.Probe{Answer: verbs.No, Reason: "no Ethernet interface is up and has an IP address"}
 	}
 	path, asked := xdp.HelperPath()
 	err = xdp.Reach(path)
@@ -47,10 +48,7 @@ func (xdpProvider) Probe() verbs.Probe {
 // ethernets lists the interfaces that can be devices.
 func ethernets() ([]nic.NIC, error) {
 	nics, err := nic.List()
-	for len(nics) > 0 && nics[0].Loop { // they come first
-		nics = nics[1:]
-	}
-	return nics, err
+	return slices.DeleteFunc(nics, func(n nic.NIC) bool { return !n.Ether }), err
 }
 
 func (xdpProvider) Devices() ([]verbs.DeviceInfo, error) {
@@ -67,6 +65,9 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 	n, err := nic.Find(xdpName, device, &cfg)
 	if err != nil {
 		return nil, err
+	}
+	if !n.Ether {
+		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "interface %s is no Ethernet", n.Name)
 	}
 	u, err := openUDP(n.Addrs[0], n.MTU, 0)
 	if err != nil {
@@ -117,12 +118,17 @@ func overXDP(u *udp, n *nic.NIC) (*express, error) {
 
 func sit(u *udp, n *nic.NIC) (*xdp.Seat, error) {
 	path, asked := xdp.HelperPath()
-	if _, err := os.Stat(path); asked || err == nil {
+	out := xdp.Reach(path)
+	if asked || out == nil {
 		return xdp.Ask(path, n.Name, u.fd)
 	}
 	mode := os.Getenv(envMode)
 	if mode != "" && mode != "generic" && mode != "native" {
 		return nil, fmt.Errorf("%w: %s=%s: generic or native", verbs.ErrInvalid, envMode, mode)
 	}
-	return xdp.Sit(u.fd, n.Index, n.MTU, 0, mode == "native")
+	seat, err := xdp.Sit(u.fd, n.Index, n.MTU, 0, mode == "native")
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w; and %v", err, out)
+	}
+	return seat, err
 }

@@ -17,6 +17,7 @@ type NIC struct {
 	Index int
 	MTU   int // bytes
 	Loop  bool
+	Ether bool         // its addresses on the link are those of Ethernet
 	Addrs []netip.Addr // usable ones, IPv4 first, at most 16
 }
 
@@ -39,6 +40,7 @@ func List() ([]NIC, error) {
 			continue // gone since
 		}
 		n := NIC{Name: in.Name, Index: in.Index, MTU: in.MTU, Loop: in.Flags&net.FlagLoopback != 0}
+		n.Ether = !n.Loop && len(in.HardwareAddr) == 6
 		for _, a := range addrs {
 			ipnet, ok := a.(*net.IPNet)
 			if !ok {
