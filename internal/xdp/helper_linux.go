@@ -20,6 +20,11 @@ import (
 // that it was given; else any user of the host could have what is sent to another. The
 // processes that share a port can harm each other, so they must be of one user. The
 // program is attached when the first of them comes, and detached when the last has gone.
+//
+// A seat is an AF_XDP socket: who has one can send any Ethernet frame, as with
+// CAP_NET_RAW. Nor can it be taken from a process that keeps the descriptors when it lets go of
+// its connection: nothing is steered to it any more, but it can send, and nobody else has the
+// queue, until it has closed them.
 type Helper struct {
 	Group      int          // its members may ask, and root
 	Addresses  []netip.Addr // that they may have packets for
@@ -34,11 +39,18 @@ type Helper struct {
 	ports map[string]*shared
 }
 
-// shared is a port with who uses it.
+// shared is a port with who uses it. Opening it may take seconds: those who come in the
+// meantime wait for it, and not with the lock.
 type shared struct {
-	port *Port
-	uid  uint32
+	uid    uint32
+	users  int           // those who have a seat, or are about to
+	opened chan struct{} // closed when the rest is set
+	port   *Port
+	err    error
 }
+
+// again is after how long a connection is waited for anew when there was no room for one.
+const again = 100 * time.Millisecond
 
 // strangers bounds the connections beyond those that have seats.
 const strangers = 64
@@ -60,8 +72,16 @@ func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 			}
 			return nil
 		}
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return err
+		}
+		if err != nil { // no descriptors, or no memory: it will pass
+			h.Log.Warn("accept", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(again):
+			}
+			continue
 		}
 		select {
 		case room <- struct{}{}:
@@ -122,31 +142,9 @@ func (h *Helper) join(who credentials, netdev string, udp int) (*Grant, func(), 
 	if err := here(udp); err != nil {
 		return nil, nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.ports[netdev]
-	if s == nil {
-		i, err := net.InterfaceByName(netdev)
-		if err != nil {
-			return nil, nil, err
-		}
-		p, err := OpenPort(Options{Index: i.Index, MTU: i.MTU, Queue: h.Queue, Native: h.Native, Seats: h.Seats, Ring: h.Ring})
-		if err != nil {
-			return nil, nil, err
-		}
-		s = &shared{p, who.uid}
-		h.ports[netdev] = s
-		h.Log.Info("attached", "interface", netdev, "user", who.uid)
-	}
-	end := func() {
-		if s.port.Idle() {
-			s.port.Close()
-			delete(h.ports, netdev)
-			h.Log.Info("detached", "interface", netdev)
-		}
-	}
-	if s.uid != who.uid {
-		return nil, nil, fmt.Errorf("%w: another user has interface %s", ErrForbidden, netdev)
+	s, err := h.enter(who, netdev)
+	if err != nil {
+		return nil, nil, err
 	}
 	g, err := s.port.Join(udp, func(a netip.AddrPort) error {
 		if !slices.Contains(h.Addresses, a.Addr()) {
@@ -155,15 +153,70 @@ func (h *Helper) join(who credentials, netdev string, udp int) (*Grant, func(), 
 		return nil
 	})
 	if err != nil {
-		end()
+		h.exit(s, netdev)
 		return nil, nil, err
 	}
 	return g, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		s.port.Leave(g.Number)
-		end()
+		h.exit(s, netdev)
 	}, nil
+}
+
+// enter makes the user one of those of the interface's port, which is opened if nobody has
+// done so. What comes of it holds for all that wait.
+func (h *Helper) enter(who credentials, netdev string) (*shared, error) {
+	h.mu.Lock()
+	s := h.ports[netdev]
+	first := s == nil
+	if first {
+		s = &shared{uid: who.uid, opened: make(chan struct{})}
+		h.ports[netdev] = s
+	}
+	if s.uid != who.uid {
+		h.mu.Unlock()
+		return nil, fmt.Errorf("%w: another user has interface %s", ErrForbidden, netdev)
+	}
+	s.users++
+	h.mu.Unlock()
+	if first {
+		s.port, s.err = h.open(netdev)
+		if s.err == nil {
+			h.Log.Info("attached", "interface", netdev, "user", who.uid)
+		}
+		close(s.opened)
+	}
+	<-s.opened
+	if s.err != nil {
+		h.exit(s, netdev)
+		return nil, s.err
+	}
+	return s, nil
+}
+
+func (h *Helper) open(netdev string) (*Port, error) {
+	i, err := net.InterfaceByName(netdev)
+	if err != nil {
+		return nil, err
+	}
+	p, err := OpenPort(Options{Index: i.Index, MTU: i.MTU, Queue: h.Queue, Native: h.Native, Seats: h.Seats, Ring: h.Ring})
+	if errors.Is(err, unix.EBUSY) {
+		return nil, fmt.Errorf("%w: another program has it, or a process that had a seat still has the descriptors", err)
+	}
+	return p, err
+}
+
+// exit is the opposite of enter. The last closes the port.
+func (h *Helper) exit(s *shared, netdev string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.users--; s.users > 0 {
+		return
+	}
+	delete(h.ports, netdev)
+	if s.port != nil {
+		s.port.Close()
+		h.Log.Info("detached", "interface", netdev)
+	}
 }
 
 // credentials of a process.

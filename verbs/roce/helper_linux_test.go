@@ -1,9 +1,12 @@
 package roce
 
 import (
+	"errors"
+	"net"
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -164,4 +167,72 @@ func TestSeatsReclaimed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A client that lets go of its connection and keeps the descriptors has the queue still. All that
+// ask meanwhile are told so, whoever else asks; and one has a seat when it is free.
+func TestHelperKeptDescriptors(t *testing.T) {
+	needXDP(t)
+	near := hosts(t, 1500)[1]
+	path, log := startHelper(t, near)
+	own := bound(t, near, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 2}})
+	var kept []int
+	require.NoError(t, as(t, near, nobody, func() error {
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, _, err := c.WriteMsgUnix([]byte(`{"interface":"veth0"}`), unix.UnixRights(own), nil); err != nil {
+			return err
+		}
+		b, oob := make([]byte, 4096), make([]byte, 256)
+		_, n, _, _, err := c.ReadMsgUnix(b, oob)
+		if err != nil {
+			return err
+		}
+		messages, err := unix.ParseSocketControlMessage(oob[:n])
+		for i := range messages {
+			fds, _ := unix.ParseUnixRights(&messages[i])
+			kept = append(kept, fds...)
+		}
+		return err
+	}))
+	closeKept := sync.OnceFunc(func() {
+		for _, fd := range kept {
+			unix.Close(fd)
+		}
+	})
+	defer closeKept()
+	require.Len(t, kept, 3)
+	for !strings.Contains(log.Text(), "detached") {
+		require.True(t, log.Scan())
+	}
+	go func() {
+		for log.Scan() {
+		}
+	}()
+	ask := func() (seat *xdp.Seat, err error) {
+		asked := as(t, near, nobody, func() error {
+			seat, err = xdp.Ask(path, "veth0", own)
+			return nil
+		})
+		return seat, errors.Join(asked, err)
+	}
+	var all sync.WaitGroup
+	errs := make([]error, 6) // more than fit into the time that one waits, were it one by one
+	for i := range errs {
+		all.Go(func() { _, errs[i] = ask() })
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.ErrorContains(t, err, "still has the descriptors")
+	}
+	closeKept()
+	var seat *xdp.Seat
+	var err error
+	for end := time.Now().Add(30 * time.Second); seat == nil; seat, err = ask() {
+		require.True(t, time.Now().Before(end), "%v", err)
+	}
+	seat.Close()
 }
