@@ -124,7 +124,7 @@ func (a *adapter) receive(s *soft.Sink) bool {
 		ar := &a.arrivals[i]
 		h := &a.header
 		payload, err := h.Parse(ar.pkt)
-		if err != nil {
+		if err != nil || h.PKey&^packet.PKeyFull != packet.DefaultPKey&^packet.PKeyFull {
 			a.stats.malformed.Add(1)
 			continue
 		}

@@ -80,7 +80,8 @@
 //
 // The window in packets follows Swift (Kumar et al., SIGCOMM 2020): see pace.go for
 // what is otherwise, and why. Packets are marked as capable of ECN; a mark is returned
-// as CNP, and makes the window smaller.
+// as CNP, and makes the window smaller. The rest of the traffic class, which has the DSCP, and
+// the hop limit (0: 64) are those of the QP's address vector; its other fields are not heeded.
 //
 // # Limits
 //

@@ -64,13 +64,18 @@ func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.Lock.Lock()
 	defer q.Unlock()
-	if mask&verbs.MaskAV != 0 {
+	if mask&(verbs.MaskAV|verbs.MaskPathMTU) != 0 {
 		// The model comes first: its errors say more.
 		if err := verbs.CheckModify(q.Device, q.Dev, q.State(), attr, mask); err != nil {
 			return err
 		}
-		if err := q.checkAddress(attr); err != nil {
-			return err
+		if mask&verbs.MaskAV != 0 {
+			if err := q.checkAddress(attr); err != nil {
+				return err
+			}
+		}
+		if most := q.a.wire.maxMTU(); mask&verbs.MaskPathMTU != 0 && attr.PathMTU.Bytes() > most {
+			return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "path MTU of %d bytes, the link takes packets with %d", attr.PathMTU.Bytes(), most)
 		}
 	}
 	from, to, err := q.Apply(attr, mask)
@@ -134,6 +139,7 @@ func (q *qp) ready() {
 		port = ah.DLID
 	}
 	q.mtu = q.Attr.PathMTU.Bytes()
+	q.flow.class, q.flow.hops = ah.TrafficClass, ah.HopLimit
 	q.flow.set(q.a.wire.local(), netip.AddrPortFrom(ah.DGID.Addr(), port))
 	q.rsp.reset(q.Attr.RQPSN, int(q.Attr.MaxDestRdAtomic))
 	q.left, q.goneDue = false, false

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"unsafe"
@@ -16,6 +17,15 @@ const (
 	ecnCapable     = 2 // ECT(0)
 	ecnExperienced = 3
 )
+
+// usualHops is the hop limit where none is asked for.
+const usualHops = 64
+
+// tos is the traffic class that packets leave with.
+func (f *flow) tos() uint8 { return f.class&^ecnExperienced | ecnCapable }
+
+// ttl is the hop limit that packets leave with.
+func (f *flow) ttl() uint8 { return cmp.Or(f.hops, usualHops) }
 
 // newSocket makes a UDP socket for packets of an address of this family.
 func newSocket(addr netip.Addr) (int, error) {
@@ -36,6 +46,7 @@ func newSocket(addr netip.Addr) (int, error) {
 		{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "IP_RECVERR"},
 		{unix.IPPROTO_IP, unix.IP_RECVTOS, 1, "IP_RECVTOS"},
 		{unix.IPPROTO_IP, unix.IP_TOS, ecnCapable, "IP_TOS"},
+		{unix.IPPROTO_IP, unix.IP_TTL, usualHops, "IP_TTL"},
 	}
 	if addr.Is6() {
 		options = []option{
@@ -43,6 +54,7 @@ func newSocket(addr netip.Addr) (int, error) {
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1, "IPV6_RECVERR"},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS"},
 			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, ecnCapable, "IPV6_TCLASS"},
+			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, usualHops, "IPV6_UNICAST_HOPS"},
 			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
 			{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX"}, // rdma_rxe sends none
 		}

@@ -44,7 +44,7 @@ type udp struct {
 	trainN   int
 	sendMsgs [trains]mmsghdr
 	sendIov  [trains]unix.Iovec
-	sendCtl  [trains]segmentControl
+	sendCtl  [trains]sendControl
 	noTrains bool
 
 	in       []byte
@@ -57,6 +57,8 @@ type udp struct {
 	got      int // its messages
 	msg, off int // the next segment
 	guess    uint16
+
+	link string // interface that may have another MTU by now, if it is not empty
 
 	dead atomic.Pointer[netip.AddrPort] // whom the network says that it is not there; sending and receiving find out
 }
@@ -73,13 +75,6 @@ type mmsghdr struct {
 	hdr unix.Msghdr
 	n   uint32
 	_   [4]byte
-}
-
-// segmentControl is the control message of UDP_SEGMENT.
-type segmentControl struct {
-	hdr  unix.Cmsghdr
-	size uint16
-	_    [6]byte
 }
 
 // controlSize has room for the size of the segments and the traffic class.
@@ -251,15 +246,11 @@ func (u *udp) flush() {
 		h.Iov = &u.sendIov[i]
 		h.SetIovlen(1)
 		h.Control = nil
-		h.SetControllen(0)
-		if t.n > 1 {
-			c := &u.sendCtl[i]
-			c.hdr.Level, c.hdr.Type = unix.SOL_UDP, unix.UDP_SEGMENT
-			c.hdr.SetLen(unix.CmsgLen(2))
-			c.size = uint16(t.segment)
-			h.Control = (*byte)(unsafe.Pointer(c))
-			h.SetControllen(unix.CmsgSpace(2))
+		n := u.sendCtl[i].set(t)
+		if n > 0 {
+			h.Control = (*byte)(unsafe.Pointer(&u.sendCtl[i]))
 		}
+		h.SetControllen(n)
 	}
 	u.send()
 	u.used, u.trainN = 0, 0

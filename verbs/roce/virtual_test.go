@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -104,7 +105,7 @@ func TestReceiverNotReadyBehindGap(t *testing.T) {
 
 // forge sends b what a packet of a's queue pair would be, from any address.
 func (n *network) forge(from, to *side, h packet.Header, payload []byte) {
-	h.Migrated, h.PKey, h.Pad = true, packet.DefaultPKey, packet.PadOf(len(payload))
+	h.Migrated, h.PKey, h.Pad = true, cmp.Or(h.PKey, packet.DefaultPKey), packet.PadOf(len(payload)) // P_Key 0 is the default one
 	w := from.a.wire.(*memory)
 	var f flow
 	f.set(w.addr, to.a.wire.local())

@@ -30,7 +30,6 @@ const (
 	etherType4  = 0x0800
 	etherType6  = 0x86dd
 	protocolUDP = 17
-	hops        = 64
 )
 
 // set makes the headers of packets from src to dst, and forgets the path.
@@ -46,9 +45,9 @@ func (w *way) set(f *flow) {
 	ip := h[ethLen:]
 	if dst.Addr().Is4() {
 		binary.BigEndian.PutUint16(h[12:], etherType4)
-		ip[0], ip[1] = 0x45, ecnCapable
+		ip[0], ip[1] = 0x45, f.tos()
 		ip[6] = 0x40 // do not fragment; the identification is 0
-		ip[8], ip[9] = hops, protocolUDP
+		ip[8], ip[9] = f.ttl(), protocolUDP
 		s, d := src.Addr().As4(), dst.Addr().As4()
 		copy(ip[12:], s[:])
 		copy(ip[16:], d[:])
@@ -59,8 +58,8 @@ func (w *way) set(f *flow) {
 		ip = ip[ip4Len:]
 	} else {
 		binary.BigEndian.PutUint16(h[12:], etherType6)
-		ip[0], ip[1] = 0x60, ecnCapable<<4
-		ip[6], ip[7] = protocolUDP, hops
+		ip[0], ip[1] = 0x60|f.tos()>>4, f.tos()<<4
+		ip[6], ip[7] = protocolUDP, f.ttl()
 		s, d := src.Addr().As16(), dst.Addr().As16()
 		copy(ip[8:], s[:])
 		copy(ip[24:], d[:])

@@ -51,11 +51,14 @@ type arrival struct {
 // flow is the way to a peer: of one QP, whose lock guards it.
 type flow struct {
 	local, remote netip.AddrPort
+	class         uint8 // traffic class; of its lower two bits the wire decides
+	hops          uint8 // hop limit; 0: the usual
 	route         packet.Route
 	raw           sockaddr
 	way           way
 }
 
+// set makes the flow go from local to remote, with the class and the hops that it has.
 func (f *flow) set(local, remote netip.AddrPort) {
 	f.local, f.remote = local, remote
 	f.route.Set(local, remote)

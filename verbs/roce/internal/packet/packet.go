@@ -175,6 +175,7 @@ const (
 	SyndromeKindACK    = 0x00
 	SyndromeKindNAK    = 0x60
 	DefaultPKey        = 0xffff
+	PKeyFull           = 1 << 15 // of a P_Key: full member; the rest names the partition
 	numberMask         = 1<<24 - 1
 	becnBit, fecnBit   = 0x40, 0x80
 	maskedByte         = 4 // of the BTH: FECN, BECN, reserved
