@@ -20,7 +20,6 @@ import (
 type Paths struct {
 	h     *netlink.Handle
 	index int
-	own   net.HardwareAddr
 
 	mu    sync.Mutex
 	paths map[netip.Addr]*Path
@@ -74,17 +73,25 @@ func NewPaths(index int) (*Paths, error) {
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
-	l, err := h.LinkByIndex(index)
+	p := &Paths{h: h, index: index, paths: map[netip.Addr]*Path{}, more: make(chan struct{}, 1), end: make(chan struct{})}
+	if _, err := p.own(); err != nil {
+		h.Close()
+		return nil, err
+	}
+	p.done.Go(p.run)
+	return p, nil
+}
+
+// own is the address of the interface, which may be given another one.
+func (p *Paths) own() (net.HardwareAddr, error) {
+	l, err := p.h.LinkByIndex(p.index)
 	if err == nil && len(l.Attrs().HardwareAddr) != 6 {
 		err = errors.New("no Ethernet")
 	}
 	if err != nil {
-		h.Close()
-		return nil, fmt.Errorf("interface %d: %w", index, err)
+		return nil, fmt.Errorf("interface %d: %w", p.index, err)
 	}
-	p := &Paths{h: h, index: index, own: l.Attrs().HardwareAddr, paths: map[netip.Addr]*Path{}, more: make(chan struct{}, 1), end: make(chan struct{})}
-	p.done.Go(p.run)
-	return p, nil
+	return l.Attrs().HardwareAddr, nil
 }
 
 // To returns the path to an address, nil if there are too many.
@@ -160,6 +167,10 @@ func (p *Paths) look() bool {
 	if len(list) == 0 {
 		return true
 	}
+	own, err := p.own()
+	if err != nil {
+		return false
+	}
 	table, err := p.h.NeighList(p.index, netlink.FAMILY_ALL)
 	if err != nil {
 		return false
@@ -190,7 +201,7 @@ func (p *Paths) look() bool {
 		}
 		e := new([12]byte)
 		copy(e[:], n.HardwareAddr)
-		copy(e[6:], p.own)
+		copy(e[6:], own)
 		if old := q.ethernet.Load(); old == nil || *old != *e {
 			q.ethernet.Store(e)
 		}

@@ -26,6 +26,7 @@ func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, er
 	if err != nil {
 		return nil, verbs.Errorf(device, op, err, "")
 	}
+	w.link = n.Name
 	if w.maxMTU() < verbs.MTU256.Bytes() {
 		w.close()
 		return nil, verbs.Errorf(device, op, verbs.ErrInvalid, "the link's MTU of %d bytes is too small for packets with 256 bytes of payload", n.MTU)

@@ -164,11 +164,19 @@ func (u *udp) fds() (fds []int) {
 
 func (u *udp) local() netip.AddrPort { return u.addr }
 
-func (u *udp) maxMTU() int {
-	if u.addr.Addr().Is4() {
-		return u.mtu - overhead4 - transportUp
+func (u *udp) maxMTU() int { return u.maxPacket() - transportUp }
+
+// maxPacket is the longest packet that the link takes now, from the BTH to the last byte
+// of the CRC at most.
+func (u *udp) maxPacket() int {
+	mtu := u.mtu
+	if q, err := unix.NewIfreq(u.link); err == nil && unix.IoctlIfreq(u.fd, unix.SIOCGIFMTU, q) == nil {
+		mtu = int(q.Uint32())
 	}
-	return u.mtu - overhead6 - transportUp
+	if u.addr.Addr().Is4() {
+		return mtu - overhead4
+	}
+	return mtu - overhead6
 }
 
 // window: the kernel counts what a packet takes up in its memory, which may be twice
@@ -269,8 +277,9 @@ func (u *udp) send() {
 		case errno == unix.EINTR:
 			continue
 		case errno == unix.EIO || errno == unix.EINVAL || errno == unix.EOPNOTSUPP:
-			// The interface computes no checksums, or the kernel cuts no messages.
-			u.noTrains = u.noTrains || u.train[i].n > 1
+			// The interface computes no checksums, or the kernel cuts no messages; if it is not that
+			// the link does not take such packets any more.
+			u.noTrains = u.noTrains || u.train[i].n > 1 && u.train[i].segment <= u.maxPacket()
 		case errno != unix.EAGAIN && errno != unix.ENOBUFS:
 			// An error of an earlier packet that the network has reported: it has nothing to
 			// do with this one.

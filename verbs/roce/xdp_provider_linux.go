@@ -73,6 +73,7 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 	if err != nil {
 		return nil, verbs.Errorf(device, op, err, "")
 	}
+	u.link = n.Name
 	w, err := overXDP(u, &n)
 	if err != nil {
 		u.close()
