@@ -1,7 +1,9 @@
 package xdp
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -72,4 +74,73 @@ func TestServeWithoutDescriptors(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 	stop()
 	require.NoError(t, <-done)
+}
+
+// Whatever a request holds, and whatever descriptors come with it: it is answered with why there
+// is no seat, or not at all, and no descriptor stays open.
+func FuzzRequests(f *testing.F) {
+	open := func(domain, kind int, addr unix.Sockaddr) int {
+		fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
+		require.NoError(f, err)
+		f.Cleanup(func() { unix.Close(fd) })
+		if addr != nil {
+			require.NoError(f, unix.Bind(fd, addr))
+		}
+		return fd
+	}
+	loop := [4]byte{127, 0, 0, 1}
+	rights := []int{
+		open(unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: loop}),
+		open(unix.AF_INET, unix.SOCK_DGRAM, nil),
+		open(unix.AF_INET, unix.SOCK_STREAM, &unix.SockaddrInet4{Addr: loop}),
+		open(unix.AF_UNIX, unix.SOCK_DGRAM, nil),
+	}
+	for i, b := range []string{`{"interface":"sluice-none"}`, `{"interface":"lo"}`, `{}`, `null`, `[]`, `{"interface":`, ``,
+		`{"interface":7}`, `{"interface":"sluice-none","interface":"lo"}`} {
+		f.Add([]byte(b), byte(1), byte(i))
+		f.Add([]byte(b), byte(i), byte(0))
+	}
+	f.Add(bytes.Repeat([]byte(" "), maxMessage+1), byte(1), byte(0))
+	h := &Helper{Group: os.Getgid(), Interfaces: []string{"sluice-none"}, Seats: 2, Ring: 16, Log: slog.New(slog.DiscardHandler), ports: map[string]*shared{}}
+	serve := func(t testing.TB, b []byte, fds []int) []byte {
+		two, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		defer unix.Close(two[0])
+		server := os.NewFile(uintptr(two[1]), "")
+		c, err := net.FileConn(server)
+		server.Close()
+		require.NoError(t, err)
+		require.NoError(t, unix.Sendmsg(two[0], b, unix.UnixRights(fds...), nil, 0))
+		if len(b) == 0 {
+			unix.Shutdown(two[0], unix.SHUT_WR)
+		}
+		h.serve(c.(*net.UnixConn))
+		c.Close()
+		said := make([]byte, maxMessage)
+		n, err := unix.Read(two[0], said)
+		if err != nil {
+			n = 0
+		}
+		return said[:n]
+	}
+	f.Fuzz(func(t *testing.T, b []byte, many, which byte) {
+		fds := make([]int, many%8)
+		for i := range fds {
+			fds[i] = rights[(int(which)+i)%len(rights)]
+		}
+		b = b[:min(len(b), 2*maxMessage)]
+		free, err := dup(rights[0])
+		require.NoError(t, err)
+		unix.Close(free)
+		if said := serve(t, b, fds); len(said) > 0 {
+			var r reply
+			require.NoError(t, json.Unmarshal(said, &r))
+			require.NotEmpty(t, r.Error)
+		}
+		require.Empty(t, h.ports)
+		again, err := dup(rights[0])
+		require.NoError(t, err)
+		unix.Close(again)
+		require.Equal(t, free, again, "the lowest descriptor that is free")
+	})
 }
