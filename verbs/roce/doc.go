@@ -44,6 +44,9 @@
 // are copied, so that every driver will do. Routes and neighbours are the kernel's,
 // looked at every 2 s.
 //
+// The MTU of the link is looked at when a path MTU is chosen. Where it becomes smaller under
+// way, requests of QPs that have a larger one complete with [verbs.WCRetryExcErr].
+//
 // Contexts of a process share a queue of the interface, 4 at a time. For processes to share
 // one, and for those without privileges, there is the helper, `sluice xdp-helper`; else a process needs
 // CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. See package internal/xdp and docs/roce.md.
@@ -116,7 +119,7 @@
 //
 // By xdp:
 //
-//	SLUICE_XDP_SOCKET  path of the helper's socket; where it is not set, and nothing is at
+//	SLUICE_XDP_SOCKET  path of the helper's socket; where it is not set, and nobody listens at
 //	                   /run/sluice/xdp.sock, the process opens the interface itself
 //	SLUICE_XDP_MODE    generic (the default) or native, of a process that does that
 //

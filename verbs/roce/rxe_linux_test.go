@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ const (
 	rxeBrief  = "brief"  // less of it
 	rxeFaults = "faults" // what must fail
 	rxeShared = "shared" // as brief, by contexts that share the port
+	rxeLost   = "lost"   // responses of each kind are lost
 )
 
 // TestRXE exchanges messages with rdma_rxe of the kernel, driven by a C program that
@@ -81,10 +83,13 @@ func TestRXE(t *testing.T) {
 		{"refusals", "10.9.0.2", rxeFaults, ""},
 		{"IPv4, several contexts", "10.9.0.2", rxeShared, ""},
 		{"IPv6, several contexts", "fd09::2", rxeShared, ""},
+		{"lost responses", "10.9.0.2", rxeLost, ""},
 		{"IPv4, loss 0.1%", "10.9.0.2", rxeBrief, "loss 0.1%"},
 		{"IPv4, loss 1%", "10.9.0.2", rxeBrief, "loss 1%"},
 		{"IPv4, loss 5%", "10.9.0.2", rxeBrief, "loss 5%"},
+		{"IPv6, loss 1%", "fd09::2", rxeBrief, "loss 1%"},
 		{"IPv4, duplicates and reordering", "10.9.0.2", rxeBrief, "delay 200us reorder 5% duplicate 2%"},
+		{"IPv6, duplicates and reordering", "fd09::2", rxeBrief, "delay 200us reorder 5% duplicate 2%"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.fault != "" {
@@ -130,6 +135,8 @@ func rxeExchange(t *testing.T) {
 	switch os.Getenv(rxeWhat) {
 	case rxeFaults:
 		rxeRefusals(t)
+	case rxeLost:
+		rxeLosses(t)
 	case rxeShared:
 		t.Setenv("SLUICE_ROCE_SHARE", "3")
 		var ends []*rxeEnd
@@ -154,6 +161,9 @@ func rxeExchange(t *testing.T) {
 		mtus := []verbs.MTU{verbs.MTU256, verbs.MTU1024, verbs.MTU4096}
 		if os.Getenv(rxeWhat) == rxeBrief {
 			mtus = mtus[1:2]
+			if strings.Contains(os.Getenv(rxeInside), ":") {
+				mtus[0] = verbs.MTU4096
+			}
 		}
 		for _, mtu := range mtus {
 			x := rxeOpen(t)
@@ -250,11 +260,14 @@ func (x *rxeEnd) end() {
 
 // rxeSizes are around multiples of the MTU.
 func rxeSizes(mtu int) []int {
-	if os.Getenv(rxeWhat) != rxeAll {
+	switch os.Getenv(rxeWhat) {
+	case rxeShared:
 		return []int{1, mtu + 1, 20*mtu + 3}
+	case rxeBrief:
+		return []int{1, mtu - 1, mtu, mtu + 1, 2*mtu + 1, 20*mtu + 3}
 	}
 	const most = rxeSize - 5000
-	return []int{1, 2, 3, 4, 8, mtu - 1, mtu, mtu + 1, 2*mtu - 1, 2 * mtu, 2*mtu + 1, 16*mtu + 1, 17 * mtu, 67*mtu + 5, min(most, 300*mtu-1), most}
+	return slices.Compact([]int{1, 2, 3, 4, 8, mtu - 1, mtu, mtu + 1, 2*mtu - 1, 2 * mtu, 2*mtu + 1, 16*mtu + 1, 17 * mtu, 67*mtu + 5, min(most, 300*mtu-1), most})
 }
 
 func (x *rxeEnd) tell(format string, args ...any) {
