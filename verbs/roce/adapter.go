@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -79,9 +80,11 @@ type adapter struct {
 	header   packet.Header
 	strange  flow  // to who asks for a QP that is not there
 	owing    []*qp // owe an acknowledgement
+	behind   []*qp // have answers left to send, in turn
 	quiet    int   // polls in a row that found nothing
 
 	attended atomic.Uint64 // polls
+	late     atomic.Bool   // somebody is behind
 
 	tx soft.Lock // of sending to the wire
 
@@ -94,6 +97,10 @@ type adapter struct {
 	end     func()        // ends the driver
 	stats   struct{ malformed, strange atomic.Uint64 }
 }
+
+// lookEvery is how long the driver leaves the socket, and what is to be sent, alone after a
+// poll. The price of a shorter time is the spinner's, who is interrupted as often.
+const lookEvery = int64(time.Millisecond)
 
 // batch is how many packets are taken from the wire at once.
 const batch = 256
@@ -188,11 +195,35 @@ func (a *adapter) leave(q *qp, s *soft.Sink, now int64) {
 		return
 	}
 	q.transmit(s, now, !q.lazy())
-	if q.rsp.ackDue && !q.rsp.owing {
-		q.rsp.owing = true
+	p := &q.rsp
+	if p.answers.n > 0 && !p.behind {
+		p.behind = true
+		a.behind = append(a.behind, q)
+		if !a.late.Load() {
+			a.late.Store(true)
+			a.hurry(now + lookEvery)
+		}
+	}
+	if p.ackDue && !p.owing {
+		p.owing = true
 		a.owing = append(a.owing, q)
 	}
 	q.Unlock()
+}
+
+// catchUp sends more of what has been asked for, of the QP whose turn it is. The caller holds rx.
+func (a *adapter) catchUp(s *soft.Sink) {
+	if len(a.behind) == 0 {
+		return
+	}
+	q := a.behind[0]
+	k := copy(a.behind, a.behind[1:])
+	a.behind[k] = nil
+	a.behind = a.behind[:k]
+	q.Lock.Lock()
+	q.rsp.behind = false
+	a.leave(q, s, a.clock())
+	a.late.Store(len(a.behind) > 0)
 }
 
 // settleDebts sends the acknowledgements that are owed. The caller holds rx.
@@ -232,6 +263,7 @@ func (a *adapter) poll(s *soft.Sink) {
 	} else if a.quiet++; a.quiet == ackPolls {
 		a.settleDebts(s)
 	}
+	a.catchUp(s)
 	a.rx.Unlock()
 }
 
@@ -247,9 +279,11 @@ func (a *adapter) look() {
 // drive is what the driver does where nobody polls.
 func (a *adapter) drive() {
 	a.rx.Lock()
-	for i := 0; a.receive(nil) && (i < 64 || a.wire.rest()); i++ { // others want the lock, too
+	// Others want the lock, too.
+	for i := 0; a.receive(nil) && (i < 64 && len(a.behind) == 0 || a.wire.rest()); i++ {
 	}
 	a.settleDebts(nil)
+	a.catchUp(nil)
 	a.rx.Unlock()
 }
 

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,10 +32,6 @@ type driver struct {
 	seen, since uint64
 	stirAt      int64
 }
-
-// lookEvery is how long the socket is left alone after a poll. The price of a shorter
-// time is the spinner's, who is interrupted as often.
-const lookEvery = int64(time.Millisecond)
 
 // often is after how many polls somebody seems to do nothing else.
 const often = 64
@@ -75,11 +70,16 @@ func (d *driver) run() {
 		// Whoever made something due since, and saw an earlier plan, did not wake us.
 		until = min(until, d.a.nextDue.Load())
 		ns := until - now
+		// Where somebody polls, he also sends what is left to send.
+		late := d.a.late.Load() && !d.polled.Load()
+		if late {
+			d.planned.Store(now)
+		}
 		// A system call that blocks keeps the P that this goroutine runs on until the
 		// runtime's monitor takes it away, which is 20 µs to 10 ms. So those run first who
 		// have just been woken; and if there is but one P, nothing blocks while somebody
 		// polls.
-		if worked || d.polled.Load() && runtime.GOMAXPROCS(0) == 1 {
+		if worked || late || d.polled.Load() && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched()
 			ns = 0
 		}

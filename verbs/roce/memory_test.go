@@ -152,6 +152,9 @@ func (m *memory) flush() {
 	m.out, m.flows = m.out[:0], m.flows[:0]
 }
 
+// burstTime is how long an adapter takes to send a burst of what it has left to send.
+const burstTime = int64(20 * time.Microsecond)
+
 func (n *network) chance(p float64) bool { return p > 0 && n.rng.Float64() < p }
 
 func (m *memory) recv(into []arrival) int {
@@ -191,7 +194,9 @@ func (n *network) step() bool {
 		next = n.flying[0].at
 	}
 	for _, a := range n.nodes {
-		next = min(next, a.nextDue.Load())
+		if next = min(next, a.nextDue.Load()); a.late.Load() {
+			next = min(next, n.now+burstTime)
+		}
 	}
 	if next == math.MaxInt64 {
 		return false

@@ -380,5 +380,7 @@ func (a *adapter) delist(q *qp) {
 	a.listMu.Unlock()
 	a.rx.Lock()
 	a.owing = slices.DeleteFunc(a.owing, func(o *qp) bool { return o == q })
+	a.behind = slices.DeleteFunc(a.behind, func(o *qp) bool { return o == q })
+	a.late.Store(len(a.behind) > 0)
 	a.rx.Unlock()
 }

@@ -6,14 +6,16 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// respond sends what the peer is owed: responses, then acknowledgements. Without
-// flush, an acknowledgement waits for something that is sent anyway.
+// burst is how many packets of responses a QP sends before others have their turn, and
+// before what has come is looked at: one request may ask for 1 GiB.
+const burst = 64
+
+// respond sends what the peer is owed: a burst of responses; when they are done,
+// acknowledgements, which would tell the peer that those have been sent. Without flush, an
+// acknowledgement waits for something that is sent anyway.
 func (q *qp) respond(s *soft.Sink, flush bool) {
 	p := &q.rsp
-	for p.answers.n > 0 {
-		if !q.answer(s) {
-			break
-		}
+	for n := 0; n < burst && p.answers.n > 0 && !p.behind && q.answer(s); n++ {
 	}
 	if p.marked {
 		p.marked = false
@@ -25,6 +27,8 @@ func (q *qp) respond(s *soft.Sink, flush bool) {
 	}
 	h := packet.Header{Opcode: packet.Acknowledge, Migrated: true, PKey: packet.DefaultPKey, DestQP: q.Attr.DestQPNum, MSN: p.msn}
 	switch {
+	case p.answers.n > 0:
+		return
 	case p.nakDue:
 		p.nakDue = false
 		h.PSN, h.Syndrome = p.expect&psnMask, p.nak

@@ -39,6 +39,7 @@ type responder struct {
 	refuseAt uint32
 	marked   bool // a packet was marked on its way: the peer is to be told
 	owing    bool // in the adapter's list of those who owe an acknowledgement
+	behind   bool // in that of those who have answers left to send: they go when it is their turn
 
 	held held
 }
@@ -87,7 +88,7 @@ func (a *answers) push(x answer) bool {
 	if a.n == len(a.ents) {
 		return false
 	}
-	a.ents[(a.head+a.n)%len(a.ents)] = x
+	*a.at(a.n) = x
 	a.n++
 	return true
 }
@@ -95,21 +96,43 @@ func (a *answers) push(x answer) bool {
 // fresh counts those to requests that had not been executed before.
 func (a *answers) fresh() (n int) {
 	for i := range a.n {
-		if !a.ents[(a.head+i)%len(a.ents)].again {
+		if !a.at(i).again {
 			n++
 		}
 	}
 	return n
 }
 
-// cut drops the answers from psn on.
-func (a *answers) cut(psn uint32) {
-	for a.n > 0 {
-		if last := &a.ents[(a.head+a.n-1)%len(a.ents)]; before(last.first, psn) {
+func (a *answers) at(i int) *answer { return &a.ents[(a.head+i)%len(a.ents)] }
+
+// repeat takes in the answer to a request that has come again: nothing else is dropped, as
+// the network may have doubled the request. What is still to be sent anyway is not sent
+// twice. With inOrder the answer goes before those to later requests, of which a peer that goes
+// back has no use before.
+func (a *answers) repeat(x answer, inOrder bool) {
+	end, i := x.first+x.n, a.n
+	for k := range a.n {
+		e := a.at(k)
+		next := e.first + e.sent
+		if !before(x.first, next) && !before(e.first+e.n, end) {
 			return
 		}
-		a.n--
+		if !before(x.first, e.first) && before(x.first, next) && end == e.first+e.n {
+			x.again = e.again
+			*e = x
+			return
+		}
+		if inOrder && i == a.n && before(x.first, next) {
+			i = k
+		}
 	}
+	if !a.push(x) {
+		return
+	}
+	for k := a.n - 1; k > i; k-- {
+		*a.at(k) = *a.at(k - 1)
+	}
+	*a.at(i) = x
 }
 
 func (p *responder) reset(psn uint32, depth int) {
@@ -119,7 +142,7 @@ func (p *responder) reset(psn uint32, depth int) {
 		// One more, of atomics that the architecture lets be asked for once more.
 		records, ents = make([]record, depth+1), make([]answer, 2*(depth+1))
 	}
-	*p = responder{expect: psn, records: records, answers: answers{ents: ents}}
+	*p = responder{expect: psn, records: records, answers: answers{ents: ents}, owing: p.owing, behind: p.behind}
 }
 
 // drop gives memory back.
@@ -397,8 +420,7 @@ func (q *qp) duplicate(psn uint32, h *packet.Header) {
 			}
 			a.first, a.addr, a.length, a.n = psn, h.VA, h.Length, q.packets(uint64(h.Length))
 		}
-		p.answers.cut(psn)
-		p.answers.push(a)
+		p.answers.repeat(a, !q.ours)
 		return
 	}
 }
