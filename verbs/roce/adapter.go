@@ -67,6 +67,7 @@ type adapter struct {
 	events *soft.Events
 	mrs    *soft.MRTable
 	qps    soft.QPTable[*qp]
+	peers  peers
 	nextPD atomic.Uint32
 	wire   wire
 	clock  func() int64 // nanoseconds from some beginning on; never 0
@@ -180,9 +181,10 @@ func (a *adapter) tellGone(ar *arrival) {
 
 // told: src says that one of its QPs is gone.
 func (a *adapter) told(s *soft.Sink, h *packet.Header, src netip.AddrPort) {
-	for _, q := range *a.list.Load() {
+	who := peer{src, h.Imm}
+	for _, q := range a.peers.of(who) {
 		q.Lock.Lock()
-		if q.ours && q.flow.remote == src && q.Attr.DestQPNum == h.Imm {
+		if q.peer == who {
 			q.peerGone(s, h.PSN)
 		}
 		q.Unlock()

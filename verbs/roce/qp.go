@@ -19,6 +19,7 @@ type qp struct {
 	recvPD   *soft.PD // of the receives' memory
 
 	flow   flow
+	peer   peer // that it is connected with, if that is ours
 	mtu    int  // bytes
 	ours   bool // the peer is of this library, and knows what it adds to the protocol
 	taken  bool // Receive is that of a message that is coming
@@ -116,6 +117,10 @@ func (q *qp) forget() {
 	q.silence()
 	q.req = requester{}
 	q.due.Store(0)
+	if q.peer != (peer{}) {
+		q.a.peers.remove(q.peer, q)
+		q.peer = peer{}
+	}
 }
 
 func (q *qp) checkAddress(attr *verbs.QPAttr) error {
@@ -141,6 +146,10 @@ func (q *qp) ready() {
 	q.mtu = q.Attr.PathMTU.Bytes()
 	q.flow.class, q.flow.hops = ah.TrafficClass, ah.HopLimit
 	q.flow.set(q.a.wire.local(), netip.AddrPortFrom(ah.DGID.Addr(), port))
+	if q.ours {
+		q.peer = peer{q.flow.remote, q.Attr.DestQPNum}
+		q.a.peers.add(q.peer, q)
+	}
 	q.rsp.reset(q.Attr.RQPSN, int(q.Attr.MaxDestRdAtomic))
 	q.left, q.goneDue = false, false
 }
