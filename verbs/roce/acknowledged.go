@@ -37,12 +37,19 @@ func (q *qp) missing(limit uint32) uint32 {
 // something before it is missing, that was lost, and is asked for again.
 func (q *qp) acknowledged(s *soft.Sink, psn uint32, now int64) {
 	r := &q.req
-	to := q.missing(psn)
-	q.settle(s, to, now)
-	if q.State() != verbs.QPErr && to != psn && before(to, r.nxt) && (!r.impliedSet || r.implied != to) {
-		r.implied, r.impliedSet = to, true
-		q.goBack(to)
+	q.executed(s, psn, now)
+	if q.State() != verbs.QPErr && before(r.una, psn) {
+		r.overtook(psn-1, reorder)
 	}
+}
+
+// executed: the peer has executed everything before psn. The responses to it may still come.
+func (q *qp) executed(s *soft.Sink, psn uint32, now int64) {
+	r := &q.req
+	if before(r.executed, psn) {
+		r.executed = psn
+	}
+	q.settle(s, q.missing(r.executed), now)
 }
 
 // settle moves the window up to psn.
@@ -59,10 +66,11 @@ func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 		r.pace.acked(psn-r.una, rtt, now)
 	}
 	if psn-r.una >= windowPackets {
-		r.arrived = [windowPackets / 64]uint64{}
+		r.arrived, r.came = [windowPackets / 64]uint64{}, [windowPackets / 64]uint64{}
 	} else {
 		for p := r.una; p != psn; p++ {
 			r.arrived[p%windowPackets/64] &^= 1 << (p % 64)
+			r.came[p%windowPackets/64] &^= 1 << (p % 64)
 		}
 	}
 	r.una = psn
@@ -70,7 +78,7 @@ func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 		r.sackHigh = psn
 	}
 	k := 0
-	for k < r.askedN && !before(psn, r.asked[k].end) {
+	for k < r.askedN && !before(psn, r.asked[k]) {
 		k++
 	}
 	copy(r.asked[:], r.asked[k:r.askedN])
@@ -124,49 +132,73 @@ func (q *qp) answered(s *soft.Sink, h *packet.Header, payload []byte, now int64)
 	}
 }
 
-// response takes the packet psn of a response.
+// response takes the packet psn of a response. One behind a gap is placed, too, and only what
+// is missing asked for again.
 func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte, now int64) {
 	r := &q.req
-	if before(psn, r.una) || !before(psn, r.max) {
+	if before(psn, r.una) || !before(psn, r.max) || r.hasCome(psn) {
 		return
 	}
 	e := q.SQ.At(q.position(psn))
-	atomic := h.Opcode == packet.AtomicAcknowledge
-	if e.Done || e.Opcode < verbs.OpRDMARead || atomic != (e.Opcode != verbs.OpRDMARead) {
+	if e.Opcode < verbs.OpRDMARead || (h.Opcode == packet.AtomicAcknowledge) != (e.Opcode != verbs.OpRDMARead) {
 		return
 	}
-	q.acknowledged(s, psn, now)
-	if q.State() == verbs.QPErr || r.una != psn {
-		return // a response before this one is missing
+	q.executed(s, psn, now)
+	if q.State() == verbs.QPErr {
+		return
 	}
-	if atomic {
-		var old [8]byte
-		binary.NativeEndian.PutUint64(old[:], h.Original)
-		if q.a.mrs.Scatter(q.PD, e.SGEs, 0, old[:]) != soft.OK {
-			q.fail(s, verbs.WCLocProtErr, 0)
-			return
+	if status := q.placeResponse(e, psn, h, payload); status != verbs.WCSuccess {
+		if r.una == psn { // else it comes again, when it is its turn to fail
+			q.fail(s, status, 0)
 		}
+		return
+	}
+	r.came[psn%windowPackets/64] |= 1 << (psn % 64)
+	at := e.First + uint32(e.Off/uint64(q.mtu))
+	for !before(e.Mark, at) && r.hasCome(at) {
+		at++
+	}
+	e.Off = min(e.Length, uint64(at-e.First)*uint64(q.mtu))
+	if before(e.Mark, at) {
 		e.Done = true
 		r.reads--
-		q.settle(s, psn+1, now)
-		return
 	}
-	off := uint64(psn-e.First) * uint64(q.mtu)
-	n := min(e.Length-off, uint64(q.mtu))
-	if uint64(len(payload)) != n {
-		q.fail(s, verbs.WCBadRespErr, 0)
-		return
+	q.executed(s, q.partEnd(e, psn), now)
+	if q.State() != verbs.QPErr && before(r.una, psn) {
+		by := uint32(0)
+		if psn+1 == r.max {
+			by = reorder // nothing else comes that could tell
+		}
+		r.overtook(psn, by)
+	}
+}
+
+// placeResponse puts the packet psn of the response to e where it belongs.
+func (q *qp) placeResponse(e *soft.SendEntry, psn uint32, h *packet.Header, payload []byte) verbs.WCStatus {
+	var old [8]byte
+	off, n := uint64(0), uint64(8)
+	if h.Opcode == packet.AtomicAcknowledge {
+		binary.NativeEndian.PutUint64(old[:], h.Original)
+		payload = old[:]
+	} else {
+		off = uint64(psn-e.First) * uint64(q.mtu)
+		n = min(e.Length-off, uint64(q.mtu))
+		// Parts begin and end where they always do; but what is asked of a peer of this
+		// library again may be less than the rest of one.
+		first := h.Opcode == packet.ReadFirst || h.Opcode == packet.ReadOnly
+		last := h.Opcode == packet.ReadLast || h.Opcode == packet.ReadOnly
+		end := psn+1 == q.partEnd(e, psn)
+		if !first && (psn-e.First)%readPart == 0 || end && !last || last && !end && !q.ours {
+			return verbs.WCBadRespErr
+		}
+	}
+	if uint64(len(payload)) != n || h.Opcode != packet.ReadMiddle && h.Syndrome&packet.SyndromeKind != packet.SyndromeKindACK {
+		return verbs.WCBadRespErr
 	}
 	if n > 0 && q.a.mrs.Scatter(q.PD, e.SGEs, off, payload) != soft.OK {
-		q.fail(s, verbs.WCLocProtErr, 0)
-		return
+		return verbs.WCLocProtErr
 	}
-	e.Off = off + n
-	if psn == e.Mark {
-		e.Done = true
-		r.reads--
-	}
-	q.settle(s, psn+1, now)
+	return verbs.WCSuccess
 }
 
 // notReady: the responder has no receive for the message of psn.
@@ -218,7 +250,7 @@ func (q *qp) refused(s *soft.Sink, psn uint32, syndrome uint8, now int64) {
 	case packet.SyndromeSequence:
 		r.pace.lost++
 		q.acknowledged(s, psn, now)
-		if q.State() != verbs.QPErr && !before(r.una, psn) {
+		if q.State() != verbs.QPErr {
 			q.goBack(psn)
 		}
 		return
@@ -244,7 +276,7 @@ func (q *qp) selected(s *soft.Sink, psn uint32, h *packet.Header, now int64) {
 		return
 	}
 	q.acknowledged(s, psn, now)
-	if q.State() == verbs.QPErr || before(r.una, psn) {
+	if q.State() == verbs.QPErr {
 		return
 	}
 	for w, word := range h.Arrived {
@@ -255,12 +287,7 @@ func (q *qp) selected(s *soft.Sink, psn uint32, h *packet.Header, now int64) {
 			}
 			i := p % windowPackets
 			r.arrived[i/64] |= 1 << (i % 64)
-			if before(r.sackHigh, p+1) {
-				r.sackHigh = p + 1
-			}
-			if before(r.newest, r.sentAt[i]) {
-				r.newest = r.sentAt[i]
-			}
+			r.overtook(p, 0)
 		}
 	}
 	q.ahead(now)

@@ -25,9 +25,6 @@ const (
 	reorder = 3
 )
 
-// span is the PSNs of a response: from first on, before end.
-type span struct{ first, end uint32 }
-
 // requester is the sending half of a QP: the state of chapter 9.7 of the
 // architecture. PSNs are extended ones. What was posted is in the QP's send
 // queue: an entry's First and Mark are the PSNs of its first and last packet. An
@@ -39,22 +36,23 @@ type requester struct {
 	max uint32 // never sent so far
 	cur uint32 // position in the queue of the entry that nxt is in
 
-	asked    [maxAsked]span // the responses that are waited for, oldest first
+	asked    [maxAsked]uint32 // behind each response that is waited for, or follows such a one; oldest first
 	askedN   int
 	reads    int // RDMA READs and atomics that are started and not done
 	faulty   *soft.SendEntry
 	sinceAck int    // packets since an acknowledgement was asked for
-	implied  uint32 // PSN that was gone back to because a response was missing; valid if impliedSet
-	impliedSet,
-	met bool // the peer has answered since the QP was connected
+	met      bool   // the peer has answered since the QP was connected
+	executed uint32 // behind what the peer has executed: what is missing before are responses
 
-	// Selective recovery: by PSN modulo windowPackets, when the packet was sent last,
-	// and whether the peer has it. Times are counted in packets sent.
+	// Selective recovery: by PSN modulo windowPackets, when the packet was sent last, or asked
+	// for, whether the peer has it, and whether it is of a response and has come. Times are
+	// counted in packets sent or asked for.
 	clock    uint32
 	sentAt   [windowPackets]uint32
 	arrived  [windowPackets / 64]uint64
-	newest   uint32 // highest sentAt that the peer is known to have
-	sackHigh uint32 // behind the highest PSN that arrived out of order
+	came     [windowPackets / 64]uint64
+	newest   uint32 // highest sentAt of what is known to be there
+	sackHigh uint32 // behind the highest PSN that arrived out of order, here or there
 
 	// Timers, in nanoseconds of the adapter's clock; 0: not running.
 	progressAt int64 // when the peer acknowledged something last, or sending began
@@ -70,7 +68,7 @@ type requester struct {
 
 // reset begins a connection; at is the position in the queue of what is posted next.
 func (r *requester) reset(psn, at uint32, w pace) {
-	*r = requester{una: psn, nxt: psn, max: psn, cur: at, sackHigh: psn, pace: w}
+	*r = requester{una: psn, nxt: psn, max: psn, cur: at, executed: psn, sackHigh: psn, pace: w}
 }
 
 // packets is the number of PSNs that a message of n bytes takes.
@@ -92,7 +90,7 @@ func (q *qp) request(s *soft.Sink, now int64) {
 			break
 		}
 		e := q.SQ.At(r.cur)
-		if before(r.nxt, r.max) && r.has(r.nxt) && e.Opcode < verbs.OpRDMARead {
+		if before(r.nxt, r.max) && r.settled(e, r.nxt) {
 			q.advance(e, 1)
 			continue
 		}
@@ -198,16 +196,18 @@ func (q *qp) sendAt(e *soft.SendEntry, now int64, hole bool) uint32 {
 		}
 		clear(dst[n : n+int(h.Pad)])
 	}
-	q.sent(now)
+	q.sent(1, now)
 	return 1
 }
 
-// sent takes note that the packet at nxt is on its way.
-func (q *qp) sent(now int64) {
+// sent takes note that n packets from nxt on are on their way, or asked for.
+func (q *qp) sent(n uint32, now int64) {
 	r := &q.req
-	r.clock++
-	r.sentAt[r.nxt%windowPackets] = r.clock
-	r.pace.sent++
+	for i := range n {
+		r.clock++
+		r.sentAt[(r.nxt+i)%windowPackets] = r.clock
+	}
+	r.pace.sent += n
 	if r.resendAt == 0 {
 		if r.una == r.max {
 			r.progressAt = now
@@ -263,17 +263,23 @@ func (q *qp) opcode(e *soft.SendEntry, h *packet.Header, first, last bool) {
 }
 
 // ask sends a request for a response: an atomic, or the part of an RDMA READ that
-// begins at off.
+// begins at off; again, what of it is missing. A peer that may be an adapter is always asked
+// for the rest of the part: rdma_rxe takes the beginning of what it was asked for last for
+// that of all that may be asked for.
 func (q *qp) ask(e *soft.SendEntry, h *packet.Header, off uint64, flight, window uint32, now int64, hole bool) uint32 {
 	r := &q.req
-	if !hole && r.askedN >= min(int(q.Attr.MaxRdAtomic), maxAsked) {
+	fresh := r.nxt == r.max
+	if fresh && r.askedN >= min(int(q.Attr.MaxRdAtomic), maxAsked) {
 		return 0
 	}
 	n := uint32(1)
 	h.VA, h.RKey = e.RemoteAddr, e.RKey
 	switch e.Opcode {
 	case verbs.OpRDMARead:
-		n = min(e.Mark-r.nxt+1, readPart-(r.nxt-e.First)%readPart)
+		n = q.partEnd(e, r.nxt) - r.nxt
+		if q.ours && !fresh {
+			n = r.gap(r.nxt, n)
+		}
 		if flight > 0 && flight+n > window && !hole {
 			return 0
 		}
@@ -292,14 +298,19 @@ func (q *qp) ask(e *soft.SendEntry, h *packet.Header, off uint64, flight, window
 	}
 	r.sinceAck = 0
 	h.AckReq = true
-	if !hole {
-		r.asked[r.askedN] = span{r.nxt, r.nxt + n}
+	if fresh {
+		r.asked[r.askedN] = r.nxt + n
 		r.askedN++
 	}
 	q.timed(now)
 	q.frame(h, 0)
-	q.sent(now)
+	q.sent(n, now)
 	return n
+}
+
+// partEnd is behind the part of an RDMA READ, or the atomic, that psn belongs to.
+func (q *qp) partEnd(e *soft.SendEntry, psn uint32) uint32 {
+	return psn + min(e.Mark-psn+1, readPart-(psn-e.First)%readPart)
 }
 
 // gather copies from the memory of a message.
@@ -322,13 +333,47 @@ func (q *qp) failFaulty(s *soft.Sink) {
 	}
 }
 
-// has says whether the peer has told that it has the packet.
+// has says whether the peer has told that it has the packet, or has sent it.
 func (r *requester) has(psn uint32) bool {
 	i := psn % windowPackets
-	return before(psn, r.sackHigh) && r.arrived[i/64]>>(i%64)&1 != 0
+	return before(psn, r.sackHigh) && r.arrived[i/64]>>(i%64)&1 != 0 || r.hasCome(psn)
 }
 
-// forgetArrived has everything that is not acknowledged sent again.
+// hasCome says whether the packet is of a response, and here.
+func (r *requester) hasCome(psn uint32) bool {
+	i := psn % windowPackets
+	return r.came[i/64]>>(i%64)&1 != 0
+}
+
+// gap counts what has not come from psn on, n packets at most.
+func (r *requester) gap(psn, n uint32) uint32 {
+	for i := range n {
+		if r.hasCome(psn + i) {
+			return i
+		}
+	}
+	return n
+}
+
+// settled says whether nothing is to be done about the packet psn of e any more.
+func (r *requester) settled(e *soft.SendEntry, psn uint32) bool {
+	if e.Opcode >= verbs.OpRDMARead {
+		return r.hasCome(psn)
+	}
+	return before(psn, r.executed) || r.has(psn)
+}
+
+// overtook: psn is there, or what is missing before it counts as overtaken by so many more.
+func (r *requester) overtook(psn, by uint32) {
+	if before(r.sackHigh, psn+1) {
+		r.sackHigh = psn + 1
+	}
+	if at := r.sentAt[psn%windowPackets] + by; before(r.newest, at) {
+		r.newest = at
+	}
+}
+
+// forgetArrived has everything that is not acknowledged sent again, but what has come here.
 func (r *requester) forgetArrived() {
 	r.sackHigh, r.arrived, r.probeAt = r.una, [windowPackets / 64]uint64{}, 0
 }
@@ -346,42 +391,33 @@ func (q *qp) fillHoles(s *soft.Sink, now int64) {
 			break
 		}
 		e := q.SQ.At(pos)
-		if r.has(psn) || int32(r.newest-r.sentAt[psn%windowPackets]) < reorder {
-			psn++
-			continue
+		n, there := uint32(1), r.settled(e, psn)
+		if e.Opcode >= verbs.OpRDMARead && !before(psn, r.executed) {
+			n, there = q.partEnd(e, psn)-psn, r.has(psn) // a request, none of whose response has come
 		}
-		if e.Opcode == verbs.OpRDMARead && !q.asks(psn) {
-			psn++ // not a request of its own
+		if there || int32(r.newest-r.sentAt[psn%windowPackets]) < reorder {
+			psn += n
 			continue
 		}
 		if r.pace.timing && r.pace.timedPSN == psn {
 			r.pace.untime()
 		}
 		r.nxt, r.cur = psn, pos
-		n := q.sendAt(e, now, true)
-		r.pace.lost++
-		psn += max(n, 1)
+		n = max(q.sendAt(e, now, true), 1)
+		if before(psn, r.executed) {
+			r.pace.lost += r.gap(psn, n)
+		} else {
+			r.pace.lost++ // of a request one packet is lost, however many are its response
+		}
+		psn += n
 	}
 	r.nxt, r.cur = nxt, cur
-}
-
-// asks says whether a request for a response begins at psn.
-func (q *qp) asks(psn uint32) bool {
-	for i := range q.req.askedN {
-		if q.req.asked[i].first == psn {
-			return true
-		}
-	}
-	return false
 }
 
 // goBack has everything from psn on sent again.
 func (q *qp) goBack(psn uint32) {
 	r := &q.req
 	r.nxt, r.cur = psn, q.position(psn)
-	for r.askedN > 0 && before(psn, r.asked[r.askedN-1].end) {
-		r.askedN--
-	}
 	r.faulty = nil
 	r.sinceAck = 0
 	r.pace.untime()

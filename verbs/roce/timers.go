@@ -103,7 +103,6 @@ func (q *qp) expireRequester(s *soft.Sink, now int64) {
 	}
 	r.backoff++
 	r.pace.timedOut()
-	r.impliedSet = false
 	r.forgetArrived()
 	q.goBack(r.una)
 	q.armResend(now)

@@ -1,0 +1,76 @@
+package roce
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+)
+
+// Where one packet in a hundred is lost, what is read is asked for again only as far as it
+// is missing: of an adapter, to the end of the part.
+func TestLossyReads(t *testing.T) {
+	for foreign, share := range map[bool]float64{false: 1.15, true: 1.3} {
+		t.Run(fmt.Sprintf("foreign %v", foreign), func(t *testing.T) {
+			n, a, b := pair(t, 1, faults{drop: 0.01, delay: 20 * time.Microsecond, foreign: foreign}, usual, 16)
+			const size = 64 << 10
+			for n.now < int64(40*time.Millisecond) {
+				a.poll(t)
+				for a.posted-len(a.done) < 8 {
+					a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 0, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+				}
+				require.True(t, n.step())
+			}
+			for _, wc := range a.done {
+				require.NoError(t, wc.Err())
+			}
+			require.Greater(t, len(a.done), 500)
+			require.Less(t, float64(n.sent), share*float64(len(a.done)*size/1024))
+		})
+	}
+}
+
+// A response that is none to what was asked for fails the request, and writes nothing.
+func TestBadResponses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		h    packet.Header
+		n    int
+		ok   bool
+	}{
+		{"first", packet.Header{Opcode: packet.ReadFirst}, 1024, true},
+		{"middle", packet.Header{Opcode: packet.ReadMiddle}, 1024, false},
+		{"last", packet.Header{Opcode: packet.ReadLast}, 1024, false},
+		{"only", packet.Header{Opcode: packet.ReadOnly}, 1024, false},
+		{"short", packet.Header{Opcode: packet.ReadFirst}, 1000, false},
+		{"not ready", packet.Header{Opcode: packet.ReadFirst, Syndrome: packet.SyndromeRNR}, 1024, false},
+		{"refused", packet.Header{Opcode: packet.ReadFirst, Syndrome: packet.SyndromeAccess}, 1024, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, a, b := pair(t, 1, faults{foreign: true, drop: 1}, usual, 16)
+			psn := a.qp.req.nxt
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 0, 3000)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+			n.faults.drop = 0
+			payload := make([]byte, c.n)
+			for i := range payload {
+				payload[i] = 0xff
+			}
+			c.h.DestQP, c.h.PSN = a.qp.Num, psn&psnMask
+			n.forge(b, a, c.h, payload)
+			n.deliver()
+			a.poll(t)
+			if c.ok {
+				require.Empty(t, a.done)
+				require.EqualValues(t, 0xff, a.local.Buf[1023])
+				return
+			}
+			require.Len(t, a.done, 1)
+			require.Equal(t, verbs.WCBadRespErr, a.done[0].Status)
+			require.Zero(t, a.local.Buf[0])
+		})
+	}
+}
