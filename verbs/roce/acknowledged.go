@@ -170,6 +170,7 @@ func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte
 			by = reorder // nothing else comes that could tell
 		}
 		r.overtook(psn, by)
+		q.ahead(now)
 	}
 }
 
