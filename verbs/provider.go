@@ -200,6 +200,17 @@ func Register(p Provider) {
 	slices.SortStableFunc(registry.providers, func(a, b Provider) int { return a.Rank() - b.Rank() })
 }
 
+// Lookup returns the registered provider called name, for one that stands on it; nil if
+// there is none.
+func Lookup(name string) Provider {
+	for _, p := range registered() {
+		if p.Name() == name {
+			return p
+		}
+	}
+	return nil
+}
+
 func registered() []Provider {
 	registry.Lock()
 	defer registry.Unlock()

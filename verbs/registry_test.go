@@ -41,6 +41,8 @@ func TestRegisterRefuses(t *testing.T) {
 		require.Panics(t, func() { Register(fakeProvider{name: name}) }, "%q", name)
 	}
 	require.Len(t, Providers(), 1)
+	require.Equal(t, fakeProvider{name: "one"}, Lookup("one"))
+	require.Nil(t, Lookup("two"))
 }
 
 func TestDevicesInOrderOfRank(t *testing.T) {
