@@ -11,7 +11,10 @@ import (
 func TestCrossovers(t *testing.T) {
 	const total = 64 << 10
 	queued(t, func(t *testing.T, provider string) {
-		least := map[string]int{"tcp": 8 << 10, "roce": 8 << 10, "ibv": 1 << 10}[provider]
+		least := 8 << 10
+		if provider == "ibv" {
+			least = 1 << 10
+		}
 		for _, block := range []int{512, least / 2, least, 2 * least} {
 			nodes := join(t, 2, WithProviders(provider))
 			layout := func(b []byte) Layout { return Strided(b, 0, block, total/block, 2*block) }

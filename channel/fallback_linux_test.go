@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Here a provider looks as if it worked, and does not: the next one is taken, both
@@ -21,18 +23,18 @@ import (
 func TestFallbackBetweenNetworks(t *testing.T) {
 	one, two := networks(t)
 	env := []string{envProvider + "=shm,tcp"}
-	fallsBack(t, startRanks(t, "198.18.0.1:20003", []place{{one, 0, env}, {two, 0, env}}, "meet", "10"), "shm", "tcp")
+	fallsBack(t, startRanks(t, "198.18.0.1:20003", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10"), "shm", "tcp")
 }
 
 // TestNoProvider: where none is left the error says what was tried, at both ranks.
 func TestNoProvider(t *testing.T) {
 	one, two := networks(t)
 	env := []string{envProvider + "=shm"}
-	ranks := startRanks(t, "198.18.0.1:20005", []place{{one, 0, env}, {two, 0, env}}, "meet", "10")
+	ranks := startRanks(t, "198.18.0.1:20005", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10")
 	for i, r := range ranks {
-		require.Error(t, <-r.end, everything(ranks))
-		require.Contains(t, r.out.String(), fmt.Sprintf("from rank %d, stream 0, start 1: peer cannot be reached: ", 1-i), everything(ranks))
-		require.Contains(t, r.out.String(), []string{"no provider works: shm: no write with immediate has come through", "rank 0 has no provider that works"}[i], everything(ranks))
+		require.Error(t, <-r.End, nettest.Output(ranks))
+		require.Contains(t, r.Out.String(), fmt.Sprintf("from rank %d, stream 0, start 1: peer cannot be reached: ", 1-i), nettest.Output(ranks))
+		require.Contains(t, r.Out.String(), []string{"no provider works: shm: no write with immediate has come through", "rank 0 has no provider that works"}[i], nettest.Output(ranks))
 	}
 }
 
@@ -52,7 +54,7 @@ func TestFallbackBetweenUsers(t *testing.T) {
 	copied := filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(copied, program, 0o755))
 	prefix := []string{"sh", "-c", "shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups " + copied + ` "$@"`, "sh"}
-	fallsBack(t, startRanks(t, freeAddress(t), []place{{}, {prefix, 0, []string{"HOME=/tmp"}}}, "meet", "10"), "shm", "tcp")
+	fallsBack(t, startRanks(t, freeAddress(t), []nettest.Place{{}, {Prefix: prefix, Env: []string{"HOME=/tmp"}}}, "meet", "10"), "shm", "tcp")
 }
 
 // TestFallbackBehindFirewall: the network drops what goes to the ports of one
@@ -60,7 +62,7 @@ func TestFallbackBetweenUsers(t *testing.T) {
 func TestFallbackBehindFirewall(t *testing.T) {
 	one, _ := networks(t)
 	env := []string{envProvider + "=tcp,shm"}
-	fallsBack(t, startRanks(t, "127.0.0.1:20004", []place{{one, 0, env}, {one, 0, env}}, "firewall", "10"), "tcp", "shm")
+	fallsBack(t, startRanks(t, "127.0.0.1:20004", []nettest.Place{{Prefix: one, Env: env}, {Prefix: one, Env: env}}, "firewall", "10"), "tcp", "shm")
 }
 
 // behindFirewall has the network drop what goes to the port of this node's tcp
@@ -85,9 +87,9 @@ func behindFirewall(ctx context.Context, n *Node, args []string) error {
 	}
 	// The rule for addresses of this host comes first unless it is moved.
 	if n.Rank() == 0 {
-		err = errors.Join(ip("rule", "add", "pref", "100", "lookup", "local"), ip("rule", "del", "pref", "0"))
+		err = errors.Join(nettest.IP("rule", "add", "pref", "100", "lookup", "local"), nettest.IP("rule", "del", "pref", "0"))
 	}
-	err = errors.Join(err, ip("rule", "add", "pref", fmt.Sprint(10+n.Rank()), "ipproto", "tcp", "dport", fmt.Sprint(attr.LID), "blackhole"))
+	err = errors.Join(err, nettest.IP("rule", "add", "pref", fmt.Sprint(10+n.Rank()), "ipproto", "tcp", "dport", fmt.Sprint(attr.LID), "blackhole"))
 	if err := errors.Join(err, n.job.Barrier(ctx)); err != nil {
 		return err
 	}
@@ -98,16 +100,16 @@ func init() { acts["firewall"] = behindFirewall }
 
 // fallsBack waits for two ranks that must have ended up on another provider than
 // the first.
-func fallsBack(t *testing.T, ranks []*rank, first, then string) {
+func fallsBack(t *testing.T, ranks []*nettest.Rank, first, then string) {
 	t.Helper()
 	for _, r := range ranks {
-		err := <-r.end
-		require.NoError(t, err, everything(ranks))
+		err := <-r.End
+		require.NoError(t, err, nettest.Output(ranks))
 	}
 	for i, r := range ranks {
-		out := r.out.String()
-		require.Contains(t, out, fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, then), everything(ranks))
-		require.Contains(t, out, fmt.Sprintf("channel: provider not used rank=%d peer=%d provider=%s reason=", i, 1-i, first), everything(ranks))
+		out := r.Out.String()
+		require.Contains(t, out, fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, then), nettest.Output(ranks))
+		require.Contains(t, out, fmt.Sprintf("channel: provider not used rank=%d peer=%d provider=%s reason=", i, 1-i, first), nettest.Output(ranks))
 		require.Equal(t, 1, strings.Count(out, "provider not used"), out)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Every algorithm of every kind over channels, wherever it is possible.
@@ -14,18 +15,20 @@ func TestForcedAlgorithms(t *testing.T) {
 	const size = 5
 	for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 		for _, a := range coll.Algorithms(kind) {
-			t.Run(fmt.Sprintf("%v by %v", kind, a), func(t *testing.T) {
-				t.Parallel()
-				groups := worlds(t, size, WithProviders("shm"), withHosts(func(rank int) int { return rank }), WithTuning(fmt.Sprintf("%s=%v=%v", coll.EnvAlgorithm, kind, a)))
-				var list []trial
-				for _, c := range trials(3, size, 400, 9000) {
-					if c.kind == kind && len(list) < 12 {
-						list = append(list, c)
+			for _, provider := range append([]string{"shm"}, nettest.Providers()...) {
+				t.Run(fmt.Sprintf("%v by %v, %s", kind, a, provider), func(t *testing.T) {
+					t.Parallel()
+					groups := worlds(t, size, WithProviders(provider), withHosts(func(rank int) int { return rank }), WithTuning(fmt.Sprintf("%s=%v=%v", coll.EnvAlgorithm, kind, a)))
+					var list []trial
+					for _, c := range trials(3, size, 400, 9000) {
+						if c.kind == kind && len(list) < 12 {
+							list = append(list, c)
+						}
 					}
-				}
-				require.NotEmpty(t, list)
-				each(t, size, func(rank int) error { return runTrials(within(t), groups[rank], list) })
-			})
+					require.NotEmpty(t, list)
+					each(t, size, func(rank int) error { return runTrials(within(t), groups[rank], list) })
+				})
+			}
 		}
 	}
 }

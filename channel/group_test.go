@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/collop"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // withHosts has the ranks be on hosts that are not theirs.
@@ -289,8 +290,8 @@ func TestCollectives(t *testing.T) {
 	}
 	for _, size := range sizes {
 		for _, place := range placements {
-			for _, provider := range []string{"shm", "tcp"} {
-				if size == 1 && place.name != "one host" || provider == "tcp" && place.name != "each its own" {
+			for _, provider := range append([]string{"shm", "tcp"}, nettest.Providers()...) {
+				if size == 1 && place.name != "one host" || provider != "shm" && place.name != "each its own" {
 					continue
 				}
 				t.Run(fmt.Sprintf("%d ranks, %s, %s", size, place.name, provider), func(t *testing.T) {

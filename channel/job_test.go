@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
@@ -37,14 +38,18 @@ func have(provider string) bool {
 // haveRDMA says whether there is an RDMA device here: then tests run over it, too.
 var haveRDMA = have("ibv")
 
-// envRoCE has the tests run over roce that take longest as well: a part of CI sets it.
-const envRoCE = "SLUICE_CHANNEL_TEST_ROCE"
-
+// lengthy are the tests that run over roce only where they run between networks, too.
 var lengthy = []string{"TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"}
+
+// onHost are those that are not run between networks: they weigh, or take long.
+var onHost = []string{"TestWeight", "TestRevived"}
 
 // runs says whether a test of several places runs in p.
 func runs(t *testing.T, p setting) bool {
-	return p.name != "roce" || os.Getenv(envRoCE) != "" || !slices.Contains(lengthy, t.Name())
+	if _, networks := nettest.Wire(p.name); networks {
+		return !slices.Contains(onHost, t.Name())
+	}
+	return p.name != "roce" || os.Getenv(nettest.Env) != "" || !slices.Contains(lengthy, t.Name())
 }
 
 func init() {
@@ -55,6 +60,10 @@ func init() {
 	if haveRDMA {
 		places = append(places, setting{"ibv", 2})
 		queueProviders = append(queueProviders, "ibv")
+	}
+	for _, provider := range nettest.Providers() {
+		places = append(places, setting{provider, 2})
+		queueProviders = append(queueProviders, provider)
 	}
 }
 

@@ -2,15 +2,15 @@ package channel
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Ranks that share memory and ranks that do not, made with name spaces: abstract
@@ -21,90 +21,16 @@ import (
 //	|  198.18.0.1  | -- veth -- |  198.18.0.2  |
 //	+--------------+            +--------------+
 
-// pairs of networks so far, of tests that run at the same time, too.
-var pairs atomic.Int32
-
-// networks makes two networks that only see each other, and returns the commands
-// that begin those of processes inside. They end with the test.
+// networks makes two, and returns the commands that begin those of processes inside.
 func networks(t *testing.T) (one, two []string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("name spaces need root")
-	}
-	installed(t, "ip", "unshare")
-	pair := pairs.Add(1)
-	names := []string{fmt.Sprintf("sluiceA%d.%d", os.Getpid(), pair), fmt.Sprintf("sluiceB%d.%d", os.Getpid(), pair)}
-	for _, name := range names {
-		if err := ip("netns", "add", name); err != nil {
-			t.Skipf("no network name spaces: %v", err)
-		}
-		t.Cleanup(func() { require.NoError(t, ip("netns", "del", name)) })
-	}
-	if err := ip("-n", names[0], "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", names[1]); err != nil {
-		t.Skipf("no veth devices: %v", err)
-	}
-	for i, name := range names {
-		// RFC 2544: 198.18.0.0/15 is for tests of networks.
-		require.NoError(t, ip("-n", name, "addr", "add", fmt.Sprintf("198.18.0.%d/24", i+1), "dev", "veth0"))
-		require.NoError(t, ip("-n", name, "link", "set", "veth0", "up"))
-		require.NoError(t, ip("-n", name, "link", "set", "lo", "up"))
-	}
-	return []string{"ip", "netns", "exec", names[0]}, []string{"ip", "netns", "exec", names[1]}
+	both := nettest.Networks(t)
+	return both[0].Command(), both[1].Command()
 }
 
-func ip(args ...string) error {
-	out, err := exec.Command("ip", args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return nil
-}
-
-// place is where a rank runs.
-type place struct {
-	prefix []string // of its command
-	flags  uintptr  // of clone(2): the name spaces that it has for itself
-	env    []string
-}
-
-// rank is a process that was started.
-type rank struct {
-	cmd *exec.Cmd
-	out *lockedBuffer
-	end chan error // of Wait
-}
-
-// startRanks starts a rank in each place, all told by hand where to meet.
-func startRanks(t *testing.T, server string, places []place, act string, args ...string) []*rank {
+func startRanks(t *testing.T, server string, places []nettest.Place, act string, args ...string) []*nettest.Rank {
 	t.Helper()
-	ranks := make([]*rank, len(places))
-	for i, p := range places {
-		r := &rank{out: new(lockedBuffer), end: make(chan error, 1)}
-		argv := append(append(append([]string{}, p.prefix...), testBinary(t)), args...)
-		r.cmd = exec.CommandContext(within(t), argv[0], argv[1:]...)
-		r.cmd.Env = append(bare(act, abortSecret, fmt.Sprintf("SLUICE_RANK=%d", i), fmt.Sprintf("SLUICE_SIZE=%d", len(places)), "SLUICE_SERVER="+server), p.env...)
-		r.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: p.flags}
-		r.cmd.Stdout, r.cmd.Stderr, r.cmd.WaitDelay = r.out, r.out, 5*time.Second
-		if err := r.cmd.Start(); err != nil {
-			if p.flags != 0 {
-				t.Skipf("clone with flags %#x: %v", p.flags, err)
-			}
-			require.NoError(t, err)
-		}
-		go func() { r.end <- r.cmd.Wait() }()
-		t.Cleanup(func() { r.cmd.Process.Kill() })
-		ranks[i] = r
-	}
-	return ranks
-}
-
-// everything is what all ranks have written.
-func everything(ranks []*rank) string {
-	var b strings.Builder
-	for i, r := range ranks {
-		fmt.Fprintf(&b, "--- rank %d\n%s", i, r.out)
-	}
-	return b.String()
+	return nettest.Start(t, server, places, []string{envAct + "=" + act}, args...)
 }
 
 // TestNameSpaces: whether two ranks share memory is found out by trying, whatever
@@ -121,24 +47,24 @@ func TestNameSpaces(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		server string
-		places []place
+		places []nettest.Place
 		apart  int // ranks from here on are in the second network
 		first  bool
 	}{
-		{"processes of their own", near, []place{{one, own, nil}, {one, own, nil}}, 2, true},
-		{"processes of their own, of the other's parent, and of the parent", near, []place{{one, own, nil}, {one, 0, nil}, {one, own, nil}}, 3, false},
-		{"everything of their own but the network", near, []place{{renamed(one, "this"), all, nil}, {renamed(one, "that"), all, nil}}, 2, true},
-		{"networks of their own", far, []place{{one, 0, nil}, {two, 0, nil}}, 1, false},
-		{"networks and processes of their own", far, []place{{one, own, nil}, {two, own, nil}}, 1, true},
-		{"everything of their own", far, []place{{one, all, nil}, {two, all, nil}}, 1, true},
-		{"two networks of two", far, []place{{one, 0, nil}, {one, own, nil}, {two, 0, nil}, {two, own, nil}}, 2, false},
-		{"two networks of two, in an order of the environment", far, []place{{one, 0, ordered}, {one, 0, ordered}, {two, 0, ordered}, {two, 0, ordered}}, 2, false},
+		{"processes of their own", near, []nettest.Place{{Prefix: one, Flags: own}, {Prefix: one, Flags: own}}, 2, true},
+		{"processes of their own, of the other's parent, and of the parent", near, []nettest.Place{{Prefix: one, Flags: own}, {Prefix: one}, {Prefix: one, Flags: own}}, 3, false},
+		{"everything of their own but the network", near, []nettest.Place{{Prefix: renamed(one, "this"), Flags: all}, {Prefix: renamed(one, "that"), Flags: all}}, 2, true},
+		{"networks of their own", far, []nettest.Place{{Prefix: one}, {Prefix: two}}, 1, false},
+		{"networks and processes of their own", far, []nettest.Place{{Prefix: one, Flags: own}, {Prefix: two, Flags: own}}, 1, true},
+		{"everything of their own", far, []nettest.Place{{Prefix: one, Flags: all}, {Prefix: two, Flags: all}}, 1, true},
+		{"two networks of two", far, []nettest.Place{{Prefix: one}, {Prefix: one, Flags: own}, {Prefix: two}, {Prefix: two, Flags: own}}, 2, false},
+		{"two networks of two, in an order of the environment", far, []nettest.Place{{Prefix: one, Env: ordered}, {Prefix: one, Env: ordered}, {Prefix: two, Env: ordered}, {Prefix: two, Env: ordered}}, 2, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ranks := startRanks(t, c.server, c.places, "meet", "10")
 			for _, r := range ranks {
-				err := <-r.end
-				require.NoError(t, err, everything(ranks))
+				err := <-r.End
+				require.NoError(t, err, nettest.Output(ranks))
 			}
 			for i, r := range ranks {
 				for j := range ranks {
@@ -149,13 +75,13 @@ func TestNameSpaces(t *testing.T) {
 					if (i < c.apart) != (j < c.apart) {
 						provider = "tcp"
 					}
-					require.Contains(t, r.out.String(), fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, j, provider), everything(ranks))
-					require.Contains(t, r.out.String(), fmt.Sprintf("rank %d, %s up: sent 40 messages", j, provider))
+					require.Contains(t, r.Out.String(), fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, j, provider), nettest.Output(ranks))
+					require.Contains(t, r.Out.String(), fmt.Sprintf("rank %d, %s up: sent 40 messages", j, provider))
 				}
 				if c.first {
-					require.Contains(t, r.out.String(), "process 1\n", "two processes of one number")
+					require.Contains(t, r.Out.String(), "process 1\n", "two processes of one number")
 				}
-				require.NotContains(t, r.out.String(), "provider not used")
+				require.NotContains(t, r.Out.String(), "provider not used")
 			}
 		})
 	}
@@ -167,7 +93,7 @@ func TestNameSpaces(t *testing.T) {
 func TestSharedAddress(t *testing.T) {
 	one, two := networks(t)
 	for _, prefix := range [][]string{one, two} {
-		require.NoError(t, ip("-n", prefix[3], "addr", "add", "198.19.0.1/24", "dev", "lo"))
+		require.NoError(t, nettest.IP("-n", prefix[3], "addr", "add", "198.19.0.1/24", "dev", "lo"))
 		out, err := exec.Command("ip", "netns", "exec", prefix[3], "sh", "-c", "echo 30000 30199 >/proc/sys/net/ipv4/ip_local_port_range").CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
@@ -176,10 +102,10 @@ func TestSharedAddress(t *testing.T) {
 		rounds = 1
 	}
 	for range rounds {
-		ranks := startRanks(t, "198.18.0.1:20001", []place{{prefix: one}, {prefix: two}, {prefix: one}, {prefix: two}, {prefix: one}, {prefix: two}}, "meet", "5")
+		ranks := startRanks(t, "198.18.0.1:20001", []nettest.Place{{Prefix: one}, {Prefix: two}, {Prefix: one}, {Prefix: two}, {Prefix: one}, {Prefix: two}}, "meet", "5")
 		for _, r := range ranks {
-			err := <-r.end
-			require.NoError(t, err, everything(ranks))
+			err := <-r.End
+			require.NoError(t, err, nettest.Output(ranks))
 		}
 	}
 }
@@ -191,27 +117,27 @@ func TestDeathAcrossNameSpaces(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		server string
-		places []place
+		places []nettest.Place
 	}{
-		{"processes of their own", "127.0.0.1:20002", []place{{one, syscall.CLONE_NEWPID, nil}, {one, syscall.CLONE_NEWPID, nil}, {one, 0, nil}}},
-		{"networks and processes of their own", "198.18.0.1:20002", []place{{one, syscall.CLONE_NEWPID, nil}, {two, syscall.CLONE_NEWPID, nil}, {two, 0, nil}}},
+		{"processes of their own", "127.0.0.1:20002", []nettest.Place{{Prefix: one, Flags: syscall.CLONE_NEWPID}, {Prefix: one, Flags: syscall.CLONE_NEWPID}, {Prefix: one}}},
+		{"networks and processes of their own", "198.18.0.1:20002", []nettest.Place{{Prefix: one, Flags: syscall.CLONE_NEWPID}, {Prefix: two, Flags: syscall.CLONE_NEWPID}, {Prefix: two}}},
 	} {
 		for victim := range c.places {
 			t.Run(fmt.Sprintf("%s, rank %d", c.name, victim), func(t *testing.T) {
 				ranks := startRanks(t, c.server, c.places, "meet", "50", "until the end")
 				for i, r := range ranks {
-					require.Eventually(t, func() bool { return strings.Contains(r.out.String(), "all have met\n") }, limit, time.Millisecond, "rank %d: %s", i, r.out)
+					require.Eventually(t, func() bool { return strings.Contains(r.Out.String(), "all have met\n") }, limit, time.Millisecond, "rank %d: %s", i, r.Out)
 				}
-				require.NoError(t, ranks[victim].cmd.Process.Kill())
+				require.NoError(t, ranks[victim].Cmd.Process.Kill())
 				for i, r := range ranks {
-					err := <-r.end
+					err := <-r.End
 					if i == victim {
 						require.Error(t, err)
 						continue
 					}
-					require.NoError(t, err, everything(ranks))
-					require.Contains(t, r.out.String(), fmt.Sprintf("rank %d ended: ", i))
-					require.Regexp(t, fmt.Sprintf(`(to|from) rank %d, stream \d(, start \d+)?: peer died`, victim), r.out.String())
+					require.NoError(t, err, nettest.Output(ranks))
+					require.Contains(t, r.Out.String(), fmt.Sprintf("rank %d ended: ", i))
+					require.Regexp(t, fmt.Sprintf(`(to|from) rank %d, stream \d(, start \d+)?: peer died`, victim), r.Out.String())
 				}
 			})
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Tests with a process for each rank: the test binary itself, told by an
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leak.Main(m)
+	nettest.Main(m)
 }
 
 // act is what a rank does.
@@ -63,13 +63,7 @@ var actOptions = map[string][]Option{}
 // preparations are what their processes do before they join.
 var preparations = map[string]func(args []string) error{}
 
-// services are acts of processes that are no ranks.
-var services = map[string]func(args []string) error{}
-
 func play(act string, args []string) (err error) {
-	if serve := services[act]; serve != nil {
-		return serve(args)
-	}
 	if prepare := preparations[act]; prepare != nil {
 		if err := prepare(args); err != nil {
 			return err
@@ -97,6 +91,9 @@ func number(s string) int {
 // run runs an act as a job and returns the result and what the ranks printed.
 func run(t *testing.T, provider string, size int, act string, args ...string) (launch.Result, string) {
 	t.Helper()
+	if wire, ok := nettest.Wire(provider); ok {
+		return between(t, wire)(t, provider, size, act, args...)
+	}
 	self, err := os.Executable()
 	require.NoError(t, err)
 	var out lockedBuffer
@@ -111,23 +108,23 @@ func run(t *testing.T, provider string, size int, act string, args ...string) (l
 // runner runs an act as a job, as run does.
 type runner func(t *testing.T, provider string, size int, act string, args ...string) (launch.Result, string)
 
-// site is where else than on this host's own interfaces jobs run over a provider.
-type site struct {
-	name, provider string
-	open           func(t *testing.T) runner // until the test ends
+// processes runs a test of jobs of processes for each provider.
+func processes(t *testing.T, test func(t *testing.T, provider string, run runner)) {
+	apart(t, func(t *testing.T, provider string) {
+		if wire, ok := nettest.Wire(provider); ok {
+			test(t, provider, between(t, wire)) // one pair of networks for all of its jobs
+		} else {
+			test(t, provider, run)
+		}
+	})
 }
 
-var sites []site
-
-// processes runs a test of jobs of processes for each provider, and at each site: these,
-// which take their time, in the part of CI that sets envRoCE.
-func processes(t *testing.T, test func(t *testing.T, provider string, run runner)) {
-	apart(t, func(t *testing.T, provider string) { test(t, provider, run) })
-	if os.Getenv(envRoCE) == "" {
-		return
-	}
-	for _, s := range sites {
-		t.Run(s.name, func(t *testing.T) { test(t, s.provider, s.open(t)) })
+// between makes two networks, and returns what runs jobs there over a wire of RoCE.
+func between(t *testing.T, wire string) runner {
+	start := nettest.Between(t, wire)
+	return func(t *testing.T, _ string, size int, act string, args ...string) (launch.Result, string) {
+		t.Helper()
+		return start(t, size, []string{envAct + "=" + act}, args...)
 	}
 }
 
@@ -277,7 +274,7 @@ func TestDeath(t *testing.T) {
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		last := 200
-		if provider == "ibv" || provider == "xdp" { // a round may take a tenth of a second
+		if _, networks := nettest.Wire(provider); networks || provider == "ibv" { // a round may take a tenth of a second
 			last = 20
 		}
 		for i := range rounds {

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Randomised schedules against a model. The model of a stream is two plain queues,
@@ -59,7 +61,7 @@ func TestSchedules(t *testing.T) {
 	}
 	for _, p := range slices.Concat(places, []setting{{"shm", 4}, {"tcp", 3}}) {
 		rounds := rounds
-		if p.name == "roce" {
+		if _, ok := nettest.Wire(p.name); ok || p.name == "roce" {
 			rounds = min(rounds, 8)
 		}
 		t.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(t *testing.T) {

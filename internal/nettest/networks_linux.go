@@ -1,0 +1,72 @@
+package nettest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Network is a network namespace, by its name.
+type Network string
+
+// pairs of networks so far, of tests that run at the same time, too.
+var pairs atomic.Int32
+
+// Networks makes two networks that only see each other. They end with the test.
+//
+//	   network one                 network two
+//	+--------------+            +--------------+
+//	|  198.18.0.1  | -- veth -- |  198.18.0.2  |
+//	+--------------+            +--------------+
+func Networks(t *testing.T) (two [2]Network) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("name spaces need root")
+	}
+	for _, program := range []string{"ip", "unshare"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed: %v", program, err)
+		}
+	}
+	pair := pairs.Add(1)
+	for i := range two {
+		two[i] = Network(fmt.Sprintf("sluice%c%d.%d", 'A'+i, os.Getpid(), pair))
+		if err := IP("netns", "add", string(two[i])); err != nil {
+			t.Skipf("no network name spaces: %v", err)
+		}
+		t.Cleanup(func() { require.NoError(t, IP("netns", "del", string(two[i]))) })
+	}
+	if err := two[0].IP("link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", string(two[1])); err != nil {
+		t.Skipf("no veth devices: %v", err)
+	}
+	for i, n := range two {
+		// RFC 2544: 198.18.0.0/15 is for tests of networks.
+		require.NoError(t, n.IP("addr", "add", address(i)+"/24", "dev", "veth0"))
+		require.NoError(t, n.IP("link", "set", "veth0", "up"))
+		require.NoError(t, n.IP("link", "set", "lo", "up"))
+	}
+	return two
+}
+
+// address is that of a network.
+func address(i int) string { return fmt.Sprintf("198.18.0.%d", i+1) }
+
+// Command begins that of a process inside.
+func (n Network) Command() []string { return []string{"ip", "netns", "exec", string(n)} }
+
+// IP runs ip(8) inside.
+func (n Network) IP(args ...string) error { return IP(append([]string{"-n", string(n)}, args...)...) }
+
+// IP runs ip(8).
+func IP(args ...string) error {
+	out, err := exec.Command("ip", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
