@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -48,6 +49,10 @@ func init() {
 		if slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider }) {
 			places = append(places, place{provider, 2, 1, Config{Providers: []string{provider}}})
 		}
+	}
+	for _, provider := range nettest.Providers() {
+		places = append(places, place{provider, 2, 1, Config{Providers: []string{provider}}})
+		collectivePlaces = append(collectivePlaces, place{provider, 3, 2, Config{Providers: []string{provider}}})
 	}
 }
 

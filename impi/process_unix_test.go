@@ -13,7 +13,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,7 +21,8 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Tests with a process for each rank: the test binary itself, told by environment
@@ -30,7 +30,6 @@ import (
 const (
 	envAct   = "SLUICE_IMPI_TEST_ACT"
 	envPlace = "SLUICE_IMPI_TEST_PLACE"
-	envAddr  = "SLUICE_IMPI_TEST_ADDR" // of this host; empty: loopback
 )
 
 func TestMain(m *testing.M) {
@@ -41,7 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leak.Main(m)
+	nettest.Main(m)
 }
 
 // acts are what a rank does in a job that is made of a node.
@@ -55,11 +54,14 @@ var acts = map[string]func(ctx context.Context, j *Job, args []string) error{
 func play(act string, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	config := Config{Providers: []string{os.Getenv(envPlace)}} // of one that two hosts need
+	var config Config
 	for _, p := range places {
 		if p.name == os.Getenv(envPlace) {
 			config = p.config
 		}
+	}
+	if wire, ok := nettest.Wire(os.Getenv(envPlace)); ok {
+		config.Providers = []string{wire}
 	}
 	if act == "inside" {
 		config.PeerTimeout = 3 * time.Second
@@ -69,7 +71,7 @@ func play(act string, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	config.Addr = netip.MustParseAddr(cmp.Or(os.Getenv(envAddr), "127.0.0.1"))
+	config.Addr = netip.MustParseAddr(cmp.Or(os.Getenv(nettest.EnvAddress), "127.0.0.1"))
 	j, err := FromNode(ctx, n, config)
 	if err != nil {
 		return err
@@ -90,36 +92,34 @@ func apart(t *testing.T, size int, act string, args ...string) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%s-%d", p.name, size), func(t *testing.T) {
-			self, err := os.Executable()
-			require.NoError(t, err)
-			var mu sync.Mutex
-			var out bytes.Buffer
-			w := lockedWriter{&mu, &out}
-			r, err := launch.Run(within(t), launch.Options{
-				Size: size, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, envPlace+"="+p.name, "GORACE=atexit_sleep_ms=0"),
-				Stdout: w, Stderr: w, Prefix: true, OnFailure: launch.Continue,
-			})
-			require.NoError(t, err, out.String())
+			r, out := launched(t, p, size, act, args...)
 			for rank, status := range r.Status {
 				want := 0
 				if act == "death" && rank == size-1 {
 					want = 128 + int(syscall.SIGKILL)
 				}
-				require.Equal(t, want, status, "rank %d\n%s", rank, out.String())
+				require.Equal(t, want, status, "rank %d\n%s", rank, out)
 			}
 		})
 	}
 }
 
-type lockedWriter struct {
-	mu  *sync.Mutex
-	out *bytes.Buffer
-}
-
-func (w lockedWriter) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.out.Write(b)
+// launched runs an act as a job at a place, and returns how it ended and what was written.
+func launched(t *testing.T, p place, size int, act string, args ...string) (launch.Result, string) {
+	t.Helper()
+	env := []string{envAct + "=" + act, envPlace + "=" + p.name}
+	if wire, ok := nettest.Wire(p.name); ok {
+		return nettest.Between(t, wire)(t, size, env, args...)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var out logbuf.Buffer
+	r, err := launch.Run(within(t), launch.Options{
+		Size: size, Args: append([]string{self}, args...), Env: append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...),
+		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
+	})
+	require.NoError(t, err, out.String())
+	return r, out.String()
 }
 
 // TestFromNode: ranks in processes of their own exchange messages at random.

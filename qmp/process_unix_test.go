@@ -12,8 +12,8 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // Tests with a process for each node: the test binary itself, told by an environment
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leak.Main(m)
+	nettest.Main(m)
 }
 
 var acts = map[string]func() error{
@@ -76,6 +76,9 @@ func torus(then func() error) error {
 // run runs an act as a job of four.
 func run(t *testing.T, provider, act string, args ...string) (launch.Result, string) {
 	t.Helper()
+	if wire, ok := nettest.Wire(provider); ok {
+		return nettest.Between(t, wire)(t, 4, []string{envAct + "=" + act}, args...)
+	}
 	self, err := os.Executable()
 	require.NoError(t, err)
 	var out logbuf.Buffer

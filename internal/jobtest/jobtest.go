@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
 )
@@ -21,7 +22,8 @@ import (
 // Limit bounds every test: what takes longer hangs.
 const Limit = 60 * time.Second
 
-// Providers returns the providers between ranks of one host that have a device here.
+// Providers returns the providers between ranks of one host that have a device here, and
+// those between networks if tests are to run there, which are [nettest.Main]'s.
 func Providers() []string {
 	list := []string{"shm", "tcp"}
 	all, _ := verbs.Devices()
@@ -30,7 +32,7 @@ func Providers() []string {
 			list = append(list, provider)
 		}
 	}
-	return list
+	return append(list, nettest.Providers()...)
 }
 
 // Everywhere runs a test for each provider.
