@@ -497,6 +497,9 @@ func (c *client) goodbye() error {
 	c.mu.Lock()
 	retired = c.retired
 	c.mu.Unlock()
+	if errors.Is(err, net.ErrClosed) { // by the reader: the rendezvous was lost first, if only just
+		return nil
+	}
 	if err != nil && over == nil && !retired {
 		return fmt.Errorf("boot: close: %w", err)
 	}
