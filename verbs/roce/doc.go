@@ -74,9 +74,14 @@
 // an adapter may not be scheduled. It counts as dead at once when its host says
 // repeatedly that nobody has that port.
 //
+// What is read is placed as it comes, and only what is missing of it is asked for again; of a
+// peer that may be an adapter, from there to the end of the part. Answers to RDMA READs go in
+// bursts of 64 packets, of each QP in turn.
+//
 // Between peers of this library there are more packets, with opcodes of the range that
 // is the manufacturers' own (see internal/packet): one that says what has arrived
-// behind a gap, so that only what is missing is sent again; SENDs and RDMA WRITEs that
+// behind a gap, so that only what is missing is sent again, and once more after two round
+// trips where that was lost as well; SENDs and RDMA WRITEs that
 // an acknowledgement rides on; a first RDMA READ request that has the length of the
 // whole, as what is read arrives in parts of 16 packets; and one by which a QP that has
 // left says so.
