@@ -33,12 +33,7 @@ func until(t *testing.T, from, to *express, f *flow, what string, so func() bool
 // The interface is down while more is sent than its ring has room for; then packets leave past
 // the network stack again.
 func TestExpressLinkDown(t *testing.T) {
-	needXDP(t)
-	two := hosts(t, 1500)
-	from, to := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
-	defer from.close()
-	defer to.close()
-	f := meet(t, from, to)
+	two, from, to, f := acquainted(t)
 	two[0].ip(t, "link", "set", "veth0", "down")
 	for range 4 * from.seat.Shape().Ring {
 		clear(from.frame(f, 12))
@@ -53,12 +48,7 @@ func TestExpressLinkDown(t *testing.T) {
 // A neighbour that has another address on the link, and tells so, is sent to there, and from
 // that which this end has.
 func TestExpressNeighbourChanges(t *testing.T) {
-	needXDP(t)
-	two := hosts(t, 1500)
-	from, to := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
-	defer from.close()
-	defer to.close()
-	f := meet(t, from, to)
+	two, from, to, f := acquainted(t)
 	require.NoError(t, two[1].in(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/veth0/arp_notify", []byte("1"), 0) }))
 	ends := bytes.Join([][]byte{{2, 0, 0, 0, 0x18, 2}, {2, 0, 0, 0, 0x18, 1}}, nil)
 	two[1].ip(t, "link", "set", "veth0", "address", net.HardwareAddr(ends[:6]).String())
@@ -80,12 +70,7 @@ func TestExpressNeighbourChanges(t *testing.T) {
 
 // Packets follow a route to another interface, by the network stack, and back.
 func TestExpressRouteChanges(t *testing.T) {
-	needXDP(t)
-	two := hosts(t, 1500)
-	from, to := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
-	defer from.close()
-	defer to.close()
-	f := meet(t, from, to)
+	two, from, to, f := acquainted(t)
 	two[0].ip(t, "link", "add", "veth1", "type", "veth", "peer", "name", "veth1", "netns", string(two[1]))
 	for _, h := range two {
 		h.ip(t, "link", "set", "veth1", "up")

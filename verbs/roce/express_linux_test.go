@@ -67,6 +67,18 @@ func meet(t testing.TB, from, to *express) *flow {
 	return f
 }
 
+// acquainted opens the wires of two hosts, which know each other's addresses on the link; f leads
+// from the first to the second.
+func acquainted(t testing.TB) (two [2]host, from, to *express, f *flow) {
+	t.Helper()
+	needXDP(t)
+	two = hosts(t, 1500)
+	from, to = openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
+	t.Cleanup(from.close)
+	t.Cleanup(to.close)
+	return two, from, to, meet(t, from, to)
+}
+
 // Packets of all lengths arrive whole and in order, past the network stack, at each
 // of several seats of one queue.
 func TestExpress(t *testing.T) {
@@ -139,12 +151,7 @@ func TestExpress(t *testing.T) {
 
 // Neither sending nor receiving allocates.
 func TestExpressAllocs(t *testing.T) {
-	needXDP(t)
-	two := hosts(t, 1500)
-	from, to := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
-	defer from.close()
-	defer to.close()
-	f := meet(t, from, to)
+	_, from, to, f := acquainted(t)
 	into := make([]arrival, batch)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		for range 5 {
