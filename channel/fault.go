@@ -169,7 +169,7 @@ func (g *Group) teamError(err error) error {
 		return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(theirs))}
 	}
 	if errors.Is(err, shared.ErrWithdrawn) {
-		g.awaitFault()
+		g.awaitFault(verdictTime)
 	}
 	if f := g.fault.Load(); f != nil {
 		return *f
@@ -181,8 +181,8 @@ func (g *Group) teamError(err error) error {
 }
 
 // awaitFault waits for what another member tells of why it has failed.
-func (g *Group) awaitFault() {
-	for end := time.Now().Add(verdictTime); g.fault.Load() == nil && time.Now().Before(end); {
+func (g *Group) awaitFault(long time.Duration) {
+	for end := time.Now().Add(long); g.fault.Load() == nil && time.Now().Before(end); {
 		time.Sleep(drainPause)
 	}
 }
@@ -194,16 +194,15 @@ func (c *Collective) runError(s *stage, err error) error {
 	rank := func(i int) int { return g.ranks[s.members[i]] }
 	if m := (*coll.MismatchError)(nil); errors.As(err, &m) {
 		if m.Failed {
-			g.awaitFault()
+			g.awaitFault(2 * verdictTime) // who met the error may wait itself, as below
 		}
 		if f := g.fault.Load(); f != nil {
 			return *f
 		}
-		differ := m.Want.Signature.Differ(m.Got.Signature)
-		if m.Got.Signature == m.Want.Signature {
-			differ = fmt.Sprintf("call %d here is its call %d", m.Want.Sequence, m.Got.Sequence)
+		if m.Failed {
+			return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: says rank %d", ErrUnreachable, rank(m.Via))}
 		}
-		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, differ)}
+		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, m.Difference())}
 	}
 	if p := (*coll.PeerError)(nil); errors.As(err, &p) {
 		err = p.Err
@@ -212,7 +211,7 @@ func (c *Collective) runError(s *stage, err error) error {
 		}
 		// Who cannot be reached may have left because the group has failed.
 		if errors.Is(err, ErrPeerLeft) && c.ask(rank(p.Peer)) || errors.Is(err, ErrUnreachable) {
-			g.awaitFault()
+			g.awaitFault(verdictTime)
 			if f := g.fault.Load(); f != nil {
 				return *f
 			}

@@ -167,20 +167,26 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string {
 	text := fmt.Sprintf("coll: %v: ", e.Want.Signature)
-	switch {
-	case e.Failed:
+	if e.Failed {
 		text += fmt.Sprintf("member %d has failed", e.From)
-	case e.Got.Signature == faultOther:
-		text += fmt.Sprintf("member %d calls another", e.From)
-	case e.Got.Signature != e.Want.Signature:
-		text += fmt.Sprintf("member %d calls another: %s", e.From, e.Want.Signature.Differ(e.Got.Signature))
-	default:
-		text += fmt.Sprintf("call %d here is call %d of member %d", e.Want.Sequence, e.Got.Sequence, e.From)
+	} else {
+		text += fmt.Sprintf("member %d: %s", e.From, e.Difference())
 	}
 	if e.Via != e.From {
 		text += fmt.Sprintf(" (says member %d)", e.Via)
 	}
 	return text
+}
+
+// Difference says in what the call of From is not that of this member.
+func (e *MismatchError) Difference() string {
+	switch e.Got.Signature {
+	case faultOther:
+		return "it calls another"
+	case e.Want.Signature:
+		return fmt.Sprintf("call %d here is its call %d", e.Want.Sequence, e.Got.Sequence)
+	}
+	return e.Want.Signature.Differ(e.Got.Signature)
 }
 
 // PeerError is what the carrier has said of a message.

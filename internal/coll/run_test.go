@@ -133,7 +133,7 @@ func TestMismatch(t *testing.T) {
 	}{
 		{"operation 1, theirs 3", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 3, 2) }},
 		{"type 2, theirs 5", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 1, 5) }},
-		{"call 7 here is call 8", func(g *group, h *coll.Header) { h.Sequence++ }},
+		{"call 7 here is its call 8", func(g *group, h *coll.Header) { h.Sequence++ }},
 		{"collective allreduce, theirs scan", func(g *group, h *coll.Header) {
 			s := g.shape(3)
 			s.Kind = coll.Scan
@@ -156,7 +156,7 @@ func TestMismatch(t *testing.T) {
 						continue
 					}
 					require.Equal(t, 3, e.From, "%v: member %d: %v", &g, rank, err)
-					require.Regexp(t, c.says+`|member 3 calls another \(|member 3 calls another$`, err)
+					require.Regexp(t, c.says+`|member 3: it calls another \(|member 3: it calls another$`, err)
 				}
 				for _, m := range members {
 					require.ErrorIs(t, m.run.Start(headers[0]), coll.ErrBroken)
