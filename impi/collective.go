@@ -257,11 +257,7 @@ func (p *plan) failure(err error) error {
 		if m.Failed {
 			return collError(p.kind, m.From, errMember)
 		}
-		differ := m.Want.Signature.Differ(m.Got.Signature)
-		if m.Got.Signature == m.Want.Signature {
-			differ = fmt.Sprintf("call %d here is its call %d", m.Want.Sequence, m.Got.Sequence)
-		}
-		return collError(p.kind, m.From, fmt.Errorf("%w: %s", ErrMismatch, differ))
+		return collError(p.kind, m.From, fmt.Errorf("%w: %s", ErrMismatch, m.Difference()))
 	}
 	if e := (*coll.PeerError)(nil); errors.As(err, &e) {
 		return collError(p.kind, e.Peer, e.Err)
