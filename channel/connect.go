@@ -29,7 +29,7 @@ func (n *Node) meet(ctx context.Context) error {
 		return err
 	}
 	n.listener = l
-	mine := address{host: machine.ID(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: localAddresses()}
+	mine := address{host: machine.ID(), kernel: machine.Kernel(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: localAddresses()}
 	settings, err := n.opt.coll.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -63,25 +63,25 @@ func (n *Node) meet(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 	}
-	n.spins = spins(n.addresses, n.addresses[n.rank].host)
+	n.spins = spins(n.addresses, n.addresses[n.rank].kernel)
 	n.wg.Go(n.accept)
 	return nil
 }
 
-// spins is how long to spin where a host has these ranks: with more of them than
+// spins is how long to spin where a kernel has these ranks: with more of them than
 // CPUs that they may run on, a spinner keeps from running whom it waits for.
-func spins(all []address, host uint64) int {
-	if ranks, cpus := population(all, host); ranks > cpus {
+func spins(all []address, kernel uint64) int {
+	if ranks, cpus := population(all, kernel); ranks > cpus {
 		return 1
 	}
 	return spinBudget
 }
 
-// population is how many ranks a host has, and how many CPUs they may run on.
-func population(all []address, host uint64) (ranks, cpus int) {
+// population is how many ranks a kernel has, and how many CPUs they may run on.
+func population(all []address, kernel uint64) (ranks, cpus int) {
 	var sets [][]byte
 	for i := range all {
-		if all[i].host == host {
+		if all[i].kernel == kernel {
 			ranks++
 			sets = append(sets, all[i].cpus)
 		}
@@ -267,14 +267,16 @@ func (n *Node) welcome(conn net.Conn, places chan struct{}) {
 
 // address is where a rank can be connected to.
 type address struct {
-	host  uint64   // of the machine: the same for ranks that may share memory
-	port  uint16   // 0: nowhere
-	cpus  []byte   // bit i: the rank may run on CPU i
-	addrs []net.IP // in order of preference
+	host   uint64   // the same for ranks that may share memory
+	kernel uint64   // the same for ranks that share CPUs, also if they are on networks of their own
+	port   uint16   // 0: nowhere
+	cpus   []byte   // bit i: the rank may run on CPU i
+	addrs  []net.IP // in order of preference
 }
 
 func (a *address) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, a.host)
+	b = binary.BigEndian.AppendUint64(b, a.kernel)
 	b = binary.BigEndian.AppendUint16(b, a.port)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(a.cpus)))
 	b = append(b, a.cpus...)
@@ -286,7 +288,7 @@ func (a *address) append(b []byte) []byte {
 
 func parseAddress(b []byte) (address, error) {
 	r := reader{b: b}
-	a := address{host: r.u64(), port: r.u16()}
+	a := address{host: r.u64(), kernel: r.u64(), port: r.u16()}
 	a.cpus = r.take(int(r.u16()))
 	if r.bad || len(a.cpus) > maxCPUBytes || len(r.b)%16 != 0 || len(r.b) > maxAddresses*16 {
 		return a, fmt.Errorf("%w: address of %d bytes", ErrProtocol, len(b))

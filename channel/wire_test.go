@@ -174,17 +174,18 @@ func FuzzHeader(f *testing.F) {
 
 // TestAddress: where a rank can be connected to, as ranks tell each other.
 func TestAddress(t *testing.T) {
-	a := address{host: 0x0102030405060708, port: 0x1234, cpus: machine.CPUs(), addrs: localAddresses()}
+	a := address{host: 0x0102030405060708, kernel: 0x1112131415161718, port: 0x1234, cpus: machine.CPUs(), addrs: localAddresses()}
 	b, err := parseAddress(a.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, a.host, b.host)
+	require.Equal(t, a.kernel, b.kernel)
 	require.Equal(t, a.port, b.port)
 	require.Equal(t, a.cpus, b.cpus)
 	require.Len(t, b.addrs, len(a.addrs))
 	for i := range a.addrs {
 		require.True(t, a.addrs[i].Equal(b.addrs[i]))
 	}
-	for _, n := range []int{0, 9, 11, 13, 12 + 16*(maxAddresses+1)} {
+	for _, n := range []int{0, 17, 19, 21, 20 + 16*(maxAddresses+1)} {
 		_, err := parseAddress(make([]byte, n))
 		require.ErrorIs(t, err, ErrProtocol)
 	}
@@ -192,10 +193,15 @@ func TestAddress(t *testing.T) {
 
 // TestSpins: ranks spin while there is a CPU for each of them.
 func TestSpins(t *testing.T) {
-	on := func(host uint64, cpus ...byte) address { return address{host: host, cpus: cpus} }
+	on := func(kernel uint64, cpus ...byte) address {
+		return address{host: uint64(len(cpus)), kernel: kernel, cpus: cpus}
+	}
 	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(1, 2)}, 1), "bound to one each")
 	require.Equal(t, spinBudget, spins([]address{on(1, 3), on(1, 3)}, 1), "two for both")
 	require.Equal(t, 1, spins([]address{on(1, 1), on(1, 1)}, 1), "one for both")
 	require.Equal(t, 1, spins([]address{on(1, 0, 3), on(1, 0, 3), on(1, 0, 3)}, 1))
-	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(2, 1), on(2, 1)}, 1), "others are on other hosts")
+	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(2, 1), on(2, 1)}, 1), "others are on other machines")
+	networks := []address{on(1, 1), on(1, 1)}
+	networks[1].host = 7
+	require.Equal(t, 1, spins(networks, 1), "networks of their own, but one CPU")
 }

@@ -49,8 +49,8 @@ const (
 // that works for one that does not.
 func (n *Node) probeTime(rank int) time.Duration {
 	d := probeTime
-	for _, host := range []uint64{n.addresses[n.rank].host, n.addresses[rank].host} {
-		if ranks, cpus := population(n.addresses, host); ranks > cpus && cpus > 0 {
+	for _, kernel := range []uint64{n.addresses[n.rank].kernel, n.addresses[rank].kernel} {
+		if ranks, cpus := population(n.addresses, kernel); ranks > cpus && cpus > 0 {
 			d = max(d, probeTime*time.Duration(ranks)/time.Duration(cpus))
 		}
 	}

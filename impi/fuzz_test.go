@@ -178,7 +178,7 @@ func FuzzMember(f *testing.F) {
 
 // FuzzOffer: what a host says about its devices is refused, or read as it would be said.
 func FuzzOffer(f *testing.F) {
-	o := offer{machine: 5, slot: rcSlot, window: 16}
+	o := offer{machine: 5, kernel: 6, slot: rcSlot, window: 16}
 	b, err := o.append(nil)
 	require.NoError(f, err)
 	f.Add(b[4:])

@@ -41,7 +41,6 @@ type rcSetup struct {
 	j       *Job
 	devices []*rcDevice
 	window  uint32
-	machine uint64
 	cpus    []byte
 
 	mu    sync.Mutex // of the devices, until the engine runs, and of what follows
@@ -68,7 +67,7 @@ func (s *rcSetup) spins() int {
 // openRC opens the devices that may carry packets to other hosts of this package.
 // What cannot be opened is left out.
 func (j *Job) openRC() *rcSetup {
-	s := &rcSetup{j: j, machine: machine.ID(), cpus: machine.CPUs(), ranks: len(j.e.processes)}
+	s := &rcSetup{j: j, cpus: machine.CPUs(), ranks: len(j.e.processes)}
 	s.sets = append(s.sets, s.cpus)
 	pairs, hosts := 0, 0
 	for i := range j.roster.hosts {
@@ -212,7 +211,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 			peers = append(peers, int32(rank))
 		}
 	}
-	mine := offer{machine: s.machine, slot: rcSlot, window: s.window, cpus: s.cpus}
+	mine := offer{machine: machine.ID(), kernel: machine.Kernel(), slot: rcSlot, window: s.window, cpus: s.cpus}
 	var carriers []*rcCarrier
 	var chosen *rcCarrier
 	defer func() {
@@ -246,7 +245,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 	if err != nil {
 		return nil, err
 	}
-	if theirs.machine == mine.machine {
+	if theirs.kernel == mine.kernel {
 		s.mu.Lock()
 		s.ranks += len(peers)
 		s.sets = append(s.sets, theirs.cpus)

@@ -115,12 +115,13 @@ func parseRemotes(b []byte) ([]remote, error) {
 // its length in front; little-endian:
 //
 //	uint32 version, uint32 endpoints
-//	uint64 machine
+//	uint64 machine, uint64 kernel
 //	uint32 bytes of a packet, uint32 packets in flight of a pair of processes
 //	uint32 bytes of the set of CPUs, and the set
 //	endpoints, as package verbs encodes them
 type offer struct {
-	machine   uint64
+	machine   uint64 // the same for hosts that reach each other over loopback
+	kernel    uint64 // the same for hosts that share CPUs
 	slot      uint32
 	window    uint32
 	cpus      []byte // that the host may run on
@@ -128,8 +129,8 @@ type offer struct {
 }
 
 const (
-	offerVersion = 2
-	offerHead    = 28
+	offerVersion = 3
+	offerHead    = 36
 	maxOffers    = 16
 	maxCPUBytes  = 1024
 	maxOfferLen  = offerHead + maxCPUBytes + maxOffers*verbs.EndpointLen
@@ -141,6 +142,7 @@ func (o *offer) append(b []byte) ([]byte, error) {
 	b = le.AppendUint32(b, offerVersion)
 	b = le.AppendUint32(b, uint32(len(o.endpoints)))
 	b = le.AppendUint64(b, o.machine)
+	b = le.AppendUint64(b, o.kernel)
 	b = le.AppendUint32(b, o.slot)
 	b = le.AppendUint32(b, o.window)
 	b = le.AppendUint32(b, uint32(len(o.cpus)))
@@ -161,8 +163,8 @@ func parseOffer(b []byte) (o offer, err error) {
 		return o, fmt.Errorf("%w: offer of %d bytes", ErrProtocol, len(b))
 	}
 	n := le.Uint32(b[4:])
-	o.machine, o.slot, o.window = le.Uint64(b[8:]), le.Uint32(b[16:]), le.Uint32(b[20:])
-	cpus := le.Uint32(b[24:])
+	o.machine, o.kernel, o.slot, o.window = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint32(b[24:]), le.Uint32(b[28:])
+	cpus := le.Uint32(b[32:])
 	b = b[offerHead:]
 	if cpus > maxCPUBytes || int(cpus) > len(b) {
 		return o, fmt.Errorf("%w: offer with %d bytes of CPUs", ErrProtocol, cpus)

@@ -4,6 +4,7 @@ package machine
 
 import (
 	"hash/fnv"
+	"io"
 	"math/bits"
 	"os"
 )
@@ -14,15 +15,27 @@ import (
 // name. It is for what is tried first, and proves nothing.
 func ID() uint64 {
 	h := fnv.New64a()
+	boot(h)
+	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
+		h.Write([]byte(ns))
+	}
+	return h.Sum64()
+}
+
+// Kernel is the same for processes that share CPUs, as [ID] is for those that share
+// loopback, too: containers of one machine have networks of their own, but its CPUs.
+func Kernel() uint64 {
+	h := fnv.New64a()
+	boot(h)
+	return h.Sum64()
+}
+
+func boot(h io.Writer) {
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		h.Write(id)
 	} else if name, err := os.Hostname(); err == nil {
 		h.Write([]byte(name))
 	}
-	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
-		h.Write([]byte(ns))
-	}
-	return h.Sum64()
 }
 
 // first is the set of CPUs 0 to n-1.

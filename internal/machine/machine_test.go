@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -14,11 +15,7 @@ const envTell = "SLUICE_MACHINE_TEST_TELL"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envTell) != "" {
-		var b [8]byte
-		for i := range b {
-			b[i] = byte(ID() >> (8 * i))
-		}
-		os.Stdout.Write(b[:])
+		fmt.Println(ID(), Kernel())
 		return
 	}
 	leak.Main(m)
@@ -26,17 +23,27 @@ func TestMain(m *testing.M) {
 
 // TestID: processes of one machine agree.
 func TestID(t *testing.T) {
+	out, err := teller().Output()
+	require.NoError(t, err)
+	id, kernel := told(t, out)
+	require.Equal(t, ID(), id)
+	require.Equal(t, Kernel(), kernel)
+	require.NotZero(t, id)
+	require.NotEqual(t, id, kernel)
+}
+
+// teller is this program, which says what it is on.
+func teller() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envTell+"=1")
-	out, err := cmd.Output()
+	return cmd
+}
+
+func told(t *testing.T, out []byte) (id, kernel uint64) {
+	t.Helper()
+	_, err := fmt.Sscan(string(out), &id, &kernel)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(out), 8)
-	var theirs uint64
-	for i := range 8 {
-		theirs |= uint64(out[i]) << (8 * i)
-	}
-	require.Equal(t, ID(), theirs)
-	require.NotZero(t, theirs)
+	return id, kernel
 }
 
 func TestCount(t *testing.T) {

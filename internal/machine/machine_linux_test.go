@@ -1,0 +1,28 @@
+package machine
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestContainer: a process with a network of its own is on another host for us, but its
+// CPUs are ours.
+func TestContainer(t *testing.T) {
+	cmd := teller()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+	}
+	out, err := cmd.Output()
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) {
+		t.Skip("no network name spaces: ", err)
+	}
+	require.NoError(t, err)
+	id, kernel := told(t, out)
+	require.NotEqual(t, ID(), id)
+	require.Equal(t, Kernel(), kernel)
+}
