@@ -274,7 +274,7 @@ func TestDeath(t *testing.T) {
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		last := 200
-		if wire, _ := nettest.Wire(provider); wire == "xdp" || provider == "ibv" { // a round may take a tenth of a second
+		if provider == "ibv" { // a round may take a tenth of a second
 			last = 20
 		}
 		for i := range rounds {
