@@ -38,6 +38,24 @@ func TestLossyReads(t *testing.T) {
 	}
 }
 
+// What is read behind a gap is there before what is missing. If that never comes, nothing
+// behind it has succeeded.
+func TestReadBehindFailure(t *testing.T) {
+	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
+	for i := range 3 {
+		a.post(t, verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 100*i, 100)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+	}
+	n.until(t, time.Second, func() bool { return n.flying[0].to == a.a.wire })
+	n.flying = n.flying[1:] // the response to the first
+	n.until(t, time.Second, func() bool { return a.qp.req.reads == 1 })
+	n.faults.drop = 1
+	n.until(t, time.Minute, func() bool { a.poll(t); return len(a.done) == 3 })
+	for i, want := range []verbs.WCStatus{verbs.WCRetryExcErr, verbs.WCWRFlushErr, verbs.WCWRFlushErr} {
+		require.EqualValues(t, i, a.done[i].WRID)
+		require.Equal(t, want, a.done[i].Status, "read %d", i)
+	}
+}
+
 // A response that is none to what was asked for fails the request, and writes nothing.
 func TestBadResponses(t *testing.T) {
 	for _, c := range []struct {

@@ -247,17 +247,17 @@ func (q *SendQueue) Retire(passed uint32, cq *CQ, s *Sink, qpn, peer uint32) boo
 	return ok
 }
 
-// Flush fails all entries that are not done: the oldest with first, the others
-// as flushed, and moves on to the end so that Retire takes them. A first of
-// WCSuccess flushes all alike.
+// Flush fails the oldest entry that is not done with first, and all behind it as
+// flushed, also what is done already, as nothing succeeds behind a failure. It moves on to
+// the end so that Retire takes them. A first of WCSuccess flushes all alike.
 func (q *SendQueue) Flush(first verbs.WCStatus, vendor uint32) {
-	for i := q.head; i != q.tail; i++ {
+	i := q.head
+	for i != q.tail && q.ents[i&q.mask].Done {
+		i++
+	}
+	for ; i != q.tail; i++ {
 		e := &q.ents[i&q.mask]
-		if e.Done {
-			continue
-		}
-		e.Done = true
-		e.Status = verbs.WCWRFlushErr
+		e.Done, e.Status = true, verbs.WCWRFlushErr
 		if first != verbs.WCSuccess {
 			e.Status, e.VendorErr = first, vendor
 			first = verbs.WCSuccess
