@@ -1,11 +1,11 @@
 package roce
 
 import (
-	"container/heap"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -24,8 +24,8 @@ type network struct {
 	faults faults
 	wires  map[netip.AddrPort]*memory
 	nodes  []*adapter
-	flying flight
-	order  int      // of sending, so that packets of the same time stay in order
+	flying []flying // in the order in which they arrive
+	spare  [][]byte // to send packets in
 	away   *adapter // has no CPU
 	back   int64    // until then
 
@@ -45,29 +45,38 @@ type faults struct {
 	foreign bool
 }
 
-// flight is the packets on their way, by their time of arrival.
-type flight []flying
-
+// flying is a packet on its way.
 type flying struct {
-	at    int64
-	order int
-	to    *memory
-	src   netip.AddrPort
-	b     []byte
-	id    uint16
-	ce    bool
+	at  int64
+	to  *memory
+	src netip.AddrPort
+	b   []byte
+	id  uint16
+	ce  bool
 }
 
-func (f flight) Len() int { return len(f) }
-func (f flight) Less(i, j int) bool {
-	return f[i].at < f[j].at || f[i].at == f[j].at && f[i].order < f[j].order
+// launch puts a packet behind those that arrive no later.
+func (n *network) launch(p flying) {
+	i := len(n.flying)
+	for i > 0 && n.flying[i-1].at > p.at {
+		i--
+	}
+	n.flying = slices.Insert(n.flying, i, p)
 }
-func (f flight) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
-func (f *flight) Push(x any)   { *f = append(*f, x.(flying)) }
-func (f *flight) Pop() any {
-	x := (*f)[len(*f)-1]
-	*f = (*f)[:len(*f)-1]
-	return x
+
+// roomy is more than a packet can have.
+const roomy = 4096 + 256
+
+// room returns size bytes, with capacity for the CRC.
+func (n *network) room(size int) []byte {
+	if last := len(n.spare) - 1; last >= 0 {
+		b := n.spare[last]
+		n.spare = n.spare[:last]
+		if cap(b) >= size+packet.ICRCLen {
+			return b[:size]
+		}
+	}
+	return make([]byte, size, max(size+packet.ICRCLen, roomy))
 }
 
 func newNetwork(seed uint64, f faults) *network {
@@ -86,11 +95,16 @@ type memory struct {
 	free  int64 // when the link has sent what it was given
 }
 
+// join adds a wire.
+func (n *network) join(addr netip.Addr) *memory {
+	w := &memory{net: n, addr: netip.AddrPortFrom(addr, packet.Port)}
+	n.wires[w.addr] = w
+	return w
+}
+
 // node adds an adapter.
 func (n *network) node() *adapter {
-	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(n.nodes) + 1)}), packet.Port)
-	w := &memory{net: n, addr: addr}
-	n.wires[addr] = w
+	w := n.join(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(n.nodes) + 1)}))
 	a := newAdapter("memory", "", verbs.Config{}, w, func() int64 { return n.now })
 	n.nodes = append(n.nodes, a)
 	return a
@@ -104,7 +118,7 @@ func (m *memory) rest() bool                   { return false }
 func (m *memory) close()                       { delete(m.net.wires, m.addr) }
 
 func (m *memory) frame(f *flow, n int) []byte {
-	b := make([]byte, n, n+packet.ICRCLen)
+	b := m.net.room(n)
 	m.out = append(m.out, flying{b: b})
 	m.flows = append(m.flows, f)
 	return b
@@ -122,12 +136,14 @@ func (m *memory) flush() {
 		to := n.wires[f.remote]
 		if to == nil || n.sent == n.lose || n.chance(n.faults.drop) {
 			n.dropped++
+			n.spare = append(n.spare, b)
 			continue
 		}
 		start := max(n.now, m.free)
 		if n.faults.bytesPerSecond > 0 {
 			if n.faults.queue > 0 && start-n.now > int64(n.faults.queue) {
 				n.dropped++ // the queue is full
+				n.spare = append(n.spare, b)
 				continue
 			}
 			start += int64(float64(len(b)+46) / n.faults.bytesPerSecond * 1e9)
@@ -140,13 +156,15 @@ func (m *memory) flush() {
 		if n.chance(n.faults.double) {
 			copies = 2
 		}
-		for range copies {
+		for i := range copies {
+			if i > 0 {
+				b = append(n.room(0), b...)
+			}
 			at := start + int64(n.faults.delay)
 			if n.chance(n.faults.reorder) {
 				at += int64(n.rng.IntN(100_000))
 			}
-			n.order++
-			heap.Push(&n.flying, flying{at: at, order: n.order, to: to, src: m.addr, b: b, id: id, ce: n.chance(n.faults.mark)})
+			n.launch(flying{at: at, to: to, src: m.addr, b: b, id: id, ce: n.chance(n.faults.mark)})
 		}
 	}
 	m.out, m.flows = m.out[:0], m.flows[:0]
@@ -158,20 +176,25 @@ const burstTime = int64(20 * time.Microsecond)
 func (n *network) chance(p float64) bool { return p > 0 && n.rng.Float64() < p }
 
 func (m *memory) recv(into []arrival) int {
-	k := 0
+	for _, p := range m.held {
+		m.net.spare = append(m.net.spare, p.b)
+	}
 	m.held = m.held[:0]
-	for len(m.inbox) > 0 && k < len(into) {
-		p := m.inbox[0]
-		m.inbox = m.inbox[1:]
+	k, taken := 0, 0
+	for taken < len(m.inbox) && k < len(into) {
+		p := m.inbox[taken]
+		taken++
 		m.route.Set(p.src, m.addr)
 		id, ok := m.route.Check(p.b, p.id, m.net.faults.foreign)
 		if !ok {
+			m.net.spare = append(m.net.spare, p.b)
 			continue
 		}
 		m.held = append(m.held, p)
 		into[k] = arrival{pkt: p.b[:len(p.b)-packet.ICRCLen], src: p.src, id: id, ce: p.ce}
 		k++
 	}
+	m.inbox = slices.Delete(m.inbox, 0, taken)
 	return k
 }
 
@@ -210,10 +233,12 @@ func (n *network) stalls(a *adapter) bool { return a == n.away && n.now < n.back
 
 // deliver has those packets arrive whose time has come.
 func (n *network) deliver() {
-	for len(n.flying) > 0 && n.flying[0].at <= n.now {
-		p := heap.Pop(&n.flying).(flying)
+	k := 0
+	for ; k < len(n.flying) && n.flying[k].at <= n.now; k++ {
+		p := n.flying[k]
 		p.to.inbox = append(p.to.inbox, p)
 	}
+	n.flying = slices.Delete(n.flying, 0, k)
 }
 
 // describe tells how far everybody is.

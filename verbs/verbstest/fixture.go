@@ -53,7 +53,7 @@ type peer struct {
 // that they lie between are not.
 func (s *suite) in(t *testing.T, places []place, test func(w *world)) {
 	for _, p := range places {
-		if p == contexts && testing.Short() && len(places) == len(everywhere) {
+		if p == processes && s.Local || p == contexts && testing.Short() && !s.Local && len(places) == len(everywhere) {
 			continue
 		}
 		t.Run(string(p), func(t *testing.T) {

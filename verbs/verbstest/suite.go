@@ -44,6 +44,8 @@ type Suite struct {
 	// near and the far end, and Far what starts the process of the far end: in network
 	// namespaces of their own, say.
 	Near, Far func(open func() error) error
+	// Local: other processes do not reach the device. What is between processes is not tested.
+	Local bool
 	// Seed of everything random. Zero: taken from the clock. The environment
 	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
 	Seed uint64
@@ -117,6 +119,9 @@ var groups = []struct {
 func Run(t *testing.T, s Suite) {
 	r := newSuite(t, s)
 	for _, g := range groups {
+		if s.Local && g.name == "Death" {
+			continue // of processes alone
+		}
 		t.Run(g.name, func(t *testing.T) { g.test(t, r) })
 	}
 }

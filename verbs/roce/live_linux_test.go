@@ -1,0 +1,175 @@
+package roce
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
+	"github.com/sluice-hpc/sluice/verbs/verbstest"
+)
+
+// live is a network in memory that goes by the time there is: its adapters have a driver
+// each, and their users are goroutines of this process.
+type live struct {
+	mu    sync.Mutex // of all
+	net   *network
+	wires map[*memory]*liveWire
+	began time.Time
+	later *time.Timer // for the first packet on its way
+}
+
+// liveWire is a wire of it.
+type liveWire struct {
+	*memory
+	live  *live
+	event int // eventfd: there are packets, or dead
+	told  bool
+	dead  []netip.AddrPort // who is not there any more
+}
+
+func newLive(seed uint64, f faults) *live {
+	l := &live{net: newNetwork(seed, f), wires: map[*memory]*liveWire{}, began: time.Now().Add(-1)}
+	l.later = time.AfterFunc(time.Hour, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.move()
+	})
+	return l
+}
+
+func (l *live) clock() int64 { return int64(time.Since(l.began)) }
+
+// move lets arrive what arrives by now. The caller holds mu.
+func (l *live) move() {
+	l.net.now = l.clock()
+	l.net.deliver()
+	for _, w := range l.wires {
+		w.tell()
+	}
+	if f := l.net.flying; len(f) > 0 {
+		l.later.Reset(time.Duration(f[0].at - l.net.now))
+	}
+}
+
+// tell wakes the driver if there is something to receive. The caller holds mu.
+func (w *liveWire) tell() {
+	if some := len(w.inbox) > 0 || len(w.dead) > 0; some != w.told {
+		w.told = some
+		b := [8]byte{1}
+		if some {
+			unix.Write(w.event, b[:])
+		} else {
+			unix.Read(w.event, b[:])
+		}
+	}
+}
+
+func (w *liveWire) frame(f *flow, n int) []byte {
+	w.live.mu.Lock()
+	defer w.live.mu.Unlock()
+	return w.memory.frame(f, n)
+}
+
+func (w *liveWire) flush() {
+	w.live.mu.Lock()
+	defer w.live.mu.Unlock()
+	for _, f := range w.flows {
+		if w.net.wires[f.remote] == nil {
+			w.dead = append(w.dead, f.remote)
+		}
+	}
+	w.net.now = w.live.clock()
+	w.memory.flush()
+	w.live.move()
+}
+
+func (w *liveWire) recv(into []arrival) int {
+	w.live.mu.Lock()
+	defer w.live.mu.Unlock()
+	n := w.memory.recv(into)
+	w.tell()
+	return n
+}
+
+func (w *liveWire) gone() (netip.AddrPort, bool) {
+	w.live.mu.Lock()
+	defer w.live.mu.Unlock()
+	if len(w.dead) == 0 {
+		return netip.AddrPort{}, false
+	}
+	addr := w.dead[0]
+	w.dead = w.dead[:copy(w.dead, w.dead[1:])]
+	w.tell()
+	return addr, true
+}
+
+func (w *liveWire) close() {
+	w.live.mu.Lock()
+	defer w.live.mu.Unlock()
+	w.memory.close()
+	delete(w.live.wires, w.memory)
+	unix.Close(w.event)
+}
+
+// inMemory is a provider whose only device is on the network that the running test has.
+type inMemory struct{ net *live }
+
+func (*inMemory) Name() string       { return "memory" }
+func (*inMemory) Rank() int          { return 1 << 20 }
+func (*inMemory) Probe() verbs.Probe { return verbs.Probe{Answer: verbs.Yes} }
+func (*inMemory) Devices() ([]verbs.DeviceInfo, error) {
+	return []verbs.DeviceInfo{{Name: "memory0"}}, nil
+}
+func (p *inMemory) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
+	l := p.net
+	if l == nil {
+		return nil, verbs.Errorf(device, "open", verbs.ErrInvalid, "no test has a network")
+	}
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	addr := netip.AddrFrom4([4]byte{10, 0, 0, 1})
+	for l.net.wires[netip.AddrPortFrom(addr, packet.Port)] != nil {
+		addr = addr.Next()
+	}
+	w := &liveWire{memory: l.net.join(addr), live: l, event: event}
+	l.wires[w.memory] = w
+	l.mu.Unlock()
+	a := newAdapter(device, "", cfg, w, l.clock)
+	if err := startDriver(a, nil, event); err != nil {
+		w.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+var memories = new(inMemory)
+
+func init() { verbs.Register(memories) }
+
+// TestMemoryConformance: the engine alone, over a network that loses nothing, and over one
+// that loses, doubles, delays, overtakes and breaks.
+func TestMemoryConformance(t *testing.T) {
+	for name, f := range map[string]faults{
+		"faultless": {},
+		"faulty":    {drop: 0.01, double: 0.01, reorder: 0.02, corrupt: 0.005, mark: 0.01, delay: 10 * time.Microsecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if f.double > 0 && raceEnabled {
+				t.Skip("race detector: an RDMA READ that comes once more reads what its owner may write again")
+			}
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("faults are of seed %d", seed)
+			memories.net = newLive(seed, f)
+			defer memories.net.later.Stop()
+			verbstest.Run(t, verbstest.Suite{Device: "memory0", Local: true, Rounds: 2})
+		})
+	}
+}
