@@ -153,6 +153,9 @@ func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte
 		}
 		return
 	}
+	if before(psn+1, r.sackHigh) {
+		q.readOver(e, psn)
+	}
 	r.came[psn%windowPackets/64] |= 1 << (psn % 64)
 	at := e.First + uint32(e.Off/uint64(q.mtu))
 	for !before(e.Mark, at) && r.hasCome(at) {

@@ -17,15 +17,16 @@ func TestLossyReads(t *testing.T) {
 	for _, c := range []struct {
 		drop    float64
 		foreign bool
+		places  int     // that are read to in turn
 		share   float64 // of the packets that are needed, what is sent at most
-	}{{0.01, false, 1.15}, {0.01, true, 1.3}, {0.05, false, 1.3}} {
-		t.Run(fmt.Sprintf("%v lost, foreign %v", c.drop, c.foreign), func(t *testing.T) {
+	}{{0.01, false, 8, 1.15}, {0.01, true, 8, 1.3}, {0.05, false, 8, 1.3}, {0.01, false, 1, 1.15}, {0.05, false, 1, 1.3}} {
+		t.Run(fmt.Sprintf("%v lost, foreign %v, %d places", c.drop, c.foreign, c.places), func(t *testing.T) {
 			n, a, b := pair(t, 1, faults{drop: c.drop, delay: 20 * time.Microsecond, foreign: c.foreign}, usual, 16)
 			const size = 64 << 10
 			for n.now < int64(40*time.Millisecond) {
 				a.poll(t)
 				for a.posted-len(a.done) < 8 {
-					a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 0, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+					a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, a.posted%c.places*size, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
 				}
 				require.True(t, n.step())
 			}
@@ -53,6 +54,30 @@ func TestReadBehindFailure(t *testing.T) {
 	for i, want := range []verbs.WCStatus{verbs.WCRetryExcErr, verbs.WCWRFlushErr, verbs.WCWRFlushErr} {
 		require.EqualValues(t, i, a.done[i].WRID)
 		require.Equal(t, want, a.done[i].Status, "read %d", i)
+	}
+}
+
+// Of two that read to the same place, or of two elements of one, the later has the last word,
+// also where what it brings arrives first.
+func TestReadOver(t *testing.T) {
+	for _, size := range []int{100, 5000} {
+		n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
+		for i := range b.mem.Buf {
+			b.mem.Buf[i] = byte(i / size)
+		}
+		for i := range 3 {
+			a.post(t, verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, i, size/2), a.sge(a.local, i, size/2)},
+				RemoteAddr: b.mem.Addr() + uint64(i*size), RKey: b.mem.RKey()})
+		}
+		n.until(t, time.Second, func() bool { return n.flying[0].to == a.a.wire })
+		n.flying = n.flying[1:] // the first response to the first
+		n.until(t, time.Minute, func() bool { a.poll(t); return len(a.done) == 3 })
+		for i, wc := range a.done {
+			require.NoError(t, wc.Err())
+			require.EqualValues(t, i, wc.WRID)
+			require.EqualValues(t, i, a.local.Buf[i], "byte %d", i)
+		}
+		require.EqualValues(t, 2, a.local.Buf[size/2+1])
 	}
 }
 
