@@ -75,6 +75,8 @@ type Deviations struct {
 	// NoLengthStatus: a receive that is too short has the statuses of one whose
 	// memory is not there.
 	NoLengthStatus bool
+	// PartialReads: an RDMA_READ that is refused may have read some of it before.
+	PartialReads bool
 	// NoRetryInSQD: in SQD nothing is sent once more that was sent before.
 	NoRetryInSQD bool
 }
