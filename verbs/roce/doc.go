@@ -75,7 +75,8 @@
 // repeatedly that nobody has that port.
 //
 // What is read is placed as it comes, and only what is missing of it is asked for again; of a
-// peer that may be an adapter, from there to the end of the part. Answers to RDMA READs go in
+// peer that may be an adapter, from there to the end of the part. Where what comes late writes
+// over what a later RDMA READ has brought to the same place, that is read once more. Answers to RDMA READs go in
 // bursts of 64 packets, of each QP in turn.
 //
 // Between peers of this library there are more packets, with opcodes of the range that
