@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // browser is a headless Chromium with one page, spoken to by the protocol of its
@@ -41,10 +43,8 @@ type message struct {
 // startBrowser starts one; the test ends where it does not answer in time.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("no chromium")
-	}
+	const program = "chromium"
+	need.Program(t, program)
 	inward, to, err := os.Pipe()
 	require.NoError(t, err)
 	from, outward, err := os.Pipe()
@@ -52,7 +52,7 @@ func startBrowser(t *testing.T) *browser {
 	dir := t.TempDir()
 	// There is nothing at port 9 to send requests through: no page gets anything from
 	// the network.
-	cmd := exec.CommandContext(t.Context(), path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+	cmd := exec.CommandContext(t.Context(), program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--disable-background-networking", "--proxy-server=127.0.0.1:9", "--user-data-dir="+dir, "--remote-debugging-pipe", "about:blank")
 	cmd.Env = append(os.Environ(), "HOME="+dir)
 	inOwnGroup(cmd)

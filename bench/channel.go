@@ -2,151 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"strings"
+
+	"github.com/sluice-hpc/sluice/channel"
 )
 
-// channelRun is one table of results: one pattern in one kind of memory.
-type channelRun struct {
-	rounds
-	node     *node
-	provider string
-	memory   string
-	arena    int // bytes that the largest needs
-}
+const longChannel = `Each message has memory of its own, and a handle that is declared once and
+started again and again.`
 
-func (r *channelRun) unavailable() string { return "" }
-
-// channelSeries is a series over channels.
-type channelSeries interface {
-	series
-	checked
-	close() error
-}
-
-// measure declares, verifies and times one after the other.
-func (r *channelRun) measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) error {
-	var arena []byte
-	if r.memory == memoryHeap {
-		arena = make([]byte, r.arena)
-	} else {
-		m, err := r.node.Alloc(r.arena)
-		if err != nil {
-			return err
-		}
-		arena = m.Bytes()
-	}
-	ms, err := r.measureBy(func(m *measurement) error {
-		what := strings.Join(strings.Fields(fmt.Sprint(m.pattern, " ", m.axis, " ", formatSize(int64(m.bytes)))), " ")
-		progress(r.provider + " " + r.memory + " " + what)
-		if err := r.round(ctx, job, m, arena); err != nil {
-			return fmt.Errorf("%s: %s in %s memory: %w", r.provider, what, r.memory, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	results := make([]Result, len(ms))
-	for i, m := range ms {
-		results[i] = m.result(layerChannel, r.provider, timer)
-		switch {
-		case m.suite == suiteQMP:
-			results[i].Layer, results[i].Suite = layerQMP, suiteQMP
-		case m.pattern == patternAddSlice:
-			results[i].Layer = layerExact
-		case m.ranks == 0 && m.pattern != patternLocal:
-			results[i].Suite = suiteChannel
-		}
-	}
-	for _, part := range splitResults(results) {
-		w.results(part)
-	}
-	// Nobody leaves while the other still uses a channel.
-	_, err = share(ctx, job, struct{}{}, nil)
-	return err
-}
-
-func (r *channelRun) round(ctx context.Context, job exchanger, m *measurement, arena []byte) (err error) {
-	s, err := declareSeries(r.node, m, arena)
-	if err != nil {
-		return err
-	}
-	if err := takeChecked(ctx, job, m, s); err != nil {
-		return err
-	}
-	return s.close()
-}
-
-// takeChecked measures one round of a series, and checks what it moves if that is
-// asked for. The messages are made either way: memory that nobody has written may
-// be one page of zeros many times over, which fits every cache.
-func takeChecked(ctx context.Context, job exchanger, m *measurement, s channelSeries) error {
-	if m.verify {
-		if err := moveOnce(ctx, job, s); err != nil {
-			return err
-		}
-	} else {
-		s.prepare()
-	}
-	if err := m.take(ctx, job, s); err != nil {
-		return err
-	}
-	m.verified = m.verify
-	return nil
-}
-
-// turning is a series of which one iteration is not like the next.
-type turning interface {
-	// turns is after how many iterations they are the same again.
-	turns() int
-}
-
-// moveOnce moves all messages once, of each turn, and checks them. All ranks call it;
-// all fail if one finds something wrong.
-func moveOnce(ctx context.Context, job exchanger, s channelSeries) error {
-	turns := 1
-	if t, ok := s.(turning); ok {
-		turns = t.turns()
-	}
-	for range turns {
-		s.prepare()
-		if _, err := share(ctx, job, struct{}{}, nil); err != nil {
-			return err
-		}
-		if err := s.run(1, nil); err != nil {
-			return err
-		}
-		if _, err := share(ctx, job, struct{}{}, s.check()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// declareSeries declares the channels of a measurement, in memory of arena.
-func declareSeries(n *node, m *measurement, arena []byte) (channelSeries, error) {
-	if m.suite == suiteQMP {
-		return declareQMP(n, m, arena)
-	}
-	switch m.pattern {
-	case patternHalo:
-		return declareHalo(n, m.spec, arena)
-	case patternBW, patternBiBW, patternRate:
-		return declareWindows(n, m, arena)
-	case patternExact:
-		return declareExact(n), nil
-	case patternAddSlice:
-		return declareAddSlice(m, arena), nil
-	}
-	if isCollective(m.pattern) {
-		return declareCollective(n, m, arena)
-	}
-	if m.late {
-		return declareAnnounced(n, m, arena)
-	}
-	return declareToken(n, m, arena)
-}
+const longLocal = `What the calls cost when nothing has to come from another core: start the send and
+the receive, test both until they are over.`
 
 // Buffers begin at pages, and messages that have one together at cache lines.
 const (
@@ -159,18 +23,52 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 // strideOf is how far apart the messages of a window are, whose memory is so long.
 func strideOf(span int) int { return roundUp(span+guard, lineBytes) }
 
-// arenaSize is what declareSeries needs.
-func arenaSize(s *spec) int {
-	switch s.pattern {
-	case patternHalo:
-		return haloArena(s)
-	case patternBW, patternBiBW, patternRate:
-		return 2 * roundUp(streamWindow(s.window, s.bytes)*strideOf(s.extent().span()), pageBytes)
-	}
-	return 2 * roundUp(strideOf(s.extent().span()), pageBytes)
+// declarations are handles that are declared, and closed, together. The first error is
+// kept, and nothing is declared after it.
+type declarations struct {
+	node    *channel.Node
+	stream  int
+	handles []*channel.Handle
+	err     error
 }
 
-// messages are channels of one size, of which each has memory of its own.
+func (d *declarations) send(l channel.Layout, rank int) *channel.Handle {
+	if d.err != nil {
+		return nil
+	}
+	return d.add(d.node.DeclareSend(l, rank, channel.OnStream(d.stream)))
+}
+
+func (d *declarations) receive(l channel.Layout, rank int) *channel.Handle {
+	if d.err != nil {
+		return nil
+	}
+	return d.add(d.node.DeclareReceive(l, rank, channel.OnStream(d.stream)))
+}
+
+func (d *declarations) add(h *channel.Handle, err error) *channel.Handle {
+	if d.err = err; err == nil {
+		d.handles = append(d.handles, h)
+	}
+	return h
+}
+
+// close closes all handles, which must be idle.
+func (d *declarations) close() error {
+	for _, h := range d.handles {
+		if err := h.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// neighbours are the ranks before and after this one on a ring.
+func neighbours(n exchanger) (left, right int) {
+	return (n.Rank() + n.Size() - 1) % n.Size(), (n.Rank() + 1) % n.Size()
+}
+
+// messages are those of one size that a rank sends and receives, each with memory of its own.
 type messages struct {
 	declarations
 	extent        // of what is sent
@@ -181,18 +79,21 @@ type messages struct {
 	ins    [][]byte // that messages arrive in, each with its guard
 }
 
-// carve takes memory from the arena for count messages each way, and for those
-// that this rank sends and receives.
-func (s *messages) carve(arena []byte, count, sends, receives int) {
-	span := s.span()
-	stride := strideOf(span)
+// newMessages takes memory for what this rank sends and receives, and declares nothing.
+func newMessages(b *bed, m *measurement, from, sends, receives int) (messages, error) {
+	s := messages{declarations: declarations{node: b.Node}, extent: m.extent(), into: m.into(), op: m.op, from: from}
+	out, in := strideOf(s.span()), strideOf(s.into.span())
+	outs, ins, err := b.memory(&m.spec, sends*out, receives*in)
+	if err != nil {
+		return s, err
+	}
 	for i := range sends {
-		s.outs = append(s.outs, arena[i*stride:][:span+guard])
+		s.outs = append(s.outs, outs[i*out:][:s.span()+guard])
 	}
-	arena = arena[roundUp(count*stride, pageBytes):]
 	for i := range receives {
-		s.ins = append(s.ins, arena[i*stride:][:s.into.span()+guard])
+		s.ins = append(s.ins, ins[i*in:][:s.into.span()+guard])
 	}
+	return s, nil
 }
 
 // seed tells the messages of all ranks, and those of one, apart.
@@ -212,6 +113,200 @@ func (s *messages) check() error {
 		if err := s.into.check(s.op, in, s.seed(s.from, i)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Streams of messages, and of what is said of them.
+const (
+	streamMessages = iota
+	streamNotes
+)
+
+// declareChannel declares what two ranks send each other, or one passes on.
+func declareChannel(_ context.Context, b *bed, m *measurement) (series, error) {
+	if m.windowed > 0 {
+		return declareWindows(b, m)
+	}
+	t, err := declareToken(b, m)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.o.late:
+		return declareLate(t)
+	case b.Size() == 1:
+		return &local{t}, nil
+	}
+	return &t, nil
+}
+
+// token is one message that goes from rank to rank and comes back: to and fro between two,
+// or round a ring of more.
+//
+//	rank 0                      the others
+//	start send, receive         start receive
+//	wait for both  ── token ──▶ wait for it
+//	        ◀── token ───────── start send, and the next receive; wait for the send
+type token struct {
+	messages
+	out, in *channel.Handle
+	left    int // receives that are to be started
+}
+
+func declareToken(b *bed, m *measurement) (s token, err error) {
+	left, right := neighbours(b)
+	if s.messages, err = newMessages(b, m, left, 1, 1); err != nil {
+		return s, err
+	}
+	s.out = s.declarations.send(s.layout(s.outs[0]), right)
+	s.in = s.declarations.receive(s.into.layout(s.ins[0]), left)
+	return s, s.err
+}
+
+func (s *token) run(n int, samples []int64) error {
+	s.left = n
+	if s.node.Rank() != 0 {
+		s.left--
+		if err := s.in.Start(); err != nil {
+			return err
+		}
+	}
+	return pingpong(s, s.node.Rank() == 0, n, samples)
+}
+
+func (s *token) send() {
+	must(s.out.Start())
+	if s.left > 0 {
+		s.left--
+		must(s.in.Start())
+	}
+	must(s.out.Wait())
+}
+
+func (s *token) receive() { must(s.in.Wait()) }
+
+// local is a token within one rank: both handles are started, and tested until both are over.
+type local struct{ token }
+
+func (s *local) run(n int, samples []int64) error { return pingpong(s, true, n, samples) }
+func (s *local) send()                            { must(startAll(s.out, s.in)) }
+
+func (s *local) receive() {
+	for _, h := range [...]*channel.Handle{s.in, s.out} {
+		for done := false; !done; {
+			var err error
+			done, err = h.Test()
+			must(err)
+		}
+	}
+}
+
+// late is a message that goes to and fro between two ranks, each of which starts its
+// receive when it has been told that the message has been sent: so the receiver is always
+// the second, and reads the message where it may.
+//
+//	start send ── message ──▶
+//	start note ── 1 byte ───▶ wait for it
+//	                          start receive, wait
+//	wait for the send
+type late struct {
+	token
+	told, tell *channel.Handle
+}
+
+func declareLate(t token) (series, error) {
+	s := &late{token: t}
+	s.stream = streamNotes
+	s.tell = s.declarations.send(channel.Contiguous(make([]byte, 1)), s.from)
+	s.told = s.declarations.receive(channel.Contiguous(make([]byte, 1)), s.from)
+	return s, s.err
+}
+
+func (s *late) run(n int, samples []int64) error {
+	return pingpong(s, s.node.Rank() == 0, n, samples)
+}
+
+func (s *late) send() {
+	must(startAll(s.out, s.tell))
+	must(waitAll(s.tell, s.out))
+}
+
+func (s *late) receive() {
+	must(s.told.Start())
+	must(s.told.Wait())
+	must(s.in.Start())
+	must(s.in.Wait())
+}
+
+func startAll(list ...*channel.Handle) error {
+	for _, h := range list {
+		if err := h.Start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func waitAll(list ...*channel.Handle) error {
+	for _, h := range list {
+		if err := h.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// windows starts many handles at once, one way or both, waits for all of them, and has rank 1
+// say that it has all: the last byte counts.
+type windows struct {
+	messages
+	sends, recvs []*channel.Handle
+	note         *channel.Handle
+}
+
+// directions says which of a window's messages this rank sends and receives.
+func (m *measurement) directions(rank int) (sends, receives int) {
+	switch {
+	case m.name == patternBiBW:
+		return m.windowed, m.windowed
+	case rank == 0:
+		return m.windowed, 0
+	}
+	return 0, m.windowed
+}
+
+func declareWindows(b *bed, m *measurement) (_ series, err error) {
+	other := 1 - b.Rank()
+	s := &windows{}
+	sends, receives := m.directions(b.Rank())
+	if s.messages, err = newMessages(b, m, other, sends, receives); err != nil {
+		return nil, err
+	}
+	for _, out := range s.outs {
+		s.sends = append(s.sends, s.send(s.layout(out), other))
+	}
+	for _, in := range s.ins {
+		s.recvs = append(s.recvs, s.receive(s.into.layout(in), other))
+	}
+	s.stream = streamNotes
+	note := channel.Contiguous(make([]byte, 1))
+	if b.Rank() == 0 {
+		s.note = s.receive(note, other)
+	} else {
+		s.note = s.send(note, other)
+	}
+	return s, s.err
+}
+
+func (s *windows) run(n int, _ []int64) (err error) {
+	defer catch(&err)
+	for range n {
+		must(startAll(s.recvs...))
+		must(startAll(s.sends...))
+		must(waitAll(s.sends...))
+		must(waitAll(s.recvs...))
+		must(s.note.Start())
+		must(s.note.Wait())
 	}
 	return nil
 }

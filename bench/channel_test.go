@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func TestChannel(t *testing.T) {
@@ -89,10 +91,10 @@ func TestChannelTable(t *testing.T) {
 		args  []string
 		parts []string
 	}{
-		{[]string{"channel", "lat", "--sizes", "8", "--provider", "tcp"}, []string{"tcp latency of channels, alloc memory, ns: half a round trip", "p99.9"}},
-		{[]string{"channel", "rate", "--sizes", "8", "--provider", "tcp"}, []string{"tcp message rate of channels", "msg/s"}},
-		{[]string{"halo", "--axis", "t,all", "--provider", "tcp"}, []string{"tcp halo exchange of channels", "received packed", "axis", "µs", "1536k", " all "}},
-		{[]string{"ring", "--ranks", "3", "--provider", "tcp"}, []string{"tcp ring of 3 ranks", "ns of a hop"}},
+		{[]string{"channel", "lat", "--sizes", "8", "--provider", "tcp"}, []string{"tcp channel lat, alloc: half a round trip", "p99.9"}},
+		{[]string{"channel", "rate", "--sizes", "8", "--provider", "tcp"}, []string{"tcp channel rate, alloc, up to 64 outstanding: one way", "msg/s"}},
+		{[]string{"halo", "--axis", "t,all", "--provider", "tcp"}, []string{"tcp channel halo, alloc, 2 ranks, received packed: that each rank sends", "axis", "s  ", "1536k", " all "}},
+		{[]string{"ring", "--ranks", "3", "--provider", "tcp"}, []string{"tcp channel ring, alloc, 3 ranks: a hop"}},
 		{[]string{"local", "--batch"}, []string{"a start and a successful test", "means of batches"}},
 	} {
 		out := string(output(t, append(c.args, tiny...)...))
@@ -152,8 +154,9 @@ func TestFace(t *testing.T) {
 // What is checked after an exchange: every byte of the faces, and around them.
 func TestHaloCheck(t *testing.T) {
 	t.Parallel()
+	need.NoRace(t, "one goroutine checks memory, and is slow")
 	for _, halo := range []string{haloPacked, haloStrided} {
-		s := haloExchange{spec: spec{op: memoryOperation(memoryAlloc), axis: axisAll, halo: halo}}
+		s := haloExchange{spec: spec{op: memoryAlloc, axis: axisAll, halo: halo}}
 		theirs := make([]byte, fieldBytes)
 		var shared []byte
 		for _, axis := range axesOf(axisAll) {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -10,39 +11,39 @@ import (
 // chart is figures of one unit against the size of messages: those of one pattern, of
 // as many ranks.
 type chart struct {
-	Pattern string  `json:"pattern"`
-	Ranks   int64   `json:"ranks,omitempty"`
-	Unit    string  `json:"unit"`
-	Lower   bool    `json:"lower"`        // is better
-	Of      string  `json:"of,omitempty"` // provider or peer, where it is of one alone
-	Curves  []curve `json:"curves"`
+	subject
+	of     string // provider or peer, where it is of one alone
+	curves []curve
+}
+
+// subject is what all curves of a chart are about.
+type subject struct {
+	pattern, figure, load, unit string
+	ranks                       int64
 }
 
 // curve is one line of a chart, in order of size.
 type curve struct {
-	Name     string  `json:"name"`
-	Provider string  `json:"provider"`
-	Peer     string  `json:"peer"`
-	Points   []point `json:"points"`
-}
-
-// point is a result, as a chart shows it.
-type point struct {
-	Bytes   int64   `json:"bytes"`
-	Min     float64 `json:"min"`
-	P50     float64 `json:"p50"`
-	P99     float64 `json:"p99"`
-	P999    float64 `json:"p999"`
-	Max     float64 `json:"max"`
-	Mean    float64 `json:"mean"`
-	Samples int64   `json:"samples"`
-	Spread  float64 `json:"spread"`
+	name, provider, peer string
+	points               []*Result
 }
 
 // labelled are the results of one report, with a label that tells it from others.
 type labelled struct {
-	label  string
-	report *Report
+	Label  string
+	file   string // empty: it has just been measured
+	Report *Report
+}
+
+// named are sentences of the report, each with its file.
+func (l *labelled) named(list []string) (named []string) {
+	for _, s := range list {
+		if l.file != "" {
+			s = l.file + ": " + s
+		}
+		named = append(named, s)
+	}
+	return named
 }
 
 // curveOf says which curve of a chart a result is a point of: all that tells it from
@@ -54,8 +55,13 @@ func curveOf(label string, r *Result) []string {
 		}
 		return fmt.Sprintf(format, v)
 	}
+	window := int64(0)
+	if r.Pattern == patternFanout { // of others it depends on the size
+		window = r.Window
+	}
 	return []string{label, r.Provider, r.Peer, r.Layer, r.Suite, r.Op, r.Axis, r.Halo, r.Algorithm,
-		many(r.Segment, "segments of %d"), many(r.List, "lists of %d"), r.Mode, r.Device, many(r.Block, "blocks of %d"), r.Receive}
+		many(r.Segment, "segments of %d"), many(r.List, "lists of %d"), r.Mode, r.Device, many(r.Block, "blocks of %d"), r.Receive,
+		many(window, "window %d"), r.Figure, r.Load}
 }
 
 // Where among the words of curveOf these are. A device is named where there are several
@@ -73,43 +79,38 @@ const alwaysNamed = 4
 
 // chartsOf sorts all results into charts.
 func chartsOf(reports []labelled) []chart {
-	type place struct {
-		pattern string
-		ranks   int64
-	}
 	type line struct {
 		words  []string
-		points []point
+		points []*Result
 	}
-	var places []place
-	lines := map[place][]*line{}
+	var subjects []subject
+	lines := map[subject][]*line{}
 	for _, l := range reports {
-		for i := range l.report.Results {
-			r := &l.report.Results[i]
-			p := place{r.Pattern, r.Ranks}
-			if !slices.Contains(places, p) {
-				places = append(places, p)
+		for i := range l.Report.Results {
+			r := &l.Report.Results[i]
+			s := subject{r.Pattern, r.Figure, r.Load, r.Unit, r.Ranks}
+			if !slices.Contains(subjects, s) {
+				subjects = append(subjects, s)
 			}
-			words := curveOf(l.label, r)
-			k := slices.IndexFunc(lines[p], func(o *line) bool { return slices.Equal(o.words, words) })
+			words := curveOf(l.Label, r)
+			k := slices.IndexFunc(lines[s], func(o *line) bool { return slices.Equal(o.words, words) })
 			if k < 0 {
-				k = len(lines[p])
-				lines[p] = append(lines[p], &line{words: words})
+				k = len(lines[s])
+				lines[s] = append(lines[s], &line{words: words})
 			}
-			lines[p][k].points = append(lines[p][k].points, point{r.Bytes, r.Min, r.P50, r.P99, r.P999, r.Max, r.Mean, r.Samples, r.Spread})
+			lines[s][k].points = append(lines[s][k].points, r)
 		}
 	}
 	var charts []chart
-	for _, p := range places {
-		unit := unitOf(p.pattern)
-		c := chart{Pattern: p.pattern, Ranks: p.ranks, Unit: unit, Lower: unit == unitLatency}
+	for _, s := range subjects {
+		c := chart{subject: s}
 		var all [][]string
-		for _, l := range lines[p] {
+		for _, l := range lines[s] {
 			all = append(all, l.words)
 		}
-		for _, l := range lines[p] {
-			slices.SortStableFunc(l.points, func(a, b point) int { return cmp.Compare(a.Bytes, b.Bytes) })
-			c.Curves = append(c.Curves, curve{Name: nameOf(l.words, all), Provider: l.words[providerWord], Peer: l.words[peerWord], Points: l.points})
+		for _, l := range lines[s] {
+			slices.SortStableFunc(l.points, func(a, b *Result) int { return cmp.Compare(a.Bytes, b.Bytes) })
+			c.curves = append(c.curves, curve{nameOf(l.words, all), l.words[providerWord], l.words[peerWord], l.points})
 		}
 		charts = append(charts, c)
 	}
@@ -130,57 +131,176 @@ func nameOf(words []string, all [][]string) string {
 	return strings.Join(name, " ")
 }
 
-// Title says what a chart shows.
-func (c *chart) Title() string {
-	title := patternTitle(c.Pattern)
-	if c.Ranks > 2 {
-		title += fmt.Sprintf(", %d ranks", c.Ranks)
+// title says what a chart shows.
+func (c *chart) title() string {
+	words := []string{strings.TrimSpace(patternTitle(c.pattern) + " " + c.figure)}
+	if c.ranks > 2 {
+		words = append(words, fmt.Sprintf("%d ranks", c.ranks))
 	}
-	if c.Of != "" {
-		title += ", " + c.Of
+	if c.load != "" {
+		words = append(words, "CPUs "+c.load)
 	}
-	return title
+	if c.of != "" {
+		words = append(words, c.of)
+	}
+	return strings.Join(words, ", ")
 }
 
 func patternTitle(pattern string) string {
-	switch pattern {
-	case patternLat:
-		return "latency"
-	case patternBW:
-		return "bandwidth"
-	case patternBiBW:
-		return "bandwidth, both ways"
-	case patternRate:
-		return "message rate"
-	case patternHalo:
-		return "halo exchange"
-	case patternRing:
-		return "ring, time of a hop"
-	case patternLocal:
-		return "message to oneself"
-	case patternAddSlice:
-		return "terms added to an exact sum"
-	case patternExact:
-		return "exact sum"
-	}
-	return pattern
+	title := map[string]string{patternLat: "latency", patternBW: "bandwidth", patternBiBW: "bandwidth, both ways", patternRate: "message rate", patternHalo: "halo exchange",
+		patternRing: "ring, time of a hop", patternLocal: "message to oneself", patternAddSlice: "terms added to an exact sum", patternExact: "exact sum"}[pattern]
+	return cmp.Or(title, pattern)
 }
 
-// by divides a chart into one for each value of a key.
-func (c *chart) by(key func(*curve) string) []chart {
-	var parts []chart
-	var keys []string
-	for i := range c.Curves {
-		k := key(&c.Curves[i])
-		n := slices.Index(keys, k)
-		if n < 0 {
-			n = len(keys)
-			keys = append(keys, k)
-			part := *c
-			part.Curves, part.Of = nil, k
-			parts = append(parts, part)
+// What charts are divided by.
+const (
+	byProvider = "provider"
+	byPeer     = "peer"
+	byNothing  = "all"
+)
+
+var divisions = []string{byProvider, byPeer, byNothing}
+
+// divided are all charts, each divided into one for each provider, or peer.
+func divided(charts []chart, by string) (parts []chart) {
+	for _, c := range charts {
+		from := len(parts)
+		for _, line := range c.curves {
+			of := map[string]string{byProvider: line.provider, byPeer: line.peer}[by]
+			n := slices.IndexFunc(parts[from:], func(p chart) bool { return p.of == of })
+			if n < 0 {
+				n = len(parts) - from
+				parts = append(parts, chart{subject: c.subject, of: of})
+			}
+			parts[from+n].curves = append(parts[from+n].curves, line)
 		}
-		parts[n].Curves = append(parts[n].Curves, c.Curves[i])
 	}
 	return parts
+}
+
+// plotFigures are what can be drawn of a result.
+var plotFigures = map[string]func(*Result) float64{
+	"p50": func(r *Result) float64 { return r.P50 }, "min": func(r *Result) float64 { return r.Min }, "mean": func(r *Result) float64 { return r.Mean },
+	"p99": func(r *Result) float64 { return r.P99 }, "p999": func(r *Result) float64 { return r.P999 }, "max": func(r *Result) float64 { return r.Max },
+}
+
+// Where the axes of a chart are.
+const (
+	plotWidth, plotHeight  = 1000, 380
+	plotLeft, plotRight    = 78, 16
+	plotTop, plotBottom    = 12, 42
+	legendRow, legendTitle = 18, 26
+)
+
+// axis maps values to places, logarithmically.
+type axis struct{ lo, hi, from, to float64 }
+
+func (a *axis) of(v float64) float64 {
+	return a.from + (a.to-a.from)*math.Log(v/a.lo)/math.Log(a.hi/a.lo)
+}
+
+// take widens it by a value.
+func (a *axis) take(lo, hi float64) { a.lo, a.hi = min(a.lo, lo), max(a.hi, hi) }
+
+// ticks are powers of the base, at most a dozen, and if those are few others between them.
+func (a *axis) ticks(base float64) (list []float64) {
+	first, last := math.Floor(math.Log(a.lo)/math.Log(base)), math.Ceil(math.Log(a.hi)/math.Log(base))
+	between := []float64{1}
+	if base == 10 && last-first <= 3 {
+		between = []float64{1, 2, 5}
+	}
+	step := math.Max(1, math.Ceil((last-first)/12))
+	for e := first; e <= last; e += step {
+		for _, m := range between {
+			if v := m * math.Pow(base, e); v >= a.lo*0.9999 && v <= a.hi*1.0001 {
+				list = append(list, v)
+			}
+		}
+	}
+	return list
+}
+
+// emptySize is where a message of no bytes is on a logarithmic axis.
+const emptySize = 0.5
+
+// draw draws figures against sizes, with a title above and a legend below if that is wanted.
+func (c *chart) draw(figure string, legend bool) *drawing {
+	d := &drawing{title: c.title(), width: plotWidth, height: plotHeight}
+	top := 0.
+	if legend {
+		top = legendTitle
+		d.height += top + float64(len(c.curves)*legendRow)
+		d.write(xy{plotWidth / 2, legendTitle - 8}, "middle", c.title())
+	}
+	value := plotFigures[figure]
+	place := func(r *Result) float64 { return math.Max(float64(r.Bytes), emptySize) }
+	x := axis{math.Inf(1), math.Inf(-1), plotLeft, plotWidth - plotRight}
+	y := axis{math.Inf(1), math.Inf(-1), top + plotHeight - plotBottom, top + plotTop}
+	for _, s := range c.curves {
+		for _, r := range s.points {
+			if v := value(r); v > 0 { // 0 has no logarithm
+				x.take(place(r), place(r))
+				y.take(v/1.15, v*1.15)
+			}
+		}
+	}
+	if y.hi < 0 {
+		return d
+	}
+	if x.lo == x.hi { // a single size
+		x.take(x.lo/2, x.hi*2)
+	}
+	for _, v := range y.ticks(10) {
+		d.line("grid", xy{plotLeft, y.of(v)}, xy{plotWidth - plotRight, y.of(v)})
+		d.write(xy{plotLeft - 8, y.of(v) + 4}, "end", readable(v, c.unit))
+	}
+	for _, v := range x.ticks(2) {
+		d.line("grid", xy{x.of(v), y.to}, xy{x.of(v), y.from})
+		size := "0"
+		if v >= 1 {
+			size = formatSize(int64(v))
+		}
+		d.write(xy{x.of(v), y.from + 18}, "middle", size)
+	}
+	d.line("axis", xy{plotLeft, y.from}, xy{plotWidth - plotRight, y.from})
+	d.line("axis", xy{plotLeft, y.from}, xy{plotLeft, y.to})
+	d.write(xy{(plotLeft + plotWidth - plotRight) / 2, y.from + plotBottom - 6}, "middle", "bytes")
+	for i, s := range c.curves {
+		line := shape{kind: "line", series: s.name, colour: colourOf(i), width: 1.8, dash: float64(i / len(colours) * 3)}
+		var dots []shape
+		for _, r := range s.points {
+			if v := value(r); v > 0 {
+				at := xy{x.of(place(r)), y.of(v)}
+				line.points = append(line.points, at)
+				dots = append(dots, shape{kind: "dot", series: s.name, tip: s.name + "\n" + r.tip(), points: []xy{at}, colour: line.colour, width: 3.5})
+			}
+		}
+		if len(dots) > 0 {
+			d.shapes = append(append(d.shapes, line), dots...)
+		}
+		if legend {
+			at := top + plotHeight + float64(i*legendRow) + 6
+			key := line
+			key.points = []xy{{plotLeft, at}, {plotLeft + 30, at}}
+			d.shapes = append(d.shapes, key)
+			d.write(xy{plotLeft + 40, at + 4}, "start", s.name)
+		}
+	}
+	return d
+}
+
+// tip is what a result says under the pointer.
+func (r *Result) tip() string {
+	text := formatSize(r.Bytes) + " bytes"
+	for _, q := range []struct {
+		name string
+		v    float64
+	}{{"min", r.Min}, {"p50", r.P50}, {"p99", r.P99}, {"p99.9", r.P999}, {"max", r.Max}, {"mean", r.Mean}} {
+		text += fmt.Sprintf("\n%-6s %s", q.name, readable(q.v, r.Unit))
+	}
+	text += "\n" + plural(int(r.Samples), "sample")
+	if r.Spread > 0 {
+		text += fmt.Sprintf(", spread %.1f %%", 100*r.Spread)
+	}
+	return text
 }

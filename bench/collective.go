@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"math"
@@ -11,13 +10,95 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
+const longCollective = `The figure is the time of one in a loop without a clock in it, at rank 0, as IMB
+takes it: all begin together, and only the collective itself keeps them together.
+The root of those that have one goes round the ranks. What is added up are
+doubles. Every collective, with every root, is verified before it is timed, and what
+was timed is as well. With more ranks than CPUs, those that follow on one another share
+one.`
+
 // How a collective is called: part of the operation of its results.
 const (
 	callCalled   = "called"   // Group.Run
 	callDeclared = "declared" // once, and started again and again
 )
 
-const doubleBytes = 8
+const (
+	doubleBytes = 8
+
+	// exactBeside is what an exact sum is shown beside: an allreduce of 64 doubles.
+	exactBeside = 64 * doubleBytes
+)
+
+// collectives are the patterns of all kinds, and of exact sums.
+func collectives() []*pattern {
+	const options = "provider ranks=2 each batch=0 "
+	var list []*pattern
+	for k := coll.Barrier; k <= coll.Alltoall; k++ {
+		p := &pattern{name: k.String(), layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareCollective, open: openGroup,
+			vary: []dimension{byMemory, byCall, bySize}, options: options + "call=called,declared memory=alloc sizes=8:1M doubles",
+			short: "Measure " + k.String() + " of all ranks", long: longCollective}
+		if k == coll.Barrier {
+			p.vary, p.options = []dimension{byCall}, options+"call=called,declared"
+		}
+		p.what = whatOf(k)
+		list = append(list, p)
+	}
+	return append(list, &pattern{name: patternExact, layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareExact, open: openGroup,
+		vary: []dimension{besideDoubles}, options: options, what: "of one accumulator",
+		short: "Measure an allreduce of one exact accumulator, beside that of 64 doubles", long: longCollective})
+}
+
+// whatOf says what the bytes of a collective are, and what is done with them.
+func whatOf(k coll.Kind) string {
+	src, dst := collectiveBlocks(k, 2)
+	switch {
+	case k == coll.Barrier:
+		return "all ranks"
+	case k.Reduces() && max(src, dst) > 1:
+		return "sum of doubles, bytes of each rank's block"
+	case k.Reduces():
+		return "sum of doubles"
+	case max(src, dst) > 1:
+		return "bytes of each rank's block"
+	}
+	return "bytes of the vector"
+}
+
+// collectiveNames are the names of all kinds, without exact sums.
+func collectiveNames() []string {
+	var names []string
+	for k := coll.Barrier; k <= coll.Alltoall; k++ {
+		names = append(names, k.String())
+	}
+	return names
+}
+
+// byCall follows byMemory: the operation is how it is called, and over what memory.
+func byCall(o *options, list []spec) []spec {
+	return vary(list, o.calls, func(s *spec, call string) {
+		s.declared = call == callDeclared
+		if s.op != s.name {
+			call += " " + s.op
+		}
+		s.op = call
+	})
+}
+
+// besideDoubles is an exact sum, and an allreduce.
+func besideDoubles(_ *options, list []spec) []spec {
+	sum, beside := list[0], list[0]
+	sum.bytes, sum.op = exactBytes, callCalled
+	beside.pattern = firstPattern(func(p *pattern) bool { return p.name == coll.Allreduce.String() && p.layer == layerChannel })
+	beside.bytes, beside.op = exactBeside, calledAlloc
+	return []spec{sum, beside}
+}
+
+// openGroup connects all ranks.
+func openGroup(ctx context.Context, b *bed) (err error) {
+	b.group, err = b.World(ctx)
+	return err
+}
 
 // collectiveKind is the kind of collective that a pattern is named after.
 func collectiveKind(pattern string) (coll.Kind, bool) { return coll.ParseKind(pattern) }
@@ -47,13 +128,6 @@ func collectiveBlocks(kind coll.Kind, ranks int) (src, dst int) {
 	return src, dst
 }
 
-// collectiveArena is the memory that a collective needs.
-func collectiveArena(s *spec) int {
-	kind, _ := collectiveKind(s.pattern)
-	src, dst := collectiveBlocks(kind, s.ranks)
-	return roundUp(src*s.bytes, pageBytes) + roundUp(dst*s.bytes+guard, pageBytes)
-}
-
 // collectiveSeries does one collective of doubles again and again, of all ranks. The
 // root of those that have one goes round, so that nobody runs ahead of the others.
 type collectiveSeries struct {
@@ -65,35 +139,39 @@ type collectiveSeries struct {
 	seeds    []uint64 // of what each rank gives
 	roots    int
 	root     int                   // of the next
-	declared []*channel.Collective // by root; nil: it is called
+	handles  []*channel.Collective // by root; nil: it is called
 	first    int                   // the root of the first since prepare
 	done     int                   // collectives since prepare
 }
 
-func declareCollective(n *node, m *measurement, arena []byte) (*collectiveSeries, error) {
-	kind, _ := collectiveKind(m.pattern)
-	s := &collectiveSeries{spec: m.spec, group: n.group, kind: kind, roots: 1}
-	if kind.Rooted() {
-		s.roots = s.group.Size()
+func declareCollective(_ context.Context, b *bed, m *measurement) (series, error) {
+	kind, _ := collectiveKind(m.name)
+	src, dst := collectiveBlocks(kind, b.Size())
+	in, out, err := b.memory(&m.spec, src*m.bytes, dst*m.bytes+guard)
+	if err != nil {
+		return nil, err
 	}
-	for rank := range s.group.Size() {
-		s.seeds = append(s.seeds, seedFor(rank, m.bytes, m.pattern))
-	}
-	src, dst := collectiveBlocks(kind, s.group.Size())
-	s.in = arena[:src*m.bytes]
-	s.out = arena[roundUp(src*m.bytes, pageBytes):][:dst*m.bytes+guard]
-	s.src, s.dst = doubles(s.in), doubles(s.out[:dst*m.bytes])
-	if !m.declared {
-		return s, nil
-	}
-	for root := range s.roots {
+	s := newCollective(b.group, m.spec, in, out)
+	for root := 0; m.declared && root < s.roots; root++ {
 		c, err := s.group.Declare(s.operation(root))
 		if err != nil {
 			return nil, err
 		}
-		s.declared = append(s.declared, c)
+		s.handles = append(s.handles, c)
 	}
 	return s, nil
+}
+
+func newCollective(g *channel.Group, m spec, in, out []byte) *collectiveSeries {
+	kind, _ := collectiveKind(m.name)
+	s := &collectiveSeries{spec: m, group: g, kind: kind, roots: 1, in: in, out: out, src: doubles(in), dst: doubles(out[:len(out)-guard])}
+	if kind.Rooted() {
+		s.roots = g.Size()
+	}
+	for rank := range g.Size() {
+		s.seeds = append(s.seeds, seedFor(rank, m.bytes, m.name))
+	}
+	return s
 }
 
 // doubles are the elements that lie in b, which begins at a multiple of their size.
@@ -145,21 +223,18 @@ func (s *collectiveSeries) once() error {
 	if s.root++; s.root == s.roots {
 		s.root = 0
 	}
-	if s.declared == nil {
+	if s.handles == nil {
 		return s.group.Run(context.Background(), s.operation(root))
 	}
-	c := s.declared[root]
+	c := s.handles[root]
 	if err := c.Start(); err != nil {
 		return err
 	}
 	return c.Wait(context.Background())
 }
 
-func (s *collectiveSeries) over() error   { return nil }
-func (s *collectiveSeries) finish() error { return nil }
-
 func (s *collectiveSeries) close() error {
-	for _, c := range s.declared {
+	for _, c := range s.handles {
 		if err := c.Close(); err != nil {
 			return err
 		}
@@ -170,11 +245,11 @@ func (s *collectiveSeries) close() error {
 // turns are the collectives until each root has been one.
 func (s *collectiveSeries) turns() int { return s.roots }
 
-// value is element i of what a rank gives: small whole numbers, whose sums are exact
-// in whatever order.
-func (s *collectiveSeries) value(rank, i int) float64 {
-	return float64(patternWord(s.seeds[rank], i) & (1<<20 - 1))
-}
+// wholeNumber is element i of what a rank of a seed gives: small, so that sums are exact in
+// whatever order.
+func wholeNumber(seed uint64, i int) float64 { return float64(patternWord(seed, i) & (1<<20 - 1)) }
+
+func (s *collectiveSeries) value(rank, i int) float64 { return wholeNumber(s.seeds[rank], i) }
 
 // sum is the sum of element i of some ranks.
 func (s *collectiveSeries) sum(from, to, i int) float64 {
@@ -209,15 +284,7 @@ func (s *collectiveSeries) check() error {
 			binary.NativeEndian.PutUint64(want[i*doubleBytes:], math.Float64bits(s.expected(i)))
 		}
 	}
-	if bytes.Equal(s.out, want) {
-		return nil
-	}
-	for at, b := range want {
-		if s.out[at] != b {
-			return &CorruptError{Op: s.pattern + " " + s.op.name, Bytes: len(s.out) - guard, Offset: at, Got: s.out[at], Want: b}
-		}
-	}
-	return nil
+	return compareBytes(s.name+" "+s.op, s.out, want, len(s.out)-guard)
 }
 
 // gets says whether anything was to be written to this rank's memory since prepare.

@@ -13,19 +13,17 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func TestCollectives(t *testing.T) {
 	every := []string{"barrier called 0", "barrier declared 0"}
-	for _, kind := range collectivePatterns()[1:] {
-		if kind == patternExact {
-			every = append(every, "exact called 1112", "allreduce called alloc 512")
-			continue
-		}
+	for _, kind := range collectiveNames()[1:] {
 		for _, call := range []string{callCalled, callDeclared} {
 			every = append(every, kind+" "+call+" alloc 8", kind+" "+call+" alloc 40000")
 		}
 	}
+	every = append(every, "exact called 1112", "allreduce called alloc 512")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -72,10 +70,10 @@ func TestCollectiveTable(t *testing.T) {
 		args  string
 		parts []string
 	}{
-		{"allreduce --doubles 1,1k", []string{"tcp allreduce of 2 ranks, called alloc memory, sum of doubles, ns", "declared alloc memory", "8k", "means of batches"}},
-		{"alltoall --sizes 8 --call called --each", []string{"tcp alltoall of 2 ranks, called alloc memory, bytes of each rank's block, ns", "every iteration timed"}},
-		{"barrier", []string{"tcp barrier of 2 ranks, called, ns"}},
-		{"exact -n 3", []string{"tcp allreduce of one exact accumulator of 3 ranks, ns", "tcp allreduce of 3 ranks, called alloc memory", "1112", "512"}},
+		{"allreduce --doubles 1,1k", []string{"tcp channel allreduce, called alloc, 2 ranks: sum of doubles", "declared alloc", "8k", "means of batches"}},
+		{"alltoall --sizes 8 --call called --each", []string{"tcp channel alltoall, called alloc, 2 ranks: bytes of each rank's block", "every iteration timed"}},
+		{"barrier", []string{"tcp channel barrier, called, 2 ranks: all ranks"}},
+		{"exact -n 3", []string{"tcp channel exact, called, 3 ranks: of one accumulator", "tcp channel allreduce, called alloc, 3 ranks", "1112", "512"}},
 	} {
 		out := string(output(t, append(append(strings.Fields(c.args), "--provider", "tcp"), tiny...)...))
 		for _, part := range c.parts {
@@ -162,6 +160,7 @@ func TestFit(t *testing.T) {
 
 // The settings are of jobs that have been there, of all algorithms and some segments.
 func TestTune(t *testing.T) {
+	need.NoRace(t, "it tells nothing of processes, and is slow")
 	args := []string{"tune", "--what", "collectives", "--kinds", "bcast,barrier", "--sizes", "8,4M", "--time", "1ms", "--rounds", "1"}
 	check := func(out []byte, ranks int) {
 		r := decode(t, out)
@@ -203,9 +202,8 @@ func TestCollectiveCheck(t *testing.T) {
 	for kind := coll.Broadcast; kind <= coll.Alltoall; kind++ {
 		const ranks, bytes = 1, 40
 		src, dst := collectiveBlocks(kind, ranks)
-		s := collectiveSeries{spec: spec{pattern: kind.String(), bytes: bytes}, group: groupOfOne(t), kind: kind, roots: 1, seeds: []uint64{1},
-			in: make([]byte, src*bytes), out: make([]byte, dst*bytes+guard)}
-		s.src, s.dst = doubles(s.in), doubles(s.out[:dst*bytes])
+		m := measurementOf(t, layerChannel, kind.String(), "sizes", "40")
+		s := newCollective(groupOfOne(t), m.spec, make([]byte, src*bytes), make([]byte, dst*bytes+guard))
 		s.prepare()
 		// One rank has what it broadcasts already, and gets nothing of an Exscan.
 		if kind != coll.Broadcast && kind != coll.Exscan {

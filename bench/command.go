@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -9,19 +11,21 @@ import (
 
 func newRootCommand() *cobra.Command {
 	var out outputOptions
-	var s summaryOptions
+	var first firstOptions
 	root := &cobra.Command{
 		Use:   "bench [HOST]",
 		Short: "Measure what this library moves, how fast, and against whom",
-		Long: `Without a subcommand: latency and bandwidth over every provider that is there,
-between two ranks on this host, one per core.
+		Long: `Without a subcommand: what channels, collectives and each provider that is there take
+between two ranks on this host, one per core, and how far that is from what this machine can do.
 
 Latency is half a round trip, as perftest and OSU define it. Bandwidth counts
 until the last byte has arrived; MB/s is 10^6 bytes a second. Every size is
-verified, byte by byte and both ways, before it is timed.
+verified, byte by byte and both ways, before it is timed and after.
 
-Started alone, bench starts its ranks itself. Started as one of two ranks of
+Started alone, bench starts its ranks itself. Started as one of the ranks of
 a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.
+
+Several patterns of a layer are measured in one job by "bench channel lat,bw".
 
 Between two hosts without a launcher: the same command on both, on one with
 --listen ADDRESS, on the other with that host's address (HOST or HOST:PORT) behind
@@ -30,12 +34,10 @@ SLUICE_INSECURE=1 does without.
 
     hostA$ bench verbs lat --provider ibv --listen :18516
     hostB$ bench verbs lat --provider ibv hostA.example:18516`,
-		Args:          out.twoRanks,
+		Args:          out.hosts,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return asRanks(cmd.Context(), out, given(cmd.Flags()), verbsTask(s.runs))
-		},
+		RunE:          func(cmd *cobra.Command, _ []string) error { return first.run(cmd, &out) },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err.Error()} })
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -44,140 +46,159 @@ SLUICE_INSECURE=1 does without.
 	p.BoolVar(&out.csv, "csv", false, "print comma-separated values")
 	p.StringVar(&out.listen, "listen", "", "be one of two ranks, and wait at this address (HOST:PORT, :PORT) for the other, that names it")
 	p.StringVar(&out.html, "html", "", "write a page with plots into this file as well; see bench report")
-	s.addFlags(root.Flags())
-	root.AddCommand(newVerbsCommand(&out), newChannelCommand(&out), newIMPICommand(&out), newHaloCommand(&out), newRingCommand(&out), newLocalCommand(&out),
-		newAddSliceCommand(&out), newQMPCommand(&out), newFanoutCommand(&out), newTuneCommand(&out), newScaleCommand(&out), newCompareCommand(&out),
-		newSchemaCommand(), newReportCommand(), newSoakCommand(&out))
-	root.AddCommand(newCollectiveCommands(&out)...)
+	first.addFlags(root.Flags())
+	for _, l := range layers {
+		root.AddCommand(l.command(&out))
+	}
+	for _, p := range patterns {
+		if p.top {
+			root.AddCommand(p.newCommand(&out))
+		}
+	}
+	root.AddCommand(newTuneCommand(&out), newScaleCommand(&out), newCompareCommand(&out), newSchemaCommand(), newReportCommand(), newSoakCommand(&out), newLoadCommand(), newBurnCommand())
 	return root
 }
 
-func newVerbsCommand(out *outputOptions) *cobra.Command {
-	verbs := &cobra.Command{
-		Use:   "verbs",
-		Short: "Measure the verbs layer",
-		Args:  noArgs,
-		RunE:  func(*cobra.Command, []string) error { return &UsageError{"verbs: want lat, bw, bibw or rate"} },
+// layer is a command whose subcommands are patterns.
+type layer struct {
+	use, short, long string
+	has              func(*pattern) bool
+	compare          func() *compareOptions // what the command does without patterns
+}
+
+func of(name string) func(*pattern) bool { return func(p *pattern) bool { return p.layer == name } }
+
+var layers = []layer{
+	{use: layerVerbs, short: "Measure the verbs layer", has: of(layerVerbs)},
+	{use: layerChannel, short: "Measure channels", has: of(layerChannel)},
+	{use: layerIMPI, short: "Measure impi's messages, against the MPIs that are installed", has: of(layerIMPI),
+		compare: func() *compareOptions { return &compareOptions{only: " impi "} }, long: `Messages that are matched, over shared memory and over TCP: Send and Recv to and fro,
+windows of Isend and Irecv. Package impi and MPI without persistent requests run by
+turns, as those of bench compare do, which has these rows as well.`},
+	{use: layerQMP, short: "Measure what QMP programs call, against C over the MPIs that are installed", has: of(layerQMP),
+		compare: func() *compareOptions { return &compareOptions{only: " qmp "} }, long: `Sums of one double and of several, in place, by 2, 4 and 8 nodes, and the faces of a
+lattice of 16×16×16×16 sites of 192 bytes, exchanged with both neighbours of a ring
+through one multiple of relative handles (half: the halo of the Wilson operator, 96
+contiguous bytes a site of t): through package qmp, and by a C program that
+does what the C library does over MPI (MPI_Allreduce; persistent requests over vector
+types, MPI_Startall and MPI_Waitall). They run by turns, as those of bench compare do.
+
+A ratio is held to the bars of channels and collectives, and ten per cent.`},
+	{use: layerFanout, short: "Measure fan-out of chunks to workers, against libzmq and Open MPI", has: of(layerFanout),
+		compare: func() *compareOptions { return &compareOptions{only: " fanout "} }, long: `Chunks a second from a supplier to 2 and to 8 workers of this host, each of which asks for
+them: through package fanout, by a master–worker program in C over Open MPI, and by one over
+libzmq (ROUTER and DEALER, ipc). They run by turns, as those of bench compare do, with
+the same window: how many chunks a worker has asked for ahead. Nobody is bound to a core. All of it
+takes some three minutes, with --quick a few seconds.`},
+	{use: layerMachine, short: "Measure what this machine can do at best", has: of(layerMachine)},
+	{use: "collectives", short: "Measure collectives of all ranks: several kinds in one job", long: longCollective,
+		has: func(p *pattern) bool { return isCollective(p.name) && p.layer == layerChannel }},
+}
+
+// command measures several of the layer's patterns in one job, or one by a subcommand.
+func (l layer) command(out *outputOptions) *cobra.Command {
+	var all []*pattern
+	var names []string
+	for _, p := range patterns {
+		if l.has(p) {
+			all = append(all, p)
+			names = append(names, p.command())
+		}
 	}
-	for _, c := range []struct{ pattern, op, short string }{
-		{patternLat, "send", "Latency: half a round trip; of read and the atomics the whole operation"},
-		{patternBW, "write", "Bandwidth from rank 0 to rank 1"},
-		{patternBiBW, "write", "Bandwidth of both directions together"},
-		{patternRate, "send", "Messages a second from rank 0 to rank 1, posted in lists"},
-	} {
-		o := verbsOptions{pattern: c.pattern}
-		cmd := &cobra.Command{
-			Use:   c.pattern + " [HOST]",
-			Short: c.short,
-			Args:  out.twoRanks,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				if err := o.check(); err != nil {
-					return err
+	cmd := &cobra.Command{Use: l.use + " PATTERN,... [HOST]", Short: l.short, Long: l.long, Args: cobra.ArbitraryArgs}
+	f := cmd.Flags()
+	compare, alone := l.compareOptions()
+	f.AddFlagSet(alone)
+	var o options
+	for _, p := range all {
+		p.addFlags(f, &o)
+		if l.use != "collectives" {
+			cmd.AddCommand(p.newCommand(out))
+		}
+	}
+	kinds := strings.Join(names, ",")
+	if l.use == "collectives" {
+		f.StringVar(&kinds, "kinds", kinds, "kinds: a list")
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case l.use == "collectives":
+			args = append([]string{kinds}, args...)
+		case len(args) == 0 && compare != nil:
+			for name := range given(f) {
+				if alone.Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil {
+					return usagef("--%s: want %s, or several of them", name, strings.Join(names, ", "))
 				}
-				out.allocs = o.allocs
-				return asRanks(cmd.Context(), *out, given(cmd.Flags()), verbsTask(o.runs))
-			},
+			}
+			return compare.command(cmd, out)
+		case len(args) == 0:
+			return usagef("%s: want %s, or several of them", l.use, strings.Join(names, ", "))
 		}
-		o.addFlags(cmd.Flags(), c.op)
-		verbs.AddCommand(cmd)
-	}
-	return verbs
-}
-
-func newChannelCommand(out *outputOptions) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "channel",
-		Short: "Measure channels between two ranks",
-		Args:  noArgs,
-		RunE:  func(*cobra.Command, []string) error { return &UsageError{"channel: want lat, bw, bibw or rate"} },
-	}
-	for _, c := range []struct{ pattern, short string }{
-		{patternLat, "Latency: half a round trip"},
-		{patternBW, "Bandwidth from rank 0 to rank 1"},
-		{patternBiBW, "Bandwidth of both directions together"},
-		{patternRate, "Messages a second from rank 0 to rank 1"},
-	} {
-		cmd.AddCommand(newPatternCommand(out, c.pattern, c.short, `Each message has memory of its own, and a handle that is declared once and
-started again and again.`))
-	}
-	return cmd
-}
-
-func newHaloCommand(out *outputOptions) *cobra.Command {
-	return newPatternCommand(out, patternHalo, "Exchange the faces of a lattice with both neighbours on a ring of ranks", `Each rank has a lattice of 16×16×16×16 sites of 192 bytes, x fastest. It sends
-both faces of an axis to its neighbours, straight from where they lie, and
-receives theirs: of x 4096 blocks of 192 bytes, of y 256 of 3 KiB, of z 16 of
-48 KiB, of t one of 768 KiB. One exchange is one start and one wait of a multiple
-of all its messages. MB/s are those that one rank sends.`)
-}
-
-func newRingCommand(out *outputOptions) *cobra.Command {
-	return newPatternCommand(out, patternRing, "Pass a message round a ring of ranks: the time of a hop", `With more ranks than CPUs, those that follow on one another share one.`)
-}
-
-func newLocalCommand(out *outputOptions) *cobra.Command {
-	return newPatternCommand(out, patternLocal, "Start and test a message from one thread to itself", `What the calls cost when nothing has to come from another core: start the send and
-the receive, test both until they are over.`)
-}
-
-// newPatternCommand is a command that measures one pattern of channels.
-func newPatternCommand(out *outputOptions, pattern, short, long string) *cobra.Command {
-	o := channelOptions{pattern: pattern}
-	cmd := &cobra.Command{
-		Use:   pattern + " [HOST]",
-		Short: short,
-		Long:  short + ".\n\n" + long,
-		Args:  out.twoRanks,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
+		if l.use == "collectives" {
+			if _, err := parseList("kinds", kinds, names...); err != nil {
 				return err
 			}
-			out.allocs = o.allocs
-			return asRanks(cmd.Context(), *out, given(cmd.Flags()), o.task())
-		},
-	}
-	o.addFlags(cmd.Flags())
-	return cmd
-}
-
-// newCollectiveCommands are one command for several kinds of collectives, and one for
-// each.
-func newCollectiveCommands(out *outputOptions) []*cobra.Command {
-	list := []*cobra.Command{newCollectiveCommand(out, "collectives", "", "Measure collectives of all ranks: several kinds in one go")}
-	for _, pattern := range collectivePatterns() {
-		short := "Measure " + pattern + " of all ranks"
-		if pattern == patternExact {
-			short = "Measure an allreduce of one exact accumulator, beside that of 64 doubles"
 		}
-		list = append(list, newCollectiveCommand(out, pattern, pattern, short))
+		list, err := parsePatterns(cmd, args[0], all)
+		if err != nil {
+			return err
+		}
+		if err := out.hosts(cmd, args[1:]); err != nil {
+			return err
+		}
+		return measure(cmd, out, list)
 	}
-	return list
+	return cmd
 }
 
-func newCollectiveCommand(out *outputOptions, use, kinds, short string) *cobra.Command {
-	o := collectiveOptions{kinds: kinds}
-	cmd := &cobra.Command{
-		Use:   use + " [HOST]",
-		Short: short,
-		Long: short + `.
-
-The figure is the time of one in a loop without a clock in it, at rank 0, as IMB
-takes it: all begin together, and only the collective itself keeps them together.
-The root of those that have one goes round the ranks. What is added up are
-doubles. Every collective, with every root, is verified before it is timed, and what
-was timed is as well. With more ranks than CPUs, those that follow on one another share
-one.`,
-		Args: out.twoRanks,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
-			out.allocs = o.allocs
-			return asRanks(cmd.Context(), *out, given(cmd.Flags()), o.task())
-		},
+// compareOptions are those of the command without patterns, and their flags.
+func (l *layer) compareOptions() (o *compareOptions, f *pflag.FlagSet) {
+	f = pflag.NewFlagSet("", pflag.ContinueOnError)
+	if l.compare != nil {
+		o = l.compare()
+		o.addFlags(f)
 	}
-	o.addFlags(cmd.Flags())
+	return o, f
+}
+
+// parsePatterns reads a list of names of commands.
+func parsePatterns(cmd *cobra.Command, text string, all []*pattern) ([]*pattern, error) {
+	var list []*pattern
+	for name := range strings.SplitSeq(text, ",") {
+		i := slices.IndexFunc(all, func(p *pattern) bool { return p.command() == name })
+		if i < 0 {
+			return nil, usagef("unknown command or argument %q; see %s --help", name, cmd.CommandPath())
+		}
+		list = append(list, all[i])
+	}
+	return list, nil
+}
+
+// newCommand measures one pattern.
+func (p *pattern) newCommand(out *outputOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   p.command() + " [HOST]",
+		Short: p.short,
+		Long:  strings.TrimSpace(p.short + ".\n\n" + p.long),
+		Args:  out.hosts,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return measure(cmd, out, []*pattern{p}) },
+	}
+	p.addFlags(cmd.Flags(), &options{})
 	return cmd
+}
+
+// measure does what a command line asks for.
+func measure(cmd *cobra.Command, out *outputOptions, list []*pattern) error {
+	j := job{outputOptions: *out, given: given(cmd.Flags())}
+	for _, p := range list {
+		w, err := newWork(p, j.given)
+		if err != nil {
+			return err
+		}
+		j.allocs = w.o.allocs
+		j.works = append(j.works, w)
+	}
+	return j.run(cmd.Context())
 }
 
 // noArgs refuses arguments that are no flags.

@@ -1,73 +1,60 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
 // compareOptions are the flags of bench compare.
 type compareOptions struct {
-	provider    string
-	collectives bool
-	impi        bool // messages of impi, alone
-	qmp         bool // what QMP programs call, alone
-	fanout      bool // fan-out, alone
-	quick       bool
-	rounds      int
-	time        time.Duration
-	only        string
-
-	rows *onlyRows
+	quick  bool
+	rounds int
+	time   time.Duration
+	only   string
+	peers  string // root directories
+	base   string // revision
 }
 
 func newCompareCommand(out *outputOptions) *cobra.Command {
 	var o compareOptions
-	var regress regressOptions
+	var judge changeOptions
 	cmd := &cobra.Command{
 		Use:   "compare [OLD NEW]",
-		Short: "Measure against the MPIs that are installed, and against the bare hardware; or compare two reports",
-		Long: `With two files that --json has written it says what has become better or worse. Two
-figures differ where the medians of their rounds do by the Mann-Whitney U test, as
-benchstat has it, and by more than --worse: measure with --rounds 10 or so. Exit status 3: something is worse.
+		Short: "Measure against the MPIs that are installed, and against the bare hardware; against another revision; or compare two reports",
+		Long: `Without files it runs peers' programs and ours by turns, round by round, so that what
+disturbs the machine disturbs all alike. Each runs one process per core, bound, without a
+clock in its loop; with more ranks than cores they are bound to none. Figures are medians over
+the rounds of the medians of batches, ratios medians of the rounds' own ratios, held to a bar
+where there is one. What is slower than the best MPI comes first.
 
-Without files it builds the peer programs and runs them and ours by turns, round by round, so
-that what disturbs the machine disturbs all alike. Each runs one process per
-core, bound, without a clock in its loop. Figures are medians over the rounds of the
-medians of batches, ratios medians of the rounds' own ratios; a ratio is held to
-a bar where there is one.
+Peers are Open MPI and MPICH, UCX, libfabric, libzmq and perftest, as far as they are installed
+here and in the root directories of --peers, which bench/peers/root.sh makes; limit is the
+machine itself. All are run once, briefly, and of each size the best MPI and the best other
+one are in the rounds. A peer crawls that takes more than 20 times what the best one takes
+where ranks outnumber CPUs: no ratio to it is quoted.
 
-Channels are held to persistent requests over memory of their own, halo exchanges
-to vector types and to faces packed by hand, whichever is faster, a ring of 8 ranks to as many of Open MPI on the same cores.
+With --base REV the other is bench of that revision, which is built in a worktree of its own: a
+row is worse if the 95 % interval of its ratio lies beyond 5 % worse.
 
-Collectives, blocking in MPI, are of 2 ranks, one a core, and of 4 and 8 on the same
-cores; an exact sum of 8 is held to our own allreduce of 64 doubles.
+With two files that --json has written it says what has become better or worse: where the
+medians of the rounds differ by the Mann-Whitney U test, as benchstat has it, and by more than
+--worse. Measure with --rounds 10 or so.
 
-Messages of impi are held to MPI_Send and MPI_Recv, and to windows of MPI_Isend and
-MPI_Irecv; qmp to C that does over MPI what the C library of QMP does; chunks of fanout, of
-2 and 8 workers, to programs over Open MPI and over libzmq. bench impi, qmp and fanout
-compare one of these alone.
-
-Over an RDMA device (--provider ibv) each figure is held to the perftest program
-that does the same: of one median the half round trip, of the other the mean
-bandwidth, both ends polling, bound, with equal depth, lists, signalling and no
-inline data.
-
-UCX's ucx_perftest and libfabric's fi_pingpong are shown where they are installed; of
-the last there is only the mean. Nobody is held to them.
-
-c-line is the floor: two C processes that hand cache lines to and fro, one line
-for each way (JSON has the figure of one line for both ways as well).`,
+Exit status 3: a figure is worse; 4: there were too few rounds to tell.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 0 && len(args) != 2 {
 				return usagef("compare: want two reports, or none")
@@ -85,19 +72,25 @@ for each way (JSON has the figure of one line for both ways as well).`,
 			if err != nil {
 				return err
 			}
-			if err := regress.check(); err != nil {
+			if err := judge.check(); err != nil {
 				return err
 			}
-			return regress.run(cmd.InOrStdin(), out, args, given(cmd.Flags()), only)
+			return judge.compareFiles(cmd.InOrStdin(), out, args, given(cmd.Flags()), only)
 		},
 	}
 	f := cmd.Flags()
-	f.Float64Var(&regress.alpha, "alpha", 0.05, "of OLD and NEW: probability of chance from which on two figures count as the same")
-	f.Float64Var(&regress.worse, "worse", 3, "of OLD and NEW: per cent up to which a difference does not count")
-	f.StringVar(&o.provider, "provider", "", "ibv: an RDMA device, beside perftest; nothing else is compared")
-	f.BoolVar(&o.collectives, "collectives", false, "collectives alone")
+	judge.addFlags(f)
+	f.StringVar(&o.base, "base", "", "measure against this revision of ours in place of peers")
 	o.addFlags(f)
 	return cmd
+}
+
+func (o *compareOptions) addFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.quick, "quick", false, "rows and sizes that are held to a bar, in five minutes")
+	f.StringVar(&o.only, "only", o.only, "rows whose name this regular expression matches, in any case")
+	f.StringVar(&o.peers, "peers", "", "root directories with peers of other versions, a list")
+	f.IntVar(&o.rounds, "rounds", 0, "rounds (default as many as an hour allows, at most 11; with --quick 3, and 10 with --base)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; of ibv five times as long)")
 }
 
 // command is what a command does that compares.
@@ -111,41 +104,21 @@ func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) error {
 	return o.run(cmd.Context(), out, given(cmd.Flags()))
 }
 
-// addFlags adds the flags of all that compares.
-func (o *compareOptions) addFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.quick, "quick", false, "all rows within a minute: fewer sizes and peers, a shorter time, as many rounds as that leaves room for")
-	f.StringVar(&o.only, "only", "", "only disciplines in which this regular expression is found: provider, suite and pattern, as \"shm channel lat\" or \"tcp impi\"; of OLD and NEW also axis, operation, bytes and peer")
-	f.IntVar(&o.rounds, "rounds", 0, "rounds (default 11; with --quick 3, or as many as end within a minute)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; of ibv 500ms, 200ms)")
-}
-
 func (o *compareOptions) check() error {
-	if o.provider != "" && o.provider != providerIBV {
-		return usagef("--provider %q: want %s, or none", o.provider, providerIBV)
-	}
-	if o.provider != "" && o.collectives {
-		return usagef("--provider and --collectives: want one of them")
-	}
-	var err error
-	if o.rows, err = parseOnly(o.only); err != nil {
+	if _, err := parseOnly(o.only); err != nil {
 		return err
+	}
+	if o.base != "" && o.peers != "" {
+		return usagef("--base and --peers: want one of them")
 	}
 	rounds, t := fullRounds, fullTime
 	if o.quick {
 		rounds, t = quickRounds, quickTime
 	}
-	if o.provider == providerIBV { // one sample a round: it has to be longer
-		t = 500 * time.Millisecond
-		if o.quick {
-			t = 200 * time.Millisecond
-		}
+	if o.base != "" {
+		rounds = enoughRounds
 	}
-	if o.rounds == 0 {
-		o.rounds = rounds
-	}
-	if o.time == 0 {
-		o.time = t
-	}
+	o.rounds, o.time = cmp.Or(o.rounds, rounds), cmp.Or(o.time, t)
 	if o.time < 0 || o.time > maxTime {
 		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
 	}
@@ -155,69 +128,248 @@ func (o *compareOptions) check() error {
 	return inRange("rounds", o.rounds, 1, 1000)
 }
 
-// How long is compared where nothing else is asked for.
-const (
-	fullRounds = 11
-	fullTime   = 100 * time.Millisecond
-)
+// parseOnly reads --only: a regular expression, in any case; nothing matches everything.
+func parseOnly(pattern string) (*regexp.Regexp, error) {
+	re, err := regexp.Compile("(?i)" + pattern)
+	if err != nil {
+		return nil, usagef("--only %q: %v", pattern, err)
+	}
+	return re, nil
+}
 
 // comparison is one go of bench compare.
 type comparison struct {
 	compareOptions
 	pace
 	self   string
-	peers  *peers
+	places []*place
+	mpis   []mpi
+	rdma   *rdmaPath         // of rows over a device
+	latest map[*row]*Result  // of ours, in this round
+	crawls map[*row][]string // peers
 	report Report
 	doubts doubtful
+	failed error // rows of ours
 }
 
 func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	c := comparison{compareOptions: *o, pace: pace{rounds: o.rounds, share: contenderBound, began: time.Now()}, report: Report{Schema: schema, Results: []Result{}}}
-	if o.quick && o.provider == "" { // of a device the few rows have to be there, in a slow guest as well
-		c.bound = quickBound
-	}
+	c := comparison{compareOptions: *o, pace: newPace(o), latest: map[*row]*Result{}, crawls: map[*row][]string{}, report: Report{Schema: schema, Results: []Result{}}}
 	c.report.Environment = takeEnvironment(options)
 	if c.self, err = os.Executable(); err != nil {
 		return err
 	}
-	if o.provider == "" {
-		c.peers, err = buildPeers(ctx)
-		if errors.Is(err, errNotInstalled) {
-			c.report.Missing = append(c.report.Missing, err.Error())
-		} else if err != nil {
-			return err
-		} else {
-			defer func() { err = errors.Join(err, c.peers.Close()) }()
-		}
-	}
 	if out.tables() {
 		printEnvironment(os.Stdout, &c.report.Environment)
 	}
-	list, err := c.contendersOf()
+	if o.base != "" {
+		return c.againstBase(ctx, out)
+	}
+	defer func() {
+		for _, p := range c.places {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	wanted, err := c.wanted()
 	if err != nil {
 		return err
 	}
-	if list, err = c.picked(list); err != nil {
+	if err := c.findPeers(ctx, wanted); err != nil {
+		return err
+	}
+	list, err := c.picked(ctx, wanted)
+	if err != nil {
 		return err
 	}
 	figures, err := c.takeAll(ctx, list)
 	if err != nil {
 		return err
 	}
+	c.report.Comparisons = compareFigures(figures, c.crawls)
+	c.report.Warnings = append(c.report.Warnings, doubtDistance(figures)...)
+	return c.end(out, figures, func() { printComparison(os.Stdout, terminal(os.Stdout), &c.report) })
+}
+
+// end prints what was measured.
+func (c *comparison) end(out *outputOptions, figures []figure, tables func()) error {
 	for _, f := range figures {
 		c.report.Results = append(c.report.Results, f.Result)
 	}
-	c.report.Comparisons = compareFigures(figures)
-	c.report.Warnings = slices.Concat(c.report.Warnings, c.doubts.list(), doubtDistance(figures))
-	if quick := o.saysQuick(c.done, time.Since(c.began)); quick != "" {
-		c.report.Warnings = append(c.report.Warnings, quick)
-	}
+	c.report.Warnings = append(append(c.report.Warnings, c.doubts.list()...), c.saysShort(time.Now())...)
 	if out.tables() {
-		printComparison(os.Stdout, terminal(os.Stdout), &c.report)
+		tables()
 	}
-	return out.print(os.Stdout, &c.report)
+	return errors.Join(out.print(os.Stdout, &c.report), c.failed)
+}
+
+// findPeers builds the peers' programs of some rows on this machine and in the root
+// directories.
+func (c *comparison) findPeers(ctx context.Context, wanted []*row) error {
+	var names []string
+	for _, r := range wanted {
+		for _, p := range r.peers {
+			words := strings.Fields(p)
+			switch words[0] {
+			case "mpi":
+				names = append(names, words[1])
+			case "fi":
+				names = append(names, peerLibfabric)
+			default:
+				names = append(names, words[0])
+			}
+		}
+	}
+	if names = slices.Compact(slices.Sorted(slices.Values(names))); len(names) == 0 {
+		return nil
+	}
+	roots := []string{""}
+	if c.compareOptions.peers != "" {
+		roots = append(roots, strings.Split(c.compareOptions.peers, ",")...)
+	}
+	for _, root := range roots {
+		p, err := buildPeers(ctx, root, names...)
+		if errors.Is(err, errNotInstalled) {
+			c.missing(err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.places = append(c.places, p)
+		if root == "" { // a root has what it was made with
+			c.report.Missing = append(c.report.Missing, p.missing...)
+		}
+	}
+	c.mpis = findMPIs(c.places)
+	return nil
+}
+
+// missing says what cannot be compared, once.
+func (c *comparison) missing(err error) {
+	if why := err.Error(); !slices.Contains(c.report.Missing, why) {
+		c.report.Missing = append(c.report.Missing, why)
+	}
+}
+
+// picked are the contenders of the rows that are wanted: of a row one after the other.
+func (c *comparison) picked(ctx context.Context, wanted []*row) (list []*contender, err error) {
+	progress := newProgress(true)
+	defer progress.clear()
+	for i, r := range wanted {
+		progress.show(i, len(wanted), "screen "+r.String())
+		k, err := c.contendersOf(r, c.pointsOf(r))
+		if err != nil {
+			c.missing(fmt.Errorf("%s: %w", r, err))
+			continue
+		}
+		if k, err = c.screen(ctx, k); err != nil {
+			return nil, err
+		}
+		list = append(list, k...)
+	}
+	return list, nil
+}
+
+// pointsOf are the sizes or axes of a row that are measured.
+func (c *comparison) pointsOf(r *row) []string {
+	if c.quick {
+		return r.barred()
+	}
+	return r.points()
+}
+
+// wanted are the rows that --only and --quick leave.
+func (c *comparison) wanted() (list []*row, err error) {
+	only, err := parseOnly(c.only)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for i := range rows {
+		r := &rows[i]
+		all = append(all, r.String())
+		if only.MatchString(r.String()) && len(c.pointsOf(r)) > 0 {
+			list = append(list, r)
+		}
+	}
+	if len(list) == 0 {
+		return nil, usagef("--only %q: there are %s", c.only, strings.Join(all, ", "))
+	}
+	return list, nil
+}
+
+// takeAll runs all contenders by turns. Each round begins with another one. One that fails is
+// in no more of them.
+func (c *comparison) takeAll(ctx context.Context, list []*contender) ([]figure, error) {
+	progress := newProgress(true)
+	defer progress.clear()
+	var order []figureKey
+	rounds := map[figureKey][]Result{}
+	gone, spent := make([]bool, len(list)), make([]time.Duration, len(list))
+	for c.another(time.Now()) {
+		round, since := c.done, time.Now()
+		for i := range list {
+			n := (i + round) % len(list)
+			k := list[n]
+			if gone[n] {
+				continue
+			}
+			progress.show(round*len(list)+i, c.pace.rounds*len(list), k.String())
+			begin := time.Now()
+			rs, err := k.runBounded(ctx, k.points, c.timeOf(k.row), c.contender(begin))
+			spent[n] += time.Since(begin)
+			isLate := errors.Is(err, errHung)
+			switch {
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
+			case isLate && round > 0:
+				gone[n] = true // there are figures of the rounds before
+			case err != nil: // the others can be compared without it
+				gone[n] = true
+				c.missing(err)
+				if k.peer == peerSluice && !isLate {
+					c.failed = errors.Join(c.failed, fmt.Errorf("%s: %w", k, err))
+				}
+			case spent[n] > fullContender && round+1 < c.pace.rounds:
+				gone[n] = true
+				c.report.Warnings = append(c.report.Warnings, k.saysSlow(round+1, c.pace.rounds, spent[n]))
+			}
+			for _, v := range rs {
+				if v.Failed != "" {
+					c.missing(fmt.Errorf("%s: %s", k, v.Failed))
+					continue
+				}
+				if v.Peer == peerSluice {
+					c.latest[k.row] = &v
+				}
+				name := keyOf(k.row, &v)
+				if rounds[name] == nil {
+					order = append(order, name)
+				}
+				rounds[name] = append(rounds[name], v)
+			}
+		}
+		c.over(since, time.Now())
+	}
+	var all []figure
+	for _, name := range order {
+		all = append(all, figure{mergeRounds(rounds[name]), name.row})
+	}
+	return all, nil
+}
+
+// timeOf is how long a figure of a row takes: of a device there is one sample a round.
+func (c *comparison) timeOf(r *row) time.Duration {
+	switch {
+	case r.time > 0:
+		return time.Duration(float64(r.time) * float64(c.time) / float64(fullTime))
+	case r.provider != providerIBV:
+		return c.time
+	case c.quick:
+		return 20 * c.time
+	}
+	return 5 * c.time
 }
 
 // doubtDistance looks at the figures of the bare cache line, round by round: where
@@ -226,113 +378,10 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 func doubtDistance(figures []figure) []string {
 	const much = 0.5
 	for _, f := range figures {
-		if f.Peer == peerLine && f.Op == lineEachWay && f.Spread > much {
+		if f.rival() == limitLine && f.Spread > much {
 			return []string{fmt.Sprintf("handing over a cache line took from %.0f to %.0f ns in different rounds: compare ratios, not figures",
 				slices.Min(f.Medians), slices.Max(f.Medians))}
 		}
 	}
 	return nil
-}
-
-// takeAll runs all contenders by turns. Each round begins with another one.
-func (c *comparison) takeAll(ctx context.Context, list []contender) ([]figure, error) {
-	progress := newProgress(true)
-	defer progress.clear()
-	var order []string
-	rounds := map[string][]Result{}
-	gone, spent := make([]bool, len(list)), make([]time.Duration, len(list))
-	for c.another(time.Now()) {
-		round, since := c.done, time.Now()
-		for i := range list {
-			k := (i + round) % len(list)
-			if gone[k] {
-				continue
-			}
-			progress.show(round*len(list)+i, c.compareOptions.rounds*len(list), list[k].name)
-			start := time.Now()
-			bound, hung := c.contender(start)
-			rs, err := list[k].runBounded(ctx, bound, hung)
-			spent[k] += time.Since(start)
-			late := c.bound > 0 && errors.Is(err, hung)
-			switch {
-			case ctx.Err() != nil:
-				return nil, ctx.Err()
-			case late && round > 0:
-				gone[k] = true // there are figures of the rounds before
-			case err != nil && list[k].ours && !late:
-				return nil, err
-			case err != nil:
-				// The others can be compared without it.
-				gone[k] = true
-				if why := err.Error(); !slices.Contains(c.report.Missing, why) {
-					c.report.Missing = append(c.report.Missing, why)
-				}
-			case spent[k] > c.share && round+1 < c.compareOptions.rounds:
-				gone[k] = true
-				c.report.Warnings = append(c.report.Warnings, list[k].saysSlow(round+1, c.compareOptions.rounds, spent[k]))
-			}
-			for _, r := range rs {
-				name := fmt.Sprint(r.Layer, r.Suite, r.Provider, r.Pattern, r.Axis, r.Bytes, r.Peer, r.Op, r.List, r.Ranks, patternWindow(&r))
-				if rounds[name] == nil {
-					order = append(order, name)
-				}
-				rounds[name] = append(rounds[name], r)
-			}
-		}
-		c.over(since, time.Now())
-	}
-	var all []figure
-	for _, name := range order {
-		all = append(all, newFigure(rounds[name]))
-	}
-	return all, nil
-}
-
-// picked are the contenders of the disciplines that --only names.
-func (c *comparison) picked(list []contender) ([]contender, error) {
-	if c.only == "" {
-		return list, nil
-	}
-	var all []string
-	kept := slices.DeleteFunc(slices.Clone(list), func(k contender) bool {
-		for _, w := range k.what {
-			if !slices.Contains(all, w) {
-				all = append(all, w)
-			}
-		}
-		return !slices.ContainsFunc(k.what, c.rows.match)
-	})
-	if len(kept) == 0 && len(list) > 0 {
-		return nil, usagef("--only %q: there are %s", c.only, strings.Join(all, ", "))
-	}
-	return kept, nil
-}
-
-func (c *comparison) contendersOf() ([]contender, error) {
-	if c.provider == providerIBV {
-		return c.rdmaContenders()
-	}
-	switch {
-	case c.collectives:
-		return c.collectiveContenders(), nil
-	case c.impi:
-		return c.impiContenders(), nil
-	case c.qmp:
-		return c.qmpContenders(), nil
-	case c.fanout:
-		return c.fanoutContenders(), nil
-	}
-	return c.contenders(), nil
-}
-
-// take adds what a report of ours says of devices and ranks, and its doubts.
-func (c *comparison) take(r *Report) {
-	e := &c.report.Environment
-	e.Ranks = r.Environment.Ranks
-	for _, d := range r.Environment.Devices {
-		if !slices.Contains(e.Devices, d) {
-			e.Devices = append(e.Devices, d)
-		}
-	}
-	c.doubts.add(r.Warnings)
 }

@@ -4,121 +4,135 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// printComparison prints all figures side by side, with ratio, bar and verdict.
+// printComparison prints what is slower than the best MPI, and then all figures of ours with
+// the peers beside them, ratio, bar and verdict.
 func printComparison(w io.Writer, lines bool, r *Report) {
-	fmt.Fprintln(w)
-	peers := peersOf(r)
-	header := []any{"", "bytes", "op", peerSluice, "spread"}
-	for _, peer := range peers {
-		header = append(header, peer)
+	slower, of := slowerThanMPI(r.Comparisons)
+	if of > 0 {
+		fmt.Fprintf(w, "\nslower than the best MPI: %d of %d\n", len(slower), of)
 	}
-	t := newTable(w, lines, append(header, "ratio", "to", "bar", "")...)
+	if len(slower) > 0 {
+		t := newTable(w, lines, "", "", "", peerSluice, "best MPI", "", "ratio", "bar", "")
+		for _, c := range slower {
+			t.AppendRow(append([]any{c.Row, c.at(), c.how(), readable(c.Ours, c.Unit)}, verdict(&c, lines)...))
+		}
+		t.Render()
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, lines, "", "", "", peerSluice, "spread", "peer", "", "ratio", "bar", "", "beside")
 	section := ""
-	for _, ours := range r.Results {
+	notes := map[string]bool{}
+	for i := range r.Results {
+		ours := &r.Results[i]
 		if ours.Peer != peerSluice {
 			continue
 		}
-		parts := []string{ours.Provider, ours.Suite, ours.Pattern, ours.Unit}
-		if ours.Pattern == patternFanout {
-			parts[1] = fmt.Sprintf("1 + %d ranks, window %d", ours.Ranks-1, ours.Window)
-		}
-		if isCollective(ours.Pattern) {
-			parts[1] = fmt.Sprintf("%s %d ranks", ours.Suite, ours.Ranks)
-		}
-		what := strings.Join(strings.Fields(strings.Join(parts, " ")), " ")
-		if what != section && section != "" && lines {
-			t.AppendSeparator()
-		}
-		op := strings.TrimSpace(ours.Axis + " " + ours.Op)
-		if ours.List > 1 {
-			op += fmt.Sprintf(" ×%d", ours.List)
-		}
-		row := table.Row{"", formatSize(ours.Bytes), op, formatValue(ours.P50), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
-		if what != section {
-			row[0] = what
-		}
-		section = what
-		for _, peer := range peers {
-			row = append(row, cellOf(r.Results, &ours, peer))
-		}
-		compared := false
-		for i := range r.Comparisons {
-			c := &r.Comparisons[i]
-			if !c.of(&ours) {
+		var held, shown []*Comparison
+		for k := range r.Comparisons {
+			c := &r.Comparisons[k]
+			if !c.of(ours) {
 				continue
 			}
-			if compared { // with another peer: a row that adds only that
-				row = make(table.Row, len(row))
-				for k := range row {
-					row[k] = ""
-				}
+			notes[c.Peer] = true
+			if c.Bar != nil || len(held) == 0 && isMPI(c.Peer) {
+				held = append(held, c)
+			} else {
+				shown = append(shown, c)
 			}
-			t.AppendRow(append(row, verdict(c, lines)...))
-			compared = true
 		}
-		if !compared {
-			t.AppendRow(row)
+		if len(held)+len(shown) == 0 {
+			continue
+		}
+		one := append(held, shown...)[0]
+		row := []any{"", one.at(), one.how(), readable(ours.P50, ours.Unit), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
+		if one.Row != section {
+			if section != "" && lines {
+				t.AppendSeparator()
+			}
+			row[0], section = one.Row, one.Row
+		}
+		var beside []string
+		for _, c := range shown {
+			beside = append(beside, c.whose()+" "+readable(c.Theirs, c.Unit))
+		}
+		for _, peer := range one.Crawls {
+			beside = append(beside, peer+" crawls")
+		}
+		if len(held) == 0 {
+			t.AppendRow(append(row, "", "", "", "", "", strings.Join(beside, ", ")))
+		}
+		for k, c := range held {
+			if k > 0 { // with another peer: a row that adds only that
+				row, beside = []any{"", "", "", "", ""}, nil
+			}
+			t.AppendRow(append(append(row, verdict(c, lines)...), strings.Join(beside, ", ")))
 		}
 	}
 	t.Render()
+	for _, peer := range slices.Sorted(maps.Keys(toolNotes)) {
+		if notes[peer] {
+			fmt.Fprintf(w, "%s: %s\n", peer, toolNotes[peer])
+		}
+	}
 	for _, m := range r.Missing {
-		fmt.Fprintf(w, "not compared: %s\n", m)
+		fmt.Fprintf(w, "not compared: %s\n", strings.TrimSpace(m))
 	}
 }
 
-// peersOf are the columns of a comparison: all peers that have figures, and both MPIs
-// where neither perftest nor libzmq takes their place.
-func peersOf(r *Report) []string {
-	has := func(peer string) bool {
-		return slices.ContainsFunc(r.Results, func(r Result) bool { return r.Peer == peer })
-	}
-	var peers []string
-	for _, peer := range slices.Concat(mpis, []string{peerLine, peerPerftest, peerZMQ}, toolPeers) {
-		if has(peer) || slices.Contains(mpis, peer) && !has(peerPerftest) && !has(peerZMQ) {
-			peers = append(peers, peer)
+// slowerThanMPI are the figures that are slower than the best MPI's, with or without a bar:
+// those that are furthest behind come first; of so many that have an MPI beside them.
+func slowerThanMPI(list []Comparison) (slower []Comparison, of int) {
+	for _, c := range list {
+		if isMPI(c.Peer) {
+			of++
+			if c.behind() > 1 {
+				slower = append(slower, c)
+			}
 		}
 	}
-	return peers
+	slices.SortStableFunc(slower, func(a, b Comparison) int { return cmp.Compare(b.behind(), a.behind()) })
+	return slower, of
 }
 
-// The peer program that hands a cache line to and fro, and its usual form.
-const (
-	peerLine    = "c-line"
-	lineEachWay = "each way"
-)
-
-// cellOf is the best figure of a peer that corresponds to ours.
-func cellOf(rs []Result, ours *Result, peer string) string {
-	var found []Result
-	for _, r := range rs {
-		same := r.sameDiscipline(ours)
-		if peer == peerLine {
-			same = ours.isFloor(&r)
-		}
-		if r.Peer == peer && same {
-			found = append(found, r)
-		}
+// at is the size or the axis.
+func (c *Comparison) at() string {
+	if c.Axis != "" {
+		return c.Axis
 	}
-	if len(found) == 0 {
-		return ""
-	}
-	p50 := func(a, b Result) int { return cmp.Compare(a.P50, b.P50) }
-	if ours.Unit == unitLatency {
-		return formatValue(slices.MinFunc(found, p50).P50)
-	}
-	return formatValue(slices.MaxFunc(found, p50).P50)
+	return formatSize(c.Bytes)
 }
 
-// verdict is the ratio, to whom, the bar, and whether it is met.
+// how is our operation, or the figure of several.
+func (c *Comparison) how() string { return strings.TrimSpace(c.Op + " " + c.Figure) }
+
+// whose is the peer, with its operation where that has several.
+func (c *Comparison) whose() string {
+	if c.Peer == peerLimit {
+		return c.Peer + " " + c.PeerOp
+	}
+	return c.Peer
+}
+
+// of says whether the comparison is of a result of ours.
+func (c *Comparison) of(r *Result) bool {
+	return c.Layer == r.Layer && c.Suite == r.Suite && c.Pattern == r.Pattern && c.Provider == r.Provider && c.Ranks == r.Ranks && c.List == r.List &&
+		c.Window == r.Window && c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op && c.Figure == r.Figure && c.Load == r.Load
+}
+
+// verdict is the peer, its figure, the ratio, the bar, and whether it is met.
 func verdict(c *Comparison, color bool) []any {
-	cells := []any{fmt.Sprintf("%.2f×", c.Ratio), c.Peer, "", ""}
+	theirs := readable(c.Theirs, c.Unit)
+	if theirs == c.Peer { // a fixed one
+		theirs = ""
+	}
+	cells := []any{c.whose(), theirs, fmt.Sprintf("%.2f×", c.Ratio), "", ""}
 	if c.Bar == nil {
 		return cells
 	}
@@ -137,6 +151,6 @@ func verdict(c *Comparison, color bool) []any {
 	if color {
 		said = paint.Sprint(said)
 	}
-	cells[2], cells[3] = limit, said
+	cells[3], cells[4] = limit, said
 	return cells
 }

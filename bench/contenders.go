@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,195 +18,136 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// contender is one program that is run in each round.
+// contender is a program that measures some points of a row in each round.
 type contender struct {
-	name string
-	what []string // disciplines, for --only: provider, suite, pattern
-	ours bool
-	run  func(context.Context) ([]Result, error)
+	row    *row
+	peer   string // as results name it: sluice, or a peer with its version
+	picked bool   // it is one of several of which the best are taken
+	points []string
+	run    func(ctx context.Context, points []string, d time.Duration) ([]Result, error)
 }
 
-// contenderBound is when a contender counts as hung: they take some seconds. One whose
-// rounds have taken longer together is in no more of them: a peer that spins and has more
-// ranks than CPUs may take as long for each message as the scheduler lets others run.
-const contenderBound = 2 * time.Minute
+func (k *contender) String() string { return k.row.String() + ": " + k.peer }
 
-// in says which disciplines contenders are of.
-func in(what []string, list ...contender) []contender {
-	for i := range list {
-		list[i].what = what
+// contendersOf are ours and the peers' of a row.
+func (c *comparison) contendersOf(r *row, points []string) ([]*contender, error) {
+	ours := &contender{row: r, peer: peerSluice, points: points}
+	var more []string
+	switch r.provider {
+	case providerSelf:
+	case providerIBV:
+		var err error
+		if c.rdma, err = findRDMA(); err != nil {
+			return nil, err
+		}
+		more = []string{"--device", c.rdma.device}
+	default:
+		if _, err := verbs.Find(r.provider); err != nil {
+			return nil, err
+		}
+	}
+	ours.run = func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+		return c.runOurs(ctx, c.self, append(r.command(points, d), more...))
+	}
+	list := []*contender{ours}
+	for _, p := range r.peers {
+		list = append(list, c.peersOf(r, points, strings.Fields(p))...)
+	}
+	return list, nil
+}
+
+// peersOf are the contenders of one program of a row, in all places that have it.
+func (c *comparison) peersOf(r *row, points, words []string) (list []*contender) {
+	add := func(peer string, picked bool, run func(ctx context.Context, points []string, d time.Duration) ([]Result, error)) {
+		list = append(list, &contender{row: r, peer: peer, picked: picked, points: points, run: run})
+	}
+	kind := words[0]
+	switch kind {
+	case "mpi":
+		for _, m := range c.mpis {
+			add(m.label, true, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+				return m.place.run(ctx, c.setting(r), slices.Concat([]string{m.name, r.provider}, words[1:], r.options(points, d))...)
+			})
+		}
+	case peerLimit:
+		if p := c.newest(peerLimit); p != nil {
+			add(peerLimit, false, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+				return p.run(ctx, c.setting(r), slices.Concat([]string{peerLimit, "-d", r.pattern}, limitCPUs(), r.options(points, d))...)
+			})
+		}
+	case "zmq":
+		if p := c.newest(peerZMQ); p != nil {
+			add(peerZMQ, false, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+				return p.run(ctx, c.setting(r), slices.Concat(words, []string{"-r", strconv.Itoa(r.ranks)}, r.options(points, d))...)
+			})
+		}
+	default:
+		t := tool{row: r, name: kind, peer: kind, op: r.op, path: c.rdma}
+		switch kind {
+		case peerUCX:
+			t.op, t.peer = words[1], peerUCX+"@"+words[1]
+		case "fi":
+			t.name, t.peer, t.op = peerLibfabric, "fi@"+r.provider, "tagged"
+		}
+		if t.place = c.newest(t.name); t.place == nil || t.op == "am" && compareVersions(t.place.versions[peerUCX], ucxCopies) < 0 {
+			break
+		}
+		add(t.peer, t.peer != ucxPut && kind != peerPerftest, func(ctx context.Context, points []string, d time.Duration) (rs []Result, err error) {
+			for _, p := range points {
+				one := t
+				if one.bytes, err = parseSize(p); err != nil {
+					return nil, err
+				}
+				one.plan(d, c.latest[r])
+				r, err := one.run(ctx)
+				if err != nil {
+					return nil, err
+				}
+				rs = append(rs, r...)
+			}
+			return rs, nil
+		})
 	}
 	return list
 }
 
-// errHung: a contender did not end within its bound.
-var errHung = errors.New("did not end in time")
+// ucxCopies is the version from which ucx_perftest's active messages can be copied out.
+const ucxCopies = "1.18"
 
-// runBounded runs it for at most so long; late is what it says then.
-func (c *contender) runBounded(ctx context.Context, bound time.Duration, late error) ([]Result, error) {
-	within, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	rs, err := c.run(within)
-	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%s: %w", c.name, late)
+// setting is what a peer program of a row runs in.
+func (c *comparison) setting(r *row) (s setting) {
+	s.env = []string{"RANKS=" + strconv.Itoa(max(r.ranks, 2))}
+	if r.unbound {
+		s.env = append(s.env, "UNBOUND=1")
 	}
-	return rs, err
+	if r.load != "" {
+		s.within = []string{c.self, "load", r.load, "-n", strconv.Itoa(max(r.ranks, 2))}
+	}
+	return s
 }
 
-// saysSlow names one that is in fewer rounds than others.
-func (c *contender) saysSlow(rounds, of int, took time.Duration) string {
-	return fmt.Sprintf("%s: in %d of %d rounds, for they took %.0f s: its figures, and ratios to them, are of these", c.name, rounds, of, took.Seconds())
+// options are those of the peer programs, for some points of a row.
+func (r *row) options(points []string, d time.Duration) []string {
+	args := []string{"-t", strconv.FormatFloat(d.Seconds(), 'f', -1, 64)}
+	switch {
+	case r.axes != "":
+		letters := ""
+		for _, p := range points {
+			letters += p[:1]
+		}
+		args = append(args, "-a", letters)
+	case r.sizes != "":
+		args = append(args, "-s", strings.Join(points, ","))
+	}
+	if r.window > 0 {
+		args = append(args, "-w", strconv.Itoa(r.window))
+	}
+	return args
 }
 
-// contenders are all programs of a round.
-func (c *comparison) contenders() []contender {
-	var list []contender
-	if c.peers != nil {
-		list = append(list, in([]string{"shm verbs lat", "shm channel lat"}, c.peer(peerLine, append([]string{"line", "-t", seconds(c.time)}, lineCPUs()...)...))...)
-	}
-	// Channels are held to the cache line as well: as soon after it as can be.
-	list = append(list, c.channelContenders()...)
-	latSizes, bwSizes := "8,1k,64k,1M", "64k,256k,1M,4M"
-	if c.quick {
-		latSizes, bwSizes = "8", "64k,1M,4M"
-	}
-	for _, provider := range []string{"shm", "tcp"} {
-		if _, err := verbs.Find(provider); err != nil {
-			c.report.Missing = append(c.report.Missing, provider+": "+err.Error())
-			continue
-		}
-		for _, t := range []struct {
-			pattern, program, sizes string
-			ops                     []string
-		}{
-			{patternLat, "pingpong", latSizes, []string{"send", "write-imm"}},
-			{patternBW, "bw", bwSizes, []string{"write", "send"}},
-		} {
-			for _, op := range t.ops {
-				args := []string{"verbs", t.pattern, "--provider", provider, "--op", op, "--sizes", t.sizes}
-				if t.pattern == patternLat {
-					args = append(args, "--batch")
-				}
-				list = append(list, in([]string{provider + " verbs " + t.pattern}, c.sluice(strings.Join([]string{provider, t.pattern, op}, " "), args...))...)
-			}
-			for _, mpi := range mpis {
-				if c.quick && provider == "tcp" && mpi == "mpich" {
-					continue // nobody is held to it, and it takes as long as twenty others
-				}
-				args := []string{"-s", t.sizes}
-				if t.pattern == patternBW {
-					args = append(args, "-w", strconv.Itoa(defaultWindow))
-				}
-				list = append(list, in([]string{provider + " verbs " + t.pattern}, c.mpi(mpi, provider, t.program, args...)...)...)
-			}
-		}
-	}
-	list = append(list, c.qmpContenders()...)
-	return append(list, in([]string{"shm fanout"}, c.fanoutContenders()...)...)
-}
-
-// channelContenders are the programs that measure channels, and what is
-// held against them.
-func (c *comparison) channelContenders() []contender {
-	var list []contender
-	window := strconv.Itoa(defaultChannelWindow)
-	for _, t := range []struct {
-		provider, memory, lat, bw, quickLat, quickBW string
-		mpis                                         []string // that it is held to
-	}{
-		{"shm", "alloc,heap", "8,64,1k,4k,64k", "64k,256k,1M,4M", "8,4k", "256k,1M", mpis},
-		{"tcp", "alloc", "8", "64k,1M", "8", "1M", []string{"openmpi"}},
-	} {
-		if c.quick {
-			t.lat, t.bw = t.quickLat, t.quickBW
-		}
-		if _, err := verbs.Find(t.provider); err != nil {
-			continue // said for the verbs
-		}
-		ours := func(pattern string, args ...string) contender {
-			args = append([]string{"channel", pattern, "--provider", t.provider, "--memory", t.memory}, args...)
-			return c.sluice(t.provider+" channel "+pattern, args...)
-		}
-		lat, bw := t.provider+" channel lat", t.provider+" channel bw"
-		list = append(list, in([]string{lat}, ours(patternLat, "--sizes", t.lat, "--batch"))...)
-		for _, mpi := range t.mpis {
-			list = append(list, in([]string{lat, bw}, c.mpi(mpi, t.provider, "channel", "-l", t.lat, "-s", t.bw, "-w", window)...)...)
-		}
-		list = append(list, in([]string{bw}, ours(patternBW, "--sizes", t.bw, "--window", window))...)
-		if t.provider != "shm" {
-			continue
-		}
-		halo := []string{"shm channel halo"}
-		list = append(list, in(halo, c.sluice("shm halo", "halo", "--provider", "shm", "--memory", t.memory))...)
-		for _, mpi := range t.mpis {
-			list = append(list, in(halo, c.mpi(mpi, "shm", "halo")...)...)
-			list = append(list, in(halo, c.mpi(mpi, "shm", "halo", "-k", "-a", "xyza")...)...) // of t there is nothing to pack
-		}
-		// MPICH, which never gives up its CPU, takes some milliseconds a hop.
-		ring := []string{"shm channel ring"}
-		list = append(list, in(ring, c.sluice("shm ring", "ring", "--provider", "shm", "--ranks", strconv.Itoa(defaultRingRanks), "--batch"))...)
-		list = append(list, in(ring, c.mpi("openmpi", "shm", "ring")...)...)
-	}
-	list = append(list, c.impiContenders()...)
-	list = append(list, c.toolContenders()...)
-	list = append(list, c.collectiveContenders()...)
-	return append(list, in([]string{"self channel local"}, c.sluice("local", "local", "--batch"))...)
-}
-
-// collectiveContenders are the programs that measure collectives over shared memory:
-// of 2 ranks, and of more than there are CPUs in many a machine.
-func (c *comparison) collectiveContenders() []contender {
-	if _, err := verbs.Find("shm"); err != nil {
-		return nil
-	}
-	var list []contender
-	for _, t := range []struct {
-		ranks                  int
-		kinds, doubles, memory string
-	}{
-		{2, "barrier,allreduce", "1,128,16k,1M", "alloc,heap"},
-		{4, "barrier,allreduce", "1,128,16k", "alloc"},
-		{8, "barrier,allreduce", "1,128,16k", "alloc"},
-		{2, "bcast,reduce,reduce-scatter,scan,exscan,gather,scatter,allgather,alltoall", "1,128,16k", "alloc"},
-	} {
-		informs := t.kinds != "barrier,allreduce"
-		if c.quick && informs {
-			continue
-		}
-		ranks := strconv.Itoa(t.ranks)
-		var what []string
-		for kind := range strings.SplitSeq(t.kinds, ",") {
-			what = append(what, "shm "+ranks+" ranks "+kind)
-		}
-		list = append(list, in(what, c.sluice(strings.Join([]string{"shm", ranks, t.kinds}, " "), "collectives", "--provider", "shm", "--ranks", ranks,
-			"--kinds", t.kinds, "--doubles", t.doubles, "--memory", t.memory))...)
-		for _, mpi := range mpis {
-			if c.quick && t.ranks > 2 && mpi == "mpich" {
-				continue // it never gives up its CPU: tens of milliseconds a barrier
-			}
-			list = append(list, in(what, c.mpiRanks(mpi, "shm", t.ranks, "coll", "-c", t.kinds, "-s", inBytes(t.doubles))...)...)
-		}
-	}
-	list = append(list, in([]string{"shm 8 ranks exact"}, c.sluice("shm 8 exact", "exact", "--provider", "shm", "--ranks", "8"))...)
-	return append(list, in([]string{"self addslice"}, c.sluice("addslice", "addslice"))...)
-}
-
-// inBytes are the bytes of counts of doubles.
-func inBytes(doubles string) string {
-	counts, err := parseSizes(doubles)
-	if err != nil {
-		panic(err) // it is one of ours
-	}
-	var sizes []string
-	for _, n := range counts {
-		sizes = append(sizes, formatSize(int64(n)*doubleBytes))
-	}
-	return strings.Join(sizes, ",")
-}
-
-// lineCPUs has line run on the two CPUs that our ranks are bound to. Where we do not
+// limitCPUs has limit run on the two CPUs that our ranks are bound to. Where we do not
 // bind, it takes what it finds.
-func lineCPUs() []string {
+func limitCPUs() []string {
 	cpus, err := launch.Cores()
 	if err != nil || len(cpus) < 2 {
 		return nil
@@ -211,47 +155,208 @@ func lineCPUs() []string {
 	return []string{"-c", fmt.Sprintf("%d,%d", cpus[0], cpus[1])}
 }
 
-func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
-
-func (c *comparison) peer(name string, args ...string) contender {
-	return contender{name: name, run: func(ctx context.Context) ([]Result, error) { return c.peers.run(ctx, args...) }}
-}
-
-// mpi is a program of one MPI as a contender; none where no peers can be built.
-func (c *comparison) mpi(mpi, provider, program string, args ...string) []contender {
-	return c.mpiRanks(mpi, provider, 0, program, args...)
-}
-
-// mpiRanks is mpi with so many ranks; 0: as many as the program has by default.
-func (c *comparison) mpiRanks(mpi, provider string, ranks int, program string, args ...string) []contender {
-	if c.peers == nil {
-		return nil
+// runOurs runs a bench, and takes what its report says of devices, ranks and doubts.
+func (c *comparison) runOurs(ctx context.Context, program string, args []string) ([]Result, error) {
+	var out, told bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	inOwnGroup(cmd)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Stdout, cmd.Stderr = &out, &told
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, told.Bytes())
 	}
-	all := append([]string{mpi, provider, program, "-t", seconds(c.time)}, args...)
-	name := strings.Join(all[:3], " ")
-	if ranks > 0 {
-		name += " " + strconv.Itoa(ranks)
+	var r Report
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		return nil, err
 	}
-	return []contender{{name: name, run: func(ctx context.Context) ([]Result, error) { return c.peers.runRanks(ctx, ranks, all...) }}}
+	e := &c.report.Environment
+	e.Ranks = r.Environment.Ranks
+	for _, d := range r.Environment.Devices {
+		if !slices.Contains(e.Devices, d) {
+			e.Devices = append(e.Devices, d)
+		}
+	}
+	c.doubts.add(r.Warnings)
+	return r.Results, nil
 }
 
-// sluice is this very program as a contender.
-func (c *comparison) sluice(name string, args ...string) contender {
-	args = append(args, "--time", c.time.String(), "--json")
-	return contender{name: peerSluice + " " + name, ours: true, run: func(ctx context.Context) ([]Result, error) {
-		var out, told bytes.Buffer
-		cmd := exec.CommandContext(ctx, c.self, args...)
-		inOwnGroup(cmd)
-		cmd.WaitDelay = 5 * time.Second
-		cmd.Stdout, cmd.Stderr = &out, &told
-		if err := cmd.Run(); err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, told.Bytes())
+// mpi is an MPI that is installed somewhere.
+type mpi struct {
+	name  string // openmpi, mpich
+	label string // with its version
+	place *place
+}
+
+// findMPIs are those of all places; of equal versions the one that comes first.
+func findMPIs(places []*place) (list []mpi) {
+	for _, p := range places {
+		for _, name := range mpis {
+			label := name + "@" + shortVersion(p.versions[name])
+			if p.versions[name] != "" && !slices.ContainsFunc(list, func(m mpi) bool { return m.label == label }) {
+				list = append(list, mpi{name, label, p})
+			}
 		}
-		var r Report
-		if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-			return nil, err
+	}
+	return list
+}
+
+// shortVersion is a version's first two numbers, of which the second is left out if it is 0.
+func shortVersion(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) > 1 && parts[1] != "0" {
+		return parts[0] + "." + parts[1]
+	}
+	return parts[0]
+}
+
+// newest is the place with the latest version of a peer; nil: it is nowhere.
+func (c *comparison) newest(name string) (best *place) {
+	for _, p := range c.places {
+		v := p.versions[name]
+		if v != "" && (best == nil || compareVersions(v, best.versions[name]) > 0) {
+			best = p
 		}
-		c.take(&r)
-		return r.Results, nil
-	}}
+	}
+	return best
+}
+
+// compareVersions compares numbers with points between them.
+func compareVersions(a, b string) int {
+	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(a, b string) int {
+		x, _ := strconv.Atoi(a)
+		y, _ := strconv.Atoi(b)
+		return cmp.Compare(x, y)
+	})
+}
+
+// Of the peers of a row that do the same the best are taken: of each point the best MPI and
+// the best of the others. They are found by running all of them once, briefly.
+const (
+	screenTime  = 5 * time.Millisecond
+	screenBound = 15 * time.Second
+)
+
+// crawlsFrom is how many times the best peer's time a peer may take where ranks outnumber
+// CPUs: one that spins without giving up its CPU takes as long for a message as the
+// scheduler lets others run, and a ratio to it says nothing.
+const crawlsFrom = 20
+
+// screen runs the contenders of a row of which only the best are taken, and gives each the
+// points in which it is. Crawling ones are named, others that fail are missing.
+func (c *comparison) screen(ctx context.Context, list []*contender) ([]*contender, error) {
+	candidates := 0
+	for _, k := range list {
+		if k.picked {
+			candidates++
+		}
+	}
+	crowded := list[0].row.ranks > runtime.NumCPU()
+	if candidates <= 2 && (!crowded || candidates < 2) {
+		return list, nil
+	}
+	took := map[*contender]map[string]float64{} // of each point: the time, or its like
+	hung := map[*contender]bool{}
+	for _, k := range list {
+		if !k.picked {
+			continue
+		}
+		rs, err := k.runBounded(ctx, k.points, screenTime, screenBound)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, errHung) && crowded:
+			hung[k] = true
+		case err != nil:
+			c.missing(err)
+		}
+		took[k] = map[string]float64{}
+		for i := range rs {
+			if at := k.row.point(&rs[i]); took[k][at] == 0 { // the first of several figures
+				took[k][at] = timeLike(&rs[i])
+			}
+		}
+	}
+	return c.pick(list, took, hung, crowded), nil
+}
+
+// timeLike is a figure of which less is better.
+func timeLike(r *Result) float64 {
+	if lowerIsBetter(r.Figure, r.Unit) {
+		return r.P50
+	}
+	return 1 / r.P50
+}
+
+// pick gives each contender its points by what all took, and leaves out those that have
+// none.
+func (c *comparison) pick(list []*contender, took map[*contender]map[string]float64, hung map[*contender]bool, crowded bool) []*contender {
+	chosen := map[*contender][]string{}
+	for _, point := range list[0].points {
+		var order []*contender
+		for _, k := range list {
+			if _, ok := took[k][point]; ok {
+				order = append(order, k)
+			}
+		}
+		if len(order) == 0 {
+			continue
+		}
+		slices.SortStableFunc(order, func(a, b *contender) int { return cmp.Compare(took[a][point], took[b][point]) })
+		best := took[order[0]][point]
+		order = slices.DeleteFunc(order, func(k *contender) bool {
+			crawls := crowded && took[k][point] > crawlsFrom*best
+			if crawls {
+				hung[k] = true
+			}
+			return crawls
+		})
+		// The best MPI, and the best of all others.
+		first := max(0, slices.IndexFunc(order, func(k *contender) bool { return isMPI(k.peer) }))
+		for i, k := range order {
+			if i == first || i == 0 || i == 1 && first == 0 {
+				chosen[k] = append(chosen[k], point)
+			}
+		}
+	}
+	for k := range hung {
+		peers := append(c.crawls[k.row], k.peer)
+		slices.Sort(peers)
+		c.crawls[k.row] = slices.Compact(peers) // an MPI may have two programs
+	}
+	return slices.DeleteFunc(list, func(k *contender) bool {
+		if k.picked {
+			k.points = chosen[k]
+		}
+		return len(k.points) == 0
+	})
+}
+
+// isMPI says whether a peer, with or without a version, is an MPI.
+func isMPI(peer string) bool { return slices.Contains(mpis, peerName(peer)) }
+
+// peerName is a peer without its version.
+func peerName(peer string) string {
+	name, _, _ := strings.Cut(peer, "@")
+	return name
+}
+
+// runBounded runs it for at most so long.
+func (k *contender) runBounded(ctx context.Context, points []string, d, bound time.Duration) ([]Result, error) {
+	within, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	rs, err := k.run(within, points, d)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%s: %w", k, errHung)
+	}
+	for i := range rs {
+		if peerName(k.peer) == rs[i].Peer {
+			rs[i].Peer = k.peer
+		}
+	}
+	return rs, err
+}
+
+// saysSlow names one that is in fewer rounds than others.
+func (k *contender) saysSlow(rounds, of int, took time.Duration) string {
+	return fmt.Sprintf("%s: in %d of %d rounds, for they took %.0f s: its figures, and ratios to them, are of these", k, rounds, of, took.Seconds())
 }

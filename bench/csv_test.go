@@ -21,7 +21,7 @@ func TestWriteCSV(t *testing.T) {
 	}{
 		"nothing":    {Report{}, []string{"pattern"}, 0},
 		"results":    {Report{Results: []Result{resultOf(patternLat, 8, 1)}}, []string{"pattern"}, 1},
-		"comparison": {Report{Results: []Result{resultOf(patternLat, 8, 1)}, Comparisons: []Comparison{c, c}}, []string{"pattern", "pattern"}, 3},
+		"comparison": {Report{Results: []Result{resultOf(patternLat, 8, 1)}, Comparisons: []Comparison{c, c}}, []string{"pattern", "row"}, 3},
 		"changes":    {Report{Changes: []Change{{Pattern: patternLat, Name: "a, b", P: &limit}}}, []string{"pattern"}, 1},
 		"estimates":  {Report{Estimates: []Estimate{{Kind: "bcast", Hosts: 2}}}, []string{"kind"}, 1},
 	} {

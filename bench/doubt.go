@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -109,23 +110,29 @@ func crowded(ranks []RankEnvironment) bool {
 	return len(cpus) > 0 && len(ranks) > len(cpus)
 }
 
-// sink keeps the loop of computeSpeed from being optimised away.
-var sink uint64
+// sink keeps the loop of compute from being optimised away.
+var sink atomic.Uint64
+
+// compute keeps the CPU busy for so many steps, each of which waits for the one before, and
+// uses no memory.
+func compute(steps int) {
+	x := sink.Load() | 1
+	for range steps {
+		x = x*6364136223846793005 + 1442695040888963407 // Knuth, MMIX
+	}
+	sink.Store(x)
+}
 
 // computeSpeed times a chain of dependent multiplications, whose speed is that
 // of the clock alone; the best of several, so that interruptions do not count.
 func computeSpeed() float64 {
 	const steps = 50_000
 	best := math.Inf(1)
-	x := sink | 1
 	for range 10 {
 		t := nanos()
-		for range steps {
-			x = x*0x9e3779b97f4a7c15 + 1
-		}
+		compute(steps)
 		best = math.Min(best, float64(nanos()-t))
 	}
-	sink = x
 	return steps / best
 }
 

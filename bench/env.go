@@ -56,6 +56,13 @@ type DeviceEntry struct {
 	Portable      bool   `json:"portable,omitempty"`
 }
 
+// addDevice adds a device, unless it is there or nothing is known of it.
+func (e *Environment) addDevice(d DeviceEntry) {
+	if d != (DeviceEntry{}) && !slices.Contains(e.Devices, d) {
+		e.Devices = append(e.Devices, d)
+	}
+}
+
 // takeEnvironment describes this process and its machine.
 func takeEnvironment(options map[string]string) Environment {
 	return Environment{

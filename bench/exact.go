@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
+	"math/big"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/exact"
@@ -23,10 +25,10 @@ type exactSeries struct {
 	total exact.Accumulator
 }
 
-func declareExact(n *node) *exactSeries {
-	s := &exactSeries{group: n.group}
+func declareExact(_ context.Context, b *bed, _ *measurement) (series, error) {
+	s := &exactSeries{group: b.group}
 	s.own.AddSlice(exactTermsOf(s.group.Rank(), s.group.Size()))
-	return s
+	return s, nil
 }
 
 // exactTermsOf are terms of a rank. The large ones cancel with those of the rank
@@ -56,10 +58,8 @@ func (s *exactSeries) run(n int, samples []int64) error {
 	return nil
 }
 
-func (s *exactSeries) over() error   { return nil }
-func (s *exactSeries) finish() error { return nil }
-func (s *exactSeries) close() error  { return nil }
-func (s *exactSeries) prepare()      { s.total.Reset() }
+func (s *exactSeries) close() error { return nil }
+func (s *exactSeries) prepare()     { s.total.Reset() }
 
 // ExactError: a sum is not the correctly rounded one.
 type ExactError struct{ Got, Want float64 }
@@ -75,4 +75,58 @@ func (s *exactSeries) check() error {
 		lists = append(lists, exactTermsOf(rank, s.group.Size()))
 	}
 	return checkExact(s.total.Round(), lists...)
+}
+
+const longAddSlice = `The terms are of one sign and exponent, which takes longest of long slices.
+The sum is compared with one of numbers that are wide enough.`
+
+// addSliceSeries adds the same terms up again and again.
+type addSliceSeries struct {
+	memory []byte
+	terms  []float64
+	sum    exact.Accumulator
+}
+
+func declareAddSlice(_ context.Context, b *bed, m *measurement) (series, error) {
+	memory, _, err := b.memory(&m.spec, m.bytes, 0)
+	return &addSliceSeries{memory: memory, terms: doubles(memory)}, err
+}
+
+func (s *addSliceSeries) run(n int, _ []int64) error {
+	for range n {
+		s.sum.Reset()
+		s.sum.AddSlice(s.terms)
+	}
+	return nil
+}
+
+func (s *addSliceSeries) close() error { return nil }
+
+// prepare makes terms in [1, 2).
+func (s *addSliceSeries) prepare() {
+	const one = 0x3ff << 52
+	fillPattern(s.memory, seedFor(0, len(s.memory), patternAddSlice))
+	for i := range s.terms {
+		b := s.memory[i*doubleBytes:]
+		binary.NativeEndian.PutUint64(b, one|binary.NativeEndian.Uint64(b)>>12)
+	}
+	s.sum.Reset()
+}
+
+func (s *addSliceSeries) check() error { return checkExact(s.sum.Round(), s.terms) }
+
+// checkExact compares a sum of terms with that of numbers wide enough to be exact.
+func checkExact(got float64, lists ...[]float64) error {
+	const precision = 4400 // bits: the range of float64 twice, and carries
+	sum, term := new(big.Float).SetPrec(precision), new(big.Float)
+	for _, terms := range lists {
+		for _, x := range terms {
+			sum.Add(sum, term.SetFloat64(x))
+		}
+	}
+	want, _ := sum.Float64()
+	if math.Float64bits(got) != math.Float64bits(want) {
+		return &ExactError{got, want}
+	}
+	return nil
 }

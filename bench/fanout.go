@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 
@@ -23,59 +22,43 @@ const (
 
 var dialects = []string{dialectPlain, dialectNumbered, dialectEach}
 
-// fanoutRun is one table of results: one dialect and one window.
-type fanoutRun struct {
-	rounds
-	node *node
+const longFanout = `Chunks a second from rank 0 to all other ranks, which ask for them and do nothing with
+them. plain is the dialect of a request and a chunk, each a message; in numbered several
+chunks are asked for at once, as far as the window allows, each chunk being a message; in
+each the supplier has 64 chunks at a time, and gives those that have been asked for in one
+message, up to 4 KiB. All chunks have the same memory, of Job.Alloc.`
+
+// openFanout makes a job of the node's ranks, over shared memory.
+func openFanout(ctx context.Context, b *bed) error {
+	b.carrier, b.provider = providerSHM, providerSHM
+	return openIMPI(ctx, b)
 }
 
-func (r *fanoutRun) unavailable() string { return "" }
-
-func (r *fanoutRun) measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) error {
-	c := impi.Config{Providers: []string{"shm"}, Log: onlyWarnings()}
-	j, err := impi.FromNode(ctx, r.node.Node, c)
-	if _, err := share(ctx, job, struct{}{}, err); err != nil {
-		return err
-	}
-	if got := j.Provider((j.World().Rank() + 1) % j.World().Size()); got != "shm" {
-		return &CarrierError{got, "shm"}
-	}
-	ms, err := r.measureBy(func(m *measurement) error {
-		progress(fmt.Sprint("fanout ", m.op.name, " window ", m.window, " ", formatSize(int64(m.bytes))))
-		comm, err := j.World().Dup(ctx)
-		if err != nil {
-			return err
-		}
-		before := counted()
-		f := fanoutSide{m: m, job: j, comm: comm}
-		if f.memory, err = j.Alloc(roundUp(m.bytes, pageBytes)); err != nil {
-			return err
-		}
-		if comm.Rank() == 0 {
-			err = f.supply(ctx)
-		} else {
-			err = f.work(ctx)
-		}
-		all, err := share(ctx, job, counted().since(before), err)
-		if err != nil {
-			return fmt.Errorf("%s dialect, window %d, %d bytes: %w", m.op.name, m.window, m.bytes, err)
-		}
-		for _, n := range all {
-			m.mallocs += n.Mallocs
-		}
-		m.verified = m.verify
-		return errors.Join(comm.Free(ctx), f.memory.Close())
-	})
+// measureFanout hands out chunks for a round.
+func measureFanout(ctx context.Context, b *bed, m *measurement) error {
+	comm, err := b.impi.World().Dup(ctx)
 	if err != nil {
 		return err
 	}
-	results := make([]Result, len(ms))
-	for i, m := range ms {
-		results[i] = m.result(layerFanout, "shm", timer)
-		results[i].Suite, results[i].Window = suiteFanout, int64(m.window)
+	before := counted()
+	f := fanoutSide{m: m, job: b.impi, comm: comm}
+	if f.memory, err = b.impi.Alloc(roundUp(m.bytes, pageBytes)); err != nil {
+		return err
 	}
-	w.results(results)
-	return j.Close(ctx)
+	if comm.Rank() == 0 {
+		err = f.supply(ctx)
+	} else {
+		err = f.work(ctx)
+	}
+	all, err := share(ctx, b, counted().since(before), err)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		m.mallocs += n.Mallocs
+	}
+	m.windowed, m.verified = m.o.window, m.o.verify
+	return errors.Join(comm.Free(ctx), f.memory.Close())
 }
 
 // fanoutSide is a supplier or a worker of a measurement.
@@ -102,14 +85,14 @@ const fanoutMost = 4
 func (f *fanoutSide) supply(ctx context.Context) error {
 	m := f.m
 	chunk := f.memory.Bytes()[:m.bytes]
-	fillPattern(chunk, seedFor(0, m.bytes, m.op.name))
+	fillPattern(chunk, seedFor(0, m.bytes, m.op))
 	s, err := fanout.NewSupplier(f.comm, f.options()...)
 	if err != nil {
 		return err
 	}
 	several := slices.Repeat([][]byte{chunk}, fanoutEach)
 	send := func(n int) error {
-		for m.op.name == dialectEach && m.bytes < fanoutBatch && n > 0 {
+		for m.op == dialectEach && m.bytes < fanoutBatch && n > 0 {
 			k, err := s.SendEach(ctx, several[:min(n, fanoutEach)]...)
 			if err != nil {
 				return err
@@ -132,7 +115,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 	// first waits for workers to come: what one takes is known when twice as many take about
 	// as long each.
 	n, each, steady := 1, 0.0, false
-	for !steady || each*float64(n) < float64(m.warmup/2) {
+	for !steady || each*float64(n) < float64(m.o.warmup/2) {
 		if each > 0 {
 			n *= 2
 		}
@@ -142,31 +125,28 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 		}
 		before := each
 		each = took / float64(n)
-		steady = before > 0 && (each < 2*before && before < 2*each || took > fanoutMost*float64(m.warmup))
+		steady = before > 0 && (each < 2*before && before < 2*each || took > fanoutMost*float64(m.o.warmup))
 	}
 	if m.batch == 0 {
-		m.batch = max(fanoutLaps*(f.comm.Size()-1)*m.window, int(fanoutTime/each))
+		m.batch = max(fanoutLaps*(f.comm.Size()-1)*m.o.window, int(fanoutTime/each))
 	}
 	p := m.plan(each)
 	m.batchLen = p.Batch
-	d := newDistribution()
 	begin, sent := nanos(), 0
 	for enough := false; !enough; {
 		took, err := timed(p.Batch)
 		if err != nil {
 			return err
 		}
-		d.add(float64(p.Batch) / took * 1e9)
+		m.add(float64(p.Batch) / took * 1e9)
 		sent += p.Batch
 		spent := nanos() - begin
-		enough = spent >= int64(m.time) && sent >= minBatches*p.Batch || spent >= fanoutMost*int64(m.time)
-		if m.iters > 0 {
+		enough = spent >= int64(m.o.time) && sent >= minBatches*p.Batch || spent >= fanoutMost*int64(m.o.time)
+		if m.o.iters > 0 {
 			enough = sent >= p.Iterations
 		}
 	}
-	m.messages += uint64(sent)
-	m.all.merge(d)
-	m.medians = append(m.medians, d.quantile(50))
+	m.count += uint64(sent)
 	return s.End(ctx)
 }
 
@@ -178,7 +158,7 @@ const (
 )
 
 func (f *fanoutSide) options() []fanout.Option {
-	if f.m.op.name == dialectEach {
+	if f.m.op == dialectEach {
 		return []fanout.Option{fanout.Batch(fanoutBatch)}
 	}
 	return nil
@@ -191,8 +171,8 @@ const numberedHeader = 16
 func (f *fanoutSide) work(ctx context.Context) error {
 	m := f.m
 	most := m.bytes
-	opts := []fanout.ClientOption{fanout.Window(m.window), fanout.LeasesOf(f.job)}
-	if m.op.name != dialectPlain {
+	opts := []fanout.ClientOption{fanout.Window(m.o.window), fanout.LeasesOf(f.job)}
+	if m.op != dialectPlain {
 		opts = append(opts, fanout.Numbered())
 		most = max(most+numberedHeader, fanoutBatch)
 	}
@@ -209,8 +189,8 @@ func (f *fanoutSide) work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n < m.window && m.verify {
-			if err := checkPattern(m.op.name, k.Bytes(), m.bytes, seedFor(0, m.bytes, m.op.name)); err != nil {
+		if n < m.o.window && m.o.verify {
+			if err := checkPattern(m.op, k.Bytes(), m.bytes, seedFor(0, m.bytes, m.op)); err != nil {
 				return err
 			}
 		}

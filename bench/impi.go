@@ -7,21 +7,62 @@ import (
 	"fmt"
 
 	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // carrierTCP is the carrier of impi that is no provider of verbs: its own packets over
 // the connections of a job.
 const carrierTCP = "tcp"
 
-// impiRun is one table of results: one pattern over one carrier.
-type impiRun struct {
-	rounds
-	node    *node
-	carrier string
-	missing string // why there is no such carrier; empty: there is
+// impiCarriers are what carries messages of impi between processes of this library.
+var impiCarriers = []string{providerSHM, providerIBV, carrierTCP}
+
+// Operations of impi's results: the calls that messages are made of.
+const (
+	callsBlocking    = "send/recv"
+	callsNonblocking = "isend/irecv"
+)
+
+const longIMPI = `Every message is a request of its own, as it is in MPI programs without persistent
+ones. All messages of a window use one buffer on either side, as those of OSU's
+programs do. Whether a buffer is of Go's heap makes no difference here.`
+
+const longMatching = `A window of messages, each with a tag and memory of its own, from rank 0 to rank 1. Unexpected:
+rank 0 starts all sends, and then sends a note, which rank 1 waits for before it receives
+them, in order. Posted: rank 1 posts all receives, and then sends a note, which rank 0 waits
+for before it sends, the last tag first. Either ends with a note of rank 1. The figure is
+the time of all that, of one message.`
+
+// checkIMPI names the calls: those of latency block.
+func checkIMPI(o *options) error {
+	if o.ops = []string{callsBlocking}; o.window > 0 {
+		o.ops = []string{callsNonblocking}
+	}
+	return nil
 }
 
-func (r *impiRun) unavailable() string { return r.missing }
+// byCarrier is one piece of work for each carrier. One that was not asked for, and is not
+// there at either rank, is said to be missing.
+func byCarrier(ctx context.Context, s *session, w work) ([]work, error) {
+	var list []work
+	for _, carrier := range w.o.carriers {
+		one := w
+		one.carrier = carrier
+		if carrier != carrierTCP {
+			why, err := s.lacks(ctx, carrier)
+			if err == nil && why != "" && w.o.carrier != "" {
+				_, err = verbs.Find(carrier)
+				err = barrier(ctx, s, err)
+			}
+			if err != nil {
+				return nil, err
+			}
+			one.missing = why
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
 
 // CarrierError: messages would go over another carrier than is to be measured.
 type CarrierError struct{ Got, Want string }
@@ -30,68 +71,49 @@ func (e *CarrierError) Error() string {
 	return fmt.Sprintf("messages go over %s, not over %s", e.Got, e.Want)
 }
 
-// measure makes a job of the node's ranks, carries out the rounds, and gives the
-// results.
-func (r *impiRun) measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) error {
-	j, err := r.join(ctx)
-	if _, err := share(ctx, job, struct{}{}, err); err != nil {
+// openIMPI makes a job of the node's ranks.
+func openIMPI(ctx context.Context, b *bed) (err error) {
+	b.impi, err = b.joinIMPI(ctx)
+	if err := barrier(ctx, b, err); err != nil {
 		return err
 	}
-	if d, ok := onlyDevice(r.carrier); ok && w.active {
-		w.device(d)
-	}
-	ms, err := r.measureBy(func(m *measurement) error {
-		progress(fmt.Sprint(r.carrier, " impi ", m.pattern, " ", formatSize(int64(m.bytes))))
-		if err := takeChecked(ctx, job, m, newIMPISeries(j.World(), m)); err != nil {
-			return fmt.Errorf("impi over %s: %s of %d bytes: %w", r.carrier, m.pattern, m.bytes, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err // without closing: that would wait for a peer who may be waiting for us
-	}
-	results := make([]Result, len(ms))
-	for i, m := range ms {
-		results[i] = m.result(layerIMPI, r.carrier, timer)
-		results[i].Suite = suiteIMPI
-	}
-	w.results(results)
-	return j.Close(ctx)
+	b.over, _ = onlyDevice(b.carrier)
+	return nil
 }
 
 // joinTries bounds how often a job is made anew because its queue pair has not proved
 // itself in the time that it has for that: a rank may have got no CPU.
 const joinTries = 5
 
-// join makes the job, all of whose messages go over the carrier.
-func (r *impiRun) join(ctx context.Context) (*impi.Job, error) {
+// joinIMPI makes the job, all of whose messages go over the carrier.
+func (b *bed) joinIMPI(ctx context.Context) (*impi.Job, error) {
 	c := impi.Config{Providers: []string{}, Log: onlyWarnings()}
-	if r.carrier != carrierTCP {
-		c.Providers = []string{r.carrier}
+	if b.carrier != carrierTCP {
+		c.Providers = []string{b.carrier}
 	}
 	for try := 1; ; try++ {
 		if try == joinTries {
 			c.Log = nil // it tells why
 		}
-		j, err := impi.FromNode(ctx, r.node.Node, c)
+		j, err := impi.FromNode(ctx, b.Node, c)
 		if err != nil {
 			return nil, err
 		}
 		// Either end has the same answer.
-		got := cmp.Or(j.Provider(1-j.World().Rank()), carrierTCP)
-		if got == r.carrier {
+		got := cmp.Or(j.Provider((b.Rank()+1)%b.Size()), carrierTCP)
+		if got == b.carrier {
 			return j, nil
 		}
 		if err := j.Close(ctx); err != nil || try == joinTries {
-			return nil, errors.Join(&CarrierError{got, r.carrier}, err)
+			return nil, errors.Join(&CarrierError{got, b.carrier}, err)
 		}
 	}
 }
 
-// Tags of messages and of what acknowledges a window of them.
+// Tags of what is said of messages, and of messages: from this one on.
 const (
-	impiTag    = 1
-	impiAckTag = 2
+	impiNoteTag = 1
+	impiTag     = 2
 )
 
 // impiMessages is what this rank sends and receives: one buffer of each, which all
@@ -105,24 +127,26 @@ type impiMessages struct {
 	arrives bool   // something comes in
 }
 
-// newIMPISeries makes the series of a measurement between two ranks.
-func newIMPISeries(c *impi.Comm, m *measurement) channelSeries {
-	s := impiMessages{comm: c, other: 1 - c.Rank(), op: m.op.name, bytes: m.bytes, arrives: true}
+func declareIMPI(_ context.Context, b *bed, m *measurement) (series, error) {
+	return newIMPI(b.impi.World(), m), nil
+}
+
+// newIMPI makes the series of a measurement between two ranks.
+func newIMPI(c *impi.Comm, m *measurement) series {
+	s := impiMessages{comm: c, other: 1 - c.Rank(), op: m.op, bytes: m.bytes, arrives: true}
 	// Of a page or more, both begin where a page does.
 	s.out = make([]byte, roundUp(m.bytes, pageBytes))[:m.bytes]
 	s.in = make([]byte, roundUp(m.bytes+guard, pageBytes))[:m.bytes+guard]
-	if m.pattern == patternLat {
-		return &impiPingPong{s}
+	if m.windowed == 0 {
+		from := s.other
+		if m.name == patternAnySource {
+			from = impi.AnySource
+		}
+		return &impiPingPong{s, from}
 	}
-	w := &impiWindows{impiMessages: s, ack: make([]byte, 1)}
-	if m.pattern == patternBiBW || c.Rank() == 0 {
-		w.sends = make([]impi.Request, m.windowed)
-	}
-	if m.pattern == patternBiBW || c.Rank() == 1 {
-		w.recvs = make([]impi.Request, m.windowed)
-	}
-	w.arrives = w.recvs != nil
-	return w
+	sends, receives := m.directions(c.Rank())
+	s.arrives = receives > 0
+	return &impiWindows{s, make([]impi.Request, sends), make([]impi.Request, receives), make([]byte, 1)}
 }
 
 func (s *impiMessages) prepare() {
@@ -137,76 +161,120 @@ func (s *impiMessages) check() error {
 	return checkPattern(s.op, s.in, s.bytes, seedFor(s.other, s.bytes, s.op))
 }
 
-// over, finish and close: nothing of a run is left when it returns.
-func (s *impiMessages) over() error   { return nil }
-func (s *impiMessages) finish() error { return nil }
-func (s *impiMessages) close() error  { return nil }
+func (s *impiMessages) close() error { return nil }
 
 // impiPingPong is a message to and fro, sent and received by blocking calls.
-type impiPingPong struct{ impiMessages }
+type impiPingPong struct {
+	impiMessages
+	from int // the other rank, or any
+}
 
 func (s *impiPingPong) run(n int, samples []int64) error {
-	ctx := context.Background()
-	in := s.in[:s.bytes]
-	t := startLaps(samples)
-	for i := range n {
-		if s.comm.Rank() == 0 {
-			if err := s.comm.Send(ctx, s.out, s.other, impiTag); err != nil {
-				return err
-			}
-		}
-		if _, err := s.comm.Recv(ctx, in, s.other, impiTag); err != nil {
-			return err
-		}
-		if s.comm.Rank() != 0 {
-			if err := s.comm.Send(ctx, s.out, s.other, impiTag); err != nil {
-				return err
-			}
-		}
-		t.lap(i)
-	}
-	return nil
+	return pingpong(s, s.comm.Rank() == 0, n, samples)
+}
+
+func (s *impiPingPong) send() { must(s.comm.Send(context.Background(), s.out, s.other, impiTag)) }
+
+func (s *impiPingPong) receive() {
+	must1(s.comm.Recv(context.Background(), s.in[:s.bytes], s.from, impiTag))
 }
 
 // impiWindows starts a window of requests, one way or both, waits for all of them, and
 // has rank 1 say that it has all: the last byte counts.
 type impiWindows struct {
 	impiMessages
-	sends, recvs []impi.Request // nil: none that way
+	sends, recvs []impi.Request // none: nothing goes that way
 	ack          []byte
 }
 
-func (s *impiWindows) run(n int, _ []int64) error {
-	ctx := context.Background()
+func (s *impiWindows) run(n int, _ []int64) (err error) {
+	defer catch(&err)
+	ctx, in := context.Background(), s.in[:s.bytes]
 	for range n {
-		if err := s.window(ctx); err != nil {
-			return err
+		for i := range s.recvs {
+			s.recvs[i] = must1(s.comm.Irecv(in, s.other, impiTag))
 		}
-		if s.comm.Rank() == 1 {
-			if err := s.comm.Send(ctx, s.ack, s.other, impiAckTag); err != nil {
-				return err
-			}
-		} else if _, err := s.comm.Recv(ctx, s.ack, s.other, impiAckTag); err != nil {
-			return err
+		for i := range s.sends {
+			s.sends[i] = must1(s.comm.Isend(s.out, s.other, impiTag))
+		}
+		must(impi.WaitAll(ctx, nil, s.sends...))
+		must(impi.WaitAll(ctx, nil, s.recvs...))
+		impiNote(s.comm, s.ack, s.comm.Rank() == 1)
+	}
+	return nil
+}
+
+// impiNote tells the other rank that this one is so far, or waits to be told.
+func impiNote(c *impi.Comm, note []byte, tell bool) {
+	if tell {
+		must(c.Send(context.Background(), note, 1-c.Rank(), impiNoteTag))
+	} else {
+		must1(c.Recv(context.Background(), note, 1-c.Rank(), impiNoteTag))
+	}
+}
+
+// impiMatching has rank 0 send messages with a tag each to rank 1, and be told when all have
+// been received.
+//
+//	unexpected                                     posted
+//	rank 0               rank 1                    rank 0               rank 1
+//	messages ══════════▶ (no receive is there)              ◀──── note  receive all
+//	note     ──────────▶ receive all, in order     messages, the last first ══▶
+//	         ◀────── note                                    ◀──── note
+type impiMatching struct {
+	messages
+	comm     *impi.Comm
+	posted   bool
+	requests []impi.Request
+	note     []byte
+}
+
+func declareMatching(_ context.Context, b *bed, m *measurement) (series, error) {
+	sends, receives := m.directions(b.Rank())
+	ms, err := newMessages(b, m, 1-b.Rank(), sends, receives)
+	return &impiMatching{messages: ms, comm: b.impi.World(), posted: m.name == patternPosted, requests: make([]impi.Request, m.windowed), note: make([]byte, 1)}, err
+}
+
+func (s *impiMatching) run(n int, _ []int64) (err error) {
+	defer catch(&err)
+	for range n {
+		if s.comm.Rank() == 0 {
+			s.sendAll()
+		} else {
+			s.receiveAll()
 		}
 	}
 	return nil
 }
 
-func (s *impiWindows) window(ctx context.Context) (err error) {
-	in := s.in[:s.bytes]
-	for i := range s.recvs {
-		if s.recvs[i], err = s.comm.Irecv(in, s.other, impiTag); err != nil {
-			return err
+func (s *impiMatching) sendAll() {
+	if s.posted {
+		impiNote(s.comm, s.note, false)
+	}
+	for i := range s.requests {
+		k := i
+		if s.posted {
+			k = len(s.requests) - 1 - i
 		}
+		s.requests[i] = must1(s.comm.Isend(s.outs[k][:s.bytes], s.from, impiTag+k))
 	}
-	for i := range s.sends {
-		if s.sends[i], err = s.comm.Isend(s.out, s.other, impiTag); err != nil {
-			return err
-		}
+	if !s.posted {
+		impiNote(s.comm, s.note, true)
 	}
-	if err := impi.WaitAll(ctx, nil, s.sends...); err != nil {
-		return err
+	must(impi.WaitAll(context.Background(), nil, s.requests...))
+	impiNote(s.comm, s.note, false)
+}
+
+func (s *impiMatching) receiveAll() {
+	if !s.posted {
+		impiNote(s.comm, s.note, false)
 	}
-	return impi.WaitAll(ctx, nil, s.recvs...)
+	for i := range s.requests {
+		s.requests[i] = must1(s.comm.Irecv(s.ins[i][:s.bytes], s.from, impiTag+i))
+	}
+	if s.posted {
+		impiNote(s.comm, s.note, true)
+	}
+	must(impi.WaitAll(context.Background(), nil, s.requests...))
+	impiNote(s.comm, s.note, true)
 }

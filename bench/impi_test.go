@@ -37,6 +37,9 @@ func TestIMPI(t *testing.T) {
 		{"bw, more requests than packets in flight", []string{"bw", "--sizes", "8", "--window", "1000"}, patternBW, callsNonblocking, []int64{8}, modeBatch},
 		{"bibw", []string{"bibw", "--sizes", "8,64k", "--window", "7"}, patternBiBW, callsNonblocking, []int64{8, 64 << 10}, modeBatch},
 		{"rate", []string{"rate", "--sizes", "0,8", "--iters", "5000"}, patternRate, callsNonblocking, []int64{0, 8}, modeBatch},
+		{"unexpected", []string{"unexpected", "--window", "5"}, patternUnexpected, callsNonblocking, []int64{8, 4 << 10, 64 << 10}, modeBatch},
+		{"posted", []string{"posted", "--sizes", "0,8"}, patternPosted, callsNonblocking, []int64{0, 8}, modeBatch},
+		{"any source", []string{"anysource"}, patternAnySource, callsBlocking, []int64{8, 4 << 10, 64 << 10}, modeEach},
 	} {
 		for _, carrier := range carriers(t) {
 			t.Run(carrier+" "+c.name, func(t *testing.T) {
@@ -85,9 +88,9 @@ func TestIMPICarriers(t *testing.T) {
 
 func TestIMPITable(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
-		{"lat --batch", "tcp latency of impi, send/recv, ns: half a round trip; the distribution is that of the means of batches"},
-		{"bw", "tcp bandwidth of impi, isend/irecv, MB/s"},
-		{"rate", "tcp message rate of impi, isend/irecv, up to 64 outstanding"},
+		{"lat --batch", "tcp impi lat, send/recv: half a round trip; the distribution is that of the means of batches"},
+		{"bw", "tcp impi bw, isend/irecv, up to 64 outstanding: one way"},
+		{"rate", "tcp impi rate, isend/irecv, up to 64 outstanding: one way"},
 	} {
 		out := string(output(t, slices.Concat([]string{"impi"}, strings.Fields(c.args), tiny, []string{"--sizes", "8", "--carrier", "tcp"})...))
 		require.Contains(t, out, c.says)
@@ -128,12 +131,12 @@ func TestIMPICheck(t *testing.T) {
 		{patternBiBW, 100_000, [2]bool{true, true}},
 		{patternRate, 8, [2]bool{false, true}},
 	} {
-		var series [2]channelSeries
+		var series [2]series
 		var wg sync.WaitGroup
 		errs := make([]error, len(series))
-		m := newMeasurement(spec{pattern: c.pattern, bytes: c.bytes, window: 16})
+		m := measurementOf(t, layerIMPI, c.pattern, "sizes", formatSize(int64(c.bytes)))
 		for i, w := range j.Worlds() {
-			series[i] = newIMPISeries(w, m)
+			series[i] = newIMPI(w, m)
 			series[i].prepare()
 		}
 		for i, s := range series {
@@ -164,7 +167,7 @@ func TestIMPICheck(t *testing.T) {
 }
 
 // impiBuffer is what messages of a series arrive in.
-func impiBuffer(s channelSeries) []byte {
+func impiBuffer(s series) []byte {
 	if p, ok := s.(*impiPingPong); ok {
 		return p.in
 	}

@@ -1,9 +1,7 @@
 package main
 
-// laps times the iterations of a loop where somebody asks for it: what all loops
-// that measure latency have in common. (A loop that took its iteration as a
-// function would have a call through a pointer in each, which is more than
-// what is compared here differs by.)
+// laps times the iterations of a loop where that is asked for: what all loops that measure
+// latency have in common.
 //
 //	t := startLaps(samples)
 //	for i := range n {
@@ -11,7 +9,7 @@ package main
 //		t.lap(i)
 //	}
 type laps struct {
-	samples []int64 // nil: nobody asks, and the loop reads no clock
+	samples []int64 // nil: the loop reads no clock
 	last    int64
 }
 
@@ -19,7 +17,7 @@ type laps struct {
 func startLaps(samples []int64) laps { return laps{samples, nanos()} }
 
 // lap ends lap i, and begins the next. It is inlined, as take must not be for that:
-// a comparison, where nobody asks.
+// a comparison, where no time is asked for.
 func (l *laps) lap(i int) {
 	if l.samples != nil {
 		l.take(i)
@@ -31,4 +29,29 @@ func (l *laps) take(i int) {
 	now := nanos()
 	l.samples[i] = now - l.last
 	l.last = now
+}
+
+// mover sends a message to another rank, and receives one.
+type mover interface {
+	send()
+	receive()
+}
+
+// pingpong makes n iterations of a message that goes to and fro, or round: one rank is the
+// first to send. With samples, of length n, each is timed, in ns, and so is what the clock
+// costs.
+func pingpong[M mover](m M, first bool, n int, samples []int64) (err error) {
+	defer catch(&err)
+	t := startLaps(samples)
+	for i := range n {
+		if first {
+			m.send()
+		}
+		m.receive()
+		if !first {
+			m.send()
+		}
+		t.lap(i)
+	}
+	return nil
 }

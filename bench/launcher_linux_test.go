@@ -3,38 +3,29 @@ package main
 import (
 	"bytes"
 	"context"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Whoever starts the ranks, the job is measured as one: rank 0 prints, once. Of Slurm a
 // cluster on this host is started for each job, whose ranks are on two of its nodes.
 func TestLaunchers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a dozen jobs of other launchers")
-	}
+	need.Long(t) // a dozen jobs of other launchers
 	for _, l := range []struct {
 		name    string
 		command []string
-		needs   []string
+		needs   func(testing.TB)
 	}{
 		{"hydra", []string{"mpiexec.hydra", "-n", "2"}, nil},
 		{"openmpi", []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2"}, nil},
-		{"srun", []string{"../internal/boot/testdata/slurm.sh", "srun", "-N", "2", "-n", "2", "--mpi=pmi2"}, []string{"srun", "slurmctld", "slurmd", "munged"}},
+		{"srun", []string{"../internal/boot/testdata/slurm.sh", "srun", "-N", "2", "-n", "2", "--mpi=pmi2"}, need.Slurm},
 	} {
-		if l.needs != nil && os.Geteuid() != 0 {
-			t.Skip("a cluster needs root")
-		}
-		for _, need := range append(l.needs, l.command[0]) {
-			if _, err := exec.LookPath(need); err != nil {
-				t.Skipf("no %s", need)
-			}
-		}
 		for _, c := range []struct{ name, pattern string }{
 			{"verbs lat --sizes 8", patternLat},
 			{"channel rate --sizes 8", patternRate},
@@ -45,6 +36,10 @@ func TestLaunchers(t *testing.T) {
 			{"barrier --call called", "barrier"},
 		} {
 			t.Run(l.name+" "+c.name, func(t *testing.T) {
+				need.Program(t, l.command[0])
+				if l.needs != nil {
+					l.needs(t)
+				}
 				ctx, cancel := context.WithTimeout(context.Background(), bound)
 				defer cancel()
 				of := bench(ctx, append(append(strings.Fields(c.name), tiny...), "--json")...)

@@ -42,7 +42,8 @@ func (e *UsageError) Error() string { return e.Why }
 const (
 	exitFailed = 1
 	exitUsage  = 2
-	exitWorse  = 3 // bench compare OLD NEW: a figure is worse
+	exitWorse  = 3 // bench compare OLD NEW, --base: a figure is worse
+	exitFew    = 4 // these: there were too few rounds to tell
 )
 
 func main() {
@@ -59,6 +60,7 @@ func exitStatus(err error) int {
 	var sizes *SizesError
 	var rank *RankFailedError
 	var worse *RegressionError
+	var few *TooFewRoundsError
 	switch {
 	case err == nil:
 		return 0
@@ -66,6 +68,8 @@ func exitStatus(err error) int {
 		return exitUsage
 	case errors.As(err, &worse):
 		return exitWorse
+	case errors.As(err, &few):
+		return exitFew
 	case errors.As(err, &rank):
 		return rank.Status
 	}

@@ -7,60 +7,100 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// spec says what is measured, and how.
+// spec is one measurement: a pattern, and what it is varied by.
 type spec struct {
-	pattern   string
-	op        operation
-	bytes     int
-	block     int  // of channels: that a message is made of; 0: one piece
-	packed    bool // of channels: it is received into one piece
-	late      bool // of lat of channels: receives are started when their message is there
-	each      bool // time each iteration; else batches
-	mean      bool // one batch
-	time      time.Duration
-	iters     int // instead of time; 0: by time
-	batch     int // iterations of a batch; 0: derived
-	warmup    time.Duration
-	window    int
-	list      int
-	every     int // every so many sends one is signalled
-	verify    bool
-	histogram bool   // of all samples, in the result
-	ranks     int    // that an iteration goes through, of ring, halo and collectives
-	axis      string // of halo
-	halo      string // how it receives
-
-	declared bool   // of collectives: not called
-	suite    string // of results
+	*pattern
+	o        *options
+	op       string  // operation of its results
+	memory   string  // of alloc, heap, alloc>heap, heap>alloc
+	bytes    int     // of a message
+	block    int     // that a message is made of; 0: one piece
+	ranks    int     // of the job
+	axis     string  // of halo
+	halo     string  // how it receives
+	declared bool    // of collectives: not called
+	windowed int     // messages of a window; 0: there is none
+	kind     string  // what is done, where there are several
+	many     int     // handles, waiters, queue pairs, starts
+	loss     float64 // percent of packets
+	batch    int     // iterations of a batch; 0: as many as fit
 }
 
-// extent is how its messages lie in memory, into that they are received in.
+// specs are the measurements of a pattern with so many ranks.
+func (p *pattern) specs(o *options, ranks int) ([]spec, error) {
+	list := []spec{{pattern: p, o: o, op: p.name, memory: memoryAlloc, ranks: ranks, batch: max(o.batch, 0)}}
+	for _, by := range p.vary {
+		list = by(o, list)
+	}
+	for i := range list {
+		s := &list[i]
+		if isCollective(s.name) && s.bytes > maxSize/ranks {
+			return nil, usagef("%s of %s: with %d ranks more than %s", s.name, formatSize(int64(s.bytes)), ranks, formatSize(maxSize))
+		}
+		if o.window > 0 && s.layer != layerFanout {
+			s.windowed = streamWindow(o.window, s.bytes)
+		}
+	}
+	return list, nil
+}
+
+// sizeError says why the pattern cannot have messages of its size.
+func (s *spec) sizeError() error {
+	op := operationOf(s.op)
+	switch {
+	case op.atomic && s.bytes != atomicBytes:
+		return usagef("%s has %d bytes, not %d", s.op, atomicBytes, s.bytes)
+	case s.bytes == 0 && s.layer == layerVerbs && s.name == patternLat && !op.recv && !op.fetch:
+		return usagef("%s of 0 bytes cannot be seen by the peer: latency needs 1", s.op)
+	case s.bytes == 0 && s.unit == unitBandwidth:
+		return &UsageError{"bandwidth of 0 bytes"}
+	case s.bytes == 0 && s.layer == layerFanout:
+		return &UsageError{"chunks of 0 bytes"}
+	case isCollective(s.name) && s.name != patternExact || s.name == patternAddSlice:
+		return inDoubles([]int{s.bytes})
+	}
+	return nil
+}
+
+// each says whether every iteration is timed; else batches are.
+func (s *spec) each() bool { return s.o.each && s.unit == unitLatency && !s.o.mean }
+
+// extent is how messages lie in memory, into how they do where they are received.
 func (s *spec) extent() extent { return extent{s.bytes, s.block} }
 
 func (s *spec) into() extent {
-	if s.packed {
+	if s.o.packed {
 		return extent{bytes: s.bytes}
 	}
 	return s.extent()
 }
 
-// receiving says how they are received, if not as they are sent and in time.
-func (s *spec) receiving() string {
+// received says how messages are, if not as they are sent and in time.
+func (s *spec) received() string {
 	var how []string
-	if s.packed {
+	if s.o.packed {
 		how = append(how, "packed")
 	}
-	if s.late {
+	if s.o.late {
 		how = append(how, "late")
 	}
 	return strings.Join(how, " ")
 }
 
-// A batch is as many iterations as fit into batchTime, at most maxBatch: long
-// enough for the clock not to show, short enough to leave a distribution. The
-// peer programs do the same.
+// perIteration is the number of messages of an iteration, of all ranks together.
+func (s *spec) perIteration() int {
+	if s.messages == nil {
+		return 1
+	}
+	return s.messages(s)
+}
+
+// A batch is as many iterations as fit into batchTime, at most maxBatch: long enough for the
+// clock not to show, short enough to leave a distribution. The peer programs do the same.
 const (
 	batchTime  = 200 * time.Microsecond
 	maxBatch   = 1000
@@ -74,79 +114,132 @@ const (
 type measurement struct {
 	spec
 	all      *distribution
-	medians  []float64 // of the rounds
+	round    *distribution // the current one
+	medians  []float64     // of the rounds
 	batchLen int
-	windowed int
 	verified bool
-	mallocs  uint64 // by both ranks, while it was measured
-	calls    uint64 // into C, by both
-	messages uint64 // of both
+	mallocs  uint64    // by all ranks, while it was measured
+	calls    uint64    // into C, by all ranks
+	count    uint64    // messages of all ranks
+	others   []further // figures
+	inline   bool
 }
 
-func newMeasurement(s spec) *measurement {
-	m := &measurement{spec: s, all: newDistribution()}
-	if s.window > 0 && s.pattern != patternLat {
-		m.windowed = streamWindow(s.window, s.bytes)
-	}
-	return m
-}
+func newMeasurement(s spec) *measurement { return &measurement{spec: s, all: newDistribution()} }
 
-// series is a kind of iteration that can be repeated: what lat and the
-// bandwidth patterns have in common.
+// series is an iteration that can be repeated.
 type series interface {
 	// run makes n iterations; with samples it times each, in ns.
 	run(n int, samples []int64) error
-	// over ends a series of runs.
-	over() error
-	// finish leaves the queues as it found them.
-	finish() error
-}
-
-// checked is a series that can tell whether its messages arrive.
-type checked interface {
-	// prepare makes the messages, and makes the memory that they go to hold
-	// something else.
+	// prepare makes the messages, and the memory that they go to hold something else.
 	prepare()
-	// check looks at every byte of the messages that this rank has received since
-	// prepare, and at their neighbours.
+	// check looks at every byte of the messages that this rank has received since prepare,
+	// and at their neighbours.
 	check() error
+	// close frees what was declared for it.
+	close() error
 }
 
-// windows is the series of the bandwidth patterns: an iteration is one window
-// of messages, and a run ends when the last byte has arrived.
-type windows struct {
-	*stream
-	both bool
+// A resting series has to do something after a run, outside the measured time.
+type resting interface{ rest() error }
+
+// A turning series is one of which one iteration is not like the next.
+type turning interface {
+	// turns is after how many iterations they are the same again.
+	turns() int
 }
 
-func (w windows) run(n int, _ []int64) error { return w.batch(n*w.window, w.both) }
-func (w windows) over() error                { return nil }
-
-// round measures once more. Both ranks call it with equal specs.
-func (p *pair) round(ctx context.Context, m *measurement) error {
-	if m.verify && !m.verified {
-		if err := p.verify(ctx, m.op, m.bytes, p.inline); err != nil {
+// once does a round: of a procedure, or of a series that is declared, verified, measured
+// and closed. All ranks call it with equal specs.
+func (m *measurement) once(ctx context.Context, b *bed) error {
+	m.round = newDistribution()
+	if m.measure != nil {
+		if err := m.measure(ctx, b, m); err != nil {
 			return err
 		}
-		m.verified = true
-	}
-	var s series
-	if m.pattern == patternLat {
-		s = newLatency(p, m.op, m.bytes, p.inline, m.every)
-		clear(p.recv.Bytes()[:max(m.bytes, atomicBytes)]) // the counter of atomics, the byte that writes are seen by
-	} else {
-		s = windows{newStream(p, m.op, m.bytes, p.inline, m.windowed, m.list, m.every), m.pattern == patternBiBW}
-	}
-	return m.take(ctx, p.job, s)
-}
-
-// take warms up and measures one round. All ranks call it with equal specs.
-func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
-	runtime.GC() // none is due in the middle
-	if _, err := share(ctx, job, struct{}{}, nil); err != nil {
+	} else if err := m.repeat(ctx, b); err != nil {
 		return err
 	}
-	iteration, err := warmUp(ctx, job, s, m.warmup)
+	m.all.merge(m.round)
+	if m.round.n > 0 {
+		m.medians = append(m.medians, m.round.quantile(50))
+	}
+	return nil
+}
+
+func (m *measurement) repeat(ctx context.Context, b *bed) error {
+	s, err := m.declare(ctx, b, m)
+	if err != nil {
+		return err
+	}
+	if err := m.takeChecked(ctx, b, s); err != nil {
+		return err
+	}
+	return s.close()
+}
+
+// takeChecked measures a series, and checks what it moves if that is asked for. The messages
+// are made either way: memory that was never written may be one page of zeros many times
+// over, which fits every cache.
+func (m *measurement) takeChecked(ctx context.Context, job exchanger, s series) error {
+	if !m.o.verify {
+		s.prepare()
+	} else if err := moveOnce(ctx, job, s); err != nil {
+		return err
+	}
+	if err := m.take(ctx, job, s); err != nil {
+		return err
+	}
+	m.verified = m.o.verify && m.name != coll.Barrier.String() // which moves nothing
+	return nil
+}
+
+// moveOnce moves all messages once, in each turn, and checks them. All ranks call it; all
+// fail if one finds something wrong.
+func moveOnce(ctx context.Context, job exchanger, s series) error {
+	turns := 1
+	if t, ok := s.(turning); ok {
+		turns = t.turns()
+	}
+	for range turns {
+		s.prepare()
+		if err := barrier(ctx, job, nil); err != nil {
+			return err
+		}
+		if err := runOnce(s, 1); err != nil {
+			return err
+		}
+		if err := barrier(ctx, job, s.check()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func runOnce(s series, n int) error {
+	if err := s.run(n, nil); err != nil {
+		return err
+	}
+	return rest(s)
+}
+
+func rest(s series) error {
+	if r, ok := s.(resting); ok {
+		return r.rest()
+	}
+	return nil
+}
+
+// take warms up and measures one round.
+func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
+	runtime.GC() // none is due in the middle
+	if m.o.load != "" {
+		return m.takeShared(ctx, job, s)
+	}
+	if err := barrier(ctx, job, nil); err != nil {
+		return err
+	}
+	iteration, err := warmUp(ctx, job, s, m.o.warmup)
 	if err != nil {
 		return err
 	}
@@ -156,38 +249,20 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 	}
 	m.batchLen = plan.Batch
 	verify := func() error { return nil }
-	if c, ok := s.(checked); ok && m.verify {
+	if m.o.verify {
 		// What is timed is to move the bytes, not only what came before.
-		c.prepare()
-		if _, err := share(ctx, job, struct{}{}, nil); err != nil {
+		s.prepare()
+		if err := barrier(ctx, job, nil); err != nil {
 			return err
 		}
-		verify = c.check
-	}
-	d := newDistribution()
-	var samples []int64
-	if m.each {
-		samples = make([]int64, chunk)
+		verify = s.check
 	}
 	before := counted()
-	for left := plan.Iterations; left > 0; {
-		n := min(left, plan.Batch)
-		if m.each {
-			n = min(left, chunk)
-		}
-		t := nanos()
-		if err := s.run(n, samples); err != nil {
-			return err
-		}
-		t = nanos() - t
-		left -= n
-		m.addSamples(d, n, t, samples)
-	}
-	own := counted().since(before)
-	if err := s.over(); err != nil {
+	if err := m.time(s, plan); err != nil {
 		return err
 	}
-	if err := s.finish(); err != nil {
+	own := counted().since(before)
+	if err := rest(s); err != nil {
 		return err
 	}
 	all, err := share(ctx, job, own, verify())
@@ -198,52 +273,53 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
 		m.mallocs += n.Mallocs
 		m.calls += n.Calls
 	}
-	m.messages += uint64(plan.Iterations * m.messagesOf())
-	m.all.merge(d)
-	m.medians = append(m.medians, d.quantile(50))
+	m.count += uint64(plan.Iterations * m.perIteration())
 	return nil
 }
 
-// addSamples turns what was timed into samples of the pattern's unit: a run of
-// n iterations that took t ns, or the first n of samples.
-func (m *measurement) addSamples(d *distribution, n int, t int64, samples []int64) {
-	perNS := float64(n*m.messagesOf()) / float64(t)
+// time runs the planned iterations, and takes samples.
+func (m *measurement) time(s series, p plan) error {
+	var samples []int64
+	if m.each() {
+		samples = make([]int64, chunk)
+	}
+	for left := p.Iterations; left > 0; {
+		n := min(left, p.Batch)
+		if samples != nil {
+			n = min(left, chunk)
+		}
+		t := nanos()
+		if err := s.run(n, samples); err != nil {
+			return err
+		}
+		m.sample(n, nanos()-t, samples)
+		left -= n
+	}
+	return nil
+}
+
+// sample adds what was timed: n iterations that took t ns, or the first n of samples.
+func (m *measurement) sample(n int, t int64, samples []int64) {
+	per := float64(m.perIteration())
+	messages, ns := float64(n)*per, float64(max(t, 1))
 	switch {
-	case m.pattern == patternRate:
-		d.add(perNS * 1e9)
-	case m.pattern == patternHalo: // what one rank sends: they all do so at once
-		d.add(float64(n) * float64(m.bytes) * 1e3 / float64(t))
-	case unitOf(m.pattern) == unitBandwidth:
-		d.add(perNS * float64(m.bytes) * 1e3)
+	case m.unit == unitBandwidth && m.axis != "": // what one rank sends: all do so at once
+		m.add(float64(n) * float64(m.bytes) * 1e3 / ns)
+	case m.unit == unitBandwidth:
+		m.add(messages * float64(m.bytes) * 1e3 / ns)
+	case m.unit != unitLatency:
+		m.add(messages * 1e9 / ns)
 	case samples == nil:
-		d.add(1 / perNS)
+		m.add(ns / messages)
 	default:
 		for _, v := range samples[:n] {
-			d.add(float64(v) / float64(m.messagesOf()))
+			m.add(float64(v) / per)
 		}
 	}
 }
 
-// messagesOf is the number of messages of an iteration, of all ranks together.
-// The latency is the time of one: half a round trip, as perftest and OSU define
-// it, where the operation is not itself the round trip. What a message of a thread to
-// itself costs is shared by its two ends.
-func (m *measurement) messagesOf() int {
-	switch m.pattern {
-	case patternBiBW:
-		return 2 * m.windowed
-	case patternBW, patternRate:
-		return m.windowed
-	case patternHalo:
-		return 2 * m.ranks * len(axesOf(m.axis))
-	case patternRing:
-		return m.ranks
-	}
-	if m.op.fetch || isCollective(m.pattern) || m.pattern == patternAddSlice {
-		return 1
-	}
-	return 2
-}
+// add adds a sample, in the pattern's unit.
+func (m *measurement) add(v float64) { m.round.add(v) }
 
 // warmUp runs once, once more, then four times as many iterations each time until
 // that takes about d, and on until a run is no faster than the best before it, up to
@@ -258,7 +334,7 @@ func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (floa
 			return 0, err
 		}
 		took := nanos() - t
-		if err := s.over(); err != nil {
+		if err := rest(s); err != nil {
 			return 0, err
 		}
 		took, err := agree(ctx, job, took)
@@ -273,6 +349,8 @@ func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (floa
 			if long++; steady || long > steadyRuns {
 				return best, nil
 			}
+		case n >= maxWarmUp: // it takes no time
+			return best, nil
 		case runs > 1:
 			n *= 4
 		}
@@ -284,6 +362,7 @@ func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (floa
 const (
 	steadyGain = 0.02
 	steadyRuns = 8
+	maxWarmUp  = 1 << 40 // iterations
 )
 
 // plan is how long a measurement is.
@@ -298,20 +377,20 @@ func (m *measurement) plan(iteration float64) plan {
 	if pl.Batch == 0 {
 		pl.Batch = max(1, min(maxBatch, int(float64(batchTime)/iteration)))
 	}
-	if m.each {
+	if m.each() {
 		pl.Batch = 1
 	}
-	if m.iters > 0 {
+	if m.o.iters > 0 {
 		// Of bandwidth, messages; an iteration is a window of them.
 		per := max(1, m.windowed)
-		pl.Iterations = (m.iters + per - 1) / per
+		pl.Iterations = (m.o.iters + per - 1) / per
 	} else {
-		batches := max(minBatches, int(float64(m.time)/(iteration*float64(pl.Batch))))
+		batches := max(minBatches, int(float64(m.o.time)/(iteration*float64(pl.Batch))))
 		pl.Iterations = batches * pl.Batch
 	}
-	if m.mean {
-		if m.iters == 0 {
-			pl.Iterations = max(1, int(float64(m.time)/iteration))
+	if m.o.mean {
+		if m.o.iters == 0 {
+			pl.Iterations = max(1, int(float64(m.o.time)/iteration))
 		}
 		pl.Batch = pl.Iterations
 	}
@@ -336,27 +415,30 @@ func (c counts) since(before counts) counts {
 }
 
 // result is what was measured, as the report has it.
-func (m *measurement) result(layer, provider string, timer float64) Result {
+func (m *measurement) result(b *bed) Result {
 	r := Result{
-		Pattern: m.pattern, Layer: layer, Provider: provider, Peer: peerSluice, Op: m.op.name,
+		Pattern: m.name, Layer: m.layer, Suite: m.suite, Provider: b.provider, Peer: peerSluice, Op: m.op, Device: b.entry.Device,
 		Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
-		Unit: unitOf(m.pattern), Verified: m.verified, TimerNS: timer, Rounds: len(m.medians), Spread: spread(slices.Clone(m.medians)),
-		Ranks: int64(m.ranks), Axis: m.axis, Halo: m.halo, Block: int64(m.block), Receive: m.receiving(),
+		Unit: m.unit, Verified: m.verified, TimerNS: b.timer, Rounds: len(m.medians), Spread: spread(slices.Clone(m.medians)),
+		Axis: m.axis, Halo: m.halo, Block: int64(m.block), Receive: m.received(), Inline: m.inline, Medians: m.medians,
+		Load: m.o.load, Count: int64(m.many), Loss: m.loss,
 	}
-	if m.each {
+	if m.pattern.ranks.most == 0 {
+		r.Ranks = int64(m.ranks)
+	}
+	if m.each() {
 		r.Mode = modeEach
 	}
-	allocs := float64(m.mallocs) / float64(max(m.messages, 1))
+	allocs := float64(m.mallocs) / float64(max(m.count, 1))
 	r.AllocsPerMessage = &allocs
-	if provider == providerIBV {
+	if b.provider == providerIBV {
 		if m.windowed > 0 {
-			r.List = int64(m.list)
+			r.List = int64(m.o.list)
 		}
-		calls := float64(m.calls) / float64(max(m.messages, 1))
+		calls := float64(m.calls) / float64(max(m.count, 1))
 		r.CrossingsPerMessage = &calls
 	}
-	r.Medians = m.medians
-	if m.histogram {
+	if m.o.histogram {
 		r.Histogram = m.all.encode()
 	}
 	m.all.fill(&r)

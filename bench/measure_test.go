@@ -7,6 +7,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// measurementOf is the first measurement of a pattern, of two ranks, with flags: names and values.
+func measurementOf(t *testing.T, layer, command string, flags ...string) *measurement {
+	t.Helper()
+	given := map[string]string{}
+	for i := 0; i < len(flags); i += 2 {
+		given[flags[i]] = flags[i+1]
+	}
+	w, err := newWork(findPattern(layer, command), given)
+	require.NoError(t, err)
+	specs, err := w.pattern.specs(w.o, 2)
+	require.NoError(t, err)
+	m := newMeasurement(specs[0])
+	m.round = newDistribution()
+	return m
+}
+
 // alone is a job of one.
 type alone struct{}
 
@@ -28,9 +44,7 @@ func (s *lazy) run(int, []int64) error {
 	}
 	return nil
 }
-func (s *lazy) over() error   { return nil }
-func (s *lazy) finish() error { return nil }
-func (s *lazy) close() error  { return nil }
+func (s *lazy) close() error { return nil }
 func (s *lazy) prepare() {
 	fillPattern(s.out[:], 1)
 	fillGuard(s.in[:])
@@ -43,10 +57,10 @@ func (s *lazy) check() error {
 // What is timed is checked, too: not only the one move before.
 func TestTimedMovesAreChecked(t *testing.T) {
 	t.Parallel()
-	m := newMeasurement(spec{pattern: patternLat, iters: 100, verify: true})
+	m := measurementOf(t, layerChannel, patternLat, "sizes", "64", "iters", "100")
 	s := &lazy{}
 	var corrupt *CorruptError
-	require.ErrorAs(t, takeChecked(t.Context(), alone{}, m, s), &corrupt)
+	require.ErrorAs(t, m.takeChecked(t.Context(), alone{}, s), &corrupt)
 	require.Equal(t, 2, s.checks)
 	require.Equal(t, 0, corrupt.Offset)
 	require.False(t, m.verified)
@@ -55,9 +69,9 @@ func TestTimedMovesAreChecked(t *testing.T) {
 // Where nobody asks for a check the memory is written all the same.
 func TestUncheckedMemoryIsWritten(t *testing.T) {
 	t.Parallel()
-	m := newMeasurement(spec{pattern: patternLat, iters: 100})
+	m := measurementOf(t, layerChannel, patternLat, "sizes", "64", "iters", "100", "verify", "false")
 	s := &lazy{}
-	require.NoError(t, takeChecked(t.Context(), alone{}, m, s))
+	require.NoError(t, m.takeChecked(t.Context(), alone{}, s))
 	require.Zero(t, s.checks)
 	require.False(t, m.verified)
 	require.NoError(t, checkPattern("lazy", s.out[:], len(s.out), 1))

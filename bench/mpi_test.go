@@ -7,19 +7,21 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // The MPI programs, where an MPI is installed.
 func TestMPI(t *testing.T) {
-	p, err := buildPeers(context.Background())
-	if errors.Is(err, errNotInstalled) {
-		t.Skip(err)
-	}
+	need.Program(t, "sh")
+	p, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
 	defer p.Close()
 	for _, mpi := range mpis {
@@ -29,17 +31,18 @@ func TestMPI(t *testing.T) {
 				unit  string
 				bytes []int64
 			}{
-				{[]string{mpi, "shm", "pingpong", "-s", "0,8", "-t", "0.001"}, unitLatency, []int64{0, 8}},
-				{[]string{mpi, "shm", "pingpong", "-s", "8", "-t", "0.001", "-n", "-b", "1"}, unitLatency, []int64{8}},
-				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4"}, unitBandwidth, []int64{65536}},
-				{[]string{mpi, "shm", "bw", "-s", "64k", "-t", "0.001", "-w", "4", "-d", "bibw"}, unitBandwidth, []int64{65536}},
-				{[]string{mpi, "shm", "bw", "-s", "8", "-t", "0.001", "-d", "rate"}, unitRate, []int64{8}},
-				{[]string{mpi, "shm", "bw", "-s", "8", "-t", "0.001", "-d", "rate", "-n"}, unitRate, []int64{8}},
-				{[]string{mpi, "shm", "channel", "-l", "0,8", "-s", "64k", "-t", "0.001", "-w", "4"}, "", []int64{0, 8, 65536}},
+				{[]string{mpi, "shm", "p2p", "-s", "0,8", "-t", "0.001"}, unitLatency, []int64{0, 8}},
+				{[]string{mpi, "shm", "p2p", "-s", "8", "-t", "0.001", "-n", "-b", "1"}, unitLatency, []int64{8}},
+				{[]string{mpi, "shm", "p2p", "-d", "bw", "-s", "64k", "-t", "0.001", "-w", "4"}, unitBandwidth, []int64{65536}},
+				{[]string{mpi, "shm", "p2p", "-s", "64k", "-t", "0.001", "-w", "4", "-d", "bibw"}, unitBandwidth, []int64{65536}},
+				{[]string{mpi, "shm", "p2p", "-s", "8", "-t", "0.001", "-d", "rate"}, unitRate, []int64{8}},
+				{[]string{mpi, "shm", "p2p", "-s", "8", "-t", "0.001", "-d", "rate", "-n"}, unitRate, []int64{8}},
+				{[]string{mpi, "shm", "p2p", "-m", "-s", "0,8", "-t", "0.001"}, unitLatency, []int64{0, 8}},
+				{[]string{mpi, "shm", "p2p", "-m", "-d", "bw", "-s", "64k", "-t", "0.001", "-w", "4"}, unitBandwidth, []int64{65536}},
 				{[]string{mpi, "shm", "halo", "-t", "0.001"}, unitBandwidth, []int64{1572864, 1572864, 1572864, 1572864, 6291456}},
 				{[]string{mpi, "shm", "halo", "-t", "0.001", "-a", "xa", "-r"}, unitBandwidth, []int64{1572864, 6291456}},
 				{[]string{mpi, "shm", "halo", "-t", "0.001", "-a", "xta", "-k"}, unitBandwidth, []int64{1572864, 1572864, 6291456}},
-				{[]string{mpi, "shm", "ring", "-t", "0.001"}, unitLatency, []int64{8}},
+				{[]string{mpi, "shm", "p2p", "-d", "ring", "-t", "0.001"}, unitLatency, []int64{8}},
 				{[]string{mpi, "shm", "coll", "-t", "0.001", "-s", "8,1k", "-c", "barrier,bcast,reduce,allreduce"}, unitLatency,
 					[]int64{0, 8, 1024, 8, 1024, 8, 1024}},
 				{[]string{mpi, "shm", "coll", "-t", "0.001", "-s", "64k", "-c", "reduce-scatter,scan,exscan,gather,scatter,allgather,alltoall"}, unitLatency,
@@ -47,25 +50,24 @@ func TestMPI(t *testing.T) {
 				{[]string{mpi, "shm", "qmp", "-t", "0.001", "-s", "8,1k", "-c", "allreduce"}, unitLatency, []int64{8, 1024}},
 				{[]string{mpi, "shm", "qmp", "-t", "0.001", "-a", "xah", "-c", "halo"}, unitBandwidth, []int64{1572864, 6291456, 786432}},
 			} {
-				rs, err := p.run(context.Background(), c.args...)
+				rs, err := p.run(context.Background(), setting{}, c.args...)
 				if errors.Is(err, errNotInstalled) {
-					t.Skip(err)
+					need.Probe(t, mpi, err)
 				}
 				require.NoError(t, err)
 				require.Len(t, rs, len(c.bytes))
 				for i, n := range c.bytes {
 					require.Equal(t, n, rs[i].Bytes)
 					require.Equal(t, mpi, rs[i].Peer)
-					if c.unit != "" {
-						require.Equal(t, c.unit, rs[i].Unit)
-					}
+					require.Equal(t, c.unit, rs[i].Unit)
 					require.NotEmpty(t, rs[i].Version)
 					require.Equal(t, slices.Contains(c.args, "-n"), rs[i].Suite == suiteIMPI, "requests of one message each")
+					require.Equal(t, slices.Contains(c.args, "-m"), rs[i].Suite == suiteChannel, "memory of each message")
 				}
 			}
 			for _, program := range []string{"coll", "qmp"} {
 				for _, args := range [][]string{{"-c", "allreduce,sum"}, {"-s", "9"}} {
-					_, err := p.run(context.Background(), append([]string{mpi, "shm", program}, args...)...)
+					_, err := p.run(context.Background(), setting{}, append([]string{mpi, "shm", program}, args...)...)
 					require.Error(t, err, "%v", args)
 					require.NotErrorIs(t, err, errNotInstalled)
 				}
@@ -73,45 +75,78 @@ func TestMPI(t *testing.T) {
 			if mpi == "mpich" {
 				return // more ranks than cores, of which none yields, may take minutes
 			}
-			rs, err := p.runRanks(context.Background(), 3, mpi, "shm", "coll", "-t", "0.001", "-b", "1", "-c", "scatter,gather")
+			rs, err := p.run(context.Background(), setting{env: []string{"RANKS=3"}}, mpi, "shm", "coll", "-t", "0.001", "-b", "1", "-c", "scatter,gather")
 			require.NoError(t, err)
 			require.EqualValues(t, 3, rs[1].Ranks)
 		})
 	}
 }
 
-// bench qmp with what is installed here; without MPI it says so.
-func TestCompareQMP(t *testing.T) {
-	r := decode(t, output(t, "qmp", "--quick", "--rounds", "1", "--time", "1ms", "--json"))
-	peers := map[string]bool{}
-	for _, v := range r.Results {
-		require.Equal(t, suiteQMP, v.Suite)
-		peers[v.Peer] = true
-	}
-	require.True(t, peers[peerSluice])
-	for _, mpi := range mpis {
-		missing := slices.ContainsFunc(r.Missing, func(s string) bool { return strings.Contains(s, errNotInstalled.Error()) && strings.Contains(s, mpi) })
-		require.NotEqual(t, peers[mpi], missing, "%s is compared or said to be missing: %q", mpi, r.Missing)
-	}
-	if peers["openmpi"] {
-		require.True(t, slices.ContainsFunc(r.Comparisons, func(c Comparison) bool { return c.Bar != nil }))
+// The MPI programs that have several figures, or several patterns.
+func TestMPIFigures(t *testing.T) {
+	need.Program(t, "sh")
+	p, err := buildPeers(context.Background(), "")
+	require.NoError(t, err)
+	defer p.Close()
+	t.Setenv(envLoad, loadBusy+":"+strconv.Itoa(os.Getpid()))
+	for _, c := range []struct{ args, want string }{
+		{"overlap -s 256k -c send,allreduce -t 0.001", "overlap alone,overlap cpu,overlap wait,overlap total,overlap osu,overlap alone,overlap cpu,overlap wait,overlap total,overlap osu"},
+		{"shared -s 8 -c lat,allreduce,halo -t 0.001", "lat mean,lat p99,lat neighbour,allreduce mean,allreduce p99,allreduce neighbour,halo mean,halo p99,halo neighbour"},
+		{"oneshot -s 8,64k -c isend,init -t 0.001", "oneshot,oneshot,oneshot,oneshot"},
+		{"match -s 8 -w 4 -c unexpected,posted,anysource -t 0.001", "unexpected,posted,anysource"},
+		{"start", "start,start descriptors,start threads,start mappings,start private"},
+	} {
+		for _, mpi := range mpis {
+			t.Run(mpi+" "+c.args, func(t *testing.T) {
+				rs, err := p.run(context.Background(), setting{}, append([]string{mpi, "shm"}, strings.Fields(c.args)...)...)
+				if errors.Is(err, errNotInstalled) {
+					need.Probe(t, mpi, err)
+				}
+				require.NoError(t, err)
+				var got []string
+				for _, r := range rs {
+					got = append(got, strings.TrimSpace(r.Pattern+" "+r.Figure))
+					require.Equal(t, mpi, r.Peer)
+				}
+				require.Equal(t, c.want, strings.Join(got, ","))
+				_, err = p.run(context.Background(), setting{}, mpi, "shm", strings.Fields(c.args)[0], "-s", "x")
+				require.Error(t, err)
+				require.NotErrorIs(t, err, errNotInstalled)
+			})
+		}
 	}
 }
 
-// bench compare with what is installed here; without MPI it says so.
+// bench compare of one suite with what is installed here; without MPI it says so.
 func TestCompare(t *testing.T) {
-	r := decode(t, output(t, "compare", "--quick", "--rounds", "1", "--time", "1ms", "--json"))
-	require.NotEmpty(t, r.Results)
-	peers := map[string]bool{}
-	for _, v := range r.Results {
-		peers[v.Peer] = true
-	}
-	require.True(t, peers[peerSluice])
-	for _, mpi := range mpis {
-		missing := slices.ContainsFunc(r.Missing, func(s string) bool { return strings.Contains(s, errNotInstalled.Error()) && strings.Contains(s, mpi) })
-		require.NotEqual(t, peers[mpi], missing, "%s is compared or said to be missing: %q", mpi, r.Missing)
-	}
-	if peers["openmpi"] {
-		require.NotEmpty(t, r.Comparisons)
+	for _, args := range [][]string{{"qmp"}, {"compare", "--only", "channel halo|limit|self"}} {
+		r := decode(t, output(t, append(args, "--quick", "--rounds", "1", "--time", "1ms", "--json")...))
+		require.NotEmpty(t, r.Results)
+		found := map[string]bool{}
+		for _, v := range r.Results {
+			found[peerName(v.Peer)] = true
+			if args[0] == suiteQMP {
+				require.Equal(t, suiteQMP, v.Suite)
+			}
+		}
+		require.True(t, found[peerSluice])
+		held := 0
+		for _, mpi := range mpis {
+			missing := slices.ContainsFunc(r.Missing, func(s string) bool { return strings.Contains(s, errNotInstalled.Error()) && strings.Contains(s, mpi) })
+			require.NotEqual(t, found[mpi], missing, "%s is compared or said to be missing: %q", mpi, r.Missing)
+		}
+		for _, c := range r.Comparisons {
+			require.NotEmpty(t, c.Row)
+			if isMPI(c.Peer) {
+				require.Contains(t, c.Peer, "@", "it has its version")
+				require.NotNil(t, c.Bar, "with --quick what has one is measured")
+				held++
+			}
+		}
+		if found["openmpi"] {
+			require.Positive(t, held)
+		}
+		require.Len(t, r.Warnings[max(0, len(r.Warnings)-1):], 1)
+		require.Contains(t, r.Warnings[len(r.Warnings)-1], "--quick: 1 round")
 	}
 }

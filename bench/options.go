@@ -2,112 +2,264 @@ package main
 
 import (
 	"cmp"
-	"context"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// verbsRun is one table of results: one pattern and operation over one device.
-type verbsRun struct {
-	pairOptions
-	rounds
-	pattern string
-	missing string // why it cannot be run; empty: it can
-}
+// options are those of all patterns. Which of them apply, and their defaults, is up to the
+// pattern.
+type options struct {
+	provider, device, carrier   string
+	ranks                       int
+	op, dialect, call, memory   string
+	sizes, doubles, blocks      string
+	packed, late                bool
+	axis, halo                  string
+	window, list, inline, every int
+	kinds, count, loss, load    string
+	events, portable            bool
 
-// verbsOptions are the flags of bench verbs.
-type verbsOptions struct {
-	pattern  string
-	provider string
-	device   string
-	op       string
-	sizeFlags
-	window      int
-	list        int
-	inline      int
-	signalEvery int
-	mr          string
-	events      bool
-	portable    bool
-	timing
+	time, warmup  time.Duration
+	iters, rounds int
+	batch         int // of latency; eachIteration: none
+	each          bool
+	mean          bool // one sample
+	verify        bool
+	allocs        bool
+	histogram     bool
 
-	operation operation
+	// By check, what is varied.
+	ops, memories, calls, axes, carriers, losses []string
+	bytes, blockBytes, counts                    []int
 }
 
 // Defaults, and the bounds of what can be asked for.
 const (
-	defaultTime       = 100 * time.Millisecond
-	summaryTime       = 50 * time.Millisecond // there are many sizes, and nobody waits a minute
-	defaultWarmup     = 5 * time.Millisecond
-	defaultWindow     = 64
-	defaultRateWindow = 256
-	maxWindow         = 4096
-	maxTime           = time.Hour
-	eachIteration     = -1 // of --batch
+	defaultWindow        = 64
+	defaultChannelWindow = 16
+	defaultRingRanks     = 8
+	defaultTime          = 100 * time.Millisecond
+	maxWindow            = 4096
+	maxRanks             = 1024
+	maxTime              = time.Hour
+	eachIteration        = -1 // of --batch
+
+	timingOptions = "time=100ms iters=0 warmup=5ms verify rounds=1 mean allocs histogram load "
 )
 
-func (o *verbsOptions) addFlags(f *pflag.FlagSet, op string) {
-	f.StringVar(&o.provider, "provider", "", "provider, by its first device: shm, tcp, ... (default the best there is)")
+// Whose memory messages lie in; of different memory at both ends "alloc>heap", the sender's
+// first.
+const (
+	memoryAlloc = "alloc" // of Node.Alloc, Job.Alloc, or the provider's
+	memoryHeap  = "heap"  // of Go's heap
+)
+
+var memoryKinds = []string{memoryAlloc, memoryHeap, memoryAlloc + ">" + memoryHeap, memoryHeap + ">" + memoryAlloc}
+
+// listForm is the form of a list of sizes.
+const listForm = "MIN:MAX (powers of two between; MIN:MAX:xN of N) or a list; k, M, G are binary"
+
+// flags are all flags there are.
+func (o *options) flags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.StringVar(&o.provider, "provider", "", "provider: shm, tcp, ... (default the best there is)")
 	f.StringVar(&o.device, "device", "", "device, by its name")
-	f.StringVar(&o.op, "op", op, "operation: "+operationNames())
-	o.addSizes(f, "bytes", patternSizes)
-	o.timing.addFlags(f)
+	f.StringVar(&o.carrier, "carrier", "", "what carries packets: "+strings.Join(impiCarriers, ", ")+", or several in a list (default all that are there)")
+	f.IntVarP(&o.ranks, "ranks", "n", 2, "ranks to start; a job has its own number")
+	f.StringVar(&o.op, "op", "", "operation: "+strings.Join(operationNames(), ", ")+", or several in a list")
+	f.StringVar(&o.dialect, "dialect", "", "dialects: a list")
+	f.StringVar(&o.call, "call", "", "called (Group.Run), declared (Group.Declare, started again and again), or both in a list")
+	f.StringVar(&o.memory, "memory", "", "buffers: alloc (the library's), heap (Go's), alloc>heap, heap>alloc (different at sender and receiver), or several in a list")
+	f.StringVar(&o.sizes, "sizes", "", "bytes of a message, of a vector, of each rank's block: "+listForm+" (default 0:4M as far as the pattern allows)")
+	f.StringVar(&o.doubles, "doubles", "", "the same in doubles")
+	f.StringVar(&o.blocks, "blocks", "", "messages made of blocks of so many bytes, with as much room behind each: sizes as of --sizes, which are multiples (default one piece)")
+	f.BoolVar(&o.packed, "packed", false, "receive into one piece what is sent in blocks")
+	f.BoolVar(&o.late, "late", false, "start each receive when its message has been announced, by another one: the receiver comes second")
+	f.StringVar(&o.axis, "axis", "", "axes of which the faces are exchanged, one after the other: a list; all: of x, y, z and t at once; half (of qmp): of t, 96 contiguous bytes a site")
+	f.StringVar(&o.halo, "halo", haloPacked, "receive into: packed (one contiguous buffer for a face) or strided (a field, as the face was sent from)")
+	f.IntVar(&o.window, "window", 0, "messages outstanding (fewer where they exceed 64 MiB together)")
+	f.IntVar(&o.list, "list", 0, "post work requests in lists of at most so many (default an eighth of the window)")
 	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default 256, over memory that peers map 32, or the device's limit)")
-	f.StringVar(&o.mr, "mr", "alloc", "buffers: alloc (the provider's memory) or heap (Go memory, registered)")
+	f.IntVar(&o.every, "signal-every", 0, "signal one work request in so many (default a quarter of the window)")
 	f.BoolVar(&o.events, "events", false, "wait by sleeping on a completion channel, not by polling")
 	f.BoolVar(&o.portable, "portable", false, "tcp: use only what every operating system has")
-	if o.pattern == patternLat {
-		f.IntVar(&o.signalEvery, "signal-every", latencySignal, "signal one send in so many")
-		o.addBatch(f)
-		return
-	}
-	window := defaultWindow
-	if o.pattern == patternRate {
-		window = defaultRateWindow
-	}
-	f.IntVar(&o.window, "window", window, "messages outstanding (fewer where they exceed 64 MiB together)")
-	f.IntVar(&o.list, "list", 0, "post work requests in lists of at most so many (default an eighth of the window)")
-	f.IntVar(&o.signalEvery, "signal-every", 0, "signal one work request in so many (default a quarter of the window)")
+	f.StringVar(&o.kinds, "kinds", "", "what is done: a list")
+	f.StringVar(&o.count, "count", "", "how many there are: "+listForm)
+	f.StringVar(&o.loss, "loss", "", "percent of packets that are lost: a list")
+	f.StringVar(&o.load, "load", "", "what shares the CPUs: "+loadBusy+" (a process that computes on each core) or "+loadQuota+" (half a CPU a rank, by cgroup); each iteration is timed then, at most 100,000")
+	f.BoolVar(&o.each, "each", false, "time each iteration, with the clock in the loop")
+
+	f.DurationVar(&o.time, "time", 0, "measured time of each size and round")
+	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (messages, of bandwidth and rate) instead of by time")
+	f.DurationVar(&o.warmup, "warmup", 0, "warm up by ever more iterations until that many take this long and no less than before")
+	f.BoolVar(&o.verify, "verify", true, "check every byte, before timing and after")
+	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times over, and give the spread of the medians")
+	f.BoolVar(&o.mean, "mean", false, "take one sample, the mean of all that is measured, as perftest's bandwidth is")
+	f.BoolVar(&o.allocs, "allocs", false, "show the heap allocations of a message")
+	f.BoolVar(&o.histogram, "histogram", false, "with --json: all samples, as an HdrHistogram")
+	f.IntVar(&o.batch, "batch", 0, "no clock in the loop: time batches, of N iterations, or (--batch alone, or 0) as many as fit 200 µs")
+	return f
 }
 
-// check completes the options, or says which of them cannot be.
-func (o *verbsOptions) check() error {
-	var err error
-	if o.operation, err = findOperation(o.op); err != nil {
+// addFlags adds the flags that apply to the pattern, of options o, unless f has them.
+func (p *pattern) addFlags(f *pflag.FlagSet, o *options) {
+	o.flags().VisitAll(func(flag *pflag.Flag) {
+		usual, applies := p.option(flag.Name)
+		if !applies {
+			return
+		}
+		if usual != "" {
+			if err := flag.Value.Set(usual); err != nil {
+				panic(err) // it stands in the table
+			}
+			flag.DefValue = usual
+		}
+		if flag.Name == "batch" && o.batch == eachIteration { // batches are asked for by the flag alone
+			flag.NoOptDefVal = "0"
+		}
+		if f.Lookup(flag.Name) == nil {
+			f.AddFlag(flag)
+		}
+	})
+}
+
+// parse makes the options of a pattern of what the command line gives; what does not apply
+// to it is for another pattern of the same command.
+func (p *pattern) parse(given map[string]string) (*options, error) {
+	o := &options{}
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	p.addFlags(f, o)
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if f.Lookup(name) == nil {
+			continue
+		}
+		if err := f.Set(name, given[name]); err != nil {
+			return nil, &UsageError{err.Error()}
+		}
+	}
+	return o, o.complete(p, given)
+}
+
+// complete checks the options, and fills in what they vary.
+func (o *options) complete(p *pattern, given map[string]string) error {
+	o.memories, o.ops, o.blockBytes = []string{memoryAlloc}, []string{p.name}, []int{0}
+	usualKinds, _ := p.option("kinds")
+	for _, l := range []struct {
+		flag, text string
+		words      []string
+		to         *[]string
+	}{
+		{"memory", o.memory, memoryKinds, &o.memories},
+		{"carrier", cmp.Or(o.carrier, strings.Join(impiCarriers, ",")), impiCarriers, &o.carriers},
+		{"op", o.op, operationNames(), &o.ops},
+		{"dialect", o.dialect, dialects, &o.ops},
+		{"call", o.call, []string{callCalled, callDeclared}, &o.calls},
+		{"axis", o.axis, qmpAxes, &o.axes},
+		{"halo", o.halo, []string{haloPacked, haloStrided}, new([]string)},
+		{"kinds", o.kinds, strings.Split(usualKinds, ","), &o.ops},
+		{"loss", o.loss, lossWords, &o.losses},
+	} {
+		var err error
+		if _, applies := p.option(l.flag); applies {
+			if *l.to, err = parseList(l.flag, l.text, l.words...); err != nil {
+				return err
+			}
+		}
+	}
+	if err := o.checkSizes(p, given); err != nil {
 		return err
 	}
-	if err := o.checkSizes(o.operation, o.pattern); err != nil {
-		return err
+	if _, applies := p.option("count"); applies {
+		var err error
+		if o.counts, err = parseSizes(o.count); err != nil {
+			return err
+		}
+		for _, n := range o.counts {
+			if err := inRange("count", n, 1, maxCount); err != nil {
+				return err
+			}
+		}
 	}
-	if o.pattern != patternLat {
-		if o.list == 0 {
-			o.list = max(1, o.window/8)
-		}
-		if o.signalEvery == 0 {
-			o.signalEvery = max(1, o.window/4)
-		}
-		if err := inRange("window", o.window, 1, maxWindow); err != nil {
-			return err
-		}
-		if err := inRange("list", o.list, 1, maxWindow); err != nil {
-			return err
+	for _, r := range []struct {
+		flag      string
+		v, lo, hi int
+	}{
+		{"ranks", o.ranks, max(p.ranks.least, 1), maxRanks},
+		{"window", o.window, 1, maxWindow},
+		{"list", o.list, 0, maxWindow},
+		{"signal-every", o.every, 0, maxWindow},
+		{"iters", o.iters, 0, 1 << 40},
+		{"batch", o.batch, eachIteration, 1 << 30},
+		{"rounds", o.rounds, 1, 1000},
+	} {
+		if _, applies := p.option(r.flag); applies {
+			if err := inRange(r.flag, r.v, r.lo, r.hi); err != nil {
+				return err
+			}
 		}
 	}
 	switch {
-	case o.mr != "alloc" && o.mr != "heap":
-		return usagef("--mr %q: want alloc or heap", o.mr)
-	case o.provider != "" && o.device != "":
-		return usagef("--provider and --device: want one of them")
-	case o.events && o.pattern == patternLat && !o.operation.recv && !o.operation.fetch:
-		return usagef("--events: the peer of a plain write gets no completion to wait for; use write-imm")
+	case o.time <= 0 || o.time > maxTime:
+		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
+	case o.warmup < 0 || o.warmup > maxTime:
+		return usagef("--warmup %v: want 0 to %v", o.warmup, maxTime)
+	case o.each && given["batch"] != "":
+		return usagef("--each and --batch: want one of them")
 	}
-	if err := inRange("signal-every", o.signalEvery, 1, maxWindow); err != nil {
+	if o.load != "" && o.load != loadBusy && o.load != loadQuota {
+		return usagef("--load %q: want %s or %s", o.load, loadBusy, loadQuota)
+	}
+	o.each = o.each || o.batch == eachIteration || o.load != ""
+	if p.check != nil {
+		return p.check(o)
+	}
+	return nil
+}
+
+// checkSizes reads --sizes, --doubles or --blocks. Those that have been given must be
+// possible, of the default the others are left out.
+func (o *options) checkSizes(p *pattern, given map[string]string) (err error) {
+	text, unit := o.sizes, 1
+	_, sums := p.option("doubles")
+	switch {
+	case given["sizes"] != "" && given["doubles"] != "":
+		return usagef("--sizes and --doubles: want one of them")
+	case sums && o.doubles != "":
+		text, unit = o.doubles, doubleBytes
+	case text == "" && p.name == patternRate:
+		text = "0:4k"
+	case text == "":
+		text = "0:4M"
+	}
+	if o.bytes, err = parseSizes(text); err != nil {
 		return err
 	}
-	return o.timing.check()
+	for i, n := range o.bytes {
+		if n > maxSize/unit || n == 0 && sums && p.layer == layerQMP {
+			return usagef("--doubles %s: at most %s", formatSize(int64(n)), formatSize(maxSize/doubleBytes))
+		}
+		o.bytes[i] = n * unit
+	}
+	if o.blocks != "" {
+		if o.blockBytes, err = parseSizes(o.blocks); err != nil {
+			return err
+		}
+	}
+	if _, applies := p.option("sizes"); !applies || given["sizes"] == "" {
+		return nil
+	}
+	for _, op := range o.ops {
+		for _, n := range o.bytes {
+			if err := (&spec{pattern: p, op: op, bytes: n}).sizeError(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func inRange(name string, v, lo, hi int) error {
@@ -117,130 +269,60 @@ func inRange(name string, v, lo, hi int) error {
 	return nil
 }
 
-// runs is what the options ask for: one table.
-func (o *verbsOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, error) {
-	device, err := o.between(ctx, job)
-	if err != nil {
-		return nil, err
-	}
-	r := verbsRun{pattern: o.pattern, rounds: rounds{count: o.rounds},
-		pairOptions: pairOptions{device: device, portable: o.portable, heap: o.mr == "heap", events: o.events, inline: o.inline}}
-	for _, n := range o.bytes {
-		s := o.spec(o.pattern, o.operation, n)
-		s.window, s.list, s.every = o.window, o.list, o.signalEvery
-		r.add(s)
-	}
-	return []verbsRun{r}, nil
-}
-
-// add appends a measurement and makes the pair large enough for it.
-func (r *verbsRun) add(s spec) {
-	r.specs = append(r.specs, s)
-	r.maxBytes = max(r.maxBytes, s.bytes)
-	if s.pattern == patternLat {
-		r.sendDepth, r.recvDepth = latencySendDepth(s.every), latencyRecvDepth
-	} else {
-		r.sendDepth, r.recvDepth = streamSendDepth(s.window), streamRecvs
-	}
-}
-
-// between is the device of this rank that leads to the other: the one asked for, or the
-// best of the provider; between different hosts none that stays within one.
-func (o *verbsOptions) between(ctx context.Context, job exchanger) (string, error) {
-	p, err := findPlaces(ctx, job)
-	if err != nil || o.device != "" {
-		return o.device, err
-	}
-	name := o.provider
-	if name == "" {
-		best, err := bestDevice()
-		if err == nil && p.apart && best.Provider() == providerSHM {
-			best, err = p.bestAway()
+// parseList reads a list of words, each one of those that can be.
+func parseList(flag, text string, words ...string) ([]string, error) {
+	list := strings.Split(text, ",")
+	for _, w := range list {
+		if !slices.Contains(words, w) {
+			return nil, usagef("--%s %q: want %s, or several of them", flag, w, strings.Join(words, ", "))
 		}
-		if err == nil {
-			name = best.Name()
-			if p.apart {
-				name = best.Provider()
+	}
+	return list, nil
+}
+
+// checkVerbs is of what operations and queues ask for.
+func checkVerbs(o *options) error {
+	if o.list == 0 {
+		o.list = max(1, o.window/8)
+	}
+	if o.every == 0 {
+		o.every = max(1, o.window/4)
+	}
+	for _, name := range o.ops {
+		if op := operationOf(name); o.events && o.window == 0 && !op.recv && !op.fetch {
+			return usagef("--events: the peer of a plain write gets no completion to wait for; use write-imm")
+		}
+	}
+	if o.provider != "" && o.device != "" {
+		return usagef("--provider and --device: want one of them")
+	}
+	if slices.ContainsFunc(o.memories, func(m string) bool { return strings.Contains(m, ">") }) {
+		return usagef("--memory %q: queue pairs of bench have one kind of memory at both ends", o.memory)
+	}
+	return nil
+}
+
+// checkBlocks: messages are made of whole blocks.
+func checkBlocks(o *options) error {
+	if o.packed && o.blocks == "" {
+		return usagef("--packed: want --blocks, of which it makes one piece")
+	}
+	for _, block := range o.blockBytes {
+		for _, n := range o.bytes {
+			if o.blocks != "" && (block == 0 || n == 0 || n%block != 0 || n > maxSize/2) {
+				return usagef("--blocks %s: messages of %s are not made of them", formatSize(int64(block)), formatSize(int64(n)))
 			}
 		}
-		all, err := share(ctx, job, name, err)
-		if err != nil {
-			return "", err
-		}
-		name = all[0]
 	}
-	if p.apart {
-		return p.deviceOf(name), nil
-	}
-	return name, nil
+	return nil
 }
 
-// bestDevice is the device that the library would choose.
-func bestDevice() (*verbs.Device, error) {
-	devs, err := verbs.Devices()
-	if len(devs) == 0 {
-		return nil, verbs.Errorf("", "choose device", cmp.Or(err, verbs.ErrNoDevice), "of %d providers", len(verbs.Providers()))
-	}
-	return devs[0], nil
-}
-
-// summaryOptions are the flags of bench without a subcommand.
-type summaryOptions struct {
-	time     time.Duration
-	sizes    string
-	portable bool
-}
-
-func (o *summaryOptions) addFlags(f *pflag.FlagSet) {
-	f.DurationVar(&o.time, "time", summaryTime, "measured time of each size")
-	f.StringVar(&o.sizes, "sizes", "", "bytes, as of bench verbs (default 0:4M)")
-	f.BoolVar(&o.portable, "portable", false, "tcp: use only what every operating system has")
-}
-
-// runs is one table of latency and one of bandwidth for each provider that a layer
-// above chooses by itself, best first. One that is not there, at either rank, is a run that says why.
-func (o *summaryOptions) runs(ctx context.Context, job exchanger) ([]verbsRun, error) {
-	var runs []verbsRun
-	places, err := findPlaces(ctx, job)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range verbs.Providers() {
-		if p.OnRequest {
-			continue
-		}
-		why := ""
-		if _, err := verbs.Find(p.Name); err != nil {
-			why = err.Error()
-		}
-		all, err := share(ctx, job, why, nil)
-		if err != nil {
-			return nil, err
-		}
-		why = cmp.Or(all...)
-		if why == "" && p.Name == providerSHM && places.apart {
-			why = "the ranks are on different hosts"
-		}
-		if why != "" {
-			runs = append(runs, verbsRun{missing: p.Name + ": " + why})
-			continue
-		}
-		for _, c := range []struct{ pattern, op string }{{patternLat, "send"}, {patternBW, "write"}} {
-			v := verbsOptions{pattern: c.pattern, provider: p.Name, op: c.op, sizeFlags: sizeFlags{sizes: o.sizes}, window: defaultWindow, inline: -1,
-				signalEvery: latencySignal, mr: "alloc", portable: o.portable,
-				timing: timing{time: o.time, warmup: defaultWarmup, batch: eachIteration, verify: true, rounds: 1}}
-			if c.pattern != patternLat {
-				v.signalEvery = 0
-			}
-			if err := v.check(); err != nil {
-				return nil, err
-			}
-			r, err := v.runs(ctx, job)
-			if err != nil {
-				return nil, err
-			}
-			runs = append(runs, r...)
+// inDoubles says whether sizes are whole doubles.
+func inDoubles(sizes []int) error {
+	for _, n := range sizes {
+		if n%doubleBytes != 0 {
+			return usagef("--sizes %s: want whole doubles, of %d bytes", formatSize(int64(n)), doubleBytes)
 		}
 	}
-	return runs, nil
+	return nil
 }

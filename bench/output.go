@@ -6,23 +6,23 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
-	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
 // outputOptions say how results are printed.
 type outputOptions struct {
 	json   bool
 	csv    bool
-	html   string // file of a page; empty: none
-	allocs bool   // a column for them
+	html   string                         // file of a page; empty: none
+	allocs bool                           // a column for them
+	show   func(io.Writer, *Report) error // in place of tables; may be nil
 	meetOptions
 }
 
@@ -48,13 +48,13 @@ func checkFolder(flag, path string) error {
 	return nil
 }
 
-// tables says whether results are printed as tables, as they come.
+// tables says whether results are printed as tables.
 func (o *outputOptions) tables() bool { return !o.json && !o.csv }
 
-// print writes the whole report, or what tables have not shown yet.
+// print writes the whole report, in the form that is asked for.
 func (o *outputOptions) print(w io.Writer, r *Report) error {
 	if o.html != "" {
-		if err := writePageFile(o.html, []labelled{{report: r}}); err != nil {
+		if err := writeFile(o.html, func(w io.Writer) error { return writePage(w, []labelled{{Report: r}}, "p50") }); err != nil {
 			return err
 		}
 	}
@@ -65,36 +65,62 @@ func (o *outputOptions) print(w io.Writer, r *Report) error {
 		return e.Encode(r)
 	case o.csv:
 		return writeCSV(w, r)
+	case o.show != nil:
+		return o.show(w, r)
 	}
-	for _, s := range r.Warnings {
-		fmt.Fprintf(w, "\nwarning: %s\n", s)
+	printEnvironment(w, &r.Environment)
+	printWarnings(w, r)
+	var several []Result
+	for rest := r.Results; len(rest) > 0; {
+		if inFigures(&rest[0]) {
+			several, rest = append(several, rest[0]), rest[1:]
+			continue
+		}
+		n := slices.IndexFunc(rest, func(v Result) bool { return titleOf(&v) != titleOf(&rest[0]) })
+		if n < 0 {
+			n = len(rest)
+		}
+		if err := printResults(w, rest[:n], o.allocs); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	if err := printFigures(w, several); err != nil {
+		return err
+	}
+	for _, why := range r.Missing {
+		fmt.Fprintf(w, "\nnot available: %s\n", why)
+	}
+	if r.Model != nil {
+		return printScale(w, r)
 	}
 	return nil
 }
 
-// terminal says whether f is one; envTerminal tells it to a rank whose output
-// goes through the process that started it.
+// printWarnings says what makes the figures doubtful, before them.
+func printWarnings(w io.Writer, r *Report) {
+	for _, s := range r.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", s)
+	}
+}
+
+// terminal says whether f is one; a rank's output goes through the process that started it.
 func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// newTable is a table with right-aligned columns: with lines on a terminal, of
-// plain spaces elsewhere.
-func newTable(w io.Writer, lines bool, header ...any) table.Writer {
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	style := table.StyleLight
-	if !lines {
-		style.Options = table.OptionsNoBordersAndSeparators
+// grid is a table with right-aligned columns.
+type grid struct{ *tabwriter.Writer }
+
+func newGrid(w io.Writer, header ...any) grid {
+	g := grid{tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
+	g.row(header...)
+	return g
+}
+
+func (g grid) row(cells ...any) {
+	for _, c := range cells {
+		fmt.Fprintf(g, "%v\t", c)
 	}
-	style.Format.Header = text.FormatDefault
-	t.SetStyle(style)
-	t.AppendHeader(table.Row(header))
-	var columns []table.ColumnConfig
-	for i := range header {
-		columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.SetColumnConfigs(columns)
-	t.SuppressTrailingSpaces()
-	return t
+	fmt.Fprintln(g)
 }
 
 func printEnvironment(w io.Writer, e *Environment) {
@@ -130,135 +156,6 @@ func formatOptions(options map[string]string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(options), "map["), "]")
 }
 
-// printResults prints results of one pattern and operation as a table.
-func printResults(w io.Writer, lines bool, rs []Result, d *DeviceEntry, allocs bool) {
-	first := &rs[0]
-	fmt.Fprintf(w, "\n%s\n", titleOf(first))
-	if d != nil {
-		fmt.Fprintf(w, "%s\n", describeEntry(d))
-	}
-	isLat := first.Unit == unitLatency
-	header := []any{"bytes", "min", "p50", "p99", "p99.9", "max", "mean", "samples"}
-	if !isLat {
-		header = []any{"bytes", first.Unit, "min", "max", "mean", "samples"}
-		switch first.Pattern {
-		case patternBW, patternBiBW:
-			header = append(header, "msg/s")
-		case patternHalo:
-			header = append([]any{"axis"}, append(header, "µs")...)
-		}
-	}
-	withSpread := first.Rounds > 1
-	if withSpread {
-		header = append(header, "spread")
-	}
-	if allocs {
-		header = append(header, "allocs/msg")
-	}
-	crossings := first.CrossingsPerMessage != nil
-	if crossings {
-		header = append(header, "calls into C/msg")
-	}
-	t := newTable(w, lines, header...)
-	for _, r := range rs {
-		row := table.Row{formatSize(r.Bytes)}
-		if r.Block > 0 {
-			row[0] = fmt.Sprintf("%s of %s", formatSize(r.Bytes), formatSize(r.Block))
-		}
-		if r.Pattern == patternHalo {
-			row = table.Row{r.Axis, formatSize(r.Bytes)}
-		}
-		if isLat {
-			row = append(row, formatValue(r.Min), formatValue(r.P50), formatValue(r.P99), formatValue(r.P999), formatValue(r.Max), formatValue(r.Mean), r.Samples)
-		} else {
-			row = append(row, formatValue(r.P50), formatValue(r.Min), formatValue(r.Max), formatValue(r.Mean), r.Samples)
-			switch r.Pattern {
-			case patternBW, patternBiBW:
-				row = append(row, formatValue(r.P50*1e6/float64(max(r.Bytes, 1))))
-			case patternHalo:
-				row = append(row, formatValue(float64(r.Bytes)/r.P50))
-			}
-		}
-		if withSpread {
-			row = append(row, fmt.Sprintf("%.1f %%", 100*r.Spread))
-		}
-		if allocs && r.AllocsPerMessage != nil {
-			row = append(row, strconv.FormatFloat(*r.AllocsPerMessage, 'f', 4, 64))
-		}
-		if crossings && r.CrossingsPerMessage != nil {
-			row = append(row, strconv.FormatFloat(*r.CrossingsPerMessage, 'f', 3, 64))
-		}
-		t.AppendRow(row)
-	}
-	t.Render()
-}
-
-// titleOf says what the figures of a table are.
-func titleOf(r *Result) string {
-	of := r.Op
-	switch r.Layer {
-	case layerChannel:
-		of = fmt.Sprintf("channels, %s memory", r.Op)
-		if r.Receive != "" {
-			of += ", received " + strings.ReplaceAll(r.Receive, " ", " and ")
-		}
-	case layerIMPI:
-		of = "impi, " + r.Op
-	}
-	how := fmt.Sprintf("every iteration timed (reading the clock, %.0f ns, is in each)", r.TimerNS)
-	if r.Mode == modeBatch {
-		how = "the distribution is that of the means of batches, no clock within"
-	}
-	if r.Suite == suiteQMP {
-		return titleOfQMP(r, how)
-	}
-	if isCollective(r.Pattern) {
-		return titleOfCollective(r, how)
-	}
-	switch r.Pattern {
-	case patternLat:
-		what := "half a round trip"
-		if op, err := findOperation(r.Op); err == nil && op.fetch {
-			what = "the whole operation"
-		}
-		return fmt.Sprintf("%s latency of %s, ns: %s; %s", r.Provider, of, what, how)
-	case patternBW:
-		return fmt.Sprintf("%s bandwidth of %s, MB/s (10^6 bytes), one way, up to %d outstanding", r.Provider, of, r.Window)
-	case patternBiBW:
-		return fmt.Sprintf("%s bandwidth of %s, MB/s (10^6 bytes), both ways together, up to %d outstanding each", r.Provider, of, r.Window)
-	case patternHalo:
-		return fmt.Sprintf("%s halo exchange of %s, MB/s (10^6 bytes) that each of %d ranks sends, µs of an exchange; received %s", r.Provider, of, r.Ranks, r.Halo)
-	case patternRing:
-		return fmt.Sprintf("%s ring of %d ranks of %s, ns of a hop; %s", r.Provider, r.Ranks, of, how)
-	case patternAddSlice:
-		return "terms added to an exact sum on one core, MB/s (10^6 bytes of terms)"
-	case patternFanout:
-		return fmt.Sprintf("%s fan-out from a supplier to %d workers, %s, chunks/s, window %d", r.Provider, r.Ranks-1, r.Op, r.Window)
-	case patternLocal:
-		return fmt.Sprintf("message of a thread to itself over %s, ns: a start and a successful test, the mean of both ends; %s", of, how)
-	}
-	return fmt.Sprintf("%s message rate of %s, up to %d outstanding", r.Provider, of, r.Window)
-}
-
-// titleOfCollective says whose time it is, and of what.
-func titleOfCollective(r *Result, how string) string {
-	what := fmt.Sprintf("%s %s of %d ranks, %s", r.Provider, r.Pattern, r.Ranks, r.Op)
-	switch kind, _ := collectiveKind(r.Pattern); {
-	case r.Pattern == patternExact:
-		what = fmt.Sprintf("%s allreduce of one exact accumulator of %d ranks", r.Provider, r.Ranks)
-	case kind == coll.Barrier:
-	default:
-		what += " memory"
-		if src, dst := collectiveBlocks(kind, 2); max(src, dst) > 1 {
-			what += ", bytes of each rank's block"
-		}
-		if kind.Reduces() {
-			what += ", sum of doubles"
-		}
-	}
-	return what + ", ns; " + how
-}
-
 func describeEntry(d *DeviceEntry) string {
 	parts := []string{"device " + d.Device}
 	if d.Netdev != "" {
@@ -272,4 +169,95 @@ func describeEntry(d *DeviceEntry) string {
 		parts = append(parts, "portable path")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// printResults prints results of one title as a table.
+func printResults(w io.Writer, rs []Result, allocs bool) error {
+	first := &rs[0]
+	fmt.Fprintf(w, "\n%s\n", titleOf(first))
+	var columns []column
+	if slices.ContainsFunc(rs, func(r Result) bool { return r.Axis != "" }) {
+		columns = append(columns, column{"axis", func(r *Result) string { return r.Axis }})
+	}
+	figure := func(name string, of func(*Result) float64) column {
+		return column{name, func(r *Result) string { return readable(of(r), r.Unit) }}
+	}
+	columns = append(columns, column{"bytes", func(r *Result) string {
+		if r.Block > 0 {
+			return formatSize(r.Bytes) + " of " + formatSize(r.Block)
+		}
+		return formatSize(r.Bytes)
+	}}, figure("median", func(r *Result) float64 { return r.P50 }), figure("min", func(r *Result) float64 { return r.Min }))
+	if first.Unit == unitLatency {
+		columns = append(columns, figure("p99", func(r *Result) float64 { return r.P99 }), figure("p99.9", func(r *Result) float64 { return r.P999 }))
+	}
+	columns = append(columns, figure("max", func(r *Result) float64 { return r.Max }), figure("mean", func(r *Result) float64 { return r.Mean }))
+	if first.Unit == unitBandwidth {
+		columns = append(columns, column{"each", func(r *Result) string { return readable(float64(r.Bytes)*1e3/r.P50, unitLatency) }})
+	}
+	columns = append(columns, column{"samples", func(r *Result) string { return strconv.FormatInt(r.Samples, 10) }})
+	if first.Rounds > 1 {
+		columns = append(columns, column{"spread", func(r *Result) string { return fmt.Sprintf("%.1f %%", 100*r.Spread) }})
+	}
+	if allocs && first.AllocsPerMessage != nil {
+		columns = append(columns, column{"allocs/msg", func(r *Result) string { return strconv.FormatFloat(*r.AllocsPerMessage, 'f', 4, 64) }})
+	}
+	if first.CrossingsPerMessage != nil {
+		columns = append(columns, column{"calls into C/msg", func(r *Result) string { return strconv.FormatFloat(*r.CrossingsPerMessage, 'f', 3, 64) }})
+	}
+	return printColumns(w, columns, rs)
+}
+
+// column is one of a table of results.
+type column struct {
+	name string
+	cell func(*Result) string
+}
+
+func printColumns(w io.Writer, columns []column, rs []Result) error {
+	var cells []any
+	for _, c := range columns {
+		cells = append(cells, c.name)
+	}
+	g := newGrid(w, cells...)
+	for i := range rs {
+		cells = cells[:0]
+		for _, c := range columns {
+			cells = append(cells, c.cell(&rs[i]))
+		}
+		g.row(cells...)
+	}
+	return g.Flush()
+}
+
+// titleOf says what the figures of a table are.
+func titleOf(r *Result) string {
+	parts := []string{strings.Join(strings.Fields(strings.Join([]string{r.Provider, r.Layer, r.Pattern, r.Figure}, " ")), " ")}
+	if r.Op != r.Pattern {
+		parts = append(parts, r.Op)
+	}
+	if r.Ranks > 0 {
+		parts = append(parts, fmt.Sprintf("%d ranks", r.Ranks))
+	}
+	if r.Window > 0 {
+		parts = append(parts, fmt.Sprintf("up to %d outstanding", r.Window))
+	}
+	if received := strings.TrimSpace(r.Halo + " " + r.Receive); received != "" {
+		parts = append(parts, "received "+strings.ReplaceAll(received, " ", " and "))
+	}
+	if r.Device != "" {
+		parts = append(parts, "device "+r.Device)
+	}
+	title := strings.Join(parts, ", ")
+	if p := firstPattern(func(p *pattern) bool { return p.name == r.Pattern && p.layer == r.Layer }); p != nil {
+		title += ": " + p.what
+	}
+	switch {
+	case r.Unit != unitLatency:
+	case r.Mode == modeEach:
+		title += fmt.Sprintf("; every iteration timed (reading the clock, %.0f ns, is in each)", r.TimerNS)
+	default:
+		title += "; the distribution is that of the means of batches, no clock within"
+	}
+	return title
 }

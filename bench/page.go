@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,12 +24,7 @@ import (
 var pageFiles embed.FS
 
 // pageOptions are the flags of bench report.
-type pageOptions struct {
-	html string
-	svg  string
-	png  string
-	by   string
-}
+type pageOptions struct{ html, svg, png, by, figure string }
 
 func newReportCommand() *cobra.Command {
 	var o pageOptions
@@ -37,9 +33,9 @@ func newReportCommand() *cobra.Command {
 		Short: "Plot what --json has written: one HTML file, and SVG or PNG for papers",
 		Long: `Reads reports of --json (- is standard input) and writes one HTML file that needs
 nothing else, no network either: charts against the size of messages, a chart for each
-provider or for each peer or all in one, values under the pointer, series switched on and off, axes linear or
-logarithmic; the ratios of bench compare with their bars; all figures as a table; and
-where they were measured. Several files are told apart by their names, which may be
+provider or for each peer or all in one, values under the pointer, series switched on and
+off; the ratios of bench compare with their bars and all figures as tables; and where they
+were measured. Several files are told apart by their names, which may be
 given as LABEL=FILE.
 
 --svg and --png write a file for each chart into a directory.`,
@@ -58,23 +54,20 @@ given as LABEL=FILE.
 	f.StringVarP(&o.html, "output", "o", "", "the HTML file (- is standard output; default bench.html where neither --svg nor --png is given)")
 	f.StringVar(&o.svg, "svg", "", "directory for a file of SVG for each chart")
 	f.StringVar(&o.png, "png", "", "directory for a file of PNG for each chart")
+	f.StringVar(&o.figure, "figure", "p50", "what is drawn: p50, min, mean, p99, p999 or max")
 	f.StringVar(&o.by, "by", byProvider, "of SVG and PNG: a chart for each provider, for each peer, or all in one")
 	return cmd
 }
-
-// What charts are divided by.
-const (
-	byProvider = "provider"
-	byPeer     = "peer"
-	byNothing  = "all"
-)
 
 func (o *pageOptions) check(args []string) error {
 	if len(args) == 0 {
 		return usagef("report: want the files that --json has written")
 	}
-	if o.by != byProvider && o.by != byPeer && o.by != byNothing {
-		return usagef("--by %q: want %s, %s or %s", o.by, byProvider, byPeer, byNothing)
+	if !slices.Contains(divisions, o.by) {
+		return usagef("--by %q: want %s", o.by, strings.Join(divisions, ", "))
+	}
+	if plotFigures[o.figure] == nil {
+		return usagef("--figure %q: want p50, min, mean, p99, p999 or max", o.figure)
 	}
 	if o.html == "" && o.svg == "" && o.png == "" {
 		o.html = "bench.html"
@@ -82,39 +75,32 @@ func (o *pageOptions) check(args []string) error {
 	return nil
 }
 
-func (o *pageOptions) write(stdout io.Writer, reports []labelled) error {
+func (o *pageOptions) write(stdout io.Writer, reports []labelled) (err error) {
+	page := func(w io.Writer) error { return writePage(w, reports, o.figure) }
 	switch o.html {
 	case "":
 	case "-":
-		if err := writePage(stdout, reports); err != nil {
-			return err
-		}
+		err = page(stdout)
 	default:
-		if err := writePageFile(o.html, reports); err != nil {
-			return err
-		}
+		err = writeFile(o.html, page)
 	}
-	for _, d := range []struct{ format, dir string }{{"svg", o.svg}, {"png", o.png}} {
-		if d.dir == "" {
-			continue
-		}
-		if err := plotAll(d.dir, d.format, o.by, reports); err != nil {
-			return err
-		}
+	if err == nil && o.svg != "" {
+		err = o.drawAll(o.svg, ".svg", (*drawing).svg, reports)
 	}
-	return nil
+	if err == nil && o.png != "" {
+		err = o.drawAll(o.png, ".png", (*drawing).png, reports)
+	}
+	return err
 }
 
-// writePageFile writes the page beside the file and moves it into place: nobody sees half.
-func writePageFile(path string, reports []labelled) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".bench-*.html")
+// writeFile writes beside the file and moves it into place: no reader sees half of it.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".bench-*")
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	err = writePage(w, reports)
-	err = errors.Join(err, w.Flush(), f.Chmod(0o644), f.Close())
-	if err == nil {
+	if err = errors.Join(write(w), w.Flush(), f.Chmod(0o644), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
@@ -146,7 +132,7 @@ func readReports(stdin io.Reader, args []string) ([]labelled, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, labelled{label, r})
+		list = append(list, labelled{label, path, r})
 	}
 	return list, nil
 }
@@ -193,36 +179,25 @@ func parseReport(name string, from io.Reader) (*Report, error) {
 // maxReport bounds what is read: a thousand results with their histograms are a few MB.
 const maxReport = 256 << 20
 
-// pageData is what the script of the page works on.
-type pageData struct {
-	Charts      []chart      `json:"charts"`
-	Comparisons []Comparison `json:"comparisons"`
+// pageView is all charts as the page has them, divided by something.
+type pageView struct {
+	By     string
+	Charts []pageChart
 }
 
+type pageChart struct {
+	Title   string
+	Lower   bool // is better
+	Picture template.HTML
+	Series  []pageSeries
+}
+
+type pageSeries struct{ Name, Colour string }
+
 // writePage writes the page with everything within.
-func writePage(w io.Writer, reports []labelled) error {
-	data := pageData{Charts: chartsOf(reports), Comparisons: []Comparison{}}
-	for _, l := range reports {
-		data.Comparisons = append(data.Comparisons, l.report.Comparisons...)
-	}
-	text := func(name string) (string, error) {
-		b, err := pageFiles.ReadFile("page/" + name)
-		return string(b), err
-	}
-	page, err := text("page.html")
-	if err != nil {
-		return err
-	}
-	style, err := text("page.css")
-	if err != nil {
-		return err
-	}
-	script, err := text("page.js")
-	if err != nil {
-		return err
-	}
-	t, err := template.New("page").Funcs(template.FuncMap{
-		"size": formatSize, "value": formatValue, "options": formatOptions,
+func writePage(w io.Writer, reports []labelled, figure string) error {
+	t, err := template.New("page.html").Funcs(template.FuncMap{
+		"size": formatSize, "figure": readable,
 		"environment": func(e Environment) string {
 			var b bytes.Buffer
 			printEnvironment(&b, &e)
@@ -230,22 +205,61 @@ func writePage(w io.Writer, reports []labelled) error {
 		},
 		"device":  func(d DeviceEntry) string { return d.Provider + ": " + describeEntry(&d) },
 		"percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
-	}).Parse(page)
+		"style": func() (template.CSS, error) {
+			b, err := pageFiles.ReadFile("page/page.css")
+			return template.CSS(b), err
+		},
+		"script": func() (template.JS, error) { b, err := pageFiles.ReadFile("page/page.js"); return template.JS(b), err },
+	}).ParseFS(pageFiles, "page/page.html")
 	if err != nil {
 		return err
 	}
-	type part struct {
-		Label  string
-		Report *Report
+	data := struct {
+		Figure            string
+		Warnings, Missing []string
+		Views             []pageView
+		Parts             []labelled
+	}{Figure: figure, Parts: reports}
+	for i := range reports {
+		l := &reports[i]
+		data.Warnings = append(data.Warnings, l.named(l.Report.Warnings)...)
+		data.Missing = append(data.Missing, l.named(l.Report.Missing)...)
 	}
-	var parts []part
-	for _, l := range reports {
-		parts = append(parts, part{l.label, l.report})
+	charts := chartsOf(reports)
+	for _, by := range divisions {
+		v := pageView{By: by}
+		for _, c := range divided(charts, by) {
+			var b strings.Builder
+			_ = c.draw(figure, false).svg(&b) // which takes everything
+			p := pageChart{Title: c.title(), Lower: lowerIsBetter(c.figure, c.unit), Picture: template.HTML(b.String())}
+			for i, s := range c.curves {
+				p.Series = append(p.Series, pageSeries{s.name, cssOf(colourOf(i))})
+			}
+			v.Charts = append(v.Charts, p)
+		}
+		data.Views = append(data.Views, v)
 	}
-	return t.Execute(w, struct {
-		Style  template.CSS
-		Script template.JS
-		Data   pageData
-		Parts  []part
-	}{template.CSS(style), template.JS(script), data, parts})
+	return t.Execute(w, data)
+}
+
+// drawAll writes a file for each chart. Names that differ only in what a file's name cannot
+// have are numbered.
+func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer) error, reports []labelled) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	taken := map[string]int{}
+	for _, c := range divided(chartsOf(reports), o.by) {
+		d := c.draw(o.figure, true)
+		name := strings.Join(strings.FieldsFunc(strings.ToLower(d.title), func(r rune) bool {
+			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789", r)
+		}), "-")
+		if taken[name]++; taken[name] > 1 {
+			name = fmt.Sprintf("%s-%d", name, taken[name])
+		}
+		if err := writeFile(filepath.Join(dir, name+suffix), func(w io.Writer) error { return write(d, w) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }

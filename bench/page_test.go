@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"image"
+	"image/color"
 	"image/png"
 	"io"
 	"os"
@@ -37,33 +39,36 @@ func sampleReport() *Report {
 		add(patternBW, provider, peerSluice, layerChannel, memoryAlloc, 0, 64<<10)
 	}
 	add("allreduce", "shm", peerSluice, layerChannel, calledAlloc, 4, 8, 1<<10)
-	var figures []figure
-	for _, v := range r.Results {
-		figures = append(figures, newFigure([]Result{v}))
+	limit, met := 1., true
+	for i := range r.Results[:4] {
+		v := &r.Results[i]
+		r.Comparisons = append(r.Comparisons, Comparison{Row: "shm verbs lat", Pattern: v.Pattern, Bytes: v.Bytes, Unit: v.Unit, Op: v.Op, Ours: v.P50, Peer: "mpich@4",
+			Theirs: 1.5 * v.P50, Ratio: 1 / 1.5, Better: betterLower})
 	}
-	r.Comparisons = compareFigures(figures)
+	r.Comparisons[1].Bar, r.Comparisons[1].Met = &limit, &met
+	r.Comparisons[3].Peer = ucxPut // for information alone
 	return r
 }
 
 func TestCharts(t *testing.T) {
 	t.Parallel()
-	charts := chartsOf([]labelled{{report: sampleReport()}})
+	charts := chartsOf([]labelled{{Report: sampleReport()}})
 	require.Len(t, charts, 3)
-	require.Equal(t, []string{"latency", "bandwidth", "allreduce, 4 ranks"}, []string{charts[0].Title(), charts[1].Title(), charts[2].Title()})
+	require.Equal(t, []string{"latency", "bandwidth", "allreduce, 4 ranks"}, []string{charts[0].title(), charts[1].title(), charts[2].title()})
 	var names []string
-	for _, c := range charts[0].Curves {
-		names = append(names, c.Name)
+	for _, c := range charts[0].curves {
+		names = append(names, c.name)
 	}
 	require.Equal(t, []string{"shm sluice verbs send", "shm mpich mpi", "tcp sluice verbs send", "tcp mpich mpi"}, names)
-	require.Len(t, charts[0].Curves[0].Points, 4)
-	require.Equal(t, "shm sluice channel", charts[2].Curves[0].Name, "what all curves have in common is not said")
-	parts := charts[0].by(func(c *curve) string { return c.Peer })
-	require.Equal(t, "latency, sluice", parts[0].Title())
-	require.Len(t, parts[1].Curves, 2)
+	require.Len(t, charts[0].curves[0].points, 4)
+	require.Equal(t, "shm sluice channel", charts[2].curves[0].name, "what all curves have in common is not said")
+	parts := divided(charts[:1], byPeer)
+	require.Equal(t, "latency, sluice", parts[0].title())
+	require.Len(t, parts[1].curves, 2)
 
-	two := chartsOf([]labelled{{"old", sampleReport()}, {"new", sampleReport()}})
-	require.Len(t, two[0].Curves, 8)
-	require.Equal(t, "new tcp mpich mpi", two[0].Curves[7].Name)
+	two := chartsOf([]labelled{{Label: "old", Report: sampleReport()}, {Label: "new", Report: sampleReport()}})
+	require.Len(t, two[0].curves, 8)
+	require.Equal(t, "new tcp mpich mpi", two[0].curves[7].name)
 }
 
 // Sizes come in any order, and as often as there are reports.
@@ -71,7 +76,7 @@ func TestCurvesAreSorted(t *testing.T) {
 	t.Parallel()
 	r := sampleReport()
 	r.Results[0], r.Results[3] = r.Results[3], r.Results[0]
-	points := chartsOf([]labelled{{report: r}})[0].Curves[0].Points
+	points := chartsOf([]labelled{{Report: r}})[0].curves[0].points
 	for i := range points[1:] {
 		require.Less(t, points[i].Bytes, points[i+1].Bytes)
 	}
@@ -88,17 +93,18 @@ func TestReport(t *testing.T) {
 
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	require.Contains(t, string(text), "a busy &lt;machine&gt;")
+	require.Contains(t, string(text), in+": a busy &lt;machine&gt;", "a warning names its file")
 	for _, outside := range []string{"http://", "https://", "src=", "@import", "<link"} {
 		// The name space of SVG is a name, not an address.
 		require.NotContains(t, strings.ReplaceAll(string(text), "http://www.w3.org/2000/svg", ""), outside, "the page has everything within")
 	}
-	for _, name := range []string{"latency-shm", "latency-tcp", "bandwidth-shm", "bandwidth-tcp", "allreduce-4-ranks-shm", "ratios"} {
+	for _, name := range []string{"latency-shm", "latency-tcp", "bandwidth-shm", "bandwidth-tcp", "allreduce-4-ranks-shm"} {
 		f, err := os.Open(filepath.Join(plots, name+".png"))
 		require.NoError(t, err)
 		image, err := png.Decode(f)
 		require.NoError(t, err, name)
 		require.Greater(t, image.Bounds().Dx(), 400)
+		require.Greater(t, coloursOf(image), 20, "%s has lines and words", name)
 		require.NoError(t, f.Close())
 		f, err = os.Open(filepath.Join(plots, name+".svg"))
 		require.NoError(t, err)
@@ -112,13 +118,67 @@ func TestReport(t *testing.T) {
 	}
 	entries, err := os.ReadDir(plots)
 	require.NoError(t, err)
-	require.Len(t, entries, 12)
+	require.Len(t, entries, 10)
 
+	require.Regexp(t, `<span class="met">≤ 1×</span>`, string(text))
 	require.True(t, bytes.HasPrefix(output(t, "report", in, "-o", "-"), []byte("<!DOCTYPE html>")))
 	output(t, "report", "one="+in, "two="+in, "-o", page)
 	text, err = os.ReadFile(page)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "one shm mpich mpi")
+}
+
+func coloursOf(p image.Image) int {
+	seen := map[color.Color]bool{}
+	for y := range p.Bounds().Dy() {
+		for x := range p.Bounds().Dx() {
+			seen[p.At(x, y)] = true
+		}
+	}
+	return len(seen)
+}
+
+// Axes and figures are as they are asked for.
+func TestDraw(t *testing.T) {
+	t.Parallel()
+	c := chartsOf([]labelled{{Report: sampleReport()}})[0]
+	picture := func(figure string, legend bool) string {
+		var b strings.Builder
+		require.NoError(t, c.draw(figure, legend).svg(&b))
+		return b.String()
+	}
+	usual := picture("p50", false)
+	require.NotContains(t, usual, "NaN")
+	require.Equal(t, 4, strings.Count(usual, `stroke-width="1.8"`), "a line for each curve")
+	require.Equal(t, 14, strings.Count(usual, "<circle"))
+	require.Contains(t, usual, "p99.9  ")
+	require.NotEqual(t, usual, picture("p99", false))
+	require.NotEqual(t, usual, picture("p50", true))
+	_, status := fails(t, "report", "x.json", "--figure", "p42")
+	require.Equal(t, exitUsage, status)
+
+	// One size, and one figure.
+	one := chart{subject: subject{pattern: patternLat, unit: unitLatency}, curves: []curve{{name: "a", points: []*Result{{Bytes: 8, P50: 100}}}, {name: "b", points: []*Result{{Bytes: 8}}}}}
+	var b strings.Builder
+	require.NoError(t, one.draw("p50", false).svg(&b))
+	require.NotContains(t, b.String(), "NaN")
+	require.Equal(t, 1, strings.Count(b.String(), "<circle"))
+}
+
+func TestTicks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		axis axis
+		base float64
+		want []float64
+	}{
+		{axis{lo: 8, hi: 128}, 2, []float64{8, 16, 32, 64, 128}},
+		{axis{lo: 90, hi: 1200}, 10, []float64{100, 200, 500, 1000}},
+		{axis{lo: 1, hi: 1e7}, 10, []float64{1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7}},
+	} {
+		require.InDeltaSlice(t, c.want, c.axis.ticks(c.base), 1e-6)
+	}
+	require.LessOrEqual(t, len((&axis{lo: 0.5, hi: 1 << 22}).ticks(2)), 13)
 }
 
 // --html writes the page of what has just been measured.
@@ -167,7 +227,7 @@ func FuzzParseReport(f *testing.F) {
 			return
 		}
 		var page bytes.Buffer
-		require.NoError(t, writePage(&page, []labelled{{report: r}}))
-		require.Equal(t, 2, strings.Count(page.String(), "</script>"), "nothing gets out of the data")
+		require.NoError(t, writePage(&page, []labelled{{Report: r}}, "p50"))
+		require.Equal(t, 1, strings.Count(page.String(), "</script>"), "nothing gets out of the data")
 	})
 }

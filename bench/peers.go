@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -26,10 +25,13 @@ import (
 //go:embed peers/*.c peers/*.h peers/*.sh
 var peerSources embed.FS
 
-// peers is a directory with the peer programs built.
-type peers struct {
-	dir     string
-	missing []string // what could not be built for want of it
+// place is where peers are installed, with their programs built: this machine, or a root
+// directory that peers/root.sh has made.
+type place struct {
+	root     string // empty: this machine
+	dir      string // of the sources, the scripts and what is built
+	versions map[string]string
+	missing  []string // what could not be built for want of it
 }
 
 // errNotInstalled: a peer, or what builds or runs it, is not there.
@@ -38,9 +40,10 @@ var errNotInstalled = errors.New("not installed")
 // notInstalledStatus is the exit status of run.sh that says so.
 const notInstalledStatus = 3
 
-// buildPeers writes the sources into a new temporary directory and builds what
-// can be built. The caller closes it.
-func buildPeers(ctx context.Context) (p *peers, err error) {
+// buildPeers writes the sources into a new temporary directory, builds what is wanted (all if
+// nothing is named) and can be built with what is installed below root, and finds out what
+// that is. The caller closes it.
+func buildPeers(ctx context.Context, root string, wanted ...string) (p *place, err error) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		return nil, fmt.Errorf("%w: sh, which builds and runs the peer programs", errNotInstalled)
 	}
@@ -48,7 +51,7 @@ func buildPeers(ctx context.Context) (p *peers, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &peers{dir: dir}
+	p = &place{root: root, dir: dir, versions: map[string]string{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(dir))
@@ -58,52 +61,75 @@ func buildPeers(ctx context.Context) (p *peers, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.CopyFS(p.dir, sources); err != nil {
+	if err := os.CopyFS(dir, sources); err != nil {
 		return nil, err
 	}
-	var told bytes.Buffer
-	// Through sh: an embedded file has no mode.
-	cmd := p.command(ctx, "build.sh")
-	cmd.Stdout, cmd.Stderr = &told, &told
-	err = cmd.Run()
-	if err != nil {
-		return nil, fmt.Errorf("build the peer programs: %w\n%s", err, told.Bytes())
+	var found, told bytes.Buffer
+	cmd := p.script(ctx, setting{}, "build.sh", wanted...)
+	cmd.Stdout, cmd.Stderr = &found, &told
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("build the peer programs%s: %w\n%s", p, err, told.Bytes())
+	}
+	for line := range strings.Lines(found.String()) {
+		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+		p.versions[name] = version
 	}
 	for line := range strings.Lines(told.String()) {
-		if strings.HasPrefix(line, "not installed: ") {
-			p.missing = append(p.missing, strings.TrimSpace(line))
+		if strings.HasPrefix(line, errNotInstalled.Error()) {
+			p.missing = append(p.missing, strings.TrimSpace(line)+p.String())
 		}
 	}
 	return p, nil
 }
 
-// Close removes the directory.
-func (p *peers) Close() error { return os.RemoveAll(p.dir) }
+// String says where it is, behind what is there.
+func (p *place) String() string {
+	if p.root == "" {
+		return ""
+	}
+	return " in " + p.root
+}
 
-// command is one of the scripts, ended with all that it has started when ctx ends.
-func (p *peers) command(ctx context.Context, script string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "sh", append([]string{filepath.Join(p.dir, script)}, args...)...)
+// Close removes the directory.
+func (p *place) Close() error { return os.RemoveAll(p.dir) }
+
+// command is a command in the place, ended with all that it has started when ctx ends.
+func (p *place) command(ctx context.Context, in setting, args ...string) *exec.Cmd {
+	if p.root != "" {
+		args = append([]string{"sh", filepath.Join(p.dir, "enter.sh"), p.root, p.dir}, args...)
+	}
+	args = append(slices.Clone(in.within), args...)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	inOwnGroup(cmd)
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// run runs a peer and returns its results. An error that is errNotInstalled
-// says what is missing.
-func (p *peers) run(ctx context.Context, args ...string) ([]Result, error) {
-	return p.runRanks(ctx, 0, args...)
+// script is one of the scripts as a command. It goes through sh: an embedded file has no
+// mode.
+func (p *place) script(ctx context.Context, in setting, name string, args ...string) *exec.Cmd {
+	dir := p.dir
+	if p.root != "" {
+		dir = "/mnt" // by enter.sh
+	}
+	return p.command(ctx, in, append([]string{"sh", filepath.Join(dir, name)}, args...)...)
 }
 
-// runRanks is run with so many ranks; 0: as many as the program has by default.
-func (p *peers) runRanks(ctx context.Context, ranks int, args ...string) ([]Result, error) {
+// setting is what a peer program runs in.
+type setting struct {
+	env    []string
+	within []string // a command that runs another
+}
+
+// run runs a peer program and returns its results. An error that is errNotInstalled says
+// what is missing.
+func (p *place) run(ctx context.Context, in setting, args ...string) ([]Result, error) {
 	var out, told bytes.Buffer
-	cmd := p.command(ctx, "run.sh", args...)
-	if ranks > 0 {
-		cmd.Env = append(os.Environ(), "RANKS="+strconv.Itoa(ranks))
-	}
+	cmd := p.script(ctx, in, "run.sh", args...)
+	cmd.Env = append(os.Environ(), in.env...)
 	cmd.Stdout, cmd.Stderr = &out, &told
 	err := cmd.Run()
-	name := strings.Join(args, " ")
+	name := strings.Join(args, " ") + p.String()
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -161,15 +187,15 @@ func parseResults(r io.Reader) ([]Result, error) {
 // check says what makes a result unusable.
 func (r *Result) check() error {
 	switch {
-	case !slices.Contains([]string{patternLat, patternBW, patternBiBW, patternRate, patternHalo, patternRing, patternLocal, patternAddSlice, patternFanout}, r.Pattern) && !isCollective(r.Pattern):
+	case firstPattern(func(p *pattern) bool { return p.name == r.Pattern }) == nil:
 		return fmt.Errorf("pattern %q", r.Pattern)
-	case r.Unit != unitOf(r.Pattern):
-		return fmt.Errorf("unit %q of %s", r.Unit, r.Pattern)
+	case r.Unit == "" || r.Unit != unitOfFigure(r.Pattern, r.Figure):
+		return fmt.Errorf("unit %q of %s", r.Unit, strings.TrimSpace(r.Pattern+" "+r.Figure))
 	case r.Peer == "" || r.Provider == "" || r.Layer == "":
 		return errors.New("no peer, provider or layer")
 	case r.Bytes < 0 || r.Bytes > maxSize:
 		return fmt.Errorf("%d bytes", r.Bytes)
-	case r.Samples < 1:
+	case r.Samples < 1 && r.Failed == "":
 		return fmt.Errorf("%d samples", r.Samples)
 	}
 	for _, v := range []float64{r.Min, r.P50, r.P99, r.P999, r.Max, r.Mean} {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 const peerLineOutput = `{"pattern":"lat","layer":"mpi","provider":"shm","peer":"mpich","op":"persistent","version":"MPICH Version: 4.0.2","mode":"batch","batch":715,"bytes":8,"unit":"ns","min":134.123,"p50":136.897,"p99":182.076,"p999":236.297,"max":353.142,"mean":139.151,"samples":1000}`
@@ -59,64 +60,21 @@ func FuzzParseResults(f *testing.F) {
 			require.NoError(t, rs[i].check())
 			rs[i].Peer = peerSluice
 		}
-		compareFigures([]figure{newFigure(rs)})
+		r := &row{pattern: rs[0].Pattern}
+		compareFigures([]figure{{mergeRounds(rs), r}, {rs[0], r}}, nil)
 	})
-}
-
-// The programs are built from what is embedded, and the floor is measured.
-func TestLine(t *testing.T) {
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("no C compiler (cc)")
-	}
-	p, err := buildPeers(context.Background())
-	if errors.Is(err, errNotInstalled) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	defer func() {
-		require.NoError(t, p.Close())
-		require.NoDirExists(t, p.dir)
-	}()
-	rs, err := p.run(context.Background(), "line", "-t", "0.002")
-	require.NoError(t, err)
-	require.Len(t, rs, 2)
-	for i, op := range []string{lineEachWay, "one line"} {
-		require.Equal(t, peerLine, rs[i].Peer)
-		require.Equal(t, op, rs[i].Op)
-		require.EqualValues(t, 8, rs[i].Bytes)
-		require.Positive(t, rs[i].P50)
-	}
-	for _, args := range [][]string{{"line", "-t", "never"}, {"openmpi", "pigeon", "pingpong"}, {"pvm", "shm", "bw"}, {"mpich"}} {
-		_, err = p.run(context.Background(), args...)
-		require.Error(t, err, "%v", args)
-		require.NotErrorIs(t, err, errNotInstalled)
-	}
-}
-
-// A cancelled peer ends with all that it has started.
-func TestPeerCancelled(t *testing.T) {
-	p, err := buildPeers(context.Background())
-	if err != nil || len(p.missing) > 0 && strings.Contains(p.missing[0], "C compiler") {
-		t.Skip("no C compiler")
-	}
-	defer p.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err = p.run(ctx, "line", "-t", "1000")
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 // Where they cannot be built nothing is left of the attempt.
 func TestPeerNotBuilt(t *testing.T) {
+	need.Program(t, "sh")
 	sh, err := exec.LookPath("sh")
-	if err != nil {
-		t.Skip(err)
-	}
+	require.NoError(t, err)
 	path, tmp := t.TempDir(), t.TempDir()
 	require.NoError(t, os.Symlink(sh, filepath.Join(path, "sh")))
 	t.Setenv("PATH", path) // there is not even mkdir
 	t.Setenv("TMPDIR", tmp)
-	_, err = buildPeers(t.Context())
+	_, err = buildPeers(t.Context(), "")
 	require.ErrorContains(t, err, "build the peer programs")
 	left, err := os.ReadDir(tmp)
 	require.NoError(t, err)
@@ -125,17 +83,14 @@ func TestPeerNotBuilt(t *testing.T) {
 
 // What is not there is said so.
 func TestPeerNotInstalled(t *testing.T) {
-	p := peers{dir: t.TempDir()}
-	full, err := buildPeers(context.Background())
-	if err != nil {
-		t.Skip(err)
-	}
+	need.Program(t, "sh")
+	full, err := buildPeers(context.Background(), "")
+	require.NoError(t, err)
 	defer full.Close()
 	// The scripts without any program built.
-	p.dir = full.dir
 	t.Setenv("BUILD", t.TempDir())
-	for _, args := range [][]string{{"line"}, {"openmpi", "shm", "pingpong"}, {"mpich", "tcp", "bw"}} {
-		_, err := p.run(context.Background(), args...)
+	for _, args := range [][]string{{peerLimit}, {"openmpi", "shm", "p2p"}, {"mpich", "tcp", "coll"}} {
+		_, err := full.run(context.Background(), setting{}, args...)
 		require.ErrorIs(t, err, errNotInstalled, "%v", args)
 	}
 }

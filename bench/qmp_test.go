@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -48,8 +47,8 @@ func TestQMPTable(t *testing.T) {
 		args  []string
 		parts []string
 	}{
-		{[]string{"sum", "--doubles", "1,2"}, []string{"tcp qmp, sum_double of 2 nodes, in place, ns; ", "tcp qmp, sum_double_array of 2 nodes"}},
-		{[]string{"faces", "--axis", "t"}, []string{"tcp qmp, faces in alloc memory, MB/s (10^6 bytes) that each of 2 nodes sends", "axis"}},
+		{[]string{"sum", "--doubles", "1,2"}, []string{"tcp qmp allreduce, sum_double, 2 ranks: in place; ", "tcp qmp allreduce, sum_double_array, 2 ranks"}},
+		{[]string{"faces", "--axis", "t"}, []string{"tcp qmp halo, alloc, 2 ranks, received packed: that each node sends", "axis"}},
 	} {
 		out := string(output(t, append(append([]string{"qmp"}, c.args...), append([]string{"--provider", "tcp"}, tiny...)...)...))
 		for _, part := range c.parts {
@@ -76,12 +75,13 @@ func TestQMPUsage(t *testing.T) {
 // What a sum leaves is found wrong where one byte of it is, or one behind it.
 func TestQMPCheck(t *testing.T) {
 	t.Parallel()
-	m, err := qmp.New(nodeOfOne(t), nil)
+	q, err := qmp.New(nodeOfOne(t), nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, m.Finalize()) })
+	t.Cleanup(func() { require.NoError(t, q.Finalize()) })
 	for call, bytes := range map[string]int{qmpSumDouble: 8, qmpSumDoubleArray: 40} {
-		s := &qmpSums{spec: spec{bytes: bytes, op: memoryOperation(call)}, comm: m.DefaultComm(), memory: make([]byte, bytes+guard), seeds: []uint64{1}}
-		s.x = doubles(s.memory[:bytes])
+		m := measurementOf(t, layerQMP, "sum", "doubles", strconv.Itoa(bytes/doubleBytes))
+		s := newSums(q.DefaultComm(), m.spec, make([]byte, bytes+guard))
+		s.op = call
 		s.prepare()
 		require.NoError(t, s.run(3, nil))
 		require.NoError(t, s.check())
@@ -91,36 +91,6 @@ func TestQMPCheck(t *testing.T) {
 			require.ErrorAs(t, s.check(), &bad)
 			require.Equal(t, at, bad.Offset)
 			s.memory[at] ^= 1
-		}
-	}
-}
-
-// The bars are those of channels and collectives, and ten per cent.
-func TestQMPBars(t *testing.T) {
-	t.Parallel()
-	of := func(layer string) []bar {
-		return slices.Collect(func(yield func(bar) bool) {
-			for _, b := range bars {
-				plain := b.op == calledAlloc || b.op == memoryAlloc || b.op == ""
-				if b.layer == layer && b.provider == "shm" && (b.pattern == patternHalo || b.pattern == "allreduce") && plain && !yield(b) {
-					return
-				}
-			}
-		})
-	}
-	theirs := of(layerChannel)
-	require.NotEmpty(t, theirs)
-	ours := of(layerQMP)
-	require.Len(t, ours, len(theirs)+1, "and the halo of the Wilson operator")
-	for _, b := range theirs {
-		i := slices.IndexFunc(ours, func(q bar) bool {
-			return q.pattern == b.pattern && slices.Equal(q.axes, b.axes) && slices.Equal(q.ranks, b.ranks) && q.from == b.from && q.to == b.to
-		})
-		require.GreaterOrEqual(t, i, 0, "%+v", b)
-		if b.pattern == patternHalo {
-			require.InDelta(t, 0.9*b.limit, ours[i].limit, 1e-9)
-		} else {
-			require.InDelta(t, 1.1*b.limit, ours[i].limit, 1e-9)
 		}
 	}
 }

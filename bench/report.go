@@ -16,28 +16,33 @@ type Report struct {
 
 // Result is one measurement: the distribution of its samples, in Unit.
 type Result struct {
-	Pattern  string `json:"pattern"`           // lat, bw, bibw, rate, halo, ring, local, addslice, fanout, or a collective
-	Layer    string `json:"layer"`             // of the software that is measured: verbs, channel, impi, qmp, fanout, exact, mpi, zmq, memory
-	Suite    string `json:"suite,omitempty"`   // of lat, bw, bibw and rate: channel where each message of a window has memory of its own; impi: each is a request of its own; qmp: as QMP programs call
-	Provider string `json:"provider"`          // what moves the bytes: shm, tcp, …; self within a rank
-	Peer     string `json:"peer"`              // whose implementation: sluice, openmpi, mpich, libzmq, c-line
-	Op       string `json:"op,omitempty"`      // operation, or way of calling
-	Version  string `json:"version,omitempty"` // of a peer's library
-	Device   string `json:"device,omitempty"`
-	Mode     string `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
-	Batch    int64  `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
-	Window   int64  `json:"window,omitempty"` // messages outstanding
-	List     int64  `json:"list,omitempty"`   // most work requests in one call, of ibv
-	Ranks    int64  `json:"ranks,omitempty"`  // of halo, ring, fanout and collectives
-	Axis     string `json:"axis,omitempty"`   // of halo: x, y, z, t, all; of the suite qmp half as well
-	Halo     string `json:"halo,omitempty"`   // how halo receives: packed, strided
+	Pattern  string  `json:"pattern"`           // lat, bw, bibw, rate, halo, ring, local, addslice, fanout, or a collective
+	Layer    string  `json:"layer"`             // of the software that is measured: verbs, channel, impi, qmp, fanout, exact, mpi, zmq, memory
+	Suite    string  `json:"suite,omitempty"`   // of lat, bw, bibw and rate: channel where each message of a window has memory of its own; impi: each is a request of its own; qmp: as QMP programs call
+	Provider string  `json:"provider"`          // what moves the bytes: shm, tcp, …; self within a rank
+	Peer     string  `json:"peer"`              // whose implementation: sluice, openmpi, mpich, with a version behind an @, libzmq, limit
+	Op       string  `json:"op,omitempty"`      // operation, way of calling, or memory: alloc, heap, or of different memory alloc>heap
+	Figure   string  `json:"figure,omitempty"`  // of patterns with several: which
+	Load     string  `json:"load,omitempty"`    // what shares the CPUs: busy: a process that computes on each core; quota: half a CPU a rank
+	Count    int64   `json:"count,omitempty"`   // of handles, waiters, cq, ahead: so many of them
+	Loss     float64 `json:"loss,omitempty"`    // of loss: share of packets that the network loses, in percent
+	Failed   string  `json:"failed,omitempty"`  // why there are no figures: the job failed, or did not end in time
+	Version  string  `json:"version,omitempty"` // of a peer's library
+	Device   string  `json:"device,omitempty"`
+	Mode     string  `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
+	Batch    int64   `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
+	Window   int64   `json:"window,omitempty"` // messages outstanding
+	List     int64   `json:"list,omitempty"`   // most work requests in one call, of ibv
+	Ranks    int64   `json:"ranks,omitempty"`  // of halo, ring, fanout and collectives
+	Axis     string  `json:"axis,omitempty"`   // of halo: x, y, z, t, all; of the suite qmp half as well
+	Halo     string  `json:"halo,omitempty"`   // how halo receives: packed, strided
 	// Algorithm carries out the collective, or is the way of the message, of bench tune; Segment is that of a pipeline, where it is not the default's.
 	Algorithm string  `json:"algorithm,omitempty"`
 	Segment   int64   `json:"segment,omitempty"`
 	Bytes     int64   `json:"bytes"`             // of a message; of halo, what a rank sends in an exchange; of collectives, of the vector or each rank's block
 	Block     int64   `json:"block,omitempty"`   // of channels: bytes of the blocks that a message is made of, as far apart as they are long; 0: one piece
 	Receive   string  `json:"receive,omitempty"` // of channels: packed: into one piece what is sent in blocks; late: started when the message has been announced
-	Unit      string  `json:"unit"`              // ns, MB/s (10^6 bytes), msg/s, chunks/s
+	Unit      string  `json:"unit"`              // ns, MB/s (10^6 bytes), msg/s, chunks/s, %, KiB; 1: a number of things, or a ratio
 	Min       float64 `json:"min"`
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`
@@ -77,6 +82,10 @@ const (
 
 	patternFanout = "fanout"
 
+	patternUnexpected = "unexpected" // messages that arrive before their receives
+	patternPosted     = "posted"     // many receives are there before their messages
+	patternAnySource  = "anysource"  // lat, received from any rank
+
 	patternExact = "exact" // allreduce of an accumulator; other collectives by the names of their kinds
 )
 
@@ -107,23 +116,8 @@ const (
 	layerExact   = "exact"
 	layerQMP     = "qmp"
 	layerFanout  = "fanout"
+	layerMachine = "machine" // what it can do at best
 	peerSluice   = "sluice"
 	modeEach     = "each"
 	modeBatch    = "batch"
 )
-
-// unitOf is the unit that results of a pattern have.
-func unitOf(pattern string) string {
-	if isCollective(pattern) {
-		return unitLatency
-	}
-	switch pattern {
-	case patternLat, patternRing, patternLocal:
-		return unitLatency
-	case patternRate:
-		return unitRate
-	case patternFanout:
-		return unitFanout
-	}
-	return unitBandwidth
-}

@@ -1,15 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"slices"
-	"time"
+	"strings"
 
-	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
@@ -37,270 +36,251 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("the ranks have different options: %q", e.Options)
 }
 
-// rankJob is a job that this process is a rank of.
-type rankJob interface {
-	exchanger
-	// Abort ends the job, with an exit status.
-	Abort(code int, why string)
-	// Done returns a channel that is closed when the job is over.
-	Done() <-chan struct{}
-	Close() error
+// work is a pattern that is to be measured.
+type work struct {
+	*pattern
+	o       *options
+	carrier string // of impi
+	missing string // why it cannot be measured; empty: it can
+	specs   []spec
 }
 
-// run is one table of results.
-type run interface {
-	// steps is the number of measurements, for the progress line.
-	steps() int
-	// unavailable says why the run is not possible; empty: it is.
-	unavailable() string
-	// measure carries out the rounds and gives the results to w.
-	measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) error
+// newWork is a pattern with what the command line gives.
+func newWork(p *pattern, given map[string]string) (work, error) {
+	o, err := p.parse(given)
+	return work{pattern: p, o: o}, err
 }
 
-// task is what the ranks of a job measure.
-type task struct {
-	start       int  // ranks, where there is no job
-	unbound     bool // these are left to the system, not each bound to a core
-	least, most int  // ranks of a job that can do it; most 0: no bound
-	join        func(context.Context) (rankJob, error)
-	plan        func(context.Context) ([]run, error)
+// job is what the ranks of a job measure, one after the other.
+type job struct {
+	outputOptions
+	given map[string]string // flags of the command line
+	works []work
+	more  func(context.Context, *session) ([]work, error)      // in place of works, what only ranks know; may be nil
+	body  func(context.Context, *session, *job, *Report) error // in place of carrying out the work; may be nil
+	needs ranks                                                // of the body, beside those of works
+	count int                                                  // ranks that are started, if not so many as works need
 }
 
-// verbsTask is a task of two ranks that connect for themselves.
-func verbsTask(runs func(context.Context, exchanger) ([]verbsRun, error)) task {
-	var job *boot.Job
-	return task{
-		start: 2, least: 2, most: 2,
-		join: func(ctx context.Context) (_ rankJob, err error) {
-			job, err = boot.Join(ctx)
-			return job, err
-		},
-		plan: func(ctx context.Context) ([]run, error) {
-			list, err := runs(ctx, job)
-			var plan []run
-			for i := range list {
-				list[i].secret, list[i].job = job.Secret(), job.ID()
-				plan = append(plan, &list[i])
-			}
-			return plan, err
-		},
-	}
-}
-
-// asRanks measures what the task says: as one of the ranks of a job where this
-// process is one, else by starting them.
-func asRanks(ctx context.Context, out outputOptions, options map[string]string, t task) (err error) {
-	if err := out.check(); err != nil {
+// run measures: as one of the ranks of a job where this process is one, else by starting them.
+func (j *job) run(ctx context.Context) (err error) {
+	if err := j.check(); err != nil {
 		return err
 	}
-	delete(options, "listen") // the other has none
-	ctx, stop, err := out.meet(ctx)
+	delete(j.given, "listen") // the other has none
+	ctx, stop, err := j.meet(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	job, err := t.join(ctx)
+	s, err := join(ctx, j.provider())
 	if err != nil {
 		return err
 	}
-	_, launched := os.LookupEnv(boot.EnvRank)
-	if job.Size() == 1 && !launched {
-		if err := job.Close(); err != nil {
+	if _, launched := os.LookupEnv(boot.EnvRank); s.Size() == 1 && !launched {
+		if err := s.Close(); err != nil {
 			return err
 		}
-		return launchSelf(ctx, t.start, t.unbound)
+		return j.launch(ctx)
 	}
-	if err = measureAll(ctx, job, out, options, t); err != nil {
-		err = fail(job, err)
-	}
-	return errors.Join(err, job.Close())
-}
-
-// reported is an error that its user has been told of.
-type reported struct{ error }
-
-func (r reported) Unwrap() error { return r.error }
-
-// fail ends the job with an error, which one rank tells: the one who met it.
-// It does so before it aborts the job, after which the launcher may end all.
-func fail(job rankJob, err error) error {
-	var other *PeerError
-	if errors.Is(err, channel.ErrAborted) { // by the one who met it
-		return reported{err}
-	}
-	if errors.As(err, &other) {
-		select {
-		case <-job.Done():
-		case <-time.After(5 * time.Second):
+	for _, w := range j.works {
+		if w.early != nil && err == nil {
+			err = w.early(ctx, s)
 		}
-		return reported{err}
 	}
-	tell(err)
-	// The other rank may be inside a loop that waits for us.
-	job.Abort(exitStatus(err), err.Error())
-	return reported{err}
+	if err == nil {
+		err = j.measure(ctx, s)
+	}
+	if err != nil {
+		err = s.fail(err)
+	}
+	return errors.Join(err, s.Close())
 }
 
-func tell(err error) { fmt.Fprintln(os.Stderr, "bench:", err) }
-
-// measureAll carries out all runs and, at rank 0, prints.
-func measureAll(ctx context.Context, job rankJob, out outputOptions, options map[string]string, t task) error {
-	if n := job.Size(); n < t.least || t.most > 0 && n > t.most {
-		return &SizeError{n, t.least, t.most}
+// start is how many ranks are started where there is no job.
+func (j *job) start() (n int, unbound bool) {
+	n = max(j.count, 1)
+	for _, w := range j.works {
+		unbound = unbound || w.ranks.unbound
+		n = max(n, w.ranks.least)
+		if _, chosen := w.option("ranks"); chosen {
+			n = max(n, w.o.ranks)
+		}
 	}
+	return n, unbound
+}
+
+// provider is the one that is asked for; empty: what the library takes.
+func (j *job) provider() string {
+	alone := len(j.works) > 0
+	for _, w := range j.works {
+		if w.layer != layerVerbs && w.o.provider != "" {
+			return w.o.provider
+		}
+		alone = alone && w.ranks.most == 1
+	}
+	if alone {
+		return providerSelf
+	}
+	return ""
+}
+
+// measure carries out all work and, at rank 0, prints.
+func (j *job) measure(ctx context.Context, s *session) error {
+	needs := []ranks{j.needs}
+	for _, w := range j.works {
+		needs = append(needs, w.ranks)
+	}
+	for _, r := range needs {
+		if n := s.Size(); n < r.least || r.most > 0 && n > r.most {
+			return &SizeError{n, r.least, r.most}
+		}
+	}
+	ranks, err := j.introduce(ctx, s)
+	if err != nil {
+		return err
+	}
+	report := Report{Schema: schema, Environment: takeEnvironment(j.given), Results: []Result{}}
+	report.Environment.Ranks = ranks
+	before, own := takeMachineState(), ownCPU()
+	body := j.carryOut
+	if j.body != nil {
+		body = j.body
+	}
+	if err := body(ctx, s, j, &report); err != nil {
+		return err
+	}
+	used, err := share(ctx, s, ownCPU()-own, nil)
+	if err != nil {
+		return err
+	}
+	// On two hosts each sees only its own rank; what the other one used is not here.
+	mine := used[s.Rank()]
+	if together(ranks) {
+		mine = 0
+		for _, u := range used {
+			mine += u
+		}
+	}
+	report.Warnings = append(standingDoubts(&report.Environment), doubts(before, takeMachineState(), mine)...)
+	if s.Rank() != 0 {
+		return nil
+	}
+	return j.print(os.Stdout, &report)
+}
+
+// introduce tells all ranks where each is, and fails where one has other options.
+func (j *job) introduce(ctx context.Context, s *session) ([]RankEnvironment, error) {
 	type hello struct {
 		Options string          `json:"options"`
 		Rank    RankEnvironment `json:"rank"`
 	}
-	measured := maps.Clone(options)
-	for _, name := range []string{"json", "csv", "html"} { // for the one who prints
+	measured := maps.Clone(j.given)
+	for _, name := range []string{"json", "csv", "html", "file", "exports"} { // for the one that prints
 		delete(measured, name)
 	}
-	all, err := share(ctx, job, hello{fmt.Sprint(measured), takeRankEnvironment(job.Rank())}, nil)
+	all, err := share(ctx, s, hello{fmt.Sprint(measured), takeRankEnvironment(s.Rank())}, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var ranks []RankEnvironment
 	for _, h := range all {
 		if h.Options != all[0].Options {
-			return &MismatchError{[]string{all[0].Options, h.Options}}
+			return nil, &MismatchError{[]string{all[0].Options, h.Options}}
 		}
+		ranks = append(ranks, h.Rank)
 	}
-	plan, err := t.plan(ctx)
+	return ranks, nil
+}
+
+// carryOut does all work, and adds its results to the report.
+func (j *job) carryOut(ctx context.Context, s *session, _ *job, r *Report) error {
+	works, steps, err := j.plan(ctx, s)
 	if err != nil {
 		return err
 	}
-	w := newWriter(out, job.Rank() == 0)
-	w.report.Environment = takeEnvironment(options)
-	for _, h := range all {
-		w.report.Environment.Ranks = append(w.report.Environment.Ranks, h.Rank)
-	}
-	if n, ok := job.(*node); ok && w.active && !n.aside {
-		for _, d := range n.devices() {
-			w.device(d)
-		}
-	}
-	w.begin()
-	timer := timerCost()
-	before, own := takeMachineState(), ownCPU()
-	steps, done := 0, 0
-	for _, r := range plan {
-		steps += r.steps()
-	}
-	for _, r := range plan {
-		if why := r.unavailable(); why != "" {
-			w.missing(why)
+	progress := newProgress(s.Rank() == 0)
+	defer progress.clear()
+	done := 0
+	for i := range works {
+		w := &works[i]
+		if w.missing != "" {
+			r.Missing = append(r.Missing, w.missing)
 			continue
 		}
-		err := r.measure(ctx, job, w, timer, func(what string) {
-			w.progress.show(done, steps, what)
+		err := w.carryOut(ctx, s, r, func(what string) {
+			progress.show(done, steps, what)
 			done++
 		})
 		if err != nil {
 			return err
 		}
 	}
-	used, err := share(ctx, job, ownCPU()-own, nil)
-	if err != nil {
-		return err
-	}
-	list := standingDoubts(&w.report.Environment)
-	// On two hosts each sees only its own rank; what the other one used is not here.
-	mine := used[job.Rank()]
-	if together(w.report.Environment.Ranks) {
-		mine = 0
-		for _, u := range used {
-			mine += u
+	return nil
+}
+
+// plan lists the work, and counts its measurements.
+func (j *job) plan(ctx context.Context, s *session) (works []work, steps int, err error) {
+	list := j.works
+	if j.more != nil {
+		if list, err = j.more(ctx, s); err != nil {
+			return nil, 0, err
 		}
 	}
-	w.report.Warnings = append(list, doubts(before, takeMachineState(), mine)...)
-	return w.end()
-}
-
-func (r *verbsRun) unavailable() string { return r.missing }
-
-// measure connects the pair, carries out the rounds, and gives the results.
-func (r *verbsRun) measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) (err error) {
-	p, err := connect(ctx, job, r.pairOptions)
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.device, err)
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	w.device(p.entry)
-	ms, err := r.measureBy(func(m *measurement) error {
-		progress(fmt.Sprintf("%s %s %s %s", p.entry.Device, m.pattern, m.op.name, formatSize(int64(m.bytes))))
-		if err := p.round(ctx, m); err != nil {
-			return fmt.Errorf("%s: %s %s of %d bytes: %w", p.entry.Device, m.pattern, m.op.name, m.bytes, err)
+	for _, w := range list {
+		parts := []work{w}
+		if w.split != nil {
+			if parts, err = w.split(ctx, s, w); err != nil {
+				return nil, 0, err
+			}
 		}
-		return nil
-	})
-	if err != nil {
-		return err
+		for _, w := range parts {
+			if w.specs, err = w.pattern.specs(w.o, s.Size()); err != nil {
+				return nil, 0, err
+			}
+			w.specs = attempted(w.specs)
+			if w.missing == "" {
+				steps += len(w.specs) * w.o.rounds
+			}
+			works = append(works, w)
+		}
 	}
-	results := make([]Result, len(ms))
-	for i, m := range ms {
-		results[i] = m.result(layerVerbs, p.entry.Provider, timer)
-		results[i].Device, results[i].Inline = p.entry.Device, m.bytes <= p.inline && !m.op.fetch
-	}
-	w.results(results)
-	// Nobody takes the connection down while the other still uses it.
-	_, err = share(ctx, job, struct{}{}, nil)
-	return err
+	return works, steps, nil
 }
 
-// writer prints what rank 0 has measured, as it comes where the form allows.
-type writer struct {
-	outputOptions
-	active   bool // this is the rank that prints
-	report   Report
-	progress *progress
-}
-
-func newWriter(out outputOptions, active bool) *writer {
-	w := &writer{outputOptions: out, active: active, report: Report{Schema: schema, Results: []Result{}}}
-	w.progress = newProgress(active)
-	return w
-}
-
-func (w *writer) begin() {
-	if w.active && w.tables() {
-		printEnvironment(os.Stdout, &w.report.Environment)
+// carryOut measures all specs once in each round, so that what changes in the machine
+// meanwhile is met by all of them.
+func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress func(string)) error {
+	b := &bed{session: s, o: w.o, carrier: w.carrier, provider: cmp.Or(w.carrier, s.provider)}
+	if w.open != nil {
+		if err := w.open(ctx, b); err != nil {
+			return err
+		}
 	}
-}
-
-func (w *writer) missing(why string) {
-	w.report.Missing = append(w.report.Missing, why)
-	if w.active && w.tables() {
-		w.progress.clear()
-		fmt.Fprintf(os.Stdout, "\nnot available: %s\n", why)
+	ms := make([]*measurement, len(w.specs))
+	for i, s := range w.specs {
+		ms[i] = newMeasurement(s)
 	}
-}
-
-func (w *writer) device(d DeviceEntry) {
-	if !slices.Contains(w.report.Environment.Devices, d) {
-		w.report.Environment.Devices = append(w.report.Environment.Devices, d)
+	for range w.o.rounds {
+		for _, m := range ms {
+			what := strings.Join(strings.Fields(fmt.Sprint(b.provider, " ", m.layer, " ", m.name, " ", m.op, " ", m.axis, " ", formatSize(int64(m.bytes)))), " ")
+			progress(what)
+			if err := m.once(ctx, b); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+		}
 	}
-}
-
-func (w *writer) results(rs []Result) {
-	w.report.Results = append(w.report.Results, rs...)
-	if w.active && w.tables() {
-		w.progress.clear()
-		printResults(os.Stdout, terminal(os.Stdout), rs, w.findDevice(rs[0].Device), w.allocs)
+	for _, d := range append([]DeviceEntry{b.entry, b.over}, b.devices()...) {
+		r.Environment.addDevice(d)
 	}
-}
-
-func (w *writer) findDevice(name string) *DeviceEntry {
-	i := slices.IndexFunc(w.report.Environment.Devices, func(d DeviceEntry) bool { return d.Device == name })
-	if i < 0 {
-		return nil
+	for _, p := range s.Stats().Peers { // what the library has found
+		if b.provider == "" && p.Rank != s.Rank() {
+			b.provider = p.Provider
+		}
 	}
-	return &w.report.Environment.Devices[i]
-}
-
-func (w *writer) end() error {
-	w.progress.clear()
-	if !w.active {
-		return nil
+	b.provider = cmp.Or(b.provider, providerSelf)
+	for _, m := range ms {
+		r.Results = append(r.Results, m.results(b)...)
 	}
-	return w.print(os.Stdout, &w.report)
+	return b.close(ctx)
 }

@@ -82,19 +82,22 @@ not possible, or has more than four million messages.`,
 				return err
 			}
 			if o.model.Latency < 0 {
-				return asRanks(cmd.Context(), *out, given(cmd.Flags()), o.task())
+				works, err := o.works()
+				if err != nil {
+					return err
+				}
+				j := job{outputOptions: *out, given: given(cmd.Flags()), works: works, body: o.measure}
+				return j.run(cmd.Context())
 			}
 			if err := out.check(); err != nil {
 				return err
 			}
-			w := newWriter(*out, true)
-			w.report.Environment = takeEnvironment(given(cmd.Flags()))
-			w.begin()
+			r := Report{Schema: schema, Environment: takeEnvironment(given(cmd.Flags())), Results: []Result{}}
 			o.model.Combine, o.model.Copy = cmp.Or(o.model.Combine, combineCost()), cmp.Or(o.model.Copy, copyCost())
-			if err := o.estimate(w, o.model); err != nil {
+			if err := o.estimate(&r, o.model); err != nil {
 				return err
 			}
-			return w.end()
+			return out.print(os.Stdout, &r)
 		},
 	}
 	f := cmd.Flags()
@@ -114,8 +117,7 @@ not possible, or has more than four million messages.`,
 
 func (o *scaleOptions) check(out *outputOptions) error {
 	var err error
-	names := slices.DeleteFunc(collectivePatterns(), func(s string) bool { return s == patternExact })
-	if o.patterns, err = parseList("kinds", o.kinds, names...); err != nil {
+	if o.patterns, err = parseList("kinds", o.kinds, collectiveNames()...); err != nil {
 		return err
 	}
 	if o.bytes, err = parseSizes(o.sizes); err != nil {
@@ -148,102 +150,69 @@ func (o *scaleOptions) check(out *outputOptions) error {
 	return nil
 }
 
-// task measures the network between two ranks.
-func (o *scaleOptions) task() task {
-	var n *node
-	return task{
-		start: 2, least: 2, most: 2,
-		join: func(ctx context.Context) (_ rankJob, err error) {
-			n, err = joinNode(ctx, o.provider)
-			return n, err
-		},
-		plan: func(context.Context) ([]run, error) { return []run{&scaleRun{o, n}}, nil },
-	}
-}
-
-// scaleRun measures the parameters, and estimates by them.
-type scaleRun struct {
-	*scaleOptions
-	node *node
-}
-
-func (r *scaleRun) unavailable() string { return "" }
-func (r *scaleRun) steps() int          { return len(r.specs()) }
-
-// specs are the figures from which the parameters follow.
-func (r *scaleRun) specs() []spec {
-	t := timing{time: r.time, warmup: defaultWarmup, verify: true}
-	lat := t.spec(patternLat, memoryOperation(memoryAlloc), doubleBytes)
-	rate := t.spec(patternRate, memoryOperation(memoryAlloc), doubleBytes)
-	bw := t.spec(patternBW, memoryOperation(memoryAlloc), 1<<20)
-	rate.window, bw.window = defaultWindow, defaultChannelWindow
-	return []spec{lat, rate, bw}
-}
-
-func (r *scaleRun) measure(ctx context.Context, job exchanger, w *writer, timer float64, progress func(string)) error {
-	arena := 0
-	for _, s := range r.specs() {
-		arena = max(arena, arenaSize(&s))
-	}
-	memory, err := r.node.Alloc(arena)
-	if err != nil {
-		return err
-	}
-	var figures []float64
-	for _, s := range r.specs() {
-		progress(r.provider + " " + s.pattern)
-		m := newMeasurement(s)
-		if err := (&channelRun{node: r.node}).round(ctx, job, m, memory.Bytes()); err != nil {
-			return err
+// works are the figures from which the parameters of the network follow.
+func (o *scaleOptions) works() (list []work, err error) {
+	for _, p := range []struct{ pattern, bytes string }{{patternLat, "8"}, {patternRate, "8"}, {patternBW, "1M"}} {
+		w, err := newWork(findPattern(layerChannel, p.pattern), map[string]string{"provider": o.provider, "sizes": p.bytes, "time": o.time.String()})
+		if err != nil {
+			return nil, err
 		}
-		result := m.result(layerChannel, r.provider, timer)
-		result.Suite = suiteChannel
-		w.report.Results = append(w.report.Results, result)
-		figures = append(figures, result.P50)
+		list = append(list, w)
 	}
-	overhead, err := r.overhead(ctx, job, memory.Bytes(), timer)
+	return list, nil
+}
+
+// measure takes the parameters from figures, and estimates by them.
+func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Report) error {
+	if err := j.carryOut(ctx, s, j, r); err != nil {
+		return err
+	}
+	overhead, err := o.overhead(ctx, s)
 	if err != nil {
 		return err
 	}
-	half, rate, bandwidth := figures[0], figures[1], figures[2]
+	half, rate, bandwidth := r.Results[0].P50, r.Results[1].P50, r.Results[2].P50
 	p := Model{Overhead: min(overhead, half/2), Gap: 1e9 / rate, PerByte: 1e3 / bandwidth, Measured: true,
-		Combine: cmp.Or(r.model.Combine, combineCost()), Copy: cmp.Or(r.model.Copy, copyCost())}
+		Combine: cmp.Or(o.model.Combine, combineCost()), Copy: cmp.Or(o.model.Copy, copyCost())}
 	p.Latency = max(half-2*p.Overhead-doubleBytes*p.PerByte, 0)
-	if w.active {
-		err = r.estimate(w, p)
+	if s.Rank() == 0 {
+		err = o.estimate(r, p)
 	}
-	_, err = share(ctx, job, struct{}{}, err)
-	return err
+	return barrier(ctx, s, err)
 }
 
 // overhead is the median time of starting a short message, at rank 0.
-func (r *scaleRun) overhead(ctx context.Context, job exchanger, arena []byte, timer float64) (float64, error) {
+func (o *scaleOptions) overhead(ctx context.Context, s *session) (float64, error) {
 	const messages = 4096
-	m := newMeasurement(r.specs()[0])
-	s, err := declareToken(r.node, m, arena)
+	w, err := newWork(findPattern(layerChannel, patternLat), map[string]string{"sizes": "8"})
 	if err != nil {
 		return 0, err
 	}
-	if _, err := share(ctx, job, struct{}{}, nil); err != nil {
+	specs, err := w.pattern.specs(w.o, s.Size())
+	if err != nil {
 		return 0, err
 	}
-	times := make([]float64, 0, messages)
-	if r.node.Rank() != 0 {
-		err = s.pass(messages, nil)
-	} else {
-		for len(times) < messages && err == nil {
-			t := nanos()
-			err = s.out.Start()
-			times = append(times, max(float64(nanos()-t)-timer, 0))
-			if err == nil {
-				err = errors.Join(s.in.Start(), s.out.Wait(), s.in.Wait())
-			}
+	b := &bed{session: s, o: w.o}
+	t, err := declareToken(b, newMeasurement(specs[0]))
+	if err == nil {
+		err = barrier(ctx, s, nil)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if s.Rank() != 0 {
+		err = t.run(messages, nil)
+	}
+	var times []float64
+	for s.Rank() == 0 && len(times) < messages && err == nil {
+		begin := nanos()
+		err = t.out.Start()
+		times = append(times, max(float64(nanos()-begin)-s.timer, 0))
+		if err == nil {
+			err = errors.Join(t.in.Start(), t.out.Wait(), t.in.Wait())
 		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	return median(times), s.close()
+	return median(times), errors.Join(err, t.close(), b.close(ctx))
 }
 
 // combineCost and copyCost are of a byte that is in the cache, in ns: the best of
@@ -273,8 +242,8 @@ func byteCost(do func(dst, src []byte)) float64 {
 }
 
 // estimate adds the estimates to the report, and prints them where tables are wanted.
-func (o *scaleOptions) estimate(w *writer, p Model) error {
-	w.report.Model = &p
+func (o *scaleOptions) estimate(r *Report, p Model) error {
+	r.Model = &p
 	network := p.logGP()
 	for _, name := range o.patterns {
 		kind, _ := collectiveKind(name)
@@ -299,14 +268,10 @@ func (o *scaleOptions) estimate(w *writer, p Model) error {
 					if err != nil {
 						return err
 					}
-					w.report.Estimates = append(w.report.Estimates, Estimate{name, int64(bytes), hosts, a.String(), float64(t), a == chosen})
+					r.Estimates = append(r.Estimates, Estimate{name, int64(bytes), hosts, a.String(), float64(t), a == chosen})
 				}
 			}
 		}
-	}
-	if w.tables() {
-		w.progress.clear()
-		printScale(os.Stdout, terminal(os.Stdout), o.provider, &w.report)
 	}
 	return nil
 }

@@ -4,17 +4,15 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
 // printScale prints the parameters, and a table for each kind of some bytes: a row for
 // a number of hosts, a column for each algorithm.
-func printScale(w io.Writer, lines bool, provider string, r *Report) {
+func printScale(w io.Writer, r *Report) error {
 	from := "given"
 	if r.Model.Measured {
-		from = "measured over " + provider
+		from = "measured over " + r.Results[0].Provider
 	}
 	m := r.Model
 	fmt.Fprintf(w, "\nLogGP, %s: L %s ns, o %s ns, g %s ns, G %s ns/byte; adding %s ns/byte, copying %s ns/byte\n", from,
@@ -24,42 +22,45 @@ func printScale(w io.Writer, lines bool, provider string, r *Report) {
 		for n < len(rest) && rest[n].Kind == first.Kind && rest[n].Bytes == first.Bytes {
 			n++
 		}
-		printEstimates(w, lines, rest[:n])
+		if err := printEstimates(w, rest[:n]); err != nil {
+			return err
+		}
 		rest = rest[n:]
 	}
+	return nil
 }
 
 // printEstimates prints those of one kind of some bytes.
-func printEstimates(w io.Writer, lines bool, list []Estimate) {
+func printEstimates(w io.Writer, list []Estimate) error {
 	kind, _ := collectiveKind(list[0].Kind)
 	what := list[0].Kind
 	if kind != coll.Barrier {
 		what += " of " + formatSize(list[0].Bytes) + " bytes"
 	}
-	fmt.Fprintf(w, "\n%s, estimated, µs\n", what)
+	fmt.Fprintf(w, "\n%s, estimated\n", what)
 	header := []any{"hosts"}
 	column := map[string]int{}
 	for _, a := range coll.Algorithms(kind) {
 		column[a.String()] = len(header)
 		header = append(header, a.String())
 	}
-	t := newTable(w, lines, header...)
-	var row table.Row
+	t := newGrid(w, header...)
+	var row []any
 	for i, e := range list {
 		if i == 0 || list[i-1].Hosts != e.Hosts {
-			row = table.Row{e.Hosts}
+			row = []any{e.Hosts}
 			for range column {
 				row = append(row, "-")
 			}
 		}
-		cell := formatValue(e.NS / 1000)
+		cell := readable(e.NS, unitLatency)
 		if e.Chosen {
 			cell = "*" + cell
 		}
 		row[column[e.Algorithm]] = cell
 		if i+1 == len(list) || list[i+1].Hosts != e.Hosts {
-			t.AppendRow(row)
+			t.row(row...)
 		}
 	}
-	t.Render()
+	return t.Flush()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -19,32 +20,46 @@ type SizesError struct {
 
 func (e *SizesError) Error() string { return fmt.Sprintf("sizes %q: %s", e.Text, e.Why) }
 
-// parseSizes reads "min:max", which stands for min, the powers of two between,
-// and max; or a list "8,4k,1M"; or one size. Suffixes are binary: k, M, G.
-func parseSizes(text string) ([]int, error) {
-	fail := func(format string, args ...any) ([]int, error) {
-		return nil, &SizesError{text, fmt.Sprintf(format, args...)}
-	}
+// parseSizes reads "min:max", which stands for min, the powers of two between, and max;
+// "min:max:x4", for min, as long as there is one of at most max four times as much, and so on;
+// a list "8,4k,1M"; or one size. Suffixes are binary: k, M, G.
+func parseSizes(text string) (sizes []int, err error) {
 	if from, to, isRange := strings.Cut(text, ":"); isRange {
-		lo, err := parseSize(from)
-		if err != nil {
-			return fail("%v", err)
+		sizes, err = parseRange(from, to)
+	} else {
+		for s := range strings.SplitSeq(text, ",") {
+			n, e := parseSize(s)
+			err = cmp.Or(err, e)
+			sizes = append(sizes, n)
 		}
-		hi, err := parseSize(to)
-		if err != nil {
-			return fail("%v", err)
-		}
-		if lo > hi {
-			return fail("%d is more than %d", lo, hi)
-		}
+	}
+	if err != nil {
+		return nil, &SizesError{text, err.Error()}
+	}
+	return sizes, nil
+}
+
+func parseRange(from, to string) ([]int, error) {
+	to, by, multiplied := strings.Cut(to, ":x")
+	lo, err := parseSize(from)
+	if err != nil {
+		return nil, err
+	}
+	hi, err := parseSize(to)
+	switch {
+	case err != nil:
+		return nil, err
+	case lo > hi:
+		return nil, fmt.Errorf("%d is more than %d", lo, hi)
+	case !multiplied:
 		return doubling(lo, hi), nil
 	}
+	factor, err := strconv.Atoi(by)
+	if err != nil || factor < 2 || lo == 0 {
+		return nil, fmt.Errorf("%q does not multiply %d", by, lo)
+	}
 	var sizes []int
-	for _, s := range strings.Split(text, ",") {
-		n, err := parseSize(s)
-		if err != nil {
-			return fail("%v", err)
-		}
+	for n := lo; n <= hi; n *= factor {
 		sizes = append(sizes, n)
 	}
 	return sizes, nil
@@ -111,4 +126,26 @@ func formatValue(v float64) string {
 		return strconv.FormatFloat(v, 'f', 2, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// readable writes a figure of three digits, with a unit that suits it.
+func readable(v float64, unit string) string {
+	units := []string{unit}
+	switch unit {
+	case unitLatency:
+		units = []string{"ns", "µs", "ms", "s"}
+	case unitBandwidth:
+		units = []string{"MB/s", "GB/s"}
+	case unitRate, unitFanout:
+		units = []string{unit, "k " + unit, "M " + unit}
+	}
+	for v >= 999.5 && len(units) > 1 {
+		v /= 1000
+		units = units[1:]
+	}
+	digits := 2
+	for limit := 9.995; digits > 0 && v >= limit; limit *= 10 {
+		digits--
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64) + " " + units[0]
 }

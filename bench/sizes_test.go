@@ -26,6 +26,12 @@ func TestParseSizes(t *testing.T) {
 		{text: "-1", fail: "is no size"},
 		{text: "8:4", fail: "8 is more than 4"},
 		{text: "1:2:3", fail: "is no size"},
+		{text: "8:4M:x8", want: []int{8, 64, 512, 4096, 32 << 10, 256 << 10, 2 << 20}},
+		{text: "8:512:x4", want: []int{8, 32, 128, 512}},
+		{text: "3:20:x10", want: []int{3}},
+		{text: "0:8:x4", fail: "does not multiply 0"},
+		{text: "1:8:x1", fail: "does not multiply"},
+		{text: "1:8:xk", fail: "does not multiply"},
 		{text: "2G", fail: "is more than 1G"},
 		{text: "99999999999999999999", fail: "is no size"},
 		{text: "9223372036854775807G", fail: "is more than 1G"},
@@ -71,10 +77,26 @@ func TestDefaultSizes(t *testing.T) {
 		{patternBW, "write", 1, 23},
 		{patternRate, "send", 0, 14},
 	} {
-		op, err := findOperation(c.op)
+		w, err := newWork(findPattern(layerVerbs, c.pattern), map[string]string{"op": c.op})
 		require.NoError(t, err)
-		sizes := op.defaultSizes(c.pattern)
-		require.Equal(t, c.first, sizes[0])
-		require.Len(t, sizes, c.n)
+		specs, err := w.pattern.specs(w.o, 2)
+		require.NoError(t, err)
+		require.Equal(t, c.first, specs[0].bytes)
+		require.Len(t, specs, c.n)
+	}
+}
+
+func TestReadable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		v    float64
+		unit string
+		want string
+	}{
+		{64.31, unitLatency, "64.3 ns"}, {9.996, unitLatency, "10.0 ns"}, {999.6, unitLatency, "1.00 µs"}, {12_345, unitLatency, "12.3 µs"}, {22_907_190, unitLatency, "22.9 ms"},
+		{3e9, unitLatency, "3.00 s"}, {4e12, unitLatency, "4000 s"}, {0, unitLatency, "0.00 ns"},
+		{512, unitBandwidth, "512 MB/s"}, {40_960, unitBandwidth, "41.0 GB/s"}, {14.1e6, unitRate, "14.1 M msg/s"}, {980, unitFanout, "980 chunks/s"}, {0.0625, unitCalls, "0.06 calls/msg"},
+	} {
+		require.Equal(t, c.want, readable(c.v, c.unit))
 	}
 }

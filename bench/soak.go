@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,7 +17,7 @@ type soakOptions struct {
 }
 
 // SoakError: a soak has met what must not be.
-type SoakError struct{ Unasked, Hangs, Corrupt, Leaks int }
+type SoakError struct{ Unasked, Hangs, Corrupt, Leaks int64 }
 
 func (e *SoakError) Error() string {
 	return fmt.Sprintf("soak: %d errors that nothing explains, %d hangs, %d corruptions, %d leaks", e.Unasked, e.Hangs, e.Corrupt, e.Leaks)
@@ -39,20 +40,11 @@ hang, nothing to be left when a rank has closed its node. Exit status 1: somethi
 was not so.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			if out.listen != "" || out.html != "" {
-				return usagef("soak: want neither --listen nor --html")
-			}
-			if o.time <= 0 || o.time > 1000*time.Hour {
-				return usagef("--time %v: want more than 0, at most 1000h", o.time)
-			}
-			if err := inRange("ranks", o.ranks, 2, 64); err != nil {
-				return err
-			}
 			if o.seed == 0 {
 				o.seed = uint64(time.Now().UnixNano())
+			}
+			if err := errors.Join(out.check(), o.check(out), inRange("ranks", o.ranks, 2, 64)); err != nil {
+				return err
 			}
 			return o.run(cmd.Context(), out)
 		},
@@ -64,6 +56,16 @@ was not so.`,
 	f.BoolVar(&o.network, "network", true, "as root: two networks, with a link that can be cut")
 	cmd.AddCommand(newSoakRankCommand())
 	return cmd
+}
+
+func (o *soakOptions) check(out *outputOptions) error {
+	switch {
+	case out.listen != "" || out.html != "":
+		return usagef("soak: want neither --listen nor --html")
+	case o.time <= 0 || o.time > 1000*time.Hour:
+		return usagef("--time %v: want more than 0, at most 1000h", o.time)
+	}
+	return nil
 }
 
 // newSoakRankCommand is what a soak starts.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -28,22 +29,8 @@ func newSoakLink() (l *soakLink, err error) {
 		}
 	}
 	l = &soakLink{[2]string{fmt.Sprintf("soakA%d", os.Getpid()), fmt.Sprintf("soakB%d", os.Getpid())}}
-	made := 0
-	defer func() {
-		if err != nil {
-			for _, name := range l.names[:made] {
-				err = errors.Join(err, do("ip", "netns", "del", name))
-			}
-			l = nil
-		}
-	}()
-	for _, name := range l.names {
-		if err := do("ip", "netns", "add", name); err != nil {
-			return nil, err
-		}
-		made++
-	}
-	commands := []string{fmt.Sprintf("ip -n %s link add veth0 type veth peer name veth0 netns %s", l.names[0], l.names[1])}
+	commands := []string{"ip netns add " + l.names[0], "ip netns add " + l.names[1],
+		fmt.Sprintf("ip -n %s link add veth0 type veth peer name veth0 netns %s", l.names[0], l.names[1])}
 	for i, name := range l.names {
 		// RFC 2544: 198.18.0.0/15 is for tests of networks.
 		commands = append(commands, fmt.Sprintf("ip -n %s addr add 198.18.0.%d/24 dev veth0", name, i+1),
@@ -51,15 +38,21 @@ func newSoakLink() (l *soakLink, err error) {
 	}
 	for _, c := range commands {
 		words := strings.Fields(c)
-		if err := do(words[0], words[1:]...); err != nil {
-			return nil, err
+		if err = cmp.Or(err, do(words[0], words[1:]...)); err != nil {
+			break
 		}
 	}
 	// Whether the kernel has what is needed is found out by doing it.
-	if err := l.lose(1); err != nil {
-		return nil, err
+	if err == nil {
+		err = l.lose(1)
 	}
-	return l, l.heal()
+	if err == nil {
+		err = l.heal()
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }
 
 func do(name string, args ...string) error {
@@ -71,26 +64,26 @@ func do(name string, args ...string) error {
 
 // lose has the link lose so many of a hundred packets.
 func (l *soakLink) lose(percent int) error {
-	for _, name := range l.names {
-		which := fmt.Sprintf("numgen random mod 100 < %d ", percent)
-		if percent >= 100 {
-			which = ""
-		}
-		rules := fmt.Sprintf("table inet soak { chain in { type filter hook input priority 0; iifname veth0 %sdrop; }; }", which)
-		if err := do("ip", "netns", "exec", name, "nft", rules); err != nil {
-			return err
-		}
+	which := ""
+	if percent < 100 {
+		which = fmt.Sprintf("numgen random mod 100 < %d ", percent)
 	}
-	return nil
+	rules := fmt.Sprintf("table inet soak { chain in { type filter hook input priority 0; iifname veth0 %sdrop; }; }", which)
+	return l.each(func(name string) error { return do("ip", "netns", "exec", name, "nft", rules) })
 }
 
 // heal has it lose none.
 func (l *soakLink) heal() error {
-	var errs []error
-	for _, name := range l.names {
-		errs = append(errs, do("ip", "netns", "exec", name, "nft", "delete table inet soak"))
-	}
-	return errors.Join(errs...)
+	return l.each(func(name string) error { return do("ip", "netns", "exec", name, "nft", "delete table inet soak") })
+}
+
+// Close takes the networks away.
+func (l *soakLink) Close() error {
+	return l.each(func(name string) error { return do("ip", "netns", "del", name) })
+}
+
+func (l *soakLink) each(what func(name string) error) error {
+	return errors.Join(what(l.names[0]), what(l.names[1]))
 }
 
 // listen listens in the first network. The socket stays there when the thread has left.
@@ -119,13 +112,4 @@ func (l *soakLink) listen() (ln net.Listener, err error) {
 	}()
 	<-done
 	return ln, err
-}
-
-// Close takes the networks away.
-func (l *soakLink) Close() error {
-	var errs []error
-	for _, name := range l.names {
-		errs = append(errs, do("ip", "netns", "del", name))
-	}
-	return errors.Join(errs...)
 }

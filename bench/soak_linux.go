@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -42,7 +44,7 @@ const (
 func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	t := soakTotals{Seed: o.seed, Operations: map[string]int64{}, Faults: map[string]int{}}
+	t := soakTotals{Seed: o.seed, Operations: map[string]int64{}, Faults: map[string]int64{}}
 	rng := mathrand.New(mathrand.NewPCG(o.seed, 0))
 	faults := []string{faultNone, faultKill, faultStall, faultKill}
 	var link *soakLink
@@ -60,10 +62,10 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
 	begin := time.Now()
 	for time.Since(begin) < o.time && ctx.Err() == nil {
 		left := o.time - time.Since(begin)
-		j := soakJob{soakOptions: *o, fault: faults[t.Jobs%len(faults)], seed: rng.Uint64(), rng: mathrand.New(mathrand.NewPCG(rng.Uint64(), 0)),
+		j := soakJob{soakOptions: *o, fault: faults[int(t.Jobs)%len(faults)], seed: rng.Uint64(), rng: mathrand.New(mathrand.NewPCG(rng.Uint64(), 0)),
 			length: max(min(soakJobTime, left), 500*time.Millisecond), link: link}
 		// With a link every job but those of plain shared memory or tcp goes over it.
-		switch t.Jobs / len(faults) % 3 {
+		switch int(t.Jobs) / len(faults) % 3 {
 		case 1:
 			j.transport = "shm"
 		case 2:
@@ -283,6 +285,15 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 		}
 	}
 	return nil
+}
+
+// withoutJob is an environment without what says which rank of which job a process is, and
+// without settings or a file of them.
+func withoutJob(env []string) []string {
+	return slices.DeleteFunc(boot.WithoutLauncher(env), func(s string) bool {
+		name, _, _ := strings.Cut(s, "=")
+		return slices.Contains(tunedVariables(), name)
+	})
 }
 
 // kill ends all ranks that have not ended, and waits for them.

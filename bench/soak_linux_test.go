@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // A short soak over every transport that needs no rights: it does something on all
 // layers, and what goes wrong is told by those who are to tell it.
 func TestSoak(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: takes seconds; its own part of CI runs it for minutes")
-	}
+	need.Long(t) // CI soaks by the command, too
 	var got soakTotals
 	require.NoError(t, json.Unmarshal(output(t, "soak", "-t", "5s", "-n", "3", "--network=false", "--seed", "7", "--json"), &got))
 	require.Positive(t, got.Jobs)
@@ -28,7 +28,7 @@ func TestSoak(t *testing.T) {
 // The figures as CSV are those of JSON, each on a line.
 func TestSoakCSV(t *testing.T) {
 	t.Parallel()
-	totals := soakTotals{Seed: 7, Seconds: 1.5, Jobs: 3, Operations: map[string]int64{"qmp": 2, "impi": 1}, Bytes: 9, Faults: map[string]int{faultKill: 4}, Leaks: 1}
+	totals := soakTotals{Seed: 7, Seconds: 1.5, Jobs: 3, Operations: map[string]int64{"qmp": 2, "impi": 1}, Bytes: 9, Faults: map[string]int64{faultKill: 4}, Leaks: 1}
 	var b strings.Builder
 	require.NoError(t, totals.writeCSV(&b))
 	require.Equal(t, strings.Join([]string{"figure,kind,value", "seed,,7", "seconds,,1.5", "jobs,,3", "operations,impi,1", "operations,qmp,2", "bytes,,9",
@@ -62,7 +62,7 @@ func TestSoakJudges(t *testing.T) {
 		if c.want.Operations == nil {
 			c.want.Operations = map[string]int64{}
 		}
-		require.Equal(t, c.want.Unasked+c.want.Corrupt+c.want.Leaks, len(got.Said), name)
+		require.EqualValues(t, c.want.Unasked+c.want.Corrupt+c.want.Leaks, len(got.Said), name)
 		got.Said = nil
 		require.Equal(t, c.want, got, name)
 		require.Equal(t, c.want.Unasked+c.want.Corrupt+c.want.Leaks == 0, got.verdict() == nil, name)
@@ -78,7 +78,7 @@ func TestSoakJudges(t *testing.T) {
 	got := soakTotals{Operations: map[string]int64{}}
 	j := soakJob{length: -soakPatience}
 	require.NoError(t, j.judge(t.Context(), &got, []*soakProcess{p}, -1))
-	require.Equal(t, 1, got.Hangs)
+	require.EqualValues(t, 1, got.Hangs)
 	require.Len(t, got.Said, 1)
 	var bad *SoakError
 	require.ErrorAs(t, got.verdict(), &bad)

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/qmp"
 )
@@ -29,8 +30,11 @@ type soakRecord struct {
 	Leaks      string           `json:"leaks,omitempty"`
 }
 
-// soakStream is that of the messages of channels; package qmp takes those from 0 on.
-const soakStream = 40000
+const (
+	soakStream = 40000            // of the messages of channels; package qmp takes those from 0 on
+	soakClose  = 20 * time.Second // bounds the end of the messages of a job whose peers may be gone
+	soakUp     = "up\n"           // what a rank writes first, when it is connected with all others
+)
 
 // soakSizes are those of messages of channels: inline, in the ring, straight, in chunks.
 var soakSizes = []int{1, 8, 56, 1000, 4096, 9000, 70_000, 1 << 20}
@@ -39,11 +43,8 @@ var soakSizes = []int{1, 8, 56, 1000, 4096, 9000, 70_000, 1 << 20}
 // d is over, or an error ends it. What it has done goes to w.
 func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) error {
 	held := leak.Watch()
-	s := soaker{record: soakRecord{Operations: map[string]int64{}}, rng: rand.New(rand.NewPCG(seed, 1)), up: func() error {
-		_, err := io.WriteString(w, soakUp)
-		return err
-	}}
-	err := s.run(ctx, d)
+	s := soaker{record: soakRecord{Operations: map[string]int64{}}, rng: rand.New(rand.NewPCG(seed, 1))}
+	err := s.run(ctx, w, d)
 	r := &s.record
 	if err != nil {
 		var corrupt *CorruptError
@@ -73,58 +74,76 @@ type soaker struct {
 	world  *channel.Group
 	impi   *impi.Job
 	qmp    *qmp.Machine
-
-	sends, receives []*channel.Handle // of each size, in memory of Alloc, then of the heap
-	out, in         [][]byte
-	turn            uint64
-
-	up func() error // tells that all connections have been made
+	rings  []*soakRing // of each size, in memory of Alloc, then of the heap
+	turn   int
 }
 
-// soakUp is what a rank writes first, when it is connected with all others.
-const soakUp = "up\n"
-
 // run joins, makes traffic, and takes all down.
-func (s *soaker) run(ctx context.Context, d time.Duration) (err error) {
+func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err error) {
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	// After a death there is no peer to say goodbye to: that is no news.
+	end := func(what string, do func() error) {
+		if e := do(); e != nil && err == nil {
+			err = fmt.Errorf("%s: %w", what, e)
+		}
+	}
 	if s.node, err = channel.Join(ctx, channel.WithLogger(quiet)); err != nil {
 		return err
 	}
 	s.record.Rank = s.node.Rank()
-	defer func() {
-		// After a death there is nobody to say goodbye to: that is no news.
-		if e := s.node.Close(); e != nil && err == nil {
-			err = fmt.Errorf("close the node: %w", e)
-		}
-	}()
+	defer end("close the node", s.node.Close)
 	if s.world, err = s.node.World(ctx); err != nil {
 		return err
 	}
 	if s.qmp, err = qmp.New(s.node, nil, qmp.WithContext(ctx)); err != nil {
 		return err
 	}
-	defer func() {
-		if e := s.qmp.Finalize(); e != nil && err == nil {
-			err = fmt.Errorf("finalize: %w", e)
-		}
-	}()
+	defer end("finalize", s.qmp.Finalize)
 	if s.impi, err = impi.FromNode(ctx, s.node, impi.Config{Log: quiet}); err != nil {
 		return err
 	}
-	defer func() {
+	defer end("close the job of impi", func() error {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), soakClose)
 		defer cancel()
-		if e := s.impi.Close(within); e != nil && err == nil {
-			err = fmt.Errorf("close the job of impi: %w", e)
-		}
-	}()
-	if err := s.declare(); err != nil {
-		return err
-	}
+		return s.impi.Close(within)
+	})
 	if err := s.connect(ctx); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	if _, err := io.WriteString(w, soakUp); err != nil {
 		return err
 	}
-	until := time.Now().Add(d)
+	return s.traffic(ctx, time.Now().Add(d))
+}
+
+// connect has every pair of ranks talk on all layers: while a connection is being made, which
+// has a second for a provider to prove itself, a lost packet may mean that it does not.
+func (s *soaker) connect(ctx context.Context) error {
+	for _, memory := range memoryKinds[:2] {
+		for i, size := range soakSizes {
+			r, err := s.newRing(memory, size, soakStream+i)
+			if err != nil {
+				return err
+			}
+			s.rings = append(s.rings, r)
+			if err := s.once(r); err != nil {
+				return err
+			}
+		}
+	}
+	for k := range s.node.Size() {
+		if err := s.once(s.collective(coll.Broadcast, 1000, k)); err != nil {
+			return err
+		}
+		if _, err := s.shift(ctx, k, 1000, 0); err != nil {
+			return err
+		}
+	}
+	return s.qmp.DefaultComm().Barrier()
+}
+
+// traffic does one operation after the other until rank 0 finds that the time is over.
+func (s *soaker) traffic(ctx context.Context, until time.Time) error {
 	for {
 		over := []int64{0}
 		if s.node.Rank() == 0 && !time.Now().Before(until) {
@@ -137,170 +156,91 @@ func (s *soaker) run(ctx context.Context, d time.Duration) (err error) {
 			return nil
 		}
 		for range 20 {
-			if err := s.operation(ctx); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// connect has every pair of ranks talk on all layers, and tells when that is done: while
-// a connection is being made, which has a second for a provider to prove itself, a lost
-// packet may mean that it does not.
-func (s *soaker) connect(ctx context.Context) error {
-	for k := range s.node.Size() {
-		s.turn++
-		if _, err := s.broadcastFrom(ctx, k, 1000); err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-		if _, err := s.shiftBy(ctx, k, 1000, 0); err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-	}
-	for i := range s.sends {
-		if _, err := s.ringOf(ctx, i); err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-	}
-	if err := s.qmp.DefaultComm().Barrier(); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	return s.up()
-}
-
-// soakClose bounds the end of the messages of a job whose peers may be gone.
-const soakClose = 20 * time.Second
-
-// declare declares a message to the next rank, and one from the one before, of each size.
-func (s *soaker) declare() error {
-	n := s.node
-	next, last := (n.Rank()+1)%n.Size(), (n.Rank()+n.Size()-1)%n.Size()
-	for _, heap := range []bool{false, true} {
-		for i, size := range soakSizes {
-			buffers := make([][]byte, 2)
-			for k := range buffers {
-				buffers[k] = make([]byte, size+guard)
-				if !heap {
-					m, err := n.Alloc(size + guard)
-					if err != nil {
-						return err
-					}
-					buffers[k] = m.Bytes()
-				}
-			}
-			stream := channel.OnStream(soakStream + i)
-			send, err := n.DeclareSend(channel.Contiguous(buffers[0][:size]), next, stream)
+			s.turn++
+			layer, n, err := s.operation(ctx)
 			if err != nil {
-				return err
+				return fmt.Errorf("%s, operation %d: %w", layer, s.turn, err)
 			}
-			receive, err := n.DeclareReceive(channel.Contiguous(buffers[1][:size]), last, stream)
-			if err != nil {
-				return err
-			}
-			s.sends, s.receives = append(s.sends, send), append(s.receives, receive)
-			s.out, s.in = append(s.out, buffers[0]), append(s.in, buffers[1])
+			s.record.Operations[layer]++
+			s.record.Bytes += int64(n)
 		}
 	}
-	return nil
 }
 
 // operation is the next one, the same at all ranks.
-func (s *soaker) operation(ctx context.Context) error {
-	s.turn++
-	layer, what := layerChannel, s.ring
-	switch s.rng.IntN(6) {
-	case 1:
-		layer, what = "collectives", s.allreduce
-	case 2:
-		layer, what = "collectives", s.broadcast
+func (s *soaker) operation(ctx context.Context) (layer string, bytes int, err error) {
+	rng := s.rng
+	switch rng.IntN(6) {
+	case 1, 2:
+		kind, doubles := coll.Barrier+coll.Kind(rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+rng.IntN(20_000)
+		return "collectives", doubles * doubleBytes, s.once(s.collective(kind, doubles*doubleBytes, rng.IntN(s.node.Size())))
 	case 3, 4:
-		layer, what = layerIMPI, s.shift
+		size, tag, by := rng.IntN(100_000), rng.IntN(1000), rng.IntN(s.node.Size())
+		if rng.IntN(2) == 0 {
+			size %= 256
+		}
+		bytes, err = s.shift(ctx, by, size, tag)
+		return layerIMPI, bytes, err
 	case 5:
-		layer, what = layerQMP, s.sum
+		bytes, err = s.sum(1 + rng.IntN(300))
+		return layerQMP, bytes, err
 	}
-	n, err := what(ctx)
-	if err != nil {
-		return fmt.Errorf("%s, operation %d: %w", layer, s.turn, err)
-	}
-	s.record.Operations[layer]++
-	s.record.Bytes += int64(n)
-	return nil
+	r := s.rings[rng.IntN(len(s.rings))]
+	r.op = fmt.Sprint("ring ", s.turn) // other bytes than before
+	return layerChannel, r.bytes, s.once(r)
 }
 
-// seedOf is that of what a rank sends in this turn.
-func (s *soaker) seedOf(rank int) uint64 { return seedFor(rank, int(s.turn), "soak") }
-
-// ring passes a message of one size to the next rank.
-func (s *soaker) ring(ctx context.Context) (int, error) {
-	return s.ringOf(ctx, s.rng.IntN(len(s.sends)))
+// once makes one iteration, and checks it.
+func (s *soaker) once(x series) error {
+	x.prepare()
+	if err := x.run(1, nil); err != nil {
+		return err
+	}
+	return x.check()
 }
 
-func (s *soaker) ringOf(ctx context.Context, i int) (int, error) {
-	size := soakSizes[i%len(soakSizes)]
-	last := (s.node.Rank() + s.node.Size() - 1) % s.node.Size()
-	fillPattern(s.out[i][:size], s.seedOf(s.node.Rank()))
-	fillGuard(s.in[i])
-	for _, h := range []*channel.Handle{s.receives[i], s.sends[i]} {
-		if err := h.Start(); err != nil {
-			return 0, err
+// soakRing passes a message to the next rank, and takes one from the rank before.
+type soakRing struct{ messages }
+
+func (s *soaker) newRing(memory string, size, stream int) (*soakRing, error) {
+	left, right := neighbours(s.node)
+	r := &soakRing{messages{declarations: declarations{node: s.node, stream: stream}, extent: extent{bytes: size}, into: extent{bytes: size}, op: "ring", from: left}}
+	var buffers [2]buffer // of its own
+	for i, list := range []*[][]byte{&r.outs, &r.ins} {
+		b, err := buffers[i].take(s.node, memory, size+guard)
+		if err != nil {
+			return nil, err
 		}
+		*list = [][]byte{b}
 	}
-	if err := channel.WaitAllContext(ctx, s.receives[i], s.sends[i]); err != nil {
-		return 0, err
-	}
-	return size, checkPattern("ring", s.in[i], size, s.seedOf(last))
+	r.send(r.layout(r.outs[0]), right)
+	r.receive(r.into.layout(r.ins[0]), left)
+	return r, r.err
 }
 
-// allreduce sums up integers, whose sum is known.
-func (s *soaker) allreduce(ctx context.Context) (int, error) {
-	v := make([]int64, 1+s.rng.IntN(20_000))
-	for i := range v {
-		v[i] = int64(s.node.Rank()+1) * (int64(i) + int64(s.turn))
+func (r *soakRing) run(int, []int64) error {
+	if err := startAll(r.handles...); err != nil {
+		return err
 	}
-	if err := s.world.Run(ctx, channel.Allreduce(channel.Sum, v, v)); err != nil {
-		return 0, err
-	}
-	size := int64(s.node.Size())
-	for i := range v {
-		if want := size * (size + 1) / 2 * (int64(i) + int64(s.turn)); v[i] != want {
-			return 0, &CorruptError{Op: "allreduce", Bytes: 8 * len(v), Offset: 8 * i, Got: byte(v[i]), Want: byte(want)}
-		}
-	}
-	return 8 * len(v), nil
+	return channel.WaitAllContext(context.Background(), r.handles...)
 }
 
-// broadcast sends from a random rank to all.
-func (s *soaker) broadcast(ctx context.Context) (int, error) {
-	size, root := 1+s.rng.IntN(200_000), s.rng.IntN(s.node.Size())
-	return s.broadcastFrom(ctx, root, size)
+// collective is one of doubles, which is called.
+func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
+	src, dst := collectiveBlocks(kind, s.node.Size())
+	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled}
+	c := newCollective(s.world, m, make([]byte, src*bytes), make([]byte, dst*bytes+guard))
+	c.root = root % c.roots
+	return c
 }
 
-func (s *soaker) broadcastFrom(ctx context.Context, root, size int) (int, error) {
-	b := make([]byte, size+guard)
-	fillGuard(b)
-	if s.node.Rank() == root {
-		fillPattern(b[:size], s.seedOf(root))
-	}
-	if err := s.world.Run(ctx, channel.Broadcast(b[:size], root)); err != nil {
-		return 0, err
-	}
-	return size, checkPattern("broadcast", b, size, s.seedOf(root))
-}
-
-// shift sends by impi to a rank at a random distance, with a random tag.
-func (s *soaker) shift(ctx context.Context) (int, error) {
-	size, tag, by := s.rng.IntN(100_000), s.rng.IntN(1000), s.rng.IntN(s.node.Size())
-	if s.rng.IntN(2) == 0 {
-		size %= 256
-	}
-	return s.shiftBy(ctx, by, size, tag)
-}
-
-func (s *soaker) shiftBy(ctx context.Context, by, size, tag int) (int, error) {
+// shift sends by impi to a rank at a distance.
+func (s *soaker) shift(ctx context.Context, by, size, tag int) (int, error) {
 	c := s.impi.World()
 	to, from := (c.Rank()+by)%c.Size(), (c.Rank()+c.Size()-by)%c.Size()
+	seed := func(rank int) uint64 { return seedFor(rank, s.turn, "shift") }
 	out, in := make([]byte, size), make([]byte, size+guard)
-	fillPattern(out, s.seedOf(c.Rank()))
+	fillPattern(out, seed(c.Rank()))
 	fillGuard(in)
 	q, err := c.Irecv(in[:size], from, tag)
 	if err != nil {
@@ -310,43 +250,31 @@ func (s *soaker) shiftBy(ctx context.Context, by, size, tag int) (int, error) {
 		return 0, err // the receive ends with the job
 	}
 	st, err := q.Wait(ctx)
+	if err == nil && st.Len != size {
+		err = &CorruptError{Op: "impi", Bytes: size, Offset: st.Len}
+	}
 	if err != nil {
 		return 0, err
 	}
-	if st.Len != size {
-		return 0, &CorruptError{Op: "impi", Bytes: size, Offset: st.Len}
-	}
-	return size, checkPattern("impi", in, size, s.seedOf(from))
+	return size, checkPattern("impi", in, size, seed(from))
 }
 
 // sum adds up doubles as QMP programs do, or broadcasts, or waits for all.
-func (s *soaker) sum(context.Context) (int, error) {
-	c := s.qmp.DefaultComm()
+func (s *soaker) sum(doubles int) (int, error) {
+	c, bytes := s.qmp.DefaultComm(), doubles*doubleBytes
 	switch s.rng.IntN(3) {
 	case 0:
 		return 0, c.Barrier()
 	case 1:
-		b := make([]byte, 1+s.rng.IntN(5000))
+		b, seed := make([]byte, bytes+guard), seedFor(0, s.turn, "qmp")
+		fillGuard(b)
 		if c.IsPrimaryNode() {
-			fillPattern(b, s.seedOf(0))
+			fillPattern(b[:bytes], seed)
 		}
-		if err := c.Broadcast(b); err != nil {
+		if err := c.Broadcast(b[:bytes]); err != nil {
 			return 0, err
 		}
-		return len(b), checkPattern("qmp broadcast", b, len(b), s.seedOf(0))
+		return bytes, checkPattern("qmp broadcast", b, bytes, seed)
 	}
-	v := make([]float64, 1+s.rng.IntN(300))
-	for i := range v {
-		v[i] = float64(c.NodeNumber() + i)
-	}
-	if err := c.SumDoubleArray(v); err != nil {
-		return 0, err
-	}
-	n := c.NumberOfNodes()
-	for i := range v {
-		if want := float64(n*(n-1)/2 + n*i); v[i] != want {
-			return 0, &CorruptError{Op: "qmp sum", Bytes: 8 * len(v), Offset: 8 * i}
-		}
-	}
-	return 8 * len(v), nil
+	return bytes, s.once(newSums(c, spec{bytes: bytes, op: qmpSumDoubleArray}, make([]byte, bytes+guard)))
 }

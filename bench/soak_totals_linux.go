@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,15 +16,15 @@ import (
 type soakTotals struct {
 	Seed       uint64           `json:"seed"`
 	Seconds    float64          `json:"seconds"`
-	Jobs       int              `json:"jobs"`
+	Jobs       int64            `json:"jobs"`
 	Operations map[string]int64 `json:"operations"` // by layer
 	Bytes      int64            `json:"bytes"`
-	Faults     map[string]int   `json:"faults"`  // injected, by kind
-	Errors     int              `json:"errors"`  // that ranks reported of a peer that was killed, as they are to
-	Unasked    int              `json:"unasked"` // others; must be 0
-	Hangs      int              `json:"hangs"`   // must be 0
-	Corrupt    int              `json:"corrupt"` // must be 0
-	Leaks      int              `json:"leaks"`   // must be 0
+	Faults     map[string]int64 `json:"faults"`  // injected, by kind
+	Errors     int64            `json:"errors"`  // that ranks reported of a peer that was killed, as they are to
+	Unasked    int64            `json:"unasked"` // others; must be 0
+	Hangs      int64            `json:"hangs"`   // must be 0
+	Corrupt    int64            `json:"corrupt"` // must be 0
+	Leaks      int64            `json:"leaks"`   // must be 0
 	Said       []string         `json:"said,omitempty"`
 }
 
@@ -36,78 +37,70 @@ func (t *soakTotals) verdict() error {
 
 // write writes them in the form that is asked for.
 func (t *soakTotals) write(out *outputOptions) error {
+	var err error
 	switch {
 	case out.json:
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
 		return e.Encode(t)
 	case out.csv:
-		t.say(os.Stderr)
-		return t.writeCSV(os.Stdout)
+		err = t.writeCSV(os.Stdout)
+	default:
+		t.print(os.Stdout)
 	}
-	t.print(os.Stdout)
-	t.say(os.Stdout)
-	return nil
+	for _, s := range t.Said { // what was not as it must be
+		fmt.Fprintf(os.Stderr, "\n%s\n", s)
+	}
+	return err
+}
+
+// soakFigure is one of the totals, by kind where there are several.
+type soakFigure struct {
+	name, title string
+	count       int64
+	kinds       map[string]int64
+}
+
+func (t *soakTotals) figures() []soakFigure {
+	return []soakFigure{
+		{"jobs", "jobs", t.Jobs, nil},
+		{"operations", "operations done and checked", 0, t.Operations},
+		{"bytes", "bytes received", t.Bytes, nil},
+		{"faults", "faults injected", 0, t.Faults},
+		{"errors", "errors reported of those killed", t.Errors, nil},
+		{"unasked", "errors that nothing explains", t.Unasked, nil},
+		{"hangs", "hangs", t.Hangs, nil},
+		{"corrupt", "corruptions", t.Corrupt, nil},
+		{"leaks", "leaks", t.Leaks, nil},
+	}
 }
 
 func (t *soakTotals) print(w io.Writer) {
-	counts := func(m map[string]int64) string {
-		var parts []string
-		total := int64(0)
-		for k, v := range m {
-			parts = append(parts, fmt.Sprintf("%s %d", k, v))
-			total += v
+	fmt.Fprintf(w, "%-34s%.0f s, seed %d\n", "soak", t.Seconds, t.Seed)
+	for _, f := range t.figures() {
+		text := strconv.FormatInt(f.count, 10)
+		if f.kinds != nil {
+			var parts []string
+			for _, kind := range slices.Sorted(maps.Keys(f.kinds)) {
+				parts = append(parts, fmt.Sprintf("%s %d", kind, f.kinds[kind]))
+			}
+			text = strings.Join(parts, ", ")
 		}
-		slices.Sort(parts)
-		return fmt.Sprintf("%d (%s)", total, strings.Join(parts, ", "))
-	}
-	faults := map[string]int64{}
-	for k, v := range t.Faults {
-		faults[k] = int64(v)
-	}
-	for _, l := range [][2]string{
-		{"jobs", fmt.Sprintf("%d in %.0f s, seed %d", t.Jobs, t.Seconds, t.Seed)},
-		{"operations done and checked", counts(t.Operations)},
-		{"bytes received", formatValue(float64(t.Bytes))},
-		{"faults injected", counts(faults)},
-		{"errors reported of those killed", fmt.Sprint(t.Errors)},
-		{"errors that nothing explains", fmt.Sprint(t.Unasked)},
-		{"hangs", fmt.Sprint(t.Hangs)},
-		{"corruptions", fmt.Sprint(t.Corrupt)},
-		{"leaks", fmt.Sprint(t.Leaks)},
-	} {
-		fmt.Fprintf(w, "%-34s%s\n", l[0], l[1])
+		fmt.Fprintf(w, "%-34s%s\n", f.title, text)
 	}
 }
 
 // writeCSV writes a line for each figure: its name, as in JSON, of which kind it is, where
 // there are several, and how much.
 func (t *soakTotals) writeCSV(w io.Writer) error {
-	c := csv.NewWriter(w)
-	line := func(figure, kind string, v any) { _ = c.Write([]string{figure, kind, fmt.Sprint(v)}) } // c.Error has it
-	line("figure", "kind", "value")
-	line("seed", "", t.Seed)
-	line("seconds", "", t.Seconds)
-	line("jobs", "", t.Jobs)
-	for _, layer := range slices.Sorted(maps.Keys(t.Operations)) {
-		line("operations", layer, t.Operations[layer])
+	lines := [][]string{{"figure", "kind", "value"}, {"seed", "", strconv.FormatUint(t.Seed, 10)}, {"seconds", "", fmt.Sprint(t.Seconds)}}
+	for _, f := range t.figures() {
+		if f.kinds == nil {
+			lines = append(lines, []string{f.name, "", strconv.FormatInt(f.count, 10)})
+		}
+		for _, kind := range slices.Sorted(maps.Keys(f.kinds)) {
+			lines = append(lines, []string{f.name, kind, strconv.FormatInt(f.kinds[kind], 10)})
+		}
 	}
-	line("bytes", "", t.Bytes)
-	for _, fault := range slices.Sorted(maps.Keys(t.Faults)) {
-		line("faults", fault, t.Faults[fault])
-	}
-	line("errors", "", t.Errors)
-	line("unasked", "", t.Unasked)
-	line("hangs", "", t.Hangs)
-	line("corrupt", "", t.Corrupt)
-	line("leaks", "", t.Leaks)
-	c.Flush()
-	return c.Error()
-}
-
-// say tells what was not as it must be.
-func (t *soakTotals) say(w io.Writer) {
-	for _, s := range t.Said {
-		fmt.Fprintf(w, "\n%s\n", s)
-	}
+	return csv.NewWriter(w).WriteAll(lines)
 }

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/stretchr/testify/require"
@@ -78,50 +77,47 @@ func TestMedianAndSpread(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
-	lat := spec{pattern: patternLat, time: 100 * time.Millisecond}
 	for _, c := range []struct {
 		name      string
-		change    func(*spec)
+		layer     string
+		pattern   string
+		flags     []string
 		iteration float64 // ns
 		want      plan
 	}{
-		{"fast: batches of the most", func(*spec) {}, 100, plan{1_000_000, 1000}},
-		{"slow: single iterations, never too few", func(*spec) {}, 50e6, plan{minBatches, 1}},
-		{"each", func(s *spec) { s.each = true }, 100, plan{1_000_000, 1}},
-		{"batch given", func(s *spec) { s.batch = 10 }, 100, plan{1_000_000, 10}},
-		{"count given", func(s *spec) { s.iters = 7 }, 100, plan{7, 7}},
-		{"count of messages", func(s *spec) { s.pattern, s.window, s.iters = patternBW, 64, 100 }, 1e4, plan{2, 2}},
+		{"fast: batches of the most", layerChannel, patternLat, []string{"batch", "0"}, 100, plan{1_000_000, 1000}},
+		{"slow: single iterations, never too few", layerChannel, patternLat, []string{"batch", "0"}, 50e6, plan{minBatches, 1}},
+		{"each", layerChannel, patternLat, nil, 100, plan{1_000_000, 1}},
+		{"batch given", layerChannel, patternLat, []string{"batch", "10"}, 100, plan{1_000_000, 10}},
+		{"count given", layerChannel, patternLat, []string{"batch", "0", "iters", "7"}, 100, plan{7, 7}},
+		{"count of messages", layerVerbs, patternBW, []string{"window", "64", "iters", "100"}, 1e4, plan{2, 2}},
 	} {
-		s := lat
-		c.change(&s)
-		require.Equal(t, c.want, newMeasurement(s).plan(c.iteration), c.name)
+		m := measurementOf(t, c.layer, c.pattern, append(c.flags, "sizes", "8")...)
+		require.Equal(t, c.want, m.plan(c.iteration), c.name)
 	}
 }
 
 func TestSamples(t *testing.T) {
 	t.Parallel()
-	read, err := findOperation("read")
-	require.NoError(t, err)
-	send, err := findOperation("send")
-	require.NoError(t, err)
 	for _, c := range []struct {
-		name string
-		spec spec
-		want float64
+		name    string
+		layer   string
+		pattern string
+		flags   []string
+		want    float64
 	}{
-		{"latency is half a round trip", spec{pattern: patternLat, op: send}, 50},
-		{"latency of a read is all of it", spec{pattern: patternLat, op: read}, 100},
-		{"10 windows of 4 messages of 1000 bytes in 1 µs", spec{pattern: patternBW, op: send, window: 4, bytes: 1000}, 40_000},
-		{"both ways", spec{pattern: patternBiBW, op: send, window: 4, bytes: 1000}, 80_000},
-		{"messages", spec{pattern: patternRate, op: send, window: 4, bytes: 8}, 40e6},
-		{"a hop of a ring", spec{pattern: patternRing, op: send, ranks: 8}, 12.5},
-		{"one end of a message to oneself", spec{pattern: patternLocal, op: send}, 50},
-		{"an exchange of faces: what each rank sends", spec{pattern: patternHalo, op: send, bytes: 1000, ranks: 4, axis: "x"}, 10_000},
+		{"latency is half a round trip", layerVerbs, patternLat, []string{"sizes", "8"}, 50},
+		{"latency of a read is all of it", layerVerbs, patternLat, []string{"op", "read"}, 100},
+		{"10 windows of 4 messages of 1000 bytes in 1 µs", layerChannel, patternBW, []string{"window", "4", "sizes", "1000"}, 40_000},
+		{"both ways", layerIMPI, patternBiBW, []string{"window", "4", "sizes", "1000"}, 80_000},
+		{"messages", layerVerbs, patternRate, []string{"window", "4", "sizes", "8"}, 40e6},
+		{"a hop of a ring, of two", layerChannel, patternRing, nil, 50},
+		{"one end of a message to oneself", layerChannel, patternLocal, nil, 50},
+		{"an exchange of faces: what each rank sends", layerChannel, patternHalo, []string{"axis", "x"}, 10 * 2 * faceBytes},
 	} {
-		m := newMeasurement(c.spec)
-		d := newDistribution()
-		m.addSamples(d, 10, 1000, nil)
-		require.InEpsilon(t, c.want, d.min, 1e-9, c.name)
+		m := measurementOf(t, c.layer, c.pattern, c.flags...)
+		m.sample(10, 1000, nil)
+		require.InEpsilon(t, c.want, m.round.min, 1e-9, c.name)
 	}
 }
 
@@ -135,13 +131,19 @@ func TestTimerCost(t *testing.T) {
 func TestHistogram(t *testing.T) {
 	t.Parallel()
 	d := newDistribution()
-	for v := range 1000 {
-		d.add(float64(v) / 8)
+	values := []float64{0, 0.001, 2.047, 2.048, 3e11, 2 * maxValue}
+	for range 1000 {
+		values = append(values, 100*rand.ExpFloat64())
+	}
+	for _, v := range values {
+		d.add(v)
 	}
 	h, err := hdrhistogram.Decode([]byte(d.encode()))
 	require.NoError(t, err)
-	require.EqualValues(t, 1000, h.TotalCount())
-	require.InEpsilon(t, 62.5*perUnit, h.ValueAtQuantile(50), 0.01)
+	require.EqualValues(t, len(values), h.TotalCount())
+	for _, q := range []float64{0.1, 1, 50, 90, 99.9} {
+		require.InDelta(t, d.quantile(q), float64(h.ValueAtQuantile(q))/perUnit, 1e-9, "%g %%", q)
+	}
 }
 
 func TestProgressBar(t *testing.T) {
@@ -174,5 +176,6 @@ func (s *waking) run(n int, _ []int64) error {
 	}
 	return nil
 }
-func (s *waking) over() error   { return nil }
-func (s *waking) finish() error { return nil }
+func (s *waking) prepare()     {}
+func (s *waking) check() error { return nil }
+func (s *waking) close() error { return nil }

@@ -1,29 +1,41 @@
 package main
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
+
+// aTool is a test of a program that is installed here.
+func aTool(name, pattern, op string, bytes int) tool {
+	return tool{place: &place{versions: map[string]string{name: "1.2"}}, name: name, peer: name + "@x", op: op, bytes: bytes, count: 128,
+		row: &row{pattern: pattern, provider: "shm", op: op, window: 64, args: []string{"--signal-every", "1", "--list", "1"}}, path: &rdmaPath{"rxe0", 1, 1}}
+}
 
 func TestParseTools(t *testing.T) {
 	t.Parallel()
 	const csv = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n"
 	const fi = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"
-	ucx := toolTest{peer: peerUCX, program: "ucx_perftest", provider: "shm", suite: suiteIMPI, pattern: patternLat, op: "tag", bytes: 8}
-	bw := ucx
-	bw.pattern = patternBW
-	ping := toolTest{peer: peerLibfabric, program: "fi_pingpong", provider: "shm", suite: suiteIMPI, pattern: patternLat, op: "tagged", bytes: 8}
+	ucx := aTool(peerUCX, patternLat, "tag", 8)
+	bw := aTool(peerUCX, patternBW, "tag", 8)
+	ping := aTool(peerLibfabric, patternLat, "tagged", 8)
 	for _, c := range []struct {
 		name    string
-		test    toolTest
+		test    tool
 		out     string
 		want    float64
 		samples int64
 	}{
 		{"latency", ucx, csv + "100000,0.105,0.278,0.278,27.44,27.44,3596988,3596988\n", 105, 100000},
 		{"bandwidth", bw, csv + "1000,0.542,0.957,0.957,65315.56,1000.00,1045049,1045049\n", 1048.576, 1},
+		{"pingpong of 64k", aTool(peerLibfabric, patternLat, "tagged", 64<<10), fi + "64k     10k     =10k     156k        0.02s      8.81       0.91       1.10\n", 910, 1},
 		{"pingpong", ping, fi + "8       10k     =10k     156k        0.02s      8.81       0.91       1.10\n", 910, 1},
 	} {
 		r, err := c.test.parse(strings.NewReader("a warning\n" + c.out))
@@ -47,9 +59,9 @@ func FuzzParseTools(f *testing.F) {
 	f.Add("100000,0.105,0.278,0.278,27.44,27.44,3596988,3596988\n", true)
 	f.Add("8       10k     =10k     156k        0.02s      8.81       0.91       1.10\n", false)
 	f.Fuzz(func(t *testing.T, out string, ucx bool) {
-		c := toolTest{peer: peerLibfabric, provider: "shm", pattern: patternLat, bytes: 8}
+		c := aTool(peerLibfabric, patternLat, "tagged", 8)
 		if ucx {
-			c.peer = peerUCX
+			c = aTool(peerUCX, patternLat, "tag", 8)
 		}
 		if r, err := c.parse(strings.NewReader(out)); err == nil {
 			require.NoError(t, r.check())
@@ -57,49 +69,82 @@ func FuzzParseTools(f *testing.F) {
 	})
 }
 
-// Who is asked for alone is run alone; what the names are is said.
-func TestPicked(t *testing.T) {
-	t.Parallel()
-	all := []contender{{name: "a", what: []string{"shm channel lat", "shm channel bw"}}, {name: "b", what: []string{"tcp impi lat"}}}
-	for only, want := range map[string]string{"": "ab", "channel": "a", "CHANNEL BW": "a", "lat$": "ab", "^tcp": "b"} {
-		rows, err := parseOnly(only)
-		require.NoError(t, err)
-		c := comparison{compareOptions: compareOptions{only: only, rows: rows}}
-		got, err := c.picked(all)
-		require.NoError(t, err)
-		names := ""
-		for _, k := range got {
-			names += k.name
-		}
-		require.Equal(t, want, names, only)
-	}
-	rows, err := parseOnly("nobody")
-	require.NoError(t, err)
-	c := comparison{compareOptions: compareOptions{only: "nobody", rows: rows}}
-	_, err = c.picked(all)
-	var usage *UsageError
-	require.ErrorAs(t, err, &usage)
-	require.Contains(t, usage.Why, "shm channel lat, shm channel bw, tcp impi lat")
+const perftestLat = `---------------------------------------------------------------------------------------
+                    RDMA_Write Latency Test
+ Dual-port       : OFF		Device         : rxe0
+ Mtu             : 1024[B]
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 8       2000          8.25           2847.88      8.41     	       11.90       	-nan   		34.05   		2087.54
+---------------------------------------------------------------------------------------
+`
 
-	// Every contender says what it is, in the words that a row of its results begins with.
-	c = comparison{peers: &peers{}, compareOptions: compareOptions{time: defaultTime}}
-	for _, k := range c.contenders() {
-		require.NotEmpty(t, k.what, k.name)
+const perftestBW = ` #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      300              0.00               55.16  		   0.000883
+---------------------------------------------------------------------------------------
+`
+
+func TestParsePerftest(t *testing.T) {
+	t.Parallel()
+	lat := aTool(peerPerftest, patternLat, "write", 8)
+	r, err := lat.parse(strings.NewReader(perftestLat))
+	require.NoError(t, err)
+	require.Equal(t, Result{Pattern: patternLat, Layer: peerPerftest, Provider: "shm", Peer: "perftest@x", Op: "write", Mode: modeEach, Version: "1.2", Window: 64, List: 1,
+		Bytes: 8, Unit: unitLatency, Min: 8250, P50: 8410, P99: 34050, P999: 2087540, Max: 2847880, Mean: 11900, Samples: 2000}, r)
+
+	bw := aTool(peerPerftest, patternBW, "write", 65536)
+	r, err = bw.parse(strings.NewReader(perftestBW))
+	require.NoError(t, err)
+	require.InDelta(t, 55.16*1.048576, r.P50, 1e-9)
+	require.Equal(t, unitBandwidth, r.Unit)
+	rate := aTool(peerPerftest, patternRate, "write", 65536)
+	r, err = rate.parse(strings.NewReader(perftestBW))
+	require.NoError(t, err)
+	require.InDelta(t, 883, r.P50, 1e-9)
+
+	var bad *PeerOutputError
+	for _, out := range []string{"", "Couldn't connect to 127.0.0.1:18515\n", perftestLat, strings.Replace(perftestBW, "65536", "8", 1), strings.Replace(perftestBW, "55.16", "nan", 1)} {
+		_, err := bw.parse(strings.NewReader(out))
+		require.ErrorAs(t, err, &bad, out)
 	}
-	row := resultOf(patternLat, 8, 1)
-	require.Equal(t, "shm verbs lat send 8 sluice", rowName(&row))
-	row = Result{Provider: "shm", Layer: layerChannel, Pattern: "allreduce", Ranks: 4, Op: calledAlloc, Bytes: 8, Peer: peerSluice}
-	require.Equal(t, "shm 4 ranks allreduce called alloc 8 sluice", rowName(&row))
 }
 
-// Peers that are shown for information have no bar.
-func TestToolsInform(t *testing.T) {
-	t.Parallel()
-	theirs := impiFig("shm", patternLat, peerUCX, "tag", 8, 300, 300)
-	theirs.Layer = peerUCX
-	list := compareFigures([]figure{impiFig("shm", patternLat, peerSluice, "send/recv", 8, 150, 150), theirs})
-	require.Len(t, list, 1)
-	require.Equal(t, peerUCX, list[0].Peer)
-	require.InDelta(t, 0.5, list[0].Ratio, 1e-9)
-	require.Nil(t, list[0].Bar)
+// Two processes find each other though the server is slow to listen, and a server
+// that fails is named.
+func TestTwoEnds(t *testing.T) {
+	need.Unix(t) // scripts in place of perftest
+	need.Program(t, "sh")
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	program := func(body string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "ib_write_bw"), []byte("#!/bin/sh\n"+body), 0o755))
+	}
+	d := aTool(peerPerftest, patternBW, "write", 65536)
+	run := func() ([]Result, error) { return d.run(context.Background()) }
+
+	program(`for last; do :; done
+flag=` + dir + `/listening
+if [ "$last" != 127.0.0.1 ]; then sleep 0.3; touch $flag; while [ -e $flag ]; do sleep 0.05; done; exit 0; fi
+if [ ! -e $flag ]; then echo "Couldn't connect to 127.0.0.1:18515"; exit 1; fi
+rm $flag
+cat <<'END'
+` + perftestBW + `END
+`)
+	rs, err := run()
+	require.NoError(t, err)
+	require.Len(t, rs, 1)
+	require.InDelta(t, 57.84, rs[0].P50, 0.01)
+
+	program(`for last; do :; done
+if [ "$last" = 127.0.0.1 ]; then echo "Couldn't connect to 127.0.0.1:18515"; exit 1; fi
+echo "IB device rxe0 not found"; exit 1
+`)
+	_, err = run()
+	require.ErrorContains(t, err, "IB device rxe0 not found")
+
+	program("for last; do :; done\nif [ \"$last\" = 127.0.0.1 ]; then echo broken; exit 3; fi\nexec sleep 1000\n")
+	start := time.Now()
+	_, err = run()
+	require.ErrorContains(t, err, "broken")
+	require.Less(t, time.Since(start), bound)
 }

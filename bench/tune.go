@@ -2,21 +2,17 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -80,8 +76,7 @@ without a setting. xdp attaches a program to the network interface while it is m
 
 Started alone it starts its ranks, on this host; in a job of any launcher ("srun -n 16
 bench tune") it tunes for that number, over the provider given; with --listen on one host, and that
-host's address on another, for two. Each rank then starts a process for each set of
-algorithms; they meet at rank 0.
+host's address on another, for two.
 
     eval "$(bench tune --exports)"
 
@@ -93,20 +88,18 @@ Rank 0 writes it: of two hosts that is the one that does not listen.
 
     hostA$ bench tune --what provider --listen :18516
     hostB$ bench tune --what provider --file tuning hostA.example`,
-		Args: out.twoRanks,
+		Args: out.hosts,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
 			if err := o.check(out); err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), out, given(cmd.Flags()))
+			j := job{outputOptions: *out, given: given(cmd.Flags()), needs: ranks{least: 2}, count: o.ranks, body: o.tune}
+			return j.run(cmd.Context())
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.what, "what", strings.Join(tunedParts, ","), "what to measure: a list")
-	f.StringVar(&o.provider, "provider", "tcp", "provider between the ranks: tcp, ibv")
+	f.StringVar(&o.provider, "provider", providerTCP, "provider between the ranks: tcp, ibv")
 	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks to start; a job has its own number")
 	f.StringVar(&o.kinds, "kinds", tunedKinds, "kinds of collectives: a list")
 	f.StringVar(&o.sizes, "sizes", "8,256,1k,4k,16k,64k,256k,1M", "bytes of the vector, or of each rank's block, as of bench collectives")
@@ -122,210 +115,51 @@ func (o *tuneOptions) check(out *outputOptions) error {
 	if o.parts, err = parseList("what", o.what, tunedParts...); err != nil {
 		return err
 	}
-	names := slices.DeleteFunc(collectivePatterns(), func(s string) bool { return s == patternExact })
-	if o.patterns, err = parseList("kinds", o.kinds, names...); err != nil {
+	if o.patterns, err = parseList("kinds", o.kinds, collectiveNames()...); err != nil {
 		return err
 	}
 	if o.bytes, err = parseSizes(o.sizes); err != nil {
 		return err
 	}
-	if err := inDoubles(o.bytes); err != nil {
-		return err
-	}
 	switch {
-	case o.provider == "shm":
+	case o.provider == providerSHM:
 		return usagef("--provider shm: within a host there are no algorithms to choose from")
 	case o.time <= 0 || o.time > maxTime:
 		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
-	case o.exports && (out.csv || out.json):
+	case o.exports && !out.tables():
 		return usagef("--csv, --json and --exports: want one of them")
 	}
-	if err := checkFolder("file", o.file); err != nil {
-		return err
-	}
-	if err := inRange("rounds", o.rounds, 1, 1000); err != nil {
-		return err
-	}
-	return inRange("ranks", o.ranks, 2, maxRanks)
+	return errors.Join(inDoubles(o.bytes), checkFolder("file", o.file), inRange("rounds", o.rounds, 1, 1000), inRange("ranks", o.ranks, 2, maxRanks))
 }
 
-// run is one rank of a job, or starts one.
-func (o *tuneOptions) run(ctx context.Context, out *outputOptions, options map[string]string) (err error) {
-	ctx, stop, err := out.meet(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	job, err := boot.Join(ctx)
-	if err != nil {
-		return err
-	}
-	if _, launched := os.LookupEnv(boot.EnvRank); job.Size() == 1 && !launched {
-		if err := job.Close(); err != nil {
-			return err
-		}
-		if _, err := verbs.Find(o.provider); err != nil {
-			return err
-		}
-		return launchSelf(ctx, o.ranks, false)
-	}
-	// Who is told to end takes along what it has started.
-	ctx, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer release()
-	if err = o.tune(ctx, job, out, options); err != nil {
-		err = fail(job, err)
-	}
-	return errors.Join(err, job.Close())
-}
-
-// tune measures all sets of settings, and at rank 0 chooses and prints.
-func (o *tuneOptions) tune(ctx context.Context, job *boot.Job, out *outputOptions, options map[string]string) error {
-	if job.Size() < 2 {
-		return &SizeError{Size: job.Size(), Least: 2}
-	}
+// tune measures all sets of settings, and at rank 0 chooses.
+func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) error {
 	_, err := verbs.Find(o.provider)
-	ranks, err := share(ctx, job, takeTuneRank(job.Rank(), options), err)
-	if err != nil {
+	if err := barrier(ctx, s, err); err != nil {
 		return err
 	}
-	report := Report{Schema: schema, Environment: takeEnvironment(options), Results: []Result{}}
-	for _, r := range ranks {
-		if r.Options != ranks[0].Options {
-			return &MismatchError{[]string{ranks[0].Options, r.Options}}
-		}
-		report.Environment.Ranks = append(report.Environment.Ranks, r.Environment)
-	}
-	progress := newProgress(job.Rank() == 0)
-	defer progress.clear()
-	j := tuneJob{Job: job, ranks: ranks, rounds: o.rounds, progress: progress}
-	if j.meet, err = findMeetingPlace(ctx, job, j.partner(false) > 0); err != nil {
+	t := tuner{session: s, o: o, progress: newProgress(s.Rank() == 0), hosts: s.Hosts()}
+	defer t.progress.clear()
+	if t.meet, err = findMeetingPlace(ctx, s, s.apart()); err != nil {
 		return err
 	}
-	var t timings
-	best := coll.DefaultSettings()
+	times, best := timings(nil), coll.DefaultSettings()
 	if slices.Contains(o.parts, tuneCollectives) {
-		if t, err = o.tuneCollectives(ctx, &j, &report); err != nil {
+		if times, err = t.collectives(ctx, r); err != nil {
 			return err
 		}
-		if job.Rank() == 0 {
-			best = t.fit(job.Size())
-			report.Settings = best.Environ()
-		}
+		best = times.fit(s.Size())
+		r.Settings = best.Environ()
 	}
-	ways, err := o.tuneMessages(ctx, &j, &report)
-	if err != nil || job.Rank() != 0 {
+	ways, err := t.messages(ctx, r)
+	if err != nil || s.Rank() != 0 {
 		return err
 	}
-	progress.clear()
 	if o.file != "" {
-		if err := writeTuning(o.file, &report, o.provider, job.Size()); err != nil {
-			return err
-		}
+		err = writeTuning(o.file, r, o.provider, s.Size())
 	}
-	return o.print(out, &report, t, best, ways, job.Size())
-}
-
-// tuneCollectives measures all sets of settings; what it returns is of rank 0.
-func (o *tuneOptions) tuneCollectives(ctx context.Context, j *tuneJob, report *Report) (timings, error) {
-	plan := o.trials(j.Size())
-	var jobs []trialJob
-	for i := range plan {
-		jobs = append(jobs, o.jobOf(&plan[i], j.Size()))
-	}
-	merged, err := j.measure(ctx, jobs)
-	if err != nil || j.Rank() != 0 {
-		return nil, err
-	}
-	t := timings{}
-	for i := range plan {
-		for _, r := range merged[i] {
-			kind, _ := collectiveKind(r.Pattern)
-			key := measured{kind, int(r.Bytes), plan[i].settings.Force[kind], plan[i].settings.Segment}
-			t[key] = r.P50
-			r.Algorithm, r.Segment = key.algorithm.String(), int64(plan[i].segment)
-			report.Results = append(report.Results, r)
-		}
-	}
-	return t, nil
-}
-
-// jobOf is the job of a trial of so many ranks.
-func (o *tuneOptions) jobOf(t *trial, ranks int) trialJob {
-	var sizes []string
-	for _, n := range t.sizes {
-		sizes = append(sizes, strconv.Itoa(n))
-	}
-	members := make([]int, ranks)
-	for i := range members {
-		members[i] = i
-	}
-	return trialJob{members: members, settings: t.settings.Environ(), args: []string{"collectives", "--provider", o.provider, "--kinds", strings.Join(t.kinds, ","),
-		"--sizes", strings.Join(sizes, ","), "--call", callDeclared, "--time", o.time.String()}}
-}
-
-// trial is a job with one algorithm of each kind.
-type trial struct {
-	settings coll.Settings
-	kinds    []string
-	sizes    []int
-	segment  int // that is tried; 0: that of the defaults
-}
-
-// tunedSegments are tried beside that of the defaults.
-var tunedSegments = []int{8 << 10, 128 << 10}
-
-// trials are the jobs that measure all algorithms of all kinds.
-func (o *tuneOptions) trials(ranks int) []trial {
-	var list []trial
-	for i := 0; ; i++ {
-		t := trial{settings: coll.DefaultSettings(), sizes: o.bytes}
-		more := false
-		for _, name := range o.patterns {
-			kind, _ := collectiveKind(name)
-			algorithms := coll.Algorithms(kind)
-			if i >= len(algorithms) {
-				continue
-			}
-			more = true
-			if possible(algorithms[i], kind, ranks) {
-				t.settings.Force[kind] = algorithms[i]
-				t.kinds = append(t.kinds, name)
-			}
-		}
-		if !more {
-			break
-		}
-		if t.kinds != nil {
-			list = append(list, t)
-		}
-	}
-	long := slices.DeleteFunc(slices.Clone(o.bytes), func(n int) bool { return n < 2*slices.Max(tunedSegments) })
-	for _, segment := range tunedSegments {
-		t := trial{settings: coll.DefaultSettings(), sizes: long, segment: segment}
-		t.settings.Segment = segment
-		for _, name := range o.patterns {
-			if kind, _ := collectiveKind(name); slices.Contains(coll.Algorithms(kind), coll.Pipeline) {
-				t.settings.Force[kind] = coll.Pipeline
-				t.kinds = append(t.kinds, name)
-			}
-		}
-		if t.kinds != nil && long != nil {
-			list = append(list, t)
-		}
-	}
-	return list
-}
-
-// shapeOf is a collective of doubles.
-func shapeOf(kind coll.Kind, ranks, bytes int) coll.Shape {
-	return coll.Shape{Kind: kind, Size: ranks, Elem: doubleBytes, Count: bytes / doubleBytes}
-}
-
-// possible says whether an algorithm can carry out a collective of so many ranks.
-func possible(a coll.Algorithm, kind coll.Kind, ranks int) bool {
-	s := shapeOf(kind, ranks, doubleBytes)
-	_, err := coll.Cost(a, &s)
-	return err == nil
+	j.show = func(w io.Writer, r *Report) error { return o.print(w, r, times, best, ways, s.Size()) }
+	return err
 }
 
 // writeTuning writes the settings as [channel.EnvTuningFile] takes them, with where they
@@ -343,35 +177,26 @@ func writeTuning(path string, r *Report, provider string, ranks int) error {
 }
 
 // print shows what has been measured, and the settings.
-func (o *tuneOptions) print(out *outputOptions, r *Report, t timings, best coll.Settings, ways []way, ranks int) error {
-	if !out.tables() {
-		return out.print(os.Stdout, r)
-	}
+func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Settings, ways []way, ranks int) error {
 	if !o.exports {
-		printEnvironment(os.Stdout, &r.Environment)
+		printEnvironment(w, &r.Environment)
+		printWarnings(w, r)
 		if t != nil {
-			t.print(os.Stdout, terminal(os.Stdout), o.provider, best, ranks)
+			t.print(w, o.provider, best, ranks)
 		}
 		for i := range ways {
-			ways[i].print(os.Stdout, terminal(os.Stdout))
+			ways[i].print(w)
 		}
 		for _, m := range r.Missing {
-			fmt.Printf("\nnot available: %s\n", m)
+			fmt.Fprintf(w, "\nnot available: %s\n", m)
 		}
-		fmt.Println()
+		fmt.Fprintln(w)
 		if len(r.Settings) == 0 {
-			fmt.Println("# nothing to export: the defaults choose as well")
+			fmt.Fprintln(w, "# nothing to export: the defaults choose as well")
 		}
 	}
 	for _, s := range r.Settings {
-		fmt.Println("export " + s)
+		fmt.Fprintln(w, "export "+s)
 	}
 	return nil
-}
-
-// compareTimings orders by kind, bytes and time.
-func compareTimings(t timings) func(a, b measured) int {
-	return func(a, b measured) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.bytes, b.bytes), cmp.Compare(t[a], t[b]))
-	}
 }

@@ -133,11 +133,11 @@ func tellCarriers() {
 }
 
 func carry(ctx context.Context) error {
-	n, err := joinNode(ctx, "")
+	n, err := join(ctx, "")
 	if err != nil {
 		return err
 	}
-	d := declarations{node: n, stream: 1}
+	d := declarations{node: n.Node, stream: 1}
 	for rank := range n.Size() {
 		if rank != n.Rank() {
 			d.send(channel.Contiguous(make([]byte, 8)), rank)

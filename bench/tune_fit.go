@@ -1,13 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"slices"
-
-	"github.com/jedib0t/go-pretty/v6/table"
+	"strconv"
+	"strings"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
@@ -120,22 +122,22 @@ func candidates(threshold, ranks int) []int {
 
 // print shows, of each collective, what the defaults choose, what is fastest, and what
 // the settings choose.
-func (t timings) print(w io.Writer, lines bool, provider string, s coll.Settings, ranks int) {
-	fmt.Fprintf(w, "\n%s collectives of %d ranks, declared, doubles in alloc memory, µs: by the defaults, the fastest, and by the settings below\n", provider, ranks)
-	tab := newTable(w, lines, "", "bytes", "default", "µs", "fastest", "µs", "tuned", "µs")
+func (t timings) print(w io.Writer, provider string, s coll.Settings, ranks int) {
+	fmt.Fprintf(w, "\n%s collectives of %d ranks, declared, doubles in alloc memory: by the defaults, the fastest, and by the settings below\n", provider, ranks)
+	g := newGrid(w, "", "bytes", "default", "", "fastest", "", "tuned", "")
 	defaults := coll.DefaultSettings()
 	last := ""
 	for _, c := range t.collectives() {
-		row := table.Row{"", formatSize(int64(c.bytes))}
+		row := []any{"", formatSize(int64(c.bytes))}
 		if name := c.kind.String(); name != last {
 			row[0], last = name, name
 		}
 		for _, m := range []measured{t.choice(&defaults, c, ranks), t.fastest(c), t.choice(&s, c, ranks)} {
-			row = append(row, m.String(), formatValue(t[m]/1000))
+			row = append(row, m.String(), readable(t[m], unitLatency))
 		}
-		tab.AppendRow(row)
+		g.row(row...)
 	}
-	tab.Render()
+	_ = g.Flush() // as the rest of w, whose user sees it
 }
 
 // choice is what settings choose, measured or not.
@@ -150,4 +152,118 @@ func (m measured) String() string {
 		return fmt.Sprintf("%v (%s)", m.algorithm, formatSize(int64(m.segment)))
 	}
 	return m.algorithm.String()
+}
+
+// tunedSegments are tried beside that of the defaults.
+var tunedSegments = []int{8 << 10, 128 << 10}
+
+// algorithms is a trial of one algorithm of each kind.
+type algorithms struct {
+	settings coll.Settings
+	kinds    []string
+	sizes    []int
+	segment  int // that is tried; 0: that of the defaults
+}
+
+// plan lists the trials that measure all algorithms of all kinds.
+func (o *tuneOptions) plan(ranks int) (list []algorithms) {
+	add := func(a algorithms, choose func(coll.Kind) (coll.Algorithm, bool)) {
+		a.settings.Segment = cmp.Or(a.segment, a.settings.Segment)
+		for _, name := range o.patterns {
+			kind, _ := collectiveKind(name)
+			if algorithm, ok := choose(kind); ok {
+				a.settings.Force[kind] = algorithm
+				a.kinds = append(a.kinds, name)
+			}
+		}
+		if a.kinds != nil && a.sizes != nil {
+			list = append(list, a)
+		}
+	}
+	most := 0
+	for _, name := range o.patterns {
+		kind, _ := collectiveKind(name)
+		most = max(most, len(coll.Algorithms(kind)))
+	}
+	for i := range most {
+		add(algorithms{settings: coll.DefaultSettings(), sizes: o.bytes}, func(kind coll.Kind) (a coll.Algorithm, ok bool) {
+			if all := coll.Algorithms(kind); i < len(all) {
+				return all[i], possible(all[i], kind, ranks)
+			}
+			return a, false
+		})
+	}
+	long := slices.DeleteFunc(slices.Clone(o.bytes), func(n int) bool { return n < 2*slices.Max(tunedSegments) })
+	for _, segment := range tunedSegments {
+		add(algorithms{settings: coll.DefaultSettings(), sizes: long[:len(long):len(long)], segment: segment}, func(kind coll.Kind) (coll.Algorithm, bool) {
+			return coll.Pipeline, len(long) > 0 && slices.Contains(coll.Algorithms(kind), coll.Pipeline)
+		})
+	}
+	return list
+}
+
+// trial is the job that measures them.
+func (a *algorithms) trial(t *tuner) (tr trial, err error) {
+	var sizes []string
+	for _, n := range a.sizes {
+		sizes = append(sizes, strconv.Itoa(n))
+	}
+	tr.settings = a.settings.Environ()
+	for rank := range t.Size() {
+		tr.members = append(tr.members, rank)
+	}
+	for _, kind := range a.kinds {
+		w, err := newWork(findPattern(layerChannel, kind), map[string]string{"provider": t.o.provider, "sizes": strings.Join(sizes, ","), "call": callDeclared, "time": t.o.time.String()})
+		if err != nil {
+			return tr, err
+		}
+		tr.works = append(tr.works, w)
+	}
+	return tr, nil
+}
+
+// collectives measures all algorithms; what it returns is of rank 0.
+func (t *tuner) collectives(ctx context.Context, report *Report) (timings, error) {
+	plan := t.o.plan(t.Size())
+	trials := make([]trial, len(plan))
+	for i := range plan {
+		var err error
+		if trials[i], err = plan[i].trial(t); err != nil {
+			return nil, err
+		}
+	}
+	merged, err := t.measure(ctx, trials)
+	if err != nil || t.Rank() != 0 {
+		return nil, err
+	}
+	times := timings{}
+	for i := range plan {
+		for _, r := range merged[i] {
+			kind, _ := collectiveKind(r.Pattern)
+			key := measured{kind, int(r.Bytes), plan[i].settings.Force[kind], plan[i].settings.Segment}
+			times[key] = r.P50
+			r.Algorithm, r.Segment = key.algorithm.String(), int64(plan[i].segment)
+			report.Results = append(report.Results, r)
+		}
+	}
+	return times, nil
+}
+
+// shapeOf is a collective of doubles.
+func shapeOf(kind coll.Kind, ranks, bytes int) coll.Shape {
+	return coll.Shape{Kind: kind, Size: ranks, Elem: doubleBytes, Count: bytes / doubleBytes}
+}
+
+// possible says whether an algorithm can carry out a collective of so many ranks.
+func possible(a coll.Algorithm, kind coll.Kind, ranks int) bool {
+	s := shapeOf(kind, ranks, doubleBytes)
+	_, err := coll.Cost(a, &s)
+	return err == nil
+}
+
+// compareTimings orders by kind, bytes and time.
+func compareTimings(t timings) func(a, b measured) int {
+	return func(a, b measured) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.bytes, b.bytes), cmp.Compare(t[a], t[b]))
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -44,6 +45,7 @@ func jobOver(t *testing.T, port int, prefixes [][]string, env []string, args ...
 // jobs that read the file are carried so: by what was the fastest between hosts, by shared
 // memory within one.
 func TestTuneBetweenHosts(t *testing.T) {
+	need.NoRace(t, "it tells nothing of processes, and is slow")
 	one, two := hosts(t)
 	dir := t.TempDir()
 	measured := filepath.Join(dir, "measured")
@@ -96,8 +98,8 @@ func TestTuneBetweenHosts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			path, settings := measured, r.Settings
 			if c.ways != nil {
-				if name, _, _ := strings.Cut(c.name, " "); name == providerXDP && !slices.Contains(there, name) {
-					t.Skip("no AF_XDP")
+				if name, _, _ := strings.Cut(c.name, " "); name == providerXDP {
+					need.Probe(t, "AF_XDP", xdp.Supported())
 				}
 				path = filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-"))
 				settings = preferred(c.ways, func(provider string) bool { return provider != providerIBV })
@@ -144,7 +146,7 @@ func TestMeetingPlace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", at)
 	_, err = reach(t.Context(), "this", port, []string{"127.0.0.3", "127.0.0.2"})
-	require.ErrorContains(t, err, "somebody else is at 127.0.0.2")
+	require.ErrorContains(t, err, "another process is at 127.0.0.2")
 }
 
 // TestStandDown: who would wait for a process that never joined is told that it has left.

@@ -1,19 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
-
-	"github.com/jedib0t/go-pretty/v6/table"
+	"strings"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/verbs"
 )
-
-// messageVariables are the settings of messages that are tuned.
-var messageVariables = []string{channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP, channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA}
 
 // way is a pair of ways that a message can go, and what each took, by size: the first up to
 // a crossover, the second above it.
@@ -26,6 +25,8 @@ type way struct {
 	sizes    []int // ascending
 	figures  [2][]float64
 	setting  string // NAME=value that is better than the default; empty: none
+
+	trials [2]trial // that measure it
 }
 
 // fit sets the crossover with which the sum of what is lost against the faster way of each
@@ -36,7 +37,11 @@ func (w *way) fit() {
 	}
 	byDefault := channel.DefaultCrossover(w.variable)
 	best, least := byDefault, w.loss(byDefault)-worthwhile
-	for _, at := range w.candidates() {
+	candidates := append([]int{0}, w.sizes...)
+	if !w.includes { // all of them
+		candidates = append(candidates, 2*w.sizes[len(w.sizes)-1])
+	}
+	for _, at := range candidates {
 		if l := w.loss(at); l < least {
 			best, least = at, l
 		}
@@ -46,30 +51,16 @@ func (w *way) fit() {
 	}
 }
 
-// candidates are the crossovers below, between and above the sizes.
-func (w *way) candidates() []int {
-	list := append([]int{0}, w.sizes...)
-	if !w.includes { // all of them
-		list = append(list, 2*w.sizes[len(w.sizes)-1])
-	}
-	return list
-}
-
-// first says whether a message of so many bytes goes the first way.
-func (w *way) first(bytes, crossover int) bool {
-	return bytes < crossover || w.includes && bytes == crossover
-}
-
-// loss is the sum of the logarithms of what is chosen over what is faster.
+// loss is the sum of the logarithms of what is chosen by a crossover over what is faster.
 func (w *way) loss(crossover int) float64 {
 	sum := 0.0
 	for i, n := range w.sizes {
 		chosen, other := w.figures[1][i], w.figures[0][i]
-		if w.first(n, crossover) {
+		if n < crossover || w.includes && n == crossover {
 			chosen, other = other, chosen
 		}
 		if w.higher {
-			chosen, other = 1/chosen, 1/other
+			chosen, other = other, chosen
 		}
 		sum += math.Max(0, math.Log(chosen/other))
 	}
@@ -77,13 +68,17 @@ func (w *way) loss(crossover int) float64 {
 }
 
 // print shows both ways, size by size.
-func (w *way) print(out io.Writer, lines bool) {
-	fmt.Fprintf(out, "\n%s\n", w.title)
-	t := newTable(out, lines, "bytes", w.names[0], w.names[1])
-	for i, n := range w.sizes {
-		t.AppendRow(table.Row{formatSize(int64(n)), formatValue(w.figures[0][i]), formatValue(w.figures[1][i])})
+func (w *way) print(out io.Writer) {
+	unit := unitLatency
+	if w.higher {
+		unit = unitBandwidth
 	}
-	t.Render()
+	fmt.Fprintf(out, "\n%s\n", w.title)
+	g := newGrid(out, "bytes", w.names[0], w.names[1])
+	for i, n := range w.sizes {
+		g.row(formatSize(int64(n)), readable(w.figures[0][i], unit), readable(w.figures[1][i], unit))
+	}
+	_ = g.Flush() // as the rest of out, whose user sees it
 	switch {
 	case w.variable == "":
 	case w.setting == "":
@@ -93,56 +88,84 @@ func (w *way) print(out io.Writer, lines bool) {
 	}
 }
 
-// trialOf is a way and the two jobs that measure it.
-type trialOf struct {
-	way
-	jobs [2]trialJob
-	of   func(*Result) int // size that a result is of; nil: its bytes
+// carriers says whether the way is that of a provider, against tcp.
+func (w *way) carriers() bool {
+	return w.names[1] == providerTCP && (w.names[0] == providerRoCE || w.names[0] == providerXDP)
 }
 
-// tuneMessages measures the ways of messages between two ranks, and adds at rank 0 what
-// is better set otherwise to the report's settings.
-func (o *tuneOptions) tuneMessages(ctx context.Context, j *tuneJob, report *Report) ([]way, error) {
+// against is the sum, over all sizes, of the logarithms of what the first takes over what the
+// second does, where less is better.
+func (w *way) against() (sum float64) {
+	for i := range w.sizes {
+		sum += math.Log(w.figures[0][i] / w.figures[1][i])
+	}
+	return sum
+}
+
+// preferred is the setting of the order of providers, where that which is used without one
+// (RDMA devices, then tcp) is not the fastest: those that were faster than tcp come before it,
+// the fastest first, by as much over all sizes as what else is changed must be better. One
+// that not all ranks have cannot be named.
+func preferred(ways []way, has func(provider string) bool) []string {
+	faster := slices.DeleteFunc(slices.Clone(ways), func(w way) bool { return !w.carriers() || w.against() > -worthwhile })
+	if len(faster) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(faster, func(a, b way) int { return cmp.Compare(a.against(), b.against()) })
+	order := []string{providerSHM, providerIBV}
+	for _, w := range faster {
+		order = append(order, w.names[0])
+	}
+	order = slices.DeleteFunc(append(order, providerTCP), func(provider string) bool { return !has(provider) })
+	return []string{channel.EnvTransport + "=" + strings.Join(order, ",")}
+}
+
+// messages measures the ways of messages between two ranks, and adds what is better set
+// otherwise to the report's settings.
+func (t *tuner) messages(ctx context.Context, report *Report) ([]way, error) {
+	lacks := map[string]string{}
+	for _, provider := range []string{providerSHM, providerIBV, providerRoCE, providerXDP, providerTCP} {
+		why, err := t.lacks(ctx, provider)
+		if err != nil {
+			return nil, err
+		}
+		lacks[provider] = why
+	}
+	list, err := t.ways(lacks, report)
+	if err != nil {
+		return nil, err
+	}
 	var ways []way
-	for _, t := range o.messageTrials(j, report) {
-		merged, err := j.measure(ctx, t.jobs[:])
-		if err != nil && t.carriers() && ctx.Err() == nil {
+	for _, w := range list {
+		merged, err := t.measure(ctx, w.trials[:])
+		if err != nil && w.carriers() && ctx.Err() == nil {
 			// The device is there, which is not to say that it reaches the other host.
-			report.Missing = append(report.Missing, t.names[0]+": "+err.Error())
+			report.Missing = append(report.Missing, w.names[0]+": "+err.Error())
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if j.Rank() != 0 {
+		if t.Rank() != 0 {
 			continue
 		}
 		for k, rs := range merged {
 			for _, r := range rs {
-				n := int(r.Bytes)
-				if t.of != nil {
-					n = t.of(&r)
-				}
 				if k == 0 {
-					t.sizes = append(t.sizes, n)
+					w.sizes = append(w.sizes, int(cmp.Or(r.Block, r.Bytes)))
 				}
-				t.figures[k] = append(t.figures[k], r.P50)
-				r.Algorithm = t.names[k]
+				w.figures[k] = append(w.figures[k], r.P50)
+				r.Algorithm = w.names[k]
 				report.Results = append(report.Results, r)
 			}
-			if len(t.figures[k]) != len(t.sizes) {
-				return nil, fmt.Errorf("%s: %d figures of %d sizes", t.title, len(t.figures[k]), len(t.sizes))
-			}
 		}
-		t.fit()
-		if t.setting != "" {
-			report.Settings = append(report.Settings, t.setting)
+		w.fit()
+		if w.setting != "" {
+			report.Settings = append(report.Settings, w.setting)
 		}
-		ways = append(ways, t.way)
+		ways = append(ways, w)
 	}
-	if j.Rank() == 0 {
-		report.Settings = append(report.Settings, preferred(ways, func(provider string) bool { return j.lacks(provider) == "" })...)
-	}
+	report.Settings = append(report.Settings, preferred(ways, func(provider string) bool { return lacks[provider] == "" })...)
 	return ways, nil
 }
 
@@ -155,70 +178,68 @@ const (
 	tunedCopies = "8k,64k,1M"
 	tunedLat    = "8,4k,64k"
 
-	above = 1 << 30 // all blocks
+	above = "=1073741824" // all blocks
 )
 
-// messageTrials are those of the parts that are asked for.
-func (o *tuneOptions) messageTrials(j *tuneJob, report *Report) []trialOf {
-	members, apart := []int{0, 1}, false
-	if other := j.partner(false); other > 0 {
-		members[1], apart = other, true
+// ways are those of the parts that are asked for.
+func (t *tuner) ways(lacks map[string]string, report *Report) (list []way, err error) {
+	members := []int{0, max(1, slices.IndexFunc(t.hosts, func(host int) bool { return host != t.hosts[0] }))}
+	trialOf := func(layer, name string, given map[string]string, settings ...string) trial {
+		given["time"] = t.o.time.String()
+		w, e := newWork(findPattern(layer, name), given)
+		err = cmp.Or(err, e)
+		return trial{members: members, settings: settings, works: []work{w}}
 	}
-	pingpong := func(provider, sizes string, more ...string) []string {
-		return append([]string{"channel", patternLat, "--provider", provider, "--sizes", sizes, "--batch", "--time", o.time.String()}, more...)
+	pingpong := func(provider, sizes string, settings ...string) trial {
+		return trialOf(layerChannel, patternLat, map[string]string{"provider": provider, "sizes": sizes, "batch": "0"}, settings...)
 	}
-	job := func(args []string, settings ...string) trialJob {
-		return trialJob{members: members, settings: settings, args: args}
+	blocks := func(sizes string, late bool, settings ...string) trial {
+		given := map[string]string{"provider": t.o.provider, "sizes": tunedLong, "batch": "0", "blocks": sizes}
+		if late {
+			given["packed"], given["late"] = "true", "true"
+		}
+		return trialOf(layerChannel, patternLat, given, settings...)
 	}
 	eager, pack, read := channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP
-	if o.provider == providerIBV {
+	if t.o.provider == providerIBV {
 		eager, pack, read = channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA
 	}
-	block := func(r *Result) int { return int(r.Block) }
-	has := func(provider string) bool {
-		why := j.lacks(provider)
-		if why != "" {
-			report.Missing = append(report.Missing, why)
-		}
-		return why == ""
-	}
-	var list []trialOf
-	for _, part := range o.parts {
+	_, shmErr := verbs.Find(providerSHM)
+	for _, part := range t.o.parts {
 		switch part {
 		case tuneEager:
-			args := pingpong(o.provider, tunedEager)
-			list = append(list, trialOf{jobs: [2]trialJob{job(args, eager+"=65536"), job(args, eager+"=0")},
-				way: way{title: o.provider + " messages, half a round trip, ns: copied at both ends, or straight after asking", variable: eager, names: [2]string{"copied", "straight"}, includes: true}})
+			list = append(list, way{title: t.o.provider + " messages, half a round trip: copied at both ends, or straight after asking", variable: eager, names: [2]string{"copied", "straight"}, includes: true,
+				trials: [2]trial{pingpong(t.o.provider, tunedEager, eager+"=65536"), pingpong(t.o.provider, tunedEager, eager+"=0")}})
 		case tunePack:
-			args := pingpong(o.provider, tunedLong, "--blocks", tunedBlocks)
-			list = append(list, trialOf{jobs: [2]trialJob{job(args, pack+"="+strconv.Itoa(above)), job(args, pack+"=0")}, of: block,
-				way: way{title: o.provider + " messages of " + tunedLong + " in blocks, half a round trip, ns: packed into one piece, or gathered and scattered", variable: pack, names: [2]string{"packed", "blocks"}}})
+			list = append(list, way{title: t.o.provider + " messages of " + tunedLong + " in blocks, half a round trip: packed into one piece, or gathered and scattered", variable: pack, names: [2]string{"packed", "blocks"},
+				trials: [2]trial{blocks(tunedBlocks, false, pack+above), blocks(tunedBlocks, false, pack+"=0")}})
 		case tuneRead:
-			args := pingpong(o.provider, tunedLong, "--blocks", tunedReads, "--packed", "--late")
-			list = append(list, trialOf{jobs: [2]trialJob{job(args, pack+"=0", read+"="+strconv.Itoa(above)), job(args, pack+"=0", read+"=0")}, of: block,
-				way: way{title: o.provider + " messages of " + tunedLong + " in blocks, to a receiver who is second and has one piece, half a round trip, ns: gathered and written by the sender, or fetched by the receiver", variable: read, names: [2]string{"written", "fetched"}}})
+			list = append(list, way{title: t.o.provider + " messages of " + tunedLong + " in blocks, to a receiver that is second and has one piece, half a round trip: gathered and written by the sender, or fetched by the receiver", variable: read, names: [2]string{"written", "fetched"},
+				trials: [2]trial{blocks(tunedReads, true, pack+"=0", read+above), blocks(tunedReads, true, pack+"=0", read+"=0")}})
 		case tuneCopy:
-			if !has(providerSHM) {
+			beside := 1 + slices.Index(t.hosts[1:], t.hosts[0])
+			if beside == 0 || shmErr != nil {
+				report.Missing = append(report.Missing, providerSHM+": no other rank shares memory with rank 0")
 				continue
 			}
-			beside := j.partner(true)
-			if beside < 0 {
-				report.Missing = append(report.Missing, providerSHM+": no other rank is on the host of rank 0")
-				continue
+			w := way{title: "memory of the heap within this host: through a pipe of shared memory (channels), or read out of the process (verbs)", names: [2]string{"pipe", "read"}, higher: true}
+			for i, layer := range []string{layerChannel, layerVerbs} {
+				w.trials[i] = trialOf(layer, patternBW, map[string]string{"provider": providerSHM, "memory": memoryHeap, "sizes": tunedCopies})
+				w.trials[i].members = []int{0, beside}
 			}
-			local := func(args ...string) trialJob { return trialJob{members: []int{0, beside}, args: args} }
-			list = append(list, trialOf{way: way{title: "memory of the heap within this host, MB/s: through a pipe of shared memory (channels), or read out of the process (verbs)", names: [2]string{"pipe", "read"}, higher: true},
-				jobs: [2]trialJob{
-					local("channel", patternBW, "--provider", providerSHM, "--memory", memoryHeap, "--sizes", tunedCopies, "--time", o.time.String()),
-					local("verbs", patternBW, "--provider", providerSHM, "--mr", "heap", "--sizes", tunedCopies, "--time", o.time.String())}})
+			list = append(list, w)
 		case tuneProvider:
-			for _, name := range carriersBeside(apart) {
-				if has(name) {
-					list = append(list, trialOf{way: way{title: "half a round trip, ns, by provider", names: [2]string{name, carrierTCP}},
-						jobs: [2]trialJob{job(pingpong(name, tunedLat)), job(pingpong(carrierTCP, tunedLat))}})
+			for _, name := range []string{providerRoCE, providerXDP} {
+				switch {
+				case name == providerXDP && !t.apart(): // it reaches other hosts only
+				case lacks[name] != "":
+					report.Missing = append(report.Missing, lacks[name])
+				default:
+					list = append(list, way{title: "half a round trip, by provider", names: [2]string{name, providerTCP},
+						trials: [2]trial{pingpong(name, tunedLat), pingpong(providerTCP, tunedLat)}})
 				}
 			}
 		}
 	}
-	return list
+	return list, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
-	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // A crossover is set where the ways cross, and left alone where that gains nothing.
@@ -47,9 +47,8 @@ func TestWayFit(t *testing.T) {
 
 // Where roce is there it is measured beside tcp, and set to come first where it was faster.
 func TestTuneProvider(t *testing.T) {
-	if p := probe(t, providerRoCE); p.Answer != verbs.Yes {
-		t.Skipf("no %s: %s", providerRoCE, p.Reason)
-	}
+	need.NoRace(t, "it tells nothing of processes, and is slow")
+	need.Provider(t, providerRoCE)
 	args := []string{"tune", "--what", tuneProvider, "-n", "2", "--time", "5ms", "--rounds", "1"}
 	r := decode(t, output(t, append(args, "--json")...))
 	for range 3 { // where nobody has a CPU for seconds, connecting may fail
@@ -71,18 +70,6 @@ func TestTuneProvider(t *testing.T) {
 		}
 	}
 	require.Equal(t, orderOf(t, &r), r.Settings)
-}
-
-// probe asks a provider whether it is there.
-func probe(t *testing.T, name string) verbs.Probe {
-	t.Helper()
-	for _, p := range verbs.Providers() {
-		if p.Name == name {
-			return p.Probe
-		}
-	}
-	require.Fail(t, "no such provider", name)
-	return verbs.Probe{}
 }
 
 // measures tunes messages over a provider, in two ranks, and returns the file that it
@@ -113,6 +100,7 @@ func measures(t *testing.T, provider, what string) (path string) {
 
 // All ways are measured, and what is said can be read by who joins.
 func TestTuneMessages(t *testing.T) {
+	need.NoRace(t, "it tells nothing of processes, and is slow")
 	path := measures(t, "tcp", "eager,pack,read,copy,provider")
 	t.Setenv(channel.EnvTuningFile, path)
 	output(t, append([]string{"channel", "lat", "--provider", "tcp", "--sizes", "8,64k"}, tiny...)...)
@@ -121,9 +109,7 @@ func TestTuneMessages(t *testing.T) {
 // The same over a device: chains of scatter and gather against packing, RDMA_READ against
 // RDMA_WRITE.
 func TestTuneRDMA(t *testing.T) {
-	if !slices.Contains(providers(t), providerIBV) {
-		t.Skip("no RDMA device")
-	}
+	need.RDMA(t)
 	path := measures(t, providerIBV, "eager,pack,read")
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -134,6 +120,7 @@ func TestTuneRDMA(t *testing.T) {
 
 // What has been measured is shown as tables, with the settings behind them.
 func TestTuneTable(t *testing.T) {
+	need.NoRace(t, "it tells nothing of processes, and is slow")
 	table := string(output(t, "tune", "--what", "eager", "-n", "2", "--time", "1ms", "--rounds", "1"))
 	for _, part := range []string{"copied", "straight", "tcp messages", channel.EnvEagerTCP} {
 		require.Contains(t, table, part)

@@ -28,8 +28,8 @@ type meetOptions struct {
 	host   string // address of the one that listens; empty: none
 }
 
-// twoRanks takes the host from the arguments of a command that two ranks can measure.
-func (o *meetOptions) twoRanks(cmd *cobra.Command, args []string) error {
+// hosts takes the host from the arguments of a command that two ranks can measure.
+func (o *meetOptions) hosts(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func() 
 		stop = func() error { return endServer(s) }
 		fmt.Fprintf(os.Stderr, "bench: listening at %s: give the same command, with this host's address in place of --listen, on the other host\n", ln.Addr())
 	}
-	return context.WithValue(boot.WithEnvironment(ctx, e), metKey{}, true), stop, nil
+	return boot.WithEnvironment(ctx, e), stop, nil
 }
 
 // endServer ends a rendezvous that we serve: the others say goodbye to it, too, and what
@@ -105,11 +105,6 @@ func endServer(s *boot.Server) error {
 	_ = s.Wait(within)
 	return s.Close()
 }
-
-type metKey struct{}
-
-// metByHand says whether no launcher has started this rank.
-func metByHand(ctx context.Context) bool { return ctx.Value(metKey{}) != nil }
 
 // nearby is an address at which this very process reaches a listener of its own.
 func nearby(a *net.TCPAddr) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // hosts makes two networks that only see each other, and returns the commands that begin
@@ -23,9 +24,7 @@ import (
 //	+--------------+            +--------------+
 func hosts(t *testing.T) (one, two []string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("name spaces need root")
-	}
+	need.Networks(t)
 	names := []string{fmt.Sprintf("benchA%d", os.Getpid()), fmt.Sprintf("benchB%d", os.Getpid())}
 	ip := func(args ...string) {
 		t.Helper()

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
+	"bytes"
 	"encoding/binary"
 	"fmt"
-
-	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // CorruptError says that received bytes are not those that were sent.
@@ -80,6 +78,21 @@ func checkPattern(op string, b []byte, n int, seed uint64) error {
 	return nil
 }
 
+// patternByte is byte i of the pattern of a seed.
+func patternByte(seed uint64, i int) byte { return byte(patternWord(seed, i/8) >> (i % 8 * 8)) }
+
+// compareBytes finds the first byte that is not as it must be, of a message of so many.
+func compareBytes(op string, got, want []byte, n int) error {
+	if bytes.Equal(got, want) {
+		return nil
+	}
+	at := 0
+	for got[at] == want[at] {
+		at++
+	}
+	return &CorruptError{Op: op, Bytes: n, Offset: at, Got: got[at], Want: want[at]}
+}
+
 // seedFor tells the patterns of different ranks, sizes and operations apart.
 func seedFor(rank, bytes int, op string) uint64 {
 	seed := uint64(rank)<<56 ^ uint64(bytes)<<8
@@ -87,78 +100,4 @@ func seedFor(rank, bytes int, op string) uint64 {
 		seed = seed*31 + uint64(c)
 	}
 	return seed
-}
-
-// verify moves one message each way and looks at every byte of it and at its
-// neighbours. Both ranks call it; both fail if one finds something wrong.
-func (p *pair) verify(ctx context.Context, op operation, bytes, inline int) error {
-	sent, received := p.send.Bytes(), p.recv.Bytes()[:max(bytes, atomicBytes)+guard]
-	if op.atomic {
-		clear(sent[:atomicBytes])
-		clear(received)
-	} else {
-		fillPattern(sent[:bytes], seedFor(p.rank, bytes, op.name))
-		fillGuard(received)
-	}
-	if _, err := share(ctx, p.job, struct{}{}, nil); err != nil {
-		return err
-	}
-	if err := p.moveOne(op, bytes, inline); err != nil {
-		return err
-	}
-	// Our send is complete, so the peer has it; from here on we have the peer's.
-	if _, err := share(ctx, p.job, struct{}{}, nil); err != nil {
-		return err
-	}
-	var err error
-	if op.atomic {
-		err = checkAtomic(op.name, sent, received)
-	} else {
-		err = checkPattern(op.name, received, bytes, seedFor(1-p.rank, bytes, op.name))
-	}
-	_, err = share(ctx, p.job, struct{}{}, err)
-	return err
-}
-
-// moveOne sends one message, and takes one where the operation tells of it.
-func (p *pair) moveOne(op operation, bytes, inline int) error {
-	l := newLatency(p, op, bytes, inline, 1)
-	l.signalled[0].Swap = 1
-	if op.opcode == verbs.OpAtomicCmpAndSwp {
-		l.signalled[0].CompareAdd = 0
-	}
-	if err := l.postOne(l.signalled); err != nil {
-		return err
-	}
-	if err := l.await(l.sendCQ); err != nil {
-		return err
-	}
-	if !op.recv {
-		return nil
-	}
-	if err := l.await(l.recvCQ); err != nil {
-		return err
-	}
-	if got := int(l.wc[0].ByteLen); got != bytes {
-		return fmt.Errorf("%s of %d bytes arrived as %d", op.name, bytes, got)
-	}
-	return l.postRecvs(l.recvs[:1])
-}
-
-// checkAtomic verifies that the word, once 0, was made 1, and that the one who
-// did it was told 0.
-func checkAtomic(name string, old, word []byte) error {
-	for _, c := range []struct {
-		b    []byte
-		want uint64
-	}{{old, 0}, {word, 1}} {
-		var want [atomicBytes]byte
-		binary.NativeEndian.PutUint64(want[:], c.want)
-		for i := range want {
-			if c.b[i] != want[i] {
-				return &CorruptError{Op: name, Bytes: atomicBytes, Offset: i, Got: c.b[i], Want: want[i]}
-			}
-		}
-	}
-	return nil
 }

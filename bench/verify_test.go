@@ -46,11 +46,22 @@ func TestCheckPatternTellsMessagesApart(t *testing.T) {
 	}
 }
 
+// Of atomics the word is looked at, and what the last of them found.
 func TestCheckAtomic(t *testing.T) {
 	t.Parallel()
 	word := func(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
-	require.NoError(t, checkAtomic("fetch-add", word(0), word(1)))
-	require.Error(t, checkAtomic("fetch-add", word(1), word(1)))
-	require.Error(t, checkAtomic("fetch-add", word(0), word(2)))
-	require.Error(t, checkAtomic("fetch-add", word(0), word(0)))
+	p := pair{op: operationOf("fetch-add")}
+	require.NoError(t, p.checkWord(word(5), 5))
+	var bad *CorruptError
+	require.ErrorAs(t, p.checkWord(word(4), 5), &bad)
+	require.Equal(t, "fetch-add", bad.Op)
+}
+
+func TestPatternByte(t *testing.T) {
+	t.Parallel()
+	b := make([]byte, 21)
+	fillPattern(b, 9)
+	for i := range b {
+		require.Equal(t, b[i], patternByte(9, i))
+	}
 }

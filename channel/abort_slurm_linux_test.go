@@ -1,27 +1,32 @@
 package channel
 
 import (
-	"os"
-	"strings"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestAbortSlurm: srun returns the code of Abort, with PMI and without, on three
 // nodes.
 func TestAbortSlurm(t *testing.T) {
-	installed(t, "srun", "slurmctld", "slurmd", "munged")
-	if os.Geteuid() != 0 {
-		t.Skip("a cluster needs root")
+	need.Slurm(t)
+	runs := []string{"pmi2 0", "none 4"} // --mpi and culprit
+	if need.WantLong() {
+		runs = append(runs, "pmi2 4", "none 0")
 	}
-	script := `for culprit in 0 4; do for mpi in pmi2 none; do
-	srun -N 3 -n 6 --mpi=$mpi "$0" $culprit; echo "$mpi $culprit returned $?"
-done; done`
-	status, out := command(t, bare("abort", abortSecret), "../internal/boot/testdata/slurm.sh", "sh", "-c", script, testBinary(t))
+	script := `for run; do
+	set -- $run
+	srun -N 3 -n 6 --mpi=$1 "$0" $2; echo "$run returned $?"
+done`
+	args := append([]string{"../internal/boot/testdata/slurm.sh", "sh", "-c", script, testBinary(t)}, runs...)
+	pids := filepath.Join(t.TempDir(), "pids")
+	status, out := command(t, bare("abort", abortSecret, envPIDs+"="+pids), args...)
 	require.Zero(t, status, out)
-	for _, line := range []string{"pmi2 0", "none 0", "pmi2 4", "none 4"} {
-		require.Contains(t, out, line+" returned 7\n", out)
+	for _, run := range runs {
+		require.Contains(t, out, run+" returned 7\n", out)
 	}
-	require.Equal(t, 4*6, strings.Count(out, "pid "), out)
+	notedPIDs(t, len(runs)*6, pids, out)
 }

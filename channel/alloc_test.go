@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestAllocs: once connected, nothing is allocated for a message.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for i, size := range []int{8, 8, 1000, 1000, 4096, 4096, 9000, 9000, 300_000, 300_000} {
 			s, _ := send(t, a, b.Rank(), size)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestBothConnect: all ranks connect to each other at once, with messages in
@@ -20,9 +21,9 @@ import (
 // doubled or out of order, and nothing stays behind.
 func TestBothConnect(t *testing.T) {
 	const size, messages = 6, 20
-	jobs := 40
-	if testing.Short() {
-		jobs = 8
+	jobs := 8
+	if need.WantLong() {
+		jobs = 40
 	}
 	apart(t, func(t *testing.T, provider string) {
 		leak.Check(t)

@@ -2,7 +2,6 @@ package channel
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -10,16 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
-
-// inGuest skips a test that needs the devices of internal/vm: rxe0 and rxe1, which
-// this process may do with as it likes.
-func inGuest(t testing.TB) {
-	if os.Getenv("SLUICE_VM") != "run" {
-		t.Skip("no soft-RoCE guest: internal/vm/vm run")
-	}
-}
 
 // system runs a command.
 func system(t testing.TB, command ...string) {
@@ -31,7 +23,7 @@ func system(t testing.TB, command ...string) {
 // TestDeviceChoice: of several RDMA devices the one that the program names, or any
 // with an active port; none without.
 func TestDeviceChoice(t *testing.T) {
-	inGuest(t)
+	need.Guest(t)
 	used := func(opts ...Option) string {
 		nodes := join(t, 2, append(opts, WithProviders("ibv", "tcp"))...)
 		ofB, ofA := talk(t, nodes[0], nodes[1])
@@ -63,7 +55,7 @@ func TestDeviceChoice(t *testing.T) {
 
 // TestDeviceMTU: the least MTU that either rank wants is that of both.
 func TestDeviceMTU(t *testing.T) {
-	inGuest(t)
+	need.Guest(t)
 	nodes, errs := tryJoinEach(t, 2, func(rank int) []Option {
 		return []Option{WithProviders("ibv"), WithConnect(verbs.ConnectAttr{PathMTU: []verbs.MTU{0, verbs.MTU512}[rank]})}
 	})
@@ -82,7 +74,7 @@ func TestDeviceMTU(t *testing.T) {
 // TestDeviceAddresses: a device that has several addresses is opened once, and what
 // goes through a link has the address that the link is to have.
 func TestDeviceAddresses(t *testing.T) {
-	inGuest(t)
+	need.Guest(t)
 	const more = "10.0.0.11"
 	system(t, "ip", "address", "add", more+"/24", "dev", "v0")
 	defer system(t, "ip", "address", "del", more+"/24", "dev", "v0")

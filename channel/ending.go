@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -304,18 +303,14 @@ func (h *Handle) abandon(end time.Time) error {
 // lapseBy ends a handle that nobody can be at work for any more but this process, as
 // soon as that is through, if is says so then.
 func (h *Handle) lapseBy(end time.Time, is func() bool) error {
-	for {
-		unlock := h.lockStream()
-		over := !is() || h.lapse()
-		unlock()
-		switch {
-		case over:
-			return nil
-		case time.Now().After(end):
-			return h.errorf("close", fmt.Errorf("%w: it is being copied", ErrBusy))
-		}
-		wait.Yield()
+	over := lookUntil(end, func() bool {
+		defer h.lockStream()()
+		return !is() || h.lapse()
+	})
+	if !over {
+		return h.errorf("close", fmt.Errorf("%w: it is being copied", ErrBusy))
 	}
+	return nil
 }
 
 // queued returns the queue that moves the messages of the handle; nil without one.
@@ -419,11 +414,8 @@ func (g *Group) awaitStreams(handles []*Handle, end time.Time) error {
 		}
 	}
 	for q := range maps.Keys(queues) {
-		for !q.streamOver(g.stream) {
-			if time.Now().After(end) {
-				return groupError("close group", fmt.Errorf("%w: rank %d has not said for %v that it is through with the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
-			}
-			time.Sleep(drainPause)
+		if !lookUntil(end, func() bool { return q.streamOver(g.stream) }) {
+			return groupError("close group", fmt.Errorf("%w: rank %d has not said for %v that it is through with the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -94,9 +95,9 @@ func requireNoStreams(t *testing.T, groups []*Group) {
 func TestStreamsEnd(t *testing.T) {
 	byMessages(t, 3, func(t *testing.T, groups []*Group) {
 		ctx := within(t)
-		rounds := 100
-		if testing.Short() {
-			rounds = 20
+		rounds := 20
+		if need.WantLong() {
+			rounds = 100
 		}
 		largest := uint32(0)
 		for round := range rounds {
@@ -172,9 +173,9 @@ func TestFailedGroupsMemory(t *testing.T) {
 	byMessages(t, 2, func(t *testing.T, groups []*Group) {
 		const size = 8 << 20
 		ctx := within(t)
-		rounds := 24
-		if testing.Short() {
-			rounds = 8
+		rounds := 8
+		if need.WantLong() {
+			rounds = 24
 		}
 		for round := range rounds {
 			first := round % 2 // who fails: the root, who sends, or the other

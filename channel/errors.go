@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
@@ -20,7 +21,7 @@ var (
 	// ErrBusy: something that is still open uses it.
 	ErrBusy = errors.New("still in use")
 	// ErrClosed: the handle, the memory or the node has been closed.
-	ErrClosed = errors.New("closed")
+	ErrClosed = boot.ErrClosed
 	// ErrLength: the k-th send and the k-th receive of a stream differ in length.
 	// Nothing was moved, and the pair is used up.
 	ErrLength = errors.New("length mismatch")

@@ -20,6 +20,17 @@ import (
 // that has died, left or given up; or around that of ctx. A rank whose ctx ends has
 // given up: this round and all later ones fail for all.
 func (n *Node) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
+	defer n.begin("exchange").end()
+	return n.exchange(ctx, data)
+}
+
+func (n *Node) exchange(ctx context.Context, data []byte) ([][]byte, error) {
+	if err := n.call(); err != nil { // the rank has left when Close goes on
+		return nil, nodeError("exchange", err)
+	}
+	defer n.calls.Done()
+	ctx, done := n.whileOpen(ctx)
+	defer done()
 	all, err := n.job.Exchange(ctx, data)
 	if err == nil {
 		return all, nil
@@ -28,7 +39,7 @@ func (n *Node) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	switch {
 	case errors.As(err, &abort):
 		err = fmt.Errorf("%w: %w", ErrAborted, err)
-	case errors.Is(err, boot.ErrClosed):
+	case errors.Is(err, ErrClosed):
 		err = ErrClosed
 	case errors.Is(err, boot.ErrTooLarge):
 		err = fmt.Errorf("%w: %w", ErrInvalid, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Here a provider looks as if it worked, and does not: the next one is taken, both
@@ -40,10 +41,8 @@ func TestNoProvider(t *testing.T) {
 
 // TestFallbackBetweenUsers: processes of different users do not share memory.
 func TestFallbackBetweenUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("to become another user needs root")
-	}
-	installed(t, "setpriv")
+	need.Root(t) // to become another user
+	need.Program(t, "setpriv")
 	// Where the other user can read it.
 	dir, err := os.MkdirTemp("", "sluice-")
 	require.NoError(t, err)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
-	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // reasons are the errors that members tell each other, by number; 0: another.
@@ -73,11 +72,16 @@ func (g *Group) passOn() {
 
 // faultBody is the control message of an error.
 func (g *Group) faultBody(err error) []byte {
-	f := faultInfo{group: g.id, rank: uint32(g.node.rank), reason: reasonOf(err), text: err.Error()}
-	if e := (*Error)(nil); errors.As(err, &e) && e.Rank >= 0 {
-		f.rank = uint32(e.Rank)
-	}
+	f := faultInfo{group: g.id, rank: uint32(g.culprit(err)), reason: reasonOf(err), text: err.Error()}
 	return f.append(nil)
+}
+
+// culprit is the rank that an error blames: this one unless the error names another.
+func (g *Group) culprit(err error) int {
+	if e := (*Error)(nil); errors.As(err, &e) && e.Rank >= 0 {
+		return e.Rank
+	}
+	return g.node.rank
 }
 
 // reasonOf is the number of a reason. A rank that closes its group leaves it.
@@ -136,9 +140,7 @@ func (g *Group) endAll(err error) {
 
 // settle waits until no member is at work in the memory of what has failed.
 func (g *Group) settle(end time.Time) {
-	for !g.team.Settled() && time.Now().Before(end) {
-		wait.Yield()
-	}
+	lookUntil(end, g.team.Settled)
 }
 
 // look fails the group if a member of this host has gone that has not done its part.
@@ -182,9 +184,7 @@ func (g *Group) teamError(err error) error {
 
 // awaitFault waits for what another member tells of why it has failed.
 func (g *Group) awaitFault(long time.Duration) {
-	for end := time.Now().Add(long); g.fault.Load() == nil && time.Now().Before(end); {
-		time.Sleep(drainPause)
-	}
+	lookUntil(time.Now().Add(long), func() bool { return g.fault.Load() != nil })
 }
 
 // runError is the error of messages between members. Where another member has failed,

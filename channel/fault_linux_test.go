@@ -11,13 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // across joins two nodes, each with an RDMA device of its own, so that what they say
 // to each other goes over the veth pair of the guest.
 func across(t *testing.T, opts ...Option) []*Node {
-	inGuest(t)
+	need.Guest(t)
 	nodes, errs := tryJoinEach(t, 2, func(rank int) []Option {
 		return append(opts, WithProviders("ibv"), WithDevices([]string{"rxe0", "rxe1"}[rank]))
 	})
@@ -133,7 +134,7 @@ func shell(t testing.TB, commands string) {
 // To take the network away and bring it back takes a busy guest up to three seconds:
 // with the default peer timeout the retries would be over by then.
 func TestOutage(t *testing.T) {
-	inGuest(t)
+	need.Guest(t)
 	for _, size := range []int{1000, 300_000} {
 		t.Run("loss for a moment", func(t *testing.T) {
 			f := begin(t, across(t, WithPeerTimeout(time.Minute)), size)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -75,9 +76,9 @@ func fenced(ctx context.Context, n *Node, args []string) error {
 // TestWithoutBarriers: where all ranks, or one of them, may not call membarrier(2),
 // sleepers are woken all the same.
 func TestWithoutBarriers(t *testing.T) {
-	rounds := 200
-	if testing.Short() {
-		rounds = 40
+	rounds := 40
+	if need.WantLong() {
+		rounds = 200
 	}
 	for _, who := range []string{"all", "one", "nobody"} {
 		for _, size := range []int{2, 16} {

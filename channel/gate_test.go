@@ -6,18 +6,20 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
 // TestDeclareWhileClosing: a node that is closed while others declare, give handles
 // other memory and close them unpins everything.
 func TestDeclareWhileClosing(t *testing.T) {
-	rounds := 200
-	if testing.Short() {
-		rounds = 40
+	rounds := 40
+	if need.WantLong() {
+		rounds = 200
 	}
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
 			for range min(rounds, rounds/p.size/p.size+1) {
 				nodes, errs := tryJoin(t, p.size, WithProviders(p.name))
 				for _, err := range errs {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,7 @@ type Group struct {
 	memory   *Memory                            // of the segment; nil: the heap
 	told     atomic.Bool                        // the others, of fault
 	closed   atomic.Bool
+	ended    chan struct{}           // closed when Close has been through
 	waits    atomic.Pointer[waiting] // what a goroutine sleeps for; nil: nothing
 	calls    [64]calledRecord        // the last collectives, by their number
 	mu       sync.Mutex
@@ -69,23 +71,48 @@ type Group struct {
 //
 // It connects to the ranks of this host, and takes 200 KiB of memory. Errors: those
 // of [Node.Exchange]; [ErrUnreachable] and what else keeps a rank of this host from
-// being reached; or that of ctx.
+// being reached; or that of ctx. When the group has failed, every call returns why: an
+// [*Error] with the rank that failed or was the first to give up. When it is closed,
+// [ErrClosed].
 func (n *Node) World(ctx context.Context) (*Group, error) {
+	const op = "world"
 	n.worldMu.Lock()
 	defer n.worldMu.Unlock()
-	if n.world != nil {
-		return n.world, nil
+	if n.world == nil {
+		ranks := make([]int, n.size)
+		for i := range ranks {
+			ranks[i] = i
+		}
+		call := n.begin(fmt.Sprintf("world of %d ranks", n.size))
+		defer call.end()
+		g, err := n.muster(ctx, call, worldID, ranks, func(data []byte) ([][]byte, error) { return n.exchange(ctx, data) })
+		if err != nil {
+			return nil, groupError(op, err)
+		}
+		n.world = g
 	}
-	ranks := make([]int, n.size)
-	for i := range ranks {
-		ranks[i] = i
+	if err := n.world.unusable(op); err != nil {
+		return nil, err
 	}
-	g, err := n.muster(ctx, 1, ranks, func(data []byte) ([][]byte, error) { return n.Exchange(ctx, data) })
-	if err != nil {
-		return nil, groupError("world", err)
+	return n.world, nil
+}
+
+// worldID is the group of all ranks, in messages.
+const worldID = 1
+
+// unusable is the error of an operation of a group that has failed, or has been closed;
+// nil of others.
+func (g *Group) unusable(op string) error {
+	f := g.fault.Load()
+	switch {
+	case g.node.closing.Load():
+		return groupError(op, ErrClosed)
+	case f != nil:
+		return &Error{Op: op, Rank: g.culprit(*f), Stream: -1, Err: fmt.Errorf("the group has failed: %w", *f)}
+	case g.closed.Load():
+		return groupError(op, ErrClosed)
 	}
-	n.world = g
-	return g, nil
+	return nil
 }
 
 // groupError is an error of a group, with the operation unless it has one.
@@ -111,6 +138,8 @@ func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 // it.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	const op = "split"
+	call := g.node.begin(fmt.Sprintf("split of a group of %d", g.Size()))
+	defer call.end()
 	var mine [16]byte
 	binary.BigEndian.PutUint64(mine[:], uint64(color))
 	binary.BigEndian.PutUint64(mine[8:], uint64(key))
@@ -140,7 +169,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	}
 	h := fnv.New64a()
 	binary.Write(h, binary.BigEndian, []uint64{g.id, g.splits, uint64(color)})
-	made, err := g.node.musterAs(ctx, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
+	made, err := g.node.musterAs(ctx, call, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
 		return g.allgather(ctx, data, ranks)
 	})
 	if made == nil {
@@ -168,9 +197,10 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 }
 
 // Close ends the group at this rank. It waits until the other members are through
-// with the collectives that are over here, at most for the peer timeout; what has been
-// declared is closed, and a collective that is under way fails at all members.
-// Closing again does nothing. World's is closed with the node.
+// with the collectives that are over here, at most for the peer timeout; a member that
+// comes later finds what it needs of them all the same. What has been declared is closed,
+// and a collective that is under way fails at all members. Another Close at the same time
+// returns when this one does; closing again does nothing. World's is closed with the node.
 //
 // Of a group that has failed Close takes back the messages that are under way. It waits
 // for the peers to say that they are through with the memory of the operations, which
@@ -179,11 +209,14 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 // having been stopped, say: then the memory must be left alone until the node is closed.
 func (g *Group) Close() error {
 	if !g.closed.CompareAndSwap(false, true) {
+		<-g.ended
 		return nil
 	}
+	defer close(g.ended)
 	n := g.node
-	for !g.tryEnter() {
-		wait.Yield()
+	n.bell.strike() // a goroutine that sleeps in a call sees it
+	for pause := probePauseMin; !g.tryEnter(); pause = min(2*pause, probePauseMax) {
+		time.Sleep(pause)
 	}
 	defer g.exit()
 	err := g.quit(time.Now().Add(n.opt.peerTimeout))
@@ -201,7 +234,8 @@ func (g *Group) Close() error {
 const maxGroupsLeft = 1 << 16
 
 // quit ends what is under way, and frees what the group has, as soon as no member
-// looks at it.
+// looks at it. If one still does at the end, the segment stays as it is until the node
+// is closed, and the member's view of it for longer.
 func (g *Group) quit(end time.Time) error {
 	if len(g.active) > 0 {
 		g.fail(ErrClosed)
@@ -217,17 +251,29 @@ func (g *Group) quit(end time.Time) error {
 	}
 	g.kept = nil
 	errs := g.giveBack(declared, end)
-	for g.team != nil && !g.team.Quiet() {
-		if time.Now().After(end) {
-			return errors.Join(append(errs, groupError("close group", fmt.Errorf("%w: members have not been through with the last collective for %v", ErrBusy, g.node.opt.peerTimeout)))...)
-		}
-		g.node.bell.strike()
-		wait.Yield()
-	}
-	if g.memory != nil {
+	if g.awaitQuiet(end) && g.memory != nil {
 		errs = append(errs, g.memory.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// awaitQuiet waits until no member looks at the segment, at most until end; it says
+// whether none does.
+func (g *Group) awaitQuiet(end time.Time) bool {
+	ctx, cancel := context.WithDeadline(context.Background(), end)
+	defer cancel()
+	for looks := 0; !g.team.Quiet(); looks++ {
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case looks < yieldBudget:
+			runtime.Gosched()
+			wait.Yield()
+		default:
+			g.node.nap(ctx, g.team.Quiet)
+		}
+	}
+	return true
 }
 
 // giveBack ends what has been declared: what is under way, first, which it is in a group

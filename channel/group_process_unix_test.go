@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func init() {
@@ -49,13 +50,16 @@ func collectives(ctx context.Context, n *Node, args []string) error {
 
 // Collectives between processes, also more than there are CPUs, over every provider.
 func TestCollectivesProcesses(t *testing.T) {
-	count := "60"
-	if testing.Short() {
-		count = "20"
+	count := "20"
+	if need.WantLong() {
+		count = "60"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{2, 3, 8} {
 			t.Run(strconv.Itoa(size), func(t *testing.T) {
+				if provider == "ibv" && size > 3 {
+					need.Long(t)
+				}
 				r, out := run(t, provider, size, "collect", count)
 				require.Zero(t, r.ExitStatus(), out)
 			})
@@ -95,9 +99,9 @@ func perish(ctx context.Context, n *Node, args []string) error {
 
 // kill -9 at any moment: all members end with an error that names the dead one.
 func TestMemberDeath(t *testing.T) {
-	rounds := 10
-	if testing.Short() {
-		rounds = 4
+	rounds := 4
+	if need.WantLong() {
+		rounds = 10
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for i := range rounds {

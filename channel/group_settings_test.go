@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Every algorithm of every kind over channels, wherever it is possible.
@@ -18,6 +19,7 @@ func TestForcedAlgorithms(t *testing.T) {
 			for _, provider := range append([]string{"shm"}, nettest.Providers()...) {
 				t.Run(fmt.Sprintf("%v by %v, %s", kind, a, provider), func(t *testing.T) {
 					t.Parallel()
+					need.Provider(t, provider)
 					groups := worlds(t, size, WithProviders(provider), withHosts(func(rank int) int { return rank }), WithTuning(fmt.Sprintf("%s=%v=%v", coll.EnvAlgorithm, kind, a)))
 					var list []trial
 					for _, c := range trials(3, size, 400, 9000) {
@@ -67,9 +69,7 @@ func TestSettings(t *testing.T) {
 // In the memory of one host nothing is allocated for a collective, nor between hosts
 // for one that is called again.
 func TestCollectiveAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	groups := worlds(t, 1)
 	g := groups[0]
 	b := make([]float64, 5000)

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/collop"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // withHosts has the ranks be on hosts that are not theirs.
@@ -284,9 +285,12 @@ var placements = []struct {
 // Every collective, called and declared, gives what a serial computation does: on any
 // number of ranks, however they are placed, over every provider.
 func TestCollectives(t *testing.T) {
-	sizes, count := []int{1, 2, 3, 4, 5, 8, 17}, 120
-	if testing.Short() {
-		sizes, count = []int{1, 3, 5}, 50
+	sizes, count := []int{1, 3, 5, 17}, 30
+	switch {
+	case testing.Short():
+		sizes = sizes[:3]
+	case need.WantLong():
+		sizes, count = []int{1, 2, 3, 4, 5, 8, 17}, 120
 	}
 	for _, size := range sizes {
 		for _, place := range placements {
@@ -295,6 +299,7 @@ func TestCollectives(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%d ranks, %s, %s", size, place.name, provider), func(t *testing.T) {
+					need.Provider(t, provider)
 					groups := worlds(t, size, WithProviders(provider), withHosts(place.hosts))
 					list := trials(1, size, count, 9000)
 					each(t, size, func(rank int) error {

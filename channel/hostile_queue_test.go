@@ -65,16 +65,17 @@ func TestHostileQueue(t *testing.T) {
 			s, _ := send(t, us, 0, hostileLength)
 			r, _ := receive(t, us, 0, hostileLength)
 			small, _ := send(t, us, 0, 8, OnStream(1))
-			receive(t, them, 1, 5000)
+			shorter, _ := receive(t, them, 1, hostileLength-1)
 			fits, _ := receive(t, them, 1, hostileLength, OnStream(3))
 			for _, h := range []*Handle{s, r, small} {
 				require.NoError(t, h.Start())
 			}
 			require.NoError(t, small.WaitContext(within(t)))
+			require.EqualValues(t, 1, shorter.id)
 			require.EqualValues(t, 2, fits.id)
 			p, err := us.peer(0)
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { return p.remoteInfo(2, 0) != nil }, limit, time.Millisecond)
+			require.Eventually(t, func() bool { return p.remoteInfo(1, 0) != nil && p.remoteInfo(2, 0) != nil }, limit, time.Millisecond)
 
 			p, err = them.peer(1)
 			require.NoError(t, err)

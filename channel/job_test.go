@@ -3,8 +3,8 @@ package channel
 import (
 	"context"
 	"net"
-	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/nettest"
-	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
@@ -27,19 +27,17 @@ type setting struct {
 	size int    // ranks; 1: messages to oneself
 }
 
-var places = []setting{{"self", 1}, {"shm", 2}, {"tcp", 2}}
+var places = []setting{{"self", 1}, {"shm", 2}, {"tcp", 2}, {"roce", 2}, {"ibv", 2}}
 
-// have says whether a provider has a device here.
-func have(provider string) bool {
-	all, _ := verbs.Devices()
-	return slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider })
+// queueProviders are those whose messages go through a queue.
+var queueProviders = []string{"tcp", "roce", "ibv"}
+
+// lengthy are the tests that take long over a provider; over ibv, where the devices are of a
+// guest that is emulated, with two CPUs.
+var lengthy = map[string][]string{
+	"roce": {"TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"},
+	"ibv":  {"TestBothConnect", "TestHostile"},
 }
-
-// haveRDMA says whether there is an RDMA device here: then tests run over it, too.
-var haveRDMA = have("ibv")
-
-// lengthy are the tests that run over roce only where they run between networks, too.
-var lengthy = []string{"TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"}
 
 // onHost are those that are not run between networks: they weigh, or take long.
 var onHost = []string{"TestWeight", "TestRevived"}
@@ -49,18 +47,21 @@ func runs(t *testing.T, p setting) bool {
 	if _, networks := nettest.Wire(p.name); networks {
 		return !slices.Contains(onHost, t.Name())
 	}
-	return p.name != "roce" || os.Getenv(nettest.Env) != "" || !slices.Contains(lengthy, t.Name())
+	return true
+}
+
+// needs states what a test at this place needs.
+func (p setting) needs(t testing.TB) {
+	t.Helper()
+	if p.name != "self" {
+		need.Provider(t, p.name)
+	}
+	if name, _, _ := strings.Cut(t.Name(), "/"); slices.Contains(lengthy[p.name], name) {
+		need.Long(t)
+	}
 }
 
 func init() {
-	if have("roce") {
-		places = append(places, setting{"roce", 2})
-		queueProviders = append(queueProviders, "roce")
-	}
-	if haveRDMA {
-		places = append(places, setting{"ibv", 2})
-		queueProviders = append(queueProviders, "ibv")
-	}
 	for _, provider := range nettest.Providers() {
 		places = append(places, setting{provider, 2})
 		queueProviders = append(queueProviders, provider)
@@ -74,6 +75,7 @@ func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
 			nodes := join(t, p.size, WithProviders(p.name))
 			test(t, nodes[0], nodes[len(nodes)-1])
 		})
@@ -84,7 +86,10 @@ func everywhere(t *testing.T, test func(t *testing.T, a, b *Node)) {
 func apart(t *testing.T, test func(t *testing.T, provider string)) {
 	for _, p := range places[1:] {
 		if runs(t, p) {
-			t.Run(p.name, func(t *testing.T) { test(t, p.name) })
+			t.Run(p.name, func(t *testing.T) {
+				p.needs(t)
+				test(t, p.name)
+			})
 		}
 	}
 }
@@ -162,3 +167,14 @@ func within(t testing.TB) context.Context {
 
 // lockedBuffer collects what several write.
 type lockedBuffer = logbuf.Buffer
+
+// exchanged and joined are calls that all ranks have to make.
+func exchanged(n *Node) error {
+	_, err := n.Exchange(context.Background(), nil)
+	return err
+}
+
+func joined(n *Node) error {
+	_, err := n.World(context.Background())
+	return err
+}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // setTo has a variable of the package hold another value until the test is over. It
@@ -41,10 +43,11 @@ func TestLongDescription(t *testing.T) {
 		name   string
 		packed int // below this size of blocks
 	}{{"shm", 0}, {"tcp", crossoversTCP.pack}, {"tcp", 0}, {"ibv", crossoversRDMA.pack}, {"ibv", 0}} {
-		if c.name == "ibv" && !haveRDMA {
-			continue
-		}
 		t.Run(fmt.Sprintf("%s, %d", c.name, c.packed), func(t *testing.T) {
+			need.Provider(t, c.name)
+			if c.name == "ibv" {
+				need.Long(t) // half a million blocks
+			}
 			setTo(t, &crossoversTCP.pack, c.packed)
 			setTo(t, &crossoversRDMA.pack, c.packed)
 			nodes := join(t, 2, WithProviders(c.name))
@@ -56,9 +59,9 @@ func TestLongDescription(t *testing.T) {
 			irregular := func(b []byte) Layout { return Indexed(b, elem, lengths, indices) }
 			require.Greater(t, layoutLen(1, blocks), maxBody)
 			r := rand.New(rand.NewPCG(1, 2))
-			times := 2
-			if testing.Short() {
-				times = 1
+			times := 1
+			if need.WantLong() {
+				times = 2
 			}
 			for range times {
 				for i, n := range nodes {
@@ -92,6 +95,7 @@ func TestManyHandles(t *testing.T) {
 	const known, size = 4, 20_000
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
 			setTo(t, &maxLayouts, known)
 			nodes := join(t, p.size, WithProviders(p.name))
 			a, b := nodes[0], nodes[p.size-1]

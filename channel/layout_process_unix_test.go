@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -90,9 +91,9 @@ func layouts(ctx context.Context, n *Node, args []string) error {
 
 // TestLayoutsProcesses: any layout to any layout between processes.
 func TestLayoutsProcesses(t *testing.T) {
-	count := "60"
-	if testing.Short() {
-		count = "20"
+	count := "20"
+	if need.WantLong() {
+		count = "60"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		r, out := run(t, provider, 2, "layouts", strconv.FormatUint(seed(t), 10), count)

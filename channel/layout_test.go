@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -200,9 +201,9 @@ func TestLayouts(t *testing.T) {
 		seed := rand.Uint64()
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
-		rounds := 200
-		if testing.Short() {
-			rounds = 40
+		rounds := 40
+		if need.WantLong() {
+			rounds = 200
 		}
 		for range rounds {
 			n := r.IntN([]int{100, 5000, 100_000, 600_000}[r.IntN(4)])

@@ -19,7 +19,8 @@ import (
 // given up; a copy that a peer has begun is waited for, at most for the peer
 // timeout. If that passes the error is [ErrBusy], for each such handle: the node is
 // closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is gone afterwards. Another Close at the same
+// again. Memory of Alloc is gone afterwards. Calls in other goroutines that wait for a
+// peer, a rank or the rendezvous end with [ErrClosed]. Another Close at the same
 // time returns when this one does, with its error; closing again does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
@@ -36,6 +37,9 @@ func (n *Node) Close() error {
 	n.closed, n.ended = true, make(chan struct{})
 	n.mu.Unlock()
 	defer close(n.ended)
+	n.closing.Store(true) // what waits sees that
+	n.shut(ErrClosed)
+	n.bell.strike()
 	n.closeErr = n.close()
 	return n.closeErr
 }
@@ -79,8 +83,6 @@ func (n *Node) close() error {
 
 // closeGroups ends the groups, while the node still is of use.
 func (n *Node) closeGroups() []error {
-	n.closing.Store(true) // who waits in a collective sees it
-	n.bell.strike()
 	n.mu.Lock()
 	groups := slices.Collect(maps.Values(n.groups))
 	n.mu.Unlock()
@@ -96,7 +98,6 @@ func (n *Node) closeGroups() []error {
 // expel ends the calls of users that are under way, and lets no more in: what they
 // touch is about to go.
 func (n *Node) expel(handles []*Handle) {
-	n.closing.Store(true)
 	atomic.StoreUint32(&n.guarded, 1)
 	barrier()
 	for _, h := range handles {
@@ -152,32 +153,36 @@ func (p *peer) leave(end time.Time) {
 // the goodbye: without them the peer would take this rank for dead. For the goodbye alone
 // it does not wait for long.
 func (p *peer) awaitWireUp(end time.Time) {
-	bound := time.Now().Add(goodbyeTime)
-	awaited := func() bool {
+	goodbye := time.Now().Add(goodbyeTime)
+	last := end
+	if goodbye.After(end) {
+		last = goodbye
+	}
+	lookUntil(last, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.state.Load() != peerConnecting {
-			return false
-		}
 		now := time.Now()
-		return len(p.out) > 0 && now.Before(end) || p.conn != nil && now.Before(bound)
-	}
-	for awaited() {
-		time.Sleep(drainPause)
-	}
+		return p.state.Load() != peerConnecting || (len(p.out) == 0 || now.After(end)) && (p.conn == nil || now.After(goodbye))
+	})
 }
 
 // drain waits until the other side has acknowledged what was sent, or the
 // connection ends, or it is end.
 func (p *peer) drain(q *queue, end time.Time) {
-	for !q.drained() && time.Now().Before(end) {
-		time.Sleep(drainPause)
-	}
+	lookUntil(end, q.drained)
 }
 
-// drainPause is how long the other side is given between looks at what it has not
-// taken yet.
-const drainPause = 100 * time.Microsecond
+// lookUntil looks whether something is so, less and less often, at most until end, and says
+// whether it was.
+func lookUntil(end time.Time, is func() bool) bool {
+	for pause := probePauseMin; !is(); pause = min(2*pause, probePauseMax) {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+	return true
+}
 
 // goodbyeTime bounds how long a peer that runs is given to read our goodbye.
 const goodbyeTime = 2 * time.Second
@@ -208,11 +213,8 @@ func (h *Handle) withdraw(end time.Time) error {
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	for !m.judge(k, verdictWithdrawn) && !m.finished(k, n) && !p.gone() {
-		if time.Now().After(end) {
-			return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
-		}
-		wait.Yield()
+	if !lookUntil(end, func() bool { return m.judge(k, verdictWithdrawn) || m.finished(k, n) || p.gone() }) {
+		return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
 	}
 	return nil
 }

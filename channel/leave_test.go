@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,9 +16,9 @@ import (
 // of no message that has not been moved.
 func TestCloseUnderUse(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
-		rounds := 15
-		if testing.Short() {
-			rounds = 5
+		rounds := 5
+		if need.WantLong() {
+			rounds = 15
 		}
 		for round := range rounds {
 			nodes := join(t, 2, WithProviders(provider))

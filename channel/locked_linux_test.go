@@ -2,12 +2,12 @@ package channel
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -15,11 +15,10 @@ import (
 // lies in, by an error; where there is none even for the buffers of a device, the
 // next provider is taken.
 func TestLockedMemory(t *testing.T) {
+	need.RDMA(t)
+	need.User(t)
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
-	if !haveRDMA || os.Geteuid() == 0 || limit.Cur > 1<<30 {
-		t.Skip("needs an RDMA device, and a user whose locked memory is limited")
-	}
 	nodes := join(t, 2, WithProviders("ibv"))
 	talk(t, nodes[0], nodes[1])
 	b := make([]byte, limit.Cur+1<<20)
@@ -42,4 +41,19 @@ func TestLockedMemory(t *testing.T) {
 	require.Equal(t, "tcp", ofB.Provider)
 	require.Equal(t, "tcp", ofA.Provider)
 	require.Contains(t, fmt.Sprint(ofB.Refused), "ulimit -l is 256 KiB")
+}
+
+// TestUnprivileged: what registers memory, and what chooses devices and is refused them,
+// does so for a user who may lock little memory, too.
+func TestUnprivileged(t *testing.T) {
+	need.RDMA(t)
+	need.User(t)
+	setTo(t, &places, []setting{{"self", 1}, {"ibv", 2}})
+	setTo(t, &queueProviders, []string{"ibv"})
+	for name, test := range map[string]func(*testing.T){
+		"Transport": TestTransport, "Refused": TestRefused, "Order": TestOrder, "RegisteredOnce": TestRegisteredOnce,
+		"Crossovers": TestCrossovers, "NoSendBuffers": TestNoSendBuffers, "Forgotten": TestForgotten, "Leaving": TestLeaving,
+	} {
+		t.Run(name, test)
+	}
 }

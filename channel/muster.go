@@ -49,9 +49,9 @@ func parseRoll(b []byte) (r roll, err error) {
 
 // muster makes a group of ranks, who all call it, on the first stream that belongs to
 // groups.
-func (n *Node) muster(ctx context.Context, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
+func (n *Node) muster(ctx context.Context, call *pendingCall, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
 	n.takeStream(MaxStream + 1)
-	return n.musterAs(ctx, id, MaxStream+1, ranks, exchange)
+	return n.musterAs(ctx, call, id, MaxStream+1, ranks, exchange)
 }
 
 // musterAs makes a group of ranks, who all call it; with them call, with no ranks,
@@ -61,7 +61,7 @@ func (n *Node) muster(ctx context.Context, id uint64, ranks []int, exchange func
 // segment is; then the ranks of a host connect; in the second each says whether it
 // has reached all of them. Where one has not, each of that host is taken for a host
 // of its own.
-func (n *Node) musterAs(ctx context.Context, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
+func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
 	if len(ranks) == 0 {
 		for range 2 {
 			if _, err := exchange(make([]byte, rollLen)); err != nil {
@@ -74,7 +74,9 @@ func (n *Node) musterAs(ctx context.Context, id uint64, stream uint32, ranks []i
 		return nil, err
 	}
 	defer n.calls.Done()
-	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}}
+	ctx, done := n.whileOpen(ctx)
+	defer done()
+	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}, ended: make(chan struct{})}
 	g.call.group = g
 	mine := roll{host: n.hostOf(n.rank), shares: n.memory != nil}
 	var segment []byte
@@ -95,14 +97,16 @@ func (n *Node) musterAs(ctx context.Context, id uint64, stream uint32, ranks []i
 			err = errors.Join(err, g.memory.Close())
 		}
 	}()
+	call.waitsFor("the other ranks, round 1 of 2")
 	rolls, err := callRoll(exchange, &mine)
 	if err != nil {
 		return nil, err
 	}
-	segments, reached := g.reach(ctx, rolls, own)
+	segments, reached := g.reach(ctx, call, rolls, own)
 	if reached == nil {
 		mine.verdicts = 1
 	}
+	call.waitsFor("the other ranks, round 2 of 2")
 	second, err := callRoll(exchange, &mine)
 	if err != nil {
 		return nil, err
@@ -211,7 +215,7 @@ func (n *Node) hostOf(rank int) uint64 {
 }
 
 // reach connects to the members of this host, and returns their segments.
-func (g *Group) reach(ctx context.Context, rolls []roll, own *shared.Segment) (map[int]*shared.Segment, error) {
+func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own *shared.Segment) (map[int]*shared.Segment, error) {
 	n := g.node
 	list := map[int]*shared.Segment{g.me: own}
 	if !rolls[g.me].shares {
@@ -237,6 +241,7 @@ func (g *Group) reach(ctx context.Context, rolls []roll, own *shared.Segment) (m
 		}
 		p := peers[0]
 		peers = peers[1:]
+		call.waitsFor(fmt.Sprintf("the connection to rank %d", p.rank))
 		if err := p.awaitUp(ctx); err != nil {
 			return nil, err
 		}
@@ -265,7 +270,11 @@ func (p *peer) awaitUp(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("connect to rank %d: %w", p.rank, ctx.Err())
+			err := ctx.Err()
+			if errors.Is(context.Cause(ctx), ErrClosed) {
+				err = ErrClosed
+			}
+			return fmt.Errorf("connect to rank %d: %w", p.rank, err)
 		case <-time.After(pause):
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Ranks that share memory and ranks that do not, made with name spaces: abstract
@@ -97,9 +98,9 @@ func TestSharedAddress(t *testing.T) {
 		out, err := exec.Command("ip", "netns", "exec", prefix[3], "sh", "-c", "echo 30000 30199 >/proc/sys/net/ipv4/ip_local_port_range").CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	rounds := 5
-	if testing.Short() {
-		rounds = 1
+	rounds := 1
+	if need.WantLong() {
+		rounds = 5
 	}
 	for range rounds {
 		ranks := startRanks(t, "198.18.0.1:20001", []nettest.Place{{Prefix: one}, {Prefix: two}, {Prefix: one}, {Prefix: two}, {Prefix: one}, {Prefix: two}}, "meet", "5")

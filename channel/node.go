@@ -27,8 +27,10 @@ type Node struct {
 	rank, size int
 	opt        options
 	log        *slog.Logger
-	life       context.Context // until Close
+	life       context.Context // until Close has told the peers
 	end        context.CancelFunc
+	open       context.Context // until Close begins; the cause is ErrClosed then
+	shut       context.CancelCauseFunc
 	wg         sync.WaitGroup
 
 	providers []string                  // in order of preference
@@ -67,6 +69,7 @@ type Node struct {
 	stale       span.Set  // of memory that has been closed, and not been allocated again
 	lastID      uint32
 	handles     map[*Handle]struct{}
+	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
 	starving    []*sendStream
 	attended    map[*sendStream]*attendance // whose pipes the engine looks at
@@ -105,9 +108,10 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{},
+		peers: map[int]*peer{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
+	n.open, n.shut = context.WithCancelCause(context.Background())
 	n.receives.Store(new([]*receiveStream))
 	n.pipes.Store(new([]*sendStream))
 	n.engines.Store(new([]*device))
@@ -305,6 +309,17 @@ func (n *Node) call() error {
 	}
 	n.calls.Add(1)
 	return nil
+}
+
+// whileOpen returns a context that ends with ctx, or when Close begins, with [ErrClosed]
+// as its cause. The caller ends it.
+func (n *Node) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(n.open, func() { cancel(ErrClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // sleepers is the number of those that wait for the bell.

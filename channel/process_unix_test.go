@@ -23,6 +23,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Tests with a process for each rank: the test binary itself, told by an
@@ -229,13 +230,16 @@ func paint(b []byte, rank, round, message int) {
 
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
-	rounds := "50"
-	if testing.Short() {
-		rounds = "10"
+	rounds := "10"
+	if need.WantLong() {
+		rounds = "50"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{1, 2, 3, 16} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
+				if provider == "ibv" && size > 3 {
+					need.Long(t)
+				}
 				r, out := run(t, provider, size, "halo", rounds)
 				require.Zero(t, r.ExitStatus(), out)
 			})
@@ -268,9 +272,9 @@ func death(ctx context.Context, n *Node, args []string) error {
 // TestDeath: kill -9 at any moment of a halo exchange. All others end with an
 // error that names the dead one, or a rank that has left because of it.
 func TestDeath(t *testing.T) {
-	rounds := 10 // TestSiege kills more of them
-	if testing.Short() {
-		rounds = 4
+	rounds := 3 // TestSiege kills more of them
+	if need.WantLong() {
+		rounds = 10
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		last := 200
@@ -374,9 +378,9 @@ func swapPIDs(ctx context.Context, n *Node) (int, error) {
 func TestStop(t *testing.T) {
 	t.Parallel() // it waits most of the time
 
-	rounds := 400 // with as many stops as a quarter of that
-	if testing.Short() {
-		rounds = 80
+	rounds := 80 // with as many stops as a quarter of that
+	if need.WantLong() {
+		rounds = 400
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // talk passes a message from a to b, and returns what each knows of the other.
@@ -24,9 +26,11 @@ func talk(t *testing.T, a, b *Node) (ofB, ofA PeerStats) {
 // TestRefused: both sides know which provider was not used and why, and tell which
 // one is.
 func TestRefused(t *testing.T) {
-	testRefused(t, "shm")
-	if haveRDMA {
-		testRefused(t, "ibv")
+	for _, provider := range []string{"shm", "ibv"} {
+		t.Run(provider, func(t *testing.T) {
+			need.Provider(t, provider)
+			testRefused(t, provider)
+		})
 	}
 }
 

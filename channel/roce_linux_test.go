@@ -2,7 +2,6 @@ package channel
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func init() {
@@ -17,8 +17,8 @@ func init() {
 	actOptions["cut"] = []Option{WithPeerTimeout(time.Second)}
 }
 
-// TestRoCEBetweenNetworks: what ranks do, two in each of two networks. The part of CI that
-// sets [nettest.Env] runs all tests of processes so.
+// TestRoCEBetweenNetworks: what ranks do, two in each of two networks. Where
+// [nettest.Env] is set all tests of processes run so.
 func TestRoCEBetweenNetworks(t *testing.T) {
 	for _, wire := range []string{"roce", "xdp"} {
 		t.Run(wire, func(t *testing.T) {
@@ -50,10 +50,10 @@ func TestRoCEPathFailure(t *testing.T) {
 		{"link down", "roce", linkDown, true},
 		{"link down over AF_XDP", "xdp", linkDown, true},
 	} {
-		if c.both && os.Getenv(nettest.Env) == "" {
-			continue // takes as long as packets are sent again
-		}
 		t.Run(c.name, func(t *testing.T) {
+			if c.both {
+				need.Long(t) // as long as packets are sent again
+			}
 			where := nettest.Places(t, c.provider)
 			ranks := startRanks(t, fmt.Sprintf("198.18.0.1:%d", 20020+i), where[:], "cut", "5", "until the end")
 			for i, r := range ranks {

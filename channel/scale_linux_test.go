@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func init() {
@@ -89,9 +91,9 @@ func sparse(ctx context.Context, n *Node, args []string) error {
 // TestManyRanks: a job of more ranks than anybody has CPUs joins, and connections
 // grow with the peers that a rank talks to, not with the job.
 func TestManyRanks(t *testing.T) {
-	size := 256
-	if testing.Short() {
-		size = 64
+	size := 64
+	if need.WantLong() {
+		size = 256
 	}
 	r, out := run(t, "shm", size, "sparse", "2")
 	require.Zero(t, r.ExitStatus(), out)
@@ -191,9 +193,7 @@ var weightLine = regexp.MustCompile(`(?m)^\[0\] (.*)$`)
 
 // TestWeight: what a rank and what a connected peer cost.
 func TestWeight(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	apart(t, func(t *testing.T, provider string) {
 		r, out := run(t, provider, 12, "weigh", provider)
 		require.Zero(t, r.ExitStatus(), out)

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Randomised schedules against a model. The model of a stream is two plain queues,
@@ -52,12 +53,12 @@ func seed(t testing.TB) uint64 {
 // TestSchedules: whatever the order of calls, every handle returns what the model
 // says and every byte is where it belongs.
 func TestSchedules(t *testing.T) {
-	rounds := 24
+	rounds := 8
 	switch {
-	case raceEnabled:
+	case need.Race || testing.Short():
 		rounds = 4
-	case testing.Short():
-		rounds = 8
+	case need.WantLong():
+		rounds = 24
 	}
 	for _, p := range slices.Concat(places, []setting{{"shm", 4}, {"tcp", 3}}) {
 		rounds := rounds
@@ -65,6 +66,7 @@ func TestSchedules(t *testing.T) {
 			rounds = min(rounds, 8)
 		}
 		t.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(t *testing.T) {
+			p.needs(t)
 			r := rand.New(rand.NewPCG(seed(t), uint64(p.size)))
 			m := model{nodes: join(t, p.size, WithProviders(p.name)), starts: map[route]int{}}
 			for range rounds / p.size {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -79,9 +80,12 @@ var (
 // returned within a second, over TCP within the peer timeout, also where the dead rank
 // was still connecting.
 func TestSiege(t *testing.T) {
-	jobs, victims := 16, 6
-	if testing.Short() {
-		jobs = 2
+	jobs, victims := 2, 6
+	switch {
+	case testing.Short():
+		jobs = 1
+	case need.WantLong():
+		jobs = 16
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		bound := time.Second

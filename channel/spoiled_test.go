@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -72,13 +73,12 @@ func TestSpoiled(t *testing.T) {
 		{"tcp", true, false, 20_000, 20_000}, {"tcp", true, false, 20_000, 8},
 		{"tcp", false, true, 20_000, 20_000}, {"tcp", false, true, 8, 20_000},
 		{"tcp", true, true, 20_000, 20_000},
-	}
-	if haveRDMA {
-		all = append(all, pair{"ibv", true, false, 20_000, 8}, pair{"ibv", false, true, 8, 20_000}, pair{"ibv", true, true, 20_000, 20_000})
+		{"ibv", true, false, 20_000, 8}, {"ibv", false, true, 8, 20_000}, {"ibv", true, true, 20_000, 20_000},
 	}
 	for _, c := range all {
 		for _, sendFirst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v, send first %v", c, sendFirst), func(t *testing.T) {
+				need.Provider(t, c.provider)
 				a, b := connected(t, c.provider)
 				s, _ := send(t, a, b.Rank(), c.send)
 				r, _ := receive(t, b, a.Rank(), c.get)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -144,8 +143,9 @@ func (p *peer) stats() PeerStats {
 }
 
 // Report writes one line for each pending operation: peer, stream, number of the
-// start, length, state and age; one for each group in which somebody sleeps, with the
-// collective; and one for each peer that is not idle.
+// start, length, state and age; one for each call of World, Split and Exchange that
+// waits for other ranks, with what it waits for; one for each group in which a goroutine
+// sleeps, with the collective; and one for each peer that is not idle.
 func (n *Node) Report(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rank %d of %d:\n", n.rank, n.size)
@@ -158,30 +158,6 @@ func (n *Node) Report(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// pending describes the operations that are not over.
-func (n *Node) pending() []string {
-	n.mu.Lock()
-	handles := make([]*Handle, 0, len(n.handles))
-	for h := range n.handles {
-		handles = append(handles, h)
-	}
-	groups := slices.Collect(maps.Values(n.groups))
-	n.mu.Unlock()
-	var lines []string
-	for _, g := range groups {
-		if line := g.describe(n.ticks.Load()); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	for _, h := range handles {
-		if line := h.describeState(n.ticks.Load()); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 var phaseNames = map[uint32]string{

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestStats: what has passed is counted on both sides, by peer.
@@ -72,63 +74,64 @@ func TestStatsOfKinds(t *testing.T) {
 			{name: "small", size: 1000, eager: true},
 		},
 	}
-	if haveRDMA {
-		all["ibv"] = all["tcp"]
-	}
+	all["ibv"] = all["tcp"]
 	for provider, ways := range all {
-		nodes := join(t, 2, WithProviders(provider))
-		a, b := nodes[0], nodes[1]
-		counts := func() (sent, received Counts) {
-			if s, r := a.Stats().Peers, b.Stats().Peers; len(s) > 0 && len(r) > 0 {
-				return s[0].Sent, r[0].Received
-			}
-			return
-		}
-		for _, w := range ways {
-			layout := func(n *Node) Layout {
-				if w.strided {
-					return Strided(memory(t, n, 2*w.size, w.own), 0, 100, w.size/100, 200)
+		t.Run(provider, func(t *testing.T) {
+			need.Provider(t, provider)
+			nodes := join(t, 2, WithProviders(provider))
+			a, b := nodes[0], nodes[1]
+			counts := func() (sent, received Counts) {
+				if s, r := a.Stats().Peers, b.Stats().Peers; len(s) > 0 && len(r) > 0 {
+					return s[0].Sent, r[0].Received
 				}
-				return Contiguous(memory(t, n, w.size, w.own))
+				return
 			}
-			s, err := a.DeclareSend(layout(a), 1)
-			require.NoError(t, err)
-			var r *Handle
-			if w.early { // the peer hears of nothing until this is started
-				require.NoError(t, s.Start())
-			}
-			r, err = b.DeclareReceive(layout(b), 0)
-			require.NoError(t, err)
-			sent, received := counts()
-			if w.early {
-				sent = Counts{}
-				require.NoError(t, r.Start())
-				require.NoError(t, r.WaitContext(within(t)))
-				require.NoError(t, s.WaitContext(within(t)))
-			} else {
-				if w.receiveFirst { // and the sender knows where
-					p, err := a.peer(1)
-					require.NoError(t, err)
-					require.Eventually(t, func() bool { return w.size <= slotData || p.remoteInfo(r.id, r.generation) != nil }, limit, time.Millisecond)
-					pass(t, s, r, r)
+			for _, w := range ways {
+				layout := func(n *Node) Layout {
+					if w.strided {
+						return Strided(memory(t, n, 2*w.size, w.own), 0, 100, w.size/100, 200)
+					}
+					return Contiguous(memory(t, n, w.size, w.own))
+				}
+				s, err := a.DeclareSend(layout(a), 1)
+				require.NoError(t, err)
+				var r *Handle
+				if w.early { // the peer hears of nothing until this is started
+					require.NoError(t, s.Start())
+				}
+				r, err = b.DeclareReceive(layout(b), 0)
+				require.NoError(t, err)
+				sent, received := counts()
+				if w.early {
+					sent = Counts{}
+					require.NoError(t, r.Start())
+					require.NoError(t, r.WaitContext(within(t)))
+					require.NoError(t, s.WaitContext(within(t)))
 				} else {
-					pass(t, s, r, s)
+					if w.receiveFirst { // and the sender knows where
+						p, err := a.peer(1)
+						require.NoError(t, err)
+						require.Eventually(t, func() bool { return w.size <= slotData || p.remoteInfo(r.id, r.generation) != nil }, limit, time.Millisecond)
+						pass(t, s, r, r)
+					} else {
+						pass(t, s, r, s)
+					}
 				}
+				want := Counts{Messages: 1, Bytes: uint64(w.size)}
+				if w.eager {
+					want.Eager = 1
+				}
+				if w.packed {
+					want.Packed = 1
+				}
+				add := func(c Counts) Counts { c.sum(&want); return c }
+				gotSent, gotReceived := counts()
+				require.Equal(t, gotSent.Read, gotReceived.Read)
+				gotSent.Read, gotReceived.Read, sent.Read, received.Read = 0, 0, 0, 0
+				require.Equal(t, add(sent), gotSent, "%s, %s", provider, w.name)
+				require.Equal(t, add(received), gotReceived, "%s, %s", provider, w.name)
 			}
-			want := Counts{Messages: 1, Bytes: uint64(w.size)}
-			if w.eager {
-				want.Eager = 1
-			}
-			if w.packed {
-				want.Packed = 1
-			}
-			add := func(c Counts) Counts { c.sum(&want); return c }
-			gotSent, gotReceived := counts()
-			require.Equal(t, gotSent.Read, gotReceived.Read)
-			gotSent.Read, gotReceived.Read, sent.Read, received.Read = 0, 0, 0, 0
-			require.Equal(t, add(sent), gotSent, "%s, %s", provider, w.name)
-			require.Equal(t, add(received), gotReceived, "%s, %s", provider, w.name)
-		}
+		})
 	}
 }
 
@@ -202,6 +205,30 @@ func TestWakes(t *testing.T) {
 		require.Eventually(t, func() bool { return nodes[1].Stats().Sleeps > slept }, limit, 10*time.Microsecond)
 		require.NoError(t, errors.Join(s.Start(), s.WaitContext(within(t)), <-done))
 	}
+}
+
+// TestReportCalls: a report says which call waits for other ranks, as long as it does.
+func TestReportCalls(t *testing.T) {
+	nodes := join(t, 2)
+	report := func() string {
+		var b bytes.Buffer
+		require.NoError(t, nodes[0].Report(&b))
+		return b.String()
+	}
+	for line, call := range map[string]func(n *Node) error{
+		"exchange: waits for the other ranks":                       exchanged,
+		"world of 2 ranks: waits for the other ranks, round 1 of 2": joined,
+	} {
+		require.NotContains(t, report(), "waits")
+		over := make(chan error, 1)
+		go func() { over <- call(nodes[0]) }()
+		require.Eventually(t, func() bool { return strings.Contains(report(), line+", for ") }, limit, time.Millisecond)
+		nodes[0].ticks.Add(70)
+		require.Regexp(t, line+", for [7-9][0-9] s\n", report())
+		require.NoError(t, call(nodes[1]))
+		require.NoError(t, <-over)
+	}
+	require.NotContains(t, report(), "waits")
 }
 
 // TestReport: it has a line for each operation that is not over, and none for

@@ -2,10 +2,12 @@ package channel
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -40,12 +42,15 @@ func TestTransport(t *testing.T) {
 		{"tcp", []Option{WithProviders()}, "tcp"},
 		{"tcp", []Option{WithProviders("shm", "tcp")}, "shm"},
 		{"carrier-pigeon", []Option{WithProviders("tcp")}, "tcp"},
-	}
-	if haveRDMA {
-		all = append(all, setting{"ibv", nil, "ibv"}, setting{"ibv,shm", nil, "ibv"}, setting{"tcp,ibv", nil, "tcp"})
+		{"ibv", nil, "ibv"},
+		{"ibv,shm", nil, "ibv"},
+		{"tcp,ibv", nil, "tcp"},
 	}
 	for _, c := range all {
 		t.Run(fmt.Sprintf("%q, %d options", c.variable, len(c.opts)), func(t *testing.T) {
+			if strings.Contains(c.variable, "ibv") {
+				need.RDMA(t)
+			}
 			t.Setenv(EnvTransport, c.variable)
 			nodes := join(t, 2, c.opts...)
 			ofB, ofA := talk(t, nodes[0], nodes[1])

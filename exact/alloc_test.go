@@ -7,13 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestAllocs says what allocates nothing: everything, once the tables are there.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	r := rand.New(rand.NewPCG(19, 20))
 	x, y := draw(r, 10_000, finite), draw(r, 10_000, finite)
 	var a exact.Accumulator

@@ -10,13 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestAllocs: a chunk costs no memory, at either end, in any dialect.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	for _, c := range []struct {
 		name     string
 		supplier []Option
@@ -27,6 +26,7 @@ func TestAllocs(t *testing.T) {
 		{"timed, adaptive", []Option{Timed()}, []ClientOption{AdaptiveWindow(4)}},
 		{"numbered", nil, []ClientOption{Numbered()}},
 		{"redeliver", []Option{Redeliver()}, []ClientOption{Numbered(), Window(2)}},
+		{"redeliver, plain", []Option{Redeliver()}, []ClientOption{Window(2), MaxChunk(5000)}},
 		{"each", []Option{Batch(8000)}, []ClientOption{Numbered(), Window(8)}},
 		{"queue", []Option{Queue(8), Batch(1000)}, []ClientOption{Numbered(), Window(2), MaxChunk(5016)}},
 	} {

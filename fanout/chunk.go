@@ -19,7 +19,8 @@ type Chunk struct {
 // goroutine at a time.
 func (k Chunk) Bytes() []byte { return k.bytes }
 
-// Seq is the sequence number of the chunk at its supplier, from 0. Only with [Numbered].
+// Seq is the sequence number of the chunk at its supplier, from 0. Only with [Numbered],
+// and of a supplier with [Redeliver] or [Collected].
 func (k Chunk) Seq() uint64 { return k.seq }
 
 // Supplier is the rank that the chunk came from.
@@ -30,7 +31,7 @@ func (k Chunk) Supplier() int {
 	return k.l.c.sources[k.source].rank
 }
 
-// Release gives the bytes back and, with [Numbered], acknowledges the chunk: whoever
+// Release gives the bytes back and, of a chunk with a number, acknowledges it: whoever
 // calls it has done with it. Release again does nothing. It may be called from any
 // goroutine. The acknowledgement goes out with the next Receive, or at once if one is
 // waiting.

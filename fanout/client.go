@@ -155,10 +155,14 @@ func (c *Client) request(waits bool) (live bool, err error) {
 		case c.o.numbered:
 			err = c.ask(i, n)
 		default:
+			if len(c.acks[i]) > 0 {
+				err = c.ask(i, 0)
+			}
 			for range n {
-				if err = c.comm.Send(context.Background(), nil, s.rank, TagRequest); err != nil {
+				if err != nil {
 					break
 				}
+				err = c.comm.Send(context.Background(), nil, s.rank, TagRequest)
 			}
 		}
 		if err != nil {
@@ -234,11 +238,11 @@ func (c *Client) next(ctx context.Context) (*lease, impi.Status, error) {
 func (c *Client) receiveProbed(ctx context.Context, st impi.Status) (*lease, impi.Status, error) {
 	i := slices.Index(c.o.suppliers, st.Source)
 	if i < 0 {
-		_, err := c.comm.Recv(ctx, nil, st.Source, st.Tag)
-		if err == nil || errors.Is(err, impi.ErrTruncated) {
-			err = &MessageError{st.Source, st.Tag, st.Len, "it is no supplier"}
-		}
-		return nil, st, err
+		return nil, st, discard(c.comm, st, "it is no supplier")
+	}
+	if why := badLength(st.Len, c.o.longest, "Longest"); why != "" {
+		c.answered(&c.sources[i])
+		return nil, st, discard(c.comm, st, why)
 	}
 	if err := c.post(i, st.Len, st.Tag); err != nil {
 		return nil, st, err
@@ -277,13 +281,14 @@ func (c *Client) others(err error) bool {
 
 // nextPosted is next with receives that are posted beforehand, one for each request.
 func (c *Client) nextPosted(ctx context.Context) (*lease, impi.Status, error) {
-	short := len(c.sources) == 1 && c.o.maxChunk <= shortMost+recordHeader
+	room := c.o.room()
+	short := len(c.sources) == 1 && room <= shortMost+recordHeader
 	if short && len(c.posted) == 0 {
-		l, err := c.lease(c.o.maxChunk)
+		l, err := c.lease(room)
 		if err != nil {
 			return nil, impi.Status{}, err
 		}
-		if st, ok := c.comm.RecvNow(l.memory[:c.o.maxChunk], c.sources[0].rank, impi.AnyTag); ok {
+		if st, ok := c.comm.RecvNow(l.memory[:room], c.sources[0].rank, impi.AnyTag); ok {
 			return l, st, nil
 		}
 		if err := c.give(l); err != nil {
@@ -305,7 +310,7 @@ func (c *Client) nextPosted(ctx context.Context) (*lease, impi.Status, error) {
 			}
 		}
 		for ; n > 0; n-- {
-			if err := c.post(i, c.o.maxChunk, impi.AnyTag); err != nil {
+			if err := c.post(i, room, impi.AnyTag); err != nil {
 				return nil, impi.Status{}, err
 			}
 		}
@@ -341,14 +346,28 @@ func (c *Client) wait(ctx context.Context) (*lease, impi.Status, error) {
 		}
 		if errors.Is(err, impi.ErrTruncated) {
 			c.sources[p.source].asked--
-			err = &MessageError{st.Source, st.Tag, st.Len, fmt.Sprintf("longer than MaxChunk, %d bytes", c.o.maxChunk)}
+			err = c.tooLong(st)
 		}
 		return nil, st, err
 	}
 	return p.lease, st, nil
 }
 
-// unpost takes back the receives of a supplier that sends no more.
+func (c *Client) tooLong(st impi.Status) error {
+	return &MessageError{st.Source, st.Tag, st.Len, fmt.Sprintf("longer than MaxChunk, %d bytes", c.o.maxChunk)}
+}
+
+// room is how long the receives are that are posted beforehand. A client that has not
+// asked for numbers may be given them.
+func (o *clientOptions) room() int {
+	if o.numbered {
+		return o.maxChunk
+	}
+	return o.maxChunk + recordHeader
+}
+
+// unpost takes back the receives of a supplier that sends no more. One whose message has
+// begun to come is let go of with its memory: the rest may never come.
 func (c *Client) unpost(source int) error {
 	var errs []error
 	kept := c.posted[:0]
@@ -360,10 +379,13 @@ func (c *Client) unpost(source int) error {
 		if err := p.req.Cancel(); err != nil {
 			errs = append(errs, err)
 		}
-		if _, err := p.req.Wait(context.Background()); err != nil {
-			if _, gone := lost(err); !gone {
-				errs = append(errs, err)
-			}
+		done, _, err := p.req.Test()
+		if !done {
+			p.req.Free()
+			continue
+		}
+		if _, gone := lost(err); err != nil && !gone {
+			errs = append(errs, err)
 		}
 		errs = append(errs, c.give(p.lease))
 	}
@@ -382,9 +404,12 @@ func (c *Client) take(l *lease, st impi.Status) (k Chunk, end bool, err error) {
 	switch {
 	case !c.o.numbered && st.Tag == TagData:
 		c.answered(s)
+		if c.o.maxChunk > 0 && st.Len > c.o.maxChunk {
+			return Chunk{}, false, errors.Join(c.tooLong(st), c.give(l))
+		}
 		l.users = 1
 		return Chunk{l: l, gen: l.gen, bytes: l.memory[:st.Len], source: i}, false, nil
-	case c.o.numbered && st.Tag == TagNumbered:
+	case st.Tag == TagNumbered:
 		c.batch, c.rest, c.batchOf = l, l.memory[:st.Len], i
 		l.users = 1 // the batch's own
 		k, err = c.unpack()

@@ -44,6 +44,7 @@ type CollectorOption func(*collectorOptions)
 type collectorOptions struct {
 	workers     []int
 	memory      int
+	longest     int
 	acknowledge func(seq uint64) error
 	comm        *impi.Comm
 	to          int
@@ -60,6 +61,14 @@ func ResultsOf(ranks ...int) CollectorOption {
 // received. The default is 64 MiB. If a worker dies and nobody redelivers its chunks
 // there is no bound from then on: what it had is lost, which shows only at the end.
 func Reorder(bytes int) CollectorOption { return func(o *collectorOptions) { o.memory = bytes } }
+
+// LongestResult bounds the messages that the collector receives, in bytes: a result with
+// the 8 bytes of its number. One that its worker announces as longer is a [*MessageError],
+// and lost. The default is [DefaultLongest]. It holds for each; what the results that are
+// kept take together is bounded by [Reorder].
+func LongestResult(bytes int) CollectorOption {
+	return func(o *collectorOptions) { o.longest = bytes }
+}
 
 // AcknowledgeBy has every result acknowledged, when it is released, by a call: of
 // [Supplier.Acknowledge], in the same process.
@@ -126,7 +135,7 @@ func (r Result) Worker() int { return r.r.worker }
 //
 // Errors: [ErrInvalid] for an option.
 func NewCollector(comm *impi.Comm, opts ...CollectorOption) (*Collector, error) {
-	o := collectorOptions{memory: 64 << 20}
+	o := collectorOptions{memory: 64 << 20, longest: DefaultLongest}
 	for _, set := range opts {
 		if set != nil {
 			set(&o)
@@ -146,16 +155,33 @@ func NewCollector(comm *impi.Comm, opts ...CollectorOption) (*Collector, error) 
 		}
 		c.workers[r] = true
 	}
-	if o.memory < 0 || o.comm != nil && (o.to < 0 || o.to >= o.comm.Size() || o.acknowledge != nil) {
-		return nil, opError("collector", fmt.Errorf("%w: %d bytes, acknowledgements to rank %d", ErrInvalid, o.memory, o.to))
+	if err := o.check(); err != nil {
+		return nil, opError("collector", err)
 	}
 	return c, nil
+}
+
+// check says what is wrong with options other than the workers.
+func (o *collectorOptions) check() error {
+	switch {
+	case o.memory < 0:
+		return fmt.Errorf("%w: Reorder of %d bytes", ErrInvalid, o.memory)
+	case o.longest < 1:
+		return fmt.Errorf("%w: results of at most %d bytes", ErrInvalid, o.longest)
+	case o.comm == nil:
+	case o.acknowledge != nil:
+		return fmt.Errorf("%w: AcknowledgeBy and AcknowledgeTo: a result is acknowledged once", ErrInvalid)
+	case o.to < 0 || o.to >= o.comm.Size() || o.to == o.comm.Rank():
+		return fmt.Errorf("%w: AcknowledgeTo rank %d of %d, from rank %d: to itself it is AcknowledgeBy", ErrInvalid, o.to, o.comm.Size(), o.comm.Rank())
+	}
+	return nil
 }
 
 // Receive returns the next result.
 //
 // Errors: [io.EOF] when all workers have ended or died and nothing is left; a
-// [*LostError]; a [*MessageError]; those of package impi; that of ctx.
+// [*LostError]; a [*MessageError]; those of package impi, also of a worker whose connection
+// was given up for what it had sent, which then counts as dead; that of ctx.
 func (c *Collector) Receive(ctx context.Context) (Result, error) {
 	if err := c.turn.take(ctx); err != nil {
 		return Result{}, opError("collect", err)
@@ -212,6 +238,12 @@ func (c *Collector) following() (Result, int, error) {
 func (c *Collector) receive(ctx context.Context, tag int) error {
 	st, err := c.comm.Probe(ctx, impi.AnySource, tag)
 	if err == nil {
+		if !slices.Contains(c.o.workers, st.Source) {
+			return discard(c.comm, st, "it is no worker")
+		}
+		if why := badLength(st.Len, c.o.longest, "LongestResult"); why != "" {
+			return discard(c.comm, st, why)
+		}
 		r := c.result(st.Len)
 		if st, err = c.comm.Recv(ctx, r.memory[:st.Len], st.Source, st.Tag); err == nil {
 			return c.received(r, st)
@@ -227,6 +259,9 @@ func (c *Collector) receive(ctx context.Context, tag int) error {
 		delete(c.workers, rank)
 		c.lifted = c.lifted || !c.acknowledges()
 	}
+	if cutOff(err) {
+		return err
+	}
 	return nil
 }
 
@@ -241,8 +276,6 @@ func (c *Collector) received(r *result, st impi.Status) error {
 		return &MessageError{st.Source, st.Tag, st.Len, why}
 	}
 	switch {
-	case !slices.Contains(c.o.workers, st.Source):
-		return bad("it is no worker")
 	case st.Tag == TagEnd && st.Len == 0:
 		delete(c.workers, st.Source)
 		c.drop(r)

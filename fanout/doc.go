@@ -23,12 +23,14 @@
 // Between processes of this package there is more, under tags of 16 and above: a worker
 // leaves ([Client.Leave]); a [Numbered] one asks for several chunks at once, gets them with
 // their sequence numbers, several small ones in one message ([Batch]), and acknowledges
-// them. The supplier answers each worker in the dialect in which it asks.
+// them. The supplier answers each worker in the dialect in which it asks, but where it
+// keeps chunks it numbers those of all workers of this package.
 //
 // # Nothing lost, nothing twice
 //
 // A supplier that is to [Redeliver] keeps every chunk until it has been acknowledged. Of a
-// worker that dies the chunks go to others: each chunk is worked on at least once. A
+// worker that dies the chunks go to others: each chunk is worked on at least once, whatever
+// the options of clients. Workers of other implementations need [OneAtATime]. A
 // [Collector], which results are sent to by [Results], puts them back in the order of
 // the chunks, drops what comes twice, and acknowledges what its user has taken: each
 // result comes out exactly once.
@@ -37,7 +39,9 @@
 //
 // Nothing grows without limit. [Supplier.Send] returns when a worker has taken the chunk,
 // or, with a [Queue], when there is room in it. [Unacknowledged] bounds how far workers
-// get ahead of the slowest, and [Reorder] what a collector keeps.
+// get ahead of the slowest, and [Reorder] what a collector keeps. What a peer says of the
+// length of a message is held to [Longest] and [LongestResult] before memory is allocated
+// for it.
 //
 // docs/fanout.md has the dialects byte by byte, and what the figures are.
 package fanout

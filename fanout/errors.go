@@ -40,6 +40,23 @@ func (e *MessageError) Error() string {
 // Unwrap returns ErrProtocol.
 func (e *MessageError) Unwrap() error { return ErrProtocol }
 
+// badLength says what is wrong with the length of a message as its sender has announced
+// it, where an option admits at most so many bytes; nothing if nothing is.
+func badLength(n, most int, option string) string {
+	if n >= 0 && n <= most {
+		return ""
+	}
+	return fmt.Sprintf("its length is not 0 to %d bytes (option %s)", most, option)
+}
+
+// discard drops a message that has been probed, and returns why as a [*MessageError]. It
+// does not wait for the rest of the message, which may never come.
+func discard(comm *impi.Comm, st impi.Status, why string) error {
+	req, err := comm.Irecv(nil, st.Source, st.Tag)
+	req.Free()
+	return errors.Join(&MessageError{st.Source, st.Tag, st.Len, why}, err)
+}
+
 // EndError says which workers have not been given their end. [Supplier.End] may be
 // called again.
 type EndError struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // chunkLen is how long a chunk of a test is: lengths around those where messages change
@@ -38,8 +39,11 @@ func TestDelivery(t *testing.T) {
 		{"redeliver, plain", []Option{Redeliver(), Queue(4)}, nil},
 	}
 	everywhere(t, func(t *testing.T, place string) {
+		if place == "ibv" {
+			need.Long(t)
+		}
 		sizes := []int{2, 3, 5}
-		if !testing.Short() {
+		if need.WantLong() {
 			sizes = append(sizes, 17)
 		}
 		for _, size := range sizes {

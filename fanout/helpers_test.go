@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // comms makes a job of nodes in this process, and returns the world of each rank: with a
@@ -73,12 +74,23 @@ func dup(t testing.TB, w []*impi.Comm) []*impi.Comm {
 	return list
 }
 
+// needPlace states what a test needs whose ranks are there.
+func needPlace(t testing.TB, place string) {
+	t.Helper()
+	if place != "here" && place != "packets" {
+		need.Provider(t, place)
+	}
+}
+
 // places are where the ranks of a test are.
 func places() []string { return append([]string{"here", "packets"}, jobtest.Providers()...) }
 
 func everywhere(t *testing.T, test func(t *testing.T, place string)) {
 	for _, p := range places() {
-		t.Run(p, func(t *testing.T) { test(t, p) })
+		t.Run(p, func(t *testing.T) {
+			needPlace(t, p)
+			test(t, p)
+		})
 	}
 }
 

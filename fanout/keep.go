@@ -44,10 +44,12 @@ func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release 
 		return nil
 	}
 	for !c.given {
-		var err error
-		if s.nobody() {
+		err := s.broken
+		switch {
+		case err != nil:
+		case s.nobody():
 			err = ErrNoWorkers
-		} else {
+		default:
 			err = s.await(ctx)
 		}
 		if err != nil && !c.given {
@@ -84,11 +86,7 @@ func (s *Supplier) room() bool {
 // when it returns; without a queue it has the turn.
 func (s *Supplier) await(ctx context.Context) error {
 	if s.stop == nil {
-		s.mu.Unlock()
-		err := s.hear(ctx)
-		s.mu.Lock()
-		s.dispatch()
-		return err
+		return s.awaitMessage(ctx)
 	}
 	s.waiters++
 	bell := s.bell
@@ -103,6 +101,26 @@ func (s *Supplier) await(ctx context.Context) error {
 	return err
 }
 
+// awaitMessage is await of a supplier without a queue. Acknowledge wakes it.
+func (s *Supplier) awaitMessage(ctx context.Context) error {
+	until := ctx
+	if s.o.keep == untilCollected {
+		until, s.wake = context.WithCancel(ctx)
+	}
+	s.mu.Unlock()
+	err := s.hear(ctx, until)
+	s.mu.Lock()
+	if s.wake != nil {
+		if ctx.Err() == nil && errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		s.wake()
+		s.wake = nil
+	}
+	s.dispatch()
+	return err
+}
+
 // listen is the goroutine of a supplier with a queue.
 func (s *Supplier) listen(ctx context.Context) {
 	defer close(s.done)
@@ -111,7 +129,7 @@ func (s *Supplier) listen(ctx context.Context) {
 	}
 	defer s.turn.leave()
 	for ctx.Err() == nil {
-		err := s.hear(ctx)
+		err := s.hear(ctx, ctx)
 		s.mu.Lock()
 		if err != nil && ctx.Err() == nil {
 			s.fault = errors.Join(s.fault, err)
@@ -206,6 +224,11 @@ func (s *Supplier) following(most int) *chunk {
 
 // hand answers a request.
 func (s *Supplier) hand(r request) {
+	w := &s.workers[r.rank]
+	if s.kept != nil && w.foreign && !r.numbered && s.asksAhead(r.rank) {
+		return
+	}
+	numbered := r.numbered || s.kept != nil && !w.foreign
 	m := s.envelope
 	if m == nil {
 		m = &message{}
@@ -219,7 +242,7 @@ func (s *Supplier) hand(r request) {
 		c.given = true
 		c.worker = r.rank
 		c.sends++
-		if r.numbered {
+		if numbered {
 			f := s.flags()
 			if len(m.chunks) > 0 {
 				f |= unasked
@@ -233,13 +256,12 @@ func (s *Supplier) hand(r request) {
 			break
 		}
 	}
-	w := &s.workers[r.rank]
 	s.gave(w, len(m.chunks), bytes)
 	if s.kept != nil {
 		w.has = append(w.has, m.chunks...)
 	}
 	tag := TagData
-	if r.numbered {
+	if numbered {
 		tag = TagNumbered
 	}
 	if err := s.start(m, tag); err != nil {
@@ -247,6 +269,19 @@ func (s *Supplier) hand(r request) {
 	}
 	s.follow(m)
 	s.ring()
+}
+
+// asksAhead says whether a worker that asks for one chunk at a time has asked for the next
+// one before it is given this one; then the supplier has ended.
+func (s *Supplier) asksAhead(rank int) bool {
+	there, st, err := s.comm.Iprobe(rank, TagRequest)
+	if err != nil || !there {
+		return false // that it is gone, a receive says
+	}
+	s.ahead(func(format string, a ...any) error {
+		return &MessageError{rank, st.Tag, st.Len, fmt.Sprintf(format, a...)}
+	})
+	return true
 }
 
 // start starts the sending of a message.

@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"errors"
+	"math/bits"
 
 	"github.com/sluice-hpc/sluice/impi"
 )
@@ -81,13 +82,14 @@ func (l *lease) allocate(n int) error {
 	return nil
 }
 
-// roomFor is the least power of two that n bytes fit in, and no small one.
+// roomFor is how much memory is allocated for n bytes: the least power of two that they
+// fit in, and no small one. What is too long to be kept for a later message gets no more
+// than it needs.
 func roomFor(n int) int {
-	size := 256
-	for size < n {
-		size *= 2
+	if n > keepLeases {
+		return n
 	}
-	return size
+	return max(256, 1<<bits.Len(uint(max(n, 1)-1)))
 }
 
 // give takes back memory that nobody has a chunk in.

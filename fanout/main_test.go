@@ -22,7 +22,8 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Tests with a process for each rank: the test binary itself, told by environment
@@ -41,13 +42,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leak.Main(m)
+	nettest.Main(m)
 }
 
 var acts = map[string]func(ctx context.Context, w *impi.Comm, random *rand.Rand) error{
 	"collected": collectedAct,
 	"orphans":   orphansAct,
 	"owned":     ownedAct,
+	"plain":     plainAct,
 }
 
 func play(act func(context.Context, *impi.Comm, *rand.Rand) error) (err error) {
@@ -85,7 +87,7 @@ func apart(t *testing.T, act, place string, size int, seed uint64) ([]int, strin
 }
 
 // apartPlaces are those of ranks that are processes.
-func apartPlaces() []string { return append([]string{"packets"}, jobtest.Providers()...) }
+func apartPlaces() []string { return append([]string{"packets"}, jobtest.Local()...) }
 
 // killed is the status of a rank that has killed itself.
 const killed = 128 + int(syscall.SIGKILL)
@@ -93,19 +95,18 @@ const killed = 128 + int(syscall.SIGKILL)
 // Workers are killed at random moments, 1 to 16 of them, over each provider; the output of
 // the collector is complete, in order, and without duplicates.
 func TestKilled(t *testing.T) {
-	workers := []int{3, 4, 1, 2, 4, 3, 8, 2, 4, 3} // many take long to start
-	rounds := 70
-	if testing.Short() {
-		rounds = 2
+	workers := []int{3, 1, 2, 8, 4, 16} // many take long to start
+	switch {
+	case testing.Short():
+		workers = workers[:2]
+	case need.WantLong():
+		workers = append(workers, slices.Repeat([]int{3, 4, 1, 2, 4, 3, 8, 2, 4, 3}, 7)...)
 	}
+	dead := 0
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
-			dead := 0
-			for i := range rounds {
-				n := workers[i%len(workers)]
-				if i == 2*len(workers) {
-					n = 16
-				}
+			needPlace(t, place)
+			for _, n := range workers {
 				seed := rand.Uint64()
 				status, out := apart(t, "collected", place, 1+n, seed)
 				require.Zero(t, status[0], "seed %d\n%s", seed, out)
@@ -117,9 +118,9 @@ func TestKilled(t *testing.T) {
 					}
 				}
 			}
-			require.True(t, dead > 0 || testing.Short())
 		})
 	}
+	require.True(t, dead > 0 || testing.Short())
 }
 
 // collectedChunks are those of a round, and collectedWork what a worker makes of one.
@@ -231,12 +232,13 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 
 // The supplier is killed: its workers get an error that says so, and no hang.
 func TestOrphans(t *testing.T) {
-	rounds := 7
-	if testing.Short() {
-		rounds = 1
+	rounds := 1
+	if need.WantLong() {
+		rounds = 7
 	}
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
+			needPlace(t, place)
 			for range rounds {
 				status, out := apart(t, "orphans", place, 4, rand.Uint64())
 				require.Equal(t, []int{killed, 0, 0, 0}, status, out)
@@ -276,12 +278,13 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 // Workers are killed while long chunks are on their way to them: those go to others, and
 // each chunk is released once.
 func TestOwnedOfKilled(t *testing.T) {
-	rounds := 7
-	if testing.Short() {
-		rounds = 1
+	rounds := 1
+	if need.WantLong() {
+		rounds = 7
 	}
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
+			needPlace(t, place)
 			for range rounds {
 				status, out := apart(t, "owned", place, 4, rand.Uint64())
 				require.Equal(t, []int{0, 0, killed, killed}, status, out)

@@ -105,7 +105,7 @@ func (s *Supplier) answerNext(ctx context.Context, parts [][]byte, each bool) (i
 		case none:
 			return 0, ErrNoWorkers
 		case !ok:
-			if err := s.hear(ctx); err != nil {
+			if err := s.hear(ctx, ctx); err != nil {
 				return 0, err
 			}
 			continue

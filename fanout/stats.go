@@ -34,9 +34,9 @@ type WorkerStats struct {
 
 // Service is the distribution of the time that a worker takes for a chunk, from when it
 // has been given it, or has done with the one before, until it has done with it, as the
-// supplier sees it: with the way there and back. A worker in the plain dialect has done
-// with a chunk when it asks again, which with a [Window] it does for several at once: then
-// only the mean is right.
+// supplier sees it: with the way there and back. A worker that acknowledges nothing, in the
+// plain dialect, has done with a chunk when it asks again, which with a [Window] it does for
+// several at once: then only the mean is right.
 type Service struct {
 	Count                     int64
 	Mean, P50, P90, P99, P999 time.Duration

@@ -45,9 +45,10 @@ type Supplier struct {
 	envelope *message
 	bell     chan struct{} // closed when something has changed that somebody waits for
 	waiters  int
-	fault    error // of the goroutine, for the next call
-	broken   error // nothing goes any more
-	ending   bool  // End has been called: no more chunks
+	wake     context.CancelFunc // of who waits for a message, and for acknowledgements by a call
+	fault    error              // of the goroutine, for the next call
+	broken   error              // nothing goes any more
+	ending   bool               // End has been called: no more chunks
 
 	stop context.CancelFunc // nil without a queue
 	done chan struct{}
@@ -69,9 +70,10 @@ func NewSupplier(comm *impi.Comm, opts ...Option) (*Supplier, error) {
 	if o.keep != keepNothing {
 		s.kept = make([]*chunk, o.unacked)
 	}
+	ranks := comm.Ranks()
 	for _, r := range o.workers {
 		w := &s.workers[r]
-		w.is, w.counts.Rank = true, r
+		w.is, w.foreign, w.counts.Rank = true, comm.Job().Foreign(ranks[r]), r
 		if o.timed {
 			w.service = newTimes()
 		}
@@ -169,29 +171,48 @@ func (s *Supplier) open() error {
 	return nil
 }
 
-// hear receives a message of a worker, and does what it says. The caller has the turn,
-// and not mu.
-func (s *Supplier) hear(ctx context.Context) error {
-	st, err := s.comm.Recv(ctx, s.ask, impi.AnySource, impi.AnyTag)
+// hear receives a message of a worker, and does what it says. It waits for one until that
+// context ends, or ctx. The caller has the turn, and not mu.
+func (s *Supplier) hear(ctx, until context.Context) error {
+	st, err := s.receive(ctx, until)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case errors.Is(err, impi.ErrTruncated):
-		return &MessageError{st.Source, st.Tag, st.Len, "too long"}
-	case err == nil:
+	if err == nil {
 		return s.heard(st)
+	}
+	if errors.As(err, new(*MessageError)) {
+		return err
 	}
 	if rank, ok := lost(err); ok {
 		s.lose(rank, err)
 		return nil
 	}
-	if ctx.Err() != nil {
-		s.ask = make([]byte, len(s.ask)) // a message may still come into the old one
+	if until.Err() != nil {
 		return err
 	}
 	s.broken = err
 	s.ring()
 	return err
+}
+
+// receive receives a message of a worker into ask. One that is announced as longer is not
+// waited for.
+func (s *Supplier) receive(ctx, until context.Context) (impi.Status, error) {
+	if st, ok := s.comm.RecvNow(s.ask, impi.AnySource, impi.AnyTag); ok {
+		return st, nil
+	}
+	st, err := s.comm.Probe(until, impi.AnySource, impi.AnyTag)
+	switch {
+	case err != nil:
+		return st, err
+	case st.Len < 0 || st.Len > len(s.ask):
+		return st, discard(s.comm, st, fmt.Sprintf("what a worker says has at most %d bytes", len(s.ask)))
+	}
+	st, err = s.comm.Recv(ctx, s.ask, st.Source, st.Tag)
+	if err != nil && ctx.Err() != nil {
+		s.ask = make([]byte, len(s.ask)) // the message may still come into the old one
+	}
+	return st, err
 }
 
 // heard does what a message says.
@@ -211,10 +232,8 @@ func (s *Supplier) heard(st impi.Status) error {
 		if st.Len > 0 {
 			return bad("a request is empty")
 		}
-		w.numbered = false
-		s.workerDone(w, 1)
-		if s.o.keep == untilAcknowledged && len(w.has) > 0 {
-			s.acknowledge(w.has[0])
+		if err := s.plain(st.Source, bad); err != nil {
+			return err
 		}
 		s.asked(st.Source, 1, false)
 	case TagAsk:
@@ -222,7 +241,6 @@ func (s *Supplier) heard(st impi.Status) error {
 		if err != nil {
 			return bad("%v", err)
 		}
-		w.numbered = true
 		s.workerDone(w, len(acks)/8)
 		for len(acks) > 0 {
 			var seq uint64
@@ -248,6 +266,47 @@ func (s *Supplier) heard(st impi.Status) error {
 	}
 	s.ring()
 	return nil
+}
+
+// plain does what a request in the plain dialect says of chunks that the worker has been
+// given. Of a client of this package that is nothing: where chunks are kept it is given
+// them with their numbers, and acknowledges these, so that neither its window nor several
+// goroutines matter. A foreign worker has nothing but requests, and those that it sends
+// ahead cannot be told from those that follow a chunk: see [OneAtATime].
+func (s *Supplier) plain(rank int, bad func(string, ...any) error) error {
+	w := &s.workers[rank]
+	switch {
+	case s.kept == nil:
+		s.workerDone(w, 1)
+	case !w.foreign || w.state == Ended:
+	case s.o.keep == untilCollected:
+		return s.refuse(rank, bad("it asks in the plain dialect, in which results have no numbers for a collector"))
+	case !s.o.oneAtATime:
+		return s.refuse(rank, bad("it asks in the plain dialect, whose requests acknowledge nothing without OneAtATime"))
+	case w.waiting > 0:
+		return s.ahead(bad)
+	case len(w.has) > 0:
+		s.workerDone(w, 1)
+		s.acknowledge(w.has[0])
+	}
+	return nil
+}
+
+// refuse gives a worker its end before it has had a chunk, for that reason.
+func (s *Supplier) refuse(rank int, why error) error {
+	s.workers[rank].state = Ended
+	s.sendEmpty(rank)
+	return why
+}
+
+// ahead ends the supplier: a worker has asked again before it was answered, so that what
+// its requests have acknowledged may not have been done.
+func (s *Supplier) ahead(bad func(string, ...any) error) error {
+	if s.broken == nil {
+		s.broken = bad("it asks again before it is answered: with OneAtATime that would lose chunks")
+	}
+	s.ring()
+	return s.broken
 }
 
 // asked takes note of n requests. Who has been given its end gets no other: what it asks
@@ -350,5 +409,8 @@ func (s *Supplier) ring() {
 		close(s.bell)
 		s.bell = make(chan struct{})
 		s.waiters = 0
+	}
+	if s.wake != nil {
+		s.wake()
 	}
 }

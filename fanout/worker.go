@@ -38,20 +38,20 @@ func (s WorkerState) String() string {
 
 // worker is what the supplier knows of one rank.
 type worker struct {
-	is       bool // it is a worker
-	state    WorkerState
-	waiting  int      // requests that have not been answered
-	has      []*chunk // that are kept, in the order in which they were given
-	counts   WorkerStats
-	service  *times // Timed only
-	numbered bool   // asks for chunks with their numbers
+	is      bool // it is a worker
+	foreign bool // of another implementation
+	state   WorkerState
+	waiting int      // requests that have not been answered
+	has     []*chunk // that are kept, in the order in which they were given
+	counts  WorkerStats
+	service *times // Timed only
 }
 
 // request is for so many chunks, which a worker waits for.
 type request struct {
 	rank     int
 	chunks   int
-	numbered bool
+	numbered bool // it came in the numbered dialect
 	at       time.Duration
 }
 
@@ -102,14 +102,19 @@ func (q *requests) drop(rank int) {
 }
 
 // lost returns which process an error says is gone, of those that a receive from anybody
-// or a send to it may meet.
+// or a send to it may meet: dead, or cut off for what it has sent.
 func lost(err error) (rank int, ok bool) {
 	if err == nil {
 		return -1, false
 	}
 	var e *impi.Error
-	if (errors.Is(err, impi.ErrPeerDied) || errors.Is(err, impi.ErrPeerLeft) || errors.Is(err, impi.ErrUnreachable)) && errors.As(err, &e) && e.Rank >= 0 {
-		return e.Rank, true
+	if !errors.As(err, &e) || e.Rank < 0 {
+		return -1, false
 	}
-	return -1, false
+	return e.Rank, cutOff(err) || errors.Is(err, impi.ErrPeerDied) || errors.Is(err, impi.ErrPeerLeft) || errors.Is(err, impi.ErrUnreachable)
+}
+
+// cutOff says whether a connection was given up because of what came by it.
+func cutOff(err error) bool {
+	return errors.Is(err, impi.ErrProtocol) || errors.Is(err, impi.ErrOverflow)
 }

@@ -3,11 +3,12 @@ package impi
 import (
 	"bytes"
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // sparse is memory that nobody has written yet.
@@ -21,12 +22,10 @@ func sparse(t testing.TB, n int) []byte {
 
 // TestBeyond4GiB: a message of 5 GiB and some bytes.
 func TestBeyond4GiB(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: moves gigabytes")
-	}
+	need.Long(t)
 	const n = 5<<30 + 123
 	for _, p := range places {
-		if p.hosts == 1 || p.name == "verbs-tcp" || strings.HasPrefix(p.name, "roce") || strings.HasPrefix(p.name, "xdp") { // a plain copy; as shm, but slowly
+		if p.name != "tcp" && p.name != "shm" { // a plain copy; as shm, but slowly
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {

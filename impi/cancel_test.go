@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -119,9 +120,9 @@ func TestCancelUnsent(t *testing.T) {
 // TestCancelRace: whatever a cancel and a receive that meet agree on, both ends say
 // the same.
 func TestCancelRace(t *testing.T) {
-	rounds := 300
-	if testing.Short() {
-		rounds = 60
+	rounds := 60
+	if need.WantLong() {
+		rounds = 300
 	}
 	everywhere(t, func(t *testing.T, a, b *Comm) {
 		r := rand.New(rand.NewPCG(4, 4))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"math/rand/v2"
 	"testing"
 )
@@ -14,9 +15,9 @@ import (
 // others, and however long the messages and their memory are.
 func TestRecvOrder(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {
-		rounds := 40
-		if testing.Short() {
-			rounds = 10
+		rounds := 10
+		if need.WantLong() {
+			rounds = 40
 		}
 		for seed := range uint64(rounds) {
 			recvOrder(t, a, b, seed)

@@ -19,9 +19,6 @@ import (
 // the middle of our memory. Nobody else waits for it, memory is given back only when it
 // is safe, or said to be lost, and the job can be closed.
 func TestInside(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: waits for a process that has been stopped")
-	}
 	apart(t, 3, "inside")
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -296,10 +297,11 @@ func TestProgress(t *testing.T) {
 // receiver that had not looked for a while does.
 func TestSleepers(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {
-		msg := pattern(32<<20, 1)
-		if testing.Short() {
-			msg = msg[:8<<20]
+		n := 8 << 20
+		if need.WantLong() {
+			n = 32 << 20
 		}
+		msg := pattern(n, 1)
 		both(t, func() error { return a.Send(within(t), msg, 1, 0) },
 			func() error {
 				asleep(t, a.e)

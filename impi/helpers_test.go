@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/nettest"
-	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // limit bounds every test: what takes longer hangs.
@@ -41,15 +40,19 @@ var places = []place{
 	{"tcp", 2, 1, Config{Providers: []string{}}},
 	{"shm", 2, 1, Config{Providers: []string{"shm"}}},
 	{"verbs-tcp", 2, 1, Config{Providers: []string{"tcp"}}},
+	{"roce", 2, 1, Config{Providers: []string{"roce"}}},
+	{"ibv", 2, 1, Config{Providers: []string{"ibv"}}},
+}
+
+// needs states what a test at this place needs.
+func (p place) needs(t testing.TB) {
+	t.Helper()
+	for _, provider := range p.config.Providers {
+		need.Provider(t, provider)
+	}
 }
 
 func init() {
-	all, _ := verbs.Devices()
-	for _, provider := range []string{"roce", "ibv"} {
-		if slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider }) {
-			places = append(places, place{provider, 2, 1, Config{Providers: []string{provider}}})
-		}
-	}
 	for _, provider := range nettest.Providers() {
 		places = append(places, place{provider, 2, 1, Config{Providers: []string{provider}}})
 		collectivePlaces = append(collectivePlaces, place{provider, 3, 2, Config{Providers: []string{provider}}})
@@ -87,6 +90,7 @@ func worlds(t testing.TB, p place) []*Comm {
 
 func join(t testing.TB, p place) []*Job {
 	t.Helper()
+	p.needs(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	const key = 4711

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -213,9 +214,9 @@ func manyPlaces() []place {
 // TestRandomExchange: whatever several processes send and receive in whatever order,
 // every message comes once, whole, and in its order.
 func TestRandomExchange(t *testing.T) {
-	each := 200
-	if testing.Short() {
-		each = 60
+	each := 60
+	if need.WantLong() {
+		each = 200
 	}
 	for _, p := range manyPlaces() {
 		t.Run(p.name, func(t *testing.T) {

@@ -107,6 +107,7 @@ func apart(t *testing.T, size int, act string, args ...string) {
 // launched runs an act as a job at a place, and returns how it ended and what was written.
 func launched(t *testing.T, p place, size int, act string, args ...string) (launch.Result, string) {
 	t.Helper()
+	p.needs(t)
 	env := []string{envAct + "=" + act, envPlace + "=" + p.name}
 	if wire, ok := nettest.Wire(p.name); ok {
 		return nettest.Between(t, wire)(t, size, env, args...)

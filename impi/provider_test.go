@@ -15,12 +15,14 @@ func TestProvider(t *testing.T) {
 		want[provider] = provider
 	}
 	for _, p := range places {
-		w := worlds(t, p)
-		require.Equal(t, want[p.name], w[0].job.Provider(1), p.name)
-		require.Equal(t, want[p.name], w[1].job.Provider(0), p.name)
-		require.Empty(t, w[0].job.Provider(0), "itself")
-		for _, rank := range []int{-1, 2} {
-			require.Empty(t, w[0].job.Provider(rank), "nobody")
-		}
+		t.Run(p.name, func(t *testing.T) {
+			w := worlds(t, p)
+			require.Equal(t, want[p.name], w[0].job.Provider(1))
+			require.Equal(t, want[p.name], w[1].job.Provider(0))
+			require.Empty(t, w[0].job.Provider(0), "itself")
+			for _, rank := range []int{-1, 2} {
+				require.Empty(t, w[0].job.Provider(rank), "no such rank")
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 )
 
@@ -436,9 +437,9 @@ func requireError(t testing.TB, err, reason error, rank int) {
 // TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
 // is closed end, with an error.
 func TestCloseConcurrently(t *testing.T) {
-	rounds := 10
-	if testing.Short() {
-		rounds = 3
+	rounds := 3
+	if need.WantLong() {
+		rounds = 10
 	}
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {

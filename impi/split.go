@@ -46,6 +46,9 @@ func (c *Comm) Ours() *Comm {
 	return c.calls.ours
 }
 
+// Job returns the job whose processes the members are.
+func (c *Comm) Job() *Job { return c.job }
+
 // Ranks returns the ranks in the job of the members, by their rank in the communicator.
 func (c *Comm) Ranks() []int {
 	list := make([]int, len(c.ranks))

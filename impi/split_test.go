@@ -50,6 +50,7 @@ func TestSplit(t *testing.T) {
 			}
 			for _, group := range [][]*Comm{even, odd} {
 				for i, c := range group {
+					require.Same(t, w[c.Ranks()[i]].Job(), c.Job())
 					require.Equal(t, i, c.Rank())
 					require.Equal(t, len(group), c.Size())
 				}

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestAllocs: nothing is allocated for a message or a global operation.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	for _, size := range []int{1, 500, 40_000} { // in the slot, eager, and straight
 		c, s, r, _, _ := toSelf(t, size)
 		both := must(DeclareMultiple(s, r))
@@ -49,9 +49,7 @@ func TestAllocs(t *testing.T) {
 
 // TestWaitAllocs: a wait that has to wait allocates nothing either.
 func TestWaitAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	list := over(t, "shm", 2)
 	b := [2][]uint64{make([]uint64, 1), make([]uint64, 1)}
 	var s, r [2]*Handle

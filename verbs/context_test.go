@@ -100,3 +100,20 @@ func TestCapIsWhatWasGranted(t *testing.T) {
 	require.Equal(t, granted, qp.Cap())
 	require.NoError(t, c.Close())
 }
+
+// TestGIDIndex: an index that does not fit the attribute of a QP is an error, and not
+// that of another GID.
+func TestGIDIndex(t *testing.T) {
+	c, err := openFake(&fakeContext{gids: 1000})
+	require.NoError(t, err)
+	pd, err := c.AllocPD()
+	require.NoError(t, err)
+	cq, err := c.CreateCQ(1, nil)
+	require.NoError(t, err)
+	qp, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq})
+	require.NoError(t, err)
+	for index, want := range map[int]error{-1: ErrInvalid, 0: nil, 255: nil, 256: ErrInvalid, 999: ErrInvalid, 1000: ErrInvalid} {
+		require.ErrorIs(t, qp.Connect(Endpoint{Provider: "fake"}, ConnectAttr{SGIDIndex: index}), want, "%d", index)
+	}
+	require.NoError(t, c.Close())
+}

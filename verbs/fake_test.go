@@ -6,18 +6,19 @@ import "context"
 type fakeContext struct {
 	closeMR func() error      // nil: succeeds
 	grant   func(QPCap) QPCap // nil: what was asked for
+	gids    int               // entries of the GID table
 }
 
 // openFake opens a device of it.
 func openFake(f *fakeContext) (*Context, error) {
 	attr, _ := f.QueryDevice()
-	return newContext(&Device{info: DeviceInfo{Name: "fake0"}}, f, attr), nil
+	return newContext(&Device{prov: fakeProvider{name: "fake"}, info: DeviceInfo{Name: "fake0"}}, f, attr), nil
 }
 
 func (f *fakeContext) QueryDevice() (DeviceAttr, error) {
 	return DeviceAttr{MaxMRSize: 1 << 30, MaxQPWR: 100, MaxSGE: 10, MaxInlineData: 100, MaxCQE: 100, PhysPortCnt: 1}, nil
 }
-func (f *fakeContext) QueryPort(int) (PortAttr, error)                 { return PortAttr{}, nil }
+func (f *fakeContext) QueryPort(int) (PortAttr, error)                 { return PortAttr{GIDTblLen: f.gids}, nil }
 func (f *fakeContext) QueryGID(int, int) (GID, error)                  { return GID{}, nil }
 func (f *fakeContext) AllocPD() (ProviderPD, error)                    { return &fakePD{f: f}, nil }
 func (f *fakeContext) CreateCompChannel() (ProviderCompChannel, error) { return nil, ErrNotSupported }

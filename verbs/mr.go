@@ -81,10 +81,25 @@ func (m *MR) Bytes() []byte {
 	return m.buf
 }
 
-// SGE returns the element for length bytes from offset. It does not check the
-// range: posting does.
+// SGE returns the element for length bytes from offset. An element that is longer than
+// 2^31 bytes, or does not lie in the region, is one that every post refuses, with
+// [ErrInvalid] or [ErrRange] and the figure at fault.
 func (m *MR) SGE(offset, length int) SGE {
-	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
+	if uint64(offset) <= m.length && uint64(length) <= min(m.length-uint64(offset), maxSGELength) {
+		return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
+	}
+	return m.impossible(offset, length)
+}
+
+// impossible is the element that cannot be; see [SGE.refusal].
+func (m *MR) impossible(offset, length int) SGE {
+	switch {
+	case uint64(length) > maxSGELength:
+		return SGE{Addr: uint64(length), Length: badLength, LKey: m.lkey}
+	case uint64(offset) > m.length:
+		return SGE{Addr: uint64(offset), Length: badOffset, LKey: m.lkey}
+	}
+	return SGE{Addr: uint64(offset) + uint64(length), Length: badEnd, LKey: m.lkey}
 }
 
 // Close deregisters the region (ibv_dereg_mr); memory of [PD.AllocMR] is freed.

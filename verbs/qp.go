@@ -1,6 +1,9 @@
 package verbs
 
-import "io"
+import (
+	"io"
+	"math"
+)
 
 // QPInitAttr describes a QP at creation (struct ibv_qp_init_attr; the type is RC).
 type QPInitAttr struct {
@@ -81,11 +84,19 @@ func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 // were posted. A QP in ERR takes them and flushes them; RESET, INIT and RTR are
 // [ErrState]; in SQD they wait for RTS.
 //
-// What the local side can check (opcode, number of SGEs, inline size) is an
-// error here; a wrong lkey or range shows as WCLocProtErr, as on hardware.
+// What the local side can check (opcode, number of SGEs, their lengths, inline size)
+// is an error here; a wrong lkey or range shows as WCLocProtErr, as on hardware, unless
+// [MR.SGE] has found it.
 func (q *QP) PostSend(wrs []SendWR) (int, error) {
+	const op = "post send"
 	if q.closed.Load() {
-		return 0, q.closedErr("post send")
+		return 0, q.closedErr(op)
+	}
+	for i := range wrs {
+		if e := refused(wrs[i].SGList); e != nil {
+			n, err := q.prov.PostSend(wrs[:i])
+			return n, e.refusal(q.ctx, op, i, n, err)
+		}
 	}
 	return q.prov.PostSend(wrs)
 }
@@ -94,8 +105,15 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 // PostSend does. Allowed in every state but RESET. A QP with an SRQ has no
 // receive queue of its own: [ErrInvalid].
 func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
+	const op = "post receive"
 	if q.closed.Load() {
-		return 0, q.closedErr("post receive")
+		return 0, q.closedErr(op)
+	}
+	for i := range wrs {
+		if e := refused(wrs[i].SGList); e != nil {
+			n, err := q.prov.PostRecv(wrs[:i])
+			return n, e.refusal(q.ctx, op, i, n, err)
+		}
 	}
 	return q.prov.PostRecv(wrs)
 }
@@ -213,6 +231,9 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 		if err := q.Modify(&a, MaskState|MaskPKeyIndex|MaskPort|MaskAccessFlags); err != nil {
 			return err
 		}
+	}
+	if opt.SGIDIndex > math.MaxUint8 {
+		return q.ctx.errorf("connect QP", ErrInvalid, "GID index %d, at most %d", opt.SGIDIndex, math.MaxUint8)
 	}
 	own, err := q.ctx.QueryGID(opt.Port, opt.SGIDIndex)
 	if err != nil {

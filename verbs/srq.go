@@ -20,8 +20,15 @@ type SRQ struct {
 
 // PostRecv posts receives (ibv_post_srq_recv); see [QP.PostRecv].
 func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
+	const op = "post SRQ receive"
 	if s.closed.Load() {
-		return 0, s.ctx.errorf("post SRQ receive", ErrClosed, "SRQ")
+		return 0, s.ctx.errorf(op, ErrClosed, "SRQ")
+	}
+	for i := range wrs {
+		if e := refused(wrs[i].SGList); e != nil {
+			n, err := s.prov.PostRecv(wrs[:i])
+			return n, e.refusal(s.ctx, op, i, n, err)
+		}
 	}
 	return s.prov.PostRecv(wrs)
 }

@@ -41,8 +41,47 @@ const (
 // the region of LKey. [MR.SGE] makes one.
 type SGE struct {
 	Addr   uint64 // virtual address in this process
-	Length uint32 // bytes
+	Length uint32 // bytes, at most 2^31
 	LKey   uint32
+}
+
+// maxSGELength is the most bytes of an element: no message is longer (InfiniBand
+// Architecture, volume 1, 9.4).
+const maxSGELength = 1 << 31
+
+// An element that [MR.SGE] could not make has one of these lengths, which no post takes,
+// and the figure at fault in place of its address.
+const (
+	badLength = ^uint32(iota)
+	badOffset
+	badEnd
+)
+
+// refused returns the first element that must not be posted; nil without one.
+func refused(list []SGE) *SGE {
+	for i := range list {
+		if list[i].Length > maxSGELength {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// refusal is the error of a post in which i work requests stand before that of an
+// element that is refused, n of them taken, with an error of their own.
+func (e *SGE) refusal(c *Context, op string, i, n int, err error) error {
+	if err != nil || n < i {
+		return err
+	}
+	switch e.Length {
+	case badLength:
+		return c.errorf(op, ErrInvalid, "SGE of %d bytes, at most %d", int64(e.Addr), maxSGELength)
+	case badOffset:
+		return c.errorf(op, ErrRange, "SGE at offset %d of the region of lkey %#x", int64(e.Addr), e.LKey)
+	case badEnd:
+		return c.errorf(op, ErrRange, "SGE that ends at offset %d of the region of lkey %#x", e.Addr, e.LKey)
+	}
+	return c.errorf(op, ErrInvalid, "SGE of %d bytes, at most %d", e.Length, maxSGELength)
 }
 
 // SendWR is a send work request (struct ibv_send_wr). It and the slices in it

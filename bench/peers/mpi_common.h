@@ -24,10 +24,8 @@ struct options {
     double seconds; // measured, per size
     long batch;     // 0: derived
     long window;
-    int persistent;
+    int persistent, own; // requests; memory of each message
     const char *pattern, *provider;
-    long lat[MAX_SIZES]; // of mpi_channel: those of latency
-    int nlat;
     const char *axes; // of mpi_halo
     int strided, by_hand;
     const char *kinds; // of mpi_coll
@@ -39,9 +37,8 @@ static inline struct options parse_options(int argc, char **argv, const char *pa
     struct options o = {.seconds = 0.2, .window = 64, .persistent = 1, .pattern = pattern, .provider = "shm", .axes = "xyzta", .kinds = "allreduce"};
     o.nsizes = parse_sizes("8", o.sizes);
     int c;
-    while ((c = getopt(argc, argv, "s:l:t:b:w:p:d:a:c:nrk")) != -1) switch (c) {
+    while ((c = getopt(argc, argv, "s:t:b:w:p:d:a:c:nmrk")) != -1) switch (c) {
         case 's': o.nsizes = parse_sizes(optarg, o.sizes); break;
-        case 'l': o.nlat = parse_sizes(optarg, o.lat); break;
         case 'a': o.axes = optarg; break;
         case 'c': o.kinds = optarg; break;
         case 'r': o.strided = 1; break;
@@ -52,6 +49,7 @@ static inline struct options parse_options(int argc, char **argv, const char *pa
         case 'p': o.provider = optarg; break;
         case 'd': o.pattern = optarg; break;
         case 'n': o.persistent = 0; break;
+        case 'm': o.own = 1; break;
         default: exit(2);
         }
     return o;

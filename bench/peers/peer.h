@@ -147,6 +147,7 @@ static inline int go_on_fanout(struct fanout_warming *w, double took) {
 struct result {
     const char *pattern, *layer, *provider, *peer, *op, *unit, *version;
     const char *suite, *axis, *halo; // NULL: has none
+    const char *figure, *load;       // NULL: the figure of the pattern; nothing shares the CPUs
     long bytes, batch, window, ranks; // window, ranks 0: has none
     double *samples;           // sorted by print_result
     long count;
@@ -184,6 +185,8 @@ static inline void print_result(struct result r) {
     if (r.suite) print_string("suite", r.suite);
     if (r.axis) print_string("axis", r.axis);
     if (r.halo) print_string("halo", r.halo);
+    if (r.figure) print_string("figure", r.figure);
+    if (r.load) print_string("load", r.load);
     if (r.ranks) printf("\"ranks\":%ld,", r.ranks);
     print_string("provider", r.provider);
     print_string("peer", r.peer);

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,8 @@ func init() {
 		test{"inner launcher killed", testInnerKilled},
 		test{"stop and continue", testStop},
 		test{"binding", testBind},
+		test{"too many ranks", testTooMany},
+		test{"many ranks ended", testManyEnded},
 	)
 }
 
@@ -127,4 +130,74 @@ func testBind(t *testing.T, b bed) {
 	require.NoError(t, err)
 	e = finish(t, b.command(t, "cpus", "run", "-n", "1", b.self))
 	require.Equal(t, []string{"0 " + allowed(string(status))}, e.lines(), "not bound unless asked")
+}
+
+// limited is sluice whose limits a command of the shell sets.
+func (b bed) limited(t *testing.T, ulimit, do string, args ...string) *exec.Cmd {
+	cmd := b.command(t, do, args...)
+	cmd.Args = append([]string{"sh", "-c", ulimit + `; exec "$@"`, "sh"}, cmd.Args...)
+	cmd.Path = "/bin/sh"
+	return cmd
+}
+
+// What the host does not bear is not begun. Where that is asked for all the same, and does
+// not work, what has been started is ended.
+func testTooMany(t *testing.T, b bed) {
+	for _, c := range []struct {
+		cmd  *exec.Cmd
+		says []string
+	}{
+		{b.command(t, "args", "run", "-n", "100000", b.self, "here"), []string{"100000 ranks, at most "}},
+		{b.limited(t, "ulimit -n 64", "args", "run", "-n", "100", b.self, "here"), []string{"100 ranks, at most 6: ", "RLIMIT_NOFILE is 64"}},
+	} {
+		e := finish(t, c.cmd)
+		require.Equal(t, 125, e.status, e.stderr)
+		require.Empty(t, e.stdout)
+		for _, text := range append(c.says, "--oversubscribe starts them all the same") {
+			require.Contains(t, e.stderr, text)
+		}
+	}
+	e := finish(t, b.limited(t, "ulimit -n 64", "wait", "run", "-n", "100", "--prefix", "--oversubscribe", b.self))
+	require.Equal(t, 126, e.status, e.stderr)
+	require.Contains(t, e.stderr, "too many open files")
+	for line := range strings.Lines(e.stdout) {
+		_, pid, ok := strings.Cut(line, "pid ")
+		require.True(t, ok, line)
+		program, _ := os.Readlink("/proc/" + strings.TrimSpace(pid) + "/exe")
+		require.NotEqual(t, b.self, program)
+	}
+}
+
+// One signal ends many ranks, when all are there and while they are being started.
+func testManyEnded(t *testing.T, b bed) {
+	const many = 200
+	sleepers := func() *session {
+		return start(t, b.command(t, "", "run", "-n", fmt.Sprint(many), "--prefix", "sh", "-c", "echo pid $$; exec sleep 1000"))
+	}
+	s := sleepers()
+	var fds []int
+	for _, pid := range s.pids(t, many) {
+		fds = append(fds, watchPID(t, pid))
+	}
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 143, s.status(t))
+	for _, fd := range fds {
+		requireEnded(t, fd)
+	}
+
+	s = sleepers()
+	require.True(t, s.lines.Scan())
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGINT))
+	for more := true; more; more = s.lines.Scan() {
+		_, text, ok := strings.Cut(s.lines.Text(), "pid ")
+		require.True(t, ok, s.lines.Text())
+		var pid int
+		_, err := fmt.Sscan(text, &pid)
+		require.NoError(t, err)
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else it has ended
+			requireEnded(t, fd)
+			unix.Close(fd)
+		}
+	}
+	require.Equal(t, 130, s.status(t), s.stderr.String())
 }

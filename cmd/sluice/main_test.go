@@ -89,7 +89,7 @@ var acts = map[string]func(args []string) int{
 	},
 	"env": func([]string) int {
 		for _, e := range os.Environ() {
-			if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") {
+			if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !strings.HasPrefix(name, "SLUICE_TEST_") {
 				fmt.Println(name)
 			}
 		}

@@ -48,6 +48,7 @@ func newRun() *cobra.Command {
 	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core"}}, "bind", "core: bind rank i to the i-th CPU that sluice may use, one of each core before further hardware threads; with more ranks than CPUs, neighbours share one; or none")
 	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write whole lines only")
 	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the others when a rank fails")
+	flags.BoolVar(&o.Oversubscribe, "oversubscribe", false, "start the ranks even if this host is believed not to bear as many")
 	flags.DurationVar(&o.KillGrace, "kill-grace", launch.DefaultKillGrace, "`duration` between SIGTERM and SIGKILL for ranks that are to end")
 	return cmd
 }
@@ -65,6 +66,14 @@ When a rank fails, the others get SIGTERM, and SIGKILL if they do not end;
 with --on-failure=continue they go on. SIGINT, SIGTERM, SIGHUP, SIGQUIT,
 SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded to the ranks. A second
 SIGINT, SIGTERM, SIGHUP or SIGQUIT ends them. Standard input goes to rank 0.
+
+SIGINT, SIGTERM, SIGHUP or SIGQUIT that comes before all ranks have been started
+ends those that have been, as when a rank fails, and no more are started.
+
+Before anything is started, N is compared with what this host bears: 128 ranks a
+CPU (and 256 in any case), and what RLIMIT_NPROC, RLIMIT_NOFILE, pids.max of the
+cgroup, the memory that is free, and the kernel leave. More than that is an error,
+unless --oversubscribe says that it is meant.
 
 A program that is started without any launcher is a job of one. The innermost
 launcher counts; see 'sluice help launchers' for others.
@@ -111,6 +120,9 @@ func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 		}
 		tell("%v", err)
 		var start *launch.StartError
+		if errors.As(err, new(*launch.LimitError)) {
+			tell("--oversubscribe starts them all the same")
+		}
 		switch {
 		case !errors.As(err, &start):
 			return statusError(statusFailed)
@@ -122,6 +134,8 @@ func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 	switch {
 	case r.Abort != nil:
 		tell("%v", r.Abort)
+	case r.Interrupted != nil:
+		tell("ended by a signal before all ranks were started: %v", r.Interrupted)
 	case r.First >= 0:
 		tell("rank %d %s", r.First, how(r.Status[r.First]))
 	}

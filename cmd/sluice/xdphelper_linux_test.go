@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -35,9 +36,9 @@ func sluiceIn(ctx context.Context, ns string, user int, args ...string) *exec.Cm
 // The helper says where it listens, makes the provider available to its group and to nobody
 // else, and ends when it is told to.
 func TestHelperCommand(t *testing.T) {
-	if err := xdp.Supported(); err != nil {
-		t.Skip("no AF_XDP: ", err)
-	}
+	need.Networks(t)
+	need.Program(t, "setpriv")
+	need.Probe(t, "AF_XDP", xdp.Supported())
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ns := fmt.Sprintf("sluiceH%d", os.Getpid())
@@ -48,13 +49,9 @@ func TestHelperCommand(t *testing.T) {
 		}
 		return nil
 	}
-	if err := ip("netns", "add", ns); err != nil {
-		t.Skip("no network namespaces: ", err)
-	}
+	require.NoError(t, ip("netns", "add", ns))
 	t.Cleanup(func() { require.NoError(t, ip("netns", "del", ns)) })
-	if err := ip("-n", ns, "link", "add", "veth0", "type", "veth", "peer", "name", "veth1"); err != nil {
-		t.Skip("no veth devices: ", err)
-	}
+	require.NoError(t, ip("-n", ns, "link", "add", "veth0", "type", "veth", "peer", "name", "veth1"))
 	require.NoError(t, ip("-n", ns, "addr", "add", "198.18.0.1/24", "dev", "veth0"))
 	require.NoError(t, ip("-n", ns, "link", "set", "veth0", "up"))
 

@@ -41,7 +41,10 @@ func (h header) append(b []byte) []byte {
 // many.
 func parseHeader(b []byte, most int) (header, error) {
 	h := header{kind(b[0]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])}
-	ok := b[1]|b[2]|b[3] == 0 && h.length <= uint64(most)
+	if h.length > uint64(most) {
+		return header{}, fmt.Errorf("%w: frame of kind %d with a body of %d bytes, at most %d (MaxBytes)", ErrProtocol, h.kind, h.length, most)
+	}
+	ok := b[1]|b[2]|b[3] == 0
 	switch h.kind {
 	case kindAsk, kindLeave:
 		ok = ok && h.seq == 0 && h.length == 0
@@ -54,7 +57,7 @@ func parseHeader(b []byte, most int) (header, error) {
 		ok = false
 	}
 	if !ok {
-		return header{}, fmt.Errorf("%w: frame %x, bodies have at most %d bytes", ErrProtocol, b[:headerLen], most)
+		return header{}, fmt.Errorf("%w: frame %x", ErrProtocol, b[:headerLen])
 	}
 	return h, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -305,6 +306,23 @@ func TestProtocol(t *testing.T) {
 	_, err := Join(ctx, config())
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorIs(t, s.Send(ctx), ErrInvalid)
+}
+
+// The length of a body is held to the bound before there is memory for it.
+func TestLyingHeader(t *testing.T) {
+	const most = 1 << 20
+	for _, k := range []kind{kindResult, kindChunk} {
+		for _, length := range []uint64{most, most + 1, 1 << 40, 1<<62 + 1, math.MaxInt64, 1 << 63, math.MaxUint64} {
+			h, err := parseHeader(header{kind: k, length: length}.append(nil), most)
+			if length <= most {
+				require.NoError(t, err)
+				require.Equal(t, length, h.length)
+				continue
+			}
+			require.ErrorIs(t, err, ErrProtocol)
+			require.ErrorContains(t, err, fmt.Sprintf("a body of %d bytes, at most %d", length, most))
+		}
+	}
 }
 
 func FuzzParseHeader(f *testing.F) {

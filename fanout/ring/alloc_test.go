@@ -9,13 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/fanout/ring"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestAllocs says what allocates nothing: everything, once its buffers are there.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	items, _ := file(t, rand.New(rand.NewPCG(21, 22)), 20_000, 60)
 	rd := ring.NewReader(bytes.NewReader(items), 0)
 	w := ring.NewWriter(io.Discard, ring.V11)

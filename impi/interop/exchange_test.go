@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -39,10 +40,13 @@ const limit = 120 * time.Second
 //
 // Each client has an address of its own: LAM/MPI knows hosts by these.
 func TestLAM(t *testing.T) {
-	server := os.Getenv("SLUICE_INTEROP_SERVER")
+	const variable = "SLUICE_INTEROP_SERVER"
+	server := os.Getenv(variable)
+	var none error
 	if server == "" {
-		t.Skip("is part of a job that impi/interop/run starts")
+		none = fmt.Errorf("%s is not set: impi/interop/run starts such jobs", variable)
 	}
+	need.Probe(t, "a job with LAM/MPI", none)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	var wg sync.WaitGroup

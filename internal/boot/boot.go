@@ -174,7 +174,9 @@ func (j *Job) LocalSize() int { return j.localSize }
 // a later one; [*AbortError] if the job was aborted; ErrServerLost; ErrClosed;
 // or that of ctx. A rank whose ctx ends after it has given has given up: this
 // round and all later ones fail for all. The error names the ranks that had not
-// given, there and at the others, if the rendezvous answers within a second.
+// given, there and at the others, if the rendezvous answers within a second. Where the
+// cause of ctx is ErrClosed the rank has left, as with Close, which is still to be
+// called: that is the error here, and ErrLeft at the others.
 func (j *Job) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	return j.x.exchange(ctx, data)
 }

@@ -292,6 +292,19 @@ func TestRankEnds(t *testing.T) {
 			require.ErrorIs(t, j.Barrier(testContext(t)), ErrGaveUp)
 			require.NoError(t, j.Err(), "the job goes on")
 		}, ErrGaveUp, "enough"},
+		{"left in the middle of a round", func(t *testing.T, w *world, j *Job) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			done := make(chan error)
+			go func() { done <- j.Barrier(ctx) }()
+			w.waitGiven(t, size-1)
+			second := make(chan error)
+			go func() { second <- j.Barrier(ctx) }() // waits for its turn
+			cancel(fmt.Errorf("the node: %w", ErrClosed))
+			require.ErrorIs(t, <-done, ErrClosed)
+			require.ErrorIs(t, <-second, ErrClosed)
+			require.ErrorIs(t, j.Barrier(testContext(t)), ErrClosed)
+			require.NoError(t, j.Err(), "it is Close that ends the job")
+		}, ErrLeft, ""},
 		{"spoke out of turn", func(t *testing.T, _ *world, j *Job) {
 			j.x.(*client).conn.Write(part{round: 9, rank: culprit}.Append(nil))
 			<-j.Done()

@@ -338,6 +338,15 @@ func checkExchange(ctx context.Context, data []byte, broken error) error {
 	if len(data) > MaxData {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), MaxData)
 	}
+	return endOf(ctx)
+}
+
+// endOf is the error of a context that has ended, nil before. Where its cause is
+// ErrClosed the rank is leaving.
+func endOf(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), ErrClosed) {
+		return ErrClosed
+	}
 	return ctx.Err()
 }
 
@@ -346,7 +355,7 @@ func (c *client) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("boot: exchange: %w", ctx.Err())
+		return nil, fmt.Errorf("boot: exchange: %w", endOf(ctx))
 	}
 	g := &gathering{round: c.round, done: make(chan error, 1)}
 	if err := c.begin(ctx, g, data); err != nil {
@@ -361,10 +370,11 @@ func (c *client) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 			return nil, exchangeError(g.round, err)
 		}
 	case <-ctx.Done():
-		if why := c.giveUp(ctx); why != "" {
-			return nil, exchangeError(g.round, fmt.Errorf("%w: %s", ctx.Err(), why))
+		err := endOf(ctx)
+		if why := c.giveUp(ctx, err); why != "" {
+			err = fmt.Errorf("%w: %s", err, why)
 		}
-		return nil, exchangeError(g.round, ctx.Err())
+		return nil, exchangeError(g.round, err)
 	}
 	c.round++
 	return g.parts, nil
@@ -382,7 +392,8 @@ func (c *client) begin(ctx context.Context, g *gathering, data []byte) error {
 }
 
 // give writes a part, without a copy of its data, until ctx ends. After an
-// error the connection is of no more use: half a message may be written.
+// error the connection is of no more use: half a message is written. Without one
+// the part may not be written at all if ctx has ended, which the caller looks at.
 func (c *client) give(ctx context.Context, m part) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -395,24 +406,40 @@ func (c *client) give(ctx context.Context, m part) error {
 		close(cut)
 	})
 	b := net.Buffers{m.header().Append(nil), m.data}
-	_, err := b.WriteTo(c.conn)
+	n, err := b.WriteTo(c.conn)
 	if !stop() {
 		<-cut // or its deadline would hit the next message
 	}
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	switch end := endOf(ctx); {
+	case err == nil || end == nil:
+		return err
+	case n == 0:
+		return nil
+	default:
+		return fmt.Errorf("%w: %w", end, err)
 	}
-	return err
 }
 
-// giveUp tells the others that this rank is out of the round that it has given
-// to, and of all later ones. It returns what the rendezvous says of the round: who
-// has not given.
-func (c *client) giveUp(ctx context.Context) string {
+// giveUp tells the others that this rank is out of the round that it has given to,
+// and of all later ones, because ctx has ended, which is end. It returns what the
+// rendezvous says of the round: which ranks have not given. A rank that is leaving
+// says so, and does not wait for that.
+func (c *client) giveUp(ctx context.Context, end error) string {
+	leaving := end == ErrClosed
+	broken := end
+	if !leaving {
+		broken = &RankError{Rank: c.rank, Err: ErrGaveUp, Text: end.Error()}
+	}
 	c.mu.Lock()
 	c.silent = true
-	c.breakWith(&RankError{Rank: c.rank, Err: ErrGaveUp, Text: ctx.Err().Error()})
+	c.breakWith(broken)
 	c.mu.Unlock()
+	if leaving {
+		if err := c.tell(leave{rank: uint32(c.rank), reason: reasonLeft}); err != nil {
+			c.lost(err)
+		}
+		return ""
+	}
 	cause := shorten(context.Cause(ctx).Error(), maxText)
 	if err := c.tell(leave{rank: uint32(c.rank), reason: reasonGaveUp, text: cause}); err != nil {
 		c.lost(err)

@@ -46,6 +46,7 @@ func TestLateRanks(t *testing.T) {
 
 // A rendezvous that does not say why holds nobody who has given up.
 func TestNoVerdict(t *testing.T) {
+	t.Parallel() // it waits for a second
 	w := newWorld(t, 2, defaultPatience)
 	j := w.join(t, 0)
 	ctx, cancel := context.WithCancel(testContext(t))

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // The tests run real launchers, and the test binary as the program of the
@@ -152,15 +154,6 @@ func start(t *testing.T, do string, env []string, args ...string) outcome {
 	return outcome{cmd.ProcessState.ExitCode(), string(out)}
 }
 
-// installed skips the test where a launcher is not.
-func installed(t *testing.T, names ...string) {
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("%s is not installed: %v", name, err)
-		}
-	}
-}
-
 // wholeJob is what the ranks of a job on one host say of themselves.
 func wholeJob(size, secret int) (list []string) {
 	for rank := range size {
@@ -177,7 +170,7 @@ func self(t *testing.T) string {
 }
 
 func TestHydra(t *testing.T) {
-	installed(t, "mpiexec.hydra")
+	need.Program(t, "mpiexec.hydra")
 	me := self(t)
 	for _, c := range []struct {
 		name  string
@@ -203,7 +196,8 @@ func TestHydra(t *testing.T) {
 }
 
 func TestOpenMPI(t *testing.T) {
-	installed(t, "mpirun.openmpi")
+	t.Parallel() // the launcher waits most of the time
+	need.Program(t, "mpirun.openmpi")
 	me := self(t)
 	mpirun := func(do string, n int, env ...string) outcome {
 		return start(t, do, env, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), me)
@@ -250,7 +244,8 @@ func freeAddress(t *testing.T) string {
 // The launcher inside is the one that counts: a rank is of the job of the
 // program that has started it.
 func TestLauncherInside(t *testing.T) {
-	installed(t, "mpiexec.hydra", "mpirun.openmpi")
+	t.Parallel() // the launchers wait most of the time
+	need.Program(t, "mpiexec.hydra", "mpirun.openmpi")
 	me := self(t)
 	sluice := t.TempDir() + "/sluice"
 	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // openMPIRank is what mpirun tells a rank.
@@ -74,9 +75,7 @@ func TestOpenMPIUnusable(t *testing.T) {
 // A file in the session directory counts only if nobody else can have written
 // it.
 func TestAddressFile(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("Windows has no file modes")
-	}
+	need.Unix(t) // modes of files
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))
 	path := filepath.Join(dir, "file")

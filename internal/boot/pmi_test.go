@@ -384,10 +384,12 @@ func TestPMIAbort(t *testing.T) {
 // Slurm, which would return another code than that of the abort, is told only
 // if somebody stays.
 func TestPMIAbortSlurm(t *testing.T) {
+	t.Parallel() // it waits for seconds
 	env := []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=1"}
 	for _, culprit := range []int{0, 1} {
 		for _, stays := range []bool{false, true} {
 			t.Run(fmt.Sprintf("rank %d, stays: %v", culprit, stays), func(t *testing.T) {
+				t.Parallel()
 				f := newFakePMI(3)
 				f.name = "7.1"
 				jobs := f.joinAll(testContext(t), t, env...)

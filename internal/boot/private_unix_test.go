@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // A FIFO must not make Join wait for somebody who writes to it.
@@ -20,9 +22,7 @@ func TestSecretFIFO(t *testing.T) {
 }
 
 func TestForeignSecretFile(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("giving a file away needs root")
-	}
+	need.Root(t) // to give a file away
 	path := filepath.Join(t.TempDir(), "foreign")
 	require.NoError(t, os.WriteFile(path, []byte(hexSecret), 0o600))
 	require.NoError(t, os.Chown(path, 65534, 65534))

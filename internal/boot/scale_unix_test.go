@@ -11,11 +11,12 @@ import (
 	"os/exec"
 	"runtime"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // addressSize is about what a rank of package channel gives to its only round: of
@@ -29,11 +30,7 @@ func TestThousandRanks(t *testing.T) {
 	if testing.Short() {
 		size = 200
 	}
-	var limits syscall.Rlimit
-	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limits))
-	if limits.Cur < uint64(size+100) {
-		t.Skipf("RLIMIT_NOFILE is %d, want %d", limits.Cur, size+100)
-	}
+	need.Files(t, uint64(size+100))
 	ctx := testContext(t)
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -2,13 +2,14 @@ package boot
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // nodesJob is what the ranks of a job on three nodes, two on each, say of
@@ -26,14 +27,10 @@ func inSlurm(t *testing.T, do string, env []string, command string) outcome {
 	return start(t, do, env, "testdata/slurm.sh", "sh", "-c", command)
 }
 
+// A cluster for each case takes seconds to start: those that show one way to start a job
+// run always, their combinations in long tests.
 func TestSlurm(t *testing.T) {
-	installed(t, "srun", "sbatch", "salloc", "slurmctld", "slurmd", "munged")
-	if os.Geteuid() != 0 {
-		t.Skip("a cluster needs root")
-	}
-	if testing.Short() {
-		t.Skip("-short: starts two dozen clusters")
-	}
+	need.Slurm(t)
 	me := self(t)
 	sluice := t.TempDir() + "/sluice"
 	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()
@@ -44,6 +41,10 @@ func TestSlurm(t *testing.T) {
 		// sbatch --wait looks every ten seconds.
 		return "printf '#!/bin/sh\\n%s\\necho $? >/run/status\\n' '" + line + "' >/run/script && sbatch -N 3 -n 6 -o /run/out /run/script &&" +
 			"until test -s /run/status; do sleep 0.05; done; cat /run/out; exit $(cat /run/status)"
+	}
+	always := []string{"PMI on three nodes", "no PMI on three nodes", "PMIx of Slurm", "shell of sbatch", "sluice run inside srun"}
+	if testing.Short() {
+		always = always[:1]
 	}
 	for _, c := range []struct {
 		name    string
@@ -74,6 +75,10 @@ func TestSlurm(t *testing.T) {
 		{"srun without PMI inside sluice run", nil, sluice + " run srun -N 3 -n 6 --mpi=none " + me, nodesJob(32)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // clusters are apart, and wait most of the time
+			if !slices.Contains(always, c.name) {
+				need.Long(t)
+			}
 			o := inSlurm(t, "exchange", c.env, c.command)
 			require.Zero(t, o.status, o.text)
 			slices.Sort(c.want)
@@ -81,12 +86,16 @@ func TestSlurm(t *testing.T) {
 		})
 	}
 	t.Run("no secret", func(t *testing.T) {
+		t.Parallel()
+		need.Long(t)
 		o := inSlurm(t, "exchange", nil, "srun -N 1 -n 2 --mpi=none "+me)
 		require.Equal(t, 3, o.status, o.text)
 		require.Equal(t, 2, strings.Count(o.text, "error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one"), o.text)
 	})
 	for _, mpi := range []string{"pmi2", "none"} {
 		t.Run("abort, --mpi="+mpi, func(t *testing.T) {
+			t.Parallel()
+			need.Long(t) // TestAbortSlurm of package channel runs always
 			o := inSlurm(t, "abort", []string{secret}, "srun -N 3 -n 6 --mpi="+mpi+" "+me)
 			require.Equal(t, 7, o.status, o.text)
 			var want []string
@@ -96,7 +105,7 @@ func TestSlurm(t *testing.T) {
 			require.Equal(t, want, o.lines(), o.text)
 		})
 	}
-	// A rank that does not listen is killed, and then that is what srun tells.
+	// A rank that does not listen is killed, and then that is what srun returns.
 	for _, c := range []struct {
 		flags  string
 		status int
@@ -105,6 +114,10 @@ func TestSlurm(t *testing.T) {
 		{"--mpi=none --kill-on-bad-exit=1", 128 + 15},
 	} {
 		t.Run("abort, and a rank that does not listen, "+c.flags, func(t *testing.T) {
+			t.Parallel()
+			if testing.Short() || c.status != 128+9 {
+				need.Long(t)
+			}
 			o := inSlurm(t, "deaf", []string{secret}, "srun -N 3 -n 6 "+c.flags+" "+me)
 			require.Equal(t, c.status, o.status, o.text)
 			require.NotContains(t, o.text, "not killed")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/colltest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // variants are the collectives of one kind and size: counts around boundaries,
@@ -76,7 +77,7 @@ func each(size int, f func(g *group)) {
 func TestAlgorithms(t *testing.T) {
 	t.Parallel()
 	sizes := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
-	if !testing.Short() {
+	if need.WantLong() {
 		sizes = append(sizes, 32, 33, 64)
 	}
 	for _, size := range sizes {

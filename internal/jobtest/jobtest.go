@@ -5,7 +5,6 @@ package jobtest
 import (
 	"context"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,30 +14,28 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/nettest"
-	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
 )
 
 // Limit bounds every test: what takes longer hangs.
 const Limit = 60 * time.Second
 
-// Providers returns the providers between ranks of one host that have a device here, and
-// those between networks if tests are to run there, which are [nettest.Main]'s.
-func Providers() []string {
-	list := []string{"shm", "tcp"}
-	all, _ := verbs.Devices()
-	for _, provider := range []string{"roce", "ibv"} {
-		if slices.ContainsFunc(all, func(d *verbs.Device) bool { return d.Provider() == provider }) {
-			list = append(list, provider)
-		}
-	}
-	return append(list, nettest.Providers()...)
-}
+// Local returns the providers between ranks of one host. A test over each begins with
+// need.Provider.
+func Local() []string { return []string{"shm", "tcp", "roce", "ibv"} }
 
-// Everywhere runs a test for each provider.
+// Providers returns those of [Local], and those between networks, for a program whose
+// TestMain calls [nettest.Main].
+func Providers() []string { return append(Local(), nettest.Providers()...) }
+
+// Everywhere runs a test for each provider, if it has a device.
 func Everywhere(t *testing.T, test func(t *testing.T, provider string)) {
 	for _, p := range Providers() {
-		t.Run(p, func(t *testing.T) { test(t, p) })
+		t.Run(p, func(t *testing.T) {
+			need.Provider(t, p)
+			test(t, p)
+		})
 	}
 }
 

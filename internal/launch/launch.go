@@ -22,6 +22,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
@@ -106,13 +107,24 @@ type Options struct {
 	OnFailure OnFailure // Kill if zero
 	Bind      Bind      // None if zero
 
+	// Listener is where the ranks meet, which Run closes; nil: a port of loopback.
+	Listener net.Listener
+	// Place calls start, which starts a rank, where that is to run: on a thread that has
+	// entered a namespace. Nil: where this process runs.
+	Place func(rank int, start func() error) error
+
+	// Oversubscribe starts the ranks even if this host is believed not to bear as many:
+	// see [LimitError].
+	Oversubscribe bool
+
 	// KillGrace is what a rank is granted between SIGTERM and SIGKILL; zero
 	// means DefaultKillGrace, less than zero no SIGTERM at all.
 	KillGrace time.Duration
 	// Signals are taken over from this process while Run runs and forwarded
 	// to the ranks; see [Signals]. The second one that means to end the
 	// program (SIGINT, SIGTERM, SIGHUP, SIGQUIT) ends the ranks as an end of
-	// the context would. After SIGTSTP this process stops too.
+	// the context would, and so does the first while ranks are still being
+	// started. After SIGTSTP this process stops too.
 	Signals []os.Signal
 }
 
@@ -126,18 +138,25 @@ type Result struct {
 	First int
 	// Abort is set if a rank has aborted the job.
 	Abort *boot.AbortError
+	// Interrupted is the signal that ended the job before all its ranks were
+	// started; nil if none did.
+	Interrupted os.Signal
 }
 
 // ExitStatus is the exit status of the job, 0 to 255: the code of its Abort,
-// else that of the rank that failed first, else 0. An Abort never counts as
-// success: a code whose lower eight bits are zero becomes 1.
+// else 128 plus the number of the signal that interrupted its start, else that
+// of the rank that failed first, else 0. An Abort never counts as success: a
+// code whose lower eight bits are zero becomes 1.
 func (r *Result) ExitStatus() int {
+	number, _ := r.Interrupted.(syscall.Signal)
 	switch {
 	case r.Abort != nil:
 		if code := r.Abort.Code & 0xff; code != 0 {
 			return code
 		}
 		return 1
+	case r.Interrupted != nil:
+		return 128 + int(number)
 	case r.First >= 0:
 		return r.Status[r.First]
 	}
@@ -148,13 +167,18 @@ func (r *Result) ExitStatus() int {
 // been passed on. When ctx ends, it ends the ranks.
 //
 // A rank that fails is no error: the Result tells. Errors, each after all that
-// was started has ended: ErrOptions; ErrBind; [*StartError]; that of ctx; that
-// of Stdout or Stderr, in which case the ranks have met a broken pipe.
+// was started has ended: ErrOptions; ErrBind; [*LimitError], before anything was
+// started; [*StartError]; that of ctx; that of Stdout or Stderr, in which case
+// the ranks have met a broken pipe. Ranks are started a few at a time: what ends
+// the job ends its start, too.
 //
 // Several Runs may run at the same time if they do not share Signals.
 func Run(ctx context.Context, o Options) (Result, error) {
 	j, err := newJob(o)
 	if err != nil {
+		if o.Listener != nil {
+			err = errors.Join(err, o.Listener.Close())
+		}
 		return Result{First: -1}, err
 	}
 	return j.run(ctx)
@@ -187,8 +211,14 @@ func newJob(o Options) (*job, error) {
 	case o.Bind != None && o.Bind != Core:
 		return bad("Bind %d", o.Bind)
 	}
+	if err := o.bearable(o.bounds()); err != nil {
+		return nil, err
+	}
 	if o.KillGrace == 0 {
 		o.KillGrace = DefaultKillGrace
+	}
+	if o.Place == nil {
+		o.Place = func(_ int, start func() error) error { return start() }
 	}
 	j := &job{Options: o, result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
 	if o.Bind == Core {
@@ -220,19 +250,10 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	w := newWatch(j) // before the first rank is there: it must not miss a signal
 	defer w.close()
 
-	release := make(chan struct{})
-	started := make(chan error)
 	var thread sync.WaitGroup
-	thread.Go(func() { j.fork(w.exits, started, release) })
-	err := <-started
-	if err != nil {
-		for rank := len(j.children); rank < j.Size; rank++ {
-			j.server.Ended(rank)
-		}
-		w.end()
-	}
-	err = errors.Join(err, w.untilAllEnded(ctx))
-	close(release)
+	thread.Go(func() { j.fork(w.orders, w.started) })
+	err := w.untilAllEnded(ctx)
+	close(w.orders)
 	thread.Wait()
 	j.in.close()
 	if output := j.out.finish(settle); output != nil {
@@ -249,11 +270,13 @@ func (j *job) run(ctx context.Context) (Result, error) {
 // serve starts the rendezvous of the job.
 func (j *job) serve() error {
 	// Loopback is all that ranks of one host need.
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		var err6 error
-		if ln, err6 = net.Listen("tcp6", "[::1]:0"); err6 != nil {
-			return fmt.Errorf("launch: rendezvous: %w", errors.Join(err, err6))
+	ln := j.Listener
+	if ln == nil {
+		var err, err6 error
+		if ln, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
+			if ln, err6 = net.Listen("tcp6", "[::1]:0"); err6 != nil {
+				return fmt.Errorf("launch: rendezvous: %w", errors.Join(err, err6))
+			}
 		}
 	}
 	id := make([]byte, 8)
@@ -270,6 +293,7 @@ func (j *job) serve() error {
 	}
 	// It ends with Close and not with the context of Run, for ranks that are
 	// being ended may still say goodbye.
+	var err error
 	j.server, err = boot.Serve(context.Background(), ln, boot.ServerOptions{
 		Size:   j.Size,
 		Job:    j.env.Job,
@@ -278,37 +302,53 @@ func (j *job) serve() error {
 	return err
 }
 
-// fork starts the ranks and then keeps its OS thread until release is closed:
-// the kernel takes the end of the thread that forked a child for the end of
-// the child's parent. The thread ends with the goroutine, which leaves it
-// locked.
-func (j *job) fork(exits chan<- exit, started chan<- error, release <-chan struct{}) {
+// fork starts the ranks that it is told to, and keeps its OS thread until there are no
+// more orders: the kernel takes the end of the thread that forked a child for the end of
+// the child's parent. The thread ends with the goroutine, which leaves it locked.
+func (j *job) fork(orders <-chan ranks, started chan<- batch) {
 	runtime.LockOSThread()
-	started <- j.startAll(exits)
-	<-release
+	for r := range orders {
+		started <- j.startBatch(r)
+	}
 }
 
-func (j *job) startAll(exits chan<- exit) error {
+// batchSize bounds the ranks that are started before signals are looked at again.
+const batchSize = 16
+
+// ranks are those from first on, to one before end.
+type ranks struct{ first, end int }
+
+// batch is what has been started of some ranks.
+type batch struct {
+	children []*child
+	err      error // why there are no more
+}
+
+func (j *job) startBatch(r ranks) (b batch) {
 	unbind := func() {}
 	defer func() { unbind() }()
-	for rank := range j.Size {
+	for rank := r.first; rank < r.end; rank++ {
 		if j.cpus != nil {
 			undo, err := bindThread(j.cpus[place(rank, j.Size, len(j.cpus))])
 			if err != nil {
-				return &StartError{Rank: rank, Err: fmt.Errorf("%w: %w", ErrBind, err)}
+				b.err = &StartError{Rank: rank, Err: fmt.Errorf("%w: %w", ErrBind, err)}
+				return b
 			}
-			if rank == 0 {
+			if rank == r.first {
 				unbind = undo
 			}
 		}
-		c, err := j.start(rank)
-		if err != nil {
-			return &StartError{Rank: rank, Err: err}
+		var c *child
+		err := j.Place(rank, func() (err error) { c, err = j.start(rank); return err })
+		if c != nil {
+			b.children = append(b.children, c)
 		}
-		j.children = append(j.children, c)
-		go func() { exits <- exit{rank, c.wait()} }()
+		if err != nil {
+			b.err = &StartError{Rank: rank, Err: err}
+			return b
+		}
 	}
-	return nil
+	return b
 }
 
 // start starts one rank, from the calling thread.

@@ -2,10 +2,13 @@ package launch
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -210,4 +213,95 @@ func TestTerminal(t *testing.T) {
 	_, err = Run(testContext(t), o)
 	require.NoError(t, err)
 	require.Equal(t, "typed\n", out.String())
+}
+
+// sleepers are options of many ranks that say so when they are there, and sleep.
+func sleepers(n int) Options {
+	return Options{Size: n, Args: []string{"sh", "-c", "echo ready; exec sleep 1000"}}
+}
+
+// manyRanks is how many ranks tests of many start.
+const manyRanks = 200
+
+// Many ranks on few CPUs end by one signal, and take no thread of the launcher each.
+func TestManyRanks(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		before := threads(t)
+		o := sleepers(manyRanks)
+		o.Signals = Signals()
+		r := startRun(t, o)
+		r.out.next(t, manyRanks)
+		require.Less(t, threads(t)-before, manyRanks/4)
+		require.NoError(t, syscall.Kill(os.Getpid(), s))
+		<-r.done
+		require.NoError(t, r.err)
+		require.Nil(t, r.result.Interrupted)
+		require.Equal(t, 128+int(s), r.result.ExitStatus())
+		for _, status := range r.result.Status {
+			require.Contains(t, []int{128 + int(s), 128 + int(syscall.SIGTERM)}, status) // the others are ended
+		}
+	}
+}
+
+func threads(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/task")
+	require.NoError(t, err)
+	return len(list)
+}
+
+// A signal that means the end comes while many ranks are being started, which ignore it:
+// those that are there are killed, and the others not started.
+func TestInterruptedStart(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		o := options(t, manyRanks, "shoot", strconv.Itoa(int(s)))
+		o.Signals = Signals()
+		o.KillGrace = 50 * time.Millisecond
+		r, err := Run(testContext(t), o)
+		require.NoError(t, err)
+		require.Equal(t, s, r.Interrupted)
+		require.Equal(t, 128+int(s), r.ExitStatus())
+		require.NotEqual(t, -1, r.Status[0])
+		require.Equal(t, -1, r.Status[manyRanks-1])
+	}
+}
+
+// The start ends at once where the end is known before, and nothing is started.
+func TestEndedBeforeStart(t *testing.T) {
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	none := slices.Repeat([]int{-1}, manyRanks)
+	r, err := Run(canceled, sleepers(manyRanks))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, none, r.Status)
+
+	j, err := newJob(sleepers(manyRanks))
+	require.NoError(t, err)
+	require.NoError(t, j.serve())
+	w := newWatch(j)
+	w.signals <- syscall.SIGTERM
+	require.NoError(t, w.untilAllEnded(t.Context())) // nobody takes orders
+	require.Equal(t, none, j.result.Status)
+	require.Equal(t, syscall.SIGTERM, j.result.Interrupted)
+	require.Equal(t, 143, j.result.ExitStatus())
+	w.close()
+	require.NoError(t, j.server.Close())
+}
+
+// A signal that is for all ranks and comes while they are being started reaches all.
+func TestSignalDuringStart(t *testing.T) {
+	j, err := newJob(Options{Size: 3 * batchSize, Args: []string{"sleep", "1000"}, OnFailure: Continue})
+	require.NoError(t, err)
+	require.NoError(t, j.serve())
+	defer j.server.Close()
+	w := newWatch(j)
+	defer w.close()
+	w.forward(syscall.SIGUSR2)
+	require.Empty(t, w.children)
+	var thread sync.WaitGroup
+	thread.Go(func() { j.fork(w.orders, w.started) })
+	require.NoError(t, w.untilAllEnded(testContext(t)))
+	close(w.orders)
+	thread.Wait()
+	require.Equal(t, slices.Repeat([]int{128 + int(syscall.SIGUSR2)}, 3*batchSize), j.result.Status)
 }

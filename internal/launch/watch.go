@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -38,12 +39,24 @@ func (c *child) signal(s os.Signal) {
 }
 
 // watch decides what happens to the ranks of a job.
+//
+//	starting ──(all started)──→ running ──(end)──→ ending ──(KillGrace)──→ killing
+//	   └───────────────(end, or a signal that means it)──────↗
+//
+// Whatever the state, it is over when all ranks that were started have ended, and no
+// others will be.
 type watch struct {
 	*job
+	orders  chan ranks // to fork
+	started chan batch // by fork; one for each order
 	exits   chan exit
 	signals chan os.Signal
 
+	ordered  int         // ranks that have been started, or are being
+	busy     bool        // fork has an order
+	held     []os.Signal // for all ranks, while some have not been started
 	ending   bool
+	killing  bool
 	requests int // signals that mean to end the program
 	deadline *time.Timer
 }
@@ -53,6 +66,8 @@ type watch struct {
 func newWatch(j *job) *watch {
 	w := &watch{
 		job:      j,
+		orders:   make(chan ranks),
+		started:  make(chan batch),
 		exits:    make(chan exit, j.Size),
 		signals:  make(chan os.Signal, 16),
 		deadline: time.NewTimer(0),
@@ -75,11 +90,34 @@ func (w *watch) close() {
 	w.deadline.Stop()
 }
 
-// untilAllEnded returns when no rank is left. The error is that of ctx.
+// untilAllEnded has the ranks started, and returns when none is left. The error is that of
+// the start, and that of ctx.
 func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 	canceled, aborted := ctx.Done(), w.server.Aborted()
-	for alive := len(w.children); alive > 0; {
+	for alive := 0; w.busy || alive > 0 || w.starting(); {
+		// No more ranks before it is known whether they are still wanted, and no signals
+		// before it is known to whom.
+		var orders chan<- ranks
+		signals := w.signals
+		next := ranks{w.ordered, min(w.ordered+batchSize, w.Size)}
+		switch {
+		case w.busy:
+			signals = nil
+		case w.starting() && len(w.signals) == 0 && ctx.Err() == nil:
+			orders = w.orders
+		}
 		select {
+		case orders <- next:
+			w.busy, w.ordered = true, next.end
+		case b := <-w.started:
+			w.busy = false
+			alive += len(b.children)
+			w.adopt(b.children)
+			if b.err != nil {
+				err = errors.Join(err, b.err)
+				w.end()
+			}
+			w.forwardHeld()
 		case e := <-w.exits:
 			alive--
 			w.server.Ended(e.rank)
@@ -87,20 +125,49 @@ func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 			if e.status != 0 {
 				w.failed(e.rank)
 			}
-		case s := <-w.signals:
+		case s := <-signals:
 			w.forward(s)
 		case <-aborted:
 			aborted = nil
 			w.end()
 		case <-canceled:
 			canceled = nil
-			err = ctx.Err()
+			err = errors.Join(err, ctx.Err())
 			w.end()
 		case <-w.deadline.C:
-			w.signal(os.Kill)
+			w.kill()
 		}
 	}
+	for rank := len(w.children); rank < w.Size; rank++ {
+		w.server.Ended(rank)
+	}
 	return err
+}
+
+// starting says whether there are ranks still to be started.
+func (w *watch) starting() bool { return w.ordered < w.Size && !w.ending }
+
+// adopt takes note of ranks that have been started. They end at once if the others do.
+func (w *watch) adopt(children []*child) {
+	for _, c := range children {
+		rank := len(w.children)
+		w.children = append(w.children, c)
+		go func() { w.exits <- exit{rank, c.wait()} }()
+		switch {
+		case w.killing:
+			c.signal(os.Kill)
+		case w.ending:
+			c.dismiss()
+		}
+	}
+}
+
+// dismiss asks the child to end.
+func (c *child) dismiss() {
+	c.signal(terminate)
+	for _, s := range continueSignals {
+		c.signal(s) // one that is stopped would not hear
+	}
 }
 
 func (w *watch) failed(rank int) {
@@ -121,41 +188,64 @@ func (w *watch) signal(s os.Signal) {
 	}
 }
 
-// end asks the ranks to end, and makes them after KillGrace.
+// end asks the ranks to end, and makes them after KillGrace. No more are started.
 func (w *watch) end() {
 	if w.ending {
 		return
 	}
 	w.ending = true
 	if w.KillGrace < 0 {
-		w.signal(os.Kill)
+		w.kill()
 		return
 	}
-	w.signal(terminate)
-	for _, s := range continueSignals {
-		w.signal(s) // one that is stopped would not hear
+	for _, c := range w.children {
+		c.dismiss()
 	}
 	w.deadline.Reset(w.KillGrace)
 }
 
+func (w *watch) kill() {
+	w.killing = true
+	w.signal(os.Kill)
+}
+
+// forwardHeld passes on what has come during the start.
+func (w *watch) forwardHeld() {
+	if w.starting() {
+		return
+	}
+	for _, s := range w.held {
+		w.forward(s)
+	}
+	w.held = nil
+}
+
 // forward passes a signal on. The first that means to end the program is for
-// the ranks to react to; who sends a second one has waited long enough, and a
+// the ranks to react to, unless it comes before all are there: a job that is not
+// complete cannot react. Who sends a second one has waited long enough, and a
 // third one does not want to wait at all.
 func (w *watch) forward(s os.Signal) {
 	if !slices.Contains(endSignals, s) {
+		if w.starting() {
+			w.held = append(w.held, s)
+			return
+		}
 		w.signal(s)
 		if slices.Contains(stopSignals, s) {
 			stopSelf()
 		}
 		return
 	}
-	w.requests++
+	if w.requests++; w.requests == 1 && w.starting() {
+		w.result.Interrupted = s
+		w.requests++
+	}
 	switch w.requests {
 	case 1:
 		w.signal(s)
 	case 2:
 		w.end()
 	default:
-		w.signal(os.Kill)
+		w.kill()
 	}
 }

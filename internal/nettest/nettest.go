@@ -2,13 +2,10 @@
 // RoCE: jobs whose ranks are processes in two networks, and jobs of one process, each of
 // whose ranks has a network of its own.
 //
-// The part of CI that sets [Env] runs them. They need root.
+// Part "networks" of .ci/run sets [Env], and runs them. They need root.
 package nettest
 
-import (
-	"os"
-	"slices"
-)
+import "slices"
 
 // Env is the variable of the environment that is set where tests are to run between
 // networks, too.
@@ -23,12 +20,10 @@ const suffix = "-networks"
 // wires are the providers that [Providers] stand on.
 var wires = []string{"roce", "xdp"}
 
-// Providers returns the providers between networks of one process, if tests are to run
-// there: "roce-networks" and "xdp-networks".
+// Providers returns the providers between networks of one process: "roce-networks" and
+// "xdp-networks". They have devices if tests are to run there, which a test states by
+// need.Provider.
 func Providers() (list []string) {
-	if os.Getenv(Env) == "" {
-		return nil
-	}
 	for _, w := range wires {
 		list = append(list, w+suffix)
 	}

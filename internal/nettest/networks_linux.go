@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Network is a network namespace, by its name.
@@ -25,25 +27,14 @@ var pairs atomic.Int32
 //	+--------------+            +--------------+
 func Networks(t *testing.T) (two [2]Network) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("name spaces need root")
-	}
-	for _, program := range []string{"ip", "unshare"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s is not installed: %v", program, err)
-		}
-	}
+	need.Networks(t)
 	pair := pairs.Add(1)
 	for i := range two {
 		two[i] = Network(fmt.Sprintf("sluice%c%d.%d", 'A'+i, os.Getpid(), pair))
-		if err := IP("netns", "add", string(two[i])); err != nil {
-			t.Skipf("no network name spaces: %v", err)
-		}
+		require.NoError(t, IP("netns", "add", string(two[i])))
 		t.Cleanup(func() { require.NoError(t, IP("netns", "del", string(two[i]))) })
 	}
-	if err := two[0].IP("link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", string(two[1])); err != nil {
-		t.Skipf("no veth devices: %v", err)
-	}
+	require.NoError(t, two[0].IP("link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", string(two[1])))
 	for i, n := range two {
 		// RFC 2544: 198.18.0.0/15 is for tests of networks.
 		require.NoError(t, n.IP("addr", "add", address(i)+"/24", "dev", "veth0"))

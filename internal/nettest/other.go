@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Main is [leak.Main].
@@ -17,6 +18,6 @@ type Runner func(t *testing.T, size int, env []string, args ...string) (launch.R
 
 // Between skips the test: network namespaces are Linux's.
 func Between(t *testing.T, _ string) Runner {
-	t.Skip("network namespaces are of Linux")
+	need.Networks(t)
 	return nil
 }

@@ -1,6 +1,7 @@
 package nettest
 
 import (
+	"github.com/sluice-hpc/sluice/internal/netns"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/roce" // what stands beneath
 )
@@ -23,7 +24,7 @@ func (a apart) Devices() ([]verbs.DeviceInfo, error) {
 }
 
 func (a apart) Open(device string, cfg verbs.Config) (_ verbs.ProviderContext, err error) {
-	var host namespace
+	var host netns.Namespace
 	select {
 	case host = <-idle:
 	default:
@@ -31,7 +32,7 @@ func (a apart) Open(device string, cfg verbs.Config) (_ verbs.ProviderContext, e
 	}
 	cfg.Address = ""
 	o := &occupied{host: host}
-	err = host.in(func() (err error) {
+	err = host.In(func() (err error) {
 		o.ProviderContext, err = a.beneath.Open(a.beneath.Name()+"_veth0", cfg)
 		return err
 	})
@@ -45,7 +46,7 @@ func (a apart) Open(device string, cfg verbs.Config) (_ verbs.ProviderContext, e
 // occupied is a context and its host.
 type occupied struct {
 	verbs.ProviderContext
-	host namespace
+	host netns.Namespace
 }
 
 func (o *occupied) Close() error {

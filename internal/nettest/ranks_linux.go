@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -57,12 +58,7 @@ func Start(t *testing.T, server string, places []Place, env []string, args ...st
 		r.Cmd.Env = append(append(r.Cmd.Env, env...), p.Env...)
 		r.Cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: p.Flags}
 		r.Cmd.Stdout, r.Cmd.Stderr, r.Cmd.WaitDelay = r.Out, r.Out, 5*time.Second
-		if err := r.Cmd.Start(); err != nil {
-			if p.Flags != 0 {
-				t.Skipf("clone with flags %#x: %v", p.Flags, err)
-			}
-			require.NoError(t, err)
-		}
+		require.NoError(t, r.Cmd.Start())
 		go func() { r.End <- r.Cmd.Wait() }()
 		t.Cleanup(func() { r.Cmd.Process.Kill() })
 		ranks[i] = r
@@ -89,9 +85,7 @@ type Runner func(t *testing.T, size int, env []string, args ...string) (launch.R
 func Places(t *testing.T, wire string) (where [2]Place) {
 	t.Helper()
 	if wire == "xdp" {
-		if err := xdp.Supported(); err != nil {
-			t.Skip("no AF_XDP: ", err)
-		}
+		need.Probe(t, "AF_XDP", xdp.Supported())
 	}
 	for i, n := range Networks(t) {
 		p := &where[i]

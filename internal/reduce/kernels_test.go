@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/reduce"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // defined calls f for every operation and every type that it is defined over.
@@ -170,9 +171,7 @@ func TestPanics(t *testing.T) {
 }
 
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	const size = 3 * reduce.FoldBlock
 	dst := make([]byte, size)
 	srcs := [][]byte{make([]byte, size), make([]byte, size), dst, make([]byte, size)}

@@ -2,8 +2,8 @@ package reduce
 
 import "golang.org/x/sys/cpu"
 
-//go:generate sh -c "cd gen && go run . -width 32 -pkg reduce -out ../avx2_amd64.s -stubs ../avx2_amd64.go"
-//go:generate sh -c "cd gen && go run . -width 64 -pkg reduce -out ../avx512_amd64.s -stubs ../avx512_amd64.go"
+//go:generate sh -c "cd gen && GOWORK=off go run . -width 32 -pkg reduce -out ../avx2_amd64.s -stubs ../avx2_amd64.go"
+//go:generate sh -c "cd gen && GOWORK=off go run . -width 64 -pkg reduce -out ../avx512_amd64.s -stubs ../avx512_amd64.go"
 
 // native is what this CPU runs fastest; nil if it has the portable loops only.
 //

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
@@ -14,12 +15,11 @@ import (
 // deviceEnv names the device to test; unset: the first.
 const deviceEnv = "SLUICE_IBV_TEST_DEVICE"
 
+// verbsHeader is that of package libibverbs-dev.
+const verbsHeader = "infiniband/verbs.h"
+
 func device(t testing.TB) *verbs.Device {
-	for _, p := range verbs.Providers() {
-		if p.Name == "ibv" && p.Probe.Answer == verbs.No {
-			t.Skip("no RDMA here: " + p.Probe.Reason)
-		}
-	}
+	need.RDMA(t)
 	name := os.Getenv(deviceEnv)
 	if name == "" {
 		name = "ibv"
@@ -29,13 +29,24 @@ func device(t testing.TB) *verbs.Device {
 	return d
 }
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { verbstest.Run(t, suite(t)) }
+
+// TestUnprivileged: what registers memory, makes the objects of a device and ends them
+// does so for a user who may lock little memory, too.
+func TestUnprivileged(t *testing.T) {
+	s := suite(t)
+	need.User(t)
+	s.Only = []string{"Device", "Opcodes", "SGE", "Completion", "SRQ", "Closing", "Death"}
+	verbstest.Run(t, s)
+}
+
+func suite(t *testing.T) verbstest.Suite {
 	d := device(t)
 	s := verbstest.Suite{Device: d.Name()}
 	if strings.HasPrefix(d.Name(), "rxe") {
 		s.Deviations = softRoCE
 	}
-	verbstest.Run(t, s)
+	return s
 }
 
 // softRoCE is what rdma_rxe of Linux 6.1 does in its own way.

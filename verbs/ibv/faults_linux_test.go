@@ -17,14 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // soft makes a soft-RoCE device of its own, over a pair of virtual interfaces.
 func soft(t *testing.T, number int) (d *verbs.Device, netdev string) {
-	if _, err := exec.LookPath("rdma"); err != nil || os.Geteuid() != 0 || len(rxes()) == 0 {
-		t.Skip("needs root, rdma(8) and soft-RoCE in the kernel, to add a device")
-	}
+	need.SoftRoCE(t)
 	netdev, name := fmt.Sprintf("fault%d", number), fmt.Sprintf("rxe_fault%d", number)
 	run(t, "ip", "link", "add", netdev, "type", "veth", "peer", "name", netdev+"p")
 	t.Cleanup(func() { run(t, "ip", "link", "delete", netdev) })
@@ -209,9 +208,7 @@ func TestDeviceForbidden(t *testing.T) {
 		return
 	}
 	device(t)
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to forbid a device to others")
-	}
+	need.Guest(t) // whose devices it forbids to others
 	files, err := filepath.Glob("/dev/infiniband/uverbs*")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -236,11 +233,9 @@ func TestDeviceForbidden(t *testing.T) {
 // the limit is.
 func TestLockLimit(t *testing.T) {
 	d := device(t)
+	need.User(t)
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
-	if os.Geteuid() == 0 || limit.Cur > 1<<30 {
-		t.Skip("needs a user whose locked memory is limited")
-	}
 	ctx, err := d.Open(verbs.Config{})
 	require.NoError(t, err)
 	pd, err := ctx.AllocPD()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -42,14 +43,9 @@ func TestInterop(t *testing.T) {
 }
 
 func compileInterop(t *testing.T) string {
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skip("no C compiler (cc); " + interopEnv + " names the program compiled")
-	}
-	if out, err := exec.Command("sh", "-c", "echo '#include <infiniband/verbs.h>' | cc -E -").CombinedOutput(); err != nil {
-		t.Skipf("no headers of libibverbs (libibverbs-dev): %s", out)
-	}
+	cc := need.Header(t, verbsHeader)
 	program := filepath.Join(t.TempDir(), "interop")
-	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/interop.c", "-libverbs").CombinedOutput()
+	out, err := exec.Command(cc[0], append(cc[1:], "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/interop.c", "-libverbs")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
 }

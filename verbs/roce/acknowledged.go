@@ -55,7 +55,6 @@ func (q *qp) executed(s *soft.Sink, psn uint32, now int64) {
 // settle moves the window up to psn.
 func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 	r := &q.req
-	r.met = true
 	if !before(r.una, psn) {
 		return
 	}
@@ -83,9 +82,10 @@ func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 	}
 	copy(r.asked[:], r.asked[k:r.askedN])
 	r.askedN -= k
-	r.progressAt, r.backoff, r.rnrCount, r.refused = now, 0, 0, 0
-	r.resendAt = 0
+	r.progress()
+	r.rnrCount, r.resendAt = 0, 0
 	moved := before(r.nxt, psn)
+	r.pace.progressed(moved)
 	if moved {
 		r.nxt = psn
 	}
@@ -234,7 +234,6 @@ func (q *qp) notReady(s *soft.Sink, psn uint32, code uint8, now int64) {
 	// What it held of the packets behind this one it has dropped.
 	r.forgetArrived()
 	q.goBack(r.una)
-	r.met = true
 	r.resendAt = 0
 	r.rnrUntil = now + int64(verbs.RNRTimer(code))
 	q.a.at(q, r.rnrUntil)

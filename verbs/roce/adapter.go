@@ -1,14 +1,17 @@
 package roce
 
 import (
+	"cmp"
 	"context"
-	"math"
+	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
@@ -55,10 +58,11 @@ const (
 )
 
 // adapter is an open device: a wire, and the protocol engine over it. The engine has
-// no goroutine and no clock of its own: whoever polls, posts, or runs the loop of
-// the driver moves it.
+// no goroutine and no clock of its own: polling, posting and the loop of the driver move it.
+// What has arrived is received under rx, which these only try to lock; timers are served
+// without it, so that a holder that has no CPU delays neither.
 //
-// Locks, from the outside in: rx, a QP's, tx; and those of package soft.
+// Locks, from the outside in: rx, a QP's, tx, that of the deadlines; and those of package soft.
 type adapter struct {
 	device string
 	netdev string
@@ -92,11 +96,12 @@ type adapter struct {
 	listMu sync.Mutex
 	list   atomic.Pointer[[]*qp]
 
-	nextDue atomic.Int64  // nothing is due before
-	hurry   func(t int64) // tells the driver that something is due at t
-	kick    func()        // tells the driver that somebody is going to sleep
-	end     func()        // ends the driver
-	stats   struct{ malformed, strange atomic.Uint64 }
+	deadlines deadlines
+	hurry     func(t int64) // tells the driver that something is due at t
+	kick      func()        // tells the driver that somebody is going to sleep
+	end       func()        // ends the driver
+	stats     struct{ malformed, strange atomic.Uint64 }
+	notices   notices
 }
 
 // lookEvery is how long the driver leaves the socket, and what is to be sent, alone after a
@@ -108,10 +113,15 @@ const batch = 256
 
 func newAdapter(device, netdev string, cfg verbs.Config, w wire, clock func() int64) *adapter {
 	a := &adapter{device: device, netdev: netdev, cfg: cfg, attr: deviceAttr, wire: w, clock: clock}
+	a.cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, verbs.DefaultPeerTimeout)
+	a.notices.out = slog.New(slog.DiscardHandler)
+	if cfg.Logger != nil {
+		a.notices.out = cfg.Logger.With("device", device)
+	}
 	a.events = soft.NewEvents(device)
 	a.mrs = soft.NewMRTable(device, maxMR, genBits)
 	a.list.Store(new([]*qp))
-	a.nextDue.Store(math.MaxInt64)
+	a.deadlines.next.Store(never)
 	a.hurry, a.kick, a.end = func(int64) {}, func() {}, func() {}
 	return a
 }
@@ -120,8 +130,8 @@ func newAdapter(device, netdev string, cfg verbs.Config, w wire, clock func() in
 func (a *adapter) receive(s *soft.Sink) bool {
 	n := a.wire.recv(a.arrivals[:])
 	if n == 0 {
-		if addr, ok := a.wire.gone(); ok {
-			a.unreachable(addr)
+		if r, ok := a.wire.unreachable(); ok {
+			a.unreachable(&r, s)
 		}
 		return false
 	}
@@ -184,7 +194,7 @@ func (a *adapter) told(s *soft.Sink, h *packet.Header, src netip.AddrPort) {
 	who := peer{src, h.Imm}
 	for _, q := range a.peers.of(who) {
 		q.Lock.Lock()
-		if q.peer == who {
+		if q.peer == who && q.ours {
 			q.peerGone(s, h.PSN)
 		}
 		q.Unlock()
@@ -253,20 +263,46 @@ const ackPolls = 4
 
 // poll is what polling a CQ does. It never waits for who does the same.
 func (a *adapter) poll(s *soft.Sink) {
-	a.attended.Add(1)
-	if !a.rx.TryLock() {
+	polls := a.attended.Add(1)
+	busy := false
+	if a.rx.TryLock() {
+		if busy = a.receive(s); busy {
+			for a.wire.rest() {
+				a.receive(s)
+			}
+			a.quiet = 0
+		} else if a.quiet++; a.quiet == ackPolls {
+			a.settleDebts(s)
+		}
+		a.catchUp(s)
+		a.rx.Unlock()
+	}
+	if polls%clockPolls == 0 {
+		a.serveTimers(busy)
+	}
+}
+
+// Of the polls one in clockPolls looks at the timers, as reading the clock takes as long as a
+// poll that finds nothing; and serves expirePolls queue pairs at most.
+const (
+	clockPolls  = 64
+	expirePolls = 16
+)
+
+// serveTimers serves what is due; where there may be more to receive, which may be what a timer
+// waits for, only what has been due for a while.
+func (a *adapter) serveTimers(busy bool) {
+	next := a.deadlines.next.Load()
+	if next == never {
 		return
 	}
-	if a.receive(s) {
-		for a.wire.rest() {
-			a.receive(s)
-		}
-		a.quiet = 0
-	} else if a.quiet++; a.quiet == ackPolls {
-		a.settleDebts(s)
+	now := a.clock()
+	if busy {
+		next += lookEvery
 	}
-	a.catchUp(s)
-	a.rx.Unlock()
+	if next <= now {
+		a.expire(now, expirePolls)
+	}
 }
 
 // look receives what has come, unless somebody does: for who posts and does not poll, and
@@ -278,23 +314,47 @@ func (a *adapter) look() {
 	}
 }
 
-// drive is what the driver does where nobody polls.
-func (a *adapter) drive() {
-	a.rx.Lock()
+// drive is what the driver does where nobody polls. It returns false if another goroutine, which
+// receives, did not let go of the lock.
+func (a *adapter) drive() bool {
+	for tries := 0; !a.rx.TryLock(); tries++ {
+		if tries == driveTries {
+			return false
+		}
+		wait.Pause(10)
+	}
 	// Others want the lock, too.
 	for i := 0; a.receive(nil) && (i < 64 && len(a.behind) == 0 || a.wire.rest()); i++ {
 	}
 	a.settleDebts(nil)
 	a.catchUp(nil)
 	a.rx.Unlock()
+	return true
 }
 
-// unreachable: the network says that nobody is at addr.
-func (a *adapter) unreachable(addr netip.AddrPort) {
+// driveTries is how often the driver tries to have the receive lock: for longer than a burst
+// takes, and not for as long as a holder that has no CPU may keep it.
+const driveTries = 100
+
+// unreachable: a host says that nothing receives at an address. It is believed if what it returns
+// is a request that is on its way there, which hosts elsewhere can hardly know; and then of all queue
+// pairs that are connected with the address.
+func (a *adapter) unreachable(r *report, s *soft.Sink) {
+	if r.packet.Opcode.Response() || r.packet.Opcode == packet.CNP {
+		return
+	}
+	on := func(q *qp) bool {
+		q.Lock.Lock()
+		defer q.Unlock()
+		return q.flow.remote == r.to && q.onItsWay(r.packet.PSN)
+	}
+	if !slices.ContainsFunc(a.peers.of(peer{r.to, r.packet.DestQP}), on) {
+		return
+	}
 	for _, q := range *a.list.Load() {
 		q.Lock.Lock()
-		if q.flow.remote == addr {
-			q.unreachable()
+		if q.flow.remote == r.to {
+			q.unreachable(s)
 		}
 		q.Unlock()
 	}
@@ -302,43 +362,21 @@ func (a *adapter) unreachable(addr netip.AddrPort) {
 
 // at has q.expire called at t, or earlier.
 func (a *adapter) at(q *qp, t int64) {
-	if d := q.due.Load(); d != 0 && d <= t {
-		return
-	}
-	q.due.Store(t)
-	a.dueAt(t)
-}
-
-func (a *adapter) dueAt(t int64) {
-	for {
-		d := a.nextDue.Load()
-		if d <= t {
-			return
-		}
-		if a.nextDue.CompareAndSwap(d, t) {
-			a.hurry(t)
-			return
-		}
+	if a.deadlines.set(q, t) {
+		a.hurry(t)
 	}
 }
 
-// expire calls what is due.
-func (a *adapter) expire(now int64) {
-	if now < a.nextDue.Load() {
-		return
-	}
-	a.nextDue.Store(math.MaxInt64)
-	for _, q := range *a.list.Load() {
-		switch d := q.due.Load(); {
-		case d == 0:
-		case d > now:
-			a.dueAt(d)
-		default:
-			q.Lock.Lock()
-			q.due.Store(0)
-			q.expire(now)
-			q.Unlock()
+// expire serves the timers of queue pairs that are due, of so many at most.
+func (a *adapter) expire(now int64, most int) {
+	for ; most > 0 && a.deadlines.next.Load() <= now; most-- {
+		q := a.deadlines.pop(now)
+		if q == nil {
+			return
 		}
+		q.Lock.Lock()
+		q.expire(now)
+		q.Unlock()
 	}
 }
 

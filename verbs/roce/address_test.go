@@ -37,7 +37,7 @@ func (narrow) maxMTU() int { return 1452 }
 // limit are those of the flow.
 func TestAddress(t *testing.T) {
 	n := newNetwork(1, faults{})
-	a, b := newSide(t, n, 16), newSide(t, n, 16)
+	a, b := newSide(t, n.node(), 16), newSide(t, n.node(), 16)
 	a.a.wire = narrow{a.a.wire}
 	require.NoError(t, a.qp.Modify(&verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll},
 		verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccessFlags))

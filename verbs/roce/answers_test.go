@@ -23,7 +23,7 @@ func (s *side) another(t testing.TB, n *network, how terms) (own, peer *side) {
 	own = &side{a: s.a, pd: s.pd, cq: s.cq, mem: s.mem, local: s.local}
 	own.open(t, 16)
 	t.Cleanup(func() { require.NoError(t, own.qp.Close()) })
-	peer = newSide(t, n, 16)
+	peer = newSide(t, n.node(), 16)
 	own.connect(t, peer, how, n.faults.foreign)
 	peer.connect(t, own, how, n.faults.foreign)
 	return own, peer
@@ -32,6 +32,7 @@ func (s *side) another(t testing.TB, n *network, how terms) (own, peer *side) {
 // One request for very much is answered in bursts, by whoever polls and by the driver where
 // nobody does, and acknowledged when all of it is sent.
 func TestBursts(t *testing.T) {
+	t.Parallel()
 	const packets = 5000
 	for _, polled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("polled %v", polled), func(t *testing.T) {
@@ -78,6 +79,7 @@ func TestBursts(t *testing.T) {
 
 // Others are served while one is sent very much.
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	n, a, b := pair(t, 1, faults{foreign: true, delay: time.Microsecond}, usual, 16)
 	_, c := b.another(t, n, usual)
 	const packets, rounds = 20000, 20

@@ -48,6 +48,7 @@ func TestExpressLinkDown(t *testing.T) {
 // A neighbour that has another address on the link, and tells so, is sent to there, and from
 // that which this end has.
 func TestExpressNeighbourChanges(t *testing.T) {
+	t.Parallel()
 	two, from, to, f := acquainted(t)
 	require.NoError(t, two[1].in(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/veth0/arp_notify", []byte("1"), 0) }))
 	ends := bytes.Join([][]byte{{2, 0, 0, 0, 0x18, 2}, {2, 0, 0, 0, 0x18, 1}}, nil)
@@ -70,6 +71,7 @@ func TestExpressNeighbourChanges(t *testing.T) {
 
 // Packets follow a route to another interface, by the network stack, and back.
 func TestExpressRouteChanges(t *testing.T) {
+	t.Parallel()
 	two, from, to, f := acquainted(t)
 	two[0].ip(t, "link", "add", "veth1", "type", "veth", "peer", "name", "veth1", "netns", string(two[1]))
 	for _, h := range two {
@@ -116,15 +118,8 @@ func TestMTUChanges(t *testing.T) {
 			two := hosts(t, 9000)
 			var ends [2]*place
 			for i := range ends {
-				ends[i] = newPlace(t, 4*lossySize, func() (ctx *verbs.Context) {
-					require.NoError(t, two[i].in(func() error {
-						dev, err := verbs.Find(provider + "_veth0")
-						if err == nil {
-							ctx, err = dev.Open(verbs.Config{})
-						}
-						return err
-					}))
-					return ctx
+				ends[i] = newPlace(t, 4*lossySize, func() *verbs.Context {
+					return two[i].open(t, provider+"_veth0", verbs.Config{PeerTimeout: 2 * time.Second})
 				})
 			}
 			connect := func() {

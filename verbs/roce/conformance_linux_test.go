@@ -1,11 +1,11 @@
 package roce
 
 import (
-	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
@@ -14,12 +14,58 @@ import (
 // loop is the name of the loopback device.
 func loop(t testing.TB) string {
 	t.Helper()
+	need.Loopback(t)
 	nics, err := nic.List()
 	require.NoError(t, err)
-	if len(nics) == 0 || !nics[0].Loop {
-		t.Skip("no loopback interface is up")
-	}
+	require.True(t, nics[0].Loop, "the loopback interface comes first")
 	return "roce_" + nics[0].Name
+}
+
+// Wires that the conformance suite runs over.
+const (
+	wireUDP           = "UDP"
+	wireXDP           = "XDP"
+	wireFaultless     = "faultless"
+	wireFaulty        = "faulty"
+	wireForeign       = "foreign"
+	wireForeignFaulty = "foreign and faulty"
+)
+
+// sampled are the groups of the suite that run over each wire, where long tests are not asked for: each
+// over one at least, and where packets are lost and in real packets those for which that is the question.
+// With -short they are those of quick.
+var (
+	sampled = map[string][]string{
+		wireUDP:           {"Device", "Opcodes", "MessageLimit", "Inline", "Atomics", "Completion", "Order", "Allocs", "Concurrency", "Death"},
+		wireXDP:           {"Opcodes", "SGE", "Inline", "Completion", "Order", "Passive", "Concurrency", "Closing"},
+		wireFaulty:        {"Inline", "Notify", "Passive", "LoadStore", "States", "Closing"},
+		wireForeignFaulty: {"Opcodes", "Atomics", "Completion", "Order", "RNR", "SRQ", "Violations", "Model"},
+	}
+	quick = map[string][]string{
+		wireUDP:           {"Opcodes", "Atomics", "Completion", "Order", "Concurrency", "Closing"},
+		wireForeignFaulty: {"RNR", "SRQ", "Violations", "Model"},
+	}
+)
+
+// groupsOver are the groups that run over a wire.
+func groupsOver(wire string) []string {
+	switch {
+	case need.WantLong():
+		return verbstest.Groups()
+	case testing.Short():
+		return quick[wire]
+	}
+	return sampled[wire]
+}
+
+// Every group of the suite is a sample over some wire.
+func TestSamples(t *testing.T) {
+	var all []string
+	for _, groups := range sampled {
+		all = append(all, groups...)
+	}
+	require.Subset(t, all, verbstest.Groups())
+	require.Subset(t, verbstest.Groups(), all)
 }
 
 func TestConformance(t *testing.T) {
@@ -31,22 +77,18 @@ func TestConformance(t *testing.T) {
 		{"UDP", false, verbs.Config{}},
 		{"UDP, IPv6", true, verbs.Config{Address: "::1"}},
 	} {
-		if c.short != testing.Short() {
+		if c.short != testing.Short() && !need.WantLong() {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			if c.cfg.Address != "" {
-				l, err := net.Listen("tcp", net.JoinHostPort(c.cfg.Address, "0"))
-				if err != nil {
-					t.Skip("no such address here: ", err)
-				}
-				l.Close()
+				need.Address(t, c.cfg.Address)
 			}
 			rounds := 2
 			if testing.Short() {
 				rounds = 1
 			}
-			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg, Rounds: rounds})
+			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg, Rounds: rounds, Only: groupsOver(wireUDP)})
 		})
 	}
 }

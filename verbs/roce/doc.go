@@ -25,9 +25,10 @@
 // privilege. All the ranks hold all the sockets, which otherwise would change places when one
 // of them ends.
 //
-// Whoever polls a CQ receives the packets of all QPs of its context and sends what
-// they call for; a goroutine parked in ppoll(2) does it when nobody polls, and when a
-// timer runs out. Packets of the same length to the same peer leave the process
+// Polling a CQ receives the packets of all QPs of its context and sends what they call for;
+// a goroutine parked in ppoll(2), the driver, does so while nothing polls. Both serve the timers:
+// the driver when the earliest runs out, polls every so often, so that a timer does not wait for
+// a goroutine that has no CPU. Neither waits for the other. Packets of the same length to the same peer leave the process
 // together (UDP_SEGMENT), and arrive together (UDP_GRO).
 //
 // Payloads are copied from the registered memory into packets, and from packets to
@@ -44,7 +45,8 @@
 // are copied, so that every driver will do. Routes and neighbours are the kernel's,
 // looked at every 2 s.
 //
-// The MTU of the link is looked at when a path MTU is chosen. Where it becomes smaller under
+// The MTU of the link is looked at when a path MTU is chosen; that of a path beyond it is for the
+// user to know ([verbs.ConnectAttr].PathMTU), as ICMP messages about it can be forged. Where it becomes smaller under
 // way, requests of QPs that have a larger one complete with [verbs.WCRetryExcErr].
 //
 // Contexts of a process share a queue of the interface, 4 at a time. For processes to share
@@ -69,10 +71,12 @@
 // as those of adapters, behind the reply in the same burst. What
 // is not acknowledged is sent again when the responder reports a gap, or after a round
 // trip and four times its deviation, 2 ms at least, doubled each time up to the QP's
-// timeout. A peer counts as dead after 4 × timeout × (retries + 1) without an
-// answer: the architecture lets timers run that long (9.7.6.1.3), and a peer without
-// an adapter may not be scheduled. It counts as dead at once when its host says
-// repeatedly that nobody has that port.
+// timeout. A peer of this library that has been there counts as dead when it has acknowledged nothing for
+// [verbs.Config].PeerTimeout: it is silent also while its process is stopped. One that has not been there
+// yet, and an adapter, count as dead after 4 × timeout × (retries + 1), as the architecture
+// lets timers run that long (9.7.6.1.3). A timer that is late counts for the time that it was set
+// to: while this process has no CPU, nobody else is silent. A peer counts as dead earlier when its host
+// says of all retries that nothing has that port (ICMP), and at once when its QP says that it has left.
 //
 // What is read is placed as it comes, and only what is missing of it is asked for again; of a
 // peer that may be an adapter, from there to the end of the part. Where what comes late writes
@@ -143,6 +147,7 @@
 // must be trusted, as with adapters. [verbs.Config].Secret has no effect. QP numbers,
 // first PSNs and parts of keys are drawn at random, so that packets of an earlier
 // connection, or of somebody who cannot see the network, hardly match; packets from
-// another address than the peer's are dropped, and of peers of this library those whose PSN
-// is further off than these can be.
+// another address than the peer's are dropped, and of peers of this library those from another port
+// and those whose PSN is further off than these can be. An ICMP message counts only if it returns
+// a request that is on its way.
 package roce

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +18,9 @@ type driver struct {
 	a     *adapter
 	watch []unix.PollFd // the eventfd, then those of the wire
 	stir  func()        // nil, or called when the wire's last descriptor has something, and every so often
-	done  sync.WaitGroup
+
+	notices noticeWriter
+	done    sync.WaitGroup
 
 	waking sync.Mutex
 	event  int // eventfd, for wake; -1: the driver has ended
@@ -27,14 +30,19 @@ type driver struct {
 	polled  atomic.Bool  // somebody polls: the socket is not watched
 	kicked  atomic.Bool  // somebody is going to sleep until an event comes
 
-	// Of run alone: the polls when it last looked, and when it began to watch the socket; and when
-	// it stirs the wire.
+	// Of run alone: the polls when it last looked, and when it began to watch the socket; when it
+	// stirs the wire; and whether another goroutine kept the receive lock.
 	seen, since uint64
 	stirAt      int64
+	kept        bool
 }
 
 // often is after how many polls somebody seems to do nothing else.
 const often = 64
+
+// keptFor is after how long the driver tries again to have a lock that was kept: meanwhile the
+// socket, which has something, would not let it sleep.
+const keptFor = int64(100 * time.Microsecond)
 
 // startDriver starts the driver of an adapter. It watches the descriptors of the wire, and calls
 // stir, if there is one, when the last of them has something, and every lookEvery while somebody
@@ -44,7 +52,7 @@ func startDriver(a *adapter, stir func(), fds ...int) error {
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	d := &driver{a: a, event: event, stir: stir}
+	d := &driver{a: a, event: event, stir: stir, notices: noticeWriter{notices: &a.notices}}
 	for _, fd := range append([]int{event}, fds...) {
 		d.watch = append(d.watch, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
@@ -58,7 +66,7 @@ func (d *driver) run() {
 	for !d.stop.Load() {
 		now := d.a.clock()
 		d.look()
-		until := d.a.nextDue.Load()
+		until := d.a.deadlines.next.Load()
 		if d.polled.Load() {
 			until = min(until, now+lookEvery)
 			if d.stir != nil && now >= d.stirAt {
@@ -68,7 +76,7 @@ func (d *driver) run() {
 		}
 		d.planned.Store(until)
 		// Whoever made something due since, and saw an earlier plan, did not wake us.
-		until = min(until, d.a.nextDue.Load())
+		until = min(until, d.a.deadlines.next.Load())
 		ns := until - now
 		// Where somebody polls, he also sends what is left to send.
 		late := d.a.late.Load() && !d.polled.Load()
@@ -85,10 +93,12 @@ func (d *driver) run() {
 		}
 		// Before a timer says that something was lost, what has come is looked at: the
 		// user may have polled until he had what he waited for, and not since.
-		if worked = d.wait(ns); worked || !d.polled.Load() || d.a.clock() >= d.a.nextDue.Load() {
-			d.a.drive()
+		if worked = d.wait(ns); worked || !d.polled.Load() || d.a.clock() >= d.a.deadlines.next.Load() {
+			d.kept = !d.a.drive() && !d.polled.Load()
 		}
-		d.a.expire(d.a.clock())
+		now = d.a.clock()
+		d.a.expire(now, math.MaxInt)
+		d.notices.write(d.a.stats.strange.Load(), now)
 	}
 }
 
@@ -103,7 +113,7 @@ func (d *driver) look() {
 		if n == d.seen {
 			d.since = n
 			d.polled.Store(false)
-			d.a.drive()
+			d.kept = !d.a.drive()
 		}
 	case n-d.since > often:
 		d.polled.Store(true)
@@ -114,8 +124,11 @@ func (d *driver) look() {
 // wait blocks for at most ns, until the socket has something (true), or wake.
 func (d *driver) wait(ns int64) bool {
 	watch := d.watch
-	if d.polled.Load() {
+	if d.polled.Load() || d.kept {
 		watch = watch[:1]
+	}
+	if d.kept {
+		ns = min(ns, keptFor)
 	}
 	var limit *unix.Timespec
 	if ns < math.MaxInt64/2 {

@@ -26,8 +26,8 @@ type side struct {
 
 const sideSize = 4 << 20
 
-func newSide(t testing.TB, n *network, deep int) *side {
-	s := &side{a: n.node()}
+func newSide(t testing.TB, a *adapter, deep int) *side {
+	s := &side{a: a}
 	p, err := s.a.AllocPD()
 	require.NoError(t, err)
 	s.pd = p.(*pd)
@@ -93,7 +93,7 @@ func (s *side) connect(t testing.TB, to *side, c terms, foreign bool) {
 // pair makes a network with two sides that are connected.
 func pair(t testing.TB, seed uint64, f faults, c terms, deep int) (*network, *side, *side) {
 	n := newNetwork(seed, f)
-	a, b := newSide(t, n, deep), newSide(t, n, deep)
+	a, b := newSide(t, n.node(), deep), newSide(t, n.node(), deep)
 	a.connect(t, b, c, f.foreign)
 	b.connect(t, a, c, f.foreign)
 	a.a.ackEach, b.a.ackEach = c.each, c.each
@@ -139,8 +139,12 @@ func (n *network) until(t testing.TB, limit time.Duration, ok func() bool) {
 		if idle++; n.step() {
 			idle = 0
 		}
-		require.Less(t, idle, 100, "nothing happens any more%s", n.describe())
-		require.Less(t, n.now, end, "not within %v; %d packets sent, %d dropped", limit, n.sent, n.dropped)
+		if idle == 100 {
+			require.FailNow(t, "nothing happens any more", n.describe())
+		}
+		if n.now >= end {
+			require.FailNow(t, "not in time", "not within %v; %d packets sent, %d dropped%s", limit, n.sent, n.dropped, n.describe())
+		}
 	}
 }
 
@@ -163,6 +167,7 @@ var networks = []struct {
 // TestOperations: whatever the network does, every operation does what it says, in
 // order, once, and touches nothing else. Both sides are at it at the same time.
 func TestOperations(t *testing.T) {
+	t.Parallel()
 	all := networks
 	if testing.Short() {
 		all = all[len(all)-3:]
@@ -192,6 +197,7 @@ func TestOperations(t *testing.T) {
 // TestSoak is the same on networks, terms and hosts that the dice choose: also hosts that have
 // no CPU for a while, again and again. The first seeds are those that have found something.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	seeds, more := []uint64{940, 1589, 2109, 2176}, uint64(120)
 	if testing.Short() {
 		more = 20

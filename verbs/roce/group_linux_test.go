@@ -205,6 +205,7 @@ func (j *joined) kill() {
 
 // A member that is killed, or stopped, is no other's concern; nobody needs privileges.
 func TestGroupKilled(t *testing.T) {
+	t.Parallel()
 	addr := loopAddr(0)
 	from := newCaller(t, loopAddr(1), addr)
 	defer from.close()

@@ -64,6 +64,7 @@ func attached(t testing.TB, h host) bool {
 // The helper gives seats to its group, for what they have a socket for; attaches the
 // program for the first of them, and detaches it when the last has gone.
 func TestXDPHelper(t *testing.T) {
+	t.Parallel()
 	needXDP(t)
 	two := hosts(t, 1500)
 	near, far := two[1], two[0]
@@ -134,6 +135,7 @@ func TestXDPHelper(t *testing.T) {
 
 // Packets that nobody has taken do not take the memory of the seats that stay.
 func TestSeatsReclaimed(t *testing.T) {
+	t.Parallel()
 	needXDP(t)
 	two := hosts(t, 1500)
 	from, stays := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
@@ -172,6 +174,7 @@ func TestSeatsReclaimed(t *testing.T) {
 // A client that lets go of its connection and keeps the descriptors has the queue still. All that
 // ask meanwhile are told so, whoever else asks; and one has a seat when it is free.
 func TestHelperKeptDescriptors(t *testing.T) {
+	t.Parallel()
 	needXDP(t)
 	near := hosts(t, 1500)[1]
 	path, log := startHelper(t, near)

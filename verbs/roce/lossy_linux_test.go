@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -27,15 +28,12 @@ type link struct{ ends [2]host }
 // newLink makes one that loses so many of a thousand packets, each way.
 func newLink(t testing.TB, perMille int) *link {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a network namespace needs root")
+	need.Networks(t)
+	if perMille > 0 {
+		need.Program(t, "nft")
 	}
-	l := &link{[2]host{host(fmt.Sprintf("roceA%d", os.Getpid())), host(fmt.Sprintf("roceB%d", os.Getpid()))}}
-	between := host(fmt.Sprintf("roceM%d", os.Getpid()))
-	for _, h := range append(l.ends[:], between) {
-		command(t, "ip netns add "+string(h))
-		t.Cleanup(func() { command(t, "ip netns del "+string(h)) })
-	}
+	l := &link{[2]host{newHost(t), newHost(t)}}
+	between := newHost(t)
 	for i, h := range l.ends {
 		side := fmt.Sprintf("veth%d", i+1)
 		command(t, fmt.Sprintf("ip -n %s link add veth0 type veth peer name %s netns %s", h, side, between))
@@ -71,16 +69,7 @@ type place struct {
 
 // connect connects a queue pair of a provider in each network, with so many bytes of memory.
 func (l *link) connect(t testing.TB, provider string, size int) [2]*place {
-	return connect(t, size, func(i int) (ctx *verbs.Context) {
-		require.NoError(t, l.ends[i].in(func() error {
-			dev, err := verbs.Find(provider + "_veth0")
-			if err == nil {
-				ctx, err = dev.Open(verbs.Config{})
-			}
-			return err
-		}))
-		return ctx
-	})
+	return connect(t, size, func(i int) *verbs.Context { return l.ends[i].open(t, provider+"_veth0", verbs.Config{}) })
 }
 
 // connect connects a queue pair of each of two contexts, with so many bytes of memory.

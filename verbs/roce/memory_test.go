@@ -110,12 +110,12 @@ func (n *network) node() *adapter {
 	return a
 }
 
-func (m *memory) local() netip.AddrPort        { return m.addr }
-func (m *memory) maxMTU() int                  { return 4096 }
-func (m *memory) window() int                  { return 1 << 20 }
-func (m *memory) gone() (netip.AddrPort, bool) { return netip.AddrPort{}, false }
-func (m *memory) rest() bool                   { return false }
-func (m *memory) close()                       { delete(m.net.wires, m.addr) }
+func (m *memory) local() netip.AddrPort       { return m.addr }
+func (m *memory) maxMTU() int                 { return 4096 }
+func (m *memory) window() int                 { return 1 << 20 }
+func (m *memory) unreachable() (report, bool) { return report{}, false }
+func (m *memory) rest() bool                  { return false }
+func (m *memory) close()                      { delete(m.net.wires, m.addr) }
 
 func (m *memory) frame(f *flow, n int) []byte {
 	b := m.net.room(n)
@@ -205,19 +205,21 @@ func (n *network) step() bool {
 	for _, a := range n.nodes {
 		if !n.stalls(a) {
 			a.drive()
-			a.expire(n.now)
+			a.expire(n.now, math.MaxInt)
 		}
 	}
-	if n.now < n.back {
-		n.now += 5000
-		return true
-	}
 	next := int64(math.MaxInt64)
+	if n.now < n.back {
+		next = n.back
+	}
 	if len(n.flying) > 0 {
-		next = n.flying[0].at
+		next = min(next, n.flying[0].at)
 	}
 	for _, a := range n.nodes {
-		if next = min(next, a.nextDue.Load()); a.late.Load() {
+		if n.stalls(a) {
+			continue
+		}
+		if next = min(next, a.deadlines.next.Load()); a.late.Load() {
 			next = min(next, n.now+burstTime)
 		}
 	}

@@ -6,10 +6,14 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // Two hosts, as network namespaces:
@@ -23,26 +27,27 @@ import (
 // host is a network namespace.
 type host string
 
+// hostsMade numbers the hosts of this process.
+var hostsMade atomic.Int64
+
+// newHost makes one without interfaces.
+func newHost(t testing.TB) host {
+	t.Helper()
+	h := host(fmt.Sprintf("sluiceX%d-%d", os.Getpid(), hostsMade.Add(1)))
+	require.NoError(t, ip("netns", "add", string(h)))
+	t.Cleanup(func() { require.NoError(t, ip("netns", "del", string(h))) })
+	return h
+}
+
 // hosts makes two, joined by interfaces "veth0" of this MTU. They end with the test.
 func hosts(t testing.TB, mtu int) [2]host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a network namespace needs root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("no ip (iproute2)")
-	}
+	need.Networks(t)
 	var two [2]host
 	for i := range two {
-		two[i] = host(fmt.Sprintf("sluiceX%d%c", os.Getpid(), 'A'+i))
-		if err := ip("netns", "add", string(two[i])); err != nil {
-			t.Skip("no network namespaces: ", err)
-		}
-		t.Cleanup(func() { require.NoError(t, ip("netns", "del", string(two[i]))) })
+		two[i] = newHost(t)
 	}
-	if err := ip("-n", string(two[0]), "link", "add", "veth0", "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", "veth0", "mtu", fmt.Sprint(mtu), "netns", string(two[1])); err != nil {
-		t.Skip("no veth devices: ", err)
-	}
+	require.NoError(t, ip("-n", string(two[0]), "link", "add", "veth0", "mtu", fmt.Sprint(mtu), "type", "veth", "peer", "name", "veth0", "mtu", fmt.Sprint(mtu), "netns", string(two[1])))
 	for i, h := range two {
 		// RFC 2544: 198.18.0.0/15 is for tests of networks.
 		h.ip(t, "addr", "add", fmt.Sprintf("198.18.0.%d/24", i+1), "dev", "veth0")
@@ -93,4 +98,17 @@ func (h host) in(f func() error) error {
 	}
 	runtime.UnlockOSThread()
 	return err
+}
+
+// open opens a device of the host.
+func (h host) open(t testing.TB, device string, cfg verbs.Config) (ctx *verbs.Context) {
+	t.Helper()
+	require.NoError(t, h.in(func() error {
+		dev, err := verbs.Find(device)
+		if err == nil {
+			ctx, err = dev.Open(cfg)
+		}
+		return err
+	}))
+	return ctx
 }

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 // A packet whose PSN a peer of this library cannot have sent now has no effect: nothing is
 // acknowledged or sent again, and the window stays as it is.
 func TestFarPackets(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		foreign bool
@@ -47,9 +49,25 @@ func TestFarPackets(t *testing.T) {
 	}
 }
 
+// A peer of this library sends from the port that it receives at: what comes from another one of
+// its host has no effect. Adapters send from any port.
+func TestSourcePort(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		n, a, _ := pair(t, 1, faults{foreign: foreign}, usual, 16)
+		q := a.qp
+		q.Lock.Lock()
+		h := packet.Header{Opcode: packet.WriteOnly, AckReq: true, DestQP: q.Num, PSN: q.rsp.expect & psnMask}
+		q.take(nil, &h, nil, &arrival{src: netip.AddrPortFrom(q.flow.remote.Addr(), q.flow.remote.Port()+1)}, n.now)
+		require.Equal(t, foreign, q.rsp.ackDue, "foreign %v", foreign)
+		q.silence()
+		q.Unlock()
+	}
+}
+
 // An identification that no packet of this library has is what a packet looks like that is
 // broken elsewhere: it is dropped. Adapters may use any.
 func TestIdentifications(t *testing.T) {
+	t.Parallel()
 	for _, foreign := range []bool{false, true} {
 		for _, id := range []uint16{0, mostID - 1, mostID, 0xffff} {
 			t.Run(fmt.Sprintf("foreign %v/%d", foreign, id), func(t *testing.T) {

@@ -13,9 +13,9 @@ import "time"
 // answer when they are scheduled. And loss alone does not slow down: a window
 // that is halved for each lost packet does not fill a link that loses one in a
 // hundred, whatever the cause. Only if more than one in ten of a thousand is lost is
-// that taken for a sign of congestion; and a time-out is. So that the delay does not
-// say the same of each loss, the round trip of a packet ends when the peer has it, not
-// when it has what is missing before it.
+// that taken for a sign of congestion; and a time-out is, unless it turns out that the
+// peer only had no CPU. So that the delay does not say the same of each loss, the round
+// trip of a packet ends when the peer has it, not when it has what is missing before it.
 //
 // A path can become longer for good. Round trips that stay too long while little is on
 // its way are taken for that, as nothing that the window does makes them shorter.
@@ -29,6 +29,8 @@ type pace struct {
 	timedPSN            uint32
 	timedAt             int64
 	cutAt               int64 // when the window was decreased last
+
+	before float64 // the window before the time-outs since the peer acknowledged something; 0: none
 
 	longSince int64         // since when round trips are too long with a small window; 0: they are not
 	longLeast time.Duration // the shortest of those
@@ -165,8 +167,21 @@ func (p *pace) congested(now int64) { p.cut(maxCut/2, leastWindow, now) }
 // timedOut: nothing came back for too long.
 func (p *pace) timedOut() {
 	p.untime()
+	if p.before == 0 {
+		p.before = p.window
+	}
 	p.window = max(p.window*(1-maxCut), min(leastTimedOut, p.window))
 	p.sent, p.lost = 0, 0
+}
+
+// progressed: the peer has acknowledged something. Where that is more than was sent again, what had
+// been sent before the time-outs has arrived: the peer had no CPU, and nothing is congested (RFC 5682
+// tells spurious time-outs by the same sign).
+func (p *pace) progressed(more bool) {
+	if more {
+		p.window = max(p.window, p.before)
+	}
+	p.before = 0
 }
 
 // timeout is how long to wait for an acknowledgement (RFC 6298).

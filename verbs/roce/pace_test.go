@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ func stream(t testing.TB, f faults, d time.Duration) float64 {
 // A stream keeps half of its rate, and more, when one packet in a hundred is lost on a
 // path of 1 GB/s and 200 µs there and back; and much of the link when none is.
 func TestLossyStream(t *testing.T) {
+	t.Parallel()
 	path := faults{delay: 100 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}
 	d := 100 * time.Millisecond
 	if testing.Short() {
@@ -59,6 +61,7 @@ func TestLossyStream(t *testing.T) {
 // Loss below one packet in ten costs what is sent again and waits for that, and not the window:
 // what is left of the rate falls slowly.
 func TestLossTable(t *testing.T) {
+	t.Parallel()
 	d := 50 * time.Millisecond
 	losses := []float64{0.01, 0.02, 0.03, 0.05, 0.08}
 	if testing.Short() {
@@ -82,9 +85,27 @@ func TestLossTable(t *testing.T) {
 	}
 }
 
+// After so many packets without loss that their count is beyond the middle of its range, loss costs
+// what it costs a new connection.
+func TestLossAfterWrap(t *testing.T) {
+	t.Parallel()
+	var rates []float64
+	for _, clock := range []uint32{0, 1<<31 - 1000} {
+		n, a, b := pair(t, 1, faults{delay: 20 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}, usual, 16)
+		a.qp.req.clock = clock // as when all of them have been acknowledged
+		n.keep(t, a, b, verbs.OpRDMAWrite, 5*time.Millisecond, func() {})
+		require.Greater(t, a.qp.req.clock, clock+1000)
+		n.faults.drop = 0.01
+		rates = append(rates, n.keep(t, a, b, verbs.OpRDMAWrite, 20*time.Millisecond, func() {}))
+	}
+	t.Logf("%.0f MB/s, %.0f after the wrap", rates[0]/1e6, rates[1]/1e6)
+	require.Greater(t, rates[1], 0.9*rates[0])
+}
+
 // Loss of more than one packet in ten is taken for congestion: the window does not
 // stay open.
 func TestPersistentLoss(t *testing.T) {
+	t.Parallel()
 	for _, drop := range []float64{0.15, 0.3} {
 		n, a, b := pair(t, 1, faults{drop: drop, delay: 20 * time.Microsecond}, usual, 16)
 		n.keep(t, a, b, verbs.OpRDMAWrite, 50*time.Millisecond, func() {})
@@ -100,6 +121,7 @@ func TestPersistentLoss(t *testing.T) {
 
 // A path that becomes longer for good is used as one that was as long from the beginning.
 func TestLongerPath(t *testing.T) {
+	t.Parallel()
 	short, long := 20*time.Microsecond, 700*time.Microsecond
 	var rates []float64
 	for _, delay := range []time.Duration{long, short} {
@@ -114,8 +136,32 @@ func TestLongerPath(t *testing.T) {
 	require.Greater(t, rates[1], 0.8*rates[0])
 }
 
+// A peer that has no CPU for longer than the timer runs has lost nothing: when it goes on, the window
+// is what it was.
+func TestUnscheduledPeer(t *testing.T) {
+	t.Parallel()
+	for _, foreign := range []bool{false, true} {
+		for _, away := range []time.Duration{3 * time.Millisecond, 20 * time.Millisecond, time.Second} {
+			t.Run(fmt.Sprintf("foreign %v, %v", foreign, away), func(t *testing.T) {
+				n, a, b := pair(t, 1, faults{delay: 20 * time.Microsecond, foreign: foreign}, usual, 16)
+				a.qp.req.pace.congested(n.now) // once, which ends the fast growth of the beginning
+				n.keep(t, a, b, verbs.OpRDMAWrite, 20*time.Millisecond, func() {})
+				window := a.qp.req.pace.window
+				require.Greater(t, window, 100.0)
+				n.away, n.back = b.a, n.now+int64(away)
+				least := window
+				n.keep(t, a, b, verbs.OpRDMAWrite, away, func() { least = min(least, a.qp.req.pace.window) })
+				require.Less(t, least, window, "no timer has run out")
+				n.keep(t, a, b, verbs.OpRDMAWrite, 200*time.Microsecond, func() {})
+				require.GreaterOrEqual(t, a.qp.req.pace.window, window)
+			})
+		}
+	}
+}
+
 // A queue on the way does not fill: the window follows the delay.
 func TestDelayBoundsQueue(t *testing.T) {
+	t.Parallel()
 	path := faults{delay: 10 * time.Microsecond, bytesPerSecond: 1e8, queue: time.Second}
 	n, a, b := pair(t, 1, path, usual, 16)
 	d := 100 * time.Millisecond
@@ -129,6 +175,7 @@ func TestDelayBoundsQueue(t *testing.T) {
 
 // Marks slow down who decides how much is on its way: of what is read, who reads.
 func TestMarks(t *testing.T) {
+	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 		t.Run(op.String(), func(t *testing.T) {
 			n, a, b := pair(t, 1, faults{delay: 20 * time.Microsecond, mark: 0.3}, usual, 16)

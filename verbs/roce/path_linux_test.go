@@ -28,16 +28,7 @@ func BenchmarkPath(b *testing.B) {
 					}
 					b.Setenv(envAck, ack)
 					two := hosts(b, 1500)
-					ends := connect(b, 16*lossySize, func(i int) (ctx *verbs.Context) {
-						require.NoError(b, two[i].in(func() error {
-							dev, err := verbs.Find(provider + "_veth0")
-							if err == nil {
-								ctx, err = dev.Open(verbs.Config{})
-							}
-							return err
-						}))
-						return ctx
-					})
+					ends := connect(b, 16*lossySize, func(i int) *verbs.Context { return two[i].open(b, provider+"_veth0", verbs.Config{}) })
 					port, err := ends[0].ctx.QueryPort(1)
 					require.NoError(b, err)
 					packets := (size + port.ActiveMTU.Bytes() - 1) / port.ActiveMTU.Bytes() * b.N

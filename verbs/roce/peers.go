@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// peers finds the queue pairs that are connected with a queue pair of a peer of this
-// library. Anybody may send what is looked up there.
+// peers finds the queue pairs that are connected with one of another host. Anybody may send what
+// is looked up there.
 type peers struct {
 	mu  sync.Mutex
 	qps map[peer][]*qp // never changed but replaced

@@ -3,7 +3,6 @@ package roce
 import (
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
@@ -19,9 +18,10 @@ type qp struct {
 	recvPD   *soft.PD // of the receives' memory
 
 	flow   flow
-	peer   peer // that it is connected with, if that is ours
+	peer   peer // that it is connected with
 	mtu    int  // bytes
 	ours   bool // the peer is of this library, and knows what it adds to the protocol
+	met    bool // packets of it have come since the QP was connected
 	taken  bool // Receive is that of a message that is coming
 	framed int  // packets since transmit began
 	// left says that a connection was left, on which leftAt was the PSN expected next: that
@@ -33,7 +33,7 @@ type qp struct {
 	req     requester
 	rsp     responder
 
-	due atomic.Int64 // when the adapter is to call expire, in its clock's time; 0: not
+	due due // when the adapter is to call expire
 }
 
 // What a WC's VendorErr says of WCRetryExcErr.
@@ -116,7 +116,7 @@ func (q *qp) forget() {
 	q.rsp.drop()
 	q.silence()
 	q.req = requester{}
-	q.due.Store(0)
+	q.a.deadlines.remove(q)
 	if q.peer != (peer{}) {
 		q.a.peers.remove(q.peer, q)
 		q.peer = peer{}
@@ -146,12 +146,10 @@ func (q *qp) ready() {
 	q.mtu = q.Attr.PathMTU.Bytes()
 	q.flow.class, q.flow.hops = ah.TrafficClass, ah.HopLimit
 	q.flow.set(q.a.wire.local(), netip.AddrPortFrom(ah.DGID.Addr(), port))
-	if q.ours {
-		q.peer = peer{q.flow.remote, q.Attr.DestQPNum}
-		q.a.peers.add(q.peer, q)
-	}
+	q.peer = peer{q.flow.remote, q.Attr.DestQPNum}
+	q.a.peers.add(q.peer, q)
 	q.rsp.reset(q.Attr.RQPSN, int(q.Attr.MaxDestRdAtomic))
-	q.left, q.goneDue = false, false
+	q.left, q.goneDue, q.met = false, false, false
 }
 
 // fail moves the QP to ERR as soft.QP.Fail does.
@@ -208,7 +206,8 @@ func (q *qp) transmit(s *soft.Sink, now int64, flush bool) {
 
 // take takes a packet that was for this QP.
 func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, now int64) {
-	if ar.src.Addr() != q.flow.remote.Addr() {
+	// The ports that adapters send from are any.
+	if ar.src.Addr() != q.flow.remote.Addr() || q.ours && ar.src != q.flow.remote {
 		return
 	}
 	if st := q.State(); st < verbs.QPRTR {
@@ -220,6 +219,7 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 	if q.ours && (ar.id >= mostID || !q.near(h)) {
 		return
 	}
+	q.met = true
 	if q.ours && ar.ce && h.Opcode >= packet.ReadFirst && h.Opcode <= packet.ReadOnly {
 		q.req.pace.congested(now) // who reads decides how much is on its way
 	} else {
@@ -271,7 +271,7 @@ func (q *qp) expire(now int64) {
 	q.transmit(nil, now, false)
 	for _, t := range [...]int64{q.req.resendAt, q.req.rnrUntil, q.req.probeAt} {
 		if t != 0 {
-			q.a.at(q, t)
+			q.a.at(q, max(t, now+1))
 		}
 	}
 }

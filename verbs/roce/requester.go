@@ -41,7 +41,6 @@ type requester struct {
 	reads    int // RDMA READs and atomics that are started and not done
 	faulty   *soft.SendEntry
 	sinceAck int    // packets since an acknowledgement was asked for
-	met      bool   // the peer has answered since the QP was connected
 	executed uint32 // behind what the peer has executed: what is missing before are responses
 
 	// Selective recovery: by PSN modulo windowPackets, when the packet was sent last, or asked
@@ -55,13 +54,16 @@ type requester struct {
 	sackHigh uint32 // behind the highest PSN that arrived out of order, here or there
 
 	// Timers, in nanoseconds of the adapter's clock; 0: not running.
-	progressAt int64 // when the peer acknowledged something last, or sending began
-	resendAt   int64
-	probeAt    int64 // when holes are filled again
-	backoff    uint
-	rnrUntil   int64
-	rnrCount   uint8
-	refused    int // times that the peer's host said that nobody is there, in a row
+	resendAt int64
+	probeAt  int64 // when holes are filled again
+	rnrUntil int64
+	rnrCount uint8
+
+	// Since the peer acknowledged something last, or sending began.
+	waits   uint  // that resendAt has ended
+	waiting int64 // nanoseconds, of the wait that it ends next
+	silent  int64 // nanoseconds, of those that it has ended
+	refusal refusals
 
 	pace pace
 }
@@ -200,6 +202,17 @@ func (q *qp) sendAt(e *soft.SendEntry, now int64, hole bool) uint32 {
 	return 1
 }
 
+// refusals counts the tries of which the peer's host has said that nothing receives them.
+type refusals struct {
+	tries int
+	last  uint // the number of the wait that the last one is of, from 1
+}
+
+// progress begins to count anew how long the peer is silent.
+func (r *requester) progress() {
+	r.waits, r.silent, r.refusal = 0, 0, refusals{}
+}
+
 // sent takes note that n packets from nxt on are on their way, or asked for.
 func (q *qp) sent(n uint32, now int64) {
 	r := &q.req
@@ -207,10 +220,13 @@ func (q *qp) sent(n uint32, now int64) {
 		r.clock++
 		r.sentAt[(r.nxt+i)%windowPackets] = r.clock
 	}
+	if int32(r.clock-r.newest) > 1<<30 {
+		r.newest = r.clock - 1<<30 // still before all that is on its way, whatever the clock wraps to
+	}
 	r.pace.sent += n
 	if r.resendAt == 0 {
 		if r.una == r.max {
-			r.progressAt = now
+			r.progress()
 		}
 		q.armResend(now)
 	}

@@ -155,8 +155,11 @@ func (q *qp) requested(s *soft.Sink, h *packet.Header, payload []byte) {
 	switch st := q.State(); {
 	case st == verbs.QPRTR || st == verbs.QPRTS || st == verbs.QPSQD:
 	case p.refusal && st == verbs.QPErr:
-		// The NAK was lost, or what came behind it is still under way.
-		if !before(psn, p.refuseAt) {
+		// The NAK was lost, or what came behind it is still under way; or a response to what was
+		// executed before, without which the requester does not get to the refusal.
+		if before(psn, p.refuseAt) {
+			q.duplicate(psn, h)
+		} else {
 			p.nakDue = true
 		}
 		return

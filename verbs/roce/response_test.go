@@ -14,6 +14,7 @@ import (
 // What is read is asked for again only as far as it is missing: of an adapter, to the end of
 // the part. And it does not take a time-out each time.
 func TestLossyReads(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		drop    float64
 		foreign bool
@@ -83,6 +84,7 @@ func TestReadOver(t *testing.T) {
 
 // A response that is none to what was asked for fails the request, and writes nothing.
 func TestBadResponses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		h    packet.Header

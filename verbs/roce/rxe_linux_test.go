@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/roce"
 )
@@ -53,12 +54,7 @@ func TestRXE(t *testing.T) {
 		rxeExchange(t)
 		return
 	}
-	if _, err := os.Stat("/sys/module/rdma_rxe"); err != nil {
-		t.Skip("no soft-RoCE here (module rdma_rxe)")
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("namespaces and devices need root")
-	}
+	need.SoftRoCE(t)
 	program := os.Getenv(rxeInterop)
 	if program == "" {
 		program = filepath.Join(t.TempDir(), "interop")

@@ -41,8 +41,10 @@ func newSocket(addr netip.Addr) (int, error) {
 		level, name, value int
 		what               string
 	}
+	// The length of packets is bounded by the link's MTU and not by the path's that the kernel
+	// has learned: anybody can make up the ICMP message that it learns from.
 	options := []option{
-		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, "IP_MTU_DISCOVER"},
+		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER"}, // INTERFACE sets no DF
 		{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "IP_RECVERR"},
 		{unix.IPPROTO_IP, unix.IP_RECVTOS, 1, "IP_RECVTOS"},
 		{unix.IPPROTO_IP, unix.IP_TOS, ecnCapable, "IP_TOS"},
@@ -50,7 +52,7 @@ func newSocket(addr netip.Addr) (int, error) {
 	}
 	if addr.Is6() {
 		options = []option{
-			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, "IPV6_MTU_DISCOVER"},
+			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_INTERFACE, "IPV6_MTU_DISCOVER"},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1, "IPV6_RECVERR"},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS"},
 			{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, ecnCapable, "IPV6_TCLASS"},

@@ -18,16 +18,19 @@ func (q *qp) armResend(now int64) {
 		limit = int64(maxResend)
 	}
 	wait := firstResend
-	if r.met {
+	if q.met {
 		wait = r.pace.timeout()
 	}
 	after := int64(wait)
 	if after < limit {
-		after = min(after<<min(r.backoff, 16), limit)
+		after = min(after<<min(r.waits, 16), limit)
 	} else {
 		after = limit
 	}
-	r.resendAt = now + after
+	if patience := q.patience(); patience != 0 {
+		after = min(after, max(patience-r.silent, 1))
+	}
+	r.resendAt, r.waiting = now+after, after
 	q.a.at(q, r.resendAt)
 }
 
@@ -67,14 +70,18 @@ func (q *qp) probe(now int64) {
 	}
 }
 
-// giveUpAt is when the peer counts as dead; 0: never. The architecture lets a timer
-// run up to four times as long as its code says (9.7.6.1.3), which a peer without an
-// adapter may need.
-func (q *qp) giveUpAt() int64 {
-	if q.Attr.Timeout == 0 {
+// patience is for how long the peer may be silent, in nanoseconds; 0: for ever. The attributes say so
+// of an adapter, which acknowledges without a process, and of a peer that has not been there yet;
+// the timer runs up to four times as long as its code says (9.7.6.1.3). A peer of this library that
+// has been there is silent also while its process is stopped, and has the configured time.
+func (q *qp) patience() int64 {
+	switch {
+	case q.Attr.Timeout == 0:
 		return 0
+	case q.ours && q.met:
+		return int64(q.a.cfg.PeerTimeout)
 	}
-	return q.req.progressAt + 4*int64(verbs.AckTimeout(q.Attr.Timeout))*int64(q.Attr.RetryCnt+1)
+	return 4 * int64(verbs.AckTimeout(q.Attr.Timeout)) * int64(q.Attr.RetryCnt+1)
 }
 
 // expireRequester acts on the timers.
@@ -82,7 +89,8 @@ func (q *qp) expireRequester(s *soft.Sink, now int64) {
 	r := &q.req
 	if r.rnrUntil != 0 {
 		if now >= r.rnrUntil {
-			r.rnrUntil, r.progressAt = 0, now
+			r.rnrUntil = 0
+			r.progress()
 		}
 		return
 	}
@@ -96,43 +104,55 @@ func (q *qp) expireRequester(s *soft.Sink, now int64) {
 	if r.una == r.max {
 		return
 	}
-	if until := q.giveUpAt(); until != 0 && now >= until {
-		q.fail(s, verbs.WCRetryExcErr, vendorSilent)
-		q.Events.Add(verbs.EventQPFatal, q)
+	// That the timer is late does not count: this process had no CPU, and the peer's
+	// acknowledgement to packets that it was to send again could not come.
+	r.silent += r.waiting
+	if patience := q.patience(); patience != 0 && r.silent >= patience {
+		q.lose(s, vendorSilent)
 		return
 	}
-	r.backoff++
+	r.waits++
 	r.pace.timedOut()
 	r.forgetArrived()
 	q.goBack(r.una)
 	q.armResend(now)
 }
 
-// unreachable: the peer's host says that nobody is there. It may be about to come, so
-// that counts for little before the packet was sent some times.
-func (q *qp) unreachable() {
+// lose: the peer is taken for dead.
+func (q *qp) lose(s *soft.Sink, vendor uint32) {
+	q.a.notices.lose(lostPeer{q.Num, q.peer, vendor, time.Duration(q.req.silent)})
+	q.a.hurry(0)
+	q.fail(s, verbs.WCRetryExcErr, vendor)
+	q.Events.Add(verbs.EventQPFatal, q)
+}
+
+// onItsWay says whether something that a PSN on the wire is of has been sent, or asked for, and is
+// not acknowledged.
+func (q *qp) onItsWay(psn uint32) bool {
 	r := &q.req
-	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD || r.una == r.max {
+	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
+		return false
+	}
+	psn = extend(psn, r.una)
+	return !before(psn, r.una) && before(psn, r.max)
+}
+
+// unreachable: the peer's host says that nothing receives there. It may be about to: that counts
+// once for each time that the packets were sent, and when all retries have met it the peer is dead.
+func (q *qp) unreachable(s *soft.Sink) {
+	r := &q.req
+	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD || r.una == r.max || r.refusal.last > r.waits {
 		return
 	}
-	if r.refused++; r.refused > min(int(q.Attr.RetryCnt), enoughRefusals) {
-		q.fail(nil, verbs.WCRetryExcErr, vendorGone)
-		q.Events.Add(verbs.EventQPFatal, q)
+	r.refusal.last = r.waits + 1
+	if r.refusal.tries++; r.refusal.tries > max(int(q.Attr.RetryCnt), 1) {
+		q.lose(s, vendorGone)
 	}
 }
 
 // peerGone: the peer's QP has left. That matters to what it has been asked for.
 func (q *qp) peerGone(s *soft.Sink, psn uint32) {
-	r := &q.req
-	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
-		return
-	}
-	if p := extend(psn, r.una); !before(p, r.una) && before(p, r.max) {
-		q.fail(s, verbs.WCRetryExcErr, vendorGone)
-		q.Events.Add(verbs.EventQPFatal, q)
+	if q.onItsWay(psn) {
+		q.lose(s, vendorGone)
 	}
 }
-
-// enoughRefusals is how often a host that has no such port is believed not to have
-// it for a moment only.
-const enoughRefusals = 3

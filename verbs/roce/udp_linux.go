@@ -60,7 +60,7 @@ type udp struct {
 
 	link string // interface that may have another MTU by now, if it is not empty
 
-	dead atomic.Pointer[netip.AddrPort] // whom the network says that it is not there; sending and receiving find out
+	report atomic.Pointer[report] // nil, or the newest; sending and receiving take them from the socket
 }
 
 // inlet is a socket that packets come by.
@@ -283,7 +283,7 @@ func (u *udp) send() {
 		case errno != unix.EAGAIN && errno != unix.ENOBUFS:
 			// An error of an earlier packet that the network has reported: it has nothing to
 			// do with this one.
-			u.reported()
+			u.takeErrors()
 			if tries++; tries <= trains {
 				continue
 			}
@@ -292,39 +292,57 @@ func (u *udp) send() {
 	}
 }
 
-// reported takes the errors that the network has reported, and remembers the newest
-// peer whose host has no such port.
-func (u *udp) reported() {
+// takeErrors takes the errors that the network has reported, and keeps the newest of a host that
+// has no such port.
+func (u *udp) takeErrors() {
 	var name sockaddr
-	var b [1]byte
+	var echo [32]byte
 	var ctl [256]byte
-	iov := unix.Iovec{Base: &b[0]}
-	iov.SetLen(1)
+	iov := unix.Iovec{Base: &echo[0]}
+	iov.SetLen(len(echo))
 	for {
 		h := unix.Msghdr{Name: &name.b[0], Namelen: uint32(len(name.b)), Iov: &iov, Control: &ctl[0]}
 		h.SetIovlen(1)
 		h.SetControllen(len(ctl))
-		if _, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(u.fd), uintptr(unsafe.Pointer(&h)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); errno != 0 {
+		n, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(u.fd), uintptr(unsafe.Pointer(&h)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if errno != 0 {
 			return
 		}
 		for b := ctl[:min(int(h.Controllen), len(ctl))]; len(b) > 0; {
 			var c control
 			c, b = nextControl(b)
-			// struct sock_extended_err begins with the errno.
-			if (c.level == unix.IPPROTO_IP && c.kind == unix.IP_RECVERR || c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_RECVERR) &&
-				len(c.data) >= 4 && binary.NativeEndian.Uint32(c.data) == uint32(unix.ECONNREFUSED) {
-				addr := name.addr()
-				u.dead.Store(&addr)
+			r := report{to: name.addr()}
+			if c.refusesPort(r.to.Addr()) && r.packet.ParseBTH(echo[:n]) {
+				u.report.Store(&r)
 			}
 		}
 	}
 }
 
-func (u *udp) gone() (netip.AddrPort, bool) {
-	if u.dead.Load() == nil {
-		return netip.AddrPort{}, false
+// refusesPort says whether the control message is the error that host has no such port: of the
+// host itself, and not of a router that would not let the packet pass.
+func (c *control) refusesPort(host netip.Addr) bool {
+	const header = 16 // of struct sock_extended_err; the address that the error came from follows
+	switch {
+	case c.level == unix.IPPROTO_IP && c.kind == unix.IP_RECVERR:
+	case c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_RECVERR:
+	default:
+		return false
 	}
-	return *u.dead.Swap(nil), true
+	var from sockaddr
+	if len(c.data) <= header || copy(from.b[:], c.data[header:]) < unix.SizeofSockaddrInet4 {
+		return false
+	}
+	origin := c.data[4]
+	return binary.NativeEndian.Uint32(c.data) == uint32(unix.ECONNREFUSED) &&
+		(origin == unix.SO_EE_ORIGIN_ICMP || origin == unix.SO_EE_ORIGIN_ICMP6) && from.addr().Addr() == host
+}
+
+func (u *udp) unreachable() (report, bool) {
+	if u.report.Load() == nil {
+		return report{}, false
+	}
+	return *u.report.Swap(nil), true
 }
 
 // recv takes packets. Those that the kernel has put together (UDP_GRO) it takes apart.
@@ -397,7 +415,7 @@ func (u *udp) fillFrom(fd int) bool {
 		case errno == unix.EAGAIN:
 			return false
 		case errno != unix.EINTR:
-			u.reported()
+			u.takeErrors()
 			if tries > recvSlots {
 				return false
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -119,6 +120,7 @@ func (n *network) forge(from, to *side, h packet.Header, payload []byte) {
 // any contents, write nothing outside of a registered region, and a queue pair whose
 // numbers they do not know goes on.
 func TestForged(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 9))
 	rounds := 400
 	if testing.Short() {
@@ -176,9 +178,10 @@ func TestForged(t *testing.T) {
 // A stranger that floods a port, and one that does not know the numbers, leave a
 // connection as it is.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 3))
 	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
-	c := newSide(t, n, 4)
+	c := newSide(t, n.node(), 4)
 	for i := range 200 {
 		a.post(t, verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, CompareAdd: 1, RKey: b.mem.RKey(), RemoteAddr: b.mem.Addr(),
 			SGList: []verbs.SGE{a.sge(a.local, 0, 8)}})
@@ -237,6 +240,7 @@ func TestLateRepeat(t *testing.T) {
 // Whichever packet of some atomics, RDMA READs and a write between them is lost, request,
 // response or acknowledgement: each is executed once, and in order.
 func TestEachPacketLost(t *testing.T) {
+	t.Parallel()
 	for _, foreign := range []bool{false, true} {
 		for lose, last := 0, 1; lose <= last; lose++ { // 0: none, which says how many there are
 			t.Run(fmt.Sprintf("foreign %v/%d", foreign, lose), func(t *testing.T) {
@@ -303,7 +307,7 @@ func TestLateAnswers(t *testing.T) {
 		n.now += 100_000
 		require.Less(t, n.now, end)
 		n.deliver()
-		a.a.expire(n.now)
+		a.a.expire(n.now, math.MaxInt)
 	}
 	n.now += 2000
 	n.deliver()
@@ -321,10 +325,11 @@ func TestLateAnswers(t *testing.T) {
 // Of the 32 bits that PSNs are counted in, 24 are on the wire: a connection goes on
 // when those wrap.
 func TestWrap(t *testing.T) {
+	t.Parallel()
 	for _, start := range []uint32{psnMask - 3, psnMask - 300, 0} {
 		t.Run(fmt.Sprintf("%#x", start), func(t *testing.T) {
 			n := newNetwork(1, faults{drop: 0.02, delay: time.Microsecond})
-			a, b := newSide(t, n, 16), newSide(t, n, 16)
+			a, b := newSide(t, n.node(), 16), newSide(t, n.node(), 16)
 			a.qp.Attr.SQPSN, b.qp.Attr.SQPSN = start, start
 			a.connect(t, b, usual, false)
 			b.connect(t, a, usual, false)

@@ -33,9 +33,9 @@ type wire interface {
 	// rest says whether recv left packets that have been taken from the network: nothing
 	// else tells of them.
 	rest() bool
-	// gone takes the address of a peer of which the network has said that nobody is
-	// there any more.
-	gone() (netip.AddrPort, bool)
+	// unreachable takes the newest report of a peer's host that nothing receives what was sent
+	// there. Anybody may have made it up.
+	unreachable() (report, bool)
 	close()
 }
 
@@ -46,6 +46,12 @@ type arrival struct {
 	src netip.AddrPort
 	id  uint16 // IPv4 identification with which the CRC is right
 	ce  bool   // a router on the way marked it: congestion experienced (RFC 3168)
+}
+
+// report is what an ICMP message says.
+type report struct {
+	to     netip.AddrPort // that nothing receives at
+	packet packet.Header  // that was sent there: of its fields those of packet.Header.ParseBTH
 }
 
 // flow is the way to a peer: of one QP, whose lock guards it.

@@ -20,8 +20,13 @@ import (
 )
 
 // open opens a context of the provider, below package verbs.
-func open(t testing.TB) *Context {
-	c, err := provider{}.Open(deviceName, verbs.Config{PeerTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
+func open(t testing.TB) *Context { return openWithin(t, time.Second) }
+
+// soon is the peer timeout of a test that a peer lets pass.
+const soon = 100 * time.Millisecond
+
+func openWithin(t testing.TB, peerTimeout time.Duration) *Context {
+	c, err := provider{}.Open(deviceName, verbs.Config{PeerTimeout: peerTimeout, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	return c.(*Context)
 }

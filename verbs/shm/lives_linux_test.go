@@ -14,9 +14,11 @@ import (
 )
 
 // two opens two contexts and connects a QP of each.
-func two(t *testing.T) (a, b *side) {
+func two(t *testing.T) (a, b *side) { return twoWithin(t, time.Second) }
+
+func twoWithin(t *testing.T, peerTimeout time.Duration) (a, b *side) {
 	leak.Check(t)
-	x, y := open(t), open(t)
+	x, y := openWithin(t, peerTimeout), openWithin(t, peerTimeout)
 	t.Cleanup(func() {
 		require.NoError(t, x.Close())
 		require.NoError(t, y.Close())
@@ -227,7 +229,7 @@ func (b *side) inside(t *testing.T, a *side) (leave func()) {
 func TestLeavingWaitsForAnAccess(t *testing.T) {
 	for _, s := range []verbs.QPState{verbs.QPErr, verbs.QPReset} {
 		t.Run(s.String(), func(t *testing.T) {
-			a, b := two(t)
+			a, b := twoWithin(t, soon)
 			to := verbs.QPAttr{QPState: s}
 			leave := b.inside(t, a)
 			require.ErrorIs(t, a.q.Modify(&to, verbs.MaskState), verbs.ErrBusy)
@@ -255,7 +257,7 @@ func TestLeavingWaitsForAnAccess(t *testing.T) {
 // A failure moves a QP to ERR from within a poll, which does not wait. Going there
 // once more does.
 func TestErrAfterFailureWaits(t *testing.T) {
-	a, b := two(t)
+	a, b := twoWithin(t, soon)
 	leave := b.inside(t, a)
 	a.q.Lock.Lock()
 	a.q.fail(nil, verbs.WCRemOpErr)
@@ -306,7 +308,7 @@ func TestFlushedSendIsNotReceived(t *testing.T) {
 // A region that a peer would not leave stays pinned: the collector finds no pin
 // that nobody holds.
 func TestKeptRegionStaysPinned(t *testing.T) {
-	a, _ := two(t)
+	a, _ := twoWithin(t, soon)
 	mr, err := a.pd.RegMR(make([]byte, 4096), verbs.AccessAll)
 	require.NoError(t, err)
 	in := a.q.in.Load()

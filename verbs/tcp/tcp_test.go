@@ -1,10 +1,12 @@
 package tcp
 
 import (
-	"net"
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
@@ -22,20 +24,17 @@ var secret = []byte("the secret of this test")
 // loop is the name of the loopback device.
 func loop(t testing.TB) string {
 	t.Helper()
+	need.Loopback(t)
 	nics, err := nic.List()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(nics) == 0 || !nics[0].Loop {
-		t.Skip("no loopback interface is up")
-	}
+	require.NoError(t, err)
+	require.True(t, nics[0].Loop, "the loopback interface comes first")
 	return providerName + "_" + nics[0].Name
 }
 
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		long bool // with -short the others have to do, which have the same of everything, if not together
+		long bool // the others have the same of everything, if not together
 		cfg  verbs.Config
 	}{
 		{"raw", true, verbs.Config{Insecure: true}},
@@ -43,16 +42,12 @@ func TestConformance(t *testing.T) {
 		{"portable", true, verbs.Config{Secret: secret, Portable: true}},
 		{"portable IPv6", false, verbs.Config{Insecure: true, Portable: true, Address: "::1"}},
 	} {
-		if c.long && testing.Short() {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
+			if c.long {
+				need.Long(t)
+			}
 			if c.cfg.Address != "" {
-				l, err := net.Listen("tcp", net.JoinHostPort(c.cfg.Address, "0"))
-				if err != nil {
-					t.Skip("no such address here: ", err)
-				}
-				l.Close()
+				need.Address(t, c.cfg.Address)
 			}
 			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg})
 		})

@@ -6,19 +6,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // testAllocs: posting and polling do not allocate, on either side.
 func testAllocs(t *testing.T, s *suite) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
+	need.NoRace(t, "it allocates")
 	s.in(t, everywhere, func(w *world) { w.run("posting and polling", allocations) })
 }
 
 func allocations(w *world) {
-	const runs = 200
+	runs := 50
+	if need.WantLong() {
+		runs = 200
+	}
 	t, s := w.t, w.suite
 	near, far := w.pair(qpSpec{Inline: min(8, s.attr.MaxInlineData)}, usual)
 	local, remote := w.alloc(w.near, 1<<16, verbs.AccessAll, own), w.alloc(w.far, 1<<16, verbs.AccessAll, own)

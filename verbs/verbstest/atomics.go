@@ -9,14 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // testAtomics is about fetch-and-add and compare-and-swap on 8 bytes.
 func testAtomics(t *testing.T, s *suite) {
-	if s.attr.AtomicCap == verbs.AtomicNone {
-		t.Skipf("device %s has no atomics", s.Device)
-	}
+	need.Capability(t, "atomics", s.attr.AtomicCap != verbs.AtomicNone)
 	s.in(t, everywhere, func(w *world) {
 		for _, k := range []kind{own, heap} {
 			w.run(fmt.Sprintf("results/%v", k), func(w *world) { atomicResults(w, k) })
@@ -68,9 +67,7 @@ func atomicResults(w *world, k kind) {
 
 // atomicTwoElements: the result is scattered as any other data.
 func atomicTwoElements(w *world) {
-	if w.suite.attr.MaxSGE < 2 {
-		w.t.Skip("one element only")
-	}
+	w.needElements(2)
 	near, _ := w.pair(qpSpec{SendSGE: 2}, usual)
 	target, result := w.alloc(w.far, 8, verbs.AccessAll, own).fill(1), w.alloc(w.near, 64, verbs.AccessAll, own).fill(2)
 	before := slices.Clone(target.image)

@@ -229,6 +229,10 @@ func (v *victim) mourn(w *world) {
 		wcs = append(wcs, wc...)
 	}
 	wantDeath(t, wcs, func(i int) uint64 { return v.finished + uint64(i) })
+
+	// The other connection may notice only now that it is used.
+	ctx, cancel = context.WithTimeout(w.ctx, limit)
+	defer cancel()
 	n, err := v.in.tryPost(signalled(1000, verbs.OpSend))
 	require.NoError(t, err)
 	require.Equal(t, 1, n)

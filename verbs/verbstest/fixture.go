@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -49,11 +50,15 @@ type peer struct {
 }
 
 // in runs test in each of the places, as subtests that leave nothing behind.
-// With -short, two contexts of one process are left out where the two places
-// that they lie between are not.
+// Two contexts of one process are for long tests where the two places that they lie
+// between are tested; of a local device, one context is.
 func (s *suite) in(t *testing.T, places []place, test func(w *world)) {
+	between := contexts
+	if s.Local {
+		between = loopback
+	}
 	for _, p := range places {
-		if p == processes && s.Local || p == contexts && testing.Short() && !s.Local && len(places) == len(everywhere) {
+		if p == processes && s.Local || p == between && !need.WantLong() && len(places) == len(everywhere) {
 			continue
 		}
 		t.Run(string(p), func(t *testing.T) {
@@ -100,6 +105,12 @@ func (w *world) another(name string) *peer {
 		}
 	})
 	return p
+}
+
+// needElements skips a test whose requests have so many elements.
+func (w *world) needElements(n int) {
+	w.t.Helper()
+	need.Capability(w.t, fmt.Sprintf("%d elements of a request", n), w.suite.attr.MaxSGE >= n)
 }
 
 // run is a subtest with the same peers. What it makes of them is closed at its end.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -171,9 +172,7 @@ func getCancelled(w *world) {
 func descriptor(w *world) {
 	near, far := notifyPair(w)
 	fd, err := near.channel().FD()
-	if errors.Is(err, verbs.ErrNotSupported) {
-		w.t.Skip(err)
-	}
+	need.Capability(w.t, "descriptors of completion channels", !errors.Is(err, verbs.ErrNotSupported))
 	require.NoError(w.t, err)
 	for i := range uint64(3) {
 		near.arm(recvs, false)
@@ -199,9 +198,8 @@ func descriptor(w *world) {
 // moments. A wakeup that is lost leaves it blocked for good.
 func noLostWakeup(w *world, block func(w *world, near *end)) {
 	near, far := notifyPair(w)
-	if _, err := near.channel().FD(); errors.Is(err, verbs.ErrNotSupported) {
-		w.t.Skip(err)
-	}
+	_, err := near.channel().FD()
+	need.Capability(w.t, "descriptors of completion channels", !errors.Is(err, verbs.ErrNotSupported))
 	count := 100 * w.suite.Rounds
 	got, slept := 0, 0
 	trickle(w, near, far, count, func(wcs []verbs.WC) {

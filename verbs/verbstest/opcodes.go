@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -13,14 +14,18 @@ import (
 var moves = []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead}
 
 // sizes around what implementations treat differently: words, cache lines,
-// pages, packets.
-var sizes = func() []int {
+// pages, packets. Long tests have all around a cache line.
+func sizes() []int {
 	l := []int{0, 1, 7, 8}
-	for n := 31; n <= 65; n++ {
-		l = append(l, n)
+	if need.WantLong() {
+		for n := 31; n <= 65; n++ {
+			l = append(l, n)
+		}
+	} else {
+		l = append(l, 31, 32, 33, 40, 47, 48, 49, 56, 57, 63, 64, 65)
 	}
 	return append(l, 255, 256, 4095, 4096, 4097, 65536, 1<<20)
-}()
+}
 
 const hugeSize = 16<<20 + 3
 
@@ -148,9 +153,10 @@ func moveAllSizes(w *world, op verbs.Opcode, from, to kind) {
 	const small = 4097
 	src := w.alloc(srcEnd, room(small), verbs.AccessAll, from)
 	dst := w.alloc(dstEnd, room(small), verbs.AccessAll, to)
-	list := sizes
-	if from == to && !testing.Short() {
-		list = append(list[:len(list):len(list)], hugeSize)
+	list := sizes()
+	withImm := op == verbs.OpSendWithImm || op == verbs.OpRDMAWriteWithImm
+	if from == to && (need.WantLong() || !testing.Short() && !withImm) {
+		list = append(list, hugeSize)
 	}
 	for i, n := range list {
 		if n > small {
@@ -198,14 +204,9 @@ func zeroLengthNeedsNoKey(w *world) {
 // testMessageLimit sends the longest message that there is, and one byte more.
 // Its elements all name the same memory, so that it need not be that large.
 func testMessageLimit(t *testing.T, s *suite) {
-	if testing.Short() || raceEnabled {
-		t.Skip("moves gigabytes")
-	}
 	n := s.attr.MaxSGE
 	region := (int(s.attr.MaxMsgSize) + n) / n
-	if region > 1<<29 || uint64(region) > s.attr.MaxMRSize {
-		t.Skipf("%d elements of %d bytes are too much memory", n, region)
-	}
+	need.Capability(t, "elements for the longest message in 512 MiB", region <= 1<<29 && uint64(region) <= s.attr.MaxMRSize)
 	s.in(t, []place{processes}, func(w *world) {
 		spec := qpSpec{SendSGE: n, RecvSGE: n}
 		list := func(m *mem, total int) []verbs.SGE {
@@ -218,6 +219,10 @@ func testMessageLimit(t *testing.T, s *suite) {
 		longest := int(s.attr.MaxMsgSize)
 
 		w.run("longest", func(w *world) {
+			if longest > 1<<28 {
+				need.Long(w.t)
+				need.NoRace(w.t, "gigabytes would take it minutes")
+			}
 			near, far := w.pair(spec, usual)
 			src := w.alloc(w.near, region, verbs.AccessAll, heap).fill(1)
 			dst := w.alloc(w.far, region, verbs.AccessAll, heap)

@@ -5,15 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // testSRQ is about receives that several queue pairs take from. The queue is at
 // the near end, the senders at the far one.
 func testSRQ(t *testing.T, s *suite) {
-	if s.attr.MaxSRQ == 0 {
-		t.Skipf("device %s has no shared receive queues", s.Device)
-	}
+	need.Capability(t, "shared receive queues", s.attr.MaxSRQ > 0)
 	s.in(t, everywhere, func(w *world) {
 		w.run("three queue pairs", srqShared)
 		w.run("full", srqFull)
@@ -122,8 +121,9 @@ func srqLimit(w *world) {
 		message(10*round + 3)
 		require.Zero(w.t, limit())
 	}
-	require.ErrorIs(w.t, q.ModifyLimit(-1), verbs.ErrInvalid)
-	require.ErrorIs(w.t, q.ModifyLimit(1<<30), verbs.ErrInvalid)
+	for _, n := range []int{-1, 1 << 30, 1 << 32, 1<<32 + 1} {
+		require.ErrorIs(w.t, q.ModifyLimit(n), verbs.ErrInvalid, "%d", n)
+	}
 }
 
 // srqLastWQE: a queue pair that goes to ERR leaves the receives to the others,

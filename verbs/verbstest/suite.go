@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -44,13 +46,15 @@ type Suite struct {
 	// near and the far end, and Far what starts the process of the far end: in network
 	// namespaces of their own, say.
 	Near, Far func(open func() error) error
+	// Only names the groups of tests to run. None: all.
+	Only []string
 	// Local: other processes do not reach the device. What is between processes is not tested.
 	Local bool
 	// Seed of everything random. Zero: taken from the clock. The environment
 	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
 	Seed uint64
-	// Rounds scales the random parts. Zero: 20, with -short 4. The environment
-	// variable SLUICE_VERBSTEST_ROUNDS overrides it.
+	// Rounds scales the random parts. Zero: 4, with -short 2, in long tests 20. The
+	// environment variable SLUICE_VERBSTEST_ROUNDS overrides it.
 	Rounds int
 	// Deviations are what the device is known to do otherwise than the InfiniBand
 	// architecture says.
@@ -115,14 +119,25 @@ var groups = []struct {
 	{"Death", testDeath},
 }
 
+// Groups are the names of the groups of tests.
+func Groups() (names []string) {
+	for _, g := range groups {
+		names = append(names, g.name)
+	}
+	return names
+}
+
 // Run tests a device: everything, as subtests of t. They must not run in
 // parallel with other tests of the process, which [leak.Check] would blame on
 // them.
 func Run(t *testing.T, s Suite) {
 	r := newSuite(t, s)
 	for _, g := range groups {
-		if s.Local && g.name == "Death" {
-			continue // of processes alone
+		if s.Local && g.name == "Death" { // of processes alone
+			continue
+		}
+		if len(s.Only) > 0 && !slices.Contains(s.Only, g.name) {
+			continue
 		}
 		t.Run(g.name, func(t *testing.T) { g.test(t, r) })
 	}
@@ -151,8 +166,12 @@ func newSuite(t *testing.T, s Suite) *suite {
 	}
 	s.Rounds = int(fromEnv(t, envRounds, uint64(s.Rounds)))
 	if s.Rounds == 0 {
-		s.Rounds = 20
-		if testing.Short() {
+		switch {
+		case testing.Short():
+			s.Rounds = 2
+		case need.WantLong():
+			s.Rounds = 20
+		default:
 			s.Rounds = 4
 		}
 	}

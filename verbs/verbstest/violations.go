@@ -311,9 +311,7 @@ var receiveViolations = []receiveViolation{
 	{"one byte before the start", func(_ *world, m *mem, n int) []verbs.SGE { return []verbs.SGE{m.sge(-1, n)} },
 		verbs.WCRemOpErr, verbs.WCLocProtErr},
 	{"second element wrong", func(w *world, m *mem, n int) []verbs.SGE {
-		if w.suite.attr.MaxSGE < 2 {
-			w.t.Skip("one element only")
-		}
+		w.needElements(2)
 		return []verbs.SGE{m.sge(0, n/2), {Addr: m.Addr, Length: uint32(n), LKey: ^m.LKey}}
 	}, verbs.WCRemOpErr, verbs.WCLocProtErr},
 }

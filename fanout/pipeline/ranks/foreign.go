@@ -1,6 +1,7 @@
 package ranks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,29 +37,40 @@ func WorkForeign(ctx context.Context, c *fanout.Client, w pipeline.Worker, comm 
 	return errors.Join(err, end, w.Close())
 }
 
+// ForeignOptions are those of [SortForeign].
+type ForeignOptions struct {
+	// Window is how many chunks of each worker are received ahead; the others wait where
+	// they are. 0: 1.
+	Window int
+	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit.
+	ItemLimit int64
+	// Longest is how long a message may be, in bytes; 0: fanout.DefaultLongest.
+	Longest int
+}
+
 // SortForeign is the sorter of NSCLDAQ's pipeline, for workers that are ranks of comm:
 // the first of them has the number 1. It hands to sink the chunk with the earliest first
 // timestamp whenever each worker that has not ended has one here, and returns when all
-// have ended. Of each worker it receives window chunks ahead at most; the others wait
-// where they are. Items may have limit bytes (0: ring.DefaultLimit).
+// have ended.
 //
-// Errors: [pipeline.ErrForeign] for a message that is none of theirs; what package impi
-// says of a worker that is gone; that of sink; that of ctx.
-func SortForeign(ctx context.Context, comm *impi.Comm, workers []int, window int, limit int64, sink pipeline.Sink) error {
+// Errors: [pipeline.ErrForeign] for a message that is none of theirs; a
+// [*fanout.MessageError] for one that is too long; what package impi says of a worker that
+// is gone; that of sink; that of ctx.
+func SortForeign(ctx context.Context, comm *impi.Comm, workers []int, o ForeignOptions, sink pipeline.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var receivers sync.WaitGroup
 	defer receivers.Wait()
 	defer cancel(nil)
 	messages := make([]chan []byte, len(workers))
 	for i, rank := range workers {
-		messages[i] = make(chan []byte, max(window-1, 0))
+		messages[i] = make(chan []byte, max(o.Window-1, 0))
 		receivers.Go(func() {
-			if err := receiveForeign(ctx, comm, rank, uint32(i+1), messages[i]); err != nil {
+			if err := receiveForeign(ctx, comm, rank, uint32(i+1), o.Longest, messages[i]); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	s := pipeline.NewForeignSorter(len(workers), 1, limit)
+	s := pipeline.NewForeignSorter(len(workers), 1, o.ItemLimit)
 	var chunk []byte
 	for !s.Done() {
 		for i := range workers {
@@ -86,14 +98,10 @@ func SortForeign(ctx context.Context, comm *impi.Comm, workers []int, window int
 }
 
 // receiveForeign receives the messages of one worker until it has ended.
-func receiveForeign(ctx context.Context, comm *impi.Comm, rank int, number uint32, to chan<- []byte) error {
+func receiveForeign(ctx context.Context, comm *impi.Comm, rank int, number uint32, longest int, to chan<- []byte) error {
 	for {
-		st, err := comm.Probe(ctx, rank, impi.AnyTag)
+		m, err := receive(ctx, comm, rank, nil, longest)
 		if err != nil {
-			return err
-		}
-		m := make([]byte, st.Len)
-		if _, err := comm.Recv(ctx, m, st.Source, st.Tag); err != nil {
 			return err
 		}
 		got, chunk, err := pipeline.ParseForeign(m)
@@ -114,6 +122,24 @@ func receiveForeign(ctx context.Context, comm *impi.Comm, rank int, number uint3
 	}
 }
 
+// receive receives the next message of a rank behind what is in b. What the rank announces
+// is held to its bound (0: [fanout.DefaultLongest]) before there is memory for it.
+func receive(ctx context.Context, comm *impi.Comm, rank int, b []byte, longest int) ([]byte, error) {
+	st, err := comm.Probe(ctx, rank, impi.AnyTag)
+	if err != nil {
+		return b, err
+	}
+	if most := cmp.Or(longest, fanout.DefaultLongest); st.Len < 0 || st.Len > most {
+		return b, fmt.Errorf("pipeline: receive: %w", &fanout.MessageError{Rank: st.Source, Tag: st.Tag, Bytes: st.Len, Why: fmt.Sprintf("its length is not 0 to %d bytes", most)})
+	}
+	at := len(b)
+	b = slices.Grow(b, st.Len)[:at+st.Len]
+	if _, err := comm.Recv(ctx, b[at:], st.Source, st.Tag); err != nil {
+		return b[:at], err
+	}
+	return b, nil
+}
+
 // SendForeign returns a [pipeline.Sink] that sends the chunks of a foreign sorter on to the
 // sink, which is a rank of comm, and what ends that: an empty message.
 func SendForeign(comm *impi.Comm, rank int) (sink pipeline.Sink, end func(context.Context) error) {
@@ -123,21 +149,15 @@ func SendForeign(comm *impi.Comm, rank int) (sink pipeline.Sink, end func(contex
 }
 
 // ReceiveForeign is the other side of [SendForeign]: what a sorter, which is a rank of
-// comm, sends, as a source.
-func ReceiveForeign(comm *impi.Comm, sorter int) pipeline.Source {
+// comm, sends, as a source. A message may have longest bytes (0: fanout.DefaultLongest); a
+// longer one is a [*fanout.MessageError].
+func ReceiveForeign(comm *impi.Comm, sorter, longest int) pipeline.Source {
 	return func(ctx context.Context, chunk []byte) ([]byte, error) {
-		st, err := comm.Probe(ctx, sorter, impi.AnyTag)
-		if err != nil {
-			return chunk, err
-		}
 		at := len(chunk)
-		chunk = slices.Grow(chunk, st.Len)[:at+st.Len]
-		if _, err := comm.Recv(ctx, chunk[at:], st.Source, st.Tag); err != nil {
-			return chunk[:at], err
+		chunk, err := receive(ctx, comm, sorter, chunk, longest)
+		if err == nil && len(chunk) == at {
+			err = io.EOF
 		}
-		if st.Len == 0 {
-			return chunk, io.EOF
-		}
-		return chunk, nil
+		return chunk, err
 	}
 }

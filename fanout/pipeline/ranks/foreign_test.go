@@ -65,7 +65,7 @@ func foreignSource(file []byte) stage {
 
 func foreignSorter(ctx context.Context, world *impi.Comm) error {
 	sink, end := ranks.SendForeign(world, 2)
-	err := ranks.SortForeign(ctx, world, workerRanks(world), 2, 0, sink)
+	err := ranks.SortForeign(ctx, world, workerRanks(world), ranks.ForeignOptions{Window: 2}, sink)
 	return errors.Join(err, end(ctx))
 }
 
@@ -106,7 +106,7 @@ func rawWorker(ctx context.Context, world *impi.Comm) error {
 func foreignSink(out io.Writer) stage {
 	return func(ctx context.Context, world *impi.Comm) error {
 		p, err := pipeline.New(pipeline.Config{
-			Sources: []pipeline.Source{ranks.ReceiveForeign(world, 1)}, NewWorker: pipeline.Pass, Sink: pipeline.Strip(out),
+			Sources: []pipeline.Source{ranks.ReceiveForeign(world, 1, 0)}, NewWorker: pipeline.Pass, Sink: pipeline.Strip(out),
 		})
 		if err != nil {
 			return err
@@ -143,13 +143,41 @@ func TestForeignWrong(t *testing.T) {
 	}
 	nothing := func(context.Context, *impi.Comm) error { return nil }
 	sorter := func(ctx context.Context, world *impi.Comm) error {
-		err := ranks.SortForeign(ctx, world, workerRanks(world), 2, 0, func(context.Context, []byte) error { return nil })
+		err := ranks.SortForeign(ctx, world, workerRanks(world), ranks.ForeignOptions{Window: 2}, func(context.Context, []byte) error { return nil })
 		if !errors.Is(err, pipeline.ErrForeign) {
 			return fmt.Errorf("not found: %w", err)
 		}
 		return nil
 	}
 	for _, err := range runForeign(t, nothing, sorter, nothing, liar) {
+		require.NoError(t, err)
+	}
+}
+
+// TestForeignTooLong: what a rank announces is held to the bound, at sorter and sink.
+func TestForeignTooLong(t *testing.T) {
+	const longest = 1000
+	tooLong := func(err error, rank int) error {
+		var e *fanout.MessageError
+		if !errors.As(err, &e) || e.Rank != rank || e.Bytes <= longest {
+			return fmt.Errorf("not found: %w", err)
+		}
+		return nil
+	}
+	babbler := func(to int) stage {
+		return func(ctx context.Context, world *impi.Comm) error {
+			return world.Send(ctx, make([]byte, longest+1), to, fanout.TagData)
+		}
+	}
+	sink := func(ctx context.Context, world *impi.Comm) error {
+		_, err := ranks.ReceiveForeign(world, 0, longest)(ctx, nil)
+		return tooLong(err, 0)
+	}
+	sorter := func(ctx context.Context, world *impi.Comm) error {
+		o := ranks.ForeignOptions{Longest: longest}
+		return tooLong(ranks.SortForeign(ctx, world, workerRanks(world), o, func(context.Context, []byte) error { return nil }), 3)
+	}
+	for _, err := range runForeign(t, babbler(2), sorter, sink, babbler(1)) {
 		require.NoError(t, err)
 	}
 }

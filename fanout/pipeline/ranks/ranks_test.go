@@ -28,8 +28,8 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 )
 
 // The ranks of the tests are 0 and 1 the sources, 2 the sink, the others workers: nodes
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leak.Main(m)
+	nettest.Main(m)
 }
 
 // odd keeps every second event.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // heap is members of one process, whose memory is the heap: what they do to each
@@ -274,10 +275,14 @@ func (h *heap) drive(r *rand.Rand, ops []*Op) error {
 // Every collective gives what a serial computation does, whatever the order in which
 // the members come to it.
 func TestAgainstSerial(t *testing.T) {
+	need.NoRace(t, "the members take turns, and are slow")
 	r := rand.New(rand.NewPCG(1, 2))
-	sizes, times := []int{1, 2, 3, 5, 8, 17}, 2
-	if testing.Short() {
-		sizes, times = []int{2, 5, 17}, 1
+	sizes, times := []int{1, 2, 3, 5, 8, 17}, 1
+	switch {
+	case testing.Short():
+		sizes = []int{2, 5, 17}
+	case need.WantLong():
+		times = 2
 	}
 	for _, size := range sizes {
 		for _, reachable := range []bool{true, false} {
@@ -285,7 +290,7 @@ func TestAgainstSerial(t *testing.T) {
 				h := newHeap(size, flat, reachable)
 				for _, kind := range allKinds {
 					for _, n := range counts(size) {
-						if testing.Short() && size*n > 2*DataSize {
+						if size*n > 2*DataSize && (testing.Short() || size > 8 && !need.WantLong()) {
 							continue
 						}
 						for range times {

@@ -122,7 +122,7 @@ func (q *RecvQueue) Forgo() { q.polled.add() }
 func (q *RecvQueue) SetLimit(n int) error {
 	q.lock.Lock()
 	defer q.lock.Unlock()
-	if n < 0 || uint32(n) > q.size {
+	if n < 0 || n > int(q.size) {
 		return verbs.Errorf(q.device, "modify SRQ", verbs.ErrInvalid, "limit %d of %d work requests", n, q.size)
 	}
 	q.limit = uint32(n)

@@ -305,7 +305,7 @@ func (h *Header) Parse(b []byte) (payload []byte, err error) {
 	}
 	l := &layouts[b[0]]
 	switch {
-	case !l.known:
+	case !h.ParseBTH(b):
 		return nil, ErrOpcode
 	case len(b) < int(l.size):
 		return nil, ErrShort
@@ -314,16 +314,12 @@ func (h *Header) Parse(b []byte) (payload []byte, err error) {
 	case b[1]&tverMask != 0:
 		return nil, ErrVersion
 	}
-	h.Opcode = Opcode(b[0])
 	h.Solicited, h.Migrated, h.Pad = b[1]&solicitedBit != 0, b[1]&migratedBit != 0, b[1]>>padShift&3
 	h.PKey = binary.BigEndian.Uint16(b[2:])
 	h.FECN, h.BECN = b[maskedByte]&fecnBit != 0, b[maskedByte]&becnBit != 0
-	h.DestQP = binary.BigEndian.Uint32(b[4:]) & numberMask
 	h.AckReq = b[8]&ackReqBit != 0
-	h.PSN = binary.BigEndian.Uint32(b[8:]) & numberMask
 	x := b[bthLen:]
-	if h.Carries = l.ext&hasCarried != 0; h.Carries {
-		h.Opcode -= carrying
+	if h.Carries {
 		h.Carried = binary.BigEndian.Uint32(x) & numberMask
 		x = x[carriedLen:]
 	}
@@ -374,13 +370,19 @@ func (h *Header) Parse(b []byte) (payload []byte, err error) {
 	return x[:len(x)-int(h.Pad)], nil
 }
 
-// DestQPOf returns the destination of a packet that Parse may refuse, 0 of one
-// that is too short.
-func DestQPOf(b []byte) uint32 {
-	if len(b) < bthLen {
-		return 0
+// ParseBTH decodes the opcode, the destination and the PSN of a packet that may be cut off, and
+// returns false if it is too short for that, or the opcode unknown.
+func (h *Header) ParseBTH(b []byte) bool {
+	if len(b) < bthLen || !layouts[b[0]].known {
+		return false
 	}
-	return binary.BigEndian.Uint32(b[4:]) & numberMask
+	h.Opcode = Opcode(b[0])
+	if h.Carries = layouts[b[0]].ext&hasCarried != 0; h.Carries {
+		h.Opcode -= carrying
+	}
+	h.DestQP = binary.BigEndian.Uint32(b[4:]) & numberMask
+	h.PSN = binary.BigEndian.Uint32(b[8:]) & numberMask
+	return true
 }
 
 // PadOf is the padding that n bytes of payload need.

@@ -86,7 +86,13 @@ func TestRoundTrip(t *testing.T) {
 			require.NoError(t, err, "%v", op)
 			require.Equal(t, h, got)
 			require.Equal(t, payload, append([]byte{}, p...))
-			require.Equal(t, h.DestQP, DestQPOf(b))
+			for cut := range len(b) {
+				var bth Header
+				require.Equal(t, cut >= bthLen, bth.ParseBTH(b[:cut]))
+				if cut >= bthLen {
+					require.Equal(t, Header{Opcode: h.Opcode, Carries: h.Carries, DestQP: h.DestQP, PSN: h.PSN}, bth)
+				}
+			}
 		}
 	}
 }

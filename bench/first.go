@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// firstOptions are the flags of bench without a subcommand.
+type firstOptions struct {
+	all      bool
+	time     time.Duration
+	sizes    string
+	portable bool
+}
+
+func (o *firstOptions) addFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.all, "all", false, "latency and bandwidth of every provider, by size, in tables")
+	f.DurationVar(&o.time, "time", 50*time.Millisecond, "measured time of each figure")
+	f.StringVar(&o.sizes, "sizes", "", "bytes, as of bench verbs, for --all (default 0:4M)")
+	f.BoolVar(&o.portable, "portable", false, "of tcp use only what every operating system has, for --all")
+}
+
+func (o *firstOptions) run(cmd *cobra.Command, out *outputOptions) error {
+	w, err := newWork(findPattern(layerChannel, patternLat), map[string]string{"time": o.time.String()})
+	if err != nil {
+		return err
+	}
+	j := job{outputOptions: *out, given: given(cmd.Flags()), works: []work{w}, more: o.works}
+	o.all = o.all || o.sizes != "" || o.portable
+	if !o.all {
+		j.show = printSummary
+	}
+	return j.run(cmd.Context())
+}
+
+// works are all there is to measure: channels, collectives, providers, and what this machine
+// can do; or of providers alone, all sizes.
+func (o *firstOptions) works(ctx context.Context, s *session) (list []work, err error) {
+	add := func(layer, command string, flags ...string) (w *work) {
+		given := map[string]string{"time": o.time.String()}
+		for i := 0; i < len(flags); i += 2 {
+			if flags[i+1] != "" {
+				given[flags[i]] = flags[i+1]
+			}
+		}
+		one, e := newWork(findPattern(layer, command), given)
+		if e != nil && err == nil {
+			err = e
+		}
+		list = append(list, one)
+		return &list[len(list)-1]
+	}
+	lat, bw := o.sizes, o.sizes
+	if !o.all {
+		add(layerChannel, patternLat, "memory", "alloc,heap", "sizes", "8,4k,64k,1M", "batch", "0")
+		add(layerChannel, patternBW, "memory", "alloc,heap", "sizes", "4k,64k,1M")
+		add(layerChannel, "barrier", "call", callCalled)
+		add(layerChannel, "allreduce", "call", callCalled, "memory", "alloc,heap", "sizes", "8,4k,64k,1M")
+		lat, bw = "8,4k,64k,1M", "4k,64k,1M"
+	}
+	portable := ""
+	if o.portable {
+		portable = "true"
+	}
+	for _, p := range verbs.Providers() {
+		if p.OnRequest {
+			continue
+		}
+		missing, e := s.cannot(ctx, p.Name)
+		if e != nil {
+			return nil, e
+		}
+		add(layerVerbs, patternLat, "provider", p.Name, "sizes", lat, "portable", portable).missing = missing
+		if missing == "" {
+			add(layerVerbs, patternBW, "provider", p.Name, "sizes", bw, "portable", portable)
+		}
+	}
+	if !o.all {
+		add(layerMachine, patternLine)
+		add(layerMachine, patternCopy)
+		add(layerMachine, patternPeek)
+	}
+	return list, err
+}
+
+// summaryRow is a line of figures by size.
+type summaryRow struct {
+	label              string
+	layer, pattern, op string
+}
+
+var summaryRows = []summaryRow{
+	{"channels, latency, Alloc", layerChannel, patternLat, memoryAlloc},
+	{"channels, latency, heap", layerChannel, patternLat, memoryHeap},
+	{"channels, bandwidth, Alloc", layerChannel, patternBW, memoryAlloc},
+	{"channels, bandwidth, heap", layerChannel, patternBW, memoryHeap},
+	{"barrier", layerChannel, "barrier", callCalled},
+	{"allreduce, Alloc", layerChannel, "allreduce", calledAlloc},
+	{"allreduce, heap", layerChannel, "allreduce", callCalled + " " + memoryHeap},
+	{"queue pairs, latency", layerVerbs, patternLat, "send"},
+	{"queue pairs, bandwidth", layerVerbs, patternBW, "write"},
+	{"a bare cache line, to and fro", layerMachine, patternLine, patternLine},
+	{"memcpy, one core", layerMachine, patternCopy, memoryHeap},
+	{"process_vm_readv, one copy", layerMachine, patternPeek, memoryHeap},
+}
+
+var summarySizes = []int64{8, 4 << 10, 64 << 10, 1 << 20}
+
+// summaryWarnings bounds the lines of what makes the figures doubtful.
+const summaryWarnings = 6
+
+// printSummary shows a newcomer what the library is for, in at most 30 lines.
+func printSummary(w io.Writer, r *Report) error {
+	e := &r.Environment
+	fmt.Fprintf(w, "%d ranks on %s, %s\n", len(e.Ranks), e.CPU, e.Kernel)
+	more := max(len(r.Warnings)-summaryWarnings, 0)
+	for _, s := range r.Warnings[:len(r.Warnings)-more] {
+		fmt.Fprintf(w, "warning: %s\n", s)
+	}
+	if more > 0 {
+		fmt.Fprintf(w, "and %d warnings more, of --json\n", more)
+	}
+	fmt.Fprintf(w, "\n%-36s", "")
+	for _, n := range summarySizes {
+		fmt.Fprintf(w, "%12s", formatSize(n)+"B")
+	}
+	fmt.Fprintln(w)
+	for _, row := range summaryRows {
+		for _, provider := range row.providers(r) {
+			row.print(w, r, provider)
+		}
+	}
+	for _, why := range r.Missing {
+		fmt.Fprintf(w, "not available: %.100s\n", why)
+	}
+	fmt.Fprintf(w, "\n%s\n", closing(r))
+	return nil
+}
+
+// find is the figure of a size; nil: there is none.
+func (s *summaryRow) find(r *Report, provider string, bytes int64) *Result {
+	i := slices.IndexFunc(r.Results, func(v Result) bool {
+		return v.Layer == s.layer && v.Pattern == s.pattern && v.Op == s.op && (provider == "" || v.Provider == provider) && (v.Bytes == bytes || v.Bytes == 0)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &r.Results[i]
+}
+
+// providers are those that the row has figures of.
+func (s *summaryRow) providers(r *Report) (list []string) {
+	for _, v := range r.Results {
+		if v.Layer == s.layer && v.Pattern == s.pattern && v.Op == s.op && !slices.Contains(list, v.Provider) {
+			list = append(list, v.Provider)
+		}
+	}
+	return list
+}
+
+func (s *summaryRow) print(w io.Writer, r *Report, provider string) {
+	label := s.label
+	if s.layer != layerMachine {
+		label += ", " + provider
+	}
+	line := fmt.Sprintf("%-36s", label)
+	for _, n := range summarySizes {
+		cell := ""
+		if v := s.find(r, provider, n); v != nil && (v.Bytes > 0 || n == summarySizes[0]) {
+			cell = readable(v.P50, v.Unit)
+		}
+		line += strings.Repeat(" ", max(12-len([]rune(cell)), 0)) + cell
+	}
+	fmt.Fprintln(w, strings.TrimRight(line, " "))
+}
+
+// closing says what carries what, and how far that is from what this machine can do.
+func closing(r *Report) string {
+	p50 := func(row int, bytes int64) float64 {
+		if v := summaryRows[row].find(r, "", bytes); v != nil {
+			return v.P50
+		}
+		return 0
+	}
+	last := int64(1 << 20)
+	lat, alloc, heap := p50(0, 8), p50(2, last), p50(3, last)
+	line, memcpy, peek := p50(9, 8), p50(10, last), p50(11, last)
+	var parts []string
+	if providers := summaryRows[0].providers(r); len(providers) > 0 {
+		parts = append(parts, "Between these ranks channels and collectives go over "+providers[0])
+	}
+	if lat > 0 && line > 0 {
+		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times a bare cache line", lat/line))
+	}
+	if alloc > 0 && memcpy > 0 {
+		parts = append(parts, fmt.Sprintf("1 MiB of Alloc moves at %.0f %% of memcpy", 100*alloc/memcpy))
+	}
+	if heap > 0 && peek > 0 {
+		parts = append(parts, fmt.Sprintf("of the heap at %.0f %% of one copy by the kernel", 100*heap/peek))
+	}
+	return strings.Join(parts, "; ") + ".\nLatency is half a round trip. All sizes: bench --all; beside MPI: bench compare."
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-hpc/sluice/internal/launch"
+)
+
+// What shares the CPUs with ranks.
+const (
+	loadBusy  = "busy"  // a process that computes on each core
+	loadQuota = "quota" // a cgroup that grants half a CPU a rank
+)
+
+// envLoad tells ranks, and peers' programs, of the load around them: "quota", or "busy:" and
+// the numbers of the processes that compute.
+const envLoad = "SLUICE_BENCH_LOAD"
+
+// load is what has been started around a command.
+type load struct {
+	burn  []*exec.Cmd
+	quota *quotaGroup
+}
+
+// underLoad runs something under a load for so many ranks, which what it starts is told of, and
+// ends the load after it; empty, or where this process is under it already, without.
+func underLoad(ctx context.Context, name string, ranks int, run func(context.Context) error) (err error) {
+	around, _, err := loadAround()
+	if err != nil {
+		return err
+	}
+	if name == "" || name == around {
+		return run(ctx)
+	}
+	var l load
+	defer func() { err = errors.Join(err, os.Unsetenv(envLoad), l.Close()) }()
+	text, err := l.start(name, ranks)
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv(envLoad, text); err != nil {
+		return err
+	}
+	return run(ctx)
+}
+
+// start starts it. The process itself gets into the cgroup of a quota, so that what it starts
+// is born there.
+func (l *load) start(name string, ranks int) (text string, err error) {
+	if name == loadQuota {
+		l.quota, err = newQuotaGroup(float64(ranks) / 2)
+		return loadQuota, err
+	}
+	cpus, err := launch.Cores()
+	if err != nil {
+		return "", fmt.Errorf("a process on each core: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	var pids []string
+	for _, cpu := range cpus {
+		cmd := exec.Command(self, "burn", strconv.Itoa(cpu), strconv.Itoa(os.Getpid()))
+		cmd.Env, cmd.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
+		if err := cmd.Start(); err != nil {
+			return "", err
+		}
+		l.burn = append(l.burn, cmd)
+		pids = append(pids, strconv.Itoa(cmd.Process.Pid))
+	}
+	return loadBusy + ":" + strings.Join(pids, ","), nil
+}
+
+// Close ends it.
+func (l *load) Close() error {
+	for _, cmd := range l.burn {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}
+	if l.quota == nil {
+		return nil
+	}
+	return l.quota.Close()
+}
+
+// loadAround is the load that this process has been started in, and who computes beside it.
+func loadAround() (name string, pids []int, err error) {
+	name, list, _ := strings.Cut(os.Getenv(envLoad), ":")
+	if list == "" {
+		return name, nil, nil
+	}
+	for _, text := range strings.Split(list, ",") {
+		pid, err := strconv.Atoi(text)
+		if err != nil || pid <= 0 {
+			return "", nil, fmt.Errorf("%s=%q: %q is no process", envLoad, os.Getenv(envLoad), text)
+		}
+		pids = append(pids, pid)
+	}
+	return name, pids, nil
+}
+
+// burnedCPU is the CPU time that the processes have used.
+func burnedCPU(pids []int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		used, err := cpuOf(pid)
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
+		}
+		sum += used
+	}
+	return sum, nil
+}
+
+// newLoadCommand runs any command, ours or a peer's launcher, under a load.
+func newLoadCommand() *cobra.Command {
+	all := &cobra.Command{
+		Use:   "load busy|quota [-n RANKS] COMMAND [ARGUMENT...]",
+		Short: "Run a command with a process that computes on each core, or under a CPU quota",
+		Long: `busy: a process that only computes is bound to each core. quota: the command runs in a
+cgroup that grants half a CPU for each rank; version 1 (cpu.cfs_quota_us) and 2 (cpu.max) of
+cgroups do. Both end with the command. ` + envLoad + ` tells the command of it.`,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("load: want %s or %s, and a command", loadBusy, loadQuota)
+		},
+	}
+	for _, name := range []string{loadBusy, loadQuota} {
+		ranks := 2
+		cmd := &cobra.Command{
+			Use:   name + " [-n RANKS] COMMAND [ARGUMENT...]",
+			Short: "Run a command under this load",
+			Args: func(_ *cobra.Command, args []string) error {
+				if len(args) == 0 {
+					return usagef("load %s: want a command", name)
+				}
+				return inRange("ranks", ranks, 1, maxRanks)
+			},
+			RunE: func(cmd *cobra.Command, args []string) error { return runUnderLoad(cmd.Context(), name, ranks, args) },
+		}
+		cmd.Flags().IntVarP(&ranks, "ranks", "n", ranks, "ranks that the command starts")
+		cmd.Flags().SetInterspersed(false)
+		all.AddCommand(cmd)
+	}
+	return all
+}
+
+func runUnderLoad(ctx context.Context, name string, ranks int, args []string) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := underLoad(ctx, name, ranks, func(ctx context.Context) error {
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		inOwnGroup(cmd)
+		cmd.WaitDelay = 5 * time.Second
+		return cmd.Run()
+	})
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return reported{&RankFailedError{-1, exit.ExitCode()}}
+	}
+	return err
+}
+
+// newBurnCommand is what [startLoad] starts: it computes on a CPU as long as its parent lives.
+func newBurnCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "burn CPU PARENT", Hidden: true, Args: cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			cpu, err := strconv.Atoi(args[0])
+			if err != nil {
+				return usagef("burn: CPU %q", args[0])
+			}
+			if err := bindSelf(cpu); err != nil {
+				return fmt.Errorf("bind to CPU %d: %w", cpu, err)
+			}
+			for strconv.Itoa(os.Getppid()) == args[1] {
+				compute(1 << 20)
+			}
+			return nil
+		},
+	}
+}

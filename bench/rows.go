@@ -1,0 +1,332 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// row is a row of bench compare: what one command of ours measures, of several sizes,
+// and the programs of peers that do the same. To add one, add a line to rows: a pattern
+// with its layer and provider, what it is measured with, the peers' programs, and the
+// bars that its figures are held to; what has none is shown.
+//
+//	{suite: "channel", layer: layerChannel, pattern: patternLat, provider: "shm", memory: bothMemories, sizes: fourths,
+//		peers: []string{"mpi p2p -m", "limit"}, bars: []bar{{op: memoryAlloc, sizes: "8", limit: 0.75}}},
+//
+// Figures of ours and of peers are set beside each other where size, axis and Figure are
+// equal. With --quick those sizes and axes are measured that have a bar. Under a load run
+// ours, by their flag, and the peers, by bench load.
+type row struct {
+	suite    string // for --only, with provider, pattern, ranks, window and load
+	layer    string // of ours; with the pattern it names the command
+	pattern  string
+	provider string
+	memory   string        // kinds, a list; empty: the command has no choice
+	op       string        // of verbs
+	sizes    string        // list; empty: one size alone, the command's
+	axes     string        // of halos, in place of sizes
+	ranks    int           // 0: the command's own
+	window   int           // 0: the command's own
+	unbound  bool          // ranks of peers are bound to no CPU, as ours are
+	load     string        // what shares the CPUs
+	kind     string        // what is done, of patterns that do several things
+	count    int           // how many there are, of patterns of many; 0: it is none
+	loss     string        // percent of packets that are lost
+	time     time.Duration // of a figure, where others take 100 ms; 0: as others
+	args     []string      // more arguments of ours
+
+	// peers are the programs beside it, with their arguments; sizes, ranks, window and time
+	// are added to them:
+	//
+	//	mpi NAME ...    peers/mpi_NAME.c, with each MPI that is found
+	//	limit           the machine's own, of the row's pattern
+	//	zmq             chunks by libzmq
+	//	ucx tag|am|put  ucx_perftest
+	//	fi              fi_pingpong
+	//	perftest        perftest's program of the row's operation
+	peers []string
+	bars  []bar
+}
+
+// bar is what figures of a row are held to: the best MPI, or what else it names.
+type bar struct {
+	op      string  // of ours; empty: each
+	sizes   string  // or axes: list; empty: all
+	figure  string  // of patterns that have several
+	against string  // a peer; empty: the best MPI
+	fixed   float64 // in place of a peer: so much of the figure's unit
+	calls   float64 // in place of a peer: so many calls into C for a message
+	limit   float64 // of ours / theirs: at most, of bandwidth and rates at least
+	aim     float64 // what we strive for; 0: no more than the limit
+	best    bool    // the best of our operations counts
+}
+
+// Sizes and kinds of memory that many rows have: from a double to 4 MiB, and of
+// collectives to 8 MiB, at powers of four.
+const (
+	fourths      = "8,16,64,256,1k,4k,16k,64k,256k,1M,4M"
+	vectors      = "8,64,256,1k,4k,16k,64k,128k,256k,1M,4M,8M"
+	bothMemories = memoryAlloc + "," + memoryHeap
+	allMemories  = bothMemories + "," + memoryAlloc + ">" + memoryHeap + "," + memoryHeap + ">" + memoryAlloc
+)
+
+// rows are all rows of bench compare, in the order in which they are measured and shown.
+var rows = slices.Concat([]row{
+	// Channels, of two ranks with a core each. The floor of a message is the line that
+	// carries it; of a bandwidth one copy.
+	{suite: "channel", layer: layerChannel, pattern: patternLat, provider: "shm", memory: allMemories, sizes: fourths,
+		peers: []string{"mpi p2p -m", "ucx tag", "ucx am", "ucx put", "fi", "limit"}, bars: []bar{
+			{op: memoryAlloc, sizes: "8", limit: 0.75, aim: 0.6},
+			{op: memoryAlloc, sizes: "8", against: limitLine, limit: 1.7, aim: 1.4},
+			{op: memoryAlloc, sizes: "4k", limit: 0.75},
+			{op: memoryHeap, sizes: "8,4k", limit: 1},
+		}},
+	{suite: "channel", layer: layerChannel, pattern: patternBW, provider: "shm", memory: allMemories, sizes: fourths, window: defaultChannelWindow,
+		peers: []string{"mpi p2p -m -d bw", "ucx tag", "limit"}, bars: []bar{
+			{op: memoryAlloc, sizes: "256k,1M,4M", limit: 2},
+			{op: memoryHeap, sizes: "256k,1M,4M", limit: 1},
+		}},
+	{suite: "channel", layer: layerChannel, pattern: patternLat, provider: "tcp", memory: bothMemories, sizes: fourths,
+		peers: []string{"mpi p2p -m", "ucx tag", "fi"}, bars: []bar{{op: memoryAlloc, sizes: "8", limit: 1}}},
+	{suite: "channel", layer: layerChannel, pattern: patternBW, provider: "tcp", memory: bothMemories, sizes: fourths, window: defaultChannelWindow,
+		peers: []string{"mpi p2p -m -d bw", "ucx tag"}, bars: []bar{{op: memoryAlloc, sizes: "1M", limit: 1}}},
+	{suite: "channel", layer: layerChannel, pattern: patternHalo, provider: "shm", memory: bothMemories, axes: "x,y,z,t,all", ranks: 2,
+		peers: []string{"mpi halo", "mpi halo -k"}, bars: []bar{
+			{op: memoryAlloc, sizes: "x", limit: 2},
+			{op: memoryAlloc, sizes: "z,t", limit: 1.5},
+			{op: memoryHeap, sizes: "x,z,t", limit: 1},
+		}},
+	{suite: "channel", layer: layerChannel, pattern: patternRing, provider: "shm", sizes: "8", ranks: defaultRingRanks, unbound: true,
+		peers: []string{"mpi p2p -d ring"}, bars: []bar{{limit: 1}}},
+	{suite: "channel", layer: layerChannel, pattern: patternLocal, provider: providerSelf, sizes: "8", bars: []bar{{fixed: 40, limit: 1}}},
+
+	// The verbs layer: persistent requests that share one buffer.
+	{suite: "verbs", layer: layerVerbs, pattern: patternLat, provider: "shm", op: "send", sizes: "8,1k,64k,1M", peers: []string{"mpi p2p"}},
+	{suite: "verbs", layer: layerVerbs, pattern: patternLat, provider: "shm", op: "write-imm", sizes: "8,1k,64k,1M",
+		peers: []string{"mpi p2p", "ucx put"}, bars: []bar{{sizes: "8", limit: 1, aim: 0.6}}},
+	{suite: "verbs", layer: layerVerbs, pattern: patternBW, provider: "shm", op: "write", sizes: "64k,256k,1M,4M",
+		peers: []string{"mpi p2p -d bw"}, bars: []bar{{limit: 2}}},
+	{suite: "verbs", layer: layerVerbs, pattern: patternBW, provider: "shm", op: "send", sizes: "64k,256k,1M,4M",
+		peers: []string{"mpi p2p -d bw"}, bars: []bar{{limit: 2}}},
+	{suite: "verbs", layer: layerVerbs, pattern: patternLat, provider: "tcp", op: "send", sizes: "8,1k,64k,1M",
+		peers: []string{"mpi p2p"}, bars: []bar{{sizes: "8", limit: 1}}},
+	{suite: "verbs", layer: layerVerbs, pattern: patternBW, provider: "tcp", op: "write", sizes: "64k,256k,1M,4M",
+		peers: []string{"mpi p2p -d bw"}, bars: []bar{{sizes: "1M,4M", limit: 1}}},
+
+	// Messages that are matched, each a request of its own.
+	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", sizes: fourths,
+		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1.25}}},
+	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: "shm", sizes: fourths, window: defaultWindow,
+		peers: []string{"mpi p2p -n -d bw", "ucx tag"}, bars: []bar{{sizes: "1M", limit: 1}}},
+	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: "shm", sizes: fourths, window: defaultWindow,
+		peers: []string{"mpi p2p -n -d rate"}, bars: []bar{{sizes: "8", limit: 1}, {sizes: "8", fixed: 4e6, limit: 1}}},
+	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: carrierTCP, sizes: fourths,
+		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1}}},
+	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: carrierTCP, sizes: fourths, window: defaultWindow,
+		peers: []string{"mpi p2p -n -d bw"}, bars: []bar{{sizes: "1M", limit: 0.9}}},
+},
+	// Collectives: of 2 ranks with a core each, and of more on the CPUs that there are.
+	collectiveRows(2, bothMemories, vectors, "called,declared", []bar{{op: callCalled, limit: 0.75}}, []bar{
+		{op: calledAlloc, sizes: "8,64,256,1k", limit: 0.75},
+		{op: calledAlloc, sizes: "128k", limit: 0.6},
+		{op: calledAlloc, sizes: "8M", limit: 0.5},
+	}),
+	collectiveRows(4, bothMemories, vectors, callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
+	collectiveRows(8, bothMemories, "8,1k,16k,128k,1M", callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
+	collectiveRows(16, memoryAlloc, "8,1k,64k", callCalled, nil, nil),
+	collectiveRows(32, memoryAlloc, "8,1k,64k", callCalled, nil, nil),
+	collectiveRows(64, memoryAlloc, "8,1k,64k", callCalled, nil, nil),
+	otherCollectives("bcast", "reduce", "reduce-scatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall"),
+	[]row{
+		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{against: besideExact, limit: 4}}},
+		{suite: "exact", layer: layerExact, pattern: patternAddSlice, provider: providerSelf, sizes: "8M", bars: []bar{{fixed: 1000, limit: 1}}},
+
+		// What QMP programs call: the bars of channels and collectives, and ten per cent.
+		{suite: "qmp", layer: layerQMP, pattern: "allreduce", provider: "shm", sizes: "8,1k,128k,8M", ranks: 2, peers: []string{"mpi qmp -c allreduce"}, bars: []bar{
+			{sizes: "8,1k", limit: 0.825},
+			{sizes: "128k", limit: 0.66},
+			{sizes: "8M", limit: 0.55},
+		}},
+		{suite: "qmp", layer: layerQMP, pattern: "allreduce", provider: "shm", sizes: "8,1k,128k", ranks: 4, peers: []string{"mpi qmp -c allreduce"}, bars: []bar{{limit: 1.1}}},
+		{suite: "qmp", layer: layerQMP, pattern: "allreduce", provider: "shm", sizes: "8,1k,128k", ranks: 8, peers: []string{"mpi qmp -c allreduce"}, bars: []bar{{limit: 1.1}}},
+		{suite: "qmp", layer: layerQMP, pattern: patternHalo, provider: "shm", memory: memoryAlloc, axes: "x,y,z,t,all,half", ranks: 2, peers: []string{"mpi qmp -c halo"}, bars: []bar{
+			{sizes: "x", limit: 1.8},
+			{sizes: "z,t,half", limit: 1.35},
+		}},
+	},
+	// Chunks to workers that ask for them: the dialect that serves best counts.
+	fanouts(3, 1), fanouts(3, 8), fanouts(9, 1), fanouts(9, 8),
+	// An RDMA device: as libibverbs is used by a C program.
+	[]row{
+		overDevice(patternLat, "write", "8", 0, 0, 1, bar{limit: 1.1}),
+		overDevice(patternLat, "send", "8", 0, 0, 1, bar{limit: 1.1}),
+		overDevice(patternBW, "write", "64k", 64, 1, 1, bar{limit: 0.95}),
+		overDevice(patternBW, "write", "1M", 16, 1, 1, bar{limit: 0.95}),
+		overDevice(patternBW, "send", "64k", 64, 1, 1, bar{limit: 0.95}),
+		overDevice(patternBW, "read", "64k", 64, 1, 1, bar{limit: 0.95}),
+		overDevice(patternRate, "write", "64", 64, 1, 64, bar{limit: 0.9}),
+		overDevice(patternRate, "write", "64", 64, 64, 64, bar{limit: 0.9}, bar{calls: 1. / 16, limit: 1}),
+	},
+	programRows(),
+)
+
+// collectiveRows are a barrier and allreduces of so many ranks.
+func collectiveRows(ranks int, memory, sizes, call string, barrier, allreduce []bar) []row {
+	calls := []string{"--call", call}
+	return []row{
+		{suite: "collectives", layer: layerChannel, pattern: "barrier", provider: "shm", ranks: ranks, args: calls, peers: []string{"mpi coll -c barrier"}, bars: barrier},
+		{suite: "collectives", layer: layerChannel, pattern: "allreduce", provider: "shm", memory: memory, sizes: sizes, ranks: ranks, args: calls,
+			peers: []string{"mpi coll -c allreduce"}, bars: allreduce},
+	}
+}
+
+func otherCollectives(kinds ...string) (list []row) {
+	for _, kind := range kinds {
+		list = append(list, row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: memoryAlloc, sizes: "8,1k,128k", ranks: 2,
+			args: []string{"--call", callCalled}, peers: []string{"mpi coll -c " + kind}})
+	}
+	return list
+}
+
+// fanouts are a supplier and its workers.
+func fanouts(ranks, window int) []row {
+	return []row{{suite: "fanout", layer: layerFanout, pattern: patternFanout, provider: "shm", sizes: "64,4k,1M", ranks: ranks, window: window, unbound: true,
+		peers: []string{"mpi fanout", "zmq"}, bars: []bar{{limit: 1.5, best: true}, {against: peerZMQ, limit: 2, best: true}}}}
+}
+
+// overDevice is what perftest does as well: the same operation, as many outstanding,
+// posted in one call and signalled, none by value.
+func overDevice(pattern, op, size string, window, list, every int, bars ...bar) row {
+	for i := range bars {
+		bars[i].against = peerPerftest
+	}
+	r := row{suite: "verbs", layer: layerVerbs, pattern: pattern, provider: providerIBV, op: op, sizes: size, window: window, peers: []string{"perftest"}, bars: bars,
+		args: []string{"--inline", "0", "--signal-every", strconv.Itoa(every), "--warmup", "20ms"}}
+	if pattern == patternLat {
+		// perftest reads the cycle counter in each iteration, and says the median. Short
+		// batches have few of the interruptions of a system in them, and of the clock next to
+		// nothing.
+		r.args = append(r.args, "--batch=4")
+	} else {
+		r.args = append(r.args, "--mean", "--list", strconv.Itoa(list))
+	}
+	return r
+}
+
+// String names a row: what --only is matched with.
+func (r *row) String() string {
+	words := []string{r.provider, r.suite, r.pattern, strings.TrimSpace(r.op + " " + r.kind), "", "", "", r.load}
+	if r.suite == r.pattern {
+		words[1] = ""
+	}
+	if r.ranks > 2 || isCollective(r.pattern) && r.ranks > 0 {
+		words[4] = fmt.Sprintf("%d ranks", r.ranks)
+	}
+	if r.count > 0 {
+		words = append(words, fmt.Sprintf("×%d", r.count))
+	}
+	if r.loss != "" {
+		words = append(words, r.loss+" %")
+	}
+	if r.window > 0 && (r.pattern == patternFanout || r.loss != "") {
+		words[5] = fmt.Sprintf("window %d", r.window)
+	}
+	if n := r.list(); n > 1 {
+		words[6] = fmt.Sprintf("×%d", n)
+	}
+	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+}
+
+// list is how many work requests are posted in one call.
+func (r *row) list() int {
+	i := slices.Index(r.args, "--list")
+	if i < 0 {
+		return 0
+	}
+	n, _ := strconv.Atoi(r.args[i+1])
+	return n
+}
+
+// points are its sizes or axes; one, which is empty, where it has neither.
+func (r *row) points() []string { return strings.Split(r.sizes+r.axes, ",") }
+
+// barred are the points that are held to a bar.
+func (r *row) barred() []string {
+	return slices.DeleteFunc(r.points(), func(p string) bool {
+		return !slices.ContainsFunc(r.bars, func(b bar) bool { return b.covers(p) })
+	})
+}
+
+func (b *bar) covers(point string) bool {
+	return b.sizes == "" || slices.Contains(strings.Split(b.sizes, ","), point)
+}
+
+// point is that of a result of this row.
+func (r *row) point(v *Result) string {
+	switch {
+	case r.axes != "":
+		return v.Axis
+	case r.sizes != "":
+		return formatSize(v.Bytes)
+	}
+	return ""
+}
+
+// command is what measures some points of it, by the bench of this version and of those
+// before.
+func (r *row) command(points []string, t time.Duration) []string {
+	p := firstPattern(func(p *pattern) bool { return p.layer == r.layer && p.name == r.pattern })
+	args := []string{r.layer, p.command()}
+	if p.top {
+		args = args[1:]
+	}
+	add := func(flag, value string) {
+		if value != "" && value != "0" {
+			args = append(args, flag, value)
+		}
+	}
+	switch {
+	case r.layer == layerIMPI:
+		add("--carrier", r.provider)
+	case r.layer != layerFanout && r.provider != providerSelf && r.provider != providerIBV:
+		add("--provider", r.provider)
+	}
+	add("--op", r.op)
+	add("--memory", r.memory)
+	switch {
+	case r.axes != "":
+		add("--axis", strings.Join(points, ","))
+	case r.layer == layerQMP:
+		add("--doubles", inDoublesOf(points))
+	default:
+		add("--sizes", strings.Join(points, ","))
+	}
+	if _, chosen := p.option("ranks"); chosen {
+		add("--ranks", strconv.Itoa(r.ranks))
+	}
+	add("--window", strconv.Itoa(r.window))
+	add("--load", r.load)
+	add("--kinds", r.kind)
+	add("--count", strconv.Itoa(r.count))
+	add("--loss", r.loss)
+	if usual, _ := p.option("batch"); usual == strconv.Itoa(eachIteration) && r.provider != providerIBV {
+		args = append(args, "--batch")
+	}
+	return append(append(args, r.args...), "--time", t.String(), "--json")
+}
+
+// inDoublesOf are sizes as counts of doubles.
+func inDoublesOf(sizes []string) string {
+	var counts []string
+	for _, s := range sizes {
+		n, err := parseSize(s)
+		if err != nil {
+			panic(err) // it is one of ours
+		}
+		counts = append(counts, strconv.Itoa(n/doubleBytes))
+	}
+	return strings.Join(counts, ",")
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/qmp"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// Providers that bench treats in some way of their own.
+const (
+	providerSHM  = "shm"
+	providerTCP  = "tcp"
+	providerIBV  = "ibv"
+	providerRoCE = "roce"
+	providerXDP  = "xdp"
+	providerSelf = "self" // moves messages within a rank
+)
+
+// exchanger is what a measurement needs of the job: who we are, and a slow way to talk
+// outside the measured loops.
+type exchanger interface {
+	Rank() int
+	Size() int
+	Exchange(ctx context.Context, data []byte) ([][]byte, error)
+}
+
+// PeerError is an error that another rank met.
+type PeerError struct {
+	Rank int
+	Text string
+}
+
+func (e *PeerError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Text) }
+
+// share gives every rank the values of all. A rank that comes with an error makes all
+// fail: itself with that error, the others with a [*PeerError]. So no rank goes on alone,
+// or waits for one that did not.
+func share[T any](ctx context.Context, job exchanger, v T, failed error) ([]T, error) {
+	type message struct {
+		Value T      `json:"value"`
+		Error string `json:"error,omitempty"`
+	}
+	m := message{Value: v}
+	if failed != nil {
+		m.Error = failed.Error()
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	all, err := job.Exchange(ctx, b)
+	if err != nil {
+		return nil, errors.Join(failed, err)
+	}
+	vs := make([]T, len(all))
+	for rank, b := range all {
+		var m message
+		if err := json.Unmarshal(b, &m); err != nil {
+			return nil, fmt.Errorf("rank %d sent what is no message of this bench: %w", rank, err)
+		}
+		switch {
+		case m.Error == "":
+			vs[rank] = m.Value
+		case rank == job.Rank():
+			return nil, failed
+		case failed == nil || failed.Error() == m.Error: // the same at several is the first's to report
+			return nil, &PeerError{rank, m.Error}
+		}
+	}
+	return vs, nil
+}
+
+// agree gives every rank what rank 0 decided.
+func agree[T any](ctx context.Context, job exchanger, v T) (T, error) {
+	all, err := share(ctx, job, v, nil)
+	if err != nil {
+		return v, err
+	}
+	return all[0], nil
+}
+
+// barrier waits for all ranks, and fails at all where one comes with an error.
+func barrier(ctx context.Context, job exchanger, failed error) error {
+	_, err := share(ctx, job, struct{}{}, failed)
+	return err
+}
+
+// session is this process as a rank of a job. It moves what is measured over channels, and
+// what is exchanged about that through the rendezvous of the job.
+type session struct {
+	*channel.Node
+	provider string  // of channels; empty: what the library takes
+	timer    float64 // cost of reading the clock, ns
+}
+
+// join makes this process a rank. All channels are of the provider, if one is named.
+func join(ctx context.Context, provider string) (*session, error) {
+	opts := []channel.Option{channel.WithLogger(onlyWarnings())}
+	if provider != "" && provider != providerSelf {
+		if _, err := verbs.Find(provider); err != nil {
+			return nil, err
+		}
+		opts = []channel.Option{channel.WithProviders(provider)}
+	}
+	n, err := channel.Join(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &session{Node: n, provider: provider, timer: timerCost()}, nil
+}
+
+// apart says whether ranks are on different hosts, which share no memory.
+func (s *session) apart() bool { return slices.Max(s.Hosts()) > 0 }
+
+// connected is what the library connects two ranks over. Both call it.
+func (s *session) connected(ctx context.Context) (p channel.PeerStats, err error) {
+	other := 1 - s.Rank()
+	d := declarations{node: s.Node}
+	d.send(channel.Contiguous(make([]byte, 1)), other)
+	d.receive(channel.Contiguous(make([]byte, 1)), other)
+	if err = cmp.Or(d.err, startAll(d.handles...)); err == nil {
+		err = channel.WaitAllContext(ctx, d.handles...)
+	}
+	for _, p = range s.Stats().Peers {
+		if p.Rank == other {
+			break
+		}
+	}
+	return p, errors.Join(err, d.close())
+}
+
+// onlyWarnings is a log without what is for information.
+func onlyWarnings() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// fail ends the job with an error, which one rank reports: the one that met it. It does so
+// before it aborts the job, after which the launcher may end all.
+func (s *session) fail(err error) error {
+	var other *PeerError
+	if errors.Is(err, channel.ErrAborted) {
+		return reported{err}
+	}
+	if errors.As(err, &other) { // which is about to abort
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_, _ = s.Exchange(ctx, nil)
+		return reported{err}
+	}
+	tell(err)
+	// Another rank may be in a loop that waits for us.
+	s.Abort(exitStatus(err), err.Error())
+	return reported{err}
+}
+
+// reported is an error that has been printed.
+type reported struct{ error }
+
+func (r reported) Unwrap() error { return r.error }
+
+func tell(err error) { fmt.Fprintln(os.Stderr, "bench:", err) }
+
+// lacks says why a provider is not there at one of the ranks; empty: all have it.
+func (s *session) lacks(ctx context.Context, provider string) (string, error) {
+	var why string
+	if _, err := verbs.Find(provider); err != nil {
+		why = provider + ": " + err.Error()
+	}
+	all, err := share(ctx, s, why, nil)
+	return cmp.Or(all...), err
+}
+
+// cannot says why a provider does not connect all ranks.
+func (s *session) cannot(ctx context.Context, provider string) (string, error) {
+	why, err := s.lacks(ctx, provider)
+	if why == "" && provider == providerSHM && s.apart() {
+		why = provider + ": the ranks are on different hosts"
+	}
+	return why, err
+}
+
+// devices are those that connect this rank with others. What cannot be opened a second time
+// has but its names.
+func (s *session) devices() []DeviceEntry {
+	var list []DeviceEntry
+	for _, p := range s.Stats().Peers {
+		if p.Device == "" || slices.ContainsFunc(list, func(d DeviceEntry) bool { return d.Device == p.Device }) {
+			continue
+		}
+		entry, err := describeNamed(p.Device)
+		if err != nil {
+			entry = DeviceEntry{Provider: p.Provider, Device: p.Device}
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+// describeNamed opens a device for as long as it takes to describe it.
+func describeNamed(name string) (e DeviceEntry, err error) {
+	dev, err := verbs.Find(name)
+	if err != nil {
+		return e, err
+	}
+	c, err := dev.Open(verbs.Config{Insecure: true})
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return describeDevice(c, false)
+}
+
+// onlyDevice describes the device of a provider that has one: of several it is not known
+// which is used.
+func onlyDevice(provider string) (DeviceEntry, bool) {
+	devs, _ := verbs.Devices() // what is not there has no device
+	devs = slices.DeleteFunc(slices.Clone(devs), func(d *verbs.Device) bool { return d.Provider() != provider })
+	if len(devs) != 1 {
+		return DeviceEntry{}, false
+	}
+	e, err := describeNamed(devs[0].Name())
+	return e, err == nil
+}
+
+// bed is what the measurements of a piece of work share.
+type bed struct {
+	*session
+	o        *options
+	provider string      // of the results
+	entry    DeviceEntry // of a device that is measured by itself
+	over     DeviceEntry // of a device that carries impi
+	device   string      // that queue pairs are made of
+	carrier  string      // of impi
+	impi     *impi.Job
+	qmp      *qmp.Machine
+	group    *channel.Group
+	out, in  buffer
+}
+
+// memory is what a measurement sends from, and what it receives into.
+func (b *bed) memory(s *spec, out, in int) (from, into []byte, err error) {
+	kind, other, mixed := strings.Cut(s.memory, ">")
+	if !mixed {
+		other = kind
+	}
+	if from, err = b.out.take(b.Node, kind, out); err == nil {
+		into, err = b.in.take(b.Node, other, in)
+	}
+	return from, into, err
+}
+
+// close leaves what the work has made, which no rank uses any more.
+func (b *bed) close(ctx context.Context) error {
+	if err := barrier(ctx, b, nil); err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range []*channel.Memory{b.out.own, b.in.own} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	if b.impi != nil {
+		errs = append(errs, b.impi.Close(ctx))
+	}
+	if b.qmp != nil {
+		errs = append(errs, b.qmp.Finalize())
+	}
+	return errors.Join(errs...)
+}
+
+// buffer is memory of one kind, which grows.
+type buffer struct {
+	kind  string
+	bytes []byte
+	own   *channel.Memory // of alloc
+}
+
+// take is memory of a kind, from the start of the buffer.
+func (b *buffer) take(n *channel.Node, kind string, size int) ([]byte, error) {
+	if size <= len(b.bytes) && kind == b.kind {
+		return b.bytes[:size:size], nil
+	}
+	if b.own != nil {
+		if err := b.own.Close(); err != nil {
+			return nil, err
+		}
+	}
+	*b = buffer{kind: kind}
+	if kind == memoryHeap {
+		b.bytes = make([]byte, max(size, 64<<10)) // of that size it begins at a page
+		return b.bytes[:size:size], nil
+	}
+	m, err := n.Alloc(max(size, 1))
+	if err != nil {
+		return nil, err
+	}
+	b.own, b.bytes = m, m.Bytes()
+	return b.bytes[:size:size], nil
+}

@@ -1,0 +1,362 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// operation is an operation of the verbs model as --op names it.
+type operation struct {
+	name   string
+	opcode verbs.Opcode
+	recv   bool // each message consumes a receive of the peer, which so learns of it
+	fetch  bool // the answer is part of the operation, the peer has no part in it
+	atomic bool
+}
+
+var operations = []operation{
+	{name: "send", opcode: verbs.OpSend, recv: true},
+	{name: "write", opcode: verbs.OpRDMAWrite},
+	{name: "write-imm", opcode: verbs.OpRDMAWriteWithImm, recv: true},
+	{name: "read", opcode: verbs.OpRDMARead, fetch: true},
+	{name: "fetch-add", opcode: verbs.OpAtomicFetchAndAdd, fetch: true, atomic: true},
+	{name: "cmp-swap", opcode: verbs.OpAtomicCmpAndSwp, fetch: true, atomic: true},
+}
+
+const atomicBytes = 8 // that an atomic works on
+
+func operationNames() (names []string) {
+	for _, o := range operations {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+// operationOf is the operation of a result: of other layers than verbs, one whose messages
+// are received.
+func operationOf(name string) operation {
+	name, _, _ = strings.Cut(name, " ") // memory
+	if i := slices.IndexFunc(operations, func(o operation) bool { return o.name == name }); i >= 0 {
+		return operations[i]
+	}
+	return operation{name: name, recv: true}
+}
+
+// pair is one side of two connected ranks, with a buffer to send from and one to receive
+// into.
+type pair struct {
+	op    operation
+	bytes int // of a message
+	rank  int
+	sends bool   // this rank starts messages
+	takes bool   // the other one does
+	moved uint64 // messages since prepare, either way
+	step  uint64 // that each atomic takes the word further
+
+	ctx            *verbs.Context
+	entry          DeviceEntry
+	channel        *verbs.CompChannel // nil: waiting is spinning
+	armed          bool               // the queues will send an event
+	sendCQ, recvCQ *verbs.CQ
+	qp             *verbs.QP
+	send, recv     *verbs.MR
+	remote         remoteBuffers
+	yielded        int64 // when breathe last did, by nanos
+	looks          int   // at a queue in one call, while there is nothing else to do; 0: one, at all times
+	inline         int   // bytes that may be given inline
+	wcs            [32]verbs.WC
+}
+
+// remoteBuffers is what a peer needs to know to reach our buffers.
+type remoteBuffers struct {
+	SendAddr uint64 `json:"send_addr"`
+	RecvAddr uint64 `json:"recv_addr"`
+	SendRKey uint32 `json:"send_rkey"`
+	RecvRKey uint32 `json:"recv_rkey"`
+}
+
+// openDevice finds the device of this rank that leads to the other: the one asked for, or the
+// first of the provider; between different hosts the one at the interface that the library
+// takes.
+func openDevice(ctx context.Context, b *bed) error {
+	b.device = cmp.Or(b.o.device, b.o.provider)
+	if b.o.device != "" || b.device != "" && !b.apart() {
+		return nil
+	}
+	over, err := b.connected(ctx)
+	if b.device = cmp.Or(b.device, over.Device); err != nil || b.o.provider == "" {
+		return err
+	}
+	devs, err := verbs.Devices()
+	i := slices.IndexFunc(devs, func(d *verbs.Device) bool { return d.Name() == over.Device })
+	for _, d := range devs {
+		if i >= 0 && d.Provider() == b.device && d.Netdev() == devs[i].Netdev() {
+			b.device = d.Name()
+			return nil
+		}
+	}
+	return err
+}
+
+// connect opens the device and connects with the other rank, for a measurement that has so
+// many work requests outstanding; all receives are posted when it returns. Both ranks call it.
+func connect(ctx context.Context, b *bed, m *measurement, sends, receives int) (p *pair, err error) {
+	p = &pair{op: operationOf(m.op), bytes: m.bytes, rank: b.Rank()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	type hello struct {
+		Endpoint []byte        `json:"endpoint"`
+		Buffers  remoteBuffers `json:"buffers"`
+	}
+	var me hello
+	if err = p.open(b, m, sends, receives); err == nil {
+		me.Buffers = remoteBuffers{SendAddr: p.send.Addr(), RecvAddr: p.recv.Addr(), SendRKey: p.send.RKey(), RecvRKey: p.recv.RKey()}
+		me.Endpoint, err = p.endpoint()
+	}
+	all, err := share(ctx, b, me, err)
+	if err != nil {
+		return p, err
+	}
+	other := all[1-p.rank]
+	p.remote = other.Buffers
+	e, err := verbs.ParseEndpoint(other.Endpoint)
+	if err == nil {
+		err = p.qp.Connect(e, verbs.ConnectAttr{})
+	}
+	if err == nil {
+		err = p.postRecvs(p.recvWRs(receives))
+	}
+	b.entry, b.provider, m.inline = p.entry, p.entry.Provider, m.bytes <= p.inline && !p.op.fetch
+	return p, barrier(ctx, b, err) // neither may send before both have posted their receives
+}
+
+// open makes the objects of one side.
+func (p *pair) open(b *bed, m *measurement, sends, receives int) (err error) {
+	defer catch(&err)
+	dev := must1(verbs.Find(b.device))
+	secret := b.Key("bench verbs")
+	p.ctx = must1(dev.Open(verbs.Config{Secret: secret, Insecure: secret == nil, Job: "bench", Portable: b.o.portable}))
+	attr := must1(p.ctx.QueryDevice())
+	p.entry = must1(describeDevice(p.ctx, b.o.portable))
+	if p.entry.Provider == providerIBV && !b.o.events { // messages move while no rank polls
+		p.looks = spinLooks
+	}
+	if uint64(p.bytes) > uint64(attr.MaxMsgSize) {
+		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), attr.MaxMsgSize, p.bytes)
+	}
+	if b.o.events {
+		p.channel = must1(p.ctx.CreateCompChannel())
+	}
+	p.sendCQ, p.recvCQ = must1(p.ctx.CreateCQ(sends, p.channel)), must1(p.ctx.CreateCQ(receives, p.channel))
+	pd := must1(p.ctx.AllocPD())
+	for _, mr := range []**verbs.MR{&p.send, &p.recv} {
+		if size := max(p.bytes, atomicBytes) + guard; m.memory == memoryHeap {
+			*mr = must1(pd.RegMR(make([]byte, size), verbs.AccessAll))
+		} else {
+			*mr = must1(pd.AllocMR(size, verbs.AccessAll))
+		}
+		// Memory that was never written may be one page of zeros many times over, which fits every cache.
+		fillGuard((*mr).Bytes())
+	}
+	p.inline = must1(inlineBytes(b.o.inline, &attr))
+	p.qp = must1(pd.CreateQP(verbs.QPInitAttr{SendCQ: p.sendCQ, RecvCQ: p.recvCQ, Cap: verbs.QPCap{
+		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: p.inline}}))
+	return nil
+}
+
+// spinLooks bounds how long one call spins; then the CPU is given to others that
+// wait for it. In soft-RoCE messages are moved by threads of the kernel that may be
+// among them.
+const spinLooks = 512
+
+// breathe has the runtime see every few milliseconds that this goroutine gives way.
+// The runtime's monitor wants to preempt one that has not for 10 ms, takes the
+// processor from the call into C that it then mostly is in, and for that looks every
+// 20 µs for a while, on the CPU that polls. That costs a tenth of a bandwidth where
+// posting takes a millisecond, as over soft-RoCE, which moves messages in the call that
+// posts them. A second processor of the runtime's would cost more: each time that this
+// gives way the runtime would wake a thread for it.
+func (p *pair) breathe() {
+	const often = 4e6 // ns
+	if now := nanos(); now-p.yielded > often {
+		p.yielded = now
+		runtime.Gosched()
+	}
+}
+
+// inlineBytes is the most that is given inline where wanted is asked for.
+func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
+	// An adapter saves a trip over its bus for as much as fits a few of the
+	// queue's 64-byte units. Where the peer's memory is reached by load and store
+	// there is no such trip: more than goes with the flag into one cache line
+	// would only be copied once more.
+	usual := 256
+	if device.LoadStore {
+		usual = 32
+	}
+	switch {
+	case wanted < 0:
+		return min(usual, device.MaxInlineData), nil
+	case wanted > device.MaxInlineData:
+		return 0, usagef("--inline %d: the device takes at most %d", wanted, device.MaxInlineData)
+	}
+	return wanted, nil
+}
+
+// endpoint takes the QP to INIT, where its port is known.
+func (p *pair) endpoint() ([]byte, error) {
+	attr := verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll}
+	if err := p.qp.Modify(&attr, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccessFlags); err != nil {
+		return nil, err
+	}
+	e, err := p.qp.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	return e.MarshalBinary()
+}
+
+// recvWRs makes n receives into the receive buffer. They all name the same
+// memory: what it holds is looked at only when one message is under way.
+func (p *pair) recvWRs(n int) []verbs.RecvWR {
+	return slices.Repeat([]verbs.RecvWR{{SGList: []verbs.SGE{p.recv.SGE(0, p.recv.Len())}}}, n)
+}
+
+// close takes all down; the peer's operations fail from then on.
+func (p *pair) close() error {
+	if p.ctx == nil {
+		return nil
+	}
+	return p.ctx.Close()
+}
+
+// The queues had no room although their entries are accounted for.
+var (
+	errRecvFull = errors.New("receive queue is full")
+	errSendFull = errors.New("send queue is full")
+)
+
+func (p *pair) postRecvs(wrs []verbs.RecvWR) error {
+	n, err := p.qp.PostRecv(wrs)
+	if err == nil && n < len(wrs) {
+		err = fmt.Errorf("%w: took %d of %d", errRecvFull, n, len(wrs))
+	}
+	return err
+}
+
+// post posts work requests, all of them.
+func (p *pair) post(wrs []verbs.SendWR) {
+	n, err := p.qp.PostSend(wrs)
+	if err == nil && n < len(wrs) {
+		err = errSendFull
+	}
+	must(err)
+}
+
+// pause is called when polling found nothing. Where waiting is spinning it returns at once,
+// or where polling has spun yields. Else its first call arms the queues, so that the caller
+// polls once more and misses nothing, and the next one sleeps until an event.
+func (p *pair) pause() {
+	switch {
+	case p.channel == nil && p.looks > 0:
+		wait.Yield()
+	case p.channel != nil && p.armed:
+		p.armed = false
+		// Not bounded: a peer that dies makes completions.
+		must1(p.channel.Get(context.Background()))
+	case p.channel != nil:
+		p.armed = true
+		must(p.sendCQ.ReqNotify(false))
+		must(p.recvCQ.ReqNotify(false))
+	}
+}
+
+// message is the work request of one message, unsignalled.
+func (p *pair) message() verbs.SendWR {
+	wr := verbs.SendWR{Opcode: p.op.opcode, RemoteAddr: p.remote.RecvAddr, RKey: p.remote.RecvRKey}
+	from, bytes := p.send, p.bytes
+	switch {
+	case p.op.atomic: // on the peer's receive buffer; what was there comes to our send buffer
+		wr.CompareAdd, bytes = 1, atomicBytes
+	case p.op.fetch: // the peer's send buffer into our receive buffer
+		wr.RemoteAddr, wr.RKey, from = p.remote.SendAddr, p.remote.SendRKey, p.recv
+	case p.op.opcode == verbs.OpSend:
+		wr.RemoteAddr, wr.RKey = 0, 0
+	}
+	switch {
+	case bytes <= p.inline && !p.op.fetch:
+		wr.Flags, wr.Inline = verbs.SendInline, p.send.Bytes()[:bytes]
+	case bytes > 0:
+		wr.SGList = []verbs.SGE{from.SGE(0, bytes)}
+	}
+	return wr
+}
+
+// await takes one completion.
+func (p *pair) await(cq *verbs.CQ) {
+	for {
+		var n int
+		var err error
+		if p.looks == 0 {
+			n, err = cq.Poll(p.wcs[:1])
+		} else {
+			n, err = cq.PollSpin(p.wcs[:1], p.looks)
+		}
+		must(err)
+		if n > 0 {
+			if p.wcs[0].Status != verbs.WCSuccess {
+				must(p.wcs[0].Err())
+			}
+			return
+		}
+		p.pause()
+	}
+}
+
+// seed is that of what a rank sends.
+func (p *pair) seed(rank int) uint64 { return seedFor(rank, p.bytes, p.op.name) }
+
+func (p *pair) prepare() {
+	p.moved = 0
+	if p.op.atomic {
+		clear(p.send.Bytes())
+		clear(p.recv.Bytes())
+		return
+	}
+	fillPattern(p.send.Bytes()[:p.bytes], p.seed(p.rank))
+	fillGuard(p.recv.Bytes())
+}
+
+// check looks at the last message, for all go to the same memory; of atomics at the word
+// that they have worked on, and at what the last of them found there.
+func (p *pair) check() error {
+	var found, left error
+	switch {
+	case p.op.atomic:
+		if p.sends {
+			found = p.checkWord(p.send.Bytes(), (p.moved-1)*p.step)
+		}
+		if p.takes {
+			left = p.checkWord(p.recv.Bytes(), p.moved*p.step)
+		}
+	case p.op.fetch && p.sends, !p.op.fetch && p.takes:
+		return checkPattern(p.op.name, p.recv.Bytes()[:p.bytes+guard], p.bytes, p.seed(1-p.rank))
+	}
+	return cmp.Or(found, left)
+}
+
+func (p *pair) checkWord(b []byte, want uint64) error {
+	return compareBytes(p.op.name, b[:atomicBytes], binary.NativeEndian.AppendUint64(nil, want), atomicBytes)
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-hpc/sluice/verbs"
+)
+
+// stream moves many messages, a window of them outstanding, one way or both.
+// Work requests are made beforehand, as many as the window, and posted from
+// there in lists; one in every so many is signalled, and its WRID is the number
+// of requests that its completion tells of.
+//
+// A message that consumes a receive is posted only when the peer is known to
+// have one: the peer grants credit as it reposts. So a receiver that is slow is
+// waited for, and never answers "not ready".
+//
+//	rank 0                                rank 1
+//	(both ways: note) ──────────────────▶
+//	window of messages ═════════════════▶ repost receives
+//	        ◀──────────────────── credit
+//	last message, seen by the peer ═════▶
+//	        ◀─────────────────────── note   when it has all, and all of its own is out
+//
+// The clock stops when that note is there: the last byte counts.
+type stream struct {
+	*pair
+	window  int
+	list    int            // most requests in one call
+	long    bool           // messages that may take long to post
+	wrs     []verbs.SendWR // window of them
+	final   []verbs.SendWR // the last message: signalled, and seen by the peer
+	control []verbs.SendWR // a control message
+	recvs   []verbs.RecvWR
+
+	next        int // index into wrs of the next message
+	since       int // requests posted since the last signalled one
+	outstanding int // messages posted whose completion is not known
+	credit      int // messages that the peer has receives for
+	arrived     int // messages taken that move has not counted yet
+	consumed    int // receives consumed and not yet replaced
+	taken       int // of them by messages, for which credit is due
+	telling     int // control messages posted whose completion was not taken
+	notes       int // that have come and were not waited for yet
+}
+
+const (
+	noteImm   = 0       // immediate data of a control message; else it is credit
+	controlID = 1 << 32 // work request of a control message, which is none of the window
+
+	streamCredit  = 512      // messages that a receiver has receives for
+	streamGrant   = 128      // receives consumed when it reposts them and says so
+	streamControl = 32       // receives and sends beyond, for control messages
+	streamBytes   = 64 << 20 // most bytes outstanding: a window of large messages is smaller
+	streamRecvs   = streamCredit + streamControl
+
+	longPost = 4 << 10 // bytes: a window of less is soon posted
+)
+
+// streamWindow is the window for messages of a size.
+func streamWindow(window, bytes int) int { return max(1, min(window, streamBytes/max(bytes, 1))) }
+
+func newStream(p *pair, m *measurement) *stream {
+	sends, receives := m.directions(p.rank)
+	p.sends, p.takes = sends > 0, receives > 0
+	if p.op.opcode != verbs.OpAtomicCmpAndSwp { // of which none succeeds
+		p.step = 1
+	}
+	s := &stream{pair: p, window: m.windowed, list: min(m.o.list, m.windowed), long: p.looks > 0 && p.bytes > longPost, credit: streamCredit}
+	wr := p.message()
+	for i := range s.window {
+		wr.Flags &^= verbs.SendSignaled
+		if s.since++; s.since == m.o.every || i == s.window-1 {
+			wr.Flags |= verbs.SendSignaled
+			wr.WRID = uint64(s.since)
+			s.since = 0
+		}
+		s.wrs = append(s.wrs, wr)
+	}
+	wr.Flags |= verbs.SendSignaled
+	if p.op.opcode == verbs.OpRDMAWrite {
+		wr.Opcode = verbs.OpRDMAWriteWithImm
+	}
+	s.final = []verbs.SendWR{wr}
+	s.control = []verbs.SendWR{{Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, WRID: controlID}}
+	s.recvs = p.recvWRs(streamRecvs)
+	return s
+}
+
+// run moves windows of messages from rank 0 to rank 1, both ways also as many back, and
+// returns when all have arrived and rank 0 knows it.
+func (s *stream) run(windows int, _ []int64) (err error) {
+	defer catch(&err)
+	n := windows * s.window
+	s.moved += uint64(n)
+	if s.sends && s.takes { // rank 1 goes on no earlier than rank 0, whose clock it is
+		s.note(s.rank == 0)
+	}
+	if s.rank != 0 {
+		s.credit = streamCredit // rank 0 has reposted all
+	}
+	sends, recvs := 0, 0
+	if s.sends {
+		sends = n
+	}
+	if s.takes && !s.op.fetch {
+		if recvs = n; !s.op.recv {
+			recvs = 1 // the last only
+		}
+	}
+	s.move(sends, recvs)
+	if s.op.fetch && s.sends { // to a peer that cannot see it
+		s.note(true)
+	}
+	if s.op.fetch && s.takes {
+		s.note(false)
+	}
+	s.repost()
+	s.note(s.rank != 0)
+	s.credit = streamCredit
+	s.repost()
+	return nil
+}
+
+// note tells the peer that this rank is so far, or waits to be told.
+func (s *stream) note(tell bool) {
+	if tell {
+		s.tell(noteImm)
+		return
+	}
+	for s.notes == 0 {
+		// Our control messages complete here, and some providers need both
+		// queues polled to move anything.
+		s.pollSends(0)
+		if s.pollRecvs(s.looks) == 0 {
+			s.pause()
+		}
+	}
+	s.notes--
+}
+
+// tell sends a control message.
+func (s *stream) tell(imm uint32) {
+	s.control[0].Imm = imm
+	s.telling++
+	s.pair.post(s.control)
+}
+
+// move posts sends messages and takes recvs, until all is complete.
+func (s *stream) move(sends, recvs int) {
+	for {
+		room := s.window - s.outstanding
+		if s.op.recv {
+			room = min(room, s.credit)
+		}
+		for room > 0 && sends > 0 {
+			n := s.post(min(room, sends), sends)
+			sends -= n
+			room -= n
+			if s.long {
+				s.breathe()
+			}
+		}
+		if s.looks > 0 {
+			s.breathe()
+		}
+		ours := s.outstanding > 0 || s.telling > streamControl/2
+		theirs := s.arrived < recvs || sends > 0 && s.op.recv && s.credit == 0
+		polled := 0
+		if ours {
+			polled = s.pollSends(s.spin(!theirs))
+		}
+		if theirs {
+			polled += s.pollRecvs(s.spin(!ours))
+		}
+		if sends == 0 && s.outstanding == 0 && s.arrived >= recvs {
+			s.arrived -= recvs
+			return
+		}
+		if polled == 0 {
+			s.pause()
+		}
+	}
+}
+
+// post posts at most n messages of those left, as one list, and says how many.
+// The last of all is posted for itself.
+func (s *stream) post(n, left int) int {
+	if left == 1 {
+		s.final[0].WRID = uint64(s.since + 1)
+		s.pair.post(s.final)
+		// All before is complete when it is: the next run begins anew.
+		s.next, s.since = 0, 0
+		s.outstanding++
+		s.credit--
+		return 1
+	}
+	n = min(n, left-1, s.list, len(s.wrs)-s.next)
+	list := s.wrs[s.next : s.next+n]
+	s.pair.post(list)
+	for i := range list {
+		if s.since++; list[i].Flags&verbs.SendSignaled != 0 {
+			s.since = 0
+		}
+	}
+	if s.next += n; s.next == len(s.wrs) {
+		s.next = 0
+	}
+	s.outstanding += n
+	s.credit -= n
+	return n
+}
+
+// spin is how often a poll may look: alone says that nothing else is waited for.
+func (s *stream) spin(alone bool) int {
+	if alone {
+		return s.looks
+	}
+	return 0
+}
+
+// poll polls a queue; looks of 0 is one look.
+func (s *stream) poll(cq *verbs.CQ, looks int) int {
+	switch {
+	case looks == 0:
+		return must1(cq.Poll(s.wcs[:]))
+	case cq == s.recvCQ && !s.op.recv && s.outstanding == 0:
+		// Nothing here is the peer's concern: what is left is to be told. Like
+		// perftest's, a rank that has no part in the transfer leaves the CPU to
+		// those that have.
+		return must1(cq.Wait(context.Background(), s.wcs[:]))
+	}
+	return must1(cq.PollSpin(s.wcs[:], looks))
+}
+
+// pollSends takes completions of our own work requests.
+func (s *stream) pollSends(looks int) int {
+	n := s.poll(s.sendCQ, looks)
+	for i := range n {
+		wc := &s.wcs[i]
+		if wc.Status != verbs.WCSuccess {
+			must(wc.Err())
+		}
+		if wc.WRID == controlID {
+			s.telling--
+		} else {
+			s.outstanding -= int(wc.WRID)
+		}
+	}
+	return n
+}
+
+// pollRecvs takes completions of receives: messages, which it counts, and
+// control messages.
+func (s *stream) pollRecvs(looks int) int {
+	n := s.poll(s.recvCQ, looks)
+	messages := 0
+	for i := range n {
+		wc := &s.wcs[i]
+		if wc.Status != verbs.WCSuccess {
+			must(wc.Err())
+		}
+		switch {
+		case wc.Opcode != verbs.WCRecv || wc.Flags&verbs.WCWithImm == 0:
+			messages++
+		case wc.Imm == noteImm:
+			s.notes++
+		case wc.Imm <= streamRecvs:
+			s.credit += int(wc.Imm)
+		default:
+			must(fmt.Errorf("unknown control message %#x", wc.Imm))
+		}
+	}
+	s.consumed += n
+	s.taken += messages
+	s.arrived += messages
+	if taken := s.taken; taken >= streamGrant || s.consumed-taken >= streamControl/2 {
+		if s.repost(); taken > 0 {
+			s.tell(uint32(taken))
+		}
+	}
+	return n
+}
+
+// repost replaces all receives that were consumed.
+func (s *stream) repost() {
+	n := s.consumed
+	s.consumed, s.taken = 0, 0
+	if n > 0 {
+		must(s.postRecvs(s.recvs[:n]))
+	}
+}

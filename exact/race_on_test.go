@@ -1,5 +1,0 @@
-//go:build race
-
-package exact_test
-
-const raceEnabled = true

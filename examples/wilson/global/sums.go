@@ -1,0 +1,142 @@
+// Package global is sums over all sites of all nodes: exact ones, which have the same
+// bits whatever the grid, and plain ones.
+package global
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/examples/wilson/su3"
+	"github.com/sluice-hpc/sluice/qmp"
+)
+
+// MaxSquares is the number of sums that Squares computes at most.
+const MaxSquares = 2
+
+// Sums sums over the nodes of a communicator. It is for one goroutine.
+type Sums struct {
+	comm   *qmp.Comm
+	kind   Kind
+	parts  [MaxSquares]exact.Accumulator
+	words  [MaxSquares][exact.Words]int64
+	values [1]float64
+	sites  []float64 // the squares of each site
+
+	// Local is what has been spent on sums over the sites of this node, Global on those
+	// over all nodes. Count is the number of sums.
+	Local, Global time.Duration
+	Count         int
+}
+
+// New returns sums of a kind.
+func New(comm *qmp.Comm, kind Kind) *Sums { return &Sums{comm: comm, kind: kind} }
+
+// Reset sets the counters to zero.
+func (s *Sums) Reset() { s.Local, s.Global, s.Count = 0, 0, 0 }
+
+// Total returns the sum of the elements of x of all nodes, each of which is a site's.
+// Collective. Errors are those of the communication.
+func (s *Sums) Total(x []float64) (float64, error) {
+	began := time.Now()
+	sum := s.values[:1]
+	if s.kind == Plain {
+		sum[0] = total(x)
+	} else {
+		s.parts[0].Reset()
+		s.parts[0].AddSlice(x)
+	}
+	err := s.reduce(began, sum)
+	return sum[0], err
+}
+
+// Squares sets each element of dst, of which there are MaxSquares at most, to the sum of
+// the squares of the elements of a field of all nodes: so many for each site as a spinor
+// has. Collective. Errors are those of the communication. It does not allocate, but the
+// first time.
+func (s *Sums) Squares(dst []float64, fields ...[]float64) error {
+	began := time.Now()
+	for i, x := range fields {
+		switch s.kind {
+		case Exact:
+			s.parts[i].Reset()
+			s.parts[i].AddProducts(x, x)
+		case Sites:
+			s.parts[i].Reset()
+			s.sites = s.sites[:0]
+			for ; len(x) > 0; x = x[su3.Floats:] {
+				s.sites = append(s.sites, squares(x[:su3.Floats]))
+			}
+			s.parts[i].AddSlice(s.sites)
+		case Plain:
+			dst[i] = squares(x)
+		}
+	}
+	return s.reduce(began, dst)
+}
+
+// reduce adds up the sums of the nodes, the local parts of which are in sums or parts.
+func (s *Sums) reduce(began time.Time, sums []float64) (err error) {
+	summed := time.Now()
+	switch {
+	case s.kind == Plain:
+		err = s.comm.SumDoubleArray(sums)
+	case len(sums) == 1:
+		err = s.comm.SumExact(&s.parts[0])
+	default:
+		err = s.reduceWords(len(sums))
+	}
+	if s.kind != Plain && err == nil {
+		for i := range sums {
+			sums[i] = s.parts[i].Round()
+		}
+	}
+	s.Local += summed.Sub(began)
+	s.Global += time.Since(summed)
+	s.Count += len(sums)
+	return err
+}
+
+// reduceWords is SumExact of the first n parts, in one reduction.
+func (s *Sums) reduceWords(n int) error {
+	for i := range n {
+		s.parts[i].Words(&s.words[i])
+	}
+	if err := s.comm.SumInt64Array(unsafe.Slice(&s.words[0][0], n*exact.Words)); err != nil {
+		return err
+	}
+	for i := range n {
+		if err := s.parts[i].SetWords(&s.words[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// total adds up x. Four sums at a time: a processor begins the next addition before the
+// last one is done.
+func total(x []float64) float64 {
+	var a, b, c, d float64
+	for ; len(x) >= 4; x = x[4:] {
+		a, b, c, d = a+x[0], b+x[1], c+x[2], d+x[3]
+	}
+	for _, y := range x {
+		a += y
+	}
+	return (a + b) + (c + d)
+}
+
+// squares adds up the squares of the elements of x, as total does.
+func squares(x []float64) float64 {
+	var a, b, c, d float64
+	for ; len(x) >= 4; x = x[4:] {
+		a += float64(x[0] * x[0])
+		b += float64(x[1] * x[1])
+		c += float64(x[2] * x[2])
+		d += float64(x[3] * x[3])
+	}
+	for _, y := range x {
+		a += float64(y * y)
+	}
+	return (a + b) + (c + d)
+}

@@ -1,0 +1,175 @@
+package nersc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/sluice-hpc/sluice/examples/wilson/gauge"
+	"github.com/sluice-hpc/sluice/examples/wilson/global"
+	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
+	"github.com/sluice-hpc/sluice/examples/wilson/su3"
+)
+
+// File is a file that is open for reading, whose header has been read.
+type File struct {
+	Header Header
+	file   *os.File
+	offset int64 // of the first link
+}
+
+// Open opens a file and reads its header. The caller closes it.
+//
+// Errors: those of package os; [*HeaderError]; [*SizeError]. All name the file.
+func Open(path string) (f *File, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+	}()
+	b := make([]byte, MaxHeader)
+	n, err := file.ReadAt(b, 0)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	h, n, err := Parse(b[:n])
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	f = &File{Header: h, file: file, offset: int64(n)}
+	if have, want := info.Size()-f.offset, int64(h.Dims.Product())*int64(f.siteBytes()); have != want {
+		return nil, &SizeError{Header: f.offset, Have: have, Want: want, Format: h.Format, Dims: h.Dims, Rows: h.Rows}
+	}
+	return f, nil
+}
+
+// Close closes the file.
+func (f *File) Close() error { return f.file.Close() }
+
+func (f *File) siteBytes() int { return lattice.Axes * f.Header.Format.linkBytes(f.Header.Rows) }
+
+// Read reads the links of this node's sites, and the neighbours' of these: a field of
+// the extents that the header says. Of numbers of 32 bits it makes matrices of SU(3) in
+// double precision. The checksum, the link trace and the plaquette of the header are
+// verified.
+//
+// Collective; what is wrong at one node is an error at all. Errors: those of package
+// os; [*ChecksumError], with a [*LinkError] if one can be told; [*LinkError];
+// [*AverageError]; those of the communication.
+func (f *File) Read(field *gauge.Field, sums *global.Sums) error {
+	if err := f.read(field, sums); err != nil {
+		return fmt.Errorf("%s: %w", f.file.Name(), err)
+	}
+	return nil
+}
+
+func (f *File) read(field *gauge.Field, sums *global.Sums) error {
+	l := field.Lattice
+	if l.Global != f.Header.Dims {
+		return fmt.Errorf("the lattice is %v, the file's is %v", l.Global, f.Header.Dims)
+	}
+	raw := make([]byte, l.Sites()*f.siteBytes())
+	var err error
+	for r := range runs(l) {
+		part := raw[r.local*f.siteBytes():][:r.sites*f.siteBytes()]
+		if _, err = f.file.ReadAt(part, f.offset+int64(r.global)*int64(f.siteBytes())); err != nil {
+			break
+		}
+	}
+	if err := sums.Agree(err, 0); err != nil {
+		return err
+	}
+	format, wrong := f.verify(raw, sums)
+	var sum *ChecksumError
+	if wrong != nil && !errors.As(wrong, &sum) {
+		return wrong
+	}
+	link := f.decode(field, raw, format)
+	if link != nil {
+		err = sums.Agree(link, uint64(link.Offset))
+	} else {
+		err = sums.Agree(nil, 0)
+	}
+	if err = errors.Join(wrong, err); err != nil {
+		return err
+	}
+	if err := field.Exchange(); err != nil {
+		return err
+	}
+	return f.compare(field, sums)
+}
+
+// verify compares the checksum with that of the header, and says in which order the
+// bytes of a number are. Without a byte order in the header both are tried.
+func (f *File) verify(raw []byte, sums *global.Sums) (Format, error) {
+	format := f.Header.Format
+	orders := []Order{format.Order}
+	if format.Order == Unsaid {
+		orders = []Order{Big, Little}
+	}
+	var wrong *ChecksumError
+	for _, format.Order = range orders {
+		sum := uint64(format.Order.checksum(raw))
+		if err := sums.Words(&sum); err != nil {
+			return format, err
+		}
+		if uint32(sum) == f.Header.Checksum {
+			return format, nil
+		}
+		if wrong == nil {
+			wrong = &ChecksumError{Have: uint32(sum), Want: f.Header.Checksum}
+		}
+	}
+	format.Order = orders[0]
+	return format, wrong
+}
+
+// decode reads the links of raw and returns what is wrong with the first that is not in
+// SU(3).
+func (f *File) decode(field *gauge.Field, raw []byte, format Format) (first *LinkError) {
+	l, size := field.Lattice, format.linkBytes(f.Header.Rows)
+	tolerance, _ := format.tolerance()
+	field.Each(func(c lattice.Dims, axis int, u *su3.Matrix) {
+		format.decode(u, raw, f.Header.Rows)
+		raw = raw[size:]
+		if d := u.Deviation(); !(d <= tolerance) && first == nil {
+			first = &LinkError{
+				Site: l.GlobalCoords(c), Axis: axis, Deviation: d, Tolerance: tolerance,
+				Offset: f.offset + int64(l.GlobalIndex(c)*lattice.Axes+axis)*int64(size),
+			}
+		}
+		if format.Bits == 32 {
+			u.Reunitarise()
+		}
+	})
+	return first
+}
+
+// compare compares the averages with those of the header.
+func (f *File) compare(field *gauge.Field, sums *global.Sums) error {
+	plaquette, trace, err := sums.Averages(field)
+	if err != nil {
+		return err
+	}
+	_, tolerance := f.Header.Format.tolerance()
+	for _, a := range []AverageError{
+		{"LINK_TRACE", trace, f.Header.LinkTrace, f.Header.LinkTraceUnit + tolerance},
+		{"PLAQUETTE", plaquette, f.Header.Plaquette, f.Header.PlaquetteUnit + tolerance},
+	} {
+		if !(math.Abs(a.Have-a.Want) <= a.Tolerance) {
+			return &a
+		}
+	}
+	return nil
+}

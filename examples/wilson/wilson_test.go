@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/examples/wilson/global"
+	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
+)
+
+func lattice4(t *testing.T, s string) lattice.Dims {
+	d, err := lattice.ParseDims(s)
+	require.NoError(t, err)
+	return d
+}
+
+// What cannot be done is said once, by node 0, and ends the job.
+func TestRefuses(t *testing.T) {
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good")
+	succeed(t, "shm", 1, "-lattice", "2x2x2x6", "-kappa", "0", "-out", good)
+	b, err := os.ReadFile(good)
+	require.NoError(t, err)
+	damaged := func(name string, change func([]byte) []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, change(bytes.Clone(b)), 0o600))
+		return path
+	}
+	cut := damaged("cut", func(b []byte) []byte { return b[:len(b)-7] })
+	bit := damaged("bit", func(b []byte) []byte { b[len(b)-2*18*8] ^= 0x40; return b }) // near the end: of the last node
+	for _, c := range []struct {
+		name   string
+		nodes  int
+		args   []string
+		status int
+		says   string
+	}{
+		{"option", 2, []string{"-nonsense"}, exitUsage, "flag provided but not defined: -nonsense"},
+		{"argument", 1, []string{"lat"}, exitUsage, `"lat": there are no arguments`},
+		{"grid", 2, []string{"-lattice", "4x4x4x4", "-geom", "1x1x1x4"}, exitFailed, "-geom: a grid of 1x1x1x4 is 4 nodes, there are 2"},
+		{"grid and lattice", 2, []string{"-lattice", "4x4x4x5", "-geom", "1x1x1x2"}, exitFailed, "2 ranks along t do not divide 5 sites"},
+		{"odd heat-bath", 1, []string{"-lattice", "4x4x4x5", "-sweeps", "1"}, exitFailed, "heat-bath on an odd extent: 5 sites along t"},
+		{"no file", 2, []string{"-in", filepath.Join(dir, "none")}, exitFailed, "no such file"},
+		{"cut file", 3, []string{"-in", cut}, exitFailed, "27641 bytes after the"},
+		{"other lattice", 2, []string{"-in", good, "-lattice", "4x4x4x4"}, exitFailed, "has a lattice of 2x2x2x6"},
+		{"damaged file", 3, []string{"-in", bit, "-geom", "1x1x1x3"}, exitFailed, "node 2: nersc: the link along z of site (1, 1, 1, 5)"},
+		{"no directory", 2, []string{"-lattice", "2x2x2x2", "-kappa", "0", "-out", filepath.Join(dir, "none", "lat")}, exitFailed, "no such file"},
+		{"no convergence", 2, []string{"-lattice", "2x2x2x4", "-max-iterations", "2"}, exitFailed, "not converged to 1.0e-10 in 2 iterations"},
+		{"no plot", 2, []string{"-lattice", "2x2x2x4", "-plot", filepath.Join(dir, "none", "plot.svg")}, exitFailed, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := wilson(t, "shm", c.nodes, c.args...)
+			require.Equal(t, c.status, e.status, e.stderr)
+			require.Contains(t, e.stderr, c.says)
+			require.Equal(t, 1, strings.Count(e.stderr, "wilson:"), e.stderr)
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	stdout := succeed(t, "shm", 2, "-help")
+	for _, option := range []string{"lattice", "geom", "in", "out", "beta", "kappa", "sums", "plot", "json"} {
+		require.Equal(t, 1, strings.Count(stdout, "  -"+option+" "), "%s\n%s", option, stdout)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	o, err := parseOptions([]string{"-lattice", "8x8x8x16", "--geom=1,1,2,4", "-beta", "5.7", "-kappa", "0.15", "-sums", "plain", "-format", "IEEE32", "-rows", "2", "-plot", "a.SVG", "-start", "cold"})
+	require.NoError(t, err)
+	require.Equal(t, lattice.Dims{8, 8, 8, 16}, o.extents)
+	require.Equal(t, lattice.Dims{1, 1, 2, 4}, o.geometry)
+	require.Equal(t, 5.7, o.beta)
+	require.Equal(t, global.Plain, o.sumKind)
+	require.Equal(t, 32, o.format.Bits)
+	require.Equal(t, 2, o.rows)
+	require.Equal(t, startCold, o.start)
+
+	for _, args := range []string{
+		"-lattice 8x8x8", "-geom 0x1x1x1", "-start warm", "-beta -1", "-beta NaN", "-sweeps -1", "-format IEEE16", "-rows 4",
+		"-kappa 2", "-kappa NaN", "-source wall", "-tolerance 0", "-tolerance 1", "-max-iterations 0", "-sums exactly", "-plot a.gif", "-seed -1", "-no-such", "argument",
+	} {
+		_, err := parseOptions(strings.Fields(args))
+		require.Error(t, err, args)
+		require.Contains(t, err.Error(), strings.TrimPrefix(strings.Fields(args)[0], "-"), args)
+	}
+	_, err = parseOptions([]string{"-h"})
+	require.ErrorIs(t, err, flag.ErrHelp)
+}
+
+// What is drawn can be read as what its name says.
+func TestPlot(t *testing.T) {
+	dir := t.TempDir()
+	for name, read := range map[string]func(io.Reader) error{
+		"a.png": func(r io.Reader) error { _, err := png.Decode(r); return err },
+		"a.SVG": func(r io.Reader) error {
+			d, n := xml.NewDecoder(r), 0
+			for ; ; n++ {
+				if _, err := d.Token(); errors.Is(err, io.EOF) {
+					break
+				} else if err != nil {
+					return err
+				}
+			}
+			require.Greater(t, n, 50)
+			return nil
+		},
+	} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, plotResiduals(path, "title", []float64{1, 0.1, 3e-5, 0}, 1e-4))
+		file, err := os.Open(path)
+		require.NoError(t, err)
+		require.NoError(t, read(file), name)
+		require.NoError(t, file.Close())
+	}
+	require.ErrorContains(t, plotResiduals(filepath.Join(dir, "b.svg"), "", []float64{0}, 1e-4), "no residual to draw")
+	require.ErrorIs(t, plotResiduals(filepath.Join(dir, "none", "b.svg"), "", []float64{1}, 1e-4), os.ErrNotExist)
+}
+
+// The bar is only for terminals, and has an end.
+func TestProgress(t *testing.T) {
+	var b bytes.Buffer
+	p := &progress{w: &b}
+	p.show(0.5, "sweep %d", 3)
+	require.Contains(t, b.String(), "[===============               ] sweep 3")
+	n := b.Len()
+	p.show(0.6, "too early")
+	require.Equal(t, n, b.Len())
+	p.clear()
+	p.clear()
+	require.Equal(t, n+len("\r\x1b[K"), b.Len())
+	newProgress(false).show(1, "nobody sees it")
+	require.InDelta(t, 0.5, converged(1e-5, 1e-10), 1e-12)
+}

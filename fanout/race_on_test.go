@@ -1,5 +1,0 @@
-//go:build race
-
-package fanout
-
-const raceEnabled = true

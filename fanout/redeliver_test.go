@@ -1,0 +1,292 @@
+//go:build unix
+
+package fanout
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/jobtest"
+)
+
+// Workers that have not asked for numbers are killed at random moments, with any window,
+// several goroutines, and chunks in each one's hands: no chunk is lost.
+func TestKilledPlain(t *testing.T) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 2
+	}
+	worked := regexp.MustCompile(`(?m)^\[\d+\] worked on (\d+)$`)
+	for _, place := range apartPlaces() {
+		t.Run(place, func(t *testing.T) {
+			dead := 0
+			for range rounds {
+				seed := rand.Uint64()
+				status, out := apart(t, "plain", place, 5, seed)
+				require.Equal(t, []int{0, 0}, status[:2], "seed %d\n%s", seed, out)
+				for _, s := range status[2:] {
+					require.Contains(t, []int{0, killed}, s, "seed %d\n%s", seed, out)
+					if s == killed {
+						dead++
+					}
+				}
+				done := map[int]bool{}
+				for _, m := range worked.FindAllStringSubmatch(out, -1) {
+					i, err := strconv.Atoi(m[1])
+					require.NoError(t, err)
+					done[i] = true
+				}
+				for i := range plainChunks {
+					require.True(t, done[i], "seed %d: chunk %d is lost", seed, i)
+				}
+			}
+			require.Positive(t, dead)
+		})
+	}
+}
+
+const plainChunks = 400
+
+func plainAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
+	if w.Rank() == 0 {
+		opts := []Option{Redeliver(), Unacknowledged(1 + random.IntN(100)), Batch(random.IntN(2000))}
+		if random.IntN(2) == 0 {
+			opts = append(opts, Queue(1+random.IntN(20)))
+		}
+		s, err := NewSupplier(w, opts...)
+		if err != nil {
+			return err
+		}
+		for i := range plainChunks {
+			if err := s.Send(ctx, collectedChunk(i)); err != nil {
+				return err
+			}
+		}
+		return s.End(ctx)
+	}
+	window := Window(1 + random.IntN(8))
+	if random.IntN(3) == 0 {
+		window = AdaptiveWindow(8)
+	}
+	opts := []ClientOption{window}
+	if random.IntN(2) == 0 {
+		opts = append(opts, MaxChunk(200_004))
+	}
+	c, err := NewClient(w, opts...)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	last := random.IntN(plainChunks / 4) // it dies with this one, and those of the other goroutines
+	work := func() error {
+		return c.Each(ctx, jobtest.Limit, func(k Chunk) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if last--; last < 0 && w.Rank() > 1 {
+				return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+			i := binary.LittleEndian.Uint32(k.Bytes())
+			if k.Seq() != uint64(i) || !bytes.Equal(collectedChunk(int(i)), k.Bytes()) {
+				return fmt.Errorf("%d bytes with number %d are not chunk %d", len(k.Bytes()), k.Seq(), i)
+			}
+			_, err := fmt.Fprintf(os.Stdout, "worked on %d\n", i)
+			return err
+		})
+	}
+	return errors.Join(errors.Join(together(work, work)...), c.Close())
+}
+
+// Results of workers come in order, beyond the bound on what is unacknowledged, also of those
+// that have not asked for numbers; and a supplier without a queue, which hears messages
+// only when it waits, hears of acknowledgements that are calls.
+func TestCollectedByCall(t *testing.T) {
+	everywhere(t, func(t *testing.T, place string) {
+		w := comms(t, place, 3)
+		for _, opts := range [][]ClientOption{nil, {Window(4)}, {Window(2), MaxChunk(200_000)}, {Numbered(), Window(2)}} {
+			in, out := dup(t, w), dup(t, w)
+			ctx := jobtest.Within(t)
+			const count = 100
+			s, err := NewSupplier(in[0], Collected(), Unacknowledged(8))
+			require.NoError(t, err)
+			c, err := NewCollector(out[0], AcknowledgeBy(s.Acknowledge))
+			require.NoError(t, err)
+			sides := []func() error{
+				func() error {
+					for i := range count {
+						if err := s.Send(ctx, pattern(i, chunkLen(i))); err != nil {
+							return err
+						}
+					}
+					return s.End(ctx)
+				},
+				func() error {
+					for i := 0; ; i++ {
+						r, err := c.Receive(ctx)
+						if err == io.EOF && i == count {
+							return nil
+						}
+						if err != nil {
+							return err
+						}
+						if r.Seq() != uint64(i) || !bytes.Equal(r.Bytes(), pattern(i, chunkLen(i))) {
+							return fmt.Errorf("result %d in place of %d", r.Seq(), i)
+						}
+						if err := r.Release(); err != nil {
+							return err
+						}
+					}
+				},
+			}
+			for i := 1; i < 3; i++ {
+				sides = append(sides, func() error {
+					c, err := NewClient(in[i], opts...)
+					if err != nil {
+						return err
+					}
+					r, err := NewResults(out[i])
+					if err != nil {
+						return err
+					}
+					err = c.Each(ctx, 0, func(k Chunk) error { return r.Send(ctx, k.Seq(), k.Bytes()) })
+					return errors.Join(err, r.End(ctx))
+				})
+			}
+			noErrors(t, together(sides...))
+			require.Zero(t, s.Stats().Unacknowledged)
+		}
+	})
+}
+
+// work has a stranger ask for chunks one at a time, until its end, or until done says that
+// it dies with the one that it has.
+func (s *stranger) work(done func(chunk string) (dies bool)) error {
+	for {
+		if err := s.send(TagRequest, nil); err != nil {
+			return err
+		}
+		tag, body, err := s.receive()
+		switch {
+		case err != nil:
+			return err
+		case tag == TagEnd && len(body) == 0:
+			return nil
+		case tag != TagData:
+			return fmt.Errorf("an answer has tag %d", tag)
+		case done(string(body)):
+			s.die()
+			return nil
+		}
+	}
+}
+
+// Workers of other implementations that ask for one chunk at a time: those of the dead go
+// to others, and none is lost.
+func TestOneAtATime(t *testing.T) {
+	for _, queue := range []int{0, 8} {
+		for range 5 {
+			w, list := strangers(t, 4)
+			ctx := jobtest.Within(t)
+			const count = 200
+			var mu sync.Mutex
+			done := map[string]int{}
+			s, err := NewSupplier(w, Redeliver(), OneAtATime(), Queue(queue))
+			require.NoError(t, err)
+			sides := []func() error{func() error {
+				for i := range count {
+					if err := s.Send(ctx, fmt.Append(nil, i)); err != nil {
+						return err
+					}
+				}
+				return s.End(ctx)
+			}}
+			for i, stranger := range list {
+				last := rand.IntN(count / 4)
+				sides = append(sides, func() error {
+					return stranger.work(func(chunk string) bool {
+						if last--; last < 0 && i > 0 {
+							return true
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						done[chunk]++
+						return false
+					})
+				})
+			}
+			noErrors(t, together(sides...))
+			require.Len(t, done, count)
+		}
+	}
+}
+
+// Workers of other implementations whose requests acknowledge nothing, and results of which
+// have no numbers, are refused by name, and get their end; others are served.
+func TestStrangersRefused(t *testing.T) {
+	for name, opts := range map[string][]Option{
+		"redeliver":         {Redeliver()},
+		"redeliver, queue":  {Redeliver(), Queue(4)},
+		"collected":         {Collected()},
+		"collected, queue":  {Collected(), Queue(4)},
+		"collected, by two": {Collected(2), Workers(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, list := strangers(t, 2)
+			ctx := jobtest.Within(t)
+			s, err := NewSupplier(w, opts...)
+			require.NoError(t, err)
+			for range 3 { // a window
+				require.NoError(t, list[0].send(TagRequest, nil))
+			}
+			for err == nil {
+				err = s.Send(ctx, []byte("chunk"))
+			}
+			var e *MessageError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, []int{1, TagRequest, 0}, []int{e.Rank, e.Tag, e.Bytes})
+			require.Contains(t, e.Why, "plain dialect")
+			tag, body, err := list[0].receive()
+			require.NoError(t, err)
+			require.Equal(t, TagEnd, tag)
+			require.Empty(t, body)
+			require.Equal(t, Ended, s.Stats().Workers[0].State)
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// A worker that is to ask for one chunk at a time and asks for more ends the supplier,
+// which names it: it may have lost chunks.
+func TestNotOneAtATime(t *testing.T) {
+	for _, queue := range []int{0, 4} {
+		w, list := strangers(t, 1)
+		ctx := jobtest.Within(t)
+		s, err := NewSupplier(w, Redeliver(), OneAtATime(), Queue(queue))
+		require.NoError(t, err)
+		require.NoError(t, list[0].twice())
+		for err == nil {
+			err = s.Send(ctx, []byte("chunk"))
+		}
+		for range 2 { // it stays
+			var e *MessageError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, []int{1, TagRequest, 0}, []int{e.Rank, e.Tag, e.Bytes})
+			require.Contains(t, e.Why, "asks again before it is answered")
+			err = s.Send(ctx, []byte("chunk"))
+		}
+		require.NoError(t, s.Close())
+	}
+}

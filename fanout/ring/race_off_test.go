@@ -1,5 +1,0 @@
-//go:build !race
-
-package ring_test
-
-const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package impi
-
-const raceEnabled = false

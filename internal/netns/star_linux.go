@@ -1,0 +1,131 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Star is hosts that a router joins, each by an interface veth0.
+//
+//	      host 0                      router                      host 1
+//	+----------------+        +-----------------------+        +----------------+
+//	|   198.18.1.2   | - veth - 198.18.1.1  198.18.2.1 - veth - |   198.18.2.2   |
+//	+----------------+        +-----------------------+        +----------------+
+type Star struct {
+	Router Namespace
+	Hosts  []Namespace
+}
+
+// Address is that of host i of a star. RFC 2544: 198.18.0.0/15 is for tests of networks.
+func Address(i int) net.IP { return net.IPv4(198, 18, byte(i+1), 2) }
+
+// NewStar makes a star of so many hosts.
+func NewStar(hosts int) (_ *Star, err error) {
+	s := new(Star)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.Router, err = New(); err != nil {
+		return s, fmt.Errorf("network namespace: %w", err)
+	}
+	if err := s.Router.In(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }); err != nil {
+		return s, err
+	}
+	for i := range hosts {
+		h, err := New()
+		if err != nil {
+			return s, fmt.Errorf("network namespace: %w", err)
+		}
+		s.Hosts = append(s.Hosts, h)
+		if err := s.join(i); err != nil {
+			return s, fmt.Errorf("host %d: %w", i, err)
+		}
+	}
+	return s, nil
+}
+
+// join joins a host with the router.
+func (s *Star) join(i int) error {
+	h, port, outer := s.Hosts[i], fmt.Sprintf("host%d", i), net.IPv4(198, 18, byte(i+1), 1)
+	return errors.Join(
+		s.Router.In(func() error {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = port
+			err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "veth0", PeerNamespace: netlink.NsFd(h)})
+			return errors.Join(err, up(port, outer))
+		}),
+		h.In(func() error {
+			// Loopback has no such limit either: that nobody has a port is said at once.
+			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0),
+				up("lo", nil), up("veth0", Address(i)), netlink.RouteAdd(&netlink.Route{Gw: outer}))
+		}))
+}
+
+// up has an interface up, with an address if it is to have one.
+func up(name string, ip net.IP) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", name, err)
+	}
+	if ip != nil {
+		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}); err != nil {
+			return fmt.Errorf("address of %s: %w", name, err)
+		}
+	}
+	return netlink.LinkSetUp(l)
+}
+
+// Cut has the kernel of each host cut what it sends into packets before they leave: the
+// router then loses them one by one.
+func (s *Star) Cut() error {
+	for i, h := range s.Hosts {
+		err := h.In(func() error {
+			l, err := netlink.LinkByName("veth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetGSOMaxSegs(l, 1)
+		})
+		if err != nil {
+			return fmt.Errorf("host %d: packets of their own: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Lose has a router lose so many of a thousand packets that pass it, at random, from now on.
+// Many kernels have no netem, but rules of nftables that drop; nft(8) sets them.
+func (n Namespace) Lose(perMille int) error {
+	rules := "add table ip lossy; delete table ip lossy;"
+	if perMille > 0 {
+		which := ""
+		if perMille < 1000 {
+			which = fmt.Sprintf("numgen random mod 1000 < %d ", perMille)
+		}
+		rules += fmt.Sprintf("table ip lossy { chain on { type filter hook forward priority 0; %sdrop; }; }", which)
+	}
+	return n.In(func() error {
+		if out, err := exec.Command("nft", rules).CombinedOutput(); err != nil {
+			return fmt.Errorf("nft %q: %w: %s", rules, err, out)
+		}
+		return nil
+	})
+}
+
+// Close closes the descriptors: a namespace lasts as long as a process inside.
+func (s *Star) Close() error {
+	var errs []error
+	for _, n := range append(s.Hosts, s.Router) {
+		if n > 0 {
+			errs = append(errs, n.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

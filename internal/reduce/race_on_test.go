@@ -1,5 +1,0 @@
-//go:build race
-
-package reduce_test
-
-const raceEnabled = true

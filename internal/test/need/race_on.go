@@ -1,0 +1,6 @@
+//go:build race
+
+package need
+
+// Race reports whether the race detector watches this program.
+const Race = true

@@ -1,5 +1,0 @@
-//go:build !race
-
-package dirac_test
-
-const raceEnabled = false

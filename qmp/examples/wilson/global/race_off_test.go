@@ -1,5 +1,0 @@
-//go:build !race
-
-package global_test
-
-const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build race
-
-package qmp
-
-const raceEnabled = true

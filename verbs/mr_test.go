@@ -1,0 +1,40 @@
+package verbs
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSGE: an element is the one that was asked for, or one that no post takes. Regions
+// of more than 4 GiB are not registered here for that.
+func TestSGE(t *testing.T) {
+	t.Parallel()
+	const addr, size, lkey = 1 << 40, 1 << 34, 7
+	mr := &MR{addr: addr, length: size, lkey: lkey}
+	for _, c := range []struct {
+		offset, length int
+		want           SGE
+	}{
+		{0, 0, SGE{addr, 0, lkey}},
+		{0, maxSGELength, SGE{addr, maxSGELength, lkey}},
+		{size - maxSGELength, maxSGELength, SGE{addr + size - maxSGELength, maxSGELength, lkey}},
+		{1<<32 + 5, 8, SGE{addr + 1<<32 + 5, 8, lkey}},
+		{size, 0, SGE{addr + size, 0, lkey}},
+		{0, maxSGELength + 1, SGE{maxSGELength + 1, badLength, lkey}},
+		{0, 1 << 32, SGE{1 << 32, badLength, lkey}},
+		{5, 1<<32 + 8, SGE{1<<32 + 8, badLength, lkey}},
+		{0, size, SGE{size, badLength, lkey}},
+		{0, -1, SGE{math.MaxUint64, badLength, lkey}},
+		{-1, 0, SGE{math.MaxUint64, badOffset, lkey}},
+		{-8, 8, SGE{math.MaxUint64 - 7, badOffset, lkey}},
+		{size + 1, 0, SGE{size + 1, badOffset, lkey}},
+		{size, 1, SGE{size + 1, badEnd, lkey}},
+		{size - maxSGELength + 1, maxSGELength, SGE{size + 1, badEnd, lkey}},
+	} {
+		got := mr.SGE(c.offset, c.length)
+		require.Equal(t, c.want, got, "%d bytes at %d", c.length, c.offset)
+		require.Equal(t, got.Length >= badEnd, refused([]SGE{{}, got}) != nil, "%d bytes at %d", c.length, c.offset)
+	}
+}

@@ -1,6 +1,0 @@
-//go:build race
-
-package verbstest
-
-// raceEnabled: the race detector makes everything slow, and allocates.
-const raceEnabled = true
