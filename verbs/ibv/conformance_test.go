@@ -55,6 +55,7 @@ var softRoCE = verbstest.Deviations{
 	NoLastWQE:         true,
 	NoReadsAcrossRNR:  true,
 	NoLengthStatus:    true,
+	NoMessageLimit:    true,
 	NoRetryInSQD:      true,
 	LateERR:           true,
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
@@ -70,7 +71,7 @@ func buildNull(t testing.TB, lacks string) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, symbols), m, 0o600))
 	lib := filepath.Join(dir, "libnull.so")
 	args := []string{"-O2", "-g", "-Wall", "-Wno-parentheses", "-shared", "-fPIC", "-Wl,--version-script=" + filepath.Join(dir, symbols), "-o", lib, "null.c"}
-	if asan {
+	if need.ASan {
 		args = append(args, "-fsanitize=address")
 	}
 	compile(t, args...)

@@ -13,6 +13,7 @@ import (
 // testAllocs: posting and polling do not allocate, on either side.
 func testAllocs(t *testing.T, s *suite) {
 	need.NoRace(t, "it allocates")
+	need.NoASan(t, "it allocates")
 	s.in(t, everywhere, func(w *world) { w.run("posting and polling", allocations) })
 }
 

@@ -235,6 +235,7 @@ func testMessageLimit(t *testing.T, s *suite) {
 		})
 		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead} {
 			w.run(fmt.Sprintf("%v one byte longer", op), func(w *world) {
+				need.Capability(w.t, "a limit of messages that it enforces", !s.Deviations.NoMessageLimit)
 				near, far := w.pair(spec, usual)
 				src := w.alloc(w.near, region, verbs.AccessAll, heap)
 				dst := w.alloc(w.far, region, verbs.AccessAll, heap).fill(1)

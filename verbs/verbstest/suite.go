@@ -79,6 +79,9 @@ type Deviations struct {
 	// NoLengthStatus: a receive that is too short has the statuses of one whose
 	// memory is not there.
 	NoLengthStatus bool
+	// NoMessageLimit: a message that is longer than the device says messages may be is
+	// sent all the same.
+	NoMessageLimit bool
 	// PartialReads: an RDMA_READ that is refused may have read some of it before.
 	PartialReads bool
 	// NoRetryInSQD: in SQD nothing is sent once more that was sent before.

@@ -59,6 +59,13 @@ func NoRace(t testing.TB, reason string) {
 	check(t, "no race detector", !Race, reason)
 }
 
+// NoASan skips a test that AddressSanitizer would fail, in C or for what its instrumentation
+// of Go allocates.
+func NoASan(t testing.TB, reason string) {
+	t.Helper()
+	check(t, "no AddressSanitizer", !ASan, reason)
+}
+
 // Probe skips t if err is not nil, which is what a probe for the thing needed has returned.
 // It is for what the library itself probes for.
 func Probe(t testing.TB, need string, err error) {

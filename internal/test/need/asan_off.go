@@ -1,0 +1,6 @@
+//go:build !asan
+
+package need
+
+// ASan reports whether AddressSanitizer watches this program.
+const ASan = false

@@ -1,5 +1,0 @@
-//go:build linux && cgo && asan
-
-package ibv_test
-
-const asan = true
