@@ -61,6 +61,10 @@ func Batch(bytes int) Option { return func(o *supplierOptions) { o.batch = bytes
 //
 // A worker that dies between what it does with a chunk and the acknowledgement has it
 // done again by another: the sequence number tells. See [Collected] for exactly once.
+//
+// A chunk that its worker has refused for its length ([Longest], [MaxChunk]) is kept for
+// it until it closes its client, and then goes to another. While none of them takes it,
+// [Supplier.End] and [Supplier.Drain] wait for it until their context ends.
 func Redeliver() Option { return func(o *supplierOptions) { o.keep |= untilAcknowledged } }
 
 // OneAtATime says that workers of other implementations ask for one chunk at a time, and
