@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,21 +49,22 @@ type AttemptError struct{ Why string }
 func (e *AttemptError) Error() string { return e.Why }
 
 // launch starts the ranks of a job, or of one for each measurement.
-func (j *job) launch(ctx context.Context) (err error) {
+func (j *job) launch(ctx context.Context) {
 	if slices.ContainsFunc(j.works, func(w work) bool { return w.alone > 0 }) {
-		return j.attempts(ctx)
+		j.attempts(ctx)
+		return
 	}
 	start, unbound := j.start()
 	name := ""
 	for _, w := range j.works {
 		name = cmp.Or(name, w.o.load)
 	}
-	return underLoad(ctx, name, start, func(ctx context.Context) error { return launchSelf(ctx, start, unbound) })
+	must(underLoad(ctx, name, start, func(ctx context.Context) error { return launchSelf(ctx, start, unbound) }))
 }
 
 // attempts starts a job for each measurement, one after the other, and prints what they report.
 // A signal ends it with all that it has started.
-func (j *job) attempts(ctx context.Context) error {
+func (j *job) attempts(ctx context.Context) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	provider := j.provider()
@@ -76,10 +76,7 @@ func (j *job) attempts(ctx context.Context) error {
 		if _, chosen := w.option("ranks"); chosen {
 			ranks = w.o.ranks
 		}
-		specs, err := w.pattern.specs(w.o, ranks)
-		if err != nil {
-			return err
-		}
+		specs := w.pattern.specs(w.o, ranks)
 		for i, s := range specs {
 			a := attempt{w, s, i, provider}
 			m := newMeasurement(s)
@@ -89,7 +86,7 @@ func (j *job) attempts(ctx context.Context) error {
 			var failed *AttemptError
 			switch {
 			case ctx.Err() != nil:
-				return ctx.Err()
+				must(ctx.Err())
 			case errors.As(err, &failed):
 				r.Failed = failed.Why
 				report.Results = append(report.Results, r)
@@ -101,7 +98,7 @@ func (j *job) attempts(ctx context.Context) error {
 		}
 	}
 	progress.clear()
-	return j.print(os.Stdout, &report)
+	j.print(os.Stdout, &report)
 }
 
 // add adds what another report says.
@@ -122,29 +119,19 @@ func (r *Report) add(other *Report) {
 // run runs the job. An error that is an [*AttemptError] is a failure of the job; others say why
 // it cannot be started here.
 func (a *attempt) run(ctx context.Context, given map[string]string) (_ *Report, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	o := launch.Options{Size: a.spec.ranks, Args: []string{self, a.layer, a.command(), "--json", "--provider=" + a.provider}, Bind: launch.Core}
+	o := launchOptions(a.spec.ranks, a.ranks.unbound, a.layer, a.command(), "--json", "--provider="+a.provider)
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if !slices.Contains([]string{"json", "csv", "html", "provider"}, name) {
 			o.Args = append(o.Args, "--"+name+"="+given[name])
 		}
 	}
-	o.Env = append(os.Environ(), envAttempt+"="+strconv.Itoa(a.number))
+	o.Env = append(o.Env, envAttempt+"="+strconv.Itoa(a.number))
 	if a.hosts {
 		star, err := newStar(&o)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, star.Close()) }()
-	}
-	if a.ranks.unbound {
-		o.Bind = launch.None
-		if a.spec.ranks > runtime.NumCPU() {
-			o.Env = append(o.Env, "GOMAXPROCS=1") // as of ranks that are bound
-		}
 	}
 	var said, told bytes.Buffer
 	var r launch.Result

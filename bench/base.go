@@ -75,20 +75,10 @@ func said(ctx context.Context, dir, name string, args ...string) (string, error)
 
 // againstBase measures both versions by turns. A row that one of them does not have is
 // left out, and said.
-func (c *comparison) againstBase(ctx context.Context, out *outputOptions) (err error) {
-	program, remove, err := buildBase(ctx, c.base)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	list, err := c.versions(ctx, program)
-	if err != nil {
-		return err
-	}
-	figures, err := c.takeAll(ctx, list)
-	if err != nil {
-		return err
-	}
+func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
+	program, remove := must2(buildBase(ctx, c.base))
+	defer remove()
+	figures := c.takeAll(ctx, c.versions(ctx, program))
 	var before, after []Result
 	for i := range figures {
 		r := figures[i].Result
@@ -100,31 +90,28 @@ func (c *comparison) againstBase(ctx context.Context, out *outputOptions) (err e
 		}
 	}
 	c.report.Changes = changes(before, after, paired)
-	err = c.end(out, figures, func() {
+	c.end(out, figures, func() {
 		printChanges(os.Stdout, terminal(os.Stdout), c.report.Changes)
 		fmt.Printf("~ is no difference, or one whose 95 %% interval does not lie beyond %.0f %%\n", 100*baseWorse)
 		for _, m := range c.report.Missing {
 			fmt.Printf("not compared: %s\n", m)
 		}
 	})
-	return errors.Join(err, verdictError(c.report.Changes))
+	must(verdictError(c.report.Changes))
 }
 
 // versions are ours and the base's contenders of the rows that both have: each is tried once,
 // briefly.
-func (c *comparison) versions(ctx context.Context, program string) (list []*contender, err error) {
-	wanted, err := c.wanted()
-	if err != nil {
-		return nil, err
-	}
+func (c *comparison) versions(ctx context.Context, program string) (list []*contender) {
+	wanted := c.wanted()
 	progress := newProgress(true)
 	defer progress.clear()
 	for i, r := range wanted {
 		progress.show(i, len(wanted), "try "+r.String())
 		of := *r
 		of.peers = nil
-		own, err := c.contendersOf(&of, c.pointsOf(r))
-		if err != nil {
+		var own []*contender
+		if err := try(func() { own = c.contendersOf(&of, c.pointsOf(r)) }); err != nil {
 			c.missing(fmt.Errorf("%s: %w", r, err))
 			continue
 		}
@@ -140,12 +127,12 @@ func (c *comparison) versions(ctx context.Context, program string) (list []*cont
 		}
 		if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, screenBound); err != nil {
 			if ctx.Err() != nil {
-				return nil, ctx.Err()
+				must(ctx.Err())
 			}
 			c.missing(fmt.Errorf("the base does not have %w", err))
 			continue
 		}
 		list = append(list, ours, &base)
 	}
-	return list, nil
+	return list
 }

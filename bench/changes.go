@@ -214,14 +214,11 @@ func verdictError(list []Change) error {
 }
 
 // compareFiles compares two files; it fails where a figure has become worse.
-func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files []string, options map[string]string, only matcher) error {
+func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files []string, options map[string]string, only matcher) {
 	reports := make([]*Report, 2)
 	var warnings []string
 	for i, f := range files {
-		r, err := readReport(stdin, f)
-		if err != nil {
-			return err
-		}
+		r := readReport(stdin, f)
 		r.Results = slices.DeleteFunc(r.Results, func(r Result) bool { return !only.MatchString(rowName(&r)) })
 		reports[i] = r
 		warnings = append(warnings, (&labelled{file: f}).named(r.Warnings)...)
@@ -234,10 +231,8 @@ func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files 
 		printChanges(os.Stdout, terminal(os.Stdout), report.Changes)
 		fmt.Printf("~ is no difference by the Mann-Whitney U test at %g, or one of at most %g %%\n", o.alpha, o.worse)
 	}
-	if err := out.print(os.Stdout, &report); err != nil {
-		return err
-	}
-	return verdictError(report.Changes)
+	out.print(os.Stdout, &report)
+	must(verdictError(report.Changes))
 }
 
 // matcher is what --only names.

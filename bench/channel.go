@@ -23,44 +23,32 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 // strideOf is how far apart the messages of a window are, whose memory is so long.
 func strideOf(span int) int { return roundUp(span+guard, lineBytes) }
 
-// declarations are handles that are declared, and closed, together. The first error is
-// kept, and nothing is declared after it.
+// declarations are handles that are declared, and closed, together.
 type declarations struct {
 	node    *channel.Node
 	stream  int
 	handles []*channel.Handle
-	err     error
 }
 
 func (d *declarations) send(l channel.Layout, rank int) *channel.Handle {
-	if d.err != nil {
-		return nil
-	}
 	return d.add(d.node.DeclareSend(l, rank, channel.OnStream(d.stream)))
 }
 
 func (d *declarations) receive(l channel.Layout, rank int) *channel.Handle {
-	if d.err != nil {
-		return nil
-	}
 	return d.add(d.node.DeclareReceive(l, rank, channel.OnStream(d.stream)))
 }
 
 func (d *declarations) add(h *channel.Handle, err error) *channel.Handle {
-	if d.err = err; err == nil {
-		d.handles = append(d.handles, h)
-	}
+	must(err)
+	d.handles = append(d.handles, h)
 	return h
 }
 
 // close closes all handles, which must be idle.
-func (d *declarations) close() error {
+func (d *declarations) close() {
 	for _, h := range d.handles {
-		if err := h.Close(); err != nil {
-			return err
-		}
+		must(h.Close())
 	}
-	return nil
 }
 
 // neighbours are the ranks before and after this one on a ring.
@@ -80,20 +68,17 @@ type messages struct {
 }
 
 // newMessages takes memory for what this rank sends and receives, and declares nothing.
-func newMessages(b *bed, m *measurement, from, sends, receives int) (messages, error) {
+func newMessages(b *bed, m *measurement, from, sends, receives int) messages {
 	s := messages{declarations: declarations{node: b.Node}, extent: m.extent(), into: m.into(), op: m.op, from: from}
 	out, in := strideOf(s.span()), strideOf(s.into.span())
-	outs, ins, err := b.memory(&m.spec, sends*out, receives*in)
-	if err != nil {
-		return s, err
-	}
+	outs, ins := b.memory(&m.spec, sends*out, receives*in)
 	for i := range sends {
 		s.outs = append(s.outs, outs[i*out:][:s.span()+guard])
 	}
 	for i := range receives {
 		s.ins = append(s.ins, ins[i*in:][:s.into.span()+guard])
 	}
-	return s, nil
+	return s
 }
 
 // seed tells the messages of all ranks, and those of one, apart.
@@ -108,14 +93,13 @@ func (s *messages) prepare() {
 	}
 }
 
-func (s *messages) check() error {
-	for i, in := range s.ins {
-		if err := s.into.check(s.op, in, s.seed(s.from, i)); err != nil {
-			return err
-		}
+func (s *messages) check() {
+	for i := range s.ins {
+		s.checkOne(i)
 	}
-	return nil
 }
+
+func (s *messages) checkOne(i int) { must(s.into.check(s.op, s.ins[i], s.seed(s.from, i))) }
 
 // Streams of messages, and of what is said of them.
 const (
@@ -124,20 +108,18 @@ const (
 )
 
 // declareChannel declares what two ranks send each other, or one passes on.
-func declareChannel(_ context.Context, b *bed, m *measurement) (series, error) {
+func declareChannel(_ context.Context, b *bed, m *measurement) series {
 	if m.windowed > 0 {
 		return declareWindows(b, m)
 	}
-	t, err := declareToken(b, m)
+	t := declareToken(b, m)
 	switch {
-	case err != nil:
-		return nil, err
 	case m.o.late:
 		return declareLate(t)
 	case b.Size() == 1:
-		return &local{t}, nil
+		return &local{t}
 	}
-	return &t, nil
+	return t
 }
 
 // token is one message that goes from rank to rank and comes back: to and fro between two,
@@ -153,25 +135,21 @@ type token struct {
 	left    int // receives that are to be started
 }
 
-func declareToken(b *bed, m *measurement) (s token, err error) {
+func declareToken(b *bed, m *measurement) *token {
 	left, right := neighbours(b)
-	if s.messages, err = newMessages(b, m, left, 1, 1); err != nil {
-		return s, err
-	}
+	s := &token{messages: newMessages(b, m, left, 1, 1)}
 	s.out = s.declarations.send(s.layout(s.outs[0]), right)
 	s.in = s.declarations.receive(s.into.layout(s.ins[0]), left)
-	return s, s.err
+	return s
 }
 
-func (s *token) run(n int, samples []int64) error {
+func (s *token) run(n int, samples []int64) {
 	s.left = n
 	if s.node.Rank() != 0 {
 		s.left--
-		if err := s.in.Start(); err != nil {
-			return err
-		}
+		must(s.in.Start())
 	}
-	return pingpong(s, s.node.Rank() == 0, n, samples)
+	pingpong(s, s.node.Rank() == 0, n, samples)
 }
 
 func (s *token) send() {
@@ -186,17 +164,14 @@ func (s *token) send() {
 func (s *token) receive() { must(s.in.Wait()) }
 
 // local is a token within one rank: both handles are started, and tested until both are over.
-type local struct{ token }
+type local struct{ *token }
 
-func (s *local) run(n int, samples []int64) error { return pingpong(s, true, n, samples) }
-func (s *local) send()                            { must(startAll(s.out, s.in)) }
+func (s *local) run(n int, samples []int64) { pingpong(s, true, n, samples) }
+func (s *local) send()                      { startAll(s.out, s.in) }
 
 func (s *local) receive() {
 	for _, h := range [...]*channel.Handle{s.in, s.out} {
-		for done := false; !done; {
-			var err error
-			done, err = h.Test()
-			must(err)
+		for !must1(h.Test()) {
 		}
 	}
 }
@@ -210,50 +185,46 @@ func (s *local) receive() {
 //	                          start receive, wait
 //	wait for the send
 type late struct {
-	token
+	*token
 	told, tell *channel.Handle
 }
 
-func declareLate(t token) (series, error) {
+func declareLate(t *token) series {
 	s := &late{token: t}
 	s.stream = streamNotes
 	s.tell = s.declarations.send(channel.Contiguous(make([]byte, 1)), s.from)
 	s.told = s.declarations.receive(channel.Contiguous(make([]byte, 1)), s.from)
-	return s, s.err
+	return s
 }
 
-func (s *late) run(n int, samples []int64) error {
-	return pingpong(s, s.node.Rank() == 0, n, samples)
-}
+func (s *late) run(n int, samples []int64) { pingpong(s, s.node.Rank() == 0, n, samples) }
 
 func (s *late) send() {
-	must(startAll(s.out, s.tell))
-	must(waitAll(s.tell, s.out))
+	startAll(s.out, s.tell)
+	waitAll(s.tell, s.out)
 }
 
 func (s *late) receive() {
-	must(s.told.Start())
-	must(s.told.Wait())
-	must(s.in.Start())
-	must(s.in.Wait())
+	move(s.told)
+	move(s.in)
 }
 
-func startAll(list ...*channel.Handle) error {
-	for _, h := range list {
-		if err := h.Start(); err != nil {
-			return err
-		}
-	}
-	return nil
+// move starts a message, and waits for it.
+func move(h startable) {
+	must(h.Start())
+	must(h.Wait())
 }
 
-func waitAll(list ...*channel.Handle) error {
+func startAll(list ...*channel.Handle) {
 	for _, h := range list {
-		if err := h.Wait(); err != nil {
-			return err
-		}
+		must(h.Start())
 	}
-	return nil
+}
+
+func waitAll(list ...*channel.Handle) {
+	for _, h := range list {
+		must(h.Wait())
+	}
 }
 
 // windows starts many handles at once, one way or both, waits for all of them, and has rank 1
@@ -275,13 +246,10 @@ func (m *measurement) directions(rank int) (sends, receives int) {
 	return 0, m.windowed
 }
 
-func declareWindows(b *bed, m *measurement) (_ series, err error) {
+func declareWindows(b *bed, m *measurement) series {
 	other := 1 - b.Rank()
-	s := &windows{}
 	sends, receives := m.directions(b.Rank())
-	if s.messages, err = newMessages(b, m, other, sends, receives); err != nil {
-		return nil, err
-	}
+	s := &windows{messages: newMessages(b, m, other, sends, receives)}
 	for _, out := range s.outs {
 		s.sends = append(s.sends, s.send(s.layout(out), other))
 	}
@@ -295,18 +263,15 @@ func declareWindows(b *bed, m *measurement) (_ series, err error) {
 	} else {
 		s.note = s.send(note, other)
 	}
-	return s, s.err
+	return s
 }
 
-func (s *windows) run(n int, _ []int64) (err error) {
-	defer catch(&err)
+func (s *windows) run(n int, _ []int64) {
 	for range n {
-		must(startAll(s.recvs...))
-		must(startAll(s.sends...))
-		must(waitAll(s.sends...))
-		must(waitAll(s.recvs...))
-		must(s.note.Start())
-		must(s.note.Wait())
+		startAll(s.recvs...)
+		startAll(s.sends...)
+		waitAll(s.sends...)
+		waitAll(s.recvs...)
+		move(s.note)
 	}
-	return nil
 }

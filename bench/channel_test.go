@@ -177,12 +177,12 @@ func TestHaloCheck(t *testing.T) {
 				s.faces = append(s.faces, f)
 			}
 		}
-		require.NoError(t, s.check(), halo)
+		require.NoError(t, try(s.check), halo)
 		for i, f := range s.faces {
 			for _, at := range []int{0, faceBytes - 1, len(f.into) - 1} {
 				f.into[at] ^= 1
 				var corrupt *CorruptError
-				require.ErrorAs(t, s.check(), &corrupt, "%s, face %d", halo, i)
+				require.ErrorAs(t, try(s.check), &corrupt, "%s, face %d", halo, i)
 				require.Equal(t, at, corrupt.Offset)
 				f.into[at] ^= 1
 			}

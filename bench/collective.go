@@ -95,10 +95,7 @@ func besideDoubles(_ *options, list []spec) []spec {
 }
 
 // openGroup connects all ranks.
-func openGroup(ctx context.Context, b *bed) (err error) {
-	b.group, err = b.World(ctx)
-	return err
-}
+func openGroup(ctx context.Context, b *bed) { b.group = must1(b.World(ctx)) }
 
 // collectiveKind is the kind of collective that a pattern is named after.
 func collectiveKind(pattern string) (coll.Kind, bool) { return coll.ParseKind(pattern) }
@@ -144,22 +141,15 @@ type collectiveSeries struct {
 	done     int                   // collectives since prepare
 }
 
-func declareCollective(_ context.Context, b *bed, m *measurement) (series, error) {
+func declareCollective(_ context.Context, b *bed, m *measurement) series {
 	kind, _ := collectiveKind(m.name)
 	src, dst := collectiveBlocks(kind, b.Size())
-	in, out, err := b.memory(&m.spec, src*m.bytes, dst*m.bytes+guard)
-	if err != nil {
-		return nil, err
-	}
+	in, out := b.memory(&m.spec, src*m.bytes, dst*m.bytes+guard)
 	s := newCollective(b.group, m.spec, in, out)
 	for root := 0; m.declared && root < s.roots; root++ {
-		c, err := s.group.Declare(s.operation(root))
-		if err != nil {
-			return nil, err
-		}
-		s.handles = append(s.handles, c)
+		s.handles = append(s.handles, must1(s.group.Declare(s.operation(root))))
 	}
-	return s, nil
+	return s
 }
 
 func newCollective(g *channel.Group, m spec, in, out []byte) *collectiveSeries {
@@ -206,40 +196,29 @@ func (s *collectiveSeries) operation(root int) channel.Operation {
 }
 
 // run makes n collectives.
-func (s *collectiveSeries) run(n int, samples []int64) error {
-	t := startLaps(samples)
-	for i := range n {
-		if err := s.once(); err != nil {
-			return err
-		}
-		t.lap(i)
-	}
+func (s *collectiveSeries) run(n int, samples []int64) {
+	repeat(n, samples, s.once)
 	s.done += n
-	return nil
 }
 
-func (s *collectiveSeries) once() error {
+func (s *collectiveSeries) once() {
 	root := s.root
 	if s.root++; s.root == s.roots {
 		s.root = 0
 	}
 	if s.handles == nil {
-		return s.group.Run(context.Background(), s.operation(root))
+		must(s.group.Run(context.Background(), s.operation(root)))
+		return
 	}
 	c := s.handles[root]
-	if err := c.Start(); err != nil {
-		return err
-	}
-	return c.Wait(context.Background())
+	must(c.Start())
+	must(c.Wait(context.Background()))
 }
 
-func (s *collectiveSeries) close() error {
+func (s *collectiveSeries) close() {
 	for _, c := range s.handles {
-		if err := c.Close(); err != nil {
-			return err
-		}
+		must(c.Close())
 	}
-	return nil
 }
 
 // turns are the collectives until each root has been one.
@@ -276,7 +255,7 @@ func (s *collectiveSeries) prepare() {
 
 // check compares what this rank has got, and what lies behind it, with what must be
 // there.
-func (s *collectiveSeries) check() error {
+func (s *collectiveSeries) check() {
 	want := make([]byte, len(s.out))
 	fillGuard(want)
 	if s.gets() {
@@ -284,7 +263,7 @@ func (s *collectiveSeries) check() error {
 			binary.NativeEndian.PutUint64(want[i*doubleBytes:], math.Float64bits(s.expected(i)))
 		}
 	}
-	return compareBytes(s.name+" "+s.op, s.out, want, len(s.out)-guard)
+	compareBytes(s.name+" "+s.op, s.out, want, len(s.out)-guard)
 }
 
 // gets says whether anything was to be written to this rank's memory since prepare.

@@ -37,7 +37,7 @@ SLUICE_INSECURE=1 does without.
 		Args:          out.hosts,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return first.run(cmd, &out) },
+		RunE:          caught(func(cmd *cobra.Command, _ []string) { first.run(cmd, &out) }),
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err.Error()} })
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -120,34 +120,26 @@ func (l layer) command(out *outputOptions) *cobra.Command {
 	if l.use == "collectives" {
 		f.StringVar(&kinds, "kinds", kinds, "kinds: a list")
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = caught(func(cmd *cobra.Command, args []string) {
 		switch {
 		case l.use == "collectives":
+			parseList("kinds", kinds, names...)
 			args = append([]string{kinds}, args...)
 		case len(args) == 0 && compare != nil:
 			for name := range given(f) {
 				if alone.Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil {
-					return usagef("--%s: want %s, or several of them", name, strings.Join(names, ", "))
+					must(usagef("--%s: want %s, or several of them", name, strings.Join(names, ", ")))
 				}
 			}
-			return compare.command(cmd, out)
+			compare.command(cmd, out)
+			return
 		case len(args) == 0:
-			return usagef("%s: want %s, or several of them", l.use, strings.Join(names, ", "))
+			must(usagef("%s: want %s, or several of them", l.use, strings.Join(names, ", ")))
 		}
-		if l.use == "collectives" {
-			if _, err := parseList("kinds", kinds, names...); err != nil {
-				return err
-			}
-		}
-		list, err := parsePatterns(cmd, args[0], all)
-		if err != nil {
-			return err
-		}
-		if err := out.hosts(cmd, args[1:]); err != nil {
-			return err
-		}
-		return measure(cmd, out, list)
-	}
+		list := parsePatterns(cmd, args[0], all)
+		must(out.hosts(cmd, args[1:]))
+		measure(cmd, out, list)
+	})
 	return cmd
 }
 
@@ -162,16 +154,16 @@ func (l *layer) compareOptions() (o *compareOptions, f *pflag.FlagSet) {
 }
 
 // parsePatterns reads a list of names of commands.
-func parsePatterns(cmd *cobra.Command, text string, all []*pattern) ([]*pattern, error) {
+func parsePatterns(cmd *cobra.Command, text string, all []*pattern) []*pattern {
 	var list []*pattern
 	for name := range strings.SplitSeq(text, ",") {
 		i := slices.IndexFunc(all, func(p *pattern) bool { return p.command() == name })
 		if i < 0 {
-			return nil, usagef("unknown command or argument %q; see %s --help", name, cmd.CommandPath())
+			must(usagef("unknown command or argument %q; see %s --help", name, cmd.CommandPath()))
 		}
 		list = append(list, all[i])
 	}
-	return list, nil
+	return list
 }
 
 // newCommand measures one pattern.
@@ -181,24 +173,21 @@ func (p *pattern) newCommand(out *outputOptions) *cobra.Command {
 		Short: p.short,
 		Long:  strings.TrimSpace(p.short + ".\n\n" + p.long),
 		Args:  out.hosts,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return measure(cmd, out, []*pattern{p}) },
+		RunE:  caught(func(cmd *cobra.Command, _ []string) { measure(cmd, out, []*pattern{p}) }),
 	}
 	p.addFlags(cmd.Flags(), &options{})
 	return cmd
 }
 
 // measure does what a command line asks for.
-func measure(cmd *cobra.Command, out *outputOptions, list []*pattern) error {
+func measure(cmd *cobra.Command, out *outputOptions, list []*pattern) {
 	j := job{outputOptions: *out, given: given(cmd.Flags())}
 	for _, p := range list {
-		w, err := newWork(p, j.given)
-		if err != nil {
-			return err
-		}
+		w := newWork(p, j.given)
 		j.allocs = w.o.allocs
 		j.works = append(j.works, w)
 	}
-	return j.run(cmd.Context())
+	j.run(cmd.Context())
 }
 
 // noArgs refuses arguments that are no flags.

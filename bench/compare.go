@@ -61,22 +61,16 @@ Exit status 3: a figure is worse; 4: there were too few rounds to tell.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: caught(func(cmd *cobra.Command, args []string) {
 			if len(args) == 0 {
-				return o.command(cmd, out)
+				o.command(cmd, out)
+				return
 			}
-			if err := out.check(); err != nil {
-				return err
-			}
-			only, err := parseOnly(o.only)
-			if err != nil {
-				return err
-			}
-			if err := judge.check(); err != nil {
-				return err
-			}
-			return judge.compareFiles(cmd.InOrStdin(), out, args, given(cmd.Flags()), only)
-		},
+			out.check()
+			only := parseOnly(o.only)
+			must(judge.check())
+			judge.compareFiles(cmd.InOrStdin(), out, args, given(cmd.Flags()), only)
+		}),
 	}
 	f := cmd.Flags()
 	judge.addFlags(f)
@@ -94,22 +88,16 @@ func (o *compareOptions) addFlags(f *pflag.FlagSet) {
 }
 
 // command is what a command does that compares.
-func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) error {
-	if err := out.check(); err != nil {
-		return err
-	}
-	if err := o.check(); err != nil {
-		return err
-	}
-	return o.run(cmd.Context(), out, given(cmd.Flags()))
+func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) {
+	out.check()
+	o.check()
+	o.run(cmd.Context(), out, given(cmd.Flags()))
 }
 
-func (o *compareOptions) check() error {
-	if _, err := parseOnly(o.only); err != nil {
-		return err
-	}
+func (o *compareOptions) check() {
+	parseOnly(o.only)
 	if o.base != "" && o.peers != "" {
-		return usagef("--base and --peers: want one of them")
+		must(usagef("--base and --peers: want one of them"))
 	}
 	rounds, t := fullRounds, fullTime
 	if o.quick {
@@ -119,22 +107,20 @@ func (o *compareOptions) check() error {
 		rounds = enoughRounds
 	}
 	o.rounds, o.time = cmp.Or(o.rounds, rounds), cmp.Or(o.time, t)
-	if o.time < 0 || o.time > maxTime {
-		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
-	}
+	checkTime(o.time)
+	inRange("rounds", o.rounds, 1, 1000)
 	if os.Getenv(boot.EnvRank) != "" {
-		return usagef("compare starts its own ranks: run it without a launcher")
+		must(usagef("compare starts its own ranks: run it without a launcher"))
 	}
-	return inRange("rounds", o.rounds, 1, 1000)
 }
 
 // parseOnly reads --only: a regular expression, in any case; nothing matches everything.
-func parseOnly(pattern string) (*regexp.Regexp, error) {
+func parseOnly(pattern string) *regexp.Regexp {
 	re, err := regexp.Compile("(?i)" + pattern)
 	if err != nil {
-		return nil, usagef("--only %q: %v", pattern, err)
+		must(usagef("--only %q: %v", pattern, err))
 	}
-	return re, nil
+	return re
 }
 
 // comparison is one go of bench compare.
@@ -152,47 +138,33 @@ type comparison struct {
 	failed error // rows of ours
 }
 
-func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) (err error) {
+func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	c := comparison{compareOptions: *o, pace: newPace(o), latest: map[*row]*Result{}, crawls: map[*row][]string{}, report: Report{Schema: schema, Results: []Result{}}}
-	c.report.Environment = takeEnvironment(options)
-	if c.self, err = os.Executable(); err != nil {
-		return err
-	}
+	c.report.Environment, c.self = takeEnvironment(options), must1(os.Executable())
 	if out.tables() {
 		printEnvironment(os.Stdout, &c.report.Environment)
 	}
 	if o.base != "" {
-		return c.againstBase(ctx, out)
+		c.againstBase(ctx, out)
+		return
 	}
 	defer func() {
 		for _, p := range c.places {
-			err = errors.Join(err, p.Close())
+			_ = p.Close() // a temporary directory
 		}
 	}()
-	wanted, err := c.wanted()
-	if err != nil {
-		return err
-	}
-	if err := c.findPeers(ctx, wanted); err != nil {
-		return err
-	}
-	list, err := c.picked(ctx, wanted)
-	if err != nil {
-		return err
-	}
-	figures, err := c.takeAll(ctx, list)
-	if err != nil {
-		return err
-	}
+	wanted := c.wanted()
+	c.findPeers(ctx, wanted)
+	figures := c.takeAll(ctx, c.picked(ctx, wanted))
 	c.report.Comparisons = compareFigures(figures, c.crawls)
 	c.report.Warnings = append(c.report.Warnings, doubtDistance(figures)...)
-	return c.end(out, figures, func() { printComparison(os.Stdout, terminal(os.Stdout), &c.report) })
+	c.end(out, figures, func() { printComparison(os.Stdout, terminal(os.Stdout), &c.report) })
 }
 
 // end prints what was measured.
-func (c *comparison) end(out *outputOptions, figures []figure, tables func()) error {
+func (c *comparison) end(out *outputOptions, figures []figure, tables func()) {
 	for _, f := range figures {
 		c.report.Results = append(c.report.Results, f.Result)
 	}
@@ -200,12 +172,13 @@ func (c *comparison) end(out *outputOptions, figures []figure, tables func()) er
 	if out.tables() {
 		tables()
 	}
-	return errors.Join(out.print(os.Stdout, &c.report), c.failed)
+	out.print(os.Stdout, &c.report)
+	must(c.failed)
 }
 
 // findPeers builds the peers' programs of some rows on this machine and in the root
 // directories.
-func (c *comparison) findPeers(ctx context.Context, wanted []*row) error {
+func (c *comparison) findPeers(ctx context.Context, wanted []*row) {
 	var names []string
 	for _, r := range wanted {
 		for _, p := range r.peers {
@@ -221,7 +194,7 @@ func (c *comparison) findPeers(ctx context.Context, wanted []*row) error {
 		}
 	}
 	if names = slices.Compact(slices.Sorted(slices.Values(names))); len(names) == 0 {
-		return nil
+		return
 	}
 	roots := []string{""}
 	if c.compareOptions.peers != "" {
@@ -233,16 +206,13 @@ func (c *comparison) findPeers(ctx context.Context, wanted []*row) error {
 			c.missing(err)
 			continue
 		}
-		if err != nil {
-			return err
-		}
+		must(err)
 		c.places = append(c.places, p)
 		if root == "" { // a root has what it was made with
 			c.report.Missing = append(c.report.Missing, p.missing...)
 		}
 	}
 	c.mpis = findMPIs(c.places)
-	return nil
 }
 
 // missing says what cannot be compared, once.
@@ -253,22 +223,19 @@ func (c *comparison) missing(err error) {
 }
 
 // picked are the contenders of the rows that are wanted: of a row one after the other.
-func (c *comparison) picked(ctx context.Context, wanted []*row) (list []*contender, err error) {
+func (c *comparison) picked(ctx context.Context, wanted []*row) (list []*contender) {
 	progress := newProgress(true)
 	defer progress.clear()
 	for i, r := range wanted {
 		progress.show(i, len(wanted), "screen "+r.String())
-		k, err := c.contendersOf(r, c.pointsOf(r))
-		if err != nil {
+		var k []*contender
+		if err := try(func() { k = c.contendersOf(r, c.pointsOf(r)) }); err != nil {
 			c.missing(fmt.Errorf("%s: %w", r, err))
 			continue
 		}
-		if k, err = c.screen(ctx, k); err != nil {
-			return nil, err
-		}
-		list = append(list, k...)
+		list = append(list, c.screen(ctx, k)...)
 	}
-	return list, nil
+	return list
 }
 
 // pointsOf are the sizes or axes of a row that are measured.
@@ -280,11 +247,8 @@ func (c *comparison) pointsOf(r *row) []string {
 }
 
 // wanted are the rows that --only and --quick leave.
-func (c *comparison) wanted() (list []*row, err error) {
-	only, err := parseOnly(c.only)
-	if err != nil {
-		return nil, err
-	}
+func (c *comparison) wanted() (list []*row) {
+	only := parseOnly(c.only)
 	var all []string
 	for i := range rows {
 		r := &rows[i]
@@ -294,14 +258,14 @@ func (c *comparison) wanted() (list []*row, err error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, usagef("--only %q: there are %s", c.only, strings.Join(all, ", "))
+		must(usagef("--only %q: there are %s", c.only, strings.Join(all, ", ")))
 	}
-	return list, nil
+	return list
 }
 
 // takeAll runs all contenders by turns. Each round begins with another one. One that fails is
 // in no more of them.
-func (c *comparison) takeAll(ctx context.Context, list []*contender) ([]figure, error) {
+func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 	progress := newProgress(true)
 	defer progress.clear()
 	var order []figureKey
@@ -322,7 +286,7 @@ func (c *comparison) takeAll(ctx context.Context, list []*contender) ([]figure, 
 			isLate := errors.Is(err, errHung)
 			switch {
 			case ctx.Err() != nil:
-				return nil, ctx.Err()
+				must(ctx.Err())
 			case isLate && round > 0:
 				gone[n] = true // there are figures of the rounds before
 			case err != nil: // the others can be compared without it
@@ -356,7 +320,7 @@ func (c *comparison) takeAll(ctx context.Context, list []*contender) ([]figure, 
 	for _, name := range order {
 		all = append(all, figure{mergeRounds(rounds[name]), name.row})
 	}
-	return all, nil
+	return all
 }
 
 // timeOf is how long a figure of a row takes: of a device there is one sample a round.

@@ -30,21 +30,16 @@ type contender struct {
 func (k *contender) String() string { return k.row.String() + ": " + k.peer }
 
 // contendersOf are ours and the peers' of a row.
-func (c *comparison) contendersOf(r *row, points []string) ([]*contender, error) {
+func (c *comparison) contendersOf(r *row, points []string) []*contender {
 	ours := &contender{row: r, peer: peerSluice, points: points}
 	var more []string
 	switch r.provider {
 	case providerSelf:
 	case providerIBV:
-		var err error
-		if c.rdma, err = findRDMA(); err != nil {
-			return nil, err
-		}
+		c.rdma = must1(findRDMA())
 		more = []string{"--device", c.rdma.device}
 	default:
-		if _, err := verbs.Find(r.provider); err != nil {
-			return nil, err
-		}
+		must1(verbs.Find(r.provider))
 	}
 	ours.run = func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
 		return c.runOurs(ctx, c.self, append(r.command(points, d), more...))
@@ -53,7 +48,7 @@ func (c *comparison) contendersOf(r *row, points []string) ([]*contender, error)
 	for _, p := range r.peers {
 		list = append(list, c.peersOf(r, points, strings.Fields(p))...)
 	}
-	return list, nil
+	return list
 }
 
 // peersOf are the contenders of one program of a row, in all places that have it.
@@ -93,16 +88,12 @@ func (c *comparison) peersOf(r *row, points, words []string) (list []*contender)
 			break
 		}
 		add(t.peer, t.peer != ucxPut && kind != peerPerftest, func(ctx context.Context, points []string, d time.Duration) (rs []Result, err error) {
+			defer catch(&err)
 			for _, p := range points {
 				one := t
-				if one.bytes, err = parseSize(p); err != nil {
-					return nil, err
-				}
+				one.bytes = must1(parseSize(p))
 				one.plan(d, c.latest[r])
-				r, err := one.run(ctx)
-				if err != nil {
-					return nil, err
-				}
+				r := must1(one.run(ctx))
 				rs = append(rs, r...)
 			}
 			return rs, nil
@@ -243,7 +234,7 @@ const crawlsFrom = 20
 
 // screen runs the contenders of a row of which only the best are taken, and gives each the
 // points in which it is. Crawling ones are named, others that fail are missing.
-func (c *comparison) screen(ctx context.Context, list []*contender) ([]*contender, error) {
+func (c *comparison) screen(ctx context.Context, list []*contender) []*contender {
 	candidates := 0
 	for _, k := range list {
 		if k.picked {
@@ -252,7 +243,7 @@ func (c *comparison) screen(ctx context.Context, list []*contender) ([]*contende
 	}
 	crowded := list[0].row.ranks > runtime.NumCPU()
 	if candidates <= 2 && (!crowded || candidates < 2) {
-		return list, nil
+		return list
 	}
 	took := map[*contender]map[string]float64{} // of each point: the time, or its like
 	hung := map[*contender]bool{}
@@ -263,7 +254,7 @@ func (c *comparison) screen(ctx context.Context, list []*contender) ([]*contende
 		rs, err := k.runBounded(ctx, k.points, screenTime, screenBound)
 		switch {
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			must(ctx.Err())
 		case errors.Is(err, errHung) && crowded:
 			hung[k] = true
 		case err != nil:
@@ -276,7 +267,7 @@ func (c *comparison) screen(ctx context.Context, list []*contender) ([]*contende
 			}
 		}
 	}
-	return c.pick(list, took, hung, crowded), nil
+	return c.pick(list, took, hung, crowded)
 }
 
 // timeLike is a figure of which less is better.

@@ -39,7 +39,8 @@ func writeCSV(w io.Writer, r *Report) error {
 // recordsCSV writes structs whose fields are text, numbers, truths, or pointers to these,
 // with their names of JSON as columns; lists and histograms are in JSON alone. What is
 // absent there is empty here.
-func recordsCSV[T any](w io.Writer, list []T) error {
+func recordsCSV[T any](w io.Writer, list []T) (err error) {
+	defer catch(&err)
 	c := csv.NewWriter(w)
 	typ := reflect.TypeFor[T]()
 	var names []string
@@ -50,9 +51,7 @@ func recordsCSV[T any](w io.Writer, list []T) error {
 			names, fields = append(names, name), append(fields, i)
 		}
 	}
-	if err := c.Write(names); err != nil {
-		return err
-	}
+	must(c.Write(names))
 	for _, record := range list {
 		v := reflect.ValueOf(record)
 		row := make([]string, len(fields))
@@ -68,9 +67,7 @@ func recordsCSV[T any](w io.Writer, list []T) error {
 				row[i] = fmt.Sprint(f.Interface())
 			}
 		}
-		if err := c.Write(row); err != nil {
-			return err
-		}
+		must(c.Write(row))
 	}
 	c.Flush()
 	return c.Error()

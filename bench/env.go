@@ -95,32 +95,23 @@ func takeRankEnvironment(rank int) RankEnvironment {
 }
 
 // describeDevice reads what the environment block says of an open device.
-func describeDevice(c *verbs.Context, portable bool) (DeviceEntry, error) {
+func describeDevice(c *verbs.Context, portable bool) DeviceEntry {
 	d := c.Device()
 	e := DeviceEntry{Provider: d.Provider(), Device: d.Name(), Netdev: d.Netdev(), Portable: portable}
-	attr, err := c.QueryDevice()
-	if err != nil {
-		return e, err
-	}
+	attr := must1(c.QueryDevice())
 	e.MaxInlineData, e.MaxSGE, e.LoadStore = attr.MaxInlineData, attr.MaxSGE, attr.LoadStore
-	port, err := c.QueryPort(1)
-	if err != nil {
-		return e, err
-	}
+	port := must1(c.QueryPort(1))
 	e.MTU = port.ActiveMTU.Bytes()
 	if port.LinkLayer != verbs.LinkLayerUnspecified {
 		e.Link = port.LinkLayer.String()
 	}
 	if port.GIDTblLen > 0 && !e.LoadStore { // within a host it is of this process alone
-		gid, err := c.QueryGID(1, 0)
-		if err != nil {
-			return e, err
-		}
+		gid := must1(c.QueryGID(1, 0))
 		if gid != (verbs.GID{}) {
 			e.GID = gid.String()
 		}
 	}
-	return e, nil
+	return e
 }
 
 // buildVersion is the module's version, or the commit that was built.

@@ -25,10 +25,10 @@ type exactSeries struct {
 	total exact.Accumulator
 }
 
-func declareExact(_ context.Context, b *bed, _ *measurement) (series, error) {
+func declareExact(_ context.Context, b *bed, _ *measurement) series {
 	s := &exactSeries{group: b.group}
 	s.own.AddSlice(exactTermsOf(s.group.Rank(), s.group.Size()))
-	return s, nil
+	return s
 }
 
 // exactTermsOf are terms of a rank. The large ones cancel with those of the rank
@@ -46,35 +46,23 @@ func exactTermsOf(rank, size int) []float64 {
 	return terms
 }
 
-func (s *exactSeries) run(n int, samples []int64) error {
-	t := startLaps(samples)
-	for i := range n {
+func (s *exactSeries) run(n int, samples []int64) {
+	repeat(n, samples, func() {
 		s.total = s.own
-		if err := channel.SumExact(context.Background(), s.group, &s.total); err != nil {
-			return err
-		}
-		t.lap(i)
-	}
-	return nil
+		must(channel.SumExact(context.Background(), s.group, &s.total))
+	})
 }
 
-func (s *exactSeries) close() error { return nil }
-func (s *exactSeries) prepare()     { s.total.Reset() }
-
-// ExactError: a sum is not the correctly rounded one.
-type ExactError struct{ Got, Want float64 }
-
-func (e *ExactError) Error() string {
-	return fmt.Sprintf("exact sum is %g (%#016x), must be %g (%#016x)", e.Got, math.Float64bits(e.Got), e.Want, math.Float64bits(e.Want))
-}
+func (s *exactSeries) close()   {}
+func (s *exactSeries) prepare() { s.total.Reset() }
 
 // check compares the sum with that of numbers wide enough to be exact.
-func (s *exactSeries) check() error {
+func (s *exactSeries) check() {
 	var lists [][]float64
 	for rank := range s.group.Size() {
 		lists = append(lists, exactTermsOf(rank, s.group.Size()))
 	}
-	return checkExact(s.total.Round(), lists...)
+	checkExact(s.total.Round(), lists...)
 }
 
 const longAddSlice = `The terms are of one sign and exponent, which takes longest of long slices.
@@ -87,20 +75,19 @@ type addSliceSeries struct {
 	sum    exact.Accumulator
 }
 
-func declareAddSlice(_ context.Context, b *bed, m *measurement) (series, error) {
-	memory, _, err := b.memory(&m.spec, m.bytes, 0)
-	return &addSliceSeries{memory: memory, terms: doubles(memory)}, err
+func declareAddSlice(_ context.Context, b *bed, m *measurement) series {
+	memory, _ := b.memory(&m.spec, m.bytes, 0)
+	return &addSliceSeries{memory: memory, terms: doubles(memory)}
 }
 
-func (s *addSliceSeries) run(n int, _ []int64) error {
-	for range n {
+func (s *addSliceSeries) run(n int, samples []int64) {
+	repeat(n, samples, func() {
 		s.sum.Reset()
 		s.sum.AddSlice(s.terms)
-	}
-	return nil
+	})
 }
 
-func (s *addSliceSeries) close() error { return nil }
+func (s *addSliceSeries) close() {}
 
 // prepare makes terms in [1, 2).
 func (s *addSliceSeries) prepare() {
@@ -113,10 +100,10 @@ func (s *addSliceSeries) prepare() {
 	s.sum.Reset()
 }
 
-func (s *addSliceSeries) check() error { return checkExact(s.sum.Round(), s.terms) }
+func (s *addSliceSeries) check() { checkExact(s.sum.Round(), s.terms) }
 
 // checkExact compares a sum of terms with that of numbers wide enough to be exact.
-func checkExact(got float64, lists ...[]float64) error {
+func checkExact(got float64, lists ...[]float64) {
 	const precision = 4400 // bits: the range of float64 twice, and carries
 	sum, term := new(big.Float).SetPrec(precision), new(big.Float)
 	for _, terms := range lists {
@@ -126,7 +113,6 @@ func checkExact(got float64, lists ...[]float64) error {
 	}
 	want, _ := sum.Float64()
 	if math.Float64bits(got) != math.Float64bits(want) {
-		return &ExactError{got, want}
+		must(fmt.Errorf("exact sum is %g (%#016x), must be %g (%#016x)", got, math.Float64bits(got), want, math.Float64bits(want)))
 	}
-	return nil
 }

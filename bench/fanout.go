@@ -29,36 +29,28 @@ each the supplier has 64 chunks at a time, and gives those that have been asked 
 message, up to 4 KiB. All chunks have the same memory, of Job.Alloc.`
 
 // openFanout makes a job of the node's ranks, over shared memory.
-func openFanout(ctx context.Context, b *bed) error {
+func openFanout(ctx context.Context, b *bed) {
 	b.carrier, b.provider = providerSHM, providerSHM
-	return openIMPI(ctx, b)
+	openIMPI(ctx, b)
 }
 
 // measureFanout hands out chunks for a round.
-func measureFanout(ctx context.Context, b *bed, m *measurement) error {
-	comm, err := b.impi.World().Dup(ctx)
-	if err != nil {
-		return err
-	}
-	before := counted()
-	f := fanoutSide{m: m, job: b.impi, comm: comm}
-	if f.memory, err = b.impi.Alloc(roundUp(m.bytes, pageBytes)); err != nil {
-		return err
-	}
-	if comm.Rank() == 0 {
-		err = f.supply(ctx)
-	} else {
-		err = f.work(ctx)
-	}
-	all, err := share(ctx, b, counted().since(before), err)
-	if err != nil {
-		return err
-	}
+func measureFanout(ctx context.Context, b *bed, m *measurement) {
+	before, comm := counted(), must1(b.impi.World().Dup(ctx))
+	f := fanoutSide{m: m, job: b.impi, comm: comm, memory: must1(b.impi.Alloc(roundUp(m.bytes, pageBytes)))}
+	err := try(func() {
+		if comm.Rank() == 0 {
+			f.supply(ctx)
+		} else {
+			f.work(ctx)
+		}
+	})
+	all := share(ctx, b, counted().since(before), err)
 	for _, n := range all {
 		m.mallocs += n.Mallocs
 	}
 	m.windowed, m.verified = m.o.window, m.o.verify
-	return errors.Join(comm.Free(ctx), f.memory.Close())
+	must(errors.Join(comm.Free(ctx), f.memory.Close()))
 }
 
 // fanoutSide is a supplier or a worker of a measurement.
@@ -82,34 +74,21 @@ const fanoutLaps = 4
 const fanoutMost = 4
 
 // supply measures: the clock is read around batches of chunks.
-func (f *fanoutSide) supply(ctx context.Context) error {
+func (f *fanoutSide) supply(ctx context.Context) {
 	m := f.m
 	chunk := f.memory.Bytes()[:m.bytes]
 	fillPattern(chunk, seedFor(0, m.bytes, m.op))
-	s, err := fanout.NewSupplier(f.comm, f.options()...)
-	if err != nil {
-		return err
-	}
+	s := must1(fanout.NewSupplier(f.comm, f.options()...))
 	several := slices.Repeat([][]byte{chunk}, fanoutEach)
-	send := func(n int) error {
+	timed := func(n int) float64 {
+		t := nanos()
 		for m.op == dialectEach && m.bytes < fanoutBatch && n > 0 {
-			k, err := s.SendEach(ctx, several[:min(n, fanoutEach)]...)
-			if err != nil {
-				return err
-			}
-			n -= k
+			n -= must1(s.SendEach(ctx, several[:min(n, fanoutEach)]...))
 		}
 		for range n {
-			if err := s.SendOwned(ctx, nil, chunk); err != nil {
-				return err
-			}
+			must(s.SendOwned(ctx, nil, chunk))
 		}
-		return nil
-	}
-	timed := func(n int) (float64, error) {
-		t := nanos()
-		err := send(n)
-		return float64(max(nanos()-t, 1)), err
+		return float64(max(nanos()-t, 1))
 	}
 	// A send returns when its chunk has been asked for, not when it has arrived, and the
 	// first waits for workers to come: what one takes is known when twice as many take about
@@ -119,10 +98,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 		if each > 0 {
 			n *= 2
 		}
-		took, err := timed(n)
-		if err != nil {
-			return err
-		}
+		took := timed(n)
 		before := each
 		each = took / float64(n)
 		steady = before > 0 && (each < 2*before && before < 2*each || took > fanoutMost*float64(m.o.warmup))
@@ -134,10 +110,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 	m.batchLen = p.Batch
 	begin, sent := nanos(), 0
 	for enough := false; !enough; {
-		took, err := timed(p.Batch)
-		if err != nil {
-			return err
-		}
+		took := timed(p.Batch)
 		m.add(float64(p.Batch) / took * 1e9)
 		sent += p.Batch
 		spent := nanos() - begin
@@ -147,7 +120,7 @@ func (f *fanoutSide) supply(ctx context.Context) error {
 		}
 	}
 	m.count += uint64(sent)
-	return s.End(ctx)
+	must(s.End(ctx))
 }
 
 // A supplier of dialectEach has so many chunks at a time, and gives as many in one message
@@ -168,7 +141,7 @@ func (f *fanoutSide) options() []fanout.Option {
 const numberedHeader = 16
 
 // work receives chunks until their end, and looks at the first ones.
-func (f *fanoutSide) work(ctx context.Context) error {
+func (f *fanoutSide) work(ctx context.Context) {
 	m := f.m
 	most := m.bytes
 	opts := []fanout.ClientOption{fanout.Window(m.o.window), fanout.LeasesOf(f.job)}
@@ -177,22 +150,16 @@ func (f *fanoutSide) work(ctx context.Context) error {
 		most = max(most+numberedHeader, fanoutBatch)
 	}
 	opts = append(opts, fanout.MaxChunk(most))
-	c, err := fanout.NewClient(f.comm, opts...)
-	if err != nil {
-		return err
-	}
+	c := must1(fanout.NewClient(f.comm, opts...))
 	for n := 0; ; n++ {
 		k, err := c.Receive(ctx)
 		if err == io.EOF {
-			return c.Close()
+			must(c.Close())
+			return
 		}
-		if err != nil {
-			return err
-		}
+		must(err)
 		if n < m.o.window && m.o.verify {
-			if err := checkPattern(m.op, k.Bytes(), m.bytes, seedFor(0, m.bytes, m.op)); err != nil {
-				return err
-			}
+			must(checkPattern(m.op, k.Bytes(), m.bytes, seedFor(0, m.bytes, m.op)))
 		}
 		k.Release()
 	}

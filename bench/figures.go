@@ -71,21 +71,18 @@ func inFigures(r *Result) bool {
 
 // printFigures prints results of several figures: a row for each measurement, a column for each
 // figure, with the mean and the 99th percentile where there are several samples.
-func printFigures(w io.Writer, rs []Result) error {
+func printFigures(w io.Writer, rs []Result) {
 	for len(rs) > 0 {
 		n := slices.IndexFunc(rs, func(r Result) bool { return r.Pattern != rs[0].Pattern })
 		if n < 0 {
 			n = len(rs)
 		}
-		if err := printPattern(w, rs[:n]); err != nil {
-			return err
-		}
+		printPattern(w, rs[:n])
 		rs = rs[n:]
 	}
-	return nil
 }
 
-func printPattern(w io.Writer, rs []Result) error {
+func printPattern(w io.Writer, rs []Result) {
 	header, column := []any{"provider", ""}, map[string]int{}
 	for _, r := range rs {
 		if _, ok := column[r.Figure]; !ok {
@@ -115,15 +112,12 @@ func printPattern(w io.Writer, rs []Result) error {
 			row = nil
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	must(t.Flush())
 	for _, r := range rs {
 		if r.Failed != "" {
 			fmt.Fprintf(w, "%s, %s: failed: %s\n", r.Provider, describeMeasured(&r), r.Failed)
 		}
 	}
-	return nil
 }
 
 // describeMeasured says what tells a measurement from others of its pattern.

@@ -29,22 +29,19 @@ func (o *firstOptions) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.portable, "portable", false, "of tcp use only what every operating system has, for --all")
 }
 
-func (o *firstOptions) run(cmd *cobra.Command, out *outputOptions) error {
-	w, err := newWork(findPattern(layerChannel, patternLat), map[string]string{"time": o.time.String()})
-	if err != nil {
-		return err
-	}
+func (o *firstOptions) run(cmd *cobra.Command, out *outputOptions) {
+	w := newWork(findPattern(layerChannel, patternLat), map[string]string{"time": o.time.String()})
 	j := job{outputOptions: *out, given: given(cmd.Flags()), works: []work{w}, more: o.works}
 	o.all = o.all || o.sizes != "" || o.portable
 	if !o.all {
 		j.show = printSummary
 	}
-	return j.run(cmd.Context())
+	j.run(cmd.Context())
 }
 
 // works are all there is to measure: channels, collectives, providers, and what this machine
 // can do; or of providers alone, all sizes.
-func (o *firstOptions) works(ctx context.Context, s *session) (list []work, err error) {
+func (o *firstOptions) works(ctx context.Context, s *session) (list []work) {
 	add := func(layer, command string, flags ...string) (w *work) {
 		given := map[string]string{"time": o.time.String()}
 		for i := 0; i < len(flags); i += 2 {
@@ -52,11 +49,7 @@ func (o *firstOptions) works(ctx context.Context, s *session) (list []work, err 
 				given[flags[i]] = flags[i+1]
 			}
 		}
-		one, e := newWork(findPattern(layer, command), given)
-		if e != nil && err == nil {
-			err = e
-		}
-		list = append(list, one)
+		list = append(list, newWork(findPattern(layer, command), given))
 		return &list[len(list)-1]
 	}
 	lat, bw := o.sizes, o.sizes
@@ -75,10 +68,7 @@ func (o *firstOptions) works(ctx context.Context, s *session) (list []work, err 
 		if p.OnRequest {
 			continue
 		}
-		missing, e := s.cannot(ctx, p.Name)
-		if e != nil {
-			return nil, e
-		}
+		missing := s.cannot(ctx, p.Name)
 		add(layerVerbs, patternLat, "provider", p.Name, "sizes", lat, "portable", portable).missing = missing
 		if missing == "" {
 			add(layerVerbs, patternBW, "provider", p.Name, "sizes", bw, "portable", portable)
@@ -89,7 +79,7 @@ func (o *firstOptions) works(ctx context.Context, s *session) (list []work, err 
 		add(layerMachine, patternCopy)
 		add(layerMachine, patternPeek)
 	}
-	return list, err
+	return list
 }
 
 // summaryRow is a line of figures by size.
@@ -119,7 +109,7 @@ var summarySizes = []int64{8, 4 << 10, 64 << 10, 1 << 20}
 const summaryWarnings = 6
 
 // printSummary shows a newcomer what the library is for, in at most 30 lines.
-func printSummary(w io.Writer, r *Report) error {
+func printSummary(w io.Writer, r *Report) {
 	e := &r.Environment
 	fmt.Fprintf(w, "%d ranks on %s, %s\n", len(e.Ranks), e.CPU, e.Kernel)
 	more := max(len(r.Warnings)-summaryWarnings, 0)
@@ -143,7 +133,6 @@ func printSummary(w io.Writer, r *Report) error {
 		fmt.Fprintf(w, "not available: %.100s\n", why)
 	}
 	fmt.Fprintf(w, "\n%s\n", closing(r))
-	return nil
 }
 
 // find is the figure of a size; nil: there is none.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-
 	"slices"
 
 	"github.com/sluice-hpc/sluice/channel"
@@ -46,10 +45,7 @@ func axisBytes(axis string) int {
 }
 
 // checkAxes: only package qmp has half faces.
-func checkAxes(o *options) error {
-	_, err := parseList("axis", o.axis, axes...)
-	return err
-}
+func checkAxes(o *options) { parseList("axis", o.axis, axes...) }
 
 // axesOf lists the numbers of the axes that a name stands for.
 func axesOf(name string) []int {
@@ -92,7 +88,7 @@ type haloExchange struct {
 	spec
 	field []byte
 	faces []haloFace
-	all   *channel.Handle // a multiple of all messages
+	all   startable // a multiple of all messages
 }
 
 // haloFace is a face that arrives.
@@ -105,16 +101,13 @@ type haloFace struct {
 
 // newHalo takes memory for the field and for what is received: packed, a buffer for each
 // face; strided, a field for each axis, for the faces of different axes meet in the corners.
-func newHalo(b *bed, m *measurement) (*haloExchange, error) {
+func newHalo(b *bed, m *measurement) *haloExchange {
 	n := len(axesOf(m.axis))
 	in, each := 2*n*strideOf(faceBytes), strideOf(faceBytes)
 	if m.halo == haloStrided {
 		in, each = n*fieldBytes, 0
 	}
-	field, into, err := b.memory(&m.spec, fieldBytes, in)
-	if err != nil {
-		return nil, err
-	}
+	field, into := b.memory(&m.spec, fieldBytes, in)
 	s := &haloExchange{declarations: declarations{node: b.Node}, spec: m.spec, field: field}
 	left, right := neighbours(b)
 	for i, axis := range axesOf(m.axis) {
@@ -128,17 +121,14 @@ func newHalo(b *bed, m *measurement) (*haloExchange, error) {
 			s.faces = append(s.faces, f)
 		}
 	}
-	return s, nil
+	return s
 }
 
 // faceLen are the bytes of a face.
 func (s *spec) faceLen() int { return s.bytes / 2 / len(axesOf(s.axis)) }
 
-func declareHalo(_ context.Context, b *bed, m *measurement) (series, error) {
-	s, err := newHalo(b, m)
-	if err != nil {
-		return nil, err
-	}
+func declareHalo(_ context.Context, b *bed, m *measurement) series {
+	s := newHalo(b, m)
 	for i, f := range s.faces {
 		s.stream = i
 		into := channel.Contiguous(f.into[:min(len(f.into), faceBytes)])
@@ -148,32 +138,17 @@ func declareHalo(_ context.Context, b *bed, m *measurement) (series, error) {
 		s.send(face(s.field, f.axis, f.at), f.to)
 		s.receive(into, f.from)
 	}
-	if s.err != nil {
-		return nil, s.err
-	}
-	s.all, err = b.Multiple(s.handles...)
-	return s, err
+	s.all = must1(b.Multiple(s.handles...))
+	return s
 }
 
-func (s *haloExchange) run(n int, samples []int64) error {
-	t := startLaps(samples)
-	for i := range n {
-		if err := s.all.Start(); err != nil {
-			return err
-		}
-		if err := s.all.Wait(); err != nil {
-			return err
-		}
-		t.lap(i)
-	}
-	return nil
+func (s *haloExchange) run(n int, samples []int64) {
+	repeat(n, samples, func() { move(s.all) })
 }
 
-func (s *haloExchange) close() error {
-	if err := s.all.Close(); err != nil {
-		return err
-	}
-	return s.declarations.close()
+func (s *haloExchange) close() {
+	must(s.all.Close())
+	s.declarations.close()
 }
 
 func (s *haloExchange) prepare() {
@@ -186,7 +161,7 @@ func (s *haloExchange) prepare() {
 func (s *haloExchange) seed(rank int) uint64 { return seedFor(rank, s.bytes, s.op+s.axis) }
 
 // check compares what has arrived, and all around it, with what must be there.
-func (s *haloExchange) check() error {
+func (s *haloExchange) check() {
 	theirs, from := make([]byte, fieldBytes), -1
 	want := make([]byte, fieldBytes)
 	for i, f := range s.faces {
@@ -202,11 +177,8 @@ func (s *haloExchange) check() error {
 		if !f.packed && (i+1 < len(s.faces) && s.faces[i+1].axis == f.axis) {
 			continue
 		}
-		if err := compareBytes("face "+axes[f.axis]+" of "+s.op, f.into, want, faceBytes); err != nil {
-			return err
-		}
+		compareBytes("face "+axes[f.axis]+" of "+s.op, f.into, want, faceBytes)
 	}
-	return nil
 }
 
 // copyFace copies a face of a field to where a rank receives it.

@@ -34,51 +34,34 @@ for before it sends, the last tag first. Either ends with a note of rank 1. The 
 the time of all that, of one message.`
 
 // checkIMPI names the calls: those of latency block.
-func checkIMPI(o *options) error {
+func checkIMPI(o *options) {
 	if o.ops = []string{callsBlocking}; o.window > 0 {
 		o.ops = []string{callsNonblocking}
 	}
-	return nil
 }
 
 // byCarrier is one piece of work for each carrier. One that was not asked for, and is not
 // there at either rank, is said to be missing.
-func byCarrier(ctx context.Context, s *session, w work) ([]work, error) {
+func byCarrier(ctx context.Context, s *session, w work) []work {
 	var list []work
 	for _, carrier := range w.o.carriers {
 		one := w
 		one.carrier = carrier
 		if carrier != carrierTCP {
-			why, err := s.lacks(ctx, carrier)
-			if err == nil && why != "" && w.o.carrier != "" {
-				_, err = verbs.Find(carrier)
-				err = barrier(ctx, s, err)
+			if one.missing = s.lacks(ctx, carrier); one.missing != "" && w.o.carrier != "" {
+				_, err := verbs.Find(carrier)
+				barrier(ctx, s, err)
 			}
-			if err != nil {
-				return nil, err
-			}
-			one.missing = why
 		}
 		list = append(list, one)
 	}
-	return list, nil
-}
-
-// CarrierError: messages would go over another carrier than is to be measured.
-type CarrierError struct{ Got, Want string }
-
-func (e *CarrierError) Error() string {
-	return fmt.Sprintf("messages go over %s, not over %s", e.Got, e.Want)
+	return list
 }
 
 // openIMPI makes a job of the node's ranks.
-func openIMPI(ctx context.Context, b *bed) (err error) {
-	b.impi, err = b.joinIMPI(ctx)
-	if err := barrier(ctx, b, err); err != nil {
-		return err
-	}
+func openIMPI(ctx context.Context, b *bed) {
+	barrier(ctx, b, try(func() { b.impi = b.joinIMPI(ctx) }))
 	b.over, _ = onlyDevice(b.carrier)
-	return nil
 }
 
 // joinTries bounds how often a job is made anew because its queue pair has not proved
@@ -86,7 +69,7 @@ func openIMPI(ctx context.Context, b *bed) (err error) {
 const joinTries = 5
 
 // joinIMPI makes the job, all of whose messages go over the carrier.
-func (b *bed) joinIMPI(ctx context.Context) (*impi.Job, error) {
+func (b *bed) joinIMPI(ctx context.Context) *impi.Job {
 	c := impi.Config{Providers: []string{}, Log: onlyWarnings()}
 	if b.carrier != carrierTCP {
 		c.Providers = []string{b.carrier}
@@ -95,17 +78,14 @@ func (b *bed) joinIMPI(ctx context.Context) (*impi.Job, error) {
 		if try == joinTries {
 			c.Log = nil // it tells why
 		}
-		j, err := impi.FromNode(ctx, b.Node, c)
-		if err != nil {
-			return nil, err
-		}
+		j := must1(impi.FromNode(ctx, b.Node, c))
 		// Either end has the same answer.
 		got := cmp.Or(j.Provider((b.Rank()+1)%b.Size()), carrierTCP)
 		if got == b.carrier {
-			return j, nil
+			return j
 		}
 		if err := j.Close(ctx); err != nil || try == joinTries {
-			return nil, errors.Join(&CarrierError{got, b.carrier}, err)
+			must(errors.Join(fmt.Errorf("messages go over %s, not over %s", got, b.carrier), err))
 		}
 	}
 }
@@ -127,9 +107,7 @@ type impiMessages struct {
 	arrives bool   // something comes in
 }
 
-func declareIMPI(_ context.Context, b *bed, m *measurement) (series, error) {
-	return newIMPI(b.impi.World(), m), nil
-}
+func declareIMPI(_ context.Context, b *bed, m *measurement) series { return newIMPI(b.impi.World(), m) }
 
 // newIMPI makes the series of a measurement between two ranks.
 func newIMPI(c *impi.Comm, m *measurement) series {
@@ -154,14 +132,13 @@ func (s *impiMessages) prepare() {
 	fillGuard(s.in)
 }
 
-func (s *impiMessages) check() error {
-	if !s.arrives {
-		return nil
+func (s *impiMessages) check() {
+	if s.arrives {
+		must(checkPattern(s.op, s.in, s.bytes, seedFor(s.other, s.bytes, s.op)))
 	}
-	return checkPattern(s.op, s.in, s.bytes, seedFor(s.other, s.bytes, s.op))
 }
 
-func (s *impiMessages) close() error { return nil }
+func (s *impiMessages) close() {}
 
 // impiPingPong is a message to and fro, sent and received by blocking calls.
 type impiPingPong struct {
@@ -169,9 +146,7 @@ type impiPingPong struct {
 	from int // the other rank, or any
 }
 
-func (s *impiPingPong) run(n int, samples []int64) error {
-	return pingpong(s, s.comm.Rank() == 0, n, samples)
-}
+func (s *impiPingPong) run(n int, samples []int64) { pingpong(s, s.comm.Rank() == 0, n, samples) }
 
 func (s *impiPingPong) send() { must(s.comm.Send(context.Background(), s.out, s.other, impiTag)) }
 
@@ -187,8 +162,7 @@ type impiWindows struct {
 	ack          []byte
 }
 
-func (s *impiWindows) run(n int, _ []int64) (err error) {
-	defer catch(&err)
+func (s *impiWindows) run(n int, _ []int64) {
 	ctx, in := context.Background(), s.in[:s.bytes]
 	for range n {
 		for i := range s.recvs {
@@ -201,7 +175,6 @@ func (s *impiWindows) run(n int, _ []int64) (err error) {
 		must(impi.WaitAll(ctx, nil, s.recvs...))
 		impiNote(s.comm, s.ack, s.comm.Rank() == 1)
 	}
-	return nil
 }
 
 // impiNote tells the other rank that this one is so far, or waits to be told.
@@ -229,52 +202,30 @@ type impiMatching struct {
 	note     []byte
 }
 
-func declareMatching(_ context.Context, b *bed, m *measurement) (series, error) {
+func declareMatching(_ context.Context, b *bed, m *measurement) series {
 	sends, receives := m.directions(b.Rank())
-	ms, err := newMessages(b, m, 1-b.Rank(), sends, receives)
-	return &impiMatching{messages: ms, comm: b.impi.World(), posted: m.name == patternPosted, requests: make([]impi.Request, m.windowed), note: make([]byte, 1)}, err
+	return &impiMatching{messages: newMessages(b, m, 1-b.Rank(), sends, receives), comm: b.impi.World(), posted: m.name == patternPosted, requests: make([]impi.Request, m.windowed), note: make([]byte, 1)}
 }
 
-func (s *impiMatching) run(n int, _ []int64) (err error) {
-	defer catch(&err)
+func (s *impiMatching) run(n int, _ []int64) {
+	receives := s.comm.Rank() == 1
 	for range n {
-		if s.comm.Rank() == 0 {
-			s.sendAll()
-		} else {
-			s.receiveAll()
+		if receives != s.posted { // who comes second has been told
+			impiNote(s.comm, s.note, false)
 		}
-	}
-	return nil
-}
-
-func (s *impiMatching) sendAll() {
-	if s.posted {
-		impiNote(s.comm, s.note, false)
-	}
-	for i := range s.requests {
-		k := i
-		if s.posted {
-			k = len(s.requests) - 1 - i
+		for i := range s.requests {
+			if k := len(s.requests) - 1 - i; receives {
+				s.requests[i] = must1(s.comm.Irecv(s.ins[i][:s.bytes], s.from, impiTag+i))
+			} else if s.posted {
+				s.requests[i] = must1(s.comm.Isend(s.outs[k][:s.bytes], s.from, impiTag+k))
+			} else {
+				s.requests[i] = must1(s.comm.Isend(s.outs[i][:s.bytes], s.from, impiTag+i))
+			}
 		}
-		s.requests[i] = must1(s.comm.Isend(s.outs[k][:s.bytes], s.from, impiTag+k))
+		if receives == s.posted {
+			impiNote(s.comm, s.note, true)
+		}
+		must(impi.WaitAll(context.Background(), nil, s.requests...))
+		impiNote(s.comm, s.note, receives)
 	}
-	if !s.posted {
-		impiNote(s.comm, s.note, true)
-	}
-	must(impi.WaitAll(context.Background(), nil, s.requests...))
-	impiNote(s.comm, s.note, false)
-}
-
-func (s *impiMatching) receiveAll() {
-	if !s.posted {
-		impiNote(s.comm, s.note, false)
-	}
-	for i := range s.requests {
-		s.requests[i] = must1(s.comm.Irecv(s.ins[i][:s.bytes], s.from, impiTag+i))
-	}
-	if s.posted {
-		impiNote(s.comm, s.note, true)
-	}
-	must(impi.WaitAll(context.Background(), nil, s.requests...))
-	impiNote(s.comm, s.note, true)
 }

@@ -142,19 +142,19 @@ func TestIMPICheck(t *testing.T) {
 		for i, s := range series {
 			if c.arrives[i] {
 				var corrupt *CorruptError
-				require.ErrorAs(t, s.check(), &corrupt, "%s: nothing has arrived yet", c.pattern)
+				require.ErrorAs(t, try(s.check), &corrupt, "%s: nothing has arrived yet", c.pattern)
 			}
-			wg.Go(func() { errs[i] = s.run(3, nil) })
+			wg.Go(func() { errs[i] = try(func() { s.run(3, nil) }) })
 		}
 		wg.Wait()
 		for i, s := range series {
 			require.NoError(t, errs[i])
-			require.NoError(t, s.check(), "%s, rank %d", c.pattern, i)
+			require.NoError(t, try(s.check), "%s, rank %d", c.pattern, i)
 			in := impiBuffer(s)
 			for _, at := range []int{0, c.bytes - 1, len(in) - 1} {
 				in[at] ^= 1
 				var corrupt *CorruptError
-				if err := s.check(); c.arrives[i] {
+				if err := try(s.check); c.arrives[i] {
 					require.ErrorAs(t, err, &corrupt)
 					require.Equal(t, at, corrupt.Offset)
 				} else {

@@ -16,10 +16,9 @@ const (
 )
 
 // needsSHM: ranks must share memory.
-func needsSHM(ctx context.Context, s *session, w work) ([]work, error) {
-	why, err := s.cannot(ctx, providerSHM)
-	w.missing = why
-	return []work{w}, err
+func needsSHM(ctx context.Context, s *session, w work) []work {
+	w.missing = s.cannot(ctx, providerSHM)
+	return []work{w}
 }
 
 // line is a cache line for each way, which two ranks hand to and fro with nothing else: memory
@@ -30,24 +29,19 @@ type line struct {
 	number       uint64 // of the message
 }
 
-func declareLine(ctx context.Context, b *bed, m *measurement) (series, error) {
+func declareLine(ctx context.Context, b *bed, m *measurement) series {
 	b.device = providerSHM
-	p, err := connect(ctx, b, m, 1, 1)
-	if err != nil {
-		return nil, err
-	}
-	mapped, err := p.qp.Map(p.remote.RecvRKey, p.remote.RecvAddr, lineBytes)
-	if err != nil {
-		return nil, err
-	}
+	p := connect(ctx, b, m, 1, 1)
+	mapped := must1(p.qp.Map(p.remote.RecvRKey, p.remote.RecvAddr, lineBytes))
 	clear(p.recv.Bytes())
 	word := func(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }
-	return &line{pair: p, ours: word(p.recv.Bytes()), theirs: word(mapped)}, barrier(ctx, b, nil)
+	barrier(ctx, b, nil)
+	return &line{pair: p, ours: word(p.recv.Bytes()), theirs: word(mapped)}
 }
 
-func (l *line) run(n int, samples []int64) error { return pingpong(l, l.rank == 0, n, samples) }
-func (l *line) prepare()                         {}
-func (l *line) check() error                     { return nil }
+func (l *line) run(n int, samples []int64) { pingpong(l, l.rank == 0, n, samples) }
+func (l *line) prepare()                   {}
+func (l *line) check()                     {}
 
 func (l *line) send() {
 	if l.rank == 0 {
@@ -72,35 +66,24 @@ type copying struct {
 	from, into []byte
 	seed       uint64
 	works      bool // this rank copies
-	read       func(into []byte) error
+	read       func(into []byte)
 }
 
-func newCopying(b *bed, m *measurement) (*copying, error) {
-	from, into, err := b.memory(&m.spec, m.bytes, m.bytes+guard)
-	return &copying{from: from, into: into, works: b.Rank() == 0, seed: seedFor(0, m.bytes, m.name)}, err
+func newCopying(b *bed, m *measurement) *copying {
+	from, into := b.memory(&m.spec, m.bytes, m.bytes+guard)
+	return &copying{from: from, into: into, works: b.Rank() == 0, seed: seedFor(0, m.bytes, m.name)}
 }
 
-func declareCopy(_ context.Context, b *bed, m *measurement) (series, error) {
-	s, err := newCopying(b, m)
-	s.read = func(into []byte) error {
-		copy(into, s.from)
-		return nil
-	}
-	return s, err
+func declareCopy(_ context.Context, b *bed, m *measurement) series {
+	s := newCopying(b, m)
+	s.read = func(into []byte) { copy(into, s.from) }
+	return s
 }
 
-func (s *copying) run(n int, samples []int64) error {
-	if !s.works {
-		return nil
+func (s *copying) run(n int, samples []int64) {
+	if s.works {
+		repeat(n, samples, func() { s.read(s.into[:len(s.from)]) })
 	}
-	t := startLaps(samples)
-	for i := range n {
-		if err := s.read(s.into[:len(s.from)]); err != nil {
-			return err
-		}
-		t.lap(i)
-	}
-	return nil
 }
 
 func (s *copying) prepare() {
@@ -108,11 +91,10 @@ func (s *copying) prepare() {
 	fillGuard(s.into)
 }
 
-func (s *copying) check() error {
-	if !s.works {
-		return nil
+func (s *copying) check() {
+	if s.works {
+		must(checkPattern("copy", s.into, len(s.from), s.seed))
 	}
-	return checkPattern("copy", s.into, len(s.from), s.seed)
 }
 
-func (s *copying) close() error { return nil }
+func (s *copying) close() {}

@@ -10,29 +10,21 @@ import (
 )
 
 // declarePeek has rank 0 read memory of the next rank with process_vm_readv(2).
-func declarePeek(ctx context.Context, b *bed, m *measurement) (series, error) {
-	s, err := newCopying(b, m)
+func declarePeek(ctx context.Context, b *bed, m *measurement) series {
+	s := newCopying(b, m)
 	type place struct {
 		PID     int     `json:"pid"`
 		Address uintptr `json:"address"`
 	}
-	all, err := share(ctx, b, place{os.Getpid(), uintptr(unsafe.Pointer(unsafe.SliceData(s.from)))}, err)
-	if err != nil {
-		return nil, err
-	}
+	all := share(ctx, b, place{os.Getpid(), uintptr(unsafe.Pointer(unsafe.SliceData(s.from)))}, nil)
 	_, next := neighbours(b)
 	there := []unix.RemoteIovec{{Base: all[next].Address, Len: len(s.from)}}
-	s.read = func(into []byte) error {
+	s.read = func(into []byte) {
 		here := []unix.Iovec{{Base: unsafe.SliceData(into)}}
 		here[0].SetLen(len(into))
-		n, err := unix.ProcessVMReadv(all[next].PID, here, there, 0)
-		if err == nil && n != len(into) {
-			err = fmt.Errorf("%d of %d bytes", n, len(into))
+		if n := must1(unix.ProcessVMReadv(all[next].PID, here, there, 0)); n != len(into) {
+			must(fmt.Errorf("read memory of rank %d: %d of %d bytes", next, n, len(into)))
 		}
-		if err != nil {
-			return fmt.Errorf("read memory of rank %d: %w", next, err)
-		}
-		return nil
 	}
-	return s, nil
+	return s
 }

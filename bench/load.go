@@ -36,51 +36,32 @@ type load struct {
 // underLoad runs something under a load for so many ranks, which what it starts is told of, and
 // ends the load after it; empty, or where this process is under it already, without.
 func underLoad(ctx context.Context, name string, ranks int, run func(context.Context) error) (err error) {
-	around, _, err := loadAround()
-	if err != nil {
-		return err
-	}
-	if name == "" || name == around {
-		return run(ctx)
-	}
-	var l load
-	defer func() { err = errors.Join(err, os.Unsetenv(envLoad), l.Close()) }()
-	text, err := l.start(name, ranks)
-	if err != nil {
-		return err
-	}
-	if err := os.Setenv(envLoad, text); err != nil {
-		return err
+	defer catch(&err)
+	around, _ := must2(loadAround())
+	if name != "" && name != around {
+		var l load
+		defer func() { err = errors.Join(err, os.Unsetenv(envLoad), l.Close()) }()
+		must(os.Setenv(envLoad, l.start(name, ranks)))
 	}
 	return run(ctx)
 }
 
 // start starts it. The process itself gets into the cgroup of a quota, so that what it starts
 // is born there.
-func (l *load) start(name string, ranks int) (text string, err error) {
+func (l *load) start(name string, ranks int) (text string) {
 	if name == loadQuota {
-		l.quota, err = newQuotaGroup(float64(ranks) / 2)
-		return loadQuota, err
-	}
-	cpus, err := launch.Cores()
-	if err != nil {
-		return "", fmt.Errorf("a process on each core: %w", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
+		l.quota = must1(newQuotaGroup(float64(ranks) / 2))
+		return loadQuota
 	}
 	var pids []string
-	for _, cpu := range cpus {
-		cmd := exec.Command(self, "burn", strconv.Itoa(cpu), strconv.Itoa(os.Getpid()))
+	for _, cpu := range must1(launch.Cores()) {
+		cmd := exec.Command(must1(os.Executable()), "burn", strconv.Itoa(cpu), strconv.Itoa(os.Getpid()))
 		cmd.Env, cmd.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
-		if err := cmd.Start(); err != nil {
-			return "", err
-		}
+		must(cmd.Start())
 		l.burn = append(l.burn, cmd)
 		pids = append(pids, strconv.Itoa(cmd.Process.Pid))
 	}
-	return loadBusy + ":" + strings.Join(pids, ","), nil
+	return loadBusy + ":" + strings.Join(pids, ",")
 }
 
 // Close ends it.
@@ -144,9 +125,9 @@ cgroups do. Both end with the command. ` + envLoad + ` tells the command of it.`
 				if len(args) == 0 {
 					return usagef("load %s: want a command", name)
 				}
-				return inRange("ranks", ranks, 1, maxRanks)
+				return try(func() { inRange("ranks", ranks, 1, maxRanks) })
 			},
-			RunE: func(cmd *cobra.Command, args []string) error { return runUnderLoad(cmd.Context(), name, ranks, args) },
+			RunE: caught(func(cmd *cobra.Command, args []string) { runUnderLoad(cmd.Context(), name, ranks, args) }),
 		}
 		cmd.Flags().IntVarP(&ranks, "ranks", "n", ranks, "ranks that the command starts")
 		cmd.Flags().SetInterspersed(false)
@@ -155,7 +136,7 @@ cgroups do. Both end with the command. ` + envLoad + ` tells the command of it.`
 	return all
 }
 
-func runUnderLoad(ctx context.Context, name string, ranks int, args []string) error {
+func runUnderLoad(ctx context.Context, name string, ranks int, args []string) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := underLoad(ctx, name, ranks, func(ctx context.Context) error {
@@ -167,9 +148,9 @@ func runUnderLoad(ctx context.Context, name string, ranks int, args []string) er
 	})
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
-		return reported{&RankFailedError{-1, exit.ExitCode()}}
+		must(reported{&RankFailedError{-1, exit.ExitCode()}})
 	}
-	return err
+	must(err)
 }
 
 // newBurnCommand is what [startLoad] starts: it computes on a CPU as long as its parent lives.

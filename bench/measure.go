@@ -31,7 +31,7 @@ type spec struct {
 }
 
 // specs are the measurements of a pattern with so many ranks.
-func (p *pattern) specs(o *options, ranks int) ([]spec, error) {
+func (p *pattern) specs(o *options, ranks int) []spec {
 	list := []spec{{pattern: p, o: o, op: p.name, memory: memoryAlloc, ranks: ranks, batch: max(o.batch, 0)}}
 	for _, by := range p.vary {
 		list = by(o, list)
@@ -39,13 +39,13 @@ func (p *pattern) specs(o *options, ranks int) ([]spec, error) {
 	for i := range list {
 		s := &list[i]
 		if isCollective(s.name) && s.bytes > maxSize/ranks {
-			return nil, usagef("%s of %s: with %d ranks more than %s", s.name, formatSize(int64(s.bytes)), ranks, formatSize(maxSize))
+			must(usagef("%s of %s: with %d ranks more than %s", s.name, formatSize(int64(s.bytes)), ranks, formatSize(maxSize)))
 		}
 		if o.window > 0 && s.layer != layerFanout {
 			s.windowed = streamWindow(o.window, s.bytes)
 		}
 	}
-	return list, nil
+	return list
 }
 
 // sizeError says why the pattern cannot have messages of its size.
@@ -130,18 +130,18 @@ func newMeasurement(s spec) *measurement { return &measurement{spec: s, all: new
 // series is an iteration that can be repeated.
 type series interface {
 	// run makes n iterations; with samples it times each, in ns.
-	run(n int, samples []int64) error
+	run(n int, samples []int64)
 	// prepare makes the messages, and the memory that they go to hold something else.
 	prepare()
 	// check looks at every byte of the messages that this rank has received since prepare,
 	// and at their neighbours.
-	check() error
+	check()
 	// close frees what was declared for it.
-	close() error
+	close()
 }
 
 // A resting series has to do something after a run, outside the measured time.
-type resting interface{ rest() error }
+type resting interface{ rest() }
 
 // A turning series is one of which one iteration is not like the next.
 type turning interface {
@@ -151,134 +151,93 @@ type turning interface {
 
 // once does a round: of a procedure, or of a series that is declared, verified, measured
 // and closed. All ranks call it with equal specs.
-func (m *measurement) once(ctx context.Context, b *bed) error {
+func (m *measurement) once(ctx context.Context, b *bed, what string) {
+	defer during(func() string { return what })
 	m.round = newDistribution()
 	if m.measure != nil {
-		if err := m.measure(ctx, b, m); err != nil {
-			return err
-		}
-	} else if err := m.repeat(ctx, b); err != nil {
-		return err
+		m.measure(ctx, b, m)
+	} else {
+		s := m.declare(ctx, b, m)
+		m.takeChecked(ctx, b, s)
+		s.close()
 	}
 	m.all.merge(m.round)
 	if m.round.n > 0 {
 		m.medians = append(m.medians, m.round.quantile(50))
 	}
-	return nil
-}
-
-func (m *measurement) repeat(ctx context.Context, b *bed) error {
-	s, err := m.declare(ctx, b, m)
-	if err != nil {
-		return err
-	}
-	if err := m.takeChecked(ctx, b, s); err != nil {
-		return err
-	}
-	return s.close()
 }
 
 // takeChecked measures a series, and checks what it moves if that is asked for. The messages
 // are made either way: memory that was never written may be one page of zeros many times
 // over, which fits every cache.
-func (m *measurement) takeChecked(ctx context.Context, job exchanger, s series) error {
+func (m *measurement) takeChecked(ctx context.Context, job exchanger, s series) {
 	if !m.o.verify {
 		s.prepare()
-	} else if err := moveOnce(ctx, job, s); err != nil {
-		return err
+	} else {
+		moveOnce(ctx, job, s)
 	}
-	if err := m.take(ctx, job, s); err != nil {
-		return err
-	}
+	m.take(ctx, job, s)
 	m.verified = m.o.verify && m.name != coll.Barrier.String() // which moves nothing
-	return nil
 }
 
 // moveOnce moves all messages once, in each turn, and checks them. All ranks call it; all
 // fail if one finds something wrong.
-func moveOnce(ctx context.Context, job exchanger, s series) error {
+func moveOnce(ctx context.Context, job exchanger, s series) {
 	turns := 1
 	if t, ok := s.(turning); ok {
 		turns = t.turns()
 	}
 	for range turns {
 		s.prepare()
-		if err := barrier(ctx, job, nil); err != nil {
-			return err
-		}
-		if err := runOnce(s, 1); err != nil {
-			return err
-		}
-		if err := barrier(ctx, job, s.check()); err != nil {
-			return err
-		}
+		barrier(ctx, job, nil)
+		runOnce(s, 1)
+		barrier(ctx, job, try(s.check))
 	}
-	return nil
 }
 
-func runOnce(s series, n int) error {
-	if err := s.run(n, nil); err != nil {
-		return err
-	}
-	return rest(s)
+func runOnce(s series, n int) {
+	s.run(n, nil)
+	rest(s)
 }
 
-func rest(s series) error {
+func rest(s series) {
 	if r, ok := s.(resting); ok {
-		return r.rest()
+		r.rest()
 	}
-	return nil
 }
 
 // take warms up and measures one round.
-func (m *measurement) take(ctx context.Context, job exchanger, s series) error {
+func (m *measurement) take(ctx context.Context, job exchanger, s series) {
 	runtime.GC() // none is due in the middle
 	if m.o.load != "" {
-		return m.takeShared(ctx, job, s)
+		m.takeShared(ctx, job, s)
+		return
 	}
-	if err := barrier(ctx, job, nil); err != nil {
-		return err
-	}
-	iteration, err := warmUp(ctx, job, s, m.o.warmup)
-	if err != nil {
-		return err
-	}
-	plan, err := agree(ctx, job, m.plan(iteration))
-	if err != nil {
-		return err
-	}
+	barrier(ctx, job, nil)
+	iteration := warmUp(ctx, job, s, m.o.warmup)
+	plan := agree(ctx, job, m.plan(iteration))
 	m.batchLen = plan.Batch
-	verify := func() error { return nil }
+	verify := func() {}
 	if m.o.verify {
 		// What is timed is to move the bytes, not only what came before.
 		s.prepare()
-		if err := barrier(ctx, job, nil); err != nil {
-			return err
-		}
+		barrier(ctx, job, nil)
 		verify = s.check
 	}
 	before := counted()
-	if err := m.time(s, plan); err != nil {
-		return err
-	}
+	m.time(s, plan)
 	own := counted().since(before)
-	if err := rest(s); err != nil {
-		return err
-	}
-	all, err := share(ctx, job, own, verify())
-	if err != nil {
-		return err
-	}
+	rest(s)
+	all := share(ctx, job, own, try(verify))
 	for _, n := range all {
 		m.mallocs += n.Mallocs
 		m.calls += n.Calls
 	}
 	m.count += uint64(plan.Iterations * m.perIteration())
-	return nil
 }
 
 // time runs the planned iterations, and takes samples.
-func (m *measurement) time(s series, p plan) error {
+func (m *measurement) time(s series, p plan) {
 	var samples []int64
 	if m.each() {
 		samples = make([]int64, chunk)
@@ -289,13 +248,10 @@ func (m *measurement) time(s series, p plan) error {
 			n = min(left, chunk)
 		}
 		t := nanos()
-		if err := s.run(n, samples); err != nil {
-			return err
-		}
+		s.run(n, samples)
 		m.sample(n, nanos()-t, samples)
 		left -= n
 	}
-	return nil
 }
 
 // sample adds what was timed: n iterations that took t ns, or the first n of samples.
@@ -325,32 +281,25 @@ func (m *measurement) add(v float64) { m.round.add(v) }
 // that takes about d, and on until a run is no faster than the best before it, up to
 // steadyRuns times. It says what an iteration takes, in ns: the best mean of these runs,
 // for one that was interrupted must not be taken for a slow operation.
-func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) (float64, error) {
+func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) float64 {
 	best := math.Inf(1)
 	n := 1
 	for runs, long := 1, 0; ; runs++ {
 		t := nanos()
-		if err := s.run(n, nil); err != nil {
-			return 0, err
-		}
+		s.run(n, nil)
 		took := nanos() - t
-		if err := rest(s); err != nil {
-			return 0, err
-		}
-		took, err := agree(ctx, job, took)
-		if err != nil {
-			return 0, err
-		}
+		rest(s)
+		took = agree(ctx, job, took)
 		mean := float64(max(took, 1)) / float64(n)
 		steady := mean > best*(1-steadyGain)
 		best = min(best, mean)
 		switch {
 		case runs >= 3 && best*float64(n) >= float64(d)/2:
 			if long++; steady || long > steadyRuns {
-				return best, nil
+				return best
 			}
 		case n >= maxWarmUp: // it takes no time
-			return best, nil
+			return best
 		case runs > 1:
 			n *= 4
 		}

@@ -14,11 +14,8 @@ func measurementOf(t *testing.T, layer, command string, flags ...string) *measur
 	for i := 0; i < len(flags); i += 2 {
 		given[flags[i]] = flags[i+1]
 	}
-	w, err := newWork(findPattern(layer, command), given)
-	require.NoError(t, err)
-	specs, err := w.pattern.specs(w.o, 2)
-	require.NoError(t, err)
-	m := newMeasurement(specs[0])
+	w := newWork(findPattern(layer, command), given)
+	m := newMeasurement(w.pattern.specs(w.o, 2)[0])
 	m.round = newDistribution()
 	return m
 }
@@ -38,20 +35,19 @@ type lazy struct {
 	checks  int
 }
 
-func (s *lazy) run(int, []int64) error {
+func (s *lazy) run(int, []int64) {
 	if s.checks == 0 {
 		s.in = s.out
 	}
-	return nil
 }
-func (s *lazy) close() error { return nil }
+func (s *lazy) close() {}
 func (s *lazy) prepare() {
 	fillPattern(s.out[:], 1)
 	fillGuard(s.in[:])
 }
-func (s *lazy) check() error {
+func (s *lazy) check() {
 	s.checks++
-	return checkPattern("lazy", s.in[:], len(s.in), 1)
+	must(checkPattern("lazy", s.in[:], len(s.in), 1))
 }
 
 // What is timed is checked, too: not only the one move before.
@@ -60,7 +56,7 @@ func TestTimedMovesAreChecked(t *testing.T) {
 	m := measurementOf(t, layerChannel, patternLat, "sizes", "64", "iters", "100")
 	s := &lazy{}
 	var corrupt *CorruptError
-	require.ErrorAs(t, m.takeChecked(t.Context(), alone{}, s), &corrupt)
+	require.ErrorAs(t, try(func() { m.takeChecked(t.Context(), alone{}, s) }), &corrupt)
 	require.Equal(t, 2, s.checks)
 	require.Equal(t, 0, corrupt.Offset)
 	require.False(t, m.verified)
@@ -71,7 +67,7 @@ func TestUncheckedMemoryIsWritten(t *testing.T) {
 	t.Parallel()
 	m := measurementOf(t, layerChannel, patternLat, "sizes", "64", "iters", "100", "verify", "false")
 	s := &lazy{}
-	require.NoError(t, m.takeChecked(t.Context(), alone{}, s))
+	m.takeChecked(t.Context(), alone{}, s)
 	require.Zero(t, s.checks)
 	require.False(t, m.verified)
 	require.NoError(t, checkPattern("lazy", s.out[:], len(s.out), 1))

@@ -129,7 +129,7 @@ func (p *pattern) addFlags(f *pflag.FlagSet, o *options) {
 
 // parse makes the options of a pattern of what the command line gives; what does not apply
 // to it is for another pattern of the same command.
-func (p *pattern) parse(given map[string]string) (*options, error) {
+func (p *pattern) parse(given map[string]string) *options {
 	o := &options{}
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	p.addFlags(f, o)
@@ -138,14 +138,15 @@ func (p *pattern) parse(given map[string]string) (*options, error) {
 			continue
 		}
 		if err := f.Set(name, given[name]); err != nil {
-			return nil, &UsageError{err.Error()}
+			must(&UsageError{err.Error()})
 		}
 	}
-	return o, o.complete(p, given)
+	o.complete(p, given)
+	return o
 }
 
 // complete checks the options, and fills in what they vary.
-func (o *options) complete(p *pattern, given map[string]string) error {
+func (o *options) complete(p *pattern, given map[string]string) {
 	o.memories, o.ops, o.blockBytes = []string{memoryAlloc}, []string{p.name}, []int{0}
 	usualKinds, _ := p.option("kinds")
 	for _, l := range []struct {
@@ -163,25 +164,15 @@ func (o *options) complete(p *pattern, given map[string]string) error {
 		{"kinds", o.kinds, strings.Split(usualKinds, ","), &o.ops},
 		{"loss", o.loss, lossWords, &o.losses},
 	} {
-		var err error
 		if _, applies := p.option(l.flag); applies {
-			if *l.to, err = parseList(l.flag, l.text, l.words...); err != nil {
-				return err
-			}
+			*l.to = parseList(l.flag, l.text, l.words...)
 		}
 	}
-	if err := o.checkSizes(p, given); err != nil {
-		return err
-	}
+	o.checkSizes(p, given)
 	if _, applies := p.option("count"); applies {
-		var err error
-		if o.counts, err = parseSizes(o.count); err != nil {
-			return err
-		}
+		o.counts = must1(parseSizes(o.count))
 		for _, n := range o.counts {
-			if err := inRange("count", n, 1, maxCount); err != nil {
-				return err
-			}
+			inRange("count", n, 1, maxCount)
 		}
 	}
 	for _, r := range []struct {
@@ -197,37 +188,32 @@ func (o *options) complete(p *pattern, given map[string]string) error {
 		{"rounds", o.rounds, 1, 1000},
 	} {
 		if _, applies := p.option(r.flag); applies {
-			if err := inRange(r.flag, r.v, r.lo, r.hi); err != nil {
-				return err
-			}
+			inRange(r.flag, r.v, r.lo, r.hi)
 		}
 	}
+	checkTime(o.time)
 	switch {
-	case o.time <= 0 || o.time > maxTime:
-		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
 	case o.warmup < 0 || o.warmup > maxTime:
-		return usagef("--warmup %v: want 0 to %v", o.warmup, maxTime)
+		must(usagef("--warmup %v: want 0 to %v", o.warmup, maxTime))
 	case o.each && given["batch"] != "":
-		return usagef("--each and --batch: want one of them")
-	}
-	if o.load != "" && o.load != loadBusy && o.load != loadQuota {
-		return usagef("--load %q: want %s or %s", o.load, loadBusy, loadQuota)
+		must(usagef("--each and --batch: want one of them"))
+	case o.load != "" && o.load != loadBusy && o.load != loadQuota:
+		must(usagef("--load %q: want %s or %s", o.load, loadBusy, loadQuota))
 	}
 	o.each = o.each || o.batch == eachIteration || o.load != ""
 	if p.check != nil {
-		return p.check(o)
+		p.check(o)
 	}
-	return nil
 }
 
 // checkSizes reads --sizes, --doubles or --blocks. Those that have been given must be
 // possible, of the default the others are left out.
-func (o *options) checkSizes(p *pattern, given map[string]string) (err error) {
+func (o *options) checkSizes(p *pattern, given map[string]string) {
 	text, unit := o.sizes, 1
 	_, sums := p.option("doubles")
 	switch {
 	case given["sizes"] != "" && given["doubles"] != "":
-		return usagef("--sizes and --doubles: want one of them")
+		must(usagef("--sizes and --doubles: want one of them"))
 	case sums && o.doubles != "":
 		text, unit = o.doubles, doubleBytes
 	case text == "" && p.name == patternRate:
@@ -235,53 +221,51 @@ func (o *options) checkSizes(p *pattern, given map[string]string) (err error) {
 	case text == "":
 		text = "0:4M"
 	}
-	if o.bytes, err = parseSizes(text); err != nil {
-		return err
-	}
+	o.bytes = must1(parseSizes(text))
 	for i, n := range o.bytes {
 		if n > maxSize/unit || n == 0 && sums && p.layer == layerQMP {
-			return usagef("--doubles %s: at most %s", formatSize(int64(n)), formatSize(maxSize/doubleBytes))
+			must(usagef("--doubles %s: at most %s", formatSize(int64(n)), formatSize(maxSize/doubleBytes)))
 		}
 		o.bytes[i] = n * unit
 	}
 	if o.blocks != "" {
-		if o.blockBytes, err = parseSizes(o.blocks); err != nil {
-			return err
-		}
+		o.blockBytes = must1(parseSizes(o.blocks))
 	}
 	if _, applies := p.option("sizes"); !applies || given["sizes"] == "" {
-		return nil
+		return
 	}
 	for _, op := range o.ops {
 		for _, n := range o.bytes {
-			if err := (&spec{pattern: p, op: op, bytes: n}).sizeError(); err != nil {
-				return err
-			}
+			must((&spec{pattern: p, op: op, bytes: n}).sizeError())
 		}
 	}
-	return nil
 }
 
-func inRange(name string, v, lo, hi int) error {
+func inRange(name string, v, lo, hi int) {
 	if v < lo || v > hi {
-		return usagef("--%s %d: want %d to %d", name, v, lo, hi)
+		must(usagef("--%s %d: want %d to %d", name, v, lo, hi))
 	}
-	return nil
+}
+
+func checkTime(t time.Duration) {
+	if t <= 0 || t > maxTime {
+		must(usagef("--time %v: want more than 0, at most %v", t, maxTime))
+	}
 }
 
 // parseList reads a list of words, each one of those that can be.
-func parseList(flag, text string, words ...string) ([]string, error) {
+func parseList(flag, text string, words ...string) []string {
 	list := strings.Split(text, ",")
 	for _, w := range list {
 		if !slices.Contains(words, w) {
-			return nil, usagef("--%s %q: want %s, or several of them", flag, w, strings.Join(words, ", "))
+			must(usagef("--%s %q: want %s, or several of them", flag, w, strings.Join(words, ", ")))
 		}
 	}
-	return list, nil
+	return list
 }
 
 // checkVerbs is of what operations and queues ask for.
-func checkVerbs(o *options) error {
+func checkVerbs(o *options) {
 	if o.list == 0 {
 		o.list = max(1, o.window/8)
 	}
@@ -290,31 +274,29 @@ func checkVerbs(o *options) error {
 	}
 	for _, name := range o.ops {
 		if op := operationOf(name); o.events && o.window == 0 && !op.recv && !op.fetch {
-			return usagef("--events: the peer of a plain write gets no completion to wait for; use write-imm")
+			must(usagef("--events: the peer of a plain write gets no completion to wait for; use write-imm"))
 		}
 	}
 	if o.provider != "" && o.device != "" {
-		return usagef("--provider and --device: want one of them")
+		must(usagef("--provider and --device: want one of them"))
 	}
 	if slices.ContainsFunc(o.memories, func(m string) bool { return strings.Contains(m, ">") }) {
-		return usagef("--memory %q: queue pairs of bench have one kind of memory at both ends", o.memory)
+		must(usagef("--memory %q: queue pairs of bench have one kind of memory at both ends", o.memory))
 	}
-	return nil
 }
 
 // checkBlocks: messages are made of whole blocks.
-func checkBlocks(o *options) error {
+func checkBlocks(o *options) {
 	if o.packed && o.blocks == "" {
-		return usagef("--packed: want --blocks, of which it makes one piece")
+		must(usagef("--packed: want --blocks, of which it makes one piece"))
 	}
 	for _, block := range o.blockBytes {
 		for _, n := range o.bytes {
 			if o.blocks != "" && (block == 0 || n == 0 || n%block != 0 || n > maxSize/2) {
-				return usagef("--blocks %s: messages of %s are not made of them", formatSize(int64(block)), formatSize(int64(n)))
+				must(usagef("--blocks %s: messages of %s are not made of them", formatSize(int64(block)), formatSize(int64(n))))
 			}
 		}
 	}
-	return nil
 }
 
 // inDoubles says whether sizes are whole doubles.

@@ -22,51 +22,46 @@ type outputOptions struct {
 	csv    bool
 	html   string                         // file of a page; empty: none
 	allocs bool                           // a column for them
-	show   func(io.Writer, *Report) error // in place of tables; may be nil
+	show   func(io.Writer, *Report) // in place of tables; may be nil
 	meetOptions
 }
 
-func (o *outputOptions) check() error {
-	if err := o.meetOptions.check(); err != nil {
-		return err
-	}
+func (o *outputOptions) check() {
+	o.meetOptions.check()
 	if o.json && o.csv {
-		return usagef("--json and --csv: want one of them")
+		must(usagef("--json and --csv: want one of them"))
 	}
-	return checkFolder("html", o.html)
+	checkFolder("html", o.html)
 }
 
 // checkFolder says, before minutes of measuring, that a file cannot be made for want of
 // its folder. Of a job one rank writes, whose folder others need not have.
-func checkFolder(flag, path string) error {
-	if path == "" || os.Getenv(boot.EnvRank) != "" {
-		return nil
+func checkFolder(flag, path string) {
+	if path != "" && os.Getenv(boot.EnvRank) == "" {
+		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+			must(usagef("--%s %s: %v", flag, path, err))
+		}
 	}
-	if _, err := os.Stat(filepath.Dir(path)); err != nil {
-		return usagef("--%s %s: %v", flag, path, err)
-	}
-	return nil
 }
 
 // tables says whether results are printed as tables.
 func (o *outputOptions) tables() bool { return !o.json && !o.csv }
 
 // print writes the whole report, in the form that is asked for.
-func (o *outputOptions) print(w io.Writer, r *Report) error {
+func (o *outputOptions) print(w io.Writer, r *Report) {
 	if o.html != "" {
-		if err := writeFile(o.html, func(w io.Writer) error { return writePage(w, []labelled{{Report: r}}, "p50") }); err != nil {
-			return err
-		}
+		must(writeFile(o.html, func(w io.Writer) error { return writePage(w, []labelled{{Report: r}}, "p50") }))
 	}
 	switch {
 	case o.json:
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		printJSON(w, r)
+		return
 	case o.csv:
-		return writeCSV(w, r)
+		must(writeCSV(w, r))
+		return
 	case o.show != nil:
-		return o.show(w, r)
+		o.show(w, r)
+		return
 	}
 	printEnvironment(w, &r.Environment)
 	printWarnings(w, r)
@@ -80,21 +75,22 @@ func (o *outputOptions) print(w io.Writer, r *Report) error {
 		if n < 0 {
 			n = len(rest)
 		}
-		if err := printResults(w, rest[:n], o.allocs); err != nil {
-			return err
-		}
+		printResults(w, rest[:n], o.allocs)
 		rest = rest[n:]
 	}
-	if err := printFigures(w, several); err != nil {
-		return err
-	}
+	printFigures(w, several)
 	for _, why := range r.Missing {
 		fmt.Fprintf(w, "\nnot available: %s\n", why)
 	}
 	if r.Model != nil {
-		return printScale(w, r)
+		must(printScale(w, r))
 	}
-	return nil
+}
+
+func printJSON(w io.Writer, v any) {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	must(e.Encode(v))
 }
 
 // printWarnings says what makes the figures doubtful, before them.
@@ -172,7 +168,7 @@ func describeEntry(d *DeviceEntry) string {
 }
 
 // printResults prints results of one title as a table.
-func printResults(w io.Writer, rs []Result, allocs bool) error {
+func printResults(w io.Writer, rs []Result, allocs bool) {
 	first := &rs[0]
 	fmt.Fprintf(w, "\n%s\n", titleOf(first))
 	var columns []column
@@ -205,7 +201,7 @@ func printResults(w io.Writer, rs []Result, allocs bool) error {
 	if first.CrossingsPerMessage != nil {
 		columns = append(columns, column{"calls into C/msg", func(r *Result) string { return strconv.FormatFloat(*r.CrossingsPerMessage, 'f', 3, 64) }})
 	}
-	return printColumns(w, columns, rs)
+	printColumns(w, columns, rs)
 }
 
 // column is one of a table of results.
@@ -214,7 +210,7 @@ type column struct {
 	cell func(*Result) string
 }
 
-func printColumns(w io.Writer, columns []column, rs []Result) error {
+func printColumns(w io.Writer, columns []column, rs []Result) {
 	var cells []any
 	for _, c := range columns {
 		cells = append(cells, c.name)
@@ -227,7 +223,7 @@ func printColumns(w io.Writer, columns []column, rs []Result) error {
 		}
 		g.row(cells...)
 	}
-	return g.Flush()
+	must(g.Flush())
 }
 
 // titleOf says what the figures of a table are.

@@ -39,16 +39,10 @@ were measured. Several files are told apart by their names, which may be
 given as LABEL=FILE.
 
 --svg and --png write a file for each chart into a directory.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(args); err != nil {
-				return err
-			}
-			reports, err := readReports(cmd.InOrStdin(), args)
-			if err != nil {
-				return err
-			}
-			return o.write(cmd.OutOrStdout(), reports)
-		},
+		RunE: caught(func(cmd *cobra.Command, args []string) {
+			o.check(args)
+			o.write(cmd.OutOrStdout(), readReports(cmd.InOrStdin(), args))
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.html, "output", "o", "", "the HTML file (- is standard output; default bench.html where neither --svg nor --png is given)")
@@ -59,38 +53,36 @@ given as LABEL=FILE.
 	return cmd
 }
 
-func (o *pageOptions) check(args []string) error {
+func (o *pageOptions) check(args []string) {
 	if len(args) == 0 {
-		return usagef("report: want the files that --json has written")
+		must(usagef("report: want the files that --json has written"))
 	}
 	if !slices.Contains(divisions, o.by) {
-		return usagef("--by %q: want %s", o.by, strings.Join(divisions, ", "))
+		must(usagef("--by %q: want %s", o.by, strings.Join(divisions, ", ")))
 	}
 	if plotFigures[o.figure] == nil {
-		return usagef("--figure %q: want p50, min, mean, p99, p999 or max", o.figure)
+		must(usagef("--figure %q: want p50, min, mean, p99, p999 or max", o.figure))
 	}
 	if o.html == "" && o.svg == "" && o.png == "" {
 		o.html = "bench.html"
 	}
-	return nil
 }
 
-func (o *pageOptions) write(stdout io.Writer, reports []labelled) (err error) {
+func (o *pageOptions) write(stdout io.Writer, reports []labelled) {
 	page := func(w io.Writer) error { return writePage(w, reports, o.figure) }
 	switch o.html {
 	case "":
 	case "-":
-		err = page(stdout)
+		must(page(stdout))
 	default:
-		err = writeFile(o.html, page)
+		must(writeFile(o.html, page))
 	}
-	if err == nil && o.svg != "" {
-		err = o.drawAll(o.svg, ".svg", (*drawing).svg, reports)
+	if o.svg != "" {
+		o.drawAll(o.svg, ".svg", (*drawing).svg, reports)
 	}
-	if err == nil && o.png != "" {
-		err = o.drawAll(o.png, ".png", (*drawing).png, reports)
+	if o.png != "" {
+		o.drawAll(o.png, ".png", (*drawing).png, reports)
 	}
-	return err
 }
 
 // writeFile writes beside the file and moves it into place: no reader sees half of it.
@@ -118,7 +110,7 @@ type ReportError struct {
 func (e *ReportError) Error() string { return fmt.Sprintf("%s: %s", e.File, e.Why) }
 
 // readReports reads the files of a command line, each FILE or LABEL=FILE.
-func readReports(stdin io.Reader, args []string) ([]labelled, error) {
+func readReports(stdin io.Reader, args []string) []labelled {
 	var list []labelled
 	for _, arg := range args {
 		label, path, found := strings.Cut(arg, "=")
@@ -128,27 +120,20 @@ func readReports(stdin io.Reader, args []string) ([]labelled, error) {
 				label = strings.TrimSuffix(filepath.Base(arg), filepath.Ext(arg))
 			}
 		}
-		r, err := readReport(stdin, path)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, labelled{label, path, r})
+		list = append(list, labelled{label, path, readReport(stdin, path)})
 	}
-	return list, nil
+	return list
 }
 
 // readReport reads one report; of "-" from stdin.
-func readReport(stdin io.Reader, path string) (_ *Report, err error) {
+func readReport(stdin io.Reader, path string) *Report {
 	from := stdin
 	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
+		f := must1(os.Open(path))
+		defer f.Close()
 		from = f
 	}
-	return parseReport(path, from)
+	return must1(parseReport(path, from))
 }
 
 // parseReport reads what --json has printed. Fields that it does not know are those of
@@ -244,10 +229,8 @@ func writePage(w io.Writer, reports []labelled, figure string) error {
 
 // drawAll writes a file for each chart. Names that differ only in what a file's name cannot
 // have are numbered.
-func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer) error, reports []labelled) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
+func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer) error, reports []labelled) {
+	must(os.MkdirAll(dir, 0o755))
 	taken := map[string]int{}
 	for _, c := range divided(chartsOf(reports), o.by) {
 		d := c.draw(o.figure, true)
@@ -257,9 +240,6 @@ func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer
 		if taken[name]++; taken[name] > 1 {
 			name = fmt.Sprintf("%s-%d", name, taken[name])
 		}
-		if err := writeFile(filepath.Join(dir, name+suffix), func(w io.Writer) error { return write(d, w) }); err != nil {
-			return err
-		}
+		must(writeFile(filepath.Join(dir, name+suffix), func(w io.Writer) error { return write(d, w) }))
 	}
-	return nil
 }

@@ -27,28 +27,28 @@ import (
 // a line of its flags, and a check. Commands are "bench LAYER NAME", several of a layer in
 // one job "bench LAYER NAME,NAME".
 type pattern struct {
-	name     string                                                    // of its results; and of its command, unless use says otherwise
-	layer    string                                                    // of the software that is measured
-	use      string                                                    // name of the command; empty: that of the pattern
-	top      bool                                                      // the command is one of bench itself, too
-	suite    string                                                    // of its results
-	unit     string                                                    // of its results
-	figures  map[string]string                                         // further figures, by Result.Figure, with their units
-	short    string                                                    // help in one line
-	long     string                                                    // and what follows
-	what     string                                                    // what a figure is, for titles
-	options  string                                                    // flags that apply beside those of timing: NAME or NAME=DEFAULT
-	ranks    ranks                                                     // of its jobs
-	check    func(*options) error                                      // of what only this pattern asks of options; may be nil
-	split    func(context.Context, *session, work) ([]work, error)     // one for each device or carrier; nil: as it is
-	vary     []dimension                                               // what it is measured with
-	messages func(*spec) int                                           // of an iteration; nil: one
-	open     func(context.Context, *bed) error                         // makes what all its measurements share; may be nil
-	declare  func(context.Context, *bed, *measurement) (series, error) // makes an iteration that can be repeated
-	measure  func(context.Context, *bed, *measurement) error           // one round of a procedure, in place of declare
-	early    func(context.Context, *session) error                     // what a rank does before it exchanges anything; may be nil
-	alone    time.Duration                                             // each measurement is a job of its own, which ends within this; 0: it is not
-	hosts    bool                                                      // each rank of such a job is on a host of its own, which a router joins
+	name     string                                           // of its results; and of its command, unless use says otherwise
+	layer    string                                           // of the software that is measured
+	use      string                                           // name of the command; empty: that of the pattern
+	top      bool                                             // the command is one of bench itself, too
+	suite    string                                           // of its results
+	unit     string                                           // of its results
+	figures  map[string]string                                // further figures, by Result.Figure, with their units
+	short    string                                           // help in one line
+	long     string                                           // and what follows
+	what     string                                           // what a figure is, for titles
+	options  string                                           // flags that apply beside those of timing: NAME or NAME=DEFAULT
+	ranks    ranks                                            // of its jobs
+	check    func(*options)                                   // of what only this pattern asks of options; may be nil
+	split    func(context.Context, *session, work) []work     // one for each device or carrier; nil: as it is
+	vary     []dimension                                      // what it is measured with
+	messages func(*spec) int                                  // of an iteration; nil: one
+	open     func(context.Context, *bed)                      // makes what all its measurements share; may be nil
+	declare  func(context.Context, *bed, *measurement) series // makes an iteration that can be repeated
+	measure  func(context.Context, *bed, *measurement)        // one round of a procedure, in place of declare
+	early    func(context.Context, *session)                  // what a rank does before it exchanges anything; may be nil
+	alone    time.Duration                                    // each measurement is a job of its own, which ends within this; 0: it is not
+	hosts    bool                                             // each rank of such a job is on a host of its own, which a router joins
 }
 
 // ranks says how many ranks a pattern needs.

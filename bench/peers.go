@@ -57,13 +57,9 @@ func buildPeers(ctx context.Context, root string, wanted ...string) (p *place, e
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	sources, err := fs.Sub(peerSources, "peers")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.CopyFS(dir, sources); err != nil {
-		return nil, err
-	}
+	defer catch(&err)
+	sources := must1(fs.Sub(peerSources, "peers"))
+	must(os.CopyFS(dir, sources))
 	var found, told bytes.Buffer
 	cmd := p.script(ctx, setting{}, "build.sh", wanted...)
 	cmd.Stdout, cmd.Stderr = &found, &told

@@ -1,8 +1,19 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/qmp"
 )
 
 // Units of the further figures of procedures.
@@ -54,13 +65,10 @@ func procedures() []*pattern {
 const maxCount = 1 << 20
 
 // someBytes: there are messages.
-func someBytes(o *options) error {
-	for _, n := range o.bytes {
-		if n == 0 {
-			return &UsageError{"--sizes 0: want messages of some bytes"}
-		}
+func someBytes(o *options) {
+	if slices.Contains(o.bytes, 0) {
+		must(usagef("--sizes 0: want messages of some bytes"))
 	}
-	return nil
 }
 
 // byKind is by what is done.
@@ -83,3 +91,682 @@ func byLoss(o *options, list []spec) []spec {
 
 // noBytes: there is no message whose size counts.
 func noBytes(_ *options, list []spec) []spec { return list }
+
+const longStart = `The figure itself is the time from the start of the first process until the group of all
+ranks has done a barrier at the last. The others are of each rank: descriptors, threads,
+mappings, and memory of its own, without what it shares.`
+
+// When this process was started, as near as it can tell, and when the ranks had met.
+var (
+	first  = monotonic() - int64(ownCPU())
+	usable int64
+)
+
+// meetAll has all ranks meet.
+func meetAll(ctx context.Context, s *session) {
+	must(must1(s.World(ctx)).Run(ctx, channel.Barrier()))
+	usable = monotonic()
+}
+
+func measureStart(ctx context.Context, b *bed, m *measurement) {
+	type record struct {
+		First, Usable int64
+		Has           map[string]float64
+	}
+	has, err := processFigures()
+	all := share(ctx, b, record{first, usable, has}, err)
+	begin, end := all[0].First, all[0].Usable
+	for _, r := range all {
+		begin, end = min(begin, r.First), max(end, r.Usable)
+	}
+	m.add(float64(end - begin))
+	for _, name := range []string{"descriptors", "threads", "mappings", "private"} {
+		var of []float64
+		for _, r := range all {
+			of = append(of, r.Has[name])
+		}
+		m.figure(name, of...)
+	}
+}
+
+const longAhead = `Rank 0 starts the sends, each on a handle that is idle; where there is none it declares one
+more. Only then rank 1 receives, all by one handle. start is the time of a start, handles how
+many it took; the figure itself is the time of receiving a message.`
+
+func measureAhead(ctx context.Context, b *bed, m *measurement) {
+	out, in := b.memory(&m.spec, m.bytes, m.bytes+guard)
+	d := declarations{node: b.Node}
+	seed := seedFor(0, m.bytes, m.op)
+	fillPattern(out, seed)
+	fillGuard(in)
+	began := nanos()
+	barrier(ctx, b, try(func() {
+		if b.Rank() == 0 {
+			d.startMany(m.many, out)
+			m.figure("start", float64(nanos()-began)/float64(m.many))
+		}
+	}))
+	began = nanos()
+	err := try(func() {
+		if b.Rank() == 0 { // which ends with the first error: the others may be as many as there are sends
+			for _, h := range d.handles {
+				must(h.WaitContext(ctx))
+			}
+			return
+		}
+		h := d.receive(channel.Contiguous(in[:m.bytes]), 0)
+		each("receive", m.many, func() {
+			must(h.Start())
+			must(h.WaitContext(ctx))
+		})
+		must(checkPattern(m.op, in, m.bytes, seed))
+	})
+	all := share(ctx, b, nanos()-began, err)
+	m.add(float64(all[1]) / float64(m.many))
+	m.figure("handles", float64(len(d.handles)))
+	d.close()
+}
+
+// startMany starts so many sends of a message, of which some are over at once.
+func (d *declarations) startMany(count int, message []byte) {
+	var idle []*channel.Handle
+	each("send", count, func() {
+		if len(idle) == 0 {
+			idle = append(idle, d.send(channel.Contiguous(message), 1))
+		}
+		h := idle[len(idle)-1]
+		must(h.Start())
+		if !must1(h.Test()) {
+			idle = idle[:len(idle)-1]
+		}
+	})
+}
+
+// each does something so many times; an error says which it was.
+func each(what string, count int, do func()) {
+	i := 0
+	defer during(func() string { return fmt.Sprintf("%s %d of %d", what, i+1, count) })
+	for ; i < count; i++ {
+		do()
+	}
+}
+
+const longHandles = `declare is the time of declaring a handle, first half a round trip of its first use, in
+which it is told to the peer, or both connect, and close that of closing it: each the mean
+of all. The figure itself is half a round trip of one of them, again and again.`
+
+func measureHandles(ctx context.Context, b *bed, m *measurement) {
+	tokens := make([]*token, m.many)
+	timed := func(name string, do func(i int)) {
+		began := nanos()
+		for i := range tokens {
+			do(i)
+		}
+		m.figure(name, float64(nanos()-began)/float64(2*m.many)) // there and back
+	}
+	timed("declare", func(i int) { tokens[i] = declareToken(b, m) })
+	barrier(ctx, b, nil)
+	timed("first", func(i int) { tokens[i].run(1, nil) })
+	m.takeChecked(ctx, b, tokens[m.many/2])
+	timed("close", func(i int) { tokens[i].close() })
+}
+
+const longWaiters = `Each goroutine waits for a message of its own, which does not come. threads are those of
+the process beyond those that it has when none waits; the figure itself is its CPU time, as a
+share of one CPU.`
+
+func measureWaiters(ctx context.Context, b *bed, m *measurement) {
+	meet(ctx, b)
+	out, in := b.memory(&m.spec, m.many*lineBytes, m.many*lineBytes)
+	d := declarations{node: b.Node}
+	for i := range m.many {
+		if b.Rank() == 0 {
+			d.receive(channel.Contiguous(in[i*lineBytes:][:doubleBytes]), 1)
+		} else {
+			d.send(channel.Contiguous(out[i*lineBytes:][:doubleBytes]), 0)
+		}
+	}
+	before := must1(processFigures())
+	errs := make([]error, m.many)
+	move := func(i int) { errs[i] = errors.Join(d.handles[i].Start(), d.handles[i].Wait()) }
+	var waiting sync.WaitGroup
+	for i := range d.handles {
+		if b.Rank() == 0 {
+			waiting.Go(func() { move(i) })
+		}
+	}
+	time.Sleep(m.o.time / 4) // they get there
+	cpu := idleShare(m.o.time)
+	after, err := processFigures()
+	barrier(ctx, b, err)
+	for i := range d.handles {
+		if b.Rank() == 1 {
+			move(i)
+		}
+	}
+	waiting.Wait()
+	m.add(cpu)
+	m.figure("threads", max(after["threads"]-before["threads"], 0))
+	must(errors.Join(errs...))
+	d.close()
+}
+
+// meet has two ranks connected, and everything done that the first messages make them do.
+func meet(ctx context.Context, b *bed) {
+	t := declareMeeting(b)
+	t.run(100, nil)
+	runtime.GC() // none is due when it counts
+	barrier(ctx, b, try(t.close))
+}
+
+// idleShare sleeps, and returns the CPU time that the process has used meanwhile, as a share
+// of one CPU, in percent.
+func idleShare(d time.Duration) float64 {
+	used, began := ownCPU(), time.Now()
+	time.Sleep(d)
+	return 100 * (ownCPU() - used).Seconds() / time.Since(began).Seconds()
+}
+
+func measureIdle(ctx context.Context, b *bed, m *measurement) {
+	meet(ctx, b)
+	m.add(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
+}
+
+const longOneshot = `Half a round trip, of which each message is declared, started, waited for and closed
+(declare); or declared once and given other memory before each start, by Handle.Rebase (rebase)
+or through package qmp (address). Two buffers take turns.`
+
+const (
+	oneshotDeclare = "declare"
+	oneshotRebase  = "rebase"
+	oneshotAddress = "address"
+)
+
+// oneshot is the series: messages to and fro, each in the next of two buffers.
+type oneshot struct {
+	messages
+	out, in func(memory []byte) startable // a handle of that memory
+	once    bool                          // it is closed when the message is over
+	lasting []startable                   // that are closed at the end
+	turn    int                           // of the buffers
+	since   int                           // turns since prepare
+}
+
+// startable is a handle of channel or of qmp.
+type startable interface {
+	Start() error
+	Wait() error
+	Close() error
+}
+
+func declareOneshot(_ context.Context, b *bed, m *measurement) series {
+	other := 1 - b.Rank()
+	s := &oneshot{messages: newMessages(b, m, other, 2, 2), once: m.kind == oneshotDeclare}
+	firstOut, firstIn := s.outs[0][:s.bytes], s.ins[0][:s.bytes]
+	switch m.kind {
+	case oneshotDeclare:
+		s.out = func(x []byte) startable { return must1(s.node.DeclareSend(channel.Contiguous(x), other)) }
+		s.in = func(x []byte) startable { return must1(s.node.DeclareReceive(channel.Contiguous(x), other)) }
+	case oneshotRebase:
+		by := func(h *channel.Handle) func([]byte) startable {
+			return func(x []byte) startable {
+				must(h.Rebase(x))
+				return h
+			}
+		}
+		s.out = by(s.declarations.send(channel.Contiguous(firstOut), other))
+		s.in = by(s.declarations.receive(channel.Contiguous(firstIn), other))
+	case oneshotAddress:
+		by := func(declare func(*qmp.MsgMem, int, int) (*qmp.Handle, error), memory []byte) func([]byte) startable {
+			h := must1(declare(must1(qmp.DeclareMsgMem(memory)), other, qmp.DefaultPriority))
+			s.lasting = append(s.lasting, h)
+			return func(x []byte) startable {
+				must(h.ChangeAddress(x))
+				return h
+			}
+		}
+		s.out = by(b.qmp.DefaultComm().DeclareSendTo, firstOut)
+		s.in = by(b.qmp.DefaultComm().DeclareReceiveFrom, firstIn)
+	}
+	return s
+}
+
+func (s *oneshot) run(n int, samples []int64) { pingpong(s, s.node.Rank() == 0, n, samples) }
+
+func (s *oneshot) send()    { s.message(s.out(s.outs[s.turn%2][:s.bytes]), s.node.Rank() != 0) }
+func (s *oneshot) receive() { s.message(s.in(s.ins[s.turn%2][:s.bytes]), s.node.Rank() == 0) }
+
+// message carries out one of a handle; last is that of an iteration.
+func (s *oneshot) message(h startable, last bool) {
+	move(h)
+	if s.once {
+		must(h.Close())
+	}
+	if last {
+		s.turn, s.since = s.turn+1, s.since+1
+	}
+}
+
+func (s *oneshot) close() {
+	s.messages.close()
+	for _, h := range s.lasting {
+		must(h.Close())
+	}
+}
+
+// turns: there are two buffers.
+func (s *oneshot) turns() int { return 2 }
+
+func (s *oneshot) prepare() {
+	s.since = 0
+	s.messages.prepare()
+}
+
+// check looks at the buffers that have had their turn since prepare.
+func (s *oneshot) check() {
+	for k := range min(s.since, 2) {
+		s.checkOne((s.turn - 1 - k) % 2)
+	}
+}
+
+const longOverlap = `Both ranks start, compute, and wait: for a message from rank 0 to rank 1 (send), or for a
+declared allreduce. Of both, the later counts.
+
+  alone  the transfer, both in Wait
+  cpu    CPU time that the transfer uses, of both ranks together and without spinning: the
+         least of twice alone, of what one uses where both ranks always have something to
+         move (messages both ways), and where both sleep until it is over; what their naps
+         cost where nothing is under way is taken off
+  wait   the wait after a computation as long as alone, as a share of alone
+  total  all of that, as a share of the computation alone and 1.15 cpu: copies, and TCP
+         over loopback, are work of the same cores, which no overlap makes vanish
+  osu    overlap as the OSU benchmarks define it: 100 (1 - (all - computation) / alone)`
+
+const (
+	patternOverlap = "overlap"
+	kindSend       = "send"
+	kindAllreduce  = "allreduce"
+)
+
+// overlapTimes are of one transfer, in ns.
+type overlapTimes struct {
+	alone, compute, all, wait float64
+	cpu                       float64 // of both ranks
+}
+
+// cpuMargin is what a transfer may use of the CPU beyond what it uses alone: caches are
+// shared with the computation.
+const cpuMargin = 1.15
+
+func (o *overlapTimes) waited() float64 { return 100 * o.wait / o.alone }
+func (o *overlapTimes) total() float64  { return 100 * o.all / (o.compute + cpuMargin*o.cpu) }
+func (o *overlapTimes) osu() float64    { return max(0, 100*(1-(o.all-o.compute)/o.alone)) }
+
+// transfer is started by each of two ranks.
+type transfer interface {
+	startable
+	Test() (bool, error)
+}
+
+// declareMeeting declares a note to and fro, after which two ranks are at the same place.
+func declareMeeting(b *bed) *token {
+	t := &token{messages: messages{declarations: declarations{node: b.Node, stream: streamNotes}}}
+	t.out = t.declarations.send(channel.Contiguous(make([]byte, 1)), 1-b.Rank())
+	t.in = t.declarations.receive(channel.Contiguous(make([]byte, 1)), 1-b.Rank())
+	return t
+}
+
+// overlap measures one.
+type overlap struct {
+	b *bed
+	m *measurement
+	transfer
+	both  transfer     // two messages, one each way; of an allreduce it itself
+	own   declarations // of both
+	sync  *token
+	check func() // of the bytes
+}
+
+func measureOverlap(ctx context.Context, b *bed, m *measurement) {
+	o := &overlap{b: b, m: m, sync: declareMeeting(b)}
+	if m.kind == kindAllreduce {
+		o.declareAllreduce(ctx)
+	} else {
+		o.declareMessages()
+	}
+	move(o.both)
+	barrier(ctx, b, try(o.check))
+	rough := o.repeat(ctx, 5, 0)
+	n := int(min(max(float64(m.o.time)/rough.all, 10), 500))
+	r := overlapTimes{alone: o.repeat(ctx, n, 0).all}
+	steps := agree(ctx, b, stepsFor(r.alone))
+	r.compute = o.computeAlone(ctx, steps, n)
+	r.cpu = min(2*r.alone, o.whileMoving(ctx, min(n, 100)), o.whileAsleep(ctx, min(n, 100), time.Duration(r.alone)))
+	both := o.repeat(ctx, n, steps)
+	r.all, r.wait = both.all, both.wait
+	m.figure("alone", r.alone)
+	m.figure("cpu", r.cpu)
+	m.figure("wait", r.waited())
+	m.figure("total", r.total())
+	m.figure("osu", r.osu())
+	barrier(ctx, b, try(o.check))
+	must(o.both.Close())
+	o.own.close()
+	o.sync.close()
+}
+
+// declareMessages declares one each way; that from rank 0 to rank 1 is the transfer.
+func (o *overlap) declareMessages() {
+	own, other := o.b.Rank(), 1-o.b.Rank()
+	out, in := o.b.memory(&o.m.spec, o.m.bytes, o.m.bytes+guard)
+	fillPattern(out, seedFor(own, o.m.bytes, o.m.op))
+	fillGuard(in)
+	o.own.node = o.b.Node
+	o.own.send(channel.Contiguous(out), other)
+	o.own.receive(channel.Contiguous(in[:o.m.bytes]), other)
+	o.transfer, o.both = o.own.handles[own], must1(o.b.Multiple(o.own.handles...))
+	o.check = func() {
+		defer fillGuard(in) // until the next time
+		must(checkPattern(o.m.op, in, o.m.bytes, seedFor(other, o.m.bytes, o.m.op)))
+	}
+}
+
+// collectiveHandle is a startable collective.
+type collectiveHandle struct{ *channel.Collective }
+
+func (c collectiveHandle) Wait() error { return c.Collective.Wait(context.Background()) }
+
+// declareAllreduce declares a sum.
+func (o *overlap) declareAllreduce(ctx context.Context) {
+	in, out := o.b.memory(&o.m.spec, o.m.bytes, o.m.bytes)
+	dst, src := doubles(out), doubles(in)
+	for i := range src {
+		src[i] = float64((o.b.Rank() + 1) * (i%1000 + 1))
+	}
+	c := collectiveHandle{must1(must1(o.b.World(ctx)).Declare(channel.Allreduce(channel.Sum, dst, src)))}
+	o.transfer, o.both = c, c
+	o.check = func() {
+		defer clear(dst) // until the next time
+		for i, got := range dst {
+			if want := float64(3 * (i%1000 + 1)); got != want {
+				must(&CorruptError{Op: kindAllreduce, Bytes: len(out), Offset: i * doubleBytes, Got: out[i*doubleBytes], Want: byte(math.Float64bits(want))})
+			}
+		}
+	}
+}
+
+// transferOnce is one transfer with so many steps of computing, from when both ranks have met:
+// how long all of it took here, and the wait at its end.
+func (o *overlap) transferOnce(steps int) (all, wait int64) {
+	o.sync.run(1, nil)
+	began := nanos()
+	must(o.Start())
+	compute(steps)
+	computed := nanos()
+	must(o.Wait())
+	ended := nanos()
+	return ended - began, ended - computed
+}
+
+// repeat has n transfers, and returns the medians of the later rank's times.
+func (o *overlap) repeat(ctx context.Context, n, steps int) (r overlapTimes) {
+	type times struct{ All, Wait []int64 }
+	var own times
+	for range n {
+		all, wait := o.transferOnce(steps)
+		own.All, own.Wait = append(own.All, all), append(own.Wait, wait)
+	}
+	both := share(ctx, o.b, own, nil)
+	r.all = medianOfLater(both[0].All, both[1].All)
+	r.wait = medianOfLater(both[0].Wait, both[1].Wait)
+	return r
+}
+
+// medianOfLater is the median of the greater of both at a time.
+func medianOfLater(a, b []int64) float64 {
+	var later []float64
+	for i := range min(len(a), len(b)) {
+		later = append(later, float64(max(a[i], b[i])))
+	}
+	return median(later)
+}
+
+// stepsFor is how many steps of computing take so many ns.
+func stepsFor(ns float64) int {
+	const steps = 100_000
+	least := math.Inf(1)
+	for range 20 {
+		t := nanos()
+		compute(steps)
+		least = min(least, float64(nanos()-t))
+	}
+	return int(ns/least*steps) + 1
+}
+
+// computeAlone is the median time of so many steps, of the later rank.
+func (o *overlap) computeAlone(ctx context.Context, steps, n int) float64 {
+	own := make([]int64, n)
+	repeat(n, own, func() { compute(steps) })
+	both := share(ctx, o.b, own, nil)
+	return medianOfLater(both[0], both[1])
+}
+
+// whileMoving is the CPU time that a transfer of the two ranks uses, in ns, of ranks that
+// have something to move both ways, one after the other.
+func (o *overlap) whileMoving(ctx context.Context, n int) float64 {
+	began := ownCPU()
+	for range n {
+		move(o.both)
+	}
+	used := share(ctx, o.b, ownCPU()-began, nil)
+	if o.m.kind == kindSend {
+		n *= 2
+	}
+	return float64(used[0]+used[1]) / float64(n)
+}
+
+// whileAsleep is that of ranks that sleep, and look once in a while: what moves the bytes, in
+// Test, in the engine, in the kernel, or in an adapter, which uses nothing; and naps, whose
+// cost as many where nothing is under way tell.
+func (o *overlap) whileAsleep(ctx context.Context, n int, alone time.Duration) float64 {
+	nap := max(alone, 100*time.Microsecond)
+	naps, began := 0, ownCPU()
+	for range n {
+		must(o.Start())
+		for done := false; !done; naps++ {
+			time.Sleep(nap)
+			done = must1(o.Test())
+		}
+	}
+	used := ownCPU() - began
+	barrier(ctx, o.b, nil)
+	began = ownCPU()
+	for range naps {
+		time.Sleep(nap)
+		must1(o.Test())
+	}
+	both := share(ctx, o.b, max(used-(ownCPU()-began), 0), nil)
+	return float64(both[0]+both[1]) / float64(n)
+}
+
+// envRouter tells ranks where the router of their star is.
+const envRouter = "SLUICE_BENCH_ROUTER"
+
+const longLoss = `The ranks are in two network namespaces, which a third one joins that drops packets at random,
+each way. Rank 1 sends, with so many messages outstanding. The figure itself is the time of a
+message, from the start of its receive; rate what arrives in all. The connections are made
+before, without loss. It needs root, and nft.`
+
+// lossWords are the shares of packets, in percent, that can be lost.
+var lossWords = []string{"0", "0.1", "0.2", "0.5", "1", "2", "5", "10"}
+
+func measureLoss(ctx context.Context, b *bed, m *measurement) {
+	s := newFlows(b, m)[0]
+	set := func(percent float64) {
+		if b.Rank() == 0 {
+			lose(percent)
+		}
+	}
+	s.move(10 * time.Millisecond) // that connects
+	barrier(ctx, b, try(func() { set(m.loss) }))
+	s.move(m.o.time)
+	barrier(ctx, b, try(func() { set(0); s.check() }))
+	m.addAll(s.samples)
+	m.figure("rate", s.rate())
+	s.close()
+}
+
+const longIncast = `Rank 0 receives from all others, each in a network namespace of its own, that a router joins.
+The figure itself is the rate of all together, sender that of each, and fairness Jain's index
+of these: 1 if all get the same, 1/n if one of n gets all (RFC 5166). It needs root, and nft.`
+
+func measureIncast(ctx context.Context, b *bed, m *measurement) {
+	flows := newFlows(b, m)
+	moveAll := func(d time.Duration) { // all are done when it returns
+		errs := make([]error, len(flows))
+		var moving sync.WaitGroup
+		for i, s := range flows {
+			moving.Go(func() { errs[i] = try(func() { s.move(d) }) })
+		}
+		moving.Wait()
+		barrier(ctx, b, errors.Join(errs...))
+	}
+	moveAll(10 * time.Millisecond) // that connects
+	began := nanos()
+	moveAll(m.o.time)
+	took := nanos() - began
+	var rates []float64
+	bytes := 0
+	for _, s := range flows {
+		s.check()
+		rates = append(rates, s.rate())
+		bytes += len(s.samples) * s.bytes
+		s.close()
+	}
+	m.add(float64(bytes) * 1e3 / float64(took))
+	m.figure("sender", rates...)
+	m.figure("fairness", jain(rates))
+}
+
+// jain is the index of fairness of Jain, Chiu and Hawe (DEC-TR-301, 1984).
+func jain(rates []float64) float64 {
+	var sum, squares float64
+	for _, x := range rates {
+		sum += x
+		squares += x * x
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(rates)) * squares)
+}
+
+// flow is messages from one rank to another, of which a window is outstanding. The last byte
+// of each tells whether more follow.
+type flow struct {
+	declarations
+	memory  [][]byte
+	peer    int
+	bytes   int
+	samples []float64 // ns from the start to the end of each message
+	took    int64
+}
+
+const (
+	flowGoesOn byte = iota
+	flowEnds
+)
+
+// newFlows declares messages to rank 0 from all others.
+func newFlows(b *bed, m *measurement) (list []*flow) {
+	if os.Getenv(envRouter) == "" {
+		must(usagef("%s makes a network of its own, which a job that something else has started does not have", m.name))
+	}
+	first, last := 0, 0
+	if b.Rank() == 0 {
+		first, last = 1, b.Size()-1
+	}
+	room := roundUp(m.bytes, lineBytes)
+	memory, _ := b.memory(&m.spec, (last-first+1)*m.windowed*room, 0)
+	for peer := first; peer <= last; peer++ {
+		s := &flow{declarations: declarations{node: b.Node}, peer: peer, bytes: m.bytes}
+		for i := range m.windowed {
+			part := memory[:m.bytes]
+			memory = memory[room:]
+			s.memory = append(s.memory, part)
+			if b.Rank() == 0 {
+				s.receive(channel.Contiguous(part), peer)
+			} else {
+				fillPattern(part, s.seed(b.Rank(), i))
+				s.send(channel.Contiguous(part), peer)
+			}
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func (s *flow) seed(from, slot int) uint64 { return seedFor(from, s.bytes, "flow") + uint64(slot) }
+
+// check looks at the last message of each slot.
+func (s *flow) check() {
+	for i, b := range s.memory[:min(len(s.memory), len(s.samples))] {
+		if s.node.Rank() == 0 {
+			must(checkPattern("flow", b[:s.bytes-1], s.bytes-1, s.seed(s.peer, i)))
+		}
+	}
+}
+
+// move moves messages for so long, by the sender's clock.
+func (s *flow) move(d time.Duration) {
+	s.samples = s.samples[:0]
+	began, window := nanos(), len(s.handles)
+	defer func() { s.took = nanos() - began }()
+	started := make([]int64, window)
+	start := func(slot int) {
+		started[slot] = nanos()
+		must(s.handles[slot].Start())
+	}
+	wait := func(slot int) {
+		must(s.handles[slot].Wait())
+		s.samples = append(s.samples, float64(nanos()-started[slot]))
+	}
+	if s.node.Rank() == 0 { // receives
+		for slot := range window {
+			start(slot)
+		}
+		for i, ending := 0, 0; ending < window; i++ {
+			slot := i % window
+			wait(slot)
+			if s.memory[slot][s.bytes-1] == flowEnds {
+				ending++
+			} else {
+				start(slot)
+			}
+		}
+		return
+	}
+	// Once it is time all messages of a window say so: as many receives have been started.
+	for i, last := 0, -1; last < 0 || i <= last; i++ {
+		slot, says := i%window, flowGoesOn
+		if i >= window {
+			wait(slot)
+		}
+		if last < 0 && nanos() > began+int64(d) {
+			last = i + window - 1
+		}
+		if last >= 0 {
+			says = flowEnds
+		}
+		s.memory[slot][s.bytes-1] = says
+		start(slot)
+	}
+	for slot := range window { // of the last window each slot has one outstanding
+		wait(slot)
+	}
+}
+
+// rate is in MB/s.
+func (s *flow) rate() float64 {
+	return float64(len(s.samples)) * float64(s.bytes) * 1e3 / float64(s.took)
+}

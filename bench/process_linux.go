@@ -9,35 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processStats is what a process has.
-type processStats struct{ descriptors, threads, mappings, private float64 } // private in KiB
-
-// processFigures are of this process: proc_pid_status(5), proc_pid_maps(5) and
-// proc_pid_smaps_rollup(5).
-func processFigures() (s processStats, err error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return s, err
-	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return s, err
-	}
-	rollup, err := os.ReadFile("/proc/self/smaps_rollup")
-	if err != nil {
-		return s, err
-	}
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return s, err
-	}
-	s.descriptors = float64(len(fds) - 1) // that of the folder itself
-	s.mappings = float64(strings.Count(string(maps), "\n"))
-	if s.threads, err = sumFields(string(status), "Threads"); err != nil {
-		return s, err
-	}
-	s.private, err = sumFields(string(rollup), "Private_Clean", "Private_Dirty")
-	return s, err
+// processFigures are of this process, private memory in KiB: proc_pid_status(5),
+// proc_pid_maps(5) and proc_pid_smaps_rollup(5).
+func processFigures() (_ map[string]float64, err error) {
+	defer catch(&err)
+	read := func(file string) string { return string(must1(os.ReadFile("/proc/self/" + file))) }
+	return map[string]float64{
+		"descriptors": float64(len(must1(os.ReadDir("/proc/self/fd"))) - 1), // without that of the folder itself
+		"mappings":    float64(strings.Count(read("maps"), "\n")),
+		"threads":     must1(sumFields(read("status"), "Threads")),
+		"private":     must1(sumFields(read("smaps_rollup"), "Private_Clean", "Private_Dirty")),
+	}, nil
 }
 
 // sumFields adds up the numbers of lines "NAME: NUMBER ...".
@@ -68,7 +50,7 @@ func moreDescriptors(n uint64) error {
 		return err
 	}
 	if l.Max < n {
-		return &DescriptorError{n, l.Max}
+		return fmt.Errorf("%d descriptors: the limit is %d (ulimit -n)", n, l.Max)
 	}
 	l.Cur = max(l.Cur, n)
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)

@@ -4,9 +4,7 @@ package main
 
 import "time"
 
-type processStats struct{ descriptors, threads, mappings, private float64 }
-
-func processFigures() (processStats, error) { return processStats{}, errLinux }
+func processFigures() (map[string]float64, error) { return nil, errLinux }
 
 func moreDescriptors(uint64) error { return nil }
 

@@ -20,20 +20,16 @@ const (
 )
 
 // openQMP makes the machine of the node.
-func openQMP(ctx context.Context, b *bed) (err error) {
-	b.qmp, err = qmp.New(b.Node, nil, qmp.WithContext(ctx))
-	return err
+func openQMP(ctx context.Context, b *bed) {
+	b.qmp = must1(qmp.New(b.Node, nil, qmp.WithContext(ctx)))
 }
 
-func declareSums(_ context.Context, b *bed, m *measurement) (series, error) {
+func declareSums(_ context.Context, b *bed, m *measurement) series {
 	if m.op = qmpSumDoubleArray; m.bytes == doubleBytes {
 		m.op = qmpSumDouble
 	}
-	memory, _, err := b.memory(&m.spec, m.bytes+guard, 0)
-	if err != nil {
-		return nil, err
-	}
-	return newSums(b.qmp.DefaultComm(), m.spec, memory), nil
+	memory, _ := b.memory(&m.spec, m.bytes+guard, 0)
+	return newSums(b.qmp.DefaultComm(), m.spec, memory)
 }
 
 func newSums(c *qmp.Comm, m spec, memory []byte) *qmpSums {
@@ -56,25 +52,18 @@ type qmpSums struct {
 	done   int      // sums since prepare
 }
 
-func (s *qmpSums) run(n int, samples []int64) error {
-	t := startLaps(samples)
-	for i := range n {
-		var err error
+func (s *qmpSums) run(n int, samples []int64) {
+	repeat(n, samples, func() {
 		if s.op == qmpSumDouble {
-			err = s.comm.SumDouble(&s.x[0])
+			must(s.comm.SumDouble(&s.x[0]))
 		} else {
-			err = s.comm.SumDoubleArray(s.x)
+			must(s.comm.SumDoubleArray(s.x))
 		}
-		if err != nil {
-			return err
-		}
-		t.lap(i)
-	}
+	})
 	s.done += n
-	return nil
 }
 
-func (s *qmpSums) close() error { return nil }
+func (s *qmpSums) close() {}
 
 func (s *qmpSums) prepare() {
 	fillGuard(s.memory)
@@ -87,10 +76,10 @@ func (s *qmpSums) prepare() {
 // check compares the sums, and what lies behind them, with what must be there. Times
 // another number than a power of two they are rounded in an order that is not known:
 // then only the first is looked at.
-func (s *qmpSums) check() error {
+func (s *qmpSums) check() {
 	nodes := s.comm.NumberOfNodes()
 	if s.done > 1 && bits.OnesCount(uint(nodes)) != 1 {
-		return nil
+		return
 	}
 	want := make([]byte, len(s.memory))
 	fillGuard(want)
@@ -102,65 +91,32 @@ func (s *qmpSums) check() error {
 		v = math.Ldexp(v, (s.done-1)*bits.TrailingZeros(uint(nodes)))
 		binary.NativeEndian.PutUint64(want[i*doubleBytes:], math.Float64bits(v))
 	}
-	return compareBytes(s.op, s.memory, want, s.bytes)
+	compareBytes(s.op, s.memory, want, s.bytes)
 }
 
-// qmpFaces is the exchange of haloExchange, by relative handles of a topology of one
+// declareFaces is the exchange of haloExchange, by relative handles of a topology of one
 // axis: faces of different axes of the lattice go over the same two wires.
-type qmpFaces struct {
-	haloExchange
-	exchange *qmp.Handle // a multiple of all messages
-}
-
-func declareFaces(_ context.Context, b *bed, m *measurement) (series, error) {
+func declareFaces(_ context.Context, b *bed, m *measurement) series {
 	m.halo = haloPacked
-	h, err := newHalo(b, m)
-	if err != nil {
-		return nil, err
-	}
-	s := &qmpFaces{haloExchange: *h}
+	s := newHalo(b, m)
 	comm := b.qmp.DefaultComm()
 	if !comm.LogicalTopologyIsDeclared() {
-		if err := comm.DeclareLogicalTopology([]int{b.Size()}); err != nil {
-			return nil, err
-		}
+		must(comm.DeclareLogicalTopology([]int{b.Size()}))
 	}
 	var handles []*qmp.Handle
 	for i, f := range s.faces {
 		dir := []int{qmp.Minus, qmp.Plus}[i%2]
 		block, size := blockOf(f.axis), m.faceLen()
-		out, err := qmp.DeclareStridedMsgMem(s.field[f.at*block:], min(block, size), max(size/block, 1), latticeSide*block)
-		if err != nil {
-			return nil, err
-		}
-		in, err := qmp.DeclareMsgMem(f.into[:size])
-		if err != nil {
-			return nil, err
-		}
-		send, err := comm.DeclareSendRelative(out, 0, dir, qmp.DefaultPriority)
-		if err != nil {
-			return nil, err
-		}
-		receive, err := comm.DeclareReceiveRelative(in, 0, -dir, qmp.DefaultPriority)
-		if err != nil {
-			return nil, err
-		}
-		handles = append(handles, send, receive)
+		out := must1(qmp.DeclareStridedMsgMem(s.field[f.at*block:], min(block, size), max(size/block, 1), latticeSide*block))
+		in := must1(qmp.DeclareMsgMem(f.into[:size]))
+		handles = append(handles, must1(comm.DeclareSendRelative(out, 0, dir, qmp.DefaultPriority)),
+			must1(comm.DeclareReceiveRelative(in, 0, -dir, qmp.DefaultPriority)))
 	}
-	s.exchange, err = qmp.DeclareMultiple(handles...)
-	return s, err
+	s.all = multipleOfQMP{must1(qmp.DeclareMultiple(handles...))}
+	return s
 }
 
-func (s *qmpFaces) run(n int, _ []int64) error {
-	for range n {
-		if err := s.exchange.Start(); err != nil {
-			return err
-		}
-		if err := s.exchange.Wait(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// multipleOfQMP is closed with the handles that it is of.
+type multipleOfQMP struct{ *qmp.Handle }
 
-func (s *qmpFaces) close() error { return s.exchange.CloseAll() }
+func (m multipleOfQMP) Close() error { return m.CloseAll() }

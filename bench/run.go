@@ -29,13 +29,6 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("this measures %s, the job has %d", want, e.Size)
 }
 
-// MismatchError: the ranks were started with different options.
-type MismatchError struct{ Options []string }
-
-func (e *MismatchError) Error() string {
-	return fmt.Sprintf("the ranks have different options: %q", e.Options)
-}
-
 // work is a pattern that is to be measured.
 type work struct {
 	*pattern
@@ -46,55 +39,43 @@ type work struct {
 }
 
 // newWork is a pattern with what the command line gives.
-func newWork(p *pattern, given map[string]string) (work, error) {
-	o, err := p.parse(given)
-	return work{pattern: p, o: o}, err
-}
+func newWork(p *pattern, given map[string]string) work { return work{pattern: p, o: p.parse(given)} }
 
 // job is what the ranks of a job measure, one after the other.
 type job struct {
 	outputOptions
 	given map[string]string // flags of the command line
 	works []work
-	more  func(context.Context, *session) ([]work, error)      // in place of works, what only ranks know; may be nil
-	body  func(context.Context, *session, *job, *Report) error // in place of carrying out the work; may be nil
-	needs ranks                                                // of the body, beside those of works
-	count int                                                  // ranks that are started, if not so many as works need
+	more  func(context.Context, *session) []work         // in place of works, what only ranks know; may be nil
+	body  func(context.Context, *session, *job, *Report) // in place of carrying out the work; may be nil
+	needs ranks                                          // of the body, beside those of works
+	count int                                            // ranks that are started, if not so many as works need
 }
 
 // run measures: as one of the ranks of a job where this process is one, else by starting them.
-func (j *job) run(ctx context.Context) (err error) {
-	if err := j.check(); err != nil {
-		return err
-	}
+func (j *job) run(ctx context.Context) {
+	j.check()
 	delete(j.given, "listen") // the other has none
-	ctx, stop, err := j.meet(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	s, err := join(ctx, j.provider())
-	if err != nil {
-		return err
-	}
+	ctx, stop := j.meet(ctx)
+	defer stop()
+	s := join(ctx, j.provider())
 	if _, launched := os.LookupEnv(boot.EnvRank); s.Size() == 1 && !launched {
-		if err := s.Close(); err != nil {
-			return err
+		must(s.Close())
+		j.launch(ctx)
+		return
+	}
+	err := try(func() {
+		for _, w := range j.works {
+			if w.early != nil {
+				w.early(ctx, s)
+			}
 		}
-		return j.launch(ctx)
-	}
-	for _, w := range j.works {
-		if w.early != nil && err == nil {
-			err = w.early(ctx, s)
-		}
-	}
-	if err == nil {
-		err = j.measure(ctx, s)
-	}
+		j.measure(ctx, s)
+	})
 	if err != nil {
 		err = s.fail(err)
 	}
-	return errors.Join(err, s.Close())
+	must(errors.Join(err, s.Close()))
 }
 
 // start is how many ranks are started where there is no job.
@@ -126,20 +107,17 @@ func (j *job) provider() string {
 }
 
 // measure carries out all work and, at rank 0, prints.
-func (j *job) measure(ctx context.Context, s *session) error {
+func (j *job) measure(ctx context.Context, s *session) {
 	needs := []ranks{j.needs}
 	for _, w := range j.works {
 		needs = append(needs, w.ranks)
 	}
 	for _, r := range needs {
 		if n := s.Size(); n < r.least || r.most > 0 && n > r.most {
-			return &SizeError{n, r.least, r.most}
+			must(&SizeError{n, r.least, r.most})
 		}
 	}
-	ranks, err := j.introduce(ctx, s)
-	if err != nil {
-		return err
-	}
+	ranks := j.introduce(ctx, s)
 	report := Report{Schema: schema, Environment: takeEnvironment(j.given), Results: []Result{}}
 	report.Environment.Ranks = ranks
 	before, own := takeMachineState(), ownCPU()
@@ -147,13 +125,8 @@ func (j *job) measure(ctx context.Context, s *session) error {
 	if j.body != nil {
 		body = j.body
 	}
-	if err := body(ctx, s, j, &report); err != nil {
-		return err
-	}
-	used, err := share(ctx, s, ownCPU()-own, nil)
-	if err != nil {
-		return err
-	}
+	body(ctx, s, j, &report)
+	used := share(ctx, s, ownCPU()-own, nil)
 	// On two hosts each sees only its own rank; what the other one used is not here.
 	mine := used[s.Rank()]
 	if together(ranks) {
@@ -163,14 +136,13 @@ func (j *job) measure(ctx context.Context, s *session) error {
 		}
 	}
 	report.Warnings = append(standingDoubts(&report.Environment), doubts(before, takeMachineState(), mine)...)
-	if s.Rank() != 0 {
-		return nil
+	if s.Rank() == 0 {
+		j.print(os.Stdout, &report)
 	}
-	return j.print(os.Stdout, &report)
 }
 
 // introduce tells all ranks where each is, and fails where one has other options.
-func (j *job) introduce(ctx context.Context, s *session) ([]RankEnvironment, error) {
+func (j *job) introduce(ctx context.Context, s *session) []RankEnvironment {
 	type hello struct {
 		Options string          `json:"options"`
 		Rank    RankEnvironment `json:"rank"`
@@ -179,26 +151,20 @@ func (j *job) introduce(ctx context.Context, s *session) ([]RankEnvironment, err
 	for _, name := range []string{"json", "csv", "html", "file", "exports"} { // for the one that prints
 		delete(measured, name)
 	}
-	all, err := share(ctx, s, hello{fmt.Sprint(measured), takeRankEnvironment(s.Rank())}, nil)
-	if err != nil {
-		return nil, err
-	}
+	all := share(ctx, s, hello{fmt.Sprint(measured), takeRankEnvironment(s.Rank())}, nil)
 	var ranks []RankEnvironment
 	for _, h := range all {
 		if h.Options != all[0].Options {
-			return nil, &MismatchError{[]string{all[0].Options, h.Options}}
+			must(fmt.Errorf("the ranks have different options: %q", []string{all[0].Options, h.Options}))
 		}
 		ranks = append(ranks, h.Rank)
 	}
-	return ranks, nil
+	return ranks
 }
 
 // carryOut does all work, and adds its results to the report.
-func (j *job) carryOut(ctx context.Context, s *session, _ *job, r *Report) error {
-	works, steps, err := j.plan(ctx, s)
-	if err != nil {
-		return err
-	}
+func (j *job) carryOut(ctx context.Context, s *session, _ *job, r *Report) {
+	works, steps := j.plan(ctx, s)
 	progress := newProgress(s.Rank() == 0)
 	defer progress.clear()
 	done := 0
@@ -208,54 +174,41 @@ func (j *job) carryOut(ctx context.Context, s *session, _ *job, r *Report) error
 			r.Missing = append(r.Missing, w.missing)
 			continue
 		}
-		err := w.carryOut(ctx, s, r, func(what string) {
+		w.carryOut(ctx, s, r, func(what string) {
 			progress.show(done, steps, what)
 			done++
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // plan lists the work, and counts its measurements.
-func (j *job) plan(ctx context.Context, s *session) (works []work, steps int, err error) {
+func (j *job) plan(ctx context.Context, s *session) (works []work, steps int) {
 	list := j.works
 	if j.more != nil {
-		if list, err = j.more(ctx, s); err != nil {
-			return nil, 0, err
-		}
+		list = j.more(ctx, s)
 	}
 	for _, w := range list {
 		parts := []work{w}
 		if w.split != nil {
-			if parts, err = w.split(ctx, s, w); err != nil {
-				return nil, 0, err
-			}
+			parts = w.split(ctx, s, w)
 		}
 		for _, w := range parts {
-			if w.specs, err = w.pattern.specs(w.o, s.Size()); err != nil {
-				return nil, 0, err
-			}
-			w.specs = attempted(w.specs)
+			w.specs = attempted(w.pattern.specs(w.o, s.Size()))
 			if w.missing == "" {
 				steps += len(w.specs) * w.o.rounds
 			}
 			works = append(works, w)
 		}
 	}
-	return works, steps, nil
+	return works, steps
 }
 
 // carryOut measures all specs once in each round, so that what changes in the machine
 // meanwhile is met by all of them.
-func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress func(string)) error {
+func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress func(string)) {
 	b := &bed{session: s, o: w.o, carrier: w.carrier, provider: cmp.Or(w.carrier, s.provider)}
 	if w.open != nil {
-		if err := w.open(ctx, b); err != nil {
-			return err
-		}
+		w.open(ctx, b)
 	}
 	ms := make([]*measurement, len(w.specs))
 	for i, s := range w.specs {
@@ -265,9 +218,7 @@ func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress fun
 		for _, m := range ms {
 			what := strings.Join(strings.Fields(fmt.Sprint(b.provider, " ", m.layer, " ", m.name, " ", m.op, " ", m.axis, " ", formatSize(int64(m.bytes)))), " ")
 			progress(what)
-			if err := m.once(ctx, b); err != nil {
-				return fmt.Errorf("%s: %w", what, err)
-			}
+			m.once(ctx, b, what)
 		}
 	}
 	for _, d := range append([]DeviceEntry{b.entry, b.over}, b.devices()...) {
@@ -282,5 +233,5 @@ func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress fun
 	for _, m := range ms {
 		r.Results = append(r.Results, m.results(b)...)
 	}
-	return b.close(ctx)
+	b.close(ctx)
 }

@@ -77,28 +77,19 @@ The schedules of all members are carried out by the model, of each algorithm. An
 asterisk is at what the settings of the environment choose; a dash where an algorithm is
 not possible, or has more than four million messages.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(out); err != nil {
-				return err
-			}
+		RunE: caught(func(cmd *cobra.Command, _ []string) {
+			o.check()
 			if o.model.Latency < 0 {
-				works, err := o.works()
-				if err != nil {
-					return err
-				}
-				j := job{outputOptions: *out, given: given(cmd.Flags()), works: works, body: o.measure}
-				return j.run(cmd.Context())
+				j := job{outputOptions: *out, given: given(cmd.Flags()), works: o.works(), body: o.measure}
+				j.run(cmd.Context())
+				return
 			}
-			if err := out.check(); err != nil {
-				return err
-			}
+			out.check()
 			r := Report{Schema: schema, Environment: takeEnvironment(given(cmd.Flags())), Results: []Result{}}
 			o.model.Combine, o.model.Copy = cmp.Or(o.model.Combine, combineCost()), cmp.Or(o.model.Copy, copyCost())
-			if err := o.estimate(&r, o.model); err != nil {
-				return err
-			}
-			return out.print(os.Stdout, &r)
-		},
+			o.estimate(&r, o.model)
+			out.print(os.Stdout, &r)
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.provider, "provider", "tcp", "provider over which the network is measured")
@@ -115,104 +106,72 @@ not possible, or has more than four million messages.`,
 	return cmd
 }
 
-func (o *scaleOptions) check(out *outputOptions) error {
-	var err error
-	if o.patterns, err = parseList("kinds", o.kinds, collectiveNames()...); err != nil {
-		return err
-	}
-	if o.bytes, err = parseSizes(o.sizes); err != nil {
-		return err
-	}
-	if err := inDoubles(o.bytes); err != nil {
-		return err
-	}
-	if o.members, err = parseSizes(o.hosts); err != nil {
-		return err
-	}
+func (o *scaleOptions) check() {
+	o.patterns = parseList("kinds", o.kinds, collectiveNames()...)
+	o.bytes = must1(parseSizes(o.sizes))
+	must(inDoubles(o.bytes))
+	o.members = must1(parseSizes(o.hosts))
 	for _, n := range o.members {
-		if err := inRange("hosts", n, 1, maxHosts); err != nil {
-			return err
-		}
+		inRange("hosts", n, 1, maxHosts)
 	}
+	var err error
 	if o.settings, err = coll.ParseSettings(os.Getenv); err != nil {
-		return &UsageError{err.Error()}
+		must(&UsageError{err.Error()})
 	}
 	network := []float64{o.model.Latency, o.model.Overhead, o.model.Gap, o.model.PerByte}
 	isSet := func(v float64) bool { return v >= 0 }
 	switch {
 	case slices.ContainsFunc(network, isSet) && slices.ContainsFunc(network, func(v float64) bool { return !isSet(v) }):
-		return usagef("--latency, --overhead, --gap and --per-byte: want all, at least 0, or none")
+		must(usagef("--latency, --overhead, --gap and --per-byte: want all, at least 0, or none"))
 	case !(min(o.model.Combine, o.model.Copy) >= 0):
-		return usagef("--combine %g, --copy %g: want at least 0", o.model.Combine, o.model.Copy)
-	case o.time <= 0 || o.time > maxTime:
-		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
+		must(usagef("--combine %g, --copy %g: want at least 0", o.model.Combine, o.model.Copy))
 	}
-	return nil
+	checkTime(o.time)
 }
 
 // works are the figures from which the parameters of the network follow.
-func (o *scaleOptions) works() (list []work, err error) {
+func (o *scaleOptions) works() (list []work) {
 	for _, p := range []struct{ pattern, bytes string }{{patternLat, "8"}, {patternRate, "8"}, {patternBW, "1M"}} {
-		w, err := newWork(findPattern(layerChannel, p.pattern), map[string]string{"provider": o.provider, "sizes": p.bytes, "time": o.time.String()})
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, w)
+		list = append(list, newWork(findPattern(layerChannel, p.pattern), map[string]string{"provider": o.provider, "sizes": p.bytes, "time": o.time.String()}))
 	}
-	return list, nil
+	return list
 }
 
 // measure takes the parameters from figures, and estimates by them.
-func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Report) error {
-	if err := j.carryOut(ctx, s, j, r); err != nil {
-		return err
-	}
-	overhead, err := o.overhead(ctx, s)
-	if err != nil {
-		return err
-	}
+func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Report) {
+	j.carryOut(ctx, s, j, r)
+	overhead := o.overhead(ctx, s)
 	half, rate, bandwidth := r.Results[0].P50, r.Results[1].P50, r.Results[2].P50
 	p := Model{Overhead: min(overhead, half/2), Gap: 1e9 / rate, PerByte: 1e3 / bandwidth, Measured: true,
 		Combine: cmp.Or(o.model.Combine, combineCost()), Copy: cmp.Or(o.model.Copy, copyCost())}
 	p.Latency = max(half-2*p.Overhead-doubleBytes*p.PerByte, 0)
-	if s.Rank() == 0 {
-		err = o.estimate(r, p)
-	}
-	return barrier(ctx, s, err)
+	barrier(ctx, s, try(func() {
+		if s.Rank() == 0 {
+			o.estimate(r, p)
+		}
+	}))
 }
 
 // overhead is the median time of starting a short message, at rank 0.
-func (o *scaleOptions) overhead(ctx context.Context, s *session) (float64, error) {
+func (o *scaleOptions) overhead(ctx context.Context, s *session) float64 {
 	const messages = 4096
-	w, err := newWork(findPattern(layerChannel, patternLat), map[string]string{"sizes": "8"})
-	if err != nil {
-		return 0, err
-	}
-	specs, err := w.pattern.specs(w.o, s.Size())
-	if err != nil {
-		return 0, err
-	}
+	w := newWork(findPattern(layerChannel, patternLat), map[string]string{"sizes": "8"})
 	b := &bed{session: s, o: w.o}
-	t, err := declareToken(b, newMeasurement(specs[0]))
-	if err == nil {
-		err = barrier(ctx, s, nil)
-	}
-	if err != nil {
-		return 0, err
-	}
-	if s.Rank() != 0 {
-		err = t.run(messages, nil)
-	}
+	t := declareToken(b, newMeasurement(w.pattern.specs(w.o, s.Size())[0]))
+	barrier(ctx, s, nil)
 	var times []float64
-	for s.Rank() == 0 && len(times) < messages && err == nil {
-		begin := nanos()
-		err = t.out.Start()
-		times = append(times, max(float64(nanos()-begin)-s.timer, 0))
-		if err == nil {
-			err = errors.Join(t.in.Start(), t.out.Wait(), t.in.Wait())
-		}
+	if s.Rank() != 0 {
+		t.run(messages, nil)
 	}
-	return median(times), errors.Join(err, t.close(), b.close(ctx))
+	for s.Rank() == 0 && len(times) < messages {
+		begin := nanos()
+		must(t.out.Start())
+		times = append(times, max(float64(nanos()-begin)-s.timer, 0))
+		must(errors.Join(t.in.Start(), t.out.Wait(), t.in.Wait()))
+	}
+	t.close()
+	b.close(ctx)
+	return median(times)
 }
 
 // combineCost and copyCost are of a byte that is in the cache, in ns: the best of
@@ -242,7 +201,7 @@ func byteCost(do func(dst, src []byte)) float64 {
 }
 
 // estimate adds the estimates to the report, and prints them where tables are wanted.
-func (o *scaleOptions) estimate(r *Report, p Model) error {
+func (o *scaleOptions) estimate(r *Report, p Model) {
 	r.Model = &p
 	network := p.logGP()
 	for _, name := range o.patterns {
@@ -261,17 +220,11 @@ func (o *scaleOptions) estimate(r *Report, p Model) error {
 					if errors.Is(err, coll.ErrAlgorithm) || cost.Messages > maxEstimated {
 						continue
 					}
-					if err != nil {
-						return err
-					}
-					t, err := network.Estimate(a, &shape)
-					if err != nil {
-						return err
-					}
+					must(err)
+					t := must1(network.Estimate(a, &shape))
 					r.Estimates = append(r.Estimates, Estimate{name, int64(bytes), hosts, a.String(), float64(t), a == chosen})
 				}
 			}
 		}
 	}
-	return nil
 }

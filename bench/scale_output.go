@@ -9,7 +9,8 @@ import (
 
 // printScale prints the parameters, and a table for each kind of some bytes: a row for
 // a number of hosts, a column for each algorithm.
-func printScale(w io.Writer, r *Report) error {
+func printScale(w io.Writer, r *Report) (err error) {
+	defer catch(&err)
 	from := "given"
 	if r.Model.Measured {
 		from = "measured over " + r.Results[0].Provider
@@ -22,16 +23,14 @@ func printScale(w io.Writer, r *Report) error {
 		for n < len(rest) && rest[n].Kind == first.Kind && rest[n].Bytes == first.Bytes {
 			n++
 		}
-		if err := printEstimates(w, rest[:n]); err != nil {
-			return err
-		}
+		printEstimates(w, rest[:n])
 		rest = rest[n:]
 	}
 	return nil
 }
 
 // printEstimates prints those of one kind of some bytes.
-func printEstimates(w io.Writer, list []Estimate) error {
+func printEstimates(w io.Writer, list []Estimate) {
 	kind, _ := collectiveKind(list[0].Kind)
 	what := list[0].Kind
 	if kind != coll.Barrier {
@@ -62,5 +61,5 @@ func printEstimates(w io.Writer, list []Estimate) error {
 			t.row(row...)
 		}
 	}
-	return t.Flush()
+	must(t.Flush())
 }

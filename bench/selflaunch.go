@@ -23,27 +23,24 @@ func (e *RankFailedError) Error() string {
 	return fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)
 }
 
-// launchSelf runs this very command as so many ranks, each on a core of its own
-// where there are as many, bound where the system can, unless they are to be unbound. They print; signals go to them.
-func launchSelf(ctx context.Context, size int, unbound bool) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	o := launch.Options{
-		Size:   size,
-		Args:   append([]string{self}, os.Args[1:]...),
-		Stdout: os.Stdout, Stderr: os.Stderr,
-		Bind:    launch.Core,
-		Signals: launch.Signals(),
-	}
+// launchOptions start so many ranks, each on a core of its own where there are as many, bound
+// where the system can, unless they are to be unbound.
+func launchOptions(size int, unbound bool, args ...string) launch.Options {
+	o := launch.Options{Size: size, Args: append([]string{must1(os.Executable())}, args...), Bind: launch.Core, Env: os.Environ()}
 	if unbound {
 		o.Bind = launch.None
 		if size > runtime.NumCPU() && os.Getenv("GOMAXPROCS") == "" {
 			// As of ranks that are bound: with more a runtime's threads take CPUs from other ranks.
-			o.Env = append(os.Environ(), "GOMAXPROCS=1")
+			o.Env = append(o.Env, "GOMAXPROCS=1")
 		}
 	}
+	return o
+}
+
+// launchSelf runs this very command as ranks, which print; signals go to them.
+func launchSelf(ctx context.Context, size int, unbound bool) error {
+	o := launchOptions(size, unbound, os.Args[1:]...)
+	o.Stdout, o.Stderr, o.Signals = os.Stdout, os.Stderr, launch.Signals()
 	r, err := launch.Run(ctx, o)
 	if errors.Is(err, launch.ErrBind) {
 		o.Bind = launch.None

@@ -47,7 +47,7 @@ func (e *PeerError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e
 // share gives every rank the values of all. A rank that comes with an error makes all
 // fail: itself with that error, the others with a [*PeerError]. So no rank goes on alone,
 // or waits for one that did not.
-func share[T any](ctx context.Context, job exchanger, v T, failed error) ([]T, error) {
+func share[T any](ctx context.Context, job exchanger, v T, failed error) []T {
 	type message struct {
 		Value T      `json:"value"`
 		Error string `json:"error,omitempty"`
@@ -56,45 +56,34 @@ func share[T any](ctx context.Context, job exchanger, v T, failed error) ([]T, e
 	if failed != nil {
 		m.Error = failed.Error()
 	}
-	b, err := json.Marshal(m)
+	all, err := job.Exchange(ctx, must1(json.Marshal(m)))
 	if err != nil {
-		return nil, err
-	}
-	all, err := job.Exchange(ctx, b)
-	if err != nil {
-		return nil, errors.Join(failed, err)
+		must(errors.Join(failed, err))
 	}
 	vs := make([]T, len(all))
 	for rank, b := range all {
 		var m message
 		if err := json.Unmarshal(b, &m); err != nil {
-			return nil, fmt.Errorf("rank %d sent what is no message of this bench: %w", rank, err)
+			must(fmt.Errorf("rank %d sent what is no message of this bench: %w", rank, err))
 		}
 		switch {
 		case m.Error == "":
 			vs[rank] = m.Value
 		case rank == job.Rank():
-			return nil, failed
+			must(failed)
 		case failed == nil || failed.Error() == m.Error: // the same at several is the first's to report
-			return nil, &PeerError{rank, m.Error}
+			must(&PeerError{rank, m.Error})
 		}
 	}
-	return vs, nil
+	return vs
 }
 
 // agree gives every rank what rank 0 decided.
-func agree[T any](ctx context.Context, job exchanger, v T) (T, error) {
-	all, err := share(ctx, job, v, nil)
-	if err != nil {
-		return v, err
-	}
-	return all[0], nil
-}
+func agree[T any](ctx context.Context, job exchanger, v T) T { return share(ctx, job, v, nil)[0] }
 
 // barrier waits for all ranks, and fails at all where one comes with an error.
-func barrier(ctx context.Context, job exchanger, failed error) error {
-	_, err := share(ctx, job, struct{}{}, failed)
-	return err
+func barrier(ctx context.Context, job exchanger, failed error) {
+	share(ctx, job, struct{}{}, failed)
 }
 
 // session is this process as a rank of a job. It moves what is measured over channels, and
@@ -106,39 +95,33 @@ type session struct {
 }
 
 // join makes this process a rank. All channels are of the provider, if one is named.
-func join(ctx context.Context, provider string) (*session, error) {
+func join(ctx context.Context, provider string) *session {
 	opts := []channel.Option{channel.WithLogger(onlyWarnings())}
 	if provider != "" && provider != providerSelf {
-		if _, err := verbs.Find(provider); err != nil {
-			return nil, err
-		}
+		must1(verbs.Find(provider))
 		opts = []channel.Option{channel.WithProviders(provider)}
 	}
-	n, err := channel.Join(ctx, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return &session{Node: n, provider: provider, timer: timerCost()}, nil
+	return &session{Node: must1(channel.Join(ctx, opts...)), provider: provider, timer: timerCost()}
 }
 
 // apart says whether ranks are on different hosts, which share no memory.
 func (s *session) apart() bool { return slices.Max(s.Hosts()) > 0 }
 
 // connected is what the library connects two ranks over. Both call it.
-func (s *session) connected(ctx context.Context) (p channel.PeerStats, err error) {
+func (s *session) connected(ctx context.Context) (p channel.PeerStats) {
 	other := 1 - s.Rank()
 	d := declarations{node: s.Node}
 	d.send(channel.Contiguous(make([]byte, 1)), other)
 	d.receive(channel.Contiguous(make([]byte, 1)), other)
-	if err = cmp.Or(d.err, startAll(d.handles...)); err == nil {
-		err = channel.WaitAllContext(ctx, d.handles...)
-	}
+	startAll(d.handles...)
+	must(channel.WaitAllContext(ctx, d.handles...))
 	for _, p = range s.Stats().Peers {
 		if p.Rank == other {
 			break
 		}
 	}
-	return p, errors.Join(err, d.close())
+	d.close()
+	return p
 }
 
 // onlyWarnings is a log without what is for information.
@@ -173,22 +156,20 @@ func (r reported) Unwrap() error { return r.error }
 func tell(err error) { fmt.Fprintln(os.Stderr, "bench:", err) }
 
 // lacks says why a provider is not there at one of the ranks; empty: all have it.
-func (s *session) lacks(ctx context.Context, provider string) (string, error) {
-	var why string
+func (s *session) lacks(ctx context.Context, provider string) (why string) {
 	if _, err := verbs.Find(provider); err != nil {
 		why = provider + ": " + err.Error()
 	}
-	all, err := share(ctx, s, why, nil)
-	return cmp.Or(all...), err
+	return cmp.Or(share(ctx, s, why, nil)...)
 }
 
 // cannot says why a provider does not connect all ranks.
-func (s *session) cannot(ctx context.Context, provider string) (string, error) {
-	why, err := s.lacks(ctx, provider)
+func (s *session) cannot(ctx context.Context, provider string) string {
+	why := s.lacks(ctx, provider)
 	if why == "" && provider == providerSHM && s.apart() {
 		why = provider + ": the ranks are on different hosts"
 	}
-	return why, err
+	return why
 }
 
 // devices are those that connect this rank with others. What cannot be opened a second time
@@ -219,7 +200,8 @@ func describeNamed(name string) (e DeviceEntry, err error) {
 		return e, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	return describeDevice(c, false)
+	defer catch(&err)
+	return describeDevice(c, false), nil
 }
 
 // onlyDevice describes the device of a provider that has one: of several it is not known
@@ -250,35 +232,28 @@ type bed struct {
 }
 
 // memory is what a measurement sends from, and what it receives into.
-func (b *bed) memory(s *spec, out, in int) (from, into []byte, err error) {
+func (b *bed) memory(s *spec, out, in int) (from, into []byte) {
 	kind, other, mixed := strings.Cut(s.memory, ">")
 	if !mixed {
 		other = kind
 	}
-	if from, err = b.out.take(b.Node, kind, out); err == nil {
-		into, err = b.in.take(b.Node, other, in)
-	}
-	return from, into, err
+	return b.out.take(b.Node, kind, out), b.in.take(b.Node, other, in)
 }
 
 // close leaves what the work has made, which no rank uses any more.
-func (b *bed) close(ctx context.Context) error {
-	if err := barrier(ctx, b, nil); err != nil {
-		return err
-	}
-	var errs []error
+func (b *bed) close(ctx context.Context) {
+	barrier(ctx, b, nil)
 	for _, m := range []*channel.Memory{b.out.own, b.in.own} {
 		if m != nil {
-			errs = append(errs, m.Close())
+			must(m.Close())
 		}
 	}
 	if b.impi != nil {
-		errs = append(errs, b.impi.Close(ctx))
+		must(b.impi.Close(ctx))
 	}
 	if b.qmp != nil {
-		errs = append(errs, b.qmp.Finalize())
+		must(b.qmp.Finalize())
 	}
-	return errors.Join(errs...)
 }
 
 // buffer is memory of one kind, which grows.
@@ -289,24 +264,19 @@ type buffer struct {
 }
 
 // take is memory of a kind, from the start of the buffer.
-func (b *buffer) take(n *channel.Node, kind string, size int) ([]byte, error) {
+func (b *buffer) take(n *channel.Node, kind string, size int) []byte {
 	if size <= len(b.bytes) && kind == b.kind {
-		return b.bytes[:size:size], nil
+		return b.bytes[:size:size]
 	}
 	if b.own != nil {
-		if err := b.own.Close(); err != nil {
-			return nil, err
-		}
+		must(b.own.Close())
 	}
 	*b = buffer{kind: kind}
 	if kind == memoryHeap {
 		b.bytes = make([]byte, max(size, 64<<10)) // of that size it begins at a page
-		return b.bytes[:size:size], nil
+		return b.bytes[:size:size]
 	}
-	m, err := n.Alloc(max(size, 1))
-	if err != nil {
-		return nil, err
-	}
+	m := must1(n.Alloc(max(size, 1)))
 	b.own, b.bytes = m, m.Bytes()
-	return b.bytes[:size:size], nil
+	return b.bytes[:size:size]
 }

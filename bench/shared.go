@@ -19,15 +19,13 @@ const (
 // takeShared times each iteration of a series until there are enough, or the time is over, and
 // what the processes get meanwhile that compute beside the ranks. Rank 0 decides between
 // chunks, outside of what is timed.
-func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) error {
+func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 	const first, short = 16, 50 * time.Millisecond // of chunks, which grow until they take so long
 	name, beside, err := loadAround()
 	if err == nil && name != m.o.load {
 		err = usagef("--load %s: in a job that something else has started, run that by bench load", m.o.load)
 	}
-	if err := barrier(ctx, job, err); err != nil {
-		return err
-	}
+	barrier(ctx, job, err)
 	s.prepare()
 	samples, times, per := make([]int64, chunk), newDistribution(), 1
 	if m.unit == unitLatency {
@@ -35,22 +33,13 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) e
 	}
 	var spent, burned time.Duration
 	for n, done := first, 0; done < exchanges && spent < m.o.time; {
-		if err := barrier(ctx, job, nil); err != nil {
-			return err
-		}
-		if err := s.run(1, nil); err != nil { // who comes later has been waited for
-			return err
-		}
-		took, used, err := m.timeShared(s, samples[:n], beside)
-		if err != nil {
-			return err
-		}
+		barrier(ctx, job, nil)
+		s.run(1, nil) // who comes later has been waited for
+		took, used := m.timeShared(s, samples[:n], beside)
 		for _, v := range samples[:n] {
 			times.add(float64(v) / float64(per))
 		}
-		if took, err = agree(ctx, job, took); err != nil {
-			return err
-		}
+		took = agree(ctx, job, took)
 		done, spent, burned = done+n, spent+took, burned+used
 		if took < short {
 			n = min(2*n, chunk)
@@ -61,21 +50,15 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) e
 	if len(beside) > 0 {
 		m.figure(figureNeighbour, 100*burned.Seconds()/(spent.Seconds()*float64(len(beside))))
 	}
-	return barrier(ctx, job, s.check())
+	barrier(ctx, job, try(s.check))
 }
 
 // timeShared times an iteration for each sample. It returns what all take, and the CPU time that
 // others use meanwhile.
-func (m *measurement) timeShared(s series, samples []int64, beside []int) (took, used time.Duration, err error) {
-	before, err := burnedCPU(beside)
-	if err != nil {
-		return 0, 0, err
-	}
+func (m *measurement) timeShared(s series, samples []int64, beside []int) (took, used time.Duration) {
+	before := must1(burnedCPU(beside))
 	began := nanos()
-	if err := s.run(len(samples), samples); err != nil {
-		return 0, 0, err
-	}
+	s.run(len(samples), samples)
 	took = time.Duration(nanos() - began)
-	after, err := burnedCPU(beside)
-	return took, after - before, err
+	return took, must1(burnedCPU(beside)) - before
 }

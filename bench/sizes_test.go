@@ -77,10 +77,8 @@ func TestDefaultSizes(t *testing.T) {
 		{patternBW, "write", 1, 23},
 		{patternRate, "send", 0, 14},
 	} {
-		w, err := newWork(findPattern(layerVerbs, c.pattern), map[string]string{"op": c.op})
-		require.NoError(t, err)
-		specs, err := w.pattern.specs(w.o, 2)
-		require.NoError(t, err)
+		w := newWork(findPattern(layerVerbs, c.pattern), map[string]string{"op": c.op})
+		specs := w.pattern.specs(w.o, 2)
 		require.Equal(t, c.first, specs[0].bytes)
 		require.Len(t, specs, c.n)
 	}

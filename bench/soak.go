@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -39,15 +38,20 @@ Survivors of a rank that was killed have to say so; nobody else has to say anyth
 hang, nothing to be left when a rank has closed its node. Exit status 1: something of that
 was not so.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: caught(func(cmd *cobra.Command, _ []string) {
 			if o.seed == 0 {
 				o.seed = uint64(time.Now().UnixNano())
 			}
-			if err := errors.Join(out.check(), o.check(out), inRange("ranks", o.ranks, 2, 64)); err != nil {
-				return err
+			out.check()
+			inRange("ranks", o.ranks, 2, 64)
+			switch {
+			case out.listen != "" || out.html != "":
+				must(usagef("soak: want neither --listen nor --html"))
+			case o.time <= 0 || o.time > 1000*time.Hour:
+				must(usagef("--time %v: want more than 0, at most 1000h", o.time))
 			}
-			return o.run(cmd.Context(), out)
-		},
+			must(o.run(cmd.Context(), out))
+		}),
 	}
 	f := cmd.Flags()
 	f.DurationVarP(&o.time, "time", "t", time.Minute, "how long")
@@ -58,25 +62,13 @@ was not so.`,
 	return cmd
 }
 
-func (o *soakOptions) check(out *outputOptions) error {
-	switch {
-	case out.listen != "" || out.html != "":
-		return usagef("soak: want neither --listen nor --html")
-	case o.time <= 0 || o.time > 1000*time.Hour:
-		return usagef("--time %v: want more than 0, at most 1000h", o.time)
-	}
-	return nil
-}
-
 // newSoakRankCommand is what a soak starts.
 func newSoakRankCommand() *cobra.Command {
 	var d time.Duration
 	var seed uint64
 	cmd := &cobra.Command{
 		Use: "rank", Hidden: true, Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return soakRank(cmd.Context(), cmd.OutOrStdout(), d, seed)
-		},
+		RunE: caught(func(cmd *cobra.Command, _ []string) { soakRank(cmd.Context(), cmd.OutOrStdout(), d, seed) }),
 	}
 	cmd.Flags().DurationVar(&d, "time", 0, "")
 	cmd.Flags().Uint64Var(&seed, "seed", 0, "")

@@ -63,27 +63,33 @@ func do(name string, args ...string) error {
 }
 
 // lose has the link lose so many of a hundred packets.
-func (l *soakLink) lose(percent int) error {
+func (l *soakLink) lose(percent int) (err error) {
+	defer catch(&err)
 	which := ""
 	if percent < 100 {
 		which = fmt.Sprintf("numgen random mod 100 < %d ", percent)
 	}
 	rules := fmt.Sprintf("table inet soak { chain in { type filter hook input priority 0; iifname veth0 %sdrop; }; }", which)
-	return l.each(func(name string) error { return do("ip", "netns", "exec", name, "nft", rules) })
+	l.each(func(name string) error { return do("ip", "netns", "exec", name, "nft", rules) })
+	return nil
 }
 
 // heal has it lose none.
-func (l *soakLink) heal() error {
-	return l.each(func(name string) error { return do("ip", "netns", "exec", name, "nft", "delete table inet soak") })
+func (l *soakLink) heal() (err error) {
+	defer catch(&err)
+	l.each(func(name string) error { return do("ip", "netns", "exec", name, "nft", "delete table inet soak") })
+	return nil
 }
 
 // Close takes the networks away.
-func (l *soakLink) Close() error {
-	return l.each(func(name string) error { return do("ip", "netns", "del", name) })
+func (l *soakLink) Close() (err error) {
+	defer catch(&err)
+	l.each(func(name string) error { return do("ip", "netns", "del", name) })
+	return nil
 }
 
-func (l *soakLink) each(what func(name string) error) error {
-	return errors.Join(what(l.names[0]), what(l.names[1]))
+func (l *soakLink) each(what func(name string) error) {
+	must(errors.Join(what(l.names[0]), what(l.names[1])))
 }
 
 // listen listens in the first network. The socket stays there when the thread has left.

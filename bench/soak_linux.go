@@ -54,6 +54,7 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
 			link = nil
 		} else {
 			defer func() { err = errors.Join(err, link.Close()) }()
+			defer catch(&err)
 			faults = append(faults, faultLoss, faultCut)
 		}
 	}
@@ -77,16 +78,12 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
 			j.transport = ""
 		}
 		progress.show(int(time.Since(begin)/time.Second), int(o.time/time.Second)+1, fmt.Sprintf("s: job %d, %s", t.Jobs, j.fault))
-		if err := j.run(ctx, &t); err != nil {
-			return err
-		}
+		must(j.run(ctx, &t))
 		t.Jobs++
 	}
 	t.Seconds = time.Since(begin).Seconds()
 	progress.clear()
-	if err := t.write(out); err != nil {
-		return err
-	}
+	t.write(out)
 	return t.verdict()
 }
 

@@ -41,19 +41,18 @@ var soakSizes = []int{1, 8, 56, 1000, 4096, 9000, 70_000, 1 << 20}
 
 // soakRank is one rank of a job: mixed traffic on all layers until rank 0 says that
 // d is over, or an error ends it. What it has done goes to w.
-func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) error {
+func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) {
 	held := leak.Watch()
 	s := soaker{record: soakRecord{Operations: map[string]int64{}}, rng: rand.New(rand.NewPCG(seed, 1))}
-	err := s.run(ctx, w, d)
 	r := &s.record
-	if err != nil {
+	if err := s.run(ctx, w, d); err != nil {
 		var corrupt *CorruptError
 		r.Error, r.Corrupt, r.Mourned = err.Error(), errors.As(err, &corrupt), mourns(err)
 	}
 	if err := held(); err != nil {
 		r.Leaks = err.Error()
 	}
-	return json.NewEncoder(w).Encode(r)
+	must(json.NewEncoder(w).Encode(r))
 }
 
 // mourns says whether an error tells that a peer is gone.
@@ -80,6 +79,7 @@ type soaker struct {
 
 // run joins, makes traffic, and takes all down.
 func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err error) {
+	defer catch(&err)
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	// After a death there is no peer to say goodbye to: that is no news.
 	end := func(what string, do func() error) {
@@ -87,79 +87,78 @@ func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err err
 			err = fmt.Errorf("%s: %w", what, e)
 		}
 	}
-	if s.node, err = channel.Join(ctx, channel.WithLogger(quiet)); err != nil {
-		return err
-	}
+	s.node = must1(channel.Join(ctx, channel.WithLogger(quiet)))
 	s.record.Rank = s.node.Rank()
 	defer end("close the node", s.node.Close)
-	if s.world, err = s.node.World(ctx); err != nil {
-		return err
-	}
-	if s.qmp, err = qmp.New(s.node, nil, qmp.WithContext(ctx)); err != nil {
-		return err
-	}
+	s.world = must1(s.node.World(ctx))
+	s.qmp = must1(qmp.New(s.node, nil, qmp.WithContext(ctx)))
 	defer end("finalize", s.qmp.Finalize)
-	if s.impi, err = impi.FromNode(ctx, s.node, impi.Config{Log: quiet}); err != nil {
-		return err
-	}
+	s.impi = must1(impi.FromNode(ctx, s.node, impi.Config{Log: quiet}))
 	defer end("close the job of impi", func() error {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), soakClose)
 		defer cancel()
 		return s.impi.Close(within)
 	})
-	if err := s.connect(ctx); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	if _, err := io.WriteString(w, soakUp); err != nil {
-		return err
-	}
-	return s.traffic(ctx, time.Now().Add(d))
+	s.connect(ctx)
+	must1(io.WriteString(w, soakUp))
+	s.traffic(ctx, time.Now().Add(d))
+	return nil
 }
 
 // connect has every pair of ranks talk on all layers: while a connection is being made, which
 // has a second for a provider to prove itself, a lost packet may mean that it does not.
-func (s *soaker) connect(ctx context.Context) error {
+func (s *soaker) connect(ctx context.Context) {
+	defer during(func() string { return "connect" })
 	for _, memory := range memoryKinds[:2] {
 		for i, size := range soakSizes {
-			r, err := s.newRing(memory, size, soakStream+i)
-			if err != nil {
-				return err
-			}
+			r := s.newRing(memory, size, soakStream+i)
 			s.rings = append(s.rings, r)
-			if err := s.once(r); err != nil {
-				return err
-			}
+			s.once(r)
 		}
 	}
 	for k := range s.node.Size() {
-		if err := s.once(s.collective(coll.Broadcast, 1000, k)); err != nil {
-			return err
-		}
-		if _, err := s.shift(ctx, k, 1000, 0); err != nil {
-			return err
-		}
+		s.once(s.collective(coll.Broadcast, 1000, k))
+		s.shift(ctx, k, 1000, 0)
 	}
-	return s.qmp.DefaultComm().Barrier()
+	must(s.qmp.DefaultComm().Barrier())
 }
 
 // traffic does one operation after the other until rank 0 finds that the time is over.
-func (s *soaker) traffic(ctx context.Context, until time.Time) error {
+func (s *soaker) traffic(ctx context.Context, until time.Time) {
+	layer := "collectives"
+	defer during(func() string { return fmt.Sprintf("%s, operation %d", layer, s.turn) })
 	for {
 		over := []int64{0}
 		if s.node.Rank() == 0 && !time.Now().Before(until) {
 			over[0] = 1
 		}
-		if err := s.world.Run(ctx, channel.Allreduce(channel.Max, over, over)); err != nil {
-			return fmt.Errorf("collectives: allreduce: %w", err)
-		}
+		layer = "collectives"
+		must(s.world.Run(ctx, channel.Allreduce(channel.Max, over, over)))
 		if over[0] != 0 {
-			return nil
+			return
 		}
 		for range 20 {
 			s.turn++
-			layer, n, err := s.operation(ctx)
-			if err != nil {
-				return fmt.Errorf("%s, operation %d: %w", layer, s.turn, err)
+			var n int
+			switch s.rng.IntN(6) { // the same at all ranks
+			case 1, 2:
+				layer, n = "collectives", s.anyCollective()
+			case 3, 4:
+				layer = layerIMPI
+				size, tag, by := s.rng.IntN(100_000), s.rng.IntN(1000), s.rng.IntN(s.node.Size())
+				if s.rng.IntN(2) == 0 {
+					size %= 256
+				}
+				n = s.shift(ctx, by, size, tag)
+			case 5:
+				layer = layerQMP
+				n = s.sum(1 + s.rng.IntN(300))
+			default:
+				layer = layerChannel
+				r := s.rings[s.rng.IntN(len(s.rings))]
+				r.op = fmt.Sprint("ring ", s.turn) // other bytes than before
+				s.once(r)
+				n = r.bytes
 			}
 			s.record.Operations[layer]++
 			s.record.Bytes += int64(n)
@@ -167,62 +166,38 @@ func (s *soaker) traffic(ctx context.Context, until time.Time) error {
 	}
 }
 
-// operation is the next one, the same at all ranks.
-func (s *soaker) operation(ctx context.Context) (layer string, bytes int, err error) {
-	rng := s.rng
-	switch rng.IntN(6) {
-	case 1, 2:
-		kind, doubles := coll.Barrier+coll.Kind(rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+rng.IntN(20_000)
-		return "collectives", doubles * doubleBytes, s.once(s.collective(kind, doubles*doubleBytes, rng.IntN(s.node.Size())))
-	case 3, 4:
-		size, tag, by := rng.IntN(100_000), rng.IntN(1000), rng.IntN(s.node.Size())
-		if rng.IntN(2) == 0 {
-			size %= 256
-		}
-		bytes, err = s.shift(ctx, by, size, tag)
-		return layerIMPI, bytes, err
-	case 5:
-		bytes, err = s.sum(1 + rng.IntN(300))
-		return layerQMP, bytes, err
-	}
-	r := s.rings[rng.IntN(len(s.rings))]
-	r.op = fmt.Sprint("ring ", s.turn) // other bytes than before
-	return layerChannel, r.bytes, s.once(r)
+// anyCollective is one of some kind, size and root.
+func (s *soaker) anyCollective() int {
+	kind, doubles := coll.Barrier+coll.Kind(s.rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+s.rng.IntN(20_000)
+	s.once(s.collective(kind, doubles*doubleBytes, s.rng.IntN(s.node.Size())))
+	return doubles * doubleBytes
 }
 
 // once makes one iteration, and checks it.
-func (s *soaker) once(x series) error {
+func (s *soaker) once(x series) {
 	x.prepare()
-	if err := x.run(1, nil); err != nil {
-		return err
-	}
-	return x.check()
+	x.run(1, nil)
+	x.check()
 }
 
 // soakRing passes a message to the next rank, and takes one from the rank before.
 type soakRing struct{ messages }
 
-func (s *soaker) newRing(memory string, size, stream int) (*soakRing, error) {
+func (s *soaker) newRing(memory string, size, stream int) *soakRing {
 	left, right := neighbours(s.node)
 	r := &soakRing{messages{declarations: declarations{node: s.node, stream: stream}, extent: extent{bytes: size}, into: extent{bytes: size}, op: "ring", from: left}}
 	var buffers [2]buffer // of its own
 	for i, list := range []*[][]byte{&r.outs, &r.ins} {
-		b, err := buffers[i].take(s.node, memory, size+guard)
-		if err != nil {
-			return nil, err
-		}
-		*list = [][]byte{b}
+		*list = [][]byte{buffers[i].take(s.node, memory, size+guard)}
 	}
 	r.send(r.layout(r.outs[0]), right)
 	r.receive(r.into.layout(r.ins[0]), left)
-	return r, r.err
+	return r
 }
 
-func (r *soakRing) run(int, []int64) error {
-	if err := startAll(r.handles...); err != nil {
-		return err
-	}
-	return channel.WaitAllContext(context.Background(), r.handles...)
+func (r *soakRing) run(int, []int64) {
+	startAll(r.handles...)
+	must(channel.WaitAllContext(context.Background(), r.handles...))
 }
 
 // collective is one of doubles, which is called.
@@ -235,46 +210,39 @@ func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
 }
 
 // shift sends by impi to a rank at a distance.
-func (s *soaker) shift(ctx context.Context, by, size, tag int) (int, error) {
+func (s *soaker) shift(ctx context.Context, by, size, tag int) int {
 	c := s.impi.World()
 	to, from := (c.Rank()+by)%c.Size(), (c.Rank()+c.Size()-by)%c.Size()
 	seed := func(rank int) uint64 { return seedFor(rank, s.turn, "shift") }
 	out, in := make([]byte, size), make([]byte, size+guard)
 	fillPattern(out, seed(c.Rank()))
 	fillGuard(in)
-	q, err := c.Irecv(in[:size], from, tag)
-	if err != nil {
-		return 0, err
+	q := must1(c.Irecv(in[:size], from, tag))
+	must(c.Send(ctx, out, to, tag)) // else the receive ends with the job
+	if st := must1(q.Wait(ctx)); st.Len != size {
+		must(&CorruptError{Op: "impi", Bytes: size, Offset: st.Len})
 	}
-	if err := c.Send(ctx, out, to, tag); err != nil {
-		return 0, err // the receive ends with the job
-	}
-	st, err := q.Wait(ctx)
-	if err == nil && st.Len != size {
-		err = &CorruptError{Op: "impi", Bytes: size, Offset: st.Len}
-	}
-	if err != nil {
-		return 0, err
-	}
-	return size, checkPattern("impi", in, size, seed(from))
+	must(checkPattern("impi", in, size, seed(from)))
+	return size
 }
 
 // sum adds up doubles as QMP programs do, or broadcasts, or waits for all.
-func (s *soaker) sum(doubles int) (int, error) {
+func (s *soaker) sum(doubles int) int {
 	c, bytes := s.qmp.DefaultComm(), doubles*doubleBytes
 	switch s.rng.IntN(3) {
 	case 0:
-		return 0, c.Barrier()
+		must(c.Barrier())
+		return 0
 	case 1:
 		b, seed := make([]byte, bytes+guard), seedFor(0, s.turn, "qmp")
 		fillGuard(b)
 		if c.IsPrimaryNode() {
 			fillPattern(b[:bytes], seed)
 		}
-		if err := c.Broadcast(b[:bytes]); err != nil {
-			return 0, err
-		}
-		return bytes, checkPattern("qmp broadcast", b, bytes, seed)
+		must(c.Broadcast(b[:bytes]))
+		must(checkPattern("qmp broadcast", b, bytes, seed))
+		return bytes
 	}
-	return bytes, s.once(newSums(c, spec{bytes: bytes, op: qmpSumDoubleArray}, make([]byte, bytes+guard)))
+	s.once(newSums(c, spec{bytes: bytes, op: qmpSumDoubleArray}, make([]byte, bytes+guard)))
+	return bytes
 }

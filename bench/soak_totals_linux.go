@@ -36,13 +36,14 @@ func (t *soakTotals) verdict() error {
 }
 
 // write writes them in the form that is asked for.
-func (t *soakTotals) write(out *outputOptions) error {
+func (t *soakTotals) write(out *outputOptions) {
 	var err error
 	switch {
 	case out.json:
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
-		return e.Encode(t)
+		must(e.Encode(t))
+		return
 	case out.csv:
 		err = t.writeCSV(os.Stdout)
 	default:
@@ -51,7 +52,7 @@ func (t *soakTotals) write(out *outputOptions) error {
 	for _, s := range t.Said { // what was not as it must be
 		fmt.Fprintf(os.Stderr, "\n%s\n", s)
 	}
-	return err
+	must(err)
 }
 
 // soakFigure is one of the totals, by kind where there are several.

@@ -36,11 +36,8 @@ func newStar(o *launch.Options) (io.Closer, error) {
 }
 
 // lose has the router of this rank's star lose so many percent of all packets.
-func lose(percent float64) error {
-	router, err := netns.Open(os.Getenv(envRouter))
-	if err != nil {
-		return err
-	}
+func lose(percent float64) {
+	router := must1(netns.Open(os.Getenv(envRouter)))
 	defer router.Close()
-	return router.Lose(int(percent * 10))
+	must(router.Lose(int(percent * 10)))
 }

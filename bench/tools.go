@@ -129,14 +129,15 @@ func (t *tool) plan(d time.Duration, ours *Result) {
 }
 
 // run runs both ends and parses what the client has printed.
-func (t *tool) run(ctx context.Context) ([]Result, error) {
+func (t *tool) run(ctx context.Context) (_ []Result, err error) {
+	defer catch(&err)
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	both, server, client, env := t.ends(port)
 	both = append([]string{t.program()}, both...)
-	out, err := twoEnds(ctx, func(ctx context.Context, bind []string, isServer bool) *exec.Cmd {
+	out := twoEnds(ctx, func(ctx context.Context, bind []string, isServer bool) *exec.Cmd {
 		more := client
 		if isServer {
 			more = server
@@ -145,9 +146,6 @@ func (t *tool) run(ctx context.Context) ([]Result, error) {
 		cmd.Env = append(os.Environ(), env...)
 		return cmd
 	})
-	if err != nil {
-		return nil, err
-	}
 	r, err := t.parse(out)
 	return []Result{r}, err
 }
@@ -160,7 +158,8 @@ func (t *tool) run(ctx context.Context) ([]Result, error) {
 //	others of perftest:  bytes iterations peak average (2^20 bytes a second) 10^6 messages a second
 //
 // Where a program says less than a distribution all its quantiles are the same.
-func (t *tool) parse(out io.Reader) (Result, error) {
+func (t *tool) parse(out io.Reader) (_ Result, err error) {
+	defer catch(&err)
 	const us, mib = 1000., (1 << 20) / 1e6
 	r := Result{Pattern: t.row.pattern, Layer: t.name, Provider: t.row.provider, Peer: t.peer, Op: t.op, Mode: modeBatch, Bytes: int64(t.bytes),
 		Unit: unitOf(t.row.pattern), Samples: 1, Version: t.place.versions[t.name]}
@@ -172,10 +171,7 @@ func (t *tool) parse(out io.Reader) (Result, error) {
 			columns = 9
 		}
 	}
-	line, vs, err := lastFigures(out, columns)
-	if err != nil {
-		return r, err
-	}
+	line, vs := lastFigures(out, columns)
 	if vs == nil {
 		return r, &PeerOutputError{line, "no figures of " + t.program()}
 	}
@@ -209,7 +205,7 @@ func (t *tool) parse(out io.Reader) (Result, error) {
 
 // lastFigures is the last line of so many columns, of which the first is a number, with the
 // values of all: NaN where one is none.
-func lastFigures(out io.Reader, columns int) (line string, vs []float64, err error) {
+func lastFigures(out io.Reader, columns int) (line string, vs []float64) {
 	s := bufio.NewScanner(out)
 	for s.Scan() {
 		found := strings.FieldsFunc(s.Text(), func(c rune) bool { return c == ',' || c == ' ' || c == '\t' })
@@ -221,7 +217,8 @@ func lastFigures(out io.Reader, columns int) (line string, vs []float64, err err
 			vs = append(vs, parseFigure(f))
 		}
 	}
-	return line, vs, s.Err()
+	must(s.Err())
+	return line, vs
 }
 
 // parseFigure reads a figure, which may be a size as 4k, or followed by a unit.
@@ -240,7 +237,7 @@ const endsStart = 20 * time.Second
 
 // twoEnds runs a program twice, as a server and as a client, bound as our ranks are, and
 // returns what the client has printed.
-func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, server bool) *exec.Cmd) (*bytes.Buffer, error) {
+func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, server bool) *exec.Cmd) *bytes.Buffer {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	binds := endsBinds()
@@ -250,9 +247,7 @@ func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, s
 		return cmd, out
 	}
 	server, told := start(1)
-	if err := server.Start(); err != nil {
-		return nil, err
-	}
+	must(server.Start())
 	served := make(chan error, 1)
 	go func() { served <- server.Wait() }()
 	for until := time.Now().Add(endsStart); ; {
@@ -260,17 +255,18 @@ func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, s
 		err := client.Run()
 		if err == nil {
 			cancelled := ctx.Err()
-			return out, errors.Join(cancelled, <-served)
+			must(errors.Join(cancelled, <-served))
+			return out
 		}
 		// A server says nothing of listening: a client that is too early tries again.
 		if !tooEarly(out.Bytes()) || time.Now().After(until) {
 			cancel()
 			<-served
-			return nil, fmt.Errorf("%s: %w\n%s%s", strings.Join(client.Args, " "), err, out.Bytes(), told.Bytes())
+			must(fmt.Errorf("%s: %w\n%s%s", strings.Join(client.Args, " "), err, out.Bytes(), told.Bytes()))
 		}
 		select {
 		case err := <-served:
-			return nil, fmt.Errorf("%s: %w\n%s", strings.Join(server.Args, " "), err, told.Bytes())
+			must(fmt.Errorf("%s: %w\n%s", strings.Join(server.Args, " "), err, told.Bytes()))
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -323,27 +319,13 @@ func findRDMA() (r *rdmaPath, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	pd, err := c.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	cq, err := c.CreateCQ(1, nil)
-	if err != nil {
-		return nil, err
-	}
-	qp, err := pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	if err != nil {
-		return nil, err
-	}
-	attr, err := qp.Query()
-	if err != nil {
-		return nil, err
-	}
+	defer catch(&err)
+	pd := must1(c.AllocPD())
+	cq := must1(c.CreateCQ(1, nil))
+	qp := must1(pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+	attr := must1(qp.Query())
 	r = &rdmaPath{device: dev.Name(), port: max(int(attr.PortNum), 1), gid: int(attr.AHAttr.SGIDIndex)}
-	port, err := c.QueryPort(r.port)
-	if err != nil {
-		return nil, err
-	}
+	port := must1(c.QueryPort(r.port))
 	if port.LinkLayer == verbs.LinkLayerInfiniBand {
 		r.gid = -1
 	}

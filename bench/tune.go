@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -89,13 +88,11 @@ Rank 0 writes it: of two hosts that is the one that does not listen.
     hostA$ bench tune --what provider --listen :18516
     hostB$ bench tune --what provider --file tuning hostA.example`,
 		Args: out.hosts,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(out); err != nil {
-				return err
-			}
+		RunE: caught(func(cmd *cobra.Command, _ []string) {
+			o.check(out)
 			j := job{outputOptions: *out, given: given(cmd.Flags()), needs: ranks{least: 2}, count: o.ranks, body: o.tune}
-			return j.run(cmd.Context())
-		},
+			j.run(cmd.Context())
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.what, "what", strings.Join(tunedParts, ","), "what to measure: a list")
@@ -110,56 +107,44 @@ Rank 0 writes it: of two hosts that is the one that does not listen.
 	return cmd
 }
 
-func (o *tuneOptions) check(out *outputOptions) error {
-	var err error
-	if o.parts, err = parseList("what", o.what, tunedParts...); err != nil {
-		return err
-	}
-	if o.patterns, err = parseList("kinds", o.kinds, collectiveNames()...); err != nil {
-		return err
-	}
-	if o.bytes, err = parseSizes(o.sizes); err != nil {
-		return err
-	}
+func (o *tuneOptions) check(out *outputOptions) {
+	o.parts = parseList("what", o.what, tunedParts...)
+	o.patterns = parseList("kinds", o.kinds, collectiveNames()...)
+	o.bytes = must1(parseSizes(o.sizes))
 	switch {
 	case o.provider == providerSHM:
-		return usagef("--provider shm: within a host there are no algorithms to choose from")
-	case o.time <= 0 || o.time > maxTime:
-		return usagef("--time %v: want more than 0, at most %v", o.time, maxTime)
+		must(usagef("--provider shm: within a host there are no algorithms to choose from"))
 	case o.exports && !out.tables():
-		return usagef("--csv, --json and --exports: want one of them")
+		must(usagef("--csv, --json and --exports: want one of them"))
 	}
-	return errors.Join(inDoubles(o.bytes), checkFolder("file", o.file), inRange("rounds", o.rounds, 1, 1000), inRange("ranks", o.ranks, 2, maxRanks))
+	checkTime(o.time)
+	must(inDoubles(o.bytes))
+	checkFolder("file", o.file)
+	inRange("rounds", o.rounds, 1, 1000)
+	inRange("ranks", o.ranks, 2, maxRanks)
 }
 
 // tune measures all sets of settings, and at rank 0 chooses.
-func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) error {
+func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) {
 	_, err := verbs.Find(o.provider)
-	if err := barrier(ctx, s, err); err != nil {
-		return err
-	}
+	barrier(ctx, s, err)
 	t := tuner{session: s, o: o, progress: newProgress(s.Rank() == 0), hosts: s.Hosts()}
 	defer t.progress.clear()
-	if t.meet, err = findMeetingPlace(ctx, s, s.apart()); err != nil {
-		return err
-	}
+	t.meet = findMeetingPlace(ctx, s, s.apart())
 	times, best := timings(nil), coll.DefaultSettings()
 	if slices.Contains(o.parts, tuneCollectives) {
-		if times, err = t.collectives(ctx, r); err != nil {
-			return err
-		}
+		times = t.collectives(ctx, r)
 		best = times.fit(s.Size())
 		r.Settings = best.Environ()
 	}
-	ways, err := t.messages(ctx, r)
-	if err != nil || s.Rank() != 0 {
-		return err
+	ways := t.messages(ctx, r)
+	if s.Rank() != 0 {
+		return
 	}
 	if o.file != "" {
-		err = writeTuning(o.file, r, o.provider, s.Size())
+		must(writeTuning(o.file, r, o.provider, s.Size()))
 	}
-	j.show = func(w io.Writer, r *Report) error { return o.print(w, r, times, best, ways, s.Size()) }
-	return err
+	j.show = func(w io.Writer, r *Report) { o.print(w, r, times, best, ways, s.Size()) }
 }
 
 // writeTuning writes the settings as [channel.EnvTuningFile] takes them, with where they
@@ -177,7 +162,7 @@ func writeTuning(path string, r *Report, provider string, ranks int) error {
 }
 
 // print shows what has been measured, and the settings.
-func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Settings, ways []way, ranks int) error {
+func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Settings, ways []way, ranks int) {
 	if !o.exports {
 		printEnvironment(w, &r.Environment)
 		printWarnings(w, r)
@@ -198,5 +183,4 @@ func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Setting
 	for _, s := range r.Settings {
 		fmt.Fprintln(w, "export "+s)
 	}
-	return nil
 }

@@ -132,20 +132,15 @@ func tellCarriers() {
 	}
 }
 
-func carry(ctx context.Context) error {
-	n, err := join(ctx, "")
-	if err != nil {
-		return err
-	}
+func carry(ctx context.Context) (err error) {
+	defer catch(&err)
+	n := join(ctx, "")
 	d := declarations{node: n.Node, stream: 1}
 	for rank := range n.Size() {
 		if rank != n.Rank() {
 			d.send(channel.Contiguous(make([]byte, 8)), rank)
 			d.receive(channel.Contiguous(make([]byte, 8)), rank)
 		}
-	}
-	if d.err != nil {
-		return d.err
 	}
 	for _, h := range d.handles {
 		if err := h.Start(); err != nil {

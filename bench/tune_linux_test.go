@@ -176,5 +176,5 @@ func TestStandDown(t *testing.T) {
 	}
 	standDown(&e) // there is nobody to take the place of
 	require.NoError(t, job.Close())
-	require.NoError(t, endServer(server))
+	endServer(server)
 }

@@ -122,30 +122,22 @@ func preferred(ways []way, has func(provider string) bool) []string {
 
 // messages measures the ways of messages between two ranks, and adds what is better set
 // otherwise to the report's settings.
-func (t *tuner) messages(ctx context.Context, report *Report) ([]way, error) {
+func (t *tuner) messages(ctx context.Context, report *Report) []way {
 	lacks := map[string]string{}
 	for _, provider := range []string{providerSHM, providerIBV, providerRoCE, providerXDP, providerTCP} {
-		why, err := t.lacks(ctx, provider)
-		if err != nil {
-			return nil, err
-		}
-		lacks[provider] = why
+		lacks[provider] = t.lacks(ctx, provider)
 	}
-	list, err := t.ways(lacks, report)
-	if err != nil {
-		return nil, err
-	}
+	list := t.ways(lacks, report)
 	var ways []way
 	for _, w := range list {
-		merged, err := t.measure(ctx, w.trials[:])
+		var merged [][]Result
+		err := try(func() { merged = t.measure(ctx, w.trials[:]) })
 		if err != nil && w.carriers() && ctx.Err() == nil {
 			// The device is there, which is not to say that it reaches the other host.
 			report.Missing = append(report.Missing, w.names[0]+": "+err.Error())
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
+		must(err)
 		if t.Rank() != 0 {
 			continue
 		}
@@ -166,7 +158,7 @@ func (t *tuner) messages(ctx context.Context, report *Report) ([]way, error) {
 		ways = append(ways, w)
 	}
 	report.Settings = append(report.Settings, preferred(ways, func(provider string) bool { return lacks[provider] == "" })...)
-	return ways, nil
+	return ways
 }
 
 // The sizes of messages, and of their blocks, that are tuned.
@@ -182,13 +174,11 @@ const (
 )
 
 // ways are those of the parts that are asked for.
-func (t *tuner) ways(lacks map[string]string, report *Report) (list []way, err error) {
+func (t *tuner) ways(lacks map[string]string, report *Report) (list []way) {
 	members := []int{0, max(1, slices.IndexFunc(t.hosts, func(host int) bool { return host != t.hosts[0] }))}
 	trialOf := func(layer, name string, given map[string]string, settings ...string) trial {
 		given["time"] = t.o.time.String()
-		w, e := newWork(findPattern(layer, name), given)
-		err = cmp.Or(err, e)
-		return trial{members: members, settings: settings, works: []work{w}}
+		return trial{members: members, settings: settings, works: []work{newWork(findPattern(layer, name), given)}}
 	}
 	pingpong := func(provider, sizes string, settings ...string) trial {
 		return trialOf(layerChannel, patternLat, map[string]string{"provider": provider, "sizes": sizes, "batch": "0"}, settings...)
@@ -241,5 +231,5 @@ func (t *tuner) ways(lacks map[string]string, report *Report) (list []way, err e
 			}
 		}
 	}
-	return list, err
+	return list
 }

@@ -38,15 +38,13 @@ type trial struct {
 
 // measure carries out all trials by turns, round by round, and returns at rank 0 the results
 // of each, the rounds merged. All ranks call it.
-func (t *tuner) measure(ctx context.Context, trials []trial) ([][]Result, error) {
+func (t *tuner) measure(ctx context.Context, trials []trial) [][]Result {
 	rounds := make([][][]Result, len(trials))
 	for round := range t.o.rounds {
 		for i := range trials {
 			t.progress.show(round*len(trials)+i, t.o.rounds*len(trials), strings.Join(trials[i].settings, " "))
 			rs, err := t.try(ctx, &trials[i])
-			if err := barrier(ctx, t, err); err != nil {
-				return nil, err
-			}
+			barrier(ctx, t, err)
 			rounds[i] = append(rounds[i], rs)
 		}
 	}
@@ -60,44 +58,39 @@ func (t *tuner) measure(ctx context.Context, trials []trial) ([][]Result, error)
 			merged[i] = append(merged[i], mergeRounds(same))
 		}
 	}
-	return merged, nil
+	return merged
 }
 
 // try carries out a trial: rank 0 serves the rendezvous of its members.
 func (t *tuner) try(ctx context.Context, tr *trial) (_ []Result, err error) {
+	defer catch(&err)
 	var ln net.Listener
 	port := ""
-	if t.Rank() == 0 {
-		if ln, err = net.Listen("tcp", t.meet.listen); err == nil {
-			_, port, err = net.SplitHostPort(ln.Addr().String())
+	err = try(func() {
+		if t.Rank() == 0 {
+			ln = must1(net.Listen("tcp", t.meet.listen))
+			port = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
 		}
-	}
-	ports, err := share(ctx, t, port, err)
+	})
+	port = share(ctx, t, port, err)[0]
 	me := slices.Index(tr.members, t.Rank())
-	if err != nil || me < 0 {
-		if ln != nil {
-			err = errors.Join(err, ln.Close())
-		}
-		return nil, err
+	if me < 0 {
+		return nil, nil
 	}
 	secret := t.Key("bench tune")
-	e := boot.Environment{Rank: me, Size: len(tr.members), LocalRank: -1, Server: net.JoinHostPort(t.meet.at, ports[0]), Job: t.meet.name, Secret: secret, Insecure: secret == nil, Launched: true}
+	e := boot.Environment{Rank: me, Size: len(tr.members), LocalRank: -1, Server: net.JoinHostPort(t.meet.at, port), Job: t.meet.name, Secret: secret, Insecure: secret == nil, Launched: true}
 	if ln != nil {
-		server, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret, Insecure: e.Insecure})
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, endServer(server)) }()
+		defer endServer(serve(ln, e))
 	}
 	defer settle(tr.settings)()
 	j := job{works: tr.works}
-	s, err := join(boot.WithEnvironment(ctx, e), j.provider())
-	if err != nil {
+	var s *session
+	if err := try(func() { s = join(boot.WithEnvironment(ctx, e), j.provider()) }); err != nil {
 		standDown(&e)
 		return nil, err
 	}
 	var r Report
-	err = j.carryOut(ctx, s, &j, &r)
+	err = try(func() { j.carryOut(ctx, s, &j, &r) })
 	return r.Results, errors.Join(err, s.Close())
 }
 
@@ -151,37 +144,35 @@ const answerTime = 5 * time.Second
 // findMeetingPlace asks rank 0 for its addresses, and finds one that leads to it from here: of
 // several networks not all do, and some addresses, as those of bridges of containers, are of
 // many hosts, and lead each to itself. On one host it is loopback.
-func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meetingPlace, err error) {
+func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meetingPlace) {
+	ctx, done := context.WithCancel(ctx)
+	defer done()
 	type door struct {
 		Name      string   `json:"name"`
 		Port      string   `json:"port"`
 		Addresses []string `json:"addresses"`
 	}
 	mine := door{Name: rand.Text()}
-	if apart && job.Rank() == 0 {
-		var ln net.Listener
-		if ln, err = net.Listen("tcp", ":0"); err == nil {
-			defer ln.Close()
-			go answer(ln, mine.Name)
-			mine.Port = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
-			all, e := machine.Addresses()
-			for _, a := range all {
-				mine.Addresses = append(mine.Addresses, a.String())
-			}
-			err = e
+	err := try(func() {
+		if !apart || job.Rank() != 0 {
+			return
 		}
-	}
-	all, err := share(ctx, job, mine, err)
-	if err != nil {
-		return m, err
-	}
+		ln := must1(net.Listen("tcp", ":0"))
+		go answer(ln, mine.Name)
+		context.AfterFunc(ctx, func() { _ = ln.Close() })
+		mine.Port = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
+		for _, a := range must1(machine.Addresses()) {
+			mine.Addresses = append(mine.Addresses, a.String())
+		}
+	})
+	all := share(ctx, job, mine, err)
 	m = meetingPlace{listen: "127.0.0.1:0", at: "127.0.0.1", name: all[0].Name}
 	if apart {
 		m.listen = ":0"
 		m.at, err = reach(ctx, m.name, all[0].Port, all[0].Addresses)
-		err = barrier(ctx, job, err) // until then rank 0 answers
+		barrier(ctx, job, err) // until then rank 0 answers
 	}
-	return m, err
+	return m
 }
 
 // answer tells a name to all that connect, until the listener is closed.

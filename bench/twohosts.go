@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -50,60 +49,52 @@ func withPort(address string) string {
 }
 
 // check says what cannot be meant; o.listen may still lack its port.
-func (o *meetOptions) check() error {
+func (o *meetOptions) check() {
 	if o.listen != "" && o.host != "" {
-		return usagef("--listen and %s: want one of them", o.host)
+		must(usagef("--listen and %s: want one of them", o.host))
 	}
 	if (o.listen != "" || o.host != "") && os.Getenv(boot.EnvRank) != "" {
-		return usagef("a rank of a job neither listens nor is told of a host")
+		must(usagef("a rank of a job neither listens nor is told of a host"))
 	}
-	return nil
 }
 
 // meet makes this process one of two ranks where it listens, or has been told of a host.
 // ctx is then what it joins with; stop ends the rendezvous.
-func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func() error, err error) {
-	stop = func() error { return nil }
-	if err := o.check(); err != nil || o.listen == "" && o.host == "" {
-		return ctx, stop, err
-	}
-	if o.host != "" {
-		fmt.Fprintf(os.Stderr, "bench: looking for the one that listens at %s\n", o.host)
+func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func()) {
+	stop = func() {}
+	if o.listen == "" && o.host == "" {
+		return ctx, stop
 	}
 	server, rank := o.host, 0
 	var ln net.Listener
 	if o.listen != "" {
-		if ln, err = net.Listen("tcp", withPort(o.listen)); err != nil {
-			return ctx, stop, err
-		}
+		ln = must1(net.Listen("tcp", withPort(o.listen)))
 		rank, server = 1, nearby(ln.Addr().(*net.TCPAddr))
+	} else {
+		fmt.Fprintf(os.Stderr, "bench: looking for the one that listens at %s\n", o.host)
 	}
-	e, err := boot.ByHand(rank, 2, server)
-	if err != nil {
-		if ln != nil {
-			err = errors.Join(err, ln.Close())
-		}
-		return ctx, stop, err
-	}
+	e := must1(boot.ByHand(rank, 2, server))
 	e.Job = cmp.Or(e.Job, "bench")
 	if ln != nil {
-		s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret, Insecure: e.Insecure})
-		if err != nil {
-			return ctx, stop, err
-		}
-		stop = func() error { return endServer(s) }
+		s := serve(ln, e)
+		stop = func() { endServer(s) }
 		fmt.Fprintf(os.Stderr, "bench: listening at %s: give the same command, with this host's address in place of --listen, on the other host\n", ln.Addr())
 	}
-	return boot.WithEnvironment(ctx, e), stop, nil
+	return boot.WithEnvironment(ctx, e), stop
+}
+
+// serve serves the rendezvous of a job.
+func serve(ln net.Listener, e boot.Environment) *boot.Server {
+	return must1(boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret, Insecure: e.Insecure}))
 }
 
 // endServer ends a rendezvous that we serve: the others say goodbye to it, too, and what
 // they tell is not ours.
-func endServer(s *boot.Server) error {
+func endServer(s *boot.Server) {
 	within, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	_ = s.Wait(within)
-	return s.Close()
+	_ = s.Close()
 }
 
 // nearby is an address at which this very process reaches a listener of its own.

@@ -87,74 +87,60 @@ type remoteBuffers struct {
 // openDevice finds the device of this rank that leads to the other: the one asked for, or the
 // first of the provider; between different hosts the one at the interface that the library
 // takes.
-func openDevice(ctx context.Context, b *bed) error {
+func openDevice(ctx context.Context, b *bed) {
 	b.device = cmp.Or(b.o.device, b.o.provider)
 	if b.o.device != "" || b.device != "" && !b.apart() {
-		return nil
+		return
 	}
-	over, err := b.connected(ctx)
-	if b.device = cmp.Or(b.device, over.Device); err != nil || b.o.provider == "" {
-		return err
-	}
-	devs, err := verbs.Devices()
+	over := b.connected(ctx)
+	b.device = cmp.Or(b.device, over.Device)
+	devs := must1(verbs.Devices())
 	i := slices.IndexFunc(devs, func(d *verbs.Device) bool { return d.Name() == over.Device })
 	for _, d := range devs {
-		if i >= 0 && d.Provider() == b.device && d.Netdev() == devs[i].Netdev() {
+		if i >= 0 && b.o.provider != "" && d.Provider() == b.device && d.Netdev() == devs[i].Netdev() {
 			b.device = d.Name()
-			return nil
+			return
 		}
 	}
-	return err
 }
 
 // connect opens the device and connects with the other rank, for a measurement that has so
 // many work requests outstanding; all receives are posted when it returns. Both ranks call it.
-func connect(ctx context.Context, b *bed, m *measurement, sends, receives int) (p *pair, err error) {
-	p = &pair{op: operationOf(m.op), bytes: m.bytes, rank: b.Rank()}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.close())
-		}
-	}()
+func connect(ctx context.Context, b *bed, m *measurement, sends, receives int) *pair {
+	p := &pair{op: operationOf(m.op), bytes: m.bytes, rank: b.Rank()}
+	defer undo(p.close)
 	type hello struct {
 		Endpoint []byte        `json:"endpoint"`
 		Buffers  remoteBuffers `json:"buffers"`
 	}
 	var me hello
-	if err = p.open(b, m, sends, receives); err == nil {
+	err := try(func() {
+		p.open(b, m, sends, receives)
 		me.Buffers = remoteBuffers{SendAddr: p.send.Addr(), RecvAddr: p.recv.Addr(), SendRKey: p.send.RKey(), RecvRKey: p.recv.RKey()}
-		me.Endpoint, err = p.endpoint()
-	}
-	all, err := share(ctx, b, me, err)
-	if err != nil {
-		return p, err
-	}
-	other := all[1-p.rank]
+		me.Endpoint = p.endpoint()
+	})
+	other := share(ctx, b, me, err)[1-p.rank]
 	p.remote = other.Buffers
-	e, err := verbs.ParseEndpoint(other.Endpoint)
-	if err == nil {
-		err = p.qp.Connect(e, verbs.ConnectAttr{})
-	}
-	if err == nil {
-		err = p.postRecvs(p.recvWRs(receives))
-	}
 	b.entry, b.provider, m.inline = p.entry, p.entry.Provider, m.bytes <= p.inline && !p.op.fetch
-	return p, barrier(ctx, b, err) // neither may send before both have posted their receives
+	barrier(ctx, b, try(func() { // neither may send before both have posted their receives
+		must(p.qp.Connect(must1(verbs.ParseEndpoint(other.Endpoint)), verbs.ConnectAttr{}))
+		p.postRecvs(p.recvWRs(receives))
+	}))
+	return p
 }
 
 // open makes the objects of one side.
-func (p *pair) open(b *bed, m *measurement, sends, receives int) (err error) {
-	defer catch(&err)
+func (p *pair) open(b *bed, m *measurement, sends, receives int) {
 	dev := must1(verbs.Find(b.device))
 	secret := b.Key("bench verbs")
 	p.ctx = must1(dev.Open(verbs.Config{Secret: secret, Insecure: secret == nil, Job: "bench", Portable: b.o.portable}))
 	attr := must1(p.ctx.QueryDevice())
-	p.entry = must1(describeDevice(p.ctx, b.o.portable))
+	p.entry = describeDevice(p.ctx, b.o.portable)
 	if p.entry.Provider == providerIBV && !b.o.events { // messages move while no rank polls
 		p.looks = spinLooks
 	}
 	if uint64(p.bytes) > uint64(attr.MaxMsgSize) {
-		return usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), attr.MaxMsgSize, p.bytes)
+		must(usagef("device %s moves messages of at most %d bytes, not %d", dev.Name(), attr.MaxMsgSize, p.bytes))
 	}
 	if b.o.events {
 		p.channel = must1(p.ctx.CreateCompChannel())
@@ -170,10 +156,9 @@ func (p *pair) open(b *bed, m *measurement, sends, receives int) (err error) {
 		// Memory that was never written may be one page of zeros many times over, which fits every cache.
 		fillGuard((*mr).Bytes())
 	}
-	p.inline = must1(inlineBytes(b.o.inline, &attr))
+	p.inline = inlineBytes(b.o.inline, &attr)
 	p.qp = must1(pd.CreateQP(verbs.QPInitAttr{SendCQ: p.sendCQ, RecvCQ: p.recvCQ, Cap: verbs.QPCap{
 		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: p.inline}}))
-	return nil
 }
 
 // spinLooks bounds how long one call spins; then the CPU is given to others that
@@ -197,7 +182,7 @@ func (p *pair) breathe() {
 }
 
 // inlineBytes is the most that is given inline where wanted is asked for.
-func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
+func inlineBytes(wanted int, device *verbs.DeviceAttr) int {
 	// An adapter saves a trip over its bus for as much as fits a few of the
 	// queue's 64-byte units. Where the peer's memory is reached by load and store
 	// there is no such trip: more than goes with the flag into one cache line
@@ -208,24 +193,18 @@ func inlineBytes(wanted int, device *verbs.DeviceAttr) (int, error) {
 	}
 	switch {
 	case wanted < 0:
-		return min(usual, device.MaxInlineData), nil
+		return min(usual, device.MaxInlineData)
 	case wanted > device.MaxInlineData:
-		return 0, usagef("--inline %d: the device takes at most %d", wanted, device.MaxInlineData)
+		must(usagef("--inline %d: the device takes at most %d", wanted, device.MaxInlineData))
 	}
-	return wanted, nil
+	return wanted
 }
 
 // endpoint takes the QP to INIT, where its port is known.
-func (p *pair) endpoint() ([]byte, error) {
+func (p *pair) endpoint() []byte {
 	attr := verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll}
-	if err := p.qp.Modify(&attr, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccessFlags); err != nil {
-		return nil, err
-	}
-	e, err := p.qp.Endpoint()
-	if err != nil {
-		return nil, err
-	}
-	return e.MarshalBinary()
+	must(p.qp.Modify(&attr, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccessFlags))
+	return must1(must1(p.qp.Endpoint()).MarshalBinary())
 }
 
 // recvWRs makes n receives into the receive buffer. They all name the same
@@ -235,11 +214,10 @@ func (p *pair) recvWRs(n int) []verbs.RecvWR {
 }
 
 // close takes all down; the peer's operations fail from then on.
-func (p *pair) close() error {
-	if p.ctx == nil {
-		return nil
+func (p *pair) close() {
+	if p.ctx != nil {
+		must(p.ctx.Close())
 	}
-	return p.ctx.Close()
 }
 
 // The queues had no room although their entries are accounted for.
@@ -248,21 +226,17 @@ var (
 	errSendFull = errors.New("send queue is full")
 )
 
-func (p *pair) postRecvs(wrs []verbs.RecvWR) error {
-	n, err := p.qp.PostRecv(wrs)
-	if err == nil && n < len(wrs) {
-		err = fmt.Errorf("%w: took %d of %d", errRecvFull, n, len(wrs))
+func (p *pair) postRecvs(wrs []verbs.RecvWR) {
+	if n := must1(p.qp.PostRecv(wrs)); n < len(wrs) {
+		must(fmt.Errorf("%w: took %d of %d", errRecvFull, n, len(wrs)))
 	}
-	return err
 }
 
 // post posts work requests, all of them.
 func (p *pair) post(wrs []verbs.SendWR) {
-	n, err := p.qp.PostSend(wrs)
-	if err == nil && n < len(wrs) {
-		err = errSendFull
+	if n := must1(p.qp.PostSend(wrs)); n < len(wrs) {
+		must(errSendFull)
 	}
-	must(err)
 }
 
 // pause is called when polling found nothing. Where waiting is spinning it returns at once,
@@ -341,22 +315,20 @@ func (p *pair) prepare() {
 
 // check looks at the last message, for all go to the same memory; of atomics at the word
 // that they have worked on, and at what the last of them found there.
-func (p *pair) check() error {
-	var found, left error
+func (p *pair) check() {
 	switch {
 	case p.op.atomic:
 		if p.sends {
-			found = p.checkWord(p.send.Bytes(), (p.moved-1)*p.step)
+			p.checkWord(p.send.Bytes(), (p.moved-1)*p.step)
 		}
 		if p.takes {
-			left = p.checkWord(p.recv.Bytes(), p.moved*p.step)
+			p.checkWord(p.recv.Bytes(), p.moved*p.step)
 		}
 	case p.op.fetch && p.sends, !p.op.fetch && p.takes:
-		return checkPattern(p.op.name, p.recv.Bytes()[:p.bytes+guard], p.bytes, p.seed(1-p.rank))
+		must(checkPattern(p.op.name, p.recv.Bytes()[:p.bytes+guard], p.bytes, p.seed(1-p.rank)))
 	}
-	return cmp.Or(found, left)
 }
 
-func (p *pair) checkWord(b []byte, want uint64) error {
-	return compareBytes(p.op.name, b[:atomicBytes], binary.NativeEndian.AppendUint64(nil, want), atomicBytes)
+func (p *pair) checkWord(b []byte, want uint64) {
+	compareBytes(p.op.name, b[:atomicBytes], binary.NativeEndian.AppendUint64(nil, want), atomicBytes)
 }

@@ -12,20 +12,14 @@ import (
 )
 
 // declareVerbs connects a pair of queue pairs for one measurement.
-func declareVerbs(ctx context.Context, b *bed, m *measurement) (series, error) {
+func declareVerbs(ctx context.Context, b *bed, m *measurement) series {
 	if m.windowed > 0 {
-		p, err := connect(ctx, b, m, m.windowed+streamControl, streamRecvs)
-		if err != nil {
-			return nil, err
-		}
-		return newStream(p, m), nil
+		p := connect(ctx, b, m, m.windowed+streamControl, streamRecvs)
+		return newStream(p, m)
 	}
 	// Unsignalled sends take up entries until the completion of a later signalled one is
 	// taken, which is two rounds.
-	p, err := connect(ctx, b, m, 3*m.o.every+2, latencyRecvDepth)
-	if err != nil {
-		return nil, err
-	}
+	p := connect(ctx, b, m, 3*m.o.every+2, latencyRecvDepth)
 	p.sends, p.takes, p.step = p.rank == 0 || !p.op.fetch, p.rank != 0 || !p.op.fetch, 1
 	l := &latency{pair: p, every: m.o.every, recvs: p.recvWRs(latencyRepost)}
 	wr := p.message()
@@ -34,11 +28,11 @@ func declareVerbs(ctx context.Context, b *bed, m *measurement) (series, error) {
 	l.signalled = []verbs.SendWR{wr}
 	switch {
 	case p.op.fetch:
-		return &fetching{latency: l, goodbye: []verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}}, nil
+		return &fetching{latency: l, goodbye: []verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}}
 	case !p.op.recv:
-		return &watching{latency: l, ours: &p.send.Bytes()[p.bytes-1], theirs: newWatched(&p.recv.Bytes()[p.bytes-1])}, nil
+		return &watching{latency: l, ours: &p.send.Bytes()[p.bytes-1], theirs: newWatched(&p.recv.Bytes()[p.bytes-1])}
 	}
-	return l, nil
+	return l
 }
 
 // latency runs one operation to and fro. Everything that an iteration touches
@@ -70,13 +64,13 @@ const (
 	latencyRepost    = 64
 )
 
-func (l *latency) run(n int, samples []int64) error { return pingpong(l, l.rank == 0, n, samples) }
+func (l *latency) run(n int, samples []int64) { pingpong(l, l.rank == 0, n, samples) }
 
 func (l *latency) send() {
 	l.post()
 	if l.spent == len(l.recvs) {
 		l.spent = 0
-		must(l.postRecvs(l.recvs))
+		l.postRecvs(l.recvs)
 	}
 }
 
@@ -121,7 +115,7 @@ type watching struct {
 	theirs watched
 }
 
-func (l *watching) run(n int, samples []int64) error { return pingpong(l, l.rank == 0, n, samples) }
+func (l *watching) run(n int, samples []int64) { pingpong(l, l.rank == 0, n, samples) }
 
 func (l *watching) send() {
 	if l.rank == 0 {
@@ -157,9 +151,9 @@ func (l *watching) prepare() {
 }
 
 // check puts what the message had without its number in place of that.
-func (l *watching) check() error {
+func (l *watching) check() {
 	l.recv.Bytes()[l.bytes-1] ^= l.number ^ patternByte(l.seed(1-l.rank), l.bytes-1)
-	return l.pair.check()
+	l.pair.check()
 }
 
 // watched is a byte that the peer writes, read with the aligned word that it is in.
@@ -185,36 +179,31 @@ type fetching struct {
 	goodbye []verbs.SendWR // one of no bytes: the end of a run, for the peer
 }
 
-func (l *fetching) run(n int, samples []int64) (err error) {
-	defer catch(&err)
+func (l *fetching) run(n int, samples []int64) {
 	value := l.moved
 	l.moved += uint64(n)
 	if l.rank != 0 {
-		return nil
+		return
 	}
 	swap := l.op.opcode == verbs.OpAtomicCmpAndSwp
-	t := startLaps(samples)
-	for i := range n {
+	repeat(n, samples, func() {
 		if swap { // each succeeds: it expects what the one before has left
 			l.signalled[0].CompareAdd, l.signalled[0].Swap = value, value+1
 			value++
 		}
 		l.pair.post(l.signalled)
 		l.await(l.sendCQ)
-		t.lap(i)
-	}
-	return nil
+	})
 }
 
 // rest has rank 1 poll until it is told that a run is over: software providers answer from
 // there.
-func (l *fetching) rest() (err error) {
-	defer catch(&err)
+func (l *fetching) rest() {
 	if l.rank == 0 {
 		l.pair.post(l.goodbye)
 		l.await(l.sendCQ)
-		return nil
+		return
 	}
 	l.await(l.recvCQ)
-	return l.postRecvs(l.recvs[:1])
+	l.postRecvs(l.recvs[:1])
 }

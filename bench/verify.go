@@ -82,15 +82,15 @@ func checkPattern(op string, b []byte, n int, seed uint64) error {
 func patternByte(seed uint64, i int) byte { return byte(patternWord(seed, i/8) >> (i % 8 * 8)) }
 
 // compareBytes finds the first byte that is not as it must be, of a message of so many.
-func compareBytes(op string, got, want []byte, n int) error {
+func compareBytes(op string, got, want []byte, n int) {
 	if bytes.Equal(got, want) {
-		return nil
+		return
 	}
 	at := 0
 	for got[at] == want[at] {
 		at++
 	}
-	return &CorruptError{Op: op, Bytes: n, Offset: at, Got: got[at], Want: want[at]}
+	must(&CorruptError{Op: op, Bytes: n, Offset: at, Got: got[at], Want: want[at]})
 }
 
 // seedFor tells the patterns of different ranks, sizes and operations apart.
