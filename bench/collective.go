@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
+	"math/big"
+	"math/bits"
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/qmp"
 )
 
 const longCollective = `The figure is the time of one in a loop without a clock in it, at rank 0, as IMB
@@ -299,3 +304,221 @@ func (s *collectiveSeries) expected(i int) float64 {
 	}
 	return s.sum(0, s.group.Size(), i)
 }
+
+// exactBytes are what travels of an accumulator.
+const exactBytes = exact.Words * 8
+
+// exactTerms are the terms that a rank adds up, of each kind.
+const exactTerms = 64
+
+// exactSeries merges the accumulators of all ranks again and again. An iteration is
+// a copy of the rank's own, which SumExact merges into, and the sum.
+type exactSeries struct {
+	group *channel.Group
+	own   exact.Accumulator
+	total exact.Accumulator
+}
+
+func declareExact(_ context.Context, b *bed, _ *measurement) series {
+	s := &exactSeries{group: b.group}
+	s.own.AddSlice(exactTermsOf(s.group.Rank(), s.group.Size()))
+	return s
+}
+
+// exactTermsOf are terms of a rank. The large ones cancel with those of the rank
+// before: what is left is 2^-600 of them.
+func exactTermsOf(rank, size int) []float64 {
+	large := func(rank, i int) float64 {
+		w := patternWord(uint64(rank), i)
+		return math.Ldexp(1+float64(w>>12)/(1<<52), int(w%600)) * float64(int(w>>10&2)-1)
+	}
+	var terms []float64
+	for i := range exactTerms {
+		small := math.Ldexp(float64(int64(patternWord(uint64(rank), exactTerms+i))), -600)
+		terms = append(terms, large(rank, i), small, -large((rank+1)%size, i))
+	}
+	return terms
+}
+
+func (s *exactSeries) run(n int, samples []int64) {
+	repeat(n, samples, func() {
+		s.total = s.own
+		must(channel.SumExact(context.Background(), s.group, &s.total))
+	})
+}
+
+func (s *exactSeries) close()   {}
+func (s *exactSeries) prepare() { s.total.Reset() }
+
+// check compares the sum with that of numbers wide enough to be exact.
+func (s *exactSeries) check() {
+	var lists [][]float64
+	for rank := range s.group.Size() {
+		lists = append(lists, exactTermsOf(rank, s.group.Size()))
+	}
+	checkExact(s.total.Round(), lists...)
+}
+
+const longAddSlice = `The terms are of one sign and exponent, which takes longest of long slices.
+The sum is compared with one of numbers that are wide enough.`
+
+// addSliceSeries adds the same terms up again and again.
+type addSliceSeries struct {
+	memory []byte
+	terms  []float64
+	sum    exact.Accumulator
+}
+
+func declareAddSlice(_ context.Context, b *bed, m *measurement) series {
+	memory, _ := b.memory(&m.spec, m.bytes, 0)
+	return &addSliceSeries{memory: memory, terms: doubles(memory)}
+}
+
+func (s *addSliceSeries) run(n int, samples []int64) {
+	repeat(n, samples, func() {
+		s.sum.Reset()
+		s.sum.AddSlice(s.terms)
+	})
+}
+
+func (s *addSliceSeries) close() {}
+
+// prepare makes terms in [1, 2).
+func (s *addSliceSeries) prepare() {
+	const one = 0x3ff << 52
+	fillPattern(s.memory, seedFor(0, len(s.memory), patternAddSlice))
+	for i := range s.terms {
+		b := s.memory[i*doubleBytes:]
+		binary.NativeEndian.PutUint64(b, one|binary.NativeEndian.Uint64(b)>>12)
+	}
+	s.sum.Reset()
+}
+
+func (s *addSliceSeries) check() { checkExact(s.sum.Round(), s.terms) }
+
+// checkExact compares a sum of terms with that of numbers wide enough to be exact.
+func checkExact(got float64, lists ...[]float64) {
+	const precision = 4400 // bits: the range of float64 twice, and carries
+	sum, term := new(big.Float).SetPrec(precision), new(big.Float)
+	for _, terms := range lists {
+		for _, x := range terms {
+			sum.Add(sum, term.SetFloat64(x))
+		}
+	}
+	want, _ := sum.Float64()
+	if math.Float64bits(got) != math.Float64bits(want) {
+		must(fmt.Errorf("exact sum is %g (%#016x), must be %g (%#016x)", got, math.Float64bits(got), want, math.Float64bits(want)))
+	}
+}
+
+// suiteQMP is the suite of what is measured through package qmp, and of the peer that
+// does what the C library does over MPI.
+const suiteQMP = "qmp"
+
+// How sums are called: the operation of their results.
+const (
+	qmpSumDouble      = "sum_double"
+	qmpSumDoubleArray = "sum_double_array"
+)
+
+// openQMP makes the machine of the node.
+func openQMP(ctx context.Context, b *bed) {
+	b.qmp = must1(qmp.New(b.Node, nil, qmp.WithContext(ctx)))
+}
+
+func declareSums(_ context.Context, b *bed, m *measurement) series {
+	if m.op = qmpSumDoubleArray; m.bytes == doubleBytes {
+		m.op = qmpSumDouble
+	}
+	memory, _ := b.memory(&m.spec, m.bytes+guard, 0)
+	return newSums(b.qmp.DefaultComm(), m.spec, memory)
+}
+
+func newSums(c *qmp.Comm, m spec, memory []byte) *qmpSums {
+	s := &qmpSums{spec: m, comm: c, memory: memory, x: doubles(memory[:m.bytes])}
+	for rank := range c.NumberOfNodes() {
+		s.seeds = append(s.seeds, seedFor(rank, m.bytes, m.op))
+	}
+	return s
+}
+
+// qmpSums adds up one double of each node, or several, in place, again and again: after
+// the first time all nodes have the same, and from then on each sum is that times their
+// number.
+type qmpSums struct {
+	spec
+	comm   *qmp.Comm
+	memory []byte // with its guard
+	x      []float64
+	seeds  []uint64 // of what each node gives
+	done   int      // sums since prepare
+}
+
+func (s *qmpSums) run(n int, samples []int64) {
+	repeat(n, samples, func() {
+		if s.op == qmpSumDouble {
+			must(s.comm.SumDouble(&s.x[0]))
+		} else {
+			must(s.comm.SumDoubleArray(s.x))
+		}
+	})
+	s.done += n
+}
+
+func (s *qmpSums) close() {}
+
+func (s *qmpSums) prepare() {
+	fillGuard(s.memory)
+	for i := range s.x {
+		s.x[i] = wholeNumber(s.seeds[s.comm.NodeNumber()], i)
+	}
+	s.done = 0
+}
+
+// check compares the sums, and what lies behind them, with what must be there. Times
+// another number than a power of two they are rounded in an order that is not known:
+// then only the first is looked at.
+func (s *qmpSums) check() {
+	nodes := s.comm.NumberOfNodes()
+	if s.done > 1 && bits.OnesCount(uint(nodes)) != 1 {
+		return
+	}
+	want := make([]byte, len(s.memory))
+	fillGuard(want)
+	for i := range s.x {
+		v := 0.0
+		for node := range nodes {
+			v += wholeNumber(s.seeds[node], i)
+		}
+		v = math.Ldexp(v, (s.done-1)*bits.TrailingZeros(uint(nodes)))
+		binary.NativeEndian.PutUint64(want[i*doubleBytes:], math.Float64bits(v))
+	}
+	compareBytes(s.op, s.memory, want, s.bytes)
+}
+
+// declareFaces is the exchange of haloExchange, by relative handles of a topology of one
+// axis: faces of different axes of the lattice go over the same two wires.
+func declareFaces(_ context.Context, b *bed, m *measurement) series {
+	m.halo = haloPacked
+	s := newHalo(b, m)
+	comm := b.qmp.DefaultComm()
+	if !comm.LogicalTopologyIsDeclared() {
+		must(comm.DeclareLogicalTopology([]int{b.Size()}))
+	}
+	var handles []*qmp.Handle
+	for i, f := range s.faces {
+		dir := []int{qmp.Minus, qmp.Plus}[i%2]
+		block, size := blockOf(f.axis), m.faceLen()
+		out := must1(qmp.DeclareStridedMsgMem(s.field[f.at*block:], min(block, size), max(size/block, 1), latticeSide*block))
+		in := must1(qmp.DeclareMsgMem(f.into[:size]))
+		handles = append(handles, must1(comm.DeclareSendRelative(out, 0, dir, qmp.DefaultPriority)),
+			must1(comm.DeclareReceiveRelative(in, 0, -dir, qmp.DefaultPriority)))
+	}
+	s.all = multipleOfQMP{must1(qmp.DeclareMultiple(handles...))}
+	return s
+}
+
+// multipleOfQMP is closed with the handles that it is of.
+type multipleOfQMP struct{ *qmp.Handle }
+
+func (m multipleOfQMP) Close() error { return m.CloseAll() }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -348,4 +351,209 @@ func doubtDistance(figures []figure) []string {
 		}
 	}
 	return nil
+}
+
+// How long is compared: all rows within an hour; with --quick, which shows what is what and
+// is not to be believed to a tenth, those that have a bar within five minutes.
+const (
+	fullTime  = 100 * time.Millisecond // of a figure in a round
+	quickTime = 10 * time.Millisecond
+
+	fullRounds  = 11 // at most
+	quickRounds = 3
+
+	// Building the peers and screening them included. A round is begun only if it would end
+	// by then; the first one always is: all rows are there.
+	fullBound  = 58 * time.Minute
+	quickBound = 4*time.Minute + 50*time.Second
+
+	// A program takes some seconds, with --quick half a second: longer only if it hangs, or
+	// the machine is busy. One whose rounds have taken as long together is in no more of them.
+	fullContender  = 2 * time.Minute
+	quickContender = 20 * time.Second
+)
+
+// errHung: a program did not end within its bound.
+var errHung = errors.New("did not end in time")
+
+// pace says whether another round is begun, and how long a contender may take.
+type pace struct {
+	rounds  int // at most
+	bound   time.Duration
+	each    time.Duration // that a contender may take
+	began   time.Time     // the program
+	longest time.Duration // of the rounds that are over
+	done    int
+}
+
+func newPace(o *compareOptions) pace {
+	p := pace{rounds: o.rounds, bound: fullBound, each: fullContender, began: time.Now()}
+	if o.quick {
+		p.bound, p.each = quickBound, quickContender
+	}
+	return p
+}
+
+// another says whether there is another round at the time now.
+func (p *pace) another(now time.Time) bool {
+	return p.done < p.rounds && (p.done == 0 || now.Add(p.longest).Sub(p.began) <= p.bound)
+}
+
+// over counts a round that lasted from since to now.
+func (p *pace) over(since, now time.Time) {
+	p.done++
+	p.longest = max(p.longest, now.Sub(since))
+}
+
+// contender is how long one may take that is started at the time now. In the first round
+// each has its time.
+func (p *pace) contender(now time.Time) time.Duration {
+	if p.done == 0 {
+		return p.each
+	}
+	return max(0, min(p.each, p.bound-now.Sub(p.began)))
+}
+
+// saysShort is what makes the figures doubtful where there were fewer rounds than full ones.
+func (c *comparison) saysShort(now time.Time) []string {
+	took := now.Sub(c.began).Seconds()
+	if c.quick {
+		return []string{fmt.Sprintf("--quick: %s of %v a figure, by turns, in %.0f s: a ratio near its bar says nothing, without --quick it does", plural(c.done, "round"), c.time, took)}
+	}
+	if c.done < c.pace.rounds {
+		return []string{fmt.Sprintf("%d of %d rounds were possible within %.0f s: --only measures fewer rows", c.done, c.pace.rounds, took)}
+	}
+	return nil
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// baseWorse is how much worse than a base the whole interval of a ratio has to be.
+const baseWorse = 0.05
+
+// peerBase is the other version of ours, while it is measured.
+const peerBase = "base"
+
+// RevisionError: bench of a revision cannot be had.
+type RevisionError struct {
+	Revision string
+	Err      error
+}
+
+func (e *RevisionError) Error() string { return fmt.Sprintf("--base %s: %v", e.Revision, e.Err) }
+func (e *RevisionError) Unwrap() error { return e.Err }
+
+// buildBase builds bench of a revision of the repository that this is run in, in a
+// worktree of its own. remove takes that away.
+func buildBase(ctx context.Context, revision string) (program string, remove func() error, err error) {
+	dir, err := os.MkdirTemp("", "sluice-base-")
+	if err != nil {
+		return "", nil, err
+	}
+	tree, program := filepath.Join(dir, "tree"), filepath.Join(dir, "bench")
+	repository, added := "", false
+	remove = func() error {
+		var err error
+		if added {
+			_, err = said(context.WithoutCancel(ctx), repository, "git", "worktree", "remove", "--force", tree)
+		}
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	repository, err = said(ctx, "", "git", "rev-parse", "--show-toplevel")
+	commit := ""
+	if err == nil { // what begins with a hyphen is no option
+		commit, err = said(ctx, repository, "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
+	}
+	if err == nil {
+		_, err = said(ctx, repository, "git", "worktree", "add", "--detach", tree, commit)
+		added = err == nil
+	}
+	if err == nil { // a package of the root's module in older revisions, in the workspace since
+		_, err = said(ctx, tree, "go", "build", "-o", program, "./bench")
+	}
+	if err != nil {
+		return "", nil, &RevisionError{revision, errors.Join(err, remove())}
+	}
+	return program, remove, nil
+}
+
+// said is the line that a command prints, run in a directory.
+func said(ctx context.Context, dir, name string, args ...string) (string, error) {
+	var told bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Stderr = dir, &told
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, told.Bytes())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// againstBase measures both versions by turns. A row that one of them does not have is
+// left out, and said.
+func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
+	program, remove := must2(buildBase(ctx, c.base))
+	defer remove()
+	figures := c.takeAll(ctx, c.versions(ctx, program))
+	var before, after []Result
+	for i := range figures {
+		r := figures[i].Result
+		if r.Peer == peerBase {
+			r.Peer = peerSluice
+			before = append(before, r)
+		} else {
+			after = append(after, r)
+		}
+	}
+	c.report.Changes = changes(before, after, paired)
+	c.end(out, figures, func() {
+		printChanges(os.Stdout, terminal(os.Stdout), c.report.Changes)
+		fmt.Printf("~ is no difference, or one whose 95 %% interval does not lie beyond %.0f %%\n", 100*baseWorse)
+		for _, m := range c.report.Missing {
+			fmt.Printf("not compared: %s\n", m)
+		}
+	})
+	must(verdictError(c.report.Changes))
+}
+
+// versions are ours and the base's contenders of the rows that both have: each is tried once,
+// briefly.
+func (c *comparison) versions(ctx context.Context, program string) (list []*contender) {
+	wanted := c.wanted()
+	progress := newProgress(true)
+	defer progress.clear()
+	for i, r := range wanted {
+		progress.show(i, len(wanted), "try "+r.String())
+		of := *r
+		of.peers = nil
+		var own []*contender
+		if err := try(func() { own = c.contendersOf(&of, c.pointsOf(r)) }); err != nil {
+			c.missing(fmt.Errorf("%s: %w", r, err))
+			continue
+		}
+		ours := own[0]
+		base := *ours
+		base.peer = peerBase
+		base.run = func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+			rs, err := c.runOurs(ctx, program, of.command(points, d))
+			for i := range rs {
+				rs[i].Peer = peerBase
+			}
+			return rs, err
+		}
+		if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, screenBound); err != nil {
+			if ctx.Err() != nil {
+				must(ctx.Err())
+			}
+			c.missing(fmt.Errorf("the base does not have %w", err))
+			continue
+		}
+		list = append(list, ours, &base)
+	}
+	return list
 }

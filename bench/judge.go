@@ -3,8 +3,14 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/pflag"
+	"golang.org/x/perf/benchmath"
 )
 
 // mpis are the peers that do what we do: move messages between processes.
@@ -263,4 +269,300 @@ func mergeRounds(rounds []Result) Result {
 		r.CrossingsPerMessage = &calls
 	}
 	return r
+}
+
+// RegressionError: figures have become worse.
+type RegressionError struct{ Worse int }
+
+func (e *RegressionError) Error() string { return plural(e.Worse, "figure") + " worse than before" }
+
+// TooFewRoundsError: figures of ours were measured in too few rounds to be told apart.
+type TooFewRoundsError struct {
+	Figures int
+	Rounds  int // that they have, at least one of the two
+}
+
+func (e *TooFewRoundsError) Error() string {
+	return fmt.Sprintf("%s cannot be judged: %s say nothing. Measure both with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
+}
+
+// enoughRounds tell figures apart that differ by more than they spread.
+const enoughRounds = 10
+
+// Change is a figure before and after. Old and New are medians over the rounds. Of two
+// reports P is the probability that rounds of the same distribution differ as these do, by
+// the Mann-Whitney U test, as benchstat has it; of two versions that were measured by turns
+// the ratio of each round counts, and Low and High are the 95 % interval of its median.
+type Change struct {
+	Pattern  string   `json:"pattern"`
+	Name     string   `json:"name"` // provider, peer, layer, and what else tells it from others
+	Ranks    int64    `json:"ranks,omitempty"`
+	Bytes    int64    `json:"bytes"`
+	Unit     string   `json:"unit"`
+	Old      float64  `json:"old"`
+	New      float64  `json:"new"`
+	Ratio    float64  `json:"ratio"` // new / old
+	Low      float64  `json:"low,omitempty"`
+	High     float64  `json:"high,omitempty"`
+	Better   string   `json:"better"`
+	RoundsN  int      `json:"rounds_new"`
+	RoundsO  int      `json:"rounds_old"`
+	P        *float64 `json:"p,omitempty"` // none: too few rounds to tell
+	Verdict  string   `json:"verdict"`
+	OldRange string   `json:"old_range,omitempty"` // of the median, with 95 % confidence: ± so much of it
+	NewRange string   `json:"new_range,omitempty"`
+
+	ours bool
+}
+
+// Verdicts of changes.
+const (
+	verdictSame    = "same"    // or not to be told apart
+	verdictBetter  = "better"  // significantly, by more than the threshold
+	verdictWorse   = "worse"   // so, too
+	verdictUnknown = "unknown" // too few rounds
+	verdictOne     = "once"    // is in one of the reports alone
+)
+
+// changeOptions are the flags of a comparison of reports.
+type changeOptions struct {
+	alpha float64
+	worse float64 // per cent
+}
+
+func (o *changeOptions) addFlags(f *pflag.FlagSet) {
+	f.Float64Var(&o.alpha, "alpha", 0.05, "of OLD and NEW: probability of chance from which on two figures count as the same")
+	f.Float64Var(&o.worse, "worse", 3, "of OLD and NEW: per cent up to which a difference does not count")
+}
+
+func (o *changeOptions) check() error {
+	if !(o.alpha > 0 && o.alpha < 1) {
+		return usagef("--alpha %g: want more than 0, less than 1", o.alpha)
+	}
+	if !(o.worse >= 0 && o.worse < 1e6) {
+		return usagef("--worse %g: want 0 or more per cent", o.worse)
+	}
+	return nil
+}
+
+// identity tells a result from all others of its report.
+func (r *Result) identity() string {
+	return fmt.Sprintf("%s %d %d %q", r.Pattern, r.Ranks, r.Bytes, curveOf("", r))
+}
+
+// roundsOf are the medians of the rounds; of a report without them the one of all.
+func (r *Result) roundsOf() []float64 {
+	if len(r.Medians) == 0 {
+		return []float64{r.P50}
+	}
+	return slices.Clone(r.Medians)
+}
+
+// changes sets the results of two reports beside each other, in the order of the new
+// one; what is only in one of them follows.
+func changes(before, after []Result, change func(c *Change, was, is *Result)) []Change {
+	older := map[string]*Result{}
+	for i := range before {
+		older[before[i].identity()] = &before[i]
+	}
+	var list, alone []Change
+	for i := range after {
+		is := &after[i]
+		was := older[is.identity()]
+		c := newChange(is)
+		if was == nil {
+			c.New, c.RoundsN, c.Verdict = is.P50, len(is.roundsOf()), verdictOne
+			alone = append(alone, c)
+			continue
+		}
+		delete(older, is.identity())
+		c.Verdict, c.RoundsO, c.RoundsN = verdictUnknown, len(was.roundsOf()), len(is.roundsOf())
+		change(&c, was, is)
+		list = append(list, c)
+	}
+	for i := range before {
+		if was := &before[i]; older[was.identity()] != nil {
+			c := newChange(was)
+			c.Old, c.RoundsO, c.Verdict = was.P50, len(was.roundsOf()), verdictOne
+			alone = append(alone, c)
+		}
+	}
+	return append(list, alone...)
+}
+
+func newChange(r *Result) Change {
+	words := slices.Delete(curveOf("", r), modeWord, deviceWord+1)
+	return Change{Pattern: r.Pattern, Name: strings.Join(strings.Fields(strings.Join(words, " ")), " "), Ranks: r.Ranks, Bytes: r.Bytes, Unit: r.Unit,
+		Better: betterOf(r.Figure, r.Unit), ours: r.Peer == peerSluice}
+}
+
+// judge says what a ratio is of which we are sure.
+func (c *Change) judge(sure float64, threshold float64) {
+	gain := sure - 1
+	if c.Better == betterLower {
+		gain = -gain
+	}
+	c.Verdict = verdictSame
+	if gain < -threshold {
+		c.Verdict = verdictWorse
+	} else if gain > threshold {
+		c.Verdict = verdictBetter
+	}
+}
+
+// summary is the median of rounds with its 95 % interval.
+func summary(rounds []float64, thresholds *benchmath.Thresholds) (*benchmath.Sample, benchmath.Summary) {
+	s := benchmath.NewSample(rounds, thresholds)
+	return s, benchmath.AssumeNothing.Summary(s, 0.95)
+}
+
+// independent compares figures of two reports, each with rounds of its own.
+func (o *changeOptions) independent(c *Change, was, is *Result) {
+	thresholds := benchmath.DefaultThresholds
+	thresholds.CompareAlpha = o.alpha
+	a, sa := summary(was.roundsOf(), &thresholds)
+	b, sb := summary(is.roundsOf(), &thresholds)
+	c.Old, c.New, c.OldRange, c.NewRange = sa.Center, sb.Center, sa.PctRangeString(), sb.PctRangeString()
+	if c.Old <= 0 {
+		return
+	}
+	c.Ratio = c.New / c.Old
+	test := benchmath.AssumeNothing.Compare(a, b)
+	if len(test.Warnings) > 0 {
+		return
+	}
+	c.P, c.Verdict = &test.P, verdictSame
+	if test.P < o.alpha {
+		c.judge(c.Ratio, o.worse/100)
+	}
+}
+
+// paired compares figures that were measured in the same rounds: by the ratios of these.
+func paired(c *Change, was, is *Result) {
+	_, s := summary(ratios(is.roundsOf(), was.roundsOf()), &benchmath.DefaultThresholds)
+	c.Old, c.New, c.Ratio = was.P50, is.P50, s.Center
+	if len(s.Warnings) == 0 { // else there is no such interval
+		c.Low, c.High = s.Lo, s.Hi
+		c.judge(max(s.Lo, min(1, s.Hi)), baseWorse) // the end that is nearer to 1, or 1
+	}
+}
+
+// verdictError fails where a figure has become worse, or where ours, or all, cannot be judged.
+func verdictError(list []Change) error {
+	worse, judged, few := 0, false, TooFewRoundsError{}
+	for i := range list {
+		c := &list[i]
+		judged = judged || c.P != nil || c.High > 0
+		if c.Verdict == verdictWorse {
+			worse++
+		}
+		if c.Verdict == verdictUnknown && c.ours {
+			few.Figures++
+			few.Rounds = max(few.Rounds, min(c.RoundsN, c.RoundsO))
+		}
+	}
+	switch {
+	case worse > 0:
+		return &RegressionError{worse}
+	case few.Figures > 0:
+		return &few
+	case !judged && len(list) > 0:
+		return &TooFewRoundsError{Figures: len(list)}
+	}
+	return nil
+}
+
+// compareFiles compares two files; it fails where a figure has become worse.
+func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files []string, options map[string]string, only matcher) {
+	reports := make([]*Report, 2)
+	var warnings []string
+	for i, f := range files {
+		r := readReport(stdin, f)
+		r.Results = slices.DeleteFunc(r.Results, func(r Result) bool { return !only.MatchString(rowName(&r)) })
+		reports[i] = r
+		warnings = append(warnings, (&labelled{file: f}).named(r.Warnings)...)
+	}
+	before, after := reports[0], reports[1]
+	report := Report{Schema: schema, Environment: after.Environment, Results: after.Results, Changes: changes(before.Results, after.Results, o.independent)}
+	report.Environment.Options = options
+	report.Warnings = append(differentPlaces(&before.Environment, &after.Environment), warnings...)
+	if out.tables() {
+		printChanges(os.Stdout, terminal(os.Stdout), report.Changes)
+		fmt.Printf("~ is no difference by the Mann-Whitney U test at %g, or one of at most %g %%\n", o.alpha, o.worse)
+	}
+	out.print(os.Stdout, &report)
+	must(verdictError(report.Changes))
+}
+
+// matcher is what --only names.
+type matcher interface{ MatchString(string) bool }
+
+// rowName is a result as --only has it: by provider, suite, pattern, axis, operation,
+// bytes and peer, with spaces between.
+func rowName(r *Result) string {
+	suite := r.Suite
+	switch {
+	case isCollective(r.Pattern):
+		suite = fmt.Sprintf("%s %d ranks", r.Suite, r.Ranks)
+	case suite == "":
+		suite = r.Layer
+	}
+	return strings.Join(strings.Fields(strings.Join([]string{r.Provider, suite, r.Pattern, r.Axis, r.Op, formatSize(r.Bytes), r.Peer}, " ")), " ")
+}
+
+// differentPlaces says why two reports cannot well be compared.
+func differentPlaces(a, b *Environment) []string {
+	var list []string
+	for _, v := range []struct{ what, old, new string }{
+		{"CPU", a.CPU, b.CPU}, {"kernel", a.Kernel, b.Kernel}, {"Go", a.Go, b.Go}, {"architecture", a.Arch, b.Arch}, {"governor", a.Governor, b.Governor},
+	} {
+		if v.old != v.new {
+			list = append(list, fmt.Sprintf("%s was %q and is %q", v.what, v.old, v.new))
+		}
+	}
+	return list
+}
+
+func printChanges(w io.Writer, lines bool, list []Change) {
+	t := newTable(w, lines, "", "", "bytes", "old", "", "new", "", "change", "", "rounds", "")
+	last, lastName := "", ""
+	for _, c := range list {
+		what := c.Pattern
+		if c.Ranks > 0 {
+			what += fmt.Sprintf(" of %d ranks", c.Ranks)
+		}
+		row := []any{what, c.Name, formatSize(c.Bytes), readable(c.Old, c.Unit), "", readable(c.New, c.Unit), "",
+			fmt.Sprintf("%+.1f %%", 100*(c.Ratio-1)), "", fmt.Sprintf("%d, %d", c.RoundsO, c.RoundsN), ""}
+		if what == last && c.Name == lastName {
+			row[0], row[1] = "", ""
+		}
+		last, lastName = what, c.Name
+		switch {
+		case c.P != nil:
+			row[4], row[6], row[8] = "±"+c.OldRange, "±"+c.NewRange, fmt.Sprintf("p %.3f", *c.P)
+		case c.High > 0:
+			row[8] = fmt.Sprintf("%+.1f to %+.1f %%", 100*(c.Low-1), 100*(c.High-1))
+		}
+		switch c.Verdict {
+		case verdictSame:
+			row[10] = "~"
+		case verdictUnknown:
+			row[10] = "too few rounds"
+		case verdictBetter, verdictWorse:
+			row[10] = c.Verdict
+			if lines {
+				paint := map[string]text.Color{verdictBetter: text.FgGreen, verdictWorse: text.FgRed}[c.Verdict]
+				row[10] = paint.Sprint(c.Verdict)
+			}
+		case verdictOne:
+			row[7], row[10] = "", "only new"
+			empty := 3
+			if c.RoundsN == 0 {
+				row[10], empty = "only old", 5
+			}
+			row[empty] = ""
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
@@ -20,8 +24,8 @@ import (
 type outputOptions struct {
 	json   bool
 	csv    bool
-	html   string                         // file of a page; empty: none
-	allocs bool                           // a column for them
+	html   string                   // file of a page; empty: none
+	allocs bool                     // a column for them
 	show   func(io.Writer, *Report) // in place of tables; may be nil
 	meetOptions
 }
@@ -256,4 +260,344 @@ func titleOf(r *Result) string {
 		title += "; the distribution is that of the means of batches, no clock within"
 	}
 	return title
+}
+
+// Units of figures that are no times and no rates.
+const (
+	unitShare = "%"
+	unitCount = "1"
+	unitKiB   = "KiB"
+)
+
+// further is one of the further figures of a measurement.
+type further struct {
+	name    string
+	all     *distribution
+	medians []float64 // of the rounds
+}
+
+// figure adds samples of the current round to one of the further figures of the pattern.
+func (m *measurement) figure(name string, samples ...float64) {
+	if len(samples) == 0 {
+		return
+	}
+	i := slices.IndexFunc(m.others, func(f further) bool { return f.name == name })
+	if i < 0 {
+		i = len(m.others)
+		m.others = append(m.others, further{name: name, all: newDistribution()})
+	}
+	round := newDistribution()
+	for _, v := range samples {
+		round.add(v)
+	}
+	m.others[i].all.merge(round)
+	m.others[i].medians = append(m.others[i].medians, round.quantile(50))
+}
+
+// addAll adds samples of the figure of the pattern itself.
+func (m *measurement) addAll(samples []float64) {
+	for _, v := range samples {
+		m.add(v)
+	}
+}
+
+// results are all its figures.
+func (m *measurement) results(b *bed) (list []Result) {
+	r := m.result(b)
+	if r.Samples > 0 {
+		list = append(list, r)
+	}
+	r.Mode, r.Batch, r.TimerNS, r.AllocsPerMessage, r.CrossingsPerMessage, r.Histogram = "", 0, 0, nil, nil, ""
+	for _, f := range m.others {
+		r.Figure, r.Unit = f.name, unitOfFigure(m.name, f.name)
+		r.Medians, r.Rounds, r.Spread = f.medians, len(f.medians), spread(slices.Clone(f.medians))
+		f.all.fill(&r)
+		list = append(list, r)
+	}
+	return list
+}
+
+// inFigures says whether a result is shown beside the other figures of its measurement.
+func inFigures(r *Result) bool {
+	p := firstPattern(func(p *pattern) bool { return p.name == r.Pattern && p.layer == r.Layer })
+	return r.Figure != "" || r.Failed != "" || r.Load != "" || p != nil && p.figures != nil
+}
+
+// printFigures prints results of several figures: a row for each measurement, a column for each
+// figure, with the mean and the 99th percentile where there are several samples.
+func printFigures(w io.Writer, rs []Result) {
+	for len(rs) > 0 {
+		n := slices.IndexFunc(rs, func(r Result) bool { return r.Pattern != rs[0].Pattern })
+		if n < 0 {
+			n = len(rs)
+		}
+		printPattern(w, rs[:n])
+		rs = rs[n:]
+	}
+}
+
+func printPattern(w io.Writer, rs []Result) {
+	header, column := []any{"provider", ""}, map[string]int{}
+	for _, r := range rs {
+		if _, ok := column[r.Figure]; !ok {
+			column[r.Figure] = len(header)
+			header = append(header, cmp.Or(r.Figure, r.Pattern))
+		}
+	}
+	fmt.Fprintf(w, "\n%s: medians; mean and 99th percentile where there are several samples\n", rs[0].Pattern)
+	t := newGrid(w, header...)
+	var row []any
+	for i, r := range rs {
+		if row == nil {
+			row = slices.Repeat([]any{""}, len(header))
+			row[0], row[1] = r.Provider, describeMeasured(&r)
+		}
+		value := func(v float64) string { return strings.TrimSuffix(readable(v, r.Unit), " "+unitCount) }
+		cell := value(r.P50)
+		switch {
+		case r.Failed != "":
+			cell = "failed"
+		case r.Samples > 1:
+			cell += fmt.Sprintf(" (%s; %s)", value(r.Mean), value(r.P99))
+		}
+		row[column[r.Figure]] = cell
+		if i+1 == len(rs) || describeMeasured(&rs[i+1]) != describeMeasured(&r) {
+			t.row(row...)
+			row = nil
+		}
+	}
+	must(t.Flush())
+	for _, r := range rs {
+		if r.Failed != "" {
+			fmt.Fprintf(w, "%s, %s: failed: %s\n", r.Provider, describeMeasured(&r), r.Failed)
+		}
+	}
+}
+
+// describeMeasured says what tells a measurement from others of its pattern.
+func describeMeasured(r *Result) string {
+	words := []string{r.Axis}
+	if r.Op != r.Pattern {
+		words = append(words, r.Op)
+	}
+	words = append(words, r.Load)
+	add := func(v int64, format string) {
+		if v > 0 {
+			words = append(words, fmt.Sprintf(format, formatSize(v)))
+		}
+	}
+	add(r.Bytes, "%s bytes")
+	add(r.Count, "×%s")
+	add(r.Window, "window %s")
+	add(r.Ranks, "%s ranks")
+	if r.Loss > 0 {
+		words = append(words, fmt.Sprintf("%g %% lost", r.Loss))
+	}
+	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+}
+
+// newTable is a table with right-aligned columns: with lines on a terminal, of
+// plain spaces elsewhere.
+func newTable(w io.Writer, lines bool, header ...any) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	style := table.StyleLight
+	if !lines {
+		style.Options = table.OptionsNoBordersAndSeparators
+	}
+	style.Format.Header = text.FormatDefault
+	t.SetStyle(style)
+	t.AppendHeader(table.Row(header))
+	var columns []table.ColumnConfig
+	for i := range header {
+		columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(columns)
+	t.SuppressTrailingSpaces()
+	return t
+}
+
+// progress is one line on a terminal, a bar and what is being measured. It is
+// written between measurements only: a bar that redraws itself by a timer would
+// be another process on the CPUs that are measured.
+type progress struct {
+	w     io.Writer // nil: there is no terminal to show it on
+	shown bool
+}
+
+// newProgress shows on standard error where that is a terminal.
+func newProgress(active bool) *progress {
+	if !active || !terminal(os.Stderr) {
+		return &progress{}
+	}
+	return &progress{w: os.Stderr}
+}
+
+func (p *progress) show(done, of int, what string) {
+	if p.w == nil {
+		return
+	}
+	fmt.Fprintf(p.w, "\r\x1b[K%s %d/%d %s", progressBar(done, of), done+1, of, what)
+	p.shown = true
+}
+
+// barWidth is that of the bar, in characters.
+const barWidth = 24
+
+// progressBar is full for so many of all.
+func progressBar(done, of int) string {
+	full := barWidth * done / max(of, 1)
+	return "[" + strings.Repeat("#", full) + strings.Repeat("-", barWidth-full) + "]"
+}
+
+// clear takes the line away, for other output.
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.shown = false
+	}
+}
+
+// printComparison prints what is slower than the best MPI, and then all figures of ours with
+// the peers beside them, ratio, bar and verdict.
+func printComparison(w io.Writer, lines bool, r *Report) {
+	slower, of := slowerThanMPI(r.Comparisons)
+	if of > 0 {
+		fmt.Fprintf(w, "\nslower than the best MPI: %d of %d\n", len(slower), of)
+	}
+	if len(slower) > 0 {
+		t := newTable(w, lines, "", "", "", peerSluice, "best MPI", "", "ratio", "bar", "")
+		for _, c := range slower {
+			t.AppendRow(append([]any{c.Row, c.at(), c.how(), readable(c.Ours, c.Unit)}, verdict(&c, lines)...))
+		}
+		t.Render()
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, lines, "", "", "", peerSluice, "spread", "peer", "", "ratio", "bar", "", "beside")
+	section := ""
+	notes := map[string]bool{}
+	for i := range r.Results {
+		ours := &r.Results[i]
+		if ours.Peer != peerSluice {
+			continue
+		}
+		var held, shown []*Comparison
+		for k := range r.Comparisons {
+			c := &r.Comparisons[k]
+			if !c.of(ours) {
+				continue
+			}
+			notes[c.Peer] = true
+			if c.Bar != nil || len(held) == 0 && isMPI(c.Peer) {
+				held = append(held, c)
+			} else {
+				shown = append(shown, c)
+			}
+		}
+		if len(held)+len(shown) == 0 {
+			continue
+		}
+		one := append(held, shown...)[0]
+		row := []any{"", one.at(), one.how(), readable(ours.P50, ours.Unit), fmt.Sprintf("%.0f %%", 100*ours.Spread)}
+		if one.Row != section {
+			if section != "" && lines {
+				t.AppendSeparator()
+			}
+			row[0], section = one.Row, one.Row
+		}
+		var beside []string
+		for _, c := range shown {
+			beside = append(beside, c.whose()+" "+readable(c.Theirs, c.Unit))
+		}
+		for _, peer := range one.Crawls {
+			beside = append(beside, peer+" crawls")
+		}
+		if len(held) == 0 {
+			t.AppendRow(append(row, "", "", "", "", "", strings.Join(beside, ", ")))
+		}
+		for k, c := range held {
+			if k > 0 { // with another peer: a row that adds only that
+				row, beside = []any{"", "", "", "", ""}, nil
+			}
+			t.AppendRow(append(append(row, verdict(c, lines)...), strings.Join(beside, ", ")))
+		}
+	}
+	t.Render()
+	for _, peer := range slices.Sorted(maps.Keys(toolNotes)) {
+		if notes[peer] {
+			fmt.Fprintf(w, "%s: %s\n", peer, toolNotes[peer])
+		}
+	}
+	for _, m := range r.Missing {
+		fmt.Fprintf(w, "not compared: %s\n", strings.TrimSpace(m))
+	}
+}
+
+// slowerThanMPI are the figures that are slower than the best MPI's, with or without a bar:
+// those that are furthest behind come first; of so many that have an MPI beside them.
+func slowerThanMPI(list []Comparison) (slower []Comparison, of int) {
+	for _, c := range list {
+		if isMPI(c.Peer) {
+			of++
+			if c.behind() > 1 {
+				slower = append(slower, c)
+			}
+		}
+	}
+	slices.SortStableFunc(slower, func(a, b Comparison) int { return cmp.Compare(b.behind(), a.behind()) })
+	return slower, of
+}
+
+// at is the size or the axis.
+func (c *Comparison) at() string {
+	if c.Axis != "" {
+		return c.Axis
+	}
+	return formatSize(c.Bytes)
+}
+
+// how is our operation, or the figure of several.
+func (c *Comparison) how() string { return strings.TrimSpace(c.Op + " " + c.Figure) }
+
+// whose is the peer, with its operation where that has several.
+func (c *Comparison) whose() string {
+	if c.Peer == peerLimit {
+		return c.Peer + " " + c.PeerOp
+	}
+	return c.Peer
+}
+
+// of says whether the comparison is of a result of ours.
+func (c *Comparison) of(r *Result) bool {
+	return c.Layer == r.Layer && c.Suite == r.Suite && c.Pattern == r.Pattern && c.Provider == r.Provider && c.Ranks == r.Ranks && c.List == r.List &&
+		c.Window == r.Window && c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op && c.Figure == r.Figure && c.Load == r.Load
+}
+
+// verdict is the peer, its figure, the ratio, the bar, and whether it is met.
+func verdict(c *Comparison, color bool) []any {
+	theirs := readable(c.Theirs, c.Unit)
+	if theirs == c.Peer { // a fixed one
+		theirs = ""
+	}
+	cells := []any{c.whose(), theirs, fmt.Sprintf("%.2f×", c.Ratio), "", ""}
+	if c.Bar == nil {
+		return cells
+	}
+	sign := "≥"
+	if c.Better == betterLower {
+		sign = "≤"
+	}
+	limit := fmt.Sprintf("%s %g×", sign, *c.Bar)
+	if c.Aim != nil {
+		limit += fmt.Sprintf(" (aim %g×)", *c.Aim)
+	}
+	said, paint := "met", text.FgGreen
+	if !*c.Met {
+		said, paint = "missed", text.FgRed
+	}
+	if color {
+		said = paint.Sprint(said)
+	}
+	cells[3], cells[4] = limit, said
+	return cells
 }

@@ -3,12 +3,14 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -242,4 +244,301 @@ func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer
 		}
 		must(writeFile(filepath.Join(dir, name+suffix), func(w io.Writer) error { return write(d, w) }))
 	}
+}
+
+// chart is figures of one unit against the size of messages: those of one pattern, of
+// as many ranks.
+type chart struct {
+	subject
+	of     string // provider or peer, where it is of one alone
+	curves []curve
+}
+
+// subject is what all curves of a chart are about.
+type subject struct {
+	pattern, figure, load, unit string
+	ranks                       int64
+}
+
+// curve is one line of a chart, in order of size.
+type curve struct {
+	name, provider, peer string
+	points               []*Result
+}
+
+// labelled are the results of one report, with a label that tells it from others.
+type labelled struct {
+	Label  string
+	file   string // empty: it has just been measured
+	Report *Report
+}
+
+// named are sentences of the report, each with its file.
+func (l *labelled) named(list []string) (named []string) {
+	for _, s := range list {
+		if l.file != "" {
+			s = l.file + ": " + s
+		}
+		named = append(named, s)
+	}
+	return named
+}
+
+// curveOf says which curve of a chart a result is a point of: all that tells it from
+// others but the size.
+func curveOf(label string, r *Result) []string {
+	many := func(v int64, format string) string {
+		if v <= 1 {
+			return ""
+		}
+		return fmt.Sprintf(format, v)
+	}
+	window := int64(0)
+	if r.Pattern == patternFanout { // of others it depends on the size
+		window = r.Window
+	}
+	return []string{label, r.Provider, r.Peer, r.Layer, r.Suite, r.Op, r.Axis, r.Halo, r.Algorithm,
+		many(r.Segment, "segments of %d"), many(r.List, "lists of %d"), r.Mode, r.Device, many(r.Block, "blocks of %d"), r.Receive,
+		many(window, "window %d"), r.Figure, r.Load}
+}
+
+// Where among the words of curveOf these are. A device is named where there are several
+// of its provider.
+const (
+	providerWord = 1
+	peerWord     = 2
+	modeWord     = 11
+	deviceWord   = 12
+)
+
+// Of the words of curveOf, those that are named wherever they are: label, provider,
+// peer, layer. Others only where they differ within a chart.
+const alwaysNamed = 4
+
+// chartsOf sorts all results into charts.
+func chartsOf(reports []labelled) []chart {
+	type line struct {
+		words  []string
+		points []*Result
+	}
+	var subjects []subject
+	lines := map[subject][]*line{}
+	for _, l := range reports {
+		for i := range l.Report.Results {
+			r := &l.Report.Results[i]
+			s := subject{r.Pattern, r.Figure, r.Load, r.Unit, r.Ranks}
+			if !slices.Contains(subjects, s) {
+				subjects = append(subjects, s)
+			}
+			words := curveOf(l.Label, r)
+			k := slices.IndexFunc(lines[s], func(o *line) bool { return slices.Equal(o.words, words) })
+			if k < 0 {
+				k = len(lines[s])
+				lines[s] = append(lines[s], &line{words: words})
+			}
+			lines[s][k].points = append(lines[s][k].points, r)
+		}
+	}
+	var charts []chart
+	for _, s := range subjects {
+		c := chart{subject: s}
+		var all [][]string
+		for _, l := range lines[s] {
+			all = append(all, l.words)
+		}
+		for _, l := range lines[s] {
+			slices.SortStableFunc(l.points, func(a, b *Result) int { return cmp.Compare(a.Bytes, b.Bytes) })
+			c.curves = append(c.curves, curve{nameOf(l.words, all), l.words[providerWord], l.words[peerWord], l.points})
+		}
+		charts = append(charts, c)
+	}
+	return charts
+}
+
+// nameOf names a curve by what tells it from all.
+func nameOf(words []string, all [][]string) string {
+	var name []string
+	for i, w := range words {
+		differs := slices.ContainsFunc(all, func(o []string) bool {
+			return o[i] != w && (i != deviceWord || o[providerWord] == words[providerWord])
+		})
+		if w != "" && (i < alwaysNamed || differs) {
+			name = append(name, w)
+		}
+	}
+	return strings.Join(name, " ")
+}
+
+// title says what a chart shows.
+func (c *chart) title() string {
+	words := []string{strings.TrimSpace(patternTitle(c.pattern) + " " + c.figure)}
+	if c.ranks > 2 {
+		words = append(words, fmt.Sprintf("%d ranks", c.ranks))
+	}
+	if c.load != "" {
+		words = append(words, "CPUs "+c.load)
+	}
+	if c.of != "" {
+		words = append(words, c.of)
+	}
+	return strings.Join(words, ", ")
+}
+
+func patternTitle(pattern string) string {
+	title := map[string]string{patternLat: "latency", patternBW: "bandwidth", patternBiBW: "bandwidth, both ways", patternRate: "message rate", patternHalo: "halo exchange",
+		patternRing: "ring, time of a hop", patternLocal: "message to oneself", patternAddSlice: "terms added to an exact sum", patternExact: "exact sum"}[pattern]
+	return cmp.Or(title, pattern)
+}
+
+// What charts are divided by.
+const (
+	byProvider = "provider"
+	byPeer     = "peer"
+	byNothing  = "all"
+)
+
+var divisions = []string{byProvider, byPeer, byNothing}
+
+// divided are all charts, each divided into one for each provider, or peer.
+func divided(charts []chart, by string) (parts []chart) {
+	for _, c := range charts {
+		from := len(parts)
+		for _, line := range c.curves {
+			of := map[string]string{byProvider: line.provider, byPeer: line.peer}[by]
+			n := slices.IndexFunc(parts[from:], func(p chart) bool { return p.of == of })
+			if n < 0 {
+				n = len(parts) - from
+				parts = append(parts, chart{subject: c.subject, of: of})
+			}
+			parts[from+n].curves = append(parts[from+n].curves, line)
+		}
+	}
+	return parts
+}
+
+// plotFigures are what can be drawn of a result.
+var plotFigures = map[string]func(*Result) float64{
+	"p50": func(r *Result) float64 { return r.P50 }, "min": func(r *Result) float64 { return r.Min }, "mean": func(r *Result) float64 { return r.Mean },
+	"p99": func(r *Result) float64 { return r.P99 }, "p999": func(r *Result) float64 { return r.P999 }, "max": func(r *Result) float64 { return r.Max },
+}
+
+// Where the axes of a chart are.
+const (
+	plotWidth, plotHeight  = 1000, 380
+	plotLeft, plotRight    = 78, 16
+	plotTop, plotBottom    = 12, 42
+	legendRow, legendTitle = 18, 26
+)
+
+// axis maps values to places, logarithmically.
+type axis struct{ lo, hi, from, to float64 }
+
+func (a *axis) of(v float64) float64 {
+	return a.from + (a.to-a.from)*math.Log(v/a.lo)/math.Log(a.hi/a.lo)
+}
+
+// take widens it by a value.
+func (a *axis) take(lo, hi float64) { a.lo, a.hi = min(a.lo, lo), max(a.hi, hi) }
+
+// ticks are powers of the base, at most a dozen, and if those are few others between them.
+func (a *axis) ticks(base float64) (list []float64) {
+	first, last := math.Floor(math.Log(a.lo)/math.Log(base)), math.Ceil(math.Log(a.hi)/math.Log(base))
+	between := []float64{1}
+	if base == 10 && last-first <= 3 {
+		between = []float64{1, 2, 5}
+	}
+	step := math.Max(1, math.Ceil((last-first)/12))
+	for e := first; e <= last; e += step {
+		for _, m := range between {
+			if v := m * math.Pow(base, e); v >= a.lo*0.9999 && v <= a.hi*1.0001 {
+				list = append(list, v)
+			}
+		}
+	}
+	return list
+}
+
+// emptySize is where a message of no bytes is on a logarithmic axis.
+const emptySize = 0.5
+
+// draw draws figures against sizes, with a title above and a legend below if that is wanted.
+func (c *chart) draw(figure string, legend bool) *drawing {
+	d := &drawing{title: c.title(), width: plotWidth, height: plotHeight}
+	top := 0.
+	if legend {
+		top = legendTitle
+		d.height += top + float64(len(c.curves)*legendRow)
+		d.write(xy{plotWidth / 2, legendTitle - 8}, "middle", c.title())
+	}
+	value := plotFigures[figure]
+	place := func(r *Result) float64 { return math.Max(float64(r.Bytes), emptySize) }
+	x := axis{math.Inf(1), math.Inf(-1), plotLeft, plotWidth - plotRight}
+	y := axis{math.Inf(1), math.Inf(-1), top + plotHeight - plotBottom, top + plotTop}
+	for _, s := range c.curves {
+		for _, r := range s.points {
+			if v := value(r); v > 0 { // 0 has no logarithm
+				x.take(place(r), place(r))
+				y.take(v/1.15, v*1.15)
+			}
+		}
+	}
+	if y.hi < 0 {
+		return d
+	}
+	if x.lo == x.hi { // a single size
+		x.take(x.lo/2, x.hi*2)
+	}
+	for _, v := range y.ticks(10) {
+		d.line("grid", xy{plotLeft, y.of(v)}, xy{plotWidth - plotRight, y.of(v)})
+		d.write(xy{plotLeft - 8, y.of(v) + 4}, "end", readable(v, c.unit))
+	}
+	for _, v := range x.ticks(2) {
+		d.line("grid", xy{x.of(v), y.to}, xy{x.of(v), y.from})
+		size := "0"
+		if v >= 1 {
+			size = formatSize(int64(v))
+		}
+		d.write(xy{x.of(v), y.from + 18}, "middle", size)
+	}
+	d.line("axis", xy{plotLeft, y.from}, xy{plotWidth - plotRight, y.from})
+	d.line("axis", xy{plotLeft, y.from}, xy{plotLeft, y.to})
+	d.write(xy{(plotLeft + plotWidth - plotRight) / 2, y.from + plotBottom - 6}, "middle", "bytes")
+	for i, s := range c.curves {
+		line := shape{kind: "line", series: s.name, colour: colourOf(i), width: 1.8, dash: float64(i / len(colours) * 3)}
+		var dots []shape
+		for _, r := range s.points {
+			if v := value(r); v > 0 {
+				at := xy{x.of(place(r)), y.of(v)}
+				line.points = append(line.points, at)
+				dots = append(dots, shape{kind: "dot", series: s.name, tip: s.name + "\n" + r.tip(), points: []xy{at}, colour: line.colour, width: 3.5})
+			}
+		}
+		if len(dots) > 0 {
+			d.shapes = append(append(d.shapes, line), dots...)
+		}
+		if legend {
+			at := top + plotHeight + float64(i*legendRow) + 6
+			key := line
+			key.points = []xy{{plotLeft, at}, {plotLeft + 30, at}}
+			d.shapes = append(d.shapes, key)
+			d.write(xy{plotLeft + 40, at + 4}, "start", s.name)
+		}
+	}
+	return d
+}
+
+// tip is what a result says under the pointer.
+func (r *Result) tip() string {
+	text := formatSize(r.Bytes) + " bytes"
+	for _, q := range []struct {
+		name string
+		v    float64
+	}{{"min", r.Min}, {"p50", r.P50}, {"p99", r.P99}, {"p99.9", r.P999}, {"max", r.Max}, {"mean", r.Mean}} {
+		text += fmt.Sprintf("\n%-6s %s", q.name, readable(q.v, r.Unit))
+	}
+	text += "\n" + plural(int(r.Samples), "sample")
+	if r.Spread > 0 {
+		text += fmt.Sprintf(", spread %.1f %%", 100*r.Spread)
+	}
+	return text
 }

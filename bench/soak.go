@@ -1,10 +1,24 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/qmp"
 )
 
 // soakOptions are the flags of bench soak.
@@ -50,7 +64,7 @@ was not so.`,
 			case o.time <= 0 || o.time > 1000*time.Hour:
 				must(usagef("--time %v: want more than 0, at most 1000h", o.time))
 			}
-			must(o.run(cmd.Context(), out))
+			o.run(cmd.Context(), out)
 		}),
 	}
 	f := cmd.Flags()
@@ -73,4 +87,232 @@ func newSoakRankCommand() *cobra.Command {
 	cmd.Flags().DurationVar(&d, "time", 0, "")
 	cmd.Flags().Uint64Var(&seed, "seed", 0, "")
 	return cmd
+}
+
+// soakRecord is what a rank of a soak says of itself at its end: one line of JSON.
+type soakRecord struct {
+	Rank       int              `json:"rank"`
+	Operations map[string]int64 `json:"operations"` // by layer, each checked byte by byte
+	Bytes      int64            `json:"bytes"`      // received
+	Error      string           `json:"error,omitempty"`
+	Mourned    bool             `json:"mourned,omitempty"` // the error tells of a peer that is gone
+	Corrupt    bool             `json:"corrupt,omitempty"` // it tells of wrong bytes
+	Leaks      string           `json:"leaks,omitempty"`
+}
+
+const (
+	soakStream = 40000            // of the messages of channels; package qmp takes those from 0 on
+	soakClose  = 20 * time.Second // bounds the end of the messages of a job whose peers may be gone
+	soakUp     = "up\n"           // what a rank writes first, when it is connected with all others
+)
+
+// soakSizes are those of messages of channels: inline, in the ring, straight, in chunks.
+var soakSizes = []int{1, 8, 56, 1000, 4096, 9000, 70_000, 1 << 20}
+
+// soakRank is one rank of a job: mixed traffic on all layers until rank 0 says that
+// d is over, or an error ends it. What it has done goes to w.
+func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) {
+	held := leak.Watch()
+	s := soaker{record: soakRecord{Operations: map[string]int64{}}, rng: rand.New(rand.NewPCG(seed, 1))}
+	r := &s.record
+	if err := s.run(ctx, w, d); err != nil {
+		var corrupt *CorruptError
+		r.Error, r.Corrupt, r.Mourned = err.Error(), errors.As(err, &corrupt), mourns(err)
+	}
+	if err := held(); err != nil {
+		r.Leaks = err.Error()
+	}
+	must(json.NewEncoder(w).Encode(r))
+}
+
+// mourns says whether an error tells that a peer is gone.
+func mourns(err error) bool {
+	for _, gone := range []error{channel.ErrPeerDied, channel.ErrPeerLeft, channel.ErrUnreachable, channel.ErrAborted, boot.ErrDied} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
+}
+
+// soaker is a rank with all layers.
+type soaker struct {
+	record soakRecord
+	rng    *rand.Rand // the same at all ranks
+	node   *channel.Node
+	world  *channel.Group
+	impi   *impi.Job
+	qmp    *qmp.Machine
+	rings  []*soakRing // of each size, in memory of Alloc, then of the heap
+	turn   int
+}
+
+// run joins, makes traffic, and takes all down.
+func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err error) {
+	defer catch(&err)
+	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	// After a death there is no peer to say goodbye to: that is no news.
+	end := func(what string, do func() error) {
+		if e := do(); e != nil && err == nil {
+			err = fmt.Errorf("%s: %w", what, e)
+		}
+	}
+	s.node = must1(channel.Join(ctx, channel.WithLogger(quiet)))
+	s.record.Rank = s.node.Rank()
+	defer end("close the node", s.node.Close)
+	s.world = must1(s.node.World(ctx))
+	s.qmp = must1(qmp.New(s.node, nil, qmp.WithContext(ctx)))
+	defer end("finalize", s.qmp.Finalize)
+	s.impi = must1(impi.FromNode(ctx, s.node, impi.Config{Log: quiet}))
+	defer end("close the job of impi", func() error {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), soakClose)
+		defer cancel()
+		return s.impi.Close(within)
+	})
+	s.connect(ctx)
+	must1(io.WriteString(w, soakUp))
+	s.traffic(ctx, time.Now().Add(d))
+	return nil
+}
+
+// connect has every pair of ranks talk on all layers: while a connection is being made, which
+// has a second for a provider to prove itself, a lost packet may mean that it does not.
+func (s *soaker) connect(ctx context.Context) {
+	defer during(func() string { return "connect" })
+	for _, memory := range memoryKinds[:2] {
+		for i, size := range soakSizes {
+			r := s.newRing(memory, size, soakStream+i)
+			s.rings = append(s.rings, r)
+			s.once(r)
+		}
+	}
+	for k := range s.node.Size() {
+		s.once(s.collective(coll.Broadcast, 1000, k))
+		s.shift(ctx, k, 1000, 0)
+	}
+	must(s.qmp.DefaultComm().Barrier())
+}
+
+// traffic does one operation after the other until rank 0 finds that the time is over.
+func (s *soaker) traffic(ctx context.Context, until time.Time) {
+	layer := "collectives"
+	defer during(func() string { return fmt.Sprintf("%s, operation %d", layer, s.turn) })
+	for {
+		over := []int64{0}
+		if s.node.Rank() == 0 && !time.Now().Before(until) {
+			over[0] = 1
+		}
+		layer = "collectives"
+		must(s.world.Run(ctx, channel.Allreduce(channel.Max, over, over)))
+		if over[0] != 0 {
+			return
+		}
+		for range 20 {
+			s.turn++
+			var n int
+			switch s.rng.IntN(6) { // the same at all ranks
+			case 1, 2:
+				layer, n = "collectives", s.anyCollective()
+			case 3, 4:
+				layer = layerIMPI
+				size, tag, by := s.rng.IntN(100_000), s.rng.IntN(1000), s.rng.IntN(s.node.Size())
+				if s.rng.IntN(2) == 0 {
+					size %= 256
+				}
+				n = s.shift(ctx, by, size, tag)
+			case 5:
+				layer = layerQMP
+				n = s.sum(1 + s.rng.IntN(300))
+			default:
+				layer = layerChannel
+				r := s.rings[s.rng.IntN(len(s.rings))]
+				r.op = fmt.Sprint("ring ", s.turn) // other bytes than before
+				s.once(r)
+				n = r.bytes
+			}
+			s.record.Operations[layer]++
+			s.record.Bytes += int64(n)
+		}
+	}
+}
+
+// anyCollective is one of some kind, size and root.
+func (s *soaker) anyCollective() int {
+	kind, doubles := coll.Barrier+coll.Kind(s.rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+s.rng.IntN(20_000)
+	s.once(s.collective(kind, doubles*doubleBytes, s.rng.IntN(s.node.Size())))
+	return doubles * doubleBytes
+}
+
+// once makes one iteration, and checks it.
+func (s *soaker) once(x series) {
+	x.prepare()
+	x.run(1, nil)
+	x.check()
+}
+
+// soakRing passes a message to the next rank, and takes one from the rank before.
+type soakRing struct{ messages }
+
+func (s *soaker) newRing(memory string, size, stream int) *soakRing {
+	left, right := neighbours(s.node)
+	r := &soakRing{messages{declarations: declarations{node: s.node, stream: stream}, extent: extent{bytes: size}, into: extent{bytes: size}, op: "ring", from: left}}
+	var buffers [2]buffer // of its own
+	for i, list := range []*[][]byte{&r.outs, &r.ins} {
+		*list = [][]byte{buffers[i].take(s.node, memory, size+guard)}
+	}
+	r.send(r.layout(r.outs[0]), right)
+	r.receive(r.into.layout(r.ins[0]), left)
+	return r
+}
+
+func (r *soakRing) run(int, []int64) {
+	startAll(r.handles...)
+	must(channel.WaitAllContext(context.Background(), r.handles...))
+}
+
+// collective is one of doubles, which is called.
+func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
+	src, dst := collectiveBlocks(kind, s.node.Size())
+	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled}
+	c := newCollective(s.world, m, make([]byte, src*bytes), make([]byte, dst*bytes+guard))
+	c.root = root % c.roots
+	return c
+}
+
+// shift sends by impi to a rank at a distance.
+func (s *soaker) shift(ctx context.Context, by, size, tag int) int {
+	c := s.impi.World()
+	to, from := (c.Rank()+by)%c.Size(), (c.Rank()+c.Size()-by)%c.Size()
+	seed := func(rank int) uint64 { return seedFor(rank, s.turn, "shift") }
+	out, in := make([]byte, size), make([]byte, size+guard)
+	fillPattern(out, seed(c.Rank()))
+	fillGuard(in)
+	q := must1(c.Irecv(in[:size], from, tag))
+	must(c.Send(ctx, out, to, tag)) // else the receive ends with the job
+	if st := must1(q.Wait(ctx)); st.Len != size {
+		must(&CorruptError{Op: "impi", Bytes: size, Offset: st.Len})
+	}
+	must(checkPattern("impi", in, size, seed(from)))
+	return size
+}
+
+// sum adds up doubles as QMP programs do, or broadcasts, or waits for all.
+func (s *soaker) sum(doubles int) int {
+	c, bytes := s.qmp.DefaultComm(), doubles*doubleBytes
+	switch s.rng.IntN(3) {
+	case 0:
+		must(c.Barrier())
+		return 0
+	case 1:
+		b, seed := make([]byte, bytes+guard), seedFor(0, s.turn, "qmp")
+		fillGuard(b)
+		if c.IsPrimaryNode() {
+			fillPattern(b[:bytes], seed)
+		}
+		must(c.Broadcast(b[:bytes]))
+		must(checkPattern("qmp broadcast", b, bytes, seed))
+		return bytes
+	}
+	s.once(newSums(c, spec{bytes: bytes, op: qmpSumDoubleArray}, make([]byte, bytes+guard)))
+	return bytes
 }

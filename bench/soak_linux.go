@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/csv"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
+	"maps"
 	mathrand "math/rand/v2"
 	"net"
 	"os"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/netns"
 )
 
 // What goes wrong in a job of a soak, one of these.
@@ -41,20 +44,19 @@ const (
 	soakPatience = 90 * time.Second        // with a rank after the end of its time: then it hangs
 )
 
-func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
+func (o *soakOptions) run(ctx context.Context, out *outputOptions) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	t := soakTotals{Seed: o.seed, Operations: map[string]int64{}, Faults: map[string]int64{}}
 	rng := mathrand.New(mathrand.NewPCG(o.seed, 0))
 	faults := []string{faultNone, faultKill, faultStall, faultKill}
-	var link *soakLink
+	var link *netns.Star
 	if o.network && os.Geteuid() == 0 {
-		if link, err = newSoakLink(); err != nil {
+		// Whether the kernel has what is needed is found out by doing it.
+		if err := try(func() { link = newSoakLink() }); err != nil {
 			t.Said = append(t.Said, "no network that could be cut: "+err.Error())
-			link = nil
 		} else {
-			defer func() { err = errors.Join(err, link.Close()) }()
-			defer catch(&err)
+			defer link.Close()
 			faults = append(faults, faultLoss, faultCut)
 		}
 	}
@@ -78,13 +80,23 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) (err error) {
 			j.transport = ""
 		}
 		progress.show(int(time.Since(begin)/time.Second), int(o.time/time.Second)+1, fmt.Sprintf("s: job %d, %s", t.Jobs, j.fault))
-		must(j.run(ctx, &t))
+		j.run(ctx, &t)
 		t.Jobs++
 	}
 	t.Seconds = time.Since(begin).Seconds()
 	progress.clear()
 	t.write(out)
-	return t.verdict()
+	must(t.verdict())
+}
+
+// newSoakLink is two hosts, with a router between that can lose packets.
+func newSoakLink() *netns.Star {
+	link, ln := must2(newStar(2))
+	defer undo(func() { _ = link.Close() })
+	must(ln.Close()) // each job has its own
+	must(link.Router.Lose(10))
+	must(link.Router.Lose(0))
+	return link
 }
 
 // soakJob is one job of a soak.
@@ -95,7 +107,7 @@ type soakJob struct {
 	seed      uint64
 	rng       *mathrand.Rand
 	length    time.Duration
-	link      *soakLink // that ranks are on both sides of; nil: they share a network
+	link      *netns.Star // that ranks are on both sides of; nil: they share a network
 }
 
 // soakProcess is a rank that was started.
@@ -125,65 +137,52 @@ func newSoakProcess(cmd *exec.Cmd) *soakProcess {
 	return p
 }
 
-func (j *soakJob) run(ctx context.Context, t *soakTotals) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
+func (j *soakJob) run(ctx context.Context, t *soakTotals) {
 	var ln net.Listener
 	if j.link != nil {
-		ln, err = j.link.listen()
+		must(j.link.Hosts[0].In(func() (err error) {
+			ln, err = net.Listen("tcp4", netns.Address(0).String()+":0")
+			return err
+		}))
 	} else {
-		ln, err = net.Listen("tcp", "127.0.0.1:0")
-	}
-	if err != nil {
-		return err
+		ln = must1(net.Listen("tcp", "127.0.0.1:0"))
 	}
 	e := boot.Environment{Size: j.ranks, LocalRank: -1, Server: ln.Addr().String(), Secret: make([]byte, 32), Launched: true}
 	rand.Read(e.Secret)
 	e.Job = hex.EncodeToString(e.Secret[:4])
-	server, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret})
-	if err != nil {
-		return err
-	}
+	server := serve(ln, e)
 	defer server.Close()
-	ranks := make([]*soakProcess, j.ranks)
-	for rank := range ranks {
+	var ranks []*soakProcess
+	defer undo(func() { j.kill(ranks) })
+	for rank := range j.ranks {
 		e.Rank = rank
-		args := []string{self, "soak", "rank", "--time", j.length.String(), "--seed", strconv.FormatUint(j.seed, 10)}
-		if j.link != nil {
-			args = append([]string{"ip", "netns", "exec", j.link.names[rank%2]}, args...)
-		}
-		p := newSoakProcess(exec.CommandContext(context.Background(), args[0], args[1:]...))
+		p := newSoakProcess(exec.CommandContext(context.Background(), must1(os.Executable()), "soak", "rank", "--time", j.length.String(), "--seed", strconv.FormatUint(j.seed, 10)))
 		p.cmd.Env = append(withoutJob(os.Environ()), e.Environ()...)
 		if j.transport != "" {
 			p.cmd.Env = append(p.cmd.Env, channel.EnvTransport+"="+j.transport)
 		}
 		p.cmd.Stderr, p.cmd.WaitDelay = &p.told, 5*time.Second
 		inOwnGroup(p.cmd)
-		if err := p.cmd.Start(); err != nil {
-			j.kill(ranks[:rank])
-			return err
+		if j.link != nil {
+			must(j.link.Hosts[rank%2].In(p.cmd.Start))
+		} else {
+			must(p.cmd.Start())
 		}
 		go func() {
 			_ = p.cmd.Wait() // what it says counts
 			server.Ended(rank)
 			close(p.end)
 		}()
-		ranks[rank] = p
+		ranks = append(ranks, p)
 	}
-	victim, err := j.spoil(ctx, ranks)
-	if err != nil {
-		j.kill(ranks)
-		return err
-	}
+	victim := j.spoil(ctx, ranks)
 	t.Faults[j.fault]++
-	return j.judge(ctx, t, ranks, victim)
+	j.judge(ctx, t, ranks, victim)
 }
 
 // spoil does what goes wrong, at a random moment; it returns the rank that it killed, or
 // -1.
-func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int, err error) {
+func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int) {
 	pause := func(d time.Duration) {
 		select {
 		case <-time.After(d):
@@ -207,7 +206,7 @@ func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int, 
 	switch j.fault {
 	case faultKill:
 		_ = p.Kill() // it may have ended
-		return k, nil
+		return k
 	case faultStall:
 		_ = p.Signal(syscall.SIGSTOP)
 		pause(within(soakLongest))
@@ -217,17 +216,15 @@ func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int, 
 		if j.fault == faultLoss {
 			percent = 2 + j.rng.IntN(10)
 		}
-		if err := j.link.lose(percent); err != nil {
-			return -1, err
-		}
+		must(j.link.Router.Lose(10 * percent))
 		pause(within(soakLongest))
-		return -1, j.link.heal()
+		must(j.link.Router.Lose(0))
 	}
-	return -1, nil
+	return -1
 }
 
 // judge waits for all ranks, and counts what they say.
-func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess, victim int) error {
+func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess, victim int) {
 	deadline := time.NewTimer(j.length + soakPatience)
 	defer deadline.Stop()
 	name := fmt.Sprintf("job %d (%s, transport %q, two networks %v)", t.Jobs, j.fault, j.transport, j.link != nil)
@@ -239,8 +236,7 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 		case <-p.end:
 			continue
 		case <-ctx.Done():
-			j.kill(ranks)
-			return ctx.Err()
+			must(ctx.Err())
 		case <-deadline.C:
 		}
 		for rank := range ranks[rank:] {
@@ -250,7 +246,7 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 		j.kill(ranks)
 		t.Hangs++
 		say(rank, "has not ended")
-		return nil
+		return
 	}
 	for rank, p := range ranks {
 		if rank == victim && p.cmd.ProcessState.ExitCode() != 0 {
@@ -281,7 +277,6 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 			say(rank, r.Leaks)
 		}
 	}
-	return nil
 }
 
 // withoutJob is an environment without what says which rank of which job a process is, and
@@ -313,4 +308,94 @@ func parseSoakRecord(out []byte) (*soakRecord, error) {
 		return nil, fmt.Errorf("a rank ended without telling what it has done: %w", err)
 	}
 	return &r, nil
+}
+
+// soakTotals is what a soak has done, and met.
+type soakTotals struct {
+	Seed       uint64           `json:"seed"`
+	Seconds    float64          `json:"seconds"`
+	Jobs       int64            `json:"jobs"`
+	Operations map[string]int64 `json:"operations"` // by layer
+	Bytes      int64            `json:"bytes"`
+	Faults     map[string]int64 `json:"faults"`  // injected, by kind
+	Errors     int64            `json:"errors"`  // that ranks reported of a peer that was killed, as they are to
+	Unasked    int64            `json:"unasked"` // others; must be 0
+	Hangs      int64            `json:"hangs"`   // must be 0
+	Corrupt    int64            `json:"corrupt"` // must be 0
+	Leaks      int64            `json:"leaks"`   // must be 0
+	Said       []string         `json:"said,omitempty"`
+}
+
+func (t *soakTotals) verdict() error {
+	if t.Unasked+t.Hangs+t.Corrupt+t.Leaks == 0 {
+		return nil
+	}
+	return &SoakError{t.Unasked, t.Hangs, t.Corrupt, t.Leaks}
+}
+
+// write writes them in the form that is asked for.
+func (t *soakTotals) write(out *outputOptions) {
+	switch {
+	case out.json:
+		printJSON(os.Stdout, t)
+		return
+	case out.csv:
+		must(t.writeCSV(os.Stdout))
+	default:
+		t.print(os.Stdout)
+	}
+	for _, s := range t.Said { // what was not as it must be
+		fmt.Fprintf(os.Stderr, "\n%s\n", s)
+	}
+}
+
+// soakFigure is one of the totals, by kind where there are several.
+type soakFigure struct {
+	name, title string
+	count       int64
+	kinds       map[string]int64
+}
+
+func (t *soakTotals) figures() []soakFigure {
+	return []soakFigure{
+		{"jobs", "jobs", t.Jobs, nil},
+		{"operations", "operations done and checked", 0, t.Operations},
+		{"bytes", "bytes received", t.Bytes, nil},
+		{"faults", "faults injected", 0, t.Faults},
+		{"errors", "errors reported of those killed", t.Errors, nil},
+		{"unasked", "errors that nothing explains", t.Unasked, nil},
+		{"hangs", "hangs", t.Hangs, nil},
+		{"corrupt", "corruptions", t.Corrupt, nil},
+		{"leaks", "leaks", t.Leaks, nil},
+	}
+}
+
+func (t *soakTotals) print(w io.Writer) {
+	fmt.Fprintf(w, "%-34s%.0f s, seed %d\n", "soak", t.Seconds, t.Seed)
+	for _, f := range t.figures() {
+		text := strconv.FormatInt(f.count, 10)
+		if f.kinds != nil {
+			var parts []string
+			for _, kind := range slices.Sorted(maps.Keys(f.kinds)) {
+				parts = append(parts, fmt.Sprintf("%s %d", kind, f.kinds[kind]))
+			}
+			text = strings.Join(parts, ", ")
+		}
+		fmt.Fprintf(w, "%-34s%s\n", f.title, text)
+	}
+}
+
+// writeCSV writes a line for each figure: its name, as in JSON, of which kind it is, where
+// there are several, and how much.
+func (t *soakTotals) writeCSV(w io.Writer) error {
+	lines := [][]string{{"figure", "kind", "value"}, {"seed", "", strconv.FormatUint(t.Seed, 10)}, {"seconds", "", fmt.Sprint(t.Seconds)}}
+	for _, f := range t.figures() {
+		if f.kinds == nil {
+			lines = append(lines, []string{f.name, "", strconv.FormatInt(f.count, 10)})
+		}
+		for _, kind := range slices.Sorted(maps.Keys(f.kinds)) {
+			lines = append(lines, []string{f.name, kind, strconv.FormatInt(f.kinds[kind], 10)})
+		}
+	}
+	return csv.NewWriter(w).WriteAll(lines)
 }

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package main
-
-func governor() string { return "" }
-
-func boundCPUs() []int { return nil }
