@@ -314,6 +314,7 @@ const exactTerms = 64
 // exactSeries merges the accumulators of all ranks again and again. An iteration is
 // a copy of the rank's own, which SumExact merges into, and the sum.
 type exactSeries struct {
+	plain
 	group *channel.Group
 	own   exact.Accumulator
 	total exact.Accumulator
@@ -347,7 +348,6 @@ func (s *exactSeries) run(n int, samples []int64) {
 	})
 }
 
-func (s *exactSeries) close()   {}
 func (s *exactSeries) prepare() { s.total.Reset() }
 
 // check compares the sum with that of numbers wide enough to be exact.
@@ -364,6 +364,7 @@ The sum is compared with one of numbers that are wide enough.`
 
 // addSliceSeries adds the same terms up again and again.
 type addSliceSeries struct {
+	plain
 	memory []byte
 	terms  []float64
 	sum    exact.Accumulator
@@ -380,8 +381,6 @@ func (s *addSliceSeries) run(n int, samples []int64) {
 		s.sum.AddSlice(s.terms)
 	})
 }
-
-func (s *addSliceSeries) close() {}
 
 // prepare makes terms in [1, 2).
 func (s *addSliceSeries) prepare() {
@@ -446,6 +445,7 @@ func newSums(c *qmp.Comm, m spec, memory []byte) *qmpSums {
 // the first time all nodes have the same, and from then on each sum is that times their
 // number.
 type qmpSums struct {
+	plain
 	spec
 	comm   *qmp.Comm
 	memory []byte // with its guard
@@ -464,8 +464,6 @@ func (s *qmpSums) run(n int, samples []int64) {
 	})
 	s.done += n
 }
-
-func (s *qmpSums) close() {}
 
 func (s *qmpSums) prepare() {
 	fillGuard(s.memory)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -439,65 +438,39 @@ const baseWorse = 0.05
 // peerBase is the other version of ours, while it is measured.
 const peerBase = "base"
 
-// RevisionError: bench of a revision cannot be had.
-type RevisionError struct {
-	Revision string
-	Err      error
-}
-
-func (e *RevisionError) Error() string { return fmt.Sprintf("--base %s: %v", e.Revision, e.Err) }
-func (e *RevisionError) Unwrap() error { return e.Err }
-
 // buildBase builds bench of a revision of the repository that this is run in, in a
 // worktree of its own. remove takes that away.
-func buildBase(ctx context.Context, revision string) (program string, remove func() error, err error) {
-	dir, err := os.MkdirTemp("", "sluice-base-")
-	if err != nil {
-		return "", nil, err
-	}
+func buildBase(ctx context.Context, revision string) (program string, remove func()) {
+	defer during(func() string { return "--base " + revision })
+	dir := must1(os.MkdirTemp("", "sluice-base-"))
+	remove = func() { _ = os.RemoveAll(dir) }
+	defer undo(func() { remove() })
 	tree, program := filepath.Join(dir, "tree"), filepath.Join(dir, "bench")
-	repository, added := "", false
-	remove = func() error {
-		var err error
-		if added {
-			_, err = said(context.WithoutCancel(ctx), repository, "git", "worktree", "remove", "--force", tree)
-		}
-		return errors.Join(err, os.RemoveAll(dir))
+	repository := said(ctx, "", "git", "rev-parse", "--show-toplevel")
+	// What begins with a hyphen is no option.
+	commit := said(ctx, repository, "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
+	said(ctx, repository, "git", "worktree", "add", "--detach", tree, commit)
+	remove = func() {
+		_ = try(func() { said(context.WithoutCancel(ctx), repository, "git", "worktree", "remove", "--force", tree) })
+		_ = os.RemoveAll(dir)
 	}
-	repository, err = said(ctx, "", "git", "rev-parse", "--show-toplevel")
-	commit := ""
-	if err == nil { // what begins with a hyphen is no option
-		commit, err = said(ctx, repository, "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
-	}
-	if err == nil {
-		_, err = said(ctx, repository, "git", "worktree", "add", "--detach", tree, commit)
-		added = err == nil
-	}
-	if err == nil { // a package of the root's module in older revisions, in the workspace since
-		_, err = said(ctx, tree, "go", "build", "-o", program, "./bench")
-	}
-	if err != nil {
-		return "", nil, &RevisionError{revision, errors.Join(err, remove())}
-	}
-	return program, remove, nil
+	said(ctx, tree, "go", "build", "-o", program, "./bench") // a package of the root's module in older revisions, in the workspace since
+	return program, remove
 }
 
 // said is the line that a command prints, run in a directory.
-func said(ctx context.Context, dir, name string, args ...string) (string, error) {
-	var told bytes.Buffer
+func said(ctx context.Context, dir, name string, args ...string) string {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stderr = dir, &told
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, told.Bytes())
-	}
-	return strings.TrimSpace(string(out)), nil
+	cmd.Dir = dir
+	out, _, err := captured(cmd)
+	must(err)
+	return strings.TrimSpace(out.String())
 }
 
 // againstBase measures both versions by turns. A row that one of them does not have is
 // left out, and said.
 func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
-	program, remove := must2(buildBase(ctx, c.base))
+	program, remove := buildBase(ctx, c.base)
 	defer remove()
 	figures := c.takeAll(ctx, c.versions(ctx, program))
 	var before, after []Result

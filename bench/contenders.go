@@ -40,7 +40,7 @@ func (c *comparison) contendersOf(r *row, points []string) []*contender {
 	switch r.provider {
 	case providerSelf:
 	case providerIBV:
-		c.rdma = must1(findRDMA())
+		c.rdma = findRDMA()
 		more = []string{"--device", c.rdma.device}
 	default:
 		must1(verbs.Find(r.provider))
@@ -60,26 +60,23 @@ func (c *comparison) peersOf(r *row, points, words []string) (list []*contender)
 	add := func(peer string, picked bool, run func(ctx context.Context, points []string, d time.Duration) ([]Result, error)) {
 		list = append(list, &contender{row: r, peer: peer, picked: picked, points: points, run: run})
 	}
+	ours := func(peer string, picked bool, p *place, args ...string) {
+		if p != nil {
+			add(peer, picked, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+				return p.run(ctx, c.setting(r), slices.Concat(args, r.options(points, d))...)
+			})
+		}
+	}
 	kind := words[0]
 	switch kind {
 	case "mpi":
 		for _, m := range c.mpis {
-			add(m.label, true, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
-				return m.place.run(ctx, c.setting(r), slices.Concat([]string{m.name, r.provider}, words[1:], r.options(points, d))...)
-			})
+			ours(m.label, true, m.place, append([]string{m.name, r.provider}, words[1:]...)...)
 		}
 	case peerLimit:
-		if p := c.newest(peerLimit); p != nil {
-			add(peerLimit, false, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
-				return p.run(ctx, c.setting(r), slices.Concat([]string{peerLimit, "-d", r.pattern}, limitCPUs(), r.options(points, d))...)
-			})
-		}
+		ours(peerLimit, false, c.newest(peerLimit), append([]string{peerLimit, "-d", r.pattern}, limitCPUs()...)...)
 	case "zmq":
-		if p := c.newest(peerZMQ); p != nil {
-			add(peerZMQ, false, func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
-				return p.run(ctx, c.setting(r), slices.Concat(words, []string{"-r", strconv.Itoa(r.ranks)}, r.options(points, d))...)
-			})
-		}
+		ours(peerZMQ, false, c.newest(peerZMQ), append(words, "-r", strconv.Itoa(r.ranks))...)
 	default:
 		t := tool{row: r, name: kind, peer: kind, op: r.op, path: c.rdma}
 		switch kind {
@@ -97,8 +94,7 @@ func (c *comparison) peersOf(r *row, points, words []string) (list []*contender)
 				one := t
 				one.bytes = must1(parseSize(p))
 				one.plan(d, c.latest[r])
-				r := must1(one.run(ctx))
-				rs = append(rs, r...)
+				rs = append(rs, must1(one.run(ctx))...)
 			}
 			return rs, nil
 		})
@@ -152,13 +148,12 @@ func limitCPUs() []string {
 
 // runOurs runs a bench, and takes what its report says of devices, ranks and doubts.
 func (c *comparison) runOurs(ctx context.Context, program string, args []string) ([]Result, error) {
-	var out, told bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
 	inOwnGroup(cmd)
 	cmd.WaitDelay = 5 * time.Second
-	cmd.Stdout, cmd.Stderr = &out, &told
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, told.Bytes())
+	out, _, err := captured(cmd)
+	if err != nil {
+		return nil, err
 	}
 	var r Report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
@@ -468,11 +463,7 @@ func (t *tool) plan(d time.Duration, ours *Result) {
 // run runs both ends and parses what the client has printed.
 func (t *tool) run(ctx context.Context) (_ []Result, err error) {
 	defer catch(&err)
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
-	both, server, client, env := t.ends(port)
+	both, server, client, env := t.ends(freePort())
 	both = append([]string{t.program()}, both...)
 	out := twoEnds(ctx, func(ctx context.Context, bind []string, isServer bool) *exec.Cmd {
 		more := client
@@ -629,13 +620,10 @@ func endsBinds() [2][]string {
 }
 
 // freePort is a port of TCP that nothing uses, for programs that have to be given one.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, errors.Join(err, l.Close())
+func freePort() string {
+	l := must1(net.Listen("tcp", "127.0.0.1:0"))
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // rdmaPath is where our queue pairs go: perftest's are to go there, too.
@@ -646,25 +634,16 @@ type rdmaPath struct {
 }
 
 // findRDMA is the path of the provider's first device.
-func findRDMA() (r *rdmaPath, err error) {
-	dev, err := verbs.Find(providerIBV)
-	if err != nil {
-		return nil, err
-	}
-	c, err := dev.Open(verbs.Config{})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	defer catch(&err)
-	pd := must1(c.AllocPD())
+func findRDMA() *rdmaPath {
+	dev := must1(verbs.Find(providerIBV))
+	c := must1(dev.Open(verbs.Config{}))
+	defer c.Close()
 	cq := must1(c.CreateCQ(1, nil))
-	qp := must1(pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+	qp := must1(must1(c.AllocPD()).CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))
 	attr := must1(qp.Query())
-	r = &rdmaPath{device: dev.Name(), port: max(int(attr.PortNum), 1), gid: int(attr.AHAttr.SGIDIndex)}
-	port := must1(c.QueryPort(r.port))
-	if port.LinkLayer == verbs.LinkLayerInfiniBand {
+	r := &rdmaPath{device: dev.Name(), port: max(int(attr.PortNum), 1), gid: int(attr.AHAttr.SGIDIndex)}
+	if must1(c.QueryPort(r.port)).LinkLayer == verbs.LinkLayerInfiniBand {
 		r.gid = -1
 	}
-	return r, nil
+	return r
 }

@@ -102,6 +102,7 @@ const (
 // impiMessages is what this rank sends and receives: one buffer of each, which all
 // messages of a window share, as in the programs of MPI.
 type impiMessages struct {
+	plain
 	comm    *impi.Comm
 	other   int
 	op      string
@@ -140,8 +141,6 @@ func (s *impiMessages) check() {
 		must(checkPattern(s.op, s.in, s.bytes, seedFor(s.other, s.bytes, s.op)))
 	}
 }
-
-func (s *impiMessages) close() {}
 
 // impiPingPong is a message to and fro, sent and received by blocking calls.
 type impiPingPong struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -473,7 +474,7 @@ func verdictError(list []Change) error {
 }
 
 // compareFiles compares two files; it fails where a figure has become worse.
-func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files []string, options map[string]string, only matcher) {
+func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files []string, options map[string]string, only *regexp.Regexp) {
 	reports := make([]*Report, 2)
 	var warnings []string
 	for i, f := range files {
@@ -493,9 +494,6 @@ func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files 
 	out.print(os.Stdout, &report)
 	must(verdictError(report.Changes))
 }
-
-// matcher is what --only names.
-type matcher interface{ MatchString(string) bool }
 
 // rowName is a result as --only has it: by provider, suite, pattern, axis, operation,
 // bytes and peer, with spaces between.

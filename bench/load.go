@@ -50,7 +50,7 @@ func underLoad(ctx context.Context, name string, ranks int, run func(context.Con
 // is born there.
 func (l *load) start(name string, ranks int) (text string) {
 	if name == loadQuota {
-		l.quota = must1(newQuotaGroup(float64(ranks) / 2))
+		l.quota = newQuotaGroup(float64(ranks) / 2)
 		return loadQuota
 	}
 	var pids []string

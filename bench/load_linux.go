@@ -30,15 +30,6 @@ func bindSelf(cpu int) error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-// CgroupError says why there is no cgroup with a quota.
-type CgroupError struct {
-	Path string // of what could not be done; empty: there is no cgroup of CPUs
-	Err  error
-}
-
-func (e *CgroupError) Error() string { return fmt.Sprintf("CPU quota by cgroup: %v", e.Err) }
-func (e *CgroupError) Unwrap() error { return e.Err }
-
 var errNoCPUGroup = errors.New("no hierarchy of cgroups has the CPU controller")
 
 // cpuGroup is the directory of the cgroup of CPUs that this process is in.
@@ -102,42 +93,25 @@ type quotaGroup struct {
 const quotaPeriod = 100 * time.Millisecond
 
 // newQuotaGroup makes one that grants so many CPUs, and moves this process there.
-func newQuotaGroup(cpus float64) (q *quotaGroup, err error) {
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return nil, &CgroupError{Err: err}
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, &CgroupError{Err: err}
-	}
-	g, err := findCPUGroup(string(own), string(mounts))
-	if err != nil {
-		return nil, &CgroupError{Err: err}
-	}
+func newQuotaGroup(cpus float64) *quotaGroup {
+	defer during(func() string { return "CPU quota by cgroup" })
+	g := must1(findCPUGroup(string(must1(os.ReadFile("/proc/self/cgroup"))), string(must1(os.ReadFile("/proc/self/mountinfo")))))
 	parent := g.dir
 	if g.v2 {
-		if parent, err = g.delegated(); err != nil {
-			return nil, &CgroupError{g.dir, err}
-		}
+		parent = must1(g.delegated())
 	}
-	q = &quotaGroup{dir: filepath.Join(parent, fmt.Sprintf("sluice-bench-%d", os.Getpid())), home: g.dir}
-	if err := os.Mkdir(q.dir, 0o755); err != nil {
-		return nil, &CgroupError{q.dir, err}
-	}
+	q := &quotaGroup{dir: filepath.Join(parent, fmt.Sprintf("sluice-bench-%d", os.Getpid())), home: g.dir}
+	must(os.Mkdir(q.dir, 0o755))
+	defer undo(func() { _ = q.Close() })
 	period, quota := quotaPeriod.Microseconds(), int64(cpus*float64(quotaPeriod.Microseconds()))
 	if g.v2 {
-		err = writeGroup(q.dir, "cpu.max", fmt.Sprintf("%d %d", quota, period))
+		must(writeGroup(q.dir, "cpu.max", fmt.Sprintf("%d %d", quota, period)))
 	} else {
-		err = errors.Join(writeGroup(q.dir, "cpu.cfs_period_us", fmt.Sprint(period)), writeGroup(q.dir, "cpu.cfs_quota_us", fmt.Sprint(quota)))
+		must(writeGroup(q.dir, "cpu.cfs_period_us", fmt.Sprint(period)))
+		must(writeGroup(q.dir, "cpu.cfs_quota_us", fmt.Sprint(quota)))
 	}
-	if err == nil {
-		err = writeGroup(q.dir, "cgroup.procs", strconv.Itoa(os.Getpid()))
-	}
-	if err != nil {
-		return nil, &CgroupError{q.dir, errors.Join(err, q.Close())}
-	}
-	return q, nil
+	must(writeGroup(q.dir, "cgroup.procs", strconv.Itoa(os.Getpid())))
+	return q
 }
 
 func writeGroup(dir, file, text string) error {

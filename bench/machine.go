@@ -372,6 +372,7 @@ func (l *line) receive() {
 
 // copying copies memory of the heap at rank 0, from where read takes it; others wait.
 type copying struct {
+	plain
 	from, into []byte
 	seed       uint64
 	works      bool // this rank copies
@@ -405,5 +406,3 @@ func (s *copying) check() {
 		must(checkPattern("copy", s.into, len(s.from), s.seed))
 	}
 }
-
-func (s *copying) close() {}

@@ -140,6 +140,13 @@ type series interface {
 	close()
 }
 
+// plain is a series that prepares, checks and closes nothing.
+type plain struct{}
+
+func (plain) prepare() {}
+func (plain) check()   {}
+func (plain) close()   {}
+
 // A resting series has to do something after a run, outside the measured time.
 type resting interface{ rest() }
 

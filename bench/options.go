@@ -46,7 +46,6 @@ const (
 	defaultWindow        = 64
 	defaultChannelWindow = 16
 	defaultRingRanks     = 8
-	defaultTime          = 100 * time.Millisecond
 	maxWindow            = 4096
 	maxRanks             = 1024
 	maxTime              = time.Hour

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -55,6 +56,16 @@ type pattern struct {
 type ranks struct {
 	least, most int  // most 0: any number
 	unbound     bool // they are left to the system, not each bound to a core
+}
+
+func (r ranks) String() string {
+	switch {
+	case r.most == 1:
+		return "within one rank"
+	case r.most != r.least:
+		return fmt.Sprintf("between at least %d ranks", r.least)
+	}
+	return fmt.Sprintf("between %d ranks", r.least)
 }
 
 var (

@@ -47,30 +47,18 @@ func buildPeers(ctx context.Context, root string, wanted ...string) (p *place, e
 	if _, err := exec.LookPath("sh"); err != nil {
 		return nil, fmt.Errorf("%w: sh, which builds and runs the peer programs", errNotInstalled)
 	}
-	dir, err := os.MkdirTemp("", "sluice-bench-")
-	if err != nil {
-		return nil, err
-	}
-	p = &place{root: root, dir: dir, versions: map[string]string{}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}()
 	defer catch(&err)
-	sources := must1(fs.Sub(peerSources, "peers"))
-	must(os.CopyFS(dir, sources))
-	var found, told bytes.Buffer
-	cmd := p.script(ctx, setting{}, "build.sh", wanted...)
-	cmd.Stdout, cmd.Stderr = &found, &told
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("build the peer programs%s: %w\n%s", p, err, told.Bytes())
-	}
+	dir := must1(os.MkdirTemp("", "sluice-bench-"))
+	defer undo(func() { _ = os.RemoveAll(dir) })
+	must(os.CopyFS(dir, must1(fs.Sub(peerSources, "peers"))))
+	p = &place{root: root, dir: dir, versions: map[string]string{}}
+	found, told, err := captured(p.script(ctx, setting{}, "build.sh", wanted...))
+	must(err)
 	for line := range strings.Lines(found.String()) {
 		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
 		p.versions[name] = version
 	}
-	for line := range strings.Lines(told.String()) {
+	for line := range strings.Lines(told) {
 		if strings.HasPrefix(line, errNotInstalled.Error()) {
 			p.missing = append(p.missing, strings.TrimSpace(line)+p.String())
 		}
@@ -120,26 +108,38 @@ type setting struct {
 // run runs a peer program and returns its results. An error that is errNotInstalled says
 // what is missing.
 func (p *place) run(ctx context.Context, in setting, args ...string) ([]Result, error) {
-	var out, told bytes.Buffer
 	cmd := p.script(ctx, in, "run.sh", args...)
 	cmd.Env = append(os.Environ(), in.env...)
-	cmd.Stdout, cmd.Stderr = &out, &told
-	err := cmd.Run()
-	name := strings.Join(args, " ") + p.String()
+	out, told, err := captured(cmd)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.As(err, &exit) && exit.ExitCode() == notInstalledStatus:
-		return nil, fmt.Errorf("%w: %s", errNotInstalled, strings.TrimPrefix(strings.TrimSpace(told.String()), "not installed: "))
-	case err != nil:
-		return nil, fmt.Errorf("peer %s: %w\n%s", name, err, told.Bytes())
+		return nil, fmt.Errorf("%w: %s", errNotInstalled, strings.TrimPrefix(strings.TrimSpace(told), "not installed: "))
 	}
-	rs, err := parseResults(&out)
+	var rs []Result
+	if err == nil {
+		if rs, err = parseResults(out); err != nil {
+			err = fmt.Errorf("%w\n%s", err, told)
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("peer %s: %w\n%s", name, err, told.Bytes())
+		return nil, fmt.Errorf("peer %s%s: %w", strings.Join(args, " "), p, err)
 	}
 	return rs, nil
+}
+
+// captured runs a command, and returns what it prints, and tells; an error has its arguments
+// and what it has told.
+func captured(cmd *exec.Cmd) (out *bytes.Buffer, told string, err error) {
+	var b bytes.Buffer
+	out = new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, &b
+	if err = cmd.Run(); err != nil {
+		err = fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, b.Bytes())
+	}
+	return out, b.String(), err
 }
 
 // PeerOutputError: a peer program printed what is no result.

@@ -3,7 +3,6 @@ package main
 import (
 	_ "embed"
 	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"reflect"
@@ -149,46 +148,35 @@ func newSchemaCommand() *cobra.Command {
 		Use:   "schema",
 		Short: "Print the JSON Schema of what --json prints",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := cmd.OutOrStdout().Write(schemaDocument)
-			return err
-		},
+		RunE:  caught(func(cmd *cobra.Command, _ []string) { must1(cmd.OutOrStdout().Write(schemaDocument)) }),
 	}
 }
 
 // writeCSV writes what a report has as tables: results, comparisons, changes, estimates.
 // Where there are several an empty line is between them.
-func writeCSV(w io.Writer, r *Report) error {
-	var errs []error
+func writeCSV(w io.Writer, r *Report) (err error) {
+	defer catch(&err)
 	between := ""
-	for _, t := range []struct {
-		rows  int
-		write func() error
-	}{
-		{len(r.Results), func() error { return recordsCSV(w, r.Results) }},
-		{len(r.Comparisons), func() error { return recordsCSV(w, r.Comparisons) }},
-		{len(r.Changes), func() error { return recordsCSV(w, r.Changes) }},
-		{len(r.Estimates), func() error { return recordsCSV(w, r.Estimates) }},
-	} {
-		if t.rows > 0 {
-			_, err := io.WriteString(w, between)
-			errs = append(errs, err, t.write())
+	for _, list := range []any{r.Results, r.Comparisons, r.Changes, r.Estimates} {
+		if reflect.ValueOf(list).Len() > 0 {
+			must1(io.WriteString(w, between))
+			recordsCSV(w, list)
 			between = "\n"
 		}
 	}
 	if between == "" {
-		errs = append(errs, recordsCSV(w, r.Results))
+		recordsCSV(w, r.Results)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // recordsCSV writes structs whose fields are text, numbers, truths, or pointers to these,
 // with their names of JSON as columns; lists and histograms are in JSON alone. What is
 // absent there is empty here.
-func recordsCSV[T any](w io.Writer, list []T) (err error) {
-	defer catch(&err)
+func recordsCSV(w io.Writer, list any) {
 	c := csv.NewWriter(w)
-	typ := reflect.TypeFor[T]()
+	records := reflect.ValueOf(list)
+	typ := records.Type().Elem()
 	var names []string
 	var fields []int
 	for i := range typ.NumField() {
@@ -198,8 +186,8 @@ func recordsCSV[T any](w io.Writer, list []T) (err error) {
 		}
 	}
 	must(c.Write(names))
-	for _, record := range list {
-		v := reflect.ValueOf(record)
+	for k := range records.Len() {
+		v := records.Index(k)
 		row := make([]string, len(fields))
 		for i, field := range fields {
 			switch f := v.Field(field); f.Kind() {
@@ -216,5 +204,5 @@ func recordsCSV[T any](w io.Writer, list []T) (err error) {
 		must(c.Write(row))
 	}
 	c.Flush()
-	return c.Error()
+	must(c.Error())
 }

@@ -21,23 +21,6 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
 
-// SizeError: the job has another number of ranks than is measured between.
-type SizeError struct {
-	Size        int
-	Least, Most int // Most 0: no bound
-}
-
-func (e *SizeError) Error() string {
-	want := fmt.Sprintf("between %d ranks", e.Least)
-	switch {
-	case e.Most == 1:
-		want = "within one rank"
-	case e.Most != e.Least:
-		want = fmt.Sprintf("between at least %d ranks", e.Least)
-	}
-	return fmt.Sprintf("this measures %s, the job has %d", want, e.Size)
-}
-
 // work is a pattern that is to be measured.
 type work struct {
 	*pattern
@@ -123,7 +106,7 @@ func (j *job) measure(ctx context.Context, s *session) {
 	}
 	for _, r := range needs {
 		if n := s.Size(); n < r.least || r.most > 0 && n > r.most {
-			must(&SizeError{n, r.least, r.most})
+			must(fmt.Errorf("this measures %s, the job has %d", r, n))
 		}
 	}
 	ranks := j.introduce(ctx, s)
