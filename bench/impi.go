@@ -333,7 +333,7 @@ func (f *fanoutSide) supply(ctx context.Context) {
 	begin, sent := nanos(), 0
 	for enough := false; !enough; {
 		took := timed(p.Batch)
-		m.add(float64(p.Batch) / took * 1e9)
+		m.addAll(float64(p.Batch) / took * 1e9)
 		sent += p.Batch
 		spent := nanos() - begin
 		enough = spent >= int64(m.o.time) && sent >= minBatches*p.Batch || spent >= fanoutMost*int64(m.o.time)

@@ -113,19 +113,80 @@ const (
 // measurement collects the rounds of one spec.
 type measurement struct {
 	spec
-	all      *distribution
-	round    *distribution // the current one
-	medians  []float64     // of the rounds
+	sampled
 	batchLen int
 	verified bool
-	mallocs  uint64    // by all ranks, while it was measured
-	calls    uint64    // into C, by all ranks
-	count    uint64    // messages of all ranks
-	others   []further // figures
+	mallocs  uint64     // by all ranks, while it was measured
+	calls    uint64     // into C, by all ranks
+	count    uint64     // messages of all ranks
+	others   []*sampled // further figures
 	inline   bool
 }
 
-func newMeasurement(s spec) *measurement { return &measurement{spec: s, all: newDistribution()} }
+// sampled is a figure of a measurement.
+type sampled struct {
+	figureName string // empty: the one of the pattern itself
+	all        *distribution
+	round      *distribution // the current one
+	medians    []float64     // of the rounds
+}
+
+func newSampled(name string) *sampled { return &sampled{figureName: name, all: newDistribution()} }
+
+func (s *sampled) begin() { s.round = newDistribution() }
+
+// end ends a round.
+func (s *sampled) end() {
+	s.all.merge(s.round)
+	if s.round.n > 0 {
+		s.medians = append(s.medians, s.round.quantile(50))
+	}
+}
+
+// addAll adds samples, in the figure's unit.
+func (s *sampled) addAll(samples ...float64) {
+	for _, v := range samples {
+		s.round.add(v)
+	}
+}
+
+// fill writes the figure into a result.
+func (s *sampled) fill(r *Result) {
+	r.Medians, r.Rounds, r.Spread = s.medians, len(s.medians), spread(slices.Clone(s.medians))
+	s.all.fill(r)
+}
+
+func newMeasurement(s spec) *measurement { return &measurement{spec: s, sampled: *newSampled("")} }
+
+// figure adds samples of the current round to one of the further figures of the pattern.
+func (m *measurement) figure(name string, samples ...float64) {
+	if len(samples) == 0 {
+		return
+	}
+	i := slices.IndexFunc(m.others, func(f *sampled) bool { return f.figureName == name })
+	if i < 0 {
+		i = len(m.others)
+		m.others = append(m.others, newSampled(name))
+	}
+	m.others[i].begin()
+	m.others[i].addAll(samples...)
+	m.others[i].end()
+}
+
+// results are all its figures.
+func (m *measurement) results(b *bed) (list []Result) {
+	r := m.result(b)
+	if r.Samples > 0 {
+		list = append(list, r)
+	}
+	r.Mode, r.Batch, r.TimerNS, r.AllocsPerMessage, r.CrossingsPerMessage, r.Histogram = "", 0, 0, nil, nil, ""
+	for _, f := range m.others {
+		r.Figure, r.Unit = f.figureName, unitOfFigure(m.name, f.figureName)
+		f.fill(&r)
+		list = append(list, r)
+	}
+	return list
+}
 
 // series is an iteration that can be repeated.
 type series interface {
@@ -160,7 +221,7 @@ type turning interface {
 // and closed. All ranks call it with equal specs.
 func (m *measurement) once(ctx context.Context, b *bed, what string) {
 	defer during(func() string { return what })
-	m.round = newDistribution()
+	m.begin()
 	if m.measure != nil {
 		m.measure(ctx, b, m)
 	} else {
@@ -168,10 +229,7 @@ func (m *measurement) once(ctx context.Context, b *bed, what string) {
 		m.takeChecked(ctx, b, s)
 		s.close()
 	}
-	m.all.merge(m.round)
-	if m.round.n > 0 {
-		m.medians = append(m.medians, m.round.quantile(50))
-	}
+	m.end()
 }
 
 // takeChecked measures a series, and checks what it moves if that is asked for. The messages
@@ -267,22 +325,19 @@ func (m *measurement) sample(n int, t int64, samples []int64) {
 	messages, ns := float64(n)*per, float64(max(t, 1))
 	switch {
 	case m.unit == unitBandwidth && m.axis != "": // what one rank sends: all do so at once
-		m.add(float64(n) * float64(m.bytes) * 1e3 / ns)
+		m.addAll(float64(n) * float64(m.bytes) * 1e3 / ns)
 	case m.unit == unitBandwidth:
-		m.add(messages * float64(m.bytes) * 1e3 / ns)
+		m.addAll(messages * float64(m.bytes) * 1e3 / ns)
 	case m.unit != unitLatency:
-		m.add(messages * 1e9 / ns)
+		m.addAll(messages * 1e9 / ns)
 	case samples == nil:
-		m.add(ns / messages)
+		m.addAll(ns / messages)
 	default:
 		for _, v := range samples[:n] {
-			m.add(float64(v) / per)
+			m.addAll(float64(v) / per)
 		}
 	}
 }
-
-// add adds a sample, in the pattern's unit.
-func (m *measurement) add(v float64) { m.round.add(v) }
 
 // warmUp runs once, once more, then four times as many iterations each time until
 // that takes about d, and on until a run is no faster than the best before it, up to
@@ -375,8 +430,8 @@ func (m *measurement) result(b *bed) Result {
 	r := Result{
 		Pattern: m.name, Layer: m.layer, Suite: m.suite, Provider: b.provider, Peer: peerSluice, Op: m.op, Device: b.entry.Device,
 		Mode: modeBatch, Batch: int64(m.batchLen), Window: int64(m.windowed), Bytes: int64(m.bytes),
-		Unit: m.unit, Verified: m.verified, TimerNS: b.timer, Rounds: len(m.medians), Spread: spread(slices.Clone(m.medians)),
-		Axis: m.axis, Halo: m.halo, Block: int64(m.block), Receive: m.received(), Inline: m.inline, Medians: m.medians,
+		Unit: m.unit, Verified: m.verified, TimerNS: b.timer,
+		Axis: m.axis, Halo: m.halo, Block: int64(m.block), Receive: m.received(), Inline: m.inline,
 		Load: m.o.load, Count: int64(m.many), Loss: m.loss,
 	}
 	if m.pattern.ranks.most == 0 {
@@ -397,7 +452,7 @@ func (m *measurement) result(b *bed) Result {
 	if m.o.histogram {
 		r.Histogram = m.all.encode()
 	}
-	m.all.fill(&r)
+	m.fill(&r)
 	return r
 }
 

@@ -16,7 +16,7 @@ func measurementOf(t *testing.T, layer, command string, flags ...string) *measur
 	}
 	w := newWork(findPattern(layer, command), given)
 	m := newMeasurement(w.pattern.specs(w.o, 2)[0])
-	m.round = newDistribution()
+	m.begin()
 	return m
 }
 

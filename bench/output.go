@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -70,24 +70,21 @@ func (o *outputOptions) print(w io.Writer, r *Report) {
 	printEnvironment(w, &r.Environment)
 	printWarnings(w, r)
 	var several []Result
-	for rest := r.Results; len(rest) > 0; {
-		if inFigures(&rest[0]) {
-			several, rest = append(several, rest[0]), rest[1:]
-			continue
+	for list := range runs(r.Results, titleOf) {
+		if inFigures(&list[0]) {
+			several = append(several, list...)
+		} else {
+			printResults(w, list, o.allocs)
 		}
-		n := slices.IndexFunc(rest, func(v Result) bool { return titleOf(&v) != titleOf(&rest[0]) })
-		if n < 0 {
-			n = len(rest)
-		}
-		printResults(w, rest[:n], o.allocs)
-		rest = rest[n:]
 	}
-	printFigures(w, several)
+	for list := range runs(several, func(r *Result) string { return r.Pattern }) {
+		printFigures(w, list)
+	}
 	for _, why := range r.Missing {
 		fmt.Fprintf(w, "\nnot available: %s\n", why)
 	}
 	if r.Model != nil {
-		must(printScale(w, r))
+		printScale(w, r)
 	}
 }
 
@@ -107,20 +104,20 @@ func printWarnings(w io.Writer, r *Report) {
 // terminal says whether f is one; a rank's output goes through the process that started it.
 func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// grid is a table with right-aligned columns.
-type grid struct{ *tabwriter.Writer }
-
-func newGrid(w io.Writer, header ...any) grid {
-	g := grid{tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)}
-	g.row(header...)
-	return g
-}
-
-func (g grid) row(cells ...any) {
-	for _, c := range cells {
-		fmt.Fprintf(g, "%v\t", c)
+// runs are the parts of a list whose elements have the same key.
+func runs[T any, K comparable](list []T, key func(*T) K) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		for len(list) > 0 {
+			n := 1
+			for n < len(list) && key(&list[n]) == key(&list[0]) {
+				n++
+			}
+			if !yield(list[:n]) {
+				return
+			}
+			list = list[n:]
+		}
 	}
-	fmt.Fprintln(g)
 }
 
 func printEnvironment(w io.Writer, e *Environment) {
@@ -215,19 +212,19 @@ type column struct {
 }
 
 func printColumns(w io.Writer, columns []column, rs []Result) {
-	var cells []any
+	var header []any
 	for _, c := range columns {
-		cells = append(cells, c.name)
+		header = append(header, c.name)
 	}
-	g := newGrid(w, cells...)
+	t := newTable(w, false, header...)
 	for i := range rs {
-		cells = cells[:0]
+		var row []any
 		for _, c := range columns {
-			cells = append(cells, c.cell(&rs[i]))
+			row = append(row, c.cell(&rs[i]))
 		}
-		g.row(cells...)
+		t.AppendRow(row)
 	}
-	must(g.Flush())
+	t.Render()
 }
 
 // titleOf says what the figures of a table are.
@@ -269,74 +266,15 @@ const (
 	unitKiB   = "KiB"
 )
 
-// further is one of the further figures of a measurement.
-type further struct {
-	name    string
-	all     *distribution
-	medians []float64 // of the rounds
-}
-
-// figure adds samples of the current round to one of the further figures of the pattern.
-func (m *measurement) figure(name string, samples ...float64) {
-	if len(samples) == 0 {
-		return
-	}
-	i := slices.IndexFunc(m.others, func(f further) bool { return f.name == name })
-	if i < 0 {
-		i = len(m.others)
-		m.others = append(m.others, further{name: name, all: newDistribution()})
-	}
-	round := newDistribution()
-	for _, v := range samples {
-		round.add(v)
-	}
-	m.others[i].all.merge(round)
-	m.others[i].medians = append(m.others[i].medians, round.quantile(50))
-}
-
-// addAll adds samples of the figure of the pattern itself.
-func (m *measurement) addAll(samples []float64) {
-	for _, v := range samples {
-		m.add(v)
-	}
-}
-
-// results are all its figures.
-func (m *measurement) results(b *bed) (list []Result) {
-	r := m.result(b)
-	if r.Samples > 0 {
-		list = append(list, r)
-	}
-	r.Mode, r.Batch, r.TimerNS, r.AllocsPerMessage, r.CrossingsPerMessage, r.Histogram = "", 0, 0, nil, nil, ""
-	for _, f := range m.others {
-		r.Figure, r.Unit = f.name, unitOfFigure(m.name, f.name)
-		r.Medians, r.Rounds, r.Spread = f.medians, len(f.medians), spread(slices.Clone(f.medians))
-		f.all.fill(&r)
-		list = append(list, r)
-	}
-	return list
-}
-
 // inFigures says whether a result is shown beside the other figures of its measurement.
 func inFigures(r *Result) bool {
 	p := firstPattern(func(p *pattern) bool { return p.name == r.Pattern && p.layer == r.Layer })
 	return r.Figure != "" || r.Failed != "" || r.Load != "" || p != nil && p.figures != nil
 }
 
-// printFigures prints results of several figures: a row for each measurement, a column for each
-// figure, with the mean and the 99th percentile where there are several samples.
+// printFigures prints results of several figures of a pattern: a row for each measurement, a
+// column for each figure, with the mean and the 99th percentile where there are several samples.
 func printFigures(w io.Writer, rs []Result) {
-	for len(rs) > 0 {
-		n := slices.IndexFunc(rs, func(r Result) bool { return r.Pattern != rs[0].Pattern })
-		if n < 0 {
-			n = len(rs)
-		}
-		printPattern(w, rs[:n])
-		rs = rs[n:]
-	}
-}
-
-func printPattern(w io.Writer, rs []Result) {
 	header, column := []any{"provider", ""}, map[string]int{}
 	for _, r := range rs {
 		if _, ok := column[r.Figure]; !ok {
@@ -345,28 +283,24 @@ func printPattern(w io.Writer, rs []Result) {
 		}
 	}
 	fmt.Fprintf(w, "\n%s: medians; mean and 99th percentile where there are several samples\n", rs[0].Pattern)
-	t := newGrid(w, header...)
-	var row []any
-	for i, r := range rs {
-		if row == nil {
-			row = slices.Repeat([]any{""}, len(header))
-			row[0], row[1] = r.Provider, describeMeasured(&r)
+	t := newTable(w, false, header...)
+	for of := range runs(rs, describeMeasured) {
+		row := slices.Repeat([]any{""}, len(header))
+		row[0], row[1] = of[0].Provider, describeMeasured(&of[0])
+		for _, r := range of {
+			value := func(v float64) string { return strings.TrimSuffix(readable(v, r.Unit), " "+unitCount) }
+			cell := value(r.P50)
+			switch {
+			case r.Failed != "":
+				cell = "failed"
+			case r.Samples > 1:
+				cell += fmt.Sprintf(" (%s; %s)", value(r.Mean), value(r.P99))
+			}
+			row[column[r.Figure]] = cell
 		}
-		value := func(v float64) string { return strings.TrimSuffix(readable(v, r.Unit), " "+unitCount) }
-		cell := value(r.P50)
-		switch {
-		case r.Failed != "":
-			cell = "failed"
-		case r.Samples > 1:
-			cell += fmt.Sprintf(" (%s; %s)", value(r.Mean), value(r.P99))
-		}
-		row[column[r.Figure]] = cell
-		if i+1 == len(rs) || describeMeasured(&rs[i+1]) != describeMeasured(&r) {
-			t.row(row...)
-			row = nil
-		}
+		t.AppendRow(row)
 	}
-	must(t.Flush())
+	t.Render()
 	for _, r := range rs {
 		if r.Failed != "" {
 			fmt.Fprintf(w, "%s, %s: failed: %s\n", r.Provider, describeMeasured(&r), r.Failed)

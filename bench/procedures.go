@@ -119,7 +119,7 @@ func measureStart(ctx context.Context, b *bed, m *measurement) {
 	for _, r := range all {
 		begin, end = min(begin, r.First), max(end, r.Usable)
 	}
-	m.add(float64(end - begin))
+	m.addAll(float64(end - begin))
 	for _, name := range []string{"descriptors", "threads", "mappings", "private"} {
 		var of []float64
 		for _, r := range all {
@@ -162,7 +162,7 @@ func measureAhead(ctx context.Context, b *bed, m *measurement) {
 		must(checkPattern(m.op, in, m.bytes, seed))
 	})
 	all := share(ctx, b, nanos()-began, err)
-	m.add(float64(all[1]) / float64(m.many))
+	m.addAll(float64(all[1]) / float64(m.many))
 	m.figure("handles", float64(len(d.handles)))
 	d.close()
 }
@@ -245,7 +245,7 @@ func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 		}
 	}
 	waiting.Wait()
-	m.add(cpu)
+	m.addAll(cpu)
 	m.figure("threads", max(after["threads"]-before["threads"], 0))
 	must(errors.Join(errs...))
 	d.close()
@@ -269,7 +269,7 @@ func idleShare(d time.Duration) float64 {
 
 func measureIdle(ctx context.Context, b *bed, m *measurement) {
 	meet(ctx, b)
-	m.add(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
+	m.addAll(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
 }
 
 const longOneshot = `Half a round trip, of which each message is declared, started, waited for and closed
@@ -611,7 +611,7 @@ func measureLoss(ctx context.Context, b *bed, m *measurement) {
 	barrier(ctx, b, try(func() { set(m.loss) }))
 	s.move(m.o.time)
 	barrier(ctx, b, try(func() { set(0); s.check() }))
-	m.addAll(s.samples)
+	m.addAll(s.samples...)
 	m.figure("rate", s.rate())
 	s.close()
 }
@@ -643,7 +643,7 @@ func measureIncast(ctx context.Context, b *bed, m *measurement) {
 		bytes += len(s.samples) * s.bytes
 		s.close()
 	}
-	m.add(float64(bytes) * 1e3 / float64(took))
+	m.addAll(float64(bytes) * 1e3 / float64(took))
 	m.figure("sender", rates...)
 	m.figure("fairness", jain(rates))
 }

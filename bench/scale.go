@@ -233,8 +233,7 @@ func (o *scaleOptions) estimate(r *Report, p Model) {
 
 // printScale prints the parameters, and a table for each kind of some bytes: a row for
 // a number of hosts, a column for each algorithm.
-func printScale(w io.Writer, r *Report) (err error) {
-	defer catch(&err)
+func printScale(w io.Writer, r *Report) {
 	from := "given"
 	if r.Model.Measured {
 		from = "measured over " + r.Results[0].Provider
@@ -242,15 +241,13 @@ func printScale(w io.Writer, r *Report) (err error) {
 	m := r.Model
 	fmt.Fprintf(w, "\nLogGP, %s: L %s ns, o %s ns, g %s ns, G %s ns/byte; adding %s ns/byte, copying %s ns/byte\n", from,
 		formatValue(m.Latency), formatValue(m.Overhead), formatValue(m.Gap), formatValue(m.PerByte), formatValue(m.Combine), formatValue(m.Copy))
-	for rest := r.Estimates; len(rest) > 0; {
-		first, n := rest[0], 0
-		for n < len(rest) && rest[n].Kind == first.Kind && rest[n].Bytes == first.Bytes {
-			n++
-		}
-		printEstimates(w, rest[:n])
-		rest = rest[n:]
+	type group struct {
+		kind  string
+		bytes int64
 	}
-	return nil
+	for list := range runs(r.Estimates, func(e *Estimate) group { return group{e.Kind, e.Bytes} }) {
+		printEstimates(w, list)
+	}
 }
 
 // printEstimates prints those of one kind of some bytes.
@@ -267,23 +264,18 @@ func printEstimates(w io.Writer, list []Estimate) {
 		column[a.String()] = len(header)
 		header = append(header, a.String())
 	}
-	t := newGrid(w, header...)
-	var row []any
-	for i, e := range list {
-		if i == 0 || list[i-1].Hosts != e.Hosts {
-			row = []any{e.Hosts}
-			for range column {
-				row = append(row, "-")
+	t := newTable(w, false, header...)
+	for of := range runs(list, func(e *Estimate) int { return e.Hosts }) {
+		row := slices.Repeat([]any{"-"}, len(header))
+		row[0] = of[0].Hosts
+		for _, e := range of {
+			cell := readable(e.NS, unitLatency)
+			if e.Chosen {
+				cell = "*" + cell
 			}
+			row[column[e.Algorithm]] = cell
 		}
-		cell := readable(e.NS, unitLatency)
-		if e.Chosen {
-			cell = "*" + cell
-		}
-		row[column[e.Algorithm]] = cell
-		if i+1 == len(list) || list[i+1].Hosts != e.Hosts {
-			t.row(row...)
-		}
+		t.AppendRow(row)
 	}
-	must(t.Flush())
+	t.Render()
 }

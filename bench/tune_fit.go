@@ -126,7 +126,7 @@ func candidates(threshold, ranks int) []int {
 // the settings choose.
 func (t timings) print(w io.Writer, provider string, s coll.Settings, ranks int) {
 	fmt.Fprintf(w, "\n%s collectives of %d ranks, declared, doubles in alloc memory: by the defaults, the fastest, and by the settings below\n", provider, ranks)
-	g := newGrid(w, "", "bytes", "default", "", "fastest", "", "tuned", "")
+	g := newTable(w, false, "", "bytes", "default", "", "fastest", "", "tuned", "")
 	defaults := coll.DefaultSettings()
 	last := ""
 	for _, c := range t.collectives() {
@@ -137,9 +137,9 @@ func (t timings) print(w io.Writer, provider string, s coll.Settings, ranks int)
 		for _, m := range []measured{t.choice(&defaults, c, ranks), t.fastest(c), t.choice(&s, c, ranks)} {
 			row = append(row, m.String(), readable(t[m], unitLatency))
 		}
-		g.row(row...)
+		g.AppendRow(row)
 	}
-	_ = g.Flush() // as the rest of w, whose user sees it
+	g.Render()
 }
 
 // choice is what settings choose, measured or not.
@@ -323,11 +323,11 @@ func (w *way) print(out io.Writer) {
 		unit = unitBandwidth
 	}
 	fmt.Fprintf(out, "\n%s\n", w.title)
-	g := newGrid(out, "bytes", w.names[0], w.names[1])
+	g := newTable(out, false, "bytes", w.names[0], w.names[1])
 	for i, n := range w.sizes {
-		g.row(formatSize(int64(n)), readable(w.figures[0][i], unit), readable(w.figures[1][i], unit))
+		g.AppendRow([]any{formatSize(int64(n)), readable(w.figures[0][i], unit), readable(w.figures[1][i], unit)})
 	}
-	_ = g.Flush() // as the rest of out, whose user sees it
+	g.Render()
 	switch {
 	case w.variable == "":
 	case w.setting == "":

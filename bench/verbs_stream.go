@@ -328,7 +328,7 @@ func openSide(provider string, bytes, count int) *side {
 
 func measureCQ(_ context.Context, b *bed, m *measurement) {
 	messages, polls := timeCQ(b.provider, m, m.many)
-	m.addAll(messages)
+	m.addAll(messages...)
 	m.figure("poll", polls...)
 	if m.many == 1 {
 		return
