@@ -45,7 +45,6 @@ func (d *declarations) add(h *channel.Handle, err error) *channel.Handle {
 	return h
 }
 
-// close closes all handles, which must be idle.
 func (d *declarations) close() {
 	for _, h := range d.handles {
 		must(h.Close())
@@ -63,6 +62,7 @@ type messages struct {
 	extent        // of what is sent
 	into   extent // of what is received
 	op     string
+	rank   int
 	from   int      // whose messages arrive here
 	outs   [][]byte // each with its guard
 	ins    [][]byte // that messages arrive in, each with its guard
@@ -70,7 +70,7 @@ type messages struct {
 
 // newMessages takes memory for what this rank sends and receives, and declares nothing.
 func newMessages(b *bed, m *measurement, from, sends, receives int) messages {
-	s := messages{declarations: declarations{node: b.Node}, extent: m.extent(), into: m.into(), op: m.op, from: from}
+	s := messages{declarations: declarations{node: b.Node}, rank: b.Rank(), extent: m.extent(), into: m.into(), op: m.op, from: from}
 	out, in := strideOf(s.span()), strideOf(s.into.span())
 	outs, ins := b.memory(&m.spec, sends*out, receives*in)
 	for i := range sends {
@@ -87,7 +87,7 @@ func (s *messages) seed(rank, i int) uint64 { return seedFor(rank, s.bytes, s.op
 
 func (s *messages) prepare() {
 	for i, out := range s.outs {
-		s.fill(out, s.seed(s.node.Rank(), i))
+		s.fill(out, s.seed(s.rank, i))
 	}
 	for _, in := range s.ins {
 		fillGuard(in)
@@ -210,7 +210,6 @@ func (s *late) receive() {
 	move(s.in)
 }
 
-// move starts a message, and waits for it.
 func move(h startable) {
 	must(h.Start())
 	must(h.Wait())

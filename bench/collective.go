@@ -99,7 +99,6 @@ func besideDoubles(_ *options, list []spec) []spec {
 	return []spec{sum, beside}
 }
 
-// openGroup connects all ranks.
 func openGroup(ctx context.Context, b *bed) { b.group = must1(b.World(ctx)) }
 
 // collectiveKind is the kind of collective that a pattern is named after.
@@ -200,7 +199,6 @@ func (s *collectiveSeries) operation(root int) channel.Operation {
 	return channel.Alltoall(s.dst, s.src)
 }
 
-// run makes n collectives.
 func (s *collectiveSeries) run(n int, samples []int64) {
 	repeat(n, samples, s.once)
 	s.done += n
@@ -420,7 +418,6 @@ const (
 	qmpSumDoubleArray = "sum_double_array"
 )
 
-// openQMP makes the machine of the node.
 func openQMP(ctx context.Context, b *bed) {
 	b.qmp = must1(qmp.New(b.Node, nil, qmp.WithContext(ctx)))
 }

@@ -165,7 +165,6 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 	c.end(out, figures, func() { printComparison(os.Stdout, terminal(os.Stdout), &c.report) })
 }
 
-// end prints what was measured.
 func (c *comparison) end(out *outputOptions, figures []figure, tables func()) {
 	for _, f := range figures {
 		c.report.Results = append(c.report.Results, f.Result)

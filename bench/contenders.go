@@ -105,7 +105,6 @@ func (c *comparison) peersOf(r *row, points, words []string) (list []*contender)
 // ucxCopies is the version from which ucx_perftest's active messages can be copied out.
 const ucxCopies = "1.18"
 
-// setting is what a peer program of a row runs in.
 func (c *comparison) setting(r *row) (s setting) {
 	s.env = []string{"RANKS=" + strconv.Itoa(max(r.ranks, 2))}
 	if r.unbound {
@@ -330,7 +329,6 @@ func peerName(peer string) string {
 	return name
 }
 
-// runBounded runs it for at most so long.
 func (k *contender) runBounded(ctx context.Context, points []string, d, bound time.Duration) ([]Result, error) {
 	within, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -383,7 +381,6 @@ type tool struct {
 	path  *rdmaPath
 }
 
-// program is its name.
 func (t *tool) program() string {
 	switch t.name {
 	case peerUCX:

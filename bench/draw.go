@@ -137,7 +137,6 @@ func (d *drawing) png(w io.Writer) error {
 	return png.Encode(w, p)
 }
 
-// dashes are the pieces of a line.
 func (s *shape) dashes(each func(a, b xy)) {
 	for i := range s.points[1:] {
 		a, b := s.points[i], s.points[i+1]

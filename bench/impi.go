@@ -61,7 +61,6 @@ func byCarrier(ctx context.Context, s *session, w work) []work {
 	return list
 }
 
-// openIMPI makes a job of the node's ranks.
 func openIMPI(ctx context.Context, b *bed) {
 	barrier(ctx, b, try(func() { b.impi = b.joinIMPI(ctx) }))
 	b.over, _ = onlyDevice(b.carrier)
@@ -99,83 +98,68 @@ const (
 	impiTag     = 2
 )
 
-// impiMessages is what this rank sends and receives: one buffer of each, which all
-// messages of a window share, as in the programs of MPI.
-type impiMessages struct {
-	plain
-	comm    *impi.Comm
-	other   int
-	op      string
-	bytes   int
-	out, in []byte // in with its guard
-	arrives bool   // something comes in
-}
-
 func declareIMPI(_ context.Context, b *bed, m *measurement) series { return newIMPI(b.impi.World(), m) }
 
-// newIMPI makes the series of a measurement between two ranks.
+// newIMPI makes the series of a measurement between two ranks. All messages of a window share
+// one buffer, as in the programs of MPI.
 func newIMPI(c *impi.Comm, m *measurement) series {
-	s := impiMessages{comm: c, other: 1 - c.Rank(), op: m.op, bytes: m.bytes, arrives: true}
+	whole := extent{bytes: m.bytes}
+	s := messages{extent: whole, into: whole, op: m.op, rank: c.Rank(), from: 1 - c.Rank()}
 	// Of a page or more, both begin where a page does.
-	s.out = make([]byte, roundUp(m.bytes, pageBytes))[:m.bytes]
-	s.in = make([]byte, roundUp(m.bytes+guard, pageBytes))[:m.bytes+guard]
+	s.outs = [][]byte{make([]byte, roundUp(m.bytes+guard, pageBytes))[:m.bytes+guard]}
+	in := make([]byte, roundUp(m.bytes+guard, pageBytes))[:m.bytes+guard]
 	if m.windowed == 0 {
-		from := s.other
+		s.ins = [][]byte{in}
+		from := s.from
 		if m.name == patternAnySource {
 			from = impi.AnySource
 		}
-		return &impiPingPong{s, from}
+		return &impiPingPong{s, c, from}
 	}
 	sends, receives := m.directions(c.Rank())
-	s.arrives = receives > 0
-	return &impiWindows{s, make([]impi.Request, sends), make([]impi.Request, receives), make([]byte, 1)}
-}
-
-func (s *impiMessages) prepare() {
-	fillPattern(s.out, seedFor(s.comm.Rank(), s.bytes, s.op))
-	fillGuard(s.in)
-}
-
-func (s *impiMessages) check() {
-	if s.arrives {
-		must(checkPattern(s.op, s.in, s.bytes, seedFor(s.other, s.bytes, s.op)))
+	if receives > 0 {
+		s.ins = [][]byte{in}
 	}
+	return &impiWindows{s, c, make([]impi.Request, sends), make([]impi.Request, receives), make([]byte, 1)}
 }
 
 // impiPingPong is a message to and fro, sent and received by blocking calls.
 type impiPingPong struct {
-	impiMessages
-	from int // the other rank, or any
+	messages
+	comm   *impi.Comm
+	source int // the other rank, or any
 }
 
-func (s *impiPingPong) run(n int, samples []int64) { pingpong(s, s.comm.Rank() == 0, n, samples) }
+func (s *impiPingPong) run(n int, samples []int64) { pingpong(s, s.rank == 0, n, samples) }
 
-func (s *impiPingPong) send() { must(s.comm.Send(context.Background(), s.out, s.other, impiTag)) }
+func (s *impiPingPong) send() {
+	must(s.comm.Send(context.Background(), s.outs[0][:s.bytes], s.from, impiTag))
+}
 
 func (s *impiPingPong) receive() {
-	must1(s.comm.Recv(context.Background(), s.in[:s.bytes], s.from, impiTag))
+	must1(s.comm.Recv(context.Background(), s.ins[0][:s.bytes], s.source, impiTag))
 }
 
 // impiWindows starts a window of requests, one way or both, waits for all of them, and
 // has rank 1 say that it has all: the last byte counts.
 type impiWindows struct {
-	impiMessages
+	messages
+	comm         *impi.Comm
 	sends, recvs []impi.Request // none: nothing goes that way
 	ack          []byte
 }
 
 func (s *impiWindows) run(n int, _ []int64) {
-	ctx, in := context.Background(), s.in[:s.bytes]
 	for range n {
 		for i := range s.recvs {
-			s.recvs[i] = must1(s.comm.Irecv(in, s.other, impiTag))
+			s.recvs[i] = must1(s.comm.Irecv(s.ins[0][:s.bytes], s.from, impiTag))
 		}
 		for i := range s.sends {
-			s.sends[i] = must1(s.comm.Isend(s.out, s.other, impiTag))
+			s.sends[i] = must1(s.comm.Isend(s.outs[0][:s.bytes], s.from, impiTag))
 		}
-		must(impi.WaitAll(ctx, nil, s.sends...))
-		must(impi.WaitAll(ctx, nil, s.recvs...))
-		impiNote(s.comm, s.ack, s.comm.Rank() == 1)
+		must(impi.WaitAll(context.Background(), nil, s.sends...))
+		must(impi.WaitAll(context.Background(), nil, s.recvs...))
+		impiNote(s.comm, s.ack, s.rank == 1)
 	}
 }
 
@@ -256,7 +240,6 @@ func openFanout(ctx context.Context, b *bed) {
 	openIMPI(ctx, b)
 }
 
-// measureFanout hands out chunks for a round.
 func measureFanout(ctx context.Context, b *bed, m *measurement) {
 	before, comm := counted(), must1(b.impi.World().Dup(ctx))
 	f := fanoutSide{m: m, job: b.impi, comm: comm, memory: must1(b.impi.Alloc(roundUp(m.bytes, pageBytes)))}

@@ -60,7 +60,6 @@ const (
 	betterHigher = "higher"
 )
 
-// lowerIsBetter says so of a figure in a unit.
 func lowerIsBetter(figure, unit string) bool {
 	return !slices.Contains([]string{unitBandwidth, unitRate, unitFanout}, unit) && !slices.Contains([]string{figureNeighbour, "osu", "fairness"}, figure)
 }
@@ -230,7 +229,6 @@ func (f *figure) beside(peer string, theirs, ratio float64) *Comparison {
 		Axis: f.Axis, Figure: f.Figure, Load: f.Load, Bytes: f.Bytes, Unit: f.Unit, Op: f.Op, Ours: f.P50, Better: betterOf(f.Figure, f.Unit), Peer: peer, Theirs: theirs, Ratio: ratio}
 }
 
-// hold holds it to a bar.
 func (c *Comparison) hold(b *bar) {
 	met := c.Ratio >= b.limit
 	if c.Better == betterLower {

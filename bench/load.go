@@ -64,7 +64,6 @@ func (l *load) start(name string, ranks int) (text string) {
 	return loadBusy + ":" + strings.Join(pids, ",")
 }
 
-// Close ends it.
 func (l *load) Close() error {
 	for _, cmd := range l.burn {
 		_ = cmd.Process.Kill()

@@ -69,7 +69,6 @@ func (e *Environment) addDevice(d DeviceEntry) {
 	}
 }
 
-// takeEnvironment describes this process and its machine.
 func takeEnvironment(options map[string]string) Environment {
 	return Environment{
 		Time:       time.Now().Format(time.RFC3339),

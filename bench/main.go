@@ -305,7 +305,6 @@ func parsePatterns(cmd *cobra.Command, text string, all []*pattern) []*pattern {
 	return list
 }
 
-// newCommand measures one pattern.
 func (p *pattern) newCommand(out *outputOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   p.command() + " [HOST]",
@@ -318,7 +317,6 @@ func (p *pattern) newCommand(out *outputOptions) *cobra.Command {
 	return cmd
 }
 
-// measure does what a command line asks for.
 func measure(cmd *cobra.Command, out *outputOptions, list []*pattern) {
 	j := job{outputOptions: *out, given: given(cmd.Flags())}
 	for _, p := range list {
@@ -337,7 +335,6 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// given lists the flags of the command line.
 func given(flags *pflag.FlagSet) map[string]string {
 	m := map[string]string{}
 	flags.Visit(func(f *pflag.Flag) { m[f.Name] = f.Value.String() })

@@ -135,7 +135,6 @@ func newSampled(name string) *sampled { return &sampled{figureName: name, all: n
 
 func (s *sampled) begin() { s.round = newDistribution() }
 
-// end ends a round.
 func (s *sampled) end() {
 	s.all.merge(s.round)
 	if s.round.n > 0 {
@@ -150,7 +149,6 @@ func (s *sampled) addAll(samples ...float64) {
 	}
 }
 
-// fill writes the figure into a result.
 func (s *sampled) fill(r *Result) {
 	r.Medians, r.Rounds, r.Spread = s.medians, len(s.medians), spread(slices.Clone(s.medians))
 	s.all.fill(r)
@@ -173,7 +171,6 @@ func (m *measurement) figure(name string, samples ...float64) {
 	m.others[i].end()
 }
 
-// results are all its figures.
 func (m *measurement) results(b *bed) (list []Result) {
 	r := m.result(b)
 	if r.Samples > 0 {
@@ -271,7 +268,6 @@ func rest(s series) {
 	}
 }
 
-// take warms up and measures one round.
 func (m *measurement) take(ctx context.Context, job exchanger, s series) {
 	runtime.GC() // none is due in the middle
 	if m.o.load != "" {
@@ -469,7 +465,6 @@ type laps struct {
 	last    int64
 }
 
-// startLaps begins the first lap.
 func startLaps(samples []int64) laps { return laps{samples, nanos()} }
 
 // lap ends lap i, and begins the next. It is inlined, as take must not be for that:

@@ -48,7 +48,6 @@ func checkFolder(flag, path string) {
 	}
 }
 
-// tables says whether results are printed as tables.
 func (o *outputOptions) tables() bool { return !o.json && !o.csv }
 
 // print writes the whole report, in the form that is asked for.
@@ -227,7 +226,6 @@ func printColumns(w io.Writer, columns []column, rs []Result) {
 	t.Render()
 }
 
-// titleOf says what the figures of a table are.
 func titleOf(r *Result) string {
 	parts := []string{strings.Join(strings.Fields(strings.Join([]string{r.Provider, r.Layer, r.Pattern, r.Figure}, " ")), " ")}
 	if r.Op != r.Pattern {
@@ -482,7 +480,6 @@ func slowerThanMPI(list []Comparison) (slower []Comparison, of int) {
 	return slower, of
 }
 
-// at is the size or the axis.
 func (c *Comparison) at() string {
 	if c.Axis != "" {
 		return c.Axis

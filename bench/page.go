@@ -181,7 +181,6 @@ type pageChart struct {
 
 type pageSeries struct{ Name, Colour string }
 
-// writePage writes the page with everything within.
 func writePage(w io.Writer, reports []labelled, figure string) error {
 	t, err := template.New("page.html").Funcs(template.FuncMap{
 		"size": formatSize, "figure": readable,
@@ -315,7 +314,6 @@ const (
 // peer, layer. Others only where they differ within a chart.
 const alwaysNamed = 4
 
-// chartsOf sorts all results into charts.
 func chartsOf(reports []labelled) []chart {
 	type line struct {
 		words  []string
@@ -369,7 +367,6 @@ func nameOf(words []string, all [][]string) string {
 	return strings.Join(name, " ")
 }
 
-// title says what a chart shows.
 func (c *chart) title() string {
 	words := []string{strings.TrimSpace(patternTitle(c.pattern) + " " + c.figure)}
 	if c.ranks > 2 {

@@ -221,7 +221,6 @@ func byAxis(o *options, list []spec) []spec {
 	return vary(list, o.axes, func(s *spec, axis string) { s.axis, s.halo, s.bytes = axis, o.halo, axisBytes(axis) })
 }
 
-// command is the name of its command.
 func (p *pattern) command() string {
 	if p.use != "" {
 		return p.use

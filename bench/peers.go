@@ -74,7 +74,6 @@ func (p *place) String() string {
 	return " in " + p.root
 }
 
-// Close removes the directory.
 func (p *place) Close() error { return os.RemoveAll(p.dir) }
 
 // command is a command in the place, ended with all that it has started when ctx ends.

@@ -102,7 +102,6 @@ var (
 	usable int64
 )
 
-// meetAll has all ranks meet.
 func meetAll(ctx context.Context, s *session) {
 	must(must1(s.World(ctx)).Run(ctx, channel.Barrier()))
 	usable = monotonic()
@@ -410,7 +409,7 @@ type transfer interface {
 
 // declareMeeting declares a note to and fro, after which two ranks are at the same place.
 func declareMeeting(b *bed) *token {
-	t := &token{messages: messages{declarations: declarations{node: b.Node, stream: streamNotes}}}
+	t := &token{messages: messages{rank: b.Rank(), declarations: declarations{node: b.Node, stream: streamNotes}}}
 	t.out = t.declarations.send(channel.Contiguous(make([]byte, 1)), 1-b.Rank())
 	t.in = t.declarations.receive(channel.Contiguous(make([]byte, 1)), 1-b.Rank())
 	return t
@@ -476,7 +475,6 @@ type collectiveHandle struct{ *channel.Collective }
 
 func (c collectiveHandle) Wait() error { return c.Collective.Wait(context.Background()) }
 
-// declareAllreduce declares a sum.
 func (o *overlap) declareAllreduce(ctx context.Context) {
 	in, out := o.b.memory(&o.m.spec, o.m.bytes, o.m.bytes)
 	dst, src := doubles(out), doubles(in)

@@ -191,7 +191,6 @@ func otherCollectives(kinds ...string) (list []row) {
 	return list
 }
 
-// fanouts are a supplier and its workers.
 func fanouts(ranks, window int) []row {
 	return []row{{suite: "fanout", layer: layerFanout, pattern: patternFanout, provider: "shm", sizes: "64,4k,1M", ranks: ranks, window: window, unbound: true,
 		peers: []string{"mpi fanout", "zmq"}, bars: []bar{{limit: 1.5, best: true}, {against: peerZMQ, limit: 2, best: true}}}}

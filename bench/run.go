@@ -173,7 +173,6 @@ func (j *job) carryOut(ctx context.Context, s *session, _ *job, r *Report) {
 	}
 }
 
-// plan lists the work, and counts its measurements.
 func (j *job) plan(ctx context.Context, s *session) (works []work, steps int) {
 	list := j.works
 	if j.more != nil {
@@ -357,7 +356,6 @@ func (j *job) attempts(ctx context.Context) {
 	j.print(os.Stdout, &report)
 }
 
-// add adds what another report says.
 func (r *Report) add(other *Report) {
 	r.Results = append(r.Results, other.Results...)
 	r.Missing = append(r.Missing, other.Missing...)

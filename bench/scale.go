@@ -250,7 +250,6 @@ func printScale(w io.Writer, r *Report) {
 	}
 }
 
-// printEstimates prints those of one kind of some bytes.
 func printEstimates(w io.Writer, list []Estimate) {
 	kind, _ := collectiveKind(list[0].Kind)
 	what := list[0].Kind

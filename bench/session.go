@@ -354,7 +354,6 @@ func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func())
 	return boot.WithEnvironment(ctx, e), stop
 }
 
-// serve serves the rendezvous of a job.
 func serve(ln net.Listener, e boot.Environment) *boot.Server {
 	return must1(boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret, Insecure: e.Insecure}))
 }

@@ -76,7 +76,6 @@ was not so.`,
 	return cmd
 }
 
-// newSoakRankCommand is what a soak starts.
 func newSoakRankCommand() *cobra.Command {
 	var d time.Duration
 	var seed uint64
@@ -147,7 +146,6 @@ type soaker struct {
 	turn   int
 }
 
-// run joins, makes traffic, and takes all down.
 func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err error) {
 	defer catch(&err)
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
@@ -243,7 +241,6 @@ func (s *soaker) anyCollective() int {
 	return doubles * doubleBytes
 }
 
-// once makes one iteration, and checks it.
 func (s *soaker) once(x series) {
 	x.prepare()
 	x.run(1, nil)
@@ -255,7 +252,7 @@ type soakRing struct{ messages }
 
 func (s *soaker) newRing(memory string, size, stream int) *soakRing {
 	left, right := neighbours(s.node)
-	r := &soakRing{messages{declarations: declarations{node: s.node, stream: stream}, extent: extent{bytes: size}, into: extent{bytes: size}, op: "ring", from: left}}
+	r := &soakRing{messages{declarations: declarations{node: s.node, stream: stream}, rank: s.node.Rank(), extent: extent{bytes: size}, into: extent{bytes: size}, op: "ring", from: left}}
 	var buffers [2]buffer // of its own
 	for i, list := range []*[][]byte{&r.outs, &r.ins} {
 		*list = [][]byte{buffers[i].take(s.node, memory, size+guard)}

@@ -333,7 +333,6 @@ func (t *soakTotals) verdict() error {
 	return &SoakError{t.Unasked, t.Hangs, t.Corrupt, t.Leaks}
 }
 
-// write writes them in the form that is asked for.
 func (t *soakTotals) write(out *outputOptions) {
 	switch {
 	case out.json:

@@ -36,7 +36,6 @@ func (d *distribution) add(v float64) {
 	must(d.histogram.RecordValue(int64(math.Min(math.Max(v, 0), maxValue) * perUnit)))
 }
 
-// merge adds the samples of e.
 func (d *distribution) merge(e *distribution) {
 	d.min = math.Min(d.min, e.min)
 	d.max = math.Max(d.max, e.max)
@@ -49,7 +48,6 @@ func (d *distribution) quantile(percent float64) float64 {
 	return math.Min(math.Max(float64(d.histogram.ValueAtQuantile(percent))/perUnit, d.min), d.max) // a slot is wider than a value
 }
 
-// fill writes the distribution into r.
 func (d *distribution) fill(r *Result) {
 	r.Samples = d.n
 	if d.n == 0 {

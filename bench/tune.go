@@ -168,7 +168,6 @@ func writeTuning(path string, r *Report, provider string, ranks int) error {
 	return os.WriteFile(path, b.Bytes(), 0o644)
 }
 
-// print shows what has been measured, and the settings.
 func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Settings, ways []way, ranks int) {
 	if !o.exports {
 		printEnvironment(w, &r.Environment)

@@ -24,10 +24,8 @@ type measured struct {
 	segment   int // of Pipeline; of others that of the defaults
 }
 
-// timings are the times of collectives, in ns.
 type timings map[measured]float64
 
-// collective is a kind of some bytes.
 type collective struct {
 	kind  coll.Kind
 	bytes int
@@ -204,7 +202,6 @@ func (o *tuneOptions) plan(ranks int) (list []algorithms) {
 	return list
 }
 
-// trial is the job that measures them.
 func (a *algorithms) trial(t *tuner) (tr trial) {
 	var sizes []string
 	for _, n := range a.sizes {
@@ -316,7 +313,6 @@ func (w *way) loss(crossover int) float64 {
 	return sum
 }
 
-// print shows both ways, size by size.
 func (w *way) print(out io.Writer) {
 	unit := unitLatency
 	if w.higher {

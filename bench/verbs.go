@@ -131,7 +131,6 @@ func connect(ctx context.Context, b *bed, m *measurement, sends, receives int) *
 	return p
 }
 
-// open makes the objects of one side.
 func (p *pair) open(b *bed, m *measurement, sends, receives int) {
 	dev := must1(verbs.Find(b.device))
 	secret := b.Key("bench verbs")
@@ -234,7 +233,6 @@ func (p *pair) postRecvs(wrs []verbs.RecvWR) {
 	}
 }
 
-// post posts work requests, all of them.
 func (p *pair) post(wrs []verbs.SendWR) {
 	if n := must1(p.qp.PostSend(wrs)); n < len(wrs) {
 		must(errSendFull)
@@ -280,7 +278,6 @@ func (p *pair) message() verbs.SendWR {
 	return wr
 }
 
-// await takes one completion.
 func (p *pair) await(cq *verbs.CQ) {
 	for {
 		var n int

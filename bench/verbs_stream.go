@@ -141,7 +141,6 @@ func (s *stream) note(tell bool) {
 	s.notes--
 }
 
-// tell sends a control message.
 func (s *stream) tell(imm uint32) {
 	s.control[0].Imm = imm
 	s.telling++
@@ -376,7 +375,6 @@ func timeCQ(provider string, m *measurement, count int) (messages, polls []float
 	return messages, polls
 }
 
-// connectBoth connects queue pair k of two sides.
 func connectBoth(sides [2]*side, k int) {
 	for i, s := range sides {
 		e := must1(sides[1-i].qps[k].Endpoint())

@@ -37,7 +37,6 @@ func patternWord(seed uint64, i int) uint64 {
 	return z ^ z>>31
 }
 
-// fillPattern writes the pattern of seed into b.
 func fillPattern(b []byte, seed uint64) {
 	i := 0
 	for ; len(b) >= 8; i++ {
