@@ -157,9 +157,10 @@ func (o *compareOptions) run(ctx context.Context, out *outputOptions, options ma
 			_ = p.Close() // a temporary directory
 		}
 	}()
-	wanted := c.wanted()
-	c.findPeers(ctx, wanted)
-	figures := c.takeAll(ctx, c.picked(ctx, wanted))
+	c.findPeers(ctx, c.wanted())
+	figures := c.takeAll(ctx, c.ofWanted(ctx, "screen", func(r *row) []*contender {
+		return c.screen(ctx, c.contendersOf(r, c.pointsOf(r)))
+	}))
 	c.report.Comparisons = compareFigures(figures, c.crawls)
 	c.report.Warnings = append(c.report.Warnings, doubtDistance(figures)...)
 	c.end(out, figures, func() { printComparison(os.Stdout, terminal(os.Stdout), &c.report) })
@@ -223,18 +224,17 @@ func (c *comparison) missing(err error) {
 	}
 }
 
-// picked are the contenders of the rows that are wanted: of a row one after the other.
-func (c *comparison) picked(ctx context.Context, wanted []*row) (list []*contender) {
+// ofWanted finds contenders of each row that is wanted; a row that has none is missing.
+func (c *comparison) ofWanted(ctx context.Context, what string, find func(r *row) []*contender) (list []*contender) {
 	progress := newProgress(true)
 	defer progress.clear()
+	wanted := c.wanted()
 	for i, r := range wanted {
-		progress.show(i, len(wanted), "screen "+r.String())
-		var k []*contender
-		if err := try(func() { k = c.contendersOf(r, c.pointsOf(r)) }); err != nil {
+		progress.show(i, len(wanted), what+" "+r.String())
+		if err := try(func() { list = append(list, find(r)...) }); err != nil {
+			must(ctx.Err())
 			c.missing(fmt.Errorf("%s: %w", r, err))
-			continue
 		}
-		list = append(list, c.screen(ctx, k)...)
 	}
 	return list
 }
@@ -471,7 +471,7 @@ func said(ctx context.Context, dir, name string, args ...string) string {
 func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
 	program, remove := buildBase(ctx, c.base)
 	defer remove()
-	figures := c.takeAll(ctx, c.versions(ctx, program))
+	figures := c.takeAll(ctx, c.ofWanted(ctx, "try", func(r *row) []*contender { return c.versions(ctx, r, program) }))
 	var before, after []Result
 	for i := range figures {
 		r := figures[i].Result
@@ -493,39 +493,23 @@ func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
 	must(verdictError(c.report.Changes))
 }
 
-// versions are ours and the base's contenders of the rows that both have: each is tried once,
+// versions are ours and the base's contenders of a row, if the base has it: it is tried once,
 // briefly.
-func (c *comparison) versions(ctx context.Context, program string) (list []*contender) {
-	wanted := c.wanted()
-	progress := newProgress(true)
-	defer progress.clear()
-	for i, r := range wanted {
-		progress.show(i, len(wanted), "try "+r.String())
-		of := *r
-		of.peers = nil
-		var own []*contender
-		if err := try(func() { own = c.contendersOf(&of, c.pointsOf(r)) }); err != nil {
-			c.missing(fmt.Errorf("%s: %w", r, err))
-			continue
+func (c *comparison) versions(ctx context.Context, r *row, program string) []*contender {
+	of := *r
+	of.peers = nil
+	ours := c.contendersOf(&of, c.pointsOf(r))[0]
+	base := *ours
+	base.peer = peerBase
+	base.run = func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
+		rs, err := c.runOurs(ctx, program, of.command(points, d))
+		for i := range rs {
+			rs[i].Peer = peerBase
 		}
-		ours := own[0]
-		base := *ours
-		base.peer = peerBase
-		base.run = func(ctx context.Context, points []string, d time.Duration) ([]Result, error) {
-			rs, err := c.runOurs(ctx, program, of.command(points, d))
-			for i := range rs {
-				rs[i].Peer = peerBase
-			}
-			return rs, err
-		}
-		if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, screenBound); err != nil {
-			if ctx.Err() != nil {
-				must(ctx.Err())
-			}
-			c.missing(fmt.Errorf("the base does not have %w", err))
-			continue
-		}
-		list = append(list, ours, &base)
+		return rs, err
 	}
-	return list
+	if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, screenBound); err != nil {
+		must(fmt.Errorf("the base does not have it: %w", err))
+	}
+	return []*contender{ours, &base}
 }

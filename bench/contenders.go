@@ -161,9 +161,7 @@ func (c *comparison) runOurs(ctx context.Context, program string, args []string)
 	e := &c.report.Environment
 	e.Ranks = r.Environment.Ranks
 	for _, d := range r.Environment.Devices {
-		if !slices.Contains(e.Devices, d) {
-			e.Devices = append(e.Devices, d)
-		}
+		e.addDevice(d)
 	}
 	c.doubts.add(r.Warnings)
 	return r.Results, nil

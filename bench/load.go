@@ -92,15 +92,11 @@ func loadAround() (name string, pids []int, err error) {
 }
 
 // burnedCPU is the CPU time that the processes have used.
-func burnedCPU(pids []int) (sum time.Duration, err error) {
+func burnedCPU(pids []int) (sum time.Duration) {
 	for _, pid := range pids {
-		used, err := cpuOf(pid)
-		if err != nil {
-			return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
-		}
-		sum += used
+		sum += must1(cpuOf(pid))
 	}
-	return sum, nil
+	return sum
 }
 
 // newLoadCommand runs any command, ours or a peer's launcher, under a load.
@@ -156,18 +152,11 @@ func runUnderLoad(ctx context.Context, name string, ranks int, args []string) {
 func newBurnCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "burn CPU PARENT", Hidden: true, Args: cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			cpu, err := strconv.Atoi(args[0])
-			if err != nil {
-				return usagef("burn: CPU %q", args[0])
-			}
-			if err := bindSelf(cpu); err != nil {
-				return fmt.Errorf("bind to CPU %d: %w", cpu, err)
-			}
+		RunE: caught(func(_ *cobra.Command, args []string) {
+			must(bindSelf(must1(strconv.Atoi(args[0]))))
 			for strconv.Itoa(os.Getppid()) == args[1] {
 				compute(1 << 20)
 			}
-			return nil
-		},
+		}),
 	}
 }

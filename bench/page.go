@@ -140,24 +140,23 @@ func readReport(stdin io.Reader, path string) *Report {
 
 // parseReport reads what --json has printed. Fields that it does not know are those of
 // a later bench.
-func parseReport(name string, from io.Reader) (*Report, error) {
-	b, err := io.ReadAll(io.LimitReader(from, maxReport+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > maxReport {
-		return nil, &ReportError{name, fmt.Sprintf("more than %d bytes", maxReport)}
-	}
+func parseReport(name string, from io.Reader) (_ *Report, err error) {
+	defer catch(&err)
+	b := must1(io.ReadAll(io.LimitReader(from, maxReport+1)))
 	var r Report
+	refuse := func(format string, args ...any) { must(&ReportError{name, fmt.Sprintf(format, args...)}) }
+	if len(b) > maxReport {
+		refuse("more than %d bytes", maxReport)
+	}
 	if err := json.Unmarshal(b, &r); err != nil {
-		return nil, &ReportError{name, "no JSON of bench: " + err.Error()}
+		refuse("no JSON of bench: %v", err)
 	}
 	if r.Schema != schema {
-		return nil, &ReportError{name, fmt.Sprintf("its schema is %q, want %q", r.Schema, schema)}
+		refuse("its schema is %q, want %q", r.Schema, schema)
 	}
 	for i := range r.Results {
 		if err := r.Results[i].check(); err != nil {
-			return nil, &ReportError{name, fmt.Sprintf("result %d: %v", i, err)}
+			refuse("result %d: %v", i, err)
 		}
 	}
 	return &r, nil

@@ -194,17 +194,10 @@ func (s *session) devices() []DeviceEntry {
 }
 
 // describeNamed opens a device for as long as it takes to describe it.
-func describeNamed(name string) (e DeviceEntry, err error) {
-	dev, err := verbs.Find(name)
-	if err != nil {
-		return e, err
-	}
-	c, err := dev.Open(verbs.Config{Insecure: true})
-	if err != nil {
-		return e, err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
+func describeNamed(name string) (_ DeviceEntry, err error) {
 	defer catch(&err)
+	c := must1(must1(verbs.Find(name)).Open(verbs.Config{Insecure: true}))
+	defer c.Close()
 	return describeDevice(c, false), nil
 }
 
