@@ -63,14 +63,13 @@ func main() {
 
 func exitStatus(err error) int {
 	var usage *UsageError
-	var sizes *SizesError
 	var rank *RankFailedError
 	var worse *RegressionError
 	var few *TooFewRoundsError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &usage), errors.As(err, &sizes):
+	case errors.As(err, &usage):
 		return exitUsage
 	case errors.As(err, &worse):
 		return exitWorse

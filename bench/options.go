@@ -315,57 +315,38 @@ func inDoubles(sizes []int) error {
 // maxSize bounds the bytes of a message, whatever the device allows.
 const maxSize = 1 << 30
 
-// SizesError says what is wrong with a list of sizes.
-type SizesError struct {
-	Text string // what was given
-	Why  string
-}
-
-func (e *SizesError) Error() string { return fmt.Sprintf("sizes %q: %s", e.Text, e.Why) }
-
 // parseSizes reads "min:max", which stands for min, the powers of two between, and max;
 // "min:max:x4", for min, as long as there is one of at most max four times as much, and so on;
 // a list "8,4k,1M"; or one size. Suffixes are binary: k, M, G.
 func parseSizes(text string) (sizes []int, err error) {
+	defer catch(&err)
+	defer during(func() string { return fmt.Sprintf("sizes %q", text) })
 	if from, to, isRange := strings.Cut(text, ":"); isRange {
-		sizes, err = parseRange(from, to)
-	} else {
-		for s := range strings.SplitSeq(text, ",") {
-			n, e := parseSize(s)
-			err = cmp.Or(err, e)
-			sizes = append(sizes, n)
-		}
+		return parseRange(from, to), nil
 	}
-	if err != nil {
-		return nil, &SizesError{text, err.Error()}
+	for s := range strings.SplitSeq(text, ",") {
+		sizes = append(sizes, must1(parseSize(s)))
 	}
 	return sizes, nil
 }
 
-func parseRange(from, to string) ([]int, error) {
+func parseRange(from, to string) (sizes []int) {
 	to, by, multiplied := strings.Cut(to, ":x")
-	lo, err := parseSize(from)
-	if err != nil {
-		return nil, err
+	lo, hi := must1(parseSize(from)), must1(parseSize(to))
+	if lo > hi {
+		must(usagef("%d is more than %d", lo, hi))
 	}
-	hi, err := parseSize(to)
-	switch {
-	case err != nil:
-		return nil, err
-	case lo > hi:
-		return nil, fmt.Errorf("%d is more than %d", lo, hi)
-	case !multiplied:
-		return doubling(lo, hi), nil
+	if !multiplied {
+		return doubling(lo, hi)
 	}
 	factor, err := strconv.Atoi(by)
 	if err != nil || factor < 2 || lo == 0 {
-		return nil, fmt.Errorf("%q does not multiply %d", by, lo)
+		must(usagef("%q does not multiply %d", by, lo))
 	}
-	var sizes []int
 	for n := lo; n <= hi; n *= factor {
 		sizes = append(sizes, n)
 	}
-	return sizes, nil
+	return sizes
 }
 
 // doubling returns lo, the powers of two between, and hi.
@@ -382,25 +363,17 @@ func doubling(lo, hi int) []int {
 
 func parseSize(text string) (int, error) {
 	digits, shift := strings.TrimSpace(text), 0
-	if n := len(digits); n > 0 {
-		switch digits[n-1] {
-		case 'k', 'K':
-			shift = 10
-		case 'm', 'M':
-			shift = 20
-		case 'g', 'G':
-			shift = 30
-		}
-		if shift > 0 {
-			digits = digits[:n-1]
+	if n := len(digits) - 1; n >= 0 {
+		if k := strings.IndexByte("kKmMgG", digits[n]); k >= 0 {
+			digits, shift = digits[:n], 10*(k/2+1)
 		}
 	}
 	n, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no size", text)
+		return 0, usagef("%q is no size", text)
 	}
 	if n > maxSize>>shift {
-		return 0, fmt.Errorf("%s is more than %s", text, formatSize(maxSize))
+		return 0, usagef("%s is more than %s", text, formatSize(maxSize))
 	}
 	return int(n) << shift, nil
 }

@@ -38,7 +38,7 @@ func TestParseSizes(t *testing.T) {
 	} {
 		got, err := parseSizes(c.text)
 		if c.fail != "" {
-			var e *SizesError
+			var e *UsageError
 			require.ErrorAs(t, err, &e, c.text)
 			require.ErrorContains(t, err, c.fail)
 			continue
