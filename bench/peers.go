@@ -53,7 +53,9 @@ func buildPeers(ctx context.Context, root string, wanted ...string) (p *place, e
 	must(os.CopyFS(dir, must1(fs.Sub(peerSources, "peers"))))
 	p = &place{root: root, dir: dir, versions: map[string]string{}}
 	found, told, err := captured(p.script(ctx, setting{}, "build.sh", wanted...))
-	must(err)
+	if err != nil {
+		must(fmt.Errorf("build the peer programs%s: %w", p, err))
+	}
 	for line := range strings.Lines(found.String()) {
 		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
 		p.versions[name] = version
