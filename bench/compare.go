@@ -298,7 +298,8 @@ func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 				}
 			case spent[n] > fullContender && round+1 < c.pace.rounds:
 				gone[n] = true
-				c.report.Warnings = append(c.report.Warnings, k.saysSlow(round+1, c.pace.rounds, spent[n]))
+				c.report.Warnings = append(c.report.Warnings, fmt.Sprintf("%s: in %d of %d rounds, for they took %.0f s: its figures, and ratios to them, are of these",
+					k, round+1, c.pace.rounds, spent[n].Seconds()))
 			}
 			for _, v := range rs {
 				if v.Failed != "" {
@@ -308,7 +309,7 @@ func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 				if v.Peer == peerSluice {
 					c.latest[k.row] = &v
 				}
-				name := keyOf(k.row, &v)
+				name := figureKey{k.row, v.Peer, v.Pattern, v.Op, v.Axis, v.Figure, v.Bytes}
 				if rounds[name] == nil {
 					order = append(order, name)
 				}

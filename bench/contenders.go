@@ -74,7 +74,11 @@ func (c *comparison) peersOf(r *row, points, words []string) (list []*contender)
 			ours(m.label, true, m.place, append([]string{m.name, r.provider}, words[1:]...)...)
 		}
 	case peerLimit:
-		ours(peerLimit, false, c.newest(peerLimit), append([]string{peerLimit, "-d", r.pattern}, limitCPUs()...)...)
+		args := []string{peerLimit, "-d", r.pattern}
+		if cpus := twoCPUs(); cpus != nil {
+			args = append(args, "-c", strings.Join(cpus, ","))
+		}
+		ours(peerLimit, false, c.newest(peerLimit), args...)
 	case "zmq":
 		ours(peerZMQ, false, c.newest(peerZMQ), append(words, "-r", strconv.Itoa(r.ranks))...)
 	default:
@@ -135,14 +139,13 @@ func (r *row) options(points []string, d time.Duration) []string {
 	return args
 }
 
-// limitCPUs has limit run on the two CPUs that our ranks are bound to. Where we do not
-// bind, it takes what it finds.
-func limitCPUs() []string {
+// twoCPUs are those that our ranks are bound to. Where we do not bind there are none.
+func twoCPUs() []string {
 	cpus, err := launch.Cores()
 	if err != nil || len(cpus) < 2 {
 		return nil
 	}
-	return []string{"-c", fmt.Sprintf("%d,%d", cpus[0], cpus[1])}
+	return []string{strconv.Itoa(cpus[0]), strconv.Itoa(cpus[1])}
 }
 
 // runOurs runs a bench, and takes what its report says of devices, ranks and doubts.
@@ -340,11 +343,6 @@ func (k *contender) runBounded(ctx context.Context, points []string, d, bound ti
 		}
 	}
 	return rs, err
-}
-
-// saysSlow names one that is in fewer rounds than others.
-func (k *contender) saysSlow(rounds, of int, took time.Duration) string {
-	return fmt.Sprintf("%s: in %d of %d rounds, for they took %.0f s: its figures, and ratios to them, are of these", k, rounds, of, took.Seconds())
 }
 
 // The peers whose own programs are run: UCX's ucx_perftest, libfabric's fi_pingpong, and
@@ -563,9 +561,13 @@ const endsStart = 20 * time.Second
 func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, server bool) *exec.Cmd) *bytes.Buffer {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	binds := endsBinds()
+	cpus := twoCPUs()
 	start := func(rank int) (*exec.Cmd, *bytes.Buffer) {
-		cmd, out := end(ctx, binds[rank], rank == 1), &bytes.Buffer{}
+		var bind []string
+		if cpus != nil {
+			bind = []string{"taskset", "-c", cpus[rank]}
+		}
+		cmd, out := end(ctx, bind, rank == 1), &bytes.Buffer{}
 		cmd.Stdout, cmd.Stderr = out, out
 		return cmd, out
 	}
@@ -603,15 +605,6 @@ func tooEarly(said []byte) bool {
 		}
 	}
 	return false
-}
-
-// endsBinds is what binds rank 0 and rank 1 to CPUs of their own.
-func endsBinds() [2][]string {
-	cpus, err := launch.Cores()
-	if err != nil || len(cpus) < 2 {
-		return [2][]string{}
-	}
-	return [2][]string{{"taskset", "-c", strconv.Itoa(cpus[0])}, {"taskset", "-c", strconv.Itoa(cpus[1])}}
 }
 
 // freePort is a port of TCP that nothing uses, for programs that have to be given one.

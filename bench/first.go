@@ -135,21 +135,24 @@ func printSummary(w io.Writer, r *Report) {
 	fmt.Fprintf(w, "\n%s\n", closing(r))
 }
 
+func (s *summaryRow) is(v *Result) bool {
+	return v.Layer == s.layer && v.Pattern == s.pattern && v.Op == s.op
+}
+
 // find is the figure of a size; nil: there is none.
 func (s *summaryRow) find(r *Report, provider string, bytes int64) *Result {
-	i := slices.IndexFunc(r.Results, func(v Result) bool {
-		return v.Layer == s.layer && v.Pattern == s.pattern && v.Op == s.op && (provider == "" || v.Provider == provider) && (v.Bytes == bytes || v.Bytes == 0)
-	})
-	if i < 0 {
-		return nil
+	for i := range r.Results {
+		if v := &r.Results[i]; s.is(v) && (provider == "" || v.Provider == provider) && (v.Bytes == bytes || v.Bytes == 0) {
+			return v
+		}
 	}
-	return &r.Results[i]
+	return nil
 }
 
 // providers are those that the row has figures of.
 func (s *summaryRow) providers(r *Report) (list []string) {
 	for _, v := range r.Results {
-		if v.Layer == s.layer && v.Pattern == s.pattern && v.Op == s.op && !slices.Contains(list, v.Provider) {
+		if s.is(&v) && !slices.Contains(list, v.Provider) {
 			list = append(list, v.Provider)
 		}
 	}

@@ -101,10 +101,6 @@ type figureKey struct {
 	bytes                           int64
 }
 
-func keyOf(r *row, v *Result) figureKey {
-	return figureKey{r, v.Peer, v.Pattern, v.Op, v.Axis, v.Figure, v.Bytes}
-}
-
 // rival is how bars name it.
 func (f *figure) rival() string {
 	switch f.Peer {
@@ -115,9 +111,6 @@ func (f *figure) rival() string {
 	}
 	return f.Peer
 }
-
-// ratioTo is the median of the ratios of the rounds that both were in.
-func (f *figure) ratioTo(g *figure) float64 { return median(ratios(f.Medians, g.Medians)) }
 
 // ratios are those of the rounds that both were in.
 func ratios(a, b []float64) (list []float64) {
@@ -198,7 +191,7 @@ func compareOne(ours *figure, figures []figure, crawls []string) (list []Compari
 		case theirs == nil:
 			continue
 		default:
-			c = ours.beside(theirs.Peer, theirs.P50, ours.ratioTo(theirs))
+			c = ours.beside(theirs.Peer, theirs.P50, median(ratios(ours.Medians, theirs.Medians)))
 			if c.PeerOp = theirs.Op; theirs.Peer == peerSluice {
 				c.Peer = fmt.Sprintf("%s of %s", theirs.Pattern, formatSize(theirs.Bytes))
 			}

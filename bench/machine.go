@@ -210,7 +210,7 @@ func standingDoubts(e *Environment) []string {
 	if e.Governor != "" && e.Governor != "performance" {
 		list = append(list, fmt.Sprintf("the CPU frequency governor is %q, not \"performance\"", e.Governor))
 	}
-	if len(e.Ranks) > 1 && together(e.Ranks) && len(e.Ranks[0].CPUs) == 1 && sameCPUs(e.Ranks) {
+	if len(e.Ranks) > 1 && together(e.Ranks) && len(e.Ranks[0].CPUs) == 1 && !slices.ContainsFunc(e.Ranks, func(r RankEnvironment) bool { return !slices.Equal(r.CPUs, e.Ranks[0].CPUs) }) {
 		list = append(list, "both ranks share one CPU: latencies are those of the scheduler")
 	}
 	for i, r := range e.Ranks {
@@ -222,11 +222,6 @@ func standingDoubts(e *Environment) []string {
 		}
 	}
 	return list
-}
-
-// sameCPUs says whether all ranks are bound to the very same CPUs.
-func sameCPUs(ranks []RankEnvironment) bool {
-	return !slices.ContainsFunc(ranks, func(r RankEnvironment) bool { return !slices.Equal(r.CPUs, ranks[0].CPUs) })
 }
 
 // sharesCore returns the first of others that is bound to another hardware thread

@@ -123,10 +123,10 @@ func during(what func() string) {
 	}
 }
 
-// undo, deferred, does something where an error passes by.
+// undo, deferred, does something where an error passes by, which is the one that counts.
 func undo(f func()) {
 	if p := recover(); p != nil {
-		f()
+		_ = try(f)
 		panic(p)
 	}
 }
@@ -201,7 +201,7 @@ SLUICE_INSECURE=1 does without.
 type layer struct {
 	use, short, long string
 	has              func(*pattern) bool
-	compare          func() *compareOptions // what the command does without patterns
+	only             string // rows of bench compare, which the command does without patterns
 }
 
 func of(name string) func(*pattern) bool { return func(p *pattern) bool { return p.layer == name } }
@@ -210,11 +210,11 @@ var layers = []layer{
 	{use: layerVerbs, short: "Measure the verbs layer", has: of(layerVerbs)},
 	{use: layerChannel, short: "Measure channels", has: of(layerChannel)},
 	{use: layerIMPI, short: "Measure impi's messages, against the MPIs that are installed", has: of(layerIMPI),
-		compare: func() *compareOptions { return &compareOptions{only: " impi "} }, long: `Messages that are matched, over shared memory and over TCP: Send and Recv to and fro,
+		only: " impi ", long: `Messages that are matched, over shared memory and over TCP: Send and Recv to and fro,
 windows of Isend and Irecv. Package impi and MPI without persistent requests run by
 turns, as those of bench compare do, which has these rows as well.`},
 	{use: layerQMP, short: "Measure what QMP programs call, against C over the MPIs that are installed", has: of(layerQMP),
-		compare: func() *compareOptions { return &compareOptions{only: " qmp "} }, long: `Sums of one double and of several, in place, by 2, 4 and 8 nodes, and the faces of a
+		only: " qmp ", long: `Sums of one double and of several, in place, by 2, 4 and 8 nodes, and the faces of a
 lattice of 16×16×16×16 sites of 192 bytes, exchanged with both neighbours of a ring
 through one multiple of relative handles (half: the halo of the Wilson operator, 96
 contiguous bytes a site of t): through package qmp, and by a C program that
@@ -223,7 +223,7 @@ types, MPI_Startall and MPI_Waitall). They run by turns, as those of bench compa
 
 A ratio is held to the bars of channels and collectives, and ten per cent.`},
 	{use: layerFanout, short: "Measure fan-out of chunks to workers, against libzmq and Open MPI", has: of(layerFanout),
-		compare: func() *compareOptions { return &compareOptions{only: " fanout "} }, long: `Chunks a second from a supplier to 2 and to 8 workers of this host, each of which asks for
+		only: " fanout ", long: `Chunks a second from a supplier to 2 and to 8 workers of this host, each of which asks for
 them: through package fanout, by a master–worker program in C over Open MPI, and by one over
 libzmq (ROUTER and DEALER, ipc). They run by turns, as those of bench compare do, with
 the same window: how many chunks a worker has asked for ahead. Nobody is bound to a core. All of it
@@ -245,7 +245,10 @@ func (l layer) command(out *outputOptions) *cobra.Command {
 	}
 	cmd := &cobra.Command{Use: l.use + " PATTERN,... [HOST]", Short: l.short, Long: l.long, Args: cobra.ArbitraryArgs}
 	f := cmd.Flags()
-	compare, alone := l.compareOptions()
+	compare, alone := compareOptions{only: l.only}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	if l.only != "" {
+		compare.addFlags(alone)
+	}
 	f.AddFlagSet(alone)
 	var o options
 	for _, p := range all {
@@ -263,7 +266,7 @@ func (l layer) command(out *outputOptions) *cobra.Command {
 		case l.use == "collectives":
 			parseList("kinds", kinds, names...)
 			args = append([]string{kinds}, args...)
-		case len(args) == 0 && compare != nil:
+		case len(args) == 0 && l.only != "":
 			for name := range given(f) {
 				if alone.Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil {
 					must(usagef("--%s: want %s, or several of them", name, strings.Join(names, ", ")))
@@ -279,16 +282,6 @@ func (l layer) command(out *outputOptions) *cobra.Command {
 		measure(cmd, out, list)
 	})
 	return cmd
-}
-
-// compareOptions are those of the command without patterns, and their flags.
-func (l *layer) compareOptions() (o *compareOptions, f *pflag.FlagSet) {
-	f = pflag.NewFlagSet("", pflag.ContinueOnError)
-	if l.compare != nil {
-		o = l.compare()
-		o.addFlags(f)
-	}
-	return o, f
 }
 
 // parsePatterns reads a list of names of commands.

@@ -252,14 +252,10 @@ func moveOnce(ctx context.Context, job exchanger, s series) {
 	for range turns {
 		s.prepare()
 		barrier(ctx, job, nil)
-		runOnce(s, 1)
+		s.run(1, nil)
+		rest(s)
 		barrier(ctx, job, try(s.check))
 	}
-}
-
-func runOnce(s series, n int) {
-	s.run(n, nil)
-	rest(s)
 }
 
 func rest(s series) {

@@ -144,12 +144,8 @@ func printEnvironment(w io.Writer, e *Environment) {
 		line("device", "%s", strings.TrimPrefix(describeEntry(&e.Devices[i]), "device "))
 	}
 	if len(e.Options) > 0 {
-		line("options", "%s", formatOptions(e.Options))
+		line("options", "%s", strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(e.Options), "map["), "]"))
 	}
-}
-
-func formatOptions(options map[string]string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(options), "map["), "]")
 }
 
 func describeEntry(d *DeviceEntry) string {

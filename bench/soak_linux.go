@@ -229,7 +229,8 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 	defer deadline.Stop()
 	name := fmt.Sprintf("job %d (%s, transport %q, two networks %v)", t.Jobs, j.fault, j.transport, j.link != nil)
 	say := func(rank int, what string) {
-		t.Said = append(t.Said, fmt.Sprintf("%s: rank %d: %s\n%s", name, rank, what, lastBytes(ranks[rank].told.Bytes(), 4000)))
+		told := ranks[rank].told.Bytes()
+		t.Said = append(t.Said, fmt.Sprintf("%s: rank %d: %s\n%s", name, rank, what, told[max(0, len(told)-4000):]))
 	}
 	for rank, p := range ranks {
 		select {
@@ -295,9 +296,6 @@ func (j *soakJob) kill(ranks []*soakProcess) {
 		<-p.end
 	}
 }
-
-// lastBytes is the end of what a rank has told.
-func lastBytes(b []byte, n int) []byte { return b[max(0, len(b)-n):] }
 
 // parseSoakRecord reads the line of a rank that has ended.
 func parseSoakRecord(out []byte) (*soakRecord, error) {
