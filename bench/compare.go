@@ -86,7 +86,7 @@ func (o *compareOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.only, "only", o.only, "rows whose name this regular expression matches, in any case")
 	f.StringVar(&o.peers, "peers", "", "root directories with peers of other versions, a list")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default as many as an hour allows, at most 11; with --quick 3, and 10 with --base)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; of ibv five times as long)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; of ibv five times as long, with --quick twenty times)")
 }
 
 // command is what a command does that compares.
@@ -509,7 +509,10 @@ func (c *comparison) versions(ctx context.Context, r *row, program string) []*co
 		}
 		return rs, err
 	}
-	if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, screenBound); err != nil {
+	bound := max(screenBound, findPattern(r.layer, r.pattern).alone)
+	if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, bound); errors.Is(err, errHung) {
+		must(fmt.Errorf("the base takes more than %v for it", bound))
+	} else if err != nil {
 		must(fmt.Errorf("the base does not have it: %w", err))
 	}
 	return []*contender{ours, &base}

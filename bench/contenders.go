@@ -40,8 +40,9 @@ func (c *comparison) contendersOf(r *row, points []string) []*contender {
 	switch r.provider {
 	case providerSelf:
 	case providerIBV:
-		c.rdma = findRDMA()
-		more = []string{"--device", c.rdma.device}
+		if c.rdma = findRDMA(); r.layer == layerVerbs {
+			more = []string{"--device", c.rdma.device}
+		}
 	default:
 		must1(verbs.Find(r.provider))
 	}
@@ -261,12 +262,18 @@ func (c *comparison) screen(ctx context.Context, list []*contender) []*contender
 		}
 		took[k] = map[string]float64{}
 		for i := range rs {
-			if at := k.row.point(&rs[i]); took[k][at] == 0 { // the first of several figures
+			if at := k.row.point(&rs[i]); took[k][at] == 0 && k.row.screens(&rs[i]) {
 				took[k][at] = timeLike(&rs[i])
 			}
 		}
 	}
 	return c.pick(list, took, hung, crowded)
+}
+
+// screens says whether contenders are chosen by that figure: by the one that the first bar
+// is about, or by the first of several.
+func (r *row) screens(v *Result) bool {
+	return len(r.bars) == 0 || r.bars[0].figure == "" || r.bars[0].figure == v.Figure
 }
 
 // timeLike is a figure of which less is better.

@@ -106,7 +106,7 @@ var summaryRows = []summaryRow{
 var summarySizes = []int64{8, 4 << 10, 64 << 10, 1 << 20}
 
 // summaryWarnings bounds the lines of what makes the figures doubtful.
-const summaryWarnings = 6
+const summaryWarnings = 5
 
 // printSummary shows a newcomer what the library is for, in at most 30 lines.
 func printSummary(w io.Writer, r *Report) {
@@ -121,7 +121,7 @@ func printSummary(w io.Writer, r *Report) {
 	}
 	fmt.Fprintf(w, "\n%-36s", "")
 	for _, n := range summarySizes {
-		fmt.Fprintf(w, "%12s", formatSize(n)+"B")
+		fmt.Fprintf(w, "%12s", binarySize(n))
 	}
 	fmt.Fprintln(w)
 	for _, row := range summaryRows {
@@ -130,9 +130,25 @@ func printSummary(w io.Writer, r *Report) {
 		}
 	}
 	for _, why := range r.Missing {
-		fmt.Fprintf(w, "not available: %.100s\n", why)
+		fmt.Fprintf(w, "not available: %s\n", shorten(why, 100))
 	}
 	fmt.Fprintf(w, "\n%s\n", closing(r))
+}
+
+// binarySize writes a size whose prefix is of 1024, as those of bandwidths are not.
+func binarySize(n int64) string {
+	if s := formatSize(n); s[len(s)-1] > '9' {
+		return s[:len(s)-1] + " " + strings.ToUpper(s[len(s)-1:]) + "iB"
+	}
+	return fmt.Sprint(n, " B")
+}
+
+// shorten leaves of a text what n bytes hold of its words.
+func shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:strings.LastIndexByte(s[:n], ' ')] + " …"
 }
 
 func (s *summaryRow) is(v *Result) bool {
@@ -186,18 +202,18 @@ func closing(r *Report) string {
 	last := int64(1 << 20)
 	lat, alloc, heap := p50(0, 8), p50(2, last), p50(3, last)
 	line, memcpy, peek := p50(9, 8), p50(10, last), p50(11, last)
-	var parts []string
+	var parts, copies []string
 	if providers := summaryRows[0].providers(r); len(providers) > 0 {
 		parts = append(parts, "Between these ranks channels and collectives go over "+providers[0])
 	}
 	if lat > 0 && line > 0 {
-		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times a bare cache line", lat/line))
+		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times what a bare cache line does", max(lat/line, 1)))
 	}
 	if alloc > 0 && memcpy > 0 {
-		parts = append(parts, fmt.Sprintf("1 MiB of Alloc moves at %.0f %% of memcpy", 100*alloc/memcpy))
+		copies = append(copies, fmt.Sprintf("1 MiB of Alloc moves at %.0f %% of the bandwidth of memcpy", 100*alloc/memcpy))
 	}
 	if heap > 0 && peek > 0 {
-		parts = append(parts, fmt.Sprintf("of the heap at %.0f %% of one copy by the kernel", 100*heap/peek))
+		copies = append(copies, fmt.Sprintf("of the heap at %.0f %% of that of one copy by the kernel", 100*heap/peek))
 	}
-	return strings.Join(parts, "; ") + ".\nLatency is half a round trip. All sizes: bench --all; beside MPI: bench compare."
+	return strings.Join(parts, "; ") + ";\n" + strings.Join(copies, ", ") + ".\nLatency is half a round trip. All sizes: bench --all; beside MPI: bench compare."
 }

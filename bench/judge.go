@@ -275,7 +275,7 @@ type TooFewRoundsError struct {
 }
 
 func (e *TooFewRoundsError) Error() string {
-	return fmt.Sprintf("%s cannot be judged: %s say nothing. Measure both with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
+	return fmt.Sprintf("%s cannot be judged: %s are too few. Measure with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
 }
 
 // enoughRounds tell figures apart that differ by more than they spread.

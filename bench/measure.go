@@ -129,6 +129,7 @@ type sampled struct {
 	all        *distribution
 	round      *distribution // the current one
 	medians    []float64     // of the rounds
+	of         int64         // exchanges that it is the mean or a percentile of; 0: its samples are what counts
 }
 
 func newSampled(name string) *sampled { return &sampled{figureName: name, all: newDistribution()} }
@@ -152,6 +153,9 @@ func (s *sampled) addAll(samples ...float64) {
 func (s *sampled) fill(r *Result) {
 	r.Medians, r.Rounds, r.Spread = s.medians, len(s.medians), spread(slices.Clone(s.medians))
 	s.all.fill(r)
+	if s.of > 0 {
+		r.Samples = s.of
+	}
 }
 
 func newMeasurement(s spec) *measurement { return &measurement{spec: s, sampled: *newSampled("")} }
@@ -198,12 +202,10 @@ type series interface {
 	close()
 }
 
-// plain is a series that prepares, checks and closes nothing.
+// plain is a series that closes nothing.
 type plain struct{}
 
-func (plain) prepare() {}
-func (plain) check()   {}
-func (plain) close()   {}
+func (plain) close() {}
 
 // A resting series has to do something after a run, outside the measured time.
 type resting interface{ rest() }
@@ -552,6 +554,9 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 	}
 	m.figure(figureMean, times.sum/float64(times.n))
 	m.figure(figureP99, times.quantile(99))
+	for _, f := range m.others {
+		f.of += int64(times.n)
+	}
 	if len(beside) > 0 {
 		m.figure(figureNeighbour, 100*burned.Seconds()/(spent.Seconds()*float64(len(beside))))
 	}

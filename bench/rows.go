@@ -290,7 +290,8 @@ func (r *row) command(points []string, t time.Duration) []string {
 	switch {
 	case r.layer == layerIMPI:
 		add("--carrier", r.provider)
-	case r.layer != layerFanout && r.provider != providerSelf && r.provider != providerIBV:
+	case r.layer == layerVerbs && r.provider == providerIBV: // by its device
+	case r.layer != layerFanout && r.provider != providerSelf:
 		add("--provider", r.provider)
 	}
 	add("--op", r.op)
@@ -342,6 +343,7 @@ func programRows() (list []row) {
 		overlap(provider, kindAllreduce, "mpi overlap -c allreduce")
 	}
 	overlap(providerRoCE, kindSend)
+	overlap(providerIBV, kindSend)
 
 	// CPUs that are shared: only with a neighbour on each core there is a bar.
 	for _, load := range []string{loadBusy, loadQuota} {
