@@ -148,7 +148,7 @@ func runUnderLoad(ctx context.Context, name string, ranks int, args []string) {
 	must(err)
 }
 
-// newBurnCommand is what [startLoad] starts: it computes on a CPU as long as its parent lives.
+// newBurnCommand is what [load.start] starts: it computes on a CPU as long as its parent lives.
 func newBurnCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "burn CPU PARENT", Hidden: true, Args: cobra.ExactArgs(2),

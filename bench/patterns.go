@@ -20,7 +20,10 @@ import (
 //     verifies and times it.
 //   - A pattern that is a procedure of its own (time to start, overlap, CPU of idle ranks)
 //     has measure instead. All ranks call it once in each round of each measurement; it
-//     adds samples ([measurement.add]), or adds figures of its own ([measurement.figure]).
+//     adds samples ([sampled.addAll]), or adds figures of its own ([measurement.figure]).
+//
+// Neither returns errors: [must] ends the job with the first one, at all ranks; a step that only
+// some of them may fail at is followed by a barrier, which takes the error that [try] returns.
 //
 // Either finds what it runs over in [bed]: the node of this rank, memory, and what its open
 // has made. Which measurements one command stands for is said by vary, as dimensions; the
