@@ -632,7 +632,6 @@ type rdmaPath struct {
 func findRDMA() *rdmaPath {
 	dev := must1(verbs.Find(providerIBV))
 	c := must1(dev.Open(verbs.Config{}))
-	defer c.Close()
 	cq := must1(c.CreateCQ(1, nil))
 	qp := must1(must1(c.AllocPD()).CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))
 	attr := must1(qp.Query())
@@ -640,5 +639,6 @@ func findRDMA() *rdmaPath {
 	if must1(c.QueryPort(r.port)).LinkLayer == verbs.LinkLayerInfiniBand {
 		r.gid = -1
 	}
+	must(c.Close())
 	return r
 }

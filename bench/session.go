@@ -197,8 +197,9 @@ func (s *session) devices() []DeviceEntry {
 func describeNamed(name string) (_ DeviceEntry, err error) {
 	defer catch(&err)
 	c := must1(must1(verbs.Find(name)).Open(verbs.Config{Insecure: true}))
-	defer c.Close()
-	return describeDevice(c, false), nil
+	e := describeDevice(c, false)
+	must(c.Close())
+	return e, nil
 }
 
 // onlyDevice describes the device of a provider that has one: of several it is not known

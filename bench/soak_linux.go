@@ -56,7 +56,7 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) {
 		if err := try(func() { link = newSoakLink() }); err != nil {
 			t.Said = append(t.Said, "no network that could be cut: "+err.Error())
 		} else {
-			defer link.Close()
+			defer func() { _ = link.Close() }() // they last as long as the ranks
 			faults = append(faults, faultLoss, faultCut)
 		}
 	}

@@ -344,7 +344,6 @@ func timeCQ(provider string, m *measurement, count int) (messages, polls []float
 	var sides [2]*side
 	for i := range sides {
 		sides[i] = openSide(provider, m.bytes, count)
-		defer sides[i].ctx.Close() // nothing is under way that could be lost
 	}
 	pingPong := func(k int) {
 		sides[0].hop(sides[1], k)
@@ -371,6 +370,9 @@ func timeCQ(provider string, m *measurement, count int) (messages, polls []float
 			}
 		}
 		polls = append(polls, float64(nanos()-began)/looks)
+	}
+	for _, s := range sides {
+		must(s.ctx.Close())
 	}
 	return messages, polls
 }
