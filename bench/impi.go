@@ -28,7 +28,7 @@ const (
 
 const longIMPI = `Every message is a request of its own, as it is in MPI programs without persistent
 ones. All messages of a window use one buffer on either side, as those of OSU's
-programs do. Whether a buffer is of Go's heap makes no difference here.`
+programs do. Alloc is that of the job of impi.`
 
 const longMatching = `A window of messages, each with a tag and memory of its own, from rank 0 to rank 1. Unexpected:
 rank 0 starts all sends, and then sends a note, which rank 1 waits for before it receives
@@ -98,16 +98,19 @@ const (
 	impiTag     = 2
 )
 
-func declareIMPI(_ context.Context, b *bed, m *measurement) series { return newIMPI(b.impi.World(), m) }
+func declareIMPI(_ context.Context, b *bed, m *measurement) series {
+	n := roundUp(m.bytes+guard, pageBytes)
+	out, in := b.memory(&m.spec, n, n)
+	return newIMPI(b.impi.World(), m, out, in)
+}
 
 // newIMPI makes the series of a measurement between two ranks. All messages of a window share
 // one buffer, as in the programs of MPI.
-func newIMPI(c *impi.Comm, m *measurement) series {
+func newIMPI(c *impi.Comm, m *measurement, out, in []byte) series {
 	whole := extent{bytes: m.bytes}
 	s := messages{extent: whole, into: whole, op: m.op, rank: c.Rank(), from: 1 - c.Rank()}
 	// Of a page or more, both begin where a page does.
-	s.outs = [][]byte{make([]byte, roundUp(m.bytes+guard, pageBytes))[:m.bytes+guard]}
-	in := make([]byte, roundUp(m.bytes+guard, pageBytes))[:m.bytes+guard]
+	s.outs, in = [][]byte{out[:m.bytes+guard]}, in[:m.bytes+guard]
 	if m.windowed == 0 {
 		s.ins = [][]byte{in}
 		from := s.from

@@ -136,7 +136,7 @@ func TestIMPICheck(t *testing.T) {
 		errs := make([]error, len(series))
 		m := measurementOf(t, layerIMPI, c.pattern, "sizes", formatSize(int64(c.bytes)))
 		for i, w := range j.Worlds() {
-			series[i] = newIMPI(w, m)
+			series[i] = newIMPI(w, m, make([]byte, c.bytes+guard), make([]byte, c.bytes+guard))
 			series[i].prepare()
 		}
 		for i, s := range series {

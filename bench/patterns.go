@@ -92,8 +92,8 @@ func init() {
 			options: "provider memory=alloc sizes blocks packed", long: longChannel},
 			"late", "window=16", "window=64"),
 		// Messages of impi: each is a request of its own, and all of a window share memory.
-		transfers(pattern{layer: layerIMPI, suite: suiteIMPI, open: openIMPI, declare: declareIMPI, split: byCarrier, check: checkIMPI, vary: []dimension{byOp, bySize},
-			options: "carrier sizes", long: longIMPI},
+		transfers(pattern{layer: layerIMPI, suite: suiteIMPI, open: openIMPI, declare: declareIMPI, split: byCarrier, check: checkIMPI, vary: []dimension{byOp, byAlloc, bySize},
+			options: "carrier memory=heap sizes", long: longIMPI},
 			"", "window=64", "window=64"),
 		[]*pattern{
 			{name: patternHalo, layer: layerChannel, top: true, unit: unitBandwidth, ranks: twoUp, declare: declareHalo, check: checkAxes, vary: []dimension{byMemory, byAxis}, messages: faces,
@@ -210,6 +210,15 @@ func byMemory(o *options, list []spec) []spec {
 func byHeap(o *options, list []spec) []spec {
 	return vary(list, o.memories, func(s *spec, m string) {
 		if s.memory = m; m != memoryAlloc {
+			s.op += " " + m
+		}
+	})
+}
+
+// byAlloc is byMemory where results of operations name only Alloc.
+func byAlloc(o *options, list []spec) []spec {
+	return vary(list, o.memories, func(s *spec, m string) {
+		if s.memory = m; m != memoryHeap {
 			s.op += " " + m
 		}
 	})

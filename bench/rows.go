@@ -70,6 +70,7 @@ const (
 	fourths      = "8,16,64,256,1k,4k,16k,64k,256k,1M,4M"
 	vectors      = "8,64,256,1k,4k,16k,64k,128k,256k,1M,4M,8M"
 	bothMemories = memoryAlloc + "," + memoryHeap
+	heapFirst    = memoryHeap + "," + memoryAlloc
 	allMemories  = bothMemories + "," + memoryAlloc + ">" + memoryHeap + "," + memoryHeap + ">" + memoryAlloc
 )
 
@@ -117,16 +118,18 @@ var rows = slices.Concat([]row{
 		peers: []string{"mpi p2p -d bw"}, bars: []bar{{sizes: "1M,4M", limit: 1}}},
 
 	// Messages that are matched, each a request of its own.
-	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", sizes: fourths,
+	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", memory: heapFirst, sizes: fourths,
 		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1.25}}},
-	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: "shm", sizes: fourths, window: defaultWindow,
+	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d bw", "ucx tag"}, bars: []bar{{sizes: "1M", limit: 1}}},
-	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: "shm", sizes: fourths, window: defaultWindow,
+	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d rate"}, bars: []bar{{sizes: "8", limit: 1}, {sizes: "8", fixed: 4e6, limit: 1}}},
-	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: carrierTCP, sizes: fourths,
+	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: carrierTCP, memory: heapFirst, sizes: fourths,
 		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1}}},
-	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: carrierTCP, sizes: fourths, window: defaultWindow,
+	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: carrierTCP, memory: heapFirst, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d bw"}, bars: []bar{{sizes: "1M", limit: 0.9}}},
+	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: carrierTCP, sizes: fourths, window: defaultWindow,
+		peers: []string{"mpi p2p -n -d rate"}},
 },
 	// Collectives: of 2 ranks with a core each, and of more on the CPUs that there are.
 	collectiveRows(2, bothMemories, vectors, "called,declared", []bar{{op: callCalled, limit: 0.75}}, []bar{
@@ -135,10 +138,10 @@ var rows = slices.Concat([]row{
 		{op: calledAlloc, sizes: "8M", limit: 0.5},
 	}),
 	collectiveRows(4, bothMemories, vectors, callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
-	collectiveRows(8, bothMemories, "8,1k,16k,128k,1M", callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
-	collectiveRows(16, memoryAlloc, "8,1k,64k", callCalled, nil, nil),
-	collectiveRows(32, memoryAlloc, "8,1k,64k", callCalled, nil, nil),
-	collectiveRows(64, memoryAlloc, "8,1k,64k", callCalled, nil, nil),
+	collectiveRows(8, bothMemories, "8,1k,16k,128k,1M,8M", callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
+	collectiveRows(16, bothMemories, "8,1k,64k", callCalled, nil, nil),
+	collectiveRows(32, bothMemories, "8,1k,64k", callCalled, nil, nil),
+	collectiveRows(64, bothMemories, "8,1k,64k", callCalled, nil, nil),
 	otherCollectives("bcast", "reduce", "reduce-scatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall"),
 	[]row{
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{against: besideExact, limit: 4}}},
@@ -185,7 +188,7 @@ func collectiveRows(ranks int, memory, sizes, call string, barrier, allreduce []
 
 func otherCollectives(kinds ...string) (list []row) {
 	for _, kind := range kinds {
-		list = append(list, row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: memoryAlloc, sizes: "8,1k,128k", ranks: 2,
+		list = append(list, row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: bothMemories, sizes: "8,1k,128k,8M", ranks: 2,
 			args: []string{"--call", callCalled}, peers: []string{"mpi coll -c " + kind}})
 	}
 	return list

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -235,13 +236,30 @@ func (b *bed) memory(s *spec, out, in int) (from, into []byte) {
 	if !mixed {
 		other = kind
 	}
-	return b.out.take(b.Node, kind, out), b.in.take(b.Node, other, in)
+	return b.out.take(b.alloc, kind, out), b.in.take(b.alloc, other, in)
+}
+
+// alloc is memory of Alloc: of the job of impi where that is measured.
+func (b *bed) alloc(size int) (io.Closer, []byte) {
+	if b.impi != nil {
+		m := must1(b.impi.Alloc(size))
+		return m, m.Bytes()
+	}
+	return allocOf(b.Node)(size)
+}
+
+// allocOf is memory of Node.Alloc.
+func allocOf(n *channel.Node) func(int) (io.Closer, []byte) {
+	return func(size int) (io.Closer, []byte) {
+		m := must1(n.Alloc(size))
+		return m, m.Bytes()
+	}
 }
 
 // close leaves what the work has made, which no rank uses any more.
 func (b *bed) close(ctx context.Context) {
 	barrier(ctx, b, nil)
-	for _, m := range []*channel.Memory{b.out.own, b.in.own} {
+	for _, m := range []io.Closer{b.out.own, b.in.own} {
 		if m != nil {
 			must(m.Close())
 		}
@@ -258,11 +276,11 @@ func (b *bed) close(ctx context.Context) {
 type buffer struct {
 	kind  string
 	bytes []byte
-	own   *channel.Memory // of alloc
+	own   io.Closer // of alloc
 }
 
 // take is memory of a kind, from the start of the buffer.
-func (b *buffer) take(n *channel.Node, kind string, size int) []byte {
+func (b *buffer) take(alloc func(int) (io.Closer, []byte), kind string, size int) []byte {
 	if size <= len(b.bytes) && kind == b.kind {
 		return b.bytes[:size:size]
 	}
@@ -274,8 +292,7 @@ func (b *buffer) take(n *channel.Node, kind string, size int) []byte {
 		b.bytes = make([]byte, max(size, 64<<10)) // of that size it begins at a page
 		return b.bytes[:size:size]
 	}
-	m := must1(n.Alloc(max(size, 1)))
-	b.own, b.bytes = m, m.Bytes()
+	b.own, b.bytes = alloc(max(size, 1))
 	return b.bytes[:size:size]
 }
 

@@ -255,7 +255,7 @@ func (s *soaker) newRing(memory string, size, stream int) *soakRing {
 	r := &soakRing{messages{declarations: declarations{node: s.node, stream: stream}, rank: s.node.Rank(), extent: extent{bytes: size}, into: extent{bytes: size}, op: "ring", from: left}}
 	var buffers [2]buffer // of its own
 	for i, list := range []*[][]byte{&r.outs, &r.ins} {
-		*list = [][]byte{buffers[i].take(s.node, memory, size+guard)}
+		*list = [][]byte{buffers[i].take(allocOf(s.node), memory, size+guard)}
 	}
 	r.send(r.layout(r.outs[0]), right)
 	r.receive(r.into.layout(r.ins[0]), left)
