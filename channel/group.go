@@ -76,8 +76,16 @@ type Group struct {
 // [ErrClosed].
 func (n *Node) World(ctx context.Context) (*Group, error) {
 	const op = "world"
-	n.worldMu.Lock()
-	defer n.worldMu.Unlock()
+	select {
+	case n.making <- struct{}{}: // another call may be under way
+		defer func() { <-n.making }()
+	case <-ctx.Done():
+		err := ctx.Err()
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%w: %w", ErrTimeout, err)
+		}
+		return nil, groupError(op, err)
+	}
 	if n.world == nil {
 		ranks := make([]int, n.size)
 		for i := range ranks {

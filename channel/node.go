@@ -75,8 +75,8 @@ type Node struct {
 	attended    map[*sendStream]*attendance // whose pipes the engine looks at
 	kick        chan struct{}
 
-	worldMu sync.Mutex
-	world   *Group
+	making chan struct{} // holds one while world is made or looked at
+	world  *Group
 }
 
 // Join makes this process a node of its job. All ranks of the job have to call
@@ -107,7 +107,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	if err != nil {
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
-	n := &Node{job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
+	n := &Node{making: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
 		peers: map[int]*peer{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -88,4 +89,27 @@ func TestWorldClosed(t *testing.T) {
 	require.NoError(t, n.Close())
 	_, err = n.World(within(t))
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// TestWorldDeadline: a call that waits for another one ends with its own context.
+func TestWorldDeadline(t *testing.T) {
+	nodes := join(t, 2)
+	made := make(chan error)
+	go func() {
+		_, err := nodes[0].World(within(t))
+		made <- err
+	}()
+	require.Eventually(t, func() bool { return len(nodes[0].making) > 0 }, limit, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := nodes[0].World(ctx)
+	require.ErrorIs(t, err, ErrTimeout)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	_, err = nodes[0].World(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = nodes[1].World(within(t))
+	require.NoError(t, err)
+	require.NoError(t, <-made)
 }
