@@ -25,7 +25,7 @@ func TestBase(t *testing.T) {
 	args := []string{"compare", "--base", "HEAD", "--only", "self channel local", "--time", "1ms"}
 	told, status := fails(t, append(args, "--rounds", "2")...)
 	require.Equal(t, exitFew, status, told)
-	require.Contains(t, told, "2 rounds say nothing")
+	require.Contains(t, told, "2 rounds are too few")
 	left()
 	told, status = fails(t, "compare", "--base", "--force", "--only", "local")
 	require.Equal(t, exitFailed, status, told)
