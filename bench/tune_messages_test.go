@@ -88,8 +88,16 @@ func measures(t *testing.T, provider, what string) (path string) {
 			require.Equal(t, provider, v.Provider)
 		}
 	}
-	for name, sizes := range map[string]string{"copied": tunedEager, "straight": tunedEager, "packed": tunedBlocks, "blocks": tunedBlocks, "written": tunedReads, "fetched": tunedReads} {
-		require.Equal(t, strings.Count(sizes, ",")+1, ways[name], name)
+	for _, c := range []struct{ what, sizes, one, other string }{
+		{"eager", tunedEager, "copied", "straight"},
+		{"pack", tunedBlocks, "packed", "blocks"},
+		{"read", tunedReads, "written", "fetched"},
+	} {
+		want := 0
+		if slices.Contains(strings.Split(what, ","), c.what) {
+			want = strings.Count(c.sizes, ",") + 1
+		}
+		require.Equal(t, []int{want, want}, []int{ways[c.one], ways[c.other]}, c.what)
 	}
 	for _, s := range r.Settings {
 		name, _, _ := strings.Cut(s, "=")
@@ -110,7 +118,11 @@ func TestTuneMessages(t *testing.T) {
 // RDMA_WRITE.
 func TestTuneRDMA(t *testing.T) {
 	need.RDMA(t)
-	path := measures(t, providerIBV, "eager,pack,read")
+	what := "read" // what no other provider has; a guest that emulates its CPUs takes its time
+	if need.WantLong() {
+		what = "eager,pack,read"
+	}
+	path := measures(t, providerIBV, what)
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NotContains(t, string(b), "SLUICE_TCP_", "what has not been measured is not set")
