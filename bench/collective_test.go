@@ -160,6 +160,7 @@ func TestFit(t *testing.T) {
 
 // The settings are of jobs that have been there, of all algorithms and some segments.
 func TestTune(t *testing.T) {
+	need.Long(t)
 	need.NoRace(t, "it tells nothing of processes, and is slow")
 	args := []string{"tune", "--what", "collectives", "--kinds", "bcast,barrier", "--sizes", "8,4M", "--time", "1ms", "--rounds", "1"}
 	check := func(out []byte, ranks int) {

@@ -20,6 +20,7 @@ import (
 
 // The MPI programs, where an MPI is installed.
 func TestMPI(t *testing.T) {
+	need.Long(t)
 	need.Program(t, "sh")
 	p, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
@@ -84,6 +85,7 @@ func TestMPI(t *testing.T) {
 
 // The MPI programs that have several figures, or several patterns.
 func TestMPIFigures(t *testing.T) {
+	need.Long(t)
 	need.Program(t, "sh")
 	p, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
@@ -119,6 +121,7 @@ func TestMPIFigures(t *testing.T) {
 
 // bench compare of one suite with what is installed here; without MPI it says so.
 func TestCompare(t *testing.T) {
+	need.Long(t)
 	for _, args := range [][]string{{"qmp"}, {"compare", "--only", "channel halo|limit|self"}} {
 		r := decode(t, output(t, append(args, "--quick", "--rounds", "1", "--time", "1ms", "--json")...))
 		require.NotEmpty(t, r.Results)
