@@ -199,7 +199,7 @@ func declareMatching(_ context.Context, b *bed, m *measurement) series {
 func (s *impiMatching) run(n int, _ []int64) {
 	receives := s.comm.Rank() == 1
 	for range n {
-		if receives != s.posted { // who comes second has been told
+		if receives != s.posted { // the second rank has been told
 			impiNote(s.comm, s.note, false)
 		}
 		for i := range s.requests {
@@ -219,7 +219,7 @@ func (s *impiMatching) run(n int, _ []int64) {
 	}
 }
 
-// peerZMQ is the peer whose sockets hand chunks to who asks.
+// peerZMQ is the peer whose sockets hand chunks to workers on request.
 const peerZMQ = "libzmq"
 
 // Dialects of fanout: operations of its results.

@@ -75,7 +75,7 @@ func (l *load) Close() error {
 	return l.quota.Close()
 }
 
-// loadAround is the load that this process has been started in, and who computes beside it.
+// loadAround is the load that this process has been started in, and the processes that compute beside it.
 func loadAround() (name string, pids []int, err error) {
 	name, list, _ := strings.Cut(os.Getenv(envLoad), ":")
 	if list == "" {

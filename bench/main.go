@@ -1,4 +1,4 @@
-// Bench measures what this library moves, how fast, and against whom.
+// Bench measures what this library moves, how fast, and beside its peers.
 //
 //	bench                     latency and bandwidth of every provider, two ranks on this host
 //	bench verbs lat|bw|...    one pattern of the verbs layer, with all its options
@@ -152,7 +152,7 @@ func newRootCommand() *cobra.Command {
 	var first firstOptions
 	root := &cobra.Command{
 		Use:   "bench [HOST]",
-		Short: "Measure what this library moves, how fast, and against whom",
+		Short: "Measure what this library moves, how fast, and beside its peers",
 		Long: `Without a subcommand: what channels, collectives and each provider that is there take
 between two ranks on this host, one per core, and how far that is from what this machine can do.
 
@@ -226,7 +226,7 @@ A ratio is held to the bars of channels and collectives, and ten per cent.`},
 		only: " fanout ", long: `Chunks a second from a supplier to 2 and to 8 workers of this host, each of which asks for
 them: through package fanout, by a master–worker program in C over Open MPI, and by one over
 libzmq (ROUTER and DEALER, ipc). They run by turns, as those of bench compare do, with
-the same window: how many chunks a worker has asked for ahead. Nobody is bound to a core. All of it
+the same window: how many chunks a worker has asked for ahead. No rank is bound to a core. All of it
 takes some three minutes, with --quick a few seconds.`},
 	{use: layerMachine, short: "Measure what this machine can do at best", has: of(layerMachine)},
 	{use: "collectives", short: "Measure collectives of all ranks: several kinds in one job", long: longCollective,

@@ -541,7 +541,7 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 	var spent, burned time.Duration
 	for n, done := first, 0; done < exchanges && spent < m.o.time; {
 		barrier(ctx, job, nil)
-		s.run(1, nil) // who comes later has been waited for
+		s.run(1, nil) // a late rank has been waited for
 		took, used := m.timeShared(s, samples[:n], beside)
 		for _, v := range samples[:n] {
 			times.add(float64(v) / float64(per))

@@ -45,7 +45,7 @@ type Supplier struct {
 	envelope *message
 	bell     chan struct{} // closed when something has changed that somebody waits for
 	waiters  int
-	wake     context.CancelFunc // of who waits for a message, and for acknowledgements by a call
+	wake     context.CancelFunc // of a wait for a message, and for acknowledgements by a call
 	fault    error              // of the goroutine, for the next call
 	broken   error              // nothing goes any more
 	ending   bool               // End has been called: no more chunks

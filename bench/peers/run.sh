@@ -58,7 +58,7 @@ openmpi)
     ;;
 mpich)
     # MPICH 5 has been seen not to start some programs in a root directory; with all of
-    # /proc, /sys and /dev there, shared memory included (enter.sh), it always has.
+    # /proc, /sys and /dev there, shared memory included (enter.sh), it has not failed since.
     # MPICH keeps ranks of a host off shared memory when told that they are on
     # different nodes; its network is then ch4:ofi or ch4:ucx over TCP.
     if [ "$transport" = tcp ]; then

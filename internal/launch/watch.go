@@ -222,8 +222,8 @@ func (w *watch) forwardHeld() {
 
 // forward passes a signal on. The first that means to end the program is for
 // the ranks to react to, unless it comes before all are there: a job that is not
-// complete cannot react. Who sends a second one has waited long enough, and a
-// third one does not want to wait at all.
+// complete cannot react. A second one means that the user has waited long enough, and a
+// third one that the user does not want to wait at all.
 func (w *watch) forward(s os.Signal) {
 	if !slices.Contains(endSignals, s) {
 		if w.starting() {

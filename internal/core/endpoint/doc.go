@@ -3,7 +3,7 @@
 // failure, room, and the end.
 //
 // An [Endpoint] is one process's end of its connection with one other process of the job;
-// there is one for each pair of processes, whoever uses it. It offers
+// there is one for each pair of processes, whatever uses it. It offers
 //
 //   - active messages ([Endpoint.Send]): a handler, an argument and a payload. Those of a
 //     stream run their handlers in the order in which they were sent, each exactly once.
@@ -37,7 +37,7 @@
 // more: what it writes to is not given back before its message has run.
 //
 // An endpoint without a path waits for one. How long is for its owner to say
-// ([Endpoint.Fail]), who also makes paths ([Endpoint.Add]).
+// ([Endpoint.Fail]), which also makes the paths ([Endpoint.Add]).
 //
 // # Room
 //
@@ -49,7 +49,7 @@
 //
 // # The end
 //
-//	         AddPath                 Bye, all messages before it taken
+//	         Add                     BYE, all messages before it taken
 //	WAITING ◀──────▶ UP ─────────────────────────────────────────────▶ LEFT
 //	   │    last path │
 //	   │    breaks    │ Fail                                            Close, from any state
@@ -58,9 +58,9 @@
 // A peer that has left is not dead: what it had sent has been taken, and what is sent to it
 // fails with [ErrLeft]. Everything under way to a dead one fails with what it died of.
 //
-// # Who may call what
+// # Concurrency
 //
 // All methods may be called by several goroutines at once. Handlers, Done and Room are called
-// without locks held, by whoever drives a path, and must not block; they may call every
+// without locks held, in the goroutine that drives a path, and must not block; they may call every
 // method but Close. Handlers of one stream never run at the same time.
 package endpoint

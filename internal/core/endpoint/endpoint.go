@@ -10,6 +10,12 @@ import (
 // Window is how many messages of a stream a sender may have sent that have not been taken.
 const Window = 64
 
+// maxUnknown bounds the paths that a peer may have fenced before they were added here.
+const maxUnknown = 64
+
+// maxKept is up to how many bytes the copy of a payload is used again for later messages.
+const maxKept = 4 << 10
+
 // Handler runs for a message that has arrived. The payload is its own only until it returns.
 // An error is the peer's fault: the endpoint dies of it.
 type Handler func(e *Endpoint, stream uint32, arg uint64, payload []byte) error
@@ -62,6 +68,7 @@ type Endpoint struct {
 	paths   []*way
 	past    map[uint32]*way // fenced, until the peer has said so, too
 	gone    map[uint32]bool // numbers of paths that are
+	unknown map[uint32]bool // of them, those that have not been added here
 	streams map[uint32]*stream
 	gets    map[uint64]*get
 	token   uint64
@@ -91,7 +98,7 @@ type stream struct {
 	acked    uint32        // of the last that is known to have been taken
 	posted   uint32        // of the last on the way that it is bound to; at least acked
 	kept     *[Window]kept // by their numbers: from acked to sent
-	full     bool          // somebody was told that there is no room
+	full     bool          // Send has answered that there is no room
 	question bool          // the watermark is to be asked for when all is posted
 
 	in    *way   // of the last message taken
@@ -139,7 +146,7 @@ type heard struct {
 
 // New makes an endpoint without a path.
 func New(cfg Config) *Endpoint {
-	return &Endpoint{cfg: cfg, past: map[uint32]*way{}, gone: map[uint32]bool{}, streams: map[uint32]*stream{}, gets: map[uint64]*get{}}
+	return &Endpoint{cfg: cfg, past: map[uint32]*way{}, gone: map[uint32]bool{}, unknown: map[uint32]bool{}, streams: map[uint32]*stream{}, gets: map[uint64]*get{}}
 }
 
 // do runs f with the lock held, and afterwards, without it, what f has put off: calls of
@@ -355,6 +362,7 @@ func (e *Endpoint) Add(number uint32, p Path) (err error) {
 			err = fmt.Errorf("%w: path %d has been there", ErrProtocol, number)
 		}
 		if err != nil {
+			delete(e.unknown, number)
 			p.Fence()
 			return
 		}
@@ -437,6 +445,10 @@ func (e *Endpoint) resumed(number uint32, marks []mark) error {
 		if w = e.way(number); w != nil {
 			e.fence(w, fmt.Errorf("path %d: fenced by the peer", number))
 		} else { // it has not been added here, and will not be
+			if len(e.unknown) == maxUnknown {
+				return fmt.Errorf("%w: resume of path %d, and of %d others that are not known here", ErrProtocol, number, maxUnknown)
+			}
+			e.unknown[number] = true
 			e.resume(&way{number: number})
 		}
 	}
@@ -481,6 +493,9 @@ func (e *Endpoint) acknowledge(s *stream, watermark uint32) error {
 		k := s.message(s.acked)
 		if done := k.done; done != nil {
 			e.after(func() { done(nil) })
+		}
+		if cap(k.room) > maxKept {
+			k.room = nil
 		}
 		*k = kept{room: k.room}
 	}
@@ -576,12 +591,15 @@ func (e *Endpoint) accept(w *way, h *Header, payload []byte) (Handler, error) {
 		}
 		return nil, nil
 	}
-	s := e.stream(h.Stream)
+	s := e.streams[h.Stream]
+	if s == nil { // it is kept when one of its messages has been taken
+		s = &stream{number: h.Stream}
+	}
 	if err := e.acknowledge(s, h.Watermark); err != nil {
 		return nil, err
 	}
 	if h.Kind == KindAck {
-		if h.Flags&FlagAsk != 0 {
+		if h.Flags&FlagAsk != 0 && s.in != nil {
 			e.ask(s)
 		}
 		return nil, nil
@@ -611,7 +629,7 @@ func (e *Endpoint) Quiet() {
 				return true
 			}
 			// The way that the message came: if that is fenced, RESUME tells.
-			if s.in == nil || s.in.fenced || s.in.path.Post(&Header{Kind: KindAck, Stream: s.number, Watermark: s.taken}, nil) {
+			if s.in.fenced || s.in.path.Post(&Header{Kind: KindAck, Stream: s.number, Watermark: s.taken}, nil) {
 				s.asked = false
 				return true
 			}
@@ -669,7 +687,7 @@ func (e *Endpoint) depart() {
 	e.pump()
 }
 
-// Fail ends the endpoint: the peer is dead, or nobody waits for a path any longer.
+// Fail ends the endpoint: the peer is dead, or no path has come for too long.
 func (e *Endpoint) Fail(why error) { e.do(func() { e.end(Dead, why) }) }
 
 // Close ends the endpoint at once; what is under way fails with [ErrClosed].
@@ -687,7 +705,7 @@ func (e *Endpoint) end(s State, why error) {
 	leaving := e.leaving
 	e.leaving = nil
 	e.change(s, why)
-	if s != Left { // whose BYE is to be answered
+	if s != Left { // otherwise the peer's BYE is still to be answered
 		e.fenceAll()
 		e.notices = nil
 	}

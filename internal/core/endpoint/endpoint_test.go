@@ -74,7 +74,7 @@ func TestRoom(t *testing.T) {
 	require.True(t, p.send(0, 7, 99, ""))
 }
 
-// What nobody waits for is acknowledged without being asked, so that a stream of it goes on.
+// Messages without Done are acknowledged, too, so that a stream of it goes on.
 func TestUnasked(t *testing.T) {
 	p := newPair()
 	p.wire()
@@ -332,6 +332,23 @@ func TestHostile(t *testing.T) {
 			require.Len(t, p.done[0], 1)
 		})
 	}
+	t.Run("memory", func(t *testing.T) { // what a peer says of unknown streams and paths is bounded
+		p := newPair()
+		p.wire()
+		for n := range uint32(1000) {
+			require.NoError(t, p.ends[0].Arrived(0, &Header{Kind: KindAck, Flags: FlagAsk, Stream: n}, nil))
+		}
+		require.Empty(t, p.ends[0].streams)
+		require.Empty(t, p.ends[0].asked)
+		for n := range uint64(maxUnknown) {
+			require.NoError(t, p.ends[0].Arrived(0, &Header{Kind: KindResume, Arg: 100 + n}, nil))
+		}
+		require.ErrorIs(t, p.ends[0].Add(100, &sinkPath{}), ErrProtocol)
+		require.NoError(t, p.ends[0].Arrived(0, &Header{Kind: KindResume, Arg: 98}, nil))
+		err := p.ends[0].Arrived(0, &Header{Kind: KindResume, Arg: 99}, nil)
+		require.ErrorIs(t, err, ErrProtocol)
+		require.ErrorContains(t, err, "resume of path 99, and of 64 others")
+	})
 	t.Run("harmless", func(t *testing.T) { // asked of a stream that has sent nothing; heard what was not said
 		p := newPair()
 		p.wire()

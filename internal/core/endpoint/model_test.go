@@ -205,10 +205,10 @@ func TestModel(t *testing.T) {
 			return p
 		}, 1, func(p *pair) error {
 			if s, _ := p.ends[0].State(); s != Closed {
-				return fmt.Errorf("who left is %v", s)
+				return fmt.Errorf("the end that left is %v", s)
 			}
 			if s, _ := p.ends[1].State(); s != Left {
-				return fmt.Errorf("whom it left is %v", s)
+				return fmt.Errorf("its peer is %v", s)
 			}
 			if !slices.Equal(p.done[0], []string{"0:1 <nil>", "left <nil>"}) || len(p.ran[1]) != 1 {
 				return fmt.Errorf("done %v, ran %v", p.done[0], p.ran[1])

@@ -149,7 +149,7 @@ func parseMarks(b []byte) ([]mark, error) {
 	return list, nil
 }
 
-// Identity is who an end is. An incarnation is a number that no other process that has had
+// Identity names a process of the job. An incarnation is a number that no other process that has had
 // this rank in this job has, other than 0.
 type Identity struct {
 	Rank        uint32
@@ -168,10 +168,10 @@ func (i Identity) String() string {
 //	12 uint32  features
 //	16 uint32  0x01020304, as this machine stores it
 //	20 uint32  bytes of a page
-//	24 uint32  rank of who speaks
-//	28 uint32  rank of who is spoken to
-//	32 uint64  incarnation of who speaks
-//	40 uint64  incarnation of who is spoken to, 0 where it is not known yet
+//	24 uint32  rank of the sender
+//	28 uint32  rank of the receiver
+//	32 uint64  incarnation of the sender
+//	40 uint64  incarnation of the receiver, 0 if not known yet
 //	48 uint32  number of the path, the same at both ends
 //	52 [12]byte 0
 type Greeting struct {

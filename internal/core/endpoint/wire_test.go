@@ -78,9 +78,9 @@ func TestGreetingCheck(t *testing.T) {
 		require.ErrorIs(t, err, c.err)
 		require.ErrorContains(t, err, c.says)
 	}
-	new := mine // who does not know yet which incarnation it will meet
-	new.To.Incarnation = 0
-	require.NoError(t, theirs.Check(&new))
+	unsure := mine // of the incarnation that it will meet
+	unsure.To.Incarnation = 0
+	require.NoError(t, theirs.Check(&unsure))
 }
 
 func FuzzHeader(f *testing.F) {

@@ -73,7 +73,7 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
-// Who is root has no limits, and who has limits is not root.
+// Root has no limits, and a user with limits is not root.
 func TestUser(t *testing.T) {
 	root, _ := stated(t, "root", func(t testing.TB) { Root(t) })
 	user, _ := stated(t, "user", func(t testing.TB) { User(t) })
