@@ -4,6 +4,7 @@ package impi
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,16 +33,21 @@ func (s *controls) run() {
 	var fds []unix.PollFd
 	for {
 		fds = append(fds[:0], unix.PollFd{Fd: int32(s.wake[0]), Events: unix.POLLIN})
+		timeout := -1
 		s.e.lock.Lock()
 		for _, c := range s.carriers {
 			fd := unix.PollFd{Fd: -1, Events: unix.POLLIN}
-			if c.l.err == nil {
+			switch {
+			case c.l.err != nil:
+			case c.ended != nil:
+				timeout = 1 // ms
+			default:
 				fd.Fd = int32(c.tcp.fd())
 			}
 			fds = append(fds, fd)
 		}
 		s.e.lock.Unlock()
-		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
 			s.e.log.Error("impi: cannot watch peers", "error", err)
 			return
 		}
@@ -50,7 +56,7 @@ func (s *controls) run() {
 		}
 		s.e.lock.Lock()
 		for i, c := range s.carriers {
-			if fds[1+i].Revents != 0 && c.l.err == nil {
+			if c.l.err == nil && (fds[1+i].Revents != 0 || c.ended != nil) {
 				c.look()
 			}
 		}
@@ -70,24 +76,35 @@ func (s *controls) close() {
 // sending for ever.
 const lastLooks = 1024
 
-// look finds out what the connection says. What the peer has sent before it ended is
-// taken first.
+// verdictTime is how long the queue pair is given to fail once the control connection has
+// ended. Providers that learn of a peer's death by themselves (shm, tcp) fail the queue pair
+// behind everything that has arrived; that a poll finds nothing proves nothing there, for
+// their engine may be receiving at that moment. Of other providers, what has not arrived by
+// then does not come any more.
+const verdictTime = time.Second
+
+// look reads the control connection. Once that has ended, what the peer has sent before is
+// received first: until the queue pair fails, or verdictTime has passed.
 func (c *rcCarrier) look() {
-	var b [1]byte
-	_, err := c.tcp.readv([][]byte{b[:]})
-	if err == errAgain {
-		return
-	}
-	if err == nil {
-		err = fmt.Errorf("%w: bytes on a connection that carries none", ErrProtocol)
+	if c.ended == nil {
+		var b [1]byte
+		_, err := c.tcp.readv([][]byte{b[:]})
+		if err == errAgain {
+			return
+		}
+		if err == nil {
+			c.l.lost(fmt.Errorf("%w: bytes on a connection that carries none", ErrProtocol))
+			return
+		}
+		c.ended, c.verdict = err, time.Now().Add(verdictTime)
 	}
 	for range lastLooks {
 		if moved := c.d.poll(); c.l.err != nil || !c.d.pollCQ() && !moved {
 			break
 		}
 	}
-	if c.l.err == nil {
+	if c.l.err == nil && (c.l.fini || time.Now().After(c.verdict)) {
 		c.l.left = c.l.left || c.l.fini // it has answered by its end
-		c.l.lost(err)
+		c.l.lost(c.ended)
 	}
 }

@@ -6,11 +6,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,6 +52,7 @@ var acts = map[string]func(ctx context.Context, j *Job, args []string) error{
 	"death":    death,
 	"stop":     stopped,
 	"inside":   inside,
+	"last":     lastLook,
 }
 
 func play(act string, args []string) (err error) {
@@ -141,7 +145,6 @@ func exchangeAll(ctx context.Context, j *Job, args []string) error {
 	if err := m.exchange(ctx); err != nil {
 		return fmt.Errorf("seed %d: %w", seed, err)
 	}
-	// Nobody leaves before all have what they need.
 	// Nobody leaves before all have what they need, nor says so where somebody still
 	// takes any message.
 	j.e.lock.Lock()
@@ -270,6 +273,64 @@ func death(ctx context.Context, j *Job, _ []string) error {
 	}
 	_, err = q.Wait(ctx)
 	return err
+}
+
+// TestLastLook: what a process sent before it was killed is received first, whichever way it
+// came, though none of it was looked at until the process was gone. Over shared memory a
+// message is with its receiver when Send returns.
+func TestLastLook(t *testing.T) {
+	r, out := launched(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}}, 2, "last")
+	require.Equal(t, []int{0, 128 + int(syscall.SIGKILL)}, r.Status, out)
+}
+
+func lastLook(ctx context.Context, j *Job, _ []string) error {
+	const messages, tag = 40, 4
+	size := func(k int) int { return []int{8, 6000}[k%2] } // by the lane, and by the queue pair
+	c := j.World()
+	if c.Rank() == 1 {
+		locked := make(chan os.Signal, 1)
+		signal.Notify(locked, syscall.SIGUSR1)
+		if err := c.Send(ctx, binary.BigEndian.AppendUint32(nil, uint32(os.Getpid())), 0, tag); err != nil {
+			return err
+		}
+		<-locked
+		for k := range messages {
+			b := make([]byte, size(k))
+			b[0] = byte(k)
+			if err := c.Send(ctx, b, 0, tag); err != nil {
+				return err
+			}
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			return err
+		}
+		select {}
+	}
+	buf := make([]byte, 6000)
+	if _, err := c.Recv(ctx, buf, 1, tag); err != nil {
+		return err
+	}
+	pid := int(binary.BigEndian.Uint32(buf))
+	j.e.lock.Lock() // nothing is looked at
+	err := syscall.Kill(pid, syscall.SIGUSR1)
+	for ; err == nil && ctx.Err() == nil; runtime.Gosched() {
+		err = syscall.Kill(pid, 0)
+	}
+	j.e.lock.Unlock()
+	if err != syscall.ESRCH {
+		return fmt.Errorf("rank 1 has not been reaped: %w", err)
+	}
+	for k := range messages {
+		st, err := c.Recv(ctx, buf, 1, tag)
+		if err != nil {
+			return fmt.Errorf("message %d: %w", k, err)
+		}
+		if st.Len != size(k) || buf[0] != byte(k) {
+			return fmt.Errorf("message %d: %d bytes of message %d", k, st.Len, buf[0])
+		}
+	}
+	_, err = c.Recv(ctx, buf, 1, tag)
+	return dies("receive", err, 1)
 }
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.

@@ -3,6 +3,7 @@ package impi
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -10,13 +11,15 @@ import (
 
 // rcCarrier takes packets over a reliable-connected queue pair.
 type rcCarrier struct {
-	l      *link
-	d      *rcDevice
-	qp     *verbs.QP
-	num    uint32  // of the queue pair
-	peers  []int32 // rank of each process of the other host
-	tcp    socket  // of which the end tells of the peer's
-	inline int     // bytes of a packet that goes inline
+	l       *link
+	d       *rcDevice
+	qp      *verbs.QP
+	num     uint32    // of the queue pair
+	peers   []int32   // rank of each process of the other host
+	tcp     socket    // of which the end tells of the peer's
+	ended   error     // how it has ended; see look
+	verdict time.Time // until which the queue pair may say more
+	inline  int       // bytes of a packet that goes inline
 
 	again    receives // to be posted, without an SRQ
 	sends    *verbs.MR
