@@ -45,6 +45,15 @@ func Long(t testing.TB) {
 	check(t, LongTests, WantLong(), LongVariable+" is not set")
 }
 
+// FullRun is the need that [Full] states.
+const FullRun = "a run without -short"
+
+// Full skips a test that -short has no time for.
+func Full(t testing.TB) {
+	t.Helper()
+	check(t, FullRun, !testing.Short(), "-short is given")
+}
+
 // WantLong reports whether long tests were asked for: for a test that has more rounds, sizes
 // or members in its long form.
 func WantLong() bool {

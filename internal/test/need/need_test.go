@@ -63,6 +63,7 @@ func TestNeeds(t *testing.T) {
 		{"no address", func(t testing.TB) { Address(t, "192.0.2.1") }, false, "address 192.0.2.1\tmissing"},
 		{"capability", func(t testing.TB) { Capability(t, "wings", true) }, true, "wings\thas"},
 		{"no capability", func(t testing.TB) { Capability(t, "wings", false) }, false, "wings\tlacks"},
+		{"full run", func(t testing.TB) { Full(t) }, !testing.Short(), "a run without -short\t" + map[bool]string{true: "missing", false: "met"}[testing.Short()]},
 		{"race detector", func(t testing.TB) { NoRace(t, "it allocates") }, !Race, "no race detector\t" + map[bool]string{true: "missing", false: "met"}[Race]},
 	} {
 		t.Run(c.name, func(t *testing.T) {
