@@ -2,7 +2,7 @@
 // RoCE: jobs whose ranks are processes in two networks, and jobs of one process, each of
 // whose ranks has a network of its own.
 //
-// Part "networks_long" of .ci/nightly sets [Env], and runs them. They need root.
+// Part "networks" of .ci/nightly sets [Env], and runs them. They need root.
 package nettest
 
 import "slices"

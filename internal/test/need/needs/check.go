@@ -10,12 +10,11 @@ import (
 // found is what all parts of CI together say.
 type found struct {
 	tests int      // that have stated a need
-	left  int      // of them have run nowhere, for want of needs that are left to another run
-	wrong []string // the others that have run nowhere, and capabilities that no device has
+	wrong []string // those that have run nowhere, and capabilities that no device has
 }
 
 // check finds the tests that have run in no part.
-func check(parts []part, leave []string) (f found) {
+func check(parts []part) (f found) {
 	all := tests(parts)
 	f.tests = len(all)
 	for _, t := range all {
@@ -23,19 +22,12 @@ func check(parts []part, leave []string) (f found) {
 			continue
 		}
 		needs := map[string]bool{}
-		left := false
 		for _, p := range parts {
-			lacks := p.lacks(t)
-			for _, what := range lacks {
+			for _, what := range p.lacks(t) {
 				needs[what] = true
 			}
-			left = left || len(lacks) > 0 && !slices.ContainsFunc(lacks, func(what string) bool { return !slices.Contains(leave, what) })
 		}
-		if left {
-			f.left++
-		} else {
-			f.wrong = append(f.wrong, fmt.Sprintf("%s: %s has run nowhere: it needs %s", t.folder, t.name, strings.Join(slices.Sorted(maps.Keys(needs)), "; ")))
-		}
+		f.wrong = append(f.wrong, fmt.Sprintf("%s: %s has run nowhere: it needs %s", t.folder, t.name, strings.Join(slices.Sorted(maps.Keys(needs)), "; ")))
 	}
 	has := map[string]bool{}
 	for _, p := range parts {

@@ -6,11 +6,10 @@
 // RDMA devices has (or a user without privileges, or the networks of internal/nettest), as
 // a pattern for go test -run: folder and pattern, separated by a tab.
 //
-//	needs check [--leave NEED]... LOG...
+//	needs check LOG...
 //
 // fails if a test has been skipped for some need in all parts of CI, each of which has
-// written one of the logs, or if no device has some capability. Tests that only lack the
-// needs to leave, in some part, are counted: they are another run's.
+// written one of the logs, or if no device has some capability.
 package main
 
 import (
@@ -27,7 +26,7 @@ func main() {
 }
 
 func run(args []string) error {
-	usage := errors.New("usage: needs plan guest|user|networks LOGS, or needs check [--leave NEED]... LOGS")
+	usage := errors.New("usage: needs plan guest|user|networks LOGS, or needs check LOGS")
 	if len(args) < 2 {
 		return usage
 	}
@@ -46,19 +45,15 @@ func run(args []string) error {
 		}
 		return nil
 	case "check":
-		var leave []string
-		for len(args) > 2 && args[0] == "--leave" {
-			leave, args = append(leave, args[1]), args[2:]
-		}
 		parts, err := readLogs(args)
 		if err != nil {
 			return err
 		}
-		found := check(parts, leave)
+		found := check(parts)
 		for _, line := range found.wrong {
 			fmt.Println(line)
 		}
-		fmt.Printf("%d tests have stated their needs; %d of them are left to another run\n", found.tests, found.left)
+		fmt.Printf("%d tests have stated their needs\n", found.tests)
 		if len(found.wrong) > 0 {
 			return fmt.Errorf("%d needs have been met nowhere", len(found.wrong))
 		}

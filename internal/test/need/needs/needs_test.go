@@ -57,14 +57,14 @@ func TestCheck(t *testing.T) {
 			found{tests: 1, wrong: []string{"channel: TestA has run nowhere: it needs an RDMA device; root"}}},
 		{"of another package", []string{"channel,TestA,root,missing", "impi,TestA,root,met"},
 			found{tests: 2, wrong: []string{"channel: TestA has run nowhere: it needs root"}}},
-		{"left", []string{"channel,TestA," + rdma + ",missing", "channel,TestA," + rdma + ",met;channel,TestA," + long + ",missing"}, found{tests: 1, left: 1}},
-		{"left with what it is part of", []string{"channel,TestA/ibv," + rdma + ",missing", "channel,TestA," + long + ",missing"}, found{tests: 2, left: 2}},
+		{"with what it is part of", []string{"channel,TestA/ibv," + rdma + ",missing", "channel,TestA," + long + ",missing"},
+			found{tests: 2, wrong: []string{"channel: TestA has run nowhere: it needs long tests", "channel: TestA/ibv has run nowhere: it needs an RDMA device; long tests"}}},
 		{"not of another of that prefix", []string{"channel,TestAB," + rdma + ",missing", "channel,TestA," + long + ",missing"},
-			found{tests: 2, left: 1, wrong: []string{"channel: TestAB has run nowhere: it needs an RDMA device"}}},
+			found{tests: 2, wrong: []string{"channel: TestA has run nowhere: it needs long tests", "channel: TestAB has run nowhere: it needs an RDMA device"}}},
 		{"capability", []string{"verbs/tcp,TestA/SRQ,SRQ,lacks;verbs/tcp,TestB,atomics,lacks", "verbs/shm,TestA/SRQ,SRQ,has"},
 			found{wrong: []string{"no device that was tested has atomics"}}},
 	} {
-		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, check(parts(t, c.logs...), []string{long})) })
+		t.Run(c.name, func(t *testing.T) { require.Equal(t, c.want, check(parts(t, c.logs...))) })
 	}
 }
 
@@ -79,9 +79,10 @@ func TestRun(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	require.NoError(t, os.WriteFile(log, []byte("channel\tTestA\troot\tmissing\n"), 0o600))
 	require.ErrorContains(t, run([]string{"check", log}), "1 needs have been met nowhere")
-	require.NoError(t, run([]string{"check", "--leave", "root", log}))
 	require.NoError(t, run([]string{"plan", "guest", log}))
-	for _, bad := range [][]string{nil, {"plan", "moon", log}, {"check"}, {"plan", "guest"}, {"check", "--leave", "root"}, {"check", filepath.Join(t.TempDir(), "none")}, {"guess", log}} {
+	require.NoError(t, os.WriteFile(log, []byte("channel\tTestA\troot\tmet\n"), 0o600))
+	require.NoError(t, run([]string{"check", log}))
+	for _, bad := range [][]string{nil, {"plan", "moon", log}, {"check"}, {"plan", "guest"}, {"check", filepath.Join(t.TempDir(), "none")}, {"guess", log}} {
 		require.Error(t, run(bad), "%q", bad)
 	}
 }
