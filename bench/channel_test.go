@@ -13,6 +13,7 @@ import (
 )
 
 func TestChannel(t *testing.T) {
+	need.Full(t)
 	for _, c := range []struct {
 		name    string
 		args    []string
@@ -153,6 +154,7 @@ func TestFace(t *testing.T) {
 
 // What is checked after an exchange: every byte of the faces, and around them.
 func TestHaloCheck(t *testing.T) {
+	need.Full(t)
 	t.Parallel()
 	need.NoRace(t, "one goroutine checks memory, and is slow")
 	for _, halo := range []string{haloPacked, haloStrided} {

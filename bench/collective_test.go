@@ -17,6 +17,7 @@ import (
 )
 
 func TestCollectives(t *testing.T) {
+	need.Full(t)
 	every := []string{"barrier called 0", "barrier declared 0"}
 	for _, kind := range collectiveNames()[1:] {
 		for _, call := range []string{callCalled, callDeclared} {
@@ -66,6 +67,7 @@ func TestCollectives(t *testing.T) {
 }
 
 func TestCollectiveTable(t *testing.T) {
+	need.Full(t)
 	for _, c := range []struct {
 		args  string
 		parts []string

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // endless are measurements between two ranks that nobody waits for.
@@ -31,6 +33,7 @@ func endless(t *testing.T) map[string][]string {
 
 // A rank that is killed in the middle ends the run, with an error, soon.
 func TestRankKilled(t *testing.T) {
+	need.Full(t)
 	for name, args := range endless(t) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), bound)
@@ -52,6 +55,7 @@ func TestRankKilled(t *testing.T) {
 
 // Interrupted, both ranks end, and nothing is left.
 func TestInterrupted(t *testing.T) {
+	need.Full(t)
 	for name, args := range endless(t) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), bound)

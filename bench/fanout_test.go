@@ -34,6 +34,7 @@ func TestFanout(t *testing.T) {
 // The peers measure what we do.
 func TestFanoutPeers(t *testing.T) {
 	need.Program(t, "sh")
+	need.Full(t)
 	p, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
 	defer p.Close()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // carriers that are there.
@@ -23,6 +24,7 @@ func carriers(t *testing.T) []string {
 }
 
 func TestIMPI(t *testing.T) {
+	need.Full(t)
 	for _, c := range []struct {
 		name    string
 		args    []string

@@ -182,6 +182,7 @@ func TestSumFields(t *testing.T) {
 func TestLossy(t *testing.T) {
 	need.Networks(t)
 	need.Program(t, "nft")
+	need.Full(t)
 	for _, args := range []string{
 		"loss --provider tcp --loss 0,1 --time 50ms", "loss --provider roce --loss 1 --window 8 --time 50ms",
 		"incast --provider tcp --ranks 3 --time 50ms", "incast --provider roce --ranks 3 --time 50ms",

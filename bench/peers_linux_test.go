@@ -16,6 +16,7 @@ import (
 func TestLimit(t *testing.T) {
 	need.Compiler(t)
 	need.Program(t, "sh")
+	need.Full(t)
 	p, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
 	defer func() {
@@ -46,6 +47,7 @@ func TestLimit(t *testing.T) {
 func TestPeerCancelled(t *testing.T) {
 	need.Compiler(t)
 	need.Program(t, "sh")
+	need.Full(t)
 	p, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
 	defer p.Close()

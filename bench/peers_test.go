@@ -84,6 +84,7 @@ func TestPeerNotBuilt(t *testing.T) {
 // What is not there is said so.
 func TestPeerNotInstalled(t *testing.T) {
 	need.Program(t, "sh")
+	need.Full(t)
 	full, err := buildPeers(context.Background(), "")
 	require.NoError(t, err)
 	defer full.Close()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func TestOverlapTimes(t *testing.T) {
@@ -65,6 +67,7 @@ func TestComplaint(t *testing.T) {
 
 // TestProcedures: each has all its figures, in the form that peers' have as well.
 func TestProcedures(t *testing.T) {
+	need.Full(t)
 	for _, c := range []struct {
 		args    string
 		results int // of each figure
@@ -121,6 +124,7 @@ func TestFiguresAreShown(t *testing.T) {
 // TestAttemptFails: a job that does not end in time, or fails, is a row that has failed; the
 // next one is measured all the same.
 func TestAttemptFails(t *testing.T) {
+	need.Full(t)
 	t.Setenv(envMain, "1")
 	for _, c := range []struct {
 		why, provider, time string

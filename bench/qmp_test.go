@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
 func TestQMP(t *testing.T) {
+	need.Full(t)
 	for _, c := range []struct {
 		name string
 		args []string

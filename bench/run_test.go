@@ -117,6 +117,7 @@ func decode(t *testing.T, out []byte) Report {
 var tiny = []string{"--time", "1ms", "--warmup", "100us"}
 
 func TestVerbs(t *testing.T) {
+	need.Full(t)
 	for _, provider := range providers(t) {
 		for _, c := range []struct {
 			name string

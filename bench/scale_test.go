@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // The estimates of parameters that make them easy to tell: a message takes 10 µs, at
@@ -53,6 +55,7 @@ func TestScaleSettings(t *testing.T) {
 }
 
 func TestScaleMeasured(t *testing.T) {
+	need.Full(t)
 	args := []string{"scale", "--time", "1ms", "--kinds", "allreduce", "--sizes", "8,8k", "--hosts", "2:64"}
 	r := decode(t, output(t, append(args, "--json")...))
 	require.Len(t, r.Environment.Ranks, 2)

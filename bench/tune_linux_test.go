@@ -46,6 +46,7 @@ func jobOver(t *testing.T, port int, prefixes [][]string, env []string, args ...
 // memory within one.
 func TestTuneBetweenHosts(t *testing.T) {
 	need.NoRace(t, "it tells nothing of processes, and is slow")
+	need.Full(t)
 	one, two := hosts(t)
 	dir := t.TempDir()
 	measured := filepath.Join(dir, "measured")

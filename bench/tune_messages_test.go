@@ -109,6 +109,7 @@ func measures(t *testing.T, provider, what string) (path string) {
 // All ways are measured, and what is said can be read by who joins.
 func TestTuneMessages(t *testing.T) {
 	need.NoRace(t, "it tells nothing of processes, and is slow")
+	need.Full(t)
 	path := measures(t, "tcp", "eager,pack,read,copy,provider")
 	t.Setenv(channel.EnvTuningFile, path)
 	output(t, append([]string{"channel", "lat", "--provider", "tcp", "--sizes", "8,64k"}, tiny...)...)

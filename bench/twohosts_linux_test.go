@@ -69,6 +69,7 @@ func begin(ctx context.Context, prefix, env []string, args ...string) <-chan end
 
 // TestTwoHosts: two processes on different hosts meet without a launcher, and measure.
 func TestTwoHosts(t *testing.T) {
+	need.Full(t)
 	one, two := hosts(t)
 	secret := []string{boot.EnvSecret + "=" + strings.Repeat("5a", 32)}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
