@@ -13,7 +13,7 @@ import (
 // TestAllocs: short messages cost no memory, at either end.
 func TestAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
-	const runs = 50
+	const runs = 20
 	everywhere(t, func(t *testing.T, a, b *Comm) {
 		ctx := context.Background()
 		for _, c := range []*Comm{a, b} { // what they look at before they send
@@ -67,7 +67,7 @@ func TestAllocs(t *testing.T) {
 		for name, step := range map[string]func(*Comm, int, bool, []byte, []byte) error{"blocking": blocking, "requests": requests} {
 			for _, n := range []int{8, 5000} {
 				out, in, other, mirror := make([]byte, n), make([]byte, n), make([]byte, n), make([]byte, n)
-				const warm = 50
+				const warm = 20
 				echo := make(chan error)
 				go func() {
 					for range warm + runs + 1 {

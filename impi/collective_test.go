@@ -70,12 +70,7 @@ func (c *trial) reduction() channel.Reduction {
 
 // given is what a member gives to another, or to all (-1).
 func (c *trial) given(rank, to, n int) []byte {
-	r := rand.New(rand.NewPCG(c.seed, uint64(rank)<<16|uint64(to+1)))
-	b := make([]byte, n*elem)
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
-	return b
+	return random(n*elem, rand.NewPCG(c.seed, uint64(rank)<<16|uint64(to+1)))
 }
 
 // count is the elements of a member's block.
@@ -279,12 +274,16 @@ func TestCollectives(t *testing.T) {
 func sums(t testing.TB, groups ...[]*Comm) {
 	t.Helper()
 	ctx := within(t)
+	rounds := 10
+	if need.WantLong() {
+		rounds = 20
+	}
 	var wg sync.WaitGroup
 	errs := make(chan error, 100)
 	for g, comms := range groups {
 		for _, c := range comms {
 			wg.Go(func() {
-				for i := range 20 {
+				for i := range rounds {
 					x := []int64{int64(c.Rank() + i*g)}
 					if err := c.Run(ctx, channel.Allreduce(channel.Sum, x, x)); err != nil {
 						errs <- err
@@ -434,7 +433,7 @@ func TestCollectiveArguments(t *testing.T) {
 func TestCollectiveAllocs(t *testing.T) {
 	w := worlds(t, place{"", 2, 1, Config{Providers: []string{}}})
 	ctx := within(t)
-	const runs = 200
+	const runs = 50
 	ops := func() []channel.Operation {
 		x, y := make([]float64, 4), make([]float64, 4)
 		return []channel.Operation{channel.Barrier(), channel.Allreduce(channel.Sum, x, x), channel.Alltoall(x, y)}

@@ -128,12 +128,25 @@ func TestStrangers(t *testing.T) {
 	closeAll(t, jobs)
 }
 
+// closing is a listener that says when it is closed.
+type closing struct {
+	net.Listener
+	said func()
+}
+
+func (c closing) Close() error {
+	defer c.said()
+	return c.Listener.Close()
+}
+
 // TestTwice: of two connections of one host the second is refused.
 func TestTwice(t *testing.T) {
 	d := newDancing(t, 3, "")
 	var jobs [3]*Job
 	var errs [3]error
 	var hosts sync.WaitGroup
+	ctx, cancel := context.WithCancel(within(t)) // until host 0 has all its connections
+	d.listeners[0] = closing{d.listeners[0], cancel}
 	hosts.Go(func() { jobs[0], errs[0] = d.host(within(t), 0, limit) })
 	known := proof.Params{Insecure: true, Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(1)}
 	first := d.dial(t, 0)
@@ -162,11 +175,7 @@ func TestTwice(t *testing.T) {
 	winner.Close()
 	<-ended
 	// Host 2 connects to 0; what was host 1 is dead, and host 1 cannot come any more.
-	hosts.Go(func() {
-		ctx, cancel := context.WithTimeout(within(t), 100*time.Millisecond)
-		defer cancel()
-		jobs[2], errs[2] = d.host(ctx, 2, limit)
-	})
+	hosts.Go(func() { jobs[2], errs[2] = d.host(ctx, 2, limit) })
 	hosts.Wait()
 	require.ErrorIs(t, errs[2], ErrUnreachable)
 	if errs[0] == nil {

@@ -27,15 +27,21 @@ func byProtocol(t testing.TB, clients, processes int, maxLinear int32) (jobs []*
 }
 
 func TestProtocolCollectives(t *testing.T) {
-	shapes := []struct {
+	type shape struct {
 		clients, processes int
 		maxLinear          int32
-	}{{1, 1, 0}, {1, 3, 0}, {2, 1, 0}, {2, 3, 0}, {3, 2, 0}, {4, 1, 0}, {5, 1, 0}, {6, 2, 0}, {9, 1, 0}, {3, 2, 1}, {7, 1, 7}}
+		short              bool // with -short, too
+	}
+	shapes := []shape{{1, 1, 0, true}, {1, 3, 0, true}, {2, 1, 0, true}, {2, 3, 0, true}, {3, 2, 0, false}, {4, 1, 0, false}, {5, 1, 0, true},
+		{6, 2, 0, false}, {3, 2, 1, false}, {7, 1, 7, false}}
+	if need.WantLong() {
+		shapes = append(shapes, shape{9, 1, 0, false})
+	}
 	for _, s := range shapes {
-		if testing.Short() && s.clients > 6 {
-			continue
-		}
 		t.Run(fmt.Sprintf("%d×%d, linear up to %d", s.clients, s.processes, s.maxLinear), func(t *testing.T) {
+			if !s.short {
+				need.Full(t)
+			}
 			_, w := byProtocol(t, s.clients, s.processes, s.maxLinear)
 			for _, kind := range []coll.Kind{coll.Barrier, coll.Broadcast, coll.Reduce, coll.Allreduce} {
 				for root := range len(w) {

@@ -44,11 +44,18 @@ var places = []place{
 	{"ibv", 2, 1, Config{Providers: []string{"ibv"}}},
 }
 
+// another says that a place is like others to this package, by a provider that has tests of
+// its own: with -short few tests go there.
+func (p place) another() bool { return p.name == "verbs-tcp" || p.name == "roce" }
+
 // needs states what a test at this place needs.
 func (p place) needs(t testing.TB) {
 	t.Helper()
 	for _, provider := range p.config.Providers {
 		need.Provider(t, provider)
+	}
+	if p.another() {
+		need.Full(t)
 	}
 }
 

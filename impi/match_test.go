@@ -205,6 +205,7 @@ func manyPlaces() []place {
 		}
 		apart, mixed := p, p
 		apart.hosts, mixed.processes = 3, 2
+		apart.name += "-apart" // with -short, too
 		mixed.name += "-mixed"
 		list = append(list, apart, mixed)
 	}
@@ -214,7 +215,7 @@ func manyPlaces() []place {
 // TestRandomExchange: whatever several processes send and receive in whatever order,
 // every message comes once, whole, and in its order.
 func TestRandomExchange(t *testing.T) {
-	each := 60
+	each := 30
 	if need.WantLong() {
 		each = 200
 	}

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // allocate returns memory of a job that ends with the test.
@@ -27,6 +29,8 @@ func TestAlloc(t *testing.T) {
 	const room = 5 << 20
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
+			need.Full(t)
 			w := worlds(t, p)
 			jobs := []*Job{w[0].job, w[1].job}
 			out, in := allocate(t, jobs[0], room), allocate(t, jobs[1], room)

@@ -14,12 +14,16 @@ import (
 
 // pattern is n bytes that depend on seed.
 func pattern(n int, seed uint64) []byte {
-	r := rand.New(rand.NewPCG(seed, 1))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(r.Uint32())
+	return random(n, rand.NewPCG(seed, 1))
+}
+
+// random is n bytes of a source.
+func random(n int, src rand.Source) []byte {
+	b := make([]byte, n, n+8)
+	for i := 0; i < n; i += 8 {
+		binary.NativeEndian.PutUint64(b[i:i+8], src.Uint64())
 	}
-	return b
+	return b[:n:n]
 }
 
 var sizes = []int{0, 1, 7, 8, 127, 128, 4096, 8 << 10, 8<<10 + 1, 64<<10 - 1, 64 << 10, 64<<10 + 1, 200_000, 1 << 20, 3<<20 + 5}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -26,6 +27,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Tests with a process for each rank: the test binary itself, told by environment
@@ -42,6 +44,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	// Parallel tests wait for clocks and for processes.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	nettest.Main(m)
 }
@@ -89,6 +95,10 @@ func play(act string, args []string) (err error) {
 	return acts[act](ctx, j, args)
 }
 
+// waits are acts that wait most of the time: they run at the same time. Those that take
+// seconds do not with -short.
+var waits = map[string]struct{ seconds bool }{"inside": {true}, "stop": {true}, "death": {}}
+
 // apart runs an act as a job for each place between hosts.
 func apart(t *testing.T, size int, act string, args ...string) {
 	for _, p := range places {
@@ -96,6 +106,13 @@ func apart(t *testing.T, size int, act string, args ...string) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%s-%d", p.name, size), func(t *testing.T) {
+			p.needs(t)
+			if w, ok := waits[act]; ok {
+				if w.seconds {
+					need.Full(t)
+				}
+				t.Parallel()
+			}
 			r, out := launched(t, p, size, act, args...)
 			for rank, status := range r.Status {
 				want := 0
@@ -129,7 +146,14 @@ func launched(t *testing.T, p place, size int, act string, args ...string) (laun
 
 // TestFromNode: ranks in processes of their own exchange messages at random.
 func TestFromNode(t *testing.T) {
-	for _, size := range []int{2, 4} {
+	sizes := []int{4}
+	switch {
+	case testing.Short():
+		sizes[0] = 2
+	case need.WantLong():
+		sizes = append(sizes, 2)
+	}
+	for _, size := range sizes {
 		apart(t, size, "exchange", strconv.FormatUint(rand.Uint64(), 10))
 	}
 }

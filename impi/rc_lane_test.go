@@ -136,26 +136,36 @@ func TestLaneWakes(t *testing.T) {
 	w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
 	w[1].e.spins = 0
 	c := w[0].e.links[1].carrier.(*rcCarrier)
-	awake := func() bool {
+	ctx := within(t)
+	// look returns how many lines have been written, and whether the lane says that its
+	// reader is asleep.
+	look := func() (lines uint32, asleep bool) {
 		w[0].e.lock.Lock()
 		defer w[0].e.lock.Unlock()
-		return c.lanes.out != nil && atomic.LoadUint32(&c.lanes.out.asleep) == 0
+		return c.lanes.sent, c.lanes.out != nil && atomic.LoadUint32(&c.lanes.out.asleep) != 0
 	}
-	for range 100 {
+	for lines := uint32(0); lines == 0; lines, _ = look() { // it takes a moment to be there
+		both(t, func() error { return w[0].Send(ctx, make([]byte, 8), 1, 4) },
+			func() error { _, err := w[1].Recv(ctx, make([]byte, 8), 0, 4); return err })
+	}
+	before, _ := look()
+	const rounds = 20
+	for range rounds {
 		got := make(chan error, 1)
 		go func() {
-			_, err := w[1].Recv(within(t), make([]byte, 8), 0, 4)
+			_, err := w[1].Recv(ctx, make([]byte, 8), 0, 4)
 			got <- err
 		}()
-		for awake() {
+		asleep(t, w[1].e) // the receiver; and its watcher, in the kernel:
+		for _, said := look(); !said; _, said = look() {
+			require.NoError(t, ctx.Err())
 			runtime.Gosched()
 		}
-		require.NoError(t, w[0].Send(within(t), make([]byte, 8), 1, 4))
+		require.NoError(t, w[0].Send(ctx, make([]byte, 8), 1, 4))
 		require.NoError(t, <-got)
 	}
-	w[0].e.lock.Lock()
-	defer w[0].e.lock.Unlock()
-	require.Greater(t, c.lanes.sent, uint32(50))
+	after, _ := look()
+	require.Equal(t, before+rounds, after, "lines written")
 }
 
 // FuzzLane: whatever lies in a lane, memory beside that of a receive is left alone, no

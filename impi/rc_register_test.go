@@ -16,6 +16,7 @@ func TestRegisterAside(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
 			w := worlds(t, p)
 			begun, proceed := make(chan struct{}), make(chan struct{})
 			for _, c := range w {

@@ -346,7 +346,7 @@ func asleep(t testing.TB, e *engine) {
 		if n > 0 {
 			return
 		}
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond) // who is to sleep gives the CPU away first, many times
 	}
 	panic(errors.New("nobody sleeps"))
 }

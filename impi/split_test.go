@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // divided splits communicators, and returns what each member gets.
@@ -24,6 +25,10 @@ func divided(t testing.TB, comms []*Comm, color, key func(rank int) int) []*Comm
 func TestSplit(t *testing.T) {
 	for _, p := range []place{{"here", 1, 5, Config{}}, {"tcp", 5, 1, Config{Providers: []string{}}}, {"shm 3×2", 3, 2, Config{Providers: []string{"shm"}}}} {
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
+			if p.name != "here" {
+				need.Full(t)
+			}
 			w := worlds(t, p)
 			size := len(w)
 			// 0, 2, 4 the other way round; 3 and 5 as they are; 1 in none.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -19,11 +20,15 @@ import (
 func until(t *testing.T, from, to *express, f *flow, what string, so func() bool) {
 	t.Helper()
 	var into [batch]arrival
-	for end := time.Now().Add(20 * time.Second); !so(); {
+	end := time.Now().Add(20 * time.Second)
+	for turn := 1; !so(); turn++ {
 		require.True(t, time.Now().Before(end), "%s: sent past the stack %d, without room %d", what, from.stats.sent.Load(), from.seat.Full)
 		clear(from.frame(f, 12))
 		from.flush()
 		unix.Poll([]unix.PollFd{{Fd: int32(to.seat.FD()), Events: unix.POLLIN}}, 2)
+		if turn%8 == 0 {
+			time.Sleep(time.Millisecond) // it may take seconds, in which others want the CPU
+		}
 		to.stir()
 		for to.recv(into[:]) > 0 {
 		}
@@ -49,6 +54,8 @@ func TestExpressLinkDown(t *testing.T) {
 // that which this end has.
 func TestExpressNeighbourChanges(t *testing.T) {
 	t.Parallel()
+	needXDP(t)
+	need.Full(t)
 	two, from, to, f := acquainted(t)
 	require.NoError(t, two[1].in(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/veth0/arp_notify", []byte("1"), 0) }))
 	ends := bytes.Join([][]byte{{2, 0, 0, 0, 0x18, 2}, {2, 0, 0, 0, 0x18, 1}}, nil)
@@ -72,6 +79,8 @@ func TestExpressNeighbourChanges(t *testing.T) {
 // Packets follow a route to another interface, by the network stack, and back.
 func TestExpressRouteChanges(t *testing.T) {
 	t.Parallel()
+	needXDP(t)
+	need.Full(t)
 	two, from, to, f := acquainted(t)
 	two[0].ip(t, "link", "add", "veth1", "type", "veth", "peer", "name", "veth1", "netns", string(two[1]))
 	for _, h := range two {
@@ -110,11 +119,15 @@ func TestExpressRouteChanges(t *testing.T) {
 // Where packets of a QP's path MTU do not pass any more, its requests that need them end as
 // those to a peer that is silent; others, and QPs that are made then, are as ever.
 func TestMTUChanges(t *testing.T) {
+	t.Parallel()
 	for _, provider := range []string{providerName, xdpName} {
 		t.Run(provider, func(t *testing.T) {
 			if provider == xdpName {
 				needXDP(t)
 			}
+			need.Networks(t)
+			need.Full(t)
+			t.Parallel() // it waits for the silent peer
 			two := hosts(t, 9000)
 			var ends [2]*place
 			for i := range ends {

@@ -39,11 +39,11 @@ var (
 		wireUDP:           {"Device", "Opcodes", "MessageLimit", "Inline", "Atomics", "Completion", "Order", "Allocs", "Concurrency", "Death"},
 		wireXDP:           {"Opcodes", "SGE", "Inline", "Completion", "Order", "Passive", "Concurrency", "Closing"},
 		wireFaulty:        {"Inline", "Notify", "Passive", "LoadStore", "States", "Closing"},
-		wireForeignFaulty: {"Opcodes", "Atomics", "Completion", "Order", "RNR", "SRQ", "Violations", "Model"},
+		wireForeignFaulty: {"Atomics", "Completion", "Order", "RNR", "SRQ", "Violations", "Model"},
 	}
 	quick = map[string][]string{
 		wireUDP:           {"Opcodes", "Atomics", "Completion", "Order", "Concurrency", "Closing"},
-		wireForeignFaulty: {"RNR", "SRQ", "Violations", "Model"},
+		wireForeignFaulty: {"RNR", "SRQ"},
 	}
 )
 
@@ -84,9 +84,9 @@ func TestConformance(t *testing.T) {
 			if c.cfg.Address != "" {
 				need.Address(t, c.cfg.Address)
 			}
-			rounds := 2
-			if testing.Short() {
-				rounds = 1
+			rounds := 1
+			if need.WantLong() {
+				rounds = 2
 			}
 			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg, Rounds: rounds, Only: groupsOver(wireUDP)})
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -206,6 +207,7 @@ func (j *joined) kill() {
 // A member that is killed, or stopped, is no other's concern; nobody needs privileges.
 func TestGroupKilled(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	addr := loopAddr(0)
 	from := newCaller(t, loopAddr(1), addr)
 	defer from.close()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -66,6 +67,8 @@ func attached(t testing.TB, h host) bool {
 func TestXDPHelper(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
+	need.Networks(t)
+	need.Full(t)
 	two := hosts(t, 1500)
 	near, far := two[1], two[0]
 	path, log := startHelper(t, near)
@@ -137,6 +140,8 @@ func TestXDPHelper(t *testing.T) {
 func TestSeatsReclaimed(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
+	need.Networks(t)
+	need.Full(t)
 	two := hosts(t, 1500)
 	from, stays := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[1], "198.18.0.2")
 	defer from.close()
@@ -176,6 +181,8 @@ func TestSeatsReclaimed(t *testing.T) {
 func TestHelperKeptDescriptors(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
+	need.Networks(t)
+	need.Full(t)
 	near := hosts(t, 1500)[1]
 	path, log := startHelper(t, near)
 	own := bound(t, near, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 2}})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -87,6 +88,8 @@ func (f *forger) send(b []byte) error {
 // path, leave a stream as it is: those of a host that knows addresses and ports, and of one that
 // knows the numbers of the queue pairs as well but not which packets are on their way.
 func TestForgedICMP(t *testing.T) {
+	need.Networks(t)
+	need.Full(t)
 	type kind struct {
 		name       string
 		kind, code byte

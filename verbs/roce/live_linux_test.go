@@ -194,9 +194,13 @@ func TestMemoryConformance(t *testing.T) {
 			}
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("faults are of seed %d", seed)
+			rounds := 1
+			if need.WantLong() {
+				rounds = 2
+			}
 			memories.net = newLive(seed, f)
 			defer memories.net.later.Stop()
-			verbstest.Run(t, verbstest.Suite{Device: "memory0", Local: true, Rounds: 2, Only: groupsOver(wire),
+			verbstest.Run(t, verbstest.Suite{Device: "memory0", Local: true, Rounds: rounds, Only: groupsOver(wire),
 				// What is read of an adapter arrives in parts.
 				Deviations: verbstest.Deviations{PartialReads: f.foreign}})
 		})

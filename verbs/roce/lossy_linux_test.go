@@ -130,6 +130,8 @@ func TestLossyPath(t *testing.T) {
 		t.Run(provider, func(t *testing.T) {
 			if provider == xdpName {
 				needXDP(t)
+				need.Networks(t)
+				need.Full(t)
 			}
 			const messages = 64
 			ends := newLink(t, 10).connect(t, provider, messages*lossySize)

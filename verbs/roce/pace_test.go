@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -46,9 +47,9 @@ func stream(t testing.TB, f faults, d time.Duration) float64 {
 func TestLossyStream(t *testing.T) {
 	t.Parallel()
 	path := faults{delay: 100 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}
-	d := 100 * time.Millisecond
-	if testing.Short() {
-		d = 20 * time.Millisecond
+	d := 20 * time.Millisecond
+	if need.WantLong() {
+		d = 100 * time.Millisecond
 	}
 	whole := stream(t, path, d)
 	require.Greater(t, whole, 0.8e9)
@@ -62,10 +63,10 @@ func TestLossyStream(t *testing.T) {
 // what is left of the rate falls slowly.
 func TestLossTable(t *testing.T) {
 	t.Parallel()
-	d := 50 * time.Millisecond
-	losses := []float64{0.01, 0.02, 0.03, 0.05, 0.08}
-	if testing.Short() {
-		d, losses = 20*time.Millisecond, losses[2:4]
+	need.Full(t)
+	d, losses := 20*time.Millisecond, []float64{0.02, 0.05, 0.08}
+	if need.WantLong() {
+		d, losses = 50*time.Millisecond, []float64{0.01, 0.02, 0.03, 0.05, 0.08}
 	}
 	for _, c := range []struct {
 		delay time.Duration
@@ -89,6 +90,7 @@ func TestLossTable(t *testing.T) {
 // what it costs a new connection.
 func TestLossAfterWrap(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	var rates []float64
 	for _, clock := range []uint32{0, 1<<31 - 1000} {
 		n, a, b := pair(t, 1, faults{delay: 20 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}, usual, 16)
@@ -106,6 +108,7 @@ func TestLossAfterWrap(t *testing.T) {
 // stay open.
 func TestPersistentLoss(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	for _, drop := range []float64{0.15, 0.3} {
 		n, a, b := pair(t, 1, faults{drop: drop, delay: 20 * time.Microsecond}, usual, 16)
 		n.keep(t, a, b, verbs.OpRDMAWrite, 50*time.Millisecond, func() {})
@@ -122,6 +125,7 @@ func TestPersistentLoss(t *testing.T) {
 // A path that becomes longer for good is used as one that was as long from the beginning.
 func TestLongerPath(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	short, long := 20*time.Microsecond, 700*time.Microsecond
 	var rates []float64
 	for _, delay := range []time.Duration{long, short} {
@@ -140,6 +144,7 @@ func TestLongerPath(t *testing.T) {
 // is what it was.
 func TestUnscheduledPeer(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	for _, foreign := range []bool{false, true} {
 		for _, away := range []time.Duration{3 * time.Millisecond, 20 * time.Millisecond, time.Second} {
 			t.Run(fmt.Sprintf("foreign %v, %v", foreign, away), func(t *testing.T) {

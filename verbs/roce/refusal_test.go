@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -17,8 +18,11 @@ func TestRefusedUnderLoss(t *testing.T) {
 	t.Parallel()
 	const long, region = 100_000, 100_032
 	seeds := 60
-	if testing.Short() {
-		seeds = 10
+	switch {
+	case testing.Short():
+		seeds = 3
+	case !need.WantLong():
+		seeds = 25
 	}
 	path := faults{drop: 0.1, double: 0.02, reorder: 0.05, delay: 10 * time.Microsecond}
 	for _, path.foreign = range []bool{false, true} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -15,6 +16,7 @@ import (
 // the part. And it does not take a time-out each time.
 func TestLossyReads(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	for _, c := range []struct {
 		drop    float64
 		foreign bool

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // witness is a socket that tells with what traffic class and hop limit packets come.
@@ -92,6 +94,8 @@ func TestTrafficClass(t *testing.T) {
 // The same past the network stack.
 func TestExpressTrafficClass(t *testing.T) {
 	needXDP(t)
+	need.Networks(t)
+	need.Full(t)
 	two := hosts(t, 1500)
 	for i, addrs := range [][2]string{{"198.18.0.1", "198.18.0.2"}, {"fd00::1", "fd00::2"}} {
 		t.Run(addrs[0], func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -51,6 +52,7 @@ func TestPollersServeTimers(t *testing.T) {
 // both ends do nothing but poll.
 func TestPollersServeMany(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	const qps, messages, size = 200, 3, 16 << 10
 	n := newNetwork(1, faults{drop: 0.01, delay: 10 * time.Microsecond})
 	var ends [2][]*side
@@ -183,6 +185,7 @@ func TestOwnAbsence(t *testing.T) {
 // of each of the retries, and of a request that is on its way.
 func TestUnreachablePeer(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	request := func(q *qp) packet.Header {
 		return packet.Header{Opcode: packet.WriteOnly, DestQP: q.Attr.DestQPNum, PSN: q.req.una & psnMask}
 	}

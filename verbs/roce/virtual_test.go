@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -123,8 +124,11 @@ func TestForged(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 9))
 	rounds := 400
-	if testing.Short() {
-		rounds = 50
+	switch {
+	case testing.Short():
+		rounds = 30
+	case !need.WantLong():
+		rounds = 150
 	}
 	for round := range rounds {
 		n, a, b := pair(t, uint64(round), faults{}, usual, 16)
@@ -241,6 +245,7 @@ func TestLateRepeat(t *testing.T) {
 // response or acknowledgement: each is executed once, and in order.
 func TestEachPacketLost(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	for _, foreign := range []bool{false, true} {
 		for lose, last := 0, 1; lose <= last; lose++ { // 0: none, which says how many there are
 			t.Run(fmt.Sprintf("foreign %v/%d", foreign, lose), func(t *testing.T) {
@@ -334,10 +339,11 @@ func TestWrap(t *testing.T) {
 			a.connect(t, b, usual, false)
 			b.connect(t, a, usual, false)
 			rand.NewChaCha8([32]byte{1}).Read(a.local.Buf)
-			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 1<<20)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
-			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 2<<20, 1<<20)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+			const size = sideSize / 3 // more than 300 packets
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMARead, SGList: []verbs.SGE{a.sge(a.local, 2*size, size)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
 			n.until(t, time.Second, func() bool { a.poll(t); return len(a.done) == 2 })
-			require.Equal(t, string(a.local.Buf[:1<<20]), string(a.local.Buf[2<<20:3<<20]))
+			require.Equal(t, string(a.local.Buf[:size]), string(a.local.Buf[2*size:3*size]))
 		})
 	}
 }
