@@ -18,7 +18,7 @@ func testAllocs(t *testing.T, s *suite) {
 }
 
 func allocations(w *world) {
-	runs := 50
+	runs := 20
 	if need.WantLong() {
 		runs = 200
 	}

@@ -24,7 +24,7 @@ type command interface {
 func init() {
 	for _, v := range []any{
 		allocCmd{}, fillCmd{}, pokeCmd{}, dumpCmd{}, digestCmd{}, stopCmd{}, pourCmd{}, closeCmd{}, openCmd{}, infoCmd{}, srqCmd{}, connectCmd{}, modifyCmd{},
-		queryCmd{}, postCmd{}, recvCmd{}, srqRecvCmd{}, awaitCmd{}, quietCmd{}, eventCmd{}, spinCmd{}, trickleCmd{}, floodCmd{},
+		queryCmd{}, postCmd{}, recvCmd{}, srqRecvCmd{}, awaitCmd{}, pollCmd{}, eventCmd{}, spinCmd{}, trickleCmd{}, floodCmd{},
 		addCmd{}, markCmd(0), releaseCmd{}, yardCmd(0), startCmd{}, tearCmd{}, batchCmd{},
 		memInfo{}, qpInfo{}, yardInfo{}, sum{}, []batchReply(nil), []byte(nil), int(0), []verbs.WC(nil), verbs.QPAttr{},
 	} {
@@ -263,15 +263,16 @@ func (c awaitCmd) run(ctx context.Context, n *node) (any, error) {
 	return await(ctx, n.objs[c.ID].cqOf(c.Which), c.Count)
 }
 
-// quietCmd polls for a while and returns what it should not have found.
-type quietCmd struct {
+// pollCmd polls once.
+type pollCmd struct {
 	ID    int
 	Which which
-	For   time.Duration
 }
 
-func (c quietCmd) run(_ context.Context, n *node) (any, error) {
-	return quiet(n.objs[c.ID].cqOf(c.Which), c.For)
+func (c pollCmd) run(_ context.Context, n *node) (any, error) {
+	wcs := make([]verbs.WC, 16)
+	got, err := n.objs[c.ID].cqOf(c.Which).Poll(wcs)
+	return wcs[:got], err
 }
 
 // eventCmd waits for an event of an object.

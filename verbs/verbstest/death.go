@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -27,12 +28,15 @@ func testDeath(t *testing.T, s *suite) {
 				v.take(rng(100))
 			}},
 			{"while it is written and read", func(v *victim, rng func(int) int) { v.use(rng(100)) }},
-			{"under traffic both ways", func(v *victim, rng func(int) int) {
+			{mixed, func(v *victim, rng func(int) int) {
 				v.flood()
 				v.use(rng(100))
 			}},
 		} {
 			w.run("killed "+scene.name, func(w *world) {
+				if scene.name != mixed {
+					need.Full(w.t)
+				}
 				rng := seeded(w.suite.Seed, w.t.Name())
 				for range max(1, w.suite.Rounds/5) {
 					v := w.victim(usual)
@@ -45,6 +49,7 @@ func testDeath(t *testing.T, s *suite) {
 		}
 		if canPause {
 			w.run("stopped, then killed", func(w *world) {
+				need.Full(w.t)
 				v := w.victim(usual)
 				v.flood()
 				v.use(20)
@@ -55,6 +60,7 @@ func testDeath(t *testing.T, s *suite) {
 			})
 		}
 		w.run("killed while it connects", func(w *world) {
+			need.Full(w.t)
 			v := w.victim(impatient) // for who is not there yet
 			v.p.child.kill()
 			v.mourn(w)
@@ -70,6 +76,9 @@ func testDeath(t *testing.T, s *suite) {
 		w.run("survivors go on with each other", bothSurvive)
 	})
 }
+
+// mixed is the scene that has something of all others.
+const mixed = "under traffic both ways"
 
 // victim is a peer that is going to die, and two connections with it: the
 // survivor asks on one, the victim on the other.
@@ -214,7 +223,7 @@ func (v *victim) mourn(w *world) {
 	t := w.t
 	t.Helper()
 	start := time.Now()
-	limit := w.suite.peerTimeout() + time.Second
+	limit := w.suite.peerTimeout() + bound/2
 	ctx, cancel := context.WithTimeout(w.ctx, limit)
 	defer cancel()
 
@@ -293,6 +302,7 @@ func wantDeath(t *testing.T, wcs []verbs.WC, id func(i int) uint64) {
 
 // deadBeforeConnect: the endpoint is all that there is of the peer.
 func deadBeforeConnect(w *world) {
+	need.Full(w.t)
 	p := w.another("victim")
 	far := w.open(p, qpSpec{})
 	p.child.kill()

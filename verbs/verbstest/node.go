@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -295,18 +294,6 @@ func await(ctx context.Context, cq *verbs.CQ, count int) ([]verbs.WC, error) {
 		}
 	}
 	return wcs, nil
-}
-
-// quiet polls cq for d and returns what comes. It need not be prompt, so it leaves
-// the CPU to what would bring something.
-func quiet(cq *verbs.CQ, d time.Duration) ([]verbs.WC, error) {
-	wcs := make([]verbs.WC, 16)
-	for end := time.Now().Add(d); ; time.Sleep(d / 50) {
-		n, err := cq.Poll(wcs)
-		if n > 0 || err != nil || time.Now().After(end) {
-			return wcs[:n], err
-		}
-	}
 }
 
 // event returns the next event that match accepts; the others are kept for

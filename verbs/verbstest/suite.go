@@ -53,7 +53,7 @@ type Suite struct {
 	// Seed of everything random. Zero: taken from the clock. The environment
 	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
 	Seed uint64
-	// Rounds scales the random parts. Zero: 4, with -short 2, in long tests 20. The
+	// Rounds scales the random parts. Zero: 2, with -short 1, in long tests 20. The
 	// environment variable SLUICE_VERBSTEST_ROUNDS overrides it.
 	Rounds int
 	// Deviations are what the device is known to do otherwise than the InfiniBand
@@ -171,11 +171,11 @@ func newSuite(t *testing.T, s Suite) *suite {
 	if s.Rounds == 0 {
 		switch {
 		case testing.Short():
-			s.Rounds = 2
+			s.Rounds = 1
 		case need.WantLong():
 			s.Rounds = 20
 		default:
-			s.Rounds = 4
+			s.Rounds = 2
 		}
 	}
 	t.Cleanup(func() {
@@ -216,9 +216,6 @@ const (
 	bound = 30 * time.Second
 	hangs = 15 * time.Second
 )
-
-// quietFor is how long something that must not happen is given to happen.
-const quietFor = 15 * time.Millisecond
 
 // within returns a context that ends after bound or with t, and watches for a hang.
 func within(t *testing.T) context.Context {
