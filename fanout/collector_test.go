@@ -153,21 +153,18 @@ func TestStalledCollector(t *testing.T) {
 		}
 		worker <- err
 	}()
-	n := 0
-	for ; err == nil; n++ {
-		err = s.Send(soon(t), []byte{byte(n)})
+	for n := range bound {
+		require.NoError(t, s.Send(ctx, []byte{byte(n)}))
 	}
-	n--
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, bound, n)
+	require.ErrorIs(t, s.Send(over(t), []byte{bound}), context.DeadlineExceeded)
 	require.Equal(t, bound, s.Stats().Unacknowledged)
 	var e *EndError
-	require.ErrorAs(t, s.Drain(soon(t)), new(error))
-	require.ErrorAs(t, s.End(soon(t)), &e)
+	require.ErrorIs(t, s.Drain(over(t)), context.DeadlineExceeded)
+	require.ErrorAs(t, s.End(over(t)), &e)
 	require.Equal(t, bound, e.Kept)
 	noErrors(t, together(
 		func() error {
-			for i := range n {
+			for i := range bound {
 				r, err := c.Receive(ctx)
 				if err != nil || r.Bytes()[0] != byte(i) {
 					return fmt.Errorf("result %d: %w", i, err)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
-	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // comms makes a job of nodes in this process, and returns the world of each rank: with a
@@ -78,7 +77,7 @@ func dup(t testing.TB, w []*impi.Comm) []*impi.Comm {
 func needPlace(t testing.TB, place string) {
 	t.Helper()
 	if place != "here" && place != "packets" {
-		need.Provider(t, place)
+		jobtest.Need(t, place)
 	}
 }
 
@@ -112,14 +111,33 @@ func noErrors(t testing.TB, errs []error) {
 	}
 }
 
-// soon returns a context that ends soon: of what is to fail for want of something.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+// over returns a context that has ended: of what does what can be done at once, as a Receive
+// that asks, and fails for want of the rest.
+func over(t testing.TB) context.Context {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// pattern is a chunk that says which it is.
+// once returns a context that ends once something holds.
+func once(t testing.TB, holds func() bool) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		for !holds() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-looked
+	})
+	return ctx
+}
+
+// pattern is a chunk that says which it is, see [seqOf].
 func pattern(seq, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -127,3 +145,6 @@ func pattern(seq, n int) []byte {
 	}
 	return b
 }
+
+// seqOf is the number of a chunk that is a pattern, of the first 256: 31·223 is 1 mod 256.
+func seqOf(b []byte) int { return int(b[0] * 223) }

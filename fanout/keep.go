@@ -111,8 +111,8 @@ func (s *Supplier) awaitMessage(ctx context.Context) error {
 	err := s.hear(ctx, until)
 	s.mu.Lock()
 	if s.wake != nil {
-		if ctx.Err() == nil && errors.Is(err, context.Canceled) {
-			err = nil
+		if errors.Is(err, context.Canceled) && !errors.Is(ctx.Err(), context.Canceled) {
+			err = nil // also where ctx has lapsed since: that the next wait says
 		}
 		s.wake()
 		s.wake = nil

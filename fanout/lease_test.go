@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Chunks that lie in memory of the job at both ends go from there to there: nothing is
@@ -114,6 +115,7 @@ func TestLeases(t *testing.T) {
 // A Receive whose context ends takes nothing away, wherever its chunk is: the next one
 // returns it.
 func TestCancelledReceive(t *testing.T) {
+	need.Full(t)
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 2)
 		for _, opts := range [][]ClientOption{nil, {MaxChunk(200_000), Window(2)}, {Numbered(), Window(2)}} {

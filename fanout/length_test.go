@@ -111,10 +111,15 @@ func TestAnnouncedOnly(t *testing.T) {
 			w, s := strangers(t, 1)
 			c, err := NewClient(w, append(opts, From(1))...)
 			require.NoError(t, err)
-			_, err = c.Receive(soon(t)) // what it posts, it has posted
+			_, err = c.Receive(over(t)) // what it posts, it has posted
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			s[0].announce(TagData, length, []byte("chunk"))
-			_, err = c.Receive(soon(t))
+			for range 2 { // the last of these meets no receive, and has come behind it
+				require.NoError(t, s[0].send(TagNumbered, []byte("x")))
+			}
+			_, err = w.Probe(jobtest.Within(t), 1, TagNumbered)
+			require.NoError(t, err)
+			_, err = c.Receive(over(t))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NoError(t, c.Close())
 		}

@@ -92,22 +92,20 @@ func apartPlaces() []string { return append([]string{"packets"}, jobtest.Local()
 // killed is the status of a rank that has killed itself.
 const killed = 128 + int(syscall.SIGKILL)
 
-// Workers are killed at random moments, 1 to 16 of them, over each provider; the output of
-// the collector is complete, in order, and without duplicates.
+// Workers are killed at random moments, of 1 to 16, over each provider; the output of the
+// collector is complete, in order, and without duplicates.
 func TestKilled(t *testing.T) {
-	workers := []int{3, 1, 2, 8, 4, 16} // many take long to start
-	switch {
-	case testing.Short():
-		workers = workers[:2]
-	case need.WantLong():
-		workers = append(workers, slices.Repeat([]int{3, 4, 1, 2, 4, 3, 8, 2, 4, 3}, 7)...)
+	workers := []int{4} // many take long to start
+	if need.WantLong() {
+		workers = append(workers, 2, 1, 8, 16, 3, 4, 1, 2, 4, 3, 8, 2, 4, 3)
 	}
-	dead := 0
+	dead, mortal := 0, 0
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
 			needPlace(t, place)
 			for _, n := range workers {
 				seed := rand.Uint64()
+				mortal += n - 1
 				status, out := apart(t, "collected", place, 1+n, seed)
 				require.Zero(t, status[0], "seed %d\n%s", seed, out)
 				require.Zero(t, status[1], "seed %d\n%s", seed, out)
@@ -120,7 +118,7 @@ func TestKilled(t *testing.T) {
 			}
 		})
 	}
-	require.True(t, dead > 0 || testing.Short())
+	require.True(t, dead > 0 || mortal < 10)
 }
 
 // collectedChunks are those of a round, and collectedWork what a worker makes of one.
@@ -203,7 +201,7 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 		return err
 	}
 	// Some die before they have a chunk, some live to the end.
-	last := random.IntN(collectedChunks / 2)
+	last := random.IntN(collectedChunks / 4)
 	die := func(moment int) error {
 		if mortal && last == 0 && random.IntN(3) == moment || last < 0 {
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -278,6 +276,7 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 // Workers are killed while long chunks are on their way to them: those go to others, and
 // each chunk is released once.
 func TestOwnedOfKilled(t *testing.T) {
+	need.Full(t)
 	rounds := 1
 	if need.WantLong() {
 		rounds = 7
@@ -293,7 +292,7 @@ func TestOwnedOfKilled(t *testing.T) {
 	}
 }
 
-const ownedChunks = 150
+const ownedChunks = 60
 
 func ownedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	if w.Rank() == 0 {
@@ -322,7 +321,7 @@ func ownedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 		return err
 	}
 	die := func() error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }
-	last := random.IntN(20)
+	last := random.IntN(ownedChunks / 6)
 	err = c.Each(ctx, 0, func(k Chunk) error {
 		if len(k.Bytes()) != 200_000 {
 			return fmt.Errorf("a chunk has %d bytes", len(k.Bytes()))

@@ -23,7 +23,7 @@ func TestSendOwnedAhead(t *testing.T) {
 		require.NoError(t, err)
 		c, err := NewClient(w[1], Window(2))
 		require.NoError(t, err)
-		_, err = c.Receive(soon(t)) // it has asked for two
+		_, err = c.Receive(over(t)) // it has asked for two
 		require.Error(t, err)
 		released := make([]int, 2)
 		chunks := [][]byte{pattern(0, 1<<20), pattern(1, 1<<20)}

@@ -29,7 +29,7 @@ func TestSendEach(t *testing.T) {
 			require.NoError(t, err)
 			// Both have asked before there is anything.
 			for _, c := range []*Client{plain, numbered} {
-				_, err = c.Receive(soon(t))
+				_, err = c.Receive(over(t))
 				require.Error(t, err)
 			}
 			chunks := make([][]byte, count)
@@ -86,10 +86,11 @@ func TestSendEachTogether(t *testing.T) {
 	require.NoError(t, err)
 	c, err := NewClient(w[1], Numbered(), Window(5))
 	require.NoError(t, err)
-	_, err = c.Receive(soon(t))
+	_, err = c.Receive(over(t))
 	require.Error(t, err)
 	chunk := make([]byte, 184) // five of them fit
-	n, err := s.SendEach(soon(t), chunk, chunk, chunk, chunk, chunk, chunk)
+	gone := once(t, func() bool { return s.Stats().Workers[0].Messages > 0 })
+	n, err := s.SendEach(gone, chunk, chunk, chunk, chunk, chunk, chunk)
 	require.Error(t, err)
 	require.Equal(t, 5, n)
 	require.EqualValues(t, 1, s.Stats().Workers[0].Messages)
@@ -97,7 +98,7 @@ func TestSendEachTogether(t *testing.T) {
 		_, err = c.Receive(ctx)
 		require.NoError(t, err)
 	}
-	n, err = s.SendEach(soon(t), chunk)
+	n, err = s.SendEach(over(t), chunk)
 	require.Error(t, err)
 	require.Zero(t, n)
 	_, err = c.Receive(ctx)

@@ -41,7 +41,7 @@ func TestTurn(t *testing.T) {
 	require.Empty(t, turn.waiting)
 
 	require.NoError(t, turn.take(ctx))
-	require.ErrorIs(t, turn.take(soon(t)), context.DeadlineExceeded)
+	require.ErrorIs(t, turn.take(over(t)), context.DeadlineExceeded)
 	require.True(t, turn.taken())
 	var order []int
 	for i := range 3 {

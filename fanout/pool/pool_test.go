@@ -29,8 +29,9 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+// over returns a context that has ended: of what would wait.
+func over(t testing.TB) context.Context {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -231,15 +232,15 @@ func TestBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, k.Done(k.Bytes()))
 	}
-	require.ErrorIs(t, s.Send(soon(t), []byte("x")), context.DeadlineExceeded)
+	require.ErrorIs(t, s.Send(over(t), []byte("x")), context.DeadlineExceeded)
 	r, err := s.Receive(ctx)
 	require.NoError(t, err)
-	require.ErrorIs(t, s.Send(soon(t), []byte("x")), context.DeadlineExceeded)
+	require.ErrorIs(t, s.Send(over(t), []byte("x")), context.DeadlineExceeded)
 	r.Release()
 	require.NoError(t, s.Send(ctx, []byte("x")))
 	r.Release() // it is no longer ours
-	require.ErrorIs(t, s.Send(soon(t), []byte("x")), context.DeadlineExceeded)
-	require.ErrorIs(t, s.End(soon(t)), context.DeadlineExceeded)
+	require.ErrorIs(t, s.Send(over(t), []byte("x")), context.DeadlineExceeded)
+	require.ErrorIs(t, s.End(over(t)), context.DeadlineExceeded)
 	require.NoError(t, w.Close())
 	_, err = w.Receive(ctx)
 	require.ErrorIs(t, err, ErrClosed)

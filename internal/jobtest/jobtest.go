@@ -22,18 +22,28 @@ import (
 const Limit = 60 * time.Second
 
 // Local returns the providers between ranks of one host. A test over each begins with
-// need.Provider.
+// [Need].
 func Local() []string { return []string{"shm", "tcp", "roce", "ibv"} }
 
 // Providers returns those of [Local], and those between networks, for a program whose
 // TestMain calls [nettest.Main].
 func Providers() []string { return append(Local(), nettest.Providers()...) }
 
+// Need states what a test over a provider needs. With -short, shm speaks for all that every
+// machine has.
+func Need(t testing.TB, provider string) {
+	t.Helper()
+	need.Provider(t, provider)
+	if provider == "tcp" || provider == "roce" {
+		need.Full(t)
+	}
+}
+
 // Everywhere runs a test for each provider, if it has a device.
 func Everywhere(t *testing.T, test func(t *testing.T, provider string)) {
 	for _, p := range Providers() {
 		t.Run(p, func(t *testing.T) {
-			need.Provider(t, p)
+			Need(t, p)
 			test(t, p)
 		})
 	}
