@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -138,14 +139,18 @@ func TestExchange(t *testing.T) {
 			ctx := testContext(t)
 			w := newWorld(t, c.size, defaultPatience)
 			jobs := w.joinAll(t)
-			sizeOf := func(rank, round int) int {
-				switch {
-				case round == 0:
-					return 0
-				case round == 1 && rank == 0:
-					return c.bytes
+			all := make([][][]byte, c.rounds) // what each gives
+			for round := range all {
+				for rank := range c.size {
+					n := int(binary.BigEndian.Uint16(payload(rank, -round, 2))) % c.bytes
+					switch {
+					case round == 0:
+						n = 0
+					case round == 1 && rank == 0:
+						n = c.bytes
+					}
+					all[round] = append(all[round], payload(rank, round, n))
 				}
-				return int(binary.BigEndian.Uint16(payload(rank, -round, 2))) % c.bytes
 			}
 			errs := make([]error, c.size)
 			each(c.size, func(rank int) {
@@ -157,7 +162,7 @@ func TestExchange(t *testing.T) {
 						}
 						continue
 					}
-					mine := payload(rank, round, sizeOf(rank, round))
+					mine := bytes.Clone(all[round][rank])
 					got, err := j.Exchange(ctx, mine)
 					clear(mine) // ours again
 					if err != nil {
@@ -165,7 +170,7 @@ func TestExchange(t *testing.T) {
 						return
 					}
 					for r, data := range got {
-						if !bytes.Equal(data, payload(r, round, sizeOf(r, round))) {
+						if !bytes.Equal(data, all[round][r]) {
 							errs[rank] = fmt.Errorf("round %d: wrong data of rank %d", round, r)
 							return
 						}
@@ -448,9 +453,10 @@ func TestSlowRank(t *testing.T) {
 // A rank that stops in the middle of a message is given up after the patience
 // for messages; one that says nothing at all is not.
 func TestStuckMessage(t *testing.T) {
+	t.Parallel() // it waits for seconds
 	ctx := testContext(t)
 	p := defaultPatience
-	p.message = 50 * time.Millisecond
+	p.message = 2 * time.Second // for whole messages of the others, too
 	w := newWorld(t, 3, p)
 	jobs := w.joinAll(t)
 	m := part{rank: 1, data: make([]byte, 1000)}.Append(nil)
@@ -888,20 +894,32 @@ func TestBadServer(t *testing.T) {
 }
 
 // A round that cannot be written, because the context ends first, breaks the
-// connection in the middle of a message; the rank sees why.
+// connection, in the middle of a message at once, or before it when nothing else can
+// be written either; the rank sees why.
 func TestCanceledWhileWriting(t *testing.T) {
-	here, there := net.Pipe() // nobody reads
-	defer there.Close()
-	c := &client{
-		conn: here, size: 2, turn: make(chan struct{}, 1),
-		ended: make(chan struct{}), readerDone: make(chan struct{}),
+	for _, read := range []int{0, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer there.Close()
+			c := &client{
+				conn: here, size: 2, turn: make(chan struct{}, 1),
+				ended: make(chan struct{}), readerDone: make(chan struct{}),
+			}
+			close(c.readerDone)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			go io.ReadFull(there, make([]byte, read)) // and no more
+			begun := time.Now()
+			_, err := c.exchange(ctx, make([]byte, 100))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			<-c.done()
+			require.ErrorIs(t, c.err(), ErrServerLost)
+			require.NoError(t, c.close())
+			want := time.Second
+			if read == 0 {
+				want += farewellPatience
+			}
+			require.Equal(t, want, time.Since(begun))
+		})
 	}
-	close(c.readerDone)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	_, err := c.exchange(ctx, make([]byte, 100))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	<-c.done()
-	require.ErrorIs(t, c.err(), ErrServerLost)
-	require.NoError(t, c.close())
 }

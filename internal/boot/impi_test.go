@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // impiServer is a startup server that runs until the test ends.
@@ -27,7 +28,10 @@ type impiServer struct {
 	err  error
 }
 
-func serveIMPI(t *testing.T, s startup.Server) *impiServer {
+func serveIMPI(t *testing.T, s startup.Server) *impiServer { return serveLate(t, s, 0) }
+
+// serveLate is serveIMPI that begins when so many clients have connected.
+func serveLate(t *testing.T, s startup.Server, connected int) *impiServer {
 	t.Helper()
 	if s.Auth == 0 && s.Key == 0 {
 		s.Auth = startup.AuthNone
@@ -38,10 +42,33 @@ func serveIMPI(t *testing.T, s startup.Server) *impiServer {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	go func() {
 		defer close(v.done)
-		v.res, v.err = s.Serve(ctx, ln)
+		first := &accepted{Listener: ln}
+		for range connected {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			first.conns = append(first.conns, conn)
+		}
+		v.res, v.err = s.Serve(ctx, first)
 	}()
-	t.Cleanup(func() { cancel(); <-v.done })
+	t.Cleanup(func() { cancel(); ln.Close(); <-v.done })
 	return v
+}
+
+// accepted is a listener that has accepted some connections already.
+type accepted struct {
+	net.Listener
+	conns []net.Conn
+}
+
+func (a *accepted) Accept() (net.Conn, error) {
+	if len(a.conns) == 0 {
+		return a.Listener.Accept()
+	}
+	conn := a.conns[0]
+	a.conns = a.conns[1:]
+	return conn, nil
 }
 
 // env is that of a client of the server.
@@ -114,6 +141,7 @@ func TestIMPI(t *testing.T) {
 // After startup the ranks learn of aborts and deaths as in any job.
 func TestIMPIEnds(t *testing.T) {
 	t.Parallel() // it waits for seconds
+	need.Full(t)
 	ctx := testContext(t)
 	t.Run("abort", func(t *testing.T) {
 		jobs, errs := serveIMPI(t, startup.Server{Clients: 3}).joinAll(t, 3)
@@ -224,6 +252,7 @@ func TestIMPIKey(t *testing.T) {
 // Who has another secret is a client, and no rank.
 func TestIMPISecret(t *testing.T) {
 	t.Parallel() // it waits for seconds
+	need.Full(t)
 	v := serveIMPI(t, startup.Server{Clients: 2})
 	ctx, cancel := context.WithCancel(testContext(t))
 	stranger := make(chan error, 1)
@@ -247,7 +276,7 @@ func TestIMPIMissing(t *testing.T) {
 		require.ErrorIs(t, err, startup.ErrLost)
 	}
 	t.Run("never comes", func(t *testing.T) {
-		v := serveIMPI(t, startup.Server{Clients: 3, Join: 100 * time.Millisecond})
+		v := serveLate(t, startup.Server{Clients: 3, Join: 100 * time.Millisecond}, 2)
 		_, errs := v.joinAll(t, 2)
 		for _, err := range errs {
 			lost(t, err)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // When a rank gives up waiting, it and all others learn on whose account.
@@ -47,6 +49,7 @@ func TestLateRanks(t *testing.T) {
 // A rendezvous that does not say why holds nobody who has given up.
 func TestNoVerdict(t *testing.T) {
 	t.Parallel() // it waits for a second
+	need.Full(t)
 	w := newWorld(t, 2, defaultPatience)
 	j := w.join(t, 0)
 	ctx, cancel := context.WithCancel(testContext(t))

@@ -180,7 +180,11 @@ func TestHydra(t *testing.T) {
 			mpiexec := func(do string, n int, env ...string) outcome {
 				return start(t, do, env, append(append([]string{"mpiexec.hydra"}, c.flags...), "-n", strconv.Itoa(n), me)...)
 			}
-			for _, n := range []int{1, 2, 5} {
+			sizes := []int{5, 1, 2}
+			if testing.Short() {
+				sizes = sizes[:1]
+			}
+			for _, n := range sizes {
 				o := mpiexec("exchange", n)
 				require.Zero(t, o.status, o.text)
 				require.Equal(t, wholeJob(n, 32), o.lines(), o.text)
@@ -203,34 +207,41 @@ func TestOpenMPI(t *testing.T) {
 		return start(t, do, env, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), me)
 	}
 	secret := "SLUICE_SECRET=" + hexSecret
-	for _, n := range []int{1, 2, 5} {
+	sizes := []int{5, 1, 2}
+	if testing.Short() {
+		sizes = sizes[:1]
+	}
+	for _, n := range sizes {
 		o := mpirun("exchange", n, secret)
 		require.Zero(t, o.status, o.text)
 		require.Equal(t, wholeJob(n, 16), o.lines(), o.text)
 	}
-	o := mpirun("exchange", 2, "SLUICE_INSECURE=1")
-	require.Zero(t, o.status, o.text)
-	require.Equal(t, wholeJob(2, 0), o.lines(), o.text)
+	t.Run("otherwise", func(t *testing.T) {
+		need.Full(t) // the launcher takes a second each time
+		o := mpirun("exchange", 2, "SLUICE_INSECURE=1")
+		require.Zero(t, o.status, o.text)
+		require.Equal(t, wholeJob(2, 0), o.lines(), o.text)
 
-	o = mpirun("exchange", 2)
-	require.Equal(t, 3, o.status, o.text)
-	require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one")
+		o = mpirun("exchange", 2)
+		require.Equal(t, 3, o.status, o.text)
+		require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one")
 
-	o = mpirun("deaf", 4, secret)
-	require.Equal(t, 7, o.status, o.text)
-	require.NotContains(t, o.text, "error")
+		o = mpirun("deaf", 4, secret)
+		require.Equal(t, 7, o.status, o.text)
+		require.NotContains(t, o.text, "error")
 
-	// One job after the other in the same session.
-	o = start(t, "exchange", []string{secret}, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "3", "sh", "-c", me+" && "+me)
-	require.Zero(t, o.status, o.text)
-	want := append(wholeJob(3, 16), wholeJob(3, 16)...)
-	slices.Sort(want)
-	require.Equal(t, want, o.lines(), o.text)
+		// One job after the other in the same session.
+		o = start(t, "exchange", []string{secret}, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "3", "sh", "-c", me+" && "+me)
+		require.Zero(t, o.status, o.text)
+		want := append(wholeJob(3, 16), wholeJob(3, 16)...)
+		slices.Sort(want)
+		require.Equal(t, want, o.lines(), o.text)
 
-	// Where the user says where to meet.
-	o = mpirun("exchange", 3, secret, "SLUICE_SERVER="+freeAddress(t))
-	require.Zero(t, o.status, o.text)
-	require.Equal(t, wholeJob(3, 16), o.lines(), o.text)
+		// Where the user says where to meet.
+		o = mpirun("exchange", 3, secret, "SLUICE_SERVER="+freeAddress(t))
+		require.Zero(t, o.status, o.text)
+		require.Equal(t, wholeJob(3, 16), o.lines(), o.text)
+	})
 }
 
 // freeAddress returns an address where nobody listens.
@@ -246,6 +257,7 @@ func freeAddress(t *testing.T) string {
 func TestLauncherInside(t *testing.T) {
 	t.Parallel() // the launchers wait most of the time
 	need.Program(t, "mpiexec.hydra", "mpirun.openmpi")
+	need.Full(t)
 	me := self(t)
 	sluice := t.TempDir() + "/sluice"
 	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // What was said, to the byte, between this package and mpiexec.hydra 4.0.2 and
@@ -385,6 +387,7 @@ func TestPMIAbort(t *testing.T) {
 // if somebody stays.
 func TestPMIAbortSlurm(t *testing.T) {
 	t.Parallel() // it waits for seconds
+	need.Full(t)
 	env := []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=1"}
 	for _, culprit := range []int{0, 1} {
 		for _, stays := range []bool{false, true} {
@@ -473,8 +476,16 @@ func TestPMIFaults(t *testing.T) {
 	}
 	t.Run("the context ends in the barrier", func(t *testing.T) {
 		f := newFakePMI(2)
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errors.New("enough"))
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		go func() {
+			for came := 0; came == 0 && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+				f.mu.Lock()
+				came = f.asked["barrier_in"]
+				f.mu.Unlock()
+			}
+			cancel(errors.New("enough"))
+		}()
 		_, err := joinByPMI(ctx, &values{lookup: variables()}, f.connect(t, 1), Environment{Rank: 1, Size: 2, LocalRank: -1})
 		require.EqualError(t, err, "boot: PMI: barrier_in: enough")
 	})

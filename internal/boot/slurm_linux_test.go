@@ -33,8 +33,10 @@ func TestSlurm(t *testing.T) {
 	need.Slurm(t)
 	me := self(t)
 	sluice := t.TempDir() + "/sluice"
-	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()
-	require.NoError(t, err, string(out))
+	if !testing.Short() { // which starts no job of it
+		out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
 	secret := "SLUICE_SECRET=" + hexSecret
 	alone := "rank 0 of 1, 0 of 1 here, secret of 32"
 	batch := func(line string) string {

@@ -16,7 +16,11 @@ func TestChosen(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(5, 6))
 	chosen := map[coll.Kind]map[coll.Algorithm]bool{}
-	for range 3000 {
+	rounds := 3000
+	if testing.Short() {
+		rounds = 1000
+	}
+	for range rounds {
 		settings := coll.DeriveSettings(random.IntN(300), random.IntN(6))
 		settings.Segment = 1 + random.IntN(100)
 		settings.Pipeline = random.IntN(2000)

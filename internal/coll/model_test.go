@@ -36,6 +36,9 @@ func counted(t *testing.T, g *group, mode colltest.Mode) coll.Model {
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for size := 1; size <= 17; size++ {
+		if testing.Short() && size > 5 && size != 8 && size != 17 {
+			continue
+		}
 		each(size, func(g *group) {
 			want, err := coll.Cost(g.algorithm, g.shape(g.root))
 			if g.between != nil {
@@ -54,6 +57,7 @@ func TestCost(t *testing.T) {
 // no powers of two; where that is not long the results are compared too. What sends much
 // among a thousand members is for long tests.
 func TestCostLarge(t *testing.T) {
+	need.Full(t)
 	for _, size := range []int{63, 64, 65, 100, 1000, 1024} {
 		for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 			for _, algorithm := range coll.Algorithms(kind) {
@@ -75,7 +79,7 @@ func TestCostLarge(t *testing.T) {
 					continue
 				}
 				much := want.Messages > 20_000 || want.Bytes > 5_000_000
-				if size >= 1000 && (testing.Short() || much && !need.WantLong()) {
+				if size >= 1000 && much && !need.WantLong() {
 					continue
 				}
 				if size == 1000 && want.Messages > 200_000 {
@@ -133,6 +137,9 @@ func TestEstimateAll(t *testing.T) {
 	t.Parallel()
 	m := coll.LogGP{Latency: 1000, Overhead: 100, Gap: 300, PerByte: 0.1}
 	for _, size := range []int{2, 7, 16, 70} {
+		if testing.Short() && size > 16 {
+			continue
+		}
 		each(size, func(g *group) {
 			got, err := m.Estimate(g.algorithm, g.shape(g.root))
 			if g.between != nil {

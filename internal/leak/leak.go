@@ -22,7 +22,7 @@ import (
 
 // bound is how long what is on its way out may take to be gone: a closed
 // connection's reader has to be scheduled once more before its goroutine ends.
-const bound = 2 * time.Second
+var bound = 2 * time.Second
 
 // Main runs the tests of m, then verifies that everything that was opened or
 // started meanwhile is gone, waiting up to 2 s for what is about to go. It
