@@ -12,7 +12,9 @@ import (
 // TestAbortSlurm: srun returns the code of Abort, with PMI and without, on three
 // nodes.
 func TestAbortSlurm(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	need.Slurm(t)
+	need.Full(t)
 	runs := []string{"pmi2 0", "none 4"} // --mpi and culprit
 	if need.WantLong() {
 		runs = append(runs, "pmi2 4", "none 0")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -116,12 +118,18 @@ func testBinary(t *testing.T) string {
 	return path
 }
 
-// freeAddress returns an address where nobody listens.
+// freeAddress returns an address where nobody listens, and that the kernel gives nobody who
+// asks for any.
 func freeAddress(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, ln.Close())
-	return ln.Addr().String()
+	for {
+		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 21000+rand.IntN(10000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, ln.Close())
+		return ln.Addr().String()
+	}
 }
 
 // gone requires that no process is left.
@@ -139,26 +147,39 @@ const abortSecret = "SLUICE_SECRET=" + testSecret
 func TestAbortUnderLaunchers(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	me := testBinary(t)
-	sluice := t.TempDir() + "/sluice"
-	out, err := exec.Command("go", "build", "-o", sluice, "../cmd/sluice").CombinedOutput()
-	require.NoError(t, err, string(out))
 	culprits := []string{"0", "1", "3"}
-	for i, c := range []struct{ name, launcher string }{
-		{"sluice run", sluice + " run -n 4"},
-		{"sluice run, others go on", sluice + " run --on-failure continue -n 4"},
+	for i, c := range []struct {
+		name, launcher string // of sluice run: what it does with the others
+	}{
+		{"sluice run", "kill"},
+		{"sluice run, others go on", "continue"},
 		{"Hydra", "mpiexec.hydra -n 4"},
 		{"Hydra, PMI_PORT", "mpiexec.hydra -pmi-port -n 4"},
 		{"Open MPI", "mpirun.openmpi --allow-run-as-root --oversubscribe -n 4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			args := strings.Fields(c.launcher)
-			need.Program(t, args[0])
+			launched := len(args) > 1
+			if launched {
+				need.Program(t, args[0])
+				need.Full(t)
+			}
 			for k, culprit := range culprits {
 				if k != i%len(culprits) && !need.WantLong() {
 					continue
 				}
 				pids := filepath.Join(t.TempDir(), "pids")
-				status, out := command(t, bare("abort", abortSecret, envPIDs+"="+pids), append(args, me, culprit)...)
+				var status int
+				var out string
+				if launched {
+					status, out = command(t, bare("abort", abortSecret, envPIDs+"="+pids), append(args, me, culprit)...)
+				} else {
+					status, out = sluiceRun(t, launch.Options{
+						Size: 4, Args: []string{me, culprit}, Env: bare("abort", envPIDs+"="+pids),
+						OnFailure: map[string]launch.OnFailure{"kill": launch.Kill, "continue": launch.Continue}[c.launcher],
+					})
+				}
 				require.Equal(t, 7, status, out)
 				gone(t, notedPIDs(t, 4, pids, out), out)
 			}
@@ -166,8 +187,20 @@ func TestAbortUnderLaunchers(t *testing.T) {
 	}
 }
 
+// sluiceRun does what the command does, and returns its exit status and what was written.
+func sluiceRun(t *testing.T, o launch.Options) (int, string) {
+	t.Helper()
+	var out lockedBuffer
+	o.Stdout, o.Stderr = &out, &out
+	r, err := launch.Run(within(t), o)
+	require.NoError(t, err, out.String())
+	return r.ExitStatus(), out.String()
+}
+
 // TestAbortByHand: where there is no launcher, every process ends with the code.
 func TestAbortByHand(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Full(t)
 	me := testBinary(t)
 	for i, rank := range []string{"SLUICE_RANK", "JOB_COMPLETION_INDEX"} {
 		for k, culprit := range []string{"0", "3"} {
@@ -193,6 +226,7 @@ func TestAbortByHand(t *testing.T) {
 
 // TestAbortAlone: a job of one has an end too.
 func TestAbortAlone(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	status, out := command(t, bare("abort"), testBinary(t), "0")
 	require.Equal(t, 7, status, out)
 	require.True(t, bytes.Contains([]byte(out), []byte("the process ends with its job")), out)

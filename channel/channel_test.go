@@ -5,9 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // memory returns n bytes of a node, or of the heap.
@@ -42,7 +45,14 @@ func TestSizes(t *testing.T) {
 					require.NoError(t, err)
 					d, err := b.DeclareReceive(Contiguous(dst), a.Rank())
 					require.NoError(t, err)
-					for range 3 {
+					rounds := 2
+					switch {
+					case testing.Short() || strings.Contains(t.Name(), "/roce"):
+						rounds = 1
+					case need.WantLong():
+						rounds = 3
+					}
+					for range rounds {
 						random(r, src)
 						first, second := s, d
 						if receiveFirst {

@@ -22,6 +22,9 @@ import (
 // TestFallbackBetweenNetworks: shared memory is asked for first, towards a rank
 // whose socket cannot be seen.
 func TestFallbackBetweenNetworks(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	one, two := networks(t)
 	env := []string{envProvider + "=shm,tcp"}
 	fallsBack(t, startRanks(t, "198.18.0.1:20003", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10"), "shm", "tcp")
@@ -29,6 +32,9 @@ func TestFallbackBetweenNetworks(t *testing.T) {
 
 // TestNoProvider: where none is left the error says what was tried, at both ranks.
 func TestNoProvider(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	one, two := networks(t)
 	env := []string{envProvider + "=shm"}
 	ranks := startRanks(t, "198.18.0.1:20005", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10")
@@ -41,8 +47,10 @@ func TestNoProvider(t *testing.T) {
 
 // TestFallbackBetweenUsers: processes of different users do not share memory.
 func TestFallbackBetweenUsers(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	need.Root(t) // to become another user
 	need.Program(t, "setpriv")
+	need.Full(t)
 	// Where the other user can read it.
 	dir, err := os.MkdirTemp("", "sluice-")
 	require.NoError(t, err)
@@ -59,6 +67,9 @@ func TestFallbackBetweenUsers(t *testing.T) {
 // TestFallbackBehindFirewall: the network drops what goes to the ports of one
 // provider.
 func TestFallbackBehindFirewall(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	one, _ := networks(t)
 	env := []string{envProvider + "=tcp,shm"}
 	fallsBack(t, startRanks(t, "127.0.0.1:20004", []nettest.Place{{Prefix: one, Env: env}, {Prefix: one, Env: env}}, "firewall", "10"), "tcp", "shm")

@@ -76,6 +76,7 @@ func fenced(ctx context.Context, n *Node, args []string) error {
 // TestWithoutBarriers: where all ranks, or one of them, may not call membarrier(2),
 // sleepers are woken all the same.
 func TestWithoutBarriers(t *testing.T) {
+	need.Full(t)
 	rounds := 40
 	if need.WantLong() {
 		rounds = 200
@@ -83,6 +84,9 @@ func TestWithoutBarriers(t *testing.T) {
 	for _, who := range []string{"all", "one", "nobody"} {
 		for _, size := range []int{2, 16} {
 			t.Run(fmt.Sprintf("%s of %d", who, size), func(t *testing.T) {
+				if size > 2 && who != "one" {
+					need.Long(t)
+				}
 				r, out := run(t, "shm", size, "fenced", strconv.Itoa(rounds/size*2), who)
 				require.Zero(t, r.ExitStatus(), out)
 			})

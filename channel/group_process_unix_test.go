@@ -57,8 +57,11 @@ func TestCollectivesProcesses(t *testing.T) {
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{2, 3, 8} {
 			t.Run(strconv.Itoa(size), func(t *testing.T) {
-				if provider == "ibv" && size > 3 {
+				if size == 2 || size > 3 && provider != "shm" && provider != "tcp" {
 					need.Long(t)
+				}
+				if size > 3 {
+					need.Full(t)
 				}
 				r, out := run(t, provider, size, "collect", count)
 				require.Zero(t, r.ExitStatus(), out)

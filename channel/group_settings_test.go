@@ -20,6 +20,9 @@ func TestForcedAlgorithms(t *testing.T) {
 				t.Run(fmt.Sprintf("%v by %v, %s", kind, a, provider), func(t *testing.T) {
 					t.Parallel()
 					need.Provider(t, provider)
+					if provider == "shm" {
+						need.Full(t)
+					}
 					groups := worlds(t, size, WithProviders(provider), withHosts(func(rank int) int { return rank }), WithTuning(fmt.Sprintf("%s=%v=%v", coll.EnvAlgorithm, kind, a)))
 					var list []trial
 					for _, c := range trials(3, size, 400, 9000) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // A peer behind a queue pair sends messages that no peer of this version sends.
@@ -58,8 +60,10 @@ func ahead(k queueKind, n int) []header {
 // TestHostileQueue: each message that can be wrong.
 func TestHostileQueue(t *testing.T) {
 	t.Parallel() // it waits most of the time
+	need.Full(t)
 	for _, c := range hostileQueues {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			nodes := join(t, 2, WithProviders("tcp"))
 			them, us := nodes[0], nodes[1]
 			s, _ := send(t, us, 0, hostileLength)

@@ -35,8 +35,17 @@ var queueProviders = []string{"tcp", "roce", "ibv"}
 // lengthy are the tests that take long over a provider; over ibv, where the devices are of a
 // guest that is emulated, with two CPUs.
 var lengthy = map[string][]string{
-	"roce": {"TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"},
+	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"},
 	"ibv":  {"TestBothConnect", "TestHostile"},
+}
+
+// unhurried are the tests that -short has no time for, over the providers that every machine has.
+// Where a provider needs more, a guest or networks, they run with -short, too.
+var unhurried = []string{
+	"TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostile",
+	"TestHostileReady", "TestLayoutsProcesses", "TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
+	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSiege", "TestSplit", "TestStaging", "TestStop",
+	"TestStorm", "TestStreamsEnd", "TestStreamsEndEarly", "TestWeight", "TestWhoMoves", "TestWorldFailed",
 }
 
 // onHost are those that are not run between networks: they weigh, or take long.
@@ -56,8 +65,19 @@ func (p setting) needs(t testing.TB) {
 	if p.name != "self" {
 		need.Provider(t, p.name)
 	}
-	if name, _, _ := strings.Cut(t.Name(), "/"); slices.Contains(lengthy[p.name], name) {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	if slices.Contains(lengthy[p.name], name) {
 		need.Long(t)
+	}
+	switch p.name {
+	case "self", "shm", "tcp":
+		if slices.Contains(unhurried, name) {
+			need.Full(t)
+		}
+	case "roce": // queues, as over tcp
+		if name != "TestSizes" {
+			need.Full(t)
+		}
 	}
 }
 
@@ -156,6 +176,15 @@ func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node,
 	}
 	wg.Wait()
 	return nodes, errs
+}
+
+// eventually waits until something is so. It costs the CPU less than require.Eventually,
+// which has a goroutine for each look.
+func eventually(t testing.TB, so func() bool) {
+	t.Helper()
+	for ctx := within(t); !so(); time.Sleep(100 * time.Microsecond) {
+		require.NoError(t, ctx.Err(), "waited for too long")
+	}
 }
 
 // within returns a context that ends with the test, or with its time.

@@ -202,7 +202,10 @@ func TestLayouts(t *testing.T) {
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
 		rounds := 40
-		if need.WantLong() {
+		switch {
+		case testing.Short():
+			rounds = 15
+		case need.WantLong():
 			rounds = 200
 		}
 		for range rounds {

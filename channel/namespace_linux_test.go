@@ -37,6 +37,9 @@ func startRanks(t *testing.T, server string, places []nettest.Place, act string,
 // TestNameSpaces: whether two ranks share memory is found out by trying, whatever
 // the numbers of processes and the names of hosts are.
 func TestNameSpaces(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	one, two := networks(t)
 	const own = syscall.CLONE_NEWPID
 	const all = own | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
@@ -62,6 +65,10 @@ func TestNameSpaces(t *testing.T) {
 		{"two networks of two, in an order of the environment", far, []nettest.Place{{Prefix: one, Env: ordered}, {Prefix: one, Env: ordered}, {Prefix: two, Env: ordered}, {Prefix: two, Env: ordered}}, 2, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			switch c.name {
+			case "processes of their own", "networks of their own", "networks and processes of their own", "two networks of two":
+				need.Long(t) // the others have that, too
+			}
 			ranks := startRanks(t, c.server, c.places, "meet", "10")
 			for _, r := range ranks {
 				err := <-r.End
@@ -92,6 +99,9 @@ func TestNameSpaces(t *testing.T) {
 // container bridges are, which leads each of them to itself, and their ranks listen
 // at the same few ports.
 func TestSharedAddress(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	one, two := networks(t)
 	for _, prefix := range [][]string{one, two} {
 		require.NoError(t, nettest.IP("-n", prefix[3], "addr", "add", "198.19.0.1/24", "dev", "lo"))
@@ -114,6 +124,9 @@ func TestSharedAddress(t *testing.T) {
 // TestDeathAcrossNameSpaces: a rank that is killed is mourned by those who cannot
 // know the number of its process, or whom another process of that number survives.
 func TestDeathAcrossNameSpaces(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	one, two := networks(t)
 	for _, c := range []struct {
 		name   string
@@ -125,6 +138,9 @@ func TestDeathAcrossNameSpaces(t *testing.T) {
 	} {
 		for victim := range c.places {
 			t.Run(fmt.Sprintf("%s, rank %d", c.name, victim), func(t *testing.T) {
+				if victim == 1 || victim == 2 && c.server != "127.0.0.1:20002" {
+					need.Long(t) // as the others
+				}
 				ranks := startRanks(t, c.server, c.places, "meet", "50", "until the end")
 				for i, r := range ranks {
 					require.Eventually(t, func() bool { return strings.Contains(r.Out.String(), "all have met\n") }, limit, time.Millisecond, "rank %d: %s", i, r.Out)

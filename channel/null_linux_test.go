@@ -58,6 +58,9 @@ func TestNull(t *testing.T) {
 		}
 		return
 	}
+	t.Parallel() // it waits most of the time
+	need.Compiler(t)
+	need.Full(t)
 	lib := buildNull(t)
 	sysfs := [2]string{t.TempDir(), t.TempDir()} // of devices with one port, and with two
 	for _, device := range []string{"null0", "null1"} {
@@ -67,10 +70,12 @@ func TestNull(t *testing.T) {
 	}
 	for _, n := range nullTests {
 		t.Run(n.name, func(t *testing.T) {
+			t.Parallel()
 			again(t, "^TestNull$/^"+n.name+"$", "--- PASS: TestNull/"+n.name+" ", append(n.env, ibv.EnvLibrary+"="+lib, nullEnv+"="+sysfs[n.two])...)
 		})
 	}
 	t.Run("Suite", func(t *testing.T) {
+		t.Parallel()
 		again(t, nullSuite, "--- PASS: TestSizes/ibv ", "NULL_DEVICES=2", "NULL_INLINE=256", ibv.EnvLibrary+"="+lib, nullEnv+"="+sysfs[0])
 	})
 }

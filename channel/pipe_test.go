@@ -28,7 +28,7 @@ func TestPipeSenderAway(t *testing.T) {
 		random(rng, out)
 		var stop atomic.Bool
 		started, computed := make(chan error), make(chan struct{})
-		for range 20 {
+		for range 8 {
 			stop.Store(false)
 			go func() {
 				started <- s.Start()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -40,6 +41,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	// Those that are parallel wait for clocks and processes, not for CPUs.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	nettest.Main(m)
 }
@@ -230,15 +235,18 @@ func paint(b []byte, rank, round, message int) {
 
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
-	rounds := "10"
+	rounds := "8" // each turn twice
 	if need.WantLong() {
 		rounds = "50"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{1, 2, 3, 16} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
-				if provider == "ibv" && size > 3 {
+				if provider != "shm" && size > 3 {
 					need.Long(t)
+				}
+				if (size > 3 || size == 1) && (provider == "shm" || provider == "tcp") {
+					need.Full(t)
 				}
 				r, out := run(t, provider, size, "halo", rounds)
 				require.Zero(t, r.ExitStatus(), out)
@@ -273,10 +281,16 @@ func death(ctx context.Context, n *Node, args []string) error {
 // error that names the dead one, or a rank that has left because of it.
 func TestDeath(t *testing.T) {
 	rounds := 3 // TestSiege kills more of them
-	if need.WantLong() {
+	switch {
+	case testing.Short():
+		rounds = 1
+	case need.WantLong():
 		rounds = 10
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
+		if provider == "tcp" {
+			need.Full(t)
+		}
 		last := 200
 		if provider == "ibv" { // a round may take a tenth of a second
 			last = 20
@@ -383,6 +397,7 @@ func TestStop(t *testing.T) {
 		rounds = 400
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
+		t.Parallel()
 		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
 		require.Zero(t, r.ExitStatus(), out)
 		require.NotContains(t, out, " 0 deadlines", out)
@@ -490,6 +505,9 @@ func TestAway(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s, rank %d computes, rank %d first", kind, busy, first), func(t *testing.T) {
+						if kind == "heap" && busy != first {
+							need.Long(t) // as alloc
+						}
 						r, out := run(t, provider, 2, "away", strconv.Itoa(busy), strconv.Itoa(first), t.TempDir()+"/over", kind)
 						require.Zero(t, r.ExitStatus(), out)
 					})

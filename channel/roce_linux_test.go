@@ -20,11 +20,17 @@ func init() {
 // TestRoCEBetweenNetworks: what ranks do, two in each of two networks. Where
 // [nettest.Env] is set all tests of processes run so.
 func TestRoCEBetweenNetworks(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	for _, wire := range []string{"roce", "xdp"} {
 		t.Run(wire, func(t *testing.T) {
 			run := between(t, wire)
 			for act, arg := range map[string]string{"meet": "10", "halo": "5", "collect": "10"} {
 				t.Run(act, func(t *testing.T) {
+					if act == "meet" || act == "collect" && wire == "xdp" {
+						need.Long(t) // TestRoCEPathFailure begins with the former
+					}
 					r, out := run(t, wire, 4, act, arg)
 					require.Zero(t, r.ExitStatus(), out)
 				})
@@ -36,6 +42,9 @@ func TestRoCEBetweenNetworks(t *testing.T) {
 // TestRoCEPathFailure: whose peer is killed, or cannot be reached any more, is told so by
 // the errors that it has over other providers.
 func TestRoCEPathFailure(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Networks(t)
+	need.Full(t)
 	kill := func(t *testing.T, _ string, victim *nettest.Rank) { require.NoError(t, victim.Cmd.Process.Kill()) }
 	linkDown := func(t *testing.T, network string, _ *nettest.Rank) {
 		require.NoError(t, nettest.IP("-n", network, "link", "set", "veth0", "down"))

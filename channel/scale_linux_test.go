@@ -91,7 +91,8 @@ func sparse(ctx context.Context, n *Node, args []string) error {
 // TestManyRanks: a job of more ranks than anybody has CPUs joins, and connections
 // grow with the peers that a rank talks to, not with the job.
 func TestManyRanks(t *testing.T) {
-	size := 64
+	need.Full(t)
+	size := 24
 	if need.WantLong() {
 		size = 256
 	}
@@ -195,7 +196,7 @@ var weightLine = regexp.MustCompile(`(?m)^\[0\] (.*)$`)
 func TestWeight(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	apart(t, func(t *testing.T, provider string) {
-		r, out := run(t, provider, 12, "weigh", provider)
+		r, out := run(t, provider, 8, "weigh", provider)
 		require.Zero(t, r.ExitStatus(), out)
 		for _, line := range weightLine.FindAllStringSubmatch(out, -1) {
 			t.Log(line[1])

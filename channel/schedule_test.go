@@ -53,11 +53,8 @@ func seed(t testing.TB) uint64 {
 // TestSchedules: whatever the order of calls, every handle returns what the model
 // says and every byte is where it belongs.
 func TestSchedules(t *testing.T) {
-	rounds := 8
-	switch {
-	case need.Race || testing.Short():
-		rounds = 4
-	case need.WantLong():
+	rounds := 4
+	if need.WantLong() && !need.Race {
 		rounds = 24
 	}
 	for _, p := range slices.Concat(places, []setting{{"shm", 4}, {"tcp", 3}}) {
@@ -67,6 +64,9 @@ func TestSchedules(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(t *testing.T) {
 			p.needs(t)
+			if p.size > 2 {
+				need.Full(t)
+			}
 			r := rand.New(rand.NewPCG(seed(t), uint64(p.size)))
 			m := model{nodes: join(t, p.size, WithProviders(p.name)), starts: map[route]int{}}
 			for range rounds / p.size {

@@ -12,6 +12,7 @@ import (
 // TestWorldFailed: when the group of all ranks has failed, World says why, and which rank
 // it was, each time it is called, at every rank that knows.
 func TestWorldFailed(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	apart(t, func(t *testing.T, provider string) {
 		for _, c := range []struct {
 			name    string
@@ -33,6 +34,7 @@ func TestWorldFailed(t *testing.T) {
 			{"group closed", func(t *testing.T, groups []*Group) { require.NoError(t, groups[2].Close()) }, 2},
 		} {
 			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
 				groups := worlds(t, 3, WithProviders(provider))
 				each(t, 3, func(rank int) error { return groups[rank].Run(within(t), Barrier()) })
 				c.fail(t, groups)
