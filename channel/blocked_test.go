@@ -148,6 +148,7 @@ func TestCloseBlocked(t *testing.T) {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) {
+				setTo(t, &goodbyeTime, limit)
 				nodes := join(t, 2, WithProviders(provider), WithPeerTimeout(limit), WithConnectTimeout(limit))
 				a, b := nodes[0], nodes[1]
 				call := c.prepare(t, a, b)
@@ -160,7 +161,7 @@ func TestCloseBlocked(t *testing.T) {
 				for range 2 {
 					go func() { closed <- a.Close() }()
 				}
-				bound := time.NewTimer(goodbyeTime)
+				bound := time.NewTimer(limit / 2)
 				defer bound.Stop()
 				for range 3 {
 					select {

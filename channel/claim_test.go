@@ -112,8 +112,9 @@ func TestClaimed(t *testing.T) {
 func TestClaimedAtClose(t *testing.T) {
 	for _, kind := range []handleKind{kindSend, kindReceive} {
 		t.Run(kind.String(), func(t *testing.T) {
-			nodes := join(t, 2, WithProviders("shm"), WithPeerTimeout(100*time.Millisecond))
+			nodes := join(t, 2, WithProviders("shm"))
 			claimed(t, kind, nodes[0], nodes[1])
+			nodes[0].opt.peerTimeout = 10 * time.Millisecond // from here on: connecting takes longer
 			err := nodes[0].Close()
 			require.ErrorIs(t, err, ErrBusy)
 			require.ErrorContains(t, err, "start ")

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,9 +102,15 @@ func TestStreamsEnd(t *testing.T) {
 			rounds = 100
 		}
 		largest := uint32(0)
+		orders := [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}, nil} // nil: all at once
 		for round := range rounds {
+			order := orders[round%len(orders)]
+			var closed [3]chan struct{}
+			for i := range closed {
+				closed[i] = make(chan struct{})
+			}
 			each(t, 3, func(rank int) error {
-				r := rand.New(rand.NewPCG(uint64(round), uint64(rank)))
+				defer close(closed[rank])
 				g, err := groups[rank].Split(ctx, round%7*rank%2, 0)
 				if err != nil {
 					return err
@@ -120,7 +128,9 @@ func TestStreamsEnd(t *testing.T) {
 						return err
 					}
 				}
-				time.Sleep(time.Duration(r.IntN(200)) * time.Microsecond)
+				if at := slices.Index(order, rank); at > 0 {
+					<-closed[order[at-1]]
+				}
 				return g.Close()
 			})
 		}
@@ -180,7 +190,8 @@ func TestFailedGroupsMemory(t *testing.T) {
 		for round := range rounds {
 			first := round % 2 // who fails: the root, who sends, or the other
 			r := rand.New(rand.NewPCG(uint64(round), 1))
-			failed := make(chan struct{})
+			failed, through := make(chan struct{}), make(chan struct{})
+			fail := sync.OnceFunc(func() { close(failed) })
 			each(t, 2, func(rank int) error {
 				g, err := groups[rank].Split(ctx, 0, 0)
 				if err != nil {
@@ -199,6 +210,7 @@ func TestFailedGroupsMemory(t *testing.T) {
 					return err
 				}
 				if rank != first {
+					defer close(through)
 					if round%4 < 2 { // it takes part, and the message is under way
 						if err := c.Start(); err != nil && !errors.Is(err, errFault) {
 							return err
@@ -214,7 +226,7 @@ func TestFailedGroupsMemory(t *testing.T) {
 					}
 					return errors.Join(g.Close(), m.Close())
 				}
-				defer close(failed)
+				defer fail()
 				if err := c.Start(); err != nil {
 					return err
 				}
@@ -231,7 +243,8 @@ func TestFailedGroupsMemory(t *testing.T) {
 				}
 				pattern := bytes.Repeat([]byte{0xa5, byte(round)}, size/2)
 				copy(b, pattern)
-				time.Sleep(time.Millisecond)
+				fail()
+				<-through // whatever it was about to do
 				if !bytes.Equal(b, pattern) {
 					return errors.New("somebody has written into the memory")
 				}
@@ -277,6 +290,7 @@ func TestDeadlinesMemory(t *testing.T) {
 
 // What Run keeps has a bound in bytes, and what was used last stays.
 func TestKeptBound(t *testing.T) {
+	need.Full(t)
 	groups := worlds(t, 2, WithProviders("shm"), withHosts(func(rank int) int { return rank }))
 	ctx := within(t)
 	each(t, 2, func(rank int) error {

@@ -54,7 +54,8 @@ func TestCloseWithoutLate(t *testing.T) {
 	for _, end := range []func(g *Group) error{(*Group).Close, closeNode} {
 		for _, n := range []int{1, 8, 1000, 4096} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
-				root, receive := broadcastTo(t, n, WithPeerTimeout(time.Millisecond))
+				root, receive := broadcastTo(t, n)
+				root.node.opt.peerTimeout = time.Millisecond // from here on: making the group takes longer
 				require.NoError(t, end(root))
 				receive(t)
 			})

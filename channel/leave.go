@@ -185,7 +185,7 @@ func lookUntil(end time.Time, is func() bool) bool {
 }
 
 // goodbyeTime bounds how long a peer that runs is given to read our goodbye.
-const goodbyeTime = 2 * time.Second
+var goodbyeTime = 2 * time.Second
 
 // part waits until the peer has read the goodbye, at most until ctx ends, and
 // ends the connection.
