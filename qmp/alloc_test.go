@@ -61,7 +61,7 @@ func TestWaitAllocs(t *testing.T) {
 	echo := func(i int) bool {
 		return r[i].Start() == nil && r[i].Wait() == nil && s[i].Start() == nil && s[i].Wait() == nil
 	}
-	const rounds = 1000
+	const rounds = 300
 	done := make(chan bool)
 	go func() {
 		ok := true

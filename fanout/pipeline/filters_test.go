@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/eventgen"
 	"github.com/sluice-hpc/sluice/fanout/filter"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestFilters has real processes do the work, each way.
@@ -73,16 +74,16 @@ func (h *hunter) Write(b []byte) (int, error) {
 // TestKill kills filters at random, hundreds of times, waiting or at work: the output is
 // complete, in order, and without duplicates.
 func TestKill(t *testing.T) {
-	rounds := 3
-	if testing.Short() {
-		rounds = 1
+	rounds := 1
+	if need.WantLong() {
+		rounds = 12
 	}
 	killed := 0
 	for round := range rounds {
 		var sources []pipeline.Source
 		var want [][]entry
 		for i := range 2 {
-			file := events(t, eventgen.Config{Seed: uint64(round), FirstSource: uint32(i), Events: 4000})
+			file := events(t, eventgen.Config{Seed: uint64(round), FirstSource: uint32(i), Events: 1500})
 			sources = append(sources, pipeline.File(bytes.NewReader(file), pipeline.FileOptions{Clump: 10}).Next)
 			want = append(want, reference(t, file))
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,6 +32,10 @@ import (
 func TestMain(m *testing.M) {
 	if do := os.Getenv("BOOT_TEST_DO"); do != "" {
 		os.Exit(acts[do]())
+	}
+	// What runs in parallel waits for clocks and processes: more of it than there are CPUs.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	leak.Main(m)
 }
