@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -24,9 +25,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
 
-// The tests below run over a libibverbs of our own (testdata/null.c), each in a
-// process of its own, for a process opens the library once: this binary, started
-// again with the library and its switches in the environment.
+// The tests below run over a libibverbs of our own (testdata/null.c), in processes of
+// their own, for a process opens the library once: this binary, started again with the
+// library and its switches in the environment.
 
 // nullEnv says that this is such a process.
 const nullEnv = "SLUICE_IBV_NULL"
@@ -48,12 +49,29 @@ func TestNull(t *testing.T) {
 		}
 		return
 	}
-	libs := map[string]string{}
+	// What has the same library and switches is in one process.
+	var groups [][]nullTest
 	for _, n := range nullTests {
-		if libs[n.lacks] == "" {
-			libs[n.lacks] = buildNull(t, n.lacks)
+		i := slices.IndexFunc(groups, func(g []nullTest) bool { return g[0].lacks == n.lacks && slices.Equal(g[0].env, n.env) })
+		if i < 0 {
+			i, groups = len(groups), append(groups, nil)
 		}
-		t.Run(n.name, func(t *testing.T) { again(t, "TestNull/"+n.name, append(n.env, ibv.EnvLibrary+"="+libs[n.lacks])...) })
+		groups[i] = append(groups[i], n)
+	}
+	libs := map[string]string{}
+	for _, g := range groups {
+		lacks := g[0].lacks
+		if libs[lacks] == "" {
+			libs[lacks] = buildNull(t, lacks)
+		}
+		var names []string
+		for _, n := range g {
+			names = append(names, n.name)
+		}
+		out := again(t, "^TestNull$/^("+strings.Join(names, "|")+")$", append(g[0].env, ibv.EnvLibrary+"="+libs[lacks])...)
+		for _, name := range names {
+			t.Run(name, func(t *testing.T) { require.Contains(t, out, "--- PASS: TestNull/"+name+" ") })
+		}
 	}
 }
 
@@ -78,21 +96,17 @@ func buildNull(t testing.TB, lacks string) string {
 	return lib
 }
 
-// again runs one test of this binary in another process.
-func again(t *testing.T, name string, env ...string) {
+// again runs tests of this binary in another process, and returns what they print.
+func again(t *testing.T, pattern string, env ...string) string {
 	exe, err := os.Executable()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	var pattern []string
-	for part := range strings.SplitSeq(name, "/") {
-		pattern = append(pattern, "^"+part+"$")
-	}
-	cmd := exec.CommandContext(ctx, exe, "-test.v", "-test.timeout=50s", "-test.run="+strings.Join(pattern, "/"))
+	cmd := exec.CommandContext(ctx, exe, "-test.v", "-test.timeout=170s", "-test.run="+pattern)
 	cmd.Env = append(append(os.Environ(), nullEnv+"=1", "GORACE=atexit_sleep_ms=0"), env...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: "+name+" ", "%s", out)
+	return string(out)
 }
 
 // control is struct control of null.c, in the memory of that library.
@@ -125,7 +139,17 @@ func openNull(t testing.TB, name string, cfg verbs.Config) *null {
 	at, err := strconv.ParseUint(a.FWVer, 0, 64)
 	require.NoError(t, err, "not the null device: firmware %q", a.FWVer)
 	n := &null{t: t, ctx: ctx, ctl: *(**control)(unsafe.Pointer(&at))}
-	t.Cleanup(n.close)
+	t.Cleanup(func() {
+		n.close()
+		// The next test of the process finds the library as at the beginning.
+		for _, c := range []*atomic.Uint32{
+			&n.ctl.PostErrno, &n.ctl.FailIn, &n.ctl.FailStatus, &n.ctl.RegErrno, &n.ctl.DeregErrno, &n.ctl.PollErrno,
+			&n.ctl.AsyncErrno, &n.ctl.Longest, &n.ctl.Late,
+		} {
+			c.Store(0)
+		}
+		n.ctl.PostsLeft.Store(unlimited)
+	})
 	n.pd, err = ctx.AllocPD()
 	require.NoError(t, err)
 	n.mr, err = n.pd.AllocMR(1<<16, verbs.AccessAll)

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -123,6 +124,9 @@ func echo(a, b *site, qa, qb *verbs.QP, n int) {
 func TestStrangers(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
+			if portable {
+				need.Full(t)
+			}
 			leak.Check(t)
 			j := new(logbuf.Buffer)
 			cfg := verbs.Config{Secret: secret, Portable: portable, Logger: slog.New(slog.NewTextHandler(j, nil))}
@@ -336,7 +340,10 @@ func TestManyQPs(t *testing.T) {
 			// The first QP of b has no receive.
 			_, err := qa[0].PostSend([]verbs.SendWR{{WRID: 1000, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}})
 			require.NoError(t, err)
-			const rounds = 200
+			rounds := 40
+			if need.WantLong() {
+				rounds = 200
+			}
 			for round := range rounds {
 				for i := 1; i < count; i++ {
 					n := 1 + (round*i)%5000
@@ -377,7 +384,11 @@ func TestCloseDelivers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
 			cfg := verbs.Config{Secret: secret, Portable: portable}
-			for round := range 20 {
+			rounds := 6
+			if need.WantLong() {
+				rounds = 20
+			}
+			for round := range rounds {
 				a, b := openSite(t, cfg), openSite(t, cfg)
 				qa, qb := a.qp(), b.qp()
 				connectQPs(t, qa, qb, verbs.ConnectAttr{})

@@ -105,7 +105,11 @@ func peerStopped(t *testing.T, s *suite) {
 		w.ctx = within(w.t)
 		rng := seeded(s.Seed, w.t.Name())
 		src := []*mem{w.alloc(w.far, size, 0, own).fill(1), w.alloc(w.far, size, 0, own).fill(2)}
-		for round := range max(2, s.Rounds/5) {
+		rounds := max(2, s.Rounds/5)
+		if testing.Short() {
+			rounds = 1
+		}
+		for round := range rounds {
 			near, far := w.pair(qpSpec{}, steady)
 			dst := w.alloc(w.near, size, verbs.AccessAll, own)
 			dst.closed = true // its bytes are not told beforehand

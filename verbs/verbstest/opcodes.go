@@ -131,6 +131,9 @@ func testOpcodes(t *testing.T, s *suite) {
 		for _, op := range moves {
 			for _, from := range []kind{own, heap} {
 				for _, to := range []kind{own, heap} {
+					if from != to && testing.Short() {
+						continue
+					}
 					w.run(fmt.Sprintf("%v/%v→%v", op, from, to), func(w *world) { moveAllSizes(w, op, from, to) })
 				}
 			}
@@ -155,7 +158,7 @@ func moveAllSizes(w *world, op verbs.Opcode, from, to kind) {
 	dst := w.alloc(dstEnd, room(small), verbs.AccessAll, to)
 	list := sizes()
 	withImm := op == verbs.OpSendWithImm || op == verbs.OpRDMAWriteWithImm
-	if from == to && (need.WantLong() || from == own && !testing.Short() && !withImm) {
+	if from == to && (need.WantLong() || from == own && !testing.Short() && !withImm && (w.place == processes || w.suite.Local)) {
 		list = append(list, hugeSize)
 	}
 	for i, n := range list {
@@ -235,6 +238,7 @@ func testMessageLimit(t *testing.T, s *suite) {
 		})
 		w.run("one byte longer", func(w *world) {
 			need.Capability(w.t, "a limit of messages that it enforces", !s.Deviations.NoMessageLimit)
+			need.Full(w.t)
 			src := w.alloc(w.near, region, verbs.AccessAll, heap)
 			dst := w.alloc(w.far, region, verbs.AccessAll, heap).fill(1)
 			for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead} {
