@@ -120,8 +120,11 @@ func TestCancelUnsent(t *testing.T) {
 // TestCancelRace: whatever a cancel and a receive that meet agree on, both ends say
 // the same.
 func TestCancelRace(t *testing.T) {
-	rounds := 60
-	if need.WantLong() {
+	rounds := 40
+	switch {
+	case testing.Short():
+		rounds = 20
+	case need.WantLong():
 		rounds = 300
 	}
 	everywhere(t, func(t *testing.T, a, b *Comm) {

@@ -242,9 +242,16 @@ var collectivePlaces = []place{
 func TestCollectives(t *testing.T) {
 	for _, p := range collectivePlaces {
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
+			if p.hosts > 2 && len(p.config.Providers) == 0 {
+				need.Full(t)
+			}
 			w := worlds(t, p)
 			for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 				for seed, n := range []int{0, 1, 7, 300, 20000} {
+					if n == 7 && !need.WantLong() {
+						continue
+					}
 					if n > 1000 && (testing.Short() || p.config.PacketLen > 0 && !need.WantLong()) {
 						continue // one packet after the other
 					}

@@ -216,7 +216,10 @@ func manyPlaces() []place {
 // every message comes once, whole, and in its order.
 func TestRandomExchange(t *testing.T) {
 	each := 30
-	if need.WantLong() {
+	switch {
+	case testing.Short():
+		each = 15
+	case need.WantLong():
 		each = 200
 	}
 	for _, p := range manyPlaces() {

@@ -32,7 +32,7 @@ func laneEnd(rank int32) (*Comm, *rcCarrier) {
 // TestLane: messages through a lane arrive in order, whole, while the receiver takes
 // them, some before a receive is there. The lane is full again and again.
 func TestLane(t *testing.T) {
-	const messages = 20_000
+	const messages = 10_000
 	a, from := laneEnd(0)
 	b, to := laneEnd(1)
 	b.e.unexpected = 1 << 30
@@ -82,11 +82,26 @@ func TestLane(t *testing.T) {
 	require.EqualValues(t, messages, to.lanes.seen)
 }
 
+// throughLane has a message go by the lane from a to b, which takes a moment to be there.
+func throughLane(t testing.TB, a, b *Comm) {
+	ctx := within(t)
+	lines := func() uint32 {
+		a.e.lock.Lock()
+		defer a.e.lock.Unlock()
+		return a.e.links[1].carrier.(*rcCarrier).lanes.sent
+	}
+	for lines() == 0 {
+		both(t, func() error { return a.Send(ctx, make([]byte, 8), 1, 4) },
+			func() error { _, err := b.Recv(ctx, make([]byte, 8), 0, 4); return err })
+	}
+}
+
 // TestLaneAndQueuePair: messages keep their order, whichever way they go, and both are
 // used.
 func TestLaneAndQueuePair(t *testing.T) {
 	w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
-	const messages = 3000
+	throughLane(t, w[0], w[1])
+	const messages = 1500
 	sizes := func(k int) int { return []int{0, 8, 33, 300, laneMost, laneMost + 1, 8000, 100_000}[k*k%61%8] }
 	sent := make(chan error, 1)
 	go func() {
@@ -144,10 +159,7 @@ func TestLaneWakes(t *testing.T) {
 		defer w[0].e.lock.Unlock()
 		return c.lanes.sent, c.lanes.out != nil && atomic.LoadUint32(&c.lanes.out.asleep) != 0
 	}
-	for lines := uint32(0); lines == 0; lines, _ = look() { // it takes a moment to be there
-		both(t, func() error { return w[0].Send(ctx, make([]byte, 8), 1, 4) },
-			func() error { _, err := w[1].Recv(ctx, make([]byte, 8), 0, 4); return err })
-	}
+	throughLane(t, w[0], w[1])
 	before, _ := look()
 	const rounds = 20
 	for range rounds {

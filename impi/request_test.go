@@ -437,7 +437,7 @@ func requireError(t testing.TB, err, reason error, rank int) {
 // TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
 // is closed end, with an error.
 func TestCloseConcurrently(t *testing.T) {
-	rounds := 3
+	rounds := 1
 	if need.WantLong() {
 		rounds = 10
 	}

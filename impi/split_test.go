@@ -98,6 +98,7 @@ func TestSplit(t *testing.T) {
 // TestDupOfMany: communicators of different sets of members, made at the same time,
 // have contexts of their own.
 func TestDupOfMany(t *testing.T) {
+	need.Full(t)
 	w := worlds(t, place{"", 4, 1, Config{Providers: []string{}}})
 	a := divided(t, w, func(rank int) int { return rank / 2 }, func(rank int) int { return rank })
 	b := divided(t, w, func(rank int) int { return rank % 2 }, func(rank int) int { return rank })

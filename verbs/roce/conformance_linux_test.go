@@ -37,7 +37,7 @@ const (
 var (
 	sampled = map[string][]string{
 		wireUDP:           {"Device", "Opcodes", "MessageLimit", "Inline", "Atomics", "Completion", "Order", "Allocs", "Concurrency", "Death"},
-		wireXDP:           {"Opcodes", "SGE", "Inline", "Completion", "Order", "Passive", "Concurrency", "Closing"},
+		wireXDP:           {"SGE", "Inline", "Completion", "Order", "Passive", "Concurrency", "Closing"},
 		wireFaulty:        {"Inline", "Notify", "Passive", "LoadStore", "States", "Closing"},
 		wireForeignFaulty: {"Atomics", "Completion", "Order", "RNR", "SRQ", "Violations", "Model"},
 	}

@@ -22,7 +22,7 @@ func TestRefusedUnderLoss(t *testing.T) {
 	case testing.Short():
 		seeds = 3
 	case !need.WantLong():
-		seeds = 25
+		seeds = 10
 	}
 	path := faults{drop: 0.1, double: 0.02, reorder: 0.05, delay: 10 * time.Microsecond}
 	for _, path.foreign = range []bool{false, true} {

@@ -128,7 +128,7 @@ func TestForged(t *testing.T) {
 	case testing.Short():
 		rounds = 30
 	case !need.WantLong():
-		rounds = 150
+		rounds = 100
 	}
 	for round := range rounds {
 		n, a, b := pair(t, uint64(round), faults{}, usual, 16)
