@@ -224,6 +224,10 @@ func TestRandomExchange(t *testing.T) {
 	}
 	for _, p := range manyPlaces() {
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
+			if p.hosts > 1 && p.processes > 1 {
+				need.Full(t)
+			}
 			p.config.PacketLen, p.config.AckMark, p.config.HiWater = 2000, 3, 5
 			jobs := join(t, p)
 			defer closeAll(t, jobs)

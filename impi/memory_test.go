@@ -91,6 +91,7 @@ func TestAlloc(t *testing.T) {
 func TestAllocVec(t *testing.T) {
 	const room = 1 << 20
 	everywhere(t, func(t *testing.T, a, b *Comm) {
+		need.Full(t)
 		r := rand.New(rand.NewPCG(1, 2))
 		memories := map[*Comm][]*Memory{a: {allocate(t, a.job, room), allocate(t, a.job, room)}, b: {allocate(t, b.job, room), allocate(t, b.job, room)}}
 		cut := func(c *Comm, n int) (vec [][]byte) {
@@ -106,7 +107,7 @@ func TestAllocVec(t *testing.T) {
 			}
 			return vec
 		}
-		for round := range 20 {
+		for round := range 12 {
 			n := 1 + r.IntN(700_000)
 			fits := n
 			if round%4 == 3 {
