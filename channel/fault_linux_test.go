@@ -135,6 +135,7 @@ func shell(t testing.TB, commands string) {
 // with the default peer timeout the retries would be over by then.
 func TestOutage(t *testing.T) {
 	need.Guest(t)
+	need.Full(t)
 	for _, size := range []int{1000, 300_000} {
 		t.Run("loss for a moment", func(t *testing.T) {
 			f := begin(t, across(t, WithPeerTimeout(time.Minute)), size)

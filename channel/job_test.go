@@ -39,8 +39,7 @@ var lengthy = map[string][]string{
 	"ibv":  {"TestBothConnect", "TestHostile"},
 }
 
-// unhurried are the tests that -short has no time for, over the providers that every machine has.
-// Where a provider needs more, a guest or networks, they run with -short, too.
+// unhurried are the tests that -short has no time for. Between networks they run with -short, too.
 var unhurried = []string{
 	"TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostile",
 	"TestHostileReady", "TestLayoutsProcesses", "TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
@@ -70,7 +69,7 @@ func (p setting) needs(t testing.TB) {
 		need.Long(t)
 	}
 	switch p.name {
-	case "self", "shm", "tcp":
+	case "self", "shm", "tcp", "ibv":
 		if slices.Contains(unhurried, name) {
 			need.Full(t)
 		}
