@@ -104,6 +104,7 @@ type Context struct {
 
 	mu      sync.Mutex
 	closed  bool
+	units   boardUnits // of ctrl.boards, that CQs have
 	links   map[verbs.GID]*link
 	all     map[*link]struct{} // also those that are dead but still mapped
 	zombies map[*inbox]*QP     // inboxes that a peer may still be in, and whose they were

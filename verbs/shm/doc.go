@@ -19,6 +19,10 @@
 // receives; where that is forbidden, and for small messages, the bytes are
 // packed through the ring.
 //
+// Polling a CQ of up to 8 QPs looks at the inbox of each. Where there are more, a peer
+// that writes to an inbox also sets a bit for it, by which polling finds it: a look at a
+// CQ with nothing in it takes the same time whatever the number of QPs.
+//
 // A process that only computes is not in the way of its peers: an engine
 // goroutine, asleep in a futex while somebody polls or nothing happens, moves
 // what nobody else does.
@@ -32,6 +36,7 @@
 //	RDMA_READ/atomics answered    16 at once (memory outside arenas; inside: no limit)
 //	work requests of a queue      32768
 //	inbox of a connected QP       76 KiB, allocated when it reaches RTR
+//	QPs found by their bits       262144 places, of which a CQ takes 512, 1024, 2048, ...
 //
 // # Who may connect
 //

@@ -106,10 +106,10 @@ func (q *QP) watch() bool {
 		return false
 	}
 	if !watched {
-		if atomic.LoadUint32(&in.armed) != 0 {
-			atomic.StoreUint32(&in.armed, 0)
+		if atomic.LoadUint64(&in.attend)&attendWake != 0 {
+			atomic.AndUint64(&in.attend, ^uint64(attendWake))
 		}
 		return false
 	}
-	return atomic.CompareAndSwapUint32(&in.armed, 0, 1)
+	return atomic.OrUint64(&in.attend, attendWake)&attendWake == 0
 }

@@ -10,7 +10,7 @@ import (
 // An inbox is what one QP receives through. The peer writes it, the owner reads
 // it; the only words that the owner writes are those of its first line.
 //
-//	line 0     owner: may it be written to directly, does the engine want waking
+//	line 0     owner: may it be written to directly, what else is to be done after writing
 //	line 2     peer: which of the owner's regions it is inside now
 //	line 4     peer: how far it has read its own inbox, i.e. what we sent
 //	slots      peer: a ring of cache lines, each a message, or a piece of one
@@ -19,11 +19,11 @@ import (
 // Lines that different sides write are 128 bytes apart, because the CPU fetches
 // lines in pairs (Intel SDM, "spatial prefetcher").
 type inbox struct {
-	armed  uint32 // owner: 1 when a message should wake the engine; whoever sets it to 0 does that
+	attend uint64 // owner: what to do after writing here, see attendWake; 0: nothing
 	access uint32 // owner: what the peer may do through this QP, verbs.AccessFlags
 	pd     uint32 // owner: PD of this QP
 	left   uint32 // owner: 1 when its QP is in ERR, reset or closed: what it has flushed is not to be fetched
-	_      [128 - 16]byte
+	_      [128 - 20]byte
 
 	hazard uint64 // peer: index of a region + 1 while the peer copies from or to it
 	_      [128 - 8]byte

@@ -18,7 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
+	"github.com/sluice-hpc/sluice/verbs/shm"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
@@ -32,6 +34,9 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "seccomp:", err)
 			os.Exit(1)
 		}
+	}
+	if os.Getenv(envByBoard) != "" {
+		shm.GoByBoard()
 	}
 	if os.Getenv(envOpen) != "" {
 		if err := openAndWait(); err != nil {
@@ -88,6 +93,22 @@ func TestConformanceWithoutCMA(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^(TestConformance|TestConformanceWithoutCMA)$/"+groups, "-test.short", "-test.v")
 	cmd.Env = append(os.Environ(), envForbid+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: TestConformance ")
+}
+
+// envByBoard makes this process go by boards from one QP on.
+const envByBoard = "SLUICE_SHM_TEST_BY_BOARD"
+
+// All holds also where CQs with a single QP go by their board.
+func TestConformanceByBoard(t *testing.T) {
+	need.Full(t)
+	need.NoRace(t, "the detector sees nothing of a board in shared memory")
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestConformance$", "-test.short", "-test.v")
+	cmd.Env = append(os.Environ(), envByBoard+"=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestConformance ")

@@ -36,6 +36,7 @@ type QP struct {
 	joined    bool   // the peer has been told our RNR retry counter: sending may begin
 
 	// Receiving (rx_linux.go).
+	ackAfter  uint32 // slots consumed after which the peer is told, if that rides on nothing before
 	seen      uint32 // atomic: slots consumed
 	published uint32 // atomic: what the peer has been told of that
 	lastAck   uint64 // atomic: inbox.ack as last acted upon
@@ -54,6 +55,8 @@ type QP struct {
 	cut      bool         // a one-sided transfer was left for its length only
 	requests int          // RDMA_READs and atomics that the peer is to answer
 
+	places uint64 // on the boards of its CQs, as [inbox].attend has them
+
 	local [maxIovecs]unix.Iovec
 }
 
@@ -64,10 +67,14 @@ const (
 	todoNow     // work was cut off for its length: go on
 )
 
+// ackRides is how many slots are consumed at most before the peer is told: so long the
+// acknowledgement waits for a message to ride on.
+const ackRides = slotCount / 4
+
 // CreateQP makes a QP.
 func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	c := pd.ctx
-	q := &QP{ctx: c, scq: init.SendCQ.(*CQ), rcq: init.RecvCQ.(*CQ)}
+	q := &QP{ctx: c, scq: init.SendCQ.(*CQ), rcq: init.RecvCQ.(*CQ), ackAfter: ackRides}
 	q.Device, q.Dev, q.PD, q.Events, q.Self = deviceName, &c.attr, &pd.PD, c.events, q
 	var srq *soft.RecvQueue
 	if init.SRQ != nil {
@@ -80,9 +87,9 @@ func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 		return nil, err
 	}
 	listAdd(&c.mu, &c.allQPs, q)
-	listAdd(&c.mu, &q.scq.qps, q)
+	q.scq.add(q)
 	if q.rcq != q.scq {
-		listAdd(&c.mu, &q.rcq.qps, q)
+		q.rcq.add(q)
 	}
 	return q, nil
 }
@@ -180,7 +187,7 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 func (q *QP) connect(l *link, b block) {
 	c := q.ctx
 	in := (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem)))
-	in.pd = q.PD.ID
+	in.pd, in.attend = q.PD.ID, q.places
 	q.inc = c.nextInc.Add(1)
 	q.inBlock, q.link, q.peer = b, l, q.Attr.DestQPNum
 	wait.StoreRelease32(&q.seen, 0)
@@ -204,6 +211,30 @@ func (q *QP) connect(l *link, b block) {
 		q.attach(m)
 	}
 	c.kick()
+}
+
+// placed gives the QP its place on the board of one of its CQs, 0 for none; the caller
+// holds the lock of the CQ. A QP of two CQs tells its peer at once what it has consumed:
+// what one leaves to do by itself is not noted for the other.
+func (q *QP) placed(cq *CQ, place uint32) {
+	q.Lock.Lock()
+	defer q.Unlock()
+	q.ackAfter = ackRides
+	if q.rcq == q.scq {
+		q.places = uint64(place)
+	} else {
+		shift := 0
+		if cq == q.rcq {
+			shift = 32
+		}
+		if q.places = q.places&^(uint64(1<<32-1)<<shift) | uint64(place)<<shift; q.places != 0 {
+			q.ackAfter = 1
+		}
+	}
+	if in := q.in.Load(); in != nil {
+		atomic.AndUint64(&in.attend, attendWake)
+		atomic.OrUint64(&in.attend, q.places)
+	}
 }
 
 // opened handles the peer's ctlOpen: the QP that it is for takes it, or will
@@ -484,9 +515,9 @@ func (q *QP) Close() error {
 	defer q.mod.Unlock()
 	c := q.ctx
 	q.closed = true
-	q.scq.removeQP(q)
+	q.scq.remove(q)
 	if q.rcq != q.scq {
-		q.rcq.removeQP(q)
+		q.rcq.remove(q)
 	}
 	q.Lock.Lock()
 	q.msg.active = false

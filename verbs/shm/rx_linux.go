@@ -81,7 +81,7 @@ func (q *QP) progress(s *soft.Sink) {
 	// The acknowledgement rides on what this side sends, if it soon does; it is
 	// written by itself when a poll finds nothing to receive, when there is too
 	// much of it, and when it is the engine that receives: that will not look again.
-	if q.seen != q.published && (n == 0 || s == nil || q.seen-q.published >= slotCount/4) {
+	if q.seen != q.published && (n == 0 || s == nil || q.seen-q.published >= q.ackAfter) {
 		q.publishAck(0)
 	}
 	q.settle()

@@ -120,6 +120,8 @@ type control struct {
 	doorbell uint32 // futex: counts wake-ups of the engine
 	_        [128 - 4]byte
 
+	boards boards // peers: see board
+
 	regions [maxMR]region
 }
 

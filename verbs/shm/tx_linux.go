@@ -143,6 +143,9 @@ func (q *QP) settle() {
 	}
 	if t != q.todo.Load() {
 		q.todo.Store(t)
+		if t != todoNothing {
+			q.ctx.ctrl.boards.note(q.places)
+		}
 	}
 }
 
@@ -161,13 +164,22 @@ func (q *QP) overrun(s *soft.Sink) {
 	}
 }
 
-// wakePeer rings if the peer's engine waits for this inbox. Without membarrier
-// publishing was a full fence.
+// wakePeer does what the peer wants after something was written to its inbox. Without
+// membarrier publishing was a full fence.
 func (q *QP) wakePeer() {
 	if q.out.inbox == nil {
 		return // left meanwhile
 	}
-	if atomic.LoadUint32(&q.out.armed) != 0 && atomic.CompareAndSwapUint32(&q.out.armed, 1, 0) {
+	if attend := atomic.LoadUint64(&q.out.attend); attend != 0 {
+		q.attend(attend)
+	}
+}
+
+// attend notes on the boards of the peer's CQs that there is something, where those have
+// many QPs, and rings if the peer's engine waits for this inbox.
+func (q *QP) attend(what uint64) {
+	q.link.ctrl.boards.note(what)
+	if what&attendWake != 0 && atomic.AndUint64(&q.out.attend, ^uint64(attendWake))&attendWake != 0 {
 		q.link.ring()
 	}
 }
