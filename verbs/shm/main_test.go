@@ -85,14 +85,20 @@ func TestConformanceWithoutCMA(t *testing.T) {
 		require.ErrorIs(t, err, unix.EPERM, "the filter is not there")
 		return
 	}
+	again(t, envForbid, "^(TestConformance|TestConformanceWithoutCMA)$")
+}
+
+// again runs the suite in a process of its own with a variable set; with -short some of it.
+func again(t *testing.T, variable, tests string) {
+	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	groups := "."
 	if testing.Short() {
 		groups = "^(Opcodes|Order|Violations|Model)$"
 	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^(TestConformance|TestConformanceWithoutCMA)$/"+groups, "-test.short", "-test.v")
-	cmd.Env = append(os.Environ(), envForbid+"=1")
+	cmd := exec.CommandContext(t.Context(), self, "-test.run="+tests+"/"+groups, "-test.short", "-test.v")
+	cmd.Env = append(os.Environ(), variable+"=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestConformance ")
@@ -105,13 +111,7 @@ const envByBoard = "SLUICE_SHM_TEST_BY_BOARD"
 func TestConformanceByBoard(t *testing.T) {
 	need.Full(t)
 	need.NoRace(t, "the detector sees nothing of a board in shared memory")
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestConformance$", "-test.short", "-test.v")
-	cmd.Env = append(os.Environ(), envByBoard+"=1")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: TestConformance ")
+	again(t, envByBoard, "^TestConformance$")
 }
 
 // listening says whether the abstract socket of a context is there.
