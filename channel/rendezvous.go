@@ -108,10 +108,17 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 	return nil
 }
 
+// atPiece, if a test has set it, is called before each piece of a message that is copied to or
+// from its staging memory.
+var atPiece func(h *Handle)
+
 // byPiece copies a message to or from its staging memory, in pieces: nothing stops a
 // goroutine, for the garbage collector say, in a copy.
 func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
 	for at := 0; at < h.shape.length; at += packPiece {
+		if atPiece != nil {
+			atPiece(h)
+		}
 		copyPiece(h.staging.Bytes()[at:min(at+packPiece, h.shape.length)], at)
 	}
 }
