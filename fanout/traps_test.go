@@ -278,6 +278,8 @@ func TestLeave(t *testing.T) {
 				require.NoError(t, err)
 				_, err = c.Receive(over(t)) // it has asked for two
 				require.ErrorIs(t, err, context.DeadlineExceeded)
+				_, err = w[0].Probe(ctx, 1, impi.AnyTag) // which is here: of a worker that has left nothing else is known
+				require.NoError(t, err)
 				require.NoError(t, s.Send(ctx, []byte("one")))
 				k, err := c.Receive(ctx)
 				require.NoError(t, err)
