@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestAbortSlurm: srun returns the code of Abort, with PMI and without, on three
@@ -23,7 +24,7 @@ func TestAbortSlurm(t *testing.T) {
 	set -- $run
 	srun -N 3 -n 6 --mpi=$1 "$0" $2; echo "$run returned $?"
 done`
-	args := append([]string{"../internal/boot/testdata/slurm.sh", "sh", "-c", script, testBinary(t)}, runs...)
+	args := append([]string{"../internal/boot/testdata/slurm.sh", "sh", "-c", script, ranks.Program()}, runs...)
 	pids := filepath.Join(t.TempDir(), "pids")
 	status, out := command(t, bare("abort", abortSecret, envPIDs+"="+pids), args...)
 	require.Zero(t, status, out)

@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // abortJob is a job whose rank args[0] aborts it with code 7 and goes on, while
@@ -96,7 +97,7 @@ func notedPIDs(t *testing.T, n int, path, out string) []int {
 
 // bare is the environment without what launchers have said, and with an act.
 func bare(act string, env ...string) []string {
-	return append(append(boot.WithoutLauncher(os.Environ()), envAct+"="+act, "GORACE=atexit_sleep_ms=0"), env...)
+	return append(append(boot.WithoutLauncher(os.Environ()), ranks.Variables(act)...), env...)
 }
 
 // command runs a program to its end and returns its exit status and what was
@@ -110,12 +111,6 @@ func command(t *testing.T, env []string, args ...string) (int, string) {
 		require.NoError(t, err, "%v: %s", args, out)
 	}
 	return cmd.ProcessState.ExitCode(), string(out)
-}
-
-func testBinary(t *testing.T) string {
-	path, err := os.Executable()
-	require.NoError(t, err)
-	return path
 }
 
 // freeAddress returns an address where nobody listens, and that the kernel gives nobody who
@@ -146,7 +141,7 @@ const abortSecret = "SLUICE_SECRET=" + testSecret
 // the launcher returns the code.
 func TestAbortUnderLaunchers(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	me := testBinary(t)
+	me := ranks.Program()
 	culprits := []string{"0", "1", "3"}
 	for i, c := range []struct {
 		name, launcher string // of sluice run: what it does with the others
@@ -201,7 +196,7 @@ func sluiceRun(t *testing.T, o launch.Options) (int, string) {
 func TestAbortByHand(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	need.Full(t)
-	me := testBinary(t)
+	me := ranks.Program()
 	for i, rank := range []string{"SLUICE_RANK", "JOB_COMPLETION_INDEX"} {
 		for k, culprit := range []string{"0", "3"} {
 			if i != k && !need.WantLong() {
@@ -227,7 +222,7 @@ func TestAbortByHand(t *testing.T) {
 // TestAbortAlone: a job of one has an end too.
 func TestAbortAlone(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	status, out := command(t, bare("abort"), testBinary(t), "0")
+	status, out := command(t, bare("abort"), ranks.Program(), "0")
 	require.Equal(t, 7, status, out)
 	require.True(t, bytes.Contains([]byte(out), []byte("the process ends with its job")), out)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Here a provider looks as if it worked, and does not: the next one is taken, both
@@ -26,7 +27,7 @@ func TestFallbackBetweenNetworks(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
 	one, two := networks(t)
-	env := []string{envProvider + "=shm,tcp"}
+	env := []string{EnvTransport + "=shm,tcp"}
 	fallsBack(t, startRanks(t, "198.18.0.1:20003", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10"), "shm", "tcp")
 }
 
@@ -36,12 +37,12 @@ func TestNoProvider(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
 	one, two := networks(t)
-	env := []string{envProvider + "=shm"}
-	ranks := startRanks(t, "198.18.0.1:20005", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10")
-	for i, r := range ranks {
-		require.Error(t, <-r.End, nettest.Output(ranks))
-		require.Contains(t, r.Out.String(), fmt.Sprintf("from rank %d, stream 0, start 1: peer cannot be reached: ", 1-i), nettest.Output(ranks))
-		require.Contains(t, r.Out.String(), []string{"no provider works: shm: no write with immediate has come through", "rank 0 has no provider that works"}[i], nettest.Output(ranks))
+	env := []string{EnvTransport + "=shm"}
+	both := startRanks(t, "198.18.0.1:20005", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10")
+	for i, r := range both {
+		require.Error(t, <-r.End, nettest.Output(both))
+		require.Contains(t, r.Out.String(), fmt.Sprintf("from rank %d, stream 0, start 1: peer cannot be reached: ", 1-i), nettest.Output(both))
+		require.Contains(t, r.Out.String(), []string{"no provider works: shm: no write with immediate has come through", "rank 0 has no provider that works"}[i], nettest.Output(both))
 	}
 }
 
@@ -56,7 +57,7 @@ func TestFallbackBetweenUsers(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
-	program, err := os.ReadFile(testBinary(t))
+	program, err := os.ReadFile(ranks.Program())
 	require.NoError(t, err)
 	copied := filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(copied, program, 0o755))
@@ -71,7 +72,7 @@ func TestFallbackBehindFirewall(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
 	one, _ := networks(t)
-	env := []string{envProvider + "=tcp,shm"}
+	env := []string{EnvTransport + "=tcp,shm"}
 	fallsBack(t, startRanks(t, "127.0.0.1:20004", []nettest.Place{{Prefix: one, Env: env}, {Prefix: one, Env: env}}, "firewall", "10"), "tcp", "shm")
 }
 
@@ -106,20 +107,20 @@ func behindFirewall(ctx context.Context, n *Node, args []string) error {
 	return meetAll(ctx, n, args)
 }
 
-func init() { acts["firewall"] = behindFirewall }
+func init() { acts["firewall"] = act{do: behindFirewall} }
 
 // fallsBack waits for two ranks that must have ended up on another provider than
 // the first.
-func fallsBack(t *testing.T, ranks []*nettest.Rank, first, then string) {
+func fallsBack(t *testing.T, list []*nettest.Rank, first, then string) {
 	t.Helper()
-	for _, r := range ranks {
+	for _, r := range list {
 		err := <-r.End
-		require.NoError(t, err, nettest.Output(ranks))
+		require.NoError(t, err, nettest.Output(list))
 	}
-	for i, r := range ranks {
+	for i, r := range list {
 		out := r.Out.String()
-		require.Contains(t, out, fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, then), nettest.Output(ranks))
-		require.Contains(t, out, fmt.Sprintf("channel: provider not used rank=%d peer=%d provider=%s reason=", i, 1-i, first), nettest.Output(ranks))
+		require.Contains(t, out, fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, then), nettest.Output(list))
+		require.Contains(t, out, fmt.Sprintf("channel: provider not used rank=%d peer=%d provider=%s reason=", i, 1-i, first), nettest.Output(list))
 		require.Equal(t, 1, strings.Count(out, "provider not used"), out)
 	}
 }

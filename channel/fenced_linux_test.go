@@ -9,19 +9,19 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 func init() {
-	acts["fenced"] = fenced
-	preparations["fenced"] = func(args []string) error {
+	acts["fenced"] = act{do: fenced, prepare: func(args []string) error {
 		if !refused(args[1], number(os.Getenv("SLUICE_RANK"))) {
 			return nil
 		}
 		return forbidBarriers()
-	}
+	}}
 }
 
 // refused says whether a rank does without membarrier(2).

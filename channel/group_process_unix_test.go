@@ -20,8 +20,8 @@ import (
 )
 
 func init() {
-	acts["collect"] = collectives
-	acts["perish"] = perish
+	acts["collect"] = act{do: collectives}
+	acts["perish"] = act{do: perish}
 }
 
 // collectives carries out collectives, each rank in a process of its own, and sums what
@@ -63,7 +63,7 @@ func TestCollectivesProcesses(t *testing.T) {
 				if size > 3 {
 					need.Full(t)
 				}
-				r, out := run(t, provider, size, "collect", count)
+				r, out := run(t, size, "collect", count)
 				require.Zero(t, r.ExitStatus(), out)
 			})
 		}
@@ -110,7 +110,7 @@ func TestMemberDeath(t *testing.T) {
 		for i := range rounds {
 			size := 2 + i%4
 			victim := rand.IntN(size)
-			r, out := run(t, provider, size, "perish", strconv.Itoa(victim), strconv.Itoa(rand.IntN(60)))
+			r, out := run(t, size, "perish", strconv.Itoa(victim), strconv.Itoa(rand.IntN(60)))
 			for rank, status := range r.Status {
 				want := 0
 				if rank == victim {

@@ -34,20 +34,6 @@ func worlds(t testing.TB, size int, opts ...Option) []*Group {
 	return groups
 }
 
-// each runs something for all ranks at the same time.
-func each(t testing.TB, size int, do func(rank int) error) {
-	t.Helper()
-	errs := make([]error, size)
-	var wg sync.WaitGroup
-	for i := range size {
-		wg.Go(func() { errs[i] = do(i) })
-	}
-	wg.Wait()
-	for i, err := range errs {
-		require.NoError(t, err, "rank %d", i)
-	}
-}
-
 // affine maps x -> a*x+b, whose composition is associative and not commutative.
 const affineSize = 8
 

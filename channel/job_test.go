@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,11 +14,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
 // limit bounds every test: what takes longer hangs.
-const limit = 60 * time.Second
+const limit = ranks.Limit
 
 // setting is where the ends of a test's channels are.
 type setting struct {
@@ -177,21 +177,8 @@ func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node,
 	return nodes, errs
 }
 
-// eventually waits until something is so. It costs the CPU less than require.Eventually,
-// which has a goroutine for each look.
-func eventually(t testing.TB, so func() bool) {
-	t.Helper()
-	for ctx := within(t); !so(); time.Sleep(100 * time.Microsecond) {
-		require.NoError(t, ctx.Err(), "waited for too long")
-	}
-}
-
-// within returns a context that ends with the test, or with its time.
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
+// What tests of several ranks share.
+var each, within, eventually = ranks.Each, ranks.Within, ranks.Eventually
 
 // lockedBuffer collects what several write.
 type lockedBuffer = logbuf.Buffer

@@ -11,11 +11,12 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-func init() { acts["layouts"] = layouts }
+func init() { acts["layouts"] = act{do: layouts} }
 
 // letter is a message from one layout to another.
 type letter struct {
@@ -96,7 +97,7 @@ func TestLayoutsProcesses(t *testing.T) {
 		count = "60"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
-		r, out := run(t, provider, 2, "layouts", strconv.FormatUint(seed(t), 10), count)
+		r, out := run(t, 2, "layouts", strconv.FormatUint(seed(t), 10), count)
 		require.Zero(t, r.ExitStatus(), out)
 	})
 }

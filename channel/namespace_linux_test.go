@@ -31,7 +31,7 @@ func networks(t *testing.T) (one, two []string) {
 
 func startRanks(t *testing.T, server string, places []nettest.Place, act string, args ...string) []*nettest.Rank {
 	t.Helper()
-	return nettest.Start(t, server, places, []string{envAct + "=" + act}, args...)
+	return nettest.Start(t, server, places, nil, act, args...)
 }
 
 // TestNameSpaces: whether two ranks share memory is found out by trying, whatever

@@ -4,7 +4,6 @@ package channel
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,13 +14,13 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
@@ -90,17 +89,11 @@ func buildNull(t testing.TB) string {
 	return lib
 }
 
-// again runs tests of this binary in another process, which must say so.
+// again runs tests with the null device in another process, which must say so.
 func again(t *testing.T, run, says string, env ...string) {
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, exe, "-test.v", "-test.short", "-test.timeout=50s", "-test.run="+run)
-	cmd.Env = append(append(os.Environ(), need.LogVariable+"="), env...) // this library meets no need of the machine
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), says, "%s", out)
+	t.Helper()
+	out := ranks.Again(t, run, append(env, need.LogVariable+"="), "-test.short") // this library meets no need of the machine
+	require.Contains(t, out, says)
 }
 
 // control is the beginning of struct control of null.c, in the memory of that library.

@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,23 +24,11 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
-)
-
-// Tests with a process for each rank: the test binary itself, told by an
-// environment variable what to do.
-const (
-	envAct      = "SLUICE_CHANNEL_TEST_ACT"
-	envProvider = "SLUICE_CHANNEL_TEST_PROVIDER" // several: in this order, with commas; empty: all
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func TestMain(m *testing.M) {
-	if act := os.Getenv(envAct); act != "" {
-		if err := play(act, os.Args[1:]); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	ranks.Play(acts, play)
 	// Those that are parallel wait for clocks and processes, not for CPUs.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
@@ -49,41 +36,38 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// act is what a rank does.
-type act func(ctx context.Context, n *Node, args []string) error
-
-var acts = map[string]act{
-	"halo":  func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) },
-	"death": death,
-	"pause": pause,
-	"away":  away,
-	"read":  readDying,
-	"abort": abortJob,
-	"meet":  meetAll,
-	"siege": siege,
+// act is what a process does that is a rank of a job.
+type act struct {
+	do      func(ctx context.Context, n *Node, args []string) error
+	options []Option                  // of its node
+	prepare func(args []string) error // before it joins, if not nil
 }
 
-// actOptions are what their nodes are joined with.
-var actOptions = map[string][]Option{}
+var acts = map[string]act{
+	"halo":  {do: func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, number(args[0]), hooks{}) }},
+	"death": {do: death},
+	"pause": {do: pause},
+	"away":  {do: away},
+	"read":  {do: readDying},
+	"abort": {do: abortJob},
+	"meet":  {do: meetAll},
+	"siege": {do: siege},
+}
 
-// preparations are what their processes do before they join.
-var preparations = map[string]func(args []string) error{}
-
-func play(act string, args []string) (err error) {
-	if prepare := preparations[act]; prepare != nil {
-		if err := prepare(args); err != nil {
+func play(a act, args []string) (err error) {
+	if a.prepare != nil {
+		if err := a.prepare(args); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	providers := strings.FieldsFunc(os.Getenv(envProvider), func(r rune) bool { return r == ',' })
-	n, err := Join(ctx, append(actOptions[act], WithProviders(providers...))...)
+	n, err := Join(ctx, a.options...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	return acts[act](ctx, n, args)
+	return a.do(ctx, n, args)
 }
 
 func number(s string) int {
@@ -97,41 +81,30 @@ func number(s string) int {
 // run runs an act as a job and returns the result and what the ranks printed.
 func run(t *testing.T, provider string, size int, act string, args ...string) (launch.Result, string) {
 	t.Helper()
-	if wire, ok := nettest.Wire(provider); ok {
-		return between(t, wire)(t, provider, size, act, args...)
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	var out lockedBuffer
-	r, err := launch.Run(within(t), launch.Options{
-		Size: size, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, envProvider+"="+provider, "GORACE=atexit_sleep_ms=0"),
-		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
-	})
-	require.NoError(t, err, out.String())
-	return r, out.String()
+	return on(t, provider)(t, size, act, args...)
 }
 
 // runner runs an act as a job, as run does.
-type runner func(t *testing.T, provider string, size int, act string, args ...string) (launch.Result, string)
+type runner func(t *testing.T, size int, act string, args ...string) (launch.Result, string)
+
+// on returns what runs jobs over a provider, one pair of networks for all where it is between
+// networks.
+func on(t *testing.T, provider string) runner {
+	t.Helper()
+	run := nettest.On(t, provider)
+	var env []string
+	if _, apart := nettest.Wire(provider); !apart {
+		env = []string{EnvTransport + "=" + provider}
+	}
+	return func(t *testing.T, size int, act string, args ...string) (launch.Result, string) {
+		t.Helper()
+		return run(t, size, env, act, args...)
+	}
+}
 
 // processes runs a test of jobs of processes for each provider.
 func processes(t *testing.T, test func(t *testing.T, provider string, run runner)) {
-	apart(t, func(t *testing.T, provider string) {
-		if wire, ok := nettest.Wire(provider); ok {
-			test(t, provider, between(t, wire)) // one pair of networks for all of its jobs
-		} else {
-			test(t, provider, run)
-		}
-	})
-}
-
-// between makes two networks, and returns what runs jobs there over a wire of RoCE.
-func between(t *testing.T, wire string) runner {
-	start := nettest.Between(t, wire)
-	return func(t *testing.T, _ string, size int, act string, args ...string) (launch.Result, string) {
-		t.Helper()
-		return start(t, size, []string{envAct + "=" + act}, args...)
-	}
+	apart(t, func(t *testing.T, provider string) { test(t, provider, on(t, provider)) })
 }
 
 // faces are the messages of a halo exchange, in bytes.
@@ -248,7 +221,7 @@ func TestHalo(t *testing.T) {
 				if (size > 3 || size == 1) && (provider == "shm" || provider == "tcp") {
 					need.Full(t)
 				}
-				r, out := run(t, provider, size, "halo", rounds)
+				r, out := run(t, size, "halo", rounds)
 				require.Zero(t, r.ExitStatus(), out)
 			})
 		}
@@ -298,7 +271,7 @@ func TestDeath(t *testing.T) {
 		for i := range rounds {
 			size := 2 + i%3
 			victim := rand.IntN(size)
-			r, out := run(t, provider, size, "death", strconv.Itoa(victim), strconv.Itoa(rand.IntN(last)))
+			r, out := run(t, size, "death", strconv.Itoa(victim), strconv.Itoa(rand.IntN(last)))
 			for rank, status := range r.Status {
 				want := 0
 				if rank == victim {
@@ -398,7 +371,7 @@ func TestStop(t *testing.T) {
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		t.Parallel()
-		r, out := run(t, provider, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
+		r, out := run(t, 2, "pause", strconv.Itoa(rounds), strconv.Itoa(rand.Int()))
 		require.Zero(t, r.ExitStatus(), out)
 		require.NotContains(t, out, " 0 deadlines", out)
 	})
@@ -508,7 +481,7 @@ func TestAway(t *testing.T) {
 						if kind == "heap" && busy != first {
 							need.Long(t) // as alloc
 						}
-						r, out := run(t, provider, 2, "away", strconv.Itoa(busy), strconv.Itoa(first), t.TempDir()+"/over", kind)
+						r, out := run(t, 2, "away", strconv.Itoa(busy), strconv.Itoa(first), t.TempDir()+"/over", kind)
 						require.Zero(t, r.ExitStatus(), out)
 					})
 				}

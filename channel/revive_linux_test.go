@@ -20,8 +20,7 @@ import (
 )
 
 func init() {
-	acts["revive"] = revive
-	actOptions["revive"] = []Option{WithPeerTimeout(2 * time.Second)}
+	acts["revive"] = act{do: revive, options: []Option{WithPeerTimeout(2 * time.Second)}}
 }
 
 // revive is a job of two ranks: rank 0 is stopped while it writes into the memory of

@@ -13,8 +13,7 @@ import (
 )
 
 func init() {
-	acts["cut"] = meetAll
-	actOptions["cut"] = []Option{WithPeerTimeout(time.Second)}
+	acts["cut"] = act{do: meetAll, options: []Option{WithPeerTimeout(time.Second)}}
 }
 
 // TestRoCEBetweenNetworks: what ranks do, two in each of two networks. Where
@@ -25,13 +24,13 @@ func TestRoCEBetweenNetworks(t *testing.T) {
 	need.Full(t)
 	for _, wire := range []string{"roce", "xdp"} {
 		t.Run(wire, func(t *testing.T) {
-			run := between(t, wire)
+			run := nettest.Between(t, wire)
 			for act, arg := range map[string]string{"meet": "10", "halo": "5", "collect": "10"} {
 				t.Run(act, func(t *testing.T) {
 					if act == "meet" || act == "collect" && wire == "xdp" {
 						need.Long(t) // TestRoCEPathFailure begins with the former
 					}
-					r, out := run(t, wire, 4, act, arg)
+					r, out := run(t, 4, nil, act, arg)
 					require.Zero(t, r.ExitStatus(), out)
 				})
 			}

@@ -16,8 +16,8 @@ import (
 )
 
 func init() {
-	acts["sparse"] = sparse
-	acts["weigh"] = weigh
+	acts["sparse"] = act{do: sparse}
+	acts["weigh"] = act{do: weigh}
 }
 
 // weight is what a process holds.

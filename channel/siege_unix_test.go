@@ -15,8 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // siege is a job in which ranks 0 and 1 survive. They exchange halos with each other,
@@ -102,7 +103,7 @@ func TestSiege(t *testing.T) {
 		var longest time.Duration
 		r := rand.New(rand.NewPCG(seed(t), 0))
 		for range jobs {
-			result, out := run(t, provider, 2+victims, "siege", strconv.Itoa(r.Int()), strconv.Itoa(rounds))
+			result, out := run(t, 2+victims, "siege", strconv.Itoa(r.Int()), strconv.Itoa(rounds))
 			for rank, status := range result.Status {
 				want := 0
 				if rank > 1 {

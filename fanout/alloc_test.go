@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestAllocs: a chunk costs no memory, at either end, in any dialect.
@@ -36,7 +36,7 @@ func TestAllocs(t *testing.T) {
 					need.Full(t)
 				}
 				w := comms(t, "shm", 2)
-				ctx := jobtest.Within(t)
+				ctx := ranks.Within(t)
 				s, err := NewSupplier(w[0], c.supplier...)
 				require.NoError(t, err)
 				worker := make(chan error, 1)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Results that come in any order go out in that of their chunks, within the memory that
@@ -20,7 +20,7 @@ import (
 func TestCollector(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 4)
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		const count, bound = 300, 4000
 		c, err := NewCollector(w[0], Reorder(bound))
 		require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestCollector(t *testing.T) {
 // comes out.
 func TestCollectorGaps(t *testing.T) {
 	w := comms(t, "here", 2)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	c, err := NewCollector(w[0])
 	require.NoError(t, err)
 	r, err := NewResults(w[1])
@@ -124,7 +124,7 @@ func TestCollectorBad(t *testing.T) {
 		c, err := NewCollector(w[0], ResultsOf(1))
 		require.NoError(t, err)
 		require.NoError(t, w[b.from].Send(t.Context(), b.body, 0, b.tag))
-		_, err = c.Receive(jobtest.Within(t))
+		_, err = c.Receive(ranks.Within(t))
 		var e *MessageError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []int{b.from, b.tag, len(b.body)}, []int{e.Rank, e.Tag, e.Bytes})
@@ -135,7 +135,7 @@ func TestCollectorBad(t *testing.T) {
 func TestStalledCollector(t *testing.T) {
 	w := comms(t, "shm", 3)
 	in, out := dup(t, w), dup(t, w)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	const bound, queue = 16, 4
 	s, err := NewSupplier(in[0], Queue(queue), Workers(1), Collected(2), Unacknowledged(bound))
 	require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestRedelivered(t *testing.T) {
 		}
 		for _, queue := range []int{0, 8} {
 			jobs := jobsOf(t, place, 3)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			s, err := NewSupplier(jobs[0].World(), Redeliver(), Queue(queue))
 			require.NoError(t, err)
 			c, err := NewClient(jobs[1].World(), Numbered(), Window(3))
@@ -239,7 +239,7 @@ func TestRedelivered(t *testing.T) {
 // A program that is told to end does what it has begun.
 func TestGrace(t *testing.T) {
 	w := comms(t, "here", 2)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	s, err := NewSupplier(w[0], Queue(10))
 	require.NoError(t, err)
 	c, err := NewClient(w[1])
@@ -248,7 +248,7 @@ func TestGrace(t *testing.T) {
 	sent, got := 0, 0
 	noErrors(t, together(
 		func() error {
-			return s.Supply(told, jobtest.Limit, func(context.Context) ([][]byte, error) {
+			return s.Supply(told, ranks.Limit, func(context.Context) ([][]byte, error) {
 				if sent++; sent == 5 {
 					tell()
 				}

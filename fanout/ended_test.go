@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // A supplier that has sent its end may leave the job: to a client of several that is no
@@ -18,8 +19,8 @@ func TestEndedSupplierLeaves(t *testing.T) {
 	jobtest.Everywhere(t, func(t *testing.T, provider string) {
 		nodes := jobtest.Join(t, 3)
 		left := make(chan struct{})
-		jobtest.Each(t, 3, func(i int) error {
-			ctx := jobtest.Within(t)
+		ranks.Each(t, 3, func(i int) error {
+			ctx := ranks.Within(t)
 			j, err := impi.FromNode(ctx, nodes[i], impi.Config{
 				Addr: netip.MustParseAddr("127.0.0.1"), Providers: []string{provider}, Log: slog.New(slog.DiscardHandler),
 			})

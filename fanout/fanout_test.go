@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // chunkLen is how long a chunk of a test is: lengths around those where messages change
@@ -57,7 +57,7 @@ func TestDelivery(t *testing.T) {
 				}
 				for _, count := range counts {
 					t.Run(fmt.Sprintf("%d/%s/%d", size, d.name, count), func(t *testing.T) {
-						ctx := jobtest.Within(t)
+						ctx := ranks.Within(t)
 						w := dup(t, w)
 						var mu sync.Mutex
 						got := map[int]int{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // comms makes a job of nodes in this process, and returns the world of each rank: with a
@@ -36,12 +37,12 @@ func jobsOf(t testing.TB, place string, size int) []*impi.Job {
 	}
 	nodes := jobtest.Join(t, hosts)
 	jobs := make([]*impi.Job, hosts)
-	jobtest.Each(t, hosts, func(i int) (err error) {
-		jobs[i], err = impi.FromNode(jobtest.Within(t), nodes[i], c)
+	ranks.Each(t, hosts, func(i int) (err error) {
+		jobs[i], err = impi.FromNode(ranks.Within(t), nodes[i], c)
 		return err
 	})
 	t.Cleanup(func() {
-		jobtest.Each(t, hosts, func(i int) error { return jobs[i].Close(context.WithoutCancel(t.Context())) })
+		ranks.Each(t, hosts, func(i int) error { return jobs[i].Close(context.WithoutCancel(t.Context())) })
 	})
 	return jobs
 }
@@ -63,12 +64,12 @@ func configOf(place string) impi.Config {
 func dup(t testing.TB, w []*impi.Comm) []*impi.Comm {
 	t.Helper()
 	list := make([]*impi.Comm, len(w))
-	jobtest.Each(t, len(w), func(i int) (err error) {
-		list[i], err = w[i].Dup(jobtest.Within(t))
+	ranks.Each(t, len(w), func(i int) (err error) {
+		list[i], err = w[i].Dup(ranks.Within(t))
 		return err
 	})
 	t.Cleanup(func() {
-		jobtest.Each(t, len(w), func(i int) error { return list[i].Free(context.WithoutCancel(t.Context())) })
+		ranks.Each(t, len(w), func(i int) error { return list[i].Free(context.WithoutCancel(t.Context())) })
 	})
 	return list
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Chunks that lie in memory of the job at both ends go from there to there: nothing is
@@ -50,7 +50,7 @@ func TestLeases(t *testing.T) {
 			t.Run(d.name, func(t *testing.T) {
 				w := dup(t, w)
 				before := []impi.Stats{jobs[0].Stats(), jobs[1].Stats()}
-				ctx := jobtest.Within(t)
+				ctx := ranks.Within(t)
 				released := 0
 				var lent []Chunk
 				noErrors(t, together(
@@ -120,7 +120,7 @@ func TestCancelledReceive(t *testing.T) {
 		w := comms(t, place, 2)
 		for _, opts := range [][]ClientOption{nil, {MaxChunk(200_000), Window(2)}, {Numbered(), Window(2)}} {
 			w := dup(t, w)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			const count = 40
 			got := 0
 			noErrors(t, together(

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // lies are lengths that no message has. Those that fit an int pass the packets' own
@@ -35,7 +35,7 @@ func TestLyingSupplier(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", dialect.name, lie), func(t *testing.T) {
 				t.Parallel()
 				w, s := strangers(t, 1)
-				ctx := jobtest.Within(t)
+				ctx := ranks.Within(t)
 				c, err := NewClient(w, append(dialect.opts, From(1))...)
 				require.NoError(t, err)
 				s[0].announce(dialect.tag, lie, dialect.body)
@@ -61,7 +61,7 @@ func TestLyingWorker(t *testing.T) {
 		t.Run(fmt.Sprint(lie), func(t *testing.T) {
 			t.Parallel()
 			w, s := strangers(t, 1)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			c, err := NewCollector(w)
 			require.NoError(t, err)
 			body := append(binary.LittleEndian.AppendUint64(nil, 0), "result"...)
@@ -117,7 +117,7 @@ func TestAnnouncedOnly(t *testing.T) {
 			for range 2 { // the last of these meets no receive, and has come behind it
 				require.NoError(t, s[0].send(TagNumbered, []byte("x")))
 			}
-			_, err = w.Probe(jobtest.Within(t), 1, TagNumbered)
+			_, err = w.Probe(ranks.Within(t), 1, TagNumbered)
 			require.NoError(t, err)
 			_, err = c.Receive(over(t))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -132,7 +132,7 @@ func TestLyingRequest(t *testing.T) {
 	for _, queue := range []int{0, 4} {
 		for _, lie := range lies {
 			w, s := strangers(t, 2)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			supplier, err := NewSupplier(w, Queue(queue))
 			require.NoError(t, err)
 			s[0].announce(TagRequest, lie, []byte("x"))
@@ -184,7 +184,7 @@ func TestLongest(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 2)
 		for _, n := range []int{11, 5000, 300_000} { // of one packet, and of several
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			in, out := dup(t, w), dup(t, w)
 			c, err := NewClient(in[1], Longest(10), Window(2))
 			require.NoError(t, err)

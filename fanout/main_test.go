@@ -21,69 +21,52 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
-	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
-)
-
-// Tests with a process for each rank: the test binary itself, told by environment
-// variables what to do.
-const (
-	envAct   = "SLUICE_FANOUT_TEST_ACT"
-	envSeed  = "SLUICE_FANOUT_TEST_SEED"
-	envPlace = "SLUICE_FANOUT_TEST_PLACE"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func TestMain(m *testing.M) {
-	if act := acts[os.Getenv(envAct)]; act != nil {
-		if err := play(act); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	ranks.Play(acts, play)
 	nettest.Main(m)
 }
 
-var acts = map[string]func(ctx context.Context, w *impi.Comm, random *rand.Rand) error{
+// act is what a rank does.
+type act func(ctx context.Context, w *impi.Comm, random *rand.Rand) error
+
+var acts = map[string]act{
 	"collected": collectedAct,
 	"orphans":   orphansAct,
 	"owned":     ownedAct,
 	"plain":     plainAct,
 }
 
-func play(act func(context.Context, *impi.Comm, *rand.Rand) error) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), jobtest.Limit)
+// play plays an act: its arguments are the place of the ranks, and a seed.
+func play(a act, args []string) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), ranks.Limit)
 	defer cancel()
 	n, err := channel.Join(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	j, err := impi.FromNode(ctx, n, configOf(os.Getenv(envPlace)))
+	j, err := impi.FromNode(ctx, n, configOf(args[0]))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.Close(ctx)) }()
-	seed, err := strconv.ParseUint(os.Getenv(envSeed), 10, 64)
+	seed, err := strconv.ParseUint(args[1], 10, 64)
 	if err != nil {
 		return err
 	}
-	return act(ctx, j.World(), rand.New(rand.NewPCG(seed, uint64(n.Rank()))))
+	return a(ctx, j.World(), rand.New(rand.NewPCG(seed, uint64(n.Rank()))))
 }
 
 // apart runs an act as a job, and returns how its ranks ended.
 func apart(t *testing.T, act, place string, size int, seed uint64) ([]int, string) {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	var out bytes.Buffer
-	r, err := launch.Run(jobtest.Within(t), launch.Options{
-		Size: size, Args: []string{self}, Env: append(os.Environ(), envAct+"="+act, fmt.Sprint(envSeed, "=", seed), envPlace+"="+place, "GORACE=atexit_sleep_ms=0"),
-		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
-	})
-	require.NoError(t, err, out.String())
-	return r.Status, out.String()
+	r, out := nettest.On(t, "")(t, size, nil, act, place, strconv.FormatUint(seed, 10))
+	return r.Status, out
 }
 
 // apartPlaces are those of ranks that are processes.
@@ -209,7 +192,7 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 		return nil
 	}
 	n := 0
-	err = c.Each(ctx, jobtest.Limit, func(k Chunk) error {
+	err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
 		if last = last - 1; !mortal {
 			last = collectedChunks
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Without a queue SendOwned returns when a worker has asked, although nobody takes the
@@ -18,7 +18,7 @@ import (
 func TestSendOwnedAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := dup(t, comms(t, place, 2))
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		s, err := NewSupplier(w[0])
 		require.NoError(t, err)
 		c, err := NewClient(w[1], Window(2))
@@ -52,7 +52,7 @@ func TestSendOwnedMixed(t *testing.T) {
 	const count = 60
 	everywhere(t, func(t *testing.T, place string) {
 		w := dup(t, comms(t, place, 3))
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		released := make([]int, count)
 		var mu sync.Mutex
 		got := map[int]int{}
@@ -114,7 +114,7 @@ func TestShortChunksKept(t *testing.T) {
 	const count = 200
 	everywhere(t, func(t *testing.T, place string) {
 		w := dup(t, comms(t, place, 2))
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		noErrors(t, together(func() error {
 			s, err := NewSupplier(w[0])
 			if err != nil {

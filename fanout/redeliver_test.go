@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Workers that have not asked for numbers are killed at random moments, with any window,
@@ -98,7 +98,7 @@ func plainAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	var mu sync.Mutex
 	last := random.IntN(plainChunks / 4) // it dies with this one, and those of the other goroutines
 	work := func() error {
-		return c.Each(ctx, jobtest.Limit, func(k Chunk) error {
+		return c.Each(ctx, ranks.Limit, func(k Chunk) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if last--; last < 0 && w.Rank() > 1 {
@@ -127,7 +127,7 @@ func TestCollectedByCall(t *testing.T) {
 		}
 		for _, opts := range dialects {
 			in, out := dup(t, w), dup(t, w)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			const count = 40
 			s, err := NewSupplier(in[0], Collected(), Unacknowledged(8))
 			require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestOneAtATime(t *testing.T) {
 	for _, queue := range []int{0, 8} {
 		for range 5 {
 			w, list := strangers(t, 4)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			const count = 200
 			var mu sync.Mutex
 			done := map[string]int{}
@@ -292,7 +292,7 @@ func TestStrangersRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, list := strangers(t, 2)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			s, err := NewSupplier(w, opts...)
 			require.NoError(t, err)
 			for range 3 { // a window
@@ -320,7 +320,7 @@ func TestStrangersRefused(t *testing.T) {
 func TestNotOneAtATime(t *testing.T) {
 	for _, queue := range []int{0, 4} {
 		w, list := strangers(t, 1)
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		s, err := NewSupplier(w, Redeliver(), OneAtATime(), Queue(queue))
 		require.NoError(t, err)
 		require.NoError(t, list[0].twice())

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Several chunks that are sent together reach workers of both dialects, each once and
@@ -20,7 +20,7 @@ func TestSendEach(t *testing.T) {
 		w := comms(t, place, 3)
 		for _, opts := range [][]Option{{Batch(batch)}, nil, {Batch(batch), Redeliver(), Unacknowledged(16)}, {Queue(10), Batch(batch), Timed()}} {
 			w := dup(t, w)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			s, err := NewSupplier(w[0], opts...)
 			require.NoError(t, err)
 			numbered, err := NewClient(w[1], Numbered(), Window(8), MaxChunk(batch))
@@ -81,7 +81,7 @@ func TestSendEach(t *testing.T) {
 // What a worker has asked for goes in one message, and no more.
 func TestSendEachTogether(t *testing.T) {
 	w := comms(t, "here", 2)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	s, err := NewSupplier(w[0], Batch(1000))
 	require.NoError(t, err)
 	c, err := NewClient(w[1], Numbered(), Window(5))

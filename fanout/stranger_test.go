@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // stranger is a rank of a job that is no Sluice: it joins as an IMPI client of another
@@ -36,7 +36,7 @@ const strangerHiWater = 1 << 20
 // returns the world of rank 0.
 func strangers(t testing.TB, n int) (*impi.Comm, []*stranger) {
 	t.Helper()
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served, stop := context.WithCancel(context.Background())
@@ -50,7 +50,7 @@ func strangers(t testing.TB, n int) (*impi.Comm, []*stranger) {
 	config.AckMark, config.HiWater = strangerHiWater, strangerHiWater
 	var job *impi.Job
 	list := make([]*stranger, n)
-	jobtest.Each(t, 1+n, func(i int) (err error) {
+	ranks.Each(t, 1+n, func(i int) (err error) {
 		if i == 0 {
 			job, err = impi.Join(ctx, ln.Addr().String(), config)
 			return err
@@ -170,7 +170,7 @@ func (s *stranger) announce(tag int, length uint64, first []byte) {
 
 // receive returns the next short message.
 func (s *stranger) receive() (tag int, body []byte, err error) {
-	if err := s.conn.SetReadDeadline(time.Now().Add(jobtest.Limit)); err != nil {
+	if err := s.conn.SetReadDeadline(time.Now().Add(ranks.Limit)); err != nil {
 		return 0, nil, err
 	}
 	for {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // plainAsk sends a request in the plain dialect, as a program of another implementation
@@ -27,7 +27,7 @@ func plainAsk(t *testing.T, c *impi.Comm) {
 func answer(t *testing.T, c *impi.Comm, n int) (impi.Status, []byte) {
 	t.Helper()
 	buf := make([]byte, n)
-	st, err := c.Recv(jobtest.Within(t), buf, 0, impi.AnyTag)
+	st, err := c.Recv(ranks.Within(t), buf, 0, impi.AnyTag)
 	require.NoError(t, err)
 	return st, buf[:st.Len]
 }
@@ -37,7 +37,7 @@ func answer(t *testing.T, c *impi.Comm, n int) (impi.Status, []byte) {
 func TestPlainWire(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 2)
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		s, err := NewSupplier(w[0])
 		require.NoError(t, err)
 		plainAsk(t, w[1])
@@ -132,7 +132,7 @@ func TestRefused(t *testing.T) {
 // supplier goes on.
 func TestBadRequests(t *testing.T) {
 	w := comms(t, "here", 3)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	for _, queue := range []int{0, 4} {
 		for _, c := range []struct {
 			from, tag int
@@ -188,7 +188,7 @@ func TestBadRequests(t *testing.T) {
 // A client takes no message for a chunk that is none.
 func TestBadChunks(t *testing.T) {
 	w := comms(t, "here", 3)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	for _, c := range []struct {
 		from, tag int
 		body      []byte
@@ -228,7 +228,7 @@ func TestEnd(t *testing.T) {
 	w := comms(t, "here", 5)
 	for _, queue := range []int{0, 2} {
 		w := dup(t, w)
-		ctx := jobtest.Within(t)
+		ctx := ranks.Within(t)
 		s, err := NewSupplier(w[0], Workers(1, 2, 3), Queue(queue))
 		require.NoError(t, err)
 		plainAsk(t, w[1])
@@ -270,7 +270,7 @@ func TestLeave(t *testing.T) {
 		w := comms(t, place, 3)
 		for _, opts := range [][]ClientOption{{Window(2)}, {Window(2), MaxChunk(10)}, {Window(2), Numbered()}} {
 			w := dup(t, w)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			s, err := NewSupplier(w[0], Workers(1))
 			require.NoError(t, err)
 			for range 2 {
@@ -321,14 +321,14 @@ func TestLeave(t *testing.T) {
 // Who waits in Receive can be told to leave.
 func TestLeaveWaiting(t *testing.T) {
 	w := comms(t, "here", 2)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	s, err := NewSupplier(w[0], Queue(1))
 	require.NoError(t, err)
 	c, err := NewClient(w[1], Numbered())
 	require.NoError(t, err)
 	stop, cancel := context.WithCancel(ctx)
 	noErrors(t, together(
-		func() error { return c.Each(stop, jobtest.Limit, func(Chunk) error { cancel(); return nil }) },
+		func() error { return c.Each(stop, ranks.Limit, func(Chunk) error { cancel(); return nil }) },
 		func() error { return s.Send(ctx, []byte("x")) }))
 	require.NoError(t, s.End(ctx))
 }
@@ -336,7 +336,7 @@ func TestLeaveWaiting(t *testing.T) {
 // The queue is bounded and can be seen; a worker that asks late finds what is in it.
 func TestQueue(t *testing.T) {
 	w := comms(t, "here", 3)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	s, err := NewSupplier(w[0], Queue(3), Batch(1000))
 	require.NoError(t, err)
 	released := make([]int, 4)
@@ -377,7 +377,7 @@ func TestSeveralSuppliers(t *testing.T) {
 		w := comms(t, place, 4)
 		for _, opts := range [][]ClientOption{{Window(2)}, {Window(2), MaxChunk(100)}, {Numbered()}} {
 			w := dup(t, w)
-			ctx := jobtest.Within(t)
+			ctx := ranks.Within(t)
 			got := make([][2]int, 4)
 			sides := []func() error{}
 			for i := range 2 {
@@ -419,7 +419,7 @@ func TestSeveralSuppliers(t *testing.T) {
 // A slow worker gets fewer chunks, and its times show it.
 func TestSlowWorker(t *testing.T) {
 	w := comms(t, "here", 3)
-	ctx := jobtest.Within(t)
+	ctx := ranks.Within(t)
 	s, err := NewSupplier(w[0], Timed())
 	require.NoError(t, err)
 	const count = 50

@@ -8,24 +8,19 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // limit bounds every test: what takes longer hangs.
-const limit = 60 * time.Second
+const limit = ranks.Limit
 
-// within returns a context that ends with the test, or with its time.
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
+var within = ranks.Within
 
 // place is where the two processes of a test are.
 type place struct {

@@ -25,26 +25,16 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Tests with a process for each rank: the test binary itself, told by environment
-// variables what to do.
-const (
-	envAct   = "SLUICE_IMPI_TEST_ACT"
-	envPlace = "SLUICE_IMPI_TEST_PLACE"
-)
+// envPlace tells the process of a rank by which place it reaches the others.
+const envPlace = "SLUICE_IMPI_TEST_PLACE"
 
 func TestMain(m *testing.M) {
-	if act := os.Getenv(envAct); act != "" {
-		if err := play(act, os.Args[1:]); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	ranks.Play(acts, play)
 	// Parallel tests wait for clocks and for processes.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
@@ -52,16 +42,21 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// acts are what a rank does in a job that is made of a node.
-var acts = map[string]func(ctx context.Context, j *Job, args []string) error{
-	"exchange": exchangeAll,
-	"death":    death,
-	"stop":     stopped,
-	"inside":   inside,
-	"last":     lastLook,
+// act is what a rank does in a job that is made of a node.
+type act struct {
+	do          func(ctx context.Context, j *Job, args []string) error
+	peerTimeout time.Duration
 }
 
-func play(act string, args []string) (err error) {
+var acts = map[string]act{
+	"exchange": {do: exchangeAll},
+	"death":    {do: death},
+	"stop":     {do: stopped},
+	"inside":   {do: inside, peerTimeout: 3 * time.Second},
+	"last":     {do: lastLook},
+}
+
+func play(a act, args []string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var config Config
@@ -73,9 +68,7 @@ func play(act string, args []string) (err error) {
 	if wire, ok := nettest.Wire(os.Getenv(envPlace)); ok {
 		config.Providers = []string{wire}
 	}
-	if act == "inside" {
-		config.PeerTimeout = 3 * time.Second
-	}
+	config.PeerTimeout = a.peerTimeout
 	n, err := channel.Join(ctx)
 	if err != nil {
 		return err
@@ -92,7 +85,7 @@ func play(act string, args []string) (err error) {
 			return fmt.Errorf("rank %d by %q instead of %q", rank, got, config.Providers[0])
 		}
 	}
-	return acts[act](ctx, j, args)
+	return a.do(ctx, j, args)
 }
 
 // waits are acts that wait most of the time: they run at the same time. Those that take
@@ -129,19 +122,7 @@ func apart(t *testing.T, size int, act string, args ...string) {
 func launched(t *testing.T, p place, size int, act string, args ...string) (launch.Result, string) {
 	t.Helper()
 	p.needs(t)
-	env := []string{envAct + "=" + act, envPlace + "=" + p.name}
-	if wire, ok := nettest.Wire(p.name); ok {
-		return nettest.Between(t, wire)(t, size, env, args...)
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	var out logbuf.Buffer
-	r, err := launch.Run(within(t), launch.Options{
-		Size: size, Args: append([]string{self}, args...), Env: append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...),
-		Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
-	})
-	require.NoError(t, err, out.String())
-	return r, out.String()
+	return nettest.On(t, p.name)(t, size, []string{envPlace + "=" + p.name}, act, args...)
 }
 
 // TestFromNode: ranks in processes of their own exchange messages at random.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // give is what a node gives: small integers, so that sums in any order are the same.
@@ -225,7 +226,7 @@ func TestBarrier(t *testing.T) {
 			}
 			status(t, StatusTimeout, m.DefaultComm().WaitForBarrier(-1))
 		}
-		jobtest.Each(t, 3, func(i int) error {
+		ranks.Each(t, 3, func(i int) error {
 			if i == 2 {
 				return late.Barrier()
 			}
@@ -239,7 +240,7 @@ func TestBarrier(t *testing.T) {
 func TestMismatch(t *testing.T) {
 	list := over(t, "shm", 2)
 	errs := make([]error, 2)
-	jobtest.Each(t, 2, func(i int) error {
+	ranks.Each(t, 2, func(i int) error {
 		if i == 0 {
 			errs[i] = list[i].DefaultComm().SumDoubleArray(make([]float64, 4))
 		} else {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // machines makes a job of several nodes in this process, with options of the command
@@ -15,15 +16,15 @@ func machines(t testing.TB, size int, args []string, opts ...channel.Option) []*
 	t.Helper()
 	nodes := jobtest.Join(t, size, opts...)
 	list := make([]*Machine, size)
-	jobtest.Each(t, size, func(i int) (err error) {
+	ranks.Each(t, size, func(i int) (err error) {
 		a := append([]string{"program"}, args...)
-		list[i], err = New(nodes[i], &a, WithContext(jobtest.Within(t)))
+		list[i], err = New(nodes[i], &a, WithContext(ranks.Within(t)))
 		if err == nil {
 			require.Equal(t, []string{"program"}, a)
 		}
 		return err
 	})
-	t.Cleanup(func() { jobtest.Each(t, size, func(i int) error { return list[i].Finalize() }) })
+	t.Cleanup(func() { ranks.Each(t, size, func(i int) error { return list[i].Finalize() }) })
 	return list
 }
 
@@ -36,7 +37,7 @@ func over(t testing.TB, provider string, size int, args ...string) []*Machine {
 // each runs something for the default communicators of all nodes at the same time.
 func each(t testing.TB, list []*Machine, do func(c *Comm) error) {
 	t.Helper()
-	jobtest.Each(t, len(list), func(i int) error { return do(list[i].DefaultComm()) })
+	ranks.Each(t, len(list), func(i int) error { return do(list[i].DefaultComm()) })
 }
 
 // alone makes this process a job of one, and its only node.
@@ -44,7 +45,7 @@ func alone(t testing.TB, args ...string) {
 	t.Helper()
 	jobtest.Alone(t)
 	a := append([]string{"program"}, args...)
-	provided, err := Init(&a, ThreadSerialized, WithContext(jobtest.Within(t)))
+	provided, err := Init(&a, ThreadSerialized, WithContext(ranks.Within(t)))
 	require.NoError(t, err)
 	require.Equal(t, ThreadMultiple, provided)
 	t.Cleanup(func() { require.NoError(t, Finalize()) })

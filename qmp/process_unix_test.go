@@ -10,30 +10,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Tests with a process for each node: the test binary itself, told by an environment
-// variable what to do.
-const envAct = "SLUICE_QMP_TEST_ACT"
-
 func TestMain(m *testing.M) {
-	if act := acts[os.Getenv(envAct)]; act != nil {
-		if err := act(); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	ranks.Play(acts, ranks.Call)
 	nettest.Main(m)
 }
 
-var acts = map[string]func() error{
-	"torus": func() error { return torus(nil) },
-	"abort": func() error {
+var acts = map[string]func([]string) error{
+	"torus": func([]string) error { return torus(nil) },
+	"abort": func([]string) error {
 		return torus(func() error {
 			if NodeNumber() == 1 {
 				AbortString(5, "enough")
@@ -41,7 +32,7 @@ var acts = map[string]func() error{
 			select {} // until the job ends it
 		})
 	},
-	"exit": func() error {
+	"exit": func([]string) error {
 		return torus(func() error {
 			SetErrorFunction(PrintAndExit)
 			if NodeNumber() == 1 {
@@ -76,18 +67,7 @@ func torus(then func() error) error {
 // run runs an act as a job of four.
 func run(t *testing.T, provider, act string, args ...string) (launch.Result, string) {
 	t.Helper()
-	if wire, ok := nettest.Wire(provider); ok {
-		return nettest.Between(t, wire)(t, 4, []string{envAct + "=" + act}, args...)
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	var out logbuf.Buffer
-	r, err := launch.Run(jobtest.Within(t), launch.Options{
-		Size: 4, Args: append([]string{self}, args...), Env: append(os.Environ(), envAct+"="+act, "SLUICE_TRANSPORT="+provider, "GORACE=atexit_sleep_ms=0"),
-		Stdout: &out, Stderr: &out, OnFailure: launch.Continue,
-	})
-	require.NoError(t, err, out.String())
-	return r, out.String()
+	return nettest.On(t, provider)(t, 4, []string{channel.EnvTransport + "=" + provider}, act, args...)
 }
 
 // TestProcesses: a program that a launcher has started, with options of ours.

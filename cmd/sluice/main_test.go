@@ -19,13 +19,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // The tests run the real sluice, built for them, and the test binary as the
@@ -33,14 +33,12 @@ import (
 
 // TestMain makes the test binary a rank if sluice has started it as one.
 func TestMain(m *testing.M) {
-	if do := os.Getenv("RANK_TEST_DO"); do != "" {
-		os.Exit(acts[do](os.Args[1:]))
-	}
+	ranks.Play(acts, ranks.Exit)
 	leak.Main(m)
 }
 
 // limit bounds every test: what takes longer hangs.
-const limit = 60 * time.Second
+const limit = ranks.Limit
 
 // acts are what ranks do; the result is their exit status.
 var acts = map[string]func(args []string) int{
@@ -204,9 +202,7 @@ type bed struct {
 }
 
 func TestSluice(t *testing.T) {
-	self, err := os.Executable()
-	require.NoError(t, err)
-	b := bed{filepath.Join(t.TempDir(), "sluice"), self}
+	b := bed{filepath.Join(t.TempDir(), "sluice"), ranks.Program()}
 	out, err := exec.Command("go", "build", "-o", b.sluice, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, c := range tests {
@@ -250,7 +246,7 @@ func (b bed) command(t *testing.T, do string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.sluice, args...)
 	// The race detector, where there is one, waits a second at the end of
 	// every process.
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "RANK_TEST_DO="+do)
+	cmd.Env = ranks.Environ(do)
 	return cmd
 }
 

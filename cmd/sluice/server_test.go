@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // startupServer is a sluice server that runs.
@@ -33,7 +34,7 @@ func startServer(t *testing.T, env []string, args ...string) *startupServer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(withoutKey(os.Environ()), append(env, "RANK_TEST_DO=server")...)
+	cmd.Env = append(withoutKey(os.Environ()), append(env, ranks.Env+"=server")...)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	log, err := cmd.StderrPipe()
@@ -149,7 +150,7 @@ func TestServerUsage(t *testing.T) {
 		{keyVariable + "=secret", []string{"-n", "2"}, "is not a decimal number"},
 	} {
 		cmd := exec.Command(os.Args[0], c.args...)
-		cmd.Env = append(withoutKey(os.Environ()), "RANK_TEST_DO=server", c.env)
+		cmd.Env = append(withoutKey(os.Environ()), ranks.Env+"=server", c.env)
 		out, err := cmd.CombinedOutput()
 		require.Error(t, err)
 		require.Equal(t, statusBadUsage, cmd.ProcessState.ExitCode(), "%s", out)

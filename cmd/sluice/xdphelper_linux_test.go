@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -29,7 +30,7 @@ func init() {
 func sluiceIn(ctx context.Context, ns string, user int, args ...string) *exec.Cmd {
 	argv := append([]string{"netns", "exec", ns, "setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", os.Args[0]}, args...)
 	cmd := exec.CommandContext(ctx, "ip", argv...)
-	cmd.Env = append(os.Environ(), "RANK_TEST_DO=sluice")
+	cmd.Env = append(os.Environ(), ranks.Env+"=sluice")
 	return cmd
 }
 
@@ -120,7 +121,7 @@ func TestHelperUsage(t *testing.T) {
 		{[]string{"--group", "0", "--interface", "none0", "--address", "127.0.0.1"}, statusJustError, ""},
 	} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"xdp-helper"}, c.args...)...)
-		cmd.Env = append(os.Environ(), "RANK_TEST_DO=sluice")
+		cmd.Env = append(os.Environ(), ranks.Env+"=sluice")
 		out, err := cmd.CombinedOutput()
 		require.Error(t, err)
 		require.Equal(t, c.status, cmd.ProcessState.ExitCode(), string(out))

@@ -15,15 +15,11 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
 	"github.com/sluice-hpc/sluice/fanout/ring"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("CLASSIFY_TEST_FILTER") != "" {
-		if serve(100) != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	ranks.Play(map[string]func([]string) error{"filter": func([]string) error { return serve(100) }}, ranks.Call)
 	leak.Main(m)
 }
 
@@ -59,9 +55,7 @@ func TestClassify(t *testing.T) {
 	require.True(t, bytes.Equal(want, got))
 	require.Greater(t, len(seen), 2)
 
-	self, err := os.Executable()
-	require.NoError(t, err)
-	command := filter.Command{Args: []string{self}, Env: append(os.Environ(), "CLASSIFY_TEST_FILTER=1", "GORACE=atexit_sleep_ms=0")}
+	command := filter.Command{Args: []string{ranks.Program()}, Env: ranks.Environ("filter")}
 	var filtered bytes.Buffer
 	p, err := pipeline.New(pipeline.Config{
 		Sources: []pipeline.Source{pipeline.File(bytes.NewReader(b.Bytes()), pipeline.FileOptions{}).Next},

@@ -13,18 +13,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
-
-// envMain makes the test binary the program itself.
-const envMain = "SLUICE_WILSON_TEST_MAIN"
 
 // envTransport forces a provider (package channel).
 const envTransport = "SLUICE_TRANSPORT"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envMain) != "" {
-		main()
-	}
+	ranks.Play(map[string]func([]string) error{"wilson": func([]string) error { main(); return nil }}, ranks.Call)
 	leak.Main(m)
 }
 
@@ -40,14 +36,12 @@ type ending struct {
 // wilson runs the program as so many nodes of this host.
 func wilson(t *testing.T, provider string, nodes int, args ...string) ending {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	var stdout, stderr logbuf.Buffer
 	r, err := launch.Run(ctx, launch.Options{
-		Size: nodes, Args: append([]string{self}, args...),
-		Env:    append(os.Environ(), envMain+"=1", envTransport+"="+provider, "GORACE=atexit_sleep_ms=0"),
+		Size: nodes, Args: append([]string{ranks.Program()}, args...),
+		Env:    ranks.Environ("wilson", envTransport+"="+provider),
 		Stdout: &stdout, Stderr: &stderr,
 	})
 	require.NoError(t, err, stderr.String())

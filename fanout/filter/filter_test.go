@@ -18,24 +18,20 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/filter"
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// The filters of the tests are the test binary, which does what this variable says.
-const do = "FILTER_TEST_DO"
-
 func TestMain(m *testing.M) {
-	if act, ok := acts[os.Getenv(do)]; ok {
-		os.Exit(act())
-	}
+	ranks.Play(acts, ranks.Exit)
 	leak.Main(m)
 }
 
 // acts are what filters do; the result is their exit status.
-var acts = map[string]func() int{
-	"upper": func() int { return serve(upper) },
-	"drop":  func() int { return serve(func(_, out []byte) ([]byte, error) { return out, nil }) },
+var acts = map[string]func([]string) int{
+	"upper": func([]string) int { return serve(upper) },
+	"drop":  func([]string) int { return serve(func(_, out []byte) ([]byte, error) { return out, nil }) },
 	// "third" answers two chunks and dies of the third.
-	"third": func() int {
+	"third": func([]string) int {
 		n := 0
 		return serve(func(chunk, out []byte) ([]byte, error) {
 			if n++; n == 3 {
@@ -44,32 +40,31 @@ var acts = map[string]func() int{
 			return append(out, chunk...), nil
 		})
 	},
-	"half": func() int {
+	"half": func([]string) int {
 		filter.ReadFrame(os.Stdin, nil, 0)
 		os.Stdout.Write([]byte{100, 0, 0, 0, 'h', 'a', 'l', 'f'})
 		return 0
 	},
-	"lie": func() int {
+	"lie": func([]string) int {
 		filter.ReadFrame(os.Stdin, nil, 0)
 		os.Stdout.Write([]byte{0, 0, 0, 0xff})
 		wait()
 		return 0
 	},
-	"deaf":   func() int { wait(); return 0 },
-	"silent": func() int { io.Copy(io.Discard, os.Stdin); return 0 },
-	"sulky":  func() int { io.Copy(io.Discard, os.Stdin); return 3 },
-	"chatty": func() int {
+	"deaf":   func([]string) int { wait(); return 0 },
+	"silent": func([]string) int { io.Copy(io.Discard, os.Stdin); return 0 },
+	"sulky":  func([]string) int { io.Copy(io.Discard, os.Stdin); return 3 },
+	"chatty": func([]string) int {
 		os.Stdout.Write(make([]byte, 4))
 		return serve(upper)
 	},
-	"stderr": func() int {
+	"stderr": func([]string) int {
 		os.Stderr.WriteString("a word\n")
 		return serve(upper)
 	},
 	// "parent" leaves its pipes to a child that ignores them, and dies.
-	"parent": func() int {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), do+"=deaf")
+	"parent": func([]string) int {
+		cmd := ranks.Command(context.Background(), "deaf")
 		cmd.Stdin, cmd.Stdout = os.Stdin, os.Stdout
 		if cmd.Start() != nil {
 			return 1
@@ -77,14 +72,14 @@ var acts = map[string]func() int{
 		return 5
 	},
 	// Those of one chunk.
-	"cat": func() int { io.Copy(os.Stdout, os.Stdin); return 0 },
-	"first": func() int {
+	"cat": func([]string) int { io.Copy(os.Stdout, os.Stdin); return 0 },
+	"first": func([]string) int {
 		var b [1]byte
 		io.ReadFull(os.Stdin, b[:])
 		os.Stdout.Write(b[:])
 		return 0
 	},
-	"fail": func() int { io.Copy(os.Stdout, os.Stdin); return 4 },
+	"fail": func([]string) int { io.Copy(os.Stdout, os.Stdin); return 4 },
 }
 
 func serve(f func(chunk, out []byte) ([]byte, error)) int {
@@ -103,17 +98,9 @@ func wait() {
 	}
 }
 
-func command(t *testing.T, act string) filter.Command {
+func command(t testing.TB, act string) filter.Command {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	return filter.Command{Args: []string{self}, Env: append(os.Environ(), do+"="+act, "GORACE=atexit_sleep_ms=0")}
-}
-
-func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
+	return filter.Command{Args: []string{ranks.Program()}, Env: ranks.Environ(act)}
 }
 
 func TestProcess(t *testing.T) {
@@ -122,7 +109,7 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, err)
 	for _, size := range []int{1, 10, 70_000, 3 << 20, 5} { // beyond what a pipe holds, both ways
 		chunk := bytes.Repeat([]byte("x"), size)
-		out, err := p.Do(within(t), chunk, []byte("before "))
+		out, err := p.Do(ranks.Within(t), chunk, []byte("before "))
 		require.NoError(t, err)
 		require.Equal(t, "before ", string(out[:7]))
 		require.True(t, bytes.Equal(bytes.ToUpper(chunk), out[7:]))
@@ -135,7 +122,7 @@ func TestDrop(t *testing.T) {
 	p, err := filter.Start(command(t, "drop"))
 	require.NoError(t, err)
 	for range 3 {
-		out, err := p.Do(within(t), []byte("chunk"), nil)
+		out, err := p.Do(ranks.Within(t), []byte("chunk"), nil)
 		require.NoError(t, err)
 		require.Empty(t, out)
 	}
@@ -160,10 +147,10 @@ func TestFailures(t *testing.T) {
 			p, err := filter.Start(command(t, c.act))
 			require.NoError(t, err)
 			for range c.answers {
-				_, err := p.Do(within(t), []byte("chunk"), nil)
+				_, err := p.Do(ranks.Within(t), []byte("chunk"), nil)
 				require.NoError(t, err)
 			}
-			out, err := p.Do(within(t), []byte("chunk"), []byte("before"))
+			out, err := p.Do(ranks.Within(t), []byte("chunk"), []byte("before"))
 			require.ErrorIs(t, err, c.err)
 			var e *filter.Error
 			require.ErrorAs(t, err, &e)
@@ -180,12 +167,12 @@ func TestKilled(t *testing.T) {
 	t.Parallel()
 	p, err := filter.Start(command(t, "upper"))
 	require.NoError(t, err)
-	_, err = p.Do(within(t), []byte("chunk"), nil)
+	_, err = p.Do(ranks.Within(t), []byte("chunk"), nil)
 	require.NoError(t, err)
 	process, err := os.FindProcess(p.PID())
 	require.NoError(t, err)
 	require.NoError(t, process.Kill())
-	_, err = p.Do(within(t), bytes.Repeat([]byte("chunk"), 1<<20), nil)
+	_, err = p.Do(ranks.Within(t), bytes.Repeat([]byte("chunk"), 1<<20), nil)
 	require.ErrorContains(t, err, "killed")
 	require.NoError(t, p.Close())
 
@@ -195,7 +182,7 @@ func TestKilled(t *testing.T) {
 	require.NoError(t, err)
 	answered := make(chan error)
 	go func() {
-		_, err := p.Do(within(t), bytes.Repeat([]byte("chunk"), 1<<20), nil)
+		_, err := p.Do(ranks.Within(t), bytes.Repeat([]byte("chunk"), 1<<20), nil)
 		answered <- err
 	}()
 	require.NoError(t, process.Kill())
@@ -239,7 +226,7 @@ func TestClose(t *testing.T) {
 			p, err := filter.Start(command(t, c.act))
 			require.NoError(t, err)
 			if c.chunk {
-				_, err := p.Do(within(t), []byte("chunk"), nil)
+				_, err := p.Do(ranks.Within(t), []byte("chunk"), nil)
 				require.NoError(t, err)
 			}
 			err = p.Close()
@@ -292,7 +279,7 @@ func TestOnce(t *testing.T) {
 			t.Parallel()
 			command := command(t, c.act)
 			command.Limit = c.limit
-			out, err := filter.Once(within(t), command, big, []byte("before"))
+			out, err := filter.Once(ranks.Within(t), command, big, []byte("before"))
 			require.ErrorIs(t, err, c.err)
 			require.Equal(t, "before", string(out[:6]))
 			if c.err != nil {
@@ -309,7 +296,7 @@ func TestNoProgram(t *testing.T) {
 		var e *filter.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, "start", e.Op)
-		out, err := filter.Once(within(t), filter.Command{Args: args}, nil, []byte("before"))
+		out, err := filter.Once(ranks.Within(t), filter.Command{Args: args}, nil, []byte("before"))
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, "before", string(out))
 		if args != nil {
@@ -377,9 +364,7 @@ func FuzzReadFrame(f *testing.F) {
 
 // BenchmarkDo hands 64 KiB to a filter and takes them back.
 func BenchmarkDo(b *testing.B) {
-	self, err := os.Executable()
-	require.NoError(b, err)
-	p, err := filter.Start(filter.Command{Args: []string{self}, Env: append(os.Environ(), do+"=upper")})
+	p, err := filter.Start(command(b, "upper"))
 	require.NoError(b, err)
 	chunk := make([]byte, 64<<10)
 	out := make([]byte, 0, len(chunk))

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/filter"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestFilters has real processes do the work, each way.
@@ -38,7 +39,7 @@ func TestFilters(t *testing.T) {
 				Workers: 3, NewWorker: pipeline.Filter(command(t, c.act), c.o), Sink: got.sink,
 			})
 			require.NoError(t, err)
-			require.NoError(t, p.Run(within(t)))
+			require.NoError(t, p.Run(ranks.Within(t)))
 			var want, have []string
 			for _, e := range reference(t, file) {
 				want = append(want, e.item)
@@ -100,7 +101,7 @@ func TestKill(t *testing.T) {
 			Sink: got.sink,
 		})
 		require.NoError(t, err)
-		require.NoError(t, p.Run(within(t)))
+		require.NoError(t, p.Run(ranks.Within(t)))
 		require.Equal(t, merged(want), entries(t, got.b))
 		require.Positive(t, h.killed)
 		killed += h.killed
@@ -159,7 +160,7 @@ func TestBadFilters(t *testing.T) {
 			NewWorker: pipeline.Filter(command(t, c.act), pipeline.FilterOptions{Timeout: c.timeout, Stamped: c.stamped}),
 		})
 		require.NoError(t, err)
-		err = p.Run(within(t))
+		err = p.Run(ranks.Within(t))
 		var e *pipeline.Error
 		require.ErrorAs(t, err, &e, c.act)
 		require.Equal(t, c.op, e.Op)
@@ -173,7 +174,7 @@ func TestBadFilters(t *testing.T) {
 		})
 		require.NoError(t, err)
 		var e *pipeline.Error
-		require.ErrorAs(t, p.Run(within(t)), &e)
+		require.ErrorAs(t, p.Run(ranks.Within(t)), &e)
 		require.Equal(t, "start", e.Op)
 	}
 }

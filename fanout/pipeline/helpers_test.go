@@ -18,22 +18,12 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
 	"github.com/sluice-hpc/sluice/fanout/ring"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// do makes the test binary a filter, see acts.
-const do = "PIPELINE_TEST_DO"
-
 func TestMain(m *testing.M) {
-	if act, ok := acts[os.Getenv(do)]; ok {
-		os.Exit(act())
-	}
+	ranks.Play(acts, ranks.Exit)
 	leak.Main(m)
-}
-
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func events(t testing.TB, c eventgen.Config) []byte {
@@ -152,14 +142,14 @@ func (f *flaky) Work(ctx context.Context, c *pipeline.Chunk, out []byte) ([]byte
 }
 
 // acts are what filters do; the result is their exit status.
-var acts = map[string]func() int{
-	"odd": func() int { return serve(func(b []byte) ([]byte, error) { return oddItems(b) }) },
-	"odd-stamped": func() int {
+var acts = map[string]func([]string) int{
+	"odd": func([]string) int { return serve(func(b []byte) ([]byte, error) { return oddItems(b) }) },
+	"odd-stamped": func([]string) int {
 		return serve(func(b []byte) ([]byte, error) {
 			return pipeline.Items(ring.V12, 0, odd).Work(context.Background(), &pipeline.Chunk{Data: b}, nil)
 		})
 	},
-	"odd-once": func() int {
+	"odd-once": func([]string) int {
 		b, err := io.ReadAll(os.Stdin)
 		if err == nil {
 			b, err = oddItems(b)
@@ -173,15 +163,15 @@ var acts = map[string]func() int{
 		return 0
 	},
 	// "rubbish" answers with something that is not ring items.
-	"rubbish": func() int { return serve(func([]byte) ([]byte, error) { return []byte("rubbish"), nil }) },
-	"late": func() int {
+	"rubbish": func([]string) int { return serve(func([]byte) ([]byte, error) { return []byte("rubbish"), nil }) },
+	"late": func([]string) int {
 		return serve(func(b []byte) ([]byte, error) {
 			for {
 				time.Sleep(time.Hour)
 			}
 		})
 	},
-	"sulky": func() int {
+	"sulky": func([]string) int {
 		serve(func(b []byte) ([]byte, error) { return b, nil })
 		return 9
 	},
@@ -217,7 +207,5 @@ func oddItems(b []byte) (out []byte, err error) {
 
 func command(t testing.TB, act string) filter.Command {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	return filter.Command{Args: []string{self}, Env: append(os.Environ(), do+"="+act, "GORACE=atexit_sleep_ms=0")}
+	return filter.Command{Args: []string{ranks.Program()}, Env: ranks.Environ(act)}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/eventgen"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
 	"github.com/sluice-hpc/sluice/fanout/ring"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestProperty runs pipelines of every shape, with workers that fail: what comes out is
@@ -48,7 +49,7 @@ func TestProperty(t *testing.T) {
 			},
 		})
 		require.NoError(t, err)
-		require.NoError(t, p.Run(within(t)))
+		require.NoError(t, p.Run(ranks.Within(t)))
 		all := merged(want)
 		require.Equal(t, all, entries(t, got.b), "round %d", round)
 		s := p.Stats()
@@ -77,7 +78,7 @@ func TestBySource(t *testing.T) {
 		Workers: 3, NewWorker: pipeline.Pass, Sink: got.sink, Order: pipeline.BySource,
 	})
 	require.NoError(t, err)
-	require.NoError(t, p.Run(within(t)))
+	require.NoError(t, p.Run(ranks.Within(t)))
 	require.Equal(t, append(stamped(t, a), stamped(t, b)...), entries(t, got.b))
 }
 
@@ -139,7 +140,7 @@ func TestDamage(t *testing.T) {
 			Workers: 2, NewWorker: pipeline.Pass, Sink: got.sink,
 		})
 		require.NoError(t, err)
-		err = p.Run(within(t))
+		err = p.Run(ranks.Within(t))
 		var broken *ring.DamageError
 		require.ErrorAs(t, err, &broken)
 		require.Equal(t, s.Damaged, broken.Offset)
@@ -172,12 +173,12 @@ func TestHopeless(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	err = p.Run(within(t))
+	err = p.Run(ranks.Within(t))
 	require.Equal(t, &pipeline.Error{Op: "work", Seq: 11, Attempts: 4, Err: cause}, err)
 	require.EqualError(t, err, "pipeline: chunk 11 of source 0: 4 workers have failed: cannot")
 	require.EqualValues(t, 4, tries.Load())
 	require.Equal(t, stamped(t, file)[:55], entries(t, got.b))
-	require.ErrorContains(t, p.Run(within(t)), "it has run already")
+	require.ErrorContains(t, p.Run(ranks.Within(t)), "it has run already")
 }
 
 // closing is a worker that counts those that are open.
@@ -255,7 +256,7 @@ func TestEnds(t *testing.T) {
 			},
 		})
 		require.NoError(t, err)
-		err = p.Run(within(t))
+		err = p.Run(ranks.Within(t))
 		require.ErrorIs(t, err, cause, c.name)
 		var e *pipeline.Error
 		require.ErrorAs(t, err, &e, c.name)
@@ -296,7 +297,7 @@ func TestDrain(t *testing.T) {
 		p.Drain()
 		p.Drain()
 	}()
-	require.NoError(t, p.Run(within(t)))
+	require.NoError(t, p.Run(ranks.Within(t)))
 	s := p.Stats()
 	require.Equal(t, s.ItemsIn, s.ItemsOut)
 	list := entries(t, got.b)
@@ -341,7 +342,7 @@ func TestBadSource(t *testing.T) {
 	})
 	require.NoError(t, err)
 	var damage *ring.DamageError
-	require.ErrorAs(t, p.Run(within(t)), &damage)
+	require.ErrorAs(t, p.Run(ranks.Within(t)), &damage)
 }
 
 func TestConfig(t *testing.T) {

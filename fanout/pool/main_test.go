@@ -3,11 +3,9 @@ package pool
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -16,22 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// envSupplier has the test binary be a worker of that supplier, which kills itself at some
-// moment.
-const envSupplier = "SLUICE_POOL_TEST_SUPPLIER"
-
 func TestMain(m *testing.M) {
-	if addr := os.Getenv(envSupplier); addr != "" {
-		// Who comes just when the supplier ends may find none.
-		if err := mortal(addr); err != nil && !errors.As(err, new(*SupplierError)) {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	ranks.Play(acts, ranks.Call)
 	leak.Main(m)
+}
+
+var acts = map[string]func(args []string) error{
+	"mortal": func(args []string) error {
+		// A worker that comes just when the supplier ends may find none.
+		if err := mortal(args[0]); err != nil && !errors.As(err, new(*SupplierError)) {
+			return err
+		}
+		return nil
+	},
 }
 
 // mortal works until it kills itself: with a chunk that it has not answered, or has just
@@ -77,9 +75,7 @@ func mortal(addr string) error {
 // Processes are killed while they work, and others take their places: nothing is lost, and
 // nothing comes twice.
 func TestKilled(t *testing.T) {
-	ctx := within(t)
-	self, err := os.Executable()
-	require.NoError(t, err)
+	ctx := ranks.Within(t)
 	count := 4000 // some 200 are killed
 	if testing.Short() {
 		count = 500
@@ -97,9 +93,7 @@ func TestKilled(t *testing.T) {
 					return
 				default:
 				}
-				cmd := exec.CommandContext(ctx, self)
-				cmd.Env = append(os.Environ(), envSupplier+"="+s.Addr().String(), "GORACE=atexit_sleep_ms=0")
-				out, err := cmd.CombinedOutput()
+				out, err := ranks.Command(ctx, "mortal", s.Addr().String()).CombinedOutput()
 				if err != nil && strings.Contains(err.Error(), "killed") {
 					mu.Lock()
 					killed++
@@ -110,7 +104,7 @@ func TestKilled(t *testing.T) {
 			}
 		})
 	}
-	err = supply(ctx, s, count)
+	err := supply(ctx, s, count)
 	close(over)
 	require.NoError(t, err)
 	wg.Wait()

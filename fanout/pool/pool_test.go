@@ -17,17 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func config() Config { return Config{Secret: []byte("of the pool"), Name: "test", Log: quiet} }
-
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // over returns a context that has ended: of what would wait.
 func over(t testing.TB) context.Context {
@@ -95,7 +90,7 @@ func TestPool(t *testing.T) {
 			c := config()
 			c.Chunks = 1 + rand.IntN(40)
 			s := listen(t, c)
-			ctx := within(t)
+			ctx := ranks.Within(t)
 			const count = 300
 			var wg sync.WaitGroup
 			for range workers {
@@ -138,7 +133,7 @@ func TestPool(t *testing.T) {
 // A worker of two suppliers has chunks of both; when one dies it hears it once, and goes
 // on with the other.
 func TestSeveralSuppliers(t *testing.T) {
-	ctx := within(t)
+	ctx := ranks.Within(t)
 	a, b := listen(t, config()), listen(t, config())
 	w, err := Join(ctx, config(), a.Addr().String(), b.Addr().String())
 	require.NoError(t, err)
@@ -175,7 +170,7 @@ func TestSeveralSuppliers(t *testing.T) {
 
 // Who does not know the secret stays outside, and takes no place of others.
 func TestStrangers(t *testing.T) {
-	ctx := within(t)
+	ctx := ranks.Within(t)
 	c := config()
 	c.Timeout = time.Second
 	s := listen(t, c)
@@ -220,7 +215,7 @@ func TestStrangers(t *testing.T) {
 
 // Nobody takes results: the supplier takes no more chunks than it has places.
 func TestBounded(t *testing.T) {
-	ctx := within(t)
+	ctx := ranks.Within(t)
 	c := config()
 	c.Chunks = 3
 	s := listen(t, c)
@@ -249,7 +244,7 @@ func TestBounded(t *testing.T) {
 
 // A chunk that all die of is given up after so many.
 func TestHopeless(t *testing.T) {
-	ctx := within(t)
+	ctx := ranks.Within(t)
 	c := config()
 	c.Attempts = 2
 	s := listen(t, c)
@@ -278,7 +273,7 @@ func TestHopeless(t *testing.T) {
 
 // What is against the protocol ends the connection it came by.
 func TestProtocol(t *testing.T) {
-	ctx := within(t)
+	ctx := ranks.Within(t)
 	s := listen(t, config())
 	require.NoError(t, s.Send(ctx, chunk(0)))
 	for _, bad := range [][]byte{

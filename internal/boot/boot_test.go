@@ -14,7 +14,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -26,13 +25,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestMain makes the test binary a rank if a launcher has started it as one.
 func TestMain(m *testing.M) {
-	if do := os.Getenv("BOOT_TEST_DO"); do != "" {
-		os.Exit(acts[do]())
-	}
+	ranks.Play(acts, ranks.Exit)
 	// What runs in parallel waits for clocks and processes: more of it than there are CPUs.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
@@ -42,12 +40,6 @@ func TestMain(m *testing.M) {
 
 // limit bounds every test: what takes longer hangs.
 const limit = 60 * time.Second
-
-func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // world is a rendezvous and the environment of its ranks.
 type world struct {
@@ -87,7 +79,7 @@ func (w *world) join(t *testing.T, rank int) *Job {
 	t.Helper()
 	e := w.env
 	e.Rank, e.LocalRank = rank, rank
-	j, err := joinFrom(testContext(t), variables(e.Environ()...))
+	j, err := joinFrom(ranks.Within(t), variables(e.Environ()...))
 	require.NoError(t, err)
 	t.Cleanup(func() { j.Close() })
 	return j
@@ -99,7 +91,7 @@ func (w *world) joinAll(t *testing.T) []*Job {
 	each(len(jobs), func(rank int) {
 		e := w.env
 		e.Rank, e.LocalRank = rank, rank
-		jobs[rank], _ = joinFrom(testContext(t), variables(e.Environ()...))
+		jobs[rank], _ = joinFrom(ranks.Within(t), variables(e.Environ()...))
 	})
 	for rank, j := range jobs {
 		require.NotNil(t, j, "rank %d did not join", rank)
@@ -141,7 +133,7 @@ func TestExchange(t *testing.T) {
 		{256, 5, 1 << 8},
 	} {
 		t.Run(fmt.Sprint(c.size), func(t *testing.T) {
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			w := newWorld(t, c.size, defaultPatience)
 			jobs := w.joinAll(t)
 			all := make([][][]byte, c.rounds) // what each gives
@@ -204,7 +196,7 @@ func TestExchange(t *testing.T) {
 }
 
 func TestAlone(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	j, err := joinFrom(ctx, variables())
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 1, 0, 1}, []int{j.Rank(), j.Size(), j.LocalRank(), j.LocalSize()})
@@ -247,7 +239,7 @@ func TestAlone(t *testing.T) {
 }
 
 func TestInsecure(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Insecure: true})
@@ -299,7 +291,7 @@ func TestRankEnds(t *testing.T) {
 			w.waitGiven(t, size-1)
 			cancel(errors.New("enough"))
 			require.ErrorIs(t, <-done, context.Canceled)
-			require.ErrorIs(t, j.Barrier(testContext(t)), ErrGaveUp)
+			require.ErrorIs(t, j.Barrier(ranks.Within(t)), ErrGaveUp)
 			require.NoError(t, j.Err(), "the job goes on")
 		}, ErrGaveUp, "enough"},
 		{"left in the middle of a round", func(t *testing.T, w *world, j *Job) {
@@ -312,7 +304,7 @@ func TestRankEnds(t *testing.T) {
 			cancel(fmt.Errorf("the node: %w", ErrClosed))
 			require.ErrorIs(t, <-done, ErrClosed)
 			require.ErrorIs(t, <-second, ErrClosed)
-			require.ErrorIs(t, j.Barrier(testContext(t)), ErrClosed)
+			require.ErrorIs(t, j.Barrier(ranks.Within(t)), ErrClosed)
 			require.NoError(t, j.Err(), "it is Close that ends the job")
 		}, ErrLeft, ""},
 		{"spoke out of turn", func(t *testing.T, _ *world, j *Job) {
@@ -328,7 +320,7 @@ func TestRankEnds(t *testing.T) {
 		}, ErrDied, "protocol violation"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			w := newWorld(t, size, defaultPatience)
 			jobs := w.joinAll(t)
 			// One rank is late: the round cannot complete meanwhile.
@@ -393,7 +385,7 @@ func (w *world) waitFor(t *testing.T, what string, is func() bool) {
 // A rank that leaves after its last round does not disturb those who are still
 // busy with theirs.
 func TestLeaveAfterLastRound(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 4, defaultPatience)
 	jobs := w.joinAll(t)
 	errs := make([]error, len(jobs))
@@ -425,7 +417,7 @@ func (c trickle) Write(b []byte) (n int, err error) {
 }
 
 func TestSlowRank(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 3, defaultPatience)
 	jobs := w.joinAll(t)
 	slow := jobs[1].x.(*client)
@@ -459,7 +451,7 @@ func TestSlowRank(t *testing.T) {
 // for messages; one that says nothing at all is not.
 func TestStuckMessage(t *testing.T) {
 	t.Parallel() // it waits for seconds
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	p := defaultPatience
 	p.message = 2 * time.Second // for whole messages of the others, too
 	w := newWorld(t, 3, p)
@@ -475,7 +467,7 @@ func TestStuckMessage(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	jobs := newWorld(t, 1, defaultPatience).joinAll(t)
 	_, err := jobs[0].Exchange(ctx, make([]byte, MaxData+1))
 	require.ErrorIs(t, err, ErrTooLarge)
@@ -487,7 +479,7 @@ func TestTooLarge(t *testing.T) {
 
 // A context that has ended before anything was given takes nothing with it.
 func TestCanceledBefore(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	jobs := newWorld(t, 2, defaultPatience).joinAll(t)
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
@@ -499,7 +491,7 @@ func TestCanceledBefore(t *testing.T) {
 
 // Calls of several goroutines take turns.
 func TestConcurrentExchange(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	jobs := newWorld(t, 2, defaultPatience).joinAll(t)
 	errs := make([]error, 2*8)
 	each(len(errs), func(i int) {
@@ -513,7 +505,7 @@ func TestConcurrentExchange(t *testing.T) {
 }
 
 func TestAbort(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	const size = 8
 	w := newWorld(t, size, defaultPatience)
 	jobs := make([]*Job, size-1) // the last one comes too late
@@ -556,7 +548,7 @@ func TestAbort(t *testing.T) {
 
 // A process that ends before it joins would be waited for; the launcher tells.
 func TestEnded(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 2, defaultPatience)
 	j := w.join(t, 0)
 	done := make(chan error)
@@ -573,7 +565,7 @@ func TestEnded(t *testing.T) {
 }
 
 func TestServerLost(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 3, defaultPatience)
 	jobs := w.joinAll(t)
 	done := make(chan error)
@@ -593,7 +585,7 @@ func TestServerLost(t *testing.T) {
 }
 
 func TestServeContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(ranks.Within(t))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s, err := Serve(ctx, ln, ServerOptions{Size: 1, Insecure: true})
@@ -624,7 +616,7 @@ func TestServeOptions(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 4, defaultPatience)
 	first := w.join(t, 2)
 	for _, c := range []struct {
@@ -654,7 +646,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestWrongSecret(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 2, defaultPatience)
 	e := w.env
 	e.Secret = []byte("some other secret of a test")
@@ -697,7 +689,7 @@ func TestJoinAsAnother(t *testing.T) {
 // Strangers are dropped one by one, whatever they say or do not say, and the
 // job does not notice.
 func TestStrangers(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	p := defaultPatience
 	p.strangers = 8
 	p.admission = limit
@@ -781,7 +773,7 @@ func TestRankDoesNotRead(t *testing.T) {
 	}
 	require.Error(t, err)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorIs(t, w.Wait(testContext(t)), ErrDied)
+	require.ErrorIs(t, w.Wait(ranks.Within(t)), ErrDied)
 	require.Contains(t, w.log.String(), "rank does not read")
 }
 
@@ -801,7 +793,7 @@ func (l *flaky) Accept() (net.Conn, error) {
 }
 
 func TestAcceptFails(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	for _, failures := range []int{3, math.MaxInt} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -818,7 +810,7 @@ func TestAcceptFails(t *testing.T) {
 
 // Join waits for a rendezvous that is not there yet.
 func TestServerComesLate(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := ln.Addr().String()
@@ -860,7 +852,7 @@ func TestMuteServer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
-	ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ranks.Within(t), 50*time.Millisecond)
 	defer cancel()
 	_, err = joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+ln.Addr().String()))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -868,7 +860,7 @@ func TestMuteServer(t *testing.T) {
 
 // Close fails an Exchange that is in progress.
 func TestCloseDuringExchange(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	w := newWorld(t, 2, defaultPatience)
 	jobs := w.joinAll(t)
 	done := make(chan error)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 const hexSecret = "000102030405060708090a0b0c0d0e0f"
@@ -185,7 +187,7 @@ func TestVariables(t *testing.T) {
 		{"SLUICE_IMPI_SERVER=127.0.0.1", "SLUICE_RANK=0", "SLUICE_INSECURE=1"},
 	} {
 		lookup := variables(environment...)
-		j, err := joinFrom(testContext(t), func(name string) (string, bool) {
+		j, err := joinFrom(ranks.Within(t), func(name string) (string, bool) {
 			asked[name] = true
 			return lookup(name)
 		})

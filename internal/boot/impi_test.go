@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // impiServer is a startup server that runs until the test ends.
@@ -80,7 +80,7 @@ func (v *impiServer) env(rank int, more ...string) func(string) (string, bool) {
 func (v *impiServer) joinAll(t *testing.T, n int, more ...string) ([]*Job, []error) {
 	t.Helper()
 	jobs, errs := make([]*Job, n), make([]error, n)
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	each(n, func(rank int) { jobs[rank], errs[rank] = joinFrom(ctx, v.env(rank, more...)) })
 	t.Cleanup(func() {
 		each(n, func(rank int) {
@@ -104,7 +104,7 @@ func TestIMPI(t *testing.T) {
 		{startup.MaxClients, startup.Server{Key: 1<<64 - 1}, []string{"IMPI_AUTH_KEY=18446744073709551615"}},
 	} {
 		t.Run(fmt.Sprint(c.n), func(t *testing.T) {
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			c.s.Clients = c.n
 			v := serveIMPI(t, c.s)
 			jobs, errs := v.joinAll(t, c.n, c.more...)
@@ -142,7 +142,7 @@ func TestIMPI(t *testing.T) {
 func TestIMPIEnds(t *testing.T) {
 	t.Parallel() // it waits for seconds
 	need.Full(t)
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	t.Run("abort", func(t *testing.T) {
 		jobs, errs := serveIMPI(t, startup.Server{Clients: 3}).joinAll(t, 3)
 		require.NoError(t, errors.Join(errs...))
@@ -197,7 +197,7 @@ func TestIMPIEnvironment(t *testing.T) {
 		{"IMPI_AUTH_KEY=0x10", "", "", "not a decimal number"},
 		{"IMPI_AUTH_KEY=0", "", "", "not a decimal number"},
 	} {
-		_, err := joinFrom(testContext(t), variables(append(good[:len(good):len(good)], c.set)...))
+		_, err := joinFrom(ranks.Within(t), variables(append(good[:len(good):len(good)], c.set)...))
 		var e *EnvError
 		require.ErrorAs(t, err, &e, c.set)
 		name, _, _ := strings.Cut(c.set, "=")
@@ -235,7 +235,7 @@ func TestIMPISize(t *testing.T) {
 // A client that cannot join hears so, and does not keep the others from it.
 func TestIMPIKey(t *testing.T) {
 	v := serveIMPI(t, startup.Server{Clients: 2, Key: 7})
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	for _, set := range []string{"IMPI_AUTH_KEY=8", "IMPI_AUTH_KEY="} {
 		_, err := joinFrom(ctx, v.env(0, set))
 		var e *startup.Error
@@ -254,7 +254,7 @@ func TestIMPISecret(t *testing.T) {
 	t.Parallel() // it waits for seconds
 	need.Full(t)
 	v := serveIMPI(t, startup.Server{Clients: 2})
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(ranks.Within(t))
 	stranger := make(chan error, 1)
 	go func() {
 		_, err := joinFrom(ctx, v.env(1, "SLUICE_SECRET="+strings.Repeat("ab", 16)))
@@ -298,7 +298,7 @@ func TestIMPIMissing(t *testing.T) {
 	})
 	t.Run("dies behind startup", func(t *testing.T) {
 		v := serveIMPI(t, startup.Server{Clients: 3})
-		ctx := testContext(t)
+		ctx := ranks.Within(t)
 		clients, starts := make([]impiClient, 3), make([]*started, 3)
 		each(3, func(rank int) {
 			clients[rank], _ = parseIMPI(&values{lookup: v.env(rank)})
@@ -320,7 +320,7 @@ func TestIMPIMissing(t *testing.T) {
 		require.ErrorContains(t, err, "did not come")
 	})
 	t.Run("no server", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ranks.Within(t), 50*time.Millisecond)
 		defer cancel()
 		v := impiServer{addr: "127.0.0.1:1"}
 		_, err := joinFrom(ctx, v.env(0))
@@ -354,7 +354,7 @@ func TestIMPIStranger(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := serveIMPI(t, startup.Server{Clients: 3})
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			errs := make([]error, 3)
 			each(3, func(rank int) {
 				if rank == 1 {
@@ -399,7 +399,7 @@ func dialStartup(t *testing.T, addr string, data []byte) error {
 	if data != nil {
 		c.Extra = []startup.Extra{{Label: labelRendezvous, Data: data}}
 	}
-	j, err := startup.Dial(testContext(t), addr, c)
+	j, err := startup.Dial(ranks.Within(t), addr, c)
 	if err != nil {
 		return err
 	}
@@ -466,7 +466,7 @@ func TestIMPIProcesses(t *testing.T) {
 		out := make([]outcome, n)
 		each(n, func(rank int) {
 			out[rank] = start(t, do, []string{"SLUICE_IMPI_SERVER=" + v.addr, "IMPI_AUTH_KEY=31415", fmt.Sprint("SLUICE_RANK=", rank),
-				"SLUICE_JOB=processes", "SLUICE_SECRET=" + hexSecret}, os.Args[0])
+				"SLUICE_JOB=processes", "SLUICE_SECRET=" + hexSecret}, ranks.Program())
 		})
 		for _, o := range out {
 			list = append(list, fmt.Sprintf("%d %s", o.status, strings.Join(o.lines(), ", ")))

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // What docs/kubernetes.yaml may contain (Kubernetes API, v1 Service and
@@ -121,7 +123,7 @@ func TestKubernetesManifest(t *testing.T) {
 }
 
 func TestCompletionIndex(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	const size = 3
 	env := []string{"SLUICE_SIZE=3", "SLUICE_SERVER=" + freeAddress(t), "SLUICE_SECRET=" + hexSecret}
 	jobs, errs := make([]*Job, size), make([]error, size)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // When a rank gives up waiting, it and all others learn on whose account.
@@ -27,10 +28,10 @@ func TestLateRanks(t *testing.T) {
 			for _, rank := range c.joined {
 				jobs = append(jobs, w.join(t, rank))
 			}
-			ctx, cancel := context.WithCancelCause(testContext(t))
+			ctx, cancel := context.WithCancelCause(ranks.Within(t))
 			errs := [2]chan error{make(chan error, 1), make(chan error, 1)}
 			go func() { errs[0] <- jobs[0].Barrier(ctx) }()
-			go func() { errs[1] <- jobs[1].Barrier(testContext(t)) }()
+			go func() { errs[1] <- jobs[1].Barrier(ranks.Within(t)) }()
 			w.waitGiven(t, 2)
 			cancel(errors.New("enough"))
 			err := <-errs[0]
@@ -40,7 +41,7 @@ func TestLateRanks(t *testing.T) {
 			require.ErrorIs(t, err, ErrGaveUp)
 			require.EqualError(t, err, "boot: exchange: round 0: rank 0 gave up: enough: "+c.says)
 			for _, j := range jobs[2:] {
-				require.EqualError(t, j.Barrier(testContext(t)), err.Error())
+				require.EqualError(t, j.Barrier(ranks.Within(t)), err.Error())
 			}
 		})
 	}
@@ -52,7 +53,7 @@ func TestNoVerdict(t *testing.T) {
 	need.Full(t)
 	w := newWorld(t, 2, defaultPatience)
 	j := w.join(t, 0)
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(ranks.Within(t))
 	done := make(chan error, 1)
 	go func() { done <- j.Barrier(ctx) }()
 	w.waitGiven(t, 1)

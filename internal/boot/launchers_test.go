@@ -17,15 +17,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // The tests run real launchers, and the test binary as the program of the
 // ranks.
 
 // acts are what ranks do; the result is their exit status.
-var acts = map[string]func() int{
+var acts = map[string]func([]string) int{
 	// exchange says who it is, once it has verified what all have given.
-	"exchange": func() int {
+	"exchange": func([]string) int {
 		return withJob(func(ctx context.Context, j *Job) error {
 			for round, size := range []int{10, MaxData, 0, 5000} {
 				got, err := j.Exchange(ctx, payload(j.Rank(), round, size))
@@ -65,9 +66,9 @@ var acts = map[string]func() int{
 	},
 	// abort ends the job in the name of rank 1, and what the others do is to
 	// wait for that.
-	"abort": func() int { return withJob(aborted) },
+	"abort": func([]string) int { return withJob(aborted) },
 	// deaf is the same, but that rank 2 does not listen.
-	"deaf": func() int {
+	"deaf": func([]string) int {
 		return withJob(func(ctx context.Context, j *Job) error {
 			if j.Rank() != 2 {
 				return aborted(ctx, j)
@@ -80,7 +81,7 @@ var acts = map[string]func() int{
 		})
 	},
 	// finish leaves one after the other, rank 0 first.
-	"finish": func() int {
+	"finish": func([]string) int {
 		return withJob(func(ctx context.Context, j *Job) error { return j.Barrier(ctx) })
 	},
 }
@@ -143,8 +144,7 @@ func start(t *testing.T, do string, env []string, args ...string) outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	// A race detector would have each rank wait a second before it ends.
-	cmd.Env = append(append(WithoutLauncher(os.Environ()), "BOOT_TEST_DO="+do, "GORACE=atexit_sleep_ms=0"), env...)
+	cmd.Env = append(WithoutLauncher(ranks.Environ(do)), env...)
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -163,15 +163,9 @@ func wholeJob(size, secret int) (list []string) {
 	return list
 }
 
-func self(t *testing.T) string {
-	path, err := os.Executable()
-	require.NoError(t, err)
-	return path
-}
-
 func TestHydra(t *testing.T) {
 	need.Program(t, "mpiexec.hydra")
-	me := self(t)
+	me := ranks.Program()
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -202,7 +196,7 @@ func TestHydra(t *testing.T) {
 func TestOpenMPI(t *testing.T) {
 	t.Parallel() // the launcher waits most of the time
 	need.Program(t, "mpirun.openmpi")
-	me := self(t)
+	me := ranks.Program()
 	mpirun := func(do string, n int, env ...string) outcome {
 		return start(t, do, env, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), me)
 	}
@@ -258,7 +252,7 @@ func TestLauncherInside(t *testing.T) {
 	t.Parallel() // the launchers wait most of the time
 	need.Program(t, "mpiexec.hydra", "mpirun.openmpi")
 	need.Full(t)
-	me := self(t)
+	me := ranks.Program()
 	sluice := t.TempDir() + "/sluice"
 	out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()
 	require.NoError(t, err, string(out))

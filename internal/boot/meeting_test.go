@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // byHand joins all ranks of a job as their user would tell them to.
@@ -32,7 +34,7 @@ func barrier(ctx context.Context, jobs []*Job) error {
 
 // Rank 0 runs the rendezvous; what launchers around say does not count.
 func TestByHand(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	address := freeAddress(t)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
@@ -51,7 +53,7 @@ func TestByHand(t *testing.T) {
 
 // Where somebody else runs the rendezvous already, rank 0 does not.
 func TestByHandServed(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Secret: []byte("0123456789abcdef")})
@@ -66,7 +68,7 @@ func TestByHandServed(t *testing.T) {
 // When rank 0 has closed its job and does not wait any longer, the others go
 // on as if it had left, which it has.
 func TestHostLeaves(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	jobs := byHand(ctx, t, 3, freeAddress(t))
 	require.NoError(t, barrier(ctx, jobs))
 	h := jobs[0].x.(*host)
@@ -93,7 +95,7 @@ func TestHostLeaves(t *testing.T) {
 // When rank 0 dies, so does the rendezvous, and the error says which rank it
 // was.
 func TestHostDies(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	jobs := byHand(ctx, t, 3, freeAddress(t))
 	require.NoError(t, barrier(ctx, jobs))
 	require.NoError(t, jobs[0].x.(*host).server.Close())
@@ -115,7 +117,7 @@ func TestHostDies(t *testing.T) {
 func TestHostedAbort(t *testing.T) {
 	for culprit := range 3 {
 		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			jobs := byHand(ctx, t, 3, freeAddress(t))
 			require.NoError(t, barrier(ctx, jobs))
 			jobs[culprit].Abort(5, "why")
@@ -141,7 +143,7 @@ func TestHostedAbort(t *testing.T) {
 // A rank may be in its next program while rank 0 is in the last one: it waits
 // for the next rendezvous at the same address.
 func TestNextProgram(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	server := freeAddress(t)
 	jobs := byHand(ctx, t, 2, server)
 	require.NoError(t, barrier(ctx, jobs))
@@ -179,7 +181,7 @@ func TestNextProgram(t *testing.T) {
 
 // Rank 0 waits in Close for those that have not even come yet.
 func TestHostWaits(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	server := freeAddress(t)
 	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_INSECURE=1"))
 	require.NoError(t, err)
@@ -196,7 +198,7 @@ func TestHostWaits(t *testing.T) {
 
 // What the program itself says goes before all variables.
 func TestEnvironmentJoin(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	good := Environment{Size: 2, Server: freeAddress(t), Job: "j", Secret: []byte("0123456789abcdef")}
 	jobs, errs := make([]*Job, 2), make([]error, 2)
 	each(2, func(rank int) {
@@ -232,7 +234,7 @@ func TestEnvironmentJoin(t *testing.T) {
 
 // Of several addresses some may lead nowhere, or to somebody else.
 func TestSeveralAddresses(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	secret := []byte("the secret of a job of a test...")
 	serve := func(job string, secret []byte) *Server {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -266,7 +268,7 @@ func TestSeveralAddresses(t *testing.T) {
 }
 
 func TestListenAt(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	ln, err := listenAt(ctx, freeAddress(t))
 	require.NoError(t, err)
 	require.NotNil(t, ln)

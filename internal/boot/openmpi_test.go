@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // openMPIRank is what mpirun tells a rank.
@@ -23,7 +24,7 @@ func openMPIRank(rank, size, local int, dir string, more ...string) []string {
 }
 
 func TestOpenMPIRanks(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))
 	path := filepath.Join(dir, "sluice-openmpi-845807617")
@@ -67,7 +68,7 @@ func TestOpenMPIUnusable(t *testing.T) {
 		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte"), "boot: a launcher that speaks PMIx alone (PMIX_RANK is set): PMIx is not spoken here: use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
 		{[]string{"PMI_RANK=0"}, "boot: a PMI launcher (PMI_RANK is set): neither PMI_FD nor PMI_PORT is set: use srun --mpi=pmi2"},
 	} {
-		_, err := joinFrom(testContext(t), variables(c.env...))
+		_, err := joinFrom(ranks.Within(t), variables(c.env...))
 		require.ErrorContains(t, err, c.says)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // What was said, to the byte, between this package and mpiexec.hydra 4.0.2 and
@@ -124,7 +125,7 @@ func beGuest(ctx context.Context, t *testing.T, p *pmi) {
 func TestPMIGolden(t *testing.T) {
 	for _, c := range goldenPMI {
 		t.Run(c.name, func(t *testing.T) {
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			mine, theirs := net.Pipe()
 			defer mine.Close()
 			done := make(chan error, 1)
@@ -333,7 +334,7 @@ func TestPMIJob(t *testing.T) {
 		}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx := testContext(t)
+			ctx := ranks.Within(t)
 			f := newFakePMI(4)
 			c.with(f)
 			jobs := f.joinAll(ctx, t)
@@ -365,7 +366,7 @@ func TestPMIJob(t *testing.T) {
 // Hydra is told at once, and once.
 func TestPMIAbort(t *testing.T) {
 	f := newFakePMI(3)
-	jobs := f.joinAll(testContext(t), t)
+	jobs := f.joinAll(ranks.Within(t), t)
 	jobs[1].Abort(256, "why")
 	jobs[1].Abort(4, "no, that is why")
 	require.Equal(t, 1, <-f.exitCode, "a code that would be success")
@@ -395,7 +396,7 @@ func TestPMIAbortSlurm(t *testing.T) {
 				t.Parallel()
 				f := newFakePMI(3)
 				f.name = "7.1"
-				jobs := f.joinAll(testContext(t), t, env...)
+				jobs := f.joinAll(ranks.Within(t), t, env...)
 				var wg sync.WaitGroup
 				wg.Go(func() { jobs[culprit].Abort(9, "why") })
 				for _, j := range jobs {
@@ -467,7 +468,7 @@ func TestPMIFaults(t *testing.T) {
 			if c.command == "get" {
 				rank = 1
 			}
-			_, err := joinByPMI(testContext(t), &values{lookup: variables()}, f.connect(t, rank), Environment{Rank: rank, Size: 2, LocalRank: -1})
+			_, err := joinByPMI(ranks.Within(t), &values{lookup: variables()}, f.connect(t, rank), Environment{Rank: rank, Size: 2, LocalRank: -1})
 			require.ErrorContains(t, err, c.says)
 			var e *PMIError
 			require.ErrorAs(t, err, &e)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // addressSize is about what a rank of package channel gives to its only round: of
@@ -31,7 +31,7 @@ func TestThousandRanks(t *testing.T) {
 		size = 200
 	}
 	need.Files(t, uint64(size+100))
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ln := &meter{Listener: inner}
@@ -39,8 +39,8 @@ func TestThousandRanks(t *testing.T) {
 	w := serveWorld(t, ln, size, defaultPatience)
 
 	e := w.env
-	cmd := exec.CommandContext(ctx, self(t))
-	cmd.Env = append(append(WithoutLauncher(os.Environ()), "BOOT_TEST_DO=crowd", "GORACE=atexit_sleep_ms=0"), e.Environ()...)
+	cmd := ranks.Command(ctx, "crowd")
+	cmd.Env = append(WithoutLauncher(cmd.Env), e.Environ()...)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -84,7 +84,7 @@ const proofSize = 224 + 32
 
 // crowd is all ranks of a job in one process. The round begins when standard input
 // ends.
-func crowd() int {
+func crowd([]string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	e, _, err := parseEnvironment(os.LookupEnv)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // nodesJob is what the ranks of a job on three nodes, two on each, say of
@@ -31,7 +32,7 @@ func inSlurm(t *testing.T, do string, env []string, command string) outcome {
 // run always, their combinations in long tests.
 func TestSlurm(t *testing.T) {
 	need.Slurm(t)
-	me := self(t)
+	me := ranks.Program()
 	sluice := t.TempDir() + "/sluice"
 	if !testing.Short() { // which starts no job of it
 		out, err := exec.Command("go", "build", "-o", sluice, "../../cmd/sluice").CombinedOutput()

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func TestHostlist(t *testing.T) {
@@ -139,7 +141,7 @@ func slurmStepOf(rank int, more ...string) []string {
 }
 
 func TestSlurmStep(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	jobs := make([]*Job, 3)
 	each(3, func(rank int) { jobs[rank], _ = joinFrom(ctx, variables(slurmStepOf(rank)...)) })
 	for rank, j := range jobs {

@@ -9,11 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Only a connection that is this process's own to take is taken, and once.
 func TestPMIDescriptor(t *testing.T) {
-	ctx := testContext(t)
+	ctx := ranks.Within(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	defer unix.Close(pair[1])

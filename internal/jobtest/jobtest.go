@@ -5,9 +5,7 @@ package jobtest
 import (
 	"context"
 	"net"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,11 +13,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
 )
-
-// Limit bounds every test: what takes longer hangs.
-const Limit = 60 * time.Second
 
 // Local returns the providers between ranks of one host. A test over each begins with
 // [Need].
@@ -53,7 +49,7 @@ func Everywhere(t *testing.T, test func(t *testing.T, provider string)) {
 // over.
 func Join(t testing.TB, size int, opts ...channel.Option) []*channel.Node {
 	t.Helper()
-	ctx := Within(t)
+	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	env := boot.Environment{Launched: true, Size: size, LocalSize: size, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test...")}
@@ -61,35 +57,14 @@ func Join(t testing.TB, size int, opts ...channel.Option) []*channel.Node {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	nodes := make([]*channel.Node, size)
-	Each(t, size, func(i int) (err error) {
+	ranks.Each(t, size, func(i int) (err error) {
 		e := env
 		e.Rank, e.LocalRank = i, i
 		nodes[i], err = channel.Join(boot.WithEnvironment(ctx, e), opts...)
 		return err
 	})
-	t.Cleanup(func() { Each(t, size, func(i int) error { return nodes[i].Close() }) })
+	t.Cleanup(func() { ranks.Each(t, size, func(i int) error { return nodes[i].Close() }) })
 	return nodes
-}
-
-// Each runs something for all ranks at the same time.
-func Each(t testing.TB, size int, do func(rank int) error) {
-	t.Helper()
-	errs := make([]error, size)
-	var wg sync.WaitGroup
-	for i := range size {
-		wg.Go(func() { errs[i] = do(i) })
-	}
-	wg.Wait()
-	for i, err := range errs {
-		require.NoError(t, err, "rank %d", i)
-	}
-}
-
-// Within returns a context that ends with the test, or with its time.
-func Within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), Limit)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // Alone makes the environment say that this process is a job of one.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // ended waits until the process behind a pidfd has ended.
@@ -74,7 +75,7 @@ func TestGrandchildLeft(t *testing.T) {
 	o := options(t, 1, "parent", "leave")
 	o.Stdout, o.Stderr = &out, &out
 	start := time.Now()
-	r, err := Run(testContext(t), o)
+	r, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	require.Zero(t, r.ExitStatus())
 	require.Less(t, time.Since(start), limit)
@@ -100,7 +101,7 @@ func TestEscaped(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, 1, "parent", "escape")
 	o.Stdout, o.Stderr = &out, &out
-	_, err := Run(testContext(t), o)
+	_, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	pid := childOf(t, out.String())
 	fd := open(t, pid)
@@ -126,7 +127,7 @@ func TestBind(t *testing.T) {
 	}
 	var out bytes.Buffer
 	o.Stdout = &out
-	_, err = Run(testContext(t), o)
+	_, err = Run(procs.Within(t), o)
 	require.NoError(t, err)
 	for rank := range size {
 		require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank*len(cpus)/size]))
@@ -213,7 +214,7 @@ func TestTerminal(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, 2, "cat")
 	o.Stdin, o.Stdout = slave, &out
-	_, err = Run(testContext(t), o)
+	_, err = Run(procs.Within(t), o)
 	require.NoError(t, err)
 	require.Equal(t, "typed\n", out.String())
 }
@@ -268,7 +269,7 @@ func TestInterruptedStart(t *testing.T) {
 		o := options(t, manyRanks, "shoot", strconv.Itoa(int(s)))
 		o.Signals = Signals()
 		o.KillGrace = 50 * time.Millisecond
-		r, err := Run(testContext(t), o)
+		r, err := Run(procs.Within(t), o)
 		require.NoError(t, err)
 		require.Equal(t, s, r.Interrupted)
 		require.Equal(t, 128+int(s), r.ExitStatus())
@@ -311,7 +312,7 @@ func TestSignalDuringStart(t *testing.T) {
 	require.Empty(t, w.children)
 	var thread sync.WaitGroup
 	thread.Go(func() { j.fork(w.orders, w.started) })
-	require.NoError(t, w.untilAllEnded(testContext(t)))
+	require.NoError(t, w.untilAllEnded(procs.Within(t)))
 	close(w.orders)
 	thread.Wait()
 	require.Equal(t, slices.Repeat([]int{128 + int(syscall.SIGUSR2)}, 3*batchSize), j.result.Status)

@@ -26,18 +26,17 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestMain makes the test binary a rank if a test has started it as one.
 func TestMain(m *testing.M) {
-	if do := os.Getenv("LAUNCH_TEST_DO"); do != "" {
-		os.Exit(acts[do](os.Args[1:]))
-	}
+	procs.Play(acts, procs.Exit)
 	leak.Main(m)
 }
 
 // limit bounds every test: what takes longer hangs.
-const limit = 60 * time.Second
+const limit = procs.Limit
 
 // acts are what ranks of tests do; the result is their exit status.
 var acts = map[string]func(args []string) int{
@@ -176,8 +175,7 @@ var acts = map[string]func(args []string) int{
 	},
 	// parent starts a process that would stay, and ends.
 	"parent": func(args []string) int {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "LAUNCH_TEST_DO=stubborn")
+		cmd := procs.Command(context.Background(), "stubborn")
 		if args[0] == "escape" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		}
@@ -246,21 +244,7 @@ func withJob(f func(context.Context, *boot.Job) error) int {
 // options are those of a job of the test binary.
 func options(t *testing.T, size int, do string, args ...string) Options {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	return Options{
-		Size: size,
-		Args: append([]string{self}, args...),
-		// The race detector, where there is one, waits a second at the end
-		// of every process.
-		Env: append(os.Environ(), "GORACE=atexit_sleep_ms=0", "LAUNCH_TEST_DO="+do),
-	}
-}
-
-func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
+	return Options{Size: size, Args: append([]string{procs.Program()}, args...), Env: procs.Environ(do)}
 }
 
 func TestExitStatus(t *testing.T) {
@@ -281,7 +265,7 @@ func TestExitStatus(t *testing.T) {
 			t.Parallel()
 			o := options(t, len(c.status), "exit", c.status...)
 			o.OnFailure = c.policy
-			r, err := Run(testContext(t), o)
+			r, err := Run(procs.Within(t), o)
 			require.NoError(t, err)
 			require.Equal(t, c.want, r.Status)
 			require.Equal(t, c.first, r.First)
@@ -320,7 +304,7 @@ func TestKill(t *testing.T) {
 			t.Parallel()
 			o := options(t, 3, "fail", "1")
 			o.KillGrace = c.grace
-			r, err := Run(testContext(t), o)
+			r, err := Run(procs.Within(t), o)
 			require.NoError(t, err)
 			require.Equal(t, []int{c.want, 7, c.want}, r.Status)
 			require.Equal(t, 1, r.First)
@@ -481,7 +465,7 @@ func TestContinue(t *testing.T) {
 	o.OnFailure = Continue
 	var out bytes.Buffer
 	o.Stdout = &out
-	r, err := Run(testContext(t), o)
+	r, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 137, 0}, r.Status)
 	require.Equal(t, 1, r.First)
@@ -491,7 +475,7 @@ func TestContinue(t *testing.T) {
 }
 
 func TestEndsWithoutJoining(t *testing.T) {
-	r, err := Run(testContext(t), options(t, 2, "absent"))
+	r, err := Run(procs.Within(t), options(t, 2, "absent"))
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 0}, r.Status)
 }
@@ -500,7 +484,7 @@ func TestAbort(t *testing.T) {
 	for _, policy := range []OnFailure{Kill, Continue} {
 		o := options(t, 3, "abort", "42")
 		o.OnFailure = policy
-		r, err := Run(testContext(t), o)
+		r, err := Run(procs.Within(t), o)
 		require.NoError(t, err)
 		require.Equal(t, &boot.AbortError{Rank: 1, Code: 42, Why: "this is why"}, r.Abort)
 		require.Equal(t, 42, r.ExitStatus())
@@ -514,7 +498,7 @@ func TestEnvironment(t *testing.T) {
 	o.Dir = t.TempDir()
 	var out bytes.Buffer
 	o.Stdout = &out
-	_, err := Run(testContext(t), o)
+	_, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	got := make(map[string]string)
 	for line := range strings.Lines(out.String()) {
@@ -543,7 +527,7 @@ func TestPrefix(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, size, "lines", strconv.Itoa(n))
 	o.Stdout, o.Stderr, o.Prefix = &out, &out, true
-	r, err := Run(testContext(t), o)
+	r, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	require.Zero(t, r.ExitStatus())
 	lines := make(map[int][]string)
@@ -582,7 +566,7 @@ func TestStdin(t *testing.T) {
 		var out, errs bytes.Buffer
 		o := options(t, 2, "cat")
 		o.Stdin, o.Stdout, o.Stderr = in, &out, &errs
-		_, err := Run(testContext(t), o)
+		_, err := Run(procs.Within(t), o)
 		require.NoError(t, err, name)
 		if in == nil {
 			require.Empty(t, out.String(), name)
@@ -602,7 +586,7 @@ func TestFiles(t *testing.T) {
 	defer f.Close()
 	o := options(t, 1, "lines", "1")
 	o.Stdout = f
-	_, err = Run(testContext(t), o)
+	_, err = Run(procs.Within(t), o)
 	require.NoError(t, err)
 	b, err := os.ReadFile(f.Name())
 	require.NoError(t, err)
@@ -616,7 +600,7 @@ func (broken) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 func TestBrokenOutput(t *testing.T) {
 	o := options(t, 2, "lines", "100000")
 	o.Stdout = broken{}
-	r, err := Run(testContext(t), o)
+	r, err := Run(procs.Within(t), o)
 	require.ErrorContains(t, err, "launch: output: disk full")
 	require.Equal(t, 128+int(syscall.SIGPIPE), r.ExitStatus(), "the ranks met a broken pipe")
 }
@@ -696,7 +680,7 @@ func TestOneWriter(t *testing.T) {
 	var w exclusive
 	o := options(t, 4, "lines", "100")
 	o.Stdout, o.Stderr = &w, &w
-	_, err := Run(testContext(t), o)
+	_, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	require.False(t, w.clash)
 }

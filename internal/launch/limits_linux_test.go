@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // More ranks than the host bears are refused before anything is started, with the figures,
@@ -18,7 +19,7 @@ import (
 func TestLimitError(t *testing.T) {
 	made := filepath.Join(t.TempDir(), "made")
 	o := Options{Size: boot.MaxSize, Args: []string{"touch", made}}
-	r, err := Run(testContext(t), o)
+	r, err := Run(procs.Within(t), o)
 	var e *LimitError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, boot.MaxSize, e.Ranks)

@@ -1,24 +1,25 @@
 package machine
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-const envTell = "SLUICE_MACHINE_TEST_TELL"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(envTell) != "" {
-		fmt.Println(ID(), Kernel())
-		return
-	}
+	ranks.Play(map[string]func([]string) error{"tell": tell}, ranks.Call)
 	leak.Main(m)
+}
+
+func tell([]string) error {
+	_, err := fmt.Println(ID(), Kernel())
+	return err
 }
 
 // TestID: processes of one machine agree.
@@ -33,11 +34,7 @@ func TestID(t *testing.T) {
 }
 
 // teller is this program, which says what it is on.
-func teller() *exec.Cmd {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envTell+"=1")
-	return cmd
-}
+func teller() *exec.Cmd { return ranks.Command(context.Background(), "tell") }
 
 func told(t *testing.T, out []byte) (id, kernel uint64) {
 	t.Helper()

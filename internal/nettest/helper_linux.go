@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -25,10 +26,8 @@ const envHelper = "SLUICE_TEST_HELPER"
 // startHelper starts the helper inside, and returns where it listens. It ends with the test.
 func (n Network) startHelper(t *testing.T, addr string) (path string) {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	path = filepath.Join(t.TempDir(), "xdp.sock")
-	argv := append(n.Command(), self)
+	argv := append(n.Command(), ranks.Program())
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Stderr = append(os.Environ(), envHelper+"="+addr+","+path), os.Stderr
 	in, err := cmd.StdinPipe()

@@ -5,16 +5,12 @@ package nettest
 import (
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // Main is [leak.Main].
 func Main(m *testing.M) { leak.Main(m) }
-
-// Runner runs this program as a job of ranks.
-type Runner func(t *testing.T, size int, env []string, args ...string) (launch.Result, string)
 
 // Between skips the test: network namespaces are Linux's.
 func Between(t *testing.T, _ string) Runner {

@@ -1,11 +1,11 @@
 package nettest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -18,11 +18,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
-
-// limit bounds every job: what takes longer hangs.
-const limit = 60 * time.Second
 
 // Place is where a rank runs.
 type Place struct {
@@ -41,43 +39,36 @@ type Rank struct {
 // secret is that of the jobs.
 const secret = "SLUICE_SECRET=000102030405060708090a0b0c0d0e0f"
 
-// Start starts this program in each place as a rank, all told by hand where to meet. The
-// environment has env more than that of this process, and what the place has.
-func Start(t *testing.T, server string, places []Place, env []string, args ...string) []*Rank {
+// Start starts this program in each place as a rank that plays an act, all told by hand where
+// to meet. The environment has env more than that of this process, and what the place has.
+func Start(t *testing.T, server string, places []Place, env []string, act string, args ...string) []*Rank {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	ranks := make([]*Rank, len(places))
+	ctx := ranks.Within(t)
+	list := make([]*Rank, len(places))
 	for i, p := range places {
 		r := &Rank{Out: new(logbuf.Buffer), End: make(chan error, 1)}
-		argv := append(append(append([]string{}, p.Prefix...), self), args...)
+		argv := append(append(slices.Clone(p.Prefix), ranks.Program()), args...)
 		r.Cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
-		r.Cmd.Env = append(boot.WithoutLauncher(os.Environ()), "GORACE=atexit_sleep_ms=0", secret, fmt.Sprintf("SLUICE_RANK=%d", i), fmt.Sprintf("SLUICE_SIZE=%d", len(places)), "SLUICE_SERVER="+server)
+		r.Cmd.Env = append(append(boot.WithoutLauncher(os.Environ()), ranks.Variables(act)...), secret, fmt.Sprintf("SLUICE_RANK=%d", i), fmt.Sprintf("SLUICE_SIZE=%d", len(places)), "SLUICE_SERVER="+server)
 		r.Cmd.Env = append(append(r.Cmd.Env, env...), p.Env...)
 		r.Cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: p.Flags}
 		r.Cmd.Stdout, r.Cmd.Stderr, r.Cmd.WaitDelay = r.Out, r.Out, 5*time.Second
 		require.NoError(t, r.Cmd.Start())
 		go func() { r.End <- r.Cmd.Wait() }()
 		t.Cleanup(func() { r.Cmd.Process.Kill() })
-		ranks[i] = r
+		list[i] = r
 	}
-	return ranks
+	return list
 }
 
 // Output is what all ranks have written.
-func Output(ranks []*Rank) string {
+func Output(list []*Rank) string {
 	var b strings.Builder
-	for i, r := range ranks {
+	for i, r := range list {
 		fmt.Fprintf(&b, "--- rank %d\n%s", i, r.Out)
 	}
 	return b.String()
 }
-
-// Runner runs this program as a job of ranks, every other one in the second of two
-// networks, and returns how they ended and what they wrote.
-type Runner func(t *testing.T, size int, env []string, args ...string) (launch.Result, string)
 
 // Places makes two networks, and returns where in each a rank runs over a wire, until the
 // test ends. The ranks of one network share an address. Over AF_XDP they share the queue of
@@ -103,18 +94,18 @@ func Between(t *testing.T, wire string) Runner {
 	t.Helper()
 	where := Places(t, wire)
 	var jobs atomic.Int32
-	return func(t *testing.T, size int, env []string, args ...string) (launch.Result, string) {
+	return func(t *testing.T, size int, env []string, act string, args ...string) (launch.Result, string) {
 		t.Helper()
 		places := make([]Place, size)
 		for i := range places {
 			places[i] = where[i%2]
 		}
-		ranks := Start(t, fmt.Sprintf("%s:%d", address(0), 20100+jobs.Add(1)), places, env, args...)
+		list := Start(t, fmt.Sprintf("%s:%d", address(0), 20100+jobs.Add(1)), places, env, act, args...)
 		result := launch.Result{Status: make([]int, size), First: -1}
-		for i, r := range ranks {
+		for i, r := range list {
 			err := <-r.End
 			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-				require.NoError(t, err, Output(ranks))
+				require.NoError(t, err, Output(list))
 			}
 			result.Status[i] = r.Cmd.ProcessState.ExitCode()
 			if s := r.Cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
@@ -124,6 +115,6 @@ func Between(t *testing.T, wire string) Runner {
 				result.First = i
 			}
 		}
-		return result, Output(ranks)
+		return result, Output(list)
 	}
 }

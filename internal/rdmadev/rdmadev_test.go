@@ -9,15 +9,13 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/rdmadev/rdmadevtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// prepare makes the test binary something else than tests; nil where it never is.
-var prepare func()
+var acts = map[string]func(args []string) error{}
 
 func TestMain(m *testing.M) {
-	if prepare != nil {
-		prepare()
-	}
+	ranks.Play(acts, ranks.Call)
 	leak.Main(m)
 }
 

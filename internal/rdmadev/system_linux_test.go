@@ -13,37 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/rdmadev/rdmadevtest"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Package rdmamap knows one place of sysfs and of /dev. A process in name spaces of
 // its own sees there what the test has laid out, and says what it finds.
-const (
-	envSysfs = "RDMADEV_TEST_SYSFS"
-	envDev   = "RDMADEV_TEST_DEV"
-)
+func init() { acts["tell"] = tell }
 
-func init() {
-	prepare = func() {
-		if os.Getenv(envSysfs) == "" {
-			return
-		}
-		if err := tell(); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
-
-// tell says what there is, in the name spaces of the process.
-func tell() error {
+// tell says what there is, in the name spaces of the process: in these folders in place of /sys
+// and /dev.
+func tell(args []string) error {
 	if out, err := exec.Command("ip", "link", "add", "eth2", "type", "veth", "peer", "name", "eth3").CombinedOutput(); err != nil {
 		return fmt.Errorf("ip: %w: %s", err, out)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	for at, from := range map[string]string{"/sys": os.Getenv(envSysfs), "/dev": os.Getenv(envDev)} {
+	for at, from := range map[string]string{"/sys": args[0], "/dev": args[1]} {
 		if err := unix.Mount(from, at, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", at, err)
 		}
@@ -61,10 +47,7 @@ func TestThroughRDMAMap(t *testing.T) {
 	dev := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dev, "infiniband"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dev, "infiniband/rdma_cm"), nil, 0o600))
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), envSysfs+"="+rdmadevtest.TwoNodes(t), envDev+"="+dev)
+	cmd := ranks.Command(t.Context(), "tell", rdmadevtest.TwoNodes(t), dev)
 	// A user name space, in which everybody may mount.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -136,7 +137,7 @@ func TestLinkDownAndUp(t *testing.T) {
 	d, netdev := soft(t, 1)
 	l := loop(t, d, verbs.ConnectAttr{Timeout: 18})
 	downs := 0
-	require.NoError(t, l.writeUntil(within(t), func(done int) bool {
+	require.NoError(t, l.writeUntil(ranks.Within(t), func(done int) bool {
 		if done >= 20*(downs+1) && downs < 3 {
 			downs++
 			run(t, "ip", "link", "set", netdev, "down")
@@ -153,7 +154,7 @@ func TestLinkDown(t *testing.T) {
 	leak.Check(t)
 	d, netdev := soft(t, 2)
 	l := loop(t, d, verbs.ConnectAttr{Timeout: 10, RetryCnt: verbs.Retries(2)})
-	err := l.writeUntil(within(t), func(done int) bool {
+	err := l.writeUntil(ranks.Within(t), func(done int) bool {
 		if done == 20 {
 			run(t, "ip", "link", "set", netdev, "down")
 		}
@@ -161,7 +162,7 @@ func TestLinkDown(t *testing.T) {
 	})
 	require.ErrorIs(t, err, verbs.WCRetryExcErr)
 	require.Equal(t, verbs.QPErr, l.qp.State())
-	e, err := l.ctx.AsyncEvent(within(t))
+	e, err := l.ctx.AsyncEvent(ranks.Within(t))
 	require.NoError(t, err)
 	require.Equal(t, verbs.EventPortErr, e.Type)
 	require.Equal(t, 1, e.Port)
@@ -180,14 +181,14 @@ func TestDeviceRemoved(t *testing.T) {
 	d, _ := soft(t, 3)
 	l := loop(t, d, verbs.ConnectAttr{})
 	remove := exec.Command("rdma", "link", "delete", d.Name())
-	err := l.writeUntil(within(t), func(done int) bool {
+	err := l.writeUntil(ranks.Within(t), func(done int) bool {
 		if done > 20 && remove.Process == nil {
 			require.NoError(t, remove.Start())
 		}
 		return done > 200
 	})
 	if err != nil {
-		e, err := l.ctx.AsyncEvent(within(t))
+		e, err := l.ctx.AsyncEvent(ranks.Within(t))
 		require.NoError(t, err)
 		require.Equal(t, verbs.EventDeviceFatal, e.Type)
 	}
@@ -218,9 +219,7 @@ func TestDeviceForbidden(t *testing.T) {
 		require.NoError(t, os.Chmod(f, 0o600))
 		t.Cleanup(func() { require.NoError(t, os.Chmod(f, info.Mode().Perm())) })
 	}
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(within(t), exe, "-test.v", "-test.run=^TestDeviceForbidden$")
+	cmd := exec.CommandContext(ranks.Within(t), ranks.Program(), "-test.v", "-test.run=^TestDeviceForbidden$")
 	cmd.Env = append(os.Environ(), forbiddenEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()

@@ -6,4 +6,4 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
-func TestMain(m *testing.M) { verbstest.Main(m) }
+func TestMain(m *testing.M) { verbstest.Main(m, nil) }

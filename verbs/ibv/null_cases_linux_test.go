@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
@@ -708,7 +709,7 @@ func testProbe(answer verbs.Answer, reason string) func(*testing.T) {
 // A process looks once: here in another, whose library is not there.
 func testNoLibrary(t *testing.T) {
 	if os.Getenv(ibv.EnvLibrary) != missing {
-		again(t, "^TestNull$/^NoLibrary$", ibv.EnvLibrary+"="+missing)
+		ranks.Again(t, "^TestNull$/^NoLibrary$", []string{nullEnv + "=1", ibv.EnvLibrary + "=" + missing})
 		return
 	}
 	testProbe(verbs.No, missing+": cannot open shared object file: No such file or directory")(t)
@@ -788,7 +789,7 @@ func testDeviceGone(t *testing.T) {
 	n.ctl.AsyncErrno.Store(uint32(unix.EIO))
 	n.raise(verbs.EventPortErr, 1)
 	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventDeviceFatal}, n.event())
-	_, err := n.ctx.AsyncEvent(within(t))
+	_, err := n.ctx.AsyncEvent(ranks.Within(t))
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
 
@@ -802,7 +803,7 @@ func testOverrunWait(t *testing.T) {
 	woken := make(chan error, 2)
 	for range 2 {
 		go func() {
-			_, err := cq.Wait(within(t), make([]verbs.WC, 1))
+			_, err := cq.Wait(ranks.Within(t), make([]verbs.WC, 1))
 			woken <- err
 		}()
 	}
@@ -831,7 +832,7 @@ func testOverrunGet(t *testing.T) {
 	n.qp(verbs.QPInitAttr{SendCQ: cq})
 	got := make(chan *verbs.CQ)
 	go func() {
-		q, _ := ch.Get(within(t))
+		q, _ := ch.Get(ranks.Within(t))
 		got <- q
 	}()
 	verbstest.Asleep(t, "testOverrunGet.func1", 1)
@@ -870,7 +871,7 @@ func testNotify(t *testing.T) {
 	require.False(t, readable())
 	send(verbs.SendSolicited)
 	require.True(t, readable())
-	q, err := ch.Get(within(t))
+	q, err := ch.Get(ranks.Within(t))
 	require.NoError(t, err)
 	require.Same(t, cq, q)
 	send(verbs.SendSolicited)
@@ -889,7 +890,7 @@ func testNotify(t *testing.T) {
 	require.NoError(t, other.ReqNotify(false))
 	_, err = c.PostSend(series(1, 1, n.write))
 	require.NoError(t, err)
-	q, err = ch.Get(within(t))
+	q, err = ch.Get(ranks.Within(t))
 	require.NoError(t, err)
 	require.Same(t, other, q)
 	require.NoError(t, c.Close())
@@ -906,7 +907,7 @@ func testWaiters(t *testing.T) {
 		errs := make(chan error, waiters)
 		for range waiters {
 			all.Go(func() {
-				_, err := a.cq.Wait(within(t), make([]verbs.WC, 1))
+				_, err := a.cq.Wait(ranks.Within(t), make([]verbs.WC, 1))
 				errs <- err
 			})
 		}

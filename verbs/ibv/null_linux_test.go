@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
@@ -68,7 +68,7 @@ func TestNull(t *testing.T) {
 		for _, n := range g {
 			names = append(names, n.name)
 		}
-		out := again(t, "^TestNull$/^("+strings.Join(names, "|")+")$", append(g[0].env, ibv.EnvLibrary+"="+libs[lacks])...)
+		out := ranks.Again(t, "^TestNull$/^("+strings.Join(names, "|")+")$", append(g[0].env, nullEnv+"=1", ibv.EnvLibrary+"="+libs[lacks]))
 		for _, name := range names {
 			t.Run(name, func(t *testing.T) { require.Contains(t, out, "--- PASS: TestNull/"+name+" ") })
 		}
@@ -94,19 +94,6 @@ func buildNull(t testing.TB, lacks string) string {
 	}
 	compile(t, args...)
 	return lib
-}
-
-// again runs tests of this binary in another process, and returns what they print.
-func again(t *testing.T, pattern string, env ...string) string {
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, exe, "-test.v", "-test.timeout=170s", "-test.run="+pattern)
-	cmd.Env = append(append(os.Environ(), nullEnv+"=1", "GORACE=atexit_sleep_ms=0"), env...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return string(out)
 }
 
 // control is struct control of null.c, in the memory of that library.
@@ -295,9 +282,3 @@ func ids(t testing.TB, wcs []verbs.WC) []uint64 {
 }
 
 func same(id uint64) uint64 { return id }
-
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}

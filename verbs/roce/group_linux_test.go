@@ -2,6 +2,7 @@ package roce
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -173,8 +175,7 @@ type joined struct {
 
 func join(t testing.TB, addr string, number uint32) *joined {
 	t.Helper()
-	j := &joined{cmd: exec.Command(os.Args[0])}
-	j.cmd.Env = append(os.Environ(), envJoin+"="+addr)
+	j := &joined{cmd: ranks.Command(context.Background(), "member", addr)}
 	if os.Geteuid() == 0 {
 		j.cmd.Env = append(j.cmd.Env, fmt.Sprintf("%s=%d", envUser, nobody))
 	}

@@ -13,5 +13,5 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	verbstest.Main(m)
+	verbstest.Main(m, acts)
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -19,40 +18,28 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
-// Environment variables that make the test binary something else, or weaker.
-const (
-	envServe = "SLUICE_ROCETEST_HELPER" // the helper, listening at this path
-	envUser  = "SLUICE_ROCETEST_USER"   // a process of this user and group, without privileges
-	envJoin  = "SLUICE_ROCETEST_JOIN"   // a member of the group of this address, until standard input ends
-)
+// envUser makes this process one of that user and group, without privileges.
+const envUser = "SLUICE_ROCETEST_USER"
+
+var acts = map[string]func(args []string) error{
+	"helper": func(args []string) error { return serveHelper(args[0]) }, // listening at this path
+	"member": func(args []string) error { return beMember(args[0]) },    // of the group of this address, until standard input ends
+}
 
 // The user and the group of processes without privileges.
 const nobody = 65534
 
-// prepare is what comes before the tests, or in place of them.
+// prepare is what comes before the tests and the acts.
 func prepare() {
-	if path := os.Getenv(envServe); path != "" {
-		if err := serveHelper(path); err != nil {
-			fmt.Fprintln(os.Stderr, "helper:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if user := os.Getenv(envUser); user != "" {
 		if err := become(user); err != nil {
 			fmt.Fprintln(os.Stderr, "drop privileges:", err)
 			os.Exit(1)
 		}
-	}
-	if addr := os.Getenv(envJoin); addr != "" {
-		if err := beMember(addr); err != nil {
-			fmt.Fprintln(os.Stderr, "member:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
 	}
 }
 
@@ -112,8 +99,7 @@ func startHelper(t testing.TB, h host) (path string, log *bufio.Scanner) {
 		require.NoError(t, os.Chmod(d, 0o755)) // others are to reach it
 	}
 	path = filepath.Join(dir, "xdp.sock")
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envServe+"="+path)
+	cmd := ranks.Command(context.Background(), "helper", path)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

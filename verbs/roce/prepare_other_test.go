@@ -3,3 +3,5 @@
 package roce
 
 func prepare() {}
+
+var acts map[string]func(args []string) error

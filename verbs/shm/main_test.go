@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/shm"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
@@ -38,14 +38,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envByBoard) != "" {
 		shm.GoByBoard()
 	}
-	if os.Getenv(envOpen) != "" {
-		if err := openAndWait(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	verbstest.Main(m)
+	verbstest.Main(m, map[string]func([]string) error{"open": openAndWait})
 }
 
 // forbidCMA installs a seccomp filter under which the two process_vm calls fail
@@ -91,17 +84,11 @@ func TestConformanceWithoutCMA(t *testing.T) {
 // again runs the suite in a process of its own with a variable set; with -short some of it.
 func again(t *testing.T, variable, tests string) {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	groups := "."
 	if testing.Short() {
 		groups = "^(Opcodes|Order|Violations|Model)$"
 	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run="+tests+"/"+groups, "-test.short", "-test.v")
-	cmd.Env = append(os.Environ(), variable+"=1")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: TestConformance ")
+	require.Contains(t, ranks.Again(t, tests+"/"+groups, []string{variable + "=1"}, "-test.short"), "--- PASS: TestConformance ")
 }
 
 // envByBoard makes this process go by boards from one QP on.
@@ -132,10 +119,8 @@ func named(t *testing.T) []string {
 	return all
 }
 
-// envOpen makes this process open the device, say so, and wait to be killed.
-const envOpen = "SLUICE_SHM_TEST_OPEN"
-
-func openAndWait() error {
+// openAndWait opens the device, says so, and waits for a signal that ends the process.
+func openAndWait([]string) error {
 	d, err := verbs.Find("shm")
 	if err != nil {
 		return err
@@ -164,8 +149,7 @@ func openAndWait() error {
 func TestNothingStaysBehind(t *testing.T) {
 	before := named(t)
 	for _, sig := range []os.Signal{os.Kill, syscall.SIGTERM, syscall.SIGSEGV} {
-		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), envOpen+"=1")
+		cmd := ranks.Command(t.Context(), "open")
 		in, err := cmd.StdinPipe()
 		require.NoError(t, err)
 		out, err := cmd.StdoutPipe()

@@ -13,18 +13,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A peer in another process: the test binary itself, told by the environment to
-// play a role. The two exchange one line of JSON each way, then they are
-// connected. The peer ends with its standard input.
-
-const (
-	envRole    = "SLUICE_TCP_TEST_ROLE" // echo: send back what comes; sink: receive it; idle: nothing
-	envDevice  = "SLUICE_TCP_TEST_DEVICE"
-	envAddress = "SLUICE_TCP_TEST_ADDRESS"
-)
+// A peer in another process, which is told its role (echo: send back what comes; sink: receive
+// it; idle: nothing), its device and its address. The two exchange one line of JSON each way,
+// then they are connected. The peer ends with its standard input.
+var acts = map[string]func(args []string) error{"peer": beside}
 
 // card is what the two tell each other.
 type card struct {
@@ -95,43 +91,36 @@ func (c *corner) introduce(r io.Reader, w io.Writer) error {
 	return c.qp.Connect(remote, verbs.ConnectAttr{Timeout: 18})
 }
 
-// peerMain is the other process.
-func peerMain() int {
-	err := func() error {
-		c, err := openCorner(os.Getenv(envDevice), verbs.Config{Secret: secret, Address: os.Getenv(envAddress)})
-		if err != nil {
-			return err
-		}
-		recv := make([]verbs.RecvWR, 64)
-		for i := range recv {
-			recv[i].SGList = []verbs.SGE{c.mr.SGE(0, cornerSize)}
-		}
-		if err := c.introduce(os.Stdin, os.Stdout); err != nil {
-			return err
-		}
-		for range 3 {
-			if _, err := c.qp.PostRecv(recv); err != nil {
-				return err
-			}
-		}
-		gone := make(chan struct{})
-		go func() {
-			io.Copy(io.Discard, os.Stdin)
-			close(gone)
-		}()
-		if role := os.Getenv(envRole); role != "idle" {
-			if err := c.serve(recv, role == "echo", gone); err != nil {
-				return err
-			}
-		}
-		<-gone
-		return c.ctx.Close()
-	}()
+// beside is the other process.
+func beside(args []string) error {
+	c, err := openCorner(args[1], verbs.Config{Secret: secret, Address: args[2]})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "peer:", err)
-		return 1
+		return err
 	}
-	return 0
+	recv := make([]verbs.RecvWR, 64)
+	for i := range recv {
+		recv[i].SGList = []verbs.SGE{c.mr.SGE(0, cornerSize)}
+	}
+	if err := c.introduce(os.Stdin, os.Stdout); err != nil {
+		return err
+	}
+	for range 3 {
+		if _, err := c.qp.PostRecv(recv); err != nil {
+			return err
+		}
+	}
+	gone := make(chan struct{})
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		close(gone)
+	}()
+	if role := args[0]; role != "idle" {
+		if err := c.serve(recv, role == "echo", gone); err != nil {
+			return err
+		}
+	}
+	<-gone
+	return c.ctx.Close()
 }
 
 // serve receives until the connection ends, and sends back what came if echo.
@@ -187,12 +176,10 @@ type peer struct {
 // connects with it.
 func startPeer(t testing.TB, role string, cfg verbs.Config, device, farDevice, farAddress string, wrap ...string) *peer {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	line := append(wrap, exe)
+	line := append(wrap, ranks.Program(), role, farDevice, farAddress)
 	p := &peer{cmd: exec.Command(line[0], line[1:]...)}
-	p.cmd.Env = append(os.Environ(), envRole+"="+role, envDevice+"="+farDevice, envAddress+"="+farAddress)
-	p.cmd.Stderr = os.Stderr
+	p.cmd.Env, p.cmd.Stderr = ranks.Environ("peer"), os.Stderr
+	var err error
 	p.in, err = p.cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := p.cmd.StdoutPipe()

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,10 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envRole) != "" {
-		os.Exit(peerMain())
-	}
-	verbstest.Main(m)
+	verbstest.Main(m, acts)
 }
 
 var secret = []byte("the secret of this test")

@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // The second process:
 //
 //	parent                                child (the same binary)
-//	  | start, envChild=1                   |
+//	  | start                               |
 //	  |----- hello: device, config -------->|  opens the device
 //	  |<---- answer ------------------------|
 //	  |----- ask: command, limit ---------->|  one command after the other
@@ -34,8 +35,8 @@ import (
 // blocked in read(2). It ends with its standard input, and on Linux together
 // with the parent, whatever that dies of.
 
-// envChild makes [Main] serve a test instead of running the tests.
-const envChild = "SLUICE_VERBSTEST_CHILD"
+// farAct is the act of the second process.
+const farAct = "verbstest"
 
 type hello struct {
 	Device string
@@ -175,17 +176,13 @@ var errChildGone = errors.New("the other process has ended")
 
 // startChild starts a second process that opens the device.
 func startChild(ctx context.Context, s *suite) (*child, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	cfg := s.Config
 	cfg.Logger = nil
 	cfgJSON, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(exe)
+	cmd := exec.Command(ranks.Program())
 	cmd.Stderr = os.Stderr
 	dieWithParent(cmd)
 	in, err := cmd.StdinPipe()
@@ -197,7 +194,7 @@ func startChild(ctx context.Context, s *suite) (*child, error) {
 		return nil, err
 	}
 	if err := openIn(s.Far, func() error {
-		cmd.Env = append(os.Environ(), envChild+"=1")
+		cmd.Env = ranks.Environ(farAct)
 		return cmd.Start()
 	}); err != nil {
 		return nil, err

@@ -2,7 +2,7 @@
 // verbs passes, in the manner of golang.org/x/net/nettest. A provider's test
 // package has
 //
-//	func TestMain(m *testing.M) { verbstest.Main(m) }
+//	func TestMain(m *testing.M) { verbstest.Main(m, nil) }
 //
 //	func TestConformance(t *testing.T) {
 //		verbstest.Run(t, verbstest.Suite{Device: "shm0"})
@@ -15,13 +15,13 @@
 //
 // Most tests run three times: with both ends in one context, in two contexts of
 // this process, and in two processes. The second process is the test binary
-// itself, started again with an environment variable that [Main] looks at; the
-// two talk over pipes (see child.go).
+// itself, started again to play an act of [Main]; the two talk over pipes (see child.go).
 package verbstest
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -33,6 +33,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -146,13 +147,13 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// Main is the TestMain of a package that calls [Run]. In the process of the
-// other end it serves the test and ends; else it hands on to the leak check of
-// this module, which runs the tests.
-func Main(m *testing.M) {
-	if os.Getenv(envChild) != "" {
-		os.Exit(serve(os.Stdin, os.Stdout))
-	}
+// Main is the TestMain of a package that calls [Run], with the acts of its other processes. In
+// the process of the other end it serves the test and ends; else it hands on to the leak check
+// of this module, which runs the tests.
+func Main(m *testing.M, acts map[string]func(args []string) error) {
+	all := map[string]func([]string) error{farAct: func([]string) error { return ranks.Status(serve(os.Stdin, os.Stdout)) }}
+	maps.Copy(all, acts)
+	ranks.Play(all, ranks.Call)
 	leak.Main(m)
 }
 

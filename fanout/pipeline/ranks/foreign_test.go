@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // stage is what a rank does in the dialect of NSCLDAQ's pipeline.
@@ -33,8 +34,8 @@ func runForeign(t *testing.T, stages ...stage) []error {
 	t.Helper()
 	nodes := jobtest.Join(t, len(stages))
 	errs := make([]error, len(stages))
-	jobtest.Each(t, len(stages), func(i int) error {
-		ctx := jobtest.Within(t)
+	procs.Each(t, len(stages), func(i int) error {
+		ctx := procs.Within(t)
 		j, err := impi.FromNode(ctx, nodes[i], impi.Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return err

@@ -27,25 +27,16 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
-	"github.com/sluice-hpc/sluice/internal/launch"
-	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // The ranks of the tests are 0 and 1 the sources, 2 the sink, the others workers: nodes
-// of this process, or processes that are the test binary, told so by this variable.
-const envDir = "RANKS_TEST_DIR"
-
+// of this process, or processes that are the test binary.
 const sink, firstWorker = 2, 3
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(envDir); dir != "" {
-		if err := alone(dir, os.Args[1:]); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	procs.Play(acts, procs.Call)
 	nettest.Main(m)
 }
 
@@ -123,10 +114,14 @@ func play(ctx context.Context, world *impi.Comm, dir string, worker func(context
 	return ranks.Work(ctx, ranks.Options{NewWorker: worker, Grace: time.Minute, Log: slog.New(slog.DiscardHandler)}, streams...)
 }
 
-// alone is a rank in a process of its own. Workers whose argument is above 0 kill
-// themselves at that chunk, before the work, in it or when the result was sent.
-func alone(dir string, args []string) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), jobtest.Limit)
+var acts = map[string]func(args []string) error{"rank": alone}
+
+// alone is a rank in a process of its own, with the files of a directory. Workers whose
+// argument is above 0 kill themselves at that chunk, before the work, in it or when the result
+// was sent.
+func alone(args []string) (err error) {
+	dir, args := args[0], args[1:]
+	ctx, cancel := context.WithTimeout(context.Background(), procs.Limit)
 	defer cancel()
 	n, err := channel.Join(ctx)
 	if err != nil {
@@ -197,8 +192,8 @@ func TestRanks(t *testing.T) {
 			dir, want := files(t, 300)
 			size := firstWorker + workers
 			nodes := jobtest.Join(t, size)
-			jobtest.Each(t, size, func(i int) error {
-				ctx := jobtest.Within(t)
+			procs.Each(t, size, func(i int) error {
+				ctx := procs.Within(t)
 				j, err := impi.FromNode(ctx, nodes[i], impi.Config{
 					Addr: netip.MustParseAddr("127.0.0.1"), Providers: []string{provider}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 				})
@@ -228,23 +223,16 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		rounds = 1
 	}
-	self, err := os.Executable()
-	require.NoError(t, err)
 	for round := range rounds {
 		dir, want := files(t, 400)
-		args := []string{self, "0", "0", "0"}
+		args := []string{dir, "0", "0", "0"}
 		for i := range 5 {
 			args = append(args, strconv.Itoa((i*(2*i+round+1))%11)) // rank 3 lives
 		}
-		var log logbuf.Buffer
-		r, err := launch.Run(jobtest.Within(t), launch.Options{
-			Size: len(args) - 1, Args: args, Env: append(os.Environ(), envDir+"="+dir, "GORACE=atexit_sleep_ms=0"),
-			Stdout: &log, Stderr: &log, Prefix: true, OnFailure: launch.Continue,
-		})
-		require.NoError(t, err, log.String())
+		r, out := nettest.On(t, "")(t, len(args)-1, nil, "rank", args...)
 		for rank, status := range r.Status {
 			if args[1+rank] == "0" {
-				require.Zero(t, status, "rank %d\n%s", rank, log.String())
+				require.Zero(t, status, "rank %d\n%s", rank, out)
 			}
 		}
 		requireOutput(t, dir, want)
@@ -260,8 +248,8 @@ func TestDamage(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "run-0.evt"), b.Bytes(), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "run-1.evt"), nil, 0o600))
 	nodes := jobtest.Join(t, 4)
-	jobtest.Each(t, 4, func(i int) error {
-		ctx := jobtest.Within(t)
+	procs.Each(t, 4, func(i int) error {
+		ctx := procs.Within(t)
 		j, err := impi.FromNode(ctx, nodes[i], impi.Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return err

@@ -1,0 +1,129 @@
+// Package ranks has the program of a test start itself again, as processes that play an act
+// in place of the tests: ranks of a job, a peer, a filter. It also has what tests of several
+// ranks share: [Each], [Within], [Eventually].
+//
+// It imports nothing of the library, so the tests inside of every package can use it.
+package ranks
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Limit bounds a test, and each process that plays an act: what takes longer hangs.
+const Limit = 60 * time.Second
+
+// Env names the act of a process.
+const Env = "SLUICE_TEST_ACT"
+
+// Status is an error of an act that ends its process with this exit status and prints nothing.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Play plays the act that the environment names, with the arguments of this process, and ends
+// the process: with status 0, with a [Status], or with an error on standard error and status
+// 1. It returns where the environment names no act. TestMain calls it first, with a table of
+// what the processes of its tests do.
+func Play[Act any](acts map[string]Act, play func(Act, []string) error) {
+	name, set := os.LookupEnv(Env)
+	if !set {
+		return
+	}
+	act, ok := acts[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "no act %q\n", name)
+		os.Exit(1)
+	}
+	switch err := play(act, os.Args[1:]).(type) {
+	case nil:
+		os.Exit(0)
+	case Status:
+		os.Exit(int(err))
+	default:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// Call plays an act that is a function of its arguments.
+func Call(act func(args []string) error, args []string) error { return act(args) }
+
+// Exit plays an act that returns its exit status.
+func Exit(act func(args []string) int, args []string) error { return Status(act(args)) }
+
+// Program is the path of this program.
+func Program() string {
+	path, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return path
+}
+
+// Variables have a process play an act. The race detector would have each process wait a
+// second before it ends.
+func Variables(act string) []string { return []string{Env + "=" + act, "GORACE=atexit_sleep_ms=0"} }
+
+// Environ is the environment of this process, with [Variables] and more.
+func Environ(act string, more ...string) []string {
+	return append(append(os.Environ(), Variables(act)...), more...)
+}
+
+// Command is a process of this program that plays an act, and is killed when ctx ends.
+func Command(ctx context.Context, act string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, Program(), args...)
+	cmd.Env = Environ(act)
+	return cmd
+}
+
+// Again runs the tests that match a pattern of -run in another process of this program, with
+// more variables and flags than this one has, and returns what they print. They must pass.
+func Again(t testing.TB, pattern string, env []string, flags ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*Limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Program(), append([]string{"-test.v", "-test.run=" + pattern}, flags...)...)
+	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// Within returns a context that ends with the test, or after [Limit].
+func Within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), Limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Each calls do for the ranks 0 to size-1 at the same time, waits for all, and fails the test
+// if one fails.
+func Each(t testing.TB, size int, do func(rank int) error) {
+	t.Helper()
+	errs := make([]error, size)
+	var wg sync.WaitGroup
+	for i := range size {
+		wg.Go(func() { errs[i] = do(i) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		require.NoError(t, err, "rank %d", i)
+	}
+}
+
+// Eventually waits until so is true, for at most [Limit]. It costs the CPU less than
+// require.Eventually, which has a goroutine for each look.
+func Eventually(t testing.TB, so func() bool) {
+	t.Helper()
+	for ctx := Within(t); !so(); time.Sleep(100 * time.Microsecond) {
+		require.NoError(t, ctx.Err(), "waited for too long")
+	}
+}
