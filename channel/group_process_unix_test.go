@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -86,9 +87,9 @@ func perish(ctx context.Context, n *Node, args []string) error {
 		}
 		c := &list[min(i, fatal)]
 		if i >= fatal { // all ranks are needed
-			c = &trial{kind: coll.Allreduce, seed: 1, size: n.Size(), count: 10 * (1 + fatal%2000)}
+			c = &colltest.Reference{Kind: coll.Allreduce, Seed: 1, Size: n.Size(), Count: 10 * (1 + fatal%2000)}
 		}
-		o, _, _ := c.operation(g.Rank(), func(n int) []byte { return make([]byte, n) })
+		o, _, _ := operation(c, g.Rank(), func(n int) []byte { return make([]byte, n) })
 		if err = g.Run(ctx, o); err != nil {
 			break
 		}

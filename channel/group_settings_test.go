@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
@@ -24,9 +25,9 @@ func TestForcedAlgorithms(t *testing.T) {
 						need.Full(t)
 					}
 					groups := worlds(t, size, WithProviders(provider), withHosts(func(rank int) int { return rank }), WithTuning(fmt.Sprintf("%s=%v=%v", coll.EnvAlgorithm, kind, a)))
-					var list []trial
+					var list []colltest.Reference
 					for _, c := range trials(3, size, 400, 9000) {
-						if c.kind == kind && len(list) < 12 {
+						if c.Kind == kind && len(list) < 12 {
 							list = append(list, c)
 						}
 					}

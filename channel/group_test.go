@@ -2,7 +2,6 @@ package channel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
-	"github.com/sluice-hpc/sluice/internal/collop"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
@@ -34,18 +33,6 @@ func worlds(t testing.TB, size int, opts ...Option) []*Group {
 	return groups
 }
 
-// affine maps x -> a*x+b, whose composition is associative and not commutative.
-const affineSize = 8
-
-func compose(dst, a, b []byte) {
-	for i := 0; i < len(dst); i += affineSize {
-		a0, a1 := binary.NativeEndian.Uint32(a[i:]), binary.NativeEndian.Uint32(a[i+4:])
-		b0, b1 := binary.NativeEndian.Uint32(b[i:]), binary.NativeEndian.Uint32(b[i+4:])
-		binary.NativeEndian.PutUint32(dst[i:], a0*b0)
-		binary.NativeEndian.PutUint32(dst[i+4:], a0*b1+a1)
-	}
-}
-
 // given is what a rank gives in a collective: the same wherever it is computed.
 func given(seed uint64, rank, n int) []byte {
 	r := rand.New(rand.NewPCG(seed, uint64(rank)))
@@ -54,202 +41,108 @@ func given(seed uint64, rank, n int) []byte {
 	return b
 }
 
-// trial is one collective with a result to compare with.
-type trial struct {
-	kind        coll.Kind
-	seed        uint64
-	size, count int
-	root        int
-	uneven      bool
-	ordered     bool
-	inPlace     bool
-}
-
-func (c *trial) String() string {
-	return fmt.Sprintf("%v of %d elements, root %d, uneven %v, ordered %v, in place %v, %d ranks", c.kind, c.count, c.root, c.uneven, c.ordered, c.inPlace, c.size)
-}
-
-func (c *trial) counts() []int {
-	r := rand.New(rand.NewPCG(c.seed, 1<<40))
-	list := make([]int, c.size)
-	for i := range list {
-		if list[i] = c.count; c.uneven {
-			list[i] = r.IntN(2*c.count + 1)
-		}
-	}
-	return list
-}
-
-func (c *trial) matrix() [][]int {
-	r := rand.New(rand.NewPCG(c.seed, 1<<41))
-	m := make([][]int, c.size)
-	for i := range m {
-		for range c.size {
-			n := c.count
-			if c.uneven {
-				n = r.IntN(2*c.count + 1)
-			}
-			m[i] = append(m[i], n)
-		}
-	}
-	return m
-}
-
-func sum(list []int) int {
-	n := 0
-	for _, v := range list {
-		n += v
-	}
-	return n
-}
-
 // element is what is moved; reductions are over affine maps, or over pairs of uint32.
-type element [affineSize]byte
+type element [colltest.Elem]byte
 
 // operation returns the operation of a rank, and what dst is to be afterwards.
-func (c *trial) operation(rank int, alloc func(n int) []byte) (o Operation, dst, want []byte) {
-	const e = affineSize
-	counts := c.counts()
-	total := sum(counts)
-	off := sum(counts[:rank]) * e
-	own := counts[rank] * e
-	give := func(n int) []byte {
-		b := alloc(n)
-		copy(b, given(c.seed, rank, n))
-		return b
-	}
+func operation(c *colltest.Reference, rank int, alloc func(n int) []byte) (o Operation, dst, want []byte) {
+	const e = colltest.Elem
 	combine := Of[uint32](Sum)
-	if c.ordered {
-		combine = UserReduction(e, false, compose)
+	if c.Ordered {
+		combine = UserReduction(e, false, colltest.Affine)
 	}
-	reduced := func(from, to, n int) []byte {
-		acc := given(c.seed, from, n)
-		for i := from + 1; i < to; i++ {
-			collop.RuleOf(combine).Combine(acc, acc, given(c.seed, i, n))
+	uneven := c.Counts != nil || c.Between != nil
+	src, dst := c.Memory(rank, alloc)
+	if c.Kind == coll.Reduce && rank != c.Root { // whose dst nothing is written into
+		if dst = src; !c.InPlace {
+			dst = alloc(len(src))
 		}
-		return acc
+	}
+	if want = c.Want(rank); want == nil {
+		want = slices.Clone(dst)
 	}
 	elements := func(b []byte) []element {
-		list := make([]element, 0)
-		if len(b) > 0 {
-			list = viewElements(b)
+		if len(b) == 0 {
+			return []element{}
 		}
-		return list
+		return viewElements(b)
 	}
-	switch n := c.count * e; c.kind {
-	case coll.Barrier:
-		return Barrier(), nil, nil
+	in, out := elements(src), elements(dst)
+	switch c.Kind {
 	case coll.Broadcast:
-		dst = alloc(n)
-		if rank == c.root {
-			copy(dst, given(c.seed, rank, n))
-		}
-		return Broadcast(elements(dst), c.root), dst, given(c.seed, c.root, n)
-	case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
-		src := give(n)
-		if dst = src; !c.inPlace {
-			dst = alloc(n)
-		}
-		before := slices.Clone(dst)
-		switch c.kind {
-		case coll.Reduce:
-			if rank == c.root {
-				before = reduced(0, c.size, n)
-			}
-			return ReduceBytes(combine, dst, src, c.root), dst, before
-		case coll.Allreduce:
-			return AllreduceBytes(combine, dst, src), dst, reduced(0, c.size, n)
-		case coll.Scan:
-			return ScanBytes(combine, dst, src), dst, reduced(0, rank+1, n)
-		}
-		if rank > 0 {
-			before = reduced(0, rank, n)
-		}
-		return ExscanBytes(combine, dst, src), dst, before
+		o = Broadcast(out, c.Root)
+	case coll.Reduce:
+		o = ReduceBytes(combine, dst, src, c.Root)
+	case coll.Allreduce:
+		o = AllreduceBytes(combine, dst, src)
+	case coll.Scan:
+		o = ScanBytes(combine, dst, src)
+	case coll.Exscan:
+		o = ExscanBytes(combine, dst, src)
 	case coll.ReduceScatter:
-		src := give(total * e)
-		dst = alloc(own)
-		want = reduced(0, c.size, total*e)[off : off+own]
-		if c.uneven {
-			list := slices.Clone(counts)
-			if !c.ordered {
-				for i := range list {
-					list[i] *= e / 4
-				}
+		list := slices.Clone(c.Counts)
+		if !c.Ordered {
+			for i := range list {
+				list[i] *= e / 4
 			}
-			return ReduceScatterBytes(combine, dst, src, list), dst, want
 		}
-		return ReduceScatterBytes(combine, dst, src, nil), dst, want
-	case coll.Gather, coll.Allgather:
-		for i := range c.size {
-			want = append(want, given(c.seed, i, counts[i]*e)...)
+		o = ReduceScatterBytes(combine, dst, src, list)
+	case coll.Gather:
+		var counts []int
+		if rank == c.Root {
+			counts = c.Counts
 		}
-		if c.kind == coll.Gather && rank != c.root {
-			src := elements(give(own))
-			if c.uneven {
-				return Gatherv(nil, nil, src, c.root), nil, nil
-			}
-			return Gather(nil, src, c.root), nil, nil
+		if o = Gather(out, in, c.Root); uneven {
+			o = Gatherv(out, counts, in, c.Root)
 		}
-		dst = alloc(total * e)
-		src := give(own)
-		if c.inPlace {
-			copy(dst[off:], src)
-			src = dst[off : off+own]
+	case coll.Allgather:
+		if o = Allgather(out, in); uneven {
+			o = Allgatherv(out, c.Counts, in)
 		}
-		switch {
-		case c.kind == coll.Gather && c.uneven:
-			o = Gatherv(elements(dst), counts, elements(src), c.root)
-		case c.kind == coll.Gather:
-			o = Gather(elements(dst), elements(src), c.root)
-		case c.uneven:
-			o = Allgatherv(elements(dst), counts, elements(src))
-		default:
-			o = Allgather(elements(dst), elements(src))
-		}
-		return o, dst, want
 	case coll.Scatter:
-		all := given(c.seed, c.root, total*e)
-		want = all[off : off+own]
-		dst = alloc(own)
-		var src []byte
-		if rank == c.root {
-			src = alloc(len(all))
-			copy(src, all)
+		if o = Scatter(out, in, c.Root); uneven {
+			o = Scatterv(out, in, c.Counts, c.Root)
 		}
-		if c.uneven {
-			return Scatterv(elements(dst), elements(src), counts, c.root), dst, want
+	case coll.Alltoall:
+		if o = Alltoall(out, in); uneven {
+			give, get := c.Pairs(rank)
+			o = Alltoallv(out, get, in, give)
 		}
-		return Scatter(elements(dst), elements(src), c.root), dst, want
+	default:
+		o = Barrier()
 	}
-	m := c.matrix()
-	src := give(sum(m[rank]) * e)
-	var from []int
-	for i := range c.size {
-		at := sum(m[i][:rank]) * e
-		want = append(want, given(c.seed, i, sum(m[i])*e)[at:at+m[i][rank]*e]...)
-		from = append(from, m[i][rank])
-	}
-	dst = alloc(len(want))
-	if c.uneven {
-		return Alltoallv(elements(dst), from, elements(src), m[rank]), dst, want
-	}
-	return Alltoall(elements(dst), elements(src)), dst, want
+	return o, dst, want
 }
 
 // trials are collectives in random order, around every crossover.
-func trials(seed uint64, size, n, largest int) []trial {
+func trials(seed uint64, size, n, largest int) []colltest.Reference {
 	r := rand.New(rand.NewPCG(seed, uint64(size)))
 	counts := []int{0, 1, 5, 6, 7, 127, 128, 129, 500, 2047, 2048, 2049, 9000, 40000}
 	for counts[len(counts)-1] > largest {
 		counts = counts[:len(counts)-1]
 	}
-	list := make([]trial, n)
+	list := make([]colltest.Reference, n)
 	for i := range list {
-		c := trial{kind: coll.Kind(r.IntN(int(coll.Alltoall) + 1)), seed: r.Uint64() >> 1, size: size, root: r.IntN(size), uneven: r.IntN(3) == 0, ordered: r.IntN(2) == 0, inPlace: r.IntN(3) == 0}
-		c.count = counts[r.IntN(len(counts))]
-		if c.kind >= coll.ReduceScatter && c.kind != coll.Scan && c.kind != coll.Exscan {
-			c.count /= max(1, size/2)
+		c := colltest.Reference{Kind: coll.Kind(r.IntN(int(coll.Alltoall) + 1)), Seed: r.Uint64() >> 1, Size: size, Root: r.IntN(size), Ordered: r.IntN(2) == 0, Count: counts[r.IntN(len(counts))]}
+		uneven, inPlace := r.IntN(3) == 0, r.IntN(3) == 0
+		switch c.Kind {
+		case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
+			c.InPlace = inPlace
+		case coll.Gather, coll.Allgather, coll.ReduceScatter, coll.Scatter, coll.Alltoall:
+			c.InPlace = inPlace && (c.Kind == coll.Gather || c.Kind == coll.Allgather)
+			c.Count /= max(1, size/2)
+			if !uneven {
+				break
+			}
+			matrix := make([]int, size*size)
+			for k := range matrix {
+				matrix[k] = r.IntN(2*c.Count + 1)
+			}
+			if c.Kind == coll.Alltoall {
+				c.Between = func(from, to int) int { return matrix[from*size+to] }
+			} else {
+				c.Counts = matrix[:size]
+			}
 		}
 		list[i] = c
 	}
@@ -304,7 +197,7 @@ func TestCollectives(t *testing.T) {
 
 // runTrials carries out collectives, every other one declared, and some at the same
 // time.
-func runTrials(ctx context.Context, g *Group, list []trial) error {
+func runTrials(ctx context.Context, g *Group, list []colltest.Reference) error {
 	alloc := func(i int) func(n int) []byte {
 		return func(n int) []byte {
 			if n == 0 {
@@ -342,13 +235,13 @@ func runTrials(ctx context.Context, g *Group, list []trial) error {
 	}
 	for i := range list {
 		c := &list[i]
-		o, dst, want := c.operation(g.Rank(), alloc(i))
+		o, dst, want := operation(c, g.Rank(), alloc(i))
 		if i%2 == 0 {
 			for range 2 {
 				if err := g.Run(ctx, o); err != nil {
 					return fmt.Errorf("%v: %w", c, err)
 				}
-				if c.inPlace && c.kind.Reduces() { // src is gone
+				if c.InPlace && c.Kind.Reduces() { // src is gone
 					break
 				}
 			}
@@ -583,7 +476,7 @@ func TestInvalidOperations(t *testing.T) {
 		"bits of floats":    Allreduce(And, b, b),
 		"bytes":             AllreduceBytes(Of[float64](Sum), Bytes(b)[:7], Bytes(b)[:7]),
 		"pointers":          Broadcast([]*int{nil}, 0),
-		"user":              AllreduceBytes(UserReduction(0, true, compose), nil, nil),
+		"user":              AllreduceBytes(UserReduction(0, true, colltest.Affine), nil, nil),
 	} {
 		require.ErrorIs(t, g.Run(within(t), o), ErrInvalid, name)
 		_, err := g.Declare(o)

@@ -1,11 +1,10 @@
 package impi
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -36,177 +36,81 @@ func all(t testing.TB, comms []*Comm, f func(c *Comm) error) {
 	}
 }
 
-// affine composes maps x → a·x + b modulo 2^32, which is associative and not
-// commutative: each element is a and b.
-func affine(dst, f, g []byte) {
-	le := binary.LittleEndian
-	for i := 0; i < len(dst); i += 8 {
-		a, b, c, d := le.Uint32(f[i:]), le.Uint32(f[i+4:]), le.Uint32(g[i:]), le.Uint32(g[i+4:])
-		le.PutUint32(dst[i:], a*c)
-		le.PutUint32(dst[i+4:], a*d+b)
-	}
-}
-
 // trial is a collective with what every member gives.
-type trial struct {
-	kind    coll.Kind
-	size    int // members
-	root    int
-	n       int // elements of a vector or block
-	uneven  bool
-	ordered bool
-	inPlace bool
-	seed    uint64
-}
+type trial struct{ colltest.Reference }
 
-const elem = 8
-
-func (c *trial) reduction() channel.Reduction {
-	if c.ordered {
-		return channel.UserReduction(elem, false, affine)
-	}
-	return channel.Of[uint32](channel.Sum)
-}
-
-// given is what a member gives to another, or to all (-1).
-func (c *trial) given(rank, to, n int) []byte {
-	return random(n*elem, rand.NewPCG(c.seed, uint64(rank)<<16|uint64(to+1)))
-}
-
-// count is the elements of a member's block.
-func (c *trial) count(i int) int {
-	if c.uneven {
-		return (i*5 + int(c.seed)) % 4 * c.n
-	}
-	return c.n
-}
-
-func (c *trial) counts() []int {
-	list := make([]int, c.size)
-	for i := range list {
-		list[i] = c.count(i)
-	}
-	return list
-}
-
-// folded is what the vectors of members come to, one after the other.
-func (c *trial) folded(from, to, n int) []byte {
-	acc := c.given(from, -1, n)
-	for i := from + 1; i < to; i++ {
-		if x := c.given(i, -1, n); c.ordered {
-			affine(acc, acc, x)
-		} else {
-			for k := 0; k < len(x); k += 4 {
-				binary.LittleEndian.PutUint32(acc[k:], binary.LittleEndian.Uint32(acc[k:])+binary.LittleEndian.Uint32(x[k:]))
-			}
+// newTrial makes the blocks of members differ if they are to be uneven.
+func newTrial(r colltest.Reference, uneven bool) *trial {
+	if uneven {
+		r.Between = func(from, to int) int { return (from*3 + to*5 + int(r.Seed)) % 4 * r.Count }
+		for i := range r.Size {
+			r.Counts = append(r.Counts, (i*5+int(r.Seed))%4*r.Count)
 		}
 	}
-	return acc
+	// The others are not done in place.
+	r.InPlace = r.InPlace && r.Kind.Reduces() && r.Kind != coll.ReduceScatter
+	return &trial{r}
 }
 
-// operation returns the operation of a member, where its result comes, and what that
-// has to be; nil for none.
-func (c *trial) operation(me int) (o channel.Operation, dst, want []byte) {
-	counts := c.counts()
-	total := 0
-	for _, n := range counts {
-		total += n
+// operation returns the operation of a member, and where its result comes.
+func (c *trial) operation(me int) (o channel.Operation, dst []byte) {
+	combine := channel.Of[uint32](channel.Sum)
+	if c.Ordered {
+		combine = channel.UserReduction(colltest.Elem, false, colltest.Affine)
 	}
-	own := counts[me]
-	var blocks []byte
-	for i, n := range counts {
-		blocks = append(blocks, c.given(i, -1, n)...)
-	}
-	switch c.kind {
-	case coll.Barrier:
-		return channel.Barrier(), nil, nil
+	src, dst := c.Memory(me, func(n int) []byte { return make([]byte, n) })
+	counts, uneven := scaled(c.Counts), c.Counts != nil
+	switch c.Kind {
 	case coll.Broadcast:
-		dst = make([]byte, c.n*elem)
-		if me == c.root {
-			copy(dst, c.given(me, -1, c.n))
+		o = channel.Broadcast(dst, c.Root)
+	case coll.Reduce:
+		if me != c.Root {
+			dst = make([]byte, len(src))
 		}
-		return channel.Broadcast(dst, c.root), dst, c.given(c.root, -1, c.n)
-	case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
-		src := c.given(me, -1, c.n)
-		if dst = make([]byte, len(src)); c.inPlace {
-			dst = src
-		}
-		switch c.kind {
-		case coll.Reduce:
-			if me == c.root {
-				want = c.folded(0, c.size, c.n)
-			}
-			return channel.ReduceBytes(c.reduction(), dst, src, c.root), dst, want
-		case coll.Allreduce:
-			return channel.AllreduceBytes(c.reduction(), dst, src), dst, c.folded(0, c.size, c.n)
-		case coll.Scan:
-			return channel.ScanBytes(c.reduction(), dst, src), dst, c.folded(0, me+1, c.n)
-		}
-		if me > 0 {
-			want = c.folded(0, me, c.n)
-		}
-		return channel.ExscanBytes(c.reduction(), dst, src), dst, want
+		o = channel.ReduceBytes(combine, dst, src, c.Root)
+	case coll.Allreduce:
+		o = channel.AllreduceBytes(combine, dst, src)
+	case coll.Scan:
+		o = channel.ScanBytes(combine, dst, src)
+	case coll.Exscan:
+		o = channel.ExscanBytes(combine, dst, src)
 	case coll.ReduceScatter:
-		dst = make([]byte, own*elem)
-		at := 0
-		for _, n := range counts[:me] {
-			at += n
+		list := c.Counts
+		if !c.Ordered {
+			list = scaled(c.Counts)
+			for i := range list {
+				list[i] /= 4
+			}
 		}
-		list := counts
-		if !c.uneven {
-			list = nil
-		}
-		return channel.ReduceScatterBytes(c.reduction(), dst, c.given(me, -1, total), list), dst, c.folded(0, c.size, total)[at*elem : (at+own)*elem]
+		o = channel.ReduceScatterBytes(combine, dst, src, list)
 	case coll.Gather:
-		src := c.given(me, -1, own)
-		if me == c.root {
-			dst, want = make([]byte, total*elem), blocks
+		if o = channel.Gather(dst, src, c.Root); uneven {
+			o = channel.Gatherv(dst, counts, src, c.Root)
 		}
-		if c.uneven {
-			return channel.Gatherv(dst, scaled(counts), src, c.root), dst, want
-		}
-		return channel.Gather(dst, src, c.root), dst, want
 	case coll.Allgather:
-		dst = make([]byte, total*elem)
-		if c.uneven {
-			return channel.Allgatherv(dst, scaled(counts), c.given(me, -1, own)), dst, blocks
+		if o = channel.Allgather(dst, src); uneven {
+			o = channel.Allgatherv(dst, counts, src)
 		}
-		return channel.Allgather(dst, c.given(me, -1, own)), dst, blocks
 	case coll.Scatter:
-		dst = make([]byte, own*elem)
-		var src []byte
-		if me == c.root {
-			src = blocks
+		if o = channel.Scatter(dst, src, c.Root); uneven {
+			o = channel.Scatterv(dst, src, counts, c.Root)
 		}
-		if c.uneven {
-			return channel.Scatterv(dst, src, scaled(counts), c.root), dst, c.given(me, -1, own)
+	case coll.Alltoall:
+		if o = channel.Alltoall(dst, src); uneven {
+			give, get := c.Pairs(me)
+			o = channel.Alltoallv(dst, scaled(get), src, scaled(give))
 		}
-		return channel.Scatter(dst, src, c.root), dst, c.given(me, -1, own)
+	default:
+		o = channel.Barrier()
 	}
-	between := func(from, to int) int { // alltoall
-		if c.uneven {
-			return (from*3 + to*5 + int(c.seed)) % 4 * c.n
-		}
-		return c.n
-	}
-	var src []byte
-	from, to := make([]int, c.size), make([]int, c.size)
-	for i := range c.size {
-		from[i], to[i] = between(i, me)*elem, between(me, i)*elem
-		src = append(src, c.given(me, i, between(me, i))...)
-		want = append(want, c.given(i, me, between(i, me))...)
-	}
-	dst = make([]byte, len(want))
-	if c.uneven {
-		return channel.Alltoallv(dst, from, src, to), dst, want
-	}
-	return channel.Alltoall(dst, src), dst, want
+	return o, dst
 }
 
+// scaled are counts of elements in bytes.
 func scaled(counts []int) []int {
 	list := slices.Clone(counts)
 	for i := range list {
-		list[i] *= elem
+		list[i] *= colltest.Elem
 	}
 	return list
 }
@@ -214,16 +118,16 @@ func scaled(counts []int) []int {
 func (c *trial) run(t testing.TB, comms []*Comm) {
 	t.Helper()
 	ctx := within(t)
-	dsts, wants := make([][]byte, len(comms)), make([][]byte, len(comms))
+	dsts := make([][]byte, len(comms))
 	errs := together(comms, func(m *Comm) error {
 		var o channel.Operation
-		o, dsts[m.Rank()], wants[m.Rank()] = c.operation(m.Rank())
+		o, dsts[m.Rank()] = c.operation(m.Rank())
 		return m.Run(ctx, o)
 	})
-	for i := range comms {
-		require.NoError(t, errs[i], "rank %d, %+v", i, c)
-		if wants[i] != nil && !slices.Equal(dsts[i], wants[i]) {
-			require.Fail(t, "wrong result", "rank %d, %+v", i, c)
+	for i, want := range c.Wanted() {
+		require.NoError(t, errs[i], "rank %d, %v", i, c)
+		if want != nil && !bytes.Equal(dsts[i], want) {
+			require.Fail(t, "wrong result", "rank %d, %v", i, c)
 		}
 	}
 }
@@ -260,7 +164,7 @@ func TestCollectives(t *testing.T) {
 							break
 						}
 						for variant := range 4 {
-							c := trial{kind: kind, size: len(w), root: root, n: n, seed: uint64(seed + root), uneven: variant&1 != 0, ordered: variant&1 != 0, inPlace: variant&2 != 0}
+							c := newTrial(colltest.Reference{Kind: kind, Size: len(w), Root: root, Count: n, Seed: uint64(seed + root), Ordered: variant&1 != 0, InPlace: variant&2 != 0}, variant&1 != 0)
 							if variant > 0 && n > 1000 {
 								break
 							}

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -62,7 +63,7 @@ func TestProtocolCollectives(t *testing.T) {
 							if n > 1000 && (root > 0 || variant > 1) || variant > 0 && !kind.Reduces() {
 								continue
 							}
-							c := trial{kind: kind, size: len(w), root: root, n: n, seed: uint64(n + root), ordered: variant&1 != 0, inPlace: variant&2 != 0}
+							c := newTrial(colltest.Reference{Kind: kind, Size: len(w), Root: root, Count: n, Seed: uint64(n + root), Ordered: variant&1 != 0, InPlace: variant&2 != 0}, false)
 							c.run(t, w)
 						}
 					}
@@ -180,7 +181,7 @@ func (r recorder) data(q *request, t packet.Type, n uint64) {
 func TestProtocolPackets(t *testing.T) {
 	buf := func() []byte { return make([]byte, 24) }
 	sum := channel.Of[uint32](channel.Sum)
-	ordered := channel.UserReduction(elem, false, affine)
+	ordered := channel.UserReduction(colltest.Elem, false, colltest.Affine)
 	for _, c := range []struct {
 		name      string
 		clients   int

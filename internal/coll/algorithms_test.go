@@ -37,22 +37,22 @@ func variants(kind coll.Kind, algorithm coll.Algorithm, size int) []*group {
 				continue
 			}
 			add := func(g group) {
-				g.kind, g.algorithm, g.size, g.root, g.ordered, g.segment = kind, algorithm, size, root, ordered, 3*elem
+				g.Kind, g.algorithm, g.Size, g.Root, g.Ordered, g.segment = kind, algorithm, size, root, ordered, 3*elem
 				all = append(all, &g)
 			}
 			for j, count := range counts {
 				if j == 0 || count > counts[j-1] {
-					add(group{count: count})
+					add(group{Reference: colltest.Reference{Count: count}})
 				}
 			}
 			switch kind {
 			case coll.ReduceScatter, coll.Allgather:
-				add(group{counts: uneven})
+				add(group{Reference: colltest.Reference{Counts: uneven}})
 			case coll.Gather, coll.Scatter:
-				add(group{counts: uneven})
-				add(group{counts: uneven, agreed: true})
+				add(group{Reference: colltest.Reference{Counts: uneven}})
+				add(group{Reference: colltest.Reference{Counts: uneven}, agreed: true})
 			case coll.Alltoall:
-				add(group{between: func(from, to int) int { return (from*3 + to*5) % 4 }})
+				add(group{Reference: colltest.Reference{Between: func(from, to int) int { return (from*3 + to*5) % 4 }}})
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func each(size int, f func(g *group)) {
 	for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 		for _, algorithm := range coll.Algorithms(kind) {
 			for _, g := range variants(kind, algorithm, size) {
-				if _, err := coll.Build(algorithm, g.shape(g.root)); err == nil {
+				if _, err := coll.Build(algorithm, g.shape(g.Root)); err == nil {
 					f(g)
 				}
 			}
@@ -88,7 +88,7 @@ func TestAlgorithms(t *testing.T) {
 				schedules := g.schedules(t)
 				for i, mode := range []colltest.Mode{colltest.Eager, colltest.Rendezvous} {
 					for _, inPlace := range []bool{false, true} {
-						g.inPlace = inPlace
+						g.InPlace = inPlace
 						order := random
 						if inPlace == (i == 0) {
 							order = nil
@@ -112,12 +112,12 @@ func TestSchedules(t *testing.T) {
 	}
 	for _, size := range sizes {
 		each(size, func(g *group) {
-			if size > 17 && g.count > size {
+			if size > 17 && g.Count > size {
 				return
 			}
 			sent, received := map[[2]int][]int{}, map[[2]int][]int{}
 			for rank, s := range g.schedules(t) {
-				in, out := g.lengths(rank)
+				in, out := g.Lengths(rank)
 				limit := [...]int{coll.In: in * elem, coll.Out: out * elem, coll.Tmp: s.Tmp}
 				for i, round := range s.Rounds {
 					messages := 0

@@ -25,38 +25,36 @@ func TestChosen(t *testing.T) {
 		settings.Segment = 1 + random.IntN(100)
 		settings.Pipeline = random.IntN(2000)
 		settings.RingBlock = random.IntN(2000)
-		g := &group{
-			kind: coll.Kind(random.IntN(int(coll.Alltoall) + 1)), size: 1 + random.IntN(12), count: random.IntN(60),
-			segment: settings.Segment, inPlace: random.IntN(2) == 0,
+		g := &group{segment: settings.Segment}
+		g.Kind, g.Size, g.Count, g.InPlace = coll.Kind(random.IntN(int(coll.Alltoall)+1)), 1+random.IntN(12), random.IntN(60), random.IntN(2) == 0
+		g.Root = random.IntN(g.Size)
+		if !g.Kind.Rooted() {
+			g.Root = 0
 		}
-		g.root = random.IntN(g.size)
-		if !g.kind.Rooted() {
-			g.root = 0
-		}
-		g.ordered = g.kind.Reduces() && random.IntN(2) == 0
+		g.Ordered = g.Kind.Reduces() && random.IntN(2) == 0
 		switch {
 		case random.IntN(2) == 0:
-		case g.kind == coll.Alltoall:
-			g.between = func(from, to int) int { return (from*5 + to*3) % 7 }
-		case g.kind == coll.ReduceScatter, g.kind == coll.Gather, g.kind == coll.Scatter, g.kind == coll.Allgather:
+		case g.Kind == coll.Alltoall:
+			g.Between = func(from, to int) int { return (from*5 + to*3) % 7 }
+		case g.Kind == coll.ReduceScatter, g.Kind == coll.Gather, g.Kind == coll.Scatter, g.Kind == coll.Allgather:
 			g.agreed = random.IntN(2) == 0
-			g.counts = make([]int, g.size)
-			for i := range g.counts {
-				g.counts[i] = max(random.IntN(40)-10, 0)
+			g.Counts = make([]int, g.Size)
+			for i := range g.Counts {
+				g.Counts[i] = max(random.IntN(40)-10, 0)
 			}
 		}
-		for rank := range g.size {
+		for rank := range g.Size {
 			a := settings.Choose(g.shape(rank))
 			if rank == 0 {
 				g.algorithm = a
 			}
 			require.Equal(t, g.algorithm, a, "%v: member %d", g, rank)
 		}
-		g.check(t, colltest.NewNetwork(g.size, modes[random.IntN(2)]), nil, random)
-		if chosen[g.kind] == nil {
-			chosen[g.kind] = map[coll.Algorithm]bool{}
+		g.check(t, colltest.NewNetwork(g.Size, modes[random.IntN(2)]), nil, random)
+		if chosen[g.Kind] == nil {
+			chosen[g.Kind] = map[coll.Algorithm]bool{}
 		}
-		chosen[g.kind][g.algorithm] = true
+		chosen[g.Kind][g.algorithm] = true
 	}
 	for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 		for _, a := range coll.Algorithms(kind) {
@@ -82,23 +80,23 @@ func TestTwoLevels(t *testing.T) {
 		}
 		p, err := coll.NewPlacement(hosts)
 		require.NoError(t, err)
-		whole := &group{kind: coll.Reduce, size: len(hosts), root: random.IntN(len(hosts)), count: 9, ordered: p.Contiguous()}
-		among := &group{kind: coll.Reduce, size: p.Hosts(), root: p.Host(whole.root), count: 9, ordered: whole.ordered, algorithm: coll.Binomial}
-		n := colltest.NewNetwork(among.size, colltest.Rendezvous)
+		whole := &group{Reference: colltest.Reference{Kind: coll.Reduce, Size: len(hosts), Root: random.IntN(len(hosts)), Count: 9, Ordered: p.Contiguous()}}
+		among := &group{Reference: colltest.Reference{Kind: coll.Reduce, Size: p.Hosts(), Root: p.Host(whole.Root), Count: 9, Ordered: whole.Ordered}, algorithm: coll.Binomial}
+		n := colltest.NewNetwork(among.Size, colltest.Rendezvous)
 		masters := among.members(t, n, nil)
 		for h, m := range masters {
 			for i, member := range p.Members(h) {
 				if i == 0 {
-					copy(m.in, whole.given(member))
+					copy(m.in, whole.Given(member))
 				} else {
-					whole.combiner()(m.in, m.in, whole.given(member))
+					whole.Combiner()(m.in, m.in, whole.Given(member))
 				}
 			}
 		}
 		for _, err := range n.Drive(runs(masters), among.headers(1), nil) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, whole.root, p.Masters(whole.root)[among.root])
-		require.Equal(t, whole.wanted()[whole.root], masters[among.root].out)
+		require.Equal(t, whole.Root, p.Masters(whole.Root)[among.Root])
+		require.Equal(t, whole.Wanted()[whole.Root], masters[among.Root].out)
 	}
 }

@@ -15,17 +15,17 @@ import (
 // counted runs the group once and returns what has really gone over the network.
 func counted(t *testing.T, g *group, mode colltest.Mode) coll.Model {
 	combined := int64(0)
-	combine := g.combiner()
-	g.combine = func(dst, a, b []byte) {
+	combine := g.Combiner()
+	g.Combine = func(dst, a, b []byte) {
 		combined += int64(len(dst))
 		combine(dst, a, b)
 	}
-	n := colltest.NewNetwork(g.size, mode)
+	n := colltest.NewNetwork(g.Size, mode)
 	members := g.members(t, n, nil)
 	for rank, err := range n.Drive(runs(members), g.headers(7), nil) {
 		require.NoError(t, err, "%v: member %d", g, rank)
 	}
-	g.combine = nil
+	g.Combine = nil
 	c := n.Counts()
 	return coll.Model{
 		Messages: c.Messages, Bytes: c.Bytes - c.Messages*coll.HeaderSize, Most: c.Most, Depth: int(c.Depth), Combined: combined,
@@ -40,8 +40,8 @@ func TestCost(t *testing.T) {
 			continue
 		}
 		each(size, func(g *group) {
-			want, err := coll.Cost(g.algorithm, g.shape(g.root))
-			if g.between != nil {
+			want, err := coll.Cost(g.algorithm, g.shape(g.Root))
+			if g.Between != nil {
 				require.ErrorIs(t, err, coll.ErrShape)
 				return
 			}
@@ -61,19 +61,19 @@ func TestCostLarge(t *testing.T) {
 	for _, size := range []int{63, 64, 65, 100, 1000, 1024} {
 		for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 			for _, algorithm := range coll.Algorithms(kind) {
-				g := &group{kind: kind, algorithm: algorithm, size: size, count: 1, segment: elem, root: size / 3}
+				g := &group{Reference: colltest.Reference{Kind: kind, Size: size, Count: 1, Root: size / 3}, algorithm: algorithm, segment: elem}
 				if !kind.Rooted() {
-					g.root = 0
+					g.Root = 0
 				}
 				switch kind {
 				case coll.Broadcast, coll.Reduce, coll.Allreduce:
-					g.count = 20
+					g.Count = 20
 				case coll.ReduceScatter:
 					if algorithm == coll.Linear {
-						g.count = 0 // the others show that blocks arrive
+						g.Count = 0 // the others show that blocks arrive
 					}
 				}
-				want, err := coll.Cost(algorithm, g.shape(g.root))
+				want, err := coll.Cost(algorithm, g.shape(g.Root))
 				if err != nil {
 					require.ErrorIs(t, err, coll.ErrAlgorithm)
 					continue
@@ -141,16 +141,16 @@ func TestEstimateAll(t *testing.T) {
 			continue
 		}
 		each(size, func(g *group) {
-			got, err := m.Estimate(g.algorithm, g.shape(g.root))
-			if g.between != nil {
+			got, err := m.Estimate(g.algorithm, g.shape(g.Root))
+			if g.Between != nil {
 				require.ErrorIs(t, err, coll.ErrShape)
 				return
 			}
 			require.NoError(t, err)
-			c, err := coll.Cost(g.algorithm, g.shape(g.root))
+			c, err := coll.Cost(g.algorithm, g.shape(g.Root))
 			require.NoError(t, err)
 			least := time.Duration(c.Depth) * (m.Latency + 2*m.Overhead)
-			if g.algorithm == coll.Linear && (g.kind == coll.Allgather || g.kind == coll.Alltoall) {
+			if g.algorithm == coll.Linear && (g.Kind == coll.Allgather || g.Kind == coll.Alltoall) {
 				least = m.Latency // its rounds only follow one another
 			}
 			require.GreaterOrEqual(t, got, least, g)

@@ -1,6 +1,7 @@
 package coll_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,12 +25,12 @@ func TestAgain(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
 		each(6, func(g *group) {
-			if g.count > 7 {
+			if g.Count > 7 {
 				return
 			}
-			n := colltest.NewNetwork(g.size, mode)
+			n := colltest.NewNetwork(g.Size, mode)
 			members := g.members(t, n, nil)
-			wanted := g.wanted()
+			wanted := g.Wanted()
 			for sequence := range uint32(3) {
 				for _, err := range n.Drive(runs(members), g.headers(sequence), nil) {
 					require.NoError(t, err, g)
@@ -38,8 +39,8 @@ func TestAgain(t *testing.T) {
 					if wanted[rank] != nil {
 						require.Equal(t, wanted[rank], m.out, "%v: member %d", g, rank)
 					}
-					if g.kind != coll.Broadcast || rank != g.root {
-						copy(m.out, noise(len(m.out)))
+					if g.Kind != coll.Broadcast || rank != g.Root {
+						copy(m.out, bytes.Repeat([]byte{0xA5}, len(m.out)))
 					}
 				}
 			}
@@ -53,14 +54,14 @@ func TestGoroutines(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
 		each(5, func(g *group) {
-			if g.count != 6 && g.counts == nil {
+			if g.Count != 6 && g.Counts == nil {
 				return
 			}
-			n := colltest.NewNetwork(g.size, mode)
+			n := colltest.NewNetwork(g.Size, mode)
 			members := g.members(t, n, nil)
-			wanted := g.wanted()
+			wanted := g.Wanted()
 			var all sync.WaitGroup
-			errs := make([]error, g.size)
+			errs := make([]error, g.Size)
 			for rank, m := range members {
 				all.Go(func() {
 					for sequence := range uint32(5) {
@@ -104,7 +105,7 @@ func TestSameBits(t *testing.T) {
 		for _, algorithm := range coll.Algorithms(coll.Allreduce) {
 			var first []byte
 			for i := range 6 {
-				g := &group{kind: coll.Allreduce, algorithm: algorithm, size: size, count: 37, segment: 5 * elem, inPlace: i%2 == 1, combine: floats}
+				g := &group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: size, Count: 37, InPlace: i%2 == 1, Combine: floats}, algorithm: algorithm, segment: 5 * elem}
 				n := colltest.NewNetwork(size, modes[i/3])
 				members := g.members(t, n, nil)
 				for _, err := range n.Drive(runs(members), g.headers(1), rand.New(rand.NewPCG(uint64(i), 1))) {
@@ -126,7 +127,7 @@ func TestSameBits(t *testing.T) {
 // error that says what differs, and nobody waits for ever.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
-	good := group{kind: coll.Allreduce, size: 6, count: 12}
+	good := group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: 6, Count: 12}}
 	for _, c := range []struct {
 		says   string
 		change func(g *group, h *coll.Header)
@@ -144,7 +145,7 @@ func TestMismatch(t *testing.T) {
 			for _, mode := range modes {
 				g := good
 				g.algorithm = algorithm
-				n := colltest.NewNetwork(g.size, mode)
+				n := colltest.NewNetwork(g.Size, mode)
 				members := g.members(t, n, nil)
 				headers := g.headers(7)
 				c.change(&g, &headers[3])
@@ -175,9 +176,9 @@ func TestLengthMismatch(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range coll.Algorithms(coll.Allreduce) {
 		for _, mode := range modes {
-			g := &group{kind: coll.Allreduce, algorithm: algorithm, size: 5, count: 20}
-			other := &group{kind: coll.Allreduce, algorithm: algorithm, size: 5, count: 21}
-			n := colltest.NewNetwork(g.size, mode)
+			g := &group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: 5, Count: 20}, algorithm: algorithm}
+			other := &group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: 5, Count: 21}, algorithm: algorithm}
+			n := colltest.NewNetwork(g.Size, mode)
 			members := g.members(t, n, nil)
 			s, err := coll.Build(algorithm, other.shape(2))
 			require.NoError(t, err)
@@ -199,8 +200,8 @@ func TestCutOff(t *testing.T) {
 	gone := errors.New("gone")
 	for _, mode := range modes {
 		for _, algorithm := range []coll.Algorithm{coll.Linear, coll.RecursiveDoubling, coll.Ring} {
-			g := &group{kind: coll.Allreduce, algorithm: algorithm, size: 4, count: 9}
-			n := colltest.NewNetwork(g.size, mode)
+			g := &group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: 4, Count: 9}, algorithm: algorithm}
+			n := colltest.NewNetwork(g.Size, mode)
 			members := g.members(t, n, nil)
 			n.Cut(1, 0, gone)
 			n.Cut(1, 2, gone)
@@ -221,20 +222,20 @@ func TestCutOff(t *testing.T) {
 // TestRunErrors: what cannot be is an error before anything is declared.
 func TestRunErrors(t *testing.T) {
 	t.Parallel()
-	g := &group{kind: coll.Allreduce, algorithm: coll.RecursiveDoubling, size: 2, count: 4}
+	g := &group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: 2, Count: 4}, algorithm: coll.RecursiveDoubling}
 	n := colltest.NewNetwork(2, colltest.Eager)
 	s, err := coll.Build(g.algorithm, g.shape(0))
 	require.NoError(t, err)
 	vector, scratch := make([]byte, 4*elem), make([]byte, coll.ScratchSize(s))
 	for says, make := range map[string]func() (*coll.Run, error){
 		"bytes of scratch, need": func() (*coll.Run, error) {
-			return coll.NewRun(n.Carrier(0), s, vector, vector, scratch[1:], sum)
+			return coll.NewRun(n.Carrier(0), s, vector, vector, scratch[1:], colltest.Sum)
 		},
 		"bytes 0 to 32 of in, which has 31": func() (*coll.Run, error) {
-			return coll.NewRun(n.Carrier(0), s, vector[1:], vector, scratch, sum)
+			return coll.NewRun(n.Carrier(0), s, vector[1:], vector, scratch, colltest.Sum)
 		},
 		"of out, which has 31": func() (*coll.Run, error) {
-			return coll.NewRun(n.Carrier(0), s, vector, vector[1:], scratch, sum)
+			return coll.NewRun(n.Carrier(0), s, vector, vector[1:], scratch, colltest.Sum)
 		},
 		"no function to combine with": func() (*coll.Run, error) {
 			return coll.NewRun(n.Carrier(0), s, vector, vector, scratch, nil)
@@ -245,12 +246,12 @@ func TestRunErrors(t *testing.T) {
 		require.ErrorIs(t, err, coll.ErrShape)
 		require.ErrorContains(t, err, says)
 	}
-	_, err = coll.NewRun(colltest.NewNetwork(1, colltest.Eager).Carrier(0), s, vector, vector, scratch, sum)
+	_, err = coll.NewRun(colltest.NewNetwork(1, colltest.Eager).Carrier(0), s, vector, vector, scratch, colltest.Sum)
 	var e *coll.PeerError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, 1, e.Peer)
 
-	r, err := coll.NewRun(n.Carrier(0), s, vector, vector, scratch, sum)
+	r, err := coll.NewRun(n.Carrier(0), s, vector, vector, scratch, colltest.Sum)
 	require.NoError(t, err)
 	done, err := r.Step()
 	require.True(t, done, "a run that was not started is over")
@@ -288,10 +289,10 @@ func pass(members []*member, headers []coll.Header) {
 func TestAllocs(t *testing.T) {
 	for _, mode := range modes {
 		each(5, func(g *group) {
-			if g.count != 6 {
+			if g.Count != 6 {
 				return
 			}
-			n := colltest.NewNetwork(g.size, mode)
+			n := colltest.NewNetwork(g.Size, mode)
 			members := g.members(t, n, nil)
 			headers := g.headers(1)
 			require.LessOrEqual(t, testing.AllocsPerRun(20, func() { pass(members, headers) }), 1.0, g) // done, in pass
@@ -303,7 +304,7 @@ func BenchmarkRun(b *testing.B) {
 	for _, algorithm := range coll.Algorithms(coll.Allreduce) {
 		for _, size := range []int{2, 8, 64} {
 			b.Run(fmt.Sprintf("allreduce/%v/%d", algorithm, size), func(b *testing.B) {
-				g := &group{kind: coll.Allreduce, algorithm: algorithm, size: size, count: 1}
+				g := &group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: size, Count: 1}, algorithm: algorithm}
 				members := g.members(b, colltest.NewNetwork(size, colltest.Eager), nil)
 				headers := g.headers(1)
 				b.ReportAllocs()

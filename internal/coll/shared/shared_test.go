@@ -2,7 +2,6 @@ package shared
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -72,18 +72,7 @@ func (h *heap) View(i int, key uint32, addr uint64, n int) ([]byte, error) {
 
 func (h *heap) Gone(i int) bool { return h.gone[i] }
 
-// elem is the size of the elements of tests: an affine map x -> a*x+b, of which the
-// composition is associative and not commutative.
-const elem = 8
-
-func compose(dst, a, b []byte) {
-	for i := 0; i < len(dst); i += elem {
-		a0, a1 := binary.NativeEndian.Uint32(a[i:]), binary.NativeEndian.Uint32(a[i+4:])
-		b0, b1 := binary.NativeEndian.Uint32(b[i:]), binary.NativeEndian.Uint32(b[i+4:])
-		binary.NativeEndian.PutUint32(dst[i:], a0*b0)
-		binary.NativeEndian.PutUint32(dst[i+4:], a0*b1+a1)
-	}
-}
+const elem = colltest.Elem
 
 // job is one collective as all members call it, and what is to come of it.
 type job struct {
@@ -91,148 +80,56 @@ type job struct {
 	want  [][]byte
 }
 
-// serial makes a collective of n elements (for each block), with its result.
-func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace bool) job {
-	var j job
-	block := n * elem
+// serial is a collective whose result a serial computation knows.
+func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace bool) (j job) {
 	known := r.IntN(2) == 0 // blocks that differ, by all
-	fill := func(n int) []byte {
-		b := make([]byte, n)
-		for i := range b {
-			b[i] = byte(r.Uint32())
-		}
-		return b
-	}
-	counts := make([]int, size) // of blocks, where they differ
-	for i := range counts {
-		if counts[i] = block; uneven {
-			counts[i] = r.IntN(2*n+1) * elem
-		}
-	}
+	// Members do not scatter in place.
+	f := &colltest.Reference{Kind: kind, Size: size, Root: root, Count: n, Ordered: true, Seed: r.Uint64(), InPlace: inPlace && kind != coll.Scatter && kind != coll.ReduceScatter}
 	var spans []Span
-	total := 0
-	for _, c := range counts {
-		spans = append(spans, Span{total, c})
-		total += c
-	}
-	srcs := make([][]byte, size)
-	all := make([]byte, total) // what the members give, one behind the other
-	matrix := make([][]Span, size)
-	for i := range srcs {
-		switch kind {
-		case coll.Gather, coll.Allgather:
-			srcs[i] = fill(counts[i])
-			copy(spans[i].in(all), srcs[i])
-		case coll.Alltoall:
-			at := 0
-			for range size {
-				c := block
-				if uneven {
-					c = r.IntN(2*n+1) * elem
-				}
-				matrix[i] = append(matrix[i], Span{at, c})
-				at += c
-			}
-			srcs[i] = fill(at)
-		case coll.ReduceScatter, coll.Scatter:
-			srcs[i] = fill(total)
-		default:
-			srcs[i] = fill(block)
+	if uneven {
+		matrix := make([]int, size*size)
+		for i := range matrix {
+			matrix[i] = r.IntN(2*n + 1)
 		}
+		f.Counts, f.Between = matrix[:size], func(from, to int) int { return matrix[from*size+to] }
+		spans = spread(f.Counts)
 	}
-	reduced := func(members int) []byte {
-		acc := append([]byte(nil), srcs[0]...)
-		for _, s := range srcs[1:members] {
-			compose(acc, acc, s)
-		}
-		return acc
-	}
+	j.want = f.Wanted()
 	for me := range size {
-		c := Call{Kind: kind, Signature: uint64(kind)<<32 | uint64(n), Root: root, Src: append([]byte(nil), srcs[me]...), Elem: elem, Combine: compose, Block: block}
-		var want []byte
+		c := Call{Kind: kind, Signature: uint64(kind)<<32 | uint64(n), Root: root, Elem: elem, Combine: colltest.Affine, Block: n * elem}
+		c.Src, c.Dst = f.Memory(me, func(n int) []byte { return make([]byte, n) })
+		if kind == coll.Exscan && me == 0 {
+			j.want[me] = bytes.Clone(c.Dst) // as it was
+		}
 		switch kind {
 		case coll.Barrier:
-			c.Src, c.Elem, c.Block = nil, 0, 0
-		case coll.Broadcast:
-			c.Src, c.Dst, want = nil, make([]byte, block), srcs[root]
-			if me == root {
-				copy(c.Dst, srcs[root])
-			}
-		case coll.Reduce:
-			if me == root {
-				c.Dst, want = make([]byte, block), reduced(size)
-			}
-		case coll.Allreduce:
-			c.Dst, want = make([]byte, block), reduced(size)
-		case coll.Scan:
-			c.Dst, want = make([]byte, block), reduced(me+1)
-		case coll.Exscan:
-			c.Dst = make([]byte, block)
-			if want = make([]byte, block); me > 0 {
-				want = reduced(me)
-			}
-		case coll.ReduceScatter:
-			want = spans[me].in(reduced(size))
-			c.Dst = make([]byte, len(want))
-			if uneven {
-				c.Blocks = spans
-			}
-		case coll.Gather:
+			c = Call{Kind: kind, Signature: c.Signature, Root: root, Combine: c.Combine}
+		case coll.ReduceScatter, coll.Allgather:
+			c.Blocks = spans
+		case coll.Gather, coll.Scatter:
 			c.Uneven = uneven && !known
-			if me == root {
-				c.Dst, want = make([]byte, total), all
-			}
-			if uneven && (known || me == root) {
-				c.Blocks = spans
-			}
-		case coll.Allgather:
-			c.Dst, want = make([]byte, total), all
-			if uneven {
-				c.Blocks = spans
-			}
-		case coll.Scatter:
-			c.Uneven = uneven && !known
-			want = spans[me].in(srcs[root])
-			c.Dst = make([]byte, len(want))
-			if me != root {
-				c.Src = nil
-			}
-			if uneven && (known || me == root) {
+			if known || me == root {
 				c.Blocks = spans
 			}
 		case coll.Alltoall:
-			for i := range size {
-				want = append(want, matrix[i][me].in(srcs[i])...)
-			}
-			c.Dst = make([]byte, len(want))
 			if c.Uneven = uneven; uneven {
-				at := 0
-				for i := range size {
-					c.Blocks = append(c.Blocks, Span{at, matrix[i][me].Len})
-					at += matrix[i][me].Len
-				}
-				c.From = matrix[me]
+				give, get := f.Pairs(me)
+				c.From, c.Blocks = spread(give), spread(get)
 			}
 		}
-		if inPlace {
-			switch kind {
-			case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
-				if c.Dst != nil {
-					c.Dst = c.Src
-				}
-				if kind == coll.Exscan && me == 0 {
-					want = srcs[0]
-				}
-			case coll.Gather, coll.Allgather:
-				if c.Dst != nil {
-					copy(spans[me].in(c.Dst), c.Src)
-					c.Src = spans[me].in(c.Dst)
-				}
-			}
-		}
-		j.calls, j.want = append(j.calls, c), append(j.want, want)
+		j.calls = append(j.calls, c)
 	}
 	return j
+}
+
+// spread are the spans of blocks of so many elements, one behind the other.
+func spread(counts []int) (list []Span) {
+	at := 0
+	for _, n := range counts {
+		list = append(list, Span{at, n * elem})
+		at += n * elem
+	}
+	return list
 }
 
 func (j *job) check(t require.TestingT, name string) {
@@ -447,6 +344,7 @@ func TestWithdraw(t *testing.T) {
 		team.Enqueue(&ops[i], &j.calls[i])
 		ops[i].Release()
 	}
+	before := bytes.Clone(j.calls[0].Dst)
 	require.NoError(t, h.teams[0].Advance())
 	boom := errors.New("boom")
 	d := &h.teams[1].line(1, ops[1].number).down
@@ -456,7 +354,7 @@ func TestWithdraw(t *testing.T) {
 	d.publish(0, ops[1].number-1, 0, 0)
 	require.True(t, h.teams[0].Settled())
 	require.ErrorIs(t, h.teams[1].Advance(), ErrWithdrawn)
-	require.Equal(t, make([]byte, len(j.calls[0].Dst)), j.calls[0].Dst)
+	require.True(t, bytes.Equal(before, j.calls[0].Dst))
 	require.ErrorIs(t, h.teams[0].Advance(), boom)
 }
 
