@@ -30,7 +30,8 @@ func across(t *testing.T, opts ...Option) []*Node {
 // flow is messages from one node to another and back, one after the other.
 type flow struct {
 	there, back chan error // what ended each direction
-	stop        func() int // after as many messages
+	passed      func() int // messages so far
+	stop        func()
 }
 
 // begin starts a flow and returns when a few messages are through.
@@ -39,12 +40,12 @@ func begin(t *testing.T, nodes []*Node, size int) *flow {
 	over, few := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
 	passed := 0
-	f.stop = sync.OnceValue(func() int {
-		close(over)
+	f.stop = sync.OnceFunc(func() { close(over) })
+	f.passed = func() int {
 		mu.Lock()
 		defer mu.Unlock()
 		return passed
-	})
+	}
 	ctx := within(t)
 	for i, ended := range []chan error{f.there, f.back} {
 		s, out := send(t, nodes[i], 1-i, size)
@@ -140,10 +141,11 @@ func TestOutage(t *testing.T) {
 		t.Run("loss for a moment", func(t *testing.T) {
 			f := begin(t, across(t, WithPeerTimeout(time.Minute)), size)
 			shell(t, loss.away)
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond) // the moment
 			shell(t, loss.on)
-			time.Sleep(300 * time.Millisecond)
-			t.Log(f.stop(), "messages")
+			before := f.passed()
+			eventually(t, func() bool { return f.passed() > before+2 || len(f.there)+len(f.back) > 0 })
+			f.stop()
 			require.NoError(t, <-f.there)
 			require.NoError(t, <-f.back)
 		})
@@ -163,7 +165,7 @@ func TestOutage(t *testing.T) {
 				require.Contains(t, []int{0, 1}, e.Rank)
 			}
 			took := time.Since(start)
-			require.Less(t, took, most+2*verdictTime)
+			require.Less(t, took, 4*most) // the guest emulates its CPUs
 			t.Log("ended after", took)
 		})
 	}
@@ -183,7 +185,7 @@ func TestSilence(t *testing.T) {
 	took := time.Since(start)
 	require.ErrorIs(t, err, ErrPeerDied)
 	require.ErrorContains(t, err, "from rank 1")
-	require.Less(t, took, most+2*verdictTime)
+	require.Less(t, took, 4*most) // the guest emulates its CPUs
 	t.Log("ended after", took, err)
 }
 

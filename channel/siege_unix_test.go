@@ -80,8 +80,8 @@ var (
 // TestSiege: kill -9 at random moments, six ranks of each job. (Over RDMA two, and a tenth of
 // the rounds: a guest that emulates its CPUs moves some megabytes a second; eight ranks under
 // the race detector on two CPUs have a quarter of them.) Both survivors have
-// returned within the peer timeout, over shared memory, where nobody waits for it, in half of
-// that, also where the dead rank was still connecting.
+// returned within the peer timeout, over shared memory, where nothing waits for it, in half of
+// that, also where the dead rank was still connecting: the long form judges that.
 func TestSiege(t *testing.T) {
 	jobs, victims := 1, 6
 	if need.WantLong() {
@@ -120,7 +120,9 @@ func TestSiege(t *testing.T) {
 			for _, m := range burials {
 				require.Contains(t, deaths, m[1], out)
 				took := time.Duration(number(m[2]) - deaths[m[1]])
-				require.Less(t, took, bound, "rank %s\n%s", m[1], out)
+				if need.WantLong() {
+					require.Less(t, took, bound, "rank %s\n%s", m[1], out)
+				}
 				longest = max(longest, took)
 			}
 		}
