@@ -57,8 +57,8 @@ func TestCollectivesProcesses(t *testing.T) {
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{2, 3, 8} {
 			t.Run(strconv.Itoa(size), func(t *testing.T) {
-				if size == 2 || size > 3 && provider != "shm" && provider != "tcp" {
-					need.Long(t)
+				if size == 2 || size > 3 && provider != "shm" {
+					need.Long(t) // TestCollectives has as many over tcp
 				}
 				if size > 3 {
 					need.Full(t)
@@ -102,13 +102,13 @@ func perish(ctx context.Context, n *Node, args []string) error {
 
 // kill -9 at any moment: all members end with an error that names the dead one.
 func TestMemberDeath(t *testing.T) {
-	rounds := 4
+	rounds := 2
 	if need.WantLong() {
 		rounds = 10
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for i := range rounds {
-			size := 2 + i%4
+			size := []int{4, 2, 3, 5}[i%4]
 			victim := rand.IntN(size)
 			r, out := run(t, provider, size, "perish", strconv.Itoa(victim), strconv.Itoa(rand.IntN(60)))
 			for rank, status := range r.Status {

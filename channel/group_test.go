@@ -298,11 +298,16 @@ func TestCollectives(t *testing.T) {
 				t.Run(fmt.Sprintf("%d ranks, %s, %s", size, place.name, provider), func(t *testing.T) {
 					need.Provider(t, provider)
 					switch {
-					case size == 17 && (provider == "shm" && place.name == "uneven" || provider == "tcp"):
+					case size == 3 && place.name == "uneven": // each its own
+						need.Long(t)
+					case size == 3 && (place.name == "pairs" || place.name == "in turn"):
 						need.Full(t)
-					case size == 5 && (provider == "shm" && place.name != "uneven" || provider == "tcp"):
+					case size == 5 && place.name == "uneven":
+					case size == 5 && (place.name == "each its own" || place.name == "in turn"):
 						need.Full(t)
-					case size > 5 || size == 2 || size == 4:
+					case size == 17 && provider == "shm" && place.name == "uneven":
+						need.Full(t)
+					case size != 1 && size != 3:
 						need.Long(t)
 					}
 					groups := worlds(t, size, WithProviders(provider), withHosts(place.hosts))
