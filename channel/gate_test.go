@@ -13,7 +13,7 @@ import (
 // TestDeclareWhileClosing: a node that is closed while others declare, give handles
 // other memory and close them unpins everything.
 func TestDeclareWhileClosing(t *testing.T) {
-	rounds := 40
+	rounds := 20
 	if need.WantLong() {
 		rounds = 200
 	}

@@ -418,7 +418,7 @@ func TestSplit(t *testing.T) {
 			if g == nil {
 				continue
 			}
-			wg.Go(func() { errs[i] = runTrials(ctx, g, trials(uint64(i), g.Size(), 60, 2049)) })
+			wg.Go(func() { errs[i] = runTrials(ctx, g, trials(uint64(i), g.Size(), 30, 2049)) })
 		}
 		wg.Wait()
 		if half != nil {

@@ -35,8 +35,10 @@ var queueProviders = []string{"tcp", "roce", "ibv"}
 // lengthy are the tests that take long over a provider; over ibv, where the devices are of a
 // guest that is emulated, with two CPUs.
 var lengthy = map[string][]string{
-	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"},
-	"ibv":  {"TestBothConnect", "TestHostile"},
+	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport",
+		"TestAhead", "TestAllocs", "TestCloseBlocked", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostileReady", "TestIdlePeers", "TestManyHandles",
+		"TestMultiple", "TestNoSendBuffers", "TestOrder", "TestPipeRefused", "TestPriority", "TestRace", "TestReadActive", "TestReadClose", "TestStaging", "TestStorm", "TestStreamsEnd", "TestStreamsEndEarly"},
+	"ibv": {"TestBothConnect", "TestHostile"},
 }
 
 // unhurried are the tests that -short has no time for. Between networks they run with -short, too.

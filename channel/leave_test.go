@@ -16,7 +16,7 @@ import (
 // of no message that has not been moved.
 func TestCloseUnderUse(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
-		rounds := 5
+		rounds := 3
 		if need.WantLong() {
 			rounds = 15
 		}

@@ -74,7 +74,7 @@ func TestAhead(t *testing.T) {
 		for _, size := range []int{8, 2000} {
 			s, out := send(t, a, b.Rank(), size)
 			r, in := receive(t, b, a.Rank(), size)
-			const count = 1000
+			const count = 300
 			done := make(chan error, 1)
 			go func() {
 				for i := range count {
@@ -179,7 +179,7 @@ func TestLengthMismatch(t *testing.T) {
 		require.NoError(t, r.Start())
 		require.ErrorIs(t, r.WaitContext(within(t)), ErrLength)
 		faults := 0
-		for range 1000 {
+		for range 200 {
 			if err := s.Start(); err != nil {
 				require.ErrorIs(t, err, ErrLength)
 				faults++

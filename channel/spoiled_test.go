@@ -86,7 +86,7 @@ func TestSpoiled(t *testing.T) {
 				r, _ := receive(t, b, a.Rank(), c.get)
 				sound, out := send(t, a, b.Rank(), 20_000)
 				soundToo, in := receive(t, b, a.Rank(), 20_000)
-				for i := range 3 * ringSlots {
+				for i := range ringSlots + 8 {
 					start := []func(){func() {
 						if c.s {
 							startSpoiled(t, s)
