@@ -21,7 +21,7 @@ import (
 // doubled or out of order, and nothing stays behind.
 func TestBothConnect(t *testing.T) {
 	const size, messages = 6, 20
-	jobs := 3
+	jobs := 2
 	if need.WantLong() {
 		jobs = 40
 	}

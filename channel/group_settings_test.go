@@ -14,7 +14,7 @@ import (
 // Every algorithm of every kind over channels, wherever it is possible.
 func TestForcedAlgorithms(t *testing.T) {
 	const size = 5
-	count := 6
+	count := 4
 	if need.WantLong() {
 		count = 12
 	}

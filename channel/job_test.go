@@ -36,16 +36,16 @@ var queueProviders = []string{"tcp", "roce", "ibv"}
 // guest that is emulated, with two CPUs.
 var lengthy = map[string][]string{
 	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport",
-		"TestAhead", "TestAllocs", "TestCloseBlocked", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostileReady", "TestIdlePeers", "TestManyHandles",
+		"TestCrossovers", "TestHeapToWaiting", "TestAhead", "TestAllocs", "TestCloseBlocked", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostileReady", "TestIdlePeers", "TestManyHandles",
 		"TestMultiple", "TestNoSendBuffers", "TestOrder", "TestPipeRefused", "TestPriority", "TestRace", "TestReadActive", "TestReadClose", "TestStaging", "TestStorm", "TestStreamsEnd", "TestStreamsEndEarly"},
 	"ibv": {"TestBothConnect", "TestHostile"},
 }
 
 // unhurried are the tests that -short has no time for. Between networks they run with -short, too.
 var unhurried = []string{
-	"TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostile",
+	"TestAhead", "TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostile",
 	"TestHostileReady", "TestLayoutsProcesses", "TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
-	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSiege", "TestSplit", "TestStaging", "TestStop",
+	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSiege", "TestStaging", "TestStop",
 	"TestStorm", "TestStreamsEnd", "TestStreamsEndEarly", "TestWeight", "TestWhoMoves", "TestWorldFailed",
 }
 

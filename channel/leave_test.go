@@ -48,6 +48,7 @@ func TestCloseUnderUse(t *testing.T) {
 							if done, err := h.Test(); done {
 								return err
 							}
+							runtime.Gosched() // Close has to have its turn
 						}
 					})
 				}

@@ -30,7 +30,7 @@ func receive(t testing.TB, at *Node, from, size int, opts ...DeclareOption) (*Ha
 // are started ahead, and whichever handles and sizes they are of.
 func TestOrder(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
-		const count = 3 * ringSlots
+		const count = 3 * ringSlots / 2
 		for _, size := range []int{8, 1000, 20_000} {
 			var sends, receives []*Handle
 			var in [][]byte
@@ -301,7 +301,7 @@ func TestMultiple(t *testing.T) {
 			all[i], err = n.Multiple(members[i]...)
 			require.NoError(t, err)
 		}
-		for round := range 20 {
+		for round := range 8 {
 			var wg sync.WaitGroup
 			for i := range nodes {
 				wg.Go(func() {

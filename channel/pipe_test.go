@@ -59,7 +59,7 @@ func TestPipeRefused(t *testing.T) {
 			out, in []byte
 			wrong   bool
 		}
-		for range 10 {
+		for range 5 {
 			var pairs []pair
 			for range 12 {
 				size := sizes[rng.IntN(len(sizes))]

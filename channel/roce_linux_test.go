@@ -26,7 +26,7 @@ func TestRoCEBetweenNetworks(t *testing.T) {
 	for _, wire := range []string{"roce", "xdp"} {
 		t.Run(wire, func(t *testing.T) {
 			run := between(t, wire)
-			for act, arg := range map[string]string{"meet": "10", "halo": "5", "collect": "10"} {
+			for act, arg := range map[string]string{"meet": "10", "halo": "4", "collect": "10"} {
 				t.Run(act, func(t *testing.T) {
 					if act != "halo" {
 						need.Long(t) // TestRoCEPathFailure begins with meet; TestCollectivesProcesses collects over roce

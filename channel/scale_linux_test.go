@@ -92,7 +92,7 @@ func sparse(ctx context.Context, n *Node, args []string) error {
 // grow with the peers that a rank talks to, not with the job.
 func TestManyRanks(t *testing.T) {
 	need.Full(t)
-	size := 16
+	size := 12
 	if need.WantLong() {
 		size = 256
 	}
