@@ -37,6 +37,9 @@ func TestSizes(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		r := rand.New(rand.NewPCG(1, 2))
 		for i, size := range []int{0, 1, 8, 55, 56, 57, 64, 100, 4096, eagerMax, eagerMax + 1, 100_000, chunkMin, chunkMin + 1, 3 << 20} {
+			if testing.Short() && size > chunkMin+1 {
+				continue
+			}
 			for k, own := range []struct{ src, dst bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
 				src, dst := memory(t, a, size+1, own.src)[:size], memory(t, b, size+1, own.dst)[:size]
 				for _, receiveFirst := range []bool{true, false} {

@@ -433,13 +433,12 @@ func TestSplit(t *testing.T) {
 // the odd one say what differs.
 func TestMismatch(t *testing.T) {
 	t.Parallel() // it waits most of the time
+	need.Full(t) // TestOnlyTests has one such call
 	for _, place := range placements {
 		t.Run(place.name, func(t *testing.T) {
 			switch place.name {
 			case "in turn", "uneven":
 				need.Long(t)
-			case "one host", "each its own":
-				need.Full(t)
 			}
 			const size = 4
 			odd := []func(b []float64) Operation{
@@ -719,6 +718,7 @@ func TestUserElements(t *testing.T) {
 // Groups that are split at the same time, in different orders, do not get in each
 // other's way.
 func TestConcurrentSplits(t *testing.T) {
+	need.Full(t)
 	groups := worlds(t, 3, WithProviders("shm"), withHosts(func(rank int) int { return rank }))
 	each(t, 3, func(rank int) error {
 		ctx := within(t)

@@ -43,9 +43,10 @@ var lengthy = map[string][]string{
 
 // unhurried are the tests that -short has no time for. Between networks they run with -short, too.
 var unhurried = []string{
-	"TestAhead", "TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostile",
-	"TestHostileReady", "TestLayoutsProcesses", "TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
-	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSiege", "TestStaging", "TestStop",
+	"TestAhead", "TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeadlineOfMultiple", "TestDeadlinesMemory", "TestDeclareWhileClosing", "TestDirect",
+	"TestFailedGroupsMemory", "TestHeapToWaiting", "TestHostile", "TestHostileReady", "TestLateLength", "TestLayoutsProcesses", "TestLengthMismatchWaitsInAnyOrder",
+	"TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
+	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSetLayout", "TestSiege", "TestStaging", "TestStop",
 	"TestStorm", "TestStreamsEnd", "TestStreamsEndEarly", "TestWeight", "TestWhoMoves", "TestWorldFailed",
 }
 

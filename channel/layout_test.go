@@ -204,7 +204,7 @@ func TestLayouts(t *testing.T) {
 		rounds := 20
 		switch {
 		case testing.Short():
-			rounds = 8
+			rounds = 5
 		case need.WantLong():
 			rounds = 200
 		}

@@ -239,7 +239,10 @@ func paint(b []byte, rank, round, message int) {
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
 	rounds := "8" // each turn twice
-	if need.WantLong() {
+	switch {
+	case testing.Short():
+		rounds = "4"
+	case need.WantLong():
 		rounds = "50"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
