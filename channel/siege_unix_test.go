@@ -78,7 +78,7 @@ var (
 
 // TestSiege: kill -9 at random moments, four ranks of each job, and in the long form six.
 // (Over RDMA two, and fewer rounds: a guest that emulates its CPUs moves some megabytes a
-// second; six ranks under the race detector on two CPUs fewer, too.) Both survivors have
+// second. Fewer also under the race detector.) Both survivors have
 // returned within the peer timeout, over shared memory, where nobody waits for it, in half of
 // that, also where the dead rank was still connecting.
 func TestSiege(t *testing.T) {
