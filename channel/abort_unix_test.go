@@ -27,9 +27,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
+// computing has every fourth rank of abortJob compute, which costs a CPU until the job ends.
+const computing = "computing"
+
 // abortJob is a job whose rank args[0] aborts it with code 7 and goes on, while
-// the others compute, sleep, and wait for each other and for a rank that they have
-// never talked to.
+// the others sleep, wait for each other and for a rank that they have never talked to, and
+// compute where args[1] says so.
 func abortJob(ctx context.Context, n *Node, args []string) error {
 	if err := halo(ctx, n, 2, hooks{}); err != nil {
 		return err
@@ -44,12 +47,13 @@ func abortJob(ctx context.Context, n *Node, args []string) error {
 		n.Abort(7, "enough")
 	}
 	switch n.Rank() % 4 {
-	case 0, 1:
-		for sum := 1; ; sum *= 3 {
+	case 0:
+		for sum := 1; len(args) > 1 && args[1] == computing; sum *= 3 {
 			if sum == 0 { // odd numbers have odd products
 				return errors.New("arithmetic")
 			}
 		}
+		select {}
 	case 2:
 		select {}
 	}
@@ -61,6 +65,7 @@ func abortJob(ctx context.Context, n *Node, args []string) error {
 	for {
 		r.Start()
 		r.Wait() // and does not want to know
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -156,8 +161,14 @@ func TestAbortUnderLaunchers(t *testing.T) {
 			t.Parallel()
 			args := strings.Fields(c.launcher)
 			launched := len(args) > 1
+			does := "sleeping"
+			if c.launcher == "continue" || need.WantLong() { // the others are killed, whatever they do
+				does = computing
+			}
 			if launched {
 				need.Program(t, args[0])
+			}
+			if c.launcher != "kill" {
 				need.Full(t)
 			}
 			for k, culprit := range culprits {
@@ -168,10 +179,10 @@ func TestAbortUnderLaunchers(t *testing.T) {
 				var status int
 				var out string
 				if launched {
-					status, out = command(t, bare("abort", abortSecret, envPIDs+"="+pids), append(args, me, culprit)...)
+					status, out = command(t, bare("abort", abortSecret, envPIDs+"="+pids), append(args, me, culprit, does)...)
 				} else {
 					status, out = sluiceRun(t, launch.Options{
-						Size: 4, Args: []string{me, culprit}, Env: bare("abort", envPIDs+"="+pids),
+						Size: 4, Args: []string{me, culprit, does}, Env: bare("abort", envPIDs+"="+pids),
 						OnFailure: map[string]launch.OnFailure{"kill": launch.Kill, "continue": launch.Continue}[c.launcher],
 					})
 				}
@@ -203,13 +214,16 @@ func TestAbortByHand(t *testing.T) {
 				continue
 			}
 			t.Run(rank+" "+culprit, func(t *testing.T) {
-				server := freeAddress(t)
+				server, does := freeAddress(t), "sleeping"
+				if need.WantLong() { // as where sluice run has the others go on
+					does = computing
+				}
 				var wg sync.WaitGroup
 				var status [4]int
 				var out [4]string
 				for i := range status {
 					wg.Go(func() {
-						status[i], out[i] = command(t, bare("abort", abortSecret, rank+"="+strconv.Itoa(i), "SLUICE_SIZE=4", "SLUICE_SERVER="+server), me, culprit)
+						status[i], out[i] = command(t, bare("abort", abortSecret, rank+"="+strconv.Itoa(i), "SLUICE_SIZE=4", "SLUICE_SERVER="+server), me, culprit, does)
 					})
 				}
 				wg.Wait()

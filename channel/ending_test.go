@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // byMessages runs a test for ranks that are on hosts of their own, for each way that
@@ -97,7 +98,7 @@ func requireNoStreams(t *testing.T, groups []*Group) {
 func TestStreamsEnd(t *testing.T) {
 	byMessages(t, 3, func(t *testing.T, groups []*Group) {
 		ctx := within(t)
-		rounds := 20
+		rounds := 14 // each order twice
 		if need.WantLong() {
 			rounds = 100
 		}
@@ -150,9 +151,10 @@ func TestStreamsEnd(t *testing.T) {
 
 // A group that one member closes while the others go on with it fails at them.
 func TestStreamsEndEarly(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	byMessages(t, 2, func(t *testing.T, groups []*Group) {
 		ctx := within(t)
-		for range 5 {
+		for range 3 {
 			each(t, 2, func(rank int) error {
 				g, err := groups[rank].Split(ctx, 0, 0)
 				if err != nil {
@@ -181,7 +183,7 @@ func TestStreamsEndEarly(t *testing.T) {
 // whatever the other members do, who have not closed theirs, nobody touches it.
 func TestFailedGroupsMemory(t *testing.T) {
 	byMessages(t, 2, func(t *testing.T, groups []*Group) {
-		const size = 8 << 20
+		const size = 4 << 20
 		ctx := within(t)
 		rounds := 8
 		if need.WantLong() {
@@ -295,7 +297,7 @@ func TestKeptBound(t *testing.T) {
 	ctx := within(t)
 	each(t, 2, func(rank int) error {
 		g := groups[rank]
-		for i := range 20 {
+		for i := range keptTotal/(keptBytes/2) + 1 {
 			b := make([]byte, keptBytes/2-8*i)
 			for range 2 {
 				binary.NativeEndian.PutUint32(b, uint32(i))

@@ -77,14 +77,14 @@ func fenced(ctx context.Context, n *Node, args []string) error {
 // sleepers are woken all the same.
 func TestWithoutBarriers(t *testing.T) {
 	need.Full(t)
-	rounds := 40
+	rounds := 24
 	if need.WantLong() {
 		rounds = 200
 	}
 	for _, who := range []string{"all", "one", "nobody"} {
-		for _, size := range []int{2, 16} {
+		for _, size := range []int{2, 4, 16} {
 			t.Run(fmt.Sprintf("%s of %d", who, size), func(t *testing.T) {
-				if size > 2 && who != "one" {
+				if size > 4 || size > 2 && who != "one" {
 					need.Long(t)
 				}
 				r, out := run(t, "shm", size, "fenced", strconv.Itoa(rounds/size*2), who)

@@ -6,14 +6,15 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestDeclareWhileClosing: a node that is closed while others declare, give handles
 // other memory and close them unpins everything.
 func TestDeclareWhileClosing(t *testing.T) {
-	rounds := 40
+	rounds := 20
 	if need.WantLong() {
 		rounds = 200
 	}

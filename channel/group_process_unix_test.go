@@ -56,12 +56,12 @@ func TestCollectivesProcesses(t *testing.T) {
 		count = "60"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
-		for _, size := range []int{2, 3, 8} {
+		for _, size := range []int{2, 3, 5, 8} {
 			t.Run(strconv.Itoa(size), func(t *testing.T) {
-				if size == 2 || size > 3 && provider != "shm" && provider != "tcp" {
-					need.Long(t)
+				if size == 2 || size == 8 || size > 3 && provider != "shm" {
+					need.Long(t) // TestCollectives has as many over tcp
 				}
-				if size > 3 {
+				if size > 3 || provider == "tcp" {
 					need.Full(t)
 				}
 				r, out := run(t, size, "collect", count)
@@ -103,15 +103,15 @@ func perish(ctx context.Context, n *Node, args []string) error {
 
 // kill -9 at any moment: all members end with an error that names the dead one.
 func TestMemberDeath(t *testing.T) {
-	rounds := 4
+	rounds, last := 2, 20
 	if need.WantLong() {
-		rounds = 10
+		rounds, last = 10, 60
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for i := range rounds {
-			size := 2 + i%4
+			size := []int{4, 2, 3, 5}[i%4]
 			victim := rand.IntN(size)
-			r, out := run(t, size, "perish", strconv.Itoa(victim), strconv.Itoa(rand.IntN(60)))
+			r, out := run(t, size, "perish", strconv.Itoa(victim), strconv.Itoa(rand.IntN(last)))
 			for rank, status := range r.Status {
 				want := 0
 				if rank == victim {

@@ -17,7 +17,7 @@ func TestHeapToWaiting(t *testing.T) {
 		s, err := a.DeclareSend(Contiguous(src), b.Rank())
 		require.NoError(t, err)
 		d, dst := receive(t, b, a.Rank(), len(src))
-		for range 30 {
+		for range 10 {
 			random(r, src)
 			require.NoError(t, d.Start())
 			waited := make(chan error)

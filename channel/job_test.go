@@ -35,15 +35,18 @@ var queueProviders = []string{"tcp", "roce", "ibv"}
 // lengthy are the tests that take long over a provider; over ibv, where the devices are of a
 // guest that is emulated, with two CPUs.
 var lengthy = map[string][]string{
-	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport"},
-	"ibv":  {"TestBothConnect", "TestHostile"},
+	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport",
+		"TestCrossovers", "TestHeapToWaiting", "TestAhead", "TestAllocs", "TestCloseBlocked", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostileReady", "TestIdlePeers", "TestManyHandles",
+		"TestMultiple", "TestNoSendBuffers", "TestOrder", "TestPipeRefused", "TestPriority", "TestRace", "TestReadActive", "TestReadClose", "TestStaging", "TestStorm", "TestStreamsEnd", "TestStreamsEndEarly"},
+	"ibv": {"TestBothConnect", "TestHostile"},
 }
 
 // unhurried are the tests that -short has no time for. Between networks they run with -short, too.
 var unhurried = []string{
-	"TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostile",
-	"TestHostileReady", "TestLayoutsProcesses", "TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
-	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSiege", "TestSplit", "TestStaging", "TestStop",
+	"TestAhead", "TestAway", "TestBothConnect", "TestCloseBlocked", "TestCloseUnderUse", "TestDeadlineOfMultiple", "TestDeadlinesMemory", "TestDeclareWhileClosing", "TestDirect",
+	"TestFailedGroupsMemory", "TestHeapToWaiting", "TestHostile", "TestHostileReady", "TestLateLength", "TestLayoutsProcesses", "TestLengthMismatchWaitsInAnyOrder",
+	"TestManyHandles", "TestMemberDeath", "TestNoSendBuffers", "TestPipeRefused", "TestPipeSenderAway", "TestPriority", "TestRace",
+	"TestReadActive", "TestReadClose", "TestReadDeath", "TestReport", "TestRevived", "TestSetLayout", "TestSiege", "TestStaging", "TestStop",
 	"TestStorm", "TestStreamsEnd", "TestStreamsEndEarly", "TestWeight", "TestWhoMoves", "TestWorldFailed",
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // broadcastTo makes a job of two ranks on one host of which rank 0 has broadcast n bytes,
@@ -51,6 +53,7 @@ func closeNode(g *Group) error { return g.node.Close() }
 // TestCloseWithoutLate: what a root has broadcast is there for a member that comes when the
 // root, which has waited as long as it waits for a peer, is gone: nothing has failed.
 func TestCloseWithoutLate(t *testing.T) {
+	need.Full(t)
 	for _, end := range []func(g *Group) error{(*Group).Close, closeNode} {
 		for _, n := range []int{1, 8, 1000, 4096} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -92,7 +92,7 @@ func layouts(ctx context.Context, n *Node, args []string) error {
 
 // TestLayoutsProcesses: any layout to any layout between processes.
 func TestLayoutsProcesses(t *testing.T) {
-	count := "20"
+	count := "8"
 	if need.WantLong() {
 		count = "60"
 	}

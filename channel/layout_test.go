@@ -8,8 +8,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // block is n bytes at off of slice base: what a layout comes down to.
@@ -66,9 +67,9 @@ func drawVector(r *rand.Rand, n, i int, alloc func(int) []byte) (Vector, []block
 	if r.IntN(2) == 0 {
 		v.Offset, v.Stride = before+(count-1)*stride, -stride
 	}
-	var blocks []block
-	for j := range count {
-		blocks = append(blocks, block{i, v.Offset + j*v.Stride, size})
+	blocks := make([]block, count)
+	for j := range blocks {
+		blocks[j] = block{i, v.Offset + j*v.Stride, size}
 	}
 	return v, blocks
 }
@@ -86,6 +87,7 @@ func drawInterleaved(r *rand.Rand, n int, alloc func(int) []byte) drawn {
 		vs = append(vs, Vector{b, 5 + first, size - first, count, size})
 	}
 	d.layout = StridedArray(vs...)
+	d.blocks = make([]block, 0, len(vs)*count)
 	for _, v := range vs {
 		for j := range count {
 			d.blocks = append(d.blocks, block{0, v.Offset + j*v.Stride, v.BlockSize})
@@ -119,21 +121,20 @@ func drawIndexed(r *rand.Rand, n int, alloc func(int) []byte) drawn {
 	return d
 }
 
-// divisor returns a divisor of n.
+// divisor returns a divisor of n, each as often.
 func divisor(r *rand.Rand, n int) int {
-	for {
-		if d := 1 + r.IntN(n); n%d == 0 {
-			return d
-		}
-		if r.IntN(50) == 0 {
-			return []int{1, n}[r.IntN(2)]
+	var list []int
+	for d := 1; d*d <= n; d++ {
+		if n%d == 0 {
+			list = append(list, d, n/d)
 		}
 	}
+	return list[r.IntN(len(list))]
 }
 
 // packed reads the message byte by byte.
 func (d *drawn) packed() []byte {
-	var p []byte
+	p := make([]byte, 0, d.layout.Len())
 	for _, b := range d.blocks {
 		p = append(p, d.bases[b.base][b.off:b.off+b.n]...)
 	}
@@ -160,7 +161,7 @@ func TestMove(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for range 3000 {
+	for range 2000 {
 		n := r.IntN(3000)
 		src, dst := draw(r, n, heap), draw(r, n, heap)
 		name := src.name + " to " + dst.name
@@ -201,10 +202,10 @@ func TestLayouts(t *testing.T) {
 		seed := rand.Uint64()
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
-		rounds := 40
+		rounds := 20
 		switch {
 		case testing.Short():
-			rounds = 15
+			rounds = 5
 		case need.WantLong():
 			rounds = 200
 		}

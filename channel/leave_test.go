@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestCloseUnderUse closes a node while its handles are waited for, tested and
@@ -16,7 +17,7 @@ import (
 // of no message that has not been moved.
 func TestCloseUnderUse(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
-		rounds := 5
+		rounds := 3
 		if need.WantLong() {
 			rounds = 15
 		}
@@ -48,6 +49,7 @@ func TestCloseUnderUse(t *testing.T) {
 							if done, err := h.Test(); done {
 								return err
 							}
+							runtime.Gosched() // Close has to have its turn
 						}
 					})
 				}

@@ -30,7 +30,7 @@ func receive(t testing.TB, at *Node, from, size int, opts ...DeclareOption) (*Ha
 // are started ahead, and whichever handles and sizes they are of.
 func TestOrder(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
-		const count = 3 * ringSlots
+		const count = 3 * ringSlots / 2
 		for _, size := range []int{8, 1000, 20_000} {
 			var sends, receives []*Handle
 			var in [][]byte
@@ -74,7 +74,7 @@ func TestAhead(t *testing.T) {
 		for _, size := range []int{8, 2000} {
 			s, out := send(t, a, b.Rank(), size)
 			r, in := receive(t, b, a.Rank(), size)
-			const count = 1000
+			const count = 300
 			done := make(chan error, 1)
 			go func() {
 				for i := range count {
@@ -179,7 +179,7 @@ func TestLengthMismatch(t *testing.T) {
 		require.NoError(t, r.Start())
 		require.ErrorIs(t, r.WaitContext(within(t)), ErrLength)
 		faults := 0
-		for range 1000 {
+		for range 200 {
 			if err := s.Start(); err != nil {
 				require.ErrorIs(t, err, ErrLength)
 				faults++
@@ -301,7 +301,7 @@ func TestMultiple(t *testing.T) {
 			all[i], err = n.Multiple(members[i]...)
 			require.NoError(t, err)
 		}
-		for round := range 20 {
+		for round := range 8 {
 			var wg sync.WaitGroup
 			for i := range nodes {
 				wg.Go(func() {

@@ -70,6 +70,9 @@ func TestNull(t *testing.T) {
 	for _, n := range nullTests {
 		t.Run(n.name, func(t *testing.T) {
 			t.Parallel()
+			if n.name == "Ready1" {
+				need.Long(t) // Ready0 has each side be slow
+			}
 			again(t, "^TestNull$/^"+n.name+"$", "--- PASS: TestNull/"+n.name+" ", append(n.env, ibv.EnvLibrary+"="+lib, nullEnv+"="+sysfs[n.two])...)
 		})
 	}

@@ -28,7 +28,7 @@ func TestPipeSenderAway(t *testing.T) {
 		random(rng, out)
 		var stop atomic.Bool
 		started, computed := make(chan error), make(chan struct{})
-		for range 8 {
+		for range 4 {
 			stop.Store(false)
 			go func() {
 				started <- s.Start()
@@ -59,7 +59,7 @@ func TestPipeRefused(t *testing.T) {
 			out, in []byte
 			wrong   bool
 		}
-		for range 10 {
+		for range 5 {
 			var pairs []pair
 			for range 12 {
 				size := sizes[rng.IntN(len(sizes))]
@@ -168,7 +168,7 @@ func TestDirect(t *testing.T) {
 		require.NoError(t, err)
 		r, in := receive(t, b, a.Rank(), size)
 		rng := rand.New(rand.NewPCG(7, 8))
-		for range 100 {
+		for range 20 {
 			random(rng, out[:64])
 			out[size-1]++
 			require.NoError(t, r.Start())

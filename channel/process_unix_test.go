@@ -199,26 +199,32 @@ func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
 // paint fills b with what only this rank sends in this round.
 func paint(b []byte, rank, round, message int) {
 	v := uint64(rank)<<48 | uint64(round)<<16 | uint64(message)<<8
-	var w [8]byte
-	for i := 0; i < len(b); i += 8 {
-		binary.LittleEndian.PutUint64(w[:], (v+uint64(i))*0x9e3779b97f4a7c15)
-		copy(b[i:], w[:])
+	word := func(i int) uint64 { return (v + uint64(i)) * 0x9e3779b97f4a7c15 }
+	whole := len(b) &^ 7
+	for i := 0; i < whole; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], word(i))
+	}
+	for i := whole; i < len(b); i++ {
+		b[i] = byte(word(whole) >> (8 * (i - whole)))
 	}
 }
 
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
 	rounds := "8" // each turn twice
-	if need.WantLong() {
+	switch {
+	case testing.Short():
+		rounds = "4"
+	case need.WantLong():
 		rounds = "50"
 	}
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{1, 2, 3, 16} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
-				if provider != "shm" && size > 3 {
-					need.Long(t)
+				if size != 3 && (provider != "shm" || size == 16) {
+					need.Long(t) // TestManyRanks has more of them than most machines have CPUs
 				}
-				if (size > 3 || size == 1) && (provider == "shm" || provider == "tcp") {
+				if size != 3 {
 					need.Full(t)
 				}
 				r, out := run(t, size, "halo", rounds)
@@ -253,7 +259,7 @@ func death(ctx context.Context, n *Node, args []string) error {
 // TestDeath: kill -9 at any moment of a halo exchange. All others end with an
 // error that names the dead one, or a rank that has left because of it.
 func TestDeath(t *testing.T) {
-	rounds := 3 // TestSiege kills more of them
+	rounds := 2 // TestSiege kills more of them
 	switch {
 	case testing.Short():
 		rounds = 1
@@ -264,9 +270,12 @@ func TestDeath(t *testing.T) {
 		if provider == "tcp" {
 			need.Full(t)
 		}
-		last := 200
-		if provider == "ibv" { // a round may take a tenth of a second
+		last := 40
+		switch {
+		case provider == "ibv": // a round may take a tenth of a second
 			last = 20
+		case need.WantLong():
+			last = 200
 		}
 		for i := range rounds {
 			size := 2 + i%3
@@ -365,7 +374,7 @@ func swapPIDs(ctx context.Context, n *Node) (int, error) {
 func TestStop(t *testing.T) {
 	t.Parallel() // it waits most of the time
 
-	rounds := 80 // with as many stops as a quarter of that
+	rounds := 40 // with as many stops as a quarter of that
 	if need.WantLong() {
 		rounds = 400
 	}
@@ -377,14 +386,27 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// away is a job of two in which the user of the rank of the first argument computes
-// once it has started its half of a message, until the other has its own. The rank
-// of the second argument starts first. The third is a file that says when, the last
-// what the message lies in: node memory, the heap, or direct, from the heap into node
-// memory.
+// away is a job of two in which the user of one rank computes once it has started its
+// half of a message, until the other has its own. The first argument is a folder, each
+// other one a case: rank that computes, rank that starts first, and what the message lies
+// in: node memory, the heap, or direct, from the heap into node memory.
 func away(ctx context.Context, n *Node, args []string) error {
+	for i, c := range args[1:] {
+		var busy, first int
+		var kind string
+		if _, err := fmt.Sscan(c, &busy, &first, &kind); err != nil {
+			return err
+		}
+		if err := awayOnce(ctx, n, busy, first, kind, i, fmt.Sprintf("%s/%d", args[0], i)); err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// awayOnce is one case. The file says when the other rank has its half.
+func awayOnce(ctx context.Context, n *Node, busy, first int, kind string, stream int, file string) error {
 	const size = 1 << 20
-	busy, first, file, kind := number(args[0]), number(args[1]), args[2], args[3]
 	var h *Handle
 	m, err := n.Alloc(2 * size)
 	if err != nil {
@@ -396,9 +418,9 @@ func away(ctx context.Context, n *Node, args []string) error {
 	}
 	if n.Rank() == 0 {
 		paint(b, 0, 0, 0)
-		h, err = n.DeclareSend(Contiguous(b[:size]), 1)
+		h, err = n.DeclareSend(Contiguous(b[:size]), 1, OnStream(stream))
 	} else {
-		h, err = n.DeclareReceive(Strided(b, 0, size/8, 8, size/4), 0)
+		h, err = n.DeclareReceive(Strided(b, 0, size/8, 8, size/4), 0, OnStream(stream))
 	}
 	if err != nil {
 		return err
@@ -408,7 +430,7 @@ func away(ctx context.Context, n *Node, args []string) error {
 		if _, err := swapPIDs(ctx, n); err != nil {
 			return err
 		}
-		for kind == "direct" && n.Rank() == 0 && !waits(h) {
+		for kind == "direct" && n.Rank() == 0 && !waits(h) { // the first case of a job
 			runtime.Gosched()
 		}
 	}
@@ -471,21 +493,20 @@ func waits(h *Handle) bool {
 // receiver that computes gets from the heap what it was waiting for with node memory.
 func TestAway(t *testing.T) {
 	processes(t, func(t *testing.T, provider string, run runner) {
-		for _, kind := range []string{"alloc", "heap", "direct"} {
-			for busy := range 2 {
-				for first := range 2 {
-					if kind == "direct" && first == 0 || provider == "shm" && kind == "heap" && busy == 1 {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s, rank %d computes, rank %d first", kind, busy, first), func(t *testing.T) {
-						if kind == "heap" && busy != first {
-							need.Long(t) // as alloc
+		for busy := range 2 {
+			t.Run(fmt.Sprintf("rank %d computes", busy), func(t *testing.T) {
+				args := []string{t.TempDir()}
+				for _, kind := range []string{"direct", "alloc", "heap"} {
+					for first := range 2 {
+						if kind == "direct" && first == 0 || provider == "shm" && kind == "heap" && busy == 1 {
+							continue
 						}
-						r, out := run(t, 2, "away", strconv.Itoa(busy), strconv.Itoa(first), t.TempDir()+"/over", kind)
-						require.Zero(t, r.ExitStatus(), out)
-					})
+						args = append(args, fmt.Sprint(busy, first, " ", kind))
+					}
 				}
-			}
+				r, out := run(t, 2, "away", args...)
+				require.Zero(t, r.ExitStatus(), out)
+			})
 		}
 	})
 }

@@ -348,7 +348,7 @@ func TestReadMismatch(t *testing.T) {
 // error.
 func TestReadClose(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
-		const size = 32 << 20
+		const size = 8 << 20
 		t.Run("receiver", func(t *testing.T) {
 			nodes, qa, qb := joinQueue(t, provider)
 			s, _ := send(t, nodes[0], 1, size)

@@ -92,7 +92,7 @@ func sparse(ctx context.Context, n *Node, args []string) error {
 // grow with the peers that a rank talks to, not with the job.
 func TestManyRanks(t *testing.T) {
 	need.Full(t)
-	size := 24
+	size := 12
 	if need.WantLong() {
 		size = 256
 	}
@@ -196,7 +196,7 @@ var weightLine = regexp.MustCompile(`(?m)^\[0\] (.*)$`)
 func TestWeight(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	apart(t, func(t *testing.T, provider string) {
-		r, out := run(t, provider, 8, "weigh", provider)
+		r, out := run(t, provider, 6, "weigh", provider)
 		require.Zero(t, r.ExitStatus(), out)
 		for _, line := range weightLine.FindAllStringSubmatch(out, -1) {
 			t.Log(line[1])

@@ -26,7 +26,7 @@ func freeSends(d *device) (free, all int) {
 
 // TestIdlePeers: peers that are connected and idle pin nothing.
 func TestIdlePeers(t *testing.T) {
-	const peers = 20
+	const peers = 8
 	queued(t, func(t *testing.T, provider string) {
 		nodes := join(t, 1+peers, WithProviders(provider))
 		talk(t, nodes[0], nodes[1])
