@@ -27,7 +27,7 @@ func TestFallbackBetweenNetworks(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
 	one, two := networks(t)
-	env := []string{EnvTransport + "=shm,tcp"}
+	env := []string{envProviders + "=shm,tcp"}
 	fallsBack(t, startRanks(t, "198.18.0.1:20003", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10"), "shm", "tcp")
 }
 
@@ -37,7 +37,7 @@ func TestNoProvider(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
 	one, two := networks(t)
-	env := []string{EnvTransport + "=shm"}
+	env := []string{envProviders + "=shm"}
 	both := startRanks(t, "198.18.0.1:20005", []nettest.Place{{Prefix: one, Env: env}, {Prefix: two, Env: env}}, "meet", "10")
 	for i, r := range both {
 		require.Error(t, <-r.End, nettest.Output(both))
@@ -72,7 +72,7 @@ func TestFallbackBehindFirewall(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
 	one, _ := networks(t)
-	env := []string{EnvTransport + "=tcp,shm"}
+	env := []string{envProviders + "=tcp,shm"}
 	fallsBack(t, startRanks(t, "127.0.0.1:20004", []nettest.Place{{Prefix: one, Env: env}, {Prefix: one, Env: env}}, "firewall", "10"), "tcp", "shm")
 }
 

@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
+// envProviders names the providers of a rank's node, in this order, with commas; empty: all.
+const envProviders = "SLUICE_CHANNEL_TEST_PROVIDERS"
+
 // act is what a process does that is a rank of a job.
 type act struct {
 	do      func(ctx context.Context, n *Node, args []string) error
@@ -62,7 +65,8 @@ func play(a act, args []string) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	n, err := Join(ctx, a.options...)
+	providers := strings.FieldsFunc(os.Getenv(envProviders), func(r rune) bool { return r == ',' })
+	n, err := Join(ctx, append(a.options, WithProviders(providers...))...)
 	if err != nil {
 		return err
 	}
@@ -94,7 +98,7 @@ func on(t *testing.T, provider string) runner {
 	run := nettest.On(t, provider)
 	var env []string
 	if _, apart := nettest.Wire(provider); !apart {
-		env = []string{EnvTransport + "=" + provider}
+		env = []string{envProviders + "=" + provider}
 	}
 	return func(t *testing.T, size int, act string, args ...string) (launch.Result, string) {
 		t.Helper()
