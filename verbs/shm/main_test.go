@@ -85,20 +85,25 @@ func TestConformanceWithoutCMA(t *testing.T) {
 		require.ErrorIs(t, err, unix.EPERM, "the filter is not there")
 		return
 	}
-	again(t, envForbid, "^(TestConformance|TestConformanceWithoutCMA)$")
+	groups := "SGE|Opcodes|Inline|Order|Violations|Model|Death"
+	if testing.Short() {
+		groups = "Opcodes|Model"
+	}
+	again(t, envForbid, "^(TestConformance|TestConformanceWithoutCMA)$", groups)
 }
 
-// again runs the suite in a process of its own with a variable set; with -short some of it.
-func again(t *testing.T, variable, tests string) {
+// again runs groups of the suite in a process of its own with a variable set, with -short. For
+// long tests it runs all groups, without, but no long ones.
+func again(t *testing.T, variable, tests, groups string) {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	groups := "."
-	if testing.Short() {
-		groups = "^(Opcodes|Order|Violations|Model)$"
+	args := []string{"-test.run=" + tests + "/^(" + groups + ")$", "-test.short", "-test.v"}
+	if need.WantLong() {
+		args = []string{"-test.run=" + tests, "-test.v"}
 	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run="+tests+"/"+groups, "-test.short", "-test.v")
-	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), variable+"=1", need.LongVariable+"=")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestConformance ")
@@ -111,7 +116,7 @@ const envByBoard = "SLUICE_SHM_TEST_BY_BOARD"
 func TestConformanceByBoard(t *testing.T) {
 	need.Full(t)
 	need.NoRace(t, "the detector sees nothing of a board in shared memory")
-	again(t, envByBoard, "^TestConformance$")
+	again(t, envByBoard, "^TestConformance$", "Completion|Order|Notify|States|RNR|SRQ|Concurrency|Closing|Model|Death")
 }
 
 // listening says whether the abstract socket of a context is there.
