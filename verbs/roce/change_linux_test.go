@@ -38,6 +38,7 @@ func until(t *testing.T, from, to *express, f *flow, what string, so func() bool
 // The interface is down while more is sent than its ring has room for; then packets leave past
 // the network stack again.
 func TestExpressLinkDown(t *testing.T) {
+	need.Full(t)
 	two, from, to, f := acquainted(t)
 	two[0].ip(t, "link", "set", "veth0", "down")
 	for range 4 * from.seat.Shape().Ring {

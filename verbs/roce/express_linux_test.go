@@ -174,6 +174,7 @@ func TestExpressAllocs(t *testing.T) {
 
 // What is between hosts that are one goes by the UDP socket, and arrives.
 func TestExpressToItself(t *testing.T) {
+	need.Full(t)
 	needXDP(t)
 	two := hosts(t, 1500)
 	a, b := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[0], "198.18.0.1")
@@ -319,6 +320,7 @@ func FuzzExpressParse(f *testing.F) {
 
 // The path that says nothing of a host that does not answer is the network stack's.
 func TestExpressUnknownNeighbour(t *testing.T) {
+	need.Full(t)
 	needXDP(t)
 	two := hosts(t, 1500)
 	w := openExpress(t, two[0], "198.18.0.1")

@@ -126,12 +126,12 @@ func (e *place) writes(t testing.TB, to *place, op verbs.Opcode, messages int) {
 // TestLossyPath: every byte arrives where one packet in a hundred does not, each way, of
 // what is written and of what is read.
 func TestLossyPath(t *testing.T) {
+	need.Full(t)
 	for _, provider := range []string{providerName, xdpName} {
 		t.Run(provider, func(t *testing.T) {
 			if provider == xdpName {
 				needXDP(t)
 				need.Networks(t)
-				need.Full(t)
 			}
 			messages := 16 // a thousand packets
 			if need.WantLong() {
