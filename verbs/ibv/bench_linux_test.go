@@ -23,7 +23,7 @@ import (
 // over the null device, and compares with the same loop in C (testdata/loop.c).
 // Both are medians. It is a benchmark of its process: run no test with it.
 func BenchmarkPost(b *testing.B) {
-	lib := buildNull(b, "")
+	lib := linkNull(b, compileNull(b), "")
 	loop := filepath.Join(b.TempDir(), "loop")
 	compile(b, "-O2", "-Wall", "-o", loop, "loop.c", "-ldl")
 	b.Setenv(ibv.EnvLibrary, lib)

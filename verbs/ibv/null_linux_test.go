@@ -58,11 +58,12 @@ func TestNull(t *testing.T) {
 		}
 		groups[i] = append(groups[i], n)
 	}
+	object := compileNull(t)
 	libs := map[string]string{}
 	for _, g := range groups {
 		lacks := g[0].lacks
 		if libs[lacks] == "" {
-			libs[lacks] = buildNull(t, lacks)
+			libs[lacks] = linkNull(t, object, lacks)
 		}
 		var names []string
 		for _, n := range g {
@@ -75,8 +76,25 @@ func TestNull(t *testing.T) {
 	}
 }
 
-// buildNull compiles the library, and returns its file.
-func buildNull(t testing.TB, lacks string) string {
+// nullFlags are those of the compiler for the library.
+func nullFlags() []string {
+	flags := []string{"-O2", "-Wall", "-Wno-parentheses", "-fPIC"}
+	if need.ASan {
+		flags = append(flags, "-g", "-fsanitize=address")
+	}
+	return flags
+}
+
+// compileNull compiles the library, and returns the object file, which [linkNull] takes: what
+// differs between libraries is which symbols they have.
+func compileNull(t testing.TB) string {
+	object := filepath.Join(t.TempDir(), "null.o")
+	compile(t, append(nullFlags(), "-c", "-o", object, "null.c")...)
+	return object
+}
+
+// linkNull makes a library, and returns its file.
+func linkNull(t testing.TB, object, lacks string) string {
 	const symbols = "null.map"
 	dir := t.TempDir()
 	m, err := os.ReadFile(filepath.Join("testdata", symbols))
@@ -88,11 +106,7 @@ func buildNull(t testing.TB, lacks string) string {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, symbols), m, 0o600))
 	lib := filepath.Join(dir, "libnull.so")
-	args := []string{"-O2", "-g", "-Wall", "-Wno-parentheses", "-shared", "-fPIC", "-Wl,--version-script=" + filepath.Join(dir, symbols), "-o", lib, "null.c"}
-	if need.ASan {
-		args = append(args, "-fsanitize=address")
-	}
-	compile(t, args...)
+	compile(t, append(nullFlags(), "-shared", "-Wl,--version-script="+filepath.Join(dir, symbols), "-o", lib, object)...)
 	return lib
 }
 

@@ -16,7 +16,7 @@ import (
 
 // What changes in the network under way.
 
-// until sends packets and drops what arrives until something is so.
+// until sends packets and drops what arrives until something is so, which may take seconds.
 func until(t *testing.T, from, to *express, f *flow, what string, so func() bool) {
 	t.Helper()
 	var into [batch]arrival
@@ -26,8 +26,8 @@ func until(t *testing.T, from, to *express, f *flow, what string, so func() bool
 		clear(from.frame(f, 12))
 		from.flush()
 		unix.Poll([]unix.PollFd{{Fd: int32(to.seat.FD()), Events: unix.POLLIN}}, 2)
-		if turn%8 == 0 {
-			time.Sleep(time.Millisecond) // it may take seconds, in which others want the CPU
+		if turn%8 == 0 || turn > 2048 {
+			time.Sleep(time.Millisecond) // others want the CPU meanwhile
 		}
 		to.stir()
 		for to.recv(into[:]) > 0 {
@@ -38,6 +38,7 @@ func until(t *testing.T, from, to *express, f *flow, what string, so func() bool
 // The interface is down while more is sent than its ring has room for; then packets leave past
 // the network stack again.
 func TestExpressLinkDown(t *testing.T) {
+	need.Full(t)
 	two, from, to, f := acquainted(t)
 	two[0].ip(t, "link", "set", "veth0", "down")
 	for range 4 * from.seat.Shape().Ring {

@@ -88,18 +88,16 @@ func TestExpress(t *testing.T) {
 	for _, c := range []struct {
 		name, mode, near, far string
 		mtu                   int
-		short                 bool // with -short, too
+		need                  func(testing.TB)
 	}{
-		{"generic", "generic", "198.18.0.1", "198.18.0.2", 1500, true},
-		{"generic, IPv6", "generic", "fd00::1", "fd00::2", 1500, false},
-		{"generic, several frames", "generic", "198.18.0.1", "198.18.0.2", 9000, false},
-		{"native", "native", "198.18.0.1", "198.18.0.2", 1500, false},
-		{"native, IPv6, several frames", "native", "fd00::1", "fd00::2", 9000, false},
+		{"generic", "generic", "198.18.0.1", "198.18.0.2", 1500, func(testing.TB) {}},
+		{"generic, IPv6", "generic", "fd00::1", "fd00::2", 1500, need.Long},
+		{"generic, several frames", "generic", "198.18.0.1", "198.18.0.2", 9000, need.Long},
+		{"native", "native", "198.18.0.1", "198.18.0.2", 1500, need.Long},
+		{"native, IPv6, several frames", "native", "fd00::1", "fd00::2", 9000, need.Full},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !c.short {
-				need.Full(t)
-			}
+			c.need(t)
 			two := hosts(t, c.mtu)
 			t.Setenv(envMode, c.mode)
 			from := openExpress(t, two[0], c.near)
@@ -120,7 +118,11 @@ func TestExpress(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 1))
 			before := [3]uint64{from.stats.sent.Load(), to[0].stats.received.Load(), to[1].stats.received.Load()}
 			var sent [2]int
-			for round := range 200 {
+			rounds := 50
+			if need.WantLong() {
+				rounds = 200
+			}
+			for round := range rounds {
 				for range 1 + rng.IntN(40) {
 					i := rng.IntN(2)
 					size := 12 + 4*rng.IntN((most-12)/4+1)
@@ -172,6 +174,7 @@ func TestExpressAllocs(t *testing.T) {
 
 // What is between hosts that are one goes by the UDP socket, and arrives.
 func TestExpressToItself(t *testing.T) {
+	need.Full(t)
 	needXDP(t)
 	two := hosts(t, 1500)
 	a, b := openExpress(t, two[0], "198.18.0.1"), openExpress(t, two[0], "198.18.0.1")
@@ -317,6 +320,7 @@ func FuzzExpressParse(f *testing.F) {
 
 // The path that says nothing of a host that does not answer is the network stack's.
 func TestExpressUnknownNeighbour(t *testing.T) {
+	need.Full(t)
 	needXDP(t)
 	two := hosts(t, 1500)
 	w := openExpress(t, two[0], "198.18.0.1")

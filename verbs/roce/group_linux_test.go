@@ -85,6 +85,7 @@ func (c *caller) reaches(t testing.TB, members map[int]*udp) {
 // Packets to the port of RoCEv2 arrive at the member that the QP's number names, whoever
 // leaves and comes.
 func TestGroup(t *testing.T) {
+	need.Full(t)
 	for _, c := range []struct{ near, far string }{{"198.18.0.2", "198.18.0.1"}, {"fd00::2", "fd00::1"}} {
 		t.Run(c.near, func(t *testing.T) {
 			h := hosts(t, 1500)[1]

@@ -125,6 +125,10 @@ func TestForgedICMP(t *testing.T) {
 					forged = append(forged, f.message(k.kind, k.code, k.mtu, append(h.Append(nil), make([]byte, 512)...)))
 				}
 				forged = append(forged, f.message(k.kind, k.code, k.mtu, nil))
+				enough := int64(50)
+				if need.WantLong() {
+					enough = 200
+				}
 				var rounds atomic.Int64
 				var forging sync.WaitGroup
 				stop := make(chan struct{})
@@ -147,14 +151,14 @@ func TestForgedICMP(t *testing.T) {
 				_, err = ends[0].qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{ends[0].mem.SGE(0, lossySize)},
 					RemoteAddr: ends[1].mem.Addr(), RKey: ends[1].mem.RKey()}})
 				require.NoError(t, err)
-				for rounds.Load() < 200 {
+				for rounds.Load() < enough {
 					var wcs [1]verbs.WC
 					n, err := ends[0].cq.Poll(wcs[:])
 					require.NoError(t, err)
 					require.Zero(t, n, "%+v", wcs[0])
 				}
 				require.NoError(t, ends[1].qp.Connect(points[0], verbs.ConnectAttr{}))
-				for rounds.Load() < 400 {
+				for rounds.Load() < 2*enough {
 					ends[0].writes(t, ends[1], verbs.OpRDMAWrite, 16)
 				}
 				end()

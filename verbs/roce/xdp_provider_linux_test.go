@@ -15,6 +15,7 @@ import (
 // What Probe says is so: of a helper that was killed and has left its socket, Open does
 // without it as Probe does.
 func TestStaleHelper(t *testing.T) {
+	need.Full(t)
 	needXDP(t)
 	two := hosts(t, 1500)
 	path, asked := xdp.HelperPath()
@@ -53,6 +54,7 @@ func TestStaleHelper(t *testing.T) {
 
 // An interface that is no Ethernet is no device, nor a reason to say yes.
 func TestNoEthernet(t *testing.T) {
+	need.Full(t)
 	needXDP(t)
 	h := hosts(t, 1500)[0]
 	err := ip("-n", string(h), "tuntap", "add", "dev", "tun0", "mode", "tun")

@@ -18,7 +18,8 @@ import (
 // sees it: each peer writes and then notes that, the reader looks at what is noted and at
 // nothing else, and finds everything.
 func TestBoardLosesNothing(t *testing.T) {
-	const peers, each, words = 8, 20000, 2
+	const peers, words = 8, 2
+	each := rounds(20000)
 	type box struct {
 		data  uint64
 		flag  uint64 // atomic

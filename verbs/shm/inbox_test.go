@@ -57,14 +57,14 @@ const packMaxForTest = 16 << 10
 // other, both sides check every byte.
 func TestRingBetweenGoroutines(t *testing.T) {
 	box := new(inbox)
-	const messages = 20000
+	messages := uint32(rounds(20000))
 	var wg sync.WaitGroup
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	wg.Go(func() { // the sender
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := &outbox{inbox: box}
-		for i := range uint32(messages) {
+		for i := range messages {
 			want := uint32(r.IntN(5000)) &^ 7
 			for !o.room() || o.byteRoom(want) < want {
 				o.consumed(uint32(atomic.LoadUint64(&box.ack)))

@@ -78,17 +78,22 @@ func TestConformanceWithoutCMA(t *testing.T) {
 		require.ErrorIs(t, err, unix.EPERM, "the filter is not there")
 		return
 	}
-	again(t, envForbid, "^(TestConformance|TestConformanceWithoutCMA)$")
+	groups := "SGE|Opcodes|Inline|Order|Violations|Model|Death"
+	if testing.Short() {
+		groups = "Opcodes|Model"
+	}
+	again(t, envForbid, "^(TestConformance|TestConformanceWithoutCMA)$", groups)
 }
 
-// again runs the suite in a process of its own with a variable set; with -short some of it.
-func again(t *testing.T, variable, tests string) {
+// again runs groups of the suite in a process of its own with a variable set, with -short. For
+// long tests it runs all groups, without, but no long ones.
+func again(t *testing.T, variable, tests, groups string) {
 	t.Helper()
-	groups := "."
-	if testing.Short() {
-		groups = "^(Opcodes|Order|Violations|Model)$"
+	pattern, flags := tests+"/^("+groups+")$", []string{"-test.short"}
+	if need.WantLong() {
+		pattern, flags = tests, nil
 	}
-	require.Contains(t, ranks.Again(t, tests+"/"+groups, []string{variable + "=1"}, "-test.short"), "--- PASS: TestConformance ")
+	require.Contains(t, ranks.Again(t, pattern, []string{variable + "=1", need.LongVariable + "="}, flags...), "--- PASS: TestConformance ")
 }
 
 // envByBoard makes this process go by boards from one QP on.
@@ -98,7 +103,7 @@ const envByBoard = "SLUICE_SHM_TEST_BY_BOARD"
 func TestConformanceByBoard(t *testing.T) {
 	need.Full(t)
 	need.NoRace(t, "the detector sees nothing of a board in shared memory")
-	again(t, envByBoard, "^TestConformance$")
+	again(t, envByBoard, "^TestConformance$", "Completion|Order|Notify|States|RNR|SRQ|Concurrency|Closing|Model|Death")
 }
 
 // listening says whether the abstract socket of a context is there.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
@@ -81,7 +82,7 @@ func passed(t *testing.T, s *side) {
 // without noting them are found by none of many Polls. Of the looks that are made anyway,
 // each finds one of them.
 func TestPollLooksOnlyWhereNoted(t *testing.T) {
-	const n = 200
+	const n = 80
 	was := lookAnyway
 	t.Cleanup(func() { lookAnyway = was })
 	lookAnyway = 1 << 63
@@ -119,12 +120,15 @@ func TestPollLooksOnlyWhereNoted(t *testing.T) {
 	require.Equal(t, n, got, "one look in 4 polls finds all in turn")
 }
 
-// rounds is n, and fewer with -short.
+// rounds is n in long tests, else fewer.
 func rounds(n int) int {
-	if testing.Short() {
-		return n / 4
+	switch {
+	case need.WantLong():
+		return n
+	case testing.Short():
+		return n / 10
 	}
-	return n
+	return n / 5
 }
 
 // traffic polls the CQ of one end and answers what comes, until so many messages have
@@ -408,7 +412,7 @@ func TestCQClosedWhilePeersNote(t *testing.T) {
 	x := as[0].c
 	var wg sync.WaitGroup
 	var late []*side // that go on sending to QPs of the CQ before
-	for range 20 {
+	for range rounds(20) {
 		cq, err := x.CreateCQ(256, nil)
 		require.NoError(t, err)
 		var here, there []*side

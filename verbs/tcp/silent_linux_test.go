@@ -100,6 +100,9 @@ func TestBlackHole(t *testing.T) {
 	for i, portable := range []bool{false, false, true, true} {
 		busy := i%2 == 1
 		t.Run(fmt.Sprintf("portable %v, busy %v", portable, busy), func(t *testing.T) {
+			if portable != busy { // of each driver and of each way one has run
+				need.Long(t)
+			}
 			t.Parallel() // in networks of their own: they all wait
 			run := func(args ...string) error {
 				out, err := exec.Command("ip", args...).CombinedOutput()

@@ -46,8 +46,12 @@ func TestConformance(t *testing.T) {
 				need.Address(t, c.cfg.Address)
 			}
 			s := verbstest.Suite{Device: loop(t), Config: c.cfg}
-			if testing.Short() && c.cfg.Portable { // what may differ by the driver
-				s.Only = []string{"Opcodes", "States", "Closing", "Model", "Death"}
+			switch { // of the other driver, what may differ by it
+			case need.WantLong() || !c.cfg.Portable:
+			case testing.Short():
+				s.Only = []string{"Closing", "Model"}
+			default:
+				s.Only = []string{"Opcodes", "Allocs", "States", "Concurrency", "Closing", "Model", "Death"}
 			}
 			verbstest.Run(t, s)
 		})

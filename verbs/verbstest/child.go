@@ -27,7 +27,9 @@ import (
 //	  |<---- answer ------------------------|
 //	  |----- ask: command, limit ---------->|  one command after the other
 //	  |<---- answer: value, error ----------|
-//	  |----- end of standard input -------->|  closes the device, checks for leaks
+//	  |----- ask without a command -------->|  closes the device, checks for leaks
+//	  |<---- answer ------------------------|  and takes another hello
+//	  |----- end of standard input -------->|  does so as well, if a device is open
 //	  |<---- answer, exit ------------------|
 //
 // What travels on standard input and output is one gob stream each, in which
@@ -93,46 +95,76 @@ func (e *farError) Unwrap() []error {
 
 // serve is the child.
 func serve(in io.Reader, out io.Writer) int {
-	dec, enc := gob.NewDecoder(in), gob.NewEncoder(out)
-	fail := func(err error) int {
-		fmt.Fprintf(os.Stderr, "verbstest: child: %v\n", err)
-		return 1
+	// Buffered, for gob writes a type and a value of it one by one.
+	buf := bufio.NewWriter(out)
+	s := server{gob.NewDecoder(in), buf, gob.NewEncoder(buf)}
+	for {
+		more, err := s.session()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "verbstest: child: %v\n", err)
+			return 1
+		}
+		if !more {
+			return 0
+		}
 	}
+}
+
+type server struct {
+	dec *gob.Decoder
+	buf *bufio.Writer
+	enc *gob.Encoder
+}
+
+func (s server) answer(a answer) error {
+	if err := s.enc.Encode(a); err != nil {
+		return err
+	}
+	return s.buf.Flush()
+}
+
+// session serves one test, from its hello on, and says whether another one may follow.
+func (s server) session() (more bool, err error) {
 	var h hello
-	if err := dec.Decode(&h); err != nil {
-		return fail(err)
+	if err := s.dec.Decode(&h); errors.Is(err, io.EOF) {
+		return false, nil
+	} else if err != nil {
+		return false, err
 	}
 	var cfg verbs.Config
 	if err := json.Unmarshal(h.Config, &cfg); err != nil {
-		return fail(err)
+		return false, err
 	}
 	var tb childTB
 	leak.Check(&tb)
 	n, err := openNode(h.Device, cfg, nil)
-	if e := enc.Encode(answer{Err: toFar(err)}); e != nil || err != nil {
-		return fail(errors.Join(err, e))
+	if e := s.answer(answer{Err: toFar(err)}); e != nil || err != nil {
+		return false, errors.Join(err, e)
 	}
 	for {
 		var a ask
-		if err := dec.Decode(&a); errors.Is(err, io.EOF) {
+		if err := s.dec.Decode(&a); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return fail(err)
+			return false, err
+		}
+		if more = a.Command == nil; more {
+			break
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), a.Limit)
 		v, err := a.Command.run(ctx, n)
 		cancel()
-		if err := enc.Encode(answer{v, toFar(err)}); err != nil {
-			return fail(err)
+		if err := s.answer(answer{v, toFar(err)}); err != nil {
+			return false, err
 		}
 	}
 	err = n.close()
 	tb.end()
 	err = errors.Join(append(tb.errs, err)...)
-	if e := enc.Encode(answer{Err: toFar(err)}); e != nil {
-		return fail(errors.Join(err, e))
+	if e := s.answer(answer{Err: toFar(err)}); e != nil {
+		return false, errors.Join(err, e)
 	}
-	return 0
+	return more, nil
 }
 
 // childTB is as much of a test as leak.Check needs.
@@ -174,14 +206,8 @@ const grace = 5 * time.Second
 // errChildGone is the answer of a child that is not there any more.
 var errChildGone = errors.New("the other process has ended")
 
-// startChild starts a second process that opens the device.
-func startChild(ctx context.Context, s *suite) (*child, error) {
-	cfg := s.Config
-	cfg.Logger = nil
-	cfgJSON, err := json.Marshal(cfg)
-	if err != nil {
-		return nil, err
-	}
+// startChild starts a second process, which opens nothing yet.
+func startChild(s *suite) (*child, error) {
 	cmd := exec.Command(ranks.Program())
 	cmd.Stderr = os.Stderr
 	dieWithParent(cmd)
@@ -201,19 +227,30 @@ func startChild(ctx context.Context, s *suite) (*child, error) {
 	}
 	buf := bufio.NewWriter(in)
 	c := &child{cmd: cmd, in: in, buf: buf, enc: gob.NewEncoder(buf), ended: make(chan struct{})}
-	opened := c.expect()
 	go c.read(out)
+	return c, nil
+}
+
+// open has the process open the device.
+func (c *child) open(ctx context.Context, s *suite) error {
+	cfg := s.Config
+	cfg.Logger = nil
+	cfgJSON, err := json.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	opened := c.expect()
 	if err := c.send(hello{s.Device, cfgJSON}); err != nil {
 		c.kill()
-		return nil, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	if _, err := c.wait(ctx, opened, "opening the device"); err != nil {
 		c.kill()
-		return nil, err
+		return err
 	}
-	return c, nil
+	return nil
 }
 
 // expect announces one more answer.
@@ -302,9 +339,18 @@ func (c *child) kill() {
 	<-c.ended
 }
 
-// close lets the process end by itself: it closes its device and tells what was
-// wrong with that, and what it leaked. It must then exit with status 0, which it
-// does not if the race detector found something.
+// leave has the process close its device and tell what was wrong with that, and what it
+// leaked. It may then open the device anew.
+func (c *child) leave(ctx context.Context) error {
+	left := c.expect()
+	if err := c.send(ask{}); err != nil {
+		return fmt.Errorf("%w: %w", errChildGone, err)
+	}
+	_, err := c.wait(ctx, left, "closing the device")
+	return err
+}
+
+// close lets the process end by itself, after what leave does. It must exit with status 0.
 func (c *child) close(ctx context.Context) error {
 	ch := c.expect()
 	if err := c.in.Close(); err != nil {
@@ -312,6 +358,33 @@ func (c *child) close(ctx context.Context) error {
 		return err
 	}
 	_, err := c.wait(ctx, ch, "closing the device")
+	<-c.ended
+	return errors.Join(err, c.exit)
+}
+
+// spare is the process of the far end while no test has it: it takes some 40 ms of CPU to
+// start one, so one serves all the groups of a suite, unless a test has ended it.
+type spare struct{ idle *child }
+
+// ready starts the process, if there is none.
+func (s *spare) ready(of *suite) (err error) {
+	if s.idle == nil {
+		s.idle, err = startChild(of)
+	}
+	return err
+}
+
+// end ends the process. It must exit with status 0, which it does not if the race detector
+// found something.
+func (s *spare) end() error {
+	if s.idle == nil {
+		return nil
+	}
+	c := s.idle
+	s.idle = nil
+	late := time.AfterFunc(bound, func() { c.cmd.Process.Kill() })
+	defer late.Stop()
+	err := c.in.Close()
 	<-c.ended
 	return errors.Join(err, c.exit)
 }

@@ -26,7 +26,7 @@ func init() {
 		allocCmd{}, fillCmd{}, pokeCmd{}, dumpCmd{}, digestCmd{}, stopCmd{}, pourCmd{}, closeCmd{}, openCmd{}, infoCmd{}, srqCmd{}, connectCmd{}, modifyCmd{},
 		queryCmd{}, postCmd{}, recvCmd{}, srqRecvCmd{}, awaitCmd{}, pollCmd{}, eventCmd{}, spinCmd{}, trickleCmd{}, floodCmd{},
 		addCmd{}, markCmd(0), releaseCmd{}, yardCmd(0), startCmd{}, tearCmd{}, batchCmd{},
-		memInfo{}, qpInfo{}, yardInfo{}, sum{}, []batchReply(nil), []byte(nil), int(0), []verbs.WC(nil), verbs.QPAttr{},
+		memInfo{}, qpInfo{}, yardInfo{}, []sum(nil), []batchReply(nil), []byte(nil), int(0), []verbs.WC(nil), verbs.QPAttr{},
 	} {
 		gob.Register(v)
 	}
@@ -100,11 +100,15 @@ func (c dumpCmd) run(_ context.Context, n *node) (any, error) {
 	return n.objs[c.ID].mr.Bytes(), nil
 }
 
-// digestCmd returns a checksum of a region.
-type digestCmd struct{ ID int }
+// digestCmd returns a checksum of each of these regions.
+type digestCmd struct{ IDs []int }
 
 func (c digestCmd) run(_ context.Context, n *node) (any, error) {
-	return sum(sha256.Sum256(n.objs[c.ID].mr.Bytes())), nil
+	sums := make([]sum, len(c.IDs))
+	for i, id := range c.IDs {
+		sums[i] = sha256.Sum256(n.objs[id].mr.Bytes())
+	}
+	return sums, nil
 }
 
 // closeCmd closes an object.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -243,7 +244,11 @@ func oneCQ(w *world) {
 // connected, used and closed in different orders.
 func manyPairs(w *world) {
 	rng := seeded(w.suite.Seed, w.t.Name())
-	count := min(64, w.suite.attr.MaxQP/4)
+	count := 24
+	if need.WantLong() {
+		count = 64
+	}
+	count = min(count, w.suite.attr.MaxQP/4)
 	near, far := make([]*end, count), make([]*end, count)
 	for i := range count {
 		near[i], far[i] = w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})

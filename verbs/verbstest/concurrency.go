@@ -147,7 +147,7 @@ func untilTaken(ctx context.Context, post func() (int, error)) error {
 
 // postersAndPollers: one-sided operations of one queue pair; the peer is passive.
 func postersAndPollers(w *world) {
-	each := 50 * w.suite.Rounds
+	each := 25 * w.suite.Rounds
 	near, _ := w.pair(qpSpec{}, usual)
 	src, dst := w.alloc(w.near, posters*64, 0, own).fill(1), w.alloc(w.far, posters*64, verbs.AccessAll, own)
 	back := w.alloc(w.near, posters*64, verbs.AccessLocalWrite, own)

@@ -19,24 +19,24 @@ func testDeath(t *testing.T, s *suite) {
 	s.in(t, []place{processes}, func(w *world) {
 		for _, scene := range []struct {
 			name string
+			need func(testing.TB)
 			test func(v *victim, rng func(int) int)
 		}{
-			{"connected and idle", func(*victim, func(int) int) {}},
-			{"while a send waits for its receive", func(v *victim, _ func(int) int) { v.stall() }},
-			{"while it writes, reads and sends", func(v *victim, rng func(int) int) {
+			{"connected and idle", need.Full, func(*victim, func(int) int) {}},
+			{"while a send waits for its receive", need.Full, func(v *victim, _ func(int) int) { v.stall() }},
+			{"while it writes, reads and sends", need.Long, func(v *victim, rng func(int) int) {
 				v.flood()
 				v.take(rng(100))
 			}},
-			{"while it is written and read", func(v *victim, rng func(int) int) { v.use(rng(100)) }},
-			{mixed, func(v *victim, rng func(int) int) {
+			{"while it is written and read", need.Long, func(v *victim, rng func(int) int) { v.use(rng(100)) }},
+			// Something of all others.
+			{"under traffic both ways", func(testing.TB) {}, func(v *victim, rng func(int) int) {
 				v.flood()
 				v.use(rng(100))
 			}},
 		} {
 			w.run("killed "+scene.name, func(w *world) {
-				if scene.name != mixed {
-					need.Full(w.t)
-				}
+				scene.need(w.t)
 				rng := seeded(w.suite.Seed, w.t.Name())
 				for range max(1, w.suite.Rounds/5) {
 					v := w.victim(usual)
@@ -76,9 +76,6 @@ func testDeath(t *testing.T, s *suite) {
 		w.run("survivors go on with each other", bothSurvive)
 	})
 }
-
-// mixed is the scene that has something of all others.
-const mixed = "under traffic both ways"
 
 // victim is a peer that is going to die, and two connections with it: the
 // survivor asks on one, the victim on the other.

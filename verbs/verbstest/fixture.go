@@ -52,22 +52,24 @@ type peer struct {
 }
 
 // in runs test in each of the places, as subtests that leave nothing behind.
-// Two contexts of one process are for long tests where the two places that they lie
-// between are tested; of a local device, one context is. With -short it is processes
-// alone.
+// Two contexts of one process are for long tests where two processes are tested; of a local
+// device, one context is where two are. With -short it is processes alone.
 func (s *suite) in(t *testing.T, places []place, test func(w *world)) {
 	between := contexts
 	if s.Local {
 		between = loopback
 	}
 	for _, p := range places {
-		if p == processes && s.Local || p == between && !need.WantLong() && len(places) == len(everywhere) {
+		if p == processes && s.Local || p == between && !need.WantLong() && (!s.Local || len(places) == len(everywhere)) {
 			continue
 		}
 		if p != processes && testing.Short() && !s.Local && slices.Contains(places, processes) {
 			continue
 		}
 		t.Run(string(p), func(t *testing.T) {
+			if p == processes {
+				require.NoError(t, s.spare.ready(s)) // it outlives the test
+			}
 			leak.Check(t)
 			test(newWorld(t, s, p))
 		})
@@ -99,9 +101,11 @@ func (w *world) roundTrips() {
 	}
 }
 
-// another makes one more peer where the far one is.
+// another makes one more peer where the far one is: of processes the first is the spare one.
 func (w *world) another(name string) *peer {
 	p := &peer{name: name}
+	spare := w.suite.spare
+	kept := false
 	var err error
 	switch w.place {
 	case loopback:
@@ -109,7 +113,14 @@ func (w *world) another(name string) *peer {
 	case contexts:
 		p.node, err = openNode(w.suite.Device, w.suite.Config, w.suite.Far)
 	case processes:
-		p.child, err = startChild(w.ctx, w.suite)
+		if p.child, spare.idle = spare.idle, nil; p.child != nil {
+			kept = true
+		} else {
+			p.child, err = startChild(w.suite)
+		}
+		if err == nil {
+			err = p.child.open(w.ctx, w.suite)
+		}
 	}
 	require.NoError(w.t, err, "open %s end", name)
 	w.t.Cleanup(func() {
@@ -122,7 +133,15 @@ func (w *world) another(name string) *peer {
 		default:
 			ctx, cancel := context.WithTimeout(context.Background(), bound)
 			defer cancel()
-			require.NoError(w.t, p.child.close(ctx), "close %s end", name)
+			if !kept {
+				require.NoError(w.t, p.child.close(ctx), "close %s end", name)
+				return
+			}
+			if err := p.child.leave(ctx); err != nil {
+				p.child.kill()
+				require.NoError(w.t, err, "close %s end", name)
+			}
+			spare.idle = p.child
 		}
 	})
 	return p
@@ -253,9 +272,37 @@ func (w *world) allocate(p *peer, c allocCmd) *mem {
 // verify compares all regions of the test that are open with their images.
 func (w *world) verify(format string, args ...any) {
 	w.t.Helper()
-	for _, m := range w.mems {
-		if !m.closed {
-			m.verify(format, args...)
+	w.compare(slices.DeleteFunc(slices.Clone(w.mems), func(m *mem) bool { return m.closed }), format, args...)
+}
+
+// compare compares regions with their images, every byte of them. Another process is
+// asked once for all of its regions.
+func (w *world) compare(ms []*mem, format string, args ...any) {
+	w.t.Helper()
+	same := func(m *mem, got []byte) {
+		w.t.Helper()
+		if !bytes.Equal(m.image, got) {
+			require.Fail(w.t, m.p.name+" memory: "+difference(m.image, got), "%s", fmt.Sprintf(format, args...))
+		}
+	}
+	there := map[*peer][]*mem{}
+	for _, m := range ms {
+		if m.p.node == nil {
+			there[m.p] = append(there[m.p], m)
+			continue
+		}
+		same(m, m.p.node.objs[m.ID].mr.Bytes())
+	}
+	for p, ms := range there {
+		var c digestCmd
+		for _, m := range ms {
+			c.IDs = append(c.IDs, m.ID)
+		}
+		for i, got := range call[[]sum](w, p, c) {
+			if got != sha256.Sum256(ms[i].image) {
+				same(ms[i], call[[]byte](w, p, dumpCmd{ms[i].ID}))
+				require.Fail(w.t, p.name+" memory changes while it is compared", "%s", fmt.Sprintf(format, args...))
+			}
 		}
 	}
 }
@@ -288,17 +335,7 @@ func (m *mem) adopt(off, n int) {
 // verify compares the memory with the image, every byte of it.
 func (m *mem) verify(format string, args ...any) {
 	m.w.t.Helper()
-	if m.p.node != nil {
-		got := m.p.node.objs[m.ID].mr.Bytes()
-		if !bytes.Equal(m.image, got) {
-			require.Fail(m.w.t, m.p.name+" memory: "+difference(m.image, got), "%s", fmt.Sprintf(format, args...))
-		}
-		return
-	}
-	if call[sum](m.w, m.p, digestCmd{m.ID}) != sha256.Sum256(m.image) {
-		got := call[[]byte](m.w, m.p, dumpCmd{m.ID})
-		require.Fail(m.w.t, m.p.name+" memory: "+difference(m.image, got), "%s", fmt.Sprintf(format, args...))
-	}
+	m.w.compare([]*mem{m}, format, args...)
 }
 
 // sge is the element for n bytes at off.

@@ -30,9 +30,12 @@ func inlineSizes(w *world, op verbs.Opcode) {
 	near, far := w.pair(qpSpec{Inline: limit, SendSGE: elems}, usual)
 	src, dst := w.alloc(w.near, limit+2*elems, 0, own), w.alloc(w.far, limit+2*guard, verbs.AccessAll, own)
 	var lengths []int
-	steps := 24
-	if need.WantLong() {
+	steps := 8
+	switch {
+	case need.WantLong():
 		steps = 128
+	case testing.Short() || hasImm(op):
+		steps = 3
 	}
 	for n := 0; n < limit; n += max(1, limit/steps) {
 		lengths = append(lengths, n)
@@ -52,7 +55,6 @@ func inlineSizes(w *world, op verbs.Opcode) {
 				payload = gathered(from)
 				wr.SGList = elements(from)
 			}
-			withImm := op == verbs.OpSendWithImm || op == verbs.OpRDMAWriteWithImm
 			if op == verbs.OpRDMAWrite || op == verbs.OpRDMAWriteWithImm {
 				wr = onto(wr, dst, guard)
 			}
@@ -68,7 +70,7 @@ func inlineSizes(w *world, op verbs.Opcode) {
 				if op == verbs.OpRDMAWriteWithImm {
 					want.Opcode = verbs.WCRecvRDMAWithImm
 				}
-				if withImm {
+				if hasImm(op) {
 					want.Flags, want.Imm = verbs.WCWithImm, 7
 				}
 				far.want(recvs, want)

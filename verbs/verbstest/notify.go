@@ -205,7 +205,7 @@ func noLostWakeup(w *world, block func(w *world, near *end)) {
 	near, far := notifyPair(w)
 	_, err := near.channel().FD()
 	need.Capability(w.t, "descriptors of completion channels", !errors.Is(err, verbs.ErrNotSupported))
-	count := 100 * w.suite.Rounds
+	count := 50 * w.suite.Rounds
 	got, slept := 0, 0
 	trickle(w, near, far, count, func(wcs []verbs.WC) {
 		n, err := near.cq(recvs).Poll(wcs)
@@ -237,7 +237,7 @@ func armAndPollFD(w *world, near *end) {
 // noLostWait is the same for CQ.Wait.
 func noLostWait(w *world) {
 	near, far := w.pair(qpSpec{}, usual)
-	count := 100 * w.suite.Rounds
+	count := 50 * w.suite.Rounds
 	got := 0
 	trickle(w, near, far, count, func(wcs []verbs.WC) {
 		n, err := near.cq(recvs).Wait(w.ctx, wcs)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -70,12 +71,20 @@ func completionOrder(w *world) {
 	}
 }
 
+// again is how often an order is tried where memory was used before: n times in long tests.
+func again(n int) int {
+	if need.WantLong() {
+		return n
+	}
+	return 2
+}
+
 // writeBeforeSend: when a send has arrived, all that was written before it is there.
 func writeBeforeSend(w *world, k kind) {
 	near, far := w.pair(qpSpec{}, usual)
 	for i, n := range []int{1, 8, 64, 4097, 300_000} {
 		src, dst := w.alloc(w.near, n, 0, k), w.alloc(w.far, n+8, verbs.AccessAll, k).fill(99)
-		for round := range 5 {
+		for round := range again(5) {
 			seed := uint64(10*i + round)
 			src.fill(seed)
 			far.recv(receive(seed, dst.sge(n, 8)))
@@ -93,7 +102,7 @@ func lastWriteWins(w *world, k kind) {
 	near, _ := w.pair(qpSpec{}, usual)
 	const n, writes = 10_000, 8
 	src, dst := w.alloc(w.near, writes*n, 0, k), w.alloc(w.far, n, verbs.AccessAll, k)
-	for round := range 5 {
+	for round := range again(5) {
 		src.fill(uint64(round))
 		for i := range writes {
 			// Shrinking, so that an early long one that comes late shows.
@@ -115,7 +124,7 @@ func readAfterWrite(w *world, k kind) {
 	for i, n := range []int{1, 64, 4097, 300_000} {
 		src, back := w.alloc(w.near, n, 0, k), w.alloc(w.near, n, verbs.AccessLocalWrite, k)
 		dst := w.alloc(w.far, n, verbs.AccessAll, k)
-		for round := range 3 {
+		for round := range again(3) {
 			src.fill(uint64(10*i + round))
 			near.post(onto(verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{src.sge(0, n)}}, dst, 0),
 				onto(signalled(1, verbs.OpRDMARead, back.sge(0, n)), dst, 0))
@@ -135,7 +144,7 @@ func fenceAfterRead(w *world, k kind) {
 	for i, n := range []int{8, 64, 4097, 300_000} {
 		src, dst := w.alloc(w.far, n, verbs.AccessAll, k), w.alloc(w.far, n, verbs.AccessAll, k)
 		via := w.alloc(w.near, n, verbs.AccessLocalWrite, k)
-		for round := range 3 {
+		for round := range again(3) {
 			seed := uint64(10*i + round)
 			src.fill(seed)
 			far.recv(receive(seed, dst.sge(0, n)))

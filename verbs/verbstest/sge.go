@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -86,23 +87,42 @@ func moveAllShapes(w *world, op verbs.Opcode) {
 	}
 	largest := 70001
 	src, dst := w.regions(srcEnd, largest+14*most+1), w.regions(dstEnd, largest+14*most+1)
-	id := uint64(0)
-	for _, n := range []int{0, 1, 64, 4097, largest} {
-		for _, from := range counts {
-			for _, to := range counts {
-				if op == verbs.OpRDMAWrite && to > 1 || op == verbs.OpRDMARead && from > 1 {
-					continue // the far side of RDMA is one piece
-				}
-				src.fill(id)
-				dst.fill(id + 100)
+	lengths := []int{0, 1, 64, 4097, largest}
+	each := 2 // lengths of a pair of numbers, by turns
+	switch {
+	case need.WantLong():
+		each = len(lengths)
+	case testing.Short():
+		each = 1
+	}
+	src.fill(1000)
+	dst.fill(2000)
+	// anew makes what moves differ from what is there, by the end that is here: the other one
+	// would have to be asked.
+	id, turn := uint64(0), 0
+	anew := func() {
+		for _, r := range []*regions{src, dst} {
+			if clear(r.used); r.ms[0].p == w.near {
+				r.fill(3 * id)
+			}
+		}
+	}
+	for _, from := range counts {
+		for _, to := range counts {
+			if op == verbs.OpRDMAWrite && to > 1 || op == verbs.OpRDMARead && from > 1 {
+				continue // the far side of RDMA is one piece
+			}
+			for range each {
+				anew()
+				n := lengths[turn%len(lengths)]
 				move(near, far, op, id, src.cut(rng, n, from), dst.cut(rng, n, to))
 				id++
+				turn++
 			}
 		}
 	}
 	// No elements at all, on either side.
-	src.fill(id)
-	dst.fill(id + 100)
+	anew()
 	if op == verbs.OpSend {
 		move(near, far, op, id, nil, nil)
 		move(near, far, op, id+1, nil, dst.cut(rng, 99, 2))

@@ -54,7 +54,7 @@ type Suite struct {
 	// Seed of everything random. Zero: taken from the clock. The environment
 	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
 	Seed uint64
-	// Rounds scales the random parts. Zero: 2, with -short 1, in long tests 20. The
+	// Rounds scales the random parts. Zero: 1, in long tests 20. The
 	// environment variable SLUICE_VERBSTEST_ROUNDS overrides it.
 	Rounds int
 	// Deviations are what the device is known to do otherwise than the InfiniBand
@@ -136,6 +136,7 @@ func Groups() (names []string) {
 // them.
 func Run(t *testing.T, s Suite) {
 	r := newSuite(t, s)
+	t.Cleanup(func() { require.NoError(t, r.spare.end(), "the process of the far end") })
 	for _, g := range groups {
 		if s.Local && g.name == "Death" { // of processes alone
 			continue
@@ -160,7 +161,8 @@ func Main(m *testing.M, acts map[string]func(args []string) error) {
 // suite is a Suite with its gaps filled.
 type suite struct {
 	Suite
-	attr verbs.DeviceAttr
+	attr  verbs.DeviceAttr
+	spare *spare
 }
 
 func newSuite(t *testing.T, s Suite) *suite {
@@ -170,13 +172,9 @@ func newSuite(t *testing.T, s Suite) *suite {
 	}
 	s.Rounds = int(fromEnv(t, envRounds, uint64(s.Rounds)))
 	if s.Rounds == 0 {
-		switch {
-		case testing.Short():
-			s.Rounds = 1
-		case need.WantLong():
+		s.Rounds = 1
+		if need.WantLong() {
 			s.Rounds = 20
-		default:
-			s.Rounds = 2
 		}
 	}
 	t.Cleanup(func() {
@@ -189,7 +187,7 @@ func newSuite(t *testing.T, s Suite) *suite {
 	attr, err := n.ctx.QueryDevice()
 	require.NoError(t, err)
 	require.NoError(t, n.close())
-	return &suite{Suite: s, attr: attr}
+	return &suite{Suite: s, attr: attr, spare: &spare{}}
 }
 
 func fromEnv(t *testing.T, name string, def uint64) uint64 {

@@ -2,10 +2,12 @@ package verbstest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -13,23 +15,31 @@ import (
 // status, the queue pair goes to ERR, what was posted behind is flushed in
 // order, and no byte is touched that must not be.
 func testViolations(t *testing.T, s *suite) {
-	some := func(ops []verbs.Opcode) []verbs.Opcode {
-		if testing.Short() {
+	// The first violation of a kind is tried with all operations, the others with one of those
+	// that an implementation checks alike: with or without immediate data, atomics. All are for
+	// long tests. In one context, and with -short, the others have their first operation alone.
+	some := func(w *world, first bool, ops []verbs.Opcode) []verbs.Opcode {
+		switch {
+		case need.WantLong() || first && !testing.Short():
+			return ops
+		case testing.Short() || w.place != processes && !s.Local:
 			return ops[:1]
 		}
-		return ops
+		return slices.DeleteFunc(slices.Clone(ops), func(op verbs.Opcode) bool {
+			return hasImm(op) || op == verbs.OpAtomicCmpAndSwp
+		})
 	}
 	s.in(t, everywhere, func(w *world) {
-		for _, v := range remoteViolations {
-			for _, op := range some(v.ops) {
+		for i, v := range remoteViolations {
+			for _, op := range some(w, i == 0, v.ops) {
 				if op >= verbs.OpAtomicCmpAndSwp && s.attr.AtomicCap == verbs.AtomicNone {
 					continue
 				}
 				w.run(fmt.Sprintf("remote/%s/%v", v.name, op), func(w *world) { v.test(w, op) })
 			}
 		}
-		for _, v := range localViolations {
-			for _, op := range some(v.ops) {
+		for i, v := range localViolations {
+			for _, op := range some(w, i == 0, v.ops) {
 				if op >= verbs.OpAtomicCmpAndSwp && s.attr.AtomicCap == verbs.AtomicNone {
 					continue
 				}
@@ -249,12 +259,15 @@ var localViolations = []localViolation{
 	}},
 }
 
-// test: the requester fails, alone and at the end of a list. The responder has
-// nothing to do with it.
+// test: the requester fails, alone and at the end of a list; but for long tests, alone with
+// one operation. The responder has nothing to do with it.
 func (v localViolation) test(w *world, op verbs.Opcode) {
-	shapes := []int{1}
-	if w.suite.attr.MaxSGE > 1 && op < verbs.OpAtomicCmpAndSwp {
-		shapes = append(shapes, 2)
+	shapes := []int{1, 2}
+	switch {
+	case w.suite.attr.MaxSGE == 1 || op >= verbs.OpAtomicCmpAndSwp:
+		shapes = shapes[:1]
+	case op != v.ops[0] && !need.WantLong():
+		shapes = shapes[1:]
 	}
 	for _, shape := range shapes {
 		near, far := w.pair(qpSpec{SendSGE: shape}, usual)
