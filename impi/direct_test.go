@@ -14,7 +14,7 @@ import (
 // posted before it gets, whether or not that is there already, whatever waits for
 // others, and however long the messages and their memory are.
 func TestRecvOrder(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		rounds := 10
 		if need.WantLong() {
 			rounds = 40

@@ -227,6 +227,7 @@ func TestRandomExchange(t *testing.T) {
 			p.needs(t)
 			if p.hosts > 1 && p.processes > 1 {
 				need.Full(t)
+				p.seldom(t)
 			}
 			p.config.PacketLen, p.config.AckMark, p.config.HiWater = 2000, 3, 5
 			jobs := join(t, p)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // envSupplier has the test binary be a worker of that supplier, which kills itself at some
@@ -80,9 +81,12 @@ func TestKilled(t *testing.T) {
 	ctx := within(t)
 	self, err := os.Executable()
 	require.NoError(t, err)
-	count := 4000 // some 200 are killed
-	if testing.Short() {
-		count = 500
+	count := 1000 // some 50 are killed
+	switch {
+	case testing.Short():
+		count = 250
+	case need.WantLong():
+		count = 4000
 	}
 	s := listen(t, config())
 	over := make(chan struct{})
