@@ -97,9 +97,9 @@ func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace boo
 	block := n * elem
 	known := r.IntN(2) == 0 // blocks that differ, by all
 	fill := func(n int) []byte {
-		b := make([]byte, n)
-		for i := range b {
-			b[i] = byte(r.Uint32())
+		b := make([]byte, 0, n) // of whole elements
+		for len(b) < n {
+			b = binary.NativeEndian.AppendUint64(b, r.Uint64())
 		}
 		return b
 	}
@@ -140,12 +140,14 @@ func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace boo
 			srcs[i] = fill(block)
 		}
 	}
+	upTo := [][]byte{srcs[0]} // what the first members come to
 	reduced := func(members int) []byte {
-		acc := append([]byte(nil), srcs[0]...)
-		for _, s := range srcs[1:members] {
-			compose(acc, acc, s)
+		for _, s := range srcs[len(upTo):max(members, len(upTo))] {
+			acc := make([]byte, len(s))
+			compose(acc, upTo[len(upTo)-1], s)
+			upTo = append(upTo, acc)
 		}
-		return acc
+		return upTo[members-1]
 	}
 	for me := range size {
 		c := Call{Kind: kind, Signature: uint64(kind)<<32 | uint64(n), Root: root, Src: append([]byte(nil), srcs[me]...), Elem: elem, Combine: compose, Block: block}
@@ -322,9 +324,12 @@ func TestConcurrent(t *testing.T) {
 				r := rand.New(rand.NewPCG(3, uint64(size)))
 				h := newHeap(size, Flat, reachable)
 				const ahead = 5
-				rounds := 30
-				if testing.Short() {
+				rounds := 3 + 30/size
+				switch {
+				case testing.Short():
 					rounds = max(1, 20/size)
+				case need.WantLong():
+					rounds = 30
 				}
 				var jobs []job
 				for range rounds * ahead {
