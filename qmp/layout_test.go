@@ -173,6 +173,7 @@ func TestSurfaceBound(t *testing.T) {
 
 // TestLayoutGrid: topology and subgrid, with and without what has been declared before.
 func TestLayoutGrid(t *testing.T) {
+	plain := machines(t, 4, nil)[0].DefaultComm() // declares nothing
 	for _, c := range []struct {
 		name     string
 		lattice  []int // nil: 4×6×8×8
@@ -235,7 +236,10 @@ func TestLayoutGrid(t *testing.T) {
 		{"empty", nil, nil, []int{4, 0}, StatusInvalidArg},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			comm := machines(t, 4, c.args)[0].DefaultComm()
+			comm := plain
+			if c.args != nil || c.topology != nil {
+				comm = machines(t, 4, c.args)[0].DefaultComm()
+			}
 			if c.topology != nil {
 				require.NoError(t, comm.DeclareLogicalTopology(c.topology))
 			}

@@ -92,7 +92,7 @@ func run(t *testing.T, provider, act string, args ...string) (launch.Result, str
 
 // TestProcesses: a program that a launcher has started, with options of ours.
 func TestProcesses(t *testing.T) {
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+	somewhere(t, func(t *testing.T, provider string) {
 		r, out := run(t, provider, "torus", "-qmp-geom", "2", "2", "rest")
 		require.Zero(t, r.ExitStatus(), out)
 		host, err := os.Hostname()

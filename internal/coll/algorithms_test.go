@@ -117,9 +117,9 @@ func TestAlgorithms(t *testing.T) {
 // itself, or receives into In; a combination is in place or disjoint.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
-	sizes := []int{1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 70}
-	if testing.Short() {
-		sizes = sizes[:10] // up to 17
+	sizes := []int{1, 2, 3, 4, 5, 7, 8, 9, 16, 17}
+	if need.WantLong() {
+		sizes = append(sizes, 33, 70)
 	}
 	for _, size := range sizes {
 		each(size, func(g *group) {

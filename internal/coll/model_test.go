@@ -43,7 +43,10 @@ func TestCost(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			for _, mode := range modes {
+			for i, mode := range modes {
+				if size > 9 && i != size%len(modes) && !need.WantLong() {
+					continue // it does the same as with less
+				}
 				require.Equal(t, want, counted(t, g, mode), "%v over %v", g, mode)
 			}
 		})
