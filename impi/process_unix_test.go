@@ -362,14 +362,20 @@ func lastLook(ctx context.Context, j *Job, _ []string) error {
 }
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
-func TestStop(t *testing.T) { apart(t, 2, "stop") }
+func TestStop(t *testing.T) {
+	rounds := "4"
+	if need.WantLong() {
+		rounds = "10"
+	}
+	apart(t, 2, "stop", rounds)
+}
 
-func stopped(ctx context.Context, j *Job, _ []string) error {
+func stopped(ctx context.Context, j *Job, args []string) error {
 	c := j.World()
 	const size = 4 << 20
-	rounds := 4
-	if need.WantLong() {
-		rounds = 10
+	rounds, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
 	}
 	msg, got := pattern(size, 1), make([]byte, size)
 	if c.Rank() == 1 {

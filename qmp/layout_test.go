@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestDivide: the published algorithm, worked out by hand.
@@ -194,6 +196,9 @@ func TestLayoutGrid(t *testing.T) {
 		{name: "map", args: []string{"-qmp-logic-map", "3", "2", "1", "0"}, dims: []int{1, 1, 2, 2}, subgrid: []int{4, 6, 4, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.lattice != nil || len(c.opts) > 0 || c.name == "map" {
+				need.Full(t)
+			}
 			lattice := c.lattice
 			if lattice == nil {
 				lattice = []int{4, 6, 8, 8}

@@ -236,6 +236,7 @@ func ends() []syscall.Signal {
 
 // Many ranks on few CPUs end by one signal, and take no thread of the launcher each.
 func TestManyRanks(t *testing.T) {
+	need.Full(t)
 	for _, s := range ends() {
 		before := threads(t)
 		o := sleepers(manyRanks)
