@@ -16,6 +16,7 @@ import (
 // TestAllocs: a chunk costs no memory, at either end, in any dialect.
 func TestAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
+	shm := comms(t, "shm", 2)
 	for _, c := range []struct {
 		name     string
 		supplier []Option
@@ -35,7 +36,7 @@ func TestAllocs(t *testing.T) {
 				if n > 64 {
 					need.Full(t)
 				}
-				w := comms(t, "shm", 2)
+				w := dup(t, shm)
 				ctx := ranks.Within(t)
 				s, err := NewSupplier(w[0], c.supplier...)
 				require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 
@@ -22,11 +23,12 @@ func chunkLen(seq int) int {
 // All chunks reach a worker, each one of them, and all workers their end: in every
 // dialect, for each way that messages take, with fewer and with more chunks than workers.
 func TestDelivery(t *testing.T) {
-	dialects := []struct {
+	type dialect struct {
 		name     string
 		supplier []Option
 		client   []ClientOption
-	}{
+	}
+	dialects := []dialect{
 		{"plain", nil, nil},
 		{"window", nil, []ClientOption{Window(4)}},
 		{"posted", nil, []ClientOption{Window(3), MaxChunk(200_000)}},
@@ -38,15 +40,21 @@ func TestDelivery(t *testing.T) {
 		{"redeliver", []Option{Redeliver(), Unacknowledged(16)}, []ClientOption{Numbered(), Window(2)}},
 		{"redeliver, plain", []Option{Redeliver(), Queue(4)}, nil},
 	}
-	everywhere(t, func(t *testing.T, place string) {
+	deliver := func(t *testing.T, place string) {
+		needPlace(t, place)
 		if place == "ibv" {
 			need.Long(t)
 		}
-		sizes, counts := []int{2, 3, 5}, []int{0, 1, 24}
+		sizes, counts, dialects := []int{2, 3, 5}, []int{0, 1, 24}, dialects
 		switch {
 		case need.WantLong():
 			sizes = append(sizes, 17)
-		case testing.Short(), place == "tcp", place == "roce": // shm has the others
+		case seldom(place): // shm has the others
+			dialects = slices.DeleteFunc(slices.Clone(dialects), func(d dialect) bool {
+				return !slices.Contains([]string{"plain", "batch posted", "redeliver"}, d.name)
+			})
+			fallthrough
+		case testing.Short(), place == "packets":
 			sizes, counts = sizes[1:2], counts[2:]
 		}
 		for _, size := range sizes {
@@ -111,5 +119,8 @@ func TestDelivery(t *testing.T) {
 				}
 			}
 		}
-	})
+	}
+	for _, place := range places() {
+		t.Run(place, func(t *testing.T) { deliver(t, place) })
+	}
 }

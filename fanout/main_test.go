@@ -72,6 +72,19 @@ func apart(t *testing.T, act, place string, size int, seed uint64) ([]int, strin
 // apartPlaces are those of ranks that are processes.
 func apartPlaces() []string { return append([]string{"packets"}, jobtest.Local()...) }
 
+// needApart states what a test needs whose ranks are processes there. With -short, shm
+// speaks for all.
+func needApart(t testing.TB, place string) {
+	t.Helper()
+	needPlace(t, place)
+	if place == "packets" {
+		need.Full(t)
+	}
+	if seldom(place) {
+		need.Long(t)
+	}
+}
+
 // killed is the status of a rank that has killed itself.
 const killed = 128 + int(syscall.SIGKILL)
 
@@ -85,7 +98,7 @@ func TestKilled(t *testing.T) {
 	dead, mortal := 0, 0
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
-			needPlace(t, place)
+			needApart(t, place)
 			for _, n := range workers {
 				seed := rand.Uint64()
 				mortal += n - 1
@@ -219,7 +232,7 @@ func TestOrphans(t *testing.T) {
 	}
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
-			needPlace(t, place)
+			needApart(t, place)
 			for range rounds {
 				status, out := apart(t, "orphans", place, 4, rand.Uint64())
 				require.Equal(t, []int{killed, 0, 0, 0}, status, out)
@@ -266,7 +279,7 @@ func TestOwnedOfKilled(t *testing.T) {
 	}
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
-			needPlace(t, place)
+			needApart(t, place)
 			for range rounds {
 				status, out := apart(t, "owned", place, 4, rand.Uint64())
 				require.Equal(t, []int{0, 0, killed, killed}, status, out)

@@ -37,7 +37,7 @@ func TestKilledPlain(t *testing.T) {
 	worked := regexp.MustCompile(`(?m)^\[\d+\] worked on (\d+)$`)
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
-			needPlace(t, place)
+			needApart(t, place)
 			for range rounds {
 				seed := rand.Uint64()
 				mortal += 3
@@ -243,8 +243,12 @@ func (s *stranger) work(done func(chunk string) (dies bool)) error {
 // to others, and none is lost.
 func TestOneAtATime(t *testing.T) {
 	need.Full(t)
+	rounds := 2
+	if need.WantLong() {
+		rounds = 5
+	}
 	for _, queue := range []int{0, 8} {
-		for range 5 {
+		for range rounds {
 			w, list := strangers(t, 4)
 			ctx := ranks.Within(t)
 			const count = 200

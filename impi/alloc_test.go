@@ -14,7 +14,7 @@ import (
 func TestAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	const runs = 20
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		ctx := context.Background()
 		for _, c := range []*Comm{a, b} { // what they look at before they send
 			allocate(t, c.job, 100)

@@ -4,8 +4,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // cancelled takes a request back and says whether that was successful.
@@ -19,7 +20,7 @@ func cancelled(t testing.TB, q Request) bool {
 }
 
 func TestCancelReceive(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		got := make([]byte, 8)
 		for _, src := range []int{0, AnySource} {
 			first, err := b.Irecv(got, src, 0)
@@ -40,7 +41,7 @@ func TestCancelReceive(t *testing.T) {
 // TestCancelSend: a message that has met no receive is taken back, and nobody sees it
 // any more.
 func TestCancelSend(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{0, 8, 5000, long} {
 			for _, sync := range []bool{false, true} {
 				for _, matched := range []bool{false, true} {
@@ -81,6 +82,7 @@ func TestCancelUnsent(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
 			p.config.AckMark, p.config.HiWater = 2, 2
 			w := worlds(t, p)
 			a, b := w[0], w[1]
@@ -127,7 +129,7 @@ func TestCancelRace(t *testing.T) {
 	case need.WantLong():
 		rounds = 300
 	}
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		r := rand.New(rand.NewPCG(4, 4))
 		for round := range rounds {
 			n := []int{8, 5000, long}[r.IntN(3)]

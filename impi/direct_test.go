@@ -5,16 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestRecvOrder: a Recv gets the first message that it matches of those that no receive
 // posted before it gets, whether or not that is there already, whatever waits for
 // others, and however long the messages and their memory are.
 func TestRecvOrder(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		rounds := 10
 		if need.WantLong() {
 			rounds = 40

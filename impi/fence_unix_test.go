@@ -125,7 +125,7 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 		}
 		over = q.r.over()
 		e.lock.Unlock()
-		time.Sleep(time.Millisecond) // it may take seconds, in which others want the CPU
+		time.Sleep(10 * time.Millisecond) // it may take seconds, in which others want the CPU
 	}
 	_, err = q.Wait(ctx)
 	if err := dies("send", err, victim); err != nil {

@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // flows are bounds of the packets in flight. Queue pairs have one of their own, whatever is
@@ -21,7 +22,10 @@ func flowing(t *testing.T, test func(t *testing.T, p place)) {
 				continue
 			}
 			p.config.AckMark, p.config.HiWater, p.config.PacketLen = f.ackMark, f.hiWater, 3000
-			t.Run(fmt.Sprintf("%s-%d-%d", p.name, f.ackMark, f.hiWater), func(t *testing.T) { test(t, p) })
+			t.Run(fmt.Sprintf("%s-%d-%d", p.name, f.ackMark, f.hiWater), func(t *testing.T) {
+				p.seldom(t)
+				test(t, p)
+			})
 		}
 	}
 }
@@ -61,6 +65,7 @@ func TestFullWindow(t *testing.T) {
 // TestBothFull: both directions are full of short, synchronous and long messages at
 // the same time, and nothing is received until all has been started.
 func TestBothFull(t *testing.T) {
+	need.Full(t)
 	flowing(t, func(t *testing.T, p place) {
 		w := worlds(t, p)
 		a, b := w[0], w[1]
@@ -106,7 +111,8 @@ func TestBothFull(t *testing.T) {
 
 // TestLongBothWays: long messages in both directions at the same time.
 func TestLongBothWays(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	need.Full(t)
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		n := 1 << 20
 		if need.WantLong() {
 			n = 8 << 20
@@ -140,11 +146,13 @@ func TestLongBothWays(t *testing.T) {
 // TestManyPairs: all pairs of several processes of two hosts, over one link, keep out
 // of each other's way: one that does not receive delays nobody.
 func TestManyPairs(t *testing.T) {
+	need.Full(t)
 	for _, p := range places {
 		if p.hosts == 1 {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
 			const each = 4
 			p.processes, p.config.AckMark, p.config.HiWater = each, 2, 4
 			w := worlds(t, p)

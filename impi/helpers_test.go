@@ -54,6 +54,20 @@ func (p place) needs(t testing.TB) {
 	}
 }
 
+// seldom states what a test needs at this place, if it is one of what this package does the
+// same way whatever carries its messages. It goes to places that are like others in its long
+// form only; with -short shm speaks for all hosts.
+func (p place) seldom(t testing.TB) {
+	t.Helper()
+	p.needs(t)
+	switch {
+	case p.another():
+		need.Long(t)
+	case p.name == "tcp":
+		need.Full(t)
+	}
+}
+
 func init() {
 	for _, provider := range nettest.Providers() {
 		places = append(places, place{provider, 2, 1, Config{Providers: []string{provider}}})
@@ -61,10 +75,21 @@ func init() {
 	}
 }
 
-// everywhere runs a test for each place, with the worlds of its processes.
+// everywhere runs a test for each place, with the worlds of its processes: a test of what
+// this package asks of a provider.
 func everywhere(t *testing.T, test func(t *testing.T, a, b *Comm)) {
+	runAt(t, place.needs, test)
+}
+
+// eachWay runs a test for each way that messages take in this package, see [place.seldom].
+func eachWay(t *testing.T, test func(t *testing.T, a, b *Comm)) {
+	runAt(t, place.seldom, test)
+}
+
+func runAt(t *testing.T, needs func(p place, t testing.TB), test func(t *testing.T, a, b *Comm)) {
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			needs(p, t)
 			w := worlds(t, p)
 			test(t, w[0], w[1])
 		})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // hostile is a host of a job of three that says what it wants: a plain connection to
@@ -174,7 +175,7 @@ func (h *hostile) givenUp(reason error) {
 func TestHostile(t *testing.T) {
 	type header = packet.Header
 	const sync, data = packet.DataSync, packet.Data
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name   string
 		act    func(h *hostile)
 		reason error
@@ -337,6 +338,9 @@ func TestHostile(t *testing.T) {
 		}, ErrPeerDied},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if i%4 != 0 {
+				need.Full(t)
+			}
 			h := newHostile(t, true)
 			c.act(h)
 			h.givenUp(c.reason)

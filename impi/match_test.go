@@ -9,8 +9,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // letter is a message of a random exchange: the nth of its sender to its receiver in
@@ -227,6 +228,7 @@ func TestRandomExchange(t *testing.T) {
 			p.needs(t)
 			if p.hosts > 1 && p.processes > 1 {
 				need.Full(t)
+				p.seldom(t)
 			}
 			p.config.PacketLen, p.config.AckMark, p.config.HiWater = 2000, 3, 5
 			jobs := join(t, p)

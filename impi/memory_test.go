@@ -26,7 +26,10 @@ func allocate(t testing.TB, j *Job, n int) *Memory {
 // TestAlloc: long messages move between memory of Alloc without a ring in between, and
 // without registering anything; where one end is of the heap, that alone is registered.
 func TestAlloc(t *testing.T) {
-	const room = 5 << 20
+	room, lengths := 2<<20, []int{long, 1<<20 + 5}
+	if need.WantLong() {
+		room, lengths = 5<<20, []int{long, 1 << 20, 3<<20 + 5}
+	}
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
 			p.needs(t)
@@ -36,7 +39,7 @@ func TestAlloc(t *testing.T) {
 			out, in := allocate(t, jobs[0], room), allocate(t, jobs[1], room)
 			far := p.hosts > 1 && len(p.config.Providers) > 0
 			for k, c := range []struct{ out, in bool }{{true, true}, {true, false}, {false, true}} {
-				for i, n := range []int{long, 1 << 20, 3<<20 + 5} {
+				for i, n := range lengths {
 					for _, order := range []string{"receive first", "send first"} {
 						src, dst := make([]byte, room), make([]byte, room)
 						if c.out {
@@ -90,7 +93,7 @@ func TestAlloc(t *testing.T) {
 // others, also too short ones.
 func TestAllocVec(t *testing.T) {
 	const room = 1 << 20
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		need.Full(t)
 		r := rand.New(rand.NewPCG(1, 2))
 		memories := map[*Comm][]*Memory{a: {allocate(t, a.job, room), allocate(t, a.job, room)}, b: {allocate(t, b.job, room), allocate(t, b.job, room)}}
@@ -143,6 +146,7 @@ func TestAllocVec(t *testing.T) {
 func TestAllocClosed(t *testing.T) {
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
 			jobs := join(t, p)
 			c := jobs[0].World()
 			for _, n := range []int{0, -1} {

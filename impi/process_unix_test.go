@@ -89,7 +89,8 @@ func play(a act, args []string) (err error) {
 }
 
 // waits are acts that wait most of the time: they run at the same time. Those that take
-// seconds do not with -short.
+// seconds do not with -short. They are of what this package does about a process, with whatever
+// provider: the death of one is noticed by the connection to it.
 var waits = map[string]struct{ seconds bool }{"inside": {true}, "stop": {true}, "death": {}}
 
 // apart runs an act as a job for each place between hosts.
@@ -103,6 +104,9 @@ func apart(t *testing.T, size int, act string, args ...string) {
 			if w, ok := waits[act]; ok {
 				if w.seconds {
 					need.Full(t)
+				}
+				if w.seconds || p.name != "roce" {
+					p.seldom(t)
 				}
 				t.Parallel()
 			}
@@ -127,12 +131,12 @@ func launched(t *testing.T, p place, size int, act string, args ...string) (laun
 
 // TestFromNode: ranks in processes of their own exchange messages at random.
 func TestFromNode(t *testing.T) {
-	sizes := []int{4}
+	sizes := []int{3}
 	switch {
 	case testing.Short():
 		sizes[0] = 2
 	case need.WantLong():
-		sizes = append(sizes, 2)
+		sizes = []int{4, 2}
 	}
 	for _, size := range sizes {
 		apart(t, size, "exchange", strconv.FormatUint(rand.Uint64(), 10))
@@ -339,11 +343,21 @@ func lastLook(ctx context.Context, j *Job, _ []string) error {
 }
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
-func TestStop(t *testing.T) { apart(t, 2, "stop") }
+func TestStop(t *testing.T) {
+	rounds := "4"
+	if need.WantLong() {
+		rounds = "10"
+	}
+	apart(t, 2, "stop", rounds)
+}
 
-func stopped(ctx context.Context, j *Job, _ []string) error {
+func stopped(ctx context.Context, j *Job, args []string) error {
 	c := j.World()
-	const rounds, size = 10, 4 << 20
+	const size = 4 << 20
+	rounds, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
 	msg, got := pattern(size, 1), make([]byte, size)
 	if c.Rank() == 1 {
 		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {

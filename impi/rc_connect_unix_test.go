@@ -12,12 +12,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // TestNextDevice: the first pair of devices cannot reach each other, although they say
 // so: the next one is used, and none if there is none.
 func TestNextDevice(t *testing.T) {
+	need.Full(t)
 	t.Parallel()
 	all, err := verbs.Devices()
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -16,6 +17,10 @@ func TestRegisterAside(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
+			if p.name == "roce" { // is slow with so much
+				need.Long(t)
+			}
 			t.Parallel()
 			w := worlds(t, p)
 			begun, proceed := make(chan struct{}), make(chan struct{})

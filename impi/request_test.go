@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // settle has everything arrive at b that a has sent: a message with a tag of its own,
@@ -41,7 +42,7 @@ const long = 100_000
 // TestMatchedOnly: a synchronous send and one of a long message are complete only when
 // a receive has met the message.
 func TestMatchedOnly(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, c := range []struct {
 			size  int
 			start func([]byte, int, int) (Request, error)
@@ -71,7 +72,7 @@ func TestMatchedOnly(t *testing.T) {
 
 // TestEager: a short send is complete whether or not it is received.
 func TestEager(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{0, 8, 5000} {
 			msg := pattern(n, 1)
 			require.NoError(t, a.Send(within(t), msg, 1, 0))
@@ -87,7 +88,7 @@ func TestEager(t *testing.T) {
 
 // TestEnded: a request that has been waited for is none any more, in all its copies.
 func TestEnded(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		var zero Request
 		r, err := b.Irecv(make([]byte, 8), 0, 0)
 		require.NoError(t, err)
@@ -125,7 +126,7 @@ func TestEnded(t *testing.T) {
 }
 
 func TestWaitAny(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		list := make([]Request, 5)
 		for i := range list {
 			var err error
@@ -154,7 +155,7 @@ func TestWaitAny(t *testing.T) {
 
 // TestWaitAllFails: one that fails keeps the others from nothing.
 func TestWaitAllFails(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		var list []Request
 		for i := range 3 {
 			r, err := b.Irecv(make([]byte, 8), 0, i)
@@ -173,7 +174,7 @@ func TestWaitAllFails(t *testing.T) {
 
 // TestFree: what nobody waits for is carried out all the same.
 func TestFree(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{8, long} {
 			msg, got := pattern(n, 1), make([]byte, n)
 			s, err := a.Issend(msg, 1, 0)
@@ -207,7 +208,7 @@ func TestFree(t *testing.T) {
 
 // TestDeadline: a deadline that passes leaves everything active.
 func TestDeadline(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		gone, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 		defer cancel()
 		got := make([]byte, long)
@@ -254,7 +255,8 @@ func TestDeadline(t *testing.T) {
 
 // TestWaiters: several goroutines wait for one request, and one of them gets it.
 func TestWaiters(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	need.Full(t)
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for range 50 {
 			r, err := b.Irecv(make([]byte, 8), 0, 0)
 			require.NoError(t, err)
@@ -289,7 +291,7 @@ func TestWaiters(t *testing.T) {
 
 // TestProbe: a message that has been probed is received by what the probe says.
 func TestProbe(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		ok, _, err := b.Iprobe(AnySource, AnyTag)
 		require.NoError(t, err)
 		require.False(t, ok)
@@ -437,12 +439,14 @@ func requireError(t testing.TB, err, reason error, rank int) {
 // TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
 // is closed end, with an error.
 func TestCloseConcurrently(t *testing.T) {
+	need.Full(t)
 	rounds := 1
 	if need.WantLong() {
 		rounds = 10
 	}
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
 			for range rounds {
 				jobs := join(t, p)
 				var w []*Comm
@@ -496,7 +500,8 @@ func TestCloseConcurrently(t *testing.T) {
 
 // TestWaitAcrossJobs: requests of two jobs are not waited for together.
 func TestWaitAcrossJobs(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	need.Full(t)
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		other := worlds(t, place{"", 1, 1, Config{}})[0]
 		var list []Request
 		for _, c := range []*Comm{a, other} {

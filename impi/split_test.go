@@ -26,7 +26,10 @@ func TestSplit(t *testing.T) {
 	for _, p := range []place{{"here", 1, 5, Config{}}, {"tcp", 5, 1, Config{Providers: []string{}}}, {"shm 3×2", 3, 2, Config{Providers: []string{"shm"}}}} {
 		t.Run(p.name, func(t *testing.T) {
 			p.needs(t)
-			if p.name != "here" {
+			switch p.name {
+			case "tcp": // the messages are those of any Comm
+				need.Long(t)
+			case "shm 3×2":
 				need.Full(t)
 			}
 			w := worlds(t, p)
@@ -99,6 +102,10 @@ func TestSplit(t *testing.T) {
 // have contexts of their own.
 func TestDupOfMany(t *testing.T) {
 	need.Full(t)
+	each := 4
+	if need.WantLong() {
+		each = 10
+	}
 	w := worlds(t, place{"", 4, 1, Config{Providers: []string{}}})
 	a := divided(t, w, func(rank int) int { return rank / 2 }, func(rank int) int { return rank })
 	b := divided(t, w, func(rank int) int { return rank % 2 }, func(rank int) int { return rank })
@@ -108,7 +115,7 @@ func TestDupOfMany(t *testing.T) {
 	for _, list := range [][]*Comm{w, a, b} {
 		for rank, c := range list {
 			wg.Go(func() {
-				for range 10 {
+				for range each {
 					d, err := c.Dup(within(t))
 					if err != nil {
 						t.Errorf("rank %d: %v", rank, err)
@@ -123,7 +130,7 @@ func TestDupOfMany(t *testing.T) {
 	}
 	wg.Wait()
 	for rank, list := range made {
-		require.Len(t, list, 30)
+		require.Len(t, list, 3*each)
 		seen := map[uint64]bool{}
 		for _, c := range list {
 			require.False(t, seen[c.cid], "rank %d has two communicators with context %d", rank, c.cid)
@@ -136,6 +143,7 @@ func TestDupOfMany(t *testing.T) {
 func TestFreeDrops(t *testing.T) {
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
 			w := worlds(t, p)
 			ctx := within(t)
 			d := make([]*Comm, 2)
@@ -176,7 +184,7 @@ func TestFreeDrops(t *testing.T) {
 
 // TestFreedAlready: a message comes when the communicator has been freed.
 func TestFreedAlready(t *testing.T) {
-	everywhere(t, func(t *testing.T, a, b *Comm) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
 		const cid = firstCID + 100
 		for _, n := range []int{0, 5000, long} {
 			from, to := ahead(a, cid+uint64(2*n), 0, 1), ahead(b, cid+uint64(2*n), 0, 1)

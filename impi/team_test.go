@@ -2,6 +2,7 @@ package impi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // teams makes a job of so many ranks, as channel's nodes have one.
@@ -52,56 +54,65 @@ func quietConfig() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard
 // TestJoinTeams: the ranks of a job are one client, with a host each.
 func TestJoinTeams(t *testing.T) {
 	for _, byProtocol := range []bool{false, true} {
-		sizes := []int{3, 2}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		s := startup.Server{Clients: len(sizes), Key: 99, Log: quietConfig()}
-		served := make(chan error, 1)
-		go func() {
-			_, err := s.Serve(context.Background(), l)
-			served <- err
-		}()
-		var wg sync.WaitGroup
-		jobs, errs := make([]*Job, 5), make([]error, 5)
-		first := 0
-		for client, size := range sizes {
-			for rank, n := range teams(t, size) {
-				i := first + rank
-				wg.Go(func() {
-					c := Config{Client: client, Key: 99, Addr: netip.MustParseAddr("127.0.0.1"), XSize: 2048, Log: quietConfig(), PacketLen: uint32(1000 * (i + 1)), Providers: []string{}}
-					if i == 1 {
-						c.Processes = 2
-					}
-					c, err := c.complete()
-					require.NoError(t, err)
-					jobs[i], errs[i] = joinTeam(within(t), l.Addr().String(), n, c)
-				})
-			}
-			first += size
-		}
-		wg.Wait()
-		var w []*Comm
-		for i, err := range errs {
-			require.NoError(t, err)
+		t.Run(fmt.Sprintf("by protocol %v", byProtocol), func(t *testing.T) {
 			if byProtocol {
-				jobs[i].followProtocol()
+				need.Full(t)
 			}
-			require.Equal(t, 2048, jobs[i].roster.settings.XSize)
-			w = append(w, jobs[i].Worlds()...)
-		}
-		require.Len(t, w, 6)
-		for i, c := range w {
-			require.Equal(t, i, c.Rank())
-			require.Equal(t, 6, c.Size())
-		}
-		sums(t, w)
-		if byProtocol { // two masters
-			require.Equal(t, []int{0, 4}, w[0].calls.clients.masters)
-			require.Equal(t, []int{0, 1, 2, 3}, w[2].calls.clients.within.Ranks())
-		}
-		closeAll(t, jobs)
-		require.NoError(t, <-served)
+			joinTeams(t, byProtocol)
+		})
 	}
+}
+
+func joinTeams(t *testing.T, byProtocol bool) {
+	sizes := []int{3, 2}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := startup.Server{Clients: len(sizes), Key: 99, Log: quietConfig()}
+	served := make(chan error, 1)
+	go func() {
+		_, err := s.Serve(context.Background(), l)
+		served <- err
+	}()
+	var wg sync.WaitGroup
+	jobs, errs := make([]*Job, 5), make([]error, 5)
+	first := 0
+	for client, size := range sizes {
+		for rank, n := range teams(t, size) {
+			i := first + rank
+			wg.Go(func() {
+				c := Config{Client: client, Key: 99, Addr: netip.MustParseAddr("127.0.0.1"), XSize: 2048, Log: quietConfig(), PacketLen: uint32(1000 * (i + 1)), Providers: []string{}}
+				if i == 1 {
+					c.Processes = 2
+				}
+				c, err := c.complete()
+				require.NoError(t, err)
+				jobs[i], errs[i] = joinTeam(within(t), l.Addr().String(), n, c)
+			})
+		}
+		first += size
+	}
+	wg.Wait()
+	var w []*Comm
+	for i, err := range errs {
+		require.NoError(t, err)
+		if byProtocol {
+			jobs[i].followProtocol()
+		}
+		require.Equal(t, 2048, jobs[i].roster.settings.XSize)
+		w = append(w, jobs[i].Worlds()...)
+	}
+	require.Len(t, w, 6)
+	for i, c := range w {
+		require.Equal(t, i, c.Rank())
+		require.Equal(t, 6, c.Size())
+	}
+	sums(t, w)
+	if byProtocol { // two masters
+		require.Equal(t, []int{0, 4}, w[0].calls.clients.masters)
+		require.Equal(t, []int{0, 1, 2, 3}, w[2].calls.clients.within.Ranks())
+	}
+	closeAll(t, jobs)
+	require.NoError(t, <-served)
 }
 
 // TestJoinTeamRefused: what keeps rank 0 from joining all ranks are told.

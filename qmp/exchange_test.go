@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // block is the part of a lattice that a node has, of sites of a few numbers each, with
@@ -161,6 +162,14 @@ func TestTorus(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprint(g.dims), func(t *testing.T) {
+				switch fmt.Sprint(g.dims) {
+				case "[1 2 1 2]", "[4 1]": // lattices of more than a host, and longer messages
+				default:
+					need.Full(t)
+					if provider == "tcp" || provider == "roce" {
+						need.Long(t)
+					}
+				}
 				each(t, over(t, provider, nodes), func(c *Comm) error {
 					if err := c.DeclareLogicalTopologyMap(g.dims, g.order); err != nil {
 						return err
@@ -179,12 +188,12 @@ func TestTorus(t *testing.T) {
 	})
 }
 
-// TestRestarts: a message goes round a ring thousands of times.
+// TestRestarts: a message goes round a ring again and again.
 func TestRestarts(t *testing.T) {
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
-		rounds := 5000
-		if testing.Short() || provider != "shm" {
-			rounds = 1000
+	somewhere(t, func(t *testing.T, provider string) {
+		rounds := 1000
+		if need.WantLong() && provider == "shm" {
+			rounds = 5000
 		}
 		each(t, over(t, provider, 3), func(c *Comm) error {
 			if err := c.DeclareLogicalTopology([]int{3}); err != nil {
@@ -218,7 +227,7 @@ func TestRestarts(t *testing.T) {
 // stream they keep their order.
 func TestStreams(t *testing.T) {
 	const depth = 3 // handles of a stream
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+	somewhere(t, func(t *testing.T, provider string) {
 		for _, dims := range [][]int{{1, 1}, {1, 2}, {2, 1}} {
 			t.Run(fmt.Sprint(dims), func(t *testing.T) {
 				each(t, over(t, provider, dims[0]*dims[1]), func(c *Comm) error {
@@ -360,7 +369,7 @@ var shapes = []struct {
 
 // TestLayouts: any layout to any, to oneself and to another node.
 func TestLayouts(t *testing.T) {
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+	somewhere(t, func(t *testing.T, provider string) {
 		each(t, over(t, provider, 2), func(c *Comm) error {
 			for _, from := range shapes {
 				for _, to := range shapes {

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 )
 
 // toSelf makes a node alone with a send of some words to itself and their receive.
@@ -167,7 +166,7 @@ func TestMultiple(t *testing.T) {
 
 // TestChangeAddress: the same layout over other memory; never of a handle that is active.
 func TestChangeAddress(t *testing.T) {
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+	somewhere(t, func(t *testing.T, provider string) {
 		each(t, over(t, provider, 2), func(c *Comm) error {
 			const n = 3000 // words: above the eager size
 			other := 1 - c.NodeNumber()
@@ -366,7 +365,7 @@ func TestLengths(t *testing.T) {
 
 // TestLeft: a node that has left is an error with the error of package channel inside.
 func TestLeft(t *testing.T) {
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+	somewhere(t, func(t *testing.T, provider string) {
 		list := over(t, provider, 2)
 		c := list[0].DefaultComm()
 		r := must(c.DeclareReceiveFrom(must(DeclareMsgMem(make([]byte, 8))), 1, 0))

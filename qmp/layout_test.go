@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestDivide: the published algorithm, worked out by hand.
@@ -173,6 +175,7 @@ func TestSurfaceBound(t *testing.T) {
 
 // TestLayoutGrid: topology and subgrid, with and without what has been declared before.
 func TestLayoutGrid(t *testing.T) {
+	plain := machines(t, 4, nil)[0].DefaultComm() // declares nothing
 	for _, c := range []struct {
 		name     string
 		lattice  []int // nil: 4×6×8×8
@@ -193,6 +196,9 @@ func TestLayoutGrid(t *testing.T) {
 		{name: "map", args: []string{"-qmp-logic-map", "3", "2", "1", "0"}, dims: []int{1, 1, 2, 2}, subgrid: []int{4, 6, 4, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.lattice != nil || len(c.opts) > 0 || c.name == "map" {
+				need.Full(t)
+			}
 			lattice := c.lattice
 			if lattice == nil {
 				lattice = []int{4, 6, 8, 8}
@@ -235,7 +241,10 @@ func TestLayoutGrid(t *testing.T) {
 		{"empty", nil, nil, []int{4, 0}, StatusInvalidArg},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			comm := machines(t, 4, c.args)[0].DefaultComm()
+			comm := plain
+			if c.args != nil || c.topology != nil {
+				comm = machines(t, 4, c.args)[0].DefaultComm()
+			}
 			if c.topology != nil {
 				require.NoError(t, comm.DeclareLogicalTopology(c.topology))
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -32,6 +33,17 @@ func machines(t testing.TB, size int, args []string, opts ...channel.Option) []*
 func over(t testing.TB, provider string, size int, args ...string) []*Machine {
 	t.Helper()
 	return machines(t, size, args, channel.WithProviders(provider))
+}
+
+// somewhere runs a test over shm, and in its long form over each provider: package channel is
+// between them and what is tested.
+func somewhere(t *testing.T, test func(t *testing.T, provider string)) {
+	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+		if provider == "tcp" || provider == "roce" {
+			need.Long(t)
+		}
+		test(t, provider)
+	})
 }
 
 // each runs something for the default communicators of all nodes at the same time.

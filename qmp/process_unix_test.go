@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
-	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
@@ -72,7 +71,7 @@ func run(t *testing.T, provider, act string, args ...string) (launch.Result, str
 
 // TestProcesses: a program that a launcher has started, with options of ours.
 func TestProcesses(t *testing.T) {
-	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+	somewhere(t, func(t *testing.T, provider string) {
 		r, out := run(t, provider, "torus", "-qmp-geom", "2", "2", "rest")
 		require.Zero(t, r.ExitStatus(), out)
 		host, err := os.Hostname()

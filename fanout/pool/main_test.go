@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -76,9 +77,12 @@ func mortal(addr string) error {
 // nothing comes twice.
 func TestKilled(t *testing.T) {
 	ctx := ranks.Within(t)
-	count := 4000 // some 200 are killed
-	if testing.Short() {
-		count = 500
+	count := 1000 // some 50 are killed
+	switch {
+	case testing.Short():
+		count = 250
+	case need.WantLong():
+		count = 4000
 	}
 	s := listen(t, config())
 	over := make(chan struct{})

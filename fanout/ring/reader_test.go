@@ -85,7 +85,7 @@ func (s *stutter) Read(p []byte) (int, error) {
 // TestReaderDamage: the items before the damage are read, and it is named with its byte.
 func TestReaderDamage(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	b, starts := file(t, r, 50, 60)
+	b, starts := file(t, r, 20, 60)
 	for cut := range len(b) + 1 {
 		rd := ring.NewReader(bytes.NewReader(b[:cut]), 0)
 		whole := 0

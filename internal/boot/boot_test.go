@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -127,12 +128,15 @@ func payload(rank, round, size int) []byte {
 
 func TestExchange(t *testing.T) {
 	for _, c := range []struct{ size, rounds, bytes int }{
-		{1, 50, MaxData},
-		{2, 50, MaxData},
-		{16, 20, 1 << 16},
+		{1, 20, MaxData},
+		{2, 20, MaxData},
+		{16, 8, 1 << 16},
 		{256, 5, 1 << 8},
 	} {
 		t.Run(fmt.Sprint(c.size), func(t *testing.T) {
+			if c.size > 100 {
+				need.Full(t)
+			}
 			ctx := ranks.Within(t)
 			w := newWorld(t, c.size, defaultPatience)
 			jobs := w.joinAll(t)

@@ -26,9 +26,12 @@ const addressSize = 8 + 2 + 2 + 128/8 + 4*16
 // TestThousandRanks: the rendezvous, with its ranks in another process, costs rank
 // 0 what docs/scale.md says.
 func TestThousandRanks(t *testing.T) {
-	size := 1000
-	if testing.Short() {
-		size = 200
+	size := 300
+	switch {
+	case testing.Short():
+		size = 100
+	case need.WantLong():
+		size = 1000
 	}
 	need.Files(t, uint64(size+100))
 	ctx := ranks.Within(t)

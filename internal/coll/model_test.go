@@ -35,10 +35,7 @@ func counted(t *testing.T, g *group, mode colltest.Mode) coll.Model {
 // TestCost: the formulas say exactly what the real algorithms do.
 func TestCost(t *testing.T) {
 	t.Parallel()
-	for size := 1; size <= 17; size++ {
-		if testing.Short() && size > 5 && size != 8 && size != 17 {
-			continue
-		}
+	for _, size := range someSizes() {
 		each(size, func(g *group) {
 			want, err := coll.Cost(g.algorithm, g.shape(g.Root))
 			if g.Between != nil {
@@ -46,7 +43,10 @@ func TestCost(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			for _, mode := range modes {
+			for i, mode := range modes {
+				if size > 9 && i != size%len(modes) && !need.WantLong() {
+					continue // it does the same as with less
+				}
 				require.Equal(t, want, counted(t, g, mode), "%v over %v", g, mode)
 			}
 		})
@@ -58,7 +58,11 @@ func TestCost(t *testing.T) {
 // among a thousand members is for long tests.
 func TestCostLarge(t *testing.T) {
 	need.Full(t)
-	for _, size := range []int{63, 64, 65, 100, 1000, 1024} {
+	sizes := []int{64, 100, 1024}
+	if need.WantLong() {
+		sizes = []int{63, 64, 65, 100, 1000, 1024}
+	}
+	for _, size := range sizes {
 		for kind := coll.Barrier; kind <= coll.Alltoall; kind++ {
 			for _, algorithm := range coll.Algorithms(kind) {
 				g := &group{Reference: colltest.Reference{Kind: kind, Size: size, Count: 1, Root: size / 3}, algorithm: algorithm, segment: elem}
@@ -136,10 +140,11 @@ func TestEstimate(t *testing.T) {
 func TestEstimateAll(t *testing.T) {
 	t.Parallel()
 	m := coll.LogGP{Latency: 1000, Overhead: 100, Gap: 300, PerByte: 0.1}
-	for _, size := range []int{2, 7, 16, 70} {
-		if testing.Short() && size > 16 {
-			continue
-		}
+	sizes := []int{2, 7, 16}
+	if need.WantLong() {
+		sizes = append(sizes, 70)
+	}
+	for _, size := range sizes {
 		each(size, func(g *group) {
 			got, err := m.Estimate(g.algorithm, g.shape(g.Root))
 			if g.Between != nil {

@@ -224,19 +224,20 @@ func sleepers(n int) Options {
 	return Options{Size: n, Args: []string{"sh", "-c", "echo ready; exec sleep 1000"}}
 }
 
-// manyRanks is how many ranks tests of many start.
-const manyRanks = 100
+// manyRanks is how many ranks tests of many start: more than a few batches.
+const manyRanks = 4 * batchSize
 
 // ends are the signals that end many ranks.
 func ends() []syscall.Signal {
-	if testing.Short() {
-		return []syscall.Signal{syscall.SIGINT}
+	if need.WantLong() {
+		return []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
 	}
-	return []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
+	return []syscall.Signal{syscall.SIGINT}
 }
 
 // Many ranks on few CPUs end by one signal, and take no thread of the launcher each.
 func TestManyRanks(t *testing.T) {
+	need.Full(t)
 	for _, s := range ends() {
 		before := threads(t)
 		o := sleepers(manyRanks)

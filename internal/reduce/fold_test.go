@@ -2,6 +2,7 @@ package reduce_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -88,8 +89,10 @@ func affine(dst, a, b []byte) {
 func TestUser(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	bits := func(r *rand.Rand, p []byte) {
-		for i := range p {
-			p[i] = byte(r.Uint32()) | 1
+		for i := 0; i < len(p); i += 8 {
+			var word [8]byte
+			binary.NativeEndian.PutUint64(word[:], r.Uint64()|0x0101010101010101)
+			copy(p[i:], word[:])
 		}
 	}
 	for _, size := range []int{2, 6, 24, 1000, reduce.FoldBlock, reduce.FoldBlock + 2, 3 * reduce.FoldBlock} {

@@ -38,14 +38,23 @@ func lengths(t reduce.Type) []int {
 	return append(all, 1000, 4099, reduce.Stretch/t.Size(), 2*reduce.Stretch/t.Size()+3)
 }
 
-// random fills p with values of the type's list, and some with any bits at all.
+// pools have values of each type's list, and some with any bits at all.
+var pools [reduce.Types][]byte
+
+// random fills p with a piece of the type's pool: to make each value anew takes longer than
+// all kernels take with it.
 func random(r *rand.Rand, p []byte, t reduce.Type) {
-	fill(p, t, r.IntN)
-	for i := 0; i+4 <= len(p); i += 4 {
-		if r.IntN(8) == 0 {
-			view[uint32](p[i : i+4])[0] = r.Uint32()
+	if pools[t] == nil {
+		pool := make([]byte, 5*reduce.Stretch) // of a length that all elements divide
+		fill(pool, t, r.IntN)
+		for i := 0; i+4 <= len(pool); i += 4 {
+			if r.IntN(8) == 0 {
+				view[uint32](pool[i : i+4])[0] = r.Uint32()
+			}
 		}
+		pools[t] = pool
 	}
+	copy(p, pools[t][r.IntN((len(pools[t])-len(p))/t.Size())*t.Size():])
 }
 
 // margin is written by no one, before and after the result.

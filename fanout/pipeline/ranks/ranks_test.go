@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -184,6 +185,9 @@ func requireOutput(t *testing.T, dir string, want []byte) {
 // TestRanks: what comes out is what a pipeline within a process makes, though workers fail.
 func TestRanks(t *testing.T) {
 	jobtest.Everywhere(t, func(t *testing.T, provider string) {
+		if provider == "tcp" || provider == "roce" {
+			need.Long(t) // packages impi and fanout are between
+		}
 		sizes := []int{3, 1}
 		if testing.Short() {
 			sizes = sizes[:1]
@@ -217,16 +221,19 @@ func TestRanks(t *testing.T) {
 	})
 }
 
-// TestKill: of five workers four are killed, at different chunks.
+// TestKill: all workers but one are killed, at different chunks.
 func TestKill(t *testing.T) {
-	rounds := 4
-	if testing.Short() {
-		rounds = 1
+	rounds, workers := 1, 4
+	switch {
+	case testing.Short():
+		workers = 3
+	case need.WantLong():
+		rounds, workers = 4, 5
 	}
 	for round := range rounds {
 		dir, want := files(t, 400)
 		args := []string{dir, "0", "0", "0"}
-		for i := range 5 {
+		for i := range workers {
 			args = append(args, strconv.Itoa((i*(2*i+round+1))%11)) // rank 3 lives
 		}
 		r, out := nettest.On(t, "")(t, len(args)-1, nil, "rank", args...)

@@ -219,9 +219,12 @@ func TestConcurrent(t *testing.T) {
 				r := rand.New(rand.NewPCG(3, uint64(size)))
 				h := newHeap(size, Flat, reachable)
 				const ahead = 5
-				rounds := 30
-				if testing.Short() {
+				rounds := 3 + 30/size
+				switch {
+				case testing.Short():
 					rounds = max(1, 20/size)
+				case need.WantLong():
+					rounds = 30
 				}
 				var jobs []job
 				for range rounds * ahead {
