@@ -114,6 +114,7 @@ type stream struct{ io.Reader }
 // stopped does, is asked again until the connect timeout.
 func TestSlowPeer(t *testing.T) {
 	t.Parallel() // it waits most of the time
+	need.Full(t)
 	nodes := join(t, 2, WithProviders("tcp"))
 	real := nodes[1].listener.Addr().(*net.TCPAddr).Port
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -226,6 +226,7 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 
 // The supplier is killed: its workers get an error that says so, and no hang.
 func TestOrphans(t *testing.T) {
+	need.Full(t)
 	rounds := 1
 	if need.WantLong() {
 		rounds = 7

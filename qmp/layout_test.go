@@ -175,6 +175,7 @@ func TestSurfaceBound(t *testing.T) {
 
 // TestLayoutGrid: topology and subgrid, with and without what has been declared before.
 func TestLayoutGrid(t *testing.T) {
+	need.Full(t)
 	plain := machines(t, 4, nil)[0].DefaultComm() // declares nothing
 	for _, c := range []struct {
 		name     string

@@ -75,6 +75,7 @@ func (h *hunter) Write(b []byte) (int, error) {
 // TestKill kills filters at random, a dozen times or hundreds, waiting or at work: the output is
 // complete, in order, and without duplicates.
 func TestKill(t *testing.T) {
+	need.Full(t)
 	rounds, count := 1, 600
 	if need.WantLong() {
 		rounds, count = 12, 1500

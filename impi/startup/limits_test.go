@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestSlow: each phase ends in time, and the error names who was waited for.
@@ -79,6 +81,7 @@ func TestCrowd(t *testing.T) {
 
 // TestDeaf: a client that does not read its answers holds up nobody.
 func TestDeaf(t *testing.T) {
+	need.Full(t)
 	const size = 1 << 20
 	v := serve(t, Server{Clients: 2, MaxClientBytes: 32 << 20})
 	deaf, good := dialRaw(t, v.addr), dialRaw(t, v.addr)

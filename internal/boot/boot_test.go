@@ -455,6 +455,7 @@ func TestSlowRank(t *testing.T) {
 // for messages; one that says nothing at all is not.
 func TestStuckMessage(t *testing.T) {
 	t.Parallel() // it waits for seconds
+	need.Full(t)
 	ctx := ranks.Within(t)
 	p := defaultPatience
 	p.message = 2 * time.Second // for whole messages of the others, too

@@ -6,10 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestSet: against a set of addresses.
 func TestSet(t *testing.T) {
+	need.Full(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	const top = 60
 	var l Set

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -33,6 +34,7 @@ func (s *side) another(t testing.TB, n *network, how terms) (own, peer *side) {
 // nobody does, and acknowledged when all of it is sent.
 func TestBursts(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	const packets = 5000
 	for _, polled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("polled %v", polled), func(t *testing.T) {

@@ -156,6 +156,7 @@ func flooded(t testing.TB, ends [2]*place, f flood, do func()) (packets int64) {
 // TestFlood: while both ends are flooded, what is written and read arrives, nothing else is
 // written, and memory does not grow.
 func TestFlood(t *testing.T) {
+	need.Full(t)
 	const messages = 2
 	ends := loopback(t, messages*lossySize)
 	held := func() uint64 {

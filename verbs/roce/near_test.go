@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
@@ -14,6 +15,7 @@ import (
 // acknowledged or sent again, and the window stays as it is.
 func TestFarPackets(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	for _, c := range []struct {
 		name    string
 		foreign bool

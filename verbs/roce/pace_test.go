@@ -46,6 +46,7 @@ func stream(t testing.TB, f faults, d time.Duration) float64 {
 // path of 1 GB/s and 200 µs there and back; and much of the link when none is.
 func TestLossyStream(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	path := faults{delay: 100 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}
 	d := 20 * time.Millisecond
 	if need.WantLong() {

@@ -331,6 +331,7 @@ func TestLateAnswers(t *testing.T) {
 // when those wrap.
 func TestWrap(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	for _, start := range []uint32{psnMask - 3, psnMask - 300, 0} {
 		t.Run(fmt.Sprintf("%#x", start), func(t *testing.T) {
 			n := newNetwork(1, faults{drop: 0.02, delay: time.Microsecond})

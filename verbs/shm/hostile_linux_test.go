@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -266,6 +267,7 @@ func TestStrangers(t *testing.T) {
 // A peer that holds on to a region keeps its memory from being used again: Close
 // waits, then says so.
 func TestRegionInUse(t *testing.T) {
+	need.Full(t)
 	leak.Check(t)
 	x, y := open(t), open(t)
 	a, b := newSide(t, x), newSide(t, y)

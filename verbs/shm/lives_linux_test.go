@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -227,6 +228,7 @@ func (b *side) inside(t *testing.T, a *side) (leave func()) {
 // ERR and RESET end what the peer does here, so they wait for it, within bounds.
 // What they cannot wait for, closing the region finds.
 func TestLeavingWaitsForAnAccess(t *testing.T) {
+	need.Full(t)
 	for _, s := range []verbs.QPState{verbs.QPErr, verbs.QPReset} {
 		t.Run(s.String(), func(t *testing.T) {
 			a, b := twoWithin(t, soon)

@@ -223,6 +223,7 @@ func TestRanks(t *testing.T) {
 
 // TestKill: all workers but one are killed, at different chunks.
 func TestKill(t *testing.T) {
+	need.Full(t)
 	rounds, workers := 1, 4
 	switch {
 	case testing.Short():
