@@ -63,6 +63,7 @@ func (c *Comm) check(op string) error {
 	case c.closed.Load():
 		return invalid(op, StatusInvalidOp, "the communicator has been freed")
 	}
+	succeed()
 	return nil
 }
 

@@ -173,6 +173,7 @@ func (h *Handle) ChangeAddress(bases ...[]byte) error {
 	if err := h.ch.SetLayout(h.mem.again(bases)); err != nil {
 		return h.fail(op, err)
 	}
+	h.succeed()
 	return nil
 }
 
@@ -200,6 +201,7 @@ func (h *Handle) ChangeAddressMultiple(bases ...[]byte) error {
 		}
 		bases = bases[m.mem.bases:]
 	}
+	h.succeed()
 	return nil
 }
 
@@ -267,5 +269,6 @@ func declareMultiple(op string, handles []*Handle) (*Handle, error) {
 	}
 	name := fmt.Sprintf("multiple of %d", len(members))
 	m.trace("declare %s", name)
+	succeed()
 	return &Handle{ch: ch, m: m, watch: &m.watch, kind: kindMultiple, name: name, members: members}, nil
 }

@@ -189,6 +189,23 @@ func TestGlobal(t *testing.T) {
 	})
 }
 
+// TestSumInDouble: floats are summed in double precision: 1e8 + 7 is not 1e8, however the
+// terms are divided.
+func TestSumInDouble(t *testing.T) {
+	each(t, over(t, "shm", 8), func(c *Comm) error {
+		x := float32(1)
+		if c.NodeNumber() == 0 {
+			x = 1e8
+		}
+		y, xs, ys := complex(x, -x), []float32{x, -x}, []complex64{complex(-x, x)}
+		if err := errors.Join(c.SumFloat(&x), c.SumComplex64(&y), c.SumFloatArray(xs), c.SumComplex64Array(ys)); err != nil {
+			return err
+		}
+		const sum = float32(1e8 + 7)
+		return errors.Join(want("float", x, sum), want("complex", y, complex(sum, -sum)), want("array", xs[0], sum), want("array", xs[1], -sum), want("complex array", ys[0], complex(-sum, sum)))
+	})
+}
+
 // TestExactDivision: a sum of terms has the same bits for any number of nodes and any
 // division of the terms among them, unlike that which rounds.
 func TestExactDivision(t *testing.T) {

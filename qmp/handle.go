@@ -62,6 +62,7 @@ func (h *Handle) Start() error {
 	if err := h.ch.Start(); err != nil {
 		return h.fail("start", err)
 	}
+	h.succeed()
 	return nil
 }
 
@@ -84,6 +85,7 @@ func (h *Handle) Wait() error {
 	if err != nil {
 		return h.fail("wait", err)
 	}
+	h.succeed()
 	return nil
 }
 
@@ -109,6 +111,7 @@ func (h *Handle) IsComplete() (bool, error) {
 	if err != nil {
 		return done, h.fail("is complete", err)
 	}
+	h.succeed()
 	return done, nil
 }
 
@@ -135,7 +138,17 @@ func WaitAll(handles ...*Handle) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return several(errs)
+}
+
+// several joins the errors of operations on several handles. The first is that of the whole.
+func several(errs []error) error {
+	err := errors.Join(errs...)
+	var e *Error
+	if errors.As(err, &e) {
+		last.Store(e)
+	}
+	return err
 }
 
 // await waits for a message that is under way.
@@ -150,7 +163,16 @@ func (h *Handle) await(d time.Duration) error {
 	if err != nil {
 		return h.fail("wait", err)
 	}
+	h.succeed()
 	return nil
+}
+
+// succeed notes that an operation of the handle has begun, or has succeeded.
+func (h *Handle) succeed() {
+	if h.last != nil {
+		h.last = nil
+	}
+	succeed()
 }
 
 // fail is what a call returns for an error of package channel.
@@ -163,9 +185,8 @@ func (h *Handle) fail(op string, err error) error {
 	return h.last
 }
 
-// ErrorNumber is the status of the last call of the handle that failed, else
-// StatusSuccess; of a nil handle that of the process's last error
-// (QMP_get_error_number).
+// ErrorNumber is the status of the last call of the handle: StatusSuccess if that has
+// succeeded; of a nil handle that of [LastError] (QMP_get_error_number).
 func (h *Handle) ErrorNumber() Status {
 	switch {
 	case h == nil:
@@ -212,6 +233,7 @@ func (h *Handle) Close() error {
 		return h.fail(op, err)
 	}
 	h.closed = true
+	h.succeed()
 	for _, m := range h.members {
 		m.users--
 	}
@@ -232,7 +254,7 @@ func (h *Handle) CloseAll() error {
 	for _, m := range members {
 		errs = append(errs, m.Close())
 	}
-	return errors.Join(errs...)
+	return several(errs)
 }
 
 func (h *Handle) invalidOp(op, why string) error {

@@ -299,6 +299,7 @@ func (m *Machine) setComm(op string, c *Comm, set func(*Comm)) error {
 		return invalid(op, StatusInvalidArg, "not a communicator of this machine")
 	}
 	set(c)
+	succeed()
 	return nil
 }
 

@@ -12,6 +12,7 @@ func (h *Handle) watched(op string, call func() error) error {
 	if h == nil || h.ch == nil {
 		return invalid(op, StatusInvalidArg, "no handle")
 	}
+	h.succeed()
 	defer h.m.clock()()
 	if h.watch.Load()&watchTrace != 0 {
 		h.m.traceCall("%s %s", op, h.name)
@@ -185,7 +186,7 @@ func (h *Handle) ClearToSend(cts ClearToSend) error {
 					errs = append(errs, m.ClearToSend(cts))
 				}
 			}
-			return errors.Join(errs...)
+			return several(errs)
 		case h.kind == kindSend:
 			return h.invalidOp(op, "a send")
 		case h.armed && cts != CTSReady:
