@@ -150,7 +150,8 @@ func (c *Comm) declare(op, name string, k kind, mm *MsgMem, node, stream, priori
 	}
 	mem := *mm
 	c.m.trace("declare %s", name)
-	return &Handle{ch: ch, m: c.m, watch: &c.m.watch, kind: k, name: name, mem: &mem}, nil
+	c.hold(1)
+	return &Handle{ch: ch, m: c.m, watch: &c.m.watch, kind: k, name: name, mem: &mem, comm: c, peer: c.nodes[node], stream: stream}, nil
 }
 
 // ChangeAddress gives an idle send or receive other memory in the same layout

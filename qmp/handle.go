@@ -25,6 +25,10 @@ type Handle struct {
 	name  string // of what it does: for the trace
 	mem   *MsgMem
 
+	comm         *Comm // of a message: with its peer, a rank of the job, on a stream
+	peer, stream int
+	starts       uint64 // of this handle; of a multiple, those of its members together
+
 	loose   bool // a multiple whose members have been started one by one
 	armed   bool // a receive that has been started by ClearToSend
 	closed  bool
@@ -62,6 +66,7 @@ func (h *Handle) Start() error {
 	if err := h.ch.Start(); err != nil {
 		return h.fail("start", err)
 	}
+	h.starts++
 	h.succeed()
 	return nil
 }
@@ -181,6 +186,11 @@ func (h *Handle) fail(op string, err error) error {
 	if h.closed {
 		s = StatusInvalidOp
 	}
+	if op == "start" && s != StatusInvalidOp {
+		for _, m := range h.members { // some of them may have been started
+			h.m.blocks.leave(m.comm.block, m.peer, 1)
+		}
+	}
 	h.last = fail(op+" "+h.name, s, err)
 	return h.last
 }
@@ -234,8 +244,12 @@ func (h *Handle) Close() error {
 	}
 	h.closed = true
 	h.succeed()
+	if h.comm != nil {
+		h.forget()
+	}
 	for _, m := range h.members {
 		m.users--
+		m.starts += h.starts
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ func (h *Handle) startWatched() error {
 	if err := h.ch.Start(); err != nil {
 		return h.fail("start", err)
 	}
+	h.starts++
 	return nil
 }
 
@@ -68,6 +69,8 @@ func (h *Handle) startMembers() error {
 				m.disarm()
 			} else if err := m.ch.Start(); err != nil {
 				errs = append(errs, err)
+			} else {
+				m.starts++
 			}
 		}
 	}
@@ -200,6 +203,7 @@ func (h *Handle) ClearToSend(cts ClearToSend) error {
 			return h.fail(op, err)
 		}
 		h.armed = true
+		h.starts++
 		h.watch.Add(watchArmed)
 		return nil
 	})
