@@ -36,14 +36,10 @@ type Comm struct {
 	barrier *channel.Collective
 	waiting bool // for the barrier, whose time-out has passed
 	closed  atomic.Bool
+
+	handles  int  // declared of it, and not closed; of blocks.mu
+	released bool // its block; of blocks.mu
 }
-
-// blockStreams is the number of streams of a communicator: one for messages by node
-// number, then two for each axis.
-const blockStreams = 1 + 2*MaxDimensions + 1
-
-// maxComms is the number of communicators in the life of a job.
-const maxComms = (channel.MaxStream + 1) / blockStreams
 
 // newComm makes a communicator of a group, which it owns.
 func newComm(m *Machine, g *channel.Group, block int) (*Comm, error) {
@@ -63,6 +59,7 @@ func (c *Comm) check(op string) error {
 	case c.closed.Load():
 		return invalid(op, StatusInvalidOp, "the communicator has been freed")
 	}
+	succeed()
 	return nil
 }
 
@@ -137,7 +134,8 @@ func (c *Comm) Group() *channel.Group {
 // it. With a negative color the node gets none: nil. The communicator belongs to the
 // caller, who frees it ([Comm.Free]).
 //
-// Errors: [StatusNoPorts] when the job has had 2048 communicators; those of a global
+// Errors: [StatusNoPorts] when the nodes have 2047 communicators that are not freed, or of
+// which handles are not closed, or messages have not been received; those of a global
 // operation.
 func (c *Comm) Split(color, key int) (*Comm, error) {
 	const op = "comm split"
@@ -170,11 +168,12 @@ func (c *Comm) split(ctx context.Context, color, key int) (*Comm, error) {
 		return nil, err
 	}
 	g, err := c.group.Split(ctx, color, key)
-	if err != nil || g == nil {
-		return nil, err
+	var s *Comm
+	if err == nil && g != nil {
+		s, err = newComm(c.m, g, block)
 	}
-	s, err := newComm(c.m, g, block)
-	if err != nil {
+	if s == nil { // without a communicator, or a part in one
+		c.m.blocks.release(block)
 		return nil, err
 	}
 	s.colors, s.color, s.key = colors, color, key
@@ -182,37 +181,6 @@ func (c *Comm) split(ctx context.Context, color, key int) (*Comm, error) {
 	c.m.comms[s] = struct{}{}
 	c.m.mu.Unlock()
 	return s, nil
-}
-
-// agree finds a block of streams that no communicator of any node has: others may be
-// split at the same time. They propose, take the largest, and say whether they could
-// have it.
-func (c *Comm) agree(ctx context.Context) (int, error) {
-	m := c.m
-	for {
-		m.mu.Lock()
-		block := []int64{int64(m.nextBlock)}
-		m.mu.Unlock()
-		if err := c.group.Run(ctx, channel.Allreduce(channel.Max, block, block)); err != nil {
-			return 0, err
-		}
-		if block[0] >= maxComms {
-			return 0, &Error{Op: "comm split", Status: StatusNoPorts}
-		}
-		free := []int64{0}
-		m.mu.Lock()
-		if int(block[0]) >= m.nextBlock {
-			m.nextBlock = int(block[0]) + 1
-			free[0] = 1
-		}
-		m.mu.Unlock()
-		if err := c.group.Run(ctx, channel.Allreduce(channel.Min, free, free)); err != nil {
-			return 0, err
-		}
-		if free[0] == 1 {
-			return int(block[0]), nil
-		}
-	}
 }
 
 // Free ends a communicator at this node (QMP_comm_free). It waits until the others are
@@ -234,5 +202,7 @@ func (c *Comm) Free() error {
 	}
 	c.closed.Store(true)
 	m.def.CompareAndSwap(c, m.job.Load())
-	return failed(op, c.group.Close())
+	err := c.group.Close()
+	c.hold(0)
+	return failed(op, err)
 }

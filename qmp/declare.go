@@ -150,7 +150,8 @@ func (c *Comm) declare(op, name string, k kind, mm *MsgMem, node, stream, priori
 	}
 	mem := *mm
 	c.m.trace("declare %s", name)
-	return &Handle{ch: ch, m: c.m, watch: &c.m.watch, kind: k, name: name, mem: &mem}, nil
+	c.hold(1)
+	return &Handle{ch: ch, m: c.m, watch: &c.m.watch, kind: k, name: name, mem: &mem, comm: c, peer: c.nodes[node], stream: stream}, nil
 }
 
 // ChangeAddress gives an idle send or receive other memory in the same layout
@@ -173,6 +174,7 @@ func (h *Handle) ChangeAddress(bases ...[]byte) error {
 	if err := h.ch.SetLayout(h.mem.again(bases)); err != nil {
 		return h.fail(op, err)
 	}
+	h.succeed()
 	return nil
 }
 
@@ -200,6 +202,7 @@ func (h *Handle) ChangeAddressMultiple(bases ...[]byte) error {
 		}
 		bases = bases[m.mem.bases:]
 	}
+	h.succeed()
 	return nil
 }
 
@@ -267,5 +270,6 @@ func declareMultiple(op string, handles []*Handle) (*Handle, error) {
 	}
 	name := fmt.Sprintf("multiple of %d", len(members))
 	m.trace("declare %s", name)
+	succeed()
 	return &Handle{ch: ch, m: m, watch: &m.watch, kind: kindMultiple, name: name, members: members}, nil
 }

@@ -2,6 +2,7 @@ package qmp
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -20,11 +21,12 @@ type cell[T channel.Number] struct {
 
 // cells are those of a communicator.
 type cells struct {
+	wide []float64 // where arrays are summed in double precision
+
 	f32  cell[float32]
 	f64  cell[float64]
 	i64  cell[int64]
 	u64  cell[uint64]
-	c64  cell[complex64]
 	c128 cell[complex128]
 }
 
@@ -70,10 +72,7 @@ func single[T channel.Number](c *Comm, what string, op channel.Op, of func(*Comm
 		*x = in.v[0]
 	}
 	c.end()
-	if err != nil {
-		return failed(what, err)
-	}
-	return nil
+	return failed(what, err)
 }
 
 // array reduces a slice in place.
@@ -86,17 +85,34 @@ func array[T channel.Number](c *Comm, what string, op channel.Op, x []T) error {
 	}
 	err := c.group.Run(background, channel.Allreduce(op, x, x))
 	c.end()
-	if err != nil {
-		return failed(what, err)
+	return failed(what, err)
+}
+
+// inDouble sums element by element in double precision, in memory of the communicator.
+func (c *Comm) inDouble(what string, x []float32) error {
+	if err := c.begin(what); err != nil {
+		return err
 	}
-	return nil
+	defer c.end()
+	if c.m.watch.Load() != 0 {
+		defer c.m.watched(what)()
+	}
+	w := slices.Grow(c.cells.wide[:0], len(x))[:len(x)]
+	c.cells.wide = w
+	for i, v := range x {
+		w[i] = float64(v)
+	}
+	err := c.group.Run(background, channel.Allreduce(channel.Sum, w, w))
+	for i := 0; i < len(w) && err == nil; i++ {
+		x[i] = float32(w[i])
+	}
+	return failed(what, err)
 }
 
 func inF32(c *Comm) *cell[float32]     { return &c.cells.f32 }
 func inF64(c *Comm) *cell[float64]     { return &c.cells.f64 }
 func inI64(c *Comm) *cell[int64]       { return &c.cells.i64 }
 func inU64(c *Comm) *cell[uint64]      { return &c.cells.u64 }
-func inC64(c *Comm) *cell[complex64]   { return &c.cells.c64 }
 func inC128(c *Comm) *cell[complex128] { return &c.cells.c128 }
 
 // integer reduces an int.
@@ -128,9 +144,15 @@ func (c *Comm) SumUint64(x *uint64) error {
 	return single(c, "sum uint64", channel.Sum, inU64, x)
 }
 
-// SumFloat sums one value of each node, in place (QMP_sum_float); see [Comm.SumInt].
+// SumFloat sums one value of each node, in place, in double precision, and rounds the result
+// (QMP_sum_float); see [Comm.SumInt].
 func (c *Comm) SumFloat(x *float32) error {
-	return single(c, "sum float", channel.Sum, inF32, x)
+	v := float64(*x)
+	err := single(c, "sum float", channel.Sum, inF64, &v)
+	if err == nil {
+		*x = float32(v)
+	}
+	return err
 }
 
 // SumDouble sums one value of each node, in place (QMP_sum_double); see [Comm.SumInt].
@@ -138,9 +160,15 @@ func (c *Comm) SumDouble(x *float64) error {
 	return single(c, "sum double", channel.Sum, inF64, x)
 }
 
-// SumComplex64 sums one value of each node, in place; see [Comm.SumInt].
+// SumComplex64 sums one value of each node, in place, in double precision, and rounds the
+// result; see [Comm.SumInt].
 func (c *Comm) SumComplex64(x *complex64) error {
-	return single(c, "sum complex64", channel.Sum, inC64, x)
+	v := complex128(*x)
+	err := single(c, "sum complex64", channel.Sum, inC128, &v)
+	if err == nil {
+		*x = complex64(v)
+	}
+	return err
 }
 
 // SumComplex128 sums one value of each node, in place; see [Comm.SumInt].
@@ -162,17 +190,19 @@ func (c *Comm) SumInt64Array(x []int64) error { return array(c, "sum int64 array
 // SumUint64Array sums element by element, in place, modulo 2^64; see [Comm.SumInt].
 func (c *Comm) SumUint64Array(x []uint64) error { return array(c, "sum uint64 array", channel.Sum, x) }
 
-// SumFloatArray sums element by element, in place (QMP_sum_float_array); see
-// [Comm.SumInt].
-func (c *Comm) SumFloatArray(x []float32) error { return array(c, "sum float array", channel.Sum, x) }
+// SumFloatArray sums element by element, in place, in double precision, and rounds the
+// results (QMP_sum_float_array); see [Comm.SumInt]. The communicator keeps 8 bytes for each
+// element of the longest array.
+func (c *Comm) SumFloatArray(x []float32) error { return c.inDouble("sum float array", x) }
 
 // SumDoubleArray sums element by element, in place (QMP_sum_double_array); see
 // [Comm.SumInt].
 func (c *Comm) SumDoubleArray(x []float64) error { return array(c, "sum double array", channel.Sum, x) }
 
-// SumComplex64Array sums element by element, in place; see [Comm.SumInt].
+// SumComplex64Array sums element by element, in place, in double precision, and rounds the
+// results; see [Comm.SumFloatArray].
 func (c *Comm) SumComplex64Array(x []complex64) error {
-	return array(c, "sum complex64 array", channel.Sum, x)
+	return c.inDouble("sum complex64 array", unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)))
 }
 
 // SumComplex128Array sums element by element, in place; see [Comm.SumInt].

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -185,6 +186,23 @@ func TestGlobal(t *testing.T) {
 				})
 			})
 		}
+	})
+}
+
+// TestSumInDouble: floats are summed in double precision: 1e8 + 7 is not 1e8, however the
+// terms are divided.
+func TestSumInDouble(t *testing.T) {
+	each(t, over(t, "shm", 8), func(c *Comm) error {
+		x := float32(1)
+		if c.NodeNumber() == 0 {
+			x = 1e8
+		}
+		y, xs, ys := complex(x, -x), []float32{x, -x}, []complex64{complex(-x, x)}
+		if err := errors.Join(c.SumFloat(&x), c.SumComplex64(&y), c.SumFloatArray(xs), c.SumComplex64Array(ys)); err != nil {
+			return err
+		}
+		const sum = float32(1e8 + 7)
+		return errors.Join(want("float", x, sum), want("complex", y, complex(sum, -sum)), want("array", xs[0], sum), want("array", xs[1], -sum), want("complex array", ys[0], complex(-sum, sum)))
 	})
 }
 
@@ -397,32 +415,116 @@ func TestSplitRace(t *testing.T) {
 	}
 }
 
-// TestLastComm: there is an end to communicators.
+// TestLastComm: there is an end to communicators, and what has been freed is there again.
 func TestLastComm(t *testing.T) {
 	list := over(t, "shm", 2)
 	require.Equal(t, 2048, maxComms)
 	require.GreaterOrEqual(t, blockStreams, 1+2*MaxDimensions)
 	require.Equal(t, 1, bits.OnesCount(blockStreams))
 	for _, m := range list {
-		m.nextBlock = maxComms - 1
+		for i := 1; i < maxComms-1; i++ {
+			m.blocks.flip(i)
+		}
 	}
 	each(t, list, func(c *Comm) error {
-		s, err := c.Split(0, 0)
+		for range 3 {
+			s, err := c.Split(0, 0)
+			if err != nil {
+				return err
+			}
+			if _, err := c.Split(0, 0); !errors.Is(err, StatusNoPorts) {
+				return fmt.Errorf("one more: %v", err)
+			}
+			in, out := make([]byte, 1), []byte{1}
+			if err := s.DeclareLogicalTopology(append([]int{2}, slices.Repeat([]int{1}, MaxDimensions-1)...)); err != nil {
+				return err
+			}
+			r := must(s.DeclareReceiveRelative(must(DeclareMsgMem(in)), MaxDimensions-1, Plus, 0))
+			o := must(s.DeclareSendRelative(must(DeclareMsgMem(out)), MaxDimensions-1, Minus, 0))
+			err = errors.Join(r.Start(), o.Start(), WaitAll(r, o), r.Close(), o.Close())
+			if err = errors.Join(err, want("block", s.block, maxComms-1), want("message", in[0], 1), s.Free(), c.Barrier()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestSplitAgain: communicators that are freed serve again, more than there are at a time,
+// with their messages.
+func TestSplitAgain(t *testing.T) {
+	rounds := 300
+	if need.WantLong() {
+		rounds = 3 * maxComms
+	}
+	each(t, over(t, "shm", 3), func(c *Comm) error {
+		blocks := map[int]bool{}
+		for i := range rounds {
+			s, err := c.Split(0, 0)
+			if err != nil {
+				return fmt.Errorf("round %d: %w", i, err)
+			}
+			blocks[s.block] = true
+			err = s.DeclareLogicalTopology([]int{3})
+			if err != nil {
+				return err
+			}
+			b, err := newBlock(s, []int{3})
+			if err != nil {
+				return err
+			}
+			if i%2 == 0 { // the handles outlive the communicator
+				err = s.Free()
+			}
+			if err = errors.Join(err, b.round(i)); err == nil && i%3 == 0 {
+				err = b.round(i)
+			}
+			if err = errors.Join(err, b.all.CloseAll()); err == nil && i%2 != 0 {
+				err = s.Free()
+			}
+			if err = errors.Join(err, c.Barrier()); err != nil {
+				return err
+			}
+		}
+		return want("blocks", len(blocks), 1)
+	})
+}
+
+// TestSplitAfterUnreceived: a message that has not been received does not come to a
+// communicator that is made later.
+func TestSplitAfterUnreceived(t *testing.T) {
+	each(t, over(t, "shm", 2), func(c *Comm) error {
+		first, err := c.Split(0, 0)
 		if err != nil {
 			return err
 		}
-		in, out := make([]byte, 1), []byte{1}
-		if err := s.DeclareLogicalTopology(append([]int{2}, slices.Repeat([]int{1}, MaxDimensions-1)...)); err != nil {
+		me := first.NodeNumber()
+		if me == 0 {
+			h, err := first.DeclareSendTo(must(DeclareMsgMem([]byte{1})), 1, 0)
+			if err = errors.Join(err, h.Start(), h.Wait(), h.Close()); err != nil {
+				return err
+			}
+		}
+		second, err := c.Split(0, 0) // while the first is there
+		if err = errors.Join(err, first.Free(), second.Free(), c.Barrier()); err != nil {
 			return err
 		}
-		r := must(s.DeclareReceiveRelative(must(DeclareMsgMem(in)), MaxDimensions-1, Plus, 0))
-		o := must(s.DeclareSendRelative(must(DeclareMsgMem(out)), MaxDimensions-1, Minus, 0))
-		if err := errors.Join(r.Start(), o.Start(), WaitAll(r, o)); err != nil {
+		third, err := c.Split(0, 0)
+		if err != nil {
 			return err
 		}
-		if _, err = c.Split(0, 0); !errors.Is(err, StatusNoPorts) {
-			return fmt.Errorf("one more: %v", err)
+		if err := want("block", third.block, second.block); err != nil {
+			return err
 		}
-		return nil
+		b := []byte{byte(2 + me)}
+		declare := third.DeclareSendTo
+		if me == 1 {
+			declare = third.DeclareReceiveFrom
+		}
+		h, err := declare(must(DeclareMsgMem(b)), 1-me, 0)
+		if err = errors.Join(err, h.Start(), h.Wait()); err != nil {
+			return err
+		}
+		return errors.Join(want("message", b[0], 2), h.Close(), third.Free())
 	})
 }

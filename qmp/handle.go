@@ -25,6 +25,10 @@ type Handle struct {
 	name  string // of what it does: for the trace
 	mem   *MsgMem
 
+	comm         *Comm // of a message: with its peer, a rank of the job, on a stream
+	peer, stream int
+	starts       uint64 // of this handle; of a multiple, those of its members together
+
 	loose   bool // a multiple whose members have been started one by one
 	armed   bool // a receive that has been started by ClearToSend
 	closed  bool
@@ -62,6 +66,8 @@ func (h *Handle) Start() error {
 	if err := h.ch.Start(); err != nil {
 		return h.fail("start", err)
 	}
+	h.starts++
+	h.succeed()
 	return nil
 }
 
@@ -84,6 +90,7 @@ func (h *Handle) Wait() error {
 	if err != nil {
 		return h.fail("wait", err)
 	}
+	h.succeed()
 	return nil
 }
 
@@ -109,6 +116,7 @@ func (h *Handle) IsComplete() (bool, error) {
 	if err != nil {
 		return done, h.fail("is complete", err)
 	}
+	h.succeed()
 	return done, nil
 }
 
@@ -135,7 +143,17 @@ func WaitAll(handles ...*Handle) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return several(errs)
+}
+
+// several joins the errors of operations on several handles. The first is that of the whole.
+func several(errs []error) error {
+	err := errors.Join(errs...)
+	var e *Error
+	if errors.As(err, &e) {
+		last.Store(e)
+	}
+	return err
 }
 
 // await waits for a message that is under way.
@@ -150,7 +168,16 @@ func (h *Handle) await(d time.Duration) error {
 	if err != nil {
 		return h.fail("wait", err)
 	}
+	h.succeed()
 	return nil
+}
+
+// succeed notes that an operation of the handle has begun, or has succeeded.
+func (h *Handle) succeed() {
+	if h.last != nil {
+		h.last = nil
+	}
+	succeed()
 }
 
 // fail is what a call returns for an error of package channel.
@@ -159,13 +186,17 @@ func (h *Handle) fail(op string, err error) error {
 	if h.closed {
 		s = StatusInvalidOp
 	}
+	if op == "start" && s != StatusInvalidOp {
+		for _, m := range h.members { // some of them may have been started
+			h.m.blocks.leave(m.comm.block, m.peer, 1)
+		}
+	}
 	h.last = fail(op+" "+h.name, s, err)
 	return h.last
 }
 
-// ErrorNumber is the status of the last call of the handle that failed, else
-// StatusSuccess; of a nil handle that of the process's last error
-// (QMP_get_error_number).
+// ErrorNumber is the status of the last call of the handle: StatusSuccess if that has
+// succeeded; of a nil handle that of [LastError] (QMP_get_error_number).
 func (h *Handle) ErrorNumber() Status {
 	switch {
 	case h == nil:
@@ -212,8 +243,13 @@ func (h *Handle) Close() error {
 		return h.fail(op, err)
 	}
 	h.closed = true
+	h.succeed()
+	if h.comm != nil {
+		h.forget()
+	}
 	for _, m := range h.members {
 		m.users--
+		m.starts += h.starts
 	}
 	return nil
 }
@@ -232,7 +268,7 @@ func (h *Handle) CloseAll() error {
 	for _, m := range members {
 		errs = append(errs, m.Close())
 	}
-	return errors.Join(errs...)
+	return several(errs)
 }
 
 func (h *Handle) invalidOp(op, why string) error {

@@ -53,7 +53,11 @@ func TestStates(t *testing.T) {
 	status(t, StatusInvalidOp, r.ChangeAddress(Bytes(in)))
 
 	require.NoError(t, s.Start())
+	require.NoError(t, LastError(), "of the last operation")
+	require.Equal(t, StatusInvalidOp, r.ErrorNumber(), "of another handle")
 	require.NoError(t, WaitAll(s, r))
+	require.Equal(t, StatusSuccess, r.ErrorNumber(), "after a success")
+	require.Equal(t, "successful", r.ErrorString())
 	require.Equal(t, out, in)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())

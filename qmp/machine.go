@@ -54,7 +54,7 @@ type Machine struct {
 	finalized atomic.Bool
 	mu        sync.Mutex
 	comms     map[*Comm]struct{} // of Split
-	nextBlock int                // of streams
+	blocks    blocks
 }
 
 // DefaultWaitTimeout is how long [Handle.Wait] waits unless [SetWaitTimeout] says
@@ -129,7 +129,8 @@ func New(node *channel.Node, args *[]string, opts ...Option) (*Machine, error) {
 // newMachine makes the communicators that there are from the start: of all nodes, and
 // of the job of -qmp-job, which is the same without that.
 func newMachine(o options, node *channel.Node, a arguments) (*Machine, error) {
-	m := &Machine{node: node, hosts: node.Hosts(), args: a, since: time.Now(), jobs: 1, comms: map[*Comm]struct{}{}, nextBlock: 1}
+	m := &Machine{node: node, hosts: node.Hosts(), args: a, since: time.Now(), jobs: 1, comms: map[*Comm]struct{}{}}
+	m.blocks.flip(0) // of all nodes
 	m.patience.Store(int64(DefaultWaitTimeout))
 	m.host, _ = os.Hostname()
 	m.host = cmp.Or(m.host, "localhost")
@@ -299,6 +300,7 @@ func (m *Machine) setComm(op string, c *Comm, set func(*Comm)) error {
 		return invalid(op, StatusInvalidArg, "not a communicator of this machine")
 	}
 	set(c)
+	succeed()
 	return nil
 }
 

@@ -73,6 +73,7 @@ func (m *Machine) AllocateAlignedMemory(nbytes, alignment int, flags MemFlags) (
 	if alignment > 1 {
 		b = b[-int(uintptr(unsafe.Pointer(unsafe.SliceData(b))))&(alignment-1):]
 	}
+	succeed()
 	return &Memory{mem, b[:nbytes:nbytes]}, nil
 }
 

@@ -26,6 +26,7 @@ func newMsgMem(op string, again relayout, bases ...[]byte) (*MsgMem, error) {
 	if err := l.Err(); err != nil {
 		return nil, fail(op, StatusBadMemory, err)
 	}
+	succeed()
 	return &MsgMem{layout: l, again: again, bases: len(bases)}, nil
 }
 

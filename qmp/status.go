@@ -152,8 +152,15 @@ func statusOfChannel(err error) Status {
 	return StatusError
 }
 
-// last is the last error of this process.
+// last is the error of the last operation of this process; nil after a success.
 var last atomic.Pointer[Error]
+
+// succeed notes that an operation has begun, or has succeeded.
+func succeed() {
+	if last.Load() != nil {
+		last.Store(nil)
+	}
+}
 
 // handler is what is called with every error.
 var handler atomic.Pointer[func(error)]
@@ -168,9 +175,10 @@ func fail(op string, s Status, err error) *Error {
 	return e
 }
 
-// failed is fail with the status of err, which may be nil.
+// failed is fail with the status of err; where that is nil, the operation has succeeded.
 func failed(op string, err error) error {
 	if err == nil {
+		succeed()
 		return nil
 	}
 	return fail(op, StatusOf(err), err)
@@ -181,9 +189,9 @@ func invalid(op string, s Status, format string, args ...any) error {
 	return fail(op, s, fmt.Errorf(format, args...))
 }
 
-// LastError returns the last error of this process that a function of this package
-// has returned; nil if there was none (QMP_get_error_number and
-// QMP_get_error_string of no handle).
+// LastError returns the error of the last operation of this process; nil if that has
+// succeeded, or is still waiting (QMP_get_error_number and QMP_get_error_string of no
+// handle). Where several goroutines are in operations, the last may be that of any.
 func LastError() error {
 	if e := last.Load(); e != nil {
 		return e

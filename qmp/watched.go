@@ -12,6 +12,7 @@ func (h *Handle) watched(op string, call func() error) error {
 	if h == nil || h.ch == nil {
 		return invalid(op, StatusInvalidArg, "no handle")
 	}
+	h.succeed()
 	defer h.m.clock()()
 	if h.watch.Load()&watchTrace != 0 {
 		h.m.traceCall("%s %s", op, h.name)
@@ -39,6 +40,7 @@ func (h *Handle) startWatched() error {
 	if err := h.ch.Start(); err != nil {
 		return h.fail("start", err)
 	}
+	h.starts++
 	return nil
 }
 
@@ -67,6 +69,8 @@ func (h *Handle) startMembers() error {
 				m.disarm()
 			} else if err := m.ch.Start(); err != nil {
 				errs = append(errs, err)
+			} else {
+				m.starts++
 			}
 		}
 	}
@@ -185,7 +189,7 @@ func (h *Handle) ClearToSend(cts ClearToSend) error {
 					errs = append(errs, m.ClearToSend(cts))
 				}
 			}
-			return errors.Join(errs...)
+			return several(errs)
 		case h.kind == kindSend:
 			return h.invalidOp(op, "a send")
 		case h.armed && cts != CTSReady:
@@ -199,6 +203,7 @@ func (h *Handle) ClearToSend(cts ClearToSend) error {
 			return h.fail(op, err)
 		}
 		h.armed = true
+		h.starts++
 		h.watch.Add(watchArmed)
 		return nil
 	})
