@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/collop"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -102,5 +103,5 @@ func (n *Node) called(c calledInfo, rank int) {
 	if before != c.number || atomic.LoadUint64(&r.number) != c.number || ours == c.signature {
 		return
 	}
-	g.accuse(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(c.signature))})
+	g.accuse(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(c.signature, collop.Names))})
 }

@@ -211,7 +211,7 @@ func (p *peer) read(r io.Reader) error {
 		case kindFault:
 			var f faultInfo
 			if f, err = parseFault(body); err == nil {
-				p.node.faulted(f)
+				p.node.faulted(p.rank, f)
 			}
 		case kindCalled:
 			var c calledInfo

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
 // reasons are the errors that members tell each other, by number; 0: another.
@@ -72,8 +74,21 @@ func (g *Group) passOn() {
 
 // faultBody is the control message of an error.
 func (g *Group) faultBody(err error) []byte {
-	f := faultInfo{group: g.id, rank: uint32(g.culprit(err)), reason: reasonOf(err), text: err.Error()}
+	f := faultInfo{group: g.id, rank: uint32(g.culprit(err)), reason: reasonOf(err)}
+	f.text = detail(err, reasons[f.reason])
 	return f.append(nil)
+}
+
+// detail is what an error says more than its reason.
+func detail(err, reason error) string {
+	for e := (*Error)(nil); errors.As(err, &e); {
+		err = e.Err
+	}
+	text := err.Error()
+	if reason != nil {
+		text = strings.TrimPrefix(strings.TrimPrefix(text, reason.Error()), ": ")
+	}
+	return text
 }
 
 // culprit is the rank that an error blames: this one unless the error names another.
@@ -165,10 +180,15 @@ func (g *Group) teamError(err error) error {
 	}
 	if m := (*shared.MismatchError)(nil); errors.As(err, &m) {
 		ours, theirs := coll.Signature(m.Ours), coll.Signature(m.Theirs)
-		if ours == theirs {
+		switch {
+		case m.Before < 0:
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: an earlier collective", ErrMismatch)}
+		case m.Before > 0:
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v, %d collectives before this one: %v", ErrMismatch, ours.Kind(), m.Before, ours.Differ(theirs, collop.Names))}
+		case ours == theirs:
 			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %d bytes here, %d there", ErrMismatch, m.Len, m.Other)}
 		}
-		return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(theirs))}
+		return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(theirs, collop.Names))}
 	}
 	if errors.Is(err, shared.ErrWithdrawn) {
 		g.awaitFault(verdictTime)
@@ -202,12 +222,15 @@ func (c *Collective) runError(s *stage, err error) error {
 		if m.Failed {
 			return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: says rank %d", ErrUnreachable, rank(m.Via))}
 		}
-		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, m.Difference())}
+		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, m.Difference(collop.Names))}
 	}
 	if p := (*coll.PeerError)(nil); errors.As(err, &p) {
 		err = p.Err
 		if errors.Is(err, ErrLength) {
-			return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, err)}
+			if e := (*Error)(nil); errors.As(err, &e) && e.Other >= 0 { // the message is not the user's
+				return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: a message of %d bytes here, %d there", ErrMismatch, e.Len, e.Other)}
+			}
+			return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: messages differ in length", ErrMismatch)}
 		}
 		// Who cannot be reached may have left because the group has failed.
 		if errors.Is(err, ErrPeerLeft) && c.ask(rank(p.Peer)) || errors.Is(err, ErrUnreachable) {
@@ -236,11 +259,17 @@ func (c *Collective) ask(rank int) bool {
 	return true
 }
 
-// faulted takes what another member has failed with. Of groups that are not made yet
-// here it is remembered.
-func (n *Node) faulted(f faultInfo) {
+// faulted takes what another member, which a peer is, has failed with. Of groups that are not
+// made yet here it is remembered.
+func (n *Node) faulted(by int, f faultInfo) {
 	why := cmp.Or(reasons[f.reason], errFault)
-	err := error(&Error{Op: "collective", Rank: int(f.rank), Stream: -1, Err: fmt.Errorf("%w: %s", why, f.text)})
+	if f.text != "" {
+		why = fmt.Errorf("%w: %s", why, f.text)
+		if !strings.Contains(f.text, toldBy) {
+			why = fmt.Errorf("%w%s%d)", why, toldBy, by)
+		}
+	}
+	err := error(&Error{Op: "collective", Rank: int(f.rank), Stream: -1, Err: why})
 	n.mu.Lock()
 	g := n.groups[f.group]
 	_, left := n.groupsLeft[f.group]
@@ -252,6 +281,9 @@ func (n *Node) faulted(f faultInfo) {
 		g.fault.CompareAndSwap(nil, &err)
 	}
 }
+
+// toldBy precedes the rank at which the error was met.
+const toldBy = " (at rank "
 
 // errFault: another member has failed, with what is none of our errors.
 var errFault = errors.New("a member has failed")

@@ -320,25 +320,36 @@ func TestMismatch(t *testing.T) {
 				need.Long(t)
 			}
 			const size = 4
-			odd := []func(b []float64) Operation{
-				func(b []float64) Operation { return Allreduce(Sum, b[:3], b[4:7]) },
-				func(b []float64) Operation { return Allreduce(Max, b[:4], b[4:8]) },
-				func(b []float64) Operation { return Allgather(b[:4], b[4:5]) },
-				func(b []float64) Operation { return Barrier() },
-				func(b []float64) Operation { return Allreduce(Sum, Floats(b[:4]), Floats(b[4:8])) },
-			}
-			for i, other := range odd {
+			usual := func(b []float64) Operation { return Allreduce(Sum, b[:4], b[4:8]) }
+			for i, c := range []struct {
+				usual, odd func(b []float64) Operation // of all, but rank 1
+				says       string
+			}{
+				{usual, func(b []float64) Operation { return Allreduce(Sum, b[:3], b[4:7]) }, "bytes"},
+				{usual, func(b []float64) Operation { return Allreduce(Max, b[:4], b[4:8]) }, "operation sum here, max there"},
+				{usual, func(b []float64) Operation { return Allgather(b[:4], b[4:5]) }, "collective allreduce here, allgather there"},
+				{usual, func(b []float64) Operation { return Barrier() }, "collective allreduce here, barrier there"},
+				{usual, func(b []float64) Operation { return Allreduce(Sum, Floats(b[:4]), Floats(b[4:8])) }, "type float64 here, int64 there"},
+				{func(b []float64) Operation { return Broadcast(b[:1], 0) }, func(b []float64) Operation { return Broadcast(b[:1], 1) }, "root "},
+				{func(b []float64) Operation { return Broadcast(b[:2000], 0) }, func(b []float64) Operation { return Broadcast(b[:2000], 1) }, "root "},
+				{func(b []float64) Operation { return Broadcast(b, 0) }, func(b []float64) Operation { return Broadcast(b, 1) }, "root "},
+				{func(b []float64) Operation { return Scatter(b[:1], b[4:8], 0) }, func(b []float64) Operation { return Scatter(b[:1], b[4:8], 1) }, "root "},
+				{func(b []float64) Operation { return Gather(b[4:8], b[:1], 0) }, func(b []float64) Operation { return Gather(b[4:8], b[:1], 1) }, "root "},
+				{func(b []float64) Operation { return Reduce(Sum, b[:4], b[4:8], 0) }, func(b []float64) Operation { return Reduce(Sum, b[:4], b[4:8], 1) }, "root "},
+			} {
 				groups := worlds(t, size, WithProviders("shm"), withHosts(place.hosts))
 				errs := make([]error, size)
 				var wg sync.WaitGroup
 				for rank, g := range groups {
 					wg.Go(func() {
-						b := make([]float64, 8)
-						o := Allreduce(Sum, b[:4], b[4:])
+						b := make([]float64, 20_000)
+						o := c.usual(b)
 						if rank == 1 {
-							o = other(b)
+							o = c.odd(b)
 						}
-						for range 3 { // who has been through already learns of it in the next
+						// A rank that has been through already learns of it in the next, or, if no
+						// rank waits for it in that, in the barrier.
+						for _, o := range []Operation{o, o, o, Barrier(), Barrier()} {
 							if errs[rank] = g.Run(within(t), o); errs[rank] != nil {
 								return
 							}
@@ -346,6 +357,9 @@ func TestMismatch(t *testing.T) {
 					})
 				}
 				wg.Wait()
+				if place.name == "one host" { // else the lengths of messages may be all that is known
+					require.ErrorContains(t, errors.Join(errs...), c.says, "case %d", i)
+				}
 				for rank, err := range errs {
 					require.ErrorIs(t, err, ErrMismatch, "case %d, rank %d", i, rank)
 					require.Error(t, groups[rank].Run(within(t), Barrier()), "the group is of no use any more")

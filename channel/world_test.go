@@ -62,7 +62,7 @@ func TestWorldFailed(t *testing.T) {
 func TestWorldFailedEarly(t *testing.T) {
 	nodes := join(t, 2)
 	f := faultInfo{group: worldID, rank: 1, reason: reasonOf(ErrTimeout), text: "rank 1 has given up"}
-	nodes[0].faulted(f)
+	nodes[0].faulted(1, f)
 	made := make(chan error)
 	go func() {
 		_, err := nodes[1].World(within(t))

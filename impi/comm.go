@@ -204,9 +204,11 @@ func (e *engine) processOf(rank int32) *process {
 // that tag, which may be [AnyTag] (MPI_Irecv). Messages may be shorter than buf; of a
 // longer one the beginning is received, with [ErrTruncated].
 //
-// A receive from anybody fails once for each process of the communicator that is
-// lost, with its rank; the next one waits for the others. What a process has sent
-// completely before is received first.
+// A receive from [AnySource] fails once for each process of the communicator that dies, with
+// its rank; the next one waits for the others. A process that leaves, by [Job.Close], fails
+// none, as long as another is there that may send: when all others are gone, receives from
+// AnySource fail with [ErrPeerLeft], or what the last of them was lost for. What a process has
+// sent completely before is received first.
 func (c *Comm) Irecv(buf []byte, source, tag int) (Request, error) {
 	return c.receive(c.match, buf, nil, source, tag)
 }
@@ -417,10 +419,11 @@ func (p probe) lost() error {
 	e := p.c.e
 	src := p.src
 	if src < 0 {
-		if len(p.c.match.untold) == 0 {
+		rank, ok := p.c.match.mute()
+		if !ok {
 			return nil
 		}
-		src = p.c.match.untold[0]
+		src = rank
 	}
 	if l := e.links[e.hostOf[src]]; l != nil && l.err != nil {
 		return &Error{Op: "probe", Rank: p.c.rankOf(src), Tag: int(p.tag), Err: l.err}
@@ -435,7 +438,7 @@ func (p probe) result() (Status, error) {
 	}
 	err := p.lost()
 	if p.src < 0 {
-		c.match.untold = c.match.untold[1:]
+		c.match.told()
 	}
 	return Status{}, err
 }

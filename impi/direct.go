@@ -41,8 +41,10 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 			return c.takeNow(msg, buf)
 		}
 	}
-	if src < 0 && len(m.untold) > 0 {
-		return st, false
+	if src < 0 && len(m.gone) > 0 {
+		if _, mute := m.mute(); mute {
+			return st, false
+		}
 	}
 	if src >= 0 {
 		if l := e.links[e.hostOf[src]]; l == nil || l.err != nil {

@@ -3,6 +3,7 @@ package impi
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 )
@@ -322,7 +323,7 @@ func (e *engine) forget(l *link) {
 		for _, m := range p.matchers {
 			for rank, h := range e.hostOf {
 				if int(h) == l.host && m.has(int32(rank)) {
-					m.untold = append(m.untold, int32(rank))
+					m.lose(int32(rank), l.err)
 				}
 			}
 			m.tell()
@@ -334,13 +335,47 @@ func (e *engine) forget(l *link) {
 // has says whether the process belongs to the matcher's communicator.
 func (m *matcher) has(rank int32) bool { return m.comm != nil && m.comm.rankOf(rank) >= 0 }
 
-// tell fails a receive from anybody for each peer that is lost: who waits for
-// somebody has to know, and others may still send.
-func (m *matcher) tell() {
-	for len(m.untold) > 0 && m.wild.head != nil {
-		r := m.wild.pop()
-		r.peer = m.untold[0]
+// lose notes that a member is gone, and why.
+func (m *matcher) lose(rank int32, err error) {
+	if slices.Contains(m.gone, rank) {
+		return
+	}
+	m.gone = append(m.gone, rank)
+	if err != ErrPeerLeft {
+		m.untold = append(m.untold, rank)
+	}
+}
+
+// mute returns a member of whose end a receive from any source has to tell: one that has died
+// and has not been told of, or the last that is gone, where all others are. To leave is no
+// failure: as long as another member is there it may send.
+func (m *matcher) mute() (rank int32, ok bool) {
+	switch {
+	case len(m.untold) > 0:
+		return m.untold[0], true
+	case len(m.gone) > 0 && len(m.gone) >= len(m.comm.ranks)-1:
+		return m.gone[len(m.gone)-1], true
+	}
+	return 0, false
+}
+
+// told notes that a receive from any source has told what mute returned.
+func (m *matcher) told() {
+	if len(m.untold) > 0 {
 		m.untold = m.untold[1:]
-		m.p.e.finish(r, m.p.e.links[m.p.e.hostOf[r.peer]].err)
+	}
+}
+
+// tell fails receives from any source that have to tell of the end of a member.
+func (m *matcher) tell() {
+	for m.wild.head != nil {
+		rank, ok := m.mute()
+		if !ok {
+			return
+		}
+		m.told()
+		r := m.wild.pop()
+		r.peer = rank
+		m.p.e.finish(r, m.p.e.links[m.p.e.hostOf[rank]].err)
 	}
 }

@@ -15,7 +15,8 @@ type matcher struct {
 
 	reserved int32 // tag that no wildcard meets; 0: none
 
-	untold []int32 // peers that are lost, of which no receive from anybody has told yet
+	gone   []int32 // members that have left, or are lost otherwise
+	untold []int32 // those lost otherwise of which no receive from any source has told yet
 }
 
 // source is what has to do with one process of the job.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // settle has everything arrive at b that a has sent: a message with a tag of its own,
@@ -519,4 +521,55 @@ func TestWaitAcrossJobs(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// TestLeavingIsNotDying: a receive from any source goes on when a member leaves in order, and
+// fails when all others have.
+func TestLeavingIsNotDying(t *testing.T) {
+	for _, providers := range [][]string{{}, {"shm"}} {
+		t.Run(strings.Join(append([]string{"tcp"}, providers...), " and "), func(t *testing.T) {
+			jobs := join(t, place{"", 3, 1, Config{Providers: providers}})
+			t.Cleanup(func() { closeAll(t, jobs) })
+			var w []*Comm
+			for _, j := range jobs {
+				w = append(w, j.Worlds()...)
+			}
+			leave := func(rank int) {
+				closed := make(chan error)
+				go func() { closed <- jobs[rank].Close(within(t)) }()
+				ranks.Eventually(t, func() bool {
+					w[0].e.lock.Lock()
+					defer w[0].e.lock.Unlock()
+					w[0].e.progress()
+					return w[0].e.links[rank].err != nil
+				})
+				require.NoError(t, <-closed)
+			}
+			first, err := w[0].Irecv(nil, AnySource, 0)
+			require.NoError(t, err)
+			leave(2)
+			done, _, err := first.Test()
+			require.NoError(t, err)
+			require.False(t, done)
+			require.NoError(t, w[1].Send(within(t), nil, 0, 0))
+			st, err := first.Wait(within(t))
+			require.NoError(t, err)
+			require.Equal(t, 1, st.Source)
+			require.NoError(t, w[1].Send(within(t), nil, 0, 0))
+			_, err = w[0].Recv(within(t), nil, AnySource, 0)
+			require.NoError(t, err)
+
+			last, err := w[0].Irecv(nil, AnySource, 0)
+			require.NoError(t, err)
+			leave(1)
+			_, err = last.Wait(within(t))
+			requireError(t, err, ErrPeerLeft, 1)
+			for range 2 { // and every later one
+				_, err = w[0].Recv(within(t), nil, AnySource, 0)
+				requireError(t, err, ErrPeerLeft, 1)
+				_, err = w[0].Probe(within(t), AnySource, 0)
+				requireError(t, err, ErrPeerLeft, 1)
+			}
+		})
+	}
 }

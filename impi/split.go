@@ -146,8 +146,8 @@ func (c *Comm) agree(ctx context.Context, op string) (uint64, error) {
 func (c *Comm) missed() {
 	for _, m := range []*matcher{c.match, c.coll} {
 		for _, rank := range c.ranks {
-			if l := c.e.links[c.e.hostOf[rank]]; l != nil && l.err != nil && !slices.Contains(m.untold, rank) {
-				m.untold = append(m.untold, rank)
+			if l := c.e.links[c.e.hostOf[rank]]; l != nil && l.err != nil {
+				m.lose(rank, l.err)
 			}
 		}
 	}

@@ -129,8 +129,18 @@ func (s Signature) String() string {
 	return text + fmt.Sprintf(", counts %07x", uint64(s&countMask))
 }
 
-// Differ names what differs between two signatures: "root 1, theirs 2".
-func (s Signature) Differ(theirs Signature) string {
+// Names are the words of the caller for its numbers of operations and types. The zero value
+// leaves them numbers.
+type Names struct{ Operation, Type func(n uint8) string }
+
+// Differ names what differs between two signatures: "root 1 here, 2 there".
+func (s Signature) Differ(theirs Signature, names Names) string {
+	word := func(name func(uint8) string, n uint8) any {
+		if name == nil {
+			return n
+		}
+		return name(n)
+	}
 	length := func(s Signature) any {
 		if n, ok := s.Length(); ok {
 			return n
@@ -142,14 +152,14 @@ func (s Signature) Differ(theirs Signature) string {
 		of   func(Signature) any
 	}{
 		{"collective", func(s Signature) any { return s.Kind() }},
-		{"operation", func(s Signature) any { return s.Operation() }},
-		{"type", func(s Signature) any { return s.Type() }},
+		{"operation", func(s Signature) any { return word(names.Operation, s.Operation()) }},
+		{"type", func(s Signature) any { return word(names.Type, s.Type()) }},
 		{"root", func(s Signature) any { return s.Root() }},
 		{"bytes", length},
 		{"algorithm", func(s Signature) any { return s.Algorithm() }},
 	} {
 		if a, b := f.of(s), f.of(theirs); a != b {
-			return fmt.Sprintf("%s %v, theirs %v", f.name, a, b)
+			return fmt.Sprintf("%s %v here, %v there", f.name, a, b)
 		}
 	}
 	return "nothing differs"
@@ -170,7 +180,7 @@ func (e *MismatchError) Error() string {
 	if e.Failed {
 		text += fmt.Sprintf("member %d has failed", e.From)
 	} else {
-		text += fmt.Sprintf("member %d: %s", e.From, e.Difference())
+		text += fmt.Sprintf("member %d: %s", e.From, e.Difference(Names{}))
 	}
 	if e.Via != e.From {
 		text += fmt.Sprintf(" (says member %d)", e.Via)
@@ -179,14 +189,14 @@ func (e *MismatchError) Error() string {
 }
 
 // Difference says in what the call of From is not that of this member.
-func (e *MismatchError) Difference() string {
+func (e *MismatchError) Difference(names Names) string {
 	switch e.Got.Signature {
 	case faultOther:
 		return "it calls another"
 	case e.Want.Signature:
 		return fmt.Sprintf("call %d here is its call %d", e.Want.Sequence, e.Got.Sequence)
 	}
-	return e.Want.Signature.Differ(e.Got.Signature)
+	return e.Want.Signature.Differ(e.Got.Signature, names)
 }
 
 // PeerError is what the carrier has said of a message.

@@ -132,10 +132,10 @@ func TestMismatch(t *testing.T) {
 		says   string
 		change func(g *group, h *coll.Header)
 	}{
-		{"operation 1, theirs 3", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 3, 2) }},
-		{"type 2, theirs 5", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 1, 5) }},
+		{"operation 1 here, 3 there", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 3, 2) }},
+		{"type 2 here, 5 there", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 1, 5) }},
 		{"call 7 here is its call 8", func(g *group, h *coll.Header) { h.Sequence++ }},
-		{"collective allreduce, theirs scan", func(g *group, h *coll.Header) {
+		{"collective allreduce here, scan there", func(g *group, h *coll.Header) {
 			s := g.shape(3)
 			s.Kind = coll.Scan
 			h.Signature = coll.Sign(s, g.algorithm, 1, 2)

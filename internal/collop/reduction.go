@@ -3,6 +3,7 @@ package collop
 import (
 	"fmt"
 
+	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/reduce"
 )
 
@@ -28,6 +29,25 @@ var Moved = new(Rule)
 
 // UserOp is the number of a function of the program in signatures.
 const UserOp = 255
+
+// Names are the words for the numbers in signatures.
+var Names = coll.Names{
+	Operation: func(n uint8) string {
+		switch n {
+		case 0:
+			return "none"
+		case UserOp:
+			return "function of the program"
+		}
+		return reduce.Op(n - 1).String()
+	},
+	Type: func(n uint8) string {
+		if n == 0 {
+			return "bytes"
+		}
+		return reduce.Type(n - 1).String()
+	},
+}
 
 // rules are the predefined ones, so that none is made for a call.
 var rules = func() (all [reduce.MaxLoc + 1][reduce.Float64Int64 + 1]*Rule) {

@@ -245,7 +245,7 @@ func (o *Op) givePiece() (phase, error) {
 	}
 	b := n % buffers
 	o.give(t.mine.long[b][:], o.off, o.step())
-	t.mine.pieces[b].up.publish(c.Signature, n, 0, 0)
+	t.mine.pieces[b].up.publish(c.Signature, stamp(n, 0), 0, 0)
 	t.carrier.Wake()
 	o.piece = n
 	o.at = 0
@@ -259,7 +259,7 @@ func (o *Op) takePieces() (phase, error) {
 	from, to := c.needs(t.me, t.size)
 	for ; o.at < to-from; o.at++ {
 		l := &t.segments[from+o.at].pieces[b].up
-		if _, _, ok := l.read(o.piece); !ok {
+		if _, ok := l.read(o.piece); !ok {
 			return phasePiece, nil
 		}
 		if l.signature != c.Signature {
@@ -272,7 +272,7 @@ func (o *Op) takePieces() (phase, error) {
 	if c.Kind == coll.Allreduce && t.size > 2 {
 		s := o.shareOf(t.me, o.pieceLen())
 		o.fold(s.in(t.mine.long[b][:]), t.parts, s)
-		t.mine.pieces[b].down.publish(c.Signature, o.piece, 0, 0)
+		t.mine.pieces[b].down.publish(c.Signature, stamp(o.piece, 0), 0, 0)
 		t.carrier.Wake()
 		o.at = 0
 		return phasePieceShare, nil
@@ -293,7 +293,7 @@ func (o *Op) takePieceShares() (phase, error) {
 	dst := c.Dst[o.off:]
 	for ; o.at < t.size; o.at++ {
 		if o.at != t.me {
-			if _, _, ok := t.segments[o.at].pieces[b].down.read(o.piece); !ok {
+			if _, ok := t.segments[o.at].pieces[b].down.read(o.piece); !ok {
 				return phasePieceShare, nil
 			}
 		}

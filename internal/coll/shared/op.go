@@ -14,6 +14,7 @@ type Op struct {
 	team    *Team
 	call    *Call
 	number  uint64
+	before  uint16 // hash of what was called before
 	phase   phase
 	offered bool // others may work in the memory of the call
 	at      int  // lines looked at
@@ -56,9 +57,13 @@ func (t *Team) Enqueue(o *Op, c *Call) {
 // prepare gives an operation the next number.
 func (o *Op) prepare(t *Team, c *Call, p phase) {
 	o.team, o.call, o.phase, o.offered = t, c, p, false
-	o.number = t.next
+	o.number, o.before = t.next, t.before
 	t.next++
+	wait.StoreRelease64(&t.mine.called[o.number%lastCalled], c.Signature)
+	t.before = uint16((c.Signature ^ uint64(t.before)*0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9 >> 48)
 }
+
+func (o *Op) stamp() uint64 { return stamp(o.number, o.before) }
 
 // Begin is Enqueue and Release, and moves the operation on as far as it goes, where no
 // other is under way.
@@ -216,7 +221,7 @@ func (o *Op) begin() phase {
 	default:
 		o.give(t.data(t.me, o.number)[:], 0, o.size)
 	}
-	l.publish(c.Signature, o.number, flags, t.lag(o.number))
+	l.publish(c.Signature, o.stamp(), flags, t.lag(o.number))
 	wait.PrefetchWrite(&t.line(t.me, o.number+1).up.word) // for the next, while this one waits
 	t.carrier.Wake()
 	return phaseUp
@@ -397,7 +402,7 @@ func (o *Op) await() (phase, error) {
 		if i >= t.size {
 			i -= t.size
 		}
-		flags, _, ok := t.line(i, o.number).down.read(o.number)
+		flags, ok := t.line(i, o.number).down.read(o.number)
 		if !ok || flags&flagWorking != 0 {
 			return phaseEnd, nil
 		}
@@ -415,9 +420,9 @@ func (o *Op) working() bool {
 	t := o.team
 	d := &t.line(t.me, o.number).down
 	d.signature = o.call.Signature
-	atomic.StoreUint64(&d.word, o.number<<16|flagWorking<<8) // and then look who has withdrawn
+	atomic.StoreUint64(&d.word, o.stamp()<<16|flagWorking<<8) // and then look who has withdrawn
 	for i := range t.size {
-		if flags, _, ok := t.line(i, o.number).up.read(o.number); !ok || flags&flagWithdrawn != 0 {
+		if flags, ok := t.line(i, o.number).up.read(o.number); !ok || flags&flagWithdrawn != 0 {
 			o.worked(false)
 			return false
 		}
@@ -433,6 +438,6 @@ func (o *Op) worked(done bool) {
 	if done {
 		flags = 0
 	}
-	t.line(t.me, o.number).down.publish(o.call.Signature, o.number, flags, 0)
+	t.line(t.me, o.number).down.publish(o.call.Signature, o.stamp(), flags, 0)
 	t.carrier.Wake()
 }

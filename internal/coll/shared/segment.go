@@ -18,13 +18,15 @@ const (
 
 	slots   = 8 // operations that a member may be ahead of another
 	buffers = 4 // pieces of a long operation that a member may be ahead
+
+	lastCalled = 64 // operations of which a member keeps the signatures
 )
 
 // line is one cache line that its owner writes and others read.
 type line struct {
 	payload   [Inline]byte
 	signature uint64 // of the call
-	word      uint64 // number<<16 | flags<<8 | how far the owner's done is behind it; stored last
+	word      uint64 // stamp<<16 | flags<<8 | how far the owner's done is behind it; stored last
 }
 
 // Flags of a line.
@@ -48,6 +50,7 @@ type Segment struct {
 	_                                   [120]byte
 	taken                               uint64 // the last piece of a long operation that was taken here
 	_                                   [120]byte
+	called                              [lastCalled]uint64 // signatures, by number: read when calls differ
 
 	lines  [slots]pair
 	pieces [buffers]pair
@@ -60,7 +63,7 @@ const SegmentSize = int(unsafe.Sizeof(Segment{}))
 
 const (
 	magic   = 0x53_4c_43_4f // "SLCO"
-	version = 1
+	version = 2
 )
 
 // ErrSegment: the memory is not a segment of this version.
@@ -90,14 +93,20 @@ func ViewSegment(mem []byte) (*Segment, error) {
 // Done is the number of the last operation up to which all are over at the owner.
 func (s *Segment) Done() uint64 { return atomic.LoadUint64(&s.done) }
 
-// publish makes a line say number.
-func (l *line) publish(signature, number uint64, flags, lag uint8) {
+// stamp is a number as a line has it, modulo 2^32, and a hash of what was called before.
+func stamp(number uint64, before uint16) uint64 { return number<<16 | uint64(before) }
+
+// publish makes a line say what a stamp says.
+func (l *line) publish(signature, stamp uint64, flags, lag uint8) {
 	l.signature = signature
-	wait.StoreRelease64(&l.word, number<<16|uint64(flags)<<8|uint64(lag))
+	wait.StoreRelease64(&l.word, stamp<<16|uint64(flags)<<8|uint64(lag))
 }
 
 // read returns what the line says of number; not ok while it says something older.
-func (l *line) read(number uint64) (flags uint8, lag uint64, ok bool) {
+func (l *line) read(number uint64) (flags uint8, ok bool) {
 	w := atomic.LoadUint64(&l.word)
-	return uint8(w >> 8), w & 0xff, w>>16 == number
+	return uint8(w >> 8), says(w, number)
 }
+
+// says reports whether the word of a line is of number.
+func says(word, number uint64) bool { return uint32(word>>32) == uint32(number) }

@@ -9,7 +9,7 @@ func (o *Op) share() (phase, error) {
 	t, c := o.team, o.call
 	s := o.shareOf(t.me, len(c.Src))
 	o.fold(s.in(t.data(t.me, o.number)[:]), t.parts, s)
-	t.line(t.me, o.number).down.publish(c.Signature, o.number, 0, 0)
+	t.line(t.me, o.number).down.publish(c.Signature, o.stamp(), 0, 0)
 	t.carrier.Wake()
 	o.at = 0
 	return phaseShare, nil
@@ -69,7 +69,7 @@ func (o *Op) gatherShares() (phase, error) {
 	t, c := o.team, o.call
 	for o.at < t.size-1 {
 		i := o.member(o.at)
-		if _, _, ok := t.line(i, o.number).down.read(o.number); !ok {
+		if _, ok := t.line(i, o.number).down.read(o.number); !ok {
 			return phaseShare, nil
 		}
 		s := o.shareOf(i, len(c.Src))

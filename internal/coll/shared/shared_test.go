@@ -264,6 +264,55 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
+// What members have called differently without looking at each other, such as two roots of a
+// broadcast, is found in the next call in which they look.
+func TestMismatchBefore(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for _, size := range []int{3, Flat + 3} {
+		for _, kind := range []coll.Kind{coll.Broadcast, coll.Scatter, coll.Gather, coll.Reduce} {
+			for _, n := range []int{0, 1, Inline / elem, 100, DataSize / elem / size, DataSize/elem + 1} {
+				for _, reachable := range []bool{true, false} {
+					name := fmt.Sprintf("%v of %d elements, %d members, reachable %v", kind, n, size, reachable)
+					h := newHeap(size, Flat, reachable)
+					usual, odd := serial(r, kind, size, n, 0, false, false), serial(r, kind, size, n, 1, false, false)
+					barrier := serial(r, coll.Barrier, size, 0, 0, false, false)
+					sign := func(c *Call) { c.Signature = uint64(c.Root)<<28 | uint64(kind)<<60 }
+					ops := make([][3]Op, size)
+					for i, team := range h.teams {
+						call := &usual.calls[i]
+						if i == 1 {
+							call = &odd.calls[i]
+						}
+						sign(call)
+						for k, c := range []*Call{call, &barrier.calls[i], &barrier.calls[i]} {
+							team.Enqueue(&ops[i][k], c)
+							ops[i][k].Release()
+						}
+					}
+					var found *MismatchError
+					for range 10 * size {
+						for i, team := range h.teams {
+							var m *MismatchError
+							if team.Err() != nil {
+								continue
+							}
+							if err := team.Advance(); err != nil {
+								require.ErrorAs(t, err, &m, name)
+								require.Equal(t, uint64(1), (m.Ours^m.Theirs)>>28, "%s: member %d: %+v", name, i, m)
+								found = m
+							}
+						}
+					}
+					require.NotNil(t, found, name)
+					for i := range ops {
+						require.False(t, ops[i][2].Over(), "%s: member %d is through", name, i)
+					}
+				}
+			}
+		}
+	}
+}
+
 // What members call differently is an error that says so, at one of them at least,
 // and never a result.
 func TestMismatch(t *testing.T) {
@@ -351,10 +400,10 @@ func TestWithdraw(t *testing.T) {
 	require.NoError(t, h.teams[0].Advance())
 	boom := errors.New("boom")
 	d := &h.teams[1].line(1, ops[1].number).down
-	d.publish(0, ops[1].number, flagWorking, 0) // as member 1 does while it works
+	d.publish(0, ops[1].stamp(), flagWorking, 0) // as member 1 does while it works
 	h.teams[0].Fail(boom)
 	require.False(t, h.teams[0].Settled())
-	d.publish(0, ops[1].number-1, 0, 0)
+	d.publish(0, stamp(ops[1].number-1, 0), 0, 0)
 	require.True(t, h.teams[0].Settled())
 	require.ErrorIs(t, h.teams[1].Advance(), ErrWithdrawn)
 	require.True(t, bytes.Equal(before, j.calls[0].Dst))
@@ -370,7 +419,7 @@ func TestWithdrawFromTheDead(t *testing.T) {
 	h.teams[0].Enqueue(&o, &j.calls[0])
 	o.Release()
 	require.NoError(t, h.teams[0].Advance())
-	h.teams[1].line(1, o.number).down.publish(0, o.number, flagWorking, 0)
+	h.teams[1].line(1, o.number).down.publish(0, o.stamp(), flagWorking, 0)
 	h.teams[0].Fail(errors.New("died"))
 	require.False(t, h.teams[0].Settled())
 	require.False(t, h.teams[0].Quiet() && o.number > 1)

@@ -31,6 +31,7 @@ type Team struct {
 	looks    int // at a line, before others are looked at
 
 	next    uint64   // number of the next operation
+	before  uint16   // hash of what was called so far
 	done    uint64   // all up to this one are over here
 	doneOf  []uint64 // what is known of others
 	minDone uint64   // of all
@@ -83,11 +84,32 @@ func Can(kind coll.Kind, elem int, uneven bool, size int) bool {
 type MismatchError struct {
 	Member       int
 	Ours, Theirs uint64 // signatures
-	Len, Other   int    // where these are the same: bytes that we and they have for what passes between us
+	Before       int    // how many calls before the one that found it; -1: more than anybody remembers
+	Len, Other   int    // where the signatures are the same: bytes that we and they have for what passes between us
+}
+
+// mismatch is the error of what member i has called, by its line of the operation. A member
+// need not look at others in a call: a root that sends does not. What it has called before is
+// compared in the next one in which it does.
+func (o *Op) mismatch(i int, theirs uint64) *MismatchError {
+	t := o.team
+	if theirs != o.call.Signature {
+		return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: theirs}
+	}
+	for n := 1; n < lastCalled-slots && uint64(n) <= o.number; n++ {
+		at := (o.number - uint64(n)) % lastCalled
+		if a, b := t.mine.called[at], atomic.LoadUint64(&t.segments[i].called[at]); a != b {
+			return &MismatchError{Member: i, Ours: a, Theirs: b, Before: n}
+		}
+	}
+	return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: theirs, Before: -1}
 }
 
 // Error names the member, and what both have called.
 func (e *MismatchError) Error() string {
+	if e.Before < 0 {
+		return fmt.Sprintf("member %d has called something else some time before", e.Member)
+	}
 	if e.Ours == e.Theirs {
 		return fmt.Sprintf("member %d has %d bytes where this one has %d", e.Member, e.Other, e.Len)
 	}
@@ -171,20 +193,20 @@ func (t *Team) lag(n uint64) uint8 { return uint8(min(n-t.done, 255)) }
 // up says whether the line of member i for an operation is there, with its flags.
 func (t *Team) up(o *Op, i int) (flags uint8, ok bool, err error) {
 	l := &t.line(i, o.number).up
-	flags, lag, ok := l.read(o.number)
-	for looks := t.looks; !ok; looks-- {
+	w := atomic.LoadUint64(&l.word)
+	for looks := t.looks; !says(w, o.number); looks-- {
 		if looks == 0 {
 			return 0, false, nil
 		}
-		flags, lag, ok = l.read(o.number)
+		w = atomic.LoadUint64(&l.word)
 	}
-	if lag < 255 && lag <= o.number {
+	if lag := w & 0xff; lag < 255 && lag <= o.number {
 		t.doneOf[i] = max(t.doneOf[i], o.number-lag)
 	}
-	if l.signature != o.call.Signature {
-		return 0, true, &MismatchError{Member: i, Ours: o.call.Signature, Theirs: l.signature}
+	if l.signature != o.call.Signature || uint16(w>>16) != o.before {
+		return 0, true, o.mismatch(i, l.signature)
 	}
-	return flags, true, nil
+	return uint8(w >> 8), true, nil
 }
 
 // Fail ends all operations, and those to come, with an error, of which the caller
@@ -240,7 +262,7 @@ func (o *Op) abandoned() bool {
 		if i == t.me {
 			continue
 		}
-		if flags, _, ok := t.line(i, o.number).down.read(o.number); ok && flags&flagWorking != 0 && !t.carrier.Gone(i) {
+		if flags, ok := t.line(i, o.number).down.read(o.number); ok && flags&flagWorking != 0 && !t.carrier.Gone(i) {
 			return false
 		}
 	}

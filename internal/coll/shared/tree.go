@@ -1,5 +1,7 @@
 package shared
 
+import "sync/atomic"
+
 // A tree whose branches are members that follow each other, so that what is combined
 // along it is in the order of the members: member 0 looks at 1 to 7, then at 8, 16,
 // 24 and so on, each of which has looked at the seven that follow it.
@@ -52,14 +54,14 @@ func (o *Op) branch() (phase, error) {
 	lines := t.line(t.me, o.number)
 	l := &lines.up
 	if t.me == 0 { // this is the result
-		lines.up.publish(c.Signature, o.number, 0, t.lag(o.number))
+		lines.up.publish(c.Signature, o.stamp(), 0, t.lag(o.number))
 		l = &lines.down
 	}
 	if len(acc) <= Inline {
 		flags = flagInline
 		copy(l.payload[:], acc)
 	}
-	l.publish(c.Signature, o.number, flags, t.lag(o.number))
+	l.publish(c.Signature, o.stamp(), flags, t.lag(o.number))
 	t.carrier.Wake()
 	return phaseRoot, nil
 }
@@ -76,12 +78,12 @@ func (t *Team) published(l *line, i int, number uint64, n int) []byte {
 func (o *Op) harvest() (phase, error) {
 	t, c := o.team, o.call
 	l := &t.line(0, o.number).down
-	_, _, ok := l.read(o.number)
-	if !ok {
+	w := atomic.LoadUint64(&l.word)
+	if !says(w, o.number) {
 		return phaseRoot, nil
 	}
-	if l.signature != c.Signature {
-		return o.phase, &MismatchError{Member: 0, Ours: c.Signature, Theirs: l.signature}
+	if l.signature != c.Signature || uint16(w>>16) != o.before {
+		return o.phase, o.mismatch(0, l.signature)
 	}
 	if len(c.Src) > 0 {
 		copy(c.Dst, t.published(l, 0, o.number, len(c.Src)))
