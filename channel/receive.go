@@ -272,9 +272,15 @@ func (s *receiveStream) acknowledge(k uint64, r *ring, fault uint64) {
 
 // refuse ends a receive whose message has n bytes, a wrong number.
 func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
+	h.tellLength(r)
 	s.acknowledge(h.k, r, 1)
 	atomic.AddUint32(&r.faults, 1)
 	s.finish(h, h.lengthError(n))
+}
+
+// tellLength tells the sender of a message of a wrong length that of the receive.
+func (h *Handle) tellLength(r *ring) {
+	wait.StoreRelease64(&r.lengths[h.k%ringSlots], uint64(h.shape.length))
 }
 
 // takeRendezvous moves a rendezvous on, as the receiver, for whom direct leaves
@@ -290,6 +296,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 	m := &r.matches[h.k%ringSlots]
 	v := slot.rendezvous()
 	if v.length != uint64(h.shape.length) {
+		h.tellLength(r)
 		m.judge(h.k, verdictLength)
 		s.acknowledge(h.k, r, 0)
 		s.peer.bell.ring()

@@ -39,7 +39,7 @@ const (
 	gateMin = slotData
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
-	ringVersion = 2
+	ringVersion = 3
 )
 
 // ring is laid out for the cache: what one side writes and what the other side
@@ -58,6 +58,7 @@ type ring struct {
 
 	slots   [ringSlots]slot   // sender
 	acks    [ringSlots]uint64 // receiver: k of what has been taken
+	lengths [ringSlots]uint64 // receiver: of the receive, where that of the message was wrong
 	gates   [ringSlots]gate   // receiver: it waits
 	matches [ringSlots]match  // both, by compare-and-swap
 	data    [ringData]byte    // sender

@@ -296,8 +296,13 @@ func (s *sendStream) collect() {
 func (s *sendStream) note(k, ack uint64) {
 	if i := k % ringSlots; ack == k<<1|1 && s.noted[i] != k && s.offered[i] == nil {
 		s.noted[i] = k
-		s.late = append(s.late, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: k, Len: s.sizes[i], Other: -1, Err: ErrLength})
+		s.late = append(s.late, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: k, Len: s.sizes[i], Other: s.wanted(k), Err: ErrLength})
 	}
+}
+
+// wanted is the length of the receive that has found that of send k wrong.
+func (s *sendStream) wanted(k uint64) int {
+	return lengthTold(atomic.LoadUint64(&s.r.lengths[k%ringSlots]))
 }
 
 // settle sees whether a rendezvous is over. The caller holds the lock.
@@ -316,7 +321,7 @@ func (s *sendStream) settle(h *Handle) {
 		h.setPhase(phaseSent)
 	case s.refused(h):
 		s.noted[i] = h.k
-		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: -1, Err: ErrLength})
+		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: s.wanted(h.k), Err: ErrLength})
 	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter over a verdict on k
 		s.failOffered(h, s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft))
 	case !h.packed && !m.sane(h.k, n):
