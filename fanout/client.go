@@ -66,6 +66,7 @@ func NewClient(comm *impi.Comm, opts ...ClientOption) (*Client, error) {
 	if err != nil {
 		return nil, opError("client", err)
 	}
+	comm.NotifyLeft()
 	c := &Client{comm: comm, o: o, acks: make([][]uint64, len(o.suppliers)), pace: newPace(o)}
 	for _, r := range o.suppliers {
 		c.sources = append(c.sources, source{rank: r})

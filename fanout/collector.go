@@ -148,6 +148,7 @@ func NewCollector(comm *impi.Comm, opts ...CollectorOption) (*Collector, error) 
 			}
 		}
 	}
+	comm.NotifyLeft()
 	c := &Collector{comm: comm, o: o, workers: map[int]bool{}, held: map[uint64]*result{}}
 	for _, r := range o.workers {
 		if r < 0 || r >= comm.Size() || c.workers[r] {

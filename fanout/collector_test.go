@@ -183,6 +183,57 @@ func TestStalledCollector(t *testing.T) {
 	require.Zero(t, s.Stats().Unacknowledged)
 }
 
+// What is kept is counted, not the span from the first to the last; and an acknowledgement
+// that comes again, or late, takes no later chunk in the place of its own.
+func TestAcknowledgedOutOfOrder(t *testing.T) {
+	w := comms(t, "shm", 2)
+	ctx := ranks.Within(t)
+	const bound = 4
+	s, err := NewSupplier(w[0], Queue(bound), Collected(), Unacknowledged(bound))
+	require.NoError(t, err)
+	client, err := NewClient(w[1], Numbered(), Window(bound))
+	require.NoError(t, err)
+	receive := func(want uint64) {
+		t.Helper()
+		require.NoError(t, s.Send(ctx, []byte{byte(want)}))
+		k, err := client.Receive(ctx)
+		require.NoError(t, err)
+		require.Equal(t, want, k.Seq())
+	}
+	for i := range uint64(bound) {
+		receive(i)
+	}
+	require.Equal(t, bound, s.Stats().Unacknowledged)
+	for i := range uint64(bound) - 1 {
+		require.NoError(t, s.Acknowledge(bound-1-i))
+	}
+	require.Equal(t, 1, s.Stats().Unacknowledged)
+	require.ErrorIs(t, s.Drain(over(t)), context.DeadlineExceeded)
+	require.NoError(t, s.Acknowledge(0))
+	require.Zero(t, s.Stats().Unacknowledged)
+	for i := range uint64(bound) { // in the same places
+		receive(bound + i)
+	}
+	for i := range uint64(bound) {
+		require.NoError(t, s.Acknowledge(i))
+	}
+	require.Equal(t, bound, s.Stats().Unacknowledged)
+	var e *EndError
+	require.ErrorAs(t, s.End(over(t)), &e)
+	require.Equal(t, bound, e.Kept)
+	for i := range uint64(bound) {
+		require.NoError(t, s.Acknowledge(bound+i))
+	}
+	noErrors(t, together(
+		func() error {
+			if _, err := client.Receive(ctx); err != io.EOF {
+				return err
+			}
+			return nil
+		},
+		func() error { return s.End(ctx) }))
+}
+
 // A worker that leaves its job with chunks that it has not acknowledged: they go to
 // another.
 func TestRedelivered(t *testing.T) {

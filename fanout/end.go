@@ -41,7 +41,7 @@ func (s *Supplier) shared() {
 // left is how many chunks are not done with.
 func (s *Supplier) left() int {
 	if s.kept != nil {
-		return int(s.next - s.low)
+		return s.keeps
 	}
 	return s.queue.len() + s.again.len() + len(s.moving)
 }
@@ -230,6 +230,6 @@ func (s *Supplier) Close() error {
 		}
 		s.kept[i] = nil
 	}
-	s.low = s.next
+	s.low, s.keeps = s.next, 0
 	return nil
 }

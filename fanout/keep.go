@@ -156,6 +156,7 @@ func (s *Supplier) newChunk(n int, parts [][]byte, release func(), copies bool) 
 	s.next++
 	if s.kept != nil {
 		s.kept[c.seq%uint64(len(s.kept))] = c
+		s.keeps++
 	}
 	if !copies {
 		c.parts = append(c.parts[:0], parts...)
@@ -192,6 +193,7 @@ func (s *Supplier) recycle(c *chunk) {
 func (s *Supplier) forget(c *chunk) {
 	if s.kept != nil {
 		s.kept[c.seq%uint64(len(s.kept))] = nil
+		s.keeps--
 	}
 	s.next--
 }
@@ -396,6 +398,7 @@ func (s *Supplier) acknowledge(c *chunk) {
 	}
 	n := uint64(len(s.kept))
 	s.kept[c.seq%n] = nil
+	s.keeps--
 	for s.low < s.next && s.kept[s.low%n] == nil {
 		s.low++
 	}

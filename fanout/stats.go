@@ -50,9 +50,7 @@ func (s *Supplier) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Stats{Queued: s.queue.len() + s.again.len(), QueuedBytes: s.queue.bytes + s.again.bytes, Capacity: s.o.queue, Next: s.next}
-	if s.kept != nil {
-		st.Unacknowledged = int(s.next - s.low)
-	}
+	st.Unacknowledged = s.keeps
 	for _, r := range s.o.workers {
 		w := &s.workers[r]
 		c := w.counts

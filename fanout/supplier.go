@@ -39,6 +39,7 @@ type Supplier struct {
 	again    chunks // of workers that died; go first
 	kept     []*chunk
 	low      uint64 // the chunk that has not been acknowledged and comes first
+	keeps    int    // chunks that have not been acknowledged
 	next     uint64 // sequence number of the next chunk
 	moving   []*message
 	freed    *chunk
@@ -63,6 +64,7 @@ func NewSupplier(comm *impi.Comm, opts ...Option) (*Supplier, error) {
 	if err != nil {
 		return nil, opError("supplier", err)
 	}
+	comm.NotifyLeft()
 	s := &Supplier{
 		comm: comm, o: o, born: time.Now(), ask: make([]byte, askHeader+8*askMost),
 		workers: make([]worker, comm.Size()), bell: make(chan struct{}),

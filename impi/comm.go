@@ -200,13 +200,33 @@ func (e *engine) processOf(rank int32) *process {
 	return nil
 }
 
+// NotifyLeft has a receive or a probe from [AnySource] fail, with [ErrPeerLeft], once for each
+// member of the communicator that leaves, as for one that dies: for a program that has given
+// members work and must give it to others. It concerns this process alone, and members that have
+// left before, too.
+func (c *Comm) NotifyLeft() {
+	c.e.lock.Lock()
+	defer c.e.lock.Unlock()
+	m := c.match
+	if m.parts {
+		return
+	}
+	m.parts = true
+	for _, rank := range m.gone {
+		if c.e.links[c.e.hostOf[rank]].err == ErrPeerLeft {
+			m.untold = append(m.untold, rank)
+		}
+	}
+	m.tell()
+}
+
 // Irecv starts a receive of a message from source, which may be [AnySource], with
 // that tag, which may be [AnyTag] (MPI_Irecv). Messages may be shorter than buf; of a
 // longer one the beginning is received, with [ErrTruncated].
 //
 // A receive from [AnySource] fails once for each process of the communicator that dies, with
 // its rank; the next one waits for the others. A process that leaves, by [Job.Close], fails
-// none, as long as another is there that may send: when all others are gone, receives from
+// none, as long as another is there that may send (but see [Comm.NotifyLeft]): when all others are gone, receives from
 // AnySource fail with [ErrPeerLeft], or what the last of them was lost for. What a process has
 // sent completely before is received first.
 func (c *Comm) Irecv(buf []byte, source, tag int) (Request, error) {

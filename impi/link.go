@@ -341,19 +341,20 @@ func (m *matcher) lose(rank int32, err error) {
 		return
 	}
 	m.gone = append(m.gone, rank)
-	if err != ErrPeerLeft {
+	if err != ErrPeerLeft || m.parts {
 		m.untold = append(m.untold, rank)
 	}
 }
 
 // mute returns a member of whose end a receive from any source has to tell: one that has died
 // and has not been told of, or the last that is gone, where all others are. To leave is no
-// failure: as long as another member is there it may send.
+// failure: as long as another member is there it may send. What waits for word of a fault, in
+// the context of collectives, waits on.
 func (m *matcher) mute() (rank int32, ok bool) {
 	switch {
 	case len(m.untold) > 0:
 		return m.untold[0], true
-	case len(m.gone) > 0 && len(m.gone) >= len(m.comm.ranks)-1:
+	case m == m.comm.match && len(m.gone) > 0 && len(m.gone) >= len(m.comm.ranks)-1:
 		return m.gone[len(m.gone)-1], true
 	}
 	return 0, false

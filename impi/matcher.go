@@ -17,6 +17,7 @@ type matcher struct {
 
 	gone   []int32 // members that have left, or are lost otherwise
 	untold []int32 // those lost otherwise of which no receive from any source has told yet
+	parts  bool    // to leave is to be told of, too: see Comm.NotifyLeft
 }
 
 // source is what has to do with one process of the job.

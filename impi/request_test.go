@@ -559,6 +559,9 @@ func TestLeavingIsNotDying(t *testing.T) {
 			_, err = w[0].Recv(within(t), nil, AnySource, 0)
 			require.NoError(t, err)
 
+			w[0].NotifyLeft()
+			_, err = w[0].Recv(within(t), nil, AnySource, 0)
+			requireError(t, err, ErrPeerLeft, 2)
 			last, err := w[0].Irecv(nil, AnySource, 0)
 			require.NoError(t, err)
 			leave(1)
