@@ -58,9 +58,15 @@ func newRoot() *cobra.Command {
 		Short:         "Run programs as the ranks of a job",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+
+		SuggestionsMinimumDistance: 2,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return &usageError{cmd, fmt.Errorf("unknown command %q", args[0])}
+				err := fmt.Errorf("unknown command %q", args[0])
+				if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+					err = fmt.Errorf("%w; did you mean %q?", err, meant[0])
+				}
+				return &usageError{cmd, err}
 			}
 			return nil
 		},

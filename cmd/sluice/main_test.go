@@ -313,7 +313,10 @@ func testUsage(t *testing.T, b bed) {
 	}{
 		{nil, 0, "Usage:", ""},
 		{[]string{"frob"}, 2, "", `unknown command "frob"`},
+		{[]string{"rnu", "true"}, 2, "", `unknown command "rnu"; did you mean "run"?`},
 		{[]string{"--frob"}, 2, "", "unknown flag: --frob"},
+		{[]string{"run", "-np", "4", "true"}, 2, "", "-np: the number of processes is -n N, or --ranks N"},
+		{[]string{"run", "--np", "4", "true"}, 2, "", "-np: the number of processes is -n N, or --ranks N"},
 		{[]string{"run"}, 2, "", "no program to run"},
 		{[]string{"run", "-n", "0", "true"}, 2, "", "0 ranks, want 1 to"},
 		{[]string{"run", "-n", "x", "true"}, 2, "", `invalid argument "x"`},

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/launch"
@@ -42,6 +43,13 @@ func newRun() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// What mpirun and mpiexec have, too.
+		if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) && bad.GetValue() == "p" || strings.Contains(err.Error(), "--np") {
+			err = errors.New("-np: the number of processes is -n N, or --ranks N")
+		}
+		return &usageError{cmd, err}
+	})
 	flags.SetInterspersed(false) // what follows the program is the program's
 	flags.SortFlags = false
 	flags.IntVarP(&o.Size, "ranks", "n", 1, "`number` of processes")
