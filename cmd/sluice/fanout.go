@@ -263,7 +263,7 @@ func (o *fanoutOptions) conclude(cmd *cobra.Command, p *pipeline.Pipeline, input
 		s.print(cmd.ErrOrStderr())
 	}
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\n%s", err, limitHint(err))
 	}
 	switch {
 	case damaged:
@@ -314,9 +314,17 @@ func each(err error) []error {
 	return []error{err}
 }
 
+// limitHint names the option that an item or an answer is too long for.
+func limitHint(err error) string {
+	if errors.Is(err, ring.ErrTooLarge) || errors.Is(err, filter.ErrFrame) {
+		return "sluice fanout: --item-limit sets how large an item may be\n"
+	}
+	return ""
+}
+
 // failure says on standard error, and as the exit status, why there is no output.
 func failure(cmd *cobra.Command, sig syscall.Signal, err error) error {
-	fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\nsluice fanout: there is no output\n", err)
+	fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\n%ssluice fanout: there is no output\n", err, limitHint(err))
 	var stage *pipeline.Error
 	switch {
 	case errors.Is(err, errSignal):

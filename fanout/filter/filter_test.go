@@ -362,6 +362,20 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
+// TestServeLimit: a filter takes the limit from what has started it, unless it has its own.
+func TestServeLimit(t *testing.T) {
+	for _, c := range []struct {
+		env   string
+		limit int
+		want  error
+	}{{"", 0, nil}, {"100", 0, nil}, {"99", 0, filter.ErrFrame}, {"99", 100, nil}, {"100", 99, filter.ErrFrame}, {"rubbish", 0, nil}} {
+		t.Setenv(filter.EnvLimit, c.env)
+		var out bytes.Buffer
+		err := filter.Serve(bytes.NewReader(filter.AppendFrame(nil, make([]byte, 100))), &out, c.limit, upper)
+		require.ErrorIs(t, err, c.want, "%+v", c)
+	}
+}
+
 // BenchmarkDo hands 64 KiB to a filter and takes them back.
 func BenchmarkDo(b *testing.B) {
 	p, err := filter.Start(command(b, "upper"))

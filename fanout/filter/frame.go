@@ -24,7 +24,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
+	"strconv"
 )
 
 // FrameHeader is the size of the length before the bytes of a frame, in bytes.
@@ -32,6 +34,10 @@ const FrameHeader = 4
 
 // DefaultLimit is how long an answer may be unless something else is said, in bytes.
 const DefaultLimit = 64 << 20
+
+// EnvLimit is the variable of the environment by which a filter is told how long a chunk and an
+// answer may be, in bytes, where that is not DefaultLimit.
+const EnvLimit = "SLUICE_FILTER_LIMIT"
 
 // ErrFrame is the error of a frame that is longer than the limit.
 var ErrFrame = errors.New("frame is longer than the limit")
@@ -87,10 +93,13 @@ func orDefault(limit int) int {
 }
 
 // Serve is the filter's side: it answers the frames that come from r, each of at most
-// limit bytes (0: DefaultLimit), on w, until r ends. transform appends what is kept of a
+// limit bytes (0: what [EnvLimit] says, else DefaultLimit), on w, until r ends. transform appends what is kept of a
 // chunk to out and returns it; its error ends Serve with it, and the chunk goes
 // unanswered. Both slices are valid during the call only.
 func Serve(r io.Reader, w io.Writer, limit int, transform func(chunk, out []byte) ([]byte, error)) error {
+	if limit <= 0 {
+		limit, _ = strconv.Atoi(os.Getenv(EnvLimit)) // else 0
+	}
 	var chunk, answer []byte
 	for {
 		var err error

@@ -18,7 +18,7 @@ type Command struct {
 	Args   []string  // its name, which is looked for as a shell does, and its arguments
 	Env    []string  // nil: that of this process
 	Stderr io.Writer // for its standard error; nil: nowhere. Several processes may write at once
-	Limit  int       // how long an answer may be, in bytes; 0: DefaultLimit
+	Limit  int       // how long an answer may be, in bytes; 0: DefaultLimit. The filter is told: see EnvLimit
 }
 
 // Find says why the program cannot be started, as far as its name tells: nil, or an
@@ -212,6 +212,9 @@ func start(c Command) (*child, error) {
 	}
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	cmd.Env, cmd.Stderr = c.Env, c.Stderr
+	if c.Limit > 0 {
+		cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%d", EnvLimit, c.Limit))
+	}
 	cmd.SysProcAttr = attributes()
 	cmd.WaitDelay = Grace // for standard error, should one that left the group hold it
 	theirIn, stdin, err := os.Pipe()

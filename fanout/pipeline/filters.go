@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/sluice-hpc/sluice/fanout/filter"
@@ -23,7 +24,8 @@ type FilterOptions struct {
 	Stamped bool
 	// Timeout is how long a filter may take for a chunk; 0: as long as it wants.
 	Timeout time.Duration
-	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit.
+	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit. Unless the
+	// command has a limit, an answer may be as long as filter.DefaultLimit and two such items.
 	ItemLimit int64
 }
 
@@ -31,6 +33,9 @@ type FilterOptions struct {
 // A filter that ends, takes too long or answers with something that is not ring items
 // has failed with the chunk.
 func Filter(c filter.Command, o FilterOptions) func(context.Context, int) (Worker, error) {
+	if c.Limit == 0 && o.ItemLimit > 0 {
+		c.Limit = int(min(filter.DefaultLimit+2*min(o.ItemLimit, 1<<40), math.MaxUint32))
+	}
 	return func(ctx context.Context, _ int) (Worker, error) {
 		w := &filterWorker{o: o, c: c}
 		if o.PerChunk {

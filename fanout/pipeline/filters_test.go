@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/eventgen"
 	"github.com/sluice-hpc/sluice/fanout/filter"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
+	"github.com/sluice-hpc/sluice/fanout/ring"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -178,4 +179,21 @@ func TestBadFilters(t *testing.T) {
 		require.ErrorAs(t, p.Run(ranks.Within(t)), &e)
 		require.Equal(t, "start", e.Op)
 	}
+}
+
+// TestLongItem: the limit of items is the only one: an item beyond filter.DefaultLimit goes
+// through a filter, there and back.
+func TestLongItem(t *testing.T) {
+	need.Long(t) // it moves some hundred megabytes
+	const size = filter.DefaultLimit + 1<<20
+	in := (&ring.Item{Type: ring.PhysicsEvent, Body: bytes.Repeat([]byte{1}, size)}).Append(nil, ring.V12)
+	var out bytes.Buffer
+	p, err := pipeline.New(pipeline.Config{
+		Sources: []pipeline.Source{pipeline.File(bytes.NewReader(in), pipeline.FileOptions{ItemLimit: 2 * size}).Next},
+		Workers: 1, ItemLimit: 2 * size, Sink: pipeline.Strip(&out),
+		NewWorker: pipeline.Filter(command(t, "same"), pipeline.FilterOptions{ItemLimit: 2 * size}),
+	})
+	require.NoError(t, err)
+	require.NoError(t, p.Run(ranks.Within(t)))
+	require.True(t, bytes.Equal(in, out.Bytes()))
 }

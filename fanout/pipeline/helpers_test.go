@@ -162,6 +162,7 @@ var acts = map[string]func([]string) int{
 		}
 		return 0
 	},
+	"same": func([]string) int { return serve(func(b []byte) ([]byte, error) { return b, nil }) },
 	// "rubbish" answers with something that is not ring items.
 	"rubbish": func([]string) int { return serve(func([]byte) ([]byte, error) { return []byte("rubbish"), nil }) },
 	"late": func([]string) int {

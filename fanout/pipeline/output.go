@@ -119,7 +119,8 @@ func syncDir(path string) error {
 func Strip(w io.Writer) Sink {
 	var b []byte
 	return func(_ context.Context, items []byte) (err error) {
-		if b, err = ring.AppendStripped(b[:0], items, 0); err == nil {
+		// Their sizes have been checked: none is larger than all of them.
+		if b, err = ring.AppendStripped(b[:0], items, int64(len(items))+1); err == nil {
 			_, err = w.Write(b)
 		}
 		return err
