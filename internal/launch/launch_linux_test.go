@@ -267,15 +267,34 @@ func threads(t *testing.T) int {
 // those that are there are killed, and the others not started.
 func TestInterruptedStart(t *testing.T) {
 	for _, s := range ends() {
-		o := options(t, manyRanks, "shoot", strconv.Itoa(int(s)))
-		o.Signals = Signals()
+		o := options(t, manyRanks, "deaf")
 		o.KillGrace = 50 * time.Millisecond
-		r, err := Run(procs.Within(t), o)
+		j, err := newJob(o)
 		require.NoError(t, err)
-		require.Equal(t, s, r.Interrupted)
-		require.Equal(t, 128+int(s), r.ExitStatus())
-		require.NotEqual(t, -1, r.Status[0])
-		require.Equal(t, -1, r.Status[manyRanks-1])
+		require.NoError(t, j.serve())
+		w := newWatch(j)
+		orders := make(chan ranks)
+		var threads sync.WaitGroup
+		threads.Go(func() { j.fork(orders, w.started) })
+		threads.Go(func() {
+			defer close(orders)
+			batches := 0
+			for r := range w.orders {
+				if batches++; batches == 2 {
+					w.signals <- s // it comes while this batch is being started
+				}
+				orders <- r
+			}
+		})
+		require.NoError(t, w.untilAllEnded(procs.Within(t)))
+		close(w.orders)
+		threads.Wait()
+		w.close()
+		require.NoError(t, j.server.Close())
+		require.Equal(t, s, j.result.Interrupted)
+		require.Equal(t, 128+int(s), j.result.ExitStatus())
+		require.NotEqual(t, -1, j.result.Status[0])
+		require.Equal(t, -1, j.result.Status[manyRanks-1])
 	}
 }
 

@@ -73,12 +73,9 @@ var acts = map[string]func(args []string) int{
 		forever()
 		return 0
 	},
-	// shoot lets rank 0 send its launcher a signal that all ranks ignore.
-	"shoot": func(args []string) int {
+	// deaf reacts neither to SIGTERM nor to SIGINT.
+	"deaf": func([]string) int {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
-		if number, err := strconv.Atoi(args[0]); err == nil && rank() == 0 {
-			syscall.Kill(os.Getppid(), syscall.Signal(number))
-		}
 		forever()
 		return 0
 	},
