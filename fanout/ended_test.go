@@ -6,6 +6,8 @@ import (
 	"io"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/jobtest"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
@@ -68,4 +70,22 @@ func TestEndedSupplierLeaves(t *testing.T) {
 			return errors.Join(c.Close(), j.Close(ctx))
 		})
 	})
+}
+
+// A supplier whose workers have all left says so, and does not wait for more.
+func TestAllWorkersLeave(t *testing.T) {
+	for name, opts := range map[string][]Option{"plain": nil, "queue": {Queue(2)}, "redeliver": {Redeliver()}} {
+		t.Run(name, func(t *testing.T) {
+			jobs := jobsOf(t, "shm", 2)
+			ctx := ranks.Within(t)
+			s, err := NewSupplier(jobs[0].World(), opts...)
+			require.NoError(t, err)
+			require.NoError(t, jobs[1].Close(ctx))
+			for err == nil { // with a queue, until it is known
+				err = s.Send(ctx, []byte("chunk"))
+			}
+			require.ErrorIs(t, err, ErrNoWorkers)
+			require.NoError(t, s.Close())
+		})
+	}
 }

@@ -63,7 +63,6 @@ func NewResults(comm *impi.Comm, opts ...ResultsOption) (*Results, error) {
 	if o.to < 0 || o.to >= comm.Size() || o.outstanding < 1 {
 		return nil, opError("results", fmt.Errorf("%w: to rank %d of %d, %d outstanding", ErrInvalid, o.to, comm.Size(), o.outstanding))
 	}
-	comm.NotifyLeft()
 	return &Results{comm: comm, o: o}, nil
 }
 

@@ -202,8 +202,9 @@ func (e *engine) processOf(rank int32) *process {
 
 // NotifyLeft has a receive or a probe from [AnySource] fail, with [ErrPeerLeft], once for each
 // member of the communicator that leaves, as for one that dies: for a program that has given
-// members work and must give it to others. It concerns this process alone, and members that have
-// left before, too.
+// members work and must give it to others. It has then been told of each: when all others are
+// gone, later receives wait. It concerns this process alone, and members that have left before,
+// too.
 func (c *Comm) NotifyLeft() {
 	c.e.lock.Lock()
 	defer c.e.lock.Unlock()
@@ -226,9 +227,9 @@ func (c *Comm) NotifyLeft() {
 //
 // A receive from [AnySource] fails once for each process of the communicator that dies, with
 // its rank; the next one waits for the others. A process that leaves, by [Job.Close], fails
-// none, as long as another is there that may send (but see [Comm.NotifyLeft]): when all others are gone, receives from
-// AnySource fail with [ErrPeerLeft], or what the last of them was lost for. What a process has
-// sent completely before is received first.
+// none, as long as another is there that may send (but see [Comm.NotifyLeft]): when all others
+// are gone, receives from AnySource fail with [ErrPeerLeft], or what the last of them was lost
+// for. What a process has sent completely before is received first.
 func (c *Comm) Irecv(buf []byte, source, tag int) (Request, error) {
 	return c.receive(c.match, buf, nil, source, tag)
 }

@@ -354,7 +354,7 @@ func (m *matcher) mute() (rank int32, ok bool) {
 	switch {
 	case len(m.untold) > 0:
 		return m.untold[0], true
-	case m == m.comm.match && len(m.gone) > 0 && len(m.gone) >= len(m.comm.ranks)-1:
+	case len(m.gone) > 0 && !m.parts && m == m.comm.match && len(m.gone) >= len(m.comm.ranks)-1:
 		return m.gone[len(m.gone)-1], true
 	}
 	return 0, false

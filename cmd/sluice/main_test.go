@@ -321,6 +321,7 @@ func testUsage(t *testing.T, b bed) {
 		{[]string{"run", "-n", "0", "true"}, 2, "", "0 ranks, want 1 to"},
 		{[]string{"run", "-n", "x", "true"}, 2, "", `invalid argument "x"`},
 		{[]string{"run", "--bind=socket", "true"}, 2, "", "want none or core"},
+		{[]string{"run", "--bind=p", "true"}, 2, "", "want none or core"},
 		{[]string{"run", "--on-failure", "pray", "true"}, 2, "", "want kill or continue"},
 		{[]string{"run", "--help"}, 0, "--on-failure kill|continue", ""},
 		{[]string{"version", "3"}, 2, "", `unexpected argument "3"`},

@@ -45,7 +45,8 @@ func newRun() *cobra.Command {
 	flags := cmd.Flags()
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		// What mpirun and mpiexec have, too.
-		if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) && bad.GetValue() == "p" || strings.Contains(err.Error(), "--np") {
+		bad := (*pflag.InvalidValueError)(nil)
+		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && bad.GetValue() == "p" || err.Error() == "unknown flag: --np" {
 			err = errors.New("-np: the number of processes is -n N, or --ranks N")
 		}
 		return &usageError{cmd, err}

@@ -93,9 +93,9 @@ func orDefault(limit int) int {
 }
 
 // Serve is the filter's side: it answers the frames that come from r, each of at most
-// limit bytes (0: what [EnvLimit] says, else DefaultLimit), on w, until r ends. transform appends what is kept of a
-// chunk to out and returns it; its error ends Serve with it, and the chunk goes
-// unanswered. Both slices are valid during the call only.
+// limit bytes (0: what [EnvLimit] says, else DefaultLimit), on w, until r ends. transform
+// appends what is kept of a chunk to out and returns it; its error ends Serve with it, and the
+// chunk goes unanswered. Both slices are valid during the call only.
 func Serve(r io.Reader, w io.Writer, limit int, transform func(chunk, out []byte) ([]byte, error)) error {
 	if limit <= 0 {
 		limit, _ = strconv.Atoi(os.Getenv(EnvLimit)) // else 0

@@ -34,7 +34,7 @@ type FilterOptions struct {
 // has failed with the chunk.
 func Filter(c filter.Command, o FilterOptions) func(context.Context, int) (Worker, error) {
 	if c.Limit == 0 && o.ItemLimit > 0 {
-		c.Limit = int(min(filter.DefaultLimit+2*min(o.ItemLimit, 1<<40), math.MaxUint32))
+		c.Limit = int(min(filter.DefaultLimit+2*min(o.ItemLimit, 1<<40), math.MaxUint32, math.MaxInt))
 	}
 	return func(ctx context.Context, _ int) (Worker, error) {
 		w := &filterWorker{o: o, c: c}
