@@ -5,11 +5,8 @@ package impi
 import (
 	"io"
 	"log/slog"
-	"net"
-	"net/netip"
 	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
-	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -41,54 +37,27 @@ type heard struct {
 
 func newHostileRC(t testing.TB, provider string) *hostileRC {
 	h := &hostileRC{hostile: hostile{t: t}, gone: make(chan struct{})}
-	for i := range 3 {
-		h.procs = append(h.procs, packet.Proc{Host: startup.HostIDOf(netip.MustParseAddr("127.0.0.1")), PID: int64(100 + i)})
-	}
-	mine, theirs := connected(t)
-	h.conn = mine
-	x, y := connected(t)
-	conns := [][]*net.TCPConn{{nil, theirs, x}, nil, {y, nil, nil}}
 	config := quiet(t)
 	config.Providers = []string{provider}
-	rosterFor := func(i int) *roster {
-		r := &roster{me: i, tagUB: 1<<31 - 1, foreign: true, finished: func() error { return nil }, abandon: func() {}}
-		for k := range 3 {
-			r.hosts = append(r.hosts, member{client: k, foreign: i == 2 || k == 2, packetLen: hostilePacket,
-				ackMark: hostileAckMark, hiWater: hostileHiWater, addrs: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, procs: h.procs[k : k+1]})
-		}
-		return r
-	}
-	var jobs [3]*Job
-	var wg sync.WaitGroup
-	for _, i := range []int{0, 2} {
-		wg.Go(func() {
-			var err error
-			jobs[i], err = newJob(within(t), rosterFor(i), conns[i], config)
-			require.NoError(t, err)
-			jobs[i].protocol = false // the third would not come to the last barrier
+	h.start(config, func(rosterFor func(int) *roster) {
+		e := &engine{log: slog.New(slog.DiscardHandler), me: 1, procs: h.procs, hostOf: []int32{0, 1, 2}}
+		e.processes = []*process{{e: e, rank: 1}}
+		s := (&Job{e: e, roster: rosterFor(1), config: config}).openRC()
+		require.NotEmpty(t, s.devices)
+		var err error
+		h.c, err = s.negotiate(within(t), &link{e: e, host: 0}, h.conn)
+		require.NoError(t, err)
+		require.NotNil(t, h.c)
+		go func() {
+			io.Copy(io.Discard, h.conn)
+			close(h.gone)
+		}()
+		t.Cleanup(func() {
+			<-h.gone
+			for _, d := range s.devices {
+				require.NoError(t, d.ctx.Close())
+			}
 		})
-	}
-	e := &engine{log: slog.New(slog.DiscardHandler), me: 1, procs: h.procs, hostOf: []int32{0, 1, 2}}
-	e.processes = []*process{{e: e, rank: 1}}
-	s := (&Job{e: e, roster: rosterFor(1), config: config}).openRC()
-	require.NotEmpty(t, s.devices)
-	var err error
-	h.c, err = s.negotiate(within(t), &link{e: e, host: 0}, mine)
-	require.NoError(t, err)
-	require.NotNil(t, h.c)
-	wg.Wait()
-	go func() {
-		io.Copy(io.Discard, mine)
-		close(h.gone)
-	}()
-	h.victim, h.decent, h.l = jobs[0].World(), jobs[2].World(), jobs[0].e.links[1]
-	t.Cleanup(func() {
-		h.conn.Close()
-		<-h.gone
-		closeAll(t, []*Job{jobs[0], jobs[2]})
-		for _, d := range s.devices {
-			require.NoError(t, d.ctx.Close())
-		}
 	})
 	return h
 }

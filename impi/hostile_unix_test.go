@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -68,31 +70,46 @@ func quiet(t testing.TB) Config {
 
 func newHostile(t testing.TB, foreign bool) *hostile {
 	h := &hostile{t: t, foreign: foreign}
+	h.start(quiet(t), func(func(int) *roster) {})
+	return h
+}
+
+// start starts the jobs of hosts 0 and 2, while host 1 does what meet does with its roster.
+func (h *hostile) start(config Config, meet func(rosterFor func(int) *roster)) {
 	for i := range 3 {
 		h.procs = append(h.procs, packet.Proc{Host: startup.HostIDOf(netip.MustParseAddr("127.0.0.1")), PID: int64(100 + i)})
 	}
-	mine, theirs := connected(t)
+	mine, theirs := connected(h.t)
 	h.conn = mine
-	x, y := connected(t)
+	x, y := connected(h.t)
 	conns := [][]*net.TCPConn{{nil, theirs, x}, nil, {y, nil, nil}}
-	var jobs [3]*Job
-	for _, i := range []int{0, 2} {
+	rosterFor := func(i int) *roster {
 		r := &roster{me: i, tagUB: 1<<31 - 1, foreign: true, finished: func() error { return nil }, abandon: func() {}}
 		for k := range 3 {
-			r.hosts = append(r.hosts, member{client: k, foreign: k == 1 && foreign || i == 2 || k == 2, packetLen: hostilePacket,
+			r.hosts = append(r.hosts, member{client: k, foreign: k == 1 && h.foreign || i == 2 || k == 2, packetLen: hostilePacket,
 				ackMark: hostileAckMark, hiWater: hostileHiWater, addrs: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, procs: h.procs[k : k+1]})
 		}
-		var err error
-		jobs[i], err = newJob(within(t), r, conns[i], quiet(t))
-		require.NoError(t, err)
-		jobs[i].protocol = false // the third would not come to the last barrier
+		return r
 	}
+	var jobs [3]*Job
+	var wg sync.WaitGroup
+	for _, i := range []int{0, 2} {
+		wg.Go(func() {
+			var err error
+			jobs[i], err = newJob(within(h.t), rosterFor(i), conns[i], config)
+			if assert.NoError(h.t, err) {
+				jobs[i].protocol = false // the third would not come to the last barrier
+			}
+		})
+	}
+	meet(rosterFor)
+	wg.Wait()
+	require.False(h.t, h.t.Failed())
 	h.victim, h.decent, h.l = jobs[0].World(), jobs[2].World(), jobs[0].e.links[1]
-	t.Cleanup(func() {
+	h.t.Cleanup(func() {
 		h.conn.Close()
-		closeAll(t, []*Job{jobs[0], jobs[2]})
+		closeAll(h.t, []*Job{jobs[0], jobs[2]})
 	})
-	return h
 }
 
 // packet completes a header, and appends body.
