@@ -14,7 +14,10 @@ type chunk struct {
 	worker  int  // that has it; -1: none
 	given   bool // at least once
 	acked   bool
-	sends   int // messages on their way that read it
+	watched bool // its worker says when it begins with it
+	begun   bool // its worker has said so
+	deaths  int  // workers that have gone without acknowledging it
+	sends   int  // messages on their way that read it
 	free    *chunk
 }
 

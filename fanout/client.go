@@ -441,6 +441,11 @@ func (c *Client) unpack() (Chunk, error) {
 	if err == nil {
 		l.users++
 		l.out = append(l.out, true)
+		if flags&watched != 0 {
+			// It fails if the supplier is gone, which Receive says.
+			c.message = appendNumbers(c.message[:0], []uint64{seq})
+			_ = c.comm.Send(context.Background(), c.message, c.sources[c.batchOf].rank, TagBegun)
+		}
 	}
 	gen := l.gen
 	var spent *impi.Memory
@@ -477,8 +482,10 @@ func (c *Client) Leave() {
 }
 
 // Close lets go of the client: what has been acknowledged is sent, and Receive returns
-// [ErrClosed] from now on. It must not be called while Receive is. Without an end or a
-// Leave before, the suppliers believe that the client will take what it asked for.
+// [ErrClosed] from now on. It must not be called while Receive is. A supplier that has not
+// sent its end need not wait for the client: what it keeps for it, by [Redeliver] or
+// [Collected], goes to other workers, also what is lent and released later. What it does not
+// keep is lost if it had arrived already, but for a client that is made later.
 func (c *Client) Close() error {
 	if err := c.turn.take(context.Background()); err != nil {
 		return err
@@ -493,9 +500,7 @@ func (c *Client) Close() error {
 	}
 	c.closed = ErrClosed
 	for i := range c.sources {
-		if len(c.acks[i]) > 0 {
-			errs = append(errs, c.flush(i))
-		}
+		errs = append(errs, c.part(i))
 	}
 	if l := c.batch; l != nil { // what it has beside goes unread
 		c.batch, c.rest = nil, nil
@@ -512,11 +517,21 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// flush sends what has been acknowledged; to a supplier that is gone there is no need.
-func (c *Client) flush(i int) error {
-	err := c.ask(i, 0)
+// part sends a supplier what has been acknowledged, and that it need not wait for more. One
+// that is gone need not know, nor one that has sent its end; another implementation's would
+// not understand.
+func (c *Client) part(i int) error {
+	var err error
+	if len(c.acks[i]) > 0 {
+		err = c.ask(i, 0)
+	}
+	if s := &c.sources[i]; err == nil && !s.over && !c.foreign(s.rank) {
+		err = c.comm.Send(context.Background(), nil, s.rank, TagClosed)
+	}
 	if _, gone := lost(err); gone {
 		return nil
 	}
 	return err
 }
+
+func (c *Client) foreign(rank int) bool { return c.comm.Job().Foreign(c.comm.Ranks()[rank]) }

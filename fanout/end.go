@@ -8,9 +8,10 @@ import (
 )
 
 // Drain returns when all chunks have been handed out and, with [Redeliver] and
-// [Collected], acknowledged.
+// [Collected], acknowledged, or given up for their [Attempts].
 //
-// Errors: those of Send, and of ctx.
+// Errors: those of Send, and of ctx; when all others are done with, a [*HopelessError] for
+// each chunk that was given up, once.
 func (s *Supplier) Drain(ctx context.Context) error {
 	if err := s.exclusive(ctx); err != nil {
 		return opError("drain", err)
@@ -18,7 +19,11 @@ func (s *Supplier) Drain(ctx context.Context) error {
 	defer s.shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.drain(ctx); err != nil {
+	err := s.drain(ctx)
+	if err == nil {
+		err = s.takeHopeless()
+	}
+	if err != nil {
 		return opError("drain", err)
 	}
 	return nil
@@ -60,7 +65,7 @@ func (s *Supplier) drain(ctx context.Context) error {
 			return nil
 		}
 		if s.queue.len()+s.again.len() > 0 && s.nobody() {
-			return ErrNoWorkers
+			return s.noWorkers()
 		}
 		if err := s.awaitMoving(ctx); err != nil {
 			return err
@@ -93,7 +98,8 @@ func (s *Supplier) awaitMoving(ctx context.Context) error {
 // supplier is closed. A worker that asks for the first time only now is served as any.
 //
 // Errors: an [*EndError] when ctx ends first, which names who has not been given its end;
-// End may then be called again. Those of Drain. Calling it again afterwards does nothing.
+// End may then be called again. Those of Drain; with a [*HopelessError] all other chunks are
+// done with, and all workers have their end. Calling it again afterwards does nothing.
 func (s *Supplier) End(ctx context.Context) error {
 	if err := s.exclusive(ctx); err != nil {
 		return opError("end", err)
@@ -106,7 +112,15 @@ func (s *Supplier) End(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Close()
+	if err := s.Close(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.takeHopeless(); err != nil {
+		return opError("end", err)
+	}
+	return nil
 }
 
 func (s *Supplier) isClosed() bool {
@@ -148,8 +162,15 @@ func (s *Supplier) end(ctx context.Context) error {
 	return e
 }
 
-// endWaiting answers all requests by ends.
+// endWaiting answers all requests by ends. What workers have closed their clients without one
+// get it, too: a client that they make later is not to wait for ever.
 func (s *Supplier) endWaiting() {
+	for _, r := range s.o.workers {
+		if w := &s.workers[r]; w.state == Left && w.owed {
+			w.state, w.owed = Ended, false
+			s.sendEmpty(r)
+		}
+	}
 	for {
 		r, ok := s.ready.take(maxWindow)
 		if !ok {

@@ -84,5 +84,17 @@ func (e *EndError) Error() string {
 // Unwrap returns the error of the context.
 func (e *EndError) Unwrap() error { return e.Err }
 
+// HopelessError says that a chunk was with so many workers when they died, or closed their
+// clients, as [Attempts] admits. No worker gets it again.
+type HopelessError struct {
+	Seq      uint64 // number of the chunk at its supplier
+	Attempts int
+}
+
+// Error names the chunk.
+func (e *HopelessError) Error() string {
+	return fmt.Sprintf("chunk %d was with %d workers when they went: it is given up", e.Seq, e.Attempts)
+}
+
 // opError puts the name of the package before an error.
 func opError(op string, err error) error { return fmt.Errorf("fanout: %s: %w", op, err) }

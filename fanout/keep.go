@@ -28,14 +28,14 @@ func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release 
 			break
 		}
 		if s.nobody() {
-			return ErrNoWorkers
+			return s.noWorkers()
 		}
 		if err := s.await(ctx); err != nil {
 			return err
 		}
 	}
 	if s.stop != nil && s.nobody() {
-		return ErrNoWorkers
+		return s.noWorkers()
 	}
 	c := s.newChunk(n, parts, release, copies)
 	s.queue.push(c)
@@ -48,7 +48,7 @@ func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release 
 		switch {
 		case err != nil:
 		case s.nobody():
-			err = ErrNoWorkers
+			err = s.noWorkers()
 		default:
 			err = s.await(ctx)
 		}
@@ -152,7 +152,7 @@ func (s *Supplier) newChunk(n int, parts [][]byte, release func(), copies bool) 
 	} else {
 		s.freed, c.free = c.free, nil
 	}
-	c.seq, c.bytes, c.release, c.worker, c.given, c.acked = s.next, n, release, -1, false, false
+	c.seq, c.bytes, c.release, c.worker, c.given, c.acked, c.deaths = s.next, n, release, -1, false, false, 0
 	s.next++
 	if s.kept != nil {
 		s.kept[c.seq%uint64(len(s.kept))] = c
@@ -244,10 +244,15 @@ func (s *Supplier) hand(r request) {
 		c.given = true
 		c.worker = r.rank
 		c.sends++
+		// One worker's death says nothing yet: most cost no message.
+		c.watched, c.begun = s.kept != nil && (c.deaths > 0 || s.o.attempts == 1), w.foreign
 		if numbered {
 			f := s.flags()
 			if len(m.chunks) > 0 {
 				f |= unasked
+			}
+			if c.watched {
+				f |= watched
 			}
 			m.vec = append(m.vec, appendRecord(c.head[:0], c.seq, c.bytes, f))
 		}
@@ -316,13 +321,17 @@ func (s *Supplier) follow(m *message) {
 // reap puts back what has moved.
 func (s *Supplier) reap() {
 	for i := 0; i < len(s.moving); {
-		done, _, err := s.moving[i].req.Test()
+		done, st, err := s.moving[i].req.Test()
 		if !done {
 			i++
 			continue
 		}
 		m := s.moving[i]
 		s.moving = slices.Delete(s.moving, i, i+1)
+		if st.Cancelled {
+			s.moved(m, true)
+			continue
+		}
 		s.settle(m, err) // which may reap, too
 	}
 }
@@ -384,7 +393,6 @@ func (s *Supplier) acknowledgeNumber(seq uint64) error {
 
 // acknowledge takes note that a chunk is done with.
 func (s *Supplier) acknowledge(c *chunk) {
-	c.acked = true
 	if c.worker < 0 {
 		s.again.remove(c) // it had been done before its worker died
 	} else {
@@ -396,6 +404,12 @@ func (s *Supplier) acknowledge(c *chunk) {
 			}
 		}
 	}
+	s.unkeep(c)
+}
+
+// unkeep lets go of a chunk that no worker is to have again.
+func (s *Supplier) unkeep(c *chunk) {
+	c.acked = true
 	n := uint64(len(s.kept))
 	s.kept[c.seq%n] = nil
 	s.keeps--
@@ -406,6 +420,64 @@ func (s *Supplier) acknowledge(c *chunk) {
 		s.recycle(c)
 	}
 	s.ring()
+}
+
+// handBack has what a worker has and has not acknowledged go to others. A chunk that the
+// worker had begun with is blamed for its going, and so is each that may have been; but one
+// is given up only after a death that is known to be during its work.
+func (s *Supplier) handBack(w *worker) {
+	for _, c := range w.has {
+		c.worker = -1
+		if !c.watched || c.begun {
+			c.deaths++
+		}
+		if c.deaths == s.o.attempts && s.o.keep == untilAcknowledged {
+			s.hopeless = append(s.hopeless, &HopelessError{c.seq, c.deaths})
+			s.givenUp++
+			s.unkeep(c)
+			continue
+		}
+		if c.deaths == s.o.attempts && s.broken == nil { // a collector waits for its result
+			s.broken = &HopelessError{c.seq, c.deaths}
+		}
+		s.again.insert(c)
+		w.counts.Redelivered++
+	}
+	clear(w.has)
+	w.has = w.has[:0]
+	s.ring()
+}
+
+// takeHopeless returns which chunks have been given up since it was called last.
+func (s *Supplier) takeHopeless() error {
+	err := errors.Join(s.hopeless...)
+	s.hopeless = nil
+	return err
+}
+
+// noWorkers is [ErrNoWorkers], and names the chunk that most of them had when they went.
+func (s *Supplier) noWorkers() error {
+	var most *chunk
+	for _, c := range s.again.list[s.again.head:] {
+		if c.deaths > 0 && (most == nil || c.deaths > most.deaths) {
+			most = c
+		}
+	}
+	if most == nil {
+		return ErrNoWorkers
+	}
+	return fmt.Errorf("%w; chunk %d was with %d of them when they went", ErrNoWorkers, most.seq, most.deaths)
+}
+
+// begun: a worker has begun with a chunk. It may have died since, and another have it.
+func (s *Supplier) begun(rank int, seq uint64) error {
+	if seq >= s.next || s.kept == nil {
+		return fmt.Errorf("has begun with chunk %d of %d", seq, s.next)
+	}
+	if c := s.kept[seq%uint64(len(s.kept))]; c != nil && c.seq == seq && c.worker == rank {
+		c.begun = true
+	}
+	return nil
 }
 
 // collected does what a collector says.

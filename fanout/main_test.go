@@ -35,10 +35,12 @@ func TestMain(m *testing.M) {
 type act func(ctx context.Context, w *impi.Comm, random *rand.Rand) error
 
 var acts = map[string]act{
-	"collected": collectedAct,
-	"orphans":   orphansAct,
-	"owned":     ownedAct,
-	"plain":     plainAct,
+	"collected":      collectedAct,
+	"orphans":        orphansAct,
+	"owned":          ownedAct,
+	"plain":          plainAct,
+	"poison":         poisonAct(1),
+	"poison, window": poisonAct(8),
 }
 
 // play plays an act: its arguments are the place of the ranks, and a seed.
@@ -147,7 +149,7 @@ func collectedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	if w.Rank() > 0 {
 		return collectedWorker(ctx, in, out, w.Rank() > 1, random)
 	}
-	s, err := NewSupplier(in, Queue(8), Batch(500), Collected(), Unacknowledged(32))
+	s, err := NewSupplier(in, Queue(8), Batch(500), Collected(), Unacknowledged(32), Attempts(-1))
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,9 @@ type supplierOptions struct {
 	unacked int
 	timed   bool
 
+	attempts int  // below 0: any number
+	limited  bool // by Attempts
+
 	oneAtATime bool
 	bounded    bool // by Unacknowledged
 }
@@ -62,9 +65,9 @@ func Batch(bytes int) Option { return func(o *supplierOptions) { o.batch = bytes
 // A worker that dies between what it does with a chunk and the acknowledgement has it
 // done again by another: the sequence number tells. See [Collected] for exactly once.
 //
-// A chunk that its worker has refused for its length ([Longest], [MaxChunk]) is kept for
-// it until it closes its client, and then goes to another. While none of them takes it,
-// [Supplier.End] and [Supplier.Drain] wait for it until their context ends.
+// A chunk that its worker has not released when it closes its client, or has refused for its
+// length ([Longest], [MaxChunk]), goes to another. One that workers die of is given up: see
+// [Attempts].
 func Redeliver() Option { return func(o *supplierOptions) { o.keep |= untilAcknowledged } }
 
 // OneAtATime says that workers of other implementations ask for one chunk at a time, and
@@ -90,12 +93,29 @@ func Unacknowledged(n int) Option {
 	return func(o *supplierOptions) { o.unacked, o.bounded = n, true }
 }
 
+// DefaultAttempts is how many workers may die with a chunk that is kept, unless [Attempts]
+// says otherwise.
+const DefaultAttempts = 3
+
+// Attempts bounds how many workers may die, or close their clients, with a chunk that they
+// work on, of [Redeliver] and [Collected]. Then no other gets it: with Redeliver the others
+// go on, and [Supplier.Drain] and [Supplier.End] return a [*HopelessError] that names it;
+// with Collected, where its result would be missing, it is the error of all calls at once.
+// Below 0: any number. The default is [DefaultAttempts].
+//
+// What counts is what a worker has begun with, not what waits at it: of the first death this
+// is not known, and counts for all that the worker had; from then on workers say when they
+// begin with these chunks, which costs a short message each.
+func Attempts(n int) Option {
+	return func(o *supplierOptions) { o.attempts, o.limited = n, true }
+}
+
 // Timed takes the time of each chunk, for the percentiles of [WorkerStats]; it costs two
 // readings of the clock.
 func Timed() Option { return func(o *supplierOptions) { o.timed = true } }
 
 func newSupplierOptions(comm *impi.Comm, opts []Option) (supplierOptions, error) {
-	o := supplierOptions{unacked: defaultUnacknowledged}
+	o := supplierOptions{unacked: defaultUnacknowledged, attempts: DefaultAttempts}
 	for _, set := range opts {
 		if set != nil {
 			set(&o)
@@ -125,6 +145,10 @@ func newSupplierOptions(comm *impi.Comm, opts []Option) (supplierOptions, error)
 		return o, fmt.Errorf("%w: OneAtATime without Redeliver: no request acknowledges anything", ErrInvalid)
 	case o.bounded && o.keep == keepNothing:
 		return o, fmt.Errorf("%w: Unacknowledged without Redeliver or Collected: no chunk is acknowledged", ErrInvalid)
+	case o.limited && o.keep == keepNothing:
+		return o, fmt.Errorf("%w: Attempts without Redeliver or Collected: no chunk goes to a second worker", ErrInvalid)
+	case o.attempts == 0:
+		return o, fmt.Errorf("%w: 0 Attempts: at least one, or below 0 for any number", ErrInvalid)
 	case o.queue < 0 || o.queue > maxQueue:
 		return o, fmt.Errorf("%w: queue of %d chunks, at most %d", ErrInvalid, o.queue, maxQueue)
 	case o.batch < 0:

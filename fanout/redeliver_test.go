@@ -68,7 +68,7 @@ const plainChunks = 200
 
 func plainAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	if w.Rank() == 0 {
-		opts := []Option{Redeliver(), Unacknowledged(1 + random.IntN(100)), Batch(random.IntN(2000))}
+		opts := []Option{Redeliver(), Attempts(-1), Unacknowledged(1 + random.IntN(100)), Batch(random.IntN(2000))}
 		if random.IntN(2) == 0 {
 			opts = append(opts, Queue(1+random.IntN(20)))
 		}
@@ -254,7 +254,7 @@ func TestOneAtATime(t *testing.T) {
 			const count = 200
 			var mu sync.Mutex
 			done := map[string]int{}
-			s, err := NewSupplier(w, Redeliver(), OneAtATime(), Queue(queue))
+			s, err := NewSupplier(w, Redeliver(), Attempts(-1), OneAtATime(), Queue(queue))
 			require.NoError(t, err)
 			sides := []func() error{func() error {
 				for i := range count {
@@ -325,7 +325,7 @@ func TestNotOneAtATime(t *testing.T) {
 	for _, queue := range []int{0, 4} {
 		w, list := strangers(t, 1)
 		ctx := ranks.Within(t)
-		s, err := NewSupplier(w, Redeliver(), OneAtATime(), Queue(queue))
+		s, err := NewSupplier(w, Redeliver(), Attempts(-1), OneAtATime(), Queue(queue))
 		require.NoError(t, err)
 		require.NoError(t, list[0].twice())
 		for err == nil {

@@ -12,6 +12,7 @@ type Stats struct {
 	QueuedBytes    int    // of these
 	Capacity       int    // of the queue; 0 without one
 	Unacknowledged int    // chunks that are kept; of Redeliver and Collected
+	GivenUp        int    // chunks that too many workers have died with; of Redeliver
 	Next           uint64 // sequence number of the next chunk: how many there have been
 	Workers        []WorkerStats
 }
@@ -50,7 +51,7 @@ func (s *Supplier) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Stats{Queued: s.queue.len() + s.again.len(), QueuedBytes: s.queue.bytes + s.again.bytes, Capacity: s.o.queue, Next: s.next}
-	st.Unacknowledged = s.keeps
+	st.Unacknowledged, st.GivenUp = s.keeps, s.givenUp
 	for _, r := range s.o.workers {
 		w := &s.workers[r]
 		c := w.counts

@@ -49,6 +49,8 @@ type Supplier struct {
 	wake     context.CancelFunc // of a wait for a message, and for acknowledgements by a call
 	fault    error              // of the goroutine, for the next call
 	broken   error              // nothing goes any more
+	hopeless []error            // of chunks that were given up: for Drain or End
+	givenUp  int                // how many
 	ending   bool               // End has been called: no more chunks
 
 	stop context.CancelFunc // nil without a queue
@@ -263,6 +265,27 @@ func (s *Supplier) heard(st impi.Status) error {
 		s.ready.drop(st.Source)
 		w.waiting, w.state = 0, Left
 		s.sendEmpty(st.Source)
+	case TagClosed:
+		if st.Len > 0 {
+			return bad("what says that a worker has closed its client is empty")
+		}
+		if w.state == Ended {
+			break
+		}
+		w.owed = w.owed || w.state != Left
+		s.ready.drop(st.Source)
+		w.waiting, w.state = 0, Left
+		s.recall(st.Source)
+		s.handBack(w)
+	case TagBegun:
+		if st.Len != 8 {
+			return bad("a number has 8 bytes")
+		}
+		seq, _ := nextNumber(s.ask[:8])
+		if err := s.begun(st.Source, seq); err != nil {
+			return bad("%v", err)
+		}
+		return nil
 	default:
 		return bad("a worker sends requests, with tag %d", TagRequest)
 	}
@@ -318,7 +341,7 @@ func (s *Supplier) asked(rank, n int, numbered bool) {
 	if w.state == Ended || n == 0 {
 		return
 	}
-	w.state = Active
+	w.state, w.owed = Active, false
 	w.waiting += n
 	w.counts.Requests += uint64(n)
 	var at time.Duration
@@ -373,14 +396,20 @@ func (s *Supplier) lose(rank int, err error) {
 	w.counts.Err = err
 	s.ready.drop(rank)
 	s.reap()
-	for _, c := range w.has {
-		c.worker = -1
-		s.again.insert(c)
-		w.counts.Redelivered++
+	s.handBack(w)
+}
+
+// recall takes back the messages on their way to a worker that will not receive them. Those
+// that have arrived are its later client's.
+func (s *Supplier) recall(rank int) {
+	for _, m := range s.moving {
+		if m.to == rank {
+			if err := m.req.Cancel(); err != nil {
+				s.fault = errors.Join(s.fault, err)
+			}
+		}
 	}
-	clear(w.has)
-	w.has = w.has[:0]
-	s.ring()
+	s.reap()
 }
 
 // anybody says whether there is a worker who may ask.

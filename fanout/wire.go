@@ -16,6 +16,8 @@ const (
 	TagAsk      = 17 // worker → supplier: so many more, and what is acknowledged
 	TagNumbered = 18 // supplier → worker: chunks with their numbers
 	TagCollect  = 19 // collector → supplier: the numbers of what has been taken
+	TagClosed   = 20 // worker → supplier, empty: what it has and has not acknowledged goes to others
+	TagBegun    = 21 // worker → supplier: the number of a chunk that it now works on, of those that are watched
 
 	// TagResult and the tagSpan-1 tags above it are those of results, by sequence number:
 	// a collector that has no room for others can still receive the one that it waits for.
@@ -78,8 +80,10 @@ const (
 	wantsAck flags = 1 << iota
 	// unasked: the chunk comes with one that answers a request, and answers none itself.
 	unasked
+	// watched: the supplier is to hear when the worker begins with the chunk.
+	watched
 
-	allFlags = wantsAck | unasked
+	allFlags = wantsAck | unasked | watched
 )
 
 func appendRecord(b []byte, seq uint64, length int, f flags) []byte {

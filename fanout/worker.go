@@ -14,7 +14,7 @@ type WorkerState int
 const (
 	Unknown WorkerState = iota // has never asked
 	Active                     // has asked
-	Left                       // has said that it will not ask again for now
+	Left                       // has said that it will not ask again for now, or closed its client
 	Ended                      // has been given its end
 	Dead                       // its process has died, or closed its job
 )
@@ -41,6 +41,7 @@ type worker struct {
 	is      bool // it is a worker
 	foreign bool // of another implementation
 	state   WorkerState
+	owed    bool     // it has left without having had an end
 	waiting int      // requests that have not been answered
 	has     []*chunk // that are kept, in the order in which they were given
 	counts  WorkerStats

@@ -56,6 +56,7 @@ func New(name string, source Source) *Collector {
 	gauge("queue_bytes", "Bytes of chunks that have not been handed out.", func(s *fanout.Stats) float64 { return float64(s.QueuedBytes) })
 	gauge("queue_capacity_chunks", "Chunks that the queue may hold.", func(s *fanout.Stats) float64 { return float64(s.Capacity) })
 	gauge("unacknowledged_chunks", "Chunks that are kept until they are acknowledged.", func(s *fanout.Stats) float64 { return float64(s.Unacknowledged) })
+	gauge("given_up_chunks", "Chunks that were given up: too many workers died with them.", func(s *fanout.Stats) float64 { return float64(s.GivenUp) })
 	of := func(kind prometheus.ValueType, name, help string, value func(w *fanout.WorkerStats) float64) {
 		c.counts = append(c.counts, metric{desc(name, help, "worker"), kind, func(_ *fanout.Stats, w *fanout.WorkerStats) float64 { return value(w) }})
 	}

@@ -22,8 +22,11 @@ type Config struct {
 	// Chunks is how many chunks may be under way: sent, and their results not released.
 	// 0: 256. Of suppliers.
 	Chunks int
-	// Attempts is with how many workers a chunk may be when their connections end, before
-	// it is given up. 0: any number. Of suppliers.
+	// Attempts is how many workers may go, their connections ended, with a chunk that they
+	// work on, before it is given up. What counts is what a worker has begun with, not what
+	// waits at it: of the first that goes this is not known, and counts for all that it
+	// had, but gives none of them up; from then on workers say when they begin with these
+	// chunks. 0: 3. Below 0: any number. Of suppliers.
 	Attempts int
 	// Window is how many chunks a worker has at most of each supplier: one to work on,
 	// and the others on their way. 0: 2. Of workers.
@@ -50,6 +53,7 @@ var (
 
 const (
 	defaultChunks   = 256
+	defaultAttempts = 3
 	defaultWindow   = 2
 	defaultMaxBytes = 64 << 20
 	defaultTimeout  = 10 * time.Second
@@ -66,6 +70,7 @@ func (c Config) check() (Config, error) {
 		}
 	}
 	set(&c.Chunks, defaultChunks)
+	set(&c.Attempts, defaultAttempts)
 	set(&c.Window, defaultWindow)
 	set(&c.MaxBytes, defaultMaxBytes)
 	if c.Timeout == 0 {
@@ -81,7 +86,7 @@ func (c Config) check() (Config, error) {
 		return c, fmt.Errorf("%w: %d chunks, 1 to %d", ErrInvalid, c.Chunks, maxChunks)
 	case c.Window < 1 || c.Window > maxWindow:
 		return c, fmt.Errorf("%w: window %d, 1 to %d", ErrInvalid, c.Window, maxWindow)
-	case c.Attempts < 0 || c.MaxBytes < 1 || c.Timeout < 0:
+	case c.MaxBytes < 1 || c.Timeout < 0:
 		return c, fmt.Errorf("%w: a number below its least", ErrInvalid)
 	}
 	return c, nil
@@ -92,7 +97,7 @@ func (c Config) proof() proof.Params {
 	if _, err := rand.Read(id); err != nil {
 		panic(err) // it never fails
 	}
-	return proof.Params{Secret: c.Secret, Insecure: c.Insecure, Protocol: "sluice-fanout-pool", Major: 1, Job: c.Name, Self: id}
+	return proof.Params{Secret: c.Secret, Insecure: c.Insecure, Protocol: "sluice-fanout-pool", Major: 2, Job: c.Name, Self: id}
 }
 
 // silence is how long the host of a peer may be silent.

@@ -24,8 +24,8 @@
 // # Death
 //
 // The chunks of a worker whose connection ends go to others, before new ones; what it had
-// answered counts. A chunk that was with [Config.Attempts] workers when they went is given
-// up, which Receive says in its place. A host that falls silent is found out by the
+// answered counts. A chunk that [Config.Attempts] workers go with while they work on it is
+// given up, which Receive says in its place; those that waited beside it are not blamed. A host that falls silent is found out by the
 // keep-alives of TCP, in some 20 seconds. A supplier that dies is an error of its workers'
 // Receive, once; those of several suppliers go on with the others.
 //

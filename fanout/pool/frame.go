@@ -8,30 +8,35 @@ import (
 // kind of a frame.
 type kind uint8
 
-// Kinds of frames. A worker sends kindAsk, kindResult and kindLeave, a supplier kindChunk
-// and kindEnd.
+// Kinds of frames. A worker sends kindAsk, kindResult, kindLeave and kindBegun, a supplier
+// kindChunk and kindEnd.
 const (
 	kindAsk    kind = 1 + iota // no body
 	kindResult                 // of the chunk of that number; it may be empty
 	kindLeave                  // no body: the worker asks for no more
 	kindChunk                  // of that number, not empty
 	kindEnd                    // no body: no more chunks
+	kindBegun                  // no body: the worker has begun with the chunk of that number
 )
 
-// header is what a frame begins with, little-endian: its kind (8 bits), zeroes (24 bits),
-// for how many chunks it asks (32 bits; of workers), a number of a chunk and the length
+// header is what a frame begins with, little-endian: its kind (8 bits), whether the worker is
+// to say when it begins with the chunk (8 bits: 0 or 1), zeroes (16 bits), for how many chunks it asks (32 bits; of workers), a number of a chunk and the length
 // of the body that follows (64 bits each).
 type header struct {
-	kind   kind
-	asks   uint32
-	seq    uint64
-	length uint64
+	kind    kind
+	watched bool
+	asks    uint32
+	seq     uint64
+	length  uint64
 }
 
 const headerLen = 24
 
 func (h header) append(b []byte) []byte {
 	b = append(b, byte(h.kind), 0, 0, 0)
+	if h.watched {
+		b[len(b)-3] = 1
+	}
 	b = binary.LittleEndian.AppendUint32(b, h.asks)
 	b = binary.LittleEndian.AppendUint64(b, h.seq)
 	return binary.LittleEndian.AppendUint64(b, h.length)
@@ -40,11 +45,11 @@ func (h header) append(b []byte) []byte {
 // parseHeader reads a header of headerLen bytes, of a frame whose body has at most so
 // many.
 func parseHeader(b []byte, most int) (header, error) {
-	h := header{kind(b[0]), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])}
+	h := header{kind(b[0]), b[1] == 1, binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])}
 	if h.length > uint64(most) {
 		return header{}, fmt.Errorf("%w: frame of kind %d with a body of %d bytes, at most %d (MaxBytes)", ErrProtocol, h.kind, h.length, most)
 	}
-	ok := b[1]|b[2]|b[3] == 0
+	ok := b[1]&^1|b[2]|b[3] == 0 && (!h.watched || h.kind == kindChunk)
 	switch h.kind {
 	case kindAsk, kindLeave:
 		ok = ok && h.seq == 0 && h.length == 0
@@ -53,6 +58,8 @@ func parseHeader(b []byte, most int) (header, error) {
 		ok = ok && h.asks == 0 && h.length > 0
 	case kindEnd:
 		ok = ok && h.asks == 0 && h.seq == 0 && h.length == 0
+	case kindBegun:
+		ok = ok && h.asks == 0 && h.length == 0
 	default:
 		ok = false
 	}

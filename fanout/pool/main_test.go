@@ -84,7 +84,9 @@ func TestKilled(t *testing.T) {
 	case need.WantLong():
 		count = 4000
 	}
-	s := listen(t, config())
+	c := config()
+	c.Attempts = -1
+	s := listen(t, c)
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -142,7 +142,10 @@ func (m *member) leave() {
 		p := s.place(seq)
 		p.holder = nil
 		m.counts.Redelivered++
-		if p.attempts++; p.attempts == s.c.Attempts {
+		if !p.watched || p.begun {
+			p.attempts++
+		}
+		if p.attempts == s.c.Attempts {
 			p.state = hopeless
 			continue
 		}
@@ -176,7 +179,8 @@ func (m *member) write() error {
 		n := min(len(m.out), writeMost)
 		head, bufs = head[:0], bufs[:0]
 		for _, seq := range m.out[:n] {
-			head = header{kind: kindChunk, seq: seq, length: uint64(len(s.place(seq).chunk))}.append(head)
+			p := s.place(seq)
+			head = header{kind: kindChunk, watched: p.watched, seq: seq, length: uint64(len(p.chunk))}.append(head)
 		}
 		for i, seq := range m.out[:n] {
 			bufs = append(bufs, head[i*headerLen:(i+1)*headerLen], s.place(seq).chunk)
@@ -226,6 +230,8 @@ func (m *member) read() error {
 			m.end()
 			m.s.mu.Unlock()
 		case kindAsk:
+		case kindBegun:
+			err = m.begun(h.seq)
 		default:
 			err = fmt.Errorf("%w: a worker asks and answers", ErrProtocol)
 		}
@@ -236,6 +242,17 @@ func (m *member) read() error {
 			return err
 		}
 	}
+}
+
+// begun takes note that the worker has begun with a chunk.
+func (m *member) begun(seq uint64) error {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	if !slices.Contains(m.has, seq) {
+		return fmt.Errorf("%w: a worker that has not chunk %d begins with it", ErrProtocol, seq)
+	}
+	m.s.place(seq).begun = true
+	return nil
 }
 
 // ask takes note that the worker asks for more chunks.

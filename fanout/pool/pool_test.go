@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/proof"
@@ -88,7 +89,7 @@ func TestPool(t *testing.T) {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			t.Parallel()
 			c := config()
-			c.Chunks = 1 + rand.IntN(40)
+			c.Chunks, c.Attempts = 1+rand.IntN(40), -1
 			s := listen(t, c)
 			ctx := ranks.Within(t)
 			const count = 300
@@ -242,33 +243,83 @@ func TestBounded(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A chunk that all die of is given up after so many.
+// A chunk that workers die of is given up after as many as Attempts says, and none of those
+// that wait beside it, whatever the window.
 func TestHopeless(t *testing.T) {
-	ctx := ranks.Within(t)
-	c := config()
-	c.Attempts = 2
-	s := listen(t, c)
-	require.NoError(t, s.Send(ctx, []byte("poison")))
-	require.NoError(t, s.Send(ctx, []byte("food")))
-	for n := 0; n < 2; {
-		c := config()
-		c.Window = 1
-		w, err := Join(ctx, c, s.Addr().String())
-		require.NoError(t, err)
-		k, err := w.Receive(ctx)
-		require.NoError(t, err)
-		if string(k.Bytes()) == "poison" {
-			n++
-		}
-		require.NoError(t, w.Close())
-		if n == 2 {
-			break
+	for _, attempts := range []int{1, 2, 0} {
+		for _, window := range []int{1, 2, 8} {
+			ctx := ranks.Within(t)
+			c := config()
+			c.Attempts, c.Window = attempts, window
+			s := listen(t, c)
+			const count = 10
+			for range count {
+				require.NoError(t, s.Send(ctx, []byte("chunk")))
+			}
+			died := make(chan int)
+			go func() {
+				n := 0
+				for ; ; n++ { // one after the other, until the supplier has ended
+					w, err := Join(ctx, c, s.Addr().String())
+					if err != nil {
+						break
+					}
+					k, err := w.Receive(ctx)
+					for err == nil && k.Seq() != 0 {
+						if err = k.Done(); err == nil {
+							k, err = w.Receive(ctx)
+						}
+					}
+					assert.NoError(t, w.Close())
+					if err != nil {
+						break
+					}
+				}
+				died <- n
+			}()
+			want := attempts
+			if want == 0 {
+				want = defaultAttempts
+			}
+			_, err := s.Receive(ctx)
+			var e *HopelessError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, HopelessError{0, want}, *e)
+			for i := 1; i < count; i++ {
+				r, err := s.Receive(ctx)
+				require.NoError(t, err, "chunk %d, window %d", i, window)
+				r.Release()
+			}
+			require.NoError(t, s.End(ctx))
+			require.Equal(t, want, <-died)
 		}
 	}
-	_, err := s.Receive(ctx)
-	var e *HopelessError
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, HopelessError{0, 2}, *e)
+}
+
+// Nobody is to blame for a chunk that had come to a worker, and that it had not begun with.
+func TestNotBegun(t *testing.T) {
+	ctx := ranks.Within(t)
+	c := config()
+	c.Attempts = 1
+	s := listen(t, c)
+	require.NoError(t, s.Send(ctx, []byte("chunk")))
+	for i := range 5 {
+		w, err := Join(ctx, c, s.Addr().String())
+		require.NoError(t, err)
+		ranks.Eventually(t, func() bool { return s.Stats().Held == 1 && len(w.come) == 1 })
+		if i == 4 {
+			k, err := w.Receive(ctx)
+			require.NoError(t, err)
+			require.NoError(t, k.Done([]byte("result")))
+			break
+		}
+		require.NoError(t, w.Close())
+	}
+	r, err := s.Receive(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "result", string(r.Bytes()))
+	r.Release()
+	require.NoError(t, s.End(ctx))
 }
 
 // What is against the protocol ends the connection it came by.
@@ -281,6 +332,8 @@ func TestProtocol(t *testing.T) {
 		header{kind: kindAsk, asks: maxWindow + 1}.append(nil),
 		header{kind: kindEnd}.append(nil),
 		header{kind: kindResult, length: 1 << 40}.append(nil),
+		header{kind: kindBegun}.append(nil),
+		header{kind: kindAsk, watched: true}.append(nil),
 		append(header{kind: kindAsk, asks: maxWindow}.append(nil), header{kind: kindAsk, asks: 1}.append(nil)...),
 	} {
 		conn, err := net.Dial("tcp", s.Addr().String())
@@ -293,7 +346,7 @@ func TestProtocol(t *testing.T) {
 		require.True(t, err == nil || errors.As(err, new(*net.OpError)), err)
 		require.NoError(t, conn.Close())
 	}
-	for _, c := range []Config{{}, {Insecure: true, Chunks: -1}, {Insecure: true, Window: maxWindow + 1}, {Insecure: true, Attempts: -1}} {
+	for _, c := range []Config{{}, {Insecure: true, Chunks: -1}, {Insecure: true, Window: maxWindow + 1}, {Insecure: true, MaxBytes: -1}} {
 		_, err := Listen(ctx, "127.0.0.1:0", c)
 		require.ErrorIs(t, err, ErrInvalid)
 		_, err = Join(ctx, c, s.Addr().String())
@@ -322,7 +375,7 @@ func TestLyingHeader(t *testing.T) {
 }
 
 func FuzzParseHeader(f *testing.F) {
-	for _, h := range []header{{kindAsk, 3, 0, 0}, {kindResult, 1, 7, 100}, {kindChunk, 0, 7, 1}, {kindEnd, 0, 0, 0}, {kindLeave, 0, 0, 0}, {9, 0, 0, 0}} {
+	for _, h := range []header{{kind: kindAsk, asks: 3}, {kindResult, false, 1, 7, 100}, {kindChunk, true, 0, 7, 1}, {kind: kindEnd}, {kind: kindLeave}, {kind: kindBegun, seq: 7}, {kind: 9}} {
 		f.Add(h.append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -45,6 +45,8 @@ type place struct {
 	result   []byte
 	holder   *member
 	attempts int
+	watched  bool // the holder says when it begins
+	begun    bool // it has said so
 	state    state
 	gen      uint64 // its number, of the present chunk
 }
@@ -69,7 +71,7 @@ type Result struct {
 	seq uint64
 }
 
-// HopelessError says that a chunk was with so many workers when they died.
+// HopelessError says that so many workers went with a chunk, as [Config.Attempts] admits.
 type HopelessError struct {
 	Seq      uint64 // number of the chunk
 	Attempts int
@@ -77,7 +79,7 @@ type HopelessError struct {
 
 // Error names the chunk.
 func (e *HopelessError) Error() string {
-	return fmt.Sprintf("pool: chunk %d was with %d workers whose connections ended", e.Seq, e.Attempts)
+	return fmt.Sprintf("pool: chunk %d was with %d workers when they went: it is given up", e.Seq, e.Attempts)
 }
 
 // Stats is what a supplier has done.
@@ -206,6 +208,7 @@ func (s *Supplier) match() {
 		}
 		p := s.place(seq)
 		p.state, p.holder = held, m
+		p.watched, p.begun = p.attempts > 0 || s.c.Attempts == 1, false
 		m.give(seq)
 	}
 }

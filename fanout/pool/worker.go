@@ -48,6 +48,7 @@ type arrival struct {
 	link  *link
 	seq   uint64
 	bytes []byte
+	tell  bool  // the supplier is to hear when it is begun with
 	err   error // io.EOF: it has said so
 }
 
@@ -136,6 +137,9 @@ func (w *Worker) Receive(ctx context.Context) (Chunk, error) {
 			return Chunk{}, fmt.Errorf("pool: receive: %w", ctx.Err())
 		}
 		if a.err == nil {
+			if a.tell {
+				a.link.begun(a.seq)
+			}
 			return Chunk{a}, nil
 		}
 		w.mu.Lock()
@@ -268,6 +272,13 @@ func (l *link) write(h header, parts [][]byte) error {
 	return err
 }
 
+// begun tells the supplier that a chunk is begun with. One that is gone Receive tells of.
+func (l *link) begun(seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = l.write(header{kind: kindBegun, seq: seq}, nil)
+}
+
 // memory returns n bytes for a chunk.
 func (l *link) memory(n int) []byte {
 	l.mu.Lock()
@@ -323,7 +334,7 @@ func (l *link) read() error {
 			return err
 		}
 		select {
-		case l.w.come <- arrival{link: l, seq: h.seq, bytes: b}:
+		case l.w.come <- arrival{link: l, seq: h.seq, bytes: b, tell: h.watched}:
 		default:
 			return fmt.Errorf("%w: more chunks than were asked for", ErrProtocol)
 		}

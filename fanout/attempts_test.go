@@ -1,0 +1,299 @@
+//go:build unix
+
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/impi"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
+)
+
+// poison is the chunk that workers die of, of poisonChunks.
+const (
+	poison       = 7
+	poisonChunks = 60
+)
+
+// A chunk that kills its workers is given up after three of them, and none but that, with
+// any window; the others are done, and End names it.
+func TestPoison(t *testing.T) {
+	const workers = 5
+	place := apartPlaces()[len(apartPlaces())-1]
+	needApart(t, place)
+	for _, name := range []string{"poison", "poison, window"} {
+		status, out := apart(t, name, place, 1+workers, 0)
+		require.Zero(t, status[0], out)
+		dead := 0
+		for _, s := range status[1:] {
+			require.Contains(t, []int{0, killed}, s, out)
+			if s == killed {
+				dead++
+			}
+		}
+		require.Equal(t, DefaultAttempts, dead, out)
+	}
+}
+
+// poisonAct: rank 0 supplies to workers with that window.
+func poisonAct(window int) act {
+	return func(ctx context.Context, w *impi.Comm, _ *rand.Rand) error {
+		if w.Rank() > 0 {
+			c, err := NewClient(w, Window(window))
+			if err != nil {
+				return err
+			}
+			err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+				if k.Seq() == poison {
+					return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				}
+				return nil
+			})
+			return errors.Join(err, c.Close())
+		}
+		s, err := NewSupplier(w, Redeliver(), Queue(window-1))
+		if err != nil {
+			return err
+		}
+		for i := range poisonChunks {
+			if err := s.Send(ctx, fmt.Append(nil, i)); err != nil {
+				return err
+			}
+		}
+		err = s.End(ctx)
+		var e *HopelessError
+		if !errors.As(err, &e) || *e != (HopelessError{poison, DefaultAttempts}) || s.Stats().GivenUp != 1 {
+			return fmt.Errorf("end: %w, %d given up", err, s.Stats().GivenUp)
+		}
+		return s.End(ctx)
+	}
+}
+
+// closing is a worker whose clients close with that chunk in their hands, and which makes
+// another then; it returns which chunks it has done.
+func closing(ctx context.Context, w *impi.Comm, bad string, opts ...ClientOption) (done []string, clients int, err error) {
+	for {
+		c, err := NewClient(w, opts...)
+		if err != nil {
+			return done, clients, err
+		}
+		clients++
+		failed := errors.New("it cannot be done")
+		err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+			if string(k.Bytes()) == bad {
+				return failed
+			}
+			done = append(done, string(k.Bytes()))
+			return nil
+		})
+		if e := c.Close(); e != nil || err != failed {
+			return done, clients, errors.Join(err, e)
+		}
+	}
+}
+
+// What a worker begins with counts, not what waits at it: with one attempt, and with as many
+// as there are by default, whatever the window, one chunk is given up, by its number.
+func TestAttempts(t *testing.T) {
+	for _, attempts := range []int{1, 2, DefaultAttempts} {
+		for _, opts := range [][]ClientOption{{Window(1)}, {Numbered(), Window(8)}} {
+			for _, queue := range []int{0, 20} {
+				w := comms(t, "here", 3) // the last may always ask, and does when all is done
+				ctx := ranks.Within(t)
+				s, err := NewSupplier(w[0], Redeliver(), Attempts(attempts), Queue(queue), Batch(40))
+				require.NoError(t, err)
+				drained := make(chan struct{})
+				const count = 20
+				var done []string
+				var clients int
+				noErrors(t, together(func() error {
+					var err error
+					for i := 0; i < count && err == nil; i++ {
+						err = s.Send(ctx, fmt.Append(nil, i))
+					}
+					err = errors.Join(err, s.Drain(ctx))
+					close(drained)
+					var e *HopelessError
+					if !errors.As(err, &e) || *e != (HopelessError{3, attempts}) {
+						return fmt.Errorf("drained: %w", err)
+					}
+					return s.End(ctx)
+				}, func() (err error) {
+					done, clients, err = closing(ctx, w[1], "3", opts...)
+					return err
+				}, func() error {
+					<-drained
+					_, _, err := closing(ctx, w[2], "")
+					return err
+				}))
+				require.Equal(t, 1+attempts, clients)
+				once := map[string]bool{"3": true}
+				for _, d := range done {
+					once[d] = true
+				}
+				require.Len(t, once, count)
+			}
+		}
+	}
+}
+
+// A collector waits for the result of each chunk: one that is given up ends the supplier,
+// which names it at once.
+func TestAttemptsCollected(t *testing.T) {
+	w := comms(t, "here", 2)
+	in, out := dup(t, w), dup(t, w)
+	ctx := ranks.Within(t)
+	s, err := NewSupplier(in[0], Collected(), Attempts(2))
+	require.NoError(t, err)
+	c, err := NewCollector(out[0], AcknowledgeBy(s.Acknowledge))
+	require.NoError(t, err)
+	r, err := NewResults(out[1])
+	require.NoError(t, err)
+	noErrors(t, together(func() error {
+		if err := s.Send(ctx, []byte("bad")); err != nil {
+			return err
+		}
+		err := s.End(ctx)
+		var e *HopelessError
+		if !errors.As(err, &e) || *e != (HopelessError{0, 2}) {
+			return fmt.Errorf("end: %w", err)
+		}
+		if err = s.Send(ctx, []byte("another")); !errors.As(err, &e) {
+			return fmt.Errorf("send: %w", err)
+		}
+		return s.Close()
+	}, func() error {
+		for range 2 {
+			c, err := NewClient(in[1])
+			if err != nil {
+				return err
+			}
+			if _, err := c.Receive(ctx); err != nil {
+				return err
+			}
+			if err := c.Close(); err != nil {
+				return err
+			}
+		}
+		return r.End(ctx)
+	}))
+	_, err = c.Receive(ctx)
+	require.Equal(t, io.EOF, err)
+}
+
+// When no worker is left, the error names the chunk that they died with.
+func TestNoWorkersNames(t *testing.T) {
+	w, list := strangers(t, 2)
+	ctx := ranks.Within(t)
+	s, err := NewSupplier(w, Redeliver(), OneAtATime())
+	require.NoError(t, err)
+	dies := func(chunk string) bool { return chunk == "bad" }
+	errs := together(
+		func() error {
+			if err := s.Send(ctx, []byte("good")); err != nil {
+				return err
+			}
+			if err := s.Send(ctx, []byte("bad")); err != nil {
+				return err
+			}
+			return s.End(ctx)
+		},
+		func() error { return list[0].work(dies) },
+		func() error { return list[1].work(dies) })
+	require.ErrorIs(t, errs[0], ErrNoWorkers)
+	require.ErrorContains(t, errs[0], "chunk 1 was with 2 of them")
+	require.NoError(t, s.Close())
+}
+
+// A client that closes says so, whatever else it has said: the supplier's End does not wait
+// for it, and what it has not released goes to another.
+func TestCloseTells(t *testing.T) {
+	type worker = func(ctx context.Context, w *impi.Comm) error
+	closes := func(leave bool) worker {
+		return func(ctx context.Context, w *impi.Comm) error {
+			c, err := NewClient(w, Window(3))
+			if err != nil {
+				return err
+			}
+			k, err := c.Receive(ctx)
+			if err != nil {
+				return err
+			}
+			if leave {
+				k.Release()
+				c.Leave()
+			}
+			return c.Close()
+		}
+	}
+	for name, first := range map[string]worker{
+		"never asked": func(_ context.Context, w *impi.Comm) error {
+			c, err := NewClient(w)
+			return errors.Join(err, c.Close())
+		},
+		"left": closes(true),
+		"lent": closes(false),
+		"too long": func(ctx context.Context, w *impi.Comm) error {
+			c, err := NewClient(w, Longest(100))
+			if err != nil {
+				return err
+			}
+			if _, err = c.Receive(ctx); !errors.Is(err, ErrProtocol) {
+				return fmt.Errorf("too long: %w", err)
+			}
+			return c.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, opts := range [][]Option{{Redeliver()}, {Redeliver(), Queue(10)}} {
+				w := comms(t, "here", 3)
+				ctx := ranks.Within(t)
+				s, err := NewSupplier(w[0], opts...)
+				require.NoError(t, err)
+				const count, n = 6, 100_000 // longer than what is sent without being asked for
+				closed := make(chan struct{})
+				got := map[string]int{}
+				noErrors(t, together(
+					func() error {
+						for i := range count {
+							if err := s.Send(ctx, append(fmt.Appendf(nil, "%d:", i), make([]byte, n*rand.IntN(2)+200)...)); err != nil {
+								return err
+							}
+						}
+						return s.End(ctx)
+					},
+					func() error {
+						defer close(closed)
+						return first(ctx, w[1])
+					},
+					func() error {
+						<-closed // it has the first
+						c, err := NewClient(w[2])
+						if err != nil {
+							return err
+						}
+						err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+							got[string(k.Bytes()[:2])]++
+							return nil
+						})
+						return errors.Join(err, c.Close())
+					}))
+				if name == "left" {
+					got["0:"]++
+				}
+				require.Len(t, got, count)
+				require.Equal(t, Left, min(s.Stats().Workers[0].State, Left))
+				require.Zero(t, s.Stats().Unacknowledged)
+			}
+		})
+	}
+}
