@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -67,9 +68,34 @@ func (p *peer) dial() {
 		taken = p.conn != nil
 		p.mu.Unlock()
 		if !taken {
-			p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
+			p.fail(p.whyNot(ctx, err))
 		}
 		return
+	}
+}
+
+// whyNot is why a peer could not be connected: it has left or died, as the rendezvous knows, or
+// cannot be reached. One that is leaving has let go of its address a moment before it says
+// goodbye.
+func (p *peer) whyNot(ctx context.Context, err error) error {
+	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
+	defer cancel()
+	for pause := redialMin; ; pause = min(2*pause, redialMax) {
+		switch gone := p.node.job.Gone(soon, p.rank); {
+		case errors.Is(gone, boot.ErrLeft):
+			return fmt.Errorf("%w before it was connected", ErrPeerLeft)
+		case gone != nil:
+			return fmt.Errorf("%w before it was connected: %w", ErrPeerDied, gone)
+		}
+		if ctx.Err() == nil && soon.Err() == nil {
+			select {
+			case <-time.After(pause):
+				continue
+			case <-p.node.job.Done():
+			case <-soon.Done():
+			}
+		}
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 }
 

@@ -53,6 +53,8 @@ func (l *local) abort(code int, why string) bool {
 	return true
 }
 
+func (l *local) whyGone(context.Context, int) error { return nil }
+
 func (l *local) done() <-chan struct{} { return l.ended }
 
 func (l *local) err() error {

@@ -129,6 +129,7 @@ type exchanger interface {
 	exchange(ctx context.Context, data []byte) ([][]byte, error)
 	// abort reports whether there is somebody who tells the other ranks.
 	abort(code int, why string) (told bool)
+	whyGone(ctx context.Context, rank int) error
 	done() <-chan struct{}
 	err() error
 	close() error
@@ -187,6 +188,10 @@ func (j *Job) Barrier(ctx context.Context) error {
 	_, err := j.x.exchange(ctx, nil)
 	return err
 }
+
+// Gone returns why a rank is there no more, as the rendezvous knows it: a [*RankError] that is
+// ErrLeft or ErrDied; nil if the rank is there, is yet to come, or it is not known.
+func (j *Job) Gone(ctx context.Context, rank int) error { return j.x.whyGone(ctx, rank) }
 
 // Abort ends the job: it tells the rendezvous, which tells every rank. At every
 // rank, this one included, Exchange fails with an [*AbortError] and Done is

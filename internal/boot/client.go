@@ -33,7 +33,7 @@ const (
 	abortGrace = 2 * time.Second
 )
 
-var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave)
+var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave, kindWhere)
 
 // client is the exchange of a rank through a rendezvous. One goroutine reads;
 // it ends when the connection does.
@@ -47,6 +47,9 @@ type client struct {
 	round uint32        // held by turn: the number of the next round
 
 	writing sync.Mutex // messages are written whole
+
+	asking chan struct{} // capacity 1: held by who asks where a rank is
+	told   chan where    // capacity 1: the answer
 
 	mu      sync.Mutex
 	pending *gathering  // the round in progress, or nil
@@ -169,6 +172,8 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 		hosted:     m.hosted,
 		turn:       make(chan struct{}, 1),
 		verdict:    make(chan string, 1),
+		asking:     make(chan struct{}, 1),
+		told:       make(chan where, 1),
 		ended:      make(chan struct{}),
 		readerDone: make(chan struct{}),
 	}
@@ -264,6 +269,12 @@ func (c *client) dispatch(m message) error {
 		defer c.mu.Unlock()
 		c.retired = true
 		c.breakWith(&RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text})
+	case where:
+		select {
+		case c.told <- m:
+		default:
+			return fmt.Errorf("%w: %v of rank %d was not asked for", errProtocol, kindWhere, m.rank)
+		}
 	case part:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -469,6 +480,45 @@ func (c *client) tell(m message) error {
 	}
 	_, err := c.conn.Write(m.Append(nil))
 	return err
+}
+
+// whyGone asks the rendezvous why a rank is there no more.
+func (c *client) whyGone(ctx context.Context, rank int) error {
+	select {
+	case c.asking <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
+	answered := true
+	defer func() {
+		if answered { // else nothing is asked any more: the answer would be taken for another
+			<-c.asking
+		}
+	}()
+	c.mu.Lock()
+	var known *RankError
+	retired := c.retired
+	errors.As(c.broken, &known)
+	c.mu.Unlock()
+	switch {
+	case known != nil && known.Rank == rank && known.Err != ErrGaveUp:
+		return known
+	case retired && rank == 0:
+		return &RankError{Rank: rank, Err: ErrLeft}
+	case retired || c.tell(where{rank: uint32(rank)}) != nil:
+		return nil
+	}
+	select {
+	case m := <-c.told:
+		if m.reason == 0 || int(m.rank) != rank {
+			return nil
+		}
+		return &RankError{Rank: rank, Err: m.reason.err(), Text: m.text}
+	case <-c.readerDone:
+	case <-ctx.Done():
+		answered = false
+	}
+	return nil
 }
 
 func (c *client) abort(code int, why string) bool {

@@ -40,7 +40,7 @@ var defaultPatience = patience{
 	strangers: 64,
 }
 
-var fromRank = setOf(kindPart, kindLeave, kindAbort)
+var fromRank = setOf(kindPart, kindLeave, kindAbort, kindWhere)
 
 // Server is the rendezvous of a job. Each rank has one connection to it, two
 // goroutines, and at most one part of MaxData bytes in memory, until every
@@ -264,7 +264,25 @@ func (s *Server) receive(c *session, r *bufio.Reader) error {
 		s.send(c, s.failure()) // it wants to know on whose account
 	case abort:
 		s.abortBy(c.rank, m)
+	case where:
+		return s.tellWhere(c, m.rank)
 	}
+	return nil
+}
+
+// tellWhere answers a rank that asks for another. s.mu is held.
+func (s *Server) tellWhere(c *session, rank uint32) error {
+	if int(rank) >= len(s.members) {
+		return fmt.Errorf("%w: %v rank %d of %d", errProtocol, kindWhere, rank, len(s.members))
+	}
+	m := where{rank: rank}
+	switch s.members[rank].state {
+	case departed:
+		m.reason = reasonLeft
+	case dead:
+		m.reason = reasonDied
+	}
+	s.send(c, delivery{message: m.Append(nil)})
 	return nil
 }
 

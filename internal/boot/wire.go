@@ -28,16 +28,19 @@ import (
 //	leave     rank        -      the sender's   reason (1), text
 //	          rendezvous  -      that runs it   reason (1), text
 //	abort     both        -      who aborted    exit code (4), text
+//	where     rank        -      any            -
+//	          rendezvous  -      that one       reason (1), text; nothing if it is here, or to come
 //
 // A dash is zero. The parts of a round come in the order of the ranks; the
 // last one ends it. A rank that gives up is told by fail why the round has
 // failed. After leave a rank may still receive, and send abort. A rendezvous
 // that rank 0 runs says leave before it ends, and to a rank that joins again
-// after it has left, which means to join the next one; no other does.
+// after it has left, which means to join the next one; no other does. A rank asks where one
+// rank is at a time.
 const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1
-	protocolMinor = 0
+	protocolMinor = 1
 	serverName    = "server" // identity of the rendezvous in the proof
 )
 
@@ -59,6 +62,7 @@ const (
 	kindFail
 	kindLeave
 	kindAbort
+	kindWhere
 )
 
 func (k kind) String() string {
@@ -77,6 +81,8 @@ func (k kind) String() string {
 		return "leave"
 	case kindAbort:
 		return "abort"
+	case kindWhere:
+		return "where"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -106,6 +112,8 @@ func (k kind) bodyLimits() (least, most uint32) {
 		return 1, 1 + maxText
 	case kindAbort:
 		return 4, 4 + maxText
+	case kindWhere:
+		return 0, 1 + maxText
 	}
 	return 0, 0
 }
@@ -141,7 +149,7 @@ func parseHeader(b []byte) (h header, n int, err error) {
 	}
 	least, most := h.kind.bodyLimits()
 	switch {
-	case h.kind < kindJoin || h.kind > kindAbort:
+	case h.kind < kindJoin || h.kind > kindWhere:
 		return header{}, 0, fmt.Errorf("%w: %v", errProtocol, h.kind)
 	case b[1] != 0 || b[2] != 0 || b[3] != 0:
 		return header{}, 0, fmt.Errorf("%w: %v: unknown flags", errProtocol, h.kind)
@@ -209,6 +217,15 @@ func (h header) parseBody(body []byte) (message, error) {
 		return m, nil
 	case kindAbort:
 		return abort{rank: h.rank, code: int32(binary.BigEndian.Uint32(body)), text: string(body[4:])}, nil
+	case kindWhere:
+		m := where{rank: h.rank}
+		if len(body) > 0 {
+			m.reason, m.text = reason(body[0]), string(body[1:])
+			if !m.reason.valid() {
+				return nil, fmt.Errorf("%w: %v: reason %d", errProtocol, h.kind, m.reason)
+			}
+		}
+		return m, nil
 	}
 	return nil, fmt.Errorf("%w: %v", errProtocol, h.kind)
 }
@@ -319,6 +336,22 @@ type abort struct {
 func (m abort) Append(b []byte) []byte {
 	b = header{kind: kindAbort, rank: m.rank, length: uint32(4 + len(m.text))}.Append(b)
 	b = binary.BigEndian.AppendUint32(b, uint32(m.code))
+	return append(b, m.text...)
+}
+
+// where asks whether a rank is still there, and answers.
+type where struct {
+	rank   uint32
+	reason reason // why it is not; 0: it is, or is to come
+	text   string // at most maxText bytes
+}
+
+func (m where) Append(b []byte) []byte {
+	if m.reason == 0 {
+		return header{kind: kindWhere, rank: m.rank}.Append(b)
+	}
+	b = header{kind: kindWhere, rank: m.rank, length: uint32(1 + len(m.text))}.Append(b)
+	b = append(b, byte(m.reason))
 	return append(b, m.text...)
 }
 

@@ -89,6 +89,22 @@ var golden = []struct {
 		code:   fffffffe
 		text:   6e6f`,
 	},
+	{
+		where{rank: 5},
+		`kind: 08000000
+		round:  00000000
+		rank:   00000005
+		length: 00000000`,
+	},
+	{
+		where{rank: 5, reason: reasonDied, text: "x"},
+		`kind: 08000000
+		round:  00000000
+		rank:   00000005
+		length: 00000002
+		reason: 01
+		text:   78`,
+	},
 }
 
 func unhex(t testing.TB, fields string) []byte {

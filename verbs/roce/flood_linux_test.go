@@ -140,6 +140,7 @@ func flooded(t testing.TB, ends [2]*place, f flood, do func()) (packets int64) {
 					continue
 				}
 				n.send()
+				runtime.Gosched() // with one thread, 10 ms of it would be all that the engines' buffers hold
 			}
 			n.wire.close()
 			done <- n.sent.Load()
