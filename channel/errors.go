@@ -28,7 +28,7 @@ var (
 	// ErrPeerDied: the peer's process ended without closing its node, or the
 	// connection to it broke.
 	ErrPeerDied = errors.New("peer died")
-	// ErrPeerLeft: the peer closed its node.
+	// ErrPeerLeft: the peer closed its node, before or after it was connected.
 	ErrPeerLeft = errors.New("peer left")
 	// ErrUnreachable: no connection to the peer could be made.
 	ErrUnreachable = errors.New("peer cannot be reached")

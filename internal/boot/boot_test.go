@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
@@ -883,6 +884,7 @@ func TestBadServer(t *testing.T) {
 		"part before the round": part{round: 0, rank: 0},
 		"welcome again":         welcome{},
 		"garbage":               fail{reason: 9},
+		"where, twice":          twice{where{rank: 3}},
 	} {
 		w := newWorld(t, 1, defaultPatience)
 		j := w.join(t, 0)
@@ -893,6 +895,52 @@ func TestBadServer(t *testing.T) {
 		require.ErrorIs(t, j.Err(), ErrServerLost, name)
 		require.ErrorIs(t, j.Err(), errProtocol, name)
 	}
+}
+
+// twice is a message that comes twice.
+type twice struct{ message }
+
+func (m twice) Append(b []byte) []byte { return m.message.Append(m.message.Append(b)) }
+
+// The rendezvous tells, of a rank that asks, whether another has left or died, whoever else
+// has gone before; of many questions at once each is answered.
+func TestGone(t *testing.T) {
+	ctx := ranks.Within(t)
+	w := newWorld(t, 4, defaultPatience)
+	jobs := w.joinAll(t)
+	for rank := range jobs {
+		require.NoError(t, jobs[0].Gone(ctx, rank))
+	}
+	require.NoError(t, jobs[2].Close())
+	kill(jobs[3])
+	w.waitFor(t, "the death is noticed", func() bool { return w.members[3].state == dead })
+	want := []error{nil, nil, ErrLeft, ErrDied}
+	each(100, func(i int) {
+		rank, asks := i%4, i/4%2
+		err := jobs[asks].Gone(ctx, rank)
+		assert.ErrorIs(t, err, want[rank])
+		if err != nil {
+			var e *RankError
+			assert.ErrorAs(t, err, &e)
+			assert.Equal(t, rank, e.Rank)
+		}
+	})
+	require.ErrorIs(t, jobs[0].Barrier(ctx), ErrLeft)
+	require.ErrorIs(t, jobs[0].Gone(ctx, 2), ErrLeft)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	_ = jobs[1].Gone(over, 2) // which may be too late to be told
+	require.NoError(t, w.Close())
+	require.NoError(t, jobs[0].Gone(ctx, 3), "nobody knows")
+}
+
+// A rank that asks for none of the job is hung up on.
+func TestGoneBeyond(t *testing.T) {
+	w := newWorld(t, 2, defaultPatience)
+	jobs := w.joinAll(t)
+	require.NoError(t, jobs[0].Gone(ranks.Within(t), 2))
+	<-jobs[0].Done()
+	require.ErrorIs(t, jobs[0].Err(), ErrServerLost)
 }
 
 // A round that cannot be written, because the context ends first, breaks the
