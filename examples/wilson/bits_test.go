@@ -99,7 +99,7 @@ func TestFiles(t *testing.T) {
 		copied, again := filepath.Join(t.TempDir(), "copied"), filepath.Join(t.TempDir(), "again")
 		succeed(t, "shm", 2, "-in", made, "-kappa", "0", "-out", copied, "-format", c.format, "-rows", c.rows)
 		stdout := succeed(t, "shm", 4, "-in", copied, "-kappa", "0", "-out", again, "-geom", "1x2x2x1")
-		require.Contains(t, line(t, stdout, "gauge field"), "checksum, link trace and plaquette verified")
+		require.Contains(t, line(t, stdout, "gauge field"), "checksum, link trace, plaquette verified")
 		if strings.HasPrefix(c.format, "IEEE64") && c.rows == "3" {
 			require.Equal(t, plaquette, line(t, stdout, "plaquette"))
 			require.Equal(t, links(t, made), links(t, again))

@@ -5,6 +5,10 @@
 //	sluice run -n 8 wilson -lattice 8x8x8x16 -beta 5.7 -sweeps 20 -kappa 0.15 -plot residual.svg
 //	mpiexec -n 4 wilson -in lat.4000 -geom 1x1x2x2 -kappa 0.13
 //
+// Files of MILC, CPS, Chroma, Grid and the like are read as they are: what is odd about
+// one is a warning on standard error, and what its header says beside the field is written
+// again by -out, unless sweeps have made another field of it.
+//
 // Any launcher will do that channel.Join knows; alone it is one node. The plaquette, the
 // history of the residual and the norm of the solution have the same bits for any number
 // of nodes and on any grid: sites are computed by the same operations everywhere, and

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/dirac"
@@ -26,7 +28,8 @@ type session struct {
 	sums     *global.Sums
 	lattice  *lattice.Lattice
 	field    *gauge.Field
-	sequence int // of the field: sweeps that it has seen
+	header   nersc.Header // of -in; of the field that is written, unless there are sweeps
+	sequence int          // of the field: sweeps that it has seen
 	out      io.Writer
 	progress *progress
 	report   report
@@ -119,11 +122,18 @@ func (s *session) divide(file *nersc.File) error {
 func (s *session) begin(file *nersc.File) error {
 	began := time.Now()
 	if file != nil {
-		if err := file.Read(s.field, s.sums); err != nil {
+		err := file.Read(s.field, s.sums)
+		if s.comm.IsPrimaryNode() {
+			for _, w := range file.Warnings {
+				fmt.Fprintf(os.Stderr, "wilson: warning: %s: %s\n", s.in, w)
+			}
+		}
+		if err != nil {
 			return err
 		}
-		s.sequence = max(0, file.Header.SequenceNumber)
-		fmt.Fprintf(s.out, "gauge field  read from %s in %s: %v, %d rows; checksum, link trace and plaquette verified\n", s.in, seconds(time.Since(began)), file.Header.Format, file.Header.Rows)
+		s.header = file.Header
+		s.sequence, _ = file.Header.Sequence()
+		fmt.Fprintf(s.out, "gauge field  read from %s in %s: %v, %d rows; %s verified\n", s.in, seconds(time.Since(began)), file.Header.Format, file.Header.Rows, strings.Join(file.Header.Verifies(), ", "))
 		return nil
 	}
 	fmt.Fprintf(s.out, "gauge field  %s start, seed %d\n", s.start, s.seed)
@@ -166,13 +176,17 @@ func (s *session) write() error {
 		return nil
 	}
 	began := time.Now()
-	h := nersc.Header{
-		Rows: s.rows, Format: s.format, SequenceNumber: s.sequence,
-		EnsembleLabel: fmt.Sprintf("Wilson gauge action, beta = %v", s.beta),
-		Creator:       "wilson, an example of sluice",
-		CreationDate:  time.Now().UTC().Format(time.RFC3339),
-		Boundary:      [lattice.Axes]string(slices.Repeat([]string{"PERIODIC"}, lattice.Axes)),
+	h := s.header
+	if s.in == "" || s.sweeps > 0 {
+		h = nersc.Header{
+			SequenceNumber: strconv.Itoa(s.sequence),
+			EnsembleLabel:  fmt.Sprintf("Wilson gauge action, beta = %v", s.beta),
+			Creator:        "wilson, an example of sluice",
+			CreationDate:   time.Now().UTC().Format(time.RFC3339),
+			Boundary:       [lattice.Axes]string(slices.Repeat([]string{"PERIODIC"}, lattice.Axes)),
+		}
 	}
+	h.Rows, h.Format = s.rows, s.format
 	if err := nersc.Write(s.options.out, h, s.field, s.sums); err != nil {
 		return err
 	}

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"image/png"
 	"io"
 	"os"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/examples/wilson/global"
 	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
+	"github.com/sluice-hpc/sluice/examples/wilson/nersc"
 )
 
 func lattice4(t *testing.T, s string) lattice.Dims {
@@ -65,6 +68,50 @@ func TestRefuses(t *testing.T) {
 			require.Equal(t, 1, strings.Count(e.stderr, "wilson:"), e.stderr)
 		})
 	}
+}
+
+// A file of another program is read. Node 0 warns of each oddity once, and what the header
+// says is in the copy.
+func TestForeignFile(t *testing.T) {
+	dir := t.TempDir()
+	good, foreign, copied, swept := filepath.Join(dir, "good"), filepath.Join(dir, "foreign"), filepath.Join(dir, "copied"), filepath.Join(dir, "swept")
+	succeed(t, "shm", 1, "-lattice", "2x2x2x4", "-kappa", "0", "-out", good)
+	data := links(t, good)
+	var sum uint32
+	for at := 0; at < len(data); at += 8 {
+		sum += binary.BigEndian.Uint32(data[at:]) + binary.BigEndian.Uint32(data[at+4:])
+	}
+	b, err := os.ReadFile(good)
+	require.NoError(t, err)
+	h, _, _, err := nersc.Parse(b)
+	require.NoError(t, err)
+	header := fmt.Sprintf("BEGIN_HEADER\r\nDATATYPE = 4D_SU3_GAUGE_3x3\nSTORAGE_FORMAT = \n\nDIMENSION_1\t= 2\nDIMENSION_2 = 2\nDIMENSION_3 = 2\nDIMENSION_4 = 4\n"+
+		"CHECKSUM = 0x%X\nLINK_TRACE = %.10f\nPLAQUETTE = %.10f\nSEQUENCE_NUMBER = forty\nMILC_INFO = -------BEGIN-------\nnx = 2\nMILC_INFO = --------END--------\n"+
+		"FLOATING_POINT = IEEE64BIG\nEND_HEADER\n", sum, h.LinkTrace, h.Plaquette)
+	require.NoError(t, os.WriteFile(foreign, append([]byte(header), data...), 0o600))
+
+	e := wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-out", copied)
+	require.Zero(t, e.status, e.stderr)
+	for _, warning := range []string{"STORAGE_FORMAT", "SEQUENCE_NUMBER"} {
+		require.Equal(t, 1, strings.Count(e.stderr, warning), e.stderr)
+	}
+	b, err = os.ReadFile(copied)
+	require.NoError(t, err)
+	h, _, warnings, err := nersc.Parse(b)
+	require.NoError(t, err)
+	require.Len(t, warnings, 1)
+	require.Equal(t, "forty", h.SequenceNumber)
+	require.Equal(t, "MILC_INFO = -------BEGIN-------\nnx = 2\nMILC_INFO = --------END--------\n", h.Others)
+
+	e = wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-sweeps", "1", "-out", swept)
+	require.Zero(t, e.status, e.stderr)
+	require.Contains(t, line(t, succeed(t, "shm", 1, "-in", swept, "-kappa", "0"), "gauge field"), "checksum, link trace, plaquette verified")
+	b, err = os.ReadFile(swept)
+	require.NoError(t, err)
+	h, _, _, err = nersc.Parse(b)
+	require.NoError(t, err)
+	require.Equal(t, "1", h.SequenceNumber)
+	require.Empty(t, h.Others)
 }
 
 func TestHelp(t *testing.T) {

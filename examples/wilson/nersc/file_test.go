@@ -26,7 +26,7 @@ func archive(t *testing.T, comm *qmp.Comm, rows int, f Format) (*gauge.Field, st
 	field := single.Field(t, comm, extents)
 	require.NoError(t, field.Hot(8))
 	path := filepath.Join(t.TempDir(), "lat")
-	h := Header{Rows: rows, Format: f, SequenceNumber: 12, Creator: "a test", Boundary: [4]string{"PERIODIC", "PERIODIC", "PERIODIC", "PERIODIC"}}
+	h := Header{Rows: rows, Format: f, SequenceNumber: "12", Creator: "a test", Boundary: [4]string{"PERIODIC", "PERIODIC", "PERIODIC", "PERIODIC"}}
 	require.NoError(t, Write(path, h, field, global.New(comm, global.Exact)))
 	require.NoFileExists(t, path+".part")
 	return field, path
@@ -65,7 +65,8 @@ func TestFile(t *testing.T) {
 			require.NoError(t, err, "%s, %d rows", name, rows)
 			require.Equal(t, rows, file.Header.Rows)
 			require.Equal(t, format.Bits, file.Header.Format.Bits)
-			require.Equal(t, 12, file.Header.SequenceNumber)
+			require.Equal(t, "12", file.Header.SequenceNumber)
+			require.Empty(t, file.Warnings)
 			switch {
 			case format.Bits == 32:
 				require.Less(t, farthest(field, back), 1e-6)
@@ -127,7 +128,7 @@ func spoil(t *testing.T, path string, change func([]byte) []byte) {
 
 // checksummed puts the checksum of the links, as they are now, into the header.
 func checksummed(b []byte) []byte {
-	h, n, err := Parse(b)
+	h, n, _, err := Parse(b)
 	if err != nil {
 		panic(err)
 	}
@@ -158,6 +159,10 @@ func TestDamage(t *testing.T) {
 		says  []string
 	}{
 		{"cut", func(b []byte) []byte { return b[:len(b)-1] }, []string{"55295 bytes after the", "2x4x3x4 sites with links of 3 rows in IEEE64LITTLE take 55296"}},
+		{"a bit, no averages", func(b []byte) []byte {
+			data(b)[100] ^= 1
+			return replace(replace(b, "PLAQUETTE", ""), "LINK_TRACE", "")
+		}, []string{"the checksum of the links is"}},
 		{"longer", func(b []byte) []byte { return append(b, 0) }, []string{"55297 bytes"}},
 		{"no links", func(b []byte) []byte { return b[:len(b)-len(data(b))] }, []string{"0 bytes after the"}},
 		{"header only in part", func(b []byte) []byte { return b[:200] }, []string{"before END_HEADER"}},

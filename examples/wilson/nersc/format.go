@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
@@ -31,9 +32,9 @@ var formats = map[string]Format{
 
 func formatNames() []string { return slices.Sorted(maps.Keys(formats)) }
 
-// ParseFormat returns the format of a name as IEEE64BIG.
+// ParseFormat returns the format of a name as IEEE64BIG, in letters of either case.
 func ParseFormat(name string) (Format, bool) {
-	f, ok := formats[name]
+	f, ok := formats[strings.ToUpper(name)]
 	return f, ok
 }
 
@@ -54,9 +55,9 @@ func (o Order) bytes() binary.ByteOrder {
 	return binary.BigEndian
 }
 
-// tolerance is how far a link may be from SU(3), and an average from its header, beyond
-// what the last decimals say: the rounding of a file's numbers, and for IEEE32 that of
-// averages which programs computed in that precision.
+// tolerance is how far rounding takes a link from SU(3), and an average from its header,
+// beyond what the last decimals say: the rounding of a file's numbers, and for IEEE32 that
+// of averages which programs computed in that precision.
 func (f Format) tolerance() (link, average float64) {
 	if f.Bits == 32 {
 		return 1e-5, 1e-5

@@ -1,11 +1,17 @@
 // Package nersc reads and writes gauge fields in the archive format of NERSC's Gauge
 // Connection: a header of lines "KEY = value", then the links, those of a site
 // together, x running fastest over sites, as IEEE 754 numbers.
+//
+// Files of other programs are read, too: of a header, what reading needs must be right,
+// and the rest may be anything. It is kept, and what is odd is a warning. MILC writes no
+// FLOATING_POINT, Grid and PyQUDA no value of STORAGE_FORMAT.
 package nersc
 
 import (
 	"bytes"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +24,8 @@ const MaxHeader = 16 << 10
 const (
 	begin = "BEGIN_HEADER"
 	end   = "END_HEADER"
+
+	version = "1.0" // of HDR_VERSION and STORAGE_FORMAT
 
 	datatypeTwo   = "4D_SU3_GAUGE"     // two rows of each link; the third follows from them
 	datatypeThree = "4D_SU3_GAUGE_3x3" // all of it
@@ -34,17 +42,42 @@ type Header struct {
 	Plaquette float64 // average of Re tr U / 3 over the plaquettes
 
 	// How far the two may be from what was meant: a unit of their last decimal, but
-	// not more than 1e-4. Parse sets them, Append does not read them.
+	// not more than 1e-2; infinite where the header lacks them. Parse sets them, Append
+	// does not read them.
 	LinkTraceUnit, PlaquetteUnit float64
 
-	Boundary        [lattice.Axes]string // PERIODIC or ANTIPERIODIC; empty: not said
+	// Texts that reading does not need: any text, empty if the header lacks them.
+	Boundary        [lattice.Axes]string // mostly PERIODIC or ANTIPERIODIC
 	EnsembleID      string
 	EnsembleLabel   string
-	SequenceNumber  int // of the field in its ensemble; -1: not said
+	SequenceNumber  string // of the field in its ensemble, see Sequence
 	Creator         string
 	CreatorHardware string
 	CreationDate    string
 	ArchiveDate     string
+
+	// Others are the lines that have no field here, in their order, each with a newline:
+	// other keys, the second lines of the texts above, and remarks.
+	Others string
+}
+
+// Sequence returns the number of the field in its ensemble; ok is false if the header has
+// none, or one of more than 31 bits.
+func (h *Header) Sequence() (n int, ok bool) {
+	u, err := strconv.ParseUint(h.SequenceNumber, 10, 31)
+	return int(u), err == nil
+}
+
+// Verifies names what the header says by which the links are verified.
+func (h *Header) Verifies() []string {
+	names := []string{"checksum"}
+	if !math.IsInf(h.LinkTraceUnit, 1) {
+		names = append(names, "link trace")
+	}
+	if !math.IsInf(h.PlaquetteUnit, 1) {
+		names = append(names, "plaquette")
+	}
+	return names
 }
 
 // HeaderError is the error of a header.
@@ -62,122 +95,161 @@ func (e *HeaderError) Error() string {
 
 // texts are the keys whose values are any text.
 func (h *Header) texts() map[string]*string {
-	return map[string]*string{
-		"ENSEMBLE_ID": &h.EnsembleID, "ENSEMBLE_LABEL": &h.EnsembleLabel,
+	texts := map[string]*string{
+		"ENSEMBLE_ID": &h.EnsembleID, "ENSEMBLE_LABEL": &h.EnsembleLabel, "SEQUENCE_NUMBER": &h.SequenceNumber,
 		"CREATOR": &h.Creator, "CREATOR_HARDWARE": &h.CreatorHardware,
 		"CREATION_DATE": &h.CreationDate, "ARCHIVE_DATE": &h.ArchiveDate,
 	}
+	for i := range h.Boundary {
+		texts["BOUNDARY_"+strconv.Itoa(i+1)] = &h.Boundary[i]
+	}
+	return texts
 }
 
-// needed are the keys without which a field cannot be read or not be verified.
+// needed are the keys by which a field is read and verified.
 var needed = []string{"DATATYPE", "DIMENSION_1", "DIMENSION_2", "DIMENSION_3", "DIMENSION_4", "CHECKSUM", "LINK_TRACE", "PLAQUETTE", "FLOATING_POINT"}
 
-// Parse reads the header that b begins with, and returns the number of its bytes. Keys
-// that it does not know are skipped. Errors are of type [*HeaderError].
-func Parse(b []byte) (h Header, n int, err error) {
-	h.SequenceNumber = -1
-	seen := map[string]int{}
+// missing says what a header means that lacks one of these. A header that lacks another
+// needed key is an error.
+var missing = map[string]string{
+	"LINK_TRACE": "it is not verified", "PLAQUETTE": "it is not verified",
+	"FLOATING_POINT": "IEEE32BIG is meant, as in files of MILC",
+}
+
+// Parse reads the header that b begins with, and returns the number of its bytes. Only
+// what reading needs is an error where it is wrong; what else is odd is a warning, and is
+// kept. Errors are of type [*HeaderError], warnings the texts of such.
+func Parse(b []byte) (h Header, n int, warnings []string, err error) {
+	h.Format = Format{32, Big}
+	h.LinkTraceUnit, h.PlaquetteUnit = math.Inf(1), math.Inf(1)
+	seen := map[string]int{} // the first line of each key; of what is no key, under ""
 	texts := h.texts()
-	for line := 1; ; line++ {
-		fail := func(format string, args ...any) (Header, int, error) {
-			return Header{}, 0, &HeaderError{line, fmt.Sprintf(format, args...)}
-		}
+	begun, odd := false, false
+	line := 1
+	warn := func(format string, args ...any) {
+		warnings = append(warnings, (&HeaderError{line, fmt.Sprintf(format, args...)}).Error())
+	}
+	fail := func(format string, args ...any) (Header, int, []string, error) {
+		return Header{}, 0, nil, &HeaderError{line, fmt.Sprintf(format, args...)}
+	}
+	for ; ; line++ {
 		length := bytes.IndexByte(b[n:min(len(b), MaxHeader)], '\n')
-		if length < 0 {
-			if line == 1 {
-				return fail("is not %s", begin)
-			}
+		switch {
+		case length < 0 && !begun:
+			return fail("is not %s", begin)
+		case length < 0:
 			return fail("the file ends, or %d bytes do, before %s", MaxHeader, end)
 		}
-		s := string(b[n : n+length])
+		s := strings.TrimSpace(string(b[n : n+length]))
 		n += length + 1
-		for i := range len(s) {
-			if s[i] < ' ' || s[i] > '~' {
-				return fail("byte %#02x in column %d is not printable ASCII", s[i], i+1)
-			}
-		}
-		if line == 1 {
-			if s != begin {
-				return fail("is not %s", begin)
-			}
+		switch {
+		case s == "":
+			continue
+		case !begun && s != begin:
+			return fail("is not %s", begin)
+		case !begun:
+			begun = true
 			continue
 		}
 		if s == end {
 			break
 		}
+		if i := strings.IndexFunc(s, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') }); i >= 0 && !odd {
+			odd = true
+			warn("byte %#02x of %.60q is not printable ASCII; such texts are kept", s[i], s)
+		}
 		key, value, ok := strings.Cut(s, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
-		switch {
-		case !ok || key == "":
-			return fail("%q is not KEY = value", s)
-		case seen[key] != 0:
-			return fail("%s is in line %d already", key, seen[key])
+		if !ok {
+			key = ""
 		}
-		seen[key] = line
-		if text := texts[key]; text != nil {
-			*text = value
-		} else if why := h.set(key, value); why != "" {
-			return fail("%s: %s", key, why)
+		first, text := seen[key], texts[key]
+		switch {
+		case slices.Contains(needed, key):
+			if value == "" {
+				continue // as if it were missing
+			}
+			before := h
+			if why := h.set(key, value); why != "" {
+				return fail("%s: %.60q %s", key, value, why)
+			}
+			if first != 0 && h != before {
+				return fail("%s: %.60q is not what line %d says; remove the wrong one", key, value, first)
+			} else if first != 0 {
+				warn("%s is in line %d already, with the same value", key, first)
+			}
+		case key == "HDR_VERSION" || key == "STORAGE_FORMAT":
+			if value != version {
+				warn("%s: %.60q is not %s, as which the file is read", key, value, version)
+			}
+		case text != nil && *text == "":
+			*text, seen[key] = value, line
+		default:
+			h.Others += s + "\n"
+			if text != nil {
+				warn("%s is in line %d already; both are kept", key, first)
+			} else if key == "" && first == 0 {
+				warn("%.60q is not KEY = value; such lines are kept", s)
+			}
+		}
+		if first == 0 {
+			seen[key] = line
 		}
 	}
+	line = 0
 	for _, key := range needed {
-		if seen[key] == 0 {
-			return Header{}, 0, &HeaderError{0, key + " is missing"}
+		if means := missing[key]; seen[key] == 0 && means != "" {
+			warn("%s is missing: %s", key, means)
+		} else if seen[key] == 0 {
+			return fail("%s is missing, or has no value; the file cannot be read without", key)
 		}
 	}
 	if err := h.Dims.Check(); err != nil {
-		return Header{}, 0, &HeaderError{0, err.Error()}
+		return fail("%s", err)
 	}
-	return h, n, nil
+	for i, s := range h.Boundary {
+		if s != "" && s != "PERIODIC" && s != "ANTIPERIODIC" {
+			warn("BOUNDARY_%d: %.60q is neither PERIODIC nor ANTIPERIODIC; it is kept", i+1, s)
+		}
+	}
+	if _, ok := h.Sequence(); !ok && h.SequenceNumber != "" {
+		warn("SEQUENCE_NUMBER: %.60q is not a number of 31 bits; it is kept", h.SequenceNumber)
+	}
+	return h, n, warnings, nil
 }
 
-// set takes the value of a key; what is wrong with it otherwise.
+// set takes the value of a needed key; what is wrong with it otherwise.
 func (h *Header) set(key, value string) (why string) {
 	switch key {
-	case "HDR_VERSION", "STORAGE_FORMAT":
-		if value != "1.0" {
-			return fmt.Sprintf("%q is not 1.0", value)
-		}
 	case "DATATYPE":
-		switch value {
-		case datatypeTwo:
+		switch {
+		case strings.EqualFold(value, datatypeTwo):
 			h.Rows = 2
-		case datatypeThree:
+		case strings.EqualFold(value, datatypeThree):
 			h.Rows = 3
 		default:
-			return fmt.Sprintf("%q is neither %s nor %s", value, datatypeTwo, datatypeThree)
+			return fmt.Sprintf("is neither %s nor %s, as which links are read", datatypeTwo, datatypeThree)
 		}
 	case "DIMENSION_1", "DIMENSION_2", "DIMENSION_3", "DIMENSION_4":
 		d, err := strconv.ParseUint(value, 10, 31)
 		if err != nil || d == 0 {
-			return fmt.Sprintf("%q is not an extent", value)
+			return "is not an extent, a number from 1 on"
 		}
 		h.Dims[key[len(key)-1]-'1'] = int(d)
-	case "BOUNDARY_1", "BOUNDARY_2", "BOUNDARY_3", "BOUNDARY_4":
-		if value != "PERIODIC" && value != "ANTIPERIODIC" {
-			return fmt.Sprintf("%q is neither PERIODIC nor ANTIPERIODIC", value)
-		}
-		h.Boundary[key[len(key)-1]-'1'] = value
 	case "CHECKSUM":
-		sum, err := strconv.ParseUint(value, 16, 32)
+		sum, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(value), "0x"), 16, 32)
 		if err != nil {
-			return fmt.Sprintf("%q is not a hexadecimal number of 32 bits", value)
+			return "is not a hexadecimal number of 32 bits"
 		}
 		h.Checksum = uint32(sum)
 	case "LINK_TRACE":
 		return setAverage(&h.LinkTrace, &h.LinkTraceUnit, value)
 	case "PLAQUETTE":
 		return setAverage(&h.Plaquette, &h.PlaquetteUnit, value)
-	case "SEQUENCE_NUMBER":
-		n, err := strconv.ParseUint(value, 10, 31)
-		if err != nil {
-			return fmt.Sprintf("%q is not a number", value)
-		}
-		h.SequenceNumber = int(n)
 	case "FLOATING_POINT":
-		f, ok := formats[value]
+		f, ok := ParseFormat(value)
 		if !ok {
-			return fmt.Sprintf("%q is not one of %s", value, strings.Join(formatNames(), ", "))
+			return "is not one of " + strings.Join(formatNames(), ", ")
 		}
 		h.Format = f
 	}
@@ -185,14 +257,14 @@ func (h *Header) set(key, value string) (why string) {
 }
 
 // maxUnit: "1" may stand for 1.00000, for many programs leave zeros at the end out.
-const maxUnit = 1e-4
+const maxUnit = 1e-2
 
 // setAverage takes an average of traces of SU(3), and what a unit of its last decimal
 // is.
 func setAverage(to, unit *float64, value string) string {
 	x, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(x >= -1.5 && x <= 1.5) || strings.ContainsAny(value, "xX_") {
-		return fmt.Sprintf("%q is not an average of Re tr U / 3", value)
+		return "is not an average of Re tr U / 3"
 	}
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(value), "e")
 	scale, _ := strconv.Atoi(exponent)
@@ -201,7 +273,7 @@ func setAverage(to, unit *float64, value string) string {
 	}
 	u, err := strconv.ParseFloat("1e"+strconv.Itoa(scale), 64)
 	if err != nil {
-		return fmt.Sprintf("%q is not an average of Re tr U / 3", value)
+		return "is not an average of Re tr U / 3"
 	}
 	*to, *unit = x, min(u, maxUnit)
 	return ""
@@ -218,9 +290,9 @@ func (h *Header) Append(b []byte) ([]byte, error) {
 	}
 	average := func(x float64) string { return strconv.FormatFloat(x, 'f', 16, 64) }
 	b = append(b, begin+"\n"...)
-	line("HDR_VERSION", "1.0")
+	line("HDR_VERSION", version)
 	line("DATATYPE", map[int]string{2: datatypeTwo, 3: datatypeThree}[h.Rows])
-	line("STORAGE_FORMAT", "1.0")
+	line("STORAGE_FORMAT", version)
 	for i, n := range h.Dims {
 		line("DIMENSION_"+strconv.Itoa(i+1), strconv.Itoa(n))
 	}
@@ -232,16 +304,14 @@ func (h *Header) Append(b []byte) ([]byte, error) {
 	line("CHECKSUM", fmt.Sprintf("%08x", h.Checksum))
 	line("ENSEMBLE_ID", h.EnsembleID)
 	line("ENSEMBLE_LABEL", h.EnsembleLabel)
-	if h.SequenceNumber >= 0 {
-		line("SEQUENCE_NUMBER", strconv.Itoa(h.SequenceNumber))
-	}
+	line("SEQUENCE_NUMBER", h.SequenceNumber)
 	line("CREATOR", h.Creator)
 	line("CREATOR_HARDWARE", h.CreatorHardware)
 	line("CREATION_DATE", h.CreationDate)
 	line("ARCHIVE_DATE", h.ArchiveDate)
 	line("FLOATING_POINT", h.Format.String())
-	b = append(b, end+"\n"...)
-	back, n, err := Parse(b[start:])
+	b = append(append(b, h.Others...), end+"\n"...)
+	back, n, _, err := Parse(b[start:])
 	if err != nil {
 		return b[:start], err
 	}

@@ -16,6 +16,11 @@ import (
 // File is a file that is open for reading, whose header has been read.
 type File struct {
 	Header Header
+
+	// Warnings are what is odd about the file, but did not keep it from being read. They
+	// are the same at all nodes.
+	Warnings []string
+
 	file   *os.File
 	offset int64 // of the first link
 }
@@ -39,7 +44,7 @@ func Open(path string) (f *File, err error) {
 	if err != nil && err != io.EOF {
 		return nil, err
 	}
-	h, n, err := Parse(b[:n])
+	h, n, warnings, err := Parse(b[:n])
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +52,7 @@ func Open(path string) (f *File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f = &File{Header: h, file: file, offset: int64(n)}
+	f = &File{Header: h, Warnings: warnings, file: file, offset: int64(n)}
 	if have, want := info.Size()-f.offset, int64(h.Dims.Product())*int64(f.siteBytes()); have != want {
 		return nil, &SizeError{Header: f.offset, Have: have, Want: want, Format: h.Format, Dims: h.Dims, Rows: h.Rows}
 	}
@@ -62,7 +67,7 @@ func (f *File) siteBytes() int { return lattice.Axes * f.Header.Format.linkBytes
 // Read reads the links of this node's sites, and the neighbours' of these: a field of
 // the extents that the header says. Of numbers of 32 bits it makes matrices of SU(3) in
 // double precision. The checksum, the link trace and the plaquette of the header are
-// verified.
+// verified, the latter two if it has them.
 //
 // Collective; what is wrong at one node is an error at all. Errors: those of package
 // os; [*ChecksumError], with a [*LinkError] if one can be told; [*LinkError];
