@@ -88,11 +88,11 @@ func TestForeignFile(t *testing.T) {
 	header := fmt.Sprintf("BEGIN_HEADER\r\nDATATYPE = 4D_SU3_GAUGE_3x3\nSTORAGE_FORMAT = \n\nDIMENSION_1\t= 2\nDIMENSION_2 = 2\nDIMENSION_3 = 2\nDIMENSION_4 = 4\n"+
 		"CHECKSUM = 0x%X\nLINK_TRACE = %.10f\nPLAQUETTE = %.10f\nSEQUENCE_NUMBER = forty\nMILC_INFO = -------BEGIN-------\nnx = 2\nMILC_INFO = --------END--------\n"+
 		"FLOATING_POINT = IEEE64BIG\nEND_HEADER\n", sum, h.LinkTrace, h.Plaquette)
-	require.NoError(t, os.WriteFile(foreign, append([]byte(header), data...), 0o600))
+	require.NoError(t, os.WriteFile(foreign, append(append([]byte(header), data...), '\n'), 0o600))
 
 	e := wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-out", copied)
 	require.Zero(t, e.status, e.stderr)
-	for _, warning := range []string{"STORAGE_FORMAT", "SEQUENCE_NUMBER"} {
+	for _, warning := range []string{"STORAGE_FORMAT", "SEQUENCE_NUMBER", "white space after the links"} {
 		require.Equal(t, 1, strings.Count(e.stderr, warning), e.stderr)
 	}
 	b, err = os.ReadFile(copied)

@@ -159,6 +159,9 @@ func TestDamage(t *testing.T) {
 		says  []string
 	}{
 		{"cut", func(b []byte) []byte { return b[:len(b)-1] }, []string{"55295 bytes after the", "2x4x3x4 sites with links of 3 rows in IEEE64LITTLE take 55296"}},
+		{"longer by a line", func(b []byte) []byte { return append(b, "\nEND\n"...) }, []string{"55301 bytes"}},
+		{"much longer", func(b []byte) []byte { return append(b, strings.Repeat("\n", maxTail+1)...) }, []string{"55313 bytes"}},
+		{"a bit, and a newline", func(b []byte) []byte { data(b)[100] ^= 1; return append(b, '\n') }, []string{"the checksum of the links is"}},
 		{"a bit, no averages", func(b []byte) []byte {
 			data(b)[100] ^= 1
 			return replace(replace(b, "PLAQUETTE", ""), "LINK_TRACE", "")

@@ -266,3 +266,16 @@ func TestPrograms(t *testing.T) {
 		})
 	}
 }
+
+// White space may follow the links.
+func TestTail(t *testing.T) {
+	comm := single.Comm(t)
+	for _, tail := range []string{"\n", "\r\n", "\n\n"} {
+		field, path := archive(t, comm, 3, Format{64, Little})
+		spoil(t, path, func(b []byte) []byte { return append(b, tail...) })
+		back, file, err := read(t, comm, path)
+		require.NoError(t, err)
+		require.Zero(t, farthest(field, back))
+		requireWarnings(t, []string{"bytes of white space after the links"}, file.Warnings)
+	}
+}

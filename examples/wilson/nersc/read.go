@@ -1,6 +1,7 @@
 package nersc
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,9 @@ type File struct {
 	file   *os.File
 	offset int64 // of the first link
 }
+
+// maxTail is how much white space may follow the links.
+const maxTail = 16
 
 // Open opens a file and reads its header. The caller closes it.
 //
@@ -53,7 +57,18 @@ func Open(path string) (f *File, err error) {
 		return nil, err
 	}
 	f = &File{Header: h, Warnings: warnings, file: file, offset: int64(n)}
-	if have, want := info.Size()-f.offset, int64(h.Dims.Product())*int64(f.siteBytes()); have != want {
+	have, want := info.Size()-f.offset, int64(h.Dims.Product())*int64(f.siteBytes())
+	if have > want && have <= want+maxTail {
+		tail := make([]byte, have-want)
+		if _, err := file.ReadAt(tail, f.offset+want); err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(tail)) == 0 {
+			f.warn("%d bytes of white space after the links", len(tail))
+			have = want
+		}
+	}
+	if have != want {
 		return nil, &SizeError{Header: f.offset, Have: have, Want: want, Format: h.Format, Dims: h.Dims, Rows: h.Rows}
 	}
 	return f, nil
@@ -63,6 +78,10 @@ func Open(path string) (f *File, err error) {
 func (f *File) Close() error { return f.file.Close() }
 
 func (f *File) siteBytes() int { return lattice.Axes * f.Header.Format.linkBytes(f.Header.Rows) }
+
+func (f *File) warn(format string, args ...any) {
+	f.Warnings = append(f.Warnings, "nersc: "+fmt.Sprintf(format, args...))
+}
 
 // Read reads the links of this node's sites, and the neighbours' of these: a field of
 // the extents that the header says. Of numbers of 32 bits it makes matrices of SU(3) in
