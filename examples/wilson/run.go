@@ -122,6 +122,7 @@ func (s *session) divide(file *nersc.File) error {
 func (s *session) begin(file *nersc.File) error {
 	began := time.Now()
 	if file != nil {
+		file.Tolerance = s.tolerance
 		err := file.Read(s.field, s.sums)
 		if s.comm.IsPrimaryNode() {
 			for _, w := range file.Warnings {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"image/png"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,8 +71,9 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// A file of another program is read. Node 0 warns of each oddity once, and what the header
-// says is in the copy.
+// A file of another program, which computed in single precision and wrote double, is read
+// with -tolerance. Node 0 warns of each oddity once, and what the header says is in the
+// copy.
 func TestForeignFile(t *testing.T) {
 	dir := t.TempDir()
 	good, foreign, copied, swept := filepath.Join(dir, "good"), filepath.Join(dir, "foreign"), filepath.Join(dir, "copied"), filepath.Join(dir, "swept")
@@ -79,6 +81,8 @@ func TestForeignFile(t *testing.T) {
 	data := links(t, good)
 	var sum uint32
 	for at := 0; at < len(data); at += 8 {
+		x := math.Float64frombits(binary.BigEndian.Uint64(data[at:]))
+		binary.BigEndian.PutUint64(data[at:], math.Float64bits(float64(float32(x))))
 		sum += binary.BigEndian.Uint32(data[at:]) + binary.BigEndian.Uint32(data[at+4:])
 	}
 	b, err := os.ReadFile(good)
@@ -90,9 +94,13 @@ func TestForeignFile(t *testing.T) {
 		"FLOATING_POINT = IEEE64BIG\nEND_HEADER\n", sum, h.LinkTrace, h.Plaquette)
 	require.NoError(t, os.WriteFile(foreign, append(append([]byte(header), data...), '\n'), 0o600))
 
-	e := wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-out", copied)
+	e := wilson(t, "shm", 2, "-in", foreign, "-kappa", "0")
+	require.Equal(t, exitFailed, e.status)
+	require.Contains(t, e.stderr, "needs a tolerance of 1e-05")
+
+	e = wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-tolerance", "1e-5", "-out", copied)
 	require.Zero(t, e.status, e.stderr)
-	for _, warning := range []string{"STORAGE_FORMAT", "SEQUENCE_NUMBER", "white space after the links"} {
+	for _, warning := range []string{"STORAGE_FORMAT", "SEQUENCE_NUMBER", "white space after the links", "links are more than 1e-10 from SU(3)"} {
 		require.Equal(t, 1, strings.Count(e.stderr, warning), e.stderr)
 	}
 	b, err = os.ReadFile(copied)
@@ -103,7 +111,7 @@ func TestForeignFile(t *testing.T) {
 	require.Equal(t, "forty", h.SequenceNumber)
 	require.Equal(t, "MILC_INFO = -------BEGIN-------\nnx = 2\nMILC_INFO = --------END--------\n", h.Others)
 
-	e = wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-sweeps", "1", "-out", swept)
+	e = wilson(t, "shm", 2, "-in", foreign, "-kappa", "0", "-tolerance", "1e-5", "-sweeps", "1", "-out", swept)
 	require.Zero(t, e.status, e.stderr)
 	require.Contains(t, line(t, succeed(t, "shm", 1, "-in", swept, "-kappa", "0"), "gauge field"), "checksum, link trace, plaquette verified")
 	b, err = os.ReadFile(swept)

@@ -2,6 +2,7 @@ package nersc
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
 )
@@ -36,11 +37,17 @@ type LinkError struct {
 	Offset    int64   // in the file, of its first byte
 	Deviation float64 // from SU(3), see su3.Matrix.Deviation
 	Tolerance float64
+
+	damaged bool // the checksum is wrong, too
 }
 
 func (e *LinkError) Error() string {
-	return fmt.Sprintf("nersc: the link along %s of site (%d, %d, %d, %d), from byte %d, is not in SU(3) but %.2g away; %.0e would be rounding",
-		lattice.AxisNames[e.Axis], e.Site[0], e.Site[1], e.Site[2], e.Site[3], e.Offset, e.Deviation, e.Tolerance)
+	todo := advice(e.Deviation)
+	if e.damaged {
+		todo = ""
+	}
+	return fmt.Sprintf("nersc: the link along %s of site (%d, %d, %d, %d), from byte %d, is not in SU(3) but %.2g away; %.0e would be allowed%s",
+		lattice.AxisNames[e.Axis], e.Site[0], e.Site[1], e.Site[2], e.Site[3], e.Offset, e.Deviation, e.Tolerance, todo)
 }
 
 // AverageError is the error of a field whose average plaquette or link trace is not
@@ -52,5 +59,14 @@ type AverageError struct {
 }
 
 func (e *AverageError) Error() string {
-	return fmt.Sprintf("nersc: %s of the links is %.12g, the header says %.12g, and they may differ by %.1e", e.Key, e.Have, e.Want, e.Tolerance)
+	return fmt.Sprintf("nersc: %s of the links is %.12g, the header says %.12g, and they may differ by %.1e%s", e.Key, e.Have, e.Want, e.Tolerance, advice(e.Have-e.Want))
+}
+
+// advice is what to do about a difference of the size of single precision's rounding.
+func advice(difference float64) string {
+	_, single := Format{Bits: 32}.tolerance()
+	if math.Abs(difference) <= single {
+		return fmt.Sprintf("; a field computed in single precision needs a tolerance of %.0e", single)
+	}
+	return ""
 }

@@ -197,6 +197,7 @@ func TestDamage(t *testing.T) {
 			_, _, err := read(t, comm, path)
 			require.Error(t, err)
 			require.True(t, strings.HasPrefix(err.Error(), path+": "), err)
+			require.NotContains(t, err.Error(), "needs a tolerance")
 			for _, s := range c.says {
 				require.ErrorContains(t, err, s)
 			}

@@ -177,12 +177,24 @@ END_HEADER
 `, "\n", "\r\n"), Format{32, Little}, 3, []string{"# converted by hand", "LINK_TRACE is missing", "SEQUENCE_NUMBER"}},
 }
 
-// random returns a field of random links.
-func random(t *testing.T, comm *qmp.Comm) *gauge.Field {
+// random returns a field of random links, whose elements are as they come out of round.
+func random(t *testing.T, comm *qmp.Comm, round func(float64) float64) *gauge.Field {
 	field := single.Field(t, comm, extents)
 	require.NoError(t, field.Hot(8))
+	field.Each(func(_ lattice.Dims, _ int, u *su3.Matrix) {
+		for i := range u {
+			for j := range u[i] {
+				u[i][j] = complex(round(real(u[i][j])), round(imag(u[i][j])))
+			}
+		}
+	})
+	require.NoError(t, field.Exchange())
 	return field
 }
+
+func exactly(x float64) float64 { return x }
+
+func toSingle(x float64) float64 { return float64(float32(x)) }
 
 // filled writes a header of programs, and the field: the values that verify it get as
 // many decimals, and the same kind of hexadecimal digits, as the header has.
@@ -231,7 +243,7 @@ func requireWarnings(t *testing.T, want, got []string) {
 // damaged. Written anew they say what they said, without a warning of the form.
 func TestPrograms(t *testing.T) {
 	comm := single.Comm(t)
-	field := random(t, comm)
+	field := random(t, comm, exactly)
 	for _, p := range programs {
 		t.Run(p.name, func(t *testing.T) {
 			path := filled(t, comm, p.header, p.format, p.rows, field)
@@ -277,5 +289,52 @@ func TestTail(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, farthest(field, back))
 		requireWarnings(t, []string{"bytes of white space after the links"}, file.Warnings)
+	}
+}
+
+// A file of doubles that were computed in single precision is read with a tolerance, or
+// where its header has no more digits than single precision.
+func TestTolerance(t *testing.T) {
+	comm := single.Comm(t)
+	field := random(t, comm, toSingle)
+	for _, c := range []struct {
+		name      string
+		decimals  int
+		rows      int
+		tolerance float64
+		says      string // the error, if it is refused
+		warnings  []string
+	}{
+		{"many digits", 12, 3, 0, "is not in SU(3) but", nil},
+		{"advice", 12, 3, 1e-10, "a field computed in single precision needs a tolerance of 1e-05", nil},
+		{"tolerance too small", 12, 3, 1e-9, "1e-09 would be allowed", nil},
+		{"tolerance", 12, 3, 1e-5, "", []string{"links are more than 1e-10 from SU(3)", "PLAQUETTE of the links is"}},
+		{"as MILC's", 10, 3, 1e-6, "", []string{"links are more than 1e-10 from SU(3)", "PLAQUETTE of the links is"}},
+		{"digits of single precision", 7, 3, 0, "", []string{"links are more than 1e-10 from SU(3)"}},
+		{"few digits, two rows", 5, 2, 0, "", []string{"links are more than 1e-10 from SU(3)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			datatype := map[int]string{2: datatypeTwo, 3: datatypeThree}[c.rows]
+			header := "BEGIN_HEADER\nDATATYPE = " + datatype + "\nDIMENSION_1 = 2\nDIMENSION_2 = 4\nDIMENSION_3 = 3\nDIMENSION_4 = 4\nCHECKSUM = 0\n" +
+				"LINK_TRACE = 0." + strings.Repeat("0", c.decimals) + "\nPLAQUETTE = 0." + strings.Repeat("0", c.decimals) + "\nFLOATING_POINT = IEEE64BIG\nEND_HEADER\n"
+			path := filled(t, comm, header, Format{64, Big}, c.rows, field)
+			f, err := Open(path)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, f.Close()) }()
+			f.Tolerance = c.tolerance
+			back := single.Field(t, comm, extents)
+			err = f.Read(back, global.New(comm, global.Exact))
+			if c.says != "" {
+				require.ErrorContains(t, err, c.says)
+				return
+			}
+			require.NoError(t, err)
+			requireWarnings(t, c.warnings, f.Warnings)
+			require.Less(t, farthest(field, back), 1e-6)
+			back.Each(func(_ lattice.Dims, _ int, u *su3.Matrix) { require.LessOrEqual(t, u.Deviation(), 1e-10) })
+
+			spoil(t, path, func(b []byte) []byte { b[len(b)-3] ^= 1; return b })
+			require.ErrorContains(t, f.Read(back, global.New(comm, global.Exact)), "the checksum of the links is")
+		})
 	}
 }

@@ -18,9 +18,16 @@ import (
 type File struct {
 	Header Header
 
-	// Warnings are what is odd about the file, but did not keep it from being read. They
-	// are the same at all nodes.
+	// Warnings are what is odd about the file, but did not keep it from being read: of
+	// the header after Open, of the links, too, after Read. They are the same at all
+	// nodes.
 	Warnings []string
+
+	// Tolerance allows links that are as far from SU(3), and averages that are as far
+	// from the header's, where rounding to the format explains less: those of a program
+	// that computed in single precision and wrote double. Read makes SU(3) of such links.
+	// It is set before Read.
+	Tolerance float64
 
 	file   *os.File
 	offset int64 // of the first link
@@ -83,6 +90,21 @@ func (f *File) warn(format string, args ...any) {
 	f.Warnings = append(f.Warnings, "nersc: "+fmt.Sprintf(format, args...))
 }
 
+// singleDecimal is the last decimal that an average of single precision has.
+const singleDecimal = 1e-8
+
+// allowed is how far a link may be from SU(3), and an average from the header's beyond
+// the last decimal. A header whose averages end before single precision does not promise
+// links of double precision.
+func (f *File) allowed() (link, average float64) {
+	format := f.Header.Format
+	if min(f.Header.LinkTraceUnit, f.Header.PlaquetteUnit) >= singleDecimal {
+		format.Bits = 32
+	}
+	link, average = format.tolerance()
+	return max(link, f.Tolerance), max(average, f.Tolerance)
+}
+
 // Read reads the links of this node's sites, and the neighbours' of these: a field of
 // the extents that the header says. Of numbers of 32 bits it makes matrices of SU(3) in
 // double precision. The checksum, the link trace and the plaquette of the header are
@@ -119,14 +141,21 @@ func (f *File) read(field *gauge.Field, sums *global.Sums) error {
 	if wrong != nil && !errors.As(wrong, &sum) {
 		return wrong
 	}
-	link := f.decode(field, raw, format)
+	link, far := f.decode(field, raw, format)
 	if link != nil {
+		link.damaged = wrong != nil
 		err = sums.Agree(link, uint64(link.Offset))
 	} else {
 		err = sums.Agree(nil, 0)
 	}
 	if err = errors.Join(wrong, err); err != nil {
 		return err
+	}
+	if err := sums.Words(&far); err != nil {
+		return err
+	}
+	if rounding, _ := format.tolerance(); far > 0 {
+		f.warn("%d links are more than %.0e from SU(3), and have been made matrices of it", far, rounding)
 	}
 	if err := field.Exchange(); err != nil {
 		return err
@@ -159,25 +188,30 @@ func (f *File) verify(raw []byte, sums *global.Sums) (Format, error) {
 	return format, wrong
 }
 
-// decode reads the links of raw and returns what is wrong with the first that is not in
-// SU(3).
-func (f *File) decode(field *gauge.Field, raw []byte, format Format) (first *LinkError) {
+// decode reads the links of raw. It returns what is wrong with the first that is not in
+// SU(3), and the number of those that are further from it than rounding explains.
+func (f *File) decode(field *gauge.Field, raw []byte, format Format) (first *LinkError, far uint64) {
 	l, size := field.Lattice, format.linkBytes(f.Header.Rows)
-	tolerance, _ := format.tolerance()
+	rounding, _ := format.tolerance()
+	allowed, _ := f.allowed()
 	field.Each(func(c lattice.Dims, axis int, u *su3.Matrix) {
 		format.decode(u, raw, f.Header.Rows)
 		raw = raw[size:]
-		if d := u.Deviation(); !(d <= tolerance) && first == nil {
+		d := u.Deviation()
+		if !(d <= allowed) && first == nil {
 			first = &LinkError{
-				Site: l.GlobalCoords(c), Axis: axis, Deviation: d, Tolerance: tolerance,
+				Site: l.GlobalCoords(c), Axis: axis, Deviation: d, Tolerance: allowed,
 				Offset: f.offset + int64(l.GlobalIndex(c)*lattice.Axes+axis)*int64(size),
 			}
 		}
-		if format.Bits == 32 {
+		if d > rounding {
+			far++
+		}
+		if format.Bits == 32 || d > rounding {
 			u.Reunitarise()
 		}
 	})
-	return first
+	return first, far
 }
 
 // compare compares the averages with those of the header.
@@ -186,13 +220,18 @@ func (f *File) compare(field *gauge.Field, sums *global.Sums) error {
 	if err != nil {
 		return err
 	}
-	_, tolerance := f.Header.Format.tolerance()
+	_, rounding := f.Header.Format.tolerance()
+	_, allowed := f.allowed()
 	for _, a := range []AverageError{
-		{"LINK_TRACE", trace, f.Header.LinkTrace, f.Header.LinkTraceUnit + tolerance},
-		{"PLAQUETTE", plaquette, f.Header.Plaquette, f.Header.PlaquetteUnit + tolerance},
+		{"LINK_TRACE", trace, f.Header.LinkTrace, f.Header.LinkTraceUnit},
+		{"PLAQUETTE", plaquette, f.Header.Plaquette, f.Header.PlaquetteUnit},
 	} {
-		if !(math.Abs(a.Have-a.Want) <= a.Tolerance) {
+		d, unit := math.Abs(a.Have-a.Want), a.Tolerance
+		if a.Tolerance = unit + allowed; !(d <= a.Tolerance) {
 			return &a
+		}
+		if d > unit+rounding {
+			f.warn("%s of the links is %.12g, the header says %.12g", a.Key, a.Have, a.Want)
 		}
 	}
 	return nil
