@@ -71,8 +71,9 @@ type Group struct {
 //
 // It connects to the ranks of this host, and takes 200 KiB of memory. Errors: those
 // of [Node.Exchange]; [ErrUnreachable] and what else keeps a rank of this host from
-// being reached; or that of ctx. When the group has failed, every call returns why: an
-// [*Error] with the rank that failed or was the first to give up. When it is closed,
+// being reached; or that of ctx. When the group has failed, or the node knows that a rank has
+// died, every call returns why: an [*Error] with the rank that failed or was the first to give
+// up. When it is closed,
 // [ErrClosed].
 func (n *Node) World(ctx context.Context) (*Group, error) {
 	const op = "world"
@@ -99,10 +100,29 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 		}
 		n.world = g
 	}
+	n.world.lookForDead(op)
 	if err := n.world.unusable(op); err != nil {
 		return nil, err
 	}
 	return n.world, nil
+}
+
+// lookForDead fails a group of which the node knows that a member has died. One that has left
+// is no fault of a group that is handed out: collectives may be over.
+func (g *Group) lookForDead(op string) {
+	n := g.node
+	for _, rank := range g.ranks {
+		n.mu.Lock()
+		p := n.peers[rank]
+		n.mu.Unlock()
+		if p == nil || p.state.Load() < peerFailed {
+			continue
+		}
+		if err := *p.err.Load(); !errors.Is(err, ErrPeerLeft) && !errors.Is(err, ErrClosed) {
+			g.accuse(&Error{Op: op, Rank: rank, Stream: -1, Err: err})
+			return
+		}
+	}
 }
 
 // worldID is the group of all ranks, in messages.
@@ -185,6 +205,12 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	}
 	if err != nil {
 		return nil, groupError(op, err)
+	}
+	if made != nil {
+		made.lookForDead(op)
+		if err := made.unusable(op); err != nil {
+			return nil, errors.Join(err, made.Close())
+		}
 	}
 	return made, nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestWorldFailed: when the group of all ranks has failed, World says why, and which rank
@@ -55,6 +57,29 @@ func TestWorldFailed(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// TestWorldDead: a group is not handed out when a member is known to have died, also if no
+// collective has run since.
+func TestWorldDead(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		groups := worlds(t, 3, WithProviders(provider))
+		each(t, 3, func(rank int) error { return groups[rank].Run(within(t), Barrier()) })
+		n := groups[0].node
+		p, err := n.peer(2)
+		require.NoError(t, err)
+		p.fail(ErrPeerDied) // as a connection that breaks
+		g, err := n.World(within(t))
+		require.Nil(t, g)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 2, e.Rank)
+		require.ErrorIs(t, err, ErrPeerDied)
+		ranks.Eventually(t, func() bool { // and those that know of no death are told
+			_, err := groups[1].node.World(within(t))
+			return errors.Is(err, ErrPeerDied)
+		})
 	})
 }
 
