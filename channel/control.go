@@ -155,7 +155,7 @@ func (p *peer) serve(conn net.Conn) {
 	}
 	p.fail(err)
 	if !leaving && !errors.Is(err, ErrPeerLeft) {
-		n.log.Warn("channel: lost a peer", "peer", p.rank, "error", *p.err.Load())
+		n.log.Debug("channel: lost a peer", "peer", p.rank, "error", *p.err.Load())
 	}
 }
 

@@ -91,10 +91,11 @@ type Node struct {
 // never comes is waited for without end. Where the rendezvous knows which ranks are
 // missing, the error names them.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
-	if _, err := newOptions(opts); err != nil {
+	o, err := newOptions(opts)
+	if err != nil {
 		return nil, nodeError("join", err)
 	}
-	job, err := boot.Join(ctx)
+	job, err := boot.Join(boot.WithLogger(ctx, o.logger))
 	if err != nil {
 		return nil, nodeError("join", err)
 	}

@@ -73,7 +73,7 @@ func TestUnknownProvider(t *testing.T) {
 // TestLogger: what the node tells goes to the logger that it was given.
 func TestLogger(t *testing.T) {
 	var b lockedBuffer
-	nodes := join(t, 2, WithProviders("tcp"), WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
+	nodes := join(t, 2, WithProviders("tcp"), WithLogger(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	s, _ := send(t, nodes[0], 1, 8)
 	r, _ := receive(t, nodes[1], 0, 8)
 	require.NoError(t, errors.Join(s.Start(), r.Start()))

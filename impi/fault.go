@@ -77,7 +77,7 @@ func (c *Comm) fail(err error) error {
 		return k.fault
 	}
 	k.fault, k.plans = err, nil
-	c.e.log.Info("impi: a communicator has failed", "size", len(c.ranks), "rank", c.me, "error", err)
+	c.e.log.Debug("impi: a communicator has failed", "size", len(c.ranks), "rank", c.me, "error", err)
 	notice := appendNotice(nil, c.me, err)
 	for i := range c.ranks {
 		if i != c.me && !c.job.Foreign(int(c.ranks[i])) {

@@ -294,7 +294,7 @@ func (l *link) lost(err error) {
 		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
 	}
 	if err != ErrClosed && err != ErrPeerLeft {
-		l.e.log.Warn("impi: lost a host", "host", l.e.me, "peer", l.host, "error", err)
+		l.e.log.Debug("impi: lost a host", "host", l.e.me, "peer", l.host, "error", err)
 	}
 	l.err = err
 	if l.carrier != nil { // else it is being connected

@@ -51,7 +51,7 @@ func (s *Server) acceptAll() {
 		}
 		// Out of descriptors, or a connection that was gone before it was
 		// accepted. Those that are here go on meanwhile.
-		s.log.Warn("rendezvous: accept", "err", err)
+		s.log.Warn("rendezvous: accept", "error", err)
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		retry := time.NewTimer(pause)
 		select {
@@ -105,7 +105,7 @@ func (s *Server) handle(conn net.Conn) {
 		if closed || !worthWarning(err) {
 			level = slog.LevelDebug
 		}
-		s.log.Log(context.Background(), level, "rendezvous: not admitted", "peer", conn.RemoteAddr(), "err", err)
+		s.log.Log(context.Background(), level, "rendezvous: not admitted", "peer", conn.RemoteAddr(), "error", err)
 		return
 	}
 	r := bufio.NewReader(conn)

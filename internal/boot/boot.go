@@ -44,6 +44,7 @@ package boot
 
 import (
 	"context"
+	"log/slog"
 	"os"
 )
 
@@ -85,6 +86,22 @@ type environmentKey struct{}
 // whatever the variables of the environment say: so one process can be several ranks.
 func WithEnvironment(ctx context.Context, e Environment) context.Context {
 	return context.WithValue(ctx, environmentKey{}, e)
+}
+
+type loggerKey struct{}
+
+// WithLogger returns a context with which [Join] tells l what somebody should know who waits
+// for ranks that do not come: whom a rendezvous in this process refuses, and why, and that this
+// rank finds no rendezvous. Without it nothing is told.
+func WithLogger(ctx context.Context, l *slog.Logger) context.Context {
+	return context.WithValue(ctx, loggerKey{}, l)
+}
+
+func loggerOf(ctx context.Context) *slog.Logger {
+	if l, ok := ctx.Value(loggerKey{}).(*slog.Logger); ok {
+		return l
+	}
+	return slog.New(slog.DiscardHandler)
 }
 
 // joinFrom asks each source in turn; lookup is os.LookupEnv outside of tests.

@@ -33,6 +33,10 @@ const (
 	abortGrace = 2 * time.Second
 )
 
+// silencePatience is how long a rank looks for the rendezvous without a word: a variable for
+// tests alone.
+var silencePatience = 3 * time.Second
+
 var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave, kindWhere)
 
 // client is the exchange of a rank through a rendezvous. One goroutine reads;
@@ -85,6 +89,7 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 	defer cancel()
 	each := 2 * time.Second
 	refusals := 0
+	begun, told := time.Now(), false
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, again, err := m.tryAll(ctx, each)
 		if err == nil {
@@ -96,6 +101,10 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 		if m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
 			refusals++
 			again = true
+		}
+		if again && !told && time.Since(begun) >= silencePatience {
+			told = true
+			loggerOf(ctx).Warn("boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size, "at most", patience, "error", err)
 		}
 		if again {
 			retry := time.NewTimer(pause)

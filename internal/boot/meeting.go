@@ -72,6 +72,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		Job:      m.Job,
 		Secret:   m.Secret,
 		Insecure: m.Insecure,
+		Logger:   loggerOf(ctx),
 		hosted:   true,
 		kill:     m.kill,
 	})

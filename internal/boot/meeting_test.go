@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -63,6 +67,59 @@ func TestByHandServed(t *testing.T) {
 	require.NoError(t, barrier(ctx, jobs))
 	closeAll(t, jobs)
 	require.NoError(t, s.Wait(ctx))
+}
+
+// Rank 0 tells its logger, in words, of whom it refuses and why; and of a death, which all
+// ranks return as an error, nothing.
+func TestRefusalsAreTold(t *testing.T) {
+	ctx := ranks.Within(t)
+	server := freeAddress(t)
+	var log logbuf.Buffer
+	told := WithLogger(ctx, slog.New(slog.NewTextHandler(&log, nil)))
+	rank := func(ctx context.Context, rank, size int, secret string) (*Job, error) {
+		return joinFrom(ctx, variables(fmt.Sprint("SLUICE_RANK=", rank), fmt.Sprint("SLUICE_SIZE=", size), "SLUICE_SERVER="+server, "SLUICE_SECRET="+secret))
+	}
+	first, err := rank(told, 0, 3, hexSecret)
+	require.NoError(t, err)
+	defer first.Close()
+	second, err := rank(ctx, 1, 3, hexSecret)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		rank, size int
+		secret     string
+		says       string
+	}{
+		{2, 3, strings.Repeat("ab", 16), "peer claiming to be rank 2: the peer does not know the secret of the job"},
+		{1, 3, hexSecret, "refused rank 1: rank 1 is here"},
+		{2, 4, hexSecret, "refused rank 2: it was told that the job has 4 ranks, but it has 3"},
+	} {
+		_, err := rank(ctx, c.rank, c.size, c.secret)
+		require.Error(t, err)
+		ranks.Eventually(t, func() bool { return strings.Contains(log.String(), c.says) })
+	}
+	kill(second)
+	require.ErrorIs(t, first.Barrier(ctx), ErrDied)
+	require.NotContains(t, log.String(), "died")
+	first.x.(*host).server.Close() // rank 2 will not come, and Close would wait for it
+}
+
+// A rank that finds no rendezvous says so, once, and goes on looking.
+func TestSilenceIsTold(t *testing.T) {
+	defer func(was time.Duration) { silencePatience = was }(silencePatience)
+	silencePatience = 0
+	server := freeAddress(t)
+	var log logbuf.Buffer
+	ctx, cancel := context.WithCancel(WithLogger(ranks.Within(t), slog.New(slog.NewTextHandler(&log, nil))))
+	joined := make(chan error)
+	go func() {
+		_, err := joinFrom(ctx, variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
+		joined <- err
+	}()
+	ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "waits for the rendezvous") })
+	cancel()
+	require.ErrorIs(t, <-joined, context.Canceled)
+	require.Contains(t, log.String(), "at "+server)
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 }
 
 // When rank 0 has closed its job and does not wait any longer, the others go

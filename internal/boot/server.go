@@ -398,7 +398,7 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 	m.state = to
 	s.notify()
 	if to == dead {
-		s.log.Warn("rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
+		s.log.Log(context.Background(), s.ownLevel(slog.LevelWarn), "rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
 		if s.died == nil {
 			s.died = why
 		}
@@ -423,13 +423,22 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 	}
 }
 
+// ownLevel is the level of what ranks return as errors: rank 0, which hosts the rendezvous, is
+// one of them.
+func (s *Server) ownLevel(other slog.Level) slog.Level {
+	if s.options.hosted {
+		return slog.LevelDebug
+	}
+	return other
+}
+
 // abortBy ends the job in the name of rank. s.mu is held.
 func (s *Server) abortBy(rank int, m abort) {
 	if s.abortion != nil {
 		return
 	}
 	s.abortion = &AbortError{Rank: rank, Code: int(m.code), Why: m.text}
-	s.log.Error("rendezvous: the job was aborted", "rank", rank, "code", m.code, "why", m.text)
+	s.log.Log(context.Background(), s.ownLevel(slog.LevelError), "rendezvous: the job was aborted", "rank", rank, "code", m.code, "why", m.text)
 	m.rank = uint32(rank)
 	told := delivery{message: m.Append(nil)}
 	for i := range s.members {

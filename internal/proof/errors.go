@@ -1,8 +1,14 @@
 package proof
 
 import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Reasons for which a proof fails; test for them with [errors.Is].
@@ -43,7 +49,20 @@ func (e *Error) Error() string {
 	if e.Peer == nil {
 		return fmt.Sprintf("proof: %s: %v", e.Op, e.Err)
 	}
-	return fmt.Sprintf("proof: %s: peer claiming to be %x: %v", e.Op, e.Peer, e.Err)
+	return fmt.Sprintf("proof: %s: peer claiming to be %s: %v", e.Op, name(e.Peer), e.Err)
+}
+
+// name is an identity in words: a text as it is, four bytes as the rank that they are here,
+// others in hexadecimal.
+func name(id []byte) string {
+	printable := func(r rune) bool { return r < utf8.RuneSelf && unicode.IsPrint(r) }
+	switch {
+	case len(id) > 0 && !bytes.ContainsFunc(id, func(r rune) bool { return !printable(r) }):
+		return strconv.Quote(string(id))
+	case len(id) == 4:
+		return fmt.Sprintf("rank %d", binary.BigEndian.Uint32(id))
+	}
+	return hex.EncodeToString(id)
 }
 
 // Unwrap returns the reason.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -159,12 +158,12 @@ func TestFailures(t *testing.T) {
 		{
 			name: "not the acceptor that was wanted",
 			d:    same, a: same, want: []byte("rank 2"),
-			dialErr: ErrIdentity, acceptErr: io.EOF, dialSays: fmt.Sprintf("claiming to be %x", "rank 0"),
+			dialErr: ErrIdentity, acceptErr: io.EOF, dialSays: `claiming to be "rank 0"`,
 		},
 		{
 			name: "dialer not known",
 			d:    same, a: same, known: func([]byte) bool { return false },
-			dialErr: ErrRefused, acceptErr: ErrIdentity, acceptSays: fmt.Sprintf("claiming to be %x", "rank 1"),
+			dialErr: ErrRefused, acceptErr: ErrIdentity, acceptSays: `claiming to be "rank 1"`,
 		},
 		{
 			name: "wrong secret of an unknown dialer",
@@ -520,4 +519,11 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, hex.EncodeToString(unhex(t, goldenDialerTag)), hex.EncodeToString(tag[:]))
 	tag = makeTag(secret, roleAcceptor, dialer, acceptor)
 	require.Equal(t, hex.EncodeToString(unhex(t, goldenAcceptorTag)), hex.EncodeToString(tag[:]))
+}
+
+// Who a peer claims to be is said in words where there are some.
+func TestNames(t *testing.T) {
+	for want, id := range map[string][]byte{`"server"`: []byte("server"), "rank 300": {0, 0, 1, 44}, "00ff10": {0, 255, 16}, "": {}, "c3a4": []byte("ä")} {
+		require.Equal(t, want, name(id))
+	}
 }
