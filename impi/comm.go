@@ -174,7 +174,7 @@ func (e *engine) sendHere(r *request) {
 	msg := e.room.message()
 	msg.src, msg.tag, msg.length, msg.srqid, msg.sync = me, r.tag, r.length, r.id(), r.sync
 	msg.sender = r
-	if !r.sync && r.length <= hereMost && p.waiting+int(r.length)+messageCost <= e.unexpected {
+	if !r.sync && r.length <= uint64(e.eager) && p.waiting+int(r.length)+messageCost <= e.unexpected {
 		msg.sender = nil
 		msg.data = e.room.get(int(r.length))
 		r.copyOut(msg.data)
@@ -184,11 +184,6 @@ func (e *engine) sendHere(r *request) {
 	m.pushMessage(msg)
 	e.ring()
 }
-
-// hereMost: messages within the host that meet no receive are copied up to so many
-// bytes, as long as not too many wait already. Sends of others are complete when they
-// are received.
-const hereMost = 16 << 10
 
 // processOf returns a process of this host.
 func (e *engine) processOf(rank int32) *process {

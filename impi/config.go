@@ -47,8 +47,9 @@ type Config struct {
 	// times AckMark.
 	AckMark, HiWater uint32
 	// Unexpected is how many bytes may wait for a receive, from each process to each
-	// other; beyond, the connection fails with [ErrOverflow]. Within a host, sends beyond
-	// are complete only when they are received. 0: 256 MiB.
+	// other; beyond, the connection fails with [ErrOverflow]. Within a host, and over
+	// queue pairs for messages longer than their packets when half of it is taken, sends
+	// beyond are complete only when they are received. 0: 256 MiB.
 	Unexpected int
 	// Dialect of foreign clients' packets.
 	Dialect packet.Dialect

@@ -76,7 +76,7 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 // takeNow receives a message that has been waiting, if it is there as a whole, fits, and
 // its sender waits for nothing.
 func (c *Comm) takeNow(msg *message, buf []byte) (st Status, ok bool) {
-	if msg.sender != nil || msg.sync || msg.length != uint64(len(msg.data)) || len(msg.data) > len(buf) {
+	if msg.sender != nil || msg.sync || msg.fetch != nil || msg.length != uint64(len(msg.data)) || len(msg.data) > len(buf) {
 		return st, false
 	}
 	st = Status{Source: c.rankOf(msg.src), Tag: int(msg.tag), Len: len(msg.data)}

@@ -32,6 +32,7 @@ type engine struct {
 	processes  []*process
 	links      []*link // by host; nil: this one
 	unexpected int     // bytes that a pair may have waiting
+	eager      uint32  // longest message within the host that is complete when it is not received
 	spins      int     // of a waiter, before it gives the CPU away
 	looks      int     // more, before the lock is let go of
 	hope       hope
@@ -46,6 +47,7 @@ type engine struct {
 	memories []*Memory // in order of their addresses
 	stale    span.Set  // memory that messages may not lie in: it has been closed, or a peer may write to it
 	stats    Stats
+	owed     []*message // see fetch
 
 	sources  []eventSource
 	polls    uint64 // looks of users
@@ -239,6 +241,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 			if i >= e.spins && !patient {
 				patient = true
 				waiters.Add(1)
+				e.fetchOwed()
 			}
 			e.lock.Unlock()
 			if check || waiters.Load() > 1 {
@@ -282,6 +285,7 @@ func lapsed(err error) error {
 
 // sleep lets the watchers move things on, until a request is complete.
 func (e *engine) sleep(ctx context.Context) {
+	e.fetchOwed()
 	e.sleepers++
 	bell := e.bell
 	e.lock.Unlock()

@@ -219,7 +219,10 @@ func TestHostileRC(t *testing.T) {
 		{"nothing", raw([]byte{}), ErrProtocol},
 		{"part of a header", raw(make([]byte, rcHeader-1)), ErrProtocol},
 		{"unknown type", raw(header(0, byte(rcWake)+1)), ErrProtocol},
-		{"unknown flag", raw(header(1, 8)), ErrProtocol},
+		{"unknown flag", raw(header(1, 16)), ErrProtocol},
+		{"a packet that is to be taken", raw(header(1, rcEager)), ErrProtocol},
+		{"a rest that is to be taken", raw(header(0, byte(sync), rcEager|rcRest)), ErrProtocol},
+		{"too long to be taken", say(rcPacket{t: sync, flags: rcEager, length: 64<<10 + 1}, 1), ErrProtocol},
 		{"flags that do not go together", raw(header(1, 5)), ErrProtocol},
 		{"rest of no data", raw(header(0, byte(sync), rcRest)), ErrProtocol},
 		{"packet longer than a receive", func(h *hostileRC) {

@@ -159,7 +159,7 @@ func assemble(ctx context.Context, op string, r *roster, l net.Listener, c Confi
 
 // newJob makes a job of connected hosts.
 func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Job, error) {
-	e := &engine{log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, bell: make(chan struct{})}
+	e := &engine{log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen, bell: make(chan struct{})}
 	e.life, e.stop = context.WithCancel(context.Background())
 	j := &Job{e: e, roster: r, config: c, tagUB: r.tagUB, closed: make(chan struct{})}
 	for i := range r.hosts {
@@ -235,6 +235,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		}
 		l := &link{e: e, host: i, foreign: r.hosts[i].foreign}
 		l.packetLen, l.ackMark, l.hiWater = r.limits(r.me, i)
+		l.eager = l.packetLen
 		e.links[i] = l
 		if l.foreign {
 			l.dialect = j.config.Dialect

@@ -18,6 +18,7 @@ type link struct {
 	dialect packet.Dialect
 
 	packetLen        uint32 // most bytes of user data in a packet
+	eager            uint32 // most bytes of a message that is complete when it is not received: what was agreed
 	ackMark, hiWater uint32
 	pairs            []*pair
 	ready            []*pair // that may have something to send, in turn
@@ -228,6 +229,10 @@ func (l *link) written(r *request) {
 
 // mild says that a send is complete when it has left, whether or not it is received.
 func (l *link) mild(r *request) bool { return !r.sync && r.length <= uint64(l.packetLen) }
+
+// promised says that a send is to be complete whether or not it is received: a longer one than
+// a packet when the receiver has fetched it.
+func (l *link) promised(r *request) bool { return !r.sync && r.length <= uint64(l.eager) }
 
 // settle completes a send that has left, once no packet about it is to come any more.
 func (l *link) settle(r *request) {

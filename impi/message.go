@@ -15,6 +15,10 @@ type message struct {
 	pair               *pair    // that it came by; nil within the host
 	data               []byte   // of the first packet
 	sender             *request // within the host: not copied yet
+	owed, acked        bool     // see fetch
+	fetch              *request // the rest is coming
+	taker              *request // a receive that waits for that
+	takerGen           uint32
 }
 
 // messageCost is what a message without data counts for among the bytes that wait.

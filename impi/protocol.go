@@ -31,6 +31,7 @@ type arrival struct {
 	body         uint32
 	staged       bool // it is longer than a packet
 	known        bool // the sender's memory is of Alloc
+	eager        bool // the sender counts on its being taken
 }
 
 // header takes the header of a packet; its body, of in.left bytes, goes where
@@ -70,6 +71,9 @@ func (in *sink) begin(l *link) error {
 	h := &in.h
 	if h.length < in.left || h.length > in.left && (h.t != packet.DataSync || in.left == 0) {
 		return fmt.Errorf("%w: %v with %d bytes of a message of %d", ErrProtocol, h.t, in.left, h.length)
+	}
+	if h.eager && h.length > uint64(l.eager) {
+		return fmt.Errorf("%w: a message of %d bytes is none that is to be taken, of at most %d", ErrProtocol, h.length, l.eager)
 	}
 	if h.tag < 0 || h.length > math.MaxInt64 {
 		return fmt.Errorf("%w: message of %d bytes, tag %d", ErrProtocol, h.length, h.tag)
@@ -188,6 +192,9 @@ func (l *link) arrived() error {
 		in.data = nil
 		if r = in.match.take(h.src, h.tag); r == nil {
 			in.match.pushMessage(m)
+			if h.eager {
+				l.e.owe(m)
+			}
 			l.e.ring() // a probe may wait for it
 			return nil
 		}
@@ -220,7 +227,11 @@ func (e *engine) complete(r *request) {
 // receive has a receive take a message that was waiting.
 func (e *engine) receive(r *request, m *message) {
 	r.accept(m.pair, m.src, m.tag, m.length)
-	r.known = m.known
+	r.known, m.owed = m.known, false
+	if m.fetch != nil {
+		m.taker, m.takerGen = r, r.gen
+		return
+	}
 	if s := m.sender; s != nil {
 		e.room.drop(m)
 		e.hand(s, r)
@@ -302,7 +313,7 @@ func (p *pair) cancelled(h *arrival) {
 	e := p.link.e
 	for _, c := range p.local.matchers {
 		for m := c.from[h.src].arrived.tail; m != nil; m = m.prevFrom {
-			if m.srqid == h.srqid && m.pair == p {
+			if m.srqid == h.srqid && m.pair == p && !m.acked {
 				c.takeMessage(m)
 				p.held -= m.cost()
 				e.room.drop(m)
@@ -341,9 +352,18 @@ func (l *link) refused(r *request) error {
 	}
 	r.refused = true
 	if !r.cancelling {
-		l.e.finish(r, errFreed)
+		l.e.finish(r, l.refusal(r))
 	}
 	return nil
+}
+
+// refusal is how a send ends whose message has been dropped: one that is complete when it is
+// not received, as any that nobody receives.
+func (l *link) refusal(r *request) error {
+	if l.promised(r) {
+		return nil
+	}
+	return errFreed
 }
 
 // answered: the answer to CANCEL.
@@ -368,7 +388,7 @@ func (l *link) answered(h *arrival) error {
 		return nil
 	}
 	if r.refused {
-		l.e.finish(r, errFreed)
+		l.e.finish(r, l.refusal(r))
 		return nil
 	}
 	l.settle(r)

@@ -118,6 +118,9 @@ func (c *rcCarrier) data(r *request, t packet.Type, n uint64) {
 	if n < r.length && c.l.e.allocated(r) {
 		h.flags = rcKnown
 	}
+	if n < r.length && c.l.promised(r) {
+		h.flags |= rcEager
+	}
 	r.copyOut(b[rcHeader:])
 	c.send(b, &h)
 	if c.l.err == nil {
@@ -150,7 +153,7 @@ func (c *rcCarrier) control(p *pair, t packet.Type, srqid uint64, r *request) {
 	var list []remote
 	if r != nil {
 		h.length = r.id()
-		if r.moved < r.length {
+		if r.moved < r.length && r.fetched == nil {
 			list = c.invite(r)
 			n = len(list) * rcPiece
 			switch {
@@ -261,7 +264,7 @@ func (c *rcCarrier) deliver(h *rcPacket, b []byte) (err error) {
 	a := arrival{t: h.t, src: c.peers[h.src], dest: l.e.processes[h.dest], tag: h.tag, cid: uint64(h.cid), length: h.length, srqid: h.srqid}
 	switch h.t {
 	case packet.Data, packet.DataSync:
-		a.body, a.known = uint32(len(b)), h.flags == rcKnown
+		a.body, a.known, a.eager = uint32(len(b)), h.flags&rcKnown != 0, h.flags&rcEager != 0
 		if h.flags&rcRest != 0 {
 			a.srqid, a.drqid = 0, h.srqid
 		}

@@ -17,7 +17,8 @@ import (
 //	 1 uint8  flags: 1: of the rest of a message; 2: it lies in the stage, in the slot that
 //	          the tag says, as many bytes as the context says; 4, of DATASYNC
 //	          and SYNCACK: the rest of the message lies in memory that need not be
-//	          registered for it
+//	          registered for it; 8, of DATASYNC: the message is to be taken whether or not
+//	          a receive meets it
 //	 2 uint16 process that it is to, by its number in its host
 //	 4 uint16 process that it is from, likewise
 //	 6 uint16 messages that went through the lane before it, modulo 2^16
@@ -45,6 +46,7 @@ const (
 	rcRest   = 1
 	rcStaged = 2
 	rcKnown  = 4
+	rcEager  = 8
 )
 
 // rcPacket is what the header says.
@@ -80,7 +82,7 @@ func parseRC(b []byte) (p rcPacket, err error) {
 	le := binary.LittleEndian
 	p = rcPacket{t: packet.Type(b[0]), flags: b[1], dest: le.Uint16(b[2:]), src: le.Uint16(b[4:]), lines: le.Uint16(b[6:]),
 		tag: int32(le.Uint32(b[8:])), cid: le.Uint32(b[12:]), length: le.Uint64(b[16:]), srqid: le.Uint64(b[24:])}
-	if p.t > rcWake || p.flags > rcKnown || p.flags == rcKnown && p.t != packet.DataSync && p.t != packet.SyncAck || p.flags&rcRest != 0 && p.t != packet.Data || p.flags == rcStaged && p.t != packet.SyncAck {
+	if p.t > rcWake || p.flags >= 2*rcEager || p.flags&(rcKnown|rcEager) != 0 && p.flags&(rcRest|rcStaged) != 0 || p.flags&rcEager != 0 && p.t != packet.DataSync || p.flags == rcKnown && p.t != packet.DataSync && p.t != packet.SyncAck || p.flags&rcRest != 0 && p.t != packet.Data || p.flags == rcStaged && p.t != packet.SyncAck {
 		return p, fmt.Errorf("%w: packet of type %d, flags %#x", ErrProtocol, b[0], b[1])
 	}
 	return p, nil

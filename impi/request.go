@@ -86,6 +86,7 @@ type request struct {
 	fencing  bool        // over RC: its link is lost, and it ends with the fence
 	known    bool        // over RC, of a receive: the sender's memory is of Alloc
 	began    time.Time   // over RC: when it was invited
+	fetched  *message    // it is that of no user: see fetch
 
 	status Status
 	err    error
@@ -199,6 +200,10 @@ func (e *engine) lookup(id uint64) *request {
 
 // finish completes a request.
 func (e *engine) finish(r *request, err error) {
+	if r.fetched != nil {
+		e.fetched(r)
+		return
+	}
 	r.state, r.err = done, err
 	r.vec, r.one[0] = nil, nil
 	if r.detached {
@@ -254,6 +259,7 @@ func (q Request) Test() (bool, Status, error) {
 			if e.fences > 0 { // it ends with one
 				return false, Status{}, nil
 			}
+			e.lookedInVain()
 			return false, Status{}, e.broken
 		}
 	}

@@ -191,11 +191,15 @@ func (c *Comm) Free(ctx context.Context) error {
 
 // dropMessage drops a message that nobody will receive.
 func (m *matcher) dropMessage(msg *message) {
+	if msg.fetch != nil { // when that is through: no request has generation 0
+		msg.taker, msg.takerGen = msg.fetch, 0
+		return
+	}
 	e := m.p.e
 	switch s := msg.sender; {
 	case msg.pair != nil:
 		msg.pair.held -= msg.cost()
-		msg.pair.refuse(msg.srqid, msg.sync || msg.length > uint64(len(msg.data)))
+		msg.pair.refuse(msg.srqid, msg.sync || msg.length > uint64(len(msg.data)) && !msg.acked)
 	case s == nil:
 		m.p.waiting -= msg.cost()
 	case s.state != done:

@@ -59,6 +59,9 @@ func (e *engine) attend(s eventSource, seen *uint64) error {
 			e.lock.Lock()
 		}
 		away := e.polls == *seen || e.sleepers > 0
+		if away {
+			e.fetchOwed()
+		}
 		*seen = e.polls
 		e.lock.Unlock()
 		if !away || e.life.Err() != nil {
