@@ -402,6 +402,49 @@ func TestPeculiar(t *testing.T) {
 	h.unharmed()
 }
 
+// TestMessageNumbers: pk_seqnum numbers the messages from one process to another. All
+// packets of a message have its number; those that carry no message have 0.
+func TestMessageNumbers(t *testing.T) {
+	h := newHostile(t, true)
+	type header = packet.Header
+	ctx := within(t)
+	long := pattern(2*hostilePacket+1, 1)
+	require.NoError(t, h.victim.Send(ctx, long[:2], 1, 5))
+	p := h.expect(packet.Data)
+	require.Equal(t, header{Type: packet.Data, Len: 2, Src: h.procs[0], Dest: h.procs[1], SRQID: p.SRQID, MsgLen: 2, Tag: 5, Seq: 1, Count: 2}, p)
+	q, err := h.victim.Isend(long, 1, 6)
+	require.NoError(t, err)
+	first := h.expect(packet.DataSync)
+	require.EqualValues(t, 2, first.Seq)
+	require.NoError(t, h.victim.Send(ctx, long[:3], 1, 7))
+	require.EqualValues(t, 3, h.expect(packet.Data).Seq)
+	h.send(header{Type: packet.SyncAck, SRQID: first.SRQID, DRQID: 7})
+	for _, n := range []uint32{hostilePacket, 1} {
+		p := h.expect(packet.Data)
+		require.Equal(t, header{Type: packet.Data, Len: n, Src: h.procs[0], Dest: h.procs[1], SRQID: first.SRQID, DRQID: 7,
+			MsgLen: uint64(len(long)), Tag: 6, Seq: 2, Count: int64(len(long))}, p)
+	}
+	_, err = q.Wait(ctx)
+	require.NoError(t, err)
+
+	q, err = h.victim.Irecv(make([]byte, 1), 1, 0)
+	require.NoError(t, err)
+	h.send(header{Type: packet.DataSync, Len: 1, MsgLen: 1, SRQID: 3}, 'a')
+	require.Equal(t, header{Type: packet.SyncAck, Src: h.procs[0], Dest: h.procs[1], SRQID: 3}, h.expect(packet.SyncAck))
+	_, err = q.Wait(ctx)
+	require.NoError(t, err)
+	q, err = h.victim.Issend(nil, 1, 0)
+	require.NoError(t, err)
+	p = h.expect(packet.DataSync)
+	require.EqualValues(t, 4, p.Seq)
+	require.NoError(t, q.Cancel())
+	require.Equal(t, header{Type: packet.Cancel, Src: h.procs[0], Dest: h.procs[1], SRQID: p.SRQID}, h.expect(packet.Cancel))
+	h.send(header{Type: packet.CancelYes, SRQID: p.SRQID})
+	st, err := q.Wait(ctx)
+	require.NoError(t, err)
+	require.True(t, st.Cancelled)
+}
+
 // TestSlowSplit: a long message that could have been short, in packets of few bytes
 // and of none.
 func TestSlowSplit(t *testing.T) {

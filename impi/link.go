@@ -64,7 +64,7 @@ type pair struct {
 	arrived  uint32 // packets that have come and are not acknowledged
 	acks     uint32 // acknowledgements to be sent
 	held     int    // bytes of messages that have met no receive
-	seq      uint64 // packets sent
+	seq      uint64 // messages begun over TCP
 
 	answers []answer // to be sent, in turn, from
 	at      int      // on

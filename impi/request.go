@@ -81,6 +81,7 @@ type request struct {
 	piece  int    // of vec that comes next
 	within int    // and from where in it
 	theirs uint64 // the peer's id of the request
+	seq    uint64 // over TCP, of a send: the message's number within the pair, from 1
 
 	transfer *rcTransfer // over RC: of the rest of a long message
 	fencing  bool        // over RC: its link is lost, and it ends with the fence

@@ -65,10 +65,13 @@ func (c *tcpCarrier) put(h *packet.Header) {
 
 func (c *tcpCarrier) data(r *request, t packet.Type, n uint64) {
 	e := c.l.e
-	r.pair.seq++
+	if r.moved == 0 { // the first packet of the message
+		r.pair.seq++
+		r.seq = r.pair.seq
+	}
 	c.put(&packet.Header{Type: t, Len: uint32(n), Src: e.procs[r.comm.p.rank], Dest: e.procs[r.peer],
 		SRQID: r.id(), DRQID: r.theirs, MsgLen: r.length, LSRank: r.comm.p.rank, Tag: int64(r.tag),
-		CID: r.match.cid, Seq: r.pair.seq, Count: int64(r.length)})
+		CID: r.match.cid, Seq: r.seq, Count: int64(r.length)})
 	if n > copyMost {
 		c.req, c.left = r, n
 		return
@@ -88,10 +91,6 @@ func (c *tcpCarrier) rest(r *request) (counts, ok bool) {
 func (c *tcpCarrier) control(p *pair, t packet.Type, srqid uint64, r *request) {
 	e := c.l.e
 	h := packet.Header{Type: t, Src: e.procs[p.local.rank], Dest: e.procs[p.remote], SRQID: srqid}
-	if t != packet.ProtoAck {
-		p.seq++
-		h.Seq = p.seq
-	}
 	switch {
 	case t == refusal:
 		h.Type, h.DRQID = packet.CancelYes, refusalID

@@ -8,7 +8,7 @@
 //	 0  type      Uint4            72  length of the message   Uint8
 //	 4  length    Uint4            80  rank and tag, see [Dialect]
 //	 8  source    16-byte host     88  context id              Uint8
-//	              id, Int8 pid     96  sequence number         Uint8
+//	              id, Int8 pid     96  number of the message   Uint8
 //	32  destination, likewise     104  count                   Int8
 //	56  source's request    Uint8 112  datatype                Uint8
 //	64  destination's       Uint8 120  reserved                Uint8
@@ -67,7 +67,7 @@ type Header struct {
 	LSRank    int32  // rank of the source in its communicator; Revised only
 	Tag       int64  // of the message; Revised has its low 32 bits, as an Int4
 	CID       uint64 // context id of the communicator
-	Seq       uint64 // sequence number
+	Seq       uint64 // number of the message, in all its packets; peers may count otherwise
 	Count     int64  // elements of the message
 	DType     uint64 // datatype of the sender, opaque
 	Reserved  uint64
