@@ -66,7 +66,7 @@ func Dial(ctx context.Context, addr string, c Config) (*Job, error) {
 // join does all of startup on a connection, which is the job's or closed afterwards.
 func join(ctx context.Context, conn net.Conn, cfg Config) (*Job, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	h := handshake{Config: cfg, conn: conn, r: bufio.NewReader(conn)}
+	h := handshake{Config: cfg, conn: conn, r: bufio.NewReader(conn), last: noLabel}
 	job, err := h.run()
 	if !stop() && err == nil {
 		err = &Error{Phase: PhaseCollect, Rank: cfg.Rank, Err: context.Cause(ctx)}
@@ -88,7 +88,8 @@ type handshake struct {
 	Config
 	conn net.Conn
 	r    *bufio.Reader
-	size int // of the job
+	size int   // of the job
+	last int64 // the label that was answered last, or noLabel
 }
 
 func (h *handshake) run() (*Job, error) {
@@ -145,7 +146,11 @@ func (h *handshake) enter() error {
 	if _, err := h.conn.Write(appendImpi(nil, h.Rank)); err != nil {
 		return err
 	}
-	b, err := h.read(cmdImpi, 4)
+	head, err := readHeader(h.r)
+	if err != nil {
+		return err
+	}
+	b, err := h.payload(head, cmdImpi, 4)
 	if err != nil {
 		return err
 	}
@@ -165,36 +170,55 @@ func (h *handshake) submit(c collCommand) (collReply, error) {
 	if _, err := h.conn.Write(c.append(nil)); err != nil {
 		return collReply{}, err
 	}
-	b, err := h.read(cmdColl, chdrLen+h.MaxAnswer)
-	if err != nil {
-		return collReply{}, err
-	}
-	reply, err := parseCollReply(b)
-	switch {
-	case err != nil:
-		return reply, err
-	case reply.label != c.label:
-		return reply, fmt.Errorf("%w: answered by label %v", ErrProtocol, reply.label)
-	case reply.mask&(1<<h.Rank) == 0 || bits.Len32(reply.mask) > h.size:
-		return reply, fmt.Errorf("%w: answer from clients %#x of %d", ErrProtocol, reply.mask, h.size)
-	}
-	return reply, nil
+	return h.await(int64(c.label))
 }
 
 func (h *handshake) done() error {
 	if _, err := h.conn.Write(header{cmd: cmdDone}.append(nil)); err != nil {
 		return err
 	}
-	_, err := h.read(cmdDone, 0)
+	_, err := h.await(allLabels)
 	return err
 }
 
-// read returns the payload of the next answer, which is to cmd and of at most limit bytes.
-func (h *handshake) read(cmd command, limit int) ([]byte, error) {
-	head, err := readHeader(h.r)
+// await reads up to the answer to the label due, or to DONE for allLabels. Before it may
+// come answers to labels of others, which are passed over.
+func (h *handshake) await(due int64) (collReply, error) {
+	for {
+		head, err := readHeader(h.r)
+		if err != nil {
+			return collReply{}, err
+		}
+		want, limit := cmdColl, chdrLen+h.MaxAnswer
+		if due == allLabels && head.cmd != cmdColl {
+			want, limit = cmdDone, 0
+		}
+		b, err := h.payload(head, want, limit)
+		if err != nil || want == cmdDone {
+			return collReply{}, err
+		}
+		reply, err := parseCollReply(b)
+		if err != nil {
+			return reply, err
+		}
+		label, own := int64(reply.label), reply.mask&(1<<h.Rank) != 0
+		switch {
+		case label <= h.last || label > due:
+			return reply, fmt.Errorf("%w: answered by label %v", ErrProtocol, reply.label)
+		case own != (label == due) || bits.Len32(reply.mask) > h.size:
+			return reply, fmt.Errorf("%w: answer from clients %#x of %d", ErrProtocol, reply.mask, h.size)
+		}
+		h.last = label
+		if own {
+			return reply, nil
+		}
+	}
+}
+
+// payload returns what follows a header, which is to be of an answer to cmd and of at
+// most limit bytes.
+func (h *handshake) payload(head header, cmd command, limit int) ([]byte, error) {
 	switch {
-	case err != nil:
-		return nil, err
 	case head.cmd != cmd:
 		return nil, fmt.Errorf("%w: %v where %v was due", ErrProtocol, head.cmd, cmd)
 	case head.len > limit:

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -278,11 +277,54 @@ func TestDialCancelled(t *testing.T) {
 		_, err := Dial(ctx, v.addr, config(0))
 		failed <- err
 	}()
-	require.Eventually(t, func() bool { return containsAll(v.log.String(), "client joined") }, limit, time.Millisecond)
+	v.logs(t, "client joined")
 	cancel(io.ErrNoProgress)
 	require.ErrorIs(t, <-failed, io.ErrNoProgress)
 	_, err := v.wait()
 	require.ErrorIs(t, err, ErrLost)
+}
+
+// TestOthersAnswers: a client passes over answers to labels that it does not submit, also
+// from a server that sends them after DONE; and over nothing else.
+func TestOthersAnswers(t *testing.T) {
+	answers := answersOf(t, config(0), config(1))
+	c := config(0)
+	stream := func(before map[Label][]byte, last ...[]byte) []byte {
+		b := append(authReply{}.append(nil), appendImpi(nil, 2)...)
+		for _, s := range c.submissions() {
+			b = append(b, before[s.label]...)
+			b = answers[s.label].append(b)
+		}
+		return slices.Concat(append([][]byte{b}, last...)...)
+	}
+	for _, c := range []struct {
+		name string
+		says []byte
+		want error
+	}{
+		{"before and between", stream(map[Label][]byte{
+			LabelVersion: slices.Concat(answer(-1<<31, 2, "least"), answer(-5, 2, "x"), answer(7, 2, "")),
+			LabelNHosts:  answer(LabelNHosts-1, 2, "y"),
+		}, doneWire), nil},
+		{"after DONE", stream(nil, answer(LabelSluice+1, 2, ""), answer(1<<31-1, 2, "z"), doneWire), nil},
+		{"with our bit", stream(map[Label][]byte{LabelNHosts: answer(LabelNHosts-1, 3, "")}), ErrProtocol},
+		{"with our bit, after DONE", stream(nil, answer(LabelSluice+1, 3, "")), ErrProtocol},
+		{"twice", stream(map[Label][]byte{LabelVersion: append(answer(-5, 2, ""), answer(-5, 2, "")...)}), ErrProtocol},
+		{"descending", stream(map[Label][]byte{LabelVersion: append(answer(-5, 2, ""), answer(-6, 2, "")...)}), ErrProtocol},
+		{"one of ours again", stream(map[Label][]byte{LabelNProcs: answer(LabelNHosts, 2, "")}), ErrProtocol},
+		{"DONE with data", stream(nil, header{cmdDone, 1}.append(nil)), ErrLimit},
+		{"IMPI for DONE", stream(nil, appendImpi(nil, 2)), ErrProtocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j, err := joinOver(t, c.says)
+			if c.want != nil {
+				require.ErrorIs(t, err, c.want)
+				return
+			}
+			require.NoError(t, err)
+			require.Len(t, j.Clients, 2)
+		})
+	}
 }
 
 // TestDisagree: all clients of ours find it, and the server reports who left.

@@ -157,8 +157,8 @@ func parseColl(payload []byte) (collCommand, error) {
 		return collCommand{}, lengthError("COLL", len(payload), collLen)
 	}
 	c := collCommand{Label(binary.BigEndian.Uint32(payload)), payload[collLen:]}
-	if c.label <= 0 {
-		return c, fmt.Errorf("%w: COLL with label %d", ErrProtocol, c.label)
+	if c.label == 0 {
+		return c, fmt.Errorf("%w: COLL with label 0, which is reserved", ErrProtocol)
 	}
 	return c, nil
 }

@@ -32,6 +32,8 @@ func TestGolden(t *testing.T) {
 		{"key", appendKey(nil, 0xfedcba9876543210), "fedcba9876543210"},
 		{"IMPI", appendImpi(nil, 2), "494d5049 00000004  00000002"},
 		{"COLL", collCommand{LabelNHosts, []byte{0, 0, 0, 3}}.append(nil), "434f4c4c 00000008  00001100 00000003"},
+		{"COLL, negative label", collCommand{-5, []byte{0xaa}}.append(nil), "434f4c4c 00000005  fffffffb aa"},
+		{"COLL answer, negative label", collReply{-1 << 31, 1 << 31, nil}.append(nil), "434f4c4c 00000008  80000000 80000000"},
 		{"COLL answer", collReply{LabelNHosts, 5, []byte{0, 0, 0, 3, 0, 0, 0, 2}}.append(nil), "434f4c4c 00000010  00001100 00000005 00000003 00000002"},
 		{"DONE", header{cmd: cmdDone}.append(nil), "444f4e45 00000000"},
 		{"FINI", header{cmd: cmdFini}.append(nil), "46494e49 00000000"},
@@ -100,6 +102,9 @@ func TestParse(t *testing.T) {
 	c, err := parseColl(unhex(t, "00001100 00000003"))
 	require.NoError(t, err)
 	require.Equal(t, collCommand{LabelNHosts, []byte{0, 0, 0, 3}}, c)
+	c, err = parseColl(unhex(t, "80000000"))
+	require.NoError(t, err)
+	require.Equal(t, collCommand{-1 << 31, []byte{}}, c)
 	cr, err := parseCollReply(unhex(t, "00001100 00000005 00000003"))
 	require.NoError(t, err)
 	require.Equal(t, collReply{LabelNHosts, 5, []byte{0, 0, 0, 3}}, cr)
@@ -116,7 +121,6 @@ func TestParseRefuses(t *testing.T) {
 		"IMPI of 8 bytes":      func() error { _, err := parseImpi(make([]byte, 8)); return err },
 		"COLL of 3 bytes":      func() error { _, err := parseColl(make([]byte, 3)); return err },
 		"label 0":              func() error { _, err := parseColl(make([]byte, 4)); return err },
-		"negative label":       func() error { _, err := parseColl(unhex(t, "80000000")); return err },
 		"COLL answer, 7 bytes": func() error { _, err := parseCollReply(make([]byte, 7)); return err },
 		"SLUICE, 7 bytes":      func() error { return parseSluice(make([]byte, 7), 1) },
 		"frame too long":       func() error { _, err := parseFramed(unhex(t, "00000002 aa"), 1); return err },
@@ -148,6 +152,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "command 0x00000001", command(1).String())
 	require.Equal(t, "H_ACKMARK", LabelHostAckMark.String())
 	require.Equal(t, "0x8001", Label(0x8001).String())
+	require.Equal(t, "-0x5", Label(-5).String())
 	require.Equal(t, "nothing", Methods(0).String())
 	require.Equal(t, "NONE|KEY", (AuthNone | AuthKey).String())
 	require.Equal(t, "phase 9", Phase(9).String())

@@ -27,10 +27,11 @@
 //
 // A label is answered once every client has sent it, or a higher one, or DONE. The
 // answer is the concatenation of the data in ascending order of the clients that sent
-// it, whose bits are in the mask, and goes to these only. To the server all labels
-// are alike; clients of this package submit those of the protocol, then
-// [LabelSluice], by which they know each other, then those of [Config.Extra]: foreign
-// clients see nothing of these.
+// it, whose bits are in the mask. It goes to all clients but those that had sent DONE
+// before it. To the server all labels are alike; clients of this package submit those of
+// the protocol, then [LabelSluice], by which they know each other, then those of
+// [Config.Extra]. A foreign client that submits the protocol's labels and DONE sees nothing
+// of the latter.
 //
 // # Limits
 //

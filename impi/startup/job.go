@@ -14,8 +14,11 @@ import (
 	"time"
 )
 
-// allLabels is the progress of a client that has sent DONE.
-const allLabels = math.MaxInt64
+// Progress of a client beyond the labels, which are Int4.
+const (
+	noLabel   = math.MinInt64 // it has submitted none
+	allLabels = math.MaxInt64 // it has sent DONE
+)
 
 // job is what one call of Serve holds. One goroutine owns it and does no I/O; each
 // connection has one that reads, and each client one that writes:
@@ -143,7 +146,7 @@ func (j *job) admit(conn net.Conn) {
 	if len(j.pending) >= j.MaxPending {
 		j.drop(j.pending[0], fmt.Errorf("%w: %d", ErrCrowded, len(j.pending)))
 	}
-	c := &client{conn: conn, r: bufio.NewReader(conn), rank: -1, out: newOutbox()}
+	c := &client{conn: conn, r: bufio.NewReader(conn), rank: -1, out: newOutbox(), progress: noLabel}
 	j.pending = append(j.pending, c)
 	j.group.Go(func() {
 		err := j.converse(c)
@@ -225,7 +228,7 @@ func (j *job) broadcast(b []byte) {
 }
 
 // answer sends what has become complete: the labels up to the lowest that any client
-// has come to, in their order, each to those that submitted it; and at last DONE.
+// has come to, in their order; and at last DONE.
 func (j *job) answer() {
 	if j.phase != PhaseCollect {
 		return
@@ -252,12 +255,19 @@ func (j *job) answer() {
 	}
 }
 
-// concatenate answers the label, which is at the head of the queues that have it.
+// concatenate answers the label, which is at the head of the queues that have it. The
+// answer goes to all clients but those that had said DONE before it, whose queues are
+// empty: LAM/MPI takes nothing but DONE then.
 func (j *job) concatenate(label Label) {
 	var mask uint32
+	var to []*client
 	n := 0
 	for rank, m := range j.members {
-		if len(m.queue) > 0 && m.queue[0].label == label {
+		if len(m.queue) == 0 {
+			continue
+		}
+		to = append(to, m)
+		if m.queue[0].label == label {
 			mask |= 1 << rank
 			n += len(m.queue[0].data)
 		}
@@ -270,10 +280,8 @@ func (j *job) concatenate(label Label) {
 			m.queue = m.queue[1:]
 		}
 	}
-	for rank, m := range j.members {
-		if mask&(1<<rank) != 0 {
-			m.out.put(b)
-		}
+	for _, m := range to {
+		m.out.put(b)
 	}
 }
 

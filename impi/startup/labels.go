@@ -7,7 +7,7 @@ import (
 )
 
 // Label says what the data of a COLL command means (IMPI 0.0, the COLL command).
-// A server does not look at it: to it all labels are alike.
+// To a server all labels are alike, negative ones included; 0 alone is reserved.
 type Label int32
 
 // The labels of IMPI 0.0; every client submits each of them. After the letter: C is

@@ -185,7 +185,7 @@ type client struct {
 	phase    Phase
 	reason   error // why it was closed by us
 	queue    []collCommand
-	progress int64 // the highest label that it has sent, or allLabels
+	progress int64 // the highest label that it has sent, or noLabel or allLabels
 }
 
 // converse reads all that a client sends, in the order in which it may come, and
@@ -323,7 +323,7 @@ func (j *job) collect(c *client) (last Label, err error) {
 		if err != nil {
 			return last, err
 		}
-		if coll.label <= last {
+		if labels > 1 && coll.label <= last {
 			return last, fmt.Errorf("%w: label %v comes after it", ErrProtocol, coll.label)
 		}
 		last = coll.label
