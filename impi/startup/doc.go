@@ -33,6 +33,10 @@
 // [Config.Extra]. A foreign client that submits the protocol's labels and DONE sees nothing
 // of the latter.
 //
+// A client that breaks a rule, like one that submits a label twice, is refused: the
+// server cuts it off, names it in log and result, and goes on as if it had sent DONE. The
+// others find it missing in the masks.
+//
 // # Limits
 //
 // A job has 32 clients at most ([MaxClients]), with any number of hosts and

@@ -17,7 +17,7 @@ import (
 // Progress of a client beyond the labels, which are Int4.
 const (
 	noLabel   = math.MinInt64 // it has submitted none
-	allLabels = math.MaxInt64 // it has sent DONE
+	allLabels = math.MaxInt64 // it submits no more: it has sent DONE, or is refused
 )
 
 // job is what one call of Serve holds. One goroutine owns it and does no I/O; each
@@ -38,7 +38,8 @@ type job struct {
 	pending []*client // oldest first
 	members []*client // by rank; nil until it has joined
 	here    int       // members that have joined
-	open    int       // members that have neither finished nor been lost
+	open    int       // clients, to come or here, that have not ended
+	closing bool      // the first has ended since all have sent DONE
 	result  Result
 	err     error // the first that was found
 	over    bool  // nothing is left to wait for
@@ -85,13 +86,18 @@ func (j *job) run(ctx context.Context) (*Result, error) {
 	return &j.result, j.err
 }
 
-// fail keeps the first error. Once all have sent DONE they can do without each other,
+// fail ends the job, unless all have sent DONE: then they can do without each other,
 // as far as the server is concerned.
 func (j *job) fail(err error) {
+	j.record(err)
+	j.over = j.over || j.phase < PhaseRun
+}
+
+// record keeps the first error.
+func (j *job) record(err error) {
 	if j.err == nil {
 		j.err = err
 	}
-	j.over = j.over || j.phase < PhaseRun
 }
 
 // within sets the time that the phase may take, 0 and less being for ever.
@@ -215,7 +221,9 @@ func (j *job) join(c *client) {
 func (j *job) enter(p Phase, within time.Duration) {
 	j.phase = p
 	for _, m := range j.members {
-		m.phase = p
+		if !m.ended {
+			m.phase = p
+		}
 	}
 	j.within(within)
 	j.Log.Info("startup: phase", "phase", p)
@@ -296,27 +304,36 @@ func (j *job) gone(c *client, err error) {
 		}
 		return
 	}
-	j.open--
 	if err == nil && j.phase < PhaseRun {
 		err = &Error{Rank: c.rank, Err: fmt.Errorf("%w: FINI before all have sent DONE", ErrProtocol)}
 	}
-	res := &j.result.Clients[c.rank]
-	if err == nil {
-		c.phase = PhaseEnd
-		j.Log.Info("startup: client finished", "client", c.rank)
-	} else {
-		err = lost(err)
+	if err = lost(err); err != nil {
 		var e *Error
 		if errors.As(err, &e) {
 			e.Phase = c.phase
 		}
-		res.Err = err
-		j.Log.Error("startup: client lost", "client", c.rank, "phase", c.phase, "error", err)
-		j.fail(err)
 	}
-	res.Phase = c.phase
-	if j.open == j.Clients-1 && j.phase == PhaseRun {
+	res := &j.result.Clients[c.rank]
+	res.Phase, res.Err = c.phase, err
+	c.ended = true
+	j.open--
+	if j.phase == PhaseRun && !j.closing {
+		j.closing = true
 		j.within(j.Finish)
+	}
+	log := j.Log.With("client", c.rank, "addr", c.conn.RemoteAddr())
+	switch {
+	case err == nil:
+		res.Phase = PhaseEnd
+		log.Info("startup: client finished")
+	case j.phase == PhaseCollect && (errors.Is(err, ErrProtocol) || errors.Is(err, ErrLimit)):
+		log.Error("startup: client refused", "error", err)
+		j.record(err)
+		c.progress = allLabels
+		j.answer()
+	default:
+		log.Error("startup: client lost", "error", err)
+		j.fail(err)
 	}
 }
 
@@ -344,7 +361,7 @@ func (j *job) overdue() {
 	var ranks []string
 	first := -1
 	for rank, m := range j.members {
-		if m != nil && (j.phase == PhaseJoin || m.phase == PhaseEnd || j.phase == PhaseCollect && m.progress == allLabels) {
+		if m != nil && (j.phase == PhaseJoin || m.ended || j.phase == PhaseCollect && m.progress == allLabels) {
 			continue
 		}
 		if first < 0 {
@@ -375,7 +392,7 @@ func (j *job) end() {
 		}
 		c.conn.Close()
 		c.out.close()
-		if res.Phase != PhaseEnd && res.Err == nil {
+		if !c.ended {
 			res.Phase, res.Err = c.phase, &Error{Phase: c.phase, Rank: rank, Err: fmt.Errorf("%w: cut off when the job failed", ErrLost)}
 		}
 	}

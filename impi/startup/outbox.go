@@ -19,10 +19,13 @@ func newOutbox() outbox {
 	return outbox{mu: mu, ready: sync.NewCond(mu)}
 }
 
-// put queues b, which belongs to all that read it from now on.
+// put queues b, which belongs to all that read it from now on, unless the outbox is closed.
 func (o *outbox) put(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
 	o.queued = append(o.queued, b)
 	o.ready.Signal()
 }

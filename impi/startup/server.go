@@ -76,13 +76,17 @@ type ClientResult struct {
 // are gone, or the job has failed, or ctx is done; no connection and no goroutine is
 // left then.
 //
-// The error is nil if every client finished, else an [*Error] that names the client
-// through which the job failed, if it was one. A connection that breaks a rule before
-// it has joined is dropped, and nobody else notices. A client that breaks one, or is
-// gone, from then until all have sent DONE fails the job: without it no label would
-// ever be complete, so all others are cut off at once. One that is gone later fails
-// nothing: Serve waits for the others and then returns the first such error. The
-// result is there in any case, except with ErrInvalid.
+// The error is nil if every client finished, else an [*Error] that names the first
+// client that did not, if it was one. What becomes of the others depends on when and
+// how a connection ends:
+//
+//	before it has joined              it is refused
+//	before all have sent DONE         a client that broke a rule is refused, and counts
+//	                                  as one that has sent DONE; one that is lost fails
+//	                                  the job: all others are cut off at once
+//	later                             the others go on
+//
+// The result is there in any case, except with ErrInvalid.
 //
 // The protocol is not encrypted. Serve may be called from several goroutines.
 func (s *Server) Serve(ctx context.Context, l net.Listener) (*Result, error) {
@@ -186,6 +190,7 @@ type client struct {
 	reason   error // why it was closed by us
 	queue    []collCommand
 	progress int64 // the highest label that it has sent, or noLabel or allLabels
+	ended    bool  // it has finished, or is refused or lost
 }
 
 // converse reads all that a client sends, in the order in which it may come, and
@@ -323,7 +328,11 @@ func (j *job) collect(c *client) (last Label, err error) {
 		if err != nil {
 			return last, err
 		}
-		if labels > 1 && coll.label <= last {
+		switch {
+		case labels == 1 || coll.label > last:
+		case coll.label == last:
+			return last, fmt.Errorf("%w: submitted twice", ErrProtocol)
+		default:
 			return last, fmt.Errorf("%w: label %v comes after it", ErrProtocol, coll.label)
 		}
 		last = coll.label

@@ -435,29 +435,32 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestBadClient: one that breaks a rule fails the job, and the error says why.
+// TestBadClient: one that breaks a rule is refused, and the error names it and says why;
+// the others go on as if it had sent DONE.
 func TestBadClient(t *testing.T) {
 	long := make([]byte, 101)
+	five := [][]byte{answer(5, 0b10, "x")}
 	for _, c := range []struct {
-		name string
-		send []byte
-		says error
+		name    string
+		send    []byte
+		says    error
+		answers [][]byte // to what it had submitted before
 	}{
-		{"unknown command", header{0x01020304, 0}.append(nil), ErrProtocol},
-		{"AUTH again", authCommand{methods: AuthNone}.append(nil), ErrProtocol},
-		{"negative length", unhex(t, "434f4c4c fffffff0"), ErrProtocol},
-		{"COLL without label", header{cmdColl, 3}.append(nil), ErrProtocol},
-		{"label 0", coll(0, "x"), ErrProtocol},
-		{"label twice", append(coll(5, "x"), coll(5, "x")...), ErrProtocol},
-		{"labels descend", append(coll(5, "x"), coll(4, "x")...), ErrProtocol},
-		{"DONE with data", append(header{cmdDone, 1}.append(nil), 0), ErrProtocol},
-		{"FINI before DONE", finiWire, ErrProtocol},
-		{"label too long", coll(5, string(long)), ErrLimit},
-		{"2 GiB announced", header{cmdColl, maxPayload}.append(nil), ErrLimit},
-		{"all labels too long", append(append(coll(5, string(long[:100])), coll(6, string(long[:100]))...), coll(7, "x")...), ErrLimit},
-		{"too many labels", append(append(append(coll(5, ""), coll(6, "")...), coll(7, "")...), coll(8, "")...), ErrLimit},
-		{"FINI with DONE", append(doneWire[:8:8], finiWire...), ErrProtocol},
-		{"COLL after DONE", append(doneWire[:8:8], coll(5, "x")...), ErrProtocol},
+		{"unknown command", header{0x01020304, 0}.append(nil), ErrProtocol, nil},
+		{"AUTH again", authCommand{methods: AuthNone}.append(nil), ErrProtocol, nil},
+		{"negative length", unhex(t, "434f4c4c fffffff0"), ErrProtocol, nil},
+		{"COLL without label", header{cmdColl, 3}.append(nil), ErrProtocol, nil},
+		{"label 0", coll(0, "x"), ErrProtocol, nil},
+		{"label twice", append(coll(5, "x"), coll(5, "x")...), ErrProtocol, five},
+		{"labels descend", append(coll(5, "x"), coll(4, "x")...), ErrProtocol, five},
+		{"DONE with data", append(header{cmdDone, 1}.append(nil), 0), ErrProtocol, nil},
+		{"FINI before DONE", finiWire, ErrProtocol, nil},
+		{"label too long", coll(5, string(long)), ErrLimit, nil},
+		{"2 GiB announced", header{cmdColl, maxPayload}.append(nil), ErrLimit, nil},
+		{"all labels too long", append(append(coll(5, string(long[:100])), coll(6, string(long[:100]))...), coll(7, "x")...), ErrLimit, [][]byte{answer(5, 0b10, string(long[:100])), answer(6, 0b10, string(long[:100]))}},
+		{"too many labels", append(append(append(coll(5, ""), coll(6, "")...), coll(7, "")...), coll(8, "")...), ErrLimit, [][]byte{answer(5, 0b10, ""), answer(6, 0b10, ""), answer(7, 0b10, "")}},
+		{"FINI with DONE", append(doneWire[:8:8], finiWire...), ErrProtocol, nil},
+		{"COLL after DONE", append(doneWire[:8:8], coll(5, "x")...), ErrProtocol, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := serve(t, Server{Clients: 2, MaxLabels: 3, MaxLabelBytes: 100, MaxClientBytes: 200})
@@ -466,17 +469,67 @@ func TestBadClient(t *testing.T) {
 			bad.enter(1)
 			good.expect(appendImpi(nil, 2))
 			bad.send(c.send)
+			v.logs(t, "client refused", "client=1", "addr="+bad.LocalAddr().String(), c.says.Error())
+			good.send(coll(100, "good"), doneWire)
+			for _, b := range c.answers {
+				good.expect(b)
+			}
+			good.expect(answer(100, 1, "good"))
+			good.expect(doneWire)
+			good.send(finiWire)
 			res, err := v.wait()
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.ErrorIs(t, err, c.says)
 			require.Equal(t, 1, e.Rank)
 			require.Equal(t, PhaseCollect, e.Phase)
-			require.ErrorIs(t, res.Clients[1].Err, c.says)
-			require.ErrorIs(t, res.Clients[0].Err, ErrLost)
-			good.cut()
+			require.Equal(t, err, res.Clients[1].Err)
+			require.Equal(t, PhaseCollect, res.Clients[1].Phase)
+			require.NoError(t, res.Clients[0].Err)
+			require.Equal(t, PhaseEnd, res.Clients[0].Phase)
 		})
 	}
+}
+
+// TestTwice: the error names the client that submits a label twice, and the label.
+func TestTwice(t *testing.T) {
+	v := serve(t, Server{Clients: 2})
+	good, bad := dialRaw(t, v.addr), dialRaw(t, v.addr)
+	good.enter(0)
+	bad.enter(1)
+	good.expect(appendImpi(nil, 2))
+	bad.send(coll(LabelNHosts, "one"), coll(LabelNHosts, "one"))
+	v.logs(t, "client refused")
+	good.send(doneWire)
+	good.expect(doneWire)
+	good.send(finiWire)
+	_, err := v.wait()
+	require.EqualError(t, err, "impi/startup: collection, client 1, label C_NHOSTS: protocol violation: submitted twice")
+}
+
+// TestRefusedAndFinish: the time for FINI runs from the first, not from a refusal.
+func TestRefusedAndFinish(t *testing.T) {
+	v := serve(t, Server{Clients: 3, Finish: 20 * time.Millisecond})
+	var c [3]raw
+	for rank := range c {
+		c[rank] = dialRaw(t, v.addr)
+		c[rank].enter(rank)
+	}
+	for _, r := range c[:2] {
+		r.expect(appendImpi(nil, 3))
+	}
+	c[2].send(coll(1, ""), coll(1, ""))
+	v.logs(t, "client refused")
+	for _, r := range c[:2] {
+		r.send(doneWire)
+	}
+	c[0].expect(doneWire)
+	c[0].send(finiWire)
+	res, err := v.wait() // of client 1 there is no FINI
+	require.ErrorIs(t, err, ErrProtocol)
+	require.NoError(t, res.Clients[0].Err)
+	require.ErrorIs(t, res.Clients[1].Err, ErrLost)
+	require.Equal(t, PhaseRun, res.Clients[1].Phase)
 }
 
 // BenchmarkServer starts a job of 32 clients that submit 64 labels each, one after
