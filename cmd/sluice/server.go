@@ -69,7 +69,8 @@ one, and says so on standard error. The key crosses the network as it is. With
 --auth none everyone who reaches the server may be a client: this is for a
 loopback address, or one that was chosen for it.
 
-A client that is lost before the job runs ends the job; the log says why.`
+Until all clients have joined, the place of one that is lost is free again. From then
+until the job runs, a lost client ends the job. The log says which one, and why.`
 
 type authMethod int
 

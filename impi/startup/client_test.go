@@ -280,8 +280,7 @@ func TestDialCancelled(t *testing.T) {
 	v.logs(t, "client joined")
 	cancel(io.ErrNoProgress)
 	require.ErrorIs(t, <-failed, io.ErrNoProgress)
-	_, err := v.wait()
-	require.ErrorIs(t, err, ErrLost)
+	v.logs(t, "its place is free")
 }
 
 // TestOthersAnswers: a client passes over answers to labels that it does not submit, also

@@ -94,8 +94,21 @@ func FuzzStranger(f *testing.F) {
 	})
 }
 
-// FuzzMember: whatever a client sends after IMPI, the server ends, says why, and
-// names it if it is to blame.
+// join joins with method NONE and no AUTH, and waits until all clients have.
+func (p *pipes) join(rank int) (net.Conn, error) {
+	conn, ok := p.dial()
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	_, err := conn.Write(appendImpi(nil, rank))
+	if err == nil {
+		_, err = readPayload(conn, headerLen+4)
+	}
+	return conn, err
+}
+
+// FuzzMember: whatever a client sends once all have joined, the server ends, says why,
+// and names a client.
 func FuzzMember(f *testing.F) {
 	f.Add(append(coll(1, "x"), doneWire...))
 	f.Add(append(append(coll(1, "x"), coll(5, "y")...), doneWire...))
@@ -113,18 +126,25 @@ func FuzzMember(f *testing.F) {
 			_, err := s.Serve(ctx, p)
 			ended <- err
 		}()
-		good, ok := p.dial()
-		require.True(t, ok)
-		said := make(chan struct{})
+		first, said := make(chan net.Conn, 1), make(chan struct{})
+		go func() {
+			conn, err := p.join(0)
+			if err != nil {
+				conn = nil
+			}
+			first <- conn
+		}()
+		bad, err := p.join(1)
+		require.NoError(t, err)
+		good := <-first
+		require.NotNil(t, good)
 		go func() {
 			defer close(said)
-			say(good, append(append(appendImpi(nil, 0), coll(1, "good")...), doneWire...))
+			say(good, append(coll(1, "good"), doneWire...))
 		}()
-		if bad, ok := p.dial(); ok {
-			say(bad, append(appendImpi(nil, 1), b...))
-		}
+		say(bad, b)
 		<-said
-		err := <-ended
+		err = <-ended
 		var e *Error
 		require.ErrorAs(t, err, &e) // neither waits for the other
 		require.True(t, isOneOf(err, ErrLost, ErrProtocol, ErrLimit), "%v", err)

@@ -313,6 +313,10 @@ func (j *job) gone(c *client, err error) {
 			e.Phase = c.phase
 		}
 	}
+	if j.phase == PhaseJoin {
+		j.leave(c, err)
+		return
+	}
 	res := &j.result.Clients[c.rank]
 	res.Phase, res.Err = c.phase, err
 	c.ended = true
@@ -335,6 +339,16 @@ func (j *job) gone(c *client, err error) {
 		log.Error("startup: client lost", "error", err)
 		j.fail(err)
 	}
+}
+
+// leave frees the place of a client that ends before all have joined.
+func (j *job) leave(c *client, err error) {
+	j.members[c.rank] = nil
+	j.here--
+	j.result.Clients[c.rank].Addr = nil
+	j.result.Refused++
+	j.Log.Warn("startup: client left before all have joined: its place is free", "client", c.rank,
+		"addr", c.conn.RemoteAddr(), "missing", j.Clients-j.here, "error", err)
 }
 
 // drop closes a connection that is no client.

@@ -58,7 +58,8 @@ type Server struct {
 type Result struct {
 	// Clients has one entry a rank.
 	Clients []ClientResult
-	// Refused counts connections that did not become clients.
+	// Refused counts connections that did not become clients, or ended before all
+	// clients had joined.
 	Refused int
 }
 
@@ -81,6 +82,7 @@ type ClientResult struct {
 // how a connection ends:
 //
 //	before it has joined              it is refused
+//	before all clients have joined    its place is free again for another client
 //	before all have sent DONE         a client that broke a rule is refused, and counts
 //	                                  as one that has sent DONE; one that is lost fails
 //	                                  the job: all others are cut off at once

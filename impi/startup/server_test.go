@@ -44,6 +44,10 @@ func serve(t testing.TB, s Server) *served {
 }
 
 func serveOn(t testing.TB, s Server, l net.Listener) *served {
+	return serveWithin(context.Background(), t, s, l)
+}
+
+func serveWithin(ctx context.Context, t testing.TB, s Server, l net.Listener) *served {
 	v := &served{addr: l.Addr().String(), done: make(chan struct{})}
 	if s.Log == nil {
 		s.Log = slog.New(slog.NewTextHandler(&v.log, nil))
@@ -51,7 +55,7 @@ func serveOn(t testing.TB, s Server, l net.Listener) *served {
 	if s.Auth == 0 && s.Key == 0 {
 		s.Auth = AuthNone
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	go func() {
 		defer close(v.done)
 		v.res, v.err = s.Serve(ctx, l)
@@ -325,15 +329,79 @@ func TestNegativeLabels(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestVanish: a client that is gone before all have sent DONE fails the job at once,
-// for all; later it is reported, and the others finish.
+// TestVacated: the place of a client that ends before all have joined, for whatever
+// reason, is free again; nothing of it is left but a line in the log.
+func TestVacated(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		sends []byte
+		says  error
+	}{
+		{"lost", nil, ErrLost},
+		{"lost within a label", coll(3, "something")[:14], ErrLost},
+		{"lost after DONE", append(coll(3, "old"), doneWire...), ErrLost},
+		{"breaks a rule", append(coll(3, "old"), coll(3, "old")...), ErrProtocol},
+		{"sends FINI", append(doneWire[:8:8], finiWire...), ErrProtocol},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := serve(t, Server{Clients: 2})
+			first := dialRaw(t, v.addr)
+			first.enter(1)
+			first.send(c.sends)
+			addr := first.LocalAddr().String()
+			v.logs(t, "client joined")
+			first.Conn.(*net.TCPConn).CloseWrite() // fails if the server has cut it off already
+			v.logs(t, "its place is free", "client=1", "addr="+addr, "missing=2", c.says.Error())
+			first.cut()
+			other, second := dialRaw(t, v.addr), dialRaw(t, v.addr)
+			other.enter(0)
+			second.enter(1)
+			for _, r := range []raw{other, second} {
+				r.expect(appendImpi(nil, 2))
+				r.send(coll(3, "new"), doneWire)
+			}
+			for _, r := range []raw{other, second} {
+				r.expect(answer(3, 3, "newnew"))
+				r.expect(doneWire)
+				r.send(finiWire)
+			}
+			res, err := v.wait()
+			require.NoError(t, err)
+			require.Equal(t, 1, res.Refused)
+			require.Equal(t, second.LocalAddr().String(), res.Clients[1].Addr.String())
+		})
+	}
+}
+
+// TestVacant: a place that has become free and is not taken again is one that was never
+// taken.
+func TestVacant(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	v := serveWithin(ctx, t, Server{Clients: 2}, l)
+	r := dialRaw(t, v.addr)
+	r.enter(1)
+	v.logs(t, "client joined")
+	r.Close()
+	v.logs(t, "its place is free")
+	cancel()
+	res, err := v.wait()
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, res.Refused)
+	require.Nil(t, res.Clients[1].Addr)
+	require.Equal(t, PhaseAuth, res.Clients[1].Phase)
+	require.ErrorIs(t, res.Clients[1].Err, ErrLost)
+}
+
+// TestVanish: a client that is lost between the joining of all and the DONE of all fails
+// the job at once, for all; later it is reported, and the others finish.
 func TestVanish(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		until func(r, other raw)
 		phase Phase
 	}{
-		{"waiting for others", func(r, other raw) { r.enter(1) }, PhaseJoin},
 		{"before a label", func(r, other raw) {
 			r.enter(1)
 			other.enter(0)
