@@ -37,6 +37,8 @@
 // server cuts it off, names it in log and result, and goes on as if it had sent DONE. The
 // others find it missing in the masks.
 //
+// Where this differs from the report is in docs/impi.md.
+//
 // # Limits
 //
 // A job has 32 clients at most ([MaxClients]), with any number of hosts and
