@@ -366,6 +366,10 @@ func openInputs(o *fanoutOptions) (list inputs, err error) {
 		var r io.Reader = in.f
 		if info.Mode().IsRegular() {
 			in.size = info.Size()
+			if err := checkFormat(in.f, o.itemLimit); err != nil { // before anything is written
+				list.close()
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
 		} else {
 			in.wait = &waiting{r: in.f, done: make(chan struct{}, 1)}
 			r = in.wait
@@ -373,6 +377,16 @@ func openInputs(o *fanoutOptions) (list inputs, err error) {
 		in.file = pipeline.File(r, pipeline.FileOptions{Name: name, Clump: o.clump, ChunkBytes: o.chunk, ItemLimit: o.itemLimit})
 	}
 	return list, nil
+}
+
+// checkFormat looks at the beginning of a file.
+func checkFormat(f *os.File, itemLimit int64) error {
+	begin := make([]byte, 64<<10)
+	n, err := f.ReadAt(begin, 0)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	return ring.CheckFormat(begin[:n], itemLimit)
 }
 
 func (in *input) next(ctx context.Context, chunk []byte) ([]byte, error) {

@@ -282,11 +282,14 @@ func testFanoutFails(t *testing.T, b bed) {
 	in, _, _ := eventFile(t, eventgen.Config{Events: 100})
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, []byte("text"), 0o600))
+	swapped := filepath.Join(t.TempDir(), "swapped")
+	require.NoError(t, os.WriteFile(swapped, []byte{0, 0, 0, 12, 0, 0, 0, 30, 0, 0, 0, 0}, 0o600))
 	for _, c := range []struct {
 		args   []string
 		status int
 		says   string
 	}{
+		{[]string{"--in", in, "--in", swapped, "--order", "source", "--", "cat"}, 1, swapped + ": ring: these are ring items of NSCLDAQ 11 or 12, big-endian"},
 		{[]string{"--in", in, "--", "no-such-program-anywhere"}, 127, "executable file not found"},
 		{[]string{"--in", in, "--per-chunk", "--", "/no/such/file"}, 127, "no such file"},
 		{[]string{"--in", in, "--", plain}, 126, "permission denied"},

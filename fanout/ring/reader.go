@@ -42,7 +42,8 @@ func (r *Reader) Offset() int64 { return r.offset }
 // Next reads the next item into it, and returns its bytes. Both are valid until the next
 // call; nothing is allocated, unless an item is larger than all before. Behind the last
 // item the error is [io.EOF]. Damage is a [*DamageError] with the offset in the file,
-// counted from where the Reader began; another error is the file's, with the offset
+// counted from where the Reader began; a file of another version or byte order is a
+// [*FormatError] in place of its first item. Another error is the file's, with the offset
 // around it. An error stays.
 func (r *Reader) Next(it *Item) ([]byte, error) {
 	if r.broken != nil {
@@ -54,7 +55,7 @@ func (r *Reader) Next(it *Item) ([]byte, error) {
 		switch {
 		case errors.As(err, &damage):
 			damage.Offset = r.offset
-		case err != io.EOF:
+		case err != io.EOF && !errors.As(err, new(*FormatError)):
 			err = fmt.Errorf("ring: byte %d: %w", r.offset, err)
 		}
 		r.broken = err
@@ -70,6 +71,11 @@ func (r *Reader) next(it *Item) ([]byte, error) {
 		return nil, io.EOF
 	}
 	size, body, err := check(r.buf[r.lo:r.hi], r.limit)
+	if r.offset == 0 {
+		if err := CheckFormat(r.buf[r.lo:r.hi], r.limit); err != nil {
+			return nil, err
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package ring_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -197,4 +198,65 @@ func FuzzReader(f *testing.F) {
 			at += n
 		}
 	})
+}
+
+// older returns items of version 10, in a byte order: BEGIN_RUN of a run, and events.
+func older(order binary.AppendByteOrder, run uint32, events int) []byte {
+	item := func(b []byte, t ring.Type, body []byte) []byte {
+		b = order.AppendUint32(b, uint32(8+len(body)))
+		return append(order.AppendUint32(b, uint32(t)), body...)
+	}
+	begin := order.AppendUint32(order.AppendUint32(order.AppendUint32(nil, run), 0), 1_200_000_000)
+	b := item(nil, ring.BeginRun, append(begin, make([]byte, ring.TitleLen+1)...))
+	for i := range events {
+		b = item(b, ring.PhysicsEvent, order.AppendUint16(nil, uint16(i)))
+	}
+	return b
+}
+
+// swapped returns items of version 11 in the other byte order, without bodies.
+func swapped(n int) (b []byte) {
+	for i := range n {
+		t := ring.PhysicsEvent
+		if i == 0 {
+			t = ring.RingFormat
+		}
+		for _, v := range []uint32{12, uint32(t), 0} {
+			b = binary.BigEndian.AppendUint32(b, v)
+		}
+	}
+	return b
+}
+
+// TestFormats: files of version 10 and big-endian ones are named, whatever the number of the
+// run looks like; those that are read are not, nor is damage.
+func TestFormats(t *testing.T) {
+	for _, run := range []uint32{0, 1, 4, 20, 93, 100_000} {
+		for _, c := range []struct {
+			b    []byte
+			want ring.FormatError
+			says string
+		}{
+			{older(binary.LittleEndian, run, 3), ring.FormatError{Version: 10}, "NSCLDAQ 10, little-endian"},
+			{older(binary.LittleEndian, run, 0), ring.FormatError{Version: 10}, "NSCLDAQ 10, little-endian"},
+			{older(binary.BigEndian, run, 3), ring.FormatError{Version: 10, BigEndian: true}, "NSCLDAQ 10, big-endian"},
+			{swapped(1), ring.FormatError{Version: 11, BigEndian: true}, "NSCLDAQ 11 or 12, big-endian"},
+			{swapped(5000), ring.FormatError{Version: 11, BigEndian: true}, "NSCLDAQ 11 or 12, big-endian"},
+		} {
+			_, err := ring.NewReader(bytes.NewReader(c.b), 0).Next(new(ring.Item))
+			var e *ring.FormatError
+			require.ErrorAs(t, err, &e, "run %d", run)
+			require.Equal(t, c.want, *e)
+			require.ErrorContains(t, err, c.says)
+			require.False(t, errors.As(err, new(*ring.DamageError)))
+		}
+	}
+	r := rand.New(rand.NewPCG(9, 10))
+	b, starts := file(t, r, 20, 60)
+	require.NoError(t, ring.CheckFormat(b, 0))
+	require.NoError(t, ring.CheckFormat(nil, 0))
+	broken := bytes.Clone(b)
+	broken[starts[1]+8] = 5 // a body header that there is not
+	require.NoError(t, ring.CheckFormat(broken, 0))
+	require.NoError(t, ring.CheckFormat(bytes.Repeat([]byte("text"), 100), 0))
 }
