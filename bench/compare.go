@@ -509,7 +509,7 @@ func (c *comparison) versions(ctx context.Context, r *row, program string) []*co
 		}
 		return rs, err
 	}
-	bound := max(screenBound, findPattern(r.layer, r.pattern).alone)
+	bound := max(screenBound, r.measuredBy().alone)
 	if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, bound); errors.Is(err, errHung) {
 		must(fmt.Errorf("the base takes more than %v for it", bound))
 	} else if err != nil {

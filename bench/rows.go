@@ -277,10 +277,15 @@ func (r *row) point(v *Result) string {
 	return ""
 }
 
+// measuredBy is the pattern that measures it. (Its command may have another name.)
+func (r *row) measuredBy() *pattern {
+	return firstPattern(func(p *pattern) bool { return p.layer == r.layer && p.name == r.pattern })
+}
+
 // command is what measures some points of it, by the bench of this version and of those
 // before.
 func (r *row) command(points []string, t time.Duration) []string {
-	p := firstPattern(func(p *pattern) bool { return p.layer == r.layer && p.name == r.pattern })
+	p := r.measuredBy()
 	args := []string{r.layer, p.command()}
 	if p.top {
 		args = args[1:]

@@ -107,9 +107,9 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 	return n.world, nil
 }
 
-// lookForDead fails a group of which the node knows that a member has died. One that has left
-// is no fault of a group that is handed out: collectives may be over.
-func (g *Group) lookForDead(op string) {
+// lookForDead fails a group of which the node knows that a member has died, and says whether it
+// has. One that has left is no fault of a group that is handed out: collectives may be over.
+func (g *Group) lookForDead(op string) bool {
 	n := g.node
 	for _, rank := range g.ranks {
 		n.mu.Lock()
@@ -120,9 +120,10 @@ func (g *Group) lookForDead(op string) {
 		}
 		if err := *p.err.Load(); !errors.Is(err, ErrPeerLeft) && !errors.Is(err, ErrClosed) {
 			g.accuse(&Error{Op: op, Rank: rank, Stream: -1, Err: err})
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // worldID is the group of all ranks, in messages.
@@ -206,11 +207,12 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	if err != nil {
 		return nil, groupError(op, err)
 	}
-	if made != nil {
-		made.lookForDead(op)
-		if err := made.unusable(op); err != nil {
-			return nil, errors.Join(err, made.Close())
+	if made != nil && made.lookForDead(op) {
+		err := made.unusable(op)
+		if e := made.Close(); e != nil {
+			err = errors.Join(err, e)
 		}
+		return nil, err
 	}
 	return made, nil
 }
