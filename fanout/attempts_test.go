@@ -30,7 +30,7 @@ func TestPoison(t *testing.T) {
 	const workers = 5
 	place := apartPlaces()[len(apartPlaces())-1]
 	needApart(t, place)
-	for _, name := range []string{"poison", "poison, window"} {
+	for _, name := range []string{"poison", "poison, window", "poison, batch"} {
 		status, out := apart(t, name, place, 1+workers, 0)
 		require.Zero(t, status[0], out)
 		dead := 0
@@ -45,10 +45,14 @@ func TestPoison(t *testing.T) {
 }
 
 // poisonAct: rank 0 supplies to workers with that window.
-func poisonAct(window int) act {
+func poisonAct(window, batch int) act {
 	return func(ctx context.Context, w *impi.Comm, _ *rand.Rand) error {
 		if w.Rank() > 0 {
-			c, err := NewClient(w, Window(window))
+			opts := []ClientOption{Window(window)}
+			if batch > 0 {
+				opts = append(opts, Numbered())
+			}
+			c, err := NewClient(w, opts...)
 			if err != nil {
 				return err
 			}
@@ -60,7 +64,7 @@ func poisonAct(window int) act {
 			})
 			return errors.Join(err, c.Close())
 		}
-		s, err := NewSupplier(w, Redeliver(), Queue(window-1))
+		s, err := NewSupplier(w, Redeliver(), Queue(window-1), Batch(batch))
 		if err != nil {
 			return err
 		}
@@ -188,6 +192,110 @@ func TestAttemptsCollected(t *testing.T) {
 	}))
 	_, err = c.Receive(ctx)
 	require.Equal(t, io.EOF, err)
+}
+
+// A worker that has done its part of a chunk and closes its client is not to blame that the
+// result has not been collected yet.
+func TestCloseBeforeCollected(t *testing.T) {
+	w := comms(t, "here", 3)
+	ctx := ranks.Within(t)
+	s, err := NewSupplier(w[0], Collected(2), Queue(2))
+	require.NoError(t, err)
+	require.NoError(t, s.Send(ctx, []byte("chunk")))
+	for range 2 * DefaultAttempts {
+		c, err := NewClient(w[1], Numbered())
+		require.NoError(t, err)
+		k, err := c.Receive(ctx)
+		require.NoError(t, err)
+		k.Release()
+		require.NoError(t, c.Close())
+		ranks.Eventually(t, func() bool { return s.Stats().Workers[0].Held == 0 })
+	}
+	require.NoError(t, s.Acknowledge(0))
+	require.NoError(t, s.Drain(ctx))
+	require.NoError(t, s.Close())
+}
+
+// A client that has left, and closes before it has received its end, leaves none for the next
+// one of its rank.
+func TestNoStaleEnd(t *testing.T) {
+	for _, queue := range []int{0, 10} {
+		w := comms(t, "here", 2)
+		ctx := ranks.Within(t)
+		s, err := NewSupplier(w[0], Redeliver(), Queue(queue))
+		require.NoError(t, err)
+		const count = 6
+		closed := make(chan struct{})
+		got := map[uint64]bool{}
+		noErrors(t, together(func() error {
+			for i := range count {
+				err := s.Send(ctx, fmt.Append(nil, i))
+				for errors.Is(err, ErrNoWorkers) && ctx.Err() == nil { // between two clients
+					err = s.Send(ctx, fmt.Append(nil, i))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			<-closed
+			err := s.End(ctx)
+			for errors.Is(err, ErrNoWorkers) && ctx.Err() == nil {
+				err = s.End(ctx)
+			}
+			return err
+		}, func() error {
+			c, err := NewClient(w[1], Window(3))
+			if err != nil {
+				return err
+			}
+			for i := range 2 {
+				k, err := c.Receive(ctx)
+				if err != nil {
+					return err
+				}
+				got[k.Seq()] = true
+				k.Release()
+				if i == 0 {
+					c.Leave() // which the second Receive says
+				}
+			}
+			err = c.Close()
+			close(closed)
+			if err != nil {
+				return err
+			}
+			if c, err = NewClient(w[1], Window(3)); err != nil {
+				return err
+			}
+			err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+				got[k.Seq()] = true
+				return nil
+			})
+			return errors.Join(err, c.Close())
+		}))
+		require.Len(t, got, count)
+	}
+}
+
+// When no worker is left, the error names the chunk that was given up, too.
+func TestNoWorkersNamesHopeless(t *testing.T) {
+	w, list := strangers(t, 2)
+	ctx := ranks.Within(t)
+	s, err := NewSupplier(w, Redeliver(), OneAtATime(), Attempts(2), Queue(5))
+	require.NoError(t, err)
+	for _, chunk := range []string{"bad", "good"} {
+		require.NoError(t, s.Send(ctx, []byte(chunk)))
+	}
+	dies := func(string) bool { return true }
+	require.NoError(t, list[0].work(dies))
+	ranks.Eventually(t, func() bool { return s.Stats().Workers[0].State == Dead })
+	require.NoError(t, list[1].work(dies))
+	err = s.Drain(ctx)
+	require.ErrorIs(t, err, ErrNoWorkers)
+	var e *HopelessError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, HopelessError{0, 2}, *e)
+	require.NoError(t, s.Close())
 }
 
 // When no worker is left, the error names the chunk that they died with.

@@ -10,9 +10,8 @@ type chunk struct {
 	parts   [][]byte
 	memory  []byte // what parts lie in, of the supplier's own
 	release func() // tells the user that parts are no longer read
-	head    [recordHeader]byte
-	worker  int  // that has it; -1: none
-	given   bool // at least once
+	worker  int    // that has it; -1: none
+	given   bool   // at least once
 	acked   bool
 	watched bool // its worker says when it begins with it
 	begun   bool // its worker has said so
@@ -26,6 +25,7 @@ type message struct {
 	to     int
 	chunks []*chunk
 	vec    [][]byte
+	heads  []byte // of the chunks, which have numbers; a chunk may be in two messages
 	short  []byte // all of it, if it is short
 	req    impi.Request
 	free   *message

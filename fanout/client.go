@@ -442,9 +442,7 @@ func (c *Client) unpack() (Chunk, error) {
 		l.users++
 		l.out = append(l.out, true)
 		if flags&watched != 0 {
-			// It fails if the supplier is gone, which Receive says.
-			c.message = appendNumbers(c.message[:0], []uint64{seq})
-			_ = c.comm.Send(context.Background(), c.message, c.sources[c.batchOf].rank, TagBegun)
+			c.begin(c.batchOf, seq)
 		}
 	}
 	gen := l.gen
@@ -462,6 +460,16 @@ func (c *Client) unpack() (Chunk, error) {
 		return Chunk{}, err
 	}
 	return Chunk{l: l, gen: gen, bytes: bytes, seq: seq, source: c.batchOf, index: index, numbered: true, ack: flags&wantsAck != 0}, nil
+}
+
+// begin tells a supplier that a chunk is begun with, and before it of those that are done with.
+// It fails if the supplier is gone, which Receive says.
+func (c *Client) begin(i int, seq uint64) {
+	if len(c.acks[i]) > 0 && c.ask(i, 0) != nil {
+		return
+	}
+	c.message = appendNumbers(c.message[:0], []uint64{seq})
+	_ = c.comm.Send(context.Background(), c.message, c.sources[i].rank, TagBegun)
 }
 
 // Leave says that the client will not ask again: Receive returns what suppliers have
@@ -526,7 +534,14 @@ func (c *Client) part(i int) error {
 		err = c.ask(i, 0)
 	}
 	if s := &c.sources[i]; err == nil && !s.over && !c.foreign(s.rank) {
-		err = c.comm.Send(context.Background(), nil, s.rank, TagClosed)
+		if s.told { // the end that answers this is not to be a later client's
+			var end impi.Request
+			end, err = c.comm.Irecv(nil, s.rank, TagEnd)
+			end.Free()
+		}
+		if err == nil {
+			err = c.comm.Send(context.Background(), nil, s.rank, TagClosed)
+		}
 	}
 	if _, gone := lost(err); gone {
 		return nil

@@ -244,17 +244,19 @@ func (s *Supplier) hand(r request) {
 		c.given = true
 		c.worker = r.rank
 		c.sends++
-		// One worker's death says nothing yet: most cost no message.
+		// Until a worker has gone with it, it costs no message: see Attempts.
 		c.watched, c.begun = s.kept != nil && (c.deaths > 0 || s.o.attempts == 1), w.foreign
 		if numbered {
 			f := s.flags()
 			if len(m.chunks) > 0 {
 				f |= unasked
 			}
-			if c.watched {
-				f |= watched
+			if c.watched { // also of a chunk that a collector acknowledges: a worker may have done its part
+				f |= watched | wantsAck
 			}
-			m.vec = append(m.vec, appendRecord(c.head[:0], c.seq, c.bytes, f))
+			at := len(m.heads)
+			m.heads = appendRecord(m.heads, c.seq, c.bytes, f)
+			m.vec = append(m.vec, m.heads[at:])
 		}
 		m.vec = append(m.vec, c.parts...)
 		m.chunks = append(m.chunks, c)
@@ -370,7 +372,7 @@ func (s *Supplier) moved(m *message, gone bool) {
 	}
 	clear(m.chunks)
 	clear(m.vec)
-	m.chunks, m.vec, m.req = m.chunks[:0], m.vec[:0], impi.Request{}
+	m.chunks, m.vec, m.heads, m.req = m.chunks[:0], m.vec[:0], m.heads[:0], impi.Request{}
 	m.free, s.envelope = s.envelope, m
 }
 
@@ -455,8 +457,12 @@ func (s *Supplier) takeHopeless() error {
 	return err
 }
 
-// noWorkers is [ErrNoWorkers], and names the chunk that most of them had when they went.
+// noWorkers is [ErrNoWorkers], and names the chunk that most of them had when they went, or
+// those that have been given up.
 func (s *Supplier) noWorkers() error {
+	if len(s.hopeless) > 0 {
+		return fmt.Errorf("%w: %w", ErrNoWorkers, s.takeHopeless())
+	}
 	var most *chunk
 	for _, c := range s.again.list[s.again.head:] {
 		if c.deaths > 0 && (most == nil || c.deaths > most.deaths) {
@@ -469,13 +475,14 @@ func (s *Supplier) noWorkers() error {
 	return fmt.Errorf("%w; chunk %d was with %d of them when they went", ErrNoWorkers, most.seq, most.deaths)
 }
 
-// begun: a worker has begun with a chunk. It may have died since, and another have it.
-func (s *Supplier) begun(rank int, seq uint64) error {
+// begun: a worker has begun with a chunk, or has done with it. It may have died since, and
+// another have it.
+func (s *Supplier) begun(rank int, seq uint64, begun bool) error {
 	if seq >= s.next || s.kept == nil {
 		return fmt.Errorf("has begun with chunk %d of %d", seq, s.next)
 	}
 	if c := s.kept[seq%uint64(len(s.kept))]; c != nil && c.seq == seq && c.worker == rank {
-		c.begun = true
+		c.begun = begun
 	}
 	return nil
 }

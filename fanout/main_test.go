@@ -39,8 +39,9 @@ var acts = map[string]act{
 	"orphans":        orphansAct,
 	"owned":          ownedAct,
 	"plain":          plainAct,
-	"poison":         poisonAct(1),
-	"poison, window": poisonAct(8),
+	"poison":         poisonAct(1, 0),
+	"poison, window": poisonAct(8, 0),
+	"poison, batch":  poisonAct(8, 4000),
 }
 
 // play plays an act: its arguments are the place of the ranks, and a seed.

@@ -67,7 +67,8 @@ func Batch(bytes int) Option { return func(o *supplierOptions) { o.batch = bytes
 //
 // A chunk that its worker has not released when it closes its client, or has refused for its
 // length ([Longest], [MaxChunk]), goes to another. One that workers die of is given up: see
-// [Attempts].
+// [Attempts]. One that all workers refuse for its length goes from client to client, as long as
+// new ones are made.
 func Redeliver() Option { return func(o *supplierOptions) { o.keep |= untilAcknowledged } }
 
 // OneAtATime says that workers of other implementations ask for one chunk at a time, and

@@ -248,10 +248,16 @@ func (s *Supplier) heard(st impi.Status) error {
 		s.workerDone(w, len(acks)/8)
 		for len(acks) > 0 {
 			var seq uint64
-			if seq, acks = nextNumber(acks); s.o.keep == untilAcknowledged {
-				if err := s.acknowledgeNumber(seq); err != nil {
-					return bad("%v", err)
-				}
+			seq, acks = nextNumber(acks)
+			err := error(nil)
+			switch s.o.keep {
+			case untilAcknowledged:
+				err = s.acknowledgeNumber(seq)
+			case untilCollected:
+				err = s.begun(st.Source, seq, false)
+			}
+			if err != nil {
+				return bad("%v", err)
 			}
 		}
 		s.asked(st.Source, n, true)
@@ -269,7 +275,7 @@ func (s *Supplier) heard(st impi.Status) error {
 		if st.Len > 0 {
 			return bad("what says that a worker has closed its client is empty")
 		}
-		if w.state == Ended {
+		if w.state >= Ended {
 			break
 		}
 		w.owed = w.owed || w.state != Left
@@ -282,7 +288,7 @@ func (s *Supplier) heard(st impi.Status) error {
 			return bad("a number has 8 bytes")
 		}
 		seq, _ := nextNumber(s.ask[:8])
-		if err := s.begun(st.Source, seq); err != nil {
+		if err := s.begun(st.Source, seq, true); err != nil {
 			return bad("%v", err)
 		}
 		return nil
@@ -403,7 +409,7 @@ func (s *Supplier) lose(rank int, err error) {
 // that have arrived are its later client's.
 func (s *Supplier) recall(rank int) {
 	for _, m := range s.moving {
-		if m.to == rank {
+		if m.to == rank && len(m.chunks) > 0 { // an end that is on its way is awaited
 			if err := m.req.Cancel(); err != nil {
 				s.fault = errors.Join(s.fault, err)
 			}

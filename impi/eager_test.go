@@ -77,6 +77,47 @@ func TestEagerEverywhere(t *testing.T) {
 	})
 }
 
+// TestEagerToPoller: who looks for another message all the time has those come that it does not
+// look for.
+func TestEagerToPoller(t *testing.T) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
+		ctx := within(t)
+		both(t, func() error {
+			return errors.Join(a.Send(ctx, filled(20_000, 1), b.Rank(), 7), a.Send(ctx, []byte{1}, b.Rank(), 8))
+		}, func() error {
+			for ctx.Err() == nil {
+				if there, _, err := b.Iprobe(a.Rank(), 8); err != nil || there {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+	})
+}
+
+// TestEagerToLeaver: who leaves without receiving fails no send that was complete, or is about
+// to be.
+func TestEagerToLeaver(t *testing.T) {
+	for _, p := range places {
+		if p.hosts == 1 {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			jobs := join(t, p)
+			t.Cleanup(func() { closeAll(t, jobs) })
+			sent, err := jobs[0].World().Isend(filled(20_000, 1), 1, 7)
+			require.NoError(t, err)
+			left := make(chan error)
+			go func() { left <- jobs[1].Close(context.WithoutCancel(t.Context())) }()
+			_, err = sent.Wait(within(t))
+			require.NoError(t, err)
+			require.NoError(t, jobs[0].Close(context.WithoutCancel(t.Context())))
+			require.NoError(t, <-left)
+		})
+	}
+}
+
 // TestEagerBounded: what is fetched takes half of the memory for what waits; sends beyond are
 // complete when they are received, and no connection fails.
 func TestEagerBounded(t *testing.T) {

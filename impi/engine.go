@@ -48,6 +48,7 @@ type engine struct {
 	stale    span.Set  // memory that messages may not lie in: it has been closed, or a peer may write to it
 	stats    Stats
 	owed     []*message // see fetch
+	overdue  bool       // some have been for a while
 
 	sources  []eventSource
 	polls    uint64 // looks of users
@@ -285,9 +286,9 @@ func lapsed(err error) error {
 
 // sleep lets the watchers move things on, until a request is complete.
 func (e *engine) sleep(ctx context.Context) {
-	e.fetchOwed()
 	e.sleepers++
 	bell := e.bell
+	e.fetchOwed() // which may ring
 	e.lock.Unlock()
 	for _, k := range e.kicks {
 		select {

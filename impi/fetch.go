@@ -4,17 +4,14 @@ import "github.com/sluice-hpc/sluice/impi/packet"
 
 // A message of at most the packet length that was agreed is complete at its sender whether or
 // not it is received, also where a carrier's packets are shorter: the receiver then has the rest
-// of it come that no receive has met. It does so late, when it is about to let go of the CPU or
-// has looked for something else in vain, for a receive that is posted meanwhile saves the copy;
-// and only while what waits takes less than half of Config.Unexpected, so that first packets of
-// others have room.
+// of it come that no receive has met. It does so late, for a receive that is posted meanwhile
+// saves the copy: when it is about to let go of the CPU, or, while its user looks for something
+// else, some milliseconds later. It does so only while what waits takes less than half of
+// Config.Unexpected, so that the first packets of others have room; what is left out then is
+// complete when it is received.
 
-// fetchAfter is how many looks in vain of a user who does not wait, or messages that are owed,
-// it takes.
-const (
-	fetchAfter = 64
-	owedMost   = 1024
-)
+// owedMost is how many messages are remembered before they are fetched at once.
+const owedMost = 1024
 
 // owe takes note of a message whose sender counts on its being taken.
 func (e *engine) owe(m *message) {
@@ -24,15 +21,18 @@ func (e *engine) owe(m *message) {
 	}
 }
 
-// lookedInVain is after a look of a user who does not wait.
-func (e *engine) lookedInVain() {
-	if len(e.owed) > 0 && e.polls%fetchAfter == 0 {
+// fetchOverdue fetches what was owed when it was called last, while somebody looks who does not
+// wait.
+func (e *engine) fetchOverdue() {
+	if e.overdue {
 		e.fetchOwed()
 	}
+	e.overdue = len(e.owed) > 0
 }
 
 // fetchOwed has come what is owed and still waits.
 func (e *engine) fetchOwed() {
+	e.overdue = false
 	for i, m := range e.owed {
 		e.owed[i] = nil
 		if m.owed {

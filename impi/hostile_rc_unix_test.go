@@ -222,6 +222,7 @@ func TestHostileRC(t *testing.T) {
 		{"unknown flag", raw(header(1, 16)), ErrProtocol},
 		{"a packet that is to be taken", raw(header(1, rcEager)), ErrProtocol},
 		{"a rest that is to be taken", raw(header(0, byte(sync), rcEager|rcRest)), ErrProtocol},
+		{"taken as a whole", say(rcPacket{t: sync, flags: rcEager, length: 2}, 1, 2), ErrProtocol},
 		{"too long to be taken", say(rcPacket{t: sync, flags: rcEager, length: 64<<10 + 1}, 1), ErrProtocol},
 		{"flags that do not go together", raw(header(1, 5)), ErrProtocol},
 		{"rest of no data", raw(header(0, byte(sync), rcRest)), ErrProtocol},

@@ -316,7 +316,11 @@ func (e *engine) forget(l *link) {
 				if r.list != nil {
 					r.list.remove(r)
 				}
-				e.finish(r, l.err)
+				err := l.err
+				if err == ErrPeerLeft && r.kind == sending && r.state == moving && l.promised(r) {
+					err = nil // as any that has left and is not received
+				}
+				e.finish(r, err)
 			}
 		}
 	}

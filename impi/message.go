@@ -13,7 +13,7 @@ type message struct {
 	length             uint64 // of the whole message
 	srqid              uint64
 	pair               *pair    // that it came by; nil within the host
-	data               []byte   // of the first packet
+	data               []byte   // of the first packet; of all, if it has been fetched
 	sender             *request // within the host: not copied yet
 	owed, acked        bool     // see fetch
 	fetch              *request // the rest is coming

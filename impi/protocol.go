@@ -72,8 +72,8 @@ func (in *sink) begin(l *link) error {
 	if h.length < in.left || h.length > in.left && (h.t != packet.DataSync || in.left == 0) {
 		return fmt.Errorf("%w: %v with %d bytes of a message of %d", ErrProtocol, h.t, in.left, h.length)
 	}
-	if h.eager && h.length > uint64(l.eager) {
-		return fmt.Errorf("%w: a message of %d bytes is none that is to be taken, of at most %d", ErrProtocol, h.length, l.eager)
+	if h.eager && (h.length > uint64(l.eager) || h.length == in.left) {
+		return fmt.Errorf("%w: a message of %d bytes, of which %d have come, is none that is to be taken, of at most %d", ErrProtocol, h.length, in.left, l.eager)
 	}
 	if h.tag < 0 || h.length > math.MaxInt64 {
 		return fmt.Errorf("%w: message of %d bytes, tag %d", ErrProtocol, h.length, h.tag)

@@ -82,7 +82,13 @@ func parseRC(b []byte) (p rcPacket, err error) {
 	le := binary.LittleEndian
 	p = rcPacket{t: packet.Type(b[0]), flags: b[1], dest: le.Uint16(b[2:]), src: le.Uint16(b[4:]), lines: le.Uint16(b[6:]),
 		tag: int32(le.Uint32(b[8:])), cid: le.Uint32(b[12:]), length: le.Uint64(b[16:]), srqid: le.Uint64(b[24:])}
-	if p.t > rcWake || p.flags >= 2*rcEager || p.flags&(rcKnown|rcEager) != 0 && p.flags&(rcRest|rcStaged) != 0 || p.flags&rcEager != 0 && p.t != packet.DataSync || p.flags == rcKnown && p.t != packet.DataSync && p.t != packet.SyncAck || p.flags&rcRest != 0 && p.t != packet.Data || p.flags == rcStaged && p.t != packet.SyncAck {
+	first, rest := p.flags&(rcKnown|rcEager), p.flags&(rcRest|rcStaged)
+	switch {
+	case p.t > rcWake, p.flags >= 2*rcEager, first != 0 && rest != 0,
+		first&rcEager != 0 && p.t != packet.DataSync,
+		first == rcKnown && p.t != packet.DataSync && p.t != packet.SyncAck,
+		rest&rcRest != 0 && p.t != packet.Data,
+		rest == rcStaged && p.t != packet.SyncAck:
 		return p, fmt.Errorf("%w: packet of type %d, flags %#x", ErrProtocol, b[0], b[1])
 	}
 	return p, nil

@@ -260,7 +260,6 @@ func (q Request) Test() (bool, Status, error) {
 			if e.fences > 0 { // it ends with one
 				return false, Status{}, nil
 			}
-			e.lookedInVain()
 			return false, Status{}, e.broken
 		}
 	}
@@ -429,7 +428,8 @@ func (a *allOf) over() bool {
 // Cancel asks for the request to be taken back (MPI_Cancel). It returns at once; the
 // request has to be waited for all the same, and its status says whether that was
 // successful: of a receive if it had met no message, of a send if it had met no
-// receive, which the receiver's process is asked. LAM/MPI always says no.
+// receive, which the receiver's process is asked: that says no of a message longer than a
+// packet of a queue pair which it has taken to itself. LAM/MPI always says no.
 func (q Request) Cancel() error {
 	if q.r == nil {
 		return nil

@@ -32,6 +32,7 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 		looked := e.polls != seen
 		seen = e.polls
 		asleep := e.sleepers > 0
+		e.fetchOverdue()
 		e.lock.Unlock()
 		if looked && !asleep {
 			pause = min(2*pause, watchMost)

@@ -769,7 +769,7 @@ func TestRankDoesNotRead(t *testing.T) {
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
 	e := w.env
-	_, _, err = introduce(conn, &e, false)
+	_, _, _, err = introduce(conn, &e, false)
 	require.NoError(t, err)
 	data := make([]byte, MaxData)
 	for round := range uint32(1000) {

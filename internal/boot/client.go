@@ -45,7 +45,8 @@ type client struct {
 	conn   net.Conn
 	rank   int
 	size   int
-	hosted bool // rank 0 runs the rendezvous
+	hosted bool   // rank 0 runs the rendezvous
+	minor  uint16 // version of what the rendezvous speaks
 
 	turn  chan struct{} // held by the Exchange in progress
 	round uint32        // held by turn: the number of the next round
@@ -166,7 +167,7 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 	}
 	e := &m.Environment
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	r, again, err := introduce(conn, e, m.hosted)
+	r, minor, again, err := introduce(conn, e, m.hosted)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -181,6 +182,7 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 		hosted:     m.hosted,
 		turn:       make(chan struct{}, 1),
 		verdict:    make(chan string, 1),
+		minor:      minor,
 		asking:     make(chan struct{}, 1),
 		told:       make(chan where, 1),
 		ended:      make(chan struct{}),
@@ -195,8 +197,8 @@ var errEnding = errors.New("it is the rendezvous of an earlier program, which th
 // introduce proves that this rank belongs to the job and has it admitted. Where
 // rank 0 runs the rendezvous, it may be that of an earlier program with the
 // same ranks, which is about to end.
-func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, again bool, err error) {
-	_, err = proof.Dial(conn, proof.Params{
+func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, minor uint16, again bool, err error) {
+	server, err := proof.Dial(conn, proof.Params{
 		Secret:   e.Secret,
 		Insecure: e.Insecure,
 		Protocol: protocolName,
@@ -210,24 +212,24 @@ func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, aga
 		// accept queue of one that is closing resets them.
 		var network *net.OpError
 		lost := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
-		return nil, lost && !errors.Is(err, proof.ErrRefused), err
+		return nil, 0, lost && !errors.Is(err, proof.ErrRefused), err
 	}
 	m := join{rank: uint32(e.Rank), size: uint32(e.Size), name: processName()}
 	if _, err := conn.Write(m.Append(nil)); err != nil {
-		return nil, hosted, err
+		return nil, 0, hosted, err
 	}
 	r = bufio.NewReader(conn)
 	answer, err := readMessage(r, setOf(kindWelcome, kindRefuse, kindLeave))
 	if err != nil {
-		return nil, hosted, err
+		return nil, 0, hosted, err
 	}
 	switch m := answer.(type) {
 	case refuse:
-		return nil, false, &RefusedError{Rank: e.Rank, Why: m.text}
+		return nil, 0, false, &RefusedError{Rank: e.Rank, Why: m.text}
 	case leave:
-		return nil, true, errEnding
+		return nil, 0, true, errEnding
 	}
-	return r, false, nil
+	return r, server.Minor, false, nil
 }
 
 // processName tells people which process a rank is.
@@ -514,7 +516,7 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 		return known
 	case retired && rank == 0:
 		return &RankError{Rank: rank, Err: ErrLeft}
-	case retired || c.tell(where{rank: uint32(rank)}) != nil:
+	case retired || c.minor < whereMinor || c.tell(where{rank: uint32(rank)}) != nil:
 		return nil
 	}
 	select {

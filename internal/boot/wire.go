@@ -41,6 +41,7 @@ const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1
 	protocolMinor = 1
+	whereMinor    = 1        // from which a rendezvous answers where
 	serverName    = "server" // identity of the rendezvous in the proof
 )
 
