@@ -14,7 +14,8 @@ import (
 // still active fails with [ErrClosed], here, and [ErrPeerLeft] at the others. It waits
 // until the others have taken note, at most for [Config.PeerTimeout]. Foreign
 // processes end together: with them Close begins with a barrier, and waits for all of
-// them as long as ctx lasts, or, if the barrier has failed, as for others. Another call only waits for the first.
+// them as long as ctx lasts, or, if the barrier has failed, as for others. Another call
+// only waits for the first.
 func (j *Job) Close(ctx context.Context) error {
 	e := j.e
 	e.lock.Lock()

@@ -20,8 +20,9 @@ const (
 )
 
 // header is what a frame begins with, little-endian: its kind (8 bits), whether the worker is
-// to say when it begins with the chunk (8 bits: 0 or 1), zeroes (16 bits), for how many chunks it asks (32 bits; of workers), a number of a chunk and the length
-// of the body that follows (64 bits each).
+// to say when it begins with the chunk (8 bits: 0 or 1), zeroes (16 bits), for how many chunks
+// it asks (32 bits; of workers), a number of a chunk and the length of the body that follows (64
+// bits each).
 type header struct {
 	kind    kind
 	watched bool
