@@ -147,8 +147,11 @@ func TestEagerBounded(t *testing.T) {
 		require.True(t, bytes.Equal(filled(n, i), got))
 	}
 	require.NoError(t, WaitAll(ctx, nil, list...))
-	require.Zero(t, a.e.links[b.Rank()].pairs[0].held)
-	require.Zero(t, b.e.links[a.Rank()].pairs[0].held)
+	for _, c := range []*Comm{a, b} {
+		c.e.lock.Lock()
+		require.Zero(t, c.p.pair(int32(1-c.Rank())).held)
+		c.e.lock.Unlock()
+	}
 }
 
 // TestFetch: whatever happens to a message while it is being fetched: a receive comes
@@ -223,7 +226,9 @@ func TestFetch(t *testing.T) {
 			r, err := a.startSend(a.match, filled(n, 1), nil, 1, 7, false)
 			require.NoError(t, err)
 			sent := Request{r, r.gen}
+			b.e.lock.Lock()
 			p := b.p.pair(0)
+			b.e.lock.Unlock()
 			ranks.Eventually(t, func() bool {
 				b.e.lock.Lock()
 				defer b.e.lock.Unlock()
