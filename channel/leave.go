@@ -19,7 +19,7 @@ import (
 // given up; a copy that a peer has begun is waited for, at most for the peer
 // timeout. If that passes the error is [ErrBusy], for each such handle: the node is
 // closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is gone afterwards. Calls in other goroutines that wait for a
+// again. Memory of Alloc is freed; see [Memory.Bytes]. Calls in other goroutines that wait for a
 // peer, a rank or the rendezvous end with [ErrClosed]. Another Close at the same
 // time returns when this one does, with its error; closing again does nothing.
 func (n *Node) Close() error {

@@ -89,6 +89,44 @@ func TestClosedMemory(t *testing.T) {
 	require.ErrorIs(t, declare(old[0]), ErrClosed)
 }
 
+// TestMemoryAfterClose: who uses a slice after its memory or its node has been closed does no
+// harm: no peer sees it, nor does memory of a later node.
+func TestMemoryAfterClose(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		var old [][]byte
+		for _, size := range []int{100, 4096, 3 << 20, 5 << 20} {
+			m, err := nodes[0].Alloc(size)
+			require.NoError(t, err)
+			old = append(old, m.Bytes())
+			if size == 5<<20 {
+				require.NoError(t, m.Close())
+			}
+		}
+		s, of := send(t, nodes[0], 1, 4096)
+		r, at := receive(t, nodes[1], 0, 4096)
+		pass(t, s, r, r)
+		_, _ = of, at
+		require.NoError(t, nodes[0].Close())
+		for _, b := range old {
+			for i := 0; i < len(b); i += 1000 {
+				b[i]++
+			}
+			b[len(b)-1] = 7
+		}
+		require.NoError(t, nodes[1].Close())
+		again := join(t, 2, WithProviders(provider))
+		for _, size := range []int{100, 3 << 20, 5 << 20} {
+			m, err := again[0].Alloc(size)
+			require.NoError(t, err)
+			for _, b := range old {
+				b[0] = 0xff
+			}
+			require.Equal(t, make([]byte, size), m.Bytes())
+		}
+	})
+}
+
 // TestAlignment: memory begins at a page of this machine, where there are devices
 // and where there are none.
 func TestAlignment(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -39,7 +40,7 @@ type mr struct {
 	addr       uint64
 	lkey, rkey uint32
 	pinner     runtime.Pinner
-	mapped     []byte // to be unmapped
+	mapped     []byte // to be unmapped; its addresses stay
 }
 
 // hugePage is the size of the pages that the kernel is asked for where regions are
@@ -48,7 +49,7 @@ const hugePage = 2 << 20
 
 func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
 	page := os.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, (size+page-1)&^(page-1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := retire.Map(-1, (size+page-1)&^(page-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, verbs.Errorf(p.c.device, "allocate MR", fmt.Errorf("%w (%w)", verbs.ErrNoMemory, err), "%d bytes", size)
 	}
@@ -57,7 +58,7 @@ func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, erro
 	}
 	m := &mr{c: p.c, buf: mem[:size:size], mapped: mem}
 	if err := p.register("allocate MR", m, access); err != nil {
-		return nil, errors.Join(err, unix.Munmap(mem))
+		return nil, errors.Join(err, retire.Unmap(mem))
 	}
 	return m, nil
 }
@@ -127,7 +128,7 @@ func (m *mr) Close() error {
 		m.pinner.Unpin()
 		return nil
 	}
-	if err := unix.Munmap(m.mapped); err != nil {
+	if err := retire.Unmap(m.mapped); err != nil {
 		return verbs.Errorf(m.c.device, op, err, "")
 	}
 	return nil

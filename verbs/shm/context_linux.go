@@ -23,7 +23,7 @@ import (
 
 // Probe tries what the provider cannot do without: a sealed memfd.
 func (provider) Probe() verbs.Probe {
-	s, err := createSegment("probe", unix.Getpagesize())
+	s, err := createSegment("probe", unix.Getpagesize(), false)
 	if err == nil {
 		err = s.close()
 	}

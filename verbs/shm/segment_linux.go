@@ -9,21 +9,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // segment is a mapped memfd.
 type segment struct {
-	mem []byte
-	fd  int // -1 for a peer's: closed once mapped
+	mem  []byte
+	fd   int  // -1 for a peer's: closed once mapped
+	lent bool // see createSegment
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // createSegment makes a sealed memfd of size bytes, a multiple of the page size,
 // with all its pages allocated: a page that could not be had later would be a
-// SIGBUS for whoever touches it.
-func createSegment(name string, size int) (*segment, error) {
+// SIGBUS for whoever touches it. Where slices of it are lent to users its addresses stay when
+// it is closed.
+func createSegment(name string, size int, lent bool) (*segment, error) {
 	fd, err := unix.MemfdCreate("sluice-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
@@ -38,9 +41,14 @@ func createSegment(name string, size int) (*segment, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, errors.Join(os.NewSyscallError("F_ADD_SEALS", err), s.close())
 	}
-	s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	const flags = unix.MAP_SHARED | unix.MAP_POPULATE
+	if s.lent = lent; lent {
+		s.mem, err = retire.Map(fd, size, flags)
+	} else if s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags); err != nil {
+		err = os.NewSyscallError("mmap", err)
+	}
 	if err != nil {
-		return nil, errors.Join(os.NewSyscallError("mmap", err), s.close())
+		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
@@ -96,10 +104,14 @@ func openSegment(fd int, size uint64) (*segment, error) {
 
 func (s *segment) close() error {
 	var errs []error
-	if s.mem != nil {
+	switch {
+	case s.mem == nil:
+	case s.lent:
+		errs = append(errs, retire.Unmap(s.mem))
+	default:
 		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(s.mem)))
-		s.mem = nil
 	}
+	s.mem = nil
 	if s.fd >= 0 {
 		errs = append(errs, os.NewSyscallError("close", unix.Close(s.fd)))
 		s.fd = -1
@@ -146,7 +158,7 @@ const (
 
 func newControl() (*segment, *control, error) {
 	page := os.Getpagesize()
-	s, err := createSegment("control", (controlSize+page-1)/page*page)
+	s, err := createSegment("control", (controlSize+page-1)/page*page, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -217,7 +229,7 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 		return b, err
 	}
 	page := os.Getpagesize()
-	s, err := createSegment("arena", (max(n, arenaSize)+page-1)/page*page)
+	s, err := createSegment("arena", (max(n, arenaSize)+page-1)/page*page, true)
 	if err != nil {
 		return block{}, err
 	}
