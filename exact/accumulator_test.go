@@ -361,6 +361,46 @@ func TestManyAdds(t *testing.T) {
 	}
 }
 
+// TestCarriesInTime adds a term, alone and as a product with 1, so often that limbs overflow
+// unless they carry: around the number of additions after which that is due, in one sum and in
+// two that are merged.
+func TestCarriesInTime(t *testing.T) {
+	const x, more = 0x1.fffffffffffffp13, 5000
+	kinds := map[string]func(i int) bool{ // which terms are products
+		"terms":            func(int) bool { return false },
+		"products":         func(int) bool { return true },
+		"mixed":            func(i int) bool { return i%2 == 0 },
+		"behind a product": func(i int) bool { return i == 0 },
+	}
+	add := func(a *exact.Accumulator, n int, product func(i int) bool) {
+		for i := range n {
+			if product(i) {
+				a.AddProduct(x, 1)
+			} else {
+				a.Add(x)
+			}
+		}
+	}
+	for name, before := range kinds {
+		for then, after := range kinds {
+			for _, n := range []int{1000, 2046, 2047, 2048} {
+				for _, m := range []int{-1, 0, 1, 1046, 1047, 2047} { // -1: nothing is merged
+					var a, b exact.Accumulator
+					add(&a, n, before)
+					if m >= 0 {
+						add(&b, m, before)
+						a.Merge(&b)
+					}
+					add(&a, more, after)
+					count := new(big.Float).SetInt64(int64(n + max(m, 0) + more))
+					want, _ := count.Mul(count.SetPrec(precision), big.NewFloat(x)).Float64()
+					requireSame(t, want, a.Round(), fmt.Sprintf("%d %s, merged with %d, then %d %s", n, name, m, more, then))
+				}
+			}
+		}
+	}
+}
+
 // TestLongProducts adds more products of one exponent than a bin of the table takes.
 func TestLongProducts(t *testing.T) {
 	x := make([]float64, 1<<22+1000)
