@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -111,6 +112,35 @@ func TestCollectorGaps(t *testing.T) {
 	require.Equal(t, uint64(3), c.Stats().Duplicates)
 }
 
+// At the bound, and not before, only the result that is waited for is received.
+func TestReorderBound(t *testing.T) {
+	const bound = 1000
+	for memory, want := range map[int]int{bound - 1: impi.AnyTag, bound: resultTag(3), bound + 1: resultTag(3)} {
+		c := &Collector{o: collectorOptions{memory: bound}, workers: map[int]bool{1: true}, next: 3, held: map[uint64]*result{5: {}}, memory: memory}
+		_, tag, err := c.following()
+		require.NoError(t, err)
+		require.Equal(t, want, tag, "%d bytes held, bound %d", memory, bound)
+	}
+}
+
+// As many acknowledgements as a message may have go at once, also while nothing is received; one
+// fewer wait.
+func TestAcknowledgementsGo(t *testing.T) {
+	w := comms(t, "here", 2)
+	c, err := NewCollector(w[0], AcknowledgeTo(w[0], 1))
+	require.NoError(t, err)
+	for i := range uint64(askMost) {
+		there, _, err := w[1].Iprobe(0, TagCollect)
+		require.NoError(t, err)
+		require.False(t, there, "after %d results", i)
+		require.NoError(t, Result{c: c, r: &result{seq: i}}.Release())
+	}
+	there, st, err := w[1].Iprobe(0, TagCollect)
+	require.NoError(t, err)
+	require.True(t, there, "after %d results", askMost)
+	require.Equal(t, 8*askMost, st.Len)
+}
+
 func TestCollectorBad(t *testing.T) {
 	for _, b := range []struct {
 		from, tag int
@@ -118,6 +148,7 @@ func TestCollectorBad(t *testing.T) {
 	}{
 		{1, resultTag(0), []byte("short")},
 		{1, resultTag(0), binary.LittleEndian.AppendUint64(nil, 1)},
+		{1, resultTag(1), binary.LittleEndian.AppendUint64(nil, 0)},
 		{2, TagEnd, nil},
 	} {
 		w := comms(t, "here", 3)
@@ -204,6 +235,18 @@ func TestAcknowledgedOutOfOrder(t *testing.T) {
 		receive(i)
 	}
 	require.Equal(t, bound, s.Stats().Unacknowledged)
+	require.ErrorIs(t, s.Acknowledge(bound), ErrInvalid, "of the next chunk")
+	begun := func(rank int, seq uint64) (bool, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		err := s.begun(rank, seq)
+		return s.kept[seq%bound].begun, err
+	}
+	_, err = begun(1, bound)
+	require.Error(t, err, "begun with the next chunk")
+	got, err := begun(2, 0)
+	require.NoError(t, err)
+	require.False(t, got, "another worker has begun with it")
 	for i := range uint64(bound) - 1 {
 		require.NoError(t, s.Acknowledge(bound-1-i))
 	}
@@ -211,11 +254,20 @@ func TestAcknowledgedOutOfOrder(t *testing.T) {
 	require.ErrorIs(t, s.Drain(over(t)), context.DeadlineExceeded)
 	require.NoError(t, s.Acknowledge(0))
 	require.Zero(t, s.Stats().Unacknowledged)
+	require.True(t, s.low == s.next && s.next == bound, "kept from %d to %d", s.low, s.next)
 	for i := range uint64(bound) { // in the same places
 		receive(bound + i)
 	}
 	for i := range uint64(bound) {
 		require.NoError(t, s.Acknowledge(i))
+	}
+	for _, c := range []struct {
+		seq  uint64
+		want bool
+	}{{0, false}, {bound, true}} { // of the earlier chunk in the place, and of this one
+		got, err = begun(1, c.seq)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, "begun with chunk %d, in the place of chunk %d", bound, c.seq)
 	}
 	require.Equal(t, bound, s.Stats().Unacknowledged)
 	var e *EndError

@@ -2,10 +2,14 @@ package fanout
 
 import (
 	"encoding/hex"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // What goes over the wire, byte by byte.
@@ -22,6 +26,84 @@ func TestWire(t *testing.T) {
 			"03"+ // flags
 			"6162",
 		hex.EncodeToString(append(appendRecord(nil, 0x1020304, 2, wantsAck|unasked), "ab"...)))
+}
+
+// An ask has as many acknowledgements as there is memory for, and asks for no more than a window.
+func TestAskBounds(t *testing.T) {
+	for _, c := range []struct {
+		requests, acks int
+		ok             bool
+	}{{0, 0, true}, {maxWindow, askMost, true}, {maxWindow + 1, 0, false}, {0, askMost + 1, false}} {
+		n, acks, err := parseAsk(appendAsk(nil, c.requests, make([]uint64, c.acks)))
+		require.Equal(t, c.ok, err == nil, "%d requests, %d acknowledgements: %v", c.requests, c.acks, err)
+		if c.ok {
+			require.Equal(t, []int{c.requests, 8 * c.acks}, []int{n, len(acks)})
+		}
+	}
+}
+
+// Chunks that come back go where they belong among those that wait; what is taken out anywhere
+// leaves the others as they are.
+func TestChunksInOrder(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	for range 200 {
+		var q chunks
+		var want []uint64
+		var list []*chunk
+		for _, seq := range r.Perm(20) {
+			c := &chunk{seq: uint64(seq), bytes: 1 + seq}
+			i, _ := slices.BinarySearch(want, c.seq)
+			want, list = slices.Insert(want, i, c.seq), slices.Insert(list, i, c)
+			q.insert(c)
+			switch r.IntN(4) {
+			case 0:
+				require.Same(t, list[0], q.pop())
+				want, list = want[1:], list[1:]
+			case 1:
+				i := r.IntN(len(list))
+				q.remove(list[i])
+				want, list = slices.Delete(want, i, i+1), slices.Delete(list, i, i+1)
+			}
+			got, bytes := []uint64{}, 0
+			for _, c := range q.list[q.head:] {
+				got, bytes = append(got, c.seq), bytes+c.bytes
+			}
+			require.Equal(t, append([]uint64{}, want...), got)
+			require.Equal(t, bytes, q.bytes)
+		}
+	}
+}
+
+// A message takes what fits into it, to the byte; what has come back goes first.
+func TestFollowing(t *testing.T) {
+	var s Supplier
+	first, next := &chunk{seq: 1, bytes: 100}, &chunk{seq: 2, bytes: 50}
+	s.again.push(first)
+	s.queue.push(next)
+	for _, c := range []*chunk{first, next} {
+		require.Nil(t, s.following(recordHeader+c.bytes-1))
+		require.Same(t, c, s.following(recordHeader+c.bytes))
+	}
+	require.Nil(t, s.following(1<<62))
+}
+
+// A chunk that nothing has asked for answers no request.
+func TestUnasked(t *testing.T) {
+	w := comms(t, "here", 2)
+	ctx := ranks.Within(t)
+	c, err := NewClient(w[1], Numbered(), Window(8))
+	require.NoError(t, err)
+	b := append(appendRecord(nil, 0, 1, 0), 'a')
+	b = append(appendRecord(b, 1, 1, unasked), 'b')
+	require.NoError(t, w[0].Send(ctx, b, 1, TagNumbered))
+	for seq := range uint64(2) {
+		k, err := c.Receive(ctx)
+		require.NoError(t, err)
+		require.Equal(t, seq, k.Seq())
+		require.Equal(t, 7, c.sources[0].asked, "requests that are not answered, after chunk %d", seq)
+		k.Release()
+	}
+	require.NoError(t, c.Close())
 }
 
 func FuzzParseAsk(f *testing.F) {

@@ -357,6 +357,54 @@ func TestProtocol(t *testing.T) {
 	require.ErrorIs(t, s.Send(ctx), ErrInvalid)
 }
 
+// A worker has, and has asked for, no more chunks than the largest window together; begins with
+// those that it has; and leaves them in order to those that ask.
+func TestMember(t *testing.T) {
+	s := &Supplier{c: Config{Attempts: -1}, places: make([]place, 16)}
+	join := func(has ...uint64) *member {
+		return &member{s: s, has: has, wake: sync.NewCond(&s.mu)}
+	}
+	for _, has := range [][]uint64{nil, {3}, {3, 1, 7}} {
+		m := join(has...)
+		require.ErrorIs(t, m.ask(maxWindow+1), ErrProtocol)
+		require.ErrorIs(t, m.ask(uint32(maxWindow-len(has)+1)), ErrProtocol, "with %d chunks", len(has))
+		require.NoError(t, m.ask(uint32(maxWindow-len(has))), "with %d chunks", len(has))
+		require.NoError(t, m.ask(0))
+		require.ErrorIs(t, m.ask(1), ErrProtocol, "with %d chunks", len(has))
+		s.asking = nil
+	}
+	m := join(3, 1, 7)
+	s.next = 10
+	require.ErrorIs(t, m.begun(2), ErrProtocol)
+	require.False(t, s.places[2].begun)
+	require.NoError(t, m.begun(1))
+	require.True(t, s.places[1].begun)
+
+	s.again, s.fresh = []uint64{0, 9}, 10
+	m.leave()
+	require.Equal(t, []uint64{0, 1, 3, 7, 9}, s.again)
+
+	for i := range 2 * keptStats {
+		m := join()
+		m.counts.Chunks = uint64(i)
+		m.leave()
+		require.LessOrEqual(t, len(s.gone), keptStats)
+	}
+	for i, g := range s.gone {
+		require.EqualValues(t, keptStats+i, g.Chunks)
+	}
+}
+
+// A result that is released again gives nothing of the next one in its place back.
+func TestReleasedLate(t *testing.T) {
+	s := &Supplier{places: make([]place, 2), next: 3, low: 1}
+	s.places[0] = place{state: lent, gen: 2}
+	Result{s, 0}.Release()
+	require.Equal(t, lent, s.places[0].state, "chunk 2 is released as chunk 0")
+	Result{s, 2}.Release()
+	require.Equal(t, free, s.places[0].state)
+}
+
 // The length of a body is held to the bound before there is memory for it.
 func TestLyingHeader(t *testing.T) {
 	const most = 1 << 20
