@@ -118,12 +118,8 @@ func FuzzHostileQueue(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
 		defer time.AfterFunc(limit/10, func() { panic("hangs") }).Stop()
-		p := &peer{node: n, rank: 1, bell: ringer{bell: n.bell}, layouts: map[uint32]*remoteLayout{}, wake: make(chan struct{}, 1)}
-		p.state.Store(peerUp)
-		q := &queue{peer: p, link: &link{dev: &device{sends: &sendPool{lacks: errPoolFull}}}, cross: &crossoversTCP, out: map[uint32]*queueOut{}, in: map[uint32]*queueIn{}, ends: map[uint32]*streamEnd{}, credits: queueRecvs / 2}
-		out, in := &sendStream{peer: p}, &receiveStream{peer: p}
-		q.adoptSend(out)
-		q.adoptReceive(in)
+		q, out, in := bareQueue(n)
+		p := q.peer
 		var handles []*Handle
 		for i, size := range []int{0, 100, eagerQueued, 5000} {
 			l := layoutInfo{handle: uint32(i), regions: []region{{length: uint64(size)}}, parts: []remotePart{{block: size, count: 1}}}

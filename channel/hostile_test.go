@@ -261,6 +261,7 @@ var hostileRings = []struct {
 	{"inline of another length", slices.Concat([]byte{doReceive, 2}, value(1<<16|slotInline<<8|200, doWord, 0, 1)), ErrLength},
 	{"slot of the future", slices.Concat([]byte{doReceive, 1}, value(65<<16|slotInline<<8|8, doWord, 0, 1)), nil},
 	{"eager behind the data", slices.Concat([]byte{doReceive, 4}, eagerSlot(ringData-100, 4096), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrProtocol},
+	{"eager one byte behind the data", slices.Concat([]byte{doReceive, 4}, eagerSlot(ringData-4095, 4096), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrProtocol},
 	{"eager beyond the data", slices.Concat([]byte{doReceive, 4}, eagerSlot(1<<31, 4096), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrProtocol},
 	{"eager that wraps", slices.Concat([]byte{doReceive, 4}, eagerSlot(^uint32(0), 4096), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrProtocol},
 	{"eager of another length", slices.Concat([]byte{doReceive, 4}, eagerSlot(0, ^uint32(0)), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrLength},
