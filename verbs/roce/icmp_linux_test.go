@@ -105,23 +105,23 @@ func TestForgedICMP(t *testing.T) {
 		for _, k := range c.kinds {
 			t.Run(k.name, func(t *testing.T) {
 				two := hosts(t, 9000)
-				var ends [2]*place
-				var at [2]netip.AddrPort
-				var points [2]verbs.Endpoint
+				var ends [2]*side
 				for i := range ends {
-					e := newPlace(t, 8*lossySize, func() *verbs.Context { return two[i].open(t, "roce_veth0", verbs.Config{Address: c.addr[i]}) })
-					ep, err := e.qp.Endpoint()
-					require.NoError(t, err)
-					ends[i], points[i] = e, ep
-					at[i] = netip.AddrPortFrom(netip.MustParseAddr(c.addr[i]), ep.LID)
+					var a verbs.ProviderContext
+					require.NoError(t, two[i].in(func() (err error) {
+						a, err = provider{}.Open("roce_veth0", verbs.Config{Address: c.addr[i]})
+						return err
+					}))
+					ends[i] = newSideOf(t, a.(*adapter), 16, 8*lossySize)
 				}
-				own, err := ends[0].qp.Query()
+				here, there := ends[0], ends[1]
+				own, err := here.qp.Query()
 				require.NoError(t, err)
-				f := newForger(t, two[1], at[0], at[1])
+				f := newForger(t, two[1], here.a.wire.local(), there.a.wire.local())
 				var forged [][]byte
 				// Before the first packet of the stream, and behind the last.
 				for _, psn := range []uint32{own.SQPSN - 1, own.SQPSN + 1<<22} {
-					h := packet.Header{Opcode: packet.WriteMiddle, Migrated: true, PKey: packet.DefaultPKey, DestQP: ends[1].qp.QPNum(), PSN: psn & psnMask}
+					h := packet.Header{Opcode: packet.WriteMiddle, Migrated: true, PKey: packet.DefaultPKey, DestQP: there.qp.Num, PSN: psn & psnMask}
 					forged = append(forged, f.message(k.kind, k.code, k.mtu, append(h.Append(nil), make([]byte, 512)...)))
 				}
 				forged = append(forged, f.message(k.kind, k.code, k.mtu, nil))
@@ -146,20 +146,37 @@ func TestForgedICMP(t *testing.T) {
 						}
 					}
 				})
-				// As long as the peer does not take them, packets are on their way and come again.
-				require.NoError(t, ends[0].qp.Connect(points[1], verbs.ConnectAttr{Timeout: 18}))
-				_, err = ends[0].qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{ends[0].mem.SGE(0, lossySize)},
-					RemoteAddr: ends[1].mem.Addr(), RKey: ends[1].mem.RKey()}})
-				require.NoError(t, err)
-				for rounds.Load() < enough {
-					var wcs [1]verbs.WC
-					n, err := ends[0].cq.Poll(wcs[:])
-					require.NoError(t, err)
-					require.Zero(t, n, "%+v", wcs[0])
+				// As long as the peer does not take them, packets are on their way and come again. The
+				// second try that is refused would be the last.
+				how := usual
+				how.timeout, how.retries = 20, 1
+				here.connect(t, there, how, false)
+				write := func() {
+					at := here.posted % 8 * lossySize
+					here.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{here.sge(here.local, at, lossySize)},
+						RemoteAddr: there.mem.Addr() + uint64(at), RKey: there.mem.RKey()})
 				}
-				require.NoError(t, ends[1].qp.Connect(points[0], verbs.ConnectAttr{}))
-				for rounds.Load() < 2*enough {
-					ends[0].writes(t, ends[1], verbs.OpRDMAWrite, 16)
+				tries := func() uint {
+					here.qp.Lock.Lock()
+					defer here.qp.Unlock()
+					return here.qp.req.waits
+				}
+				write()
+				for last := uint(0); last < 6; last = tries() {
+					for from := rounds.Load(); rounds.Load() < from+2 || tries() == last; {
+						here.poll(t)
+						require.Empty(t, here.done)
+					}
+				}
+				there.connect(t, here, how, false)
+				for from := rounds.Load(); rounds.Load() < from+enough || len(here.done) < here.posted; {
+					if rounds.Load() < from+enough && here.posted < len(here.done)+8 {
+						write()
+					}
+					here.poll(t)
+					if n := len(here.done); n > 0 {
+						require.NoError(t, here.done[n-1].Err())
+					}
 				}
 				end()
 			})

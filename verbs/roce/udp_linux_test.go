@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -110,6 +111,45 @@ func TestUnreachable(t *testing.T) {
 			_, ok = u.unreachable()
 			require.False(t, ok)
 		})
+	}
+}
+
+// That a port is not there is for its host to say, and for no router; and not for this host, of
+// packets that it could not send.
+func TestRefusesPort(t *testing.T) {
+	for _, hosts := range [][2]string{{"198.18.0.2", "198.18.0.3"}, {"fd00::2", "fd00::3"}} {
+		host, other := netip.MustParseAddr(hosts[0]), netip.MustParseAddr(hosts[1])
+		level, kind, origin := int32(unix.IPPROTO_IP), int32(unix.IP_RECVERR), byte(unix.SO_EE_ORIGIN_ICMP)
+		if host.Is6() {
+			level, kind, origin = unix.IPPROTO_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6
+		}
+		// struct sock_extended_err (linux/errqueue.h), and the address that the error came from.
+		message := func(errno unix.Errno, origin byte, from netip.Addr) control {
+			b := make([]byte, 16)
+			binary.NativeEndian.PutUint32(b, uint32(errno))
+			b[4] = origin
+			var a sockaddr
+			a.set(netip.AddrPortFrom(from, 0))
+			return control{level, kind, append(b, a.b[:a.n]...)}
+		}
+		said := message(unix.ECONNREFUSED, origin, host)
+		for _, c := range []struct {
+			name    string
+			message control
+			want    bool
+		}{
+			{"by the host", said, true},
+			{"by another host", message(unix.ECONNREFUSED, origin, other), false},
+			{"by nobody", control{level, kind, said.data[:16]}, false},
+			{"cut off", control{level, kind, said.data[:16+unix.SizeofSockaddrInet4-1]}, false},
+			{"no route", message(unix.EHOSTUNREACH, origin, host), false},
+			{"too long", message(unix.EMSGSIZE, origin, host), false},
+			{"here", message(unix.ECONNREFUSED, unix.SO_EE_ORIGIN_LOCAL, host), false},
+			{"no error", control{level, unix.IP_TTL, said.data}, false},
+			{"another level", control{unix.SOL_UDP, kind, said.data}, false},
+		} {
+			require.Equal(t, c.want, c.message.refusesPort(host), "%v, %s", host, c.name)
+		}
 	}
 }
 
