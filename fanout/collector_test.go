@@ -239,7 +239,7 @@ func TestAcknowledgedOutOfOrder(t *testing.T) {
 	begun := func(rank int, seq uint64) (bool, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		err := s.begun(rank, seq)
+		err := s.begun(rank, seq, true)
 		return s.kept[seq%bound].begun, err
 	}
 	_, err = begun(1, bound)
