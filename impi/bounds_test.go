@@ -35,13 +35,13 @@ func TestMatcher(t *testing.T) {
 				i := slices.IndexFunc(posted, func(p entry) bool { return takes(p.src, p.tag, entry{src: src, tag: tag}) })
 				got := c.take(src, tag)
 				if i < 0 {
-					require.Nil(t, got)
+					require.Nil(t, got, "a receive takes a message from %d with tag %d, %d is reserved", src, tag, c.reserved)
 					m := &message{src: src, tag: tag}
 					c.pushMessage(m)
 					arrived = append(arrived, entry{src: src, tag: tag, m: m})
 					continue
 				}
-				require.Same(t, posted[i].r, got)
+				require.Same(t, posted[i].r, got, "a message from %d with tag %d meets another receive", src, tag)
 				posted = slices.Delete(posted, i, i+1)
 				continue
 			}
@@ -54,12 +54,12 @@ func TestMatcher(t *testing.T) {
 			i := slices.IndexFunc(arrived, func(m entry) bool { return takes(src, tag, m) })
 			got := c.find(src, tag)
 			if i < 0 {
-				require.Nil(t, got)
+				require.Nil(t, got, "a receive from %d of tag %d takes a message, %d is reserved", src, tag, c.reserved)
 				q := &request{peer: src, tag: tag}
 				c.post(q)
 				posted = append(posted, entry{src, tag, nil, q})
 			} else {
-				require.Same(t, arrived[i].m, got)
+				require.Same(t, arrived[i].m, got, "a receive from %d of tag %d meets another message", src, tag)
 				c.takeMessage(got)
 				arrived = slices.Delete(arrived, i, i+1)
 			}
@@ -68,6 +68,11 @@ func TestMatcher(t *testing.T) {
 				posted[i].r.list.remove(posted[i].r)
 				posted = slices.Delete(posted, i, i+1)
 			}
+		}
+		for c.wild.head != nil { // those from any source end in their order
+			i := slices.IndexFunc(posted, func(p entry) bool { return p.src < 0 })
+			require.Same(t, posted[i].r, c.wild.pop(), "a receive posted later ends first")
+			posted = slices.Delete(posted, i, i+1)
 		}
 	}
 }
