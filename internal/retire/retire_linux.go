@@ -33,10 +33,10 @@ func Map(fd, size, flags int) ([]byte, error) {
 	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err == unix.ENOMEM { // what is kept counts where addresses are limited
 		kept.Lock()
-		err := drop(0, 0)
+		dropped := drop(0, 0)
 		kept.Unlock()
-		if err != nil {
-			return nil, err
+		if dropped != nil {
+			return nil, dropped
 		}
 		b, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
 	}
