@@ -110,20 +110,24 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 // lookForDead fails a group of which the node knows that a member has died, and says whether it
 // has. One that has left is no fault of a group that is handed out: collectives may be over.
 func (g *Group) lookForDead(op string) bool {
-	n := g.node
+	var dead error
+	g.node.mu.Lock()
 	for _, rank := range g.ranks {
-		n.mu.Lock()
-		p := n.peers[rank]
-		n.mu.Unlock()
+		p := g.node.peers[rank]
 		if p == nil || p.state.Load() < peerFailed {
 			continue
 		}
 		if err := *p.err.Load(); !errors.Is(err, ErrPeerLeft) && !errors.Is(err, ErrClosed) {
-			g.accuse(&Error{Op: op, Rank: rank, Stream: -1, Err: err})
-			return true
+			dead = &Error{Op: op, Rank: rank, Stream: -1, Err: err}
+			break
 		}
 	}
-	return false
+	g.node.mu.Unlock()
+	if dead == nil {
+		return false
+	}
+	g.accuse(dead)
+	return true
 }
 
 // worldID is the group of all ranks, in messages.

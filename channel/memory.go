@@ -100,8 +100,8 @@ func (n *Node) findMemory(b []byte) *Memory {
 
 // Bytes is the memory; nil after Close, also of the node. A slice of it must not be
 // used then: another Memory of the node may have the bytes. When the node is closed it is
-// private memory of this process, of zeroes at first, and nobody else's. Addresses are kept for
-// that, the last 1 TiB of them in 1024 pieces, and memory only where they are written to; slices
+// private memory of this process, of zeroes at first, which is used for nothing else. Addresses
+// are kept for that, the last 1 TiB of them in 1024 pieces, and memory only where they are written to; slices
 // that are older end the process.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {

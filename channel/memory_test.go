@@ -89,7 +89,7 @@ func TestClosedMemory(t *testing.T) {
 	require.ErrorIs(t, declare(old[0]), ErrClosed)
 }
 
-// TestMemoryAfterClose: who uses a slice after its memory or its node has been closed does no
+// TestMemoryAfterClose: to use a slice after its memory or its node has been closed does no
 // harm: no peer sees it, nor does memory of a later node.
 func TestMemoryAfterClose(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {

@@ -90,7 +90,7 @@ func revive(ctx context.Context, n *Node, args []string) error {
 	case !mapped && err != nil:
 		return fmt.Errorf("closing the node: %w", err)
 	}
-	for i := range b { // the addresses are still there, and are nobody else's memory
+	for i := range b { // the addresses are still there, as private memory
 		b[i] = 0xee
 	}
 	if err := syscall.Kill(peer, syscall.SIGCONT); err != nil {

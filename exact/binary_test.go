@@ -3,6 +3,7 @@ package exact_test
 import (
 	"encoding"
 	"encoding/hex"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -71,6 +72,24 @@ func TestEncodingRoundTrip(t *testing.T) {
 }
 
 // TestEncodingLength says that the longest encoding is one of MaxEncoded bytes.
+// Sums up to the end of the range come back, also those that reach the last limb.
+func TestEncodingTop(t *testing.T) {
+	for _, x := range []float64{math.MaxFloat64, -math.MaxFloat64} {
+		var a exact.Accumulator
+		a.Add(x)
+		for doubled := 1; doubled <= 1111; doubled++ { // 2^1024 to 2^2135
+			a.Merge(&a)
+			b, err := a.MarshalBinary()
+			require.NoError(t, err)
+			var back exact.Accumulator
+			require.NoError(t, back.UnmarshalBinary(b), "doubled %d times", doubled)
+			again, err := back.MarshalBinary()
+			require.NoError(t, err)
+			require.Equal(t, b, again)
+		}
+	}
+}
+
 func TestEncodingLength(t *testing.T) {
 	var w [exact.Words]int64
 	w[0], w[topWord], w[otherWord] = 1, 1, 1

@@ -479,7 +479,7 @@ func (s *Supplier) noWorkers() error {
 // another have it.
 func (s *Supplier) begun(rank int, seq uint64, begun bool) error {
 	if seq >= s.next || s.kept == nil {
-		return fmt.Errorf("has begun with chunk %d of %d", seq, s.next)
+		return fmt.Errorf("works on chunk %d of %d", seq, s.next)
 	}
 	if c := s.kept[seq%uint64(len(s.kept))]; c != nil && c.seq == seq && c.worker == rank {
 		c.begun = begun

@@ -12,7 +12,7 @@
 // Messages from one process to another in one communicator are received in the order
 // in which they were sent, among those that a receive matches. A message of at most
 // the packet length (64 KiB unless [Config.PacketLen] says otherwise) is eager: its
-// send is complete whether or not somebody receives it, wherever the processes are. Of a
+// send is complete whether or not it is received, wherever the processes are. Of a
 // longer one the first packet leaves, and the rest goes straight from memory to memory once a
 // receive has met it. What meets no receive waits in memory that is bounded
 // ([Config.Unexpected]).

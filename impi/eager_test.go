@@ -77,8 +77,7 @@ func TestEagerEverywhere(t *testing.T) {
 	})
 }
 
-// TestEagerToPoller: who looks for another message all the time has those come that it does not
-// look for.
+// TestEagerToPoller: a receiver that probes for one message all the time fetches others, too.
 func TestEagerToPoller(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		ctx := within(t)
@@ -95,7 +94,7 @@ func TestEagerToPoller(t *testing.T) {
 	})
 }
 
-// TestEagerToLeaver: who leaves without receiving fails no send that was complete, or is about
+// TestEagerToLeaver: a receiver that leaves fails no send that was complete, or is about
 // to be.
 func TestEagerToLeaver(t *testing.T) {
 	for _, p := range places {

@@ -2,18 +2,18 @@ package impi
 
 import "github.com/sluice-hpc/sluice/impi/packet"
 
-// A message of at most the packet length that was agreed is complete at its sender whether or
-// not it is received, also where a carrier's packets are shorter: the receiver then has the rest
-// of it come that no receive has met. It does so late, for a receive that is posted meanwhile
-// saves the copy: when it is about to let go of the CPU, or, while its user looks for something
-// else, some milliseconds later. It does so only while what waits takes less than half of
-// Config.Unexpected, so that the first packets of others have room; what is left out then is
-// complete when it is received.
+// The send of a message of at most the agreed packet length completes whether or not the message
+// is received. Where the packets of a carrier are shorter, the receiver fetches the rest of a
+// message that has met no receive: it sends the SYNCACK, and the rest comes into memory of the
+// engine. A receive that is posted before that saves a copy; so the receiver fetches late, when a
+// waiter is about to give up the CPU, or after some milliseconds in which the user only tests and
+// probes. It fetches only while unexpected messages take less than half of Config.Unexpected, so
+// that there is room for first packets; sends beyond complete when they are received.
 
 // owedMost is how many messages are remembered before they are fetched at once.
 const owedMost = 1024
 
-// owe takes note of a message whose sender counts on its being taken.
+// owe takes note of a message that is to be fetched unless a receive meets it first.
 func (e *engine) owe(m *message) {
 	m.owed = true
 	if e.owed = append(e.owed, m); len(e.owed) >= owedMost {
@@ -21,8 +21,8 @@ func (e *engine) owe(m *message) {
 	}
 }
 
-// fetchOverdue fetches what was owed when it was called last, while somebody looks who does not
-// wait.
+// fetchOverdue fetches messages that were owed at the call before. A watcher calls it now and
+// then: a user may only test and probe, and never come to where waiters fetch.
 func (e *engine) fetchOverdue() {
 	if e.overdue {
 		e.fetchOwed()
@@ -30,7 +30,7 @@ func (e *engine) fetchOverdue() {
 	e.overdue = len(e.owed) > 0
 }
 
-// fetchOwed has come what is owed and still waits.
+// fetchOwed fetches the messages that are owed and have still met no receive.
 func (e *engine) fetchOwed() {
 	e.overdue = false
 	for i, m := range e.owed {
@@ -43,7 +43,7 @@ func (e *engine) fetchOwed() {
 	e.owed = e.owed[:0]
 }
 
-// fetch has the rest of a message come, in packets, to memory of the engine.
+// fetch starts the transfer of the rest of a message, in DATA packets, to memory of the engine.
 func (e *engine) fetch(m *message) {
 	p, rest := m.pair, int(m.length)-len(m.data)
 	if p.link.err != nil || p.held+rest > e.unexpected/2 {
@@ -61,8 +61,8 @@ func (e *engine) fetch(m *message) {
 	p.link.push()
 }
 
-// fetched is the end of a request that fetch has made. A receive may have met the message
-// meanwhile, and takes it now.
+// fetched ends a request of fetch: its message is complete, or its link is lost. A receive that
+// has met the message meanwhile takes it now.
 func (e *engine) fetched(r *request) {
 	m := r.fetched
 	if r.moved < r.length { // its link is lost

@@ -15,8 +15,8 @@ type message struct {
 	pair               *pair    // that it came by; nil within the host
 	data               []byte   // of the first packet; of all, if it has been fetched
 	sender             *request // within the host: not copied yet
-	owed, acked        bool     // see fetch
-	fetch              *request // the rest is coming
+	owed, acked        bool     // to be fetched; its sender has been told of that
+	fetch              *request // by which the rest is coming; nil: none
 	taker              *request // a receive that waits for that
 	takerGen           uint32
 }

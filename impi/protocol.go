@@ -357,8 +357,8 @@ func (l *link) refused(r *request) error {
 	return nil
 }
 
-// refusal is how a send ends whose message has been dropped: one that is complete when it is
-// not received, as any that nobody receives.
+// refusal is how a send ends whose message has been dropped: one that is complete without a
+// receive, as if its message had never been received.
 func (l *link) refusal(r *request) error {
 	if l.promised(r) {
 		return nil

@@ -87,7 +87,7 @@ type request struct {
 	fencing  bool        // over RC: its link is lost, and it ends with the fence
 	known    bool        // over RC, of a receive: the sender's memory is of Alloc
 	began    time.Time   // over RC: when it was invited
-	fetched  *message    // it is that of no user: see fetch
+	fetched  *message    // over RC, of a receive that is the engine's own: what it fetches
 
 	status Status
 	err    error

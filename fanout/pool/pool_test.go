@@ -296,7 +296,8 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// Nobody is to blame for a chunk that had come to a worker, and that it had not begun with.
+// The end of a worker does not count against a chunk that had come to it, and that it had not
+// begun with.
 func TestNotBegun(t *testing.T) {
 	ctx := ranks.Within(t)
 	c := config()

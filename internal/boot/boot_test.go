@@ -902,8 +902,8 @@ type twice struct{ message }
 
 func (m twice) Append(b []byte) []byte { return m.message.Append(m.message.Append(b)) }
 
-// The rendezvous tells, of a rank that asks, whether another has left or died, whoever else
-// has gone before; of many questions at once each is answered.
+// The rendezvous answers a rank whether another has left or died, also when others have gone
+// before; of many questions at once each is answered.
 func TestGone(t *testing.T) {
 	ctx := ranks.Within(t)
 	w := newWorld(t, 4, defaultPatience)
@@ -931,7 +931,7 @@ func TestGone(t *testing.T) {
 	cancel()
 	_ = jobs[1].Gone(over, 2) // which may be too late to be told
 	require.NoError(t, w.Close())
-	require.NoError(t, jobs[0].Gone(ctx, 3), "nobody knows")
+	require.NoError(t, jobs[0].Gone(ctx, 3), "the rendezvous is closed")
 }
 
 // A rank that asks for none of the job is hung up on.

@@ -53,7 +53,7 @@ type client struct {
 
 	writing sync.Mutex // messages are written whole
 
-	asking chan struct{} // capacity 1: held by who asks where a rank is
+	asking chan struct{} // capacity 1: held while it is asked where a rank is
 	told   chan where    // capacity 1: the answer
 
 	mu      sync.Mutex

@@ -69,7 +69,7 @@ func TestByHandServed(t *testing.T) {
 	require.NoError(t, s.Wait(ctx))
 }
 
-// Rank 0 tells its logger, in words, of whom it refuses and why; and of a death, which all
+// Rank 0 logs, in words, which processes it refuses and why; and of a death, which all
 // ranks return as an error, nothing.
 func TestRefusalsAreTold(t *testing.T) {
 	ctx := ranks.Within(t)

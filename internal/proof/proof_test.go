@@ -521,7 +521,7 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, hex.EncodeToString(unhex(t, goldenAcceptorTag)), hex.EncodeToString(tag[:]))
 }
 
-// Who a peer claims to be is said in words where there are some.
+// The identity that a peer claims is given in words where there are some.
 func TestNames(t *testing.T) {
 	for want, id := range map[string][]byte{`"server"`: []byte("server"), "rank 300": {0, 0, 1, 44}, "00ff10": {0, 255, 16}, "": {}, "c3a4": []byte("ä")} {
 		require.Equal(t, want, name(id))

@@ -26,7 +26,7 @@ func TestAddressesStay(t *testing.T) {
 	b[page] = 1
 	require.NoError(t, Unmap(b))
 	require.Zero(t, b[page])
-	b[page], b[2*page] = 2, 3 // nobody sees it
+	b[page], b[2*page] = 2, 3 // not in the file
 	var seen [1]byte
 	_, err = unix.Pread(fd, seen[:], int64(page))
 	require.NoError(t, err)

@@ -24,8 +24,8 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // createSegment makes a sealed memfd of size bytes, a multiple of the page size,
 // with all its pages allocated: a page that could not be had later would be a
-// SIGBUS for whoever touches it. Where slices of it are lent to users its addresses stay when
-// it is closed.
+// SIGBUS at the first access. Where users get slices of it (lent), its addresses stay mapped
+// when it is closed.
 func createSegment(name string, size int, lent bool) (*segment, error) {
 	fd, err := unix.MemfdCreate("sluice-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
