@@ -227,8 +227,9 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 	return r.End(ctx)
 }
 
-// The supplier is killed: its workers get an error that says so, and no hang.
-func TestOrphans(t *testing.T) {
+// endsApart has processes do what act says, wherever processes are apart, again and again in a
+// long run: these are the states in which they end.
+func endsApart(t *testing.T, act string, want []int) {
 	need.Full(t)
 	rounds := 1
 	if need.WantLong() {
@@ -238,11 +239,16 @@ func TestOrphans(t *testing.T) {
 		t.Run(place, func(t *testing.T) {
 			needApart(t, place)
 			for range rounds {
-				status, out := apart(t, "orphans", place, 4, rand.Uint64())
-				require.Equal(t, []int{killed, 0, 0, 0}, status, out)
+				status, out := apart(t, act, place, len(want), rand.Uint64())
+				require.Equal(t, want, status, out)
 			}
 		})
 	}
+}
+
+// The supplier is killed: its workers get an error that says so, and no hang.
+func TestOrphans(t *testing.T) {
+	endsApart(t, "orphans", []int{killed, 0, 0, 0})
 }
 
 func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
@@ -276,20 +282,7 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 // Workers are killed while long chunks are on their way to them: those go to others, and
 // each chunk is released once.
 func TestOwnedOfKilled(t *testing.T) {
-	need.Full(t)
-	rounds := 1
-	if need.WantLong() {
-		rounds = 7
-	}
-	for _, place := range apartPlaces() {
-		t.Run(place, func(t *testing.T) {
-			needApart(t, place)
-			for range rounds {
-				status, out := apart(t, "owned", place, 4, rand.Uint64())
-				require.Equal(t, []int{0, 0, killed, killed}, status, out)
-			}
-		})
-	}
+	endsApart(t, "owned", []int{0, 0, killed, killed})
 }
 
 const ownedChunks = 60

@@ -168,6 +168,24 @@ func (f *traffic) run(t *testing.T, cq *CQ, qps, rounds int, last bool) {
 	}
 }
 
+// busy connects qps QPs that share a CQ at either side, and has messages go over them in rounds
+// until wg is done.
+func busy(t *testing.T, qps, rounds int) (as, bs []*side, wg *sync.WaitGroup) {
+	as, bs = many(t, qps)
+	var fa, fb traffic
+	for i := range qps {
+		fa.add(t, as[i])
+		fb.add(t, bs[i])
+	}
+	wg = new(sync.WaitGroup)
+	wg.Go(func() { fa.run(t, as[0].cq, qps, rounds, true) })
+	wg.Go(func() { fb.run(t, bs[0].cq, qps, rounds, false) })
+	for i := range qps {
+		as[i].send(t, 2)
+	}
+	return as, bs, wg
+}
+
 // From few QPs to many while messages go over those that there are: all arrive.
 func TestFromFewToManyUnderTraffic(t *testing.T) {
 	onlyNoted(t)
@@ -197,20 +215,8 @@ func TestFromFewToManyUnderTraffic(t *testing.T) {
 // over others.
 func TestClosingWhilePolledByBoard(t *testing.T) {
 	onlyNoted(t)
-	rounds := rounds(2000)
 	qps := 2 * fewQPs
-	as, bs := many(t, qps)
-	var fa, fb traffic
-	for i := range qps {
-		fa.add(t, as[i])
-		fb.add(t, bs[i])
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { fa.run(t, as[0].cq, qps, rounds, true) })
-	wg.Go(func() { fb.run(t, bs[0].cq, qps, rounds, false) })
-	for i := range qps {
-		as[i].send(t, 2)
-	}
+	as, bs, wg := busy(t, qps, rounds(2000))
 	for range 50 {
 		a, b := as[0].another(t, as[0].cq, as[0].cq), bs[0].another(t, bs[0].cq, bs[0].cq)
 		a.connect(t, b)
@@ -333,20 +339,7 @@ func (s *side) crowd(t *testing.T, cq *CQ, n int) (added []*side) {
 // A board that is too small is exchanged while messages go over some QPs: all arrive.
 func TestBoardGrowsUnderTraffic(t *testing.T) {
 	onlyNoted(t)
-	rounds := rounds(5000)
-	qps := fewQPs + 1
-	as, bs := many(t, qps)
-	var fa, fb traffic
-	for i := range qps {
-		fa.add(t, as[i])
-		fb.add(t, bs[i])
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { fa.run(t, as[0].cq, qps, rounds, true) })
-	wg.Go(func() { fb.run(t, bs[0].cq, qps, rounds, false) })
-	for i := range qps {
-		as[i].send(t, 2)
-	}
+	as, _, wg := busy(t, fewQPs+1, rounds(5000))
 	added := as[0].crowd(t, as[0].cq, 2*unitPlaces+1)
 	wg.Wait()
 	require.Len(t, as[0].cq.board, 4*boardUnit)
