@@ -206,6 +206,14 @@ func (h *Handle) WaitContext(ctx context.Context) error {
 	return h.await(ctx)
 }
 
+// Run starts the handle and waits for its message: Start, and then WaitContext.
+func (h *Handle) Run(ctx context.Context) error {
+	if err := h.Start(); err != nil {
+		return err
+	}
+	return h.WaitContext(ctx)
+}
+
 // WaitAll waits for all handles, of one node, and returns their errors joined
 // (MPI_Waitall, QMP_wait_all).
 func WaitAll(handles ...*Handle) error { return WaitAllContext(context.Background(), handles...) }
