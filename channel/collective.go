@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Collective is an operation of a group that is declared once and started again and
-// again (MPI_Allreduce_init and its like). It belongs to one goroutine at a time, the
-// one that does the group's other collectives.
+// Collective is an operation of a group that is declared once and started many times
+// (like MPI_Allreduce_init). Only one goroutine at a time may use it: the one that runs
+// the group's other collectives.
 type Collective struct {
 	group     *Group
 	op        collop.Spec
@@ -48,14 +48,14 @@ type stage struct {
 	local func() // something to do here
 }
 
-// Declare declares an operation, so that it can be started often: memory is
+// Declare declares an operation so that it can be started many times: memory is
 // registered, and messages between hosts are declared, once. All members declare the
-// same operations in the same order; it needs nothing of them. The Collective belongs
-// to the caller, who closes it; so does the memory of the operation, which must not
-// be touched while it is under way.
+// same operations in the same order; the call does not communicate with them. The
+// caller owns the Collective and must close it. The memory of the operation stays the
+// caller's and must not be touched between Start and completion.
 //
-// Errors: [ErrInvalid] for an operation that is wrong, [ErrActive], [ErrClosed], and
-// what [Node.DeclareSend] says.
+// Errors: [ErrInvalid] for an invalid operation, [ErrActive], [ErrClosed], and those of
+// [Node.DeclareSend].
 func (g *Group) Declare(o Operation) (*Collective, error) {
 	spec := collop.Of(&o)
 	if err := g.enter("declare ", spec.Kind); err != nil {
@@ -72,11 +72,11 @@ func (g *Group) Declare(o Operation) (*Collective, error) {
 	return c, nil
 }
 
-// Start begins the operation, and waits for nobody. Several collectives of a group may
-// be under way: all members start them in the same order. What is left to do is done
-// in Test and Wait of any collective of the group.
+// Start begins the operation without waiting for other members. Several collectives of
+// a group may be in progress at once; all members start them in the same order. Test
+// and Wait of any collective of the group make progress on all of them.
 //
-// Errors: [ErrActive], [ErrClosed], and of a group that has failed its error.
+// Errors: [ErrActive], [ErrClosed], or the error with which the group has failed.
 func (c *Collective) Start() error {
 	g := c.group
 	if err := g.enter("start ", c.op.Kind); err != nil {
@@ -129,13 +129,13 @@ func (c *Collective) start() error {
 	return nil
 }
 
-// Test says whether the operation is over, and moves it on if it is not. With true the
-// collective is idle again, and the error is that of this start; an idle one is always
-// over. After an error the content of dst is undefined.
+// Test reports whether the operation is complete, and makes progress if it is not. When
+// it returns true the collective is idle again, and the error is that of this start. An
+// idle collective is always complete. After an error the content of dst is undefined.
 //
-// Errors: [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable], [ErrMismatch] (a member has
-// called something else), [ErrAborted], [ErrClosed], or what a member says that it has
-// failed with; they name the rank.
+// Errors: [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable], [ErrMismatch] (a member
+// called a different collective), [ErrAborted], [ErrClosed], or the error with which
+// another member failed. The error names the rank.
 func (c *Collective) Test() (bool, error) {
 	g := c.group
 	if err := g.enter("test ", c.op.Kind); err != nil {
@@ -164,9 +164,9 @@ func (c *Collective) test() (bool, error) {
 	return true, err
 }
 
-// Wait returns when the operation is over, with the error that Test would return. An
-// idle one is not waited for. When ctx ends, so does the waiting: the error is then
-// [ErrTimeout] if a deadline passed, else that of ctx, and the operation goes on.
+// Wait blocks until the operation is complete and returns the error that Test would. It
+// returns at once if the collective is idle. If ctx ends first, Wait returns
+// [ErrTimeout] for a deadline, else the error of ctx, and the operation continues.
 func (c *Collective) Wait(ctx context.Context) error {
 	g := c.group
 	if err := g.enter("wait ", c.op.Kind); err != nil {
@@ -177,13 +177,13 @@ func (c *Collective) Wait(ctx context.Context) error {
 	return err
 }
 
-// Run carries out an operation: it returns when that is over at this rank, with the
-// errors of [Group.Declare] and [Collective.Test]. When ctx ends before, the operation
-// fails, here with [ErrTimeout] or the error of ctx, and at all members.
+// Run performs an operation and returns when it is complete at this rank. Errors are
+// those of [Group.Declare] and [Collective.Test]. If ctx ends first, the operation
+// fails at all members, here with [ErrTimeout] or the error of ctx.
 //
-// Of members of one host nothing is allocated or declared; between hosts up to 64
-// operations that have been called before are remembered, with 32 MiB of memory at most,
-// so that it costs a copy more than what is declared.
+// In a group on one host Run allocates and declares nothing. Between hosts, the group
+// keeps up to 64 recent operations declared over buffers of its own (at most 32 MiB),
+// so Run costs one copy more than a declared operation.
 func (g *Group) Run(ctx context.Context, o Operation) error {
 	spec := collop.Of(&o)
 	if err := g.enter("", spec.Kind); err != nil {
@@ -377,7 +377,7 @@ func (c *Collective) travels() bool {
 	return false
 }
 
-// Close ends an idle collective. Closing again does nothing.
+// Close ends an idle collective. Closing it again does nothing.
 func (c *Collective) Close() error {
 	g := c.group
 	op := "close " + c.op.Kind.String()

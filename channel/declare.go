@@ -19,35 +19,35 @@ type declaration struct {
 	priority int
 }
 
-// OnStream declares the handle on stream number n, from 0 to MaxStream. Messages
-// of different streams never meet. Zero: stream 0.
+// OnStream declares the handle on stream n, from 0 to MaxStream. Messages on different
+// streams never match. The default is stream 0.
 func OnStream(n int) DeclareOption { return func(d *declaration) { d.stream = n } }
 
-// MaxStream is the largest number of a stream.
+// MaxStream is the largest stream number.
 const MaxStream = 1<<16 - 1
 
-// WithPriority says which handles come first. In a multiple those of higher priority
-// are started, and looked at, before the others; receives before sends whatever their
-// priority. Over shared memory that is all: a message is moved when it is looked at.
-// Over a queue pair (provider tcp) messages above the eager size (8 KiB) to one peer
-// overtake those of lower priority that wait or are under way, but for the 4 MiB
-// that may have been posted; the priority that counts is that of the side that moves
-// the message: the sender that writes, or the receiver that reads. Smaller messages
-// go in the order in which they are started. Zero: 0.
+// WithPriority orders handles. In a multiple, receives come before sends; among each,
+// handles of higher priority are started and tested first. Over shared memory that is
+// all, because a message moves when its handle is tested. Over a queue pair, messages
+// above the eager size (8 KiB) overtake messages of lower priority to the same peer
+// that wait or are in flight, except for the up to 4 MiB already posted. The priority
+// that counts is set on the side that moves the message: the sender for a write, the
+// receiver for a read. Smaller messages go in the order of their starts. The default is
+// 0.
 func WithPriority(p int) DeclareOption { return func(d *declaration) { d.priority = p } }
 
-// DeclareSend declares a message to a rank, which may be this one. Declaring is
-// local: it pins the memory and begins to connect, and needs nothing of the peer.
+// DeclareSend declares a message to a rank, which may be this one. Declaring is local:
+// it pins the memory and begins to connect, and does not wait for the peer.
 //
-// Memory of [Node.Alloc] moves without a copy in between; other memory is pinned
-// until Close. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or what the
-// provider says of memory that it cannot have.
+// [Node.Alloc] memory moves without an intermediate copy; other memory is pinned until
+// Close. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or the provider's error for
+// memory that it cannot register.
 func (n *Node) DeclareSend(l Layout, rank int, opts ...DeclareOption) (*Handle, error) {
 	return n.declare(kindSend, l, rank, opts)
 }
 
-// DeclareReceive declares a message from a rank; see [Node.DeclareSend]. Blocks
-// of the layout must not overlap.
+// DeclareReceive declares a message from a rank; see [Node.DeclareSend]. The blocks of
+// the layout must not overlap.
 func (n *Node) DeclareReceive(l Layout, rank int, opts ...DeclareOption) (*Handle, error) {
 	return n.declare(kindReceive, l, rank, opts)
 }
@@ -300,10 +300,9 @@ func (h *Handle) peer() *peer {
 	return nil
 }
 
-// Rebase gives an idle handle other memory in the same layout
-// (QMP_change_address): one slice for each distinct slice of the layout, in the
-// order in which the layout first names them, none shorter than what the layout
-// reaches.
+// Rebase moves the layout of an idle handle to other memory (QMP_change_address). It
+// takes one slice for each distinct slice of the layout, in the order in which the
+// layout first uses them; each must be long enough for the layout.
 func (h *Handle) Rebase(bases ...[]byte) error {
 	if h.kind == kindMultiple {
 		return h.errorf("rebase", fmt.Errorf("%w: a multiple has no layout", ErrInvalid))
@@ -332,9 +331,9 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	return h.relay("rebase", l)
 }
 
-// SetLayout gives an idle handle another layout of the same length: [Handle.Rebase] for
-// memory that does not lie as the old one did. Errors are those of
-// [Node.DeclareSend], [ErrActive], and [ErrLayout] for another length.
+// SetLayout gives an idle handle another layout of the same length. Use it in place of
+// [Handle.Rebase] if the blocks lie differently. Errors: those of [Node.DeclareSend],
+// [ErrActive], and [ErrLayout] for another length.
 func (h *Handle) SetLayout(l Layout) error {
 	const op = "set layout"
 	switch {
@@ -394,7 +393,7 @@ func (h *Handle) release() {
 	h.memories = nil
 }
 
-// Close ends an idle handle and unpins its memory. Closing again does nothing. The
+// Close ends an idle handle and unpins its memory. Closing it again does nothing. The
 // members of a multiple stay open.
 func (h *Handle) Close() error {
 	switch h.phase.Load() {

@@ -20,19 +20,19 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Group is an ordered set of ranks that do collectives together: all of a job
-// ([Node.World]), or some ([Group.Split]). The ranks of a group have numbers of their
-// own, from 0 to Size()-1, which its operations mean.
+// Group is an ordered set of ranks that perform collectives together: all ranks of a
+// job ([Node.World]) or some of them ([Group.Split]). The members are numbered from 0
+// to Size()-1; operations use these numbers as ranks.
 //
-// Collectives of different groups may be under way at the same time, in different
-// goroutines too. Those of one group belong to one goroutine at a time: where two
-// call, one of them gets [ErrActive].
+// Collectives of different groups may be in progress at the same time, also in
+// different goroutines. Only one goroutine at a time may use one group; a second one
+// gets [ErrActive].
 //
-// After an error of a collective that has begun the group is of no use any more:
-// every later call returns the error, at all members, who are told of it. Memory of a
-// declared operation between hosts, or of one of more than 4 MiB or with a function of
-// the program that Run was called with, must be left alone until Close has returned
-// then: messages may be under way in it.
+// If a collective fails after it has begun, the group is unusable: all members are
+// told, and every later call returns the error. Until Close has returned, do not touch
+// the memory of operations between hosts that were declared, or that were passed to Run
+// with more than 4 MiB or with a [UserReduction]: messages may still be in flight in
+// it.
 type Group struct {
 	node   *Node
 	id     uint64
@@ -66,15 +66,14 @@ type Group struct {
 	members  map[*Collective]struct{} // declared
 }
 
-// World returns the group of all ranks, in their order. All ranks have to call it;
-// later calls return the same group, which is closed with the node.
+// World returns the group of all ranks, in rank order. All ranks must call it. Later
+// calls return the same group, which is closed with the node.
 //
-// It connects to the ranks of this host, and takes 200 KiB of memory. Errors: those
-// of [Node.Exchange]; [ErrUnreachable] and what else keeps a rank of this host from
-// being reached; or that of ctx. When the group has failed, or the node knows that a rank has
-// died, every call returns why: an [*Error] with the rank that failed or was the first to give
-// up. When it is closed,
-// [ErrClosed].
+// World connects to the ranks of this host and takes 200 KiB of memory. Errors: those
+// of [Node.Exchange]; [ErrUnreachable] or another error that prevents connecting to a
+// rank of this host; that of ctx. Once the group has failed, or the node knows that a
+// rank has died, every call returns an [*Error] that names the first rank to fail and
+// says why. Once the group is closed, every call returns [ErrClosed].
 func (n *Node) World(ctx context.Context) (*Group, error) {
 	const op = "world"
 	select {
@@ -156,19 +155,18 @@ func groupError(op string, err error) error {
 	return nodeError(op, err)
 }
 
-// Rank is the number of this rank in the group.
+// Rank returns the number of this rank in the group.
 func (g *Group) Rank() int { return g.me }
 
-// Size is the number of ranks of the group.
+// Size returns the number of ranks in the group.
 func (g *Group) Size() int { return len(g.ranks) }
 
-// Ranks returns the ranks of the job, by their number in the group.
+// Ranks returns the job ranks of the members, indexed by their number in the group.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Split makes groups of those with the same color, ordered by key, and by their rank
-// in g where keys are the same (MPI_Comm_split). All members of g call it. With a
-// negative color the rank gets none: nil. The group belongs to the caller, who closes
-// it.
+// Split makes one group for each color, ordered by key, and for equal keys by rank in g
+// (MPI_Comm_split). All members of g must call it. With a negative color, Split returns
+// nil. The caller owns the group and must close it.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	const op = "split"
 	call := g.node.begin(fmt.Sprintf("split of a group of %d", g.Size()))
@@ -236,17 +234,17 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 	return list, nil
 }
 
-// Close ends the group at this rank. It waits until the other members are through
-// with the collectives that are over here, at most for the peer timeout; a member that
-// comes later finds what it needs of them all the same. What has been declared is closed,
-// and a collective that is under way fails at all members. Another Close at the same time
-// returns when this one does; closing again does nothing. World's is closed with the node.
+// Close ends the group at this rank. It waits, at most for the peer timeout, until the
+// other members have finished the collectives that are complete here; members that
+// arrive later still find what they need. Declared collectives are closed; a collective
+// in progress fails at all members. A concurrent Close returns when this one does;
+// closing again does nothing. The world group is closed with the node.
 //
-// Of a group that has failed Close takes back the messages that are under way. It waits
-// for the peers to say that they are through with the memory of the operations, which
-// their processes do whatever their users do; so that belongs to the user again when
-// Close returns. An error that is [ErrBusy] says that a peer has not in the peer timeout,
-// having been stopped, say: then the memory must be left alone until the node is closed.
+// For a failed group, Close cancels the messages in flight and waits for every peer to
+// confirm that it no longer accesses the memory of the operations. Peers confirm
+// without help from their programs. When Close returns nil, the memory belongs to the
+// caller again. [ErrBusy] means that a peer, such as a stopped process, did not confirm
+// within the peer timeout: then do not touch the memory until the node is closed.
 func (g *Group) Close() error {
 	if !g.closed.CompareAndSwap(false, true) {
 		<-g.ended

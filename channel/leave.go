@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Close leaves the job. Sends that are complete arrive; of others nothing more is
-// moved, and their peers' operations end with [ErrPeerLeft]. Active handles are
-// given up; a copy that a peer has begun is waited for, at most for the peer
-// timeout. If that passes the error is [ErrBusy], for each such handle: the node is
-// closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is freed; see [Memory.Bytes]. Calls in other goroutines that wait for a
-// peer, a rank or the rendezvous end with [ErrClosed]. Another Close at the same
-// time returns when this one does, with its error; closing again does nothing.
+// Close leaves the job. Completed sends are delivered; other messages stop, and the
+// peers' operations fail with [ErrPeerLeft]. Active handles are cancelled; if a peer is
+// already copying, Close waits for it, at most for the peer timeout. If that expires,
+// Close returns [ErrBusy] for each such handle: the node is closed, and the peer may
+// still write to the former memory, which is never reused. Alloc memory is freed; see
+// [Memory.Bytes]. Concurrent calls that wait for a peer, a rank or the rendezvous
+// return [ErrClosed]. A concurrent Close returns when this one does, with its error;
+// closing again does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {

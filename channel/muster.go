@@ -188,8 +188,8 @@ func callRoll(exchange func([]byte) ([][]byte, error), mine *roll) ([]roll, erro
 	return list, nil
 }
 
-// Hosts returns, by rank, a number for the host of each: ranks with the same number
-// are on one host. Numbers begin at 0, in the order of the ranks. It asks nobody.
+// Hosts returns a host number for each rank: ranks with the same number are on one
+// host. Numbers are assigned from 0 in rank order. The call is local.
 func (n *Node) Hosts() []int {
 	list := make([]int, n.size)
 	known := map[uint64]int{}

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Node is this process in a job (QMP's word for a rank). Its methods may be
-// called from several goroutines at the same time.
+// Node is this process as a member of its job (QMP's word for a rank). Its methods may
+// be called concurrently.
 type Node struct {
 	job        *boot.Job
 	rank, size int
@@ -79,17 +79,17 @@ type Node struct {
 	world  *Group
 }
 
-// Join makes this process a node of its job. All ranks of the job have to call
-// it; it returns when they have. Connections are made when channels are declared.
+// Join makes this process a node of its job. All ranks of the job must call it; it
+// returns when they have. Connections are made later, when channels are declared.
 //
-// The Node belongs to the caller, who must Close it.
+// The caller owns the Node and must close it.
 //
-// Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
-// done, or where the job has several ranks and the program imports no provider (see
-// the package comment); around what package boot says of the environment, the
-// launcher and the rendezvous; or around that of ctx, without which a rank that
-// never comes is waited for without end. Where the rendezvous knows which ranks are
-// missing, the error names them.
+// Errors: an [*Error] that wraps [ErrInvalid] for a bad option, before anything else is
+// done, or if the job has several ranks and the program imports no provider (see the
+// package comment); that wraps an error of package boot about the environment, the
+// launcher or the rendezvous; or that of ctx. Without a deadline in ctx, Join waits
+// forever for a rank that never comes. If the rendezvous knows which ranks are missing,
+// the error names them.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -204,27 +204,25 @@ func unavailable(provider string) string {
 	return ""
 }
 
-// Rank is the number of this node in its job, from 0 to Size()-1.
+// Rank returns the number of this node in its job, from 0 to Size()-1.
 func (n *Node) Rank() int { return n.rank }
 
-// Size is the number of nodes of the job.
+// Size returns the number of nodes in the job.
 func (n *Node) Size() int { return n.size }
 
-// LocalRank is the number of this node among those of its host, or -1 if the
-// launcher has not told.
+// LocalRank returns the number of this node among those of its host, or -1 if the
+// launcher does not provide it.
 func (n *Node) LocalRank() int { return n.job.LocalRank() }
 
 // Abort ends the whole job, whatever its ranks are doing. It tells every rank: all
 // pending and later operations fail with [ErrAborted], and a process that has not
-// closed its node a second later ends with code as its exit status (the lower
-// eight bits; 1 if they are zero). This process is no exception. The first Abort of
-// a job counts. Abort returns when the rendezvous has been told, or cannot be
-// within 5 s.
+// closed its node within a second exits with status code (the lower eight bits; 1 if
+// they are zero). That includes this process. Only the first Abort of a job counts.
+// Abort returns when the rendezvous has been told, or after 5 s.
 //
-// Launchers that can be told are told as well, and may end this process before
-// Abort returns; docs/launchers.md says what each of them returns. When rank 0 has
-// left a job whose rendezvous it ran, only this process ends; its peers find that
-// it died.
+// Launchers that support it are told as well, and may kill this process before Abort
+// returns; docs/launchers.md lists the exit status of each. If rank 0 ran the
+// rendezvous and has left the job, only this process ends, and its peers see it die.
 func (n *Node) Abort(code int, why string) { n.job.Abort(code, why) }
 
 // abortGrace is what a process is given to close its node when the job has been

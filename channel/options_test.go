@@ -45,7 +45,7 @@ func TestBadOptions(t *testing.T) {
 		"connect timeout of -1ns":       WithConnectTimeout(-1),
 		"peer timeout of -1s":           WithPeerTimeout(-time.Second),
 		"time without progress of -1ns": WithReport(io.Discard, -1),
-		`provider "tcp" twice`:          WithProviders("tcp", "shm", "tcp"),
+		`provider "tcp" is named twice`: WithProviders("tcp", "shm", "tcp"),
 		"port -1":                       WithConnect(verbs.ConnectAttr{Port: -1}),
 		"GID index 256":                 WithConnect(verbs.ConnectAttr{SGIDIndex: 256}),
 		"local ACK timeout 32":          WithConnect(verbs.ConnectAttr{Timeout: 32}),

@@ -76,5 +76,5 @@ func TestBadTransport(t *testing.T) {
 	t.Setenv(EnvTransport, "tcp,tcp")
 	_, err := Join(t.Context())
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, `SLUICE_TRANSPORT="tcp,tcp": provider "tcp" twice`)
+	require.ErrorContains(t, err, `SLUICE_TRANSPORT="tcp,tcp": provider "tcp" is named twice`)
 }
