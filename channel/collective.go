@@ -26,8 +26,8 @@ type Collective struct {
 	active    bool
 	tests     uint   // by the user
 	number    uint64 // of the start, in the group
-	announced int64  // ns: when the others were told that it takes long, or it was first seen to
-	again     int64  // ns until they are told again
+	announced int64  // ns: when the call was last announced, or the wait was first seen to be long
+	again     int64  // ns until it is announced again
 	err       error  // of this start
 	host      [3]shared.Op
 	single    [1]stage
@@ -43,9 +43,9 @@ type stage struct {
 	run *coll.Run
 	sig coll.Signature
 
-	members []int // of the group, between whom run is
+	members []int // of the group, which run connects
 
-	local func() // something to do here
+	local func() // a step at this member
 }
 
 // Declare declares an operation so that it can be started many times: memory is
@@ -94,7 +94,7 @@ func (c *Collective) start() error {
 	g := c.group
 	switch {
 	case c.active:
-		return fmt.Errorf("%w: the collective has not been waited for", ErrActive)
+		return fmt.Errorf("%w: wait for the previous start of the collective first", ErrActive)
 	case c.stages == nil:
 		return ErrClosed
 	}
@@ -115,7 +115,7 @@ func (c *Collective) start() error {
 		c.begun = true
 		g.active = append(g.active, c)
 		if err != nil {
-			g.fail(g.teamError(err)) // and the operation has the error
+			g.fail(g.teamError(err)) // the operation returns it
 		}
 		return nil
 	}
@@ -125,7 +125,7 @@ func (c *Collective) start() error {
 			g.team.Enqueue(s.op, &s.c)
 		}
 	}
-	g.advance() // an error is the operation's
+	g.advance() // the operation returns an error
 	return nil
 }
 
@@ -220,28 +220,28 @@ func (c *Collective) carryOut(ctx context.Context) error {
 		return err
 	}
 	err := c.await(ctx)
-	if c.active { // nobody else can wait for it
-		c.group.fail(fmt.Errorf("rank %d has given up: %w", c.group.node.rank, err))
+	if c.active { // it cannot be waited for again
+		c.group.fail(fmt.Errorf("rank %d gave up waiting: %w", c.group.node.rank, err))
 		c.group.settle(time.Now().Add(c.group.node.opt.peerTimeout))
 		c.err = nil
 	}
 	return err
 }
 
-// collectiveSpins is how often a waiter looks before it yields, for some 20 µs: the one
-// it waits for may need this CPU, if others have taken its own. Yielding takes 0.3 µs
-// where nobody wants the CPU, so it goes on doing that for long before it sleeps.
+// collectiveSpins is how often a waiter polls before it yields, for some 20 µs: the awaited
+// member may need this CPU if others occupy its own. Yielding an uncontended CPU takes
+// 0.3 µs, so the waiter keeps yielding for long before it sleeps.
 const (
 	collectiveSpins  = 100
 	collectiveYields = 500
 )
 
-// await moves the operation on until it is over; see Handle.await.
+// await makes progress until the operation is complete; see Handle.await.
 func (c *Collective) await(ctx context.Context) error {
 	g := c.group
 	n := g.node
 	spins, yields := n.spins, yieldBudget
-	if spins == spinBudget { // each looks lineLooks times
+	if spins == spinBudget { // each polls a line lineLooks times
 		spins, yields = collectiveSpins, collectiveYields
 	}
 	patient := false
@@ -291,7 +291,7 @@ func (c *Collective) await(ctx context.Context) error {
 	}
 }
 
-// advance moves all collectives of the group on, in the order of their starts.
+// advance makes progress on all collectives of the group, in the order of their starts.
 func (g *Group) advance() {
 	if f := g.fault.Load(); f != nil {
 		g.endAll(*f)
@@ -301,7 +301,7 @@ func (g *Group) advance() {
 		g.fail(g.teamError(err))
 		return
 	}
-	turn := true // messages between hosts: of one collective after the other
+	turn := true // messages between hosts belong to one collective at a time
 	for i := 0; i < len(g.active); {
 		c := g.active[i]
 		over, err := c.step(turn)
@@ -319,7 +319,7 @@ func (g *Group) advance() {
 	}
 }
 
-// over says that nothing of the start is under way any more.
+// over marks the start as complete.
 func (c *Collective) over() {
 	c.active = false
 	if c.announced != 0 {
@@ -327,7 +327,7 @@ func (c *Collective) over() {
 	}
 }
 
-// step goes from stage to stage as far as they are over.
+// step advances through the stages as they complete.
 func (c *Collective) step(turn bool) (over bool, err error) {
 	for c.at < len(c.stages) {
 		s := &c.stages[c.at]
@@ -367,7 +367,7 @@ func (c *Collective) step(turn bool) (over bool, err error) {
 	return true, nil
 }
 
-// travels says whether there are messages to come.
+// travels says whether messages between hosts are still to come.
 func (c *Collective) travels() bool {
 	for i := c.at; i < len(c.stages); i++ {
 		if c.stages[i].run != nil {
@@ -389,7 +389,7 @@ func (c *Collective) Close() error {
 		return groupError(op, ErrActive)
 	}
 	if g.fault.Load() != nil {
-		return nil // its messages may be under way: Close of the group ends them
+		return nil // messages may be in flight: Close of the group ends them
 	}
 	g.mu.Lock()
 	delete(g.members, c)
@@ -397,7 +397,7 @@ func (c *Collective) Close() error {
 	return c.free()
 }
 
-// activeHandles are the messages that are not over.
+// activeHandles yields the messages that are not complete.
 func (c *Collective) activeHandles() iter.Seq[*Handle] {
 	return func(yield func(*Handle) bool) {
 		for _, h := range c.handles {
@@ -408,7 +408,7 @@ func (c *Collective) activeHandles() iter.Seq[*Handle] {
 	}
 }
 
-// free gives back what the collective has declared. Nothing of it is under way.
+// free releases what the collective has declared. Nothing of it is in flight.
 func (c *Collective) free() error {
 	var errs []error
 	for i := range c.stages {

@@ -95,7 +95,7 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 	return h, nil
 }
 
-// lay takes a layout: checks it and pins its memory.
+// lay checks a layout, adopts it and pins its memory.
 func (h *Handle) lay(l Layout) error {
 	n := h.node
 	if l.err != nil {
@@ -115,7 +115,7 @@ func (h *Handle) lay(l Layout) error {
 		h.memories[i] = n.findMemory(b)
 		if h.memories[i] == nil && n.stale.Meets(span.Of(b)) {
 			n.mu.Unlock()
-			return fmt.Errorf("%w: slice %d lies in memory of Alloc that has been closed", ErrClosed, i)
+			return fmt.Errorf("%w: slice %d lies in Alloc memory that has been closed", ErrClosed, i)
 		}
 	}
 	for _, m := range h.memories {
@@ -153,7 +153,7 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 	} else {
 		h.in = p.receiveLocked(stream)
 		h.in.declared = true
-		if p.rank == h.node.rank { // the ring is made by whoever comes first
+		if p.rank == h.node.rank { // the first side to be declared makes the ring
 			if _, err := p.sendLocked(stream); err != nil {
 				return err
 			}
@@ -166,8 +166,8 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 	return nil
 }
 
-// bind prepares the layout for how the peer is reached, and makes it known to the
-// peer where it has to know. The caller holds the peer's mu.
+// bind prepares the layout for the way in which the peer is reached, and tells it to the peer
+// if needed. The caller holds the peer's mu.
 func (h *Handle) bind(p *peer) (err error) {
 	n := h.node
 	switch {
@@ -183,9 +183,9 @@ func (h *Handle) bind(p *peer) (err error) {
 		}
 		if !p.tellable(h) {
 			if h.kind == kindReceive {
-				return fmt.Errorf("%w: the peer knows %d handles, and takes no more", ErrInvalid, maxLayouts)
+				return fmt.Errorf("%w: the peer already holds the layouts of %d handles, the maximum", ErrInvalid, maxLayouts)
 			}
-			return h.register(p.link.dev) // the receiver tells where it is to be written
+			return h.register(p.link.dev) // the receiver says where to write
 		}
 		if err := h.register(p.link.dev); err != nil {
 			return err
@@ -215,18 +215,17 @@ func (h *Handle) bind(p *peer) (err error) {
 	return nil
 }
 
-// tellable says whether the peer takes the layout of one more handle. The caller
-// holds the peer's mu.
+// tellable says whether the peer accepts the layout of one more handle. The caller holds the
+// peer's mu.
 func (p *peer) tellable(h *Handle) bool { return h.told || p.told < maxLayouts }
 
-// describable says whether the layout as it is, not packed, can be told in one
-// message.
+// describable says whether the unpacked layout fits into one message.
 func (h *Handle) describable() bool {
 	return layoutLen(len(h.memories), len(h.shape.parts)) <= maxBody
 }
 
-// register registers the memory of the layout with a network, or memory to pack it
-// into: where the blocks are small, or too many to be told.
+// register registers the memory of the layout with a network, or staging memory if its blocks
+// are small or too many to describe.
 func (h *Handle) register(d *device) (err error) {
 	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < d.crossovers().pack || !h.describable()) {
 		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
@@ -264,7 +263,7 @@ func indexBase(bases [][]byte, b []byte) int {
 	return slices.IndexFunc(bases, func(c []byte) bool { return sameBase(b, c) })
 }
 
-// describe is the layout as the peer is told.
+// describe returns the layout as sent to the peer.
 func (h *Handle) describe() []byte {
 	l := layoutInfo{handle: h.id, generation: h.generation}
 	if h.staging != nil {
@@ -351,7 +350,7 @@ func (h *Handle) SetLayout(l Layout) error {
 	return h.relay(op, l)
 }
 
-// relay takes a layout in place of that which the handle has.
+// relay replaces the layout of the handle.
 func (h *Handle) relay(op string, l Layout) error {
 	next := &Handle{node: h.node, kind: h.kind}
 	if err := next.lay(l); err != nil {
@@ -413,7 +412,7 @@ func (h *Handle) Close() error {
 	}
 	p := h.peer()
 	if n.call() != nil {
-		return nil // the node unpins it
+		return nil // closing the node unpins it
 	}
 	defer n.calls.Done()
 	p.mu.Lock()
@@ -432,7 +431,7 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// untell lets the peer forget the layout of a handle. The caller holds mu.
+// untell tells the peer to forget the layout of a handle. The caller holds mu.
 func (p *peer) untell(h *Handle) {
 	if h.told {
 		h.told = false

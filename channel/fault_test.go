@@ -21,5 +21,5 @@ func TestSecondHandFailure(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.NotErrorIs(t, err, ErrMismatch)
 	require.Equal(t, 6, e.Rank)
-	require.ErrorContains(t, err, "says rank 4")
+	require.ErrorContains(t, err, "as reported by rank 4")
 }

@@ -47,19 +47,19 @@ type Group struct {
 
 	inside   uint32 // a goroutine is in a call
 	fault    atomic.Pointer[error]
-	splits   uint64 // groups made of this one
+	splits   uint64 // groups made from this one
 	started  uint64 // collectives
 	active   []*Collective
-	call     Collective           // of Run, where all members are of one host
-	kept     map[string]*keptCall // of Run, else
+	call     Collective           // of Run, if all members are on one host
+	kept     map[string]*keptCall // of Run otherwise
 	keptSize int                  // bytes of memory that these take
 	age      uint64               // of kept calls
 	keyRoom  []byte
 	words    atomic.Pointer[[exact.Words]int64] // of SumExact
 	memory   *Memory                            // of the segment; nil: the heap
-	told     atomic.Bool                        // the others, of fault
+	told     atomic.Bool                        // the others know of fault
 	closed   atomic.Bool
-	ended    chan struct{}           // closed when Close has been through
+	ended    chan struct{}           // closed when Close has finished
 	waits    atomic.Pointer[waiting] // what a goroutine sleeps for; nil: nothing
 	calls    [64]calledRecord        // the last collectives, by their number
 	mu       sync.Mutex
@@ -77,7 +77,7 @@ type Group struct {
 func (n *Node) World(ctx context.Context) (*Group, error) {
 	const op = "world"
 	select {
-	case n.making <- struct{}{}: // another call may be under way
+	case n.making <- struct{}{}: // another call may be in progress
 		defer func() { <-n.making }()
 	case <-ctx.Done():
 		err := ctx.Err()
@@ -106,8 +106,8 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 	return n.world, nil
 }
 
-// lookForDead fails a group of which the node knows that a member has died, and says whether it
-// has. One that has left is no fault of a group that is handed out: collectives may be over.
+// lookForDead fails the group if the node knows that a member has died, and says whether it did.
+// A member that has left is no failure here: its collectives may all be complete.
 func (g *Group) lookForDead(op string) bool {
 	var dead error
 	g.node.mu.Lock()
@@ -132,8 +132,8 @@ func (g *Group) lookForDead(op string) bool {
 // worldID is the group of all ranks, in messages.
 const worldID = 1
 
-// unusable is the error of an operation of a group that has failed, or has been closed;
-// nil of others.
+// unusable returns the error of an operation on a group that has failed or been closed, else
+// nil.
 func (g *Group) unusable(op string) error {
 	f := g.fault.Load()
 	switch {
@@ -147,7 +147,7 @@ func (g *Group) unusable(op string) error {
 	return nil
 }
 
-// groupError is an error of a group, with the operation unless it has one.
+// groupError adds the operation to an error of a group, unless it has one.
 func groupError(op string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
@@ -219,8 +219,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	return made, nil
 }
 
-// allgather collects data of the same length from all members, and returns that of
-// some ranks.
+// allgather collects data of the same length from all members, and returns that of ranks.
 func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]byte, error) {
 	all := make([]byte, len(data)*g.Size())
 	if err := g.Run(ctx, Allgather(all, data)); err != nil {
@@ -252,7 +251,7 @@ func (g *Group) Close() error {
 	}
 	defer close(g.ended)
 	n := g.node
-	n.bell.strike() // a goroutine that sleeps in a call sees it
+	n.bell.strike() // wakes a goroutine that sleeps in a call
 	for pause := probePauseMin; !g.tryEnter(); pause = min(2*pause, probePauseMax) {
 		time.Sleep(pause)
 	}
@@ -268,12 +267,12 @@ func (g *Group) Close() error {
 	return err
 }
 
-// maxGroupsLeft bounds what a node remembers of groups that it has closed.
+// maxGroupsLeft bounds how many closed groups a node remembers.
 const maxGroupsLeft = 1 << 16
 
-// quit ends what is under way, and frees what the group has, as soon as no member
-// looks at it. If one still does at the end, the segment stays as it is until the node
-// is closed, and the member's view of it for longer.
+// quit ends what is in progress, and frees the resources of the group as soon as no member
+// accesses them. If one still does at end, the segment stays until the node is closed, and that
+// member's mapping of it for longer.
 func (g *Group) quit(end time.Time) error {
 	if len(g.active) > 0 {
 		g.fail(ErrClosed)
@@ -295,8 +294,8 @@ func (g *Group) quit(end time.Time) error {
 	return errors.Join(errs...)
 }
 
-// awaitQuiet waits until no member looks at the segment, at most until end; it says
-// whether none does.
+// awaitQuiet waits, at most until end, until no member accesses the segment, and says whether
+// that is so.
 func (g *Group) awaitQuiet(end time.Time) bool {
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
@@ -314,8 +313,8 @@ func (g *Group) awaitQuiet(end time.Time) bool {
 	return true
 }
 
-// giveBack ends what has been declared: what is under way, first, which it is in a group
-// that has failed. A node that is being closed does that itself.
+// giveBack frees what has been declared; in a failed group, it first ends what is in progress.
+// A node that is being closed does that itself.
 func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 	if g.node.call() != nil {
 		return nil
@@ -336,7 +335,7 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 		errs = append(errs, h.lapseBy(end, func() bool { return true }))
 	}
 	if g.team != nil && !g.team.Settled() {
-		return append(errs, groupError("close group", fmt.Errorf("%w: a member of this host is at work in the memory of what has failed", ErrBusy)))
+		return append(errs, groupError("close group", fmt.Errorf("%w: a member on this host still accesses the memory of the failed operation", ErrBusy)))
 	}
 	for _, c := range declared {
 		errs = append(errs, c.free())
@@ -344,29 +343,29 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 	return errs
 }
 
-// tryEnter says that the caller is in a call, unless another is.
+// tryEnter begins a call; false if another goroutine is in one.
 func (g *Group) tryEnter() bool { return atomic.CompareAndSwapUint32(&g.inside, 0, 1) }
 
 // enter begins a call; see exit.
 func (g *Group) enter(op string, kind coll.Kind) error {
 	entered := g.tryEnter()
 	switch {
-	case g.closed.Load() || g.node.closing.Load(): // who is inside may be Close
+	case g.closed.Load() || g.node.closing.Load(): // the goroutine inside may be Close
 		if entered {
 			g.exit()
 		}
 		return groupError(op+kind.String(), ErrClosed)
 	case !entered:
-		return groupError(op+kind.String(), fmt.Errorf("%w: another goroutine is in a collective of the group", ErrActive))
+		return groupError(op+kind.String(), fmt.Errorf("%w: another goroutine is using the group", ErrActive))
 	}
 	return nil
 }
 
 func (g *Group) exit() { wait.StoreRelease32(&g.inside, 0) }
 
-// agree finds a stream of which no member has anything, and holds it: other groups may
-// be split at the same time. They propose, take the largest, and say whether they could
-// have it.
+// agree finds a stream that is free at all members, and holds it, because other groups may be
+// split at the same time. Each member proposes one, all take the largest, and then tell each
+// other whether it was free.
 func (g *Group) agree(ctx context.Context) (uint32, error) {
 	n := g.node
 	for least := uint32(MaxStream + 2); ; {
@@ -381,7 +380,7 @@ func (g *Group) agree(ctx context.Context) (uint32, error) {
 			stream = max(stream, binary.BigEndian.Uint64(all[i*len(mine):]))
 		}
 		if stream >= maxStreams {
-			return 0, fmt.Errorf("%w: more than %d groups at the same time", ErrInvalid, maxStreams-MaxStream-1)
+			return 0, fmt.Errorf("%w: more than %d groups exist", ErrInvalid, maxStreams-MaxStream-1)
 		}
 		taken := n.takeStream(uint32(stream))
 		free := []int32{0}

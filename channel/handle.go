@@ -21,7 +21,7 @@ type Handle struct {
 	node     *Node
 	kind     handleKind
 	phase    phase
-	inside   uint32                       // the user is in Start, Test or Wait
+	inside   uint32                       // a goroutine is in Start, Test or Wait
 	err      error                        // with phaseFailed and phaseReceived
 	k        uint64                       // number of the start on the stream
 	flat     []byte                       // the message, if it is contiguous
@@ -30,17 +30,17 @@ type Handle struct {
 	in       *receiveStream               // of a receive
 	tried    uint32                       // the gate has been tried; atomic
 	gated    bool                         // the gate is ours
-	copying  bool                         // somebody copies the message, without the lock
+	copying  bool                         // a goroutine copies the message, without the lock
 	packed   bool                         // a send that goes through the pipe
 	first    uint64                       // its first piece
-	moved    int                          // bytes of the message that have gone into the pipe, or come out of it
+	moved    int                          // bytes of the message put into the pipe, or taken out of it
 	remote   atomic.Pointer[remoteLayout] // the other side's layout that was seen last
-	staging  *verbs.MR                    // contiguous, in place of small blocks: through a queue
-	regs     []*verbs.MR                  // without staging: for each of the layout's slices
+	staging  *verbs.MR                    // through a queue: contiguous memory in place of small blocks
+	regs     []*verbs.MR                  // without staging: one for each of the layout's slices
 	source   shape                        // through a queue: where the message is taken from
-	lkeys    []uint32                     // and for each part of that
-	own      []*registration              // of regs: not those of Memory
-	dev      *device                      // that they are of
+	lkeys    []uint32                     // one for each part of source
+	own      []*registration              // those of regs that are not of a Memory
+	dev      *device                      // the device of these registrations
 	bindErr  atomic.Pointer[error]        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue
 	far      *layoutInfo                  // through a queue: the other side's layout that was seen last
@@ -70,7 +70,7 @@ const (
 
 func (k handleKind) String() string { return [...]string{"send", "receive", "multiple"}[k] }
 
-// phase is where a start is: written under the stream's lock by whoever moves it.
+// phase is the state of a start, written under the stream's lock.
 type phase struct{ v uint32 }
 
 const (
@@ -79,7 +79,7 @@ const (
 	phaseOffered         // send: the receiver knows where the message is
 	phaseSent            // send: complete
 	phaseWaiting         // receive
-	phaseReceived        // receive: over, with err
+	phaseReceived        // receive: complete, with err
 	phaseFailed          // err says why
 	phaseGroup           // multiple: some member may be active
 	phaseClosed
@@ -169,7 +169,7 @@ func (h *Handle) test() (bool, error) {
 		done, err = h.testMembers()
 	case phaseWaiting:
 		done, err = h.in.test(h)
-	case phaseReceived: // by somebody who waited for something else
+	case phaseReceived: // by a goroutine that waited for something else
 		done, err = true, h.err
 	default:
 		done, err = h.out.test(h)
@@ -290,9 +290,9 @@ func (h *Handle) testMembers() (bool, error) {
 	return true, errors.Join(h.started...)
 }
 
-// enter says that the user is about to touch memory that goes when the node is
-// closed; false if it is being closed. The store is plain: who closes the node
-// looks at it behind a barrier that reaches this CPU too.
+// enter announces access to memory that is freed when the node is closed; false if it is being
+// closed. The store is plain: Node.Close reads the flag after a barrier that reaches this CPU
+// too.
 func (h *Handle) enter() bool {
 	wait.StoreRelaxed32(&h.inside, 1)
 	return atomic.LoadUint32(&h.node.guarded) == 0 || h.enterGuarded()
@@ -307,7 +307,7 @@ func (h *Handle) enterGuarded() bool {
 	return true
 }
 
-// exit says that the user is through.
+// exit ends the access announced by enter.
 func (h *Handle) exit() { wait.StoreRelease32(&h.inside, 0) }
 
 func (h *Handle) errorf(op string, err error) error {

@@ -51,12 +51,12 @@ func (l *link) view(r region, n int) ([]byte, error) {
 		switch {
 		case err == nil:
 			return b, nil
-		case l.qp.State() != verbs.QPRTS: // the peer has died since it spoke
+		case l.qp.State() != verbs.QPRTS: // the peer has died since
 			return nil, err
 		case !errors.Is(err, verbs.ErrState) || try == viewTries:
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		time.Sleep(viewPause) // the peer's arena is on its way
+		time.Sleep(viewPause) // the peer's arena has not arrived yet
 	}
 }
 

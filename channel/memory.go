@@ -80,8 +80,8 @@ func (n *Node) searchMemory(p uintptr) (int, bool) {
 	})
 }
 
-// findMemory returns the memory that b lies in, nil if it is no memory of Alloc.
-// The caller holds mu.
+// findMemory returns the Memory that b lies in, nil if it is not Alloc memory. The caller holds
+// mu.
 func (n *Node) findMemory(b []byte) *Memory {
 	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	i, exact := n.searchMemory(p)
@@ -116,7 +116,7 @@ func (m *Memory) Bytes() []byte {
 func (m *Memory) Close() error {
 	n := m.node
 	if n.call() != nil {
-		return nil // the node does it
+		return nil // closing the node closes it
 	}
 	defer n.calls.Done()
 	if done, err := m.forget(); done || err != nil {
@@ -135,8 +135,8 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// forget takes the memory off those that handles can be declared over. It says
-// whether that had been done.
+// forget removes the memory from those over which handles can be declared. It says whether it
+// already had been.
 func (m *Memory) forget() (done bool, err error) {
 	n := m.node
 	n.mu.Lock()
@@ -150,13 +150,13 @@ func (m *Memory) forget() (done bool, err error) {
 	m.closed.Store(true)
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Delete(n.memories, i, i+1)
-	if m.mr != nil { // what is of the heap is kept by those who hold a slice of it
+	if m.mr != nil { // slices keep heap memory alive
 		n.stale.Add(m.span())
 	}
 	return false, nil
 }
 
-// on returns the memory's registration with a network, made if need be.
+// on returns the memory's registration with a network, making it if needed.
 func (m *Memory) on(d *device) (*verbs.MR, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
 )
 
-// lineLooks is how often a line is looked at in one go: for some 100 ns.
+// lineLooks is how often a line is polled in a row, for some 100 ns.
 const lineLooks = 100
 
-// roll is what each rank tells the others of a group that is made.
+// roll is what each rank of a new group tells the others.
 type roll struct {
-	host     uint64 // those of the same are reached through shared memory
-	shares   bool   // there is such memory
+	host     uint64 // ranks of the same host are reached through shared memory
+	shares   bool   // the rank has such memory
 	segment  region
 	verdicts uint8 // of the second round: whether all of the host has been reached
 }
@@ -42,25 +42,24 @@ func parseRoll(b []byte) (r roll, err error) {
 	r.segment = d.region()
 	r.verdicts = d.u8()
 	if d.bad || len(d.b) > 0 {
-		return r, fmt.Errorf("%w: roll of %d bytes", ErrProtocol, len(b))
+		return r, fmt.Errorf("%w: group record of %d bytes", ErrProtocol, len(b))
 	}
 	return r, nil
 }
 
-// muster makes a group of ranks, who all call it, on the first stream that belongs to
-// groups.
+// muster makes a group of ranks on the first stream reserved for groups. All ranks call it.
 func (n *Node) muster(ctx context.Context, call *pendingCall, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
 	n.takeStream(MaxStream + 1)
 	return n.musterAs(ctx, call, id, MaxStream+1, ranks, exchange)
 }
 
-// musterAs makes a group of ranks, who all call it; with them call, with no ranks,
-// all others that exchange reaches: these get nil.
+// musterAs makes a group of ranks. All of them call it; all other ranks in the exchange call it
+// with no ranks, and get nil.
 //
-// In the first round of the exchange each says on which host it is, and where its
-// segment is; then the ranks of a host connect; in the second each says whether it
-// has reached all of them. Where one has not, each of that host is taken for a host
-// of its own.
+// In the first round of the exchange each rank tells its host and the location of its segment.
+// Then the ranks of each host connect. In the second round each rank tells whether it has
+// reached all ranks of its host. If one has not, every rank of that host is treated as a host of
+// its own.
 func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
 	if len(ranks) == 0 {
 		for range 2 {
@@ -81,8 +80,8 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 	mine := roll{host: n.hostOf(n.rank), shares: n.memory != nil}
 	var segment []byte
 	if mine.shares {
-		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // the others are not to wait
-			n.log.Warn("channel: no shared memory for collectives", "error", err)
+		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // go on: the others wait for this rank
+			n.log.Warn("channel: cannot allocate shared memory for collectives", "error", err)
 			mine.shares = false
 		} else {
 			segment, mine.segment = g.memory.Bytes(), regionOf(g.memory.mr)
@@ -121,7 +120,7 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 			}
 		}
 	}
-	for i := range rolls { // a host of which one has not reached all is none
+	for i := range rolls { // split a host of which a rank has not reached all others
 		if hosts[i] == i && slices.ContainsFunc(second, func(r roll) bool { return r.host == rolls[i].host && r.shares && r.verdicts == 0 }) {
 			for k := range hosts {
 				if hosts[k] == i {
@@ -134,7 +133,7 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 		if ctx.Err() != nil {
 			return nil, reached
 		}
-		n.log.Info("channel: ranks of this host not reached through shared memory", "reason", reached)
+		n.log.Info("channel: not all ranks of this host are reachable through shared memory", "reason", reached)
 	}
 	if g.place, err = coll.NewPlacement(hosts); err != nil {
 		return nil, err
@@ -173,7 +172,7 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 	return g, nil
 }
 
-// callRoll is one round of an exchange.
+// callRoll performs one round of the exchange.
 func callRoll(exchange func([]byte) ([][]byte, error), mine *roll) ([]roll, error) {
 	all, err := exchange(mine.append(nil))
 	if err != nil {
@@ -246,7 +245,7 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own 
 			return nil, err
 		}
 		if !p.link.dev.mapped {
-			return nil, fmt.Errorf("rank %d is reached by provider %s", p.rank, p.link.dev.provider())
+			return nil, fmt.Errorf("rank %d is reached through provider %s, not shared memory", p.rank, p.link.dev.provider())
 		}
 		mem, err := p.link.view(rolls[i].segment, shared.SegmentSize)
 		if err != nil {

@@ -26,7 +26,7 @@ const (
 	queueWrong                       // receiver: the length of the message was wrong; length is that of the receive
 	queueTaken                       // receiver: k eager messages of the stream have been taken
 	queueCredit                      // nothing but credits
-	queueEnd                         // each: nothing of the stream is under way here, nor will be
+	queueEnd                         // each: nothing of the stream is in progress here, nor will be
 	queueKinds
 )
 
@@ -44,7 +44,7 @@ func (h *header) put(b []byte) {
 	binary.BigEndian.PutUint32(b[28:], h.generation)
 }
 
-// parseHeader checks what can be checked of a message of n bytes by itself.
+// parseHeader parses the header of a message and checks what does not depend on state.
 func parseHeader(b []byte) (header, error) {
 	if len(b) < headerSize {
 		return header{}, fmt.Errorf("%w: message of %d bytes", ErrProtocol, len(b))
