@@ -118,8 +118,8 @@ func command(t *testing.T, env []string, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// freeAddress returns an address where nobody listens, and that the kernel gives nobody who
-// asks for any.
+// freeAddress returns an address that has no listener, and that the kernel does not assign when
+// asked for any port.
 func freeAddress(t *testing.T) string {
 	for {
 		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 21000+rand.IntN(10000)))

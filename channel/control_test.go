@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lonely returns a peer whose control messages nobody writes.
+// lonely returns a peer whose control messages are never written.
 func lonely(n *Node) *peer {
 	p := &peer{node: n, rank: 1, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
 		layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1)}

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// Who is told by a member that another one has failed, and by nobody why, says that: the
-// calls do not differ.
+// A member that is told that another has failed, but not why, reports that, and no mismatch.
 func TestSecondHandFailure(t *testing.T) {
 	t.Parallel()
 	need.Full(t)

@@ -25,7 +25,7 @@ type hostile struct {
 	peer     *peer
 	in, out  *ring // in is the peer's
 	memory   []byte
-	outside  [][]byte // of memory: belongs to nobody
+	outside  [][]byte // of memory: unused
 	sources  [][]byte
 	sends    []*Handle
 	receives []*Handle
