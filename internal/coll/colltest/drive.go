@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// ErrStalled is a group of which nobody can go on.
+// ErrStalled means that no member of a group can continue.
 var ErrStalled = errors.New("colltest: no member can go on")
 
 // Drive starts the runs of all members with their headers and steps them until all

@@ -17,7 +17,7 @@ import (
 type Mode uint8
 
 const (
-	// Eager: at once. What nobody has received yet is kept.
+	// Eager: at once. Messages without a receive are kept.
 	Eager Mode = iota
 	// Rendezvous: when the receive has been started, and has the message.
 	Rendezvous
