@@ -172,7 +172,7 @@ func (d *device) fired(cq *verbs.CQ) {
 	}
 }
 
-// tend does what a user would do by testing.
+// tend makes progress on a queue, as Test would.
 func (q *queue) tend() {
 	q.lock.lock()
 	q.poll()

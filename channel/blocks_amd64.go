@@ -38,7 +38,7 @@ func copyBytes(dst, src []byte) {
 		copy(dst, src)
 		return
 	}
-	// It is slow where dst does not begin with a line.
+	// The instruction is slow if dst is not aligned to a cache line.
 	d := unsafe.Pointer(unsafe.SliceData(dst))
 	head := int(-uintptr(d) & 63)
 	copy(dst[:head], src)

@@ -87,7 +87,7 @@ func (n *Node) called(c calledInfo, rank int) {
 	g := n.groups[c.group]
 	_, left := n.groupsLeft[c.group]
 	n.mu.Unlock()
-	if left { // so the peer waits for this rank in vain
+	if left { // this rank will never call what the peer waits for
 		f := faultInfo{group: c.group, rank: uint32(n.rank), reason: reasonLeft, text: "the group has been closed"}
 		if p, err := n.peer(rank); err == nil {
 			p.mu.Lock()

@@ -22,7 +22,7 @@ type Collective struct {
 	sig       coll.Signature // of op, whatever the algorithm
 	stages    []stage
 	at        int  // stage
-	begun     bool // it is under way
+	begun     bool // the stage has been started
 	active    bool
 	tests     uint   // by the user
 	number    uint64 // of the start, in the group

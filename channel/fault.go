@@ -21,7 +21,7 @@ const reasonLeft = 3
 // faultInfo is the body of kindFault: the group has failed.
 type faultInfo struct {
 	group  uint64
-	rank   uint32 // whose fault it is
+	rank   uint32 // the rank at fault
 	reason uint8
 	text   string
 }
@@ -45,8 +45,7 @@ func parseFault(b []byte) (faultInfo, error) {
 	return f, nil
 }
 
-// fail ends the group: everything in progress here and, because they are told, at the other
-// members.
+// fail ends everything in progress here, and tells the other members to do the same.
 func (g *Group) fail(err error) {
 	g.accuse(err)
 	g.endAll(*g.fault.Load())

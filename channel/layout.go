@@ -196,8 +196,8 @@ func (l Layout) Len() int { return l.length }
 // Blocks returns the number of blocks; adjacent blocks count as one.
 func (l Layout) Blocks() int { return l.blocks }
 
-// checkDisjoint fails where two blocks share a byte: what would be received
-// there depends on the order.
+// checkDisjoint fails if two blocks share a byte, because what is received there would depend on
+// the order of the copies.
 func (l *Layout) checkDisjoint() error {
 	var whole []span.Span // of the parts
 	for i := range l.parts {
@@ -229,7 +229,7 @@ func (l *Layout) checkDisjoint() error {
 	if !meet(whole) {
 		return nil
 	}
-	// Parts lie in each other: that needs a look at the blocks themselves.
+	// The extents of parts overlap: check the blocks themselves.
 	blocks := make([]span.Span, 0, l.blocks)
 	for i := range l.parts {
 		p := &l.parts[i]

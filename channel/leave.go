@@ -109,8 +109,8 @@ func (n *Node) expel(handles []*Handle) {
 	}
 }
 
-// leaveAll withdraws what is active and leaves all peers, at the same time, within
-// the peer timeout.
+// leaveAll withdraws all active handles and leaves all peers, concurrently, within the peer
+// timeout.
 func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	end := time.Now().Add(n.opt.peerTimeout)
 	byPeer := map[*peer][]int{}

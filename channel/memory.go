@@ -58,7 +58,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	return m, nil
 }
 
-// pageSize is the alignment of Alloc's memory.
+// pageSize is the alignment of Alloc memory.
 var pageSize = os.Getpagesize()
 
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }

@@ -54,7 +54,7 @@ type peer struct {
 	out      [][]byte      // control messages to be written
 	wake     chan struct{} // capacity 1: out has grown, or the peer has failed
 	bye      bool          // ours is in out
-	served   chan struct{} // closed when the connection is over
+	served   chan struct{} // closed when the connection has ended
 }
 
 // remoteLayout is the layout of a peer's handle over the peer's memory as we access it. It is

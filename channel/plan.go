@@ -138,8 +138,8 @@ func (k *keptCall) bytes() (n int) {
 	return n
 }
 
-// Bounds of what is kept for Run. Members need not keep the same: messages meet in the
-// order of their starts, whichever handles they are of.
+// Bounds on the operations kept for Run. Members need not keep the same ones: messages match in
+// the order of their starts, whichever handles they belong to.
 const (
 	keptCalls = 64
 	keptTotal = 32 << 20

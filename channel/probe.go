@@ -98,8 +98,8 @@ func ackTimeout(bound, most time.Duration) uint8 {
 	return code
 }
 
-// endpoint returns the endpoint to send to the peer, with the GID that the link uses and an MTU
-// that is not exceeded.
+// endpoint returns the endpoint to send to the peer, with the GID that the link uses, and with an
+// MTU of at most the one that the program sets.
 func (l *link) endpoint() (verbs.Endpoint, error) {
 	e, err := l.qp.Endpoint()
 	if err != nil {

@@ -13,7 +13,7 @@ type header struct {
 	k                  uint64
 	length             uint64
 	handle, generation uint32
-	taken              uint32 // of queueEager, in place of handle: how many of the stream of this number the other way have been taken, modulo 2^32
+	taken              uint32 // of queueEager, instead of handle: messages taken from the stream with this number in the other direction, modulo 2^32
 }
 
 type queueKind uint8

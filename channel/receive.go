@@ -165,7 +165,7 @@ func (s *receiveStream) drive() {
 	s.lock.unlock()
 }
 
-// advance does what can be done for a receive. The caller holds the lock.
+// advance makes as much progress on a receive as possible. The caller holds the lock.
 func (s *receiveStream) advance(h *Handle) {
 	failed := s.peer.state.Load() >= peerFailed // read first: what was sent before the end counts
 	r := s.r.Load()

@@ -179,8 +179,8 @@ func (q *queue) settle() {
 	}
 }
 
-// mark posts the write that completes behind all sends. On a queue pair in ERR it
-// fails there, behind what is flushed: so does the kernel drain one (ib_drain_sq).
+// mark posts the write that completes behind all sends. On a queue pair in ERR it fails behind the
+// flushed sends: the kernel drains a queue pair in the same way (ib_drain_sq).
 func (q *queue) mark() error {
 	s := &q.sent
 	s.quiet, s.settling = 0, true
@@ -206,7 +206,7 @@ func (q *queue) over(wc *verbs.WC) {
 	q.release(uint32(wc.WRID))
 }
 
-// release frees what the first n sends of the queue have used.
+// release frees the resources of the first n sends of the queue.
 func (q *queue) release(n uint32) {
 	s := &q.sent
 	if n-s.done > s.posted-s.done {
