@@ -48,8 +48,8 @@ func TestBadOptions(t *testing.T) {
 		`provider "tcp" is named twice`: WithProviders("tcp", "shm", "tcp"),
 		"port -1":                       WithConnect(verbs.ConnectAttr{Port: -1}),
 		"GID index 256":                 WithConnect(verbs.ConnectAttr{SGIDIndex: 256}),
-		"local ACK timeout 32":          WithConnect(verbs.ConnectAttr{Timeout: 32}),
-		"path MTU 6, at most 5":         WithConnect(verbs.ConnectAttr{PathMTU: 6}),
+		"local ACK timeout code 32":     WithConnect(verbs.ConnectAttr{Timeout: 32}),
+		"path MTU code 6, at most 5":    WithConnect(verbs.ConnectAttr{PathMTU: 6}),
 		"service level 16, at most 15":  WithConnect(verbs.ConnectAttr{ServiceLevel: 16}),
 		"access LOCAL_WRITE":            WithConnect(verbs.ConnectAttr{AccessFlags: verbs.AccessLocalWrite}),
 	} {
