@@ -27,26 +27,26 @@ func viewBell(mem []byte) (*bell, error) {
 // ring wakes the sleepers. The caller has already published what they are to see.
 func (b *bell) ring() {
 	if atomic.LoadUint32(&b.sleepers) != 0 {
-		b.strike()
+		b.wakeAll()
 	}
 }
 
-// ringer is the bell of a peer, and counts how often it was struck.
+// ringer is the bell of a peer, and counts how often it was rung for a sleeper.
 type ringer struct {
 	*bell
-	struck atomic.Uint64
+	wakes atomic.Uint64
 }
 
 // ring is bell.ring.
 func (r *ringer) ring() {
 	if atomic.LoadUint32(&r.sleepers) != 0 {
-		r.strike()
-		r.struck.Add(1)
+		r.wakeAll()
+		r.wakes.Add(1)
 	}
 }
 
-// strike wakes all goroutines that sleep or are about to.
-func (b *bell) strike() {
+// wakeAll wakes all goroutines that sleep or are about to.
+func (b *bell) wakeAll() {
 	atomic.AddUint32(&b.word, 1)
 	wakeSleepers(&b.word)
 }

@@ -251,6 +251,6 @@ func (p *peer) read(r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		p.node.bell.strike()
+		p.node.bell.wakeAll()
 	}
 }

@@ -24,7 +24,7 @@ func TestRebaseUnread(t *testing.T) {
 	var list []*Handle
 	for range handles {
 		h := &Handle{node: n, kind: kindSend}
-		require.NoError(t, h.lay(Contiguous(memory(t, n, size, true))))
+		require.NoError(t, h.adoptLayout(Contiguous(memory(t, n, size, true))))
 		require.NoError(t, h.attach(p, 0))
 		list = append(list, h)
 	}

@@ -77,7 +77,7 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 		return fail(err)
 	}
 	h := &Handle{node: n, kind: kind, priority: d.priority}
-	if err := h.lay(l); err != nil {
+	if err := h.adoptLayout(l); err != nil {
 		return fail(err)
 	}
 	if err := h.attach(p, uint32(d.stream)); err != nil {
@@ -95,8 +95,8 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 	return h, nil
 }
 
-// lay checks a layout, adopts it and pins its memory.
-func (h *Handle) lay(l Layout) error {
+// adoptLayout checks a layout, adopts it and pins its memory.
+func (h *Handle) adoptLayout(l Layout) error {
 	n := h.node
 	if l.err != nil {
 		return l.err
@@ -327,7 +327,7 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 		}
 		q.base = bases[j]
 	}
-	return h.relay("rebase", l)
+	return h.replaceLayout("rebase", l)
 }
 
 // SetLayout gives an idle handle another layout of the same length. Use it in place of
@@ -347,13 +347,13 @@ func (h *Handle) SetLayout(l Layout) error {
 		return h.errorf(op, err)
 	}
 	defer h.node.calls.Done()
-	return h.relay(op, l)
+	return h.replaceLayout(op, l)
 }
 
-// relay replaces the layout of the handle.
-func (h *Handle) relay(op string, l Layout) error {
+// replaceLayout replaces the layout of the handle.
+func (h *Handle) replaceLayout(op string, l Layout) error {
 	next := &Handle{node: h.node, kind: h.kind}
-	if err := next.lay(l); err != nil {
+	if err := next.adoptLayout(l); err != nil {
 		return h.errorf(op, err)
 	}
 	p := h.peer()
@@ -372,7 +372,7 @@ func (h *Handle) relay(op string, l Layout) error {
 	return nil
 }
 
-// release undoes lay.
+// release undoes adoptLayout.
 func (h *Handle) release() {
 	if h.pins != nil {
 		h.pins.Unpin()

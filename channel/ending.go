@@ -244,14 +244,14 @@ func (q *queue) arriveEnd(number uint32) error {
 		e.closed = true
 	}
 	if !e.told {
-		q.forsake(o, i)
+		q.cancelStream(o, i)
 	}
 	q.endStream(number, e)
 	return nil
 }
 
-// forsake cancels what the other side will no longer take part in.
-func (q *queue) forsake(o *queueOut, i *queueIn) {
+// cancelStream cancels what the other side will no longer take part in.
+func (q *queue) cancelStream(o *queueOut, i *queueIn) {
 	left := func(h *Handle, op string, number uint32) error { return q.peer.opErrorOf(op, number, h.k, ErrPeerLeft) }
 	if o != nil {
 		o.ended = true
@@ -290,20 +290,20 @@ func (q *queue) streamOver(number uint32) bool {
 }
 
 // abandon cancels an active handle of a failed group. Over mapped memory its message is
-// withdrawn and ends here; through a queue it ends with its stream: see lapse.
+// withdrawn and ends here; through a queue it ends with its stream: see reset.
 func (h *Handle) abandon(end time.Time) error {
 	if err := h.withdraw(end); err != nil {
 		return err
 	}
-	return h.lapseBy(end, func() bool { return h.queued() == nil })
+	return h.awaitReset(end, func() bool { return h.queued() == nil })
 }
 
-// lapseBy ends a handle for which only this process can still be copying, as soon as that is
+// awaitReset ends a handle for which only this process can still be copying, as soon as that is
 // done, provided is returns true then.
-func (h *Handle) lapseBy(end time.Time, is func() bool) error {
+func (h *Handle) awaitReset(end time.Time, is func() bool) error {
 	over := lookUntil(end, func() bool {
 		defer h.lockStream()()
-		return !is() || h.lapse()
+		return !is() || h.reset()
 	})
 	if !over {
 		return h.errorf("close", fmt.Errorf("%w: its message is still being copied", ErrBusy))
@@ -319,9 +319,9 @@ func (h *Handle) queued() *queue {
 	return h.in.q.Load()
 }
 
-// lapse makes an active handle idle; false if its message is being copied. The caller holds the
+// reset makes an active handle idle; false if its message is being copied. The caller holds the
 // lock of the stream.
-func (h *Handle) lapse() bool {
+func (h *Handle) reset() bool {
 	phase, q := h.phase.Load(), h.queued()
 	switch {
 	case phase == phaseIdle || phase == phaseClosed:

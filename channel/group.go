@@ -93,7 +93,7 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 		}
 		call := n.begin(fmt.Sprintf("world of %d ranks", n.size))
 		defer call.end()
-		g, err := n.muster(ctx, call, worldID, ranks, func(data []byte) ([][]byte, error) { return n.exchange(ctx, data) })
+		g, err := n.newGroup(ctx, call, worldID, ranks, func(data []byte) ([][]byte, error) { return n.exchange(ctx, data) })
 		if err != nil {
 			return nil, groupError(op, err)
 		}
@@ -200,7 +200,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	}
 	h := fnv.New64a()
 	binary.Write(h, binary.BigEndian, []uint64{g.id, g.splits, uint64(color)})
-	made, err := g.node.musterAs(ctx, call, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
+	made, err := g.node.newGroupOn(ctx, call, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
 		return g.allgather(ctx, data, ranks)
 	})
 	if made == nil {
@@ -251,7 +251,7 @@ func (g *Group) Close() error {
 	}
 	defer close(g.ended)
 	n := g.node
-	n.bell.strike() // wakes a goroutine that sleeps in a call
+	n.bell.wakeAll() // wakes a goroutine that sleeps in a call
 	for pause := probePauseMin; !g.tryEnter(); pause = min(2*pause, probePauseMax) {
 		time.Sleep(pause)
 	}
@@ -332,7 +332,7 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 		return []error{err}
 	}
 	for _, h := range active {
-		errs = append(errs, h.lapseBy(end, func() bool { return true }))
+		errs = append(errs, h.awaitReset(end, func() bool { return true }))
 	}
 	if g.team != nil && !g.team.Settled() {
 		return append(errs, groupError("close group", fmt.Errorf("%w: a member on this host still accesses the memory of the failed operation", ErrBusy)))

@@ -65,7 +65,7 @@ func newHostile(t testing.TB, n *Node) *hostile {
 		for _, kind := range []handleKind{kindSend, kindReceive} {
 			h := &Handle{node: n, kind: kind, out: s, reachable: kind == kindReceive || i < hostilePacked}
 			b := cut(size)
-			require.NoError(t, h.lay(Contiguous(b)))
+			require.NoError(t, h.adoptLayout(Contiguous(b)))
 			if kind == kindSend {
 				x.sends, x.sources = append(x.sends, h), append(x.sources, b)
 			} else {

@@ -39,7 +39,7 @@ func (n *Node) Close() error {
 	defer close(n.ended)
 	n.closing.Store(true) // waiting calls see it
 	n.shut(ErrClosed)
-	n.bell.strike()
+	n.bell.wakeAll()
 	n.closeErr = n.close()
 	return n.closeErr
 }
@@ -59,7 +59,7 @@ func (n *Node) close() error {
 	n.mu.Unlock()
 
 	errs := n.closeGroups()
-	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
+	n.endCalls(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
 	errs = append(errs, n.leaveAll(peers, handles)...)
 	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
 	for _, p := range peers {
@@ -70,7 +70,7 @@ func (n *Node) close() error {
 	if n.listener != nil {
 		errs = append(errs, n.listener.Close())
 	}
-	n.bell.strike()
+	n.bell.wakeAll()
 	n.wg.Wait()
 	for _, h := range handles {
 		h.giveUp()
@@ -95,14 +95,14 @@ func (n *Node) closeGroups() []error {
 	return errs
 }
 
-// expel ends the calls in progress and admits no more, because the memory that they access is
+// endCalls ends the calls in progress and admits no more, because the memory that they access is
 // about to be freed.
-func (n *Node) expel(handles []*Handle) {
+func (n *Node) endCalls(handles []*Handle) {
 	atomic.StoreUint32(&n.guarded, 1)
 	barrier()
 	for _, h := range handles {
 		for atomic.LoadUint32(&h.inside) != 0 {
-			n.bell.strike()
+			n.bell.wakeAll()
 			wait.Yield()
 			runtime.Gosched()
 		}

@@ -149,7 +149,7 @@ func (p *peer) end(err error) {
 	p.state.Store(peerFailed)
 	p.nudge()
 	p.mu.Unlock()
-	p.node.bell.strike()
+	p.node.bell.wakeAll()
 }
 
 // nudge wakes the writer. The caller holds mu.

@@ -181,15 +181,15 @@ func (s *receiveStream) advance(h *Handle) {
 			return
 		}
 	}
-	if failed && !h.copying && s.forsaken(h, r) {
+	if failed && !h.copying && s.peerDone(h, r) {
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
 }
 
-// forsaken says whether the peer, which has failed, will no longer write into the memory of a
+// peerDone says whether the peer, which has failed, will no longer write into the memory of a
 // receive: it is gone, or the gate was closed before it began, or it has finished. The end of
 // the connection does not imply that: the peer may still run.
-func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
+func (s *receiveStream) peerDone(h *Handle, r *ring) bool {
 	if r == nil || !h.gated || s.peer.gone() {
 		return true
 	}
@@ -321,7 +321,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
 	case m.verdict(h.k) == verdictLength || !m.sane(h.k, n):
 		s.finish(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
-	case s.peer.state.Load() >= peerFailed && s.forsaken(h, r) && !m.finished(h.k, n):
+	case s.peer.state.Load() >= peerFailed && s.peerDone(h, r) && !m.finished(h.k, n):
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
 }

@@ -352,10 +352,10 @@ func (s *sendStream) failOffered(h *Handle, err error) {
 	h.setPhase(phaseFailed)
 }
 
-// forsaken says whether the peer, which has failed, will no longer read a rendezvous: it is gone,
+// peerDone says whether the peer, which has failed, will no longer read a rendezvous: it is gone,
 // or it has not begun and will find the message withdrawn. Messages in the pipe are not read from
 // their own memory.
-func (s *sendStream) forsaken(h *Handle) bool {
+func (s *sendStream) peerDone(h *Handle) bool {
 	return h.packed || s.peer.gone() || s.r.matches[h.k%ringSlots].judge(h.k, verdictWithdrawn)
 }
 
@@ -371,7 +371,7 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	s.settle(h)
 	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed && s.busy != h {
 		// Check again: it may have been moved before the end.
-		if s.settle(h); h.phase.Load() == phaseOffered && s.forsaken(h) {
+		if s.settle(h); h.phase.Load() == phaseOffered && s.peerDone(h) {
 			s.failOffered(h, s.peer.opError("send", s.number, h.k))
 		}
 	}

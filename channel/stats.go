@@ -98,7 +98,7 @@ func (n *Node) Stats() Stats {
 func (p *peer) stats() PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStats{Rank: p.rank, State: "idle", Refused: slices.Clone(p.refusals), Retries: p.retries.Load(), Wakes: p.bell.struck.Load()}
+	s := PeerStats{Rank: p.rank, State: "idle", Refused: slices.Clone(p.refusals), Retries: p.retries.Load(), Wakes: p.bell.wakes.Load()}
 	switch {
 	case p.rank == p.node.rank:
 		s.Provider = "self"

@@ -400,7 +400,7 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 			p.queue.adoptReceive(s)
 		}
 	}
-	p.node.bell.strike()
+	p.node.bell.wakeAll()
 	return nil
 }
 

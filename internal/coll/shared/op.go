@@ -133,7 +133,7 @@ func (o *Op) advance() (over bool, err error) {
 		case phaseTree:
 			next, err = o.branch()
 		case phaseRoot:
-			next, err = o.harvest()
+			next, err = o.takeTreeResult()
 		case phaseShare:
 			next, err = o.gatherShares()
 		case phaseEnd:
@@ -212,7 +212,7 @@ func (o *Op) begin() phase {
 			o.give(t.data(t.me, o.number)[:], 0, o.step())
 		}
 	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):
-		o.sprout()
+		o.startTree()
 		return phaseTree
 	case o.inline:
 		flags = flagInline

@@ -20,8 +20,8 @@ func child(me, size, at int) (i int, ok bool) {
 	return 0, false
 }
 
-// sprout begins a combination along the tree with the input of the member.
-func (o *Op) sprout() {
+// startTree begins a combination along the tree with the input of the member.
+func (o *Op) startTree() {
 	o.at = 0
 	copy(o.partial(), o.call.Src)
 }
@@ -72,8 +72,8 @@ func (t *Team) published(l *line, i int, number uint64, n int) []byte {
 	return t.data(i, number)[:n]
 }
 
-// harvest takes the result from the root of the tree.
-func (o *Op) harvest() (phase, error) {
+// takeTreeResult takes the result from the root of the tree.
+func (o *Op) takeTreeResult() (phase, error) {
 	t, c := o.team, o.call
 	l := &t.line(0, o.number).down
 	w := atomic.LoadUint64(&l.word)

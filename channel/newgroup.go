@@ -15,17 +15,17 @@ import (
 // lineLooks is how often a line is polled in a row, for some 100 ns.
 const lineLooks = 100
 
-// roll is what each rank of a new group tells the others.
-type roll struct {
+// groupRecord is what each rank of a new group tells the others.
+type groupRecord struct {
 	host     uint64 // ranks of the same host are reached through shared memory
 	shares   bool   // the rank has such memory
 	segment  region
 	verdicts uint8 // of the second round: whether all of the host has been reached
 }
 
-const rollLen = 8 + 1 + 20 + 1
+const groupRecordLen = 8 + 1 + 20 + 1
 
-func (r *roll) append(b []byte) []byte {
+func (r *groupRecord) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, r.host)
 	flag := byte(0)
 	if r.shares {
@@ -35,7 +35,7 @@ func (r *roll) append(b []byte) []byte {
 	return append(b, r.verdicts)
 }
 
-func parseRoll(b []byte) (r roll, err error) {
+func parseGroupRecord(b []byte) (r groupRecord, err error) {
 	d := reader{b: b}
 	r.host = d.u64()
 	r.shares = d.u8() == 1
@@ -47,23 +47,23 @@ func parseRoll(b []byte) (r roll, err error) {
 	return r, nil
 }
 
-// muster makes a group of ranks on the first stream reserved for groups. All ranks call it.
-func (n *Node) muster(ctx context.Context, call *pendingCall, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
+// newGroup makes a group of ranks on the first stream reserved for groups. All ranks call it.
+func (n *Node) newGroup(ctx context.Context, call *pendingCall, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
 	n.takeStream(MaxStream + 1)
-	return n.musterAs(ctx, call, id, MaxStream+1, ranks, exchange)
+	return n.newGroupOn(ctx, call, id, MaxStream+1, ranks, exchange)
 }
 
-// musterAs makes a group of ranks. All of them call it; all other ranks in the exchange call it
+// newGroupOn makes a group of ranks. All of them call it; all other ranks in the exchange call it
 // with no ranks, and get nil.
 //
 // In the first round of the exchange each rank tells its host and the location of its segment.
 // Then the ranks of each host connect. In the second round each rank tells whether it has
 // reached all ranks of its host. If one has not, every rank of that host is treated as a host of
 // its own.
-func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
+func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
 	if len(ranks) == 0 {
 		for range 2 {
-			if _, err := exchange(make([]byte, rollLen)); err != nil {
+			if _, err := exchange(make([]byte, groupRecordLen)); err != nil {
 				return nil, err
 			}
 		}
@@ -77,7 +77,7 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 	defer done()
 	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}, ended: make(chan struct{})}
 	g.call.group = g
-	mine := roll{host: n.hostOf(n.rank), shares: n.memory != nil}
+	mine := groupRecord{host: n.hostOf(n.rank), shares: n.memory != nil}
 	var segment []byte
 	if mine.shares {
 		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // go on: the others wait for this rank
@@ -97,31 +97,31 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 		}
 	}()
 	call.waitsFor("the other ranks, round 1 of 2")
-	rolls, err := callRoll(exchange, &mine)
+	records, err := exchangeRecords(exchange, &mine)
 	if err != nil {
 		return nil, err
 	}
-	segments, reached := g.reach(ctx, call, rolls, own)
+	segments, reached := g.reach(ctx, call, records, own)
 	if reached == nil {
 		mine.verdicts = 1
 	}
 	call.waitsFor("the other ranks, round 2 of 2")
-	second, err := callRoll(exchange, &mine)
+	second, err := exchangeRecords(exchange, &mine)
 	if err != nil {
 		return nil, err
 	}
 	hosts := make([]int, len(ranks))
-	for i := range rolls {
+	for i := range records {
 		hosts[i] = i
 		for k := range i {
-			if rolls[k].host == rolls[i].host && rolls[k].shares && rolls[i].shares {
+			if records[k].host == records[i].host && records[k].shares && records[i].shares {
 				hosts[i] = k
 				break
 			}
 		}
 	}
-	for i := range rolls { // split a host of which a rank has not reached all others
-		if hosts[i] == i && slices.ContainsFunc(second, func(r roll) bool { return r.host == rolls[i].host && r.shares && r.verdicts == 0 }) {
+	for i := range records { // split a host of which a rank has not reached all others
+		if hosts[i] == i && slices.ContainsFunc(second, func(r groupRecord) bool { return r.host == records[i].host && r.shares && r.verdicts == 0 }) {
 			for k := range hosts {
 				if hosts[k] == i {
 					hosts[k] = k
@@ -172,15 +172,15 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 	return g, nil
 }
 
-// callRoll performs one round of the exchange.
-func callRoll(exchange func([]byte) ([][]byte, error), mine *roll) ([]roll, error) {
+// exchangeRecords performs one round of the exchange.
+func exchangeRecords(exchange func([]byte) ([][]byte, error), mine *groupRecord) ([]groupRecord, error) {
 	all, err := exchange(mine.append(nil))
 	if err != nil {
 		return nil, err
 	}
-	list := make([]roll, len(all))
+	list := make([]groupRecord, len(all))
 	for i, b := range all {
-		if list[i], err = parseRoll(b); err != nil {
+		if list[i], err = parseGroupRecord(b); err != nil {
 			return nil, fmt.Errorf("member %d: %w", i, err)
 		}
 	}
@@ -214,17 +214,17 @@ func (n *Node) hostOf(rank int) uint64 {
 }
 
 // reach connects to the members of this host, and returns their segments.
-func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own *shared.Segment) (map[int]*shared.Segment, error) {
+func (g *Group) reach(ctx context.Context, call *pendingCall, records []groupRecord, own *shared.Segment) (map[int]*shared.Segment, error) {
 	n := g.node
 	list := map[int]*shared.Segment{g.me: own}
-	if !rolls[g.me].shares {
+	if !records[g.me].shares {
 		return list, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.opt.connectTimeout)
 	defer cancel()
 	var peers []*peer
-	for i := range rolls {
-		if i == g.me || rolls[i].host != rolls[g.me].host || !rolls[i].shares {
+	for i := range records {
+		if i == g.me || records[i].host != records[g.me].host || !records[i].shares {
 			continue
 		}
 		p, err := n.peer(g.ranks[i])
@@ -234,8 +234,8 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own 
 		p.connect()
 		peers = append(peers, p)
 	}
-	for i := range rolls {
-		if i == g.me || rolls[i].host != rolls[g.me].host || !rolls[i].shares {
+	for i := range records {
+		if i == g.me || records[i].host != records[g.me].host || !records[i].shares {
 			continue
 		}
 		p := peers[0]
@@ -247,7 +247,7 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own 
 		if !p.link.dev.mapped {
 			return nil, fmt.Errorf("rank %d is reached through provider %s, not shared memory", p.rank, p.link.dev.provider())
 		}
-		mem, err := p.link.view(rolls[i].segment, shared.SegmentSize)
+		mem, err := p.link.view(records[i].segment, shared.SegmentSize)
 		if err != nil {
 			return nil, fmt.Errorf("segment of rank %d: %w", p.rank, err)
 		}
