@@ -7,25 +7,26 @@ import (
 	"github.com/sluice-hpc/sluice/internal/grid"
 )
 
-// Grid arranges ranks along one or more axes (MPI_Cart_create). The last axis varies fastest in
-// the number of a rank, as in MPI and in arrays of C. A Grid is arithmetic alone: it sends
-// nothing, and its methods may be called from several goroutines.
+// Grid arranges ranks along one or more axes (MPI_Cart_create). The last axis varies
+// fastest in the rank number, as in MPI and in C arrays. A Grid only computes: it does
+// not communicate, and its methods may be called concurrently.
 type Grid struct {
 	g        *grid.Grid
 	periodic []bool
 }
 
-// NewGrid arranges size ranks in a grid with so many ranks along each axis. Where dims has a 0,
-// the grid chooses, as close to a cube as size allows (MPI_Dims_create). periodic says which axes
-// are closed to a ring; nil: none.
+// NewGrid arranges size ranks in a grid with dims[i] ranks along axis i. Zeros in dims
+// are replaced so that the grid is as close to a cube as size allows (MPI_Dims_create).
+// periodic says which axes wrap around; nil means none.
 //
-// Errors: [ErrInvalid] if the ranks do not fill the grid, or periodic has another length than dims.
+// Errors: [ErrInvalid] if the ranks do not fill the grid, or if periodic and dims
+// differ in length.
 func NewGrid(size int, dims []int, periodic []bool) (*Grid, error) {
 	if periodic == nil {
 		periodic = make([]bool, len(dims))
 	}
 	if len(dims) == 0 || len(periodic) != len(dims) {
-		return nil, nodeError("make grid", fmt.Errorf("%w: %d axes, and %d that are periodic or not", ErrInvalid, len(dims), len(periodic)))
+		return nil, nodeError("make grid", fmt.Errorf("%w: %d axes, but periodic has length %d", ErrInvalid, len(dims), len(periodic)))
 	}
 	order := make([]int, len(dims)) // the last axis first
 	for i := range order {
@@ -38,8 +39,8 @@ func NewGrid(size int, dims []int, periodic []bool) (*Grid, error) {
 	return &Grid{g, slices.Clone(periodic)}, nil
 }
 
-// balanced puts factors of size in place of the zeros of dims: each prime factor, the largest
-// first, to the axis that has least. The axes that it fills descend.
+// balanced replaces the zeros of dims by factors of size: it assigns each prime factor,
+// largest first, to the axis with the smallest share. The resulting shares descend.
 func balanced(size int, dims []int) []int {
 	dims = slices.Clone(dims)
 	var free []int
@@ -48,7 +49,7 @@ func balanced(size int, dims []int) []int {
 		case d == 0:
 			free = append(free, i)
 		case d < 0 || size%d != 0:
-			return dims // which is refused
+			return dims // grid.New refuses them
 		default:
 			size /= d
 		}
@@ -80,11 +81,11 @@ func balanced(size int, dims []int) []int {
 // Dims returns the number of ranks along each axis.
 func (g *Grid) Dims() []int { return slices.Clone(g.g.Dims) }
 
-// Coordinates returns the place of a rank (MPI_Cart_coords).
+// Coordinates returns the coordinates of a rank (MPI_Cart_coords).
 func (g *Grid) Coordinates(rank int) []int { return g.g.Coordinates(rank) }
 
-// Rank returns the rank at coordinates (MPI_Cart_rank). On periodic axes they wrap. false: there
-// is none.
+// Rank returns the rank at coordinates (MPI_Cart_rank), which wrap on periodic axes. It
+// returns false if there is no such rank.
 func (g *Grid) Rank(coordinates ...int) (rank int, ok bool) {
 	if len(coordinates) != len(g.g.Dims) {
 		return -1, false
@@ -97,8 +98,8 @@ func (g *Grid) Rank(coordinates ...int) (rank int, ok bool) {
 	return g.g.Node(coordinates), true
 }
 
-// Neighbour returns the rank that is so many steps away along an axis (MPI_Cart_shift). false:
-// the grid ends before.
+// Neighbour returns the rank that is so many steps away along an axis (MPI_Cart_shift),
+// or false beyond the end of the grid.
 func (g *Grid) Neighbour(rank, axis, steps int) (neighbour int, ok bool) {
 	if at := g.g.Coordinate(rank, axis) + steps; !g.periodic[axis] && (at < 0 || at >= g.g.Dims[axis]) {
 		return -1, false

@@ -8,12 +8,13 @@ import (
 	"os"
 )
 
-// Main is what a main function calls whose process is a rank of a job: it joins the job, calls
-// f, and closes the node. An error of any of these, and one that [Must] was given, is written to
-// standard error with the rank's number, and ends the process with status 1; else Main returns.
+// Main runs a rank of a job: it joins the job, calls f, and closes the node. It is to be called
+// from the main function. An error of any of these steps, or one passed to [Must], is written to
+// standard error with the rank's number, and the process exits with status 1; otherwise Main
+// returns.
 //
-// f has a context that is never over. A panic in f ends the process as it does without Main, and
-// the other ranks see that this one has died.
+// The context of f never ends. A panic in f ends the process as it does without Main, and the
+// other ranks see that this one has died.
 //
 //	func main() {
 //		channel.Main(func(ctx context.Context, n *channel.Node) error {
@@ -27,7 +28,7 @@ func Main(f func(ctx context.Context, n *Node) error, opts ...Option) {
 	}
 }
 
-// runMain is Main but for the end of the process: false asks for it.
+// runMain is Main without the exit, which it requests by returning false.
 func runMain(w io.Writer, f func(ctx context.Context, n *Node) error, opts ...Option) bool {
 	ctx := context.Background()
 	n, err := Join(ctx, opts...)
@@ -35,7 +36,7 @@ func runMain(w io.Writer, f func(ctx context.Context, n *Node) error, opts ...Op
 		fmt.Fprintln(w, err)
 		return false
 	}
-	// The error is told before the others know that this rank leaves: theirs follow from it.
+	// Report the error before the others learn that this rank leaves: their errors follow from it.
 	err = callMain(ctx, n, f)
 	if err != nil {
 		fmt.Fprintf(w, "rank %d of %d: %v\n", n.Rank(), n.Size(), err)
@@ -47,7 +48,7 @@ func runMain(w io.Writer, f func(ctx context.Context, n *Node) error, opts ...Op
 	return errors.Join(err, closing) == nil
 }
 
-// callMain calls f and returns its error, or the one that it has panicked with by [Must].
+// callMain calls f and returns its error, or the one with which [Must] panicked.
 func callMain(ctx context.Context, n *Node, f func(ctx context.Context, n *Node) error) (err error) {
 	defer func() {
 		switch v := recover().(type) {
@@ -61,14 +62,14 @@ func callMain(ctx context.Context, n *Node, f func(ctx context.Context, n *Node)
 	return f(ctx, n)
 }
 
-// mustError is an error that [Must] panics with.
+// mustError is the error with which [Must] panics.
 type mustError struct{ error }
 
 func (e mustError) Unwrap() error { return e.error }
 
-// Must returns v, or panics if there is an error: for the beginning of a program, where every
-// call must succeed. In the function that [Main] calls, and on its goroutine, the panic is an
-// error that the function returns.
+// Must returns v, or panics if err is not nil. Use it at the beginning of a program, where every
+// call must succeed. On the goroutine of the function that [Main] calls, Main handles the panic
+// as if the function had returned the error.
 //
 //	memory := channel.Must(n.Alloc(1 << 20))
 func Must[T any](v T, err error) T {

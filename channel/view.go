@@ -6,10 +6,10 @@ import (
 	"unsafe"
 )
 
-// View returns memory, such as a [Memory], as a slice of a type without pointers: as many
-// elements as fit, and nil once the memory is closed. The slice is the same memory as Bytes
-// returns, and lives as long. View panics if the type has pointers, or if the memory is not
-// aligned for it, which that of [Node.Alloc] always is.
+// View returns memory, such as a [Memory], as a slice of a type without pointers: as
+// many elements as fit, or nil once the memory is closed. The slice shares the memory
+// that Bytes returns, and is valid for as long. View panics if the type has pointers,
+// or if the memory is not aligned for it; [Node.Alloc] memory always is.
 func View[E any](m interface{ Bytes() []byte }) []E {
 	b, t := m.Bytes(), reflect.TypeFor[E]()
 	if hasPointers(t) {
@@ -26,13 +26,13 @@ func View[E any](m interface{ Bytes() []byte }) []E {
 	return unsafe.Slice((*E)(p), len(b)/size)
 }
 
-// Slice is the layout of all elements of s in order: [Contiguous] of any type without pointers.
-// It panics as [Bytes] does.
+// Slice is the layout of all elements of s, in order: [Contiguous] for any type without
+// pointers. It panics like [Bytes].
 func Slice[E any](s []E) Layout { return Contiguous(Bytes(s)) }
 
-// StridedSlice is [Strided] in elements of s (MPI_Type_vector): blocks blocks of blockLen
-// elements, the first at s[offset], each stride elements after the one before it, from start to
-// start.
+// StridedSlice is [Strided] in units of elements of s (MPI_Type_vector): it has blocks
+// blocks of blockLen elements each. The first begins at s[offset]; each further block
+// begins stride elements after the start of the one before.
 func StridedSlice[E any](s []E, offset, blockLen, blocks, stride int) Layout {
 	size := int(reflect.TypeFor[E]().Size())
 	return Strided(Bytes(s), offset*size, blockLen*size, blocks, stride*size)
