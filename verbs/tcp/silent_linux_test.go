@@ -64,8 +64,8 @@ func (p *peer) works(t *testing.T) {
 	require.NoError(t, wcs[0].Err())
 }
 
-// TestStoppedPeer: a process that is stopped and takes nothing of what is sent to
-// it is given up within the peer timeout.
+// TestStoppedPeer: a stopped process that reads nothing is declared lost within the peer
+// timeout.
 func TestStoppedPeer(t *testing.T) {
 	need.Full(t)
 	leak.Check(t)
