@@ -36,7 +36,7 @@
 //	inbox of a connected QP       76 KiB, allocated when the QP reaches RTR
 //	QPs found by their bits       262144 bits in all; a CQ takes 512, 1024, 2048, ...
 //
-// # Who may connect
+// # Access control
 //
 // Processes of the same effective user in the same network namespace: the control
 // socket is in the abstract namespace, and both ends check SO_PEERCRED. Connected peers

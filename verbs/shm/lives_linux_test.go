@@ -194,8 +194,8 @@ func TestLongWriteAfterSQD(t *testing.T) {
 	require.EqualValues(t, 77, to.Bytes()[size-1])
 }
 
-// All who wait for one CQ return when it is closed, and one who gives up does not
-// disarm it for the others.
+// All calls that wait for one CQ return when it is closed, and a call whose context ends does
+// not disarm the CQ for the others.
 func TestSeveralBlock(t *testing.T) {
 	a, b := two(t)
 	given, cancel := context.WithCancel(t.Context())
@@ -307,8 +307,8 @@ func TestFlushedSendIsNotReceived(t *testing.T) {
 	}
 }
 
-// A region that a peer would not leave stays pinned: the collector finds no pin
-// that nobody holds.
+// A region that a peer does not leave stays pinned: the garbage collector does not report a
+// leaked pin.
 func TestKeptRegionStaysPinned(t *testing.T) {
 	a, _ := twoWithin(t, soon)
 	mr, err := a.pd.RegMR(make([]byte, 4096), verbs.AccessAll)
