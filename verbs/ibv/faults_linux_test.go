@@ -203,7 +203,7 @@ const forbiddenEnv = "SLUICE_IBV_FORBIDDEN"
 
 // TestDeviceForbidden: a device that may not be opened is there, but not available.
 func TestDeviceForbidden(t *testing.T) {
-	const reason = " is there, but this process may not open it"
+	const reason = " exists, but this process may not open it"
 	if os.Getenv(forbiddenEnv) != "" {
 		testProbe(verbs.No, reason)(t)
 		return

@@ -24,9 +24,8 @@ import (
 // interopEnv names the program made of testdata/interop.c; unset: it is compiled.
 const interopEnv = "SLUICE_IBV_TEST_INTEROP"
 
-// TestInterop exchanges messages with a C program that uses libibverbs itself, by
-// its own headers: both ways, each checked by who receives it. That program is
-// on each device in turn.
+// TestInterop exchanges messages with a C program that uses libibverbs itself, through its
+// own headers: both ways, each checked by its receiver. The program uses each device in turn.
 func TestInterop(t *testing.T) {
 	dev := device(t)
 	program := os.Getenv(interopEnv)

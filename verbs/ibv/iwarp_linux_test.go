@@ -32,5 +32,5 @@ func testIWARP(t *testing.T) {
 	require.Equal(t, "null1", d.Name())
 
 	require.NoError(t, os.WriteFile(filepath.Join(rdmadev.Sysfs, "class/infiniband/null1/node_type"), []byte("4: RNIC\n"), 0o644))
-	testProbe(verbs.No, `no RDMA device but of iWARP: ["null0" "null1"]`)(t)
+	testProbe(verbs.No, `only iWARP devices, which are not supported: ["null0" "null1"]`)(t)
 }

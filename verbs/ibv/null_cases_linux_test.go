@@ -62,8 +62,8 @@ var nullTests = []nullTest{
 	{name: "Available", test: testProbe(verbs.Yes, ""), env: []string{"NULL_DEVICES=3"}},
 	{name: "IWARP", test: testIWARP, env: []string{"NULL_DEVICES=2"}},
 	{name: "NoDevice", test: testProbe(verbs.No, "no RDMA device"), env: []string{"NULL_DEVICES=0"}},
-	{name: "NoKernel", test: testProbe(verbs.No, "the kernel has no RDMA (is module ib_uverbs loaded?)"), env: []string{"NULL_LIST_ERRNO=38"}},
-	{name: "ListFails", test: testProbe(verbs.Unknown, "list of devices: permission denied"), env: []string{"NULL_LIST_ERRNO=13"}},
+	{name: "NoKernel", test: testProbe(verbs.No, "the kernel has no RDMA support (is module ib_uverbs loaded?)"), env: []string{"NULL_LIST_ERRNO=38"}},
+	{name: "ListFails", test: testProbe(verbs.Unknown, "cannot list devices: permission denied"), env: []string{"NULL_LIST_ERRNO=13"}},
 	{name: "NoSymbol", test: testProbe(verbs.No, "no symbol ibv_query_qp@IBVERBS_1.1"), lacks: "ibv_query_qp"},
 	{name: "NoLibrary", test: testNoLibrary},
 	{name: "Events", test: testEvents},
@@ -426,7 +426,7 @@ func testInline(t *testing.T) {
 		wrs[i].SGList, wrs[i].Inline = nil, []byte{1, byte(i)}
 		wrs[i].RemoteAddr += uint64(2 * i)
 	}
-	wrs[7].Inline, wrs[7].SGList = nil, n.sge(0, 64) // registered or not, nobody asks
+	wrs[7].Inline, wrs[7].SGList = nil, n.sge(0, 64) // it need not be registered
 	wrs[7].SGList[0].LKey, wrs[7].RemoteAddr = 0, n.mr.Addr()+8192
 	wrs[8].Inline = []byte{}
 	copy(n.mem, "inline")
@@ -500,7 +500,7 @@ func testAddress(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Open(verbs.Config{Address: "10.0.0.3"})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
-	require.ErrorContains(t, err, `no GID has address 10.0.0.3; there are ["fe80::1" "10.0.0.1" "10.0.0.2"]`)
+	require.ErrorContains(t, err, `no GID has address 10.0.0.3; addresses of this device: ["fe80::1" "10.0.0.1" "10.0.0.2"]`)
 	_, err = d.Open(verbs.Config{Address: "nonsense"})
 	require.ErrorContains(t, err, `"nonsense"`)
 }
@@ -751,7 +751,7 @@ func testEvents(t *testing.T) {
 	require.Equal(t, verbs.QPErr, a.qp.State())
 	require.Equal(t, verbs.QPRTS, b.qp.State())
 
-	// Nobody asks for a while: the latest thousand are kept.
+	// Events are not read for a while: the latest thousand are kept.
 	for i := range uint32(2000) {
 		n.raise(verbs.EventPortErr, i)
 	}
@@ -793,7 +793,7 @@ func testDeviceGone(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
 
-// An overrun queue wakes who waits for it, gives what it has, and is broken.
+// An overrun queue wakes the calls that wait for it, returns what it has, and is broken.
 func testOverrunWait(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	cq := n.cq(4, nil)
@@ -897,7 +897,7 @@ func testNotify(t *testing.T) {
 	require.NoError(t, other.Close())
 }
 
-// Whoever waits gets a completion as long as there is one, also when others wait.
+// Each waiting call gets a completion as long as there is one, even if others wait, too.
 func testWaiters(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})

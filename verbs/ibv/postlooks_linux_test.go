@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// crossings is how often f crosses into C. Others who do so are waited for first: the
+// crossings returns how often f calls C. It first waits for other goroutines that do: the
 // readers of asynchronous events, before they sleep.
 func crossings(f func()) int64 {
 	for buf := make([]byte, 1<<20); ; runtime.Gosched() {
@@ -94,8 +94,8 @@ func testPostLooksRarely(t *testing.T) {
 	}
 }
 
-// A post that is not signalled does not look, and none looks at a queue of a user's
-// channel: who arms that, and then takes fewer than there was room for, may sleep.
+// A post that is not signalled does not look, and none looks at a queue of a user's channel:
+// after arming it and a Poll of fewer than there was room for, a user may sleep.
 func testPostLooksNot(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -335,7 +335,7 @@ func testPostLooksMany(t *testing.T) {
 	}
 }
 
-// Whoever sleeps wakes, though a post has taken what it waits for.
+// A sleeping call wakes although a post has taken the completion that it waits for.
 func testPostLooksAsleep(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
