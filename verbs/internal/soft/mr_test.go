@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A place has a new key with each use, until it has had all; and who knows one key does not
+// A place has a new key with each use, until it has had all; and knowing one key does not
 // know the next one, nor that of another place.
 func TestKeys(t *testing.T) {
 	const places, genBits = 256, 8
