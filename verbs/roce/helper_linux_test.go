@@ -92,7 +92,7 @@ func TestXDPHelper(t *testing.T) {
 		require.Contains(t, log.Text(), what)
 	}
 	require.False(t, attached(t, near))
-	refused("not of group 65534", ask(near, 1000, "veth0", own))
+	refused("not in group 65534", ask(near, 1000, "veth0", own))
 	refused("interface", ask(near, nobody, "lo", own))
 	require.False(t, attached(t, near))
 	for _, c := range []struct {
