@@ -94,7 +94,7 @@ func (s *Star) Cut() error {
 			return netlink.LinkSetGSOMaxSegs(l, 1)
 		})
 		if err != nil {
-			return fmt.Errorf("host %d: switch off segmentation offload: %w", i, err)
+			return fmt.Errorf("host %d: limit segmentation offload to one packet: %w", i, err)
 		}
 	}
 	return nil

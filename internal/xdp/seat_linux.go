@@ -219,8 +219,8 @@ func (s *Seat) room(count int) bool {
 // kernel has none of them: those are still in the caches.
 const few = 16
 
-// rewind makes the first frame the next one, if all frames up to the cursor are free, so that
-// the frames after them stay as they are.
+// rewind makes the first frame the next one, if all frames up to the cursor are free. The frames
+// after them are not affected.
 func (s *Seat) rewind() {
 	for i := range s.cursor {
 		if atomic.LoadUint32(&s.ctl.busy[s.base+i-s.shape.frames()]) != 0 {
@@ -247,7 +247,7 @@ const sendTries = 256
 // Flush sends all packets framed since the last Flush.
 func (s *Seat) Flush() {
 	if s.next == atomic.LoadUint32(s.tx.cons) {
-		return // unless packets are left from before
+		return // nothing to send, nor left from an earlier Flush
 	}
 	atomic.StoreUint32(s.tx.prod, s.next)
 	s.last = 0

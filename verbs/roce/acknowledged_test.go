@@ -26,7 +26,7 @@ func pingPong(t *testing.T, f faults, each bool) float64 {
 			to.recv(t, 1, 0, 64)
 			from.done, to.done = nil, nil
 			from.post(t, verbs.SendWR{Opcode: verbs.OpSend, SGList: []verbs.SGE{from.sge(from.local, 0, 64)}})
-			// As a user who polls until the message is there, and does not look further.
+			// As if the user polled until the message arrives, and no further.
 			for steps := 0; len(to.done) == 0; steps++ {
 				require.Less(t, steps, 1000)
 				for len(n.flying) > 0 && n.flying[0].at > n.now {

@@ -46,7 +46,7 @@ func TestAddress(t *testing.T) {
 	const mask = verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPN | verbs.MaskRQPSN | verbs.MaskMaxDestRdAtomic | verbs.MaskMinRNRTimer
 	err := a.qp.Modify(&attr, mask)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
-	require.ErrorContains(t, err, "path MTU of 2048 bytes, the link takes packets with 1452")
+	require.ErrorContains(t, err, "path MTU of 2048 bytes, the link's MTU allows 1452")
 	attr.PathMTU = verbs.MTU1024
 	require.NoError(t, a.qp.Modify(&attr, mask))
 	require.EqualValues(t, 0x68, a.qp.flow.class)

@@ -30,8 +30,8 @@ func (s *side) another(t testing.TB, n *network, how terms) (own, peer *side) {
 	return own, peer
 }
 
-// One request for very much is answered in bursts, by whoever polls and by the driver where
-// nobody does, and acknowledged when all of it is sent.
+// A request for much data gets its response in bursts, sent by polling or, without polling, by the
+// driver, and is acknowledged when all of it is sent.
 func TestBursts(t *testing.T) {
 	t.Parallel()
 	need.Full(t)

@@ -92,8 +92,8 @@ func (r records) next(t testing.TB) (string, map[string]any) {
 	}
 }
 
-// Lost peers are logged, and packets for queue pairs that are not there, with no lock held: the
-// handler may take as long as it likes.
+// Lost peers, and packets for queue pairs that do not exist, are logged with no lock held: the
+// handler may take any time.
 func TestLog(t *testing.T) {
 	l := newLive(1, faults{})
 	defer l.later.Stop()
@@ -124,7 +124,7 @@ func TestLog(t *testing.T) {
 	b.qp.Unlock()
 	b.post(t, write(b, a, 8))
 	message, attrs = logged.next(t)
-	require.Equal(t, "roce: packets for queue pairs that are not there", message)
+	require.Equal(t, "roce: received packets for queue pairs that do not exist", message)
 	require.NotZero(t, attrs["count"])
 }
 

@@ -329,7 +329,7 @@ func (p *player) next(t testing.TB) {
 	case verbs.OpSend, verbs.OpSendWithImm:
 		copy(p.peer.wantMem[o.off:], local)
 	case verbs.OpRDMARead:
-		// Of what is at the same place of the peer's memory, which nobody writes.
+		// From the same place of the peer's memory, which is never written.
 		o.want.ByteLen = uint32(n)
 		for i := range n {
 			b := byte(p.rng.Uint32())

@@ -264,8 +264,8 @@ func receiver(own netip.AddrPort) *express {
 	return w
 }
 
-// A frame in which any bit is another one is dropped, but for those that routers
-// may change and that nobody looks at.
+// A frame with any bit flipped is dropped, except for bits that routers may change and that are
+// never checked.
 func TestExpressBadFrames(t *testing.T) {
 	own, v4, own6, v6 := rawFrames(t)
 	for _, c := range []struct {

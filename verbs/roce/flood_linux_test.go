@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// nuisance sends what nobody asked for to the port of an end: packets of random bytes, cut
-// off ones, and ones whose CRC is right, for QPs that are not there, or for the end's with
-// a PSN that is long past, or not to come for long, and keys that are right or not.
+// nuisance sends garbage to the port of an end: packets of random bytes, truncated ones, and ones
+// with the right CRC, for QPs that do not exist, or for the end's QP with a PSN that is long past or
+// far ahead, and keys that are right or wrong.
 type nuisance struct {
 	wire *udp
 	flow flow
@@ -121,7 +121,7 @@ func loopback(t testing.TB, size int) [2]*place {
 type flood struct {
 	perSecond int // packets; 0: as many as there can be
 	trains    bool
-	elsewhere bool // to where nobody receives: what is left is what sending takes
+	elsewhere bool // to sockets that are not read: measures the cost of sending
 }
 
 // flooded runs something while both ends are flooded, and returns how many packets were sent.

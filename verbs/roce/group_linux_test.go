@@ -82,8 +82,8 @@ func (c *caller) reaches(t testing.TB, members map[int]*udp) {
 	}
 }
 
-// Packets to the port of RoCEv2 arrive at the member that the QP's number names, whoever
-// leaves and comes.
+// Packets to the port of RoCEv2 arrive at the member that the QP's number names, whichever members
+// leave and join.
 func TestGroup(t *testing.T) {
 	need.Full(t)
 	for _, c := range []struct{ near, far string }{{"198.18.0.2", "198.18.0.1"}, {"fd00::2", "fd00::1"}} {
@@ -178,7 +178,7 @@ func join(t testing.TB, addr string, number uint32) *joined {
 	t.Helper()
 	j := &joined{cmd: ranks.Command(context.Background(), "member", addr)}
 	if os.Geteuid() == 0 {
-		j.cmd.Env = append(j.cmd.Env, fmt.Sprintf("%s=%d", envUser, nobody))
+		j.cmd.Env = append(j.cmd.Env, fmt.Sprintf("%s=%d", envUser, uidNobody))
 	}
 	j.cmd.Stderr = os.Stderr
 	in, err := j.cmd.StdinPipe()
@@ -206,7 +206,7 @@ func (j *joined) kill() {
 	j.cmd.Wait()
 }
 
-// A member that is killed, or stopped, is no other's concern; nobody needs privileges.
+// A member that is killed or stopped does not affect the others; none needs privileges.
 func TestGroupKilled(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -228,7 +228,7 @@ func TestGroupKilled(t *testing.T) {
 	}
 	reached()
 
-	members[0].kill() // who made the sockets
+	members[0].kill() // it created the sockets
 	delete(members, 0)
 	from.call(0)
 	reached()

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// forger sends ICMP messages about packets that nothing has sent, as any host can that knows who
-// talks to whom.
+// forger sends ICMP messages about packets that were never sent, as any host can that knows the
+// addresses of two peers.
 type forger struct {
 	fd       int
 	src, dst netip.AddrPort // of the packets

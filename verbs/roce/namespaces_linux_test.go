@@ -54,7 +54,7 @@ func hosts(t testing.TB, mtu int) [2]host {
 		h.ip(t, "addr", "add", fmt.Sprintf("fd00::%d/64", i+1), "dev", "veth0", "nodad")
 		h.ip(t, "link", "set", "veth0", "up")
 		h.ip(t, "link", "set", "lo", "up")
-		// Loopback has no such limit either: that nobody has a port is said at once.
+		// No rate limit, as on loopback: "port unreachable" is reported at once.
 		for _, limit := range []string{"ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"} {
 			require.NoError(t, h.in(func() error { return os.WriteFile("/proc/sys/net/"+limit, []byte("0"), 0) }))
 		}

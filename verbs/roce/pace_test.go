@@ -179,7 +179,7 @@ func TestDelayBoundsQueue(t *testing.T) {
 	require.Less(t, time.Duration(longest), 1500*time.Microsecond)
 }
 
-// Marks slow down who decides how much is on its way: of what is read, who reads.
+// Marks slow down the end that decides how much is in flight: for an RDMA READ, the reader.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {

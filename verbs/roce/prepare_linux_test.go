@@ -31,7 +31,7 @@ var acts = map[string]func(args []string) error{
 }
 
 // The user and the group of processes without privileges.
-const nobody = 65534
+const uidNobody = 65534
 
 // prepare is what comes before the tests and the acts.
 func prepare() {
@@ -81,7 +81,7 @@ func serveHelper(path string) error {
 		stop()
 	}()
 	h := &xdp.Helper{
-		Group: nobody, Interfaces: []string{"veth0"}, Seats: 8, Ring: 512,
+		Group: uidNobody, Interfaces: []string{"veth0"}, Seats: 8, Ring: 512,
 		Log: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	}
 	for i := range 2 {

@@ -89,7 +89,7 @@ func rxeRefusals(t *testing.T) {
 		what   string
 		offset uint64
 		key    uint32 // bits that are wrong
-	}{{"key", 0, 0x10}, {"key of nobody", 0, 0x5500_0000}, {"range", rxeSize - 1, 0}} {
+	}{{"key", 0, 0x10}, {"unknown key", 0, 0x5500_0000}, {"range", rxeSize - 1, 0}} {
 		for _, op := range []struct {
 			opcode verbs.Opcode
 			size   int

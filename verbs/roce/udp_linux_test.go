@@ -140,7 +140,7 @@ func TestRefusesPort(t *testing.T) {
 		}{
 			{"by the host", said, true},
 			{"by another host", message(unix.ECONNREFUSED, origin, other), false},
-			{"by nobody", control{level, kind, said.data[:16]}, false},
+			{"without sender", control{level, kind, said.data[:16]}, false},
 			{"cut off", control{level, kind, said.data[:16+unix.SizeofSockaddrInet4-1]}, false},
 			{"no route", message(unix.EHOSTUNREACH, origin, host), false},
 			{"too long", message(unix.EMSGSIZE, origin, host), false},

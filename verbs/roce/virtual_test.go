@@ -211,8 +211,8 @@ func TestStrangers(t *testing.T) {
 	require.EqualValues(t, 200, binary.NativeEndian.Uint64(b.mem.Buf))
 }
 
-// A request that comes again when its answer has arrived, and the memory is gone
-// since, leaves the connection as it is; whoever still waits for the answer is refused.
+// A request repeated after its response has arrived and its memory is gone does not affect the
+// connection; a requester that still waits for the response is refused.
 func TestLateRepeat(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("answer lost %v", lost), func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestXDPConformance(t *testing.T) {
 			far := func(open func() error) error {
 				return two[1].in(func() error {
 					os.Setenv(xdp.EnvHelper, path)
-					os.Setenv(envUser, strconv.Itoa(nobody))
+					os.Setenv(envUser, strconv.Itoa(uidNobody))
 					defer os.Unsetenv(xdp.EnvHelper)
 					defer os.Unsetenv(envUser)
 					return open()
