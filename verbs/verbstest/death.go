@@ -61,7 +61,7 @@ func testDeath(t *testing.T, s *suite) {
 		}
 		w.run("killed while it connects", func(w *world) {
 			need.Full(w.t)
-			v := w.victim(impatient) // for who is not there yet
+			v := w.victim(impatient) // not to wait long for a peer that is not there yet
 			v.p.child.kill()
 			v.mourn(w)
 		})
@@ -77,8 +77,8 @@ func testDeath(t *testing.T, s *suite) {
 	})
 }
 
-// victim is a peer that is going to die, and two connections with it: the
-// survivor asks on one, the victim on the other.
+// victim is a peer that is going to die, and two connections to it: the survivor is the requester
+// on one, the victim on the other.
 type victim struct {
 	w                *world
 	p                *peer
@@ -228,7 +228,7 @@ func (v *victim) mourn(w *world) {
 	wcs, err := await(ctx, v.out.cq(sends), outstanding)
 	require.NoError(t, err, "work on the dead peer, %v after its death", time.Since(start))
 	if outstanding == 0 || wcs[outstanding-1].Status == verbs.WCSuccess {
-		// An idle connection notices when it is used, at the latest.
+		// An idle connection notices at the latest when it is used.
 		require.True(t, v.post(verbs.OpRDMAWrite, 8))
 		wc, err := await(ctx, v.out.cq(sends), 1)
 		require.NoError(t, err, "write to the dead peer")
@@ -263,7 +263,7 @@ func (v *victim) mourn(w *world) {
 		e.quiet(recvs)
 	}
 
-	// Others are none the worse: the far end, and one's own.
+	// Other connections still work: those of the far end, and our own.
 	src, dst := w.alloc(w.near, 10_000, verbs.AccessAll, own).fill(v.id), w.alloc(w.far, 10_000, verbs.AccessAll, heap)
 	near, far := w.pair(qpSpec{}, usual)
 	for i, op := range moves {

@@ -72,8 +72,8 @@ func rnrForEver(w *world, op verbs.Opcode) {
 	require.Len(w.t, far.take(recvs, 2), 2)
 }
 
-// rnrInTime: a receive that is posted within the retries is as good as one that
-// was there before. The delay is the receiver's, and long.
+// rnrInTime: a receive posted within the retries works like one posted before. The delay is the
+// receiver's, and long.
 func rnrInTime(w *world) {
 	conn := usual
 	conn.RNRRetries, conn.RNRTimer = 6, 28 // 164 ms

@@ -29,7 +29,7 @@ func testStates(t *testing.T, s *suite) {
 		w.run("connect before the peer", connectFirst)
 		w.run("peer never there", neverThere)
 		w.run("peer gone", peerGone)
-		w.run("nobody at that address", nobodyThere)
+		w.run("no peer at that address", noPeerThere)
 		w.run("connected to itself", itself)
 		w.run("endpoint of another provider", alienEndpoint)
 	})
@@ -102,7 +102,7 @@ func postingByState(w *world) {
 	refused(recv(), "post receive")
 }
 
-// modifyRefused: what the table does not admit is an error and changes nothing.
+// modifyRefused: a transition that the table does not allow is an error and changes nothing.
 func modifyRefused(w *world) {
 	near, far := w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
 	try := func(want error, a verbs.QPAttr, mask verbs.QPAttrMask) {
@@ -327,9 +327,8 @@ func connectFirst(w *world) {
 	dst.verify("written when it was connected")
 }
 
-// neverThere: a peer that does not come is waited for as long as timeout and
-// retries say. (InfiniBand architecture, 9.7.6.1.3: a timer may run up to four
-// times as long as its code says.)
+// neverThere: a queue pair waits for a peer that does not come as long as timeout and retries say.
+// (InfiniBand architecture, 9.7.6.1.3: a timer may run up to four times as long as its code says.)
 func neverThere(w *world) {
 	for _, c := range []struct {
 		timeout uint8
@@ -383,9 +382,9 @@ func peerGone(w *world) {
 	}
 }
 
-// nobodyThere: an endpoint that names nobody is refused when connecting, or
-// nobody answers.
-func nobodyThere(w *world) {
+// noPeerThere: an endpoint without a peer is refused when connecting, or sends to it get no
+// response.
+func noPeerThere(w *world) {
 	for name, change := range map[string]func(*verbs.Endpoint){
 		"QP number":  func(e *verbs.Endpoint) { e.QPNum ^= 0x7fffff },
 		"LID":        func(e *verbs.Endpoint) { e.LID ^= 0xffff },

@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// testViolations is about access that must be refused: it ends in exactly one
-// status, the queue pair goes to ERR, what was posted behind is flushed in
-// order, and no byte is touched that must not be.
+// testViolations is about access that must be refused: it ends in exactly one status, the queue
+// pair goes to ERR, work posted after it is flushed in order, and no other byte is touched.
 func testViolations(t *testing.T, s *suite) {
 	// The first violation of a kind is tried with all operations, the others with one of those
 	// that an implementation checks alike: with or without immediate data, atomics. All are for
