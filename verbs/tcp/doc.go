@@ -49,7 +49,7 @@
 // Before either end of a connection accepts any data, both prove that they know the
 // job's secret, [verbs.Config].Secret (HMAC-SHA256 over both identities, both nonces,
 // the job and the version; see internal/proof). This authenticates but does not
-// encrypt: anyone who can read the network can read the data, and anyone who can alter
+// encrypt: an attacker that can read the network can read the data, and one that can alter
 // packets in flight can alter the data. With Insecure, any process that can connect is
 // admitted, and may do what the access flags of QPs and regions allow.
 //

@@ -108,7 +108,7 @@ type half struct {
 	conn *conn // also when the QP has left it
 }
 
-// far is who a half takes for its peer: smaller than any loopback address, so
+// far is the assumed peer of a half: smaller than any loopback address, so
 // that the half waits to be dialed.
 var far = verbs.GIDFromAddr(netip.MustParseAddr("0.0.0.1"))
 
