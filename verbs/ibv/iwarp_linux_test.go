@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A device of iWARP is listed, and says why it is not opened; the one beside it is.
+// An iWARP device is listed, and opening it says why it cannot be; the other device can be opened.
 func testIWARP(t *testing.T) {
 	rdmadev.Sysfs = t.TempDir()
 	for device, kind := range map[string]string{"null0": "4: RNIC\n", "null1": "1: CA\n"} {

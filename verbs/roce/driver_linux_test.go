@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// flushed is a wire that says when it has sent something.
+// flushed is a wire that signals when it has sent packets.
 type flushed struct {
 	wire
 	sent chan struct{}
@@ -25,8 +25,8 @@ func (f flushed) flush() {
 	}
 }
 
-// The driver serves the timers while another goroutine holds the receive lock and does not get on,
-// and receives when it has let go.
+// The driver serves the timers while another goroutine holds the receive lock without progress, and
+// receives once that is released.
 func TestDriverServesTimers(t *testing.T) {
 	l := newLive(1, faults{})
 	defer l.later.Stop()
@@ -128,7 +128,8 @@ func TestLog(t *testing.T) {
 	require.NotZero(t, attrs["count"])
 }
 
-// Of more than there is room for the number is logged; and packets of strangers once a second.
+// If there are more records than room, their number is logged; packets of strangers are logged once a
+// second.
 func TestNotices(t *testing.T) {
 	logged := make(records, 100)
 	n := noticeWriter{notices: &notices{out: slog.New(logged)}}

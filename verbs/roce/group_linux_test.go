@@ -23,10 +23,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// groupSize is how many members the groups of these tests can have.
+// groupSize is the largest number of members in these tests.
 const groupSize = 4
 
-// loopAddr is an address of the loopback interface that this process has for itself.
+// loopAddr is an address of the loopback interface that only this process uses.
 func loopAddr(i int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 16*(i+1)+pid>>16&15, pid>>8&255, pid&255)
@@ -67,7 +67,7 @@ func (c *caller) call(number int) []byte {
 	return want
 }
 
-// reaches verifies that what is sent to a member arrives there, and nothing else anywhere.
+// reaches verifies that packets to a member arrive there, and nowhere else.
 func (c *caller) reaches(t testing.TB, members map[int]*udp) {
 	t.Helper()
 	for range 3 {
@@ -135,7 +135,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// beMember joins the group of an address, and prints its number, and the PSNs of what comes,
+// beMember joins the group of an address, and prints its number and the PSNs of arriving packets,
 // until standard input ends.
 func beMember(addr string) error {
 	u, err := openUDP(netip.MustParseAddr(addr), 65536, groupSize)

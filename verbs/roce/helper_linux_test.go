@@ -62,8 +62,8 @@ func attached(t testing.TB, h host) bool {
 	return strings.Contains(string(out), "xdp")
 }
 
-// The helper gives seats to its group, for what they have a socket for; attaches the
-// program for the first of them, and detaches it when the last has gone.
+// The helper gives seats to its group, for addresses of their sockets. It attaches the program for the
+// first process, and detaches it when the last is gone.
 func TestXDPHelper(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
@@ -159,7 +159,7 @@ func TestSeatsReclaimed(t *testing.T) {
 			}
 		}
 		leaves.close()
-		// More arrives than would, were the frames gone. The kernel may drop some where it is
+		// More arrives than could if the frames were lost. The kernel may drop some if it is
 		// behind.
 		var into [batch]arrival
 		want := stays.stats.received.Load() + uint64(ring/2)

@@ -39,7 +39,7 @@ func newHost(t testing.TB) host {
 	return h
 }
 
-// hosts makes two, joined by interfaces "veth0" of this MTU. They end with the test.
+// hosts makes two hosts, connected by interfaces "veth0" of this MTU. They end with the test.
 func hosts(t testing.TB, mtu int) [2]host {
 	t.Helper()
 	need.Networks(t)
@@ -74,8 +74,8 @@ func ip(args ...string) error {
 	return nil
 }
 
-// in runs f inside, and what it starts: on a thread of its own, so what it opens is of
-// that namespace for good.
+// in runs f inside the namespace, on a separate thread: what f opens or starts belongs to that
+// namespace.
 func (h host) in(f func() error) error {
 	runtime.LockOSThread()
 	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -92,7 +92,7 @@ func (h host) in(f func() error) error {
 		return err
 	}
 	err = f()
-	// A thread that cannot come back stays locked, and ends with its goroutine.
+	// A thread that cannot return stays locked, and ends with its goroutine.
 	if e := unix.Setns(own, unix.CLONE_NEWNET); e != nil {
 		return e
 	}

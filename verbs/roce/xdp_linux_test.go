@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
-// needXDP skips where this process cannot open AF_XDP by itself.
+// needXDP skips the test if this process cannot open AF_XDP by itself.
 func needXDP(t testing.TB) {
 	t.Helper()
 	need.Probe(t, "AF_XDP", xdp.Supported())

@@ -264,8 +264,8 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, silent.Close())
 }
 
-// A peer that holds on to a region keeps its memory from being used again: Close
-// waits, then says so.
+// A peer that does not leave a region keeps its memory from being reused: Close waits, then says
+// so.
 func TestRegionInUse(t *testing.T) {
 	need.Full(t)
 	leak.Check(t)
@@ -289,8 +289,8 @@ func TestRegionInUse(t *testing.T) {
 	require.NoError(t, y.Close())
 }
 
-// A region outside arenas is read by the receiver, or where that is not allowed
-// packed by the sender: the same bytes either way.
+// The receiver reads a region outside arenas; if that is not allowed, the sender packs it. Both
+// move the same bytes.
 func TestForbiddenToRead(t *testing.T) {
 	leak.Check(t)
 	x, y := open(t), open(t)

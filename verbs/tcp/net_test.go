@@ -25,7 +25,7 @@ import (
 
 // Over real sockets: strangers, secrets, addresses, many QPs.
 
-// drivers are the ways of driving sockets that there are here.
+// drivers lists the drivers of this system.
 var drivers = map[string]bool{"raw": false, "portable": true}
 
 // site is an open context with one of everything.
@@ -66,7 +66,7 @@ func (s *site) qp() *verbs.QP {
 	return q
 }
 
-// port is where the site listens.
+// port returns the port that the site listens on.
 func (s *site) port() int {
 	s.Helper()
 	p, err := s.ctx.QueryPort(1)
@@ -400,7 +400,7 @@ func TestCloseDelivers(t *testing.T) {
 					_, err := qb.PostRecv([]verbs.RecvWR{{WRID: uint64(i), SGList: []verbs.SGE{b.mr.SGE(0, 100)}}})
 					require.NoError(t, err)
 				}
-				// Unread data at the side that closes would make a reset of the close.
+				// Unread data at the closing side would turn the close into a reset.
 				for range 10 {
 					_, err := qb.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{b.mr.SGE(0, 50_000)}, RKey: a.mr.RKey(), RemoteAddr: a.mr.Addr()}})
 					require.NoError(t, err)

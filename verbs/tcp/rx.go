@@ -61,7 +61,7 @@ type target uint8
 const (
 	toNowhere target = iota
 	toMessage        // the message of the request stream
-	toEntry          // an RDMA_READ or atomic of ours
+	toEntry          // our own RDMA_READ or atomic
 )
 
 // message is the SEND or RDMA_WRITE that is arriving.

@@ -90,7 +90,7 @@ func oneEvent(w *world) {
 		near.want(recvs, received(10*i+1, 0), received(10*i+2, 0))
 		near.noEvent()
 	}
-	// Two armings are one, and the stronger one counts.
+	// Arming twice gives one event; the stronger request counts.
 	near.arm(recvs, false)
 	near.arm(recvs, true)
 	message(near, far, 90, 0)
@@ -199,8 +199,8 @@ func descriptor(w *world) {
 	other.wantEvent(recvs)
 }
 
-// noLostWakeup arms, polls once more, and blocks, while the peer sends at random
-// moments. A wakeup that is lost leaves it blocked for good.
+// noLostWakeup arms, polls once more, and blocks, while the peer sends at random moments. A lost wakeup
+// leaves it blocked for ever.
 func noLostWakeup(w *world, block func(w *world, near *end)) {
 	near, far := notifyPair(w)
 	_, err := near.channel().FD()

@@ -66,7 +66,7 @@ func (e *end) stepTo(state verbs.QPState, to *end) verbs.QPAttr {
 	return a
 }
 
-// refresh takes the endpoint anew, after RESET.
+// refresh updates the endpoint, after RESET.
 func (e *end) refresh() { e.qpInfo = call[qpInfo](e.w, e.p, infoCmd{e.ID}) }
 
 func postingByState(w *world) {
@@ -161,7 +161,7 @@ func queryTells(w *world) {
 	require.Equal(w.t, verbs.QPReset, got.QPState)
 }
 
-// receivesInRTR: a queue pair that may not send yet already answers its peer.
+// receivesInRTR: a queue pair that may not send yet already responds to its peer.
 func receivesInRTR(w *world) {
 	near, far := w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
 	near.connect(far, usual)
@@ -207,14 +207,14 @@ func drained(w *world) {
 	near.want(sends, sent(2, verbs.OpSend), sent(3, verbs.OpRDMAWrite))
 	far.want(recvs, received(2, 0))
 
-	// What waits in SQD is flushed as anything else.
+	// Work that waits in SQD is flushed like any other.
 	near.setState(verbs.QPSQD)
 	near.post(signalled(6, verbs.OpRDMAWrite))
 	near.setState(verbs.QPErr)
 	near.want(sends, failed(6, verbs.OpRDMAWrite, verbs.WCWRFlushErr))
 }
 
-// drainingWaits: the queue is drained when what was under way is finished.
+// drainingWaits: the queue is drained once outstanding operations are complete.
 func drainingWaits(w *world) {
 	near, far := w.pair(qpSpec{}, usual)
 	near.post(signalled(1, verbs.OpSend)) // waits for the peer's receive
