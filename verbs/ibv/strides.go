@@ -13,9 +13,9 @@ func HardwareStrides(device string) verbs.Probe {
 	case rdmadev.Software(device):
 		return verbs.Probe{Answer: verbs.No, Reason: "a software device"}
 	case driver == "":
-		return verbs.Probe{Answer: verbs.Unknown, Reason: "the device's driver is not known"}
+		return verbs.Probe{Answer: verbs.Unknown, Reason: "its driver is not known"}
 	case driver == "mlx5_core":
-		return verbs.Probe{Answer: verbs.Unknown, Reason: "adapters of mlx5_core may have UMR, which is not used because it could not be measured"}
+		return verbs.Probe{Answer: verbs.Unknown, Reason: "adapters of mlx5_core may have UMR, which is not used: it could not be measured"}
 	default:
 		return verbs.Probe{Answer: verbs.No, Reason: "driver " + driver + " has no verbs for strided regions"}
 	}
