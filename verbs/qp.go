@@ -60,9 +60,10 @@ func (q *QP) Query() (QPAttr, error) {
 // transition that it lacks is [ErrState]; an attribute that is missing, superfluous or
 // out of range is [ErrInvalid]. Then nothing has changed.
 //
-// Modify is local: it returns at once, whatever the peer's state. Operations started
-// before the peer is in RTR wait for it, up to timeout × retries. RESET discards all
-// posted work without completions; ERR completes all of it with WCWRFlushErr.
+// Modify is local: except for the wait described below it returns at once, whatever the
+// peer's state. Operations started before the peer is in RTR wait for it, up to timeout ×
+// retries. RESET discards all posted work without completions; ERR completes all of it
+// with WCWRFlushErr.
 //
 // After RESET or ERR the peer can no longer access memory through this QP. Modify waits
 // for an access in flight, at most [Config].PeerTimeout; after that the error wraps
