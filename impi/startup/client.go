@@ -128,7 +128,7 @@ func (h *handshake) authenticate() error {
 	if _, err := h.conn.Write(a.append(nil)); err != nil || a.old {
 		return err
 	}
-	// A server answers at once; what takes longer is none.
+	// A startup server answers AUTH at once.
 	mute := time.AfterFunc(authPatience, func() { h.conn.SetDeadline(time.Unix(1, 0)) })
 	b, err := readPayload(h.r, authReplyLen)
 	if !mute.Stop() {

@@ -98,7 +98,7 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 		each = min(2*each, 16*time.Second)
 		// The rendezvous of an earlier program that ends just now looks like
 		// one that knows another secret, but only once.
-		if m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
+		if !again && m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
 			refusals++
 			again = true
 		}
@@ -128,6 +128,7 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 	if err != nil {
 		return nil, true, err
 	}
+	refused := 0
 	for _, address := range addresses {
 		attempt, cancel := ctx, context.CancelFunc(func() {})
 		if len(addresses) > 1 {
@@ -140,13 +141,17 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 			return c, false, nil
 		}
 		e = fmt.Errorf("at %s: %w", address, e)
-		if refused := new(RefusedError); errors.As(e, &refused) {
+		if errors.As(e, new(*RefusedError)) {
 			return nil, false, e
+		}
+		if errors.Is(e, proof.ErrRefused) {
+			refused++
 		}
 		again = again || retry || len(addresses) > 1
 		err = also(err, e)
 	}
-	return nil, again, err
+	// Where all addresses refuse, another round would find the same.
+	return nil, again && refused < len(addresses), err
 }
 
 // also adds an error to those of other addresses, if there are any.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -218,7 +219,8 @@ func TestHostedAbort(t *testing.T) {
 func TestNextProgram(t *testing.T) {
 	ctx := ranks.Within(t)
 	server := freeAddress(t)
-	jobs := byHand(ctx, t, 2, server)
+	var log logbuf.Buffer // at level INFO
+	jobs := byHand(WithLogger(ctx, slog.New(slog.NewTextHandler(&log, nil))), t, 2, server)
 	require.NoError(t, barrier(ctx, jobs))
 	require.NoError(t, jobs[1].Close())
 	env := variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret)
@@ -244,6 +246,7 @@ func TestNextProgram(t *testing.T) {
 		next <- result{j, err}
 	}()
 	require.NoError(t, jobs[0].Close())
+	require.NotContains(t, log.String(), "not admitted", "to be early is no fault")
 	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
 	require.NoError(t, err)
 	r := <-next
@@ -331,6 +334,13 @@ func TestSeveralAddresses(t *testing.T) {
 	_, err = m.join(ctx)
 	var refused *RefusedError
 	require.ErrorAs(t, err, &refused)
+
+	// Where all addresses refuse, the rank gives up.
+	m.find = at(stranger.Addr().String(), stranger.Addr().String())
+	_, err = m.join(ctx)
+	require.ErrorIs(t, err, proof.ErrRefused)
+	require.NoError(t, ctx.Err())
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
 
 	m.find = at(freeAddress(t), stranger.Addr().String())
 	short, cancel := context.WithTimeoutCause(ctx, limit/600, errors.New("enough"))
