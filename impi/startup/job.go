@@ -333,7 +333,7 @@ func (j *job) gone(c *client, err error) {
 	case j.phase == PhaseCollect && (errors.Is(err, ErrProtocol) || errors.Is(err, ErrLimit)):
 		log.Error("startup: client refused", "error", err)
 		j.record(err)
-		c.progress = allLabels
+		c.progress, c.queue = allLabels, nil // or the others would start with it
 		j.answer()
 	default:
 		log.Error("startup: client lost", "error", err)
