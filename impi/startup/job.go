@@ -411,9 +411,7 @@ func (j *job) end() {
 		}
 	}
 	j.group.Wait()
-	if j.err != nil {
-		j.Log.Error("startup: job failed", "error", j.err)
-		return
+	if j.err == nil {
+		j.Log.Info("startup: job finished", slog.Int("refused", j.result.Refused))
 	}
-	j.Log.Info("startup: job finished", slog.Int("refused", j.result.Refused))
 }
