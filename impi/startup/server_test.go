@@ -503,6 +503,17 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestRefusalsAreBounded: strangers do not fill the log.
+func TestRefusalsAreBounded(t *testing.T) {
+	var log logbuf.Buffer
+	j := newJob(Server{Clients: 1, Log: slog.New(slog.NewTextHandler(&log, nil))}, nil)
+	for range 2 * 64 {
+		j.refused(&net.TCPAddr{}, ErrAuth)
+	}
+	require.Equal(t, 64, strings.Count(log.String(), "connection refused"))
+	require.Equal(t, 65, strings.Count(log.String(), "\n"), log.String())
+}
+
 // TestBadClient: one that breaks a rule is refused, and the error names it and says why;
 // the others go on as if it had sent DONE, and what it had submitted is not answered.
 func TestBadClient(t *testing.T) {
