@@ -46,7 +46,7 @@ func newRun() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		// What mpirun and mpiexec have, too.
 		bad := (*pflag.InvalidValueError)(nil)
-		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && bad.GetValue() == "p" || err.Error() == "unknown flag: --np" {
+		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && strings.TrimRight(bad.GetValue(), "=0123456789") == "p" || err.Error() == "unknown flag: --np" {
 			err = errors.New("-np: the number of processes is -n N, or --ranks N")
 		}
 		return &usageError{cmd, err}

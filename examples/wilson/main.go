@@ -7,7 +7,8 @@
 //
 // Files of MILC, CPS, Chroma, Grid and the like are read as they are: what is odd about
 // one is a warning on standard error, and what its header says beside the field is written
-// again by -out, unless sweeps have made another field of it. A file of doubles that were
+// again by -out, but for checksums of their own, unless sweeps have made another field of
+// it. A file of doubles that were
 // computed in single precision needs -tolerance 1e-5, which holds for its links and
 // averages as for the solution.
 //

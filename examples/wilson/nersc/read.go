@@ -26,7 +26,7 @@ type File struct {
 	// Tolerance allows links that are as far from SU(3), and averages that are as far
 	// from the header's, where rounding to the format explains less: those of a program
 	// that computed in single precision and wrote double. Read makes SU(3) of such links.
-	// It is set before Read.
+	// More than 1e-5 counts as 1e-5. It is set before Read.
 	Tolerance float64
 
 	file   *os.File
@@ -38,8 +38,12 @@ const maxTail = 16
 
 // Open opens a file and reads its header. The caller closes it.
 //
-// Errors: those of package os; [*HeaderError]; [*SizeError]. All name the file.
+// Errors: those of package os, also for what is no regular file; [*HeaderError]; [*SizeError]. All name the file.
 func Open(path string) (f *File, err error) {
+	// To open a FIFO would wait for a writer.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "open", Path: path, Err: errors.New("not a regular file; copy it into one")}
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -95,14 +99,15 @@ const singleDecimal = 1e-8
 
 // allowed is how far a link may be from SU(3), and an average from the header's beyond
 // the last decimal. A header whose averages end before single precision does not promise
-// links of double precision.
+// links of double precision; one without averages says nothing of it.
 func (f *File) allowed() (link, average float64) {
 	format := f.Header.Format
-	if min(f.Header.LinkTraceUnit, f.Header.PlaquetteUnit) >= singleDecimal {
+	if unit := min(f.Header.LinkTraceUnit, f.Header.PlaquetteUnit); unit >= singleDecimal && !math.IsInf(unit, 1) {
 		format.Bits = 32
 	}
 	link, average = format.tolerance()
-	return max(link, f.Tolerance), max(average, f.Tolerance)
+	mostLink, mostAverage := Format{Bits: 32}.tolerance()
+	return max(link, min(f.Tolerance, mostLink)), max(average, min(f.Tolerance, mostAverage))
 }
 
 // Read reads the links of this node's sites, and the neighbours' of these: a field of

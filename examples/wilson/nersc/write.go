@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/gauge"
 	"github.com/sluice-hpc/sluice/examples/wilson/global"
@@ -13,8 +16,9 @@ import (
 
 // Write writes a field to a file, each node its own sites. It fills in the extents, the
 // checksum and the averages of the header, and takes the rest from node 0; a byte order
-// that is not said is Big. The file appears under its name when it is complete: until
-// then its name ends in .part.
+// that is not said is Big. Checksums of other programs among the Others are left out: they
+// may be of other links, rows or formats. The file appears under its name when it is
+// complete: until then its name ends in .part.
 //
 // Collective; what is wrong at one node is an error at all. Errors: those of package
 // os; [*HeaderError]; those of the communication.
@@ -42,6 +46,7 @@ func write(path string, h Header, field *gauge.Field, sums *global.Sums) (err er
 		return err
 	}
 	h.Checksum = uint32(sum)
+	h.Others = withoutChecksums(h.Others)
 
 	part := path + ".part"
 	var offset uint64
@@ -66,6 +71,19 @@ func write(path string, h Header, field *gauge.Field, sums *global.Sums) (err er
 		}
 	}
 	return sums.Agree(err, 0)
+}
+
+// withoutChecksums leaves out the lines with checksums of Grid (SCIDAC_CHECKSUMA and B) and
+// MILC (checksums, with or without =).
+func withoutChecksums(others string) string {
+	var b strings.Builder
+	for line := range strings.Lines(others) {
+		words := strings.FieldsFunc(line, func(r rune) bool { return r == '=' || unicode.IsSpace(r) })
+		if len(words) == 0 || !slices.Contains([]string{"SCIDAC_CHECKSUMA", "SCIDAC_CHECKSUMB", "checksums"}, words[0]) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // create makes a file with nothing but a header, and returns the number of its bytes.
