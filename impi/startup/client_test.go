@@ -280,7 +280,7 @@ func TestDialCancelled(t *testing.T) {
 	v.logs(t, "client joined")
 	cancel(io.ErrNoProgress)
 	require.ErrorIs(t, <-failed, io.ErrNoProgress)
-	v.logs(t, "its place is free")
+	v.logs(t, "its rank is free again")
 }
 
 // TestOthersAnswers: a client passes over answers to labels that it does not submit, also
