@@ -477,7 +477,7 @@ func TestTooLarge(t *testing.T) {
 	jobs := newWorld(t, 1, defaultPatience).joinAll(t)
 	_, err := jobs[0].Exchange(ctx, make([]byte, MaxData+1))
 	require.ErrorIs(t, err, ErrTooLarge)
-	require.ErrorContains(t, err, "1048577 bytes, at most 1048576")
+	require.ErrorContains(t, err, "1048577 bytes, the most is 1048576")
 	got, err := jobs[0].Exchange(ctx, make([]byte, MaxData))
 	require.NoError(t, err)
 	require.Len(t, got[0], MaxData)
@@ -631,8 +631,8 @@ func TestRefused(t *testing.T) {
 		says       string
 	}{
 		{"twice", 2, 4, fmt.Sprintf("rank 2 is here (%q)", processName())},
-		{"beyond", 4, 5, "it was told that the job has 5 ranks, but it has 4"},
-		{"other size", 1, 2, "it was told that the job has 2 ranks, but it has 4"},
+		{"beyond", 4, 5, "it believes that the job has 5 ranks, but the job has 4"},
+		{"other size", 1, 2, "it believes that the job has 2 ranks, but the job has 4"},
 	} {
 		e := w.env
 		e.Rank, e.Size, e.LocalSize = c.rank, c.size, 0

@@ -91,7 +91,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	}{
 		{2, 3, strings.Repeat("ab", 16), "peer claiming to be rank 2: the peer does not know the secret of the job"},
 		{1, 3, hexSecret, "refused rank 1: rank 1 is here"},
-		{2, 4, hexSecret, "refused rank 2: it was told that the job has 4 ranks, but it has 3"},
+		{2, 4, hexSecret, "refused rank 2: it believes that the job has 4 ranks, but the job has 3"},
 	} {
 		_, err := rank(ctx, c.rank, c.size, c.secret)
 		require.Error(t, err)
@@ -274,13 +274,13 @@ func TestEnvironmentJoin(t *testing.T) {
 		"rank 2, want 0 to 1":                  func(e *Environment) { e.Rank = 2 },
 		"local size 3, want 1 to 2":            func(e *Environment) { e.LocalSize = 3 },
 		"local rank 1, want 0 to 0":            func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
-		"job id of 65 bytes, at most 64":       func(e *Environment) { e.Job = string(make([]byte, 65)) },
-		"no secret, and not insecure":          func(e *Environment) { e.Secret = nil },
-		"a secret, and insecure":               func(e *Environment) { e.Insecure = true },
+		"job id of 65 bytes, the most is 64":   func(e *Environment) { e.Job = string(make([]byte, 65)) },
+		"it has no secret and is not insecure": func(e *Environment) { e.Secret = nil },
+		"it has a secret but is insecure":      func(e *Environment) { e.Insecure = true },
 		"secret of 3 bytes, want 16 to 512":    func(e *Environment) { e.Secret = e.Secret[:3] },
-		"no server":                            func(e *Environment) { e.Server = "" },
+		"it has no server":                     func(e *Environment) { e.Server = "" },
 		`server "x": missing port in address`:  func(e *Environment) { e.Server = "x" },
-		`server ":1": no host`:                 func(e *Environment) { e.Server = ":1" },
+		`server ":1": it names no host`:        func(e *Environment) { e.Server = ":1" },
 		`server "h:0": port "0", want 1 to 65`: func(e *Environment) { e.Server = "h:0" },
 	} {
 		e := good

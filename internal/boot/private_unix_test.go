@@ -27,5 +27,5 @@ func TestForeignSecretFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(hexSecret), 0o600))
 	require.NoError(t, os.Chown(path, 65534, 65534))
 	_, err := readSecretFile(path)
-	require.ErrorContains(t, err, "belongs to user 65534, this process to 0")
+	require.ErrorContains(t, err, "belongs to user 65534, this process to user 0")
 }
