@@ -52,7 +52,7 @@ func (c *Comm) check(op string, rank, tag int, any bool) error {
 	case c.e.closing, c.freed:
 		return &Error{Op: op, Rank: rank, Tag: tag, Err: ErrClosed}
 	case rank >= len(c.ranks) || rank < 0 && !(any && rank == AnySource):
-		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: there is no rank %d: the communicator has %d", ErrInvalid, rank, len(c.ranks))}
+		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: there is no rank %d in a communicator of %d", ErrInvalid, rank, len(c.ranks))}
 	case tag > c.job.tagUB || tag < 0 && !(any && tag == AnyTag):
 		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: tag %d is not in 0 to %d", ErrInvalid, tag, c.job.tagUB)}
 	}

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	// Client is the rank of this process as a client of the server; Join only.
 	Client int
-	// Node is this process's place in a job whose ranks together form one client. All of them call
+	// Node is this process's place in a job that joins as one client. All of them call
 	// Join with the same Config except for Addr; rank 0 talks to the server. Each rank is a host of
 	// the client, in rank order. The node still belongs to the caller and is not used after Join.
 	// nil: this process alone is the client. Join only.

@@ -354,7 +354,7 @@ func (m *matcher) lose(rank int32, err error) {
 	}
 }
 
-// mute returns a member whose end a receive from any source must report: one that has died and has
+// mute returns a member that a receive from any source must report as gone: one that has died and has
 // not been reported, or, if all other members are gone, the last one to go. Leaving is not a
 // failure: as long as another member is there, it may send. A receive of fault notices, in the
 // context of collectives, keeps waiting.

@@ -16,7 +16,7 @@ type matcher struct {
 	reserved int32 // tag that no wildcard meets; 0: none
 
 	gone   []int32 // members that have left or are otherwise lost
-	untold []int32 // those whose loss no receive from any source has reported yet
+	untold []int32 // lost members that no receive from any source has reported yet
 	parts  bool    // departures are reported, too: see Comm.NotifyLeft
 }
 

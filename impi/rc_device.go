@@ -192,7 +192,7 @@ func (d *rcDevice) block(ctx context.Context) error {
 	return err
 }
 
-// close closes the device, whose links have been closed.
+// close closes the device after its links.
 func (d *rcDevice) close() error {
 	var err error
 	for _, mr := range d.kept {

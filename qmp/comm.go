@@ -33,7 +33,7 @@ type Comm struct {
 	inside  uint32 // a goroutine is in a global operation
 	cells   cells
 	barrier *channel.Collective
-	waiting bool // for a barrier whose time-out has passed
+	waiting bool // for a barrier after its time-out
 	closed  atomic.Bool
 
 	handles  int  // declared on it and not closed; guarded by blocks.mu
@@ -131,7 +131,7 @@ func (c *Comm) Group() *channel.Group {
 // Split makes one communicator for each color, of the nodes that pass that color, numbered in the
 // order of their keys and, for equal keys, of their numbers in c (QMP_comm_split). All nodes of c
 // call it. A node that passes a negative color gets nil. The communicator belongs to the caller,
-// who frees it with [Comm.Free].
+// and must be freed with [Comm.Free].
 //
 // Errors: [StatusNoPorts] if the nodes have 2047 communicators that are not freed, that have open
 // handles, or that have messages not received; those of a global operation.

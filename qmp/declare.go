@@ -33,7 +33,7 @@ func (c *Comm) relative(axis, dir int) int {
 // opposite direction of the axis, never one by node number. On an axis of one node the neighbour is
 // the node itself; on an axis of two nodes the messages of the two directions are kept apart.
 // Declaring is local. Priority 0 is the highest; larger numbers come later (see
-// channel.WithPriority). The handle belongs to the caller, who must close it.
+// channel.WithPriority). The caller owns the handle and must close it.
 //
 // Errors: [StatusNoNeighborInfo] without a topology; [StatusInvalidArg] for an axis or a direction
 // that does not exist; [StatusBadMemory]; [StatusNotInited].

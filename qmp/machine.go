@@ -67,9 +67,9 @@ var current atomic.Pointer[Machine]
 var initializing sync.Mutex
 
 // Init makes this process a node of its job, under any supported launcher (QMP_init_msg_passing).
-// All processes of the job call it. It removes the options that begin with -qmp- from args, whose
-// first element is the name of the program; args may be nil. The level provided is ThreadMultiple
-// whatever is required.
+// All processes of the job call it. It removes the options that begin with -qmp- from args, of
+// which the first element is the name of the program; args may be nil. The level provided is
+// ThreadMultiple whatever is required.
 //
 // Errors: [StatusInvalidOp] on a second call; [StatusInvalidArg] for an invalid option;
 // [StatusInvalidTopology] for a grid that does not fit; [StatusNodeInfoErr] if [SMPOneAddress] is

@@ -1,5 +1,5 @@
 // Package external32 packs and unpacks typed data in MPI's portable representation "external32"
-// (MPI 4.1, section 14.5.2), which IMPI uses between processes whose memory layouts differ.
+// (MPI 4.1, section 14.5.2), which IMPI uses between processes with different memory layouts.
 // Integers are big-endian in two's complement, floats are big-endian IEEE 754, and a complex number
 // is a real and an imaginary part. Elements follow each other without padding. The sizes are the
 // same on every machine:

@@ -11,7 +11,7 @@ type Type uint32
 // The types of packets. Fini comes from the later revision of the report.
 const (
 	Data      Type = iota // user data
-	DataSync              // user data whose match the receiver must acknowledge
+	DataSync              // user data; the receiver must acknowledge the match
 	ProtoAck              // flow control: packets were received
 	SyncAck               // a DataSync was matched
 	Cancel                // request to cancel a message
@@ -56,7 +56,7 @@ func (d Dialect) String() string {
 // ErrType is matched by every [*TypeError] in errors.Is.
 var ErrType = errors.New("unknown type of packet")
 
-// TypeError reports a header whose type the protocol does not define. The length of what follows it
+// TypeError reports a header of a type that the protocol does not define. The length of what follows it
 // on its stream is then unknown.
 type TypeError struct{ Type Type }
 

@@ -326,7 +326,7 @@ func TestOthersAnswers(t *testing.T) {
 	}
 }
 
-// TestDisagree: all clients of ours find it, and the server reports who left.
+// TestDisagree: all clients of this package find it, and the server reports which client left.
 func TestDisagree(t *testing.T) {
 	v := serve(t, Server{Clients: 3})
 	_, errs := dialAll(t, v.addr, 3, func(c *Config) { c.XSize = int32(100 + c.Rank/2) })

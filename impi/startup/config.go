@@ -37,7 +37,7 @@ type Config struct {
 	OldAuth bool
 
 	// Hosts lists the hosts of this client in the order of their processes' ranks; at least one. An
-	// AckMark of 0 means 10, and a HiWater of 0 means twice AckMark. A process whose Host is all
+	// AckMark of 0 means 10, and a HiWater of 0 means twice AckMark. A process with a Host of all
 	// zeros gets the id of the host that it is listed under.
 	Hosts []Host
 	// PacketLen is the most bytes of user data that this client accepts in a packet. 0: 64 KiB.

@@ -43,6 +43,6 @@
 // A job has at most 32 clients ([MaxClients]), with as many hosts and processes as the server's
 // limits allow: the default [Server.MaxLabelBytes] of 1 MiB admits 65,536 processes per client. The
 // server trusts neither the lengths nor the order nor the pace of what it receives. The protocol
-// does not encrypt anything, including the key: use it only on networks whose users you trust that
+// does not encrypt anything, including the key: use it only on networks with users you trust that
 // far.
 package startup

@@ -109,7 +109,7 @@ func (s *Server) Check(addr net.Addr) error {
 func (s *Server) check(addr net.Addr) (Server, error) {
 	c := *s
 	if c.Clients < 1 || c.Clients > MaxClients {
-		return c, fmt.Errorf("%w: Clients is %d, not 1 to %d", ErrInvalid, c.Clients, MaxClients)
+		return c, fmt.Errorf("%w: %d clients, not 1 to %d", ErrInvalid, c.Clients, MaxClients)
 	}
 	if c.Auth == 0 {
 		c.Auth = AuthKey
@@ -121,7 +121,7 @@ func (s *Server) check(addr net.Addr) (Server, error) {
 		return c, fmt.Errorf("%w: method KEY needs a Key that is not 0", ErrInvalid)
 	}
 	if a, ok := addr.(*net.TCPAddr); ok && c.Auth&AuthNone != 0 && a.IP.IsUnspecified() {
-		return c, fmt.Errorf("%w: method NONE is refused on a listener for all addresses (%v): listen on one address, or use a key", ErrInvalid, addr)
+		return c, fmt.Errorf("%w: method NONE on all addresses (%v) is refused: listen on one address, or use a key", ErrInvalid, addr)
 	}
 	if c.NoAuth && c.Auth&AuthNone == 0 {
 		return c, fmt.Errorf("%w: NoAuth needs method NONE in Auth", ErrInvalid)

@@ -174,7 +174,7 @@ func TestAuth(t *testing.T) {
 			j, err := Dial(t.Context(), v.addr, c.client)
 			if c.fails != nil {
 				require.ErrorIs(t, err, ErrLost)
-				// The rank is still to be had.
+				// The rank is still free.
 				good := config(0)
 				good.Key = key
 				j, err = Dial(t.Context(), v.addr, good)

@@ -181,11 +181,11 @@ func (j *Job) LocalSize() int { return j.localSize }
 //
 // Errors: ErrTooLarge, in which case nothing was contributed; [*RankError] naming a rank that died,
 // left or gave up, on every rank that is in this round or enters it or a later one; [*AbortError]
-// if the job was aborted; ErrServerLost; ErrClosed; or that of ctx. A rank whose ctx ends after it
-// has contributed has given up: this round and all later ones fail on all ranks. The error, there
-// and on the other ranks, lists the ranks that had not contributed, if the rendezvous answers
-// within a second. If the cause of ctx is ErrClosed, the rank has left as with Close, which must
-// still be called: the error is then ErrClosed here and ErrLeft on the other ranks.
+// if the job was aborted; ErrServerLost; ErrClosed; or that of ctx. A rank with a ctx that ends
+// after it has contributed has given up: this round and all later ones fail on all ranks. The
+// error, there and on the other ranks, lists the ranks that had not contributed, if the rendezvous
+// answers within a second. If the cause of ctx is ErrClosed, the rank has left as with Close, which
+// must still be called: the error is then ErrClosed here and ErrLeft on the other ranks.
 func (j *Job) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	return j.x.exchange(ctx, data)
 }

@@ -97,7 +97,7 @@ const (
 	maxJobID  = 64 // what fits into a proof
 )
 
-// ByHand returns the environment of a rank whose number, size and rendezvous, which runs elsewhere,
+// ByHand returns the environment of a rank for which number, size and rendezvous, which runs elsewhere,
 // are given by the caller. The id of the job, and the secret or its absence, come from the
 // variables. Errors: [*EnvError].
 func ByHand(rank, size int, server string) (Environment, error) {

@@ -61,7 +61,7 @@ func TestParseEnvironment(t *testing.T) {
 		require.NoError(t, err, c.name)
 		require.True(t, found, c.name)
 		require.Equal(t, c.want, e, c.name)
-		// And back, but for what need not be there.
+		// And back, except what need not be there.
 		back, found, err := parseEnvironment(variables(e.Environ()...))
 		if c.want.Size > 1 {
 			require.NoError(t, err, c.name)
@@ -201,8 +201,8 @@ func TestVariables(t *testing.T) {
 	require.Equal(t, listed, asked)
 }
 
-// TestWithEnvironment: a context says who the rank is, whatever the environment says, and
-// the rank is checked as that of Environment.Join.
+// TestWithEnvironment: a context describes the rank, whatever the environment says, and the rank is
+// checked like that of Environment.Join.
 func TestWithEnvironment(t *testing.T) {
 	t.Setenv(EnvRank, "no number")
 	job, err := Join(WithEnvironment(t.Context(), Environment{Size: 1, Job: "mine"}))

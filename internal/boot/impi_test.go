@@ -249,7 +249,7 @@ func TestIMPIKey(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 }
 
-// Who has another secret is a client, and no rank.
+// A process with another secret is a client, but not a rank.
 func TestIMPISecret(t *testing.T) {
 	t.Parallel() // it waits for seconds
 	need.Full(t)
@@ -267,8 +267,8 @@ func TestIMPISecret(t *testing.T) {
 	require.NoError(t, host.Close())
 }
 
-// Nobody waits for a client that does not come, or that is gone in the middle of the
-// startup: the server ends it for all.
+// No rank waits for a client that does not come or that is gone in the middle of the startup: the
+// server ends it for all.
 func TestIMPIMissing(t *testing.T) {
 	lost := func(t *testing.T, err error) {
 		var e *startup.Error

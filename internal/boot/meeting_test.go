@@ -55,7 +55,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// Where somebody else runs the rendezvous already, rank 0 does not.
+// If the rendezvous already runs elsewhere, rank 0 does not run it.
 func TestByHandServed(t *testing.T) {
 	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -143,8 +143,8 @@ func TestHostLeaves(t *testing.T) {
 		require.NoError(t, j.Gone(ctx, 2))
 		require.ErrorIs(t, j.Barrier(ctx), ErrLeft)
 	}
-	jobs[1].Abort(3, "nobody tells the others")
-	require.Equal(t, &AbortError{Rank: 1, Code: 3, Why: "nobody tells the others"}, jobs[1].Err())
+	jobs[1].Abort(3, "the others are not told")
+	require.Equal(t, &AbortError{Rank: 1, Code: 3, Why: "the others are not told"}, jobs[1].Err())
 	require.NoError(t, jobs[2].Err())
 	require.NoError(t, jobs[1].Close())
 	require.NoError(t, jobs[2].Close())
@@ -291,7 +291,7 @@ func TestEnvironmentJoin(t *testing.T) {
 	}
 }
 
-// Of several addresses some may lead nowhere, or to somebody else.
+// Of several addresses some may lead nowhere, or to another process.
 func TestSeveralAddresses(t *testing.T) {
 	ctx := ranks.Within(t)
 	secret := []byte("the secret of a job of a test...")
@@ -312,7 +312,7 @@ func TestSeveralAddresses(t *testing.T) {
 	require.NoError(t, j.Barrier(ctx))
 	require.NoError(t, j.Close())
 
-	// Who knows the secret can refuse; it is no use to ask the next one.
+	// A rendezvous that knows the secret can refuse: trying the next one is of no use.
 	m.find = at(ours.Addr().String(), freeAddress(t))
 	_, err = m.join(ctx)
 	var refused *RefusedError
@@ -335,8 +335,8 @@ func TestListenAt(t *testing.T) {
 	require.True(t, ln.Addr().(*net.TCPAddr).IP.IsLoopback())
 	again, err := listenAt(ctx, ln.Addr().String())
 	require.NoError(t, err)
-	require.Nil(t, again, "somebody listens there")
-	foreign, err := listenAt(ctx, "192.0.2.77:4711") // RFC 5737: nobody's
+	require.Nil(t, again, "the port is in use")
+	foreign, err := listenAt(ctx, "192.0.2.77:4711") // RFC 5737: no host's
 	require.NoError(t, err)
 	require.Nil(t, foreign)
 	canceled, cancel := context.WithCancel(ctx)

@@ -73,8 +73,7 @@ func TestOpenMPIUnusable(t *testing.T) {
 	}
 }
 
-// A file in the session directory counts only if nobody else can have written
-// it.
+// A file in the session directory counts only if no other user can have written it.
 func TestAddressFile(t *testing.T) {
 	need.Unix(t) // modes of files
 	dir := t.TempDir()
@@ -111,7 +110,7 @@ func TestAddressFile(t *testing.T) {
 	_, err = readAddressFile(filepath.Join(link, "file"))
 	require.ErrorContains(t, err, "not a directory")
 
-	// Who waits for the file to come waits no longer than it is told to.
+	// A rank that waits for the file waits no longer than its context allows.
 	ctx, cancel := context.WithTimeout(t.Context(), limit/600)
 	defer cancel()
 	empty := t.TempDir()

@@ -21,7 +21,7 @@ import (
 )
 
 // What was said, to the byte, between this package and mpiexec.hydra 4.0.2 and
-// srun --mpi=pmi2 of Slurm 22.05.8, but for secret, names and ports.
+// srun --mpi=pmi2 of Slurm 22.05.8, except secret, names and ports.
 var (
 	goldenPlace = whereabouts{
 		secret:    []byte("0123456789abcdef0123456789abcdef"),
@@ -133,8 +133,8 @@ func TestPMIGolden(t *testing.T) {
 				defer theirs.Close()
 				r := bufio.NewReader(theirs)
 				for line := range strings.Lines(strings.TrimSpace(c.says) + "\n") {
-					who, text, _ := strings.Cut(line, ": ")
-					if who == "S" {
+					side, text, _ := strings.Cut(line, ": ")
+					if side == "S" {
 						if _, err := io.WriteString(theirs, text); err != nil {
 							done <- err
 							return
@@ -371,7 +371,7 @@ func TestPMIAbort(t *testing.T) {
 	jobs[1].Abort(4, "no, that is why")
 	require.Equal(t, 1, <-f.exitCode, "a code that would be success")
 	for _, j := range jobs {
-		if j.Rank() != 0 { // who is told when the others are gone
+		if j.Rank() != 0 { // which is told when the others are gone
 			<-j.Done()
 			require.Equal(t, &AbortError{Rank: 1, Code: 256, Why: "why"}, j.Err())
 		}
@@ -384,8 +384,8 @@ func TestPMIAbort(t *testing.T) {
 	require.Equal(t, 1, f.asked["abort"])
 }
 
-// Slurm, which would return another code than that of the abort, is told only
-// if somebody stays.
+// Slurm, which would return another code than that of the abort, is told only if a rank does not
+// end.
 func TestPMIAbortSlurm(t *testing.T) {
 	t.Parallel() // it waits for seconds
 	need.Full(t)

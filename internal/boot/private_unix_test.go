@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// A FIFO must not make Join wait for somebody who writes to it.
+// A FIFO must not make Join wait for a writer.
 func TestSecretFIFO(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, syscall.Mkfifo(path, 0o600))

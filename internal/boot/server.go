@@ -485,7 +485,7 @@ func (s *Server) othersGone() bool {
 	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state == joined || m.state == idle })
 }
 
-// dismiss ends the session of a rank whose connection has ended.
+// dismiss ends the session of a rank after its connection has ended.
 func (s *Server) dismiss(c *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -283,7 +283,7 @@ func TestReplay(t *testing.T) {
 }
 
 // A dialer that gets its own bytes back, or its own with the role corrected
-// and its own tag behind them, has met nobody.
+// and its own tag behind them, has met no peer.
 func TestReflection(t *testing.T) {
 	p := params("rank 1")
 	h, err := p.hello(roleDialer, fixedNonce(1))

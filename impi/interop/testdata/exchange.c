@@ -252,7 +252,7 @@ static void probe_in(int from)
 static void probe_pair(int a, int b) { both(a, b, probe_out, probe_in); }
 
 /*
- * The program that IMPI's flow control has to bear: as many sends as may be in flight,
+ * The program that IMPI's flow control must handle: as many sends as may be in flight,
  * then a receive; the other sends synchronously first.
  */
 #define HIWATER 20
