@@ -169,8 +169,8 @@ const (
 type hope struct{ vain, skip int }
 
 const (
-	hopeVain = 2 // consecutive failures change nothing
-	hopeMost = 5 // each of so many more doubles the number of attempts skipped
+	hopeVain = 2 // so many consecutive failures change nothing
+	hopeMost = 5 // each of so many more failures doubles the number of attempts skipped
 )
 
 func (h *hope) looks(n int) int {
