@@ -17,51 +17,49 @@ const (
 	limbBits = 32
 	limbMask = 1<<limbBits - 1
 
-	// The largest product ends below bit 4198, in limb 131. Two limbs more hold the
-	// carries of 2^88 of them.
+	// The largest product ends below bit 4198, in limb 131. Two more limbs hold the carries of 2^88
+	// such products.
 	limbs   = 134
 	topLimb = limbs - 1
 	// A sum in proper form is at least -topLimit and less than topLimit in its top limb.
 	topLimit = 1 << 30
 
-	// What one addition adds to a limb is less than 2^52: a mantissa without its last
-	// bit. A limb in proper form is less than 2^32 and takes a carry of less than 2^32,
-	// so that after 2047 additions it is still less than 2^63.
+	// One addition adds less than 2^52 to a limb: a mantissa without its last bit. A limb in proper
+	// form is less than 2^32 and takes a carry of less than 2^32, so it is still less than 2^63
+	// after 2047 additions.
 	maxAdds = 1<<11 - 1
 )
 
-// flags is what a sum has to know of its terms besides their finite sum. All of
-// them merge by or.
+// flags records what matters about the terms besides their finite sum. All flags merge by or.
 type flags uint8
 
 const (
 	flagNaN     flags = 1 << iota // a term is NaN
 	flagPosInf                    // a term is +Inf
 	flagNegInf                    // a term is -Inf
-	flagNegZero                   // a term is -0; of no meaning beside flagOther
-	flagOther                     // a term is something else than -0
+	flagNegZero                   // a term is -0; meaningless together with flagOther
+	flagOther                     // a term is something other than -0
 	flagCount   = iota
 )
 
-// Accumulator is an exact sum of float64 values and of products of two. The zero
-// value is the sum of no terms, ready for use.
+// Accumulator is an exact sum of float64 values and of products of two. The zero value is the sum
+// of no terms and ready for use.
 //
-// It is a fixed-point number that covers everything between the square of the least
-// subnormal number and the carries of 2^88 squares of the largest one, so that a sum
-// is never rounded and does not overflow on its way. It takes 1088 bytes, points to
-// nothing, and may be copied by assignment.
+// It is a fixed-point number that ranges from the square of the smallest subnormal number to the
+// carries of 2^88 squares of the largest number, so a sum is never rounded and does not overflow on
+// the way. It takes 1088 bytes, contains no pointers, and may be copied by assignment.
 //
-// No method allocates, except those that return or append bytes, and AddSlice and
-// AddProducts when their table is not in the pool. An Accumulator must not be used by
-// two goroutines at a time, not even to read it: Round, Words and AppendBinary carry
-// in place. Give each goroutine its own, and Merge them.
+// No method allocates, except those that return or append bytes, and AddSlice and AddProducts when
+// the pool has no table. An Accumulator must not be used by two goroutines at a time, not even for
+// reading: Round, Words and AppendBinary propagate carries in place. Give each goroutine its own,
+// and Merge them.
 type Accumulator struct {
 	limb  [limbs]int64 // limb i weighs 2^(32i-2150)
 	adds  int          // additions since the limbs were in proper form
 	flags flags
 }
 
-// Reset makes a the sum of no terms.
+// Reset empties a: it becomes the sum of no terms.
 func (a *Accumulator) Reset() { *a = Accumulator{} }
 
 // Add adds x, exactly.
@@ -122,12 +120,10 @@ func (a *Accumulator) addWide(p, hi, lo uint64, sign int64) {
 	limb[4] += int64(v2) ^ sign - sign
 }
 
-// Merge adds all terms of b. b stays as it is; it may be a, whose sum is then
-// doubled.
+// Merge adds all terms of b to a. b does not change; it may be a itself, whose sum is then doubled.
 //
-// The finite part of a sum ends at ±2^2136. What is beyond, which terms reach only
-// if there are more than 2^88 of them or sums are doubled by Merge, counts as
-// infinite.
+// The finite part of a sum is limited to ±2^2136. A sum beyond that counts as infinite; it takes
+// more than 2^88 terms, or repeated doubling by Merge, to reach it.
 func (a *Accumulator) Merge(b *Accumulator) {
 	if a.adds+b.adds+1 > maxAdds {
 		a.carry()
@@ -144,8 +140,8 @@ func (a *Accumulator) Merge(b *Accumulator) {
 	a.flags |= b.flags
 }
 
-// carry brings a into proper form: all limbs but the top one from 0 to 2^32-1. There
-// is one such form of each sum.
+// carry brings a into proper form: all limbs except the top one are from 0 to 2^32-1. Every sum has
+// exactly one such form.
 func (a *Accumulator) carry() {
 	c := int64(0)
 	for i := range a.limb[:topLimb] {
@@ -178,8 +174,8 @@ func (a *Accumulator) saturate() {
 	a.limb = [limbs]int64{}
 }
 
-// lowest returns the index of the lowest limb that is not zero, of a sum in proper
-// form; limbs if all are.
+// lowest returns the index of the lowest nonzero limb of a sum in proper form; limbs if all are
+// zero.
 func (a *Accumulator) lowest() int {
 	for i, v := range a.limb {
 		if v != 0 {
@@ -189,8 +185,7 @@ func (a *Accumulator) lowest() int {
 	return limbs
 }
 
-// digit returns limb i of the magnitude of a sum in proper form whose lowest limb
-// that is not zero is low.
+// digit returns limb i of the magnitude of a sum in proper form whose lowest nonzero limb is low.
 func (a *Accumulator) digit(i, low int) uint64 {
 	v := a.limb[i]
 	if a.limb[topLimb] < 0 {
@@ -204,8 +199,8 @@ func (a *Accumulator) digit(i, low int) uint64 {
 	return uint64(v) & limbMask
 }
 
-// highest returns the index of the highest limb of the magnitude that is not zero,
-// of a sum in proper form and not zero whose lowest is low.
+// highest returns the index of the highest nonzero limb of the magnitude of a nonzero sum in proper
+// form whose lowest nonzero limb is low.
 func (a *Accumulator) highest(low int) int {
 	i := topLimb
 	for a.digit(i, low) == 0 {

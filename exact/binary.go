@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// ErrEncoding is the error of bytes that AppendBinary does not write.
+// ErrEncoding reports bytes that AppendBinary cannot have written.
 var ErrEncoding = errors.New("exact: invalid encoding")
 
 const (
@@ -15,12 +15,12 @@ const (
 	encodedHeader   = 4
 )
 
-// MaxEncoded is the largest number of bytes that [Accumulator.AppendBinary] appends.
+// MaxEncoded is the most bytes that [Accumulator.AppendBinary] appends.
 const MaxEncoded = encodedHeader + 4*limbs
 
-// AppendBinary appends the sum to b, in a form for files and messages that takes as
-// many bytes as the sum has, and returns it; the error is nil. It implements
-// [encoding.BinaryAppender]. Equal sums have equal encodings, and each has one:
+// AppendBinary appends an encoding of the sum, for files and messages, to b and returns the result;
+// the error is always nil. The length depends on the sum. It implements [encoding.BinaryAppender].
+// Every sum has exactly one encoding:
 //
 //	byte 0       1, the version
 //	byte 1       bits 0 to 4: a term is NaN, +Inf, -Inf; all are -0; one is not -0
@@ -47,12 +47,12 @@ func (a *Accumulator) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// MarshalBinary returns what AppendBinary appends. It implements
+// MarshalBinary returns the encoding of [Accumulator.AppendBinary]. It implements
 // [encoding.BinaryMarshaler].
 func (a *Accumulator) MarshalBinary() ([]byte, error) { return a.AppendBinary(nil) }
 
-// UnmarshalBinary makes a the sum that AppendBinary has written to b. Anything else
-// is [ErrEncoding], and a stays as it was. It implements [encoding.BinaryUnmarshaler].
+// UnmarshalBinary sets a to the sum that AppendBinary has encoded in b. For anything else it
+// returns [ErrEncoding] and leaves a unchanged. It implements [encoding.BinaryUnmarshaler].
 func (a *Accumulator) UnmarshalBinary(b []byte) error {
 	if len(b) < encodedHeader {
 		return fmt.Errorf("%w: %d bytes", ErrEncoding, len(b))
@@ -62,26 +62,26 @@ func (a *Accumulator) UnmarshalBinary(b []byte) error {
 	digits := b[encodedHeader:]
 	switch {
 	case b[0] != encodingVersion:
-		return fmt.Errorf("%w: version %d", ErrEncoding, b[0])
+		return fmt.Errorf("%w: unknown version %d", ErrEncoding, b[0])
 	case f >= 1<<flagCount || !f.possible() || f&flagNegZero != 0 && f != flagNegZero:
-		return fmt.Errorf("%w: flags %#02x", ErrEncoding, b[1])
+		return fmt.Errorf("%w: invalid flags %#02x", ErrEncoding, b[1])
 	case len(digits) != 4*n:
 		return fmt.Errorf("%w: %d bytes for %d limbs", ErrEncoding, len(b), n)
 	case n == 0 && (negative || low != 0):
-		return fmt.Errorf("%w: a zero with sign %t and scale %d", ErrEncoding, negative, low)
+		return fmt.Errorf("%w: a zero sum has sign %t and scale %d", ErrEncoding, negative, low)
 	case n == 0:
 		*a = Accumulator{flags: f}
 		return nil
 	case low+n > limbs:
-		return fmt.Errorf("%w: limbs %d to %d", ErrEncoding, low, low+n-1)
+		return fmt.Errorf("%w: limbs %d to %d are out of range", ErrEncoding, low, low+n-1)
 	case f&flagOther == 0:
-		return fmt.Errorf("%w: a sum without terms", ErrEncoding)
+		return fmt.Errorf("%w: the sum is not zero but has no terms", ErrEncoding)
 	}
 	var sum Accumulator
 	for i := range n {
 		v := int64(binary.BigEndian.Uint32(digits[4*i:]))
 		if v == 0 && (i == 0 || i == n-1) {
-			return fmt.Errorf("%w: limb %d is zero", ErrEncoding, low+n-1-i)
+			return fmt.Errorf("%w: the outermost limb %d is zero", ErrEncoding, low+n-1-i)
 		}
 		if negative {
 			v = -v
@@ -91,7 +91,7 @@ func (a *Accumulator) UnmarshalBinary(b []byte) error {
 	sum.carry()
 	sum.flags |= f
 	if sum.limb == [limbs]int64{} {
-		return fmt.Errorf("%w: a sum beyond 2^2136", ErrEncoding)
+		return fmt.Errorf("%w: the sum is beyond 2^2136", ErrEncoding)
 	}
 	*a = sum
 	return nil

@@ -1,30 +1,28 @@
-// Package exact sums float64 values, and products of two, without an error: what is
-// rounded is the result, once. It is the correctly rounded sum, and the same bits
-// whatever the order of the terms, their division among goroutines or ranks, and the
-// way the parts are merged.
+// Package exact sums float64 values, and products of two, without intermediate rounding: only the
+// result is rounded, once. The result is the correctly rounded sum, with the same bits whatever the
+// order of the terms, their division among goroutines or ranks, and the way in which the parts are
+// merged.
 //
-// [Sum] and [Dot] are for one slice, or two. An [Accumulator] takes terms one by one
-// and by slices, merges with others ([Accumulator.Merge]), and gives its
-// sum with [Accumulator.Round], whose comment says what becomes of NaN, infinities and
-// -0. Between processes it travels as [Accumulator.Words], 139 int64 that merge by
-// addition, so that a reduction which adds int64 reduces sums; or as bytes,
-// [Accumulator.AppendBinary], for files.
+// [Sum] and [Dot] work on whole slices. An [Accumulator] takes terms one by one or in slices,
+// merges with other accumulators ([Accumulator.Merge]), and returns its sum from
+// [Accumulator.Round], whose comment describes the treatment of NaN, infinities and -0. Between
+// processes an accumulator travels as [Accumulator.Words], 139 int64 that merge by addition, so a
+// reduction that adds int64 values merges sums; for files there is a byte encoding,
+// [Accumulator.AppendBinary].
 //
-// # How
+// # Algorithm
 //
-// An accumulator is a superaccumulator (U. Kulisch, Computer Arithmetic and Validity,
-// 2nd ed. 2013, chapter 8): a fixed-point number as wide as the whole range of
-// exponents. It is in limbs of 32 bits kept in int64, so that carries are put off for
-// 2047 additions, and long slices go through a table with a sum for each sign and
-// exponent first (R. M. Neal, Fast exact summation using small and large
-// superaccumulators, 2015, arXiv:1505.05571). Other than there it covers the products,
-// from 2^-2148 to 2^2048, and their table has sums of 128 bits.
+// An accumulator is a superaccumulator (U. Kulisch, Computer Arithmetic and Validity, 2nd ed. 2013,
+// chapter 8): a fixed-point number as wide as the whole range of exponents. Its limbs of 32 bits
+// are kept in int64, so that carries can be deferred for 2047 additions. Long slices first go
+// through a table with one sum for each sign and exponent (R. M. Neal, Fast exact summation using
+// small and large superaccumulators, 2015, arXiv:1505.05571). Unlike Neal's, the accumulator also
+// covers products, from 2^-2148 to 2^2048, whose table has sums of 128 bits.
 //
-// All arithmetic is on integers. No floating-point operation is executed, thus none
-// that a compiler may fuse or a rounding mode change: every architecture has the
-// same bits.
+// All arithmetic is on integers. No floating-point operation is executed that a compiler might fuse
+// or a rounding mode might change, so every architecture computes the same bits.
 //
-// # What it costs
+// # Cost
 //
 // One core of an AMD EPYC (family 26), Go 1.26, terms per slice 1 Mi, 4,096 and 256;
 // GB/s of terms read, decimal:
@@ -48,10 +46,10 @@
 //	Add          3.1 ns     Merge     40 ns     Words      76 ns
 //	AddProduct   7.3 ns     Round     82 ns     SetWords  148 ns
 //
-// So a long sum takes 1.3 to 4 times as long as a loop that rounds, and an inner
-// product 4.4 to 5 times, when the terms are in the cache. They are measured with
+// With the terms in the cache, a long sum thus takes 1.3 to 4 times as long as a loop that rounds,
+// and an inner product 4.4 to 5 times. To measure:
 //
 //	go test -run '^$' -bench . ./exact
 //
-// docs/exact.md has what that means for a reduction over ranks.
+// docs/exact.md describes what this means for a reduction over ranks.
 package exact

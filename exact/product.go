@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// AddProduct adds x·y, exactly: the product is not rounded, and neither overflows
-// nor underflows. Zero times infinity is NaN.
+// AddProduct adds x·y exactly: the product is neither rounded nor subject to overflow or underflow.
+// Zero times infinity is NaN.
 func (a *Accumulator) AddProduct(x, y float64) {
 	a.addProduct(math.Float64bits(x), math.Float64bits(y))
 }
@@ -40,8 +40,7 @@ func split(b uint64) (e, m uint64) {
 	return e, m | 1<<mantBits
 }
 
-// addNonFiniteProduct adds a product of which one factor, or both, is NaN or
-// infinite.
+// addNonFiniteProduct adds a product with at least one factor that is NaN or infinite.
 func (a *Accumulator) addNonFiniteProduct(x, y uint64) {
 	const inf = expInf << mantBits
 	ax, ay := x&^signBit, y&^signBit
@@ -54,12 +53,12 @@ func (a *Accumulator) addNonFiniteProduct(x, y uint64) {
 }
 
 const (
-	// A bin of 128 bits takes 2^22 products of 106 bits.
+	// A bin of 128 bits holds 2^22 products of 106 bits.
 	productBinTerms = 1 << 22
 	productBins     = 1 << 13
 	// Bins that are marked as in use together.
 	productBinGroup = 64
-	// From this number of products on a table costs less than it saves; measured.
+	// With fewer products a table costs more than it saves; measured.
 	productBinsFrom = 128
 )
 
@@ -71,10 +70,9 @@ type productTable struct {
 
 var productPool = sync.Pool{New: func() any { return new(productTable) }}
 
-// AddProducts adds the products of the elements of x and y with the same index,
-// exactly: their inner product. It panics if the lengths differ. Long vectors go
-// through a table of 128 KiB that comes from a pool and goes back when AddProducts
-// returns.
+// AddProducts adds the products of the elements of x and y with equal index, exactly: their inner
+// product. It panics if the lengths differ. For long vectors it uses a table of 128 KiB, taken from
+// a pool and returned at the end.
 func (a *Accumulator) AddProducts(x, y []float64) {
 	if len(x) != len(y) {
 		panic("exact: AddProducts of slices that differ in length")
@@ -114,7 +112,7 @@ func (t *productTable) add(a *Accumulator, x, y []float64) {
 	}
 }
 
-// flush adds all bins to a, and leaves t as it was when it was new.
+// flush adds all bins to a and leaves t as if it were new.
 func (t *productTable) flush(a *Accumulator) {
 	for g, used := range t.used {
 		if !used {

@@ -8,22 +8,22 @@ import (
 // canonicalNaN is the NaN of every sum that is not a number: quiet, positive, payload 0.
 const canonicalNaN = 0x7ff8000000000000
 
-// Round returns the float64 nearest to the sum of all terms, of two that are equally
-// near the one whose last bit is 0 (IEEE 754-2019, 4.3.1), subnormal numbers
-// included. A sum whose magnitude rounds beyond [math.MaxFloat64] is infinite.
+// Round returns the float64 nearest to the sum of all terms; in a tie, the one whose last bit is 0
+// (IEEE 754-2019, 4.3.1). The result may be subnormal. A sum whose magnitude rounds beyond
+// [math.MaxFloat64] is infinite.
 //
-// Exceptions are those of a sum of IEEE 754 in any order:
+// Exceptions are those of a sum in IEEE 754 arithmetic, in any order:
 //
-//   - With a NaN among the terms, or infinities of both signs, or a product of zero
+//   - With a NaN among the terms, infinities of both signs, or a product of zero
 //     and infinity: NaN, always with the bits 0x7ff8000000000000.
-//   - Else with an infinity among them: that infinity.
-//   - Of no terms: +0.
-//   - Of terms that are all -0: -0. If one is not, a sum that is zero is +0. So an
-//     empty part of a sum changes nothing.
-//   - A sum that is not zero but rounds to zero, as those of products may, keeps
+//   - Otherwise, with an infinity among them: that infinity.
+//   - Without terms: +0.
+//   - With terms that are all -0: -0. If one is not, a sum that is zero is +0. An
+//     empty part of a sum therefore changes nothing.
+//   - A sum that is not zero but rounds to zero, as sums of products may, keeps
 //     its sign.
 //
-// More terms may be added after it.
+// More terms may be added after Round.
 func (a *Accumulator) Round() float64 {
 	a.settle()
 	switch a.flags & (flagNaN | flagPosInf | flagNegInf) {
@@ -49,8 +49,8 @@ func (a *Accumulator) Round() float64 {
 	return math.Float64frombits(r)
 }
 
-// magnitude returns the bits of the magnitude, rounded, of a sum in proper form and
-// not zero whose lowest limb is low.
+// magnitude returns the bits of the rounded magnitude of a nonzero sum in proper form whose lowest
+// nonzero limb is low.
 func (a *Accumulator) magnitude(low int) uint64 {
 	high := a.highest(low)
 	// m is the first 64 bits, the first of which is 1; sticky says whether there are

@@ -7,25 +7,25 @@ import (
 )
 
 const (
-	// Terms of one sign and exponent that a sum of 64 bits takes: 2^11 of 53 bits.
+	// A sum of 64 bits holds this many terms of one sign and exponent: 2^11 of 53 bits.
 	binTerms = 1 << 11
-	// From this number of terms on a table costs less than it saves; measured.
+	// With fewer terms a table costs more than it saves; measured.
 	binsFrom = 256
 )
 
-// bins is the large superaccumulator of Neal, section 3: a sum of 64 bits for each
-// sign and exponent, the upper 12 bits of a float64. Whole floats are added, sign and
-// exponent included, modulo 2^64; how often is known, and so what to take away again.
+// bins is the large superaccumulator of Neal, section 3: a sum of 64 bits for each sign and
+// exponent, the upper 12 bits of a float64. Whole floats are added, sign and exponent included,
+// modulo 2^64; the number of additions is known, and thus what to subtract again.
 type bins struct {
 	sum  [1 << 12]uint64
-	left [1 << 12]int16       // terms that still fit; 0 of a bin that is not open
+	left [1 << 12]int16       // terms that still fit; 0 for a bin that is not open
 	open [1 << 12 / 64]uint64 // one bit for each bin
 }
 
 var binsPool = sync.Pool{New: func() any { return new(bins) }}
 
-// AddSlice adds all elements of x, exactly. Long slices go through a table of 41 KiB
-// that comes from a pool and goes back when AddSlice returns.
+// AddSlice adds all elements of x exactly. For long slices it uses a table of 41 KiB, taken from a
+// pool and returned at the end.
 func (a *Accumulator) AddSlice(x []float64) {
 	if len(x) < binsFrom {
 		for _, v := range x {
@@ -40,7 +40,7 @@ func (a *Accumulator) AddSlice(x []float64) {
 	binsPool.Put(t)
 }
 
-// noteTerms sets the flags that tell a sum of -0 from others.
+// noteTerms sets the flags that distinguish a sum of -0 terms from others.
 func (a *Accumulator) noteTerms(x []float64) {
 	for _, v := range x {
 		if math.Float64bits(v) != signBit {
@@ -93,7 +93,7 @@ func (t *bins) empty(a *Accumulator, i uint64) {
 	a.addWide(e+termBias, 0, m, -int64(i>>11))
 }
 
-// flush adds all bins to a, and leaves t as it was when it was new.
+// flush adds all bins to a and leaves t as if it were new.
 func (t *bins) flush(a *Accumulator) {
 	for w, open := range t.open {
 		for ; open != 0; open &= open - 1 {

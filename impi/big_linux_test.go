@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// sparse is memory that nobody has written yet.
+// sparse is memory that has not been written yet.
 func sparse(t testing.TB, n int) []byte {
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	require.NoError(t, err)

@@ -38,8 +38,8 @@ func TestCancelReceive(t *testing.T) {
 	})
 }
 
-// TestCancelSend: a message that has met no receive is taken back, and nobody sees it
-// any more.
+// TestCancelSend: a message that no receive has matched is cancelled, and no receive sees it any
+// more.
 func TestCancelSend(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{0, 8, 5000, long} {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// collectives is what a communicator keeps for its collectives.
+// collectives is the state of a communicator's collectives.
 type collectives struct {
 	inside  bool             // a goroutine is in one
 	begun   uint32           // so far
@@ -18,37 +18,36 @@ type collectives struct {
 	age     uint64           // of plans
 	keyRoom []byte
 
-	notice  *request // of what another member has failed with
-	told    []byte   // where that goes
+	notice  *request // a receive of the notice that another member has failed
+	told    []byte   // its memory
 	fault   error    // why there are no more collectives
 	outer   *Comm    // communicator whose collectives this one's are part of
 	clients *clients // of the protocol's own collectives
 	ours    *Comm
 }
 
-// Run carries out a collective of all members of the communicator (MPI_Bcast and its
-// like): an operation of package channel, such as
+// Run runs a collective of all members of the communicator (MPI_Bcast and the like), given as an
+// operation of package channel, such as
 //
 //	err := comm.Run(ctx, channel.Allreduce(channel.Sum, dst, src))
 //
-// All members call the same operations in the same order. It returns when the
-// operation is over at this member. Messages of collectives never meet those of Isend
-// and Irecv. Only one goroutine at a time may be in a collective of a communicator.
-// What the operation brings to combine elements may be called while other
-// goroutines use the job; it must not do collectives of this communicator.
+// All members call the same operations in the same order. Run returns when the operation is
+// complete at this member. Messages of collectives never match those of Isend and Irecv. Only one
+// goroutine at a time may be in a collective of a communicator. The operation's function that
+// combines elements may run while other goroutines use the job; it must not call collectives of
+// this communicator.
 //
-// With a foreign process among the members there are [channel.Barrier],
-// [channel.Broadcast], [channel.Reduce] and [channel.Allreduce], as the protocol does
-// them; see the package comment. Elements then travel as they lie in memory.
+// With a foreign member, the operations available are [channel.Barrier], [channel.Broadcast],
+// [channel.Reduce] and [channel.Allreduce], done as the protocol does them (see the package
+// comment). Elements then travel as they lie in memory.
 //
-// Errors: [ErrInvalid], and nothing has been done; [ErrActive] for a second goroutine;
-// [ErrForeign]. After any other error the communicator has no more collectives: every
-// later one returns that error, at all members, who are told of it. It is
-// [ErrMismatch] (a member has called something else), [ErrPeerDied], [ErrPeerLeft],
-// [ErrTimeout] or the error of ctx, and it names the rank. Members that wait for each
-// other in different collectives, or with different roots, may never meet: give ctx a
-// deadline. The memory of the operation
-// must then be left alone until the job is closed, as messages may be on their way.
+// Errors: [ErrInvalid], in which case nothing has been done; [ErrActive] for a second goroutine;
+// [ErrForeign]. After any other error the communicator has no more collectives: the other members
+// are notified, and every later collective returns that error at every member. It is [ErrMismatch]
+// (a member has called a different operation), [ErrPeerDied], [ErrPeerLeft], [ErrTimeout] or the
+// error of ctx, and it names the rank. The memory of the operation must then be left alone until
+// the job is closed, because messages may still be in flight. Members that wait for each other in
+// different collectives, or with different roots, may never find out: give ctx a deadline.
 func (c *Comm) Run(ctx context.Context, o channel.Operation) error {
 	c.e.lock.Lock()
 	defer c.e.lock.Unlock()
@@ -73,7 +72,7 @@ func (c *Comm) run(ctx context.Context, o *collop.Spec) error {
 	return c.fail(c.runPlan(ctx, o))
 }
 
-// enter begins a collective; see leave.
+// enter begins a collective; leave ends it.
 func (c *Comm) enter(op string) error {
 	k := &c.calls
 	switch {
@@ -90,7 +89,7 @@ func (c *Comm) enter(op string) error {
 
 func (c *Comm) leave() { c.calls.inside = false }
 
-// collError is an error of a collective; of a member, unless rank is -1.
+// collError is an error of a collective, attributed to a member unless rank is -1.
 func collError(kind coll.Kind, rank int, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
@@ -137,7 +136,7 @@ type plan struct {
 	run      *coll.Run
 	sig      coll.Signature
 	header   coll.Header // of this call
-	dst, src []byte      // memory of its own, of one that is kept
+	dst, src []byte      // the plan's own memory, if it is kept
 	used     uint64
 	done     bool
 	err      error // when it is done
@@ -198,11 +197,11 @@ func (c *Comm) makePlan(o *collop.Spec) (*plan, error) {
 	return p, err
 }
 
-// combineHeld is up to how many bytes are combined without letting go of the lock.
+// combineHeld is the most bytes that are combined without releasing the lock.
 const combineHeld = 4 << 10
 
-// combine is how the rule combines, for who holds the lock: others need not wait for
-// what takes long, nor for functions of the program.
+// combine returns the rule's combining function for callers that hold the lock. It releases the
+// lock for long operations and for functions of the program, so that others need not wait.
 func (c *Comm) combine(r *collop.Rule) func(dst, a, b []byte) {
 	if r.Combine == nil {
 		return nil
@@ -216,7 +215,7 @@ func (c *Comm) combine(r *collop.Rule) func(dst, a, b []byte) {
 	}
 }
 
-// carryOut does what is planned, once.
+// carryOut runs the plan once.
 func (p *plan) carryOut(ctx context.Context) error {
 	c := p.c
 	c.calls.begun++
@@ -236,10 +235,10 @@ func (p *plan) carryOut(ctx context.Context) error {
 	return nil
 }
 
-// close lets go of the messages of a plan.
+// close releases the messages of a plan.
 func (p *plan) close() { _ = p.run.Close() } // parcels have no errors
 
-// over moves the plan on.
+// over advances the plan.
 func (p *plan) over() bool {
 	if !p.done {
 		p.done, p.err = p.run.Step()
@@ -247,11 +246,11 @@ func (p *plan) over() bool {
 	return p.done || p.c.toldOfFault()
 }
 
-// failure puts an error of the run into the words of the user.
+// failure translates an error of the run into terms of the user.
 func (p *plan) failure(err error) error {
 	c := p.c
 	if m := (*coll.MismatchError)(nil); errors.As(err, &m) {
-		if m.Failed && c.toldOfFault() { // who has failed has said why, before
+		if m.Failed && c.toldOfFault() { // the failed member has sent its reason before
 			return c.failed()
 		}
 		if m.Failed {
@@ -286,7 +285,7 @@ type parcel struct {
 	peer  int
 	parts [][]byte // the first is the header
 	total uint64
-	r     *request // while it is under way
+	r     *request // while it is active
 }
 
 func newParcel(p *plan, kind requestKind, peer int, parts [][]byte) *parcel {
@@ -326,25 +325,25 @@ func (m *parcel) Test() (bool, error) {
 			return true, nil
 		}
 	}
-	if err != nil { // the others are told before the run tells who receives from this one
+	if err != nil { // notify all members before the run fails those that receive from this one
 		err = collError(m.p.kind, m.peer, err)
 		c.fail(err)
 	}
 	return true, err
 }
 
-// odd is the error of a message of another length; none if its header tells more.
+// odd is the error for a message of unexpected length; nil if its header tells more.
 func (m *parcel) odd(n uint64) error {
 	if n >= coll.HeaderSize {
 		if got, err := coll.ParseHeader(m.parts[0]); err == nil && got != m.p.header {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %d bytes, expected were %d", ErrMismatch, n, m.total)
+	return fmt.Errorf("%w: message of %d bytes instead of %d", ErrMismatch, n, m.total)
 }
 
-// Close lets go of a message that is under way: of a receive that has met nothing at
-// once, of others when they are over. The caller holds the lock.
+// Close releases a message that is still active: a receive that has matched nothing at once, any
+// other when it completes. The caller holds the lock.
 func (m *parcel) Close() error {
 	if m.r != nil {
 		m.p.c.abandon(m.r)
@@ -353,7 +352,7 @@ func (m *parcel) Close() error {
 	return nil
 }
 
-// abandon lets go of a request that nobody waits for any more.
+// abandon releases a request that no one waits for any more.
 func (c *Comm) abandon(r *request) {
 	switch {
 	case r.state == done:

@@ -234,7 +234,7 @@ func TestMismatch(t *testing.T) {
 			w := worlds(t, place{"", 3, 1, Config{Providers: []string{}}})
 			ctx := within(t)
 			for i, err := range together(w, func(m *Comm) error {
-				for { // who only sends is through before anybody has seen the difference
+				for { // a member that only sends is done before any member has noticed the mismatch
 					if err := m.Run(ctx, c.ops[m.Rank()]); err != nil {
 						return err
 					}
@@ -265,8 +265,8 @@ func kill(j *Job) {
 	}
 }
 
-// TestMemberLost: a member that has died or left is named by all the others, whoever
-// depends on it.
+// TestMemberLost: all other members name a member that has died or left, whichever of them depend
+// on it.
 func TestMemberLost(t *testing.T) {
 	for _, size := range []int{3, 6} {
 		for _, leaves := range []bool{true, false} {
@@ -275,7 +275,7 @@ func TestMemberLost(t *testing.T) {
 				const lost = 1
 				t.Cleanup(func() {
 					closeAll(t, slices.Delete(slices.Clone(jobs), lost, lost+1))
-					jobs[lost].Close(context.WithoutCancel(t.Context())) // of a killed one there is nobody to say goodbye to
+					jobs[lost].Close(context.WithoutCancel(t.Context())) // a killed one has no peer to say goodbye to
 				})
 				w := make([]*Comm, size)
 				for i, j := range jobs {

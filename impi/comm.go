@@ -5,20 +5,20 @@ import (
 	"fmt"
 )
 
-// Comm is a communicator: an ordered set of processes of a job, and a context of its
-// own in which their messages meet (MPI_Comm). A Comm belongs to one of its
-// processes. Its methods may be called from several goroutines; the messages of
-// several goroutines are in no order.
+// Comm is a communicator: an ordered set of processes of a job, with a context that keeps their
+// messages apart from those of other communicators (MPI_Comm). A Comm belongs to one of its
+// processes. Its methods may be called from several goroutines; messages sent by different
+// goroutines are not ordered.
 //
-// A tag is 0 to [Job.TagUB]. Memory of a send must not be changed, and that of a receive
-// not be touched, until the request is complete; it is not copied while it waits.
+// Tags range from 0 to [Job.TagUB]. Until a request completes, the memory of a send must not be
+// changed and that of a receive must not be touched: it is not copied while the request waits.
 type Comm struct {
 	e     *engine
 	job   *Job
 	p     *process
 	me    int
-	ranks []int32         // of the job, by rank
-	index map[int32]int32 // rank by that of the job; nil if the two are the same
+	ranks []int32         // rank in the job, by rank here
+	index map[int32]int32 // rank here, by rank in the job; nil if the two are the same
 	cid   uint64
 	match *matcher
 	coll  *matcher // of collectives: context cid+1
@@ -26,13 +26,13 @@ type Comm struct {
 	calls collectives
 }
 
-// Rank is the number of this process in the communicator.
+// Rank returns the rank of this process in the communicator.
 func (c *Comm) Rank() int { return c.me }
 
-// Size is the number of processes of the communicator.
+// Size returns the number of processes in the communicator.
 func (c *Comm) Size() int { return len(c.ranks) }
 
-// rankOf returns the rank in the communicator of a process of the job; -1 for none.
+// rankOf returns the rank in the communicator of a process of the job; -1 if it is not a member.
 func (c *Comm) rankOf(world int32) int {
 	if world < 0 {
 		return -1
@@ -46,47 +46,47 @@ func (c *Comm) rankOf(world int32) int {
 	return -1
 }
 
-// check says what is wrong with the arguments of a call.
+// check validates the arguments of a call.
 func (c *Comm) check(op string, rank, tag int, any bool) error {
 	switch {
 	case c.e.closing, c.freed:
 		return &Error{Op: op, Rank: rank, Tag: tag, Err: ErrClosed}
 	case rank >= len(c.ranks) || rank < 0 && !(any && rank == AnySource):
-		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, len(c.ranks))}
+		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: there is no rank %d in a communicator of %d", ErrInvalid, rank, len(c.ranks))}
 	case tag > c.job.tagUB || tag < 0 && !(any && tag == AnyTag):
-		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: tag %d, the largest is %d", ErrInvalid, tag, c.job.tagUB)}
+		return &Error{Op: op, Rank: rank, Tag: tag, Err: fmt.Errorf("%w: tag %d is not in 0 to %d", ErrInvalid, tag, c.job.tagUB)}
 	}
 	return nil
 }
 
-// Isend starts a send of buf (MPI_Isend). It is complete when buf may be changed:
-// a message of at most [Config.PacketLen] bytes as soon as it has left, a longer one
-// only when a receive has met it.
+// Isend starts a send of buf (MPI_Isend). When it is complete, buf may be changed: for a message of
+// at most [Config.PacketLen] bytes as soon as it has been sent, for a longer one only after a
+// receive has matched it.
 //
-// Errors: [ErrInvalid] and [ErrClosed] at once, and [ErrPeerDied], [ErrPeerLeft] or
-// [ErrProtocol] when it is waited for.
+// Errors: [ErrInvalid] and [ErrClosed] at once; [ErrPeerDied], [ErrPeerLeft] or [ErrProtocol] from
+// Wait or Test.
 func (c *Comm) Isend(buf []byte, dest, tag int) (Request, error) {
 	return c.start(c.match, buf, nil, dest, tag, false)
 }
 
-// Issend is Isend that is complete only when a receive has met the message
+// Issend is Isend, except that it completes only after a receive has matched the message
 // (MPI_Issend).
 func (c *Comm) Issend(buf []byte, dest, tag int) (Request, error) {
 	return c.start(c.match, buf, nil, dest, tag, true)
 }
 
-// IsendVec is Isend of a message that lies in several pieces, such as a
-// [net.Buffers], which is not changed. They are not copied together.
+// IsendVec is Isend for a message that lies in several pieces, such as a [net.Buffers]. It does not
+// change bufs and does not gather the pieces into one buffer.
 func (c *Comm) IsendVec(bufs [][]byte, dest, tag int) (Request, error) {
 	return c.start(c.match, nil, vecOf(bufs), dest, tag, false)
 }
 
-// IssendVec is Issend of a message that lies in several pieces.
+// IssendVec is Issend for a message that lies in several pieces.
 func (c *Comm) IssendVec(bufs [][]byte, dest, tag int) (Request, error) {
 	return c.start(c.match, nil, vecOf(bufs), dest, tag, true)
 }
 
-// vecOf tells no pieces from no vector.
+// vecOf makes an empty vector distinguishable from no vector.
 func vecOf(bufs [][]byte) [][]byte {
 	if bufs == nil {
 		return [][]byte{}
@@ -129,9 +129,8 @@ func (c *Comm) startSend(m *matcher, buf []byte, vec [][]byte, dest, tag int, sy
 	return r, nil
 }
 
-// goesNow sends a message that fits a lane, if nothing is in its way: what send does, for
-// the case that rates are measured by. It returns false, having done nothing, where the
-// case is another.
+// goesNow is the fast path of a send for message rate: it sends a message that fits a lane if
+// nothing is queued ahead of it. If the path does not apply, it returns false and has done nothing.
 func (r *request) goesNow(buf []byte) bool {
 	p := r.pair
 	if p == nil || len(buf) > int(p.link.packetLen) || !p.open() {
@@ -195,11 +194,11 @@ func (e *engine) processOf(rank int32) *process {
 	return nil
 }
 
-// NotifyLeft has a receive or a probe from [AnySource] fail, with [ErrPeerLeft], once for each
-// member of the communicator that leaves, as for one that dies: for a program that has given
-// members work and must give it to others. It has then been told of each: when all others are
-// gone, later receives wait. It concerns this process alone, and members that have left before,
-// too.
+// NotifyLeft makes a receive or probe from [AnySource] fail with [ErrPeerLeft] once for each member
+// that leaves the communicator, as it does for each member that dies. It is for programs that hand
+// out work and must give the work of a departed member to others. Once every departure has been
+// reported and no other member is left, later receives wait. The setting affects this process only,
+// and includes members that left before the call.
 func (c *Comm) NotifyLeft() {
 	c.e.lock.Lock()
 	defer c.e.lock.Unlock()
@@ -216,20 +215,20 @@ func (c *Comm) NotifyLeft() {
 	m.tell()
 }
 
-// Irecv starts a receive of a message from source, which may be [AnySource], with
-// that tag, which may be [AnyTag] (MPI_Irecv). Messages may be shorter than buf; of a
-// longer one the beginning is received, with [ErrTruncated].
+// Irecv starts a receive of a message from source, which may be [AnySource], with the given tag,
+// which may be [AnyTag] (MPI_Irecv). A message may be shorter than buf. If it is longer, its
+// beginning is received and the receive ends with [ErrTruncated].
 //
-// A receive from [AnySource] fails once for each process of the communicator that dies, with
-// its rank; the next one waits for the others. A process that leaves, by [Job.Close], fails
-// none, as long as another is there that may send (but see [Comm.NotifyLeft]): when all others
-// are gone, receives from AnySource fail with [ErrPeerLeft], or what the last of them was lost
-// for. What a process has sent completely before is received first.
+// A receive from [AnySource] fails once for each member that dies, with that member's rank; the
+// next receive waits for the others. A member that leaves through [Job.Close] fails no receive
+// while another member that may send is left (but see [Comm.NotifyLeft]). When all other members
+// are gone, receives from AnySource fail with [ErrPeerLeft], or with the reason for which the last
+// of them was lost. Messages that a process sent completely before it was lost are received first.
 func (c *Comm) Irecv(buf []byte, source, tag int) (Request, error) {
 	return c.receive(c.match, buf, nil, source, tag)
 }
 
-// IrecvVec is Irecv into several pieces of memory, in their order.
+// IrecvVec is Irecv into several pieces of memory, filled in order.
 func (c *Comm) IrecvVec(bufs [][]byte, source, tag int) (Request, error) {
 	return c.receive(c.match, nil, vecOf(bufs), source, tag)
 }
@@ -283,13 +282,13 @@ func (c *Comm) startReceive(m *matcher, buf []byte, vec [][]byte, source, tag in
 	return r, nil
 }
 
-// Send is Isend and Wait (MPI_Send). If ctx ends before, the send is cancelled, and its
-// memory must be left alone until the job is closed.
+// Send is Isend and Wait (MPI_Send). If ctx ends first, the send is cancelled, and buf must be left
+// alone until the job is closed.
 func (c *Comm) Send(ctx context.Context, buf []byte, dest, tag int) error {
 	return c.send(ctx, buf, dest, tag, false)
 }
 
-// Ssend is Issend and Wait (MPI_Ssend), otherwise as Send.
+// Ssend is Issend and Wait (MPI_Ssend); otherwise it is like Send.
 func (c *Comm) Ssend(ctx context.Context, buf []byte, dest, tag int) error {
 	return c.send(ctx, buf, dest, tag, true)
 }
@@ -310,9 +309,8 @@ func (c *Comm) send(ctx context.Context, buf []byte, dest, tag int, sync bool) (
 	return err
 }
 
-// sendNow sends a short message that nothing is in the way of, without a request: what
-// startSend does, for the case that latency is measured by. It returns false, having
-// done nothing, where the case is another.
+// sendNow is the fast path of Send for latency: it sends a short message, without a request, if
+// nothing is queued ahead of it. If the path does not apply, it returns false and has done nothing.
 func (c *Comm) sendNow(buf []byte, dest, tag int) (sent bool, err error) {
 	if len(buf) > laneMost || c.e.usable(buf, nil) != nil || c.check("send", dest, tag, false) != nil {
 		return false, nil
@@ -333,9 +331,9 @@ func (c *Comm) sendNow(buf []byte, dest, tag int) (sent bool, err error) {
 	return true, nil
 }
 
-// Recv is Irecv and Wait (MPI_Recv). If ctx ends before the message has come, the
-// receive is taken back; if it has begun to come, its memory must be left alone until
-// the job is closed.
+// Recv is Irecv and Wait (MPI_Recv). If ctx ends before the message has begun to arrive, the
+// receive is cancelled. If the message has begun to arrive, buf must be left alone until the job is
+// closed.
 func (c *Comm) Recv(ctx context.Context, buf []byte, source, tag int) (st Status, err error) {
 	c.e.lock.Lock()
 	st, got := c.recvNow(buf, source, tag)
@@ -349,10 +347,10 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, source, tag int) (st Status
 	return st, err
 }
 
-// RecvNow receives a short message, of one packet and no longer than buf, that is there
-// or comes within the microseconds that Recv looks for one before it gives the CPU away.
-// false: there is none, or one that takes longer, or an error; nothing has been done, and
-// Recv or Irecv find out what it is. It does not wait for others who receive.
+// RecvNow receives a short message, of one packet and no longer than buf, that has arrived or
+// arrives within the microseconds for which Recv polls before it yields the CPU. It returns false,
+// having done nothing, if there is no such message yet, if the message does not qualify, or on an
+// error; call Recv or Irecv to find out which. It does not wait for receives of other goroutines.
 func (c *Comm) RecvNow(buf []byte, source, tag int) (Status, bool) {
 	c.e.lock.Lock()
 	st, ok := c.recvNow(buf, source, tag)
@@ -360,8 +358,8 @@ func (c *Comm) RecvNow(buf []byte, source, tag int) (Status, bool) {
 	return st, ok
 }
 
-// finishWithin waits for a request that nobody else knows of, and takes it back, as
-// far as that is possible, when ctx ends.
+// finishWithin waits for a request that no other goroutine can see. If ctx ends, it cancels the
+// request as far as possible.
 func (r *request) finishWithin(ctx context.Context) (Status, error) {
 	if !r.over() {
 		if err := await(ctx, r.e, r); err != nil {
@@ -378,7 +376,7 @@ func (r *request) finishWithin(ctx context.Context) (Status, error) {
 	return r.collect()
 }
 
-// Iprobe says whether a message is there that a receive would meet, and describes it
+// Iprobe reports whether a message is there that a receive would match, and describes it
 // (MPI_Iprobe).
 func (c *Comm) Iprobe(source, tag int) (bool, Status, error) {
 	c.e.lock.Lock()
@@ -401,8 +399,8 @@ func (c *Comm) Iprobe(source, tag int) (bool, Status, error) {
 	return true, st, err
 }
 
-// Probe waits until a message is there that a receive would meet, and describes it
-// (MPI_Probe). Errors are those of a receive, and that of ctx.
+// Probe waits until a message is there that a receive would match, and describes it (MPI_Probe).
+// Its errors are those of a receive and that of ctx.
 func (c *Comm) Probe(ctx context.Context, source, tag int) (Status, error) {
 	c.e.lock.Lock()
 	defer c.e.lock.Unlock()
@@ -419,7 +417,7 @@ func (c *Comm) Probe(ctx context.Context, source, tag int) (Status, error) {
 	return p.result()
 }
 
-// probe is over when a message is there, or can no longer come.
+// probe is over when a message is there or can no longer arrive.
 type probe struct {
 	c        *Comm
 	src, tag int32
@@ -430,7 +428,7 @@ func (p probe) over() bool {
 	return m.find(p.src, p.tag) != nil || p.lost() != nil
 }
 
-// lost is why no message can come.
+// lost returns the reason why no message can arrive.
 func (p probe) lost() error {
 	e := p.c.e
 	src := p.src

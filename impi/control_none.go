@@ -2,7 +2,7 @@
 
 package impi
 
-// controls watches the TCP connections of links whose packets go another way.
+// controls watches the TCP connections of links that carry their packets elsewhere.
 type controls struct{ carriers []*rcCarrier }
 
 func newControls(*engine) (*controls, error) { return nil, errNoSockets }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controls watches the TCP connections of links whose packets go another way: their
-// end is that of the peer.
+// controls watches the TCP connections of links that carry their packets elsewhere: the end of the
+// connection is the end of the peer.
 type controls struct {
 	e        *engine
 	carriers []*rcCarrier
@@ -48,7 +48,7 @@ func (s *controls) run() {
 		}
 		s.e.lock.Unlock()
 		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
-			s.e.log.Error("impi: cannot watch peers", "error", err)
+			s.e.log.Error("impi: cannot watch the connections to peers", "error", err)
 			return
 		}
 		if fds[0].Revents != 0 {
@@ -64,7 +64,7 @@ func (s *controls) run() {
 	}
 }
 
-// end has run return.
+// end makes run return.
 func (s *controls) end() { unix.Write(s.wake[1], []byte{0}) }
 
 func (s *controls) close() {
@@ -72,19 +72,19 @@ func (s *controls) close() {
 	unix.Close(s.wake[1])
 }
 
-// lastLooks bounds the looks at what a peer has sent before it ended: others may go on
-// sending for ever.
+// lastLooks bounds the polls for what a peer has sent before it ended, because other peers may go
+// on sending for ever.
 const lastLooks = 1024
 
-// verdictTime is how long the queue pair is given to fail once the control connection has
-// ended. Providers that learn of a peer's death by themselves (shm, tcp) fail the queue pair
-// behind everything that has arrived; that a poll finds nothing proves nothing there, for
-// their engine may be receiving at that moment. Of other providers, what has not arrived by
-// then does not come any more.
+// verdictTime is how long the queue pair may take to fail once the control connection has ended.
+// Providers that learn of a peer's death by themselves (shm, tcp) fail the queue pair after
+// delivering everything that has arrived; with them an empty poll proves nothing, because their
+// engine may be receiving at that moment. With other providers, what has not arrived by then will
+// not arrive.
 const verdictTime = time.Second
 
-// look reads the control connection. Once that has ended, what the peer has sent before is
-// received first: until the queue pair fails, or verdictTime has passed.
+// look reads the control connection. Once that has ended, look first receives what the peer has
+// sent before, until the queue pair fails or verdictTime has passed.
 func (c *rcCarrier) look() {
 	if c.ended == nil {
 		var b [1]byte
@@ -93,7 +93,7 @@ func (c *rcCarrier) look() {
 			return
 		}
 		if err == nil {
-			c.l.lost(fmt.Errorf("%w: bytes on a connection that carries none", ErrProtocol))
+			c.l.lost(fmt.Errorf("%w: the peer sent data on the control connection, which carries none", ErrProtocol))
 			return
 		}
 		c.ended, c.verdict = err, time.Now().Add(verdictTime)
@@ -104,7 +104,7 @@ func (c *rcCarrier) look() {
 		}
 	}
 	if c.l.err == nil && (c.l.fini || time.Now().After(c.verdict)) {
-		c.l.left = c.l.left || c.l.fini // it has answered by its end
+		c.l.left = c.l.left || c.l.fini // its end is its answer
 		c.l.lost(c.ended)
 	}
 }

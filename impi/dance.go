@@ -16,13 +16,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// dance connects this host with all others: to those with lower numbers it connects,
-// and sends its own number as four bytes; those with higher ones connect to it
-// (IMPI 0.0, section 2.5). Hosts of this package then prove to each other that they
-// know the key of the job. The result has a connection for each host, nil for this
-// one.
+// dance connects this host with all others: it connects to those with lower numbers and sends its
+// own number as four bytes; those with higher numbers connect to it (IMPI 0.0, section 2.5). Hosts
+// of this package then prove to each other that they know the key of the job. The result has a
+// connection for each host, nil for this one.
 func (r *roster) dance(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.PeerTimeout, fmt.Errorf("%w: hosts have not connected within %v", ErrTimeout, c.PeerTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.PeerTimeout, fmt.Errorf("%w: not all hosts connected within %v", ErrTimeout, c.PeerTimeout))
 	defer cancel()
 	d := &dancer{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1)}
 	defer func() {
@@ -58,14 +57,14 @@ func (r *roster) dance(ctx context.Context, l net.Listener, c *Config) (conns []
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			if i := d.missing(); i >= 0 {
-				err = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: host %d: %w", ErrUnreachable, i, err)}
+				err = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, i, err)}
 			}
 			return d.taken(), err
 		}
 	}
 }
 
-// first is the rank of the first process of a host.
+// first returns the rank of the first process of a host.
 func (r *roster) first(host int) int {
 	n := 0
 	for i := range host {
@@ -74,15 +73,15 @@ func (r *roster) first(host int) int {
 	return n
 }
 
-// dancer is what a dance holds.
+// dancer is the state of a dance.
 type dancer struct {
 	*roster
 	config *Config
-	change chan struct{} // somebody has connected
+	change chan struct{} // a host has connected
 
 	mu       sync.Mutex
 	conns    []*net.TCPConn
-	greeting []*net.TCPConn // who has not said yet who it is, or not proved it
+	greeting []*net.TCPConn // not identified or not authenticated yet
 	over     bool
 }
 
@@ -98,7 +97,7 @@ func (d *dancer) missing() int {
 	return -1
 }
 
-// taken ends the dance, and returns what there is.
+// taken ends the dance and returns the connections made so far.
 func (d *dancer) taken() []*net.TCPConn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,12 +105,12 @@ func (d *dancer) taken() []*net.TCPConn {
 	return d.conns
 }
 
-// admit takes a connection for that of a host, unless it has one.
+// admit records a connection as that of a host, unless the host has one already.
 func (d *dancer) admit(host int, conn *net.TCPConn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.conns[host] != nil || d.over {
-		return fmt.Errorf("host %d has connected already", host)
+		return fmt.Errorf("IMPI host %d is already connected", host)
 	}
 	d.conns[host] = conn
 	select {
@@ -126,7 +125,7 @@ func (d *dancer) dial(ctx context.Context, host int) error {
 	h := &d.hosts[host]
 	dialer := net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)}
 	if d.config.Addr.IsValid() && !d.config.Addr.IsUnspecified() {
-		// A foreign host may know us by our address: LAM/MPI looks.
+		// A foreign host may recognize us by our address, as LAM/MPI does.
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.config.Addr, 0))
 	}
 	var errs []error
@@ -146,7 +145,7 @@ func (d *dancer) dial(ctx context.Context, host int) error {
 		conn.Close()
 		errs = append(errs, fmt.Errorf("%v: %w", addr, err))
 	}
-	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: host %d: %w", ErrUnreachable, host, errors.Join(errs...))}
+	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, errors.Join(errs...))}
 }
 
 func (d *dancer) introduce(ctx context.Context, conn *net.TCPConn, host int) error {
@@ -171,8 +170,8 @@ func (d *dancer) params() proof.Params {
 		Self: binary.BigEndian.AppendUint32(nil, uint32(d.me))}
 }
 
-// accept takes connections until the dance is over. Whoever says nothing, or what is
-// wrong, keeps nobody else waiting.
+// accept takes connections until the dance is over. A peer that sends nothing, or something
+// invalid, does not hold up the others.
 func (d *dancer) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) {
 	for {
 		nc, err := l.Accept()
@@ -180,7 +179,7 @@ func (d *dancer) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup)
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			d.config.Log.Warn("impi: cannot accept", "error", err)
+			d.config.Log.Warn("impi: cannot accept a connection", "error", err)
 			select {
 			case <-ctx.Done():
 				return
@@ -200,11 +199,11 @@ func (d *dancer) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup)
 	}
 }
 
-// maxGreetings bounds those who have connected and not said yet who they are, beside
-// one connection of each host.
+// maxGreetings bounds the connections that have not identified themselves yet, in addition to one
+// for each host.
 const maxGreetings = 64
 
-// welcome adds a connection to those that are greeted. Of too many the oldest gives way.
+// welcome adds a connection to those being identified. If there are too many, the oldest is closed.
 func (d *dancer) welcome(conn *net.TCPConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -221,8 +220,8 @@ func (d *dancer) greeted(conn *net.TCPConn) {
 	d.greeting = slices.DeleteFunc(d.greeting, func(c *net.TCPConn) bool { return c == conn })
 }
 
-// comesFrom says whether a connection comes from an address of the host, as far as these
-// are known. Hosts of this package prove who they are; of a foreign one this is all.
+// comesFrom says whether a connection comes from one of the host's known addresses. Hosts of this
+// package authenticate; for a foreign one this is the only check.
 func (m *member) comesFrom(conn *net.TCPConn) bool {
 	from := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	return slices.ContainsFunc(m.addrs, func(a netip.AddrPort) bool {
@@ -230,7 +229,7 @@ func (m *member) comesFrom(conn *net.TCPConn) bool {
 	})
 }
 
-// greet finds out who connects.
+// greet identifies and authenticates a connection.
 func (d *dancer) greet(ctx context.Context, conn *net.TCPConn) error {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -240,10 +239,10 @@ func (d *dancer) greet(ctx context.Context, conn *net.TCPConn) error {
 	}
 	host := binary.BigEndian.Uint32(b[:])
 	if uint64(host) >= uint64(len(d.hosts)) || int(host) <= d.me {
-		return fmt.Errorf("%w: host %d connects to host %d of %d", ErrProtocol, host, d.me, len(d.hosts))
+		return fmt.Errorf("%w: IMPI host %d connected to host %d, which accepts only higher numbers below %d", ErrProtocol, host, d.me, len(d.hosts))
 	}
 	if d.hosts[host].foreign && !d.hosts[host].comesFrom(conn) {
-		return fmt.Errorf("%w: host %d does not connect from its address, %v", ErrProtocol, host, d.hosts[host].addrs[0].Addr())
+		return fmt.Errorf("%w: IMPI host %d did not connect from its announced address, %v", ErrProtocol, host, d.hosts[host].addrs[0].Addr())
 	}
 	if !d.hosts[host].foreign && !d.hosts[d.me].foreign {
 		known := func(id []byte) bool { return len(id) == 4 && binary.BigEndian.Uint32(id) == host }

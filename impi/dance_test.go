@@ -77,8 +77,8 @@ func isTimeout(err error) bool {
 // number is what the dance begins with.
 func number(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
-// TestStrangers: whoever connects that is no host of the job is refused, or ignored
-// until the hosts have connected, and keeps nobody waiting.
+// TestStrangers: a connection that does not come from a host of the job is refused, or ignored
+// until the hosts have connected, and does not delay them.
 func TestStrangers(t *testing.T) {
 	const secret = "a secret of some length"
 	d := newDancing(t, 3, secret)
@@ -106,7 +106,7 @@ func TestStrangers(t *testing.T) {
 		_, err = proof.Dial(conn, proof.Params{Secret: []byte(key), Insecure: key == "", Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(1)}, number(0))
 		require.Error(t, err)
 	}
-	// Who knows the secret, but not who it is.
+	// A peer that knows the secret but not its own number.
 	conn := d.dial(t, 0)
 	_, err := conn.Write(number(1))
 	require.NoError(t, err)
@@ -197,7 +197,7 @@ func TestAbsent(t *testing.T) {
 			require.NoError(t, ctx.Err())
 		})
 	}
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no listener", func(t *testing.T) {
 		d := newDancing(t, 2, "")
 		d.listeners[0].Close()
 		_, err := d.host(within(t), 1, limit)

@@ -2,8 +2,8 @@ package impi
 
 import "github.com/sluice-hpc/sluice/internal/wait"
 
-// direct is the receive of a Recv that looks for its message with the lock held: it
-// needs no request, as nobody can post another receive, or cancel it, meanwhile.
+// direct is the receive of a Recv that polls for its message with the lock held. It needs no
+// request, because no other goroutine can post or cancel a receive meanwhile.
 type direct struct {
 	m   *matcher // nil: there is none
 	src int32    // rank in the job; -1: any
@@ -13,8 +13,8 @@ type direct struct {
 	got bool
 }
 
-// take takes a message that no request has met, if it is what is looked for, fits, and
-// nothing from the same process is before it.
+// take takes a message that no request has matched, if it is the one looked for, fits, and is not
+// behind another message from the same process.
 func (d *direct) take(m *matcher, src, tag int32, b []byte) bool {
 	if d.m != m || d.got || d.src >= 0 && d.src != src || !m.meets(d.tag, tag) || len(b) > len(d.buf) || m.from[src].arrived.head != nil {
 		return false
@@ -24,9 +24,9 @@ func (d *direct) take(m *matcher, src, tag int32, b []byte) bool {
 	return true
 }
 
-// recvNow receives a short message that is there, or comes while it looks: what
-// startReceive and await do, for the case that latency is measured by. It returns
-// false, having done nothing, where the case is another. The caller holds the lock.
+// recvNow is the fast path of Recv for latency: it receives a short message that is there or
+// arrives while it polls. If the path does not apply, it returns false and has done nothing. The
+// caller holds the lock.
 func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 	e, m := c.e, c.match
 	if e.broken != nil || c.check("receive", source, tag, true) != nil || e.usable(buf, nil) != nil {
@@ -73,8 +73,7 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 	return st, ok
 }
 
-// takeNow receives a message that has been waiting, if it is there as a whole, fits, and
-// its sender waits for nothing.
+// takeNow receives a waiting message if it is complete, fits, and its sender waits for nothing.
 func (c *Comm) takeNow(msg *message, buf []byte) (st Status, ok bool) {
 	if msg.sender != nil || msg.sync || msg.fetch != nil || msg.length != uint64(len(msg.data)) || len(msg.data) > len(buf) {
 		return st, false

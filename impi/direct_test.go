@@ -42,7 +42,7 @@ func recvOrder(t *testing.T, a, b *Comm, seed uint64) {
 			binary.NativeEndian.PutUint64(out, uint64(i))
 			call := a.Send
 			if m.sync {
-				call = func(_ context.Context, buf []byte, dest, tag int) error { // nobody may wait for it yet
+				call = func(_ context.Context, buf []byte, dest, tag int) error { // no receive may wait for it yet
 					r, err := a.Issend(buf, dest, tag)
 					r.Free()
 					return err
@@ -73,7 +73,7 @@ func recvOrder(t *testing.T, a, b *Comm, seed uint64) {
 		taken := make([]bool, len(msgs))
 		var early []posted
 		for range msgs {
-			// Some message that nobody gets yet: the first that has its tag, or the first.
+			// Some message that no receive takes yet: the first that has its tag, or the first.
 			var free []int
 			for i := range msgs {
 				if !taken[i] {

@@ -1,45 +1,48 @@
-// Package impi is IMPI 0.0, Interoperable MPI: the processes of several MPI
-// implementations in one job, and messages between them with MPI's semantics: sends
-// and receives with tags, wildcards, probes, cancelling, communicators.
+// Package impi implements IMPI 0.0, Interoperable MPI: processes of several MPI implementations
+// form one job and exchange messages with MPI's semantics (tags, wildcards, probes, cancellation,
+// communicators).
 //
-// A job comes about in one of two ways. [Join] makes this process one of the clients
-// of an IMPI server (`sluice server`, package startup), next to other programs of this
-// package and to foreign MPI implementations such as LAM/MPI. [FromNode] makes a job of
-// the ranks of a [channel.Node], without a server.
+// A job starts in one of two ways. [Join] makes this process a client of an IMPI server (`sluice
+// server`, package startup), alongside other programs that use this package and foreign MPI
+// implementations such as LAM/MPI. [FromNode] makes a job of the ranks of a [channel.Node], without
+// a server.
+//
+// Two terms follow the protocol. A process is a rank of the job. A host is whatever listens at one
+// address: in this package an operating system process, which holds one or more ranks
+// ([Config.Processes]).
 //
 // # Messages
 //
-// Messages from one process to another in one communicator are received in the order
-// in which they were sent, among those that a receive matches. A message of at most
-// the packet length (64 KiB unless [Config.PacketLen] says otherwise) is eager: its
-// send is complete whether or not it is received, wherever the processes are. Of a
-// longer one the first packet leaves, and the rest goes straight from memory to memory once a
-// receive has met it. What meets no receive waits in memory that is bounded
-// ([Config.Unexpected]).
+// Among the messages that match a receive, those from one process in one communicator are received
+// in the order in which they were sent. A message of at most the packet length (64 KiB unless
+// [Config.PacketLen] says otherwise) is eager: its send completes whether or not the message is
+// received, wherever the two processes run. Of a longer message only the first packet is sent at
+// once; the rest moves directly from memory to memory after a receive has matched. Messages that
+// match no receive wait in memory bounded by [Config.Unexpected].
 //
-// Long messages between ordinary pieces of memory go through memory in between, or are
-// registered with a device one by one. Between pieces of [Job.Alloc] they do not.
+// A long message in ordinary memory is copied through an intermediate buffer, or its memory is
+// registered with a device for this one message. A message between two pieces of [Job.Alloc] memory
+// needs neither.
 //
 // # Collectives
 //
-// [Comm.Run] carries out the collectives of package channel. Where all members are
-// processes of this package it takes the algorithms by size and members, as channel
-// does (docs/collectives.md).
+// [Comm.Run] runs the collectives of package channel. If all members are processes of this package,
+// it chooses the algorithm by message size and number of members, as channel does
+// (docs/collectives.md).
 //
-// With foreign processes they are what the protocol describes and LAM/MPI does: within
-// each client by its own means, and between one process of each client, linear up to
-// [Config.MaxLinear] clients and a binomial tree beyond. Allreduce is a reduction to
-// rank 0 and a broadcast from there. LAM/MPI 7.1.4 has no variants for long messages
-// here, whatever the agreed [Config.XSize], and neither has this package. LAM/MPI lets
-// the messages of reductions travel among those of the users, with tag 190. So in the
-// world of a job with foreign processes that tag is the reductions': receives and
-// probes with [AnyTag] do not meet it, and messages of users should have another.
+// With foreign members, collectives work as the protocol describes and LAM/MPI implements them:
+// each client uses its own means inside, and one process of each client talks to the other clients,
+// linearly up to [Config.MaxLinear] clients and along a binomial tree beyond. Allreduce is a
+// reduction to rank 0 followed by a broadcast. LAM/MPI 7.1.4 has no variants for long messages
+// here, whatever [Config.XSize] was agreed, and neither has this package. LAM/MPI sends the
+// messages of reductions in the user's context with tag 190. In the world of a job with foreign
+// processes that tag is therefore reserved: receives and probes with [AnyTag] do not match it, and
+// user messages should not use it.
 //
-// Communicators other than the world cannot have foreign members. [Comm.Ours] is that of
-// all other processes.
+// Only the world can have foreign members. [Comm.Ours] is the communicator of all other processes.
 //
 // # Progress
 //
-// Whoever tests or waits moves on all that can be moved. While users compute, a
-// goroutine does, within milliseconds.
+// A call that tests or waits makes progress on every operation of the job. While the program
+// computes, a background goroutine makes progress within milliseconds.
 package impi

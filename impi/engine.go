@@ -14,64 +14,63 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// engine moves the messages of the processes of one host, as IMPI calls what listens
-// at one address: here a process of the operating system, most often with one
-// process of the job in it.
+// engine moves the messages of the processes of one host, IMPI's term for whatever listens at one
+// address: here an operating system process, most often with a single process of the job in it.
 //
-// The lock guards all that is beneath it: requests, matchers, pairs, links. Whoever
-// waits takes it, moves on what it can, and lets go of it. For users who compute a
-// watcher does that for each event source; see watch.
+// The lock guards everything below it: requests, matchers, pairs, links. A waiter takes the lock,
+// makes what progress it can, and releases it. While the program computes, a watcher does this for
+// each event source; see watch.
 type engine struct {
 	lock wait.Lock
 
 	log        *slog.Logger
 	procs      []packet.Proc // of the job, by rank
-	hostOf     []int32       // of a process
+	hostOf     []int32       // of a process, by rank
 	ranks      map[packet.Proc]int32
 	me         int // number of this host
 	processes  []*process
 	links      []*link // by host; nil: this one
 	unexpected int     // bytes that a pair may have waiting
-	eager      uint32  // longest message within the host that is complete when it is not received
-	spins      int     // of a waiter, before it gives the CPU away
-	looks      int     // more, before the lock is let go of
+	eager      uint32  // longest message within the host that is complete without being received
+	spins      int     // of a waiter, before it yields the CPU
+	looks      int     // more of them, before it releases the lock
 	hope       hope
 	direct     direct
 
 	table []*request
 	pool  *request
 	room  room
-	anys  []*anyOf // that nobody waits for
+	anys  []*anyOf // not in use
 	alls  []*allOf
 
 	memories []*Memory // in order of their addresses
-	stale    span.Set  // memory that messages may not lie in: it has been closed, or a peer may write to it
+	stale    span.Set  // memory that messages may not use: it has been closed, or a peer may still write to it
 	stats    Stats
 	owed     []*message // see fetch
-	overdue  bool       // some have been for a while
+	overdue  bool       // some have been owed for a while
 
 	sources  []eventSource
-	polls    uint64 // looks of users
+	polls    uint64 // polls by callers
 	sleepers int
-	bell     chan struct{} // closed when a request is complete and somebody sleeps
+	bell     chan struct{} // closed when a request completes while a waiter sleeps
 	kicks    []chan struct{}
-	fences   int   // under way
-	closing  bool  // Close has been called: nothing new is begun
-	broken   error // nothing moves any more: the job is closed
+	fences   int   // in progress
+	closing  bool  // Close has been called: nothing new may start
+	broken   error // no more progress: the job is closed
 
 	stop context.CancelFunc
 	life context.Context
 	wg   sync.WaitGroup
 }
 
-// process is a process of the job that is here.
+// process is a process of the job on this host.
 type process struct {
 	e        *engine
 	rank     int32
 	matchers map[uint64]*matcher
-	last     *matcher      // that a packet was for
-	waiting  int           // bytes of messages of this host that have met no receive
-	strange  map[int32]int // by rank: matchers that it has begun of contexts that this process does not have yet
+	last     *matcher      // used by the latest packet
+	waiting  int           // bytes of unmatched messages within this host
+	strange  map[int32]int // by rank: matchers it has caused for contexts that this process does not have yet
 	pairs    []*pair       // by rank in the job; nil: not used yet, or within the host
 	nextCID  uint64
 	freed    span.Set // contexts of communicators that have been freed
@@ -80,19 +79,17 @@ type process struct {
 // contextSpan is a context as an element of a set.
 func contextSpan(cid uint64) span.Span { return span.Span{From: uintptr(cid), To: uintptr(cid) + 1} }
 
-// eventSource is where packets come from.
+// eventSource is a source of packets.
 type eventSource interface {
-	// poll moves on what can be moved, and says whether anything was. The caller holds
-	// the lock.
+	// poll makes what progress it can and reports whether there was any. The caller holds the lock.
 	poll() bool
-	// block returns when there may be something to poll, or ctx ends. The caller does
-	// not hold the lock.
+	// block returns when there may be something to poll, or ctx ends. The caller does not hold the
+	// lock.
 	block(ctx context.Context) error
 }
 
-// matcher returns the matcher of a context, which it makes if nobody has used it yet:
-// a peer, src, may send in a communicator before this process has it. nil: the
-// communicator has been freed.
+// matcher returns the matcher of a context. It makes the matcher on first use, because a peer, src,
+// may send in a communicator before this process has it. nil: the communicator has been freed.
 func (p *process) matcher(cid uint64, src int32) (*matcher, error) {
 	if p.last != nil && p.last.cid == cid {
 		return p.last, nil
@@ -103,7 +100,7 @@ func (p *process) matcher(cid uint64, src int32) (*matcher, error) {
 			return nil, nil
 		}
 		if p.strange[src] >= maxStrange {
-			return nil, fmt.Errorf("%w: context %d, and %d others that nobody has, from rank %d", ErrOverflow, cid, p.strange[src], src)
+			return nil, fmt.Errorf("%w: rank %d sent a message in context %d, which this process does not have, after messages in %d other unknown contexts", ErrOverflow, src, cid, p.strange[src])
 		}
 		if p.strange == nil {
 			p.strange = map[int32]int{}
@@ -116,11 +113,11 @@ func (p *process) matcher(cid uint64, src int32) (*matcher, error) {
 	return m, nil
 }
 
-// maxStrange bounds the contexts in which messages come from each process before this
-// one has them.
+// maxStrange bounds the contexts in which each process may send messages before this process has
+// them.
 const maxStrange = 1 << 8
 
-// pair returns what there is between a process and one of another host.
+// pair returns the state between a process here and one of another host.
 func (p *process) pair(rank int32) *pair {
 	q := p.pairs[rank]
 	if q == nil {
@@ -132,7 +129,7 @@ func (p *process) pair(rank int32) *pair {
 	return q
 }
 
-// progress moves on what can be moved.
+// progress polls all sources once and reports whether anything moved.
 func (e *engine) progress() bool {
 	moved := false
 	for _, s := range e.sources {
@@ -143,7 +140,7 @@ func (e *engine) progress() bool {
 	return moved
 }
 
-// ring wakes who sleeps.
+// ring wakes the sleepers.
 func (e *engine) ring() {
 	if e.sleepers > 0 {
 		close(e.bell)
@@ -152,30 +149,28 @@ func (e *engine) ring() {
 	}
 }
 
-// condition is what somebody waits for. It is looked at with the lock held.
+// condition is what a waiter waits for. It is evaluated with the lock held.
 type condition interface{ over() bool }
 
-// How a waiter waits: it spins, then gives the CPU to other processes, then sleeps
-// until the bell.
+// How a waiter waits: it spins, then yields the CPU to other processes, then sleeps until the bell.
 const (
 	spinBudget  = 2000
 	spinLooks   = 15
-	yieldBudget = 1000 // of a third of a microsecond where nobody wants the CPU
+	yieldBudget = 1000 // a third of a microsecond each if no other process wants the CPU
 	checkEvery  = 64
-	// shareLooks is how often somebody looks who shares its CPU with others, before it
-	// gives it away: for some 10 µs, as what a peer on another CPU answers meanwhile, or
-	// several do, comes sooner than the CPU would be back.
+	// shareLooks is how often a waiter polls before it yields a CPU that it shares with other
+	// processes: for some 10 µs, because an answer from a peer on another CPU, or from several,
+	// arrives sooner than the CPU would be given back.
 	shareLooks = 250
 )
 
-// hope says whether it is worth while to spin for whom shares its CPU: the more often it
-// has been in vain, as it is for whom waits for somebody who wants the same CPU, the
-// less often that is tried.
+// hope says whether polling before yielding is worthwhile while the CPU is shared: the more often
+// it has failed, as it does if the awaited process needs the same CPU, the less often it is tried.
 type hope struct{ vain, skip int }
 
 const (
-	hopeVain = 2 // times in vain in a row change nothing
-	hopeMost = 5 // of so many more each doubles how often it is not tried
+	hopeVain = 2 // so many consecutive failures change nothing
+	hopeMost = 5 // each of so many more failures doubles the number of attempts skipped
 )
 
 func (h *hope) looks(n int) int {
@@ -194,12 +189,12 @@ func (h *hope) note(fulfilled bool) {
 	}
 }
 
-// waiters counts the goroutines of this process that have spun in vain: several must
-// let each other run.
+// waiters counts the goroutines of this process that have spun in vain: if there are several, they
+// must let each other run.
 var waiters atomic.Int32
 
-// await moves things on until c is over or ctx ends. The caller holds the lock, and
-// does so again when it returns.
+// await makes progress until c is over or ctx ends. The caller holds the lock, on entry and on
+// return.
 func await[C condition](ctx context.Context, e *engine, c C) error {
 	patient := false
 	for i, looks := 0, 1; ; i, looks = i+1, looks+1 {
@@ -235,7 +230,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 		switch {
 		case (moved || i < e.spins) && !check:
 			e.lock.Unlock()
-			wait.Pause(1) // others get a chance
+			wait.Pause(1) // lets other goroutines take the lock
 			e.lock.Lock()
 			continue
 		case i < e.spins+yieldBudget:
@@ -268,7 +263,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 	return e.ended(patient, nil)
 }
 
-// ended ends a wait, of whom waiters counts if he was patient.
+// ended ends a wait, which waiters counts if it was patient.
 func (e *engine) ended(patient bool, err error) error {
 	if patient {
 		waiters.Add(-1)
@@ -284,11 +279,11 @@ func lapsed(err error) error {
 	return err
 }
 
-// sleep lets the watchers move things on, until a request is complete.
+// sleep leaves progress to the watchers until a request completes.
 func (e *engine) sleep(ctx context.Context) {
 	e.sleepers++
 	bell := e.bell
-	e.fetchOwed() // which may ring
+	e.fetchOwed() // may ring the bell
 	e.lock.Unlock()
 	for _, k := range e.kicks {
 		select {

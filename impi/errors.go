@@ -8,19 +8,19 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// Reasons for which an operation fails; test for them with errors.Is. What a method
-// returns is an [*Error] around one of them, unless it says otherwise. Those that
-// package channel has as well are the same.
+// Reasons for which an operation fails; test for them with errors.Is. Methods return an [*Error]
+// that wraps one of them, unless they say otherwise. Reasons that package channel has too are the
+// same values.
 var (
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = channel.ErrInvalid
-	// ErrBusy: memory is still in use, or may be: see [Memory.Close].
+	// ErrBusy: memory is or may still be in use: see [Memory.Close].
 	ErrBusy = channel.ErrBusy
 	// ErrActive: another goroutine is in a collective of the communicator.
 	ErrActive = channel.ErrActive
 	// ErrClosed: the job or the communicator has been closed.
 	ErrClosed = channel.ErrClosed
-	// ErrTimeout: the deadline passed. What has been started is still active.
+	// ErrTimeout: the deadline passed. The operation is still active.
 	ErrTimeout = channel.ErrTimeout
 	// ErrPeerDied: the peer's process ended without closing its job, or the connection
 	// to it broke.
@@ -29,26 +29,26 @@ var (
 	ErrPeerLeft = channel.ErrPeerLeft
 	// ErrProtocol: the peer sent what the protocol does not allow.
 	ErrProtocol = channel.ErrProtocol
-	// ErrUnreachable: no connection to the peer could be made.
+	// ErrUnreachable: a connection to the peer could not be made.
 	ErrUnreachable = channel.ErrUnreachable
-	// ErrMismatch: members of a communicator have called different collectives, or
+	// ErrMismatch: members of a communicator have called different collectives, or the same one
 	// with different lengths.
 	ErrMismatch = channel.ErrMismatch
-	// ErrTruncated: a message was longer than the receive (MPI_ERR_TRUNCATE). What fits
-	// has been received.
+	// ErrTruncated: a message was longer than the receive (MPI_ERR_TRUNCATE). As much as fits has
+	// been received.
 	ErrTruncated = errors.New("message truncated")
-	// ErrOverflow: more bytes have arrived from a process without a receive than
-	// [Config.Unexpected] admits. The connection to its host has been given up.
+	// ErrOverflow: more bytes have arrived from a process without a matching receive than
+	// [Config.Unexpected] allows. The connection to its host has been closed.
 	ErrOverflow = errors.New("too many unexpected bytes")
-	// ErrForeign: not possible with a process that is no Sluice.
+	// ErrForeign: the operation is not possible with a process of another MPI implementation.
 	ErrForeign = errors.New("not possible with a foreign process")
 )
 
-// Error says which operation failed, between which processes, and why.
+// Error says which operation failed, with which peer, and why.
 type Error struct {
 	Op   string // "send", "receive", "probe", "join", "allreduce"...
-	Rank int    // of the peer in the communicator, or in the job where there is none; -1 where it concerns no peer
-	Tag  int    // of the message; -1 where there is none
+	Rank int    // of the peer in the communicator, or in the job if there is no communicator; -1: no peer
+	Tag  int    // of the message; -1: none
 	Err  error  // the reason
 }
 
@@ -76,5 +76,5 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// jobError is an Error that concerns no peer.
+// jobError is an Error that concerns no particular peer.
 func jobError(op string, err error) error { return &Error{Op: op, Rank: -1, Tag: -1, Err: err} }

@@ -78,8 +78,8 @@ func talk(ctx context.Context, server string, c impi.Config) (said string, err e
 	return fmt.Sprintf("rank %d of %d has heard: %s; together they are %d", world.Rank(), world.Size(), buf[:st.Len], sum[0]), nil
 }
 
-// The ranks that `sluice run -n 4 program`, mpiexec or srun starts need no server. Here
-// nobody has started any, so that there is one.
+// The ranks that `sluice run -n 4 program`, mpiexec or srun starts need no server. No launcher has
+// started this example, so it has a server.
 func ExampleFromNode() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

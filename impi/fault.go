@@ -9,28 +9,26 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// Who waits in a collective for a member that has failed must not wait for ever. So
-// whoever meets an error tells all other members, in the collective context, and who
-// is told does no more collectives of this communicator. Members that die tell
-// nobody: who depends on one loses the connection to it and tells the others.
+// A member that waits in a collective for one that has failed must not wait for ever. A member that
+// meets an error therefore notifies all others in the collective context, and a notified member
+// runs no more collectives of this communicator. A member that dies notifies no one: those that
+// depend on it lose their connection to it and notify the others.
 
-// errMember: another member has failed, with what is none of our errors.
+// errMember: another member has failed with an error that is not one of ours.
 var errMember = errors.New("the member has failed")
 
-// reasons are the errors that members tell each other, by number; 0: another.
+// reasons are the errors in a notice, by number; 0: any other.
 var reasons = []error{1: ErrMismatch, ErrPeerDied, reasonLeft: ErrPeerLeft, ErrUnreachable, ErrTimeout, ErrProtocol, ErrOverflow}
 
 const reasonLeft = 3
 
-// A notice of a fault is, big-endian, the rank whose fault it is as uint32, a reason in
-// one byte, and text.
+// A notice of a fault is, big-endian, the rank at fault as uint32, a reason in one byte, and text.
 const (
 	noticeHead = 5
 	noticeMost = 512
 )
 
-// appendNotice appends what members are told of an error; me is the rank of who has
-// met it.
+// appendNotice encodes the notice that a member, me, sends of an error that it has met.
 func appendNotice(b []byte, me int, err error) []byte {
 	rank, reason := me, uint8(0)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Rank >= 0 {
@@ -42,7 +40,7 @@ func appendNotice(b []byte, me int, err error) []byte {
 			break
 		}
 	}
-	if errors.Is(err, ErrClosed) { // who closes its job leaves
+	if errors.Is(err, ErrClosed) { // closing the job is leaving
 		reason = reasonLeft
 	}
 	text := err.Error()
@@ -51,17 +49,17 @@ func appendNotice(b []byte, me int, err error) []byte {
 	return append(b, text[:min(len(text), noticeMost-noticeHead)]...)
 }
 
-// parseNotice reads what a member of so many has told.
+// parseNotice decodes the notice of a member, from, of size members.
 func parseNotice(b []byte, from, size int) error {
 	if len(b) < noticeHead || len(b) > noticeMost || int(b[4]) >= len(reasons) || binary.BigEndian.Uint32(b) >= uint32(size) {
-		return &Error{Op: "collective", Rank: from, Tag: -1, Err: fmt.Errorf("%w: notice of %d bytes", ErrProtocol, len(b))}
+		return &Error{Op: "collective", Rank: from, Tag: -1, Err: fmt.Errorf("%w: malformed fault notice of %d bytes", ErrProtocol, len(b))}
 	}
 	why := cmp.Or(reasons[b[4]], errMember)
-	return &Error{Op: "collective", Rank: int(binary.BigEndian.Uint32(b)), Tag: -1, Err: fmt.Errorf("%w: rank %d says: %s", why, from, b[noticeHead:])}
+	return &Error{Op: "collective", Rank: int(binary.BigEndian.Uint32(b)), Tag: -1, Err: fmt.Errorf("%w: rank %d reports: %s", why, from, b[noticeHead:])}
 }
 
-// fail ends the collectives of the communicator, unless err is nil: the others are
-// told why. It returns err. The caller holds the lock.
+// fail ends the collectives of the communicator, unless err is nil, and notifies the other members.
+// It returns err. The caller holds the lock.
 func (c *Comm) fail(err error) error {
 	if err == nil {
 		return nil
@@ -89,7 +87,7 @@ func (c *Comm) fail(err error) error {
 	return err
 }
 
-// failed is the error of a communicator that has failed.
+// failed returns the error of a communicator that has failed.
 func (c *Comm) failed() error {
 	if o := c.calls.outer; o != nil {
 		return o.failed()
@@ -97,8 +95,8 @@ func (c *Comm) failed() error {
 	return c.calls.fault
 }
 
-// toldOfFault says whether the communicator has failed, here or at another member. The
-// caller holds the lock.
+// toldOfFault says whether the communicator has failed, here or at another member. The caller holds
+// the lock.
 func (c *Comm) toldOfFault() bool {
 	k := &c.calls
 	if k.outer != nil {
@@ -120,8 +118,8 @@ func (c *Comm) toldOfFault() bool {
 		st, err := r.status, r.err
 		c.e.release(r)
 		k.notice = nil
-		// A receive from anybody fails for each member that is lost. That alone is no
-		// fault: it may have been through with all collectives.
+		// A receive from any source fails for each member that is lost. That alone is no fault: the
+		// member may have completed all collectives.
 		if err == nil {
 			k.fault, k.plans = parseNotice(k.told[:st.Len], st.Source, len(c.ranks)), nil
 		}

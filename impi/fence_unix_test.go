@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInside: the connection to a process breaks that has been stopped, most likely in
-// the middle of our memory. Nobody else waits for it, memory is given back only when it
-// is safe, or said to be lost, and the job can be closed.
+// TestInside: the connection to a stopped process breaks, most likely while that process accesses
+// our memory. Nothing else waits for it, memory is given back only when it is safe, or is reported
+// as lost, and the job can be closed.
 func TestInside(t *testing.T) {
 	apart(t, 3, "inside")
 }

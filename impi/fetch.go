@@ -2,18 +2,18 @@ package impi
 
 import "github.com/sluice-hpc/sluice/impi/packet"
 
-// The send of a message of at most the agreed packet length completes whether or not the message
-// is received. Where the packets of a carrier are shorter, the receiver fetches the rest of a
-// message that has met no receive: it sends the SYNCACK, and the rest comes into memory of the
-// engine. A receive that is posted before that saves a copy; so the receiver fetches late, when a
-// waiter is about to give up the CPU, or after some milliseconds in which the user only tests and
-// probes. It fetches only while unexpected messages take less than half of Config.Unexpected, so
-// that there is room for first packets; sends beyond complete when they are received.
+// The send of a message of at most the agreed packet length completes whether or not the message is
+// received. If a carrier's packets are shorter than that, the receiver fetches the rest of a
+// message that no receive has matched: it sends SYNCACK, and the rest arrives in memory of the
+// engine. A receive posted before then saves a copy, so the receiver fetches late: when a waiter is
+// about to yield the CPU, or after some milliseconds in which the program only tests and probes. It
+// fetches only while unexpected messages take less than half of Config.Unexpected, to keep room for
+// first packets; sends beyond that complete when they are received.
 
-// owedMost is how many messages are remembered before they are fetched at once.
+// owedMost is how many messages may await fetching before all of them are fetched at once.
 const owedMost = 1024
 
-// owe takes note of a message that is to be fetched unless a receive meets it first.
+// owe marks a message to be fetched unless a receive matches it first.
 func (e *engine) owe(m *message) {
 	m.owed = true
 	if e.owed = append(e.owed, m); len(e.owed) >= owedMost {
@@ -21,8 +21,8 @@ func (e *engine) owe(m *message) {
 	}
 }
 
-// fetchOverdue fetches messages that were owed at the call before. A watcher calls it now and
-// then: a user may only test and probe, and never come to where waiters fetch.
+// fetchOverdue fetches messages that were owed at the previous call. A watcher calls it
+// periodically: a program that only tests and probes never reaches the place where waiters fetch.
 func (e *engine) fetchOverdue() {
 	if e.overdue {
 		e.fetchOwed()
@@ -30,7 +30,7 @@ func (e *engine) fetchOverdue() {
 	e.overdue = len(e.owed) > 0
 }
 
-// fetchOwed fetches the messages that are owed and have still met no receive.
+// fetchOwed fetches the messages that are owed and have still not been matched.
 func (e *engine) fetchOwed() {
 	e.overdue = false
 	for i, m := range e.owed {
@@ -61,8 +61,8 @@ func (e *engine) fetch(m *message) {
 	p.link.push()
 }
 
-// fetched ends a request of fetch: its message is complete, or its link is lost. A receive that
-// has met the message meanwhile takes it now.
+// fetched ends a request of fetch: its message is complete, or its link is lost. A receive that has
+// matched the message in the meantime takes it now.
 func (e *engine) fetched(r *request) {
 	m := r.fetched
 	if r.moved < r.length { // its link is lost

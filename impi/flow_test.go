@@ -143,8 +143,8 @@ func TestLongBothWays(t *testing.T) {
 	})
 }
 
-// TestManyPairs: all pairs of several processes of two hosts, over one link, keep out
-// of each other's way: one that does not receive delays nobody.
+// TestManyPairs: the pairs of several processes of two hosts, over one link, do not affect each
+// other: one that does not receive delays no other.
 func TestManyPairs(t *testing.T) {
 	need.Full(t)
 	for _, p := range places {
@@ -156,7 +156,7 @@ func TestManyPairs(t *testing.T) {
 			const each = 4
 			p.processes, p.config.AckMark, p.config.HiWater = each, 2, 4
 			w := worlds(t, p)
-			// Rank 0 has more in flight to rank 4 than may be; nobody waits for it.
+			// Rank 0 has more in flight to rank 4 than may be; no process waits for it.
 			var stuck []Request
 			for range 300 {
 				q, err := w[0].Issend(make([]byte, 100), each, 99)
@@ -206,8 +206,8 @@ func TestManyPairs(t *testing.T) {
 	}
 }
 
-// TestOverflow: what nobody receives is bounded. The connection is given up with an
-// error at both ends, and others go on.
+// TestOverflow: messages that are not received are bounded. The connection is closed with an error
+// at both ends, and the other processes continue.
 func TestOverflow(t *testing.T) {
 	for _, p := range places {
 		if p.hosts == 1 {
@@ -238,7 +238,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestUnexpectedHere: within a host, too, what nobody receives is bounded; but nothing
+// TestUnexpectedHere: within a host, too, messages that are not received are bounded, but nothing
 // fails: sends wait for their receives.
 func TestUnexpectedHere(t *testing.T) {
 	p := places[0]
@@ -282,7 +282,7 @@ func TestProgress(t *testing.T) {
 				s, err := a.Issend(msg, 1, 0)
 				require.NoError(t, err)
 				ctx := within(t)
-				for { // nobody tests or waits
+				for { // no goroutine tests or waits
 					a.e.lock.Lock()
 					done := s.r.over()
 					a.e.lock.Unlock()

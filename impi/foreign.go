@@ -11,22 +11,20 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// Collectives with foreign processes, as the protocol describes them (IMPI 0.0,
-// chapter 4) and LAM/MPI 7.1.4 carries them out: within each client by its own
-// means, and between one process of each client, its master. That is the lowest rank
-// of the client, but the root itself in the client of the root.
+// Collectives with foreign processes follow the protocol (IMPI 0.0, chapter 4) as LAM/MPI 7.1.4
+// implements it: each client uses its own means inside, and one process of each client, its master,
+// talks to the other clients. The master is the client's lowest rank, except in the root's client,
+// where it is the root itself.
 
-// Tags of messages between masters (IMPI 0.0, chapter 4). Those of reductions travel
-// in the context of point-to-point messages, because LAM/MPI never changes to that of
-// collectives there.
+// Tags of messages between masters (IMPI 0.0, chapter 4). Those of reductions travel in the
+// point-to-point context, because LAM/MPI does not switch to the collective context there.
 const (
 	tagBarrier = 110
 	tagBcast   = 120
 	tagReduce  = 190
 )
 
-// protocolHas says whether a collective can be done with foreign processes. LAM/MPI has
-// these.
+// protocolHas says whether a collective can be done with foreign processes: LAM/MPI has these.
 func protocolHas(kind coll.Kind) bool {
 	switch kind {
 	case coll.Barrier, coll.Broadcast, coll.Reduce, coll.Allreduce:
@@ -35,8 +33,7 @@ func protocolHas(kind coll.Kind) bool {
 	return false
 }
 
-// byProtocol says whether collectives are the protocol's. Of communicators only that
-// of all processes can have foreign members.
+// byProtocol says whether collectives follow the protocol. Only the world can have foreign members.
 func (c *Comm) byProtocol() bool { return c.cid == worldCID && c.job.protocol }
 
 // clients says which processes belong together.
@@ -74,7 +71,7 @@ func (c *Comm) clientsOf() *clients {
 	return l
 }
 
-// protocolCall is a collective of the protocol under way.
+// protocolCall is a collective of the protocol that is in progress.
 type protocolCall struct {
 	*Comm
 	*clients
@@ -109,13 +106,13 @@ func (x *protocolCall) local(o collop.Spec) error {
 	return x.within.runPlan(x.ctx, &o)
 }
 
-// linear says whether masters talk to the root and to nobody else.
+// linear says whether masters talk to the root alone.
 func (x *protocolCall) linear() bool { return len(x.masters) <= x.job.roster.settings.MaxLinear }
 
 // dimension is the number of bits of the number of a master.
 func (x *protocolCall) dimension() int { return bits.Len(uint(len(x.masters) - 1)) }
 
-// speaks says whether this process takes part between clients, where there is a root.
+// speaks says whether this process takes part between clients, in a collective with a root.
 func (x *protocolCall) speaks(root int) bool {
 	if x.of[root] == x.own {
 		return x.me == root
@@ -123,7 +120,7 @@ func (x *protocolCall) speaks(root int) bool {
 	return x.masters[x.own] == x.me
 }
 
-// barrier: all have come when the root of the tree, or rank 0, has heard of everybody.
+// barrier: all have arrived when the root of the tree, or rank 0, has heard from every master.
 func (x *protocolCall) barrier() error {
 	meet := collop.Spec{Kind: coll.Barrier, Rule: collop.Moved}
 	if err := x.local(meet); err != nil {
@@ -290,7 +287,7 @@ func (x *protocolCall) masterReduce(o *collop.Spec, acc []byte, root int) error 
 	return nil
 }
 
-// reduceInOrder: the root takes from each process in turn, from the last to the first.
+// reduceInOrder: the root receives from each process in turn, from the last to the first.
 func (x *protocolCall) reduceInOrder(o *collop.Spec, dst []byte, root int) error {
 	if x.me != root {
 		return x.send(x.match, root, tagReduce, o.Src)
@@ -325,7 +322,7 @@ func (x *protocolCall) send(m *matcher, to, tag int, b []byte) error {
 	return x.wait(to)
 }
 
-// receive receives a message of that length from a member.
+// receive receives a message of that length from a member and waits.
 func (x *protocolCall) receive(m *matcher, from, tag int, b []byte) error {
 	r, err := x.startReceive(m, b, nil, from, tag)
 	if err != nil {
@@ -335,7 +332,7 @@ func (x *protocolCall) receive(m *matcher, from, tag int, b []byte) error {
 	return x.wait(from)
 }
 
-// over says whether there is nothing to wait for any more.
+// over says whether there is nothing left to wait for.
 func (x *protocolCall) over() bool { return x.r.state == done || x.toldOfFault() }
 
 // wait waits for the message with a member.
@@ -352,7 +349,7 @@ func (x *protocolCall) wait(rank int) error {
 	}
 	err = r.err
 	if n := r.length; r.kind == receiving && n != r.total && (err == nil || errors.Is(err, ErrTruncated)) {
-		err = fmt.Errorf("%w: %d bytes, expected were %d", ErrMismatch, n, r.total)
+		err = fmt.Errorf("%w: message of %d bytes instead of %d", ErrMismatch, n, r.total)
 	}
 	x.e.release(r)
 	if err != nil {

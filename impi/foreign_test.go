@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// byProtocol makes a job whose collectives are those of jobs with foreign processes.
+// byProtocol makes a job with the collectives of jobs with foreign processes.
 func byProtocol(t testing.TB, clients, processes int, maxLinear int32) (jobs []*Job, w []*Comm) {
 	t.Helper()
 	jobs = join(t, place{"", clients, processes, Config{Providers: []string{}, MaxLinear: maxLinear}})

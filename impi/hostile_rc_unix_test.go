@@ -233,7 +233,7 @@ func TestHostileRC(t *testing.T) {
 		}, ErrPeerDied},
 		{"unknown destination", say(rcPacket{dest: 1}), ErrProtocol},
 		{"unknown source", say(rcPacket{src: 1}), ErrProtocol},
-		{"acknowledgement to nobody", say(rcPacket{t: packet.ProtoAck, dest: 65535}), ErrProtocol},
+		{"acknowledgement to no process", say(rcPacket{t: packet.ProtoAck, dest: 65535}), ErrProtocol},
 		{"packet longer than its message", say(rcPacket{length: 1}, 1, 2), ErrProtocol},
 		{"DATA of a longer message", say(rcPacket{length: 2}, 1), ErrProtocol},
 		{"nothing of a long message", say(rcPacket{t: sync, length: 2}), ErrProtocol},
@@ -279,7 +279,7 @@ func TestHostileRC(t *testing.T) {
 		{"more room than is missing", answered(ErrProtocol, 0, list(remote{1, long, 1})...), ErrProtocol},
 		{"room that is not there", answered(ErrPeerDied, 0, list(remote{1 << 40, 1000, 0x7fffff01})...), ErrPeerDied},
 		{"known room that is not there", answered(ErrPeerDied, rcKnown, list(remote{1 << 40, 1000, 0x7fffff01})...), ErrPeerDied},
-		{"CANCELYES that nobody asked for", func(h *hostileRC) {
+		{"CANCELYES without CANCEL", func(h *hostileRC) {
 			q, p := sending(h, 8)
 			h.send(rcPacket{t: packet.CancelYes, srqid: p.srqid})
 			failing(h, q, ErrProtocol)
@@ -295,10 +295,10 @@ func TestHostileRC(t *testing.T) {
 				h.send(rcPacket{})
 			}
 		}, ErrProtocol},
-		{"contexts that nobody has", func(h *hostileRC) {
+		{"unknown contexts", func(h *hostileRC) {
 			h.flood(func(i int) rcPacket { return rcPacket{cid: uint32(100 + i)} })
 		}, ErrOverflow},
-		{"messages that nobody receives", func(h *hostileRC) {
+		{"messages without receives", func(h *hostileRC) {
 			h.flood(func(int) rcPacket { return rcPacket{length: 5000} }, make([]byte, 5000)...)
 		}, ErrOverflow},
 		{"write for nothing", func(h *hostileRC) { h.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Imm: 1 << 20}) }, ErrProtocol},
@@ -336,7 +336,7 @@ func TestHostileRC(t *testing.T) {
 				mr.Bytes()[i] = 'x'
 			}
 			h.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RKey: at[0].rkey, RemoteAddr: at[0].addr, SGList: []verbs.SGE{mr.SGE(0, 1000)}})
-			for !h.broken { // it may be that nobody else is told
+			for !h.broken { // it may be that nothing else learns of it
 				h.poll()
 			}
 			require.NoError(h.t, h.conn.CloseWrite())
@@ -376,8 +376,8 @@ func TestHostileRC(t *testing.T) {
 		{"more in a slot than is missing", staged(rcPacket{cid: 30_000}), ErrProtocol},
 		{"small stage", answered(ErrProtocol, rcStaged, list(remote{1, stageSlot, 1})...), ErrProtocol},
 		{"two stages", answered(ErrProtocol, rcStaged, list(remote{1, stageSlot * stageSlots, 1}, remote{1, stageSlot * stageSlots, 1})...), ErrProtocol},
-		{"line to nobody", lined(func(b *laneLine) { b.dest = 1 }, 0), ErrProtocol},
-		{"line from nobody", lined(func(b *laneLine) { b.src = 1 }, 0), ErrProtocol},
+		{"line to no process", lined(func(b *laneLine) { b.dest = 1 }, 0), ErrProtocol},
+		{"line from no process", lined(func(b *laneLine) { b.src = 1 }, 0), ErrProtocol},
 		{"line with a negative tag", lined(func(b *laneLine) { b.tag = -1 }, 0), ErrProtocol},
 		{"long line", lined(func(*laneLine) {}, laneMost+1), ErrProtocol},
 		{"line beyond the data", lined(func(b *laneLine) { b.at = laneData - 99 }, 100), ErrProtocol},

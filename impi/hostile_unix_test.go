@@ -187,8 +187,8 @@ func (h *hostile) givenUp(reason error) {
 	h.unharmed()
 }
 
-// TestHostile: whatever the protocol does not allow ends the connection of who said
-// it, for a typed reason, and nothing else.
+// TestHostile: anything that the protocol does not allow ends the connection to its sender, for a
+// typed reason, and nothing else.
 func TestHostile(t *testing.T) {
 	type header = packet.Header
 	const sync, data = packet.DataSync, packet.Data
@@ -281,7 +281,7 @@ func TestHostile(t *testing.T) {
 			_, err = r.Wait(within(h.t))
 			requireError(h.t, err, ErrProtocol, 1)
 		}, ErrProtocol},
-		{"CANCELYES that nobody asked for", func(h *hostile) {
+		{"CANCELYES without CANCEL", func(h *hostile) {
 			q, err := h.victim.Issend(make([]byte, 8), 1, 0)
 			require.NoError(h.t, err)
 			h.send(header{Type: packet.CancelYes, SRQID: h.expect(sync).SRQID})
@@ -322,10 +322,10 @@ func TestHostile(t *testing.T) {
 				runtime.Gosched()
 			}
 		}, ErrProtocol},
-		{"contexts that nobody has", func(h *hostile) {
+		{"unknown contexts", func(h *hostile) {
 			h.flood(func(i int) header { return header{Type: data, CID: uint64(100 + i)} })
 		}, ErrOverflow},
-		{"messages that nobody receives", func(h *hostile) {
+		{"messages without receives", func(h *hostile) {
 			h.flood(func(int) header { return header{Type: data, Len: hostilePacket, MsgLen: hostilePacket} }, make([]byte, hostilePacket)...)
 		}, ErrOverflow},
 		{"questions without an ear for answers", func(h *hostile) {
@@ -467,8 +467,8 @@ func TestSlowSplit(t *testing.T) {
 	h.unharmed()
 }
 
-// TestMemoryOfHostile: who sends what nobody receives makes the victim keep no more
-// than it is allowed.
+// TestMemoryOfHostile: a peer whose messages are not received makes the victim keep no more than it
+// is allowed.
 func TestMemoryOfHostile(t *testing.T) {
 	h := newHostile(t, true)
 	body := make([]byte, hostilePacket)
@@ -520,9 +520,8 @@ func TestCancelOneID(t *testing.T) {
 	h.unharmed()
 }
 
-// TestLeavesFirst: a foreign host has said FINI, and has not read yet what was sent to
-// it. Whoever closes its job sends that, and its own FINI, before it closes the
-// connection.
+// TestLeavesFirst: a foreign host has sent FINI and has not yet read what was sent to it. Closing
+// the job sends that, and our own FINI, before it closes the connection.
 func TestLeavesFirst(t *testing.T) {
 	h := newHostile(t, true)
 	h.victim.e.lock.Lock()

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
-// Job is a job as one of its hosts takes part in it. Its methods may be called from
-// several goroutines.
+// Job is a job as seen by one of its hosts. Its methods may be called from several goroutines.
 type Job struct {
 	e        *engine
 	roster   *roster
@@ -26,18 +25,17 @@ type Job struct {
 	sockets  *tcpSource
 	controls *controls
 	devices  []*rcDevice
-	closed   chan struct{} // when Close is over
-	protocol bool          // collectives of all processes are the protocol's
+	closed   chan struct{} // when Close has finished
+	protocol bool          // collectives of the world follow the protocol
 	ending   bool          // Close has been called; guarded by the lock of e
 }
 
-// Join joins the job of an IMPI server at addr ("host:port", what `sluice server`
-// prints) as one of its clients: with one host, or with [Config.Node] with one for each
-// rank of a job. It returns when all clients have joined and all hosts are connected:
-// give ctx a deadline.
+// Join joins the job of the IMPI server at addr ("host:port", as printed by `sluice server`) as one
+// of its clients. The client has one host or, with [Config.Node], one host per rank of the node's
+// job. Join returns when all clients have joined and all hosts are connected: give ctx a deadline.
 //
-// Errors: those of [startup.Dial]; an [*Error] around [ErrUnreachable] with the rank of
-// the first process of a host that could not be reached; [ErrInvalid].
+// Errors: those of [startup.Dial]; [ErrInvalid]; an [*Error] around [ErrUnreachable] if a host
+// could not be reached, with the rank of that host's first process.
 func Join(ctx context.Context, addr string, c Config) (*Job, error) {
 	const op = "join"
 	c, err := c.complete()
@@ -66,8 +64,8 @@ func Join(ctx context.Context, addr string, c Config) (*Job, error) {
 	return assemble(ctx, op, r, l, c)
 }
 
-// announce listens at the address by which the server is reached, unless c has
-// another, and describes this host.
+// announce listens at the address from which the server is reached, unless c has another, and
+// describes this host.
 func announce(ctx context.Context, addr string, c *Config) (l net.Listener, m member, err error) {
 	if !c.Addr.IsValid() {
 		if c.Addr, err = towards(ctx, addr); err != nil {
@@ -98,7 +96,7 @@ func (c *Config) dial(ctx context.Context, addr string, hosts []member) (*startu
 	return startup.Dial(ctx, addr, s)
 }
 
-// secret is what hosts of this package prove to know; nil for none.
+// secret is the key that hosts of this package prove to each other; nil for none.
 func (c *Config) secret() []byte {
 	if c.Key == 0 {
 		return nil
@@ -112,7 +110,7 @@ func (c *Config) listen(ctx context.Context, addr string) (net.Listener, error) 
 	return lc.Listen(ctx, "tcp", addr)
 }
 
-// towards returns the address of this host by which it reaches another.
+// towards returns the address of this host from which it reaches another.
 func towards(ctx context.Context, addr string) (netip.Addr, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "udp", addr)
@@ -123,8 +121,8 @@ func towards(ctx context.Context, addr string) (netip.Addr, error) {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
-// processes names n processes of this one, by numbers that nobody else with this host
-// id has: process ids alone may repeat, in containers.
+// processes names n processes of this host by numbers that are unique for the host id. Process ids
+// alone may repeat, in containers.
 func processes(id startup.HostID, n int) []packet.Proc {
 	pid := int64(os.Getpid())<<32 | rand.Int64N(1<<23)<<8
 	list := make([]packet.Proc, n)
@@ -134,7 +132,7 @@ func processes(id startup.HostID, n int) []packet.Proc {
 	return list
 }
 
-// assemble connects the hosts of a job, and starts what moves their messages.
+// assemble connects the hosts of a job and starts the goroutines that make progress.
 func assemble(ctx context.Context, op string, r *roster, l net.Listener, c Config) (*Job, error) {
 	conns, err := r.dance(ctx, l, &c)
 	if err != nil {
@@ -204,8 +202,8 @@ func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Jo
 	return j, nil
 }
 
-// followProtocol has the collectives of all processes be the protocol's, and keeps the
-// messages of their reductions from wildcards. Nothing has been received yet.
+// followProtocol makes the collectives of the world those of the protocol, and hides the messages
+// of their reductions from wildcards. Nothing has been received yet.
 func (j *Job) followProtocol() {
 	j.protocol = true
 	for _, w := range j.worlds {
@@ -243,7 +241,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		}
 		wg.Go(func() {
 			if carriers[i], errs[i] = rc.negotiate(ctx, l, conn); errs[i] != nil {
-				errs[i] = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: host %d: %w", ErrUnreachable, i, errs[i])}
+				errs[i] = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, i, errs[i])}
 			}
 		})
 	}
@@ -283,12 +281,12 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 	return err
 }
 
-// noSocket is in the place of one that could not be made.
+// noSocket stands in for a socket that could not be made.
 type noSocket struct{ socket }
 
 func (noSocket) close() {}
 
-// closeDevices gives back what connect has taken, but for the links.
+// closeDevices releases what connect has acquired, except the links.
 func (j *Job) closeDevices() error {
 	var errs []error
 	for _, d := range j.devices {
@@ -311,8 +309,8 @@ func identity(n int) []int32 {
 	return list
 }
 
-// newComm makes a communicator of one of our processes. The caller holds the lock, or
-// nobody else knows the job.
+// newComm makes a communicator of one of our processes. The caller holds the lock, or no other
+// goroutine has the job yet.
 func (j *Job) newComm(p *process, ranks []int32, cid uint64) *Comm {
 	c := &Comm{e: j.e, job: j, p: p, ranks: ranks, cid: cid}
 	same := true
@@ -332,7 +330,7 @@ func (j *Job) newComm(p *process, ranks []int32, cid uint64) *Comm {
 	return c
 }
 
-// adopt gives a matcher to its communicator; it may have messages already.
+// adopt attaches a context's matcher, which may hold messages already, to its communicator.
 func (p *process) adopt(cid uint64, c *Comm) *matcher {
 	m := p.matchers[cid]
 	if m == nil {
@@ -348,8 +346,8 @@ func (p *process) adopt(cid uint64, c *Comm) *matcher {
 	return m
 }
 
-// expel drops the messages of processes that do not belong to the communicator, and
-// gives up the connections to their hosts: they came before it was known who does.
+// expel drops messages that arrived before the communicator was known, from processes that turn out
+// not to be members, and closes the links to their hosts.
 func (m *matcher) expel() {
 	e := m.p.e
 	for msg := m.all.head; msg != nil; {
@@ -358,31 +356,31 @@ func (m *matcher) expel() {
 			m.takeMessage(msg)
 			m.dropMessage(msg)
 			if l := e.links[e.hostOf[src]]; l != nil {
-				l.lost(fmt.Errorf("%w: message from rank %d in context %d, of which it is no member", ErrProtocol, src, m.cid))
+				l.lost(fmt.Errorf("%w: rank %d sent a message in context %d but is not a member of that communicator", ErrProtocol, src, m.cid))
 			}
 		}
 		msg = next
 	}
 }
 
-// World is the communicator of all processes of the job (MPI_COMM_WORLD), for the
-// first process of this host.
+// World returns the communicator of all processes of the job (MPI_COMM_WORLD), for the first
+// process of this host.
 func (j *Job) World() *Comm { return j.worlds[0] }
 
-// Worlds are the communicators of all processes of the job, one for each process of
-// this host: see [Config.Processes].
+// Worlds returns the communicators of all processes of the job, one for each process of this host:
+// see [Config.Processes].
 func (j *Job) Worlds() []*Comm { return append([]*Comm(nil), j.worlds...) }
 
-// TagUB is the largest tag (MPI_TAG_UB).
+// TagUB returns the largest tag (MPI_TAG_UB).
 func (j *Job) TagUB() int { return j.tagUB }
 
-// Foreign says whether a process is no Sluice.
+// Foreign reports whether a process belongs to another MPI implementation.
 func (j *Job) Foreign(rank int) bool {
 	return rank >= 0 && rank < len(j.e.hostOf) && j.roster.hosts[j.e.hostOf[rank]].foreign
 }
 
-// Provider names the provider of verbs whose queue pair carries the packets to a
-// process; it is empty where they go over TCP, and for processes of this host.
+// Provider names the verbs provider whose queue pair carries the packets to a process. It is empty
+// if they go over TCP, and for processes of this host.
 func (j *Job) Provider(rank int) string {
 	if rank < 0 || rank >= len(j.e.hostOf) {
 		return ""

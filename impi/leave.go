@@ -10,12 +10,11 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// Close ends the job at this host. What its processes have sent is delivered; what is
-// still active fails with [ErrClosed], here, and [ErrPeerLeft] at the others. It waits
-// until the others have taken note, at most for [Config.PeerTimeout]. Foreign
-// processes end together: with them Close begins with a barrier, and waits for all of
-// them as long as ctx lasts, or, if the barrier has failed, as for others. Another call
-// only waits for the first.
+// Close ends the job at this host. Messages that its processes have sent are delivered; requests
+// that are still active fail with [ErrClosed] here and with [ErrPeerLeft] at their peers. Close
+// waits for the other hosts to acknowledge, for at most [Config.PeerTimeout]. Foreign processes end
+// together: with them Close begins with a barrier and waits for all of them as long as ctx lasts,
+// or, if the barrier has failed, for at most PeerTimeout. A second call only waits for the first.
 func (j *Job) Close(ctx context.Context) error {
 	e := j.e
 	e.lock.Lock()
@@ -43,7 +42,7 @@ func (j *Job) Close(ctx context.Context) error {
 	deadline := time.Now().Add(j.config.PeerTimeout)
 	patience, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	await(patience, e, said{e}) // if not, what is lost is known to its sender
+	await(patience, e, said{e}) // if it times out, the senders of what is lost know
 	for _, l := range e.links {
 		if l != nil {
 			l.bye()
@@ -51,14 +50,14 @@ func (j *Job) Close(ctx context.Context) error {
 	}
 	ours, theirs := &departure{e: e}, &departure{e: e, foreign: true}
 	if err := await(patience, e, ours); err != nil {
-		errs = append(errs, jobError("close", fmt.Errorf("host %d has not answered: %w", ours.missing(), err)))
+		errs = append(errs, jobError("close", fmt.Errorf("IMPI host %d has not acknowledged the end of the job: %w", ours.missing(), err)))
 	}
 	if together {
 		patience = ctx
 	}
-	// Without the barrier somebody may be lost, and the others wait for him.
+	// Without the barrier a process may be lost, and the others would wait for it.
 	if err := await(patience, e, theirs); err != nil {
-		errs = append(errs, jobError("close", fmt.Errorf("host %d has not finished: %w", theirs.missing(), err)))
+		errs = append(errs, jobError("close", fmt.Errorf("foreign IMPI host %d has not ended its part of the job: %w", theirs.missing(), err)))
 	}
 	e.broken = ErrClosed
 	for _, l := range e.links {
@@ -91,8 +90,8 @@ func (j *Job) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lastBarrier waits until all processes of the job have come to its end, each of ours
-// taking part. What has failed before is no error of it.
+// lastBarrier waits until all processes of the job have reached its end; each process of this host
+// takes part. Earlier failures are not errors of it.
 func (j *Job) lastBarrier(ctx context.Context) error {
 	errs := make([]error, len(j.worlds))
 	var wg sync.WaitGroup
@@ -111,8 +110,8 @@ func (j *Job) lastBarrier(ctx context.Context) error {
 	return nil
 }
 
-// said is over when the peers have been told of all that has been received, and what
-// is being written has been.
+// said is over when the peers have been notified of everything that was received, and the current
+// write is complete.
 type said struct{ e *engine }
 
 func (s said) over() bool {
@@ -132,8 +131,8 @@ func (s said) over() bool {
 	return true
 }
 
-// departure is over when all hosts have said that they leave, and have been sent what
-// was on its way to them, or are lost.
+// departure is over when all hosts have announced that they leave and everything on its way to them
+// has been sent, or when they are lost.
 type departure struct {
 	e       *engine
 	foreign bool
@@ -141,7 +140,7 @@ type departure struct {
 
 func (d *departure) over() bool { return d.missing() < 0 }
 
-// missing is a host that has not.
+// missing returns a host for which departure is not over; -1 if there is none.
 func (d *departure) missing() int {
 	for i, l := range d.e.links {
 		if l != nil && l.foreign == d.foreign && l.err == nil && (!l.left || l.unsent()) {

@@ -8,73 +8,72 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 )
 
-// link is the connection to another host, which carries the packets between all
-// processes of the two.
+// link is the connection to another host. It carries the packets between all processes of the two
+// hosts.
 type link struct {
 	e       *engine
 	host    int
-	foreign bool // no Sluice
+	foreign bool // another MPI implementation
 	carrier carrier
 	dialect packet.Dialect
 
 	packetLen        uint32 // most bytes of user data in a packet
-	eager            uint32 // most bytes of a message that is complete when it is not received: what was agreed
+	eager            uint32 // most bytes of a message whose send completes without being received, as agreed
 	ackMark, hiWater uint32
 	pairs            []*pair
-	ready            []*pair // that may have something to send, in turn
-	next             int     // of ready
+	ready            []*pair // pairs that may have something to send, in turn
+	next             int     // index in ready
 
 	err  error // the link is lost, or the host has left
-	left bool  // it has said that nothing more will come
-	fini bool  // we have
+	left bool  // the peer has sent FINI
+	fini bool  // we have sent FINI
 
 	in sink
 }
 
-// carrier takes packets to the other host and brings its packets. It calls the
-// link's methods: header and body (or packet), written, and lost.
+// carrier transports packets to and from the other host. It calls the link's methods: header and
+// body (or packet), written, and lost.
 type carrier interface {
-	// room says whether a packet can be taken now.
+	// room reports whether a packet can be taken now.
 	room() bool
-	// data takes the next n bytes of a send behind a header of that type. When they
-	// have left the memory of the user, at once or later, it calls link.written.
+	// data sends the next n bytes of a send after a header of that type. When the bytes have left
+	// the user's memory, at once or later, it calls link.written.
 	data(r *request, t packet.Type, n uint64)
-	// rest sends what is left of a matched message, or part of it: a packet that
-	// counts, if it says so. It returns false for no room now.
+	// rest sends the rest of a matched message, or part of it. counts says that this was a packet
+	// that counts for flow control; ok is false if there is no room now.
 	rest(r *request) (counts, ok bool)
-	// control takes a packet without data. The request is the receive that a SYNCACK
-	// is about.
+	// control sends a packet without data. The request is the receive that a SYNCACK is about.
 	control(p *pair, t packet.Type, srqid uint64, r *request)
-	// flush lets go of what has been held back to send it together.
+	// flush sends what has been held back to be sent together.
 	flush()
-	// fini says that nothing more will come.
+	// fini sends FINI: no more packets will come.
 	fini()
 	close()
 }
 
-// pair is what goes between a process here and one of another host, both ways. The
-// packets of each way are counted (IMPI 0.0, section 3.7): at hiWater the sender
-// stops, until the receiver acknowledges ackMark of them.
+// pair is the state between a process here and one of another host, in both directions. The packets
+// of each direction are counted (IMPI 0.0, section 3.7): at hiWater the sender stops until the
+// receiver acknowledges ackMark of them.
 type pair struct {
 	link   *link
 	local  *process
 	remote int32 // rank in the job
 
 	inFlight uint32 // packets sent and not acknowledged
-	arrived  uint32 // packets that have come and are not acknowledged
+	arrived  uint32 // packets received and not acknowledged
 	acks     uint32 // acknowledgements to be sent
-	held     int    // bytes of messages that have met no receive
+	held     int    // bytes of unmatched messages
 	seq      uint64 // messages begun over TCP
 
 	answers []answer // to be sent, in turn, from
 	at      int      // on
 	first   requests // sends whose first packet is to go
-	rest    requests // matched sends of which more is to go
+	rest    requests // matched sends with more to send
 	turn    bool     // rest is to go next
 	queued  bool     // in link.ready
 }
 
-// answer is a packet without data that counts.
+// answer is a packet without data that counts for flow control.
 type answer struct {
 	t     packet.Type
 	srqid uint64
@@ -88,7 +87,7 @@ func (l *link) newPair(p *process, remote int32) *pair {
 	return q
 }
 
-// wake has the pair send what it can, now or in its turn.
+// wake makes the pair send what it can, now or in its turn.
 func (p *pair) wake() {
 	if p.link.err != nil {
 		return
@@ -99,7 +98,7 @@ func (p *pair) wake() {
 	}
 }
 
-// push sends what can be sent: a packet of each pair in turn. Nothing follows FINI.
+// push sends what can be sent, a packet of each pair in turn. Nothing follows FINI.
 func (l *link) push() {
 	for l.err == nil && !l.fini {
 		l.fill()
@@ -212,7 +211,7 @@ func (p *pair) send(r *request) {
 	p.wake()
 }
 
-// written takes note that bytes of a send have left the memory of the user.
+// written records that bytes of a send have left the user's memory.
 func (l *link) written(r *request) {
 	if r.moved < r.length {
 		if r.acked && r.list == nil {
@@ -227,14 +226,14 @@ func (l *link) written(r *request) {
 	l.settle(r)
 }
 
-// mild says that a send is complete when it has left, whether or not it is received.
+// mild says that a send completes once it has been sent, whether or not it is received.
 func (l *link) mild(r *request) bool { return !r.sync && r.length <= uint64(l.packetLen) }
 
-// promised says that a send is to be complete whether or not it is received: a longer one than
-// a packet when the receiver has fetched it.
+// promised says that a send completes whether or not it is received; one longer than a packet
+// completes when the receiver has fetched it.
 func (l *link) promised(r *request) bool { return !r.sync && r.length <= uint64(l.eager) }
 
-// settle completes a send that has left, once no packet about it is to come any more.
+// settle completes a send whose data has been sent, once no more packets about it can arrive.
 func (l *link) settle(r *request) {
 	if r.moved >= r.length && (r.acked || l.mild(r)) && !r.cancelling {
 		l.e.finish(r, nil)
@@ -250,21 +249,21 @@ func (p *pair) answer(t packet.Type, srqid uint64, r *request) {
 	if r != nil {
 		a.r, a.gen = r, r.gen
 	}
-	if p.at > len(p.answers)/2 { // in the long run each is moved once
+	if p.at > len(p.answers)/2 { // amortized, each is moved once
 		p.answers, p.at = append(p.answers[:0], p.answers[p.at:]...), 0
 	}
 	p.answers = append(p.answers, a)
 	p.wake()
 }
 
-// received counts a packet that has come.
+// received counts an arrived packet.
 func (p *pair) received() error {
 	p.arrived++
 	if p.arrived < p.link.ackMark && p.acks == 0 {
 		return nil
 	}
 	if uint64(p.acks)*uint64(p.link.ackMark)+uint64(p.arrived) > uint64(p.link.hiWater) {
-		return fmt.Errorf("%w: more than %d packets in flight from rank %d", ErrProtocol, p.link.hiWater, p.remote)
+		return fmt.Errorf("%w: rank %[3]d has more than %[2]d packets in flight", ErrProtocol, p.link.hiWater, p.remote)
 	}
 	if p.arrived >= p.link.ackMark {
 		p.arrived -= p.link.ackMark
@@ -274,10 +273,10 @@ func (p *pair) received() error {
 	return nil
 }
 
-// acknowledged takes an acknowledgement.
+// acknowledged handles an acknowledgement.
 func (p *pair) acknowledged() error {
 	if p.inFlight < p.link.ackMark {
-		return fmt.Errorf("%w: acknowledgement of %d packets by rank %d, which was sent %d", ErrProtocol, p.link.ackMark, p.remote, p.inFlight)
+		return fmt.Errorf("%w: rank %[3]d acknowledged %[2]d packets, but only %[4]d are in flight to it", ErrProtocol, p.link.ackMark, p.remote, p.inFlight)
 	}
 	p.inFlight -= p.link.ackMark
 	p.wake()
@@ -302,13 +301,13 @@ func (l *link) lost(err error) {
 		l.e.log.Debug("impi: lost a host", "host", l.e.me, "peer", l.host, "error", err)
 	}
 	l.err = err
-	if l.carrier != nil { // else it is being connected
+	if l.carrier != nil { // nil while the link is being connected
 		l.carrier.close()
 	}
 	l.e.forget(l)
 }
 
-// forget ends what waits for the processes of a link that is lost.
+// forget ends everything that waits for the processes of a lost link.
 func (e *engine) forget(l *link) {
 	for _, r := range e.table {
 		if (r.state == queued || r.state == moving) && !r.fencing {
@@ -318,7 +317,7 @@ func (e *engine) forget(l *link) {
 				}
 				err := l.err
 				if err == ErrPeerLeft && r.kind == sending && r.state == moving && l.promised(r) {
-					err = nil // as any that has left and is not received
+					err = nil // as any send that completes without being received
 				}
 				e.finish(r, err)
 			}
@@ -341,10 +340,10 @@ func (e *engine) forget(l *link) {
 	e.ring()
 }
 
-// has says whether the process belongs to the matcher's communicator.
+// has says whether the process is a member of the matcher's communicator.
 func (m *matcher) has(rank int32) bool { return m.comm != nil && m.comm.rankOf(rank) >= 0 }
 
-// lose notes that a member is gone, and why.
+// lose records that a member is gone, and why.
 func (m *matcher) lose(rank int32, err error) {
 	if slices.Contains(m.gone, rank) {
 		return
@@ -355,10 +354,10 @@ func (m *matcher) lose(rank int32, err error) {
 	}
 }
 
-// mute returns a member of whose end a receive from any source has to tell: one that has died
-// and has not been told of, or the last that is gone, where all others are. To leave is no
-// failure: as long as another member is there it may send. What waits for word of a fault, in
-// the context of collectives, waits on.
+// mute returns a member that a receive from any source must report as gone: one that has died and has
+// not been reported, or, if all other members are gone, the last one to go. Leaving is not a
+// failure: as long as another member is there, it may send. A receive of fault notices, in the
+// context of collectives, keeps waiting.
 func (m *matcher) mute() (rank int32, ok bool) {
 	switch {
 	case len(m.untold) > 0:
@@ -369,14 +368,14 @@ func (m *matcher) mute() (rank int32, ok bool) {
 	return 0, false
 }
 
-// told notes that a receive from any source has told what mute returned.
+// told records that a receive from any source has reported what mute returned.
 func (m *matcher) told() {
 	if len(m.untold) > 0 {
 		m.untold = m.untold[1:]
 	}
 }
 
-// tell fails receives from any source that have to tell of the end of a member.
+// tell fails the receives from any source that must report the end of a member.
 func (m *matcher) tell() {
 	for m.wild.head != nil {
 		rank, ok := m.mute()

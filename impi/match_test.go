@@ -257,8 +257,8 @@ func TestRandomExchange(t *testing.T) {
 	}
 }
 
-// letters are messages at random between n processes in two communicators, by who sends
-// them, and how many each receives. In the second communicator ranks are backwards.
+// letters returns random messages between n processes in two communicators, by sender, and how many
+// each receives. In the second communicator ranks are reversed.
 func letters(r *rand.Rand, n, each int) (out [][]letter, due []int) {
 	out, due = make([][]letter, n), make([]int, n)
 	nth := map[[3]int]int{}

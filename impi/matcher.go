@@ -1,32 +1,32 @@
 package impi
 
-// matcher is where messages of one context (a communicator, or its collectives) meet
-// the receives of one process. Messages from one process are matched in the order in
-// which they were sent, receives in the order in which they were posted.
+// matcher is where the messages of one context (a communicator, or its collectives) meet the
+// receives of one process. Messages from one process are matched in the order in which they were
+// sent, receives in the order in which they were posted.
 type matcher struct {
 	p     *process
 	cid   uint64
 	comm  *Comm // nil until this process has the communicator
-	by    int32 // rank of who sent first, before that
+	by    int32 // rank of the first sender, until then
 	from  []source
-	wild  requests // from anybody
+	wild  requests // from any source
 	all   arrivals
 	order uint64 // receives posted so far
 
 	reserved int32 // tag that no wildcard meets; 0: none
 
-	gone   []int32 // members that have left, or are lost otherwise
-	untold []int32 // those lost otherwise of which no receive from any source has told yet
-	parts  bool    // to leave is to be told of, too: see Comm.NotifyLeft
+	gone   []int32 // members that have left or are otherwise lost
+	untold []int32 // lost members that no receive from any source has reported yet
+	parts  bool    // departures are reported, too: see Comm.NotifyLeft
 }
 
-// source is what has to do with one process of the job.
+// source is the state of one process of the job as a sender.
 type source struct {
 	posted  requests
 	arrived arrivals
 }
 
-// requests is a list of requests in their order.
+// requests is an ordered list of requests.
 type requests struct{ head, tail *request }
 
 func (l *requests) push(r *request) {
@@ -53,7 +53,7 @@ func (l *requests) remove(r *request) {
 	r.next, r.prev, r.list = nil, nil, nil
 }
 
-// pop takes the first.
+// pop removes the first.
 func (l *requests) pop() *request {
 	r := l.head
 	l.remove(r)
@@ -71,13 +71,13 @@ func (c *matcher) post(r *request) {
 	}
 }
 
-// meets says whether who wants messages with a tag, or any, takes those with this one.
+// meets says whether a request for a tag, or any tag, matches a message with this one.
 func (c *matcher) meets(want, tag int32) bool {
 	return want == tag || want == AnyTag && (c.reserved == 0 || tag != c.reserved)
 }
 
-// take takes the receive that a message from src meets: of those that it matches the
-// one that was posted first. nil if there is none.
+// take removes the receive that a message from src matches: of several, the one that was posted
+// first. nil if there is none.
 func (c *matcher) take(src, tag int32) *request {
 	r := c.from[src].posted.head
 	for r != nil && !c.meets(r.tag, tag) {
@@ -96,7 +96,7 @@ func (c *matcher) take(src, tag int32) *request {
 	return r
 }
 
-// find returns the first message that a receive would meet.
+// find returns the first message that a receive would match.
 func (c *matcher) find(src, tag int32) *message {
 	if src < 0 {
 		m := c.all.head

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Memory is memory of [Job.Alloc]. Its methods may be called from several goroutines.
+// Memory is memory from [Job.Alloc]. Its methods may be called from several goroutines.
 type Memory struct {
 	job    *Job
 	buf    []byte
@@ -20,28 +20,27 @@ type Memory struct {
 	closed atomic.Bool    // set with the lock of the engine
 }
 
-// registration is a region of the memory of users with a device.
+// registration is a region of user memory that is registered with a device.
 type registration struct {
 	d  *rcDevice
 	mr *verbs.MR
 }
 
-// Alloc returns size bytes of zeroes, page-aligned, which all devices of the job know.
-// A long message that is received into it, or sent from it, goes straight from memory
-// to memory, through no ring in between, and at that end nothing is registered for it;
-// where it lies in such memory at both ends, nothing is registered at all. That holds
-// for each piece of a message by itself that lies in one Memory as a whole. Short
-// messages gain nothing. Over TCP, and within the host, it is memory as any other.
+// Alloc returns size bytes of zeroed, page-aligned memory that is registered with all devices of
+// the job. A long message sent from it or received into it is not copied through an intermediate
+// buffer, and nothing is registered for it at that end; if both ends use such memory, nothing is
+// registered at all. This holds for each piece of a message separately, provided that the piece
+// lies entirely in one Memory. Short messages gain nothing. Over TCP and within the host it is like
+// any other memory.
 //
-// Memory of [channel.Node.Alloc] is memory as any other here: a job opens devices of
-// its own, which know it no more than what comes from the heap.
+// [channel.Node.Alloc] memory is ordinary memory here: a job opens devices of its own, with which
+// that memory is not registered.
 //
-// The Memory belongs to the caller, who must Close it, at the latest by closing the
-// job. Peers that are processes of this package may write to it as long as the job
-// lasts, as their messages say.
+// The Memory belongs to the caller, who must Close it; closing the job also closes it. As long as
+// the job lasts, peers that are processes of this package may write to it, as their messages
+// require.
 //
-// Errors: [ErrInvalid], [ErrClosed], and those of [verbs.PD.AllocMR] and
-// [verbs.PD.RegMR].
+// Errors: [ErrInvalid], [ErrClosed], and those of [verbs.PD.AllocMR] and [verbs.PD.RegMR].
 func (j *Job) Alloc(size int) (*Memory, error) {
 	const op = "allocate"
 	e := j.e
@@ -70,8 +69,8 @@ func (j *Job) Alloc(size int) (*Memory, error) {
 	return m, nil
 }
 
-// register makes the memory, of the kind that the first device moves fastest, and
-// has the other devices know it.
+// register allocates memory of the kind that the first device moves fastest and registers it with
+// the other devices.
 func (m *Memory) register(size int) error {
 	for _, d := range m.job.devices {
 		var mr *verbs.MR
@@ -98,7 +97,7 @@ func (m *Memory) register(size int) error {
 	return nil
 }
 
-// deregister closes the regions. The first, which the memory is of, comes last.
+// deregister closes the regions; the first, which owns the memory, comes last.
 func (m *Memory) deregister() error {
 	var errs []error
 	for _, r := range slices.Backward(m.regs) {
@@ -109,9 +108,9 @@ func (m *Memory) deregister() error {
 
 func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(os.Getpagesize()) }
 
-// Bytes is the memory; nil after Close, also of the job. A slice of it must not be
-// used then: another Memory may have the bytes. A send of it, or a receive into it, is
-// [ErrClosed].
+// Bytes returns the memory; nil after Close of the Memory or the job. Slices of it must not be used
+// after that: another Memory may have the bytes. A send from it or a receive into it then fails
+// with [ErrClosed].
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
@@ -119,12 +118,12 @@ func (m *Memory) Bytes() []byte {
 	return m.buf
 }
 
-// Close frees the memory, for the next Alloc. While a request that is active has to do
-// with it, that is [ErrBusy], and nothing has happened. Closing again does nothing.
+// Close frees the memory for the next Alloc. While an active request uses it, Close fails with
+// [ErrBusy] and has no effect. Closing again does nothing.
 //
-// It is [ErrBusy], too, where a peer that has stopped cannot be kept from writing to
-// it, within [Config.PeerTimeout]: the Memory is closed all the same, and its bytes are
-// never used again.
+// Close also returns [ErrBusy] if, within [Config.PeerTimeout], a peer that has stopped cannot be
+// kept from writing to the memory. In that case the Memory is closed, and its bytes are never used
+// again.
 func (m *Memory) Close() error {
 	const op = "close memory"
 	e := m.job.e
@@ -135,7 +134,7 @@ func (m *Memory) Close() error {
 		return nil
 	case e.usesMemory(m):
 		e.lock.Unlock()
-		return jobError(op, fmt.Errorf("%w: a request that is active has to do with it", ErrBusy))
+		return jobError(op, fmt.Errorf("%w: an active request uses the memory", ErrBusy))
 	}
 	e.dropMemory(m)
 	e.wg.Add(1)
@@ -150,17 +149,17 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// dropMemory takes memory off what messages may lie in.
+// dropMemory removes memory from that which messages may use.
 func (e *engine) dropMemory(m *Memory) {
 	m.closed.Store(true)
 	i, _ := e.searchMemory(m.span().From)
 	e.memories = slices.Delete(e.memories, i, i+1)
-	if len(m.regs) > 0 { // what is of the heap is kept by those who hold a slice of it
+	if len(m.regs) > 0 { // heap memory lives as long as a slice of it
 		e.stale.Add(m.span())
 	}
 }
 
-// usesMemory says whether an active request has to do with m.
+// usesMemory says whether an active request uses m.
 func (e *engine) usesMemory(m *Memory) bool {
 	of := span.Set{span.Of(m.buf)}
 	for _, r := range e.table {
@@ -200,7 +199,7 @@ func (e *engine) findMemory(b []byte) *Memory {
 	return nil
 }
 
-// allocated says whether all of the memory of a request is of Alloc.
+// allocated says whether a request's memory is Alloc memory throughout.
 func (e *engine) allocated(r *request) bool {
 	if len(e.memories) == 0 {
 		return false
@@ -213,8 +212,8 @@ func (e *engine) allocated(r *request) bool {
 	return true
 }
 
-// usable says why messages may not lie in the memory. Where nothing has been closed
-// that costs a look.
+// usable returns the reason why messages may not use the memory. It is one comparison unless memory
+// has been closed.
 func (e *engine) usable(buf []byte, vec [][]byte) error {
 	if len(e.stale) == 0 {
 		return nil
@@ -235,9 +234,9 @@ func (e *engine) stillThere(b []byte) error {
 	case len(b) == 0 || !e.stale.Meets(span.Of(b)):
 		return nil
 	case e.findMemory(b) != nil:
-		return fmt.Errorf("%w: a peer that is lost may still write to the memory", ErrBusy)
+		return fmt.Errorf("%w: the memory cannot be used: a lost peer may still write to it", ErrBusy)
 	}
-	return fmt.Errorf("%w: the memory has been freed", ErrClosed)
+	return fmt.Errorf("%w: the Memory that the buffer lies in has been closed", ErrClosed)
 }
 
 // keyed is a piece of the memory of a request, with its keys.
@@ -247,7 +246,7 @@ type keyed struct {
 	lkey, rkey uint32
 }
 
-// keyedOf returns b's keys, if it lies in memory of Alloc.
+// keyedOf returns b's keys if it lies in Alloc memory.
 func (d *rcDevice) keyedOf(b []byte) (keyed, bool) {
 	if len(d.e.memories) == 0 {
 		return keyed{}, false
@@ -262,17 +261,16 @@ func (d *rcDevice) keyedOf(b []byte) (keyed, bool) {
 	return keyed{mr.Addr() + skip, uint64(len(b)), mr.LKey(), mr.RKey()}, true
 }
 
-// Stats counts what has been done for long messages between hosts.
+// Stats counts the work done for long messages between hosts.
 type Stats struct {
-	// Registered is how often memory of users has been registered with a device, for
-	// one message.
+	// Registered is how often user memory has been registered with a device for a single message.
 	Registered uint64
-	// Staged is how many bytes of messages have come through memory in between, or gone
-	// through it.
+	// Staged is how many bytes of messages have been copied through an intermediate buffer, in
+	// either direction.
 	Staged uint64
 }
 
-// Stats returns the counts of this host since the job began.
+// Stats returns this host's counts since the job began.
 func (j *Job) Stats() Stats {
 	j.e.lock.Lock()
 	defer j.e.lock.Unlock()

@@ -23,7 +23,7 @@ func allocate(t testing.TB, j *Job, n int) *Memory {
 	return m
 }
 
-// TestAlloc: long messages move between memory of Alloc without a ring in between, and
+// TestAlloc: long messages move between Alloc memory without a ring in between, and
 // without registering anything; where one end is of the heap, that alone is registered.
 func TestAlloc(t *testing.T) {
 	room, lengths := 2<<20, []int{long, 1<<20 + 5}
@@ -205,7 +205,7 @@ func TestAllocClosed(t *testing.T) {
 	}
 }
 
-// BenchmarkAlloc: a long message and its answer, between memory of Alloc and of
+// BenchmarkAlloc: a long message and its answer, between Alloc memory and memory of
 // the heap.
 func BenchmarkAlloc(b *testing.B) {
 	for _, p := range places {

@@ -2,26 +2,26 @@ package impi
 
 import "math/bits"
 
-// message is one that has arrived, at least its first packet, and met no receive.
+// message is one of which at least the first packet has arrived and which no receive has matched.
 type message struct {
-	next, prev         *message // in order of arrival, from everybody
+	next, prev         *message // in order of arrival, from all processes
 	nextFrom, prevFrom *message // from the same process
 	src                int32    // rank in the job
 	tag                int32
 	sync               bool   // the sender wants to know of the match
-	known              bool   // the sender's memory is of Alloc
+	known              bool   // the sender uses Alloc memory
 	length             uint64 // of the whole message
 	srqid              uint64
-	pair               *pair    // that it came by; nil within the host
+	pair               *pair    // that it arrived on; nil within the host
 	data               []byte   // of the first packet; of all, if it has been fetched
 	sender             *request // within the host: not copied yet
-	owed, acked        bool     // to be fetched; its sender has been told of that
-	fetch              *request // by which the rest is coming; nil: none
-	taker              *request // a receive that waits for that
+	owed, acked        bool     // to be fetched; SYNCACK has been sent for that
+	fetch              *request // the transfer of the rest; nil: none
+	taker              *request // a receive that waits for the fetch
 	takerGen           uint32
 }
 
-// messageCost is what a message without data counts for among the bytes that wait.
+// messageCost is what a message without data counts towards the bound on waiting bytes.
 const messageCost = 128
 
 func (m *message) cost() int { return len(m.data) + messageCost }
@@ -72,8 +72,8 @@ func (c *matcher) takeMessage(m *message) {
 	m.next, m.prev, m.nextFrom, m.prevFrom = nil, nil, nil, nil
 }
 
-// room keeps memory for messages that have met no receive, by powers of two, so that
-// they cost no allocation in the long run.
+// room pools memory for messages that no receive has matched, by powers of two, so that they cost
+// no allocation in the long run.
 type room struct {
 	free [classes][][]byte
 	msgs []*message

@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-hpc/sluice/internal/machine"
 )
 
-// FromNode makes a job of all ranks of a node's job, without any server; all of them
-// call it. Ranks are those of the node, times [Config.Processes]. The node stays the
-// caller's, and must live longer. The crossovers of collectives come from the
-// environment, as package channel's do, and must be the same at all.
+// FromNode makes a job of all ranks of a node's job, without a server; all of them must call it.
+// Each rank of the node contributes [Config.Processes] ranks, in order. The node still belongs to
+// the caller and must outlive the job. The crossovers of collectives come from the environment, as
+// in package channel, and must be the same on every rank.
 //
 // Errors: those of [channel.Node.Exchange] and [Join], and [ErrMismatch].
 func FromNode(ctx context.Context, n *channel.Node, c Config) (*Job, error) {
@@ -74,7 +74,7 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 			return nil, jobError(op, fmt.Errorf("rank %d: %w", i, err))
 		}
 		if differ := coll.Diff(settings, m.settings); differ != "" {
-			return nil, jobError(op, fmt.Errorf("%w: settings of collectives here and at rank %d: %s", ErrMismatch, i, differ))
+			return nil, jobError(op, fmt.Errorf("%w: this rank and rank %d have different settings for collectives: %s", ErrMismatch, i, differ))
 		}
 		r.hosts = append(r.hosts, m)
 	}
@@ -84,11 +84,11 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 	return assemble(ctx, op, r, l, c)
 }
 
-// localAddrs lists where this host can be reached, loopback last.
+// localAddrs lists the addresses at which this host can be reached, loopback last.
 func localAddrs() ([]netip.Addr, error) {
 	list, err := machine.Addresses()
 	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%w: this host has no address", ErrUnreachable)
+		err = fmt.Errorf("%w: this host has no IP address", ErrUnreachable)
 	}
 	return list[:min(len(list), maxAddrs)], err
 }
@@ -96,10 +96,10 @@ func localAddrs() ([]netip.Addr, error) {
 // maxAddrs bounds the addresses of a host.
 const maxAddrs = 16
 
-// memberVersion begins what ranks tell each other.
+// memberVersion begins every announcement.
 const memberVersion = 1
 
-// append appends what the other ranks have to know: big-endian
+// append encodes what the other ranks must know: big-endian
 //
 //	uint32 version, packet length, ACKMARK, HIWATER
 //	uint32 addresses: 16 bytes and uint16 port each

@@ -154,8 +154,8 @@ func exchangeAll(ctx context.Context, j *Job, args []string) error {
 	if err := m.exchange(ctx); err != nil {
 		return fmt.Errorf("seed %d: %w", seed, err)
 	}
-	// Nobody leaves before all have what they need, nor says so where somebody still
-	// takes any message.
+	// No process leaves before all have what they need, nor says so where another still takes any
+	// message.
 	j.e.lock.Lock()
 	end := j.newComm(c.p, identity(c.Size()), 2000)
 	j.e.lock.Unlock()

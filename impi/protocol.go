@@ -7,19 +7,19 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 )
 
-// sink is where the body of the packet that is coming goes.
+// sink is the destination of the body of the packet that is arriving.
 type sink struct {
 	h     arrival
 	pair  *pair
 	match *matcher
-	req   *request // it has met this receive, or belongs to it
-	data  []byte   // else
-	at    int      // bytes of data that are there
-	left  uint64   // bytes that are to come
+	req   *request // the receive that it has matched or belongs to
+	data  []byte   // its memory if there is no receive
+	at    int      // bytes of data that have arrived
+	left  uint64   // bytes still to arrive
 	first bool     // of its message
 }
 
-// arrival is what a packet says, in terms of this job.
+// arrival is the contents of a packet's header in terms of this job.
 type arrival struct {
 	t            packet.Type
 	src          int32 // rank in the job
@@ -29,20 +29,20 @@ type arrival struct {
 	length       uint64 // of the message
 	srqid, drqid uint64
 	body         uint32
-	staged       bool // it is longer than a packet
-	known        bool // the sender's memory is of Alloc
-	eager        bool // the sender counts on its being taken
+	staged       bool // the message is longer than a packet
+	known        bool // the sender uses Alloc memory
+	eager        bool // the sender relies on the message being accepted without a receive
 }
 
-// header takes the header of a packet; its body, of in.left bytes, goes where
-// in.window says, and then end is called.
+// header handles the header of a packet. Its body, of in.left bytes, goes where in.window says;
+// then end is called.
 func (l *link) header(h *arrival) error {
 	in := &l.in
 	*in = sink{h: *h, pair: h.dest.pair(h.src)}
 	switch h.t {
 	case packet.Data, packet.DataSync:
 		if h.body > l.packetLen && !h.staged {
-			return fmt.Errorf("%w: %d bytes in a packet, agreed were %d", ErrProtocol, h.body, l.packetLen)
+			return fmt.Errorf("%w: packet of %d bytes, the agreed length is %d", ErrProtocol, h.body, l.packetLen)
 		}
 		in.left = uint64(h.body)
 		if h.drqid != 0 {
@@ -57,23 +57,23 @@ func (l *link) header(h *arrival) error {
 func (in *sink) more(l *link) error {
 	r := l.e.lookup(in.h.drqid)
 	if r == nil || r.kind != receiving || r.state != moving || r.pair != in.pair {
-		return fmt.Errorf("%w: data for request %#x, which waits for none", ErrProtocol, in.h.drqid)
+		return fmt.Errorf("%w: data for request %#x, which expects none", ErrProtocol, in.h.drqid)
 	}
 	if in.left > r.length-r.moved {
-		return fmt.Errorf("%w: %d bytes more of a message of which %d are missing", ErrProtocol, in.left, r.length-r.moved)
+		return fmt.Errorf("%w: %d more bytes of a message that lacks only %d", ErrProtocol, in.left, r.length-r.moved)
 	}
 	in.req = r
 	return nil
 }
 
-// begin finds the receive that a message meets.
+// begin finds the receive that a message matches.
 func (in *sink) begin(l *link) error {
 	h := &in.h
 	if h.length < in.left || h.length > in.left && (h.t != packet.DataSync || in.left == 0) {
-		return fmt.Errorf("%w: %v with %d bytes of a message of %d", ErrProtocol, h.t, in.left, h.length)
+		return fmt.Errorf("%w: %v with %d bytes of a message of %d bytes", ErrProtocol, h.t, in.left, h.length)
 	}
 	if h.eager && (h.length > uint64(l.eager) || h.length == in.left) {
-		return fmt.Errorf("%w: a message of %d bytes, of which %d have come, is none that is to be taken, of at most %d", ErrProtocol, h.length, in.left, l.eager)
+		return fmt.Errorf("%w: a message of %d bytes, of which %d have come, cannot be accepted without a receive: the limit is %d", ErrProtocol, h.length, in.left, l.eager)
 	}
 	if h.tag < 0 || h.length > math.MaxInt64 {
 		return fmt.Errorf("%w: message of %d bytes, tag %d", ErrProtocol, h.length, h.tag)
@@ -82,12 +82,12 @@ func (in *sink) begin(l *link) error {
 	if err != nil {
 		return err
 	}
-	if m == nil { // it is refused when it is there
+	if m == nil { // it is refused once it has arrived
 		in.data = l.e.room.get(int(in.left))
 		return nil
 	}
 	if m.comm != nil && m.comm.rankOf(h.src) < 0 {
-		return fmt.Errorf("%w: message from rank %d in context %d, of which it is no member", ErrProtocol, h.src, h.cid)
+		return fmt.Errorf("%w: rank %d sent a message in context %d but is not a member of that communicator", ErrProtocol, h.src, h.cid)
 	}
 	in.match, in.first = m, true
 	if r := m.take(h.src, h.tag); r != nil {
@@ -97,13 +97,13 @@ func (in *sink) begin(l *link) error {
 		return nil
 	}
 	if in.pair.held+int(in.left)+messageCost > l.e.unexpected {
-		return fmt.Errorf("%w: %d from rank %d, and %d more", ErrOverflow, in.pair.held, h.src, in.left)
+		return fmt.Errorf("%w: %d bytes from rank %d wait for a receive, and %d more have come", ErrOverflow, in.pair.held, h.src, in.left)
 	}
 	in.data = l.e.room.get(int(in.left))
 	return nil
 }
 
-// accept makes a receive that of a message.
+// accept matches a receive with a message.
 func (r *request) accept(p *pair, src, tag int32, length uint64) {
 	r.state, r.pair, r.peer, r.length = moving, p, src, length
 	r.status = Status{Source: r.comm.rankOf(src), Tag: int(tag), Len: int(length)}
@@ -117,7 +117,7 @@ func (in *sink) window() []byte {
 	return in.data[in.at:]
 }
 
-// advance takes note that n bytes have come to where window says, or were dropped.
+// advance records that n bytes have been stored in the window, or dropped.
 func (in *sink) advance(n int) {
 	in.left -= uint64(n)
 	if in.req != nil {
@@ -127,7 +127,7 @@ func (in *sink) advance(n int) {
 	}
 }
 
-// fill copies what there is of the body in src, and returns how much that was.
+// fill copies the part of the body that is in src and returns its length.
 func (in *sink) fill(src []byte) int {
 	n := int(min(uint64(len(src)), in.left))
 	src = src[:n]
@@ -141,7 +141,7 @@ func (in *sink) fill(src []byte) int {
 	return n
 }
 
-// end does what a packet is for, whose body is there.
+// end handles a packet whose body is complete.
 func (l *link) end() error {
 	in := &l.in
 	h, p := &in.h, in.pair
@@ -152,7 +152,7 @@ func (l *link) end() error {
 		return err
 	}
 	if n := len(p.answers) - p.at; p.held+n*answerCost > l.e.unexpected {
-		return fmt.Errorf("%w: %d answers to rank %d, which takes none", ErrOverflow, n, p.remote)
+		return fmt.Errorf("%w: %d answers to rank %d are queued because it acknowledges none", ErrOverflow, n, p.remote)
 	}
 	switch h.t {
 	case packet.Data, packet.DataSync:
@@ -167,12 +167,11 @@ func (l *link) end() error {
 	return nil
 }
 
-// answerCost is what an answer that cannot be sent yet counts for among the bytes that
-// wait: whoever asks for answers and acknowledges none gets no further than who sends
-// what nobody receives.
+// answerCost is what a queued answer counts towards the bound on waiting bytes. A peer that asks
+// for answers and acknowledges none is thus stopped like one whose messages are not received.
 const answerCost = 64
 
-// arrived: the body of a packet is there.
+// arrived handles DATA and DATASYNC whose body is complete.
 func (l *link) arrived() error {
 	in := &l.in
 	h := &in.h
@@ -184,7 +183,7 @@ func (l *link) arrived() error {
 		return nil
 	}
 	if r == nil {
-		// A receive may have been posted meanwhile.
+		// A receive may have been posted in the meantime.
 		m := l.e.room.message()
 		m.src, m.tag, m.length, m.srqid, m.sync = h.src, h.tag, h.length, h.srqid, h.t == packet.DataSync
 		m.pair, m.data, m.known = in.pair, in.data, h.known
@@ -211,7 +210,7 @@ func (l *link) arrived() error {
 	return nil
 }
 
-// complete ends a receive, all of whose message has come.
+// complete ends a receive whose message has arrived entirely.
 func (e *engine) complete(r *request) {
 	if r.transfer != nil {
 		r.transfer.free()
@@ -219,12 +218,12 @@ func (e *engine) complete(r *request) {
 	}
 	var err error
 	if r.length > r.total {
-		err = fmt.Errorf("%w: %d bytes, room for %d", ErrTruncated, r.length, r.total)
+		err = fmt.Errorf("%w: the message has %d bytes, the buffer %d", ErrTruncated, r.length, r.total)
 	}
 	e.finish(r, err)
 }
 
-// receive has a receive take a message that was waiting.
+// receive gives a receive a message that was waiting.
 func (e *engine) receive(r *request, m *message) {
 	r.accept(m.pair, m.src, m.tag, m.length)
 	r.known, m.owed = m.known, false
@@ -275,23 +274,23 @@ func (e *engine) hand(s, r *request) {
 	e.complete(r)
 }
 
-// sent returns the send that a packet of its receiver is about.
+// sent returns the send that a packet from its receiver is about.
 func (l *link) sent(h *arrival) (*request, error) {
 	r := l.e.lookup(h.srqid)
 	if r == nil || r.kind != sending || r.pair != l.in.pair || r.state == queued {
-		return nil, fmt.Errorf("%w: %v for request %#x, which is none", ErrProtocol, h.t, h.srqid)
+		return nil, fmt.Errorf("%w: %v for unknown request %#x", ErrProtocol, h.t, h.srqid)
 	}
 	return r, nil
 }
 
-// synced: a message has been matched.
+// synced handles SYNCACK: the message has been matched.
 func (l *link) synced(h *arrival) error {
 	r, err := l.sent(h)
 	if err != nil {
 		return err
 	}
 	if r.acked || l.mild(r) || r.state != moving {
-		return fmt.Errorf("%w: SYNCACK for request %#x, which is not to be acknowledged", ErrProtocol, h.srqid)
+		return fmt.Errorf("%w: SYNCACK for request %#x, which needs none", ErrProtocol, h.srqid)
 	}
 	r.acked, r.theirs = true, h.drqid
 	switch {
@@ -299,7 +298,7 @@ func (l *link) synced(h *arrival) error {
 		l.settle(r)
 	case r.list == nil:
 		if h.drqid == 0 {
-			return fmt.Errorf("%w: SYNCACK without a request for a long message", ErrProtocol)
+			return fmt.Errorf("%w: SYNCACK for a long message without a receive request", ErrProtocol)
 		}
 		r.pair.rest.push(r)
 		r.pair.wake()
@@ -307,8 +306,7 @@ func (l *link) synced(h *arrival) error {
 	return nil
 }
 
-// cancelled answers a request to take a message back: of several with one id, the last
-// counts.
+// cancelled answers CANCEL. Of several messages with one id, the last counts.
 func (p *pair) cancelled(h *arrival) {
 	e := p.link.e
 	for _, c := range p.local.matchers {
@@ -325,30 +323,28 @@ func (p *pair) cancelled(h *arrival) {
 	p.answer(packet.CancelNo, h.srqid, nil)
 }
 
-// refusal is CANCELYES that nobody has asked for: the receiver has freed the
-// communicator, and drops the message. It is sent between processes of this package
-// alone, where it has refusalID as the receiver's request.
+// refusal is a CANCELYES without a CANCEL: the receiver has freed the communicator and drops the
+// message. It is sent only between processes of this package, with refusalID as the receiver's
+// request.
 const (
 	refusal   = packet.Type(0xff)
 	refusalID = 1
 )
 
-// errFreed: see refusal.
+// errFreed is the error of a send whose message was refused.
 var errFreed = fmt.Errorf("%w: the receiver has freed the communicator", ErrClosed)
 
-// refuse tells the sender of a message that it has been dropped, if the sender waits for
-// something.
+// refuse tells the sender of a message that it has been dropped, if the sender waits for anything.
 func (p *pair) refuse(srqid uint64, waits bool) {
 	if waits && !p.link.foreign {
 		p.answer(refusal, srqid, nil)
 	}
 }
 
-// refused: the receiver has dropped a message. If an answer to CANCEL is awaited the send
-// ends with that.
+// refused handles a refusal. If an answer to CANCEL is awaited, the send ends with that.
 func (l *link) refused(r *request) error {
 	if r.acked || r.refused || l.mild(r) || r.state != moving {
-		return fmt.Errorf("%w: refusal of request %#x, which cannot be refused", ErrProtocol, r.id())
+		return fmt.Errorf("%w: request %#x was refused although it cannot be", ErrProtocol, r.id())
 	}
 	r.refused = true
 	if !r.cancelling {
@@ -357,8 +353,8 @@ func (l *link) refused(r *request) error {
 	return nil
 }
 
-// refusal is how a send ends whose message has been dropped: one that is complete without a
-// receive, as if its message had never been received.
+// refusal is the outcome of a send whose message has been dropped. A send that completes without a
+// receive ends as if its message had never been received.
 func (l *link) refusal(r *request) error {
 	if l.promised(r) {
 		return nil
@@ -366,7 +362,7 @@ func (l *link) refusal(r *request) error {
 	return errFreed
 }
 
-// answered: the answer to CANCEL.
+// answered handles the answer to CANCEL.
 func (l *link) answered(h *arrival) error {
 	r, err := l.sent(h)
 	if err != nil {
@@ -376,10 +372,10 @@ func (l *link) answered(h *arrival) error {
 		return l.refused(r)
 	}
 	if !r.asked {
-		return fmt.Errorf("%w: %v for request %#x, which was not asked for", ErrProtocol, h.t, h.srqid)
+		return fmt.Errorf("%w: %v for request %#x, for which no CANCEL was sent", ErrProtocol, h.t, h.srqid)
 	}
 	if h.t == packet.CancelYes && r.acked {
-		return fmt.Errorf("%w: CANCELYES for request %#x, which has been matched", ErrProtocol, h.srqid)
+		return fmt.Errorf("%w: CANCELYES for request %#x, which was already matched", ErrProtocol, h.srqid)
 	}
 	r.cancelling, r.asked = false, false
 	if h.t == packet.CancelYes {
@@ -395,7 +391,7 @@ func (l *link) answered(h *arrival) error {
 	return nil
 }
 
-// cancel takes a request back, if it has met nothing.
+// cancel cancels a request that has not been matched.
 func (e *engine) cancel(r *request) {
 	switch {
 	case r.status.Cancelled, r.cancelling, r.err != nil, r.kind == probing, r.state == idle:
@@ -405,21 +401,21 @@ func (e *engine) cancel(r *request) {
 			r.status.Cancelled = true
 			e.finish(r, nil)
 		}
-	case r.state == queued && r.pair != nil: // its first packet has not gone
+	case r.state == queued && r.pair != nil: // its first packet has not been sent
 		r.list.remove(r)
 		r.status.Cancelled = true
 		e.finish(r, nil)
 	case r.pair == nil:
 		e.recall(r)
 	case r.pair.link.err == nil && !r.acked:
-		r.state = moving // also one that was complete
+		r.state = moving // even if it was complete
 		r.cancelling = true
 		r.pair.answer(packet.Cancel, r.id(), nil)
 		r.pair.link.push()
 	}
 }
 
-// recall takes back a message within the host that has met no receive.
+// recall cancels a message within the host that no receive has matched.
 func (e *engine) recall(r *request) {
 	p := e.processOf(r.peer)
 	if p == nil {

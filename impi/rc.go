@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// rcCarrier takes packets over a reliable-connected queue pair.
+// rcCarrier sends and receives packets over a reliable-connected queue pair.
 type rcCarrier struct {
 	l       *link
 	d       *rcDevice
 	qp      *verbs.QP
 	num     uint32    // of the queue pair
 	peers   []int32   // rank of each process of the other host
-	tcp     socket    // of which the end tells of the peer's
+	tcp     socket    // its end means that the peer has ended
 	ended   error     // how it has ended; see look
-	verdict time.Time // until which the queue pair may say more
-	inline  int       // bytes of a packet that goes inline
+	verdict time.Time // until then the queue pair may still report
+	inline  int       // most bytes of a packet that is sent inline
 
 	again    receives // to be posted, without an SRQ
 	sends    *verbs.MR
@@ -31,9 +31,9 @@ type rcCarrier struct {
 	markHead uint32
 	markTail uint32
 	write    *request // whose rest is being posted
-	stage    stage    // where the device maps memory
+	stage    stage    // if the device maps memory
 	lanes    lanes    // likewise
-	waking   bool     // the peer is to be woken, when there is room
+	waking   bool     // wake the peer when there is room
 
 	buf  [rcInlineMost]byte
 	wrs  [1]verbs.SendWR
@@ -79,8 +79,7 @@ func (c *rcCarrier) post(req *request) {
 	}
 }
 
-// packet returns the memory of a packet of n bytes behind its header, which send
-// sends.
+// packet returns memory for a packet of n bytes after its header, which send sends.
 func (c *rcCarrier) packet(n int) []byte {
 	if rcHeader+n <= c.inline {
 		return c.buf[:rcHeader+n]
@@ -105,7 +104,7 @@ func (c *rcCarrier) send(b []byte, h *rcPacket) {
 	c.post(nil)
 }
 
-// here is the number of a process of this host.
+// here returns the number of a process of this host.
 func (c *rcCarrier) here(p *process) uint16 {
 	return uint16(p.rank - c.l.e.processes[0].rank)
 }
@@ -128,8 +127,8 @@ func (c *rcCarrier) data(r *request, t packet.Type, n uint64) {
 	}
 }
 
-// message sends a message of one packet that nobody can ask for any more: its request
-// is 0.
+// message sends a message of one packet without a request: its request id is 0, so the peer cannot
+// refer to it.
 func (c *rcCarrier) message(p *pair, cid uint64, tag int32, data []byte) {
 	if b, at := c.lane(len(data)); b != nil {
 		copy(at, data)
@@ -184,7 +183,7 @@ func (c *rcCarrier) fini() {
 	c.send(b, &rcPacket{t: packet.Fini})
 }
 
-// goOn goes on with what waited for room, or has come to be sent.
+// goOn resumes what waited for room or has since been queued.
 func (c *rcCarrier) goOn() {
 	if len(c.l.ready) > 0 || c.write != nil || c.stage.seen-c.stage.given >= stageBack || c.waking {
 		c.resume()
@@ -201,7 +200,7 @@ func (c *rcCarrier) resume() {
 	}
 }
 
-// completed: the work request of that number is complete, and all before it.
+// completed handles the completion of work request seq and all before it.
 func (c *rcCarrier) completed(seq uint32) {
 	for c.markTail != c.markHead && int32(c.marks[c.markTail%rcSends].seq-seq) <= 0 {
 		m := c.marks[c.markTail%rcSends]
@@ -216,7 +215,7 @@ func (c *rcCarrier) completed(seq uint32) {
 	}
 }
 
-// received takes a packet.
+// received handles a packet.
 func (c *rcCarrier) received(wc *verbs.WC) error {
 	if wc.Opcode == verbs.WCRecvRDMAWithImm {
 		return c.landed(wc.Imm)
@@ -250,7 +249,7 @@ func (c *rcCarrier) received(wc *verbs.WC) error {
 		return nil
 	}
 	if int(h.dest) >= len(l.e.processes) || int(h.src) >= len(c.peers) {
-		return fmt.Errorf("%w: packet from process %d of host %d to process %d", ErrProtocol, h.src, l.host, h.dest)
+		return fmt.Errorf("%w: packet from process %d of IMPI host %d to process %d, one of which does not exist", ErrProtocol, h.src, l.host, h.dest)
 	}
 	if h.t == packet.Data && h.flags == 0 && c.quick(&h, b) {
 		return l.in.pair.received()
@@ -258,7 +257,7 @@ func (c *rcCarrier) received(wc *verbs.WC) error {
 	return c.deliver(&h, b)
 }
 
-// deliver takes a packet with that body.
+// deliver handles a packet with that body.
 func (c *rcCarrier) deliver(h *rcPacket, b []byte) (err error) {
 	l := c.l
 	a := arrival{t: h.t, src: c.peers[h.src], dest: l.e.processes[h.dest], tag: h.tag, cid: uint64(h.cid), length: h.length, srqid: h.srqid}
@@ -300,9 +299,8 @@ func (c *rcCarrier) deliver(h *rcPacket, b []byte) (err error) {
 	return l.end()
 }
 
-// quick takes a message of one packet for which a receive waits: what header and end
-// do, for the case that latency is measured by. It returns false, having done nothing,
-// where the case is another.
+// quick is the fast path of header and end for latency: it delivers a message of one packet to a
+// waiting receive. If the path does not apply, it returns false and has done nothing.
 func (c *rcCarrier) quick(h *rcPacket, b []byte) bool {
 	dest, src := c.l.e.processes[h.dest], c.peers[h.src]
 	m := dest.last

@@ -15,25 +15,24 @@ import (
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
 )
 
-// What hosts of this package offer each other.
+// Parameters that hosts of this package offer each other.
 const (
 	rcSlot    = 8 << 10 // bytes of a packet
 	minSlot   = rcHeader + rcPiece
 	maxSlot   = 1 << 20
 	minWindow = 8
 	maxWindow = 512
-	// rcBudget bounds the memory of receives, which is pinned, unless the least windows
-	// need more.
+	// rcBudget bounds the pinned memory of receives, unless the smallest windows need more.
 	rcBudget = 64 << 20
-	// A queue pair may take probeTime to prove itself, and longer where so few looks
-	// have been possible that this process had no CPU, but not longer than probeMost.
+	// A queue pair may take probeTime to prove that it works. It may take longer, up to probeMost,
+	// if so few polls were possible that this process had no CPU.
 	probeTime  = time.Second
 	probeMost  = 5 * time.Second
 	probeLooks = 500
 )
 
-// rcConnect has a peer that does not answer given up after some seconds. Soft-RoCE
-// takes 7 retries for no end of them.
+// rcConnect makes a peer that does not answer fail after some seconds. Soft-RoCE takes 7 retries to
+// mean no limit.
 var rcConnect = verbs.ConnectAttr{Timeout: 16, RetryCnt: verbs.Retries(6)}
 
 // rcSetup connects queue pairs while a job is being assembled.
@@ -48,15 +47,15 @@ type rcSetup struct {
 	sets  [][]byte   // of its CPUs that they may run on
 }
 
-// receives is how many a queue pair needs, to a host of so many processes: of each pair
-// of processes a window, the acknowledgements that do not count, and those that are
-// posted again late; FINI, the probe, and what wakes.
+// receives is the number of receives that a queue pair needs to a host of so many processes: for
+// each pair of processes a window, the acknowledgements, which do not count, and those that are
+// reposted late; and FINI, the probe, and wake-ups.
 func (s *rcSetup) receives(processes int) int {
 	return processes*len(s.j.e.processes)*(int(s.window)+8+repostMost) + 8
 }
 
-// spins is how long to spin: with more processes on a machine than CPUs that they may
-// run on, a spinner keeps from running whom it waits for.
+// spins returns how long to spin: if a machine has more processes than CPUs that they may run on, a
+// spinner keeps the process it waits for from running.
 func (s *rcSetup) spins() int {
 	if s.ranks > machine.Count(s.sets...) {
 		return 0
@@ -64,8 +63,8 @@ func (s *rcSetup) spins() int {
 	return spinBudget
 }
 
-// openRC opens the devices that may carry packets to other hosts of this package.
-// What cannot be opened is left out.
+// openRC opens the devices that may carry packets to other hosts of this package. Devices that
+// cannot be opened are skipped.
 func (j *Job) openRC() *rcSetup {
 	s := &rcSetup{j: j, cpus: machine.CPUs(), ranks: len(j.e.processes)}
 	s.sets = append(s.sets, s.cpus)
@@ -92,7 +91,7 @@ func (j *Job) openRC() *rcSetup {
 	}
 	all, err := verbs.Devices()
 	if err != nil {
-		j.config.Log.Debug("impi: devices", "error", err)
+		j.config.Log.Debug("impi: cannot list some devices", "error", err)
 	}
 	for _, provider := range providers {
 		for _, dev := range all {
@@ -130,7 +129,7 @@ func (j *Job) openDevice(dev *verbs.Device, receives, hosts int) (_ *rcDevice, e
 		return nil, errors.Join(fmt.Errorf("port 1 is %v", p.State), err)
 	}
 	if !attr.LoadStore && attr.MaxSRQWR < receives {
-		return nil, fmt.Errorf("%d receives, the device has at most %d", receives, attr.MaxSRQWR)
+		return nil, fmt.Errorf("%d receives are needed, the device allows %d", receives, attr.MaxSRQWR)
 	}
 	d.sges, d.maps = min(attr.MaxSGE, 16), attr.LoadStore
 	if d.pd, err = d.ctx.AllocPD(); err != nil {
@@ -174,7 +173,7 @@ func (d *rcDevice) newCarrier(l *link, peers []int32, receives int) (_ *rcCarrie
 		limits.MaxRecvWR, limits.MaxRecvSGE = receives, 1
 	}
 	for c.qp, err = d.pd.CreateQP(verbs.QPInitAttr{SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.srq, Cap: limits}); err != nil; {
-		// A device may have its most SGEs and inline bytes with fewer work requests only.
+		// Some devices offer their most SGEs and inline bytes only with fewer work requests.
 		if limits.MaxSendSGE == 1 && limits.MaxInlineData == 0 {
 			return nil, err
 		}
@@ -198,10 +197,10 @@ func (d *rcDevice) newCarrier(l *link, peers []int32, receives int) (_ *rcCarrie
 	return c, nil
 }
 
-// negotiate finds out whether a queue pair can carry the packets of a link, and
-// connects it: both hosts say what they have, the lower-numbered one chooses, and it
-// counts once a write with immediate has gone both ways. If none does, the next pair of
-// devices is tried. nil: packets go over TCP.
+// negotiate determines whether a queue pair can carry the packets of a link, and connects it. Both
+// hosts exchange offers, and the lower-numbered one chooses a pair of devices. The queue pair is
+// accepted once a write with immediate has gone both ways; otherwise the next pair of devices is
+// tried. nil: packets go over TCP.
 func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*rcCarrier, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -236,7 +235,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 			}
 		}
 		if err != nil {
-			l.e.log.Info("impi: no queue pair", "peer", l.host, "device", d.name, "error", err)
+			l.e.log.Info("impi: cannot make a queue pair", "peer", l.host, "device", d.name, "error", err)
 			continue
 		}
 		carriers, mine.endpoints = append(carriers, c), append(mine.endpoints, e)
@@ -280,10 +279,10 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 	return c, nil
 }
 
-// try connects a queue pair, and says whether it works at both ends.
+// try connects a queue pair and reports whether it works at both ends.
 func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs.Endpoint) (bool, error) {
 	s.mu.Lock()
-	c.want = 2 // before the peer may probe: another link may take the completion
+	c.want = 2 // set before the peer may probe: another link may take the completion
 	s.mu.Unlock()
 	why := c.qp.Connect(to, rcConnect)
 	if why == nil {
@@ -302,7 +301,7 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 	return ok, err
 }
 
-// swapOffers sends ours and reads the peer's.
+// swapOffers sends our offer and reads the peer's.
 func swapOffers(conn net.Conn, mine *offer) (offer, error) {
 	b, err := mine.append(nil)
 	if err != nil {
@@ -326,8 +325,7 @@ func swapOffers(conn net.Conn, mine *offer) (offer, error) {
 	return parseOffer(b)
 }
 
-// choose agrees on an endpoint of ours and one of theirs, neither of which has been
-// used before; -1 for none.
+// choose agrees on an endpoint of each side that has not been used before; -1 for none.
 func (s *rcSetup) choose(l *link, conn net.Conn, mine, theirs *offer, used [2]map[int]bool) (i, k int, err error) {
 	const none = 0xff
 	b := [2]byte{none, none}
@@ -352,8 +350,8 @@ func (s *rcSetup) choose(l *link, conn net.Conn, mine, theirs *offer, used [2]ma
 	return i, k, nil
 }
 
-// match returns the first pair of endpoints that can reach each other, as far as one can
-// see, and have not been used: a queue pair that has failed is not connected again.
+// match returns the first pair of endpoints that appear able to reach each other and have not been
+// used: a queue pair that has failed is not connected again.
 func match(a, b *offer, used [2]map[int]bool) (int, int) {
 	for i, x := range a.endpoints {
 		if used[0][i] {
@@ -368,8 +366,7 @@ func match(a, b *offer, used [2]map[int]bool) (int, int) {
 	return -1, -1
 }
 
-// agree tells the peer whether something has worked, and says whether it has at both
-// ends.
+// agree tells the peer whether something has worked and reports whether it has at both ends.
 func agree(conn net.Conn, ok bool) (bool, error) {
 	b := [1]byte{0}
 	if ok {
@@ -401,7 +398,7 @@ func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
 			return errors.Join(err, why)
 		}
 		if took := time.Since(began); took > probeTime && looks > probeLooks || took > probeMost {
-			return fmt.Errorf("%w: no write with immediate has come through in %v", ErrTimeout, took)
+			return fmt.Errorf("%w: no write with immediate has arrived within %v", ErrTimeout, took)
 		}
 		select {
 		case <-ctx.Done():
@@ -412,8 +409,8 @@ func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
 	return err
 }
 
-// pump takes the completions of probes, and keeps those of packets: another link may
-// be in use at its other end.
+// pump handles the completions of probes and keeps those of packets, because another link may
+// already be in use at its other end.
 func (d *rcDevice) pump() error {
 	n, err := d.cq.Poll(d.wcs[:])
 	for i := range d.wcs[:n] {
@@ -441,6 +438,6 @@ func (c *rcCarrier) discard() {
 	delete(c.d.links, c.num)
 	c.closeLane()
 	if err := errors.Join(c.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState), c.qp.Close(), c.sends.Close()); err != nil {
-		c.l.e.log.Debug("impi: queue pair", "error", err)
+		c.l.e.log.Debug("impi: cannot close a queue pair", "error", err)
 	}
 }

@@ -8,11 +8,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// rcDevice is an open device, with what the queue pairs of all links share: a
-// completion queue, and the receives. There are so many of these that a message always
-// finds one (no RNR): of each pair of processes as many packets as may be in flight,
-// and the acknowledgements, which do not count. They are posted again before any
-// acknowledgement goes out.
+// rcDevice is an open device with what the queue pairs of all links share: a completion queue and
+// the receives. There are enough receives that a message always finds one (no RNR): for each pair
+// of processes as many packets as may be in flight, plus the acknowledgements, which do not count.
+// Receives are reposted before any acknowledgement is sent.
 type rcDevice struct {
 	e     *engine
 	name  string
@@ -23,29 +22,29 @@ type rcDevice struct {
 	cq    *verbs.CQ
 	srq   *verbs.SRQ // nil: each queue pair has its own receives, which is faster on shared memory
 	slot  int        // bytes of a packet, with its header
-	maps  bool       // memory of a peer is written to by plain stores
+	maps  bool       // peers' memory can be written by plain stores
 	recvs *verbs.MR
 	given int // of recvs, to queue pairs
 	sges  int
 
 	links map[uint32]*rcCarrier // by queue pair
 	lanes []*rcCarrier          // that have one
-	turn  uint32                // of looking at them alone
-	kept  []*verbs.MR           // that peers of links that are lost may still store to
+	turn  uint32                // polls of lanes alone
+	kept  []*verbs.MR           // memory that peers of lost links may still store to
 	last  *rcCarrier
 	wcs   [64]verbs.WC
 	again receives   // to be posted to the SRQ
-	early []verbs.WC // that came while links were being connected
+	early []verbs.WC // completions that came while links were being connected
 }
 
-// How often completions are looked for where lanes bring most of what comes: of so many
-// looks once, and less often while they do.
+// How often completions are polled while lanes bring most of the messages: once in so many polls,
+// and less often as they continue to.
 const (
 	turnIdle = 4
 	turnBusy = 16
 )
 
-// poll takes what lanes have brought, and does what completions say.
+// poll takes what has arrived in lanes and handles completions.
 func (d *rcDevice) poll() bool {
 	moved := false
 	for _, c := range d.lanes {
@@ -60,7 +59,7 @@ func (d *rcDevice) poll() bool {
 	return d.pollCQ() || moved
 }
 
-// pollCQ does what completions say.
+// pollCQ handles completions.
 func (d *rcDevice) pollCQ() bool {
 	moved := false
 	for len(d.early) > 0 {
@@ -117,13 +116,13 @@ func (d *rcDevice) handle(wcs []verbs.WC) {
 	}
 }
 
-// receives are those that are to be posted again.
+// receives holds the receives to be reposted.
 type receives struct {
 	wrs  []verbs.RecvWR
 	sges []verbs.SGE
 }
 
-// repostMost: receives are posted so many at a time, and before any acknowledgement.
+// repostMost is how many receives are posted at a time; all are posted before any acknowledgement.
 const repostMost = 8
 
 func newReceives(n int) receives {
@@ -142,13 +141,13 @@ func (r *receives) post(post func([]verbs.RecvWR) (int, error)) error {
 	}
 	n, err := post(r.wrs)
 	if err == nil && n < len(r.wrs) {
-		err = fmt.Errorf("%d of %d receives taken", n, len(r.wrs))
+		err = fmt.Errorf("only %d of %d receives were accepted", n, len(r.wrs))
 	}
 	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
 	return err
 }
 
-// repost adds a receive to those to be posted again, and posts them if they are many.
+// repost adds a receive to those to be reposted, and posts them if there are many.
 func (d *rcDevice) repost(c *rcCarrier, i int) {
 	switch {
 	case d.srq != nil:
@@ -162,7 +161,7 @@ func (d *rcDevice) repost(c *rcCarrier, i int) {
 	}
 }
 
-// postRecvs posts what is to be posted again.
+// postRecvs posts the receives to be reposted.
 func (d *rcDevice) postRecvs(c *rcCarrier) {
 	if d.srq != nil {
 		if err := d.again.post(d.srq.PostRecv); err != nil {
@@ -193,7 +192,7 @@ func (d *rcDevice) block(ctx context.Context) error {
 	return err
 }
 
-// close ends the device; its links are closed.
+// close closes the device after its links.
 func (d *rcDevice) close() error {
 	var err error
 	for _, mr := range d.kept {

@@ -9,11 +9,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A peer that is lost may be in the middle of our memory, and a device in the middle of
-// what it carries out for it. Requests with such memory are complete, with an error,
-// only when nobody can get at it any more: memory is not given back before. That is
-// waited for without the lock, so that other links go on: a peer that has been stopped
-// takes as long as [verbs.Config].PeerTimeout.
+// A lost peer may be in the middle of accessing our memory, and a device in the middle of an
+// operation for it. Requests with such memory complete, with an error, only when neither can access
+// the memory any more, so that memory is not returned too early. The wait holds no lock, so other
+// links continue: a peer that has been stopped takes as long as [verbs.Config].PeerTimeout.
 
 // fence is the end of a queue pair.
 type fence struct {
@@ -62,8 +61,8 @@ func (c *rcCarrier) close() {
 	e.wg.Go(f.run)
 }
 
-// run waits until neither peer nor device can get at memory of ours, and then completes
-// the requests.
+// run waits until neither the peer nor the device can access our memory, and then completes the
+// requests.
 func (f *fence) run() {
 	e := f.c.l.e
 	left := f.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState)
@@ -74,7 +73,7 @@ func (f *fence) run() {
 		}
 	}
 	if err := errors.Join(left, f.qp.Close(), f.c.sends.Close()); err != nil {
-		e.log.Warn("impi: queue pair", "peer", f.c.l.host, "error", err)
+		e.log.Warn("impi: cannot close a queue pair", "peer", f.c.l.host, "error", err)
 	}
 	e.lock.Lock()
 	defer e.lock.Unlock()
@@ -85,7 +84,7 @@ func (f *fence) run() {
 			e.spoil(x.r)
 		}
 		if inside[i] != nil {
-			err = fmt.Errorf("%w; %w: the peer may yet use the memory, which must be left alone for ever: %w", err, ErrBusy, inside[i])
+			err = fmt.Errorf("%w; %w: the peer may still access the memory, which must never be used again: %w", err, ErrBusy, inside[i])
 		}
 		x.r.fencing = false
 		e.finish(x.r, err)
@@ -94,7 +93,7 @@ func (f *fence) run() {
 	e.ring()
 }
 
-// spoil has the memory of Alloc that a request lies in never be used again.
+// spoil makes sure that the Alloc memory of a request is never used again.
 func (e *engine) spoil(r *request) {
 	for _, m := range slices.Clone(e.memories) {
 		of := span.Set{span.Of(m.buf)}

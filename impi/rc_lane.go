@@ -13,21 +13,21 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A lane is memory of the receiver's that the sender writes short messages to by plain
-// stores, where the device maps it: each is one cache line, with the data of all but the
-// shortest in another ring, and neither side posts anything for it. A message that finds
-// no room goes by the queue pair, as all that is longer does.
+// A lane is memory of the receiver to which the sender writes short messages by plain stores, if
+// the device maps memory. Each message is one cache line, with the data of all but the shortest in
+// a second ring, and neither side posts anything for it. A message that finds no room, or is
+// longer, goes through the queue pair.
 //
-// All packets of a link keep the order in which they were sent: a line says how many
-// packets have gone by the queue pair before it, and a packet how many lines.
+// All packets of a link keep the order in which they were sent: a line states how many packets have
+// gone through the queue pair before it, and a packet how many lines.
 //
-//	line 0  receiver: is it asleep, does who writes need a fence
+//	line 0  receiver: whether it is asleep, whether writers need a fence
 //	line 2  receiver: lines taken
 //	lines   sender
 //	data    sender
 type lane struct {
-	asleep uint32 // 1: who writes a line wakes the receiver, which it does by setting 0
-	fenced uint32 // 1: and has to look for that behind a fence
+	asleep uint32 // 1: the writer of a line sets 0 and wakes the receiver
+	fenced uint32 // 1: the writer needs a fence before it reads asleep
 	_      [120]byte
 	taken  uint32
 	_      [124]byte
@@ -35,8 +35,8 @@ type lane struct {
 	data   [laneData]byte
 }
 
-// laneLine is a message. The word is stored last; the number in it counts lines from 1
-// over all laps, so that what is left of an earlier lap never is the next.
+// laneLine is a message. The word is stored last. Its number counts lines from 1 over all laps, so
+// a line left over from an earlier lap is never taken for the next.
 type laneLine struct {
 	word  uint64 // number 32 | bytes 16 | packets by the queue pair 16
 	dest  uint16 // as in a packet
@@ -54,24 +54,23 @@ const (
 	laneLines  = 256
 	laneData   = 64 << 10
 	laneSize   = int(unsafe.Sizeof(lane{}))
-	// laneAhead: the line that is so far ahead is fetched for writing: to have it costs
-	// as much as all the rest of a message.
+	// laneAhead: the line that far ahead is prefetched for writing, because obtaining it costs as
+	// much as the rest of a message.
 	laneAhead = 8
-	// laneFetch: where messages come in numbers the line so far ahead is fetched for
-	// reading. Where they do not, that would only keep it from the writer.
+	// laneFetch: while messages come quickly, the line that far ahead is prefetched for reading.
+	// Otherwise that would only take it away from the writer.
 	laneFetch = 4
-	// laneTell: the receiver tells how far it has come after so many lines, or as much
-	// data.
+	// laneTell: the receiver publishes its progress after that many lines, or as much data.
 	laneTell = 4
 )
 
-// lanes are those of a queue pair.
+// lanes is the pair of lanes of a queue pair.
 type lanes struct {
 	own    *verbs.MR
 	in     *lane
 	seen   uint32 // lines taken
-	many   bool   // messages come faster than they are looked for
-	told   uint32 // and of these the peer knows
+	many   bool   // messages come faster than the lane is polled
+	told   uint32 // how many of them the peer knows of
 	untold uint32 // bytes of data since then
 	qpSeen uint16 // packets that have come by the queue pair
 	head   rcPacket
@@ -88,11 +87,11 @@ type lanes struct {
 	qpSent uint16 // packets that have gone by the queue pair
 }
 
-// rcWake is the type of a packet that only wakes. It does not count.
+// rcWake is the type of a packet that only wakes the peer. It does not count for flow control.
 const rcWake = rcCredit + 1
 
-// openLane makes the lane that the peer may write to, and returns where it is: nowhere
-// for none, when all packets go by the queue pair.
+// openLane makes the lane that the peer may write to and returns its address; a zero address means
+// no lane: all packets go through the queue pair.
 func (c *rcCarrier) openLane() remote {
 	mr, err := c.d.pd.AllocMR(laneSize, verbs.AccessAll)
 	if err != nil {
@@ -108,7 +107,7 @@ func (c *rcCarrier) openLane() remote {
 	return remote{mr.Addr(), uint32(mr.Len()), mr.RKey()}
 }
 
-// swapLanes tells the peer where our lane is, and takes note of where its is.
+// swapLanes exchanges the addresses of the two lanes.
 func swapLanes(conn net.Conn, mine remote) (theirs remote, err error) {
 	var b [rcPiece]byte
 	if _, err := conn.Write(mine.append(nil)); err != nil {
@@ -124,16 +123,16 @@ func swapLanes(conn net.Conn, mine remote) (theirs remote, err error) {
 	return list[0], err
 }
 
-// closeLane ends the lanes of both directions.
+// closeLane closes the lanes of both directions.
 func (c *rcCarrier) closeLane() {
 	if c.lanes.own != nil {
 		c.d.kept = append(c.d.kept, c.lanes.own)
-		c.d.lanes = slices.DeleteFunc(slices.Clone(c.d.lanes), func(o *rcCarrier) bool { return o == c }) // somebody may be going through them
+		c.d.lanes = slices.DeleteFunc(slices.Clone(c.d.lanes), func(o *rcCarrier) bool { return o == c }) // a poll may be iterating over them
 	}
 	c.lanes, c.waking = lanes{}, false
 }
 
-// laneMap maps the peer's lane, which may take a moment to be there.
+// laneMap maps the peer's lane, which may not be available at once.
 func (c *rcCarrier) laneMap() bool {
 	s := &c.lanes
 	if s.tries++; s.at.length == 0 || s.tries%16 != 1 {
@@ -150,8 +149,8 @@ func (c *rcCarrier) laneMap() bool {
 	return true
 }
 
-// lane returns the line for the next message, of n bytes, and where these go; nil: by
-// the queue pair.
+// lane returns the line for the next message of n bytes, and the memory for its data; nil: use the
+// queue pair.
 func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 	s := &c.lanes
 	if n > laneMost || s.out == nil && !c.laneMap() {
@@ -178,12 +177,12 @@ func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 	return b, s.out.data[at:][:n]
 }
 
-// laneRoom looks how far the peer has come; false if there is no room for a line.
+// laneRoom reads the peer's progress; false if there is no room for a line.
 func (c *rcCarrier) laneRoom() bool {
 	s := &c.lanes
 	taken := atomic.LoadUint32(&s.out.taken)
 	if n := s.sent - taken; n > laneLines || n > s.sent-(s.room-laneLines) {
-		c.l.lost(fmt.Errorf("%w: %d lines taken of %d", ErrProtocol, taken, s.sent))
+		c.l.lost(fmt.Errorf("%w: the peer claims to have taken %d lines of %d", ErrProtocol, taken, s.sent))
 		return false
 	}
 	if s.room != taken+laneLines {
@@ -193,7 +192,7 @@ func (c *rcCarrier) laneRoom() bool {
 	return s.sent != s.room
 }
 
-// sendLine sends a message in a line that has its n bytes.
+// sendLine sends a message in a line whose n bytes of data are in place.
 func (c *rcCarrier) sendLine(b *laneLine, p *pair, tag int32, cid, srqid uint64, n int) {
 	s := &c.lanes
 	b.dest, b.src, b.tag, b.cid, b.srqid = c.there(p.remote), c.here(p.local), tag, uint32(cid), srqid
@@ -211,8 +210,7 @@ func (c *rcCarrier) sendLine(b *laneLine, p *pair, tag int32, cid, srqid uint64,
 	}
 }
 
-// wake wakes the peer, by a completion. Where the queue pair has no room now, that is
-// done when it has some again.
+// wake wakes the peer with a completion, as soon as the queue pair has room.
 func (c *rcCarrier) wake() {
 	switch {
 	case c.l.err != nil || c.l.fini || atomic.LoadUint32(&c.lanes.out.asleep) == 0:
@@ -227,7 +225,7 @@ func (c *rcCarrier) wake() {
 	}
 }
 
-// pollLane takes the messages that have come.
+// pollLane takes the messages that have arrived.
 func (c *rcCarrier) pollLane() bool {
 	s := &c.lanes
 	taken := 0
@@ -241,7 +239,7 @@ func (c *rcCarrier) pollLane() bool {
 		b := &s.in.lines[s.seen%laneLines]
 		word := atomic.LoadUint64(&b.word)
 		if uint32(word) != s.seen+1 || uint16(word>>48) != s.qpSeen {
-			break // that packet comes first
+			break // a packet of the queue pair comes first
 		}
 		if err := c.takeLine(b, word); err != nil {
 			c.l.lost(err)
@@ -252,8 +250,7 @@ func (c *rcCarrier) pollLane() bool {
 	return taken > 0
 }
 
-// lastLines takes what the peer has sent before its queue pair has ended: all that a lane
-// holds.
+// lastLines takes what the peer has sent before its queue pair ended: everything in the lane.
 func (c *rcCarrier) lastLines() {
 	for range 3 {
 		if c.l.err != nil || !c.pollLane() {
@@ -262,17 +259,17 @@ func (c *rcCarrier) lastLines() {
 	}
 }
 
-// drainLane takes the messages that were sent before a packet, which says how many.
+// drainLane takes the messages that were sent before a packet, which states their number.
 func (c *rcCarrier) drainLane(sent uint16) error {
 	s := &c.lanes
 	for uint16(s.seen) != sent {
 		if s.in == nil {
-			return fmt.Errorf("%w: %d lines of no lane", ErrProtocol, sent)
+			return fmt.Errorf("%w: a packet counts %d lines, but there is no lane", ErrProtocol, sent)
 		}
 		b := &s.in.lines[s.seen%laneLines]
 		word := atomic.LoadUint64(&b.word)
 		if uint32(word) != s.seen+1 || uint16(word>>48) != s.qpSeen {
-			return fmt.Errorf("%w: line %d is not there, %d were sent", ErrProtocol, s.seen+1, sent)
+			return fmt.Errorf("%w: line %d is missing from the lane, %d were sent", ErrProtocol, s.seen+1, sent)
 		}
 		if err := c.takeLine(b, word); err != nil {
 			return err
@@ -285,20 +282,20 @@ func (c *rcCarrier) drainLane(sent uint16) error {
 func (c *rcCarrier) takeLine(b *laneLine, word uint64) error {
 	s, l := &c.lanes, c.l
 	n := uint32(uint16(word >> 32))
-	h := &s.head // field by field: a copy of it would wait for the stores
+	h := &s.head // field by field: a copy would wait for the stores
 	h.t, h.flags, h.dest, h.src, h.tag, h.cid, h.length, h.srqid = packet.Data, 0, b.dest, b.src, b.tag, b.cid, uint64(n), b.srqid
 	data := b.data[:]
 	if n > laneInline {
 		at := b.at
 		if n > laneMost || at > laneData-n {
-			return fmt.Errorf("%w: %d bytes at %d of a lane", ErrProtocol, n, at)
+			return fmt.Errorf("%w: %d bytes at offset %d of a lane", ErrProtocol, n, at)
 		}
 		data = s.in.data[at:]
 		s.untold += n
 	}
 	data = data[:n]
 	if int(h.dest) >= len(l.e.processes) || int(h.src) >= len(c.peers) || l.left {
-		return fmt.Errorf("%w: line from process %d of host %d to process %d", ErrProtocol, h.src, l.host, h.dest)
+		return fmt.Errorf("%w: line from process %d of IMPI host %d to process %d, one of which does not exist", ErrProtocol, h.src, l.host, h.dest)
 	}
 	err := error(nil)
 	if c.quick(h, data) {
@@ -314,8 +311,8 @@ func (c *rcCarrier) takeLine(b *laneLine, word uint64) error {
 	return err
 }
 
-// sleepLanes says whether writers are to wake this process, of all lanes. Whoever has
-// not seen it has written before: see [wait.Barrier].
+// sleepLanes publishes in all lanes whether writers must wake this process. A writer that has not
+// seen it has written before: see [wait.Barrier].
 func (d *rcDevice) sleepLanes(asleep bool) {
 	for _, c := range d.lanes {
 		v := uint32(0)
@@ -325,6 +322,6 @@ func (d *rcDevice) sleepLanes(asleep bool) {
 		atomic.StoreUint32(&c.lanes.in.asleep, v)
 	}
 	if asleep && len(d.lanes) > 0 {
-		wait.Barrier() // without it writers have fences
+		wait.Barrier() // if it fails, writers use fences
 	}
 }

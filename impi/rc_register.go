@@ -7,17 +7,17 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// registerAside: so many bytes or more are registered by a goroutine, without the lock,
-// where the device pins them: that takes a millisecond for a few MiB.
+// registerAside is the number of bytes from which memory is registered by a goroutine without the
+// lock, if the device pins memory: pinning a few MiB takes a millisecond.
 const registerAside = 16 << 20
 
-// unkeyed is a piece of the memory of a request: with its keys, or to be registered.
+// unkeyed is a piece of a request's memory, with its keys or still to be registered.
 type unkeyed struct {
 	keyed
 	b []byte
 }
 
-// unkeyed lists the next n bytes of the memory of a request. The caller holds the lock.
+// unkeyed lists the next n bytes of a request's memory. The caller holds the lock.
 func (c *rcCarrier) unkeyed(r *request, n uint64) (list []unkeyed) {
 	for i, from := r.piece, r.within; i < len(r.vec) && n > 0; i, from = i+1, 0 {
 		b := r.vec[i][from:]
@@ -35,10 +35,10 @@ func (c *rcCarrier) unkeyed(r *request, n uint64) (list []unkeyed) {
 	return list
 }
 
-// register registers what has no keys. It needs no lock.
+// register registers the pieces without keys. It does not need the lock.
 func (d *rcDevice) register(t *rcTransfer, list []unkeyed, access verbs.AccessFlags) error {
 	if len(list) > maxRCPieces {
-		return fmt.Errorf("%d pieces", len(list))
+		return fmt.Errorf("the memory has too many pieces: %d", len(list))
 	}
 	for _, u := range list {
 		if u.b != nil {
@@ -56,7 +56,7 @@ func (d *rcDevice) register(t *rcTransfer, list []unkeyed, access verbs.AccessFl
 	return nil
 }
 
-// registered takes note of how register has ended, and says whether it was successful.
+// registered records the outcome of register and reports whether it succeeded.
 func (c *rcCarrier) registered(t *rcTransfer, err error) bool {
 	if err != nil {
 		c.l.e.log.Debug("impi: memory cannot be registered", "error", err)
@@ -66,15 +66,15 @@ func (c *rcCarrier) registered(t *rcTransfer, err error) bool {
 	return true
 }
 
-// registerNow finds the keys of the next n bytes of the memory of a request, and
-// registers what has none.
+// registerNow determines the keys of the next n bytes of a request's memory and registers the
+// pieces without keys.
 func (c *rcCarrier) registerNow(t *rcTransfer, r *request, n uint64, access verbs.AccessFlags) bool {
 	return c.registered(t, c.d.register(t, c.unkeyed(r, n), access))
 }
 
-// registerThen does so without the lock if it takes long, and then calls then with it,
-// unless the link is lost meanwhile. It returns false, having done nothing, if it does
-// not take long. The request stays as it is, and is not complete, until then.
+// registerThen does the same without the lock if it takes long, and then calls then with the lock
+// held, unless the link is lost meanwhile. It returns false, having done nothing, if registration
+// is quick. Until then is called the request does not change or complete.
 func (c *rcCarrier) registerThen(t *rcTransfer, r *request, n uint64, access verbs.AccessFlags, then func(ok bool)) bool {
 	if c.d.maps || n < registerAside {
 		return false
@@ -102,7 +102,7 @@ func (c *rcCarrier) registerThen(t *rcTransfer, r *request, n uint64, access ver
 	return true
 }
 
-// syncAck tells the sender of a message that it has met a receive.
+// syncAck tells the sender of a message that a receive has matched it.
 func (p *pair) syncAck(srqid uint64, r *request) {
 	if c, ok := p.link.carrier.(*rcCarrier); ok && p.link.err == nil && r.moved < r.length && r.moved < r.total {
 		t := &rcTransfer{}

@@ -9,54 +9,53 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// stage is memory of the receiver's that the sender writes to by plain stores, where
-// the device maps it: the rest of long messages goes through it, a slot at a time, and
-// both sides copy at once. Between two ordinary pieces of memory that is faster than
-// registering both for every message, and having one side copy. It is a ring: slots are
-// used in turn, by all messages of a link, and given back in turn.
+// stage is memory of the receiver to which the sender writes by plain stores, if the device maps
+// memory. The rest of long messages goes through it, a slot at a time, and both sides copy
+// concurrently. Between two pieces of ordinary memory that is faster than registering both for
+// every message and having one side copy. It is a ring: all messages of a link use the slots in
+// turn, and the receiver returns them in turn.
 type stage struct {
-	way   way       // of what comes
-	own   *verbs.MR // that the peer writes to; nil before the first long message
-	seen  uint32    // slots that have come
-	given uint32    // and of these given back
+	way   way       // of incoming messages
+	own   *verbs.MR // the peer writes to it; nil before the first long message
+	seen  uint32    // slots received
+	given uint32    // how many of them have been returned
 
 	at    remote // the peer's
 	peers []byte // mapped
 	head  uint32 // slots written
-	tail  uint32 // and of these given back
+	tail  uint32 // how many of them have been returned
 }
 
 const (
 	stageSlot  = 32 << 10
 	stageSlots = 16
-	// stageBack: slots are given back so many at a time.
+	// stageBack is how many slots are returned at a time.
 	stageBack = 4
 )
 
-// rcCredit is the type of the packet that gives slots back; it does not count.
+// rcCredit is the type of the packet that returns slots; it does not count for flow control.
 const rcCredit = packet.Fini + 1
 
 // throughStage is the transfer of messages whose rest goes through the stage.
 var throughStage = &rcTransfer{}
 
-// way is how the rest of a long message comes where the device maps memory: through
-// the stage, or by a write that the receiver carries out. Which is faster depends on
-// the length, and on the machine: on how far apart the CPUs are that the two sides run
-// on, which may change, and on what is in their caches. So both are tried, and timed.
+// way chooses how the rest of a long message arrives if the device maps memory: through the stage,
+// or by a write that the receiver carries out. Which is faster depends on the length, on how far
+// apart the CPUs of the two sides are, which may change, and on the contents of their caches. Both
+// are therefore tried and timed.
 type way struct {
-	took  [2][wayClasses]time.Duration // of messages of that class, smoothed; 0: not known
+	took  [2][wayClasses]time.Duration // by class of message, smoothed; 0: unknown
 	tries uint32
 }
 
-// Ways, and how they are chosen.
+// The ways, and parameters of the choice.
 const (
 	byStage = iota
 	byWrite
-	// wayLeast: shorter rests go through the stage. Classes are the powers of two
-	// from here on.
+	// wayLeast: shorter rests go through the stage. Classes are the powers of two from here on.
 	wayLeast   = 1 << 15
 	wayClasses = 8
-	// wayProbe: of so many messages one goes the way that seems slower.
+	// wayProbe: one of so many messages goes the way that seems slower.
 	wayProbe = 64
 )
 
@@ -78,7 +77,7 @@ func (w *way) choose(n uint64) int {
 	return best
 }
 
-// note takes note of how long the rest of a message has taken, of n bytes.
+// note records how long the rest of a message, of n bytes, has taken.
 func (w *way) note(by int, n uint64, d time.Duration) {
 	if n < wayLeast {
 		return
@@ -86,17 +85,16 @@ func (w *way) note(by int, n uint64, d time.Duration) {
 	switch old := &w.took[by][wayClass(n)]; {
 	case *old == 0:
 		*old = d
-	case d > 4**old: // somebody was away
+	case d > 4**old: // one side was descheduled
 		*old += *old / 8
-	case d < *old: // the first took page faults
+	case d < *old: // the first measurement included page faults
 		*old += (d - *old) / 2
 	default:
 		*old += (d - *old) / 8
 	}
 }
 
-// announce returns our stage, if the peer has not been told of it; false if there is
-// none.
+// announce returns our stage if the peer does not know it yet; false if there is none.
 func (c *rcCarrier) announce() ([]remote, bool) {
 	s := &c.stage
 	if s.own != nil {
@@ -104,14 +102,14 @@ func (c *rcCarrier) announce() ([]remote, bool) {
 	}
 	mr, err := c.d.pd.AllocMR(stageSlot*stageSlots, verbs.AccessAll)
 	if err != nil {
-		c.l.e.log.Debug("impi: no stage", "peer", c.l.host, "error", err)
+		c.l.e.log.Debug("impi: cannot make a stage", "peer", c.l.host, "error", err)
 		return nil, false
 	}
 	s.own = mr
 	return []remote{{mr.Addr(), uint32(mr.Len()), mr.RKey()}}, true
 }
 
-// announced takes note of the stage that the peer has told us of.
+// announced records the stage that the peer has announced.
 func (c *rcCarrier) announced(list []remote) error {
 	m := list[0]
 	if len(list) != 1 || m.length != stageSlot*stageSlots || c.stage.at.length != 0 {
@@ -121,14 +119,14 @@ func (c *rcCarrier) announced(list []remote) error {
 	return nil
 }
 
-// mapped says whether the peer's stage can be written to. It may take a moment until
-// the peer's memory can be mapped; until then the rest goes in packets.
+// mapped says whether the peer's stage can be written. The peer's memory may not be mappable at
+// once; until then the rest goes in packets.
 func (c *rcCarrier) mapped() bool {
 	s := &c.stage
 	if s.peers == nil && s.at.length != 0 {
 		var err error
 		if s.peers, err = c.qp.Map(s.at.rkey, s.at.addr, int(s.at.length)); err != nil {
-			c.l.e.log.Debug("impi: stage is not there yet", "peer", c.l.host, "error", err)
+			c.l.e.log.Debug("impi: cannot map the stage yet", "peer", c.l.host, "error", err)
 			s.peers = nil
 		}
 	}
@@ -159,14 +157,14 @@ func (c *rcCarrier) restStaged(r *request) bool {
 func (c *rcCarrier) staged(h *rcPacket) ([]byte, error) {
 	s := &c.stage
 	if s.own == nil || uint32(h.tag) != s.seen%stageSlots || h.cid == 0 || h.cid > stageSlot || s.seen-s.given == stageSlots {
-		return nil, fmt.Errorf("%w: %d bytes in slot %d", ErrProtocol, h.cid, h.tag)
+		return nil, fmt.Errorf("%w: %d bytes in slot %d of a stage", ErrProtocol, h.cid, h.tag)
 	}
 	s.seen++
 	c.l.e.stats.Staged += uint64(h.cid)
 	return s.own.Bytes()[h.tag*stageSlot:][:h.cid], nil
 }
 
-// giveBack gives back the slots that have been read, if they are many.
+// giveBack returns slots that have been read, if there are enough of them.
 func (c *rcCarrier) giveBack() {
 	s := &c.stage
 	if n := s.seen - s.given; n >= stageBack && c.l.err == nil && !c.l.fini && c.room() {
@@ -175,11 +173,11 @@ func (c *rcCarrier) giveBack() {
 	}
 }
 
-// credited takes back slots.
+// credited takes slots back.
 func (c *rcCarrier) credited(n uint32) error {
 	s := &c.stage
 	if n < stageBack || n > s.head-s.tail {
-		return fmt.Errorf("%w: %d slots given back of %d", ErrProtocol, n, s.head-s.tail)
+		return fmt.Errorf("%w: the peer returned %d slots of %d in use", ErrProtocol, n, s.head-s.tail)
 	}
 	s.tail += n
 	for _, p := range c.l.pairs {

@@ -8,18 +8,18 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// rcPieceMost is the most bytes of one write: verbs takes 1 GiB.
+// rcPieceMost is the most bytes of one write: the limit of verbs is 1 GiB.
 const rcPieceMost = 1 << 30
 
-// rcTransfer is the rest of a long message: what of user memory is registered for it,
-// and at the sender where it goes.
+// rcTransfer is the transfer of the rest of a long message: the user memory registered for it and,
+// at the sender, its destination.
 type rcTransfer struct {
 	local  []keyed
-	mrs    []*verbs.MR // of those that have been registered for it
+	mrs    []*verbs.MR // registered for it
 	remote []remote
 	piece  int // of remote, and where in it
 	within uint32
-	known  bool // remote is memory of Alloc
+	known  bool // remote is Alloc memory
 }
 
 func (c *rcCarrier) rest(r *request) (counts, ok bool) {
@@ -40,7 +40,7 @@ func (c *rcCarrier) rest(r *request) (counts, ok bool) {
 		}
 		if t.local != nil || c.registerNow(t, r, r.length-r.moved, 0) {
 			c.write = r
-			c.writeOn() // what has no room now resume goes on with
+			c.writeOn() // resume continues with what has no room now
 			return true, true
 		}
 		r.transfer = nil // in packets, then
@@ -56,7 +56,7 @@ func (c *rcCarrier) rest(r *request) (counts, ok bool) {
 	return true, true
 }
 
-// free deregisters the memory. throughStage, which all share, has none.
+// free deregisters the memory. throughStage, which all messages share, has none.
 func (t *rcTransfer) free() {
 	for _, mr := range t.mrs {
 		mr.Close()
@@ -66,8 +66,8 @@ func (t *rcTransfer) free() {
 	}
 }
 
-// writeOn posts writes of a long message, as many as there is room for; false for no
-// room now.
+// writeOn posts as many writes of a long message as there is room for; false if there is no room
+// now.
 func (c *rcCarrier) writeOn() bool {
 	r := c.write
 	t := r.transfer
@@ -123,14 +123,14 @@ func (c *rcCarrier) writeOn() bool {
 	}
 }
 
-// stores says that writes without an immediate are better, where the device maps
-// memory: these are plain stores to memory of Alloc, while the payload of others is
-// fetched by the peer, and where it is no memory of Alloc by the kernel.
+// stores says that writes without an immediate are better. If the device maps memory, these are
+// plain stores to Alloc memory, whereas the payload of other writes is fetched by the peer, and by
+// its kernel if it is not in Alloc memory.
 func (c *rcCarrier) stores(t *rcTransfer) bool {
 	return c.d.maps && t.known && len(t.mrs) > 0
 }
 
-// gone is how much of a transfer has been posted.
+// gone returns how much of a transfer has been posted.
 func (c *rcCarrier) gone(t *rcTransfer) uint64 {
 	n := uint64(t.within)
 	for _, p := range t.remote[:t.piece] {
@@ -139,7 +139,7 @@ func (c *rcCarrier) gone(t *rcTransfer) uint64 {
 	return n
 }
 
-// invite registers where the rest of a message is to be written; nil if it has to come
+// invite registers the memory to which the rest of a message is to be written; nil if it must come
 // in packets.
 func (c *rcCarrier) invite(r *request) []remote {
 	if c.d.maps && !r.known && !c.l.e.allocated(r) {
@@ -176,11 +176,11 @@ func (c *rcCarrier) invite(r *request) []remote {
 	return list
 }
 
-// invited takes note of where the rest of a message is to be written.
+// invited records where the rest of a message is to be written.
 func (c *rcCarrier) invited(a *arrival, b []byte, flags uint8) error {
 	r := c.l.e.lookup(a.srqid)
 	if r == nil || r.kind != sending || r.state != moving || r.pair == nil || r.pair.link != c.l || r.acked || r.transfer != nil {
-		return fmt.Errorf("%w: SYNCACK for request %#x, which is none", ErrProtocol, a.srqid)
+		return fmt.Errorf("%w: SYNCACK for request %#x, which is not a send that waits for one", ErrProtocol, a.srqid)
 	}
 	list, err := parseRemotes(b)
 	if err != nil {
@@ -196,25 +196,25 @@ func (c *rcCarrier) invited(a *arrival, b []byte, flags uint8) error {
 	total := uint64(0)
 	for _, m := range list {
 		if m.length == 0 || m.length > rcPieceMost {
-			return fmt.Errorf("%w: piece of %d bytes", ErrProtocol, m.length)
+			return fmt.Errorf("%w: SYNCACK with a piece of %d bytes", ErrProtocol, m.length)
 		}
 		total += uint64(m.length)
 	}
 	if total > r.length-r.moved {
-		return fmt.Errorf("%w: room for %d bytes of the last %d", ErrProtocol, total, r.length-r.moved)
+		return fmt.Errorf("%w: SYNCACK with room for %d bytes, but only %d are left", ErrProtocol, total, r.length-r.moved)
 	}
 	r.transfer = &rcTransfer{remote: list, known: flags == rcKnown}
 	return nil
 }
 
-// arriving notes the end of a message that comes through the stage.
+// arriving records the end of a message that comes through the stage.
 func (c *rcCarrier) arriving(a *arrival) {
 	if r := c.l.e.lookup(a.drqid); r != nil && r.transfer == throughStage && r.length-r.moved == uint64(a.body) {
 		c.stage.way.note(byStage, r.length-uint64(c.l.packetLen), time.Since(r.began))
 	}
 }
 
-// unwritten: the peer cannot write a message, and sends it in packets.
+// unwritten: the peer cannot write a message and sends it in packets instead.
 func (c *rcCarrier) unwritten(a *arrival) {
 	r := c.l.e.lookup(a.drqid)
 	if r == nil || r.kind != receiving || r.pair == nil || r.pair.link != c.l || r.transfer == nil || r.transfer == throughStage {
@@ -231,11 +231,11 @@ func (c *rcCarrier) unwritten(a *arrival) {
 func (c *rcCarrier) landed(imm uint32) error {
 	l := c.l
 	if uint64(imm) >= uint64(len(l.e.table)) {
-		return fmt.Errorf("%w: write for request %d", ErrProtocol, imm)
+		return fmt.Errorf("%w: write for unknown request %d", ErrProtocol, imm)
 	}
 	r := l.e.table[imm]
 	if r.kind != receiving || r.state != moving || r.pair == nil || r.pair.link != l || r.transfer == nil || r.transfer == throughStage {
-		return fmt.Errorf("%w: write for request %d, which waits for none", ErrProtocol, imm)
+		return fmt.Errorf("%w: write for request %d, which expects none", ErrProtocol, imm)
 	}
 	if err := r.pair.received(); err != nil {
 		return err

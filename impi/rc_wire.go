@@ -8,19 +8,19 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Between processes of this package the packets of a queue pair have a header of 32
-// bytes, so that a short message fits a cache line; little-endian, as all that lies in
-// memory that a peer reads:
+// Between processes of this package, packets over a queue pair have a header of 32 bytes, so that a
+// short message fits in a cache line. It is little-endian, like everything in memory that a peer
+// reads:
 //
-//	 0 uint8  type, as in IMPI; 8: the slots of a stage are given back, as many as the
-//	          context says; 9: nothing, to wake who sleeps
+//	 0 uint8  type, as in IMPI; 8: the slots of a stage are returned, as many as the
+//	          context says; 9: nothing, to wake the peer
 //	 1 uint8  flags: 1: of the rest of a message; 2: it lies in the stage, in the slot that
 //	          the tag says, as many bytes as the context says; 4, of DATASYNC
 //	          and SYNCACK: the rest of the message lies in memory that need not be
-//	          registered for it; 8, of DATASYNC: the message is to be taken whether or not
-//	          a receive meets it
-//	 2 uint16 process that it is to, by its number in its host
-//	 4 uint16 process that it is from, likewise
+//	          registered for it; 8, of DATASYNC: the message must be accepted whether or
+//	          not a receive matches it
+//	 2 uint16 destination process, by its number in its host
+//	 4 uint16 source process, likewise
 //	 6 uint16 messages that went through the lane before it, modulo 2^16
 //	 8 int32  tag
 //	12 uint32 context
@@ -28,19 +28,19 @@ import (
 //	          of CANCELYES 1 if the receiver has freed the communicator
 //	24 uint64 sender's request; of the rest of a message the receiver's
 //
-// Behind it, in DATA and DATASYNC, user data up to the end of the SEND, and in SYNCACK
-// the memory that the rest of the message is to be written to; with flag 2 it is to go
-// through the stage, of which that is the memory, the first time:
+// The header of DATA and DATASYNC is followed by user data up to the end of the SEND. That of
+// SYNCACK is followed by the memory to which the rest of the message is to be written. With flag 2
+// the rest goes through the stage, and the memory, sent the first time only, is that of the stage:
 //
 //	uint64 address, uint32 length, uint32 rkey, of each piece
 //
-// The last write has the index of the receiver's request as immediate. A SYNCACK
-// without pieces asks for DATA packets.
+// The last write has the index of the receiver's request as its immediate. A SYNCACK without pieces
+// asks for DATA packets.
 
 const (
 	rcHeader = 32
 	rcPiece  = 16
-	// maxRCPieces is of how many pieces memory may be that is written to.
+	// maxRCPieces is the most pieces of memory that a SYNCACK may list.
 	maxRCPieces = 64
 
 	rcRest   = 1
@@ -49,7 +49,7 @@ const (
 	rcEager  = 8
 )
 
-// rcPacket is what the header says.
+// rcPacket is the contents of the header.
 type rcPacket struct {
 	t      packet.Type
 	flags  uint8
@@ -94,7 +94,7 @@ func parseRC(b []byte) (p rcPacket, err error) {
 	return p, nil
 }
 
-// remote is a piece of memory of the peer.
+// remote is a piece of the peer's memory.
 type remote struct {
 	addr   uint64
 	length uint32
@@ -109,7 +109,7 @@ func (r remote) append(b []byte) []byte {
 
 func parseRemotes(b []byte) ([]remote, error) {
 	if len(b)%rcPiece != 0 || len(b)/rcPiece > maxRCPieces {
-		return nil, fmt.Errorf("%w: %d bytes behind a SYNCACK", ErrProtocol, len(b))
+		return nil, fmt.Errorf("%w: malformed SYNCACK with %d bytes of memory pieces", ErrProtocol, len(b))
 	}
 	var list []remote
 	for ; len(b) > 0; b = b[rcPiece:] {
@@ -118,9 +118,9 @@ func parseRemotes(b []byte) ([]remote, error) {
 	return list, nil
 }
 
-// offer says through which devices a host can be reached, and how much it takes. It
-// goes over the TCP connection of two hosts of this package, before any packet, with
-// its length in front; little-endian:
+// offer describes the devices through which a host can be reached, and its limits. Two hosts of
+// this package exchange offers over their TCP connection before any packet, each preceded by its
+// length; little-endian:
 //
 //	uint32 version, uint32 endpoints
 //	uint64 machine, uint64 kernel
@@ -164,7 +164,7 @@ func (o *offer) append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// parseOffer reads what append has written behind the length.
+// parseOffer decodes what append has encoded after the length.
 func parseOffer(b []byte) (o offer, err error) {
 	le := binary.LittleEndian
 	if len(b) < offerHead || le.Uint32(b) != offerVersion {

@@ -12,24 +12,24 @@ const (
 	AnyTag    = -1
 )
 
-// Status describes a message that has been received or probed.
+// Status describes a message that was received or probed.
 type Status struct {
 	Source    int // rank of the sender in the communicator
 	Tag       int
-	Len       int  // bytes of the message, also of one that was truncated
-	Cancelled bool // [Request.Cancel] has succeeded: nothing was sent or received
+	Len       int  // length of the message in bytes, even if it was truncated
+	Cancelled bool // [Request.Cancel] succeeded: nothing was sent or received
 }
 
-// Request is a send or a receive that has been started (MPI_Request). It is a value,
-// which costs no memory. It ends with the Test or Wait that finds it complete; after
-// that, and for the zero Request, Test and Wait return at once, with an empty
-// status. Its methods may be called from several goroutines.
+// Request is a send or a receive that has been started (MPI_Request). It is a value and allocates
+// nothing. It ends with the Test or Wait that finds it complete; after that, and for the zero
+// Request, Test and Wait return at once with an empty status. Its methods may be called from
+// several goroutines.
 type Request struct {
 	r   *request
 	gen uint32
 }
 
-// What a request is.
+// requestKind is what a request does.
 type requestKind uint8
 
 const (
@@ -38,13 +38,13 @@ const (
 	probing
 )
 
-// State of a request.
+// requestState is the state of a request.
 type requestState uint8
 
 const (
 	idle   requestState = iota
-	queued              // a send: its first packet has not gone; a receive: it has met no message
-	moving              // it has
+	queued              // a send: its first packet has not gone; a receive: no message has matched it
+	moving              // its first packet has gone, or a message has matched it
 	done
 )
 
@@ -62,13 +62,13 @@ type request struct {
 	acked bool // the receiver has said that it is
 
 	cancelling bool // an answer to CANCEL is awaited
-	asked      bool // CANCEL has gone
+	asked      bool // CANCEL has been sent
 	refused    bool // the receiver has dropped the message
-	detached   bool // nobody will ask for it
+	detached   bool // no one will collect it
 
 	comm  *Comm
 	match *matcher
-	pair  *pair // with the peer; nil within the host, and for any
+	pair  *pair // with the peer; nil within the host and for AnySource
 	peer  int32 // rank in the job; -1: any
 	tag   int32
 	order uint64
@@ -80,23 +80,23 @@ type request struct {
 	moved  uint64 // bytes that have gone or come
 	piece  int    // of vec that comes next
 	within int    // and from where in it
-	theirs uint64 // the peer's id of the request
+	theirs uint64 // the peer's request id
 	seq    uint64 // over TCP, of a send: the message's number within the pair, from 1
 
 	transfer *rcTransfer // over RC: of the rest of a long message
 	fencing  bool        // over RC: its link is lost, and it ends with the fence
-	known    bool        // over RC, of a receive: the sender's memory is of Alloc
-	began    time.Time   // over RC: when it was invited
-	fetched  *message    // over RC, of a receive that is the engine's own: what it fetches
+	known    bool        // over RC, of a receive: the sender uses Alloc memory
+	began    time.Time   // over RC: when the sender was invited to write
+	fetched  *message    // over RC, of the engine's own receive: the message that it fetches
 
 	status Status
 	err    error
 }
 
-// id names the request to peers. It is not 0, and not soon used again.
+// id names the request to peers. It is never 0 and is not reused soon.
 func (r *request) id() uint64 { return uint64(r.gen)<<32 | uint64(r.index) }
 
-// window returns the following bytes of the memory, in one piece, at most n.
+// window returns the next bytes of the memory that are contiguous, at most n.
 func (r *request) window(n uint64) []byte {
 	for r.piece < len(r.vec) {
 		b := r.vec[r.piece][r.within:]
@@ -109,7 +109,7 @@ func (r *request) window(n uint64) []byte {
 	return nil
 }
 
-// advance goes on by n bytes, which are all in the piece that window has returned.
+// advance moves on by n bytes, all of which lie in the piece that window returned.
 func (r *request) advance(n int) {
 	r.moved += uint64(n)
 	r.within += n
@@ -129,8 +129,7 @@ func (r *request) copyOut(dst []byte) {
 	}
 }
 
-// copyIn copies src to where the next bytes of a receive belong; what does not fit is
-// dropped.
+// copyIn copies src to where the next bytes of a receive belong and drops what does not fit.
 func (r *request) copyIn(src []byte) {
 	if r.moved == 0 && len(r.vec) == 1 && len(src) <= len(r.vec[0]) {
 		r.within = copy(r.vec[0], src)
@@ -175,7 +174,7 @@ func (e *engine) newRequest() *request {
 	return r
 }
 
-// release puts a request back. Nobody refers to it any more.
+// release puts back a request that nothing refers to any more.
 func (e *engine) release(r *request) {
 	r.gen++
 	r.state, r.sync, r.acked, r.cancelling, r.asked, r.refused, r.detached = idle, false, false, false, false, false, false
@@ -213,7 +212,7 @@ func (e *engine) finish(r *request, err error) {
 	e.ring()
 }
 
-// collect returns how a complete request ended, and releases it.
+// collect returns the outcome of a complete request and releases it.
 func (r *request) collect() (Status, error) {
 	st, err := r.status, r.err
 	if r.kind == sending {
@@ -228,7 +227,7 @@ func (r *request) collect() (Status, error) {
 
 var opNames = [...]string{sending: "send", receiving: "receive", probing: "probe"}
 
-// fault puts an error into the words of the user.
+// fault adds the operation, the peer and the tag to an error.
 func (r *request) fault(err error) error {
 	if _, ok := err.(*Error); ok {
 		return err
@@ -238,9 +237,9 @@ func (r *request) fault(err error) error {
 
 func (r *request) over() bool { return r.state == done }
 
-// Test says whether the request is complete, and if so how it ended (MPI_Test). It
-// moves on what it can, of this request and of others. The error of a send that has
-// failed, or of a receive, is that of [Comm.Isend] and [Comm.Irecv].
+// Test reports whether the request is complete and, if so, its outcome (MPI_Test). It makes
+// progress on this request and on all others. The error of a send or receive that failed is
+// described at [Comm.Isend] and [Comm.Irecv].
 func (q Request) Test() (bool, Status, error) {
 	if q.r == nil {
 		return true, Status{}, nil
@@ -257,7 +256,7 @@ func (q Request) Test() (bool, Status, error) {
 			return true, Status{}, nil
 		}
 		if !q.r.over() {
-			if e.fences > 0 { // it ends with one
+			if e.fences > 0 { // a fence will complete it
 				return false, Status{}, nil
 			}
 			return false, Status{}, e.broken
@@ -267,9 +266,8 @@ func (q Request) Test() (bool, Status, error) {
 	return true, st, err
 }
 
-// Wait returns when the request is complete (MPI_Wait), or with [ErrTimeout] or the
-// error of ctx when that ends before: the request is still active then. It spins, then
-// yields, then sleeps.
+// Wait returns when the request is complete (MPI_Wait). If ctx ends first, it returns [ErrTimeout]
+// or the error of ctx, and the request stays active. It spins, then yields, then sleeps.
 func (q Request) Wait(ctx context.Context) (Status, error) {
 	if q.r == nil {
 		return Status{}, nil
@@ -294,10 +292,10 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 
 func (q Request) over() bool { return q.r.gen != q.gen || q.r.over() }
 
-// WaitAny returns when one of the requests is complete, and which (MPI_Waitany): the
-// first of the list if there are several. Requests that have ended before are left
-// out; if all have, it returns -1 at once. Requests of several jobs cannot be waited for
-// together: [ErrInvalid], and all are as they were.
+// WaitAny returns when one of the requests is complete, with its index (MPI_Waitany): the lowest if
+// several are. Requests that have already ended are skipped; if all have, it returns -1 at once.
+// Requests of several jobs cannot be waited for together: WaitAny then returns [ErrInvalid] and
+// leaves them unchanged.
 func WaitAny(ctx context.Context, list ...Request) (int, Status, error) {
 	e, err := engineOf(list)
 	if e == nil || err != nil {
@@ -321,8 +319,7 @@ func WaitAny(ctx context.Context, list ...Request) (int, Status, error) {
 	return i, st, err
 }
 
-// take takes one of those that are kept, because what is waited for escapes, or a new
-// one.
+// take returns a kept value, because the condition of a wait escapes, or a new one.
 func take[T any](kept *[]*T) *T {
 	if n := len(*kept); n > 0 {
 		t := (*kept)[n-1]
@@ -344,7 +341,7 @@ func engineOf(list []Request) (e *engine, err error) {
 		switch {
 		case q.r == nil || q.r.e == e:
 		case e != nil:
-			return nil, jobError("wait", fmt.Errorf("%w: requests of several jobs", ErrInvalid))
+			return nil, jobError("wait", fmt.Errorf("%w: the requests belong to different jobs", ErrInvalid))
 		default:
 			e = q.r.e
 		}
@@ -367,10 +364,11 @@ func (a *anyOf) over() bool {
 	return !active
 }
 
-// WaitAll waits for all requests, as long as ctx lasts, and returns the first error;
-// the status of each goes to the same place of statuses, which may be nil
-// (MPI_Waitall). Requests of several jobs cannot be waited for together: [ErrInvalid],
-// and all are as they were. When ctx ends before, those that are complete have ended all the same.
+// WaitAll waits until all requests are complete or ctx ends, and returns the first error
+// (MPI_Waitall). It stores the status of each request at the same index of statuses, which may be
+// nil. If ctx ends first, the requests that are complete have been collected and the others stay
+// active. Requests of several jobs cannot be waited for together: WaitAll then returns [ErrInvalid]
+// and leaves them unchanged.
 func WaitAll(ctx context.Context, statuses []Status, list ...Request) error {
 	e, err := engineOf(list)
 	if e == nil || err != nil {
@@ -425,11 +423,11 @@ func (a *allOf) over() bool {
 	return true
 }
 
-// Cancel asks for the request to be taken back (MPI_Cancel). It returns at once; the
-// request has to be waited for all the same, and its status says whether that was
-// successful: of a receive if it had met no message, of a send if it had met no
-// receive, which the receiver's process is asked: that says no of a message longer than a
-// packet of a queue pair which it has taken to itself. LAM/MPI always says no.
+// Cancel asks to cancel the request (MPI_Cancel) and returns at once. The request must still be
+// waited for; [Status].Cancelled says whether the cancellation succeeded. A receive can be
+// cancelled until a message has matched it. A send can be cancelled until a receive has matched its
+// message, for which the receiver's process is asked; the receiver refuses if it has already
+// fetched a message that is longer than a queue pair's packet. LAM/MPI always refuses.
 func (q Request) Cancel() error {
 	if q.r == nil {
 		return nil
@@ -443,8 +441,8 @@ func (q Request) Cancel() error {
 	return nil
 }
 
-// Free lets go of a request that nobody will wait for (MPI_Request_free). It is
-// carried out all the same; its memory must be left alone until the job is closed.
+// Free releases a request that no one will wait for (MPI_Request_free). The operation still takes
+// place; its memory must be left alone until the job is closed.
 func (q Request) Free() {
 	if q.r == nil {
 		return

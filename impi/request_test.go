@@ -174,7 +174,7 @@ func TestWaitAllFails(t *testing.T) {
 	})
 }
 
-// TestFree: what nobody waits for is carried out all the same.
+// TestFree: an operation that no one waits for takes place nevertheless.
 func TestFree(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{8, long} {
@@ -340,7 +340,7 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// asleep returns when somebody sleeps.
+// asleep returns when a waiter sleeps.
 func asleep(t testing.TB, e *engine) {
 	ctx := within(t)
 	for ctx.Err() == nil {
@@ -350,9 +350,9 @@ func asleep(t testing.TB, e *engine) {
 		if n > 0 {
 			return
 		}
-		time.Sleep(100 * time.Microsecond) // who is to sleep gives the CPU away first, many times
+		time.Sleep(100 * time.Microsecond) // a waiter yields the CPU many times before it sleeps
 	}
-	panic(errors.New("nobody sleeps"))
+	panic(errors.New("no waiter sleeps"))
 }
 
 // TestClosed: what is active when a job is closed fails, and so does what comes after.

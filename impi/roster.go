@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// roster says who is in a job.
+// roster describes the hosts of a job.
 type roster struct {
 	hosts    []member
-	me       int // of hosts
+	me       int // index of this host
 	tagUB    int
 	settings coll.Settings
 	foreign  bool   // some host is
-	secret   []byte // that the hosts of this package prove to know; nil: none
+	secret   []byte // that hosts of this package prove to each other; nil: none
 	job      string // its name, in the proof
 	finished func() error
 	abandon  func()
@@ -34,8 +34,8 @@ type member struct {
 	procs     []packet.Proc
 }
 
-// rosterOf reads what the clients of a server have agreed on. Me is the first host of
-// this client, plus at.
+// rosterOf converts what the clients of a server have agreed on. This host is the client's first
+// host plus at.
 func rosterOf(j *startup.Job, at int) (*roster, error) {
 	r := &roster{tagUB: int(j.TagUB), settings: coll.DeriveSettings(min(int(j.XSize), 1<<30), min(int(j.MaxLinear), 1<<20)), foreign: j.Foreign(), me: -1}
 	for client := range j.Clients {
@@ -56,13 +56,13 @@ func rosterOf(j *startup.Job, at int) (*roster, error) {
 	return r, r.check()
 }
 
-// check says what no engine could work with.
+// check rejects rosters that no engine could work with.
 func (r *roster) check() error {
 	seen := map[packet.Proc]int{}
 	for i := range r.hosts {
 		for _, p := range r.hosts[i].procs {
 			if j, twice := seen[p]; twice {
-				return fmt.Errorf("%w: hosts %d and %d both have a process %d of %v", ErrProtocol, j, i, p.PID, p.Host)
+				return fmt.Errorf("%w: hosts %d and %d both announce process id %d on %v", ErrProtocol, j, i, p.PID, p.Host)
 			}
 			seen[p] = i
 		}
@@ -70,8 +70,8 @@ func (r *roster) check() error {
 	return nil
 }
 
-// limits returns what two hosts use between them. A foreign host knows one value for
-// the job: LAM/MPI takes the smallest of all hosts.
+// limits returns the flow control values between two hosts. A foreign host uses one value for the
+// whole job: LAM/MPI takes the smallest of all hosts.
 func (r *roster) limits(a, b int) (packetLen, ackMark, hiWater uint32) {
 	packetLen, ackMark, hiWater = ^uint32(0), ^uint32(0), ^uint32(0)
 	for i := range r.hosts {

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawSocket is a socket that is driven by system calls of its own: a wake-up through
-// the poller of the Go runtime costs ten times what reading does.
+// rawSocket is a socket with its own system calls: a wake-up through the poller of the Go runtime
+// costs ten times as much as reading.
 type rawSocket struct {
 	num int
 	iov vector
 }
 
-// vector is room for what a system call reads to and writes from.
+// vector holds the arguments of a vectored system call.
 type vector struct {
 	iov [maxPieces + 2]unix.Iovec
 	msg unix.Msghdr
@@ -30,8 +30,7 @@ func (v *vector) set(bufs [][]byte) *unix.Msghdr {
 	return &v.msg
 }
 
-// System calls are made without telling the scheduler, which would cost as much as
-// they do: none of them blocks.
+// System calls bypass the scheduler, which would double their cost; none of them blocks.
 
 func (s *rawSocket) readv(bufs [][]byte) (int, error) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(s.num), uintptr(unsafe.Pointer(s.iov.set(bufs))), unix.MSG_DONTWAIT)

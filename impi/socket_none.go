@@ -8,7 +8,7 @@ import (
 	"net"
 )
 
-var errNoSockets = errors.New("no such sockets on this system")
+var errNoSockets = errors.New("non-blocking sockets are not supported on this system")
 
 func newSocket(*net.TCPConn) (socket, error) { return nil, errNoSockets }
 

@@ -4,9 +4,8 @@ package impi
 
 import "golang.org/x/sys/unix"
 
-// rawSocket is a socket that is driven by system calls of its own: a wake-up through
-// the poller of the Go runtime costs ten times what reading does.
-// These systems read and write one piece at a time.
+// rawSocket is a socket with its own system calls: a wake-up through the poller of the Go runtime
+// costs ten times as much as reading. These systems read and write one piece at a time.
 type rawSocket struct{ num int }
 
 func (s *rawSocket) readv(bufs [][]byte) (int, error) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSocket takes a connection over, which is closed.
+// newSocket takes over a connection, which it closes.
 func newSocket(nc *net.TCPConn) (socket, error) {
 	if err := nc.SetNoDelay(true); err != nil {
 		return nil, err
@@ -22,7 +22,7 @@ func newSocket(nc *net.TCPConn) (socket, error) {
 	}
 	fd := -1
 	if cerr := raw.Control(func(own uintptr) {
-		// The duplicate is non-blocking as the original is, which it survives.
+		// The duplicate is non-blocking like the original, which it outlives.
 		fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0)
 	}); cerr != nil {
 		return nil, cerr
@@ -38,14 +38,15 @@ func (s *rawSocket) fd() int { return s.num }
 
 func (s *rawSocket) close() {
 	if s.num >= 0 {
-		// Who blocks in poll holds on to the socket, which would stay open until it returns.
+		// A goroutine blocked in poll holds on to the socket, which would stay open until it
+		// returns.
 		unix.Shutdown(s.num, unix.SHUT_RDWR)
 		unix.Close(s.num)
 		s.num = -1
 	}
 }
 
-// result is that of a system call on the socket.
+// result converts the result of a system call on the socket.
 func result(n int, err error) (int, error) {
 	switch {
 	case err == unix.EAGAIN, err == unix.ENOBUFS, err == unix.ENOMEM, err == unix.EINTR:
@@ -56,7 +57,7 @@ func result(n int, err error) (int, error) {
 	return n, nil
 }
 
-// ended is result, of reading.
+// ended is result for reading.
 func ended(n int, err error) (int, error) {
 	n, err = result(n, err)
 	if n == 0 && err == nil {
@@ -69,11 +70,11 @@ func ended(n int, err error) (int, error) {
 type tcpSource struct {
 	e        *engine
 	carriers []*tcpCarrier
-	fds      []unix.PollFd // of who looks, with the lock
-	waits    []unix.PollFd // of who blocks
-	blocked  bool          // somebody does
+	fds      []unix.PollFd // for poll, with the lock
+	waits    []unix.PollFd // for block
+	blocked  bool          // a goroutine is in block
 	wake     [2]int        // a pipe, to end that
-	woken    chan struct{} // closed when the engine has stopped, and who blocked has been told
+	woken    chan struct{} // closed when the engine has stopped and block has been roused
 }
 
 func newTCPSource(e *engine) (*tcpSource, error) {
@@ -92,11 +93,11 @@ func newTCPSource(e *engine) (*tcpSource, error) {
 	return s, nil
 }
 
-// rouse ends blocking.
+// rouse makes block return.
 func (s *tcpSource) rouse() { unix.Write(s.wake[1], []byte{0}) }
 
-// attention has a carrier's socket looked at for room, now that something waits for
-// it. Who blocks may have begun to before.
+// attention makes block watch a carrier's socket for room, now that something waits for it. block
+// may have begun before that.
 func (s *tcpSource) attention(c *tcpCarrier) {
 	if s.blocked && !c.awaited {
 		c.awaited = true
@@ -111,7 +112,7 @@ func (s *tcpSource) close() {
 	unix.Close(s.wake[1])
 }
 
-// readEach: up to so many sockets are read to see whether there is something.
+// readEach is the most sockets that are read without asking first which have data.
 const readEach = 4
 
 func (s *tcpSource) poll() bool {

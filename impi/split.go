@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// Context ids: that of a communicator is even, that of its collectives the next. Foreign
-// processes know the world alone. The others need no agreement, or are agreed on by
-// the members, from firstCID on; none is used twice in a job. They fit into 32 bits.
+// The context id of a communicator is even; that of its collectives is the next number. Foreign
+// processes know the world alone. The ids below firstCID need no agreement; from firstCID on the
+// members agree on them. No id is used twice in a job. They fit in 32 bits.
 const (
 	worldCID   = 0
 	oursCID    = 1 << 20
@@ -28,10 +28,10 @@ func (c *Comm) spansForeign() bool {
 	return slices.ContainsFunc(c.ranks, func(rank int32) bool { return c.job.Foreign(int(rank)) })
 }
 
-// Ours returns the communicator of those members that are processes of this package,
-// in their order: c itself if no member is foreign. It sends nothing, so that it works
-// where foreign processes cannot take part; later calls return the same one. With it
-// [Comm.Split], and all collectives, are possible in a job with foreign processes.
+// Ours returns the communicator of the members that are processes of this package, in their order:
+// c itself if no member is foreign. It sends nothing, so it works where foreign processes cannot
+// take part. Later calls return the same communicator. It makes [Comm.Split] and all collectives
+// available in a job with foreign processes.
 func (c *Comm) Ours() *Comm {
 	c.e.lock.Lock()
 	defer c.e.lock.Unlock()
@@ -46,10 +46,10 @@ func (c *Comm) Ours() *Comm {
 	return c.calls.ours
 }
 
-// Job returns the job whose processes the members are.
+// Job returns the job that the members belong to.
 func (c *Comm) Job() *Job { return c.job }
 
-// Ranks returns the ranks in the job of the members, by their rank in the communicator.
+// Ranks returns the members' ranks in the job, by their rank in the communicator.
 func (c *Comm) Ranks() []int {
 	list := make([]int, len(c.ranks))
 	for i, rank := range c.ranks {
@@ -58,18 +58,17 @@ func (c *Comm) Ranks() []int {
 	return list
 }
 
-// Dup makes a communicator of the same members, whose messages are its own
-// (MPI_Comm_dup). All members call it, as a collective. It belongs to the caller; see
-// [Comm.Free].
+// Dup makes a communicator with the same members and a context of its own (MPI_Comm_dup). It is a
+// collective: all members call it. The new communicator belongs to the caller; see [Comm.Free].
 //
-// Errors: [ErrForeign] if a member is foreign, as LAM/MPI cannot take part; else those
-// of [Comm.Run].
+// Errors: [ErrForeign] if a member is foreign, because LAM/MPI cannot take part; otherwise those of
+// [Comm.Run].
 func (c *Comm) Dup(ctx context.Context) (*Comm, error) { return c.divide(ctx, "dup", 0, c.me) }
 
-// Split makes communicators of those members with the same color, in the order of
-// key, and of their rank in c where keys are the same (MPI_Comm_split). All members
-// call it, as a collective. Who gives a negative color is in none: nil. The
-// communicator belongs to the caller; see [Comm.Free]. Errors are those of Dup.
+// Split makes one communicator for each color, of the members that pass that color, ordered by key
+// and, for equal keys, by rank in c (MPI_Comm_split). It is a collective: all members call it. A
+// member that passes a negative color is in none and gets nil. The communicator belongs to the
+// caller; see [Comm.Free]. Errors are those of Dup.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	return c.divide(ctx, "split", color, key)
 }
@@ -116,9 +115,8 @@ func (c *Comm) runOperation(ctx context.Context, o channel.Operation) error {
 	return c.run(ctx, collop.Of(&o))
 }
 
-// agree finds a context that no communicator of any member has: others may be made at
-// the same time. The members propose, take the largest, and say whether they could
-// have it.
+// agree finds a context id that no member uses; other communicators may be made at the same time.
+// The members propose ids, take the largest, and vote on whether all of them can use it.
 func (c *Comm) agree(ctx context.Context, op string) (uint64, error) {
 	for {
 		cid := []uint64{c.p.nextCID}
@@ -126,7 +124,7 @@ func (c *Comm) agree(ctx context.Context, op string) (uint64, error) {
 			return 0, err
 		}
 		if cid[0] > lastCID {
-			return 0, jobError(op, fmt.Errorf("%w: more than %d communicators in the life of a job", ErrInvalid, (lastCID-firstCID)/2))
+			return 0, jobError(op, fmt.Errorf("%w: the job has used up its %d communicators", ErrInvalid, (lastCID-firstCID)/2))
 		}
 		free := []uint32{0}
 		if cid[0] >= c.p.nextCID {
@@ -141,8 +139,8 @@ func (c *Comm) agree(ctx context.Context, op string) (uint64, error) {
 	}
 }
 
-// missed has receives from anybody be told of members that have been lost before the
-// communicator was made.
+// missed records members that were lost before the communicator was made, for receives from any
+// source.
 func (c *Comm) missed() {
 	for _, m := range []*matcher{c.match, c.coll} {
 		for _, rank := range c.ranks {
@@ -153,15 +151,14 @@ func (c *Comm) missed() {
 	}
 }
 
-// Free ends the communicator (MPI_Comm_free). All members call it, as a collective: it
-// begins with a barrier, so that nobody is still using what it takes away. Receives
-// that have met no message fail with [ErrClosed], as do later calls; messages that
-// have met no receive are dropped, and sends of them that are not complete fail with
-// [ErrClosed]. A communicator that has failed is freed without a
-// barrier. Freeing again does nothing.
+// Free ends the communicator (MPI_Comm_free). It is a collective: all members call it, and it
+// begins with a barrier so that no member is still using the communicator. Receives that no message
+// has matched, and later calls, fail with [ErrClosed]. Messages that no receive has matched are
+// dropped; sends of them that are not complete fail with [ErrClosed]. A communicator that has
+// failed is freed without a barrier. Freeing again does nothing.
 //
-// Errors: [ErrInvalid] for that of all processes and that of [Comm.Ours]; those of
-// [Comm.Run], and the communicator is freed all the same unless it is [ErrActive].
+// Errors: [ErrInvalid] for the world and for the communicator of [Comm.Ours]; those of [Comm.Run].
+// The communicator is freed in spite of an error of Run unless it is [ErrActive].
 func (c *Comm) Free(ctx context.Context) error {
 	const op = "free"
 	c.e.lock.Lock()
@@ -189,9 +186,9 @@ func (c *Comm) Free(ctx context.Context) error {
 	return err
 }
 
-// dropMessage drops a message that nobody will receive.
+// dropMessage drops a message that no receive will match.
 func (m *matcher) dropMessage(msg *message) {
-	if msg.fetch != nil { // when that is through: no request has generation 0
+	if msg.fetch != nil { // the fetch drops it at its end: no request has generation 0
 		msg.taker, msg.takerGen = msg.fetch, 0
 		return
 	}
@@ -224,7 +221,7 @@ func (m *matcher) drop() {
 		m.takeMessage(msg)
 		m.dropMessage(msg)
 	}
-	for _, l := range e.links { // what has been refused
+	for _, l := range e.links { // send the refusals
 		if l != nil && l.err == nil && len(l.ready) > 0 && !l.fini {
 			l.push()
 		}

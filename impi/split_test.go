@@ -173,7 +173,7 @@ func TestFreeDrops(t *testing.T) {
 					require.Zero(t, pair.held)
 				}
 			}
-			for _, s := range sends { // nobody will receive them
+			for _, s := range sends { // no process will receive them
 				_, err := s.Wait(ctx)
 				requireError(t, err, ErrClosed, 1)
 			}
@@ -214,7 +214,7 @@ func TestFreedAlready(t *testing.T) {
 
 func TestOurs(t *testing.T) {
 	w := worlds(t, place{"", 2, 1, Config{Providers: []string{}}})
-	require.Same(t, w[0], w[0].Ours(), "nobody is foreign")
+	require.Same(t, w[0], w[0].Ours(), "no member is foreign")
 
 	jobs := join(t, place{"", 3, 2, Config{Providers: []string{}}})
 	w = nil

@@ -13,8 +13,8 @@ func ahead(c *Comm, cid uint64, ranks ...int32) *Comm {
 	return c.job.newComm(c.p, ranks, cid)
 }
 
-// TestStrangeContexts: who sends in too many contexts that nobody has uses up what is
-// his, and not what others may need.
+// TestStrangeContexts: a process that sends in too many unknown contexts uses up its own allowance,
+// and not that of others.
 func TestStrangeContexts(t *testing.T) {
 	jobs := join(t, place{"", 3, 1, Config{Providers: []string{}}})
 	var w []*Comm
@@ -44,8 +44,8 @@ func TestStrangeContexts(t *testing.T) {
 	closeAll(t, jobs)
 }
 
-// TestStrangeMember: a message of a process that does not belong to a communicator came
-// before it was known who does.
+// TestStrangeMember: a message came from a process that is not a member of the communicator, before
+// the members were known.
 func TestStrangeMember(t *testing.T) {
 	jobs := join(t, place{"", 3, 1, Config{Providers: []string{}}})
 	var w []*Comm

@@ -7,45 +7,45 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 )
 
-// tcpCarrier takes packets over a TCP connection, as they are in the protocol: so
-// foreign hosts work.
+// tcpCarrier sends and receives packets over a TCP connection in the format of the protocol, so it
+// works with foreign hosts.
 type tcpCarrier struct {
 	l *link
 	s socket
 
-	// What is to be sent: out, then body of a send. Packets whose data is short are
-	// copied to out, to leave together.
+	// Data to be sent: out, then the body of a send. Packets with short data are copied to out, to
+	// be sent together.
 	out  []byte
-	gone int      // bytes of out that have left
+	gone int      // bytes of out that have been sent
 	req  *request // of which left bytes follow out
 	left uint64
 	last bool // FINI is to follow
-	// deaf is why nothing can be sent any more. The link is lost once all that the peer
-	// had sent before has been read.
+	// deaf is the reason why nothing can be sent any more. The link is lost once everything that
+	// the peer had sent before has been read.
 	deaf error
 
-	in     []byte // bytes that have come, from at on
+	in     []byte // received bytes, to be parsed from at on
 	at     int
-	inBody bool // the body of the packet of link.in is coming
+	inBody bool // the body of the packet of link.in is arriving
 
 	source  *tcpSource
-	awaited bool // who blocks waits for room, too
+	awaited bool // the blocked watcher also waits for room
 
 	bufs [maxPieces + 1][]byte
 }
 
 const (
-	// copyMost: data up to this is copied behind its header.
+	// copyMost is the most data that is copied behind its header.
 	copyMost = 8 << 10
 	outSize  = 64 << 10 // and room for FINI behind it
 	inSize   = 64 << 10
-	// maxPieces is of how many pieces one system call takes data.
+	// maxPieces is the most pieces of data in one system call.
 	maxPieces = 64
-	// readRounds bounds the reads of one poll, so that others get their turn.
+	// readRounds bounds the reads of one poll, so that other connections get their turn.
 	readRounds = 16
 )
 
-// errAgain: the socket has no room, or nothing to read.
+// errAgain: the socket has no room or nothing to read.
 var errAgain = errors.New("not now")
 
 func newTCPCarrier(l *link, s socket) *tcpCarrier {
@@ -100,10 +100,10 @@ func (c *tcpCarrier) control(p *pair, t packet.Type, srqid uint64, r *request) {
 	c.put(&h)
 }
 
-// errLeft: the peer has said FINI, and we have answered.
+// errLeft: the peer has sent FINI, and we have answered.
 var errLeft = errors.New("FINI")
 
-// bye says that nothing more will come.
+// bye sends FINI: no more packets will come.
 func (l *link) bye() {
 	if l.err != nil || l.fini {
 		return
@@ -117,8 +117,7 @@ func (c *tcpCarrier) fini() {
 	c.drain()
 }
 
-// unsent says whether something is on its way to a host that takes packets over TCP,
-// which has not left this process.
+// unsent says whether anything for a host that uses TCP has not left this process.
 func (l *link) unsent() bool {
 	c, ok := l.carrier.(*tcpCarrier)
 	return ok && c.deaf == nil && (c.last || c.req != nil || c.gone < len(c.out))
@@ -126,7 +125,7 @@ func (l *link) unsent() bool {
 
 func (c *tcpCarrier) flush() { c.drain() }
 
-// drain writes what it can, and says whether that was anything.
+// drain writes what it can and reports whether that was anything.
 func (c *tcpCarrier) drain() bool {
 	moved := false
 	for c.l.err == nil && c.deaf == nil {
@@ -170,7 +169,7 @@ func (c *tcpCarrier) drain() bool {
 	return moved
 }
 
-// pieces lists the memory that is to be sent.
+// pieces lists the memory to be sent.
 func (c *tcpCarrier) pieces() [][]byte {
 	bufs := c.bufs[:0]
 	if c.gone < len(c.out) {
@@ -233,8 +232,8 @@ func (c *tcpCarrier) poll() bool {
 	return moved
 }
 
-// read reads once: the body of a packet to where it belongs, and what follows it. It
-// says whether there may be more.
+// read reads once: the body of a packet into its destination, and what follows it. It reports
+// whether there may be more.
 func (c *tcpCarrier) read() (n int, more bool, err error) {
 	if c.at > 0 {
 		c.in = c.in[:copy(c.in, c.in[c.at:])]
@@ -281,7 +280,7 @@ func (c *tcpCarrier) read() (n int, more bool, err error) {
 	return n, n == want, nil
 }
 
-// parse does what has come is for.
+// parse handles the packets that have been read.
 func (c *tcpCarrier) parse() error {
 	for {
 		if c.inBody {
@@ -308,7 +307,7 @@ func (c *tcpCarrier) parse() error {
 		if h.Type == packet.Fini {
 			c.l.left = true
 			c.l.e.ring()
-			if !c.l.foreign { // the answer, and the end
+			if !c.l.foreign { // answer, and end the link
 				c.l.bye()
 				return errLeft
 			}
@@ -325,24 +324,24 @@ func (c *tcpCarrier) parse() error {
 	}
 }
 
-// arrival puts a header into terms of this job.
+// arrival translates a header into terms of this job.
 func (l *link) arrival(h *packet.Header) (arrival, error) {
 	src, ok := l.e.ranks[h.Src]
 	dest, here := l.e.ranks[h.Dest]
 	switch {
 	case !ok || int(l.e.hostOf[src]) != l.host:
-		return arrival{}, fmt.Errorf("%w: packet from %v pid %d, which is no process of host %d", ErrProtocol, h.Src.Host, h.Src.PID, l.host)
+		return arrival{}, fmt.Errorf("%w: packet from process %v pid %d, which is not on IMPI host %d", ErrProtocol, h.Src.Host, h.Src.PID, l.host)
 	case !here || int(l.e.hostOf[dest]) != l.e.me:
-		return arrival{}, fmt.Errorf("%w: packet to %v pid %d, which is no process of host %d", ErrProtocol, h.Dest.Host, h.Dest.PID, l.e.me)
+		return arrival{}, fmt.Errorf("%w: packet to process %v pid %d, which is not on IMPI host %d", ErrProtocol, h.Dest.Host, h.Dest.PID, l.e.me)
 	}
 	if h.Tag != int64(int32(h.Tag)) && (h.Type == packet.Data || h.Type == packet.DataSync) {
-		return arrival{}, fmt.Errorf("%w: tag %d", ErrProtocol, h.Tag)
+		return arrival{}, fmt.Errorf("%w: tag %d does not fit in 32 bits", ErrProtocol, h.Tag)
 	}
 	return arrival{t: h.Type, src: src, dest: l.e.processOf(dest), tag: int32(h.Tag), cid: h.CID,
 		length: h.MsgLen, srqid: h.SRQID, drqid: h.DRQID, body: h.Body()}, nil
 }
 
-// wants says what the carrier waits for in its socket.
+// wants says what the carrier waits for on its socket.
 func (c *tcpCarrier) wants() (in, out bool) {
 	return c.l.err == nil, c.l.err == nil && c.deaf == nil && (c.gone < len(c.out) || c.req != nil)
 }

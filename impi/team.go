@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// joinTeam joins a server as one of the ranks that together are a client: all describe
-// their hosts to each other, rank 0 joins for them, and tells them what has been
-// agreed on.
+// joinTeam joins the server on behalf of the ranks of a node's job, which together form one client:
+// the ranks exchange descriptions of their hosts, rank 0 talks to the server and broadcasts the
+// result.
 func joinTeam(ctx context.Context, addr string, n team, c Config) (*Job, error) {
 	const op = "join"
 	l, m, err := announce(ctx, addr, &c)
@@ -20,7 +20,7 @@ func joinTeam(ctx context.Context, addr string, n team, c Config) (*Job, error) 
 		return nil, jobError(op, err)
 	}
 	defer l.Close()
-	m.settings = coll.DefaultSettings() // the server's job decides
+	m.settings = coll.DefaultSettings() // the server decides
 	all, err := n.Exchange(ctx, m.append(nil))
 	if err != nil {
 		return nil, jobError(op, err)
@@ -47,8 +47,8 @@ func joinTeam(ctx context.Context, addr string, n team, c Config) (*Job, error) 
 	return nil, jobError(op, err)
 }
 
-// joinFor joins the server for all ranks, which have announced these hosts, and returns
-// what they are to be told.
+// joinFor joins the server for all ranks, given the announcements of their hosts, and returns the
+// broadcast for the other ranks.
 func (c *Config) joinFor(ctx context.Context, addr string, announced [][]byte) (*startup.Job, []byte) {
 	var hosts []member
 	for rank, b := range announced {
@@ -70,10 +70,10 @@ func (c *Config) joinFor(ctx context.Context, addr string, announced [][]byte) (
 	return s, r.append(nil)
 }
 
-// errRefused: rank 0 could not join.
-var errRefused = errors.New("rank 0 has not joined")
+// errRefused: rank 0 could not join the server.
+var errRefused = errors.New("rank 0 could not join the IMPI server")
 
-// What rank 0 tells the others begins with one of these bytes.
+// The broadcast of rank 0 begins with one of these bytes.
 const (
 	tellsRoster  = 1
 	tellsRefusal = 2
@@ -83,7 +83,7 @@ func appendRefusal(b []byte, err error) []byte {
 	return append(append(b, tellsRefusal), err.Error()...)
 }
 
-// append appends what the other ranks of a client have to know: big-endian
+// append encodes what the other ranks of a client must know: big-endian
 //
 //	byte    tellsRoster
 //	uint32  largest tag
@@ -114,10 +114,10 @@ func (r *roster) append(b []byte) []byte {
 	return b
 }
 
-// parseRoster reads what rank 0 tells, at another rank or itself.
+// parseRoster decodes the broadcast of rank 0, at another rank or at rank 0 itself.
 func parseRoster(b []byte, rank int) (*roster, error) {
 	be := binary.BigEndian
-	bad := fmt.Errorf("%w: %d bytes from rank 0", ErrProtocol, len(b))
+	bad := fmt.Errorf("%w: malformed result of %d bytes from rank 0", ErrProtocol, len(b))
 	if len(b) > 0 && b[0] == tellsRefusal {
 		return nil, fmt.Errorf("%w: %s", errRefused, b[1:])
 	}

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// How long nobody must have looked before a watcher does.
+// How long no caller must have polled before a watcher polls.
 const (
 	watchFirst = time.Millisecond
 	watchMost  = 4 * time.Millisecond
 )
 
-// watch moves on what comes from a source while no user does. It leaves the source
-// alone as long as some user looks: a watcher that is asleep in the kernel costs
-// every message a wake-up.
+// watch makes progress on a source while no caller does. It leaves the source alone as long as any
+// caller polls, because a watcher asleep in the kernel costs a wake-up for every message.
 func (e *engine) watch(s eventSource, kick chan struct{}) {
 	var seen uint64
 	pause := watchFirst
@@ -25,7 +24,7 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 		select {
 		case <-e.life.Done():
 			return
-		case <-kick: // somebody sleeps
+		case <-kick: // a waiter sleeps
 		case <-timer.C:
 		}
 		e.lock.Lock()
@@ -40,21 +39,21 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 		}
 		pause = watchFirst
 		if err := e.attend(s, &seen); err != nil {
-			// Without an event to wait for it is polled every so often.
+			// A source that cannot be waited for is polled periodically.
 			if !told {
-				e.log.Error("impi: cannot wait for packets", "error", err)
+				e.log.Error("impi: cannot wait for packets, polling instead", "error", err)
 			}
 			told, pause = true, watchMost
 		}
 	}
 }
 
-// attend polls a source whenever there is something, until a user looks who does not
-// sleep. It returns the error of a source that cannot be waited for.
+// attend polls a source whenever it has something, until a caller that does not sleep polls. It
+// returns the error of a source that cannot be waited for.
 func (e *engine) attend(s eventSource, seen *uint64) error {
 	for {
 		e.lock.Lock()
-		for e.life.Err() == nil && s.poll() { // a user who looks comes in between
+		for e.life.Err() == nil && s.poll() { // lets a caller poll in between
 			e.lock.Unlock()
 			runtime.Gosched()
 			e.lock.Lock()

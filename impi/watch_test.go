@@ -29,7 +29,7 @@ func (n numb) block(context.Context) error {
 }
 
 // TestWatchFails: a source that cannot be waited for is said to be such, once, and
-// polled all the same.
+// polled nevertheless.
 func TestWatchFails(t *testing.T) {
 	var b logbuf.Buffer
 	e := &engine{log: slog.New(slog.NewTextHandler(&b, nil)), bell: make(chan struct{})}

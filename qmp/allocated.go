@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Interconnect is how the nodes of a machine are connected (QMP_ictype_t).
+// Interconnect is the way in which the nodes of a machine are connected (QMP_ictype_t).
 type Interconnect int
 
 // The interconnects, with the numbers of the C API.
 const (
 	Switch  Interconnect = 0 // all nodes are neighbours
 	Grid    Interconnect = 1 // nodes have neighbours along axes
-	Mesh    Interconnect = 1 // another name of Grid
-	FatTree Interconnect = 2 // no machine that is known here says that it is one
+	Mesh    Interconnect = 1 // another name for Grid
+	FatTree Interconnect = 2 // never returned by this package
 )
 
 // String names the interconnect.
@@ -29,8 +29,8 @@ func (i Interconnect) String() string {
 	return "unknown interconnect"
 }
 
-// MsgPassingType is how the nodes are connected (QMP_get_msg_passing_type): Switch, or
-// Grid where -qmp-geom says so.
+// MsgPassingType returns how the nodes are connected (QMP_get_msg_passing_type): Grid with
+// -qmp-geom, otherwise Switch.
 func (m *Machine) MsgPassingType() Interconnect {
 	if m.AllocatedNumberOfDimensions() > 0 {
 		return Grid
@@ -38,14 +38,13 @@ func (m *Machine) MsgPassingType() Interconnect {
 	return Switch
 }
 
-// SMPCount is the number of processors that this process may use (QMP_get_SMP_count).
+// SMPCount returns the number of processors that this process may use (QMP_get_SMP_count).
 func (m *Machine) SMPCount() int { return runtime.NumCPU() }
 
-// IsPrimaryNode says whether this is node 0 of the default communicator
-// (QMP_is_primary_node).
+// IsPrimaryNode reports whether this is node 0 of the default communicator (QMP_is_primary_node).
 func (m *Machine) IsPrimaryNode() bool { return m.DefaultComm().IsPrimaryNode() }
 
-// allocation is the grid of the nodes of the job; nil: a switch.
+// allocation returns the grid of the nodes of the job; nil: a switch.
 func (m *Machine) allocation() *grid {
 	if m == nil {
 		return nil
@@ -53,12 +52,12 @@ func (m *Machine) allocation() *grid {
 	return m.origin[1].allocated
 }
 
-// AllocatedNumberOfDimensions is the number of axes of the grid that the nodes of the
-// job are: 0 for a switch (QMP_get_allocated_number_of_dimensions).
+// AllocatedNumberOfDimensions returns the number of axes of the job's grid of nodes: 0 for a switch
+// (QMP_get_allocated_number_of_dimensions).
 func (m *Machine) AllocatedNumberOfDimensions() int { return len(m.AllocatedDimensions()) }
 
-// AllocatedDimensions is the number of nodes of the job along each axis: nil for a
-// switch (QMP_get_allocated_dimensions). The slice is the caller's.
+// AllocatedDimensions returns the number of nodes of the job along each axis: nil for a switch
+// (QMP_get_allocated_dimensions). The slice belongs to the caller.
 func (m *Machine) AllocatedDimensions() []int {
 	if g := m.allocation(); g != nil {
 		return slices.Clone(g.dims)
@@ -66,8 +65,8 @@ func (m *Machine) AllocatedDimensions() []int {
 	return nil
 }
 
-// AllocatedCoordinates is where this node is in the grid of its job: nil for a switch
-// (QMP_get_allocated_coordinates).
+// AllocatedCoordinates returns the coordinates of this node in the grid of its job: nil for a
+// switch (QMP_get_allocated_coordinates).
 func (m *Machine) AllocatedCoordinates() []int {
 	if g := m.allocation(); g != nil {
 		return g.coordinates(m.origin[1].me)
@@ -75,7 +74,7 @@ func (m *Machine) AllocatedCoordinates() []int {
 	return nil
 }
 
-// NumberOfJobs is the number of jobs that -qmp-job has made of the allocation, else 1
+// NumberOfJobs returns the number of jobs into which -qmp-job divides the allocation; 1 without it
 // (QMP_get_number_of_jobs).
 func (m *Machine) NumberOfJobs() int {
 	if m == nil {
@@ -84,7 +83,7 @@ func (m *Machine) NumberOfJobs() int {
 	return m.jobs
 }
 
-// JobNumber is the number of this job among them, from 0 (QMP_get_job_number).
+// JobNumber returns the number of this job among them, from 0 (QMP_get_job_number).
 func (m *Machine) JobNumber() int {
 	if m == nil {
 		return -1
@@ -92,8 +91,8 @@ func (m *Machine) JobNumber() int {
 	return m.jobNumber
 }
 
-// JobGeometry is the number of jobs along each axis of the allocated machine, as
-// -qmp-job has it: nil without (QMP_get_job_geometry).
+// JobGeometry returns the number of jobs along each axis of the allocated machine, as given by
+// -qmp-job: nil without it (QMP_get_job_geometry).
 func (m *Machine) JobGeometry() []int {
 	if m == nil {
 		return nil
@@ -101,13 +100,13 @@ func (m *Machine) JobGeometry() []int {
 	return slices.Clone(m.args.job)
 }
 
-// NumberOfJobGeometryDimensions is the number of axes of [Machine.JobGeometry]
+// NumberOfJobGeometryDimensions returns the number of axes of [Machine.JobGeometry]
 // (QMP_get_number_of_job_geometry_dimensions).
 func (m *Machine) NumberOfJobGeometryDimensions() int { return len(m.JobGeometry()) }
 
-// IONode is the node that does the input and output of a node: itself (QMP_io_node).
+// IONode returns the node that does the input and output of a node: the node itself (QMP_io_node).
 func (m *Machine) IONode(node int) int { return node }
 
-// MasterIONode is the node that does the input and output of all: 0
+// MasterIONode returns the node that does the input and output of all nodes: 0
 // (QMP_master_io_node).
 func (m *Machine) MasterIONode() int { return 0 }

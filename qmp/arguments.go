@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// arguments are the options of the command line that are ours.
+// arguments holds our command-line options.
 type arguments struct {
 	geom     []int // -qmp-geom
 	allocMap []int // -qmp-alloc-map
@@ -16,11 +16,10 @@ type arguments struct {
 	job      []int // -qmp-job
 }
 
-// parseArguments reads the options that begin with -qmp-, and returns the other
-// arguments. An option takes the numbers that follow it; -qmp-geom also takes the word
-// native, for which it is as if it were not there: a switch has no grid of its own. All
-// of an option's numbers are its own, so that an argument of the program that begins with
-// a digit must not follow directly.
+// parseArguments reads the options that begin with -qmp- and returns the other arguments. An option
+// takes all the numbers that follow it, so an argument of the program that begins with a digit must
+// not follow directly. -qmp-geom also takes the word native, which has the same effect as omitting
+// the option: a switch has no grid of its own.
 func parseArguments(args *[]string) (a arguments, rest []string, err error) {
 	if args == nil {
 		return a, nil, nil
@@ -34,15 +33,15 @@ func parseArguments(args *[]string) (a arguments, rest []string, err error) {
 		case i == 1: // the program
 			rest = append(rest, name)
 			continue
-		case name == "--": // what follows is the program's
+		case name == "--": // the rest belongs to the program
 			return a, append(rest, list[i-1:]...), nil
 		case into == nil && strings.HasPrefix(name, "-qmp-"):
-			return a, nil, fmt.Errorf("option %s: there are -qmp-geom, -qmp-alloc-map, -qmp-logic-map and -qmp-job", name)
+			return a, nil, fmt.Errorf("unknown option %s: the options are -qmp-geom, -qmp-alloc-map, -qmp-logic-map and -qmp-job", name)
 		case into == nil:
 			rest = append(rest, name)
 			continue
 		case *into != nil:
-			return a, nil, fmt.Errorf("option %s twice", name)
+			return a, nil, fmt.Errorf("option %s is given twice", name)
 		}
 		*into = []int{}
 		if name == "-qmp-geom" && i < len(list) && list[i] == "native" {
@@ -52,22 +51,22 @@ func parseArguments(args *[]string) (a arguments, rest []string, err error) {
 		for ; i < len(list) && list[i] != "" && list[i][0] >= '0' && list[i][0] <= '9'; i++ {
 			n, err := strconv.Atoi(list[i])
 			if err != nil {
-				return a, nil, fmt.Errorf("option %s: %q is no number", name, list[i])
+				return a, nil, fmt.Errorf("option %s: %q is not a number", name, list[i])
 			}
 			*into = append(*into, n)
 		}
 		if len(*into) == 0 {
-			return a, nil, fmt.Errorf("option %s: no numbers follow", name)
+			return a, nil, fmt.Errorf("option %s needs at least one number", name)
 		}
 	}
 	return a, rest, nil
 }
 
-// allocated is the grid that the options make of n nodes; nil: a switch.
+// allocated returns the grid that the options make of n nodes; nil: a switch.
 func (a *arguments) allocated(n int) (*grid, error) {
 	if len(a.geom) == 0 {
 		if len(a.allocMap) > 0 {
-			return nil, &Error{Op: "-qmp-alloc-map", Status: StatusInvalidTopology, Err: errors.New("a map without -qmp-geom")}
+			return nil, &Error{Op: "-qmp-alloc-map", Status: StatusInvalidTopology, Err: errors.New("it needs -qmp-geom")}
 		}
 		return nil, nil
 	}
@@ -84,8 +83,8 @@ type part struct {
 	grid          *grid // of the job; nil: a switch
 }
 
-// divide finds the job of a node: along each axis of the allocated grid there are so
-// many of them; without a grid they are one after the other.
+// divide finds the job of a node. With a grid the option gives the number of jobs along each axis;
+// without a grid the jobs are consecutive nodes.
 func (a *arguments) divide(whole *grid, n, node int) (p part, err error) {
 	fail := func(format string, args ...any) (part, error) {
 		return part{}, &Error{Op: "-qmp-job", Status: StatusInvalidTopology, Err: fmt.Errorf(format, args...)}

@@ -26,12 +26,12 @@ func TestArguments(t *testing.T) {
 		{in: "p -qmp-geom 4 -- -qmp-geom 3", want: arguments{geom: []int{4}}, rest: "p -- -qmp-geom 3"},
 		{in: "p -qmp-geom 4 -2", want: arguments{geom: []int{4}}, rest: "p -2"},
 		{in: "-qmp-geom 4", rest: "-qmp-geom 4"}, // the name of the program
-		{in: "p -qmp-geom", err: "option -qmp-geom: no numbers follow"},
-		{in: "p -qmp-job native", err: "option -qmp-job: no numbers follow"},
-		{in: "p -qmp-geom 4x4", err: `option -qmp-geom: "4x4" is no number`},
-		{in: "p -qmp-geom 99999999999999999999", err: `option -qmp-geom: "99999999999999999999" is no number`},
-		{in: "p -qmp-geom 2 -qmp-geom 2", err: "option -qmp-geom twice"},
-		{in: "p -qmp-geometry 2", err: "option -qmp-geometry: there are -qmp-geom, -qmp-alloc-map, -qmp-logic-map and -qmp-job"},
+		{in: "p -qmp-geom", err: "option -qmp-geom needs at least one number"},
+		{in: "p -qmp-job native", err: "option -qmp-job needs at least one number"},
+		{in: "p -qmp-geom 4x4", err: `option -qmp-geom: "4x4" is not a number`},
+		{in: "p -qmp-geom 99999999999999999999", err: `option -qmp-geom: "99999999999999999999" is not a number`},
+		{in: "p -qmp-geom 2 -qmp-geom 2", err: "option -qmp-geom is given twice"},
+		{in: "p -qmp-geometry 2", err: "unknown option -qmp-geometry: the options are -qmp-geom, -qmp-alloc-map, -qmp-logic-map and -qmp-job"},
 	} {
 		args := strings.Fields(c.in)
 		got, rest, err := parseArguments(&args)
@@ -56,10 +56,10 @@ func TestArgumentErrors(t *testing.T) {
 		status Status
 		says   string
 	}{
-		"-qmp-geom 2 2":                {StatusInvalidTopology, "-qmp-geom: invalid declared topology: a grid of [2 2] for 1 nodes"},
+		"-qmp-geom 2 2":                {StatusInvalidTopology, "-qmp-geom: invalid declared topology: a grid of [2 2] does not have 1 nodes"},
 		"-qmp-geom 0":                  {StatusInvalidTopology, "axis 0 has 0 nodes"},
-		"-qmp-alloc-map 0":             {StatusInvalidTopology, "a map without -qmp-geom"},
-		"-qmp-geom 1 -qmp-alloc-map 1": {StatusInvalidTopology, "the map [1] is no permutation of the axes"},
+		"-qmp-alloc-map 0":             {StatusInvalidTopology, "it needs -qmp-geom"},
+		"-qmp-geom 1 -qmp-alloc-map 1": {StatusInvalidTopology, "the map [1] is not a permutation of the axes"},
 		"-qmp-job 2":                   {StatusInvalidTopology, "[2] jobs in a machine of [1]"},
 		"-qmp-job 0":                   {StatusInvalidTopology, "[0] jobs in a machine of [1]"},
 		"-qmp-job 1 1":                 {StatusInvalidTopology, "[1 1] jobs in a machine of [1]"},

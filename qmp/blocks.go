@@ -15,12 +15,12 @@ const blockStreams = 1 + 2*MaxDimensions + 1
 // maxComms is the number of communicators of a node at a time.
 const maxComms = (channel.MaxStream + 1) / blockStreams
 
-// blocks are the blocks of streams of a node. A communicator has one, until it has been freed
-// and the handles that were declared of it have been closed.
+// blocks manages the blocks of streams of a node. A communicator holds one until it has been freed
+// and all handles declared on it have been closed.
 //
-// The k-th send on a stream meets the k-th receive, whatever the communicator. So a block
-// serves again only where nodes have started as many receives of each other's messages as
-// sends: what is left of an earlier communicator would meet the messages of the next one.
+// The k-th send on a stream meets the k-th receive, whatever the communicator. A block may
+// therefore be reused only if nodes have started as many receives of each other's messages as
+// sends: a message left over from an earlier communicator would meet a receive of the next one.
 type blocks struct {
 	mu   sync.Mutex
 	used [maxComms / 64]uint64
@@ -38,9 +38,9 @@ func (b *blocks) release(block int) {
 	b.mu.Unlock()
 }
 
-// balance is what a message from one rank to another on a stream counts. The sum of what it
-// counts at its sender and, negative, at its receiver is 0 for all messages of a block if they
-// have met, and else is 0 by chance, of 2^64.
+// balance is the contribution of a message from one rank to another on a stream. Its sender adds it
+// and its receiver subtracts it, so the sum over a block is 0 if all messages have met, and
+// otherwise 0 only by chance, one in 2^64.
 func balance(from, to, stream int) uint64 {
 	x := (uint64(from)<<40 | uint64(to)<<20 | uint64(stream)) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -48,8 +48,8 @@ func balance(from, to, stream int) uint64 {
 	return x ^ x>>31
 }
 
-// hold counts n more handles of a communicator. The last that is closed gives the block back,
-// if the communicator has been freed.
+// hold counts n more handles of a communicator. The last handle to be closed returns the block if
+// the communicator has been freed.
 func (c *Comm) hold(n int) {
 	b := &c.m.blocks
 	b.mu.Lock()
@@ -60,7 +60,7 @@ func (c *Comm) hold(n int) {
 	}
 }
 
-// forget counts what a handle that is closed has started.
+// forget accounts for what a handle that is being closed has started.
 func (h *Handle) forget() {
 	b, c := &h.m.blocks, h.comm
 	from, to, times := c.nodes[c.me], h.peer, h.starts
@@ -71,7 +71,7 @@ func (h *Handle) forget() {
 	c.hold(-1)
 }
 
-// leave adds to what is left of messages with a peer.
+// leave adds to the balance with a peer.
 func (b *blocks) leave(block, peer int, sum uint64) {
 	if sum == 0 {
 		return
@@ -84,9 +84,9 @@ func (b *blocks) leave(block, peer int, sum uint64) {
 	b.left[block][peer] += sum
 }
 
-// agree finds a block of streams that no communicator of any node has, and in which no
-// message is left: others may be split at the same time. The nodes take the first that all
-// have free, and say whether they could have it.
+// agree finds a block of streams that no communicator of any node uses and in which no message is
+// left; others may be split at the same time. The nodes take the first block that all have free,
+// and vote on whether all of them can use it.
 func (c *Comm) agree(ctx context.Context) (int, error) {
 	b := &c.m.blocks
 	var tried [maxComms / 64]uint64
@@ -100,7 +100,7 @@ func (c *Comm) agree(ctx context.Context) (int, error) {
 		if err := c.group.Run(ctx, channel.Allreduce(channel.Or, taken[:], taken[:])); err != nil {
 			return 0, err
 		}
-		// Those that are split at the same time begin the search elsewhere.
+		// Splits at the same time begin their searches at different blocks.
 		block := -1
 		for i := range taken {
 			at := (c.block + i) % len(taken)

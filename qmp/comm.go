@@ -8,21 +8,20 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// Comm is a communicator: an ordered set of nodes of a job, with numbers of their own
-// from 0, and a topology of their own. Messages and global operations of different
-// communicators never meet.
+// Comm is a communicator: an ordered set of nodes of a job, numbered from 0, with a topology of its
+// own. Messages and global operations of different communicators never meet.
 //
-// Methods may be called by several goroutines at the same time; global operations of
-// one communicator are for one goroutine at a time, which all nodes must see in the
-// same order: where two call, one gets [StatusSvcBusy].
+// Methods may be called by several goroutines at the same time. A communicator's global operations
+// are for one goroutine at a time, and all nodes must call them in the same order: of two
+// concurrent calls, one gets [StatusSvcBusy].
 //
-// Methods of a nil Comm, which is the default one before [Init], return zero values, -1
+// Methods of a nil Comm, which is the default communicator before [Init], return zero values, -1
 // for numbers, and [StatusNotInited].
 type Comm struct {
 	m     *Machine
 	group *channel.Group
 	block int   // of streams
-	nodes []int // ranks of the job, by node number
+	nodes []int // ranks in the job, by node number
 	me    int
 
 	colors, color, key int
@@ -34,11 +33,11 @@ type Comm struct {
 	inside  uint32 // a goroutine is in a global operation
 	cells   cells
 	barrier *channel.Collective
-	waiting bool // for the barrier, whose time-out has passed
+	waiting bool // for a barrier after its time-out
 	closed  atomic.Bool
 
-	handles  int  // declared of it, and not closed; of blocks.mu
-	released bool // its block; of blocks.mu
+	handles  int  // declared on it and not closed; guarded by blocks.mu
+	released bool // its block has been released; guarded by blocks.mu
 }
 
 // newComm makes a communicator of a group, which it owns.
@@ -51,7 +50,7 @@ func newComm(m *Machine, g *channel.Group, block int) (*Comm, error) {
 	return c, nil
 }
 
-// check says whether the communicator can be used.
+// check returns the error of a call if the communicator cannot be used.
 func (c *Comm) check(op string) error {
 	switch {
 	case c == nil || c.m.finalized.Load():
@@ -65,7 +64,7 @@ func (c *Comm) check(op string) error {
 
 func (c *Comm) isDefault() bool { return c.m.def.Load() == c }
 
-// Machine returns the machine that the communicator is of.
+// Machine returns the machine of the communicator.
 func (c *Comm) Machine() *Machine {
 	if c == nil {
 		return nil
@@ -73,7 +72,7 @@ func (c *Comm) Machine() *Machine {
 	return c.m
 }
 
-// NumberOfNodes is the number of nodes (QMP_comm_get_number_of_nodes).
+// NumberOfNodes returns the number of nodes (QMP_comm_get_number_of_nodes).
 func (c *Comm) NumberOfNodes() int {
 	if c == nil {
 		return 0
@@ -81,7 +80,7 @@ func (c *Comm) NumberOfNodes() int {
 	return len(c.nodes)
 }
 
-// NodeNumber is the number of this node (QMP_comm_get_node_number).
+// NodeNumber returns the number of this node (QMP_comm_get_node_number).
 func (c *Comm) NodeNumber() int {
 	if c == nil {
 		return -1
@@ -89,11 +88,11 @@ func (c *Comm) NodeNumber() int {
 	return c.me
 }
 
-// IsPrimaryNode says whether this is node 0 (QMP_comm_is_primary_node).
+// IsPrimaryNode reports whether this is node 0 (QMP_comm_is_primary_node).
 func (c *Comm) IsPrimaryNode() bool { return c.NodeNumber() == 0 }
 
-// NumberOfColors is the number of colors of the split that made the communicator; 1
-// where none did (QMP_comm_get_number_of_colors).
+// NumberOfColors returns the number of colors of the split that made the communicator; 1 if no
+// split did (QMP_comm_get_number_of_colors).
 func (c *Comm) NumberOfColors() int {
 	if c == nil {
 		return 0
@@ -101,8 +100,8 @@ func (c *Comm) NumberOfColors() int {
 	return c.colors
 }
 
-// Color is what this node has given to the split that made the communicator, else 0
-// (QMP_comm_get_color).
+// Color returns the color that this node passed to the split that made the communicator; 0 if no
+// split did (QMP_comm_get_color).
 func (c *Comm) Color() int {
 	if c == nil {
 		return -1
@@ -110,8 +109,8 @@ func (c *Comm) Color() int {
 	return c.color
 }
 
-// Key is what this node has given to the split that made the communicator, else 0
-// (QMP_comm_get_key).
+// Key returns the key that this node passed to the split that made the communicator; 0 if no split
+// did (QMP_comm_get_key).
 func (c *Comm) Key() int {
 	if c == nil {
 		return -1
@@ -119,9 +118,9 @@ func (c *Comm) Key() int {
 	return c.key
 }
 
-// Group returns the group of package channel that does the global operations: what
-// this API does not have can be done there, in turn with the operations of the
-// communicator. It goes with the communicator (QMP_get_hidden_comm).
+// Group returns the group of package channel that runs the global operations (QMP_get_hidden_comm).
+// Use it for operations that this API lacks, in turn with the operations of the communicator. It
+// ends with the communicator.
 func (c *Comm) Group() *channel.Group {
 	if c == nil {
 		return nil
@@ -129,14 +128,13 @@ func (c *Comm) Group() *channel.Group {
 	return c.group
 }
 
-// Split makes communicators of those nodes that give the same color, numbered in the
-// order of their keys, then of their numbers in c (QMP_comm_split). All nodes of c call
-// it. With a negative color the node gets none: nil. The communicator belongs to the
-// caller, who frees it ([Comm.Free]).
+// Split makes one communicator for each color, of the nodes that pass that color, numbered in the
+// order of their keys and, for equal keys, of their numbers in c (QMP_comm_split). All nodes of c
+// call it. A node that passes a negative color gets nil. The communicator belongs to the caller,
+// and must be freed with [Comm.Free].
 //
-// Errors: [StatusNoPorts] when the nodes have 2047 communicators that are not freed, or of
-// which handles are not closed, or messages have not been received; those of a global
-// operation.
+// Errors: [StatusNoPorts] if the nodes have 2047 communicators that are not freed, that have open
+// handles, or that have messages not received; those of a global operation.
 func (c *Comm) Split(color, key int) (*Comm, error) {
 	const op = "comm split"
 	if err := c.begin(op); err != nil {
@@ -183,10 +181,10 @@ func (c *Comm) split(ctx context.Context, color, key int) (*Comm, error) {
 	return s, nil
 }
 
-// Free ends a communicator at this node (QMP_comm_free). It waits until the others are
-// through with the global operations that are over here. Handles that were declared of
-// it stay what they are. What is under way of a global operation fails at all nodes.
-// Those of [Init] are freed by [Finalize]: to free them here is [StatusInvalidOp].
+// Free ends a communicator at this node (QMP_comm_free). It waits until the other nodes have
+// finished the global operations that are finished here. Handles declared on the communicator
+// remain usable. A global operation in progress fails at all nodes. The communicators of [Init] are
+// freed by [Finalize]; Free returns [StatusInvalidOp] for them.
 func (c *Comm) Free() error {
 	const op = "comm free"
 	if err := c.check(op); err != nil {

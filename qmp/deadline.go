@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// deadline is a context that ends at a time, without a goroutine or memory of its
-// own: the waiters of package channel look at Err and Deadline.
+// deadline is a context that ends at a given time without a goroutine or an allocation: the waiters
+// of package channel look at Err and Deadline.
 type deadline struct{ end time.Time }
 
 var _ context.Context = (*deadline)(nil)

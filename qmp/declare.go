@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// DefaultPriority is the priority of handles that have none (DEFAULT_PRIORITY of the C++
-// API, to which the 1.2 document gives no value): the highest.
+// DefaultPriority is the priority of handles that are given none (DEFAULT_PRIORITY of the C++ API,
+// for which the 1.2 document states no value): the highest.
 const DefaultPriority = 0
 
 // Directions along an axis (SIGN of the C++ API).
@@ -17,8 +17,8 @@ const (
 	Minus = -1
 )
 
-// Streams of a communicator: addressed messages have one, and each axis one for either
-// direction in which messages go.
+// Streams of a communicator: one for messages by node number, and one for each axis and direction
+// of travel.
 func (c *Comm) addressed() int { return c.block * blockStreams }
 
 func (c *Comm) relative(axis, dir int) int {
@@ -28,29 +28,28 @@ func (c *Comm) relative(axis, dir int) int {
 	return c.addressed() + 2 + 2*axis
 }
 
-// DeclareSendRelative declares a message to the next node along an axis, in direction
-// [Plus] or [Minus], which wraps (QMP_declare_send_relative). It meets that node's
-// receive from the other direction of the axis, never one by node number; on an axis of
-// one node this is its own, and with two nodes on an axis the messages of both
-// directions are kept apart. Declaring is local. Priority 0 is the highest; larger
-// numbers come later (see channel.WithPriority). The handle belongs to the caller, who
-// closes it.
+// DeclareSendRelative declares a message to the neighbour along an axis, in direction [Plus] or
+// [Minus], with wrap-around (QMP_declare_send_relative). It meets that node's receive from the
+// opposite direction of the axis, never one by node number. On an axis of one node the neighbour is
+// the node itself; on an axis of two nodes the messages of the two directions are kept apart.
+// Declaring is local. Priority 0 is the highest; larger numbers come later (see
+// channel.WithPriority). The caller owns the handle and must close it.
 //
-// Errors: [StatusNoNeighborInfo] without a topology; [StatusInvalidArg] for an axis or a
-// direction that there is not; [StatusBadMemory]; [StatusNotInited].
+// Errors: [StatusNoNeighborInfo] without a topology; [StatusInvalidArg] for an axis or a direction
+// that does not exist; [StatusBadMemory]; [StatusNotInited].
 func (c *Comm) DeclareSendRelative(mm *MsgMem, axis, dir, priority int) (*Handle, error) {
 	return c.declareRelative("send relative", kindSend, mm, axis, dir, dir, priority)
 }
 
-// DeclareReceiveRelative declares a message from the next node along an axis; see
-// [Comm.DeclareSendRelative] (QMP_declare_receive_relative). Blocks of the memory must not
+// DeclareReceiveRelative declares a message from the neighbour along an axis; see
+// [Comm.DeclareSendRelative] (QMP_declare_receive_relative). The blocks of the memory must not
 // overlap.
 func (c *Comm) DeclareReceiveRelative(mm *MsgMem, axis, dir, priority int) (*Handle, error) {
 	return c.declareRelative("receive relative", kindReceive, mm, axis, dir, -dir, priority)
 }
 
-// declareRelative declares a message with the neighbour in direction dir; it travels in
-// direction way.
+// declareRelative declares a message with the neighbour in direction dir that travels in direction
+// way.
 func (c *Comm) declareRelative(what string, k kind, mm *MsgMem, axis, dir, way, priority int) (*Handle, error) {
 	op := "declare " + what
 	if err := c.check(op); err != nil {
@@ -69,16 +68,16 @@ func (c *Comm) declareRelative(what string, k kind, mm *MsgMem, axis, dir, way, 
 	return c.declare(op, name, k, mm, g.neighbour(c.me, axis, dir), c.relative(axis, way), priority)
 }
 
-// DeclareSendTo declares a message to a node by its number (QMP_declare_send_to). It
-// meets that node's receive from this one by number, never a relative one.
+// DeclareSendTo declares a message to a node given by number (QMP_declare_send_to). It meets that
+// node's receive from this node by number, never a relative one.
 //
 // Errors: [StatusNodeOutRange]; [StatusBadMemory]; [StatusNotInited].
 func (c *Comm) DeclareSendTo(mm *MsgMem, node, priority int) (*Handle, error) {
 	return c.declareAddressed("send to", kindSend, mm, node, priority)
 }
 
-// DeclareReceiveFrom declares a message from a node by its number; see
-// [Comm.DeclareSendTo] (QMP_declare_receive_from).
+// DeclareReceiveFrom declares a message from a node given by number; see [Comm.DeclareSendTo]
+// (QMP_declare_receive_from).
 func (c *Comm) DeclareReceiveFrom(mm *MsgMem, node, priority int) (*Handle, error) {
 	return c.declareAddressed("receive from", kindReceive, mm, node, priority)
 }
@@ -94,9 +93,9 @@ func (c *Comm) declareAddressed(what string, k kind, mm *MsgMem, node, priority 
 	return c.declare(op, fmt.Sprintf("%s %d", what, node), k, mm, node, c.addressed(), priority)
 }
 
-// DeclareSendMap declares a message by a communications map: node i sends to to[i]
-// (capability 5 of the 1.2 document). The map is the same at all nodes and one to one.
-// It is [Comm.DeclareSendTo] of to[NodeNumber()].
+// DeclareSendMap declares a message by a communications map: node i sends to node to[i] (capability
+// 5 of the 1.2 document). The map must be a permutation and the same at all nodes. The call is
+// equivalent to [Comm.DeclareSendTo] with to[NodeNumber()].
 func (c *Comm) DeclareSendMap(mm *MsgMem, to []int, priority int) (*Handle, error) {
 	const op = "declare send map"
 	if err := c.checkMap(op, to); err != nil {
@@ -105,8 +104,7 @@ func (c *Comm) DeclareSendMap(mm *MsgMem, to []int, priority int) (*Handle, erro
 	return c.DeclareSendTo(mm, to[c.me], priority)
 }
 
-// DeclareReceiveMap declares the message that comes here by the map of
-// [Comm.DeclareSendMap].
+// DeclareReceiveMap declares the message that arrives here under the map of [Comm.DeclareSendMap].
 func (c *Comm) DeclareReceiveMap(mm *MsgMem, to []int, priority int) (*Handle, error) {
 	const op = "declare receive map"
 	if err := c.checkMap(op, to); err != nil {
@@ -154,11 +152,11 @@ func (c *Comm) declare(op, name string, k kind, mm *MsgMem, node, stream, priori
 	return &Handle{ch: ch, m: c.m, watch: &c.m.watch, kind: k, name: name, mem: &mem, comm: c, peer: c.nodes[node], stream: stream}, nil
 }
 
-// ChangeAddress gives an idle send or receive other memory in the same layout
-// (QMP_change_address): one slice, of a strided array one for each element, in order.
+// ChangeAddress moves an idle send or receive to other memory with the same layout
+// (QMP_change_address): one slice or, for a strided array, one for each element, in order.
 //
-// Errors: [StatusInvalidOp] of a handle that is active, and nothing has changed;
-// [StatusBadMemory] where the layout does not fit; [StatusInvalidArg] of a multiple.
+// Errors: [StatusInvalidOp] for an active handle, which does not change; [StatusBadMemory] if the
+// layout does not fit; [StatusInvalidArg] for a multiple.
 func (h *Handle) ChangeAddress(bases ...[]byte) error {
 	const op = "change address"
 	switch {
@@ -178,9 +176,9 @@ func (h *Handle) ChangeAddress(bases ...[]byte) error {
 	return nil
 }
 
-// ChangeAddressMultiple is [Handle.ChangeAddress] of all members of a multiple, which are
-// idle, in the order in which they were given (QMP_change_address_multiple). After an
-// error those before the one that it names have changed.
+// ChangeAddressMultiple is [Handle.ChangeAddress] for all members of a multiple, which must be
+// idle, in the order in which they were given (QMP_change_address_multiple). After an error, the
+// members before the one that it names have changed.
 func (h *Handle) ChangeAddressMultiple(bases ...[]byte) error {
 	const op = "change address multiple"
 	if h == nil || h.kind != kindMultiple {
@@ -206,19 +204,19 @@ func (h *Handle) ChangeAddressMultiple(bases ...[]byte) error {
 	return nil
 }
 
-// DeclareMultiple makes one handle of several (QMP_declare_multiple): starting it starts
-// them all, and it is complete when all are. It owns nothing: members outlive it, and
-// may be waited for one by one. The members of a member that is a multiple become its
-// own. All are of one machine, and none comes twice.
+// DeclareMultiple combines several handles into one (QMP_declare_multiple): starting it starts them
+// all, and it is complete when all are complete. It owns nothing: its members outlive it and may be
+// waited for individually. A member that is itself a multiple is replaced by its members. All
+// handles must belong to one machine, and none may occur twice.
 //
-// The 1.2 document wishes that no two members send, or receive, over the same wire. They
-// may: they meet the peer's in the order of their priorities, and of the list.
+// The 1.2 document asks that no two members send, or receive, over the same wire. Here they may:
+// they meet the peer's in the order of their priorities, and then of the list.
 func DeclareMultiple(handles ...*Handle) (*Handle, error) {
 	return declareMultiple("declare multiple", handles)
 }
 
-// DeclareSendRecvPairs is [DeclareMultiple] of sends and receives in pairs
-// (QMP_declare_send_recv_pairs): as many of the ones as of the others.
+// DeclareSendRecvPairs is [DeclareMultiple] for sends and receives in pairs
+// (QMP_declare_send_recv_pairs): there must be as many sends as receives.
 func DeclareSendRecvPairs(handles ...*Handle) (*Handle, error) {
 	const op = "declare send recv pairs"
 	more := 0
@@ -235,7 +233,7 @@ func DeclareSendRecvPairs(handles ...*Handle) (*Handle, error) {
 	return declareMultiple(op, handles)
 }
 
-// flat is a list of handles, with the members of multiples in their place.
+// flat returns a list of handles in which multiples are replaced by their members.
 func flat(handles []*Handle) []*Handle {
 	var list []*Handle
 	for _, h := range handles {

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-hpc/sluice/exact"
 )
 
-// Current returns the machine that [Init] has made; nil before it and after [Finalize].
+// Current returns the machine made by [Init]; nil before Init and after [Finalize].
 func Current() *Machine { return current.Load() }
 
-// deflt is the default communicator; nil before Init.
+// deflt returns the default communicator; nil before Init.
 func deflt() *Comm { return Current().DefaultComm() }
 
 // MsgPassingType is [Machine.MsgPassingType] of the machine of [Init].
@@ -88,8 +88,8 @@ func TotalTime() time.Duration { return Current().TotalTime() }
 // ResetTotalTime is [Machine.ResetTotalTime] of the machine of [Init].
 func ResetTotalTime() { Current().ResetTotalTime() }
 
-// Printf is [Machine.Printf] of the machine of [Init]; before that node and number are
-// question marks.
+// Printf is [Machine.Printf] of the machine of [Init]; before Init, question marks stand for the
+// node and the number of nodes.
 func Printf(format string, args ...any) (int, error) { return Current().Printf(format, args...) }
 
 // Fprintf is [Machine.Fprintf] of the machine of [Init]; see [Printf].
@@ -265,12 +265,12 @@ func XorInt(x *int) error { return deflt().XorInt(x) }
 // XorUint64 is [Comm.XorUint64] of the default communicator.
 func XorUint64(x *uint64) error { return deflt().XorUint64(x) }
 
-// Broadcast is [Comm.Broadcast] over the default communicator, of a slice of any type
-// without pointers; it panics for others.
+// Broadcast is [Comm.Broadcast] over the default communicator, for a slice of any type without
+// pointers; it panics for other types.
 func Broadcast[E any](buf []E) error { return deflt().Broadcast(channel.Bytes(buf)) }
 
-// Alltoall is [Comm.Alltoall] over the default communicator, of slices of any type
-// without pointers; it panics for others.
+// Alltoall is [Comm.Alltoall] over the default communicator, for slices of any type without
+// pointers; it panics for other types.
 func Alltoall[E any](recv, send []E) error {
 	return deflt().Alltoall(channel.Bytes(recv), channel.Bytes(send))
 }

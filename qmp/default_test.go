@@ -175,7 +175,7 @@ func TestOneAddress(t *testing.T) {
 	require.NoError(t, m.Finalize())
 }
 
-// TestOutput: who prints is in front; where it goes can be chosen; the trace says what is
+// TestOutput: the printing node is in front; where it goes can be chosen; the trace says what is
 // declared, and from level 2 what is called.
 func TestOutput(t *testing.T) {
 	c, s, r, _, _ := toSelf(t, 1)

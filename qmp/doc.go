@@ -1,75 +1,74 @@
-// Package qmp is QMP, the message passing API of lattice QCD codes, in Go: all of the
-// QMP 1.2 document (C and C++), and what version 2 has added. It stands on package
-// channel, whose handles its messages are.
+// Package qmp implements QMP, the message passing API of lattice QCD codes, in Go: all of the QMP
+// 1.2 document (C and C++) and the additions of version 2. It is built on package channel, whose
+// handles carry its messages.
 //
-// A program imports the providers that reach its peers, as those of package channel do:
+// A program imports the providers that reach its peers, as with package channel:
 //
 //	import _ "github.com/sluice-hpc/sluice/verbs/all"
 //
 // # Ported code
 //
-// Names are those of C without their prefix, and without Get: QMP_declare_send_relative
-// is [DeclareSendRelative]. Functions of this package mean the machine of [Init] and its
-// default communicator; each is also a method of [Machine], or of [Comm], which is the
-// QMP_comm_ variant. The table at the end has every name.
+// Names are those of C without the prefix and without Get: QMP_declare_send_relative is
+// [DeclareSendRelative]. The functions of this package refer to the machine of [Init] and its
+// default communicator. Each is also a method of [Machine] or of [Comm]; the latter is the
+// QMP_comm_ variant. The table at the end lists every name.
 //
-// Void pointers have become slices: [DeclareMsgMem] and its like take slices of any type
-// without pointers, and sizes and strides stay bytes. What returned a status returns an
-// error that is an [*Error] with the [Status], number and words of C, around what lies
-// behind it. No error function is set at first, so that nothing prints and exits: give
-// [PrintAndExit] to [SetErrorFunction] for that. Handles that are declared must be
-// closed, as they must be freed in C.
+// Void pointers have become slices: [DeclareMsgMem] and similar functions take slices of any type
+// without pointers, while sizes and strides remain in bytes. A C function that returns a status
+// returns an error here: an [*Error] with the [Status] (number and words of C) that wraps the
+// underlying error. Initially no error function is set, so no error is printed and the process does
+// not exit; pass [PrintAndExit] to [SetErrorFunction] for that. Declared handles must be closed, as
+// they must be freed in C.
 //
 // # Nodes, machine, topology
 //
-// A node is a process that a launcher has started (docs/launchers.md). The machine is a
-// switch, with 0 dimensions, unless the command line says that it is a grid. A topology
-// ([Comm.DeclareLogicalTopology], or [Comm.LayoutGrid]) is a periodic grid of nodes, and
-// does not change their numbers: they are lexicographic in it, axis 0 fastest, or in the
-// order of a map. What is asked of a topology before one is declared is answered of the
-// allocated grid. To declare one is local: all nodes declare the same.
+// A node is a process that a launcher has started (docs/launchers.md): a rank of the job. The
+// machine is a switch, with 0 dimensions, unless the command line says that it is a grid. A
+// topology ([Comm.DeclareLogicalTopology] or [Comm.LayoutGrid]) is a periodic grid of nodes. It
+// does not change their numbers, which are lexicographic in the grid, axis 0 fastest, or in the
+// order given by a map. Until a topology is declared, queries about it describe the allocated grid.
+// Declaring is local: all nodes must declare the same topology.
 //
-// Init removes from the arguments:
+// Init removes these options from the arguments:
 //
 //	-qmp-geom d0 d1 ... | native   the allocated machine is a grid; native: as it is, a switch
 //	-qmp-alloc-map a0 a1 ...       the order of axes in which that grid numbers nodes
-//	-qmp-logic-map a0 a1 ...       the same, of topologies that name none
-//	-qmp-job n0 n1 ...             so many jobs along each axis, each on its own; on a
-//	                               switch one number
+//	-qmp-logic-map a0 a1 ...       the same for topologies declared without an order
+//	-qmp-job n0 n1 ...             the number of independent jobs along each axis; on a
+//	                               switch a single number
 //
-// An option takes all numbers that follow it; arguments after "--" are the program's.
+// An option takes all numbers that follow it; arguments after "--" belong to the program.
 //
 // # Messages
 //
-// A stream is two nodes of a communicator and a kind of message: in one direction along
-// one axis, or by node number. On each stream the k-th send that is started meets the
-// k-th receive. A send in + meets the receive from - of the node it goes to. So the
-// messages of both directions of an axis are never mixed up, with two nodes on it or one;
-// nor are those of two axes, of relative handles and those by number
-// ([Comm.DeclareSendTo]), or of two communicators. The 1.2 document wishes that a
-// relative handle and one by number be the same; implementations keep them apart, and so
-// does this. The two ends of a message have the same length; their layouts may differ.
+// A stream is identified by two nodes of a communicator and a kind of message: in one direction
+// along one axis, or by node number. On each stream the k-th send that is started meets the k-th
+// receive. A send in direction + meets the receive from direction - at the node it goes to, so the
+// messages of the two directions of an axis are never mixed up, even with one or two nodes on the
+// axis. Nor are messages of different axes, of relative handles and handles by number
+// ([Comm.DeclareSendTo]), or of different communicators. The 1.2 document asks for a relative
+// handle and one by number to be the same; implementations keep them apart, and so does this one.
+// The two ends of a message must have the same length; their layouts may differ.
 //
-// Declaring and starting wait for nobody. Messages to oneself are messages like any other.
-// Priority 0 is the highest, and [DefaultPriority]. The bytes of a message belong to its
-// handle from Start until Wait or IsComplete has said that it is over. Start and Wait
-// cost what they cost in package channel, and do not allocate.
+// Declaring and starting do not block. A node may send messages to itself. Priority 0 is the
+// highest, and [DefaultPriority]. The handle owns the bytes of a message from Start until Wait or
+// IsComplete reports completion. Start and Wait cost the same as in package channel and do not
+// allocate.
 //
-// A multiple ([DeclareMultiple]) owns nothing: [Handle.Close] closes it alone, as in 1.2,
-// and [Handle.CloseAll] also its members, as in 2. An operation in progress is not
-// re-used: a handle that is active is neither started, nor changed, nor closed, which is
-// [StatusInvalidOp].
+// A multiple ([DeclareMultiple]) owns nothing: [Handle.Close] closes only the multiple, as in 1.2,
+// and [Handle.CloseAll] also its members, as in 2. An active handle cannot be started, changed or
+// closed; the attempt returns [StatusInvalidOp].
 //
 // # Global operations
 //
-// All nodes of a communicator call them in the same order. Results have the same bits at
-// all nodes. [Comm.SumDoubleExtended] and [Comm.SumExact] are exact until they round
-// once; long double, which Go does not have, is their business too.
-// [Comm.BinaryReduction] applies inout = inout op in strictly in the order of the nodes.
+// All nodes of a communicator call global operations in the same order. Results have the same bits
+// at all nodes. [Comm.SumDoubleExtended] and [Comm.SumExact] are exact until they round once; they
+// also replace the sums of long double, which Go lacks. [Comm.BinaryReduction] applies inout =
+// inout op in strictly in the order of the nodes.
 //
 // # Names
 //
-// Of C and C++, and what they are here. A name with a dot is a method.
+// The names of C and C++ and their equivalents here. A name with a dot is a method.
 //
 // Job and machine:
 //

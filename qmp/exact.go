@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-hpc/sluice/exact"
 )
 
-// SumDoubleExtended sums one value of each node, in place, without an error: the result
-// is the correctly rounded sum (QMP_sum_double_extended, QMP_sum_long_double), with the
-// same bits in whatever order the nodes have the values. What a node has summed up before
-// has been rounded; [Comm.SumExact] takes sums that have not. See [Comm.SumInt].
+// SumDoubleExtended sums one value of each node in place and without intermediate rounding: the
+// result is the correctly rounded sum (QMP_sum_double_extended, QMP_sum_long_double), with the same
+// bits however the values are distributed over the nodes. A sum that a node has already formed
+// itself has been rounded; [Comm.SumExact] takes sums that have not. See [Comm.SumInt].
 func (c *Comm) SumDoubleExtended(x *float64) error {
 	const op = "sum double extended"
 	if err := c.begin(op); err != nil {
@@ -27,11 +27,11 @@ func (c *Comm) SumDoubleExtended(x *float64) error {
 	return nil
 }
 
-// exactAtOnce is how many sums are reduced in one go: they take 280 KiB.
+// exactAtOnce is how many sums are reduced together: they take 280 KiB.
 const exactAtOnce = 256
 
 // SumDoubleExtendedArray is [Comm.SumDoubleExtended] element by element
-// (QMP_sum_long_double_array). An element takes 139 times the bytes of that of
+// (QMP_sum_long_double_array). It moves 139 times as many bytes per element as
 // [Comm.SumDoubleArray].
 func (c *Comm) SumDoubleExtendedArray(x []float64) error {
 	const op = "sum double extended array"
@@ -64,9 +64,9 @@ func (c *Comm) SumDoubleExtendedArray(x []float64) error {
 	return nil
 }
 
-// SumExact merges the accumulators of all nodes into a, at every node: then a.Round() is
-// the correctly rounded sum of all terms of all nodes, the same bits for any number of
-// nodes and any division of the terms among them (channel.SumExact). See [Comm.SumInt].
+// SumExact merges the accumulators of all nodes into a, at every node. After that, a.Round() is the
+// correctly rounded sum of all terms of all nodes, with the same bits for any number of nodes and
+// any division of the terms among them (channel.SumExact). See [Comm.SumInt].
 func (c *Comm) SumExact(a *exact.Accumulator) error {
 	const op = "sum exact"
 	if err := c.begin(op); err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// cell is where single values of a type are reduced: always in the same place, so that
-// the operations need not be made anew, the group remembers them, and what the callers
-// have need not live on the heap.
+// cell is where single values of a type are reduced. It is always the same memory, so that
+// operations are made once, the group recognizes them, and the callers' values can stay off the
+// heap.
 type cell[T channel.Number] struct {
 	v    [1]T
 	made [channel.Xor + 1]bool
 	ops  [channel.Xor + 1]channel.Operation // in place
 }
 
-// cells are those of a communicator.
+// cells holds the cells of a communicator.
 type cells struct {
 	wide []float64 // where arrays are summed in double precision
 
@@ -43,7 +43,7 @@ func (c *Comm) begin(op string) error {
 
 func (c *Comm) end() { wait.StoreRelease32(&c.inside, 0) }
 
-// global carries out an operation of the group.
+// global runs an operation of the group.
 func (c *Comm) global(op string, o channel.Operation) error {
 	if err := c.begin(op); err != nil {
 		return err
@@ -125,14 +125,14 @@ func (c *Comm) integer(what string, op channel.Op, x *int) error {
 	return err
 }
 
-// SumInt sums one value of each node, in place (QMP_sum_int). All nodes call it, as they
-// do every global operation, in the same order and with the same lengths. The result has
-// the same bits at all nodes.
+// SumInt sums one value of each node in place (QMP_sum_int). As with every global operation, all
+// nodes call it, in the same order and with the same lengths. The result has the same bits at all
+// nodes.
 //
-// Errors of global operations: [StatusNotInited]; [StatusSvcBusy]; [StatusBadMessage]
-// where a node calls something else; [StatusError] around what package channel says of
-// a node that dies or leaves. The communicator has no global operations after one of the
-// last two, and what should have been reduced is undefined.
+// Errors of global operations: [StatusNotInited]; [StatusSvcBusy]; [StatusBadMessage] if a node
+// calls a different operation; [StatusError] around the error of package channel if a node dies or
+// leaves. After one of the last two, the communicator has no more global operations, and the values
+// are undefined.
 func (c *Comm) SumInt(x *int) error { return c.integer("sum int", channel.Sum, x) }
 
 // SumInt64 sums one value of each node, in place; see [Comm.SumInt].
@@ -190,9 +190,9 @@ func (c *Comm) SumInt64Array(x []int64) error { return array(c, "sum int64 array
 // SumUint64Array sums element by element, in place, modulo 2^64; see [Comm.SumInt].
 func (c *Comm) SumUint64Array(x []uint64) error { return array(c, "sum uint64 array", channel.Sum, x) }
 
-// SumFloatArray sums element by element, in place, in double precision, and rounds the
-// results (QMP_sum_float_array); see [Comm.SumInt]. The communicator keeps 8 bytes for each
-// element of the longest array.
+// SumFloatArray sums element by element, in place, in double precision, and rounds the results
+// (QMP_sum_float_array); see [Comm.SumInt]. The communicator keeps 8 bytes for each element of the
+// longest array so far.
 func (c *Comm) SumFloatArray(x []float32) error { return c.inDouble("sum float array", x) }
 
 // SumDoubleArray sums element by element, in place (QMP_sum_double_array); see
@@ -210,61 +210,60 @@ func (c *Comm) SumComplex128Array(x []complex128) error {
 	return array(c, "sum complex128 array", channel.Sum, x)
 }
 
-// MaxInt leaves the largest of the values of all nodes (QMP::maxInt); see [Comm.SumInt].
+// MaxInt sets x to the largest of the values of all nodes (QMP::maxInt); see [Comm.SumInt].
 func (c *Comm) MaxInt(x *int) error { return c.integer("max int", channel.Max, x) }
 
-// MinInt leaves the least of the values of all nodes (QMP::minInt); see [Comm.SumInt].
+// MinInt sets x to the smallest of the values of all nodes (QMP::minInt); see [Comm.SumInt].
 func (c *Comm) MinInt(x *int) error { return c.integer("min int", channel.Min, x) }
 
-// MaxFloat leaves the largest of the values of all nodes, NaN if any is NaN
-// (QMP_max_float); see [Comm.SumInt].
+// MaxFloat sets x to the largest of the values of all nodes, NaN if any is NaN (QMP_max_float); see
+// [Comm.SumInt].
 func (c *Comm) MaxFloat(x *float32) error {
 	return single(c, "max float", channel.Max, inF32, x)
 }
 
-// MinFloat leaves the least of the values of all nodes, NaN if any is NaN
-// (QMP_min_float); see [Comm.SumInt].
+// MinFloat sets x to the smallest of the values of all nodes, NaN if any is NaN (QMP_min_float);
+// see [Comm.SumInt].
 func (c *Comm) MinFloat(x *float32) error {
 	return single(c, "min float", channel.Min, inF32, x)
 }
 
-// MaxDouble leaves the largest of the values of all nodes, NaN if any is NaN
-// (QMP_max_double); see [Comm.SumInt].
+// MaxDouble sets x to the largest of the values of all nodes, NaN if any is NaN (QMP_max_double);
+// see [Comm.SumInt].
 func (c *Comm) MaxDouble(x *float64) error {
 	return single(c, "max double", channel.Max, inF64, x)
 }
 
-// MinDouble leaves the least of the values of all nodes, NaN if any is NaN
-// (QMP_min_double); see [Comm.SumInt].
+// MinDouble sets x to the smallest of the values of all nodes, NaN if any is NaN (QMP_min_double);
+// see [Comm.SumInt].
 func (c *Comm) MinDouble(x *float64) error {
 	return single(c, "min double", channel.Min, inF64, x)
 }
 
-// XorInt leaves the exclusive or of the values of all nodes (QMP_global_xor); see
-// [Comm.SumInt].
+// XorInt sets x to the exclusive or of the values of all nodes (QMP_global_xor); see [Comm.SumInt].
 func (c *Comm) XorInt(x *int) error { return c.integer("xor int", channel.Xor, x) }
 
-// XorUint64 leaves the exclusive or of the values of all nodes (QMP_xor_ulong); see
+// XorUint64 sets x to the exclusive or of the values of all nodes (QMP_xor_ulong); see
 // [Comm.SumInt].
 func (c *Comm) XorUint64(x *uint64) error {
 	return single(c, "xor ulong", channel.Xor, inU64, x)
 }
 
-// Broadcast copies buf of node 0 to buf of all others, of the same length
+// Broadcast copies buf of node 0 to buf of all other nodes, which must have the same length
 // (QMP_broadcast); see [Comm.SumInt]. [Bytes] makes bytes of any slice.
 func (c *Comm) Broadcast(buf []byte) error {
 	return c.global("broadcast", channel.Broadcast(buf, 0))
 }
 
-// Alltoall gives the i-th of as many equal blocks of send to node i, and gets the block
-// that node i has for this one as the i-th of recv (QMP_comm_alltoall); see
+// Alltoall divides send and recv into as many equal blocks as there are nodes, sends block i of
+// send to node i, and stores the block from node i as block i of recv (QMP_comm_alltoall); see
 // [Comm.SumInt]. The two must not overlap.
 func (c *Comm) Alltoall(recv, send []byte) error {
 	return c.global("alltoall", channel.Alltoall(recv, send))
 }
 
-// Bytes is the memory of a slice of a type without pointers; it panics for others.
+// Bytes returns the memory of a slice of a type without pointers; it panics for other types.
 func Bytes[E any](s []E) []byte { return channel.Bytes(s) }
 
-// errNil is for a function that is not there.
-var errNil = errors.New("no function")
+// errNil is the error for a nil function.
+var errNil = errors.New("the function is nil")

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// MaxDimensions is the number of axes that a topology can have: each takes two of the
-// streams of a communicator.
+// MaxDimensions is the most axes that a topology can have: each takes two of a communicator's
+// streams.
 const MaxDimensions = 15
 
 // grid is a periodic grid of nodes. Their numbers are lexicographic in it.
@@ -15,11 +15,11 @@ type grid struct {
 	stride []int // by axis: what one step in + adds to the node number
 }
 
-// newGrid makes a grid of n nodes. Axis order[0] varies fastest in the node number,
-// then order[1]...; nil: axis 0, axis 1...
+// newGrid makes a grid of n nodes. Axis order[0] varies fastest in the node number, then order[1]
+// and so on; nil means axis 0, axis 1 and so on.
 func newGrid(n int, dims, order []int) (*grid, error) {
 	if len(dims) < 1 || len(dims) > MaxDimensions {
-		return nil, fmt.Errorf("%d axes, there must be 1 to %d", len(dims), MaxDimensions)
+		return nil, fmt.Errorf("the grid has %d axes, not 1 to %d", len(dims), MaxDimensions)
 	}
 	left := n
 	for i, d := range dims {
@@ -33,7 +33,7 @@ func newGrid(n int, dims, order []int) (*grid, error) {
 		left /= d
 	}
 	if left != 1 {
-		return nil, fmt.Errorf("a grid of %v for %d nodes", dims, n)
+		return nil, fmt.Errorf("a grid of %v does not have %d nodes", dims, n)
 	}
 	if len(order) > 0 {
 		if err := checkOrder(order, len(dims)); err != nil {
@@ -56,17 +56,17 @@ func newGrid(n int, dims, order []int) (*grid, error) {
 // checkOrder says whether order is a permutation of n axes.
 func checkOrder(order []int, n int) error {
 	if len(order) != n {
-		return fmt.Errorf("a map of %d axes for %d", len(order), n)
+		return fmt.Errorf("the map has %d axes, the grid %d", len(order), n)
 	}
 	for i, axis := range order {
 		if axis < 0 || axis >= n || slices.Contains(order[:i], axis) {
-			return fmt.Errorf("the map %v is no permutation of the axes", order)
+			return fmt.Errorf("the map %v is not a permutation of the axes", order)
 		}
 	}
 	return nil
 }
 
-// coordinates returns where a node is.
+// coordinates returns the coordinates of a node.
 func (g *grid) coordinates(node int) []int {
 	c := make([]int, len(g.dims))
 	for i, d := range g.dims {
@@ -75,7 +75,7 @@ func (g *grid) coordinates(node int) []int {
 	return c
 }
 
-// node returns who is at coordinates, which wrap.
+// node returns the node at coordinates, which wrap.
 func (g *grid) node(coordinates []int) int {
 	n := 0
 	for i, d := range g.dims {

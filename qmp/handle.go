@@ -10,19 +10,18 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// Handle is a message that is declared once and started again and again: a send, a
-// receive, or several of them together (QMP_msghandle_t; classes SingleOperation and
-// MultiOperation).
+// Handle is a message that is declared once and started repeatedly: a send, a receive, or several
+// of them together (QMP_msghandle_t; classes SingleOperation and MultiOperation).
 //
-// A handle belongs to one goroutine at a time, and so does a multiple with its members;
-// different handles may be used by different goroutines at the same time. The bytes of
-// its memory belong to it from Start until Wait or IsComplete has said that it is over.
+// A handle belongs to one goroutine at a time, as does a multiple together with its members;
+// different handles may be used by different goroutines at the same time. The handle owns the bytes
+// of its memory from Start until Wait or IsComplete reports completion.
 type Handle struct {
 	ch    *channel.Handle
 	watch *atomic.Uint32 // of the machine
 	m     *Machine
 	kind  kind
-	name  string // of what it does: for the trace
+	name  string // describes what it does, for the trace
 	mem   *MsgMem
 
 	comm         *Comm // of a message: with its peer, a rank of the job, on a stream
@@ -46,19 +45,19 @@ const (
 	kindMultiple
 )
 
-// What Start and Wait have to look at besides the message: bits of Machine.watch.
+// Bits of Machine.watch: what Start and Wait must check besides the message.
 const (
 	watchTime  = 1 << iota // calls are timed
 	watchTrace             // calls are printed
 	watchArmed             // the number of receives that ClearToSend has started
 )
 
-// Start begins the next message (QMP_start), and waits for nobody. The k-th send that
-// is started on a stream meets the k-th receive; see the package comment for what a
-// stream is. A multiple starts all its members, receives first.
+// Start starts the next message (QMP_start). It does not block. The k-th send that is started on a
+// stream meets the k-th receive; the package comment defines a stream. A multiple starts all its
+// members, receives first.
 //
-// Errors: [StatusInvalidOp] of a handle that is active, or has been freed, and nothing
-// was started; [StatusNotInited] after Finalize; those of channel.Handle.Start.
+// Errors: [StatusInvalidOp] for a handle that is active or has been freed, in which case nothing is
+// started; [StatusNotInited] after Finalize; those of channel.Handle.Start.
 func (h *Handle) Start() error {
 	if h == nil || h.ch == nil || h.watch.Load() != 0 {
 		return h.watched("start", h.startWatched)
@@ -71,14 +70,14 @@ func (h *Handle) Start() error {
 	return nil
 }
 
-// Wait returns when the message is over (QMP_wait): of a send, when the memory may be
-// written again, of a receive, when the message is in it. A handle that is not active
-// is not waited for. A member of a multiple may be waited for by itself.
+// Wait returns when the message is complete (QMP_wait): for a send, when the memory may be written
+// again; for a receive, when the message is in it. It returns at once for a handle that is not
+// active. A member of a multiple may be waited for individually.
 //
-// It waits for [DefaultWaitTimeout], or what [SetWaitTimeout] says; then it returns
-// [StatusTimeout], and the message goes on: wait again. Other errors are those of
-// channel.Handle.Test: [StatusMemSizeErr] where the two ends differ in length,
-// [StatusError] around channel.ErrPeerDied...
+// It waits for [DefaultWaitTimeout], or the time set by [SetWaitTimeout]; then it returns
+// [StatusTimeout], and the message stays active: call Wait again. Other errors are those of
+// channel.Handle.Test: [StatusMemSizeErr] if the two ends differ in length, [StatusError] around
+// channel.ErrPeerDied, and so on.
 func (h *Handle) Wait() error {
 	if h == nil || h.ch == nil || h.watch.Load() != 0 || h.loose {
 		return h.watched("wait", h.waitWatched)
@@ -94,20 +93,20 @@ func (h *Handle) Wait() error {
 	return nil
 }
 
-// WaitTimeout is [Handle.Wait] with another time-out. Zero or less: without end.
+// WaitTimeout is [Handle.Wait] with a given time-out; zero or less means no time-out.
 func (h *Handle) WaitTimeout(d time.Duration) error {
 	return h.watched("wait", func() error { return h.waitFor(d) })
 }
 
-// WaitContext is [Handle.Wait] until ctx ends, without another time-out: the error is
-// then [StatusTimeout] if a deadline passed, else [StatusError] around that of ctx.
+// WaitContext is [Handle.Wait] with ctx in place of the time-out. When ctx ends, the error is
+// [StatusTimeout] if a deadline passed, otherwise [StatusError] around that of ctx.
 func (h *Handle) WaitContext(ctx context.Context) error {
 	return h.watched("wait", func() error { return h.waitUntil(ctx) })
 }
 
-// IsComplete says whether the message is over, and moves it on if it is not
-// (QMP_is_complete). With true the handle is idle again, and the error, if there is
-// one, is that of this start. A handle that is not active is complete.
+// IsComplete reports whether the message is complete, and makes progress on it if it is not
+// (QMP_is_complete). If it returns true, the handle is idle again, and a non-nil error is that of
+// this start. A handle that is not active is complete.
 func (h *Handle) IsComplete() (bool, error) {
 	if h == nil || h.ch == nil || h.watch.Load() != 0 || h.loose {
 		return h.isCompleteWatched()
@@ -120,8 +119,8 @@ func (h *Handle) IsComplete() (bool, error) {
 	return done, nil
 }
 
-// WaitAll waits for all handles, with one time-out for all of them, and returns their
-// errors joined (QMP_wait_all).
+// WaitAll waits for all handles, with one time-out for all of them, and returns their errors joined
+// (QMP_wait_all).
 func WaitAll(handles ...*Handle) error {
 	end := time.Time{}
 	var errs []error
@@ -146,7 +145,7 @@ func WaitAll(handles ...*Handle) error {
 	return several(errs)
 }
 
-// several joins the errors of operations on several handles. The first is that of the whole.
+// several joins the errors of operations on several handles. Its status is that of the first.
 func several(errs []error) error {
 	err := errors.Join(errs...)
 	var e *Error
@@ -156,7 +155,7 @@ func several(errs []error) error {
 	return err
 }
 
-// await waits for a message that is under way.
+// await waits for an active message.
 func (h *Handle) await(d time.Duration) error {
 	var err error
 	if d <= 0 {
@@ -180,7 +179,7 @@ func (h *Handle) succeed() {
 	succeed()
 }
 
-// fail is what a call returns for an error of package channel.
+// fail converts an error of package channel to that of a call.
 func (h *Handle) fail(op string, err error) error {
 	s := StatusOf(err)
 	if h.closed {
@@ -195,8 +194,8 @@ func (h *Handle) fail(op string, err error) error {
 	return h.last
 }
 
-// ErrorNumber is the status of the last call of the handle: StatusSuccess if that has
-// succeeded; of a nil handle that of [LastError] (QMP_get_error_number).
+// ErrorNumber returns the status of the handle's last call: StatusSuccess if it succeeded
+// (QMP_get_error_number). For a nil handle it is the status of [LastError].
 func (h *Handle) ErrorNumber() Status {
 	switch {
 	case h == nil:
@@ -207,7 +206,7 @@ func (h *Handle) ErrorNumber() Status {
 	return StatusSuccess
 }
 
-// ErrorString is the error of [Handle.ErrorNumber] in words (QMP_get_error_string).
+// ErrorString returns the error of [Handle.ErrorNumber] in words (QMP_get_error_string).
 func (h *Handle) ErrorString() string {
 	e := last.Load()
 	if h != nil {
@@ -219,10 +218,10 @@ func (h *Handle) ErrorString() string {
 	return e.Error()
 }
 
-// Close ends an idle handle (QMP_free_msghandle). Closing again does nothing. Members of
-// a multiple stay open, and cannot be closed before it.
+// Close ends an idle handle (QMP_free_msghandle). Closing again does nothing. The members of a
+// multiple stay open, and cannot be closed before it.
 //
-// Errors: [StatusInvalidOp] of a handle that is active, or a member of a multiple.
+// Errors: [StatusInvalidOp] for a handle that is active or a member of a multiple.
 func (h *Handle) Close() error {
 	const op = "free msghandle"
 	switch {
@@ -254,8 +253,8 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// CloseAll ends a multiple and its members, which are in no other (QMP_free_msghandle
-// as QMP 2 has it).
+// CloseAll ends a multiple and its members, which must not belong to another multiple
+// (QMP_free_msghandle as in QMP 2).
 func (h *Handle) CloseAll() error {
 	if h == nil || h.ch == nil {
 		return h.Close()

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// subgrid is what LayoutGrid has found.
+// subgrid is the result of LayoutGrid.
 type subgrid struct {
 	extent []int
 	sites  int
@@ -16,27 +16,26 @@ type layoutOptions struct{ surface bool }
 // LayoutOption is an option of [Comm.LayoutGrid].
 type LayoutOption func(*layoutOptions)
 
-// MinimalSurface lays the lattice out so that the least has to be communicated: of all
-// grids that divide it, and all orders in which its axes can number the nodes, the one
-// with the least surface, where a face between two nodes of one host counts an eighth.
-// Of lattices of more than six axes, and machines on which to look at all would take
-// longer than a second, not all are looked at. It is the same at all nodes. None: the
-// published algorithm, which knows neither faces nor hosts.
+// MinimalSurface lays out the lattice with the least communication: of all grids that divide it,
+// and of all orders in which its axes can number the nodes, it picks the one with the smallest
+// surface, counting a face between two nodes of one host as an eighth. The search is not exhaustive
+// for lattices of more than six axes and on machines where it would take longer than a second. The
+// result is the same at all nodes. Without this option, LayoutGrid uses the published algorithm,
+// which considers neither faces nor hosts.
 func MinimalSurface() LayoutOption { return func(o *layoutOptions) { o.surface = true } }
 
-// LayoutGrid divides a lattice among the nodes, and declares the topology for it
-// (QMP_layout_grid). Where a topology has been declared it divides along that; a
-// lattice of more axes is whole along the others. Where the machine is a grid its axes
-// are put in the order that fits the lattice with the least surface. Every node calls
-// it with the same lattice, once.
+// LayoutGrid divides a lattice among the nodes and declares the topology for it (QMP_layout_grid).
+// If a topology has already been declared, the lattice is divided along that; its additional axes
+// are not divided. If the machine is a grid, its axes are put in the order that fits the lattice
+// with the smallest surface. Every node calls it once, with the same lattice.
 //
-// The published algorithm: each prime factor of the number of nodes, largest first,
-// divides the axis of which most is left, among those that it divides; of equal ones
-// the first that has been divided before, else the last. It finds a grid wherever there
-// is one: which axis is divided by one prime does not change what another prime divides.
+// The published algorithm: each prime factor of the number of nodes, largest first, divides the
+// axis with the most sites left among those that it divides; of equal ones the first that has been
+// divided before, otherwise the last. It finds a grid whenever one exists: which axis is divided by
+// one prime does not affect what another prime divides.
 //
-// Errors: [StatusTopologyExists] the second time; [StatusInvalidTopology] where the
-// lattice cannot be divided; [StatusInvalidArg]; [StatusNotInited].
+// Errors: [StatusTopologyExists] on a second call; [StatusInvalidTopology] if the lattice cannot be
+// divided; [StatusInvalidArg]; [StatusNotInited].
 func (c *Comm) LayoutGrid(lattice []int, opts ...LayoutOption) error {
 	const op = "layout grid"
 	if err := c.check(op); err != nil {
@@ -47,11 +46,11 @@ func (c *Comm) LayoutGrid(lattice []int, opts ...LayoutOption) error {
 		set(&o)
 	}
 	if len(lattice) < 1 || len(lattice) > MaxDimensions {
-		return invalid(op, StatusInvalidArg, "a lattice of %d axes, there must be 1 to %d", len(lattice), MaxDimensions)
+		return invalid(op, StatusInvalidArg, "a lattice of %d axes, not 1 to %d", len(lattice), MaxDimensions)
 	}
 	for _, n := range lattice {
 		if n < 1 {
-			return invalid(op, StatusInvalidArg, "a lattice of %v", lattice)
+			return invalid(op, StatusInvalidArg, "the lattice %v has an axis without sites", lattice)
 		}
 	}
 	if c.lattice.Load() != nil {
@@ -80,7 +79,7 @@ func (c *Comm) LayoutGrid(lattice []int, opts ...LayoutOption) error {
 func (c *Comm) layout(lattice []int, o layoutOptions) (*grid, error) {
 	if g := c.topology.Load(); g != nil {
 		if !fits(g.dims, lattice) {
-			return nil, fmt.Errorf("a lattice of %v on a topology of %v", lattice, g.dims)
+			return nil, fmt.Errorf("the lattice %v cannot be divided along the topology %v", lattice, g.dims)
 		}
 		return g, nil
 	}
@@ -140,7 +139,7 @@ func divide(lattice []int, nodes int) ([]int, error) {
 			}
 		}
 		if best < 0 {
-			return nil, fmt.Errorf("a lattice of %v on %d nodes: no axis can be divided by %d when %v is left", lattice, nodes, p, left)
+			return nil, fmt.Errorf("the lattice %v cannot be divided among %d nodes: no axis of the remaining %[4]v is divisible by %[3]d", lattice, nodes, p, left)
 		}
 		left[best] /= p
 		dims[best] *= p
@@ -164,8 +163,8 @@ func primeFactors(n int) []int {
 	return list
 }
 
-// SubgridDimensions is what this node has of the lattice along each axis; nil before
-// [Comm.LayoutGrid] (QMP_get_subgrid_dimensions). The slice is the caller's.
+// SubgridDimensions returns the extent of this node's part of the lattice along each axis; nil
+// before [Comm.LayoutGrid] (QMP_get_subgrid_dimensions). The slice belongs to the caller.
 func (c *Comm) SubgridDimensions() []int {
 	if c == nil || c.lattice.Load() == nil {
 		return nil
@@ -173,8 +172,8 @@ func (c *Comm) SubgridDimensions() []int {
 	return slices.Clone(c.lattice.Load().extent)
 }
 
-// NumberOfSubgridSites is the number of sites of the lattice that this node has; 0
-// before [Comm.LayoutGrid] (QMP_get_number_of_subgrid_sites).
+// NumberOfSubgridSites returns the number of lattice sites on this node; 0 before [Comm.LayoutGrid]
+// (QMP_get_number_of_subgrid_sites).
 func (c *Comm) NumberOfSubgridSites() int {
 	if c == nil || c.lattice.Load() == nil {
 		return 0

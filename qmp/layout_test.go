@@ -32,7 +32,7 @@ func TestDivide(t *testing.T) {
 		require.Equal(t, c.want, got, "%v on %d", c.lattice, c.nodes)
 	}
 	_, err := divide([]int{8, 8}, 3)
-	require.EqualError(t, err, "a lattice of [8 8] on 3 nodes: no axis can be divided by 3 when [8 8] is left")
+	require.EqualError(t, err, "the lattice [8 8] cannot be divided among 3 nodes: no axis of the remaining [8 8] is divisible by 3")
 }
 
 // check requires that a grid is one of so many nodes, and divides the lattice.

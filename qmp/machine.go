@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// ThreadLevel says who may call (QMP_thread_level_t).
+// ThreadLevel says which threads may call the package (QMP_thread_level_t).
 type ThreadLevel int
 
-// The thread levels of MPI. What is provided is always ThreadMultiple: goroutines move
-// between threads. See [Comm] and [Handle] for what that leaves to the program.
+// The thread levels of MPI. The level provided is always ThreadMultiple, because goroutines move
+// between threads. [Comm] and [Handle] state what the program must still ensure.
 const (
 	ThreadSingle ThreadLevel = iota
 	ThreadFunneled
@@ -26,16 +26,16 @@ const (
 	ThreadMultiple
 )
 
-// Machine is what this process is in its job: a node, with its communicators. [Init]
-// makes the one that the functions of this package mean; [New] makes others. Methods
-// may be called by several goroutines at the same time.
+// Machine represents this process in its job: a node with its communicators. [Init] makes the
+// machine that the functions of this package refer to; [New] makes others. Methods may be called by
+// several goroutines at the same time.
 //
 // Methods of a nil Machine return zero values, -1 for numbers, and [StatusNotInited].
 type Machine struct {
 	node  *channel.Node
 	owned bool // Finalize closes the node
 	host  string
-	hosts []int // by rank of the job
+	hosts []int // by rank in the job
 	args  arguments
 	since time.Time
 
@@ -57,8 +57,8 @@ type Machine struct {
 	blocks    blocks
 }
 
-// DefaultWaitTimeout is how long [Handle.Wait] waits unless [SetWaitTimeout] says
-// otherwise (QMP 1.2, QMP_wait: "a very long time, e.g. 10 minutes").
+// DefaultWaitTimeout is how long [Handle.Wait] waits unless [SetWaitTimeout] changes it (QMP 1.2,
+// QMP_wait: "a very long time, e.g. 10 minutes").
 const DefaultWaitTimeout = 10 * time.Minute
 
 // current is the machine of Init.
@@ -66,15 +66,14 @@ var current atomic.Pointer[Machine]
 
 var initializing sync.Mutex
 
-// Init makes this process a node of its job, whichever launcher has started that
-// (QMP_init_msg_passing). All processes of the job call it. Options that begin with
-// -qmp- are removed from args, of which the first is the name of the program; nil: there
-// are none. What is provided is ThreadMultiple whatever is required.
+// Init makes this process a node of its job, under any supported launcher (QMP_init_msg_passing).
+// All processes of the job call it. It removes the options that begin with -qmp- from args, of
+// which the first element is the name of the program; args may be nil. The level provided is
+// ThreadMultiple whatever is required.
 //
-// Errors: [StatusInvalidOp] the second time; [StatusInvalidArg] for an option,
-// [StatusInvalidTopology] for a grid that does not fit; [StatusNodeInfoErr] with
-// [SMPOneAddress] where a host has several nodes; [StatusInitSvcErr] around what
-// channel.Join says.
+// Errors: [StatusInvalidOp] on a second call; [StatusInvalidArg] for an invalid option;
+// [StatusInvalidTopology] for a grid that does not fit; [StatusNodeInfoErr] if [SMPOneAddress] is
+// set and a host has several nodes; [StatusInitSvcErr] around the error of channel.Join.
 func Init(args *[]string, required ThreadLevel, opts ...Option) (provided ThreadLevel, err error) {
 	const op = "init msg passing"
 	initializing.Lock()
@@ -106,10 +105,10 @@ func Init(args *[]string, required ThreadLevel, opts ...Option) (provided Thread
 	return ThreadMultiple, nil
 }
 
-// New makes a machine of a node that the program has joined, for a program that also
-// uses package channel, or tests that have several nodes. All nodes of the job call it.
-// Finalize leaves the node open. It takes the streams of the node from 0 upwards, 32
-// for each communicator. Args and errors are those of [Init].
+// New makes a machine from a node that the program has joined itself: for a program that also uses
+// package channel, or for tests with several nodes. All nodes of the job call it. Finalize leaves
+// the node open. The machine uses the streams of the node from 0 upwards, 32 for each communicator.
+// Args and errors are those of [Init].
 func New(node *channel.Node, args *[]string, opts ...Option) (*Machine, error) {
 	const op = "init msg passing"
 	a, rest, err := parseArguments(args)
@@ -126,8 +125,8 @@ func New(node *channel.Node, args *[]string, opts ...Option) (*Machine, error) {
 	return m, nil
 }
 
-// newMachine makes the communicators that there are from the start: of all nodes, and
-// of the job of -qmp-job, which is the same without that.
+// newMachine makes the initial communicators: that of all nodes, and that of the job made by
+// -qmp-job, which without the option is the same.
 func newMachine(o options, node *channel.Node, a arguments) (*Machine, error) {
 	m := &Machine{node: node, hosts: node.Hosts(), args: a, since: time.Now(), jobs: 1, comms: map[*Comm]struct{}{}}
 	m.blocks.flip(0) // of all nodes
@@ -171,23 +170,22 @@ func newMachine(o options, node *channel.Node, a arguments) (*Machine, error) {
 	return m, nil
 }
 
-// checkOneAddress says whether every host has one node.
+// checkOneAddress checks that every host has one node.
 func (m *Machine) checkOneAddress() error {
 	for rank, host := range m.hosts {
 		if first := slices.Index(m.hosts, host); first != rank {
-			return &Error{Op: "smp", Status: StatusNodeInfoErr, Err: fmt.Errorf("nodes %d and %d are on one host, which is to have one address: start one process a host", first, rank)}
+			return &Error{Op: "smp", Status: StatusNodeInfoErr, Err: fmt.Errorf("nodes %d and %d are on one host, but SMPOneAddress is set: start one process per host", first, rank)}
 		}
 	}
 	return nil
 }
 
-// IsInitialized says whether [Init] has been called, and [Finalize] has not
-// (QMP_is_initialized).
+// IsInitialized reports whether [Init] has been called and [Finalize] has not (QMP_is_initialized).
 func IsInitialized() bool { return current.Load() != nil }
 
-// Finalize ends message passing (QMP_finalize_msg_passing): every communicator and
-// handle, and the node. All nodes call it when they are through. Nothing happens before
-// Init. Memory of [AllocateMemory] goes with it.
+// Finalize ends message passing (QMP_finalize_msg_passing): it closes every communicator and
+// handle, and the node. All nodes call it when they have finished. Before Init it does nothing.
+// Memory of [AllocateMemory] is freed as well.
 func Finalize() error {
 	initializing.Lock()
 	defer initializing.Unlock()
@@ -198,8 +196,8 @@ func Finalize() error {
 	return m.Finalize()
 }
 
-// Finalize is [Finalize] of this machine; a second time it does nothing. A node that
-// the program has joined stays open, and so do handles.
+// Finalize is [Finalize] for this machine; a second call does nothing. A node that the program has
+// joined itself stays open, and so do handles.
 func (m *Machine) Finalize() error {
 	if m == nil || !m.finalized.CompareAndSwap(false, true) {
 		return nil
@@ -224,13 +222,11 @@ func (m *Machine) Finalize() error {
 	return failed("finalize msg passing", errors.Join(errs...))
 }
 
-// Abort ends the whole job, all nodes of it, with code as the exit status of its
-// processes (QMP_abort); see channel.Node.Abort. Before Init the process ends. It does
-// not return.
+// Abort ends the whole job, with code as the exit status of the processes of all nodes (QMP_abort);
+// see channel.Node.Abort. Before Init it ends only this process. It does not return.
 func Abort(code int) { AbortString(code, "abort") }
 
-// AbortString is [Abort] with a reason, which is printed and which all nodes are told
-// (QMP_abort_string).
+// AbortString is [Abort] with a reason, which is printed and sent to all nodes (QMP_abort_string).
 func AbortString(code int, why string) {
 	m := current.Load()
 	m.Errorf("%s: %d", why, code)
@@ -240,8 +236,8 @@ func AbortString(code int, why string) {
 	os.Exit(cmp.Or(code&0xff, 1))
 }
 
-// Node returns the node of package channel that the machine is made of; its rank is
-// the number in all of the allocation, whatever the communicator.
+// Node returns the machine's node of package channel. Its rank is the number in the whole
+// allocation, whatever the communicator.
 func (m *Machine) Node() *channel.Node {
 	if m == nil {
 		return nil
@@ -249,8 +245,7 @@ func (m *Machine) Node() *channel.Node {
 	return m.node
 }
 
-// AllocatedComm is the communicator of all nodes of the allocation
-// (QMP_comm_get_allocated).
+// AllocatedComm returns the communicator of all nodes of the allocation (QMP_comm_get_allocated).
 func (m *Machine) AllocatedComm() *Comm {
 	if m == nil {
 		return nil
@@ -258,8 +253,8 @@ func (m *Machine) AllocatedComm() *Comm {
 	return m.whole.Load()
 }
 
-// JobComm is the communicator of the nodes of this job: all, or the part that -qmp-job
-// has made (QMP_comm_get_job).
+// JobComm returns the communicator of the nodes of this job: all nodes, or the part made by
+// -qmp-job (QMP_comm_get_job).
 func (m *Machine) JobComm() *Comm {
 	if m == nil {
 		return nil
@@ -267,8 +262,8 @@ func (m *Machine) JobComm() *Comm {
 	return m.job.Load()
 }
 
-// DefaultComm is the communicator of the functions of this package that do not name one
-// (QMP_comm_get_default): at first that of the job.
+// DefaultComm returns the communicator used by the functions of this package that do not name one
+// (QMP_comm_get_default): initially that of the job.
 func (m *Machine) DefaultComm() *Comm {
 	if m == nil {
 		return nil
@@ -304,8 +299,8 @@ func (m *Machine) setComm(op string, c *Comm, set func(*Comm)) error {
 	return nil
 }
 
-// SetWaitTimeout sets how long [Handle.Wait] waits, and returns what it was. Zero or
-// less: without end.
+// SetWaitTimeout sets how long [Handle.Wait] waits and returns the previous value. Zero or less
+// means no time-out.
 func (m *Machine) SetWaitTimeout(d time.Duration) time.Duration {
 	if m == nil {
 		return 0

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// MemFlags says what memory is for (the flags of QMP_allocate_aligned_memory). All are
-// wishes, which the memory that there is fulfils as it is.
+// MemFlags says what memory is for (the flags of QMP_allocate_aligned_memory). All flags are hints,
+// which the available memory satisfies as it is.
 type MemFlags int
 
 // The flags, with the numbers of the C API.
@@ -25,21 +25,21 @@ const (
 	AlignDefault = 64
 )
 
-// Memory is memory of [AllocateMemory]: messages in it move without a copy in between.
+// Memory is memory from [AllocateMemory]: messages in it are not copied through an intermediate
+// buffer.
 type Memory struct {
 	mem *channel.Memory
 	buf []byte
 }
 
-// AllocateMemory returns so many bytes of zeroes, aligned to [AlignDefault]
-// (QMP_allocate_memory). The memory belongs to the caller, who closes it, at the latest
-// by [Finalize].
+// AllocateMemory returns nbytes of zeroed memory, aligned to [AlignDefault] (QMP_allocate_memory).
+// The memory belongs to the caller, who closes it; [Finalize] closes it at the latest.
 func (m *Machine) AllocateMemory(nbytes int) (*Memory, error) {
 	return m.AllocateAlignedMemory(nbytes, AlignDefault, MemDefault)
 }
 
-// AllocateAlignedMemory is [Machine.AllocateMemory] with an alignment, which is a power
-// of two, or AlignAny (QMP_allocate_aligned_memory).
+// AllocateAlignedMemory is [Machine.AllocateMemory] with an alignment, which must be a power of two
+// or AlignAny (QMP_allocate_aligned_memory).
 //
 // Errors: [StatusInvalidArg]; [StatusNoMemErr]; [StatusNotInited].
 func (m *Machine) AllocateAlignedMemory(nbytes, alignment int, flags MemFlags) (*Memory, error) {
@@ -77,10 +77,10 @@ func (m *Machine) AllocateAlignedMemory(nbytes, alignment int, flags MemFlags) (
 	return &Memory{mem, b[:nbytes:nbytes]}, nil
 }
 
-// pageSize is what channel.Node.Alloc aligns to at least, everywhere.
+// pageSize is the least alignment of channel.Node.Alloc on any system.
 const pageSize = 4096
 
-// Bytes is the memory (QMP_get_memory_pointer); nil when it has been closed.
+// Bytes returns the memory (QMP_get_memory_pointer); nil after Close.
 func (m *Memory) Bytes() []byte {
 	if m == nil || m.mem.Bytes() == nil {
 		return nil
@@ -88,8 +88,8 @@ func (m *Memory) Bytes() []byte {
 	return m.buf
 }
 
-// Close frees the memory (QMP_free_memory). While handles are declared over it, that is
-// [StatusMemUsedErr], and nothing has happened.
+// Close frees the memory (QMP_free_memory). While handles declared over it exist, it returns
+// [StatusMemUsedErr] and has no effect.
 func (m *Memory) Close() error {
 	if m == nil {
 		return nil
@@ -97,8 +97,8 @@ func (m *Memory) Close() error {
 	return failed("free memory", m.mem.Close())
 }
 
-// View is memory as a slice of a type without pointers: as many elements as fit. It
-// panics where the type has pointers, or must be aligned more than the memory is.
+// View returns memory as a slice of a type without pointers, with as many elements as fit. It
+// panics if the type has pointers or needs a greater alignment than the memory has.
 func View[E any](m *Memory) []E {
 	var zero E
 	b := m.Bytes()
@@ -109,7 +109,7 @@ func View[E any](m *Memory) []E {
 	}
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	if uintptr(p)%unsafe.Alignof(zero) != 0 {
-		panic("qmp: View of memory that is not aligned for the type")
+		panic("qmp: View: the memory is not aligned for the element type")
 	}
 	return unsafe.Slice((*E)(p), len(b)/size)
 }

@@ -6,14 +6,13 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// MsgMem is message memory: which bytes a message consists of, and in which order
-// (QMP_msgmem_t; class MessageMemory). It describes memory and owns none; a handle
-// that is declared with it remembers what it said then. The zero value is empty, and
-// may be filled by [MsgMem.Init].
+// MsgMem is message memory: it describes which bytes a message consists of, and in which order
+// (QMP_msgmem_t; class MessageMemory). It owns no memory. A handle keeps the description with which
+// it was declared. The zero value is empty and may be filled in by [MsgMem.Init].
 type MsgMem struct {
 	layout channel.Layout
 	again  relayout // the same layout over other memory
-	bases  int      // that again takes
+	bases  int      // number of slices that again takes
 	freed  bool
 }
 
@@ -31,18 +30,17 @@ func newMsgMem(op string, again relayout, bases ...[]byte) (*MsgMem, error) {
 }
 
 // DeclareMsgMem declares all of a slice of a type without pointers, wherever it lies
-// (QMP_declare_msgmem). It panics where the type has pointers, as all that declare
-// memory do.
+// (QMP_declare_msgmem). Like all functions that declare memory, it panics if the type has pointers.
 func DeclareMsgMem[E any](buffer []E) (*MsgMem, error) {
 	return newMsgMem("declare msgmem", func(b [][]byte) channel.Layout { return channel.Contiguous(b[0]) }, channel.Bytes(buffer))
 }
 
-// DeclareStridedMsgMem declares blocks equally far apart, the first at the start of base
-// (QMP_declare_strided_msgmem). Sizes and strides are bytes; a stride is from the start
-// of a block to the start of the next. With a negative stride the last block is at the
-// start of base, and the others follow upwards (as vectors do in the BLAS).
+// DeclareStridedMsgMem declares equally spaced blocks, the first at the start of base
+// (QMP_declare_strided_msgmem). Sizes and strides are in bytes; a stride is the distance between
+// the starts of successive blocks. With a negative stride the last block is at the start of base,
+// and the others follow upwards (like vectors in the BLAS).
 //
-// Errors: [StatusBadMemory] where a block does not lie in base.
+// Errors: [StatusBadMemory] if a block does not lie in base.
 func DeclareStridedMsgMem[E any](base []E, blockSize, blocks, stride int) (*MsgMem, error) {
 	return newMsgMem("declare strided msgmem", strided(blockSize, blocks, stride), channel.Bytes(base))
 }
@@ -59,12 +57,12 @@ func strided(blockSize, blocks, stride int) relayout {
 	}
 }
 
-// Strided is an element of a strided array: blocks equally far apart, all in bytes. A
-// stride may be negative as long as every block lies in Base.
+// Strided is an element of a strided array: equally spaced blocks, in bytes. The stride may be
+// negative as long as every block lies in Base.
 type Strided = channel.Vector
 
-// DeclareStridedArrayMsgMem declares several strided memories, one after the other, each
-// with a base of its own (QMP_declare_strided_array_msgmem).
+// DeclareStridedArrayMsgMem declares several strided memories, one after the other, each with its
+// own base (QMP_declare_strided_array_msgmem).
 func DeclareStridedArrayMsgMem(array []Strided) (*MsgMem, error) {
 	array = slices.Clone(array)
 	bases := make([][]byte, len(array))
@@ -80,9 +78,9 @@ func DeclareStridedArrayMsgMem(array []Strided) (*MsgMem, error) {
 	}, bases...)
 }
 
-// DeclareIndexedMsgMem declares blocks anywhere in base: block i is lengths[i] elements
-// from element indices[i] (QMP_declare_indexed_msgmem). Both count elements of elemSize
-// bytes; 0: of E.
+// DeclareIndexedMsgMem declares blocks anywhere in base: block i has lengths[i] elements and starts
+// at element indices[i] (QMP_declare_indexed_msgmem). An element has elemSize bytes; 0 means the
+// size of E.
 func DeclareIndexedMsgMem[E any](base []E, lengths, indices []int, elemSize int) (*MsgMem, error) {
 	b := channel.Bytes(base)
 	if elemSize == 0 {
@@ -94,8 +92,8 @@ func DeclareIndexedMsgMem[E any](base []E, lengths, indices []int, elemSize int)
 	}, b)
 }
 
-// Init makes mm what [DeclareStridedMsgMem] declares (MessageMemory::Init). With one
-// block the stride does not count.
+// Init sets mm to what [DeclareStridedMsgMem] declares (MessageMemory::Init). With one block the
+// stride is ignored.
 func (mm *MsgMem) Init(base []byte, blockSize, blocks, stride int) error {
 	made, err := newMsgMem("message memory init", strided(blockSize, blocks, stride), base)
 	if err != nil {
@@ -105,18 +103,18 @@ func (mm *MsgMem) Init(base []byte, blockSize, blocks, stride int) error {
 	return nil
 }
 
-// Len is the number of bytes of a message.
+// Len returns the number of bytes of a message.
 func (mm *MsgMem) Len() int { return mm.layout.Len() }
 
-// Free ends message memory: nothing more can be declared with it (QMP_free_msgmem).
-// Handles that have been are not affected. The bytes are the caller's as before.
+// Free ends message memory: nothing more can be declared with it (QMP_free_msgmem). Handles already
+// declared are not affected. The bytes still belong to the caller.
 func (mm *MsgMem) Free() {
 	if mm != nil {
 		*mm = MsgMem{freed: true}
 	}
 }
 
-// usable says whether handles can be declared with mm.
+// usable returns the error of a call if handles cannot be declared with mm.
 func (mm *MsgMem) usable(op string) error {
 	if mm == nil || mm.freed {
 		return invalid(op, StatusBadMemory, "the message memory has not been declared, or has been freed")

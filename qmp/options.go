@@ -26,27 +26,27 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithContext bounds how long Init waits for the other processes of the job. None: it
-// waits without end.
+// WithContext bounds how long Init waits for the other processes of the job. Without it, Init waits
+// without limit.
 func WithContext(ctx context.Context) Option { return func(o *options) { o.ctx = ctx } }
 
-// WithJoin gives options to channel.Join: providers, devices, time-outs, settings of
-// collectives. [New] has no use for them.
+// WithJoin passes options to channel.Join: providers, devices, time-outs, settings of collectives.
+// [New] ignores them.
 func WithJoin(opts ...channel.Option) Option {
 	return func(o *options) { o.join = slices.Concat(o.join, opts) }
 }
 
-// SMPAddress says what a node is on a host with several processors
-// (QMP_smpaddr_t of the 1.2 document).
+// SMPAddress says how a host with several processors is addressed (QMP_smpaddr_t of the 1.2
+// document).
 type SMPAddress int
 
 const (
 	// SMPMultipleAddress: a host has as many nodes as processes were started on it.
 	SMPMultipleAddress SMPAddress = iota
-	// SMPOneAddress: a host is one node, whose processors are for the program's own
-	// goroutines. A host with several processes is an error then.
+	// SMPOneAddress: a host is one node, whose processors serve the program's own goroutines.
+	// Several processes on a host are then an error.
 	SMPOneAddress
 )
 
-// WithSMP says what a node is. None: SMPMultipleAddress.
+// WithSMP says how hosts are addressed. Without it: SMPMultipleAddress.
 func WithSMP(a SMPAddress) Option { return func(o *options) { o.smp = a } }

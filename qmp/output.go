@@ -9,16 +9,16 @@ import (
 	"sync"
 )
 
-// output is where a machine prints.
+// output holds the writers of a machine.
 type output struct {
 	mu   sync.Mutex
 	info io.Writer // nil: os.Stdout
 	errs io.Writer // nil: os.Stderr
 }
 
-// SetOutput sets where [Machine.Printf] and [Machine.Infof] print, and where
-// [Machine.Errorf] and the trace of [Machine.Verbose] do. Nil: standard output and
-// standard error.
+// SetOutput sets the destinations of [Machine.Printf] and [Machine.Infof] (info) and of
+// [Machine.Errorf] and the trace of [Machine.Verbose] (errs). Nil: standard output and standard
+// error.
 func (m *Machine) SetOutput(info, errs io.Writer) {
 	if m == nil {
 		return
@@ -44,7 +44,7 @@ func (m *Machine) writers() (info, errs io.Writer) {
 	return info, errs
 }
 
-// prefix says who prints: the node, how many there are in the job, and the host.
+// prefix identifies this process: its node, the number of nodes in the job, and the host.
 func (m *Machine) prefix() string {
 	if m == nil {
 		host, _ := os.Hostname()
@@ -54,8 +54,8 @@ func (m *Machine) prefix() string {
 	return fmt.Sprintf("QMP m%d,n%d@%s: ", c.NodeNumber(), c.NumberOfNodes(), m.host)
 }
 
-// Fprintf prints with the node, the number of nodes and the host in front, as in "QMP
-// m3,n16@wn042: ", in one Write (QMP_fprintf). A newline is added where there is none.
+// Fprintf prints with the node, the number of nodes and the host in front, as in "QMP m3,n16@wn042:
+// ", in one Write (QMP_fprintf). It adds a newline if there is none.
 func (m *Machine) Fprintf(w io.Writer, format string, args ...any) (int, error) {
 	return m.print(w, "", format, args)
 }
@@ -68,27 +68,28 @@ func (m *Machine) print(w io.Writer, what, format string, args []any) (int, erro
 	return io.WriteString(w, s)
 }
 
-// Printf is [Machine.Fprintf] to standard output (QMP_printf).
+// Printf is [Machine.Fprintf] to standard output or the writer of [Machine.SetOutput] (QMP_printf).
 func (m *Machine) Printf(format string, args ...any) (int, error) {
 	info, _ := m.writers()
 	return m.print(info, "", format, args)
 }
 
-// Infof is [Machine.Printf] of information (QMP_info).
+// Infof is [Machine.Printf] for information (QMP_info).
 func (m *Machine) Infof(format string, args ...any) (int, error) {
 	info, _ := m.writers()
 	return m.print(info, "", format, args)
 }
 
-// Errorf is [Machine.Fprintf] of an error, to standard error (QMP_error).
+// Errorf is [Machine.Fprintf] for errors, to standard error or the writer of [Machine.SetOutput]
+// (QMP_error).
 func (m *Machine) Errorf(format string, args ...any) (int, error) {
 	_, errs := m.writers()
 	return m.print(errs, "error: ", format, args)
 }
 
-// PrintAndExit prints an error, aborts the job and ends the process, with the lowest
-// eight bits of the status, or 1: what the C library does where no error function is
-// set. Give it to [SetErrorFunction].
+// PrintAndExit prints an error, aborts the job and ends the process with the lowest eight bits of
+// the status as exit code, or 1 if they are 0. The C library does this if no error function is set.
+// Pass it to [SetErrorFunction].
 func PrintAndExit(err error) {
 	var e *Error
 	code := 1
@@ -98,9 +99,8 @@ func PrintAndExit(err error) {
 	AbortString(code, err.Error())
 }
 
-// Verbose sets how much is printed to standard error of what is called, and returns what
-// it was (QMP_verbose): 0 nothing, 1 declarations and topologies, 2 also starts, waits
-// and global operations.
+// Verbose sets which calls are traced to standard error and returns the previous level
+// (QMP_verbose): 0 none, 1 declarations and topologies, 2 also starts, waits and global operations.
 func (m *Machine) Verbose(level int) int {
 	if m == nil {
 		return 0
@@ -110,7 +110,7 @@ func (m *Machine) Verbose(level int) int {
 	return int(old)
 }
 
-// trace prints what has been declared.
+// trace prints a declaration.
 func (m *Machine) trace(format string, args ...any) {
 	if m.verbosity.Load() >= 1 {
 		_, errs := m.writers()
@@ -118,7 +118,7 @@ func (m *Machine) trace(format string, args ...any) {
 	}
 }
 
-// traceCall prints what is called.
+// traceCall prints a call.
 func (m *Machine) traceCall(format string, args ...any) {
 	if m.verbosity.Load() >= 2 {
 		_, errs := m.writers()

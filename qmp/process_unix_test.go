@@ -81,7 +81,7 @@ func TestProcesses(t *testing.T) {
 		}
 		r, out = run(t, provider, "torus", "-qmp-geom", "2", "3", "rest")
 		require.NotZero(t, r.ExitStatus())
-		require.Contains(t, out, "a grid of [2 3] for 4 nodes")
+		require.Contains(t, out, "a grid of [2 3] does not have 4 nodes")
 	})
 }
 

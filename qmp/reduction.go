@@ -2,15 +2,15 @@ package qmp
 
 import "github.com/sluice-hpc/sluice/channel"
 
-// BinaryReduction combines buf of all nodes by a function, and leaves the result in buf
-// of all (QMP_binary_reduction). F sets inout to inout op in. It is called at node 0, one
-// call after the other in the order of the nodes:
+// BinaryReduction combines buf of all nodes with a function and stores the result in buf of all
+// nodes (QMP_binary_reduction). f sets inout to inout op in. Node 0 calls it, one call after the
+// other, in the order of the nodes:
 //
 //	((buf0 op buf1) op buf2) op buf3 ...
 //
-// so that it need be neither commutative nor associative, and that the result has the
-// same bits at all nodes. F must not keep the slices, or call a global operation of c.
-// Node 0 takes as many times len(buf) as there are nodes. See [Comm.SumInt].
+// so f need be neither commutative nor associative, and the result has the same bits at all nodes.
+// f must not keep the slices or call a global operation of c. Node 0 needs memory of len(buf) times
+// the number of nodes. See [Comm.SumInt].
 func (c *Comm) BinaryReduction(buf []byte, f func(inout, in []byte)) error {
 	const op = "binary reduction"
 	if f == nil {

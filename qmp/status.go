@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// Status is a status of the C API, with its number. It is an error, so that
-// errors.Is(err, qmp.StatusTimeout) asks for it.
+// Status is a status of the C API, with its number. It is an error, so errors.Is(err,
+// qmp.StatusTimeout) tests for it.
 type Status int
 
 // The statuses, in the order of the QMP 1.2 document, "QMP Status Code".
@@ -17,18 +17,18 @@ const (
 	StatusSuccess         Status = 0
 	StatusError           Status = 0x1001 + iota - 1 // none of those below
 	StatusNotInited                                  // before Init, or after Finalize
-	StatusRTEnvErr                                   // what the environment says of the job is wrong
+	StatusRTEnvErr                                   // the environment describes the job wrongly
 	StatusCPUInfoErr                                 // not used here
-	StatusNodeInfoErr                                // where the nodes are does not fit
-	StatusNoMemErr                                   // no memory of the kind that is wanted
+	StatusNodeInfoErr                                // the nodes are not where they should be
+	StatusNoMemErr                                   // no memory of the requested kind
 	StatusMemSizeErr                                 // the two ends of a message differ in length
 	StatusHostnameErr                                // not used here
 	StatusInitSvcErr                                 // package channel could not join the job
-	StatusTopologyExists                             // a topology or a layout has been declared
+	StatusTopologyExists                             // a topology or a layout has already been declared
 	StatusChTimeout                                  // no connection to the peer could be made
-	StatusNotSupported                               // what this implementation does not have
+	StatusNotSupported                               // this implementation does not have it
 	StatusSvcBusy                                    // another goroutine is in a global operation of the communicator
-	StatusBadMessage                                 // the nodes do not call the same, or a peer breaks the protocol
+	StatusBadMessage                                 // the nodes call different operations, or a peer breaks the protocol
 	StatusInvalidArg                                 // an argument is out of range
 	StatusInvalidTopology                            // the grid does not fit the nodes, or the lattice
 	StatusNoNeighborInfo                             // a relative operation without a topology
@@ -42,7 +42,7 @@ const (
 	StatusTimeout                                    // the time-out passed
 )
 
-// statusStrings are those of the C API, QMP_error_string.
+// statusStrings holds the strings of the C API, QMP_error_string.
 var statusStrings = [...]string{
 	"general QMP error",
 	"message passing system is not initialized yet",
@@ -85,12 +85,11 @@ func (s Status) Error() string {
 // ErrorString returns the string of the C API for a status (QMP_error_string).
 func ErrorString(s Status) string { return s.Error() }
 
-// Error is what the functions of this package return: a status, and what lies
-// behind it.
+// Error is the error type of the functions of this package: a status and the underlying error.
 type Error struct {
-	Op     string // what was called: "start", "declare send to"...
+	Op     string // the call: "start", "declare send to"...
 	Status Status
-	Err    error // why: of package channel, or in words; nil where the status says it
+	Err    error // the reason, from package channel or as text; nil if the status suffices
 }
 
 // Error names the call, the status in words of the C API, and the reason.
@@ -102,7 +101,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Is says whether target is the status.
+// Is reports whether target is the status.
 func (e *Error) Is(target error) bool {
 	s, ok := target.(Status)
 	return ok && s == e.Status
@@ -111,8 +110,8 @@ func (e *Error) Is(target error) bool {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// StatusOf returns the status of an error: StatusSuccess of nil, StatusError of one
-// that has none.
+// StatusOf returns the status of an error: StatusSuccess for nil, StatusError for an error without
+// a status.
 func StatusOf(err error) Status {
 	if err == nil {
 		return StatusSuccess
@@ -128,7 +127,7 @@ func StatusOf(err error) Status {
 	return statusOfChannel(err)
 }
 
-// statusOfChannel is the status for an error of package channel.
+// statusOfChannel returns the status for an error of package channel.
 func statusOfChannel(err error) Status {
 	for _, k := range [...]struct {
 		is     error
@@ -162,10 +161,10 @@ func succeed() {
 	}
 }
 
-// handler is what is called with every error.
+// handler is called with every error.
 var handler atomic.Pointer[func(error)]
 
-// fail makes an error, remembers it, and gives it to the error function.
+// fail makes an error, remembers it, and passes it to the error function.
 func fail(op string, s Status, err error) *Error {
 	e := &Error{Op: op, Status: s, Err: err}
 	last.Store(e)
@@ -175,7 +174,7 @@ func fail(op string, s Status, err error) *Error {
 	return e
 }
 
-// failed is fail with the status of err; where that is nil, the operation has succeeded.
+// failed is fail with the status of err; if err is nil, the operation has succeeded.
 func failed(op string, err error) error {
 	if err == nil {
 		succeed()
@@ -184,14 +183,14 @@ func failed(op string, err error) error {
 	return fail(op, StatusOf(err), err)
 }
 
-// invalid is fail with words.
+// invalid is fail with a formatted reason.
 func invalid(op string, s Status, format string, args ...any) error {
 	return fail(op, s, fmt.Errorf(format, args...))
 }
 
-// LastError returns the error of the last operation of this process; nil if that has
-// succeeded, or is still waiting (QMP_get_error_number and QMP_get_error_string of no
-// handle). Where several goroutines are in operations, the last may be that of any.
+// LastError returns the error of the last operation of this process; nil if it succeeded or is
+// still waiting (QMP_get_error_number and QMP_get_error_string without a handle). If several
+// goroutines are in operations, the last one may be that of any of them.
 func LastError() error {
 	if e := last.Load(); e != nil {
 		return e
@@ -199,10 +198,10 @@ func LastError() error {
 	return nil
 }
 
-// SetErrorFunction has f called with every error of a function of this package,
-// before that returns it, by the goroutine that called the function. It returns what
-// was set before; nil: nothing is called (QMP_set_error_function). At first nothing
-// is: errors are values. [PrintAndExit] is what the C library does.
+// SetErrorFunction makes f be called with every error that a function of this package is about to
+// return, by the goroutine that called the function (QMP_set_error_function). It returns the
+// previous function. nil, which is the initial value, means that no function is called: errors are
+// values. [PrintAndExit] does what the C library does.
 func SetErrorFunction(f func(error)) func(error) {
 	if old := handler.Swap(&f); old != nil {
 		return *old

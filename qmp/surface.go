@@ -5,25 +5,24 @@ import (
 	"slices"
 )
 
-// A face between two nodes counts farFace per site, nearFace where both are on one
-// host: memory is some ten times as fast as the networks that these codes run on.
+// A face between two nodes counts farFace per site, or nearFace if both are on one host: memory is
+// some ten times as fast as the networks that these codes run on.
 const (
 	farFace  = 8
 	nearFace = 1
 )
 
-// looksAt bounds the neighbours that leastSurface looks at: what that takes is half a
-// second.
+// looksAt bounds the neighbours that leastSurface examines, which takes half a second.
 const looksAt = 30_000_000
 
-// leastSurface is the grid of len(hosts) nodes for a lattice with the cheapest surface;
-// nodes are numbered in an order of the axes, nil: in the best one. Of several the one
-// that is found first: it is the same at all nodes.
+// leastSurface returns the grid of len(hosts) nodes with the cheapest surface for a lattice. Nodes
+// are numbered in an order of the axes; nil: the best one. Of equally good grids it returns the
+// first found, so the result is the same at all nodes.
 func leastSurface(lattice, hosts, order []int) (*grid, error) {
 	nodes := len(hosts)
 	all := divisions(lattice, nodes)
 	if len(all) == 0 {
-		return nil, fmt.Errorf("a lattice of %v on %d nodes: no grid of these divides it", lattice, nodes)
+		return nil, fmt.Errorf("the lattice %v is not divisible by any grid of %d nodes", lattice, nodes)
 	}
 	area := func(dims []int) int { return surface(lattice, dims) }
 	slices.SortStableFunc(all, func(a, b []int) int { return area(a) - area(b) })
@@ -72,8 +71,8 @@ func divisions(lattice []int, n int) [][]int {
 	return all
 }
 
-// permutations returns all orders of n axes, 0, 1, 2... first. Of more than 6 axes
-// it is only that one.
+// permutations returns all orders of n axes, 0, 1, 2... first. For more than 6 axes it returns only
+// that one.
 func permutations(n int) [][]int {
 	first := make([]int, n)
 	for i := range first {
@@ -96,7 +95,7 @@ func permutations(n int) [][]int {
 	return all
 }
 
-// surface is the number of sites that a node sends in one direction of each axis.
+// surface returns the number of sites that a node sends in one direction of each axis.
 func surface(lattice, dims []int) int {
 	volume := 1
 	for i, n := range lattice {
@@ -111,7 +110,7 @@ func surface(lattice, dims []int) int {
 	return sum
 }
 
-// at is the number of nodes along an axis; a grid of fewer axes has one.
+// at returns the number of nodes along an axis; 1 for axes that the grid does not have.
 func at(dims []int, axis int) int {
 	if axis < len(dims) {
 		return dims[axis]
@@ -119,7 +118,7 @@ func at(dims []int, axis int) int {
 	return 1
 }
 
-// cost is what all nodes send in direction + of each axis.
+// cost returns the weighted number of sites that all nodes send in direction + of each axis.
 func (g *grid) cost(lattice, hosts []int) int {
 	volume := 1
 	for i, n := range lattice {
@@ -142,8 +141,8 @@ func (g *grid) cost(lattice, hosts []int) int {
 	return sum
 }
 
-// rotatedFor is the same machine with its axes in the order that fits a lattice with
-// the least surface.
+// rotatedFor returns the same machine with its axes in the order that fits a lattice with the
+// smallest surface.
 func (g *grid) rotatedFor(lattice []int) (*grid, error) {
 	left := slices.DeleteFunc(slices.Clone(g.dims), func(d int) bool { return d == 1 })
 	for len(left) < len(lattice) {
@@ -171,7 +170,7 @@ func (g *grid) rotatedFor(lattice []int) (*grid, error) {
 	}
 	place(left)
 	if best == nil {
-		return nil, fmt.Errorf("a lattice of %v on a machine of %v, in any order of its axes", lattice, g.dims)
+		return nil, fmt.Errorf("the lattice %v does not fit the machine %v in any order of its axes", lattice, g.dims)
 	}
 	return g.rotated(best)
 }

@@ -2,15 +2,16 @@ package qmp
 
 import "time"
 
-// started is when this process began, more or less.
+// started is approximately when this process began.
 var started = time.Now()
 
-// Time is the time since a moment that stays the same in the life of the process
-// (QMP_time, in seconds).
+// Time returns the time since a moment that is fixed for the life of the process (QMP_time, in
+// seconds).
 func Time() time.Duration { return time.Since(started) }
 
-// ProfControl sets whether the time spent in calls is measured, and returns what was set
-// (QMP_profcontrol): 0 it is not, from 1 on it is. To measure takes some 50 ns a call.
+// ProfControl sets whether the time spent in calls is measured and returns the previous level
+// (QMP_profcontrol): 0 disables measuring, 1 and above enable it. Measuring costs some 50 ns per
+// call.
 func (m *Machine) ProfControl(level int) int {
 	if m == nil {
 		return 0
@@ -20,8 +21,8 @@ func (m *Machine) ProfControl(level int) int {
 	return int(old)
 }
 
-// TotalTime is the time that was spent in starts, waits and global operations, by all
-// goroutines, while [Machine.ProfControl] had it measured (QMP_get_total_qmp_time).
+// TotalTime returns the time that all goroutines have spent in starts, waits and global operations
+// while [Machine.ProfControl] enabled measuring (QMP_get_total_qmp_time).
 func (m *Machine) TotalTime() time.Duration {
 	if m == nil {
 		return 0
@@ -36,7 +37,7 @@ func (m *Machine) ResetTotalTime() {
 	}
 }
 
-// clock measures a call, until what it returns is called.
+// clock measures a call, which ends with a call of the returned function.
 func (m *Machine) clock() func() {
 	if m.watch.Load()&watchTime == 0 {
 		return func() {}
@@ -45,7 +46,7 @@ func (m *Machine) clock() func() {
 	return func() { m.spent.Add(int64(time.Since(t))) }
 }
 
-// watched is clock, of a call that may be printed.
+// watched is clock for a call that may be traced.
 func (m *Machine) watched(op string) func() {
 	if m.watch.Load()&watchTrace != 0 {
 		m.traceCall("%s", op)
@@ -53,7 +54,7 @@ func (m *Machine) watched(op string) func() {
 	return m.clock()
 }
 
-// Version is the version of the C API whose functions there are.
+// The version of the C API that this package implements.
 const (
 	versionString = "2.5.4"
 	versionInt    = 2_005_004

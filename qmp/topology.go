@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// DeclareLogicalTopology makes the nodes of the communicator a periodic grid with so
-// many nodes along each axis (QMP_declare_logical_topology). Node numbers stay what
-// they are: they become lexicographic in the grid, axis 0 fastest, or, for the default
-// communicator, in the order that -qmp-logic-map has given. Every node declares the
-// same; it needs nothing of the others. A topology can be declared once.
+// DeclareLogicalTopology arranges the nodes of the communicator in a periodic grid with dims[i]
+// nodes along axis i (QMP_declare_logical_topology). It does not change node numbers: they become
+// lexicographic in the grid, axis 0 fastest, or, for the default communicator, in the order given
+// by -qmp-logic-map. It is a local call, which every node must make with the same grid. A topology
+// can be declared only once.
 //
-// Where the machine is a grid ([Machine.AllocatedDimensions]) its axes may be put in
-// another order, and axes of one node added or left out; node numbers then stay those
-// of the allocated grid, so that neighbours are neighbours.
+// If the machine is a grid ([Machine.AllocatedDimensions]), its axes may be put in another order,
+// and axes of one node may be added or left out; node numbers then remain those of the allocated
+// grid, so that neighbours stay neighbours.
 //
-// Errors: [StatusTopologyExists]; [StatusInvalidTopology] for a grid that does not fit
-// the nodes or the allocated machine; [StatusNotInited].
+// Errors: [StatusTopologyExists]; [StatusInvalidTopology] for a grid that does not fit the nodes or
+// the allocated machine; [StatusNotInited].
 func (c *Comm) DeclareLogicalTopology(dims []int) error {
 	var order []int
 	if c != nil && c.isDefault() {
@@ -25,9 +25,8 @@ func (c *Comm) DeclareLogicalTopology(dims []int) error {
 	return c.declareTopology("declare logical topology", dims, order)
 }
 
-// DeclareLogicalTopologyMap is [Comm.DeclareLogicalTopology] with the order in which
-// the axes number the nodes (QMP_declare_logical_topology_map): order[0] is the axis
-// that varies fastest.
+// DeclareLogicalTopologyMap is [Comm.DeclareLogicalTopology] with the order in which the axes
+// number the nodes (QMP_declare_logical_topology_map): order[0] is the axis that varies fastest.
 func (c *Comm) DeclareLogicalTopologyMap(dims, order []int) error {
 	return c.declareTopology("declare logical topology map", dims, order)
 }
@@ -36,7 +35,7 @@ func (c *Comm) declareTopology(op string, dims, order []int) error {
 	if err := c.check(op); err != nil {
 		return err
 	}
-	exists := func(g *grid) error { return invalid(op, StatusTopologyExists, "a grid of %v", g.dims) }
+	exists := func(g *grid) error { return invalid(op, StatusTopologyExists, "the topology is a grid of %v", g.dims) }
 	if g := c.topology.Load(); g != nil {
 		return exists(g)
 	}
@@ -57,8 +56,8 @@ func (c *Comm) declareTopology(op string, dims, order []int) error {
 	return nil
 }
 
-// grid is the topology that counts: what has been declared, else the allocated
-// machine; nil where there is neither.
+// grid returns the topology in force: the declared one, otherwise the allocated machine; nil if
+// there is neither.
 func (c *Comm) grid() *grid {
 	if c == nil {
 		return nil
@@ -69,17 +68,17 @@ func (c *Comm) grid() *grid {
 	return c.allocated
 }
 
-// LogicalTopologyIsDeclared says whether a topology has been declared, by itself or by
+// LogicalTopologyIsDeclared reports whether a topology has been declared, directly or by
 // [Comm.LayoutGrid] (QMP_logical_topology_is_declared).
 func (c *Comm) LogicalTopologyIsDeclared() bool { return c != nil && c.topology.Load() != nil }
 
-// LogicalNumberOfDimensions is the number of axes of the topology, else of the
-// allocated machine (QMP_get_logical_number_of_dimensions).
+// LogicalNumberOfDimensions returns the number of axes of the topology or, before one is declared,
+// of the allocated machine (QMP_get_logical_number_of_dimensions).
 func (c *Comm) LogicalNumberOfDimensions() int { return len(c.LogicalDimensions()) }
 
-// LogicalDimensions is the number of nodes along each axis of the topology, else of the
-// allocated machine; nil where there is neither (QMP_get_logical_dimensions). The slice
-// is the caller's.
+// LogicalDimensions returns the number of nodes along each axis of the topology or, before one is
+// declared, of the allocated machine; nil if there is neither (QMP_get_logical_dimensions). The
+// slice belongs to the caller.
 func (c *Comm) LogicalDimensions() []int {
 	if g := c.grid(); g != nil {
 		return slices.Clone(g.dims)
@@ -87,8 +86,8 @@ func (c *Comm) LogicalDimensions() []int {
 	return nil
 }
 
-// LogicalCoordinates is where this node is in the topology, else in the allocated
-// machine; nil where there is neither (QMP_get_logical_coordinates).
+// LogicalCoordinates returns the coordinates of this node in the topology or, before one is
+// declared, in the allocated machine; nil if there is neither (QMP_get_logical_coordinates).
 func (c *Comm) LogicalCoordinates() []int {
 	if c == nil {
 		return nil
@@ -96,8 +95,8 @@ func (c *Comm) LogicalCoordinates() []int {
 	return c.LogicalCoordinatesFrom(c.me)
 }
 
-// LogicalCoordinatesFrom is [Comm.LogicalCoordinates] of any node; nil for one that
-// there is not (QMP_get_logical_coordinates_from).
+// LogicalCoordinatesFrom is [Comm.LogicalCoordinates] for any node; nil if there is no such node
+// (QMP_get_logical_coordinates_from).
 func (c *Comm) LogicalCoordinatesFrom(node int) []int {
 	g := c.grid()
 	if g == nil || node < 0 || node >= c.NumberOfNodes() {
@@ -106,8 +105,8 @@ func (c *Comm) LogicalCoordinatesFrom(node int) []int {
 	return g.coordinates(node)
 }
 
-// NodeNumberFrom returns which node is at coordinates, which wrap around; -1 without a
-// topology, or for another number of axes (QMP_get_node_number_from).
+// NodeNumberFrom returns the node at coordinates, which wrap around; -1 without a topology or for
+// another number of axes (QMP_get_node_number_from).
 func (c *Comm) NodeNumberFrom(coordinates []int) int {
 	g := c.grid()
 	if g == nil || len(coordinates) != len(g.dims) {
@@ -116,8 +115,8 @@ func (c *Comm) NodeNumberFrom(coordinates []int) int {
 	return g.node(coordinates)
 }
 
-// rotated is the same machine with its axes in another order: dims, in which axes of
-// one node may come or go. Of axes of the same length the first allocated comes first.
+// rotated returns the same machine with its axes in the order of dims, in which axes of one node
+// may be added or left out. Of axes of the same length the first allocated comes first.
 func (g *grid) rotated(dims []int) (*grid, error) {
 	n := 1
 	for _, d := range g.dims {
@@ -129,7 +128,7 @@ func (g *grid) rotated(dims []int) (*grid, error) {
 	}
 	used := make([]bool, len(g.dims))
 	for i, d := range dims {
-		r.stride[i] = 1 // of an axis of one node
+		r.stride[i] = 1 // for an axis of one node
 		if d == 1 {
 			continue
 		}
@@ -142,7 +141,7 @@ func (g *grid) rotated(dims []int) (*grid, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("a grid of %v: the allocated machine is one of %v", dims, g.dims)
+			return nil, fmt.Errorf("the grid %v does not fit the allocated machine %v", dims, g.dims)
 		}
 	}
 	return r, nil

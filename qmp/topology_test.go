@@ -79,7 +79,7 @@ func TestTopology(t *testing.T) {
 		require.Equal(t, 5, c.NodeNumberFrom([]int{-1, 5}))
 		require.Equal(t, -1, c.NodeNumberFrom([]int{1}))
 		err := status(t, StatusTopologyExists, c.DeclareLogicalTopology([]int{2, 3}))
-		require.EqualError(t, err, "qmp: declare logical topology: logical topology exists already: a grid of [2 3]")
+		require.EqualError(t, err, "qmp: declare logical topology: logical topology exists already: the topology is a grid of [2 3]")
 	}
 }
 
@@ -111,7 +111,7 @@ func TestAllocatedGrid(t *testing.T) {
 			status(t, StatusInvalidTopology, c.DeclareLogicalTopology(dims))
 		}
 		require.NoError(t, c.DeclareLogicalTopology([]int{2, 1, 3}))
-		require.Equal(t, []int{rank % 2, 0, rank / 2}, c.LogicalCoordinates(), "turned, and nobody has moved")
+		require.Equal(t, []int{rank % 2, 0, rank / 2}, c.LogicalCoordinates(), "turned, and no node has moved")
 	}
 }
 

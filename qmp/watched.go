@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// watched is a call of a handle that is timed, or printed, or of one that is no
-// ordinary handle.
+// watched is a call of a handle that is timed or traced, or a call of a handle that needs special
+// treatment.
 func (h *Handle) watched(op string, call func() error) error {
 	if h == nil || h.ch == nil {
 		return invalid(op, StatusInvalidArg, "no handle")
@@ -44,14 +44,14 @@ func (h *Handle) startWatched() error {
 	return nil
 }
 
-// disarm makes a receive that has been started by ClearToSend an ordinary one.
+// disarm makes an ordinary receive of one that ClearToSend has started.
 func (h *Handle) disarm() {
 	h.armed = false
 	h.watch.Add(^uint32(watchArmed - 1))
 }
 
-// startMembers starts the members of a multiple one by one: some have been started
-// already, by ClearToSend.
+// startMembers starts the members of a multiple one by one, because ClearToSend has already started
+// some.
 func (h *Handle) startMembers() error {
 	for _, m := range h.members {
 		if !m.armed && m.ch.Active() {
@@ -80,7 +80,7 @@ func (h *Handle) startMembers() error {
 	return nil
 }
 
-// testLoose says whether all members are over.
+// testLoose reports whether all members are complete.
 func (h *Handle) testLoose() (bool, error) {
 	all := true
 	var errs []error
@@ -164,18 +164,18 @@ type ClearToSend int
 
 // The values, with the numbers of the C API.
 const (
-	CTSDisabled ClearToSend = -1 // Start says it
-	CTSNotReady ClearToSend = 0  // not yet: Start will say it, unless CTSReady does before
-	CTSReady    ClearToSend = 1  // now, before Start
+	CTSDisabled ClearToSend = -1 // ready at Start
+	CTSNotReady ClearToSend = 0  // not ready until Start or CTSReady
+	CTSReady    ClearToSend = 1  // ready now, before Start
 )
 
-// ClearToSend says that the memory of an idle receive is ready (QMP_clear_to_send): with
-// CTSReady the next message may come into it from now on, before Start, which then only
-// makes it known. It takes its place in the order of the stream here. Of a multiple it
-// is meant of all receives that are members. What is ready cannot be made otherwise.
+// ClearToSend declares the memory of an idle receive ready (QMP_clear_to_send). With CTSReady the
+// next message may arrive in it from now on, before Start, which then has nothing left to start.
+// The receive takes its place in the order of the stream at this call. For a multiple it applies to
+// all members that are receives. CTSReady cannot be revoked.
 //
-// Errors: [StatusInvalidOp] of a send, of a handle that is active, and of CTSNotReady or
-// CTSDisabled after CTSReady, without a Start in between.
+// Errors: [StatusInvalidOp] for a send, for an active handle, and for CTSNotReady or CTSDisabled
+// after CTSReady without a Start in between.
 func (h *Handle) ClearToSend(cts ClearToSend) error {
 	const op = "clear to send"
 	return h.watched(op, func() error {

@@ -1,8 +1,8 @@
-// Package external32 packs and unpacks typed data in MPI's portable representation
-// "external32" (MPI 4.1, section 14.5.2): what IMPI has between processes whose
-// memory differs. Integers are big-endian in two's complement, floats are big-endian
-// IEEE 754, complex numbers a real and an imaginary part; elements follow each other
-// without padding. The sizes are the same on every machine:
+// Package external32 packs and unpacks typed data in MPI's portable representation "external32"
+// (MPI 4.1, section 14.5.2), which IMPI uses between processes with different memory layouts.
+// Integers are big-endian in two's complement, floats are big-endian IEEE 754, and a complex number
+// is a real and an imaginary part. Elements follow each other without padding. The sizes are the
+// same on every machine:
 //
 //	Go                  bytes   MPI
 //	int8, uint8             1   SIGNED_CHAR, UNSIGNED_CHAR, CHAR, BYTE, INT8_T, UINT8_T
@@ -14,8 +14,8 @@
 //	complex64            2 × 4  C_FLOAT_COMPLEX, COMPLEX
 //	complex128           2 × 8  C_DOUBLE_COMPLEX, DOUBLE_COMPLEX
 //
-// LONG has 4 bytes whatever C's long has. LONG_DOUBLE, of 16 bytes, has no type in Go.
-// A peer may send bytes as they lie in its memory all the same: LAM/MPI does.
+// LONG has 4 bytes whatever the size of C's long. LONG_DOUBLE, of 16 bytes, has no counterpart in
+// Go. A peer may nevertheless send bytes as they lie in its memory: LAM/MPI does.
 package external32
 
 import (
@@ -27,33 +27,33 @@ import (
 	"unsafe"
 )
 
-// Element is a type that has a representation. int, uint and uintptr are left out:
-// their size is the machine's.
+// Element is a type that has a representation. int, uint and uintptr are excluded because their
+// size depends on the machine.
 type Element interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64 |
 		~float32 | ~float64 | ~complex64 | ~complex128
 }
 
-// ErrShort is what every [*ShortError] is, for errors.Is.
+// ErrShort is matched by every [*ShortError] in errors.Is.
 var ErrShort = errors.New("not enough bytes")
 
-// ShortError says that data ends before the elements that are to be read from it.
+// ShortError reports that the data ends before the elements to be read from it.
 type ShortError struct {
 	Have, Need int // bytes
 }
 
-// Error gives both numbers.
+// Error states both numbers.
 func (e *ShortError) Error() string {
 	return fmt.Sprintf("impi/external32: %v: %d of %d", ErrShort, e.Have, e.Need)
 }
 
-// Is says whether target is ErrShort.
+// Is reports whether target is ErrShort.
 func (e *ShortError) Is(target error) bool { return target == ErrShort }
 
-// Size returns how many bytes one element of T has.
+// Size returns the number of bytes of one element of T.
 func Size[T Element]() int { return int(unsafe.Sizeof(*new(T))) }
 
-// Append appends the elements of v to b. It allocates only if b has no room.
+// Append appends the elements of v to b. It allocates only if b lacks capacity.
 func Append[T Element](b []byte, v []T) []byte {
 	n := len(b)
 	b = slices.Grow(b, len(v)*Size[T]())[:n+len(v)*Size[T]()]
@@ -77,9 +77,9 @@ func Append[T Element](b []byte, v []T) []byte {
 	return b
 }
 
-// Parse fills v with the elements at the beginning of b and returns the bytes behind
-// them. The only error is a [*ShortError], with v as it was and b whole. It does not
-// allocate unless it fails.
+// Parse fills v with the elements at the beginning of b and returns the remaining bytes. The only
+// error is a [*ShortError], after which v is unchanged and rest is b. It does not allocate unless
+// it fails.
 func Parse[T Element](v []T, b []byte) (rest []byte, err error) {
 	n := len(v) * Size[T]()
 	if len(b) < n {
@@ -107,8 +107,8 @@ func Parse[T Element](v []T, b []byte) (rest []byte, err error) {
 	return b[n:], nil
 }
 
-// word returns the bytes of what is turned around as one: a part of complex numbers,
-// else an element.
+// word returns the number of bytes that are swapped as a unit: a part of a complex number,
+// otherwise an element.
 func word[T Element]() int {
 	switch reflect.TypeFor[T]().Kind() {
 	case reflect.Complex64, reflect.Complex128:
@@ -117,8 +117,8 @@ func word[T Element]() int {
 	return Size[T]()
 }
 
-// words returns the memory of v as words. W is no larger than T, which is aligned for
-// it: words of complex numbers are their parts.
+// words returns the memory of v as words. W is no larger than T, which is aligned for it: the words
+// of complex numbers are their parts.
 func words[W uint8 | uint16 | uint32 | uint64, T Element](v []T) []W {
 	return unsafe.Slice((*W)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*Size[T]()/int(unsafe.Sizeof(*new(W))))
 }

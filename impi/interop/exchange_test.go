@@ -343,7 +343,7 @@ func (p *process) probeIn(from int) error {
 	return p.take(from, 61, 0)
 }
 
-// flow is the program that IMPI's flow control has to bear.
+// flow is the program that IMPI's flow control must handle.
 func (p *process) flow() error {
 	for peer := range p.Size() {
 		var err error

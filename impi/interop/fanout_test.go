@@ -14,8 +14,8 @@ const fanChunks = 60
 
 var fanLens = []int{1, 100, packetLen, packetLen + 1, 200000}
 
-// fanOut has one rank fan chunks out to all others, some of which are of C: or it is. All
-// messages to the supplier's rank are its, so nobody else sends meanwhile.
+// fanOut makes one rank fan chunks out to all others. Some of the ranks, perhaps the supplier, are
+// C programs. All messages to the supplier's rank belong to it, so no other rank sends meanwhile.
 func (p *process) fanOut(supplier int) error {
 	if err := p.barrier(); err != nil {
 		return err

@@ -1,9 +1,9 @@
-// Package packet is the packet header of IMPI 0.0, Interoperable MPI (draft of 22 March
-// 1999, chapter 3, Data Transfer Protocol): what hosts of a job send each other once
+// Package packet encodes and decodes the packet header of IMPI 0.0, Interoperable MPI (draft of 22
+// March 1999, chapter 3, Data Transfer Protocol): the packets that the hosts of a job exchange once
 // package startup has brought them together.
 //
-// A packet is a header of 128 bytes, big-endian, and behind it, in DATA and DATASYNC
-// only, the bytes of user data that it announces:
+// A packet is a big-endian header of 128 bytes. In DATA and DATASYNC only, it is followed by the
+// bytes of user data that the header announces:
 //
 //	 0  type      Uint4            72  length of the message   Uint8
 //	 4  length    Uint4            80  rank and tag, see [Dialect]
@@ -13,8 +13,8 @@
 //	56  source's request    Uint8 112  datatype                Uint8
 //	64  destination's       Uint8 120  reserved                Uint8
 //
-// What a packet means is not part of this package. All its functions are safe for
-// concurrent use on different memory.
+// The package does not interpret packets. All its functions are safe for concurrent use on
+// different memory.
 package packet
 
 import (
@@ -26,7 +26,7 @@ import (
 // HeaderLen is the length of every header, in bytes.
 const HeaderLen = 128
 
-// Where the fields of a header begin (IMPI 0.0, IMPI_Packet).
+// Offsets of the fields of a header (IMPI 0.0, IMPI_Packet).
 const (
 	offType     = 0
 	offLen      = 4
@@ -47,35 +47,35 @@ const (
 	hostLen = 16 // of a Proc, before its pid
 )
 
-// Proc names a process of a job, as in its startup (IMPI_Proc).
+// Proc identifies a process of a job, as announced in startup (IMPI_Proc).
 type Proc struct {
-	Host startup.HostID // that it runs on
+	Host startup.HostID // host that it runs on
 	PID  int64          // unique among the processes with that host id; startup announces the same 8 bytes
 }
 
-// Header is what begins every packet. Which fields mean something depends on Type;
-// Append and Parse carry all of them as they are.
+// Header is the beginning of every packet. The Type decides which fields have a meaning; Append and
+// Parse copy all of them.
 type Header struct {
 	Type Type
-	// Len is the number of bytes of user data behind the header in Data and DataSync.
-	// In all others it means nothing and peers write anything: use Body.
+	// Len is the number of bytes of user data behind the header in Data and DataSync. In all other
+	// packets it is meaningless and peers write arbitrary values: use Body.
 	Len       uint32
-	Src, Dest Proc   // the processes; an answer has them swapped
+	Src, Dest Proc   // the two processes; swapped in an answer
 	SRQID     uint64 // request of the sender of the message, echoed by SyncAck, Cancel, CancelYes and CancelNo
-	DRQID     uint64 // request of its receiver: SyncAck gives it, later Data packets repeat it
+	DRQID     uint64 // request of its receiver: announced by SyncAck, repeated by later Data packets
 	MsgLen    uint64 // bytes of the whole message, in Data and DataSync
 	LSRank    int32  // rank of the source in its communicator; Revised only
 	Tag       int64  // of the message; Revised has its low 32 bits, as an Int4
 	CID       uint64 // context id of the communicator
-	Seq       uint64 // number of the message, in all its packets; peers may count otherwise
+	Seq       uint64 // number of the message, in all its packets; peers may count differently
 	Count     int64  // elements of the message
 	DType     uint64 // datatype of the sender, opaque
 	Reserved  uint64
 }
 
-// Body returns how many bytes of user data follow the header: Len in Data and
-// DataSync, 0 in all other packets. It is what the peer has written: the caller
-// compares it with the packet length that was agreed on.
+// Body returns how many bytes of user data follow the header: Len in Data and DataSync, 0 in all
+// other packets. The value is the peer's claim: the caller must check it against the agreed packet
+// length.
 func (h *Header) Body() uint32 {
 	if h.Type == Data || h.Type == DataSync {
 		return h.Len
@@ -114,9 +114,8 @@ func (h *Header) Put(b *[HeaderLen]byte, d Dialect) {
 	be.PutUint64(b[offReserved:], h.Reserved)
 }
 
-// Parse reads b, which is in dialect d, into h: all fields, LSRank as 0 in Draft1999.
-// It does not allocate unless it fails. The only error is a [*TypeError]; the fields
-// are set then too.
+// Parse decodes b, in dialect d, into h: all fields, with LSRank 0 in Draft1999. It does not
+// allocate unless it fails. The only error is a [*TypeError]; the fields are set in that case too.
 func Parse(h *Header, b *[HeaderLen]byte, d Dialect) error {
 	be := binary.BigEndian
 	h.Type = Type(be.Uint32(b[offType:]))

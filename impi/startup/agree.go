@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// agree makes of the answers to all labels what a job is, by the rules of IMPI 0.0
-// (Wire Protocols, The COLL command). The server and the other clients may have sent anything:
-// nothing is sized by a number that the bytes received do not bear out.
+// agree derives the job from the answers to all labels, by the rules of IMPI 0.0 (Wire Protocols,
+// The COLL command). The server and the other clients may have sent anything, so no allocation is
+// sized by a number that the received bytes do not support.
 func agree(c *Config, size int, answers map[Label]collReply) (*Job, error) {
 	a := agreement{size: size, answers: answers}
 	j := &Job{Rank: c.Rank, Clients: make([]Client, size), extra: make(map[Label][][]byte)}
@@ -25,7 +25,7 @@ func agree(c *Config, size int, answers map[Label]collReply) (*Job, error) {
 	if j.MaxLinear != defaultMaxLinear && !c.AnyMaxLinear {
 		for rank := range j.Clients {
 			if j.Clients[rank].Foreign {
-				return nil, a.fault(LabelMaxLinear, rank, fmt.Errorf("%w: linear up to %d hosts, not %d", ErrForeign, j.MaxLinear, defaultMaxLinear))
+				return nil, a.fault(LabelMaxLinear, rank, fmt.Errorf("%w: MaxLinear is %d, but a foreign client uses only %d", ErrForeign, j.MaxLinear, defaultMaxLinear))
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func (a *agreement) complete(*Job) error {
 	return nil
 }
 
-// words returns what has 4 bytes for each of n.
+// words returns the data of a label that has 4 bytes for each of n.
 func (a *agreement) words(l Label, n int) ([]uint32, error) {
 	data := a.answers[l].data
 	if len(data) != 4*n {
@@ -72,7 +72,7 @@ func (a *agreement) words(l Label, n int) ([]uint32, error) {
 func (a *agreement) versions(j *Job) error {
 	data := a.answers[LabelVersion].data
 	if len(data)%8 != 0 {
-		return a.fault(LabelVersion, -1, fmt.Errorf("%w: %d bytes are no versions", ErrProtocol, len(data)))
+		return a.fault(LabelVersion, -1, fmt.Errorf("%w: %d bytes are not a list of versions", ErrProtocol, len(data)))
 	}
 	rank, last := -1, Version{}
 	for ; len(data) > 0; data = data[8:] {
@@ -80,7 +80,7 @@ func (a *agreement) versions(j *Job) error {
 		if v == (Version{}) {
 			rank++
 		} else if rank < 0 || !last.less(v) {
-			return a.fault(LabelVersion, max(rank, 0), fmt.Errorf("%w: version %v after %v", ErrDisagree, v, last))
+			return a.fault(LabelVersion, max(rank, 0), fmt.Errorf("%w: version %v follows %v", ErrDisagree, v, last))
 		}
 		if rank >= a.size {
 			break
@@ -89,12 +89,12 @@ func (a *agreement) versions(j *Job) error {
 		j.Clients[rank].Versions = append(j.Clients[rank].Versions, v)
 	}
 	if rank != a.size-1 {
-		return a.fault(LabelVersion, -1, fmt.Errorf("%w: version 0.0 of %d clients, not %d", ErrDisagree, rank+1, a.size))
+		return a.fault(LabelVersion, -1, fmt.Errorf("%w: %d clients announced version 0.0, not all %d", ErrDisagree, rank+1, a.size))
 	}
 	return nil
 }
 
-// values agrees on what each client has one of.
+// values agrees on the labels with one value per client.
 func (a *agreement) values(j *Job) error {
 	lens, err := a.words(LabelPktLen, a.size)
 	if err != nil {
@@ -106,12 +106,12 @@ func (a *agreement) values(j *Job) error {
 	}
 	for rank, n := range lens {
 		if n == 0 {
-			return a.fault(LabelPktLen, rank, fmt.Errorf("%w: packets of 0 bytes", ErrDisagree))
+			return a.fault(LabelPktLen, rank, fmt.Errorf("%w: packet length 0", ErrDisagree))
 		}
 		j.Clients[rank].PacketLen = n
 		tag := int32(tags[rank])
 		if tag < minTagUB {
-			return a.fault(LabelTagUB, rank, fmt.Errorf("%w: largest tag %d, at least %d", ErrDisagree, tag, minTagUB))
+			return a.fault(LabelTagUB, rank, fmt.Errorf("%w: largest tag %d is less than %d", ErrDisagree, tag, minTagUB))
 		}
 		if rank == 0 || tag < j.TagUB {
 			j.TagUB = tag
@@ -124,7 +124,7 @@ func (a *agreement) values(j *Job) error {
 	return err
 }
 
-// same returns the value that all clients have; -1 is the default.
+// same returns the value that all clients announced; -1 stands for the default.
 func (a *agreement) same(l Label, byDefault int32) (int32, error) {
 	words, err := a.words(l, a.size)
 	if err != nil {
@@ -137,13 +137,13 @@ func (a *agreement) same(l Label, byDefault int32) (int32, error) {
 		case v == -1:
 			v = byDefault
 		case v < 0:
-			return 0, a.fault(l, rank, fmt.Errorf("%w: %d", ErrDisagree, v))
+			return 0, a.fault(l, rank, fmt.Errorf("%w: invalid value %d", ErrDisagree, v))
 		}
 		if rank == 0 {
 			first = v
 		}
 		if v != first {
-			return 0, a.fault(l, rank, fmt.Errorf("%w: %d, and %d of client 0", ErrDisagree, v, first))
+			return 0, a.fault(l, rank, fmt.Errorf("%w: it announced %d, client 0 announced %d", ErrDisagree, v, first))
 		}
 	}
 	return first, nil
@@ -160,12 +160,12 @@ func (a *agreement) hosts(j *Job) error {
 	left := uint64(total)
 	for rank, n := range counts {
 		if n == 0 || uint64(n) > left {
-			return a.fault(LabelNHosts, rank, fmt.Errorf("%w: %d hosts; of all, %d addresses are left", ErrDisagree, n, left))
+			return a.fault(LabelNHosts, rank, fmt.Errorf("%w: it announced %d hosts, but only %d host addresses are left", ErrDisagree, n, left))
 		}
 		left -= uint64(n)
 	}
 	if left != 0 || len(addrs)%16 != 0 {
-		return a.fault(LabelHostIPv6, -1, fmt.Errorf("%w: %d bytes of addresses, %d hosts too many", ErrDisagree, len(addrs), left))
+		return a.fault(LabelHostIPv6, -1, fmt.Errorf("%w: %d bytes of addresses, with %d hosts too many", ErrDisagree, len(addrs), left))
 	}
 	var lists [4][]uint32
 	for i, l := range []Label{LabelHostPort, LabelHostNProcs, LabelHostAckMark, LabelHostHiWater} {
@@ -180,13 +180,13 @@ func (a *agreement) hosts(j *Job) error {
 		hosts := make([]Host, n)
 		for k := range hosts {
 			if ports[i] > 65535 {
-				return a.fault(LabelHostPort, rank, fmt.Errorf("%w: port %d", ErrDisagree, ports[i]))
+				return a.fault(LabelHostPort, rank, fmt.Errorf("%w: invalid port %d", ErrDisagree, ports[i]))
 			}
 			if ackMarks[i] == 0 {
-				return a.fault(LabelHostAckMark, rank, fmt.Errorf("%w: 0 packets", ErrDisagree))
+				return a.fault(LabelHostAckMark, rank, fmt.Errorf("%w: ACKMARK is 0", ErrDisagree))
 			}
 			if hiWaters[i] < ackMarks[i] {
-				return a.fault(LabelHostHiWater, rank, fmt.Errorf("%w: %d packets in flight, acknowledged by %d", ErrDisagree, hiWaters[i], ackMarks[i]))
+				return a.fault(LabelHostHiWater, rank, fmt.Errorf("%w: HIWATER %d is less than ACKMARK %d", ErrDisagree, hiWaters[i], ackMarks[i]))
 			}
 			hosts[k] = Host{ID: HostID(addrs[16*i:]), Port: uint16(ports[i]), AckMark: ackMarks[i], HiWater: hiWaters[i]}
 			a.owner = append(a.owner, rank)
@@ -202,7 +202,7 @@ func (a *agreement) processes(j *Job) error {
 	addrs, pids := a.answers[LabelProcIPv6].data, a.answers[LabelProcPID].data
 	total := len(pids) / 8
 	if len(pids)%8 != 0 || len(addrs) != 16*total {
-		return a.fault(LabelProcPID, -1, fmt.Errorf("%w: %d bytes of ids, %d of addresses", ErrDisagree, len(pids), len(addrs)))
+		return a.fault(LabelProcPID, -1, fmt.Errorf("%w: %d bytes of process ids do not match %d bytes of addresses", ErrDisagree, len(pids), len(addrs)))
 	}
 	announced, err := a.words(LabelNProcs, a.size)
 	if err != nil {
@@ -213,7 +213,7 @@ func (a *agreement) processes(j *Job) error {
 	for host, n := range a.nprocs {
 		rank := a.owner[host]
 		if n == 0 || uint64(n) > left {
-			return a.fault(LabelHostNProcs, rank, fmt.Errorf("%w: a host of %d processes; of all, %d are left", ErrDisagree, n, left))
+			return a.fault(LabelHostNProcs, rank, fmt.Errorf("%w: it announced a host with %d processes, but only %d are left", ErrDisagree, n, left))
 		}
 		left -= uint64(n)
 		counted[rank] += uint64(n)
@@ -223,7 +223,7 @@ func (a *agreement) processes(j *Job) error {
 	}
 	for rank, n := range announced {
 		if uint64(n) != counted[rank] {
-			return a.fault(LabelNProcs, rank, fmt.Errorf("%w: %d processes, its hosts have %d", ErrDisagree, n, counted[rank]))
+			return a.fault(LabelNProcs, rank, fmt.Errorf("%w: it announced %d processes, but its hosts have %d", ErrDisagree, n, counted[rank]))
 		}
 	}
 	seen := make(map[Process]bool, total)
@@ -236,7 +236,7 @@ func (a *agreement) processes(j *Job) error {
 				p := Process{HostID(addrs[:16]), binary.BigEndian.Uint64(pids)}
 				addrs, pids = addrs[16:], pids[8:]
 				if seen[p] {
-					return a.fault(LabelProcPID, rank, fmt.Errorf("%w: another process has id %d on %v", ErrDisagree, p.PID, p.Host))
+					return a.fault(LabelProcPID, rank, fmt.Errorf("%w: two processes have id %d on %v", ErrDisagree, p.PID, p.Host))
 				}
 				seen[p] = true
 				list[i] = p
@@ -247,7 +247,7 @@ func (a *agreement) processes(j *Job) error {
 	return nil
 }
 
-// own reads the labels that are not of the protocol.
+// own reads the labels outside the protocol.
 func (a *agreement) own(j *Job, c *Config) error {
 	ours := a.answers[LabelSluice]
 	if err := parseSluice(ours.data, bits.OnesCount32(ours.mask)); err != nil {
@@ -259,7 +259,7 @@ func (a *agreement) own(j *Job, c *Config) error {
 	for _, x := range c.Extra {
 		reply := a.answers[x.Label]
 		if strangers := reply.mask &^ ours.mask; strangers != 0 {
-			return a.fault(x.Label, bits.TrailingZeros32(strangers), fmt.Errorf("%w: it uses a label of ours", ErrForeign))
+			return a.fault(x.Label, bits.TrailingZeros32(strangers), fmt.Errorf("%w: it uses a label reserved for Sluice", ErrForeign))
 		}
 		parts, err := parseFramed(reply.data, bits.OnesCount32(reply.mask))
 		if err != nil {

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Methods is a set of ways in which a client may prove that it belongs to the job, a
-// bit each (IMPI 0.0, the AUTH command, as revised).
+// Methods is a set of ways in which a client may authenticate, one bit each (IMPI 0.0, the AUTH
+// command, as revised).
 type Methods uint32
 
 const (
-	// AuthNone proves nothing: whoever reaches the server may be a client.
+	// AuthNone proves nothing: anyone who can reach the server may be a client.
 	AuthNone Methods = 1 << iota
-	// AuthKey is a number of 64 bits that all clients know. It crosses the network as
-	// it is: it keeps out those who cannot listen there.
+	// AuthKey is a 64-bit number that all clients know. It crosses the network in the clear, so it
+	// keeps out only those who cannot listen there.
 	AuthKey
 )
 
@@ -50,7 +50,7 @@ func pick(have, offered Methods) (which int32, ok bool) {
 	return 0, false
 }
 
-// sameKey compares in a time that says nothing about where two keys differ.
+// sameKey compares two keys in constant time.
 func sameKey(a, b uint64) bool {
 	var x, y [keyLen]byte
 	binary.BigEndian.PutUint64(x[:], a)

@@ -15,20 +15,19 @@ import (
 // authPatience is how long a server may take to answer AUTH.
 const authPatience = 30 * time.Second
 
-// Job is what the clients of a job have agreed on, and the connection of one of them
-// to the server. What is exported does not change; its methods may be called from
-// several goroutines.
+// Job is the result of a startup: what the clients have agreed on, and this client's connection to
+// the server. The exported fields do not change; the methods may be called from several goroutines.
 type Job struct {
-	// Rank of this client.
+	// Rank is the rank of this client.
 	Rank int
-	// Clients of the job, by rank. The processes of the job are numbered by client,
-	// then by host, then as they are listed.
+	// Clients lists the clients of the job by rank. The processes of the job are numbered by
+	// client, then by host, then in the order listed.
 	Clients []Client
-	// TagUB is the largest tag of the job: the smallest that a client announced.
+	// TagUB is the largest tag of the job: the smallest value that any client announced.
 	TagUB int32
-	// XSize and MaxLinear are what all clients announced, with the defaults in place
-	// of -1: the bytes from which messages of collectives are long, and the most hosts
-	// of linear ones.
+	// XSize and MaxLinear are what all clients announced, with the default in place of -1: the
+	// number of bytes from which collective messages count as long, and the most hosts for linear
+	// collectives.
 	XSize, MaxLinear int32
 
 	extra map[Label][][]byte
@@ -37,23 +36,23 @@ type Job struct {
 	err   error // of Finish
 }
 
-// Client is a client of a job as it announced itself.
+// Client describes a client of a job as it announced itself.
 type Client struct {
 	Hosts     []Host
-	Versions  []Version // of the protocol that it speaks, ascending
-	PacketLen uint32    // most bytes of user data that it takes in a packet
-	Foreign   bool      // it is not of this package
+	Versions  []Version // protocol versions it speaks, ascending
+	PacketLen uint32    // most bytes of user data that it accepts in a packet
+	Foreign   bool      // it does not use this package
 }
 
-// Dial joins the job of the server at addr ("host:port"), submits what c says, and
-// returns once all clients have sent DONE. That takes as long as the slowest of them:
-// give ctx a deadline. When ctx is done Dial returns its cause. A server that does not
-// answer AUTH within 30 s is ErrTimeout.
+// Dial joins the job of the server at addr ("host:port"), submits the contents of c, and returns
+// once all clients have sent DONE. That takes as long as the slowest client needs: give ctx a
+// deadline. When ctx is done, Dial returns its cause. A server that does not answer AUTH within
+// 30 s is ErrTimeout.
 //
-// The error is an [*Error]; its Rank is this client's except where another's
-// announcement is to blame. It is ErrLost if the server gave up the job, because some
-// client was lost or slow, or this one refused: the protocol has no message that says
-// why, the server's log does. Where no connection could be made it is what net says.
+// The error is an [*Error]. Its Rank is this client's unless another client's announcement is at
+// fault. It is ErrLost if the server gave up the job because a client was lost or slow, or because
+// the server refused this client: the protocol cannot transmit the reason; see the server's log. If
+// no connection could be made, it is the error of package net.
 func Dial(ctx context.Context, addr string, c Config) (*Job, error) {
 	cfg, err := c.filled()
 	if err != nil {
@@ -67,7 +66,7 @@ func Dial(ctx context.Context, addr string, c Config) (*Job, error) {
 	return join(ctx, conn, cfg)
 }
 
-// join does all of startup on a connection, which is the job's or closed afterwards.
+// join runs the whole startup on a connection, which then belongs to the job or is closed.
 func join(ctx context.Context, conn net.Conn, cfg Config) (*Job, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	h := handshake{Config: cfg, conn: conn, r: bufio.NewReader(conn), last: noLabel}
@@ -87,7 +86,7 @@ func join(ctx context.Context, conn net.Conn, cfg Config) (*Job, error) {
 	return nil, lost(err)
 }
 
-// handshake is the startup of a client.
+// handshake is the state of a client's startup.
 type handshake struct {
 	Config
 	conn net.Conn
@@ -111,7 +110,7 @@ func (h *handshake) run() (*Job, error) {
 		}
 		answers[c.label] = reply
 	}
-	// Before DONE: who disagrees leaves while that still tells the others.
+	// Before DONE, because leaving still informs the other clients then.
 	job, err := agree(&h.Config, h.size, answers)
 	if err != nil {
 		return nil, err
@@ -147,10 +146,10 @@ func (h *handshake) authenticate() error {
 		_, err = h.conn.Write(appendKey(nil, h.Key))
 		return err
 	}
-	return fmt.Errorf("%w: the server picks method %d, offered were %v", ErrAuth, reply.which, h.Auth)
+	return fmt.Errorf("%w: the server picked method %d, but this client offered %v", ErrAuth, reply.which, h.Auth)
 }
 
-// enter sends the rank, and waits until all clients have.
+// enter sends the rank and waits until all clients have joined.
 func (h *handshake) enter() error {
 	if _, err := h.conn.Write(appendImpi(nil, h.Rank)); err != nil {
 		return err
@@ -167,14 +166,14 @@ func (h *handshake) enter() error {
 		return err
 	}
 	if h.size <= h.Rank || h.size > MaxClients {
-		return fmt.Errorf("%w: a job of %d clients, %d of which this is", ErrProtocol, h.size, h.Rank)
+		return fmt.Errorf("%w: the server says the job has %d clients, which excludes rank %d", ErrProtocol, h.size, h.Rank)
 	}
 	return nil
 }
 
 func (h *handshake) submit(c collCommand) (collReply, error) {
 	if len(c.data) > maxPayload-collLen {
-		return collReply{}, fmt.Errorf("%w: %d bytes do not fit one command", ErrLimit, len(c.data))
+		return collReply{}, fmt.Errorf("%w: %d bytes of data do not fit in one command", ErrLimit, len(c.data))
 	}
 	if _, err := h.conn.Write(c.append(nil)); err != nil {
 		return collReply{}, err
@@ -190,8 +189,8 @@ func (h *handshake) done() error {
 	return err
 }
 
-// await reads up to the answer to the label due, or to DONE for allLabels. Before it may
-// come answers to labels of others, which are passed over.
+// await reads up to the answer to the label due, or to DONE for allLabels. It skips answers to
+// other clients' labels that come first.
 func (h *handshake) await(due int64) (collReply, error) {
 	for {
 		head, err := readHeader(h.r)
@@ -213,9 +212,9 @@ func (h *handshake) await(due int64) (collReply, error) {
 		label, own := int64(reply.label), reply.mask&(1<<h.Rank) != 0
 		switch {
 		case label <= h.last || label > due:
-			return reply, fmt.Errorf("%w: answered by label %v", ErrProtocol, reply.label)
+			return reply, fmt.Errorf("%w: the server answered with label %v instead", ErrProtocol, reply.label)
 		case own != (label == due) || bits.Len32(reply.mask) > h.size:
-			return reply, fmt.Errorf("%w: answer from clients %#x of %d", ErrProtocol, reply.mask, h.size)
+			return reply, fmt.Errorf("%w: the answer names clients %#x in a job of %d", ErrProtocol, reply.mask, h.size)
 		}
 		h.last = label
 		if own {
@@ -224,24 +223,23 @@ func (h *handshake) await(due int64) (collReply, error) {
 	}
 }
 
-// payload returns what follows a header, which is to be of an answer to cmd and of at
-// most limit bytes.
+// payload returns what follows a header, which must be that of an answer to cmd with at most limit
+// bytes.
 func (h *handshake) payload(head header, cmd command, limit int) ([]byte, error) {
 	switch {
 	case head.cmd != cmd:
-		return nil, fmt.Errorf("%w: %v where %v was due", ErrProtocol, head.cmd, cmd)
+		return nil, fmt.Errorf("%w: the server sent %v instead of %v", ErrProtocol, head.cmd, cmd)
 	case head.len > limit:
-		return nil, fmt.Errorf("%w: %v of %d bytes, at most %d", ErrLimit, head.cmd, head.len, limit)
+		return nil, fmt.Errorf("%w: %v of %d bytes, the most is %d", ErrLimit, head.cmd, head.len, limit)
 	}
 	return readPayload(h.r, head.len)
 }
 
-// Finish tells the server that this client has finished, and closes the connection.
-// Call it when the work of the job is done. Another call does nothing and returns
-// what the first has.
+// Finish tells the server that this client has finished and closes the connection. Call it when the
+// work of the job is done. Further calls do nothing and return the result of the first.
 func (j *Job) Finish() error {
 	j.once.Do(func() {
-		// Eight bytes fit the socket's buffer: the server reads all that comes.
+		// Eight bytes fit in the socket's buffer: the server reads all that arrives.
 		_, err := j.conn.Write(header{cmd: cmdFini}.append(nil))
 		if err = errors.Join(err, j.conn.Close()); err != nil {
 			j.err = &Error{Phase: PhaseRun, Rank: j.Rank, Err: fmt.Errorf("%w: %w", ErrLost, err)}
@@ -250,24 +248,24 @@ func (j *Job) Finish() error {
 	return j.err
 }
 
-// Close closes the connection without a word, unless Finish has been called: the
-// server will report this client as lost. It returns nil.
+// Close closes the connection without FINI, so that the server reports this client as lost. After
+// Finish it does nothing. It returns nil.
 func (j *Job) Close() error {
 	j.once.Do(func() { j.conn.Close() })
 	return nil
 }
 
-// Extra returns what the clients have submitted under a label of Config.Extra, by
-// rank; nil for those that have not, and for all if this client has not. The data is
-// not to be changed.
+// Extra returns the data that the clients have submitted under a label of Config.Extra, by rank;
+// nil for clients that have not submitted it, and nil for all if this client has not. The caller
+// must not change the data.
 func (j *Job) Extra(l Label) [][]byte { return j.extra[l] }
 
-// PacketLen returns the most bytes of user data in a packet between two clients.
+// PacketLen returns the most bytes of user data in a packet between clients a and b.
 func (j *Job) PacketLen(a, b int) uint32 {
 	return min(j.Clients[a].PacketLen, j.Clients[b].PacketLen)
 }
 
-// Version returns the highest version of the protocol that two clients speak.
+// Version returns the highest version of the protocol that clients a and b both speak.
 func (j *Job) Version(a, b int) Version {
 	var best Version // every client has 0.0
 	for _, v := range j.Clients[a].Versions {
@@ -278,7 +276,7 @@ func (j *Job) Version(a, b int) Version {
 	return best
 }
 
-// Foreign says whether any client is not of this package.
+// Foreign reports whether any client does not use this package.
 func (j *Job) Foreign() bool {
 	return slices.ContainsFunc(j.Clients, func(c Client) bool { return c.Foreign })
 }

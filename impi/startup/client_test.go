@@ -298,7 +298,7 @@ func TestDialCancelled(t *testing.T) {
 	v.logs(t, "client joined")
 	cancel(io.ErrNoProgress)
 	require.ErrorIs(t, <-failed, io.ErrNoProgress)
-	v.logs(t, "its place is free")
+	v.logs(t, "its rank is free again")
 }
 
 // TestOthersAnswers: a client passes over answers to labels that it does not submit, also
@@ -344,7 +344,7 @@ func TestOthersAnswers(t *testing.T) {
 	}
 }
 
-// TestDisagree: all clients of ours find it, and the server reports who left.
+// TestDisagree: all clients of this package find it, and the server reports which client left.
 func TestDisagree(t *testing.T) {
 	v := serve(t, Server{Clients: 3})
 	_, errs := dialAll(t, v.addr, 3, func(c *Config) { c.XSize = int32(100 + c.Rank/2) })

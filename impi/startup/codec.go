@@ -28,8 +28,8 @@ func (c command) String() string {
 	return fmt.Sprintf("command %#08x", uint32(c))
 }
 
-// MaxClients is how many clients a job may have: the bits of a client mask
-// (IMPI 0.0, the COLL command).
+// MaxClients is the most clients that a job may have: the number of bits in a client mask (IMPI
+// 0.0, the COLL command).
 const MaxClients = 32
 
 const (
@@ -51,8 +51,8 @@ func (h header) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(h.len))
 }
 
-// parseHeader reads a header from exactly headerLen bytes. len is an Int4: what is
-// negative is no length.
+// parseHeader reads a header from exactly headerLen bytes. len is an Int4; a negative one is
+// invalid.
 func parseHeader(b []byte) (header, error) {
 	if len(b) != headerLen {
 		return header{}, lengthError("header", len(b), headerLen)
@@ -60,13 +60,13 @@ func parseHeader(b []byte) (header, error) {
 	n := int32(binary.BigEndian.Uint32(b[4:]))
 	h := header{cmd: command(binary.BigEndian.Uint32(b)), len: int(n)}
 	if n < 0 {
-		return h, fmt.Errorf("%w: %v of %d bytes", ErrProtocol, h.cmd, n)
+		return h, fmt.Errorf("%w: %v announces %d bytes", ErrProtocol, h.cmd, n)
 	}
 	return h, nil
 }
 
-// authCommand is what a client begins with: the methods that it has or, in the form of
-// the draft of 1999, its key.
+// authCommand is a client's first command: the methods that it offers or, in the form of the draft
+// of 1999, its key.
 type authCommand struct {
 	methods Methods
 	old     bool
@@ -92,8 +92,8 @@ func parseAuth(payload []byte) (authCommand, error) {
 	return authCommand{}, lengthError("AUTH", len(payload), 4)
 }
 
-// authReply is what a server answers to AUTH: the number of the method, and how many
-// bytes follow, which is 0.
+// authReply is the server's answer to AUTH: the number of the method, and the number of bytes that
+// follow, which is 0.
 type authReply struct {
 	which int32
 	len   int32
@@ -115,7 +115,7 @@ func parseAuthReply(b []byte) (authReply, error) {
 	return a, nil
 }
 
-// appendKey appends what a client sends if the server has picked KEY; it has no header.
+// appendKey appends what a client sends if the server has picked KEY; there is no header.
 func appendKey(b []byte, key uint64) []byte { return binary.BigEndian.AppendUint64(b, key) }
 
 func parseKey(b []byte) (uint64, error) {
@@ -139,7 +139,7 @@ func parseImpi(payload []byte) (int, error) {
 	return int(int32(binary.BigEndian.Uint32(payload))), nil
 }
 
-// collCommand is what a client submits under a label.
+// collCommand is a client's submission under a label.
 type collCommand struct {
 	label Label
 	data  []byte
@@ -163,7 +163,7 @@ func parseColl(payload []byte) (collCommand, error) {
 	return c, nil
 }
 
-// collReply is the concatenation of what the clients in mask have submitted.
+// collReply is the concatenation of the submissions of the clients in mask.
 type collReply struct {
 	label Label
 	mask  uint32
@@ -175,7 +175,7 @@ func (c collReply) append(b []byte) []byte {
 	return append(b, c.data...)
 }
 
-// appendChdr appends all of an answer to COLL but its data, of n bytes.
+// appendChdr appends an answer to COLL except its n bytes of data.
 func appendChdr(b []byte, label Label, mask uint32, n int) []byte {
 	b = header{cmdColl, chdrLen + n}.append(b)
 	b = binary.BigEndian.AppendUint32(b, uint32(label))
@@ -195,7 +195,7 @@ func parseCollReply(payload []byte) (collReply, error) {
 }
 
 func lengthError(what string, n, want int) error {
-	return fmt.Errorf("%w: %s of %d bytes, not %d", ErrProtocol, what, n, want)
+	return fmt.Errorf("%w: %s has %d bytes, not %d", ErrProtocol, what, n, want)
 }
 
 // readHeader reads the next header. The error is io.EOF if the stream ends before it.
@@ -207,8 +207,8 @@ func readHeader(r io.Reader) (header, error) {
 	return parseHeader(b[:])
 }
 
-// readPayload reads n bytes. Memory is taken as they arrive: a length that lies costs
-// its sender as much as us.
+// readPayload reads n bytes. It allocates as they arrive, so that a false length costs its sender
+// as much as us.
 func readPayload(r io.Reader, n int) ([]byte, error) {
 	const first = 4096
 	var b []byte

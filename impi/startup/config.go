@@ -7,65 +7,63 @@ import (
 	"slices"
 )
 
-// Process is a process of a job, named as in every packet.
+// Process is a process of a job, identified as in every packet.
 type Process struct {
-	Host HostID // of the host that it runs on
+	Host HostID // host that it runs on
 	PID  uint64 // unique among the processes with that host id
 }
 
-// Host is a host of a client: it listens for the other hosts, and holds processes.
+// Host is a host of a client. It listens for the other hosts and holds processes.
 type Host struct {
 	ID   HostID // the address that it listens on
 	Port uint16 // the port there
-	// AckMark is for how many packets from a process one acknowledgement is sent, at
-	// least 1; HiWater how many may be in flight to one, at least AckMark.
+	// AckMark is the number of packets per acknowledgement, at least 1. HiWater is the most packets
+	// in flight to one process, at least AckMark.
 	AckMark, HiWater uint32
 	Processes        []Process // by rank, at least one
 }
 
 // Config describes a client of a job to [Dial]. Dial only reads it.
 type Config struct {
-	// Rank of this client in the job, from 0.
+	// Rank is the rank of this client in the job, from 0.
 	Rank int
-	// Auth are the methods that the client offers. 0: AuthKey if Key is not 0, else
+	// Auth lists the methods that the client offers. 0: AuthKey if Key is not 0, otherwise
 	// AuthNone.
 	Auth Methods
-	// Key is what the server wants to see if it picks AuthKey.
+	// Key is the key that the server checks if it picks AuthKey.
 	Key uint64
-	// OldAuth sends AUTH in the form of the draft of 1999: the key at once. Servers of
-	// this package take both forms.
+	// OldAuth sends AUTH in the form of the draft of 1999, which carries the key. Servers of this
+	// package accept both forms.
 	OldAuth bool
 
-	// Hosts of this client, in the order of their processes' ranks; at least one. In
-	// one of them AckMark 0 is 10, HiWater 0 is twice AckMark, and a process whose Host
-	// is all zeros has the id of the host that it is listed under.
+	// Hosts lists the hosts of this client in the order of their processes' ranks; at least one. An
+	// AckMark of 0 means 10, and a HiWater of 0 means twice AckMark. A process with a Host of all
+	// zeros gets the id of the host that it is listed under.
 	Hosts []Host
-	// PacketLen is the most bytes of user data that this client takes in a packet.
-	// 0: 64 KiB.
+	// PacketLen is the most bytes of user data that this client accepts in a packet. 0: 64 KiB.
 	PacketLen uint32
 	// TagUB is the largest tag, at least 32767. 0: 2147483647.
 	TagUB int32
-	// XSize is from how many bytes on collectives use the protocols for long messages.
-	// All clients must say the same. 0 and -1: 1024, the default of IMPI.
+	// XSize is the number of bytes from which collectives use the protocols for long messages. All
+	// clients must announce the same value. 0 and -1: 1024, the default of IMPI.
 	XSize int32
-	// MaxLinear is up to how many hosts collectives are linear. All clients must say
-	// the same. 0 and -1: 4, the default of IMPI.
+	// MaxLinear is the most hosts for which collectives are linear. All clients must announce the
+	// same value. 0 and -1: 4, the default of IMPI.
 	MaxLinear int32
-	// AnyMaxLinear says that foreign clients follow the agreed MaxLinear. Without it
-	// any other than 4 is refused in a job with them: LAM/MPI announces a number and
-	// uses 4.
+	// AnyMaxLinear says that foreign clients honour the agreed MaxLinear. Without it, a job with
+	// foreign clients accepts only 4: LAM/MPI announces a number but always uses 4.
 	AnyMaxLinear bool
 
-	// Extra is submitted after the labels of the protocol, and reaches the clients of
-	// this package that submit the same label. The labels are above LabelSluice and
-	// ascend. The data is opaque.
+	// Extra is submitted after the labels of the protocol, and reaches the clients of this package
+	// that submit the same label. The labels must be above LabelSluice and in ascending order. The
+	// data is opaque.
 	Extra []Extra
 	// MaxAnswer bounds the data that the server may send in one answer, in bytes.
 	// 0: 64 MiB.
 	MaxAnswer int
 }
 
-// Extra is data under a label of the caller.
+// Extra is data under a label chosen by the caller.
 type Extra struct {
 	Label Label
 	Data  []byte
@@ -95,10 +93,10 @@ func (c *Config) filled() (Config, error) {
 		}
 	}
 	if f.Auth&^(AuthNone|AuthKey) != 0 {
-		return f, fmt.Errorf("%w: methods %#x", ErrInvalid, uint32(f.Auth))
+		return f, fmt.Errorf("%w: unknown methods in %#x", ErrInvalid, uint32(f.Auth))
 	}
 	if f.Rank < 0 || f.Rank >= MaxClients {
-		return f, fmt.Errorf("%w: rank %d, not 0 to %d", ErrInvalid, f.Rank, MaxClients-1)
+		return f, fmt.Errorf("%w: Rank is %d, not 0 to %d", ErrInvalid, f.Rank, MaxClients-1)
 	}
 	setDefault(&f.PacketLen, defaultPacketLen)
 	setDefault(&f.TagUB, math.MaxInt32)
@@ -107,13 +105,13 @@ func (c *Config) filled() (Config, error) {
 	setDefault(&f.MaxAnswer, defaultMaxAnswer)
 	switch {
 	case f.TagUB < minTagUB:
-		return f, fmt.Errorf("%w: largest tag %d, at least %d", ErrInvalid, f.TagUB, minTagUB)
+		return f, fmt.Errorf("%w: TagUB is %d, the least is %d", ErrInvalid, f.TagUB, minTagUB)
 	case f.XSize < -1:
-		return f, fmt.Errorf("%w: crossover of %d bytes", ErrInvalid, f.XSize)
+		return f, fmt.Errorf("%w: XSize is %d", ErrInvalid, f.XSize)
 	case f.MaxLinear < -1:
-		return f, fmt.Errorf("%w: linear up to %d hosts", ErrInvalid, f.MaxLinear)
+		return f, fmt.Errorf("%w: MaxLinear is %d", ErrInvalid, f.MaxLinear)
 	case f.MaxAnswer < 0 || f.MaxAnswer > maxPayload-chdrLen:
-		return f, fmt.Errorf("%w: answers of %d bytes", ErrInvalid, f.MaxAnswer)
+		return f, fmt.Errorf("%w: MaxAnswer is %d", ErrInvalid, f.MaxAnswer)
 	}
 	if err := f.fillHosts(); err != nil {
 		return f, err
@@ -121,7 +119,7 @@ func (c *Config) filled() (Config, error) {
 	last := LabelSluice
 	for _, x := range f.Extra {
 		if x.Label <= last {
-			return f, fmt.Errorf("%w: label %v after %v", ErrInvalid, x.Label, last)
+			return f, fmt.Errorf("%w: label %v follows %v: the labels must ascend", ErrInvalid, x.Label, last)
 		}
 		last = x.Label
 	}
@@ -130,7 +128,7 @@ func (c *Config) filled() (Config, error) {
 
 func (c *Config) fillHosts() error {
 	if len(c.Hosts) == 0 {
-		return fmt.Errorf("%w: no hosts", ErrInvalid)
+		return fmt.Errorf("%w: Hosts is empty", ErrInvalid)
 	}
 	c.Hosts = slices.Clone(c.Hosts)
 	seen := make(map[Process]bool)
@@ -141,10 +139,10 @@ func (c *Config) fillHosts() error {
 		}
 		setDefault(&h.AckMark, defaultAckMark)
 		if h.HiWater == 0 {
-			h.HiWater = max(h.AckMark, 2*h.AckMark) // if that overflows
+			h.HiWater = max(h.AckMark, 2*h.AckMark) // the product may overflow
 		}
 		if h.HiWater < h.AckMark {
-			return fmt.Errorf("%w: host %d: %d packets in flight, acknowledged by %d", ErrInvalid, i, h.HiWater, h.AckMark)
+			return fmt.Errorf("%w: host %d: HiWater %d is less than AckMark %d", ErrInvalid, i, h.HiWater, h.AckMark)
 		}
 		if len(h.Processes) == 0 {
 			return fmt.Errorf("%w: host %d has no processes", ErrInvalid, i)
@@ -154,7 +152,7 @@ func (c *Config) fillHosts() error {
 			p := &h.Processes[k]
 			setDefault(&p.Host, h.ID)
 			if seen[*p] {
-				return fmt.Errorf("%w: two processes with id %d on %v", ErrInvalid, p.PID, p.Host)
+				return fmt.Errorf("%w: two processes have id %d on %v", ErrInvalid, p.PID, p.Host)
 			}
 			seen[*p] = true
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Reasons for which a startup fails, or a connection is refused; test for them with
-// errors.Is. They come inside of an [*Error].
+// Reasons for which a startup fails or a connection is refused; test for them with errors.Is. They
+// are wrapped in an [*Error].
 var (
 	// ErrInvalid: a field of [Server] or [Config] is out of range.
 	ErrInvalid = errors.New("invalid argument")
@@ -17,26 +17,26 @@ var (
 	ErrAuth = errors.New("not authenticated")
 	// ErrProtocol: the other end wrote what the protocol does not allow.
 	ErrProtocol = errors.New("protocol violation")
-	// ErrLimit: the other end sent more than it may.
+	// ErrLimit: the other end sent more than the limit allows.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrRank: a client asked for a rank that the job does not have, or that is taken.
+	// ErrRank: a client asked for a rank that is taken or that the job does not have.
 	ErrRank = errors.New("rank not available")
-	// ErrTimeout: a phase took longer than it may.
+	// ErrTimeout: a phase took longer than its limit.
 	ErrTimeout = errors.New("deadline passed")
-	// ErrLost: the connection ended before its time. A server finds that a client is
-	// gone; a client that the server is, or has given up the job: its log says why.
+	// ErrLost: the connection ended early. On a server, the client is gone; on a client, the server
+	// is gone or has given up the job, for a reason that is in its log.
 	ErrLost = errors.New("connection lost")
-	// ErrCrowded: too many connections were waiting to become clients.
+	// ErrCrowded: too many connections were in the handshake.
 	ErrCrowded = errors.New("too many connections")
-	// ErrLate: the job had all its clients, or had ended.
-	ErrLate = errors.New("the job takes no more clients")
-	// ErrDisagree: the clients have announced what does not fit together.
+	// ErrLate: the job had all its clients or had ended.
+	ErrLate = errors.New("the job accepts no more clients")
+	// ErrDisagree: the announcements of the clients are inconsistent.
 	ErrDisagree = errors.New("clients disagree")
-	// ErrForeign: a client that is no Sluice could not do what was agreed.
+	// ErrForeign: a client that does not use this package cannot do what was agreed.
 	ErrForeign = errors.New("not possible with a foreign client")
 )
 
-// Phase is how far a client has come.
+// Phase is a client's progress.
 type Phase int
 
 // The phases of a client, in their order.
@@ -65,11 +65,11 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase %d", int(p))
 }
 
-// Error says in which phase a startup failed, through which client, and why.
+// Error says in which phase a startup failed, because of which client, and why.
 type Error struct {
 	Phase Phase
-	Rank  int   // of the client that it concerns; -1 where there is none, or it is not known
-	Label Label // that it concerns; 0 where there is none
+	Rank  int   // of the client that it concerns; -1 if there is none or it is unknown
+	Label Label // that it concerns; 0 if there is none
 	Err   error // the reason
 }
 
@@ -90,8 +90,7 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// lost gives errors of reading their name: what has ended is lost, what took too long
-// has timed out.
+// lost maps the errors of a read: an ended connection is lost, an expired deadline a timeout.
 func lost(err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -109,7 +108,7 @@ func lost(err error) error {
 	return e
 }
 
-// named says whether the error has one of our names already.
+// named says whether the error wraps one of our reasons already.
 func named(err error) bool {
 	for _, name := range []error{ErrAuth, ErrProtocol, ErrLimit, ErrRank, ErrTimeout, ErrLost, ErrDisagree, ErrForeign, ErrInvalid} {
 		if errors.Is(err, name) {

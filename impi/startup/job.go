@@ -23,8 +23,8 @@ const (
 // maxWarnings bounds the warnings about connections that are refused.
 const maxWarnings = 64
 
-// job is what one call of Serve holds. One goroutine owns it and does no I/O; each
-// connection has one that reads, and each client one that writes:
+// job is the state of one call of Serve. One goroutine owns it and does no I/O. Each connection has
+// a goroutine that reads, and each client one that writes:
 //
 //	accept ──▶ accepted ─┐
 //	converse ─▶ events ──┴▶ run ──▶ outbox ──▶ deliver
@@ -33,7 +33,7 @@ type job struct {
 	listener net.Listener
 	accepted chan net.Conn
 	events   chan event
-	quit     chan struct{} // closed when nobody takes events any more
+	quit     chan struct{} // closed when no more events are received
 	group    sync.WaitGroup
 
 	phase   Phase
@@ -41,8 +41,8 @@ type job struct {
 	pending []*client // oldest first
 	members []*client // by rank; nil until it has joined
 	here    int       // members that have joined
-	open    int       // clients, to come or here, that have not ended
-	closing bool      // the first has ended since all have sent DONE
+	open    int       // clients, expected or joined, that have not ended
+	closing bool      // a client has ended since all have sent DONE
 	result  Result
 	err     error // the first that was found
 	over    bool  // nothing is left to wait for
@@ -89,8 +89,8 @@ func (j *job) run(ctx context.Context) (*Result, error) {
 	return &j.result, j.err
 }
 
-// fail ends the job, unless all have sent DONE: then they can do without each other,
-// as far as the server is concerned.
+// fail ends the job, unless all clients have sent DONE: from then on they do not need each other as
+// far as the server is concerned.
 func (j *job) fail(err error) {
 	j.record(err)
 	j.over = j.over || j.phase < PhaseRun
@@ -103,7 +103,7 @@ func (j *job) record(err error) {
 	}
 }
 
-// within sets the time that the phase may take, 0 and less being for ever.
+// within sets the time that the phase may take; 0 or less means no limit.
 func (j *job) within(d time.Duration) {
 	if d <= 0 {
 		j.timer.Stop()
@@ -112,8 +112,8 @@ func (j *job) within(d time.Duration) {
 	j.timer.Reset(d)
 }
 
-// accept takes connections until the listener is closed. What fails for want of
-// something, like descriptors, is tried again a few times.
+// accept takes connections until the listener is closed. It retries a few times when a resource,
+// such as descriptors, is exhausted.
 func (j *job) accept() error {
 	const first, attempts = 5 * time.Millisecond, 10
 	pause, left := first, attempts
@@ -133,7 +133,7 @@ func (j *job) accept() error {
 		case left == 0:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:
-			j.Log.Warn("startup: cannot accept", "error", err)
+			j.Log.Warn("startup: cannot accept a connection", "error", err)
 			left--
 			select {
 			case <-time.After(pause):
@@ -145,7 +145,7 @@ func (j *job) accept() error {
 	}
 }
 
-// admit begins to listen to a connection.
+// admit starts reading from a connection.
 func (j *job) admit(conn net.Conn) {
 	if j.phase > PhaseJoin {
 		j.refused(conn.RemoteAddr(), ErrLate)
@@ -163,7 +163,7 @@ func (j *job) admit(conn net.Conn) {
 	})
 }
 
-// tell hands an event to the job; false if the job has ended.
+// tell passes an event to the job; false if the job has ended.
 func (j *job) tell(e event) bool {
 	select {
 	case j.events <- e:
@@ -180,7 +180,7 @@ func (j *job) handle(e event) {
 		return
 	}
 	if c.reason != nil {
-		return // it has been dropped, and was still saying something
+		return // an event of a connection that has been dropped
 	}
 	switch e.kind {
 	case joined:
@@ -199,7 +199,7 @@ func (j *job) handle(e event) {
 // join makes a connection a client, unless its rank is taken.
 func (j *job) join(c *client) {
 	if j.members[c.rank] != nil {
-		j.drop(c, &Error{Phase: PhaseJoin, Rank: c.rank, Err: fmt.Errorf("%w: taken by %v", ErrRank, j.members[c.rank].conn.RemoteAddr())})
+		j.drop(c, &Error{Phase: PhaseJoin, Rank: c.rank, Err: fmt.Errorf("%w: it is taken by %v", ErrRank, j.members[c.rank].conn.RemoteAddr())})
 		return
 	}
 	j.forget(c)
@@ -238,8 +238,8 @@ func (j *job) broadcast(b []byte) {
 	}
 }
 
-// answer sends what has become complete: the labels up to the lowest that any client
-// has come to, in their order; and at last DONE.
+// answer sends what has become complete: the labels up to the lowest one that every client has
+// reached, in order; and finally DONE.
 func (j *job) answer() {
 	if j.phase != PhaseCollect {
 		return
@@ -266,9 +266,9 @@ func (j *job) answer() {
 	}
 }
 
-// concatenate answers the label, which is at the head of the queues that have it. The
-// answer goes to all clients but those that had said DONE before it, whose queues are
-// empty: LAM/MPI takes nothing but DONE then.
+// concatenate answers the label at the head of the queues that have it. The answer goes to all
+// clients except those that had sent DONE before it, whose queues are empty: after DONE, LAM/MPI
+// accepts nothing but DONE.
 func (j *job) concatenate(label Label) {
 	var mask uint32
 	var to []*client
@@ -296,7 +296,7 @@ func (j *job) concatenate(label Label) {
 	}
 }
 
-// gone is the end of a connection.
+// gone handles the end of a connection.
 func (j *job) gone(c *client, err error) {
 	c.conn.Close()
 	c.out.close()
@@ -308,7 +308,7 @@ func (j *job) gone(c *client, err error) {
 		return
 	}
 	if err == nil && j.phase < PhaseRun {
-		err = &Error{Rank: c.rank, Err: fmt.Errorf("%w: FINI before all have sent DONE", ErrProtocol)}
+		err = &Error{Rank: c.rank, Err: fmt.Errorf("%w: FINI came before all clients had sent DONE", ErrProtocol)}
 	}
 	if err = lost(err); err != nil {
 		var e *Error
@@ -344,17 +344,17 @@ func (j *job) gone(c *client, err error) {
 	}
 }
 
-// leave frees the place of a client that ends before all have joined.
+// leave frees the rank of a client that ends before all have joined.
 func (j *job) leave(c *client, err error) {
 	j.members[c.rank] = nil
 	j.here--
 	j.result.Clients[c.rank].Addr = nil
 	j.result.Refused++
-	j.Log.Warn("startup: client left before all have joined: its place is free", "client", c.rank,
+	j.Log.Warn("startup: client left before all had joined: its rank is free again", "client", c.rank,
 		"addr", c.conn.RemoteAddr(), "missing", j.Clients-j.here, "error", err)
 }
 
-// drop closes a connection that is no client.
+// drop closes a connection that is not a client.
 func (j *job) drop(c *client, reason error) {
 	c.reason = reason
 	j.forget(c)
@@ -380,7 +380,7 @@ func (j *job) refused(addr net.Addr, err error) {
 	}
 }
 
-// overdue fails the job because a phase took too long, naming who was waited for.
+// overdue fails the job because a phase took too long, naming the clients it waited for.
 func (j *job) overdue() {
 	var ranks []string
 	first := -1
@@ -399,7 +399,7 @@ func (j *job) overdue() {
 	j.over = true
 }
 
-// end closes everything, waits for all goroutines, and completes the result.
+// end closes everything, waits for all goroutines and completes the result.
 func (j *job) end() {
 	j.timer.Stop()
 	j.listener.Close()
@@ -411,13 +411,13 @@ func (j *job) end() {
 	for rank, c := range j.members {
 		res := &j.result.Clients[rank]
 		if c == nil {
-			res.Phase, res.Err = PhaseAuth, &Error{Phase: PhaseAuth, Rank: rank, Err: fmt.Errorf("%w: it never joined", ErrLost)}
+			res.Phase, res.Err = PhaseAuth, &Error{Phase: PhaseAuth, Rank: rank, Err: fmt.Errorf("%w: the client never joined", ErrLost)}
 			continue
 		}
 		c.conn.Close()
 		c.out.close()
 		if !c.ended {
-			res.Phase, res.Err = c.phase, &Error{Phase: c.phase, Rank: rank, Err: fmt.Errorf("%w: cut off when the job failed", ErrLost)}
+			res.Phase, res.Err = c.phase, &Error{Phase: c.phase, Rank: rank, Err: fmt.Errorf("%w: disconnected because the job failed", ErrLost)}
 		}
 	}
 	j.group.Wait()

@@ -6,13 +6,13 @@ import (
 	"net/netip"
 )
 
-// Label says what the data of a COLL command means (IMPI 0.0, the COLL command).
-// To a server all labels are alike, negative ones included; 0 alone is reserved.
+// Label identifies the data of a COLL command (IMPI 0.0, the COLL command). All labels are alike to
+// a server, negative ones included; only 0 is reserved.
 type Label int32
 
-// The labels of IMPI 0.0; every client submits each of them. After the letter: C is
-// a value for the client, H one for each host of it, P one for each process of it, by
-// host. Integers are big-endian and of 4 bytes if nothing else is said.
+// The labels of IMPI 0.0; every client submits each of them. The first letter of the protocol's
+// name says what the data has one value for: C the client, H each host, P each process, by host.
+// Integers are big-endian and have 4 bytes unless stated otherwise.
 const (
 	LabelVersion   Label = 0x1000 // C_VERSION: pairs of major and minor, ascending
 	LabelNHosts    Label = 0x1100 // C_NHOSTS: hosts of the client
@@ -31,8 +31,8 @@ const (
 	LabelProcIPv6 Label = 0x3000 // P_IPV6: 16 bytes, the host of the process
 	LabelProcPID  Label = 0x3100 // P_PID: 8 bytes, unique among the processes of that host
 
-	// LabelSluice is the first label that is not of the protocol. Clients of this
-	// package submit "SLUC" and a version under it, and know each other by that.
+	// LabelSluice is the first label outside the protocol. Clients of this package submit "SLUC"
+	// and a version under it, by which they recognize each other.
 	LabelSluice Label = 0x8000
 )
 
@@ -47,7 +47,7 @@ var labelNames = map[Label]string{
 	LabelSluice: "SLUICE",
 }
 
-// String returns the protocol's name of the label or, of others, its number.
+// String returns the protocol's name of the label, or its number if it has none.
 func (l Label) String() string {
 	if name, ok := labelNames[l]; ok {
 		return name
@@ -55,11 +55,11 @@ func (l Label) String() string {
 	return fmt.Sprintf("%#x", int32(l))
 }
 
-// HostID names a host in startup and in every packet: an IPv6 address, or twelve
-// zero bytes and an IPv4 address. Two are compared as bytes.
+// HostID identifies a host in startup and in every packet: an IPv6 address, or twelve zero bytes
+// and an IPv4 address. Ids are compared as bytes.
 type HostID [16]byte
 
-// HostIDOf returns the id of the host with that address, whose zone is left out.
+// HostIDOf returns the id of the host with that address, without its zone.
 func HostIDOf(a netip.Addr) HostID {
 	var id HostID
 	if a = a.Unmap(); a.Is4() {
@@ -73,8 +73,8 @@ func HostIDOf(a netip.Addr) HostID {
 	return id
 }
 
-// Addr returns the address to reach the host by. What begins with twelve zero bytes,
-// or is IPv4 mapped into IPv6, is an IPv4 address, except for :: and ::1.
+// Addr returns the address at which to reach the host. An id that begins with twelve zero bytes, or
+// that is an IPv4-mapped IPv6 address, yields an IPv4 address, except for :: and ::1.
 func (id HostID) Addr() netip.Addr {
 	a := netip.AddrFrom16(id).Unmap()
 	if a.Is4() || [12]byte(id[:12]) != [12]byte{} || a.IsUnspecified() || a.IsLoopback() {
@@ -86,10 +86,10 @@ func (id HostID) Addr() netip.Addr {
 // String returns the address as text.
 func (id HostID) String() string { return id.Addr().String() }
 
-// Version is one of the protocol.
+// Version is a version of the protocol.
 type Version struct{ Major, Minor uint32 }
 
-// String returns the version as in "0.0".
+// String returns the version in the form "0.0".
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
 func (v Version) less(w Version) bool {
@@ -116,7 +116,7 @@ func parseSluice(b []byte, n int) error {
 	for ; len(b) > 0; b = b[8:] {
 		magic, version := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 		if magic != sluiceMagic || version != sluiceVersion {
-			return fmt.Errorf("%w: a client uses it for something else: %#08x, version %d", ErrDisagree, magic, version)
+			return fmt.Errorf("%w: a client submitted something other than Sluice's mark: %#08x, version %d", ErrDisagree, magic, version)
 		}
 	}
 	return nil
@@ -134,12 +134,12 @@ func parseFramed(b []byte, n int) ([][]byte, error) {
 	parts := make([][]byte, 0, n)
 	for range n {
 		if len(b) < 4 {
-			return nil, fmt.Errorf("%w: %d of %d clients' data are there", ErrProtocol, len(parts), n)
+			return nil, fmt.Errorf("%w: the answer holds the data of %d of %d clients", ErrProtocol, len(parts), n)
 		}
 		size := binary.BigEndian.Uint32(b)
 		b = b[4:]
 		if uint64(size) > uint64(len(b)) {
-			return nil, fmt.Errorf("%w: a client's data has %d bytes, of which %d are there", ErrProtocol, size, len(b))
+			return nil, fmt.Errorf("%w: a client announced %d bytes of data, the answer holds %d", ErrProtocol, size, len(b))
 		}
 		parts = append(parts, b[:size:size])
 		b = b[size:]

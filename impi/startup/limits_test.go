@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// TestSlow: each phase ends in time, and the error names who was waited for.
+// TestSlow: each phase ends in time, and the error names the clients that were waited for.
 func TestSlow(t *testing.T) {
 	const soon = 20 * time.Millisecond
 	t.Run("handshake", func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestCrowd(t *testing.T) {
 	require.Contains(t, v.log.String(), ErrLate.Error())
 }
 
-// TestDeaf: a client that does not read its answers holds up nobody.
+// TestDeaf: a client that does not read its answers does not hold up the others.
 func TestDeaf(t *testing.T) {
 	need.Full(t)
 	const size = 1 << 20

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// outbox holds what is to be written to a client, so that one that does not read
-// holds up nobody else. What it holds is shared with other outboxes and not changed.
+// outbox queues what is to be written to a client, so that a client that does not read does not
+// hold up the others. The data is shared with other outboxes and not changed.
 type outbox struct {
 	mu     *sync.Mutex
 	ready  *sync.Cond
@@ -19,7 +19,7 @@ func newOutbox() outbox {
 	return outbox{mu: mu, ready: sync.NewCond(mu)}
 }
 
-// put queues b, which belongs to all that read it from now on, unless the outbox is closed.
+// put queues b, which must not change from now on, unless the outbox is closed.
 func (o *outbox) put(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -38,8 +38,8 @@ func (o *outbox) close() {
 	o.ready.Signal()
 }
 
-// deliver writes what is put until the outbox is closed or the connection breaks,
-// which its reader will find as well.
+// deliver writes what is queued until the outbox is closed or the connection breaks, which its
+// reader will notice as well.
 func (o *outbox) deliver(conn net.Conn) {
 	for {
 		o.mu.Lock()

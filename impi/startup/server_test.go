@@ -174,7 +174,7 @@ func TestAuth(t *testing.T) {
 			j, err := Dial(t.Context(), v.addr, c.client)
 			if c.fails != nil {
 				require.ErrorIs(t, err, ErrLost)
-				// The rank is still to be had.
+				// The rank is still free.
 				good := config(0)
 				good.Key = key
 				j, err = Dial(t.Context(), v.addr, good)
@@ -351,7 +351,7 @@ func TestVacated(t *testing.T) {
 			addr := first.LocalAddr().String()
 			v.logs(t, "client joined")
 			first.Conn.(*net.TCPConn).CloseWrite() // fails if the server has cut it off already
-			v.logs(t, "its place is free", "client=1", "addr="+addr, "missing=2", c.says.Error())
+			v.logs(t, "its rank is free again", "client=1", "addr="+addr, "missing=2", c.says.Error())
 			first.cut()
 			other, second := dialRaw(t, v.addr), dialRaw(t, v.addr)
 			other.enter(0)
@@ -384,7 +384,7 @@ func TestVacant(t *testing.T) {
 	r.enter(1)
 	v.logs(t, "client joined")
 	r.Close()
-	v.logs(t, "its place is free")
+	v.logs(t, "its rank is free again")
 	cancel()
 	res, err := v.wait()
 	require.ErrorIs(t, err, context.Canceled)
@@ -578,7 +578,7 @@ func TestTwice(t *testing.T) {
 	good.expect(doneWire)
 	good.send(finiWire)
 	_, err := v.wait()
-	require.EqualError(t, err, "impi/startup: collection, client 1, label C_NHOSTS: protocol violation: submitted twice")
+	require.EqualError(t, err, "impi/startup: collection, client 1, label C_NHOSTS: protocol violation: the label was submitted twice")
 }
 
 // TestRefusedAndFinish: the time for FINI runs from the first, not from a refusal.

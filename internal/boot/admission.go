@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// expect has ranks count as dead that have not come when limit is over.
+// expect makes ranks count as dead that have not come when limit is over.
 func (s *Server) expect(limit time.Duration) {
 	s.wg.Go(func() {
 		if s.await(limit, s.allCame) {
@@ -49,9 +49,9 @@ func (s *Server) acceptAll() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		// Out of descriptors, or a connection that was gone before it was
-		// accepted. Those that are here go on meanwhile.
-		s.log.Warn("rendezvous: accept", "error", err)
+		// Out of descriptors, or a connection that was gone before it was accepted. Ranks that are
+		// already here continue meanwhile.
+		s.log.Warn("rendezvous: cannot accept a connection", "error", err)
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		retry := time.NewTimer(pause)
 		select {
@@ -63,8 +63,7 @@ func (s *Server) acceptAll() {
 	}
 }
 
-// meet takes in a stranger, at the cost of the one that has been here longest
-// if there are too many.
+// meet adds a stranger, in place of the oldest one if there are too many.
 func (s *Server) meet(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +118,7 @@ func (s *Server) handle(conn net.Conn) {
 	s.dismiss(c, err)
 }
 
-// worthWarning tells a peer that meant this job from somebody who passes by.
+// worthWarning distinguishes a peer that meant this job from a passer-by.
 func worthWarning(err error) bool {
 	for _, e := range []error{proof.ErrSecret, proof.ErrVersion, proof.ErrEndianness, proof.ErrProtocol, proof.ErrJob, proof.ErrInsecure} {
 		if errors.Is(err, e) {
@@ -154,7 +153,7 @@ func (s *Server) once(kind *map[string]bool, refusal string) slog.Level {
 	return slog.LevelWarn
 }
 
-// admit makes a stranger a rank of the job, or says why not.
+// admit makes a stranger a rank of the job, or returns why it cannot.
 func (s *Server) admit(conn net.Conn) (*session, error) {
 	if err := conn.SetDeadline(time.Now().Add(s.patience.admission)); err != nil {
 		return nil, err
@@ -171,14 +170,14 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Not buffered: what follows is for the session to read.
+	// Unbuffered: the session reads what follows.
 	m, err := readMessage(conn, setOf(kindJoin))
 	if err != nil {
 		return nil, err
 	}
 	request := m.(join)
 	if proven := binary.BigEndian.Uint32(peer.ID); proven != request.rank {
-		return nil, fmt.Errorf("%w: rank %d asks to be rank %d", errProtocol, proven, request.rank)
+		return nil, fmt.Errorf("%w: rank %d asks to be rank %d, which it has not proved to be", errProtocol, proven, request.rank)
 	}
 	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
 	switch why := s.enrol(c, request); why {
@@ -193,7 +192,7 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 	return c, nil
 }
 
-// ending is why a rank cannot be entered that is of the next program.
+// ending is the refusal of a rank that belongs to the next program.
 const ending = "the rank has left, and rank 0 is about to"
 
 // enrol enters a rank into the job, or returns why it cannot.
@@ -205,7 +204,7 @@ func (s *Server) enrol(c *session, request join) (why string) {
 	case s.closed || !s.forget(c.conn):
 		return "the rendezvous has closed the connection"
 	case int(request.size) != size:
-		return fmt.Sprintf("it was told that the job has %d ranks, but it has %d", request.size, size)
+		return fmt.Sprintf("it believes that the job has %d ranks, but the job has %d", request.size, size)
 	case c.rank >= size:
 		return fmt.Sprintf("there is no rank %d in a job of %d", c.rank, size)
 	case s.abortion != nil:

@@ -30,7 +30,7 @@ func aloneAs(ctx context.Context, id string, secret []byte) (*Job, error) {
 	}, nil
 }
 
-// local is the exchange of a job of one.
+// local is the exchange in a job of one.
 type local struct {
 	mu     sync.Mutex
 	round  uint32

@@ -387,8 +387,8 @@ func (w *world) waitFor(t *testing.T, what string, is func() bool) {
 	}, limit, time.Millisecond, what)
 }
 
-// A rank that leaves after its last round does not disturb those who are still
-// busy with theirs.
+// A rank that leaves after its last round does not disturb the ranks that are still busy with
+// theirs.
 func TestLeaveAfterLastRound(t *testing.T) {
 	ctx := ranks.Within(t)
 	w := newWorld(t, 4, defaultPatience)
@@ -477,7 +477,7 @@ func TestTooLarge(t *testing.T) {
 	jobs := newWorld(t, 1, defaultPatience).joinAll(t)
 	_, err := jobs[0].Exchange(ctx, make([]byte, MaxData+1))
 	require.ErrorIs(t, err, ErrTooLarge)
-	require.ErrorContains(t, err, "1048577 bytes, at most 1048576")
+	require.ErrorContains(t, err, "1048577 bytes, the most is 1048576")
 	got, err := jobs[0].Exchange(ctx, make([]byte, MaxData))
 	require.NoError(t, err)
 	require.Len(t, got[0], MaxData)
@@ -583,7 +583,7 @@ func TestServerLost(t *testing.T) {
 		<-j.Done()
 		require.ErrorIs(t, j.Err(), ErrServerLost)
 		require.ErrorIs(t, j.Barrier(ctx), ErrServerLost)
-		j.Abort(1, "nobody hears it")
+		j.Abort(1, "no rank hears it")
 		require.NoError(t, j.Close())
 	}
 	require.ErrorIs(t, w.Wait(ctx), ErrClosed)
@@ -631,8 +631,8 @@ func TestRefused(t *testing.T) {
 		says       string
 	}{
 		{"twice", 2, 4, fmt.Sprintf("rank 2 is here (%q)", processName())},
-		{"beyond", 4, 5, "it was told that the job has 5 ranks, but it has 4"},
-		{"other size", 1, 2, "it was told that the job has 2 ranks, but it has 4"},
+		{"beyond", 4, 5, "it believes that the job has 5 ranks, but the job has 4"},
+		{"other size", 1, 2, "it believes that the job has 2 ranks, but the job has 4"},
 	} {
 		e := w.env
 		e.Rank, e.Size, e.LocalSize = c.rank, c.size, 0
@@ -667,7 +667,7 @@ func TestWrongSecret(t *testing.T) {
 	e.Secret, e.Insecure = nil, true
 	_, err = joinFrom(ctx, variables(e.Environ()...))
 	require.ErrorIs(t, err, proof.ErrInsecure)
-	// And those who know it are not disturbed.
+	// And ranks that know it are not disturbed.
 	jobs := w.joinAll(t)
 	errs := make([]error, 2)
 	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
@@ -913,7 +913,7 @@ func TestCloseDuringExchange(t *testing.T) {
 	require.ErrorIs(t, err, ErrLeft)
 }
 
-// A server that says what nobody asked for is not listened to any more.
+// After an unexpected message of the server no more messages are read.
 func TestBadServer(t *testing.T) {
 	for name, say := range map[string]message{
 		"part before the round": part{round: 0, rank: 0},

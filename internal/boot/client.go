@@ -17,47 +17,46 @@ import (
 )
 
 const (
-	// joinPatience bounds Join: where ranks are started by hand, or by a
-	// batch system, the rendezvous may come up later than they do.
+	// joinPatience bounds Join: if ranks are started by hand or by a batch system, the rendezvous
+	// may come up later than they do.
 	joinPatience = 30 * time.Second
-	// hostedPatience is that where rank 0 runs the rendezvous: its program has
-	// to come up first, perhaps on another host.
+	// hostedPatience bounds Join if rank 0 runs the rendezvous: its program has to come up first,
+	// perhaps on another host.
 	hostedPatience = 2 * time.Minute
-	// verdictPatience is how long a rank that gives up waits to be told on whose
-	// account.
+	// verdictPatience is how long a rank that gives up waits for the reason of the failure.
 	verdictPatience = time.Second
 	// farewellPatience bounds Close and Abort.
 	farewellPatience = 5 * time.Second
-	// abortGrace is what ranks are given to end themselves when the job is
-	// aborted, where rank 0 or a launcher would end them otherwise.
+	// abortGrace is how long ranks may take to end themselves after an abort before rank 0 or a
+	// launcher ends them.
 	abortGrace = 2 * time.Second
 )
 
 var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave, kindWhere)
 
-// client is the exchange of a rank through a rendezvous. One goroutine reads;
-// it ends when the connection does.
+// client is a rank's exchange through a rendezvous. One goroutine reads; it ends when the
+// connection does.
 type client struct {
 	conn   net.Conn
 	rank   int
 	size   int
 	hosted bool   // rank 0 runs the rendezvous
-	minor  uint16 // version of what the rendezvous speaks
+	minor  uint16 // protocol version of the rendezvous
 
 	turn  chan struct{} // held by the Exchange in progress
 	round uint32        // held by turn: the number of the next round
 
 	writing sync.Mutex // messages are written whole
 
-	asking chan struct{} // capacity 1: held while it is asked where a rank is
+	asking chan struct{} // capacity 1: held while a query about a rank is in progress
 	told   chan where    // capacity 1: the answer
 
 	mu      sync.Mutex
 	pending *gathering  // the round in progress, or nil
 	broken  error       // why no further round is possible, or nil
-	silent  bool        // this rank has left: parts and failures concern it no more
-	verdict chan string // capacity 1: why a round has failed, as the rendezvous says
-	closing bool        // the end of the connection is our own doing
+	silent  bool        // this rank has left: parts and failures no longer concern it
+	verdict chan string // capacity 1: why a round has failed, according to the rendezvous
+	closing bool        // we are closing the connection ourselves
 	retired bool        // the rendezvous has said goodbye
 	reason  error       // why ended is closed
 	ended   chan struct{}
@@ -84,7 +83,7 @@ func (m *meeting) patience() time.Duration {
 	return joinPatience
 }
 
-// dial connects to the rendezvous and is admitted.
+// dial connects to the rendezvous and waits for admission.
 func (m *meeting) dial(ctx context.Context) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.patience())
 	defer cancel()
@@ -96,8 +95,8 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 			return c, nil
 		}
 		each = min(2*each, 16*time.Second)
-		// The rendezvous of an earlier program that ends just now looks like
-		// one that knows another secret, but only once.
+		// The rendezvous of an earlier program that is just ending looks like one with another
+		// secret, but only once.
 		if !again && m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
 			refusals++
 			again = true
@@ -119,10 +118,9 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 	}
 }
 
-// tryAll tries one address after the other; again says that another round may
-// have more success. Where there are several, somebody else may listen at some
-// of them: each gets a limited time, and only a rendezvous that knows the
-// secret can refuse.
+// tryAll tries one address after the other; again says that another round may succeed. If there are
+// several addresses, something else may be listening at some of them: each gets a limited time, and
+// only a rendezvous that knows the secret can refuse this rank.
 func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, again bool, err error) {
 	addresses, err := m.find()
 	if err != nil {
@@ -162,12 +160,12 @@ func also(err, e error) error {
 	return fmt.Errorf("%w; %w", err, e)
 }
 
-// tryDial is one attempt; again says that another one may have more success.
+// tryDial makes one attempt; again says that another one may succeed.
 func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again bool, err error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
-		// A name may come up with the host that it belongs to.
+		// A name may become resolvable only when its host comes up.
 		var dns *net.DNSError
 		return nil, m.hosted || !errors.As(err, &dns) || !dns.IsNotFound, err
 	}
@@ -198,11 +196,10 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 	return c, false, nil
 }
 
-var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has left already")
+var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has already left")
 
-// introduce proves that this rank belongs to the job and has it admitted. Where
-// rank 0 runs the rendezvous, it may be that of an earlier program with the
-// same ranks, which is about to end.
+// introduce proves that this rank belongs to the job and asks for admission. If rank 0 runs the
+// rendezvous, it may be that of an earlier program with the same ranks, which is about to end.
 func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, minor uint16, again bool, err error) {
 	server, err := proof.Dial(conn, proof.Params{
 		Secret:   e.Secret,
@@ -214,8 +211,8 @@ func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, min
 		Self:     rankID(e.Rank),
 	}, []byte(serverName))
 	if err != nil {
-		// A rendezvous under a flood of strangers drops connections, and the
-		// accept queue of one that is closing resets them.
+		// A rendezvous flooded by strangers drops connections, and one that is closing resets those
+		// in its accept queue.
 		var network *net.OpError
 		lost := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 		return nil, 0, lost && !errors.Is(err, proof.ErrRefused), err
@@ -238,7 +235,7 @@ func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, min
 	return r, server.Minor, false, nil
 }
 
-// processName tells people which process a rank is.
+// processName identifies this process to people.
 func processName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -262,8 +259,7 @@ func (c *client) read(r *bufio.Reader) {
 	}
 }
 
-// dispatch takes in what the rendezvous says. An error means that it is not
-// to be listened to any more.
+// dispatch handles a message of the rendezvous. After an error no more messages must be read.
 func (c *client) dispatch(m message) error {
 	switch m := m.(type) {
 	case abort:
@@ -334,8 +330,8 @@ func (c *client) end(reason error) {
 	c.breakWith(reason)
 }
 
-// lost ends the job for this rank because its connection has ended, unless the
-// rendezvous has said goodbye before.
+// lost ends the job for this rank because its connection has ended, unless the rendezvous had said
+// goodbye.
 func (c *client) lost(err error) {
 	c.conn.Close()
 	c.mu.Lock()
@@ -353,24 +349,24 @@ func (c *client) lost(err error) {
 	c.end(fmt.Errorf("%w: %w", ErrServerLost, err))
 }
 
-// exchangeError says which round it was.
+// exchangeError adds the number of the round.
 func exchangeError(round uint32, err error) error {
 	return fmt.Errorf("boot: exchange: round %d: %w", round, err)
 }
 
-// checkExchange returns why a round cannot begin.
+// checkExchange returns the reason why a round cannot begin.
 func checkExchange(ctx context.Context, data []byte, broken error) error {
 	if broken != nil {
 		return broken
 	}
 	if len(data) > MaxData {
-		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), MaxData)
+		return fmt.Errorf("%w: %d bytes, the most is %d", ErrTooLarge, len(data), MaxData)
 	}
 	return endOf(ctx)
 }
 
-// endOf is the error of a context that has ended, nil before. Where its cause is
-// ErrClosed the rank is leaving.
+// endOf returns the error of a context that has ended, or nil. If its cause is ErrClosed, the rank
+// is leaving.
 func endOf(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), ErrClosed) {
 		return ErrClosed
@@ -408,7 +404,7 @@ func (c *client) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	return g.parts, nil
 }
 
-// begin makes g the round in progress, if there can be one.
+// begin makes g the round in progress, if possible.
 func (c *client) begin(ctx context.Context, g *gathering, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -419,9 +415,9 @@ func (c *client) begin(ctx context.Context, g *gathering, data []byte) error {
 	return nil
 }
 
-// give writes a part, without a copy of its data, until ctx ends. After an
-// error the connection is of no more use: half a message is written. Without one
-// the part may not be written at all if ctx has ended, which the caller looks at.
+// give writes a part without copying its data, until ctx ends. An error leaves half a message
+// written, so the connection is unusable. Without an error the part may still be unwritten if ctx
+// has ended, which the caller checks.
 func (c *client) give(ctx context.Context, m part) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -436,7 +432,7 @@ func (c *client) give(ctx context.Context, m part) error {
 	b := net.Buffers{m.header().Append(nil), m.data}
 	n, err := b.WriteTo(c.conn)
 	if !stop() {
-		<-cut // or its deadline would hit the next message
+		<-cut // otherwise its deadline would hit the next message
 	}
 	switch end := endOf(ctx); {
 	case err == nil || end == nil:
@@ -448,10 +444,10 @@ func (c *client) give(ctx context.Context, m part) error {
 	}
 }
 
-// giveUp tells the others that this rank is out of the round that it has given to,
-// and of all later ones, because ctx has ended, which is end. It returns what the
-// rendezvous says of the round: which ranks have not given. A rank that is leaving
-// says so, and does not wait for that.
+// giveUp tells the other ranks that this rank has withdrawn from the round to which it has
+// contributed, and from all later ones, because ctx has ended with the error end. It returns what
+// the rendezvous reports about the round: which ranks have not contributed. A rank that is leaving
+// says so and does not wait for the report.
 func (c *client) giveUp(ctx context.Context, end error) string {
 	leaving := end == ErrClosed
 	broken := end
@@ -488,7 +484,7 @@ func (c *client) giveUp(ctx context.Context, end error) string {
 // tell writes a short message.
 func (c *client) tell(m message) error {
 	deadline := time.Now().Add(farewellPatience)
-	// Once for a part that is being written, once for our own message.
+	// Once for a part that is being written and once for our own message.
 	c.conn.SetWriteDeadline(deadline)
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -499,7 +495,7 @@ func (c *client) tell(m message) error {
 	return err
 }
 
-// whyGone asks the rendezvous why a rank is there no more.
+// whyGone asks the rendezvous why a rank is no longer there.
 func (c *client) whyGone(ctx context.Context, rank int) error {
 	select {
 	case c.asking <- struct{}{}:
@@ -508,7 +504,7 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 	}
 	answered := true
 	defer func() {
-		if answered { // else nothing is asked any more: the answer would be taken for another
+		if answered { // otherwise ask no more: a late answer would be taken for that to another query
 			<-c.asking
 		}
 	}()
@@ -561,9 +557,8 @@ func (c *client) close() error {
 	return c.closeErr
 }
 
-// goodbye tells the rendezvous that this rank leaves and waits until it has
-// hung up. Closing at once could reset the connection, for there may be
-// something unread, and the goodbye might be lost with it.
+// goodbye tells the rendezvous that this rank leaves and waits until it has closed the connection.
+// Closing at once could reset the connection if something is unread, and the goodbye might be lost.
 func (c *client) goodbye() error {
 	c.mu.Lock()
 	c.closing = true
@@ -585,13 +580,13 @@ func (c *client) goodbye() error {
 		hangUp = half.CloseWrite()
 	}
 	if hangUp != nil {
-		c.conn.Close() // if it was told, it has hung up first
+		c.conn.Close() // after a goodbye that arrived, it has closed first
 	}
 	<-c.readerDone
 	c.mu.Lock()
 	retired = c.retired
 	c.mu.Unlock()
-	if errors.Is(err, net.ErrClosed) { // by the reader: the rendezvous was lost first, if only just
+	if errors.Is(err, net.ErrClosed) { // by the reader: the rendezvous was lost just before
 		return nil
 	}
 	if err != nil && over == nil && !retired {

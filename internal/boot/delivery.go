@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// backlog is the number of messages that may wait for a rank that does not
-// read them: a welcome, two rounds, two failures and an abort. A rank that reads
-// what it is sent before it gives to the next round never has more.
+// backlog is the most messages that may wait for a rank that does not read: a welcome, two rounds,
+// two failures and an abort. A rank that reads its messages before it contributes to the next round
+// never has more.
 const backlog = 6
 
 // session is the connection of an admitted rank.
@@ -19,15 +19,15 @@ type session struct {
 	gone bool          // under Server.mu: out is closed
 }
 
-// delivery is one thing to be written: a message, or a whole round.
+// delivery is one item to be written: a message or a whole round.
 type delivery struct {
 	message []byte
 	round   uint32
 	parts   [][]byte
 }
 
-// send queues d for a rank. One whose queue is full does not read; its
-// connection is closed, for its memory would grow without bound. s.mu is held.
+// send queues d for a rank. If the queue is full, the rank does not read; its connection is closed,
+// because its memory would grow without bound. s.mu is held.
 func (s *Server) send(c *session, d delivery) {
 	if c == nil || c.gone {
 		return
@@ -36,13 +36,13 @@ func (s *Server) send(c *session, d delivery) {
 	case c.out <- d:
 		s.unsent++
 	default:
-		s.log.Warn("rendezvous: rank does not read", "rank", c.rank)
+		s.log.Warn("rendezvous: rank does not read, closing its connection", "rank", c.rank)
 		c.conn.Close()
 	}
 }
 
-// deliver writes what is queued for a rank. Where it cannot, it closes the
-// connection, and goes on until the queue is closed by the reader's side.
+// deliver writes what is queued for a rank. If that fails, it closes the connection and drains the
+// queue until the reader's side closes it.
 func (s *Server) deliver(c *session) {
 	w := bufio.NewWriterSize(c.conn, 32<<10)
 	for d := range c.out {
@@ -67,14 +67,14 @@ func (s *Server) delivered() {
 	}
 }
 
-// notify has await ask anew. s.mu is held.
+// notify makes await check its condition again. s.mu is held.
 func (s *Server) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// await returns when is, which is asked under s.mu, says so: true; or when the
-// time is over or the server is closed: false.
+// await returns true when the condition is, evaluated under s.mu, holds; false when the time is
+// over or the server is closed.
 func (s *Server) await(limit time.Duration, is func() bool) bool {
 	over := time.NewTimer(limit)
 	defer over.Stop()
@@ -95,13 +95,13 @@ func (s *Server) await(limit time.Duration, is func() bool) bool {
 	}
 }
 
-// flush returns when all that is queued has been written, or time is over.
+// flush returns when everything queued has been written, or the time is over.
 func (s *Server) flush(limit time.Duration) {
 	s.await(limit, func() bool { return s.unsent == 0 })
 }
 
-// retire closes the server of rank 0 after it has told the ranks that are
-// still there that rank 0 has left.
+// retire closes the server of rank 0 after telling the ranks that are still there that rank 0 has
+// left.
 func (s *Server) retire() {
 	goodbye := delivery{message: leave{reason: reasonLeft, text: "it ran the rendezvous"}.Append(nil)}
 	s.mu.Lock()

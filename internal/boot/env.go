@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The variables of our own through which a process is told who it is.
+// Our own variables, which tell a process its place in the job.
 const (
 	EnvRank       = "SLUICE_RANK"
 	EnvSize       = "SLUICE_SIZE"
@@ -33,25 +33,25 @@ type Variable struct {
 	Meaning string // one line
 }
 
-// Variables lists all variables of our own that Join reads, in a fresh slice;
-// for those of others see [ForeignVariables].
+// Variables lists all of our own variables that Join reads, in a fresh slice; for those of
+// launchers see [ForeignVariables].
 func Variables() []Variable {
 	return []Variable{
 		{EnvRank, "number of this process in the job, from 0 to size-1"},
 		{EnvSize, "number of processes in the job"},
 		{EnvServer, "host:port where the ranks meet; an IPv6 host in brackets"},
-		{EnvIMPIServer, "host:port of the server of an IMPI job instead, whose client SLUICE_RANK this process is"},
+		{EnvIMPIServer, "host:port of the server of an IMPI job instead; this process is its client SLUICE_RANK"},
 		{EnvJob, "id of the job, at most 64 bytes"},
 		{EnvSecret, "secret of the job in hexadecimal, 16 to 512 bytes"},
-		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; mode 0600 and ours"},
-		{EnvInsecure, "1 to run without a secret; all processes must say so"},
+		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; it must be ours and have mode 0600"},
+		{EnvInsecure, "1 to run without a secret; must be set for all processes"},
 		{EnvLocalRank, "number of this process among those of the job on this host"},
 		{EnvLocalSize, "number of processes of the job on this host"},
-		{EnvLauncher, "run if 'sluice run' serves at SLUICE_SERVER; else rank 0 does"},
+		{EnvLauncher, "run if 'sluice run' runs the rendezvous at SLUICE_SERVER; otherwise rank 0 does"},
 	}
 }
 
-// Environment is what the SLUICE_* variables say.
+// Environment holds the contents of the SLUICE_* variables.
 type Environment struct {
 	Rank, Size           int
 	LocalRank, LocalSize int    // -1 and 0 if not known
@@ -59,17 +59,16 @@ type Environment struct {
 	Job                  string
 	Secret               []byte // nil if Insecure
 	Insecure             bool
-	// Launched says that the launcher runs the rendezvous. Without it rank 0
-	// does, if Server is an address of its host where nobody listens yet.
+	// Launched says that the launcher runs the rendezvous. Without it, rank 0 does, if Server is an
+	// address of its host at which nothing is listening yet.
 	Launched bool
 }
 
 // byRun is the value of SLUICE_LAUNCHER in a job of 'sluice run'.
 const byRun = "run"
 
-// Environ returns the variables as NAME=value, for the environment of a
-// process that is to be this rank. Other variables of [Variables] must not be
-// in that environment.
+// Environ returns the variables as NAME=value, for the environment of a process that is to become
+// this rank. That environment must not contain other variables of [Variables].
 func (e *Environment) Environ() []string {
 	list := []string{
 		EnvRank + "=" + strconv.Itoa(e.Rank),
@@ -92,15 +91,15 @@ func (e *Environment) Environ() []string {
 }
 
 const (
-	// A secret that can be guessed from a recorded proof is none: 128 bits.
+	// A secret must not be guessable from a recorded proof: 128 bits.
 	minSecret = 16
 	maxSecret = 512
 	maxJobID  = 64 // what fits into a proof
 )
 
-// ByHand is the environment of a rank that no variable has numbered: its number, the
-// size and the rendezvous, which somebody else runs, are given; the id of the job, the
-// secret or that there is none come from the variables. Errors: [*EnvError].
+// ByHand returns the environment of a rank for which number, size and rendezvous, which runs elsewhere,
+// are given by the caller. The id of the job, and the secret or its absence, come from the
+// variables. Errors: [*EnvError].
 func ByHand(rank, size int, server string) (Environment, error) {
 	given := map[string]string{EnvRank: strconv.Itoa(rank), EnvSize: strconv.Itoa(size), EnvServer: server, EnvLauncher: byRun}
 	e, _, err := parseEnvironment(func(name string) (string, bool) {
@@ -114,9 +113,9 @@ func ByHand(rank, size int, server string) (Environment, error) {
 	return e, err
 }
 
-// parseEnvironment reads the variables of our own, and JOB_COMPLETION_INDEX as
-// the rank where SLUICE_RANK is not set. found is false where none of rank,
-// size, server and index is set: then there was no launcher.
+// parseEnvironment reads our own variables, and JOB_COMPLETION_INDEX as the rank if SLUICE_RANK is
+// not set. found is false if none of rank, size, server and index is set: there was no launcher
+// then.
 func parseEnvironment(lookup func(string) (string, bool)) (e Environment, found bool, err error) {
 	v := values{lookup: lookup}
 	rank := EnvRank
@@ -152,7 +151,7 @@ type values struct {
 	err    error // the first
 }
 
-// get returns the value of a variable; one that is empty is not set.
+// get returns the value of a variable; an empty one counts as not set.
 func (v *values) get(name string) string {
 	value, _ := v.lookup(name)
 	return value
@@ -167,11 +166,11 @@ func (v *values) fail(name, value string, err error) {
 }
 
 var (
-	errNotSet         = errors.New("not set, though other SLUICE_ variables are")
-	errNotSetForIndex = errors.New("not set, though " + envCompletionIndex + " is: the pods of an indexed Job are one job with it, and with " + EnvRank + "=0 and " + EnvSize + "=1 each is alone")
+	errNotSet         = errors.New("not set, although other SLUICE_ variables are")
+	errNotSetForIndex = errors.New("not set, although " + envCompletionIndex + " is: set it to make the pods of the indexed Job one job, or set " + EnvRank + "=0 and " + EnvSize + "=1 to make each pod a job of its own")
 )
 
-// notSet is the error for a variable that is needed.
+// notSet is the error for a required variable that is not set.
 func (v *values) notSet() error {
 	if !v.set(EnvRank) && v.set(envCompletionIndex) {
 		return errNotSetForIndex
@@ -222,7 +221,7 @@ func checkServer(value string) error {
 		return err
 	}
 	if host == "" {
-		return errors.New("no host")
+		return errors.New("it names no host")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Errorf("port %q, want 1 to 65535", port)
@@ -233,13 +232,13 @@ func checkServer(value string) error {
 func (v *values) job() string {
 	value := v.get(EnvJob)
 	if len(value) > maxJobID {
-		v.fail(EnvJob, value, fmt.Errorf("%d bytes, at most %d", len(value), maxJobID))
+		v.fail(EnvJob, value, fmt.Errorf("%d bytes, the most is %d", len(value), maxJobID))
 	}
 	return value
 }
 
-// secret returns the secret, or that there is none to be. A secret that is
-// given is used, whatever SLUICE_INSECURE says.
+// secret returns the secret, or that the job is insecure. A given secret is used whatever
+// SLUICE_INSECURE says.
 func (v *values) secret(needed bool) (secret []byte, insecure bool) {
 	switch value := v.get(EnvInsecure); value {
 	case "", "0":
@@ -251,7 +250,7 @@ func (v *values) secret(needed bool) (secret []byte, insecure bool) {
 	text, path := v.get(EnvSecret), v.get(EnvSecretFile)
 	switch {
 	case text != "" && path != "":
-		v.fail(EnvSecretFile, path, errors.New(EnvSecret+" is set too"))
+		v.fail(EnvSecretFile, path, errors.New(EnvSecret+" is also set: set only one of the two"))
 	case text != "":
 		secret, err := decodeSecret(text)
 		if err != nil {
@@ -273,7 +272,7 @@ func (v *values) secret(needed bool) (secret []byte, insecure bool) {
 func decodeSecret(text string) ([]byte, error) {
 	secret, err := hex.DecodeString(text)
 	if err != nil {
-		// The error of package hex would show a piece of it.
+		// The error of package hex would reveal a piece of it.
 		return nil, errors.New("not hexadecimal")
 	}
 	if len(secret) < minSecret || len(secret) > maxSecret {
@@ -292,8 +291,7 @@ func readSecretFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// What is open is what is looked at: a look at the path first could be
-	// shown another file.
+	// Check the open file: a check of the path first could be shown another file.
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -315,9 +313,8 @@ func readSecretFile(path string) ([]byte, error) {
 	return decodeSecret(strings.TrimSpace(string(b)))
 }
 
-// Join makes this process the rank that e says, whatever the variables of the
-// environment say; see [Join]. A LocalSize of 0 stands for one that is not
-// known.
+// Join makes this process the rank described by e, whatever the variables of the environment say;
+// see [Join]. A LocalSize of 0 means unknown.
 //
 // Errors: ErrOptions, and those of [Join].
 func (e Environment) Join(ctx context.Context) (*Job, error) {
@@ -351,15 +348,15 @@ func (e *Environment) check() error {
 	case err != nil:
 		return err
 	case len(e.Job) > maxJobID:
-		return fmt.Errorf("job id of %d bytes, at most %d", len(e.Job), maxJobID)
+		return fmt.Errorf("job id of %d bytes, the most is %d", len(e.Job), maxJobID)
 	case e.Secret == nil && e.Size > 1 && !e.Insecure:
-		return errors.New("no secret, and not insecure")
+		return errors.New("it has no secret and is not insecure")
 	case e.Secret != nil && e.Insecure:
-		return errors.New("a secret, and insecure")
+		return errors.New("it has a secret but is insecure")
 	case e.Secret != nil && (len(e.Secret) < minSecret || len(e.Secret) > maxSecret):
 		return fmt.Errorf("secret of %d bytes, want %d to %d", len(e.Secret), minSecret, maxSecret)
 	case e.Server == "" && e.Size > 1:
-		return errors.New("no server")
+		return errors.New("it has no server")
 	case e.Server != "":
 		if err := checkServer(e.Server); err != nil {
 			return fmt.Errorf("server %q: %w", e.Server, err)
@@ -368,7 +365,7 @@ func (e *Environment) check() error {
 	return nil
 }
 
-// join makes this process the rank that e says.
+// join makes this process the rank described by e.
 func (e *Environment) join(ctx context.Context) (*Job, error) {
 	if e.Server == "" {
 		job, err := alone(ctx)

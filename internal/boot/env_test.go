@@ -61,7 +61,7 @@ func TestParseEnvironment(t *testing.T) {
 		require.NoError(t, err, c.name)
 		require.True(t, found, c.name)
 		require.Equal(t, c.want, e, c.name)
-		// And back, but for what need not be there.
+		// And back, except what need not be there.
 		back, found, err := parseEnvironment(variables(e.Environ()...))
 		if c.want.Size > 1 {
 			require.NoError(t, err, c.name)
@@ -92,15 +92,15 @@ func TestBadEnvironment(t *testing.T) {
 		{"SLUICE_SERVER=", "", "not set"},
 		{"SLUICE_SERVER=host", "host", "missing port"},
 		{"SLUICE_SERVER=::1:80", "::1:80", "too many colons"},
-		{"SLUICE_SERVER=:80", ":80", "no host"},
+		{"SLUICE_SERVER=:80", ":80", "it names no host"},
 		{"SLUICE_SERVER=host:0", "host:0", `port "0"`},
 		{"SLUICE_SERVER=host:65536", "host:65536", `port "65536"`},
 		{"SLUICE_SERVER=host:http", "host:http", `port "http"`},
-		{"SLUICE_JOB=" + strings.Repeat("j", 65), strings.Repeat("j", 65), "65 bytes, at most 64"},
+		{"SLUICE_JOB=" + strings.Repeat("j", 65), strings.Repeat("j", 65), "65 bytes, the most is 64"},
 		{"SLUICE_SECRET=", "", "not set, nor SLUICE_SECRET_FILE"},
 		{"SLUICE_SECRET=xyz", "", "not hexadecimal"},
 		{"SLUICE_SECRET=00", "", "1 bytes, want 16 to 512"},
-		{"SLUICE_SECRET_FILE=/x", "/x", "SLUICE_SECRET is set too"},
+		{"SLUICE_SECRET_FILE=/x", "/x", "SLUICE_SECRET is also set: set only one of the two"},
 		{"SLUICE_INSECURE=yes", "yes", "want 1 or 0"},
 		{"SLUICE_LOCAL_RANK=0", "", "not set"},
 		{"SLUICE_LOCAL_SIZE=3", "3", "want 1 to 2"},
@@ -201,8 +201,8 @@ func TestVariables(t *testing.T) {
 	require.Equal(t, listed, asked)
 }
 
-// TestWithEnvironment: a context says who the rank is, whatever the environment says, and
-// the rank is checked as that of Environment.Join.
+// TestWithEnvironment: a context describes the rank, whatever the environment says, and the rank is
+// checked like that of Environment.Join.
 func TestWithEnvironment(t *testing.T) {
 	t.Setenv(EnvRank, "no number")
 	job, err := Join(WithEnvironment(t.Context(), Environment{Size: 1, Job: "mine"}))

@@ -6,31 +6,29 @@ import (
 )
 
 var (
-	// ErrDied: a rank ended, or its connection broke, without a goodbye.
+	// ErrDied: a rank ended, or its connection broke, without saying goodbye.
 	ErrDied = errors.New("died")
 	// ErrLeft: a rank closed its Job.
 	ErrLeft = errors.New("left")
-	// ErrGaveUp: the context of a rank's Exchange ended before its round did.
+	// ErrGaveUp: the context of a rank's Exchange ended before the round was complete.
 	ErrGaveUp = errors.New("gave up")
-	// ErrClosed: this Job, or this Server, is closed.
+	// ErrClosed: this Job or this Server is closed.
 	ErrClosed = errors.New("closed")
-	// ErrTooLarge: more than MaxData bytes were given to Exchange.
+	// ErrTooLarge: Exchange was called with more than MaxData bytes.
 	ErrTooLarge = errors.New("too large")
-	// ErrServerLost: the connection to the rendezvous broke; the launcher, or
-	// rank 0 if it ran the rendezvous, is probably gone.
+	// ErrServerLost: the connection to the rendezvous broke. The launcher, or rank 0 if it ran the
+	// rendezvous, is probably gone.
 	ErrServerLost = errors.New("lost the rendezvous")
-	// ErrJoined: this process has joined its job once already, and its
-	// launcher allows no second time.
-	ErrJoined = errors.New("joined already")
-	// ErrOptions: the options given to Serve, or to Environment.Join, are not
-	// usable.
-	ErrOptions = errors.New("unusable options")
+	// ErrJoined: this process has already joined its job, and its launcher allows that only once.
+	ErrJoined = errors.New("this process has already joined its job")
+	// ErrOptions: the options given to Serve or to Environment.Join are invalid.
+	ErrOptions = errors.New("invalid options")
 )
 
 // EnvError says which variable of the environment is wrong.
 type EnvError struct {
 	Name  string // of the variable
-	Value string // empty where the variable is a secret, or not set
+	Value string // empty if the variable is a secret or not set
 	Err   error
 }
 
@@ -41,15 +39,15 @@ func (e *EnvError) Error() string {
 	return fmt.Sprintf("boot: %s=%q: %v", e.Name, e.Value, e.Err)
 }
 
-// Unwrap returns what is wrong with it.
+// Unwrap returns what is wrong with the variable.
 func (e *EnvError) Unwrap() error { return e.Err }
 
-// RankError says which rank made a round impossible. Every later round fails
-// for the same reason.
+// RankError names the rank that made a round impossible. Every later round fails for the same
+// reason.
 type RankError struct {
 	Rank int
 	Err  error  // ErrDied, ErrLeft or ErrGaveUp
-	Text string // more about it; may be empty
+	Text string // details; may be empty
 }
 
 func (e *RankError) Error() string {
@@ -62,7 +60,7 @@ func (e *RankError) Error() string {
 // Unwrap returns ErrDied, ErrLeft or ErrGaveUp.
 func (e *RankError) Unwrap() error { return e.Err }
 
-// AbortError says who ended the job, and why.
+// AbortError says which rank ended the job, and why.
 type AbortError struct {
 	Rank int
 	Code int // exit code that the job should have
@@ -73,8 +71,8 @@ func (e *AbortError) Error() string {
 	return fmt.Sprintf("the job was aborted by rank %d with code %d: %s", e.Rank, e.Code, e.Why)
 }
 
-// RefusedError says why the rendezvous did not admit a rank that had proved
-// that it knows the secret.
+// RefusedError says why the rendezvous did not admit a rank that had proved its knowledge of the
+// secret.
 type RefusedError struct {
 	Rank int
 	Why  string
@@ -84,8 +82,8 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the rendezvous refused rank %d: %s", e.Rank, e.Why)
 }
 
-// LauncherError says which launcher has started this process without giving it
-// what Join needs, and what to do instead.
+// LauncherError names a launcher that has started this process without providing what Join needs,
+// and says what to do instead.
 type LauncherError struct {
 	Launcher string
 	Err      error  // what is missing
@@ -99,14 +97,13 @@ func (e *LauncherError) Error() string {
 // Unwrap returns what is missing.
 func (e *LauncherError) Unwrap() error { return e.Err }
 
-// PMIError says which command of the PMI-1 protocol failed.
+// PMIError names the command of the PMI-1 protocol that failed.
 type PMIError struct {
-	Command string // as it stands after cmd=
+	Command string // as it appears after cmd=
 	Err     error
 }
 
 func (e *PMIError) Error() string { return fmt.Sprintf("boot: PMI: %s: %v", e.Command, e.Err) }
 
-// Unwrap returns the reason: that of the launcher, of the network or of the
-// context.
+// Unwrap returns the reason, given by the launcher, the network or the context.
 func (e *PMIError) Unwrap() error { return e.Err }

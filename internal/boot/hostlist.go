@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// maxHosts bounds the nodes that a list may stand for; Slurm itself stops at
-// 65,536 (MAX_SLURM_NODES, src/common/slurm_protocol_defs.h).
+// maxHosts bounds the nodes in a list; Slurm itself stops at 65,536 (MAX_SLURM_NODES,
+// src/common/slurm_protocol_defs.h).
 const maxHosts = 1 << 16
 
-// maxHost is the length of the name of a node (RFC 1035, 2.3.4).
+// maxHost is the most bytes in the name of a node (RFC 1035, 2.3.4).
 const maxHost = 255
 
 // parseHostlist returns the names in a list of nodes as Slurm writes it:
@@ -52,7 +52,7 @@ func itemEnd(s string) int {
 	return len(s)
 }
 
-var errTooManyHosts = fmt.Errorf("stands for more than %d nodes", maxHosts)
+var errTooManyHosts = fmt.Errorf("the list has more than %d nodes", maxHosts)
 
 // expandItem returns the names that one item stands for.
 func expandItem(item string, most int) ([]string, error) {
@@ -65,7 +65,7 @@ func expandItem(item string, most int) ([]string, error) {
 		for _, n := range names {
 			for _, b := range by {
 				if len(n)+len(b) > maxHost {
-					return fmt.Errorf("name of more than %d bytes", maxHost)
+					return fmt.Errorf("a node's name is longer than %d bytes", maxHost)
 				}
 				longer = append(longer, n+b)
 			}
@@ -74,7 +74,7 @@ func expandItem(item string, most int) ([]string, error) {
 		return nil
 	}
 	if item == "" {
-		return nil, errors.New("no name")
+		return nil, errors.New("the name is empty")
 	}
 	for item != "" {
 		text, rest, bracket := strings.Cut(item, "[")
@@ -89,7 +89,7 @@ func expandItem(item string, most int) ([]string, error) {
 		}
 		inside, after, closed := strings.Cut(rest, "]")
 		if !closed {
-			return nil, errors.New("bracket that is not closed")
+			return nil, errors.New("a bracket is not closed")
 		}
 		numbers, err := expandRanges(inside, most)
 		if err != nil {
@@ -113,9 +113,9 @@ func expandRanges(s string, most int) ([]string, error) {
 		}
 		first, err := strconv.ParseUint(from, 10, 32)
 		last, err2 := strconv.ParseUint(to, 10, 32)
-		// A number that may have zeros in front is not a huge text.
+		// A number with leading zeros must not be a huge text.
 		if err != nil || err2 != nil || last < first || len(from) > 20 {
-			return nil, fmt.Errorf("%.40q is no range of numbers", part)
+			return nil, fmt.Errorf("%.40q is not a range of numbers", part)
 		}
 		if last-first >= uint64(most-len(list)) {
 			return nil, errTooManyHosts

@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-hpc/sluice/impi/startup"
 )
 
-// The clients of an IMPI server tell each other, under a label of ours, where rank 0
-// runs the rendezvous. The server hands out what they submit until all have sent DONE,
-// and nothing after that: so the rounds of the allgather, aborts and deaths go through
-// the rendezvous, as in every other job. Any client of the server can read a label, so
-// the secret of the job is never under one.
+// The clients of an IMPI server announce, under a label of Sluice's own, where rank 0 runs the
+// rendezvous. The server passes on what they submit until all have sent DONE, and nothing after
+// that, so the rounds of the allgather, aborts and deaths go through the rendezvous, as in every
+// other job. Any client of the server can read a label, so the secret of the job is never under
+// one.
 //
 //	line  rank 0              others
 //	0     rendezvousMagic     rendezvousMagic
@@ -28,9 +28,9 @@ const (
 	rendezvousMagic               = "sluice-boot 1"
 )
 
-// impiClient is what the environment says about a client of an IMPI server.
+// impiClient is the environment's description of a client of an IMPI server.
 type impiClient struct {
-	Environment // Size is 0 where it is not said; Server is of no account
+	Environment // Size is 0 if not given; Server is ignored
 	server      string
 	key         uint64 // 0: method NONE
 	arrival     time.Duration
@@ -44,7 +44,7 @@ func parseIMPI(v *values) (c impiClient, err error) {
 		v.fail(EnvIMPIServer, c.server, err)
 	}
 	if other := v.get(EnvServer); other != "" {
-		v.fail(EnvServer, other, errors.New(EnvIMPIServer+" is set too: the ranks meet at one of them"))
+		v.fail(EnvServer, other, errors.New(EnvIMPIServer+" is also set: set only one of the two"))
 	}
 	rank := EnvRank
 	if !v.set(EnvRank) && v.set(envCompletionIndex) {
@@ -71,7 +71,7 @@ func parseIMPI(v *values) (c impiClient, err error) {
 	return c, v.err
 }
 
-// joinIMPI makes this process the rank whose number the client has.
+// joinIMPI makes this process the rank with the number of the client.
 func joinIMPI(ctx context.Context, v *values) (*Job, error) {
 	c, err := parseIMPI(v)
 	if err != nil {
@@ -90,11 +90,11 @@ func joinIMPI(ctx context.Context, v *values) (*Job, error) {
 	return job, nil
 }
 
-// started is a startup that is over.
+// started is the result of a startup.
 type started struct {
 	job       *startup.Job
 	addresses []string     // of the rendezvous
-	listener  net.Listener // of rank 0, for the rendezvous; else nil
+	listener  net.Listener // on rank 0, for the rendezvous; otherwise nil
 }
 
 func (s *started) close() {
@@ -104,8 +104,8 @@ func (s *started) close() {
 	}
 }
 
-// start does the startup. A server that is not there yet is waited for; once it is, the
-// other clients are, for as long as the server does.
+// start runs the startup. It waits for a server that is not up yet, and then for the other clients
+// as long as the server does.
 func (c *impiClient) start(ctx context.Context) (*started, error) {
 	end := time.Now().Add(hostedPatience)
 	ctx, stop := breakSilence(ctx, 0, "boot: this rank waits for the IMPI server, or for its other clients", "rank", c.Rank)
@@ -159,8 +159,8 @@ func (c *impiClient) tryStart(ctx context.Context) (_ *started, err error) {
 	s.job, err = startup.Dial(ctx, c.server, startup.Config{
 		Rank: c.Rank,
 		Key:  c.key,
-		// Nobody connects to this host as a host of IMPI. The ids of processes must
-		// differ, though they may be in name spaces of their own.
+		// No client connects to this host as an IMPI host. The ids of the processes must differ
+		// even if they are in PID namespaces of their own.
 		Hosts: []startup.Host{{
 			ID:        startup.HostIDOf(own),
 			Processes: []startup.Process{{PID: uint64(c.Rank)<<32 | uint64(os.Getpid())}},
@@ -177,8 +177,8 @@ func (c *impiClient) tryStart(ctx context.Context) (_ *started, err error) {
 	return s, nil
 }
 
-// agree says what keeps the clients from being one job of channels, and else where its
-// rendezvous is. All ranks find the same.
+// agree returns the addresses of the job's rendezvous, or the reason why the clients are not one
+// job of channels. All ranks come to the same result.
 func (c *impiClient) agree(job *startup.Job) ([]string, error) {
 	callings := job.Extra(labelRendezvous)
 	var addresses []string
@@ -187,10 +187,10 @@ func (c *impiClient) agree(job *startup.Job) ([]string, error) {
 			return &startup.Error{Phase: startup.PhaseCollect, Rank: rank, Label: label, Err: err}
 		}
 		if job.Clients[rank].Foreign {
-			return nil, fault(startup.LabelSluice, fmt.Errorf("%w: it is no program of Sluice, and all ranks have to be", startup.ErrForeign))
+			return nil, fault(startup.LabelSluice, fmt.Errorf("%w: the client is not a program of Sluice, as all ranks must be", startup.ErrForeign))
 		}
 		if callings[rank] == nil {
-			return nil, fault(labelRendezvous, fmt.Errorf("%w: it joins no job of channels, and all ranks have to", startup.ErrDisagree))
+			return nil, fault(labelRendezvous, fmt.Errorf("%w: the client does not join the job through package channel, as all ranks must", startup.ErrDisagree))
 		}
 		list, err := parseCalling(callings[rank], rank == 0)
 		if err != nil {
@@ -207,15 +207,15 @@ func (c *impiClient) agree(job *startup.Job) ([]string, error) {
 	return addresses, nil
 }
 
-// parseCalling reads what a rank has submitted; rank 0 says where it is.
+// parseCalling decodes the submission of a rank; that of rank 0 has the addresses.
 func parseCalling(b []byte, host bool) (addresses []string, err error) {
 	lines := strings.Split(string(b), "\n")
 	if lines[0] != rendezvousMagic {
-		return nil, fmt.Errorf("%w: %.20q, want %q", startup.ErrDisagree, lines[0], rendezvousMagic)
+		return nil, fmt.Errorf("%w: it submitted %.20q instead of %q", startup.ErrDisagree, lines[0], rendezvousMagic)
 	}
 	addresses = lines[1:]
 	if n := len(addresses); host && n == 0 || !host && n > 0 || n > maxAddresses {
-		return nil, fmt.Errorf("%w: %d addresses of a rendezvous", startup.ErrProtocol, n)
+		return nil, fmt.Errorf("%w: it announced %d addresses of a rendezvous", startup.ErrProtocol, n)
 	}
 	for _, a := range addresses {
 		if err := checkAddress(a); err != nil {
@@ -225,7 +225,7 @@ func parseCalling(b []byte, host bool) (addresses []string, err error) {
 	return addresses, nil
 }
 
-// meet joins the rendezvous. All ranks have been seen at the server: who does not come
+// meet joins the rendezvous. All ranks were present at the server, so a rank that does not come
 // here soon has died in between.
 func (c *impiClient) meet(ctx context.Context, s *started) (*Job, error) {
 	m := meeting{Environment: c.Environment, hosted: true, find: at(s.addresses...), arrival: c.arrival}
@@ -236,7 +236,7 @@ func (c *impiClient) meet(ctx context.Context, s *started) (*Job, error) {
 	return m.join(ctx)
 }
 
-// startedByIMPI adds to an exchange what the server has to be told.
+// startedByIMPI is an exchange that also reports to the server.
 type startedByIMPI struct {
 	exchanger
 	startup *startup.Job
@@ -246,10 +246,10 @@ func (s *startedByIMPI) close() error {
 	return errors.Join(s.exchanger.close(), s.startup.Finish())
 }
 
-// addressTowards is the address of this host on the way to a server.
+// addressTowards returns the address of this host on the way to a server.
 func addressTowards(ctx context.Context, server string) (netip.Addr, error) {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", server) // which sends nothing
+	conn, err := d.DialContext(ctx, "udp", server) // sends nothing
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -257,8 +257,8 @@ func addressTowards(ctx context.Context, server string) (netip.Addr, error) {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
-// listenBeside listens for those who reach a server that this host reaches from own:
-// for this host alone where that is loopback.
+// listenBeside listens for all that can reach a server that this host reaches from own: if own is
+// loopback, for this host alone.
 func listenBeside(ctx context.Context, own netip.Addr) (net.Listener, error) {
 	if own.IsLoopback() {
 		return listenLoopback(ctx)

@@ -187,12 +187,12 @@ func TestIMPIEnvironment(t *testing.T) {
 	for _, c := range []struct{ set, name, value, says string }{
 		{"SLUICE_IMPI_SERVER=host", "", "host", "missing port"},
 		{"SLUICE_IMPI_SERVER=host:0", "", "host:0", `port "0"`},
-		{"SLUICE_SERVER=host:1", "", "host:1", "SLUICE_IMPI_SERVER is set too"},
+		{"SLUICE_SERVER=host:1", "", "host:1", "SLUICE_IMPI_SERVER is also set"},
 		{"SLUICE_RANK=", "", "", "not set"},
 		{"SLUICE_RANK=2", "", "2", "want 0 to 1"},
 		{"SLUICE_SIZE=33", "", "33", "want 1 to 32"},
 		{"SLUICE_LOCAL_RANK=0", "SLUICE_LOCAL_SIZE", "", "not set"},
-		{"SLUICE_JOB=" + strings.Repeat("j", 65), "", strings.Repeat("j", 65), "at most 64"},
+		{"SLUICE_JOB=" + strings.Repeat("j", 65), "", strings.Repeat("j", 65), "the most is 64"},
 		{"SLUICE_SECRET=", "", "", "not set, nor SLUICE_SECRET_FILE"},
 		{"IMPI_AUTH_KEY=0x10", "", "", "not a decimal number"},
 		{"IMPI_AUTH_KEY=0", "", "", "not a decimal number"},
@@ -249,7 +249,7 @@ func TestIMPIKey(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 }
 
-// Who has another secret is a client, and no rank.
+// A process with another secret is a client, but not a rank.
 func TestIMPISecret(t *testing.T) {
 	t.Parallel() // it waits for seconds
 	need.Full(t)
@@ -267,8 +267,8 @@ func TestIMPISecret(t *testing.T) {
 	require.NoError(t, host.Close())
 }
 
-// Nobody waits for a client that does not come, or that is gone in the middle of the
-// startup: the server ends it for all.
+// No rank waits for a client that does not come or that is gone in the middle of the startup: the
+// server ends it for all.
 func TestIMPIMissing(t *testing.T) {
 	lost := func(t *testing.T, err error) {
 		var e *startup.Error

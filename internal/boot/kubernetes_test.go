@@ -136,10 +136,10 @@ func TestCompletionIndex(t *testing.T) {
 
 	for _, c := range []struct{ env, says string }{
 		{"JOB_COMPLETION_INDEX=3", `boot: JOB_COMPLETION_INDEX="3": want 0 to 2`},
-		{"JOB_COMPLETION_INDEX=0 SLUICE_SIZE=", "boot: SLUICE_SIZE: not set, though JOB_COMPLETION_INDEX is: the pods of an indexed Job are one job with it, and with SLUICE_RANK=0 and SLUICE_SIZE=1 each is alone"},
-		{"JOB_COMPLETION_INDEX=0 SLUICE_SERVER=", "boot: SLUICE_SERVER: not set, though JOB_COMPLETION_INDEX is"},
+		{"JOB_COMPLETION_INDEX=0 SLUICE_SIZE=", "boot: SLUICE_SIZE: not set, although JOB_COMPLETION_INDEX is: set it to make the pods of the indexed Job one job, or set SLUICE_RANK=0 and SLUICE_SIZE=1 to make each pod a job of its own"},
+		{"JOB_COMPLETION_INDEX=0 SLUICE_SERVER=", "boot: SLUICE_SERVER: not set, although JOB_COMPLETION_INDEX is"},
 		{"JOB_COMPLETION_INDEX=0 SLUICE_SECRET=", "boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE"},
-		{"SLUICE_SIZE=2", "boot: SLUICE_RANK: not set, though other SLUICE_ variables are"},
+		{"SLUICE_SIZE=2", "boot: SLUICE_RANK: not set, although other SLUICE_ variables are"},
 	} {
 		_, err := joinFrom(ctx, variables(append(env[:len(env):len(env)], strings.Fields(c.env)...)...))
 		require.ErrorContains(t, err, c.says)

@@ -47,7 +47,7 @@ func TestLateRanks(t *testing.T) {
 	}
 }
 
-// A rendezvous that does not say why holds nobody who has given up.
+// A rendezvous that gives no reason does not hold a rank that has given up.
 func TestNoVerdict(t *testing.T) {
 	t.Parallel() // it waits for a second
 	need.Full(t)

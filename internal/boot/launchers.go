@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The variables through which other launchers tell a process who it is.
+// Variables of other launchers that tell a process its place in the job.
 const (
 	envPMIFD       = "PMI_FD"
 	envPMIPort     = "PMI_PORT"
@@ -48,38 +48,37 @@ func ForeignVariables() []Variable {
 	return []Variable{
 		{envPMIFD, "descriptor of the connection to a PMI-1 launcher"},
 		{envPMIPort, "host:port of a PMI-1 launcher"},
-		{envPMIID, "number of this process at PMI_PORT"},
+		{envPMIID, "number of this process, with PMI_PORT"},
 		{envPMIRank, "rank, with PMI_FD"},
 		{envPMISize, "size of the job, with PMI_FD"},
-		{envHydraLocal, "rank among those of this host, of Hydra"},
-		{envHydraLocals, "number of ranks of this host, of Hydra"},
-		{envOpenMPIRank, "rank, of Open MPI's mpirun"},
-		{envOpenMPISize, "size of the job, of Open MPI's mpirun"},
-		{envOpenMPILocalRank, "rank among those of this host, of Open MPI's mpirun"},
-		{envOpenMPILocalSize, "number of ranks of this host, of Open MPI's mpirun"},
+		{envHydraLocal, "rank within this host, from Hydra"},
+		{envHydraLocals, "number of ranks on this host, from Hydra"},
+		{envOpenMPIRank, "rank, from Open MPI's mpirun"},
+		{envOpenMPISize, "size of the job, from Open MPI's mpirun"},
+		{envOpenMPILocalRank, "rank within this host, from Open MPI's mpirun"},
+		{envOpenMPILocalSize, "number of ranks on this host, from Open MPI's mpirun"},
 		{envPMIxRank, "set by a launcher that speaks PMIx"},
 		{envPMIxNamespace, "name of the job under PMIx"},
 		{envPMIxTmpDir, "session directory of Open MPI's mpirun"},
-		{envSlurmJob, "number of the job of Slurm"},
-		{envSlurmStep, "number of the step of srun"},
-		{envSlurmRank, "rank, of srun"},
-		{envSlurmSize, "number of ranks in the step of srun"},
-		{envSlurmLocalRank, "rank among those of this node, of srun"},
-		{envSlurmTasksPerNode, "numbers of ranks on the nodes of the step of srun"},
-		{envSlurmNodeNumber, "number of this node in the step of srun"},
-		{envSlurmNodes, "nodes of the step of srun; rank 0 is on the first"},
-		{envSlurmNode, "name of this node, of Slurm"},
+		{envSlurmJob, "number of the Slurm job"},
+		{envSlurmStep, "number of the srun step"},
+		{envSlurmRank, "rank, from srun"},
+		{envSlurmSize, "number of ranks in the srun step"},
+		{envSlurmLocalRank, "rank within this node, from srun"},
+		{envSlurmTasksPerNode, "numbers of ranks on the nodes of the srun step"},
+		{envSlurmNodeNumber, "number of this node in the srun step"},
+		{envSlurmNodes, "nodes of the srun step; rank 0 is on the first"},
+		{envSlurmNode, "name of this node, from Slurm"},
 		{envSlurmPorts, "ports that Slurm has reserved for the step"},
 		{envCompletionIndex, "rank, in an indexed Job of Kubernetes"},
-		{envIMPIKey, "decimal number that proves to an IMPI server that this process may be its client"},
+		{envIMPIKey, "decimal key that admits this process to an IMPI server as a client"},
 	}
 }
 
-// WithoutLauncher returns environment, a list of NAME=value, without what any
-// launcher has said about this process. A program that is started with the
-// rest, and with what [Environment.Environ] returns, is a rank of the new job
-// and of no other. The index of a pod stays: no launcher inside of it can be
-// mistaken for it.
+// WithoutLauncher returns environment, a list of NAME=value, without the variables with which any
+// launcher has described this process. A program started with the rest, and with the variables of
+// [Environment.Environ], is a rank of the new job only. The index of a pod stays: it cannot be
+// mistaken for a launcher inside the pod.
 func WithoutLauncher(environment []string) []string {
 	drop := map[string]bool{
 		envHydraLocal:     true,
@@ -109,8 +108,8 @@ type launcher struct {
 	join    func(context.Context, *values) (*Job, error)
 }
 
-// launchers are asked in this order. Open MPI and Hydra start their daemons
-// through srun where they can, whose variables their ranks inherit.
+// launchers is in the order in which Join tries them. Open MPI and Hydra start their daemons
+// through srun if they can, so their ranks inherit its variables.
 var launchers = []launcher{
 	{pmiByFD, joinByPMIFD},
 	{func(v *values) bool { return v.set(envPMIPort) }, joinByPMIPort},
@@ -120,9 +119,8 @@ var launchers = []launcher{
 	{func(v *values) bool { return v.set(envPMIRank) }, refusePMI},
 }
 
-// inside returns the lookup for a launcher that was started inside of 'sluice
-// run', if there is one around: of the variables of ours then only the secret
-// concerns its ranks too.
+// inside returns the lookup for a launcher that was started inside 'sluice run', if there is one:
+// of our own variables, only those of the secret then apply to its ranks too.
 func (v *values) inside() func(string) (string, bool) {
 	if !v.set(EnvLauncher) {
 		return v.lookup
@@ -139,8 +137,7 @@ func (v *values) inside() func(string) (string, bool) {
 	}
 }
 
-// jobNamed returns an id for a job that its launcher calls name; the same at
-// all ranks.
+// jobNamed returns an id for a job that its launcher calls name, the same on all ranks.
 func jobNamed(name string) string {
 	if len(name) <= maxJobID {
 		return name
@@ -149,7 +146,7 @@ func jobNamed(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// place reads which rank of how many this process is.
+// place reads this process's rank and the size of the job.
 func (v *values) place(rank, size string) (e Environment) {
 	e.Size = v.integer(size, 1, MaxSize)
 	e.Rank = v.integer(rank, 0, max(e.Size-1, 0))
@@ -157,7 +154,7 @@ func (v *values) place(rank, size string) (e Environment) {
 	return e
 }
 
-// localPlace reads which of the ranks of this host it is, if both are set.
+// localPlace reads this process's place among the ranks of this host, if both variables are set.
 func (v *values) localPlace(e *Environment, rank, size string) {
 	if v.set(rank) && v.set(size) {
 		e.LocalSize = v.integer(size, 1, max(e.Size, 1))
@@ -170,8 +167,8 @@ func (e *Environment) oneHost() bool { return e.LocalSize == e.Size }
 
 const usable = "use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set " + EnvRank + ", " + EnvSize + " and " + EnvServer
 
-// slurmPMIx says that it is Slurm itself that speaks PMIx: it gives the same
-// variables as it does without.
+// slurmPMIx says that it is Slurm itself that speaks PMIx: it sets the same variables with PMIx as
+// without.
 func (v *values) slurmPMIx() bool {
 	return inSlurmStep(v) && v.get(envPMIxNamespace) == "slurm.pmix."+v.slurmStep()
 }

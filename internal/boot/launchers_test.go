@@ -25,7 +25,7 @@ import (
 
 // acts are what ranks do; the result is their exit status.
 var acts = map[string]func([]string) int{
-	// exchange says who it is, once it has verified what all have given.
+	// exchange prints its rank, once it has verified what all have given.
 	"exchange": func([]string) int {
 		return withJob(func(ctx context.Context, j *Job) error {
 			for round, size := range []int{10, MaxData, 0, 5000} {
@@ -252,7 +252,7 @@ func TestOpenMPI(t *testing.T) {
 	})
 }
 
-// freeAddress returns an address where nobody listens.
+// freeAddress returns an address at which nothing listens.
 func freeAddress(t *testing.T) string {
 	ln, err := listenLoopback(t.Context())
 	require.NoError(t, err)

@@ -14,30 +14,30 @@ import (
 
 // meeting is how the ranks of a job find each other.
 type meeting struct {
-	Environment // Server is of no account
-	// find says where the rendezvous may be; it is asked before each attempt.
+	Environment // Server is ignored
+	// find returns the possible addresses of the rendezvous; it is called before each attempt.
 	find func() ([]string, error)
-	// hosted says that rank 0 runs the rendezvous, and listen gives it the
-	// place to do so, or none if somebody else does it. It may be nil.
+	// hosted says that rank 0 runs the rendezvous. listen returns its listener, or nil if the
+	// rendezvous already runs elsewhere; it may be nil itself.
 	hosted bool
 	listen func(context.Context) (net.Listener, error)
-	// announce tells the other ranks where it is; it may be nil. What it
-	// returns takes the announcement back, and may be nil too.
+	// announce tells the other ranks where the rendezvous is. The function it returns withdraws the
+	// announcement. Both may be nil.
 	announce func(net.Listener) (undo func(), err error)
-	// kill has the launcher end the ranks that do not end themselves when the
-	// job is aborted; it may be nil.
+	// kill makes the launcher end the ranks that do not end themselves when the job is aborted; it
+	// may be nil.
 	kill func(code int)
-	// arrival is how long the others may take to come to a rendezvous that rank 0
-	// runs, once it has, before they count as dead. 0: for ever.
+	// arrival is how long the other ranks may take to come to a rendezvous run by rank 0 before
+	// they count as dead. 0: no limit.
 	arrival time.Duration
 }
 
-// at is the find of a rendezvous whose address is known.
+// at returns the find function for known addresses.
 func at(addresses ...string) func() ([]string, error) {
 	return func() ([]string, error) { return addresses, nil }
 }
 
-// join makes this process a rank, and rank 0 the host.
+// join makes this process a rank and, if it is rank 0, the host.
 func (m *meeting) join(ctx context.Context) (*Job, error) {
 	x, err := m.exchanger(ctx)
 	if err != nil {
@@ -68,7 +68,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		return m.dial(ctx)
 	}
 	h := &host{undo: func() {}}
-	// Its end is that of the Job, not of the context of Join.
+	// It ends with the Job, not with the context of Join.
 	h.server, err = Serve(context.Background(), ln, ServerOptions{
 		Size:     m.Size,
 		Job:      m.Job,
@@ -85,7 +85,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		undo, err := m.announce(ln)
 		if err != nil {
 			h.server.Close()
-			return nil, fmt.Errorf("boot: join: rank 0 of %d: telling the others where the rendezvous is: %w", m.Size, err)
+			return nil, fmt.Errorf("boot: join: rank 0 of %d: announcing the address of the rendezvous: %w", m.Size, err)
 		}
 		if undo != nil {
 			h.undo = undo
@@ -104,7 +104,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	return h, nil
 }
 
-// host is the exchange of the rank that runs the rendezvous of its job.
+// host is the exchange of the rank that runs the job's rendezvous.
 type host struct {
 	*client
 	server    *Server
@@ -113,7 +113,7 @@ type host struct {
 	closeErr  error
 }
 
-// abort returns when all ranks have been told, for this process may end next.
+// abort returns when all ranks have been told, because this process may end next.
 func (h *host) abort(code int, why string) bool {
 	h.server.mu.Lock()
 	h.server.abortBy(h.rank, abort{code: int32(code), text: shorten(why, maxText)})
@@ -133,7 +133,7 @@ func (h *host) close() error {
 	return h.closeErr
 }
 
-// ownAddresses are where this process reaches its own listener.
+// ownAddresses returns the addresses at which this process reaches its own listener.
 func ownAddresses(ln net.Listener) []string {
 	own := ln.Addr().(*net.TCPAddr).AddrPort()
 	if !own.Addr().IsUnspecified() {
@@ -143,10 +143,10 @@ func ownAddresses(ln net.Listener) []string {
 	return []string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
 }
 
-// listenAt listens at a given host and port, or returns nil if that is not an
-// address of this host, or if somebody listens there already. At a name that is
-// an address of this host it listens at all of them: what the name means to
-// others may differ, and Debian's hosts know themselves as 127.0.1.1.
+// listenAt listens at a given host and port. It returns nil if that is not an address of this host,
+// or if something is already listening there. For a name of this host it listens on all addresses:
+// other hosts may resolve the name differently, and Debian's hosts resolve their own name to
+// 127.0.1.1.
 func listenAt(ctx context.Context, server string) (net.Listener, error) {
 	name, port, err := net.SplitHostPort(server)
 	if err != nil {
@@ -158,7 +158,7 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 	}
 	var config net.ListenConfig
 	for _, a := range addresses {
-		// To bind is the way to ask whether an address is one's own.
+		// Binding is the way to find out whether an address is local.
 		probe, err := config.Listen(ctx, "tcp", net.JoinHostPort(a.String(), "0"))
 		if err != nil {
 			continue
@@ -177,7 +177,7 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 	return nil, nil
 }
 
-// resolve waits for a name to come up: that of a pod does so with the pod.
+// resolve waits until a name can be resolved: that of a pod can when the pod is up.
 func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, hostedPatience)
 	defer cancel()
@@ -202,7 +202,7 @@ func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	}
 }
 
-// listenLoopback listens where only this host comes by.
+// listenLoopback listens where only this host can connect.
 func listenLoopback(ctx context.Context) (net.Listener, error) {
 	var config net.ListenConfig
 	ln, err := config.Listen(ctx, "tcp4", "127.0.0.1:0")
@@ -215,12 +215,11 @@ func listenLoopback(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
-// maxAddresses is how many addresses of rank 0 the others are told.
+// maxAddresses is the most addresses of rank 0 that are announced.
 const maxAddresses = 16
 
-// reachable are the addresses at which other hosts may reach ln, the likely
-// ones first; loopback is the last, for ranks of this host where there is
-// nothing else.
+// reachable returns the addresses at which other hosts may reach ln, the likely ones first;
+// loopback comes last, for ranks of this host if there is nothing else.
 func reachable(ln net.Listener) ([]string, error) {
 	own := ln.Addr().(*net.TCPAddr).AddrPort()
 	if !own.Addr().IsUnspecified() {

@@ -56,7 +56,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// Where somebody else runs the rendezvous already, rank 0 does not.
+// If the rendezvous already runs elsewhere, rank 0 does not run it.
 func TestByHandServed(t *testing.T) {
 	ctx := ranks.Within(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -92,7 +92,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	}{
 		{2, 3, strings.Repeat("ab", 16), "peer claiming to be rank 2: the peer does not know the secret of the job"},
 		{1, 3, hexSecret, "refused rank 1: rank 1 is here"},
-		{2, 4, hexSecret, "refused rank 2: it was told that the job has 4 ranks, but it has 3"},
+		{2, 4, hexSecret, "refused rank 2: it believes that the job has 4 ranks, but the job has 3"},
 	} {
 		_, err := rank(ctx, c.rank, c.size, c.secret)
 		require.Error(t, err)
@@ -158,8 +158,8 @@ func TestHostLeaves(t *testing.T) {
 		require.NoError(t, j.Gone(ctx, 2))
 		require.ErrorIs(t, j.Barrier(ctx), ErrLeft)
 	}
-	jobs[1].Abort(3, "nobody tells the others")
-	require.Equal(t, &AbortError{Rank: 1, Code: 3, Why: "nobody tells the others"}, jobs[1].Err())
+	jobs[1].Abort(3, "the others are not told")
+	require.Equal(t, &AbortError{Rank: 1, Code: 3, Why: "the others are not told"}, jobs[1].Err())
 	require.NoError(t, jobs[2].Err())
 	require.NoError(t, jobs[1].Close())
 	require.NoError(t, jobs[2].Close())
@@ -291,13 +291,13 @@ func TestEnvironmentJoin(t *testing.T) {
 		"rank 2, want 0 to 1":                  func(e *Environment) { e.Rank = 2 },
 		"local size 3, want 1 to 2":            func(e *Environment) { e.LocalSize = 3 },
 		"local rank 1, want 0 to 0":            func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
-		"job id of 65 bytes, at most 64":       func(e *Environment) { e.Job = string(make([]byte, 65)) },
-		"no secret, and not insecure":          func(e *Environment) { e.Secret = nil },
-		"a secret, and insecure":               func(e *Environment) { e.Insecure = true },
+		"job id of 65 bytes, the most is 64":   func(e *Environment) { e.Job = string(make([]byte, 65)) },
+		"it has no secret and is not insecure": func(e *Environment) { e.Secret = nil },
+		"it has a secret but is insecure":      func(e *Environment) { e.Insecure = true },
 		"secret of 3 bytes, want 16 to 512":    func(e *Environment) { e.Secret = e.Secret[:3] },
-		"no server":                            func(e *Environment) { e.Server = "" },
+		"it has no server":                     func(e *Environment) { e.Server = "" },
 		`server "x": missing port in address`:  func(e *Environment) { e.Server = "x" },
-		`server ":1": no host`:                 func(e *Environment) { e.Server = ":1" },
+		`server ":1": it names no host`:        func(e *Environment) { e.Server = ":1" },
 		`server "h:0": port "0", want 1 to 65`: func(e *Environment) { e.Server = "h:0" },
 	} {
 		e := good
@@ -308,7 +308,7 @@ func TestEnvironmentJoin(t *testing.T) {
 	}
 }
 
-// Of several addresses some may lead nowhere, or to somebody else.
+// Of several addresses some may lead nowhere, or to another process.
 func TestSeveralAddresses(t *testing.T) {
 	ctx := ranks.Within(t)
 	secret := []byte("the secret of a job of a test...")
@@ -329,7 +329,7 @@ func TestSeveralAddresses(t *testing.T) {
 	require.NoError(t, j.Barrier(ctx))
 	require.NoError(t, j.Close())
 
-	// Who knows the secret can refuse; it is no use to ask the next one.
+	// A rendezvous that knows the secret can refuse: trying the next one is of no use.
 	m.find = at(ours.Addr().String(), freeAddress(t))
 	_, err = m.join(ctx)
 	var refused *RefusedError
@@ -359,8 +359,8 @@ func TestListenAt(t *testing.T) {
 	require.True(t, ln.Addr().(*net.TCPAddr).IP.IsLoopback())
 	again, err := listenAt(ctx, ln.Addr().String())
 	require.NoError(t, err)
-	require.Nil(t, again, "somebody listens there")
-	foreign, err := listenAt(ctx, "192.0.2.77:4711") // RFC 5737: nobody's
+	require.Nil(t, again, "the port is in use")
+	foreign, err := listenAt(ctx, "192.0.2.77:4711") // RFC 5737: no host's
 	require.NoError(t, err)
 	require.Nil(t, foreign)
 	canceled, cancel := context.WithCancel(ctx)

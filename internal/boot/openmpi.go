@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 )
 
-// Open MPI's mpirun speaks PMIx, which is not spoken here. The numbers stand
-// in the environment. On one host rank 0 writes where its rendezvous is into a
-// file in the session directory, which mpirun makes for its user alone and
-// removes in the end; between hosts SLUICE_SERVER has to say it.
+// Open MPI's mpirun speaks PMIx, which this package does not. The numbers are in the environment.
+// On one host rank 0 writes the address of its rendezvous to a file in the session directory, which
+// mpirun creates for its user alone and removes at the end; across hosts SLUICE_SERVER must give
+// it.
 
 // joinOpenMPI joins a job of Open MPI's mpirun.
 func joinOpenMPI(ctx context.Context, v *values) (*Job, error) {
@@ -39,13 +39,13 @@ func joinOpenMPI(ctx context.Context, v *values) (*Job, error) {
 		return nil, &LauncherError{
 			Launcher: "Open MPI's mpirun",
 			Err:      why,
-			Advice:   "start it with -x " + EnvServer + "=host:port, a free port of the host of rank 0, and with -x " + EnvSecret,
+			Advice:   "start it with -x " + EnvServer + "=host:port, a free port on rank 0's host, and with -x " + EnvSecret,
 		}
 	}
-	// Jobs that one of them spawns are in the same directory.
+	// Jobs spawned by one of the ranks use the same directory.
 	path := filepath.Join(dir, "sluice-"+jobNamed(e.Job))
 	if filepath.Base(path) != "sluice-"+jobNamed(e.Job) {
-		return nil, &EnvError{Name: envPMIxNamespace, Value: v.get(envPMIxNamespace), Err: errors.New("not part of the name of a file")}
+		return nil, &EnvError{Name: envPMIxNamespace, Value: v.get(envPMIxNamespace), Err: errors.New("it cannot be part of a file name")}
 	}
 	m := meeting{Environment: e, hosted: true, listen: listenLoopback}
 	m.find = func() ([]string, error) {
@@ -58,7 +58,7 @@ func joinOpenMPI(ctx context.Context, v *values) (*Job, error) {
 	return m.join(ctx)
 }
 
-// writeAddressFile makes a file that is there as a whole or not at all.
+// writeAddressFile creates a file atomically.
 func writeAddressFile(path, address string) error {
 	if err := checkDirectory(filepath.Dir(path)); err != nil {
 		return err
@@ -85,7 +85,7 @@ func readAddressFile(path string) (string, error) {
 	f, err := openSecretFile(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			err = errors.New("rank 0 has not yet told where it is")
+			err = errors.New("rank 0 has not announced its address yet")
 		}
 		return "", err
 	}
@@ -107,12 +107,12 @@ func readAddressFile(path string) (string, error) {
 	}
 	address := string(bytes.TrimSpace(b))
 	if err := checkAddress(address); err != nil || len(b) > most {
-		return "", fmt.Errorf("%s: %.40q is no address", path, address)
+		return "", fmt.Errorf("%s: %.40q is not an address", path, address)
 	}
 	return address, nil
 }
 
-// checkDirectory returns nil if nobody else can put a file there.
+// checkDirectory returns nil if no other user can create a file there.
 func checkDirectory(dir string) error {
 	info, err := os.Lstat(dir)
 	switch {
@@ -127,11 +127,11 @@ func checkDirectory(dir string) error {
 	return nil
 }
 
-// refusePMIx names a launcher whose language is not spoken here.
+// refusePMIx reports a launcher that speaks only PMIx.
 func refusePMIx(context.Context, *values) (*Job, error) {
 	return nil, &LauncherError{
 		Launcher: "a launcher that speaks PMIx alone (" + envPMIxRank + " is set)",
-		Err:      errors.New("PMIx is not spoken here"),
+		Err:      errors.New("Sluice does not speak PMIx"),
 		Advice:   usable,
 	}
 }

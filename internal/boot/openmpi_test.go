@@ -57,15 +57,15 @@ func TestOpenMPIUnusable(t *testing.T) {
 		env  []string
 		says string
 	}{
-		{openMPIRank(0, 4, 2, dir), "boot: Open MPI's mpirun: 2 of its 4 ranks are on other hosts, and SLUICE_SERVER is not set: start it with -x SLUICE_SERVER=host:port, a free port of the host of rank 0, and with -x SLUICE_SECRET"},
+		{openMPIRank(0, 4, 2, dir), "boot: Open MPI's mpirun: 2 of its 4 ranks are on other hosts, and SLUICE_SERVER is not set: start it with -x SLUICE_SERVER=host:port, a free port on rank 0's host, and with -x SLUICE_SECRET"},
 		{openMPIRank(0, 2, 2, ""), "boot: Open MPI's mpirun: neither SLUICE_SERVER nor PMIX_SERVER_TMPDIR is set"},
 		{openMPIRank(0, 2, 2, dir, "SLUICE_SECRET="), "boot: SLUICE_SECRET: not set"},
-		{openMPIRank(0, 2, 2, dir, "PMIX_NAMESPACE=../x"), `boot: PMIX_NAMESPACE="../x": not part of the name of a file`},
+		{openMPIRank(0, 2, 2, dir, "PMIX_NAMESPACE=../x"), `boot: PMIX_NAMESPACE="../x": it cannot be part of a file name`},
 		{openMPIRank(2, 2, 2, dir), `boot: OMPI_COMM_WORLD_RANK="2": want 0 to 1`},
 		{openMPIRank(0, 2, 2, dir, "OMPI_COMM_WORLD_SIZE="), "boot: OMPI_COMM_WORLD_SIZE: not set"},
 		{openMPIRank(0, 2, 2, dir, "OMPI_COMM_WORLD_LOCAL_SIZE=3"), `boot: OMPI_COMM_WORLD_LOCAL_SIZE="3": want 1 to 2`},
 		{openMPIRank(0, 2, 2, filepath.Join(dir, "none")), "no such file or directory"},
-		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte"), "boot: a launcher that speaks PMIx alone (PMIX_RANK is set): PMIx is not spoken here: use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
+		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte"), "boot: a launcher that speaks PMIx alone (PMIX_RANK is set): Sluice does not speak PMIx: use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
 		{[]string{"PMI_RANK=0"}, "boot: a PMI launcher (PMI_RANK is set): neither PMI_FD nor PMI_PORT is set: use srun --mpi=pmi2"},
 	} {
 		_, err := joinFrom(ranks.Within(t), variables(c.env...))
@@ -73,15 +73,14 @@ func TestOpenMPIUnusable(t *testing.T) {
 	}
 }
 
-// A file in the session directory counts only if nobody else can have written
-// it.
+// A file in the session directory counts only if no other user can have written it.
 func TestAddressFile(t *testing.T) {
 	need.Unix(t) // modes of files
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o700))
 	path := filepath.Join(dir, "file")
 	_, err := readAddressFile(path)
-	require.EqualError(t, err, "rank 0 has not yet told where it is")
+	require.EqualError(t, err, "rank 0 has not announced its address yet")
 	require.NoError(t, writeAddressFile(path, "127.0.0.1:4711"))
 	got, err := readAddressFile(path)
 	require.NoError(t, err)
@@ -90,7 +89,7 @@ func TestAddressFile(t *testing.T) {
 	for _, text := range []string{"", "x", "127.0.0.1:0", strings.Repeat("1", 1000) + ":1"} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		_, err := readAddressFile(path)
-		require.ErrorContains(t, err, "is no address")
+		require.ErrorContains(t, err, "is not an address")
 	}
 	require.NoError(t, os.Chmod(path, 0o620))
 	_, err = readAddressFile(path)
@@ -103,20 +102,20 @@ func TestAddressFile(t *testing.T) {
 
 	require.NoError(t, os.Chmod(dir, 0o770))
 	_, err = readAddressFile(path)
-	require.ErrorContains(t, err, "mode 0770, others can write to it")
-	require.ErrorContains(t, writeAddressFile(path, "127.0.0.1:4711"), "others can write to it")
+	require.ErrorContains(t, err, "mode 0770: other users can write to it")
+	require.ErrorContains(t, writeAddressFile(path, "127.0.0.1:4711"), "other users can write to it")
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Chmod(dir, 0o700))
 	require.NoError(t, os.Symlink(dir, link))
 	_, err = readAddressFile(filepath.Join(link, "file"))
 	require.ErrorContains(t, err, "not a directory")
 
-	// Who waits for the file to come waits no longer than it is told to.
+	// A rank that waits for the file waits no longer than its context allows.
 	ctx, cancel := context.WithTimeout(t.Context(), limit/600)
 	defer cancel()
 	empty := t.TempDir()
 	require.NoError(t, os.Chmod(empty, 0o700))
 	_, err = joinFrom(ctx, variables(openMPIRank(1, 2, 2, empty)...))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "rank 1 of 2: context deadline exceeded: rank 0 has not yet told where it is")
+	require.ErrorContains(t, err, "rank 1 of 2: context deadline exceeded: rank 0 has not announced its address yet")
 }

@@ -13,22 +13,20 @@ import (
 	"time"
 )
 
-// PMI-1, the wire protocol of MPICH's process managers, which Slurm speaks too:
-// a line is asked, a line is answered (mpich, src/pmi/maint/pmi-1.1.txt and
-// src/pmi/src/pmi_wire.c). It is used for as little as can be: rank 0 puts the
-// address of the rendezvous and the secret into the key space, and all meet
-// there. After that it serves Abort and Close.
+// PMI-1 is the wire protocol of MPICH's process managers, which Slurm speaks too: each line sent is
+// answered by a line (mpich, src/pmi/maint/pmi-1.1.txt and src/pmi/src/pmi_wire.c). It is used as
+// little as possible: rank 0 puts the address of the rendezvous and the secret into the key space,
+// and all ranks meet there. After that it serves only Abort and Close.
 //
-// Nothing is sent but init, initack, get_maxes, get_my_kvsname, put, get,
-// barrier_in, finalize and abort: Hydra kills a job that says anything else.
+// Only init, initack, get_maxes, get_my_kvsname, put, get, barrier_in, finalize and abort are sent:
+// Hydra kills a job that sends anything else.
 const (
-	// maxPMILine bounds what is read. Values are at most 1024 bytes long
-	// (Hydra, pmiserv_common.h; Slurm, mpi/pmi2/pmi.h).
+	// maxPMILine bounds a received line. Values are at most 1024 bytes long (Hydra,
+	// pmiserv_common.h; Slurm, mpi/pmi2/pmi.h).
 	maxPMILine = 4096
-	// maxPMIRequest bounds what is sent: older launchers read into 1024 bytes
-	// (PMIU_MAXLINE).
+	// maxPMIRequest bounds a sent line: older launchers read into 1024 bytes (PMIU_MAXLINE).
 	maxPMIRequest = 1000
-	// maxPMIKey is the length of a key that every launcher takes.
+	// maxPMIKey is the length of a key that every launcher accepts.
 	maxPMIKey = 64
 	// pmiPatience bounds the answer to anything but barrier_in.
 	pmiPatience = 30 * time.Second
@@ -46,7 +44,7 @@ func newPMI(conn net.Conn) *pmi {
 	return &pmi{conn: conn, r: bufio.NewReaderSize(conn, maxPMILine+1)}
 }
 
-// send writes one line in one call: Slurm takes init only if it comes whole.
+// send writes one line in one call: Slurm accepts init only if it arrives whole.
 func (p *pmi) send(l pmiLine, deadline time.Time) error {
 	if err := p.conn.SetWriteDeadline(deadline); err != nil {
 		return err
@@ -55,7 +53,7 @@ func (p *pmi) send(l pmiLine, deadline time.Time) error {
 	return err
 }
 
-// receive reads one line, which must be the answer that is wanted.
+// receive reads one line, which must be the expected answer.
 func (p *pmi) receive(want string, deadline time.Time) (pmiLine, error) {
 	var b []byte
 	err := p.conn.SetReadDeadline(deadline)
@@ -73,19 +71,18 @@ func (p *pmi) receive(want string, deadline time.Time) (pmiLine, error) {
 		return pmiLine{}, err
 	}
 	if l.command != want {
-		return pmiLine{}, fmt.Errorf("%w: %.40q is answered, want %q", errProtocol, l.command, want)
+		return pmiLine{}, fmt.Errorf("%w: the launcher answered %.40q instead of %q", errProtocol, l.command, want)
 	}
 	return l, l.check()
 }
 
-// ask sends a command and reads its answer. A wait of zero has no bound but
-// that of ctx.
+// ask sends a command and reads its answer. A wait of zero is bounded only by ctx.
 func (p *pmi) ask(ctx context.Context, wait time.Duration, answer, command string, pairs ...pmiPair) (pmiLine, error) {
 	var deadline time.Time
 	if wait > 0 {
 		deadline = time.Now().Add(wait)
 	}
-	// It bites whatever deadline is set meanwhile: the connection is closed.
+	// It works whatever deadline is set meanwhile, because it closes the connection.
 	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
 	err := p.send(pmiLine{command, pairs}, time.Now().Add(pmiPatience))
 	var l pmiLine
@@ -101,7 +98,7 @@ func (p *pmi) ask(ctx context.Context, wait time.Duration, answer, command strin
 	return l, nil
 }
 
-// begin makes the acquaintance of the launcher.
+// begin starts the conversation with the launcher.
 func (p *pmi) begin(ctx context.Context) error {
 	l, err := p.ask(ctx, pmiPatience, "response_to_init", "init", pmiPair{"pmi_version", "1"}, pmiPair{"pmi_subversion", "1"})
 	if err != nil {
@@ -118,7 +115,7 @@ func (p *pmi) begin(ctx context.Context) error {
 		p.maxValue, err = l.number("vallen_max", 1, 1<<20)
 	}
 	if err == nil && (key < 16 || p.maxValue < 64) {
-		err = fmt.Errorf("keys of %d and values of %d bytes, want at least 16 and 64", key, p.maxValue)
+		err = fmt.Errorf("the launcher allows keys of %d and values of %d bytes, but at least 16 and 64 are needed", key, p.maxValue)
 	}
 	if err != nil {
 		return &PMIError{Command: "get_maxes", Err: err}
@@ -133,15 +130,15 @@ func (p *pmi) begin(ctx context.Context) error {
 	return nil
 }
 
-// pmiKey is the key of the i-th piece of what rank 0 has to say.
+// pmiKey is the key of the i-th piece of rank 0's announcement.
 func pmiKey(i int) string { return "sluice-" + strconv.Itoa(i) }
 
-// maxPMIPieces bounds the number of values over which it is spread.
+// maxPMIPieces bounds the number of pieces.
 const maxPMIPieces = 64
 
-// put puts data into the key space. A value has neither spaces nor, with some
-// launchers, more than a few hundred bytes: data is encoded and split. The
-// first piece begins with the number of all.
+// put puts data into the key space. A value must not have spaces and, with some launchers, not more
+// than a few hundred bytes, so data is encoded and split. The first piece begins with the number of
+// pieces.
 func (p *pmi) put(ctx context.Context, data []byte) error {
 	text := base64.RawURLEncoding.EncodeToString(data)
 	const around = len("cmd=put kvsname= key=sluice-00 value=\n")
@@ -153,7 +150,7 @@ func (p *pmi) put(ctx context.Context, data []byte) error {
 	}
 	pieces = append(pieces, text)
 	if len(pieces) > maxPMIPieces {
-		return &PMIError{Command: "put", Err: fmt.Errorf("%w: %d bytes in %d values, at most %d", ErrTooLarge, len(data), len(pieces), maxPMIPieces)}
+		return &PMIError{Command: "put", Err: fmt.Errorf("%w: %d bytes in %d values, the most is %d values", ErrTooLarge, len(data), len(pieces), maxPMIPieces)}
 	}
 	for i, piece := range pieces {
 		if i == 0 {
@@ -167,7 +164,7 @@ func (p *pmi) put(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// get reads what rank 0 has put into the key space.
+// get reads the announcement of rank 0 from the key space.
 func (p *pmi) get(ctx context.Context) ([]byte, error) {
 	var text strings.Builder
 	for i, n := 0, 1; i < n; i++ {
@@ -192,18 +189,17 @@ func (p *pmi) get(ctx context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// barrier waits for all ranks, as long as it takes; what was put before it can
-// be got after it.
+// barrier waits for all ranks, without limit; what was put before it can be read after it.
 func (p *pmi) barrier(ctx context.Context) error {
 	_, err := p.ask(ctx, 0, "barrier_out", "barrier_in")
 	return err
 }
 
-// abort asks the launcher to kill the job, and returns when it has killed this
-// process, hung up, or taken its time.
+// abort asks the launcher to kill the job. It returns when the launcher has killed this process,
+// closed the connection, or used up its time.
 func (p *pmi) abort(code int) {
 	if code &= 0xff; code == 0 {
-		code = 1 // what is aborted has not succeeded
+		code = 1 // an aborted job has not succeeded
 	}
 	deadline := time.Now().Add(abortGrace)
 	err := p.send(pmiLine{"abort", []pmiPair{{"exitcode", strconv.Itoa(code)}}}, deadline)
@@ -215,23 +211,22 @@ func (p *pmi) abort(code int) {
 	}
 }
 
-// finalize says goodbye; the launcher would take an end without it for a
-// crash.
+// finalize ends the conversation; the launcher would take an end without it for a crash.
 func (p *pmi) finalize() error {
 	defer p.conn.Close()
 	_, err := p.ask(context.Background(), farewellPatience, "finalize_ack", "finalize")
 	return err
 }
 
-// whereabouts is what rank 0 puts into the key space.
+// whereabouts is the announcement that rank 0 puts into the key space.
 type whereabouts struct {
 	secret    []byte
-	addresses []string // host:port with numbers for hosts, or what SLUICE_SERVER says
+	addresses []string // host:port with numeric hosts, or the value of SLUICE_SERVER
 }
 
 const whereaboutsMagic = "sluice 1"
 
-// Append appends the form in which it is put.
+// Append appends the encoding of w.
 func (w *whereabouts) Append(b []byte) []byte {
 	b = append(b, whereaboutsMagic...)
 	b = append(b, '\n')
@@ -246,7 +241,7 @@ func (w *whereabouts) Append(b []byte) []byte {
 func parseWhereabouts(b []byte) (w whereabouts, err error) {
 	lines := strings.Split(string(b), "\n")
 	if lines[0] != whereaboutsMagic || len(lines) < 3 || len(lines) > 2+maxAddresses {
-		return whereabouts{}, fmt.Errorf("%w: %d lines that begin with %.20q, want 3 to %d and %q", errProtocol, len(lines), lines[0], 2+maxAddresses, whereaboutsMagic)
+		return whereabouts{}, fmt.Errorf("%w: %d lines that begin with %.20q, expected 3 to %d lines and %q", errProtocol, len(lines), lines[0], 2+maxAddresses, whereaboutsMagic)
 	}
 	if w.secret, err = decodeSecret(lines[1]); err != nil {
 		return whereabouts{}, fmt.Errorf("%w: secret: %w", errProtocol, err)
@@ -260,7 +255,7 @@ func parseWhereabouts(b []byte) (w whereabouts, err error) {
 	return w, nil
 }
 
-// whereabouts waits for those of rank 0.
+// whereabouts waits for the announcement of rank 0.
 func (p *pmi) whereabouts(ctx context.Context) (whereabouts, error) {
 	if err := p.barrier(ctx); err != nil {
 		return whereabouts{}, err

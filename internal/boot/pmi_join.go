@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// pmiByFD says that PMI_FD is for this process. Open MPI's mpirun hands it on
-// from a launcher around it, but not the descriptor.
+// pmiByFD says that PMI_FD is meant for this process. Open MPI's mpirun passes on the variable of a
+// launcher around it, but not the descriptor.
 func pmiByFD(v *values) bool {
 	if !v.set(envPMIFD) {
 		return false
@@ -62,7 +62,7 @@ func joinByPMIPort(ctx context.Context, v *values) (*Job, error) {
 	return joinByPMI(ctx, v, p, e)
 }
 
-// introduce says which process this is; the launcher says which rank.
+// introduce tells the launcher which process this is; the launcher answers with the rank.
 func (p *pmi) introduce(ctx context.Context, id int) (e Environment, err error) {
 	e.LocalRank = -1
 	if _, err := p.ask(ctx, pmiPatience, "initack", "initack", pmiPair{"pmiid", strconv.Itoa(id)}); err != nil {
@@ -93,7 +93,7 @@ func (p *pmi) introduce(ctx context.Context, id int) (e Environment, err error) 
 	return e, nil
 }
 
-// joinByPMI takes over p, also if it fails.
+// joinByPMI takes ownership of p, even if it fails.
 func joinByPMI(ctx context.Context, v *values, p *pmi, e Environment) (*Job, error) {
 	u := &underPMI{pmi: p}
 	job, err := u.join(ctx, v, e)
@@ -157,14 +157,14 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 	return m.join(ctx)
 }
 
-// listen is where rank 0 listens: at the port of SLUICE_SERVER if that is set,
-// else at any port, for other hosts only if there are any.
+// listen returns the listener of rank 0: at the port of SLUICE_SERVER if that is set, otherwise at
+// any port, and reachable from other hosts only if the job has ranks there.
 func (e *Environment) listen(ctx context.Context, server string) (net.Listener, error) {
 	switch {
 	case server != "":
 		ln, err := listenAt(ctx, server)
 		if err == nil && ln == nil {
-			err = fmt.Errorf("%s=%s is no address of rank 0's host, or in use", EnvServer, server)
+			err = fmt.Errorf("%s=%s is not an address of rank 0's host, or its port is in use", EnvServer, server)
 		}
 		return ln, err
 	case e.oneHost():
@@ -186,25 +186,24 @@ func checkAddress(a string) error {
 		return nil
 	}
 	if host == "" || len(host) > maxHost || strings.ContainsFunc(host, func(r rune) bool { return !hostRune(r) }) {
-		return errors.New("not the name of a host")
+		return errors.New("not a host name")
 	}
 	return nil
 }
 
-// underPMI adds to an exchange what the launcher has to be told.
+// underPMI is an exchange that also reports to the launcher.
 //
-// Hydra is told of an abort before the ranks are: one that has ended already
-// would give mpiexec another exit status than that of the abort.
+// Hydra is told of an abort before the ranks are: if a rank had already ended, mpiexec would return
+// another exit status than that of the abort.
 //
-// Slurm kills a step that aborts, and srun returns the number of the signal
-// then, not the code. So it is asked to only for ranks that do not end
-// themselves when they are told, and it is rank 0 that does so, which is told
-// last.
+// Slurm kills a step that aborts, and srun then returns the number of the signal instead of the
+// code. Slurm is therefore asked only to end ranks that do not end themselves, by rank 0, which is
+// told of the abort last.
 type underPMI struct {
 	exchanger
 	slurm bool
 
-	mu     sync.Mutex // held by who speaks to the launcher, once the rank has joined
+	mu     sync.Mutex // held while talking to the launcher, once the rank has joined
 	pmi    *pmi
 	gone   bool // the launcher has been told of the end
 	closed bool
@@ -225,8 +224,7 @@ func (u *underPMI) abort(code int, why string) bool {
 	return true
 }
 
-// kill asks the launcher to end the job. Where it cannot be reached it is on
-// its way out.
+// kill asks the launcher to end the job. A launcher that cannot be reached is already ending.
 func (u *underPMI) kill(code int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -253,7 +251,7 @@ func (u *underPMI) close() error {
 	return err
 }
 
-// refusePMI names a launcher that has left out how to reach it.
+// refusePMI reports a launcher that has not said how to reach it.
 func refusePMI(_ context.Context, v *values) (*Job, error) {
 	return nil, &LauncherError{
 		Launcher: "a PMI launcher (" + envPMIRank + " is set)",

@@ -21,7 +21,7 @@ import (
 )
 
 // What was said, to the byte, between this package and mpiexec.hydra 4.0.2 and
-// srun --mpi=pmi2 of Slurm 22.05.8, but for secret, names and ports.
+// srun --mpi=pmi2 of Slurm 22.05.8, except secret, names and ports.
 var (
 	goldenPlace = whereabouts{
 		secret:    []byte("0123456789abcdef0123456789abcdef"),
@@ -91,7 +91,7 @@ S: cmd=finalize_ack rc=0`},
 		var e *PMIError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, "get", e.Command)
-		require.EqualError(t, err, "boot: PMI: get: the launcher says rc=1")
+		require.EqualError(t, err, "boot: PMI: get: the launcher returned rc=1")
 		p.abort(7)
 	}, `
 C: cmd=init pmi_version=1 pmi_subversion=1
@@ -133,8 +133,8 @@ func TestPMIGolden(t *testing.T) {
 				defer theirs.Close()
 				r := bufio.NewReader(theirs)
 				for line := range strings.Lines(strings.TrimSpace(c.says) + "\n") {
-					who, text, _ := strings.Cut(line, ": ")
-					if who == "S" {
+					side, text, _ := strings.Cut(line, ": ")
+					if side == "S" {
 						if _, err := io.WriteString(theirs, text); err != nil {
 							done <- err
 							return
@@ -371,7 +371,7 @@ func TestPMIAbort(t *testing.T) {
 	jobs[1].Abort(4, "no, that is why")
 	require.Equal(t, 1, <-f.exitCode, "a code that would be success")
 	for _, j := range jobs {
-		if j.Rank() != 0 { // who is told when the others are gone
+		if j.Rank() != 0 { // which is told when the others are gone
 			<-j.Done()
 			require.Equal(t, &AbortError{Rank: 1, Code: 256, Why: "why"}, j.Err())
 		}
@@ -384,8 +384,8 @@ func TestPMIAbort(t *testing.T) {
 	require.Equal(t, 1, f.asked["abort"])
 }
 
-// Slurm, which would return another code than that of the abort, is told only
-// if somebody stays.
+// Slurm, which would return another code than that of the abort, is told only if a rank does not
+// end.
 func TestPMIAbortSlurm(t *testing.T) {
 	t.Parallel() // it waits for seconds
 	need.Full(t)
@@ -435,10 +435,10 @@ func TestPMIFaults(t *testing.T) {
 	for _, c := range []struct{ command, answer, says string }{
 		{"init", "", "init: no answer: "},
 		{"init", "cmd=response_to_init pmi_version=1", "init: no answer: "},
-		{"init", "cmd=response_to_init pmi_version=1 rc=-1\n", "init: the launcher says rc=-1"},
+		{"init", "cmd=response_to_init pmi_version=1 rc=-1\n", "init: the launcher returned rc=-1"},
 		{"init", "cmd=response_to_init pmi_version=2 rc=0\n", "init: protocol violation: pmi_version=\"2\", want 1 to 1"},
 		{"init", "cmd=response_to_init rc=0\n", "no pmi_version"},
-		{"init", "cmd=maxes rc=0\n", `init: protocol violation: "maxes" is answered, want "response_to_init"`},
+		{"init", "cmd=maxes rc=0\n", `init: protocol violation: the launcher answered "maxes" instead of "response_to_init"`},
 		{"init", "hello\n", `line that begins with "hello", not with cmd=`},
 		{"init", "\n", "empty line"},
 		{"init", "cmd=response_to_init rc=0 rc=1\n", `key "rc" twice`},
@@ -447,19 +447,19 @@ func TestPMIFaults(t *testing.T) {
 		{"init", "cmd=response_to_init rc=0 msg=" + strings.Repeat("x", 5000) + "\n", "line of more than 4096 bytes"},
 		{"get_maxes", "cmd=maxes kvsname_max=256 keylen_max=64\n", "no vallen_max"},
 		{"get_maxes", "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=-1\n", "vallen_max=\"-1\", want 1 to 1048576"},
-		{"get_maxes", "cmd=maxes kvsname_max=256 keylen_max=8 vallen_max=1024\n", "keys of 8 and values of 1024 bytes, want at least 16 and 64"},
+		{"get_maxes", "cmd=maxes kvsname_max=256 keylen_max=8 vallen_max=1024\n", "keys of 8 and values of 1024 bytes, but at least 16 and 64 are needed"},
 		{"get_my_kvsname", "cmd=my_kvsname\n", `kvsname=""`},
 		{"get_my_kvsname", "cmd=my_kvsname kvsname=" + strings.Repeat("k", 257) + "\n", "protocol violation: kvsname="},
 		{"get_my_kvsname", "cmd=my_kvsname kvsname=a b\n", `kvsname="a b"`},
-		{"put", "cmd=put_result rc=-1 msg=no room left\n", "telling the others where the rendezvous is: boot: PMI: put: the launcher says rc=-1: no room left"},
+		{"put", "cmd=put_result rc=-1 msg=no room left\n", "announcing the address of the rendezvous: boot: PMI: put: the launcher returned rc=-1: no room left"},
 		{"barrier_in", "", "barrier_in: no answer: "},
-		{"barrier_in", "cmd=barrier_out rc=1\n", "barrier_in: the launcher says rc=1"},
-		{"get", "cmd=get_result rc=-1 msg=key_sluice-0_not_found value=unknown\n", "get: the launcher says rc=-1: key_sluice-0_not_found"},
+		{"barrier_in", "cmd=barrier_out rc=1\n", "barrier_in: the launcher returned rc=1"},
+		{"get", "cmd=get_result rc=-1 msg=key_sluice-0_not_found value=unknown\n", "get: the launcher returned rc=-1: key_sluice-0_not_found"},
 		{"get", "cmd=get_result rc=0\n", `get: protocol violation: sluice-0=""`},
 		{"get", "cmd=get_result rc=0 value=65.x\n", `sluice-0="65.x"`},
 		{"get", "cmd=get_result rc=0 value=0.x\n", `sluice-0="0.x"`},
 		{"get", "cmd=get_result rc=0 value=1.!\n", "illegal base64 data"},
-		{"get", "cmd=get_result rc=0 value=1.aGVsbG8\n", `1 lines that begin with "hello", want 3 to 18 and "sluice 1"`},
+		{"get", "cmd=get_result rc=0 value=1.aGVsbG8\n", `1 lines that begin with "hello", expected 3 to 18 lines and "sluice 1"`},
 	} {
 		t.Run(c.command+" "+c.says, func(t *testing.T) {
 			f := newFakePMI(1) // which opens the barrier for one
@@ -504,8 +504,8 @@ func TestWhereabouts(t *testing.T) {
 		"sluice 1\n00\nh:1":                "secret: 1 bytes",
 		good + "\n":                        `address ""`,
 		good + "\nh:0":                     `port "0"`,
-		good + "\nh h:1":                   "not the name of a host",
-		good + "\n:1":                      "not the name of a host",
+		good + "\nh h:1":                   "not a host name",
+		good + "\n:1":                      "not a host name",
 		good + "\nh":                       "not host:port",
 		good + strings.Repeat("\nh:1", 15): "19 lines",
 	} {

@@ -37,8 +37,8 @@ func (l *pmiLine) Append(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// parsePMILine parses a line without its end. A word that has no = in it goes
-// on with the value before it: some explanations have spaces.
+// parsePMILine parses a line without its end. A word without = continues the value before it: some
+// explanations contain spaces.
 func parsePMILine(b []byte) (l pmiLine, err error) {
 	bad := func(format string, a ...any) (pmiLine, error) {
 		return pmiLine{}, fmt.Errorf("%w: %s", errProtocol, fmt.Sprintf(format, a...))
@@ -87,7 +87,7 @@ func (l *pmiLine) number(key string, least, most int) (int, error) {
 	return n, nil
 }
 
-// check returns what the launcher complains of. Not every answer has a code.
+// check returns the error that the launcher reports. Not every answer has a code.
 func (l *pmiLine) check() error {
 	rc, ok := l.get("rc")
 	if !ok || rc == "0" {
@@ -95,8 +95,8 @@ func (l *pmiLine) check() error {
 	}
 	for _, key := range []string{"msg", "errmsg"} {
 		if msg, ok := l.get(key); ok {
-			return fmt.Errorf("the launcher says rc=%.40s: %.200s", rc, msg)
+			return fmt.Errorf("the launcher returned rc=%.40s: %.200s", rc, msg)
 		}
 	}
-	return fmt.Errorf("the launcher says rc=%.40s", rc)
+	return fmt.Errorf("the launcher returned rc=%.40s", rc)
 }

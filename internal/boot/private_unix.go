@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// openSecretFile does not wait for the writer of a FIFO.
+// openSecretFile opens the file without waiting for the writer of a FIFO.
 func openSecretFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// checkPrivate returns nil if nobody else can read or write the file.
+// checkPrivate returns nil if no other user can read or write the file.
 func checkPrivate(info fs.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&^0o600 != 0 {
 		return fmt.Errorf("mode %#o, want 0600", mode)
@@ -22,17 +22,17 @@ func checkPrivate(info fs.FileInfo) error {
 	return checkOwner(info)
 }
 
-// checkOwnDirectory returns nil if nobody else can write to the directory.
+// checkOwnDirectory returns nil if no other user can write to the directory.
 func checkOwnDirectory(info fs.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return fmt.Errorf("mode %#o, others can write to it", mode)
+		return fmt.Errorf("mode %#o: other users can write to it", mode)
 	}
 	return checkOwner(info)
 }
 
 func checkOwner(info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("belongs to user %d, this process to %d", st.Uid, os.Geteuid())
+		return fmt.Errorf("it belongs to user %d, this process to user %d", st.Uid, os.Geteuid())
 	}
 	return nil
 }

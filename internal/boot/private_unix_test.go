@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// A FIFO must not make Join wait for somebody who writes to it.
+// A FIFO must not make Join wait for a writer.
 func TestSecretFIFO(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
@@ -27,5 +27,5 @@ func TestForeignSecretFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(hexSecret), 0o600))
 	require.NoError(t, os.Chown(path, 65534, 65534))
 	_, err := readSecretFile(path)
-	require.ErrorContains(t, err, "belongs to user 65534, this process to 0")
+	require.ErrorContains(t, err, "belongs to user 65534, this process to user 0")
 }

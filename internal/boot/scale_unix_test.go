@@ -71,7 +71,7 @@ func TestThousandRanks(t *testing.T) {
 	const part = headerSize + addressSize
 	require.Equal(t, bytesIn+int64(size*(part+headerSize+1)), ln.in.Load(), "a part, and a goodbye")
 	require.Equal(t, bytesOut+int64(size*size*part), ln.out.Load(), "all parts to all ranks")
-	require.Equal(t, int64(size), ln.accepted.Load(), "nobody had to come twice")
+	require.Equal(t, int64(size), ln.accepted.Load(), "no rank had to connect twice")
 
 	t.Logf("%d ranks: %d connections", size, ln.accepted.Load())
 	t.Logf("joining: %d messages and %d bytes in, %d and %d out, %v", 3*size, bytesIn, 3*size, bytesOut, joining.Round(time.Millisecond))

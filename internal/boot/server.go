@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// ServerOptions says which job a rendezvous serves.
+// ServerOptions describes the job that a rendezvous serves.
 type ServerOptions struct {
 	Size     int          // number of ranks, 1 to MaxSize
 	Job      string       // id of the job, at most 64 bytes
@@ -27,7 +27,7 @@ type ServerOptions struct {
 	kill   func(code int) // ends what is left of an aborted job that is hosted; may be nil
 }
 
-// patience is what the rendezvous grants to those whom it does not know.
+// patience bounds what connections may cost before and after admission.
 type patience struct {
 	admission time.Duration // from accepting a connection to admitting a rank
 	message   time.Duration // from the first to the last byte of a message
@@ -60,19 +60,19 @@ type Server struct {
 	round     uint32        // in progress
 	parts     [][]byte      // of the round, by rank; nil where not given yet
 	given     int           // number of parts
-	failed    *RankError    // why no round can be completed any more
+	failed    *RankError    // why no further round can be completed
 	died      *RankError    // the first that died
 	abortion  *AbortError   // why the job is over
 	gone      int           // ranks that have left or died
 	unsent    int           // deliveries that wait, or are being written
-	changed   chan struct{} // closed, and made anew, when a rank goes or unsent is zero
+	changed   chan struct{} // closed and replaced when a rank goes or unsent becomes zero
 	closed    bool          // no connection is accepted any more
 	quit      chan struct{} // closed with closed
 	over      chan struct{} // closed when all ranks are gone, or the server is closed
 	aborted   chan struct{} // closed with abortion
 }
 
-// member is one rank as the rendezvous sees it.
+// member is the rendezvous's view of one rank.
 type member struct {
 	state   state
 	name    string // of its process
@@ -93,8 +93,8 @@ func (s state) String() string {
 	return [...]string{"is not here", "is here", "is here", "has left", "has died"}[s]
 }
 
-// Serve starts the rendezvous of one job on ln, which it owns from now on,
-// even if it fails. It serves until Close, or until ctx ends.
+// Serve starts the rendezvous of one job on ln, which it owns from then on, even if it fails. It
+// serves until Close, or until ctx ends.
 //
 // Errors: ErrOptions.
 func Serve(ctx context.Context, ln net.Listener, o ServerOptions) (*Server, error) {
@@ -130,24 +130,23 @@ func serve(ctx context.Context, ln net.Listener, o ServerOptions, p patience) (*
 func (o *ServerOptions) check() error {
 	switch {
 	case o.Size < 1 || o.Size > MaxSize:
-		return fmt.Errorf("%w: size %d, want 1 to %d", ErrOptions, o.Size, MaxSize)
+		return fmt.Errorf("%w: size %d, expected 1 to %d", ErrOptions, o.Size, MaxSize)
 	case len(o.Job) > maxJobID:
-		return fmt.Errorf("%w: job id of %d bytes, at most %d", ErrOptions, len(o.Job), maxJobID)
+		return fmt.Errorf("%w: job id of %d bytes, the most is %d", ErrOptions, len(o.Job), maxJobID)
 	case len(o.Secret) == 0 && !o.Insecure:
-		return fmt.Errorf("%w: no secret, and not insecure", ErrOptions)
+		return fmt.Errorf("%w: no secret is given and Insecure is not set", ErrOptions)
 	case len(o.Secret) != 0 && o.Insecure:
-		return fmt.Errorf("%w: a secret, and insecure", ErrOptions)
+		return fmt.Errorf("%w: a secret is given but Insecure is set", ErrOptions)
 	}
 	return nil
 }
 
-// Addr is where the rendezvous listens.
+// Addr returns the address at which the rendezvous listens.
 func (s *Server) Addr() net.Addr { return s.ln.Addr() }
 
-// Wait returns when every rank has left or died, when the server is closed, or
-// when ctx ends. The error is that of ctx, or else an [*AbortError] if the job
-// was aborted, or else the [*RankError] of the first rank that died, or else
-// ErrClosed if there are ranks that have not left.
+// Wait returns when every rank has left or died, when the server is closed, or when ctx ends. The
+// error is that of ctx; otherwise an [*AbortError] if the job was aborted; otherwise the
+// [*RankError] of the first rank that died; otherwise ErrClosed if some ranks have not left.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.over:
@@ -167,8 +166,8 @@ func (s *Server) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Aborted returns a channel that is closed when a rank has aborted the job;
-// Wait has the error then.
+// Aborted returns a channel that is closed when a rank has aborted the job; Wait then returns the
+// error.
 func (s *Server) Aborted() <-chan struct{} { return s.aborted }
 
 // Abort returns the [*AbortError] with which a rank has ended the job, or nil.
@@ -178,9 +177,9 @@ func (s *Server) Abort() *AbortError {
 	return s.abortion
 }
 
-// Ended tells the server that the process of a rank has ended. If it never
-// joined, the rank counts as dead from now on; else its connection has told,
-// or is about to. Without that, the others would wait for it.
+// Ended tells the server that the process of a rank has ended. If the rank never joined, it counts
+// as dead from now on, so that the others do not wait for it; otherwise its connection reports the
+// end by itself.
 func (s *Server) Ended(rank int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,9 +189,9 @@ func (s *Server) Ended(rank int) {
 	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: "it ended before it joined the job"})
 }
 
-// Close ends the rendezvous: it closes the listener and all connections, and
-// returns when nothing of it is left. Ranks that are still there see
-// ErrServerLost. Closing again does nothing.
+// Close ends the rendezvous: it closes the listener and all connections, and returns when all of
+// its goroutines have ended. Ranks that are still there get ErrServerLost. Closing again does
+// nothing.
 func (s *Server) Close() error {
 	s.stop()
 	s.shutdown()
@@ -229,8 +228,8 @@ func (s *Server) finish() {
 	}
 }
 
-// receive takes one message from a rank. A rank may be silent for as long as
-// it likes, but not in the middle of a message.
+// receive handles one message from a rank. A rank may be silent for any time, except in the middle
+// of a message.
 func (s *Server) receive(c *session, r *bufio.Reader) error {
 	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
@@ -250,7 +249,7 @@ func (s *Server) receive(c *session, r *bufio.Reader) error {
 	switch m := m.(type) {
 	case part:
 		if int(m.rank) != c.rank {
-			return fmt.Errorf("%w: part in the name of rank %d", errProtocol, m.rank)
+			return fmt.Errorf("%w: it sent a part in the name of rank %d", errProtocol, m.rank)
 		}
 		return s.give(c, m)
 	case leave:
@@ -262,7 +261,7 @@ func (s *Server) receive(c *session, r *bufio.Reader) error {
 			m.text += ": " + late
 		}
 		s.depart(c.rank, idle, &RankError{Rank: c.rank, Err: m.reason.err(), Text: m.text})
-		s.send(c, s.failure()) // it wants to know on whose account
+		s.send(c, s.failure()) // it asks for the reason
 	case abort:
 		s.abortBy(c.rank, m)
 	case where:
@@ -271,7 +270,7 @@ func (s *Server) receive(c *session, r *bufio.Reader) error {
 	return nil
 }
 
-// tellWhere answers a rank that asks for another. s.mu is held.
+// tellWhere answers a rank's query about another. s.mu is held.
 func (s *Server) tellWhere(c *session, rank uint32) error {
 	if int(rank) >= len(s.members) {
 		return fmt.Errorf("%w: %v rank %d of %d", errProtocol, kindWhere, rank, len(s.members))
@@ -287,8 +286,7 @@ func (s *Server) tellWhere(c *session, rank uint32) error {
 	return nil
 }
 
-// give enters a part into the round, and ends the round if it was the last.
-// s.mu is held.
+// give adds a part to the round, and ends the round if it was the last. s.mu is held.
 func (s *Server) give(c *session, m part) error {
 	switch {
 	case s.members[c.rank].state != joined:
@@ -316,7 +314,7 @@ func (s *Server) give(c *session, m part) error {
 	return nil
 }
 
-// late says who has not given to the round in progress. s.mu is held.
+// late lists the ranks that have not contributed to the round in progress. s.mu is held.
 func (s *Server) late() string {
 	if s.failed != nil {
 		return ""
@@ -350,7 +348,7 @@ func (s *Server) late() string {
 // maxRanges bounds how many ranges of ranks an explanation names.
 const maxRanges = 20
 
-// ranges writes ascending numbers like 1, 3-5.
+// ranges formats ascending numbers like 1, 3-5.
 func ranges(list []int) string {
 	var b strings.Builder
 	n := 0
@@ -389,8 +387,8 @@ func (s *Server) failure() delivery {
 	return delivery{message: m.Append(nil)}
 }
 
-// depart notes that a rank gives to no further round. If it is the first, the
-// round in progress fails for those who have given to it. s.mu is held.
+// depart records that a rank contributes to no further round. The first one makes the round in
+// progress fail for the ranks that have contributed to it. s.mu is held.
 func (s *Server) depart(rank int, to state, why *RankError) {
 	m := &s.members[rank]
 	if m.state >= to || m.state >= departed {
@@ -424,8 +422,8 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 	}
 }
 
-// ownLevel is the level of what ranks return as errors: rank 0, which hosts the rendezvous, is
-// one of them.
+// ownLevel lowers the level of log records that ranks return as errors, because rank 0, which hosts
+// the rendezvous, is one of the ranks.
 func (s *Server) ownLevel(other slog.Level) slog.Level {
 	if s.options.hosted {
 		return slog.LevelDebug
@@ -433,7 +431,7 @@ func (s *Server) ownLevel(other slog.Level) slog.Level {
 	return other
 }
 
-// abortBy ends the job in the name of rank. s.mu is held.
+// abortBy ends the job on behalf of rank. s.mu is held.
 func (s *Server) abortBy(rank int, m abort) {
 	if s.abortion != nil {
 		return
@@ -453,8 +451,8 @@ func (s *Server) abortBy(rank int, m abort) {
 	close(s.aborted)
 }
 
-// tellHost tells rank 0 of an abort when the others have gone, or have been
-// given the time: when its process ends, so does the rendezvous.
+// tellHost tells rank 0 of an abort when the other ranks have gone or have used up their time: when
+// its process ends, so does the rendezvous.
 func (s *Server) tellHost(code int, told delivery) {
 	never := func() bool { return false }
 	kill := func() {
@@ -482,13 +480,13 @@ func (s *Server) othersLeft() bool {
 	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state < departed })
 }
 
-// othersGone says that rank 0 is the only one that is here; some may not have
-// come yet. s.mu is held.
+// othersGone says that rank 0 is the only one that is here; some ranks may not have come yet. s.mu
+// is held.
 func (s *Server) othersGone() bool {
 	return !slices.ContainsFunc(s.members[1:], func(m member) bool { return m.state == joined || m.state == idle })
 }
 
-// dismiss ends the session of a rank whose connection has ended.
+// dismiss ends the session of a rank after its connection has ended.
 func (s *Server) dismiss(c *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -497,7 +495,7 @@ func (s *Server) dismiss(c *session, err error) {
 	close(c.out)
 	s.members[c.rank].session = nil
 	if s.closed {
-		return // that is why it ended
+		return // its end is the cause
 	}
 	text := "its connection ended"
 	if !errors.Is(err, io.EOF) {

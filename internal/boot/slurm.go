@@ -11,16 +11,15 @@ import (
 	"syscall"
 )
 
-// Slurm without PMI: srun sets the numbers (src/common/env.c), and rank 0 is on
-// the first node of its list. Its port is one of a few that follow from the
-// numbers of job and step, unless Slurm has reserved some.
+// Slurm without PMI: srun sets the numbers (src/common/env.c), and rank 0 is on the first node of
+// its list. Its port is one of a few derived from the numbers of job and step, unless Slurm has
+// reserved ports.
 
 const (
-	// maxSlurmStep is the largest number of a step of srun; those above stand
-	// for the script of sbatch, the shell of salloc and such
-	// (SLURM_MAX_NORMAL_STEP_ID, slurm/slurm.h).
+	// maxSlurmStep is the largest number of a step of srun; larger numbers stand for the script of
+	// sbatch, the shell of salloc and the like (SLURM_MAX_NORMAL_STEP_ID, slurm/slurm.h).
 	maxSlurmStep = 0xfffffff0
-	// The ports lie below those that Linux and others give to clients.
+	// The ports lie below those that Linux and other systems assign to clients.
 	firstSlurmPort = 16384
 	lastSlurmPort  = 32767
 	slurmPorts     = 8
@@ -33,7 +32,7 @@ func inSlurmStep(v *values) bool {
 	return err == nil && step <= maxSlurmStep && v.set(envSlurmRank)
 }
 
-// slurmStep is what Slurm calls the step.
+// slurmStep returns Slurm's name of the step.
 func (v *values) slurmStep() string { return v.get(envSlurmJob) + "." + v.get(envSlurmStep) }
 
 // joinSlurm joins a step of srun.
@@ -62,8 +61,8 @@ func joinSlurm(ctx context.Context, v *values) (*Job, error) {
 	if e.Rank == 0 && here != "" && here != first {
 		return nil, &LauncherError{
 			Launcher: "srun",
-			Err:      fmt.Errorf("rank 0 is on node %s, not on the first, %s", here, first),
-			Advice:   "use --mpi=pmi2, or set " + EnvServer + "=host:port, a free port of the node of rank 0",
+			Err:      fmt.Errorf("rank 0 is on node %s instead of the first node, %s", here, first),
+			Advice:   "use --mpi=pmi2, or set " + EnvServer + "=host:port, a free port on rank 0's node",
 		}
 	}
 	host, bind := first, ""
@@ -79,7 +78,7 @@ func joinSlurm(ctx context.Context, v *values) (*Job, error) {
 	return m.join(ctx)
 }
 
-// listenAtFree listens at the first of the ports that is free.
+// listenAtFree listens at the first free port.
 func listenAtFree(ctx context.Context, host string, ports []int) (net.Listener, error) {
 	var config net.ListenConfig
 	var err error
@@ -93,11 +92,11 @@ func listenAtFree(ctx context.Context, host string, ports []int) (net.Listener, 
 			break
 		}
 	}
-	return nil, fmt.Errorf("ports %v: %w; %s=host:port names another", ports, err, EnvServer)
+	return nil, fmt.Errorf("no port of %v is usable: %w; set %s=host:port to use another", ports, err, EnvServer)
 }
 
-// slurmPortsOf returns the ports at which rank 0 of a step may be: those that
-// Slurm has reserved, or some that follow from its name.
+// slurmPortsOf returns the possible ports of rank 0 of a step: those that Slurm has reserved, or
+// some derived from its name.
 func slurmPortsOf(step, reserved string) ([]int, error) {
 	if reserved == "" {
 		h := fnv.New32a()
@@ -118,7 +117,7 @@ func slurmPortsOf(step, reserved string) ([]int, error) {
 		first, err := strconv.ParseUint(from, 10, 16)
 		last, err2 := strconv.ParseUint(to, 10, 16)
 		if err != nil || err2 != nil || first == 0 || last < first {
-			return nil, fmt.Errorf("%q is no range of ports", part)
+			return nil, fmt.Errorf("%q is not a range of ports", part)
 		}
 		for p := first; p <= last && len(ports) < slurmPorts; p++ {
 			ports = append(ports, int(p))
@@ -170,5 +169,5 @@ func tasksOfNode(list string, n int) (int, error) {
 		}
 		n -= int(repeat)
 	}
-	return 0, errors.New("it has fewer nodes than the step")
+	return 0, errors.New("the list has fewer nodes than the step")
 }

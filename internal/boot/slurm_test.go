@@ -29,28 +29,28 @@ func TestHostlist(t *testing.T) {
 		require.Equal(t, strings.Fields(want), got, s)
 	}
 	for s, says := range map[string]string{
-		"":                                    "no name",
-		"a,":                                  "no name",
-		",a":                                  "no name",
-		"a,,b":                                "no name",
+		"":                                    "the name is empty",
+		"a,":                                  "the name is empty",
+		",a":                                  "the name is empty",
+		"a,,b":                                "the name is empty",
 		"n[1":                                 "not closed",
 		"n1]":                                 "not the name of a node",
-		"n[]":                                 "no range",
-		"n[a]":                                "no range",
-		"n[3-1]":                              "no range",
-		"n[1-]":                               "no range",
-		"n[-1]":                               "no range",
-		"n[1-2-3]":                            "no range",
-		"n[[1]]":                              "no range",
-		"n[99999999999]":                      "no range",
+		"n[]":                                 "not a range",
+		"n[a]":                                "not a range",
+		"n[3-1]":                              "not a range",
+		"n[1-]":                               "not a range",
+		"n[-1]":                               "not a range",
+		"n[1-2-3]":                            "not a range",
+		"n[[1]]":                              "not a range",
+		"n[99999999999]":                      "not a range",
 		"a b":                                 "not the name of a node",
 		"a/b":                                 "not the name of a node",
 		"n[0-65536]":                          "more than 65536 nodes",
 		"n[0-4294967295]":                     "more than 65536 nodes",
 		"n[0-255]m[0-256]":                    "more than 65536 nodes",
 		"n[1-65536],m":                        "more than 65536 nodes",
-		strings.Repeat("n", 256):              "name of more than 255 bytes",
-		"n[" + strings.Repeat("0", 21) + "1]": "no range",
+		strings.Repeat("n", 256):              "a node's name is longer than 255 bytes",
+		"n[" + strings.Repeat("0", 21) + "1]": "not a range",
 	} {
 		_, err := parseHostlist(s)
 		require.ErrorContains(t, err, says, s)
@@ -127,8 +127,8 @@ func TestSlurmPorts(t *testing.T) {
 	require.Equal(t, port, other.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, other.Close())
 	_, err = listenAtFree(t.Context(), "127.0.0.1", []int{taken})
-	require.ErrorContains(t, err, fmt.Sprintf("ports [%d]", taken))
-	require.ErrorContains(t, err, "SLUICE_SERVER=host:port names another")
+	require.ErrorContains(t, err, fmt.Sprintf("no port of [%d]", taken))
+	require.ErrorContains(t, err, "set SLUICE_SERVER=host:port to use another")
 }
 
 // slurmStepOf is what srun --mpi=none tells a rank.
@@ -161,13 +161,13 @@ func TestSlurmStep(t *testing.T) {
 	for _, c := range []struct{ set, says string }{
 		{"SLURM_STEP_NUM_TASKS=0", "boot: SLURM_STEP_NUM_TASKS=\"0\": want 1 to 1048576"},
 		{"SLURM_PROCID=3", "boot: SLURM_PROCID=\"3\": want 0 to 2"},
-		{"SLURM_STEP_NODELIST=n[1", "boot: SLURM_STEP_NODELIST=\"n[1\": \"n[1\": bracket that is not closed"},
+		{"SLURM_STEP_NODELIST=n[1", "boot: SLURM_STEP_NODELIST=\"n[1\": \"n[1\": a bracket is not closed"},
 		{"SLURM_STEP_NODELIST=", "boot: SLURM_STEP_NODELIST"},
 		{"SLURM_STEP_TASKS_PER_NODE=4", "4 ranks on node 0 in a step of 3"},
 		{"SLURM_NODEID=1", "fewer nodes"},
 		{"SLURM_LOCALID=7", "want 0 to 2"},
-		{"SLURM_STEP_RESV_PORTS=x", `"x" is no range of ports`},
-		{"SLURMD_NODENAME=n2", "boot: srun: rank 0 is on node n2, not on the first, n1: use --mpi=pmi2, or set SLUICE_SERVER=host:port"},
+		{"SLURM_STEP_RESV_PORTS=x", `"x" is not a range of ports`},
+		{"SLURMD_NODENAME=n2", "boot: srun: rank 0 is on node n2 instead of the first node, n1: use --mpi=pmi2, or set SLUICE_SERVER=host:port"},
 		{"SLUICE_SECRET=", "boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one"},
 		{"SLUICE_SERVER=x", "missing port"},
 	} {

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taken are the descriptors that a Join has used up; their numbers may belong
-// to something else by now.
+// taken holds the descriptors that a Join has used up; their numbers may since have been reused.
 var taken struct {
 	sync.Mutex
 	fds map[int]bool
@@ -28,13 +27,12 @@ func checkSocket(fd int) error {
 		_, err = unix.Getpeername(fd)
 	}
 	if err != nil {
-		return errors.Join(errors.New("not a connection to a launcher, which has closed it or has started another process than this one"), err)
+		return errors.Join(errors.New("not a connection to a launcher: the launcher has closed it, or has started a process other than this one"), err)
 	}
 	return nil
 }
 
-// takeSocket makes a connection of a descriptor that this process has
-// inherited, and that belongs to the connection from now on.
+// takeSocket makes a connection of an inherited descriptor and takes ownership of it.
 func takeSocket(fd int) (net.Conn, error) {
 	taken.Lock()
 	defer taken.Unlock()

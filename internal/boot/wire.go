@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// What rank and rendezvous say to each other once they have proved themselves
-// (package proof, protocol "sluice-boot"). Every message is a header and a
-// body; integers are big-endian.
+// The messages that rank and rendezvous exchange after they have proved themselves (package proof,
+// protocol "sluice-boot"). Every message is a header and a body; integers are big-endian.
 //
 //	0  1  kind
 //	1  3  zero
@@ -27,16 +26,15 @@ import (
 //	fail      rendezvous  k      the culprit    reason (1), text
 //	leave     rank        -      the sender's   reason (1), text
 //	          rendezvous  -      that runs it   reason (1), text
-//	abort     both        -      who aborted    exit code (4), text
+//	abort     both        -      the aborter    exit code (4), text
 //	where     rank        -      any            -
 //	          rendezvous  -      that one       reason (1), text; nothing if it is here, or to come
 //
-// A dash is zero. The parts of a round come in the order of the ranks; the
-// last one ends it. A rank that gives up is told by fail why the round has
-// failed. After leave a rank may still receive, and send abort. A rendezvous
-// that rank 0 runs says leave before it ends, and to a rank that joins again
-// after it has left, which means to join the next one; no other does. A rank asks where one
-// rank is at a time.
+// A dash is zero. The parts of a round are sent in rank order; the last one ends it. A rank that
+// gives up receives a fail with the reason why the round has failed. After leave a rank may still
+// receive, and send abort. A rendezvous run by rank 0 sends leave before it ends; it also answers
+// leave to a rank that joins again after it has left, because that rank means to join the next
+// rendezvous. No other rendezvous sends leave. A rank asks about one rank at a time.
 const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1
@@ -88,7 +86,7 @@ func (k kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// kinds is a set of them: what may come at one point of the conversation.
+// kinds is a set of kinds: those that may arrive at one point of the conversation.
 type kinds uint16
 
 func setOf(list ...kind) (s kinds) {
@@ -135,12 +133,11 @@ func (h header) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.length)
 }
 
-// parseHeader reads a header from the front of b and returns the number of
-// bytes that it takes. A header that parses announces a body that may be read:
-// its length is within the limits of its kind.
+// parseHeader reads a header from the front of b and returns the number of bytes that it takes. The
+// body of a header that parses may be read: its length is within the limits of its kind.
 func parseHeader(b []byte) (h header, n int, err error) {
 	if len(b) < headerSize {
-		return header{}, 0, fmt.Errorf("%w: header of %d bytes, want %d", errProtocol, len(b), headerSize)
+		return header{}, 0, fmt.Errorf("%w: header of %d bytes, expected %d", errProtocol, len(b), headerSize)
 	}
 	h = header{
 		kind:   kind(b[0]),
@@ -159,7 +156,7 @@ func parseHeader(b []byte) (h header, n int, err error) {
 	case h.kind != kindPart && h.kind != kindFail && h.round != 0:
 		return header{}, 0, fmt.Errorf("%w: %v: round %d", errProtocol, h.kind, h.round)
 	case h.length < least || h.length > most:
-		return header{}, 0, fmt.Errorf("%w: %v: body of %d bytes, want %d to %d", errProtocol, h.kind, h.length, least, most)
+		return header{}, 0, fmt.Errorf("%w: %v: body of %d bytes, expected %d to %d", errProtocol, h.kind, h.length, least, most)
 	}
 	return h, headerSize, nil
 }
@@ -188,8 +185,7 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	return m, end, nil
 }
 
-// parseBody returns the message that body is, which may refer to body. The
-// length of body is that of the header.
+// parseBody decodes body, whose length is that in the header. The message may refer to body.
 func (h header) parseBody(body []byte) (message, error) {
 	switch h.kind {
 	case kindJoin:
@@ -231,8 +227,8 @@ func (h header) parseBody(body []byte) (message, error) {
 	return nil, fmt.Errorf("%w: %v", errProtocol, h.kind)
 }
 
-// readMessage reads one message, whose kind must be in want: what was not
-// asked for is refused before room is made for its body.
+// readMessage reads one message, whose kind must be in want: an unexpected message is refused
+// before room is made for its body.
 func readMessage(r io.Reader, want kinds) (message, error) {
 	var b [headerSize]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -258,7 +254,7 @@ func readMessage(r io.Reader, want kinds) (message, error) {
 // join asks to be a rank of the job.
 type join struct {
 	rank uint32
-	size uint32 // of the job, as the rank was told
+	size uint32 // of the job, as known to the rank
 	name string // of the process, for messages to people; at most maxName bytes
 }
 
@@ -275,7 +271,7 @@ func (m welcome) Append(b []byte) []byte {
 	return header{kind: kindWelcome, rank: m.rank}.Append(b)
 }
 
-// refuse sends a rank away.
+// refuse refuses a rank.
 type refuse struct {
 	rank uint32
 	text string // at most maxText bytes
@@ -286,7 +282,7 @@ func (m refuse) Append(b []byte) []byte {
 	return append(b, m.text...)
 }
 
-// part is what one rank gives to a round.
+// part is one rank's contribution to a round.
 type part struct {
 	round uint32
 	rank  uint32
@@ -299,7 +295,7 @@ func (m part) header() header {
 	return header{kind: kindPart, round: m.round, rank: m.rank, length: uint32(len(m.data))}
 }
 
-// fail ends a round, and with it all later ones: rank takes part no more.
+// fail ends a round and all later ones: rank no longer takes part.
 type fail struct {
 	round  uint32
 	rank   uint32
@@ -313,8 +309,8 @@ func (m fail) Append(b []byte) []byte {
 	return append(b, m.text...)
 }
 
-// leave says that the rank gives to no further round, nor, if it runs the
-// rendezvous, does anybody else.
+// leave says that the rank contributes to no further round and, if it runs the rendezvous, that no
+// rank does.
 type leave struct {
 	rank   uint32
 	reason reason // reasonLeft or reasonGaveUp
@@ -340,7 +336,7 @@ func (m abort) Append(b []byte) []byte {
 	return append(b, m.text...)
 }
 
-// where asks whether a rank is still there, and answers.
+// where asks whether a rank is still there, and is the answer.
 type where struct {
 	rank   uint32
 	reason reason // why it is not; 0: it is, or is to come
@@ -356,7 +352,7 @@ func (m where) Append(b []byte) []byte {
 	return append(b, m.text...)
 }
 
-// reason says why a rank takes part no more.
+// reason says why a rank no longer takes part.
 type reason uint8
 
 const (
@@ -367,7 +363,7 @@ const (
 
 func (r reason) valid() bool { return r >= reasonDied && r <= reasonGaveUp }
 
-// err returns the sentinel that stands for r.
+// err returns the error value for r.
 func (r reason) err() error {
 	switch r {
 	case reasonLeft:
@@ -378,7 +374,7 @@ func (r reason) err() error {
 	return ErrDied
 }
 
-// shorten cuts s to at most n bytes and leaves whole characters.
+// shorten cuts s to at most n bytes without splitting a character.
 func shorten(s string, n int) string {
 	if len(s) <= n {
 		return s

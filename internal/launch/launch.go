@@ -1,11 +1,10 @@
-// Package launch starts the ranks of a job as processes of this host, gives
-// them a rendezvous (package boot), and leaves nothing behind when they end.
+// Package launch starts the ranks of a job as processes of this host, gives them a rendezvous
+// (package boot), and leaves nothing behind when they end.
 //
-// Each rank leads a process group of its own. A rank is over when the process
-// that was started is: what that has left running in its group is killed then.
-// A process that moves to another group or session is out of reach. On Linux
-// the ranks, but not the processes that they start, are killed by the kernel
-// if the launcher dies, even by SIGKILL.
+// Each rank leads a process group of its own. A rank ends when the process that was started ends;
+// processes left in its group are killed then. A process that moves to another group or session is
+// out of reach. On Linux the kernel kills the ranks, but not the processes that they start, if the
+// launcher dies, even by SIGKILL.
 package launch
 
 import (
@@ -28,28 +27,28 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
-// OnFailure says what happens to the others when a rank fails.
+// OnFailure says what happens to the other ranks when a rank fails.
 type OnFailure int
 
 const (
-	Kill     OnFailure = iota // they are ended
-	Continue                  // they go on
+	Kill     OnFailure = iota // they are ended too
+	Continue                  // they continue
 )
 
 // Bind says on which CPUs the ranks run.
 type Bind int
 
 const (
-	// None leaves it to the system.
+	// None leaves the choice to the system.
 	None Bind = iota
-	// Core binds rank i to the i-th CPU of [Cores]. Where there are more ranks than
-	// CPUs, ranks that follow on one another share one: they are the neighbours of
-	// most programs. It is done before the program starts: a Go program sees one
-	// CPU, and sets GOMAXPROCS to that unless the environment says otherwise.
+	// Core binds rank i to the i-th CPU of [Cores]. If there are more ranks than CPUs, consecutive
+	// ranks share one, because they are neighbours in most programs. Ranks are bound before the
+	// program starts: a Go program sees one CPU and sets GOMAXPROCS to 1 unless the environment
+	// says otherwise.
 	Core
 )
 
-// place is which of so many CPUs a rank is bound to.
+// place returns the index of the CPU, of so many, to which a rank is bound.
 func place(rank, size, cpus int) int {
 	if size <= cpus {
 		return rank
@@ -57,25 +56,24 @@ func place(rank, size, cpus int) int {
 	return rank * cpus / size
 }
 
-// DefaultKillGrace is what a zero Options.KillGrace means.
+// DefaultKillGrace is used if Options.KillGrace is zero.
 const DefaultKillGrace = 2 * time.Second
 
-// settle bounds the wait for what ranks that have ended have left in pipes and
-// sockets. It ends at once unless a process that they have started, and that
-// has escaped, holds the other end.
+// settle bounds the wait for what ranks that have ended have left in pipes and sockets. The wait
+// ends at once unless an escaped process that they have started holds the other end.
 const settle = 2 * time.Second
 
 var (
-	// ErrOptions: the options given to Run are not usable.
-	ErrOptions = errors.New("unusable options")
+	// ErrOptions: the options given to Run are invalid.
+	ErrOptions = errors.New("invalid options")
 	// ErrBind: ranks cannot be bound to CPUs here.
 	ErrBind = errors.New("cannot bind to a CPU")
 )
 
-// StartError says which rank could not be started.
+// StartError names the rank that could not be started.
 type StartError struct {
 	Rank int
-	Err  error // of os/exec; errors.Is tells exec.ErrNotFound, fs.ErrPermission
+	Err  error // from os/exec; test for exec.ErrNotFound, fs.ErrPermission with errors.Is
 }
 
 func (e *StartError) Error() string { return fmt.Sprintf("launch: rank %d: %v", e.Rank, e.Err) }
@@ -83,58 +81,54 @@ func (e *StartError) Error() string { return fmt.Sprintf("launch: rank %d: %v", 
 // Unwrap returns the reason.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Options says what to run.
+// Options describes the job to run.
 type Options struct {
 	Size int      // number of ranks, 1 to boot.MaxSize
 	Args []string // the program, looked up in PATH, and its arguments
 	Env  []string // environment as NAME=value; nil for that of this process
 	Dir  string   // working directory; empty for that of this process
 
-	// Stdin is what rank 0 reads; the others, and rank 0 if it is nil, read
-	// nothing. A file that is not a terminal is handed over as it is. From
-	// anything else Run copies, in a goroutine that may outlast Run by one
-	// call of Read, whose bytes are lost then.
+	// Stdin is the standard input of rank 0. The other ranks, and rank 0 if it is nil, have empty
+	// input. A file that is not a terminal is passed on as it is. From anything else Run copies, in
+	// a goroutine that may outlast Run by one call of Read, whose bytes are then lost.
 	Stdin io.Reader
-	// Stdout and Stderr take what the ranks write; nil discards it. Without
-	// Prefix, a file is handed over as it is. Anything else is written to by
-	// Run, by one goroutine at a time.
+	// Stdout and Stderr receive the output of the ranks; nil discards it. Without Prefix, a file is
+	// passed on as it is. Run writes to anything else, by one goroutine at a time.
 	Stdout, Stderr io.Writer
-	// Prefix puts "[rank] " before each line of output and writes lines
-	// whole: those of different ranks never mix. A line longer than 64 KiB
-	// counts as several.
+	// Prefix puts "[rank] " before each line of output and writes whole lines, so that lines of
+	// different ranks never mix. A line longer than 64 KiB counts as several.
 	Prefix bool
 
 	OnFailure OnFailure // Kill if zero
 	Bind      Bind      // None if zero
 
-	// Listener is where the ranks meet, which Run closes; nil: a port of loopback.
+	// Listener is where the ranks meet; Run closes it. nil: a port on loopback.
 	Listener net.Listener
-	// Place calls start, which starts a rank, where that is to run: on a thread that has
-	// entered a namespace. Nil: where this process runs.
+	// Place calls start, which starts a rank, in the place where the rank is to run: for example on
+	// a thread that has entered a namespace. nil: where this process runs.
 	Place func(rank int, start func() error) error
 
-	// Oversubscribe starts the ranks even if this host is believed not to bear as many:
+	// Oversubscribe starts the ranks even if there are more than this host is estimated to support:
 	// see [LimitError].
 	Oversubscribe bool
 
-	// KillGrace is what a rank is granted between SIGTERM and SIGKILL; zero
-	// means DefaultKillGrace, less than zero no SIGTERM at all.
+	// KillGrace is the time between SIGTERM and SIGKILL for a rank. Zero means DefaultKillGrace;
+	// less than zero means no SIGTERM.
 	KillGrace time.Duration
-	// Signals are taken over from this process while Run runs and forwarded
-	// to the ranks; see [Signals]. The second one that means to end the
-	// program (SIGINT, SIGTERM, SIGHUP, SIGQUIT) ends the ranks as an end of
-	// the context would, and so does the first while ranks are still being
-	// started. After SIGTSTP this process stops too.
+	// Signals are intercepted in this process while Run runs and forwarded to the ranks; see
+	// [Signals]. The second signal that means to end the program (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
+	// ends the ranks as the end of the context would, and so does the first while ranks are still
+	// being started. After SIGTSTP this process stops too.
 	Signals []os.Signal
 }
 
-// Result says how the ranks ended.
+// Result describes how the ranks ended.
 type Result struct {
-	// Status has the exit status of each rank: 128 plus the number of the
-	// signal for one that was killed by it, -1 for one that was not started.
+	// Status has the exit status of each rank: 128 plus the signal number if a signal killed it, -1
+	// if it was not started.
 	Status []int
-	// First is the rank that failed first, or -1. What fails because Run ends
-	// the ranks does not count, unless a signal has made it do so.
+	// First is the rank that failed first, or -1. A failure that is caused by Run ending the ranks
+	// does not count, unless a signal made Run do so.
 	First int
 	// Abort is set if a rank has aborted the job.
 	Abort *boot.AbortError
@@ -143,10 +137,10 @@ type Result struct {
 	Interrupted os.Signal
 }
 
-// ExitStatus is the exit status of the job, 0 to 255: the code of its Abort,
-// else 128 plus the number of the signal that interrupted its start, else that
-// of the rank that failed first, else 0. An Abort never counts as success: a
-// code whose lower eight bits are zero becomes 1.
+// ExitStatus returns the exit status of the job, 0 to 255: the code of its Abort; otherwise 128
+// plus the number of the signal that interrupted its start; otherwise that of the rank that failed
+// first; otherwise 0. An Abort never counts as success: a code whose lower eight bits are zero
+// becomes 1.
 func (r *Result) ExitStatus() int {
 	number, _ := r.Interrupted.(syscall.Signal)
 	switch {
@@ -163,14 +157,13 @@ func (r *Result) ExitStatus() int {
 	return 0
 }
 
-// Run starts the ranks and returns when all have ended and what they wrote has
-// been passed on. When ctx ends, it ends the ranks.
+// Run starts the ranks and returns when all have ended and their output has been passed on. When
+// ctx ends, it ends the ranks.
 //
-// A rank that fails is no error: the Result tells. Errors, each after all that
-// was started has ended: ErrOptions; ErrBind; [*LimitError], before anything was
-// started; [*StartError]; that of ctx; that of Stdout or Stderr, in which case
-// the ranks have met a broken pipe. Ranks are started a few at a time: what ends
-// the job ends its start, too.
+// A rank that fails is not an error; see the Result. Errors, each returned after everything that
+// was started has ended: ErrOptions; ErrBind; [*LimitError], before anything is started;
+// [*StartError]; that of ctx; that of Stdout or Stderr, in which case the ranks have met a broken
+// pipe. Ranks are started a few at a time, so anything that ends the job also ends its start.
 //
 // Several Runs may run at the same time if they do not share Signals.
 func Run(ctx context.Context, o Options) (Result, error) {
@@ -190,7 +183,7 @@ type job struct {
 	environment []string // without what launchers have said
 	cpus        []int    // to bind to; nil if not bound
 	server      *boot.Server
-	env         boot.Environment // of every rank, but for its number
+	env         boot.Environment // of every rank, except its number
 	children    []*child         // by rank; those that have been started
 	in          input
 	out         output
@@ -205,11 +198,11 @@ func newJob(o Options) (*job, error) {
 	case o.Size < 1 || o.Size > boot.MaxSize:
 		return bad("%d ranks, want 1 to %d", o.Size, boot.MaxSize)
 	case len(o.Args) == 0:
-		return bad("no program")
+		return bad("Args names no program")
 	case o.OnFailure != Kill && o.OnFailure != Continue:
-		return bad("OnFailure %d", o.OnFailure)
+		return bad("OnFailure is %d", o.OnFailure)
 	case o.Bind != None && o.Bind != Core:
-		return bad("Bind %d", o.Bind)
+		return bad("Bind is %d", o.Bind)
 	}
 	if err := o.bearable(o.bounds()); err != nil {
 		return nil, err
@@ -234,7 +227,7 @@ func newJob(o Options) (*job, error) {
 	}
 	j.environment = boot.WithoutLauncher(j.environment)
 	if o.Dir != "" {
-		// Where the program is to be is also where it is told to be.
+		// PWD must name the directory in which the program runs.
 		if dir, err := filepath.Abs(o.Dir); err == nil {
 			j.environment = append(j.environment, "PWD="+dir)
 		}
@@ -259,7 +252,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	if output := j.out.finish(settle); output != nil {
 		err = errors.Join(err, fmt.Errorf("launch: output: %w", output))
 	}
-	// The last words of a rank that is gone may still be unread.
+	// The last output of a rank that is gone may still be unread.
 	unread, cancel := context.WithTimeout(context.Background(), settle)
 	defer cancel()
 	j.server.Wait(unread)
@@ -269,7 +262,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 
 // serve starts the rendezvous of the job.
 func (j *job) serve() error {
-	// Loopback is all that ranks of one host need.
+	// Ranks of one host need loopback only.
 	ln := j.Listener
 	if ln == nil {
 		var err, err6 error
@@ -291,8 +284,8 @@ func (j *job) serve() error {
 		Secret:    secret,
 		Launched:  true,
 	}
-	// It ends with Close and not with the context of Run, for ranks that are
-	// being ended may still say goodbye.
+	// It ends with Close and not with the context of Run, because ranks that are being ended may
+	// still say goodbye.
 	var err error
 	j.server, err = boot.Serve(context.Background(), ln, boot.ServerOptions{
 		Size:   j.Size,
@@ -302,9 +295,9 @@ func (j *job) serve() error {
 	return err
 }
 
-// fork starts the ranks that it is told to, and keeps its OS thread until there are no
-// more orders: the kernel takes the end of the thread that forked a child for the end of
-// the child's parent. The thread ends with the goroutine, which leaves it locked.
+// fork starts the ranks in its orders, and keeps its OS thread until there are no more orders: the
+// kernel treats the end of the thread that forked a child as the end of the child's parent. The
+// thread, which stays locked, ends with the goroutine.
 func (j *job) fork(orders <-chan ranks, started chan<- batch) {
 	runtime.LockOSThread()
 	for r := range orders {
@@ -312,13 +305,13 @@ func (j *job) fork(orders <-chan ranks, started chan<- batch) {
 	}
 }
 
-// batchSize bounds the ranks that are started before signals are looked at again.
+// batchSize bounds the ranks that are started before signals are checked again.
 const batchSize = 16
 
-// ranks are those from first on, to one before end.
+// ranks is a range of ranks from first up to, but not including, end.
 type ranks struct{ first, end int }
 
-// batch is what has been started of some ranks.
+// batch is the result of starting some ranks.
 type batch struct {
 	children []*child
 	err      error // why there are no more

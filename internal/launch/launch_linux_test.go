@@ -312,7 +312,7 @@ func TestEndedBeforeStart(t *testing.T) {
 	require.NoError(t, j.serve())
 	w := newWatch(j)
 	w.signals <- syscall.SIGTERM
-	require.NoError(t, w.untilAllEnded(t.Context())) // nobody takes orders
+	require.NoError(t, w.untilAllEnded(t.Context())) // no goroutine takes orders
 	require.Equal(t, none, j.result.Status)
 	require.Equal(t, syscall.SIGTERM, j.result.Interrupted)
 	require.Equal(t, 143, j.result.ExitStatus())

@@ -5,32 +5,32 @@ import (
 	"runtime"
 )
 
-// LimitError: the job has more ranks than this host is believed to bear.
+// LimitError: the job has more ranks than this host is estimated to support.
 type LimitError struct {
 	Ranks int    // of the job
-	Most  int    // ranks that the host bears
+	Most  int    // ranks that the host supports
 	What  string // what bounds them, with its figure
 }
 
-// Error names the number of ranks, the bound, and what it comes from.
+// Error names the number of ranks, the bound, and its cause.
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("launch: %d ranks, at most %d: %s", e.Ranks, e.Most, e.What)
 }
 
-// bound is how many ranks something bears.
+// bound is the most ranks that a resource allows.
 type bound struct {
 	most int
 	what string
 }
 
-// What is beyond any use of sharing CPUs but tests.
+// Sharing CPUs beyond these figures is of use only to tests.
 const (
 	ranksPerCPU = 128
 	ranksAnyway = 256
 )
 
-// filesPerRank is how many descriptors of this process a rank takes: two that tell of its
-// end, its connection to the rendezvous, and the pipes of its output.
+// filesPerRank is how many descriptors of this process a rank takes: two that report its end, its
+// connection to the rendezvous, and the pipes of its output.
 func (o *Options) filesPerRank() int {
 	n := 3
 	for _, w := range []any{o.Stdout, o.Stderr} {
@@ -41,7 +41,7 @@ func (o *Options) filesPerRank() int {
 	return n
 }
 
-// bearable returns a [LimitError] for the bound that is the least.
+// bearable returns a [LimitError] for the lowest bound that the job exceeds.
 func (o *Options) bearable(bounds []bound) error {
 	if o.Oversubscribe {
 		return nil
@@ -58,12 +58,12 @@ func (o *Options) bearable(bounds []bound) error {
 	return worst
 }
 
-// cpuBound bounds the ranks that share so many CPUs.
+// cpuBound bounds the ranks that share a number of CPUs.
 func cpuBound(cpus int) bound {
-	return bound{max(ranksAnyway, ranksPerCPU*cpus), fmt.Sprintf("%d CPUs bear %d each, and any host bears %d", cpus, ranksPerCPU, ranksAnyway)}
+	return bound{max(ranksAnyway, ranksPerCPU*cpus), fmt.Sprintf("%d CPUs support %d ranks each, and any host supports %d", cpus, ranksPerCPU, ranksAnyway)}
 }
 
-// bounds lists what bounds the ranks that this host bears.
+// bounds lists all bounds on the ranks of this host.
 func (o *Options) bounds() []bound {
 	return append(systemBounds(o.filesPerRank()), cpuBound(runtime.NumCPU()))
 }

@@ -19,11 +19,11 @@ const (
 	tasksPerRank = 4
 	// memoryPerRank is the least memory of such a program, in bytes.
 	memoryPerRank = 4 << 20
-	// ourFiles is how many descriptors this process is left beside those of ranks.
+	// ourFiles is how many descriptors are left to this process besides those of ranks.
 	ourFiles = 32
 )
 
-// systemBounds lists what the system bounds. What cannot be found out bounds nothing.
+// systemBounds lists the bounds set by the system. Anything that cannot be determined is no bound.
 func systemBounds(filesPerRank int) []bound {
 	h := host{os.DirFS("/")}
 	list := append(h.tasks(), h.memory()...)
@@ -39,22 +39,22 @@ func systemBounds(filesPerRank int) []bound {
 
 func fileBound(most uint64, perRank int) bound {
 	left := max(clamp(most)-ourFiles, 0)
-	return bound{left / perRank, fmt.Sprintf("RLIMIT_NOFILE is %d, and a rank takes %d descriptors of its launcher", most, perRank)}
+	return bound{left / perRank, fmt.Sprintf("RLIMIT_NOFILE is %d, and each rank uses %d descriptors of the launcher", most, perRank)}
 }
 
 func taskBound(name string, most, used uint64) bound {
 	left := max(clamp(most)-clamp(used), 0)
-	return bound{left / tasksPerRank, fmt.Sprintf("%s is %d tasks, %d are there, and a rank has at least %d", name, most, used, tasksPerRank)}
+	return bound{left / tasksPerRank, fmt.Sprintf("%s is %d tasks, of which %d are in use, and each rank needs at least %d", name, most, used, tasksPerRank)}
 }
 
 func memoryBound(name string, left uint64) bound {
-	return bound{clamp(left) / memoryPerRank, fmt.Sprintf("%s leaves %d MiB, and a rank takes at least %d", name, left>>20, memoryPerRank>>20)}
+	return bound{clamp(left) / memoryPerRank, fmt.Sprintf("%s leaves %d MiB, and each rank needs at least %d", name, left>>20, memoryPerRank>>20)}
 }
 
-// clamp makes an int of a number that may mean infinity.
+// clamp converts a number that may mean infinity to an int.
 func clamp(n uint64) int { return int(min(n, math.MaxInt)) }
 
-// exempt says whether RLIMIT_NPROC does not hold for this process: fork(2).
+// exempt says whether this process is exempt from RLIMIT_NPROC: fork(2).
 func (h host) exempt() bool {
 	if os.Getuid() == 0 {
 		return true
@@ -85,7 +85,7 @@ func ownTasks() (n uint64) {
 	return n
 }
 
-// host is what this host says of itself in files.
+// host is what this host reports about itself in files.
 type host struct{ fs.FS }
 
 // field returns the word behind a name in a file.
@@ -104,7 +104,7 @@ func (h host) field(file, name string) string {
 	return ""
 }
 
-// number returns the first number of a file; false if there is none, as where it is "max".
+// number returns the first number in a file; false if there is none, for example if it says "max".
 func (h host) number(file string) (uint64, bool) {
 	b, err := fs.ReadFile(h.FS, file)
 	if err != nil {
@@ -114,8 +114,8 @@ func (h host) number(file string) (uint64, bool) {
 	return n, err == nil
 }
 
-// tasks lists what bounds the tasks: the kernel, and each cgroup from that of this process
-// upwards.
+// tasks lists the bounds on tasks: that of the kernel, and those of each cgroup from that of this
+// process upwards.
 func (h host) tasks() (list []bound) {
 	if b, err := fs.ReadFile(h.FS, "proc/loadavg"); err == nil {
 		if words := strings.Fields(string(b)); len(words) > 3 { // running/all
@@ -137,7 +137,7 @@ func (h host) tasks() (list []bound) {
 	return list
 }
 
-// memory lists what bounds the memory likewise. Pages of files are given up for ranks.
+// memory lists the bounds on memory in the same way. Pages of files count as available.
 func (h host) memory() (list []bound) {
 	if kib, err := strconv.ParseUint(h.field("proc/meminfo", "MemAvailable:"), 10, 64); err == nil {
 		list = append(list, memoryBound("MemAvailable", kib<<10))
@@ -191,8 +191,8 @@ func (h host) groups(controller string) (dirs []string) {
 	return dirs
 }
 
-// groupOf returns where a cgroup is in a mount, and where this is mounted, without the
-// slash in front; nothing if it is no mount of that controller (proc_pid_mountinfo(5)).
+// groupOf returns the path of a cgroup in a mount and the mount point, without the leading slash;
+// nothing if it is not a mount of that controller (proc_pid_mountinfo(5)).
 func groupOf(mount string, unified bool, controller, group string) (dir, point string) {
 	where, what, ok := strings.Cut(mount, " - ")
 	fields, kind := strings.Fields(where), strings.Fields(what)
@@ -208,7 +208,7 @@ func groupOf(mount string, unified bool, controller, group string) (dir, point s
 	root, point := fields[3], strings.TrimPrefix(path.Clean(fields[4]), "/")
 	below, ok := strings.CutPrefix(group, strings.TrimSuffix(root, "/"))
 	if !ok || below != "" && below[0] != '/' || strings.Contains(below, "/..") {
-		below = "" // it is of another namespace: what can be seen is its root
+		below = "" // it belongs to another namespace: only its root is visible
 	}
 	return path.Join(point, below), point
 }

@@ -74,7 +74,7 @@ func TestBounds(t *testing.T) {
 		{fileBound(1024, 5), (1024 - ourFiles) / 5, "RLIMIT_NOFILE is 1024"},
 		{fileBound(10, 5), 0, "RLIMIT_NOFILE is 10"},
 		{fileBound(math.MaxUint64, 3), (math.MaxInt - ourFiles) / 3, ""},
-		{taskBound("RLIMIT_NPROC", 1000, 200), 200, "RLIMIT_NPROC is 1000 tasks, 200 are there"},
+		{taskBound("RLIMIT_NPROC", 1000, 200), 200, "RLIMIT_NPROC is 1000 tasks, of which 200 are in use"},
 		{taskBound("RLIMIT_NPROC", 100, 200), 0, ""},
 		{taskBound("RLIMIT_NPROC", math.MaxUint64, 200), (math.MaxInt - 200) / tasksPerRank, ""},
 		{memoryBound("MemAvailable", 100<<20), 25, "MemAvailable leaves 100 MiB"},

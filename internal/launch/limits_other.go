@@ -2,5 +2,5 @@
 
 package launch
 
-// systemBounds lists what the system bounds: not known, here.
+// systemBounds lists the bounds set by the system: unknown here.
 func systemBounds(int) []bound { return nil }

@@ -16,8 +16,8 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// reap waits for the child and ends its group in between its end and its
-// removal: then the number of the group is still its own.
+// reap waits for the child and ends its group between its end and its removal, while the number of
+// the group still belongs to it.
 func (c *child) reap() {
 	c.poll()
 	for {
@@ -33,8 +33,8 @@ func (c *child) reap() {
 	c.reaped = true
 }
 
-// poll returns when the child has ended, or earlier where that cannot be polled for: before
-// Linux 5.10. Unlike waitid(2) it takes no OS thread, of which a program has 10,000 at most.
+// poll returns when the child has ended, or earlier if its end cannot be polled for, as before
+// Linux 5.10. Unlike waitid(2) it takes no OS thread, of which a program can have at most 10,000.
 func (c *child) poll() {
 	fd, err := unix.PidfdOpen(c.cmd.Process.Pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -51,16 +51,16 @@ func (c *child) poll() {
 	})
 }
 
-// Cores lists the CPUs of the affinity mask of this process, one of each core
-// before the further hardware threads of any: two that share a core have half of
-// it each, and hand each other cache lines without leaving it.
+// Cores lists the CPUs of the affinity mask of this process, one of each core before any second
+// hardware threads. Two threads of a core have half of it each, but exchange cache lines without
+// leaving the core.
 func Cores() ([]int, error) {
 	cpus, err := usableCPUs()
 	return coresFirst(cpus, CoreOf), err
 }
 
-// CoreOf names the core that a CPU is a hardware thread of, by the list of them
-// all: "0", "0,4", "0-1". (Documentation/ABI/stable/sysfs-devices-system-cpu)
+// CoreOf names the core of which a CPU is a hardware thread, by the list of its threads: "0",
+// "0,4", "0-1" (Documentation/ABI/stable/sysfs-devices-system-cpu).
 func CoreOf(cpu int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	if err != nil {
@@ -103,8 +103,8 @@ func usableCPUs() ([]int, error) {
 	return list, nil
 }
 
-// bindThread binds the calling thread, which must be locked, to one CPU. What
-// it starts from now on is born there.
+// bindThread binds the calling thread, which must be locked, to one CPU. Processes that it starts
+// inherit the binding.
 func bindThread(cpu int) (undo func(), err error) {
 	var old, set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &old); err != nil {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Signals returns those that are worth forwarding on this system.
+// Signals returns the signals that can be forwarded on this system.
 func Signals() []os.Signal { return []os.Signal{os.Interrupt} }
 
 var (
@@ -19,8 +19,8 @@ var (
 
 func attributes() *syscall.SysProcAttr { return nil }
 
-// signalGroup can only kill, and only the process itself. An interrupt from
-// the console has reached the ranks anyway: they share it.
+// signalGroup can only kill, and only the process itself. The ranks receive an interrupt from the
+// console anyway, because they share it.
 func signalGroup(p *os.Process, s os.Signal) {
 	if s == os.Kill {
 		p.Kill()

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// reap waits for the child and ends its group. In the moment between the two
-// the number of an empty group could, in theory, be given to another one.
+// reap waits for the child and ends its group. Between the two steps the number of an empty group
+// could, in theory, be given to another group.
 func (c *child) reap() {
 	c.cmd.Wait() // for which an exit status other than 0 is an error
 	c.mu.Lock()
@@ -17,10 +17,10 @@ func (c *child) reap() {
 	signalGroup(c.cmd.Process, os.Kill)
 }
 
-// Cores lists the CPUs that Core binds to: none, here.
+// Cores lists the CPUs that Core binds to: none here.
 func Cores() ([]int, error) { return nil, errors.ErrUnsupported }
 
-// CoreOf names the core that a CPU is a hardware thread of: not known, here.
+// CoreOf names the core of which a CPU is a hardware thread: unknown here.
 func CoreOf(int) string { return "" }
 
 func bindThread(int) (undo func(), err error) { return nil, errors.ErrUnsupported }

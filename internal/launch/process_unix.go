@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Signals returns those that are worth forwarding on this system.
+// Signals returns the signals that are worth forwarding on this system.
 func Signals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
@@ -22,19 +22,19 @@ var (
 	continueSignals           = []os.Signal{syscall.SIGCONT}
 )
 
-// signalGroup sends s to the group that p leads. That there is nobody left in
-// it is no error, and there is no other.
+// signalGroup sends s to the group that p leads. The only possible error is that the group is
+// empty, which does not matter.
 func signalGroup(p *os.Process, s os.Signal) {
 	if s, ok := s.(syscall.Signal); ok {
 		syscall.Kill(-p.Pid, s)
 	}
 }
 
-// stopSelf stops this process until SIGCONT comes. It cannot be by SIGTSTP: the
-// Go runtime, once asked for that signal, does not give it back its default.
+// stopSelf stops this process until SIGCONT comes. It cannot use SIGTSTP: once asked for that
+// signal, the Go runtime does not restore its default.
 func stopSelf() { syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 
-// exitStatus is the status as a shell would say it.
+// exitStatus returns the status as a shell reports it.
 func exitStatus(p *os.ProcessState) int {
 	if s, ok := p.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal())

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/term"
 )
 
-// handed is a file that a child is to have.
+// handed is a file to be passed to a child.
 type handed struct {
 	*os.File
-	ours bool // this process has no use for it once the child has it
+	ours bool // this process closes it once the child has it
 }
 
 // done is called when the child has the file, or could not be started.
@@ -30,8 +30,8 @@ type input struct {
 }
 
 func (in *input) file(r io.Reader) (handed, error) {
-	// A rank that read a terminal would be stopped for it: its process group
-	// is not in the foreground.
+	// A rank that read from a terminal would be stopped, because its process group is not in the
+	// foreground.
 	if f, ok := r.(*os.File); ok && !term.IsTerminal(int(f.Fd())) {
 		return handed{File: f}, nil
 	}
@@ -41,7 +41,7 @@ func (in *input) file(r io.Reader) (handed, error) {
 	}
 	in.pipe = ours
 	go func() {
-		io.Copy(ours, r) // ends when the rank reads no more, too
+		io.Copy(ours, r) // also ends when the rank stops reading
 		ours.Close()
 	}()
 	return handed{theirs, true}, nil
@@ -54,16 +54,14 @@ func (in *input) close() {
 }
 
 const (
-	// maxLine is the longest piece of a line that is kept in memory until its
-	// end is there.
+	// maxLine is the longest part of a line that is kept in memory until the line ends.
 	maxLine = 64 << 10
-	// maxPipe is what a pipe can hold (pipe(7): /proc/sys/fs/pipe-max-size
-	// for users without privilege): ranks that have ended cannot have left
-	// more behind.
+	// maxPipe is the capacity of a pipe (pipe(7): /proc/sys/fs/pipe-max-size for unprivileged
+	// users): ranks that have ended cannot have left more behind.
 	maxPipe = 1 << 20
 )
 
-// output passes on what the ranks write.
+// output passes on the output of the ranks.
 type output struct {
 	writing sync.Mutex // one write at a time, whatever it goes to
 	wg      sync.WaitGroup
@@ -73,8 +71,7 @@ type output struct {
 	err   error      // the first
 }
 
-// file returns what a child should have as a file whose content goes to w,
-// each line behind the prefix.
+// file returns a file for a child whose content goes to w, each line after the prefix.
 func (o *output) file(w io.Writer, prefix string) (handed, error) {
 	if f, ok := w.(*os.File); ok && prefix == "" {
 		return handed{File: f}, nil
@@ -91,7 +88,7 @@ func (o *output) file(w io.Writer, prefix string) (handed, error) {
 		write = (&lines{prefix: prefix, write: write}).Write
 	}
 	o.wg.Go(func() {
-		defer ours.Close() // the ranks, if they still write, see a broken pipe
+		defer ours.Close() // ranks that still write get a broken pipe
 		if err := drain(ours, write); err != nil {
 			o.mu.Lock()
 			defer o.mu.Unlock()
@@ -103,7 +100,7 @@ func (o *output) file(w io.Writer, prefix string) (handed, error) {
 	return handed{theirs, true}, nil
 }
 
-// whole returns a function that writes to w what is not to be interrupted.
+// whole returns a function that writes text to w without interruption by others.
 func (o *output) whole(w io.Writer) func([]byte) error {
 	return func(b []byte) error {
 		if len(b) == 0 {
@@ -116,9 +113,8 @@ func (o *output) whole(w io.Writer) func([]byte) error {
 	}
 }
 
-// finish returns when all that the ranks have written is passed on, and the
-// first error in doing so. A process that has escaped may keep a pipe open;
-// once nothing has come through it for d, it is closed.
+// finish returns when all output of the ranks has been passed on, with the first error. An escaped
+// process may keep a pipe open; the pipe is closed once nothing has come through it for d.
 func (o *output) finish(d time.Duration) error {
 	o.mu.Lock()
 	for _, p := range o.pipes {
@@ -129,9 +125,8 @@ func (o *output) finish(d time.Duration) error {
 	return o.err
 }
 
-// drain calls write with what comes out of r, and at its end with nothing.
-// A deadline that is set on r says that the writers are gone: what they have
-// left is passed on still.
+// drain calls write with what it reads from r, and at the end with nothing. A deadline set on r
+// means that the writers are gone: what they have left is still passed on.
 func drain(r *os.File, write func([]byte) error) error {
 	b := make([]byte, 32<<10)
 	left := -1 // bytes; not limited before the deadline
@@ -147,8 +142,7 @@ func drain(r *os.File, write func([]byte) error) error {
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && left < 0:
-			// The time may have gone into writing. Look once more, and without
-			// waiting for more than a moment.
+			// The time may have passed while writing. Look once more, waiting only for a moment.
 			left = maxPipe
 		case err != nil:
 			return write(nil)
@@ -160,7 +154,7 @@ func drain(r *os.File, write func([]byte) error) error {
 	return write(nil)
 }
 
-// lines puts a prefix before each line and passes on whole lines only.
+// lines puts a prefix before each line and passes on only whole lines.
 type lines struct {
 	prefix string
 	write  func([]byte) error
@@ -168,7 +162,7 @@ type lines struct {
 	out    []byte
 }
 
-// Write takes any piece of the text; an empty one is its end.
+// Write takes any piece of the text; an empty one ends it.
 func (l *lines) Write(b []byte) error {
 	end := len(b) == 0
 	l.text = append(l.text, b...)

@@ -16,14 +16,13 @@ type child struct {
 	cmd *exec.Cmd
 
 	mu     sync.Mutex
-	reaped bool // its number may belong to somebody else
+	reaped bool // its number may belong to another process
 }
 
-// exit says that a rank has ended.
+// exit reports that a rank has ended.
 type exit struct{ rank, status int }
 
-// wait returns the exit status of the child when it has ended, and ends what
-// is left of its group.
+// wait returns the exit status of the child when it has ended, and ends the rest of its group.
 func (c *child) wait() int {
 	c.reap()
 	return exitStatus(c.cmd.ProcessState)
@@ -43,8 +42,8 @@ func (c *child) signal(s os.Signal) {
 //	starting ──(all started)──→ running ──(end)──→ ending ──(KillGrace)──→ killing
 //	   └───────────────(end, or a signal that means it)──────↗
 //
-// Whatever the state, it is over when all ranks that were started have ended, and no
-// others will be.
+// In every state, it finishes when all ranks that were started have ended and no others will be
+// started.
 type watch struct {
 	*job
 	orders  chan ranks // to fork
@@ -61,8 +60,8 @@ type watch struct {
 	deadline *time.Timer
 }
 
-// newWatch takes over the signals that are to be forwarded. One that this
-// process was told to ignore, as by nohup(1), stays ignored.
+// newWatch intercepts the signals that are to be forwarded. A signal that this process was told to
+// ignore, as by nohup(1), stays ignored.
 func newWatch(j *job) *watch {
 	w := &watch{
 		job:      j,
@@ -90,13 +89,13 @@ func (w *watch) close() {
 	w.deadline.Stop()
 }
 
-// untilAllEnded has the ranks started, and returns when none is left. The error is that of
-// the start, and that of ctx.
+// untilAllEnded starts the ranks and returns when none is left. The error is that of the start,
+// joined with that of ctx.
 func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 	canceled, aborted := ctx.Done(), w.server.Aborted()
 	for alive := 0; w.busy || alive > 0 || w.starting(); {
-		// No more ranks before it is known whether they are still wanted, and no signals
-		// before it is known to whom.
+		// While a batch is being started, start no more ranks, which may no longer be wanted, and
+		// forward no signals, because not all recipients are known.
 		var orders chan<- ranks
 		signals := w.signals
 		next := ranks{w.ordered, min(w.ordered+batchSize, w.Size)}
@@ -147,7 +146,7 @@ func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 // starting says whether there are ranks still to be started.
 func (w *watch) starting() bool { return w.ordered < w.Size && !w.ending }
 
-// adopt takes note of ranks that have been started. They end at once if the others do.
+// adopt records ranks that have been started. If the others are ending, these end at once.
 func (w *watch) adopt(children []*child) {
 	for _, c := range children {
 		rank := len(w.children)
@@ -166,13 +165,13 @@ func (w *watch) adopt(children []*child) {
 func (c *child) dismiss() {
 	c.signal(terminate)
 	for _, s := range continueSignals {
-		c.signal(s) // one that is stopped would not hear
+		c.signal(s) // a stopped process would not notice
 	}
 }
 
 func (w *watch) failed(rank int) {
 	if w.ending && w.requests < 2 {
-		return // it is our own doing, and there is another reason to tell
+		return // we ended it ourselves: another failure is the reason to report
 	}
 	if w.result.First < 0 {
 		w.result.First = rank
@@ -188,7 +187,7 @@ func (w *watch) signal(s os.Signal) {
 	}
 }
 
-// end asks the ranks to end, and makes them after KillGrace. No more are started.
+// end asks the ranks to end, and kills them after KillGrace. No more are started.
 func (w *watch) end() {
 	if w.ending {
 		return
@@ -209,7 +208,7 @@ func (w *watch) kill() {
 	w.signal(os.Kill)
 }
 
-// forwardHeld passes on what has come during the start.
+// forwardHeld forwards the signals that arrived during the start.
 func (w *watch) forwardHeld() {
 	if w.starting() {
 		return
@@ -220,10 +219,10 @@ func (w *watch) forwardHeld() {
 	w.held = nil
 }
 
-// forward passes a signal on. The first that means to end the program is for
-// the ranks to react to, unless it comes before all are there: a job that is not
-// complete cannot react. A second one means that the user has waited long enough, and a
-// third one that the user does not want to wait at all.
+// forward passes a signal on. The ranks may react to the first signal that means to end the
+// program, unless it comes before all ranks are there: an incomplete job cannot react. A second one
+// means that the user has waited long enough, and a third one that the user does not want to wait
+// at all.
 func (w *watch) forward(s os.Signal) {
 	if !slices.Contains(endSignals, s) {
 		if w.starting() {

@@ -16,33 +16,33 @@ var (
 	// ErrParams: the parameters given to Dial or Accept are not usable.
 	// Nothing was sent.
 	ErrParams = errors.New("unusable parameters")
-	// ErrGarbage: the peer does not speak this exchange.
+	// ErrGarbage: the peer does not speak this protocol.
 	ErrGarbage = errors.New("not a sluice peer")
-	// ErrSecret: the peer has sent a proof, and it is wrong.
+	// ErrSecret: the peer has sent a wrong proof.
 	ErrSecret = errors.New("the peer does not know the secret of the job")
-	// ErrRefused: the acceptor has hung up on our proof. It does not tell
-	// strangers why: it has another secret, or it does not admit our identity.
-	ErrRefused = errors.New("the peer refused: another secret, or it does not admit this identity")
-	// ErrIdentity: the peer is not the one that was wanted, or is not known.
+	// ErrRefused: the acceptor closed the connection after our proof. It gives strangers no reason:
+	// it has another secret, or it does not admit our identity.
+	ErrRefused = errors.New("the peer refused the connection: it has another secret, or it does not admit this identity")
+	// ErrIdentity: the peer is not the expected one, or is unknown.
 	ErrIdentity = errors.New("wrong identity")
 
 	// ErrVersion: the major versions differ.
 	ErrVersion = errors.New("version mismatch")
 	// ErrEndianness: the byte orders differ.
 	ErrEndianness = errors.New("endianness mismatch")
-	// ErrProtocol: the peer speaks something else after the proof.
+	// ErrProtocol: the peer uses another protocol after the proof.
 	ErrProtocol = errors.New("protocol mismatch")
 	// ErrJob: the peer belongs to another job.
 	ErrJob = errors.New("job mismatch")
-	// ErrInsecure: one end asks for a secret and the other has none.
+	// ErrInsecure: one end requires a secret and the other has none.
 	ErrInsecure = errors.New("secret mismatch")
 )
 
-// Error is what Dial and Accept return.
+// Error is the error type of Dial and Accept.
 type Error struct {
 	Op   string // "dial" or "accept"
-	Peer []byte // identity that the peer claimed, unproven; nil if it said none
-	Err  error  // one of the reasons above, or what the connection returned
+	Peer []byte // identity that the peer claimed, unproven; nil if it claimed none
+	Err  error  // one of the reasons above, or the error of the connection
 }
 
 func (e *Error) Error() string {
@@ -52,8 +52,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("proof: %s: peer claiming to be %s: %v", e.Op, name(e.Peer), e.Err)
 }
 
-// name is an identity in words: a text as it is, four bytes as the rank that they are here,
-// others in hexadecimal.
+// name renders an identity: text as it is, four bytes as a rank, anything else in hexadecimal.
 func name(id []byte) string {
 	printable := func(r rune) bool { return r < utf8.RuneSelf && unicode.IsPrint(r) }
 	switch {
@@ -68,7 +67,7 @@ func name(id []byte) string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// MismatchError names the two values that should have been equal.
+// MismatchError holds the two values that should have been equal.
 type MismatchError struct {
 	Err          error // which: ErrVersion, ErrEndianness, ...
 	Ours, Theirs string
@@ -78,5 +77,5 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("%v: ours is %q, the peer's %q", e.Err, e.Ours, e.Theirs)
 }
 
-// Unwrap returns which value it is.
+// Unwrap returns the reason, which identifies the value.
 func (e *MismatchError) Unwrap() error { return e.Err }

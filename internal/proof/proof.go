@@ -1,10 +1,9 @@
-// Package proof lets the two ends of a connection prove to each other that
-// they know the secret of their job, before any other byte counts.
+// Package proof lets the two ends of a connection prove to each other that they know the secret of
+// their job, before any other byte counts.
 //
-// It authenticates; it does not encrypt. What is sent after the proof travels
-// in the clear, and an attacker who can rewrite packets between two hosts can
-// change it. What the proof keeps out is everybody who can merely connect: a
-// stranger, a port scan, a process of another job.
+// It authenticates but does not encrypt. Everything sent after the proof travels in the clear, and
+// an attacker who can rewrite packets between two hosts can change it. The proof keeps out
+// everything that can merely connect: a stranger, a port scan, a process of another job.
 //
 // # The exchange
 //
@@ -14,17 +13,15 @@
 //	   | -- tag: HMAC-SHA256 ----------------------> |  verified first
 //	   | <-- tag: HMAC-SHA256 ---------------------- |
 //
-// Both tags are computed over a label naming the role of their maker and over
-// both hellos in full, thus over protocol, versions, features, job, both
-// identities and both nonces. A tag of one side is never a tag of the other,
-// which rules out reflection, and one of an earlier connection is none of this
-// one, which rules out replay. The acceptor proves nothing to a dialer that has
-// not proved itself, and it answers every failed proof in the same way: not at
-// all.
+// Each tag is computed over a label naming the role of its sender and over both hellos in full, and
+// thus over protocol, versions, features, job, both identities and both nonces. A tag of one side
+// is never valid for the other, which rules out reflection; a tag of an earlier connection is never
+// valid for this one, which rules out replay. The acceptor proves nothing to a dialer that has not
+// proved itself. It gives the same answer to every failed proof: none.
 //
-// A stranger costs the acceptor at most 256 bytes read, whatever it sends, and
-// one fixed-size answer, and only if it began with the right eight bytes.
-// Time is bounded by the deadlines that the caller sets on the connection.
+// Whatever a stranger sends, it costs the acceptor at most 256 bytes read and, if the first eight
+// bytes were right, one answer of fixed size. The deadlines that the caller sets on the connection
+// bound the time.
 package proof
 
 import (
@@ -39,54 +36,50 @@ import (
 	"os"
 )
 
-// Params says what both ends must agree on, and who this end is.
+// Params describes what both ends must agree on, and this end's identity.
 type Params struct {
-	// Secret is the secret of the job. It may be empty only with Insecure.
-	// It is not kept after Dial or Accept has returned.
+	// Secret is the secret of the job. It may be empty only with Insecure. It is not kept after
+	// Dial or Accept has returned.
 	Secret []byte
-	// Insecure admits peers without a secret. Both ends must say so, and
-	// neither may have a secret: a secret that proves nothing would deceive.
+	// Insecure admits peers without a secret. Both ends must set it, and neither may have a secret:
+	// a secret that proves nothing would deceive.
 	Insecure bool
-	// Protocol names what is spoken after the proof, for example
-	// "sluice-tcp"; 1 to 32 bytes, equal at both ends.
+	// Protocol names the protocol that follows the proof, for example "sluice-tcp"; 1 to 32 bytes,
+	// equal at both ends.
 	Protocol string
-	// Major and Minor are the version of Protocol. The major version must be
-	// equal at both ends, the minor one need not.
+	// Major and Minor are the version of Protocol. The major version must be equal at both ends;
+	// the minor version need not.
 	Major, Minor uint16
 	// Features is the mask of the optional features that this end has.
 	Features uint64
-	// Job is the id of the job, at most 64 bytes, equal at both ends. It is
-	// no secret.
+	// Job is the id of the job, at most 64 bytes, equal at both ends. It is not secret.
 	Job string
-	// Self is the identity of this end, at most 64 bytes: the bytes of a rank
-	// or of a GID. It is bound into the proof and is no secret.
+	// Self is the identity of this end, at most 64 bytes: the bytes of a rank or of a GID. The
+	// proof covers it; it is not secret.
 	Self []byte
 }
 
-// Peer is the other end as it has proved to be. With Params.Insecure it has
-// proved nothing, and ID is what it claims.
+// Peer describes the other end as it has proved to be. With Params.Insecure it has proved nothing,
+// and ID is only a claim.
 type Peer struct {
-	ID           []byte // its Params.Self; the caller's to keep
+	ID           []byte // its Params.Self; the caller may keep it
 	Major, Minor uint16 // the version that it speaks; Major equals our own
 	Features     uint64 // the features that both ends have
-	PageSize     uint32 // of its host, in bytes; it need not be ours: nothing that goes over a connection depends on it
+	PageSize     uint32 // page size of its host in bytes; it may differ from ours, as nothing sent over a connection depends on it
 }
 
-// Dial proves knowledge of the secret to the acceptor at the other end of rw
-// and demands the same proof from it. If want is not nil, the acceptor must
-// prove that identity.
+// Dial proves knowledge of the secret to the acceptor at the other end of rw and demands the same
+// proof from it. If want is not nil, the acceptor must prove that identity.
 //
-// Dial blocks until the exchange is over: set a deadline on rw. It reads no
-// byte beyond the exchange. Errors are of type [*Error]; after one, rw is of
-// no more use and should be closed. Calls on different connections may run at
-// the same time.
+// Dial blocks until the exchange is complete: set a deadline on rw. It reads no byte beyond the
+// exchange. Errors are of type [*Error]; after one, rw is unusable and should be closed. Calls on
+// different connections may run concurrently.
 func Dial(rw io.ReadWriter, p Params, want []byte) (Peer, error) {
 	return dial(rw, p, want, randomNonce)
 }
 
-// Accept is the other end of [Dial]. If known is not nil, it is asked whether
-// the identity that the dialer has proved is one to be admitted; a dialer that
-// has proved none is never asked about.
+// Accept is the other end of [Dial]. If known is not nil, it decides whether to admit the identity
+// that the dialer has proved; it is not called for an identity that has not been proved.
 //
 // Blocking, errors and concurrency are those of Dial.
 func Accept(rw io.ReadWriter, p Params, known func(id []byte) bool) (Peer, error) {
@@ -117,7 +110,7 @@ func dial(rw io.ReadWriter, p Params, want []byte, nonce func(*[nonceSize]byte))
 		return fail(err)
 	}
 	if want != nil && !bytes.Equal(want, theirs.identity) {
-		return fail(fmt.Errorf("%w: it is not %s", ErrIdentity, name(want)))
+		return fail(fmt.Errorf("%w: expected %s", ErrIdentity, name(want)))
 	}
 	tag := makeTag(p.Secret, roleDialer, dialer, acceptor)
 	if _, err := rw.Write(tag[:]); err != nil {
@@ -129,7 +122,7 @@ func dial(rw io.ReadWriter, p Params, want []byte, nonce func(*[nonceSize]byte))
 		if errors.As(err, &timeout) && timeout.Timeout() {
 			return fail(fmt.Errorf("read proof: %w", err))
 		}
-		// The one way in which an acceptor says no.
+		// A closed connection is the only way in which an acceptor refuses.
 		return fail(fmt.Errorf("%w (%w)", ErrRefused, err))
 	}
 	tag = makeTag(p.Secret, roleAcceptor, dialer, acceptor)
@@ -152,8 +145,8 @@ func accept(rw io.ReadWriter, p Params, known func(id []byte) bool, nonce func(*
 	fail := func(err error) (Peer, error) {
 		return Peer{}, &Error{Op: op, Peer: theirs.identity, Err: err}
 	}
-	// Before the verdict, so that the dialer of another version learns that
-	// from both numbers and not from a closed connection.
+	// Before the check, so that a dialer of another version learns the reason from both numbers
+	// instead of a closed connection.
 	acceptor := ours.Append(make([]byte, 0, helloSize))
 	if _, err := rw.Write(acceptor); err != nil {
 		return fail(fmt.Errorf("write hello: %w", err))
@@ -169,7 +162,7 @@ func accept(rw io.ReadWriter, p Params, known func(id []byte) bool, nonce func(*
 	if !hmac.Equal(tag[:], got[:]) {
 		return fail(ErrSecret)
 	}
-	// Not before the tag: else a stranger could ask which identities exist.
+	// After the tag; otherwise a stranger could find out which identities exist.
 	if known != nil && !known(theirs.identity) {
 		return fail(ErrIdentity)
 	}
@@ -180,7 +173,7 @@ func accept(rw io.ReadWriter, p Params, known func(id []byte) bool, nonce func(*
 	return ours.peer(&theirs), nil
 }
 
-// hello is the first message of this end, if p is fit to be sent.
+// hello returns the first message of this end, or an error if p is invalid.
 func (p *Params) hello(r role, nonce func(*[nonceSize]byte)) (hello, error) {
 	bad := func(format string, a ...any) (hello, error) {
 		return hello{}, fmt.Errorf("%w: %s", ErrParams, fmt.Sprintf(format, a...))
@@ -213,7 +206,7 @@ func (p *Params) hello(r role, nonce func(*[nonceSize]byte)) (hello, error) {
 	return h, nil
 }
 
-// agree returns nil if the two ends can talk, else a [*MismatchError].
+// agree returns nil if the two ends can talk, otherwise a [*MismatchError].
 func (h *hello) agree(theirs *hello) error {
 	differ := func(err error, ours, theirs any) error {
 		return &MismatchError{Err: err, Ours: fmt.Sprint(ours), Theirs: fmt.Sprint(theirs)}
@@ -251,11 +244,10 @@ func (h *hello) peer(theirs *hello) Peer {
 	}
 }
 
-// readHello reads the hello of a peer in the given role and returns it also
-// as it was on the wire.
+// readHello reads the hello of a peer in the given role and also returns its wire form.
 func readHello(r io.Reader, want role) (hello, []byte, error) {
 	b := make([]byte, helloSize)
-	// The prefix alone tells a stranger, who may never send the rest.
+	// The prefix alone identifies a stranger, which may never send the rest.
 	if _, err := io.ReadFull(r, b[:prefixSize]); err != nil {
 		return hello{}, nil, fmt.Errorf("read hello: %w", err)
 	}
@@ -273,14 +265,13 @@ func readHello(r io.Reader, want role) (hello, []byte, error) {
 		return hello{}, nil, err
 	}
 	if h.role != want {
-		return hello{}, nil, fmt.Errorf("%w: the peer says that it is the %v, as this end is", ErrGarbage, h.role)
+		return hello{}, nil, fmt.Errorf("%w: the peer claims the role of %v, which is this end's", ErrGarbage, h.role)
 	}
 	return h, b, nil
 }
 
-// makeTag computes the tag of the end in role r from both hellos as they were
-// on the wire. They have fixed sizes, and so has the label: the concatenation
-// is unambiguous.
+// makeTag computes the tag of the end in role r from the wire forms of both hellos. They and the
+// label have fixed sizes, so the concatenation is unambiguous.
 func makeTag(secret []byte, r role, dialer, acceptor []byte) (tag [tagSize]byte) {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("sluice proof 1: "))

@@ -283,7 +283,7 @@ func TestReplay(t *testing.T) {
 }
 
 // A dialer that gets its own bytes back, or its own with the role corrected
-// and its own tag behind them, has met nobody.
+// and its own tag behind them, has met no peer.
 func TestReflection(t *testing.T) {
 	p := params("rank 1")
 	h, err := p.hello(roleDialer, fixedNonce(1))
@@ -527,7 +527,7 @@ func TestWant(t *testing.T) {
 		_, acceptor := record(t, fixedNonce(1), fixedNonce(2))
 		_, err := dial(newScript(acceptor), params("rank 1"), id, fixedNonce(1))
 		require.ErrorIs(t, err, ErrIdentity)
-		require.EqualError(t, err, `proof: dial: peer claiming to be "rank 0": wrong identity: it is not `+want)
+		require.EqualError(t, err, `proof: dial: peer claiming to be "rank 0": wrong identity: expected `+want)
 	}
 	_, acceptor := record(t, fixedNonce(1), fixedNonce(2))
 	_, err := dial(newScript(acceptor), params("rank 1"), []byte("rank 0"), fixedNonce(1))

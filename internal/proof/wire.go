@@ -130,7 +130,7 @@ func appendPadded[T string | []byte](b []byte, name T, size int) []byte {
 // not refer to b.
 func parseHello(b []byte) (h hello, n int, err error) {
 	if len(b) < helloSize {
-		return hello{}, 0, fmt.Errorf("%w: hello of %d bytes, want %d", ErrGarbage, len(b), helloSize)
+		return hello{}, 0, fmt.Errorf("%w: hello of %d bytes, expected %d", ErrGarbage, len(b), helloSize)
 	}
 	if err := checkPrefix(b); err != nil {
 		return hello{}, 0, err
@@ -164,10 +164,10 @@ func parseHello(b []byte) (h hello, n int, err error) {
 	return h, helloSize, nil
 }
 
-// checkPrefix looks at the first prefixSize bytes of a hello.
+// checkPrefix checks the first prefixSize bytes of a hello.
 func checkPrefix(b []byte) error {
 	if string(b[:len(magic)]) != magic {
-		return fmt.Errorf("%w: begins with %q", ErrGarbage, b[:len(magic)])
+		return fmt.Errorf("%w: it sent %q first", ErrGarbage, b[:len(magic)])
 	}
 	if v := binary.BigEndian.Uint16(b[6:]); v != wireVersion {
 		return &MismatchError{Err: ErrVersion, Ours: fmt.Sprintf("proof %d", wireVersion), Theirs: fmt.Sprintf("proof %d", v)}

@@ -252,7 +252,7 @@ static void probe_in(int from)
 static void probe_pair(int a, int b) { both(a, b, probe_out, probe_in); }
 
 /*
- * The program that IMPI's flow control has to bear: as many sends as may be in flight,
+ * The program that IMPI's flow control must handle: as many sends as may be in flight,
  * then a receive; the other sends synchronously first.
  */
 #define HIWATER 20
@@ -279,7 +279,7 @@ static void flow_pair(int a, int b)
 		take("one of many", a, 70 + i, 8);
 }
 
-/* Many more than may be in flight, one way, that nobody waits for. */
+/* Many more than may be in flight, one way, that no process waits for. */
 static void flood_out(int to)
 {
 	int i;
@@ -497,7 +497,7 @@ static void pull(int supplier)
 	printf("rank %d: %d chunks\n", me, count);
 }
 
-/* request returns who asks for a chunk. */
+/* request returns the rank that asks for a chunk. */
 static int request(void)
 {
 	MPI_Status st;
@@ -523,7 +523,7 @@ static void give(void)
 		MPI_Send(NULL, 0, MPI_CHAR, request(), TAG_END, MPI_COMM_WORLD);
 }
 
-/* All messages to the supplier's rank are its: nobody else sends meanwhile. */
+/* All messages to the supplier's rank are its: no other rank sends meanwhile. */
 static void fan_out(int supplier)
 {
 	MPI_Barrier(MPI_COMM_WORLD);

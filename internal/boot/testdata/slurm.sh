@@ -5,7 +5,7 @@
 #     slurm.sh command [argument]...
 #
 # The cluster has network, process, mount and host name spaces of its own, and
-# its files are in memory, in a /run and an /etc/hosts that nobody else sees:
+# its files are in memory, in a /run and an /etc/hosts that no other process sees:
 # nothing outside is touched, and all of it ends with the command or with this
 # script, even by SIGKILL.
 set -eu
