@@ -705,7 +705,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 		_, err := joinFrom(ranks.Within(t), variables(e.Environ()...))
 		require.ErrorAs(t, err, new(*RefusedError))
 	}
-	w.waitFor(t, "both refusals", func() bool { return strings.Count(w.log.String(), "3 ranks, but it has 2") == 2 })
+	w.waitFor(t, "both refusals", func() bool { return strings.Count(w.log.String(), "3 ranks, but the job has 2") == 2 })
 	require.Equal(t, maxWarnings+2, warnings(), w.log.String())
 }
 
