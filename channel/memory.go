@@ -100,9 +100,13 @@ func (n *Node) findMemory(b []byte) *Memory {
 
 // Bytes is the memory; nil after Close, also of the node. A slice of it must not be
 // used then: another Memory of the node may have the bytes. When the node is closed it is
-// private memory of this process, of zeroes at first, which is used for nothing else. Addresses
-// are kept for that, the last 1 TiB of them in 1024 pieces, and memory only where they are written to; slices
-// that are older end the process.
+// private memory of this process, of zeroes at first, which is used for nothing else; memory
+// that no provider has made (of one rank, or over tcp alone) keeps its bytes. Addresses
+// are kept for that, the last 1 TiB of them in 1024 pieces, and memory only where they are written to.
+// What nodes have mapped for themselves counts, too. Where ulimit -v or -d is set, at most a
+// sixteenth of it is kept; where vm.overcommit_memory is 2, nothing; where addresses have run
+// short, less. Slices that are older end the process, or reach what has the addresses then: it
+// may be the memory of another node.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil

@@ -111,7 +111,8 @@ func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(os.Getpagesize()
 
 // Bytes is the memory; nil after Close, also of the job. A slice of it must not be
 // used then: another Memory may have the bytes. A send of it, or a receive into it, is
-// [ErrClosed].
+// [ErrClosed]. A slice that is used all the same finds what [channel.Memory.Bytes] says of
+// closed nodes, where a device of the job has made the memory; other memory keeps its bytes.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
