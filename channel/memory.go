@@ -97,12 +97,15 @@ func (n *Node) findMemory(b []byte) *Memory {
 	return nil
 }
 
-// Bytes returns the memory, or nil after Close of the memory or the node. Do not use a
-// slice of it after Close: another Memory of the node may occupy the bytes. After the
-// node is closed, the slice refers to private memory of this process, zeroed at first
-// and used for nothing else. For this the last 1 TiB of addresses, in at most 1024
-// pieces, stays reserved, and only pages that are written to take memory; accessing an
-// older slice crashes the process.
+// Bytes returns the memory, or nil after Close of the memory or the node. Do not use a slice of it
+// after Close: another Memory of the node may occupy the bytes. After the node is closed, the slice
+// refers to private memory of this process, zeroed at first and used for nothing else; memory that
+// no provider has made (of a single rank, or over tcp alone) keeps its bytes. For this the last
+// 1 TiB of addresses, in at most 1024 pieces, stays reserved, what nodes have mapped for themselves
+// included, and only pages that are written to take memory. Where ulimit -v or -d is set, at most a
+// sixteenth of it is kept; where vm.overcommit_memory is 2, nothing; where addresses have run short,
+// less. Accessing an older slice crashes the process, or reaches what has the addresses then, which
+// may be the memory of another node.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil

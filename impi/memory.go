@@ -110,7 +110,8 @@ func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(os.Getpagesize()
 
 // Bytes returns the memory; nil after Close of the Memory or the job. Slices of it must not be used
 // after that: another Memory may have the bytes. A send from it or a receive into it then fails
-// with [ErrClosed].
+// with [ErrClosed]. Accessing a slice of memory that a device of the job has made has the effects
+// that [channel.Memory.Bytes] describes for closed nodes; other memory keeps its bytes.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil

@@ -116,7 +116,8 @@ and written, and the output is complete as far as it goes. A second one gives it
 up.
 
 The exit status is 0 if all was read and written; 3 if an input is cut off or
-damaged: it is named with the byte, and all before it was written; 128 plus the
+damaged: it is named with the byte, and all before it was written; 1 if an input is
+of NSCLDAQ 10 or big-endian, which has to be converted first; 128 plus the
 number of the signal; 126 or 127 if the command could not be started; 1 if filters
 have answered everything, but ended with a status other than 0; else 1, and there
 is no output.
@@ -365,8 +366,12 @@ func openInputs(o *fanoutOptions) (list inputs, err error) {
 		}
 		var r io.Reader = in.f
 		if info.Mode().IsRegular() {
-			in.size = info.Size()
-			if err := checkFormat(in.f, o.itemLimit); err != nil { // before anything is written
+			at, err := in.f.Seek(0, io.SeekCurrent) // standard input may have been read from
+			if err == nil {
+				in.size = max(info.Size()-at, 0)
+				err = checkFormat(in.f, at, o.itemLimit) // before anything is written
+			}
+			if err != nil {
 				list.close()
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
@@ -379,10 +384,10 @@ func openInputs(o *fanoutOptions) (list inputs, err error) {
 	return list, nil
 }
 
-// checkFormat looks at the beginning of a file.
-func checkFormat(f *os.File, itemLimit int64) error {
-	begin := make([]byte, 64<<10)
-	n, err := f.ReadAt(begin, 0)
+// checkFormat looks at a file from byte at on, as far as a [ring.Reader] will.
+func checkFormat(f *os.File, at, itemLimit int64) error {
+	begin := make([]byte, 256<<10)
+	n, err := f.ReadAt(begin, at)
 	if err != nil && err != io.EOF {
 		return err
 	}

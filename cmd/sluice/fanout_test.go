@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,6 +32,7 @@ func init() {
 		test{"fanout ended by a signal", testFanoutSignal},
 		test{"fanout given up", testFanoutAbort},
 		test{"fanout that fails", testFanoutFails},
+		test{"fanout of a file that was read from", testFanoutRest},
 		test{"fanout of a filter that ends badly", testFanoutSulky},
 		test{"usage of fanout", testFanoutUsage},
 		test{"generate", testGenerate},
@@ -276,6 +278,27 @@ func testFanoutAbort(t *testing.T, b bed) {
 	list, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, list)
+}
+
+// What standard input was read from already is looked at no more.
+func testFanoutRest(t *testing.T, b bed) {
+	_, file, _ := eventFile(t, eventgen.Config{Events: 100})
+	path := filepath.Join(t.TempDir(), "rest")
+	require.NoError(t, os.WriteFile(path, append([]byte{0, 0, 0, 12, 0, 0, 0, 12, 0, 0, 0, 0}, file...), 0o600))
+	for at, want := range map[int64]int{0: statusJustError, 12: 0} {
+		f, err := os.Open(path)
+		require.NoError(t, err)
+		_, err = f.Seek(at, io.SeekStart)
+		require.NoError(t, err)
+		cmd := b.command(t, "", "fanout", "--in", "-", "--out", "-", "cat")
+		cmd.Stdin = f
+		e := finish(t, cmd)
+		require.NoError(t, f.Close())
+		require.Equal(t, want, e.status, e.stderr)
+		if want == 0 {
+			require.Equal(t, string(file), e.stdout)
+		}
+	}
 }
 
 func testFanoutFails(t *testing.T, b bed) {

@@ -18,7 +18,8 @@
 // it is; see [Clock] for which timestamp.
 //
 // What cannot be a ring item is a [*DamageError] that says at which byte. Nothing is
-// skipped: behind a damaged item there is no telling where the next one begins.
+// skipped: behind a damaged item there is no telling where the next one begins. A file of
+// version 10, or in the other byte order, is a [*FormatError]; see [CheckFormat].
 //
 // The functions are safe for concurrent use on different memory; a [Reader], a [Writer]
 // and a [Clock] belong to one goroutine at a time.

@@ -10,6 +10,10 @@ import (
 // that system calls do not count, little enough to stay in a core's cache.
 const bufferLen = 256 << 10
 
+// sniffLen is how many bytes of a file are looked at, at the least, before its first item is
+// called damaged: they may be of another format.
+const sniffLen = 8 << 10
+
 // emptyReads is how often in a row a Read may return nothing and no error, as in bufio.
 const emptyReads = 100
 
@@ -72,6 +76,9 @@ func (r *Reader) next(it *Item) ([]byte, error) {
 	}
 	size, body, err := check(r.buf[r.lo:r.hi], r.limit)
 	if r.offset == 0 {
+		if err != nil {
+			r.fill(sniffLen) // what there is of it will do
+		}
 		if err := CheckFormat(r.buf[r.lo:r.hi], r.limit); err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/iotest"
 
@@ -186,6 +187,10 @@ func FuzzReader(f *testing.F) {
 				require.Equal(t, io.EOF, err)
 				return
 			}
+			if format := ring.CheckFormat(b, limit); at == 0 && format != nil {
+				require.Equal(t, format, err)
+				return
+			}
 			n, wantErr := ring.Parse(&want, b[at:], limit)
 			if wantErr != nil {
 				wantErr.(*ring.DamageError).Offset = int64(at)
@@ -200,16 +205,18 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
+// bare returns an item of version 10: its size, its type and its body.
+func bare(order binary.AppendByteOrder, t ring.Type, body []byte) []byte {
+	b := order.AppendUint32(nil, uint32(8+len(body)))
+	return append(order.AppendUint32(b, uint32(t)), body...)
+}
+
 // older returns items of version 10, in a byte order: BEGIN_RUN of a run, and events.
 func older(order binary.AppendByteOrder, run uint32, events int) []byte {
-	item := func(b []byte, t ring.Type, body []byte) []byte {
-		b = order.AppendUint32(b, uint32(8+len(body)))
-		return append(order.AppendUint32(b, uint32(t)), body...)
-	}
 	begin := order.AppendUint32(order.AppendUint32(order.AppendUint32(nil, run), 0), 1_200_000_000)
-	b := item(nil, ring.BeginRun, append(begin, make([]byte, ring.TitleLen+1)...))
+	b := bare(order, ring.BeginRun, append(begin, make([]byte, ring.TitleLen+1)...))
 	for i := range events {
-		b = item(b, ring.PhysicsEvent, order.AppendUint16(nil, uint16(i)))
+		b = append(b, bare(order, ring.PhysicsEvent, order.AppendUint16(nil, uint16(i)))...)
 	}
 	return b
 }
@@ -239,6 +246,7 @@ func TestFormats(t *testing.T) {
 		}{
 			{older(binary.LittleEndian, run, 3), ring.FormatError{Version: 10}, "NSCLDAQ 10, little-endian"},
 			{older(binary.LittleEndian, run, 0), ring.FormatError{Version: 10}, "NSCLDAQ 10, little-endian"},
+			{older(binary.BigEndian, run, 0), ring.FormatError{Version: 10, BigEndian: true}, "NSCLDAQ 10, big-endian"},
 			{older(binary.BigEndian, run, 3), ring.FormatError{Version: 10, BigEndian: true}, "NSCLDAQ 10, big-endian"},
 			{swapped(1), ring.FormatError{Version: 11, BigEndian: true}, "NSCLDAQ 11 or 12, big-endian"},
 			{swapped(5000), ring.FormatError{Version: 11, BigEndian: true}, "NSCLDAQ 11 or 12, big-endian"},
@@ -259,4 +267,55 @@ func TestFormats(t *testing.T) {
 	broken[starts[1]+8] = 5 // a body header that there is not
 	require.NoError(t, ring.CheckFormat(broken, 0))
 	require.NoError(t, ring.CheckFormat(bytes.Repeat([]byte("text"), 100), 0))
+}
+
+// TestFormatsByMost: no item alone decides which version the items are of, but for BEGIN_RUN.
+func TestFormatsByMost(t *testing.T) {
+	le := binary.LittleEndian
+	nonincr := bare(le, 21, []byte("0123456789"))
+	event := bare(le, ring.PhysicsEvent, []byte{26, 0, 0x12, 0x34, 5, 6})
+	none := bare(le, ring.PeriodicScalers, make([]byte, 32)) // in version 11: no body header
+	fits := bare(le, ring.PhysicsEvent, append([]byte{20, 0, 0, 0}, make([]byte, 30)...))
+	good := (&ring.Item{Type: ring.PhysicsEvent, HasHeader: true, Body: make([]byte, 40)}).Append(nil, ring.V11)
+	damaged := bytes.Clone(good)
+	damaged[8] = 8
+	for name, c := range map[string]struct {
+		b    []byte
+		want bool
+	}{
+		"a type that only 10 has":          {slices.Concat(nonincr, bytes.Repeat(event, 9), nonincr), true},
+		"BEGIN_RUN and what is no item":    {append(older(le, 4, 0), bytes.Repeat([]byte("text"), 9)...), true},
+		"BEGIN_RUN behind others":          {slices.Concat(none, older(le, 20, 0), bytes.Repeat(fits, 9)), true},
+		"a first body like a header":       {append(bytes.Clone(fits), bytes.Repeat(event, 9)...), true},
+		"a first body like none":           {append(bytes.Clone(none), bytes.Repeat(event, 9)...), true},
+		"11 with a damaged header":         {append(damaged, bytes.Repeat(good, 100)...), false},
+		"11 with RING_FORMAT, all damaged": {append(bare(le, ring.RingFormat, make([]byte, 8)), bytes.Repeat(event, 9)...), false},
+	} {
+		_, err := ring.NewReader(bytes.NewReader(c.b), 0).Next(new(ring.Item))
+		require.Equal(t, c.want, errors.As(err, new(*ring.FormatError)), "%s: %v", name, err)
+	}
+	// By small pieces, which are read until they tell.
+	for _, order := range []binary.AppendByteOrder{le, binary.BigEndian} {
+		b := bytes.Repeat(bare(order, ring.PhysicsEvent, []byte{26, 0, 0x12, 0x34, 5, 6}), 9)
+		_, err := ring.NewReader(iotest.OneByteReader(bytes.NewReader(b)), 0).Next(new(ring.Item))
+		require.Equal(t, &ring.FormatError{Version: 10, BigEndian: order == binary.AppendByteOrder(binary.BigEndian)}, err)
+	}
+}
+
+// TestNotSwapped: what is no item, or one that is too large, is not taken for a big-endian one.
+func TestNotSwapped(t *testing.T) {
+	le := binary.LittleEndian
+	const large = 1 << 30
+	for name, c := range map[string]struct {
+		b     []byte
+		limit int64
+		want  error
+	}{
+		"beyond the limit": {le.AppendUint32(le.AppendUint32(le.AppendUint32(nil, 16<<20+256), 30), 0), 0, ring.ErrTooLarge},
+		"an unknown type":  {le.AppendUint32(le.AppendUint32(le.AppendUint32(nil, 0x300), 256), 0), 0, ring.ErrTruncated},
+		"a gzip file":      {[]byte{0x1f, 0x8b, 8, 0, 0x12, 0x34, 0x56, 0x67, 0, 3, 0, 0, 0}, large, ring.ErrTruncated},
+	} {
+		_, err := ring.NewReader(bytes.NewReader(c.b), c.limit).Next(new(ring.Item))
+		require.ErrorIs(t, err, c.want, name)
+	}
 }

@@ -32,11 +32,20 @@ const (
 	// words: one of version 11 has a divisor and the size of a body header more. So the number
 	// of the run is not taken for a body header.
 	beginRun10 = minItem10 + 3*4 + TitleLen + 1
+	// nonincrScalers10 is a type that only version 10 has: TIMESTAMPED_NONINCR_SCALERS.
+	nonincrScalers10 Type = 21
+	// typeLimit is beyond all types: DataFormat.h has the upper 16 bits zero.
+	typeLimit Type = 1 << 16
 )
 
 // CheckFormat looks at the beginning of a file, as many bytes of it as there are, and says with
 // a [*FormatError] if it is of a version or a byte order that is not read. nil: it may be, or it
 // is no ring items at all. limit is as in [Parse].
+//
+// A BEGIN_RUN of 101 to 104 bytes is one of version 10, though Parse takes some of that size.
+// Version 10 without BEGIN_RUN, as the later segments of a run are, is told by its bodies: not
+// where half of them or more begin with a number that the size of a body header could be (0, 4,
+// or 20 and more that fits), nor by one item alone.
 func CheckFormat(b []byte, limit int64) error {
 	if limit <= 0 {
 		limit = DefaultLimit
@@ -44,47 +53,40 @@ func CheckFormat(b []byte, limit int64) error {
 	if len(b) < MinItem {
 		return nil
 	}
-	le := binary.LittleEndian
-	size := le.Uint32(b[offSize:])
-	short := Type(le.Uint32(b[offType:])) == BeginRun && size >= beginRun10 && size < beginRun10+4
-	if n, _ := walk(b, limit, FormatError{Version: V11}); n > 0 && !short {
-		return nil // what is wrong with a later item is damage
+	if v := sniff(b, limit, binary.LittleEndian); v == version10 {
+		return &FormatError{v, false}
 	}
-	for _, f := range []FormatError{{V11, true}, {version10, false}, {version10, true}} {
-		// Of one item of version 10 alone its body might be a body header that is damaged.
-		if n, ok := walk(b, limit, f); ok && (n > 1 || f.Version != version10 || short) {
-			return &f
-		}
+	if v := sniff(b, limit, binary.BigEndian); v != 0 {
+		return &FormatError{v, true}
 	}
 	return nil
 }
 
-// walk says whether b could be items of that format, as far as it goes, and how many begin in
-// it.
-func walk(b []byte, limit int64, f FormatError) (items int, ok bool) {
-	var order binary.ByteOrder = binary.LittleEndian
-	if f.BigEndian {
-		order = binary.BigEndian
-	}
+// sniff says of which version the items are that b begins with: V11 for V12, too; 0 where
+// something in b is no item, or nothing tells.
+func sniff(b []byte, limit int64, order binary.ByteOrder) Version {
+	items, odd := 0, 0 // odd: without what version 11 has for a body header
 	for len(b) >= MinItem {
-		size, least := int64(order.Uint32(b[offSize:])), int64(MinItem)
-		t := Type(order.Uint32(b[offType:]))
-		if f.Version == version10 {
-			if least = minItem10; t == RingFormat {
-				return items, false
-			}
-		} else {
-			switch header := int64(order.Uint32(b[offBody:])); {
-			case header == noHeader11 || header == noHeader12:
-			case header < HeaderLen || offBody+header > size:
-				return items, false
-			}
-		}
-		if _, known := typeNames[t]; size < least || size > limit || !known && t < FirstUserItem {
-			return items, false
+		size, t, header := int64(order.Uint32(b[offSize:])), Type(order.Uint32(b[offType:])), int64(order.Uint32(b[offBody:]))
+		_, known := typeNames[t]
+		switch {
+		case size < minItem10 || size > limit || !known && t != nonincrScalers10 && (t < FirstUserItem || t >= typeLimit):
+			return 0
+		case t == RingFormat:
+			return V11
+		case t == BeginRun && size >= beginRun10 && size < beginRun10+4:
+			return version10
+		case size < MinItem || header != noHeader11 && header != noHeader12 && (header < HeaderLen || offBody+header > size):
+			odd++
 		}
 		items++
 		b = b[min(size, int64(len(b))):]
 	}
-	return items, items > 0
+	switch {
+	case 2*odd <= items:
+		return V11
+	case items > 1: // of one alone the body might be a body header that is damaged
+		return version10
+	}
+	return 0
 }

@@ -1,10 +1,13 @@
 // Package retire maps memory that users get slices of, and takes it back without taking away
-// its addresses: a slice that is used after that finds private pages, of zeroes at first, and
-// not the end of the process, nor anything that others use. Nothing tells when the last such
-// slice is gone: beyond a bound the oldest addresses are given back.
+// its addresses: a slice that is used after that finds private pages, of zeroes at first.
+// Nothing tells when the last such slice is gone: beyond a bound, and where there is no room
+// for new memory, the oldest addresses are given back. A slice of those ends the process, or
+// reaches what has the addresses then.
 package retire
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -18,6 +21,9 @@ const (
 	// 200 bytes, and memory only where it is written to.
 	mostRanges = 1 << 10
 	mostBytes  = 1 << 40
+	// limitPart is the part of what the process may map that may be kept: the rest is for the
+	// heap, whose growth does not fail but ends the process.
+	limitPart = 16
 )
 
 // kept are the ranges that are retired, in this order.
@@ -27,45 +33,92 @@ var kept struct {
 	bytes  int
 }
 
+// Tests replace these.
+var (
+	mmap       = unix.Mmap
+	remap      = unix.MmapPtr
+	munmap     = unix.Munmap
+	getrlimit  = unix.Getrlimit
+	overcommit = "/proc/sys/vm/overcommit_memory"
+)
+
+const access = unix.PROT_READ | unix.PROT_WRITE
+
 // Map maps size bytes, a multiple of the page size, readable and writable, with these flags; of
 // a file, or of none where fd is -1.
 func Map(fd, size, flags int) ([]byte, error) {
-	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
+	b, err := mmap(fd, 0, size, access, flags)
 	if err == unix.ENOMEM { // what is kept counts where addresses are limited
 		kept.Lock()
-		dropped := drop(0, 0)
-		kept.Unlock()
-		if dropped != nil {
-			return nil, dropped
+		defer kept.Unlock()
+		for fits := couldFit(fd, size, flags); fits && err == unix.ENOMEM && dropOldest(); {
+			b, err = mmap(fd, 0, size, access, flags)
 		}
-		b, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
 	}
 	return b, os.NewSyscallError("mmap", err)
 }
 
-// Unmap takes back what Map has returned, and keeps its addresses.
-func Unmap(b []byte) error {
-	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	if _, _, errno := unix.Syscall6(unix.SYS_MMAP, at, uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE, flags, ^uintptr(0), 0); errno != 0 {
-		return os.NewSyscallError("munmap", unix.Munmap(b))
+// couldFit says whether there is room for size bytes without what is kept. The caller holds the
+// lock.
+func couldFit(fd, size, flags int) bool {
+	if size -= kept.bytes; size <= 0 {
+		return true
 	}
-	kept.Lock()
-	defer kept.Unlock()
-	kept.ranges = append(kept.ranges, b)
-	kept.bytes += len(b)
-	return drop(mostRanges, mostBytes)
+	b, err := mmap(fd, 0, size, access, flags&^unix.MAP_POPULATE)
+	if err == nil {
+		err = munmap(b)
+	}
+	return err == nil
 }
 
-// drop gives addresses back until no more than so many are kept. The caller holds the lock.
-func drop(ranges, bytes int) error {
-	for len(kept.ranges) > ranges || kept.bytes > bytes {
-		b := kept.ranges[0]
-		kept.ranges = slices.Delete(kept.ranges, 0, 1)
-		kept.bytes -= len(b)
-		if err := unix.Munmap(b); err != nil {
-			return os.NewSyscallError("munmap", err)
+// Unmap takes back what Map has returned, and keeps its addresses, as far as the bound allows.
+func Unmap(b []byte) error {
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED
+	kept.Lock()
+	defer kept.Unlock()
+	most := bound()
+	if len(b) > most {
+		return os.NewSyscallError("munmap", munmap(b))
+	}
+	for (len(kept.ranges) >= mostRanges || kept.bytes+len(b) > most) && dropOldest() {
+	}
+	if _, err := remap(-1, 0, unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), access, flags); err != nil {
+		return errors.Join(fmt.Errorf("the addresses of %d bytes are not kept: do not use slices of them any more: %w", len(b), os.NewSyscallError("mmap", err)),
+			os.NewSyscallError("munmap", munmap(b)))
+	}
+	if unix.Munlock(b) == nil { // after mlockall the pages are there, and stay
+		unix.Madvise(b, unix.MADV_DONTNEED)
+	}
+	kept.ranges = append(kept.ranges, b)
+	kept.bytes += len(b)
+	return nil
+}
+
+// bound is how many bytes of addresses may be kept: none where the kernel counts them as memory.
+func bound() int {
+	if mode, _ := os.ReadFile(overcommit); len(mode) > 0 && mode[0] == '2' {
+		return 0
+	}
+	most := uint64(mostBytes)
+	for _, resource := range []int{unix.RLIMIT_AS, unix.RLIMIT_DATA} {
+		var l unix.Rlimit
+		if getrlimit(resource, &l) == nil {
+			most = min(most, l.Cur/limitPart)
 		}
 	}
-	return nil
+	return int(most)
+}
+
+// dropOldest gives back the oldest addresses that can be given back, and says whether there were
+// any: part of what the kernel has joined to one range may have to stay. The caller holds the
+// lock.
+func dropOldest() bool {
+	for i, b := range kept.ranges {
+		if munmap(b) == nil {
+			kept.ranges = slices.Delete(kept.ranges, i, i+1)
+			kept.bytes -= len(b)
+			return true
+		}
+	}
+	return false
 }

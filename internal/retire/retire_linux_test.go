@@ -2,6 +2,7 @@ package retire
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -36,39 +37,166 @@ func TestAddressesStay(t *testing.T) {
 	require.NoError(t, err)
 	require.NotSame(t, unsafe.SliceData(b), unsafe.SliceData(other))
 	require.NoError(t, Unmap(other))
-	require.NoError(t, drop(0, 0))
+	dropAll()
 	require.Zero(t, kept.bytes)
 }
 
-func TestBounded(t *testing.T) {
-	page := os.Getpagesize()
-	var all [][]byte
-	for range mostRanges + 10 {
-		b, err := Map(-1, page, anonymous)
+func dropAll() {
+	for dropOldest() {
+	}
+}
+
+// replace has a variable another value until the test ends.
+func replace[T any](t *testing.T, at *T, value T) {
+	before := *at
+	t.Cleanup(func() { *at = before })
+	*at = value
+}
+
+// retired maps so many ranges of a page, and retires them.
+func retired(t *testing.T, n int) (all [][]byte) {
+	for range n {
+		b, err := Map(-1, os.Getpagesize(), anonymous)
 		require.NoError(t, err)
 		all = append(all, b)
 	}
 	for _, b := range all {
 		require.NoError(t, Unmap(b))
 	}
-	require.Len(t, kept.ranges, mostRanges)
-	require.Equal(t, mostRanges*page, kept.bytes)
+	t.Cleanup(dropAll)
+	return all
+}
+
+func TestBounded(t *testing.T) {
+	all := retired(t, mostRanges+10)
+	require.Equal(t, mostRanges, len(kept.ranges))
+	require.Equal(t, mostRanges*os.Getpagesize(), kept.bytes)
 	require.Same(t, unsafe.SliceData(all[10]), unsafe.SliceData(kept.ranges[0]), "the oldest has gone")
 	large, err := Map(-1, 1<<30, anonymous|unix.MAP_NORESERVE)
 	require.NoError(t, err)
+	replace(t, &getrlimit, limited(unix.RLIMIT_AS, limitPart<<30))
 	require.NoError(t, Unmap(large))
-	require.NoError(t, drop(mostRanges, 1<<30))
-	require.Len(t, kept.ranges, 1)
-	require.NoError(t, drop(0, 0))
+	require.Equal(t, 1, len(kept.ranges))
+}
+
+// limited is a system where one resource is limited.
+func limited(resource int, limit uint64) func(int, *unix.Rlimit) error {
+	return func(which int, l *unix.Rlimit) error {
+		l.Cur = unix.RLIM_INFINITY
+		if which == resource {
+			l.Cur = limit
+		}
+		return nil
+	}
+}
+
+// TestLimited: what is kept leaves room in the limits of the process, and nothing is kept where
+// the kernel counts it.
+func TestLimited(t *testing.T) {
+	const part = 1 << 20
+	for _, resource := range []int{unix.RLIMIT_AS, unix.RLIMIT_DATA} {
+		replace(t, &getrlimit, limited(resource, limitPart*part))
+		for range 5 {
+			b, err := Map(-1, part/2, anonymous)
+			require.NoError(t, err)
+			require.NoError(t, Unmap(b))
+			require.LessOrEqual(t, kept.bytes, part)
+		}
+		require.Equal(t, 2, len(kept.ranges))
+		large, err := Map(-1, 2*part, anonymous)
+		require.NoError(t, err)
+		require.NoError(t, Unmap(large))
+		require.Equal(t, 2, len(kept.ranges), "what cannot be kept pushes nothing out")
+		dropAll()
+	}
+	replace(t, &getrlimit, unix.Getrlimit)
+	replace(t, &overcommit, filepath.Join(t.TempDir(), "overcommit"))
+	for mode, want := range map[string]int{"0\n": 1, "1\n": 1, "2\n": 0} {
+		require.NoError(t, os.WriteFile(overcommit, []byte(mode), 0o600))
+		retired(t, 1)
+		require.Equal(t, want, len(kept.ranges), "mode %s", mode)
+		dropAll()
+	}
 }
 
 func TestMapFails(t *testing.T) {
 	_, err := Map(1<<20, os.Getpagesize(), unix.MAP_SHARED)
 	require.ErrorIs(t, err, unix.EBADF)
+	retired(t, 2)
+	_, err = Map(-1, 1<<60, anonymous) // more than there are, also without what is kept
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.Equal(t, 2, len(kept.ranges))
+}
+
+// TestMapMakesRoom: where there are too few addresses the oldest go, as many as it takes.
+func TestMapMakesRoom(t *testing.T) {
+	page := os.Getpagesize()
+	all := retired(t, 5)
+	room := 6 * page
+	replace(t, &mmap, func(fd int, offset int64, size, prot, flags int) ([]byte, error) {
+		if kept.bytes+size > room {
+			return nil, unix.ENOMEM
+		}
+		return unix.Mmap(fd, offset, size, prot, flags)
+	})
+	for _, c := range []struct{ size, left int }{{1, 5}, {3, 3}, {7, 3}, {6, 0}} {
+		b, err := Map(-1, c.size*page, anonymous)
+		require.Equal(t, c.left, len(kept.ranges))
+		if c.size*page > room {
+			require.ErrorIs(t, err, unix.ENOMEM)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, unix.Munmap(b))
+		if c.left > 0 {
+			require.Same(t, unsafe.SliceData(all[5-c.left]), unsafe.SliceData(kept.ranges[0]))
+		}
+	}
+}
+
+// TestStuck: a range that cannot be given back stays known, and is no error of another one.
+func TestStuck(t *testing.T) {
+	all := retired(t, mostRanges)
+	stuck := unsafe.SliceData(all[0])
+	replace(t, &munmap, func(b []byte) error {
+		if unsafe.SliceData(b) == stuck {
+			return unix.ENOMEM
+		}
+		return unix.Munmap(b)
+	})
+	retired(t, 1)
+	require.Equal(t, mostRanges, len(kept.ranges))
+	require.Same(t, stuck, unsafe.SliceData(kept.ranges[0]))
+	require.NotSame(t, unsafe.SliceData(all[1]), unsafe.SliceData(kept.ranges[1]))
+	dropAll()
+	require.Equal(t, 1, len(kept.ranges))
+	replace(t, &munmap, unix.Munmap)
+	dropAll()
+	require.Zero(t, len(kept.ranges))
+	require.Zero(t, kept.bytes)
+}
+
+// TestNotKept: that the addresses could not be kept is said.
+func TestNotKept(t *testing.T) {
 	b, err := Map(-1, os.Getpagesize(), anonymous)
 	require.NoError(t, err)
-	require.NoError(t, Unmap(b))
-	_, err = Map(-1, 1<<60, anonymous) // more than there are: what is kept is given back
+	replace(t, &remap, func(int, int64, unsafe.Pointer, uintptr, int, int) (unsafe.Pointer, error) { return nil, unix.ENOMEM })
+	err = Unmap(b)
 	require.ErrorIs(t, err, unix.ENOMEM)
-	require.Empty(t, kept.ranges)
+	require.ErrorContains(t, err, "are not kept")
+	require.Zero(t, len(kept.ranges))
+	require.ErrorIs(t, unix.Munmap(b), unix.EINVAL, "it is unmapped")
+}
+
+// TestLocked: after mlockall, where what is mapped has its pages at once, they go all the same.
+func TestLocked(t *testing.T) {
+	replace(t, &remap, func(fd int, offset int64, at unsafe.Pointer, size uintptr, prot, flags int) (unsafe.Pointer, error) {
+		return unix.MmapPtr(fd, offset, at, size, prot, flags|unix.MAP_LOCKED)
+	})
+	b := retired(t, 1)[0]
+	var there [1]byte
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(unsafe.Pointer(&there)))
+	require.Zero(t, errno)
+	require.Zero(t, there)
+	b[0] = 1
 }

@@ -58,7 +58,7 @@ func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, erro
 	}
 	m := &mr{c: p.c, buf: mem[:size:size], mapped: mem}
 	if err := p.register("allocate MR", m, access); err != nil {
-		return nil, errors.Join(err, retire.Unmap(mem))
+		return nil, errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(mem))) // no slice of it is known
 	}
 	return m, nil
 }

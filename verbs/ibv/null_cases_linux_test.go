@@ -5,6 +5,7 @@ package ibv_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -624,8 +625,13 @@ func testRegistration(t *testing.T) {
 		require.ErrorContains(t, err, "12345 bytes")
 		require.ErrorContains(t, err, "ulimit -l is 64 KiB")
 	}
+	const large = 1 << 30
+	before := addresses(t)
+	_, err := n.pd.AllocMR(large, verbs.AccessAll)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.Less(t, addresses(t), before+large/2, "addresses are kept that no slice has")
 	n.ctl.RegErrno.Store(uint32(unix.EFAULT))
-	_, err := n.pd.RegMR(buf, verbs.AccessAll)
+	_, err = n.pd.RegMR(buf, verbs.AccessAll)
 	require.ErrorIs(t, err, unix.EFAULT)
 	require.NotContains(t, err.Error(), "ulimit")
 	n.ctl.RegErrno.Store(0)
@@ -644,6 +650,15 @@ func testRegistration(t *testing.T) {
 	require.ErrorIs(t, n.ctx.Close(), verbs.ErrBusy)
 	n.ctx = nil
 	require.EqualValues(t, 2, n.ctl.Live.Swap(0)) // later tests start counting at 0
+}
+
+// addresses is how many bytes the process has mapped.
+func addresses(t *testing.T) (n int) {
+	b, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	_, err = fmt.Sscan(string(b), &n)
+	require.NoError(t, err)
+	return n * os.Getpagesize()
 }
 
 func testOnDemand(t *testing.T) {

@@ -106,3 +106,18 @@ func TestPagesGone(t *testing.T) {
 	require.EqualValues(t, size, pages(t, again.arena))
 	require.NoError(t, a.close())
 }
+
+// TestTooManyArenas: an arena that would be one too many is not made.
+func TestTooManyArenas(t *testing.T) {
+	dir, err := unix.Open(t.TempDir(), unix.O_RDONLY, 0)
+	require.NoError(t, err)
+	defer unix.Close(dir)
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(dir), Max: limit.Max})) // no memfd can be made
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	a := arenas{list: slices.Repeat([]*arena{{}}, maxArenas)}
+	_, err = a.alloc(1, func(*arena) {})
+	require.ErrorIs(t, err, verbs.ErrNoMemory)
+	require.ErrorContains(t, err, "65536 arenas")
+}

@@ -226,6 +226,9 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 		clear(b.mem)
 		return b, err
 	}
+	if len(a.snapshot()) == maxArenas {
+		return block{}, fmt.Errorf("%w: %d arenas", verbs.ErrNoMemory, maxArenas)
+	}
 	page := os.Getpagesize()
 	s, err := createSegment("arena", (max(n, arenaSize)+page-1)/page*page, true)
 	if err != nil {
@@ -233,10 +236,6 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	}
 	ar := &arena{segment: s}
 	a.mu.Lock()
-	if len(a.list) == maxArenas {
-		a.mu.Unlock()
-		return block{}, errors.Join(fmt.Errorf("%w: limit of %d arenas reached", verbs.ErrNoMemory, maxArenas), s.close())
-	}
 	ar.id = uint32(len(a.list))
 	a.list = append(a.list, ar)
 	a.mu.Unlock()
