@@ -24,7 +24,7 @@ const (
 	poisonChunks = 60
 )
 
-// A chunk that kills its workers is given up after three of them, and none but that, with
+// A chunk that kills its workers is given up after three of them, and no other chunk, with
 // any window; the others are done, and End names it.
 func TestPoison(t *testing.T) {
 	const workers = 5
@@ -318,7 +318,7 @@ func TestNoWorkersNames(t *testing.T) {
 		func() error { return list[0].work(dies) },
 		func() error { return list[1].work(dies) })
 	require.ErrorIs(t, errs[0], ErrNoWorkers)
-	require.ErrorContains(t, errs[0], "chunk 1 was with 2 of them")
+	require.ErrorContains(t, errs[0], "2 of them had chunk 1")
 	require.NoError(t, s.Close())
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Results that come in any order go out in that of their chunks, within the memory that
-// the collector may have, whoever they come from.
+// Results that arrive in any order, from any worker, are returned in the order of their
+// chunks, within the collector's bound on memory.
 func TestCollector(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 4)
@@ -25,7 +25,7 @@ func TestCollector(t *testing.T) {
 		const count, bound = 300, 4000
 		c, err := NewCollector(w[0], Reorder(bound))
 		require.NoError(t, err)
-		// Each worker has some of the chunks, in order, as from a supplier that nobody dies of.
+		// Each worker has some of the chunks, in order, as from a supplier whose workers live.
 		of := make([][]uint64, 4)
 		for i := range count {
 			k := 1 + rand.IntN(3)
@@ -162,7 +162,7 @@ func TestCollectorBad(t *testing.T) {
 	}
 }
 
-// While nobody takes results nothing grows: workers wait, and so does the supplier.
+// While no result is taken, nothing grows: workers wait, and so does the supplier.
 func TestStalledCollector(t *testing.T) {
 	w := comms(t, "shm", 3)
 	in, out := dup(t, w), dup(t, w)

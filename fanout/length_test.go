@@ -99,9 +99,9 @@ func requirePeer(t *testing.T, err error) {
 	require.Equal(t, 1, e.Rank)
 }
 
-// A message that is announced and does not come keeps nobody who can give it up: neither
-// one up to the bound, nor one that meets a receive which is posted already. The client
-// can be closed.
+// A message that is announced and does not come blocks no receiver that can give it up:
+// neither a message up to the bound, nor one that matches a posted receive. The client can be
+// closed.
 func TestAnnouncedOnly(t *testing.T) {
 	for _, opts := range [][]ClientOption{nil, {MaxChunk(100)}, {MaxChunk(100_000), Window(2)}} {
 		for _, length := range []uint64{100, 1 << 40, 1<<62 + 1} {

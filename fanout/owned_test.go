@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Without a queue SendOwned returns when a worker has asked, although nobody takes the
-// chunk yet; Send waits until it has moved.
+// Without a queue SendOwned returns when a worker has asked, although no worker has received
+// the chunk yet; Send waits until it has.
 func TestSendOwnedAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := dup(t, comms(t, place, 2))

@@ -335,7 +335,7 @@ func TestNotOneAtATime(t *testing.T) {
 			var e *MessageError
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, []int{1, TagRequest, 0}, []int{e.Rank, e.Tag, e.Bytes})
-			require.Contains(t, e.Why, "asks again before it is answered")
+			require.Contains(t, e.Why, "asked again before it was answered")
 			err = s.Send(ctx, []byte("chunk"))
 		}
 		require.NoError(t, s.Close())

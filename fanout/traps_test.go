@@ -263,8 +263,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A worker that leaves gets what it has been given, then its end; it may come back. When
-// nobody is left, that is an error.
+// A worker that leaves gets the chunks that it has been given, then its end; it may come back.
+// When no worker is left, Send fails.
 func TestLeave(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 3)
@@ -303,7 +303,7 @@ func TestLeave(t *testing.T) {
 						}
 						given--
 						if !errors.Is(err, ErrNoWorkers) {
-							return fmt.Errorf("to nobody: %w", err)
+							return fmt.Errorf("without workers: %w", err)
 						}
 						return nil
 					},
@@ -318,7 +318,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// Who waits in Receive can be told to leave.
+// A client that waits in Receive can leave.
 func TestLeaveWaiting(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
