@@ -91,7 +91,7 @@ func serve(f func(chunk, out []byte) ([]byte, error)) int {
 
 func upper(chunk, out []byte) ([]byte, error) { return append(out, bytes.ToUpper(chunk)...), nil }
 
-// wait is until somebody kills it.
+// wait waits until it is killed.
 func wait() {
 	for {
 		time.Sleep(time.Hour)
@@ -139,7 +139,7 @@ func TestFailures(t *testing.T) {
 	}{
 		{"third", 2, io.ErrUnexpectedEOF, "answer: unexpected EOF: exit status 7"},
 		{"half", 0, io.ErrUnexpectedEOF, "answer: unexpected EOF: exit status 0"},
-		{"lie", 0, filter.ErrFrame, "answer: frame is longer than the limit: 4278190080 bytes of 67108864"},
+		{"lie", 0, filter.ErrFrame, "answer: frame is longer than the limit: 4278190080 bytes, but at most 67108864 are allowed"},
 		{"parent", 0, io.ErrUnexpectedEOF, "exit status 5"},
 	} {
 		t.Run(c.act, func(t *testing.T) {

@@ -56,9 +56,9 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// hunter is told by filters who they are, and kills one when it feels like it. Each
-// filter says that once, so that a number that it has is that of a child of this process
-// that lives, or was not waited for, as long as it is killed once only.
+// hunter learns the process IDs of filters, and kills one at random. Each filter reports its ID
+// once, and each ID is killed at most once, so an ID is that of a living child of this process,
+// or of one that has not been waited for.
 type hunter struct {
 	mu     sync.Mutex
 	r      *rand.Rand
@@ -150,8 +150,8 @@ func TestBadFilters(t *testing.T) {
 		op      string
 		says    string
 	}{
-		{"rubbish", 0, false, "work", "3 workers have failed: pipeline: the result is no chunk: ring: byte 0: "},
-		{"rubbish", 0, true, "work", "3 workers have failed: pipeline: the result is no chunk: ring: byte 0: "},
+		{"rubbish", 0, false, "work", "3 workers have failed: pipeline: the result is not a valid chunk: ring: byte 0: "},
+		{"rubbish", 0, true, "work", "3 workers have failed: pipeline: the result is not a valid chunk: ring: byte 0: "},
 		{"late", 10 * time.Millisecond, false, "work", "it took longer than 10ms"},
 		{"sulky", 0, false, "close", "end: it has failed: exit status 9"},
 	} {

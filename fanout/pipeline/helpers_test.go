@@ -178,7 +178,7 @@ var acts = map[string]func([]string) int{
 	},
 }
 
-// serve says who it is, and answers frames.
+// serve writes its process ID, and answers frames.
 func serve(f func([]byte) ([]byte, error)) int {
 	os.Stderr.Write(binary.LittleEndian.AppendUint32(nil, uint32(os.Getpid())))
 	err := filter.Serve(os.Stdin, os.Stdout, 0, func(chunk, out []byte) ([]byte, error) {

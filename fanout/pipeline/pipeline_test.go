@@ -178,7 +178,7 @@ func TestHopeless(t *testing.T) {
 	require.EqualError(t, err, "pipeline: chunk 11 of source 0: 4 workers have failed: cannot")
 	require.EqualValues(t, 4, tries.Load())
 	require.Equal(t, stamped(t, file)[:55], entries(t, got.b))
-	require.ErrorContains(t, p.Run(ranks.Within(t)), "it has run already")
+	require.ErrorContains(t, p.Run(ranks.Within(t)), "Run has already been called")
 }
 
 // closing is a worker that counts those that are open.

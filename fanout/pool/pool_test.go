@@ -169,7 +169,7 @@ func TestSeveralSuppliers(t *testing.T) {
 	require.ErrorIs(t, a.Send(ctx, []byte("x")), ErrClosed)
 }
 
-// Who does not know the secret stays outside, and takes no place of others.
+// A worker without the secret is refused, and takes no place from others.
 func TestStrangers(t *testing.T) {
 	ctx := ranks.Within(t)
 	c := config()
@@ -214,7 +214,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, silent.Close())
 }
 
-// Nobody takes results: the supplier takes no more chunks than it has places.
+// While no results are received, the supplier takes no more chunks than it has places.
 func TestBounded(t *testing.T) {
 	ctx := ranks.Within(t)
 	c := config()
@@ -418,7 +418,7 @@ func TestLyingHeader(t *testing.T) {
 				continue
 			}
 			require.ErrorIs(t, err, ErrProtocol)
-			require.ErrorContains(t, err, fmt.Sprintf("a body of %d bytes, at most %d", length, most))
+			require.ErrorContains(t, err, fmt.Sprintf("a body of %d bytes, more than MaxBytes, %d", length, most))
 		}
 	}
 }

@@ -107,7 +107,7 @@ func TestDamage(t *testing.T) {
 		{"one too large", "0d000000 01000000 00000000 00", 12, ring.DamageError{Size: 13, Limit: 12, Err: ring.ErrTooLarge}, "item of 13 bytes: it is larger than the limit of 12"},
 		{"no type", "0c000000 0100", 0, ring.DamageError{Size: 12, Have: 6, Err: ring.ErrTruncated}, "item of 12 bytes: it is cut off after 6"},
 		{"half a body", "0e000000 01000000 00000000 00", 0, ring.DamageError{Size: 14, Have: 13, Err: ring.ErrTruncated}, "item of 14 bytes: it is cut off after 13"},
-		{"body header of 1", "20000000 01000000 01000000", 0, ring.DamageError{Size: 32, Err: ring.ErrBodyHeader}, "item of 32 bytes: its body header has a size that there is not"},
+		{"body header of 1", "20000000 01000000 01000000", 0, ring.DamageError{Size: 32, Err: ring.ErrBodyHeader}, "item of 32 bytes: its body header has an invalid size"},
 		{"body header of 19", "20000000 01000000 13000000", 0, ring.DamageError{Size: 32, Err: ring.ErrBodyHeader}, ""},
 		{"no room for the body header", "1b000000 01000000 14000000", 0, ring.DamageError{Size: 27, Err: ring.ErrTooSmall}, ""},
 		{"endless body header", "1c000000 01000000 ffffffff", 0, ring.DamageError{Size: 28, Err: ring.ErrTooSmall}, ""},

@@ -72,7 +72,7 @@ func play(ctx context.Context, world *impi.Comm, dir string, worker func(context
 			return err
 		}
 		defer file.Close()
-		// Whoever is neither a worker nor the sink does not ask.
+		// A rank that is neither a worker nor the sink does not ask.
 		s, err := fanout.NewSupplier(in[rank], fanout.Workers(workers...), fanout.Collected(sink), fanout.Queue(8), fanout.Unacknowledged(32))
 		if err != nil {
 			return err
