@@ -10,8 +10,8 @@ import (
 const longChannel = `Each message has memory of its own, and a handle that is declared once and
 started again and again.`
 
-const longLocal = `What the calls cost when nothing has to come from another core: start the send and
-the receive, test both until they are over.`
+const longLocal = `Measures the calls alone, when nothing has to come from another core: start the send and
+the receive, test both until they are complete.`
 
 // Buffers begin at pages, and messages that have one together at cache lines.
 const (
@@ -287,13 +287,13 @@ const (
 )
 
 const longHalo = `Each rank has a lattice of 16×16×16×16 sites of 192 bytes, x fastest. It sends
-both faces of an axis to its neighbours, straight from where they lie, and
-receives theirs: of x 4096 blocks of 192 bytes, of y 256 of 3 KiB, of z 16 of
-48 KiB, of t one of 768 KiB. One exchange is one start and one wait of a multiple
-of all its messages. MB/s are those that one rank sends.`
+both faces of an axis to its neighbours, straight from the lattice, and receives
+theirs: for x 4096 blocks of 192 bytes, for y 256 of 3 KiB, for z 16 of 48 KiB, for
+t one of 768 KiB. One exchange is one start and one wait of a multiple of all its
+messages. MB/s are those that one rank sends.`
 
-// Axes of exchanges: all is the four others at once; half, of qmp alone, is the halo of
-// examples/wilson, whose sites send half spinors along t, of 96 bytes, which lie together.
+// Axes of exchanges: all is the other four at once. half, only for qmp, is the halo of
+// examples/wilson, whose sites send contiguous half spinors of 96 bytes along t.
 var (
 	axes    = []string{"x", "y", "z", "t", axisAll}
 	qmpAxes = append(slices.Clone(axes), axisHalf)
@@ -350,7 +350,7 @@ func face(field []byte, axis, at int) channel.Layout {
 
 // haloExchange gives the faces of one or all axes to both neighbours on a ring of
 // ranks, which is the same for each axis, and takes theirs. There is a stream for
-// each axis and direction: between two ranks, who are both neighbours of each
+// each axis and direction: between two ranks, which are both neighbours of each
 // other, they would not be told apart otherwise.
 type haloExchange struct {
 	declarations

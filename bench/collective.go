@@ -15,12 +15,11 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-const longCollective = `The figure is the time of one in a loop without a clock in it, at rank 0, as IMB
-takes it: all begin together, and only the collective itself keeps them together.
-The root of those that have one goes round the ranks. What is added up are
-doubles. Every collective, with every root, is verified before it is timed, and what
-was timed is as well. With more ranks than CPUs, those that follow on one another share
-one.`
+const longCollective = `The figure is the time of one collective in a loop without a clock, on rank 0, as in
+IMB: all ranks begin together, and only the collective itself keeps them together.
+The root, if there is one, rotates over the ranks. Reductions add doubles. Every
+collective, with every root, is verified before it is timed, and so are the timed ones.
+With more ranks than CPUs, consecutive ranks share one.`
 
 // How a collective is called: part of the operation of its results.
 const (
@@ -51,7 +50,7 @@ func collectives() []*pattern {
 	}
 	return append(list, &pattern{name: patternExact, layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareExact, open: openGroup,
 		vary: []dimension{besideDoubles}, options: options, what: "of one accumulator",
-		short: "Measure an allreduce of one exact accumulator, beside that of 64 doubles", long: longCollective})
+		short: "Measure an allreduce of one exact accumulator, and of 64 doubles for comparison", long: longCollective})
 }
 
 // whatOf says what the bytes of a collective are, and what is done with them.
@@ -130,7 +129,7 @@ func collectiveBlocks(kind coll.Kind, ranks int) (src, dst int) {
 }
 
 // collectiveSeries does one collective of doubles again and again, of all ranks. The
-// root of those that have one goes round, so that nobody runs ahead of the others.
+// root of those that have one rotates, so that no rank runs ahead of the others.
 type collectiveSeries struct {
 	spec
 	group    *channel.Group
@@ -357,8 +356,8 @@ func (s *exactSeries) check() {
 	checkExact(s.total.Round(), lists...)
 }
 
-const longAddSlice = `The terms are of one sign and exponent, which takes longest of long slices.
-The sum is compared with one of numbers that are wide enough.`
+const longAddSlice = `The terms have the same sign and exponent, which is the slowest case for long slices.
+The sum is compared with one in sufficiently wide numbers.`
 
 // addSliceSeries adds the same terms up again and again.
 type addSliceSeries struct {

@@ -36,24 +36,24 @@ func newCompareCommand(out *outputOptions) *cobra.Command {
 	var judge changeOptions
 	cmd := &cobra.Command{
 		Use:   "compare [OLD NEW]",
-		Short: "Measure against the MPIs that are installed, and against the bare hardware; against another revision; or compare two reports",
-		Long: `Without files it runs peers' programs and ours by turns, round by round, so that what
-disturbs the machine disturbs all alike. Each runs one process per core, bound, without a
-clock in its loop; with more ranks than cores they are bound to none. Figures are medians over
-the rounds of the medians of batches, ratios medians of the rounds' own ratios, held to a bar
-where there is one. What is slower than the best MPI comes first.
+		Short: "Measure against the installed MPIs and the bare hardware; against another revision; or compare two reports",
+		Long: `Without files, sluice and its peers' programs alternate, round by round, so that
+disturbances of the machine affect all of them alike. Each runs one process per core, bound,
+without a clock in its loop; with more ranks than cores they are not bound. Figures are medians
+over the rounds of the medians of batches; ratios are medians of the rounds' ratios, and must
+meet a bar where there is one. Rows slower than the best MPI come first.
 
 Peers are Open MPI and MPICH, UCX, libfabric, libzmq and perftest, as far as they are installed
 here and in the root directories of --peers, which bench/peers/root.sh makes; limit is the
-machine itself. All are run once, briefly, and of each size the best MPI and the best other
-one are in the rounds. A peer crawls that takes more than 20 times what the best one takes
-where ranks outnumber CPUs: no ratio to it is quoted.
+machine itself. Every peer is run once, briefly; for each size the best MPI and the best other
+peer take part in the rounds. If ranks outnumber CPUs, a peer that takes more than 20 times as
+long as the best one is reported as crawling, and no ratio to it is quoted.
 
-With --base REV the other is bench of that revision, which is built in a worktree of its own: a
+With --base REV the other program is bench of that revision, built in a worktree of its own. A
 row is worse if the 95 % interval of its ratio lies beyond 5 % worse.
 
-With two files that --json has written it says what has become better or worse: where the
-medians of the rounds differ by the Mann-Whitney U test, as benchstat has it, and by more than
+With two files that --json has written, it prints what has become better or worse: rows where
+the medians of the rounds differ by the Mann-Whitney U test, as in benchstat, and by more than
 --worse. Measure with --rounds 10 or so.
 
 Exit status 3: a figure is worse; 4: there were too few rounds to tell.`,
@@ -76,20 +76,20 @@ Exit status 3: a figure is worse; 4: there were too few rounds to tell.`,
 	}
 	f := cmd.Flags()
 	judge.addFlags(f)
-	f.StringVar(&o.base, "base", "", "measure against this revision of ours in place of peers")
+	f.StringVar(&o.base, "base", "", "measure against this revision of sluice instead of peers")
 	o.addFlags(f)
 	return cmd
 }
 
 func (o *compareOptions) addFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.quick, "quick", false, "rows and sizes that are held to a bar, in five minutes")
-	f.StringVar(&o.only, "only", o.only, "rows whose name this regular expression matches, in any case")
-	f.StringVar(&o.peers, "peers", "", "root directories with peers of other versions, a list")
+	f.BoolVar(&o.quick, "quick", false, "only rows and sizes that have a bar, within five minutes")
+	f.StringVar(&o.only, "only", o.only, "only rows whose name matches this regular expression, ignoring case")
+	f.StringVar(&o.peers, "peers", "", "root directories with peers of other versions: a list")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default as many as an hour allows, at most 11; with --quick 3, and 10 with --base)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; of ibv five times as long, with --quick twenty times)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; for ibv five times as long, with --quick twenty times)")
 }
 
-// command is what a command does that compares.
+// command runs a command that compares.
 func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) {
 	out.check()
 	o.check()
@@ -99,7 +99,7 @@ func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) {
 func (o *compareOptions) check() {
 	parseOnly(o.only)
 	if o.base != "" && o.peers != "" {
-		must(usagef("--base and --peers: want one of them"))
+		must(usagef("--base and --peers exclude each other"))
 	}
 	rounds, t := fullRounds, fullTime
 	if o.quick {
@@ -116,7 +116,7 @@ func (o *compareOptions) check() {
 	}
 }
 
-// parseOnly reads --only: a regular expression, in any case; nothing matches everything.
+// parseOnly reads --only: a regular expression that ignores case; "" matches everything.
 func parseOnly(pattern string) *regexp.Regexp {
 	re, err := regexp.Compile("(?i)" + pattern)
 	if err != nil {
@@ -125,7 +125,7 @@ func parseOnly(pattern string) *regexp.Regexp {
 	return re
 }
 
-// comparison is one go of bench compare.
+// comparison is one run of bench compare.
 type comparison struct {
 	compareOptions
 	pace
@@ -133,11 +133,11 @@ type comparison struct {
 	places []*place
 	mpis   []mpi
 	rdma   *rdmaPath         // of rows over a device
-	latest map[*row]*Result  // of ours, in this round
+	latest map[*row]*Result  // of sluice, in this round
 	crawls map[*row][]string // peers
 	report Report
 	doubts doubtful
-	failed error // rows of ours
+	failed error // rows of sluice
 }
 
 func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) {
@@ -373,7 +373,7 @@ const (
 )
 
 // errHung: a program did not end within its bound.
-var errHung = errors.New("did not end in time")
+var errHung = errors.New("it did not end in time")
 
 // pace says whether another round is begun, and how long a contender may take.
 type pace struct {
@@ -511,9 +511,9 @@ func (c *comparison) versions(ctx context.Context, r *row, program string) []*co
 	}
 	bound := max(screenBound, r.measuredBy().alone)
 	if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, bound); errors.Is(err, errHung) {
-		must(fmt.Errorf("the base takes more than %v for it", bound))
+		must(fmt.Errorf("the base revision takes more than %v for this row", bound))
 	} else if err != nil {
-		must(fmt.Errorf("the base does not have it: %w", err))
+		must(fmt.Errorf("the base revision does not have this row: %w", err))
 	}
 	return []*contender{ours, &base}
 }

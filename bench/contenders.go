@@ -523,7 +523,7 @@ func (t *tool) parse(out io.Reader) (_ Result, err error) {
 		r.Batch = int64(vs[1])
 	}
 	if t.name != peerUCX && int64(vs[0]) != r.Bytes {
-		return r, &PeerOutputError{line, fmt.Sprintf("not of %d bytes", r.Bytes)}
+		return r, &PeerOutputError{line, fmt.Sprintf("it is not for %d bytes", r.Bytes)}
 	}
 	if err := r.check(); err != nil {
 		return r, &PeerOutputError{line, err.Error()}

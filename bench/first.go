@@ -117,7 +117,7 @@ func printSummary(w io.Writer, r *Report) {
 		fmt.Fprintf(w, "warning: %s\n", s)
 	}
 	if more > 0 {
-		fmt.Fprintf(w, "and %d warnings more, of --json\n", more)
+		fmt.Fprintf(w, "and %d more warnings, which --json prints\n", more)
 	}
 	fmt.Fprintf(w, "\n%-36s", "")
 	for _, n := range summarySizes {
@@ -207,13 +207,13 @@ func closing(r *Report) string {
 		parts = append(parts, "Between these ranks channels and collectives go over "+providers[0])
 	}
 	if lat > 0 && line > 0 {
-		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times what a bare cache line does", max(lat/line, 1)))
+		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times as long as a bare cache line", max(lat/line, 1)))
 	}
 	if alloc > 0 && memcpy > 0 {
-		copies = append(copies, fmt.Sprintf("1 MiB of Alloc moves at %.0f %% of the bandwidth of memcpy", 100*alloc/memcpy))
+		copies = append(copies, fmt.Sprintf("1 MiB in Alloc memory moves at %.0f %% of the bandwidth of memcpy", 100*alloc/memcpy))
 	}
 	if heap > 0 && peek > 0 {
-		copies = append(copies, fmt.Sprintf("of the heap at %.0f %% of that of one copy by the kernel", 100*heap/peek))
+		copies = append(copies, fmt.Sprintf("in heap memory at %.0f %% of that of one copy by the kernel", 100*heap/peek))
 	}
 	return strings.Join(parts, "; ") + ";\n" + strings.Join(copies, ", ") + ".\nLatency is half a round trip. All sizes: bench --all; beside MPI: bench compare."
 }

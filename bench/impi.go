@@ -26,15 +26,15 @@ const (
 	callsNonblocking = "isend/irecv"
 )
 
-const longIMPI = `Every message is a request of its own, as it is in MPI programs without persistent
-ones. All messages of a window use one buffer on either side, as those of OSU's
-programs do. Alloc is that of the job of impi.`
+const longIMPI = `Every message is a request of its own, as in MPI programs without persistent requests.
+All messages of a window use one buffer on each side, as in the OSU benchmarks. Alloc
+memory is from impi's Job.Alloc.`
 
-const longMatching = `A window of messages, each with a tag and memory of its own, from rank 0 to rank 1. Unexpected:
-rank 0 starts all sends, and then sends a note, which rank 1 waits for before it receives
-them, in order. Posted: rank 1 posts all receives, and then sends a note, which rank 0 waits
-for before it sends, the last tag first. Either ends with a note of rank 1. The figure is
-the time of all that, of one message.`
+const longMatching = `A window of messages, each with a tag and memory of its own, goes from rank 0 to rank 1.
+Unexpected: rank 0 starts all sends, and then sends a note; rank 1 waits for the note before
+it receives the messages, in order. Posted: rank 1 posts all receives, and then sends a note;
+rank 0 waits for the note before it sends, the last tag first. Both end with a note from
+rank 1. The figure is the total time divided by the number of messages.`
 
 // checkIMPI names the calls: those of latency block.
 func checkIMPI(o *options) {
@@ -231,11 +231,11 @@ const (
 
 var dialects = []string{dialectPlain, dialectNumbered, dialectEach}
 
-const longFanout = `Chunks a second from rank 0 to all other ranks, which ask for them and do nothing with
-them. plain is the dialect of a request and a chunk, each a message; in numbered several
-chunks are asked for at once, as far as the window allows, each chunk being a message; in
-each the supplier has 64 chunks at a time, and gives those that have been asked for in one
-message, up to 4 KiB. All chunks have the same memory, of Job.Alloc.`
+const longFanout = `Measures chunks a second from rank 0 to all other ranks, which ask for chunks and do nothing
+with them. In plain, each request and each chunk is a message. In numbered, a request asks for
+several chunks, as far as the window allows, and each chunk is a message. In each, the
+supplier has 64 chunks at a time, and answers a request with as many as it asks for in one
+message of up to 4 KiB. All chunks use the same Job.Alloc memory.`
 
 // openFanout makes a job of the node's ranks, over shared memory.
 func openFanout(ctx context.Context, b *bed) {
@@ -345,7 +345,7 @@ func (f *fanoutSide) options() []fanout.Option {
 	return nil
 }
 
-// numberedHeader is what comes with each chunk in the numbered dialect: see docs/fanout.md.
+// numberedHeader is the header of each chunk in the numbered dialect: see docs/fanout.md.
 const numberedHeader = 16
 
 // work receives chunks until their end, and looks at the first ones.

@@ -44,15 +44,15 @@ type Comparison struct {
 	Unit     string   `json:"unit"`
 	Op       string   `json:"op"` // ours
 	Ours     float64  `json:"ours"`
-	Peer     string   `json:"peer"` // or a figure that we are held to
+	Peer     string   `json:"peer"` // or a figure that sluice is compared with
 	PeerOp   string   `json:"peer_op,omitempty"`
 	Theirs   float64  `json:"theirs"`
 	Ratio    float64  `json:"ratio"` // ours / theirs
 	Better   string   `json:"better"`
-	Bar      *float64 `json:"bar,omitempty"` // that the ratio is held to; none: for information
+	Bar      *float64 `json:"bar,omitempty"` // bound of the ratio; none: for information
 	Aim      *float64 `json:"aim,omitempty"`
 	Met      *bool    `json:"met,omitempty"`    // the bar
-	Crawls   []string `json:"crawls,omitempty"` // peers with more ranks than CPUs that are not quoted
+	Crawls   []string `json:"crawls,omitempty"` // peers that crawl with more ranks than CPUs, and are not quoted
 }
 
 const (
@@ -275,7 +275,7 @@ type TooFewRoundsError struct {
 }
 
 func (e *TooFewRoundsError) Error() string {
-	return fmt.Sprintf("%s cannot be judged: %s are too few. Measure with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
+	return fmt.Sprintf("%s cannot be judged: %s are too few; measure with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
 }
 
 // enoughRounds tell figures apart that differ by more than they spread.
@@ -287,7 +287,7 @@ const enoughRounds = 10
 // the ratio of each round counts, and Low and High are the 95 % interval of its median.
 type Change struct {
 	Pattern  string   `json:"pattern"`
-	Name     string   `json:"name"` // provider, peer, layer, and what else tells it from others
+	Name     string   `json:"name"` // provider, peer, layer, and whatever else identifies it
 	Ranks    int64    `json:"ranks,omitempty"`
 	Bytes    int64    `json:"bytes"`
 	Unit     string   `json:"unit"`
@@ -301,7 +301,7 @@ type Change struct {
 	RoundsO  int      `json:"rounds_old"`
 	P        *float64 `json:"p,omitempty"` // none: too few rounds to tell
 	Verdict  string   `json:"verdict"`
-	OldRange string   `json:"old_range,omitempty"` // of the median, with 95 % confidence: ± so much of it
+	OldRange string   `json:"old_range,omitempty"` // of the median, with 95 % confidence, as ± a share of it
 	NewRange string   `json:"new_range,omitempty"`
 
 	ours bool

@@ -84,7 +84,7 @@ func loadAround() (name string, pids []int, err error) {
 	for _, text := range strings.Split(list, ",") {
 		pid, err := strconv.Atoi(text)
 		if err != nil || pid <= 0 {
-			return "", nil, fmt.Errorf("%s=%q: %q is no process", envLoad, os.Getenv(envLoad), text)
+			return "", nil, fmt.Errorf("%s=%q: %q is not a process ID", envLoad, os.Getenv(envLoad), text)
 		}
 		pids = append(pids, pid)
 	}
@@ -99,14 +99,14 @@ func burnedCPU(pids []int) (sum time.Duration) {
 	return sum
 }
 
-// newLoadCommand runs any command, ours or a peer's launcher, under a load.
+// newLoadCommand runs any command, such as bench or a peer's launcher, under a load.
 func newLoadCommand() *cobra.Command {
 	all := &cobra.Command{
 		Use:   "load busy|quota [-n RANKS] COMMAND [ARGUMENT...]",
-		Short: "Run a command with a process that computes on each core, or under a CPU quota",
+		Short: "Run a command with a computing process on each core, or under a CPU quota",
 		Long: `busy: a process that only computes is bound to each core. quota: the command runs in a
-cgroup that grants half a CPU for each rank; version 1 (cpu.cfs_quota_us) and 2 (cpu.max) of
-cgroups do. Both end with the command. ` + envLoad + ` tells the command of it.`,
+cgroup with half a CPU for each rank; cgroups of version 1 (cpu.cfs_quota_us) and 2 (cpu.max)
+work. The load ends with the command. ` + envLoad + ` describes the load to the command.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("load: want %s or %s, and a command", loadBusy, loadQuota)
 		},

@@ -163,7 +163,7 @@ func moreDescriptors(n uint64) error {
 		return err
 	}
 	if l.Max < n {
-		return fmt.Errorf("%d descriptors: the limit is %d (ulimit -n)", n, l.Max)
+		return fmt.Errorf("it needs %d descriptors, but the limit is %d (ulimit -n)", n, l.Max)
 	}
 	l.Cur = max(l.Cur, n)
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
@@ -181,7 +181,7 @@ func monotonic() int64 {
 func newStar(hosts int) (s *netns.Star, ln net.Listener, err error) {
 	defer catch(&err)
 	if _, err := exec.LookPath("nft"); err != nil {
-		return nil, nil, fmt.Errorf("%w: nft, which has the router lose packets", errNotInstalled)
+		return nil, nil, fmt.Errorf("%w: nft, which makes the router lose packets", errNotInstalled)
 	}
 	s = must1(netns.NewStar(hosts))
 	defer undo(func() { _ = s.Close() })

@@ -55,7 +55,7 @@ func (s *spec) sizeError() error {
 	case op.atomic && s.bytes != atomicBytes:
 		return usagef("%s has %d bytes, not %d", s.op, atomicBytes, s.bytes)
 	case s.bytes == 0 && s.layer == layerVerbs && s.name == patternLat && !op.recv && !op.fetch:
-		return usagef("%s of 0 bytes cannot be seen by the peer: latency needs 1", s.op)
+		return usagef("the peer cannot see a %s of 0 bytes: latency needs at least 1", s.op)
 	case s.bytes == 0 && s.unit == unitBandwidth:
 		return &UsageError{"bandwidth of 0 bytes"}
 	case s.bytes == 0 && s.layer == layerFanout:
@@ -530,7 +530,7 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 	const first, short = 16, 50 * time.Millisecond // of chunks, which grow until they take so long
 	name, beside, err := loadAround()
 	if err == nil && name != m.o.load {
-		err = usagef("--load %s: in a job that something else has started, run that by bench load", m.o.load)
+		err = usagef("--load %s: this job was started by a launcher; start it with bench load instead", m.o.load)
 	}
 	barrier(ctx, job, err)
 	s.prepare()

@@ -33,7 +33,7 @@ type outputOptions struct {
 func (o *outputOptions) check() {
 	o.meetOptions.check()
 	if o.json && o.csv {
-		must(usagef("--json and --csv: want one of them"))
+		must(usagef("--json and --csv exclude each other"))
 	}
 	checkFolder("html", o.html)
 }

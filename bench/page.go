@@ -32,13 +32,12 @@ func newReportCommand() *cobra.Command {
 	var o pageOptions
 	cmd := &cobra.Command{
 		Use:   "report FILE...",
-		Short: "Plot what --json has written: one HTML file, and SVG or PNG for papers",
-		Long: `Reads reports of --json (- is standard input) and writes one HTML file that needs
-nothing else, no network either: charts against the size of messages, a chart for each
-provider or for each peer or all in one, values under the pointer, series switched on and
-off; the ratios of bench compare with their bars and all figures as tables; and where they
-were measured. Several files are told apart by their names, which may be
-given as LABEL=FILE.
+		Short: "Plot the reports that --json has written: one HTML file, and SVG or PNG for papers",
+		Long: `Reads reports of --json (- is standard input) and writes one self-contained HTML file,
+which needs no network. It has charts against the size of messages (one for each provider, one
+for each peer, or one for all; values under the pointer; series can be switched on and off), the
+ratios of bench compare with their bars, all figures as tables, and where they were measured.
+Several files are distinguished by their names; LABEL=FILE gives another name.
 
 --svg and --png write a file for each chart into a directory.`,
 		RunE: caught(func(cmd *cobra.Command, args []string) {
@@ -47,17 +46,17 @@ given as LABEL=FILE.
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.html, "output", "o", "", "the HTML file (- is standard output; default bench.html where neither --svg nor --png is given)")
-	f.StringVar(&o.svg, "svg", "", "directory for a file of SVG for each chart")
-	f.StringVar(&o.png, "png", "", "directory for a file of PNG for each chart")
-	f.StringVar(&o.figure, "figure", "p50", "what is drawn: p50, min, mean, p99, p999 or max")
-	f.StringVar(&o.by, "by", byProvider, "of SVG and PNG: a chart for each provider, for each peer, or all in one")
+	f.StringVarP(&o.html, "output", "o", "", "the HTML file (- is standard output; default bench.html unless --svg or --png is given)")
+	f.StringVar(&o.svg, "svg", "", "directory for an SVG file for each chart")
+	f.StringVar(&o.png, "png", "", "directory for a PNG file for each chart")
+	f.StringVar(&o.figure, "figure", "p50", "figure to draw: p50, min, mean, p99, p999 or max")
+	f.StringVar(&o.by, "by", byProvider, "SVG and PNG: a chart for each provider, for each peer, or all in one")
 	return cmd
 }
 
 func (o *pageOptions) check(args []string) {
 	if len(args) == 0 {
-		must(usagef("report: want the files that --json has written"))
+		must(usagef("report: want files that --json has written"))
 	}
 	if !slices.Contains(divisions, o.by) {
 		must(usagef("--by %q: want %s", o.by, strings.Join(divisions, ", ")))
@@ -103,7 +102,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return err
 }
 
-// ReportError: a file is no report of this bench.
+// ReportError says that a file is not a report of this bench.
 type ReportError struct {
 	File string
 	Why  string

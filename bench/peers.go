@@ -143,7 +143,7 @@ func captured(cmd *exec.Cmd) (out *bytes.Buffer, told string, err error) {
 	return out, b.String(), err
 }
 
-// PeerOutputError: a peer program printed what is no result.
+// PeerOutputError says that a peer program printed no valid result.
 type PeerOutputError struct {
 	Line string
 	Why  string
@@ -152,7 +152,7 @@ type PeerOutputError struct {
 func (e *PeerOutputError) Error() string { return fmt.Sprintf("output %.200q: %s", e.Line, e.Why) }
 
 // parseResults reads lines of JSON, one result each. Lines that are none, such
-// as a launcher's warnings, are passed over; no result at all is an error.
+// such as a launcher's warnings, are skipped; no result at all is an error.
 func parseResults(r io.Reader) ([]Result, error) {
 	var rs []Result
 	s := bufio.NewScanner(r)
@@ -185,11 +185,11 @@ func parseResults(r io.Reader) ([]Result, error) {
 func (r *Result) check() error {
 	switch {
 	case firstPattern(func(p *pattern) bool { return p.name == r.Pattern }) == nil:
-		return fmt.Errorf("pattern %q", r.Pattern)
+		return fmt.Errorf("unknown pattern %q", r.Pattern)
 	case r.Unit == "" || r.Unit != unitOfFigure(r.Pattern, r.Figure):
-		return fmt.Errorf("unit %q of %s", r.Unit, strings.TrimSpace(r.Pattern+" "+r.Figure))
+		return fmt.Errorf("unit %q does not fit %s", r.Unit, strings.TrimSpace(r.Pattern+" "+r.Figure))
 	case r.Peer == "" || r.Provider == "" || r.Layer == "":
-		return errors.New("no peer, provider or layer")
+		return errors.New("peer, provider or layer is missing")
 	case r.Bytes < 0 || r.Bytes > maxSize:
 		return fmt.Errorf("%d bytes", r.Bytes)
 	case r.Samples < 1 && r.Failed == "":
@@ -201,7 +201,7 @@ func (r *Result) check() error {
 		}
 	}
 	if r.Min > r.P50 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max {
-		return errors.New("figures are not in order")
+		return errors.New("the figures are not in ascending order")
 	}
 	return nil
 }

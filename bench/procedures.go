@@ -34,30 +34,30 @@ func procedures() []*pattern {
 			short: "Measure how much of a transfer goes on while both sides compute", long: longOverlap},
 		{name: "handles", layer: layerChannel, top: true, unit: unitLatency, figures: handleFigures, ranks: twoRanks, measure: measureHandles, messages: pingPong,
 			vary: []dimension{byMemory, byCount, bySize}, options: "provider memory=alloc sizes=8 count=1,100,10000 batch=0",
-			short: "Measure ping-pong on one handle while many are declared, and what declaring costs", long: longHandles},
+			short: "Measure ping-pong on one handle while many are declared, and the cost of declaring", long: longHandles},
 		{name: "waiters", layer: layerChannel, top: true, unit: unitShare, figures: map[string]string{"threads": unitCount}, ranks: alone, measure: measureWaiters,
 			vary: []dimension{byMemory, byCount, noBytes}, options: "provider memory=alloc count=1000 time=5s",
-			short: "Measure what goroutines cost that wait", long: longWaiters},
+			short: "Measure the cost of waiting goroutines", long: longWaiters},
 		{name: "idle", layer: layerChannel, top: true, unit: unitShare, ranks: twoRanks, measure: measureIdle, vary: []dimension{noBytes}, options: "provider time=3s",
-			what: "of the rank that uses more", short: "Measure the CPU time of a rank that is connected and does nothing, as a share of one CPU"},
+			what: "of the rank that uses more", short: "Measure the CPU time of a connected, idle rank, as a share of one CPU"},
 		{name: "cq", layer: layerVerbs, top: true, unit: unitLatency, figures: cqFigures, ranks: ranks{least: 1, most: 1, unbound: true}, open: openCQ, measure: measureCQ,
 			check: someBytes, vary: []dimension{byCount, bySize}, options: "provider sizes=8 count=1,100,1000",
 			short: "Measure a completion queue of many queue pairs, within one process", long: longCQ},
 		{name: "oneshot", layer: layerChannel, top: true, unit: unitLatency, ranks: twoRanks, open: openQMP, declare: declareOneshot, messages: pingPong,
 			vary: []dimension{byKind, byMemoryToo, bySize}, options: "provider kinds=" + oneshotDeclare + "," + oneshotRebase + "," + oneshotAddress + " memory=alloc,heap sizes=8,4k,256k batch=-1",
-			what: "half a round trip", short: "Measure messages that are declared and thrown away, or have other memory each time", long: longOneshot},
+			what: "half a round trip", short: "Measure messages that are declared for one use, or get other memory each time", long: longOneshot},
 		{name: "ahead", layer: layerChannel, top: true, unit: unitLatency, figures: map[string]string{"start": unitLatency, "handles": unitCount}, ranks: twoRanks, measure: measureAhead,
 			alone: time.Minute, check: someBytes, vary: []dimension{byMemory, byCount, bySize}, options: "provider memory=alloc sizes=8,16k count=100000",
 			short: "Start many sends before the first receive", long: longAhead},
 		{name: "start", layer: layerChannel, top: true, unit: unitLatency, figures: startFigures, ranks: ranks{least: 1, unbound: true}, early: meetAll, measure: measureStart,
 			alone: time.Minute, vary: []dimension{noBytes}, options: "provider ranks=8",
-			short: "Measure how long a job takes to start, and what a rank has then", long: longStart},
+			short: "Measure how long a job takes to start, and the resources of each rank then", long: longStart},
 		{name: "loss", layer: layerChannel, top: true, unit: unitLatency, figures: map[string]string{"rate": unitBandwidth}, ranks: alone, measure: measureLoss,
 			alone: time.Minute, hosts: true, check: someBytes, vary: []dimension{byMemory, byLoss, bySize}, options: "provider=roce memory=alloc loss=0,0.1,1 sizes=64k window=8 time=3s",
 			short: "Measure messages over a network that loses packets", long: longLoss},
 		{name: "incast", layer: layerChannel, top: true, unit: unitBandwidth, figures: map[string]string{"sender": unitBandwidth, "fairness": unitCount}, ranks: ranks{least: 2, unbound: true},
 			measure: measureIncast, alone: time.Minute, hosts: true, check: someBytes, vary: []dimension{byMemory, bySize}, options: "provider=roce ranks=9 memory=alloc sizes=64k window=8 time=3s",
-			short: "Measure what many senders to one receiver get, each", long: longIncast},
+			short: "Measure the rate of each of many senders to one receiver", long: longIncast},
 	}
 }
 
@@ -67,7 +67,7 @@ const maxCount = 1 << 20
 // someBytes: there are messages.
 func someBytes(o *options) {
 	if slices.Contains(o.bytes, 0) {
-		must(usagef("--sizes 0: want messages of some bytes"))
+		must(usagef("--sizes 0: want messages of at least 1 byte"))
 	}
 }
 
@@ -92,11 +92,11 @@ func byLoss(o *options, list []spec) []spec {
 // noBytes: there is no message whose size counts.
 func noBytes(_ *options, list []spec) []spec { return list }
 
-const longStart = `The figure itself is the time from the start of the first process until the group of all
-ranks has done a barrier at the last. The others are of each rank: descriptors, threads,
-mappings, and memory of its own, without what it shares.`
+const longStart = `The main figure is the time from the start of the first process until the last rank has
+completed a barrier of all ranks. The others are for each rank: descriptors, threads,
+mappings, and private memory.`
 
-// When this process was started, as near as it can tell, and when the ranks had met.
+// When this process was started, as precisely as is known, and when the ranks had met.
 var (
 	first  = monotonic() - int64(ownCPU())
 	usable int64
@@ -128,9 +128,9 @@ func measureStart(ctx context.Context, b *bed, m *measurement) {
 	}
 }
 
-const longAhead = `Rank 0 starts the sends, each on a handle that is idle; where there is none it declares one
-more. Only then rank 1 receives, all by one handle. start is the time of a start, handles how
-many it took; the figure itself is the time of receiving a message.`
+const longAhead = `Rank 0 starts the sends, each on an idle handle; if there is none, it declares another. Only
+then does rank 1 receive, with one handle. start is the time of a start, handles the number of
+handles; the main figure is the time of receiving a message.`
 
 func measureAhead(ctx context.Context, b *bed, m *measurement) {
 	out, in := b.memory(&m.spec, m.bytes, m.bytes+guard)
@@ -190,9 +190,9 @@ func each(what string, count int, do func()) {
 	}
 }
 
-const longHandles = `declare is the time of declaring a handle, first half a round trip of its first use, in
-which it is told to the peer, or both connect, and close that of closing it: each the mean
-of all. The figure itself is half a round trip of one of them, again and again.`
+const longHandles = `declare is the time of declaring a handle; first is half a round trip of its first use, in
+which the peer learns of it, or both connect; close is the time of closing it. Each is the
+mean over all handles. The main figure is half a round trip on one of them, repeated.`
 
 func measureHandles(ctx context.Context, b *bed, m *measurement) {
 	tokens := make([]*token, m.many)
@@ -210,9 +210,9 @@ func measureHandles(ctx context.Context, b *bed, m *measurement) {
 	timed("close", func(i int) { tokens[i].close() })
 }
 
-const longWaiters = `Each goroutine waits for a message of its own, which does not come. threads are those of
-the process beyond those that it has when none waits; the figure itself is its CPU time, as a
-share of one CPU.`
+const longWaiters = `Each goroutine waits for a message of its own, which does not come. threads is the number of
+threads that the process has in addition to those without waiters. The main figure is its CPU
+time, as a share of one CPU.`
 
 func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 	meet(ctx, b)
@@ -271,9 +271,9 @@ func measureIdle(ctx context.Context, b *bed, m *measurement) {
 	m.addAll(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
 }
 
-const longOneshot = `Half a round trip, of which each message is declared, started, waited for and closed
-(declare); or declared once and given other memory before each start, by Handle.Rebase (rebase)
-or through package qmp (address). Two buffers take turns.`
+const longOneshot = `Measures half a round trip. Each message is declared, started, waited for and closed
+(declare); or it is declared once and gets other memory before each start, with Handle.Rebase
+(rebase) or through package qmp (address). Two buffers alternate.`
 
 const (
 	oneshotDeclare = "declare"
@@ -369,16 +369,16 @@ func (s *oneshot) check() {
 }
 
 const longOverlap = `Both ranks start, compute, and wait: for a message from rank 0 to rank 1 (send), or for a
-declared allreduce. Of both, the later counts.
+declared allreduce. The later of the two ranks counts.
 
-  alone  the transfer, both in Wait
-  cpu    CPU time that the transfer uses, of both ranks together and without spinning: the
-         least of twice alone, of what one uses where both ranks always have something to
-         move (messages both ways), and where both sleep until it is over; what their naps
-         cost where nothing is under way is taken off
+  alone  the transfer, with both ranks in Wait
+  cpu    CPU time of the transfer, of both ranks together and without spinning: the least of
+         twice alone, of a transfer while both ranks always have something to move (messages
+         in both directions), and of one while both sleep until it is complete, less the cost
+         of the sleeping itself
   wait   the wait after a computation as long as alone, as a share of alone
-  total  all of that, as a share of the computation alone and 1.15 cpu: copies, and TCP
-         over loopback, are work of the same cores, which no overlap makes vanish
+  total  start, computation and wait, as a share of the computation plus 1.15 cpu: copies, and
+         TCP over loopback, are work of the same cores, which no overlap can hide
   osu    overlap as the OSU benchmarks define it: 100 (1 - (all - computation) / alone)`
 
 const (
@@ -590,10 +590,10 @@ func (o *overlap) whileAsleep(ctx context.Context, n int, alone time.Duration) f
 // envRouter tells ranks where the router of their star is.
 const envRouter = "SLUICE_BENCH_ROUTER"
 
-const longLoss = `The ranks are in two network namespaces, which a third one joins that drops packets at random,
-each way. Rank 1 sends, with so many messages outstanding. The figure itself is the time of a
-message, from the start of its receive; rate what arrives in all. The connections are made
-before, without loss. It needs root, and nft.`
+const longLoss = `The ranks are in two network namespaces; a third one connects them, and drops packets at random
+in both directions. Rank 1 sends, with so many messages outstanding. The main figure is the
+time of a message, from the start of its receive; rate is the rate at which all arrive. The
+connections are made before, without loss. It needs root and nft.`
 
 // lossWords are the shares of packets, in percent, that can be lost.
 var lossWords = []string{"0", "0.1", "0.2", "0.5", "1", "2", "5", "10"}
@@ -614,9 +614,10 @@ func measureLoss(ctx context.Context, b *bed, m *measurement) {
 	s.close()
 }
 
-const longIncast = `Rank 0 receives from all others, each in a network namespace of its own, that a router joins.
-The figure itself is the rate of all together, sender that of each, and fairness Jain's index
-of these: 1 if all get the same, 1/n if one of n gets all (RFC 5166). It needs root, and nft.`
+const longIncast = `Rank 0 receives from all other ranks. Each rank is in a network namespace of its own; a router
+connects them. The main figure is the rate of all senders together, sender that of each, and
+fairness Jain's index of these: 1 if all get the same, 1/n if one of n gets everything
+(RFC 5166). It needs root and nft.`
 
 func measureIncast(ctx context.Context, b *bed, m *measurement) {
 	flows := newFlows(b, m)
@@ -678,7 +679,7 @@ const (
 // newFlows declares messages to rank 0 from all others.
 func newFlows(b *bed, m *measurement) (list []*flow) {
 	if os.Getenv(envRouter) == "" {
-		must(usagef("%s makes a network of its own, which a job that something else has started does not have", m.name))
+		must(usagef("%s makes a network of its own: run it without a launcher", m.name))
 	}
 	first, last := 0, 0
 	if b.Rank() == 0 {

@@ -106,7 +106,7 @@ func (j *job) measure(ctx context.Context, s *session) {
 	}
 	for _, r := range needs {
 		if n := s.Size(); n < r.least || r.most > 0 && n > r.most {
-			must(fmt.Errorf("this measures %s, the job has %d", r, n))
+			must(fmt.Errorf("this pattern runs %s, but the job has %d", r, n))
 		}
 	}
 	ranks := j.introduce(ctx, s)
@@ -235,7 +235,7 @@ type RankFailedError struct {
 
 func (e *RankFailedError) Error() string {
 	if e.Rank < 0 {
-		return fmt.Sprintf("the job was ended with status %d", e.Status)
+		return fmt.Sprintf("the job was aborted with status %d", e.Status)
 	}
 	return fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)
 }
@@ -399,7 +399,7 @@ func (a *attempt) run(ctx context.Context, given map[string]string) (_ *Report, 
 	})
 	switch {
 	case within.Err() != nil:
-		return nil, &AttemptError{fmt.Sprintf("not over within %v", limit)}
+		return nil, &AttemptError{fmt.Sprintf("it did not end within %v", limit)}
 	case err != nil:
 		return nil, err
 	case r.ExitStatus() != 0:
@@ -407,7 +407,7 @@ func (a *attempt) run(ctx context.Context, given map[string]string) (_ *Report, 
 	}
 	report := new(Report)
 	if err := json.Unmarshal(said.Bytes(), report); err != nil {
-		return nil, &AttemptError{fmt.Sprintf("printed no report: %v", err)}
+		return nil, &AttemptError{fmt.Sprintf("it printed no valid report: %v", err)}
 	}
 	return report, nil
 }

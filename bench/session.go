@@ -33,7 +33,7 @@ const (
 	providerSelf = "self" // moves messages within a rank
 )
 
-// exchanger is what a measurement needs of the job: who we are, and a slow way to talk
+// exchanger is what a measurement needs of the job: this rank's number, and a slow way to talk
 // outside the measured loops.
 type exchanger interface {
 	Rank() int
@@ -69,7 +69,7 @@ func share[T any](ctx context.Context, job exchanger, v T, failed error) []T {
 	for rank, b := range all {
 		var m message
 		if err := json.Unmarshal(b, &m); err != nil {
-			must(fmt.Errorf("rank %d sent what is no message of this bench: %w", rank, err))
+			must(fmt.Errorf("rank %d sent a message that is not from this version of bench: %w", rank, err))
 		}
 		switch {
 		case m.Error == "":
@@ -333,10 +333,10 @@ func withPort(address string) string {
 // check says what cannot be meant; o.listen may still lack its port.
 func (o *meetOptions) check() {
 	if o.listen != "" && o.host != "" {
-		must(usagef("--listen and %s: want one of them", o.host))
+		must(usagef("--listen and a host (%s) exclude each other", o.host))
 	}
 	if (o.listen != "" || o.host != "") && os.Getenv(boot.EnvRank) != "" {
-		must(usagef("a rank of a job neither listens nor is told of a host"))
+		must(usagef("under a launcher, use neither --listen nor a host"))
 	}
 }
 
@@ -353,14 +353,14 @@ func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func())
 		ln = must1(net.Listen("tcp", withPort(o.listen)))
 		rank, server = 1, nearby(ln.Addr().(*net.TCPAddr))
 	} else {
-		fmt.Fprintf(os.Stderr, "bench: looking for the one that listens at %s\n", o.host)
+		fmt.Fprintf(os.Stderr, "bench: connecting to the bench that listens at %s\n", o.host)
 	}
 	e := must1(boot.ByHand(rank, 2, server))
 	e.Job = cmp.Or(e.Job, "bench")
 	if ln != nil {
 		s := serve(ln, e)
 		stop = func() { endServer(s) }
-		fmt.Fprintf(os.Stderr, "bench: listening at %s: give the same command, with this host's address in place of --listen, on the other host\n", ln.Addr())
+		fmt.Fprintf(os.Stderr, "bench: listening at %s: on the other host, run the same command with this host's address instead of --listen\n", ln.Addr())
 	}
 	return boot.WithEnvironment(ctx, e), stop
 }

@@ -29,28 +29,29 @@ type soakOptions struct {
 	network bool
 }
 
-// SoakError: a soak has met what must not be.
+// SoakError says that a soak has found errors.
 type SoakError struct{ Unasked, Hangs, Corrupt, Leaks int64 }
 
 func (e *SoakError) Error() string {
-	return fmt.Sprintf("soak: %d errors that nothing explains, %d hangs, %d corruptions, %d leaks", e.Unasked, e.Hangs, e.Corrupt, e.Leaks)
+	return fmt.Sprintf("soak: %d unexplained errors, %d hangs, %d corruptions, %d leaks", e.Unasked, e.Hangs, e.Corrupt, e.Leaks)
 }
 
 func newSoakCommand(out *outputOptions) *cobra.Command {
 	var o soakOptions
 	cmd := &cobra.Command{
 		Use:   "soak",
-		Short: "Mixed traffic on all layers, with kills, stalls and cut links",
-		Long: `Starts one job after the other, for some seconds each, in which all ranks do what a
-seed says: messages of channels, collectives, messages of impi, sums of qmp, each checked byte by
-byte. One thing at a time goes wrong in a job: a rank is killed (SIGKILL) at a random moment, or
-stopped and continued; as root, ranks are in two network name spaces, and the link between loses
-packets or all of them for a while (nftables). Kills come at any time, also while the job is joined
-and connected; stalls and losses when all are connected, for a provider has a second to prove itself.
+		Short: "Test with mixed traffic on all layers, with kills, stalls and cut links",
+		Long: `Starts one job after the other, for some seconds each. In each job all ranks run operations
+from a seed: messages of channels, collectives, messages of impi, and sums of qmp, each checked
+byte by byte. One fault at a time is injected into a job: a rank is killed (SIGKILL) at a random
+moment, or stopped and continued. As root, ranks are in two network namespaces, and the link
+between them loses some or all packets for a while (nftables). Kills come at any time, even while
+ranks join and connect; stalls and losses come when all are connected, because a provider has one
+second to prove that it works.
 
-Survivors of a rank that was killed have to say so; nobody else has to say anything, nobody to
-hang, nothing to be left when a rank has closed its node. Exit status 1: something of that
-was not so.`,
+The survivors of a killed rank must report it. No other rank may report an error, no rank may
+hang, and nothing may be left when a rank has closed its node. Exit status 1: one of these was
+violated.`,
 		Args: noArgs,
 		RunE: caught(func(cmd *cobra.Command, _ []string) {
 			if o.seed == 0 {
@@ -60,7 +61,7 @@ was not so.`,
 			inRange("ranks", o.ranks, 2, 64)
 			switch {
 			case out.listen != "" || out.html != "":
-				must(usagef("soak: want neither --listen nor --html"))
+				must(usagef("soak takes neither --listen nor --html"))
 			case o.time <= 0 || o.time > 1000*time.Hour:
 				must(usagef("--time %v: want more than 0, at most 1000h", o.time))
 			}
@@ -68,10 +69,10 @@ was not so.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.DurationVarP(&o.time, "time", "t", time.Minute, "how long")
+	f.DurationVarP(&o.time, "time", "t", time.Minute, "how long to run")
 	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks of each job")
-	f.Uint64Var(&o.seed, "seed", 0, "repeats what is done and what goes wrong, though not the moments to the microsecond (default the time)")
-	f.BoolVar(&o.network, "network", true, "as root: two networks, with a link that can be cut")
+	f.Uint64Var(&o.seed, "seed", 0, "seed: repeats the operations and the faults, but not their exact times (default: from the clock)")
+	f.BoolVar(&o.network, "network", true, "as root: use two networks, with a link that can be cut")
 	cmd.AddCommand(newSoakRankCommand())
 	return cmd
 }

@@ -36,7 +36,7 @@ const (
 	faultCut   = "cut"
 )
 
-// Bounds of a soak. A stall or a cut is shorter than the peer timeout: nobody may give
+// Bounds of a soak. A stall or a cut is shorter than the peer timeout: no rank may give
 // anybody up.
 const (
 	soakJobTime  = 4 * time.Second
@@ -251,7 +251,7 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 	}
 	for rank, p := range ranks {
 		if rank == victim && p.cmd.ProcessState.ExitCode() != 0 {
-			continue // what it has done nobody knows
+			continue // it has left no report
 		}
 		r, err := parseSoakRecord(p.out.Bytes())
 		if err != nil {
@@ -303,7 +303,7 @@ func parseSoakRecord(out []byte) (*soakRecord, error) {
 	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(out, []byte(soakUp))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return nil, fmt.Errorf("a rank ended without telling what it has done: %w", err)
+		return nil, fmt.Errorf("a rank ended without a report: %w", err)
 	}
 	return &r, nil
 }
@@ -360,7 +360,7 @@ func (t *soakTotals) figures() []soakFigure {
 		{"bytes", "bytes received", t.Bytes, nil},
 		{"faults", "faults injected", 0, t.Faults},
 		{"errors", "errors reported of those killed", t.Errors, nil},
-		{"unasked", "errors that nothing explains", t.Unasked, nil},
+		{"unasked", "unexplained errors", t.Unasked, nil},
 		{"hangs", "hangs", t.Hangs, nil},
 		{"corrupt", "corruptions", t.Corrupt, nil},
 		{"leaks", "leaks", t.Leaks, nil},

@@ -52,37 +52,38 @@ const (
 
 var tunedParts = []string{tuneCollectives, tuneEager, tunePack, tuneRead, tuneCopy, tuneProvider}
 
-// tunedKinds are those whose algorithms are measured by default: scatter is chosen
-// as gather is, exscan as scan.
+// tunedKinds are the kinds whose algorithms are measured by default: scatter follows gather,
+// exscan follows scan.
 const tunedKinds = "barrier,bcast,reduce,allreduce,reduce-scatter,scan,gather,allgather,alltoall"
 
 func newTuneCommand(out *outputOptions) *cobra.Command {
 	var o tuneOptions
 	cmd := &cobra.Command{
 		Use:   "tune [HOST]",
-		Short: "Measure ways of messages and algorithms of collectives, and print the settings to export",
-		Long: `Every algorithm, and every way of a message, is measured with every size, and the
-crossovers are set so that those are chosen that were the fastest. What is no faster than
-without is left as it is: nothing is printed that does not matter.
+		Short: "Measure message methods and collective algorithms, and print the settings to export",
+		Long: `Tune measures every algorithm, and every method for messages, with every size, and sets
+the crossovers so that the fastest ones are chosen. Settings that gain nothing are not
+printed.
 
     collectives  algorithms, by members and bytes
-    eager        messages that are copied at both ends, against asking the receiver first
-    pack         blocks that are packed into one piece, against chains of scatter and gather
-    read         messages in blocks whose receiver comes second: written by the sender, who
-                 gathers several blocks at once, against fetching them, block by block
-    copy         within this host, memory of the heap through a pipe of shared memory,
-                 against reading it out of the other process (no setting: it is shown)
-    provider     roce, and xdp between hosts, each against tcp, where all ranks have it
+    eager        messages copied at both ends, against asking the receiver first
+    pack         blocks packed into one piece, against chains of scatter and gather
+    read         messages in blocks whose receiver comes second: written by the sender, which
+                 gathers several blocks at once, against being read block by block
+    copy         within this host, heap memory through a pipe of shared memory, against
+                 reading it out of the other process (shown only; there is no setting)
+    provider     roce, and xdp between hosts, each against tcp, if all ranks have it
 
-Messages are measured between rank 0 and the first rank on another host, memory within a
-host between rank 0 and the first rank beside it; where all are on one host, each rank
-counts as a host: what is tuned is between hosts. A provider that was faster than tcp is put
-before it, the fastest first, behind shm and ibv; one that was not stays unused, as it is
-without a setting. xdp attaches a program to the network interface while it is measured.
+Messages are measured between rank 0 and the first rank on another host; memory within a
+host between rank 0 and the first rank on its host. If all ranks are on one host, each rank
+counts as a host, because the settings are for messages between hosts. A provider that was
+faster than tcp goes before it, the fastest first, after shm and ibv; any other stays
+unused, as without a setting. xdp attaches a program to the network interface while it is
+measured.
 
-Started alone it starts its ranks, on this host; in a job of any launcher ("srun -n 16
-bench tune") it tunes for that number, over the provider given; with --listen on one host, and that
-host's address on another, for two.
+Started alone, tune starts its ranks on this host. In a job of any launcher ("srun -n 16
+bench tune") it tunes for that number of ranks, over the given provider. With --listen on one
+host, and that host's address on another, it tunes for two.
 
     eval "$(bench tune --exports)"
 
@@ -90,7 +91,7 @@ or, for all jobs of a cluster, a file that every process reads when it joins:
 
     bench tune --file tuning && export SLUICE_TUNING_FILE=$PWD/tuning
 
-Rank 0 writes it: of two hosts that is the one that does not listen.
+Rank 0 writes the file; of two hosts it is the one that does not listen.
 
     hostA$ bench tune --what provider --listen :18516
     hostB$ bench tune --what provider --file tuning hostA.example`,
@@ -104,13 +105,13 @@ Rank 0 writes it: of two hosts that is the one that does not listen.
 	f := cmd.Flags()
 	f.StringVar(&o.what, "what", strings.Join(tunedParts, ","), "what to measure: a list")
 	f.StringVar(&o.provider, "provider", providerTCP, "provider between the ranks: tcp, ibv")
-	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks to start; a job has its own number")
+	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks to start; ignored under a launcher")
 	f.StringVar(&o.kinds, "kinds", tunedKinds, "kinds of collectives: a list")
-	f.StringVar(&o.sizes, "sizes", "8,256,1k,4k,16k,64k,256k,1M", "bytes of the vector, or of each rank's block, as of bench collectives")
+	f.StringVar(&o.sizes, "sizes", "8,256,1k,4k,16k,64k,256k,1M", "bytes of the vector, or of each rank's block, as in bench collectives")
 	f.DurationVar(&o.time, "time", 10*time.Millisecond, "measured time of each size and round")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds, of which the median counts")
 	f.StringVar(&o.file, "file", "", "write the settings into this file, for SLUICE_TUNING_FILE")
-	f.BoolVar(&o.exports, "exports", false, "print the settings alone")
+	f.BoolVar(&o.exports, "exports", false, "print only the settings")
 	return cmd
 }
 
@@ -122,7 +123,7 @@ func (o *tuneOptions) check(out *outputOptions) {
 	case o.provider == providerSHM:
 		must(usagef("--provider shm: within a host there are no algorithms to choose from"))
 	case o.exports && !out.tables():
-		must(usagef("--csv, --json and --exports: want one of them"))
+		must(usagef("--csv, --json and --exports exclude each other"))
 	}
 	checkTime(o.time)
 	must(inDoubles(o.bytes))
@@ -131,7 +132,7 @@ func (o *tuneOptions) check(out *outputOptions) {
 	inRange("ranks", o.ranks, 2, maxRanks)
 }
 
-// tune measures all sets of settings, and at rank 0 chooses.
+// tune measures all sets of settings, and rank 0 chooses.
 func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) {
 	_, err := verbs.Find(o.provider)
 	barrier(ctx, s, err)
@@ -154,13 +155,13 @@ func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) {
 	j.show = func(w io.Writer, r *Report) { o.print(w, r, times, best, ways, s.Size()) }
 }
 
-// writeTuning writes the settings as [channel.EnvTuningFile] takes them, with where they
-// were measured.
+// writeTuning writes the settings in the format of [channel.EnvTuningFile], with the place where
+// they were measured.
 func writeTuning(path string, r *Report, provider string, ranks int) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# bench tune, %s, %d ranks over %s, %s\n", r.Environment.Time, ranks, provider, r.Environment.CPU)
 	if len(r.Settings) == 0 {
-		fmt.Fprintln(&b, "# the defaults choose as well as any settings")
+		fmt.Fprintln(&b, "# no settings: the defaults are as fast")
 	}
 	for _, s := range r.Settings {
 		fmt.Fprintln(&b, s)
@@ -183,7 +184,7 @@ func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Setting
 		}
 		fmt.Fprintln(w)
 		if len(r.Settings) == 0 {
-			fmt.Fprintln(w, "# nothing to export: the defaults choose as well")
+			fmt.Fprintln(w, "# nothing to export: the defaults are as fast")
 		}
 	}
 	for _, s := range r.Settings {
@@ -191,8 +192,8 @@ func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Setting
 	}
 }
 
-// tuner is a rank of a job that measures by other jobs, of the same processes, which differ
-// in their settings.
+// tuner is a rank of a job that measures with other jobs of the same processes, which differ in
+// their settings.
 type tuner struct {
 	*session
 	o        *tuneOptions
@@ -208,8 +209,8 @@ type trial struct {
 	works    []work
 }
 
-// measure carries out all trials by turns, round by round, and returns at rank 0 the results
-// of each, the rounds merged. All ranks call it.
+// measure runs all trials alternately, round by round, and returns on rank 0 the results of
+// each, with the rounds merged. All ranks call it.
 func (t *tuner) measure(ctx context.Context, trials []trial) [][]Result {
 	rounds := make([][][]Result, len(trials))
 	for round := range t.o.rounds {
@@ -233,7 +234,7 @@ func (t *tuner) measure(ctx context.Context, trials []trial) [][]Result {
 	return merged
 }
 
-// try carries out a trial: rank 0 serves the rendezvous of its members.
+// try runs a trial: rank 0 serves the rendezvous of its members.
 func (t *tuner) try(ctx context.Context, tr *trial) (_ []Result, err error) {
 	defer catch(&err)
 	var ln net.Listener
@@ -368,7 +369,7 @@ func reach(ctx context.Context, name, port string, addresses []string) (string, 
 			return a, nil
 		}
 	}
-	return "", fmt.Errorf("rank 0 cannot be reached at %q: %w", addresses, last)
+	return "", fmt.Errorf("rank 0 cannot be reached at any of %q: %w", addresses, last)
 }
 
 // ask fails unless an address answers with this name.
@@ -384,7 +385,7 @@ func ask(ctx context.Context, address, name string) error {
 	}
 	b := make([]byte, len(name))
 	if _, err = io.ReadFull(conn, b); err == nil && string(b) != name {
-		err = fmt.Errorf("another process is at %s", address)
+		err = fmt.Errorf("another process, not rank 0, answers at %s", address)
 	}
 	return err
 }

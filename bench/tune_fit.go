@@ -73,7 +73,7 @@ func (t timings) loss(s *coll.Settings, list []collective, ranks int) float64 {
 		if m, ok := t.chosen(s, c, ranks); ok {
 			sum += math.Log(t[m] / t[t.fastest(c)])
 		} else {
-			sum++ // nobody knows: as a factor of e
+			sum++ // unknown: counted as a factor of e
 		}
 	}
 	return sum

@@ -196,7 +196,7 @@ func inlineBytes(wanted int, device *verbs.DeviceAttr) int {
 	case wanted < 0:
 		return min(usual, device.MaxInlineData)
 	case wanted > device.MaxInlineData:
-		must(usagef("--inline %d: the device takes at most %d", wanted, device.MaxInlineData))
+		must(usagef("--inline %d: the device accepts at most %d", wanted, device.MaxInlineData))
 	}
 	return wanted
 }

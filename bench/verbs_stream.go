@@ -292,10 +292,10 @@ func (s *stream) repost() {
 	}
 }
 
-const longCQ = `As many queue pairs are connected to as many others, with one queue at either side, and one
-thread that posts and polls for both. The figure itself is half a round trip on one of them,
-each in turn; poll is the time of looking at a queue with nothing in it; growth and
-poll-growth are what they are of the same with one queue pair.`
+const longCQ = `So many queue pairs are connected to as many others, with one completion queue on each side;
+one thread posts and polls for both. The main figure is half a round trip on one pair, each in
+turn; poll is the time of polling an empty queue; growth and poll-growth are the ratios of
+these to the same with one queue pair.`
 
 // openCQ: what is measured is of the provider, not of channels.
 func openCQ(_ context.Context, b *bed) {
