@@ -106,7 +106,7 @@ func (j *job) measure(ctx context.Context, s *session) {
 	}
 	for _, r := range needs {
 		if n := s.Size(); n < r.least || r.most > 0 && n > r.most {
-			must(fmt.Errorf("this pattern runs %s, but the job has %d", r, n))
+			must(fmt.Errorf("this measurement runs %s, but the job has %d", r, n))
 		}
 	}
 	ranks := j.introduce(ctx, s)

@@ -241,7 +241,7 @@ func TestWrongJob(t *testing.T) {
 	for _, size := range []int{1, 3} {
 		r, out := inJob(t, size, os.Args[0], "verbs", "lat")
 		require.Equal(t, exitFailed, r.ExitStatus())
-		require.Contains(t, out, "measures between 2 ranks, the job has "+strconv.Itoa(size))
+		require.Contains(t, out, "runs between 2 ranks, but the job has "+strconv.Itoa(size))
 	}
 	need.Program(t, "sh") // to give ranks different options
 	r, out := inJob(t, 2, "sh", "-c", os.Args[0]+" verbs lat --provider tcp --sizes $((8 + "+boot.EnvRank+"))")
@@ -308,7 +308,7 @@ func TestUsage(t *testing.T) {
 		{"addslice --sizes 12", "--sizes 12: want whole doubles"},
 		{"channel lat --sizes 8,100 --blocks 8", "--blocks 8: a message of 100 is not a multiple of that"},
 		{"channel bw --sizes 0,8 --blocks 8", "bandwidth of 0 bytes"},
-		{"channel lat --sizes 0 --blocks 8", "messages of 0 are not"},
+		{"channel lat --sizes 0 --blocks 8", "a message of 0 is not"},
 		{"channel lat --packed", "--packed needs --blocks"},
 		{"channel bw --late", "unknown flag"},
 		{"ring --blocks 8", "unknown flag"},
@@ -349,7 +349,7 @@ func TestErrors(t *testing.T) {
 		{"channel lat --provider nosuch", "no such device", exitFailed},
 		{"allreduce --provider nosuch", "no such device", exitFailed},
 		{"tune --provider nosuch", "no such device", exitFailed},
-		{"verbs lat --provider tcp --sizes 8 --inline 1000000", "--inline 1000000: the device takes at most", exitUsage},
+		{"verbs lat --provider tcp --sizes 8 --inline 1000000", "--inline 1000000: the device accepts at most", exitUsage},
 	} {
 		out, status := fails(t, strings.Fields(c.args)...)
 		require.Contains(t, out, c.says, c.args)

@@ -11,13 +11,12 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// Write writes a field to a file, each node its own sites. It fills in the extents, the
-// checksum and the averages of the header, and takes the rest from node 0; a byte order
-// that is not said is Big. The file appears under its name when it is complete: until
-// then its name ends in .part.
+// Write writes a field to a file; each node writes its own sites. It sets the extents, the
+// checksum and the averages of the header, and takes the rest from node 0; the default byte order
+// is Big. Until the file is complete its name ends in .part.
 //
-// Collective; what is wrong at one node is an error at all. Errors: those of package
-// os; [*HeaderError]; those of the communication.
+// Collective: an error on one node is an error on all. Errors: those of package os;
+// [*HeaderError]; those of the communication.
 func Write(path string, h Header, field *gauge.Field, sums *global.Sums) error {
 	if err := write(path, h, field, sums); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -68,7 +67,7 @@ func write(path string, h Header, field *gauge.Field, sums *global.Sums) (err er
 	return sums.Agree(err, 0)
 }
 
-// create makes a file with nothing but a header, and returns the number of its bytes.
+// create makes a file with only a header, and returns its size.
 func create(path string, h *Header) (n int, err error) {
 	b, err := h.Append(nil)
 	if err != nil {
@@ -77,7 +76,7 @@ func create(path string, h *Header) (n int, err error) {
 	return len(b), os.WriteFile(path, b, 0o666)
 }
 
-// writeSites writes the sites of this node into a file that there is.
+// writeSites writes the sites of this node into an existing file.
 func writeSites(path string, l *lattice.Lattice, raw []byte, offset int64, siteBytes int) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
