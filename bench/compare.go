@@ -210,21 +210,21 @@ func (c *comparison) findPeers(ctx context.Context, wanted []*row) {
 		}
 		must(err)
 		c.places = append(c.places, p)
-		if root == "" { // a root has what it was made with
+		if root == "" { // a root has the peers that it was made with
 			c.report.Missing = append(c.report.Missing, p.missing...)
 		}
 	}
 	c.mpis = findMPIs(c.places)
 }
 
-// missing says what cannot be compared, once.
+// missing reports what cannot be compared, once.
 func (c *comparison) missing(err error) {
 	if why := err.Error(); !slices.Contains(c.report.Missing, why) {
 		c.report.Missing = append(c.report.Missing, why)
 	}
 }
 
-// ofWanted finds contenders of each row that is wanted; a row that has none is missing.
+// ofWanted finds the contenders of each wanted row; a row without contenders is missing.
 func (c *comparison) ofWanted(ctx context.Context, what string, find func(r *row) []*contender) (list []*contender) {
 	progress := newProgress(true)
 	defer progress.clear()
@@ -247,7 +247,7 @@ func (c *comparison) pointsOf(r *row) []string {
 	return r.points()
 }
 
-// wanted are the rows that --only and --quick leave.
+// wanted returns the rows that --only and --quick select.
 func (c *comparison) wanted() (list []*row) {
 	only := parseOnly(c.only)
 	var all []string
@@ -264,8 +264,8 @@ func (c *comparison) wanted() (list []*row) {
 	return list
 }
 
-// takeAll runs all contenders by turns. Each round begins with another one. One that fails is
-// in no more of them.
+// takeAll runs all contenders alternately. Each round begins with another one. A contender that
+// fails takes part in no further round.
 func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 	progress := newProgress(true)
 	defer progress.clear()
@@ -289,7 +289,7 @@ func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 			case ctx.Err() != nil:
 				must(ctx.Err())
 			case isLate && round > 0:
-				gone[n] = true // there are figures of the rounds before
+				gone[n] = true // it has figures of earlier rounds
 			case err != nil: // the others can be compared without it
 				gone[n] = true
 				c.missing(err)
@@ -352,8 +352,8 @@ func doubtDistance(figures []figure) []string {
 	return nil
 }
 
-// How long is compared: all rows within an hour; with --quick, which shows what is what and
-// is not to be believed to a tenth, those that have a bar within five minutes.
+// Time limits: all rows within an hour; with --quick, which gives a rough overview with errors of
+// more than a tenth, the rows that have a bar within five minutes.
 const (
 	fullTime  = 100 * time.Millisecond // of a figure in a round
 	quickTime = 10 * time.Millisecond
@@ -361,21 +361,21 @@ const (
 	fullRounds  = 11 // at most
 	quickRounds = 3
 
-	// Building the peers and screening them included. A round is begun only if it would end
-	// by then; the first one always is: all rows are there.
+	// This includes building and screening the peers. A round begins only if it would end by then;
+	// the first round always runs, so that all rows have figures.
 	fullBound  = 58 * time.Minute
 	quickBound = 4*time.Minute + 50*time.Second
 
-	// A program takes some seconds, with --quick half a second: longer only if it hangs, or
-	// the machine is busy. One whose rounds have taken as long together is in no more of them.
+	// A program takes some seconds, with --quick half a second, and longer only if it hangs or the
+	// machine is busy. When its rounds have taken so long together, it takes part in no more.
 	fullContender  = 2 * time.Minute
 	quickContender = 20 * time.Second
 )
 
-// errHung: a program did not end within its bound.
+// errHung says that a program did not end within its bound.
 var errHung = errors.New("it did not end in time")
 
-// pace says whether another round is begun, and how long a contender may take.
+// pace decides whether another round begins, and how long a contender may take.
 type pace struct {
 	rounds  int // at most
 	bound   time.Duration
@@ -393,7 +393,7 @@ func newPace(o *compareOptions) pace {
 	return p
 }
 
-// another says whether there is another round at the time now.
+// another reports whether another round begins at the time now.
 func (p *pace) another(now time.Time) bool {
 	return p.done < p.rounds && (p.done == 0 || now.Add(p.longest).Sub(p.began) <= p.bound)
 }
@@ -404,8 +404,8 @@ func (p *pace) over(since, now time.Time) {
 	p.longest = max(p.longest, now.Sub(since))
 }
 
-// contender is how long one may take that is started at the time now. In the first round
-// each has its time.
+// contender returns how long a contender may take that is started at the time now. In the first
+// round each has its full time.
 func (p *pace) contender(now time.Time) time.Duration {
 	if p.done == 0 {
 		return p.each
@@ -413,7 +413,7 @@ func (p *pace) contender(now time.Time) time.Duration {
 	return max(0, min(p.each, p.bound-now.Sub(p.began)))
 }
 
-// saysShort is what makes the figures doubtful where there were fewer rounds than full ones.
+// saysShort is the warning if there were fewer rounds than full ones.
 func (c *comparison) saysShort(now time.Time) []string {
 	took := now.Sub(c.began).Seconds()
 	if c.quick {
@@ -432,10 +432,10 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// baseWorse is how much worse than a base the whole interval of a ratio has to be.
+// baseWorse is by how much the whole interval of a ratio must be worse than the base.
 const baseWorse = 0.05
 
-// peerBase is the other version of ours, while it is measured.
+// peerBase is the other version of sluice, while it is measured.
 const peerBase = "base"
 
 // buildBase builds bench of a revision of the repository that this is run in, in a
@@ -447,7 +447,7 @@ func buildBase(ctx context.Context, revision string) (program string, remove fun
 	defer undo(func() { remove() })
 	tree, program := filepath.Join(dir, "tree"), filepath.Join(dir, "bench")
 	repository := said(ctx, "", "git", "rev-parse", "--show-toplevel")
-	// What begins with a hyphen is no option.
+	// A revision that begins with a hyphen must not be taken for an option.
 	commit := said(ctx, repository, "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	said(ctx, repository, "git", "worktree", "add", "--detach", tree, commit)
 	remove = func() {
@@ -458,7 +458,7 @@ func buildBase(ctx context.Context, revision string) (program string, remove fun
 	return program, remove
 }
 
-// said is the line that a command prints, run in a directory.
+// said runs a command in a directory, and returns the line that it prints.
 func said(ctx context.Context, dir, name string, args ...string) string {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
@@ -467,8 +467,8 @@ func said(ctx context.Context, dir, name string, args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// againstBase measures both versions by turns. A row that one of them does not have is
-// left out, and said.
+// againstBase measures both versions alternately. A row that one of them does not have is left
+// out, and reported.
 func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
 	program, remove := buildBase(ctx, c.base)
 	defer remove()
@@ -494,8 +494,8 @@ func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
 	must(verdictError(c.report.Changes))
 }
 
-// versions are ours and the base's contenders of a row, if the base has it: it is tried once,
-// briefly.
+// versions returns the contenders of both versions for a row, if the base has it: it is tried
+// once, briefly.
 func (c *comparison) versions(ctx context.Context, r *row, program string) []*contender {
 	of := *r
 	of.peers = nil

@@ -39,8 +39,8 @@ func (o *firstOptions) run(cmd *cobra.Command, out *outputOptions) {
 	j.run(cmd.Context())
 }
 
-// works are all there is to measure: channels, collectives, providers, and what this machine
-// can do; or of providers alone, all sizes.
+// works returns everything to measure: channels, collectives, providers, and the limits of this
+// machine; or only providers, with all sizes.
 func (o *firstOptions) works(ctx context.Context, s *session) (list []work) {
 	add := func(layer, command string, flags ...string) (w *work) {
 		given := map[string]string{"time": o.time.String()}
@@ -105,7 +105,7 @@ var summaryRows = []summaryRow{
 
 var summarySizes = []int64{8, 4 << 10, 64 << 10, 1 << 20}
 
-// summaryWarnings bounds the lines of what makes the figures doubtful.
+// summaryWarnings bounds the number of warnings.
 const summaryWarnings = 5
 
 // printSummary shows a newcomer what the library is for, in at most 30 lines.
@@ -143,7 +143,7 @@ func binarySize(n int64) string {
 	return fmt.Sprint(n, " B")
 }
 
-// shorten leaves of a text what n bytes hold of its words.
+// shorten cuts a text after the last word that fits into n bytes.
 func shorten(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -191,7 +191,7 @@ func (s *summaryRow) print(w io.Writer, r *Report, provider string) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// closing says what carries what, and how far that is from what this machine can do.
+// closing says what carries the messages, and how far that is from the limits of this machine.
 func closing(r *Report) string {
 	p50 := func(row int, bytes int64) float64 {
 		if v := summaryRows[row].find(r, "", bytes); v != nil {

@@ -24,8 +24,8 @@ var (
 	startFigures   = map[string]string{"descriptors": unitCount, "threads": unitCount, "mappings": unitCount, "private": unitKiB}
 )
 
-// procedures are the patterns of what programs meet beside messages to and fro: most are no
-// loop of equal iterations.
+// procedures are the patterns of situations other than ping-pong and streams: most are not a loop
+// of equal iterations.
 func procedures() []*pattern {
 	alone := ranks{least: 2, most: 2, unbound: true}
 	return []*pattern{
@@ -61,22 +61,22 @@ func procedures() []*pattern {
 	}
 }
 
-// maxCount bounds how many there can be of what is counted.
+// maxCount bounds the counts.
 const maxCount = 1 << 20
 
-// someBytes: there are messages.
+// someBytes checks that messages are not empty.
 func someBytes(o *options) {
 	if slices.Contains(o.bytes, 0) {
 		must(usagef("--sizes 0: want messages of at least 1 byte"))
 	}
 }
 
-// byKind is by what is done.
+// byKind varies the kind of operation.
 func byKind(o *options, list []spec) []spec {
 	return vary(list, o.ops, func(s *spec, kind string) { s.kind, s.op = kind, kind })
 }
 
-// byMemoryToo is byMemory behind byKind.
+// byMemoryToo is byMemory after byKind.
 func byMemoryToo(o *options, list []spec) []spec {
 	return vary(list, o.memories, func(s *spec, m string) { s.memory, s.op = m, s.op+" "+m })
 }
@@ -89,7 +89,7 @@ func byLoss(o *options, list []spec) []spec {
 	return vary(list, o.losses, func(s *spec, percent string) { s.loss, _ = strconv.ParseFloat(percent, 64) }) // it is one of lossWords
 }
 
-// noBytes: there is no message whose size counts.
+// noBytes is for patterns without messages whose size counts.
 func noBytes(_ *options, list []spec) []spec { return list }
 
 const longStart = `The main figure is the time from the start of the first process until the last rank has
@@ -147,7 +147,7 @@ func measureAhead(ctx context.Context, b *bed, m *measurement) {
 	}))
 	began = nanos()
 	err := try(func() {
-		if b.Rank() == 0 { // which ends with the first error: the others may be as many as there are sends
+		if b.Rank() == 0 { // it ends with the first error: there may be as many others as sends
 			for _, h := range d.handles {
 				must(h.WaitContext(ctx))
 			}
@@ -166,7 +166,7 @@ func measureAhead(ctx context.Context, b *bed, m *measurement) {
 	d.close()
 }
 
-// startMany starts so many sends of a message, of which some are over at once.
+// startMany starts so many sends of a message, some of which are complete at once.
 func (d *declarations) startMany(count int, message []byte) {
 	var idle []*channel.Handle
 	each("send", count, func() {
@@ -181,7 +181,7 @@ func (d *declarations) startMany(count int, message []byte) {
 	})
 }
 
-// each does something so many times; an error says which it was.
+// each calls do so many times; an error says which call it was.
 func each(what string, count int, do func()) {
 	i := 0
 	defer during(func() string { return fmt.Sprintf("%s %d of %d", what, i+1, count) })
@@ -234,7 +234,7 @@ func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 			waiting.Go(func() { move(i) })
 		}
 	}
-	time.Sleep(m.o.time / 4) // they get there
+	time.Sleep(m.o.time / 4) // until all wait
 	cpu := idleShare(m.o.time)
 	after, err := processFigures()
 	barrier(ctx, b, err)
@@ -250,11 +250,11 @@ func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 	d.close()
 }
 
-// meet has two ranks connected, and everything done that the first messages make them do.
+// meet connects two ranks, and does everything that happens only at the first messages.
 func meet(ctx context.Context, b *bed) {
 	t := declareMeeting(b)
 	t.run(100, nil)
-	runtime.GC() // none is due when it counts
+	runtime.GC() // so that none is due during the measurement
 	barrier(ctx, b, try(t.close))
 }
 
@@ -281,12 +281,12 @@ const (
 	oneshotAddress = "address"
 )
 
-// oneshot is the series: messages to and fro, each in the next of two buffers.
+// oneshot is the series: a ping-pong, each message in the next of two buffers.
 type oneshot struct {
 	messages
 	out, in func(memory []byte) startable // a handle of that memory
-	once    bool                          // it is closed when the message is over
-	lasting []startable                   // that are closed at the end
+	once    bool                          // the handle is closed when the message is complete
+	lasting []startable                   // handles that are closed at the end
 	turn    int                           // of the buffers
 	since   int                           // turns since prepare
 }
@@ -335,7 +335,7 @@ func (s *oneshot) run(n int, samples []int64) { pingpong(s, s.node.Rank() == 0, 
 func (s *oneshot) send()    { s.message(s.out(s.outs[s.turn%2][:s.bytes]), s.node.Rank() != 0) }
 func (s *oneshot) receive() { s.message(s.in(s.ins[s.turn%2][:s.bytes]), s.node.Rank() == 0) }
 
-// message carries out one of a handle; last is that of an iteration.
+// message sends or receives one with a handle; last marks the last one of an iteration.
 func (s *oneshot) message(h startable, last bool) {
 	move(h)
 	if s.once {
@@ -361,7 +361,7 @@ func (s *oneshot) prepare() {
 	s.messages.prepare()
 }
 
-// check looks at the buffers that have had their turn since prepare.
+// check checks the buffers that have been used since prepare.
 func (s *oneshot) check() {
 	for k := range min(s.since, 2) {
 		s.checkOne((s.turn - 1 - k) % 2)
@@ -393,8 +393,8 @@ type overlapTimes struct {
 	cpu                       float64 // of both ranks
 }
 
-// cpuMargin is what a transfer may use of the CPU beyond what it uses alone: caches are
-// shared with the computation.
+// cpuMargin is how much more CPU a transfer may use than alone: it shares caches with the
+// computation.
 const cpuMargin = 1.15
 
 func (o *overlapTimes) waited() float64 { return 100 * o.wait / o.alone }
@@ -407,7 +407,7 @@ type transfer interface {
 	Test() (bool, error)
 }
 
-// declareMeeting declares a note to and fro, after which two ranks are at the same place.
+// declareMeeting declares a note in both directions, which synchronises two ranks.
 func declareMeeting(b *bed) *token {
 	t := &token{messages: messages{rank: b.Rank(), declarations: declarations{node: b.Node, stream: streamNotes}}}
 	t.out = t.declarations.send(channel.Contiguous(make([]byte, 1)), 1-b.Rank())
@@ -420,7 +420,7 @@ type overlap struct {
 	b *bed
 	m *measurement
 	transfer
-	both  transfer     // two messages, one each way; of an allreduce it itself
+	both  transfer     // two messages, one in each direction; for an allreduce, itself
 	own   declarations // of both
 	sync  *token
 	check func() // of the bytes
@@ -454,7 +454,8 @@ func measureOverlap(ctx context.Context, b *bed, m *measurement) {
 	o.sync.close()
 }
 
-// declareMessages declares one each way; that from rank 0 to rank 1 is the transfer.
+// declareMessages declares one message in each direction; that from rank 0 to rank 1 is the
+// transfer.
 func (o *overlap) declareMessages() {
 	own, other := o.b.Rank(), 1-o.b.Rank()
 	out, in := o.b.memory(&o.m.spec, o.m.bytes, o.m.bytes+guard)
@@ -493,8 +494,8 @@ func (o *overlap) declareAllreduce(ctx context.Context) {
 	}
 }
 
-// transferOnce is one transfer with so many steps of computing, from when both ranks have met:
-// how long all of it took here, and the wait at its end.
+// transferOnce synchronises both ranks, and runs one transfer with so many steps of computation.
+// It returns how long that took on this rank, and how long the wait at its end.
 func (o *overlap) transferOnce(steps int) (all, wait int64) {
 	o.sync.run(1, nil)
 	began := nanos()
@@ -506,7 +507,7 @@ func (o *overlap) transferOnce(steps int) (all, wait int64) {
 	return ended - began, ended - computed
 }
 
-// repeat has n transfers, and returns the medians of the later rank's times.
+// repeat runs n transfers, and returns the medians of the later rank's times.
 func (o *overlap) repeat(ctx context.Context, n, steps int) (r overlapTimes) {
 	type times struct{ All, Wait []int64 }
 	var own times
@@ -520,7 +521,7 @@ func (o *overlap) repeat(ctx context.Context, n, steps int) (r overlapTimes) {
 	return r
 }
 
-// medianOfLater is the median of the greater of both at a time.
+// medianOfLater returns the median of the larger values of two ranks.
 func medianOfLater(a, b []int64) float64 {
 	var later []float64
 	for i := range min(len(a), len(b)) {
@@ -529,7 +530,7 @@ func medianOfLater(a, b []int64) float64 {
 	return median(later)
 }
 
-// stepsFor is how many steps of computing take so many ns.
+// stepsFor returns how many steps of computation take so many ns.
 func stepsFor(ns float64) int {
 	const steps = 100_000
 	least := math.Inf(1)
@@ -541,7 +542,7 @@ func stepsFor(ns float64) int {
 	return int(ns/least*steps) + 1
 }
 
-// computeAlone is the median time of so many steps, of the later rank.
+// computeAlone returns the median time of so many steps, on the later rank.
 func (o *overlap) computeAlone(ctx context.Context, steps, n int) float64 {
 	own := make([]int64, n)
 	repeat(n, own, func() { compute(steps) })
@@ -549,8 +550,8 @@ func (o *overlap) computeAlone(ctx context.Context, steps, n int) float64 {
 	return medianOfLater(both[0], both[1])
 }
 
-// whileMoving is the CPU time that a transfer of the two ranks uses, in ns, of ranks that
-// have something to move both ways, one after the other.
+// whileMoving returns the CPU time of a transfer, in ns, of two ranks that always have messages in
+// both directions.
 func (o *overlap) whileMoving(ctx context.Context, n int) float64 {
 	began := ownCPU()
 	for range n {
@@ -563,9 +564,9 @@ func (o *overlap) whileMoving(ctx context.Context, n int) float64 {
 	return float64(used[0]+used[1]) / float64(n)
 }
 
-// whileAsleep is that of ranks that sleep, and look once in a while: what moves the bytes, in
-// Test, in the engine, in the kernel, or in an adapter, which uses nothing; and naps, whose
-// cost as many where nothing is under way tell.
+// whileAsleep returns the CPU time of ranks that sleep and test now and then. Test, the engine,
+// the kernel or an adapter (which uses no CPU) moves the bytes; the cost of the sleeping is
+// measured without messages, and subtracted.
 func (o *overlap) whileAsleep(ctx context.Context, n int, alone time.Duration) float64 {
 	nap := max(alone, 100*time.Microsecond)
 	naps, began := 0, ownCPU()
@@ -587,7 +588,7 @@ func (o *overlap) whileAsleep(ctx context.Context, n int, alone time.Duration) f
 	return float64(both[0]+both[1]) / float64(n)
 }
 
-// envRouter tells ranks where the router of their star is.
+// envRouter tells ranks the location of their star's router.
 const envRouter = "SLUICE_BENCH_ROUTER"
 
 const longLoss = `The ranks are in two network namespaces; a third one connects them, and drops packets at random
@@ -660,8 +661,8 @@ func jain(rates []float64) float64 {
 	return sum * sum / (float64(len(rates)) * squares)
 }
 
-// flow is messages from one rank to another, of which a window is outstanding. The last byte
-// of each tells whether more follow.
+// flow is a stream of messages from one rank to another, with a window outstanding. The last byte
+// of each says whether more follow.
 type flow struct {
 	declarations
 	memory  [][]byte
@@ -707,7 +708,7 @@ func newFlows(b *bed, m *measurement) (list []*flow) {
 
 func (s *flow) seed(from, slot int) uint64 { return seedFor(from, s.bytes, "flow") + uint64(slot) }
 
-// check looks at the last message of each slot.
+// check checks the last message of each slot.
 func (s *flow) check() {
 	for i, b := range s.memory[:min(len(s.memory), len(s.samples))] {
 		if s.node.Rank() == 0 {
@@ -745,7 +746,7 @@ func (s *flow) move(d time.Duration) {
 		}
 		return
 	}
-	// Once it is time all messages of a window say so: as many receives have been started.
+	// When the time is over, all messages of a window say so: so many receives have been started.
 	for i, last := 0, -1; last < 0 || i <= last; i++ {
 		slot, says := i%window, flowGoesOn
 		if i >= window {

@@ -23,7 +23,7 @@ type scaleOptions struct {
 	sizes    string
 	hosts    string
 	time     time.Duration
-	model    Model // by flags; measured where the latency is negative
+	model    Model // from flags; measured if the latency is negative
 
 	patterns []string
 	bytes    []int
@@ -139,7 +139,7 @@ func (o *scaleOptions) works() (list []work) {
 	return list
 }
 
-// measure takes the parameters from figures, and estimates by them.
+// measure derives the parameters from figures, and estimates with them.
 func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Report) {
 	j.carryOut(ctx, s, j, r)
 	overhead := o.overhead(ctx, s)
@@ -154,7 +154,7 @@ func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Repor
 	}))
 }
 
-// overhead is the median time of starting a short message, at rank 0.
+// overhead returns the median time of starting a short message on rank 0.
 func (o *scaleOptions) overhead(ctx context.Context, s *session) float64 {
 	const messages = 4096
 	w := newWork(findPattern(layerChannel, patternLat), map[string]string{"sizes": "8"})
@@ -176,8 +176,7 @@ func (o *scaleOptions) overhead(ctx context.Context, s *session) float64 {
 	return median(times)
 }
 
-// combineCost and copyCost are of a byte that is in the cache, in ns: the best of
-// several.
+// combineCost and copyCost return the cost of a byte in the cache, in ns: the best of several.
 func combineCost() float64 {
 	add, _ := reduce.Lookup(reduce.Sum, reduce.Float64)
 	return byteCost(func(dst, src []byte) { add(dst, dst, src) })
@@ -202,7 +201,7 @@ func byteCost(do func(dst, src []byte)) float64 {
 	return slices.Min(means)
 }
 
-// estimate adds the estimates to the report, and prints them where tables are wanted.
+// estimate adds the estimates to the report, and prints them if tables are requested.
 func (o *scaleOptions) estimate(r *Report, p Model) {
 	r.Model = &p
 	network := p.logGP()
@@ -231,8 +230,8 @@ func (o *scaleOptions) estimate(r *Report, p Model) {
 	}
 }
 
-// printScale prints the parameters, and a table for each kind of some bytes: a row for
-// a number of hosts, a column for each algorithm.
+// printScale prints the parameters, and a table for each kind and size: a row for each number of
+// hosts, a column for each algorithm.
 func printScale(w io.Writer, r *Report) {
 	from := "given"
 	if r.Model.Measured {

@@ -89,14 +89,14 @@ func newSoakRankCommand() *cobra.Command {
 	return cmd
 }
 
-// soakRecord is what a rank of a soak says of itself at its end: one line of JSON.
+// soakRecord is the report of a rank at its end: one line of JSON.
 type soakRecord struct {
 	Rank       int              `json:"rank"`
 	Operations map[string]int64 `json:"operations"` // by layer, each checked byte by byte
 	Bytes      int64            `json:"bytes"`      // received
 	Error      string           `json:"error,omitempty"`
-	Mourned    bool             `json:"mourned,omitempty"` // the error tells of a peer that is gone
-	Corrupt    bool             `json:"corrupt,omitempty"` // it tells of wrong bytes
+	Mourned    bool             `json:"mourned,omitempty"` // the error reports a lost peer
+	Corrupt    bool             `json:"corrupt,omitempty"` // the error reports wrong bytes
 	Leaks      string           `json:"leaks,omitempty"`
 }
 
@@ -106,11 +106,11 @@ const (
 	soakUp     = "up\n"           // what a rank writes first, when it is connected with all others
 )
 
-// soakSizes are those of messages of channels: inline, in the ring, straight, in chunks.
+// soakSizes are the sizes of channel messages: inline, in the ring, direct, in chunks.
 var soakSizes = []int{1, 8, 56, 1000, 4096, 9000, 70_000, 1 << 20}
 
-// soakRank is one rank of a job: mixed traffic on all layers until rank 0 says that
-// d is over, or an error ends it. What it has done goes to w.
+// soakRank is one rank of a job: mixed traffic on all layers until rank 0 announces that d is over,
+// or an error ends it. It writes its report to w.
 func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) {
 	held := leak.Watch()
 	s := soaker{record: soakRecord{Operations: map[string]int64{}}, rng: rand.New(rand.NewPCG(seed, 1))}
@@ -125,7 +125,7 @@ func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) {
 	must(json.NewEncoder(w).Encode(r))
 }
 
-// mourns says whether an error tells that a peer is gone.
+// mourns reports whether an error says that a peer is lost.
 func mourns(err error) bool {
 	for _, gone := range []error{channel.ErrPeerDied, channel.ErrPeerLeft, channel.ErrUnreachable, channel.ErrAborted, boot.ErrDied} {
 		if errors.Is(err, gone) {
@@ -143,14 +143,14 @@ type soaker struct {
 	world  *channel.Group
 	impi   *impi.Job
 	qmp    *qmp.Machine
-	rings  []*soakRing // of each size, in memory of Alloc, then of the heap
+	rings  []*soakRing // for each size, in Alloc memory, then on the heap
 	turn   int
 }
 
 func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err error) {
 	defer catch(&err)
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	// After a death there is no peer to say goodbye to: that is no news.
+	// After a death there is no peer to say goodbye to: that is expected.
 	end := func(what string, do func() error) {
 		if e := do(); e != nil && err == nil {
 			err = fmt.Errorf("%s: %w", what, e)
@@ -174,8 +174,8 @@ func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err err
 	return nil
 }
 
-// connect has every pair of ranks talk on all layers: while a connection is being made, which
-// has a second for a provider to prove itself, a lost packet may mean that it does not.
+// connect makes every pair of ranks exchange messages on all layers: while a connection is being
+// made, a provider has one second to prove that it works, and a lost packet may make that fail.
 func (s *soaker) connect(ctx context.Context) {
 	defer during(func() string { return "connect" })
 	for _, memory := range memoryKinds[:2] {
@@ -192,7 +192,7 @@ func (s *soaker) connect(ctx context.Context) {
 	must(s.qmp.DefaultComm().Barrier())
 }
 
-// traffic does one operation after the other until rank 0 finds that the time is over.
+// traffic runs one operation after the other until rank 0 finds that the time is over.
 func (s *soaker) traffic(ctx context.Context, until time.Time) {
 	layer := "collectives"
 	defer during(func() string { return fmt.Sprintf("%s, operation %d", layer, s.turn) })
@@ -235,7 +235,7 @@ func (s *soaker) traffic(ctx context.Context, until time.Time) {
 	}
 }
 
-// anyCollective is one of some kind, size and root.
+// anyCollective runs a collective of a random kind, size and root.
 func (s *soaker) anyCollective() int {
 	kind, doubles := coll.Barrier+coll.Kind(s.rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+s.rng.IntN(20_000)
 	s.once(s.collective(kind, doubles*doubleBytes, s.rng.IntN(s.node.Size())))
@@ -248,7 +248,7 @@ func (s *soaker) once(x series) {
 	x.check()
 }
 
-// soakRing passes a message to the next rank, and takes one from the rank before.
+// soakRing sends a message to the next rank, and receives one from the rank before.
 type soakRing struct{ messages }
 
 func (s *soaker) newRing(memory string, size, stream int) *soakRing {
@@ -268,7 +268,7 @@ func (r *soakRing) run(int, []int64) {
 	must(channel.WaitAllContext(context.Background(), r.handles...))
 }
 
-// collective is one of doubles, which is called.
+// collective calls a collective of doubles.
 func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
 	src, dst := collectiveBlocks(kind, s.node.Size())
 	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled}
@@ -277,7 +277,7 @@ func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
 	return c
 }
 
-// shift sends by impi to a rank at a distance.
+// shift sends with impi to a rank at a distance.
 func (s *soaker) shift(ctx context.Context, by, size, tag int) int {
 	c := s.impi.World()
 	to, from := (c.Rank()+by)%c.Size(), (c.Rank()+c.Size()-by)%c.Size()
@@ -286,7 +286,7 @@ func (s *soaker) shift(ctx context.Context, by, size, tag int) int {
 	fillPattern(out, seed(c.Rank()))
 	fillGuard(in)
 	q := must1(c.Irecv(in[:size], from, tag))
-	must(c.Send(ctx, out, to, tag)) // else the receive ends with the job
+	must(c.Send(ctx, out, to, tag)) // if it fails, the receive ends with the job
 	if st := must1(q.Wait(ctx)); st.Len != size {
 		must(&CorruptError{Op: "impi", Bytes: size, Offset: st.Len})
 	}

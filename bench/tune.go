@@ -40,7 +40,7 @@ type tuneOptions struct {
 	bytes    []int
 }
 
-// What is tuned.
+// Parts that can be tuned.
 const (
 	tuneCollectives = "collectives"
 	tuneEager       = "eager"
@@ -202,9 +202,9 @@ type tuner struct {
 	progress *progress
 }
 
-// trial is a job that is made for one set of settings.
+// trial is a job for one set of settings.
 type trial struct {
-	members  []int    // ranks that take part, first of all rank 0; the others wait
+	members  []int    // ranks that take part, rank 0 first; the others wait
 	settings []string // NAME=value
 	works    []work
 }
@@ -270,19 +270,19 @@ func (t *tuner) try(ctx context.Context, tr *trial) (_ []Result, err error) {
 // messageVariables are the settings of messages that are tuned.
 var messageVariables = []string{channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP, channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA}
 
-// tunedVariables are all that a trial does without, but for its own.
+// tunedVariables are unset in a trial, except those that it sets itself.
 func tunedVariables() []string {
 	return slices.Concat(coll.Variables(), messageVariables, []string{channel.EnvTuningFile, channel.EnvTransport})
 }
 
-// settle sets the environment to settings alone, and returns what puts it back.
+// settle sets the environment to only these settings, and returns a function that restores it.
 func settle(settings []string) (back func()) {
 	var before []string
 	for _, name := range tunedVariables() {
 		if v, ok := os.LookupEnv(name); ok {
 			before = append(before, name+"="+v)
 		}
-		_ = os.Unsetenv(name) // it is a name
+		_ = os.Unsetenv(name) // it cannot fail with these names
 	}
 	set := func(list []string) {
 		for _, s := range list {
@@ -294,13 +294,13 @@ func settle(settings []string) (back func()) {
 	return func() { settle(nil); set(before) }
 }
 
-// standDown takes the place of a rank that has failed before it joined, and leaves it: the
-// others would wait for it. If it had joined no rank is admitted in its place.
+// standDown joins in the place of a rank that has failed before it joined, and leaves: otherwise
+// the others would wait for it. If the rank had joined, no rank is admitted in its place.
 func standDown(e *boot.Environment) {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	if job, err := e.Join(ctx); err == nil {
-		_ = job.Close() // the failure that counts is the one before
+		_ = job.Close() // the earlier error is the one to report
 	}
 }
 
@@ -308,15 +308,15 @@ func standDown(e *boot.Environment) {
 type meetingPlace struct {
 	listen string // where rank 0 listens, at any port
 	at     string // the address at which this rank reaches it
-	name   string // no other has it
+	name   string // unique
 }
 
 // answerTime bounds how long rank 0 may take to answer at one of its addresses.
 const answerTime = 5 * time.Second
 
-// findMeetingPlace asks rank 0 for its addresses, and finds one that leads to it from here: of
-// several networks not all do, and some addresses, as those of bridges of containers, are of
-// many hosts, and lead each to itself. On one host it is loopback.
+// findMeetingPlace asks rank 0 for its addresses, and finds one that is reachable from here: not
+// all networks are, and some addresses, such as those of container bridges, exist on many hosts
+// and lead each host to itself. On one host it is loopback.
 func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meetingPlace) {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
@@ -348,7 +348,7 @@ func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meeting
 	return m
 }
 
-// answer tells a name to all that connect, until the listener is closed.
+// answer sends a name to every client that connects, until the listener is closed.
 func answer(ln net.Listener, name string) {
 	for {
 		conn, err := ln.Accept()
