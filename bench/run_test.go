@@ -318,7 +318,7 @@ func TestUsage(t *testing.T) {
 		{"tune -n 1", "--ranks 1: want 2 to"},
 		{"tune --csv --exports", "--csv, --json and --exports exclude each other"},
 		{"tune --what noise", "--what \"noise\": want collectives, eager"},
-		{"scale --latency 100", "want all, at least 0, or none"},
+		{"scale --latency 100", "want all of them, at least 0, or none"},
 		{"scale --hosts 2:8192", "--hosts 8192: want 1 to 4096"},
 		{"scale --kinds allgather,exact", "--kinds \"exact\": want barrier"},
 		{"scale --copy -1", "want at least 0"},

@@ -46,8 +46,8 @@ func TestSendOwnedAhead(t *testing.T) {
 	})
 }
 
-// What Send and SendOwned give by turns, long and short, all arrives, each chunk once, and
-// is not read after it has been released.
+// Long and short chunks, sent alternately with Send and SendOwned, all arrive, each once, and are
+// not read after their release.
 func TestSendOwnedMixed(t *testing.T) {
 	const count = 60
 	everywhere(t, func(t *testing.T, place string) {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// TestFilters has real processes do the work, each way.
+// TestFilters runs real processes as filters, in each mode.
 func TestFilters(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 600, NullEvery: 5, ScalerEvery: 7})
 	for _, c := range []struct {
@@ -112,7 +112,7 @@ func TestKill(t *testing.T) {
 	require.GreaterOrEqual(t, killed, count/100*rounds)
 }
 
-// hunted is a filter beside whose work, now and then, some filter is killed.
+// hunted is a filter during whose work, now and then, some filter is killed.
 type hunted struct {
 	pipeline.Worker
 	h *hunter
@@ -140,7 +140,7 @@ func (h *hunter) hunt() {
 	}
 }
 
-// TestBadFilters: what cannot work is an error, after as many attempts as there are.
+// TestBadFilters: a filter that cannot work is an error, after all attempts.
 func TestBadFilters(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 50})
 	for _, c := range []struct {

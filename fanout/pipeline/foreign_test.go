@@ -86,7 +86,7 @@ func TestForeignErrors(t *testing.T) {
 	require.ErrorContains(t, s.Put(pipeline.AppendForeignEnd(nil, 2)), "worker 2 has already ended")
 }
 
-// FuzzForeign: a sorter takes what it says that it takes.
+// FuzzForeign: a sorter accepts every message for which Room reports room.
 func FuzzForeign(f *testing.F) {
 	chunk := ring.AppendStamped(nil, 1, (&ring.Item{}).Append(nil, ring.V12))
 	f.Add(pipeline.AppendForeign(nil, 1, chunk))

@@ -149,8 +149,8 @@ func draw(r *rand.Rand, most int) ring.Item {
 	return it
 }
 
-// TestProperty: any item is read as it was written, behind what was there before, and
-// every cut of it is one.
+// TestProperty: any item is read as it was written, after other bytes in the buffer, and every
+// truncation of it is an error.
 func TestProperty(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
@@ -185,8 +185,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "12", ring.V12.String())
 }
 
-// FuzzParse: what Parse takes is written again as it was, in one version or the other,
-// and what it refuses has a reason that the bytes show.
+// FuzzParse: an item that Parse accepts is written again unchanged, in one version or the other,
+// and the error of any other matches its bytes.
 func FuzzParse(f *testing.F) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 8 {
