@@ -326,10 +326,10 @@ func TestUsage(t *testing.T) {
 		{"soak -t 0s", "--time 0s: want more than 0"},
 		{"soak -n 1", "--ranks 1: want 2 to"},
 		{"soak --csv --json", "exclude each other"},
-		{"soak --html x.html", "want neither --listen nor --html"},
+		{"soak --html x.html", "soak takes neither --listen nor --html"},
 		{"--html /nosuch/x.html", "--html /nosuch/x.html: "},
 		{"tune --file /nosuch/tuning", "--file /nosuch/tuning: "},
-		{"report", "want the files"},
+		{"report", "want files"},
 		{"report --by size a.json", "--by \"size\": want provider, peer, all"},
 	} {
 		out, status := fails(t, strings.Fields(c.args)...)
