@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
-// TestAbort: what is pending anywhere fails and names who ended the job; so does
-// what is begun later, also with ranks that nobody has talked to yet.
+// TestAbort: operations pending at any rank fail and name the rank that aborted the job; so do
+// later ones, also with ranks that have not been contacted yet.
 func TestAbort(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
 		nodes := join(t, 3, WithProviders(provider))

@@ -118,8 +118,8 @@ func command(t *testing.T, env []string, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// freeAddress returns an address where nobody listens, and that the kernel gives nobody who
-// asks for any.
+// freeAddress returns an address that has no listener, and that the kernel does not assign when
+// asked for any port.
 func freeAddress(t *testing.T) string {
 	for {
 		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 21000+rand.IntN(10000)))
@@ -238,5 +238,5 @@ func TestAbortAlone(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	status, out := command(t, bare("abort"), ranks.Program(), "0")
 	require.Equal(t, 7, status, out)
-	require.True(t, bytes.Contains([]byte(out), []byte("the process ends with its job")), out)
+	require.True(t, bytes.Contains([]byte(out), []byte("terminating the process because the job was aborted")), out)
 }

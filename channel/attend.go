@@ -14,7 +14,7 @@ type attended struct {
 	armed bool
 }
 
-// add has the engine look after a queue.
+// add puts a queue under the engine's care.
 func (d *device) add(q *queue) {
 	a := &attended{queue: q}
 	d.mu.Lock()
@@ -27,7 +27,7 @@ func (d *device) add(q *queue) {
 	d.kick()
 }
 
-// note has the engine look at the queue when it looks next. The caller holds the lock.
+// note makes the engine's next survey include the queue. The caller holds the lock.
 func (q *queue) note() {
 	if q.noted || q.attended == nil {
 		return
@@ -39,9 +39,8 @@ func (q *queue) note() {
 	d.mu.Unlock()
 }
 
-// forget ends what the engine does for a queue that has failed, and of whose sends
-// none is under way any more. Where the device will say that its last receive is over,
-// it is remembered for that.
+// forget removes a failed queue whose sends have all completed from the engine. If the
+// device reports when the last receive has completed, the queue is kept until then.
 func (d *device) forget(a *attended) {
 	d.mu.Lock()
 	delete(d.queues, a.link.cq)
@@ -63,7 +62,7 @@ func (d *device) queueOf(qp *verbs.QP) *queue {
 	return d.failed[qp]
 }
 
-// kick makes the engine look at once.
+// kick wakes the engine at once.
 func (d *device) kick() {
 	select {
 	case d.kicked <- struct{}{}:
@@ -76,9 +75,8 @@ func (d *device) kick() {
 	}
 }
 
-// engine moves queues on whose users do not: those that compute, and those that
-// sleep. While somebody polls others it looks, every now and then, whether they
-// still do.
+// engine makes progress on queues that their users do not poll because they compute or
+// sleep. While users poll other queues, it checks periodically that they still do.
 func (d *device) engine() {
 	life := d.node.life
 	for life.Err() == nil {
@@ -95,7 +93,7 @@ func (d *device) engine() {
 		var cq *verbs.CQ
 		var err error
 		select {
-		case <-d.kicked: // between the look and now
+		case <-d.kicked: // since the survey
 		default:
 			cq, err = d.events.Get(ctx)
 		}
@@ -106,15 +104,15 @@ func (d *device) engine() {
 		case err == nil && cq != nil:
 			d.fired(cq)
 		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
-			d.node.log.Warn("channel: no more events of completions", "device", d.ctx.Device().Name(), "error", err)
+			d.node.log.Warn("channel: cannot wait for completion events", "device", d.ctx.Device().Name(), "error", err)
 			d.fatal(verbs.EventDeviceFatal)
 			return
 		}
 	}
 }
 
-// survey looks at the queues that have been used since the last time: it arms those
-// that nobody polls any more, and says whether there are others.
+// survey examines the queues used since the last survey. It arms those that are no longer
+// polled, and reports whether any still are.
 func (d *device) survey() bool {
 	sleepers := d.node.sleepers() > 0
 	d.mu.Lock()
@@ -160,7 +158,7 @@ func (d *device) survey() bool {
 	return len(busy) > 0
 }
 
-// fired looks after the queue whose event has come.
+// fired handles a completion event of a queue.
 func (d *device) fired(cq *verbs.CQ) {
 	d.mu.Lock()
 	a := d.queues[cq]
@@ -174,7 +172,7 @@ func (d *device) fired(cq *verbs.CQ) {
 	}
 }
 
-// tend does what a user would do by testing.
+// tend makes progress on a queue, as Test would.
 func (q *queue) tend() {
 	q.lock.lock()
 	q.poll()

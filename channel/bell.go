@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// bell is what the peers of a node ring to wake it: in memory that they reach. It
-// is rung only while somebody sleeps; for the ringer that is a look at a line that
-// hardly ever changes.
+// bell is what peers ring to wake a node; it lies in memory that they can access. It is
+// rung only while a goroutine of the node sleeps; otherwise the ringer merely reads a
+// line that rarely changes.
 type bell struct {
 	sleepers uint32
 	word     uint32
@@ -24,29 +24,29 @@ func viewBell(mem []byte) (*bell, error) {
 	return (*bell)(unsafe.Pointer(unsafe.SliceData(mem))), nil
 }
 
-// ring wakes who sleeps. The caller has made visible what he is to see.
+// ring wakes the sleepers. The caller has already published what they are to see.
 func (b *bell) ring() {
 	if atomic.LoadUint32(&b.sleepers) != 0 {
-		b.strike()
+		b.wakeAll()
 	}
 }
 
-// ringer is a bell of somebody else's, and how often it had to be struck.
+// ringer is the bell of a peer, and counts how often it was rung for a sleeper.
 type ringer struct {
 	*bell
-	struck atomic.Uint64
+	wakes atomic.Uint64
 }
 
-// ring wakes who sleeps, as that of bell.
+// ring is bell.ring.
 func (r *ringer) ring() {
 	if atomic.LoadUint32(&r.sleepers) != 0 {
-		r.strike()
-		r.struck.Add(1)
+		r.wakeAll()
+		r.wakes.Add(1)
 	}
 }
 
-// strike wakes everybody, asleep or about to be.
-func (b *bell) strike() {
+// wakeAll wakes all goroutines that sleep or are about to.
+func (b *bell) wakeAll() {
 	atomic.AddUint32(&b.word, 1)
 	wakeSleepers(&b.word)
 }

@@ -343,8 +343,7 @@ func BenchmarkUnexpected(b *testing.B) {
 	}
 }
 
-// BenchmarkOperation is what a call costs that has nobody to wait for: a group of one
-// rank.
+// BenchmarkOperation is the cost of a call that waits for no other member: a group of one rank.
 func BenchmarkOperation(b *testing.B) {
 	g := worlds(b, 1)[0]
 	x := make([]float64, 1)

@@ -128,7 +128,7 @@ func TestQueueFlow(t *testing.T) {
 	q, _, _ := bareQueue(n)
 	o, i := q.out[0], q.in[0]
 	h := &Handle{node: n}
-	require.NoError(t, h.lay(Contiguous(make([]byte, 8))))
+	require.NoError(t, h.adoptLayout(Contiguous(make([]byte, 8))))
 	defer h.release()
 	for _, c := range []struct {
 		name           string
@@ -234,7 +234,7 @@ func TestRingSlots(t *testing.T) {
 		require.Equal(t, phaseSent, h.phase.Load(), "message %d", h.k)
 	}
 	late := &Handle{node: h.node, kind: kindSend, out: s}
-	require.NoError(t, late.lay(Contiguous(make([]byte, 8))))
+	require.NoError(t, late.adoptLayout(Contiguous(make([]byte, 8))))
 	defer late.release()
 	require.NoError(t, s.start(late))
 	flush := func() {

@@ -11,12 +11,13 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Members that call different collectives find that out where their messages meet.
-// They may never meet: each waits for another. So who waits for long tells all what he
-// has called, and who has called something else under that number says so.
+// Members that call different collectives detect it when their messages meet. They may
+// never meet, because each waits for another. A member that waits for long therefore
+// announces its call to all others, and a member that called something else under that
+// number reports the mismatch.
 
-// announceAfter is how long a member waits before it tells, and tells again after twice
-// the time.
+// announceAfter is how long a member waits before it announces its call; the interval
+// doubles each time.
 const announceAfter = 500 * time.Millisecond
 
 // calledInfo is the body of kindCalled.
@@ -55,7 +56,7 @@ type waiting struct {
 	began  uint32 // tick of the node
 }
 
-// describe says what a goroutine sleeps for; nothing if none does.
+// describe says which collective a goroutine sleeps in; empty if none does.
 func (g *Group) describe(now uint32) string {
 	w := g.waits.Load()
 	if w == nil {
@@ -64,7 +65,7 @@ func (g *Group) describe(now uint32) string {
 	return fmt.Sprintf("%v of a group of %d, call %d: waits for members, for %d s", w.kind, g.Size(), w.number, max(now, w.began)-w.began)
 }
 
-// announce tells the others what a member waits in, now and then.
+// announce periodically tells the other members which collective this one waits in.
 func (c *Collective) announce() {
 	now := time.Now().UnixNano()
 	switch {
@@ -79,14 +80,14 @@ func (c *Collective) announce() {
 	}
 }
 
-// called compares what another member has called with what this one has. Of what
-// this one has not come to yet it will be told again.
+// called compares the announced call of another member with this member's. An announcement
+// of a collective that this member has not reached yet is ignored; it will be repeated.
 func (n *Node) called(c calledInfo, rank int) {
 	n.mu.Lock()
 	g := n.groups[c.group]
 	_, left := n.groupsLeft[c.group]
 	n.mu.Unlock()
-	if left { // and who waits for this rank does so in vain
+	if left { // this rank will never call what the peer waits for
 		f := faultInfo{group: c.group, rank: uint32(n.rank), reason: reasonLeft, text: "the group has been closed"}
 		if p, err := n.peer(rank); err == nil {
 			p.mu.Lock()

@@ -13,21 +13,21 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Collective is an operation of a group that is declared once and started again and
-// again (MPI_Allreduce_init and its like). It belongs to one goroutine at a time, the
-// one that does the group's other collectives.
+// Collective is an operation of a group that is declared once and started many times
+// (like MPI_Allreduce_init). Only one goroutine at a time may use it: the one that runs
+// the group's other collectives.
 type Collective struct {
 	group     *Group
 	op        collop.Spec
 	sig       coll.Signature // of op, whatever the algorithm
 	stages    []stage
 	at        int  // stage
-	begun     bool // it is under way
+	begun     bool // the stage has been started
 	active    bool
 	tests     uint   // by the user
 	number    uint64 // of the start, in the group
-	announced int64  // ns: when the others were told that it takes long, or it was first seen to
-	again     int64  // ns until they are told again
+	announced int64  // ns: when the call was last announced, or the wait was first seen to be long
+	again     int64  // ns until it is announced again
 	err       error  // of this start
 	host      [3]shared.Op
 	single    [1]stage
@@ -43,19 +43,19 @@ type stage struct {
 	run *coll.Run
 	sig coll.Signature
 
-	members []int // of the group, between whom run is
+	members []int // of the group, which run connects
 
-	local func() // something to do here
+	local func() // a step at this member
 }
 
-// Declare declares an operation, so that it can be started often: memory is
+// Declare declares an operation so that it can be started many times: memory is
 // registered, and messages between hosts are declared, once. All members declare the
-// same operations in the same order; it needs nothing of them. The Collective belongs
-// to the caller, who closes it; so does the memory of the operation, which must not
-// be touched while it is under way.
+// same operations in the same order; the call does not communicate with them. The
+// caller owns the Collective and must close it. The memory of the operation stays the
+// caller's and must not be touched between Start and completion.
 //
-// Errors: [ErrInvalid] for an operation that is wrong, [ErrActive], [ErrClosed], and
-// what [Node.DeclareSend] says.
+// Errors: [ErrInvalid] for an invalid operation, [ErrActive], [ErrClosed], and those of
+// [Node.DeclareSend].
 func (g *Group) Declare(o Operation) (*Collective, error) {
 	spec := collop.Of(&o)
 	if err := g.enter("declare ", spec.Kind); err != nil {
@@ -72,11 +72,11 @@ func (g *Group) Declare(o Operation) (*Collective, error) {
 	return c, nil
 }
 
-// Start begins the operation, and waits for nobody. Several collectives of a group may
-// be under way: all members start them in the same order. What is left to do is done
-// in Test and Wait of any collective of the group.
+// Start begins the operation without waiting for other members. Several collectives of
+// a group may be in progress at once; all members start them in the same order. Test
+// and Wait of any collective of the group make progress on all of them.
 //
-// Errors: [ErrActive], [ErrClosed], and of a group that has failed its error.
+// Errors: [ErrActive], [ErrClosed], or the error with which the group has failed.
 func (c *Collective) Start() error {
 	g := c.group
 	if err := g.enter("start ", c.op.Kind); err != nil {
@@ -94,7 +94,7 @@ func (c *Collective) start() error {
 	g := c.group
 	switch {
 	case c.active:
-		return fmt.Errorf("%w: the collective has not been waited for", ErrActive)
+		return fmt.Errorf("%w: wait for the previous start of the collective first", ErrActive)
 	case c.stages == nil:
 		return ErrClosed
 	}
@@ -115,7 +115,7 @@ func (c *Collective) start() error {
 		c.begun = true
 		g.active = append(g.active, c)
 		if err != nil {
-			g.fail(g.teamError(err)) // and the operation has the error
+			g.fail(g.teamError(err)) // the operation returns it
 		}
 		return nil
 	}
@@ -125,17 +125,17 @@ func (c *Collective) start() error {
 			g.team.Enqueue(s.op, &s.c)
 		}
 	}
-	g.advance() // an error is the operation's
+	g.advance() // the operation returns an error
 	return nil
 }
 
-// Test says whether the operation is over, and moves it on if it is not. With true the
-// collective is idle again, and the error is that of this start; an idle one is always
-// over. After an error the content of dst is undefined.
+// Test reports whether the operation is complete, and makes progress if it is not. When
+// it returns true the collective is idle again, and the error is that of this start. An
+// idle collective is always complete. After an error the content of dst is undefined.
 //
-// Errors: [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable], [ErrMismatch] (a member has
-// called something else), [ErrAborted], [ErrClosed], or what a member says that it has
-// failed with; they name the rank.
+// Errors: [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable], [ErrMismatch] (a member
+// called a different collective), [ErrAborted], [ErrClosed], or the error with which
+// another member failed. The error names the rank.
 func (c *Collective) Test() (bool, error) {
 	g := c.group
 	if err := g.enter("test ", c.op.Kind); err != nil {
@@ -164,9 +164,9 @@ func (c *Collective) test() (bool, error) {
 	return true, err
 }
 
-// Wait returns when the operation is over, with the error that Test would return. An
-// idle one is not waited for. When ctx ends, so does the waiting: the error is then
-// [ErrTimeout] if a deadline passed, else that of ctx, and the operation goes on.
+// Wait blocks until the operation is complete and returns the error that Test would. It
+// returns at once if the collective is idle. If ctx ends first, Wait returns
+// [ErrTimeout] for a deadline, else the error of ctx, and the operation continues.
 func (c *Collective) Wait(ctx context.Context) error {
 	g := c.group
 	if err := g.enter("wait ", c.op.Kind); err != nil {
@@ -177,13 +177,13 @@ func (c *Collective) Wait(ctx context.Context) error {
 	return err
 }
 
-// Run carries out an operation: it returns when that is over at this rank, with the
-// errors of [Group.Declare] and [Collective.Test]. When ctx ends before, the operation
-// fails, here with [ErrTimeout] or the error of ctx, and at all members.
+// Run performs an operation and returns when it is complete at this rank. Errors are
+// those of [Group.Declare] and [Collective.Test]. If ctx ends first, the operation
+// fails at all members, here with [ErrTimeout] or the error of ctx.
 //
-// Of members of one host nothing is allocated or declared; between hosts up to 64
-// operations that have been called before are remembered, with 32 MiB of memory at most,
-// so that it costs a copy more than what is declared.
+// In a group on one host Run allocates and declares nothing. Between hosts, the group
+// keeps up to 64 recent operations declared over buffers of its own (at most 32 MiB),
+// so Run costs one copy more than a declared operation.
 func (g *Group) Run(ctx context.Context, o Operation) error {
 	spec := collop.Of(&o)
 	if err := g.enter("", spec.Kind); err != nil {
@@ -220,28 +220,28 @@ func (c *Collective) carryOut(ctx context.Context) error {
 		return err
 	}
 	err := c.await(ctx)
-	if c.active { // nobody else can wait for it
-		c.group.fail(fmt.Errorf("rank %d has given up: %w", c.group.node.rank, err))
+	if c.active { // it cannot be waited for again
+		c.group.fail(fmt.Errorf("rank %d gave up waiting: %w", c.group.node.rank, err))
 		c.group.settle(time.Now().Add(c.group.node.opt.peerTimeout))
 		c.err = nil
 	}
 	return err
 }
 
-// collectiveSpins is how often a waiter looks before it yields, for some 20 µs: the one
-// it waits for may need this CPU, if others have taken its own. Yielding takes 0.3 µs
-// where nobody wants the CPU, so it goes on doing that for long before it sleeps.
+// collectiveSpins is how often a waiter polls before it yields, for some 20 µs: the awaited
+// member may need this CPU if others occupy its own. Yielding an uncontended CPU takes
+// 0.3 µs, so the waiter keeps yielding for long before it sleeps.
 const (
 	collectiveSpins  = 100
 	collectiveYields = 500
 )
 
-// await moves the operation on until it is over; see Handle.await.
+// await makes progress until the operation is complete; see Handle.await.
 func (c *Collective) await(ctx context.Context) error {
 	g := c.group
 	n := g.node
 	spins, yields := n.spins, yieldBudget
-	if spins == spinBudget { // each looks lineLooks times
+	if spins == spinBudget { // each polls a line lineLooks times
 		spins, yields = collectiveSpins, collectiveYields
 	}
 	patient := false
@@ -291,7 +291,7 @@ func (c *Collective) await(ctx context.Context) error {
 	}
 }
 
-// advance moves all collectives of the group on, in the order of their starts.
+// advance makes progress on all collectives of the group, in the order of their starts.
 func (g *Group) advance() {
 	if f := g.fault.Load(); f != nil {
 		g.endAll(*f)
@@ -301,7 +301,7 @@ func (g *Group) advance() {
 		g.fail(g.teamError(err))
 		return
 	}
-	turn := true // messages between hosts: of one collective after the other
+	turn := true // messages between hosts belong to one collective at a time
 	for i := 0; i < len(g.active); {
 		c := g.active[i]
 		over, err := c.step(turn)
@@ -319,7 +319,7 @@ func (g *Group) advance() {
 	}
 }
 
-// over says that nothing of the start is under way any more.
+// over marks the start as complete.
 func (c *Collective) over() {
 	c.active = false
 	if c.announced != 0 {
@@ -327,7 +327,7 @@ func (c *Collective) over() {
 	}
 }
 
-// step goes from stage to stage as far as they are over.
+// step advances through the stages as they complete.
 func (c *Collective) step(turn bool) (over bool, err error) {
 	for c.at < len(c.stages) {
 		s := &c.stages[c.at]
@@ -367,7 +367,7 @@ func (c *Collective) step(turn bool) (over bool, err error) {
 	return true, nil
 }
 
-// travels says whether there are messages to come.
+// travels says whether messages between hosts are still to come.
 func (c *Collective) travels() bool {
 	for i := c.at; i < len(c.stages); i++ {
 		if c.stages[i].run != nil {
@@ -377,7 +377,7 @@ func (c *Collective) travels() bool {
 	return false
 }
 
-// Close ends an idle collective. Closing again does nothing.
+// Close ends an idle collective. Closing it again does nothing.
 func (c *Collective) Close() error {
 	g := c.group
 	op := "close " + c.op.Kind.String()
@@ -389,7 +389,7 @@ func (c *Collective) Close() error {
 		return groupError(op, ErrActive)
 	}
 	if g.fault.Load() != nil {
-		return nil // its messages may be under way: Close of the group ends them
+		return nil // messages may be in flight: Close of the group ends them
 	}
 	g.mu.Lock()
 	delete(g.members, c)
@@ -397,7 +397,7 @@ func (c *Collective) Close() error {
 	return c.free()
 }
 
-// activeHandles are the messages that are not over.
+// activeHandles yields the messages that are not complete.
 func (c *Collective) activeHandles() iter.Seq[*Handle] {
 	return func(yield func(*Handle) bool) {
 		for _, h := range c.handles {
@@ -408,7 +408,7 @@ func (c *Collective) activeHandles() iter.Seq[*Handle] {
 	}
 }
 
-// free gives back what the collective has declared. Nothing of it is under way.
+// free releases what the collective has declared. Nothing of it is in flight.
 func (c *Collective) free() error {
 	var errs []error
 	for i := range c.stages {

@@ -50,14 +50,14 @@ func (n *Node) meet(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w: %w", i, ErrProtocol, err)
 		}
 		if differ := coll.Diff(n.opt.coll, theirs); differ != "" {
-			return fmt.Errorf("%w: settings of collectives differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
+			return fmt.Errorf("%w: collective settings differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
 		}
 		differ, rest, err := n.opt.routes.differ(b[k:])
 		if err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 		if differ != "" {
-			return fmt.Errorf("%w: settings differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
+			return fmt.Errorf("%w: message settings differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
 		}
 		if n.addresses[i], err = parseAddress(rest); err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
@@ -68,8 +68,8 @@ func (n *Node) meet(ctx context.Context) error {
 	return nil
 }
 
-// spins is how long to spin where a kernel has these ranks: with more of them than
-// CPUs that they may run on, a spinner keeps from running whom it waits for.
+// spins is how long to spin given the ranks of a kernel: if they outnumber the CPUs that they
+// may run on, spinning keeps the awaited rank from running.
 func spins(all []address, kernel uint64) int {
 	if ranks, cpus := population(all, kernel); ranks > cpus {
 		return 1
@@ -112,9 +112,9 @@ func (n *Node) proofParams() proof.Params {
 
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
-// How long one address of several may take: at first, and when none has answered
-// in time and they are tried again, at most. A peer that is stopped, or that has no
-// CPU, answers later.
+// How long connecting to one of several addresses may take: the first time, and at most when
+// none has answered in time and all are retried. A peer that is stopped or has no CPU
+// answers late.
 const (
 	dialTime    = time.Second
 	dialTimeMax = 16 * time.Second
@@ -176,9 +176,8 @@ func (n *Node) dialAddress(ctx context.Context, addr string, rank int, patience 
 	return conn, nil
 }
 
-// answering is a connection that is dialed: once the other end has said something,
-// it is no longer another address that may be better. To give it up would break
-// what the other end may have taken by then.
+// answering is a dialed connection. Once the other end has sent something, the dialer stays
+// with it instead of trying another address: the other end may have accepted it by then.
 type answering struct {
 	net.Conn
 	ctx      context.Context
@@ -196,8 +195,8 @@ func (a *answering) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// maxStrangers bounds the connections that have not proved anything yet, and
-// strangerTime how long each of them may take.
+// maxStrangers bounds the connections that are not authenticated yet, and strangerTime how
+// long authenticating each may take.
 const (
 	maxStrangers = 256
 	strangerTime = 10 * time.Second
@@ -212,7 +211,7 @@ func (n *Node) accept() {
 			if n.life.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			n.log.Warn("channel: accept", "error", err)
+			n.log.Warn("channel: cannot accept a control connection", "error", err)
 			select {
 			case <-time.After(10 * time.Millisecond): // out of descriptors, say
 			case <-n.life.Done():
@@ -230,7 +229,7 @@ func (n *Node) accept() {
 	}
 }
 
-// welcome finds out who has connected; it frees its place when it knows.
+// welcome identifies the rank that has connected, then frees the connection's place.
 func (n *Node) welcome(conn net.Conn, places chan struct{}) {
 	conn.SetDeadline(time.Now().Add(strangerTime))
 	stop := context.AfterFunc(n.life, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -257,11 +256,11 @@ func (n *Node) welcome(conn net.Conn, places chan struct{}) {
 		conn.SetDeadline(time.Time{})
 		stop()
 		p.serve(conn)
-	case p != nil: // it went away after we had taken its connection
+	case p != nil: // it disconnected after we had accepted it
 		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
 	default:
 		conn.Close()
-		n.log.Debug("channel: refused a connection", "from", conn.RemoteAddr().String(), "error", err)
+		n.log.Debug("channel: refused a control connection", "from", conn.RemoteAddr().String(), "error", err)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestBothConnect(t *testing.T) {
 }
 
 // crowd sends numbered messages of several sizes to all other ranks and receives
-// theirs, everything having been started before anybody is connected.
+// theirs, all started before any two ranks are connected.
 func crowd(t *testing.T, n *Node, messages int) error {
 	var handles []*Handle
 	var check []func() error
@@ -177,7 +177,7 @@ func TestGonePeer(t *testing.T) {
 // TestConnectTimeout: it bounds how long a rank that is silent is waited for.
 func TestConnectTimeout(t *testing.T) {
 	nodes := join(t, 2, WithProviders("tcp"), WithConnectTimeout(50*time.Millisecond))
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // and nobody accepts
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	require.NoError(t, err)
 	defer ln.Close()
 	nodes[0].addresses[1].addrs = []net.IP{net.IPv4(127, 0, 0, 1)}

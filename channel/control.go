@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// connect begins the wire-up unless that has happened.
+// connect begins the wire-up unless it has begun.
 func (p *peer) connect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -26,9 +26,9 @@ func (p *peer) connect() {
 	p.node.wg.Go(p.dial)
 }
 
-// dial connects to the peer. When both dial at once, the connection of the lower
-// rank is the one that stays: the other is refused, and waits for that of the
-// lower. It asks again meanwhile, for the lower may be no more.
+// dial connects to the peer. When both dial at once, the lower rank's connection stays: the
+// higher rank is refused and waits for it. Meanwhile it retries, in case the lower rank is
+// gone.
 func (p *peer) dial() {
 	n := p.node
 	ctx, cancel := context.WithTimeout(n.life, n.opt.connectTimeout)
@@ -74,8 +74,8 @@ func (p *peer) dial() {
 	}
 }
 
-// whyNot is why a peer could not be connected: it has left or died, as the rendezvous knows, or
-// cannot be reached. One that is leaving has let go of its address a moment before it says
+// whyNot returns why a peer could not be connected: it has left or died, according to the
+// rendezvous, or is unreachable. A leaving peer closes its listener shortly before it says
 // goodbye.
 func (p *peer) whyNot(ctx context.Context, err error) error {
 	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
@@ -99,8 +99,8 @@ func (p *peer) whyNot(ctx context.Context, err error) error {
 	}
 }
 
-// How soon a rank that was refused asks again, and how often the higher rank may
-// refuse: it hangs up on who takes too long as well.
+// How soon a refused rank retries, and how often the higher rank may refuse the lower: it also
+// refuses a connection that is slow to authenticate.
 const (
 	redialMin = 10 * time.Millisecond
 	redialMax = time.Second
@@ -126,7 +126,7 @@ func (p *peer) admit(conn net.Conn) bool {
 	return true
 }
 
-// serve is the life of a connection: wire-up, then what is declared.
+// serve runs a connection: the wire-up, then the declarations.
 func (p *peer) serve(conn net.Conn) {
 	n := p.node
 	defer close(p.served)
@@ -150,7 +150,7 @@ func (p *peer) serve(conn net.Conn) {
 		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
 	}
 	if q := p.queue; q != nil && errors.Is(err, ErrPeerLeft) {
-		// What it has received before it left is acknowledged, on another way.
+		// What the peer received before it left is acknowledged through the queue pair.
 		p.drain(q, time.Now().Add(n.opt.peerTimeout))
 	}
 	p.fail(err)
@@ -173,14 +173,13 @@ func (p *peer) lost(err error) {
 	}
 }
 
-// verdictTime is how long the control connection is given to say how a queue pair
-// came to its end.
+// verdictTime is how long to wait for the control connection to say why a queue pair ended.
 const verdictTime = time.Second
 
 // errBye: the peer has said goodbye.
 var errBye = errors.New("bye")
 
-// write sends what is queued until the peer fails, or goodbye has been said.
+// write sends queued messages until the peer fails or goodbye has been sent.
 func (p *peer) write(conn net.Conn) {
 	for {
 		p.mu.Lock()
@@ -189,7 +188,7 @@ func (p *peer) write(conn net.Conn) {
 		p.mu.Unlock()
 		for _, b := range out {
 			if _, err := conn.Write(b); err != nil {
-				return // the reader sees it too
+				return // the reader sees the error too
 			}
 		}
 		if bye {
@@ -205,7 +204,7 @@ func (p *peer) write(conn net.Conn) {
 	}
 }
 
-// read handles what the peer declares.
+// read handles the declarations of the peer.
 func (p *peer) read(r io.Reader) error {
 	for {
 		k, body, err := readFrame(r)
@@ -252,6 +251,6 @@ func (p *peer) read(r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		p.node.bell.strike()
+		p.node.bell.wakeAll()
 	}
 }

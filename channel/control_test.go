@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lonely returns a peer whose control messages nobody writes.
+// lonely returns a peer whose control messages are never written.
 func lonely(n *Node) *peer {
 	p := &peer{node: n, rank: 1, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
 		layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1)}
@@ -24,7 +24,7 @@ func TestRebaseUnread(t *testing.T) {
 	var list []*Handle
 	for range handles {
 		h := &Handle{node: n, kind: kindSend}
-		require.NoError(t, h.lay(Contiguous(memory(t, n, size, true))))
+		require.NoError(t, h.adoptLayout(Contiguous(memory(t, n, size, true))))
 		require.NoError(t, h.attach(p, 0))
 		list = append(list, h)
 	}

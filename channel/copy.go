@@ -67,7 +67,7 @@ func (s *shape) rest(at *position) []byte {
 	return p.base[o+at.within : o+p.block]
 }
 
-// advance moves the position on by n bytes, which lie in its block.
+// advance advances the position by n bytes, which lie in its block.
 func (s *shape) advance(at *position, n int) {
 	p := &s.parts[at.part]
 	at.within += n
@@ -110,9 +110,8 @@ func moveAt(dst, src *shape, to, from, n int) {
 	}
 }
 
-// moveBlocks copies the whole blocks that come next, at most n bytes, where both
-// sides have blocks of the same size or one of them is contiguous. It returns
-// the bytes moved.
+// moveBlocks copies the next whole blocks, at most n bytes, if both sides have blocks of the
+// same size or one of them is contiguous. It returns the bytes moved.
 func moveBlocks(dst, src *shape, d, s *position, n int) int {
 	dp, sp := &dst.parts[d.part], &src.parts[s.part]
 	size := dp.block
@@ -162,8 +161,8 @@ func copyRun(dst, src []byte, do, so, size, count, dstep, sstep int) {
 	}
 }
 
-// run returns where blocks of size begin from the position on, how far apart they
-// are, and how many there are: 0 inside of a block.
+// run returns the offset of the blocks of size from the position on, their distance, and
+// their number, which is 0 inside a block.
 func (p *part) run(at *position, size int) (off, step, count int) {
 	if p.count == 1 {
 		return p.off + at.within, size, (p.block - at.within) / size
@@ -174,7 +173,7 @@ func (p *part) run(at *position, size int) (off, step, count int) {
 	return p.off + at.block*p.stride, p.stride, p.count - at.block
 }
 
-// skip moves the position on over count blocks that run has returned.
+// skip advances the position over count blocks that run has returned.
 func (s *shape) skip(at *position, count, size int) {
 	p := &s.parts[at.part]
 	if p.count == 1 {
@@ -199,8 +198,7 @@ func (s *shape) scatter(b []byte, from int) {
 	moveAt(s, &flat, from, 0, len(b))
 }
 
-// next returns the bytes that come next, at most n of one block, and moves on over
-// them.
+// next returns the next bytes, at most n of one block, and advances over them.
 func (s *shape) next(at *position, n int) []byte {
 	b := s.rest(at)
 	b = b[:min(len(b), n)]

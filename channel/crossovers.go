@@ -9,44 +9,43 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// eagerQueued is the largest eager message, for which buffers are, of every provider,
-// where no setting says otherwise.
+// eagerQueued is the default of the largest eager message, for every provider; each
+// buffer has that size.
 const eagerQueued = 8 << 10
 
-// crossovers are sizes in bytes at which the way of a message changes. Those of tcp are
-// what was measured on loopback (EPYC, 2 CPUs, Linux 6.18; medians of 7 rounds, in
-// µs), those of RDMA what was over soft-RoCE in the guest (internal/vm, 10 rounds); on
-// hardware they have not been measured:
+// crossovers are the message and block sizes, in bytes, at which another transfer
+// method takes over. Those of tcp were measured on loopback (EPYC, 2 CPUs, Linux 6.18;
+// medians of 7 rounds, in µs), those of RDMA over soft-RoCE in the guest (internal/vm,
+// 10 rounds). On hardware they have not been measured. To measure them, run
 //
 //	go test -run '^$' -bench Queue -benchtime 100x ./channel
 //
-// and by "bench tune --what eager,pack", which prints what to set on other machines.
+// or "bench tune --what eager,pack", which prints the settings for other machines.
 //
-// Both ends of a queue are of the same provider, and have the same.
+// Both ends of a queue use the same provider, so they have the same crossovers.
 type crossovers struct {
 	// eager is the largest message that is copied at both ends.
-	// Half a round trip over tcp, copied against straight: 10 and 30 at 4 KiB, 14 and
-	// 18 at 8 KiB, 31 and 18 at 16 KiB.
+	// Half a round trip over tcp, copied vs direct: 10 and 30 at 4 KiB, 14 and 18 at
+	// 8 KiB, 31 and 18 at 16 KiB.
 	eager int
-	// pack is the size of blocks, on average, below which a message that is not eager
-	// is packed, or received packed. 512 KiB over tcp, packed against block by block:
-	// of blocks at both ends 190 and 430 at 2 KiB, 146 and 317 at 4 KiB, 187 and 171
-	// at 16 KiB; of blocks at one end 152 and 136 at 4 KiB, 177 and 91 at 16 KiB. Over
-	// RDMA, in ms, of blocks at both ends: 15 and 78 at 256 B, 13 and 42 at 512 B, 20
-	// and 22 at 1 KiB, 18 and 19 at 2 KiB, 16 and 20 at 4 KiB, 19 and 20 at 16 KiB:
-	// what is not packed costs no memory and no copy. The eager size of RDMA is that of
-	// tcp: in the guest rounds of 1 to 64 KiB vary more than their ways differ.
+	// pack is the average block size below which a message that is not eager is packed,
+	// or received packed. 512 KiB over tcp, packed vs block by block: with blocks at
+	// both ends 190 and 430 at 2 KiB, 146 and 317 at 4 KiB, 187 and 171 at 16 KiB; with
+	// blocks at one end 152 and 136 at 4 KiB, 177 and 91 at 16 KiB. Over RDMA, in ms,
+	// with blocks at both ends: 15 and 78 at 256 B, 13 and 42 at 512 B, 20 and 22 at
+	// 1 KiB, 18 and 19 at 2 KiB, 16 and 20 at 4 KiB, 19 and 20 at 16 KiB. Near equality
+	// a message is not packed, which saves memory and a copy. RDMA has the eager size of
+	// tcp: in the guest, runs of 1 to 64 KiB vary more than the two methods differ.
 	pack int
-	// read is the size of the sender's blocks, on average, from which on the receiver
-	// reads although it has fewer blocks than the sender: each takes an RDMA_READ,
-	// where the sender gathers up to maxSGE for a write. 512 KiB over tcp, read
-	// against written: 379 and 191 at 4 KiB, 182 and 203 at 16 KiB, 162 and 191 at
-	// 64 KiB, 139 and 139 in one block.
+	// read is the average size of the sender's blocks from which the receiver reads
+	// even if it has fewer blocks than the sender. Each block takes an RDMA_READ, while
+	// the sender gathers up to maxSGE blocks for a write. 512 KiB over tcp, read vs
+	// written: 379 and 191 at 4 KiB, 182 and 203 at 16 KiB, 162 and 191 at 64 KiB, 139
+	// and 139 in one block.
 	read int
 }
 
-// They are variables for the benchmark and tests, which compare what is on both sides
-// of them.
+// They are variables so that benchmarks and tests can compare both sides of them.
 var (
 	crossoversTCP  = crossovers{eager: eagerQueued, pack: 8 << 10, read: 16 << 10}
 	crossoversRDMA = crossovers{eager: eagerQueued, pack: 1 << 10, read: 16 << 10}
@@ -60,21 +59,21 @@ func (d *device) crossovers() *crossovers {
 	return &d.node.opt.tcp
 }
 
-// Variables of the environment, and settings of [WithTuning] and of a file, that say from
-// which size on messages between hosts go another way, in bytes; -1, or none, is the
-// default. "bench tune" measures them.
+// Environment variables, also accepted by [WithTuning] and in a tuning file, with the sizes
+// in bytes at which messages between hosts switch to another transfer method. A value of
+// -1, or none, means the default. "bench tune" measures them.
 const (
-	// EnvEagerTCP and EnvEagerRDMA are the length of the longest message that is copied
-	// at both ends, without asking the receiver first: 0 to 65536, by default 8192. For
-	// each peer there are 128 buffers of that length at most.
+	// EnvEagerTCP and EnvEagerRDMA set the length of the longest eager message, which is
+	// copied at both ends and sent before its receiver is ready: 0 to 65536, by default
+	// 8192. Each peer has at most 128 buffers of that length.
 	EnvEagerTCP  = "SLUICE_TCP_EAGER"
 	EnvEagerRDMA = "SLUICE_RDMA_EAGER"
-	// EnvPackTCP and EnvPackRDMA are the length of blocks, on average, below which a longer
-	// message is packed into one piece of memory, by default 8192 and 1024.
+	// EnvPackTCP and EnvPackRDMA set the average block length below which a longer message
+	// is packed into contiguous memory; by default 8192 and 1024.
 	EnvPackTCP  = "SLUICE_TCP_PACK"
 	EnvPackRDMA = "SLUICE_RDMA_PACK"
-	// EnvReadTCP and EnvReadRDMA are the length of the sender's blocks, on average, from
-	// which on the receiver reads them, though it has fewer blocks; by default 16384.
+	// EnvReadTCP and EnvReadRDMA set the average length of the sender's blocks from which
+	// the receiver reads them, even if it has fewer blocks itself; by default 16384.
 	EnvReadTCP  = "SLUICE_TCP_READ"
 	EnvReadRDMA = "SLUICE_RDMA_READ"
 )
@@ -87,7 +86,7 @@ const (
 // routes are the crossovers of all providers.
 type routes struct{ tcp, rdma crossovers }
 
-// crossing is one of them, by its variable.
+// crossing is one crossover and its variable.
 type crossing struct {
 	variable string
 	value    *int
@@ -105,7 +104,7 @@ func (r *routes) list() []crossing {
 	}
 }
 
-// settings are the names of all that [WithTuning] takes.
+// settings returns the names of all settings that [WithTuning] accepts.
 func settings() []string {
 	names := coll.Variables()
 	for _, c := range new(routes).list() {
@@ -114,7 +113,7 @@ func settings() []string {
 	return names
 }
 
-// parseRoutes reads the settings; what is not set is as by default.
+// parseRoutes reads the settings; those not set have their defaults.
 func parseRoutes(getenv func(string) string) (routes, error) {
 	r := routes{crossoversTCP, crossoversRDMA}
 	for _, c := range r.list() {
@@ -127,7 +126,7 @@ func parseRoutes(getenv func(string) string) (routes, error) {
 		case err != nil:
 			return r, fmt.Errorf("%s=%q: not a number", c.variable, text)
 		case v != -1 && (v < 0 || v > c.most):
-			return r, fmt.Errorf("%s=%q: not within 0 and %d, nor -1", c.variable, text, c.most)
+			return r, fmt.Errorf("%s=%q: must be from 0 to %d, or -1 for the default", c.variable, text, c.most)
 		case v >= 0:
 			*c.value = v
 		}
@@ -135,7 +134,7 @@ func parseRoutes(getenv func(string) string) (routes, error) {
 	return r, nil
 }
 
-// append appends them as bytes, in the order of list.
+// append appends the crossovers as bytes, in the order of list.
 func (r routes) append(b []byte) []byte {
 	for _, c := range r.list() {
 		b = binary.LittleEndian.AppendUint32(b, uint32(*c.value))
@@ -143,8 +142,8 @@ func (r routes) append(b []byte) []byte {
 	return b
 }
 
-// differ says which are not those of another rank, b, and returns what is behind them.
-// Both ends of a queue have to have the same: the buffers are as long as eager messages.
+// differ names the crossovers that differ from those of another rank, in b, and returns the
+// rest of b. Both ends of a queue need the same ones: buffers have the eager size.
 func (r routes) differ(b []byte) (string, []byte, error) {
 	list := r.list()
 	if len(b) < 4*len(list) {
@@ -159,8 +158,8 @@ func (r routes) differ(b []byte) (string, []byte, error) {
 	return strings.Join(differ, ", "), b[4*len(list):], nil
 }
 
-// DefaultCrossover returns the bytes of a setting of messages, [EnvEagerTCP] and those
-// that follow it, where nothing says otherwise; -1 of any other name.
+// DefaultCrossover returns the default, in bytes, of a message crossover, which is
+// [EnvEagerTCP] or one of the constants after it; -1 for any other name.
 func DefaultCrossover(variable string) int {
 	r := routes{crossoversTCP, crossoversRDMA}
 	for _, c := range r.list() {

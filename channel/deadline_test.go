@@ -40,7 +40,7 @@ func TestDeadline(t *testing.T) {
 				require.NoError(t, r.WaitContext(brief(t)), "idle")
 			}
 		}
-		// A send that nobody has asked for.
+		// A send without a matching receive.
 		s, _ := send(t, a, b.Rank(), 300_000, OnStream(5))
 		require.NoError(t, s.Start())
 		for range 3 {

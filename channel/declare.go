@@ -19,35 +19,35 @@ type declaration struct {
 	priority int
 }
 
-// OnStream declares the handle on stream number n, from 0 to MaxStream. Messages
-// of different streams never meet. Zero: stream 0.
+// OnStream declares the handle on stream n, from 0 to MaxStream. Messages on different
+// streams never match. The default is stream 0.
 func OnStream(n int) DeclareOption { return func(d *declaration) { d.stream = n } }
 
-// MaxStream is the largest number of a stream.
+// MaxStream is the largest stream number.
 const MaxStream = 1<<16 - 1
 
-// WithPriority says which handles come first. In a multiple those of higher priority
-// are started, and looked at, before the others; receives before sends whatever their
-// priority. Over shared memory that is all: a message is moved when it is looked at.
-// Over a queue pair (provider tcp) messages above the eager size (8 KiB) to one peer
-// overtake those of lower priority that wait or are under way, but for the 4 MiB
-// that may have been posted; the priority that counts is that of the side that moves
-// the message: the sender that writes, or the receiver that reads. Smaller messages
-// go in the order in which they are started. Zero: 0.
+// WithPriority orders handles. In a multiple, receives come before sends; among each,
+// handles of higher priority are started and tested first. Over shared memory that is
+// all, because a message moves when its handle is tested. Over a queue pair, messages
+// above the eager size (8 KiB) overtake messages of lower priority to the same peer
+// that wait or are in flight, except for the up to 4 MiB already posted. The priority
+// that counts is set on the side that moves the message: the sender for a write, the
+// receiver for a read. Smaller messages go in the order of their starts. The default is
+// 0.
 func WithPriority(p int) DeclareOption { return func(d *declaration) { d.priority = p } }
 
-// DeclareSend declares a message to a rank, which may be this one. Declaring is
-// local: it pins the memory and begins to connect, and needs nothing of the peer.
+// DeclareSend declares a message to a rank, which may be this one. Declaring is local:
+// it pins the memory and begins to connect, and does not wait for the peer.
 //
-// Memory of [Node.Alloc] moves without a copy in between; other memory is pinned
-// until Close. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or what the
-// provider says of memory that it cannot have.
+// [Node.Alloc] memory moves without an intermediate copy; other memory is pinned until
+// Close. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or the provider's error for
+// memory that it cannot register.
 func (n *Node) DeclareSend(l Layout, rank int, opts ...DeclareOption) (*Handle, error) {
 	return n.declare(kindSend, l, rank, opts)
 }
 
-// DeclareReceive declares a message from a rank; see [Node.DeclareSend]. Blocks
-// of the layout must not overlap.
+// DeclareReceive declares a message from a rank; see [Node.DeclareSend]. The blocks of
+// the layout must not overlap.
 func (n *Node) DeclareReceive(l Layout, rank int, opts ...DeclareOption) (*Handle, error) {
 	return n.declare(kindReceive, l, rank, opts)
 }
@@ -77,7 +77,7 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 		return fail(err)
 	}
 	h := &Handle{node: n, kind: kind, priority: d.priority}
-	if err := h.lay(l); err != nil {
+	if err := h.adoptLayout(l); err != nil {
 		return fail(err)
 	}
 	if err := h.attach(p, uint32(d.stream)); err != nil {
@@ -95,8 +95,8 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 	return h, nil
 }
 
-// lay takes a layout: checks it and pins its memory.
-func (h *Handle) lay(l Layout) error {
+// adoptLayout checks a layout, adopts it and pins its memory.
+func (h *Handle) adoptLayout(l Layout) error {
 	n := h.node
 	if l.err != nil {
 		return l.err
@@ -115,7 +115,7 @@ func (h *Handle) lay(l Layout) error {
 		h.memories[i] = n.findMemory(b)
 		if h.memories[i] == nil && n.stale.Meets(span.Of(b)) {
 			n.mu.Unlock()
-			return fmt.Errorf("%w: slice %d lies in memory of Alloc that has been closed", ErrClosed, i)
+			return fmt.Errorf("%w: slice %d lies in Alloc memory that has been closed", ErrClosed, i)
 		}
 	}
 	for _, m := range h.memories {
@@ -153,7 +153,7 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 	} else {
 		h.in = p.receiveLocked(stream)
 		h.in.declared = true
-		if p.rank == h.node.rank { // the ring is made by whoever comes first
+		if p.rank == h.node.rank { // the first side to be declared makes the ring
 			if _, err := p.sendLocked(stream); err != nil {
 				return err
 			}
@@ -166,8 +166,8 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 	return nil
 }
 
-// bind prepares the layout for how the peer is reached, and makes it known to the
-// peer where it has to know. The caller holds the peer's mu.
+// bind prepares the layout for the way in which the peer is reached, and tells it to the peer
+// if needed. The caller holds the peer's mu.
 func (h *Handle) bind(p *peer) (err error) {
 	n := h.node
 	switch {
@@ -183,9 +183,9 @@ func (h *Handle) bind(p *peer) (err error) {
 		}
 		if !p.tellable(h) {
 			if h.kind == kindReceive {
-				return fmt.Errorf("%w: the peer knows %d handles, and takes no more", ErrInvalid, maxLayouts)
+				return fmt.Errorf("%w: the peer already holds the layouts of %d handles, the maximum", ErrInvalid, maxLayouts)
 			}
-			return h.register(p.link.dev) // the receiver tells where it is to be written
+			return h.register(p.link.dev) // the receiver says where to write
 		}
 		if err := h.register(p.link.dev); err != nil {
 			return err
@@ -215,18 +215,17 @@ func (h *Handle) bind(p *peer) (err error) {
 	return nil
 }
 
-// tellable says whether the peer takes the layout of one more handle. The caller
-// holds the peer's mu.
+// tellable says whether the peer accepts the layout of one more handle. The caller holds the
+// peer's mu.
 func (p *peer) tellable(h *Handle) bool { return h.told || p.told < maxLayouts }
 
-// describable says whether the layout as it is, not packed, can be told in one
-// message.
+// describable says whether the unpacked layout fits into one message.
 func (h *Handle) describable() bool {
 	return layoutLen(len(h.memories), len(h.shape.parts)) <= maxBody
 }
 
-// register registers the memory of the layout with a network, or memory to pack it
-// into: where the blocks are small, or too many to be told.
+// register registers the memory of the layout with a network, or staging memory if its blocks
+// are small or too many to describe.
 func (h *Handle) register(d *device) (err error) {
 	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < d.crossovers().pack || !h.describable()) {
 		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
@@ -264,7 +263,7 @@ func indexBase(bases [][]byte, b []byte) int {
 	return slices.IndexFunc(bases, func(c []byte) bool { return sameBase(b, c) })
 }
 
-// describe is the layout as the peer is told.
+// describe returns the layout as sent to the peer.
 func (h *Handle) describe() []byte {
 	l := layoutInfo{handle: h.id, generation: h.generation}
 	if h.staging != nil {
@@ -300,10 +299,9 @@ func (h *Handle) peer() *peer {
 	return nil
 }
 
-// Rebase gives an idle handle other memory in the same layout
-// (QMP_change_address): one slice for each distinct slice of the layout, in the
-// order in which the layout first names them, none shorter than what the layout
-// reaches.
+// Rebase moves the layout of an idle handle to other memory (QMP_change_address). It
+// takes one slice for each distinct slice of the layout, in the order in which the
+// layout first uses them; each must be long enough for the layout.
 func (h *Handle) Rebase(bases ...[]byte) error {
 	if h.kind == kindMultiple {
 		return h.errorf("rebase", fmt.Errorf("%w: a multiple has no layout", ErrInvalid))
@@ -329,12 +327,12 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 		}
 		q.base = bases[j]
 	}
-	return h.relay("rebase", l)
+	return h.replaceLayout("rebase", l)
 }
 
-// SetLayout gives an idle handle another layout of the same length: [Handle.Rebase] for
-// memory that does not lie as the old one did. Errors are those of
-// [Node.DeclareSend], [ErrActive], and [ErrLayout] for another length.
+// SetLayout gives an idle handle another layout of the same length. Use it in place of
+// [Handle.Rebase] if the blocks lie differently. Errors: those of [Node.DeclareSend],
+// [ErrActive], and [ErrLayout] for another length.
 func (h *Handle) SetLayout(l Layout) error {
 	const op = "set layout"
 	switch {
@@ -349,13 +347,13 @@ func (h *Handle) SetLayout(l Layout) error {
 		return h.errorf(op, err)
 	}
 	defer h.node.calls.Done()
-	return h.relay(op, l)
+	return h.replaceLayout(op, l)
 }
 
-// relay takes a layout in place of that which the handle has.
-func (h *Handle) relay(op string, l Layout) error {
+// replaceLayout replaces the layout of the handle.
+func (h *Handle) replaceLayout(op string, l Layout) error {
 	next := &Handle{node: h.node, kind: h.kind}
-	if err := next.lay(l); err != nil {
+	if err := next.adoptLayout(l); err != nil {
 		return h.errorf(op, err)
 	}
 	p := h.peer()
@@ -374,7 +372,7 @@ func (h *Handle) relay(op string, l Layout) error {
 	return nil
 }
 
-// release undoes lay.
+// release undoes adoptLayout.
 func (h *Handle) release() {
 	if h.pins != nil {
 		h.pins.Unpin()
@@ -394,7 +392,7 @@ func (h *Handle) release() {
 	h.memories = nil
 }
 
-// Close ends an idle handle and unpins its memory. Closing again does nothing. The
+// Close ends an idle handle and unpins its memory. Closing it again does nothing. The
 // members of a multiple stay open.
 func (h *Handle) Close() error {
 	switch h.phase.Load() {
@@ -414,7 +412,7 @@ func (h *Handle) Close() error {
 	}
 	p := h.peer()
 	if n.call() != nil {
-		return nil // the node unpins it
+		return nil // closing the node unpins it
 	}
 	defer n.calls.Done()
 	p.mu.Lock()
@@ -433,7 +431,7 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// untell lets the peer forget the layout of a handle. The caller holds mu.
+// untell tells the peer to forget the layout of a handle. The caller holds mu.
 func (p *peer) untell(h *Handle) {
 	if h.told {
 		h.told = false

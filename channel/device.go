@@ -21,12 +21,12 @@ type device struct {
 	pd     *verbs.PD
 	mapped bool               // peers' memory is loaded and stored
 	sges   int                // of one work request
-	reads  int                // SGEs of one RDMA_READ; 0: there is none
+	reads  int                // SGEs of one RDMA_READ; 0: not supported
 	inline int                // bytes of one inline send
 	events *verbs.CompChannel // of the CQs of queues
 	pool   *pool              // of receives; nil: each queue has its own
 	sends  *sendPool
-	rdma   bool        // what the program says of RDMA devices is for it
+	rdma   bool        // the program's settings for RDMA devices apply
 	lost   atomic.Bool // the device is gone
 
 	registered registry // user memory
@@ -34,10 +34,10 @@ type device struct {
 	kicked   chan struct{} // capacity 1
 	mu       sync.Mutex
 	queues   map[*verbs.CQ]*attended
-	active   []*attended          // that the engine looks at when it looks next
-	surveyed []*attended          // empty: the memory of active before, of the engine
-	failed   map[*verbs.QP]*queue // that may have receives of the pool
-	cancel   context.CancelFunc   // ends what the engine waits in
+	active   []*attended          // for the engine's next survey
+	surveyed []*attended          // empty: the former memory of active, for reuse
+	failed   map[*verbs.QP]*queue // that may hold receives of the pool
+	cancel   context.CancelFunc   // ends the engine's wait
 }
 
 func (n *Node) openDevice(p port) (_ *device, err error) {
@@ -86,14 +86,13 @@ func (n *Node) openDevice(p port) (_ *device, err error) {
 // maxSGE is the most elements of one work request.
 const maxSGE = 32
 
-// inlineMost is the most that is sent inline over RDMA: the device need not fetch it,
-// and a work request stays small.
+// inlineMost bounds what is sent inline over RDMA: the device need not fetch it, and work
+// requests stay small.
 const inlineMost = 220
 
 func (d *device) provider() string { return d.ctx.Device().Provider() }
 
-// newLink makes a queue pair that is to have the address, with buffers if messages are
-// to go through it.
+// newLink makes a queue pair that uses the address, with buffers if messages go through it.
 func (d *device) newLink(address string) (_ *link, err error) {
 	l := &link{dev: d, buffer: headerSize + d.crossovers().eager, pool: d.pool}
 	if l.gid = d.node.opt.connect.SGIDIndex; l.gid == 0 || !d.rdma {
@@ -120,7 +119,7 @@ func (d *device) newLink(address string) (_ *link, err error) {
 		}
 	}()
 	for l.qp, err = d.pd.CreateQP(init); err != nil; l.qp, err = d.pd.CreateQP(init) {
-		// A device may have its most SGEs with fewer work requests only.
+		// A device may support its maximum of SGEs only with fewer work requests.
 		if init.Cap.MaxSendSGE == 1 || errors.Is(err, verbs.ErrClosed) {
 			return nil, err
 		}
@@ -140,7 +139,7 @@ func (d *device) newLink(address string) (_ *link, err error) {
 	return l, nil
 }
 
-// watch acts upon what the device tells unasked.
+// watch handles the asynchronous events of the device.
 func (d *device) watch() {
 	log := d.node.log.With("device", d.ctx.Device().Name())
 	for {
@@ -157,7 +156,7 @@ func (d *device) watch() {
 		switch e.Type {
 		case verbs.EventSRQLimitReached:
 			if err := d.pool.grow(); err != nil {
-				log.Warn("channel: no more receives", "error", err)
+				log.Warn("channel: cannot add receives to the pool", "error", err)
 			}
 		case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
 			if q := d.queueOf(e.QP); q != nil {
@@ -183,7 +182,7 @@ func (d *device) watch() {
 	}
 }
 
-// fatal ends all that goes through the device, which is gone.
+// fatal fails all peers connected through the device, which is gone.
 func (d *device) fatal(e verbs.EventType) {
 	d.lost.Store(true)
 	d.mu.Lock()
@@ -196,11 +195,11 @@ func (d *device) fatal(e verbs.EventType) {
 	}
 }
 
-// close ends the device. One that is gone has nothing left to end.
+// close closes the device. Errors of a device that is gone are only logged.
 func (d *device) close() error {
 	err := d.ctx.Close()
 	if err != nil && d.lost.Load() {
-		d.node.log.Info("channel: closed a device that is gone", "device", d.ctx.Device().Name(), "error", err)
+		d.node.log.Info("channel: closing a device that is gone failed", "device", d.ctx.Device().Name(), "error", err)
 		return nil
 	}
 	return err

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// TestDeviceFatal: the end of a device is that of all who are reached through it, and
-// of nobody else; the node closes as ever.
+// TestDeviceFatal: a fatal device error ends all peers reached through the device, and no
+// others; the node closes as usual.
 func TestDeviceFatal(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		nodes := join(t, 3, WithProviders(provider))

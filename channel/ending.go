@@ -11,37 +11,37 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// The streams of a group end with it: each side tells the other that it is through with
-// a stream, and what it has of it goes when it has told and has heard.
+// The streams of a group end with it. Each side tells the other that it has finished
+// with a stream, and frees its part when it has both told and been told.
 //
-// Where the memory of the peer is mapped a side tells when its group is closed. The ring
-// stays until the peer has told, who may not have read all of it; what the peer may
-// still copy by itself has been withdrawn before (see Handle.abandon).
+// Over mapped memory, a side tells when its group is closed. The ring stays until the
+// peer has told too, since the peer may not have read all of it. Messages that the peer
+// could still copy by itself have been withdrawn before (see Handle.abandon).
 //
-// Through a queue a side tells when it has no transfer of its own under way, nor will
-// begin one: so who has heard knows that the peer does not touch its memory any more.
-// Who hears it ends what cannot come about any more, and tells as well, be its group
-// closed or not: a group that fails has its memory back as soon as the engines of the
-// peers have answered, whatever their users are doing. The answer travels behind all
-// that was sent before.
+// Through a queue, a side tells when it has no transfer of its own in progress and will
+// begin none. A side that has been told therefore knows that the peer no longer
+// accesses its memory. It cancels what can no longer complete and tells as well,
+// whether its group is closed or not. So a failed group gets its memory back as soon as
+// the engines of the peers have replied, whatever their programs are doing. The reply
+// travels behind everything that was sent before.
 //
-// A number may be given to another group when no member of that has anything of it any
-// more: see Group.agree.
+// A stream number may be given to another group once no member of that group has any
+// state for it: see Group.agree.
 
-// closedStream is what is left of a stream over mapped memory that is closed here, until
-// the peer tells that it is through with it, too.
+// closedStream is what remains of a stream over mapped memory after it was closed here, until
+// the peer tells that it has finished with it too.
 type closedStream struct {
 	memory []*verbs.MR // of the ring and the pipe
 }
 
-// closeStream ends a stream of a group at this side. Nothing is under way on it, but
-// for what a queue is to end.
+// closeStream ends a stream of a group at this side. Nothing is in progress on it, except for
+// what a queue is to end.
 func (p *peer) closeStream(number uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out, in := p.sends[number], p.receives[number]
 	if out == nil && in == nil {
-		return nil // and if the peer has something it will tell
+		return nil // if the peer has state for it, the peer will tell
 	}
 	up := p.state.Load() == peerUp && p.rank != p.node.rank
 	if p.queue != nil {
@@ -64,13 +64,13 @@ func (p *peer) closeStream(number uint32) error {
 		delete(p.heard, number)
 		p.tell(kindEnd, binary.BigEndian.AppendUint32(nil, number))
 	case p.link != nil && !p.gone():
-		return nil // the peer may still run, and look at it: it goes with the node
+		return nil // the peer may still run and access it: freed with the node
 	}
 	return left.free()
 }
 
-// detach takes a stream of mapped memory out of everything that looks at it, and returns
-// the memory of this side that the peer may look at. The caller holds mu.
+// detach removes a stream over mapped memory from all lists, and returns the memory of this
+// side that the peer may access. The caller holds mu.
 func (p *peer) detach(number uint32) (memory []*verbs.MR) {
 	n := p.node
 	if s := p.sends[number]; s != nil {
@@ -108,15 +108,15 @@ func (c *closedStream) free() (err error) {
 	return err
 }
 
-// closedHere says whether a stream is one that this side is through with, and the peer not
-// yet: what it makes of it meanwhile is of no use, and may be gone already.
+// closedHere says whether this side has finished with a stream and the peer has not: what the
+// peer adds to it in between is useless, and may be gone already.
 func (p *peer) closedHere(number uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.closed[number] != nil
 }
 
-// ended takes that the peer is through with a stream over mapped memory.
+// ended handles the peer's notice that it has finished with a stream over mapped memory.
 func (p *peer) ended(body []byte) error {
 	if len(body) != 4 {
 		return fmt.Errorf("%w: %v of %d bytes", ErrProtocol, kindEnd, len(body))
@@ -130,7 +130,7 @@ func (p *peer) ended(body []byte) error {
 	}
 	if left := p.closed[number]; left != nil {
 		delete(p.closed, number)
-		p.detach(number) // what the peer had made before it knew
+		p.detach(number) // what the peer had made before it was told
 		p.node.releaseStream(number)
 		return left.free()
 	}
@@ -143,15 +143,15 @@ func (p *peer) ended(body []byte) error {
 	return nil
 }
 
-// streamEnd is how far the two sides of a queue are with ending a stream.
+// streamEnd is the progress of both sides of a queue in ending a stream.
 type streamEnd struct {
-	closed bool // nobody here uses it
-	held   bool // its number is not to be given away
-	told   bool // the other side: nothing of this one is under way
-	heard  bool // the same of the other side
+	closed bool // this side no longer uses it
+	held   bool // its number must not be reused
+	told   bool // the other side knows that this one has nothing in progress
+	heard  bool // the other side has nothing in progress
 }
 
-// endOf returns how far a stream is, noted from now on. The caller holds the lock.
+// endOf returns the streamEnd of a stream, made if need be. The caller holds the lock.
 func (q *queue) endOf(number uint32) *streamEnd {
 	e := q.ends[number]
 	if e == nil {
@@ -177,17 +177,17 @@ func (q *queue) closeStream(number uint32) {
 		o.pending = nil
 		q.waiting = slices.DeleteFunc(q.waiting, func(w *queueOut) bool { return w == o })
 		maps.DeleteFunc(o.offers, func(_ uint64, h *Handle) bool { return !h.transfer.begun })
-		clear(o.opened) // layouts that come now open nothing
+		clear(o.opened) // layouts that arrive now open nothing
 	}
 	q.endStream(number, e)
 }
 
-// endStream tells the other side, if there is nothing under way any more, and forgets
-// the stream when both have told. The caller holds the lock.
+// endStream tells the other side if nothing is in progress, and forgets the stream when both
+// have told. The caller holds the lock.
 func (q *queue) endStream(number uint32, e *streamEnd) {
 	if !e.told && !q.moves(number) {
 		q.tell(header{kind: queueEnd, stream: number})
-		e.told = true // and nothing else is told after it
+		e.told = true // nothing else is sent after it
 		q.untold--
 	}
 	if !e.told || !e.heard || !e.closed {
@@ -210,8 +210,7 @@ func (q *queue) endStream(number uint32, e *streamEnd) {
 	}
 }
 
-// endStreams looks at the streams again that could not be told of. The caller holds the
-// lock.
+// endStreams retries the streams whose end could not be told yet. The caller holds the lock.
 func (q *queue) endStreams() {
 	for number, e := range q.ends {
 		if !e.told {
@@ -220,7 +219,7 @@ func (q *queue) endStreams() {
 	}
 }
 
-// moves says whether a transfer of this side is under way on a stream.
+// moves says whether this side has a transfer in progress on a stream.
 func (q *queue) moves(number uint32) bool {
 	of := func(h *Handle) bool {
 		return h.kind == kindSend && h.out.number == number || h.kind == kindReceive && h.in.number == number
@@ -233,7 +232,7 @@ func (q *queue) moves(number uint32) bool {
 		slices.ContainsFunc(q.writes.posted, step) || slices.ContainsFunc(q.reads.posted, step)
 }
 
-// arriveEnd takes that the other side is through with a stream.
+// arriveEnd handles the notice that the other side has finished with a stream.
 func (q *queue) arriveEnd(number uint32) error {
 	if number <= MaxStream {
 		return fmt.Errorf("%w: end of stream %d", ErrProtocol, number)
@@ -245,14 +244,14 @@ func (q *queue) arriveEnd(number uint32) error {
 		e.closed = true
 	}
 	if !e.told {
-		q.forsake(o, i)
+		q.cancelStream(o, i)
 	}
 	q.endStream(number, e)
 	return nil
 }
 
-// forsake ends what the other side will not take part in any more.
-func (q *queue) forsake(o *queueOut, i *queueIn) {
+// cancelStream cancels what the other side will no longer take part in.
+func (q *queue) cancelStream(o *queueOut, i *queueIn) {
 	left := func(h *Handle, op string, number uint32) error { return q.peer.opErrorOf(op, number, h.k, ErrPeerLeft) }
 	if o != nil {
 		o.ended = true
@@ -281,8 +280,8 @@ func (q *queue) forsake(o *queueOut, i *queueIn) {
 	}
 }
 
-// streamOver says whether the other side touches nothing of a stream any more that has been
-// closed here, and moves it on.
+// streamOver makes progress on a stream closed here, and says whether the other side has
+// stopped accessing its memory.
 func (q *queue) streamOver(number uint32) bool {
 	q.lock.lock()
 	defer q.lock.unlock()
@@ -290,25 +289,24 @@ func (q *queue) streamOver(number uint32) bool {
 	return q.failed || q.ends[number] == nil
 }
 
-// abandon ends an active handle of a group that has failed. What goes by mapped memory
-// is withdrawn, and ends here; what a queue moves ends when its stream is over: see
-// lapse.
+// abandon cancels an active handle of a failed group. Over mapped memory its message is
+// withdrawn and ends here; through a queue it ends with its stream: see reset.
 func (h *Handle) abandon(end time.Time) error {
 	if err := h.withdraw(end); err != nil {
 		return err
 	}
-	return h.lapseBy(end, func() bool { return h.queued() == nil })
+	return h.awaitReset(end, func() bool { return h.queued() == nil })
 }
 
-// lapseBy ends a handle that nobody can be at work for any more but this process, as
-// soon as that is through, if is says so then.
-func (h *Handle) lapseBy(end time.Time, is func() bool) error {
+// awaitReset ends a handle for which only this process can still be copying, as soon as that is
+// done, provided is returns true then.
+func (h *Handle) awaitReset(end time.Time, is func() bool) error {
 	over := lookUntil(end, func() bool {
 		defer h.lockStream()()
-		return !is() || h.lapse()
+		return !is() || h.reset()
 	})
 	if !over {
-		return h.errorf("close", fmt.Errorf("%w: it is being copied", ErrBusy))
+		return h.errorf("close", fmt.Errorf("%w: its message is still being copied", ErrBusy))
 	}
 	return nil
 }
@@ -321,9 +319,9 @@ func (h *Handle) queued() *queue {
 	return h.in.q.Load()
 }
 
-// lapse makes an active handle idle; false if somebody copies for it. The caller holds
-// the lock of the stream.
-func (h *Handle) lapse() bool {
+// reset makes an active handle idle; false if its message is being copied. The caller holds the
+// lock of the stream.
+func (h *Handle) reset() bool {
 	phase, q := h.phase.Load(), h.queued()
 	switch {
 	case phase == phaseIdle || phase == phaseClosed:
@@ -345,7 +343,7 @@ func (h *Handle) lapse() bool {
 	return true
 }
 
-// removeFrom takes an entry off a list that is read without a lock.
+// removeFrom removes an entry from a list that is read without a lock.
 func removeFrom[S comparable](list *atomic.Pointer[[]S], s S) {
 	for {
 		old := list.Load()
@@ -360,8 +358,8 @@ func removeFrom[S comparable](list *atomic.Pointer[[]S], s S) {
 	}
 }
 
-// holdStream and releaseStream count what keeps a number from being given to another
-// group at this node.
+// holdStream and releaseStream count the uses that keep a stream number from being given to
+// another group at this node.
 func (n *Node) holdStream(number uint32) {
 	n.mu.Lock()
 	n.streams[number]++
@@ -376,7 +374,7 @@ func (n *Node) releaseStream(number uint32) {
 	}
 }
 
-// takeStream holds a number that nothing here has; false if something does.
+// takeStream holds a number that is not in use here; false if it is.
 func (n *Node) takeStream(number uint32) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -387,7 +385,7 @@ func (n *Node) takeStream(number uint32) bool {
 	return true
 }
 
-// freeStream is the first number from least on that nothing here has.
+// freeStream returns the lowest number, from least on, that is not in use here.
 func (n *Node) freeStream(least uint32) uint32 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -405,7 +403,7 @@ func (g *Group) closeStreams() (errs []error) {
 	return errs
 }
 
-// awaitStreams waits until no peer is at work any more for handles of a queue.
+// awaitStreams waits until no peer is copying for handles of a queue any more.
 func (g *Group) awaitStreams(handles []*Handle, end time.Time) error {
 	queues := map[*queue]bool{}
 	for _, h := range handles {
@@ -415,13 +413,13 @@ func (g *Group) awaitStreams(handles []*Handle, end time.Time) error {
 	}
 	for q := range maps.Keys(queues) {
 		if !lookUntil(end, func() bool { return q.streamOver(g.stream) }) {
-			return groupError("close group", fmt.Errorf("%w: rank %d has not said for %v that it is through with the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
+			return groupError("close group", fmt.Errorf("%w: rank %d has not confirmed within %v that it has released the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
 		}
 	}
 	return nil
 }
 
-// peersMet returns the members that this one has had to do with.
+// peersMet returns the members with which this one has communicated.
 func (g *Group) peersMet() (list []*peer) {
 	n := g.node
 	n.mu.Lock()

@@ -179,8 +179,8 @@ func TestStreamsEndEarly(t *testing.T) {
 	})
 }
 
-// When Close of a group that has failed has returned its memory is the user's again:
-// whatever the other members do, who have not closed theirs, nobody touches it.
+// When Close of a failed group has returned, the memory is the user's again: no member touches
+// it, whatever the members do that have not closed theirs.
 func TestFailedGroupsMemory(t *testing.T) {
 	byMessages(t, 2, func(t *testing.T, groups []*Group) {
 		const size = 4 << 20
@@ -190,7 +190,7 @@ func TestFailedGroupsMemory(t *testing.T) {
 			rounds = 24
 		}
 		for round := range rounds {
-			first := round % 2 // who fails: the root, who sends, or the other
+			first := round % 2 // the rank that fails: the root, which sends, or the other
 			r := rand.New(rand.NewPCG(uint64(round), 1))
 			failed, through := make(chan struct{}), make(chan struct{})
 			fail := sync.OnceFunc(func() { close(failed) })
@@ -248,7 +248,7 @@ func TestFailedGroupsMemory(t *testing.T) {
 				fail()
 				<-through // whatever it was about to do
 				if !bytes.Equal(b, pattern) {
-					return errors.New("somebody has written into the memory")
+					return errors.New("the memory has been overwritten")
 				}
 				return m.Close()
 			})
@@ -271,7 +271,7 @@ func TestDeadlinesMemory(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if rank != 2 { // who does not take part, and computes
+			if rank != 2 { // rank 2 does not take part, and computes
 				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 				defer cancel()
 				if err := g.Run(short, Broadcast(m.Bytes(), 2)); err == nil {

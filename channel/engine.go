@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// starve has the engine look after a stream whose sends wait for slots.
+// starve makes the engine serve a stream whose sends wait for slots.
 func (n *Node) starve(s *sendStream) {
 	n.mu.Lock()
 	if !slices.Contains(n.starving, s) {
@@ -20,11 +20,10 @@ func (n *Node) starve(s *sendStream) {
 	}
 }
 
-// engineTick bounds how long a send waits for a slot that nobody announces.
+// engineTick bounds how long a send waits for a slot whose release is not announced.
 const engineTick = time.Millisecond
 
-// attend has the engine look after a stream whose messages are longer than its
-// pipe.
+// attend makes the engine serve a stream whose messages are longer than its pipe.
 func (n *Node) attend(s *sendStream) {
 	n.mu.Lock()
 	n.attended[s] = &attendance{}
@@ -35,8 +34,8 @@ func (n *Node) attend(s *sendStream) {
 	}
 }
 
-// engine does for users who compute what they would do in Test: publish what waits
-// for slots, and pack what is longer than a pipe.
+// engine does what Test would do while the program computes: it publishes sends that wait for
+// slots, and packs messages longer than a pipe.
 func (n *Node) engine() {
 	for {
 		select {
@@ -52,8 +51,8 @@ func (n *Node) engine() {
 			if len(streams) == 0 && len(attended) == 0 {
 				break
 			}
-			// Who waits for the bell is rung for, which costs the peers something: not
-			// merely to see that the users pack themselves.
+			// Peers pay for ringing a sleeper's bell, so do not sleep on it merely to
+			// see that the users pack by themselves.
 			awake := len(streams) == 0 && !useful
 			v := atomic.LoadUint32(&n.bell.word)
 			if !awake {
@@ -77,7 +76,7 @@ func (n *Node) engine() {
 	}
 }
 
-// packFor packs for a user who is away, and says whether that was of use.
+// packFor packs on behalf of a computing program, and says whether it made progress.
 func (n *Node) packFor(s *sendStream, a *attendance) bool {
 	s.lock.lock()
 	defer s.lock.unlock()
@@ -90,7 +89,7 @@ func (n *Node) packFor(s *sendStream, a *attendance) bool {
 	return useful
 }
 
-// relieve publishes what waits for slots.
+// relieve publishes the sends that wait for slots.
 func (n *Node) relieve(s *sendStream) {
 	s.lock.lock()
 	defer s.lock.unlock()

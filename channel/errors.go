@@ -9,52 +9,52 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// Reasons for which an operation fails; test for them with errors.Is. What a
-// method returns is an [*Error] around one of them, unless it says otherwise.
+// Reasons for which an operation fails; test for them with errors.Is. Unless a method
+// says otherwise, it returns an [*Error] that wraps one of them.
 var (
-	// ErrLayout: the layout is impossible, or blocks overlap in one to receive into.
+	// ErrLayout: the layout is invalid, or the blocks of a receive overlap.
 	ErrLayout = errors.New("bad layout")
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = collop.ErrInvalid
-	// ErrActive: the handle has been started and not been waited for.
+	// ErrActive: the handle has been started and its completion not been observed yet.
 	ErrActive = errors.New("handle is active")
-	// ErrBusy: something that is still open uses it.
+	// ErrBusy: another open object, or a peer, still uses it.
 	ErrBusy = errors.New("still in use")
 	// ErrClosed: the handle, the memory or the node has been closed.
 	ErrClosed = boot.ErrClosed
 	// ErrLength: the k-th send and the k-th receive of a stream differ in length.
-	// Nothing was moved, and the pair is used up.
+	// No data was moved, and both starts are consumed.
 	ErrLength = errors.New("length mismatch")
 	// ErrPeerDied: the peer's process ended without closing its node, or the
 	// connection to it broke.
 	ErrPeerDied = errors.New("peer died")
 	// ErrPeerLeft: the peer closed its node, before or after it was connected.
 	ErrPeerLeft = errors.New("peer left")
-	// ErrUnreachable: no connection to the peer could be made.
+	// ErrUnreachable: the node could not connect to the peer.
 	ErrUnreachable = errors.New("peer cannot be reached")
-	// ErrAborted: a rank has called Abort.
+	// ErrAborted: a rank called Abort.
 	ErrAborted = errors.New("job aborted")
 	// ErrTimeout: the deadline passed. The handle is still active.
 	ErrTimeout = errors.New("deadline passed")
-	// ErrMismatch: members of a group have called different collectives, or with
+	// ErrMismatch: members of a group called different collectives, or the same one with
 	// different lengths, roots or operations.
 	ErrMismatch = errors.New("collective mismatch")
-	// ErrProtocol: the peer wrote what no peer of this version writes.
+	// ErrProtocol: the peer violated the protocol of this version.
 	ErrProtocol = errors.New("protocol violation")
 )
 
-// Error says which operation failed, between which ranks, and why.
+// Error describes a failed operation: the ranks involved and the reason.
 type Error struct {
 	Op     string // "send", "receive", "declare send", "allocate"...
-	Rank   int    // of the peer; -1 where there is none
-	Stream int    // -1 where there is none
-	Start  uint64 // number of the start on its stream, from 1; 0 where there is none
-	Len    int    // length of the message here, in bytes; with ErrLength
-	Other  int    // length of the message at the peer, in bytes; with ErrLength, -1 if not known
+	Rank   int    // of the peer; -1 if there is none
+	Stream int    // -1 if there is none
+	Start  uint64 // number of the start on its stream, from 1; 0 if there is none
+	Len    int    // with ErrLength: length of the message here, in bytes
+	Other  int    // with ErrLength: length of the message at the peer, in bytes; -1 if unknown
 	Err    error  // the reason
 }
 
-// Error names the operation, the peer, the stream, the start and the reason.
+// Error returns the operation, the peer, the stream, the start and the reason as text.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("channel: " + e.Op)

@@ -8,12 +8,12 @@ import (
 )
 
 // SumExact merges the accumulators of all ranks of a group into a, at every rank:
-// then a.Round() is the correctly rounded sum of all terms of all ranks. It has the
-// same bits for any number of ranks, whichever rank has which terms, in any order, by
-// any algorithm and over any provider. It is an allreduce of [exact.Words] int64.
+// a.Round() is then the correctly rounded sum of all terms of all ranks. The result has
+// the same bits for any number of ranks and any distribution and order of the terms, by
+// any algorithm and over any provider. SumExact is an allreduce of [exact.Words] int64.
 //
-// Errors: those of [Group.Run]; around [exact.ErrWords] where a rank gives what is no
-// accumulator. After an error a is what it was.
+// Errors: those of [Group.Run]; one that wraps [exact.ErrWords] if a rank contributes
+// an invalid accumulator. After an error a is unchanged.
 func SumExact(ctx context.Context, g *Group, a *exact.Accumulator) error {
 	w := g.words.Swap(nil)
 	if w == nil {

@@ -9,16 +9,16 @@ import (
 )
 
 // Exchange is one round of an allgather through the rendezvous of the job: every rank
-// gives data, at most 1 MiB, and receives what each has given, by rank, when all have.
-// It takes milliseconds and needs no connection to any peer: it is for what has to be
-// known before channels can be declared, and for reports. All ranks have to make the
-// same calls in the same order; those of several goroutines take turns. Data may be
-// reused when it returns, and the result is the caller's.
+// contributes data, at most 1 MiB, and receives the data of all ranks, indexed by rank,
+// when all have contributed. It takes milliseconds and needs no connection to any peer:
+// use it for setup before channels can be declared, and for reports. All ranks must
+// make the same calls in the same order; concurrent calls take turns. When Exchange
+// returns, data may be reused, and the result belongs to the caller.
 //
-// Errors: an [*Error] around [ErrInvalid] for data that is too long, and nothing was
-// given; around [ErrAborted] or [ErrClosed]; around what package boot says of a rank
-// that has died, left or given up; or around that of ctx. A rank whose ctx ends has
-// given up: this round and all later ones fail for all.
+// Errors: an [*Error] that wraps [ErrInvalid] if data is too long (nothing was
+// contributed), [ErrAborted], [ErrClosed], an error of package boot about a rank that
+// died, left or gave up, or that of ctx. If ctx ends, this rank has given up: this
+// round and all later ones fail at all ranks.
 func (n *Node) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	defer n.begin("exchange").end()
 	return n.exchange(ctx, data)

@@ -77,7 +77,7 @@ func TestFallbackBehindFirewall(t *testing.T) {
 }
 
 // behindFirewall has the network drop what goes to the port of this node's tcp
-// device, before anybody connects to it.
+// device, before any rank connects to it.
 func behindFirewall(ctx context.Context, n *Node, args []string) error {
 	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.listener.Addr().(*net.TCPAddr).Port))
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// reasons are the errors that members tell each other, by number; 0: another.
+// reasons are the errors that members tell each other, by number; 0 is any other.
 var reasons = []error{1: ErrMismatch, ErrPeerDied, reasonLeft: ErrPeerLeft, ErrUnreachable, ErrAborted, ErrTimeout, ErrProtocol}
 
 const reasonLeft = 3
 
-// faultInfo is the body of kindFault: the group is of no use any more.
+// faultInfo is the body of kindFault: the group has failed.
 type faultInfo struct {
 	group  uint64
-	rank   uint32 // whose fault it is
+	rank   uint32 // the rank at fault
 	reason uint8
 	text   string
 }
@@ -45,15 +45,14 @@ func parseFault(b []byte) (faultInfo, error) {
 	return f, nil
 }
 
-// fail ends the group: all that is under way, here and at the other members, who are
-// told why.
+// fail ends everything in progress here, and tells the other members to do the same.
 func (g *Group) fail(err error) {
 	g.accuse(err)
 	g.endAll(*g.fault.Load())
 }
 
-// accuse makes the group be of no use any more, and tells the other members. What is
-// under way here ends when somebody looks.
+// accuse marks the group failed and tells the other members. Operations in progress here end
+// the next time they are polled.
 func (g *Group) accuse(err error) {
 	if !g.fault.CompareAndSwap(nil, &err) {
 		return
@@ -61,11 +60,11 @@ func (g *Group) accuse(err error) {
 	g.told.Store(true)
 	g.tellAll(kindFault, g.faultBody(err), true)
 	g.node.log.Debug("channel: a group has failed", "size", g.Size(), "error", err)
-	g.node.bell.strike()
+	g.node.bell.wakeAll()
 }
 
-// passOn tells the members that this one is connected to what it has been told itself:
-// they are about to see it leave, and that is not why the group has failed.
+// passOn forwards the failure that this member was told of to its connected members: they are
+// about to see it leave, which is not why the group failed.
 func (g *Group) passOn() {
 	if f := g.fault.Load(); f != nil && g.told.CompareAndSwap(false, true) {
 		g.tellAll(kindFault, g.faultBody(*f), false)
@@ -79,7 +78,7 @@ func (g *Group) faultBody(err error) []byte {
 	return f.append(nil)
 }
 
-// detail is what an error says more than its reason.
+// detail is the text of an error without its reason.
 func detail(err, reason error) string {
 	for e := (*Error)(nil); errors.As(err, &e); {
 		err = e.Err
@@ -91,7 +90,7 @@ func detail(err, reason error) string {
 	return text
 }
 
-// culprit is the rank that an error blames: this one unless the error names another.
+// culprit is the rank that caused an error: this one unless the error names another.
 func (g *Group) culprit(err error) int {
 	if e := (*Error)(nil); errors.As(err, &e) && e.Rank >= 0 {
 		return e.Rank
@@ -112,8 +111,8 @@ func reasonOf(err error) uint8 {
 	return 0
 }
 
-// tellAll sends a control message to all other members, or to those it is connected
-// to, which it can while the node is being closed.
+// tellAll sends a control message to all other members or, without connect, to those already
+// connected, which works while the node is being closed.
 func (g *Group) tellAll(k kind, body []byte, connect bool) {
 	n := g.node
 	for _, rank := range g.ranks {
@@ -142,7 +141,7 @@ func (g *Group) tellAll(k kind, body []byte, connect bool) {
 	}
 }
 
-// endAll ends all that is under way at this member.
+// endAll ends all collectives in progress at this member.
 func (g *Group) endAll(err error) {
 	g.team.Fail(err)
 	g.settle(time.Now().Add(g.node.opt.peerTimeout))
@@ -153,12 +152,12 @@ func (g *Group) endAll(err error) {
 	g.active = g.active[:0]
 }
 
-// settle waits until no member is at work in the memory of what has failed.
+// settle waits until no member accesses the memory of failed operations.
 func (g *Group) settle(end time.Time) {
 	lookUntil(end, g.team.Settled)
 }
 
-// look fails the group if a member of this host has gone that has not done its part.
+// look fails the group if a member of this host is gone without having done its part.
 func (g *Group) look() {
 	for i, p := range g.host.peers {
 		if p.state.Load() < peerFailed || p.rank == g.node.rank {
@@ -182,9 +181,9 @@ func (g *Group) teamError(err error) error {
 		ours, theirs := coll.Signature(m.Ours), coll.Signature(m.Theirs)
 		switch {
 		case m.Before < 0:
-			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: an earlier collective", ErrMismatch)}
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: the rank is in an earlier collective", ErrMismatch)}
 		case m.Before > 0:
-			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v, %d collectives before this one: %v", ErrMismatch, ours.Kind(), m.Before, ours.Differ(theirs, collop.Names))}
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: in the %v %d collectives before this one: %v", ErrMismatch, ours.Kind(), m.Before, ours.Differ(theirs, collop.Names))}
 		case ours == theirs:
 			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %d bytes here, %d there", ErrMismatch, m.Len, m.Other)}
 		}
@@ -202,25 +201,25 @@ func (g *Group) teamError(err error) error {
 	return groupError(op, err)
 }
 
-// awaitFault waits for what another member tells of why it has failed.
+// awaitFault waits until another member has told why it failed.
 func (g *Group) awaitFault(long time.Duration) {
 	lookUntil(time.Now().Add(long), func() bool { return g.fault.Load() != nil })
 }
 
-// runError is the error of messages between members. Where another member has failed,
-// what it tells everybody says more than that; it is on its way.
+// runError translates an error of messages between members. If another member has failed, the
+// fault that it sends to all members says more, and is on its way.
 func (c *Collective) runError(s *stage, err error) error {
 	g, op := c.group, c.op.Kind.String()
 	rank := func(i int) int { return g.ranks[s.members[i]] }
 	if m := (*coll.MismatchError)(nil); errors.As(err, &m) {
 		if m.Failed {
-			g.awaitFault(2 * verdictTime) // who met the error may wait itself, as below
+			g.awaitFault(2 * verdictTime) // the failed member may wait itself, as below
 		}
 		if f := g.fault.Load(); f != nil {
 			return *f
 		}
 		if m.Failed {
-			return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: says rank %d", ErrUnreachable, rank(m.Via))}
+			return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: as reported by rank %d", ErrUnreachable, rank(m.Via))}
 		}
 		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, m.Difference(collop.Names))}
 	}
@@ -232,7 +231,7 @@ func (c *Collective) runError(s *stage, err error) error {
 			}
 			return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: messages differ in length", ErrMismatch)}
 		}
-		// Who cannot be reached may have left because the group has failed.
+		// An unreachable member may have left because the group has failed.
 		if errors.Is(err, ErrPeerLeft) && c.ask(rank(p.Peer)) || errors.Is(err, ErrUnreachable) {
 			g.awaitFault(verdictTime)
 			if f := g.fault.Load(); f != nil {
@@ -243,8 +242,8 @@ func (c *Collective) runError(s *stage, err error) error {
 	return groupError(op, err)
 }
 
-// ask asks a rank that has ended the stream of the group, and is still there, why: the
-// answer comes as a fault, if that is not on its way already. It says whether it has.
+// ask asks a live rank that has ended the stream of the group for the reason, which arrives as a
+// fault unless one is on its way already. It says whether it asked.
 func (c *Collective) ask(rank int) bool {
 	p, err := c.group.node.peer(rank)
 	if err != nil {
@@ -259,8 +258,8 @@ func (c *Collective) ask(rank int) bool {
 	return true
 }
 
-// faulted takes what another member, which a peer is, has failed with. Of groups that are not
-// made yet here it is remembered.
+// faulted records the failure of another member, sent by the peer by. For a group that does not
+// exist here yet, it is kept.
 func (n *Node) faulted(by int, f faultInfo) {
 	why := cmp.Or(reasons[f.reason], errFault)
 	if f.text != "" {
@@ -282,11 +281,11 @@ func (n *Node) faulted(by int, f faultInfo) {
 	}
 }
 
-// toldBy precedes the rank at which the error was met.
+// toldBy precedes the rank at which the error occurred.
 const toldBy = " (at rank "
 
-// errFault: another member has failed, with what is none of our errors.
+// errFault: another member has failed with an error that is not one of reasons.
 var errFault = errors.New("a member has failed")
 
-// maxEarlyFaults bounds what peers can make us remember.
+// maxEarlyFaults bounds the failures that peers can make us keep.
 const maxEarlyFaults = 1024

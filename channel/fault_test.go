@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// Who is told by a member that another one has failed, and by nobody why, says that: the
-// calls do not differ.
+// A member that is told that another has failed, but not why, reports that, and no mismatch.
 func TestSecondHandFailure(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -21,5 +20,5 @@ func TestSecondHandFailure(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.NotErrorIs(t, err, ErrMismatch)
 	require.Equal(t, 6, e.Rank)
-	require.ErrorContains(t, err, "says rank 4")
+	require.ErrorContains(t, err, "as reported by rank 4")
 }

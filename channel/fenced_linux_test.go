@@ -25,7 +25,7 @@ func init() {
 }
 
 // refused says whether a rank does without membarrier(2).
-func refused(who string, rank int) bool { return who == "all" || who == "one" && rank == 0 }
+func refused(ranks string, rank int) bool { return ranks == "all" || ranks == "one" && rank == 0 }
 
 // forbidBarriers installs a seccomp filter under which membarrier(2) fails with
 // EPERM, as container runtimes have it.
@@ -51,8 +51,8 @@ func forbidBarriers() error {
 // fenced is a halo exchange of ranks that do not spin. Both ends of a pair know
 // whether one of them has no membarrier.
 func fenced(ctx context.Context, n *Node, args []string) error {
-	who := args[1]
-	if n.fenced != refused(who, n.Rank()) {
+	ranks := args[1]
+	if n.fenced != refused(ranks, n.Rank()) {
 		return fmt.Errorf("rank %d without membarrier: %v", n.Rank(), n.fenced)
 	}
 	n.spins = 0
@@ -64,7 +64,7 @@ func fenced(ctx context.Context, n *Node, args []string) error {
 	n.mu.Unlock()
 	for _, p := range peers {
 		p.mu.Lock()
-		got, want := p.fenced, n.fenced || refused(who, p.rank)
+		got, want := p.fenced, n.fenced || refused(ranks, p.rank)
 		p.mu.Unlock()
 		if got != want {
 			return fmt.Errorf("rank %d and %d with fences: %v, want %v", n.Rank(), p.rank, got, want)
@@ -81,13 +81,13 @@ func TestWithoutBarriers(t *testing.T) {
 	if need.WantLong() {
 		rounds = 200
 	}
-	for _, who := range []string{"all", "one", "nobody"} {
+	for _, ranks := range []string{"all", "one", "none"} {
 		for _, size := range []int{2, 4, 16} {
-			t.Run(fmt.Sprintf("%s of %d", who, size), func(t *testing.T) {
-				if size > 4 || size > 2 && who != "one" {
+			t.Run(fmt.Sprintf("%s of %d", ranks, size), func(t *testing.T) {
+				if size > 4 || size > 2 && ranks != "one" {
 					need.Long(t)
 				}
-				r, out := run(t, "shm", size, "fenced", strconv.Itoa(rounds/size*2), who)
+				r, out := run(t, "shm", size, "fenced", strconv.Itoa(rounds/size*2), ranks)
 				require.Zero(t, r.ExitStatus(), out)
 			})
 		}

@@ -20,19 +20,19 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Group is an ordered set of ranks that do collectives together: all of a job
-// ([Node.World]), or some ([Group.Split]). The ranks of a group have numbers of their
-// own, from 0 to Size()-1, which its operations mean.
+// Group is an ordered set of ranks that perform collectives together: all ranks of a
+// job ([Node.World]) or some of them ([Group.Split]). The members are numbered from 0
+// to Size()-1; operations use these numbers as ranks.
 //
-// Collectives of different groups may be under way at the same time, in different
-// goroutines too. Those of one group belong to one goroutine at a time: where two
-// call, one of them gets [ErrActive].
+// Collectives of different groups may be in progress at the same time, also in
+// different goroutines. Only one goroutine at a time may use one group; a second one
+// gets [ErrActive].
 //
-// After an error of a collective that has begun the group is of no use any more:
-// every later call returns the error, at all members, who are told of it. Memory of a
-// declared operation between hosts, or of one of more than 4 MiB or with a function of
-// the program that Run was called with, must be left alone until Close has returned
-// then: messages may be under way in it.
+// If a collective fails after it has begun, the group is unusable: all members are
+// told, and every later call returns the error. Until Close has returned, do not touch
+// the memory of operations between hosts that were declared, or that were passed to Run
+// with more than 4 MiB or with a [UserReduction]: messages may still be in flight in
+// it.
 type Group struct {
 	node   *Node
 	id     uint64
@@ -47,38 +47,37 @@ type Group struct {
 
 	inside   uint32 // a goroutine is in a call
 	fault    atomic.Pointer[error]
-	splits   uint64 // groups made of this one
+	splits   uint64 // groups made from this one
 	started  uint64 // collectives
 	active   []*Collective
-	call     Collective           // of Run, where all members are of one host
-	kept     map[string]*keptCall // of Run, else
+	call     Collective           // of Run, if all members are on one host
+	kept     map[string]*keptCall // of Run otherwise
 	keptSize int                  // bytes of memory that these take
 	age      uint64               // of kept calls
 	keyRoom  []byte
 	words    atomic.Pointer[[exact.Words]int64] // of SumExact
 	memory   *Memory                            // of the segment; nil: the heap
-	told     atomic.Bool                        // the others, of fault
+	told     atomic.Bool                        // the others know of fault
 	closed   atomic.Bool
-	ended    chan struct{}           // closed when Close has been through
+	ended    chan struct{}           // closed when Close has finished
 	waits    atomic.Pointer[waiting] // what a goroutine sleeps for; nil: nothing
 	calls    [64]calledRecord        // the last collectives, by their number
 	mu       sync.Mutex
 	members  map[*Collective]struct{} // declared
 }
 
-// World returns the group of all ranks, in their order. All ranks have to call it;
-// later calls return the same group, which is closed with the node.
+// World returns the group of all ranks, in rank order. All ranks must call it. Later
+// calls return the same group, which is closed with the node.
 //
-// It connects to the ranks of this host, and takes 200 KiB of memory. Errors: those
-// of [Node.Exchange]; [ErrUnreachable] and what else keeps a rank of this host from
-// being reached; or that of ctx. When the group has failed, or the node knows that a rank has
-// died, every call returns why: an [*Error] with the rank that failed or was the first to give
-// up. When it is closed,
-// [ErrClosed].
+// World connects to the ranks of this host and takes 200 KiB of memory. Errors: those
+// of [Node.Exchange]; [ErrUnreachable] or another error that prevents connecting to a
+// rank of this host; that of ctx. Once the group has failed, or the node knows that a
+// rank has died, every call returns an [*Error] that names the first rank to fail and
+// says why. Once the group is closed, every call returns [ErrClosed].
 func (n *Node) World(ctx context.Context) (*Group, error) {
 	const op = "world"
 	select {
-	case n.making <- struct{}{}: // another call may be under way
+	case n.making <- struct{}{}: // another call may be in progress
 		defer func() { <-n.making }()
 	case <-ctx.Done():
 		err := ctx.Err()
@@ -94,7 +93,7 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 		}
 		call := n.begin(fmt.Sprintf("world of %d ranks", n.size))
 		defer call.end()
-		g, err := n.muster(ctx, call, worldID, ranks, func(data []byte) ([][]byte, error) { return n.exchange(ctx, data) })
+		g, err := n.newGroup(ctx, call, worldID, ranks, func(data []byte) ([][]byte, error) { return n.exchange(ctx, data) })
 		if err != nil {
 			return nil, groupError(op, err)
 		}
@@ -107,8 +106,8 @@ func (n *Node) World(ctx context.Context) (*Group, error) {
 	return n.world, nil
 }
 
-// lookForDead fails a group of which the node knows that a member has died, and says whether it
-// has. One that has left is no fault of a group that is handed out: collectives may be over.
+// lookForDead fails the group if the node knows that a member has died, and says whether it did.
+// A member that has left is no failure here: its collectives may all be complete.
 func (g *Group) lookForDead(op string) bool {
 	var dead error
 	g.node.mu.Lock()
@@ -133,8 +132,8 @@ func (g *Group) lookForDead(op string) bool {
 // worldID is the group of all ranks, in messages.
 const worldID = 1
 
-// unusable is the error of an operation of a group that has failed, or has been closed;
-// nil of others.
+// unusable returns the error of an operation on a group that has failed or been closed, else
+// nil.
 func (g *Group) unusable(op string) error {
 	f := g.fault.Load()
 	switch {
@@ -148,7 +147,7 @@ func (g *Group) unusable(op string) error {
 	return nil
 }
 
-// groupError is an error of a group, with the operation unless it has one.
+// groupError adds the operation to an error of a group, unless it has one.
 func groupError(op string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
@@ -156,19 +155,18 @@ func groupError(op string, err error) error {
 	return nodeError(op, err)
 }
 
-// Rank is the number of this rank in the group.
+// Rank returns the number of this rank in the group.
 func (g *Group) Rank() int { return g.me }
 
-// Size is the number of ranks of the group.
+// Size returns the number of ranks in the group.
 func (g *Group) Size() int { return len(g.ranks) }
 
-// Ranks returns the ranks of the job, by their number in the group.
+// Ranks returns the job ranks of the members, indexed by their number in the group.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Split makes groups of those with the same color, ordered by key, and by their rank
-// in g where keys are the same (MPI_Comm_split). All members of g call it. With a
-// negative color the rank gets none: nil. The group belongs to the caller, who closes
-// it.
+// Split makes one group for each color, ordered by key, and for equal keys by rank in g
+// (MPI_Comm_split). All members of g must call it. With a negative color, Split returns
+// nil. The caller owns the group and must close it.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	const op = "split"
 	call := g.node.begin(fmt.Sprintf("split of a group of %d", g.Size()))
@@ -202,7 +200,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	}
 	h := fnv.New64a()
 	binary.Write(h, binary.BigEndian, []uint64{g.id, g.splits, uint64(color)})
-	made, err := g.node.musterAs(ctx, call, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
+	made, err := g.node.newGroupOn(ctx, call, h.Sum64(), stream, ranks, func(data []byte) ([][]byte, error) {
 		return g.allgather(ctx, data, ranks)
 	})
 	if made == nil {
@@ -221,8 +219,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	return made, nil
 }
 
-// allgather collects data of the same length from all members, and returns that of
-// some ranks.
+// allgather collects data of the same length from all members, and returns that of ranks.
 func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]byte, error) {
 	all := make([]byte, len(data)*g.Size())
 	if err := g.Run(ctx, Allgather(all, data)); err != nil {
@@ -236,17 +233,17 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 	return list, nil
 }
 
-// Close ends the group at this rank. It waits until the other members are through
-// with the collectives that are over here, at most for the peer timeout; a member that
-// comes later finds what it needs of them all the same. What has been declared is closed,
-// and a collective that is under way fails at all members. Another Close at the same time
-// returns when this one does; closing again does nothing. World's is closed with the node.
+// Close ends the group at this rank. It waits, at most for the peer timeout, until the
+// other members have finished the collectives that are complete here; members that
+// arrive later still find what they need. Declared collectives are closed; a collective
+// in progress fails at all members. A concurrent Close returns when this one does;
+// closing again does nothing. The world group is closed with the node.
 //
-// Of a group that has failed Close takes back the messages that are under way. It waits
-// for the peers to say that they are through with the memory of the operations, which
-// their processes do whatever their users do; so that belongs to the user again when
-// Close returns. An error that is [ErrBusy] says that a peer has not in the peer timeout,
-// having been stopped, say: then the memory must be left alone until the node is closed.
+// For a failed group, Close cancels the messages in flight and waits for every peer to
+// confirm that it no longer accesses the memory of the operations. Peers confirm
+// without help from their programs. When Close returns nil, the memory belongs to the
+// caller again. [ErrBusy] means that a peer, such as a stopped process, did not confirm
+// within the peer timeout: then do not touch the memory until the node is closed.
 func (g *Group) Close() error {
 	if !g.closed.CompareAndSwap(false, true) {
 		<-g.ended
@@ -254,7 +251,7 @@ func (g *Group) Close() error {
 	}
 	defer close(g.ended)
 	n := g.node
-	n.bell.strike() // a goroutine that sleeps in a call sees it
+	n.bell.wakeAll() // wakes a goroutine that sleeps in a call
 	for pause := probePauseMin; !g.tryEnter(); pause = min(2*pause, probePauseMax) {
 		time.Sleep(pause)
 	}
@@ -270,12 +267,12 @@ func (g *Group) Close() error {
 	return err
 }
 
-// maxGroupsLeft bounds what a node remembers of groups that it has closed.
+// maxGroupsLeft bounds how many closed groups a node remembers.
 const maxGroupsLeft = 1 << 16
 
-// quit ends what is under way, and frees what the group has, as soon as no member
-// looks at it. If one still does at the end, the segment stays as it is until the node
-// is closed, and the member's view of it for longer.
+// quit ends what is in progress, and frees the resources of the group as soon as no member
+// accesses them. If one still does at end, the segment stays until the node is closed, and that
+// member's mapping of it for longer.
 func (g *Group) quit(end time.Time) error {
 	if len(g.active) > 0 {
 		g.fail(ErrClosed)
@@ -297,8 +294,8 @@ func (g *Group) quit(end time.Time) error {
 	return errors.Join(errs...)
 }
 
-// awaitQuiet waits until no member looks at the segment, at most until end; it says
-// whether none does.
+// awaitQuiet waits, at most until end, until no member accesses the segment, and says whether
+// that is so.
 func (g *Group) awaitQuiet(end time.Time) bool {
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
@@ -316,8 +313,8 @@ func (g *Group) awaitQuiet(end time.Time) bool {
 	return true
 }
 
-// giveBack ends what has been declared: what is under way, first, which it is in a group
-// that has failed. A node that is being closed does that itself.
+// giveBack frees what has been declared; in a failed group, it first ends what is in progress.
+// A node that is being closed does that itself.
 func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 	if g.node.call() != nil {
 		return nil
@@ -335,10 +332,10 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 		return []error{err}
 	}
 	for _, h := range active {
-		errs = append(errs, h.lapseBy(end, func() bool { return true }))
+		errs = append(errs, h.awaitReset(end, func() bool { return true }))
 	}
 	if g.team != nil && !g.team.Settled() {
-		return append(errs, groupError("close group", fmt.Errorf("%w: a member of this host is at work in the memory of what has failed", ErrBusy)))
+		return append(errs, groupError("close group", fmt.Errorf("%w: a member on this host still accesses the memory of the failed operation", ErrBusy)))
 	}
 	for _, c := range declared {
 		errs = append(errs, c.free())
@@ -346,29 +343,29 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 	return errs
 }
 
-// tryEnter says that the caller is in a call, unless another is.
+// tryEnter begins a call; false if another goroutine is in one.
 func (g *Group) tryEnter() bool { return atomic.CompareAndSwapUint32(&g.inside, 0, 1) }
 
 // enter begins a call; see exit.
 func (g *Group) enter(op string, kind coll.Kind) error {
 	entered := g.tryEnter()
 	switch {
-	case g.closed.Load() || g.node.closing.Load(): // who is inside may be Close
+	case g.closed.Load() || g.node.closing.Load(): // the goroutine inside may be Close
 		if entered {
 			g.exit()
 		}
 		return groupError(op+kind.String(), ErrClosed)
 	case !entered:
-		return groupError(op+kind.String(), fmt.Errorf("%w: another goroutine is in a collective of the group", ErrActive))
+		return groupError(op+kind.String(), fmt.Errorf("%w: another goroutine is using the group", ErrActive))
 	}
 	return nil
 }
 
 func (g *Group) exit() { wait.StoreRelease32(&g.inside, 0) }
 
-// agree finds a stream of which no member has anything, and holds it: other groups may
-// be split at the same time. They propose, take the largest, and say whether they could
-// have it.
+// agree finds a stream that is free at all members, and holds it, because other groups may be
+// split at the same time. Each member proposes one, all take the largest, and then tell each
+// other whether it was free.
 func (g *Group) agree(ctx context.Context) (uint32, error) {
 	n := g.node
 	for least := uint32(MaxStream + 2); ; {
@@ -383,7 +380,7 @@ func (g *Group) agree(ctx context.Context) (uint32, error) {
 			stream = max(stream, binary.BigEndian.Uint64(all[i*len(mine):]))
 		}
 		if stream >= maxStreams {
-			return 0, fmt.Errorf("%w: more than %d groups at the same time", ErrInvalid, maxStreams-MaxStream-1)
+			return 0, fmt.Errorf("%w: more than %d groups exist", ErrInvalid, maxStreams-MaxStream-1)
 		}
 		taken := n.takeStream(uint32(stream))
 		free := []int32{0}

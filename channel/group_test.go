@@ -308,8 +308,8 @@ func TestSplit(t *testing.T) {
 	})
 }
 
-// A member that calls something else: all members get an error, and those who look at
-// the odd one say what differs.
+// A member that calls something else: all members get an error, and those that read the odd
+// one's call say what differs.
 func TestMismatch(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	need.Full(t) // TestOnlyTests has one such call
@@ -404,7 +404,7 @@ func TestTwoGoroutines(t *testing.T) {
 	cancel()
 }
 
-// A member that dies or leaves in the middle: everybody else gets an error that names
+// A member that dies or leaves in the middle: every other member gets an error that names
 // it.
 func TestMemberGone(t *testing.T) {
 	for _, place := range placements {
@@ -438,8 +438,8 @@ func TestMemberGone(t *testing.T) {
 	}
 }
 
-// A member that leaves after a fault has told of it, also whom it was only being connected
-// with.
+// A member that leaves after a fault has told the others of it, including one to which it was
+// still connecting.
 func TestFaultAndLeave(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
 		groups := worlds(t, 3, WithProviders(provider), withHosts(func(rank int) int { return rank }))
@@ -547,7 +547,7 @@ func TestCloseInside(t *testing.T) {
 	}
 }
 
-// Who waits for a member that has closed the group, with nothing under way, is told.
+// A member that waits for one that has closed the idle group gets an error.
 func TestCloseIdle(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	for _, place := range placements[:2] {
@@ -644,8 +644,8 @@ func TestConcurrentSplits(t *testing.T) {
 	})
 }
 
-// Who only tests learns of a member that is gone, and of one that calls something
-// else, all the same.
+// A member that only tests also learns of a member that is gone, and of one that calls something
+// else.
 func TestOnlyTests(t *testing.T) {
 	for _, place := range placements[:2] {
 		for name, other := range map[string]func(g *Group) error{

@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Handle is a message that is declared once and started again and again: a send,
-// a receive, or several of them together.
+// Handle is a message that is declared once and started many times: a send, a receive,
+// or several of them together.
 //
-// A handle belongs to one goroutine at a time; different handles may be used by
-// different goroutines at the same time, also of one stream.
+// A handle may be used by one goroutine at a time; different handles may be used
+// concurrently, even on the same stream.
 type Handle struct {
 	node     *Node
 	kind     handleKind
 	phase    phase
-	inside   uint32                       // the user is in Start, Test or Wait
+	inside   uint32                       // a goroutine is in Start, Test or Wait
 	err      error                        // with phaseFailed and phaseReceived
 	k        uint64                       // number of the start on the stream
 	flat     []byte                       // the message, if it is contiguous
@@ -30,17 +30,17 @@ type Handle struct {
 	in       *receiveStream               // of a receive
 	tried    uint32                       // the gate has been tried; atomic
 	gated    bool                         // the gate is ours
-	copying  bool                         // somebody copies the message, without the lock
+	copying  bool                         // a goroutine copies the message, without the lock
 	packed   bool                         // a send that goes through the pipe
 	first    uint64                       // its first piece
-	moved    int                          // bytes of the message that have gone into the pipe, or come out of it
+	moved    int                          // bytes of the message put into the pipe, or taken out of it
 	remote   atomic.Pointer[remoteLayout] // the other side's layout that was seen last
-	staging  *verbs.MR                    // contiguous, in place of small blocks: through a queue
-	regs     []*verbs.MR                  // without staging: for each of the layout's slices
+	staging  *verbs.MR                    // through a queue: contiguous memory in place of small blocks
+	regs     []*verbs.MR                  // without staging: one for each of the layout's slices
 	source   shape                        // through a queue: where the message is taken from
-	lkeys    []uint32                     // and for each part of that
-	own      []*registration              // of regs: not those of Memory
-	dev      *device                      // that they are of
+	lkeys    []uint32                     // one for each part of source
+	own      []*registration              // those of regs that are not of a Memory
+	dev      *device                      // the device of these registrations
 	bindErr  atomic.Pointer[error]        // why the memory cannot be used towards this peer
 	transfer transfer                     // through a queue
 	far      *layoutInfo                  // through a queue: the other side's layout that was seen last
@@ -70,7 +70,7 @@ const (
 
 func (k handleKind) String() string { return [...]string{"send", "receive", "multiple"}[k] }
 
-// phase is where a start is: written under the stream's lock by whoever moves it.
+// phase is the state of a start, written under the stream's lock.
 type phase struct{ v uint32 }
 
 const (
@@ -79,7 +79,7 @@ const (
 	phaseOffered         // send: the receiver knows where the message is
 	phaseSent            // send: complete
 	phaseWaiting         // receive
-	phaseReceived        // receive: over, with err
+	phaseReceived        // receive: complete, with err
 	phaseFailed          // err says why
 	phaseGroup           // multiple: some member may be active
 	phaseClosed
@@ -90,19 +90,18 @@ func (p *phase) store(v uint32) { wait.StoreRelease32(&p.v, v) }
 
 func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
 
-// Start begins the next message (MPI_Start, QMP_start) and waits for nobody: a
-// send that the receiver has not asked for yet, or a receive whose message has
-// not come, goes on by itself or when a handle of the node is tested. What can be
-// moved at once is: over shared memory the Start that comes second copies the
-// message. The k-th send that is started on a stream meets the k-th receive. Until
-// Test or Wait has said that it is over, the bytes of the layout belong to the
-// handle.
+// Start begins the next message (MPI_Start, QMP_start) and never blocks. A send that
+// has no matching receive yet, or a receive whose message has not arrived, progresses
+// by itself or when a handle of the node is tested. Data that can move at once does:
+// over shared memory, the second of two matching Starts copies the message. The k-th
+// send started on a stream matches the k-th receive. Until Test or Wait reports
+// completion, the bytes of the layout belong to the handle.
 //
-// Errors: [ErrActive]; [ErrClosed]; [ErrPeerDied], [ErrPeerLeft] or
-// [ErrUnreachable] of a peer that is gone; [ErrLength] of an earlier send on this
-// stream that was complete before the receiver saw that its length is wrong. With
-// an error nothing was started. The members of a multiple that can be started
-// are; the errors of the others are also what Wait will return.
+// Errors: [ErrActive]; [ErrClosed]; [ErrPeerDied], [ErrPeerLeft] or [ErrUnreachable] if
+// the peer is gone; [ErrLength] if the receiver found a wrong length in an earlier send
+// on this stream that had already completed. After an error nothing was started. A
+// multiple starts those members that it can; Wait returns the errors of the others as
+// well.
 func (h *Handle) Start() error {
 	if !h.enter() {
 		return h.errorf("start", ErrClosed)
@@ -135,13 +134,13 @@ func (h *Handle) cannotStart() error {
 	return h.errorf("start", ErrActive)
 }
 
-// Test says whether the message is over and moves it on if it is not (MPI_Test,
-// QMP_is_complete). With true the handle is idle again, and the error, if there
-// is one, is that of this start. An idle handle is always over.
+// Test reports whether the message is complete, and makes progress if it is not
+// (MPI_Test, QMP_is_complete). When it returns true the handle is idle again, and the
+// error, if any, is that of this start. An idle handle is always complete.
 //
 // Errors of a start: [ErrLength], [ErrPeerDied], [ErrPeerLeft], [ErrUnreachable],
-// [ErrAborted], [ErrProtocol]. After one the bytes of the layout are undefined;
-// nothing outside of it was touched.
+// [ErrAborted], [ErrProtocol]. After an error the bytes of the layout are undefined;
+// nothing outside it was touched.
 func (h *Handle) Test() (bool, error) {
 	if !h.enter() {
 		return true, h.errorf("test", ErrClosed)
@@ -151,8 +150,8 @@ func (h *Handle) Test() (bool, error) {
 	return done, err
 }
 
-// Active says whether the handle has been started, and neither Test nor Wait has said
-// that the message is over. It moves nothing on.
+// Active reports whether the handle has been started and neither Test nor Wait has
+// reported its completion. It makes no progress.
 func (h *Handle) Active() bool {
 	v := h.phase.Load()
 	return v != phaseIdle && v != phaseClosed
@@ -170,7 +169,7 @@ func (h *Handle) test() (bool, error) {
 		done, err = h.testMembers()
 	case phaseWaiting:
 		done, err = h.in.test(h)
-	case phaseReceived: // by somebody who waited for something else
+	case phaseReceived: // by a goroutine that waited for something else
 		done, err = true, h.err
 	default:
 		done, err = h.out.test(h)
@@ -182,8 +181,8 @@ func (h *Handle) test() (bool, error) {
 	return done, err
 }
 
-// Wait returns when the message is over, with the error that Test would return
-// (MPI_Wait, QMP_wait). An idle handle is not waited for.
+// Wait blocks until the message is complete and returns the error that Test would
+// (MPI_Wait, QMP_wait). It returns at once if the handle is idle.
 func (h *Handle) Wait() error {
 	if !h.enter() {
 		return h.errorf("wait", ErrClosed)
@@ -195,9 +194,9 @@ func (h *Handle) Wait() error {
 	return h.await(context.Background())
 }
 
-// WaitContext is Wait with an end: with ctx the waiting ends, not the message.
-// The error is then [ErrTimeout] if a deadline passed, else that of ctx, and the
-// handle is still active.
+// WaitContext is Wait, bounded by ctx. If ctx ends first, WaitContext returns
+// [ErrTimeout] for a deadline, else the error of ctx; the message continues and the
+// handle stays active.
 func (h *Handle) WaitContext(ctx context.Context) error {
 	if !h.enter() {
 		return h.errorf("wait", ErrClosed)
@@ -206,11 +205,19 @@ func (h *Handle) WaitContext(ctx context.Context) error {
 	return h.await(ctx)
 }
 
-// WaitAll waits for all handles, of one node, and returns their errors joined
-// (MPI_Waitall, QMP_wait_all).
+// Run starts the handle and waits for completion: Start, then WaitContext.
+func (h *Handle) Run(ctx context.Context) error {
+	if err := h.Start(); err != nil {
+		return err
+	}
+	return h.WaitContext(ctx)
+}
+
+// WaitAll waits for all handles, which must be of one node, and returns their errors
+// joined (MPI_Waitall, QMP_wait_all).
 func WaitAll(handles ...*Handle) error { return WaitAllContext(context.Background(), handles...) }
 
-// WaitAllContext is WaitAll with an end, as [Handle.WaitContext] is.
+// WaitAllContext is WaitAll, bounded by ctx as in [Handle.WaitContext].
 func WaitAllContext(ctx context.Context, handles ...*Handle) error {
 	var errs []error
 	for _, h := range handles {
@@ -221,10 +228,10 @@ func WaitAllContext(ctx context.Context, handles ...*Handle) error {
 	return errors.Join(errs...)
 }
 
-// Multiple makes one handle of several (QMP_declare_multiple): starting it starts
-// them all, receives first, then in the order of their priorities; it is over
-// when all are. The members stay the caller's: they can be waited for one by one,
-// and outlive the multiple.
+// Multiple combines several handles into one (QMP_declare_multiple). Starting it starts
+// all members, receives first, then in order of priority; it completes when all have.
+// The members still belong to the caller: they can be waited for one by one, and
+// outlive the multiple.
 func (n *Node) Multiple(handles ...*Handle) (*Handle, error) {
 	h := &Handle{node: n, kind: kindMultiple, members: slices.Clone(handles)}
 	for i, m := range handles {
@@ -283,9 +290,9 @@ func (h *Handle) testMembers() (bool, error) {
 	return true, errors.Join(h.started...)
 }
 
-// enter says that the user is about to touch memory that goes when the node is
-// closed; false if it is being closed. The store is plain: who closes the node
-// looks at it behind a barrier that reaches this CPU too.
+// enter announces access to memory that is freed when the node is closed; false if it is being
+// closed. The store is plain: Node.Close reads the flag after a barrier that reaches this CPU
+// too.
 func (h *Handle) enter() bool {
 	wait.StoreRelaxed32(&h.inside, 1)
 	return atomic.LoadUint32(&h.node.guarded) == 0 || h.enterGuarded()
@@ -300,7 +307,7 @@ func (h *Handle) enterGuarded() bool {
 	return true
 }
 
-// exit says that the user is through.
+// exit ends the access announced by enter.
 func (h *Handle) exit() { wait.StoreRelease32(&h.inside, 0) }
 
 func (h *Handle) errorf(op string, err error) error {

@@ -18,11 +18,11 @@ type hostCarrier struct {
 	peers []*peer // by their number on the host
 
 	others []*peer // all but this one
-	fenced bool    // one of them has no membarrier: see peer.fenced
+	fenced bool    // one of them lacks membarrier: see peer.fenced
 	fence  uint32
 }
 
-// Wake wakes who sleeps.
+// Wake wakes the sleeping members of this host.
 func (h *hostCarrier) Wake() {
 	if h.fenced {
 		atomic.AddUint32(&h.fence, 1)
@@ -32,7 +32,7 @@ func (h *hostCarrier) Wake() {
 	}
 }
 
-// Export finds memory of Alloc.
+// Export returns the key and address of b if it is Alloc memory.
 func (h *hostCarrier) Export(b []byte) (key uint32, addr uint64, ok bool) {
 	h.node.mu.Lock()
 	m := h.node.findMemory(b)

@@ -126,7 +126,7 @@ func FuzzHostileQueue(f *testing.F) {
 			p.setLayout(&remoteLayout{handle: l.handle, info: l})
 			for _, kind := range []handleKind{kindSend, kindReceive} {
 				h := &Handle{node: n, kind: kind, out: out, in: in}
-				require.NoError(t, h.lay(Contiguous(make([]byte, size))))
+				require.NoError(t, h.adoptLayout(Contiguous(make([]byte, size))))
 				defer h.release()
 				handles = append(handles, h)
 			}

@@ -25,7 +25,7 @@ type hostile struct {
 	peer     *peer
 	in, out  *ring // in is the peer's
 	memory   []byte
-	outside  [][]byte // of memory: belongs to nobody
+	outside  [][]byte // of memory: unused
 	sources  [][]byte
 	sends    []*Handle
 	receives []*Handle
@@ -65,7 +65,7 @@ func newHostile(t testing.TB, n *Node) *hostile {
 		for _, kind := range []handleKind{kindSend, kindReceive} {
 			h := &Handle{node: n, kind: kind, out: s, reachable: kind == kindReceive || i < hostilePacked}
 			b := cut(size)
-			require.NoError(t, h.lay(Contiguous(b)))
+			require.NoError(t, h.adoptLayout(Contiguous(b)))
 			if kind == kindSend {
 				x.sends, x.sources = append(x.sends, h), append(x.sources, b)
 			} else {

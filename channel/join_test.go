@@ -167,7 +167,7 @@ func waitsLonger(t *testing.T, try func(ctx context.Context) bool) {
 	}
 }
 
-// TestJoinMissingRanks: who gives up waiting says which ranks have not come.
+// TestJoinMissingRanks: a rank that gives up waiting says which ranks have not come.
 func TestJoinMissingRanks(t *testing.T) {
 	waitsLonger(t, func(ctx context.Context) bool {
 		server := serveJob(t, 5)

@@ -5,11 +5,10 @@ import (
 	"crypto/sha256"
 )
 
-// Key derives 32 bytes from the secret of the job, the same at all its ranks and
-// different for each purpose, with which programs may have their own connections prove
-// that they belong to it. It is nil where the job is insecure, that is to say, has no
-// secret. HMAC-SHA256 over purpose (RFC 2104): nothing can be learned from it about the
-// secret, or about other keys.
+// Key derives 32 bytes from the secret of the job, with which programs can authenticate
+// their own connections. They are the same at all ranks and different for each purpose:
+// HMAC-SHA256 over purpose (RFC 2104), which reveals nothing about the secret or about
+// other keys. Key returns nil if the job is insecure, that is, has no secret.
 func (n *Node) Key(purpose string) []byte {
 	secret := n.job.Secret()
 	if secret == nil {

@@ -10,12 +10,11 @@ import (
 	"github.com/sluice-hpc/sluice/internal/span"
 )
 
-// Layout says which bytes a message consists of, and in which order: blocks of
-// one or several slices. It is a value that describes memory and owns none;
-// declaring a handle with it is what pins the memory.
+// Layout describes the bytes of a message and their order: blocks of one or several
+// slices. It is a value and owns no memory; declaring a handle with it pins the memory.
 //
-// The constructors check nothing but remember what is wrong: [Layout.Err], and
-// every declaration, returns it. The zero Layout is a message of no bytes.
+// The constructors do not fail; they record the first error, and [Layout.Err] and every
+// declaration return it. The zero Layout is a message of no bytes.
 type Layout struct {
 	parts  []part
 	length int
@@ -36,9 +35,9 @@ func (p *part) extent() (from, to int) {
 	return min(p.off, last), max(p.off, last) + p.block
 }
 
-// Bytes returns the memory of s as bytes, so that a slice of any type without
-// pointers can be the base of a layout. It panics where the type has pointers: the
-// garbage collector would not see what a peer writes.
+// Bytes returns the memory of s as bytes, so that a slice of any type without pointers
+// can be the base of a layout. It panics if the type has pointers, because the garbage
+// collector would not see what a peer writes.
 func Bytes[E any](s []E) []byte {
 	t := reflect.TypeFor[E]()
 	if hasPointers(t) {
@@ -66,14 +65,14 @@ func hasPointers(t reflect.Type) bool {
 	return true
 }
 
-// Contiguous is the layout of all bytes of b in order (QMP_declare_msgmem).
+// Contiguous is the layout of all bytes of b, in order (QMP_declare_msgmem).
 func Contiguous(b []byte) Layout {
 	var l Layout
 	l.add(part{base: b, block: len(b), count: 1})
 	return l
 }
 
-// Vector is a part of a strided array: see [Strided].
+// Vector is one part of [StridedArray]; the fields are the arguments of [Strided].
 type Vector struct {
 	Base      []byte
 	Offset    int // of the first block in Base, in bytes
@@ -82,10 +81,10 @@ type Vector struct {
 	Stride    int // bytes from the start of a block to the start of the next; may be negative
 }
 
-// Strided is the layout of blocks equally far apart (MPI_Type_vector in bytes,
-// QMP_declare_strided_msgmem): the first at offset of base, each stride bytes
-// after the one before it, from start to start. A stride may be negative as long
-// as every block lies in base.
+// Strided is the layout of equally spaced blocks (MPI_Type_vector in bytes,
+// QMP_declare_strided_msgmem). The first block begins at offset of base; each further
+// block begins stride bytes after the start of the one before. A stride may be negative
+// as long as every block lies in base.
 func Strided(base []byte, offset, blockSize, blocks, stride int) Layout {
 	return StridedArray(Vector{base, offset, blockSize, blocks, stride})
 }
@@ -131,8 +130,8 @@ func (l *Layout) addVector(i int, v Vector) {
 }
 
 // Indexed is the layout of blocks anywhere in base (MPI_Type_indexed,
-// QMP_declare_indexed_msgmem): block i is lengths[i] elements from element
-// indices[i]. Both count elements of elemSize bytes.
+// QMP_declare_indexed_msgmem): block i has lengths[i] elements and begins at element
+// indices[i]. An element has elemSize bytes.
 func Indexed(base []byte, elemSize int, lengths, indices []int) Layout {
 	var l Layout
 	if len(lengths) != len(indices) {
@@ -188,17 +187,17 @@ func (l *Layout) fail(format string, args ...any) {
 	}
 }
 
-// Err returns what is wrong with the layout, an error that is [ErrLayout], or nil.
+// Err returns nil, or an error that wraps [ErrLayout] and says what is wrong.
 func (l Layout) Err() error { return l.err }
 
-// Len is the number of bytes of a message.
+// Len returns the number of bytes in a message.
 func (l Layout) Len() int { return l.length }
 
-// Blocks is the number of blocks; those that follow each other directly are one.
+// Blocks returns the number of blocks; adjacent blocks count as one.
 func (l Layout) Blocks() int { return l.blocks }
 
-// checkDisjoint fails where two blocks share a byte: what would be received
-// there depends on the order.
+// checkDisjoint fails if two blocks share a byte, because what is received there would depend on
+// the order of the copies.
 func (l *Layout) checkDisjoint() error {
 	var whole []span.Span // of the parts
 	for i := range l.parts {
@@ -230,7 +229,7 @@ func (l *Layout) checkDisjoint() error {
 	if !meet(whole) {
 		return nil
 	}
-	// Parts lie in each other: that needs a look at the blocks themselves.
+	// The extents of parts overlap: check the blocks themselves.
 	blocks := make([]span.Span, 0, l.blocks)
 	for i := range l.parts {
 		p := &l.parts[i]

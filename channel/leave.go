@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Close leaves the job. Sends that are complete arrive; of others nothing more is
-// moved, and their peers' operations end with [ErrPeerLeft]. Active handles are
-// given up; a copy that a peer has begun is waited for, at most for the peer
-// timeout. If that passes the error is [ErrBusy], for each such handle: the node is
-// closed, and the peer may still write to what was its memory, which is never used
-// again. Memory of Alloc is freed; see [Memory.Bytes]. Calls in other goroutines that wait for a
-// peer, a rank or the rendezvous end with [ErrClosed]. Another Close at the same
-// time returns when this one does, with its error; closing again does nothing.
+// Close leaves the job. Completed sends are delivered; other messages stop, and the
+// peers' operations fail with [ErrPeerLeft]. Active handles are cancelled; if a peer is
+// already copying, Close waits for it, at most for the peer timeout. If that expires,
+// Close returns [ErrBusy] for each such handle: the node is closed, and the peer may
+// still write to the former memory, which is never reused. Alloc memory is freed; see
+// [Memory.Bytes]. Concurrent calls that wait for a peer, a rank or the rendezvous
+// return [ErrClosed]. A concurrent Close returns when this one does, with its error;
+// closing again does nothing.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -37,9 +37,9 @@ func (n *Node) Close() error {
 	n.closed, n.ended = true, make(chan struct{})
 	n.mu.Unlock()
 	defer close(n.ended)
-	n.closing.Store(true) // what waits sees that
+	n.closing.Store(true) // waiting calls see it
 	n.shut(ErrClosed)
-	n.bell.strike()
+	n.bell.wakeAll()
 	n.closeErr = n.close()
 	return n.closeErr
 }
@@ -59,7 +59,7 @@ func (n *Node) close() error {
 	n.mu.Unlock()
 
 	errs := n.closeGroups()
-	n.expel(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
+	n.endCalls(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
 	errs = append(errs, n.leaveAll(peers, handles)...)
 	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
 	for _, p := range peers {
@@ -70,7 +70,7 @@ func (n *Node) close() error {
 	if n.listener != nil {
 		errs = append(errs, n.listener.Close())
 	}
-	n.bell.strike()
+	n.bell.wakeAll()
 	n.wg.Wait()
 	for _, h := range handles {
 		h.giveUp()
@@ -81,7 +81,7 @@ func (n *Node) close() error {
 	return errors.Join(append(errs, n.job.Close())...)
 }
 
-// closeGroups ends the groups, while the node still is of use.
+// closeGroups ends the groups while the node still works.
 func (n *Node) closeGroups() []error {
 	n.mu.Lock()
 	groups := slices.Collect(maps.Values(n.groups))
@@ -95,22 +95,22 @@ func (n *Node) closeGroups() []error {
 	return errs
 }
 
-// expel ends the calls of users that are under way, and lets no more in: what they
-// touch is about to go.
-func (n *Node) expel(handles []*Handle) {
+// endCalls ends the calls in progress and admits no more, because the memory that they access is
+// about to be freed.
+func (n *Node) endCalls(handles []*Handle) {
 	atomic.StoreUint32(&n.guarded, 1)
 	barrier()
 	for _, h := range handles {
 		for atomic.LoadUint32(&h.inside) != 0 {
-			n.bell.strike()
+			n.bell.wakeAll()
 			wait.Yield()
 			runtime.Gosched()
 		}
 	}
 }
 
-// leaveAll withdraws what is active and leaves all peers, at the same time, within
-// the peer timeout.
+// leaveAll withdraws all active handles and leaves all peers, concurrently, within the peer
+// timeout.
 func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	end := time.Now().Add(n.opt.peerTimeout)
 	byPeer := map[*peer][]int{}
@@ -131,8 +131,7 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	return errs
 }
 
-// leave says goodbye, if there is anybody to say it to, behind everything that
-// was sent.
+// leave sends goodbye to a connected peer, behind everything sent before.
 func (p *peer) leave(end time.Time) {
 	p.awaitWireUp(end)
 	p.mu.Lock()
@@ -149,9 +148,9 @@ func (p *peer) leave(end time.Time) {
 	}
 }
 
-// awaitWireUp waits until a connection that is being made can carry what is to be told, and
-// the goodbye: without them the peer would take this rank for dead. For the goodbye alone
-// it does not wait for long.
+// awaitWireUp waits until a connection that is being made can carry queued messages and the
+// goodbye: without them the peer would take this rank for dead. For the goodbye alone it does
+// not wait for long.
 func (p *peer) awaitWireUp(end time.Time) {
 	goodbye := time.Now().Add(goodbyeTime)
 	last := end
@@ -166,14 +165,13 @@ func (p *peer) awaitWireUp(end time.Time) {
 	})
 }
 
-// drain waits until the other side has acknowledged what was sent, or the
-// connection ends, or it is end.
+// drain waits until the other side has acknowledged what was sent, the connection ends, or end
+// is reached.
 func (p *peer) drain(q *queue, end time.Time) {
 	lookUntil(end, q.drained)
 }
 
-// lookUntil looks whether something is so, less and less often, at most until end, and says
-// whether it was.
+// lookUntil polls is at growing intervals, at most until end, and returns its last result.
 func lookUntil(end time.Time, is func() bool) bool {
 	for pause := probePauseMin; !is(); pause = min(2*pause, probePauseMax) {
 		if time.Now().After(end) {
@@ -184,7 +182,7 @@ func lookUntil(end time.Time, is func() bool) bool {
 	return true
 }
 
-// goodbyeTime bounds how long a peer that runs is given to read our goodbye.
+// goodbyeTime bounds the wait for a running peer to read our goodbye.
 var goodbyeTime = 2 * time.Second
 
 // part waits until the peer has read the goodbye, at most until ctx ends, and
@@ -202,10 +200,10 @@ func (p *peer) part(ctx context.Context) {
 	p.fail(ErrClosed)
 }
 
-// withdraw gives an active handle up, because the node is closing: what nobody
-// has begun to copy is taken back; a copy in progress is waited for until end. An
-// error says that it has not ended: then the peer may go on with the pages, which it
-// has mapped, and which nobody is given again.
+// withdraw cancels an active handle because the node is closing: a message that is not being
+// copied is taken back; a copy in progress is waited for until end. An error says that the copy
+// has not ended: the peer may go on accessing the pages that it has mapped, which are never
+// reused.
 func (h *Handle) withdraw(end time.Time) error {
 	m, k := h.withdrawable()
 	if m == nil {
@@ -214,22 +212,20 @@ func (h *Handle) withdraw(end time.Time) error {
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
 	if !lookUntil(end, func() bool { return m.judge(k, verdictWithdrawn) || m.finished(k, n) || p.gone() }) {
-		return h.errorf("close", fmt.Errorf("%w: the peer has been copying for %v; its memory is not used again", ErrBusy, h.node.opt.peerTimeout))
+		return h.errorf("close", fmt.Errorf("%w: the peer was still copying after %v; the memory will not be reused", ErrBusy, h.node.opt.peerTimeout))
 	}
 	return nil
 }
 
-// giveUp ends a handle whose node is closed, and unpins its memory. Nobody uses it
-// any more.
+// giveUp ends a handle whose node is closed, and unpins its memory. It is no longer in use.
 func (h *Handle) giveUp() {
 	defer h.lockStream()()
 	h.setPhase(phaseClosed)
 	h.pins.Unpin()
 }
 
-// withdrawable returns the match of an active handle whose message the other side
-// may copy by itself, and the number of its start. What a queue moves ends with its
-// queue pair.
+// withdrawable returns the match of an active handle whose message the other side may copy by
+// itself, and the number of its start. Transfers through a queue end with its queue pair.
 func (h *Handle) withdrawable() (*match, uint64) {
 	defer h.lockStream()()
 	switch {

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// TestCloseUnderUse closes a node while its handles are waited for, tested and
-// started. Whoever does so gets ErrClosed, touches nothing that is gone, and is told
-// of no message that has not been moved.
+// TestCloseUnderUse closes a node while its handles are waited for, tested and started. These
+// calls return ErrClosed, touch nothing that is gone, and report no message as complete that has
+// not been moved.
 func TestCloseUnderUse(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
 		rounds := 3
@@ -38,7 +38,7 @@ func TestCloseUnderUse(t *testing.T) {
 				})
 			}
 			for i := range 2 {
-				large, _ := send(t, a, 1, 1<<20, OnStream(i)) // nobody receives it
+				large, _ := send(t, a, 1, 1<<20, OnStream(i)) // without a receive
 				require.NoError(t, large.Start())
 				packed, err := a.DeclareSend(Contiguous(make([]byte, 3*pipeSize)), 1, OnStream(10+i))
 				require.NoError(t, err)

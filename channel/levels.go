@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// levels plans an operation of two levels: within each host, then between one member
-// of each, its master, then within each host again.
+// levels plans a two-level operation: within each host, then between one member of each host,
+// its master, then within each host again.
 type levels struct {
 	*Collective
 	place   *coll.Placement
@@ -19,9 +19,8 @@ type levels struct {
 	spans   []shared.Span
 }
 
-// twoLevels says whether there is such a plan for the operation: what goes from each
-// to each has none, nor has what combines in the order of ranks where hosts do not
-// follow each other.
+// twoLevels says whether the operation has such a plan. All-to-all has none, nor has an ordered
+// reduction if the ranks of a host are not consecutive.
 func (g *Group) twoLevels(o *collop.Spec) bool {
 	p := g.place
 	switch {
@@ -101,7 +100,7 @@ func (l *levels) across(kind coll.Kind, n int, blocks []int, dst, src []byte) er
 	return l.between(l.masters, s, dst, src)
 }
 
-// finish adds what the master tells the others of its host.
+// finish adds the broadcast of b from the master to its host.
 func (l *levels) finish(err error, b []byte) error {
 	if err == nil {
 		l.within(coll.Broadcast, b, nil)
@@ -109,10 +108,10 @@ func (l *levels) finish(err error, b []byte) error {
 	return err
 }
 
-// then adds something to do here.
+// then adds a step at this member.
 func (l *levels) then(do func()) { l.stages = append(l.stages, stage{local: do}) }
 
-// ifMine is b at the master.
+// ifMine is b at the master, nil elsewhere.
 func (l *levels) ifMine(b []byte) []byte {
 	if l.mine {
 		return b
@@ -120,8 +119,8 @@ func (l *levels) ifMine(b []byte) []byte {
 	return nil
 }
 
-// partial is where the master finds what its host has come to: b, or what it gives
-// itself if it is alone there.
+// partial is where the master finds the result of its host: b, or its own src if it is alone
+// there.
 func (l *levels) partial(b []byte) []byte {
 	if len(l.group.local) == 1 {
 		return l.op.Src
@@ -172,8 +171,8 @@ func (l *levels) lengths() (members, hosts []int) {
 	return members, hosts
 }
 
-// byHost is memory for the blocks of all members, host after host: all itself where
-// members are in that order.
+// byHost is memory for the blocks of all members, host after host: all itself if the members
+// are in that order.
 func (l *levels) byHost(all []byte) ([]byte, error) {
 	if l.place.Contiguous() {
 		return all, nil
@@ -326,8 +325,7 @@ func (l *levels) reduceScatter() (err error) {
 	return nil
 }
 
-// scan: what the hosts before this one have come to goes before what the members of
-// this host have.
+// scan combines the result of the preceding hosts with the prefixes of this host's members.
 func (l *levels) scan() (err error) {
 	o, g := &l.op, l.group
 	prefix, err := l.alloc(len(o.Src))

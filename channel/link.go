@@ -8,11 +8,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// link is a queue pair to a peer, through which its memory is mapped, or messages
-// go.
+// link is a queue pair to a peer, through which its memory is mapped or messages are sent.
 type link struct {
 	dev *device
-	gid int // index of the GID to use; 0: the device's own choice
+	gid int // index of the GID to use; 0: the device chooses
 	qp  *verbs.QP
 	cq  *verbs.CQ
 
@@ -20,7 +19,7 @@ type link struct {
 	pool   *pool // the device's; nil: recvs
 	recvs  *verbs.MR
 	buffer int      // size of each
-	batch  receives // to be posted
+	batch  receives // receives to be posted
 }
 
 // shape maps the regions of a layout.
@@ -51,12 +50,12 @@ func (l *link) view(r region, n int) ([]byte, error) {
 		switch {
 		case err == nil:
 			return b, nil
-		case l.qp.State() != verbs.QPRTS: // the peer has died since it spoke
+		case l.qp.State() != verbs.QPRTS: // the peer has died since
 			return nil, err
 		case !errors.Is(err, verbs.ErrState) || try == viewTries:
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		time.Sleep(viewPause) // the peer's arena is on its way
+		time.Sleep(viewPause) // the peer's arena has not arrived yet
 	}
 }
 

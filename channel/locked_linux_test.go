@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// TestLockedMemory: who may lock little memory is told so: of memory that a message
-// lies in, by an error; where there is none even for the buffers of a device, the
-// next provider is taken.
+// TestLockedMemory: a user with a low limit of locked memory gets an error for the memory of a
+// message; if not even the buffers of a device fit, the next provider is used.
 func TestLockedMemory(t *testing.T) {
 	need.RDMA(t)
 	need.User(t)
@@ -43,8 +42,8 @@ func TestLockedMemory(t *testing.T) {
 	require.Contains(t, fmt.Sprint(ofB.Refused), "ulimit -l is 256 KiB")
 }
 
-// TestUnprivileged: what registers memory, and what chooses devices and is refused them,
-// does so for a user who may lock little memory, too.
+// TestUnprivileged: the tests that register memory, and those that choose devices and are refused
+// them, also pass for a user with a low limit of locked memory.
 func TestUnprivileged(t *testing.T) {
 	need.RDMA(t)
 	need.User(t)

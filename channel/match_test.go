@@ -377,7 +377,7 @@ func TestLeaving(t *testing.T) {
 }
 
 // TestLengthMismatchWaitsInAnyOrder: a send whose receive is too short is over as
-// soon as anybody waits on the receiver's node, whatever for.
+// soon as any goroutine waits on the receiver's node, whatever for.
 func TestLengthMismatchWaitsInAnyOrder(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, wanted := range []int{0, 8, 1000} {

@@ -11,8 +11,8 @@ import (
 )
 
 // meetAll exchanges messages of several sizes with every other rank, checks every
-// byte, and says which provider reaches whom. After args[0] rounds it ends, or,
-// with a second argument, goes on until it can no more and says why.
+// byte, and reports the provider of each peer. After args[0] rounds it ends or, with a second
+// argument, goes on until it fails and says why.
 func meetAll(ctx context.Context, n *Node, args []string) error {
 	sizes := []int{8, 3000, 100_000, 200_000}
 	var handles, receives []*Handle
@@ -55,7 +55,7 @@ func meetAll(ctx context.Context, n *Node, args []string) error {
 			fmt.Printf("process %d\n", os.Getpid())
 			err := n.Report(os.Stdout)
 			if err == nil {
-				err = n.job.Barrier(ctx) // or the others would see who leaves first
+				err = n.job.Barrier(ctx) // or the others would see the first rank leave
 			}
 			if err != nil || len(args) == 1 {
 				return err

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Memory is memory of [Node.Alloc].
+// Memory is memory allocated by [Node.Alloc].
 type Memory struct {
 	node   *Node
 	buf    []byte
@@ -25,12 +25,11 @@ type Memory struct {
 	regs map[*device]*verbs.MR // of networks
 }
 
-// Alloc returns n bytes of zeroes, page-aligned, of the kind that every provider
-// in use moves without a copy: messages whose layouts lie in it go straight from
-// one process's memory into the other's.
+// Alloc returns size zeroed, page-aligned bytes of memory that every provider in use
+// can move without an intermediate copy: messages whose layouts lie in it go straight
+// from one process's memory into the other's.
 //
-// The Memory belongs to the caller, who must Close it, at the latest by closing
-// the node.
+// The caller owns the Memory and must close it. Closing the node closes it too.
 func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
@@ -59,7 +58,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	return m, nil
 }
 
-// pageSize is the alignment of Alloc's memory.
+// pageSize is the alignment of Alloc memory.
 var pageSize = os.Getpagesize()
 
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
@@ -81,8 +80,8 @@ func (n *Node) searchMemory(p uintptr) (int, bool) {
 	})
 }
 
-// findMemory returns the memory that b lies in, nil if it is no memory of Alloc.
-// The caller holds mu.
+// findMemory returns the Memory that b lies in, nil if it is not Alloc memory. The caller holds
+// mu.
 func (n *Node) findMemory(b []byte) *Memory {
 	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	i, exact := n.searchMemory(p)
@@ -98,11 +97,12 @@ func (n *Node) findMemory(b []byte) *Memory {
 	return nil
 }
 
-// Bytes is the memory; nil after Close, also of the node. A slice of it must not be
-// used then: another Memory of the node may have the bytes. When the node is closed it is
-// private memory of this process, of zeroes at first, which is used for nothing else. Addresses
-// are kept for that, the last 1 TiB of them in 1024 pieces, and memory only where they are written to; slices
-// that are older end the process.
+// Bytes returns the memory, or nil after Close of the memory or the node. Do not use a
+// slice of it after Close: another Memory of the node may occupy the bytes. After the
+// node is closed, the slice refers to private memory of this process, zeroed at first
+// and used for nothing else. For this the last 1 TiB of addresses, in at most 1024
+// pieces, stays reserved, and only pages that are written to take memory; accessing an
+// older slice crashes the process.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
@@ -110,13 +110,13 @@ func (m *Memory) Bytes() []byte {
 	return m.buf
 }
 
-// Close frees the memory, for the next Alloc; of more than 1 MiB the pages go back to
-// the system, where the provider's memory was made for it alone. While handles are declared over it, that is [ErrBusy],
-// and nothing has happened.
+// Close frees the memory for later Allocs. If it is larger than 1 MiB and the provider
+// mapped it separately, its pages are returned to the system. While a handle is
+// declared over the memory, Close does nothing and returns [ErrBusy].
 func (m *Memory) Close() error {
 	n := m.node
 	if n.call() != nil {
-		return nil // the node does it
+		return nil // closing the node closes it
 	}
 	defer n.calls.Done()
 	if done, err := m.forget(); done || err != nil {
@@ -135,8 +135,8 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// forget takes the memory off those that handles can be declared over. It says
-// whether that had been done.
+// forget removes the memory from those over which handles can be declared. It says whether it
+// already had been.
 func (m *Memory) forget() (done bool, err error) {
 	n := m.node
 	n.mu.Lock()
@@ -150,13 +150,13 @@ func (m *Memory) forget() (done bool, err error) {
 	m.closed.Store(true)
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Delete(n.memories, i, i+1)
-	if m.mr != nil { // what is of the heap is kept by those who hold a slice of it
+	if m.mr != nil { // slices keep heap memory alive
 		n.stale.Add(m.span())
 	}
 	return false, nil
 }
 
-// on returns the memory's registration with a network, made if need be.
+// on returns the memory's registration with a network, making it if needed.
 func (m *Memory) on(d *device) (*verbs.MR, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWaitersTakeNoNodeLock: whoever goes to sleep, and whatever registers memory,
-// does so although somebody else holds what is the node's.
+// TestWaitersTakeNoNodeLock: going to sleep and registering memory work while another goroutine
+// holds the node's lock.
 func TestWaitersTakeNoNodeLock(t *testing.T) {
 	nodes := join(t, 2, WithProviders("tcp"))
 	a, b := nodes[0], nodes[1]

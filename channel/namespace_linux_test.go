@@ -121,8 +121,8 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
-// TestDeathAcrossNameSpaces: a rank that is killed is mourned by those who cannot
-// know the number of its process, or whom another process of that number survives.
+// TestDeathAcrossNameSpaces: the death of a rank is detected by ranks that cannot know its
+// process ID, or for which another process with that ID is still alive.
 func TestDeathAcrossNameSpaces(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	need.Networks(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Node is this process in a job (QMP's word for a rank). Its methods may be
-// called from several goroutines at the same time.
+// Node is this process as a member of its job (QMP's word for a rank). Its methods may
+// be called concurrently.
 type Node struct {
 	job        *boot.Job
 	rank, size int
@@ -46,9 +46,9 @@ type Node struct {
 	listener  net.Listener
 	addresses []address // by rank
 
-	receives atomic.Pointer[[]*receiveStream] // what a waiter moves on
-	pipes    atomic.Pointer[[]*sendStream]    // and these
-	guarded  uint32                           // handles are not to be used without a look at closing, or a fence
+	receives atomic.Pointer[[]*receiveStream] // on which a waiter makes progress
+	pipes    atomic.Pointer[[]*sendStream]    // likewise
+	guarded  uint32                           // before using a handle, check closing or fence
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
@@ -60,36 +60,36 @@ type Node struct {
 	closed      bool
 	ended       chan struct{} // of Close
 	groups      map[uint64]*Group
-	streams     map[uint32]int      // those that groups have, and what is left of them: how much keeps them
-	earlyFaults map[uint64]error    // of groups that are not made here yet
+	streams     map[uint32]int      // uses of each stream that a group has, or that remains of one
+	earlyFaults map[uint64]error    // of groups that do not exist here yet
 	groupsLeft  map[uint64]struct{} // groups that have been closed
 	over        error               // the job was aborted
 	peers       map[int]*peer
 	memories    []*Memory // ordered by address
-	stale       span.Set  // of memory that has been closed, and not been allocated again
+	stale       span.Set  // of memory that has been closed and not been reallocated
 	lastID      uint32
 	handles     map[*Handle]struct{}
 	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
 	starving    []*sendStream
-	attended    map[*sendStream]*attendance // whose pipes the engine looks at
+	attended    map[*sendStream]*attendance // whose pipes the engine serves
 	kick        chan struct{}
 
-	making chan struct{} // holds one while world is made or looked at
+	making chan struct{} // holds one while world is made or checked
 	world  *Group
 }
 
-// Join makes this process a node of its job. All ranks of the job have to call
-// it; it returns when they have. Connections are made when channels are declared.
+// Join makes this process a node of its job. All ranks of the job must call it; it
+// returns when they have. Connections are made later, when channels are declared.
 //
-// The Node belongs to the caller, who must Close it.
+// The caller owns the Node and must close it.
 //
-// Errors: an [*Error] around [ErrInvalid] for an option, before anything else is
-// done, or where the job has several ranks and the program imports no provider (see
-// the package comment); around what package boot says of the environment, the
-// launcher and the rendezvous; or around that of ctx, without which a rank that
-// never comes is waited for without end. Where the rendezvous knows which ranks are
-// missing, the error names them.
+// Errors: an [*Error] that wraps [ErrInvalid] for a bad option, before anything else is
+// done, or if the job has several ranks and the program imports no provider (see the
+// package comment); that wraps an error of package boot about the environment, the
+// launcher or the rendezvous; or that of ctx. Without a deadline in ctx, Join waits
+// forever for a rank that never comes. If the rendezvous knows which ranks are missing,
+// the error names them.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -102,7 +102,7 @@ func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	return joinJob(ctx, job, append(slices.Clone(opts), func(o *options) { o.exit = os.Exit })...)
 }
 
-// joinJob makes a node of a rank of a job, which it owns from here on.
+// joinJob makes a node from a rank of a job, and takes ownership of the job.
 func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -139,19 +139,19 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	return n, nil
 }
 
-// openDevices opens what peers of this host are reached through; networks are
-// opened when there is a peer for them. A job of one needs none.
+// openDevices opens the devices that reach peers on this host; networks are opened when a peer
+// needs them. A job of one rank needs none.
 func (n *Node) openDevices() error {
 	if n.size > 1 {
 		if len(verbs.Providers()) == 0 {
-			return fmt.Errorf(`%w: no provider is part of this program: import _ "github.com/sluice-hpc/sluice/verbs/all", or the providers that it needs`, ErrInvalid)
+			return fmt.Errorf(`%w: this program links no provider: import _ "github.com/sluice-hpc/sluice/verbs/all", or the providers that it needs`, ErrInvalid)
 		}
 		all, err := verbs.Devices()
 		switch {
 		case err != nil && len(all) == 0:
 			return err
 		case err != nil:
-			n.log.Warn("channel: devices not listed", "error", err)
+			n.log.Warn("channel: cannot list all devices", "error", err)
 		}
 		for _, d := range all {
 			if d.OnRequest() && !slices.Contains(n.opt.providers, d.Provider()) {
@@ -176,7 +176,7 @@ func (n *Node) openDevices() error {
 			}
 			dev, err := n.openDevice(port{Device: d})
 			if err != nil {
-				n.log.Warn("channel: device not used", "device", d.Name(), "error", err)
+				n.log.Warn("channel: cannot open device", "device", d.Name(), "error", err)
 				continue
 			}
 			n.devices = append(n.devices, dev)
@@ -204,32 +204,30 @@ func unavailable(provider string) string {
 	return ""
 }
 
-// Rank is the number of this node in its job, from 0 to Size()-1.
+// Rank returns the number of this node in its job, from 0 to Size()-1.
 func (n *Node) Rank() int { return n.rank }
 
-// Size is the number of nodes of the job.
+// Size returns the number of nodes in the job.
 func (n *Node) Size() int { return n.size }
 
-// LocalRank is the number of this node among those of its host, or -1 if the
-// launcher has not told.
+// LocalRank returns the number of this node among those of its host, or -1 if the
+// launcher does not provide it.
 func (n *Node) LocalRank() int { return n.job.LocalRank() }
 
 // Abort ends the whole job, whatever its ranks are doing. It tells every rank: all
 // pending and later operations fail with [ErrAborted], and a process that has not
-// closed its node a second later ends with code as its exit status (the lower
-// eight bits; 1 if they are zero). This process is no exception. The first Abort of
-// a job counts. Abort returns when the rendezvous has been told, or cannot be
-// within 5 s.
+// closed its node within a second exits with status code (the lower eight bits; 1 if
+// they are zero). That includes this process. Only the first Abort of a job counts.
+// Abort returns when the rendezvous has been told, or after 5 s.
 //
-// Launchers that can be told are told as well, and may end this process before
-// Abort returns; docs/launchers.md says what each of them returns. When rank 0 has
-// left a job whose rendezvous it ran, only this process ends; its peers find that
-// it died.
+// Launchers that support it are told as well, and may kill this process before Abort
+// returns; docs/launchers.md lists the exit status of each. If rank 0 ran the
+// rendezvous and has left the job, only this process ends, and its peers see it die.
 func (n *Node) Abort(code int, why string) { n.job.Abort(code, why) }
 
-// abortGrace is what a process is given to close its node when the job has been
-// aborted. It is less than what boot grants before launchers kill, who return
-// another code.
+// abortGrace is the time that a process has to close its node when the job has been aborted. It
+// is shorter than the grace of boot, after which launchers kill processes and return another
+// code.
 const abortGrace = time.Second
 
 // watch fails everything when the job is aborted, and ends the process if it does
@@ -243,7 +241,7 @@ func (n *Node) watch() {
 	err := n.job.Err()
 	abort := (*boot.AbortError)(nil)
 	if !errors.As(err, &abort) {
-		return // without the rendezvous the ranks go on
+		return // losing the rendezvous does not stop the ranks
 	}
 	err = fmt.Errorf("%w: %w", ErrAborted, err)
 	n.mu.Lock()
@@ -251,7 +249,7 @@ func (n *Node) watch() {
 	peers := n.allPeers()
 	n.mu.Unlock()
 	for _, p := range peers {
-		p.end(err) // who has not been told yet must not take this for a death
+		p.end(err) // peers not told yet must not take this rank for dead
 	}
 	if n.opt.exit == nil {
 		return
@@ -261,7 +259,7 @@ func (n *Node) watch() {
 	select {
 	case <-n.life.Done():
 	case <-grace.C:
-		n.log.Error("channel: the process ends with its job", "error", err)
+		n.log.Error("channel: terminating the process because the job was aborted", "error", err)
 		n.opt.exit(cmp.Or(abort.Code&0xff, 1))
 	}
 }
@@ -274,7 +272,7 @@ func (n *Node) allPeers() []*peer {
 	return list
 }
 
-// peer returns the peer of a rank, made if need be.
+// peer returns the peer of a rank, making it if needed.
 func (n *Node) peer(rank int) (*peer, error) {
 	if rank < 0 || rank >= n.size {
 		return nil, fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, n.size)
@@ -300,8 +298,8 @@ func (n *Node) peer(rank int) (*peer, error) {
 	return p, nil
 }
 
-// call begins a call that Close waits for: what it uses does not go meanwhile. The
-// caller ends it with calls.Done.
+// call begins a call that Close waits for, so that its resources stay valid. The caller ends it
+// with calls.Done.
 func (n *Node) call() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -323,10 +321,10 @@ func (n *Node) whileOpen(ctx context.Context) (context.Context, context.CancelFu
 	}
 }
 
-// sleepers is the number of those that wait for the bell.
+// sleepers is the number of goroutines that wait for the bell.
 func (n *Node) sleepers() uint32 { return atomic.LoadUint32(&n.bell.sleepers) }
 
-// kickEngines makes the engines of all networks look at once.
+// kickEngines wakes the engines of all networks at once.
 func (n *Node) kickEngines() {
 	for _, d := range *n.engines.Load() {
 		d.kick()

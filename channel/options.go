@@ -16,7 +16,7 @@ import (
 
 type options struct {
 	providers      []string
-	source         string // of providers, where that is not the program: for errors
+	source         string // of providers if not set by the program, for errors
 	devices        []string
 	connect        verbs.ConnectAttr
 	connectTimeout time.Duration
@@ -25,54 +25,56 @@ type options struct {
 	report         io.Writer
 	stall          time.Duration
 	tuning         []string           // NAME=value
-	coll           coll.Settings      // by tuning and environment
+	coll           coll.Settings      // from tuning and environment
 	routes                            // likewise
-	hosts          func(rank int) int // in place of what hosts there are; nil: these
-	exit           func(status int)   // ends the process when the job is aborted; nil: nothing does
+	hosts          func(rank int) int // overrides the hosts of ranks; nil: the real ones
+	exit           func(status int)   // ends the process when the job is aborted; nil: do not
 }
 
 // Option is an option of [Join].
 type Option func(*options)
 
-// WithProviders names the providers to use, in this order, in place of all that
-// are registered, by their preference. Import them, or verbs/all. None: those of
-// [EnvTransport], or all. One that is not registered or has no device here, or that
-// is named twice, is [ErrInvalid]. Ranks may differ: two of them are connected
-// through one that both use, in the order of the lower.
+// WithProviders sets the providers to use and their order, in place of all registered
+// ones in their order of preference. Import them, or verbs/all. Without names, those of
+// [EnvTransport] are used, or all. A name that is not registered, has no device here,
+// or occurs twice is [ErrInvalid]. Ranks may differ: two ranks connect through a
+// provider that both use, in the order of the lower rank.
 func WithProviders(names ...string) Option {
 	return func(o *options) { o.providers = slices.Clone(names) }
 }
 
-// EnvTransport is the variable of the environment that names the providers to use
-// where the program does not ([WithProviders]), in order and with commas between
-// them: "ibv,tcp". One alone forces it. Towards a peer that looks as if it were on another
-// host, those that only reach this one come last, so that one order does for all peers of a
-// job: "shm,roce,tcp". Empty: as if it were not set; then a line of the file
-// of [EnvTuningFile] counts. The errors are those of WithProviders, and name the variable.
+// EnvTransport is the environment variable that names the providers to use if the
+// program does not ([WithProviders]), in order and separated by commas: "ibv,tcp". A
+// single name forces that provider. For a peer that appears to be on another host,
+// providers that only work within a host are tried last, so that one order serves all
+// peers of a job: "shm,roce,tcp". An empty value counts as unset; then the file named
+// by [EnvTuningFile] may set it. Errors are those of WithProviders and name the
+// variable.
 const EnvTransport = "SLUICE_TRANSPORT"
 
-// WithDevices names the RDMA devices that may be used, as libibverbs calls them, in
-// order. None: all of them; first the one whose network interface has the local
-// address of the connection between the two nodes, over which they agree on the rest,
-// then the one nearest to the CPUs that the process may run on. In any case a port
-// is passed over that is not active, or not of the peer's link layer. Of what is left
-// each pair of a port here and one of the peer's is tried until one works, those of one
-// subnet first, for half of the time for connecting at most ([WithConnectTimeout]). A
-// device that is not there is not missed.
+// WithDevices sets the RDMA devices that may be used and their order, by their
+// libibverbs names. Without names, all may be used: first the one whose network
+// interface has the local address of the control connection between the two nodes, then
+// the one nearest to the CPUs that the process may run on. Ports that are not active,
+// or not of the peer's link layer, are skipped. Each pair of a remaining port here and
+// one at the peer is tried until one works, pairs in the same subnet first, for at most
+// half of the connect timeout ([WithConnectTimeout]). Names of missing devices are
+// ignored.
 func WithDevices(names ...string) Option {
 	return func(o *options) { o.devices = slices.Clone(names) }
 }
 
-// WithConnect says how queue pairs of RDMA devices connect: port, GID, partition key, service level,
-// traffic class, path MTU, timeouts and retries. Each field that is zero is as without the
-// option: the first active port; the GID of the address of the connection between the
-// nodes, else the best; the active MTU, of both ports and as either rank has it here, the least; 6 retries; and a local ACK timeout with which a peer that does
-// not answer is found dead within the time of [WithPeerTimeout], though not within
-// less than a second. One out of range is [ErrInvalid], and so are access flags
-// without what channels need.
+// WithConnect sets how queue pairs of RDMA devices connect: port, GID, partition key,
+// service level, traffic class, path MTU, timeouts and retries. The default of each
+// zero field is: the first active port; the GID of the address of the control
+// connection, else the best one; as path MTU, the smallest of the active MTUs of both
+// ports and of the MTUs that either rank sets here; 6 retries; a local ACK timeout with
+// which a peer that does not answer is declared dead within the peer timeout
+// ([WithPeerTimeout]), but not in less than a second. A value out of range, or access
+// flags that lack what channels need, are [ErrInvalid].
 func WithConnect(attr verbs.ConnectAttr) Option { return func(o *options) { o.connect = attr } }
 
-// checkConnect says what is wrong with a.
+// checkConnect returns an error if a field of a is out of range.
 func checkConnect(a *verbs.ConnectAttr) error {
 	const needed = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	switch {
@@ -81,9 +83,9 @@ func checkConnect(a *verbs.ConnectAttr) error {
 	case a.SGIDIndex < 0 || a.SGIDIndex > 255:
 		return fmt.Errorf("%w: GID index %d", ErrInvalid, a.SGIDIndex)
 	case a.Timeout > 31 || a.MinRNRTimer > 31:
-		return fmt.Errorf("%w: code of a local ACK timeout %d, of an RNR timer %d, at most 31", ErrInvalid, a.Timeout, a.MinRNRTimer)
+		return fmt.Errorf("%w: local ACK timeout code %d, RNR timer code %d, at most 31", ErrInvalid, a.Timeout, a.MinRNRTimer)
 	case a.PathMTU > verbs.MTU4096:
-		return fmt.Errorf("%w: code of a path MTU %d, at most %d", ErrInvalid, a.PathMTU, verbs.MTU4096)
+		return fmt.Errorf("%w: path MTU code %d, at most %d", ErrInvalid, a.PathMTU, verbs.MTU4096)
 	case a.ServiceLevel > 15:
 		return fmt.Errorf("%w: service level %d, at most 15", ErrInvalid, a.ServiceLevel)
 	case a.AccessFlags != 0 && a.AccessFlags&needed != needed:
@@ -92,45 +94,47 @@ func checkConnect(a *verbs.ConnectAttr) error {
 	return nil
 }
 
-// WithConnectTimeout bounds how long connecting to a peer may take. Zero:
-// [DefaultConnectTimeout]. A negative one is [ErrInvalid].
+// WithConnectTimeout bounds how long connecting to a peer may take. Zero means
+// [DefaultConnectTimeout]; a negative timeout is [ErrInvalid].
 func WithConnectTimeout(d time.Duration) Option {
 	return func(o *options) { o.connectTimeout = d }
 }
 
-// WithPeerTimeout bounds how long a silent peer is waited for
-// ([verbs.Config].PeerTimeout). Zero: [verbs.DefaultPeerTimeout]. A negative one is
-// [ErrInvalid].
+// WithPeerTimeout bounds how long the node waits for a silent peer
+// ([verbs.Config].PeerTimeout). Zero means [verbs.DefaultPeerTimeout]; a negative
+// timeout is [ErrInvalid].
 func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
 
-// WithLogger sets where goes what is worth knowing but no error of any call. Nil:
+// WithLogger sets the logger for events that are not errors of any call. Nil means
 // slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
-// WithReport sets where the report of pending operations ([Node.Report]) goes when
-// the process is sent SIGUSR1, and how long the node may make no progress, with
-// operations pending, before it is written unasked; it looks once a second. Nil: to
-// standard error. Zero: never; a negative time is [ErrInvalid].
+// WithReport sets where the report of pending operations ([Node.Report]) goes when the
+// process receives SIGUSR1. It is also written when the node makes no progress for the
+// time stall with operations pending, checked once a second. A nil w means standard
+// error; a zero stall disables the check; a negative one is [ErrInvalid].
 func WithReport(w io.Writer, stall time.Duration) Option {
 	return func(o *options) { o.report, o.stall = w, stall }
 }
 
-// WithTuning sets the crossovers of collectives and of messages between hosts: each is NAME=value of a variable of
-// the environment, which it overrides, as it does those of a file ([EnvTuningFile];
-// docs/collectives.md has those of collectives, [EnvEagerTCP] and what follows it are the others). All ranks
-// must have the same: [Join] fails where they differ. None: COLL_XSIZE is 1024,
-// COLL_MAXLINEAR 4, and what follows from these. One that is not known or out of range is [ErrInvalid].
+// WithTuning sets the crossovers of collectives and of messages between hosts. Each
+// setting is NAME=value, where NAME is an environment variable: docs/collectives.md
+// lists those of collectives, [EnvEagerTCP] and the constants after it are the others.
+// A setting overrides the environment, which overrides a file ([EnvTuningFile]). All
+// ranks must have the same settings; [Join] fails if they differ. By default COLL_XSIZE
+// is 1024, COLL_MAXLINEAR is 4, and the rest is derived from these. A setting that is
+// unknown or out of range is [ErrInvalid].
 func WithTuning(settings ...string) Option {
 	return func(o *options) { o.tuning = slices.Clone(settings) }
 }
 
-// tune reads the settings; file are those of a file.
+// tune parses the settings; file holds those of the tuning file.
 func (o *options) tune(file map[string]string) error {
 	given := map[string]string{}
 	for _, s := range o.tuning {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || !slices.Contains(settings(), name) {
-			return fmt.Errorf("%w: setting %q; there are %q", ErrInvalid, s, settings())
+			return fmt.Errorf("%w: unknown setting %q; known settings: %q", ErrInvalid, s, settings())
 		}
 		given[name] = value
 	}
@@ -181,7 +185,7 @@ func newOptions(opts []Option) (options, error) {
 	}
 	for i, name := range o.providers {
 		if slices.Contains(o.providers[:i], name) {
-			return o, fmt.Errorf("%w: %sprovider %q twice", ErrInvalid, o.source, name)
+			return o, fmt.Errorf("%w: %sprovider %q is named twice", ErrInvalid, o.source, name)
 		}
 	}
 	if err := o.tune(file); err != nil {
@@ -196,6 +200,6 @@ func newOptions(opts []Option) (options, error) {
 	return o, nil
 }
 
-// DefaultConnectTimeout is how long connecting to a peer may take unless
-// [WithConnectTimeout] says otherwise.
+// DefaultConnectTimeout bounds connecting to a peer unless [WithConnectTimeout]
+// overrides it.
 const DefaultConnectTimeout = 30 * time.Second

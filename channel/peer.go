@@ -21,18 +21,18 @@ const (
 	peerFailed // err says why
 )
 
-// peer is another rank, or this one, as far as this rank has to do with it.
+// peer is this rank's state for another rank, or for itself.
 type peer struct {
 	node  *Node
 	rank  int
 	state atomic.Int32
-	bell  ringer // the peer's; our own until it is known
-	// fenced: one of both has no membarrier, so publishing needs a full fence.
+	bell  ringer // the peer's; our own until that is known
+	// fenced: this rank or the peer lacks membarrier, so publishing needs a full fence.
 	fenced bool
 
 	err atomic.Pointer[error] // with peerFailed
 
-	retries atomic.Uint64 // addresses and providers that were tried in vain
+	retries atomic.Uint64 // failed attempts to connect: addresses and providers
 
 	layoutMu sync.Mutex
 	layouts  map[uint32]*remoteLayout // what the peer has declared, by handle
@@ -42,8 +42,8 @@ type peer struct {
 	receives map[uint32]*receiveStream
 	handles  map[*Handle]struct{}            // declared
 	told     int                             // of them, known to the peer
-	closed   map[uint32]*closedStream        // streams over mapped memory that the peer may still look at
-	heard    map[uint32]struct{}             // and those that it is through with, before we are
+	closed   map[uint32]*closedStream        // streams over mapped memory that the peer may still access
+	heard    map[uint32]struct{}             // and those that the peer has finished with before we have
 	past     struct{ sent, received Counts } // of streams over mapped memory that are closed
 	dialing  bool
 	conn     net.Conn      // the control connection
@@ -54,12 +54,11 @@ type peer struct {
 	out      [][]byte      // control messages to be written
 	wake     chan struct{} // capacity 1: out has grown, or the peer has failed
 	bye      bool          // ours is in out
-	served   chan struct{} // closed when the connection is over
+	served   chan struct{} // closed when the connection has ended
 }
 
-// remoteLayout is the layout of a handle of a peer, over its memory as we reach
-// it. That is mapped when a message needs it: until then the peer may close the
-// handle at any time.
+// remoteLayout is the layout of a peer's handle over the peer's memory as we access it. It is
+// mapped when a message needs it: until then the peer may close the handle at any time.
 type remoteLayout struct {
 	handle, generation uint32
 	mapped             bool
@@ -67,9 +66,9 @@ type remoteLayout struct {
 	info               layoutInfo // until it is mapped
 }
 
-// layout returns what the peer has declared, nil if that is not known yet. An error
-// says that there is no such memory: either the peer lies, or it has closed it, which
-// it may when the message is over.
+// layout returns the layout that the peer has declared, nil if it is not known yet. An error
+// says that there is no such memory: the peer violates the protocol, or has closed the memory,
+// which is allowed once the message is complete.
 func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
@@ -82,7 +81,7 @@ func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
 		switch {
 		case err == nil:
 			l.shape, l.mapped, l.info = s, true, layoutInfo{}
-		case errors.Is(err, verbs.ErrState): // an arena is on its way
+		case errors.Is(err, verbs.ErrState): // an arena has not arrived yet
 			return nil, nil
 		default:
 			return nil, fmt.Errorf("%w: handle %d: %w", ErrProtocol, handle, err)
@@ -91,8 +90,8 @@ func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
 	return l, nil
 }
 
-// setLayout keeps what a peer has declared; false if that is too much. Of what this
-// rank declares towards itself there is no bound.
+// setLayout stores a layout that the peer has declared; false if there are too many. This rank's
+// declarations towards itself are not bounded.
 func (p *peer) setLayout(l *remoteLayout) bool {
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
@@ -118,8 +117,8 @@ func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
 	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
 }
 
-// gone says whether the peer cannot reach our memory any more: its process has
-// ended, or has let go of the memory. A connection that ends is no sign of that.
+// gone says whether the peer can no longer access our memory: its process has ended, or has
+// unmapped it. The end of a connection does not imply that.
 func (p *peer) gone() bool {
 	return p.rank != p.node.rank && (p.link == nil || p.link.qp.State() == verbs.QPErr)
 }
@@ -144,16 +143,16 @@ func (p *peer) end(err error) {
 	}
 	q := p.queue
 	if q != nil {
-		q.end() // what has come is received first
+		q.end() // what has arrived is received first
 	}
 	p.err.Store(&err)
 	p.state.Store(peerFailed)
 	p.nudge()
 	p.mu.Unlock()
-	p.node.bell.strike()
+	p.node.bell.wakeAll()
 }
 
-// nudge makes the writer look. The caller holds mu.
+// nudge wakes the writer. The caller holds mu.
 func (p *peer) nudge() {
 	select {
 	case p.wake <- struct{}{}:
@@ -178,7 +177,7 @@ func (p *peer) tell(k kind, body []byte) {
 	p.nudge()
 }
 
-// learn takes a layout of the peer.
+// learn handles a layout that the peer has declared.
 func (p *peer) learn(l layoutInfo) error {
 	if !p.setLayout(&remoteLayout{handle: l.handle, generation: l.generation, info: l}) {
 		return fmt.Errorf("%w: more than %d layouts", ErrProtocol, maxLayouts)
@@ -191,12 +190,12 @@ func (p *peer) learn(l layoutInfo) error {
 	return nil
 }
 
-// maxStreams bounds what a peer can make us remember. Streams above MaxStream are of
+// maxStreams bounds the streams that a peer can make us keep. Those above MaxStream belong to
 // groups.
 const maxStreams = 1 << 17
 
-// maxLayouts is what a peer remembers of our handles, and we of its: a variable for
-// tests alone.
+// maxLayouts bounds the layouts of handles that each side keeps of the other. It is a variable
+// only for tests.
 var maxLayouts = 1 << 20
 
 func (p *peer) addStream(s streamInfo) error {
@@ -205,7 +204,7 @@ func (p *peer) addStream(s streamInfo) error {
 	}
 	mem, err := p.link.view(s.region, ringSize)
 	switch {
-	case err != nil && p.closedHere(s.number): // meanwhile
+	case err != nil && p.closedHere(s.number): // closed in between
 		return nil
 	case err != nil:
 		return err
@@ -221,11 +220,11 @@ func (p *peer) addStream(s streamInfo) error {
 	if !in.r.CompareAndSwap(nil, r) {
 		return fmt.Errorf("%w: stream %d twice", ErrProtocol, s.number)
 	}
-	in.drive() // for a user who has started a receive and computes
+	in.drive() // for a receive started by a program that now computes
 	return nil
 }
 
-// receiveOf returns the stream of a number that the peer has said.
+// receiveOf returns the stream with a number received from the peer.
 func (p *peer) receiveOf(number uint32) (*receiveStream, error) {
 	if number >= maxStreams {
 		return nil, fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, number, maxStreams-1)
@@ -238,7 +237,7 @@ func (p *peer) receiveOf(number uint32) (*receiveStream, error) {
 	return p.receiveLocked(number), nil
 }
 
-// receiveLocked returns the stream, made if need be.
+// receiveLocked returns the stream, making it if needed.
 func (p *peer) receiveLocked(number uint32) *receiveStream {
 	s := p.receives[number]
 	if s == nil {
@@ -275,15 +274,15 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 	return s, nil
 }
 
-// alignedMemory returns memory of the Go heap that begins at a pair of cache lines.
+// alignedMemory returns Go heap memory that is aligned to a pair of cache lines.
 func alignedMemory(n int) []byte {
 	b := make([]byte, n+128)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & 127
 	return b[skip : skip+n : skip+n]
 }
 
-// remoteInfo returns the layout that the peer has declared for being written to,
-// nil if it is not known yet.
+// remoteInfo returns the layout into which the peer lets this rank write, nil if it is not
+// known yet.
 func (p *peer) remoteInfo(handle, generation uint32) *layoutInfo {
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"sync/atomic"
 )
 
-// pendingCall is a call of the program that other ranks have to make as well, for
-// reports. Collectives and handles are described by what they have.
+// pendingCall describes, for reports, a call that other ranks must make as well. Collectives and
+// handles describe themselves.
 type pendingCall struct {
 	node  *Node
 	op    string
 	began uint32                 // tick of the node
-	waits atomic.Pointer[string] // for what
+	waits atomic.Pointer[string] // what it waits for
 }
 
-// begin notes a call, until its end.
+// begin records a call until its end.
 func (n *Node) begin(op string) *pendingCall {
 	c := &pendingCall{node: n, op: op, began: n.ticks.Load()}
 	c.waitsFor("the other ranks")
@@ -38,7 +38,7 @@ func (c *pendingCall) describe(now uint32) string {
 	return fmt.Sprintf("%s: waits for %s, for %d s", c.op, *c.waits.Load(), max(now, c.began)-c.began)
 }
 
-// pending describes the operations that are not over.
+// pending describes the operations in progress.
 func (n *Node) pending() []string {
 	n.mu.Lock()
 	handles := slices.Collect(maps.Keys(n.handles))

@@ -7,21 +7,21 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A pipe carries the large messages of a stream whose memory the receiver does not
-// reach: the sender packs them, piece by piece, into memory that it does, and the
-// receiver unpacks them. Both copy at the same time, and the pieces are few, so
-// that they stay in the caches.
+// A pipe carries the large messages of a stream whose memory the receiver cannot
+// access: the sender packs them, piece by piece, into memory that the receiver can
+// access, and the receiver unpacks them. Both copy at the same time, and the pieces are
+// few so that they stay in the caches.
 //
-// Letting the receiver read such memory by process_vm_readv is slower for every
-// size of block: 0.5 GB/s against 36 for 192 bytes, 9 against 40 for 4 KiB, 14
-// against 40 for one block of 768 KiB (BenchmarkForeign).
+// Letting the receiver read such memory with process_vm_readv is slower for every block
+// size: 0.5 GB/s vs 36 for 192 bytes, 9 vs 40 for 4 KiB, 14 vs 40 for one block of 768
+// KiB (BenchmarkForeign).
 //
-// Messages go through the pipe in the order of their starts. A message may be
-// longer than the pipe: then the sender has to come back for it. Start, Test and
-// Wait do so, and for a user who computes the engine.
+// Messages go through the pipe in the order of their starts. For a message longer than
+// the pipe, the sender has to pack the rest later: Start, Test and Wait do so, and the
+// engine while the program computes.
 
-// BenchmarkPipe with other figures, on an EPYC: eight pieces of 16 KiB are some 10 %
-// slower, eight of 32 KiB, eight of 64 KiB and four of 128 KiB the same.
+// Alternatives in BenchmarkPipe on an EPYC: eight pieces of 16 KiB are some 10 % slower; eight
+// of 32 KiB, eight of 64 KiB and four of 128 KiB are equal.
 const (
 	pipePiece  = 64 << 10
 	pipePieces = 4
@@ -36,8 +36,8 @@ func piece(pipe []byte, i uint64, n int) []byte {
 	return pipe[i%pipePieces*pipePiece:][:min(n, pipePiece)]
 }
 
-// openPipe makes the pipe of a stream to a peer whose memory is mapped, if there is
-// none. The caller holds mu.
+// openPipe makes the pipe of a stream to a peer whose memory is mapped, unless it exists. The
+// caller holds mu.
 func (p *peer) openPipe(s *sendStream) error {
 	if s.pipe != nil {
 		return nil
@@ -54,14 +54,14 @@ func (p *peer) openPipe(s *sendStream) error {
 	return nil
 }
 
-// addPipe takes the pipe of a stream of the peer's.
+// addPipe handles the announcement of the pipe of a stream from the peer.
 func (p *peer) addPipe(info streamInfo) error {
 	if p.closedHere(info.number) {
 		return nil
 	}
 	mem, err := p.link.view(info.region, pipeSize)
 	switch {
-	case err != nil && p.closedHere(info.number): // meanwhile
+	case err != nil && p.closedHere(info.number): // closed in between
 		return nil
 	case err != nil:
 		return err
@@ -71,7 +71,7 @@ func (p *peer) addPipe(info streamInfo) error {
 		return err
 	}
 	if !in.pipe.CompareAndSwap(nil, &mem) {
-		return fmt.Errorf("%w: pipe of stream %d twice", ErrProtocol, info.number)
+		return fmt.Errorf("%w: pipe of stream %d announced twice", ErrProtocol, info.number)
 	}
 	return nil
 }
@@ -88,8 +88,8 @@ func (s *sendStream) publishPacked(h *Handle, slot *slot) {
 	s.unpacked.Store(true)
 }
 
-// packStarted packs what has been published, and has the engine see to what is
-// left. The caller holds the lock, which packStarted lets go of while it copies.
+// packStarted packs what has been published, and leaves the rest to the engine. The caller
+// holds the lock, which packStarted releases while it copies.
 func (s *sendStream) packStarted() {
 	if s.pack(); len(s.packing) > 0 && !s.attended {
 		s.attended = true
@@ -97,7 +97,7 @@ func (s *sendStream) packStarted() {
 	}
 }
 
-// drive packs what there is room for, for a user who waits for something else.
+// drive packs as far as there is room, for a caller that waits for something else.
 func (s *sendStream) drive() {
 	if s.unpacked.Load() && s.lock.tryLock() {
 		s.pack()
@@ -105,9 +105,8 @@ func (s *sendStream) drive() {
 	}
 }
 
-// pack fills pieces, as far as there are any and something to fill them with, but
-// no more than the pipe holds. The caller holds the lock, which pack lets go of
-// while it copies.
+// pack fills free pieces, at most as many as the pipe holds, while there are messages to pack.
+// The caller holds the lock, which pack releases while it copies.
 func (s *sendStream) pack() {
 	for range pipePieces {
 		if s.busy != nil || len(s.packing) == 0 {
@@ -115,9 +114,9 @@ func (s *sendStream) pack() {
 		}
 		h := s.packing[0]
 		if h.moved == 0 {
-			s.filled = h.first // of those before it what was refused is left out
+			s.filled = h.first // skip the pieces of refused messages before it
 		}
-		if s.refused(h) { // the others would wait until its user asks for it
+		if s.refused(h) { // or it would block the others until its user tests it
 			s.settle(h)
 			continue
 		}
@@ -144,16 +143,15 @@ func (s *sendStream) pack() {
 // attendance is what the engine knows of a stream with a pipe.
 type attendance struct {
 	filled uint64 // pieces, when it last looked
-	idle   int    // how often there was nothing to be done
+	idle   int    // how often there was nothing to do
 }
 
-// idleLooks is how often the engine finds nothing to be done before it looks no
-// more.
+// idleLooks is how often the engine finds nothing to do before it stops looking.
 const idleLooks = 100
 
-// attend packs for a user who is away: who has not moved a message on since the
-// engine last looked. It says whether that was of use, and whether the engine is
-// to look again. The caller holds the lock.
+// attend packs if the program computes, which is assumed if it has packed nothing since the
+// engine last looked. It says whether that made progress, and whether the engine should look
+// again. The caller holds the lock.
 func (s *sendStream) attend(a *attendance) (useful, again bool) {
 	before := s.filled
 	switch {
@@ -171,8 +169,8 @@ func (s *sendStream) attend(a *attendance) (useful, again bool) {
 	return useful, s.attended
 }
 
-// takePacked receives what there is of a message that comes through the pipe. The
-// caller holds the lock, which takePacked lets go of while it copies.
+// takePacked receives the available part of a message that comes through the pipe. The caller
+// holds the lock, which takePacked releases while it copies.
 func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) {
 	for k := h.k; s.first != h; { // those before it come first
 		g := s.first

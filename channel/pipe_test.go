@@ -49,7 +49,7 @@ func TestPipeSenderAway(t *testing.T) {
 }
 
 // TestPipeRefused: messages whose length is wrong, in the pipe in whole or in part,
-// leave the others of the stream whole, whoever waits for which.
+// leave the others of the stream intact, whichever side waits for which.
 func TestPipeRefused(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		rng := rand.New(rand.NewPCG(3, 4))

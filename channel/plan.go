@@ -14,7 +14,7 @@ import (
 // addressOf is where a slice begins.
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// alone says whether an operation needs nothing but the memory of this host.
+// alone says whether an operation involves only the memory of this host.
 func (g *Group) alone(o *collop.Spec) bool {
 	return g.place.Single() && shared.Can(o.Kind, o.Unit(), o.Uneven, len(g.local))
 }
@@ -123,7 +123,7 @@ func (c *Collective) alloc(n int) ([]byte, error) {
 	return m.Bytes(), nil
 }
 
-// keptCall is an operation of Run that is remembered, over memory of its own.
+// keptCall is an operation of Run that is kept declared, over memory of its own.
 type keptCall struct {
 	c        *Collective
 	dst, src []byte
@@ -138,18 +138,18 @@ func (k *keptCall) bytes() (n int) {
 	return n
 }
 
-// Bounds of what is kept for Run. Members need not keep the same: messages meet in the
-// order of their starts, whichever handles they are of.
+// Bounds on the operations kept for Run. Members need not keep the same ones: messages match in
+// the order of their starts, whichever handles they belong to.
 const (
 	keptCalls = 64
 	keptTotal = 32 << 20
-	keptBytes = 4 << 20 // of one operation; a longer one is declared over the user's memory, and forgotten
+	keptBytes = 4 << 20 // of one operation; a longer one is declared over the user's memory and not kept
 )
 
 // runKept runs an operation between hosts.
 func (g *Group) runKept(ctx context.Context, o *collop.Spec) error {
 	op := o.Kind.String()
-	if f := g.fault.Load(); f != nil { // what is kept may be under way
+	if f := g.fault.Load(); f != nil { // kept operations may be in progress
 		return groupError(op, *f)
 	}
 	if err := o.Check(g.me, g.Size()); err != nil {
@@ -163,7 +163,7 @@ func (g *Group) runKept(ctx context.Context, o *collop.Spec) error {
 		err := c.carryOut(ctx)
 		if f := g.fault.Load(); f != nil {
 			g.mu.Lock()
-			g.members[c] = struct{}{} // its messages may be under way until the group is closed
+			g.members[c] = struct{}{} // its messages may be in flight until the group is closed
 			g.mu.Unlock()
 			return err
 		}
@@ -181,7 +181,7 @@ func (g *Group) runKept(ctx context.Context, o *collop.Spec) error {
 	if err := k.c.carryOut(ctx); err != nil {
 		return err
 	}
-	switch { // what is not written stays as it is
+	switch { // do not copy a dst that the operation does not write
 	case gives, (o.Kind == coll.Reduce || o.Kind == coll.Gather) && g.me != o.Root, o.Kind == coll.Exscan && g.me == 0:
 	default:
 		copy(o.Dst, k.dst)
@@ -189,8 +189,8 @@ func (g *Group) runKept(ctx context.Context, o *collop.Spec) error {
 	return nil
 }
 
-// keep returns the operation over memory of its own, planned if it has not been
-// called lately.
+// keep returns the operation over memory of its own, and plans it if it has not been called
+// recently.
 func (g *Group) keep(o *collop.Spec) (*keptCall, error) {
 	g.keyRoom = o.AppendKey(g.keyRoom[:0])
 	key := g.keyRoom
@@ -215,14 +215,14 @@ func (g *Group) keep(o *collop.Spec) (*keptCall, error) {
 	}
 	g.kept[string(key)] = k
 	g.keptSize += k.bytes()
-	if err := g.dropKept(keptCalls, keptTotal); err != nil { // what it needs in between counts too
+	if err := g.dropKept(keptCalls, keptTotal); err != nil { // counts its scratch memory too
 		return nil, err
 	}
 	return k, nil
 }
 
-// dropKept forgets the calls that have not been used for longest, until no more are
-// left than calls, with no more memory than bytes. The last one stays.
+// dropKept drops the least recently used calls until at most calls are left, with at most bytes
+// of memory. The last one stays.
 func (g *Group) dropKept(calls, bytes int) error {
 	for len(g.kept) > calls || len(g.kept) > 1 && g.keptSize > bytes {
 		oldest := ""

@@ -10,18 +10,19 @@ import (
 )
 
 // A pool is the receives that all queues of a device share, in an SRQ: memory to
-// receive into grows with what comes in at the same time, not with the peers.
+// receive into grows with the messages that arrive at the same time, not with the
+// number of peers.
 //
-// The credits of a queue say how much of its completion queue it may fill, as
-// without a pool; the pool holds less than the sum of all credits. So it may be
-// empty when a message comes, and the device then has the sender try again after
-// 0.64 ms, without end (RNR NAK, rnr_retry 7). Nothing waits in a circle: a receive
-// goes back into the pool as soon as its completion is polled, whatever it has
-// brought, by users and by the engine, and nobody waits for anything before that.
-// When the pool runs low the device says so, and it grows.
+// As without a pool, the credits of a queue say how much of its completion queue it may
+// fill; the pool holds less than the sum of all credits. It may therefore be empty when
+// a message arrives. The device then makes the sender retry after 0.64 ms, without
+// limit (RNR NAK, rnr_retry 7). This cannot deadlock: users and the engine return a
+// receive to the pool as soon as they poll its completion, whatever it has brought, and
+// wait for nothing before that. When the pool runs low the device reports it, and the
+// pool grows.
 //
-// A queue pair that fails may keep the receive that it was writing to: soft-RoCE
-// forgets it. The pool is that much smaller, and grows sooner.
+// A queue pair that fails may keep the receive that it was writing to: soft-RoCE loses
+// it. The pool is then that much smaller, and grows sooner.
 type pool struct {
 	pd     *verbs.PD
 	srq    *verbs.SRQ
@@ -33,9 +34,9 @@ type pool struct {
 }
 
 const (
-	poolSlab = 2 * queueRecvs // what it begins with, and grows by: 1 MiB
+	poolSlab = 2 * queueRecvs // initial size and increment: 1 MiB
 	poolMost = 64 * poolSlab
-	poolLow  = poolSlab / 4 // when the device tells
+	poolLow  = poolSlab / 4 // below this the device reports it
 )
 
 func newPool(pd *verbs.PD, buffer int, attr verbs.DeviceAttr) (_ *pool, err error) {
@@ -50,7 +51,7 @@ func newPool(pd *verbs.PD, buffer int, attr verbs.DeviceAttr) (_ *pool, err erro
 	return p, nil
 }
 
-// grow adds buffers, and has the device tell when they run low again.
+// grow adds buffers, and re-arms the device's event for running low.
 func (p *pool) grow() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +84,7 @@ func (p *pool) place(i int) (mr *verbs.MR, offset int) {
 	return (*p.slabs.Load())[i/poolSlab], i % poolSlab * p.buffer
 }
 
-// receives is a list of receives that is being made.
+// receives is a list of receives to be posted.
 type receives struct {
 	wrs  []verbs.RecvWR
 	sges []verbs.SGE
@@ -101,7 +102,7 @@ func (r *receives) add(mr *verbs.MR, offset, length, number int) {
 // check empties the list, of which n have been posted.
 func (r *receives) check(n int, err error) error {
 	if err == nil && n < len(r.wrs) {
-		err = fmt.Errorf("%d of %d receives taken", n, len(r.wrs))
+		err = fmt.Errorf("only %d of %d receives were posted", n, len(r.wrs))
 	}
 	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
 	return err
@@ -133,8 +134,8 @@ func (l *link) postRecvs() error {
 	return l.batch.check(l.qp.PostRecv(l.batch.wrs))
 }
 
-// drain gives back to the pool what a queue pair has taken that is in ERR, and hands
-// the other completions to sent.
+// drain returns to the pool the receives of a queue pair in ERR, and passes the other
+// completions to sent.
 func (l *link) drain(sent func(*verbs.WC)) error {
 	var wcs [queueRecvs]verbs.WC
 	for {

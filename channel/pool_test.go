@@ -82,7 +82,7 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// unattended calls f while nobody looks what has come to the queues of a device.
+// unattended calls f while the queues of a device are not polled.
 func unattended(d *device, f func()) {
 	d.mu.Lock()
 	queues := slices.Collect(maps.Values(d.queues))

@@ -11,17 +11,17 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// port is one of a device that a peer may be reached through, open or not.
+// port is a port of a device through which a peer may be reached; the device may not be open.
 type port struct {
 	*verbs.Device
-	address string  // to use of it; empty: its best
-	number  int     // of an RDMA device; 0: its first that is active
-	rdma    bool    // there may be others, of this device or the peer's, that work if this one does not
-	open    *device // nil: not before it is tried
+	address string  // the address of it to use; empty: its best
+	number  int     // of an RDMA device; 0: its first active port
+	rdma    bool    // other ports, of this device or the peer's, may work if this one does not
+	open    *device // nil: to be opened when it is tried
 }
 
-// ports lists what a provider may reach the peer at the other end of conn through,
-// what is tried first in front.
+// ports lists the ports through which a provider may reach the peer at the other end of conn,
+// in the order in which to try them.
 func (n *Node) ports(provider string, conn net.Conn) ([]port, error) {
 	if names := n.opt.providers; len(names) > 0 && !slices.Contains(names, provider) {
 		return nil, fmt.Errorf("provider %s is not among those to use, %q", provider, names)
@@ -34,15 +34,15 @@ func (n *Node) ports(provider string, conn net.Conn) ([]port, error) {
 	ip := conn.LocalAddr().(*net.TCPAddr).IP
 	list, err := n.candidates(provider, ip)
 	if len(list) == 0 {
-		return nil, errors.Join(fmt.Errorf("no device of provider %s has the address %v", provider, ip), err)
+		return nil, errors.Join(fmt.Errorf("no device of provider %s has address %v", provider, ip), err)
 	}
 	return list, nil
 }
 
-// candidates lists the ports of a provider's devices for a control connection with
-// this address here: those of devices whose network interface has it, and then those
-// of the other RDMA devices, which need no address in common with it, those nearest to
-// the CPUs of this process first. If the program names devices, these in their order.
+// candidates lists the ports of a provider's devices for a control connection whose local
+// address is ip: first those of devices whose network interface has it, then those of the other
+// RDMA devices, which need no common address, nearest to the CPUs of this process first. If the
+// program names devices, it lists those in their order.
 func (n *Node) candidates(provider string, ip net.IP) ([]port, error) {
 	all, err := verbs.Devices()
 	names := n.opt.devices
@@ -91,8 +91,8 @@ func (n *Node) numbers(p port) []int {
 	return []int{0}
 }
 
-// device returns the device of a port, which it opens if need be. Of an RDMA device
-// the port must be active.
+// device returns the device of a port, opening it if needed. The port of an RDMA device must be
+// active.
 func (n *Node) device(p port) (*device, error) {
 	if p.open != nil {
 		return p.open, nil
@@ -113,9 +113,9 @@ func (n *Node) device(p port) (*device, error) {
 	return d, err
 }
 
-// opened returns the device of a port if it is open: an RDMA device with whatever
-// address, so that what is registered with it is pinned once. One that is gone does
-// not count: there may be another of its name by now. The caller holds opening.
+// opened returns the device of a port if it is open; an RDMA device matches whatever the
+// address, so that memory registered with it is pinned once. A device that is gone does not
+// count: another may have its name by now. The caller holds opening.
 func (n *Node) opened(p port) *device {
 	for _, d := range n.networks {
 		if d.port.Name() == p.Name() && d.port.number == p.number && !d.lost.Load() {
@@ -127,8 +127,8 @@ func (n *Node) opened(p port) *device {
 	return nil
 }
 
-// gid finds the GID with which links of the device have the address, if they can: its
-// index, or 0 if they have it anyway.
+// gid finds the index of the GID that gives links of the device the address, if there is one; 0
+// if they have it anyway.
 func (d *device) gid(address string) (index int, ok bool) {
 	if address == d.port.address || d.rdma && address == "" {
 		return 0, true
@@ -143,7 +143,7 @@ func (d *device) gid(address string) (index int, ok bool) {
 		return 0, false
 	}
 	if p.LinkLayer == verbs.LinkLayerInfiniBand {
-		return 0, true // whose GIDs are no addresses of the host
+		return 0, true // its GIDs are not host addresses
 	}
 	for i := 1; i < p.GIDTblLen; i++ { // 0 cannot be asked for
 		gid, err := d.ctx.QueryGID(number, i)
@@ -157,9 +157,9 @@ func (d *device) gid(address string) (index int, ok bool) {
 	return index, index > 0
 }
 
-// suits says why the device cannot reach the peer's endpoint, as far as that can be
-// told from its ports; remote is nil where it is not known. A peer in another subnet
-// is reached by routers, if at all: with far that is tried, too.
+// suits says why the device cannot reach the peer's endpoint, as far as its ports tell; remote is
+// nil if unknown. A peer in another subnet is reached through routers, if at all; with far that
+// is allowed.
 func (d *device) suits(remote *verbs.Endpoint, far bool) error {
 	name := d.port.Name()
 	if d.lost.Load() {
@@ -182,7 +182,7 @@ func (d *device) suits(remote *verbs.Endpoint, far bool) error {
 		case p.State != verbs.PortActive:
 			errs = append(errs, fmt.Errorf("port %d of %s is %v", number, name, p.State))
 		case remote != nil && p.LinkLayer != remote.LinkLayer:
-			errs = append(errs, fmt.Errorf("port %d of %s is of %v, the peer's of %v", number, name, p.LinkLayer, remote.LinkLayer))
+			errs = append(errs, fmt.Errorf("port %d of %s has link layer %v, the peer's port %v", number, name, p.LinkLayer, remote.LinkLayer))
 		case remote != nil && !far && !d.near(number, remote):
 			errs = append(errs, fmt.Errorf("port %d of %s is not in the subnet of %v", number, name, remote.GID.Addr()))
 		default:
@@ -192,9 +192,9 @@ func (d *device) suits(remote *verbs.Endpoint, far bool) error {
 	return errors.Join(errs...)
 }
 
-// near says whether the peer's endpoint is in a subnet of the port: on InfiniBand the
-// prefix of the GID says so (IBA vol. 1, 4.1.1), on Ethernet the addresses of the
-// network interface. Where that is not known it may be.
+// near says whether the peer's endpoint is in a subnet of the port, judged by the GID prefix on
+// InfiniBand (IBA vol. 1, 4.1.1) and by the addresses of the network interface on Ethernet. If
+// unknown, the answer is yes.
 func (d *device) near(number int, remote *verbs.Endpoint) bool {
 	if !d.rdma {
 		return true

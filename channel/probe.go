@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// connect connects to the peer's endpoint, ready for what it writes from now on. It may
-// take as long as the kernel asks for the address of a peer on Ethernet, about a second.
+// connect connects to the peer's endpoint; from then on the peer may write. On Ethernet it may
+// take about a second, while the kernel resolves the peer's address.
 func (l *link) connect(e verbs.Endpoint, bound time.Duration) error {
 	attr := l.dev.connectAttr(bound)
 	attr.SGIDIndex = l.gid
@@ -24,10 +24,10 @@ func (l *link) connect(e verbs.Endpoint, bound time.Duration) error {
 	return l.postRecvs()
 }
 
-// probe sees that bytes go both ways between queue pairs that are connected: a write
-// with immediate, of no bytes. Who gets no CPU would take a network that works for one
-// that does not: until there have been looks enough the bound may pass, though never
-// all of the time for connecting.
+// probe verifies that connected queue pairs work in both directions, by a write with immediate
+// of no bytes. A rank that gets no CPU could mistake a working network for a broken one: the
+// bound is therefore extended until there have been enough polls, but not to the whole connect
+// timeout.
 func (l *link) probe(ctx context.Context, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(bound, l.dev.node.opt.connectTimeout/2))
 	defer cancel()
@@ -68,7 +68,7 @@ func (l *link) probe(ctx context.Context, bound time.Duration) error {
 	return nil
 }
 
-// connectAttr is how a link connects that is given the bound to prove itself.
+// connectAttr returns the attributes of a link whose probe takes at most bound.
 func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
 	var a verbs.ConnectAttr
 	if d.rdma {
@@ -83,14 +83,14 @@ func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
 	return a
 }
 
-// tries is how often a message is sent to a peer that does not answer. Soft-RoCE takes
-// the 7 retries that would be eight tries for no end of them.
+// tries is how often a message is sent to a peer that does not answer. Soft-RoCE would treat 7
+// retries, which make eight tries, as unlimited.
 const tries = 7
 
-// ackTimeout is the code of a local ACK timeout, which passes tries times until a
-// peer is given up. A device may take up to four times as long (IBA vol. 1,
-// 9.7.6.1.3): that is still within most. Shorter than bound it is not in all: what is
-// lost on the way may be sent again for as long as a probe takes.
+// ackTimeout is the code of a local ACK timeout, of which tries must expire before the peer is
+// given up. A device may take up to four times as long (IBA vol. 1, 9.7.6.1.3), which is still
+// within most. The total is not shorter than bound, so that lost packets are retransmitted for
+// as long as a probe takes.
 func ackTimeout(bound, most time.Duration) uint8 {
 	code := uint8(1)
 	for ; code < 31 && (tries*verbs.AckTimeout(code) < bound || 4*tries*verbs.AckTimeout(code+1) <= most); code++ {
@@ -98,8 +98,8 @@ func ackTimeout(bound, most time.Duration) uint8 {
 	return code
 }
 
-// endpoint is what the peer is told: with the GID that the link is to use, and no more
-// than the MTU.
+// endpoint returns the endpoint to send to the peer, with the GID that the link uses, and with an
+// MTU of at most the one that the program sets.
 func (l *link) endpoint() (verbs.Endpoint, error) {
 	e, err := l.qp.Endpoint()
 	if err != nil {
@@ -118,7 +118,7 @@ func (l *link) endpoint() (verbs.Endpoint, error) {
 	return e, err
 }
 
-// close ends a link, or as much of it as has been made.
+// close closes a link, or as much of it as has been made.
 func (l *link) close() error {
 	var errs []error
 	if l.qp != nil {

@@ -315,9 +315,9 @@ func pause(ctx context.Context, n *Node, args []string) error {
 	defer signal.Stop(goesOn)
 	err = halo(ctx, n, number(args[0]), hooks{
 		before: func(round int) {
-			// In turns, so that nobody stops who has just been told to stop. A process may
-			// run for a while after that, as far as its own turn; so it waits until the
-			// other, whose deadline passes, has it go on: no stop is pending then.
+			// In turns, so that no process stops another while being stopped itself. A
+			// process may run on until its own turn after it was told to stop; so it waits
+			// until the other, whose deadline passes, continues it: no stop is pending then.
 			if round%4 == 2 && round/4%2 == turn {
 				select {
 				case <-goesOn: // of an earlier round

@@ -7,16 +7,15 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A queue moves the messages of all streams between two ranks through a queue
-// pair, where the memory of the other side cannot be loaded and stored.
+// A queue moves the messages of all streams between two ranks through a queue pair, if the
+// memory of the other side cannot be loaded and stored.
 //
-// A message up to crossovers.eager bytes is sent behind a header and copied out by the
-// receiver, at once or when its receive is started; a sender may be ahead by
-// window such messages on each stream. A larger one goes straight from layout to
-// layout: see transfer.
+// A message of up to crossovers.eager bytes is sent behind a header and copied out by the
+// receiver, at once or when its receive is started; a sender may be ahead by window such
+// messages on each stream. A larger one goes straight from layout to layout: see transfer.
 //
-// Nothing here blocks: what cannot be posted yet waits, for credits (receives
-// that the other side has posted) or for room in the send queue.
+// Nothing here blocks: what cannot be posted yet waits for credits (receives that the other side
+// has posted) or for room in the send queue.
 type queue struct {
 	peer  *peer
 	link  *link
@@ -26,28 +25,28 @@ type queue struct {
 	polls  uint64   // by users
 	failed bool
 
-	attended *attended // the same, as the engine sees it; nil before it does
-	noted    bool      // the engine looks at it when it looks next
-	watched  bool      // the engine will look within engineTick
+	attended *attended // the engine's state for the queue; nil before there is one
+	noted    bool      // the engine's next survey includes it
+	watched  bool      // the engine will survey it within engineTick
 
 	sent    sent
 	inline  int      // bytes that a message may have to be sent inline, its header included
 	credits int      // receives of the other side that we may use
-	owed    int      // receives that have been posted since the other side was told
+	owed    int      // receives posted since the other side was last given credits
 	control []header // to be sent
 	waiting []*queueOut
 	out     map[uint32]*queueOut
 	in      map[uint32]*queueIn
 	writes  lane
 	reads   lane
-	ends    map[uint32]*streamEnd           // streams that one side is through with
-	untold  int                             // of them, which the other side has not been told of
-	past    struct{ sent, received Counts } // of streams that are over
+	ends    map[uint32]*streamEnd           // streams that one side has finished with
+	untold  int                             // of them, those not told to the other side
+	past    struct{ sent, received Counts } // of streams that have ended
 	gated   map[uint32]*Handle              // receives whose gate is open, by handle
 	landed  []*Handle                       // receives that are written, and wait in staging memory
-	spare   [][]byte                        // for eager messages that come early
+	spare   [][]byte                        // for eager messages that arrive early
 
-	// Of one call each, here so that they are not allocated.
+	// Used within one call each; kept here to avoid allocation.
 	wcs  [64]verbs.WC
 	sges []verbs.SGE
 	wrs  [chain]verbs.SendWR
@@ -60,12 +59,12 @@ const (
 	queueRecvs = 64 // receives posted
 	queueSends = 64 // buffers for sends
 	headerSize = 32
-	// One credit is kept for telling the other side that it has credits again.
+	// One credit is reserved for returning credits to the other side.
 	reserve = 1
 )
 
-// Work request numbers: what a completion is of. That of a send is how many of the
-// queue have been posted with it, modulo 2^32, and that of a settling write as many
+// Work request numbers identify completions. That of a send is the number of sends posted so far
+// on the queue, this one included, modulo 2^32; that of a settling write is the same number
 // behind a mark.
 const (
 	wrWrite  = uint64(1) << 32
@@ -93,7 +92,7 @@ func newQueue(p *peer, l *link) (*queue, error) {
 	return q, nil
 }
 
-// tell sends a message without payload, as soon as that is possible.
+// tell sends a message without payload as soon as possible.
 func (q *queue) tell(h header) {
 	if e := q.ends[h.stream]; e != nil && e.told {
 		return
@@ -102,8 +101,8 @@ func (q *queue) tell(h header) {
 	q.flush()
 }
 
-// flush posts what waits, as far as there is room: first control messages, then what
-// is under way, then eager messages.
+// flush posts waiting work as far as there is room: first control messages, then transfers in
+// progress, then eager messages.
 func (q *queue) flush() {
 	if q.failed {
 		return
@@ -143,8 +142,8 @@ func (q *queue) finish(h *Handle, p uint32, err error) {
 	h.setPhase(p)
 }
 
-// progress handles what has completed, and posts what waits. It does nothing if
-// somebody else does it.
+// progress handles completions, and posts waiting work. It does nothing if another goroutine
+// holds the lock.
 func (q *queue) progress() {
 	if !q.lock.tryLock() {
 		return
@@ -155,8 +154,8 @@ func (q *queue) progress() {
 	q.lock.unlock()
 }
 
-// poll handles what has completed. The caller holds the lock, which poll lets go of
-// while it copies what has landed.
+// poll handles completions. The caller holds the lock, which poll releases while it copies out
+// of staging memory.
 func (q *queue) poll() {
 	q.pollAll()
 	q.unstage()
@@ -177,7 +176,7 @@ func (q *queue) pollAll() {
 		}
 		for i := range q.wcs[:n] {
 			if wc := &q.wcs[i]; isReceive(wc) {
-				q.link.again(int(wc.WRID)) // by repost, when it has been read
+				q.link.again(int(wc.WRID)) // repost posts it, after it has been read
 			}
 		}
 		for i := range q.wcs[:n] {
@@ -221,7 +220,7 @@ func (q *queue) complete(wc *verbs.WC) error {
 	return nil
 }
 
-// arrived handles a receive.
+// arrived handles the completion of a receive.
 func (q *queue) arrived(wc *verbs.WC) error {
 	if wc.Opcode == verbs.WCRecvRDMAWithImm {
 		return q.written(wc.Imm)
@@ -260,14 +259,14 @@ func (q *queue) arrive(m header, payload []byte) error {
 		if e.heard {
 			return fmt.Errorf("%w: kind %d on stream %d, which has ended", ErrProtocol, m.kind, m.stream)
 		}
-		return nil // nobody here uses it any more
+		return nil // this side no longer uses it
 	}
 	switch m.kind {
 	case queueEager:
 		if o := q.out[m.stream]; o != nil {
 			n := uint64(m.taken - uint32(o.taken))
 			if n > o.ahead-o.taken {
-				return fmt.Errorf("%w: %d more messages taken of %d", ErrProtocol, n, o.ahead-o.taken)
+				return fmt.Errorf("%w: %d more eager messages consumed, %d outstanding", ErrProtocol, n, o.ahead-o.taken)
 			}
 			o.taken += n
 		}
@@ -281,7 +280,7 @@ func (q *queue) arrive(m header, payload []byte) error {
 	switch m.kind {
 	case queueTaken:
 		if m.k > s.ahead || m.k < s.taken {
-			return fmt.Errorf("%w: %d messages taken of %d", ErrProtocol, m.k, s.ahead)
+			return fmt.Errorf("%w: %d eager messages consumed, %d sent", ErrProtocol, m.k, s.ahead)
 		}
 		s.taken = m.k
 	case queueGate:
@@ -290,7 +289,7 @@ func (q *queue) arrive(m header, payload []byte) error {
 		return q.arriveDone(s, m)
 	case queueWrong:
 		if m.k == 0 || m.k > s.next {
-			return fmt.Errorf("%w: verdict on start %d of %d", ErrProtocol, m.k, s.next)
+			return fmt.Errorf("%w: refusal of start %d, last start is %d", ErrProtocol, m.k, s.next)
 		}
 		err := &Error{Op: "send", Rank: q.peer.rank, Stream: int(s.number), Start: m.k, Other: lengthTold(m.length), Err: ErrLength}
 		if s.spoiled[m.k] {
@@ -298,12 +297,12 @@ func (q *queue) arrive(m header, payload []byte) error {
 			return nil
 		}
 		if len(s.late) >= maxAhead {
-			return fmt.Errorf("%w: %d verdicts that nobody has asked for", ErrProtocol, len(s.late))
+			return fmt.Errorf("%w: more than %d refusals of completed sends", ErrProtocol, len(s.late))
 		}
 		delete(s.opened, m.k)
 		if h := s.offers[m.k]; h != nil {
 			if h.transfer.begun {
-				return fmt.Errorf("%w: verdict on start %d, which is being written", ErrProtocol, m.k)
+				return fmt.Errorf("%w: refusal of start %d, which is being written", ErrProtocol, m.k)
 			}
 			delete(s.offers, m.k)
 			err.Len = h.shape.length
@@ -312,7 +311,7 @@ func (q *queue) arrive(m header, payload []byte) error {
 		}
 		var ok bool
 		if err.Len, ok = s.length(m.k); !ok {
-			return fmt.Errorf("%w: verdict on start %d of %d, which does not wait for one", ErrProtocol, m.k, s.next)
+			return fmt.Errorf("%w: refusal of start %d, which awaits none; last start is %d", ErrProtocol, m.k, s.next)
 		}
 		s.late = append(s.late, err)
 	}

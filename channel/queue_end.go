@@ -2,8 +2,8 @@ package channel
 
 import "github.com/sluice-hpc/sluice/verbs"
 
-// broken ends the queue and the peer. The QP leaves RTS first, so that nobody
-// reads or writes our memory any more when the operations end.
+// broken ends the queue and the peer. The QP leaves RTS first, so that the peer no longer
+// accesses our memory when the operations end.
 func (q *queue) broken(err error) {
 	if q.failed {
 		return
@@ -15,11 +15,11 @@ func (q *queue) broken(err error) {
 func (q *queue) cut() {
 	q.failed = true
 	if err := q.link.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
-		q.peer.node.log.Warn("channel: queue pair not stopped", "peer", q.peer.rank, "error", err)
+		q.peer.node.log.Warn("channel: cannot stop a queue pair", "peer", q.peer.rank, "error", err)
 	}
 	if q.sent.posted != q.sent.done && !q.sent.settling {
 		if err := q.mark(); err != nil {
-			q.peer.node.log.Info("channel: sends not given back", "peer", q.peer.rank, "error", err)
+			q.peer.node.log.Info("channel: cannot return send buffers to the pool", "peer", q.peer.rank, "error", err)
 		}
 	}
 	q.drain()
@@ -27,14 +27,14 @@ func (q *queue) cut() {
 	q.link.dev.kick()
 }
 
-// drain gives back what the queue pair, which is in ERR, has taken from the pools.
+// drain returns to the pools what the queue pair, which is in ERR, has taken from them.
 func (q *queue) drain() {
 	if err := q.link.drain(q.over); err != nil {
-		q.peer.node.log.Info("channel: receives not given back", "peer", q.peer.rank, "error", err)
+		q.peer.node.log.Info("channel: cannot return receives to the pool", "peer", q.peer.rank, "error", err)
 	}
 }
 
-// end receives what has come and cuts the connection: the peer has left or died.
+// end receives what has arrived and cuts the connection: the peer has left or died.
 func (q *queue) end() {
 	q.lock.lock()
 	defer q.lock.unlock()
@@ -46,8 +46,7 @@ func (q *queue) end() {
 	}
 }
 
-// drained says whether everything that is complete here, or has been begun, has
-// reached the other side.
+// drained says whether everything that has completed or begun here has reached the other side.
 func (q *queue) drained() bool {
 	q.lock.lock()
 	defer q.lock.unlock()

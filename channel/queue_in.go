@@ -7,19 +7,19 @@ type queueIn struct {
 	number   uint32
 	received counts
 	next     uint64             // k of the last start
-	started  map[uint64]*Handle // receives that are not over
-	arrived  map[uint64][]byte  // eager messages whose receive is not started
+	started  map[uint64]*Handle // receives that are not complete
+	arrived  map[uint64][]byte  // eager messages whose receive has not been started
 	ready    map[uint64]header  // larger ones
-	spoiled  map[uint64]bool    // receives that cannot be, until their messages have come
+	spoiled  map[uint64]bool    // receives that failed, until their messages have come
 	consumed uint64             // eager messages taken
-	told     uint64             // of them, that the other side knows of
+	told     uint64             // of them, those that the other side knows of
 
 	declared bool // handles have been declared on it
 	unstaged int  // receives that are being copied out of staging memory
-	ended    bool // what has not arrived will not
+	ended    bool // nothing more will arrive
 }
 
-// adoptReceive takes over a stream with what has been started on it.
+// adoptReceive takes over a stream with the receives started on it.
 func (q *queue) adoptReceive(s *receiveStream) {
 	q.lock.lock()
 	defer q.lock.unlock()
@@ -57,8 +57,7 @@ func (q *queue) startReceive(h *Handle) error {
 	return nil
 }
 
-// await takes a message that is here, or begins to read it, or opens the gate for
-// it.
+// await takes a message that has arrived, begins to read it, or opens the gate for it.
 func (q *queue) await(s *queueIn, h *Handle) {
 	h.transfer = transfer{}
 	if b, ok := s.arrived[h.k]; ok {
@@ -104,14 +103,14 @@ func (q *queue) consume(s *queueIn) {
 	}
 }
 
-// refuse ends a receive whose message has n bytes, a wrong number.
+// refuse fails a receive whose message has a wrong length, n bytes.
 func (q *queue) refuse(s *queueIn, h *Handle, n int) {
 	q.forget(s, h)
 	q.tell(header{kind: queueWrong, stream: s.number, k: h.k, length: uint64(h.shape.length)})
 	q.finish(h, phaseReceived, h.lengthError(n))
 }
 
-// testReceive moves a receive on and says whether it is over.
+// testReceive makes progress on a receive and says whether it is complete.
 func (q *queue) testReceive(h *Handle) (bool, error) {
 	q.progress()
 	if h.phase.Load() == phaseReceived {
@@ -129,7 +128,7 @@ func (q *queue) testReceive(h *Handle) (bool, error) {
 	return false, nil
 }
 
-// maxAhead bounds what one side may tell of starts that the other has not made.
+// maxAhead bounds what one side may tell about starts that the other has not made.
 const maxAhead = 1 << 16
 
 func (q *queue) arriveReceive(m header, payload []byte) error {
@@ -144,7 +143,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 	}
 	switch {
 	case m.k == 0 || m.k <= s.next && h == nil:
-		return fmt.Errorf("%w: kind %d for start %d of %d", ErrProtocol, m.kind, m.k, s.next)
+		return fmt.Errorf("%w: kind %d for start %d, last start is %d", ErrProtocol, m.kind, m.k, s.next)
 	case h != nil && h.transfer.begun:
 		return fmt.Errorf("%w: kind %d for start %d, which is being read", ErrProtocol, m.kind, m.k)
 	case m.kind == queueEager && h != nil:
@@ -178,7 +177,7 @@ func (q *queue) inStream(number uint32) *queueIn {
 	return s
 }
 
-// deaf says whether the other side is through with a stream.
+// deaf says whether the other side has finished with a stream.
 func (q *queue) deaf(number uint32) bool {
 	e := q.ends[number]
 	return e != nil && e.heard

@@ -10,25 +10,25 @@ type queueOut struct {
 	ahead   uint64             // eager messages sent
 	taken   uint64             // of them, taken by the other side
 	pending []*Handle          // eager messages that wait
-	offers  map[uint64]*Handle // larger messages that are not over
-	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is not known
-	spoiled map[uint64]bool    // messages that will not come, until the other side has refused them
+	offers  map[uint64]*Handle // larger messages that are not complete
+	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is unknown
+	spoiled map[uint64]bool    // messages that will not be sent, until the other side has refused them
 
 	declared bool               // handles have been declared on it
-	ended    bool               // nothing can be started on it any more
-	late     faults             // the next start returns one
+	ended    bool               // nothing more can be started on it
+	late     faults             // the next start returns one of them
 	eager    [2 * window]length // of the last eager messages, for errors
 }
 
-// length is that of an eager message. The other side's verdict on one comes before
-// the sender is more than window ahead of it: each takes a place of the window until
-// the receiver has seen its length, and control messages come in order.
+// length is the length of an eager message. A refusal of one arrives before the sender is more
+// than window ahead of it: each message takes a place in the window until the receiver has seen
+// its length, and control messages arrive in order.
 type length struct {
 	k uint64
 	n int
 }
 
-// length returns that of an eager message that the other side may yet refuse.
+// length returns the length of an eager message that the other side may still refuse.
 func (s *queueOut) length(k uint64) (int, bool) {
 	i := slices.IndexFunc(s.eager[:], func(l length) bool { return l.k == k })
 	if i < 0 {
@@ -44,7 +44,7 @@ func (q *queue) startSend(h *Handle) error {
 	s := q.out[h.out.number]
 	staged := false
 	if h.shape.length > q.cross.eager {
-		q.poll() // the gate may be here
+		q.poll() // the gate may have arrived
 		if _, ok := s.opened[s.next+1]; !ok && h.staging != nil {
 			q.stage(h)
 			staged = true
@@ -67,7 +67,7 @@ func (q *queue) startSend(h *Handle) error {
 	return nil
 }
 
-// adoptSend takes over a stream with what has been started on it.
+// adoptSend takes over a stream with the sends started on it.
 func (q *queue) adoptSend(s *sendStream) {
 	q.lock.lock()
 	defer q.lock.unlock()
@@ -84,7 +84,7 @@ func (q *queue) adoptSend(s *sendStream) {
 	s.pending = nil
 }
 
-// send sends a message, or says that it is ready, or has it wait.
+// send sends a message, announces that it is ready, or queues it.
 func (q *queue) send(s *queueOut, h *Handle) {
 	switch {
 	case h.bindErr.Load() != nil:
@@ -103,7 +103,7 @@ func (q *queue) send(s *queueOut, h *Handle) {
 	}
 }
 
-// sendEager copies a message into a buffer and posts it; false if that has to wait.
+// sendEager copies a message into a buffer and posts it; false if it has to wait.
 func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	if q.failed || s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve {
 		return false
@@ -127,7 +127,7 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	return true
 }
 
-// testSend moves a send on and says whether it is over.
+// testSend makes progress on a send and says whether it is complete.
 func (q *queue) testSend(h *Handle) (bool, error) {
 	if p := h.phase.Load(); p == phasePending || p == phaseOffered {
 		q.progress()
@@ -154,8 +154,7 @@ func (q *queue) testSend(h *Handle) (bool, error) {
 	return false, nil
 }
 
-// outStream and inStream return streams, made if need be: the other side may be
-// the first to use one.
+// outStream and inStream return a stream, making it if needed: the other side may use it first.
 func (q *queue) outStream(number uint32) *queueOut {
 	s := q.out[number]
 	if s == nil {

@@ -13,7 +13,7 @@ type header struct {
 	k                  uint64
 	length             uint64
 	handle, generation uint32
-	taken              uint32 // of queueEager, in place of handle: how many of the stream of this number the other way have been taken, modulo 2^32
+	taken              uint32 // of queueEager, instead of handle: messages taken from the stream with this number in the other direction, modulo 2^32
 }
 
 type queueKind uint8
@@ -26,7 +26,7 @@ const (
 	queueWrong                       // receiver: the length of the message was wrong; length is that of the receive
 	queueTaken                       // receiver: k eager messages of the stream have been taken
 	queueCredit                      // nothing but credits
-	queueEnd                         // each: nothing of the stream is under way here, nor will be
+	queueEnd                         // each: nothing of the stream is in progress here, nor will be
 	queueKinds
 )
 
@@ -44,7 +44,7 @@ func (h *header) put(b []byte) {
 	binary.BigEndian.PutUint32(b[28:], h.generation)
 }
 
-// parseHeader checks what can be checked of a message of n bytes by itself.
+// parseHeader parses the header of a message and checks what does not depend on state.
 func parseHeader(b []byte) (header, error) {
 	if len(b) < headerSize {
 		return header{}, fmt.Errorf("%w: message of %d bytes", ErrProtocol, len(b))

@@ -11,7 +11,7 @@ import (
 type receiveStream struct {
 	peer     *peer
 	number   uint32
-	declared bool // by handles here; under the peer's mu
+	declared bool // handles here use it; under the peer's mu
 	q        atomic.Pointer[queue]
 	r        atomic.Pointer[ring] // nil until the peer has said where it is
 
@@ -22,11 +22,11 @@ type receiveStream struct {
 	received counts
 	next     uint64             // k of the last start
 	gates    [ringSlots]*Handle // whose gate it is: an active receive
-	// The active receives, in the order of their starts. Whoever waits for one
-	// also moves the others on, for the sender may be waiting for them.
+	// The active receives, in the order of their starts. A goroutine that waits for one
+	// also makes progress on the others, because the sender may be waiting for them.
 	first, last *Handle
 	large       int  // of the active: longer than eagerMax
-	releases    uint // how often the lock has been let go of during a copy
+	releases    uint // how often the lock has been released during a copy
 }
 
 // start begins a receive.
@@ -40,7 +40,7 @@ func (s *receiveStream) start(h *Handle) error {
 		return q.startReceive(h)
 	}
 	if s.peer.state.Load() >= peerFailed {
-		// Only what has come already can still be had.
+		// Only a message that has already arrived can be received.
 		r, k := s.r.Load(), s.next+1
 		if r == nil || atomic.LoadUint64(&r.slots[k%ringSlots].word)>>16 != k {
 			s.lock.unlock()
@@ -69,7 +69,7 @@ func (s *receiveStream) start(h *Handle) error {
 	return nil
 }
 
-// unlink takes a receive off the active ones. The caller holds the lock.
+// unlink removes a receive from the active ones. The caller holds the lock.
 func (s *receiveStream) unlink(h *Handle) {
 	if h.prev != nil {
 		h.prev.next = h.next
@@ -96,8 +96,8 @@ func (s *receiveStream) finish(h *Handle, err error) {
 	h.setPhase(phaseReceived)
 }
 
-// open says that a receive waits, where that can be of use to the sender, and
-// takes the message if it is there already. The caller holds the lock.
+// open announces a waiting receive if the sender can use that, and takes the message if it has
+// already arrived. The caller holds the lock.
 func (s *receiveStream) open(h *Handle, r *ring) {
 	wait.StoreRelease32(&h.tried, 1)
 	i := h.k % ringSlots
@@ -111,7 +111,7 @@ func (s *receiveStream) open(h *Handle, r *ring) {
 	}
 }
 
-// test moves a receive on and says whether it is over.
+// test makes progress on a receive and says whether it is complete.
 func (s *receiveStream) test(h *Handle) (bool, error) {
 	if q := s.q.Load(); q != nil {
 		return q.testReceive(h)
@@ -140,15 +140,15 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 	return false, nil
 }
 
-// drive moves all active receives on. For a peer may be waiting for one of them
-// while we wait for something else.
+// drive makes progress on all active receives: a peer may be waiting for one of them while we
+// wait for something else.
 func (s *receiveStream) drive() {
 	r := s.r.Load()
 	if r == nil {
 		return
 	}
 	s.lock.lock()
-	if s.r.Load() == nil { // closed meanwhile
+	if s.r.Load() == nil { // closed in between
 		s.lock.unlock()
 		return
 	}
@@ -165,13 +165,13 @@ func (s *receiveStream) drive() {
 	s.lock.unlock()
 }
 
-// advance does what can be done for a receive. The caller holds the lock.
+// advance makes as much progress on a receive as possible. The caller holds the lock.
 func (s *receiveStream) advance(h *Handle) {
-	failed := s.peer.state.Load() >= peerFailed // before looking: what was sent before the end counts
+	failed := s.peer.state.Load() >= peerFailed // read first: what was sent before the end counts
 	r := s.r.Load()
 	if r != nil {
-		// The gate first: where the sender's layout is not known yet, its memory being
-		// on its way, the sender may copy.
+		// The gate first: if the sender's layout is not known yet because its memory has not
+		// arrived, the sender may copy.
 		if atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin {
 			s.open(h, r)
 			return
@@ -181,15 +181,15 @@ func (s *receiveStream) advance(h *Handle) {
 			return
 		}
 	}
-	if failed && !h.copying && s.forsaken(h, r) {
+	if failed && !h.copying && s.peerDone(h, r) {
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
 }
 
-// forsaken says whether the peer, which has failed, will not write into the memory
-// of a receive any more: it is gone, or the gate is closed before it has begun, or it
-// is through. That the connection to it has ended says nothing: it may still run.
-func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
+// peerDone says whether the peer, which has failed, will no longer write into the memory of a
+// receive: it is gone, or the gate was closed before it began, or it has finished. The end of
+// the connection does not imply that: the peer may still run.
+func (s *receiveStream) peerDone(h *Handle, r *ring) bool {
 	if r == nil || !h.gated || s.peer.gone() {
 		return true
 	}
@@ -198,9 +198,9 @@ func (s *receiveStream) forsaken(h *Handle, r *ring) bool {
 	return m.judge(h.k, verdictWithdrawn) || m.finished(h.k, n)
 }
 
-// take receives the message in the slot of k, or goes on receiving it. The
-// caller holds the lock, which take lets go of while it copies a large message.
-// failed says that the peer had failed before w was read.
+// take receives the message in the slot of k, or continues to. The caller holds the lock, which
+// take releases while it copies a large message. failed says that the peer had failed before w
+// was read.
 func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 	slot := &r.slots[h.k%ringSlots]
 	n := int(w & 0xff)
@@ -257,7 +257,7 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 	s.finish(h, nil)
 }
 
-// acknowledge gives a slot back; fault is 1 if its length was wrong.
+// acknowledge frees a slot; fault is 1 if its length was wrong.
 func (s *receiveStream) acknowledge(k uint64, r *ring, fault uint64) {
 	p := &r.acks[k%ringSlots]
 	if s.peer.fenced {
@@ -270,7 +270,7 @@ func (s *receiveStream) acknowledge(k uint64, r *ring, fault uint64) {
 	}
 }
 
-// refuse ends a receive whose message has n bytes, a wrong number.
+// refuse fails a receive whose message has a wrong length, n bytes.
 func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
 	h.tellLength(r)
 	s.acknowledge(h.k, r, 1)
@@ -278,19 +278,19 @@ func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
 	s.finish(h, h.lengthError(n))
 }
 
-// tellLength tells the sender of a message of a wrong length that of the receive.
+// tellLength tells the sender of a message of a wrong length the length of the receive.
 func (h *Handle) tellLength(r *ring) {
 	wait.StoreRelease64(&r.lengths[h.k%ringSlots], uint64(h.shape.length))
 }
 
-// takeRendezvous moves a rendezvous on, as the receiver, for whom direct leaves
-// nothing to copy.
+// takeRendezvous makes progress on a rendezvous as the receiver. With direct, the sender does
+// all the copying.
 func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bool) {
 	if h.copying {
 		return
 	}
 	if direct && !h.gated {
-		s.finish(h, h.broken("message copied to where nobody waits"))
+		s.finish(h, h.broken("message copied although no receive is waiting"))
 		return
 	}
 	m := &r.matches[h.k%ringSlots]
@@ -321,12 +321,12 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
 	case m.verdict(h.k) == verdictLength || !m.sane(h.k, n):
 		s.finish(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
-	case s.peer.state.Load() >= peerFailed && s.forsaken(h, r) && !m.finished(h.k, n):
+	case s.peer.state.Load() >= peerFailed && s.peerDone(h, r) && !m.finished(h.k, n):
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}
 }
 
-// assistReceive copies what the sender offers, as far as nobody else does. The
+// assistReceive copies the chunks that the sender offers and the other side has not claimed. The
 // sender may not have told its layout yet.
 func (h *Handle) assistReceive(m *match, v rendezvous) {
 	if src := h.remoteShape(h.in.peer, m, v.handle, v.generation, v.length); src != nil {
@@ -336,8 +336,8 @@ func (h *Handle) assistReceive(m *match, v rendezvous) {
 	}
 }
 
-// assistSend copies into the memory of a receiver that waits, as far as nobody
-// else does.
+// assistSend copies the chunks that the other side has not claimed into the memory of a waiting
+// receiver.
 func (h *Handle) assistSend() {
 	s := h.out
 	i := h.k % ringSlots
@@ -348,8 +348,8 @@ func (h *Handle) assistSend() {
 	}
 }
 
-// openGate returns the layout that the receive at a gate waits with, nil if it is
-// not known (yet) or of another length, which is for the receiver to say.
+// openGate returns the layout of the receive that waits at a gate; nil if it is unknown or has
+// another length, which the receiver reports.
 func (h *Handle) openGate(r *ring, i uint64) *shape {
 	handle, generation, length, ok := r.gates[i].read(h.k)
 	if !ok || length != uint64(h.shape.length) {
@@ -358,8 +358,8 @@ func (h *Handle) openGate(r *ring, i uint64) *shape {
 	return h.remoteShape(h.out.peer, &r.matches[i], handle, generation, length)
 }
 
-// remoteShape returns a layout that the peer has declared for a match, nil if it is
-// not known yet, or not needed any more.
+// remoteShape returns a layout that the peer has declared for a match, nil if it is not known yet
+// or no longer needed.
 func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, length uint64) *shape {
 	l := h.remote.Load()
 	if l == nil || l.handle != handle || l.generation != generation {
@@ -384,7 +384,7 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 // were any.
 func (h *Handle) copyChunks(m *match, dst, src *shape) (moved bool) {
 	n, size := chunks(h.shape.length)
-	for range n { // and no more, whatever a peer does to the match
+	for range n { // bounded, whatever a peer does to the match
 		i, _ := m.claim(h.k, n)
 		if i < 0 {
 			break

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// registration is user memory that is registered with a device: once for all layouts
-// that lie in it, for a device pins what it registers each time anew.
+// registration is user memory registered with a device: once for all layouts that lie in it,
+// because a device pins memory again for each registration.
 type registration struct {
 	mr    *verbs.MR
 	users int
@@ -21,7 +21,7 @@ type registry struct {
 	list []*registration
 }
 
-// register registers b, unless it lies in what is registered already.
+// register registers b, unless it lies in memory that is already registered.
 func (d *device) register(b []byte) (*registration, error) {
 	from := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
 	d.registered.mu.Lock()

@@ -9,37 +9,37 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A message that is larger than crossovers.eager goes once, from the sender's layout
-// into the receiver's. Who moves it is decided by the receiver alone, when it
-// starts, so that there is nothing to agree on: either it opens the gate, which
-// gives the move to the sender, or it reads, and there is no gate.
+// A message that is larger than crossovers.eager is moved once, from the sender's
+// layout into the receiver's. The receiver alone decides which side moves it, when it
+// starts, so no agreement is needed: either it opens the gate and the sender moves the
+// message, or it reads the message and opens no gate.
 //
-// The sender is second: it finds the gate, and says nothing more.
+// If the sender is second, it finds the gate open and announces nothing:
 //
 //	sender                               receiver
 //	                                 ◀── gate: k, length, handle
 //	  RDMA_WRITE ... RDMA_WRITE with
-//	  immediate: the handle          ──▶ over
+//	  immediate: the handle          ──▶ complete
 //
-// The receiver is second: it finds the message ready.
+// If the receiver is second, it finds the message ready:
 //
 //	  ready: k, length, handle       ──▶
 //	                                 ◀── RDMA_READ ... RDMA_READ
 //	                                 ◀── done: k
 //
-// Both at once, or the receiver cannot read the sender's layout, or had better
-// not: ready and gate cross, and the sender writes.
+// If both are simultaneous, or the receiver cannot or should not read the sender's
+// layout, ready and gate cross, and the sender writes.
 //
-// What ends a match is behind its last byte: an RC QP executes what it is sent in
-// order. Who waits for the other side waits in its engine if the user is away.
+// What completes a match travels behind its last byte: an RC QP executes its work
+// requests in order. If the program computes, its engine waits for the other side.
 //
-// The gate is a SEND of 32 bytes, though 8 would do if the address were a mailbox
-// of the sender: a write with immediate takes a receive and makes a completion as
-// a SEND does, and carries 20 bytes of RETH and ImmDt that a SEND does not (IBA
-// vol. 1, 5.2: 12+16+4+8 bytes of headers and payload against 12+32). These bytes
-// give back credits, and let the sender see that the lengths differ.
+// The gate is a SEND of 32 bytes, although 8 would do if the address were a mailbox of
+// the sender: a write with immediate consumes a receive and makes a completion just as
+// a SEND does, and carries 20 bytes of RETH and ImmDt that a SEND does not (IBA vol. 1,
+// 5.2: 12+16+4+8 bytes of headers and payload vs 12+32). These bytes return credits and
+// let the sender detect that the lengths differ.
 
-// transfer is how far the moving of a message has come.
+// transfer is the progress of moving a message.
 type transfer struct {
 	begun       bool
 	to          *layoutInfo // of the other side
@@ -49,11 +49,11 @@ type transfer struct {
 	packed      bool // the staging memory of a send is filled
 }
 
-// lane is the messages that this side moves one way: sends by RDMA_WRITE, receives
-// by RDMA_READ.
+// lane is the messages that this side moves in one direction: sends by RDMA_WRITE, receives by
+// RDMA_READ.
 type lane struct {
 	read   bool
-	moving []*Handle // whose work requests are not all posted
+	moving []*Handle // those whose work requests are not all posted
 	posted []step    // oldest first; they complete in this order
 	wrs    int       // of posted
 	bytes  int       // of posted
@@ -61,8 +61,8 @@ type lane struct {
 	sges   int       // of one work request
 }
 
-// step is work requests that were posted together, the last of them signalled:
-// the bytes of a message from from on.
+// step is a batch of work requests, the last of them signalled, that moves the bytes of a
+// message from from on.
 type step struct {
 	h           *Handle
 	k           uint64
@@ -72,21 +72,20 @@ type step struct {
 }
 
 const (
-	// maxMove is the most bytes of one work request, flyingMax about those of all
-	// that are posted one way: what a message of higher priority may have to wait
-	// for.
+	// maxMove bounds the bytes of one work request, and flyingMax roughly those of all that are
+	// posted in one direction, which a message of higher priority may have to wait for.
 	maxMove   = 1 << 20
 	flyingMax = 4 << 20
-	// packPiece is the most bytes that are packed before they are posted.
+	// packPiece bounds the bytes that are packed before they are posted.
 	packPiece = 256 << 10
-	// chain is the most work requests that are posted together.
+	// chain bounds the work requests that are posted together.
 	chain = 8
 
 	queueWrites = 256 // RDMA_WRITEs outstanding
 	queueReads  = 64  // RDMA_READs outstanding, if the device and the other side admit as many
 )
 
-// offer makes a large message known, or begins to write it if the gate is open.
+// offer announces a large message, or begins to write it if the gate is open.
 func (q *queue) offer(s *queueOut, h *Handle) error {
 	h.setPhase(phaseOffered)
 	s.offers[h.k] = h
@@ -98,7 +97,7 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 		if g.length == uint64(h.shape.length) {
 			return q.open(s, h, g)
 		}
-		// It is for the receiver to say that the lengths differ.
+		// The receiver reports that the lengths differ.
 	}
 	if h.staging != nil && !h.transfer.packed {
 		byPiece(h, h.shape.gather)
@@ -112,8 +111,8 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 // from its staging memory.
 var atPiece func(h *Handle)
 
-// byPiece copies a message to or from its staging memory, in pieces: nothing stops a
-// goroutine, for the garbage collector say, in a copy.
+// byPiece copies a message to or from its staging memory in pieces, because a goroutine cannot be
+// preempted (by the garbage collector, for example) during a copy.
 func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
 	for at := 0; at < h.shape.length; at += packPiece {
 		if atPiece != nil {
@@ -123,8 +122,8 @@ func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
 	}
 }
 
-// stage packs a message that is about to be started. The caller holds the lock,
-// which stage lets go of while it copies.
+// stage packs a message that is about to be started. The caller holds the lock, which stage
+// releases while it copies.
 func (q *queue) stage(h *Handle) {
 	h.copying = true
 	q.lock.unlock()
@@ -133,8 +132,8 @@ func (q *queue) stage(h *Handle) {
 	h.copying = false
 }
 
-// unstage ends receives that have been written to their staging memory. The caller
-// holds the lock, which unstage lets go of while it copies.
+// unstage completes receives that have been written to their staging memory. The caller holds
+// the lock, which unstage releases while it copies.
 func (q *queue) unstage() {
 	for len(q.landed) > 0 {
 		h := q.landed[0]
@@ -154,7 +153,7 @@ func (q *queue) unstage() {
 func (q *queue) arriveGate(s *queueOut, g header) error {
 	switch h := s.offers[g.k]; {
 	case g.k == 0, h != nil && h.transfer.begun:
-		return fmt.Errorf("%w: gate for start %d of %d, which does not wait for one", ErrProtocol, g.k, s.next)
+		return fmt.Errorf("%w: gate for start %d, which awaits none; last start is %d", ErrProtocol, g.k, s.next)
 	case h == nil && g.k <= s.next: // its length is wrong, and it was eager
 	case h != nil:
 		return q.open(s, h, g)
@@ -166,20 +165,20 @@ func (q *queue) arriveGate(s *queueOut, g header) error {
 	return nil
 }
 
-// open begins to write a message to where the receiver says.
+// open begins to write a message into the layout that the receiver has named.
 func (q *queue) open(s *queueOut, h *Handle, g header) error {
 	if g.length != uint64(h.shape.length) {
 		return nil
 	}
 	l := q.far(h, g.handle, g.generation)
 	if l == nil {
-		// The layout is on its way, over the control connection.
+		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
 		time.AfterFunc(q.peer.node.opt.peerTimeout, func() { q.overdue(s, g) })
 		return nil
 	}
 	if l.total != h.shape.length {
-		return fmt.Errorf("%w: gate for %d bytes to a layout of %d", ErrProtocol, g.length, l.total)
+		return fmt.Errorf("%w: gate for %d bytes to a layout of %d bytes", ErrProtocol, g.length, l.total)
 	}
 	h.transfer.begun, h.transfer.to = true, l
 	q.begin(&q.writes, h)
@@ -195,7 +194,7 @@ func (q *queue) overdue(s *queueOut, g header) {
 	}
 }
 
-// retryGates looks whether layouts have come that gates were waiting for.
+// retryGates opens the gates whose layouts have arrived.
 func (q *queue) retryGates() {
 	for _, s := range q.out {
 		for k, g := range s.opened {
@@ -219,7 +218,7 @@ func (q *queue) far(h *Handle, handle, generation uint32) *layoutInfo {
 	return h.far
 }
 
-// fetch begins to read a message that is ready; false if the sender is to move it.
+// fetch begins to read a ready message; false if the sender should move it.
 func (q *queue) fetch(h *Handle, r header) bool {
 	if q.reads.limit == 0 {
 		return false
@@ -246,8 +245,8 @@ func (q *queue) openGate(s *queueIn, h *Handle) {
 	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
 }
 
-// begin puts a message behind those of no less priority. One of less that is under
-// way goes on when this one has been posted.
+// begin queues a message behind those of equal or higher priority. A message of lower priority
+// that is in progress continues after this one has been posted.
 func (q *queue) begin(l *lane, h *Handle) {
 	i := 0
 	for i < len(l.moving) && l.moving[i].priority >= h.priority {
@@ -257,7 +256,7 @@ func (q *queue) begin(l *lane, h *Handle) {
 	q.flush()
 }
 
-// advance posts what there is room for.
+// advance posts as much as there is room for.
 func (q *queue) advance(l *lane) {
 	for !q.failed && len(l.moving) > 0 && q.move(l, l.moving[0]) {
 		l.moving = slices.Delete(l.moving, 0, 1)
@@ -284,7 +283,7 @@ func (q *queue) move(l *lane, h *Handle) bool {
 		}
 		q.wrs[st.wrs-1].Flags = verbs.SendSignaled
 		if m, err := q.link.qp.PostSend(q.wrs[:st.wrs]); err != nil || m < st.wrs {
-			q.broken(fmt.Errorf("post %v: %d of %d taken: %w", q.wrs[0].Opcode, m, st.wrs, err))
+			q.broken(fmt.Errorf("post %v: %d of %d work requests posted: %w", q.wrs[0].Opcode, m, st.wrs, err))
 			return true
 		}
 		st.sends, q.sent.quiet = q.sent.posted, 0
@@ -295,9 +294,9 @@ func (q *queue) move(l *lane, h *Handle) bool {
 	return true
 }
 
-// compose makes the next work request of a message; false if it would be the last
-// of a send, and there is no credit for its immediate, or a control message waits
-// that it must not overtake: that the message is ready, say.
+// compose makes the next work request of a message. It returns false for the last one of a send
+// if there is no credit for its immediate, or if a control message is queued that it must not
+// overtake, such as the announcement of the message.
 func (q *queue) compose(l *lane, h *Handle, wr *verbs.SendWR) bool {
 	t := &h.transfer
 	p := &t.to.parts[t.part]
@@ -372,7 +371,7 @@ func (q *queue) moved(l *lane) {
 func (q *queue) arriveDone(s *queueOut, m header) error {
 	h := s.offers[m.k]
 	if h == nil || h.transfer.begun || m.length != uint64(h.shape.length) {
-		return fmt.Errorf("%w: start %d of %d read, which was not to be", ErrProtocol, m.k, s.next)
+		return fmt.Errorf("%w: start %d was read but not offered; last start is %d", ErrProtocol, m.k, s.next)
 	}
 	delete(s.offers, m.k)
 	s.sent.Read++
@@ -384,7 +383,7 @@ func (q *queue) arriveDone(s *queueOut, m header) error {
 func (q *queue) written(handle uint32) error {
 	h := q.gated[handle]
 	if h == nil {
-		return fmt.Errorf("%w: a message written to handle %d, which has no gate open", ErrProtocol, handle)
+		return fmt.Errorf("%w: message written to handle %d, which has no open gate", ErrProtocol, handle)
 	}
 	s := q.in[h.in.number]
 	if h.staging == nil {
@@ -397,7 +396,7 @@ func (q *queue) written(handle uint32) error {
 	return nil
 }
 
-// receive ends a receive whose message is here.
+// receive completes a receive whose message has arrived.
 func (q *queue) receive(s *queueIn, h *Handle) {
 	q.forget(s, h)
 	s.received.add(h)
@@ -407,7 +406,7 @@ func (q *queue) receive(s *queueIn, h *Handle) {
 	q.finish(h, phaseReceived, nil)
 }
 
-// forget takes a receive off those that are not over.
+// forget removes a receive from those that are not complete.
 func (q *queue) forget(s *queueIn, h *Handle) {
 	delete(s.started, h.k)
 	delete(q.gated, h.id)

@@ -69,7 +69,7 @@ func until(t testing.TB, q *queue, so func() bool) {
 	}
 }
 
-// arrival is who comes when.
+// arrival is the order in which the two sides start.
 type arrival int
 
 const (
@@ -99,7 +99,7 @@ func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
 		until(t, b, func() bool { return b.in[in].ready[s.k] != header{} })
 		require.NoError(t, r.Start())
 	case atOnce:
-		// As Start does, but nobody looks what has come in between.
+		// As Start does, but without polling in between.
 		a.lock.lock()
 		b.lock.lock()
 		a.out[out].next++
@@ -116,7 +116,7 @@ func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
 	}
 }
 
-// compute keeps a CPU busy, as a user does who is away, until it is told to stop.
+// compute keeps a CPU busy, like a computing program, until it is told to stop.
 func compute() (stop func()) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
@@ -173,9 +173,9 @@ func packed(l Layout) []byte {
 	return b
 }
 
-// TestWhoMoves: sender second, receiver second and both at once, with the user of
-// either side computing, or both waiting. What a user who is away leaves is done,
-// every byte is right, and it is moved by whom it should be.
+// TestWhoMoves: sender second, receiver second and both at once, with the program of either side
+// computing, or both waiting. Messages complete while a program computes, every byte is right,
+// and the expected side moves it.
 func TestWhoMoves(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		nodes, qa, qb := joinQueue(t, provider)
@@ -196,7 +196,7 @@ func TestWhoMoves(t *testing.T) {
 				d, err := b.DeclareReceive(into, 0)
 				require.NoError(t, err)
 				for i, o := range []arrival{senderSecond, receiverSecond, atOnce} {
-					for k, away := range []string{"nobody", "sender", "receiver"} {
+					for k, away := range []string{"none", "sender", "receiver"} {
 						if (i+k+turn)%3 != 0 && !need.WantLong() {
 							continue // at another shape
 						}
@@ -204,7 +204,7 @@ func TestWhoMoves(t *testing.T) {
 						r.Read(src)
 						clear(dst)
 						startIn(t, o, qa, qb, s, d)
-						if away != "nobody" {
+						if away != "none" {
 							stop := compute()
 							if away == "sender" {
 								require.NoError(t, d.WaitContext(within(t)), name)
@@ -236,8 +236,8 @@ func TestWhoMoves(t *testing.T) {
 	})
 }
 
-// TestRace: both start when they like. Whoever moves a message, each arrives once,
-// in turn.
+// TestRace: both start at random times. Whichever side moves a message, each arrives once, in
+// order.
 func TestRace(t *testing.T) {
 	rounds := 300
 	if need.WantLong() {
@@ -343,9 +343,9 @@ func TestReadMismatch(t *testing.T) {
 	})
 }
 
-// TestReadClose: who reads and closes its node still gets all of it, and the sender
-// is told; who is read from and closes leaves the reader with what it has, or an
-// error.
+// TestReadClose: a receiver that closes its node while reading still gets the whole message, and
+// the sender completes; if the sender closes while being read from, the reader gets the message
+// or an error.
 func TestReadClose(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		const size = 8 << 20

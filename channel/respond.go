@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// respond follows what the lower rank proposes.
+// respond answers the proposals of the lower rank.
 func (w *wiring) respond() (*link, error) {
 	for {
 		k, body, err := readFrame(w.r)
@@ -21,7 +21,7 @@ func (w *wiring) respond() (*link, error) {
 			return nil, fmt.Errorf("%w: rank %d has no provider that works", ErrUnreachable, w.rank)
 		}
 		if k != kindPropose {
-			return nil, fmt.Errorf("%w: %v in place of a proposal", ErrProtocol, k)
+			return nil, fmt.Errorf("%w: got %v, want a proposal", ErrProtocol, k)
 		}
 		o, err := parseOffer(k, body)
 		if err != nil {
@@ -34,8 +34,7 @@ func (w *wiring) respond() (*link, error) {
 	}
 }
 
-// tryRespond answers one proposal; nil without an error means that the next is
-// to be waited for.
+// tryRespond answers one proposal; nil without an error means to wait for the next.
 func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 	answer := offer{attempt: o.attempt, port: o.port}
 	bound := w.node.probeTime(w.rank)
@@ -47,7 +46,7 @@ func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 	defer func() {
 		if !used && l != nil {
 			if err := l.close(); err != nil { // the next attempt is not affected
-				w.node.log.Warn("channel: close of a link that is not used", "peer", w.rank, "error", err)
+				w.node.log.Warn("channel: cannot close an unused link", "peer", w.rank, "error", err)
 			}
 		}
 	}()
@@ -99,9 +98,8 @@ func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 	return l, nil
 }
 
-// accept makes a link to a proposed endpoint and connects it: through the first port
-// that it has not been tried with. Without one final says that it is the same for all
-// endpoints of this provider.
+// accept makes a link to a proposed endpoint and connects it, through the first port not yet
+// tried with it. If it fails, final says that it would for all endpoints of this provider.
 func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ error) {
 	ports, err := w.node.ports(o.endpoint.Provider, w.conn)
 	if err != nil {
@@ -134,8 +132,7 @@ func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ e
 	return nil, false, errors.Join(errs...)
 }
 
-// acceptAt makes the link at a port; without one suits says that it had looked as if
-// it would work.
+// acceptAt makes the link at a port. If it fails, suits says that the port had appeared to match.
 func (w *wiring) acceptAt(mine port, o *offer, bound time.Duration) (_ *link, suits bool, _ error) {
 	d, err := w.node.device(mine)
 	if err != nil {

@@ -71,7 +71,7 @@ func revive(ctx context.Context, n *Node, args []string) error {
 	past, cancel := context.WithDeadline(ctx, time.Now())
 	defer cancel()
 	err = h.WaitContext(past)
-	alone := n.memory != nil && !own // nobody but us writes into that memory
+	alone := n.memory != nil && !own // only this rank writes into that memory
 	if !errors.Is(err, ErrTimeout) && !(alone && err == nil) {
 		return fmt.Errorf("from a stopped peer: %v", err)
 	}
@@ -146,8 +146,8 @@ func stopWithin(ctx context.Context, h *Handle, b []byte, peer int) error {
 	return ctx.Err()
 }
 
-// peek looks at the first byte of a buffer that is being received into, which is
-// nobody's business but a test's.
+// peek looks at the first byte of a buffer that is being received into, which only a test may
+// do.
 //
 //go:norace
 //go:noinline

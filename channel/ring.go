@@ -9,14 +9,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// A ring is what the two ends of a stream share where one reaches the other's
-// memory by load and store: the memory of the k-th send and the k-th receive. It
-// lies in the sender's memory, so that sending can begin before the receiver has
-// even heard of the stream.
+// A ring is what the two ends of a stream share if they access each other's memory by load and
+// store: the state of the k-th send and the k-th receive. It lies in the sender's memory, so that
+// sending can begin before the receiver knows of the stream.
 //
-// Every word carries the number k that it belongs to, so nothing is ever cleared
-// and no index is shared: slot k%ringSlots says "k is here", ack k%ringSlots
-// says "k has been taken".
+// Every word carries the number k that it belongs to, so nothing is ever cleared and no index is
+// shared: slot k%ringSlots says "k is here", ack k%ringSlots says "k has been taken".
 
 const (
 	ringSlots  = 64
@@ -24,18 +22,17 @@ const (
 	ringData   = 64 << 10
 	eagerAlign = 64
 
-	// eagerMax is the largest message that goes through the ring if its receiver
-	// does not wait yet: copied twice, but complete without him. At 4 KiB a sender
-	// gets rid of twice as many messages as by a rendezvous, and heap memory is 7 %
-	// faster than through the pipe; a receiver who comes later takes 290 ns for one
-	// instead of 185 (BenchmarkUnexpected), even at 1.5 KiB.
+	// eagerMax is the largest message that goes through the ring if its receiver is not
+	// waiting yet: copied twice, but complete without the receiver. At 4 KiB a sender
+	// completes twice as many messages as by a rendezvous, and heap memory is 7 % faster
+	// than through the pipe; a receiver that arrives later takes 290 ns for one instead of
+	// 185 (BenchmarkUnexpected); the two are equal at 1.5 KiB.
 	eagerMax = 4 << 10
 
-	// gateMin is the length above which a receive opens its gate. A sender that
-	// finds it open copies straight into the receiver's memory: 95 ns instead of 145
-	// for 512 bytes, 131 instead of 300 for 4 KiB (BenchmarkPingPong). Looking for a
-	// gate that is not open takes 9 ns of the 120 that an unexpected message does
-	// (BenchmarkUnexpected).
+	// gateMin is the length above which a receive opens its gate. A sender that finds it
+	// open copies straight into the receiver's memory: 95 ns instead of 145 for 512 bytes,
+	// 131 instead of 300 for 4 KiB (BenchmarkPingPong). Checking a closed gate takes 9 ns
+	// of the 120 ns of an unexpected message (BenchmarkUnexpected).
 	gateMin = slotData
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
@@ -47,7 +44,7 @@ const (
 type ring struct {
 	magic, version, slotCount, dataSize uint32
 	_                                   [112]byte
-	starving                            uint32 // sender: sends wait for slots
+	starving                            uint32 // sender: sends are waiting for slots
 	_                                   [124]byte
 	faults                              uint32 // receiver: number of messages whose length was wrong
 	_                                   [124]byte
@@ -58,16 +55,15 @@ type ring struct {
 
 	slots   [ringSlots]slot   // sender
 	acks    [ringSlots]uint64 // receiver: k of what has been taken
-	lengths [ringSlots]uint64 // receiver: of the receive, where that of the message was wrong
-	gates   [ringSlots]gate   // receiver: it waits
+	lengths [ringSlots]uint64 // receiver: of the receive, if that of the message was wrong
+	gates   [ringSlots]gate   // receiver: waiting receives
 	matches [ringSlots]match  // both, by compare-and-swap
 	data    [ringData]byte    // sender
 }
 
 const ringSize = int(unsafe.Sizeof(ring{}))
 
-// slot is one cache line: a small message with its flag, or where to find a
-// larger one.
+// slot is one cache line: a small message with its flag, or the location of a larger one.
 type slot struct {
 	data [slotData]byte
 	word uint64 // k<<16 | kind<<8 | inline length; stored last
@@ -78,14 +74,14 @@ const (
 	slotInline     = 1 + iota // the message is in the slot
 	slotEager                 // offset, length: in the ring's data
 	slotRendezvous            // handle, generation, length: in the sender's memory
-	slotDirect                // length: the sender copies it to where the receiver waits
-	slotMoved                 // length: the sender has copied it to where the receiver waits
+	slotDirect                // length: the sender is copying it into the waiting receive
+	slotMoved                 // length: the sender has copied it into the waiting receive
 	slotPacked                // number of the first piece, length: in the pipe
 )
 
-// gate says that a receive waits, and into which layout. A sender may still be
-// looking at it when the receive is over and the next one opens the gate: what it
-// reads then is of no use to it, as all chunks of its k are claimed.
+// gate says that a receive waits, and with which layout. A sender may still be reading it when
+// the receive is complete and the next one opens the gate: what it reads then is harmless, as all
+// chunks of its k are claimed.
 type gate struct {
 	word   uint64 // k; stored last
 	layout uint64 // handle<<32 | generation
@@ -94,14 +90,14 @@ type gate struct {
 }
 
 func (g *gate) open(k uint64, handle, generation uint32, length int) {
-	wait.StoreRelaxed64(&g.word, 0) // whoever reads what follows for another k sees that too
+	wait.StoreRelaxed64(&g.word, 0) // a reader that sees the new fields sees this too
 	wait.StoreRelease64(&g.layout, uint64(handle)<<32|uint64(generation))
 	wait.StoreRelease64(&g.length, uint64(length))
-	// This word and the sender's slot: whoever is second must see the first.
+	// This word and the sender's slot: the side that writes second must see the first.
 	atomic.StoreUint64(&g.word, k)
 }
 
-// read returns what waits at the gate for k, if anything does.
+// read returns the receive that waits at the gate for k, if any.
 func (g *gate) read(k uint64) (handle, generation uint32, length uint64, ok bool) {
 	if atomic.LoadUint64(&g.word) != k {
 		return 0, 0, 0, false
@@ -110,14 +106,13 @@ func (g *gate) read(k uint64) (handle, generation uint32, length uint64, ok bool
 	return uint32(l >> 32), uint32(l), n, atomic.LoadUint64(&g.word) == k
 }
 
-// match is the state of a rendezvous: its chunks are claimed one by one, by
-// whichever side has time.
+// match is the state of a rendezvous, whose chunks both sides claim one by one.
 type match struct {
 	next uint64 // k<<16 | number of the next chunk to be claimed, or a verdict
 	done uint64 // k<<16 | number of chunks that are done
 }
 
-// Verdicts: in place of a number of a chunk.
+// Verdicts take the place of a chunk number.
 const (
 	verdictWithdrawn = 0xffff // the node that started it is closing
 	verdictLength    = 0xfffe // the lengths differ
@@ -194,7 +189,7 @@ func (m *match) claim(k uint64, n int) (chunk int, verdict uint32) {
 			i = uint32(v & 0xffff)
 		}
 		switch {
-		case v>>16 > k: // k is long over
+		case v>>16 > k: // k has long been complete
 			return -1, 0
 		case i > maxChunks:
 			return -1, i
@@ -213,8 +208,8 @@ func (m *match) claimed(k uint64, n int) bool {
 	return v>>16 > k || v>>16 == k && int(v&0xffff) >= n
 }
 
-// judge gives a verdict on k in place of the first claim; false if somebody has
-// claimed a chunk, or judged.
+// judge stores a verdict on k in place of the first claim; false if a chunk has been claimed, or
+// there is a verdict already.
 func (m *match) judge(k uint64, verdict uint32) bool {
 	for {
 		v := atomic.LoadUint64(&m.next)
@@ -235,7 +230,7 @@ func (m *match) verdict(k uint64) uint32 {
 	return 0
 }
 
-// sane says whether the words can be those of a k of n chunks that is not over.
+// sane says whether the words are valid for an incomplete k of n chunks.
 func (m *match) sane(k uint64, n int) bool {
 	next, done := atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)
 	if next>>16 > k || done>>16 > k || done>>16 == k && int(done&0xffff) > n {
@@ -267,7 +262,7 @@ func (m *match) finished(k uint64, n int) bool {
 // Chunks of a rendezvous.
 const chunkMin = 128 << 10
 
-// chunks returns how a message of n bytes is cut: into how many pieces of which size.
+// chunks returns the number and size of the chunks into which a message of n bytes is cut.
 func chunks(n int) (count, size int) {
 	size = chunkMin
 	for (n+size-1)/size > maxChunks {

@@ -51,7 +51,7 @@ func TestRoCEPathFailure(t *testing.T) {
 	for i, c := range []struct {
 		name, provider string
 		fault          func(t *testing.T, network string, victim *nettest.Rank)
-		both           bool // who goes on
+		both           bool // both go on, or only one
 	}{
 		{"killed", "roce", kill, false},
 		{"killed over AF_XDP", "xdp", kill, false},

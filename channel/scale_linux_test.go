@@ -62,8 +62,7 @@ func held() (weight, error) {
 	return w, nil
 }
 
-// sparse is a halo exchange on a ring, after which a rank knows its neighbours and
-// nobody else.
+// sparse is a halo exchange on a ring, after which a rank knows only its neighbours.
 func sparse(ctx context.Context, n *Node, args []string) error {
 	before, err := held()
 	if err != nil {
@@ -88,7 +87,7 @@ func sparse(ctx context.Context, n *Node, args []string) error {
 	return n.job.Barrier(ctx)
 }
 
-// TestManyRanks: a job of more ranks than anybody has CPUs joins, and connections
+// TestManyRanks: a job of more ranks than machines have CPUs joins, and connections
 // grow with the peers that a rank talks to, not with the job.
 func TestManyRanks(t *testing.T) {
 	need.Full(t)
@@ -109,7 +108,7 @@ var peerBound = map[string]weight{
 	"ibv":  {heap: 1500 << 10, sockets: 3, goroutines: 3},
 }
 
-// rankBound is what a rank may cost that has talked to nobody.
+// rankBound is the most that a rank without any communication may cost.
 var rankBound = weight{heap: 2 << 20, shared: 2500 << 10, sockets: 22, goroutines: 14}
 
 // exceeds says in what w is more than the bound.
@@ -118,7 +117,7 @@ func (w weight) exceeds(bound weight) bool {
 }
 
 // weigh has rank 0 talk to one rank and then to all but the last, and weighs what
-// that costs it. The last talks to nobody.
+// that costs it. The last talks to no rank.
 func weigh(ctx context.Context, n *Node, args []string) error {
 	last := n.Size() - 1
 	talk := func(peer int) error {
@@ -184,7 +183,7 @@ func weigh(ctx context.Context, n *Node, args []string) error {
 		}
 	case last:
 		if grown := weights[2].minus(weights[0]); len(n.Stats().Peers) > 0 || grown.sockets > 0 || grown.shared > 0 || grown.goroutines > 0 {
-			return fmt.Errorf("who talks to nobody has %d peers more: %v", len(n.Stats().Peers), grown)
+			return fmt.Errorf("a rank without communication has %d peers more: %v", len(n.Stats().Peers), grown)
 		}
 	}
 	return n.job.Barrier(ctx)

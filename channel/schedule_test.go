@@ -162,7 +162,7 @@ func (m *model) round(t *testing.T, r *rand.Rand) {
 		over.Go(func() {
 			err := p.startAll(ctx)
 			starting.Add(-1)
-			// The others may need a receiver who tests before they can go on.
+			// The others may need a receiver that tests before they can go on.
 			for err == nil && starting.Load() > 0 {
 				err = p.waitBriefly(ctx)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// sendStream is this end of a stream that leads to a peer. Once the peer is
-// connected it goes through a ring or a queue.
+// sendStream is this end of a stream to a peer. Once the peer is connected it uses a ring or a
+// queue.
 type sendStream struct {
 	peer   *peer
 	number uint32
@@ -25,28 +25,28 @@ type sendStream struct {
 	head    uint64      // of the ring's data, in bytes since the beginning
 	tail    uint64
 	ends    [ringSlots]uint64 // head after k
-	pending []*Handle         // started and not in the ring: no connection, or no slot
+	pending []*Handle         // started but not in the ring: no connection, or no slot
 	offered [ringSlots]*Handle
 
-	pipe     []byte      // nil until there is use for it
+	pipe     []byte      // nil until it is needed
 	packing  []*Handle   // in the pipe, the first of them in part
-	busy     *Handle     // which somebody packs, without the lock
-	reserved uint64      // pieces of the pipe that messages have been given, since the beginning
-	filled   uint64      // of these
-	unpacked atomic.Bool // there are some
-	attended bool        // the engine looks whether packing goes on
+	busy     *Handle     // being packed, without the lock
+	reserved uint64      // pieces of the pipe assigned to messages since the beginning
+	filled   uint64      // those of them that are filled
+	unpacked atomic.Bool // there are messages left to pack
+	attended bool        // the engine checks that packing goes on
 
 	faults uint32            // of the ring, as last seen; atomic
-	noted  [ringSlots]uint64 // k whose fault is in late, or was
-	late   faults            // the next start returns one
+	noted  [ringSlots]uint64 // k whose fault is or was in late
+	late   faults            // the next start returns one of them
 	sizes  [ringSlots]int    // length of k
 }
 
-// faults are the errors of sends that were complete when the receiver found that
-// their length is wrong.
+// faults are the errors of sends that were already complete when the receiver found their length
+// to be wrong.
 type faults []*Error
 
-// take returns, and forgets, the error of start k, with k == 0 of any.
+// take removes and returns the error of start k, or any if k == 0.
 func (f *faults) take(k uint64) error {
 	for i, e := range *f {
 		if k == 0 || e.Start == k {
@@ -57,7 +57,7 @@ func (f *faults) take(k uint64) error {
 	return nil
 }
 
-// begin gives the stream its ring, and puts what waits for it there.
+// begin gives the stream its ring, and publishes the sends that waited for it.
 func (s *sendStream) begin(r *ring, fenced bool) {
 	s.lock.lock()
 	s.r, s.fenced = r, fenced
@@ -98,7 +98,7 @@ func (s *sendStream) start(h *Handle) error {
 	}
 	s.lock.unlock()
 	if h.phase.Load() == phaseOffered && !h.packed {
-		h.assistSend() // who is second copies
+		h.assistSend() // the second side copies
 	}
 	return nil
 }
@@ -113,13 +113,12 @@ func (s *sendStream) queue(h *Handle) {
 	}
 }
 
-// flush publishes what is pending, as far as there are slots; the engine takes
-// care of the rest. The caller holds the lock, which flush lets go of while it
-// packs.
+// flush publishes pending sends as far as there are slots; the engine takes care of the rest. The
+// caller holds the lock, which flush releases while it packs.
 func (s *sendStream) flush() {
 	if s.publishPending(); len(s.pending) > 0 {
 		atomic.StoreUint32(&s.r.starving, 1)
-		// A slot may have become free before the receiver could see that.
+		// A slot may have become free before the receiver could see starving.
 		if s.publishPending(); len(s.pending) > 0 {
 			s.peer.node.starve(s)
 		}
@@ -140,8 +139,8 @@ func (s *sendStream) publishPending() {
 	}
 }
 
-// publish puts a send into its slot; false if that is not free. present says that
-// its user is the caller.
+// publish puts a send into its slot; false if that is not free. present says that the call comes
+// from the program, not the engine.
 func (s *sendStream) publish(h *Handle, present bool) bool {
 	k := h.k
 	if k > s.freed+ringSlots {
@@ -193,7 +192,7 @@ func (s *sendStream) store(p *uint64, v uint64) {
 	}
 }
 
-// publishEager puts a message into the data of the ring; false if that is full.
+// publishEager copies a message into the data of the ring; false if that is full.
 func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	n := h.shape.length
 	room := uint64(n+eagerAlign-1) &^ (eagerAlign - 1)
@@ -216,8 +215,8 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	return true
 }
 
-// publishMoved copies a message that could be eager straight to where its receiver
-// waits; false if it does not.
+// publishMoved copies a message of eager size straight into the waiting receive; false if there
+// is none.
 func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 	i := h.k % ringSlots
 	dst := h.openGate(s.r, i)
@@ -235,8 +234,8 @@ func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 	return true
 }
 
-// publishRendezvous says where the message lies. Where only its user could copy it
-// to a receiver that waits already, he has to be present.
+// publishRendezvous publishes the location of the message. If a receiver already waits and only
+// the sender could copy, that needs present.
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 	kind := uint32(slotRendezvous)
 	if !h.reachable {
@@ -255,12 +254,12 @@ func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 func (s *sendStream) offer(h *Handle, slot *slot, kind uint32) {
 	h.setPhase(phaseOffered)
 	s.offered[h.k%ringSlots] = h
-	// The receiver's gate and this word: whoever is second must see the first.
+	// The receiver's gate and this word: the side that writes second must see the first.
 	atomic.StoreUint64(&slot.word, key(h.k, kind<<8))
 	s.peer.bell.ring()
 }
 
-// reap finds out what has been taken, in order.
+// reap frees the slots that have been taken, in order.
 func (s *sendStream) reap() {
 	for s.freed < s.next {
 		k := s.freed + 1
@@ -273,7 +272,7 @@ func (s *sendStream) reap() {
 			s.settle(h)
 			switch {
 			case h == s.busy:
-				return // somebody copies it
+				return // it is being copied
 			case h.phase.Load() == phaseOffered:
 				s.failOffered(h, h.broken("taken, and not moved"))
 			}
@@ -283,7 +282,7 @@ func (s *sendStream) reap() {
 	}
 }
 
-// collect looks for faults among what has not been reaped.
+// collect looks for faults among the sends that have not been reaped.
 func (s *sendStream) collect() {
 	wait.StoreRelaxed32(&s.faults, atomic.LoadUint32(&s.r.faults))
 	for k := s.freed + 1; k <= s.next; k++ {
@@ -291,8 +290,8 @@ func (s *sendStream) collect() {
 	}
 }
 
-// note keeps the error of a send that was complete when the receiver found that
-// its length is wrong. One that is not gets it from settle.
+// note keeps the error of a send that was already complete when the receiver found its length to
+// be wrong. An incomplete send gets the error from settle.
 func (s *sendStream) note(k, ack uint64) {
 	if i := k % ringSlots; ack == k<<1|1 && s.noted[i] != k && s.offered[i] == nil {
 		s.noted[i] = k
@@ -300,12 +299,12 @@ func (s *sendStream) note(k, ack uint64) {
 	}
 }
 
-// wanted is the length of the receive that has found that of send k wrong.
+// wanted is the length of the receive that has refused send k.
 func (s *sendStream) wanted(k uint64) int {
 	return lengthTold(atomic.LoadUint64(&s.r.lengths[k%ringSlots]))
 }
 
-// settle sees whether a rendezvous is over. The caller holds the lock.
+// settle completes a rendezvous that has ended. The caller holds the lock.
 func (s *sendStream) settle(h *Handle) {
 	if h.phase.Load() != phaseOffered {
 		return
@@ -322,14 +321,14 @@ func (s *sendStream) settle(h *Handle) {
 	case s.refused(h):
 		s.noted[i] = h.k
 		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: s.wanted(h.k), Err: ErrLength})
-	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter over a verdict on k
+	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter overwrites a verdict on k
 		s.failOffered(h, s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft))
 	case !h.packed && !m.sane(h.k, n):
 		s.failOffered(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	}
 }
 
-// refused says whether the receiver has found that the length of a send is wrong.
+// refused says whether the receiver has found the length of a send to be wrong.
 func (s *sendStream) refused(h *Handle) bool {
 	if h.packed {
 		return atomic.LoadUint64(&s.r.acks[h.k%ringSlots]) == h.k<<1|1
@@ -337,8 +336,7 @@ func (s *sendStream) refused(h *Handle) bool {
 	return s.r.matches[h.k%ringSlots].verdict(h.k) == verdictLength
 }
 
-// forget takes a send that is over off those that are offered. The caller holds
-// the lock.
+// forget removes a complete send from the offered ones. The caller holds the lock.
 func (s *sendStream) forget(h *Handle) {
 	s.offered[h.k%ringSlots] = nil
 	if h.packed {
@@ -347,21 +345,21 @@ func (s *sendStream) forget(h *Handle) {
 	}
 }
 
-// failOffered ends a rendezvous with an error. The caller holds the lock.
+// failOffered fails a rendezvous. The caller holds the lock.
 func (s *sendStream) failOffered(h *Handle, err error) {
 	s.forget(h)
 	h.err = err
 	h.setPhase(phaseFailed)
 }
 
-// forsaken says whether the peer, which has failed, will not read a rendezvous any
-// more: it is gone, or has not begun and finds the message withdrawn. What is in the
-// pipe it does not read from here.
-func (s *sendStream) forsaken(h *Handle) bool {
+// peerDone says whether the peer, which has failed, will no longer read a rendezvous: it is gone,
+// or it has not begun and will find the message withdrawn. Messages in the pipe are not read from
+// their own memory.
+func (s *sendStream) peerDone(h *Handle) bool {
 	return h.packed || s.peer.gone() || s.r.matches[h.k%ringSlots].judge(h.k, verdictWithdrawn)
 }
 
-// testOffered moves a rendezvous on, as the sender.
+// testOffered makes progress on a rendezvous as the sender.
 func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	if !h.packed {
 		h.assistSend()
@@ -372,8 +370,8 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	}
 	s.settle(h)
 	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed && s.busy != h {
-		// Once more: it may have been moved before the end.
-		if s.settle(h); h.phase.Load() == phaseOffered && s.forsaken(h) {
+		// Check again: it may have been moved before the end.
+		if s.settle(h); h.phase.Load() == phaseOffered && s.peerDone(h) {
 			s.failOffered(h, s.peer.opError("send", s.number, h.k))
 		}
 	}
@@ -387,7 +385,7 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	return false, nil
 }
 
-// testPending tries to get a send into the ring.
+// testPending tries to publish a pending send.
 func (s *sendStream) testPending(h *Handle) (bool, error) {
 	s.lock.lock()
 	if s.r != nil && len(s.pending) > 0 {
@@ -405,15 +403,15 @@ func (s *sendStream) testPending(h *Handle) (bool, error) {
 	return s.test(h)
 }
 
-// drop takes a send off the pending ones.
+// drop removes a send from the pending ones.
 func (s *sendStream) drop(h *Handle) {
 	s.pending = slices.DeleteFunc(s.pending, func(p *Handle) bool { return p == h })
 }
 
-// test moves a send on and says whether it is over.
+// test makes progress on a send and says whether it is complete.
 func (s *sendStream) test(h *Handle) (bool, error) {
 	phase := h.phase.Load()
-	if q := s.q.Load(); q != nil { // looked for after the phase, which may be the queue's
+	if q := s.q.Load(); q != nil { // loaded after the phase, which may be the queue's
 		return q.testSend(h)
 	}
 	switch phase {

@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A sendPool is the buffers that all queues of a device send from, of one message
-// each: memory to send from grows with what is under way at the same time, not with
-// the peers. What goes inline needs none.
+// A sendPool is the buffers, of one message each, that all queues of a device send
+// from: memory to send from grows with the messages in flight, not with the number of
+// peers. Inline messages need none.
 //
-// Where it may not grow any more a queue waits until another gives a buffer back. That
-// has an end: a buffer is under way, or nobody would wait, and comes back when the
-// device has sent it. Queues that have not asked to be told so (see sent) ask then.
+// When the pool cannot grow any more, a queue waits until another returns a buffer.
+// That wait ends: all buffers are in flight, and each comes back when the device has
+// sent it. Queues that have not requested the completion (see sent) request it then.
 type sendPool struct {
 	pd     *verbs.PD
 	buffer int         // size of each
-	short  atomic.Bool // somebody waits
+	short  atomic.Bool // a queue waits
 	slabs  atomic.Pointer[[]*verbs.MR]
 
 	mu      sync.Mutex
@@ -31,12 +31,11 @@ type sendPool struct {
 }
 
 const (
-	sendSlab = queueSends // what it begins with, and grows by: 0.5 MiB
+	sendSlab = queueSends // initial size and increment: 0.5 MiB
 	sendMost = 64         // slabs
 )
 
-// newSendPool makes a pool with its first buffers: a device that cannot have them is
-// not used.
+// newSendPool makes a pool with its first buffers; if it fails, the device is not used.
 func newSendPool(pd *verbs.PD, buffer int) (*sendPool, error) {
 	p := &sendPool{pd: pd, buffer: buffer, most: sendMost}
 	p.slabs.Store(new([]*verbs.MR))
@@ -57,8 +56,7 @@ func (p *sendPool) grow() error {
 	return nil
 }
 
-// take returns a buffer; false without one: then the queue is moved on when one is
-// back.
+// take returns a buffer. Without one it returns false, and the queue resumes when one comes back.
 func (p *sendPool) take(q *queue) (int32, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +65,7 @@ func (p *sendPool) take(q *queue) (int32, bool) {
 			p.lacks = p.grow()
 		}
 		if p.lacks != nil {
-			q.peer.node.log.Info("channel: no more send buffers", "device", q.link.dev.port.Name(), "buffers", len(*p.slabs.Load())*sendSlab, "error", p.lacks)
+			q.peer.node.log.Info("channel: cannot add send buffers to the pool", "device", q.link.dev.port.Name(), "buffers", len(*p.slabs.Load())*sendSlab, "error", p.lacks)
 		}
 	}
 	if len(p.free) == 0 {
@@ -82,9 +80,9 @@ func (p *sendPool) take(q *queue) (int32, bool) {
 	return i, true
 }
 
-var errPoolFull = errors.New("as many as a device may have")
+var errPoolFull = errors.New("the pool of the device has its maximum size")
 
-// give takes buffers back, and has the queues moved on that wait.
+// give takes buffers back, and resumes the queues that wait.
 func (p *sendPool) give(list []int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,21 +99,20 @@ func (p *sendPool) place(i int32) (mr *verbs.MR, offset int) {
 	return (*p.slabs.Load())[i/sendSlab], int(i) % sendSlab * p.buffer
 }
 
-// sent is the sends of a queue that are posted and not known to be over.
+// sent is the sends of a queue that are posted and not known to be complete.
 //
-// Each takes a place of the send queue and perhaps a buffer until a work request is
-// over that was posted no earlier: they are executed in order. So a completion is
-// asked for now and then only, where the device is RDMA's: with every signalEvery-th
-// send, with each whose queue the engine does not watch, so that none stays behind, and
-// by settle when the engine finds that a queue has gone idle, when buffers run short,
-// and when the node closes. One that fails always completes.
+// Each occupies a place in the send queue, and perhaps a buffer, until a work request posted no
+// earlier is complete: they execute in order. So on RDMA devices a completion is requested only
+// from time to time: with every signalEvery-th send, with each send of a queue that the engine
+// does not watch, so that none is left over, and by settle when the engine finds a queue idle,
+// when buffers run short, and when the node closes. A failed send always completes.
 type sent struct {
 	posted, done uint32                            // modulo 2^32
 	buffers      [queueSends]int32                 // of those in between, by their number
-	quiet        int                               // posted since a completion has been asked for
+	quiet        int                               // posted since a completion was requested
 	settling     bool                              // a settling write is posted
 	back         []int32                           // of one call
-	scratch      [max(inlineMost, headerSize)]byte // where a message is made that goes inline
+	scratch      [max(inlineMost, headerSize)]byte // for building inline messages
 }
 
 const (
@@ -123,8 +120,8 @@ const (
 	noBuffer    = int32(-1)
 )
 
-// buffer returns where a message with n bytes of payload is to be made, and which
-// buffer that is; nil if it has to wait.
+// buffer returns memory for building a message with n bytes of payload, and the number of its
+// buffer; nil if it has to wait.
 func (q *queue) buffer(n int) (int32, []byte) {
 	if q.sent.posted-q.sent.done == queueSends {
 		return 0, nil
@@ -141,8 +138,8 @@ func (q *queue) buffer(n int) (int32, []byte) {
 	return i, mr.Bytes()[at : at+headerSize+n]
 }
 
-// post sends a message whose payload of n bytes is in place, in b, which is of buffer
-// i. There is a credit.
+// post sends a message whose payload of n bytes is already in b, the memory of buffer i. The
+// caller has checked that there is a credit.
 func (q *queue) post(h header, n int, i int32, b []byte) {
 	q.credits--
 	h.credits = uint16(q.owed)
@@ -167,11 +164,11 @@ func (q *queue) post(h header, n int, i int32, b []byte) {
 	}
 	q.wrs[0] = wr
 	if m, err := q.link.qp.PostSend(q.wrs[:1]); err != nil || m < 1 {
-		q.broken(fmt.Errorf("post send: %d of 1 taken: %w", m, err))
+		q.broken(fmt.Errorf("post send: %d of 1 work requests posted: %w", m, err))
 	}
 }
 
-// settle has the queue told when all is over that it has sent: by a write of no bytes.
+// settle requests a completion behind all sends of the queue, by a write of no bytes.
 func (q *queue) settle() {
 	s := &q.sent
 	if s.quiet == 0 || s.settling || q.failed {
@@ -182,20 +179,19 @@ func (q *queue) settle() {
 	}
 }
 
-// mark posts the write that completes behind all sends. On a queue pair in ERR it
-// fails there, behind what is flushed: so does the kernel drain one (ib_drain_sq).
+// mark posts the write that completes behind all sends. On a queue pair in ERR it fails behind the
+// flushed sends: the kernel drains a queue pair in the same way (ib_drain_sq).
 func (q *queue) mark() error {
 	s := &q.sent
 	s.quiet, s.settling = 0, true
 	q.wrs[0] = verbs.SendWR{WRID: wrSettle | uint64(s.posted), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
 	if m, err := q.link.qp.PostSend(q.wrs[:1]); err != nil || m < 1 {
-		return fmt.Errorf("post write: %d of 1 taken: %w", m, err)
+		return fmt.Errorf("post write: %d of 1 work requests posted: %w", m, err)
 	}
 	return nil
 }
 
-// over handles the completion of a send, or of a settling write; others it leaves
-// alone.
+// over handles the completion of a send or of a settling write, and ignores others.
 func (q *queue) over(wc *verbs.WC) {
 	switch wc.WRID &^ (1<<32 - 1) {
 	case wrSettle:
@@ -210,7 +206,7 @@ func (q *queue) over(wc *verbs.WC) {
 	q.release(uint32(wc.WRID))
 }
 
-// release frees what the first n sends of the queue have used.
+// release frees the resources of the first n sends of the queue.
 func (q *queue) release(n uint32) {
 	s := &q.sent
 	if n-s.done > s.posted-s.done {

@@ -17,7 +17,7 @@ func pinned(d *device) (n int) {
 	return n
 }
 
-// freeSends is how many buffers nobody uses, and has.
+// freeSends returns the number of free buffers, and of all.
 func freeSends(d *device) (free, all int) {
 	d.sends.mu.Lock()
 	defer d.sends.mu.Unlock()
@@ -39,7 +39,7 @@ func TestIdlePeers(t *testing.T) {
 		}
 		require.Equal(t, first, pinned(d))
 		t.Logf("%d KiB for 1 peer and for %d", first>>10, peers)
-		require.Eventually(t, func() bool { free, all := freeSends(d); return free == all }, limit, time.Millisecond, "buffers are kept by who is idle")
+		require.Eventually(t, func() bool { free, all := freeSends(d); return free == all }, limit, time.Millisecond, "an idle queue keeps buffers")
 	})
 }
 
@@ -62,7 +62,7 @@ func TestNoSendBuffers(t *testing.T) {
 				d.sends.most = 1
 			}
 			d.sends.mu.Unlock()
-			ended := make(chan error, 2*peers) // nobody waits for the others where one fails
+			ended := make(chan error, 2*peers) // do not wait for the others if one fails
 			for rank := 1; rank <= peers; rank++ {
 				s, out := send(t, nodes[0], rank, 4000)
 				r, in := receive(t, nodes[rank], 0, 4000)
@@ -166,7 +166,7 @@ func TestForgotten(t *testing.T) {
 			return len(d.queues)
 		}
 		require.Equal(t, 3, of())
-		s, _ := send(t, nodes[0], 1, 4000) // nobody receives them
+		s, _ := send(t, nodes[0], 1, 4000) // without receives
 		for range window / 2 {
 			require.NoError(t, s.Start())
 			require.NoError(t, s.WaitContext(within(t)))

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// barriers says whether a sleeper can do the ringers' share of ordering, their
-// store of a flag and their look at the bell.
+// barriers says whether a sleeper can take over the ringers' part of the ordering between their
+// store of a flag and their load of the bell.
 func barriers() bool { return wait.RegisterBarrier() == nil }
 
 func barrier() { wait.Barrier() }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Without futexes a sleeper looks every now and then.
+// Without futexes a sleeper polls at this interval.
 const nap = 50 * time.Microsecond
 
 func barriers() bool { return false }

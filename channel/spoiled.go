@@ -2,18 +2,17 @@ package channel
 
 import "sync/atomic"
 
-// A handle is spoiled if its memory cannot be used towards its peer, which may turn
-// out at the wire-up only. What has been started on it by then has a number on its
-// stream, which the other side may have given to a start of its own: the pair is
-// used up, as one is whose lengths differ. The spoiled side fails at once, the other
-// when it learns of it.
+// A handle is spoiled if its memory cannot be used towards its peer, which may turn out
+// only at the wire-up. A start made on it by then has a number on its stream, which the
+// other side may already have assigned to a start of its own: the pair is consumed, as
+// if the lengths differed. The spoiled side fails at once, the other when it learns of
+// it.
 
-// noMessage is the length, in what the sides tell each other, of a message that is
-// not to come, or whose receive cannot be.
+// noMessage is the length, on the wire, of a message that will not be sent, or whose receive has
+// failed.
 const noMessage = ^uint64(0)
 
-// lengthTold returns the length that the other side has told, for errors: -1 where
-// there is none.
+// lengthTold returns the length that the other side has told, for errors; -1 if there is none.
 func lengthTold(n uint64) int {
 	if n == noMessage {
 		return -1
@@ -24,7 +23,7 @@ func lengthTold(n uint64) int {
 // spoiledError is the error of a start of a spoiled handle.
 func (h *Handle) spoiledError() error { return h.errorf("start", *h.bindErr.Load()) }
 
-// publishSpoiled says that a message will not come. The caller holds the lock.
+// publishSpoiled announces that a message will not be sent. The caller holds the lock.
 func (s *sendStream) publishSpoiled(h *Handle, slot *slot) {
 	s.ends[h.k%ringSlots] = s.head
 	h.err = h.spoiledError()
@@ -34,8 +33,8 @@ func (s *sendStream) publishSpoiled(h *Handle, slot *slot) {
 	s.peer.bell.ring()
 }
 
-// sendSpoiled says that a message will not come. Its receiver finds that the length
-// is wrong, and says so.
+// sendSpoiled announces that a message will not be sent. Its receiver finds a wrong length and
+// refuses it.
 func (q *queue) sendSpoiled(s *queueOut, h *Handle) {
 	delete(s.opened, h.k)
 	s.spoiled[h.k] = true
@@ -43,7 +42,7 @@ func (q *queue) sendSpoiled(s *queueOut, h *Handle) {
 	q.finish(h, phaseFailed, h.spoiledError())
 }
 
-// awaitSpoiled fails a receive, and refuses its message, which may be here.
+// awaitSpoiled fails a receive, and refuses its message, which may have arrived.
 func (q *queue) awaitSpoiled(s *queueIn, h *Handle) {
 	q.finish(h, phaseReceived, h.spoiledError())
 	if _, ready := s.ready[h.k]; ready {
@@ -54,7 +53,7 @@ func (q *queue) awaitSpoiled(s *queueIn, h *Handle) {
 	s.spoiled[h.k] = true
 }
 
-// refuseSpoiled tells the sender of start k that its receive cannot be.
+// refuseSpoiled tells the sender of start k that its receive has failed.
 func (q *queue) refuseSpoiled(s *queueIn, k uint64) {
 	delete(s.spoiled, k)
 	q.tell(header{kind: queueWrong, stream: s.number, k: k, length: noMessage})

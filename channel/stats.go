@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Counts are of one direction between this node and a peer.
+// Counts counts the messages of one direction between this node and a peer.
 type Counts struct {
-	Messages uint64 // sent: started; received: over without an error
+	Messages uint64 // sends started, or receives completed without an error
 	Bytes    uint64
-	Eager    uint64 // of the messages: complete for the sender without its receiver, copied at both ends
-	Packed   uint64 // of the others: packed here when sent, unpacked when received, through memory in between
+	Eager    uint64 // of Messages: completed at the sender without its receiver, copied at both ends
+	Packed   uint64 // of the others: packed by the sender, unpacked by the receiver, via intermediate memory
 	Read     uint64 // of the others: read by the receiver through a queue pair (RDMA_READ)
-	Waited   uint64 // sent: that found no room, though there was a connection, and had to wait for it
+	Waited   uint64 // sends that had a connection but had to wait for room
 }
 
 type counts struct{ Counts }
@@ -37,37 +37,36 @@ func (c *Counts) sum(o *Counts) {
 	c.Waited += o.Waited
 }
 
-// PeerStats is what has passed between this node and a peer.
+// PeerStats describes the state of a peer and its traffic with this node.
 type PeerStats struct {
 	Rank           int
 	Provider       string    // "self", empty before the wire-up
 	Device         string    // of the provider, on this side; empty with "self"
-	State          string    // "idle", "connecting", "up" or what ended it
+	State          string    // "idle", "connecting", "up" or the error that ended it
 	Refused        []Refusal // in the order in which they were tried
-	Retries        uint64    // addresses and providers that were tried in vain while connecting
-	Wakes          uint64    // how often the peer slept and was woken from here; not through a network
+	Retries        uint64    // failed attempts to connect: addresses and providers
+	Wakes          uint64    // how often this node woke the sleeping peer; not over a network
 	Sent, Received Counts
 }
 
-// Refusal says why a provider, or one pair of RDMA devices of it, does not reach a
-// peer, as far as this side knows: the other may know more. What comes after the one
-// that was chosen is not tried, nor are providers that have no device here
-// ([verbs.Providers] says why not).
+// Refusal says why a provider, or a pair of RDMA devices of it, does not reach a peer,
+// as far as this side knows; the peer may know more. Providers after the chosen one are
+// not tried and not listed, nor are those without a device here ([verbs.Providers] has
+// the reason).
 type Refusal struct {
 	Provider string
-	Device   string // on this side; empty where it did not come to one
+	Device   string // on this side; empty if the attempt reached no device
 	Reason   string // at most 1024 bytes
 }
 
-// Bounds of what is remembered of attempts in vain: at the higher rank the peer says
-// how many there are.
+// Bounds on the failed attempts that are kept: at the higher rank, the peer controls
+// their number.
 const (
 	maxRefused = 32
 	maxReason  = 1024
 )
 
-// refused remembers an attempt in vain; what is the same each time counts once. The
-// caller holds mu.
+// refused records a failed attempt; identical ones are kept once. The caller holds mu.
 func (p *peer) refused(r Refusal) {
 	if len(r.Reason) > maxReason {
 		r.Reason = strings.ToValidUTF8(r.Reason[:maxReason], "")
@@ -77,13 +76,13 @@ func (p *peer) refused(r Refusal) {
 	}
 }
 
-// Stats is what a node has done.
+// Stats describes the activity of a node so far.
 type Stats struct {
-	Sleeps uint64 // how often somebody who waited went to sleep
+	Sleeps uint64 // how often a waiting goroutine went to sleep
 	Peers  []PeerStats
 }
 
-// Stats returns what the node has done so far, by peer, in the order of the ranks.
+// Stats returns the statistics of the node, with its peers in rank order.
 func (n *Node) Stats() Stats {
 	n.mu.Lock()
 	peers := n.allPeers()
@@ -99,7 +98,7 @@ func (n *Node) Stats() Stats {
 func (p *peer) stats() PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStats{Rank: p.rank, State: "idle", Refused: slices.Clone(p.refusals), Retries: p.retries.Load(), Wakes: p.bell.struck.Load()}
+	s := PeerStats{Rank: p.rank, State: "idle", Refused: slices.Clone(p.refusals), Retries: p.retries.Load(), Wakes: p.bell.wakes.Load()}
 	switch {
 	case p.rank == p.node.rank:
 		s.Provider = "self"
@@ -142,15 +141,15 @@ func (p *peer) stats() PeerStats {
 	return s
 }
 
-// Report writes one line for each pending operation: peer, stream, number of the
-// start, length, state and age; one for each call of World, Split and Exchange that
-// waits for other ranks, with what it waits for; one for each group in which a goroutine
-// sleeps, with the collective; and one for each peer that is not idle.
+// Report writes one line for each pending operation (peer, stream, number of the start,
+// length, state, age), for each call of World, Split and Exchange that waits for other
+// ranks and what it waits for, for each group in which a goroutine sleeps with its
+// collective, and for each peer that is not idle.
 func (n *Node) Report(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rank %d of %d:\n", n.rank, n.size)
 	for _, p := range n.Stats().Peers {
-		fmt.Fprintf(&b, "  rank %d, %s %s: sent %d messages, %d bytes; received %d, %d bytes; %d waited for room; woken %d times, %d tries in vain\n", p.Rank, p.Provider, p.State,
+		fmt.Fprintf(&b, "  rank %d, %s %s: sent %d messages, %d bytes; received %d, %d bytes; %d waited for room; woken %d times, %d failed attempts to connect\n", p.Rank, p.Provider, p.State,
 			p.Sent.Messages, p.Sent.Bytes, p.Received.Messages, p.Received.Bytes, p.Sent.Waited, p.Wakes, p.Retries)
 	}
 	for _, line := range n.pending() {
@@ -164,7 +163,7 @@ var phaseNames = map[uint32]string{
 	phasePending: "waits for the connection or for room", phaseOffered: "waits for the receiver", phaseWaiting: "waits for the sender",
 }
 
-// describeState says what an active handle waits for; nothing of one that is over.
+// describeState says what an active handle waits for; empty if it has completed.
 func (h *Handle) describeState(now uint32) string {
 	unlock := h.lockStream()
 	defer unlock()
@@ -181,7 +180,7 @@ func (h *Handle) describeState(now uint32) string {
 	return fmt.Sprintf("%v %s rank %d, stream %d, start %d, %d bytes: %s, for %d s", h.kind, prep, h.peer().rank, stream, h.k, h.shape.length, state, max(now, h.began)-h.began)
 }
 
-// lockStream takes the lock under which the handle's starts are.
+// lockStream takes the lock that guards the handle's starts.
 func (h *Handle) lockStream() (unlock func()) {
 	lock := func(q *queue, l *spinLock) func() {
 		if q != nil {
@@ -211,7 +210,7 @@ func notify() chan os.Signal {
 	return c
 }
 
-// oversee counts the seconds, and reports on a signal or when nothing moves.
+// oversee counts seconds, and writes the report on a signal or when progress stalls.
 func (n *Node) oversee(signals chan os.Signal) {
 	defer signal.Stop(signals)
 	tick := time.NewTicker(time.Second)

@@ -36,7 +36,7 @@ func TestStats(t *testing.T) {
 		require.Len(t, a.Peers, 1)
 		require.Len(t, b.Peers, 1)
 		for _, p := range []*PeerStats{&a.Peers[0], &b.Peers[0]} {
-			p.Wakes, p.Retries = 0, 0 // who waited may have slept, and both may have connected at once
+			p.Wakes, p.Retries = 0, 0 // a waiter may have slept, and both may have connected at once
 			require.True(t, provider == "ibv" || strings.HasPrefix(p.Device, provider), p.Device)
 			require.NotEmpty(t, p.Device)
 			p.Device = ""
@@ -192,11 +192,11 @@ func TestWakes(t *testing.T) {
 	}
 	message()
 	before := wakes()
-	for range 100 { // received by somebody who does not wait
+	for range 100 { // received without waiting
 		message()
 	}
 	require.Equal(t, before, wakes())
-	for ctx := within(t); wakes() == before; { // who sleeps looks every now and then
+	for ctx := within(t); wakes() == before; { // a sleeper wakes up periodically
 		require.NoError(t, ctx.Err())
 		require.NoError(t, r.Start())
 		slept := nodes[1].Stats().Sleeps

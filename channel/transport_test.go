@@ -17,7 +17,7 @@ type absent struct{}
 func (absent) Name() string { return "absent" }
 func (absent) Rank() int    { return 50 }
 func (absent) Probe() verbs.Probe {
-	return verbs.Probe{Answer: verbs.No, Reason: "nobody has built it"}
+	return verbs.Probe{Answer: verbs.No, Reason: "it does not exist"}
 }
 func (absent) Devices() ([]verbs.DeviceInfo, error) { return nil, nil }
 func (absent) Open(device string, _ verbs.Config) (verbs.ProviderContext, error) {
@@ -66,7 +66,7 @@ func TestBadTransport(t *testing.T) {
 		"tcp,carrier-pigeon": `SLUICE_TRANSPORT="tcp,carrier-pigeon": provider "carrier-pigeon" has no device here; there are ["`,
 		"TCP":                `SLUICE_TRANSPORT="TCP": provider "TCP" has no device here; there are [`,
 		"tcp,":               `SLUICE_TRANSPORT="tcp,": provider "" has no device here; there are [`,
-		"absent":             `SLUICE_TRANSPORT="absent": provider "absent" has no device here (nobody has built it); there are [`,
+		"absent":             `SLUICE_TRANSPORT="absent": provider "absent" has no device here (it does not exist); there are [`,
 	} {
 		t.Setenv(EnvTransport, value)
 		err := joinErrors(t, 2)[0]
@@ -76,5 +76,5 @@ func TestBadTransport(t *testing.T) {
 	t.Setenv(EnvTransport, "tcp,tcp")
 	_, err := Join(t.Context())
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, `SLUICE_TRANSPORT="tcp,tcp": provider "tcp" twice`)
+	require.ErrorContains(t, err, `SLUICE_TRANSPORT="tcp,tcp": provider "tcp" is named twice`)
 }

@@ -10,21 +10,22 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// EnvTuningFile is the variable of the environment that names a file of settings, as
-// "bench tune --file" writes it: NAME=value on each line, of the variables that
-// [WithTuning] takes and [EnvTransport]; what is behind # is a comment, and so are empty lines. A variable of the environment
-// overrides a line of the file, and WithTuning both. All ranks must end up with the same.
-// A file that cannot be read, or has something else in it, is a [*TuningFileError].
+// EnvTuningFile is the environment variable that names a file of settings, as written
+// by "bench tune --file". Each line is NAME=value, where NAME is a variable that
+// [WithTuning] accepts or [EnvTransport]; empty lines and text after # are ignored. The
+// environment overrides the file, and WithTuning overrides both. All ranks must end up
+// with the same settings. A file that cannot be read or parsed is a [*TuningFileError].
 const EnvTuningFile = "SLUICE_TUNING_FILE"
 
-// TuningFileError says what is wrong with the file that [EnvTuningFile] names. It is
-// [ErrInvalid], and wraps what the system says where the file cannot be read.
+// TuningFileError describes an error in the file that [EnvTuningFile] names. It wraps
+// [ErrInvalid] and, if the file cannot be read, the system error.
 type TuningFileError struct {
 	File string
-	Line int // from 1; 0: the file as a whole
+	Line int // from 1; 0 for the file as a whole
 	Err  error
 }
 
+// Error returns the variable, the file, the line and the cause as text.
 func (e *TuningFileError) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("%v: %s=%q: %v", ErrInvalid, EnvTuningFile, e.File, e.Err)
@@ -35,10 +36,11 @@ func (e *TuningFileError) Error() string {
 // Unwrap returns [ErrInvalid] and the cause.
 func (e *TuningFileError) Unwrap() []error { return []error{ErrInvalid, e.Err} }
 
-// maxTuningFile bounds a file of settings: ten lines, and what is said about them.
+// maxTuningFile bounds the size of the file: ten lines, with comments.
 const maxTuningFile = 64 << 10
 
-// readTuningFile reads the file that the environment names; none where it names none.
+// readTuningFile reads the file named by the environment; an empty path means no
+// settings.
 func readTuningFile(path string) (map[string]string, error) {
 	if path == "" {
 		return nil, nil
@@ -50,7 +52,7 @@ func readTuningFile(path string) (map[string]string, error) {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxTuningFile+1))
 	if err == nil && len(b) > maxTuningFile {
-		err = fmt.Errorf("more than %d bytes", maxTuningFile)
+		err = fmt.Errorf("file has more than %d bytes", maxTuningFile)
 	}
 	if err != nil {
 		return nil, &TuningFileError{File: path, Err: err}
@@ -74,11 +76,11 @@ func parseTuning(path, text string) (map[string]string, error) {
 		case !ok:
 			return nil, &TuningFileError{path, n, fmt.Errorf("%.100q, want NAME=value", line)}
 		case !slices.Contains(names, name):
-			return nil, &TuningFileError{path, n, fmt.Errorf("no setting %.100q; there are %q", name, names)}
+			return nil, &TuningFileError{path, n, fmt.Errorf("unknown setting %.100q; known settings: %q", name, names)}
 		case twice:
-			return nil, &TuningFileError{path, n, fmt.Errorf("%s twice", name)}
+			return nil, &TuningFileError{path, n, fmt.Errorf("%s is set twice", name)}
 		}
-		// Each by itself: so the line with what cannot be meant is known.
+		// Parse each setting by itself, so that an error names its line.
 		alone := func(v string) string {
 			if v == name {
 				return value

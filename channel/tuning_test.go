@@ -93,7 +93,7 @@ func TestTuningFileErrors(t *testing.T) {
 		line int
 		says string
 	}{
-		"no setting":   {"\nexport=1\n", 2, "no setting"},
+		"unknown":      {"\nexport=1\n", 2, "unknown setting"},
 		"no value":     {coll.EnvXSize + "\n", 1, "want NAME=value"},
 		"no number":    {coll.EnvXSize + "=1\n" + coll.EnvMaxLinear + "=many\n", 2, coll.EnvMaxLinear},
 		"out of range": {coll.EnvXSize + "=99999999999999\n", 1, coll.EnvXSize},

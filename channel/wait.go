@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// How a waiter waits: it spins, then gives the CPU to other processes, then
-// sleeps until the bell.
+// A waiter spins, then yields the CPU to other processes, then sleeps until the bell rings.
 const (
 	spinBudget  = 20000 // some hundred microseconds
 	yieldBudget = 50
@@ -20,7 +19,7 @@ const (
 	driveEvery  = 64
 )
 
-// await tests until it is over.
+// await tests until the handle is complete.
 func (h *Handle) await(ctx context.Context) error {
 	n := h.node
 	patient := false // has been spinning for long
@@ -52,8 +51,8 @@ func (h *Handle) await(ctx context.Context) error {
 		}
 		switch {
 		case i < n.spins:
-			// Also against looking too often: a line that is looked at while its
-			// owner writes to it goes to and fro. It is 5 % of BenchmarkPingPong/8.
+			// Polling less often also helps the owner of the line, which bounces between
+			// the caches if it is read while it is written: 5 % of BenchmarkPingPong/8.
 			wait.Pause(1)
 		case i < n.spins+yieldBudget:
 			yield()
@@ -74,8 +73,8 @@ func (h *Handle) sleep(ctx context.Context) (done bool, err error) {
 	return done, err
 }
 
-// nap sleeps until the bell rings, for a bounded time, unless it is over when the
-// peers know that somebody sleeps.
+// nap sleeps until the bell rings, for a bounded time, unless over is true once the peers can see
+// the sleeper.
 func (n *Node) nap(ctx context.Context, over func() bool) {
 	bound := sleepBound
 	if d, ok := ctx.Deadline(); ok {
@@ -94,7 +93,7 @@ func (n *Node) nap(ctx context.Context, over func() bool) {
 	sleepOn(&n.bell.word, v, bound)
 }
 
-// drive moves on what others may be waiting for.
+// drive makes progress on what peers may be waiting for.
 func (n *Node) drive() {
 	for _, s := range *n.receives.Load() {
 		s.drive()
@@ -104,8 +103,7 @@ func (n *Node) drive() {
 	}
 }
 
-// waiters counts the goroutines of this process that wait: several must let each
-// other run.
+// waiters counts the waiting goroutines of this process: several must yield to each other.
 var waiters atomic.Int32
 
 func yield() {

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// The control connection between two ranks carries what is said once: how they
-// are to be connected, and what they declare. Each message is a kind and the
-// length of its body, then the body; all integers are big-endian.
+// The control connection between two ranks carries setup data: how to connect them, and what they
+// declare. Each message is a kind and the length of its body, then the body; all integers are
+// big-endian.
 
 const (
 	wireProtocol = "sluice-channel"
@@ -27,18 +27,18 @@ type kind uint8
 const (
 	kindPropose   kind = 1 + iota // lower rank: an endpoint to connect to
 	kindAnswer                    // higher rank: its endpoint, or why not
-	kindProbed                    // each: whether bytes have come through
-	kindUse                       // lower rank: that it is
+	kindProbed                    // each: whether the probe has arrived
+	kindUse                       // lower rank: whether the link is used
 	kindNode                      // each: where its bell is
 	kindStream                    // sender: where the ring of a stream is
 	kindLayout                    // owner: the layout of a handle
 	kindDrop                      // owner: the handle is closed
 	kindBye                       // the node closes; nothing follows
 	kindPipe                      // sender: where the pipe of a stream is
-	kindFault                     // each: a group is of no use any more
-	kindCalled                    // each: what it has called, and waits in for long
-	kindConnected                 // lower rank: whether its queue pair has connected, too
-	kindEnd                       // each: the number of a stream that it is through with
+	kindFault                     // each: a group has failed
+	kindCalled                    // each: the collective in which it has been waiting for long
+	kindConnected                 // lower rank: whether its queue pair has connected too
+	kindEnd                       // each: the number of a stream that it has finished with
 	kinds
 )
 
@@ -49,7 +49,7 @@ func (k kind) String() string {
 	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe", "fault", "called", "connected", "end"}[k]
 }
 
-// region is memory of the sender of a message, as the peer reaches it.
+// region is memory of the sender of a message, as the peer accesses it.
 type region struct {
 	rkey   uint32
 	addr   uint64
@@ -87,7 +87,7 @@ func readFrame(r io.Reader) (kind, []byte, error) {
 	return k, body, err
 }
 
-// reader takes a body apart; after the first shortage everything is zero.
+// reader parses a body; once it is too short, all further values are zero.
 type reader struct {
 	b   []byte
 	bad bool
@@ -133,10 +133,10 @@ func (r *reader) u64() uint64 {
 
 func (r *reader) region() region { return region{r.u32(), r.u64(), r.u64()} }
 
-// end says whether the body was taken apart to its end.
+// end returns an error unless the body was parsed exactly to its end.
 func (r *reader) end(k kind) error {
 	if r.bad || len(r.b) > 0 {
-		return fmt.Errorf("%w: %v of a wrong length", ErrProtocol, k)
+		return fmt.Errorf("%w: %v has a wrong length", ErrProtocol, k)
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ const maxRefusal = 1 << 10
 
 // Flags of an offer.
 const (
-	offerEndpoint = 1 << iota // else a refusal
+	offerEndpoint = 1 << iota // otherwise a refusal
 	offerMore                 // far, or final
 )
 

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// How two ranks get from a control connection to a queue pair. The lower rank
-// chooses:
+// This file takes two ranks from a control connection to a queue pair. The lower rank chooses:
 //
 //	lower                            higher
 //	  propose: endpoint          ──▶
@@ -26,27 +25,25 @@ import (
 //	  use, or not                ──▶
 //	  node                       ◀─▶ node
 //
-// until an attempt succeeds or the lower rank has nothing left to propose, which it
-// says with attempt 0. Neither writes before both have connected: a write that meets a
-// queue pair which is not ready costs a local ACK timeout, or is given up.
+// until an attempt succeeds or the lower rank has nothing left to propose, which it signals with
+// attempt 0. Neither writes before both have connected: a write to a queue pair that is not ready
+// costs a local ACK timeout, or fails.
 //
-// Of a provider for RDMA devices each pair of ports is tried that may do, until one
-// does: the lower rank proposes one port after the other, each as often as the higher
-// has another for it that it has not tried with it yet. At first the ports of a pair
-// have to be in one subnet.
+// Of a provider for RDMA devices, each suitable pair of ports is tried until one works: the lower
+// rank proposes one port after the other, each as long as the higher rank has a port that it has
+// not tried with it yet. At first, the ports of a pair must be in one subnet.
 
-// How long an attempt may take where every rank has a CPU, and how often it is
-// looked at: less and less often, for there may be many who wait.
+// How long an attempt may take if every rank has a CPU, and how often it is polled: at growing
+// intervals, because many ranks may be waiting.
 const (
 	probeTime     = time.Second
 	probePauseMin = 20 * time.Microsecond
 	probePauseMax = 5 * time.Millisecond
 )
 
-// probeTime is how long an attempt to reach a rank may take: a second, and more
-// where it or this one waits for a CPU, but never all of the time for connecting. Both
-// look for the other's write themselves, so that who has no CPU would take a network
-// that works for one that does not.
+// probeTime is how long an attempt to reach a rank may take: a second, and longer if that rank or
+// this one waits for a CPU, but never the whole connect timeout. Both poll for the other's write,
+// so a rank without a CPU would mistake a working network for a broken one.
 func (n *Node) probeTime(rank int) time.Duration {
 	d := probeTime
 	for _, kernel := range []uint64{n.addresses[n.rank].kernel, n.addresses[rank].kernel} {
@@ -57,7 +54,7 @@ func (n *Node) probeTime(rank int) time.Duration {
 	return max(probeTime, min(d, n.opt.connectTimeout/3))
 }
 
-// wireUp connects to the peer, so that what has been declared can be used.
+// wireUp connects to the peer, so that declared handles can be used.
 func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 	n := p.node
 	conn.SetDeadline(time.Now().Add(n.opt.connectTimeout))
@@ -88,7 +85,7 @@ type wiring struct {
 	tried   []pair // by the higher rank
 }
 
-// pair is a port of this rank for one that the peer proposes, by its number.
+// pair is a port of this rank and one that the peer proposes, by its number.
 type pair struct {
 	provider string
 	theirs   uint8
@@ -96,14 +93,14 @@ type pair struct {
 	port     int
 }
 
-// maxAttempts bounds how often the lower rank proposes anything.
+// maxAttempts bounds the proposals of the lower rank.
 const maxAttempts = 255
 
 // propose tries one provider after the other, as the lower rank.
 func (w *wiring) propose() (*link, error) {
 	n := w.node
 	var refusals []error
-	// What other pairs of a provider may take: then the next has its turn.
+	// The time limit for further pairs of a provider; then the next provider is tried.
 	end := time.Now().Add(n.opt.connectTimeout / 2)
 	for _, provider := range n.preference(w.rank) {
 		l, err := w.proposeProvider(provider, end)
@@ -121,13 +118,13 @@ func (w *wiring) propose() (*link, error) {
 	return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(refusals...))
 }
 
-// What is left to try after an attempt in vain.
+// What is left to try after a failed attempt.
 type vain int
 
 const (
 	pairVain     vain = iota // the next port of the peer's
 	portVain                 // the next port of this rank
-	deadVain                 // the same, and this one not again
+	deadVain                 // the same, and this one never again
 	providerVain             // the next provider
 )
 
@@ -166,12 +163,12 @@ func (w *wiring) proposeProvider(provider string, end time.Time) (*link, error) 
 	return nil, errors.Join(refusals...)
 }
 
-// used tells of the attempt that has succeeded, the lower rank's first being 1.
+// used logs the successful attempt; the lower rank's first is 1.
 func (p *peer) used(l *link, attempt uint8) {
 	p.node.log.Debug("channel: provider used", "peer", p.rank, "provider", l.dev.provider(), "device", l.dev.port.Name(), "attempts", attempt)
 }
 
-// notUsed tells, counts and remembers an attempt in vain.
+// notUsed logs, counts and records a failed attempt.
 func (p *peer) notUsed(r Refusal) {
 	p.retries.Add(1)
 	p.mu.Lock()
@@ -180,9 +177,9 @@ func (p *peer) notUsed(r Refusal) {
 	p.node.log.Info("channel: provider not used", "peer", p.rank, "provider", r.Provider, "reason", r.Reason, "device", r.Device)
 }
 
-// preference lists the providers to try towards a peer: what only reaches this
-// host comes last where the peer does not look as if it were here, for to find
-// that out takes the time of an attempt. The program's order is kept as it is.
+// preference lists the providers to try for a peer. Those that only reach this host come last if
+// the peer appears to be elsewhere, because a failed attempt takes time. An order set by the
+// program is kept.
 func (n *Node) preference(rank int) []string {
 	if len(n.opt.providers) > 0 && n.opt.source == "" || n.addresses[rank].host == n.addresses[n.rank].host {
 		return n.providers
@@ -202,7 +199,7 @@ var errBroken = errors.New("control connection")
 
 func broken(err error) error { return fmt.Errorf("%w: %w", errBroken, err) }
 
-// tryPropose proposes a port; without a link it says what is left to try, and why.
+// tryPropose proposes a port; if it fails, it returns what is left to try, and why.
 func (w *wiring) tryPropose(from port, number uint8, far bool) (_ *link, _ vain, err error) {
 	v := deadVain
 	used, said := false, ""
@@ -271,13 +268,13 @@ func (w *wiring) tryPropose(from port, number uint8, far bool) (_ *link, _ vain,
 	return l, v, nil
 }
 
-// noOther is what the higher rank says when it has tried all of its ports.
+// noOther is the refusal of a higher rank that has tried all of its ports.
 const noOther = "no other port"
 
-// noProbe says why an attempt has failed: here, or at the peer.
+// noProbe returns why an attempt has failed, here or at the peer.
 func (w *wiring) noProbe(mine error, e *verbs.Endpoint) error {
 	if mine == nil {
-		mine = fmt.Errorf("nothing has come through to rank %d", w.rank)
+		mine = fmt.Errorf("no write with immediate has come through to rank %d", w.rank)
 	}
 	if e.LinkLayer == verbs.LinkLayerUnspecified {
 		return mine
@@ -300,7 +297,7 @@ func expectOffer(r *bufio.Reader, want kind, attempt uint8) (offer, error) {
 	return o, err
 }
 
-// verdict reads what the peer says of the attempt that is under way.
+// verdict reads the peer's result of the attempt in progress.
 func (w *wiring) verdict(want kind) (ok bool, err error) {
 	k, body, err := readFrame(w.r)
 	if err != nil {
@@ -316,16 +313,16 @@ func (w *wiring) verdict(want kind) (ok bool, err error) {
 	return ok, err
 }
 
-// try probes a link that both have connected, and exchanges with the peer whether
-// that succeeded: theirs says so of the peer, mine is why it did not here. A control
-// connection that breaks meanwhile ends the probe: the peer has died.
+// try probes a link that both have connected, and exchanges the results: theirs says whether the
+// peer succeeded, mine why this rank did not. If the control connection breaks in between, the
+// peer has died and the probe ends.
 func (w *wiring) try(l *link, bound time.Duration) (theirs bool, mine, err error) {
 	ctx, cancel := context.WithCancelCause(w.node.life)
 	defer cancel(nil)
 	spoke := make(chan struct{})
 	go func() {
 		defer close(spoke)
-		if _, err := w.r.Peek(1); err != nil { // the next that it says is its verdict
+		if _, err := w.r.Peek(1); err != nil { // its next message is its verdict
 			cancel(err)
 		}
 	}()
@@ -339,7 +336,7 @@ func (w *wiring) try(l *link, bound time.Duration) (theirs bool, mine, err error
 	return theirs, mine, err
 }
 
-// introduce exchanges what the nodes have to know of each other.
+// introduce exchanges the nodes' information about each other.
 func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, error) {
 	n := p.node
 	mine := nodeInfo{fenced: n.fenced}
@@ -354,12 +351,12 @@ func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, err
 		return nodeInfo{}, err
 	}
 	if k != kindNode {
-		return nodeInfo{}, fmt.Errorf("%w: %v in place of an introduction", ErrProtocol, k)
+		return nodeInfo{}, fmt.Errorf("%w: got %v, want an introduction", ErrProtocol, k)
 	}
 	return parseNode(body)
 }
 
-// up makes everything that has been declared so far work.
+// up binds everything declared so far to the link.
 func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	var b *bell
 	if l.dev.mapped {
@@ -388,7 +385,7 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	p.state.Store(peerUp)
 	for h := range p.handles {
 		if err := h.bind(p); err != nil {
-			h.bindErr.Store(&err) // the others are not affected
+			h.bindErr.Store(&err) // other handles are not affected
 		}
 	}
 	for _, s := range p.sends {
@@ -403,7 +400,7 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 			p.queue.adoptReceive(s)
 		}
 	}
-	p.node.bell.strike()
+	p.node.bell.wakeAll()
 	return nil
 }
 

@@ -35,7 +35,10 @@ func TestMain(m *testing.M) {
 type act func(ctx context.Context, w *impi.Comm, random *rand.Rand) error
 
 var acts = map[string]act{
-	"collected":      collectedAct,
+	"collected": collectedAct,
+	"map": func(ctx context.Context, w *impi.Comm, _ *rand.Rand) error {
+		return mapAct(ctx, w, func() error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+	},
 	"orphans":        orphansAct,
 	"owned":          ownedAct,
 	"plain":          plainAct,
@@ -283,6 +286,17 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 // released once.
 func TestOwnedOfKilled(t *testing.T) {
 	endsApart(t, "owned", []int{0, 0, killed, killed})
+}
+
+// Of Map's workers the first may get all chunks before the others have five.
+func TestMapKilled(t *testing.T) {
+	const place = "shm"
+	needApart(t, place)
+	status, out := apart(t, "map", place, 4, 0)
+	require.Equal(t, []int{0, 0}, status[:2], out)
+	for _, s := range status[2:] {
+		require.Contains(t, []int{0, killed}, s, out)
+	}
 }
 
 const ownedChunks = 60

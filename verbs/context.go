@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Context is an open device (struct ibv_context). All objects made from it
-// belong to it and end with it at the latest.
+// Context is an open device (struct ibv_context). It owns all objects made from
+// it; closing it closes them.
 type Context struct {
 	dev  *Device
 	prov ProviderContext
@@ -18,21 +18,22 @@ type Context struct {
 
 	mu     sync.Mutex // held for a few instructions, or while an object is made
 	closed bool
-	// byProv finds the object of this package from the provider's; it is the
-	// list of all that is open. It is changed with mu held; who only looks, for an
-	// event, does not wait for one that makes an object.
+	// byProv maps the provider's object to this package's; it lists all open
+	// objects. It is changed only with mu held. A lookup, for an event, takes no
+	// lock, so it never waits for the creation of an object.
 	byProv sync.Map // of child
-	// ending counts the children whose own Close is under way, outside of mu: a
-	// provider may have to wait for a peer.
+	// ending counts the children whose own Close is running. That happens without
+	// mu: a provider may have to wait for a peer.
 	ending sync.WaitGroup
 }
 
 // child is any object of a context.
 type child interface {
-	rank() int // order of tearing down, lowest first
+	rank() int // order in which Context.Close closes it, lowest first
 	base() *object
 	provider() io.Closer
-	// letGo tells what the child depends on that it is gone. Context.mu is held.
+	// letGo removes the child from the user counts of the objects it depends on.
+	// Context.mu is held.
 	letGo()
 }
 
@@ -49,7 +50,7 @@ func newContext(d *Device, p ProviderContext, a DeviceAttr) *Context {
 	return &Context{dev: d, prov: p, attr: a}
 }
 
-// Device returns what was opened.
+// Device returns the device that was opened.
 func (c *Context) Device() *Device { return c.dev }
 
 // QueryDevice returns the device's limits (ibv_query_device).
@@ -83,7 +84,7 @@ func (c *Context) QueryGID(port, index int) (GID, error) {
 	return c.prov.QueryGID(port, index)
 }
 
-// AllocPD makes a protection domain (ibv_alloc_pd).
+// AllocPD allocates a protection domain (ibv_alloc_pd).
 func (c *Context) AllocPD() (*PD, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +100,7 @@ func (c *Context) AllocPD() (*PD, error) {
 	return pd, nil
 }
 
-// CreateCompChannel makes a completion channel (ibv_create_comp_channel).
+// CreateCompChannel creates a completion channel (ibv_create_comp_channel).
 func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,9 +116,9 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return ch, nil
 }
 
-// CreateCQ makes a completion queue of at least cqe entries (ibv_create_cq).
-// With a channel, events of the CQ go there and [CQ.ReqNotify] arms it; without
-// one (nil) the caller polls, or blocks in [CQ.Wait].
+// CreateCQ creates a completion queue of at least cqe entries (ibv_create_cq).
+// With a channel, the CQ sends its events there once [CQ.ReqNotify] has armed it.
+// Without one (nil), the caller polls, or blocks in [CQ.Wait].
 func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	if cqe < 1 || cqe > c.attr.MaxCQE {
 		return nil, c.errorf("create CQ", ErrInvalid, "%d entries, device has 1 to %d", cqe, c.attr.MaxCQE)
@@ -146,11 +147,11 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	return cq, nil
 }
 
-// Close closes all that was made from the context, queue pairs first, then the
-// device (ibv_close_device). Outstanding work of the queue pairs ends; memory
-// that a live peer may still be writing is kept, and reported in the error. It
-// is complete when it returns. Other calls find everything closed as soon as it
-// has begun, a second Close too: that is [ErrClosed].
+// Close closes every object made from the context, queue pairs first, and then the
+// device (ibv_close_device); all are closed when it returns. Outstanding work of
+// the queue pairs ends. Memory that a live peer may still be writing is not freed,
+// and the error says so. From the moment Close starts, every other call on the
+// context and its objects, a second Close included, returns [ErrClosed].
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -167,7 +168,7 @@ func (c *Context) Close() error {
 	}
 	c.byProv.Clear()
 	c.mu.Unlock()
-	c.ending.Wait() // they are children, too
+	c.ending.Wait() // children whose own Close is running
 	slices.SortFunc(children, func(a, b child) int { return a.rank() - b.rank() })
 	var errs []error
 	for _, ch := range children {
@@ -176,7 +177,7 @@ func (c *Context) Close() error {
 	return errors.Join(append(errs, c.prov.Close())...)
 }
 
-// Order in which Context.Close takes children down.
+// Order in which Context.Close closes children.
 const (
 	rankQP = iota
 	rankSRQ
@@ -186,8 +187,8 @@ const (
 	rankPD
 )
 
-// AsyncEvent waits for the next asynchronous event (ibv_get_async_event) until
-// ctx ends or the context is closed ([ErrClosed]).
+// AsyncEvent waits for the next asynchronous event (ibv_get_async_event), until ctx
+// ends (the error is that of ctx) or the context is closed ([ErrClosed]).
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	if err := c.alive("get async event"); err != nil {
 		return AsyncEvent{}, err
@@ -235,9 +236,9 @@ func (c *Context) errorf(op string, err error, format string, args ...any) error
 	return Errorf(c.dev.Name(), op, err, format, args...)
 }
 
-// end closes a child from its own Close: busy and closed are checked, the context
-// forgets the child, and then the provider closes it, with no lock held. What it
-// depends on stays busy until that is over.
+// end closes a child from its own Close: it checks that the child is open and
+// unused, removes it from the context, and has the provider close it with no lock
+// held. The objects that the child depends on stay busy until the provider is done.
 func end(op string, self child) error {
 	o := self.base()
 	c := o.ctx

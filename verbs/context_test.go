@@ -23,8 +23,8 @@ func soon(t *testing.T, what string, f func()) {
 	}
 }
 
-// A region whose memory a stopped peer is accessing takes long to close. That
-// holds up nothing but what depends on it.
+// A region that a stopped peer is accessing takes long to close. Only calls that depend
+// on the region wait for that.
 func TestCloseOfOneWaits(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	stuck := errors.New("stuck")
@@ -82,7 +82,7 @@ func TestCloseOfOneWaits(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// What a device grants may be more than what was asked for, and Cap tells that.
+// A device may grant more than was requested; Cap returns what it granted.
 func TestCapIsWhatWasGranted(t *testing.T) {
 	granted := QPCap{MaxSendWR: 64, MaxRecvWR: 32, MaxSendSGE: 8, MaxRecvSGE: 4, MaxInlineData: 60}
 	c, err := openFake(&fakeContext{grant: func(asked QPCap) QPCap {
@@ -101,8 +101,8 @@ func TestCapIsWhatWasGranted(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestGIDIndex: an index that does not fit the attribute of a QP is an error, and not
-// that of another GID.
+// TestGIDIndex: an index that does not fit the attribute of a QP is an error; it is not
+// truncated to the index of another GID.
 func TestGIDIndex(t *testing.T) {
 	c, err := openFake(&fakeContext{gids: 1000})
 	require.NoError(t, err)

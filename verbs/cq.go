@@ -16,14 +16,14 @@ type CQ struct {
 	cqe     int
 }
 
-// Cap is the number of entries that the CQ was created with.
+// Cap returns the number of entries that the CQ was created with.
 func (q *CQ) Cap() int { return q.cqe }
 
-// Poll takes up to len(wcs) completions (ibv_poll_cq) and returns how many; 0
-// is the normal answer of an empty queue. It never blocks. Of a CQ without a channel
-// there may be more although wcs had room; of one with a channel there was not. An
-// error means that the queue itself is broken ([ErrCQOverrun]) or closed; failed
-// operations are completions with a status.
+// Poll takes up to len(wcs) completions (ibv_poll_cq) and returns how many, 0 if the
+// queue is empty. It never blocks. On a CQ with a channel, a count below len(wcs)
+// means that the queue was empty; on a CQ without one, more completions may be ready.
+// An error means that the queue itself is broken ([ErrCQOverrun]) or closed; a failed
+// operation is a completion with a status.
 func (q *CQ) Poll(wcs []WC) (int, error) {
 	if q.closed.Load() {
 		return 0, q.closedErr("poll CQ")
@@ -31,35 +31,35 @@ func (q *CQ) Poll(wcs []WC) (int, error) {
 	return q.prov.Poll(wcs)
 }
 
-// ReqNotify arms the CQ (ibv_req_notify_cq): the next completion to be added,
-// with solicitedOnly the next solicited or failed one, sends one event to the
-// CQ's channel. Completions that came before do not: arm, then poll once more,
-// then block. Without a channel it is an error.
+// ReqNotify arms the CQ (ibv_req_notify_cq): the next completion to be added (with
+// solicitedOnly, the next solicited or failed one) sends one event to the CQ's
+// channel. Completions already in the queue send none: arm, poll once more, then
+// block. On a CQ without a channel it returns [ErrInvalid].
 func (q *CQ) ReqNotify(solicitedOnly bool) error {
 	if q.closed.Load() {
 		return q.closedErr("request notification")
 	}
 	if q.channel == nil {
-		return q.ctx.errorf("request notification", ErrInvalid, "CQ has no completion channel")
+		return q.ctx.errorf("request notification", ErrInvalid, "the CQ was created without a completion channel")
 	}
 	return q.prov.ReqNotify(solicitedOnly)
 }
 
-// Spinning in Wait, before it blocks. A poll that finds nothing costs some 5 ns
-// on shared memory: the first phase is a few microseconds, about what it takes
-// to put a thread to sleep and wake it, the second gives the CPU to whom we
-// may be waiting for.
+// Spinning in Wait, before it blocks. An empty poll costs about 5 ns on shared
+// memory. The first phase therefore lasts a few microseconds, about as long as it
+// takes to put a thread to sleep and wake it; the second yields the CPU to the
+// process or goroutine that may produce the completion.
 const (
 	waitSpins  = 1024
 	waitYields = 16
 )
 
-// Wait polls until there is a completion, the queue breaks, or ctx ends, and
-// returns as Poll does. It spins, then yields, then sleeps. For CQs without a
-// channel; with one, block in [CompChannel.Get].
+// Wait polls until there is a completion, the queue breaks, or ctx ends. It returns
+// what Poll returns, or the error of ctx. It spins, then yields, then sleeps. It is
+// only for CQs without a channel; with one, block in [CompChannel.Get].
 func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if q.channel != nil {
-		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "CQ has a completion channel, which is where its events go")
+		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "the CQ has a completion channel; call CompChannel.Get instead")
 	}
 	if len(wcs) == 0 {
 		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "no room for completions")
@@ -88,7 +88,7 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	}
 }
 
-// spin polls at most looks times.
+// spin polls up to looks times.
 func (q *CQ) spin(wcs []WC, looks int) (int, error) {
 	if _, ok := q.prov.(SpinPoller); !ok || looks == 1 {
 		return q.PollSpin(wcs, looks)
@@ -101,9 +101,9 @@ func (q *CQ) spin(wcs []WC, looks int) (int, error) {
 	return 0, nil
 }
 
-// PollSpin is Poll that looks up to looks times. Where a call of the provider
-// costs more than looking, as it does through libibverbs, it is one call for all
-// looks; others who poll the queue wait for it.
+// PollSpin polls up to looks times, until Poll would return a completion or an error.
+// If calling the provider costs more than a poll, as with libibverbs, all looks are
+// one call, and concurrent polls of the queue wait for it.
 func (q *CQ) PollSpin(wcs []WC, looks int) (int, error) {
 	if s, ok := q.prov.(SpinPoller); ok {
 		if q.closed.Load() {
@@ -120,11 +120,11 @@ func (q *CQ) PollSpin(wcs []WC, looks int) (int, error) {
 	return 0, nil
 }
 
-// spinLooks is how often a provider looks at one call: some microseconds, so that
-// neither others who poll nor the garbage collector wait for long.
+// spinLooks is how often a provider polls within one call: a few microseconds, so that
+// neither concurrent polls nor the garbage collector wait for long.
 const spinLooks = 128
 
-// Close destroys the queue (ibv_destroy_cq); [ErrBusy] while queue pairs use it.
+// Close destroys the queue (ibv_destroy_cq). It returns [ErrBusy] while queue pairs use it.
 func (q *CQ) Close() error { return end("close CQ", q) }
 
 func (q *CQ) rank() int           { return rankCQ }
@@ -138,16 +138,16 @@ func (q *CQ) letGo() {
 
 func (q *CQ) closedErr(op string) error { return q.ctx.errorf(op, ErrClosed, "CQ") }
 
-// CompChannel is a completion event channel (struct ibv_comp_channel), which
-// armed CQs send their events to.
+// CompChannel is a completion event channel (struct ibv_comp_channel): armed CQs
+// send their events to it.
 type CompChannel struct {
 	object
 	prov ProviderCompChannel
 }
 
-// FD is a descriptor that is readable when an event waits, for epoll or poll;
-// do not read it: call Get. It lives until Close. Where the platform has no such
-// descriptor the error wraps [ErrNotSupported].
+// FD returns a descriptor, for epoll or poll, that is readable while an event is
+// pending. Do not read from it: call Get. It is valid until Close. If the platform
+// has no such descriptor, the error wraps [ErrNotSupported].
 func (ch *CompChannel) FD() (int, error) {
 	if ch.closed.Load() {
 		return -1, ch.ctx.errorf("completion channel descriptor", ErrClosed, "")
@@ -155,9 +155,9 @@ func (ch *CompChannel) FD() (int, error) {
 	return ch.prov.FD()
 }
 
-// Get waits for an event and returns the CQ that sent it (ibv_get_cq_event), the
-// error of ctx, or [ErrClosed]. The CQ is then no longer armed. Events of CQs
-// closed in the meantime are passed over.
+// Get waits for an event and returns the CQ that sent it (ibv_get_cq_event), which is
+// then no longer armed. It fails with the error of ctx or with [ErrClosed]. It skips
+// events of CQs closed in the meantime.
 func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 	for {
 		if ch.closed.Load() {
@@ -175,7 +175,8 @@ func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 	}
 }
 
-// Close destroys the channel (ibv_destroy_comp_channel); [ErrBusy] while CQs use it.
+// Close destroys the channel (ibv_destroy_comp_channel). It returns [ErrBusy] while CQs
+// use it.
 func (ch *CompChannel) Close() error { return end("close completion channel", ch) }
 
 func (ch *CompChannel) rank() int           { return rankChannel }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// LinkLayer of a port (IBV_LINK_LAYER_*, same numbers).
+// LinkLayer is the link layer of a port (IBV_LINK_LAYER_*, same numbers).
 type LinkLayer uint8
 
 // Link layers. Shared memory reports LinkLayerUnspecified.
@@ -42,7 +42,7 @@ func (m MTU) Bytes() int {
 	return 128 << m
 }
 
-// PortState (enum ibv_port_state, same numbers).
+// PortState is the state of a port (enum ibv_port_state, same numbers).
 type PortState uint8
 
 // Port states.
@@ -60,7 +60,8 @@ func (s PortState) String() string {
 	return enumName([]string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}, int(s), "PortState")
 }
 
-// AtomicCap says towards whom atomics are atomic (enum ibv_atomic_cap, same numbers).
+// AtomicCap says with respect to which accesses atomics are atomic (enum
+// ibv_atomic_cap, same numbers).
 type AtomicCap uint8
 
 // Atomic capabilities.
@@ -78,28 +79,28 @@ func (a AtomicCap) String() string {
 // DeviceAttr holds the limits of a device (struct ibv_device_attr). Counts are
 // numbers of objects, sizes are bytes. Zero means none, never "unlimited".
 type DeviceAttr struct {
-	FWVer           string // version of what implements the device
+	FWVer           string // version of the firmware or software behind the device
 	MaxMRSize       uint64 // bytes of one region
 	MaxMsgSize      uint32 // bytes of one message (ibv_port_attr.max_msg_sz)
 	MaxQP           int
 	MaxQPWR         int // work requests of one queue of a QP
 	MaxSGE          int // SGEs of one work request
 	MaxSGERd        int // SGEs of one RDMA_READ
-	MaxInlineData   int // bytes; the most that QPCap.MaxInlineData may ask for
+	MaxInlineData   int // bytes; upper limit of QPCap.MaxInlineData
 	MaxCQ           int
 	MaxCQE          int // entries of one CQ
 	MaxMR           int
 	MaxPD           int
 	MaxSRQ          int
 	MaxSRQWR        int
-	MaxQPRdAtomic   int // RDMA_READs and atomics answered at once, one QP
-	MaxQPInitRdAtom int // RDMA_READs and atomics outstanding as the one who asks
+	MaxQPRdAtomic   int // RDMA_READs and atomics in progress as responder, one QP
+	MaxQPInitRdAtom int // RDMA_READs and atomics outstanding as requester, one QP
 	AtomicCap       AtomicCap
 	PhysPortCnt     int
-	// OnDemandPaging: regions may have AccessOnDemand: they are not pinned.
+	// OnDemandPaging: regions may have AccessOnDemand and are then not pinned.
 	OnDemandPaging bool
-	// LoadStore: the peer's registered memory may be reached with plain loads and
-	// stores, see [QP.Map].
+	// LoadStore: plain loads and stores can reach the peer's registered memory; see
+	// [QP.Map].
 	LoadStore bool
 	// PrefersOwnMemory: memory from [PD.AllocMR] moves faster than memory given to [PD.RegMR].
 	PrefersOwnMemory bool
@@ -114,61 +115,60 @@ type PortAttr struct {
 	GIDTblLen  int
 	PKeyTblLen int
 	LID        uint16 // InfiniBand LID; tcp: the listening TCP port
-	Netdev     string // network interface, empty where there is none
-	// GRHRequired: packets need a global routing header, inside a subnet as well
+	Netdev     string // network interface; empty if there is none
+	// GRHRequired: packets need a global routing header even inside a subnet
 	// (IBV_QPF_GRH_REQUIRED).
 	GRHRequired bool
 }
 
-// Config says how a device is opened. The zero value is valid for shm and for
-// tcp with Insecure or Secret set. Fields that a provider has no use for are
-// ignored by it.
+// Config says how a device is opened. The zero value is valid for shm; tcp also
+// needs Insecure or Secret. A provider ignores the fields that it does not use.
 type Config struct {
-	// Secret is the job's secret, which both ends of a connection must prove
-	// before any byte counts. Needed by tcp unless Insecure. Kept by the
-	// context; do not change it.
+	// Secret is the job's secret. Both ends of a connection must prove that they
+	// know it before any data is accepted. tcp needs it unless Insecure is set. The
+	// context keeps the slice: do not change it.
 	Secret []byte
-	// Insecure admits peers without proof. Zero: not admitted.
+	// Insecure admits peers without proof. Zero: they are refused.
 	Insecure bool
-	// Job is the job's id, at most 64 bytes, bound into the proof. Zero: "".
+	// Job is the job's id, at most 64 bytes; the proof covers it. Zero: "".
 	Job string
 	// Address is the local IP address to use. Zero: the device's first; for RDMA
 	// over Ethernet the best GID: RoCEv2 over an IPv4 address, else a global one.
 	Address string
-	// Port of the device to use. Zero: the first that is active.
+	// Port is the port of the device to use. Zero: the first active one.
 	Port int
-	// PeerTimeout bounds how long a silent peer is waited for: no
-	// acknowledgement of sent bytes, no answer to keep-alive probes, no end to
-	// an access in flight when its memory is deregistered. Zero: 10 s.
+	// PeerTimeout limits the wait for a silent peer: one that does not acknowledge
+	// sent bytes, does not answer keep-alive probes, or does not finish an access
+	// in flight when its memory is deregistered. Zero: 10 s.
 	PeerTimeout time.Duration
-	// Portable makes tcp use only what every operating system has (the net
-	// package), as it does anyway where there is nothing better.
+	// Portable restricts tcp to the net package, which every operating system has.
+	// Where tcp has nothing faster, it does so anyway.
 	Portable bool
-	// Logger receives what is worth knowing but no error of any call: refused
-	// strangers, lost peers. Zero: slog.Default() at level Debug.
+	// Logger receives events that no call returns as an error: refused connections
+	// of strangers, lost peers. Zero: slog.Default() at level Debug.
 	Logger *slog.Logger
 }
 
-// DefaultPeerTimeout is what a zero [Config].PeerTimeout means.
+// DefaultPeerTimeout is used if [Config].PeerTimeout is zero.
 const DefaultPeerTimeout = 10 * time.Second
 
-// Device is a device that a provider offers. It is a plain value: nothing to close.
+// Device is a device that a provider offers. It is a plain value and need not be closed.
 type Device struct {
 	prov Provider
 	info DeviceInfo
 }
 
-// Name is unique among all devices, e.g. "shm0", "tcp_lo".
+// Name returns the device's name, e.g. "shm0" or "tcp_lo". It is unique among all devices.
 func (d *Device) Name() string { return d.info.Name }
 
-// Provider is the name of the provider, e.g. "shm".
+// Provider returns the name of the device's provider, e.g. "shm".
 func (d *Device) Provider() string { return d.prov.Name() }
 
-// Netdev is the network interface below the device, empty where there is none.
+// Netdev returns the network interface below the device; empty if there is none.
 func (d *Device) Netdev() string { return d.info.Netdev }
 
-// OnRequest says that the device is to be used only where it, or its provider, is
-// asked for by name: a layer that chooses by itself passes it over.
+// OnRequest reports whether the device is used only if it, or its provider, is named:
+// a layer that picks a device by itself must skip it.
 func (d *Device) OnRequest() bool {
 	return passedOver(d.prov)
 }
@@ -178,17 +178,17 @@ func passedOver(p Provider) bool {
 	return ok && r.OnRequest()
 }
 
-// Open opens the device (ibv_open_device). The context belongs to the caller,
-// who ends it with [Context.Close].
+// Open opens the device (ibv_open_device). The caller owns the context and must close
+// it with [Context.Close].
 func (d *Device) Open(cfg Config) (*Context, error) {
 	if len(cfg.Job) > 64 {
-		return nil, Errorf(d.Name(), "open", ErrInvalid, "job id of %d bytes, at most 64", len(cfg.Job))
+		return nil, Errorf(d.Name(), "open", ErrInvalid, "job id has %d bytes, limit is 64", len(cfg.Job))
 	}
 	if cfg.PeerTimeout < 0 {
-		return nil, Errorf(d.Name(), "open", ErrInvalid, "peer timeout %v", cfg.PeerTimeout)
+		return nil, Errorf(d.Name(), "open", ErrInvalid, "peer timeout %v is negative", cfg.PeerTimeout)
 	}
 	if cfg.Port < 0 {
-		return nil, Errorf(d.Name(), "open", ErrInvalid, "port %d", cfg.Port)
+		return nil, Errorf(d.Name(), "open", ErrInvalid, "port %d is negative", cfg.Port)
 	}
 	if cfg.PeerTimeout == 0 {
 		cfg.PeerTimeout = DefaultPeerTimeout
@@ -208,8 +208,8 @@ func (d *Device) Open(cfg Config) (*Context, error) {
 }
 
 // Devices lists the devices of all registered providers that are available, in
-// order of preference (ibv_get_device_list). A provider that fails to list its
-// devices contributes its error; the others are listed all the same.
+// order of preference (ibv_get_device_list). If a provider fails to list its devices,
+// the error includes its error, and the list still has the devices of the others.
 func Devices() ([]*Device, error) {
 	var all []*Device
 	var errs []error
@@ -228,9 +228,9 @@ func Devices() ([]*Device, error) {
 	return all, errors.Join(errs...)
 }
 
-// Find returns the device called name, or the first device of the provider
-// called name. An error wraps [ErrNoDevice] and says what there is, and why a
-// provider of that name is not available.
+// Find returns the device called name, else the first device of the provider called
+// name. An error wraps [ErrNoDevice]. If a provider has that name, it says why the
+// provider is not available; otherwise it lists the devices that exist.
 func Find(name string) (*Device, error) {
 	devs, err := Devices()
 	for _, d := range devs {
@@ -246,12 +246,12 @@ func Find(name string) (*Device, error) {
 	for _, p := range registered() {
 		if p.Name() == name {
 			pr := p.Probe()
-			return nil, Errorf(name, "find device", ErrNoDevice, "available: %v: %s", pr.Answer, pr.Reason)
+			return nil, Errorf(name, "find device", ErrNoDevice, "provider available: %v: %s", pr.Answer, pr.Reason)
 		}
 	}
 	var have []string
 	for _, d := range devs {
 		have = append(have, d.Name())
 	}
-	return nil, errors.Join(Errorf("", "find device", ErrNoDevice, "%q; there are %q", name, have), err)
+	return nil, errors.Join(Errorf("", "find device", ErrNoDevice, "%q; devices here: %q", name, have), err)
 }

@@ -5,37 +5,36 @@
 // libibverbs/man); where Go's form differs, the comment says so:
 //
 //   - a function that takes a chain of work requests in C takes a slice here and
-//     returns how many it took. "No room now" is that number being short, never
+//     returns how many it accepted. A full queue shortens that count; it is never
 //     an error;
-//   - immediate data is a plain uint32 in host order; what travels is big-endian;
-//   - destroying an object is Close. An object that others still use answers
-//     [ErrBusy]; [Context.Close] takes everything beneath it down in order;
-//   - acknowledging an event ([CompChannel.Get], [Context.AsyncEvent]) is done by
-//     the library.
+//   - immediate data is a uint32 in host byte order; it is big-endian on the wire;
+//   - Close destroys an object. It returns [ErrBusy] while other objects depend on
+//     this one; [Context.Close] closes everything beneath the context in order;
+//   - the library acknowledges events ([CompChannel.Get], [Context.AsyncEvent])
+//     itself.
 //
-// What actually moves the bytes is a provider: verbs/shm (ranks of one host),
-// verbs/tcp (sockets), and others. A program imports the providers that it
-// wants, or verbs/all, for their side effect of registering, as with
-// database/sql drivers.
+// A provider moves the bytes: verbs/shm (ranks of one host), verbs/tcp (sockets),
+// and others. A program imports the providers it wants, or verbs/all; importing a
+// provider registers it, as with database/sql drivers.
 //
 // # Addresses
 //
-// A work request names memory as libibverbs does: by the address in the process
-// that registered it, plus a key. [MR.SGE] and [MR.Addr] compute them. Every
+// As in libibverbs, a work request names memory by its address in the process
+// that registered it, plus a key. [MR.SGE] and [MR.Addr] compute these. Every
 // access, local or remote, is checked against the region of the key; an address
-// that is not inside a live region never touches memory.
+// outside a live region never touches memory.
 //
 // # Concurrency
 //
-// All methods of all types may be called from several goroutines at once.
-// Posting and polling do not allocate, and on shared memory and RDMA hardware
-// they make no system call while the peer is awake.
+// All methods of all types are safe for concurrent use. Posting and polling do
+// not allocate; on shared memory and RDMA hardware they make no system call
+// while the peer is awake.
 //
 // # Completion
 //
-// A work completion with status [WCSuccess] for a send-side operation means, as
-// on hardware, that the peer has executed it: the data lies in the peer's
-// memory, or in the receive buffer that it consumed. Completions of one QP
-// arrive in posting order. An unsignalled operation is known to be complete when
-// a later signalled one of the same queue completes.
+// As on hardware, a send-side work completion with status [WCSuccess] means that
+// the peer has executed the operation: the data is in the peer's memory, or in
+// the receive buffer that the operation consumed. Completions of one QP arrive in
+// posting order. The completion of a signalled operation implies that all earlier
+// operations of the same queue are complete.
 package verbs

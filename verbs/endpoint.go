@@ -11,7 +11,7 @@ import (
 // RoCE and tcp ports carry their IP address in it, IPv4 as ::ffff:a.b.c.d.
 type GID [16]byte
 
-// Addr returns the GID read as an IP address, IPv4-mapped ones as IPv4.
+// Addr returns the GID as an IP address; an IPv4-mapped GID gives an IPv4 address.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // subnet is the upper half, the subnet prefix of InfiniBand.
@@ -20,17 +20,17 @@ func (g GID) subnet() [8]byte { return [8]byte(g[:8]) }
 // GIDFromAddr returns the GID of an IP address.
 func GIDFromAddr(a netip.Addr) GID { return GID(a.As16()) }
 
-// String is the GID in IPv6 notation.
+// String returns the GID in IPv6 notation.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
 // Endpoint is what a peer must know to connect to a QP: the addressing part of
-// the attributes of INIT→RTR. It is exchanged out of band, as bytes of fixed
-// length ([Endpoint.AppendBinary], [ParseEndpoint]).
+// the attributes of INIT→RTR. Peers exchange it out of band, encoded as
+// [EndpointLen] bytes ([Endpoint.AppendBinary], [ParseEndpoint]).
 type Endpoint struct {
-	Provider    string    // which provider's wire it speaks, at most 16 bytes of [a-z0-9_-]
+	Provider    string    // the provider whose wire protocol it speaks, 1 to 16 bytes of [a-z0-9_-]
 	LinkLayer   LinkLayer // of the port
-	ActiveMTU   MTU       // of the port; a connection uses the smaller one
-	MaxRdAtomic uint8     // RDMA_READ and atomic operations that this end can answer at once
+	ActiveMTU   MTU       // of the port; a connection uses the smaller of both ends'
+	MaxRdAtomic uint8     // RDMA_READs and atomics that this end handles at once as responder
 	LID         uint16    // InfiniBand: the port's LID; tcp: the listening TCP port
 	QPNum       uint32    // 24 bits
 	PSN         uint32    // 24 bits: first packet sequence number that this end sends
@@ -46,12 +46,12 @@ const (
 	endpointMinor = 0
 )
 
-// AppendBinary appends the encoding (EndpointLen bytes, big-endian, with a CRC-32
-// at the end against accidents on the way) to b. It fails with [ErrInvalid] where
-// a field does not fit its width.
+// AppendBinary appends the encoding to b: EndpointLen bytes, big-endian, with a
+// trailing CRC-32 against accidental corruption. It fails with [ErrInvalid] if a
+// field does not fit its width.
 func (e Endpoint) AppendBinary(b []byte) ([]byte, error) {
 	if !validProviderName(e.Provider) {
-		return b, Errorf("", "encode endpoint", ErrInvalid, "provider name %q", e.Provider)
+		return b, Errorf("", "encode endpoint", ErrInvalid, "provider name %q, want 1 to 16 of [a-z0-9_-]", e.Provider)
 	}
 	if e.QPNum >= 1<<24 || e.PSN >= 1<<24 {
 		return b, Errorf("", "encode endpoint", ErrInvalid, "QP number %#x or PSN %#x exceeds 24 bits", e.QPNum, e.PSN)
@@ -79,8 +79,8 @@ func (e *Endpoint) UnmarshalBinary(b []byte) (err error) {
 	return err
 }
 
-// ParseEndpoint decodes what [Endpoint.AppendBinary] wrote. Anything else, of
-// whatever length or content, is an error that wraps [ErrEndpoint].
+// ParseEndpoint decodes what [Endpoint.AppendBinary] wrote. For any other bytes, of
+// any length, it returns an error that wraps [ErrEndpoint].
 func ParseEndpoint(b []byte) (Endpoint, error) {
 	bad := func(format string, args ...any) (Endpoint, error) {
 		return Endpoint{}, Errorf("", "parse endpoint", ErrEndpoint, format, args...)
@@ -92,7 +92,7 @@ func ParseEndpoint(b []byte) (Endpoint, error) {
 		return bad("magic %q, want %q", b[:4], endpointMagic)
 	}
 	if b[4] != endpointMajor {
-		return bad("version %d.%d, this end speaks %d.%d", b[4], b[5], endpointMajor, endpointMinor)
+		return bad("version %d.%d, this process speaks %d.%d", b[4], b[5], endpointMajor, endpointMinor)
 	}
 	if got, want := binary.BigEndian.Uint32(b[52:]), crc32.ChecksumIEEE(b[:52]); got != want {
 		return bad("checksum %#08x, want %#08x", got, want)
@@ -126,7 +126,7 @@ func ParseEndpoint(b []byte) (Endpoint, error) {
 	return e, nil
 }
 
-// String is provider, QP number and address, for messages.
+// String returns provider, address, LID and QP number, for error and log messages.
 func (e Endpoint) String() string {
 	return fmt.Sprintf("%s:%v/%d#%06x", e.Provider, e.GID.Addr(), e.LID, e.QPNum)
 }

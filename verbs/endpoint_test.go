@@ -22,8 +22,8 @@ var golden = Endpoint{
 	GID:         GIDFromAddr(netip.MustParseAddr("10.1.2.3")),
 }
 
-// goldenHex is golden as it travels. Whoever changes this line changes the wire
-// format and has to raise its version.
+// goldenHex is the encoding of golden. To change it is to change the wire format, which
+// needs a new version number.
 var goldenHex = strings.Join([]string{
 	"534c4550",                         // magic "SLEP"
 	"01",                               // major version

@@ -7,17 +7,17 @@ import (
 
 // Errors that functions of this package wrap; test with [errors.Is].
 var (
-	// ErrClosed: the object, or one that it depends on, has been closed.
+	// ErrClosed: the object, or an object that it depends on, is closed.
 	ErrClosed = errors.New("use of closed object")
-	// ErrBusy: the object is still used by others (EBUSY of libibverbs).
+	// ErrBusy: other objects, or accesses in flight, still use the object (EBUSY of libibverbs).
 	ErrBusy = errors.New("object is in use")
 	// ErrInvalid: an argument is outside what the device or the model allows (EINVAL).
 	ErrInvalid = errors.New("invalid argument")
 	// ErrState: the QP is in a state that forbids the operation.
 	ErrState = errors.New("wrong queue pair state")
-	// ErrNotSupported: the provider or the device does not have this ability (EOPNOTSUPP).
+	// ErrNotSupported: the provider or the device lacks this feature (EOPNOTSUPP).
 	ErrNotSupported = errors.New("not supported")
-	// ErrNoDevice: no device of that name is there.
+	// ErrNoDevice: there is no device of that name.
 	ErrNoDevice = errors.New("no such device")
 	// ErrNoMemory: memory, or a table of the device, is exhausted (ENOMEM).
 	ErrNoMemory = errors.New("out of resources")
@@ -27,11 +27,11 @@ var (
 	ErrRange = errors.New("address range outside memory region")
 	// ErrAccess: the region's access flags forbid the operation.
 	ErrAccess = errors.New("access flags forbid the operation")
-	// ErrCQOverrun: the CQ had no room for a completion; it and its QPs are broken.
+	// ErrCQOverrun: the CQ had no room for a completion; the CQ and its QPs are unusable.
 	ErrCQOverrun = errors.New("completion queue overrun")
-	// ErrEndpoint: bytes that are not an endpoint, or one of another provider or version.
+	// ErrEndpoint: the bytes are not an endpoint, or are one of another provider or version.
 	ErrEndpoint = errors.New("malformed endpoint")
-	// ErrPeerDied: the process at the other end is gone.
+	// ErrPeerDied: the peer process is gone.
 	ErrPeerDied = errors.New("peer died")
 	// ErrSecret: no job secret was given, or the peer's proof of it failed.
 	ErrSecret = errors.New("job secret missing or wrong")
@@ -42,11 +42,11 @@ var (
 type OpError struct {
 	Op     string // e.g. "create QP"
 	Device string // device name, may be empty
-	Detail string // the figure that was wrong, with its limit; may be empty
-	Err    error  // one of the errors above, or one of the operating system
+	Detail string // the offending value and its limit; may be empty
+	Err    error  // one of the errors above, or an error of the operating system
 }
 
-// Error names the device, the operation, the cause and the figure.
+// Error names the device, the operation, the cause and the detail.
 func (e *OpError) Error() string {
 	s := "verbs"
 	if e.Device != "" {
@@ -62,7 +62,7 @@ func (e *OpError) Error() string {
 // Unwrap returns the cause.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// Errorf builds an [OpError]; providers use it so that messages read alike.
+// Errorf builds an [OpError]. Providers use it to give all messages the same form.
 func Errorf(device, op string, err error, format string, args ...any) error {
 	return &OpError{Op: op, Device: device, Err: err, Detail: fmt.Sprintf(format, args...)}
 }

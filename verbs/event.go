@@ -1,6 +1,6 @@
 package verbs
 
-// EventType of an asynchronous event (enum ibv_event_type, same numbers).
+// EventType is the type of an asynchronous event (enum ibv_event_type, same numbers).
 type EventType uint32
 
 // Asynchronous events.
@@ -21,7 +21,7 @@ const (
 	EventSMChange         EventType = 13 // Port
 	EventSRQErr           EventType = 14 // SRQ
 	EventSRQLimitReached  EventType = 15 // SRQ: see SRQAttr.Limit
-	EventQPLastWQEReached EventType = 16 // QP with an SRQ: in ERR, takes no more from it
+	EventQPLastWQEReached EventType = 16 // QP with an SRQ: in ERR, takes no more receives from the SRQ
 	EventClientReregister EventType = 17 // Port
 	EventGIDChange        EventType = 18 // Port
 )
@@ -33,8 +33,8 @@ var eventNames = [...]string{"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR"
 // String returns the libibverbs name without its prefix.
 func (t EventType) String() string { return enumName(eventNames[:], int(t), "EventType") }
 
-// AsyncEvent is an asynchronous event (struct ibv_async_event). Which of QP, CQ,
-// SRQ and Port is set follows from Type; an object closed in the meantime is nil.
+// AsyncEvent is an asynchronous event (struct ibv_async_event). Type decides which of
+// QP, CQ, SRQ and Port is set; an object closed in the meantime is nil.
 type AsyncEvent struct {
 	Type EventType
 	QP   *QP

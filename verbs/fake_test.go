@@ -2,7 +2,7 @@ package verbs
 
 import "context"
 
-// fakeContext is a device whose objects do nothing, but what a test has them do.
+// fakeContext is a device whose objects do only what a test makes them do.
 type fakeContext struct {
 	closeMR func() error      // nil: succeeds
 	grant   func(QPCap) QPCap // nil: what was asked for

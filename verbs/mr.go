@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// AccessFlags say what may be done with a region, or through a QP (enum
+// AccessFlags say which accesses to a region, or through a QP, are allowed (enum
 // ibv_access_flags, same numbers).
 type AccessFlags uint32
 
-// Access flags. Local reading is always allowed.
+// Access flags. Local reads are always allowed.
 const (
 	AccessLocalWrite      AccessFlags = 1 << 0
 	AccessRemoteWrite     AccessFlags = 1 << 1
@@ -18,13 +18,13 @@ const (
 	AccessOnDemand        AccessFlags = 1 << 6
 	AccessRelaxedOrdering AccessFlags = 1 << 20
 
-	// AccessAll is everything a peer or the device may do.
+	// AccessAll allows all accesses of the device and the peer.
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 
 	accessMask = AccessAll | AccessOnDemand | AccessRelaxedOrdering
 )
 
-// String lists the flags by their libibverbs names.
+// String lists the flags by their libibverbs names without prefix.
 func (a AccessFlags) String() string {
 	var l []string
 	for _, f := range []struct {
@@ -57,23 +57,23 @@ type MR struct {
 	buf    []byte
 }
 
-// Addr is the address of the first byte, as [SGE] and [SendWR].RemoteAddr take it.
+// Addr returns the address of the first byte, for [SGE] and [SendWR].RemoteAddr.
 func (m *MR) Addr() uint64 { return m.addr }
 
-// Len is the length in bytes.
+// Len returns the length in bytes.
 func (m *MR) Len() int { return int(m.length) }
 
-// LKey is the key for local access, for SGEs.
+// LKey returns the key for local access, for SGEs.
 func (m *MR) LKey() uint32 { return m.lkey }
 
-// RKey is the key that a peer needs, besides the address, to access the region.
+// RKey returns the key that a peer needs, with the address, to access the region.
 func (m *MR) RKey() uint32 { return m.rkey }
 
 // Access returns the flags that the region was registered with.
 func (m *MR) Access() AccessFlags { return m.access }
 
-// Bytes is the region's memory; nil after Close. The bytes may be written by the
-// device or the peer while an operation on them is outstanding.
+// Bytes returns the region's memory, nil after Close. The device or the peer may write
+// it while an operation on it is outstanding.
 func (m *MR) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
@@ -81,9 +81,9 @@ func (m *MR) Bytes() []byte {
 	return m.buf
 }
 
-// SGE returns the element for length bytes from offset. An element that is longer than
-// 2^31 bytes, or does not lie in the region, is one that every post refuses, with
-// [ErrInvalid] or [ErrRange] and the figure at fault.
+// SGE returns the element for length bytes at offset. If that is more than 2^31 bytes,
+// or not inside the region, every post of the element fails with [ErrInvalid] or
+// [ErrRange] and the offending value.
 func (m *MR) SGE(offset, length int) SGE {
 	if uint64(offset) <= m.length && uint64(length) <= min(m.length-uint64(offset), maxSGELength) {
 		return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
@@ -91,7 +91,7 @@ func (m *MR) SGE(offset, length int) SGE {
 	return m.impossible(offset, length)
 }
 
-// impossible is the element that cannot be; see [SGE.refusal].
+// impossible returns an element that every post refuses; see [SGE.refusal].
 func (m *MR) impossible(offset, length int) SGE {
 	switch {
 	case uint64(length) > maxSGELength:
@@ -102,12 +102,11 @@ func (m *MR) impossible(offset, length int) SGE {
 	return SGE{Addr: uint64(offset) + uint64(length), Length: badEnd, LKey: m.lkey}
 }
 
-// Close deregisters the region (ibv_dereg_mr); memory of [PD.AllocMR] is freed.
-// Its keys are invalid from here on: later accesses fail with access errors. An
-// access that a provider has under way is waited for, at most
-// [Config].PeerTimeout: after that the error wraps [ErrBusy], and the memory
-// stays where it is, never used again. Other calls on the context do not wait
-// for that, save those that depend on it: its PD is busy as long.
+// Close deregisters the region (ibv_dereg_mr) and frees memory from [PD.AllocMR]. Its
+// keys become invalid at once: later accesses fail with access errors. Close waits for
+// an access in flight, at most [Config].PeerTimeout; after that the error wraps
+// [ErrBusy], and the memory is neither freed nor reused. Until Close returns, closing
+// the region's PD fails with ErrBusy; other calls on the context do not wait.
 func (m *MR) Close() error { return end("close MR", m) }
 
 func (m *MR) rank() int           { return rankMR }

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSGE: an element is the one that was asked for, or one that no post takes. Regions
-// of more than 4 GiB are not registered here for that.
+// TestSGE: SGE returns the element requested, or one that every post refuses. The test
+// does not register regions of more than 4 GiB.
 func TestSGE(t *testing.T) {
 	t.Parallel()
 	const addr, size, lkey = 1 << 40, 1 << 34, 7

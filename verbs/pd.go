@@ -6,20 +6,19 @@ import (
 	"unsafe"
 )
 
-// PD is a protection domain (struct ibv_pd): the regions and queue pairs that
-// may be used with each other.
+// PD is a protection domain (struct ibv_pd): a set of regions and queue pairs that may
+// be used together.
 type PD struct {
 	object
 	prov ProviderPD
 }
 
-// RegMR registers buf (ibv_reg_mr): it stays at its address, and the device may
-// access it as access says, until [MR.Close]. The slice must not be empty; its
-// memory remains the caller's, who must not let work requests use it after it is
-// closed. Go memory is pinned for as long; registering a region twice is
-// possible and gives two keys.
+// RegMR registers buf (ibv_reg_mr): until [MR.Close] it stays at its address, Go memory
+// is pinned, and the device may access it as access says. buf must not be empty. The
+// caller keeps owning the memory, and must not let work requests use the region after
+// Close. The same memory may be registered twice; each region has its own key.
 //
-// REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well (ibv_reg_mr(3)).
+// REMOTE_WRITE and REMOTE_ATOMIC also need LOCAL_WRITE (ibv_reg_mr(3)).
 func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
 	if len(buf) == 0 {
 		return nil, pd.ctx.errorf("register MR", ErrInvalid, "empty slice")
@@ -27,9 +26,9 @@ func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
 	return pd.addMR("register MR", len(buf), access, func() (ProviderMR, error) { return pd.prov.RegMR(buf, access) })
 }
 
-// AllocMR allocates size bytes of zeroed memory, page-aligned, of the kind that
-// the provider moves fastest, and registers it. [MR.Bytes] is the memory; it is
-// gone after [MR.Close]: a slice of it must not be used any more.
+// AllocMR allocates size bytes of zeroed, page-aligned memory of the kind that the
+// provider moves fastest, and registers it. [MR.Bytes] returns the memory. [MR.Close]
+// frees it: slices of it must not be used after that.
 func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	if size < 1 {
 		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
@@ -45,7 +44,7 @@ func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 // pageAlign is the alignment of AllocMR's memory in bytes.
 var pageAlign = os.Getpagesize()
 
-// alignedSlice returns size bytes of the Go heap that begin at a multiple of align.
+// alignedSlice returns size bytes of Go heap memory, aligned to align.
 func alignedSlice(size, align int) []byte {
 	b := make([]byte, size+align)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (align - 1)
@@ -79,8 +78,8 @@ func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (Pr
 	return mr, nil
 }
 
-// CreateQP makes an RC queue pair in state RESET (ibv_create_qp). The
-// capabilities granted are at least those asked for; [QP.Cap] tells them.
+// CreateQP creates an RC queue pair in state RESET (ibv_create_qp). It grants at least
+// the capabilities requested; [QP.Cap] returns them.
 func (pd *PD) CreateQP(init QPInitAttr) (*QP, error) {
 	const op = "create QP"
 	c := pd.ctx
@@ -140,7 +139,7 @@ func (pd *PD) CreateQP(init QPInitAttr) (*QP, error) {
 	return qp, nil
 }
 
-// CreateSRQ makes a shared receive queue (ibv_create_srq).
+// CreateSRQ creates a shared receive queue (ibv_create_srq).
 func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	const op = "create SRQ"
 	c := pd.ctx
@@ -162,8 +161,8 @@ func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	return s, nil
 }
 
-// Close frees the domain (ibv_dealloc_pd); [ErrBusy] while it has regions, queue
-// pairs or shared receive queues.
+// Close frees the domain (ibv_dealloc_pd). It returns [ErrBusy] while the domain has
+// regions, queue pairs or shared receive queues.
 func (pd *PD) Close() error { return end("close PD", pd) }
 
 func (pd *PD) rank() int           { return rankPD }

@@ -8,22 +8,22 @@ import (
 	"sync"
 )
 
-// Answer of a probe: yes, no, or could not tell.
+// Answer is the result of a probe: yes, no, or unknown.
 type Answer uint8
 
 // Answers.
 const (
-	Unknown Answer = iota // could not tell; trying is the only way
+	Unknown Answer = iota // the probe could not tell; only trying will
 	Yes
 	No
 )
 
-// String is "yes", "no" or "could not tell".
+// String returns "yes", "no" or "could not tell".
 func (a Answer) String() string {
 	return enumName([]string{"could not tell", "yes", "no"}, int(a), "Answer")
 }
 
-// Probe says whether something is available, and why not or what could not be told.
+// Probe says whether a provider is available. If the answer is not [Yes], it gives the reason.
 type Probe struct {
 	Answer Answer
 	Reason string // empty with Yes
@@ -33,7 +33,7 @@ type Probe struct {
 type ProviderInfo struct {
 	Name      string
 	Probe     Probe
-	OnRequest bool // as [Device.OnRequest]
+	OnRequest bool // see [Device.OnRequest]
 }
 
 // Providers lists the registered providers, available or not, in order of preference.
@@ -45,16 +45,16 @@ func Providers() []ProviderInfo {
 	return l
 }
 
-// The interfaces below are between this package and the providers beneath it.
-// They are batch-first, carry no behaviour of their own, and grow with the
-// module: no promise of stability is made to providers outside it.
+// The interfaces below connect this package to the providers beneath it. They are
+// batch-first, have no behaviour of their own, and may change with the module:
+// providers outside it have no stability guarantee.
 //
-// This package checks what is the same for all: lifetimes (nothing is called on
-// a provider's object after its Close, children are closed before parents),
-// limits against DeviceAttr, and that objects belong to one context. A provider
-// checks what it alone knows: keys, ranges, states, opcodes.
+// This package makes the checks common to all providers: lifetimes (it calls no
+// method of a provider's object after its Close, and closes children before
+// parents), limits against DeviceAttr, and that objects belong to one context. A
+// provider checks what only it knows: keys, ranges, states, opcodes.
 
-// Provider is one way of moving bytes.
+// Provider implements verbs over one kind of device or transport.
 type Provider interface {
 	Name() string // as in Endpoint.Provider
 	// Rank orders providers by preference, lowest first.
@@ -64,12 +64,12 @@ type Provider interface {
 	Open(device string, cfg Config) (ProviderContext, error)
 }
 
-// OnRequester is an optional ability of a [Provider]: see [Device.OnRequest].
+// OnRequester is an optional interface of a [Provider]; see [Device.OnRequest].
 type OnRequester interface {
 	OnRequest() bool
 }
 
-// DeviceInfo is what a provider tells of a device without opening it.
+// DeviceInfo is what a provider knows of a device without opening it.
 type DeviceInfo struct {
 	Name   string
 	Netdev string
@@ -83,13 +83,13 @@ type ProviderContext interface {
 	AllocPD() (ProviderPD, error)
 	CreateCompChannel() (ProviderCompChannel, error)
 	CreateCQ(cqe int, ch ProviderCompChannel) (ProviderCQ, error)
-	// AsyncEvent blocks until an event, the end of ctx, or Close.
+	// AsyncEvent blocks until there is an event, ctx ends, or Close is called.
 	AsyncEvent(ctx context.Context) (ProviderEvent, error)
 	Close() error
 }
 
-// ProviderEvent is an [AsyncEvent] before its object is looked up. Object is the
-// ProviderQP, ProviderCQ or ProviderSRQ concerned, nil for ports and devices.
+// ProviderEvent is an [AsyncEvent] before its object is looked up. Object is its
+// ProviderQP, ProviderCQ or ProviderSRQ, nil for ports and devices.
 type ProviderEvent struct {
 	Type   EventType
 	Object any
@@ -104,8 +104,8 @@ type ProviderPD interface {
 	Close() error
 }
 
-// MemoryAllocator is an optional ability of a [ProviderPD]: memory that the
-// provider moves faster than any other.
+// MemoryAllocator is an optional interface of a [ProviderPD]: it allocates memory
+// that the provider moves faster than any other.
 type MemoryAllocator interface {
 	AllocMR(size int, access AccessFlags) (ProviderMR, error)
 }
@@ -122,7 +122,7 @@ type ProviderMR interface {
 // ProviderCompChannel implements [CompChannel].
 type ProviderCompChannel interface {
 	FD() (int, error)
-	// Get blocks until an armed CQ has fired, the end of ctx, or Close.
+	// Get blocks until an armed CQ has fired, ctx ends, or Close is called.
 	Get(ctx context.Context) (ProviderCQ, error)
 	Close() error
 }
@@ -131,14 +131,14 @@ type ProviderCompChannel interface {
 type ProviderCQ interface {
 	Poll(wcs []WC) (int, error)
 	ReqNotify(solicitedOnly bool) error
-	// Block returns when a completion may have arrived since the CQ was last
-	// seen empty by Poll, or with the error of ctx. Only for CQs without a channel.
+	// Block returns once a completion may have arrived since Poll last found the CQ
+	// empty, or when ctx ends, with its error. It is only for CQs without a channel.
 	Block(ctx context.Context) error
 	Close() error
 }
 
-// SpinPoller is an optional ability of a [ProviderCQ]: PollSpin is Poll that looks
-// up to looks times, for a provider whose calls cost more than looking.
+// SpinPoller is an optional interface of a [ProviderCQ] whose calls cost more than a
+// poll: PollSpin polls up to looks times in one call.
 type SpinPoller interface {
 	PollSpin(wcs []WC, looks int) (int, error)
 }
@@ -154,8 +154,8 @@ type ProviderQPInit struct {
 // ProviderQP implements [QP].
 type ProviderQP interface {
 	QPNum() uint32
-	// Cap is what was granted, at least what was asked for; asked once, at
-	// creation.
+	// Cap returns the capabilities granted, at least those requested. It is called
+	// once, at creation.
 	Cap() QPCap
 	Modify(attr *QPAttr, mask QPAttrMask) error
 	Query() (QPAttr, error)
@@ -165,7 +165,7 @@ type ProviderQP interface {
 	Close() error
 }
 
-// RemoteMapper is an optional ability of a [ProviderQP]: see [QP.Map].
+// RemoteMapper is an optional interface of a [ProviderQP]; see [QP.Map].
 type RemoteMapper interface {
 	Map(rkey uint32, addr uint64, length int) ([]byte, error)
 }
@@ -183,25 +183,25 @@ var registry struct {
 	providers []Provider
 }
 
-// Register adds a provider; a provider's package calls it from init. It panics
-// on a name that is malformed or taken.
+// Register adds a provider; a provider's package calls it from init. It panics if
+// the provider's name is malformed or taken.
 func Register(p Provider) {
 	registry.Lock()
 	defer registry.Unlock()
 	if !validProviderName(p.Name()) {
-		panic(fmt.Sprintf("verbs: Register: provider name %q", p.Name()))
+		panic(fmt.Sprintf("verbs: Register: provider name %q is malformed, want 1 to 16 of [a-z0-9_-]", p.Name()))
 	}
 	for _, q := range registry.providers {
 		if q.Name() == p.Name() {
-			panic(fmt.Sprintf("verbs: Register: provider %q twice", p.Name()))
+			panic(fmt.Sprintf("verbs: Register: provider %q is already registered", p.Name()))
 		}
 	}
 	registry.providers = append(registry.providers, p)
 	slices.SortStableFunc(registry.providers, func(a, b Provider) int { return a.Rank() - b.Rank() })
 }
 
-// Lookup returns the registered provider called name, for one that stands on it; nil if
-// there is none.
+// Lookup returns the registered provider called name, or nil. It is for providers that
+// are built on another one.
 func Lookup(name string) Provider {
 	for _, p := range registered() {
 		if p.Name() == name {
@@ -217,7 +217,8 @@ func registered() []Provider {
 	return slices.Clone(registry.providers)
 }
 
-// debugOnly hands every record on at level Debug: what a library tells unasked.
+// debugOnly lowers every record to level Debug, the level for a library to log at
+// without being asked.
 type debugOnly struct{ slog.Handler }
 
 func (d debugOnly) Enabled(ctx context.Context, _ slog.Level) bool {

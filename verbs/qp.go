@@ -8,7 +8,7 @@ import (
 // QPInitAttr describes a QP at creation (struct ibv_qp_init_attr; the type is RC).
 type QPInitAttr struct {
 	SendCQ, RecvCQ *CQ
-	SRQ            *SRQ // takes the place of the QP's own receive queue; may be nil
+	SRQ            *SRQ // replaces the QP's own receive queue; nil: none
 	Cap            QPCap
 	SQSigAll       bool // every send work request is signalled
 }
@@ -30,16 +30,16 @@ type QP struct {
 	init QPInitAttr
 }
 
-// QPNum is the QP's number, 24 bits.
+// QPNum returns the QP's number, 24 bits.
 func (q *QP) QPNum() uint32 { return q.prov.QPNum() }
 
-// Cap returns the capabilities that were granted, each at least what was asked
-// for, as libibverbs returns them in ibv_create_qp's attributes. They are what
-// posting is held to: so many work requests are taken, and no more. With an SRQ
-// those of receiving are 0.
+// Cap returns the capabilities granted, each at least what was requested, as
+// libibverbs returns them in the attributes of ibv_create_qp. They are the limits
+// that posting enforces. With an SRQ, the receive capabilities are 0.
 func (q *QP) Cap() QPCap { return q.init.Cap }
 
-// State returns the state now. A QP goes to ERR by itself when an operation fails.
+// State returns the current state, RESET after Close. A QP goes to ERR by itself when
+// an operation fails.
 func (q *QP) State() QPState {
 	if q.closed.Load() {
 		return QPReset
@@ -55,22 +55,21 @@ func (q *QP) Query() (QPAttr, error) {
 	return q.prov.Query()
 }
 
-// Modify changes the attributes in mask (ibv_modify_qp). A change of state needs
-// and admits the attributes of the RC table there; anything else is [ErrState]
-// (no such transition) or [ErrInvalid] (an attribute is missing, superfluous or
-// out of range), and nothing has changed.
+// Modify changes the attributes in mask (ibv_modify_qp). The RC table of
+// ibv_modify_qp(3) says which attributes a change of state requires and allows. A
+// transition that it lacks is [ErrState]; an attribute that is missing, superfluous or
+// out of range is [ErrInvalid]. Then nothing has changed.
 //
-// It is local: it returns at once, and the peer need not have got as far.
-// Operations started before the peer is in RTR wait for it, up to timeout ×
-// retries. Going to RESET forgets all that was posted, without completions;
-// going to ERR completes all that was posted with WCWRFlushErr.
+// Modify is local: except for the wait described below it returns at once, whatever the
+// peer's state. Operations started before the peer is in RTR wait for it, up to timeout ×
+// retries. RESET discards all posted work without completions; ERR completes all of it
+// with WCWRFlushErr.
 //
-// After either the peer has no access through this QP any more. One that a
-// provider finds under way is waited for, at most [Config].PeerTimeout; after
-// that the error wraps [ErrBusy], the state is the new one all the same, and the
-// peer may write until [MR.Close], which then keeps the memory. A QP that a
-// failed operation has moved to ERR has not waited: Modify to ERR, once more, or
-// closing the region does.
+// After RESET or ERR the peer can no longer access memory through this QP. Modify waits
+// for an access in flight, at most [Config].PeerTimeout; after that the error wraps
+// [ErrBusy], the QP is nevertheless in the new state, and the peer may write until
+// [MR.Close], which then does not free the memory. When a failed operation moves a QP
+// to ERR, it does not wait: call Modify to ERR again, or close the region.
 func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if q.closed.Load() {
 		return q.closedErr("modify QP")
@@ -78,15 +77,15 @@ func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	return q.prov.Modify(attr, mask)
 }
 
-// PostSend posts send work requests in order (ibv_post_send) and returns how
-// many were taken: fewer than len(wrs) without an error means that the queue is
-// full. With an error, wrs[n] is the one that is at fault and those before it
-// were posted. A QP in ERR takes them and flushes them; RESET, INIT and RTR are
-// [ErrState]; in SQD they wait for RTS.
+// PostSend posts send work requests in order (ibv_post_send) and returns how many, n,
+// it accepted. n < len(wrs) without an error means that the queue is full. With an
+// error, wrs[n] is at fault and the requests before it were posted. In ERR, requests
+// are accepted and flushed; in SQD they wait for RTS; in RESET, INIT and RTR PostSend
+// returns [ErrState].
 //
-// What the local side can check (opcode, number of SGEs, their lengths, inline size)
-// is an error here; a wrong lkey or range shows as WCLocProtErr, as on hardware, unless
-// [MR.SGE] has found it.
+// PostSend checks the opcode, the number of SGEs, their lengths and the inline size. As
+// on hardware, a wrong lkey or range completes with WCLocProtErr, unless [MR.SGE] has
+// found it.
 func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	const op = "post send"
 	if q.closed.Load() {
@@ -101,9 +100,9 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	return q.prov.PostSend(wrs)
 }
 
-// PostRecv posts receive work requests in order (ibv_post_recv), answering as
-// PostSend does. Allowed in every state but RESET. A QP with an SRQ has no
-// receive queue of its own: [ErrInvalid].
+// PostRecv posts receive work requests in order (ibv_post_recv) and returns what
+// PostSend returns. In RESET it returns [ErrState]. A QP with an SRQ has no receive
+// queue of its own: [ErrInvalid].
 func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 	const op = "post receive"
 	if q.closed.Load() {
@@ -118,12 +117,12 @@ func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 	return q.prov.PostRecv(wrs)
 }
 
-// Map returns the peer's memory at addr, of the region that rkey names, for
-// plain loads and stores (as shmem_ptr(3) and ucp_rkey_ptr do), where the
-// provider has that ability ([DeviceAttr].LoadStore; else [ErrNotSupported]).
-// The slice is valid until this QP or the peer's region is closed, whichever is
-// first: the peers must agree on that between themselves. Nothing orders these
-// accesses but atomic operations.
+// Map returns length bytes of the peer's memory at addr, in the region of rkey, for
+// plain loads and stores (like shmem_ptr(3) and ucp_rkey_ptr). If the provider cannot
+// map it ([DeviceAttr].LoadStore is false), the error wraps [ErrNotSupported]. The
+// slice is valid until this QP or the peer's region is closed, whichever is first; the
+// program must coordinate that with the peer. Only atomic operations order accesses
+// through the slice.
 func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	if q.closed.Load() {
 		return nil, q.closedErr("map remote memory")
@@ -135,9 +134,8 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	return m.Map(rkey, addr, length)
 }
 
-// Endpoint returns what the peer needs to connect to this QP. Before it is in
-// INIT, or in RTR, the port and the GID are those that [QP.Connect] takes by
-// default.
+// Endpoint returns what the peer needs to connect to this QP. Until INIT has set the
+// port, and RTR the GID, they are those that [QP.Connect] uses by default.
 func (q *QP) Endpoint() (Endpoint, error) {
 	a, err := q.Query()
 	if err != nil {
@@ -164,40 +162,39 @@ func (q *QP) Endpoint() (Endpoint, error) {
 	}, nil
 }
 
-// ConnectAttr holds what [QP.Connect] takes beyond the peer's endpoint. Its zero
-// value is what most programs want.
+// ConnectAttr holds the options of [QP.Connect]. Its zero value suits most programs.
 type ConnectAttr struct {
-	Port         int         // local port; zero: as [Config] has it
-	SGIDIndex    int         // local GID, as an index; zero: as [Config] has it
+	Port         int         // local port; zero: that of [Config]
+	SGIDIndex    int         // index of the local GID; zero: that of [Config]
 	AccessFlags  AccessFlags // what the peer may do through this QP; zero: AccessAll
-	MinRNRTimer  uint8       // code of the delay that a peer without receive is told; zero: 12 (0.64 ms)
+	MinRNRTimer  uint8       // RNR timer code: how long the peer waits if no receive is posted here; zero: 12 (0.64 ms)
 	Timeout      uint8       // local ACK timeout, 4.096 µs × 2^Timeout; zero: 14 (67 ms)
 	RetryCnt     RetryCount  // zero: 7
-	RNRRetry     RetryCount  // zero: 7, which means for ever
-	PathMTU      MTU         // most bytes of a packet, the same at the peer; zero: what both ports have active, which it cannot exceed
+	RNRRetry     RetryCount  // zero: 7, which means without limit
+	PathMTU      MTU         // maximum payload of a packet, the same at the peer; zero, or more than that: the smaller active MTU of both ports
 	PKeyIndex    uint16
 	ServiceLevel uint8
 	TrafficClass uint8
 }
 
-// RetryCount is a 3-bit retry counter of which the zero value means 7; Retries
-// makes one of a given value.
+// RetryCount is a 3-bit retry counter whose zero value means 7. Retries returns the
+// counter for a given value.
 type RetryCount struct{ inverted uint8 }
 
-// Retries returns the counter n, 0 to 7; a larger n is 7.
+// Retries returns the counter n; n below 0 counts as 0, above 7 as 7.
 func Retries(n int) RetryCount { return RetryCount{uint8(7 - min(max(n, 0), 7))} }
 
 func (r RetryCount) value() uint8 { return 7 - r.inverted }
 
-// Connect takes a QP in RESET or INIT to RTS with the peer's endpoint: the usual
-// three calls of [QP.Modify]. Like these it is local and returns at once. An
-// endpoint of another provider is [ErrEndpoint].
+// Connect moves a QP in RESET or INIT to RTS, connected to the peer's endpoint, by the
+// usual three calls of [QP.Modify]. Like these it is local and returns at once. If the
+// endpoint is of another provider, the error wraps [ErrEndpoint].
 func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	if q.closed.Load() {
 		return q.closedErr("connect QP")
 	}
 	if p := q.ctx.dev.Provider(); remote.Provider != p {
-		return q.ctx.errorf("connect QP", ErrEndpoint, "endpoint %v is of provider %q, this QP of %q", remote, remote.Provider, p)
+		return q.ctx.errorf("connect QP", ErrEndpoint, "peer's endpoint %v is of provider %q, this QP is of %q", remote, remote.Provider, p)
 	}
 	cur, err := q.Query()
 	if err != nil {
@@ -233,7 +230,7 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 		}
 	}
 	if opt.SGIDIndex > math.MaxUint8 {
-		return q.ctx.errorf("connect QP", ErrInvalid, "GID index %d, at most %d", opt.SGIDIndex, math.MaxUint8)
+		return q.ctx.errorf("connect QP", ErrInvalid, "GID index %d, limit is %d", opt.SGIDIndex, math.MaxUint8)
 	}
 	own, err := q.ctx.QueryGID(opt.Port, opt.SGIDIndex)
 	if err != nil {
@@ -259,10 +256,9 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	return q.Modify(&rts, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxQPRdAtomic)
 }
 
-// Close destroys the QP (ibv_destroy_qp): what was posted ends without
-// completions, and completions of it still in a CQ are removed. It does not wait
-// for an access of the peer that is under way: [QP.Modify] to ERR, and [MR.Close],
-// do.
+// Close destroys the QP (ibv_destroy_qp). It discards posted work without completions,
+// and removes the QP's completions from its CQs. It does not wait for an access of the
+// peer in flight; [QP.Modify] to ERR and [MR.Close] do.
 func (q *QP) Close() error { return end("close QP", q) }
 
 func (q *QP) rank() int           { return rankQP }

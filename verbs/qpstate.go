@@ -2,12 +2,12 @@ package verbs
 
 import "time"
 
-// QPState (enum ibv_qp_state, same numbers).
+// QPState is the state of a QP (enum ibv_qp_state, same numbers).
 type QPState uint32
 
 // States of a QP.
 const (
-	QPReset QPState = 0 // just made
+	QPReset QPState = 0 // just created
 	QPInit  QPState = 1 // receives may be posted
 	QPRTR   QPState = 2 // ready to receive
 	QPRTS   QPState = 3 // ready to send
@@ -21,7 +21,7 @@ func (s QPState) String() string {
 	return enumName([]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}, int(s), "QPState")
 }
 
-// QPAttrMask says which fields of a [QPAttr] count (enum ibv_qp_attr_mask, same numbers).
+// QPAttrMask says which fields of a [QPAttr] are valid (enum ibv_qp_attr_mask, same numbers).
 type QPAttrMask uint32
 
 // Attribute masks.
@@ -65,26 +65,26 @@ type QPAttr struct {
 	QPState          QPState
 	CurState         QPState
 	EnSQDAsyncNotify bool // with SQD: send EventSQDrained when drained
-	SQDraining       bool // by Query: in SQD, not yet drained
+	SQDraining       bool // set by Query: in SQD, not yet drained
 	AccessFlags      AccessFlags
 	PKeyIndex        uint16
 	PortNum          uint8
 	AHAttr           AHAttr
 	PathMTU          MTU
-	Timeout          uint8 // 5 bits: 4.096 µs × 2^Timeout; 0 is for ever
+	Timeout          uint8 // 5 bits: 4.096 µs × 2^Timeout; 0: no timeout
 	RetryCnt         uint8 // 3 bits
-	RNRRetry         uint8 // 3 bits; 7 is for ever
+	RNRRetry         uint8 // 3 bits; 7: without limit
 	RQPSN            uint32
-	MaxRdAtomic      uint8 // outstanding RDMA_READs and atomics that this end starts
+	MaxRdAtomic      uint8 // outstanding RDMA_READs and atomics as requester
 	MinRNRTimer      uint8 // 5 bits: code of a delay, see RNRTimer
 	SQPSN            uint32
-	MaxDestRdAtomic  uint8 // outstanding RDMA_READs and atomics that this end answers
+	MaxDestRdAtomic  uint8 // outstanding RDMA_READs and atomics as responder
 	DestQPNum        uint32
-	Cap              QPCap // by Query
+	Cap              QPCap // set by Query
 }
 
-// AckTimeout is the local ACK timeout that a 5-bit code stands for; 0 is for
-// ever (InfiniBand architecture, 9.7.6.1.3; ibv_modify_qp(3)).
+// AckTimeout returns the local ACK timeout of a 5-bit code; 0 means no timeout
+// (InfiniBand architecture, 9.7.6.1.3; ibv_modify_qp(3)).
 func AckTimeout(code uint8) time.Duration {
 	if code == 0 {
 		return 0
@@ -96,7 +96,7 @@ func AckTimeout(code uint8) time.Duration {
 var rnrTimers = [32]uint32{65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
 	1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152}
 
-// RNRTimer is the delay that a 5-bit RNR NAK timer code stands for.
+// RNRTimer returns the delay of a 5-bit RNR NAK timer code.
 func RNRTimer(code uint8) time.Duration {
 	return time.Duration(rnrTimers[code&31]) * 10 * time.Microsecond
 }
@@ -120,9 +120,9 @@ var transitions = []transition{
 		MaskMaxDestRdAtomic | MaskPKeyIndex | MaskAccessFlags | MaskMinRNRTimer},
 }
 
-// CheckModify says whether a QP in state cur with attr and mask may be modified,
-// by the RC table of ibv_modify_qp(3) and the device's limits; the error is what
-// Modify returns. For providers that keep the state themselves.
+// CheckModify checks a modification of a QP in state cur against the RC table of
+// ibv_modify_qp(3) and the device's limits, and returns the error that [QP.Modify]
+// returns. It is for providers that keep the state themselves.
 func CheckModify(device string, dev *DeviceAttr, cur QPState, attr *QPAttr, mask QPAttrMask) error {
 	const op = "modify QP"
 	to := cur

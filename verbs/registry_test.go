@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeProvider is there to be listed; it cannot be opened.
+// fakeProvider can be listed but not opened.
 type fakeProvider struct {
 	name    string
 	rank    int
@@ -68,7 +68,7 @@ func TestDevicesInOrderOfRank(t *testing.T) {
 	}, Providers())
 }
 
-// onRequest is a provider that wants to be asked for by name.
+// onRequest is a provider that is used only if named.
 type onRequest struct{ fakeProvider }
 
 func (onRequest) OnRequest() bool { return true }
@@ -88,7 +88,7 @@ func TestOnRequest(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	withRegistry(t,
-		// A device may bear the name of another provider: the device wins.
+		// A device may have the name of another provider: the device wins.
 		fakeProvider{name: "a", rank: 1, devices: []DeviceInfo{{Name: "a0"}, {Name: "b"}}},
 		fakeProvider{name: "b", rank: 2, devices: []DeviceInfo{{Name: "b0"}, {Name: "b1"}}},
 		fakeProvider{name: "c", rank: 3, probe: Probe{No, "kernel too old"}},

@@ -4,14 +4,14 @@ import "io"
 
 // SRQAttr describes a shared receive queue (struct ibv_srq_attr).
 type SRQAttr struct {
-	MaxWR  int // work requests that it can hold
-	MaxSGE int // SGEs of one
-	// Limit arms EventSRQLimitReached: sent once when fewer than Limit are
-	// posted, which sets it back to 0. Zero: not armed.
+	MaxWR  int // work requests that the queue holds
+	MaxSGE int // SGEs of one work request
+	// Limit arms EventSRQLimitReached. When fewer than Limit receives are posted,
+	// the event is sent once, and Limit is reset to 0. Zero: not armed.
 	Limit int
 }
 
-// SRQ is a shared receive queue (struct ibv_srq): receives that several QPs take from.
+// SRQ is a shared receive queue (struct ibv_srq): several QPs take receives from it.
 type SRQ struct {
 	object
 	prov ProviderSRQ
@@ -33,7 +33,8 @@ func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
 	return s.prov.PostRecv(wrs)
 }
 
-// ModifyLimit sets the limit that EventSRQLimitReached is sent at (ibv_modify_srq).
+// ModifyLimit sets the limit below which EventSRQLimitReached is sent (ibv_modify_srq);
+// see [SRQAttr].
 func (s *SRQ) ModifyLimit(limit int) error {
 	if s.closed.Load() {
 		return s.ctx.errorf("modify SRQ", ErrClosed, "SRQ")
@@ -41,7 +42,7 @@ func (s *SRQ) ModifyLimit(limit int) error {
 	return s.prov.Modify(limit)
 }
 
-// Query returns the attributes, Limit as it is now (ibv_query_srq).
+// Query returns the attributes, with the current Limit (ibv_query_srq).
 func (s *SRQ) Query() (SRQAttr, error) {
 	if s.closed.Load() {
 		return SRQAttr{}, s.ctx.errorf("query SRQ", ErrClosed, "SRQ")
@@ -49,7 +50,7 @@ func (s *SRQ) Query() (SRQAttr, error) {
 	return s.prov.Query()
 }
 
-// Close destroys the queue (ibv_destroy_srq); [ErrBusy] while QPs use it.
+// Close destroys the queue (ibv_destroy_srq). It returns [ErrBusy] while QPs use it.
 func (s *SRQ) Close() error { return end("close SRQ", s) }
 
 func (s *SRQ) rank() int           { return rankSRQ }

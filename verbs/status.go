@@ -3,23 +3,23 @@ package verbs
 import "fmt"
 
 // WCStatus is the status of a completion (enum ibv_wc_status, same numbers).
-// Each value but WCSuccess is an error that [errors.Is] finds in [WC.Err].
+// Every value except WCSuccess is an error that [errors.Is] finds in [WC.Err].
 type WCStatus uint32
 
-// Statuses, with the condition under which an RC QP of this library reports them.
+// Statuses, each with the condition in which an RC QP of this library reports it.
 const (
 	WCSuccess          WCStatus = 0  // executed
-	WCLocLenErr        WCStatus = 1  // a message was longer than the receive buffer, or than the device moves
+	WCLocLenErr        WCStatus = 1  // a message was longer than the receive buffer, or than the device's limit
 	WCLocQPOpErr       WCStatus = 2  // inconsistency inside the QP
 	WCLocEECOpErr      WCStatus = 3  // (RD only)
-	WCLocProtErr       WCStatus = 4  // an SGE is not inside a live region of the PD that allows the access
+	WCLocProtErr       WCStatus = 4  // an SGE is outside any live region of the PD, or the region forbids the access
 	WCWRFlushErr       WCStatus = 5  // the QP was in ERR, or went there before this WR was executed
 	WCMWBindErr        WCStatus = 6  // (memory windows only)
-	WCBadRespErr       WCStatus = 7  // the peer's answer made no sense
-	WCLocAccessErr     WCStatus = 8  // an RDMA_WRITE_WITH_IMM failed on this, the receiving side
-	WCRemInvReqErr     WCStatus = 9  // the peer refuses the request: its receive buffer is too small, the operation is not allowed, an atomic is not aligned
+	WCBadRespErr       WCStatus = 7  // the peer sent a malformed response
+	WCLocAccessErr     WCStatus = 8  // an RDMA_WRITE_WITH_IMM failed here, at the receiver
+	WCRemInvReqErr     WCStatus = 9  // the peer refused the request: its receive buffer is too small, the operation is not allowed, or an atomic is not aligned
 	WCRemAccessErr     WCStatus = 10 // the rkey, the range or the access right is wrong at the peer
-	WCRemOpErr         WCStatus = 11 // the peer could not execute it, for a reason of its own
+	WCRemOpErr         WCStatus = 11 // the peer could not execute the request, for a reason of its own
 	WCRetryExcErr      WCStatus = 12 // the peer did not answer: dead, unreachable, or not in RTR within timeout × retries
 	WCRNRRetryExcErr   WCStatus = 13 // the peer had no receive posted within the RNR retries
 	WCLocRDDViolErr    WCStatus = 14 // (RD only)
@@ -28,7 +28,7 @@ const (
 	WCInvEECNErr       WCStatus = 17 // (RD only)
 	WCInvEECStateErr   WCStatus = 18 // (RD only)
 	WCFatalErr         WCStatus = 19 // the device is broken
-	WCRespTimeoutErr   WCStatus = 20 // a response did not come
+	WCRespTimeoutErr   WCStatus = 20 // a response did not arrive
 	WCGeneralErr       WCStatus = 21 // anything else
 	WCTMErr            WCStatus = 22 // (tag matching only)
 	WCTMRndvIncomplete WCStatus = 23 // (tag matching only)
@@ -46,7 +46,7 @@ var statusNames = [...]string{
 // String describes the status in the manner of ibv_wc_status_str.
 func (s WCStatus) String() string { return enumName(statusNames[:], int(s), "WCStatus") }
 
-// Error makes a status usable as an error; it is the same text as String.
+// Error returns the same text as String; it makes the status an error.
 func (s WCStatus) Error() string { return s.String() }
 
 // WCError is a completion whose status is not success.

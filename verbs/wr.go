@@ -6,12 +6,12 @@ type Opcode uint32
 // The operations of an RC QP.
 const (
 	OpRDMAWrite         Opcode = 0 // write SGList to the peer's RemoteAddr
-	OpRDMAWriteWithImm  Opcode = 1 // the same, consuming a receive of the peer that gets Imm
-	OpSend              Opcode = 2 // into the peer's next posted receive
+	OpRDMAWriteWithImm  Opcode = 1 // the same, and consume one of the peer's receives, which gets Imm
+	OpSend              Opcode = 2 // send SGList to the peer's next posted receive
 	OpSendWithImm       Opcode = 3 // the same, with Imm
 	OpRDMARead          Opcode = 4 // read the peer's RemoteAddr into SGList
-	OpAtomicCmpAndSwp   Opcode = 5 // 8 bytes at RemoteAddr: if equal to CompareAdd becomes Swap
-	OpAtomicFetchAndAdd Opcode = 6 // 8 bytes at RemoteAddr: CompareAdd is added
+	OpAtomicCmpAndSwp   Opcode = 5 // if the 8 bytes at RemoteAddr equal CompareAdd, set them to Swap
+	OpAtomicFetchAndAdd Opcode = 6 // add CompareAdd to the 8 bytes at RemoteAddr
 )
 
 var opcodeNames = [...]string{"RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD"}
@@ -24,33 +24,32 @@ type SendFlags uint32
 
 // Flags of a send work request.
 const (
-	// SendFence: start only when all earlier RDMA_READ and atomic operations of
+	// SendFence: start only after all earlier RDMA_READ and atomic operations of
 	// this QP are complete.
 	SendFence SendFlags = 1 << 0
 	// SendSignaled: generate a WC on success. Failures always generate one.
 	SendSignaled SendFlags = 1 << 1
 	// SendSolicited: the receive completion at the peer is solicited (see [CQ.ReqNotify]).
 	SendSolicited SendFlags = 1 << 2
-	// SendInline: the payload is copied at once; its memory is free for reuse
-	// when PostSend returns. At most [QPCap].MaxInlineData bytes. Not for
-	// RDMA_READ and atomics.
+	// SendInline: PostSend copies the payload, at most [QPCap].MaxInlineData bytes;
+	// its memory may be reused when PostSend returns. Not for RDMA_READ and atomics.
 	SendInline SendFlags = 1 << 3
 )
 
-// SGE is a scatter/gather element (struct ibv_sge): Length bytes at Addr inside
-// the region of LKey. [MR.SGE] makes one.
+// SGE is a scatter/gather element (struct ibv_sge): Length bytes at Addr in the region
+// of LKey. [MR.SGE] returns one.
 type SGE struct {
 	Addr   uint64 // virtual address in this process
 	Length uint32 // bytes, at most 2^31
 	LKey   uint32
 }
 
-// maxSGELength is the most bytes of an element: no message is longer (InfiniBand
+// maxSGELength is the limit of an element in bytes: no message is longer (InfiniBand
 // Architecture, volume 1, 9.4).
 const maxSGELength = 1 << 31
 
-// An element that [MR.SGE] could not make has one of these lengths, which no post takes,
-// and the figure at fault in place of its address.
+// For invalid arguments [MR.SGE] returns an element with one of these lengths, which
+// every post refuses, and the offending value in place of the address.
 const (
 	badLength = ^uint32(iota)
 	badOffset
@@ -67,33 +66,32 @@ func refused(list []SGE) *SGE {
 	return nil
 }
 
-// refusal is the error of a post in which i work requests stand before that of an
-// element that is refused, n of them taken, with an error of their own.
+// refusal returns the error of a post whose work request i has the refused element e.
+// The provider accepted n of the i requests before it, and returned err for them.
 func (e *SGE) refusal(c *Context, op string, i, n int, err error) error {
 	if err != nil || n < i {
 		return err
 	}
 	switch e.Length {
 	case badLength:
-		return c.errorf(op, ErrInvalid, "SGE of %d bytes, at most %d", int64(e.Addr), maxSGELength)
+		return c.errorf(op, ErrInvalid, "SGE of %d bytes, limit is %d", int64(e.Addr), maxSGELength)
 	case badOffset:
-		return c.errorf(op, ErrRange, "SGE at offset %d of the region of lkey %#x", int64(e.Addr), e.LKey)
+		return c.errorf(op, ErrRange, "SGE at offset %d is outside the region of lkey %#x", int64(e.Addr), e.LKey)
 	case badEnd:
-		return c.errorf(op, ErrRange, "SGE that ends at offset %d of the region of lkey %#x", e.Addr, e.LKey)
+		return c.errorf(op, ErrRange, "SGE ends at offset %d, outside the region of lkey %#x", e.Addr, e.LKey)
 	}
-	return c.errorf(op, ErrInvalid, "SGE of %d bytes, at most %d", e.Length, maxSGELength)
+	return c.errorf(op, ErrInvalid, "SGE of %d bytes, limit is %d", e.Length, maxSGELength)
 }
 
-// SendWR is a send work request (struct ibv_send_wr). It and the slices in it
-// are the caller's again when PostSend returns; the memory that the SGEs name
-// belongs to the operation until it is complete (with SendInline: until PostSend
-// returns).
+// SendWR is a send work request (struct ibv_send_wr). When PostSend returns, the caller
+// may reuse it and its slices. The memory that the SGEs name belongs to the operation
+// until it is complete (with SendInline: until PostSend returns).
 type SendWR struct {
-	WRID   uint64 // given back in the WC
+	WRID   uint64 // returned in the WC
 	SGList []SGE
-	// Inline, when not nil, is the payload itself, in place of SGList. It needs
-	// SendInline and no registered memory (libibverbs allows any address there;
-	// a Go slice is the form of that which cannot go wrong).
+	// Inline, if not nil, is the payload, in place of SGList. It needs SendInline,
+	// and its memory need not be registered. (libibverbs accepts an SGE with any
+	// address there; a Go slice is the safe form of that.)
 	Inline     []byte
 	Opcode     Opcode
 	Flags      SendFlags
@@ -104,9 +102,9 @@ type SendWR struct {
 	Swap       uint64 // ATOMIC_CMP_AND_SWP: new value
 }
 
-// RecvWR is a receive work request (struct ibv_recv_wr). It and its slice are
-// the caller's again when PostRecv returns; the memory belongs to the operation
-// until its WC.
+// RecvWR is a receive work request (struct ibv_recv_wr). When PostRecv returns, the
+// caller may reuse it and its slice. The memory that the SGEs name belongs to the
+// operation until its WC.
 type RecvWR struct {
 	WRID   uint64
 	SGList []SGE
@@ -137,7 +135,7 @@ func (o WCOpcode) String() string {
 	return enumName([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD"}, int(o), "WCOpcode")
 }
 
-// WCOpcode returns the opcode that a completion of o carries on the sender.
+// WCOpcode returns the opcode of the sender's completion of o.
 func (o Opcode) WCOpcode() WCOpcode {
 	switch o {
 	case OpRDMAWrite, OpRDMAWriteWithImm:
@@ -152,29 +150,29 @@ func (o Opcode) WCOpcode() WCOpcode {
 	return WCSend
 }
 
-// WCFlags of a completion (enum ibv_wc_flags, same numbers).
+// WCFlags are the flags of a completion (enum ibv_wc_flags, same numbers).
 type WCFlags uint32
 
 // WCWithImm: WC.Imm is valid.
 const WCWithImm WCFlags = 1 << 1
 
-// WC is a work completion (struct ibv_wc, the fields that RC has). With a Status
-// other than WCSuccess only WRID, Status, VendorErr and QPNum are valid; this
-// library fills Opcode as well.
+// WC is a work completion (struct ibv_wc, the fields of RC). If Status is not
+// WCSuccess, only WRID, Status, VendorErr, QPNum and, in this library, Opcode are
+// valid.
 type WC struct {
 	WRID      uint64
 	Status    WCStatus
 	Opcode    WCOpcode
-	VendorErr uint32 // what the provider knows beyond Status; see its documentation
-	ByteLen   uint32 // bytes moved: of receives, RDMA_READ and atomics
+	VendorErr uint32 // provider-specific detail of Status; see the provider's documentation
+	ByteLen   uint32 // bytes moved, for receives, RDMA_READ and atomics
 	Imm       uint32 // valid with WCWithImm
 	QPNum     uint32 // local QP
 	SrcQP     uint32 // the peer's QP
 	Flags     WCFlags
 }
 
-// Err returns nil for WCSuccess, else a [*WCError] that says which operation of
-// which QP failed and unwraps to the status.
+// Err returns nil for WCSuccess, else a [*WCError] that names the failed operation and
+// its QP, and unwraps to the status.
 func (w *WC) Err() error {
 	if w.Status == WCSuccess {
 		return nil

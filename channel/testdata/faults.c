@@ -33,7 +33,7 @@ int ibv_modify_qp(struct sl_qp *qp, struct sl_qp_attr *a, int mask) {
 		const struct qp *peer = a->dest_qp_num < max_objects ? table[a->dest_qp_num] : NULL;
 		leave();
 		if (getenv("FAULT_APART") && peer && strcmp(name_of(peer->q.context), name_of(qp->context))) {
-			a->dest_qp_num = max_objects - 1; // nobody
+			a->dest_qp_num = max_objects - 1; // does not exist
 		}
 	}
 	return null_modify_qp(qp, a, mask);

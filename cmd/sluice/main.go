@@ -72,9 +72,24 @@ func newRoot() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, err} })
+	root.Flags().SetInterspersed(false) // what follows a command that there is not, is not for sluice
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd == root {
+			err = fmt.Errorf("%w: give flags after the command, as in 'sluice run -n 4 program'", err)
+		}
+		return &usageError{cmd, err}
+	})
 	for _, c := range commands {
 		root.AddCommand(c())
+	}
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = func(_ *cobra.Command, args []string) error {
+			if c, rest, err := root.Find(args); err == nil && c == root {
+				return root.Args(root, rest)
+			}
+			return nil
+		}
 	}
 	return root
 }

@@ -46,7 +46,7 @@ func newRun() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		// mpirun and mpiexec accept these.
 		bad := (*pflag.InvalidValueError)(nil)
-		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && bad.GetValue() == "p" || err.Error() == "unknown flag: --np" {
+		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && strings.TrimRight(bad.GetValue(), "=0123456789") == "p" || err.Error() == "unknown flag: --np" {
 			err = errors.New("-np is not a flag: set the number of processes with -n N or --ranks N")
 		}
 		return &usageError{cmd, err}

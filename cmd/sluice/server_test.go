@@ -123,7 +123,7 @@ func TestServer(t *testing.T) {
 		s := startServer(t, nil, "-n", "2", "--addr", "127.0.0.1:0", "--auth", "none", "--join-timeout", "10ms")
 		log, status := s.finish(t)
 		require.Equal(t, statusJustError, status)
-		require.Contains(t, log, "clients that did not join: 0, 1")
+		require.Equal(t, 1, strings.Count(log, "clients that did not join: 0, 1"), log)
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		s := startServer(t, nil, "-n", "2", "--addr", "127.0.0.1:0", "--auth", "none")

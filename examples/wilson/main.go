@@ -7,9 +7,9 @@
 //
 // It reads files of MILC, CPS, Chroma, Grid and similar programs unchanged. It prints a
 // warning on standard error for anything unusual, and -out writes the other header fields
-// again, unless sweeps have changed the field. A file of doubles that were computed in
-// single precision needs -tolerance 1e-5, which applies to its links and averages as well as
-// to the solution.
+// again, except checksums of other programs, unless sweeps have changed the field. A file of
+// doubles that were computed in single precision needs -tolerance 1e-5, which applies to its
+// links and averages as well as to the solution.
 //
 // It runs under any launcher that channel.Join knows; alone it is one node. The plaquette,
 // the history of the residual and the norm of the solution have the same bits for any number

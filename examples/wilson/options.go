@@ -79,7 +79,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.Float64Var(&o.kappa, "kappa", 0.12, "hopping parameter; 0: solve nothing")
 	f.BoolVar(&o.periodic, "periodic", false, "spinors are periodic along t, not antiperiodic")
 	f.StringVar(&o.source, "source", sourcePoint, "`b` of D·x = b: one at the origin (point), or random")
-	f.Float64Var(&o.tolerance, "tolerance", 1e-10, "‖b - D·x‖ / ‖b‖ to reach; also the allowed error of the links and averages of -in")
+	f.Float64Var(&o.tolerance, "tolerance", 1e-10, "‖b - D·x‖ / ‖b‖ to reach; also the allowed error of the links and averages of -in, up to 1e-5")
 	f.IntVar(&o.maxIterations, "max-iterations", 2000, "largest number of iterations of the conjugate gradient")
 	f.Func("sums", "sums over sites and nodes: exact, sites (each site is rounded) or plain, which depends on the grid (default exact)", func(s string) error {
 		var ok bool

@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// authPatience is how long a server may take to answer AUTH.
+const authPatience = 30 * time.Second
+
 // Job is what the clients of a job have agreed on, and the connection of one of them
 // to the server. What is exported does not change; its methods may be called from
 // several goroutines.
@@ -44,7 +47,8 @@ type Client struct {
 
 // Dial joins the job of the server at addr ("host:port"), submits what c says, and
 // returns once all clients have sent DONE. That takes as long as the slowest of them:
-// give ctx a deadline. When ctx is done Dial returns its cause.
+// give ctx a deadline. When ctx is done Dial returns its cause. A server that does not
+// answer AUTH within 30 s is ErrTimeout.
 //
 // The error is an [*Error]; its Rank is this client's except where another's
 // announcement is to blame. It is ErrLost if the server gave up the job, because some
@@ -124,7 +128,12 @@ func (h *handshake) authenticate() error {
 	if _, err := h.conn.Write(a.append(nil)); err != nil || a.old {
 		return err
 	}
+	// A startup server answers AUTH at once.
+	mute := time.AfterFunc(authPatience, func() { h.conn.SetDeadline(time.Unix(1, 0)) })
 	b, err := readPayload(h.r, authReplyLen)
+	if !mute.Stop() {
+		return fmt.Errorf("%w: no answer to AUTH within %v: check that a startup server listens there", ErrTimeout, authPatience)
+	}
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -33,6 +35,22 @@ func answersOf(t testing.TB, configs ...Config) map[Label]collReply {
 		}
 	}
 	return answers
+}
+
+// TestMute: what listens at the address of the server and never answers is given up.
+func TestMute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		go io.Copy(io.Discard, theirs)
+		c, err := (&Config{Rank: 1, Hosts: config(1).Hosts}).filled()
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err = join(ctx, ours, c)
+		require.EqualError(t, err, "impi/startup: authentication, client 1: deadline passed: no answer to AUTH within 30s: check that a startup server listens there")
+		require.ErrorIs(t, err, ErrTimeout)
+	})
 }
 
 // TestAgreement: two clients with values of their own.

@@ -20,6 +20,9 @@ const (
 	allLabels = math.MaxInt64 // it submits no more: it has sent DONE, or is refused
 )
 
+// maxWarnings bounds the warnings about connections that are refused.
+const maxWarnings = 64
+
 // job is what one call of Serve holds. One goroutine owns it and does no I/O; each
 // connection has one that reads, and each client one that writes:
 //
@@ -333,7 +336,7 @@ func (j *job) gone(c *client, err error) {
 	case j.phase == PhaseCollect && (errors.Is(err, ErrProtocol) || errors.Is(err, ErrLimit)):
 		log.Error("startup: client refused", "error", err)
 		j.record(err)
-		c.progress = allLabels
+		c.progress, c.queue = allLabels, nil // or the others would start with it
 		j.answer()
 	default:
 		log.Error("startup: client lost", "error", err)
@@ -367,7 +370,14 @@ func (j *job) forget(c *client) {
 
 func (j *job) refused(addr net.Addr, err error) {
 	j.result.Refused++
-	j.Log.Warn("startup: connection refused", "addr", addr, "error", err)
+	level := slog.LevelWarn
+	if j.result.Refused > maxWarnings {
+		level = slog.LevelDebug
+	}
+	j.Log.Log(context.Background(), level, "startup: connection refused", "addr", addr, "error", err)
+	if j.result.Refused == maxWarnings {
+		j.Log.Warn("startup: many connections have been refused; the log has further ones at level DEBUG", "refused", maxWarnings)
+	}
 }
 
 // overdue fails the job because a phase took too long, naming who was waited for.
@@ -411,9 +421,7 @@ func (j *job) end() {
 		}
 	}
 	j.group.Wait()
-	if j.err != nil {
-		j.Log.Error("startup: job failed", "error", j.err)
-		return
+	if j.err == nil {
+		j.Log.Info("startup: job finished", slog.Int("refused", j.result.Refused))
 	}
-	j.Log.Info("startup: job finished", slog.Int("refused", j.result.Refused))
 }

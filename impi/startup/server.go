@@ -84,7 +84,8 @@ type ClientResult struct {
 //	before it has joined              it is refused
 //	before all clients have joined    its place is free again for another client
 //	before all have sent DONE         a client that broke a rule is refused, and counts
-//	                                  as one that has sent DONE; one that is lost fails
+//	                                  as one that has sent DONE, without the labels that
+//	                                  have not been answered yet; one that is lost fails
 //	                                  the job: all others are cut off at once
 //	later                             the others go on
 //

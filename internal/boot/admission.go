@@ -73,7 +73,8 @@ func (s *Server) meet(conn net.Conn) bool {
 		return false
 	}
 	if len(s.strangers) >= len(s.members)+s.patience.strangers {
-		s.log.Warn("rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
+		level := s.once(&s.warned.strangers, "too many")
+		s.log.Log(context.Background(), level, "rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
 		s.strangers[0].Close()
 		s.strangers = slices.Delete(s.strangers, 0, 1)
 	}
@@ -99,12 +100,15 @@ func (s *Server) handle(conn net.Conn) {
 	if err != nil {
 		s.mu.Lock()
 		s.forget(conn)
-		closed := s.closed
-		s.mu.Unlock()
-		level := slog.LevelWarn
-		if closed || !worthWarning(err) {
-			level = slog.LevelDebug
+		level := slog.LevelDebug
+		if !s.closed && worthWarning(err) {
+			kind := &s.warned.strangers
+			if errors.As(err, new(*RefusedError)) {
+				kind = &s.warned.ranks
+			}
+			level = s.once(kind, err.Error())
 		}
+		s.mu.Unlock()
 		s.log.Log(context.Background(), level, "rendezvous: not admitted", "peer", conn.RemoteAddr(), "error", err)
 		return
 	}
@@ -123,7 +127,31 @@ func worthWarning(err error) bool {
 		}
 	}
 	var refused *RefusedError
-	return errors.As(err, &refused)
+	return errors.As(err, &refused) && refused.Why != ending
+}
+
+// warned are the refusals that have been logged as warnings: of ranks that had proved
+// themselves, and of others.
+type warned struct{ ranks, strangers map[string]bool }
+
+// maxWarnings bounds the warnings of either kind.
+const maxWarnings = 64
+
+// once is the level at which a refusal is logged: a warning the first time, while there are not
+// too many. s.mu is held.
+func (s *Server) once(kind *map[string]bool, refusal string) slog.Level {
+	if (*kind)[refusal] || len(*kind) > maxWarnings {
+		return slog.LevelDebug
+	}
+	if *kind == nil {
+		*kind = make(map[string]bool)
+	}
+	(*kind)[refusal] = true
+	if len(*kind) > maxWarnings {
+		s.log.Warn("rendezvous: more processes are not admitted; the log has them at level DEBUG", "warnings", maxWarnings)
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 // admit makes a stranger a rank of the job, or says why not.

@@ -91,8 +91,8 @@ func WithEnvironment(ctx context.Context, e Environment) context.Context {
 type loggerKey struct{}
 
 // WithLogger returns a context with which [Join] logs to l what explains a job that does not
-// start: which processes a rendezvous in this process refuses, and why, and that this rank finds
-// no rendezvous. Without it nothing is logged.
+// start: which processes a rendezvous in this process refuses, and why, and, once after 3 s, what
+// this rank waits for. Without it nothing is logged.
 func WithLogger(ctx context.Context, l *slog.Logger) context.Context {
 	return context.WithValue(ctx, loggerKey{}, l)
 }

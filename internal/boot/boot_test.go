@@ -674,6 +674,41 @@ func TestWrongSecret(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 }
 
+// Each refusal is a warning once, and strangers cause no more than maxWarnings. Those of ranks
+// that know the secret are warnings all the same.
+func TestRefusalsAreToldOnce(t *testing.T) {
+	w := newWorld(t, 2, defaultPatience)
+	stranger := func(rank int) {
+		conn, err := net.Dial("tcp", w.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+		_, err = proof.Dial(conn, proof.Params{
+			Secret: []byte("some other secret of a test"), Protocol: protocolName, Major: protocolMajor, Job: w.env.Job, Self: rankID(rank),
+		}, nil)
+		require.ErrorIs(t, err, proof.ErrRefused) // after the line in the log
+	}
+	warnings := func() int { return strings.Count(w.log.String(), "level=WARN") }
+	for range 3 {
+		stranger(1)
+	}
+	require.Equal(t, 1, warnings(), w.log.String())
+	for rank := range maxWarnings + 3 {
+		stranger(rank)
+	}
+	require.Equal(t, maxWarnings+1, warnings(), w.log.String())
+	require.Equal(t, 1, strings.Count(w.log.String(), "more processes are not admitted"))
+	require.Equal(t, maxWarnings+6, strings.Count(w.log.String(), "rendezvous: not admitted"))
+	for range 2 {
+		e := w.env
+		e.Size, e.LocalSize = 3, 0
+		_, err := joinFrom(ranks.Within(t), variables(e.Environ()...))
+		require.ErrorAs(t, err, new(*RefusedError))
+	}
+	w.waitFor(t, "both refusals", func() bool { return strings.Count(w.log.String(), "3 ranks, but it has 2") == 2 })
+	require.Equal(t, maxWarnings+2, warnings(), w.log.String())
+}
+
 // An identity that was proved is the one that joins.
 func TestJoinAsAnother(t *testing.T) {
 	w := newWorld(t, 2, defaultPatience)

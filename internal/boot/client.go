@@ -33,10 +33,6 @@ const (
 	abortGrace = 2 * time.Second
 )
 
-// silencePatience is how long a rank looks for the rendezvous without a word: a variable for
-// tests alone.
-var silencePatience = 3 * time.Second
-
 var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave, kindWhere)
 
 // client is the exchange of a rank through a rendezvous. One goroutine reads;
@@ -80,17 +76,20 @@ type gathering struct {
 
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
+// patience is how long dial tries.
+func (m *meeting) patience() time.Duration {
+	if m.hosted {
+		return hostedPatience
+	}
+	return joinPatience
+}
+
 // dial connects to the rendezvous and is admitted.
 func (m *meeting) dial(ctx context.Context) (*client, error) {
-	patience := joinPatience
-	if m.hosted {
-		patience = hostedPatience
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, m.patience())
 	defer cancel()
 	each := 2 * time.Second
 	refusals := 0
-	begun, told := time.Now(), false
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, again, err := m.tryAll(ctx, each)
 		if err == nil {
@@ -99,15 +98,12 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 		each = min(2*each, 16*time.Second)
 		// The rendezvous of an earlier program that ends just now looks like
 		// one that knows another secret, but only once.
-		if m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
+		if !again && m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
 			refusals++
 			again = true
 		}
-		if again && !told && time.Since(begun) >= silencePatience {
-			told = true
-			loggerOf(ctx).Warn("boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size, "at most", patience, "error", err)
-		}
 		if again {
+			waitsFor(ctx, err)
 			retry := time.NewTimer(pause)
 			select {
 			case <-retry.C:
@@ -132,28 +128,38 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 	if err != nil {
 		return nil, true, err
 	}
+	refused := 0
 	for _, address := range addresses {
 		attempt, cancel := ctx, context.CancelFunc(func() {})
 		if len(addresses) > 1 {
 			attempt, cancel = context.WithTimeout(ctx, each)
 		}
+		waitsFor(ctx, also(err, fmt.Errorf("at %s: no answer yet", address)))
 		c, retry, e := m.tryDial(attempt, address)
 		cancel()
 		if e == nil {
 			return c, false, nil
 		}
 		e = fmt.Errorf("at %s: %w", address, e)
-		if refused := new(RefusedError); errors.As(e, &refused) {
+		if errors.As(e, new(*RefusedError)) {
 			return nil, false, e
 		}
-		again = again || retry || len(addresses) > 1
-		if err == nil {
-			err = e
-		} else {
-			err = fmt.Errorf("%w; %w", err, e)
+		if errors.Is(e, proof.ErrRefused) {
+			refused++
 		}
+		again = again || retry || len(addresses) > 1
+		err = also(err, e)
 	}
-	return nil, again, err
+	// Where all addresses refuse, another round would find the same.
+	return nil, again && refused < len(addresses), err
+}
+
+// also adds an error to those of other addresses, if there are any.
+func also(err, e error) error {
+	if err == nil {
+		return e
+	}
+	return fmt.Errorf("%w; %w", err, e)
 }
 
 // tryDial is one attempt; again says that another one may have more success.

@@ -108,7 +108,10 @@ func (s *started) close() {
 // other clients are, for as long as the server does.
 func (c *impiClient) start(ctx context.Context) (*started, error) {
 	end := time.Now().Add(hostedPatience)
+	ctx, stop := breakSilence(ctx, 0, "boot: this rank waits for the IMPI server, or for its other clients", "rank", c.Rank)
+	defer stop()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		waitsFor(ctx, fmt.Errorf("at %s: no answer yet", c.server))
 		s, err := c.tryStart(ctx)
 		if err == nil {
 			return s, nil
@@ -117,6 +120,7 @@ func (c *impiClient) start(ctx context.Context) (*started, error) {
 		if !errors.As(err, &dial) || dial.Op != "dial" || time.Now().After(end) {
 			return nil, err
 		}
+		waitsFor(ctx, err)
 		retry := time.NewTimer(pause)
 		select {
 		case <-retry.C:

@@ -55,6 +55,8 @@ func (m *meeting) join(ctx context.Context) (*Job, error) {
 }
 
 func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
+	ctx, stop := breakSilence(ctx, m.patience(), "boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size)
+	defer stop()
 	if !m.hosted || m.Rank != 0 || m.listen == nil {
 		return m.dial(ctx)
 	}
@@ -180,13 +182,16 @@ func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, hostedPatience)
 	defer cancel()
 	for {
+		waitsFor(ctx, fmt.Errorf("lookup %s: no answer yet", name))
 		addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		if err == nil {
+			waitsFor(ctx, nil)
 			for i, a := range addresses {
 				addresses[i] = a.Unmap()
 			}
 			return addresses, nil
 		}
+		waitsFor(ctx, err)
 		retry := time.NewTimer(time.Second)
 		select {
 		case <-retry.C:

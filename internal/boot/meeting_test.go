@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -103,23 +104,37 @@ func TestRefusalsAreTold(t *testing.T) {
 	first.x.(*host).server.Close() // rank 2 will not come, and Close would wait for it
 }
 
-// A rank that finds no rendezvous says so, once, and goes on looking.
+// A rank that waits in Join says so, once, and for what: also while an attempt goes on.
 func TestSilenceIsTold(t *testing.T) {
 	defer func(was time.Duration) { silencePatience = was }(silencePatience)
 	silencePatience = 0
-	server := freeAddress(t)
-	var log logbuf.Buffer
-	ctx, cancel := context.WithCancel(WithLogger(ranks.Within(t), slog.New(slog.NewTextHandler(&log, nil))))
-	joined := make(chan error)
-	go func() {
-		_, err := joinFrom(ctx, variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
-		joined <- err
-	}()
-	ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "waits for the rendezvous") })
-	cancel()
-	require.ErrorIs(t, <-joined, context.Canceled)
-	require.Contains(t, log.String(), "at "+server)
-	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
+	require.NoError(t, err)
+	defer mute.Close()
+	nowhere := freeAddress(t)
+	for _, c := range []struct{ name, rank, server, says string }{
+		{"no rendezvous", "1", "SLUICE_SERVER=" + nowhere, "at " + nowhere},
+		{"mute rendezvous", "1", "SLUICE_SERVER=" + mute.Addr().String(), "at " + mute.Addr().String() + ": no answer yet"},
+		{"no such name", "0", "SLUICE_SERVER=no-such-host.invalid:1", "lookup no-such-host.invalid"},
+		{"no IMPI server", "0", "SLUICE_IMPI_SERVER=" + nowhere, "at " + nowhere},
+		{"mute IMPI server", "1", "SLUICE_IMPI_SERVER=" + mute.Addr().String(), "at " + mute.Addr().String() + ": no answer yet"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log logbuf.Buffer
+			ctx, cancel := context.WithCancel(WithLogger(ranks.Within(t), slog.New(slog.NewTextHandler(&log, nil))))
+			joined := make(chan error)
+			go func() {
+				_, err := joinFrom(ctx, variables("SLUICE_RANK="+c.rank, "SLUICE_SIZE=2", c.server, "SLUICE_SECRET="+hexSecret))
+				joined <- err
+			}()
+			ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "this rank waits for the") })
+			cancel()
+			require.ErrorIs(t, <-joined, context.Canceled)
+			require.Contains(t, log.String(), c.says)
+			require.Contains(t, log.String(), `"at most"=1m0s`, "the deadline of Join comes before that of dial")
+			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+		})
+	}
 }
 
 // When rank 0 has closed its job and does not wait any longer, the others go
@@ -204,7 +219,8 @@ func TestHostedAbort(t *testing.T) {
 func TestNextProgram(t *testing.T) {
 	ctx := ranks.Within(t)
 	server := freeAddress(t)
-	jobs := byHand(ctx, t, 2, server)
+	var log logbuf.Buffer // at level INFO
+	jobs := byHand(WithLogger(ctx, slog.New(slog.NewTextHandler(&log, nil))), t, 2, server)
 	require.NoError(t, barrier(ctx, jobs))
 	require.NoError(t, jobs[1].Close())
 	env := variables("SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret)
@@ -230,6 +246,7 @@ func TestNextProgram(t *testing.T) {
 		next <- result{j, err}
 	}()
 	require.NoError(t, jobs[0].Close())
+	require.NotContains(t, log.String(), "not admitted", "to be early is no fault")
 	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
 	require.NoError(t, err)
 	r := <-next
@@ -317,6 +334,13 @@ func TestSeveralAddresses(t *testing.T) {
 	_, err = m.join(ctx)
 	var refused *RefusedError
 	require.ErrorAs(t, err, &refused)
+
+	// Where all addresses refuse, the rank gives up.
+	m.find = at(stranger.Addr().String(), stranger.Addr().String())
+	_, err = m.join(ctx)
+	require.ErrorIs(t, err, proof.ErrRefused)
+	require.NoError(t, ctx.Err())
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
 
 	m.find = at(freeAddress(t), stranger.Addr().String())
 	short, cancel := context.WithTimeoutCause(ctx, limit/600, errors.New("enough"))

@@ -56,6 +56,7 @@ type Server struct {
 	mu        sync.Mutex
 	members   []member      // by rank
 	strangers []net.Conn    // not yet admitted, oldest first
+	warned    warned        // of those that were refused
 	round     uint32        // in progress
 	parts     [][]byte      // of the round, by rank; nil where not given yet
 	given     int           // number of parts

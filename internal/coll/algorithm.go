@@ -5,27 +5,27 @@ import (
 	"strconv"
 )
 
-// Algorithm is a way to carry out a collective.
+// Algorithm is a way to perform a collective.
 type Algorithm uint8
 
-// The algorithms. Which kinds they are for: [Algorithms].
+// The algorithms. [Algorithms] lists those of each kind.
 const (
 	// Auto leaves the choice to [Settings.Choose].
 	Auto Algorithm = iota
-	// Linear: the root, or everybody, talks to each member in turn.
+	// Linear: the root, or every member, exchanges with each other member in turn.
 	Linear
-	// Binomial is a tree of depth log2 of the members; its subtrees are
-	// consecutive members, the largest is served first.
+	// Binomial is a tree of depth log2 of the members; its subtrees consist of
+	// consecutive members, and the largest is served first.
 	Binomial
 	// RecursiveDoubling exchanges with members at distance 1, 2, 4, ...
 	RecursiveDoubling
 	// RecursiveHalving exchanges halves, quarters, ... of a vector, and reduces
 	// what it gets.
 	RecursiveHalving
-	// Rabenseifner is recursive halving, then what brings the parts together.
+	// Rabenseifner is recursive halving, then gathering the parts.
 	// Rabenseifner, Optimization of Collective Reduction Operations, ICCS 2004.
 	Rabenseifner
-	// Ring passes blocks to the next member, and reduces them under way.
+	// Ring passes blocks to the next member, which reduces them on the way.
 	Ring
 	// Pipeline passes segments along a chain of all members.
 	Pipeline
@@ -57,7 +57,7 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// ParseAlgorithm returns the algorithm that [Algorithm.String] has named so.
+// ParseAlgorithm is the inverse of [Algorithm.String].
 func ParseAlgorithm(name string) (Algorithm, bool) {
 	i := slices.Index(algorithmNames[:], name)
 	return Algorithm(max(i, 0)), i >= 0
@@ -77,8 +77,8 @@ var algorithmsOf = [kinds][]Algorithm{
 	Alltoall:      {Linear, Pairwise, Bruck},
 }
 
-// Algorithms returns all algorithms that [Build] knows for the kind. A shape may
-// allow fewer.
+// Algorithms returns all algorithms that [Build] supports for the kind. A shape may allow
+// fewer.
 func Algorithms(k Kind) []Algorithm {
 	if int(k) >= kinds {
 		return nil

@@ -113,7 +113,7 @@ func TestAlgorithms(t *testing.T) {
 }
 
 // TestSchedules: what the k-th send to a member carries is what its k-th receive
-// expects; rounds are bounded; references lie in their buffers; nobody sends to
+// expects; rounds are bounded; references lie in their buffers; no member sends to
 // itself, or receives into In; a combination is in place or disjoint.
 func TestSchedules(t *testing.T) {
 	t.Parallel()

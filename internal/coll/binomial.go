@@ -1,11 +1,10 @@
 package coll
 
-// The binomial tree is that of virtual numbers, which count from the root. The
-// parent of v is v without its lowest bit, so the members below v are v and those
-// that follow: v to v + lowest bit of v, without the last.
+// The binomial tree is over virtual numbers, which count from the root. The parent of v is v
+// without its lowest bit, so the subtree of v is v up to, but not including, v + lowest bit.
 
-// lowBit is the lowest bit of v; of the root, the smallest power of two that is not
-// below the number of members.
+// lowBit is the lowest bit of v; for the root, the smallest power of two that is not below the
+// number of members.
 func (b *builder) lowBit(v int) int {
 	if v == 0 {
 		return 1 << ceilLog2(b.Size)
@@ -30,8 +29,8 @@ func (b *builder) binomialBroadcast(root int, data Ref) {
 }
 
 // binomialReduce combines up the tree, the smallest subtree first, so that a member
-// always combines consecutive members. Where the order of ranks counts, the tree is
-// that of member 0, which passes the result to the root. Only the root has a result.
+// always combines consecutive members. An ordered reduction uses the tree of member 0, which
+// passes the result to the root. Only the root has a result.
 func (b *builder) binomialReduce(root int, in, result Ref) {
 	top := root
 	if b.Ordered {

@@ -1,8 +1,8 @@
 package coll
 
-// bruckAllgather: in round k each sends all blocks that it has, up to 2^k, to the
-// member 2^k before it. Blocks lie in scratch in the order of members, from the own
-// one on, and are turned into place at the end.
+// bruckAllgather: in round k each member sends all blocks that it has, up to 2^k, to the member
+// 2^k before it. Blocks lie in scratch in member order, beginning with the own one, and are
+// rotated into place at the end.
 func (b *builder) bruckAllgather() {
 	o := b.cut(b.Rank)
 	work := b.tmp(o.total())
@@ -16,9 +16,9 @@ func (b *builder) bruckAllgather() {
 	b.copy(real.span(all(Out), 0, b.Rank), o.span(work, b.Size-b.Rank, b.Size))
 }
 
-// bruckAlltoall: block i is that for the member i further. In round k all blocks
-// with bit k in their number go 2^k further, in one message. In the end block i is
-// the one from the member i before.
+// bruckAlltoall: block i is for the member i after this one. In round k all blocks with bit k in
+// their number go to the member 2^k after, in one message. In the end block i is the one from the
+// member i before.
 func (b *builder) bruckAlltoall() {
 	o := b.cutBy(nil, 0)
 	work := b.tmp(o.total())

@@ -1,10 +1,11 @@
 package coll
 
 // Choose returns the algorithm for a shape: the one that Force names, if the shape
-// allows it, else by size and members. It looks only at what all members have equal:
-// not at Rank, and of counts that not all members know (Gather and Scatter with
-// Counts, unless Agreed; Alltoall with counts by member) only at their being there.
-// So all members choose the same. Segments are taken to be those of the settings. The shape must be valid ([Shape.Check]).
+// allows it, else one by size and number of members. It uses only what is equal at all
+// members, so all choose the same: not Rank, and of counts that not all members know
+// (Gather and Scatter with Counts, unless Agreed; Alltoall with counts by member) only
+// their presence. Segments have the size in the settings. The shape must be valid
+// ([Shape.Check]).
 func (s *Settings) Choose(sh *Shape) Algorithm {
 	if a := s.Force[sh.Kind]; a != Auto && a.allowed(sh) == nil {
 		return a
@@ -33,7 +34,7 @@ func (s *Settings) Choose(sh *Shape) Algorithm {
 		}
 		return RecursiveDoubling
 	case Gather, Scatter:
-		// What a tree saves the root in messages it moves several times.
+		// A tree saves messages at the root, but moves the bytes several times.
 		if linear || sh.Counts != nil && !sh.Agreed || sh.mean() >= s.XSize {
 			return Linear
 		}
@@ -52,8 +53,8 @@ func (s *Settings) Choose(sh *Shape) Algorithm {
 	return s.chooseAlltoall(sh, linear)
 }
 
-// chain says whether a vector passes a chain: it is long, and the segments are more
-// than the steps until the last member has the first of them.
+// chain says whether to use a chain: the vector is long, and has more segments than it takes steps
+// until the last member has the first one.
 func (s *Settings) chain(sh *Shape) bool {
 	n := sh.Count * sh.Elem
 	return sh.Size > 2 && n >= s.Pipeline && min(n/max(s.Segment, 1), maxSegments) >= sh.Size-2
@@ -62,7 +63,7 @@ func (s *Settings) chain(sh *Shape) bool {
 func (s *Settings) chooseBroadcast(sh *Shape, linear bool) Algorithm {
 	n := sh.Count * sh.Elem
 	switch {
-	case sh.Size <= 2: // one message: nothing is better
+	case sh.Size <= 2: // one message is optimal
 		return Linear
 	case s.chain(sh):
 		return Pipeline

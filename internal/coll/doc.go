@@ -1,30 +1,30 @@
-// Package coll holds the algorithms of collectives between processes: which
-// messages each member of a group sends and receives, in which order, and where it
-// combines them. It moves nothing itself and knows no channel.
+// Package coll holds the algorithms of collectives between processes: which messages
+// each member of a group sends and receives, in which order, and where it combines
+// them. It transfers nothing itself and does not depend on package channel.
 //
 //   - [Shape] is one collective as one member sees it.
-//   - [Settings] are what all members have agreed on; [Settings.Choose] takes the
-//     [Algorithm] from them.
+//   - [Settings] are the agreed settings of all members; [Settings.Choose] selects an
+//     [Algorithm].
 //   - [Build] makes the [Schedule] of one member: rounds of messages and local steps.
-//   - [Run] carries a schedule out, again and again, over a [Carrier].
-//   - [Cost] counts messages, bytes and depth by formulas; [LogGP.Estimate] is the
-//     time that the same schedules take on a network of given parameters.
-//   - [Placement] says which members share a host, for collectives of two levels.
+//   - [Run] executes a schedule many times over a [Carrier].
+//   - [Cost] counts messages, bytes and depth by formulas; [LogGP.Estimate] simulates
+//     the same schedules on a network with given parameters.
+//   - [Placement] says which members share a host, for two-level collectives.
 //
-// # What a schedule promises
+// # Guarantees of a schedule
 //
-// Matching: messages have no tags. The k-th message that a member sends to another
-// is the k-th that the other receives from it.
+// Matching: messages have no tags. The k-th message that one member sends to another is
+// the k-th that the other receives from it.
 //
-// Progress: a round is over when its messages are, and then the next begins. That
-// never stands still, also where a send is over only when its receiver has started
-// to receive. A round has at most [MaxRound] messages.
+// Progress: when all messages of a round are complete, the next round begins. No
+// schedule deadlocks, even if a send completes only after its receiver has started to
+// receive. A round has at most [MaxRound] messages.
 //
-// Order: an ordered reduction (not commutative) combines members by rank, the lower
-// on the left; only the grouping is the algorithm's.
+// Order: an ordered (not commutative) reduction combines members in rank order, lower
+// ranks on the left; only the grouping depends on the algorithm.
 //
-// Bits: the order and the grouping of a reduction are those of the shape and the
-// algorithm, whatever the timing, and where several members compute the same value
-// they compute it in the same way. So the result is the same bits on every member
-// and in every run, if the function that combines is a function of its bytes.
+// Bits: the order and the grouping of a reduction depend only on the shape and the
+// algorithm, not on timing, and members that compute the same value compute it in the
+// same way. The result therefore has the same bits on every member and in every run, if
+// the combining function is deterministic.
 package coll

@@ -1,16 +1,16 @@
 package coll
 
-// disseminate: in round k each signals to the member 2^k further, and waits for the
-// one 2^k before. After ceil(log2 n) rounds everybody has heard of everybody.
+// disseminate: in round k each member signals to the member 2^k after it, and waits for the one
+// 2^k before. After ceil(log2 n) rounds every member has heard of every other.
 func (b *builder) disseminate() {
 	for d := 1; d < b.Size; d <<= 1 {
 		b.exchange((b.Rank+d)%b.Size, Ref{}, (b.Rank-d+b.Size)%b.Size, Ref{})
 	}
 }
 
-// fold makes the members a power of two: of the first 2·rest each odd one gives its
-// vector to the one before it, and waits for the result. Neighbours, so that who
-// remains stands for consecutive members. The others have the numbers of new.
+// fold reduces the members to a power of two: of the first 2·rest, each odd one gives its vector
+// to the one before it, and waits for the result. These are neighbours, so that each remaining
+// member stands for consecutive ones. The remaining members are renumbered.
 type fold struct{ power, rest int }
 
 func newFold(size int) fold {
@@ -24,7 +24,7 @@ func (f fold) out(member int) bool { return member < 2*f.rest && member&1 == 1 }
 // stands says whether the member also stands for the next.
 func (f fold) stands(member int) bool { return member < 2*f.rest && member&1 == 0 }
 
-// number is that of a member that remains, and member its inverse.
+// number is the new number of a remaining member, and member its inverse.
 func (f fold) number(member int) int {
 	if member < 2*f.rest {
 		return member / 2
@@ -39,9 +39,8 @@ func (f fold) member(number int) int {
 	return number + f.rest
 }
 
-// doublingAllreduce: at each distance both partners combine the same two values in
-// the same order, that of the lower ranks first. So they have the same bits, and the
-// order of ranks.
+// doublingAllreduce: at each distance both partners combine the same two values in the same order,
+// lower ranks first. So both get the same bits, in rank order.
 func (b *builder) doublingAllreduce() {
 	in, out := b.vector(In), b.vector(Out)
 	f := newFold(b.Size)
@@ -80,8 +79,8 @@ func (b *builder) doublingAllreduce() {
 }
 
 // doublingScan: after round k a member has combined the 2^(k+1) members up to
-// itself. Hillis and Steele, Data Parallel Algorithms, 1986. In Exscan the result
-// is combined apart, without the own part.
+// itself. Hillis and Steele, Data Parallel Algorithms, 1986. In Exscan the result is combined
+// separately, without the own part.
 func (b *builder) doublingScan() {
 	in, out := b.vector(In), b.vector(Out)
 	exclusive := b.Kind == Exscan
@@ -104,7 +103,7 @@ func (b *builder) doublingScan() {
 		if b.Rank < d {
 			continue
 		}
-		if !exclusive || b.Rank+2*d < b.Size { // somebody will want it
+		if !exclusive || b.Rank+2*d < b.Size { // another member needs it
 			b.combine(with, slot, acc)
 			acc = with
 		}

@@ -7,17 +7,18 @@ import (
 	"math"
 )
 
-// HeaderSize is the bytes of a header, before the payload of every message.
+// HeaderSize is the number of bytes in a header, which precedes the payload of every
+// message.
 const HeaderSize = 16
 
 // Header says which collective a message belongs to. On the wire, little-endian:
 //
-//	uint32 sequence     collectives that the group has begun
-//	uint32 fault        0, or 1 + the member that does not fit
-//	uint64 signature    of the sender's call; with a fault, what that member has said
+//	uint32 sequence     number of collectives that the group has begun
+//	uint32 fault        0, or 1 + the member at fault
+//	uint64 signature    of the sender's call; with a fault, of that member's call
 //
-// With a fault the payload means nothing: the sender has found an error, or has been
-// told of one, and tells who waits for it.
+// With a fault the payload is meaningless: the sender has found an error, or has been told of
+// one, and passes it on to the receivers that wait for it.
 type Header struct {
 	Sequence  uint32
 	Fault     uint32
@@ -31,10 +32,10 @@ func (h Header) AppendBinary(b []byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(b, uint64(h.Signature)), nil
 }
 
-// ErrShort is a header of fewer than 16 bytes.
+// ErrShort means that a header has fewer than 16 bytes.
 var ErrShort = errors.New("coll: short header")
 
-// ParseHeader takes a header from the beginning of b. Any bytes are some header.
+// ParseHeader parses a header at the beginning of b. Any 16 bytes are a valid header.
 func ParseHeader(b []byte) (Header, error) {
 	if len(b) < HeaderSize {
 		return Header{}, fmt.Errorf("%w: %d bytes", ErrShort, len(b))
@@ -46,8 +47,8 @@ func ParseHeader(b []byte) (Header, error) {
 	}, nil
 }
 
-// Signature packs what all members of a collective must call alike, so that who
-// meets another one can say what differs. From the highest bit:
+// Signature packs the facts that must be the same in the calls of all members of a collective, so
+// that a member that receives another one can say what differs. From the highest bit:
 //
 //	 4  kind
 //	 5  algorithm
@@ -57,9 +58,9 @@ func ParseHeader(b []byte) (Header, error) {
 //	 1  the rest is a hash of the counts
 //	27  bytes of Count elements, modulo 2^27; or a hash of all counts
 //
-// Operations and types are numbers of the caller's. Counts that not all members know
-// are left out: of Gather and Scatter with Counts, unless Agreed, and of Alltoall
-// with counts for each member.
+// Operations and types are numbers that the caller defines. Counts that not all members know are
+// left out: those of Gather and Scatter with Counts, unless Agreed, and those of Alltoall with
+// counts by member.
 type Signature uint64
 
 const (
@@ -68,8 +69,8 @@ const (
 	countHash = 1 << countBits
 )
 
-// Sign makes the signature of a shape that is carried out by the algorithm. The
-// operation counts modulo 256, the type modulo 128.
+// Sign makes the signature of a shape performed by the algorithm. The operation is taken modulo
+// 256, the type modulo 128.
 func Sign(s *Shape, a Algorithm, operation, elementType uint8) Signature {
 	root := 0
 	if s.Kind.Rooted() {
@@ -99,18 +100,17 @@ func hashCounts(counts []int, elem int) uint64 {
 	return (h ^ h>>27 ^ h>>54) & countMask
 }
 
-// Kind, Algorithm, Operation, Type and Root are the facts as they were signed.
+// Kind returns the signed kind. Algorithm, Operation, Type and Root return the other facts.
 func (s Signature) Kind() Kind           { return Kind(s >> 60) }
 func (s Signature) Algorithm() Algorithm { return Algorithm(s >> 55 & 31) }
 func (s Signature) Operation() uint8     { return uint8(s >> 47) }
 func (s Signature) Type() uint8          { return uint8(s >> 40 & 127) }
 func (s Signature) Root() int            { return int(s >> 28 & 4095) }
 
-// Length returns the bytes of Count elements modulo 2^27, or false if there are
-// counts by member.
+// Length returns the bytes of Count elements, modulo 2^27; false if there are counts by member.
 func (s Signature) Length() (bytes int, ok bool) { return int(s & countMask), s&countHash == 0 }
 
-// String returns all facts: "allreduce by ring, operation 1, type 9, 4096 bytes".
+// String returns all facts, as in "allreduce by ring, operation 1, type 9, 4096 bytes".
 func (s Signature) String() string {
 	text := fmt.Sprintf("%v by %v", s.Kind(), s.Algorithm())
 	if s.Kind().Reduces() {
@@ -129,11 +129,10 @@ func (s Signature) String() string {
 	return text + fmt.Sprintf(", counts %07x", uint64(s&countMask))
 }
 
-// Names are the words of the caller for its numbers of operations and types. The zero value
-// leaves them numbers.
+// Names holds the caller's names of its operations and types. The zero value prints numbers.
 type Names struct{ Operation, Type func(n uint8) string }
 
-// Differ names what differs between two signatures: "root 1 here, 2 there".
+// Differ says what differs between two signatures, as in "root 1 here, 2 there".
 func (s Signature) Differ(theirs Signature, names Names) string {
 	word := func(name func(uint8) string, n uint8) any {
 		if name == nil {
@@ -165,14 +164,14 @@ func (s Signature) Differ(theirs Signature, names Names) string {
 	return "nothing differs"
 }
 
-// MismatchError is a member whose call is not the one of this member: another
-// collective, operation, type, root or length, or one call more or fewer.
+// MismatchError reports a member whose call differs from this member's: another collective,
+// operation, type, root or length, or one call more or fewer.
 type MismatchError struct {
-	From   int    // the member whose call differs, as far as it is known
-	Via    int    // the member that told of it; From, if it was that one's own message
+	From   int    // the member whose call differs, as far as known
+	Via    int    // the member that reported it; From if its own message did
 	Want   Header // of this member
-	Got    Header // of From, as far as it is known
-	Failed bool   // From has met an error of the carrier; Got says no more
+	Got    Header // of From, as far as known
+	Failed bool   // From met an error of the carrier; Got has no further information
 }
 
 func (e *MismatchError) Error() string {
@@ -183,12 +182,12 @@ func (e *MismatchError) Error() string {
 		text += fmt.Sprintf("member %d: %s", e.From, e.Difference(Names{}))
 	}
 	if e.Via != e.From {
-		text += fmt.Sprintf(" (says member %d)", e.Via)
+		text += fmt.Sprintf(" (reported by member %d)", e.Via)
 	}
 	return text
 }
 
-// Difference says in what the call of From is not that of this member.
+// Difference says how the call of From differs from that of this member.
 func (e *MismatchError) Difference(names Names) string {
 	switch e.Got.Signature {
 	case faultOther:
@@ -199,7 +198,7 @@ func (e *MismatchError) Difference(names Names) string {
 	return e.Want.Signature.Differ(e.Got.Signature, names)
 }
 
-// PeerError is what the carrier has said of a message.
+// PeerError is an error of the carrier for a message.
 type PeerError struct {
 	Op   StepKind // Send or Receive
 	Peer int
@@ -216,8 +215,8 @@ func (e *PeerError) Error() string {
 // Unwrap returns the carrier's error.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// With a fault, signatures that no call has.
+// Signatures in a fault that no call has.
 const (
-	faultUnknown Signature = math.MaxUint64 - iota // the member has met an error of the carrier
-	faultOther                                     // its call differs, in what is not known
+	faultUnknown Signature = math.MaxUint64 - iota // the member met an error of the carrier
+	faultOther                                     // its call differs, but it is unknown how
 )

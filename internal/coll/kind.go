@@ -2,8 +2,8 @@ package coll
 
 import "strconv"
 
-// Kind is what a collective does. Those with counts by member (MPI's v-variants)
-// are of the same kind.
+// Kind is the kind of a collective. Variants with counts by member (MPI's v-variants) have the
+// same kind.
 type Kind uint8
 
 // The kinds of collectives, named as in MPI.
@@ -36,7 +36,7 @@ func (k Kind) String() string {
 	return "kind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// ParseKind returns the kind that [Kind.String] has named so.
+// ParseKind is the inverse of [Kind.String].
 func ParseKind(name string) (Kind, bool) {
 	for k, n := range kindNames {
 		if n == name {
@@ -49,5 +49,5 @@ func ParseKind(name string) (Kind, bool) {
 // Reduces says whether the kind combines values.
 func (k Kind) Reduces() bool { return k >= Reduce && k <= Exscan }
 
-// Rooted says whether one member, the root, gives or gets what the others do not.
+// Rooted says whether one member, the root, has another role than the others.
 func (k Kind) Rooted() bool { return k == Broadcast || k == Reduce || k == Gather || k == Scatter }

@@ -15,8 +15,8 @@ func (b *builder) linearBroadcast(root int, data Ref) {
 	}
 }
 
-// linearScratch bounds the scratch for vectors that the root receives at a time,
-// in bytes, as long as one fits.
+// linearScratch bounds the scratch, in bytes, for vectors that the root receives at a time; it
+// holds at least one.
 const linearScratch = 256 << 10
 
 // linearReduce: the root receives from each member and combines in the order of
@@ -35,8 +35,8 @@ func (b *builder) linearReduce(root int, in, result Ref) {
 	for i := range slots {
 		slots[i] = b.tmp(in.Len)
 	}
-	// What comes before the root's part is combined aside: in place, the result
-	// lies where the root's part is.
+	// Parts before the root's are combined separately: in place, the result overlaps the
+	// root's part.
 	var before Ref
 	if root > 0 {
 		before = b.tmp(in.Len)
@@ -114,7 +114,7 @@ func (b *builder) linearReduceScatter() {
 	b.linearScatter(0, result)
 }
 
-// linearAllgather: each sends its block to each of the others.
+// linearAllgather: each member sends its block to every other.
 func (b *builder) linearAllgather() {
 	o := b.cut(0)
 	for d := 1; d < b.Size; d++ {
@@ -126,8 +126,8 @@ func (b *builder) linearAllgather() {
 	b.copy(o.of(all(Out), b.Rank), b.own(In))
 }
 
-// directAlltoall: each exchanges with all others, at distance 1, 2, ..., so many of
-// them in a round. The distance makes all members serve different ones at a time.
+// directAlltoall: each member exchanges with all others, at distance 1, 2, ..., atATime of them in
+// a round. At each distance, all members exchange with different partners.
 func (b *builder) directAlltoall(atATime int) {
 	send, recv := b.cutBy(b.SendCounts, 0), b.cutBy(b.RecvCounts, 0)
 	for d := 1; d < b.Size; d++ {
@@ -141,7 +141,7 @@ func (b *builder) directAlltoall(atATime int) {
 	b.copy(recv.of(all(Out), b.Rank), send.of(all(In), b.Rank))
 }
 
-// linearScan: each adds its part to what comes from the member before, and passes it
+// linearScan: each member combines the result from the member before with its part, and passes it
 // on.
 func (b *builder) linearScan() {
 	in, out := b.vector(In), b.vector(Out)

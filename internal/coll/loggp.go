@@ -8,33 +8,32 @@ import (
 	"time"
 )
 
-// LogGP describes a network and its machines, all members alike. Alexandrov et al.,
-// LogGP: Incorporating Long Messages into the LogP Model, 1995. P is that of the
-// shape.
+// LogGP describes a network of identical machines. Alexandrov et al., LogGP:
+// Incorporating Long Messages into the LogP Model, 1995. P is taken from the shape.
 type LogGP struct {
-	Latency  time.Duration // L: of a message, without what follows
+	Latency  time.Duration // L: of a message, without the times below
 	Overhead time.Duration // o: of a processor, to send or to receive a message
-	Gap      time.Duration // g: between two messages of one member, each way
-	PerByte  float64       // G: nanoseconds of a byte on the way
+	Gap      time.Duration // g: between two messages of one member, in each direction
+	PerByte  float64       // G: nanoseconds to transmit a byte
 	Combine  float64       // nanoseconds to combine a byte with another
 	Copy     float64       // nanoseconds to copy a byte
 }
 
-// Estimate is the time from when all members begin until the last is through: the
-// schedules of all members, with their headers, carried out as the parameters say. A
-// send is over when its bytes are on the way, so this is a carrier which does not
-// wait for the receiver. A member sends one message at a time, and receives one at a
-// time; between the members there is room for all. It takes memory for all
-// messages of the collective: 1024 members round a ring, 200 MB.
+// Estimate returns the time from when all members begin until the last one finishes, by
+// simulating the schedules of all members, with their headers. A send completes when
+// its bytes have left, so the model is of a carrier that does not wait for the
+// receiver. A member sends one message at a time and receives one at a time; the
+// network between members has no limit. Estimate needs memory for all messages of the
+// collective: 200 MB for a ring of 1024 members.
 //
 // Errors: those of [Build]; [ErrShape] for Alltoall with counts by member, and for
-// parameters below 0.
+// negative parameters.
 func (m LogGP) Estimate(a Algorithm, s *Shape) (time.Duration, error) {
 	if m.Latency < 0 || m.Overhead < 0 || m.Gap < 0 || !(min(m.PerByte, m.Combine, m.Copy) >= 0) {
 		return 0, fmt.Errorf("%w: negative parameters %+v", ErrShape, m)
 	}
 	if s.SendCounts != nil || !s.known() {
-		return 0, fmt.Errorf("%w: the time of counts that nobody knows", ErrShape)
+		return 0, fmt.Errorf("%w: cannot estimate an alltoall whose counts no member knows", ErrShape)
 	}
 	e := estimate{LogGP: m, members: make([]simulated, max(s.Size, 0)), under: make(map[[2]int]*queue)}
 	shape := *s
@@ -52,18 +51,17 @@ func (m LogGP) Estimate(a Algorithm, s *Shape) (time.Duration, error) {
 	return e.run(), nil
 }
 
-// simulated is one member: its schedule in short, and how far it is. Times are
-// nanoseconds.
+// simulated is one member: its condensed schedule and its progress. Times are in nanoseconds.
 type simulated struct {
 	events   []event
 	at       int       // event with which the round begins
-	next     int       // event to look at: what is before it has been received
-	posted   bool      // the sends of the round are on the way
+	next     int       // next event: earlier ones have been received
+	posted   bool      // the sends of the round have been posted
 	now      float64   // when the round begins
-	cpu      float64   // when the processor has nothing more to do, but to receive
-	gone     float64   // when the last send is over
+	cpu      float64   // when the processor only has receives left
+	gone     float64   // when the last send is complete
 	sendFree float64   // when the next message can leave
-	takeFree float64   // when the link is through with the message received last
+	takeFree float64   // when the link has finished the last received message
 	arrived  []arrival // in this round
 }
 
@@ -81,19 +79,18 @@ type queue struct {
 	taken int
 }
 
-// arrival is a message that is received: when its last byte would be there if the
-// link were free, and how long the link is busy with it.
+// arrival is a received message: when its last byte would arrive on a free link, and how long it
+// occupies the link.
 type arrival struct{ last, busy float64 }
 
-// estimate carries all members on as far as they can go, in any order: the times do
-// not depend on it.
+// estimate advances all members as far as possible, in any order: the times do not depend on it.
 type estimate struct {
 	LogGP
 	members []simulated
 	under   map[[2]int]*queue
 }
 
-// take puts down the schedule of a member in short.
+// take condenses the schedule of a member.
 func (e *estimate) take(rank int, s *Schedule) {
 	m := &e.members[rank]
 	m.takeFree = math.Inf(-1)
@@ -153,7 +150,7 @@ func (e *estimate) run() time.Duration {
 	return time.Duration(math.Round(last))
 }
 
-// post sends the messages of the round. Who may wait for one is ready.
+// post sends the messages of the round, and marks the members ready that may wait for one.
 func (e *estimate) post(m *simulated, ready []int32) []int32 {
 	m.posted, m.cpu, m.gone = true, m.now, m.now
 	for _, ev := range m.events[m.at:] {
@@ -173,8 +170,8 @@ func (e *estimate) post(m *simulated, ready []int32) []int32 {
 	return ready
 }
 
-// receive takes the messages of the round, as far as they are on the way, and says
-// whether these are all and the round is over.
+// receive takes the messages of the round that have been sent, and says whether these are all, so
+// that the round is complete.
 func (e *estimate) receive(m *simulated) bool {
 	for ; m.events[m.next].kind != Combine; m.next++ {
 		ev := &m.events[m.next]

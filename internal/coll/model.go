@@ -5,19 +5,20 @@ import (
 	"math/bits"
 )
 
-// Model counts what a collective costs, over all members unless it says otherwise.
+// Model counts the cost of a collective, over all members unless a field says
+// otherwise.
 type Model struct {
 	Messages int64
 	Bytes    int64 // of payloads, without headers
-	Most     int64 // messages of the member with most, sent and received
-	Depth    int   // messages of the longest chain in which each waits for the one before
+	Most     int64 // messages sent and received by the busiest member
+	Depth    int   // messages in the longest chain in which each depends on the one before
 	Combined int64 // bytes that are combined with as many others
 }
 
-// Cost is the model of a shape that is carried out by an algorithm: by formulas, not
-// from the schedules, which tests hold to be as these say. The shape is that of a
-// member that knows all counts. Errors: those of [Build]; [ErrShape] for Alltoall
-// with counts by member, which no member knows.
+// Cost returns the model of a shape performed by an algorithm, from formulas, not from
+// the schedules; tests verify that the two agree. The shape must be that of a member
+// that knows all counts. Errors: those of [Build]; [ErrShape] for Alltoall with counts
+// by member, which no member knows.
 func Cost(a Algorithm, s *Shape) (Model, error) {
 	if err := s.Check(); err != nil {
 		return Model{}, err
@@ -26,7 +27,7 @@ func Cost(a Algorithm, s *Shape) (Model, error) {
 		return Model{}, err
 	}
 	if s.SendCounts != nil || !s.known() {
-		return Model{}, fmt.Errorf("%w: the cost of counts that nobody knows", ErrShape)
+		return Model{}, fmt.Errorf("%w: no cost of an alltoall whose counts no member knows", ErrShape)
 	}
 	if s.Size == 1 {
 		return Model{}, nil
@@ -34,7 +35,7 @@ func Cost(a Algorithm, s *Shape) (Model, error) {
 	return newTerms(s).cost(a), nil
 }
 
-// terms are what the formulas are made of.
+// terms are the terms of the formulas.
 type terms struct {
 	*Shape
 	p          int64 // members
@@ -50,7 +51,7 @@ type terms struct {
 	along      int64 // messages of the busiest member of a chain, for each segment
 	inner      int64 // members of a chain that pass on what they combine: not the ends
 	forward    int64 // 1 if member 0 has the result of an ordered reduction for the root
-	directions int   // rounds of a linear exchange of everybody with everybody
+	directions int   // rounds of a linear exchange between all members
 }
 
 func newTerms(s *Shape) *terms {
@@ -76,8 +77,8 @@ func newTerms(s *Shape) *terms {
 	return t
 }
 
-// tree is the bytes that go over the binomial tree when the blocks o are scattered
-// or gathered: block v goes as many steps as v has bits.
+// tree is the bytes sent over the binomial tree when the blocks o are scattered or gathered: block
+// v takes as many steps as v has bits set.
 func tree(o blocks) int64 {
 	n := int64(0)
 	for v := range len(o) - 1 {

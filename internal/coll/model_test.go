@@ -117,7 +117,7 @@ func TestEstimate(t *testing.T) {
 		shape coll.Shape
 		want  time.Duration
 	}{
-		{"nobody to talk to", coll.Linear, coll.Shape{Kind: coll.Reduce, Size: 1, Elem: 1, Count: 50}, 3 * 50},
+		{"no other member", coll.Linear, coll.Shape{Kind: coll.Reduce, Size: 1, Elem: 1, Count: 50}, 3 * 50},
 		{"one message", coll.Linear, coll.Shape{Kind: coll.Broadcast, Size: 2, Elem: 1, Count: 50}, message(50)},
 		{"and combined", coll.Linear, coll.Shape{Kind: coll.Reduce, Size: 2, Elem: 1, Count: 50}, message(50) + 2*50},
 		// The sender's gap lies between messages, and so do long messages.

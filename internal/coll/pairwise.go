@@ -1,8 +1,7 @@
 package coll
 
-// pairwiseReduceScatter: each sends every other member its part of that one's block,
-// and combines what comes for its own. Where the order of ranks counts it is kept
-// until all is there.
+// pairwiseReduceScatter: each member sends every other its part of the other's block, and combines
+// the parts that it receives for its own. An ordered reduction keeps them until all have arrived.
 func (b *builder) pairwiseReduceScatter() {
 	o := b.cut(0)
 	mine, out := o.of(all(In), b.Rank), b.own(Out)
@@ -34,7 +33,7 @@ func (b *builder) pairwiseReduceScatter() {
 	}
 	acc = values[0]
 	for m := 1; m < b.Size; m++ {
-		dst := values[0] // scratch, as long as the own part is not in it
+		dst := values[0] // scratch until the own part is in it
 		if m >= b.Rank {
 			dst = out
 		}

@@ -1,7 +1,7 @@
 package coll
 
-// maxSegments bounds the messages that are declared for a vector. Each of so many
-// segments costs little beside the rest, so longer vectors have longer ones.
+// maxSegments bounds the messages that are declared for a vector. With so many, the time of one
+// segment hardly matters, so longer vectors have longer segments.
 const maxSegments = 256
 
 // segments cuts the vector into pieces of about b.Segment bytes, at least one.
@@ -14,8 +14,8 @@ func (b *builder) segments() blocks {
 	return even(b.Count, max((b.Count+each-1)/each, 1), b.Elem)
 }
 
-// chain passes segments on: in a round it receives one, into where receive says,
-// and sends the one before, which has been dealt with after it was received.
+// chain passes segments on: in each round it receives one, into the place that receive returns,
+// and sends the one before, which local has processed.
 func (b *builder) chain(from, to, segments int, receive, send func(i int) Ref, local func(i int)) {
 	for i := range segments + 1 {
 		b.next()
@@ -46,9 +46,9 @@ func (b *builder) chainBroadcast(root int) {
 	b.chain(from, to, len(o)-1, segment, segment, func(int) {})
 }
 
-// chainReduce passes segments towards the root, from the member before it (counting
-// round) on downwards, and combines them under way. Where the order of ranks counts,
-// the chain ends at member 0, which passes the result to the root.
+// chainReduce passes segments towards the root, from the member cyclically before it on
+// downwards, and combines them on the way. In an ordered reduction the chain ends at member 0,
+// which passes the result to the root.
 func (b *builder) chainReduce(root int) {
 	o := b.segments()
 	top := root

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// Placement says which members of a group share a host: what collectives of two
-// levels are made of, inside each host and between one member of each. It is made
-// once; its queries cost nothing. It does not change and may be used by several
-// goroutines.
+// Placement says which members of a group share a host, for two-level collectives:
+// inside each host, and between one member of each. It is immutable and may be used
+// concurrently. All queries are precomputed.
 type Placement struct {
 	host    []int   // of each member, counted from 0 in the order of their masters
 	index   []int   // of each member among those of its host
@@ -16,9 +15,9 @@ type Placement struct {
 	ordered bool
 }
 
-// NewPlacement takes the host of each member: equal numbers are one host, whatever
-// they are. Hosts are then counted from 0 by their lowest-ranked members. Error:
-// [ErrShape] for no members.
+// NewPlacement makes a placement from the host of each member; members with equal
+// numbers, of any value, share a host. Hosts are renumbered from 0 in the order of
+// their lowest-ranked members. Error: [ErrShape] if there are no members.
 func NewPlacement(hosts []int) (*Placement, error) {
 	if len(hosts) == 0 {
 		return nil, fmt.Errorf("%w: placement of no members", ErrShape)
@@ -39,31 +38,30 @@ func NewPlacement(hosts []int) (*Placement, error) {
 	return p, nil
 }
 
-// Size is the number of members, Hosts that of hosts.
+// Size returns the number of members; Hosts returns the number of hosts.
 func (p *Placement) Size() int  { return len(p.host) }
 func (p *Placement) Hosts() int { return len(p.members) }
 
-// Host is the number of the member's host.
+// Host returns the number of the member's host.
 func (p *Placement) Host(member int) int { return p.host[member] }
 
-// Index is the member's number among those of its host.
+// Index returns the member's number among those of its host.
 func (p *Placement) Index(member int) int { return p.index[member] }
 
-// Members are those of a host, ascending. They belong to the placement.
+// Members returns the members of a host, ascending. The slice belongs to the placement.
 func (p *Placement) Members(host int) []int { return p.members[host] }
 
-// Contiguous says whether the members of each host are consecutive. Hosts are then
-// in the order of their members too, and a reduction inside hosts, then between them
-// in the order of hosts, keeps the order of ranks.
+// Contiguous says whether the members of each host are consecutive. If so, the hosts are in the
+// order of their members too, and a reduction inside hosts, then between hosts in host order,
+// keeps the rank order.
 func (p *Placement) Contiguous() bool { return p.ordered }
 
-// Flat says whether there is nothing to do inside hosts: each has one member; Single
-// whether there is nothing to do between them.
+// Flat says whether every host has only one member; Single whether there is only one host.
 func (p *Placement) Flat() bool   { return len(p.members) == len(p.host) }
 func (p *Placement) Single() bool { return len(p.members) == 1 }
 
-// Master is the member that speaks for the host: its lowest-ranked, but on the host
-// of the root the root itself (IMPI 0.0, collectives). A root of -1 is none.
+// Master returns the member that communicates for the host: the root on its own host, else the
+// lowest-ranked member (IMPI 0.0, collectives). A root of -1 means none.
 func (p *Placement) Master(host, root int) int {
 	if root >= 0 && p.host[root] == host {
 		return root
@@ -71,13 +69,13 @@ func (p *Placement) Master(host, root int) int {
 	return p.members[host][0]
 }
 
-// IsMaster says whether the member speaks for its host.
+// IsMaster says whether the member is the master of its host.
 func (p *Placement) IsMaster(member, root int) bool {
 	return p.Master(p.host[member], root) == member
 }
 
-// Masters are those of all hosts, by the numbers of hosts: the members of the
-// collective between hosts. There, the root is the number of its host.
+// Masters returns the masters of all hosts, indexed by host: the members of the collective between
+// hosts, in which the root is the number of its host.
 func (p *Placement) Masters(root int) []int {
 	all := make([]int, len(p.members))
 	for h := range all {
@@ -86,9 +84,8 @@ func (p *Placement) Masters(root int) []int {
 	return all
 }
 
-// HostCounts adds up the counts of the members of each host: the blocks of the
-// collective between hosts. Their bytes lie in the order of members only if
-// Contiguous.
+// HostCounts sums the counts of the members of each host, which are the blocks of the collective
+// between hosts. Only if Contiguous do their bytes lie in member order.
 func (p *Placement) HostCounts(counts []int) []int {
 	sums := make([]int, len(p.members))
 	for m, n := range counts {
@@ -97,7 +94,7 @@ func (p *Placement) HostCounts(counts []int) []int {
 	return sums
 }
 
-// Largest is the members of the host with most.
+// Largest returns the number of members of the largest host.
 func (p *Placement) Largest() int {
 	return len(slices.MaxFunc(p.members, func(a, b []int) int { return len(a) - len(b) }))
 }

@@ -1,9 +1,8 @@
 package coll
 
-// halve is the reduce-scatter by recursive halving among a power of two of numbers:
-// of the vector at in, cut into o, number i gets block i reduced, at the place of
-// the block in work. Partners exchange halves of what they still have; slot takes
-// what comes.
+// halve is the reduce-scatter by recursive halving among a power of two of numbers: of the vector
+// at in, cut into o, number i gets block i reduced, at the block's place in work. Partners
+// exchange halves of what they still have, and receive into slot.
 func (b *builder) halve(me, power int, o blocks, in, work, slot Ref, member func(number int) int) {
 	from, to := 0, power
 	acc := in
@@ -25,7 +24,7 @@ func (b *builder) halve(me, power int, o blocks, in, work, slot Ref, member func
 	}
 }
 
-// half is the most bytes that halve receives at a time.
+// half is the largest number of bytes that halve receives at a time.
 func half(o blocks, power int) int {
 	return max(o[power/2], o.total()-o[power/2])
 }
@@ -54,9 +53,9 @@ func (b *builder) rabenseifnerAllreduce() {
 	}
 }
 
-// foldInto receives the vector of the member that v stands for, if there is one, and
-// combines it into work. It returns the scratch to receive into, and where the own
-// vector is now. Actual gives the rank of a number such as v.
+// foldInto receives the vector of the member that v stands for, if there is one, and combines it
+// into work. It returns the scratch to receive into, and the place of the own vector now. Actual
+// maps a number such as v to a rank.
 func (b *builder) foldInto(f fold, v int, o blocks, in, work Ref, actual func(v int) int) (slot, acc Ref) {
 	if !f.stands(v) {
 		return b.tmp(half(o, f.power)), in
@@ -68,7 +67,7 @@ func (b *builder) foldInto(f fold, v int, o blocks, in, work Ref, actual func(v 
 }
 
 // rabenseifnerReduce halves, then gathers up a binomial tree. Members are numbered
-// from the root, which therefore remains when they are made a power of two.
+// from the root, which therefore remains when they are reduced to a power of two.
 func (b *builder) rabenseifnerReduce() {
 	in, work := b.vector(In), b.vector(Out)
 	if b.Size == 1 {
@@ -100,8 +99,8 @@ func (b *builder) rabenseifnerReduce() {
 	}
 }
 
-// halvingReduceScatter halves the blocks of those that remain when the members are
-// made a power of two, each with the block of the member that it stands for.
+// halvingReduceScatter halves the blocks of the members that remain when they are reduced to a
+// power of two, each with the block of the member that it stands for.
 func (b *builder) halvingReduceScatter() {
 	blocks := b.cut(0)
 	if b.Size == 1 {

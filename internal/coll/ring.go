@@ -1,6 +1,6 @@
 package coll
 
-// before is the member d before the one with this number, round the ring.
+// before is the member d places before this number on the ring.
 func (b *builder) before(number, d int) int { return ((number-d)%b.Size + b.Size) % b.Size }
 
 // ringBlocks is the allgather round a ring: number i has block i in Out.
@@ -16,10 +16,10 @@ func (b *builder) ringAllgather() {
 	b.ringBlocks(b.Rank, o, func(number int) int { return number })
 }
 
-// ringAllreduce passes each block once round the ring, where everybody adds his
-// part, and once more. A block is combined by one chain of members alone, so all
-// get the same bits. In place: a block of In is read before that of Out is written,
-// and each is combined once.
+// ringAllreduce passes each block around the ring twice: first every member combines its part, then
+// all get the result. A block is combined by one chain of members only, so all get the same bits.
+// It works in place: a block of In is read before that of Out is written, and each is combined
+// once.
 func (b *builder) ringAllreduce() {
 	in, out := b.vector(In), b.vector(Out)
 	if b.Size == 1 {
@@ -39,7 +39,7 @@ func (b *builder) ringAllreduce() {
 	b.ringBlocks(b.Rank, o, func(number int) int { return number })
 }
 
-// ringReduceScatter passes the block of each member round the ring, to end there.
+// ringReduceScatter passes the block of each member around the ring, ending at that member.
 func (b *builder) ringReduceScatter() {
 	o := b.cut(0)
 	if b.Size == 1 {
@@ -61,7 +61,7 @@ func (b *builder) ringReduceScatter() {
 
 // scatterAllgather cuts the vector into a block for each member, scatters them down
 // a binomial tree, and gathers them: by recursive doubling among a power of two of
-// members, else round a ring. Both count from the root.
+// members, else around a ring. Both number members from the root.
 func (b *builder) scatterAllgather() {
 	o := even(b.Count, b.Size, b.Elem)
 	v := b.virtual(b.Rank, b.Root)

@@ -6,49 +6,47 @@ import (
 	"unsafe"
 )
 
-// Message is a message that is declared once and started again and again. It belongs
-// to one goroutine at a time.
+// Message is a message that is declared once and started many times. It may be used by one
+// goroutine at a time.
 type Message interface {
-	// Start begins it and waits for nobody.
+	// Start begins the message. It never blocks.
 	Start() error
-	// Test says whether it is over. It never blocks.
+	// Test says whether the message is complete. It never blocks.
 	Test() (bool, error)
-	// Close gives its memory back, also if it is not over.
+	// Close releases its memory, even if the message is not complete.
 	Close() error
 }
 
-// Carrier declares the messages of a group. Messages from one member to another
-// meet in the order in which they are started, without tags. Parts are sent as one
-// message, and received into as many parts of the same lengths; their memory
-// belongs to the message while it is under way. A message whose length is not that
-// of the receive is an error of the receive.
+// Carrier declares the messages of a group. Messages from one member to another match in the order
+// in which they are started, without tags. The parts are sent as one message, and received into
+// as many parts of the same lengths; their memory belongs to the message until it is complete. If
+// a message and its receive differ in length, the receive fails.
 type Carrier interface {
 	DeclareSend(to int, parts ...[]byte) (Message, error)
 	DeclareReceive(from int, parts ...[]byte) (Message, error)
 }
 
-// ErrActive is a start of a run that is under way.
-var ErrActive = errors.New("coll: the run is under way")
+// ErrActive means that the run to be started is still in progress.
+var ErrActive = errors.New("coll: the run is in progress")
 
-// ErrBroken is a start of a run that has failed: the members no longer agree on
-// which messages have gone. There is nothing to do but to close it.
-var ErrBroken = errors.New("coll: the run has failed before")
+// ErrBroken means that the run to be started has failed: the members no longer agree on which
+// messages have been sent. The only remaining call is Close.
+var ErrBroken = errors.New("coll: the run has already failed")
 
-// Run carries out one schedule again and again, over messages that it declares once.
-// It belongs to one goroutine at a time.
+// Run executes one schedule many times, over messages that it declares once. It may be used by one
+// goroutine at a time.
 //
-// What fails at one member is told to the others as far as the schedule reaches: the
-// run starts all that is left of its messages, marked as faulty, and returns its
-// error without waiting. Those who receive such a message do the same. So everybody
-// who depends on what has failed has an error and does not wait for ever; who has
-// been through already has none.
+// A run that fails tells the other members as far as the schedule allows: it starts all its
+// remaining messages, marked as faulty, and returns its error without waiting. A member that
+// receives such a message does the same. So every member that depends on the failed part gets an
+// error instead of waiting forever; a member that has already finished gets none.
 type Run struct {
 	rounds  []runRound
 	combine func(dst, a, b []byte)
 	header  Header
 	at      int  // round
 	begun   bool // its messages are started
-	left    int  // of its messages
+	left    int  // its messages that are not complete
 	state   runState
 }
 
@@ -79,8 +77,8 @@ type runStep struct {
 	dst, a, b []byte // b is nil: a copy
 }
 
-// ScratchSize is the bytes of scratch that [NewRun] needs for the schedule: its Tmp,
-// and a header for each message.
+// ScratchSize returns the bytes of scratch that [NewRun] needs for the schedule: its Tmp, and a
+// header for each message.
 func ScratchSize(s *Schedule) int {
 	n := headersAt(s)
 	for _, round := range s.Rounds {
@@ -93,17 +91,17 @@ func ScratchSize(s *Schedule) int {
 	return n
 }
 
-// headersAt is where the headers begin in the scratch.
+// headersAt is the offset of the headers in the scratch.
 func headersAt(s *Schedule) int { return (s.Tmp + tmpAlign - 1) &^ (tmpAlign - 1) }
 
-// NewRun declares the messages of the schedule. In, out and scratch hold what the
-// schedule refers to, scratch [ScratchSize] bytes; they belong to the run from Start
-// until it is over, and after an error until Close. Combine sets dst to a op b, all
-// of one length; dst is a, or b, or overlaps neither. It is nil for a schedule that
-// combines nothing. The schedule is not kept.
+// NewRun declares the messages of the schedule. In, out and scratch are the buffers that the
+// schedule refers to; scratch has [ScratchSize] bytes. They belong to the run from Start until it
+// is complete, and after an error until Close. Combine sets dst to a op b, all of one length; dst
+// is a, or b, or overlaps neither. It may be nil for a schedule that combines nothing. The
+// schedule is not retained.
 //
-// Errors: [ErrShape] for memory that is too short; what the carrier says, and then
-// nothing is declared.
+// Errors: [ErrShape] if a buffer is too short; those of the carrier. After an error nothing is
+// declared.
 func NewRun(c Carrier, s *Schedule, in, out, scratch []byte, combine func(dst, a, b []byte)) (*Run, error) {
 	if need := ScratchSize(s); len(scratch) < need {
 		return nil, fmt.Errorf("%w: %d bytes of scratch, need %d", ErrShape, len(scratch), need)
@@ -118,10 +116,10 @@ func NewRun(c Carrier, s *Schedule, in, out, scratch []byte, combine func(dst, a
 	return r, nil
 }
 
-// memory is what the references of a schedule stand for.
+// memory resolves the references of a schedule.
 type memory struct {
 	buffers [3][]byte
-	headers []byte // not given away yet
+	headers []byte // not assigned yet
 }
 
 func (m *memory) bytes(r Ref) ([]byte, error) {
@@ -144,7 +142,7 @@ func (d *runRound) compile(c Carrier, round []Step, m *memory, combines bool) er
 	}
 	d.messages = make([]runMessage, 0, n)
 	d.local = make([]runStep, 0, len(round)-n)
-	// Receives first: who sends finds them started more often.
+	// Receives first, so that senders find them started more often.
 	for _, kind := range [...]StepKind{Receive, Send} {
 		for i := range round {
 			if round[i].Kind == kind {
@@ -204,9 +202,9 @@ func (d *runRound) declare(c Carrier, step *Step, m *memory) error {
 	return nil
 }
 
-// Start begins the collective: its first messages. The header's sequence and
-// signature go before every message and are what comes must have; its fault is
-// ignored. Errors: [ErrActive], [ErrBroken]; those of Step.
+// Start begins the collective by starting its first messages. The header's sequence and signature
+// precede every message, and received messages must have the same; its fault is ignored. Errors:
+// [ErrActive], [ErrBroken]; those of Step.
 func (r *Run) Start(h Header) error {
 	switch r.state {
 	case runActive:
@@ -220,9 +218,9 @@ func (r *Run) Start(h Header) error {
 	return err
 }
 
-// Step moves the collective on and says whether it is over; it never blocks, and
-// does not allocate unless it fails. With an error the run is broken. A run that is
-// not under way is over.
+// Step makes progress on the collective and says whether it is complete. It never blocks, and does
+// not allocate unless it fails. After an error the run is broken. A run that has not been started
+// is complete.
 //
 // Errors: [MismatchError], [PeerError].
 func (r *Run) Step() (done bool, err error) {
@@ -275,7 +273,7 @@ func (r *Run) begin(d *runRound) error {
 	return nil
 }
 
-// test looks at the messages of a round that are not over.
+// test tests the messages of a round that are not complete.
 func (r *Run) test(d *runRound) error {
 	if r.left == 0 {
 		return nil
@@ -303,7 +301,7 @@ func (r *Run) test(d *runRound) error {
 	return nil
 }
 
-// fail is an error of the carrier.
+// fail handles an error of the carrier.
 func (r *Run) fail(m *runMessage, err error) error {
 	op := Send
 	if m.receive {
@@ -314,14 +312,14 @@ func (r *Run) fail(m *runMessage, err error) error {
 	return failed
 }
 
-// mismatch is a header that is not ours.
+// mismatch handles a header that differs from ours.
 func (r *Run) mismatch(m *runMessage, got Header) error {
 	e := &MismatchError{From: m.peer, Via: m.peer, Want: r.header, Got: got}
 	fault := Header{got.Sequence, uint32(m.peer) + 1, got.Signature}
 	switch {
 	case got.Fault == 0:
 	case got.Sequence == r.header.Sequence && got.Signature == r.header.Signature:
-		// What the peer takes for wrong is what we call too: it is the one that differs.
+		// The call that the peer reports as wrong is ours too: the peer is the one that differs.
 		e.Got.Signature = faultOther
 		fault.Signature = faultOther
 	default:
@@ -332,8 +330,8 @@ func (r *Run) mismatch(m *runMessage, got Header) error {
 	return e
 }
 
-// abandon starts what is left of the schedule, without waiting, so that the others
-// need not wait either. What fails now fails for the same reason.
+// abandon starts the rest of the schedule without waiting, so that the others need not wait either.
+// Its errors are ignored, as they have the same cause.
 func (r *Run) abandon(fault Header) {
 	r.state = runBroken
 	for ; r.at < len(r.rounds); r.at++ {
@@ -352,7 +350,7 @@ func (r *Run) abandon(fault Header) {
 	}
 }
 
-// Close gives all messages back, also those under way.
+// Close closes all messages, including those in progress.
 func (r *Run) Close() error {
 	if r.state == runClosed {
 		return nil

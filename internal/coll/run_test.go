@@ -49,7 +49,7 @@ func TestAgain(t *testing.T) {
 }
 
 // TestGoroutines: each member in its own goroutine, several collectives one after
-// the other, nobody waiting for the others in between.
+// the other, without waiting for the others in between.
 func TestGoroutines(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -122,9 +122,9 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestMismatch: one member calls another collective, operation, type, root or
-// length, or is a call ahead. Whoever waits for a message that depends on it has an
-// error that says what differs, and nobody waits for ever.
+// TestMismatch: one member calls another collective, operation, type, root or length, or is a call
+// ahead. Each member that waits for a message that depends on it gets an error that says what
+// differs, and no member waits forever.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	good := group{Reference: colltest.Reference{Kind: coll.Allreduce, Size: 6, Count: 12}}
@@ -169,9 +169,9 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestLengthMismatch: one member has another length, so also its messages have. It
-// may even run another algorithm. Somebody finds it, and nobody takes part in
-// silence: who gets no error has a result that does not depend on that member.
+// TestLengthMismatch: one member has another length, so its messages do too; it may even run
+// another algorithm. At least one member detects it, and a member without an error has a result
+// that does not depend on that member.
 func TestLengthMismatch(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range coll.Algorithms(coll.Allreduce) {
@@ -193,8 +193,8 @@ func TestLengthMismatch(t *testing.T) {
 	}
 }
 
-// TestCutOff: the carrier's error reaches the caller with its peer, and everybody
-// else has an error too.
+// TestCutOff: the carrier's error reaches the caller with its peer, and every other member gets an
+// error too.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("gone")

@@ -7,8 +7,8 @@ type Buffer uint8
 
 // The buffers of a schedule. [Shape] says what In and Out hold.
 const (
-	In  Buffer = iota // what the member gives; never written, unless it is Out too
-	Out               // what the member gets
+	In  Buffer = iota // input of the member; never written, unless it is Out too
+	Out               // output of the member
 	Tmp               // scratch
 )
 
@@ -46,21 +46,20 @@ type Step struct {
 	A, B, Dst Ref
 }
 
-// Schedule is what one member does: rounds, one after the other. In a round all
-// sends and receives are started; when they are over the other steps are done, in
-// order. A round may have no messages.
+// Schedule is the work of one member, as a sequence of rounds. In a round all sends and receives
+// are started; when they are complete, the other steps are executed, in order. A round may have
+// no messages.
 type Schedule struct {
 	Rounds [][]Step
 	Tmp    int // bytes of scratch
 }
 
-// MaxRound is the most messages in one round: a member with more peers than that
-// takes several rounds, so that what it has under way does not grow with the job.
+// MaxRound bounds the messages in one round: a member with more peers takes several rounds, so that
+// the number of its messages in flight does not grow with the job.
 const MaxRound = 64
 
-// Build makes the schedule of member s.Rank. The shape is not kept. Errors:
-// [ErrShape], and [ErrAlgorithm] for an algorithm that is not allowed for it, also
-// for [Auto].
+// Build makes the schedule of member s.Rank. The shape is not retained. Errors: [ErrShape], and
+// [ErrAlgorithm] for an algorithm that the shape does not allow, or [Auto].
 func Build(a Algorithm, s *Shape) (*Schedule, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -120,7 +119,7 @@ func (b *builder) message(s Step) {
 	b.round = append(b.round, s)
 }
 
-// room begins another round if so many messages do not go into this one.
+// room begins another round if this one has no room for so many messages.
 func (b *builder) room(messages int) {
 	if b.messages+messages > MaxRound {
 		b.next()
@@ -146,7 +145,7 @@ func (b *builder) combine(dst, x, y Ref) {
 	}
 }
 
-// tmpAlign keeps what is allocated of the scratch on cache lines of its own.
+// tmpAlign puts each allocation of scratch on cache lines of its own.
 const tmpAlign = 64
 
 // tmp allocates scratch.
@@ -156,23 +155,23 @@ func (b *builder) tmp(n int) Ref {
 	return r
 }
 
-// vector is the buffer where it holds the whole vector.
+// vector is the buffer as a whole vector.
 func (b *builder) vector(buf Buffer) Ref { return Ref{buf, 0, b.Count * b.Elem} }
 
-// all is the beginning of the buffer where it holds the blocks of all.
+// all is the beginning of a buffer that holds the blocks of all members.
 func all(buf Buffer) Ref { return Ref{Buf: buf} }
 
 // virtual is the number of a member counted from the root, and actual its inverse.
 func (b *builder) virtual(rank, root int) int { return (rank - root + b.Size) % b.Size }
 func (b *builder) actual(v, root int) int     { return (v + root) % b.Size }
 
-// blocks is how a buffer is cut: block i begins at byte [i] and ends at [i+1].
+// blocks cuts a buffer: block i begins at byte [i] and ends at [i+1].
 type blocks []int
 
-// of is block i of what begins at base.
+// of is block i of the buffer that begins at base.
 func (o blocks) of(base Ref, i int) Ref { return o.span(base, i, i+1) }
 
-// span is blocks from to to, without to.
+// span is the blocks from up to, but not including, to.
 func (o blocks) span(base Ref, from, to int) Ref {
 	return Ref{base.Buf, base.Off + o[from], o[to] - o[from]}
 }
@@ -215,7 +214,7 @@ func (s *Shape) cutBy(counts []int, first int) blocks {
 	return o
 }
 
-// own is this member's block where the buffer holds it alone.
+// own is this member's block in a buffer that holds only it.
 func (s *Shape) own(buf Buffer) Ref {
 	n := s.Count
 	if s.Counts != nil {

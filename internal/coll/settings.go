@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// ErrSettings is a setting that cannot be meant.
+// ErrSettings means that a setting is invalid.
 var ErrSettings = errors.New("coll: invalid setting")
 
-// SettingError names the variable and its value.
+// SettingError reports an invalid setting: the variable, its value and the reason.
 type SettingError struct {
 	Variable, Value string
 	Reason          string
@@ -25,9 +25,9 @@ func (e *SettingError) Error() string {
 // Unwrap returns [ErrSettings].
 func (e *SettingError) Unwrap() error { return ErrSettings }
 
-// The variables of the environment that [ParseSettings] reads. The first two have
-// the names that IMPI 0.0 gives to what is agreed (C_COLL_XSIZE, C_COLL_MAXLINEAR).
-// A value of -1, or none, is the default.
+// The environment variables that [ParseSettings] reads. The first two have the names of the values
+// that IMPI 0.0 negotiates (C_COLL_XSIZE, C_COLL_MAXLINEAR). A value of -1, or none, means the
+// default.
 const (
 	EnvXSize        = "COLL_XSIZE"
 	EnvMaxLinear    = "COLL_MAXLINEAR"
@@ -41,49 +41,51 @@ const (
 	EnvAlgorithm    = "SLUICE_COLL_ALGORITHM"
 )
 
-// Settings are the values from which [Settings.Choose] takes the algorithm. All
-// members of a job must have the same ones. The zero value is none; see
-// [DefaultSettings].
+// Settings are the thresholds by which [Settings.Choose] selects an algorithm. All members of a job
+// must have the same. The zero value is not valid; see [DefaultSettings].
 type Settings struct {
-	// XSize is the bytes of a vector from which the algorithms for long ones are
-	// used. 1024, as IMPI says.
+	// XSize is the vector size in bytes from which the algorithms for long vectors are
+	// used. Default 1024, as in IMPI.
 	XSize int
-	// MaxLinear is the members up to which short collectives are linear. Between
-	// hosts, members are hosts. 4, as IMPI says.
+	// MaxLinear is the number of members up to which short collectives are linear.
+	// Between hosts, it counts hosts. Default 4, as in IMPI.
 	MaxLinear int
 
-	// Block is the least bytes of a block for which halving a long vector down to a
-	// block for each member pays: it has twice the messages of doubling, and moves
-	// and combines the bytes 2 times in place of log2 n. XSize/16: up to 16 members,
-	// long is what is of XSize.
+	// Block is the smallest block, in bytes, for which it pays to halve a long vector
+	// down to a block for each member: halving has twice the messages of doubling, and
+	// moves and combines the bytes 2 times instead of log2 n. Default XSize/16: up to 16
+	// members, vectors are long from XSize on.
 	Block int
-	// RingBlock is the bytes of a block from which blocks go round a ring. A ring
-	// has 2(n-1) messages one after the other in place of 2 log2 n, and moves
-	// fewer bytes where n is no power of two. 256·XSize: on tcp a ring gains
-	// nothing below 2 MiB (bench tune), and by the model at 64 hosts it
-	// takes twice the time of halving at 16 KiB.
+	// RingBlock is the block size, in bytes, from which blocks go around a ring. A ring
+	// has 2(n-1) successive messages instead of 2 log2 n, and moves fewer bytes if n is
+	// not a power of two. Default 256·XSize: on tcp a ring gains nothing below 2 MiB
+	// (bench tune), and by the model at 64 hosts it takes twice the time of halving at
+	// 16 KiB.
 	RingBlock int
-	// Pipeline is the bytes from which vectors pass a chain by segments, if they are
-	// more than the members: a chain moves each byte once, the others twice.
-	// 2048·XSize: below, chains of 4 ranks took longer than trees on tcp (bench tune).
+	// Pipeline is the vector size, in bytes, from which vectors pass along a chain in
+	// segments, if there are more segments than members: a chain moves each byte once,
+	// the others twice. Default 2048·XSize: below, chains of 4 ranks took longer than
+	// trees on tcp (bench tune).
 	Pipeline int
-	// Segment is the bytes of a segment, for [Shape].Segment. 32·XSize: a segment takes longer than the
-	// start of its message, and is in the cache when it is passed on.
+	// Segment is the size of a segment in bytes, for [Shape].Segment. Default 32·XSize:
+	// transferring a segment takes longer than starting its message, and it is still in
+	// the cache when it is passed on.
 	Segment int
-	// ScatterBlock is the bytes of a block from which a broadcast is a scatter and an
-	// allgather: it has up to n messages one after the other, and moves the vector
-	// twice in place of log2 n times. XSize/4: by the model 1 MiB goes to 4096 hosts in a
-	// fifth of the time of a tree (bench scale).
+	// ScatterBlock is the block size, in bytes, from which a broadcast is a scatter and an
+	// allgather: it has up to n successive messages, and moves the vector twice instead of
+	// log2 n times. Default XSize/4: by the model 1 MiB reaches 4096 hosts in a fifth of
+	// the time of a tree (bench scale).
 	ScatterBlock int
-	// BruckBlock is the bytes of a block of an alltoall from which it goes straight
-	// to its member, and not by way of others, log2 n times as often. XSize/4.
+	// BruckBlock is the block size, in bytes, from which a block of an alltoall goes
+	// straight to its member, and not through others, which moves it log2 n times. Default
+	// XSize/4.
 	BruckBlock int
-	// PairBlock is the bytes of a block of an alltoall from which members exchange
-	// with one at a time, so that receivers are not overrun. 32·XSize.
+	// PairBlock is the block size, in bytes, from which members of an alltoall exchange
+	// with one other at a time, so that receivers are not overrun. Default 32·XSize.
 	PairBlock int
 
-	// Force is the algorithm of each kind, wherever it is possible; [Auto] leaves
-	// the choice. Not part of what Derive sets.
+	// Force is the algorithm to use for each kind wherever it is possible; [Auto] leaves
+	// the choice. DeriveSettings does not set it.
 	Force [kinds]Algorithm
 }
 
@@ -94,10 +96,10 @@ const (
 	mostMembers      = 1 << 20
 )
 
-// DefaultSettings are those without any variable set.
+// DefaultSettings returns the settings without any variable set.
 func DefaultSettings() Settings { return DeriveSettings(defaultXSize, defaultMaxLinear) }
 
-// DeriveSettings sets the finer thresholds from the two that IMPI names.
+// DeriveSettings derives the finer thresholds from the two that IMPI defines.
 func DeriveSettings(xsize, maxLinear int) Settings {
 	x := int64(xsize)
 	most := func(n int64) int { return int(max(min(n, mostBytes), 0)) }
@@ -114,7 +116,7 @@ func DeriveSettings(xsize, maxLinear int) Settings {
 	}
 }
 
-// Variables are the names of all variables that [ParseSettings] reads.
+// Variables returns the names of all variables that [ParseSettings] reads.
 func Variables() []string {
 	var s Settings
 	var names []string
@@ -145,12 +147,12 @@ func (s *Settings) numbers() []number {
 	}
 }
 
-// Validate says what cannot be meant: [SettingError], or nil. Bytes are at most
-// 2^30, members at most 2^20.
+// Validate returns a [SettingError] for the first invalid setting, or nil. Sizes are at most 2^30
+// bytes, members at most 2^20.
 func (s Settings) Validate() error {
 	for _, n := range s.numbers() {
 		if *n.value < n.least || *n.value > n.most {
-			return &SettingError{n.variable, strconv.Itoa(*n.value), fmt.Sprintf("not within %d and %d", n.least, n.most)}
+			return &SettingError{n.variable, strconv.Itoa(*n.value), fmt.Sprintf("must be from %d to %d", n.least, n.most)}
 		}
 	}
 	for k, a := range s.Force {
@@ -166,13 +168,12 @@ func notOf(k Kind) string {
 	for i, a := range algorithmsOf[k] {
 		names[i] = a.String()
 	}
-	return fmt.Sprintf("no algorithm of %v; there are %s", k, strings.Join(names, ", "))
+	return fmt.Sprintf("not an algorithm of %v; choose from %s", k, strings.Join(names, ", "))
 }
 
-// ParseSettings reads the variables of the environment through getenv. What is not
-// set, or is -1, has the default; that of the finer thresholds is derived from the
-// first two. [EnvAlgorithm] is a list of kind=algorithm with commas between them:
-// "allreduce=ring,bcast=binomial". Errors: [SettingError].
+// ParseSettings reads the environment variables through getenv. Those not set, or set to -1, have
+// their defaults; the finer thresholds are derived from the first two. [EnvAlgorithm] is a list of
+// kind=algorithm separated by commas: "allreduce=ring,bcast=binomial". Errors: [SettingError].
 func ParseSettings(getenv func(string) string) (Settings, error) {
 	var given Settings
 	set := given.numbers()
@@ -187,7 +188,7 @@ func ParseSettings(getenv func(string) string) (Settings, error) {
 		case err != nil:
 			return Settings{}, &SettingError{n.variable, text, "not a number"}
 		case v != -1 && (v < n.least || v > n.most):
-			return Settings{}, &SettingError{n.variable, text, fmt.Sprintf("not within %d and %d, nor -1", n.least, n.most)}
+			return Settings{}, &SettingError{n.variable, text, fmt.Sprintf("must be from %d to %d, or -1 for the default", n.least, n.most)}
 		}
 		*n.value = v
 	}
@@ -223,9 +224,9 @@ func (s *Settings) parseForce(list string) error {
 		case !found:
 			reason = fmt.Sprintf("%q is not kind=algorithm", item)
 		case !known:
-			reason = fmt.Sprintf("no kind %q; there are %s", kind, strings.Join(kindNames[:], ", "))
+			reason = fmt.Sprintf("unknown kind %q; choose from %s", kind, strings.Join(kindNames[:], ", "))
 		case seen[k]:
-			reason = fmt.Sprintf("%v twice", k)
+			reason = fmt.Sprintf("%v is set twice", k)
 		case !any || a != Auto && !slices.Contains(algorithmsOf[k], a):
 			reason = fmt.Sprintf("%q is %s", algorithm, notOf(k))
 		}
@@ -238,8 +239,8 @@ func (s *Settings) parseForce(list string) error {
 	return nil
 }
 
-// Environ returns the variables that give these settings, as NAME=value, without
-// those that have the value which they have unset.
+// Environ returns the variables that produce these settings, as NAME=value, without those whose
+// value is the default.
 func (s Settings) Environ() []string {
 	var env []string
 	without := DeriveSettings(s.XSize, s.MaxLinear)
@@ -262,12 +263,11 @@ func (s Settings) Environ() []string {
 	return env
 }
 
-// settingsVersion begins the settings as bytes. It changes when what the settings
-// mean does: two members that choose differently by the same values must not meet.
+// settingsVersion is the first byte of the encoded settings. It changes when their meaning does:
+// members that would choose differently by the same values must not join one job.
 const settingsVersion = 1
 
-// AppendBinary appends the settings as bytes, which are the same if and only if the
-// settings are.
+// AppendBinary appends the encoded settings, which are equal if and only if the settings are.
 func (s Settings) AppendBinary(b []byte) ([]byte, error) {
 	b = append(b, settingsVersion)
 	for _, n := range s.numbers() {
@@ -279,8 +279,8 @@ func (s Settings) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ParseBinary takes settings from the beginning of b and returns how many bytes they
-// have. Errors: [ErrSettings], also for settings that are not valid.
+// ParseBinary parses settings at the beginning of b and returns the number of bytes read. Errors:
+// [ErrSettings], also for settings that are not valid.
 func (s *Settings) ParseBinary(b []byte) (int, error) {
 	var parsed Settings
 	numbers := parsed.numbers()
@@ -289,9 +289,9 @@ func (s *Settings) ParseBinary(b []byte) (int, error) {
 	case len(b) == 0:
 		return 0, fmt.Errorf("%w: no bytes", ErrSettings)
 	case b[0] != settingsVersion:
-		return 0, fmt.Errorf("%w: version %d, here it is %d", ErrSettings, b[0], settingsVersion)
+		return 0, fmt.Errorf("%w: version %d, want %d", ErrSettings, b[0], settingsVersion)
 	case len(b) < size:
-		return 0, fmt.Errorf("%w: %d bytes of %d", ErrSettings, len(b), size)
+		return 0, fmt.Errorf("%w: %d bytes, want %d", ErrSettings, len(b), size)
 	}
 	for i, n := range numbers {
 		*n.value = int(int32(binary.LittleEndian.Uint32(b[1+4*i:])))
@@ -306,8 +306,8 @@ func (s *Settings) ParseBinary(b []byte) (int, error) {
 	return size, nil
 }
 
-// Diff names what differs between the settings of two members: "COLL_XSIZE is 1024
-// and 2048". It is empty if nothing does.
+// Diff says what differs between the settings of two members, as in "COLL_XSIZE is 1024 and 2048";
+// it returns "" if nothing does.
 func Diff(a, b Settings) string {
 	var differ []string
 	theirs := b.numbers()

@@ -64,14 +64,14 @@ func TestBadSettings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ variable, value, says string }{
 		{"COLL_XSIZE", "many", "not a number"},
-		{"COLL_XSIZE", "-2", "not within 0 and 1073741824, nor -1"},
-		{"COLL_XSIZE", "1073741825", "not within"},
+		{"COLL_XSIZE", "-2", "must be from 0 to 1073741824, or -1 for the default"},
+		{"COLL_XSIZE", "1073741825", "must be from 0 to"},
 		{"COLL_MAXLINEAR", "99999999999999999999", "not a number"},
-		{"SLUICE_COLL_SEGMENT", "0", "not within 1 and"},
+		{"SLUICE_COLL_SEGMENT", "0", "must be from 1 to"},
 		{"SLUICE_COLL_ALGORITHM", "ring", `"ring" is not kind=algorithm`},
-		{"SLUICE_COLL_ALGORITHM", "all=ring", `no kind "all"; there are barrier, bcast`},
-		{"SLUICE_COLL_ALGORITHM", "bcast=ring", `"ring" is no algorithm of bcast; there are linear, binomial, scatter-allgather, pipeline`},
-		{"SLUICE_COLL_ALGORITHM", "bcast=linear,bcast=binomial", "bcast twice"},
+		{"SLUICE_COLL_ALGORITHM", "all=ring", `unknown kind "all"; choose from barrier, bcast`},
+		{"SLUICE_COLL_ALGORITHM", "bcast=ring", `"ring" is not an algorithm of bcast; choose from linear, binomial, scatter-allgather, pipeline`},
+		{"SLUICE_COLL_ALGORITHM", "bcast=linear,bcast=binomial", "bcast is set twice"},
 		{"SLUICE_COLL_ALGORITHM", "bcast=linear,", `"" is not kind=algorithm`},
 	} {
 		_, err := ParseSettings(environment(c.variable + "=" + c.value))
@@ -106,7 +106,7 @@ func TestSettingsBinary(t *testing.T) {
 		}
 	}
 	_, err := new(Settings).ParseBinary([]byte{9})
-	require.ErrorContains(t, err, "version 9, here it is 1")
+	require.ErrorContains(t, err, "version 9, want 1")
 
 	require.Empty(t, Diff(a, a))
 	d := Diff(a, b)

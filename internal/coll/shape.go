@@ -8,62 +8,61 @@ import (
 	"slices"
 )
 
-// ErrShape is what is wrong with a shape that no collective can have.
+// ErrShape means that a shape is invalid.
 var ErrShape = errors.New("coll: invalid shape")
 
-// ErrAlgorithm is an algorithm that the kind, the number of members, the counts or
-// the order of the reduction does not allow.
+// ErrAlgorithm means that the kind, the number of members, the counts or the order of the reduction
+// does not allow the algorithm.
 var ErrAlgorithm = errors.New("coll: algorithm not possible")
 
-// Shape is one collective as one member of a group sees it. All members have equal
-// shapes but for Rank, and where the fields say so.
+// Shape is one collective as one member of a group sees it. The shapes of all members are equal
+// except for Rank, and where the fields say so.
 //
-// Blocks of several members lie one behind the other in the order of members. What
-// the buffers hold:
+// The blocks of several members are concatenated in member order. The buffers hold:
 //
-//	Broadcast               Out: the vector, of the root before and of all after
-//	Reduce                  In: the vector; Out: the result, at the root alone
+//	Broadcast               Out: the vector, at the root before and at all members after
+//	Reduce                  In: the vector; Out: the result, only at the root
 //	Allreduce, Scan         In, Out: a vector
 //	Exscan                  In, Out: a vector; Out of member 0 is not written
-//	ReduceScatter           In: the blocks of all; Out: the own block
-//	Gather                  In: the own block; Out: all blocks, at the root alone
-//	Scatter                 In: all blocks, at the root alone; Out: the own block
+//	ReduceScatter           In: all blocks; Out: the own block
+//	Gather                  In: the own block; Out: all blocks, only at the root
+//	Scatter                 In: all blocks, only at the root; Out: the own block
 //	Allgather               In: the own block; Out: all blocks
 //	Alltoall                In: a block for each member; Out: one from each
 //
-// In place: In and Out may be the same memory in Reduce, Allreduce, Scan and Exscan;
-// the own block may be where it lies among all in Gather, Scatter, Allgather and
-// ReduceScatter. In any other way the two may not overlap. What is not In and Out at
-// the same time: In is never written, Out is written before it is read.
+// In place: In and Out may be the same memory in Reduce, Allreduce, Scan and Exscan; in Gather,
+// Scatter, Allgather and ReduceScatter the own block may be its place among all blocks. Otherwise
+// the two must not overlap. Memory that is not both is treated as follows: In is never written,
+// Out is written before it is read.
 type Shape struct {
 	Kind  Kind
 	Rank  int // this member
 	Size  int // members
-	Root  int // of kinds that have one
+	Root  int // for kinds that have one
 	Elem  int // bytes of an element
 	Count int // elements of the vector, or of each member's block
-	// Counts are the elements of each member's block, in place of Count, in
-	// ReduceScatter, Gather, Scatter and Allgather. All members have all of them;
-	// in Gather and Scatter one that is not the root may have only its own entry
-	// right, unless Agreed.
+	// Counts are the elements of each member's block, instead of Count, in
+	// ReduceScatter, Gather, Scatter and Allgather. All members have all of them, except
+	// that in Gather and Scatter, unless Agreed, only its own entry needs to be right at a
+	// member that is not the root.
 	Counts []int
-	// Agreed: in Gather and Scatter all members have all of Counts, or none has
-	// them, so that messages may go by way of others.
+	// Agreed: in Gather and Scatter all members have all of Counts, or none has them, so
+	// that messages may pass through other members.
 	Agreed bool
-	// SendCounts and RecvCounts are the elements for and from each member, in place
-	// of Count, in Alltoall. Each member knows its own alone.
+	// SendCounts and RecvCounts are the elements for and from each member, instead of
+	// Count, in Alltoall. Each member knows only its own.
 	SendCounts, RecvCounts []int
-	// Ordered: the reduction is not commutative. It combines in the order of ranks.
+	// Ordered: the reduction is not commutative, and combines in rank order.
 	Ordered bool
-	// Segment is the bytes of a segment of [Pipeline], more if there would be too many
-	// of them; 0: [DefaultSegment].
+	// Segment is the bytes of a segment of [Pipeline], or more if there would be too many
+	// segments; 0 means [DefaultSegment].
 	Segment int
 }
 
-// DefaultSegment is the bytes of a segment of [Pipeline] where the shape says none.
+// DefaultSegment is the bytes of a segment of [Pipeline] if the shape specifies none.
 const DefaultSegment = 32 << 10
 
-// Check says what is wrong with the shape: [ErrShape], or nil.
+// Check returns an error that wraps [ErrShape] if the shape is invalid.
 func (s *Shape) Check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %v: %s", ErrShape, s.Kind, fmt.Sprintf(format, args...))
@@ -124,8 +123,7 @@ func (s *Shape) Check() error {
 	return nil
 }
 
-// fits says whether a buffer of so many elements, and some scratch of that size
-// besides, can be addressed.
+// fits says whether a buffer of so many elements, and some scratch of that size, is addressable.
 func (s *Shape) fits(counts ...int) bool {
 	const most = math.MaxInt / 256
 	total := 0
@@ -138,7 +136,7 @@ func (s *Shape) fits(counts ...int) bool {
 	return true
 }
 
-// blocks says whether each member has a block of its own, of Counts elements.
+// blocks says whether each member has a block of its own, of its count in Counts.
 func (k Kind) blocks() bool {
 	return k == ReduceScatter || k == Gather || k == Scatter || k == Allgather
 }
@@ -148,8 +146,8 @@ func (s *Shape) known() bool {
 	return s.Counts == nil || s.Agreed || (s.Kind != Gather && s.Kind != Scatter) || s.Rank == s.Root
 }
 
-// allowed says why the algorithm cannot carry out the shape: with [ErrAlgorithm], or
-// nil. It looks only at what all members have equal.
+// allowed returns an error that wraps [ErrAlgorithm] if the algorithm cannot perform the shape. It
+// uses only what is equal at all members.
 func (a Algorithm) allowed(s *Shape) error {
 	no := func(why string) error {
 		return fmt.Errorf("%w: %v by %v: %s", ErrAlgorithm, s.Kind, a, why)
@@ -169,7 +167,7 @@ func (a Algorithm) allowed(s *Shape) error {
 	return nil
 }
 
-// keepsOrder says whether a reduction by the algorithm combines in the order of ranks.
+// keepsOrder says whether a reduction by the algorithm combines in rank order.
 func (a Algorithm) keepsOrder() bool {
 	return a != Rabenseifner && a != Ring && a != RecursiveHalving
 }

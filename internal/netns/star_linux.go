@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Star is hosts that a router joins, each by an interface veth0.
+// Star is a set of hosts connected by a router, each through an interface veth0.
 //
 //	      host 0                      router                      host 1
 //	+----------------+        +-----------------------+        +----------------+
@@ -21,10 +21,10 @@ type Star struct {
 	Hosts  []Namespace
 }
 
-// Address is that of host i of a star. RFC 2544: 198.18.0.0/15 is for tests of networks.
+// Address returns the address of host i of a star. RFC 2544 reserves 198.18.0.0/15 for tests.
 func Address(i int) net.IP { return net.IPv4(198, 18, byte(i+1), 2) }
 
-// NewStar makes a star of so many hosts.
+// NewStar creates a star of the given number of hosts. The caller must call [Star.Close].
 func NewStar(hosts int) (_ *Star, err error) {
 	s := new(Star)
 	defer func() {
@@ -51,7 +51,7 @@ func NewStar(hosts int) (_ *Star, err error) {
 	return s, nil
 }
 
-// join joins a host with the router.
+// join connects a host to the router.
 func (s *Star) join(i int) error {
 	h, port, outer := s.Hosts[i], fmt.Sprintf("host%d", i), net.IPv4(198, 18, byte(i+1), 1)
 	return errors.Join(
@@ -62,28 +62,28 @@ func (s *Star) join(i int) error {
 			return errors.Join(err, up(port, outer))
 		}),
 		h.In(func() error {
-			// Loopback has no such limit either: that nobody has a port is said at once.
+			// No rate limit, as on loopback: "port unreachable" is reported at once.
 			return errors.Join(os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0),
 				up("lo", nil), up("veth0", Address(i)), netlink.RouteAdd(&netlink.Route{Gw: outer}))
 		}))
 }
 
-// up has an interface up, with an address if it is to have one.
+// up brings an interface up, with an address unless ip is nil.
 func up(name string, ip net.IP) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("interface %s: %w", name, err)
+		return fmt.Errorf("bring up interface %s: %w", name, err)
 	}
 	if ip != nil {
 		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}}); err != nil {
-			return fmt.Errorf("address of %s: %w", name, err)
+			return fmt.Errorf("set address of interface %s: %w", name, err)
 		}
 	}
 	return netlink.LinkSetUp(l)
 }
 
-// Cut has the kernel of each host cut what it sends into packets before they leave: the
-// router then loses them one by one.
+// Cut makes each host's kernel segment data into packets before they leave, so that the
+// router loses packets one by one.
 func (s *Star) Cut() error {
 	for i, h := range s.Hosts {
 		err := h.In(func() error {
@@ -94,14 +94,14 @@ func (s *Star) Cut() error {
 			return netlink.LinkSetGSOMaxSegs(l, 1)
 		})
 		if err != nil {
-			return fmt.Errorf("host %d: packets of their own: %w", i, err)
+			return fmt.Errorf("host %d: limit segmentation offload to one packet: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// Lose has a router lose so many of a thousand packets that pass it, at random, from now on.
-// Many kernels have no netem, but rules of nftables that drop; nft(8) sets them.
+// Lose makes a router drop perMille of a thousand packets that pass it, at random, from now on.
+// It uses nft(8): many kernels lack netem but have nftables rules that drop.
 func (n Namespace) Lose(perMille int) error {
 	rules := "add table ip lossy; delete table ip lossy;"
 	if perMille > 0 {
@@ -119,7 +119,7 @@ func (n Namespace) Lose(perMille int) error {
 	})
 }
 
-// Close closes the descriptors: a namespace lasts as long as a process inside.
+// Close closes the descriptors; a namespace with processes inside lasts until they end.
 func (s *Star) Close() error {
 	var errs []error
 	for _, n := range append(s.Hosts, s.Router) {

@@ -117,7 +117,7 @@ func dial(rw io.ReadWriter, p Params, want []byte, nonce func(*[nonceSize]byte))
 		return fail(err)
 	}
 	if want != nil && !bytes.Equal(want, theirs.identity) {
-		return fail(fmt.Errorf("%w: it is not %x", ErrIdentity, want))
+		return fail(fmt.Errorf("%w: it is not %s", ErrIdentity, name(want)))
 	}
 	tag := makeTag(p.Secret, roleDialer, dialer, acceptor)
 	if _, err := rw.Write(tag[:]); err != nil {

@@ -521,6 +521,19 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, hex.EncodeToString(unhex(t, goldenAcceptorTag)), hex.EncodeToString(tag[:]))
 }
 
+// A dialer that wants another identity says which, in words.
+func TestWant(t *testing.T) {
+	for want, id := range map[string][]byte{`"server"`: []byte("server"), "rank 2": {0, 0, 0, 2}} {
+		_, acceptor := record(t, fixedNonce(1), fixedNonce(2))
+		_, err := dial(newScript(acceptor), params("rank 1"), id, fixedNonce(1))
+		require.ErrorIs(t, err, ErrIdentity)
+		require.EqualError(t, err, `proof: dial: peer claiming to be "rank 0": wrong identity: it is not `+want)
+	}
+	_, acceptor := record(t, fixedNonce(1), fixedNonce(2))
+	_, err := dial(newScript(acceptor), params("rank 1"), []byte("rank 0"), fixedNonce(1))
+	require.NoError(t, err)
+}
+
 // The identity that a peer claims is given in words where there are some.
 func TestNames(t *testing.T) {
 	for want, id := range map[string][]byte{`"server"`: []byte("server"), "rank 300": {0, 0, 1, 44}, "00ff10": {0, 255, 16}, "": {}, "c3a4": []byte("ä")} {

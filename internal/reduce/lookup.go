@@ -5,38 +5,37 @@ import (
 	"unsafe"
 )
 
-// Func computes dst[i] = a[i] op b[i] for whole elements. The three are of one
-// length, a multiple of the element's size: anything else is a bug of the caller,
-// and panics. dst may be a, or b, or both; memory that overlaps in any other way
-// gives no particular result. A Func may be called from several goroutines; it reads
-// a and b and writes dst without synchronisation, and is done when it returns.
+// Func computes dst[i] = a[i] op b[i] for whole elements. All three must have the same length, a
+// multiple of the element's size, or the Func panics. dst may be a, or b, or both; with any other
+// overlap the result is undefined. A Func may be called concurrently; it reads a and b and writes
+// dst without synchronisation, and is done when it returns.
 type Func func(dst, a, b []byte)
 
-// FoldFunc computes dst = srcs[0] op srcs[1] op ... from left to right, as [Fold]
-// does, with the same rules on memory.
+// FoldFunc computes dst = srcs[0] op srcs[1] op ... from left to right, with the rules of [Fold]
+// for memory.
 type FoldFunc func(dst []byte, srcs [][]byte)
 
-// kernel is an operation in assembly: of two operands of n bytes, and of k >= 2
-// sources, n bytes from off on. Not one byte need be aligned; n may be 0.
+// kernel is an operation in assembly, over two operands of n bytes, and over k >= 2 sources, n
+// bytes from off on. Nothing need be aligned; n may be 0.
 type kernel struct {
 	binary func(dst, a, b *byte, n int)
 	fold   func(dst *byte, srcs *[]byte, k, off, n int)
 }
 
-// kernels are those of one instruction set; an entry may be empty.
+// kernels holds the kernels of one instruction set; an entry may be empty.
 type kernels [ops][types]kernel
 
-// stretch is how many bytes of the result a kernel is given at once. The Go runtime
-// cannot stop a goroutine inside of assembly, and a garbage collection waits for
-// all: this much takes some microseconds.
+// stretch bounds the bytes of the result that a kernel computes in one call, which takes some
+// microseconds. The Go runtime cannot preempt a goroutine in assembly, and garbage collection
+// waits for all goroutines.
 const stretch = 64 << 10
 
-// Lookup returns the fastest function for o over elements of type t on this CPU;
-// false if there is none, see [Defined].
+// Lookup returns the fastest function for o over elements of type t on this CPU; false if o is not
+// [Defined] over t.
 func Lookup(o Op, t Type) (Func, bool) { return lookup(native, o, t) }
 
-// LookupFold returns the function that folds any number of sources by o, which for
-// more than two is faster than [Fold] with what Lookup returns.
+// LookupFold returns a function that folds any number of sources by o. For more than two it is
+// faster than [Fold] with the result of Lookup.
 func LookupFold(o Op, t Type) (FoldFunc, bool) { return lookupFold(native, o, t) }
 
 // lookup looks for o in set, which may be nil, then among the plain loops.
@@ -91,6 +90,6 @@ func lookupFold(set *kernels, o Op, t Type) (FoldFunc, bool) {
 // check panics unless dst, a and b hold the same number of whole elements.
 func check(dst, a, b []byte, size int) {
 	if len(a) != len(dst) || len(b) != len(dst) || len(dst)%size != 0 {
-		panic(fmt.Sprintf("reduce: %d and %d bytes into %d, of elements of %d", len(a), len(b), len(dst), size))
+		panic(fmt.Sprintf("reduce: operands have %d and %d bytes, dst has %d, elements have %d", len(a), len(b), len(dst), size))
 	}
 }

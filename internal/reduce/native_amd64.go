@@ -5,9 +5,9 @@ import "golang.org/x/sys/cpu"
 //go:generate sh -c "cd gen && GOWORK=off go run . -width 32 -pkg reduce -out ../avx2_amd64.s -stubs ../avx2_amd64.go"
 //go:generate sh -c "cd gen && GOWORK=off go run . -width 64 -pkg reduce -out ../avx512_amd64.s -stubs ../avx512_amd64.go"
 
-// native is what this CPU runs fastest; nil if it has the portable loops only.
+// native holds the fastest kernels for this CPU; nil if only the portable loops run on it.
 //
-// What AVX-512 gives over AVX2 on an EPYC with registers of that width (Zen 5):
+// The gain of AVX-512 over AVX2 on an EPYC with registers of that width (Zen 5):
 // BenchmarkFunc 1.35 times as much at 1 KiB, 1.0 times beyond the first-level cache;
 // BenchmarkFold 1.4 times at 1 KiB, 1.1 to 1.2 times at 128 KiB and 8 MiB. VBMI2 is
 // not used: the CPUs without it, before Ice Lake, lower their clock for registers of

@@ -2,5 +2,5 @@
 
 package reduce
 
-// native would be kernels in assembly.
+// native is nil: there are no assembly kernels for this architecture.
 var native *kernels

@@ -3,8 +3,8 @@ package reduce
 // Op is a predefined operation on two elements (MPI 4.1, section 6.9.2).
 type Op uint8
 
-// The operations, and the types they are defined over. The package comment has
-// their semantics.
+// The operations, and the types over which they are defined. The package comment defines their
+// semantics.
 const (
 	Sum     Op = iota // all types but Float64Int64
 	Product           // all types but Float64Int64
@@ -21,7 +21,7 @@ const (
 
 var opNames = [ops]string{"sum", "product", "min", "max", "and", "or", "xor", "minloc", "maxloc"}
 
-// String is the operation's name.
+// String returns the operation's name.
 func (o Op) String() string {
 	if o >= ops {
 		return "unknown operation"
@@ -29,7 +29,7 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// Defined tells whether o is defined over elements of type t.
+// Defined says whether o is defined over elements of type t.
 func Defined(o Op, t Type) bool {
 	return o < ops && t.Valid() && portable[o][t] != nil
 }

@@ -2,8 +2,8 @@ package reduce
 
 import "unsafe"
 
-// portable has the plain Go loops, which are the definition of every operation.
-// Their arguments have been checked.
+// portable holds the plain Go loops, which define every operation. Their arguments have been
+// checked.
 var portable = [ops][types]Func{
 	Sum: {
 		Int32: sum[int32], Int64: sum[int64], Uint32: sum[uint32], Uint64: sum[uint64],
@@ -35,8 +35,8 @@ type real interface {
 	int32 | int64 | uint32 | uint64 | float
 }
 
-// views returns dst, a and b as elements. That all three are cut to one length is
-// what lets the compiler drop the bounds checks of the loops.
+// views returns dst, a and b as elements. It cuts all three to one length so that the compiler can
+// drop the bounds checks of the loops.
 func views[T any](dst, a, b []byte) (d, x, y []T) {
 	d, x, y = view[T](dst), view[T](a), view[T](b)
 	return d, x[:len(d)], y[:len(d)]
@@ -123,8 +123,8 @@ func maxLoc(dst, a, b []byte) {
 	}
 }
 
-// location is the index that goes with the better of p and q, which the caller has
-// compared; a NaN is better than a number.
+// location returns the index of the better of p and q, which the caller has compared; a NaN is
+// better than a number.
 func location(p, q Pair, first, second bool) int64 {
 	if !first && !second { // equal, or a NaN
 		first = p.Value != p.Value && q.Value == q.Value

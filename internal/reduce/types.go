@@ -27,10 +27,10 @@ var typeNames = [types]string{
 	"int32", "int64", "uint32", "uint64", "float32", "float64", "complex64", "complex128", "float64 with int64",
 }
 
-// Valid tells whether t is one of the constants above.
+// Valid says whether t is one of the constants above.
 func (t Type) Valid() bool { return t < types }
 
-// Size is the size of an element in bytes; 0 if t is not valid.
+// Size returns the size of an element in bytes; 0 if t is not valid.
 func (t Type) Size() int {
 	if !t.Valid() {
 		return 0
@@ -38,7 +38,7 @@ func (t Type) Size() int {
 	return typeSizes[t]
 }
 
-// String is the name of the Go type.
+// String returns the name of the Go type.
 func (t Type) String() string {
 	if !t.Valid() {
 		return "unknown type"
@@ -46,13 +46,13 @@ func (t Type) String() string {
 	return typeNames[t]
 }
 
-// Pair is the element of MinLoc and MaxLoc: a value, and where it is from.
+// Pair is the element of MinLoc and MaxLoc: a value and its index.
 type Pair struct {
 	Value float64
 	Index int64
 }
 
-// Number is a type of elements that has a sum and a product.
+// Number is the set of element types that have a sum and a product.
 type Number interface {
 	int32 | int64 | uint32 | uint64 | float32 | float64 | complex64 | complex128
 }

@@ -7,22 +7,22 @@ import (
 )
 
 // Lock is a spin lock for critical sections of nanoseconds to some microseconds.
-// Against sync.Mutex it saves the atomic instruction of unlocking (a release
-// store suffices), which is a tenth of an 8-byte message; a holder that the
-// scheduler has preempted is waited for by yielding, and then by sleeping.
+// Compared to sync.Mutex it saves the atomic instruction of unlocking (a release store
+// suffices), which is a tenth of the time of an 8-byte message. A waiter yields, and
+// then sleeps, until a preempted holder runs again.
 type Lock struct{ held uint32 }
 
 // TryLock takes the lock if it is free.
 func (l *Lock) TryLock() bool { return atomic.CompareAndSwapUint32(&l.held, 0, 1) }
 
-// TryLockAs is TryLock that leaves a mark, above 1, of who holds the lock. Where all
-// who want a second lock as well either take both through this one and look that the
-// second is not Held, or take the second and then wait with Avoid for the mark to go,
-// one atomic instruction is enough for two locks: the first of the two to write is
-// seen by the other.
+// TryLockAs is TryLock, and leaves a mark, above 1, that identifies the holder. It
+// allows taking two locks with one atomic instruction, if every goroutine that needs
+// the second lock follows one of two protocols: take both through this one and check
+// that the second is not Held, or take the second and then wait with Avoid until the
+// mark is gone. Of two such goroutines, the first to write is seen by the other.
 func (l *Lock) TryLockAs(mark uint32) bool { return atomic.CompareAndSwapUint32(&l.held, 0, mark) }
 
-// Held says whether somebody holds the lock.
+// Held says whether the lock is held.
 func (l *Lock) Held() bool { return atomic.LoadUint32(&l.held) != 0 }
 
 // Avoid waits while the lock is held with this mark.
@@ -32,7 +32,7 @@ func (l *Lock) Avoid(mark uint32) {
 	}
 }
 
-// Lock waits for the lock.
+// Lock takes the lock, waiting for it if needed.
 func (l *Lock) Lock() {
 	if !l.TryLock() {
 		l.lockSlow()
@@ -48,14 +48,14 @@ func (l *Lock) lockSlow() {
 	}
 }
 
-// How the holder of a lock is waited for: by pauses of some 100 ns, then by letting other
-// goroutines run, then by sleeping, each time longer. Who holds it so long copies much, or
-// has been preempted, maybe by another process: the CPU is better used by either.
+// A waiter for a lock pauses for some 100 ns at a time, then yields to other goroutines, then
+// sleeps, longer each time. A holder that takes so long is copying a lot or has been preempted,
+// perhaps by another process: either makes better use of the CPU.
 const (
 	lockSpins  = 100
 	lockYields = 16
 	lockNap    = 10 * time.Microsecond
-	lockDouble = 4 // naps are at most so often doubled
+	lockDouble = 4 // naps are doubled at most this often
 )
 
 // pause waits for a holder.
@@ -73,7 +73,7 @@ func pause(spin int) {
 // Unlock releases the lock.
 func (l *Lock) Unlock() { StoreRelease32(&l.held, 0) }
 
-// Pass waits until whoever holds the lock now has let go of it.
+// Pass waits until the current holder, if any, has released the lock.
 func (l *Lock) Pass() {
 	if !l.TryLock() {
 		l.lockSlow()

@@ -15,8 +15,8 @@ func Pause(n uint32) {
 }
 
 // StoreRelease64 stores v to *p; everything that the caller stored before is
-// visible to whoever loads v from *p atomically. See the assembly versions for
-// why it exists.
+// visible to a goroutine or process that loads v from *p atomically. The assembly versions
+// say why it exists.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
 // StoreRelease32 is [StoreRelease64] for 32 bits.
@@ -28,8 +28,8 @@ func StoreRelaxed32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 // StoreRelaxed64 is [StoreRelaxed32] for 64 bits.
 func StoreRelaxed64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
-// PrefetchWrite fetches the line of p for writing where that can be said.
+// PrefetchWrite does nothing here; elsewhere it fetches the line of p for writing.
 func PrefetchWrite(*uint64) {}
 
-// Prefetch fetches the line of p for reading where that can be said.
+// Prefetch does nothing here; elsewhere it fetches the line of p for reading.
 func Prefetch(*uint64) {}

@@ -8,14 +8,13 @@ package wait
 func Pause(n uint32)
 
 // StoreRelease64 stores v to *p; everything that the caller stored before is
-// visible to whoever loads v from *p atomically.
+// visible to a goroutine or process that loads v from *p atomically.
 //
-// sync/atomic has only sequentially consistent stores, which on amd64 are XCHG:
-// 4.5 ns when the line is at hand, and when it is not (the peer has just read
-// it) the CPU stands still until it is, because XCHG drains the store buffer. A
-// release store is a plain MOV there and STLR on arm64; the call costs 1 ns. It
-// does not order a later load: whoever needs that (the sleeper's flag) uses
-// sync/atomic or [Barrier].
+// sync/atomic has only sequentially consistent stores, which on amd64 are XCHG. That takes
+// 4.5 ns if the line is in the cache. If it is not (the peer has just read it), the CPU
+// stalls until it is, because XCHG drains the store buffer. A release store is a plain MOV
+// on amd64 and STLR on arm64; the call costs 1 ns. It does not order a later load: code that
+// needs that (such as a sleeper's flag) uses sync/atomic or [Barrier].
 //
 //go:noescape
 func StoreRelease64(p *uint64, v uint64)
@@ -33,8 +32,8 @@ func StoreRelaxed32(p *uint32, v uint32) { *p = v }
 // StoreRelaxed64 is [StoreRelaxed32] for 64 bits.
 func StoreRelaxed64(p *uint64, v uint64) { *p = v }
 
-// PrefetchWrite fetches the line of p for writing, and does not wait for it: others
-// that have a copy lose it meanwhile, and not when the line is written.
+// PrefetchWrite fetches the line of p for writing without waiting for it, so that the copies
+// in other caches are invalidated now and not at the time of the write.
 //
 //go:noescape
 func PrefetchWrite(p *uint64)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Yield gives the CPU to another process that is ready to run (sched_yield(2)),
-// without telling the Go scheduler: for waiting for a peer process.
+// Yield gives the CPU to another process that is ready to run (sched_yield(2)), without
+// involving the Go scheduler. Use it while waiting for a peer process.
 func Yield() { syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 const (
@@ -18,9 +18,9 @@ const (
 	futexWake = 1 // FUTEX_WAKE
 )
 
-// FutexWait sleeps while *p == v, at most for d (d <= 0: no bound). It returns
-// early for no reason at times: check and call again. The thread sleeps, the Go
-// scheduler knows.
+// FutexWait sleeps while *p == v, at most for d (d <= 0: no bound). It may return early
+// without a reason: check and call again. It blocks the thread in a system call of which the
+// Go scheduler knows.
 func FutexWait(p *uint32, v uint32, d time.Duration) {
 	var ts *unix.Timespec
 	if d > 0 {
@@ -48,8 +48,8 @@ var registerBarrier = sync.OnceValue(func() error {
 	return nil
 })
 
-// RegisterBarrier makes this process one that other processes' [Barrier] reaches.
-// Both sides call it before they rely on it.
+// RegisterBarrier registers this process, so that the [Barrier] of other processes reaches it.
+// Both sides must call it before they rely on Barrier.
 func RegisterBarrier() error {
 	if registerBarrier() != nil {
 		return ErrNoBarrier
@@ -58,9 +58,9 @@ func RegisterBarrier() error {
 }
 
 // Barrier is a full memory barrier on every CPU that runs a thread of a
-// registered process, this one included: after it, each of them has either made
-// its earlier stores visible or not yet done its later loads. The one who sleeps
-// pays for the barrier, so that the one who may have to wake him needs none.
+// registered process, this one included: after it, each of them has either made its earlier
+// stores visible or not yet performed its later loads. The sleeper pays for the barrier, so
+// that the process that wakes it needs none.
 func Barrier() error {
 	if _, _, e := syscall.RawSyscall(unix.SYS_MEMBARRIER, membarrierGlobalExpedited, 0, 0); e != 0 {
 		return ErrNoBarrier

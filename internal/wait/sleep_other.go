@@ -7,8 +7,8 @@ import "runtime"
 // Yield gives the CPU to another goroutine; this platform has no way to prefer a process.
 func Yield() { runtime.Gosched() }
 
-// RegisterBarrier says that this platform has no barriers: [ErrNoBarrier].
+// RegisterBarrier returns [ErrNoBarrier]: this platform has no barriers.
 func RegisterBarrier() error { return ErrNoBarrier }
 
-// Barrier does nothing: [ErrNoBarrier].
+// Barrier does nothing and returns [ErrNoBarrier].
 func Barrier() error { return ErrNoBarrier }

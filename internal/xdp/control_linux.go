@@ -7,7 +7,7 @@ import (
 
 // control is the end of the memory: words that all seats share.
 type control struct {
-	fill, comp *uint32 // who has the lock of the ring: number of the seat + 1, 0 for nobody
+	fill, comp *uint32 // holder of the ring's lock: number of the seat + 1; 0: free
 	busy       []uint32
 }
 
@@ -19,11 +19,11 @@ func (s Shape) control(mem []byte) control {
 	return control{word(0), word(line), unsafe.Slice(word(2*line), s.frames())}
 }
 
-func tryLock(l *uint32, who uint32) bool { return atomic.CompareAndSwapUint32(l, 0, who) }
-func unlock(l *uint32, who uint32) bool  { return atomic.CompareAndSwapUint32(l, who, 0) }
+func tryLock(l *uint32, holder uint32) bool { return atomic.CompareAndSwapUint32(l, 0, holder) }
+func unlock(l *uint32, holder uint32) bool  { return atomic.CompareAndSwapUint32(l, holder, 0) }
 
-// give puts the frames of the packets from to end of a ring of received packets back
-// into the fill ring, of which the caller has the lock. What is no frame is left out.
+// give returns the frames of the received packets from to end of ring rx to the fill ring,
+// whose lock the caller holds. It skips descriptors of anything that is not a frame.
 func (s Shape) give(fill, rx *ring, from, end uint32) {
 	p := atomic.LoadUint32(fill.prod)
 	for room := fill.mask + 1 - (p - atomic.LoadUint32(fill.cons)); from != end && room <= fill.mask+1 && room > 0; from++ {

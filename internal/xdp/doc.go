@@ -1,12 +1,11 @@
-// Package xdp moves UDP packets past the network stack of Linux, through AF_XDP
+// Package xdp sends and receives UDP packets past the network stack of Linux, through AF_XDP
 // sockets (Documentation/networking/af_xdp.rst of the kernel), for package verbs/roce.
 //
-// A [Port] is one queue of a network interface. Its owner is privileged: it registers
-// the memory (UMEM), loads the program that picks packets by destination address and
-// port, and attaches it. Processes of one user share a port: each has a [Seat], with
-// rings of its own for what arrives and what it sends, and frames of its own to send
-// from. What it receives is in frames that belong to the port; the ring by which these
-// go back to the kernel is shared:
+// A [Port] is one queue of a network interface. Its owner is privileged: it registers the
+// memory (UMEM), loads the program that picks packets by destination address and port, and
+// attaches it. Processes of one user share a port: each has a [Seat], with its own receive
+// and transmit rings and its own frames to send from. Received packets are in frames that
+// belong to the port; the ring that returns these to the kernel is shared:
 //
 //	            +--------------- memory: frames | control ----------------+
 //	            |                                                         |
@@ -16,12 +15,11 @@
 //	     -------+-------+---------------------+-------+-----------+-----------+------
 //	     queue of the interface: program -> address and port -> number of the seat
 //
-// A seat needs no privilege: it has descriptors, of which it maps the rings. They are
-// handed out by the process itself if that is privileged, or by the helper
-// ([Helper], `sluice xdp-helper`). What is in the rings and in the control words may be
-// anything a process of the same user wrote: it is checked before use, and nobody
-// waits for another's lock.
+// A seat needs no privilege: it has descriptors and maps their rings. The process itself
+// provides them if it is privileged, otherwise the helper does ([Helper], `sluice
+// xdp-helper`). Rings and control words may hold anything that a process of the same user
+// wrote: their contents are checked before use, and no process waits for another's lock.
 //
-// What the program does not pick goes the usual way: fragments, IP options, ports that
-// have no seat, and everything when the owner is gone.
+// The network stack gets everything that the program does not pick: fragments, IP options,
+// ports without a seat, and all packets once the owner is gone.
 package xdp

@@ -15,19 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Helper opens ports for processes that cannot. It gives a seat to who is of the group,
-// for an address and port that a socket of theirs has, if the address is one of those
-// that it was given; else any user of the host could have what is sent to another. The
-// processes that share a port can harm each other, so they must be of one user. The
-// program is attached when the first of them comes, and detached when the last has gone.
+// Helper opens ports for processes that cannot. It gives a seat to a process of the group, for
+// the address and port of one of the process's sockets, if the address is among Addresses;
+// otherwise any user of the host could receive another's packets. Processes that share a port
+// can harm each other, so they must run as one user. The helper attaches the program when the
+// first process comes, and detaches it when the last is gone.
 //
-// A seat is an AF_XDP socket: who has one can send any Ethernet frame, as with
-// CAP_NET_RAW. Nor can it be taken from a process that keeps the descriptors when it lets go of
-// its connection: nothing is steered to it any more, but it can send, and nobody else has the
-// queue, until it has closed them.
+// A seat is an AF_XDP socket: its owner can send any Ethernet frame, as with CAP_NET_RAW. A
+// process that ends its connection but keeps the descriptors cannot be stopped: it gets no
+// more packets, but it can send, and the queue stays taken, until it closes them.
 type Helper struct {
-	Group      int          // its members may ask, and root
-	Addresses  []netip.Addr // that they may have packets for
+	Group      int          // group ID: its members, and root, may ask for seats
+	Addresses  []netip.Addr // addresses for which they may receive packets
 	Interfaces []string
 	Queue      int
 	Native     bool
@@ -39,24 +38,24 @@ type Helper struct {
 	ports map[string]*shared
 }
 
-// shared is a port with who uses it. Opening it may take seconds: those who come in the
-// meantime wait for it, and not with the lock.
+// shared is a port and its users. Opening it may take seconds; connections that come in the
+// meantime wait for it, without the lock.
 type shared struct {
 	uid    uint32
-	users  int           // those who have a seat, or are about to
+	users  int           // connections that have a seat, or are about to get one
 	opened chan struct{} // closed when the rest is set
 	port   *Port
 	err    error
 }
 
-// again is after how long a connection is waited for anew when there was no room for one.
+// again is the pause after accept has failed.
 const again = 100 * time.Millisecond
 
-// strangers bounds the connections beyond those that have seats.
+// strangers limits the connections beyond those that have seats.
 const strangers = 64
 
-// Serve answers who connects until ctx ends, and then detaches everything. It closes l.
-// Processes that have seats go on by way of the network stack.
+// Serve serves connections until ctx ends, and then detaches all programs. It closes l.
+// Processes that have seats go on through the network stack.
 func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 	h.ports = map[string]*shared{}
 	defer context.AfterFunc(ctx, func() { l.Close() })()
@@ -75,8 +74,8 @@ func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		if err != nil { // no descriptors, or no memory: it will pass
-			h.Log.Warn("accept", "error", err)
+		if err != nil { // out of descriptors or memory: retry
+			h.Log.Warn("cannot accept connections, retrying", "error", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(again):
@@ -94,15 +93,15 @@ func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 			defer c.Close()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			if err := h.serve(c); err != nil {
-				h.Log.Warn("refused", "error", err)
+				h.Log.Warn("refused a seat", "error", err)
 			}
 		})
 	}
 }
 
-// serve answers a connection, and waits for its end.
+// serve serves a connection until it ends.
 func (h *Helper) serve(c *net.UnixConn) error {
-	who, err := peer(c)
+	creds, err := peer(c)
 	if err != nil {
 		return err
 	}
@@ -110,13 +109,13 @@ func (h *Helper) serve(c *net.UnixConn) error {
 	var q request
 	fds, err := receive(c, &q, 1)
 	if err != nil {
-		return nil // who only looks whether the helper is there sends nothing
+		return nil // a probe connects and sends nothing
 	}
-	g, leave, err := h.join(who, q.Interface, fds[0])
+	g, leave, err := h.join(creds, q.Interface, fds[0])
 	unix.Close(fds[0])
 	if err != nil {
 		send(c, reply{Error: err.Error(), Forbidden: errors.Is(err, ErrForbidden)})
-		return fmt.Errorf("user %d, process %d: %w", who.uid, who.pid, err)
+		return fmt.Errorf("user %d, process %d: %w", creds.uid, creds.pid, err)
 	}
 	defer leave()
 	err = send(c, reply{Shape: g.Shape, Number: g.Number}, g.Socket, g.Rings, g.Memory)
@@ -124,31 +123,31 @@ func (h *Helper) serve(c *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	h.Log.Info("seat taken", "interface", q.Interface, "seat", g.Number, "user", who.uid, "process", who.pid)
+	h.Log.Info("seat taken", "interface", q.Interface, "seat", g.Number, "user", creds.uid, "process", creds.pid)
 	c.SetDeadline(time.Time{})
-	c.Read(make([]byte, 1)) // nothing comes but the end
+	c.Read(make([]byte, 1)) // wait for the end: the process sends nothing more
 	h.Log.Info("seat free", "interface", q.Interface, "seat", g.Number)
 	return nil
 }
 
-// join gives a seat, and what takes it back.
-func (h *Helper) join(who credentials, netdev string, udp int) (*Grant, func(), error) {
-	if who.uid != 0 && !slices.Contains(who.groups, uint32(h.Group)) {
-		return nil, nil, fmt.Errorf("%w: not of group %d", ErrForbidden, h.Group)
+// join returns a seat, and a function that takes it back.
+func (h *Helper) join(creds credentials, netdev string, udp int) (*Grant, func(), error) {
+	if creds.uid != 0 && !slices.Contains(creds.groups, uint32(h.Group)) {
+		return nil, nil, fmt.Errorf("%w: the process is not in group %d", ErrForbidden, h.Group)
 	}
 	if !slices.Contains(h.Interfaces, netdev) {
-		return nil, nil, fmt.Errorf("%w: interface %q", ErrForbidden, netdev)
+		return nil, nil, fmt.Errorf("%w: the helper does not serve interface %q", ErrForbidden, netdev)
 	}
 	if err := here(udp); err != nil {
 		return nil, nil, err
 	}
-	s, err := h.enter(who, netdev)
+	s, err := h.enter(creds, netdev)
 	if err != nil {
 		return nil, nil, err
 	}
 	g, err := s.port.Join(udp, func(a netip.AddrPort) error {
 		if !slices.Contains(h.Addresses, a.Addr()) {
-			return fmt.Errorf("%w: address %v", ErrForbidden, a.Addr())
+			return fmt.Errorf("%w: the helper does not serve address %v", ErrForbidden, a.Addr())
 		}
 		return nil
 	})
@@ -162,26 +161,26 @@ func (h *Helper) join(who credentials, netdev string, udp int) (*Grant, func(), 
 	}, nil
 }
 
-// enter makes the user one of those of the interface's port, which is opened if nobody has
-// done so. What comes of it holds for all that wait.
-func (h *Helper) enter(who credentials, netdev string) (*shared, error) {
+// enter adds a user to the interface's port, which it opens if it is not open yet. All
+// connections that wait for that get the same result.
+func (h *Helper) enter(creds credentials, netdev string) (*shared, error) {
 	h.mu.Lock()
 	s := h.ports[netdev]
 	first := s == nil
 	if first {
-		s = &shared{uid: who.uid, opened: make(chan struct{})}
+		s = &shared{uid: creds.uid, opened: make(chan struct{})}
 		h.ports[netdev] = s
 	}
-	if s.uid != who.uid {
+	if s.uid != creds.uid {
 		h.mu.Unlock()
-		return nil, fmt.Errorf("%w: another user has interface %s", ErrForbidden, netdev)
+		return nil, fmt.Errorf("%w: another user is using interface %s", ErrForbidden, netdev)
 	}
 	s.users++
 	h.mu.Unlock()
 	if first {
 		s.port, s.err = h.open(netdev)
 		if s.err == nil {
-			h.Log.Info("attached", "interface", netdev, "user", who.uid)
+			h.Log.Info("attached", "interface", netdev, "user", creds.uid)
 		}
 		close(s.opened)
 	}
@@ -200,12 +199,12 @@ func (h *Helper) open(netdev string) (*Port, error) {
 	}
 	p, err := OpenPort(Options{Index: i.Index, MTU: i.MTU, Queue: h.Queue, Native: h.Native, Seats: h.Seats, Ring: h.Ring})
 	if errors.Is(err, unix.EBUSY) {
-		return nil, fmt.Errorf("%w: another program has it, or a process that had a seat still has the descriptors", err)
+		return nil, fmt.Errorf("%w: another program uses the queue, or a process that had a seat has not closed its descriptors", err)
 	}
 	return p, err
 }
 
-// exit is the opposite of enter. The last closes the port.
+// exit undoes enter. The last user's closes the port.
 func (h *Helper) exit(s *shared, netdev string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,29 +225,29 @@ type credentials struct {
 	groups []uint32
 }
 
-// peer returns those of who has connected.
-func peer(c *net.UnixConn) (who credentials, err error) {
+// peer returns the credentials of the connected process.
+func peer(c *net.UnixConn) (creds credentials, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return who, err
+		return creds, err
 	}
 	e := raw.Control(func(fd uintptr) {
 		var u *unix.Ucred
 		if u, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
 			return
 		}
-		who = credentials{pid: u.Pid, uid: u.Uid, groups: []uint32{u.Gid}}
+		creds = credentials{pid: u.Pid, uid: u.Uid, groups: []uint32{u.Gid}}
 		groups := make([]uint32, 65536) // NGROUPS_MAX
 		size := uint32(4 * len(groups))
 		if err = getsockopt(int(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS, unsafe.Pointer(&groups[0]), &size); err == nil {
-			who.groups = append(who.groups, groups[:size/4]...)
+			creds.groups = append(creds.groups, groups[:size/4]...)
 		}
 	})
-	return who, errors.Join(e, err)
+	return creds, errors.Join(e, err)
 }
 
-// here refuses sockets of other network namespaces than the helper's: in one of their
-// own, any user has any address and port.
+// here refuses sockets of network namespaces other than the helper's: in a namespace of their
+// own, users can have any address and port.
 func here(udp int) error {
 	var own, its unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
@@ -260,7 +259,7 @@ func here(udp int) error {
 		unix.Close(ns)
 	}
 	if err != nil || own.Dev != its.Dev || own.Ino != its.Ino {
-		return fmt.Errorf("%w: the UDP socket is of another network namespace", ErrForbidden)
+		return fmt.Errorf("%w: the UDP socket is in a network namespace other than the helper's", ErrForbidden)
 	}
 	return nil
 }

@@ -21,12 +21,12 @@ type lines chan string
 func (l lines) Write(b []byte) (int, error) {
 	select {
 	case l <- string(b):
-	default: // nobody waits any more
+	default: // no call waits any more
 	}
 	return len(b), nil
 }
 
-// The helper goes on where it had no descriptor left for who connected.
+// The helper goes on after it had no descriptor left for a connection.
 func TestServeWithoutDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "xdp.sock")
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})

@@ -8,28 +8,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the seats of this process share where it opens its ports itself.
+// local holds the ports that this process has opened itself.
 var local struct {
 	sync.Mutex
 	ports map[place]*Port
 }
 
-// place is where a port is.
+// place identifies a port.
 type place struct {
 	netns        uint64 // inode of the network namespace
 	index, queue int
 }
 
-// Local figures: a process has few contexts.
+// Sizes of a local port: a process has few contexts.
 const (
 	localSeats = 4
 	localRing  = 512
 )
 
 // Sit takes a seat at a queue of an interface for the address of a UDP socket (see
-// [Port.Join]). The first of the process opens the port, and the last closes it: see
-// [OpenPort] for what that needs. The interface is that of the network namespace of the
-// calling thread.
+// [Port.Join]). The process's first seat opens the port, for which see [OpenPort]; closing the
+// last seat closes it. The interface is looked up in the network namespace of the calling
+// thread.
 func Sit(udp, index, mtu, queue int, native bool) (*Seat, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {

@@ -16,7 +16,7 @@ import (
 // (SOCK_SEQPACKET), each a JSON object:
 //
 //	process                                helper
-//	  |--- request, UDP socket ------------->|  checks who asks, and the socket's address
+//	  |--- request, UDP socket ------------->|  checks the process, and the socket's address
 //	  |<-- reply, descriptors of the grant --|
 //	  |      (the connection stays)          |
 //	  |--- end of the connection ----------->|  takes the seat back
@@ -32,13 +32,13 @@ type reply struct {
 	Number    int    `json:"number"`
 }
 
-// maxMessage bounds a message in bytes, maxRights the descriptors with it.
+// maxMessage limits a message in bytes, maxRights the descriptors with it.
 const (
 	maxMessage = 4096
 	maxRights  = 4
 )
 
-// patience is how long the other side may take for its part, but for opening a port.
+// patience is how long the other side may take for its part, except to open a port.
 const patience = 10 * time.Second
 
 func send(c *net.UnixConn, v any, fds ...int) error {
@@ -54,7 +54,7 @@ func send(c *net.UnixConn, v any, fds ...int) error {
 	return err
 }
 
-// receive takes a message with exactly n descriptors, or closes all that came.
+// receive reads a message with exactly n descriptors, or closes all that came.
 func receive(c *net.UnixConn, v any, n int) (fds []int, err error) {
 	b := make([]byte, maxMessage)
 	oob := make([]byte, unix.CmsgSpace(4*maxRights))
@@ -79,7 +79,7 @@ func receive(c *net.UnixConn, v any, n int) (fds []int, err error) {
 	case err != nil:
 		return fds, err
 	case k == 0:
-		return fds, errors.New("the other side has hung up")
+		return fds, errors.New("the other side closed the connection")
 	}
 	if err := json.Unmarshal(b[:k], v); err != nil {
 		return fds, err
@@ -88,7 +88,7 @@ func receive(c *net.UnixConn, v any, n int) (fds []int, err error) {
 		return fds, nil
 	}
 	if len(fds) != n {
-		return fds, fmt.Errorf("%d descriptors where %d belong", len(fds), n)
+		return fds, fmt.Errorf("message has %d descriptors, want %d", len(fds), n)
 	}
 	return fds, nil
 }
@@ -99,7 +99,7 @@ const (
 	DefaultHelper = "/run/sluice/xdp.sock"
 )
 
-// HelperPath is where this process looks for the helper, and whether it was told.
+// HelperPath returns the path of the helper's socket, and whether the environment sets it.
 func HelperPath() (path string, asked bool) {
 	p, ok := os.LookupEnv(EnvHelper)
 	return cmp.Or(p, DefaultHelper), ok && p != ""
@@ -108,12 +108,12 @@ func HelperPath() (path string, asked bool) {
 func dial(path string) (*net.UnixConn, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
-		return nil, fmt.Errorf("helper: %w", err)
+		return nil, fmt.Errorf("connect to helper: %w", err)
 	}
 	return c, nil
 }
 
-// Reach says whether the helper answers connections from this process.
+// Reach returns an error unless this process can connect to the helper.
 func Reach(path string) error {
 	c, err := dial(path)
 	if err == nil {
@@ -122,7 +122,7 @@ func Reach(path string) error {
 	return err
 }
 
-// Ask has the helper give a seat at an interface for the address of a UDP socket (see
+// Ask asks the helper for a seat at an interface, for the address of a UDP socket (see
 // [Port.Join]).
 func Ask(path, netdev string, udp int) (*Seat, error) {
 	c, err := dial(path)

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths are the ways from an interface to its peers, as the routes and the neighbour
-// table of the network stack have them: what goes past the stack must find them by
-// itself. They are looked up by a goroutine, now and then again; a path that is not
-// known is the stack's, which by what is sent through it comes to know the neighbour.
+// Paths holds the paths from an interface to its peers, from the routes and the neighbour
+// table of the network stack: packets that bypass the stack need them. A goroutine looks them
+// up, and again from time to time. Packets to an unknown neighbour go through the stack, which
+// thereby resolves it.
 type Paths struct {
 	h     *netlink.Handle
 	index int
@@ -28,7 +28,7 @@ type Paths struct {
 	end   chan struct{}
 }
 
-// Path is the way to an address.
+// Path is the path to an address.
 type Path struct {
 	addr     netip.Addr
 	local    bool // this host itself
@@ -36,12 +36,12 @@ type Path struct {
 	confirm  atomic.Bool
 	used     atomic.Bool
 	dead     atomic.Bool
-	idle     int // looks in a row that found it unused
+	idle     int // consecutive looks that found it unused
 }
 
-// Ethernet returns the addresses with which an Ethernet frame to there begins; nil if the
-// next packet is to go through the network stack: the way is another interface's, or
-// is not known, or the stack is to make sure that the neighbour is there.
+// Ethernet returns the two addresses at the start of an Ethernet frame to the peer. It returns
+// nil if the next packet must go through the network stack: the path uses another interface or
+// is unknown, or the stack should check that the neighbour is still there.
 func (p *Path) Ethernet() *[12]byte {
 	e := p.ethernet.Load()
 	if !p.used.Load() {
@@ -53,21 +53,21 @@ func (p *Path) Ethernet() *[12]byte {
 	return e
 }
 
-// Local says that the address is this host's.
+// Local reports whether the address is this host's.
 func (p *Path) Local() bool { return p.local }
 
-// Dead says that the path is not looked after any more, and another is to be had from To.
+// Dead reports whether the path is no longer updated; get a new one from To.
 func (p *Path) Dead() bool { return p.dead.Load() }
 
 // Times of looking.
 const (
-	lookSoon  = 2 * time.Millisecond // for what has just been asked for, and doubled
-	lookAgain = 2 * time.Second      // for what is known
-	idleLooks = 30                   // after which a path is dropped
+	lookSoon  = 2 * time.Millisecond // for new paths; doubles each time
+	lookAgain = 2 * time.Second      // for known paths
+	idleLooks = 30                   // looks without use after which a path is dropped
 	maxPaths  = 4096
 )
 
-// NewPaths makes those of an interface, in the network namespace of the calling thread.
+// NewPaths returns the paths of an interface, in the network namespace of the calling thread.
 func NewPaths(index int) (*Paths, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -82,11 +82,11 @@ func NewPaths(index int) (*Paths, error) {
 	return p, nil
 }
 
-// own is the address of the interface, which may be given another one.
+// own returns the address of the interface, which may change.
 func (p *Paths) own() (net.HardwareAddr, error) {
 	l, err := p.h.LinkByIndex(p.index)
 	if err == nil && len(l.Attrs().HardwareAddr) != 6 {
-		err = errors.New("no Ethernet")
+		err = errors.New("not an Ethernet interface")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("interface %d: %w", p.index, err)
@@ -149,7 +149,7 @@ func (p *Paths) run() {
 	}
 }
 
-// look looks all paths up, and says whether each is known or the stack's.
+// look looks all paths up, and says whether each is either known or the stack's.
 func (p *Paths) look() bool {
 	p.mu.Lock()
 	list := make([]*Path, 0, len(p.paths))
@@ -210,7 +210,7 @@ func (p *Paths) look() bool {
 	return all
 }
 
-// Close ends looking.
+// Close ends the lookups.
 func (p *Paths) Close() {
 	close(p.end)
 	p.done.Wait()

@@ -17,14 +17,14 @@ import (
 // Options of a port.
 type Options struct {
 	Index  int // of the interface
-	MTU    int // its, in bytes
+	MTU    int // of the interface, in bytes
 	Queue  int // of the interface
 	Native bool
 	Seats  int // a power of two
 	Ring   int // descriptors of each ring of a seat, a power of two
 }
 
-// Port is a queue of an interface. Its methods may be called concurrently.
+// Port is a queue of an interface. Its methods are safe for concurrent use.
 type Port struct {
 	opt   Options
 	shape Shape
@@ -40,17 +40,17 @@ type Port struct {
 	mu    sync.Mutex
 	seats []*tenant // nil: free
 	taken int
-	given int // frames that were given to the kernel to receive into
+	given int // frames given to the kernel to receive into
 }
 
-// tenant is who has a seat.
+// tenant is the user of a seat.
 type tenant struct {
 	key    []byte
 	socket int // AF_XDP
-	udp    int // which has the port: as long as it is open nobody else gets that
+	udp    int // UDP socket that keeps the UDP port taken while it is open
 }
 
-// Grant is what makes a [Seat]: its descriptors belong to whoever has it.
+// Grant holds what [NewSeat] needs. Its holder owns the descriptors.
 type Grant struct {
 	Shape  Shape
 	Number int // of the seat
@@ -66,9 +66,9 @@ func (g *Grant) Close() {
 	}
 }
 
-// OpenPort registers memory, takes the queue, and attaches the program. It needs CAP_NET_RAW,
-// CAP_NET_ADMIN and CAP_BPF, and memory that can be locked, or CAP_IPC_LOCK. The interface is that of
-// the network namespace of the calling thread.
+// OpenPort registers memory, binds the queue, and attaches the program. It needs CAP_NET_RAW,
+// CAP_NET_ADMIN and CAP_BPF, and a sufficient limit of locked memory or CAP_IPC_LOCK. The
+// interface is looked up in the network namespace of the calling thread.
 func OpenPort(o Options) (_ *Port, err error) {
 	p := &Port{opt: o, shape: Shape{Chunk: 4096, Seats: o.Seats, Ring: o.Ring}, memFD: -1, rings: -1, seats: make([]*tenant, o.Seats)}
 	const vlan = 4 // bytes of a tag
@@ -89,9 +89,9 @@ func OpenPort(o Options) (_ *Port, err error) {
 	if p.maps, err = newMaps(o.Seats); err != nil {
 		return nil, err
 	}
-	// A program that takes frags has the kernel copy every short packet of generic XDP to a new
-	// buffer; one that does not has it put together long messages of other traffic. A driver
-	// refuses that, or turns off what it would have to.
+	// With a program that takes frags, the kernel copies every short packet of generic XDP to
+	// a new buffer; with one that does not, it linearizes long messages of other traffic. A
+	// driver refuses such a program, or switches off what would need linearizing.
 	frags := p.shape.Multi && (o.Native || p.shape.Chunk > 2048)
 	if p.prog, err = load(p.maps, o.Queue, o.MTU, frags); err != nil {
 		return nil, err
@@ -106,16 +106,16 @@ func OpenPort(o Options) (_ *Port, err error) {
 	return p, nil
 }
 
-// register makes the memory known to the kernel, and binds.
+// register registers the memory with the kernel, and binds the queue.
 func (p *Port) register() (err error) {
 	if p.memFD, err = unix.MemfdCreate("sluice-xdp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return fmt.Errorf("memfd_create: %w", err)
 	}
 	size := p.shape.bytes()
 	if err := unix.Ftruncate(p.memFD, int64(size)); err != nil {
-		return fmt.Errorf("memory of %d bytes: %w", size, err)
+		return fmt.Errorf("allocate memory of %d bytes: %w", size, err)
 	}
-	// Whoever has the descriptor could otherwise take the memory away from under the others.
+	// Without seals, a process with the descriptor could truncate the memory that others use.
 	if _, err := unix.FcntlInt(uintptr(p.memFD), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return fmt.Errorf("seal memory: %w", err)
 	}
@@ -124,7 +124,7 @@ func (p *Port) register() (err error) {
 	}
 	p.ctl = p.shape.control(p.mem)
 	n := p.shape.frames()
-	// A socket must be able to receive or to send, if only in theory.
+	// A socket needs a receive or a transmit ring, even an unused one.
 	if p.rings, err = newSocket(map[int]int{fillRing.option: n, compRing.option: n, rxRing.option: 2}); err != nil {
 		return err
 	}
@@ -150,13 +150,13 @@ func (p *Port) register() (err error) {
 
 // Errors of Join.
 var (
-	ErrFull      = errors.New("all seats are taken")
+	ErrFull      = errors.New("all seats of the interface are taken")
 	ErrForbidden = errors.New("not allowed")
 )
 
-// Join gives a seat for the address and port to which the UDP socket is bound: having
-// that is the proof of having a right to what is sent there. The descriptor udp stays
-// the caller's. The seat is taken until Leave.
+// Join gives a seat for the address and port that the UDP socket is bound to: possession of
+// the socket proves the right to receive packets sent there. The caller keeps owning the
+// descriptor udp. The seat is taken until Leave.
 func (p *Port) Join(udp int, allowed func(netip.AddrPort) error) (_ *Grant, err error) {
 	addr, err := boundTo(udp)
 	if err != nil {
@@ -200,10 +200,10 @@ func (p *Port) Join(udp int, allowed func(netip.AddrPort) error) (_ *Grant, err 
 		}
 	}
 	if err := p.maps.seats.Put(uint32(number), uint32(t.socket)); err != nil {
-		return nil, fmt.Errorf("put socket into map: %w", err)
+		return nil, fmt.Errorf("put socket into BPF map: %w", err)
 	}
 	if err := p.maps.steer.Update(t.key, uint32(number), ebpf.UpdateNoExist); err != nil {
-		return nil, fmt.Errorf("steer %v: %w", addr, err)
+		return nil, fmt.Errorf("steer packets to %v: %w", addr, err)
 	}
 	p.seats[number] = t
 	p.taken++
@@ -211,9 +211,9 @@ func (p *Port) Join(udp int, allowed func(netip.AddrPort) error) (_ *Grant, err 
 	return g, nil
 }
 
-// supply gives the kernel the frames of one more seat, if more are taken than ever before. Frames
-// are used in turn: fewer stay in the caches. Where the lock is not to be had, the next one
-// who joins brings them.
+// supply gives the kernel the frames of one more seat, if more seats are taken than ever before.
+// Frames are used in turn: fewer stay in the caches. If the lock is not free, the next Join
+// supplies them.
 func (p *Port) supply() {
 	most := p.taken * p.shape.Ring
 	if p.given >= most || !p.lockFill() {
@@ -228,7 +228,7 @@ func (p *Port) supply() {
 	unlock(p.ctl.fill, owner)
 }
 
-// Leave ends the tenancy of a seat: whoever had it has let go of everything, or is dead.
+// Leave frees a seat whose user has released everything, or is dead.
 func (p *Port) Leave(number int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,12 +242,12 @@ func (p *Port) Leave(number int) {
 // evict takes a seat back. The caller has the lock.
 func (p *Port) evict(number int, t *tenant) {
 	p.maps.seats.Delete(uint32(number))
-	// Who died with a lock has left its ring in order, but which frames went back with
-	// the last packets is not known: they are lost.
-	who := uint32(number + 1)
-	unlock(p.ctl.comp, who)
-	if !unlock(p.ctl.fill, who) && t.socket >= 0 && p.taken > 0 {
-		// The kernel may still be about to put something into the ring.
+	// A user that died with a lock has left its ring consistent, but which frames of the
+	// last packets it had returned is unknown: they are lost.
+	holder := uint32(number + 1)
+	unlock(p.ctl.comp, holder)
+	if !unlock(p.ctl.fill, holder) && t.socket >= 0 && p.taken > 0 {
+		// The kernel may still be about to write to the ring.
 		unix.Syscall(unix.SYS_MEMBARRIER, 1, 0, 0) // MEMBARRIER_CMD_GLOBAL
 		p.reclaim(t.socket)
 	}
@@ -258,7 +258,7 @@ func (p *Port) evict(number int, t *tenant) {
 	}
 }
 
-// reclaim puts the frames that are in the ring of a seat back into the fill ring.
+// reclaim returns the frames in the ring of a seat to the fill ring.
 func (p *Port) reclaim(socket int) {
 	rx, err := mapRing(socket, rxRing, p.shape.Ring)
 	if err != nil {
@@ -275,8 +275,8 @@ func (p *Port) reclaim(socket int) {
 	unlock(p.ctl.fill, owner)
 }
 
-// lockFill takes the lock of the fill ring. The others hold it for less than a microsecond; one
-// that does so for longer has been stopped, or means harm: then it returns false.
+// lockFill takes the lock of the fill ring. Others hold it for less than a microsecond; a seat
+// that holds it longer is stopped or malicious, and lockFill returns false.
 func (p *Port) lockFill() bool {
 	for range 1000 {
 		if tryLock(p.ctl.fill, owner) {
@@ -287,15 +287,15 @@ func (p *Port) lockFill() bool {
 	return false
 }
 
-// Idle says that no seat is taken.
+// Idle reports whether no seat is taken.
 func (p *Port) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken == 0
 }
 
-// Close detaches the program and gives the queue back. Seats that are taken receive
-// nothing any more: it goes the usual way.
+// Close detaches the program and releases the queue. Seats still taken receive nothing any
+// more: their packets go to the network stack.
 func (p *Port) Close() {
 	if p.link != nil {
 		p.link.Close()
@@ -338,7 +338,7 @@ func dup(fd int) (int, error) {
 func boundTo(udp int) (netip.AddrPort, error) {
 	kind, err := unix.GetsockoptInt(udp, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || kind != unix.IPPROTO_UDP {
-		return netip.AddrPort{}, fmt.Errorf("%w: not a UDP socket", ErrForbidden)
+		return netip.AddrPort{}, fmt.Errorf("%w: the descriptor is not a UDP socket", ErrForbidden)
 	}
 	sa, err := unix.Getsockname(udp)
 	if err != nil {
@@ -352,7 +352,7 @@ func boundTo(udp int) (netip.AddrPort, error) {
 		a = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
 	}
 	if !a.IsValid() || a.Addr().IsUnspecified() || a.Addr().Is4In6() || a.Port() == 0 {
-		return netip.AddrPort{}, fmt.Errorf("%w: the UDP socket is bound to %v", ErrForbidden, a)
+		return netip.AddrPort{}, fmt.Errorf("%w: the UDP socket is bound to %v, not to one address and port", ErrForbidden, a)
 	}
 	return a, nil
 }

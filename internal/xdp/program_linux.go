@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keyLen is the length of what the program looks up: the destination, 16 bytes of
-// which IPv4 takes the first 4, and the port, big-endian, in 4.
+// keyLen is the length of the program's lookup key: the destination address in 16 bytes, of
+// which IPv4 uses the first 4, and the port, big-endian, in 4.
 const keyLen = 20
 
 func key(a netip.AddrPort) []byte {
@@ -21,7 +21,7 @@ func key(a netip.AddrPort) []byte {
 	return b
 }
 
-// maps are what the program looks into.
+// maps holds the program's maps.
 type maps struct {
 	steer *ebpf.Map // key to number of the seat
 	seats *ebpf.Map // XSKMAP: number of the seat to socket
@@ -74,10 +74,9 @@ const (
 	mdQueue   = 16
 )
 
-// program redirects UDP packets for a key of steer, from the one queue, to the socket of the
-// seat; all else passes to the network stack. So does what is longer than the MTU, in
-// bytes: generic XDP sees messages that a virtual interface has taken whole, to be cut
-// later.
+// program redirects UDP packets of the queue that match a key of steer to the socket of the
+// seat, and passes everything else to the network stack, including packets longer than mtu
+// bytes: generic XDP sees unsegmented messages that a virtual interface has accepted.
 func program(m maps, queue, mtu int) asm.Instructions {
 	// Network order, as the program loads it.
 	be16 := func(v uint16) int32 {
@@ -108,7 +107,7 @@ func program(m maps, queue, mtu int) asm.Instructions {
 		asm.LoadMem(asm.R5, asm.R2, offV4Next, asm.Byte),
 		asm.JNE.Imm(asm.R5, protoUDP, "pass"),
 		asm.LoadMem(asm.R5, asm.R2, offV4Frag, asm.Half),
-		asm.And.Imm(asm.R5, be16(0x3fff)), // more fragments, and where this one begins
+		asm.And.Imm(asm.R5, be16(0x3fff)), // "more fragments", and the fragment offset
 		asm.JNE.Imm(asm.R5, 0, "pass"),
 		asm.LoadMem(asm.R5, asm.R2, offV4Dst, asm.Word),
 		asm.StoreMem(asm.RFP, stack, asm.R5, asm.Word),
@@ -145,7 +144,7 @@ func program(m maps, queue, mtu int) asm.Instructions {
 		asm.JEq.Imm(asm.R0, 0, "pass"),
 		asm.LoadMem(asm.R2, asm.R0, 0, asm.Word),
 		asm.LoadMapPtr(asm.R1, m.seats.FD()),
-		asm.Mov.Imm(asm.R3, xdpPass), // where the seat is empty
+		asm.Mov.Imm(asm.R3, xdpPass), // if the seat is empty
 		asm.FnRedirectMap.Call(),
 		asm.Return(),
 
@@ -154,8 +153,8 @@ func program(m maps, queue, mtu int) asm.Instructions {
 	}
 }
 
-// load loads the program. With frags it takes packets that are longer than a page, and not in one
-// piece.
+// load loads the program. With frags it accepts packets that are longer than a page and not
+// linear.
 func load(m maps, queue, mtu int, frags bool) (*ebpf.Program, error) {
 	spec := &ebpf.ProgramSpec{Name: "sluice_roce", Type: ebpf.XDP, Instructions: program(m, queue, mtu), License: "Apache-2.0"}
 	if frags {

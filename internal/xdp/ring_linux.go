@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring is a ring of the kernel and a process: struct xdp_ring of the kernel, then the
-// descriptors. The indices run freely, and are taken modulo the size.
+// ring is a ring shared by the kernel and a process: struct xdp_ring of the kernel, then the
+// descriptors. Indices are free-running, and taken modulo the size.
 type ring struct {
 	mem              []byte
 	prod, cons, flag *uint32
@@ -18,7 +18,7 @@ type ring struct {
 	mask             uint32
 }
 
-// kinds of rings: the option that makes one, where it is mapped, and what it holds.
+// kind is a kind of ring: the option that creates it, its mapping offset, and its entry size.
 type kind struct {
 	option int
 	offset int64
@@ -41,7 +41,7 @@ func mapRing(fd int, k kind, n int) (*ring, error) {
 		return nil, fmt.Errorf("get XDP_MMAP_OFFSETS: %w", err)
 	}
 	if int(size) < int(unsafe.Sizeof(off)) {
-		return nil, errors.New("the rings of AF_XDP have no flags: Linux before 5.4")
+		return nil, errors.New("AF_XDP rings have no flags: this needs Linux 5.4 or later")
 	}
 	o := k.of(&off)
 	mem, err := unix.Mmap(fd, k.offset, int(o.Desc)+n*k.size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
@@ -58,7 +58,7 @@ func (r *ring) close() {
 	}
 }
 
-// packet is the descriptor at an index of a ring of packets, addr that of a ring of
+// packet returns the descriptor at an index of a ring of packets, addr that of a ring of
 // frames.
 func (r *ring) packet(i uint32) *unix.XDPDesc {
 	return (*unix.XDPDesc)(unsafe.Add(r.desc, uintptr(i&r.mask)*unsafe.Sizeof(unix.XDPDesc{})))
@@ -68,5 +68,5 @@ func (r *ring) addr(i uint32) *uint64 {
 	return (*uint64)(unsafe.Add(r.desc, uintptr(i&r.mask)*8))
 }
 
-// wakeup says that the kernel wants to be called.
+// wakeup reports whether the kernel needs a system call to look at the ring.
 func (r *ring) wakeup() bool { return atomic.LoadUint32(r.flag)&unix.XDP_RING_NEED_WAKEUP != 0 }

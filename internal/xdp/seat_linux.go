@@ -14,31 +14,32 @@ import (
 // [Seat.Flush]). None of these allocates or blocks.
 type Seat struct {
 	shape  Shape
-	who    uint32 // in locks
+	holder uint32 // value in locks held by this seat
 	socket int
 	mem    []byte
 	ctl    control
 	leave  func()
 
 	rx, fill *ring
-	read     uint32 // next of rx; from its consumer to here the packets are the user's
-	whole    []byte // of packets that came in several frames
+	read     uint32 // next of rx; the user has the packets from its consumer to here
+	whole    []byte // room for packets that came in several frames
 	used     int
 
 	tx, comp *ring
 	next     uint32 // of tx: from its producer to here framed, not sent
 	last     int    // frames of the last packet
-	base     int    // the first frame that is the seat's to send from
+	base     int    // the seat's first frame to send from
 	cursor   int    // next of these
 
-	// Full counts how often Frame had no room: the kernel had all frames, or the interface
-	// is down. Of the sender.
+	// Full counts how often Frame had no room: the kernel had all frames, or the interface is
+	// down. It belongs to the sender.
 	Full uint64
 }
 
-// NewSeat takes a grant, and calls leave when it is closed, or at once if it fails.
+// NewSeat makes a seat of a grant. It calls leave when the seat is closed, or at once if NewSeat
+// fails.
 func NewSeat(g *Grant, leave func()) (_ *Seat, err error) {
-	s := &Seat{shape: g.Shape, who: uint32(g.Number + 1), socket: g.Socket, leave: leave}
+	s := &Seat{shape: g.Shape, holder: uint32(g.Number + 1), socket: g.Socket, leave: leave}
 	defer func() {
 		unix.Close(g.Rings)
 		unix.Close(g.Memory)
@@ -50,12 +51,12 @@ func NewSeat(g *Grant, leave func()) (_ *Seat, err error) {
 		return nil, err
 	}
 	if g.Number < 0 || g.Number >= s.shape.Seats {
-		return nil, fmt.Errorf("seat %d of %d", g.Number, s.shape.Seats)
+		return nil, fmt.Errorf("seat number is %d, the port has %d seats", g.Number, s.shape.Seats)
 	}
 	s.base = s.shape.frames() + g.Number*s.shape.Ring
 	var st unix.Stat_t
 	if err := unix.Fstat(g.Memory, &st); err != nil || st.Size < int64(s.shape.bytes()) {
-		return nil, errors.New("memory is too small")
+		return nil, errors.New("the port's memory is smaller than its seats need")
 	}
 	if s.mem, err = unix.Mmap(g.Memory, 0, s.shape.bytes(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
 		return nil, fmt.Errorf("map memory of %d bytes: %w", s.shape.bytes(), err)
@@ -80,29 +81,28 @@ func NewSeat(g *Grant, leave func()) (_ *Seat, err error) {
 	return s, nil
 }
 
-// FD is the descriptor that poll(2) says of when something has come.
+// FD returns the descriptor that is readable for poll(2) when packets have arrived.
 func (s *Seat) FD() int { return s.socket }
 
-// Shape tells how the memory is divided.
+// Shape returns the layout of the memory.
 func (s *Seat) Shape() Shape { return s.shape }
 
 // Begin ends the use of all packets that Next has returned.
 func (s *Seat) Begin() {
 	s.used = 0
 	from := atomic.LoadUint32(s.rx.cons)
-	if from == s.read || !tryLock(s.ctl.fill, s.who) {
-		return // the next time: there is more room in the ring
+	if from == s.read || !tryLock(s.ctl.fill, s.holder) {
+		return // next time: the ring still has room
 	}
 	s.shape.give(s.fill, s.rx, from, s.read)
 	atomic.StoreUint32(s.rx.cons, s.read)
-	unlock(s.ctl.fill, s.who)
+	unlock(s.ctl.fill, s.holder)
 	if s.fill.wakeup() {
 		wake(s.socket)
 	}
 }
 
-// Next returns the next packet that has come, nil if there is none. It is valid until
-// the next Begin.
+// Next returns the next packet that has arrived, or nil. It is valid until the next Begin.
 func (s *Seat) Next() []byte {
 	end := atomic.LoadUint32(s.rx.prod)
 	for s.read != end {
@@ -122,7 +122,7 @@ func (s *Seat) Next() []byte {
 	return nil
 }
 
-// bytes are what a descriptor describes.
+// bytes returns the memory of a descriptor.
 func (s *Seat) bytes(d *unix.XDPDesc) ([]byte, bool) {
 	a, n := d.Addr, uint64(d.Len)
 	if a >= uint64(s.shape.sendBase()) || a&uint64(s.shape.Chunk-1)+n > uint64(s.shape.Chunk) {
@@ -131,8 +131,8 @@ func (s *Seat) bytes(d *unix.XDPDesc) ([]byte, bool) {
 	return s.mem[a : a+n : a+n], true
 }
 
-// join copies a packet that is in several frames to one place. It returns false if
-// there is no room before the next Begin, or the packet is not whole yet.
+// join copies a packet in several frames to contiguous memory. It returns false if there is no
+// room before the next Begin, or the packet is not complete yet.
 func (s *Seat) join(end uint32) ([]byte, bool) {
 	n, sound := 0, true
 	for i := s.read; i != end; i++ {
@@ -158,11 +158,11 @@ func (s *Seat) join(end uint32) ([]byte, bool) {
 	return nil, false
 }
 
-// aligned is where in its first frame a packet has what follows its headers.
+// aligned is the offset in a packet's first frame of what follows its headers.
 const aligned = 64
 
-// Frame returns room for a packet of lead bytes of headers and n bytes behind them, nil
-// if there is none. It is valid until Flush.
+// Frame returns room for a packet of lead bytes of headers and n bytes after them, or nil. It is
+// valid until Flush.
 func (s *Seat) Frame(lead, n int) []byte {
 	first := aligned - lead
 	count := (aligned + n + s.shape.Chunk - 1) / s.shape.Chunk
@@ -199,7 +199,7 @@ func (s *Seat) Frame(lead, n int) []byte {
 	return s.mem[start : start+uint64(lead+n) : start+uint64(lead+n)]
 }
 
-// room says whether the next frames are there, one behind the other.
+// room says whether the next count frames are free and contiguous.
 func (s *Seat) room(count int) bool {
 	if s.next+uint32(count)-atomic.LoadUint32(s.tx.cons) > s.tx.mask+1 {
 		return false
@@ -215,12 +215,12 @@ func (s *Seat) room(count int) bool {
 	return true
 }
 
-// few is after how many frames a burst begins with the first one again, if the kernel has none
-// of them: those are still in the caches.
+// few is the number of frames after which a burst starts again with the first one, if the
+// kernel has none of them: those are still in the caches.
 const few = 16
 
-// rewind has the first frame used next, if all up to the next one are free: then what comes behind
-// these is the same as before.
+// rewind makes the first frame the next one, if all frames up to the cursor are free. The frames
+// after them are not affected.
 func (s *Seat) rewind() {
 	for i := range s.cursor {
 		if atomic.LoadUint32(&s.ctl.busy[s.base+i-s.shape.frames()]) != 0 {
@@ -230,7 +230,7 @@ func (s *Seat) rewind() {
 	s.cursor = 0
 }
 
-// Cancel takes back the last Frame.
+// Cancel revokes the last Frame.
 func (s *Seat) Cancel() {
 	s.next -= uint32(s.last)
 	s.cursor -= s.last
@@ -240,14 +240,14 @@ func (s *Seat) Cancel() {
 	s.last = 0
 }
 
-// sendTries bounds how often the kernel is called for a burst: it takes 32 packets at
-// a time (TX_BATCH_SIZE of net/xdp/xsk.c), and now and then none.
+// sendTries limits the system calls for a burst: the kernel takes 32 packets at a time
+// (TX_BATCH_SIZE of net/xdp/xsk.c), and now and then none.
 const sendTries = 256
 
-// Flush sends all that was framed.
+// Flush sends all packets framed since the last Flush.
 func (s *Seat) Flush() {
 	if s.next == atomic.LoadUint32(s.tx.cons) {
-		return // what could not be sent before is tried again
+		return // nothing to send, nor left from an earlier Flush
 	}
 	atomic.StoreUint32(s.tx.prod, s.next)
 	s.last = 0
@@ -263,14 +263,14 @@ func (s *Seat) Flush() {
 		case 0, syscall.EAGAIN, syscall.EBUSY, syscall.ENOBUFS, syscall.EINTR:
 			s.reap()
 		default:
-			return // the interface is down or gone; what is in the ring waits
+			return // the interface is down or gone; packets wait in the ring
 		}
 	}
 }
 
-// reap takes what the completion ring has, for all seats.
+// reap processes the completion ring, for all seats.
 func (s *Seat) reap() {
-	if !tryLock(s.ctl.comp, s.who) {
+	if !tryLock(s.ctl.comp, s.holder) {
 		return
 	}
 	from, end := atomic.LoadUint32(s.comp.cons), atomic.LoadUint32(s.comp.prod)
@@ -283,10 +283,10 @@ func (s *Seat) reap() {
 		}
 	}
 	atomic.StoreUint32(s.comp.cons, end)
-	unlock(s.ctl.comp, s.who)
+	unlock(s.ctl.comp, s.holder)
 }
 
-// Close gives the seat back. Neither receiving nor sending may go on.
+// Close releases the seat. No call to receive or send may be running.
 func (s *Seat) Close() {
 	if s.comp != nil {
 		s.Begin()

@@ -22,7 +22,7 @@ func paperSeat(number int) *Seat {
 	sh := Shape{Chunk: 2048, Seats: 2, Ring: 16, Multi: true}
 	mem := make([]byte, sh.bytes())
 	return &Seat{
-		shape: sh, who: uint32(number + 1), socket: -1, mem: mem, ctl: sh.control(mem), leave: func() {},
+		shape: sh, holder: uint32(number + 1), socket: -1, mem: mem, ctl: sh.control(mem), leave: func() {},
 		rx: paper(sh.Ring, 16), tx: paper(sh.Ring, 16), fill: paper(sh.frames(), 8), comp: paper(sh.frames(), 8),
 		whole: make([]byte, 3*sh.MaxPacket()), base: sh.frames() + number*sh.Ring,
 	}

@@ -24,7 +24,7 @@ func getsockopt(fd, level, name int, v unsafe.Pointer, n *uint32) error {
 	return nil
 }
 
-// newSocket makes an AF_XDP socket with rings.
+// newSocket creates an AF_XDP socket with rings.
 func newSocket(rings map[int]int) (int, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -33,17 +33,17 @@ func newSocket(rings map[int]int) (int, error) {
 	for option, n := range rings {
 		if err := unix.SetsockoptInt(fd, unix.SOL_XDP, option, n); err != nil {
 			unix.Close(fd)
-			return -1, fmt.Errorf("make ring of %d: %w", n, err)
+			return -1, fmt.Errorf("create ring of %d descriptors: %w", n, err)
 		}
 	}
 	return fd, nil
 }
 
-// freeing is how long a queue may be taken by who has just left it: the kernel frees
-// it in a work item of its own when the last mapping of a ring is gone.
+// freeing is how long a queue may stay taken after its user has left: the kernel frees it in a
+// separate work item when the last mapping of a ring is gone.
 const freeing = 3 * time.Second
 
-// bind binds the socket, and waits for a queue that is about to be free.
+// bind binds the socket, and waits for a queue that is about to be freed.
 func bind(fd, index, queue int, flags uint16, shared int) error {
 	for end := time.Now().Add(freeing); ; time.Sleep(time.Millisecond) {
 		err := unix.Bind(fd, &unix.SockaddrXDP{Flags: flags, Ifindex: uint32(index), QueueID: uint32(queue), SharedUmemFD: uint32(shared)})
@@ -53,14 +53,14 @@ func bind(fd, index, queue int, flags uint16, shared int) error {
 	}
 }
 
-// kick has the kernel send what is in the tx ring. A raw call: one by way of the
-// scheduler costs more, now and then much more.
+// kick makes the kernel send the packets in the tx ring. It is a raw system call: one through
+// the scheduler costs more, sometimes much more.
 func kick(fd int) syscall.Errno {
 	_, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	return errno
 }
 
-// wake has the kernel look into the fill ring.
+// wake makes the kernel look at the fill ring.
 func wake(fd int) {
 	syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 }

@@ -10,12 +10,12 @@ import (
 
 // Reasons for which a process cannot open ports itself.
 var (
-	ErrNever     = errors.New("the kernel has no AF_XDP")
-	ErrPrivilege = errors.New("not permitted")
+	ErrNever     = errors.New("the kernel does not support AF_XDP")
+	ErrPrivilege = errors.New("missing privilege")
 )
 
-// Supported says whether this process can open ports itself: nil, an error that wraps
-// [ErrNever] or [ErrPrivilege], or what keeps it from being told.
+// Supported returns nil if this process can open ports itself. Otherwise the error wraps
+// [ErrNever] or [ErrPrivilege], or says why that cannot be determined.
 func Supported() error {
 	var missing []string
 	have, err := capabilities()
@@ -48,7 +48,7 @@ func Supported() error {
 	}
 	m, err := newMaps(1)
 	switch {
-	case errors.Is(err, unix.EPERM): // in a user namespace CAP_BPF is not what it says
+	case errors.Is(err, unix.EPERM): // CAP_BPF in a user namespace does not suffice
 		return fmt.Errorf("%w: needs CAP_BPF of the host: %v", ErrPrivilege, err)
 	case err != nil:
 		return err
@@ -57,7 +57,7 @@ func Supported() error {
 	return nil
 }
 
-// capabilities are the effective ones of the calling thread.
+// capabilities returns the effective capabilities of the calling thread.
 func capabilities() (uint64, error) {
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var d [2]unix.CapUserData

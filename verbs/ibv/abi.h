@@ -159,7 +159,7 @@ struct sl_context_ops {
 	void *behind_post_recv[5];
 };
 
-// The beginnings of the objects that libibverbs makes.
+// The beginnings of the objects that libibverbs creates.
 
 struct sl_context {
 	void *device;

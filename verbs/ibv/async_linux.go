@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// async reads the events of a context as they come, for the sake of those that
-// this package has to act upon, and keeps them for the user.
+// async reads the events of a context as they arrive, acts on those that concern this
+// package, and keeps them for the user.
 type async struct {
 	c    *vcontext
 	src  *source
@@ -27,8 +27,8 @@ type async struct {
 	more   chan struct{} // capacity 1: events has become longer
 }
 
-// maxEvents is how many events are kept for a user who does not ask for them; the
-// oldest are dropped.
+// maxEvents is the number of events kept if the user does not read them; the oldest are
+// dropped.
 const maxEvents = 1024
 
 func newAsync(c *vcontext) (*async, error) {
@@ -56,7 +56,7 @@ func (a *async) read() {
 			return
 		case syscall.Errno(errno) == syscall.EINTR:
 		case errno != 0: // the device is gone
-			a.c.cfg.Logger.Warn("ibv: no more events", "device", a.c.device, "error", syscall.Errno(errno))
+			a.c.cfg.Logger.Warn("ibv: cannot read async events any more", "device", a.c.device, "error", syscall.Errno(errno))
 			a.add(verbs.ProviderEvent{Type: verbs.EventDeviceFatal})
 			return
 		default:
@@ -64,15 +64,15 @@ func (a *async) read() {
 			if object != 0 {
 				e.Object = a.c.object(object)
 			}
-			C.sl_ack_async_event(&event) // what is at that address may be another now
+			C.sl_ack_async_event(&event) // after this, another object may have that address
 			if object == 0 || e.Object != nil {
 				a.handle(e)
-			} // else it is being closed
+			} // else the object is being closed
 		}
 	}
 }
 
-// handle does what follows from an event, and keeps it.
+// handle acts on an event, and keeps it.
 func (a *async) handle(e verbs.ProviderEvent) {
 	if e.Port != 0 {
 		a.c.change.Add(1)
@@ -119,7 +119,7 @@ func (a *async) take() (e verbs.ProviderEvent, ok, others bool) {
 func (a *async) next(ctx context.Context) (verbs.ProviderEvent, error) {
 	for {
 		e, ok, others := a.take()
-		if others { // for somebody else who waits
+		if others { // wake another call that waits
 			select {
 			case a.more <- struct{}{}:
 			default:

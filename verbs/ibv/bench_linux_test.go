@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
 
-// BenchmarkPost posts RDMA_WRITEs and polls their completions, so many at a time,
-// over the null device, and compares with the same loop in C (testdata/loop.c).
-// Both are medians. It is a benchmark of its process: run no test with it.
+// BenchmarkPost posts RDMA_WRITEs in batches and polls their completions, over the null device, and
+// compares with the same loop in C (testdata/loop.c). Both figures are medians. It needs the
+// process to itself: run no test with it.
 func BenchmarkPost(b *testing.B) {
 	lib := linkNull(b, compileNull(b), "")
 	loop := filepath.Join(b.TempDir(), "loop")

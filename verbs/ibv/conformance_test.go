@@ -31,8 +31,8 @@ func device(t testing.TB) *verbs.Device {
 
 func TestConformance(t *testing.T) { verbstest.Run(t, suite(t)) }
 
-// TestUnprivileged: what registers memory, makes the objects of a device and ends them
-// does so for a user who may lock little memory, too.
+// TestUnprivileged: registering memory, and creating and closing the objects of a device,
+// also work for a user with a small limit of locked memory.
 func TestUnprivileged(t *testing.T) {
 	s := suite(t)
 	need.User(t)

@@ -29,21 +29,21 @@ type vcontext struct {
 	srqSGE int
 	rxe    bool // soft-RoCE
 
-	change  atomic.Uint64 // events of ports
+	change  atomic.Uint64 // counts events of ports
 	chosen  atomic.Pointer[choice]
 	netdevs sync.Map      // of netdev, by port
-	turn    atomic.Uint32 // of CQs
+	turn    atomic.Uint32 // counts CQs, to spread their interrupts
 
-	life   sync.RWMutex // held for reading while the device is asked something
+	life   sync.RWMutex // held for reading while the device is queried
 	gone   bool         // closed
 	async  *async
-	mu     sync.Mutex // guards what follows, for writing
+	mu     sync.Mutex // held to write the fields that follow
 	owners atomic.Pointer[[]owner]
 	pairs  atomic.Pointer[map[uint32]*qp] // by number
-	byH    map[C.uintptr_t]any            // *qp, *cq, *srq by what libibverbs calls them
+	byH    map[C.uintptr_t]any            // *qp, *cq, *srq by libibverbs' handle
 }
 
-// owner is whose a work request is: a queue pair, or a shared receive queue.
+// owner is the owner of a work request: a queue pair or a shared receive queue.
 type owner struct {
 	qp  *qp
 	srq *srq
@@ -105,12 +105,11 @@ func (c *vcontext) setAttr(a *C.struct_sl_device_attr_ex) {
 	c.attr.OnDemandPaging = a.odp_caps.general_caps&supported != 0 && a.odp_caps.rc_odp_caps&moves == moves
 }
 
-// rxeVendor is the vendor that soft-RoCE names (RXE_VENDOR_ID of the kernel's
-// rxe_param.h).
+// rxeVendor is the vendor ID of soft-RoCE (RXE_VENDOR_ID of the kernel's rxe_param.h).
 const rxeVendor = 0xffffff
 
-// probeInline finds out how much a queue pair may send inline: the ABI has no
-// other way than to make one.
+// probeInline finds out how much a queue pair may send inline, by creating one: the ABI has
+// no other way.
 func (c *vcontext) probeInline() (_ int, err error) {
 	const op = "open"
 	var errno C.int
@@ -162,7 +161,7 @@ func (c *vcontext) QueryPort(port int) (verbs.PortAttr, error) {
 		Netdev:      c.netdev(port),
 		GRHRequired: a.flags&grhRequired != 0,
 	}
-	if p.LinkLayer == verbs.LinkLayerUnspecified { // by those who have but the one
+	if p.LinkLayer == verbs.LinkLayerUnspecified { // reported by devices with only one link layer
 		p.LinkLayer = verbs.LinkLayerInfiniBand
 	}
 	return p, nil
@@ -171,8 +170,8 @@ func (c *vcontext) QueryPort(port int) (verbs.PortAttr, error) {
 // grhRequired is IBV_QPF_GRH_REQUIRED.
 const grhRequired = 1
 
-// netdev is the network interface of a port. It is looked for anew after an event of
-// a port.
+// netdev returns the network interface of a port. It looks it up again after an event of a
+// port.
 func (c *vcontext) netdev(port int) string {
 	change := c.change.Load()
 	if n, ok := c.netdevs.Load(port); ok && n.(netdev).change == change {
@@ -183,7 +182,7 @@ func (c *vcontext) netdev(port int) string {
 	return name
 }
 
-// netdev is the name of one, and how many events of ports there had been before.
+// netdev is a network interface's name, and the count of port events before it was looked up.
 type netdev struct {
 	name   string
 	change uint64
@@ -204,13 +203,13 @@ func (c *vcontext) QueryGID(port, index int) (verbs.GID, error) {
 	return gid, err
 }
 
-// path is where a queue pair goes that was not told otherwise.
+// path is the default port and GID of a queue pair.
 type path struct {
 	port, gid int
 }
 
-// path is the one to take. It is looked for anew after an event of a port: a GID
-// table may have a thousand places, each of which is asked for.
+// path returns the path to use. It looks it up again only after an event of a port: a GID
+// table may have a thousand entries, each of which takes a query.
 func (c *vcontext) path() (path, error) {
 	change := c.change.Load()
 	if p := c.chosen.Load(); p != nil && p.change == change {
@@ -223,20 +222,20 @@ func (c *vcontext) path() (path, error) {
 	return p, err
 }
 
-// choice is a path, and how many events of ports there had been before.
+// choice is a path, and the count of port events before it was chosen.
 type choice struct {
 	path
 	change uint64
 }
 
-// choose chooses a port and a GID: the address that the configuration names; else
-// the first port that is active, and of its GIDs on Ethernet the best.
+// choose chooses a port and a GID: those of the address in the configuration, else the first
+// active port and, on Ethernet, its best GID.
 func (c *vcontext) choose() (path, error) {
 	var want netip.Addr
 	if c.cfg.Address != "" {
 		a, err := netip.ParseAddr(c.cfg.Address)
 		if err != nil {
-			return path{}, verbs.Errorf(c.device, "choose GID", verbs.ErrInvalid, "address %q", c.cfg.Address)
+			return path{}, verbs.Errorf(c.device, "choose GID", verbs.ErrInvalid, "%q is not an IP address", c.cfg.Address)
 		}
 		want = a.Unmap()
 	}
@@ -260,7 +259,7 @@ func (c *vcontext) choose() (path, error) {
 		if p.State == verbs.PortActive {
 			base = 100
 		}
-		// InfiniBand goes by LID, and its GIDs are no addresses of the host.
+		// InfiniBand routes by LID, and its GIDs are not addresses of the host.
 		any := !want.IsValid() || p.LinkLayer == verbs.LinkLayerInfiniBand
 		if any {
 			better(path{port: port}, base)
@@ -268,7 +267,7 @@ func (c *vcontext) choose() (path, error) {
 		for i := range p.GIDTblLen {
 			gid, err := c.QueryGID(port, i)
 			if err != nil || gid == (verbs.GID{}) {
-				continue // an empty place in the table
+				continue // an empty entry of the table
 			}
 			have = append(have, gid.Addr().String())
 			if any || gid.Addr().Unmap() == want {
@@ -277,14 +276,13 @@ func (c *vcontext) choose() (path, error) {
 		}
 	}
 	if rank < 0 {
-		return path{}, verbs.Errorf(c.device, "choose GID", verbs.ErrInvalid, "no GID has address %v; there are %q", want, slices.Compact(have))
+		return path{}, verbs.Errorf(c.device, "choose GID", verbs.ErrInvalid, "no GID has address %v; addresses of this device: %q", want, slices.Compact(have))
 	}
 	return best, nil
 }
 
-// rankGID says how good a GID is: on InfiniBand the first of the table is the
-// port's own; on Ethernet RoCEv2 is routed, and goes best over an IPv4 address, or
-// a global one.
+// rankGID says how good a GID is. On InfiniBand the first of the table is the port's own. On
+// Ethernet RoCEv2 is best, as it is routed: over an IPv4 address, or else a global one.
 func (c *vcontext) rankGID(port, index int, p *verbs.PortAttr, gid verbs.GID) int {
 	if p.LinkLayer == verbs.LinkLayerInfiniBand {
 		if index == 0 {
@@ -327,18 +325,18 @@ func (c *vcontext) disown(h C.uintptr_t) {
 	c.mu.Unlock()
 }
 
-// object finds the object that libibverbs calls h; nil without one.
+// object returns the object with libibverbs' handle h, or nil.
 func (c *vcontext) object(h C.uintptr_t) any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.byH[h]
 }
 
-// maxOwners is how many queue pairs and shared receive queues there may be: what
-// the id of a work request has room for.
+// maxOwners limits the number of queue pairs and shared receive queues: the id of a work
+// request has room for no more.
 const maxOwners = 1 << 31
 
-// enlist gives an owner of work requests its number, by which completions find it.
+// enlist gives an owner of work requests a number, by which completions find it.
 func (c *vcontext) enlist(o owner) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -346,9 +344,9 @@ func (c *vcontext) enlist(o owner) (uint32, error) {
 	i := slices.Index(list, owner{})
 	if i < 0 {
 		if i = len(list); i == maxOwners {
-			return 0, verbs.Errorf(c.device, "create", verbs.ErrNoMemory, "%d queues", i)
+			return 0, verbs.Errorf(c.device, "create", verbs.ErrNoMemory, "limit of %d queues reached", i)
 		}
-		// Room for as many again: who reads goes by the length.
+		// Double the capacity: readers go by the length.
 		list = append(list, o)
 	} else {
 		list = slices.Clone(list)
@@ -371,7 +369,7 @@ func (c *vcontext) delist(i uint32) {
 	c.owners.Store(&list)
 }
 
-// unpair forgets a queue pair, before another can have its number.
+// unpair removes a queue pair, before another can get its number.
 func (c *vcontext) unpair(q *qp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -380,7 +378,7 @@ func (c *vcontext) unpair(q *qp) {
 	c.pairs.Store(&pairs)
 }
 
-// pair is the queue pair of this number; nil without one.
+// pair returns the queue pair of this number, or nil.
 func (c *vcontext) pair(num uint32) *qp { return (*c.pairs.Load())[num] }
 
 func (c *vcontext) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) {

@@ -30,7 +30,7 @@ type compChannel struct {
 	src *source
 
 	mu     sync.Mutex
-	broken []*cq // whose overrun nobody has been told of
+	broken []*cq // whose overrun has not been reported yet
 }
 
 func (c *vcontext) newCompChannel() (*compChannel, error) {
@@ -82,7 +82,7 @@ func (ch *compChannel) Get(ctx context.Context) (verbs.ProviderCQ, error) {
 		}
 		if q, ok := ch.c.object(h).(*cq); ok {
 			return q, nil
-		} // else it has been closed meanwhile
+		} // else the CQ has been closed in the meantime
 	}
 }
 
@@ -111,8 +111,8 @@ type cq struct {
 
 	lock    soft.Lock
 	wcs     *[C.batch]C.struct_sl_wc // C memory that completions are polled to
-	backlog []C.struct_sl_wc         // polled before their time: part of wcs, or left by purge
-	fault   int                      // what ibv_poll_cq has returned below 0 to a post
+	backlog []C.struct_sl_wc         // polled ahead by a post: part of wcs, or left by purge
+	fault   int                      // negative result of ibv_poll_cq in a post
 	broken  atomic.Bool
 
 	mu    sync.Mutex
@@ -146,7 +146,7 @@ func (c *vcontext) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.Provid
 
 func (q *cq) Poll(wcs []verbs.WC) (int, error) { return q.PollSpin(wcs, 1) }
 
-// PollSpin is Poll that looks up to looks times: one crossing into C for all.
+// PollSpin polls up to looks times in one call into C.
 func (q *cq) PollSpin(wcs []verbs.WC, looks int) (int, error) {
 	if len(wcs) == 0 {
 		return 0, nil
@@ -167,8 +167,8 @@ func (q *cq) PollSpin(wcs []verbs.WC, looks int) (int, error) {
 //go:noinline
 func (q *cq) closedErr(op string) error { return verbs.Errorf(q.c.device, op, verbs.ErrClosed, "CQ") }
 
-// poll returns how many completions it has taken, and the queue pairs of which
-// they say that they are in ERR now. The caller holds the lock.
+// poll returns the number of completions taken, and the queue pairs that these show to be in
+// ERR now. The caller holds the lock.
 func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 	src := q.backlog
 	switch {
@@ -206,7 +206,7 @@ func (q *cq) poll(wcs []verbs.WC, looks int) (n int, failed []*qp, err error) {
 	return n, failed, nil
 }
 
-// pollError is the error of a poll that has taken nothing.
+// pollError returns the error of a poll that has taken nothing.
 //
 //go:noinline
 func (q *cq) pollError(got int) error {
@@ -225,8 +225,8 @@ func (q *cq) look(n, looks int) int {
 	return int(C.sl_poll_cq(q.h, C.int(n), C.uintptr_t(uintptr(unsafe.Pointer(q.wcs))), C.int(looks)))
 }
 
-// failures sees to completions some of which are failures: their queue pairs join
-// failed, unless they are known to be in ERR.
+// failures handles completions some of which failed: it adds their queue pairs to failed,
+// unless they are known to be in ERR.
 //
 //go:noinline
 func (q *cq) failures(wcs []verbs.WC, failed []*qp) []*qp {
@@ -245,8 +245,8 @@ func (q *cq) failures(wcs []verbs.WC, failed []*qp) []*qp {
 	return failed
 }
 
-// rxeStatus is the status that InfiniBand has for what soft-RoCE calls a local QP
-// operation error: a packet that could not be sent, or memory that is not there.
+// rxeStatus returns InfiniBand's status for what soft-RoCE reports as a local QP operation
+// error: a packet that could not be sent, or memory that is not registered.
 func (c *vcontext) rxeStatus() verbs.WCStatus {
 	for port := 1; port <= c.attr.PhysPortCnt; port++ {
 		if p, err := c.queryPort(port); err != nil || verbs.PortState(p.state) != verbs.PortActive {
@@ -256,16 +256,15 @@ func (c *vcontext) rxeStatus() verbs.WCStatus {
 	return verbs.WCLocProtErr
 }
 
-// common fills in what all completions have.
+// common fills in the fields that all completions have.
 func common(out *verbs.WC, wc *C.struct_sl_wc) {
 	out.Status = verbs.WCStatus(wc.status)
 	out.VendorErr = uint32(wc.vendor_err)
 	out.QPNum = uint32(wc.qp_num)
 }
 
-// received turns the completion of a receive into the user's: none if its queue is
-// closed. Whom a message is from libibverbs says of datagrams only. The caller holds
-// the lock.
+// received turns the completion of a receive into the user's; none if its queue is closed.
+// libibverbs reports the sender's QP only for datagrams. The caller holds the lock.
 func (q *cq) received(o owner, wc *C.struct_sl_wc, out *verbs.WC) (n int, success bool) {
 	common(out, wc)
 	from, place := o.qp, uint32(wc.wr_id)
@@ -282,7 +281,7 @@ func (q *cq) received(o owner, wc *C.struct_sl_wc, out *verbs.WC) (n int, succes
 	if from != nil {
 		out.SrcQP = from.dest.Load()
 	}
-	if out.Status == verbs.WCRemAccessErr { // so soft-RoCE calls it at both ends
+	if out.Status == verbs.WCRemAccessErr { // soft-RoCE reports it so at both ends
 		out.Status = verbs.WCLocAccessErr
 	}
 	out.Opcode = verbs.WCRecv
@@ -297,7 +296,7 @@ func (q *cq) received(o owner, wc *C.struct_sl_wc, out *verbs.WC) (n int, succes
 	return 1, out.Status == verbs.WCSuccess
 }
 
-// purge drops the completions of a queue pair that the device has forgotten.
+// purge drops the completions of a queue pair that the device has reset or destroyed.
 func (q *cq) purge(p *qp) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
@@ -325,7 +324,7 @@ func (q *cq) purge(p *qp) {
 	q.backlog = rest
 }
 
-// overrun: the device has said that there was no room for a completion.
+// overrun: the device reported that there was no room for a completion.
 func (q *cq) overrun() {
 	q.broken.Store(true)
 	q.mu.Lock()
@@ -352,9 +351,9 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	return failure(q.c.device, "request notification", C.sl_req_notify_cq(q.h, only), "")
 }
 
-// Block sleeps until an event, unless there is something already. Of several who
-// wait, one reads events; each arms the queue and looks when it is its turn: there
-// may be more than the one before has taken.
+// Block sleeps until an event, unless a completion is already there. Of several waiting
+// calls, one reads events; each, when its turn comes, arms the queue and looks: there may be
+// more completions than the call before it has taken.
 func (q *cq) Block(ctx context.Context) error {
 	const op = "wait for completion"
 	var result error

@@ -15,12 +15,11 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// source is a descriptor of libibverbs that events are read from, waited for by
-// Go's poller.
+// source is a descriptor of libibverbs from which events are read. Go's poller waits for it.
 type source struct {
-	file *os.File // of a duplicate: libibverbs closes its own
+	file *os.File // a duplicate: libibverbs closes its own descriptor
 	conn syscall.RawConn
-	turn chan struct{} // capacity 1: who reads holds it
+	turn chan struct{} // capacity 1: held by the reader
 	shut atomic.Bool
 }
 
@@ -42,9 +41,8 @@ func newSource(fd int, name string) (*source, error) {
 
 var past = time.Unix(1, 0)
 
-// wait calls take whenever there may be an event, until it returns true, ctx ends,
-// or the source is closed: then the error wraps os.ErrClosed. nudge has it look
-// once more.
+// wait calls take whenever there may be an event, until take returns true, ctx ends, or the
+// source is closed: then the error wraps os.ErrClosed. nudge makes it call take once more.
 func (s *source) wait(ctx context.Context, take func() bool) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -75,7 +73,7 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 		switch {
 		case got:
 			return nil
-		case s.shut.Load(): // whatever the poller calls it
+		case s.shut.Load(): // whatever error the poller returns
 			return os.ErrClosed
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
@@ -83,7 +81,7 @@ func (s *source) wait(ctx context.Context, take func() bool) error {
 	}
 }
 
-// nudge has who waits look, though there is no event.
+// nudge makes a running wait call take, although there is no event.
 func (s *source) nudge() { s.file.SetReadDeadline(past) }
 
 func (s *source) close() error {
@@ -91,7 +89,7 @@ func (s *source) close() error {
 	return s.file.Close()
 }
 
-// closedErr is what a wait returns as the error of op.
+// closedErr turns the error of a wait into that of op.
 func closedErr(device, op string, err error) error {
 	if errors.Is(err, os.ErrClosed) {
 		return verbs.Errorf(device, op, verbs.ErrClosed, "")

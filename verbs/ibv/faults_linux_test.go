@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// soft makes a soft-RoCE device of its own, over a pair of virtual interfaces.
+// soft creates a separate soft-RoCE device, over a pair of virtual interfaces.
 func soft(t *testing.T, number int) (d *verbs.Device, netdev string) {
 	need.SoftRoCE(t)
 	netdev, name := fmt.Sprintf("fault%d", number), fmt.Sprintf("rxe_fault%d", number)
@@ -88,7 +88,7 @@ func loop(t *testing.T, d *verbs.Device, attr verbs.ConnectAttr) *looped {
 	return l
 }
 
-// write posts a write of all that there is.
+// write posts a write of the whole region.
 func (l *looped) write() error {
 	n, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{l.mr.SGE(0, loopedSize)},
 		RKey: l.mr.RKey(), RemoteAddr: l.mr.Addr() + loopedSize}})
@@ -130,7 +130,7 @@ func (l *looped) writeUntil(ctx context.Context, enough func(done int) bool) err
 	return nil
 }
 
-// TestLinkDownAndUp: an outage that is shorter than the retries costs time only.
+// TestLinkDownAndUp: an outage shorter than the retries only costs time.
 func TestLinkDownAndUp(t *testing.T) {
 	device(t)
 	leak.Check(t)
@@ -148,7 +148,7 @@ func TestLinkDownAndUp(t *testing.T) {
 	require.NoError(t, l.ctx.Close())
 }
 
-// TestLinkDown: one that is longer ends the queue pair, and the port says so.
+// TestLinkDown: a longer outage fails the queue pair, and the port reports it.
 func TestLinkDown(t *testing.T) {
 	device(t)
 	leak.Check(t)
@@ -172,9 +172,8 @@ func TestLinkDown(t *testing.T) {
 	require.NoError(t, l.ctx.Close())
 }
 
-// TestDeviceRemoved: a device that is taken away under load either ends what is
-// under way and says so by an event, or is there until it is closed: soft-RoCE waits
-// for its users. Then it is gone.
+// TestDeviceRemoved: a device removed under load either fails outstanding operations and sends an
+// event, or stays until it is closed: soft-RoCE waits for its users. Then it is gone.
 func TestDeviceRemoved(t *testing.T) {
 	device(t)
 	leak.Check(t)
@@ -201,9 +200,9 @@ func TestDeviceRemoved(t *testing.T) {
 // forbiddenEnv says that this process may not open any device.
 const forbiddenEnv = "SLUICE_IBV_FORBIDDEN"
 
-// TestDeviceForbidden: a device that may not be opened is there, but not available.
+// TestDeviceForbidden: a device that may not be opened exists but is not available.
 func TestDeviceForbidden(t *testing.T) {
-	const reason = " is there, but this process may not open it"
+	const reason = " exists, but this process may not open it"
 	if os.Getenv(forbiddenEnv) != "" {
 		testProbe(verbs.No, reason)(t)
 		return
@@ -228,8 +227,7 @@ func TestDeviceForbidden(t *testing.T) {
 	require.NotEmpty(t, rxes()) // root may
 }
 
-// TestLockLimit: a registration beyond the limit says what was asked for and what
-// the limit is.
+// TestLockLimit: the error of a registration beyond the limit has the size requested and the limit.
 func TestLockLimit(t *testing.T) {
 	d := device(t)
 	need.User(t)

@@ -24,9 +24,8 @@ import (
 // interopEnv names the program made of testdata/interop.c; unset: it is compiled.
 const interopEnv = "SLUICE_IBV_TEST_INTEROP"
 
-// TestInterop exchanges messages with a C program that uses libibverbs itself, by
-// its own headers: both ways, each checked by who receives it. That program is
-// on each device in turn.
+// TestInterop exchanges messages with a C program that uses libibverbs itself, through its
+// own headers: both ways, each checked by its receiver. The program uses each device in turn.
 func TestInterop(t *testing.T) {
 	dev := device(t)
 	program := os.Getenv(interopEnv)
@@ -50,7 +49,7 @@ func compileInterop(t *testing.T) string {
 	return program
 }
 
-// interopSize is that of each memory, at both ends.
+// interopSize is the size of each memory, at both ends.
 const interopSize = 1 << 20
 
 // interop is our end: memory that is sent from and received into, and memory that
@@ -70,7 +69,7 @@ type program struct {
 	out *bufio.Reader
 }
 
-// tell has the peer do something, and answer, meanwhile to be waited for.
+// tell sends the peer a command, and returns a function that waits for its answer.
 func (p *program) tell(t *testing.T, format string, args ...any) {
 	t.Helper()
 	_, err := fmt.Fprintf(p.in, format+"\n", args...)
@@ -174,7 +173,7 @@ func (x *interop) postRecv(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// give posts a request and waits until it is complete.
+// give posts a request and waits for its completion.
 func (x *interop) give(t *testing.T, wr verbs.SendWR) {
 	t.Helper()
 	wr.Flags |= verbs.SendSignaled

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A device of iWARP is listed, and says why it is not opened; the one beside it is.
+// An iWARP device is listed, and opening it says why it cannot be; the other device can be opened.
 func testIWARP(t *testing.T) {
 	rdmadev.Sysfs = t.TempDir()
 	for device, kind := range map[string]string{"null0": "4: RNIC\n", "null1": "1: CA\n"} {
@@ -32,5 +32,5 @@ func testIWARP(t *testing.T) {
 	require.Equal(t, "null1", d.Name())
 
 	require.NoError(t, os.WriteFile(filepath.Join(rdmadev.Sysfs, "class/infiniband/null1/node_type"), []byte("4: RNIC\n"), 0o644))
-	testProbe(verbs.No, `no RDMA device but of iWARP: ["null0" "null1"]`)(t)
+	testProbe(verbs.No, `only iWARP devices, which are not supported: ["null0" "null1"]`)(t)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// load opens libibverbs; a process does so once.
+// load opens libibverbs, once for the process.
 var load = sync.OnceValue(func() error {
 	file := os.Getenv(EnvLibrary)
 	if file == "" {
@@ -37,7 +37,7 @@ var load = sync.OnceValue(func() error {
 	return nil
 })
 
-// eachDevice calls f with the devices that libibverbs lists, until it returns false.
+// eachDevice calls f with each device that libibverbs lists, until f returns false.
 func eachDevice(f func(list C.uintptr_t, i int, name string) bool) error {
 	if err := load(); err != nil {
 		return err
@@ -56,8 +56,8 @@ func eachDevice(f func(list C.uintptr_t, i int, name string) bool) error {
 	return nil
 }
 
-// Probe looks for the library, for the kernel's part and for a device that can be used
-// and that this process may open.
+// Probe looks for the library, for RDMA support in the kernel, and for a usable device that
+// this process may open.
 func (provider) Probe() verbs.Probe {
 	if err := load(); err != nil {
 		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
@@ -66,24 +66,24 @@ func (provider) Probe() verbs.Probe {
 	err := eachDevice(func(_ C.uintptr_t, _ int, name string) bool { devices = append(devices, name); return true })
 	switch {
 	case errors.Is(err, syscall.ENOSYS):
-		return verbs.Probe{Answer: verbs.No, Reason: "the kernel has no RDMA (is module ib_uverbs loaded?)"}
+		return verbs.Probe{Answer: verbs.No, Reason: "the kernel has no RDMA support (is module ib_uverbs loaded?)"}
 	case err != nil:
-		return verbs.Probe{Answer: verbs.Unknown, Reason: fmt.Sprintf("list of devices: %v", err)}
+		return verbs.Probe{Answer: verbs.Unknown, Reason: fmt.Sprintf("cannot list devices: %v", err)}
 	case len(devices) == 0:
 		return verbs.Probe{Answer: verbs.No, Reason: "no RDMA device"}
 	}
 	usable := slices.DeleteFunc(slices.Clone(devices), rdmadev.IWARP)
 	if len(usable) == 0 {
-		return verbs.Probe{Answer: verbs.No, Reason: fmt.Sprintf("no RDMA device but of iWARP: %q", devices)}
+		return verbs.Probe{Answer: verbs.No, Reason: fmt.Sprintf("only iWARP devices, which are not supported: %q", devices)}
 	}
 	if file := forbidden(usable); file != "" {
-		return verbs.Probe{Answer: verbs.No, Reason: file + " is there, but this process may not open it"}
+		return verbs.Probe{Answer: verbs.No, Reason: file + " exists, but this process may not open it"}
 	}
 	return verbs.Probe{Answer: verbs.Yes}
 }
 
-// Devices lists them, those first that are nearest to where this process may run, and
-// those of iWARP last.
+// Devices lists the devices, those nearest to the CPUs of this process first and those of
+// iWARP last.
 func (provider) Devices() ([]verbs.DeviceInfo, error) {
 	var names []string
 	err := eachDevice(func(_ C.uintptr_t, _ int, name string) bool {
@@ -102,7 +102,7 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
 	const op = "open"
 	if rdmadev.IWARP(device) {
-		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "iWARP has no immediate data, no retries for a receiver that is not ready, and completes a write before it is in the peer's memory; provider tcp goes over the same network")
+		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "iWARP has no immediate data, no retries for a receiver that is not ready, and completes a write before it is in the peer's memory; use provider tcp over the same network")
 	}
 	var h C.uintptr_t
 	var errno C.int
@@ -117,20 +117,20 @@ func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, er
 	})
 	switch {
 	case err != nil:
-		return nil, verbs.Errorf(device, op, err, "list of devices")
+		return nil, verbs.Errorf(device, op, err, "cannot list devices")
 	case h == 0 && errno == 0:
-		return nil, verbs.Errorf(device, op, verbs.ErrNoDevice, "there are %q", have)
+		return nil, verbs.Errorf(device, op, verbs.ErrNoDevice, "devices here: %q", have)
 	case h == 0:
-		return nil, failure(device, op, errno, "its character device is in /dev/infiniband")
+		return nil, failure(device, op, errno, "check access to its character device in /dev/infiniband")
 	}
 	c, err := newContext(device, h, cfg)
 	if err != nil {
-		return nil, errors.Join(err, failure(device, op, C.sl_close_device(h), "close it again"))
+		return nil, errors.Join(err, failure(device, op, C.sl_close_device(h), "closing it again"))
 	}
 	return c, nil
 }
 
-// failure is the error for an error number of libibverbs; nil for 0.
+// failure returns the error for an error number of libibverbs; nil for 0.
 func failure(device, op string, errno C.int, format string, args ...any) error {
 	if errno == 0 {
 		return nil

@@ -40,11 +40,11 @@ type mr struct {
 	addr       uint64
 	lkey, rkey uint32
 	pinner     runtime.Pinner
-	mapped     []byte // to be unmapped; its addresses stay
+	mapped     []byte // to be unmapped; its addresses stay reserved
 }
 
-// hugePage is the size of the pages that the kernel is asked for where regions are
-// large: a device's translation table is then so much shorter.
+// hugePage is the page size requested for large regions: it makes the device's translation
+// table much shorter.
 const hugePage = 2 << 20
 
 func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
@@ -54,7 +54,7 @@ func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, erro
 		return nil, verbs.Errorf(p.c.device, "allocate MR", fmt.Errorf("%w (%w)", verbs.ErrNoMemory, err), "%d bytes", size)
 	}
 	if size >= hugePage {
-		unix.Madvise(mem, unix.MADV_HUGEPAGE) // as good as it gets
+		unix.Madvise(mem, unix.MADV_HUGEPAGE) // best effort
 	}
 	m := &mr{c: p.c, buf: mem[:size:size], mapped: mem}
 	if err := p.register("allocate MR", m, access); err != nil {
@@ -75,7 +75,7 @@ func (p *pd) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, erro
 
 func (p *pd) register(op string, m *mr, access verbs.AccessFlags) error {
 	if access&verbs.AccessOnDemand != 0 && !p.c.attr.OnDemandPaging {
-		return verbs.Errorf(p.c.device, op, verbs.ErrNotSupported, "on-demand paging")
+		return verbs.Errorf(p.c.device, op, verbs.ErrNotSupported, "the device has no on-demand paging")
 	}
 	if p.c.attr.AtomicCap == verbs.AtomicNone {
 		access &^= verbs.AccessRemoteAtomic // which some devices without refuse
@@ -91,8 +91,8 @@ func (p *pd) register(op string, m *mr, access verbs.AccessFlags) error {
 	return nil
 }
 
-// lockLimit says how much memory may be locked, where that may be why a
-// registration has failed: a device's memory is, unless the user is privileged.
+// lockLimit returns how much memory may be locked, if that may be why a registration failed:
+// registered memory counts as locked, unless the user is privileged.
 func lockLimit(errno syscall.Errno) string {
 	var l unix.Rlimit
 	if errno != syscall.ENOMEM && errno != syscall.EPERM || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) != nil {
@@ -104,7 +104,7 @@ func lockLimit(errno syscall.Errno) string {
 	return fmt.Sprintf("; ulimit -l is %d KiB, for all regions of the process", l.Cur>>10)
 }
 
-// kept are the regions that could not be deregistered: they are pinned for good.
+// kept holds the regions that could not be deregistered: they stay pinned for ever.
 var kept struct {
 	sync.Mutex
 	regions []*mr
@@ -118,7 +118,7 @@ func (m *mr) RKey() uint32  { return m.rkey }
 func (m *mr) Close() error {
 	const op = "close MR"
 	if errno := C.sl_dereg_mr(m.h); errno != 0 {
-		// The device may still write there: the memory stays what it is.
+		// The device may still write there: keep the memory.
 		kept.Lock()
 		kept.regions = append(kept.regions, m)
 		kept.Unlock()

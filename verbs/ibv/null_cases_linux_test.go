@@ -62,8 +62,8 @@ var nullTests = []nullTest{
 	{name: "Available", test: testProbe(verbs.Yes, ""), env: []string{"NULL_DEVICES=3"}},
 	{name: "IWARP", test: testIWARP, env: []string{"NULL_DEVICES=2"}},
 	{name: "NoDevice", test: testProbe(verbs.No, "no RDMA device"), env: []string{"NULL_DEVICES=0"}},
-	{name: "NoKernel", test: testProbe(verbs.No, "the kernel has no RDMA (is module ib_uverbs loaded?)"), env: []string{"NULL_LIST_ERRNO=38"}},
-	{name: "ListFails", test: testProbe(verbs.Unknown, "list of devices: permission denied"), env: []string{"NULL_LIST_ERRNO=13"}},
+	{name: "NoKernel", test: testProbe(verbs.No, "the kernel has no RDMA support (is module ib_uverbs loaded?)"), env: []string{"NULL_LIST_ERRNO=38"}},
+	{name: "ListFails", test: testProbe(verbs.Unknown, "cannot list devices: permission denied"), env: []string{"NULL_LIST_ERRNO=13"}},
 	{name: "NoSymbol", test: testProbe(verbs.No, "no symbol ibv_query_qp@IBVERBS_1.1"), lacks: "ibv_query_qp"},
 	{name: "NoLibrary", test: testNoLibrary},
 	{name: "Events", test: testEvents},
@@ -82,8 +82,7 @@ var nullTests = []nullTest{
 	{name: "Crossings", test: testCrossings},
 }
 
-// A work request says to the device what it says to the user, and its completion
-// comes back as what it was.
+// The device gets a work request with the user's values, and its completion matches it.
 func testOpcodes(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -150,8 +149,8 @@ func (n *null) mixed() []verbs.SendWR {
 	return wrs
 }
 
-// A failed completion says what was asked for, which libibverbs does not, and the
-// rest is flushed, unsignalled or not.
+// A failed completion has its opcode, which libibverbs does not set, and later requests are flushed,
+// unsignalled or not.
 func testFailure(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -194,7 +193,7 @@ func testFailure(t *testing.T) {
 	require.Len(t, a.poll(), 2)
 }
 
-// Each queue pair that a batch of completions shows in ERR is asked to go there.
+// Each queue pair that a batch of completions shows to be in ERR is modified to ERR.
 func testFailureOfTwo(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	cq := n.cq(64, nil)
@@ -216,7 +215,7 @@ func testFailureOfTwo(t *testing.T) {
 	require.Equal(t, before+3, n.ctl.AskedErr.Load())
 }
 
-// What the peer refuses.
+// Requests that the peer refuses.
 func testRemoteFailure(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	for _, c := range []struct {
@@ -241,7 +240,7 @@ func testRemoteFailure(t *testing.T) {
 	}
 }
 
-// More than a crossing takes, both ways.
+// More than one call into C takes, both ways.
 func testChain(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -258,7 +257,8 @@ func testChain(t *testing.T) {
 	require.EqualValues(t, 64, n.ctl.Longest.Load())
 }
 
-// A device that takes no more is a full queue; one that finds fault says where.
+// A device that accepts no more is a full queue; a request that it refuses is an error that says
+// which.
 func testPartial(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
@@ -297,7 +297,7 @@ func testPartial(t *testing.T) {
 	}
 }
 
-// Those before one that is at fault are posted.
+// Requests before an invalid one are posted.
 func testMiddle(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	for _, at := range []int{0, 1, 63, 64, 70, 149} {
@@ -329,7 +329,7 @@ func testMiddle(t *testing.T) {
 	}
 }
 
-// A queue takes what was granted and no more; what has been polled makes room.
+// A queue accepts as much as was granted and no more; polling makes room.
 func testFull(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	for _, size := range []int{1, 10, 64, 100} {
@@ -351,7 +351,7 @@ func testFull(t *testing.T) {
 	}
 }
 
-// The completion of one frees the places of those before it.
+// The completion of a request frees the places of those before it.
 func testUnsignalled(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	c := usualCap
@@ -369,8 +369,7 @@ func testUnsignalled(t *testing.T) {
 	}
 }
 
-// A queue pair that is reset or closed takes its completions along, and leaves
-// those of others in order.
+// Resetting or closing a queue pair removes its completions, and leaves those of others in order.
 func testPurge(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	cq := n.cq(1024, nil)
@@ -426,7 +425,7 @@ func testInline(t *testing.T) {
 		wrs[i].SGList, wrs[i].Inline = nil, []byte{1, byte(i)}
 		wrs[i].RemoteAddr += uint64(2 * i)
 	}
-	wrs[7].Inline, wrs[7].SGList = nil, n.sge(0, 64) // registered or not, nobody asks
+	wrs[7].Inline, wrs[7].SGList = nil, n.sge(0, 64) // it need not be registered
 	wrs[7].SGList[0].LKey, wrs[7].RemoteAddr = 0, n.mr.Addr()+8192
 	wrs[8].Inline = []byte{}
 	copy(n.mem, "inline")
@@ -461,7 +460,7 @@ func testNoInline(t *testing.T) {
 	require.Equal(t, []uint64{1}, ids(t, a.poll()))
 }
 
-// On Ethernet the GID of an IPv4 address is the one, and packets are routed.
+// On Ethernet the GID of an IPv4 address is chosen, and packets are routed.
 func testEthernet(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -500,12 +499,12 @@ func testAddress(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Open(verbs.Config{Address: "10.0.0.3"})
 	require.ErrorIs(t, err, verbs.ErrInvalid)
-	require.ErrorContains(t, err, `no GID has address 10.0.0.3; there are ["fe80::1" "10.0.0.1" "10.0.0.2"]`)
+	require.ErrorContains(t, err, `no GID has address 10.0.0.3; addresses of this device: ["fe80::1" "10.0.0.1" "10.0.0.2"]`)
 	_, err = d.Open(verbs.Config{Address: "nonsense"})
 	require.ErrorContains(t, err, `"nonsense"`)
 }
 
-// On InfiniBand the LID is the address, but between subnets.
+// On InfiniBand the LID is the address, except between subnets.
 func testLID(t *testing.T) {
 	n, m := openNull(t, "null0", verbs.Config{}), openNull(t, "null1", verbs.Config{})
 	a, b := n.qp(verbs.QPInitAttr{}), m.qp(verbs.QPInitAttr{})
@@ -541,7 +540,7 @@ func testNoLID(t *testing.T) {
 	require.Zero(t, q.AHAttr.DLID)
 }
 
-// The first active port, or the one that is named.
+// The first active port, or the one named.
 func testPort(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	for port, state := range map[int]verbs.PortState{1: verbs.PortDown, 2: verbs.PortActive} {
@@ -570,7 +569,7 @@ func testPort(t *testing.T) {
 	require.ErrorContains(t, err, "port 3")
 }
 
-// What Connect is told gets to the device.
+// The options of Connect reach the device.
 func testConnectAttr(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.qp(verbs.QPInitAttr{}), n.qp(verbs.QPInitAttr{})
@@ -607,7 +606,7 @@ func testConnectAttr(t *testing.T) {
 	require.Equal(t, verbs.MTU2048, q.PathMTU)
 }
 
-// A registration that fails says how much was asked for, and what limits it.
+// The error of a failed registration has the size requested, and the limit.
 func testRegistration(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	var old unix.Rlimit
@@ -641,10 +640,10 @@ func testRegistration(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrBusy)
 	require.ErrorContains(t, err, "12345 bytes stay pinned")
 	n.ctl.DeregErrno.Store(0)
-	// The library still has the region, and its domain is in use for good.
+	// The library still has the region, and its domain stays in use.
 	require.ErrorIs(t, n.ctx.Close(), verbs.ErrBusy)
 	n.ctx = nil
-	require.EqualValues(t, 2, n.ctl.Live.Swap(0)) // the tests after this one count anew
+	require.EqualValues(t, 2, n.ctl.Live.Swap(0)) // later tests start counting at 0
 }
 
 func testOnDemand(t *testing.T) {
@@ -680,7 +679,7 @@ func testRelaxed(call uint32, flag verbs.AccessFlags) func(*testing.T) {
 	}
 }
 
-// testProbe: what the provider says of itself, and that it has devices or not.
+// testProbe checks the provider's Probe, and whether it has devices.
 func testProbe(answer verbs.Answer, reason string) func(*testing.T) {
 	return func(t *testing.T) {
 		for _, p := range verbs.Providers() {
@@ -706,7 +705,7 @@ func testProbe(answer verbs.Answer, reason string) func(*testing.T) {
 	}
 }
 
-// A process looks once: here in another, whose library is not there.
+// A process loads the library once: this test uses another process, whose library is missing.
 func testNoLibrary(t *testing.T) {
 	if os.Getenv(ibv.EnvLibrary) != missing {
 		ranks.Again(t, "^TestNull$/^NoLibrary$", []string{nullEnv + "=1", ibv.EnvLibrary + "=" + missing})
@@ -717,7 +716,7 @@ func testNoLibrary(t *testing.T) {
 
 var missing = filepath.Join(os.TempDir(), "no-such-libibverbs.so")
 
-// Events name their objects, however much there is of them.
+// Events name their objects, however many there are.
 func testEvents(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -751,7 +750,7 @@ func testEvents(t *testing.T) {
 	require.Equal(t, verbs.QPErr, a.qp.State())
 	require.Equal(t, verbs.QPRTS, b.qp.State())
 
-	// Nobody asks for a while: the latest thousand are kept.
+	// Events are not read for a while: the latest thousand are kept.
 	for i := range uint32(2000) {
 		n.raise(verbs.EventPortErr, i)
 	}
@@ -783,7 +782,7 @@ func testDeviceFatal(t *testing.T) {
 	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventPortErr, Port: 1}, n.event())
 }
 
-// A descriptor that gives errors is a device that is gone.
+// A descriptor that returns errors means that the device is gone.
 func testDeviceGone(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	n.ctl.AsyncErrno.Store(uint32(unix.EIO))
@@ -793,7 +792,7 @@ func testDeviceGone(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
 
-// An overrun queue wakes who waits for it, gives what it has, and is broken.
+// An overrun queue wakes the calls that wait for it, returns what it has, and is broken.
 func testOverrunWait(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	cq := n.cq(4, nil)
@@ -842,7 +841,7 @@ func testOverrunGet(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrCQOverrun)
 }
 
-// Channels: one event for one arming, the solicited ones only if so asked.
+// Channels: one event for each arming, for solicited completions only if requested.
 func testNotify(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	ch, err := n.ctx.CreateCompChannel()
@@ -881,7 +880,7 @@ func testNotify(t *testing.T) {
 	require.True(t, readable())
 	require.Len(t, pollAll(t, cq), 5)
 
-	// An event of a queue that is closed by then is passed over.
+	// An event of a queue closed in the meantime is skipped.
 	other := n.cq(1, ch)
 	require.NoError(t, b.Close())
 	require.NoError(t, cq.Close())
@@ -897,7 +896,7 @@ func testNotify(t *testing.T) {
 	require.NoError(t, other.Close())
 }
 
-// Whoever waits gets a completion as long as there is one, also when others wait.
+// Each waiting call gets a completion as long as there is one, even if others wait, too.
 func testWaiters(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
@@ -967,7 +966,7 @@ func testSRQ(t *testing.T) {
 	require.Len(t, seen, 30)
 	require.Equal(t, 30, post(120, 1000))
 
-	// A queue pair that is closed gives back the places of what it had received.
+	// Closing a queue pair frees the places of its completed receives.
 	for range 10 {
 		a.post(send(1))
 	}
@@ -982,7 +981,7 @@ func testSRQ(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
 
-// What others depend on is busy; in the right order everything closes.
+// Objects that others depend on are busy; in the right order everything closes.
 func testCloseOrder(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	live := n.ctl.Live.Load()

@@ -25,11 +25,11 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
 
-// The tests below run over a libibverbs of our own (testdata/null.c), in processes of
-// their own, for a process opens the library once: this binary, started again with the
-// library and its switches in the environment.
+// The tests below use our own libibverbs (testdata/null.c), in separate processes, because a process
+// opens the library once: this binary, started again with the library and its switches in the
+// environment.
 
-// nullEnv says that this is such a process.
+// nullEnv marks such a process.
 const nullEnv = "SLUICE_IBV_NULL"
 
 type nullTest struct {
@@ -49,7 +49,7 @@ func TestNull(t *testing.T) {
 		}
 		return
 	}
-	// What has the same library and switches is in one process.
+	// Tests with the same library and switches share a process.
 	var groups [][]nullTest
 	for _, n := range nullTests {
 		i := slices.IndexFunc(groups, func(g []nullTest) bool { return g[0].lacks == n.lacks && slices.Equal(g[0].env, n.env) })
@@ -88,8 +88,8 @@ func nullFlags() []string {
 	return flags
 }
 
-// compileNull compiles the library, and returns the object file, which [linkNull] takes: what
-// differs between libraries is which symbols they have.
+// compileNull compiles the library, and returns the object file for [linkNull]: libraries differ only
+// in their symbols.
 func compileNull(t testing.TB) string {
 	object := filepath.Join(t.TempDir(), "null.o")
 	compile(t, append(nullFlags(), "-c", "-o", object, "null.c")...)
@@ -131,8 +131,8 @@ type null struct {
 	mr  *verbs.MR
 }
 
-// openNull opens a device. When the test ends it is closed, with all that is still
-// open, and nothing may be left in the library.
+// openNull opens a device. When the test ends, the device is closed, with all objects still open, and
+// nothing may be left in the library.
 func openNull(t testing.TB, name string, cfg verbs.Config) *null {
 	d, err := verbs.Find(name)
 	require.NoError(t, err)
@@ -145,7 +145,7 @@ func openNull(t testing.TB, name string, cfg verbs.Config) *null {
 	n := &null{t: t, ctx: ctx, ctl: *(**control)(unsafe.Pointer(&at))}
 	t.Cleanup(func() {
 		n.close()
-		// The next test of the process finds the library as at the beginning.
+		// The next test of the process finds the library in its initial state.
 		for _, c := range []*atomic.Uint32{
 			&n.ctl.PostErrno, &n.ctl.FailIn, &n.ctl.FailStatus, &n.ctl.RegErrno, &n.ctl.DeregErrno, &n.ctl.PollErrno,
 			&n.ctl.AsyncErrno, &n.ctl.Longest, &n.ctl.Late,
@@ -173,7 +173,7 @@ func (n *null) close() {
 	n.ctx = nil
 }
 
-// raise has an asynchronous event come from the device.
+// raise makes the device send an asynchronous event.
 func (n *null) raise(e verbs.EventType, number uint32) {
 	rec := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, uint32(e)), number)
 	_, err := unix.Write(int(n.ctl.AsyncFD.Load()), rec)
@@ -197,7 +197,7 @@ func (n *null) cq(cqe int, ch *verbs.CompChannel) *verbs.CQ {
 
 var usualCap = verbs.QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 64}
 
-// qp makes a queue pair; what is zero in init is the usual.
+// qp creates a queue pair; zero fields of init get defaults.
 func (n *null) qp(init verbs.QPInitAttr) *verbs.QP {
 	if init.SendCQ == nil {
 		init.SendCQ = n.cq(1024, nil)
@@ -218,7 +218,7 @@ func connect(t testing.TB, a, b *verbs.QP) {
 	attach(t, b, a)
 }
 
-// attach connects a queue pair; the other one need not know.
+// attach connects a queue pair, without involving the other one.
 func attach(t testing.TB, q, to *verbs.QP) {
 	e, err := to.Endpoint()
 	require.NoError(t, err)
@@ -271,7 +271,7 @@ func pollAll(t testing.TB, cq *verbs.CQ) []verbs.WC {
 	}
 }
 
-// sge is n bytes of the memory, from off.
+// sge returns the element for n bytes of the memory at off.
 func (n *null) sge(off, length int) []verbs.SGE { return []verbs.SGE{n.mr.SGE(off, length)} }
 
 // write is a signalled RDMA_WRITE of 8 bytes.
@@ -288,7 +288,7 @@ func series[T any](n int, first uint64, of func(id uint64) T) []T {
 	return l
 }
 
-// ids are the WRIDs of completions that must have been successful.
+// ids returns the WRIDs of completions, all of which must be successful.
 func ids(t testing.TB, wcs []verbs.WC) []uint64 {
 	var l []uint64
 	for _, wc := range wcs {

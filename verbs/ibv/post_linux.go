@@ -18,37 +18,37 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// A work request's id, as the device knows it: whose it is, and its place among
-// those of that owner. The user's is kept there.
+// The id of a work request, as the device knows it, has the owner's number and the place
+// among the owner's entries, where the user's id is kept.
 const receiveBit = 1 << 63
 
-// sendQueue is what is posted to send, in the order of posting.
+// sendQueue holds the posted send work requests, in posting order.
 type sendQueue struct {
 	q    *qp
 	lock soft.Lock
-	mark uint32             // of the lock of the CQ, held for a post
-	id   uint64             // of its first work request
-	all  bool               // signalled, whatever they say
+	mark uint32             // mark in the CQ's lock when held for a post
+	id   uint64             // of the first work request
+	all  bool               // every work request is signalled (SQSigAll)
 	c    *C.struct_sl_sends // C memory
 	sges []C.struct_sl_sge  // MaxSendSGE for each of the chain
 	room []byte             // C memory, inline bytes of the chain
 	ents []sendEntry
 	mask uint32
 	head uint32 // posted
-	tail uint32 // of these, those whose places are free: written with the lock of the CQ
+	tail uint32 // those of them whose places are free again; written with the lock of the CQ
 
 	// Posts look for completions; see lockBoth.
-	pass uint32 // posts that do not look, still; read without the lock
-	gap  uint32 // posts that do not look after the next that finds nothing
+	pass uint32 // remaining posts that do not look; read without the lock
+	gap  uint32 // posts that will not look after the next one that finds nothing
 }
 
-// sendEntry is what a completion needs to know of its work request.
+// sendEntry is what a completion needs from its work request.
 type sendEntry struct {
 	wrid   uint64
 	opcode verbs.WCOpcode
 }
 
-// powerOf2 is the least that is not below n.
+// powerOf2 returns the smallest power of 2 not below n.
 func powerOf2(n int) int {
 	p := 1
 	for p < n {
@@ -62,7 +62,7 @@ func (s *sendQueue) init(q *qp, all bool) {
 	s.q, s.id, s.all, s.mark = q, uint64(q.id)<<32, all, q.id+2
 	s.ents, s.mask = make([]sendEntry, n), uint32(n-1)
 	s.c = (*C.struct_sl_sends)(C.calloc(1, C.sizeof_struct_sl_sends))
-	// A C pointer that is an integer to Go.
+	// C pointers that are integers in Go.
 	*(*C.uintptr_t)(unsafe.Pointer(&s.c.qp)), *(*C.uintptr_t)(unsafe.Pointer(&s.c.cq)) = q.h, q.sendCQ.h
 	s.c.wcs = &q.sendCQ.wcs[0]
 	sges := max(1, q.cap.MaxSendSGE)
@@ -87,9 +87,9 @@ func (s *sendQueue) free() {
 
 func (s *sendQueue) reset() { wait.StoreRelease32(&s.tail, s.head) }
 
-// completed turns the completions at the front of src that are of this queue into
-// the user's, as many as there are, and frees the places of their work requests and
-// of those before. The caller holds the lock of the CQ.
+// completed turns the leading completions of src that belong to this queue into the user's,
+// and frees the places of their work requests and of those before them. The caller holds the
+// lock of the CQ.
 func (s *sendQueue) completed(src []C.struct_sl_wc, wcs []verbs.WC) (n int, success bool) {
 	var status C.uint32_t
 	tail, mask, ents := s.tail, s.mask, s.ents
@@ -98,7 +98,7 @@ func (s *sendQueue) completed(src []C.struct_sl_wc, wcs []verbs.WC) (n int, succ
 		common(out, wc)
 		status |= wc.status
 		place := uint32(wc.wr_id) & mask
-		tail += (place-tail)&mask + 1 // that of this one, and of those before it
+		tail += (place-tail)&mask + 1 // the place of this one, and of those before it
 		e := &ents[place]
 		out.WRID, out.Opcode = e.wrid, e.opcode
 		out.SrcQP, out.Imm, out.ByteLen, out.Flags = 0, 0, 0, 0
@@ -138,8 +138,8 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	}
 }
 
-// post posts the first n work requests of the chain; fewer without an error
-// means that the device has no room.
+// post posts the first n work requests of the chain. Fewer without an error means that the
+// device has no room.
 func (s *sendQueue) post(n int, both bool) (int, error) {
 	c := s.c
 	look := C.int(0)
@@ -158,7 +158,7 @@ func (s *sendQueue) post(n int, both bool) (int, error) {
 	return posted, postError(s.q.c.device, "post send", c.err)
 }
 
-// postError is the error that a post has returned; nil for a full queue.
+// postError returns the error of a post; nil for a full queue.
 func postError(device, op string, errno C.int) error {
 	if errno != 0 && syscall.Errno(errno) != syscall.ENOMEM {
 		return failure(device, op, errno, "")
@@ -166,31 +166,29 @@ func postError(device, op string, errno C.int) error {
 	return nil
 }
 
-// A post whose last work request is signalled, so that somebody is about to poll,
-// looks for completions in the same crossing into C, and leaves what it finds in the
-// backlog of the CQ: the next Poll need not cross. Where there is nothing, as with a
-// device that takes its time, it looks ever more rarely: up to maxGap posts do not,
-// between two that do.
+// A post whose last work request is signalled is likely to be followed by a poll. It looks
+// for completions in the same call into C, and leaves those that it finds in the backlog of
+// the CQ, so that the next Poll need not call C. If it finds none, as with a slow device,
+// posts look ever more rarely: up to maxGap posts between two that look.
 //
-// Nothing of what Poll promises changes. The lock of the CQ is held from before the
-// post until after the look, and the backlog was empty, so that the order is that of
-// the device. Others who poll meanwhile wait for the post; one who polls already is
-// not waited for. Who sleeps in Block has armed the queue, then looked at the backlog
-// and at the device: what a post takes after that has raised an event, what it took
-// before was seen. A queue of a user's channel is left alone: after arming it a user
-// may take a Poll of fewer than there was room for to have emptied it, as
-// ibv_poll_cq(3) says. The completions of a queue pair that is closed or reset were
-// taken from device and backlog by purge, after the device had forgotten it. The CQ
-// itself is not closed before its queue pairs.
+// The guarantees of Poll do not change. The lock of the CQ is held from before the post until
+// after the look, and the backlog was empty, so the device's order is kept. Polls during the
+// post wait for it; a post does not wait for a running poll, and does not look then. A call
+// that sleeps in Block has armed the queue, then looked at the backlog and at the device: a
+// completion that a post takes later has raised an event, one that it took earlier was seen.
+// Posts do not look at a CQ with a user's channel: after arming it, a user may conclude from
+// a short Poll that the CQ is empty, as ibv_poll_cq(3) says. For a queue pair that is closed
+// or reset, purge removes the completions from the device and the backlog after the device
+// has destroyed or reset it. The CQ itself is closed after its queue pairs.
 //
-// A post that looks holds the lock of the CQ with the mark of its send queue, and has
-// seen that nobody holds the lock of the send queue; who takes that one waits for the
-// mark to go. So the two cost it one atomic instruction, which is 6 ns, and not two.
+// A post that looks holds the lock of the CQ with the mark of its send queue, and has seen
+// that the lock of the send queue is free; code that takes that lock waits until the mark is
+// gone. The two locks thus cost one atomic instruction, 6 ns, instead of two.
 
 const maxGap = 63
 
-// lockBoth takes the locks of the CQ and of the queue for a post that is to look, if
-// nobody is in the way.
+// lockBoth takes the locks of the CQ and of the queue for a post that looks, if both are
+// free.
 func (s *sendQueue) lockBoth(wrs []verbs.SendWR) bool {
 	n, q := len(wrs), s.q.sendCQ
 	if uint(n-1) >= C.batch || !s.signals(uint32(wrs[n-1].Flags)) || !q.lock.TryLockAs(s.mark) {
@@ -217,12 +215,12 @@ func (s *sendQueue) hold() {
 	s.q.sendCQ.lock.Avoid(s.mark)
 }
 
-// signals says whether a work request with these flags makes a completion.
+// signals says whether a work request with these flags generates a completion.
 func (s *sendQueue) signals(flags uint32) bool {
 	return s.all || flags&uint32(verbs.SendSignaled) != 0
 }
 
-// found takes note of what ibv_poll_cq has returned to a post that looked.
+// found records the result of ibv_poll_cq in a post that looked.
 func (s *sendQueue) found(got int) {
 	q := s.q.sendCQ
 	if got > 0 {
@@ -235,8 +233,8 @@ func (s *sendQueue) found(got int) {
 	wait.StoreRelaxed32(&s.pass, s.gap)
 }
 
-// fill turns work requests into a chain, as many as there is room for, and says
-// what is wrong with the next.
+// fill turns as many work requests into a chain as there is room for, and returns the error
+// of the next one.
 func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 	q := s.q
 	switch q.known() {
@@ -266,14 +264,14 @@ func (s *sendQueue) fill(wrs []verbs.SendWR) (n int, err error) {
 		e := &ents[place]
 		e.wrid, e.opcode = wr.WRID, wcOpcodes[wr.Opcode]
 	}
-	if taken < most { // full, but what is wrong is an error all the same
+	if taken < most { // full, but an invalid work request is still an error
 		return taken, s.check(&wrs[taken])
 	}
 	return taken, nil
 }
 
-// unusual fills in what depends on the kind of a work request, unless something is
-// wrong with it: that of a usual one fill does itself.
+// unusual checks a work request and fills in what depends on its kind; fill does that itself
+// for the usual kinds.
 //
 //go:noinline
 func (s *sendQueue) unusual(n int, wr *verbs.SendWR) error {
@@ -290,7 +288,7 @@ func (s *sendQueue) unusual(n int, wr *verbs.SendWR) error {
 	}
 	first := (*C.struct_sl_sge)(unsafe.Pointer(c.sg_list))
 	if wr.Inline == nil {
-		// An SGE is the same to Go and to C.
+		// An SGE has the same layout in Go and C.
 		copy(unsafe.Slice((*verbs.SGE)(unsafe.Pointer(first)), len(wr.SGList)), wr.SGList)
 		return nil
 	}
@@ -301,8 +299,8 @@ func (s *sendQueue) unusual(n int, wr *verbs.SendWR) error {
 	return nil
 }
 
-// unready is the error of a post in a state that does not admit it. It is a function
-// of its own, like others here, so that the short path has the registers.
+// unready returns the error of a post in a state that does not allow it. Like others here it
+// is a separate function to leave the registers to the short path.
 //
 //go:noinline
 func (s *sendQueue) unready() error {
@@ -321,8 +319,8 @@ var wcOpcodes = func() (t [verbs.OpAtomicFetchAndAdd + 1]verbs.WCOpcode) {
 	return t
 }()
 
-// check says whether wr may be posted at all. That the result of an atomic
-// operation has 8 bytes not every device makes sure of.
+// check says whether wr may be posted at all. Not every device checks that the result of an
+// atomic operation has 8 bytes.
 func (s *sendQueue) check(wr *verbs.SendWR) error {
 	c := &s.q.cap
 	if err := soft.CheckSend(s.q.c.device, c, wr); err != nil || wr.Opcode < verbs.OpAtomicCmpAndSwp {
@@ -333,12 +331,12 @@ func (s *sendQueue) check(wr *verbs.SendWR) error {
 		n += uint64(wr.SGList[i].Length)
 	}
 	if n != 8 {
-		return verbs.Errorf(s.q.c.device, "post send", verbs.ErrInvalid, "%v of %d bytes, want 8", wr.Opcode, n)
+		return verbs.Errorf(s.q.c.device, "post send", verbs.ErrInvalid, "%v has %d bytes, want 8", wr.Opcode, n)
 	}
 	return nil
 }
 
-// recvQueue is what is posted to receive, of a queue pair.
+// recvQueue holds the posted receives of a queue pair.
 type recvQueue struct {
 	device string
 	lock   soft.Lock
@@ -459,7 +457,7 @@ func (q *qp) postRecv(op string, wrs []verbs.RecvWR) (int, error) {
 
 func checkRecv(device string, sges int, wr *verbs.RecvWR) error {
 	if len(wr.SGList) > sges {
-		return verbs.Errorf(device, "post receive", verbs.ErrInvalid, "%d SGEs, queue has at most %d", len(wr.SGList), sges)
+		return verbs.Errorf(device, "post receive", verbs.ErrInvalid, "%d SGEs, limit of the queue is %d", len(wr.SGList), sges)
 	}
 	return nil
 }

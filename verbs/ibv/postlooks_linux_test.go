@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// crossings is how often f crosses into C. Others who do so are waited for first: the
+// crossings returns how often f calls C. It first waits for other goroutines that do: the
 // readers of asynchronous events, before they sleep.
 func crossings(f func()) int64 {
 	for buf := make([]byte, 1<<20); ; runtime.Gosched() {
@@ -41,8 +41,7 @@ func pollSome(t testing.TB, cq *verbs.CQ, n int) []verbs.WC {
 	return wcs[:got]
 }
 
-// What a post has found needs no crossing any more, and comes before what is still
-// in the device.
+// Completions found by a post need no call into C any more, and come before those still in the device.
 func testPostLooks(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	for name, all := range map[string]bool{"signalled": false, "signalled all": true} {
@@ -69,8 +68,7 @@ func testPostLooks(t *testing.T) {
 	}
 }
 
-// Where posts find nothing they cease to look, but for a few; when there is something
-// they find it.
+// Posts that find nothing stop looking, except for a few; when there is a completion, they find it.
 func testPostLooksRarely(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
@@ -94,8 +92,8 @@ func testPostLooksRarely(t *testing.T) {
 	}
 }
 
-// A post that is not signalled does not look, and none looks at a queue of a user's
-// channel: who arms that, and then takes fewer than there was room for, may sleep.
+// A post that is not signalled does not look, and none looks at a queue of a user's channel:
+// after arming it and a Poll of fewer than there was room for, a user may sleep.
 func testPostLooksNot(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})
@@ -126,7 +124,7 @@ func testPostLooksNot(t *testing.T) {
 	require.Equal(t, series(3, 1, same), ids(t, pollSome(t, cq, 64)))
 }
 
-// What ibv_poll_cq says to a post the next Poll says, once.
+// The next Poll returns the error of ibv_poll_cq in a post, once.
 func testPostLooksError(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
@@ -146,7 +144,7 @@ func testPostLooksError(t *testing.T) {
 	require.Equal(t, verbs.QPErr, a.qp.State())
 }
 
-// A queue that overruns gives what it has, wherever that is, and is broken.
+// A queue that overruns returns the completions that it has, wherever they are, and is broken.
 func testPostLooksOverrun(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	cq := n.cq(4, nil)
@@ -164,8 +162,8 @@ func testPostLooksOverrun(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrCQOverrun)
 }
 
-// A queue pair that is reset or closed takes along what posts have found of it, and
-// those of others leave it at that.
+// Resetting or closing a queue pair removes its completions found by posts; posts to others do not
+// bring them back.
 func testPostLooksPurge(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	_, b := n.pair(verbs.QPInitAttr{})
@@ -203,7 +201,7 @@ func testPostLooksPurge(t *testing.T) {
 	}
 }
 
-// Receives of an SRQ that a post has found get their places back.
+// Completed receives of an SRQ that a post has found free their places.
 func testPostLooksSRQ(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	const size = 20
@@ -226,7 +224,7 @@ func testPostLooksSRQ(t *testing.T) {
 	require.Equal(t, size, post())
 }
 
-// One posts, others poll: the order is that of posting.
+// One goroutine posts, others poll: completions come in posting order.
 func testPostLooksOrder(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
@@ -277,8 +275,8 @@ func testPostLooksOrder(t *testing.T) {
 	require.Equal(t, series(posts, 0, same), all)
 }
 
-// Many post to one queue pair, posts that look and others, and poll now and then: each
-// completion comes once, and of each poster in order.
+// Many goroutines post to one queue pair, with posts that look and others, and poll now and then:
+// each completion comes once, and those of each goroutine in order.
 func testPostLooksMany(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})
@@ -335,7 +333,7 @@ func testPostLooksMany(t *testing.T) {
 	}
 }
 
-// Whoever sleeps wakes, though a post has taken what it waits for.
+// A sleeping call wakes although a post has taken the completion that it waits for.
 func testPostLooksAsleep(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, _ := n.pair(verbs.QPInitAttr{})

@@ -4,8 +4,8 @@ import "github.com/sluice-hpc/sluice/verbs"
 
 const providerName = "ibv"
 
-// EnvLibrary is the environment variable that names the libibverbs to open, in
-// place of the one that the dynamic linker finds.
+// EnvLibrary is the environment variable that names the libibverbs to open, instead of the
+// one that the dynamic linker finds.
 const EnvLibrary = "SLUICE_IBVERBS"
 
 func init() { verbs.Register(provider{}) }

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// why says why this binary has no RDMA, whatever the host has.
+// why returns why this binary has no RDMA, whatever the host has.
 func why() string {
 	if runtime.GOOS != "linux" {
 		return "no libibverbs on " + runtime.GOOS

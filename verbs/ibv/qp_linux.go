@@ -21,7 +21,7 @@ type qp struct {
 	c              *vcontext
 	h              C.uintptr_t
 	num            uint32
-	id             uint32 // among the owners
+	id             uint32 // number as an owner
 	cap            verbs.QPCap
 	sendCQ, recvCQ *cq
 	srq            *srq
@@ -31,9 +31,9 @@ type qp struct {
 	ctl   sync.Mutex // held while the state is changed
 	state atomic.Uint32
 	dest  atomic.Uint32 // number of the peer's queue pair
-	psn   uint32        // to begin with
-	retry uint8         // RetryCnt as it was asked for
-	path  path          // to take by default
+	psn   uint32        // first PSN to send
+	retry uint8         // RetryCnt as requested
+	path  path          // default path
 	gone  bool          // closed; guarded by ctl
 }
 
@@ -64,7 +64,7 @@ func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	if q.h == 0 {
 		return nil, failure(c.device, op, errno, "%+v", asked)
 	}
-	// What is granted is at least what was asked for, and no more than the device says.
+	// Grant at least what was requested, and no more than the device reports.
 	granted := func(asked int, got C.uint32_t, most int) int { return max(asked, min(int(got), most)) }
 	q.num = uint32(num)
 	q.cap = verbs.QPCap{
@@ -107,7 +107,7 @@ func (q *qp) State() verbs.QPState {
 	return a.QPState
 }
 
-// known is the state that has been set, or heard of.
+// known returns the state that was last set or reported.
 func (q *qp) known() verbs.QPState { return verbs.QPState(q.state.Load()) }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
@@ -145,7 +145,7 @@ func (q *qp) query() (verbs.QPAttr, error) {
 		out.AHAttr.DGID[i] = byte(g.dgid.raw[i])
 	}
 	switch s := q.known(); {
-	case s == verbs.QPReset: // what it will be
+	case s == verbs.QPReset: // the PSN it will start with
 		out = verbs.QPAttr{SQPSN: q.psn, PortNum: uint8(q.path.port), Cap: q.cap}
 		out.AHAttr.SGIDIndex = uint8(q.path.gid)
 	case s == verbs.QPInit:
@@ -183,7 +183,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 		q.setState(attr.QPState)
 		if cur.QPState == verbs.QPSQD && q.c.rxe {
-			C.sl_ring(q.h) // it would not look at what has been posted meanwhile
+			C.sl_ring(q.h) // otherwise it ignores work posted in the meantime
 		}
 		return nil
 	}
@@ -191,7 +191,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	defer q.send.lock.Unlock()
 	q.recv.lock.Lock()
 	defer q.recv.lock.Unlock()
-	if cur.QPState == verbs.QPSQD && q.c.rxe { // which goes nowhere else while it drains
+	if cur.QPState == verbs.QPSQD && q.c.rxe { // soft-RoCE changes to no other state while it drains
 		if err := q.modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (q *qp) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	h := &attr.AHAttr
 	access := attr.AccessFlags & verbs.AccessAll
 	if q.c.attr.AtomicCap == verbs.AtomicNone {
-		access &^= verbs.AccessRemoteAtomic // which some devices without refuse
+		access &^= verbs.AccessRemoteAtomic // some devices without atomics refuse it
 	}
 	a := C.struct_sl_qp_attr{
 		qp_state: C.int(attr.QPState), cur_qp_state: C.int(attr.CurState), path_mtu: C.int(attr.PathMTU),
@@ -248,13 +248,13 @@ func (q *qp) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return failure(q.c.device, "modify QP", C.sl_modify_qp(q.h, &a, C.int(mask)), "QP %#06x to %v, mask %#x", q.num, attr.QPState, uint32(mask))
 }
 
-// rxeRetries is how often soft-RoCE tries again at most: 7 it takes for ever, as is
-// right for a receiver that is not ready only (rxe_comp.c of the kernel).
+// rxeRetries is the retry limit for soft-RoCE. It takes 7 to mean without limit, which is right
+// only for RNR retries (rxe_comp.c of the kernel).
 const rxeRetries = 6
 
-// failed takes note that the queue pair is in ERR, or belongs there: its CQ has
-// overrun. What is posted from now on, or has been posted since, is flushed: for
-// soft-RoCE that takes another request for ERR.
+// failed notes that the queue pair is in ERR, or has to go there because its CQ has overrun.
+// Work posted since then, or from now on, is flushed; soft-RoCE needs another modify to ERR
+// for that.
 func (q *qp) failed() {
 	q.ctl.Lock()
 	defer q.ctl.Unlock()
@@ -269,10 +269,10 @@ func (q *qp) toErr() {
 		return
 	}
 	q.setState(verbs.QPErr)
-	q.modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState) // it is there already, or the device is gone
+	q.modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState) // it is in ERR already, or the device is gone
 }
 
-// flushLate has the device flush what has been posted in ERR.
+// flushLate has the device flush work posted in ERR.
 func (q *qp) flushLate() {
 	q.ctl.Lock()
 	defer q.ctl.Unlock()
@@ -281,7 +281,7 @@ func (q *qp) flushLate() {
 	}
 }
 
-// purge drops its completions. The caller holds the locks of the queues.
+// purge drops the QP's completions. The caller holds the locks of the queues.
 func (q *qp) purge() {
 	q.sendCQ.purge(q)
 	if q.recvCQ != q.sendCQ {

@@ -78,13 +78,14 @@ char *sl_load(const char *file) {
 	return text;
 }
 
-// made returns what a function of libibverbs has made, or why it has not.
+// made returns the object that a function of libibverbs has created, or the error number.
 static uintptr_t made(void *p, int *err) {
 	*err = p ? 0 : errno ? errno : EIO;
 	return (uintptr_t)p;
 }
 
-// number is the error number of a function that returns it, or -1 and sets errno.
+// number returns the error number of a function that returns it, or that returns -1 and sets
+// errno.
 static int number(int result) { return result == -1 ? (errno ? errno : EIO) : result < 0 ? -result : result; }
 
 uintptr_t sl_get_device_list(int *num, int *err) {
@@ -109,7 +110,7 @@ int sl_query_device(uintptr_t context, struct sl_device_attr_ex *attr) {
 	struct sl_context *c = (struct sl_context *)context;
 	memset(attr, 0, sizeof *attr);
 	if (c->abi_compat == (void *)UINTPTR_MAX) {
-		// Drivers of old write all that they know, whatever the length they are told.
+		// Old drivers write all the fields that they know, whatever length is passed.
 		union {
 			struct sl_device_attr_ex known;
 			char room[4096];
@@ -260,8 +261,8 @@ int sl_query_qp(uintptr_t qp, struct sl_qp_attr *attr) {
 
 int sl_destroy_qp(uintptr_t qp) { return number(destroy_qp((struct sl_qp *)qp)); }
 
-// CHAIN links n work requests, calls post, and unlinks the last again. How many were
-// taken is in posted, the error number of the next in err.
+// CHAIN links n work requests, calls post, and unlinks the last again. It sets posted to the
+// number accepted and err to the error number of the next.
 #define CHAIN(type, object, post)                                                          \
 	type *first = (type *)wr, *bad = NULL;                                             \
 	type *last = first + n - 1, *next = last->next;                                    \

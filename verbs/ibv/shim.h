@@ -3,18 +3,17 @@
 
 #include "abi.h"
 
-// What Go passes and gets are numbers: on the short path no pointer of Go's ever
-// comes here, so that #cgo noescape says nothing and nocallback costs 1 ns for
-// nothing; those of libibverbs' objects are uintptr_t to Go. Functions that return int
-// return 0 or an error number.
+// Go passes and receives numbers; pointers to libibverbs' objects are uintptr_t in Go. No
+// Go pointer is passed on the short path, so #cgo noescape would have no effect, and
+// nocallback would cost 1 ns for nothing. Functions that return int return 0 or an error
+// number.
 
 enum {
-	batch = 64, // work requests, or completions, of one crossing into C
+	batch = 64, // work requests, or completions, of one call into C
 	big_endian = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__,
 };
 
-// sl_load opens libibverbs from file; it returns what failed, to be freed, or
-// NULL.
+// sl_load opens libibverbs from file. It returns NULL, or an error text to be freed.
 char *sl_load(const char *file);
 
 uintptr_t sl_get_device_list(int *num, int *err);
@@ -26,8 +25,8 @@ int sl_async_fd(uintptr_t context);
 int sl_query_device(uintptr_t context, struct sl_device_attr_ex *attr);
 int sl_query_port(uintptr_t context, int port, struct sl_port_attr *attr);
 int sl_query_gid(uintptr_t context, int port, int index, struct sl_gid *gid);
-// sl_get_async_event returns an event, what it is about, and its kind. What it is about
-// is not destroyed before sl_ack_async_event.
+// sl_get_async_event returns an event, its object and its kind. The object is not destroyed
+// before sl_ack_async_event.
 int sl_get_async_event(uintptr_t context, struct sl_async_event *event, uintptr_t *object, int *port, int *type);
 void sl_ack_async_event(struct sl_async_event *event);
 
@@ -39,7 +38,7 @@ int sl_dereg_mr(uintptr_t mr);
 uintptr_t sl_create_comp_channel(uintptr_t context, int *fd, int *err);
 int sl_destroy_comp_channel(uintptr_t channel);
 int sl_get_cq_event(uintptr_t channel, uintptr_t *cq);
-// sl_create_cq has the queue interrupt on one CPU after the other, by turns.
+// sl_create_cq assigns the queues' interrupts to the CPUs in turn.
 uintptr_t sl_create_cq(uintptr_t context, int cqe, uintptr_t channel, unsigned turn, int *err);
 int sl_destroy_cq(uintptr_t cq);
 
@@ -55,27 +54,26 @@ int sl_destroy_qp(uintptr_t qp);
 
 // The short path.
 
-// What sends are posted from, and what came of it: few arguments, and no result, are
-// soon passed.
+// The arguments and results of posting sends: passing few arguments, and no result, is fast.
 struct sl_sends {
 	struct sl_qp *qp;
-	struct sl_cq *cq;  // of its sends
-	struct sl_wc *wcs; // what is found there, at most batch
-	int posted, err;   // how many, and the error number of the next
-	int got;           // what ibv_poll_cq has returned
+	struct sl_cq *cq;  // CQ of the sends
+	struct sl_wc *wcs; // completions found there, at most batch
+	int posted, err;   // number posted, and the error number of the next
+	int got;           // result of ibv_poll_cq
 	struct sl_send_wr chain[batch];
 };
 // sl_post_send posts the first n of the chain, then looks for completions if look is
 // not 0.
 void sl_post_send(uintptr_t sends, int n, int look);
-// sl_ring has soft-RoCE look at what has been posted, by posting what it refuses: an
+// sl_ring makes soft-RoCE look at posted work, by posting a request that it refuses: an
 // atomic operation without room for its result.
 void sl_ring(uintptr_t qp);
-// Posting receives takes a chain of n work requests that lie one behind the other, and
-// returns how many were taken, with the error number of the next above bit 32.
+// Posting receives takes a chain of n consecutive work requests, and returns how many were
+// accepted, with the error number of the next above bit 32.
 uint64_t sl_post_recv(uintptr_t qp, uintptr_t wr, int n);
 uint64_t sl_post_srq_recv(uintptr_t srq, uintptr_t wr, int n);
-// sl_poll_cq looks up to looks times for completions.
+// sl_poll_cq polls up to looks times for completions.
 int sl_poll_cq(uintptr_t cq, int n, uintptr_t wc, int looks);
 int sl_req_notify_cq(uintptr_t cq, int solicited_only);
 

@@ -61,7 +61,7 @@ func testAllocs(t *testing.T) {
 	}
 }
 
-// Batches cross into C once for all.
+// A batch takes one call into C.
 func testCrossings(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	a, b := n.pair(verbs.QPInitAttr{})

@@ -31,7 +31,7 @@ func (p *pd) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
 	const op = "create SRQ"
 	c := p.c
 	if attr.MaxSGE > c.srqSGE {
-		return nil, verbs.Errorf(c.device, op, verbs.ErrInvalid, "%d SGEs, an SRQ of this device has at most %d", attr.MaxSGE, c.srqSGE)
+		return nil, verbs.Errorf(c.device, op, verbs.ErrInvalid, "%d SGEs, limit of this device's SRQs is %d", attr.MaxSGE, c.srqSGE)
 	}
 	a := C.struct_sl_srq_attr{max_wr: C.uint32_t(attr.MaxWR), max_sge: C.uint32_t(attr.MaxSGE)}
 	var errno C.int

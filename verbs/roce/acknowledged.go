@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// missing returns the first PSN of an RDMA READ or atomic before limit whose
-// response has not come, limit if there is none.
+// missing returns the first PSN before limit of an RDMA READ or atomic whose response has not
+// arrived, or limit.
 func (q *qp) missing(limit uint32) uint32 {
 	if q.req.reads == 0 {
 		return limit
@@ -33,8 +33,8 @@ func (q *qp) missing(limit uint32) uint32 {
 	return limit
 }
 
-// acknowledged: the peer has executed everything before psn. Where the response to
-// something before it is missing, that was lost, and is asked for again.
+// acknowledged: the peer has executed everything before psn. Responses to earlier requests that
+// are missing were lost, and are requested again.
 func (q *qp) acknowledged(s *soft.Sink, psn uint32, now int64) {
 	r := &q.req
 	q.executed(s, psn, now)
@@ -43,7 +43,7 @@ func (q *qp) acknowledged(s *soft.Sink, psn uint32, now int64) {
 	}
 }
 
-// executed: the peer has executed everything before psn. The responses to it may still come.
+// executed: the peer has executed everything before psn. The responses may still come.
 func (q *qp) executed(s *soft.Sink, psn uint32, now int64) {
 	r := &q.req
 	if before(r.executed, psn) {
@@ -59,7 +59,7 @@ func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 		return
 	}
 	if before(r.una, r.sackHigh) && before(r.pace.timedPSN, psn) {
-		r.pace.untime() // it may have come long ago, and waited for what is before it
+		r.pace.untime() // it may have arrived long ago, and waited for earlier packets
 	}
 	if rtt, ok := r.pace.sample(psn, now); ok {
 		r.pace.acked(psn-r.una, rtt, now)
@@ -102,14 +102,14 @@ func (q *qp) settle(s *soft.Sink, psn uint32, now int64) {
 	q.Drained()
 }
 
-// answered takes what the responder says.
+// answered handles an acknowledgement or NAK of the responder.
 func (q *qp) answered(s *soft.Sink, h *packet.Header, payload []byte, now int64) {
 	r := &q.req
 	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
 		return
 	}
 	psn := extend(h.PSN, r.una)
-	// One before the oldest is what a repeated acknowledgement says.
+	// A repeated acknowledgement has the PSN before the oldest.
 	if before(psn+1, r.una) || !before(psn, r.max) {
 		return
 	}
@@ -132,8 +132,8 @@ func (q *qp) answered(s *soft.Sink, h *packet.Header, payload []byte, now int64)
 	}
 }
 
-// response takes the packet psn of a response. One behind a gap is placed, too, and only what
-// is missing asked for again.
+// response handles the packet psn of a response. A packet behind a gap is placed, too; only
+// missing packets are requested again.
 func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte, now int64) {
 	r := &q.req
 	if before(psn, r.una) || !before(psn, r.max) || r.hasCome(psn) {
@@ -148,7 +148,7 @@ func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte
 		return
 	}
 	if status := q.placeResponse(e, psn, h, payload); status != verbs.WCSuccess {
-		if r.una == psn { // else it comes again, when it is its turn to fail
+		if r.una == psn { // else it is sent again, when it is its turn to fail
 			q.fail(s, status, 0)
 		}
 		return
@@ -170,14 +170,14 @@ func (q *qp) response(s *soft.Sink, psn uint32, h *packet.Header, payload []byte
 	if q.State() != verbs.QPErr && before(r.una, psn) {
 		by := uint32(0)
 		if psn+1 == r.max {
-			by = reorder // nothing else comes that could tell
+			by = reorder // no later packet will show the loss
 		}
 		r.overtook(psn, by)
 		q.ahead(now)
 	}
 }
 
-// placeResponse puts the packet psn of the response to e where it belongs.
+// placeResponse copies the packet psn of the response to e to its destination.
 func (q *qp) placeResponse(e *soft.SendEntry, psn uint32, h *packet.Header, payload []byte) verbs.WCStatus {
 	var old [8]byte
 	off, n := uint64(0), uint64(8)
@@ -187,8 +187,8 @@ func (q *qp) placeResponse(e *soft.SendEntry, psn uint32, h *packet.Header, payl
 	} else {
 		off = uint64(psn-e.First) * uint64(q.mtu)
 		n = min(e.Length-off, uint64(q.mtu))
-		// Parts begin and end where they always do; but what is asked of a peer of this
-		// library again may be less than the rest of one.
+		// The limits of parts are fixed; but a repeated request to a peer of this library
+		// may be for less than the rest of a part.
 		first := h.Opcode == packet.ReadFirst || h.Opcode == packet.ReadOnly
 		last := h.Opcode == packet.ReadLast || h.Opcode == packet.ReadOnly
 		end := psn+1 == q.partEnd(e, psn)
@@ -212,7 +212,7 @@ func (q *qp) notReady(s *soft.Sink, psn uint32, code uint8, now int64) {
 		return
 	}
 	if r.rnrUntil != 0 && psn == r.una {
-		return // it has been said
+		return // reported before
 	}
 	count := r.rnrCount
 	moved := before(r.una, psn)
@@ -231,7 +231,7 @@ func (q *qp) notReady(s *soft.Sink, psn uint32, code uint8, now int64) {
 		}
 		r.rnrCount++
 	}
-	// What it held of the packets behind this one it has dropped.
+	// The responder has dropped the packets that it held behind this one.
 	r.forgetArrived()
 	q.goBack(r.una)
 	r.resendAt = 0
@@ -239,7 +239,7 @@ func (q *qp) notReady(s *soft.Sink, psn uint32, code uint8, now int64) {
 	q.a.at(q, r.rnrUntil)
 }
 
-// retryForEver is the RNR retry count that means without end.
+// retryForEver is the RNR retry count that means without limit.
 const retryForEver = 7
 
 // refused: a NAK.
@@ -266,13 +266,13 @@ func (q *qp) refused(s *soft.Sink, psn uint32, syndrome uint8, now int64) {
 	}
 	q.acknowledged(s, psn, now)
 	if q.State() == verbs.QPErr || before(r.una, psn) {
-		return // what is missing is asked for again; the NAK then comes again
+		return // missing responses are requested again; the NAK then comes again
 	}
 	q.fail(s, status, 0)
 	q.Events.Add(verbs.EventQPFatal, q)
 }
 
-// selected: psn is missing at the peer, and what of the following is not.
+// selected: the peer lacks psn, and reports which later packets it has.
 func (q *qp) selected(s *soft.Sink, psn uint32, h *packet.Header, now int64) {
 	r := &q.req
 	if before(psn, r.una) || !before(psn, r.max) {
@@ -296,8 +296,7 @@ func (q *qp) selected(s *soft.Sink, psn uint32, h *packet.Header, now int64) {
 	q.ahead(now)
 }
 
-// ahead takes note that something arrived before what is missing: the packet that is timed,
-// perhaps.
+// ahead notes that a packet arrived before missing ones. It may be the one being timed.
 func (q *qp) ahead(now int64) {
 	r := &q.req
 	if r.pace.timing && r.has(r.pace.timedPSN) {

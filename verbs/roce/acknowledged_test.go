@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// pingPong has messages of 64 bytes go to and fro, and returns the packets that each took.
+// pingPong sends messages of 64 bytes back and forth, and returns the number of packets for each.
 func pingPong(t *testing.T, f faults, each bool) float64 {
 	const warm, rounds = 10, 100
 	how := usual
@@ -26,7 +26,7 @@ func pingPong(t *testing.T, f faults, each bool) float64 {
 			to.recv(t, 1, 0, 64)
 			from.done, to.done = nil, nil
 			from.post(t, verbs.SendWR{Opcode: verbs.OpSend, SGList: []verbs.SGE{from.sge(from.local, 0, 64)}})
-			// As a user who polls until the message is there, and does not look further.
+			// As if the user polled until the message arrives, and no further.
 			for steps := 0; len(to.done) == 0; steps++ {
 				require.Less(t, steps, 1000)
 				for len(n.flying) > 0 && n.flying[0].at > n.now {
@@ -42,8 +42,8 @@ func pingPong(t *testing.T, f faults, each bool) float64 {
 	return packets
 }
 
-// Acknowledgements ride on replies between peers of this library, unless each message is to
-// have its own; with others each always has.
+// Between peers of this library, replies carry acknowledgements, unless each message has to have its
+// own; with other peers each message always has.
 func TestAcknowledgements(t *testing.T) {
 	path := faults{delay: time.Microsecond}
 	require.InDelta(t, 1, pingPong(t, path, false), 0.1)

@@ -23,9 +23,9 @@ const (
 	maxSGE     = 32
 	maxInline  = 1024
 	maxWR      = 1 << 15
-	maxAnswers = 32 // RDMA READs and atomics of the peer that a QP answers at once
+	maxAnswers = 32 // RDMA READs and atomics of the peer in progress on one QP
 	maxMR      = 1 << 14
-	genBits    = 18 // of a key: all that the index leaves
+	genBits    = 18 // of a key: the bits that the index leaves
 	maxQP      = 1 << 14
 )
 
@@ -50,17 +50,17 @@ var deviceAttr = verbs.DeviceAttr{
 	PhysPortCnt:     1,
 }
 
-// Version of what this package adds to the protocol: the meaning of
-// [packet.Selective], and of the LID.
+// Version of this package's extensions of the protocol: [packet.Selective], and the meaning
+// of the LID.
 const (
 	versionMajor = 1
 	versionMinor = 0
 )
 
-// adapter is an open device: a wire, and the protocol engine over it. The engine has
-// no goroutine and no clock of its own: polling, posting and the loop of the driver move it.
-// What has arrived is received under rx, which these only try to lock; timers are served
-// without it, so that a holder that has no CPU delays neither.
+// adapter is an open device: a wire, and the protocol engine over it. The engine has neither a
+// goroutine nor a clock of its own: polling, posting and the driver's loop run it. Packets are
+// received under rx, which callers only try to lock; timers are served without it. A holder
+// without a CPU therefore delays neither.
 //
 // Locks, from the outside in: rx, a QP's, tx, that of the deadlines; and those of package soft.
 type adapter struct {
@@ -74,22 +74,22 @@ type adapter struct {
 	peers  peers
 	nextPD atomic.Uint32
 	wire   wire
-	clock  func() int64 // nanoseconds from some beginning on; never 0
+	clock  func() int64 // nanoseconds since an arbitrary start; never 0
 	pool   pool
-	// ackEach has an acknowledgement asked for with each message, and sent as a packet of its
-	// own; with the reply to the message, in one burst, where replies have come so far.
+	// ackEach: each message requests an acknowledgement, which is a packet of its own, in the
+	// same burst as the reply to the message if there have been replies so far.
 	ackEach bool
 
 	rx       soft.Lock // of the fields below, and of receiving from the wire
 	arrivals [batch]arrival
 	header   packet.Header
-	strange  flow  // to who asks for a QP that is not there
-	owing    []*qp // owe an acknowledgement
-	behind   []*qp // have answers left to send, in turn
-	quiet    int   // polls in a row that found nothing
+	strange  flow  // to senders of requests for QPs that do not exist
+	owing    []*qp // QPs that owe an acknowledgement
+	behind   []*qp // QPs with responses left to send, in turn
+	quiet    int   // consecutive polls that found nothing
 
 	attended atomic.Uint64 // polls
-	late     atomic.Bool   // somebody is behind
+	late     atomic.Bool   // behind is not empty
 
 	tx soft.Lock // of sending to the wire
 
@@ -97,18 +97,18 @@ type adapter struct {
 	list   atomic.Pointer[[]*qp]
 
 	deadlines deadlines
-	hurry     func(t int64) // tells the driver that something is due at t
-	kick      func()        // tells the driver that somebody is going to sleep
+	hurry     func(t int64) // tells the driver that work is due at t
+	kick      func()        // tells the driver that the user will wait for an event
 	end       func()        // ends the driver
 	stats     struct{ malformed, strange atomic.Uint64 }
 	notices   notices
 }
 
-// lookEvery is how long the driver leaves the socket, and what is to be sent, alone after a
-// poll. The price of a shorter time is the spinner's, who is interrupted as often.
+// lookEvery is how long the driver leaves the socket, and pending sends, alone after a poll. It
+// interrupts a spinning goroutine that often, so a shorter time costs polling.
 const lookEvery = int64(time.Millisecond)
 
-// batch is how many packets are taken from the wire at once.
+// batch is the number of packets received from the wire at once.
 const batch = 256
 
 func newAdapter(device, netdev string, cfg verbs.Config, w wire, clock func() int64) *adapter {
@@ -126,7 +126,8 @@ func newAdapter(device, netdev string, cfg verbs.Config, w wire, clock func() in
 	return a
 }
 
-// receive takes what has come, and says whether anything has. The caller holds rx.
+// receive receives the packets that have arrived, and says whether there were any. The caller
+// holds rx.
 func (a *adapter) receive(s *soft.Sink) bool {
 	n := a.wire.recv(a.arrivals[:])
 	if n == 0 {
@@ -174,8 +175,8 @@ func (a *adapter) receive(s *soft.Sink) bool {
 	return true
 }
 
-// tellGone answers a request for a QP that is not there: once for all that came at
-// the same time, as they may be from anybody.
+// tellGone replies to a request for a QP that does not exist: once for all such requests that
+// arrived together, as they may come from any sender.
 func (a *adapter) tellGone(ar *arrival) {
 	h := &a.header
 	if _, err := h.Parse(ar.pkt); err != nil {
@@ -189,12 +190,12 @@ func (a *adapter) tellGone(ar *arrival) {
 	a.tx.Unlock()
 }
 
-// told: src says that one of its QPs is gone.
+// told handles the message of src that one of its QPs is gone.
 func (a *adapter) told(s *soft.Sink, h *packet.Header, src netip.AddrPort) {
-	who := peer{src, h.Imm}
-	for _, q := range a.peers.of(who) {
+	remote := peer{src, h.Imm}
+	for _, q := range a.peers.of(remote) {
 		q.Lock.Lock()
-		if q.peer == who && q.ours {
+		if q.peer == remote && q.ours {
 			q.peerGone(s, h.PSN)
 		}
 		q.Unlock()
@@ -223,7 +224,7 @@ func (a *adapter) leave(q *qp, s *soft.Sink, now int64) {
 	q.Unlock()
 }
 
-// catchUp sends more of what has been asked for, of the QP whose turn it is. The caller holds rx.
+// catchUp sends more responses of the QP whose turn it is. The caller holds rx.
 func (a *adapter) catchUp(s *soft.Sink) {
 	if len(a.behind) == 0 {
 		return
@@ -238,7 +239,7 @@ func (a *adapter) catchUp(s *soft.Sink) {
 	a.late.Store(len(a.behind) > 0)
 }
 
-// settleDebts sends the acknowledgements that are owed. The caller holds rx.
+// settleDebts sends the acknowledgements still owed. The caller holds rx.
 func (a *adapter) settleDebts(s *soft.Sink) {
 	if len(a.owing) == 0 {
 		return
@@ -257,11 +258,11 @@ func (a *adapter) settleDebts(s *soft.Sink) {
 	a.owing = a.owing[:0]
 }
 
-// ackPolls is for how many polls in a row that find nothing an acknowledgement waits
-// for the user's next request to go out with.
+// ackPolls is the number of consecutive empty polls for which an acknowledgement waits to be sent
+// together with the user's next request.
 const ackPolls = 4
 
-// poll is what polling a CQ does. It never waits for who does the same.
+// poll does the work of polling a CQ. It never waits for a concurrent poll.
 func (a *adapter) poll(s *soft.Sink) {
 	polls := a.attended.Add(1)
 	busy := false
@@ -282,15 +283,15 @@ func (a *adapter) poll(s *soft.Sink) {
 	}
 }
 
-// Of the polls one in clockPolls looks at the timers, as reading the clock takes as long as a
-// poll that finds nothing; and serves expirePolls queue pairs at most.
+// One in clockPolls polls checks the timers, as reading the clock takes as long as an empty poll.
+// It serves at most expirePolls queue pairs.
 const (
 	clockPolls  = 64
 	expirePolls = 16
 )
 
-// serveTimers serves what is due; where there may be more to receive, which may be what a timer
-// waits for, only what has been due for a while.
+// serveTimers serves the timers that are due. If there may be more to receive, which may be what a
+// timer waits for, it serves only timers that have been due for a while.
 func (a *adapter) serveTimers(busy bool) {
 	next := a.deadlines.next.Load()
 	if next == never {
@@ -305,8 +306,8 @@ func (a *adapter) serveTimers(busy bool) {
 	}
 }
 
-// look receives what has come, unless somebody does: for who posts and does not poll, and
-// may have the acknowledgements that he waits for.
+// look receives packets, unless another goroutine does: posting without polling needs the
+// acknowledgements that it may be waiting for.
 func (a *adapter) look() {
 	if a.rx.TryLock() {
 		a.receive(nil)
@@ -314,8 +315,8 @@ func (a *adapter) look() {
 	}
 }
 
-// drive is what the driver does where nobody polls. It returns false if another goroutine, which
-// receives, did not let go of the lock.
+// drive does the driver's work while nothing polls. It returns false if another goroutine, which
+// receives, did not release the lock.
 func (a *adapter) drive() bool {
 	for tries := 0; !a.rx.TryLock(); tries++ {
 		if tries == driveTries {
@@ -323,7 +324,7 @@ func (a *adapter) drive() bool {
 		}
 		wait.Pause(10)
 	}
-	// Others want the lock, too.
+	// Other goroutines need the lock, too.
 	for i := 0; a.receive(nil) && (i < 64 && len(a.behind) == 0 || a.wire.rest()); i++ {
 	}
 	a.settleDebts(nil)
@@ -332,13 +333,13 @@ func (a *adapter) drive() bool {
 	return true
 }
 
-// driveTries is how often the driver tries to have the receive lock: for longer than a burst
-// takes, and not for as long as a holder that has no CPU may keep it.
+// driveTries is how often the driver tries to get the receive lock: for longer than a burst takes,
+// but not as long as a holder without a CPU may keep it.
 const driveTries = 100
 
-// unreachable: a host says that nothing receives at an address. It is believed if what it returns
-// is a request that is on its way there, which hosts elsewhere can hardly know; and then of all queue
-// pairs that are connected with the address.
+// unreachable: a host reports that nothing receives at an address. The report is believed if it
+// returns a request that is in flight to there, which hosts elsewhere can hardly know; it then
+// applies to all queue pairs connected to the address.
 func (a *adapter) unreachable(r *report, s *soft.Sink) {
 	if r.packet.Opcode.Response() || r.packet.Opcode == packet.CNP {
 		return
@@ -360,14 +361,14 @@ func (a *adapter) unreachable(r *report, s *soft.Sink) {
 	}
 }
 
-// at has q.expire called at t, or earlier.
+// at schedules q.expire for t, or earlier.
 func (a *adapter) at(q *qp, t int64) {
 	if a.deadlines.set(q, t) {
 		a.hurry(t)
 	}
 }
 
-// expire serves the timers of queue pairs that are due, of so many at most.
+// expire serves the timers that are due, of at most most queue pairs.
 func (a *adapter) expire(now int64, most int) {
 	for ; most > 0 && a.deadlines.next.Load() <= now; most-- {
 		q := a.deadlines.pop(now)
@@ -383,9 +384,8 @@ func (a *adapter) expire(now int64, most int) {
 // QueryDevice returns the limits.
 func (a *adapter) QueryDevice() (verbs.DeviceAttr, error) { return a.attr, nil }
 
-// QueryPort describes the only port. Its LID is the UDP port that the adapter
-// receives on, and says that the peer is of this library: adapters have none on
-// Ethernet, where it is 0.
+// QueryPort returns the attributes of the only port. Its LID is the UDP port that the adapter
+// receives on, and marks a peer of this library: adapters have LID 0 on Ethernet.
 func (a *adapter) QueryPort(int) (verbs.PortAttr, error) {
 	m := verbs.MTU256
 	for m < verbs.MTU4096 && (m+1).Bytes() <= a.wire.maxMTU() {
@@ -407,18 +407,18 @@ func (a *adapter) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) {
 	return a.events.Get(ctx)
 }
 
-// CreateCompChannel makes a completion channel.
+// CreateCompChannel creates a completion channel.
 func (a *adapter) CreateCompChannel() (verbs.ProviderCompChannel, error) {
 	return soft.NewCompChannel(a.device), nil
 }
 
-// AllocPD makes a protection domain.
+// AllocPD allocates a protection domain.
 func (a *adapter) AllocPD() (verbs.ProviderPD, error) {
 	return &pd{PD: soft.PD{ID: a.nextPD.Add(1)}, a: a}, nil
 }
 
-// Close ends the device; its QPs and CQs are closed by now. Who still is in Poll, or has just
-// posted, finds rx taken for ever.
+// Close ends the device, whose QPs and CQs are already closed. It keeps rx locked for ever, so that
+// calls still in Poll, or that have just posted, do not use the wire.
 func (a *adapter) Close() error {
 	a.end()
 	a.rx.Lock()
@@ -433,7 +433,7 @@ type pd struct {
 	a *adapter
 }
 
-// Close ends the domain; nothing is in it any more.
+// Close frees the domain, which is empty by now.
 func (p *pd) Close() error { return nil }
 
 // mr is a registered region.
@@ -451,9 +451,8 @@ func (p *pd) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, erro
 	return &mr{m, p.a}, nil
 }
 
-// Close deregisters the region. Whoever copies to or from it holds the lock of a QP
-// and looks the region up anew for every packet: when each lock has been free once,
-// nobody does any more.
+// Close deregisters the region. Every copy to or from it runs under the lock of a QP, and looks the
+// region up again for each packet: once each lock has been free, no copy is running.
 func (m *mr) Close() error {
 	m.a.mrs.Remove(m.MR)
 	for _, q := range *m.a.list.Load() {
@@ -469,7 +468,7 @@ type cq struct {
 	a *adapter
 }
 
-// CreateCQ makes a completion queue.
+// CreateCQ creates a completion queue.
 func (a *adapter) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.ProviderCQ, error) {
 	q := &cq{a: a}
 	q.Device, q.Self, q.Events, q.Kick = a.device, q, a.events, a.kick
@@ -480,7 +479,7 @@ func (a *adapter) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.Provide
 	return q, nil
 }
 
-// Poll takes completions. If there are none it moves all QPs of the device.
+// Poll takes completions. If there are none, it makes progress on all QPs of the device.
 func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	s := soft.Sink{CQ: &q.CQ, WCs: wcs}
 	if err := q.Begin(&s); err != nil {
@@ -493,7 +492,7 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	return s.N, nil
 }
 
-// Close ends the queue; no QP uses it any more.
+// Close ends the queue, which no QP uses any more.
 func (q *cq) Close() error {
 	q.CQ.Close()
 	q.Events.Forget(q)

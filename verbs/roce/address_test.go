@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// What is of another partition is not looked at. The bit that tells full members from others
-// does not name one.
+// Packets of another partition are ignored. The bit that marks full members does not belong to the
+// partition's name.
 func TestPartitions(t *testing.T) {
 	n, a, b := pair(t, 1, faults{}, usual, 16)
 	for i := range 8 {
@@ -33,8 +33,8 @@ type narrow struct{ wire }
 
 func (narrow) maxMTU() int { return 1452 }
 
-// A path MTU that the link does not take is refused at once; the traffic class and the hop
-// limit are those of the flow.
+// A path MTU beyond the link's is refused at once; the flow has the given traffic class and hop
+// limit.
 func TestAddress(t *testing.T) {
 	n := newNetwork(1, faults{})
 	a, b := newSide(t, n.node(), 16), newSide(t, n.node(), 16)
@@ -46,7 +46,7 @@ func TestAddress(t *testing.T) {
 	const mask = verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPN | verbs.MaskRQPSN | verbs.MaskMaxDestRdAtomic | verbs.MaskMinRNRTimer
 	err := a.qp.Modify(&attr, mask)
 	require.ErrorIs(t, err, verbs.ErrInvalid)
-	require.ErrorContains(t, err, "path MTU of 2048 bytes, the link takes packets with 1452")
+	require.ErrorContains(t, err, "path MTU of 2048 bytes, the link's MTU allows 1452")
 	attr.PathMTU = verbs.MTU1024
 	require.NoError(t, a.qp.Modify(&attr, mask))
 	require.EqualValues(t, 0x68, a.qp.flow.class)

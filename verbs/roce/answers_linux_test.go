@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// What a user who polls has begun to send, and polls no more, the driver goes on with.
+// The driver finishes a response that polling has started, once polling stops.
 func TestDriverCatchesUp(t *testing.T) {
 	ends := connect(t, 4<<20, func(int) *verbs.Context {
 		dev, err := verbs.Find("roce_lo")

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// ask has b asked for so many bytes of m by one request, as an adapter may.
+// ask sends b one request for so many bytes of m, as an adapter may.
 func (n *network) ask(a, b *side, m *mr, length int) {
 	n.forge(a, b, packet.Header{Opcode: packet.ReadRequest, DestQP: b.qp.Num, PSN: b.qp.rsp.expect & psnMask, AckReq: true,
 		VA: m.Addr(), RKey: m.RKey(), Length: uint32(length)}, nil)
@@ -30,8 +30,8 @@ func (s *side) another(t testing.TB, n *network, how terms) (own, peer *side) {
 	return own, peer
 }
 
-// One request for very much is answered in bursts, by whoever polls and by the driver where
-// nobody does, and acknowledged when all of it is sent.
+// A request for much data gets its response in bursts, sent by polling or, without polling, by the
+// driver, and is acknowledged when all of it is sent.
 func TestBursts(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -79,7 +79,7 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// Others are served while one is sent very much.
+// Other queue pairs are served while one is sent much data.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	n, a, b := pair(t, 1, faults{foreign: true, delay: time.Microsecond}, usual, 16)
@@ -100,7 +100,7 @@ func TestTurns(t *testing.T) {
 	require.NoError(t, big.Close())
 }
 
-// A request that the network doubles takes no answer away from those behind it.
+// A request duplicated by the network costs later requests no response.
 func TestDoubledRequest(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		t.Run(fmt.Sprintf("foreign %v", foreign), func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestDoubledRequest(t *testing.T) {
 	}
 }
 
-// What is answered when requests come again, in any state of the answers.
+// The responses to repeated requests, in any state of the queue of responses.
 func TestRepeat(t *testing.T) {
 	span := func(first, n, sent uint32) answer { return answer{record: record{first: first, n: n}, sent: sent} }
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// The first and the last number that counts, and those beside them.
+// The first and the last valid number, and their neighbours.
 
 // PSNs of the wire are taken for the nearest number, across every wrap.
 func TestExtend(t *testing.T) {
@@ -33,8 +33,8 @@ func TestExtend(t *testing.T) {
 	}
 }
 
-// A request that comes again is answered if it is for what was asked for then, or a part of that, and
-// for nothing beside it.
+// A repeated request gets a response if it is for the original range or a part of it, and for nothing
+// else.
 func TestDuplicateBounds(t *testing.T) {
 	_, _, b := pair(t, 1, faults{}, usual, 16)
 	p := &b.qp.rsp
@@ -80,9 +80,9 @@ func TestDuplicateBounds(t *testing.T) {
 	p.answers.n = 0
 }
 
-// As many requests wait for their responses as the responder has records of, and are asked for as
-// the peer admits. The next one is refused; and the refusal said again of it and what is behind it,
-// while what is before it is acknowledged.
+// As many requests may wait for responses as the responder has records, and are sent as the peer
+// allows. The next one is refused; the refusal is repeated for it and later ones, while earlier ones
+// are acknowledged.
 func TestRequestBounds(t *testing.T) {
 	for _, reads := range []uint8{1, 16} {
 		how := usual
@@ -113,7 +113,7 @@ func TestRequestBounds(t *testing.T) {
 	}
 }
 
-// A receive takes a message of its length, and none that is a byte longer.
+// A receive accepts a message of its length, but not one a byte longer.
 func TestReceiveLength(t *testing.T) {
 	for size, want := range map[int]verbs.WCStatus{2000: verbs.WCSuccess, 2001: verbs.WCLocLenErr} {
 		n, a, b := pair(t, 1, faults{}, usual, 16)
@@ -143,7 +143,7 @@ func TestHeldBounds(t *testing.T) {
 	require.Equal(t, [4]uint64{0: 1, 3: 1 << 62}, bits)
 }
 
-// Only what is on its way is acknowledged, arrives or is nowhere.
+// Only packets in flight can be acknowledged, arrive or be reported unreachable.
 func TestOnItsWay(t *testing.T) {
 	n, a, b := pair(t, 1, faults{drop: 1}, usual, 16)
 	r := &a.qp.req

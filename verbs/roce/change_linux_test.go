@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// What changes in the network under way.
+// Changes of the network during traffic.
 
-// until sends packets and drops what arrives until something is so, which may take seconds.
+// until sends packets and drops arriving ones until a condition holds, which may take seconds.
 func until(t *testing.T, from, to *express, f *flow, what string, so func() bool) {
 	t.Helper()
 	var into [batch]arrival
@@ -35,8 +35,8 @@ func until(t *testing.T, from, to *express, f *flow, what string, so func() bool
 	}
 }
 
-// The interface is down while more is sent than its ring has room for; then packets leave past
-// the network stack again.
+// The interface is down while more is sent than its ring holds; then packets bypass the network stack
+// again.
 func TestExpressLinkDown(t *testing.T) {
 	need.Full(t)
 	two, from, to, f := acquainted(t)
@@ -51,8 +51,7 @@ func TestExpressLinkDown(t *testing.T) {
 	until(t, from, to, f, "the link is up", func() bool { return from.stats.sent.Load() >= want })
 }
 
-// A neighbour that has another address on the link, and tells so, is sent to there, and from
-// that which this end has.
+// After a neighbour announces another link-layer address, packets go there, from this end's own.
 func TestExpressNeighbourChanges(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
@@ -63,7 +62,7 @@ func TestExpressNeighbourChanges(t *testing.T) {
 	two[1].ip(t, "link", "set", "veth0", "address", net.HardwareAddr(ends[:6]).String())
 	two[0].ip(t, "link", "set", "veth0", "address", net.HardwareAddr(ends[6:]).String())
 	until(t, from, to, f, "the addresses are others", func() bool {
-		// As it is on the way.
+		// As it is on the wire.
 		before := from.stats.sent.Load()
 		clear(from.frame(f, 12))
 		from.flush()
@@ -77,7 +76,7 @@ func TestExpressNeighbourChanges(t *testing.T) {
 	})
 }
 
-// Packets follow a route to another interface, by the network stack, and back.
+// Packets follow a route to another interface, through the network stack, and back.
 func TestExpressRouteChanges(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
@@ -117,8 +116,8 @@ func TestExpressRouteChanges(t *testing.T) {
 	until(t, from, to, f, "the route is the first one again", func() bool { return from.stats.sent.Load() >= sent+10 })
 }
 
-// Where packets of a QP's path MTU do not pass any more, its requests that need them end as
-// those to a peer that is silent; others, and QPs that are made then, are as ever.
+// If packets of a QP's path MTU no longer pass, requests that need them fail as if the peer were
+// silent; other requests, and QPs created then, are not affected.
 func TestMTUChanges(t *testing.T) {
 	t.Parallel()
 	for _, provider := range []string{providerName, xdpName} {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// guarded is a wire that sees who uses it while it closes, or later.
+// guarded is a wire that detects its use during and after Close.
 type guarded struct {
 	wire
 	inside, late atomic.Int64
@@ -34,8 +34,8 @@ func (g *guarded) close() {
 	g.wire.close()
 }
 
-// Who polls while the device is closed does not touch what is not there any more: the
-// numbers of descriptors are given to others, rings are unmapped.
+// A poll while the device is closed does not touch what is gone: descriptor numbers are reused,
+// rings are unmapped.
 func TestCloseUnderPoll(t *testing.T) {
 	for range 100 {
 		n := newNetwork(1, faults{})

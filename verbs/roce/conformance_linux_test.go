@@ -31,8 +31,8 @@ const (
 	wireForeignFaulty = "foreign and faulty"
 )
 
-// sampled are the groups of the suite that run over each wire, where long tests are not asked for: each
-// over one at least, and where packets are lost and in real packets those for which that is the question.
+// sampled lists the groups of the suite that run over each wire unless long tests are requested: each
+// group over one wire at least; over lossy wires, and with real packets, those for which that matters.
 // With -short they are those of quick.
 var (
 	sampled = map[string][]string{

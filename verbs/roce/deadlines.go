@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// deadlines are the queue pairs of an adapter whose timers run, in a heap. Its lock is the
+// deadlines is a heap of the queue pairs of an adapter whose timers run. Its lock is the
 // innermost.
 type deadlines struct {
 	next atomic.Int64 // the earliest, in time of the adapter's clock; never: there is none
@@ -23,8 +23,8 @@ type due struct {
 	index int          // in the heap
 }
 
-// set makes t the deadline of q unless it has an earlier one, and says whether no other is
-// earlier than t.
+// set makes t the deadline of q unless it has an earlier one, and says whether no other deadline
+// is earlier than t.
 func (d *deadlines) set(q *qp, t int64) (earliest bool) {
 	if at := q.due.at.Load(); at != 0 && at <= t {
 		return false
@@ -67,7 +67,7 @@ func (d *deadlines) remove(q *qp) {
 	}
 }
 
-// publish sets next, and returns what it was.
+// publish sets next, and returns its previous value.
 func (d *deadlines) publish() int64 {
 	if len(d.qps) == 0 {
 		return d.next.Swap(never)

@@ -1,100 +1,109 @@
-// Package roce is the verbs provider that speaks RoCEv2 by itself, without an RDMA
-// device: the reliable connection of the InfiniBand architecture in UDP packets to
-// port 4791. It interoperates with adapters and with soft-RoCE (rdma_rxe), and does
-// more between its own. Importing it registers the provider "roce" with one device for
-// each network interface that is up and has an address: "roce_lo", "roce_eth0". Linux
-// only; elsewhere the probe says so. It is used where it is asked for by name (see
-// [verbs.Device.OnRequest]): SLUICE_TRANSPORT=roce does that for channels.
+// Package roce is the verbs provider that implements RoCEv2 itself, without an RDMA
+// device: the reliable connection of the InfiniBand architecture in UDP packets to port
+// 4791. It interoperates with adapters and with soft-RoCE (rdma_rxe), and extends the
+// protocol between its own contexts. Importing it registers the provider "roce" with one
+// device for each network interface that is up and has an address: "roce_lo",
+// "roce_eth0". It works only on Linux; elsewhere the probe says so. It is used only if
+// named (see [verbs.Device.OnRequest]), for channels by SLUICE_TRANSPORT=roce.
 //
-// It also registers the provider "xdp", the same protocol over AF_XDP sockets, past the
-// network stack: devices "xdp_eth0" of interfaces but loopback. Devices of the two talk to
-// each other.
+// It also registers the provider "xdp": the same protocol over AF_XDP sockets, which
+// bypass the network stack, with devices "xdp_eth0" for every interface except loopback.
+// Devices of the two providers can talk to each other.
 //
 // # How it works
 //
 // A context has one UDP socket on one address: [verbs.Config].Address, or the first
-// of the interface, IPv4 before IPv6. It is bound to port 4791 if that is free, else
-// to any: ranks that share an address have ports of their own, which their endpoints
-// tell as the LID. Adapters have no LID on Ethernet, so that a peer with LID 0 is one
-// that sends to and receives on port 4791, and knows nothing of what is said below
-// about peers of this library.
+// address of the interface, IPv4 before IPv6. It binds to port 4791 if that is free, else
+// to any other: ranks that share an address have ports of their own, which their
+// endpoints carry as the LID. Adapters have no LID on Ethernet. A peer with LID 0 is
+// therefore one that sends to and receives on port 4791, and to which nothing applies
+// that is said below about peers of this library.
 //
-// With SLUICE_ROCE_SHARE ranks that share an address are all reached at port 4791 as well,
-// by a socket that each of them has beside its own (SO_REUSEPORT): the upper 7 bits of a QP's
-// number say whose it is, and a classic BPF program looks at them. That needs no
-// privilege. All the ranks hold all the sockets, which otherwise would change places when one
-// of them ends.
+// With SLUICE_ROCE_SHARE, all ranks that share an address can also be reached at port
+// 4791, through a second socket that each of them has (SO_REUSEPORT): the upper 7 bits of
+// a QP's number identify its context, and a classic BPF program dispatches packets by
+// them. That needs no privilege. Every rank holds the sockets of all ranks; otherwise the
+// sockets would change places when a rank ends.
 //
-// Polling a CQ receives the packets of all QPs of its context and sends what they call for;
-// a goroutine parked in ppoll(2), the driver, does so while nothing polls. Both serve the timers:
-// the driver when the earliest runs out, polls every so often, so that a timer does not wait for
-// a goroutine that has no CPU. Neither waits for the other. Packets of the same length to the same peer leave the process
-// together (UDP_SEGMENT), and arrive together (UDP_GRO).
+// Polling a CQ receives the packets of all QPs of its context, and sends replies and
+// whatever else is due. While nothing polls, a goroutine parked in ppoll(2), the driver,
+// does so. Both serve the timers: the driver when the earliest expires, polls at regular
+// intervals, so that a timer does not depend on a goroutine that has no CPU. Neither
+// waits for the other. Packets of the same length to the same peer are sent together
+// (UDP_SEGMENT) and received together (UDP_GRO).
 //
-// Payloads are copied from the registered memory into packets, and from packets to
-// where they belong. Each packet of an RDMA operation is checked against the key, the
-// range and the rights of the region again, before its bytes are written.
+// Payloads are copied from the registered memory into packets, and from packets to their
+// destination. Each packet of an RDMA operation is checked again against the key, the
+// range and the access flags of the region before its bytes are written.
 //
 // # AF_XDP
 //
-// A device of xdp has a UDP socket as well. It has the port, and takes what goes another
-// way than the interface: to the host itself, through other interfaces, to neighbours that are
-// not known yet; and what comes another way: fragments, other queues, reports of who is
-// not there. A program on the interface picks packets to the address and port of
-// each context, everything else passes. It is in the driver (native) or behind it (generic); frames
-// are copied, so that every driver will do. Routes and neighbours are the kernel's,
-// looked at every 2 s.
+// An xdp device has a UDP socket as well, which owns the port. It sends packets that do
+// not leave through the interface (to the host itself, through other interfaces, to
+// neighbours that are not resolved yet), and receives those that the AF_XDP socket does
+// not see (fragments, packets of other queues, ICMP errors). A program on the interface
+// picks out the packets to the address and port of each context and passes everything
+// else to the kernel. It runs in the driver (native) or behind it (generic). Frames are
+// copied, so any driver will do. Routes and neighbours are the kernel's, read every 2 s.
 //
-// The MTU of the link is looked at when a path MTU is chosen; that of a path beyond it is for the
-// user to know ([verbs.ConnectAttr].PathMTU), as ICMP messages about it can be forged. Where it becomes smaller under
-// way, requests of QPs that have a larger one complete with [verbs.WCRetryExcErr].
+// The link's MTU is read when a path MTU is chosen. If the path has a smaller one, the
+// user must say so ([verbs.ConnectAttr].PathMTU), because ICMP messages about it can be
+// forged. If the link's MTU later drops below the path MTU of a QP, the QP's requests
+// complete with [verbs.WCRetryExcErr].
 //
-// Contexts of a process share a queue of the interface, 4 at a time. For processes to share
-// one, and for those without privileges, there is the helper, `sluice xdp-helper`; else a process needs
-// CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. See package internal/xdp and docs/roce.md.
+// Contexts of a process share a queue of the interface, 4 at a time. To share one between
+// processes, or to run without privileges, start the helper, `sluice xdp-helper`;
+// otherwise a process needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. See package
+// internal/xdp and docs/roce.md.
 //
-// A packet is in several frames where it is longer than one: up to 1792 bytes of a link whose MTU
-// is 1774 or less, else 3840. That needs Linux 6.6; before, the path MTU is smaller.
+// A packet that is longer than a frame takes several. A frame holds 1792 bytes if the
+// link's MTU is 1774 or less, else 3840. That needs Linux 6.6; older kernels get a smaller
+// path MTU.
 //
-// Generic XDP sees messages that a virtual interface takes whole to be cut later
-// (UDP_SEGMENT), as a peer of provider roce at the other end of a veth pair sends them.
-// Those that are longer than the MTU pass to the UDP socket; packets of shorter ones are
-// dropped, and come again one by one, unless segmentation is switched off there
-// ('ethtool -K veth0 tx-udp-segmentation off'). Network adapters send packets.
+// A virtual interface passes messages that are to be segmented later (UDP_SEGMENT) on
+// whole, and generic XDP sees them so; a peer of provider roce at the other end of a veth
+// pair sends such messages. Those longer than the MTU are passed to the UDP socket.
+// Shorter ones are dropped, and their packets are then resent one by one, unless
+// segmentation is switched off there ('ethtool -K veth0 tx-udp-segmentation off').
+// Network adapters always send single packets.
 //
 // # Reliability
 //
-// Acknowledgements are asked for at the end of what is posted, and every 16 packets.
-// They go at once, but for those of messages of one packet where the last messages have
-// each been replied to: these wait, a few polls at most, for the reply to carry them. With
-// SLUICE_ROCE_ACK=message they are asked for with every message and are packets of their own,
-// as those of adapters, behind the reply in the same burst. What
-// is not acknowledged is sent again when the responder reports a gap, or after a round
-// trip and four times its deviation, 2 ms at least, doubled each time up to the QP's
-// timeout. A peer of this library that has been there counts as dead when it has acknowledged nothing for
-// [verbs.Config].PeerTimeout: it is silent also while its process is stopped. One that has not been there
-// yet, and an adapter, count as dead after 4 × timeout × (retries + 1), as the architecture
-// lets timers run that long (9.7.6.1.3). A timer that is late counts for the time that it was set
-// to: while this process has no CPU, nobody else is silent. A peer counts as dead earlier when its host
-// says of all retries that nothing has that port (ICMP), and at once when its QP says that it has left.
+// The requester requests an acknowledgement at the end of what is posted, and every 16
+// packets. The responder sends it at once, with one exception: if each of the last
+// messages was of one packet and was replied to, it waits, a few polls at most, for the
+// reply to carry it. With SLUICE_ROCE_ACK=message every message requests an
+// acknowledgement, which is a packet of its own, as an adapter sends it, behind the reply
+// in the same burst. Unacknowledged packets are resent when the responder reports a gap,
+// or after one round-trip time plus four times its deviation, at least 2 ms, doubled on
+// each retry up to the QP's timeout.
 //
-// What is read is placed as it comes, and only what is missing of it is asked for again; of a
-// peer that may be an adapter, from there to the end of the part. Where what comes late writes
-// over what a later RDMA READ has brought to the same place, that is read once more. Answers to RDMA READs go in
-// bursts of 64 packets, of each QP in turn.
+// A peer of this library that has been heard from is declared dead when it has
+// acknowledged nothing for [verbs.Config].PeerTimeout; a stopped process is silent too. An
+// adapter, or a peer that has not been heard from, is declared dead after 4 × timeout ×
+// (retries + 1), which is how long the architecture lets timers run (9.7.6.1.3). A timer
+// that fires late counts only for its set time: while this process has no CPU, its peers
+// are not taken for silent. A peer is declared dead earlier if its host answers all
+// retries with port unreachable (ICMP), and at once if its QP says that it has left.
 //
-// Between peers of this library there are more packets, with opcodes of the range that
-// is the manufacturers' own (see internal/packet): one that says what has arrived
-// behind a gap, so that only what is missing is sent again, and once more after two round
-// trips where that was lost as well; SENDs and RDMA WRITEs that
-// an acknowledgement rides on; a first RDMA READ request that has the length of the
-// whole, as what is read arrives in parts of 16 packets; and one by which a QP that has
-// left says so.
+// The data of an RDMA READ is placed as it arrives, and only missing packets are requested
+// again; from a peer that may be an adapter, everything from the gap to the end of the
+// part is. If a late packet overwrites data that a later RDMA READ has already placed
+// there, that data is read again. Responses to RDMA READs are sent in bursts of 64
+// packets, taking the QPs in turn.
 //
-// The window in packets follows Swift (Kumar et al., SIGCOMM 2020): see pace.go for
-// what is otherwise, and why. Packets are marked as capable of ECN; a mark is returned
-// as CNP, and makes the window smaller. The rest of the traffic class, which has the DSCP, and
-// the hop limit (0: 64) are those of the QP's address vector; its other fields are not heeded.
+// Peers of this library exchange additional packets, with opcodes of the manufacturers'
+// range (see internal/packet): one that reports what has arrived behind a gap, so that
+// only missing packets are resent, and again after two round-trip times if these were
+// lost as well; SENDs and RDMA WRITEs that carry an acknowledgement; a first RDMA READ
+// request that has the length of the whole, since data is read in parts of 16 packets;
+// and one by which a QP says that it has left.
+//
+// The window, in packets, follows Swift (Kumar et al., SIGCOMM 2020); pace.go lists the
+// differences and their reasons. Packets are marked as ECN-capable; a congestion mark is
+// returned as a CNP, which shrinks the window. The rest of the traffic class, with the
+// DSCP, and the hop limit (0: 64) come from the QP's address vector; its other fields are
+// ignored.
 //
 // # Limits
 //
@@ -105,49 +114,49 @@
 //	regions of a context           16384
 //	queue pairs of a context       16384
 //	RDMA_READ/atomics outstanding  32, each way
-//	packets outstanding            255 of a QP
+//	packets outstanding            255 for each QP
 //	GIDs of a port                 1
 //	packets held behind gaps       64 QPs of a context at once, 1 MiB each
 //
 // A message of several parts that is read from an adapter may have arrived in part when
-// the adapter refuses the rest. Automatic path migration, memory windows and partition
-// keys other than the default one do not exist. Atomics are atomic among the
+// the adapter refuses the rest. There is no automatic path migration, there are no memory
+// windows, and the default partition key is the only one. Atomics are atomic among the
 // operations through one context, and with atomic operations of its process.
 //
 // # Environment
 //
-// net.core.rmem_max bounds what the socket can queue, and with it the window. By roce:
+// net.core.rmem_max limits what the socket can queue, and with it the window. For roce:
 //
-//	SLUICE_ROCE_SHARE  how many contexts of an address, of one user, adapters are to reach: 1
-//	                   to 128, the same for all; where it is not set, or another program or
-//	                   rdma_rxe has the port, or so many contexts are there, they reach who
-//	                   has port 4791 for itself, if anybody has
+//	SLUICE_ROCE_SHARE  the number of contexts on an address, of one user, that adapters
+//	                   can reach: 1 to 128, the same for all. If it is not set, another
+//	                   program or rdma_rxe has the port, or there are already that many
+//	                   contexts, adapters reach only the context that owns port 4791, if any
 //
-// By both:
+// For both:
 //
-//	SLUICE_ROCE_ACK  lazy (the default) or message: when acknowledgements are asked for and sent
+//	SLUICE_ROCE_ACK  lazy (the default) or message: when acknowledgements are requested and sent
 //
-// By xdp:
+// For xdp:
 //
-//	SLUICE_XDP_SOCKET  path of the helper's socket; where it is not set, and nobody listens at
+//	SLUICE_XDP_SOCKET  path of the helper's socket. If it is not set, and nothing listens at
 //	                   /run/sluice/xdp.sock, the process opens the interface itself
-//	SLUICE_XDP_MODE    generic (the default) or native, of a process that does that
+//	SLUICE_XDP_MODE    generic (the default) or native, for a process that opens the
+//	                   interface itself
 //
 // # Invariant CRC
 //
-// It is computed and checked on every packet. A socket does not show the IPv4
-// identification, which it covers, of packets that come from elsewhere; there the CRC
-// is taken for right if it is with any identification, and so detects what is broken
-// with 16 bits in place of 32 (see packet.Route.Check). IPv6 has none, and AF_XDP shows
-// it.
+// The CRC is computed and checked on every packet. It covers the IPv4 identification,
+// which a UDP socket does not show for packets from other hosts. The check then accepts a
+// CRC that is right for any identification, and so detects corruption with 16 bits in
+// place of 32 (see packet.Route.Check). IPv6 has no identification, and AF_XDP shows it.
 //
 // # Security
 //
-// RoCE packets carry no proof of who has sent them, and are not encrypted: the network
-// must be trusted, as with adapters. [verbs.Config].Secret has no effect. QP numbers,
-// first PSNs and parts of keys are drawn at random, so that packets of an earlier
-// connection, or of somebody who cannot see the network, hardly match; packets from
-// another address than the peer's are dropped, and of peers of this library those from another port
-// and those whose PSN is further off than these can be. An ICMP message counts only if it returns
-// a request that is on its way.
+// RoCE packets neither authenticate their sender nor are encrypted: as with adapters, the
+// network must be trusted. [verbs.Config].Secret has no effect. QP numbers, first PSNs and
+// parts of keys are random, so packets of an earlier connection, or from an attacker that
+// cannot see the network, are unlikely to match. Packets from an address other than the
+// peer's are dropped. From peers of this library, so are packets from another port, and
+// packets whose PSN is further off than such a peer's can be. An ICMP message counts only
+// if it returns a request that is in flight.
 package roce

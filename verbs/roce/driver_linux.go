@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// driver is the goroutine of an adapter that moves it when nobody else does: parked
-// in ppoll(2) until the socket has something and nobody polls, or something is due.
+// driver is the goroutine that runs an adapter while nothing polls. It is parked in ppoll(2) until
+// the socket is readable and nothing polls, or a timer expires.
 type driver struct {
 	a     *adapter
 	watch []unix.PollFd // the eventfd, then those of the wire
-	stir  func()        // nil, or called when the wire's last descriptor has something, and every so often
+	stir  func()        // nil, or called when the wire's last descriptor is readable, and at intervals
 
 	notices noticeWriter
 	done    sync.WaitGroup
@@ -26,27 +26,26 @@ type driver struct {
 	event  int // eventfd, for wake; -1: the driver has ended
 
 	stop    atomic.Bool
-	planned atomic.Int64 // when run means to look again
-	polled  atomic.Bool  // somebody polls: the socket is not watched
-	kicked  atomic.Bool  // somebody is going to sleep until an event comes
+	planned atomic.Int64 // when run will look again
+	polled  atomic.Bool  // a CQ is being polled: the socket is not watched
+	kicked  atomic.Bool  // the user will wait for an event
 
-	// Of run alone: the polls when it last looked, and when it began to watch the socket; when it
-	// stirs the wire; and whether another goroutine kept the receive lock.
+	// For run alone: the count of polls when it last looked, and when it began to watch the
+	// socket; when it stirs the wire; and whether another goroutine kept the receive lock.
 	seen, since uint64
 	stirAt      int64
 	kept        bool
 }
 
-// often is after how many polls somebody seems to do nothing else.
+// often is the number of polls after which a goroutine is presumably spinning.
 const often = 64
 
-// keptFor is after how long the driver tries again to have a lock that was kept: meanwhile the
-// socket, which has something, would not let it sleep.
+// keptFor is the pause before the driver tries again to get a lock that was kept. It does not watch
+// the socket then: a readable socket would not let it sleep.
 const keptFor = int64(100 * time.Microsecond)
 
-// startDriver starts the driver of an adapter. It watches the descriptors of the wire, and calls
-// stir, if there is one, when the last of them has something, and every lookEvery while somebody
-// polls.
+// startDriver starts the driver of an adapter. It watches the descriptors of the wire. If stir is not
+// nil, it calls it when the last descriptor is readable, and every lookEvery while a CQ is polled.
 func startDriver(a *adapter, stir func(), fds ...int) error {
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -75,24 +74,23 @@ func (d *driver) run() {
 			}
 		}
 		d.planned.Store(until)
-		// Whoever made something due since, and saw an earlier plan, did not wake us.
+		// A goroutine that has set a deadline since, but saw an earlier plan, did not wake us.
 		until = min(until, d.a.deadlines.next.Load())
 		ns := until - now
-		// Where somebody polls, he also sends what is left to send.
+		// While a CQ is polled, polling also sends the responses that are left.
 		late := d.a.late.Load() && !d.polled.Load()
 		if late {
 			d.planned.Store(now)
 		}
-		// A system call that blocks keeps the P that this goroutine runs on until the
-		// runtime's monitor takes it away, which is 20 µs to 10 ms. So those run first who
-		// have just been woken; and if there is but one P, nothing blocks while somebody
-		// polls.
+		// A blocking system call keeps this goroutine's P until the runtime's monitor takes it
+		// away, after 20 µs to 10 ms. So let goroutines that were just woken run first; and
+		// with a single P, do not block while a CQ is being polled.
 		if worked || late || d.polled.Load() && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched()
 			ns = 0
 		}
-		// Before a timer says that something was lost, what has come is looked at: the
-		// user may have polled until he had what he waited for, and not since.
+		// Before a timer declares a loss, receive what has arrived: the user may have stopped
+		// polling after the completion it waited for.
 		if worked = d.wait(ns); worked || !d.polled.Load() || d.a.clock() >= d.a.deadlines.next.Load() {
 			d.kept = !d.a.drive() && !d.polled.Load()
 		}
@@ -102,7 +100,7 @@ func (d *driver) run() {
 	}
 }
 
-// look finds out whether somebody polls.
+// look finds out whether a CQ is being polled.
 func (d *driver) look() {
 	n := d.a.attended.Load()
 	switch {
@@ -121,7 +119,7 @@ func (d *driver) look() {
 	d.seen = n
 }
 
-// wait blocks for at most ns, until the socket has something (true), or wake.
+// wait blocks for at most ns, until the socket is readable (true), or wake is called.
 func (d *driver) wait(ns int64) bool {
 	watch := d.watch
 	if d.polled.Load() || d.kept {
@@ -154,14 +152,14 @@ func (d *driver) wait(ns int64) bool {
 	return false
 }
 
-// hurry wakes the driver if it means to sleep beyond t.
+// hurry wakes the driver if it would sleep beyond t.
 func (d *driver) hurry(t int64) {
 	if t < d.planned.Load() {
 		d.wake()
 	}
 }
 
-// kick: somebody is going to sleep until an event comes.
+// kick: the user is about to wait for an event.
 func (d *driver) kick() {
 	d.kicked.Store(true)
 	if d.polled.Load() {
@@ -169,7 +167,7 @@ func (d *driver) kick() {
 	}
 }
 
-// wake ends the driver's sleep. Who has it kicked may come after its end.
+// wake ends the driver's sleep. It may be called after the driver's end.
 func (d *driver) wake() {
 	d.waking.Lock()
 	defer d.waking.Unlock()

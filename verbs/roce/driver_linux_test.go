@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// flushed is a wire that says when it has sent something.
+// flushed is a wire that signals when it has sent packets.
 type flushed struct {
 	wire
 	sent chan struct{}
@@ -25,8 +25,8 @@ func (f flushed) flush() {
 	}
 }
 
-// The driver serves the timers while another goroutine holds the receive lock and does not get on,
-// and receives when it has let go.
+// The driver serves the timers while another goroutine holds the receive lock without progress, and
+// receives once that is released.
 func TestDriverServesTimers(t *testing.T) {
 	l := newLive(1, faults{})
 	defer l.later.Stop()
@@ -92,8 +92,8 @@ func (r records) next(t testing.TB) (string, map[string]any) {
 	}
 }
 
-// Lost peers are logged, and packets for queue pairs that are not there, with no lock held: the
-// handler may take as long as it likes.
+// Lost peers, and packets for queue pairs that do not exist, are logged with no lock held: the
+// handler may take any time.
 func TestLog(t *testing.T) {
 	l := newLive(1, faults{})
 	defer l.later.Stop()
@@ -124,11 +124,12 @@ func TestLog(t *testing.T) {
 	b.qp.Unlock()
 	b.post(t, write(b, a, 8))
 	message, attrs = logged.next(t)
-	require.Equal(t, "roce: packets for queue pairs that are not there", message)
+	require.Equal(t, "roce: received packets for queue pairs that do not exist", message)
 	require.NotZero(t, attrs["count"])
 }
 
-// Of more than there is room for the number is logged; and packets of strangers once a second.
+// If there are more records than room, their number is logged; packets of strangers are logged once a
+// second.
 func TestNotices(t *testing.T) {
 	logged := make(records, 100)
 	n := noticeWriter{notices: &notices{out: slog.New(logged)}}

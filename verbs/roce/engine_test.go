@@ -30,8 +30,8 @@ type side struct {
 // sideSize is enough for what most tests move, and for the random operations of most MTUs.
 const sideSize = 1 << 20
 
-// spare is memory of sides that are closed: new memory is faulted in page by page, which takes
-// longer than most tests.
+// spare holds the memory of closed sides: new memory is faulted in page by page, which takes longer
+// than most tests.
 var spare struct {
 	sync.Mutex
 	list [][]byte
@@ -182,7 +182,7 @@ func (n *network) until(t testing.TB, limit time.Duration, ok func() bool) {
 	}
 }
 
-// networks are the faults that the properties hold under; with -short, the last three.
+// networks lists the faults under which the properties hold; with -short, the last three.
 var networks = []struct {
 	name string
 	f    faults
@@ -198,8 +198,8 @@ var networks = []struct {
 	{"everything", faults{drop: 0.03, double: 0.05, reorder: 0.05, corrupt: 0.02, mark: 0.02, delay: 30 * time.Microsecond, bytesPerSecond: 2e9}},
 }
 
-// TestOperations: whatever the network does, every operation does what it says, in
-// order, once, and touches nothing else. Both sides are at it at the same time.
+// TestOperations: whatever the network does, every operation is executed correctly, in order, once,
+// and touches nothing else. Both sides send at the same time.
 func TestOperations(t *testing.T) {
 	t.Parallel()
 	all := networks
@@ -229,8 +229,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestSoak is the same on networks, terms and hosts that the dice choose: also hosts that have
-// no CPU for a while, again and again. The first seeds are those that have found something.
+// TestSoak is the same with random networks, terms and hosts, including hosts that repeatedly have no
+// CPU for a while. The first seeds are those that have found bugs.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	seeds, more := []uint64{940, 1589, 2109, 2176}, uint64(120)
@@ -258,7 +258,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// op is an operation that was posted, and what is to become of it.
+// op is a posted operation, and its expected result.
 type op struct {
 	wr   verbs.SendWR
 	want verbs.WC
@@ -267,7 +267,7 @@ type op struct {
 	n    int
 }
 
-// player posts random operations of one side, and knows what is to come of them.
+// player posts random operations of one side, and knows their expected results.
 type player struct {
 	*side
 	peer       *player
@@ -329,7 +329,7 @@ func (p *player) next(t testing.TB) {
 	case verbs.OpSend, verbs.OpSendWithImm:
 		copy(p.peer.wantMem[o.off:], local)
 	case verbs.OpRDMARead:
-		// Of what is at the same place of the peer's memory, which nobody writes.
+		// From the same place of the peer's memory, which is never written.
 		o.want.ByteLen = uint32(n)
 		for i := range n {
 			b := byte(p.rng.Uint32())
@@ -376,8 +376,8 @@ func (p *player) receive(t testing.TB) {
 	}
 }
 
-// operations has both sides do so many random operations. With stall, one or the other has
-// no CPU now and then, for up to 8 ms: longer than the timers.
+// operations makes both sides execute so many random operations. With stall, one or the other has no
+// CPU now and then, for up to 8 ms: longer than the timers.
 func operations(t *testing.T, seed uint64, f faults, how terms, count int, stall bool) {
 	const deep = 16
 	n, a, b := pair(t, seed, f, how, deep)

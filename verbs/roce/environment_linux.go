@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// What the environment asks for; see the package's documentation.
+// Environment variables; see the package documentation.
 const (
 	envShare = "SLUICE_ROCE_SHARE"
 	envAck   = "SLUICE_ROCE_ACK"
 )
 
-// sharing is how many contexts are to share an address, and its port; 0: none.
+// sharing returns how many contexts may share an address and its port; 0: sharing is off.
 func sharing() (int, error) {
 	v := os.Getenv(envShare)
 	if v == "" {
@@ -22,12 +22,12 @@ func sharing() (int, error) {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 0 || n > maxShare {
-		return 0, fmt.Errorf("%w: %s=%s: a number from 0 to %d", verbs.ErrInvalid, envShare, v, maxShare)
+		return 0, fmt.Errorf("%w: %s=%s: want a number from 0 to %d", verbs.ErrInvalid, envShare, v, maxShare)
 	}
 	return n, nil
 }
 
-// acknowledging says whether each message is to be acknowledged by itself.
+// acknowledging says whether each message is acknowledged on its own.
 func acknowledging() (each bool, err error) {
 	switch v := os.Getenv(envAck); v {
 	case "", "lazy":
@@ -35,6 +35,6 @@ func acknowledging() (each bool, err error) {
 	case "message":
 		return true, nil
 	default:
-		return false, fmt.Errorf("%w: %s=%s: lazy or message", verbs.ErrInvalid, envAck, v)
+		return false, fmt.Errorf("%w: %s=%s: want lazy or message", verbs.ErrInvalid, envAck, v)
 	}
 }

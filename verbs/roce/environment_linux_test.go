@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// What the environment asks for, or asks for in vain.
+// Valid and invalid settings in the environment.
 func TestEnvironment(t *testing.T) {
 	read := map[string]func() (any, error){
 		envShare: func() (any, error) { return sharing() },

@@ -53,8 +53,8 @@ func (w *express) take(t testing.TB, n int) (got [][]byte) {
 	return got
 }
 
-// meet sends until packets arrive by AF_XDP: the first go through the network stack, which looks
-// for the neighbour.
+// meet sends until packets arrive by AF_XDP: the first go through the network stack, which resolves
+// the neighbour.
 func meet(t testing.TB, from, to *express) *flow {
 	t.Helper()
 	f := new(flow)
@@ -148,7 +148,7 @@ func TestExpress(t *testing.T) {
 			for i := range to {
 				require.Equal(t, want[i], to[i].take(t, len(want[i])))
 				sent[i] += len(want[i])
-				// But for the few by which the network stack makes sure of the neighbour.
+				// Except the few by which the network stack checks the neighbour.
 				require.GreaterOrEqual(t, to[i].stats.received.Load()-before[1+i], uint64(sent[i]-10))
 			}
 			require.GreaterOrEqual(t, from.stats.sent.Load()-before[0], uint64(sent[0]+sent[1]-10))
@@ -172,7 +172,7 @@ func TestExpressAllocs(t *testing.T) {
 	}))
 }
 
-// What is between hosts that are one goes by the UDP socket, and arrives.
+// Packets from a host to itself go through the UDP socket, and arrive.
 func TestExpressToItself(t *testing.T) {
 	need.Full(t)
 	needXDP(t)
@@ -197,8 +197,8 @@ func TestExpressToItself(t *testing.T) {
 	require.Zero(t, a.stats.sent.Load())
 }
 
-// The two wires understand each other. What the UDP wire sends in a train, which the
-// virtual interface cuts after XDP, comes by the UDP socket.
+// The two wires interoperate. A train of the UDP wire, which the virtual interface segments after
+// XDP, arrives at the UDP socket.
 func TestExpressAndUDP(t *testing.T) {
 	needXDP(t)
 	two := hosts(t, 1500)
@@ -242,7 +242,7 @@ func TestExpressAndUDP(t *testing.T) {
 	require.GreaterOrEqual(t, w.stats.sent.Load(), sent+19)
 }
 
-// rawFrames are whole Ethernet frames as express takes them, that are right.
+// rawFrames returns valid Ethernet frames, as express accepts them.
 func rawFrames(t testing.TB) (own netip.AddrPort, v4 []byte, own6 netip.AddrPort, v6 []byte) {
 	frame := func(src, dst netip.AddrPort) []byte {
 		var f flow
@@ -264,8 +264,8 @@ func receiver(own netip.AddrPort) *express {
 	return w
 }
 
-// A frame in which any bit is another one is dropped, but for those that routers
-// may change and that nobody looks at.
+// A frame with any bit flipped is dropped, except for bits that routers may change and that are
+// never checked.
 func TestExpressBadFrames(t *testing.T) {
 	own, v4, own6, v6 := rawFrames(t)
 	for _, c := range []struct {
@@ -301,7 +301,7 @@ func TestExpressBadFrames(t *testing.T) {
 	}
 }
 
-// Whatever a frame holds, what is taken from it is inside of it.
+// Whatever a frame holds, the packet parsed from it is inside the frame.
 func FuzzExpressParse(f *testing.F) {
 	own, v4, own6, v6 := rawFrames(f)
 	f.Add(v4)
@@ -318,7 +318,7 @@ func FuzzExpressParse(f *testing.F) {
 	})
 }
 
-// The path that says nothing of a host that does not answer is the network stack's.
+// The path to a host that does not answer is through the network stack.
 func TestExpressUnknownNeighbour(t *testing.T) {
 	need.Full(t)
 	needXDP(t)

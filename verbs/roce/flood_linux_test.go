@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// nuisance sends what nobody asked for to the port of an end: packets of random bytes, cut
-// off ones, and ones whose CRC is right, for QPs that are not there, or for the end's with
-// a PSN that is long past, or not to come for long, and keys that are right or not.
+// nuisance sends garbage to the port of an end: packets of random bytes, truncated ones, and ones
+// with the right CRC, for QPs that do not exist, or for the end's QP with a PSN that is long past or
+// far ahead, and keys that are right or wrong.
 type nuisance struct {
 	wire *udp
 	flow flow
@@ -27,8 +27,8 @@ type nuisance struct {
 	own  uint32 // of its own first one
 	rng  *rand.Rand
 	sent atomic.Int64
-	// trains are packets of one length, which the kernel takes together: cheap to send, and
-	// not to receive.
+	// trains are packets of one length, which the kernel accepts together: cheap to send, but not
+	// to receive.
 	trains bool
 }
 
@@ -73,7 +73,7 @@ func (n *nuisance) send() {
 		}
 		h := packet.Header{Opcode: ops[n.rng.IntN(len(ops))], Migrated: true, AckReq: true, PKey: packet.DefaultPKey,
 			DestQP: n.to.qp.QPNum(), VA: n.to.mem.Addr(), RKey: n.to.mem.RKey(), Length: uint32(size), SwapAdd: 1}
-		// A window is 256 packets; what is past by up to half of all PSNs is a duplicate.
+		// A window is 256 packets; packets up to half of all PSNs in the past are duplicates.
 		first := n.psn
 		if h.Opcode.Response() {
 			first = n.own
@@ -121,10 +121,10 @@ func loopback(t testing.TB, size int) [2]*place {
 type flood struct {
 	perSecond int // packets; 0: as many as there can be
 	trains    bool
-	elsewhere bool // to where nobody receives: what is left is what sending takes
+	elsewhere bool // to sockets that are not read: measures the cost of sending
 }
 
-// flooded runs something while both ends are flooded, and returns how many packets were sent.
+// flooded runs a function while both ends are flooded, and returns how many packets were sent.
 func flooded(t testing.TB, ends [2]*place, f flood, do func()) (packets int64) {
 	var stop atomic.Bool
 	begun := make(chan struct{}, len(ends))
@@ -195,8 +195,8 @@ func TestFlood(t *testing.T) {
 	require.Less(t, held(), before+16<<20)
 }
 
-// What a stream of 64 KiB messages carries over loopback, and while both ends are flooded; or while as
-// much is sent to others.
+// The rate of a stream of 64 KiB messages over loopback, alone, while both ends are flooded, and while
+// as much is sent to other sockets.
 func BenchmarkFlood(b *testing.B) {
 	stream := func(b *testing.B, run func(ends [2]*place, do func())) {
 		ends := loopback(b, 16*lossySize)

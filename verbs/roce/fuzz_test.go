@@ -10,11 +10,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// FuzzArrivals hands a connected queue pair that has work outstanding whatever packets
-// its peer could send: of each, a byte of length comes first. Of the first ones the
-// destination, the PSN near to what is expected, key and address are filled in, so
-// that they are not all dropped. Nothing is written that is not registered, and what
-// was posted completes at most once.
+// FuzzArrivals gives a connected queue pair with work outstanding any packets that its peer could
+// send. In the input a length byte precedes each. In the first ones the destination, a PSN near the
+// expected one, the key and the address are filled in, so that not all are dropped. No unregistered
+// memory is written, and posted work completes at most once.
 func FuzzArrivals(f *testing.F) {
 	seed := func(hs ...packet.Header) {
 		var b []byte

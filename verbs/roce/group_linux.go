@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// group is the sockets of an address that share the port of RoCEv2 (SO_REUSEPORT), and
-// a member of it: adapters send to no other port, and to which of the members by the
-// upper bits of the QP's number.
+// group holds the sockets of an address that share the port of RoCEv2 (SO_REUSEPORT), as seen by
+// one member. Adapters send only to that port; the upper bits of the QP's number select the
+// member.
 //
 //	         UDP packets to port 4791
 //	                     |
@@ -26,42 +26,42 @@ import (
 //	    |           |                       |
 //	member 0    member 1     (free)     member 3     and each reads its own
 //
-// The kernel numbers the sockets as they are bound; when one is closed, the last one gets
-// its number. Had each rank but its own, the end of a rank would take the packets from
-// another one's QPs. So all sockets are made by who comes first, and handed to who comes
-// later by any member: none is closed before the last member has gone.
+// The kernel numbers the sockets in the order of binding; when one is closed, the last one gets its
+// number. If each rank had only its own socket, the end of one rank would divert packets from the
+// QPs of another. So the first member creates all sockets, and any member hands them to those
+// that come later: none is closed before the last member is gone.
 //
-// A member is who listens at a name of the abstract namespace of Unix sockets, which like
-// ports is of a network namespace, and ends with its process.
+// A member holds its number by listening at a name in the abstract namespace of Unix sockets. Like
+// a port, the name belongs to the network namespace and is freed when the process ends.
 //
-// The kernel admits to the port only sockets of the same user.
+// The kernel lets only sockets of the same user share the port.
 type group struct {
 	addr    netip.Addr
 	number  int // of this member
 	sockets []int
-	door    *net.UnixListener // where others ask for the sockets
+	door    *net.UnixListener // new members request the sockets here
 	serving sync.WaitGroup
 }
 
 const (
-	// groupBits of a QP's number are the member's.
+	// groupBits is the number of upper bits of a QP's number that select the member.
 	groupBits = 7
-	// maxShare is how many members there can be.
+	// maxShare is the largest number of members.
 	maxShare = 1 << groupBits
-	// askPatience bounds the wait for the sockets from a member, which may be stopped, and
-	// lockPatience that for who asks.
+	// askPatience limits the wait for the sockets from a member, which may be stopped, and
+	// lockPatience the wait for another process that is joining.
 	askPatience  = 3 * time.Second
 	lockPatience = 10 * time.Second
 )
 
-// steer returns the member's number: DestQP begins at byte 5 of the BTH.
+// steer is the BPF program that returns the member's number: DestQP begins at byte 5 of the BTH.
 var steer = [...]unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 5},
 	{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 8 - groupBits},
 	{Code: unix.BPF_RET | unix.BPF_A},
 }
 
-// joinGroup takes a place in the group of the address, or makes one with so many.
+// joinGroup joins the group of the address, or creates one for size members.
 func joinGroup(addr netip.Addr, size int) (*group, error) {
 	g := &group{addr: addr}
 	unlock, err := g.lock()
@@ -82,12 +82,12 @@ func joinGroup(addr netip.Addr, size int) (*group, error) {
 	return g, nil
 }
 
-// name is that of a member, or of the lock.
+// name returns the socket name of a member, or of the lock.
 func (g *group) name(what any) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@sluice-roce/%d/%v/%v", os.Geteuid(), g.addr, what)}
 }
 
-// lock keeps others from joining and leaving.
+// lock keeps other processes from joining and leaving.
 func (g *group) lock() (unlock func(), err error) {
 	for end := time.Now().Add(lockPatience); ; time.Sleep(time.Millisecond) {
 		l, err := net.ListenUnix("unixpacket", g.name("lock"))
@@ -106,12 +106,12 @@ func (g *group) collect() error {
 	for i := range maxShare {
 		c, err := net.DialUnix("unixpacket", nil, g.name(i))
 		if err != nil {
-			continue // nobody
+			continue // no such member
 		}
 		if sameUser(c) {
 			g.sockets, err = take(c)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				silent = err // stopped, say: another one may answer
+				silent = err // perhaps stopped: another member may answer
 			}
 		}
 		c.Close()
@@ -140,12 +140,12 @@ func take(c *net.UnixConn) (fds []int, err error) {
 	}
 	if err != nil || len(fds) == 0 || len(fds) != int(n[0]) {
 		closeAll(fds)
-		return nil, fmt.Errorf("%d of %d sockets: %w", len(fds), n[0], errors.Join(err, unix.EMFILE))
+		return nil, fmt.Errorf("received %d of %d sockets: %w", len(fds), n[0], errors.Join(err, unix.EMFILE))
 	}
 	return fds, nil
 }
 
-// sameUser says whether the other end is of this user.
+// sameUser says whether the process at the other end runs as this user.
 func sameUser(c *net.UnixConn) bool {
 	same := false
 	raw, err := c.SyscallConn()
@@ -158,10 +158,10 @@ func sameUser(c *net.UnixConn) bool {
 	return same
 }
 
-// make makes the sockets.
+// make creates the sockets.
 func (g *group) make(size int) error {
 	at := netip.AddrPortFrom(g.addr, packet.Port)
-	// Sockets of this user at the port that are not of a group of ours would take part.
+	// Sockets of this user at the port that are not in such a group would share it, too.
 	alone, err := newSocket(g.addr)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (g *group) make(size int) error {
 	return err
 }
 
-// enter takes the first number that nobody has.
+// enter takes the first free number.
 func (g *group) enter() (err error) {
 	for g.number = range g.sockets {
 		if g.door, err = net.ListenUnix("unixpacket", g.name(g.number)); err == nil {
@@ -193,14 +193,14 @@ func (g *group) enter() (err error) {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("all %d places are taken: %w", len(g.sockets), err)
+		return fmt.Errorf("all %d places of the group are taken: %w", len(g.sockets), err)
 	}
 	own := g.own()
 	if at, err := boundTo(own); err != nil || at != netip.AddrPortFrom(g.addr, packet.Port) {
-		return fmt.Errorf("socket %d is bound to %v: %w", g.number, at, errors.Join(err, unix.EINVAL))
+		return fmt.Errorf("socket %d of the group is bound to %v: %w", g.number, at, errors.Join(err, unix.EINVAL))
 	}
 	widen(own)
-	for range 1 << 16 { // what came for who was here before
+	for range 1 << 16 { // discard packets for the previous member
 		if _, _, err := unix.Recvfrom(own, nil, unix.MSG_DONTWAIT); err != nil && err != unix.EINTR {
 			break
 		}
@@ -216,7 +216,7 @@ func (g *group) serve() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // no descriptors, say
+		case err != nil: // e.g. out of descriptors
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -227,15 +227,15 @@ func (g *group) serve() {
 	}
 }
 
-// own is the member's socket.
+// own returns the member's socket.
 func (g *group) own() int { return g.sockets[g.number] }
 
-// close leaves the group. Nobody else's number changes.
+// close leaves the group. The numbers of the other members do not change.
 func (g *group) close() {
 	if g == nil {
 		return
 	}
-	// Else who comes finds no member, and the port taken.
+	// Without the lock, a new member could find no member, but the port taken.
 	if unlock, err := g.lock(); err == nil {
 		defer unlock()
 	}

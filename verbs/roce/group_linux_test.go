@@ -23,10 +23,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// groupSize is how many members the groups of these tests can have.
+// groupSize is the largest number of members in these tests.
 const groupSize = 4
 
-// loopAddr is an address of the loopback interface that this process has for itself.
+// loopAddr is an address of the loopback interface that only this process uses.
 func loopAddr(i int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 16*(i+1)+pid>>16&15, pid>>8&255, pid&255)
@@ -67,7 +67,7 @@ func (c *caller) call(number int) []byte {
 	return want
 }
 
-// reaches verifies that what is sent to a member arrives there, and nothing else anywhere.
+// reaches verifies that packets to a member arrive there, and nowhere else.
 func (c *caller) reaches(t testing.TB, members map[int]*udp) {
 	t.Helper()
 	for range 3 {
@@ -82,8 +82,8 @@ func (c *caller) reaches(t testing.TB, members map[int]*udp) {
 	}
 }
 
-// Packets to the port of RoCEv2 arrive at the member that the QP's number names, whoever
-// leaves and comes.
+// Packets to the port of RoCEv2 arrive at the member that the QP's number names, whichever members
+// leave and join.
 func TestGroup(t *testing.T) {
 	need.Full(t)
 	for _, c := range []struct{ near, far string }{{"198.18.0.2", "198.18.0.1"}, {"fd00::2", "fd00::1"}} {
@@ -135,7 +135,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// beMember joins the group of an address, and prints its number, and the PSNs of what comes,
+// beMember joins the group of an address, and prints its number and the PSNs of arriving packets,
 // until standard input ends.
 func beMember(addr string) error {
 	u, err := openUDP(netip.MustParseAddr(addr), 65536, groupSize)
@@ -178,7 +178,7 @@ func join(t testing.TB, addr string, number uint32) *joined {
 	t.Helper()
 	j := &joined{cmd: ranks.Command(context.Background(), "member", addr)}
 	if os.Geteuid() == 0 {
-		j.cmd.Env = append(j.cmd.Env, fmt.Sprintf("%s=%d", envUser, nobody))
+		j.cmd.Env = append(j.cmd.Env, fmt.Sprintf("%s=%d", envUser, uidNobody))
 	}
 	j.cmd.Stderr = os.Stderr
 	in, err := j.cmd.StdinPipe()
@@ -206,7 +206,7 @@ func (j *joined) kill() {
 	j.cmd.Wait()
 }
 
-// A member that is killed, or stopped, is no other's concern; nobody needs privileges.
+// A member that is killed or stopped does not affect the others; none needs privileges.
 func TestGroupKilled(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -228,7 +228,7 @@ func TestGroupKilled(t *testing.T) {
 	}
 	reached()
 
-	members[0].kill() // who made the sockets
+	members[0].kill() // it created the sockets
 	delete(members, 0)
 	from.call(0)
 	reached()

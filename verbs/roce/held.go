@@ -8,17 +8,17 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// held are request packets that came before one that is missing. A peer that knows
-// [packet.Selective] is told of them and sends only what is missing. The memory
-// is there only while something is missing, and comes from a pool of the adapter's
-// that is bounded: where there is none, everything is sent again.
+// held holds request packets that arrived before one that is missing. They are reported to peers
+// that know [packet.Selective], which then resend only missing packets. The memory is held only
+// while packets are missing, and comes from the adapter's pool, which is limited: if it is empty,
+// everything is resent.
 type held struct {
 	pool *pool
 	buf  *buffer // nil: nothing is held
 	n    int
 }
 
-// slot is a packet that is held, by PSN modulo windowPackets.
+// slot is a held packet, indexed by PSN modulo windowPackets.
 type slot struct {
 	set  bool
 	psn  uint32
@@ -26,13 +26,13 @@ type slot struct {
 	size int
 }
 
-// buffer has the packets: their payloads are in b, one slot after the other.
+// buffer holds the packets: their payloads are in b, one slot after the other.
 type buffer struct {
 	slots [windowPackets]slot
 	b     []byte
 }
 
-// hold keeps a packet, and returns false if it cannot.
+// hold keeps a packet; false: it cannot.
 func (q *qp) hold(psn uint32, h *packet.Header, payload []byte) bool {
 	p := &q.rsp
 	d := psn - p.expect
@@ -56,7 +56,7 @@ func (q *qp) hold(psn uint32, h *packet.Header, payload []byte) bool {
 	return true
 }
 
-// unhold executes what was held and is next now.
+// unhold executes the held packets that are next now.
 func (q *qp) unhold(s *soft.Sink) {
 	p := &q.rsp
 	hd := &p.held
@@ -66,9 +66,9 @@ func (q *qp) unhold(s *soft.Sink) {
 		if !sl.set {
 			var bits [4]uint64
 			if hd.tell(&bits, p.expect); bits == [4]uint64{} {
-				break // what is left is of the past
+				break // what is left is outdated
 			}
-			// More is missing: say so again.
+			// More packets are missing: report that again.
 			p.naked, p.nakDue, p.nak = true, true, packet.SyndromeSequence
 			return
 		}
@@ -86,7 +86,7 @@ func (q *qp) unhold(s *soft.Sink) {
 	hd.release()
 }
 
-// tell sets the bits of what is held behind psn.
+// tell sets the bits of the packets held behind psn.
 func (hd *held) tell(bits *[4]uint64, psn uint32) {
 	if hd.n == 0 {
 		return
@@ -98,7 +98,7 @@ func (hd *held) tell(bits *[4]uint64, psn uint32) {
 	}
 }
 
-// release forgets everything and gives the memory back.
+// release drops all packets and returns the memory.
 func (hd *held) release() {
 	if hd.buf == nil {
 		return
@@ -113,15 +113,14 @@ func (hd *held) release() {
 	hd.buf = nil
 }
 
-// pool lends the buffers of held packets: at most so many are there.
+// pool lends a limited number of buffers for held packets.
 type pool struct {
 	mu   sync.Mutex
 	free []*buffer
 	lent int
 }
 
-// heldBuffers is how many QPs of a context may hold packets at the same time, of at
-// most 1 MiB each.
+// heldBuffers is the number of QPs of a context that may hold packets at once, at most 1 MiB each.
 const heldBuffers = 64
 
 func (p *pool) get(size int) *buffer {

@@ -62,8 +62,8 @@ func attached(t testing.TB, h host) bool {
 	return strings.Contains(string(out), "xdp")
 }
 
-// The helper gives seats to its group, for what they have a socket for; attaches the
-// program for the first of them, and detaches it when the last has gone.
+// The helper gives seats to its group, for addresses of their sockets. It attaches the program for the
+// first process, and detaches it when the last is gone.
 func TestXDPHelper(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
@@ -92,8 +92,8 @@ func TestXDPHelper(t *testing.T) {
 		require.Contains(t, log.Text(), what)
 	}
 	require.False(t, attached(t, near))
-	refused("not of group 65534", ask(near, 1000, "veth0", own))
-	refused("interface", ask(near, nobody, "lo", own))
+	refused("not in group 65534", ask(near, 1000, "veth0", own))
+	refused("interface", ask(near, uidNobody, "lo", own))
 	require.False(t, attached(t, near))
 	for _, c := range []struct {
 		what string
@@ -105,7 +105,7 @@ func TestXDPHelper(t *testing.T) {
 		{"not a UDP socket", bound(t, near, unix.AF_INET, unix.SOCK_STREAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 2}})},
 		{"not a UDP socket", bound(t, near, unix.AF_UNIX, unix.SOCK_DGRAM, &unix.SockaddrUnix{})},
 	} {
-		err := ask(near, nobody, "veth0", c.udp)
+		err := ask(near, uidNobody, "veth0", c.udp)
 		for c.what != "another network namespace" && log.Scan() && !strings.Contains(log.Text(), "detached") {
 			// Looking at the address comes after attaching.
 		}
@@ -113,7 +113,7 @@ func TestXDPHelper(t *testing.T) {
 		require.False(t, attached(t, near), c.what)
 	}
 
-	require.NoError(t, ask(near, nobody, "veth0", own))
+	require.NoError(t, ask(near, uidNobody, "veth0", own))
 	first := seat
 	require.True(t, attached(t, near))
 	require.True(t, log.Scan())
@@ -122,7 +122,7 @@ func TestXDPHelper(t *testing.T) {
 	require.Contains(t, log.Text(), "seat taken")
 	refused("another user", ask(near, 0, "veth0", own))
 	other := bound(t, near, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 2}})
-	require.NoError(t, ask(near, nobody, "veth0", other))
+	require.NoError(t, ask(near, uidNobody, "veth0", other))
 	require.True(t, log.Scan())
 	require.Contains(t, log.Text(), "seat taken")
 	seat.Close()
@@ -136,7 +136,7 @@ func TestXDPHelper(t *testing.T) {
 	require.False(t, attached(t, near))
 }
 
-// Packets that nobody has taken do not take the memory of the seats that stay.
+// Unread packets of a killed seat do not take memory from the seats that stay.
 func TestSeatsReclaimed(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
@@ -159,7 +159,7 @@ func TestSeatsReclaimed(t *testing.T) {
 			}
 		}
 		leaves.close()
-		// More arrives than would, were the frames gone. The kernel may drop some where it is
+		// More arrives than could if the frames were lost. The kernel may drop some if it is
 		// behind.
 		var into [batch]arrival
 		want := stays.stats.received.Load() + uint64(ring/2)
@@ -176,8 +176,8 @@ func TestSeatsReclaimed(t *testing.T) {
 	}
 }
 
-// A client that lets go of its connection and keeps the descriptors has the queue still. All that
-// ask meanwhile are told so, whoever else asks; and one has a seat when it is free.
+// A client that closes its connection but keeps the descriptors still occupies the queue. All
+// requests in the meantime fail and say so, even concurrent ones; a seat is granted once it is free.
 func TestHelperKeptDescriptors(t *testing.T) {
 	t.Parallel()
 	needXDP(t)
@@ -187,7 +187,7 @@ func TestHelperKeptDescriptors(t *testing.T) {
 	path, log := startHelper(t, near)
 	own := bound(t, near, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 2}})
 	var kept []int
-	require.NoError(t, as(t, near, nobody, func() error {
+	require.NoError(t, as(t, near, uidNobody, func() error {
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 		if err != nil {
 			return err
@@ -223,7 +223,7 @@ func TestHelperKeptDescriptors(t *testing.T) {
 		}
 	}()
 	ask := func() (seat *xdp.Seat, err error) {
-		asked := as(t, near, nobody, func() error {
+		asked := as(t, near, uidNobody, func() error {
 			seat, err = xdp.Ask(path, "veth0", own)
 			return nil
 		})

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// forger sends ICMP messages about packets that nothing has sent, as any host can that knows who
-// talks to whom.
+// forger sends ICMP messages about packets that were never sent, as any host can that knows the
+// addresses of two peers.
 type forger struct {
 	fd       int
 	src, dst netip.AddrPort // of the packets
@@ -84,9 +84,9 @@ func (f *forger) send(b []byte) error {
 	return unix.Sendto(f.fd, b, 0, to)
 }
 
-// Forged ICMP messages, by which nothing has the peer's port, or packets are too long for the
-// path, leave a stream as it is: those of a host that knows addresses and ports, and of one that
-// knows the numbers of the queue pairs as well but not which packets are on their way.
+// Forged ICMP messages (port unreachable, packet too big) do not affect a stream: neither from a host
+// that knows addresses and ports, nor from one that also knows the numbers of the queue pairs but not
+// which packets are in flight.
 func TestForgedICMP(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
@@ -146,8 +146,8 @@ func TestForgedICMP(t *testing.T) {
 						}
 					}
 				})
-				// As long as the peer does not take them, packets are on their way and come again. The
-				// second try that is refused would be the last.
+				// As long as the peer does not receive them, packets are in flight and resent. The second
+				// refused try would be the last.
 				how := usual
 				how.timeout, how.retries = 20, 1
 				here.connect(t, there, how, false)

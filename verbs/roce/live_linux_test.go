@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
-// live is a network in memory that goes by the time there is: its adapters have a driver
-// each, and their users are goroutines of this process.
+// live is a network in memory that runs in real time: each of its adapters has a driver, and their
+// users are goroutines of this process.
 type live struct {
 	mu    sync.Mutex // of all
 	net   *network
@@ -45,7 +45,7 @@ func newLive(seed uint64, f faults) *live {
 
 func (l *live) clock() int64 { return int64(time.Since(l.began)) }
 
-// move lets arrive what arrives by now. The caller holds mu.
+// move delivers the packets that are due. The caller holds mu.
 func (l *live) move() {
 	l.net.now = l.clock()
 	l.net.deliver()
@@ -119,7 +119,7 @@ func (w *liveWire) close() {
 	unix.Close(w.event)
 }
 
-// inMemory is a provider whose only device is on the network that the running test has.
+// inMemory is a provider whose only device is on the network of the running test.
 type inMemory struct{ net *live }
 
 func (*inMemory) Name() string       { return "memory" }
@@ -143,7 +143,7 @@ func (p *inMemory) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 	return a, nil
 }
 
-// open adds an adapter over a wire, which is put between.
+// open adds an adapter over a wire.
 func (l *live) open(device string, cfg verbs.Config, over func(*liveWire) wire) (*adapter, error) {
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -178,8 +178,8 @@ var memories = new(inMemory)
 
 func init() { verbs.Register(memories) }
 
-// TestMemoryConformance: the engine alone, over a network that loses nothing, and over one
-// that loses, doubles, delays, overtakes and breaks; and as both are used with adapters.
+// TestMemoryConformance: the engine alone, over a network that loses nothing, and over one that loses,
+// duplicates, delays, reorders and corrupts; and over both as if the peer were an adapter.
 func TestMemoryConformance(t *testing.T) {
 	faulty := faults{drop: 0.01, double: 0.01, reorder: 0.02, corrupt: 0.005, mark: 0.01, delay: 10 * time.Microsecond}
 	foreign := faulty
@@ -201,7 +201,7 @@ func TestMemoryConformance(t *testing.T) {
 			memories.net = newLive(seed, f)
 			defer memories.net.later.Stop()
 			verbstest.Run(t, verbstest.Suite{Device: "memory0", Local: true, Rounds: rounds, Only: groupsOver(wire),
-				// What is read of an adapter arrives in parts.
+				// Data read from an adapter arrives in parts.
 				Deviations: verbstest.Deviations{PartialReads: f.foreign}})
 		})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// link is two networks that a third one joins, which forwards, and can drop some of what comes.
-// It gets packets one by one: the kernel cuts what leaves before it goes to the device.
+// link is two networks connected by a third one, which forwards packets and can drop some. It gets them
+// one by one: the kernel segments data before it goes to the device.
 //
 //	   network one              between                network two
 //	+--------------+     +-------------------+     +--------------+
@@ -25,7 +25,7 @@ import (
 //	+--------------+     +-------------------+     +--------------+
 type link struct{ ends [2]host }
 
-// newLink makes one that loses so many of a thousand packets, each way.
+// newLink makes a link that loses so many of a thousand packets, each way.
 func newLink(t testing.TB, perMille int) *link {
 	t.Helper()
 	need.Networks(t)
@@ -123,8 +123,8 @@ func (e *place) writes(t testing.TB, to *place, op verbs.Opcode, messages int) {
 	}
 }
 
-// TestLossyPath: every byte arrives where one packet in a hundred does not, each way, of
-// what is written and of what is read.
+// TestLossyPath: every byte arrives although one packet in a hundred does not, each way, for writes
+// and reads.
 func TestLossyPath(t *testing.T) {
 	need.Full(t)
 	for _, provider := range []string{providerName, xdpName} {
@@ -157,8 +157,8 @@ func TestLossyPath(t *testing.T) {
 	}
 }
 
-// What a stream of 64 KiB messages between two networks carries, where nothing is lost and
-// where one packet in a hundred is, beside Linux TCP on the same path.
+// The rate of a stream of 64 KiB messages between two networks, without loss and with one packet in a
+// hundred lost, beside Linux TCP on the same path.
 //
 //	go test -run '^$' -bench '^BenchmarkLossyPath$' -cpu 2 ./verbs/roce
 func BenchmarkLossyPath(b *testing.B) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Many queue pairs of one context over a path that loses one packet in a hundred, each way, while
-// both ends do nothing but poll: none of them is given up.
+// Many queue pairs of one context over a path that loses one packet in a hundred, each way, while both
+// ends only poll: none of them declares its peer dead.
 func TestManyLossy(t *testing.T) {
 	need.Long(t)
 	const qps, messages = 200, 20

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// network is what wires in memory are joined by, in virtual time: nothing happens
-// but in step.
+// network connects wires in memory, in virtual time: everything happens in step.
 //
 //	adapter --- memory ---.
 //	                       network (drops, doubles, delays, breaks)
@@ -39,9 +38,9 @@ type faults struct {
 	delay                                time.Duration
 	bytesPerSecond                       float64 // 0: no limit
 	queue                                time.Duration
-	// foreign makes the ends not know of each other that they are of this library. Then their
-	// wires show identifications, as raw ones do: an end that has to find them by the CRC
-	// takes one broken packet in 2^16, unless the peer is of this library.
+	// foreign hides from the ends that their peers are of this library. Then their wires show
+	// identifications, as raw ones do: an end that has to find them by the CRC accepts one
+	// corrupt packet in 2^16, unless the peer is of this library.
 	foreign bool
 }
 
@@ -55,7 +54,7 @@ type flying struct {
 	ce  bool
 }
 
-// launch puts a packet behind those that arrive no later.
+// launch queues a packet after those that arrive no later.
 func (n *network) launch(p flying) {
 	i := len(n.flying)
 	for i > 0 && n.flying[i-1].at > p.at {
@@ -64,7 +63,7 @@ func (n *network) launch(p flying) {
 	n.flying = slices.Insert(n.flying, i, p)
 }
 
-// roomy is more than a packet can have.
+// roomy is more than the length of any packet.
 const roomy = 4096 + 256
 
 // room returns size bytes, with capacity for the CRC.
@@ -170,7 +169,7 @@ func (m *memory) flush() {
 	m.out, m.flows = m.out[:0], m.flows[:0]
 }
 
-// burstTime is how long an adapter takes to send a burst of what it has left to send.
+// burstTime is how long an adapter takes to send a burst of pending responses.
 const burstTime = int64(20 * time.Microsecond)
 
 func (n *network) chance(p float64) bool { return p > 0 && n.rng.Float64() < p }
@@ -198,8 +197,8 @@ func (m *memory) recv(into []arrival) int {
 	return k
 }
 
-// step lets everything happen that happens now, and then moves the clock to when
-// something happens next. It returns false if nothing ever will.
+// step runs all events that are due, and then moves the clock to the next event. It returns false if
+// there will be none.
 func (n *network) step() bool {
 	n.deliver()
 	for _, a := range n.nodes {
@@ -233,7 +232,7 @@ func (n *network) step() bool {
 // stalls says whether an adapter has no CPU now.
 func (n *network) stalls(a *adapter) bool { return a == n.away && n.now < n.back }
 
-// deliver has those packets arrive whose time has come.
+// deliver delivers the packets whose time has come.
 func (n *network) deliver() {
 	k := 0
 	for ; k < len(n.flying) && n.flying[k].at <= n.now; k++ {
@@ -243,7 +242,7 @@ func (n *network) deliver() {
 	n.flying = slices.Delete(n.flying, 0, k)
 }
 
-// describe tells how far everybody is.
+// describe returns the state of all adapters.
 func (n *network) describe() (s string) {
 	for _, a := range n.nodes {
 		for _, q := range *a.list.Load() {

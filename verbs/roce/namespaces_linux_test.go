@@ -39,7 +39,7 @@ func newHost(t testing.TB) host {
 	return h
 }
 
-// hosts makes two, joined by interfaces "veth0" of this MTU. They end with the test.
+// hosts makes two hosts, connected by interfaces "veth0" of this MTU. They end with the test.
 func hosts(t testing.TB, mtu int) [2]host {
 	t.Helper()
 	need.Networks(t)
@@ -54,7 +54,7 @@ func hosts(t testing.TB, mtu int) [2]host {
 		h.ip(t, "addr", "add", fmt.Sprintf("fd00::%d/64", i+1), "dev", "veth0", "nodad")
 		h.ip(t, "link", "set", "veth0", "up")
 		h.ip(t, "link", "set", "lo", "up")
-		// Loopback has no such limit either: that nobody has a port is said at once.
+		// No rate limit, as on loopback: "port unreachable" is reported at once.
 		for _, limit := range []string{"ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"} {
 			require.NoError(t, h.in(func() error { return os.WriteFile("/proc/sys/net/"+limit, []byte("0"), 0) }))
 		}
@@ -74,8 +74,8 @@ func ip(args ...string) error {
 	return nil
 }
 
-// in runs f inside, and what it starts: on a thread of its own, so what it opens is of
-// that namespace for good.
+// in runs f inside the namespace, on a separate thread: what f opens or starts belongs to that
+// namespace.
 func (h host) in(f func() error) error {
 	runtime.LockOSThread()
 	own, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -92,7 +92,7 @@ func (h host) in(f func() error) error {
 		return err
 	}
 	err = f()
-	// A thread that cannot come back stays locked, and ends with its goroutine.
+	// A thread that cannot return stays locked, and ends with its goroutine.
 	if e := unix.Setns(own, unix.CLONE_NEWNET); e != nil {
 		return e
 	}

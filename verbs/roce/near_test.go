@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// A packet whose PSN a peer of this library cannot have sent now has no effect: nothing is
-// acknowledged or sent again, and the window stays as it is.
+// A packet whose PSN a peer of this library cannot use now has no effect: nothing is acknowledged or
+// resent, and the window stays as it is.
 func TestFarPackets(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -51,8 +51,8 @@ func TestFarPackets(t *testing.T) {
 	}
 }
 
-// A peer of this library sends from the port that it receives at: what comes from another one of
-// its host has no effect. Adapters send from any port.
+// A peer of this library sends from the port that it receives at: packets from another port of its
+// host have no effect. Adapters send from any port.
 func TestSourcePort(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		n, a, _ := pair(t, 1, faults{foreign: foreign}, usual, 16)
@@ -66,8 +66,8 @@ func TestSourcePort(t *testing.T) {
 	}
 }
 
-// An identification that no packet of this library has is what a packet looks like that is
-// broken elsewhere: it is dropped. Adapters may use any.
+// An identification that no packet of this library has means that the packet is corrupt elsewhere: it
+// is dropped. Adapters may use any.
 func TestIdentifications(t *testing.T) {
 	t.Parallel()
 	for _, foreign := range []bool{false, true} {

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// notices are what is to be logged. What finds out holds locks, which a handler may keep for any
-// time: the driver, which holds none, writes them.
+// notices holds records to be logged. The code that adds them holds locks, and a log handler may
+// block for any time; the driver, which holds none, writes them.
 type notices struct {
 	out  *slog.Logger
 	some atomic.Bool
 	mu   sync.Mutex
 	lost []lostPeer // maxNotices at most
-	more int        // that there was no room for
+	more int        // those for which there was no room
 }
 
-// lostPeer is a queue pair whose peer was taken for dead.
+// lostPeer is a queue pair whose peer was declared dead.
 type lostPeer struct {
 	num    uint32
 	peer   peer
@@ -27,7 +27,7 @@ type lostPeer struct {
 
 const maxNotices = 16
 
-// lose has it logged that a peer is lost.
+// lose adds a record that a peer is lost.
 func (n *notices) lose(l lostPeer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

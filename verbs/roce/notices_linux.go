@@ -2,22 +2,22 @@ package roce
 
 import "time"
 
-// noticeWriter logs notices, and packets for queue pairs that are not there. The driver alone
-// uses it.
+// noticeWriter logs notices, and packets for queue pairs that do not exist. Only the driver uses
+// it.
 type noticeWriter struct {
 	*notices
-	strange   uint64 // packets when they were logged last
+	strange   uint64 // count of such packets when they were last logged
 	strangeAt int64
 }
 
-// strangeEvery is the least time between two logs of packets for queue pairs that are not there:
-// their senders decide how many come.
+// strangeEvery is the shortest time between two records of packets for queue pairs that do not
+// exist: their senders decide how many come.
 const strangeEvery = int64(time.Second)
 
-// write logs what there is; strange is how many packets of strangers have come so far.
+// write logs all notices; strange is the number of packets from strangers so far.
 func (n *noticeWriter) write(strange uint64, now int64) {
 	if strange != n.strange && (n.strange == 0 || now-n.strangeAt >= strangeEvery) {
-		n.out.Info("roce: packets for queue pairs that are not there", "count", strange-n.strange)
+		n.out.Info("roce: received packets for queue pairs that do not exist", "count", strange-n.strange)
 		n.strange, n.strangeAt = strange, now
 	}
 	if !n.some.Swap(false) {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// readOver: the packet psn of the response to e came late. What was read since, and is to have
-// the last word where both go, it may have written over: that counts as missing.
+// readOver: the packet psn of the response to e came late. It may have overwritten data of later
+// reads to the same memory, whose data must prevail: those packets now count as missing.
 func (q *qp) readOver(e *soft.SendEntry, psn uint32) {
 	r := &q.req
 	for pos := q.position(psn); pos != q.SQ.Next(); pos++ {
@@ -60,7 +60,7 @@ func (q *qp) meet(a *soft.SendEntry, s uint32, b *soft.SendEntry, t uint32) bool
 	return false
 }
 
-// places yields where the packet psn of the response to e goes: address and length.
+// places yields the destination of the packet psn of the response to e, as address and length.
 func (q *qp) places(e *soft.SendEntry, psn uint32) iter.Seq2[uint64, uint64] {
 	return func(yield func(uint64, uint64) bool) {
 		off := uint64(psn-e.First) * uint64(q.mtu)

@@ -2,23 +2,21 @@ package roce
 
 import "time"
 
-// pace is how fast a requester sends: a window in packets, after the congestion
-// control of Swift (Kumar et al., "Swift: Delay is Simple and Effective for
-// Congestion Control in the Datacenter", SIGCOMM 2020, algorithm 1): additive
-// increase while the round trip is below a target, decrease in proportion to how
-// far it is above, at most once in a round trip.
+// pace limits how fast a requester sends: a window in packets, after the congestion control of
+// Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
+// Datacenter", SIGCOMM 2020, algorithm 1). The window grows additively while the round trip is
+// below a target. It shrinks in proportion to the excess, at most once in a round trip.
 //
-// Two things are otherwise. The target is relative to the shortest round trip seen,
-// as nobody configures it here, with an allowance for peers without an adapter that
-// answer when they are scheduled. And loss alone does not slow down: a window
-// that is halved for each lost packet does not fill a link that loses one in a
-// hundred, whatever the cause. Only if more than one in ten of a thousand is lost is
-// that taken for a sign of congestion; and a time-out is, unless it turns out that the
-// peer only had no CPU. So that the delay does not say the same of each loss, the round
-// trip of a packet ends when the peer has it, not when it has what is missing before it.
+// Two things differ. First, the target is relative to the shortest round trip seen, as it is not
+// configured here, with an allowance for peers without an adapter, which answer when they are
+// scheduled. Second, loss alone does not slow down: a window halved for each lost packet does not
+// fill a link that loses one in a hundred, whatever the cause. Only a loss of more than one in ten,
+// over a thousand packets, counts as congestion. So does a time-out, unless it turns out that the
+// peer only had no CPU. To keep each loss from showing as a delay, the round trip of a packet ends
+// when the peer has it, not when the peer also has missing packets before it.
 //
-// A path can become longer for good. Round trips that stay too long while little is on
-// its way are taken for that, as nothing that the window does makes them shorter.
+// A path can become longer permanently. Round trips that stay too long while little is in flight
+// are taken to mean that, since no window makes them shorter.
 type pace struct {
 	window float64
 	limit  float64 // packets
@@ -35,7 +33,7 @@ type pace struct {
 	longSince int64         // since when round trips are too long with a small window; 0: they are not
 	longLeast time.Duration // the shortest of those
 
-	sent, lost uint32 // packets since the loss was looked at last
+	sent, lost uint32 // packets since the loss was last checked
 }
 
 // Parameters; those of Swift have its values.
@@ -43,27 +41,28 @@ const (
 	aiPackets = 1.0 // additive increase in a round trip
 	beta      = 0.8 // multiplicative decrease constant
 	maxCut    = 0.5 // largest share of the window that one decrease takes away
-	// slack is how much longer than the shortest round trip one may take without
-	// being a sign of congestion.
+	// slack is how much a round trip may exceed the shortest one without indicating
+	// congestion.
 	slack = 500 * time.Microsecond
-	// lossPeriod is over how many packets the loss is looked at: of fewer, one in ten may
-	// be missing by chance where one in twenty is lost.
+	// lossPeriod is the number of packets over which loss is measured: of fewer, one in ten
+	// may be missing by chance if one in twenty is lost.
 	lossPeriod = 1024
-	// lossLimit is the share above which it counts, as one in so many.
+	// lossLimit is the share above which loss counts, as one in lossLimit.
 	lossLimit = 10
-	// firstWindow is where a connection begins, in packets.
+	// firstWindow is the initial window of a connection, in packets.
 	firstWindow = 32
-	// leastWindow is what loss and marks leave of a window, in packets. A delay and a
-	// time-out leave more: either may be that of an end that has no CPU, which a smaller
-	// window makes longer still; and time-outs that follow each other take longer each time.
+	// leastWindow is the smallest window that loss and marks leave, in packets. A delay and a
+	// time-out leave more: either may come from an end without a CPU, which a smaller window
+	// would prolong; and consecutive time-outs take longer each time anyway.
 	leastWindow   = 2
 	leastDelayed  = 16
 	leastTimedOut = 8
-	// longFor is after how long the path is taken for a longer one: longer than a peer
-	// without an adapter is somewhere else, of which the shortest round trip is free then.
+	// longFor is the time after which the path is taken to be a longer one. A peer without an
+	// adapter is not descheduled for so long, so the shortest round trip of that time is free
+	// of that.
 	longFor = 100 * time.Millisecond
-	// leastTimeout bounds the time after which packets are sent again: a peer without
-	// an adapter may be somewhere else for so long.
+	// leastTimeout is the shortest time after which packets are resent: a peer without an
+	// adapter may be descheduled for so long.
 	leastTimeout = 2 * time.Millisecond
 )
 
@@ -72,10 +71,10 @@ func newPace(limit int) pace {
 	return pace{window: min(firstWindow, l), limit: l}
 }
 
-// packets is how many may be on their way.
+// packets returns how many packets may be in flight.
 func (p *pace) packets() uint32 { return uint32(p.window) }
 
-// timed begins to measure the round trip of a packet, unless another one is.
+// timed starts to measure the round trip of a packet, unless one is being measured.
 func (p *pace) timed(psn uint32, now int64) {
 	if !p.timing {
 		p.timing, p.timedPSN, p.timedAt = true, psn, now
@@ -84,8 +83,8 @@ func (p *pace) timed(psn uint32, now int64) {
 
 func (p *pace) untime() { p.timing = false }
 
-// sample ends the measurement if everything before psn is acknowledged and the
-// packet is among that.
+// sample ends the measurement if the measured packet is before psn: everything before psn is
+// acknowledged.
 func (p *pace) sample(psn uint32, now int64) (time.Duration, bool) {
 	if !p.timing || !before(p.timedPSN, psn) {
 		return 0, !p.timing && p.sampled
@@ -107,8 +106,7 @@ func (p *pace) sample(psn uint32, now int64) (time.Duration, bool) {
 	return rtt, true
 }
 
-// acked adapts the window to n packets that were acknowledged after a round trip
-// of rtt; 0: it was not measured.
+// acked adapts the window to n packets acknowledged after a round trip of rtt; 0: not measured.
 func (p *pace) acked(n uint32, rtt time.Duration, now int64) {
 	if lossy := p.lost > lossPeriod/lossLimit; lossy || p.sent >= lossPeriod {
 		if lossy {
@@ -128,7 +126,7 @@ func (p *pace) acked(n uint32, rtt time.Duration, now int64) {
 	p.relearn(rtt, now)
 }
 
-// relearn takes note of a round trip that was too long.
+// relearn records a round trip that was too long.
 func (p *pace) relearn(rtt time.Duration, now int64) {
 	switch {
 	case p.window >= leastDelayed+2: // a cut leaves leastDelayed, and one or two come until the next
@@ -143,8 +141,8 @@ func (p *pace) relearn(rtt time.Duration, now int64) {
 	}
 }
 
-// growth lets a window that is far below its limit grow faster: until the first
-// decrease by as many packets as were acknowledged, as every slow start does.
+// growth lets a window far below its limit grow faster: until the first decrease, by as many
+// packets as were acknowledged, as in any slow start.
 func growth(p *pace) float64 {
 	if p.cutAt == 0 {
 		return p.window
@@ -152,7 +150,7 @@ func growth(p *pace) float64 {
 	return 1
 }
 
-// cut takes a share of the window away, once in a round trip, and leaves so many packets.
+// cut shrinks the window by a share, once in a round trip, but not below least packets.
 func (p *pace) cut(share, least float64, now int64) {
 	if p.cutAt != 0 && now-p.cutAt < int64(p.srtt) {
 		return
@@ -164,7 +162,7 @@ func (p *pace) cut(share, least float64, now int64) {
 // congested: a router on the way has marked a packet.
 func (p *pace) congested(now int64) { p.cut(maxCut/2, leastWindow, now) }
 
-// timedOut: nothing came back for too long.
+// timedOut: there was no acknowledgement for too long.
 func (p *pace) timedOut() {
 	p.untime()
 	if p.before == 0 {
@@ -174,9 +172,9 @@ func (p *pace) timedOut() {
 	p.sent, p.lost = 0, 0
 }
 
-// progressed: the peer has acknowledged something. Where that is more than was sent again, what had
-// been sent before the time-outs has arrived: the peer had no CPU, and nothing is congested (RFC 5682
-// tells spurious time-outs by the same sign).
+// progressed: the peer has acknowledged packets. If these are more than were resent, packets sent
+// before the time-outs have arrived: the peer had no CPU, and there is no congestion (RFC 5682
+// detects spurious time-outs in the same way).
 func (p *pace) progressed(more bool) {
 	if more {
 		p.window = max(p.window, p.before)
@@ -184,7 +182,7 @@ func (p *pace) progressed(more bool) {
 	p.before = 0
 }
 
-// timeout is how long to wait for an acknowledgement (RFC 6298).
+// timeout returns how long to wait for an acknowledgement (RFC 6298).
 func (p *pace) timeout() time.Duration {
 	if !p.sampled {
 		return leastTimeout

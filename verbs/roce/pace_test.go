@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// keep has a keep eight messages of 64 KiB on their way to or from b for a while of virtual
-// time, and returns the bytes per second that were moved. Watch is called before each step.
+// keep makes a keep eight messages of 64 KiB in flight to or from b for a while of virtual time, and
+// returns the bytes moved per second. It calls watch before each step.
 func (n *network) keep(t testing.TB, a, b *side, op verbs.Opcode, d time.Duration, watch func()) float64 {
 	const size, deep = 64 << 10, 8
 	begin, from := n.now, len(a.done)
@@ -42,8 +42,8 @@ func stream(t testing.TB, f faults, d time.Duration) float64 {
 	return rate
 }
 
-// A stream keeps half of its rate, and more, when one packet in a hundred is lost on a
-// path of 1 GB/s and 200 µs there and back; and much of the link when none is.
+// A stream keeps more than half of its rate when one packet in a hundred is lost on a path of 1 GB/s
+// with a round trip of 200 µs, and uses much of the link when none is.
 func TestLossyStream(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -60,8 +60,8 @@ func TestLossyStream(t *testing.T) {
 	require.Greater(t, lossy, whole/2)
 }
 
-// Loss below one packet in ten costs what is sent again and waits for that, and not the window:
-// what is left of the rate falls slowly.
+// Loss below one packet in ten costs resends and the wait for them, but not the window: the rate falls
+// slowly.
 func TestLossTable(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -87,8 +87,8 @@ func TestLossTable(t *testing.T) {
 	}
 }
 
-// After so many packets without loss that their count is beyond the middle of its range, loss costs
-// what it costs a new connection.
+// After so many packets without loss that their count is in the upper half of its range, loss costs as
+// much as on a new connection.
 func TestLossAfterWrap(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -123,7 +123,7 @@ func TestPersistentLoss(t *testing.T) {
 	}
 }
 
-// A path that becomes longer for good is used as one that was as long from the beginning.
+// A path that becomes longer permanently is used like one that was as long from the start.
 func TestLongerPath(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -141,8 +141,8 @@ func TestLongerPath(t *testing.T) {
 	require.Greater(t, rates[1], 0.8*rates[0])
 }
 
-// A peer that has no CPU for longer than the timer runs has lost nothing: when it goes on, the window
-// is what it was.
+// A peer that has no CPU for longer than the timer runs has lost nothing: when it goes on, the window is
+// restored.
 func TestUnscheduledPeer(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -175,11 +175,11 @@ func TestDelayBoundsQueue(t *testing.T) {
 	var longest int64
 	rate := n.keep(t, a, b, verbs.OpRDMAWrite, d, func() { longest = max(longest, a.a.wire.(*memory).free-n.now) })
 	require.Greater(t, rate, 0.8e8)
-	// All that the window admits would take 2.7 ms.
+	// A full window would take 2.7 ms.
 	require.Less(t, time.Duration(longest), 1500*time.Microsecond)
 }
 
-// Marks slow down who decides how much is on its way: of what is read, who reads.
+// Marks slow down the end that decides how much is in flight: for an RDMA READ, the reader.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {

@@ -12,10 +12,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// What messages between two hosts cost, by wire and by when they are acknowledged: half a
-// round trip of 64 bytes, and a stream of 64 KiB. CPU time is that of both ends, the
-// kernel's part included, as is what they spin; packets are those with data, each of
-// which one end sends and the other one receives.
+// The cost of messages between two hosts, by wire and mode of acknowledgement: half a round trip of 64
+// bytes, and a stream of 64 KiB. CPU time is that of both ends, including the kernel's part and time
+// spent spinning; packets are those with data, each sent by one end and received by the other.
 //
 //	go test -run '^$' -bench '^BenchmarkPath$' -cpu 2 ./verbs/roce
 func BenchmarkPath(b *testing.B) {
@@ -71,7 +70,7 @@ func streamed(b *testing.B, ends [2]*place, messages int) {
 	<-done
 }
 
-// bounced sends a message to and fro.
+// bounced sends a message back and forth.
 func bounced(b *testing.B, ends [2]*place, size, rounds int) {
 	for _, e := range ends {
 		e.ready(b, size)

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// peers finds the queue pairs that are connected with one of another host. Anybody may send what
-// is looked up there.
+// peers finds the queue pairs that are connected to a queue pair of another host. Lookups may be
+// caused by packets of any sender.
 type peers struct {
 	mu  sync.Mutex
-	qps map[peer][]*qp // never changed but replaced
+	qps map[peer][]*qp // slices are replaced, never changed
 }
 
 // peer is a queue pair of another host.
@@ -19,30 +19,29 @@ type peer struct {
 	num  uint32
 }
 
-// of returns the queue pairs that are connected with a peer: one, unless somebody has
-// connected several.
-func (p *peers) of(who peer) []*qp {
+// of returns the queue pairs that are connected to a peer: normally one.
+func (p *peers) of(remote peer) []*qp {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.qps[who]
+	return p.qps[remote]
 }
 
-func (p *peers) add(who peer, q *qp) {
+func (p *peers) add(remote peer, q *qp) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.qps == nil {
 		p.qps = map[peer][]*qp{}
 	}
-	p.qps[who] = append(slices.Clone(p.qps[who]), q)
+	p.qps[remote] = append(slices.Clone(p.qps[remote]), q)
 }
 
-func (p *peers) remove(who peer, q *qp) {
+func (p *peers) remove(remote peer, q *qp) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(p.qps[who]), func(o *qp) bool { return o == q })
+	left := slices.DeleteFunc(slices.Clone(p.qps[remote]), func(o *qp) bool { return o == q })
 	if len(left) == 0 {
-		delete(p.qps, who)
+		delete(p.qps, remote)
 		return
 	}
-	p.qps[who] = left
+	p.qps[remote] = left
 }

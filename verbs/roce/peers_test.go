@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// Who says that a queue pair is gone keeps no other than those that are connected with it.
+// A report that a queue pair is gone affects only the queue pairs connected to it.
 func TestGoneConcernsItsPeers(t *testing.T) {
 	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
 	other, c := a.another(t, n, usual)
@@ -50,7 +50,7 @@ func TestGoneConcernsItsPeers(t *testing.T) {
 	require.Len(t, a.a.peers.qps, 2)
 }
 
-// What it costs whoever is told, by anybody, that a queue pair is gone.
+// The cost of receiving a report, from any sender, that a queue pair is gone.
 //
 //	go test -run '^$' -bench '^BenchmarkGone$' ./verbs/roce
 func BenchmarkGone(b *testing.B) {

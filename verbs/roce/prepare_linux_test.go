@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
-// envUser makes this process one of that user and group, without privileges.
+// envUser makes this process run as that user and group, without privileges.
 const envUser = "SLUICE_ROCETEST_USER"
 
 var acts = map[string]func(args []string) error{
@@ -31,9 +31,9 @@ var acts = map[string]func(args []string) error{
 }
 
 // The user and the group of processes without privileges.
-const nobody = 65534
+const uidNobody = 65534
 
-// prepare is what comes before the tests and the acts.
+// prepare runs before the tests and the acts.
 func prepare() {
 	if user := os.Getenv(envUser); user != "" {
 		if err := become(user); err != nil {
@@ -53,7 +53,7 @@ func become(user string) error {
 		func() error { return syscall.Setgroups(nil) },
 		func() error { return syscall.Setgid(id) },
 		func() error { return syscall.Setuid(id) },
-		// Else /proc/self, which the leak check reads, is root's.
+		// Otherwise /proc/self, which the leak check reads, belongs to root.
 		func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) },
 	} {
 		if err := f(); err != nil {
@@ -81,7 +81,7 @@ func serveHelper(path string) error {
 		stop()
 	}()
 	h := &xdp.Helper{
-		Group: nobody, Interfaces: []string{"veth0"}, Seats: 8, Ring: 512,
+		Group: uidNobody, Interfaces: []string{"veth0"}, Seats: 8, Ring: 512,
 		Log: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	}
 	for i := range 2 {

@@ -10,8 +10,8 @@ const providerName = "roce"
 
 func (provider) Name() string { return providerName }
 
-// Rank: behind tcp, which needs no trust in the network.
+// Rank puts it after tcp, which need not trust the network.
 func (provider) Rank() int { return 200 }
 
-// OnRequest: whether it serves better than tcp is for who knows the network to say.
+// OnRequest: only the user can know whether it serves better than tcp on this network.
 func (provider) OnRequest() bool { return true }

@@ -9,11 +9,11 @@ import (
 )
 
 func (provider) Probe() verbs.Probe {
-	return verbs.Probe{Answer: verbs.No, Reason: "its wires need Linux, this is " + runtime.GOOS}
+	return verbs.Probe{Answer: verbs.No, Reason: "provider roce needs Linux, this is " + runtime.GOOS}
 }
 
 func (provider) Devices() ([]verbs.DeviceInfo, error) { return nil, nil }
 
 func (provider) Open(device string, _ verbs.Config) (verbs.ProviderContext, error) {
-	return nil, verbs.Errorf(device, "open", verbs.ErrNotSupported, "its wires need Linux, this is %s", runtime.GOOS)
+	return nil, verbs.Errorf(device, "open", verbs.ErrNotSupported, "provider roce needs Linux, this is %s", runtime.GOOS)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// qp is a queue pair. Its lock guards everything but what is marked atomic.
+// qp is a queue pair. Its lock guards everything except the atomic fields.
 type qp struct {
 	soft.QP
 	a        *adapter
@@ -18,17 +18,17 @@ type qp struct {
 	recvPD   *soft.PD // of the receives' memory
 
 	flow   flow
-	peer   peer // that it is connected with
+	peer   peer // the QP that it is connected to
 	mtu    int  // bytes
-	ours   bool // the peer is of this library, and knows what it adds to the protocol
-	met    bool // packets of it have come since the QP was connected
-	taken  bool // Receive is that of a message that is coming
-	framed int  // packets since transmit began
-	// left says that a connection was left, on which leftAt was the PSN expected next: that
-	// tells what is still sent on it from what belongs to the next one.
+	ours   bool // the peer is of this library, and knows its protocol extensions
+	met    bool // packets of the peer have arrived since the QP was connected
+	taken  bool // Receive belongs to a message that is arriving
+	framed int  // packets since transmit started
+	// left says that a connection was left, on which leftAt was the PSN expected next. That
+	// distinguishes its late packets from those of the next connection.
 	left    bool
 	leftAt  uint32
-	goneDue bool // the peer is to be told that this QP has left, by the request gonePSN
+	goneDue bool // a Gone for the request gonePSN has to be sent: this QP has left
 	gonePSN uint32
 	req     requester
 	rsp     responder
@@ -36,13 +36,13 @@ type qp struct {
 	due due // when the adapter is to call expire
 }
 
-// What a WC's VendorErr says of WCRetryExcErr.
+// Values of WC.VendorErr with WCRetryExcErr.
 const (
 	vendorSilent = 1 // the peer did not answer within timeout and retries
-	vendorGone   = 2 // the peer says that its QP has left, or its host that nobody is there
+	vendorGone   = 2 // the peer reports that its QP has left, or its host that the port is closed
 )
 
-// CreateQP makes a QP in RESET.
+// CreateQP creates a QP in RESET.
 func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	a := p.a
 	q := &qp{a: a, scq: init.SendCQ.(*cq), rcq: init.RecvCQ.(*cq), recvPD: &p.PD}
@@ -66,7 +66,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.Lock.Lock()
 	defer q.Unlock()
 	if mask&(verbs.MaskAV|verbs.MaskPathMTU) != 0 {
-		// The model comes first: its errors say more.
+		// Check against the model first: its errors are more specific.
 		if err := verbs.CheckModify(q.Device, q.Dev, q.State(), attr, mask); err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 			}
 		}
 		if most := q.a.wire.maxMTU(); mask&verbs.MaskPathMTU != 0 && attr.PathMTU.Bytes() > most {
-			return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "path MTU of %d bytes, the link takes packets with %d", attr.PathMTU.Bytes(), most)
+			return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "path MTU of %d bytes, the link's MTU allows %d", attr.PathMTU.Bytes(), most)
 		}
 	}
 	from, to, err := q.Apply(attr, mask)
@@ -97,14 +97,14 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.SetState(from)
 		q.fail(nil, verbs.WCSuccess, 0)
 	case to == verbs.QPErr:
-		q.silence() // also what a request that was refused has left
+		q.silence() // also what a refused request has left
 	case to == verbs.QPReset:
 		q.forget()
 	}
 	return nil
 }
 
-// silence drops what the peer is still owed.
+// silence drops the responses and acknowledgements still owed to the peer.
 func (q *qp) silence() {
 	q.rsp.answers.n, q.rsp.refusal, q.rsp.nakDue, q.rsp.ackDue = 0, false, false, false
 }
@@ -127,16 +127,16 @@ func (q *qp) checkAddress(attr *verbs.QPAttr) error {
 	local, remote := q.a.wire.local().Addr(), attr.AHAttr.DGID.Addr()
 	switch {
 	case attr.AHAttr.SGIDIndex != 0:
-		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "source GID index %d, table has 1", attr.AHAttr.SGIDIndex)
+		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "source GID index %d, table has 1 entry", attr.AHAttr.SGIDIndex)
 	case !nic.Usable(remote):
-		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "destination GID %v is no address of a host", attr.AHAttr.DGID)
+		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "destination GID %v is not the address of a host", attr.AHAttr.DGID)
 	case remote.Is4() != local.Is4():
-		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "destination %v from %v", remote, local)
+		return verbs.Errorf(q.Device, "modify QP", verbs.ErrInvalid, "destination %v is not of the same address family as local address %v", remote, local)
 	}
 	return nil
 }
 
-// ready enters RTR: requests are taken.
+// ready enters RTR: the QP accepts requests.
 func (q *qp) ready() {
 	ah := &q.Attr.AHAttr
 	port := uint16(packet.Port)
@@ -165,7 +165,7 @@ func (q *qp) fail(s *soft.Sink, status verbs.WCStatus, vendor uint32) {
 	q.Fail(s, status, vendor)
 }
 
-// failTaken completes the receive of a message that will never be complete.
+// failTaken fails the receive of a message that will never be complete.
 func (q *qp) failTaken(s *soft.Sink, status verbs.WCStatus) {
 	if q.taken {
 		q.taken = false
@@ -173,7 +173,7 @@ func (q *qp) failTaken(s *soft.Sink, status verbs.WCStatus) {
 	}
 }
 
-// transmit sends what there is to send. With flush, acknowledgements do not wait.
+// transmit sends whatever is due. With flush, acknowledgements do not wait.
 func (q *qp) transmit(s *soft.Sink, now int64, flush bool) {
 	st := q.State()
 	if st < verbs.QPRTR && !q.goneDue {
@@ -188,7 +188,7 @@ func (q *qp) transmit(s *soft.Sink, now int64, flush bool) {
 	asks := st == verbs.QPRTS || st == verbs.QPSQD
 	waiting := q.SQ.Waiting() != nil
 	if asks && waiting && q.a.ackEach {
-		q.request(s, now) // the reply is waited for, and the acknowledgement is not
+		q.request(s, now) // first: the peer waits for the reply, not for the acknowledgement
 		q.respond(s, true)
 	} else {
 		if st >= verbs.QPRTR {
@@ -204,9 +204,9 @@ func (q *qp) transmit(s *soft.Sink, now int64, flush bool) {
 	q.a.tx.Unlock()
 }
 
-// take takes a packet that was for this QP.
+// take handles a packet for this QP.
 func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, now int64) {
-	// The ports that adapters send from are any.
+	// Adapters send from any port.
 	if ar.src.Addr() != q.flow.remote.Addr() || q.ours && ar.src != q.flow.remote {
 		return
 	}
@@ -221,7 +221,7 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 	}
 	q.met = true
 	if q.ours && ar.ce && h.Opcode >= packet.ReadFirst && h.Opcode <= packet.ReadOnly {
-		q.req.pace.congested(now) // who reads decides how much is on its way
+		q.req.pace.congested(now) // the reader decides how much is in flight
 	} else {
 		q.rsp.marked = q.rsp.marked || ar.ce
 	}
@@ -239,13 +239,13 @@ func (q *qp) take(s *soft.Sink, h *packet.Header, payload []byte, ar *arrival, n
 	}
 }
 
-// mostID is below which the identifications are in IPv4 headers of packets of this library:
-// they count the packets of a train. A socket does not show them, and the CRC alone is right
-// with any.
+// mostID is the limit below which identifications in IPv4 headers of this library's packets are:
+// they count the packets of a train. A socket does not show them, and for some identification any
+// CRC is right.
 const mostID = 64
 
-// near says whether a packet can be of what is going on: how far a peer of this library
-// is ahead or behind is known. What is not would have something sent again, or slower.
+// near says whether a packet can belong to the current traffic: it is known how far a peer of this
+// library can be ahead or behind. Other packets would cause resends, or slow sending down.
 func (q *qp) near(h *packet.Header) bool {
 	const reach = windowPackets + readPart
 	at := q.rsp.expect
@@ -255,14 +255,14 @@ func (q *qp) near(h *packet.Header) bool {
 	return extend(h.PSN, at)-at+reach < 2*reach
 }
 
-// tellGone has the peer told that its request comes too late.
+// tellGone schedules a Gone: the peer's request comes too late.
 func (q *qp) tellGone(h *packet.Header) {
 	if q.ours {
 		q.goneDue, q.gonePSN = true, h.PSN
 	}
 }
 
-// expire acts on the timers.
+// expire acts on timers that have expired.
 func (q *qp) expire(now int64) {
 	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
 		return
@@ -276,7 +276,7 @@ func (q *qp) expire(now int64) {
 	}
 }
 
-// PostSend posts send work requests, and sends what the window admits.
+// PostSend posts send work requests, and sends what the window allows.
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.Lock.Lock()
 	if err := q.CanPostSend(); err != nil {
@@ -305,15 +305,13 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// held says whether something that was posted waits for acknowledgements of what has been
-// sent.
+// held says whether posted work waits for acknowledgements of packets sent before.
 func (q *qp) held() bool {
 	r := &q.req
 	return q.State() == verbs.QPRTS && r.una != r.max && (r.nxt != r.max || q.SQ.Waiting() != nil)
 }
 
-// PostRecv posts receives. A peer that was told that there was none comes again by
-// itself.
+// PostRecv posts receives. A peer that got an RNR NAK retries by itself.
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if err := q.CanPostRecv(); err != nil {
 		return 0, err
@@ -329,7 +327,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// Close destroys the QP. The peer gets the acknowledgements that it is owed.
+// Close destroys the QP, after sending the acknowledgements still owed.
 func (q *qp) Close() error {
 	q.Lock.Lock()
 	q.transmit(nil, q.a.clock(), true)
@@ -352,7 +350,7 @@ type srq struct {
 	events *soft.Events
 }
 
-// CreateSRQ makes a shared receive queue.
+// CreateSRQ creates a shared receive queue.
 func (p *pd) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
 	s := &srq{pd: &p.PD, events: p.a.events}
 	s.q.Init(p.a.device, attr.MaxWR, attr.MaxSGE, s, p.a.events)
@@ -368,7 +366,7 @@ func (s *srq) Modify(limit int) error { return s.q.SetLimit(limit) }
 // Query returns the attributes.
 func (s *srq) Query() (verbs.SRQAttr, error) { return s.q.Attr(), nil }
 
-// Close ends the queue; no QP uses it any more.
+// Close ends the queue, which no QP uses any more.
 func (s *srq) Close() error {
 	s.events.Forget(s)
 	return nil

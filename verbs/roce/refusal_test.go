@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A request that the peer refuses fails with the peer's reason, and what was posted before it
-// succeeds, whichever packets are lost: also the responses of reads that the peer executed before
-// the refusal took its queue pair to ERR.
+// A request that the peer refuses fails with the peer's reason, and requests posted before it succeed,
+// whichever packets are lost, including responses of reads that the peer executed before the refusal
+// moved its queue pair to ERR.
 func TestRefusedUnderLoss(t *testing.T) {
 	t.Parallel()
 	const long, region = 100_000, 100_032

@@ -6,52 +6,52 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// Figures of the requester.
+// Parameters of the requester.
 const (
-	// windowPackets bounds what is on its way to a peer; it is also what a
-	// [packet.Selective] can tell of, and less than half of all PSNs by far.
+	// windowPackets limits the packets in flight to a peer. A [packet.Selective] covers as
+	// many, and it is far less than half of all PSNs.
 	windowPackets = 256
-	// ackEvery is after how many packets an acknowledgement is asked for at the latest.
+	// ackEvery is the number of packets after which an acknowledgement is requested at the
+	// latest.
 	ackEvery = 16
-	// readPart is how many packets one RDMA READ request asks for. A work request that
-	// reads more becomes several of them, so that the requester's window holds for what
-	// the responder sends. Where a part ends does not depend on anything else: what is
-	// asked for again must lie within what was asked for before (9.7.5.1.3).
+	// readPart is the number of packets requested by one RDMA READ request. A work request
+	// that reads more becomes several requests, so that the requester's window limits what
+	// the responder sends. The ends of parts are fixed, because a repeated request must be
+	// within the original one (9.7.5.1.3).
 	readPart = 16
-	// maxAsked is how many requests may wait for a response at once.
+	// maxAsked limits the requests that wait for a response at once.
 	maxAsked = 32
-	// reorder is how many packets may overtake another one before that counts as
+	// reorder is the number of packets that may overtake another one before that counts as
 	// lost (as the threshold of RFC 5681 and RFC 8985).
 	reorder = 3
 )
 
-// requester is the sending half of a QP: the state of chapter 9.7 of the
-// architecture. PSNs are extended ones. What was posted is in the QP's send
-// queue: an entry's First and Mark are the PSNs of its first and last packet. An
-// RDMA READ takes as many as its response has packets; its Off counts the bytes that
-// have come.
+// requester is the sending half of a QP: the state of chapter 9.7 of the architecture. PSNs are
+// extended ones. Posted work is in the QP's send queue: an entry's First and Mark are the PSNs of its
+// first and last packet. An RDMA READ takes as many PSNs as its response has packets; its Off counts
+// the bytes that have arrived.
 type requester struct {
-	una uint32 // oldest that is not acknowledged
-	nxt uint32 // to be sent next: less than max when something is sent again
-	max uint32 // never sent so far
+	una uint32 // oldest not acknowledged
+	nxt uint32 // next to send: less than max while packets are resent
+	max uint32 // lowest never sent
 	cur uint32 // position in the queue of the entry that nxt is in
 
-	asked    [maxAsked]uint32 // behind each response that is waited for, or follows such a one; oldest first
+	asked    [maxAsked]uint32 // end of each response that is awaited, or follows such a one; oldest first
 	askedN   int
-	reads    int // RDMA READs and atomics that are started and not done
+	reads    int // RDMA READs and atomics that are started but not done
 	faulty   *soft.SendEntry
-	sinceAck int    // packets since an acknowledgement was asked for
-	executed uint32 // behind what the peer has executed: what is missing before are responses
+	sinceAck int    // packets since an acknowledgement was requested
+	executed uint32 // end of what the peer has executed: only responses are missing before it
 
-	// Selective recovery: by PSN modulo windowPackets, when the packet was sent last, or asked
-	// for, whether the peer has it, and whether it is of a response and has come. Times are
-	// counted in packets sent or asked for.
+	// Selective recovery, by PSN modulo windowPackets: when the packet was last sent or
+	// requested, whether the peer has it, and whether it is of a response and has arrived.
+	// Times are counted in packets sent or requested.
 	clock    uint32
 	sentAt   [windowPackets]uint32
 	arrived  [windowPackets / 64]uint64
 	came     [windowPackets / 64]uint64
-	newest   uint32 // highest sentAt of what is known to be there
-	sackHigh uint32 // behind the highest PSN that arrived out of order, here or there
+	newest   uint32 // highest sentAt of packets known to have arrived
+	sackHigh uint32 // one past the highest PSN that arrived out of order, here or there
 
 	// Timers, in nanoseconds of the adapter's clock; 0: not running.
 	resendAt int64
@@ -59,26 +59,26 @@ type requester struct {
 	rnrUntil int64
 	rnrCount uint8
 
-	// Since the peer acknowledged something last, or sending began.
-	waits   uint  // that resendAt has ended
-	waiting int64 // nanoseconds, of the wait that it ends next
-	silent  int64 // nanoseconds, of those that it has ended
+	// Since the peer's last acknowledgement, or the start of sending.
+	waits   uint  // waits that resendAt has ended
+	waiting int64 // length of the current wait in nanoseconds
+	silent  int64 // total length of the ended waits in nanoseconds
 	refusal refusals
 
 	pace pace
 }
 
-// reset begins a connection; at is the position in the queue of what is posted next.
+// reset starts a connection; at is the queue position of the next work request to be posted.
 func (r *requester) reset(psn, at uint32, w pace) {
 	*r = requester{una: psn, nxt: psn, max: psn, cur: at, executed: psn, sackHigh: psn, pace: w}
 }
 
-// packets is the number of PSNs that a message of n bytes takes.
+// packets returns the number of PSNs that a message of n bytes takes.
 func (q *qp) packets(n uint64) uint32 {
 	return max(1, uint32((n+uint64(q.mtu)-1)/uint64(q.mtu)))
 }
 
-// request sends what may be sent: again, or for the first time.
+// request sends the packets that may be sent, resends first.
 func (q *qp) request(s *soft.Sink, now int64) {
 	r := &q.req
 	if r.rnrUntil != 0 {
@@ -108,7 +108,7 @@ func (q *qp) request(s *soft.Sink, now int64) {
 	q.failFaulty(s)
 }
 
-// advance moves on by n PSNs, within e.
+// advance advances by n PSNs, within e.
 func (q *qp) advance(e *soft.SendEntry, n uint32) {
 	r := &q.req
 	r.nxt += n
@@ -120,7 +120,7 @@ func (q *qp) advance(e *soft.SendEntry, n uint32) {
 	}
 }
 
-// start takes the next entry that was posted, if it may start now.
+// start starts the next posted entry, if it may start now.
 func (q *qp) start(s *soft.Sink) bool {
 	r := &q.req
 	e := q.SQ.Waiting()
@@ -132,7 +132,7 @@ func (q *qp) start(s *soft.Sink) bool {
 		e.Status = verbs.WCLocQPOpErr
 	}
 	if e.Status != verbs.WCSuccess {
-		// What was wrong at posting fails when everything before it is done.
+		// A request that was invalid when posted fails once everything before it is done.
 		if !q.SQ.Outstanding() {
 			q.fail(s, e.Status, 0)
 		}
@@ -153,12 +153,12 @@ func (q *qp) start(s *soft.Sink) bool {
 	return true
 }
 
-// maxOutstanding bounds the PSNs between the oldest and the newest packet that is
-// not acknowledged: a responder takes those of the lower half for duplicates.
+// maxOutstanding limits the PSNs between the oldest and the newest unacknowledged packet: a
+// responder takes the lower half of all PSNs for duplicates.
 const maxOutstanding = 1 << 22
 
-// sendAt sends the packet that begins at nxt, of entry e, and returns how many PSNs
-// it takes; 0: not now.
+// sendAt sends the packet of entry e that starts at nxt, and returns the number of PSNs that it
+// takes; 0: not now.
 func (q *qp) sendAt(e *soft.SendEntry, now int64, hole bool) uint32 {
 	r := &q.req
 	flight, window := r.nxt-r.una, r.pace.packets()
@@ -202,18 +202,18 @@ func (q *qp) sendAt(e *soft.SendEntry, now int64, hole bool) uint32 {
 	return 1
 }
 
-// refusals counts the tries of which the peer's host has said that nothing receives them.
+// refusals counts the tries for which the peer's host reported that nothing receives them.
 type refusals struct {
 	tries int
-	last  uint // the number of the wait that the last one is of, from 1
+	last  uint // number of the wait of the last one, from 1
 }
 
-// progress begins to count anew how long the peer is silent.
+// progress restarts counting how long the peer is silent.
 func (r *requester) progress() {
 	r.waits, r.silent, r.refusal = 0, 0, refusals{}
 }
 
-// sent takes note that n packets from nxt on are on their way, or asked for.
+// sent notes that n packets from nxt on have been sent, or requested.
 func (q *qp) sent(n uint32, now int64) {
 	r := &q.req
 	for i := range n {
@@ -221,7 +221,7 @@ func (q *qp) sent(n uint32, now int64) {
 		r.sentAt[(r.nxt+i)%windowPackets] = r.clock
 	}
 	if int32(r.clock-r.newest) > 1<<30 {
-		r.newest = r.clock - 1<<30 // still before all that is on its way, whatever the clock wraps to
+		r.newest = r.clock - 1<<30 // before all packets in flight, even if the clock wraps
 	}
 	r.pace.sent += n
 	if r.resendAt == 0 {
@@ -232,16 +232,16 @@ func (q *qp) sent(n uint32, now int64) {
 	}
 }
 
-// timed begins to measure a round trip with the packet at nxt, unless it is sent
-// again: then the answer could be that to the earlier one (Karn and Partridge, 1987).
+// timed starts to measure a round trip with the packet at nxt, unless it is a resend: then the
+// acknowledgement could be that of the earlier one (Karn and Partridge, 1987).
 func (q *qp) timed(now int64) {
 	if r := &q.req; r.nxt == r.max {
 		r.pace.timed(r.nxt, now)
 	}
 }
 
-// pauses says whether nothing will follow the packet that is being sent: then an
-// acknowledgement must be asked for, or there will be none.
+// pauses says whether nothing will follow the packet that is being sent: then it must request an
+// acknowledgement, or there will be none.
 func (q *qp) pauses() bool {
 	if q.req.cur+1 != q.SQ.Next() {
 		return false
@@ -250,7 +250,7 @@ func (q *qp) pauses() bool {
 	return w == nil || w.Opcode >= verbs.OpRDMARead || w.Flags&verbs.SendFence != 0 || w.Status != verbs.WCSuccess
 }
 
-// opcode fills in what the place of a packet in its message decides.
+// opcode fills in the header fields that depend on the place of a packet in its message.
 func (q *qp) opcode(e *soft.SendEntry, h *packet.Header, first, last bool) {
 	write := e.Opcode == verbs.OpRDMAWrite || e.Opcode == verbs.OpRDMAWriteWithImm
 	imm := e.Opcode == verbs.OpRDMAWriteWithImm || e.Opcode == verbs.OpSendWithImm
@@ -278,10 +278,10 @@ func (q *qp) opcode(e *soft.SendEntry, h *packet.Header, first, last bool) {
 	h.Solicited = last && e.Flags&verbs.SendSolicited != 0 && (imm || !write)
 }
 
-// ask sends a request for a response: an atomic, or the part of an RDMA READ that
-// begins at off; again, what of it is missing. A peer that may be an adapter is always asked
-// for the rest of the part: rdma_rxe takes the beginning of what it was asked for last for
-// that of all that may be asked for.
+// ask sends a request for a response: an atomic, or the part of an RDMA READ that starts at off; on
+// a repeat, only what is missing of it. From a peer that may be an adapter it always requests the
+// rest of the part: rdma_rxe takes the start of the last request for the start of all that may be
+// requested.
 func (q *qp) ask(e *soft.SendEntry, h *packet.Header, off uint64, flight, window uint32, now int64, hole bool) uint32 {
 	r := &q.req
 	fresh := r.nxt == r.max
@@ -301,8 +301,8 @@ func (q *qp) ask(e *soft.SendEntry, h *packet.Header, off uint64, flight, window
 		}
 		h.Opcode = packet.ReadRequest
 		if q.ours && off == 0 && e.Length > uint64(n)*uint64(q.mtu) {
-			// The first of several parts: the responder looks at the whole before it sends
-			// any of it.
+			// The first of several parts: the responder checks the whole before it sends any
+			// of it.
 			h.Opcode, h.WholeLength = packet.ReadPart, uint32(e.Length)
 		}
 		h.VA += off
@@ -324,7 +324,7 @@ func (q *qp) ask(e *soft.SendEntry, h *packet.Header, off uint64, flight, window
 	return n
 }
 
-// partEnd is behind the part of an RDMA READ, or the atomic, that psn belongs to.
+// partEnd returns the end of the part of an RDMA READ, or of the atomic, that psn belongs to.
 func (q *qp) partEnd(e *soft.SendEntry, psn uint32) uint32 {
 	return psn + min(e.Mark-psn+1, readPart-(psn-e.First)%readPart)
 }
@@ -342,26 +342,26 @@ func (q *qp) gather(dst []byte, sges []verbs.SGE, off uint64) bool {
 	return q.a.mrs.Gather(q.PD, sges, off, dst) == soft.OK
 }
 
-// failFaulty fails the request whose memory went away, when all before it is done.
+// failFaulty fails the request whose memory was deregistered, once all before it is done.
 func (q *qp) failFaulty(s *soft.Sink) {
 	if e := q.req.faulty; e != nil && q.SQ.Oldest() == e {
 		q.fail(s, e.Status, 0)
 	}
 }
 
-// has says whether the peer has told that it has the packet, or has sent it.
+// has says whether the peer has reported that it has the packet, or, for a response, has sent it.
 func (r *requester) has(psn uint32) bool {
 	i := psn % windowPackets
 	return before(psn, r.sackHigh) && r.arrived[i/64]>>(i%64)&1 != 0 || r.hasCome(psn)
 }
 
-// hasCome says whether the packet is of a response, and here.
+// hasCome says whether the packet is of a response and has arrived.
 func (r *requester) hasCome(psn uint32) bool {
 	i := psn % windowPackets
 	return r.came[i/64]>>(i%64)&1 != 0
 }
 
-// gap counts what has not come from psn on, n packets at most.
+// gap counts the packets from psn on that have not arrived, at most n.
 func (r *requester) gap(psn, n uint32) uint32 {
 	for i := range n {
 		if r.hasCome(psn + i) {
@@ -371,7 +371,7 @@ func (r *requester) gap(psn, n uint32) uint32 {
 	return n
 }
 
-// settled says whether nothing is to be done about the packet psn of e any more.
+// settled says whether the packet psn of e needs nothing more.
 func (r *requester) settled(e *soft.SendEntry, psn uint32) bool {
 	if e.Opcode >= verbs.OpRDMARead {
 		return r.hasCome(psn)
@@ -379,7 +379,7 @@ func (r *requester) settled(e *soft.SendEntry, psn uint32) bool {
 	return before(psn, r.executed) || r.has(psn)
 }
 
-// overtook: psn is there, or what is missing before it counts as overtaken by so many more.
+// overtook: psn has arrived, or missing packets before it count as overtaken by by more.
 func (r *requester) overtook(psn, by uint32) {
 	if before(r.sackHigh, psn+1) {
 		r.sackHigh = psn + 1
@@ -389,12 +389,13 @@ func (r *requester) overtook(psn, by uint32) {
 	}
 }
 
-// forgetArrived has everything that is not acknowledged sent again, but what has come here.
+// forgetArrived causes everything unacknowledged to be sent again, except responses that have
+// arrived.
 func (r *requester) forgetArrived() {
 	r.sackHigh, r.arrived, r.probeAt = r.una, [windowPackets / 64]uint64{}, 0
 }
 
-// fillHoles sends again what has not arrived while later packets have.
+// fillHoles resends packets that have not arrived although later ones have.
 func (q *qp) fillHoles(s *soft.Sink, now int64) {
 	r := &q.req
 	nxt, cur := r.nxt, r.cur
@@ -409,7 +410,7 @@ func (q *qp) fillHoles(s *soft.Sink, now int64) {
 		e := q.SQ.At(pos)
 		n, there := uint32(1), r.settled(e, psn)
 		if e.Opcode >= verbs.OpRDMARead && !before(psn, r.executed) {
-			n, there = q.partEnd(e, psn)-psn, r.has(psn) // a request, none of whose response has come
+			n, there = q.partEnd(e, psn)-psn, r.has(psn) // a request without any response packet so far
 		}
 		if there || int32(r.newest-r.sentAt[psn%windowPackets]) < reorder {
 			psn += n
@@ -423,14 +424,14 @@ func (q *qp) fillHoles(s *soft.Sink, now int64) {
 		if before(psn, r.executed) {
 			r.pace.lost += r.gap(psn, n)
 		} else {
-			r.pace.lost++ // of a request one packet is lost, however many are its response
+			r.pace.lost++ // a lost request is one packet, however long its response
 		}
 		psn += n
 	}
 	r.nxt, r.cur = nxt, cur
 }
 
-// goBack has everything from psn on sent again.
+// goBack causes everything from psn on to be sent again.
 func (q *qp) goBack(psn uint32) {
 	r := &q.req
 	r.nxt, r.cur = psn, q.position(psn)
@@ -439,7 +440,7 @@ func (q *qp) goBack(psn uint32) {
 	r.pace.untime()
 }
 
-// position finds the entry of a PSN that is outstanding, or the end of those.
+// position returns the queue position of the entry of an outstanding PSN, or the end of those.
 func (q *qp) position(psn uint32) uint32 {
 	pos := q.SQ.Head()
 	for pos != q.SQ.Next() && before(q.SQ.At(pos).Mark, psn) {

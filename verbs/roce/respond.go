@@ -6,13 +6,13 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// burst is how many packets of responses a QP sends before others have their turn, and
-// before what has come is looked at: one request may ask for 1 GiB.
+// burst is the number of response packets that a QP sends before other QPs have their turn, and
+// before arrived packets are received: one request may read 1 GiB.
 const burst = 64
 
-// respond sends what the peer is owed: a burst of responses; when they are done,
-// acknowledgements, which would tell the peer that those have been sent. Without flush, an
-// acknowledgement waits for something that is sent anyway.
+// respond sends a burst of the responses owed to the peer; once they are done, acknowledgements,
+// which imply that the responses have been sent. Without flush, an acknowledgement waits to be
+// carried by another packet.
 func (q *qp) respond(s *soft.Sink, flush bool) {
 	p := &q.rsp
 	for n := 0; n < burst && p.answers.n > 0 && !p.behind && q.answer(s); n++ {
@@ -51,8 +51,8 @@ func (q *qp) respond(s *soft.Sink, flush bool) {
 	q.frame(&h, 0)
 }
 
-// carry lets the acknowledgement that is owed ride on a packet, where the peer knows
-// that and nothing else is to be said before it.
+// carry adds the acknowledgement owed to a packet, if the peer understands that and nothing else has
+// to be sent before it.
 func (q *qp) carry(h *packet.Header) {
 	p := &q.rsp
 	if p.ackDue || p.acked {
@@ -64,27 +64,26 @@ func (q *qp) carry(h *packet.Header) {
 	}
 }
 
-// conversation is how many messages in a row must have been replied to before
-// acknowledgements wait for the reply (TCP has its "pingpong mode" for that, and the
-// same figure: TCP_PINGPONG_THRESH of Linux until 6.1). Else they go at once: a user who
-// has got all that he waited for does not poll any more, and it would be for the driver
-// to send them, while the peer waits.
+// conversation is the number of consecutive messages that must have been replied to before
+// acknowledgements wait for the reply (as in TCP's "pingpong mode", with the same value:
+// TCP_PINGPONG_THRESH of Linux until 6.1). Otherwise they are sent at once: a user with all the
+// completions it waited for may stop polling, and the peer would have to wait for the driver.
 const conversation = 3
 
-// lazy says whether an acknowledgement that is owed may wait for a packet to ride on.
+// lazy says whether an acknowledgement that is owed may wait for a packet to carry it.
 func (q *qp) lazy() bool {
 	return q.ours && !q.rsp.hurried && q.rsp.replies == conversation
 }
 
-// ackAtOnce is after how many packets an acknowledgement that was asked for does not
-// wait for anything else to be sent.
+// ackAtOnce is the number of packets after which a requested acknowledgement no longer waits for
+// another packet.
 const ackAtOnce = 8
 
-// answer sends the next packet of the oldest answer, and returns false if that refuses
-// the request, as the memory is not there any more.
+// answer sends the next packet of the oldest response, and returns false if that refuses the request
+// because the memory is no longer registered.
 //
-// To a request that comes again the refusal is an answer like any other: the peer may
-// have had the first answer long ago, and the memory was free to go since.
+// For a repeated request the refusal is a response like any other: the peer may have had the first
+// response long ago, and the memory may have been deregistered since.
 func (q *qp) answer(s *soft.Sink) bool {
 	p := &q.rsp
 	a := p.answers.front()

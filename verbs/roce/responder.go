@@ -9,48 +9,48 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// responder is the receiving half of a QP: the state of chapter 9.7 of the
-// architecture. PSNs are extended ones.
+// responder is the receiving half of a QP: the state of chapter 9.7 of the architecture. PSNs are
+// extended ones.
 type responder struct {
 	expect uint32 // PSN of the next request packet
 	msn    uint32 // messages completed
 
-	// The SEND or RDMA WRITE that is coming.
+	// The SEND or RDMA WRITE that is arriving.
 	msg message
 
-	// records are what RDMA READs and atomics of the recent past were, the newest at
-	// recordN-1 modulo the length: a duplicate of an atomic is answered from there and
-	// not executed again (9.7.1.1).
+	// records holds recent RDMA READs and atomics, the newest at recordN-1 modulo the length:
+	// a duplicate of an atomic gets its response from there and is not executed again
+	// (9.7.1.1).
 	records []record
 	recordN uint32
 
 	answers answers
 
 	ackDue   bool // an acknowledgement is owed
-	hurried  bool // and not to wait: of a message of several packets, whose sender waits for it
-	acked    bool // one has gone by itself, and nothing since
-	replies  int  // times in a row that something was sent after a request came and before the next
-	unacked  int  // packets that asked for one since the last
-	naked    bool // a sequence error or RNR was said of expect; until it comes, nothing more is said
-	nakDue   bool // it is still to be said
+	hurried  bool // it must not wait: its message has several packets, and the sender waits for it
+	acked    bool // one was sent on its own, and nothing since
+	replies  int  // consecutive times that a packet was sent after a request and before the next
+	unacked  int  // packets that requested one since the last
+	naked    bool // a sequence error or RNR was reported for expect; no more are until it arrives
+	nakDue   bool // that NAK is still to be sent
 	nak      uint8
-	refusal  bool // a request was refused for good: fatal says why, at refusedAt
+	refusal  bool // a request was refused permanently: fatal says why, at refusedAt
 	fatal    uint8
 	refuseAt uint32
-	marked   bool // a packet was marked on its way: the peer is to be told
-	owing    bool // in the adapter's list of those who owe an acknowledgement
-	behind   bool // in that of those who have answers left to send: they go when it is their turn
+	marked   bool // a packet carried a congestion mark: a CNP is due
+	owing    bool // in the adapter's list of QPs that owe an acknowledgement
+	behind   bool // in its list of QPs with responses left to send, which wait for their turn
 
 	held held
 }
 
-// message is a SEND or RDMA WRITE of which packets are still to come, or may be.
+// message is a SEND or RDMA WRITE of which more packets will, or may, arrive.
 type message struct {
 	active bool
 	write  bool
 	rkey   uint32
 	addr   uint64
-	total  uint64 // of an RDMA WRITE; of a SEND the room in the receive
+	total  uint64 // length of an RDMA WRITE; for a SEND the room in the receive
 	off    uint64
 }
 
@@ -64,14 +64,14 @@ type record struct {
 	original uint64
 }
 
-// answer is a response that is to be sent, or the rest of one.
+// answer is a response to send, or the rest of one.
 type answer struct {
 	record
 	sent  uint32 // packets
-	again bool   // to a request that was executed before
+	again bool   // the response to a request that was executed before
 }
 
-// answers are a queue.
+// answers is a queue of responses.
 type answers struct {
 	ents    []answer
 	head, n int
@@ -93,7 +93,7 @@ func (a *answers) push(x answer) bool {
 	return true
 }
 
-// fresh counts those to requests that had not been executed before.
+// fresh counts the responses to requests that had not been executed before.
 func (a *answers) fresh() (n int) {
 	for i := range a.n {
 		if !a.at(i).again {
@@ -105,10 +105,9 @@ func (a *answers) fresh() (n int) {
 
 func (a *answers) at(i int) *answer { return &a.ents[(a.head+i)%len(a.ents)] }
 
-// repeat takes in the answer to a request that has come again: nothing else is dropped, as
-// the network may have doubled the request. What is still to be sent anyway is not sent
-// twice. With inOrder the answer goes before those to later requests, of which a peer that goes
-// back has no use before.
+// repeat queues the response to a repeated request. It drops no other response, as the network may
+// have duplicated the request. A response that is still queued is not sent twice. With inOrder the
+// response goes before those to later requests, which a peer that goes back cannot use before.
 func (a *answers) repeat(x answer, inOrder bool) {
 	end, i := x.first+x.n, a.n
 	for k := range a.n {
@@ -139,24 +138,24 @@ func (p *responder) reset(psn uint32, depth int) {
 	p.drop()
 	records, ents := p.records, p.answers.ents
 	if len(records) < depth+1 {
-		// One more, of atomics that the architecture lets be asked for once more.
+		// One more, for atomics, whose repetition the architecture allows.
 		records, ents = make([]record, depth+1), make([]answer, 2*(depth+1))
 	}
 	*p = responder{expect: psn, records: records, answers: answers{ents: ents}, owing: p.owing, behind: p.behind}
 }
 
-// drop gives memory back.
+// drop releases memory.
 func (p *responder) drop() { p.held.release() }
 
-// requested takes a packet of the requester.
+// requested handles a packet of the requester.
 func (q *qp) requested(s *soft.Sink, h *packet.Header, payload []byte) {
 	p := &q.rsp
 	psn := extend(h.PSN, p.expect)
 	switch st := q.State(); {
 	case st == verbs.QPRTR || st == verbs.QPRTS || st == verbs.QPSQD:
 	case p.refusal && st == verbs.QPErr:
-		// The NAK was lost, or what came behind it is still under way; or a response to what was
-		// executed before, without which the requester does not get to the refusal.
+		// The NAK was lost, or later packets are still arriving; or a response to an earlier
+		// request was lost, without which the requester does not reach the refusal.
 		if before(psn, p.refuseAt) {
 			q.duplicate(psn, h)
 		} else {
@@ -182,7 +181,7 @@ func (q *qp) requested(s *soft.Sink, h *packet.Header, payload []byte) {
 func (q *qp) gap(psn uint32, h *packet.Header, payload []byte) {
 	p := &q.rsp
 	if p.naked && p.nak != packet.SyndromeSequence {
-		return // receiver not ready: what was sent behind it comes again
+		return // receiver not ready: later packets are sent again
 	}
 	if q.ours && q.hold(psn, h, payload) {
 		p.naked, p.nakDue, p.nak = true, true, packet.SyndromeSequence
@@ -193,7 +192,7 @@ func (q *qp) gap(psn uint32, h *packet.Header, payload []byte) {
 	}
 }
 
-// execute executes the packet that is expected.
+// execute executes the expected packet.
 func (q *qp) execute(s *soft.Sink, h *packet.Header, payload []byte) {
 	p := &q.rsp
 	switch op := h.Opcode; {
@@ -210,7 +209,7 @@ func (q *qp) execute(s *soft.Sink, h *packet.Header, payload []byte) {
 	case op <= packet.WriteOnlyImm:
 		q.message(s, h, payload, op == packet.WriteFirst || op >= packet.WriteOnly, op >= packet.WriteLast,
 			op == packet.WriteLastImm || op == packet.WriteOnlyImm, true)
-	default: // SEND with invalidate: there is nothing here that could be invalidated
+	default: // SEND with invalidate: there are no memory windows to invalidate
 		q.refuse(s, packet.SyndromeInvalid, verbs.EventQPReqErr)
 	}
 }
@@ -263,7 +262,7 @@ func (q *qp) message(s *soft.Sink, h *packet.Header, payload []byte, first, last
 	}
 }
 
-// beginWrite checks everything that an RDMA WRITE is going to touch.
+// beginWrite checks all the memory that an RDMA WRITE will access.
 func (q *qp) beginWrite(s *soft.Sink, h *packet.Header) bool {
 	if h.Length > 0 {
 		if q.Attr.AccessFlags&verbs.AccessRemoteWrite == 0 {
@@ -279,7 +278,7 @@ func (q *qp) beginWrite(s *soft.Sink, h *packet.Header) bool {
 	return true
 }
 
-// beginSend takes the receive that a SEND goes to.
+// beginSend takes the receive for a SEND.
 func (q *qp) beginSend(s *soft.Sink) bool {
 	if !q.takeReceive() {
 		return false
@@ -294,7 +293,7 @@ func (q *qp) beginSend(s *soft.Sink) bool {
 	return true
 }
 
-// takeReceive takes the next receive, or has the requester told that there is none.
+// takeReceive takes the next receive, or schedules an RNR NAK if there is none.
 func (q *qp) takeReceive() bool {
 	if q.RQ.Take(&q.Receive) {
 		q.taken = true
@@ -306,8 +305,8 @@ func (q *qp) takeReceive() bool {
 	return false
 }
 
-// place puts the payload of a packet where it belongs. The memory is looked up
-// anew: it may have been deregistered since the message began.
+// place copies the payload of a packet to its destination. It looks the memory up again, which may
+// have been deregistered since the message started.
 func (q *qp) place(s *soft.Sink, payload []byte) bool {
 	m := &q.rsp.msg
 	if m.write {
@@ -382,7 +381,7 @@ func (q *qp) question(s *soft.Sink, h *packet.Header) {
 
 func isAtomic(o packet.Opcode) bool { return o == packet.CompareSwap || o == packet.FetchAdd }
 
-// atomically executes an atomic and returns what was there before.
+// atomically executes an atomic and returns the previous value.
 func atomically(b []byte, h *packet.Header) uint64 {
 	w := (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))
 	if h.Opcode == packet.FetchAdd {
@@ -395,7 +394,7 @@ func atomically(b []byte, h *packet.Header) uint64 {
 	}
 }
 
-// duplicate answers a packet that was executed before (9.7.1.1, 9.7.5.1.3).
+// duplicate responds to a packet that was executed before (9.7.1.1, 9.7.5.1.3).
 func (q *qp) duplicate(psn uint32, h *packet.Header) {
 	p := &q.rsp
 	switch h.Opcode {
@@ -416,7 +415,7 @@ func (q *qp) duplicate(psn uint32, h *packet.Header) {
 			return
 		}
 		if !r.atomic {
-			// Any part of what was asked for then, and nothing else.
+			// Any part of the original request, and nothing else.
 			off := uint64(skip) * uint64(q.mtu)
 			if h.RKey != r.rkey || h.VA != r.addr+off || off+uint64(h.Length) > uint64(r.length) {
 				return
@@ -428,8 +427,8 @@ func (q *qp) duplicate(psn uint32, h *packet.Header) {
 	}
 }
 
-// refuse tells the peer that the expected request fails, and moves the QP to ERR. The
-// answers that the peer is owed go first.
+// refuse tells the peer that the expected request fails, and moves the QP to ERR. Responses still
+// owed to the peer are sent first.
 func (q *qp) refuse(s *soft.Sink, syndrome uint8, event verbs.EventType) {
 	p := &q.rsp
 	p.refusal, p.fatal, p.refuseAt, p.nakDue = true, syndrome, p.expect, true

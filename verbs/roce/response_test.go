@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// What is read is asked for again only as far as it is missing: of an adapter, to the end of
-// the part. And it does not take a time-out each time.
+// Only missing data of a read is requested again, from an adapter to the end of the part, and that does
+// not take a time-out each time.
 func TestLossyReads(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -42,8 +42,8 @@ func TestLossyReads(t *testing.T) {
 	}
 }
 
-// What is read behind a gap is there before what is missing. If that never comes, nothing
-// behind it has succeeded.
+// Data behind a gap is placed before the missing data. If that never arrives, no request behind it has
+// succeeded.
 func TestReadBehindFailure(t *testing.T) {
 	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
 	for i := range 3 {
@@ -60,8 +60,8 @@ func TestReadBehindFailure(t *testing.T) {
 	}
 }
 
-// Of two that read to the same place, or of two elements of one, the later has the last word,
-// also where what it brings arrives first.
+// Of two reads to the same memory, or of two elements of one, the later prevails, even if its data
+// arrives first.
 func TestReadOver(t *testing.T) {
 	for _, size := range []int{100, 5000} {
 		n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
@@ -84,7 +84,7 @@ func TestReadOver(t *testing.T) {
 	}
 }
 
-// A response that is none to what was asked for fails the request, and writes nothing.
+// A response that does not match its request fails the request, and writes nothing.
 func TestBadResponses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

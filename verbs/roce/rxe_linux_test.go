@@ -25,11 +25,11 @@ import (
 
 // Environment of TestRXE.
 const (
-	// rxeInside says to the test binary that it is in the namespace of our end.
+	// rxeInside tells the test binary that it is in the namespace of our end.
 	rxeInside = "SLUICE_ROCE_TEST_INSIDE"
 	// rxeInterop names the program made of verbs/ibv/testdata/interop.c; unset: it is compiled.
 	rxeInterop = "SLUICE_IBV_TEST_INTEROP"
-	// rxeWhat is what the end in the namespace does: one of those below.
+	// rxeWhat is the task of the end in the namespace: one of those below.
 	rxeWhat = "SLUICE_ROCE_TEST_WHAT"
 )
 
@@ -42,8 +42,8 @@ const (
 	rxeLost   = "lost"   // responses of each kind are lost
 )
 
-// TestRXE exchanges messages with rdma_rxe of the kernel, driven by a C program that
-// knows libibverbs and nothing else:
+// TestRXE exchanges messages with rdma_rxe of the kernel, driven by a C program that uses only
+// libibverbs:
 //
 //	initial namespace                namespace sluice-roce
 //	interop — libibverbs — rxe4791 — roce0 10.9.0.1 === 10.9.0.2 roce1 — UDP — this test
@@ -120,7 +120,7 @@ type rxeEnd struct {
 	seed      int
 }
 
-// rxeLimits are what a connection is made with, but for what is usual.
+// rxeLimits are the non-default parameters of a connection.
 type rxeLimits struct {
 	attr          verbs.ConnectAttr
 	theirs        string // of the program; see interop.c
@@ -175,7 +175,7 @@ func rxeExchange(t *testing.T) {
 	}
 }
 
-// rxeOpen makes our end.
+// rxeOpen opens our end.
 func rxeOpen(t *testing.T) *rxeEnd {
 	x := &rxeEnd{t: t}
 	dev, err := verbs.Find("roce_roce1")
@@ -198,7 +198,7 @@ func rxeOpen(t *testing.T) *rxeEnd {
 
 func (x *rxeEnd) close() { require.NoError(x.t, x.ctx.Close()) }
 
-// start starts the program in the initial namespace, and connects with it.
+// start starts the program in the initial namespace, and connects to it.
 func (x *rxeEnd) start(mtu verbs.MTU, limits rxeLimits) {
 	t := x.t
 	gid := "1" // ::ffff:10.9.0.1
@@ -308,7 +308,7 @@ func (x *rxeEnd) take() verbs.WC {
 	return wcs[0]
 }
 
-// give posts a request and waits until it is complete.
+// give posts a request and waits for its completion.
 func (x *rxeEnd) give(wr verbs.SendWR) {
 	x.t.Helper()
 	x.post(wr)

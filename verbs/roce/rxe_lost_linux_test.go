@@ -18,11 +18,11 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// sieve drops packets of RoCEv2 over IPv4 that come in by an interface: of each opcode as many
-// as is said next.
+// sieve drops RoCEv2 packets over IPv4 that arrive at an interface: of each opcode as many as drop
+// sets.
 type sieve struct{ left *ebpf.Map }
 
-// newSieve attaches one, in the network namespace of the calling thread.
+// newSieve attaches a sieve, in the network namespace of the calling thread.
 func newSieve(t *testing.T, netdev string) sieve {
 	left, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 256})
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func newSieve(t *testing.T, netdev string) sieve {
 	return sieve{left}
 }
 
-// drop has the next n packets of an opcode dropped.
+// drop makes the sieve drop the next n packets of an opcode.
 func (s sieve) drop(t *testing.T, op packet.Opcode, n uint32) {
 	t.Helper()
 	require.NoError(t, s.left.Put(uint32(op), n))
@@ -90,11 +90,10 @@ func (s sieve) dropped(t *testing.T, op packet.Opcode) {
 	require.Zero(t, left, "opcode %#x", uint8(op))
 }
 
-// rxeLosses has the network lose the first responses of each kind, mostly also the one that
-// comes when it is asked for again: those of rxe to us, and ours to rxe. What was read
-// arrives, and atomics are executed once.
+// rxeLosses makes the network lose the first responses of each kind, and mostly also the response to
+// the repeated request, in both directions. The data read arrives, and atomics are executed once.
 func rxeLosses(t *testing.T) {
-	// Else a burst of ours is one to the sieve.
+	// Otherwise the sieve sees our bursts as one packet.
 	out, err := exec.Command("ip", "link", "set", "roce1", "gso_max_segs", "1").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	ours := newSieve(t, "roce1")

@@ -20,8 +20,8 @@ const (
 	rxeImpatient = "1 a 1 1" // of some milliseconds
 )
 
-// rxeRefusals has each end refuse what the other one asks for, or be silent. Each case has
-// a connection of its own.
+// rxeRefusals makes each end refuse the other's requests, or be silent. Each case has its own
+// connection.
 func rxeRefusals(t *testing.T) {
 	const n = 3000 // bytes: several packets
 	quick := verbs.ConnectAttr{Timeout: 10, RetryCnt: verbs.Retries(1), RNRRetry: verbs.Retries(2)}
@@ -89,7 +89,7 @@ func rxeRefusals(t *testing.T) {
 		what   string
 		offset uint64
 		key    uint32 // bits that are wrong
-	}{{"key", 0, 0x10}, {"key of nobody", 0, 0x5500_0000}, {"range", rxeSize - 1, 0}} {
+	}{{"key", 0, 0x10}, {"unknown key", 0, 0x5500_0000}, {"range", rxeSize - 1, 0}} {
 		for _, op := range []struct {
 			opcode verbs.Opcode
 			size   int
@@ -127,7 +127,7 @@ func rxeRefusals(t *testing.T) {
 	}
 }
 
-// fails posts a request, which must fail so, and the QP with it.
+// fails posts a request, which must fail with the given status, and the QP with it.
 func (x *rxeEnd) fails(wr verbs.SendWR, status verbs.WCStatus) {
 	x.t.Helper()
 	x.post(wr)
@@ -154,7 +154,7 @@ func rxeCounter(t *testing.T, name string) int {
 	return n
 }
 
-// rxeCounts waits until a counter is so high.
+// rxeCounts waits until a counter has reached a value.
 func rxeCounts(t *testing.T, name string, least int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return rxeCounter(t, name) >= least }, time.Minute, 5*time.Millisecond)

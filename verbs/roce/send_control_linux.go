@@ -7,15 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendControl has room for the control messages that a train may need (cmsg(3)): the
-// length of its segments, the traffic class and the hop limit.
+// sendControl has room for the control messages that a train may need (cmsg(3)): the length of its
+// segments, the traffic class and the hop limit.
 type sendControl [3]struct {
 	hdr   unix.Cmsghdr
 	value [8]byte
 }
 
-// set makes those of a train, and returns their length in bytes. What a socket of
-// newSocket does by itself needs none.
+// set writes those of a train, and returns their length in bytes. Defaults of newSocket need none.
 func (c *sendControl) set(t *train) int {
 	n := 0
 	if t.n > 1 {

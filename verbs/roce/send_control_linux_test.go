@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// witness is a socket that tells with what traffic class and hop limit packets come.
+// witness is a socket that reports the traffic class and hop limit of arriving packets.
 type witness struct {
 	fd   int
 	addr netip.AddrPort
@@ -60,8 +60,8 @@ func (w witness) next(t *testing.T) (class, hops int) {
 	return class, hops
 }
 
-// Packets have the traffic class of their flow, but for its ECN bits, and its hop limit: one by
-// one and in trains, with those of other flows around them.
+// Packets have the traffic class of their flow, except for the ECN bits, and its hop limit: one by
+// one and in trains, among packets of other flows.
 func TestTrafficClass(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestExpressTrafficClass(t *testing.T) {
 			f := new(flow)
 			f.class, f.hops = 0x68, uint8(9+i)
 			f.set(from.local(), w.addr)
-			// By way of the stack as long as the neighbour is not known, then past it.
+			// Through the stack until the neighbour is known, then past it.
 			for end := time.Now().Add(10 * time.Second); from.stats.sent.Load() < 10; {
 				require.True(t, time.Now().Before(end), "the neighbour is not found")
 				clear(from.frame(f, 12))

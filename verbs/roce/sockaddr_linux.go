@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockaddr is an address as the kernel takes it.
+// sockaddr is an address in the kernel's form.
 type sockaddr struct {
 	b [unix.SizeofSockaddrInet6]byte
 	n uint32

@@ -4,7 +4,7 @@ package roce
 
 import "net/netip"
 
-// sockaddr is nothing where there is no socket wire.
+// sockaddr is empty on systems without the socket wire.
 type sockaddr struct{}
 
 func (*sockaddr) set(netip.AddrPort) {}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketRoom is what the kernel is asked to queue for a socket, in bytes.
+// socketRoom is the socket buffer size requested from the kernel, in bytes.
 const socketRoom = 4 << 20
 
 // The lower two bits of the traffic class (RFC 3168).
@@ -18,16 +18,16 @@ const (
 	ecnExperienced = 3
 )
 
-// usualHops is the hop limit where none is asked for.
+// usualHops is the default hop limit.
 const usualHops = 64
 
-// tos is the traffic class that packets leave with.
+// tos returns the traffic class of packets sent.
 func (f *flow) tos() uint8 { return f.class&^ecnExperienced | ecnCapable }
 
-// ttl is the hop limit that packets leave with.
+// ttl returns the hop limit of packets sent.
 func (f *flow) ttl() uint8 { return cmp.Or(f.hops, usualHops) }
 
-// newSocket makes a UDP socket for packets of an address of this family.
+// newSocket creates a UDP socket for packets of an address of this family.
 func newSocket(addr netip.Addr) (int, error) {
 	family := unix.AF_INET6
 	if addr.Is4() {
@@ -41,8 +41,8 @@ func newSocket(addr netip.Addr) (int, error) {
 		level, name, value int
 		what               string
 	}
-	// The length of packets is bounded by the link's MTU and not by the path's that the kernel
-	// has learned: anybody can make up the ICMP message that it learns from.
+	// The link's MTU limits the length of packets, not the path MTU that the kernel has
+	// learned: the ICMP messages that it learns from can be forged.
 	options := []option{
 		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER"}, // INTERFACE sets no DF
 		{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "IP_RECVERR"},
@@ -72,7 +72,7 @@ func newSocket(addr netip.Addr) (int, error) {
 	return fd, nil
 }
 
-// widen has the kernel queue as much for a socket as it may.
+// widen makes a socket's buffers as large as the kernel allows.
 func widen(fd int) {
 	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], socketRoom) != nil {
@@ -90,7 +90,7 @@ func bind(fd int, to netip.AddrPort) error {
 	return nil
 }
 
-// boundTo is the address of a socket.
+// boundTo returns the address of a socket.
 func boundTo(fd int) (netip.AddrPort, error) {
 	var own sockaddr
 	n := uint32(len(own.b))

@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// armResend sets the timer after which what is not acknowledged is sent again.
+// armResend sets the timer after which unacknowledged packets are resent.
 func (q *qp) armResend(now int64) {
 	r := &q.req
 	if r.rnrUntil != 0 {
-		return // that timer first
+		return // the RNR timer comes first
 	}
 	limit := int64(verbs.AckTimeout(q.Attr.Timeout))
 	if limit == 0 {
@@ -35,16 +35,16 @@ func (q *qp) armResend(now int64) {
 }
 
 const (
-	// firstResend is how soon the first packets of a connection are sent again: a
-	// peer that is not in RTR yet drops them. It doubles each time.
+	// firstResend is how soon the first packets of a connection are resent: a peer that is not
+	// in RTR yet drops them. It doubles each time.
 	firstResend = time.Millisecond
-	// maxResend bounds the time between two attempts where the QP has no timeout.
+	// maxResend limits the time between two attempts if the QP has no timeout.
 	maxResend = 500 * time.Millisecond
 )
 
-// armProbe sets the timer after which holes are filled again. That what filled them was lost
-// too shows in later packets that arrive, but for when the window admits none: then a
-// time-out would follow for each (RFC 8985 has its tail loss probe after as long for that).
+// armProbe sets the timer after which holes are filled again. Arriving later packets show if a
+// resent packet was lost, too, but the window may allow no later ones: then each loss would take a
+// time-out (RFC 8985 sends a tail loss probe after the same time).
 func (q *qp) armProbe(now int64) {
 	if r := &q.req; r.pace.sampled && r.rnrUntil == 0 {
 		r.probeAt = now + int64(max(2*r.pace.srtt, leastProbe))
@@ -52,11 +52,11 @@ func (q *qp) armProbe(now int64) {
 	}
 }
 
-// leastProbe is less than a peer without an adapter may be somewhere else, but that costs no
-// more than the packets of holes.
+// leastProbe is less than a peer without an adapter may be descheduled, but a probe too early costs
+// only the packets of the holes.
 const leastProbe = 100 * time.Microsecond
 
-// probe has all holes filled again.
+// probe causes all holes to be filled again.
 func (q *qp) probe(now int64) {
 	r := &q.req
 	r.probeAt = 0
@@ -70,10 +70,11 @@ func (q *qp) probe(now int64) {
 	}
 }
 
-// patience is for how long the peer may be silent, in nanoseconds; 0: for ever. The attributes say so
-// of an adapter, which acknowledges without a process, and of a peer that has not been there yet;
-// the timer runs up to four times as long as its code says (9.7.6.1.3). A peer of this library that
-// has been there is silent also while its process is stopped, and has the configured time.
+// patience returns how long the peer may be silent, in nanoseconds; 0: without limit. For an adapter,
+// which acknowledges without a process, and for a peer that has not been heard from, the QP's
+// attributes decide; the timer runs up to four times as long as its code says (9.7.6.1.3). A peer of
+// this library that has been heard from is silent while its process is stopped, and has the
+// configured time.
 func (q *qp) patience() int64 {
 	switch {
 	case q.Attr.Timeout == 0:
@@ -84,7 +85,7 @@ func (q *qp) patience() int64 {
 	return 4 * int64(verbs.AckTimeout(q.Attr.Timeout)) * int64(q.Attr.RetryCnt+1)
 }
 
-// expireRequester acts on the timers.
+// expireRequester acts on the requester's timers.
 func (q *qp) expireRequester(s *soft.Sink, now int64) {
 	r := &q.req
 	if r.rnrUntil != 0 {
@@ -104,8 +105,8 @@ func (q *qp) expireRequester(s *soft.Sink, now int64) {
 	if r.una == r.max {
 		return
 	}
-	// That the timer is late does not count: this process had no CPU, and the peer's
-	// acknowledgement to packets that it was to send again could not come.
+	// Do not count the lateness of the timer: this process had no CPU, so it could not resend,
+	// nor the peer acknowledge.
 	r.silent += r.waiting
 	if patience := q.patience(); patience != 0 && r.silent >= patience {
 		q.lose(s, vendorSilent)
@@ -118,7 +119,7 @@ func (q *qp) expireRequester(s *soft.Sink, now int64) {
 	q.armResend(now)
 }
 
-// lose: the peer is taken for dead.
+// lose declares the peer dead.
 func (q *qp) lose(s *soft.Sink, vendor uint32) {
 	q.a.notices.lose(lostPeer{q.Num, q.peer, vendor, time.Duration(q.req.silent)})
 	q.a.hurry(0)
@@ -126,8 +127,8 @@ func (q *qp) lose(s *soft.Sink, vendor uint32) {
 	q.Events.Add(verbs.EventQPFatal, q)
 }
 
-// onItsWay says whether something that a PSN on the wire is of has been sent, or asked for, and is
-// not acknowledged.
+// onItsWay says whether the packet of a wire PSN has been sent or requested, and is not
+// acknowledged.
 func (q *qp) onItsWay(psn uint32) bool {
 	r := &q.req
 	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD {
@@ -137,8 +138,8 @@ func (q *qp) onItsWay(psn uint32) bool {
 	return !before(psn, r.una) && before(psn, r.max)
 }
 
-// unreachable: the peer's host says that nothing receives there. It may be about to: that counts
-// once for each time that the packets were sent, and when all retries have met it the peer is dead.
+// unreachable: the peer's host reports that nothing receives there. The peer may be about to start:
+// the report counts once for each try, and when all retries have met it the peer is dead.
 func (q *qp) unreachable(s *soft.Sink) {
 	r := &q.req
 	if st := q.State(); st != verbs.QPRTS && st != verbs.QPSQD || r.una == r.max || r.refusal.last > r.waits {
@@ -150,7 +151,7 @@ func (q *qp) unreachable(s *soft.Sink) {
 	}
 }
 
-// peerGone: the peer's QP has left. That matters to what it has been asked for.
+// peerGone: the peer's QP has left. That affects only outstanding requests to it.
 func (q *qp) peerGone(s *soft.Sink, psn uint32) {
 	if q.onItsWay(psn) {
 		q.lose(s, vendorGone)

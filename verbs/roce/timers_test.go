@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// Polling serves the timers: what is lost is sent again although the driver never runs, also
-// where every poll finds packets of others, and where another goroutine holds the receive lock
-// and does not get on.
+// Polling serves the timers: lost packets are resent although the driver never runs, even if every
+// poll finds packets of other queue pairs, or another goroutine holds the receive lock without
+// progress.
 func TestPollersServeTimers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ busy, locked bool }{{}, {busy: true}, {locked: true}} {
@@ -97,8 +97,8 @@ func write(a, b *side, n int) verbs.SendWR {
 	return verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, n)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()}
 }
 
-// A peer of this library that has been there is given up when it has been silent for the
-// configured time; one that has not, and one that may be an adapter, as the attributes have it.
+// A peer of this library that has been heard from is declared dead when it has been silent for the
+// configured time; for one that has not, or that may be an adapter, the attributes decide.
 func TestPeerTimeout(t *testing.T) {
 	t.Parallel()
 	attributes := 4 * verbs.AckTimeout(usual.timeout) * time.Duration(usual.retries+1)
@@ -140,7 +140,7 @@ func TestPeerTimeout(t *testing.T) {
 	}
 }
 
-// A peer that is stopped for half of the time that a silent one is waited for goes on where it was.
+// A peer that is stopped for half of the configured time goes on where it was.
 func TestPeerStopped(t *testing.T) {
 	t.Parallel()
 	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, 16)
@@ -156,8 +156,8 @@ func TestPeerStopped(t *testing.T) {
 	}
 }
 
-// The time in which this end has no CPU counts as none in which the peer is silent, however long
-// and often: it has not sent again what was lost.
+// Time in which this end has no CPU does not count as silence of the peer, however long and often:
+// this end has not resent lost packets in that time.
 func TestOwnAbsence(t *testing.T) {
 	t.Parallel()
 	for _, foreign := range []bool{false, true} {
@@ -181,8 +181,8 @@ func TestOwnAbsence(t *testing.T) {
 	}
 }
 
-// What the peer's host says of packets that nothing receives ends a connection only if it is said
-// of each of the retries, and of a request that is on its way.
+// Reports of the peer's host that nothing receives packets end a connection only if there is one for
+// each of the retries, about a request in flight.
 func TestUnreachablePeer(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
@@ -192,7 +192,7 @@ func TestUnreachablePeer(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(r *report)
-		each   int // times that it is said of a try
+		each   int // reports for each try
 		gone   bool
 	}{
 		{"each try", func(*report) {}, 1, true},

@@ -14,28 +14,28 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// Figures of the socket.
+// Parameters of the socket.
 const (
-	trainBytes  = 60 << 10 // of packets of one length that one message of the socket is cut into
+	trainBytes  = 60 << 10 // limit of a train: one message, cut into packets of one length
 	trainLen    = 64       // UDP_MAX_SEGMENTS of kernels before 6.9
 	trains      = 16       // messages of one call
 	sendBuffer  = trains * trainBytes
-	recvSlots   = 16       // messages that one call takes
-	recvSize    = 64 << 10 // the largest, by GRO
+	recvSlots   = 16       // messages received by one call
+	recvSize    = 64 << 10 // the largest message, by GRO
 	overhead4   = 20 + 8
 	overhead6   = 40 + 8
 	transportUp = 12 + 4 + 16 + 4 + packet.ICRCLen // the largest headers of a packet with payload
 )
 
-// udp is the wire over a UDP socket. It is not connected, and does not fragment: the
-// kernel then writes the identification 0 into the IPv4 headers, and 0, 1, 2 … into
-// those of a message that it cuts (UDP_SEGMENT), which the CRC covers.
+// udp is the wire over a UDP socket that is not connected and does not fragment. The kernel then
+// writes the identification 0 into the IPv4 headers, and 0, 1, 2 … into those of a message that it
+// segments (UDP_SEGMENT). The CRC covers the identification.
 type udp struct {
 	fd    int
 	addr  netip.AddrPort
 	mtu   int    // of the link, in bytes
-	room  int    // that the kernel queues, in bytes
-	group *group // nil, or that of the address at the port of RoCEv2
+	room  int    // bytes that the kernel queues
+	group *group // nil, or the group that shares the port of RoCEv2 on the address
 
 	// Sending: packets of the same length to the same peer are a train.
 	out      []byte
@@ -60,10 +60,10 @@ type udp struct {
 
 	link string // interface that may have another MTU by now, if it is not empty
 
-	report atomic.Pointer[report] // nil, or the newest; sending and receiving take them from the socket
+	report atomic.Pointer[report] // nil, or the newest; both sending and receiving set it
 }
 
-// inlet is a socket that packets come by.
+// inlet is a socket that packets arrive at.
 type inlet struct {
 	fd    int
 	from  netip.AddrPort // of the last packet
@@ -80,20 +80,19 @@ type mmsghdr struct {
 // controlSize has room for the size of the segments and the traffic class.
 const controlSize = 64
 
-// train is packets that follow each other in out.
+// train is a sequence of packets in out.
 type train struct {
 	f       *flow
 	start   int
 	n       int // packets
-	segment int // bytes of each but the last, with CRC
-	last    int // where the last one begins
-	lastLen int // without CRC; 0: it is sealed
+	segment int // bytes of each packet except the last, with CRC
+	last    int // where the last one starts
+	lastLen int // its bytes without CRC; 0: it is sealed
 }
 
-// openUDP binds a socket: to the port of RoCEv2 if that is free, else to any. Ranks
-// that share an address so have ports of their own, which they tell each other in
-// their endpoints; one of them can be reached by adapters, which know only the one.
-// With share they all can, so many of them at most: see group.
+// openUDP binds a socket: to the port of RoCEv2 if that is free, else to any. Ranks that share an
+// address thus have ports of their own, which their endpoints carry; adapters, which know only
+// RoCEv2's port, can reach one of them. With share, they can reach up to share of them: see group.
 func openUDP(addr netip.Addr, mtu, share int) (*udp, error) {
 	u := &udp{mtu: mtu, out: make([]byte, sendBuffer), in: make([]byte, recvSlots*recvSize)}
 	if share > 0 {
@@ -154,7 +153,7 @@ func newInlet(fd int, to netip.AddrPort) inlet {
 	return in
 }
 
-// fds are the descriptors that something comes by.
+// fds returns the descriptors of all inlets.
 func (u *udp) fds() (fds []int) {
 	for i := range u.inlets {
 		fds = append(fds, u.inlets[i].fd)
@@ -166,8 +165,8 @@ func (u *udp) local() netip.AddrPort { return u.addr }
 
 func (u *udp) maxMTU() int { return u.maxPacket() - transportUp }
 
-// maxPacket is the longest packet that the link takes now, from the BTH to the last byte
-// of the CRC at most.
+// maxPacket returns the length of the longest packet that the link takes now, from the BTH to the
+// last byte of the CRC.
 func (u *udp) maxPacket() int {
 	mtu := u.mtu
 	if q, err := unix.NewIfreq(u.link); err == nil && unix.IoctlIfreq(u.fd, unix.SIOCGIFMTU, q) == nil {
@@ -179,8 +178,8 @@ func (u *udp) maxPacket() int {
 	return mtu - overhead6
 }
 
-// window: the kernel counts what a packet takes up in its memory, which may be twice
-// its length and more.
+// window: the kernel counts the memory that a packet occupies, which may be twice its length and
+// more.
 func (u *udp) window() int { return u.room / 8 }
 
 func (u *udp) close() {
@@ -188,7 +187,7 @@ func (u *udp) close() {
 	unix.Close(u.fd)
 }
 
-// frame appends a packet to the train that it fits, or begins another one.
+// frame appends a packet to the train that it fits, or starts another one.
 func (u *udp) frame(f *flow, n int) []byte {
 	u.seal()
 	full := n + packet.ICRCLen
@@ -217,8 +216,8 @@ func (u *udp) frame(f *flow, n int) []byte {
 	return u.out[t.last : t.last+n : t.last+full]
 }
 
-// seal computes the CRC of the last packet. Its place in the train is what the kernel
-// is going to write into its IP header.
+// seal computes the CRC of the last packet. Its place in the train is the identification that the
+// kernel will write into its IP header.
 func (u *udp) seal() {
 	if u.trainN == 0 {
 		return
@@ -264,7 +263,7 @@ func (u *udp) flush() {
 	u.used, u.trainN = 0, 0
 }
 
-// send hands the messages to the kernel. What it has no room for is lost.
+// send hands the messages to the kernel. Those for which it has no room are lost.
 func (u *udp) send() {
 	raceWrite()
 	for i, tries := 0, 0; i < u.trainN; {
@@ -277,12 +276,12 @@ func (u *udp) send() {
 		case errno == unix.EINTR:
 			continue
 		case errno == unix.EIO || errno == unix.EINVAL || errno == unix.EOPNOTSUPP:
-			// The interface computes no checksums, or the kernel cuts no messages; if it is not that
-			// the link does not take such packets any more.
+			// The interface computes no checksums, or the kernel cannot segment messages, unless
+			// the link no longer takes packets of that length.
 			u.noTrains = u.noTrains || u.train[i].n > 1 && u.train[i].segment <= u.maxPacket()
 		case errno != unix.EAGAIN && errno != unix.ENOBUFS:
-			// An error of an earlier packet that the network has reported: it has nothing to
-			// do with this one.
+			// The network has reported an error of an earlier packet; this one is not
+			// concerned.
 			u.takeErrors()
 			if tries++; tries <= trains {
 				continue
@@ -292,8 +291,8 @@ func (u *udp) send() {
 	}
 }
 
-// takeErrors takes the errors that the network has reported, and keeps the newest of a host that
-// has no such port.
+// takeErrors reads the errors that the network has reported, and keeps the newest "port unreachable"
+// of a host.
 func (u *udp) takeErrors() {
 	var name sockaddr
 	var echo [32]byte
@@ -319,10 +318,10 @@ func (u *udp) takeErrors() {
 	}
 }
 
-// refusesPort says whether the control message is the error that host has no such port: of the
-// host itself, and not of a router that would not let the packet pass.
+// refusesPort says whether the control message is the error that host has no such port, sent by the
+// host itself and not by a router that rejected the packet.
 func (c *control) refusesPort(host netip.Addr) bool {
-	const header = 16 // of struct sock_extended_err; the address that the error came from follows
+	const header = 16 // of struct sock_extended_err; the address of the error's sender follows
 	switch {
 	case c.level == unix.IPPROTO_IP && c.kind == unix.IP_RECVERR:
 	case c.level == unix.IPPROTO_IPV6 && c.kind == unix.IPV6_RECVERR:
@@ -345,7 +344,7 @@ func (u *udp) unreachable() (report, bool) {
 	return *u.report.Swap(nil), true
 }
 
-// recv takes packets. Those that the kernel has put together (UDP_GRO) it takes apart.
+// recv receives packets, and splits those that the kernel has merged (UDP_GRO).
 func (u *udp) recv(into []arrival) int {
 	if u.msg == u.got && !u.fill() {
 		return 0
@@ -387,7 +386,7 @@ func (u *udp) recv(into []arrival) int {
 
 func (u *udp) rest() bool { return u.msg < u.got }
 
-// fill takes messages from the kernel, of one socket: of each in turn, if it has some.
+// fill receives messages of one socket, trying the sockets in turn.
 func (u *udp) fill() bool {
 	for i := range u.recvMsgs {
 		h := &u.recvMsgs[i].hdr
@@ -423,8 +422,8 @@ func (u *udp) fillFrom(fd int) bool {
 	}
 }
 
-// control finds the length of the segments, 0 if there is but one, and the traffic
-// class in the control messages of a message.
+// control returns the length of the segments (0: there is only one) and the traffic class from the
+// control messages of message i.
 func (u *udp) control(i int) (segment int, class byte) {
 	for b := u.recvCtl[i][:min(int(u.recvMsgs[i].hdr.Controllen), controlSize)]; len(b) > 0; {
 		var c control
@@ -446,7 +445,7 @@ type control struct {
 	data        []byte
 }
 
-// nextControl takes the first control message off b.
+// nextControl splits the first control message off b.
 func nextControl(b []byte) (control, []byte) {
 	if len(b) < unix.SizeofCmsghdr {
 		return control{}, nil

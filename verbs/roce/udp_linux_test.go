@@ -43,8 +43,8 @@ func awaitPackets(t testing.TB, u *udp, n int) (got [][]byte) {
 	return got
 }
 
-// Packets of any lengths, to several peers, arrive whole and in order, however they
-// are put together to trains.
+// Packets of any lengths, to several peers, arrive whole and in order, however they are combined into
+// trains.
 func TestTrains(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestTrains(t *testing.T) {
 	}
 }
 
-// The host of a port that nothing has says so, and of which packet.
+// The host of an unused port reports that, and for which packet.
 func TestUnreachable(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -114,8 +114,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// That a port is not there is for its host to say, and for no router; and not for this host, of
-// packets that it could not send.
+// Only a port's own host can report that it is unused, not a router, nor this host about packets that
+// it could not send.
 func TestRefusesPort(t *testing.T) {
 	for _, hosts := range [][2]string{{"198.18.0.2", "198.18.0.3"}, {"fd00::2", "fd00::3"}} {
 		host, other := netip.MustParseAddr(hosts[0]), netip.MustParseAddr(hosts[1])
@@ -140,7 +140,7 @@ func TestRefusesPort(t *testing.T) {
 		}{
 			{"by the host", said, true},
 			{"by another host", message(unix.ECONNREFUSED, origin, other), false},
-			{"by nobody", control{level, kind, said.data[:16]}, false},
+			{"without sender", control{level, kind, said.data[:16]}, false},
 			{"cut off", control{level, kind, said.data[:16+unix.SizeofSockaddrInet4-1]}, false},
 			{"no route", message(unix.EHOSTUNREACH, origin, host), false},
 			{"too long", message(unix.EMSGSIZE, origin, host), false},

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// A peer that does not answer is waited for four times timeout and retries, to the
-// timer's grain, and not longer.
+// A peer that does not answer is declared dead after four times timeout and retries, within the
+// timer's resolution.
 func TestGiveUp(t *testing.T) {
 	for _, c := range []struct{ timeout, retries uint8 }{{8, 0}, {8, 1}, {12, 3}, {14, 7}} {
 		how := usual
@@ -38,8 +38,8 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// A message without a receive is tried as often as the counter says, each time after
-// the delay that the receiver asks for.
+// A message without a receive is retried as often as the counter says, each time after the delay that
+// the receiver requests.
 func TestReceiverNotReady(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 5} {
 		how := usual
@@ -58,7 +58,7 @@ func TestReceiverNotReady(t *testing.T) {
 	}
 }
 
-// A refusal that the network doubles counts once: the requester tries as often as it may.
+// An RNR NAK duplicated by the network counts once: the requester retries as often as it may.
 func TestReceiverNotReadyDoubled(t *testing.T) {
 	how := usual
 	how.rnr, how.rnrTimer = 2, 14 // 1.28 ms
@@ -77,7 +77,7 @@ func TestReceiverNotReadyDoubled(t *testing.T) {
 	require.NoError(t, a.done[0].Err())
 }
 
-// Between a refusal and the time to try again nothing is due, whatever was missing before.
+// Between an RNR NAK and the retry no timer is due, whatever was missing before.
 func TestReceiverNotReadyBehindGap(t *testing.T) {
 	how := usual
 	how.rnrTimer = 14 // 1.28 ms
@@ -105,7 +105,7 @@ func TestReceiverNotReadyBehindGap(t *testing.T) {
 	}
 }
 
-// forge sends b what a packet of a's queue pair would be, from any address.
+// forge sends b a packet that looks like one of a's queue pair, from any address.
 func (n *network) forge(from, to *side, h packet.Header, payload []byte) {
 	h.Migrated, h.PKey, h.Pad = true, cmp.Or(h.PKey, packet.DefaultPKey), packet.PadOf(len(payload)) // P_Key 0 is the default one
 	w := from.a.wire.(*memory)
@@ -117,9 +117,8 @@ func (n *network) forge(from, to *side, h packet.Header, payload []byte) {
 	w.flush()
 }
 
-// Forged packets, with the right numbers or with wrong ones, of any opcode and with
-// any contents, write nothing outside of a registered region, and a queue pair whose
-// numbers they do not know goes on.
+// Forged packets, with right or wrong numbers, any opcode and any contents, write nothing outside a
+// registered region; a queue pair whose numbers they do not have is not affected.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 9))
@@ -179,8 +178,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// A stranger that floods a port, and one that does not know the numbers, leave a
-// connection as it is.
+// A stranger that floods a port, or that does not know the numbers, does not affect a connection.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -211,8 +209,8 @@ func TestStrangers(t *testing.T) {
 	require.EqualValues(t, 200, binary.NativeEndian.Uint64(b.mem.Buf))
 }
 
-// A request that comes again when its answer has arrived, and the memory is gone
-// since, leaves the connection as it is; whoever still waits for the answer is refused.
+// A request repeated after its response has arrived and its memory is gone does not affect the
+// connection; a requester that still waits for the response is refused.
 func TestLateRepeat(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("answer lost %v", lost), func(t *testing.T) {
@@ -285,8 +283,8 @@ func TestEachPacketLost(t *testing.T) {
 	}
 }
 
-// Answers that come later than the timer, all at once: the requests have come again by then,
-// and new ones behind them. Each is executed once.
+// Responses arrive after the timer, all at once, when the requests have been repeated and new ones
+// follow them. Each request is executed once.
 func TestLateAnswers(t *testing.T) {
 	const deep = 16
 	n, a, b := pair(t, 1, faults{delay: time.Microsecond}, usual, deep)
@@ -327,8 +325,7 @@ func TestLateAnswers(t *testing.T) {
 	require.EqualValues(t, count, binary.NativeEndian.Uint64(b.mem.Buf))
 }
 
-// Of the 32 bits that PSNs are counted in, 24 are on the wire: a connection goes on
-// when those wrap.
+// Of the 32 bits of PSNs here, 24 are on the wire: a connection goes on when those wrap.
 func TestWrap(t *testing.T) {
 	t.Parallel()
 	need.Full(t)

@@ -6,18 +6,17 @@ import (
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
-// way is how packets of a flow leave past the network stack: only the AF_XDP wire
-// looks at it.
+// way is how packets of a flow bypass the network stack. Only the AF_XDP wire uses it.
 type way struct {
 	path *xdp.Path
-	// The headers, at the end of head: Ethernet, of which the addresses are the path's, IP and
-	// UDP, without lengths and checksum.
+	// The headers, at the end of head: Ethernet, whose addresses come from the path, IP and UDP,
+	// without lengths and checksum.
 	head [maxHead]byte
 	lead int
-	sum  uint32 // of the words of the IPv4 header, but the length
+	sum  uint32 // of the words of the IPv4 header, except the length
 }
 
-// Headers in front of the BTH.
+// Headers before the BTH.
 const (
 	ethLen  = 14
 	ip4Len  = 20
@@ -32,7 +31,7 @@ const (
 	protocolUDP = 17
 )
 
-// set makes the headers of packets from src to dst, and forgets the path.
+// set writes the headers of packets of the flow, and drops the path.
 func (w *way) set(f *flow) {
 	src, dst := f.local, f.remote
 	w.path = nil
@@ -70,7 +69,7 @@ func (w *way) set(f *flow) {
 	binary.BigEndian.PutUint16(ip[2:], dst.Port())
 }
 
-// write puts the headers in front of n bytes, CRC included.
+// write puts the headers before n bytes, CRC included.
 func (w *way) write(b []byte, ethernet *[12]byte, n int) {
 	copy(b, w.head[maxHead-w.lead:])
 	copy(b, ethernet[:])

@@ -2,7 +2,7 @@
 
 package roce
 
-// way is nothing where there is no AF_XDP.
+// way is empty on systems without AF_XDP.
 type way struct{}
 
 func (*way) set(*flow) {}

@@ -11,11 +11,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
 
-// express is the wire over an AF_XDP socket, for peers that the interface reaches, with
-// a UDP socket beneath: that has the port, and takes what goes another way. To this
-// host itself, to what other interfaces reach and to neighbours that are not known yet packets
-// leave by it, and what the XDP program does not pick comes by it, as do the network's
-// reports of who is not there. Peers cannot tell.
+// express is the wire over an AF_XDP socket, for peers reached through the interface, with a UDP
+// socket beneath, which owns the port. The UDP socket sends packets to this host itself, through
+// other interfaces, and to neighbours that are not resolved yet. It receives packets that the XDP
+// program does not pick, and ICMP errors. Peers see no difference.
 type express struct {
 	*udp
 	seat  *xdp.Seat
@@ -30,15 +29,15 @@ type express struct {
 	// Receiving.
 	arrived packet.Route
 	peer    netip.AddrPort
-	idle    uint        // turns since the UDP socket was looked at
-	empty   uint        // looks in a row that found nothing in it
-	stirred atomic.Bool // it has something, or has not been looked at for long
+	idle    uint        // turns since the UDP socket was last read
+	empty   uint        // consecutive reads that found nothing
+	stirred atomic.Bool // it is readable, or has not been read for long
 	stats   struct{ sent, received atomic.Uint64 }
 }
 
-// The UDP socket costs a system call to look at, in which packets to the seat wait. It is looked
-// at with every turn for so many after it had something, then ever more seldom: after twice as
-// many turns each time, and when the driver says so.
+// Reading the UDP socket costs a system call, during which packets to the seat wait. It is read on
+// every turn for a while after it had packets, then ever more rarely, doubling the turns between,
+// and when the driver calls stir.
 const (
 	stackWarm = 256
 	stackMost = 12 // log2 of the most turns
@@ -46,8 +45,8 @@ const (
 
 func newExpress(u *udp, seat *xdp.Seat, paths *xdp.Paths) *express {
 	w := &express{udp: u, seat: seat, paths: paths}
-	// Generic XDP comes behind GRO on the way in: what that put together would
-	// not be a packet.
+	// On the way in, generic XDP comes after GRO: what GRO has merged would not be a single
+	// packet.
 	unix.SetsockoptInt(u.fd, unix.SOL_UDP, unix.UDP_GRO, 0)
 	w.arrived.Set(netip.AddrPortFrom(u.addr.Addr(), 0), u.addr)
 	return w
@@ -70,7 +69,7 @@ func (w *express) close() {
 	w.udp.close()
 }
 
-// path returns that of the flow.
+// path returns the path of the flow.
 func (w *express) path(f *flow) *xdp.Path {
 	if p := f.way.path; p != nil && !p.Dead() {
 		return p
@@ -92,7 +91,7 @@ func (w *express) frame(f *flow, n int) []byte {
 		}
 	}
 	w.stack = true
-	// The XDP program of a peer sees messages that are to be cut before anything cuts them.
+	// The XDP program of a peer would see messages before they are segmented.
 	w.noTrains = p == nil || !p.Local()
 	return w.udp.frame(f, n)
 }
@@ -157,11 +156,10 @@ func (w *express) recv(into []arrival) int {
 	return k + n
 }
 
-// stir has recv look at the UDP socket.
+// stir makes recv read the UDP socket.
 func (w *express) stir() { w.stirred.Store(true) }
 
-// parse takes an Ethernet frame apart, and says whether it is a packet for this wire
-// with the right CRC.
+// parse parses an Ethernet frame, and says whether it is a packet for this wire with the right CRC.
 func (w *express) parse(b []byte, to *arrival) bool {
 	if len(b) < head4 {
 		return false

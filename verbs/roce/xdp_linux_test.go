@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
-// needXDP skips where this process cannot open AF_XDP by itself.
+// needXDP skips the test if this process cannot open AF_XDP by itself.
 func needXDP(t testing.TB) {
 	t.Helper()
 	need.Probe(t, "AF_XDP", xdp.Supported())
@@ -51,7 +51,7 @@ func TestXDPConformance(t *testing.T) {
 			far := func(open func() error) error {
 				return two[1].in(func() error {
 					os.Setenv(xdp.EnvHelper, path)
-					os.Setenv(envUser, strconv.Itoa(nobody))
+					os.Setenv(envUser, strconv.Itoa(uidNobody))
 					defer os.Unsetenv(xdp.EnvHelper)
 					defer os.Unsetenv(envUser)
 					return open()

@@ -11,9 +11,9 @@ const xdpName = "xdp"
 
 func (xdpProvider) Name() string { return xdpName }
 
-// Rank: behind the UDP wire, which changes nothing on the host.
+// Rank puts it after the UDP wire, which changes nothing on the host.
 func (xdpProvider) Rank() int { return 210 }
 
-// OnRequest: opening a device attaches a program to the interface, which everything
-// that this receives goes through.
+// OnRequest: opening a device attaches a program to the interface, through which all packets
+// received there pass.
 func (xdpProvider) OnRequest() bool { return true }

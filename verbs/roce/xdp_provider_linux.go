@@ -17,7 +17,7 @@ import (
 // envMode chooses how a process that opens an interface itself attaches to it.
 const envMode = "SLUICE_XDP_MODE"
 
-// Probe says whether a helper is there, or what this process lacks to do without.
+// Probe says whether there is a helper, and if not, what this process lacks to do without.
 func (xdpProvider) Probe() verbs.Probe {
 	nics, err := ethernets()
 	switch {
@@ -38,7 +38,7 @@ func (xdpProvider) Probe() verbs.Probe {
 	case errors.Is(err, xdp.ErrNever):
 		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
 	case errors.Is(err, xdp.ErrPrivilege):
-		return verbs.Probe{Answer: verbs.No, Reason: fmt.Sprintf("%v; and no 'sluice xdp-helper' at %s", err, path)}
+		return verbs.Probe{Answer: verbs.No, Reason: fmt.Sprintf("%v; and no 'sluice xdp-helper' listens at %s", err, path)}
 	case err != nil:
 		return verbs.Probe{Answer: verbs.Unknown, Reason: err.Error()}
 	}
@@ -67,7 +67,7 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 		return nil, err
 	}
 	if !n.Ether {
-		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "interface %s is no Ethernet", n.Name)
+		return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "interface %s is not an Ethernet interface", n.Name)
 	}
 	u, err := openUDP(n.Addrs[0], n.MTU, 0)
 	if err != nil {
@@ -81,7 +81,7 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 		case errors.Is(err, xdp.ErrForbidden), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 			return nil, verbs.Errorf(device, op, verbs.ErrNotSupported, "%v", err)
 		case errors.Is(err, unix.EBUSY):
-			return nil, verbs.Errorf(device, op, verbs.ErrBusy, "%v: another process has it; 'sluice xdp-helper' lets several share it", err)
+			return nil, verbs.Errorf(device, op, verbs.ErrBusy, "%v: another process uses the interface; 'sluice xdp-helper' lets several share it", err)
 		}
 		return nil, verbs.Errorf(device, op, err, "")
 	}
@@ -102,8 +102,8 @@ func (xdpProvider) Open(device string, cfg verbs.Config) (verbs.ProviderContext,
 	return a, nil
 }
 
-// overXDP makes the wire from a UDP socket, with a seat that the helper gives, or this process
-// itself if there is no helper.
+// overXDP makes the wire from a UDP socket, with a seat from the helper, or from this process itself
+// if there is no helper.
 func overXDP(u *udp, n *nic.NIC) (*express, error) {
 	paths, err := xdp.NewPaths(n.Index)
 	if err != nil {
@@ -125,7 +125,7 @@ func sit(u *udp, n *nic.NIC) (*xdp.Seat, error) {
 	}
 	mode := os.Getenv(envMode)
 	if mode != "" && mode != "generic" && mode != "native" {
-		return nil, fmt.Errorf("%w: %s=%s: generic or native", verbs.ErrInvalid, envMode, mode)
+		return nil, fmt.Errorf("%w: %s=%s: want generic or native", verbs.ErrInvalid, envMode, mode)
 	}
 	seat, err := xdp.Sit(u.fd, n.Index, n.MTU, 0, mode == "native")
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {

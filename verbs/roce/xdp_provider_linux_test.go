@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// What Probe says is so: of a helper that was killed and has left its socket, Open does
-// without it as Probe does.
+// Probe is right: after a helper was killed and has left its socket, Open does without it, as Probe
+// says.
 func TestStaleHelper(t *testing.T) {
 	need.Full(t)
 	needXDP(t)
@@ -52,7 +52,7 @@ func TestStaleHelper(t *testing.T) {
 	require.NoError(t, ctx.Close())
 }
 
-// An interface that is no Ethernet is no device, nor a reason to say yes.
+// An interface other than Ethernet is not a device, nor makes Probe answer yes.
 func TestNoEthernet(t *testing.T) {
 	need.Full(t)
 	needXDP(t)

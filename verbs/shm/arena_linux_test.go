@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// TestBlocksArePages: a block begins at a page, whatever its size, and no other is
-// in its last one.
+// TestBlocksArePages: a block of any size starts at a page, and shares its last page with no other
+// block.
 func TestBlocksArePages(t *testing.T) {
 	before := blockAlign
 	t.Cleanup(func() { blockAlign = before })
@@ -37,15 +37,15 @@ func TestBlocksArePages(t *testing.T) {
 	}
 }
 
-// pages is the number of bytes that an arena occupies.
+// pages returns the number of bytes that an arena occupies.
 func pages(t *testing.T, ar *arena) int64 {
 	var st unix.Stat_t
 	require.NoError(t, unix.Fstat(ar.fd, &st))
 	return st.Blocks * 512
 }
 
-// TestPagesGoBack: what nothing is used of occupies nothing, and is there, of zeroes,
-// before it is used again, in part or as a whole.
+// TestPagesGoBack: an unused arena occupies no memory. Its pages are allocated again, and zero,
+// before any of it is used, in part or as a whole.
 func TestPagesGoBack(t *testing.T) {
 	const size = 8 << 20
 	var a arenas
@@ -85,8 +85,8 @@ func TestPagesGoBack(t *testing.T) {
 	require.NoError(t, a.close())
 }
 
-// TestPagesGone: where pages that were given back cannot be had again that is an
-// error, not a fault, and the block stays free.
+// TestPagesGone: if returned pages cannot be allocated again, that is an error, not a fault, and
+// the block stays free.
 func TestPagesGone(t *testing.T) {
 	const size = 2 << 20
 	var a arenas

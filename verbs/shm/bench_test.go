@@ -56,7 +56,7 @@ func pair(tb testing.TB, size int) (a, b *end) {
 	return a, b
 }
 
-// pong plays its part of n rounds of ping-pong; first sends first.
+// pong takes part in n rounds of ping-pong; with first it sends first.
 func (e *end) pong(n, size int, first bool) error {
 	recv := make([]verbs.RecvWR, 64)
 	for i := range recv {
@@ -121,8 +121,8 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkOneThread plays both ends in turn: the cost of the code without that
-// of moving cache lines between cores.
+// BenchmarkOneThread runs both ends in turn: it measures the code without the transfer of cache
+// lines between cores.
 func BenchmarkOneThread(b *testing.B) {
 	x, y := pair(b, 1<<20)
 	x.prepare(8)

@@ -7,26 +7,27 @@ import (
 	"sync/atomic"
 )
 
-// A board is where peers note which QPs of a CQ they have written to, so that polling
-// need not look at each: a bit for a QP. It is of words in the CQ's own control segment,
-// which all peers have mapped; the inbox says which bit ([inbox].attend).
+// A board has one bit for each QP of a CQ. Peers set the bits of the QPs that they have
+// written to, so that polling need not check every QP. The board's words are in the
+// context's control segment, which all peers map; the inbox says which bit to set
+// ([inbox].attend).
 //
-//	word 0  |0|0|1|0| ... |0|      bit i: there may be something for the QP in place i
+//	word 0  |0|0|1|0| ... |0|      bit i: there may be work for the QP in place i
 //	word 1  |0|0|0|0| ... |1|
-//	  ...                          as many words are looked at as there are QPs
+//	  ...                          polling reads as many words as the QPs need
 //
 //	peer    write to the inbox, with release ─▶ set: always
-//	Poll    next: i ─▶ clear(i) ─▶ look at QP i; set again if something is left to do
+//	Poll    next: i ─▶ clear(i) ─▶ check QP i; set again if work is left
 //
-// Nothing gets lost. Both change the word by atomic read-modify-writes, which have one
-// order. If setting comes first, clearing reads what it wrote, and what was written before
-// it is seen by the look; if clearing comes first, the bit stays set for the next Poll.
-// Release and acquire are enough for that: on amd64 every locked instruction is both and
-// more, on arm64 the atomics of Go are both. Not to set a bit that is set already would need
-// a full fence between writing and looking at the bit, which costs as much.
+// No write is missed. Both sides change the word by atomic read-modify-writes, which have
+// one order. If setting comes first, clearing reads its result, and the check sees what was
+// written before; if clearing comes first, the bit stays set for the next Poll. Release and
+// acquire suffice for that: on amd64 every locked instruction is both and more, on arm64
+// Go's atomics are both. Skipping the set of a bit that is already set would need a full
+// fence between the write and the test of the bit, which costs as much.
 //
-// To Poll bits are hints: one that is set for nothing costs a look. Peers are able to clear
-// bits of one another, so Poll looks at a QP of which nothing is noted now and then
+// To Poll the bits are hints: a bit set for no reason costs one check. Peers can clear each
+// other's bits, so from time to time Poll also checks a QP whose bit is not set
 // ([lookAnyway]).
 type board []uint64 // atomic
 
@@ -48,26 +49,26 @@ func (b board) next(i, end uint32) uint32 {
 }
 
 // A context has boardWords words for boards. A CQ gets them in units of a cache line, twice
-// as many each time it outgrows them; where there are none it looks at each QP.
+// as many each time it outgrows them; if none are left it checks every QP.
 const (
 	boardWords = 4096
 	boardUnit  = 8
 	unitPlaces = boardUnit * 64
 )
 
-// What [inbox].attend asks for: to wake the engine, which the peer does that clears the bit;
-// below that bit, to note at two places on boards, of 32 and 31 bits.
+// Requests in [inbox].attend: to wake the engine (the peer that clears the bit does it);
+// below that bit, to set the bits at two places on boards, of 32 and 31 bits.
 const (
 	attendWake   = 1 << 63
 	attendPlaces = attendWake - 1
 )
 
-// boards are the words of a context.
+// boards holds the words of a context.
 type boards [boardWords]uint64
 
-// note sets the bits at the places of a word attend: those of a QP's CQs. They are counted
-// from 1 through all words of a context; 0 is none. Those that a peer names may be any
-// numbers: each is some bit of its own boards.
+// note sets the bits at the places in a word attend, those of a QP's CQs. Places are counted
+// from 1 through all words of a context; 0 means none. A peer may name any numbers: each
+// selects some bit of the peer's own boards.
 func (b *boards) note(attend uint64) {
 	for places := attend & attendPlaces; places != 0; places >>= 32 {
 		if p := uint32(places); p != 0 {
@@ -76,7 +77,7 @@ func (b *boards) note(attend uint64) {
 	}
 }
 
-// boardUnits says which units are taken.
+// boardUnits says which units are in use.
 type boardUnits [boardWords / boardUnit]bool
 
 // take finds n units in a row.

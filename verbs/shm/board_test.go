@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// The protocol of a board over ordinary memory between goroutines, where the race detector
-// sees it: each peer writes and then notes that, the reader looks at what is noted and at
-// nothing else, and finds everything.
+// The protocol of a board over ordinary memory between goroutines, where the race detector sees
+// it: each peer writes and then sets its bit; the reader checks only set bits, and finds
+// everything.
 func TestBoardLosesNothing(t *testing.T) {
 	const peers, words = 8, 2
 	each := rounds(20000)
@@ -62,7 +62,7 @@ func TestBoardLosesNothing(t *testing.T) {
 	wg.Wait()
 }
 
-// Whatever is set, next finds it, in order, once, from anywhere to anywhere.
+// next finds every set bit in any range, in order and once.
 func TestBoardNext(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, words := range []uint32{1, 2, 16, 64} {
@@ -94,7 +94,7 @@ func TestBoardNext(t *testing.T) {
 	}
 }
 
-// Whatever a peer has for places, what is noted is bits of the boards.
+// For any places that a peer names, note sets bits of the boards only.
 func FuzzNote(f *testing.F) {
 	f.Add(uint64(0))
 	f.Add(uint64(attendWake))
@@ -120,7 +120,7 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-// No unit has two owners, and those that are in a row are found wherever they are.
+// No unit has two owners, and take finds contiguous units wherever they are.
 func TestBoardUnits(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var u boardUnits
@@ -158,9 +158,9 @@ func TestBoardUnits(t *testing.T) {
 	}
 }
 
-// All orders in which a peer that writes once and a CQ that begins to go by its board can
-// take their steps, with the peer's store buffer: when all is quiet the message has been
-// taken, or is noted. Each of what this rests on is missed where it is left out.
+// All interleavings of a peer that writes once and a CQ that starts to use its board, with the
+// peer's store buffer: in the end the message has been received, or its bit is set. Leaving out
+// any of the conditions for that makes some interleaving fail.
 func TestBoardInAllOrders(t *testing.T) {
 	type protocol struct{ noBarrier, noLook, lookFirst, noteFirst bool }
 	type state struct {

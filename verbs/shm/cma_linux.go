@@ -13,9 +13,9 @@ import (
 const maxIovecs = 1024
 
 // readPeer copies from the peer's address into the local pieces, which are n
-// bytes in all. It returns false if that is not allowed or not possible, or if
-// the peer has died meanwhile: then the process with its number may have been a
-// stranger, and what was read is nothing.
+// bytes in all. It returns false if that is not allowed or not possible, or if the
+// peer has died meanwhile: its PID may then belong to another process, and the
+// bytes read are void.
 func (l *link) readPeer(local []unix.Iovec, addr uint64, n int) bool {
 	remote := unix.RemoteIovec{Base: uintptr(addr), Len: n}
 	for n > 0 {
@@ -43,7 +43,7 @@ func (l *link) readPeer(local []unix.Iovec, addr uint64, n int) bool {
 	return l.self || processAlive(l.pidfd)
 }
 
-// processAlive asks a pidfd, which is readable when its process has ended.
+// processAlive polls a pidfd, which is readable once its process has ended.
 func processAlive(pidfd int) bool {
 	p := [1]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	var now unix.Timespec

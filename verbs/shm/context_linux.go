@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// Probe tries what the provider cannot do without: a sealed memfd.
+// Probe tries to create a sealed memfd, which the provider needs.
 func (provider) Probe() verbs.Probe {
 	s, err := createSegment("probe", unix.Getpagesize(), false)
 	if err == nil {
@@ -40,7 +40,7 @@ func (provider) Devices() ([]verbs.DeviceInfo, error) {
 // Limits of the device; doc.go lists them.
 const (
 	maxMR      = 8192
-	genBits    = 8 // of a key: peers look regions up by what is above
+	genBits    = 8 // of a key: peers look regions up by the bits above
 	maxMsg     = 1 << 30
 	maxSGE     = 32
 	maxInline  = 1024
@@ -92,22 +92,22 @@ type Context struct {
 	start    time.Time
 
 	qps      soft.QPTable[*QP]
-	allQPs   atomic.Pointer[[]*QP] // what the engine goes through
+	allQPs   atomic.Pointer[[]*QP] // the QPs that the engine serves
 	allCQs   atomic.Pointer[[]*CQ]
 	wiring   atomic.Int32 // QPs in RTR or beyond whose peer is not: polling lets other goroutines run
-	kicking  atomic.Int32 // calls of kick under way
+	kicking  atomic.Int32 // running calls of kick
 	kicked   chan struct{}
-	unmapped atomic.Bool  // the control segment is going
+	unmapped atomic.Bool  // the control segment is about to be unmapped
 	stalled  atomic.Int32 // QPs with a message that waits for a receive
 	nextPD   atomic.Uint32
 	nextInc  atomic.Uint32
 
 	mu      sync.Mutex
 	closed  bool
-	units   boardUnits // of ctrl.boards, that CQs have
+	units   boardUnits // units of ctrl.boards that CQs use
 	links   map[verbs.GID]*link
-	all     map[*link]struct{} // also those that are dead but still mapped
-	zombies map[*inbox]*QP     // inboxes that a peer may still be in, and whose they were
+	all     map[*link]struct{} // includes dead links that are still mapped
+	zombies map[*inbox]*QP     // inboxes that a peer may still use, with their former QPs
 }
 
 func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, error) {
@@ -124,7 +124,7 @@ func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, 
 	if _, err := rand.Read(c.gid[:]); err != nil {
 		return nil, verbs.Errorf(device, "open", err, "random GID")
 	}
-	c.gid[0] = 0xfd // a locally assigned identifier (RFC 4193), so that it cannot be taken for an address of the network
+	c.gid[0] = 0xfd // a locally assigned identifier (RFC 4193), which cannot be mistaken for a network address
 	var err error
 	if c.ctrlSeg, c.ctrl, err = newControl(); err != nil {
 		return nil, verbs.Errorf(device, "open", err, "")
@@ -138,7 +138,7 @@ func (p provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, 
 	return c, nil
 }
 
-// socketAddr is the abstract socket that the context with this GID listens on.
+// socketAddr returns the abstract socket that the context with this GID listens on.
 func socketAddr(g verbs.GID) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@sluice-shm-" + hex.EncodeToString(g[:]), Net: "unixpacket"}
 }
@@ -146,7 +146,7 @@ func socketAddr(g verbs.GID) *net.UnixAddr {
 // QueryDevice returns the limits.
 func (c *Context) QueryDevice() (verbs.DeviceAttr, error) { return c.attr, nil }
 
-// QueryPort describes the only port.
+// QueryPort returns the attributes of the only port.
 func (c *Context) QueryPort(int) (verbs.PortAttr, error) {
 	return verbs.PortAttr{State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: verbs.MTU4096, GIDTblLen: 1, PKeyTblLen: 1}, nil
 }
@@ -159,20 +159,20 @@ func (c *Context) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) {
 	return c.events.Get(ctx)
 }
 
-// CreateCompChannel makes a completion channel.
+// CreateCompChannel creates a completion channel.
 func (c *Context) CreateCompChannel() (verbs.ProviderCompChannel, error) {
 	return soft.NewCompChannel(deviceName), nil
 }
 
-// AllocPD makes a protection domain.
+// AllocPD allocates a protection domain.
 func (c *Context) AllocPD() (verbs.ProviderPD, error) {
 	return &PD{PD: soft.PD{ID: c.nextPD.Add(1)}, ctx: c}, nil
 }
 
-// now is the time since the context was opened: what deadlines are in.
+// now returns the time since the context was opened, the time base of deadlines.
 func (c *Context) now() int64 { return int64(time.Since(c.start)) }
 
-// Close ends the context. All QPs, regions and CQs are closed by now.
+// Close ends the context, whose QPs, regions and CQs are already closed.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -209,20 +209,20 @@ type PD struct {
 	ctx *Context
 }
 
-// MR is a region. Its memory may be a block of an arena of ours.
+// MR is a region. Its memory may be a block of one of the context's arenas.
 type MR struct {
 	*soft.MR
 	ctx   *Context
-	block block // of AllocMR
+	block block // from AllocMR
 }
 
-// RegMR registers memory; if it lies in an arena peers reach it through that.
+// RegMR registers memory; if it is in an arena, peers access it through that.
 func (pd *PD) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, error) {
 	id, off, _ := pd.ctx.arenas.find(buf)
 	return pd.register(buf, access, id, off, block{})
 }
 
-// AllocMR registers a new block of an arena.
+// AllocMR allocates a block of an arena and registers it.
 func (pd *PD) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
 	b, err := pd.ctx.arenas.alloc(size, pd.ctx.announce)
 	if err != nil {
@@ -248,8 +248,8 @@ func (pd *PD) register(buf []byte, access verbs.AccessFlags, arena uint32, off u
 	return &MR{MR: m, ctx: pd.ctx, block: b}, nil
 }
 
-// Close makes the keys invalid and waits for accesses under way: of this process
-// by going through the locks that they hold, of peers by their hazard words.
+// Close invalidates the keys and waits for accesses in flight: for those of this process by
+// taking the locks that they hold, for those of peers by watching their hazard words.
 func (m *MR) Close() error {
 	c := m.ctx
 	atomic.StoreUint64(&c.ctrl.regions[m.Index()].state, 0)
@@ -261,7 +261,7 @@ func (m *MR) Close() error {
 		kept.Lock()
 		kept.regions = append(kept.regions, m)
 		kept.Unlock()
-		return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "a peer has been accessing it for %v; the memory is kept", c.cfg.PeerTimeout)
+		return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "a peer has been accessing the region for %v; its memory is not freed", c.cfg.PeerTimeout)
 	}
 	c.mrs.Release(m.MR)
 	if m.block.arena != nil {
@@ -270,14 +270,14 @@ func (m *MR) Close() error {
 	return nil
 }
 
-// kept are the regions that a live peer may still be inside although they were
-// closed: pinned, and reachable, for ever.
+// kept holds closed regions that a live peer may still be accessing: they stay pinned and
+// reachable for ever.
 var kept struct {
 	sync.Mutex
 	regions []*MR
 }
 
-// hazard says whether a peer is inside the region that h means.
+// hazard says whether a peer is accessing the region that h names.
 func (c *Context) hazard(h uint64) bool {
 	for _, q := range *c.allQPs.Load() {
 		if in := q.in.Load(); in != nil && atomic.LoadUint64(&in.hazard) == h {
@@ -294,8 +294,8 @@ func (c *Context) hazard(h uint64) bool {
 	return false
 }
 
-// await waits until no peer is inside any more, at most for the peer timeout: then
-// it returns false. A peer that works leaves within a burst.
+// await waits until no peer is inside, and returns false after the peer timeout. A running
+// peer leaves within one burst.
 func (c *Context) await(inside func() bool) bool {
 	deadline := time.Time{}
 	for spin := 0; inside(); spin++ {
@@ -313,7 +313,7 @@ func (c *Context) await(inside func() bool) bool {
 	return true
 }
 
-// CreateSRQ makes a shared receive queue.
+// CreateSRQ creates a shared receive queue.
 func (pd *PD) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
 	s := &SRQ{ctx: pd.ctx}
 	s.q.Init(deviceName, attr.MaxWR, attr.MaxSGE, s, pd.ctx.events)
@@ -329,7 +329,7 @@ type SRQ struct {
 	q   soft.RecvQueue
 }
 
-// PostRecv posts receives. A message may be waiting for one while nobody polls.
+// PostRecv posts receives. A message may be waiting for one while no CQ is being polled.
 func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	n, err := s.q.Post(wrs)
 	s.ctx.fence()
@@ -342,13 +342,13 @@ func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 // Modify sets the limit.
 func (s *SRQ) Modify(limit int) error { return s.q.SetLimit(limit) }
 
-// Query describes the queue.
+// Query returns the queue's attributes.
 func (s *SRQ) Query() (verbs.SRQAttr, error) { return s.q.Attr(), nil }
 
 // Close frees the queue.
 func (s *SRQ) Close() error { return nil }
 
-// kick wakes the engine, wherever it sleeps.
+// kick wakes the engine, however it sleeps.
 func (c *Context) kick() {
 	c.kicking.Add(1)
 	defer c.kicking.Add(-1)
@@ -363,8 +363,8 @@ func (c *Context) kick() {
 	wait.FutexWake(&c.ctrl.doorbell)
 }
 
-// fence is a full memory barrier where nobody can make one from the other side:
-// between posting a receive and looking whether somebody waits for it.
+// fence is a full memory barrier if the other side cannot make one: between posting a
+// receive and checking whether a message waits for it.
 func (c *Context) fence() {
 	if c.fenced {
 		c.kicking.Add(0)
@@ -392,11 +392,11 @@ func listRemove[T comparable](mu *sync.Mutex, p *atomic.Pointer[[]T], v T) {
 	p.Store(&l)
 }
 
-// nativeUint64 is an integer as the CPU lays it out: what atomics return.
+// nativeUint64 returns an integer in the CPU's byte order, as atomics return it.
 func nativeUint64(v uint64) (b [8]byte) {
 	binary.NativeEndian.PutUint64(b[:], v)
 	return b
 }
 
-// word is the memory of an atomic: 8 bytes, aligned.
+// word returns the memory of an atomic: 8 bytes, aligned.
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b[:8]))) }

@@ -16,43 +16,43 @@ type CQ struct {
 	soft.CQ
 	ctx *Context
 
-	// only is the QP of a CQ that has no other, and no board: its own lock is enough.
+	// only is the QP of a CQ that has no other and no board: the QP's own lock suffices.
 	only atomic.Pointer[QP]
 
-	// driving is held by the Poll that goes through several QPs: it looks at their inboxes
+	// driving is held by a Poll that goes through several QPs: it checks their inboxes
 	// without their locks, and removing a QP waits for it. It is taken before the lock of a
-	// QP. It guards what follows.
+	// QP. It guards the fields that follow.
 	driving soft.Lock
 	qps     []*QP  // by their places on the board; nil: a free one
 	board   board  // nil: Poll looks at each QP
-	unit    int    // of the context's boards, where this one begins
-	units   int    // that it has
+	unit    int    // first unit of this board among the context's boards
+	units   int    // units of this board
 	first   uint32 // place where the next Poll begins
-	looks   uint64 // at the board
+	looks   uint64 // polls of the board
 
-	// Of the engine: the count of polls when it last looked, and whether it had grown.
+	// For the engine: the count of polls when it last looked, and whether it had grown.
 	lastPolls uint64
 	polled    bool
 }
 
 // Variables for tests.
 var (
-	// fewQPs is how many QPs Poll looks at one by one, at 3 ns each, with no board.
+	// fewQPs is the number of QPs up to which Poll checks each, at 3 ns, without a board.
 	fewQPs = 8
-	// lookAnyway: one in so many Polls, a power of two, looks at a QP of which nothing is
-	// noted, each in turn.
+	// lookAnyway: one in so many Polls, a power of two, checks a QP whose bit is not set,
+	// each in turn.
 	lookAnyway uint64 = 256
 )
 
-// CreateCQ makes a CQ.
+// CreateCQ creates a CQ.
 func (c *Context) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.ProviderCQ, error) {
 	q := &CQ{ctx: c}
 	q.Device, q.Self, q.Events = deviceName, q, c.events
 	if ch != nil {
 		q.Channel = ch.(*soft.CompChannel)
 	}
-	// Who arms the CQ will not poll until an event comes. While the engine has
-	// the CQ in its care a new message wakes it; else it must be told.
+	// An armed CQ will not be polled until an event comes. If the engine already serves
+	// the CQ, a new message wakes it; otherwise it must be woken now.
 	q.Kick = func() {
 		q.driving.Lock()
 		defer q.driving.Unlock()
@@ -89,8 +89,8 @@ func (q *CQ) Poll(wcs []verbs.WC) (int, error) {
 	}
 	q.End(&s)
 	if s.N == 0 && q.ctx.wiring.Load() != 0 {
-		// With one CPU per process the goroutines that connect run only if the
-		// one that spins here lets them.
+		// With one CPU per process, goroutines that connect run only if the goroutine
+		// that spins here lets them.
 		runtime.Gosched()
 	}
 	return s.N, nil
@@ -109,8 +109,8 @@ func (q *CQ) pollMany(s *soft.Sink) {
 	q.driving.Unlock()
 }
 
-// pollAll looks at all QPs, in turn, so that a busy one and a short s do not starve the
-// others.
+// pollAll checks all QPs, starting at another one each time, so that a busy QP and a short s
+// do not starve the others.
 func (q *CQ) pollAll(s *soft.Sink) {
 	for range q.qps {
 		if q.first++; int(q.first) >= len(q.qps) {
@@ -122,7 +122,7 @@ func (q *CQ) pollAll(s *soft.Sink) {
 	}
 }
 
-// pollNoted looks at the QPs that the board names, in turn.
+// pollNoted checks the QPs whose bits are set on the board, in turn.
 func (q *CQ) pollNoted(s *soft.Sink) {
 	n := uint32(len(q.qps))
 	if q.looks++; q.looks&(lookAnyway-1) == 0 {
@@ -136,7 +136,7 @@ func (q *CQ) pollNoted(s *soft.Sink) {
 func (q *CQ) pollBetween(i, end uint32, s *soft.Sink) {
 	for i = q.board.next(i, end); i < end && s.N < len(s.WCs); i = q.board.next(i+1, end) {
 		q.board.clear(i)
-		// What it leaves undone, and what came meanwhile, is for the next Poll.
+		// Work that it leaves, and messages that came meanwhile, are for the next Poll.
 		if qp := q.qps[i]; qp != nil && qp.ready() && (!qp.move(s) || qp.ready()) {
 			q.board.set(i)
 		}
@@ -146,7 +146,7 @@ func (q *CQ) pollBetween(i, end uint32, s *soft.Sink) {
 	}
 }
 
-// move lets the QP work, unless something else holds its lock.
+// move makes progress on the QP, unless its lock is taken.
 func (q *QP) move(s *soft.Sink) bool {
 	if !q.TryLock() {
 		return false
@@ -156,7 +156,7 @@ func (q *QP) move(s *soft.Sink) bool {
 	return true
 }
 
-// add gives a QP a place.
+// add adds a QP and gives it a place.
 func (q *CQ) add(qp *QP) {
 	q.driving.Lock()
 	defer q.driving.Unlock()
@@ -175,8 +175,7 @@ func (q *CQ) add(qp *QP) {
 	q.alone()
 }
 
-// remove takes a QP off the CQ; when it returns no Poll looks at it any more
-// without its lock.
+// remove removes a QP from the CQ; once it returns, no Poll accesses the QP without its lock.
 func (q *CQ) remove(qp *QP) {
 	q.driving.Lock()
 	defer q.driving.Unlock()
@@ -184,7 +183,7 @@ func (q *CQ) remove(qp *QP) {
 	q.alone()
 }
 
-// alone notes which QP is the only one.
+// alone sets q.only.
 func (q *CQ) alone() {
 	var only *QP
 	n := 0
@@ -200,11 +199,11 @@ func (q *CQ) alone() {
 	q.only.Store(only)
 }
 
-// goByBoard has Poll go by a board that has a place for each QP, if the context has one
-// left. The peers are told to note there what they write from now on. One that has not seen
-// that yet has written before the barrier, and is found by looking at all QPs once; without
-// membarrier its writing was a full fence, as telling is. What is still noted at the old
-// places may be about another CQ's by then, and costs it a look.
+// goByBoard makes Poll use a board with a place for each QP, if the context has one left. It
+// tells the peers to set their bits there from now on. A peer that has not seen that yet has
+// written before the barrier; checking all QPs once finds its message. (Without membarrier,
+// both its write and telling it are full fences.) A bit that a peer still sets at an old
+// place may belong to another CQ by then, and costs that CQ one check.
 func (q *CQ) goByBoard() {
 	had := q.units
 	q.resize(1 << bits.Len(uint(len(q.qps)-1)/unitPlaces))
@@ -224,7 +223,7 @@ func (q *CQ) goByBoard() {
 	}
 }
 
-// resize exchanges the board for one of so many units, or for none.
+// resize replaces the board by one of so many units, or by none.
 func (q *CQ) resize(units int) {
 	c := q.ctx
 	c.mu.Lock()
@@ -240,7 +239,7 @@ func (q *CQ) resize(units int) {
 	}
 }
 
-// place tells QP i its place on the board.
+// place sets the place of QP i on the board.
 func (q *CQ) place(i int) {
 	if qp := q.qps[i]; qp != nil {
 		place := 0
@@ -251,8 +250,8 @@ func (q *CQ) place(i int) {
 	}
 }
 
-// Close ends the CQ; no QP uses it any more. A Poll that is under way finds none, and no
-// board, which would be another's, or unmapped.
+// Close ends the CQ, which no QP uses any more. A running Poll must find no QP and no board:
+// the board may soon be another CQ's, or unmapped.
 func (q *CQ) Close() error {
 	q.driving.Lock()
 	q.qps = nil

@@ -1,31 +1,29 @@
 // Package shm is the verbs provider between the processes of one host, over
-// shared memory. Importing it registers the provider "shm" with one device,
-// "shm0". Linux only; elsewhere the probe says so.
+// shared memory. Importing it registers the provider "shm" with one device, "shm0".
+// It works only on Linux; elsewhere the probe says so.
 //
 // # How it works
 //
-// The sender's CPU plays the sending adapter, the receiver's CPU the receiving
-// one. Each QP has an inbox: a ring of one-cache-line slots that only the peer
-// writes. A message whose payload fits the slot travels in that one line, behind
-// a flag that is the slot's sequence number, so that nothing is ever cleared and
-// no index is shared. A larger message is described in the slot, and the
-// receiver copies it once, from the sender's registered memory straight into its
-// receive buffer. RDMA_WRITE, RDMA_READ and atomics on memory of [verbs.PD.AllocMR]
-// need no CPU of the target at all: the initiator reaches it through its own
-// mapping, after checking the key in the target's table.
+// The CPUs of sender and receiver act as the two adapters. Each QP has an inbox: a ring
+// of one-cache-line slots that only the peer writes. A message whose payload fits the
+// slot travels in that one line; its valid flag is the slot's sequence number, so no
+// slot is ever cleared and no index is shared. For a larger message the slot holds a
+// description, and the receiver copies the message once, from the sender's registered
+// memory straight into its receive buffer. RDMA_WRITE, RDMA_READ and atomics on memory
+// from [verbs.PD.AllocMR] need no CPU of the target: the initiator accesses it through
+// its own mapping, after checking the key in the target's table.
 //
-// Memory of AllocMR lies in arenas: sealed memfds, allocated in full, that peers
-// map. Other memory is read with process_vm_readv(2), always by the side that
-// receives; where that is forbidden, and for small messages, the bytes are
-// packed through the ring.
+// AllocMR memory is in arenas: sealed, fully allocated memfds that peers map. The
+// receiving side reads other memory with process_vm_readv(2). Where that is forbidden,
+// and for small messages, the bytes are copied through the ring.
 //
-// Polling a CQ of up to 8 QPs looks at the inbox of each. Where there are more, a peer
-// that writes to an inbox also sets a bit for it, by which polling finds it: a look at a
-// CQ with nothing in it takes the same time whatever the number of QPs.
+// Polling a CQ of up to 8 QPs checks the inbox of each. With more QPs, a peer that
+// writes to an inbox also sets a bit for it, and polling checks the bits: the cost of an
+// empty poll does not grow with the number of QPs.
 //
-// A process that only computes is not in the way of its peers: an engine
-// goroutine, asleep in a futex while somebody polls or nothing happens, moves
-// what nobody else does.
+// A process that only computes does not hold up its peers: an engine goroutine makes
+// progress while no one is polling. It sleeps in a futex while a CQ is being polled or
+// there is nothing to do.
 //
 // # Limits
 //
@@ -33,41 +31,38 @@
 //	SGEs of a work request        32
 //	inline data                   1024 bytes
 //	regions of a context          8192
-//	RDMA_READ/atomics answered    16 at once (memory outside arenas; inside: no limit)
+//	RDMA_READ/atomics executed    16 at once on memory outside arenas; inside: no limit
 //	work requests of a queue      32768
-//	inbox of a connected QP       76 KiB, allocated when it reaches RTR
-//	QPs found by their bits       262144 places, of which a CQ takes 512, 1024, 2048, ...
+//	inbox of a connected QP       76 KiB, allocated when the QP reaches RTR
+//	QPs found by their bits       262144 bits in all; a CQ takes 512, 1024, 2048, ...
 //
-// # Who may connect
+// # Access control
 //
-// Processes of the same effective user (SO_PEERCRED, checked at both ends of a
-// socket in the abstract namespace, which belongs to the network namespace).
-// Peers then map each other's arenas writable: ranks of one job trust each other
-// with registered memory, and the checks of keys and ranges there guard against
-// mistakes. Control words and lengths that a peer writes are read once and
-// checked before they are used; a broken peer breaks its own connections.
+// Processes of the same effective user in the same network namespace: the control
+// socket is in the abstract namespace, and both ends check SO_PEERCRED. Connected peers
+// map each other's arenas writable. The ranks of a job must therefore trust each other
+// with registered memory; the checks of keys and ranges there only guard against
+// mistakes. Control words and lengths that a peer writes are read once and checked
+// before use; a faulty peer breaks only its own connections.
 //
 // # Leaving
 //
-// While a peer copies from or to a region it says so in the inbox that it reaches
-// the QP by. Going to ERR or RESET withdraws the leave, which the peer looks at
-// before each piece of at most 1 MiB, and then waits for the piece under way;
-// deregistering a region does the same with its key. Both are bounded by
-// [verbs.Config].PeerTimeout, for a peer may have been stopped in the middle: ERR is
-// then reached all the same, and the region's memory is never used again. A
-// payload that a peer has fetched from a QP that was leaving by then is not taken
-// for a message.
+// While a peer copies from or to a region, it marks that in the inbox through which it
+// reaches the QP. Before each piece of at most 1 MiB it checks that it still may. A QP
+// that goes to ERR or RESET revokes that permission and then waits for the piece in
+// flight; deregistering a region does the same with its key. Both wait at most
+// [verbs.Config].PeerTimeout, because the peer may be stopped in mid-copy: after that
+// the QP is in ERR nevertheless, and the region's memory is never reused. A payload that
+// a peer fetched from a QP that was already leaving is discarded.
 //
 // # Death
 //
-// The end of the control socket, which the kernel closes however a process ends,
-// moves its peers' QPs to ERR. Nothing has a name in a file system: nothing can
-// stay behind.
+// However a process ends, the kernel closes its control sockets, which moves its peers'
+// QPs to ERR. No object has a name in a file system, so none can be left behind.
 //
 // # Deviations from hardware
 //
-// A QP whose peer's process has ended goes to ERR by itself; on hardware it would
-// find out when it sends. Where only the peer's QP is gone (closed, reset, in ERR)
-// it finds out when it sends, at once. There is no ACK timeout once connected: a
-// stopped peer is waited for.
+// A QP goes to ERR as soon as its peer's process has ended; on hardware it would find out
+// when it sends. If only the peer's QP is gone (closed, reset, in ERR), the next send
+// fails, at once. A connected QP has no ACK timeout: it waits for a stopped peer.
 package shm

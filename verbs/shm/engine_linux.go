@@ -7,17 +7,16 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// engineTick is how long a CQ may go without being polled before the engine
-// takes care of it. While somebody polls, the engine wakes that often and does
-// nothing: about 0.5 % of a CPU.
+// engineTick is how long a CQ may go without being polled before the engine serves it.
+// While a CQ is being polled, the engine wakes that often and does nothing: about 0.5 % of
+// a CPU.
 const engineTick = time.Millisecond
 
-// engine moves what nobody polls for. It sleeps on the doorbell of the context;
-// a peer rings it after writing to an inbox that is armed, which the engine does
-// for the QPs whose CQs nobody attends. Arming, then a barrier, then looking
-// once more, then sleeping: no message is missed. While no inbox is armed it sleeps on a
-// timer: a system call that lasts keeps the runtime's monitor looking every 20 µs, on a CPU
-// that who polls could have.
+// engine makes progress on the QPs that no one is polling. It arms their inboxes and sleeps on
+// the context's doorbell, which a peer rings after writing to an armed inbox. It arms,
+// executes a barrier, checks once more, then sleeps, so it misses no message. While no inbox
+// is armed it sleeps on a timer: a long system call makes the runtime's monitor wake every
+// 20 µs, on a CPU that a polling goroutine could use.
 func (c *Context) engine() {
 	nap := time.NewTimer(engineTick)
 	defer nap.Stop()
@@ -80,7 +79,7 @@ func (c *Context) engine() {
 	}
 }
 
-// survey finds out which CQs somebody polls, and says whether any.
+// survey finds out which CQs are being polled, and says whether any is.
 func (c *Context) survey() bool {
 	attended := false
 	for _, q := range *c.allCQs.Load() {
@@ -92,10 +91,9 @@ func (c *Context) survey() bool {
 	return attended
 }
 
-// watch decides whether the engine takes care of the QP: if neither of its CQs
-// is polled, for polling one of them moves all of the QP, or if somebody waits
-// for an event. It tells the peer whether its messages are to wake the engine,
-// and says whether they newly are.
+// watch decides whether the engine serves the QP. It does if neither CQ is being polled
+// (polling either one makes progress on all of the QP), or if one is armed. watch sets in the
+// inbox whether the peer's messages must wake the engine, and says whether that is new.
 func (q *QP) watch() bool {
 	watched := !q.scq.polled && !q.rcq.polled || q.scq.Armed() || q.rcq.Armed()
 	q.watched.Store(watched)

@@ -1,5 +1,5 @@
 package shm
 
-// GoByBoard has CQs go by boards whatever the number of their QPs, and look only where
-// something is noted.
+// GoByBoard makes CQs use boards whatever the number of their QPs, and check only QPs whose bit is
+// set.
 func GoByBoard() { fewQPs, lookAnyway = 0, 1<<63 }

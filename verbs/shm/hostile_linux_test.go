@@ -23,7 +23,7 @@ import (
 // open opens a context of the provider, below package verbs.
 func open(t testing.TB) *Context { return openWithin(t, time.Second) }
 
-// soon is the peer timeout of a test that a peer lets pass.
+// soon is the peer timeout in tests in which it expires.
 const soon = 100 * time.Millisecond
 
 func openWithin(t testing.TB, peerTimeout time.Duration) *Context {
@@ -94,7 +94,7 @@ func (s *side) close(t testing.TB) {
 }
 
 // Whatever a peer writes into an inbox, this process neither crashes nor touches
-// memory outside what was registered for it, and whoever polls gets an end.
+// memory outside the regions registered for it, and every operation completes.
 func FuzzHostileInbox(f *testing.F) {
 	x, y := open(f), open(f)
 	f.Cleanup(func() { require.NoError(f, x.Close()); require.NoError(f, y.Close()) })
@@ -155,8 +155,8 @@ func FuzzHostileInbox(f *testing.F) {
 	})
 }
 
-// A stranger on the socket costs a handshake's time and breaks nothing: not by
-// silence, not by garbage, not by a segment that could shrink.
+// A stranger on the socket costs the time of a handshake and breaks nothing: not by silence,
+// not by garbage, not by a segment that could shrink.
 func TestStrangers(t *testing.T) {
 	leak.Check(t)
 	c := open(t)
@@ -211,7 +211,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	closed(wrongSize)
 
-	another := dial() // meant for somebody else
+	another := dial() // meant for another context
 	h = good
 	h.to = peer.gid
 	_, _, err = another.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
@@ -225,7 +225,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	closed(older)
 
-	// One who gets in, and then talks nonsense.
+	// A peer that is admitted and then sends invalid messages.
 	for name, m := range map[string]ctl{
 		"inbox in no arena":     {kind: ctlOpen, src: 5, dst: 6, arena: 9},
 		"arena number too high": {kind: ctlArena, arena: maxArenas, size: 4096},
@@ -254,7 +254,7 @@ func TestStrangers(t *testing.T) {
 		require.NoError(t, inside.Close())
 	}
 
-	// Those who belong here still get in, while the silent one holds on.
+	// Legitimate peers can still connect while the silent stranger stays connected.
 	a, b := newSide(t, c), newSide(t, peer)
 	join(t, a, b)
 	a.close(t)
@@ -264,8 +264,8 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, silent.Close())
 }
 
-// A peer that holds on to a region keeps its memory from being used again: Close
-// waits, then says so.
+// A peer that does not leave a region keeps its memory from being reused: Close waits, then says
+// so.
 func TestRegionInUse(t *testing.T) {
 	need.Full(t)
 	leak.Check(t)
@@ -289,8 +289,8 @@ func TestRegionInUse(t *testing.T) {
 	require.NoError(t, y.Close())
 }
 
-// A region outside arenas is read by the receiver, or where that is not allowed
-// packed by the sender: the same bytes either way.
+// The receiver reads a region outside arenas; if that is not allowed, the sender packs it. Both
+// move the same bytes.
 func TestForbiddenToRead(t *testing.T) {
 	leak.Check(t)
 	x, y := open(t), open(t)

@@ -7,11 +7,11 @@ import (
 	"unsafe"
 )
 
-// An inbox is what one QP receives through. The peer writes it, the owner reads
-// it; the only words that the owner writes are those of its first line.
+// An inbox holds the messages to one QP. The peer writes it, the owner reads it; the
+// owner writes only the words of the first line.
 //
-//	line 0     owner: may it be written to directly, what else is to be done after writing
-//	line 2     peer: which of the owner's regions it is inside now
+//	line 0     owner: what the peer may access directly, and must do after writing
+//	line 2     peer: the owner's region that it is accessing now
 //	line 4     peer: how far it has read its own inbox, i.e. what we sent
 //	slots      peer: a ring of cache lines, each a message, or a piece of one
 //	bytes      peer: a ring of bytes, for payload that does not fit its slot
@@ -19,10 +19,10 @@ import (
 // Lines that different sides write are 128 bytes apart, because the CPU fetches
 // lines in pairs (Intel SDM, "spatial prefetcher").
 type inbox struct {
-	attend uint64 // owner: what to do after writing here, see attendWake; 0: nothing
+	attend uint64 // owner: what the peer must do after writing here, see attendWake; 0: nothing
 	access uint32 // owner: what the peer may do through this QP, verbs.AccessFlags
 	pd     uint32 // owner: PD of this QP
-	left   uint32 // owner: 1 when its QP is in ERR, reset or closed: what it has flushed is not to be fetched
+	left   uint32 // owner: 1 if its QP is in ERR, reset or closed: flushed sends must not be fetched
 	_      [128 - 20]byte
 
 	hazard uint64 // peer: index of a region + 1 while the peer copies from or to it
@@ -30,7 +30,7 @@ type inbox struct {
 
 	ack      uint64 // peer: slots consumed (low half), status that refuses the next message (high half)
 	rnrRetry uint32 // peer: its RNR retry counter
-	writer   uint32 // peer: which life of its QP writes here
+	writer   uint32 // peer: the incarnation of its QP that writes here
 	_        [128 - 16]byte
 
 	slots [slotCount]slot
@@ -50,9 +50,8 @@ const (
 	inboxSize = 3*128 + slotCount*64 + byteRing
 )
 
-// slot is one cache line. The flag is written last, with release; the number in
-// it is that of the slot counted from 1 over all laps, so an old one never
-// matches.
+// slot is one cache line. The flag is written last, with release. Its number counts slots
+// from 1 over all laps, so an old flag never matches.
 type slot struct {
 	flag   uint64 // number 32 | op 8 | bits 8 | inline bytes 16
 	ack    uint32 // slots that the writer has consumed of its own inbox
@@ -72,8 +71,8 @@ const (
 // Operations beyond the requests, which have the numbers of verbs.Opcode.
 const (
 	opMore       = 16 // next bytes of a packed message: body is a packed
-	opReadBytes  = 17 // answer to an RDMA_READ: body is a packed
-	opAtomicDone = 18 // answer to an atomic: raddr is the old value
+	opReadBytes  = 17 // response to an RDMA_READ: body is a packed
+	opAtomicDone = 18 // response to an atomic: raddr is the old value
 )
 
 // Bits of a slot.
@@ -83,7 +82,7 @@ const (
 	bitPull      // body is a pull: the receiver fetches the payload
 )
 
-// packed says where in the byte ring a piece of payload lies.
+// packed says where in the byte ring a piece of payload is.
 type packed struct{ pos, n uint32 }
 
 // pull names the payload in the sender's memory: one piece here, or a list of
@@ -108,7 +107,7 @@ func flagOf(number uint32, op, bits uint8, inline int) uint64 {
 	return uint64(number) | uint64(op)<<32 | uint64(bits)<<40 | uint64(inline)<<48
 }
 
-// sendPayload is where the inline payload of SEND lies, writePayload that of WRITE.
+// sendPayload returns the place of the inline payload of SEND, writePayload that of WRITE.
 func (s *slot) sendPayload() *[inlineSend]byte {
 	return (*[inlineSend]byte)(unsafe.Pointer(&s.length))
 }
@@ -117,7 +116,7 @@ func (s *slot) packed() *packed         { return (*packed)(unsafe.Pointer(&s.bod
 func (s *slot) pull() *pull             { return (*pull)(unsafe.Pointer(&s.body)) }
 func (s *slot) atomicArgs() *atomicArgs { return (*atomicArgs)(unsafe.Pointer(&s.body)) }
 
-// arrived says that the slot number n is written, and returns its flag.
+// arrived says whether slot number n is written, and returns its flag.
 func (b *inbox) arrived(n uint32) (uint64, bool) {
 	f := atomic.LoadUint64(&b.slots[(n-1)&slotMask].flag)
 	return f, uint32(f) == n
@@ -165,8 +164,8 @@ func (o *outbox) take(n uint32) (pos uint32, b []byte) {
 	return pos, o.bytes[pos : pos+n]
 }
 
-// consumed takes the peer's count of consumed slots over. It returns false if
-// that is not possible: more than sent, or less than before.
+// consumed accepts the peer's count of consumed slots. It returns false if the count is
+// impossible: more than sent, or less than before.
 func (o *outbox) consumed(n uint32) bool {
 	if n-o.acked > o.sent-o.acked {
 		return false

@@ -28,11 +28,11 @@ import (
 //	   ◀─▶ arenas + their descriptors, can I read your memory
 //	   ◀─▶ open, close, closed: of QPs
 //
-// The end of the socket is the peer's death.
+// When the socket ends, the peer has died.
 type link struct {
 	ctx  *Context
 	gid  verbs.GID
-	self bool // the peer is this very context: no socket, messages go round
+	self bool // the peer is this same context: no socket, messages loop back
 
 	// Set before up is closed, constant after.
 	conn   *net.UnixConn
@@ -41,7 +41,7 @@ type link struct {
 	pidfd  int  // -1 without one
 	fenced bool // one of both has no membarrier: publishing is a full fence
 
-	segments atomic.Pointer[[]*segment] // the peer's arenas by id; nil where not (yet) known
+	segments atomic.Pointer[[]*segment] // the peer's arenas by id; nil if not known (yet)
 	canRead  atomic.Bool                // we may process_vm_readv the peer
 	readable atomic.Bool                // the peer may process_vm_readv us
 
@@ -50,26 +50,26 @@ type link struct {
 	up       bool
 	unmapped bool
 	dead     bool
-	reading  bool // the socket is read: what comes may be about the peer's segments
-	gone     bool // dead, and the peer does not run any more or has left all inboxes
+	reading  bool // the socket is being read: messages may refer to the peer's segments
+	gone     bool // dead, and the peer no longer runs or has left all inboxes
 	queue    []outgoing
 	wake     chan struct{} // capacity 1: the queue grew, or the link died
 	qps      map[uint32]*QP
-	opens    map[[2]uint32]ctl   // by {dst, src}: of peers whose partner here is not in RTR yet
+	opens    map[[2]uint32]ctl   // by {dst, src}: from QPs whose peer QP here is not in RTR yet
 	retired  map[[2]uint32]block // by {QP, incarnation}: inboxes until the peer has left them
 }
 
-// outgoing is a control message, with the descriptor of an arena where it has one.
+// outgoing is a control message, with an arena's descriptor if it has one.
 type outgoing struct {
 	msg ctl
 	fd  int
 }
 
-// maxOpens bounds what a peer can make us remember.
+// maxOpens limits the state that a peer can create here.
 const maxOpens = maxQP
 
-// Handshakes: how long one may take, how many may be under way, and how often
-// dialling is tried again while there are QPs that want it.
+// Handshakes: how long one may take, how many may run at once, and how often to retry
+// dialing while QPs need the link.
 const (
 	handshakeTimeout = 5 * time.Second
 	maxHandshakes    = 64
@@ -77,8 +77,8 @@ const (
 	redialMax        = 100 * time.Millisecond
 )
 
-// link returns the link to gid, for q unless that is nil, and begins to set it up
-// if it is new.
+// link returns the link to gid, on behalf of q unless that is nil, and starts to connect a
+// new one.
 func (c *Context) link(gid verbs.GID, q *QP) (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Context) link(gid verbs.GID, q *QP) (*link, error) {
 	return l, nil
 }
 
-// use notes that a QP wants the link.
+// use notes that a QP uses the link.
 func (l *link) use(q *QP) {
 	if q != nil {
 		l.mu.Lock()
@@ -117,7 +117,7 @@ func (l *link) use(q *QP) {
 	}
 }
 
-// announce tells all peers of a new arena.
+// announce sends a new arena to all peers.
 func (c *Context) announce(a *arena) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (l *link) send(m ctl) {
 	l.sendLocked(m, -1)
 }
 
-// sendLocked queues a message; before the link is up they wait.
+// sendLocked queues a message; messages wait until the link is up.
 func (l *link) sendLocked(m ctl, fd int) {
 	if l.dead {
 		return
@@ -171,14 +171,14 @@ func (l *link) loop() {
 	for q := l.next(); q != nil; q = l.next() {
 		for _, o := range q {
 			if err := l.handle(o.msg, o.fd); err != nil {
-				l.ctx.log.Error("shm: link with itself", "error", err)
+				l.ctx.log.Error("shm: link of the context to itself failed", "error", err)
 			}
 		}
 	}
 }
 
-// shareArenas queues the arenas that there are. Under Context.mu none is
-// announced meanwhile; one that is twice is mapped once.
+// shareArenas queues the existing arenas. Context.mu is held, so none is announced
+// meanwhile; one that is sent twice is mapped once.
 func (c *Context) shareArenas(l *link) {
 	as := c.arenas.snapshot()
 	l.mu.Lock()
@@ -194,8 +194,8 @@ func (c *Context) shareArenas(l *link) {
 	}
 }
 
-// dial connects to the peer, again and again while QPs want it: the peer's
-// process may be slow to come, and a QP gives up by its own retry counters.
+// dial connects to the peer, retrying while QPs use the link: the peer's process may start
+// late, and each QP gives up by its own retry counters.
 func (l *link) dial() {
 	pause := redialMin
 	for {
@@ -206,7 +206,7 @@ func (l *link) dial() {
 			}
 			conn.Close()
 			if !passing(err) {
-				l.ctx.log.Warn("shm: cannot talk to peer", "peer", l.gid, "error", err)
+				l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
 				l.end(false)
 				return
 			}
@@ -226,15 +226,15 @@ func (l *link) dial() {
 	}
 }
 
-// passing says that a handshake may succeed another time: the peer was too busy
-// or not running, or went away.
+// passing says whether an error is transient: the peer was too busy, not running, or went
+// away, so a later handshake may succeed.
 func passing(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, syscall.ETOOMANYREFS) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// forget drops a link that never came up and that no QP wants.
+// forget drops a link that never came up and that no QP uses.
 func (c *Context) forget(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,11 +258,11 @@ func (c *Context) accept() {
 			select {
 			case <-c.closing:
 				return
-			case <-time.After(10 * time.Millisecond): // out of descriptors, say: not a reason to stop listening
+			case <-time.After(10 * time.Millisecond): // e.g. out of descriptors: keep listening
 				continue
 			}
 		}
-		if _, err := peerOf(conn); err != nil { // before it can take up a place
+		if _, err := peerOf(conn); err != nil { // before it can occupy a place
 			conn.Close()
 			c.log.Warn("shm: refused a connection", "error", err)
 			continue
@@ -294,7 +294,7 @@ func (c *Context) welcome(conn *net.UnixConn) error {
 	}
 	if h.to != c.gid || string(h.from[:]) >= string(c.gid[:]) {
 		unix.Close(fd)
-		return fmt.Errorf("hello from %v to %v, this is %v", h.from, h.to, c.gid)
+		return fmt.Errorf("hello from %v is for %v, this context is %v", h.from, h.to, c.gid)
 	}
 	l, err := c.link(h.from, nil)
 	if err != nil {
@@ -375,7 +375,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	c.mu.Lock()
 	l.mu.Lock()
 	if c.closed || l.up || l.dead {
-		err = fmt.Errorf("a second connection of peer %v", l.gid)
+		err = fmt.Errorf("peer %v is already connected", l.gid)
 		l.mu.Unlock()
 		c.mu.Unlock()
 		if pidfd >= 0 {
@@ -395,7 +395,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	return nil
 }
 
-// features is what the hello says of this end.
+// features returns the features of this end, for the hello.
 func (c *Context) features() uint32 {
 	if c.fenced {
 		return featureFenced
@@ -403,8 +403,8 @@ func (c *Context) features() uint32 {
 	return 0
 }
 
-// peerOf returns the peer's process, which must be of the same user, 0 if it is
-// in another PID namespace.
+// peerOf returns the PID of the peer, which must run as the same user, or 0 if it is in
+// another PID namespace.
 func peerOf(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -418,7 +418,7 @@ func peerOf(conn *net.UnixConn) (pid int, err error) {
 		return 0, os.NewSyscallError("SO_PEERCRED", err)
 	}
 	if int(cred.Uid) != os.Geteuid() {
-		return 0, fmt.Errorf("peer is user %d, this is user %d", cred.Uid, os.Geteuid())
+		return 0, fmt.Errorf("peer runs as user %d, this process as user %d", cred.Uid, os.Geteuid())
 	}
 	return int(cred.Pid), nil
 }
@@ -432,7 +432,7 @@ func readHello(conn *net.UnixConn) (hello, int, error) {
 	}
 	h, err := parseHello(buf[:n])
 	if err == nil && len(fds) != 1 {
-		err = fmt.Errorf("%w: hello with %d descriptors, want 1", errWire, len(fds))
+		err = fmt.Errorf("%w: hello has %d descriptors, want 1", errWire, len(fds))
 	}
 	if err != nil {
 		closeAll(fds)
@@ -475,8 +475,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// write sends what is queued. A peer that does not read blocks this goroutine,
-// nobody else.
+// write sends the queued messages. A peer that does not read blocks only this goroutine.
 func (l *link) write() {
 	buf := make([]byte, 0, ctlLen)
 	for q := l.next(); q != nil; q = l.next() {
@@ -487,7 +486,7 @@ func (l *link) write() {
 			}
 			_, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
 			for errors.Is(err, syscall.ETOOMANYREFS) {
-				// Too many descriptors are under way (unix(7)): the peer will take them.
+				// Too many descriptors are in flight (unix(7)): the peer will receive them.
 				time.Sleep(time.Millisecond)
 				_, _, err = l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
 			}
@@ -499,7 +498,7 @@ func (l *link) write() {
 	}
 }
 
-// read handles what the peer sends until it is gone.
+// read handles the peer's messages until it is gone.
 func (l *link) read() {
 	var buf [ctlLen + 1]byte
 	gone := false
@@ -514,7 +513,7 @@ func (l *link) read() {
 		}
 		m, err := parseCtl(buf[:n])
 		if err == nil && (m.kind == ctlArena) != (len(fds) == 1) || len(fds) > 1 {
-			err = fmt.Errorf("%w: kind %d with %d descriptors", errWire, m.kind, len(fds))
+			err = fmt.Errorf("%w: message of kind %d has %d descriptors", errWire, m.kind, len(fds))
 		}
 		if err != nil {
 			closeAll(fds)
@@ -574,7 +573,7 @@ func (l *link) addArena(m ctl, fd int) error {
 			unix.Close(fd)
 		}
 		if m.arena >= maxArenas {
-			return fmt.Errorf("%w: arena %d", errWire, m.arena)
+			return fmt.Errorf("%w: unexpected arena %d", errWire, m.arena)
 		}
 		return nil
 	}
@@ -601,11 +600,11 @@ func (l *link) addArena(m ctl, fd int) error {
 	}
 	segs[m.arena] = s
 	l.segments.Store(&segs)
-	l.ctx.kick() // operations may have been waiting for it
+	l.ctx.kick() // operations may be waiting for it
 	return nil
 }
 
-// inboxAt returns the peer's inbox, checked to lie inside its arena.
+// inboxAt returns the peer's inbox, after checking that it is inside its arena.
 func (l *link) inboxAt(m ctl) (*inbox, error) {
 	segs := *l.segments.Load()
 	if int(m.arena) >= len(segs) || segs[m.arena] == nil {
@@ -613,15 +612,15 @@ func (l *link) inboxAt(m ctl) (*inbox, error) {
 	}
 	mem := segs[m.arena].mem
 	if m.offset%uint64(blockAlign) != 0 || m.offset > uint64(len(mem)) || uint64(len(mem))-m.offset < inboxSize {
-		return nil, fmt.Errorf("%w: inbox at %#x of %#x bytes", errWire, m.offset, len(mem))
+		return nil, fmt.Errorf("%w: inbox at %#x does not fit an arena of %#x bytes", errWire, m.offset, len(mem))
 	}
 	return (*inbox)(unsafe.Pointer(&mem[m.offset])), nil
 }
 
-// end makes the link dead: its QPs fail. If the peer is gone, its inboxes here
-// are free; else they are kept until the context is closed, for it may still be
-// writing. The socket closes when our QPs have left the peer's inboxes: that is
-// what its end means to the peer.
+// end marks the link dead: its QPs fail. If the peer is gone, its inboxes here are free;
+// otherwise they are kept until the context is closed, because the peer may still be
+// writing. The socket is closed once our QPs have left the peer's inboxes, which is what
+// its end tells the peer.
 func (l *link) end(gone bool) {
 	c := l.ctx
 	c.mu.Lock()
@@ -663,7 +662,7 @@ func (l *link) end(gone bool) {
 	l.unmapIfUnused()
 }
 
-// drop takes a QP off the link.
+// drop removes a QP from the link.
 func (l *link) drop(num uint32) {
 	l.mu.Lock()
 	delete(l.qps, num)
@@ -671,9 +670,8 @@ func (l *link) drop(num uint32) {
 	l.unmapIfUnused()
 }
 
-// unmapIfUnused unmaps the segments of a dead peer when no QP is left that may
-// have handed out slices of them, and nothing is read from the socket that may be
-// about an inbox in them.
+// unmapIfUnused unmaps the segments of a dead peer, once no QP is left that may have handed
+// out slices of them, and the socket, whose messages may refer to them, is no longer read.
 func (l *link) unmapIfUnused() {
 	l.ctx.mu.Lock()
 	defer l.ctx.mu.Unlock()
@@ -688,7 +686,7 @@ func (l *link) unmapIfUnused() {
 	}
 }
 
-// unmap lets go of the peer's memory.
+// unmap unmaps the peer's memory.
 func (l *link) unmap() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

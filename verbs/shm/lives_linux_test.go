@@ -41,7 +41,7 @@ func (s *side) send(t *testing.T, id uint64) {
 	require.Equal(t, 1, n)
 }
 
-// eventually polls both sides, for what needs the goroutines of the links too.
+// eventually polls both sides until a condition holds that also needs the links' goroutines.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(10 * time.Second); !ok(); runtime.Gosched() {
@@ -69,8 +69,8 @@ func TestResetTellsThePeer(t *testing.T) {
 	require.ErrorIs(t, wcs[0].Err(), verbs.WCRetryExcErr)
 }
 
-// A message that waits for a receive does not hold up the acknowledgements that
-// ride on what comes behind it.
+// A message that waits for a receive does not hold up the acknowledgements carried by later
+// messages.
 func TestAcknowledgementsBehindAStalledMessage(t *testing.T) {
 	a, b := two(t)
 	a.receive(t, 100)
@@ -87,7 +87,7 @@ func TestAcknowledgementsBehindAStalledMessage(t *testing.T) {
 	require.EqualValues(t, 3, a.take(t).WRID)
 }
 
-// A slot that claims two ways for its payload breaks the connection only.
+// A slot that claims two places for its payload breaks only the connection.
 func TestSlotPackedAndPulled(t *testing.T) {
 	a, b := two(t)
 	a.receive(t, 1)
@@ -134,7 +134,7 @@ func TestSenderGoesInMidMessage(t *testing.T) {
 	require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
 }
 
-// A CQ of one entry overruns while a message comes in: the QP breaks, once.
+// A CQ of one entry overruns while a message arrives: the QP fails, once.
 func TestOverrunWhileReceiving(t *testing.T) {
 	leak.Check(t)
 	x, y := open(t), open(t)
@@ -194,8 +194,8 @@ func TestLongWriteAfterSQD(t *testing.T) {
 	require.EqualValues(t, 77, to.Bytes()[size-1])
 }
 
-// All who wait for one CQ return when it is closed, and one who gives up does not
-// disarm it for the others.
+// All calls that wait for one CQ return when it is closed, and a call whose context ends does
+// not disarm the CQ for the others.
 func TestSeveralBlock(t *testing.T) {
 	a, b := two(t)
 	given, cancel := context.WithCancel(t.Context())
@@ -211,8 +211,8 @@ func TestSeveralBlock(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// inside has a peer begin to access the region of a, as if it were stopped in the
-// middle, until the function that it returns is called.
+// inside makes a peer access the region of a, as if stopped in mid-copy, until the function that
+// it returns is called.
 func (b *side) inside(t *testing.T, a *side) (leave func()) {
 	b.q.Lock.Lock()
 	_, how := b.q.enter(a.mr.Key, a.mr.Addr(), 8, verbs.AccessRemoteWrite, b.q.out.pd, true)
@@ -225,8 +225,8 @@ func (b *side) inside(t *testing.T, a *side) (leave func()) {
 	return leave
 }
 
-// ERR and RESET end what the peer does here, so they wait for it, within bounds.
-// What they cannot wait for, closing the region finds.
+// ERR and RESET end the peer's accesses, so they wait for them, within limits. Closing the region
+// detects accesses that have not ended.
 func TestLeavingWaitsForAnAccess(t *testing.T) {
 	need.Full(t)
 	for _, s := range []verbs.QPState{verbs.QPErr, verbs.QPReset} {
@@ -235,7 +235,7 @@ func TestLeavingWaitsForAnAccess(t *testing.T) {
 			to := verbs.QPAttr{QPState: s}
 			leave := b.inside(t, a)
 			require.ErrorIs(t, a.q.Modify(&to, verbs.MaskState), verbs.ErrBusy)
-			require.Equal(t, s, a.q.State(), "the state is the new one all the same")
+			require.Equal(t, s, a.q.State(), "the state is the new one nevertheless")
 			require.ErrorIs(t, a.q.Modify(&to, verbs.MaskState), verbs.ErrBusy, "and the peer still there")
 			require.ErrorIs(t, a.mr.Close(), verbs.ErrBusy)
 			leave()
@@ -256,8 +256,8 @@ func TestLeavingWaitsForAnAccess(t *testing.T) {
 	}
 }
 
-// A failure moves a QP to ERR from within a poll, which does not wait. Going there
-// once more does.
+// A failure moves a QP to ERR from within a poll, which does not wait. Modifying it to ERR again
+// does.
 func TestErrAfterFailureWaits(t *testing.T) {
 	a, b := twoWithin(t, soon)
 	leave := b.inside(t, a)
@@ -270,8 +270,8 @@ func TestErrAfterFailureWaits(t *testing.T) {
 	require.NoError(t, a.q.Modify(&to, verbs.MaskState))
 }
 
-// The payload of a send that is flushed is its owner's again: a peer that has not
-// fetched it by then does not take what the owner has written since for the message.
+// The owner may reuse the payload of a flushed send: a peer that has not fetched it yet does not
+// take the new contents for the message.
 func TestFlushedSendIsNotReceived(t *testing.T) {
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWriteWithImm} {
 		t.Run(op.String(), func(t *testing.T) {
@@ -307,8 +307,8 @@ func TestFlushedSendIsNotReceived(t *testing.T) {
 	}
 }
 
-// A region that a peer would not leave stays pinned: the collector finds no pin
-// that nobody holds.
+// A region that a peer does not leave stays pinned: the garbage collector does not report a
+// leaked pin.
 func TestKeptRegionStaysPinned(t *testing.T) {
 	a, _ := twoWithin(t, soon)
 	mr, err := a.pd.RegMR(make([]byte, 4096), verbs.AccessAll)

@@ -69,7 +69,7 @@ func forbidCMA() error {
 	return nil
 }
 
-// Where process_vm_readv is forbidden everything works all the same.
+// Everything works without process_vm_readv, too.
 func TestConformanceWithoutCMA(t *testing.T) {
 	if os.Getenv(envForbid) != "" {
 		var b [1]byte
@@ -96,24 +96,24 @@ func again(t *testing.T, variable, tests, groups string) {
 	require.Contains(t, ranks.Again(t, pattern, []string{variable + "=1", need.LongVariable + "="}, flags...), "--- PASS: TestConformance ")
 }
 
-// envByBoard makes this process go by boards from one QP on.
+// envByBoard makes this process use boards even for CQs with a single QP.
 const envByBoard = "SLUICE_SHM_TEST_BY_BOARD"
 
-// All holds also where CQs with a single QP go by their board.
+// Everything also works if CQs with a single QP use their board.
 func TestConformanceByBoard(t *testing.T) {
 	need.Full(t)
 	need.NoRace(t, "the detector sees nothing of a board in shared memory")
 	again(t, envByBoard, "^TestConformance$", "Completion|Order|Notify|States|RNR|SRQ|Concurrency|Closing|Model|Death")
 }
 
-// listening says whether the abstract socket of a context is there.
+// listening says whether the abstract socket of a context exists.
 func listening(t *testing.T, gid string) bool {
 	sockets, err := os.ReadFile("/proc/net/unix")
 	require.NoError(t, err)
 	return strings.Contains(string(sockets), "@sluice-shm-"+gid)
 }
 
-// named lists the files that this provider could have made, had it any.
+// named lists files that this provider could have created, if it created any.
 func named(t *testing.T) []string {
 	var all []string
 	for _, dir := range []string{"/dev/shm", os.TempDir()} {
@@ -150,7 +150,7 @@ func openAndWait([]string) error {
 	return err
 }
 
-// However a process ends, nothing of it stays behind.
+// However a process ends, it leaves nothing behind.
 func TestNothingStaysBehind(t *testing.T) {
 	before := named(t)
 	for _, sig := range []os.Signal{os.Kill, syscall.SIGTERM, syscall.SIGSEGV} {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// another makes another QP at the same end, with these CQs.
+// another creates another QP at the same end, with these CQs.
 func (s *side) another(t testing.TB, send, recv *CQ) *side {
 	q, err := s.pd.CreateQP(verbs.ProviderQPInit{SendCQ: send, RecvCQ: recv, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 4, MaxRecvSGE: 4}})
 	require.NoError(t, err)
@@ -45,14 +45,14 @@ func many(t *testing.T, n int) (as, bs []*side) {
 	return as, bs
 }
 
-// onlyNoted has nothing looked at that is not noted.
+// onlyNoted makes Poll check only QPs whose bit is set.
 func onlyNoted(t *testing.T) {
 	was := lookAnyway
 	lookAnyway = 1 << 63
 	t.Cleanup(func() { lookAnyway = was })
 }
 
-// still polls until there is nothing to be done any more.
+// still polls until no work is left.
 func still(t *testing.T, q *CQ) {
 	eventually(t, "the board does not become empty", func() bool {
 		_, err := q.Poll(make([]verbs.WC, 1))
@@ -67,7 +67,7 @@ func passed(t *testing.T, s *side) {
 	cq, err := s.c.CreateCQ(1, nil)
 	require.NoError(t, err)
 	unpolled := s.another(t, cq.(*CQ), cq.(*CQ)).q
-	for range 2 { // the first may be of the pass that is under way
+	for range 2 { // the first may belong to the current pass
 		unpolled.watched.Store(false)
 		eventually(t, "the engine does not look", func() bool {
 			s.c.kick()
@@ -78,9 +78,8 @@ func passed(t *testing.T, s *side) {
 	require.NoError(t, cq.Close())
 }
 
-// Poll looks at no inbox of which nothing is noted: messages that a peer puts there
-// without noting them are found by none of many Polls. Of the looks that are made anyway,
-// each finds one of them.
+// Poll checks no inbox whose bit is not set: many Polls find no message that a peer has put there
+// without setting the bit. Each of the checks made anyway finds one.
 func TestPollLooksOnlyWhereNoted(t *testing.T) {
 	const n = 80
 	was := lookAnyway
@@ -92,7 +91,7 @@ func TestPollLooksOnlyWhereNoted(t *testing.T) {
 	}
 	cq := as[0].cq
 	still(t, cq)
-	// The engine looks at all where polling pauses: it is to know of none of them.
+	// The engine checks all QPs while polling pauses: it must not know of these.
 	c := as[0].c
 	for _, q := range *c.allQPs.Load() {
 		listRemove(&c.mu, &c.allQPs, q)
@@ -131,8 +130,8 @@ func rounds(n int) int {
 	return n / 5
 }
 
-// traffic polls the CQ of one end and answers what comes, until so many messages have
-// come over each of so many QPs.
+// traffic polls the CQ of one end and replies to messages, until the given number has arrived over
+// each of the QPs.
 type traffic struct {
 	sides sync.Map // by QP number
 	got   atomic.Int64
@@ -186,7 +185,7 @@ func busy(t *testing.T, qps, rounds int) (as, bs []*side, wg *sync.WaitGroup) {
 	return as, bs, wg
 }
 
-// From few QPs to many while messages go over those that there are: all arrive.
+// The number of QPs grows from few to many under traffic: all messages arrive.
 func TestFromFewToManyUnderTraffic(t *testing.T) {
 	onlyNoted(t)
 	rounds := rounds(2000)
@@ -211,8 +210,8 @@ func TestFromFewToManyUnderTraffic(t *testing.T) {
 	require.NotNil(t, a.cq.board)
 }
 
-// QPs are closed, and others take their places, while their CQ is polled and messages go
-// over others.
+// QPs are closed, and others take their places, while their CQ is polled and other QPs carry
+// messages.
 func TestClosingWhilePolledByBoard(t *testing.T) {
 	onlyNoted(t)
 	qps := 2 * fewQPs
@@ -228,7 +227,7 @@ func TestClosingWhilePolledByBoard(t *testing.T) {
 	require.Len(t, as[0].cq.qps, qps+1, "places are used again")
 }
 
-// A QP of two CQs moves, whole, whichever of them is polled.
+// Polling either CQ of a QP makes progress on all of the QP.
 func TestBoardsOfBothCQs(t *testing.T) {
 	onlyNoted(t)
 	as, bs := many(t, fewQPs+2)
@@ -269,8 +268,8 @@ func TestBoardsOfBothCQs(t *testing.T) {
 	}
 }
 
-// An acknowledgement waits for a message to ride on, but for that of a QP of two CQs that
-// Poll finds by a board: if the other one is polled next nothing says that it waits.
+// An acknowledgement waits for a message to carry it, except on a QP of two CQs with a board: if
+// the other CQ is polled next, nothing shows that it waits.
 func TestWhichAcknowledgementsRide(t *testing.T) {
 	c := open(t)
 	a := newSide(t, c)
@@ -291,8 +290,7 @@ func TestWhichAcknowledgementsRide(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// Whatever a peer does to a board, or says of places on one: that costs looks, and messages
-// arrive.
+// Whatever a peer does to a board, or to its places, costs only checks: messages arrive.
 func TestHostileBoard(t *testing.T) {
 	as, bs := many(t, fewQPs+1)
 	words := as[0].cq.board
@@ -336,7 +334,7 @@ func (s *side) crowd(t *testing.T, cq *CQ, n int) (added []*side) {
 	return added
 }
 
-// A board that is too small is exchanged while messages go over some QPs: all arrive.
+// A board that is too small is replaced while messages go over some QPs: all arrive.
 func TestBoardGrowsUnderTraffic(t *testing.T) {
 	onlyNoted(t)
 	as, _, wg := busy(t, fewQPs+1, rounds(5000))
@@ -348,8 +346,7 @@ func TestBoardGrowsUnderTraffic(t *testing.T) {
 	}
 }
 
-// Where all boards are taken a CQ looks at each of its QPs, also one that has outgrown its
-// board.
+// If all boards are taken, a CQ checks each of its QPs, even a CQ that has outgrown its board.
 func TestNoBoardLeft(t *testing.T) {
 	onlyNoted(t)
 	as, bs := many(t, fewQPs+1)
@@ -381,8 +378,8 @@ func TestNoBoardLeft(t *testing.T) {
 	}
 }
 
-// A Poll that has begun when its CQ and the context are closed does not look at the board, which
-// is another's by then, or unmapped.
+// A Poll that is running when its CQ and the context are closed does not access the board, which
+// may be another CQ's by then, or unmapped.
 func TestPollOfAClosedBoard(t *testing.T) {
 	leak.Check(t)
 	c := open(t)
@@ -398,7 +395,8 @@ func TestPollOfAClosedBoard(t *testing.T) {
 	s.cq.pollMany(&soft.Sink{CQ: &s.cq.CQ, WCs: make([]verbs.WC, 1)})
 }
 
-// Peers note while the CQ is closed, whose board serves another then: that one receives all.
+// Peers set bits while a CQ is closed and its board goes to another CQ: that one receives
+// everything.
 func TestCQClosedWhilePeersNote(t *testing.T) {
 	onlyNoted(t)
 	as, bs := many(t, 1)

@@ -9,7 +9,7 @@ import (
 )
 
 func (provider) Probe() verbs.Probe {
-	return verbs.Probe{Answer: verbs.No, Reason: "needs memfd and futex of Linux, this is " + runtime.GOOS}
+	return verbs.Probe{Answer: verbs.No, Reason: "needs Linux (memfd, futex), this is " + runtime.GOOS}
 }
 
 func (provider) Devices() ([]verbs.DeviceInfo, error) { return nil, nil }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// QP is a queue pair. Its lock guards everything but what is marked atomic.
+// QP is a queue pair. Its lock guards everything except the atomic fields.
 type QP struct {
 	soft.QP
 	ctx      *Context
@@ -28,50 +28,50 @@ type QP struct {
 	in        atomic.Pointer[inbox]
 	inBlock   block
 	link      *link
-	inc       uint32 // this life's number
-	peer      uint32 // the peer's QP number: Attr has it no more when the QP is reset
+	inc       uint32 // this incarnation's number
+	peer      uint32 // the peer's QP number: Attr no longer has it when the QP is reset
 	out       outbox
-	peerInc   uint32 // the peer's life
+	peerInc   uint32 // the peer's incarnation
 	expectPSN uint32 // the first PSN that the peer expects of us
-	joined    bool   // the peer has been told our RNR retry counter: sending may begin
+	joined    bool   // the peer has our RNR retry counter: sending may begin
 
 	// Receiving (rx_linux.go).
-	ackAfter  uint32 // slots consumed after which the peer is told, if that rides on nothing before
+	ackAfter  uint32 // consumed slots after which to acknowledge, if no message has carried that before
 	seen      uint32 // atomic: slots consumed
-	published uint32 // atomic: what the peer has been told of that
+	published uint32 // atomic: slots consumed, as last acknowledged to the peer
 	lastAck   uint64 // atomic: inbox.ack as last acted upon
 	msg       message
-	answers   []answer // RDMA_READs and atomics of the peer to be answered, oldest first
-	deaf      bool     // a request was refused: the peer starts anew or not at all
+	answers   []answer // RDMA_READs and atomics of the peer to respond to, oldest first
+	deaf      bool     // a request was refused: the peer must reset and reconnect
 	stalled   atomic.Bool
-	rnrUntil  int64 // when the message that waits for a receive is refused; 0: none waits
+	rnrUntil  int64 // when to refuse the message that waits for a receive; 0: none waits
 
 	// Sending (tx_linux.go).
 	todo     atomic.Uint32
-	deadline atomic.Int64 // of the engine: when to call expire; 0: never
-	watched  atomic.Bool  // the engine takes care of it: nobody polls
+	deadline atomic.Int64 // for the engine: when to call expire; 0: never
+	watched  atomic.Bool  // the engine serves the QP, because its CQs are not polled
 	giveUp   int64        // when sends that wait for the connection fail; 0: none wait
 	packing  bool         // the waiting send is a packed message, partly sent: Off says how far
-	cut      bool         // a one-sided transfer was left for its length only
-	requests int          // RDMA_READs and atomics that the peer is to answer
+	cut      bool         // a one-sided transfer was interrupted only for its length
+	requests int          // RDMA_READs and atomics that the peer has to respond to
 
-	places uint64 // on the boards of its CQs, as [inbox].attend has them
+	places uint64 // places on the boards of its CQs, encoded as in [inbox].attend
 
 	local [maxIovecs]unix.Iovec
 }
 
-// Values of todo: what polling should come back for although nothing arrived.
+// Values of todo: why polling must visit the QP even if nothing has arrived.
 const (
 	todoNothing = iota
-	todoWait    // something waits for the peer: looking again is cheap
-	todoNow     // work was cut off for its length: go on
+	todoWait    // something waits for the peer: checking again is cheap
+	todoNow     // work was interrupted for its length: go on
 )
 
-// ackRides is how many slots are consumed at most before the peer is told: so long the
-// acknowledgement waits for a message to ride on.
+// ackRides is the number of consumed slots up to which an acknowledgement waits for a message
+// to carry it.
 const ackRides = slotCount / 4
 
-// CreateQP makes a QP.
+// CreateQP creates a QP.
 func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	c := pd.ctx
 	q := &QP{ctx: c, scq: init.SendCQ.(*CQ), rcq: init.RecvCQ.(*CQ), ackAfter: ackRides}
@@ -94,8 +94,8 @@ func (pd *PD) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	return q, nil
 }
 
-// Modify changes attributes and state. On the way to ERR or RESET it waits for the
-// peer to end what it is doing to this side's memory.
+// Modify changes attributes and state. On the way to ERR or RESET it waits until the peer has
+// stopped accessing memory here.
 func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := q.modify(attr, mask); err != nil {
 		return err
@@ -109,9 +109,8 @@ func (q *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// peerInside says whether the peer is accessing memory by leave of an inbox that
-// the QP has left behind. One that had not begun by then sees that it may not:
-// see enter.
+// peerInside says whether the peer is accessing memory through an inbox that the QP has
+// dropped. An access that starts later sees that it may not; see enter.
 func (q *QP) peerInside() bool {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
@@ -129,8 +128,8 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if q.closed {
 		return verbs.Errorf(deviceName, "modify QP", verbs.ErrClosed, "QP %#06x", q.Num)
 	}
-	// What INIT→RTR needs is made before the state changes, so that a failure
-	// leaves everything as it was.
+	// Allocate what INIT→RTR needs before the state changes, so that a failure leaves
+	// everything as it was.
 	var l *link
 	var b block
 	if toRTR := mask&verbs.MaskState != 0 && attr.QPState == verbs.QPRTR; toRTR {
@@ -183,7 +182,7 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// connect enters RTR: from here on the peer may write to the inbox.
+// connect enters RTR: from now on the peer may write to the inbox.
 func (q *QP) connect(l *link, b block) {
 	c := q.ctx
 	in := (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem)))
@@ -213,9 +212,9 @@ func (q *QP) connect(l *link, b block) {
 	c.kick()
 }
 
-// placed gives the QP its place on the board of one of its CQs, 0 for none; the caller
-// holds the lock of the CQ. A QP of two CQs tells its peer at once what it has consumed:
-// what one leaves to do by itself is not noted for the other.
+// placed sets the QP's place on the board of one of its CQs, 0 for none; the caller holds
+// the lock of the CQ. A QP of two CQs acknowledges at once: a deferred acknowledgement of
+// one CQ is not noted for the other.
 func (q *QP) placed(cq *CQ, place uint32) {
 	q.Lock.Lock()
 	defer q.Unlock()
@@ -237,8 +236,8 @@ func (q *QP) placed(cq *CQ, place uint32) {
 	}
 }
 
-// opened handles the peer's ctlOpen: the QP that it is for takes it, or will
-// when it gets to RTR.
+// opened handles the peer's ctlOpen: the QP that it names accepts it now, or when it reaches
+// RTR.
 func (l *link) opened(m ctl) error {
 	if _, err := l.inboxAt(m); err != nil {
 		return err
@@ -249,22 +248,22 @@ func (l *link) opened(m ctl) error {
 		defer q.Unlock()
 	}
 	l.mu.Lock()
-	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && !q.joined && q.out.inbox != nobody && q.seen == 0 {
+	if ok && l.qps[m.dst] == q && q.in.Load() != nil && q.Attr.DestQPNum == m.src && !q.joined && q.out.inbox != noInbox && q.seen == 0 {
 		l.mu.Unlock()
-		q.detach() // an earlier life of the peer's QP, whose end is on its way
+		q.detach() // an earlier incarnation of the peer's QP, whose ctlClose is on its way
 		q.attach(m)
 		l.ctx.kick() // what the peer has sent already waits in the inbox
 		return nil
 	}
 	defer l.mu.Unlock()
 	if len(l.opens) >= maxOpens {
-		return fmt.Errorf("%w: more than %d QPs without partner", errWire, maxOpens)
+		return fmt.Errorf("%w: more than %d QPs of the peer wait for a QP here", errWire, maxOpens)
 	}
 	l.opens[[2]uint32{m.dst, m.src}] = m
 	return nil
 }
 
-// attach takes the peer's inbox over.
+// attach starts to use the peer's inbox.
 func (q *QP) attach(m ctl) {
 	in, err := q.link.inboxAt(m)
 	if err != nil {
@@ -277,8 +276,8 @@ func (q *QP) attach(m ctl) {
 	q.join()
 }
 
-// join begins to send when both sides are ready: this one in RTS, the peer in
-// RTR, and of one mind about the first PSN, which tells a stale partner.
+// join begins to send once both ends are ready: this one in RTS, the peer in RTR, and both
+// with the same first PSN, which rules out a stale incarnation.
 func (q *QP) join() {
 	if s := q.State(); q.out.inbox != nil && (s == verbs.QPRTS || s == verbs.QPSQD) && q.Attr.SQPSN == q.expectPSN {
 		atomic.StoreUint32(&q.out.rnrRetry, uint32(q.Attr.RNRRetry))
@@ -289,11 +288,11 @@ func (q *QP) join() {
 	}
 }
 
-// fail moves the QP to ERR as soft.QP.Fail does, and leaves the connection: a
-// peer must not go on sending to a QP that will never answer.
+// fail moves the QP to ERR as soft.QP.Fail does, and leaves the connection: the peer must not
+// go on sending to a QP that will never respond.
 func (q *QP) fail(s *soft.Sink, status verbs.WCStatus) {
 	if in := q.in.Load(); in != nil {
-		in.leave() // before anything is flushed
+		in.leave() // before any work is flushed
 	}
 	if q.msg.active && q.msg.op != verbs.OpRDMAWrite {
 		// The receive that the message had taken.
@@ -302,14 +301,14 @@ func (q *QP) fail(s *soft.Sink, status verbs.WCStatus) {
 	}
 	q.Fail(s, status, 0)
 	q.disconnect()
-	// A receive may have been posted by somebody who has not seen the state: see
-	// begin. What is found is flushed.
+	// A receive may have been posted by a goroutine that has not seen the new state: see
+	// begin. It is flushed.
 	wait.Barrier()
 	q.FlushAll(s)
 }
 
-// disconnect leaves the connection: the peer is told, and the inbox is freed
-// when it has left.
+// disconnect leaves the connection: it tells the peer, and the inbox is freed once the peer
+// has left it.
 func (q *QP) disconnect() {
 	in := q.in.Load()
 	if in == nil {
@@ -318,7 +317,7 @@ func (q *QP) disconnect() {
 	c, l, b := q.ctx, q.link, q.inBlock
 	in.leave()
 	c.mu.Lock()
-	c.zombies[in] = q // before it is the QP's no more: MR.Close looks at both
+	c.zombies[in] = q // before the QP drops it: MR.Close looks at both
 	c.mu.Unlock()
 	q.in.Store(nil)
 	if q.out.inbox == nil {
@@ -330,7 +329,7 @@ func (q *QP) disconnect() {
 	free := l.gone
 	switch {
 	case !l.up && !l.dead:
-		// The peer has not heard of this life, and need not.
+		// The peer does not know of this incarnation, and need not.
 		l.queue = slices.DeleteFunc(l.queue, func(o outgoing) bool { return o.msg.kind == ctlOpen && o.msg.src == q.Num })
 		free = true
 	case !l.dead:
@@ -343,7 +342,7 @@ func (q *QP) disconnect() {
 	}
 }
 
-// leaveLink ends the use of the peer's memory: slices of [QP.Map] end here.
+// leaveLink ends the use of the peer's memory: slices from [QP.Map] become invalid.
 func (q *QP) leaveLink() {
 	if q.link != nil {
 		q.link.drop(q.Num)
@@ -351,7 +350,7 @@ func (q *QP) leaveLink() {
 	}
 }
 
-// freeInbox takes back an inbox that the peer has left.
+// freeInbox frees an inbox that the peer has left.
 func (c *Context) freeInbox(b block) {
 	c.mu.Lock()
 	delete(c.zombies, (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem))))
@@ -359,7 +358,7 @@ func (c *Context) freeInbox(b block) {
 	c.arenas.release(b)
 }
 
-// forgetPeer drops everything of the connection but the inbox.
+// forgetPeer drops everything of the connection except the inbox.
 func (q *QP) forgetPeer() {
 	q.leave()
 	if q.msg.active && q.msg.op != verbs.OpRDMAWrite && q.SRQ {
@@ -378,9 +377,9 @@ func (q *QP) forgetPeer() {
 	q.todo.Store(todoNothing)
 }
 
-// peerClosed handles the peer's ctlClose: its QP is in ERR, reset, or closed.
-// What it sent before is received first. As on hardware a QP that does not send
-// is not concerned; one that does, now or later, finds that nobody answers.
+// peerClosed handles the peer's ctlClose: its QP is in ERR, reset, or closed. Messages that it
+// sent before are received first. As on hardware, a QP that does not send is not affected;
+// one that sends, now or later, gets no response.
 func (q *QP) peerClosed(l *link, m ctl) {
 	q.Lock.Lock()
 	defer q.Unlock()
@@ -392,7 +391,7 @@ func (q *QP) peerClosed(l *link, m ctl) {
 		return
 	}
 	if !q.joined && q.seen == 0 {
-		// It may have been an earlier life than the one we are to talk to.
+		// It may be an earlier incarnation than the one to connect to.
 		q.detach()
 		l.mu.Lock()
 		key := [2]uint32{q.Num, m.src}
@@ -411,11 +410,11 @@ func (q *QP) peerClosed(l *link, m ctl) {
 		return
 	}
 	q.forgetPeer()
-	q.out.inbox = nobody
+	q.out.inbox = noInbox
 	q.unanswered(nil)
 }
 
-// detach forgets a peer that was not joined, so that another may be attached.
+// detach drops a peer that was not joined, so that another can be attached.
 func (q *QP) detach() {
 	if q.out.inbox != nil {
 		giveUp := q.giveUp
@@ -427,11 +426,11 @@ func (q *QP) detach() {
 	}
 }
 
-// nobody stands for the inbox of a peer whose QP is gone while this one is not
-// in ERR. Nothing is written to it.
-var nobody = new(inbox)
+// noInbox stands for the inbox of a peer whose QP is gone while this one is not in ERR. It is
+// never written.
+var noInbox = new(inbox)
 
-// unanswered fails the sends to a peer that is gone, if there are any.
+// unanswered fails any sends to a peer that is gone.
 func (q *QP) unanswered(s *soft.Sink) {
 	if q.SQ.Waiting() != nil || q.SQ.Outstanding() {
 		q.fail(s, verbs.WCRetryExcErr)
@@ -439,7 +438,7 @@ func (q *QP) unanswered(s *soft.Sink) {
 	}
 }
 
-// linkDied handles the peer's death.
+// linkDied handles the death of the peer.
 func (q *QP) linkDied(l *link) {
 	q.Lock.Lock()
 	defer q.Unlock()
@@ -490,7 +489,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// PostRecv posts receives. It takes no lock of the QP but in ERR.
+// PostRecv posts receives. It takes the QP's lock only in ERR.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if err := q.CanPostRecv(); err != nil {
 		return 0, err
@@ -525,7 +524,7 @@ func (q *QP) Close() error {
 	q.leaveLink()
 	q.SetState(verbs.QPReset)
 	q.Unlock()
-	// Not before: who closes a region looks here for whoever is inside of it.
+	// Not before: MR.Close goes through this list to find peers that access the region.
 	listRemove(&c.mu, &c.allQPs, q)
 	c.qps.Remove(q.Num) // only now: until then the peer's ctlClose must find it
 	q.scq.Forget(q.Num)
@@ -544,7 +543,7 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	if !q.joined {
 		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "QP %#06x in %v is not connected", q.Num, q.State())
 	}
-	// Loads and stores need both rights, of the region and of the peer's QP.
+	// Loads and stores need both access flags, of the region and of the peer's QP.
 	const need = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 	mem, how := q.enter(rkey, addr, uint64(length), need, q.out.pd, true)
 	q.leave()
@@ -554,17 +553,17 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	case reachRead:
 		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrNotSupported, "the peer's region is not from AllocMR")
 	case reachLater:
-		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "the peer's arena has not arrived yet")
+		return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrState, "the peer's arena is not mapped here yet; try again")
 	}
-	return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrAccess, "rkey %#x, %d bytes at %#x", rkey, length, addr)
+	return nil, verbs.Errorf(deviceName, "map remote memory", verbs.ErrAccess, "the peer's region of rkey %#x does not allow access to %d bytes at %#x", rkey, length, addr)
 }
 
-// awaitJoin waits for the wire-up of a QP in RTS, at most for the peer timeout.
+// awaitJoin waits until a QP in RTS is connected, at most for the peer timeout.
 func (q *QP) awaitJoin() {
 	limit := q.ctx.now() + int64(q.ctx.cfg.PeerTimeout)
 	for {
 		q.Lock.Lock()
-		waiting := q.State() == verbs.QPRTS && !q.joined && q.out.inbox != nobody
+		waiting := q.State() == verbs.QPRTS && !q.joined && q.out.inbox != noInbox
 		q.Unlock()
 		if !waiting || q.ctx.now() > limit {
 			return
@@ -583,7 +582,7 @@ func (q *QP) expire(now int64) {
 		q.Events.Add(verbs.EventQPFatal, q)
 	}
 	if q.rnrUntil != 0 && q.rnrUntil <= now {
-		q.progress(nil) // a receive may have come in the last moment
+		q.progress(nil) // a receive may have been posted at the last moment
 		if q.rnrUntil != 0 && q.rnrUntil <= now {
 			q.refuse(verbs.WCRNRRetryExcErr)
 		}
@@ -591,7 +590,7 @@ func (q *QP) expire(now int64) {
 	q.setDeadline()
 }
 
-// setDeadline tells the engine when to come.
+// setDeadline tells the engine when to call expire.
 func (q *QP) setDeadline() {
 	d := q.giveUp
 	if q.rnrUntil != 0 && (d == 0 || q.rnrUntil < d) {

@@ -6,8 +6,8 @@ import "sync/atomic"
 
 var raceWord atomic.Uint64
 
-// raceSync orders, for the race detector, what the words in shared memory order
-// in truth: it does not see those. It stands before each store and behind each
-// load of such a word, and makes the users of both ends in one process, who may
-// rely on that order, look as orderly as they are.
+// raceSync tells the race detector about the order that words in shared memory establish,
+// which it cannot see. Called before each store and after each load of such a word, it makes
+// code that uses both ends in one process, and relies on that order, look as race-free as it
+// is.
 func raceSync() { raceWord.Add(1) }

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// message is the one that is being received, when it takes more than one go.
+// message is the message being received, if that takes more than one call.
 type message struct {
 	active bool // its header is accepted; for SEND and immediates a receive is taken
-	cut    bool // it was left for its length only
+	cut    bool // it was interrupted only for its length
 	op     verbs.Opcode
 	bits   uint8
 	imm    uint32
@@ -20,10 +20,10 @@ type message struct {
 	length uint32
 	off    uint32
 	raddr  uint64
-	pieces []piece // where the payload is, of one that is pulled
+	pieces []piece // where the payload of a pulled message is
 }
 
-// answer is a request of the peer that is to be answered.
+// answer is a request of the peer that awaits a response.
 type answer struct {
 	atomic bool
 	rkey   uint32
@@ -33,8 +33,8 @@ type answer struct {
 	old    uint64
 }
 
-// ready says whether progress would find something to do. The caller holds the
-// lock, or the driving lock of a CQ.
+// ready says whether progress would find work. The caller holds the lock, or the driving lock
+// of a CQ.
 func (q *QP) ready() bool {
 	in := q.in.Load()
 	if in == nil {
@@ -49,26 +49,26 @@ func (q *QP) ready() bool {
 		q.todo.Load() != todoNothing
 }
 
-// progress receives what has come, completes what the peer has executed, and
-// starts what may now start. s is the Poll that it is done for, nil without one.
+// progress receives messages, completes sends that the peer has executed, and starts sends
+// that may now start. s belongs to the Poll that calls it, nil without one.
 func (q *QP) progress(s *soft.Sink) {
 	if q.State() == verbs.QPErr {
 		q.FlushAll(s)
 		return
 	}
 	in := q.in.Load()
-	if in == nil || q.out.inbox == nil || q.out.inbox == nobody || atomic.LoadUint32(&in.writer) != q.peerInc {
-		// Without a peer, or the partner here is an earlier life of the QP that
-		// has begun to write: its own ctlOpen is on the way, and answers and
-		// acknowledgements would go to the wrong place.
+	if in == nil || q.out.inbox == nil || q.out.inbox == noInbox || atomic.LoadUint32(&in.writer) != q.peerInc {
+		// There is no peer, or the attached one is an earlier incarnation of the QP that
+		// writes here: its own ctlOpen is on the way, and responses and acknowledgements
+		// would go to the wrong place.
 		if q.SQ.Waiting() != nil {
 			q.pump(s)
 			q.settle()
 		}
 		return
 	}
-	// The word is read before the slots: what the peer wrote before a refusal
-	// counts before it.
+	// Read the word before the slots: messages that the peer wrote before a refusal come
+	// before it.
 	word := atomic.LoadUint64(&in.ack)
 	raceSync()
 	n := q.receive(in, s)
@@ -78,19 +78,19 @@ func (q *QP) progress(s *soft.Sink) {
 	if q.State() != verbs.QPErr && (q.SQ.Waiting() != nil || len(q.answers) > 0) {
 		q.pump(s)
 	}
-	// The acknowledgement rides on what this side sends, if it soon does; it is
-	// written by itself when a poll finds nothing to receive, when there is too
-	// much of it, and when it is the engine that receives: that will not look again.
+	// A message that this side sends soon carries the acknowledgement. It is written on
+	// its own when a poll finds nothing to receive, when too many slots are
+	// unacknowledged, and when the engine receives: it will not look again.
 	if q.seen != q.published && (n == 0 || s == nil || q.seen-q.published >= q.ackAfter) {
 		q.publishAck(0)
 	}
 	q.settle()
 }
 
-// publishAck tells the peer how far we are, and with a status that the next
+// publishAck tells the peer how many slots we have consumed and, with a status, that the next
 // message is refused.
 func (q *QP) publishAck(status verbs.WCStatus) {
-	if q.out.inbox == nil || q.out.inbox == nobody {
+	if q.out.inbox == nil || q.out.inbox == noInbox {
 		return
 	}
 	word := uint64(q.seen) | uint64(status)<<32
@@ -104,8 +104,8 @@ func (q *QP) publishAck(status verbs.WCStatus) {
 	q.wakePeer()
 }
 
-// acknowledged acts on the peer's word: slots consumed, and a status if it
-// refuses the message behind them.
+// acknowledged acts on the peer's word: slots consumed, and a status if it refuses the
+// message after them.
 func (q *QP) acknowledged(word uint64, s *soft.Sink) {
 	wait.StoreRelease64(&q.lastAck, word)
 	if !q.consumed(uint32(word), s) {
@@ -121,15 +121,15 @@ func (q *QP) acknowledged(word uint64, s *soft.Sink) {
 	}
 }
 
-// consumed completes the sends whose slots the peer has consumed. A count that
-// cannot be breaks the connection, and it returns false.
+// consumed completes the sends whose slots the peer has consumed. An impossible count breaks
+// the connection, and consumed returns false.
 func (q *QP) consumed(n uint32, s *soft.Sink) bool {
 	if n == q.out.acked {
 		return true
 	}
 	if int32(n-q.out.acked) < 0 {
-		// What rides on a message may be older than the word by itself: by any
-		// amount where the message has been waiting for a receive.
+		// The count in a message may be older than the word: by any amount if the
+		// message has been waiting for a receive.
 		return true
 	}
 	if !q.out.consumed(n) {
@@ -137,18 +137,18 @@ func (q *QP) consumed(n uint32, s *soft.Sink) bool {
 		return false
 	}
 	q.retire(s)
-	return q.State() != verbs.QPErr // the completions may not have fitted
+	return q.State() != verbs.QPErr // the completions may have overrun the CQ
 }
 
-// broken: the peer wrote what makes no sense.
+// broken: the peer wrote invalid values.
 func (q *QP) broken(s *soft.Sink) {
-	q.ctx.log.Error("shm: peer writes nonsense to the inbox", "peer", q.link.gid, "qp", q.Num)
+	q.ctx.log.Error("shm: peer wrote invalid values to the inbox, failing the QP", "peer", q.link.gid, "qp", q.Num)
 	q.fail(s, verbs.WCBadRespErr)
 	q.Events.Add(verbs.EventQPFatal, q)
 }
 
-// receive goes through the slots that have arrived, and returns how many it
-// consumed. It stops when the Poll that it works for has all it asked for.
+// receive processes the slots that have arrived, and returns how many it consumed. It stops
+// when s is full.
 func (q *QP) receive(in *inbox, s *soft.Sink) int {
 	n := 0
 	q.msg.cut = false
@@ -187,8 +187,8 @@ func (q *QP) receive(in *inbox, s *soft.Sink) int {
 	return n
 }
 
-// acksBehind takes the newest acknowledgement that rides on a slot behind one
-// that has to wait: the peer has counted it as delivered.
+// acksBehind accepts the newest acknowledgement in the slots behind one that has to wait: the
+// peer considers it delivered.
 func (q *QP) acksBehind(in *inbox, s *soft.Sink) {
 	newest := q.out.acked
 	for i := q.seen + 2; i-q.seen <= slotCount; i++ {
@@ -200,9 +200,9 @@ func (q *QP) acksBehind(in *inbox, s *soft.Sink) {
 	q.consumed(newest, s)
 }
 
-// quickReceive completes a SEND that lies in its slot when nothing is in its way:
-// what accept does, for the case that latency is measured by. It returns false,
-// having done nothing, where the case is another.
+// quickReceive is the short path of accept for small latencies: it completes a SEND whose
+// payload is in its slot, if nothing else has to come first. Otherwise it does nothing and
+// returns false.
 func (q *QP) quickReceive(sl *slot, flag uint64, s *soft.Sink) bool {
 	op, bits, n := uint8(flag>>32), uint8(flag>>40), uint32(flag>>48)
 	if op != uint8(verbs.OpSend) && op != uint8(verbs.OpSendWithImm) || bits&(bitPacked|bitPull) != 0 ||
@@ -218,7 +218,7 @@ func (q *QP) quickReceive(sl *slot, flag uint64, s *soft.Sink) bool {
 		return false
 	}
 	if ack := sl.ack; ack != q.out.acked {
-		// Completions of sends come before that of the answer to them.
+		// Completions of sends come before that of the reply to them.
 		if !q.consumed(ack, s) || !q.RecvCQ.Straight(s) {
 			return false
 		}
@@ -239,7 +239,7 @@ func (q *QP) quickReceive(sl *slot, flag uint64, s *soft.Sink) bool {
 	return true
 }
 
-// accept processes one slot. False: it stays, for later or for ever.
+// accept processes one slot. False: the slot stays, for later or for ever.
 func (q *QP) accept(in *inbox, sl *slot, flag uint64, s *soft.Sink) bool {
 	m := &q.msg
 	op, bits, inline := uint8(flag>>32), uint8(flag>>40), int(flag>>48)
@@ -288,7 +288,7 @@ func (q *QP) accept(in *inbox, sl *slot, flag uint64, s *soft.Sink) bool {
 			m.rkey, m.raddr = sl.rkey, sl.raddr
 		}
 		if len(q.answers) > 0 {
-			return false // a fault must not overtake answers
+			return false // a fault must not overtake responses
 		}
 		if !q.begin(s) {
 			return false
@@ -352,10 +352,10 @@ func (q *QP) begin(s *soft.Sink) bool {
 	return true
 }
 
-// notReady: there is no receive for the message. It waits as long as the peer's
-// retry counter and our timer say; who posts a receive sees stalled and kicks the
-// engine. That posting needs no fence for it: the barrier here, where it is rare,
-// makes either side see the other, and returns true if a receive has come.
+// notReady: there is no receive for the message. It waits as long as the peer's retry counter
+// and our timer allow; PostRecv sees stalled and kicks the engine. PostRecv needs no fence
+// for that: the barrier here, which is rare, makes at least one side see the other. notReady
+// returns true if a receive has been posted by now.
 func (q *QP) notReady() bool {
 	if q.stalled.Load() {
 		return false
@@ -375,7 +375,7 @@ func (q *QP) notReady() bool {
 	return false
 }
 
-// place copies payload bytes to where the message goes.
+// place copies payload bytes to the destination of the message.
 func (q *QP) place(b []byte, s *soft.Sink) bool {
 	m := &q.msg
 	if m.op == verbs.OpSend || m.op == verbs.OpSendWithImm {
@@ -403,7 +403,7 @@ func (q *QP) place(b []byte, s *soft.Sink) bool {
 	return true
 }
 
-// acceptPacked places the bytes of one slot, and finishes the message with the last.
+// acceptPacked places the bytes of one slot, and finishes the message after the last.
 func (q *QP) acceptPacked(in *inbox, p packed, s *soft.Sink) bool {
 	b, ok := in.ringBytes(p)
 	if !ok || p.n > q.msg.length-q.msg.off {
@@ -419,7 +419,7 @@ func (q *QP) acceptPacked(in *inbox, p packed, s *soft.Sink) bool {
 	return true
 }
 
-// ringBytes returns a piece of the byte ring, if it lies in it.
+// ringBytes returns a piece of the byte ring, if it is inside the ring.
 func (b *inbox) ringBytes(p packed) ([]byte, bool) {
 	if p.pos > byteRing || p.n > byteRing-p.pos {
 		return nil, false
@@ -455,8 +455,8 @@ func (q *QP) readPieces(in *inbox, p pull, s *soft.Sink) bool {
 	return true
 }
 
-// acceptPull fetches payload from the peer's memory: one copy, from there to
-// where it goes.
+// acceptPull fetches payload from the peer's memory, with one copy straight to its
+// destination.
 func (q *QP) acceptPull(s *soft.Sink) bool {
 	m := &q.msg
 	budget := uint32(burst)
@@ -484,7 +484,7 @@ func (q *QP) acceptPull(s *soft.Sink) bool {
 			q.leave()
 			return false
 		default:
-			// The sender has closed the region meanwhile.
+			// The sender has closed the region in the meantime.
 			q.leave()
 			q.refuse(verbs.WCLocProtErr)
 			return false
@@ -495,9 +495,9 @@ func (q *QP) acceptPull(s *soft.Sink) bool {
 		}
 		budget -= n
 	}
-	// If the sender has left it has flushed this send, and may have written
-	// something else there since: the message did not arrive, and that it left is
-	// on the way. The order is that of leave above: the bytes were read before.
+	// If the sender has left, it has flushed this send, and may have reused the memory
+	// since: the message did not arrive, and the ctlClose is on the way. leave above
+	// ensures that the bytes were read before this check.
 	if atomic.LoadUint32(&q.out.left) != 0 {
 		return false
 	}
@@ -549,8 +549,7 @@ func (q *QP) finish(s *soft.Sink) bool {
 	return true
 }
 
-// refuse answers the message at the head of the inbox with a status, and
-// listens no more.
+// refuse refuses the message at the head of the inbox with a status, and receives no more.
 func (q *QP) refuse(status verbs.WCStatus) {
 	q.deaf = true
 	q.msg.cut = false
@@ -562,8 +561,7 @@ func (q *QP) refuse(status verbs.WCStatus) {
 	q.publishAck(status)
 }
 
-// refuseEvent refuses a violation by the peer: this QP goes to ERR as well, and
-// its owner is told.
+// refuseEvent refuses a violation by the peer: this QP goes to ERR as well, with an event.
 func (q *QP) refuseEvent(status verbs.WCStatus) {
 	q.refuse(status)
 	ev := verbs.EventQPAccessErr
@@ -574,7 +572,7 @@ func (q *QP) refuseEvent(status verbs.WCStatus) {
 	q.fail(nil, verbs.WCSuccess)
 }
 
-// failReceive refuses a message for a fault of the receive that it took.
+// failReceive refuses a message because of a fault of the receive that it took.
 func (q *QP) failReceive(local, remote verbs.WCStatus, s *soft.Sink) {
 	q.refuse(remote)
 	q.msg.active = false
@@ -582,7 +580,7 @@ func (q *QP) failReceive(local, remote verbs.WCStatus, s *soft.Sink) {
 	q.fail(s, verbs.WCSuccess)
 }
 
-// acceptRequest takes an RDMA_READ or atomic that the peer could not do itself.
+// acceptRequest accepts an RDMA_READ or atomic that the peer could not execute itself.
 func (q *QP) acceptRequest(op verbs.Opcode, sl *slot, s *soft.Sink) bool {
 	a := answer{rkey: sl.rkey, raddr: sl.raddr, length: sl.length}
 	args := *sl.atomicArgs()
@@ -621,7 +619,7 @@ func (q *QP) acceptRequest(op verbs.Opcode, sl *slot, s *soft.Sink) bool {
 	return true
 }
 
-// asked returns the oldest request that the peer has not answered in full.
+// asked returns the oldest request without a complete response.
 func (q *QP) asked(isAtomic bool) *soft.SendEntry {
 	for e := range q.SQ.OutstandingEntries {
 		if !e.Done && e.Opcode >= verbs.OpRDMARead {
@@ -634,7 +632,7 @@ func (q *QP) asked(isAtomic bool) *soft.SendEntry {
 	return nil
 }
 
-// acceptRead places bytes of an RDMA_READ's answer.
+// acceptRead places bytes of the response to an RDMA_READ.
 func (q *QP) acceptRead(in *inbox, p packed, s *soft.Sink) bool {
 	e := q.asked(false)
 	b, ok := in.ringBytes(p)
@@ -653,7 +651,7 @@ func (q *QP) acceptRead(in *inbox, p packed, s *soft.Sink) bool {
 	return true
 }
 
-// acceptAtomic places the answer of an atomic.
+// acceptAtomic places the response to an atomic.
 func (q *QP) acceptAtomic(old uint64, s *soft.Sink) bool {
 	e := q.asked(true)
 	if e == nil {

@@ -16,16 +16,15 @@ import (
 // segment is a mapped memfd.
 type segment struct {
 	mem  []byte
-	fd   int  // -1 for a peer's: closed once mapped
+	fd   int  // -1 for a peer's segment: closed once mapped
 	lent bool // see createSegment
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// createSegment makes a sealed memfd of size bytes, a multiple of the page size,
-// with all its pages allocated: a page that could not be had later would be a
-// SIGBUS at the first access. Where users get slices of it (lent), its addresses stay mapped
-// when it is closed.
+// createSegment creates a sealed memfd of size bytes, a multiple of the page size, and
+// allocates all its pages: a page that cannot be allocated later would be a SIGBUS at the
+// first access. If users get slices of it (lent), its addresses stay mapped after close.
 func createSegment(name string, size int, lent bool) (*segment, error) {
 	fd, err := unix.MemfdCreate("sluice-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -61,13 +60,13 @@ func (s *segment) allocate(off, n int) error {
 			return nil
 		case unix.EINTR:
 		default:
-			return fmt.Errorf("%w: %d bytes of shared memory: fallocate: %w", verbs.ErrNoMemory, n, err)
+			return fmt.Errorf("%w: cannot allocate %d bytes of shared memory: fallocate: %w", verbs.ErrNoMemory, n, err)
 		}
 	}
 }
 
-// punch gives all pages back, in this process and in those that have mapped them:
-// seals forbid another size, not that. Who touches one has a page of zeroes.
+// punch frees all pages, in this process and in those that have mapped them: seals forbid
+// changing the size, not that. An access to a freed page gets a page of zeros.
 func (s *segment) punch() error {
 	for {
 		err := unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
@@ -77,8 +76,8 @@ func (s *segment) punch() error {
 	}
 }
 
-// openSegment maps a peer's segment and closes fd. That it cannot shrink is
-// checked: a peer that truncated it could kill this process.
+// openSegment maps a peer's segment and closes fd. It checks that the segment cannot shrink:
+// by truncating it, a peer could kill this process.
 func openSegment(fd int, size uint64) (*segment, error) {
 	defer unix.Close(fd)
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -93,7 +92,7 @@ func openSegment(fd int, size uint64) (*segment, error) {
 		return nil, os.NewSyscallError("fstat", err)
 	}
 	if size == 0 || st.Size != int64(size) {
-		return nil, fmt.Errorf("peer's segment has %d bytes, announced %d", st.Size, size)
+		return nil, fmt.Errorf("peer's segment has %d bytes, its message says %d", st.Size, size)
 	}
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -181,10 +180,9 @@ func viewControl(s *segment) (*control, error) {
 	return c, nil
 }
 
-// arenas are a context's own: memory that peers map. Blocks are multiples of
-// blockAlign; a freed block is joined with its neighbours. An arena is there until
-// the context is closed, but one of more than arenaSize of which nothing is used
-// gives its pages back to the system.
+// arenas holds a context's arenas: memory that peers map. Blocks are multiples of blockAlign;
+// a freed block is merged with free neighbours. An arena exists until the context is closed;
+// if it is larger than arenaSize and entirely unused, its pages are returned to the system.
 type arenas struct {
 	growing sync.Mutex // one allocation at a time; taken before Context.mu, which is taken before mu
 	mu      sync.Mutex
@@ -199,11 +197,11 @@ type arena struct {
 
 type span struct {
 	off, n int
-	holes  bool // some of its pages have been given back
+	holes  bool // some of its pages have been returned to the system
 }
 
-// blockAlign is a page: peers map arenas of processes that have pages of the same
-// size only, and what is freed is given back by the page.
+// blockAlign is a page: peers map arenas only of processes with the same page size, and
+// memory is returned to the system by the page.
 var blockAlign = os.Getpagesize()
 
 const (
@@ -218,8 +216,8 @@ type block struct {
 	mem   []byte
 }
 
-// alloc returns size bytes of zeroes. created is called with an arena that had
-// to be made, before anything of it is used.
+// alloc returns size zeroed bytes. It calls created with a new arena before any of the arena
+// is used.
 func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	n := (size + blockAlign - 1) &^ (blockAlign - 1)
 	a.growing.Lock()
@@ -237,7 +235,7 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	a.mu.Lock()
 	if len(a.list) == maxArenas {
 		a.mu.Unlock()
-		return block{}, errors.Join(fmt.Errorf("%w: %d arenas", verbs.ErrNoMemory, maxArenas), s.close())
+		return block{}, errors.Join(fmt.Errorf("%w: limit of %d arenas reached", verbs.ErrNoMemory, maxArenas), s.close())
 	}
 	ar.id = uint32(len(a.list))
 	a.list = append(a.list, ar)
@@ -251,9 +249,8 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	return block{ar, 0, s.mem[:size:size]}, nil
 }
 
-// reuse takes a block that is free. Pages of it that have been given back are
-// allocated first: to find that there are none when the block is used would kill who
-// does.
+// reuse takes a free block. It first allocates pages of it that were returned to the system:
+// if there were none left when the block is used, the access would kill the process.
 func (a *arenas) reuse(n, size int) (block, bool, error) {
 	ar, s, ok := a.take(n)
 	if !ok {
@@ -300,7 +297,7 @@ func (a *arenas) release(b block) {
 	if !whole || len(b.arena.mem) <= arenaSize {
 		return
 	}
-	// Not with the lock: it takes time.
+	// Without the lock: it takes time.
 	a.mu.Lock()
 	s, ok := b.arena.take(len(b.arena.mem))
 	a.mu.Unlock()
@@ -310,7 +307,7 @@ func (a *arenas) release(b block) {
 	}
 }
 
-// give puts a span among those that are free, and says whether all of the arena is.
+// give frees a span, and says whether all of the arena is free.
 func (a *arenas) give(ar *arena, s span) (whole bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -332,7 +329,7 @@ func (a *arenas) give(ar *arena, s span) (whole bool) {
 	return ar.free[0].n == len(ar.mem)
 }
 
-// find returns the arena and offset of memory, if it lies in one.
+// find returns the arena and offset of memory, if it is in one.
 func (a *arenas) find(b []byte) (id uint32, off uint64, ok bool) {
 	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	a.mu.Lock()

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// burst bounds the bytes that are moved under the QP's lock in one go.
+	// burst limits the bytes that are moved while the QP's lock is held once.
 	burst = 1 << 20
-	// packMax is the most bytes of one slot's payload in the byte ring: small
-	// enough that both sides copy at the same time.
+	// packMax limits the bytes of one slot's payload in the byte ring: small enough that
+	// both sides copy at the same time.
 	packMax = 16 << 10
 	// pullMin: shorter payload outside arenas is packed. Two copies of that
 	// length cost less than the two system calls of fetching it.
@@ -24,21 +24,20 @@ const (
 	gatherMax = 2 << 10
 )
 
-// How a region of the peer can be reached.
+// reach says how a region of the peer can be accessed.
 type reach uint8
 
 const (
-	reachFault  reach = iota // wrong key, range, domain or right
+	reachFault  reach = iota // wrong key, range, domain or access flags
 	reachMapped              // through our mapping of its arena
 	reachRead                // not in an arena: process_vm_readv
-	reachLater               // in an arena that we have not been sent yet
+	reachLater               // in an arena that the peer has not sent yet
 )
 
-// enter looks a region of the peer up and marks it as being accessed until
-// leave: the peer's MR.Close waits for that. The mark comes before the look, and
-// is an exchange, so that either we see that the region is gone, or its owner
-// sees us. With checkPD the peer's QP must admit the access, and the region must
-// belong to that domain of the peer's.
+// enter looks a region of the peer up and marks it as being accessed until leave, for which
+// the peer's MR.Close waits. It sets the mark, by an exchange, before it looks, so that either
+// we see that the region is gone, or its owner sees the mark. With checkPD the peer's QP must
+// allow the access, and the region must belong to the peer's domain pd.
 func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32, checkPD bool) ([]byte, reach) {
 	i := key >> genBits
 	if i >= maxMR {
@@ -81,8 +80,8 @@ func (q *QP) leave() {
 	}
 }
 
-// pump answers the peer's requests and starts waiting sends, as far as room and
-// order allow.
+// pump responds to the peer's requests and starts waiting sends, as far as room and order
+// allow.
 func (q *QP) pump(s *soft.Sink) {
 	for len(q.answers) > 0 && q.answer() {
 	}
@@ -90,7 +89,7 @@ func (q *QP) pump(s *soft.Sink) {
 	started := false
 	for e := q.SQ.Waiting(); e != nil && q.State() != verbs.QPErr; e = q.SQ.Waiting() {
 		if !q.joined {
-			if q.out.inbox == nobody {
+			if q.out.inbox == noInbox {
 				q.unanswered(s)
 			} else {
 				q.awaitPeer()
@@ -119,9 +118,9 @@ func (q *QP) pump(s *soft.Sink) {
 	}
 }
 
-// awaitPeer starts the clock for sends that have no connection yet: hardware
-// would send, time out and send again. The factor 4 is the most that the
-// specification lets a timeout last (InfiniBand architecture, 9.7.6.1.3).
+// awaitPeer sets the deadline of sends that have no connection yet: hardware would send, time
+// out and resend. The specification lets a timeout last up to 4 times its value (InfiniBand
+// architecture, 9.7.6.1.3).
 func (q *QP) awaitPeer() {
 	t := verbs.AckTimeout(q.Attr.Timeout)
 	if q.giveUp != 0 || t == 0 {
@@ -132,7 +131,7 @@ func (q *QP) awaitPeer() {
 	q.ctx.kick()
 }
 
-// settle leaves a note for polling and the engine of what there is to do.
+// settle notes for polling and the engine what is left to do.
 func (q *QP) settle() {
 	t := uint32(todoNothing)
 	switch e := q.SQ.Waiting(); {
@@ -156,7 +155,7 @@ func (q *QP) retire(s *soft.Sink) {
 	q.Drained()
 }
 
-// overrun: a completion was lost, so the QP is broken.
+// overrun: the CQ lost a completion, so the QP fails.
 func (q *QP) overrun(s *soft.Sink) {
 	if q.State() != verbs.QPErr {
 		q.Events.Add(verbs.EventQPFatal, q)
@@ -164,8 +163,8 @@ func (q *QP) overrun(s *soft.Sink) {
 	}
 }
 
-// wakePeer does what the peer wants after something was written to its inbox. Without
-// membarrier publishing was a full fence.
+// wakePeer does what the peer requests after a write to its inbox. Without membarrier,
+// publishing was a full fence.
 func (q *QP) wakePeer() {
 	if q.out.inbox == nil {
 		return // left meanwhile
@@ -175,8 +174,8 @@ func (q *QP) wakePeer() {
 	}
 }
 
-// attend notes on the boards of the peer's CQs that there is something, where those have
-// many QPs, and rings if the peer's engine waits for this inbox.
+// attend sets the bits on the boards of the peer's CQs, if these have boards, and rings if
+// the peer's engine waits for this inbox.
 func (q *QP) attend(what uint64) {
 	q.link.ctrl.boards.note(what)
 	if what&attendWake != 0 && atomic.AndUint64(&q.out.attend, ^uint64(attendWake))&attendWake != 0 {
@@ -204,7 +203,7 @@ func (q *QP) start(e *soft.SendEntry) bool {
 		}
 		return q.sendMessage(e)
 	case verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd:
-		// What the peer has not consumed yet must be executed first.
+		// Slots that the peer has not consumed yet must be executed first.
 		if q.out.sent != q.out.acked {
 			return false
 		}
@@ -228,11 +227,11 @@ func (q *QP) start(e *soft.SendEntry) bool {
 	}
 }
 
-// direct is how a one-sided operation ended that was tried without the peer.
+// direct is the result of trying a one-sided operation without the peer.
 type direct uint8
 
 const (
-	directRing  direct = iota // the peer must do it, or must find the fault
+	directRing  direct = iota // the peer must execute it, or find the fault
 	directDone                // complete
 	directLater               // go on with it later
 )
@@ -255,7 +254,7 @@ func (q *QP) directWrite(e *soft.SendEntry) direct {
 		return directRing
 	}
 	if e.Off == 0 && n < e.Length {
-		// The whole range must be good before the first byte is written.
+		// The whole range must be valid before the first byte is written.
 		if _, how := q.enter(e.RKey, e.RemoteAddr, e.Length, verbs.AccessRemoteWrite, q.out.pd, true); how != reachMapped {
 			return directRing
 		}
@@ -317,8 +316,8 @@ func (q *QP) directRead(e *soft.SendEntry) direct {
 	return q.moved(e)
 }
 
-// fetch reads n bytes at addr in the peer's process into the memory of sges from
-// offset off on. It returns false if the kernel does not do it.
+// fetch reads n bytes at addr in the peer's process into the memory of sges at offset off. It
+// returns false if the kernel refuses.
 func (q *QP) fetch(sges []verbs.SGE, off, addr, n uint64) (bool, soft.Fault) {
 	iov := q.local[:0]
 	for f, dst := range q.ctx.mrs.Pieces(q.PD, sges, off, n, verbs.AccessLocalWrite) {
@@ -370,8 +369,8 @@ func execute(op verbs.Opcode, p *uint64, compareAdd, swap uint64) uint64 {
 	}
 }
 
-// publish writes the flag of the next slot, which is complete but for the
-// acknowledgement that rides on it.
+// publish adds the acknowledgement to the next slot, which is otherwise complete, and writes
+// its flag.
 func (q *QP) publish(sl *slot, op, bits uint8, inline int) {
 	seen := atomic.LoadUint32(&q.seen)
 	sl.ack = seen
@@ -388,9 +387,9 @@ func (q *QP) publish(sl *slot, op, bits uint8, inline int) {
 	wait.StoreRelaxed32(&q.published, seen)
 }
 
-// quick sends a request that fits a slot when nothing is in its way: what
-// sendMessage and sendInline do, for the case that latency is measured by. It
-// returns false, having done nothing, where the case is another.
+// quick is the short path of sendMessage and sendInline for small latencies: it sends a
+// request that fits a slot, if nothing else has to come first. Otherwise it does nothing and
+// returns false.
 func (q *QP) quick(wr *verbs.SendWR) bool {
 	if !q.joined || !q.SQ.Straight() || !q.out.room() || q.State() == verbs.QPErr ||
 		wr.Flags&^(verbs.SendSignaled|verbs.SendSolicited|verbs.SendInline) != 0 {
@@ -449,10 +448,9 @@ func (q *QP) quick(wr *verbs.SendWR) bool {
 	return true
 }
 
-// sendMessage puts a SEND or an RDMA_WRITE, with or without immediate, into the
-// peer's inbox: its payload if it fits the slot, else where to fetch it, else
-// the payload in pieces through the byte ring. False: there is no room; Off says
-// how far it has got.
+// sendMessage puts a SEND or an RDMA_WRITE, with or without immediate, into the peer's inbox:
+// the payload if it fits the slot, else where to fetch it, else the payload in pieces through
+// the byte ring. False: there is no room; Off says how much has been sent.
 func (q *QP) sendMessage(e *soft.SendEntry) bool {
 	o := &q.out
 	if !o.room() {
@@ -527,8 +525,8 @@ func (q *QP) sendInline(e *soft.SendEntry, sl *slot, dst []byte, op, bits uint8)
 	return true
 }
 
-// payload copies the entry's bytes from off on. A fault is left as the entry's
-// status, which fails it when it is looked at again.
+// payload copies the entry's bytes from offset off. On a fault it sets the entry's status,
+// which fails the entry when it is next processed.
 func (q *QP) payload(e *soft.SendEntry, off uint64, dst []byte) bool {
 	if e.IsInline {
 		copy(dst, e.Inline[off:])
@@ -548,7 +546,7 @@ func (q *QP) payload(e *soft.SendEntry, off uint64, dst []byte) bool {
 	return true
 }
 
-// pullable says whether the receiver shall fetch the payload.
+// pullable says whether the receiver should fetch the payload.
 func (q *QP) pullable(e *soft.SendEntry) bool {
 	if len(e.SGEs) > 1 && e.Length <= gatherMax {
 		return false
@@ -603,7 +601,7 @@ func (q *QP) sendMore(e *soft.SendEntry) bool {
 	return true
 }
 
-// sendRequest asks the peer to answer an RDMA_READ or an atomic.
+// sendRequest asks the peer to execute an RDMA_READ or an atomic.
 func (q *QP) sendRequest(e *soft.SendEntry) bool {
 	if !q.out.room() || q.requests >= min(int(q.Attr.MaxRdAtomic), maxAnswers) {
 		return false
@@ -618,7 +616,7 @@ func (q *QP) sendRequest(e *soft.SendEntry) bool {
 	return true
 }
 
-// answer gives the peer the next piece of what it asked for. False: no room.
+// answer sends the next piece of the oldest response. False: no room.
 func (q *QP) answer() bool {
 	a := &q.answers[0]
 	o := &q.out

@@ -27,19 +27,19 @@ const (
 type hello struct {
 	major, minor uint16
 	features     uint32 // featureFenced
-	arch         uint32 // of the shared structures: see archCode
+	arch         uint32 // of the shared structures, see archCode
 	pageSize     uint32
 	from, to     verbs.GID
 	probeAddr    uint64 // address of the control segment in the sender's process: reading its magic there proves process_vm_readv
 	ctrlSize     uint64
 }
 
-// featureFenced: this end has no membarrier(2), so who writes to it must make
-// publishing a full fence.
+// featureFenced: this end has no membarrier(2), so its peers must make publishing a full
+// fence.
 const featureFenced = 1
 
-// archCode names what the layout of shared structures depends on: the machine,
-// and its byte order by being stored in it.
+// archCode identifies what the layout of shared structures depends on: the machine, and its
+// byte order, in which the code is stored.
 func archCode() uint32 {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -68,7 +68,7 @@ var errWire = errors.New("malformed control message")
 
 func parseHello(b []byte) (hello, error) {
 	if len(b) != helloLen || binary.LittleEndian.Uint64(b) != wireMagic {
-		return hello{}, fmt.Errorf("%w: no hello in %d bytes", errWire, len(b))
+		return hello{}, fmt.Errorf("%w: %d bytes are not a hello", errWire, len(b))
 	}
 	h := hello{
 		major:     binary.LittleEndian.Uint16(b[8:]),
@@ -83,12 +83,12 @@ func parseHello(b []byte) (hello, error) {
 	}
 	switch {
 	case h.major != wireMajor:
-		return h, fmt.Errorf("peer speaks version %d.%d, this end %d.%d", h.major, h.minor, wireMajor, wireMinor)
+		return h, fmt.Errorf("peer speaks version %d.%d, this process %d.%d", h.major, h.minor, wireMajor, wireMinor)
 	case h.arch != archCode():
-		return h, fmt.Errorf("peer's architecture code is %d, this end's %d", h.arch, archCode())
+		return h, fmt.Errorf("peer's architecture code is %d, this process has %d", h.arch, archCode())
 	case int(h.pageSize) != os.Getpagesize():
 		// The peers map each other's memory, by pages.
-		return h, fmt.Errorf("peer's page size is %d, this end's %d", h.pageSize, os.Getpagesize())
+		return h, fmt.Errorf("peer's page size is %d bytes, this process has %d", h.pageSize, os.Getpagesize())
 	}
 	return h, nil
 }
@@ -98,7 +98,7 @@ const (
 	ctlArena  = 1 + iota // arena id, size; descriptor attached
 	ctlOpen              // QP src is ready to receive from dst
 	ctlClose             // incarnation inc of QP src is gone: leave its inbox
-	ctlClosed            // dst's incarnation inc will not be touched any more
+	ctlClosed            // the inbox of dst's incarnation inc will not be accessed any more
 	ctlCMA               // the sender can (size 1) or cannot (0) read this process' memory
 )
 
@@ -106,7 +106,7 @@ const (
 type ctl struct {
 	kind     uint32
 	src, dst uint32 // QP numbers
-	inc      uint32 // which life of QP src (ctlClosed: of dst), counted over RESETs
+	inc      uint32 // incarnation of QP src (ctlClosed: of dst), counted over RESETs
 	psn      uint32 // ctlOpen: first PSN that src expects
 	arena    uint32 // ctlArena: the arena; ctlOpen: the one that the inbox is in
 	offset   uint64 // ctlOpen: of the inbox
@@ -123,13 +123,13 @@ func (m ctl) append(b []byte) []byte {
 
 func parseCtl(b []byte) (ctl, error) {
 	if len(b) != ctlLen {
-		return ctl{}, fmt.Errorf("%w: %d bytes, want %d", errWire, len(b), ctlLen)
+		return ctl{}, fmt.Errorf("%w: message has %d bytes, want %d", errWire, len(b), ctlLen)
 	}
 	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
 	m := ctl{kind: u(0), src: u(1), dst: u(2), inc: u(3), psn: u(4), arena: u(5),
 		offset: binary.LittleEndian.Uint64(b[32:]), size: binary.LittleEndian.Uint64(b[40:])}
 	if m.kind < ctlArena || m.kind > ctlCMA {
-		return m, fmt.Errorf("%w: kind %d", errWire, m.kind)
+		return m, fmt.Errorf("%w: unknown kind %d", errWire, m.kind)
 	}
 	if m.src >= 1<<24 || m.dst >= 1<<24 || m.psn >= 1<<24 || u(6) != 0 || u(7) != 0 {
 		return m, fmt.Errorf("%w: QP %#x to %#x, PSN %#x, reserved %#x %#x", errWire, m.src, m.dst, m.psn, u(6), u(7))

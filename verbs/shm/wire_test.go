@@ -49,9 +49,9 @@ func TestHelloRefuses(t *testing.T) {
 		mend func(h *hello)
 		says string
 	}{
-		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this end 2.0"},
+		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this process 2.0"},
 		"architecture": {func(h *hello) { h.arch = 77 }, "peer's architecture code is 77"},
-		"page size":    {func(h *hello) { h.pageSize = 12345 }, fmt.Sprintf("peer's page size is 12345, this end's %d", os.Getpagesize())},
+		"page size":    {func(h *hello) { h.pageSize = 12345 }, fmt.Sprintf("peer's page size is 12345 bytes, this process has %d", os.Getpagesize())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := good

@@ -57,8 +57,7 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkStream sends messages to another process that receives them, with
-// several under way.
+// BenchmarkStream sends messages to another process that receives them, with several in flight.
 func BenchmarkStream(b *testing.B) {
 	const window = 8
 	for name, portable := range drivers {

@@ -13,14 +13,14 @@ type phase uint8
 
 const (
 	phaseOpen     phase = iota
-	phaseClosing        // what is to be said last goes out; what comes is discarded
-	phaseDraining       // our FIN is out, the peer's is waited for
+	phaseClosing        // the last frames go out; input is discarded
+	phaseDraining       // our FIN is sent, the peer's has not come
 	phaseClosed
 )
 
-// conn is the TCP connection of a QP, and the state machine of the protocol: it
-// is fed what the transport has read (rx.go), and asked what to write (tx.go).
-// The QP's lock guards all of it, also after the QP has left it behind.
+// conn is the TCP connection of a QP, and the state machine of the protocol: it parses
+// what the transport has read (rx.go), and provides what to write (tx.go). The QP's lock
+// guards all of it, even after the QP has dropped the connection.
 type conn struct {
 	q     *qp
 	a     *adapter
@@ -29,27 +29,27 @@ type conn struct {
 	rx    rx
 	tx    tx
 
-	loose      bool // not armed: whoever polls drives it; see engine
+	loose      bool // not armed: polling drives it; see engine
 	muted      bool // not to be read: a message waits for a receive
 	armedPolls uint64
 	watched    bool // in engine.loose; guarded by engine.mu
 }
 
-// What a WC's VendorErr says of WCRetryExcErr.
+// Values of WC.VendorErr with WCRetryExcErr.
 const (
 	vendorNotConnected = 1 // the peer did not connect in time
 	vendorLost         = 2 // the connection broke, or the peer closed its QP
 	vendorDown         = 3 // the peer's QP is in ERR
 )
 
-// Bounds of one go under the lock, in bytes: an event of another connection, or
-// who wants to post, waits for as long.
+// Limits on the bytes moved while the lock is held once: events of other connections,
+// and posts, wait that long.
 const (
 	readBudget  = 1 << 20
 	writeBudget = 1 << 20
 )
 
-// newConn makes the state of a connection whose peer opened it as f says.
+// newConn returns the state of a connection that the peer opened with the terms of f.
 func newConn(q *qp, f *frame) *conn {
 	c := &conn{q: q, a: q.a}
 	c.rx.buf = make([]byte, bufferSize)
@@ -59,15 +59,15 @@ func newConn(q *qp, f *frame) *conn {
 	return c
 }
 
-// drive reads and writes what can be; afterwards the connection is armed. It is
-// the engine's way of moving it, as qp.poll is the user's.
+// drive reads and writes what it can, then arms the connection. The engine calls it;
+// polling calls qp.poll.
 func (c *conn) drive(s *soft.Sink) {
 	c.receive(s)
 	c.transmit(s, true)
 	c.settle()
 }
 
-// settle arms the connection for what it waits for, or leaves it to who polls.
+// settle arms the connection for what it waits for, or leaves it to polling.
 func (c *conn) settle() {
 	if c.phase == phaseClosed {
 		return
@@ -83,8 +83,7 @@ func (c *conn) settle() {
 	}
 }
 
-// setDue notes that the connection is to be visited by who polls although
-// nothing may have come.
+// setDue notes that polling must visit the connection even if nothing has arrived.
 func (c *conn) setDue(due bool) {
 	if due == c.q.due.Load() {
 		return
@@ -97,7 +96,7 @@ func (c *conn) setDue(due bool) {
 	}
 }
 
-// count tells the CQs of one more or fewer connections that are loose or due.
+// count adds to the CQs' counts of loose and due connections.
 func (c *conn) count(loose, due int32) {
 	for _, cq := range c.q.cqs() {
 		cq.loose.Add(loose)
@@ -105,15 +104,15 @@ func (c *conn) count(loose, due int32) {
 	}
 }
 
-// spinning says whether the CQs have been polled so often since the connection
-// was armed that somebody seems to do nothing else.
+// spinning says whether the CQs have been polled so often since the connection was
+// armed that a goroutine is presumably spinning on them.
 func (c *conn) spinning() bool {
 	const often = 64
 	q := c.q
 	return q.scq.Polls()+q.rcq.Polls()-c.armedPolls > often && !q.scq.Armed() && !q.rcq.Armed()
 }
 
-// letLoose leaves the connection to who polls.
+// letLoose leaves the connection to polling.
 func (c *conn) letLoose() {
 	if !c.loose {
 		c.loose = true
@@ -123,7 +122,7 @@ func (c *conn) letLoose() {
 	c.a.engine.watch(c)
 }
 
-// takeBack has the engine drive the connection again, beginning now.
+// takeBack has the engine drive the connection again, starting now.
 func (c *conn) takeBack() {
 	if c.loose {
 		c.tighten()
@@ -140,9 +139,9 @@ func (c *conn) tighten() {
 	c.armedPolls = c.q.scq.Polls() + c.q.rcq.Polls()
 }
 
-// finish begins the end of the connection: last is what the peer is told, and
-// then FIN follows. Nothing of the user's memory is sent any more, save the
-// answers that precede a refusal in a QP that is still there.
+// finish starts to end the connection: it sends the frame last, then FIN. Nothing more is
+// sent from user memory, except the responses that precede a refusal, if the QP still
+// exists.
 func (c *conn) finish(last kind) {
 	if c.phase == phaseClosed {
 		return
@@ -161,7 +160,7 @@ func (c *conn) finish(last kind) {
 	c.tx.abandon(last == kindBye)
 }
 
-// drainTime bounds how long a connection that is closed is waited for.
+// drainTime limits the wait for the peer to end a connection that is being closed.
 const drainTime = 2 * time.Second
 
 // close ends the connection at once.
@@ -182,8 +181,8 @@ func (c *conn) close() {
 	}
 }
 
-// lost ends a connection that broke, or whose peer said goodbye, and with it the
-// QP. All that came before has been delivered.
+// lost ends a connection that broke, or that the peer ended, and moves the QP to ERR.
+// Everything that arrived before has been delivered.
 func (c *conn) lost(s *soft.Sink, err error) {
 	was := c.phase
 	c.close()

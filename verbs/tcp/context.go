@@ -22,9 +22,9 @@ const (
 	maxSGE     = 32
 	maxInline  = 1024
 	maxWR      = 1 << 15
-	maxAnswers = 128 // RDMA_READs and atomics of the peer that a QP answers at once
+	maxAnswers = 128 // RDMA_READs and atomics of the peer in progress on one QP
 	maxMR      = 1 << 14
-	genBits    = 18 // of a key: all that the index leaves
+	genBits    = 18 // of a key: the bits that the index leaves
 	maxQP      = 1 << 16
 )
 
@@ -62,17 +62,17 @@ type adapter struct {
 	nextPD atomic.Uint32
 	engine *engine
 
-	gids      []verbs.GID // what is listened on, [0] the first
+	gids      []verbs.GID // addresses listened on
 	port      uint16      // TCP port of all of them
 	listeners []net.Listener
 	life      context.Context // of everything that connects; ends with Close
 	end       context.CancelFunc
 	wg        sync.WaitGroup // goroutines that connect
 	streams   sync.WaitGroup // goroutines of the portable driver
-	wiring    atomic.Int32   // QPs in RTR or beyond that are not connected yet
+	wiring    atomic.Int32   // QPs in RTR or beyond that are not yet connected
 	lobby     lobby
 	log       logger
-	noise     logger // of strangers, so that it does not drown the other
+	noise     logger // for strangers, so that their records do not crowd out those of log
 }
 
 func openContext(device string, n nic.NIC, cfg verbs.Config) (*adapter, error) {
@@ -97,8 +97,8 @@ func openContext(device string, n nic.NIC, cfg verbs.Config) (*adapter, error) {
 	return a, nil
 }
 
-// listen binds the interface's addresses, all to one port. The first must be
-// free; of the others, those that are not stay out of the GID table.
+// listen binds the interface's addresses, all to one port. It fails if it cannot bind the
+// first; others that it cannot bind are left out of the GID table.
 func (a *adapter) listen() error {
 	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(a.cfg.PeerTimeout)}
 	for i, addr := range a.nic.Addrs {
@@ -107,7 +107,7 @@ func (a *adapter) listen() error {
 			if i == 0 {
 				return err
 			}
-			a.log.out.Debug("tcp: address left out", "address", addr, "err", err)
+			a.log.out.Debug("tcp: cannot listen on address, leaving it out", "address", addr, "err", err)
 			continue
 		}
 		a.port = l.Addr().(*net.TCPAddr).AddrPort().Port()
@@ -120,7 +120,7 @@ func (a *adapter) listen() error {
 // QueryDevice returns the limits.
 func (a *adapter) QueryDevice() (verbs.DeviceAttr, error) { return a.attr, nil }
 
-// QueryPort describes the only port.
+// QueryPort returns the attributes of the only port.
 func (a *adapter) QueryPort(int) (verbs.PortAttr, error) {
 	return verbs.PortAttr{
 		State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: activeMTU(&a.nic), LinkLayer: verbs.LinkLayerEthernet,
@@ -128,7 +128,7 @@ func (a *adapter) QueryPort(int) (verbs.PortAttr, error) {
 	}, nil
 }
 
-// QueryGID returns an address that is listened on.
+// QueryGID returns an address that the context listens on.
 func (a *adapter) QueryGID(_, index int) (verbs.GID, error) { return a.gids[index], nil }
 
 // AsyncEvent waits for an event.
@@ -136,18 +136,18 @@ func (a *adapter) AsyncEvent(ctx context.Context) (verbs.ProviderEvent, error) {
 	return a.events.Get(ctx)
 }
 
-// CreateCompChannel makes a completion channel.
+// CreateCompChannel creates a completion channel.
 func (a *adapter) CreateCompChannel() (verbs.ProviderCompChannel, error) {
 	return soft.NewCompChannel(a.device), nil
 }
 
-// AllocPD makes a protection domain.
+// AllocPD allocates a protection domain.
 func (a *adapter) AllocPD() (verbs.ProviderPD, error) {
 	return &pd{PD: soft.PD{ID: a.nextPD.Add(1)}, a: a}, nil
 }
 
-// Close ends the device; its QPs are closed by now. Their connections are given
-// until then to hand over what they have been told to send.
+// Close ends the device, whose QPs are already closed. Their connections first finish
+// sending what was handed to them.
 func (a *adapter) Close() error {
 	a.end()
 	for _, l := range a.listeners {
@@ -167,7 +167,7 @@ type pd struct {
 	a *adapter
 }
 
-// Close ends the domain; nothing is in it any more.
+// Close frees the domain, which is empty by now.
 func (p *pd) Close() error { return nil }
 
 // mr is a registered region.
@@ -185,9 +185,9 @@ func (p *pd) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, erro
 	return &mr{m, p.a}, nil
 }
 
-// Close deregisters the region. Whoever copies to or from it holds the lock of
-// a QP, and looks the region up anew for the next piece: when each lock has been
-// free once, nobody does any more.
+// Close deregisters the region. Every copy to or from it runs under the lock of a QP, and
+// looks the region up again for each piece: once each lock has been free, no copy is
+// running.
 func (m *mr) Close() error {
 	m.a.mrs.Remove(m.MR)
 	for _, q := range m.a.qps.All() {
@@ -198,8 +198,8 @@ func (m *mr) Close() error {
 	return nil
 }
 
-// logger writes what strangers can cause: at most logBurst records a second, and
-// then how many were left out.
+// logger limits the records that strangers can cause: at most logBurst a second, then the
+// number of records dropped.
 type logger struct {
 	out *slog.Logger
 

@@ -17,25 +17,25 @@ type cq struct {
 	soft.CQ
 	a     *adapter
 	qps   atomic.Pointer[[]*qp]
-	loose atomic.Int32  // connections that nobody drives but who polls
-	due   atomic.Int32  // loose ones to be visited although nothing may have come
-	idle  atomic.Uint32 // polls that gave way
+	loose atomic.Int32  // connections that only polling drives
+	due   atomic.Int32  // loose ones that polling must visit even if nothing has arrived
+	idle  atomic.Uint32 // polls that yielded
 
-	mu    sync.Mutex // qps and set are changed
+	mu    sync.Mutex // held to change qps and set
 	set   atomic.Pointer[pollSet]
-	busy  soft.Lock // somebody uses found
+	busy  soft.Lock // guards found
 	found []*conn
 
-	// Of the engine: the count of polls when it last looked, and when that moved.
+	// For the engine: the count of polls when it last looked, and when that count changed.
 	seen   uint64
 	seenAt time.Time
 }
 
-// fewQPs is how many sockets are simply read at each poll (0.2 µs for one that
-// has nothing). More of them are first looked through with one system call.
+// fewQPs is the number of sockets up to which each poll simply reads every one (0.2 µs
+// for one without data). With more, one system call first finds the readable ones.
 const fewQPs = 4
 
-// CreateCQ makes a completion queue.
+// CreateCQ creates a completion queue.
 func (a *adapter) CreateCQ(cqe int, ch verbs.ProviderCompChannel) (verbs.ProviderCQ, error) {
 	q := &cq{a: a}
 	q.Device, q.Self, q.Events, q.Kick = a.device, q, a.events, q.kick
@@ -57,8 +57,8 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 		if set := q.set.Load(); set != nil {
 			q.pollSet(*set, &s)
 		} else {
-			// All of them, also when there is no more room: what does not fit goes
-			// to the ring, and no QP is left out because another is busy.
+			// Poll all of them, even when wcs is full: the rest goes to the ring, and
+			// a busy QP does not starve the others.
 			for _, qp := range *q.qps.Load() {
 				qp.poll(&s)
 			}
@@ -70,15 +70,15 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	case q.a.wiring.Load() != 0 || !q.a.engine.polled:
 		q.giveWay()
 	default:
-		// Reading holds the socket's lock, which the CPU that delivers waits for.
+		// A read holds the socket's lock, for which the CPU that delivers packets waits.
 		wait.Pause(3)
 	}
 	return s.N, nil
 }
 
-// giveWay lets the goroutines run that wait for the network. With one CPU per
-// process they do only if the one that spins here lets them, and yielding is not
-// enough: the runtime looks at the network when there is nothing else to run.
+// giveWay lets goroutines run that wait for the network. With one CPU per process they run
+// only if the goroutine that spins here lets them. Yielding is not enough: the runtime
+// polls the network only when there is nothing else to run.
 func (q *cq) giveWay() {
 	runtime.Gosched()
 	const often = 64
@@ -87,8 +87,8 @@ func (q *cq) giveWay() {
 	}
 }
 
-// pollSet drives the QPs that have something, and when none has, those that
-// have something to send.
+// pollSet drives the QPs whose sockets are readable, or, if there are none, those that
+// are due.
 func (q *cq) pollSet(set pollSet, s *soft.Sink) {
 	if !q.busy.TryLock() {
 		return
@@ -107,8 +107,8 @@ func (q *cq) pollSet(set pollSet, s *soft.Sink) {
 	q.busy.Unlock()
 }
 
-// kick has the engine drive the loose connections again: nobody is going to
-// poll until an event comes. What has come already is received here and now.
+// kick has the engine drive the loose connections again, because the CQ will not be polled
+// until an event comes. What has already arrived is received at once.
 func (q *cq) kick() {
 	if q.loose.Load() == 0 {
 		return
@@ -122,7 +122,7 @@ func (q *cq) kick() {
 	}
 }
 
-// attended says whether the CQ has been polled lately. For the engine alone.
+// attended says whether the CQ has been polled lately. Only the engine calls it.
 func (q *cq) attended(now time.Time) bool {
 	if n := q.Polls(); n != q.seen {
 		q.seen, q.seenAt = n, now
@@ -143,7 +143,7 @@ func (q *cq) add(p *qp) error {
 	if err != nil {
 		return verbs.Errorf(q.Device, "create QP", err, "a set of sockets for the CQ")
 	}
-	// A connection made from here on joins by itself; one may do so twice.
+	// A connection made from now on joins by itself; one may join twice.
 	q.set.Store(&set)
 	for _, p := range list {
 		p.Lock.Lock()
@@ -162,7 +162,7 @@ func (q *cq) remove(p *qp) {
 	q.qps.Store(&list)
 }
 
-// Close ends the queue; no QP uses it any more.
+// Close ends the queue, which no QP uses any more.
 func (q *cq) Close() error {
 	q.CQ.Close()
 	q.Events.Forget(q)

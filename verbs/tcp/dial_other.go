@@ -4,5 +4,5 @@ package tcp
 
 import "syscall"
 
-// lendPort does nothing where there is nothing to be done.
+// lendPort does nothing: only Linux has the option.
 func lendPort(_, _ string, _ syscall.RawConn) error { return nil }

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// engine is the goroutine of a context that moves connections nobody else
-// moves: it is parked in its driver until a socket has something for a CQ that
-// is not being polled, or a deadline passes.
+// engine is the goroutine of a context that drives the connections that polling does not:
+// it is parked in its driver until a socket of a CQ that is not being polled becomes
+// ready, or a deadline passes.
 //
-// A connection is either armed, which means that the engine hears of it, or
-// loose, which means that whoever polls one of its CQs drives it alone. A loose
-// one is looked at every lookEvery: when the polling has stopped, the engine
-// takes the connection back.
+// A connection is either armed: the engine gets its events; or loose: only polls of its
+// CQs drive it. The engine checks each loose connection every lookEvery, and takes it back
+// when polling has stopped.
 type engine struct {
 	a      *adapter
 	drv    driver
@@ -24,15 +23,15 @@ type engine struct {
 	stop    bool
 	over    bool // the driver is closed
 	loose   []*conn
-	timers  map[*qp]time.Time   // when qp.expire wants to be called
-	closing map[*conn]time.Time // on their way out, and until when they may be
-	planned time.Time           // when run means to look again; zero: not by itself
-	notes   []func()            // things to be logged, where no lock is held
+	timers  map[*qp]time.Time   // when to call qp.expire
+	closing map[*conn]time.Time // connections that are closing, and their deadlines
+	planned time.Time           // when run will look again; zero: not by itself
+	notes   []func()            // records to be logged once no lock is held
 	swept   time.Time
 }
 
-// lookEvery is how long a connection is left alone after a poll of its CQ. The
-// price of a shorter time is the spinner's, who is interrupted as often.
+// lookEvery is how long the engine leaves a connection alone after a poll of its CQ. It
+// interrupts a spinning goroutine that often, so a shorter time costs polling.
 const lookEvery = time.Millisecond
 
 func newEngine(a *adapter, drv driver) *engine {
@@ -48,10 +47,9 @@ func (e *engine) run() {
 		if !ok {
 			return
 		}
-		// A system call that blocks keeps the P that this goroutine runs on until
-		// the runtime's monitor takes it away, which is 20 µs to 10 ms. So those
-		// run first who have just been woken; and if there is but one P, nothing
-		// blocks while somebody polls.
+		// A blocking system call keeps this goroutine's P until the runtime's monitor
+		// takes it away, after 20 µs to 10 ms. So let goroutines that were just woken
+		// run first; and with a single P, do not block while a CQ is being polled.
 		if worked || spinner && e.polled && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched()
 			d = 0
@@ -67,8 +65,7 @@ func (e *engine) run() {
 	}
 }
 
-// plan says how long to wait, whether somebody polls, and false when the engine
-// is to end.
+// plan says how long to wait, whether a CQ is being polled, and whether to go on.
 func (e *engine) plan() (d time.Duration, spinner, ok bool) {
 	e.mu.Lock()
 	notes := e.notes
@@ -110,7 +107,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// wakeFor wakes the engine if it means to sleep beyond t; e.mu is held.
+// wakeFor wakes the engine if it would sleep beyond t; e.mu is held.
 func (e *engine) wakeFor(t time.Time) {
 	if e.planned.IsZero() || t.Before(e.planned) {
 		e.planned = t
@@ -118,15 +115,15 @@ func (e *engine) wakeFor(t time.Time) {
 	}
 }
 
-// event drives a connection that has become readable, writable or dead, unless
-// somebody polls who will see it as soon.
+// event drives a connection that has become readable, writable or dead, unless polling
+// will see that as soon.
 func (e *engine) event(h happening, now time.Time) {
 	c, q := h.c, h.c.q
 	q.Lock.Lock()
 	defer q.Unlock()
 	c.tr.fired()
 	if h.hangup && c.rx.stalled {
-		// A peer that is gone does not wait for a receive any more.
+		// A peer that is gone no longer waits for a receive.
 		c.unstall()
 		c.rx.drop = dropForever
 	} else if c.phase == phaseOpen && e.attended(q, now) {
@@ -136,8 +133,7 @@ func (e *engine) event(h happening, now time.Time) {
 	c.drive(nil)
 }
 
-// attended says whether one of the QP's CQs is being polled, and nobody waits
-// for an event of the other.
+// attended says whether one of the QP's CQs is being polled, and none is armed.
 func (e *engine) attended(q *qp, now time.Time) bool {
 	s, r := q.scq.attended(now), q.rcq.attended(now)
 	return (s || r) && !q.scq.Armed() && !q.rcq.Armed()
@@ -159,7 +155,7 @@ func (e *engine) watch(c *conn) {
 	}
 }
 
-// sweep takes back the loose connections that nobody attends any more.
+// sweep takes back the loose connections whose CQs are no longer polled.
 func (e *engine) sweep(now time.Time) {
 	e.mu.Lock()
 	if len(e.loose) == 0 || now.Sub(e.swept) < lookEvery {
@@ -187,7 +183,7 @@ func (e *engine) sweep(now time.Time) {
 	}
 }
 
-// at has qp.expire called at t, or earlier.
+// at schedules qp.expire for t, or earlier.
 func (e *engine) at(q *qp, t time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -198,14 +194,14 @@ func (e *engine) at(q *qp, t time.Time) {
 	e.wakeFor(t)
 }
 
-// forget drops the timer of a QP that ends.
+// forget drops the timer of a QP.
 func (e *engine) forget(q *qp) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.timers, q)
 }
 
-// ending notes that c is to be gone by t; ended that it is.
+// ending notes that c must be gone by t; ended that it is gone.
 func (e *engine) ending(c *conn, t time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -222,7 +218,7 @@ func (e *engine) ended(c *conn) {
 	}
 }
 
-// expire calls what is due.
+// expire runs the timers that have expired.
 func (e *engine) expire(now time.Time) {
 	var qps []*qp
 	var conns []*conn
@@ -251,8 +247,7 @@ func (e *engine) expire(now time.Time) {
 	}
 }
 
-// note has something logged later: a log handler may do anything, and the
-// caller holds a lock.
+// note defers a log record: the caller holds a lock, and a log handler may do anything.
 func (e *engine) note(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -262,10 +257,10 @@ func (e *engine) note(f func()) {
 	}
 }
 
-// maxNotes bounds what waits for a slow log handler.
+// maxNotes limits the records that wait for a slow log handler.
 const maxNotes = 256
 
-// close ends the engine when the connections that are on their way out are gone.
+// close ends the engine once all closing connections are gone.
 func (e *engine) close() {
 	e.mu.Lock()
 	e.stop = true
@@ -278,8 +273,8 @@ func (e *engine) close() {
 	e.drv.close()
 }
 
-// wake ends the driver's wait. Who is late to let go of a connection may come after the
-// end, when its descriptor may be another's; e.mu is held.
+// wake ends the driver's wait; e.mu is held. A late release of a connection may call it
+// after the engine's end, when the descriptor may belong to something else.
 func (e *engine) wake() {
 	if !e.over {
 		e.drv.wake()

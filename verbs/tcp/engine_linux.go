@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newDriver makes the driver: epoll unless the portable one is asked for.
+// newDriver returns the driver: the portable one if requested, else epoll.
 func newDriver(portable bool) (driver, error) {
 	if portable {
 		return newNetDriver(), nil
@@ -18,13 +18,13 @@ func newDriver(portable bool) (driver, error) {
 	return newEpoll()
 }
 
-// epoll drives raw non-blocking sockets, taken out of the Go runtime's poller:
-// a read that finds something costs 0.4 µs there, where waking a goroutine costs
-// ten times that. The engine's thread blocks in epoll_wait.
+// epoll drives raw non-blocking sockets, outside the Go runtime's poller: a read that finds
+// data costs 0.4 µs; waking a goroutine costs ten times that. The engine's thread blocks
+// in epoll_wait.
 type epoll struct {
 	epollSet
 	event int         // eventfd, for wake
-	out   []happening // of wait
+	out   []happening // result of wait
 }
 
 // wakeID marks the eventfd in what epoll_wait returns.
@@ -58,7 +58,7 @@ func (e *epoll) wait(d time.Duration) []happening {
 	case d < 0:
 		n, _ = unix.EpollWait(e.fd, e.evs[:], -1)
 	default:
-		// Rather late than too early, which would make the engine spin.
+		// Round up: waking too early would make the engine spin.
 		n, _ = unix.EpollWait(e.fd, e.evs[:], int((d+time.Millisecond-1)/time.Millisecond))
 	}
 	n = max(n, 0) // an error is EINTR
@@ -104,7 +104,7 @@ func (e *epoll) adopt(c *conn, nc net.Conn) (transport, error) {
 	}
 	fd := -1
 	if cerr := raw.Control(func(own uintptr) {
-		// The duplicate is non-blocking as the original is, which it survives.
+		// The duplicate is non-blocking like the original, and outlives it.
 		fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0)
 	}); cerr != nil {
 		return nil, cerr
@@ -135,8 +135,8 @@ func (e *epoll) loop(c *conn) (transport, error) {
 	return s, nil
 }
 
-// tune sets what package net has no name for: sent bytes that are not
-// acknowledged for so long break the connection.
+// tune sets TCP_USER_TIMEOUT, which package net does not offer: the connection breaks when
+// sent bytes stay unacknowledged for that long.
 func tune(tc *net.TCPConn, timeout time.Duration) error {
 	raw, err := tc.SyscallConn()
 	if err != nil {
@@ -157,7 +157,7 @@ func tune(tc *net.TCPConn, timeout time.Duration) error {
 
 // uncongested chooses the cheapest congestion control for a connection within a
 // host, where there is no congestion: with BBR, which paces, streams of 1 MiB are 3 %
-// slower. A system that does not admit it has its own way.
+// slower. If the system does not allow it, the default stays.
 func uncongested(tc *net.TCPConn) {
 	if raw, err := tc.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") })
@@ -167,7 +167,7 @@ func uncongested(tc *net.TCPConn) {
 // epollSet is an epoll instance and the connections in it, by number.
 type epollSet struct {
 	fd  int
-	evs [64]unix.EpollEvent // of who waits
+	evs [64]unix.EpollEvent // result of epoll_wait
 
 	mu    sync.RWMutex
 	conns map[int32]*conn
@@ -187,8 +187,8 @@ func (p *epollSet) control(op, fd int, events uint32, id int32) error {
 	return unix.EpollCtl(p.fd, op, fd, &unix.EpollEvent{Events: events, Fd: id})
 }
 
-// add adds a descriptor under a number of its own: descriptors are reused at
-// once, numbers only after 2^31 others.
+// add adds a descriptor under a new number: descriptors are reused at once, numbers only
+// after 2^31 others.
 func (p *epollSet) add(fd int, events uint32, c *conn) (int32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

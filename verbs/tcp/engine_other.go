@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// newDriver makes the only driver that there is here.
+// newDriver returns the only driver of this system.
 func newDriver(bool) (driver, error) { return newNetDriver(), nil }
 
-// tune has nothing to set: the bound on unacknowledged bytes is Linux's. The
-// keep-alive probes and the deadlines of writing are there.
+// tune does nothing: only Linux limits how long bytes stay unacknowledged. Keep-alive
+// probes and write deadlines remain.
 func tune(*net.TCPConn, time.Duration) error { return nil }
 
-// uncongested has nothing to set either.
+// uncongested does nothing.
 func uncongested(*net.TCPConn) {}

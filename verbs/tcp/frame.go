@@ -6,15 +6,15 @@ import (
 	"fmt"
 )
 
-// kind of a frame; the numbers are the wire's.
+// kind is the kind of a frame; the numbers are on the wire.
 type kind uint8
 
 // Kinds. The first four are the handshake, see handshake.go.
 const (
-	kindOpen     kind = 1  // dialer: which QP asks for which, and on what terms
-	kindOpened   kind = 2  // acceptor: the same of its QP
-	kindRefused  kind = 3  // acceptor: not now
-	kindConfirm  kind = 4  // dialer: from here on the QPs are connected
+	kindOpen     kind = 1  // dialer: both QP numbers, and the terms
+	kindOpened   kind = 2  // acceptor: the same for its QP
+	kindRefused  kind = 3  // acceptor: no, or not yet
+	kindConfirm  kind = 4  // dialer: the QPs are connected now
 	kindStart    kind = 5  // the request stream begins, or its terms change
 	kindSend     kind = 6  // SEND, first frame
 	kindWrite    kind = 7  // RDMA_WRITE, first frame
@@ -23,11 +23,11 @@ const (
 	kindMore     kind = 10 // SEND or RDMA_WRITE, further frames
 	kindResponse kind = 11 // to RDMA_READ or an atomic
 	kindAck      kind = 12
-	kindNak      kind = 13 // request msn failed with status; nothing behind it is executed
-	kindRNR      kind = 14 // request msn found no receive; it and what follows was dropped
-	kindReady    kind = 15 // there is a receive now
-	kindResume   kind = 16 // answer to kindReady: the requests from msn on come again
-	kindDown     kind = 17 // this QP is in ERR: it executes nothing and sends nothing any more
+	kindNak      kind = 13 // request msn failed with status; no later request is executed
+	kindRNR      kind = 14 // no receive was posted for request msn; it and all later ones were dropped
+	kindReady    kind = 15 // a receive is posted now
+	kindResume   kind = 16 // reply to kindReady: the requests follow again, starting at msn
+	kindDown     kind = 17 // this QP is in ERR: it executes and sends nothing any more
 	kindBye      kind = 18 // this QP is gone
 	kindEnd      kind = 19
 )
@@ -48,9 +48,9 @@ const (
 	flagSolicited = 1 << 1 // SEND, WRITE
 	flagSwap      = 1 << 2 // ATOMIC: compare and swap; without it fetch and add
 	flagFinal     = 1 << 3 // OPEN, OPENED: the sender is in RTS, its PSN will not change
-	// flagTrailer, on frames with payload: one byte follows the payload, which
-	// is not 0 if the payload is void because the memory that it comes from went
-	// away while the frame was under way.
+	// flagTrailer, on frames with payload: one byte follows the payload. It is not 0 if
+	// the payload is void because its memory was deregistered while the frame was being
+	// sent.
 	flagTrailer = 1 << 4
 )
 
@@ -63,7 +63,7 @@ const (
 	openSize      = 24
 )
 
-// layout is what a kind's frames look like.
+// layout describes the frames of a kind.
 type layout struct {
 	extension int // bytes between header and payload
 	flags     uint8
@@ -91,30 +91,30 @@ var layouts = [kindEnd]layout{
 	kindBye:      {0, 0, false},
 }
 
-// frame is the header of any frame, with its extension. The package comment has
-// the layout.
+// frame is the header of a frame of any kind, with its extension. The package comment
+// shows the layout.
 type frame struct {
 	kind  kind
 	flags uint8
 	size  uint32 // bytes of payload that follow
-	ack   uint32 // requests of the other side executed so far
-	msn   uint32 // number of the request that this is, or is about
+	ack   uint32 // requests of the receiver of this frame executed so far
+	msn   uint32 // number of the request that the frame is, or refers to
 
 	total      uint32 // SEND, WRITE, READ: bytes of the message
 	imm        uint32 // SEND, WRITE
 	rkey       uint32 // WRITE, READ, ATOMIC
 	addr       uint64 // WRITE, READ, ATOMIC
-	operand    uint64 // ATOMIC: to compare with, or to add
+	operand    uint64 // ATOMIC: value to compare with, or to add
 	swap       uint64 // ATOMIC
 	status     uint32 // NAK: a verbs.WCStatus; REFUSED: a refusal
-	psn        uint32 // START, OPEN, OPENED: the first one of who sends this
+	psn        uint32 // START, OPEN, OPENED: the sender's first PSN
 	rnrRetry   uint8  // START
 	dst, src   uint32 // handshake: QP numbers
-	expectPSN  uint32 // OPEN, OPENED: the first one expected of the other side
-	maxAnswers uint8  // OPEN, OPENED: RDMA_READs and atomics answered at once
+	expectPSN  uint32 // OPEN, OPENED: the first PSN expected from the other end
+	maxAnswers uint8  // OPEN, OPENED: RDMA_READs and atomics that the sender executes at once
 }
 
-// errFrame: the peer does not speak our language, or has lost its place in the stream.
+// errFrame: the peer violates the protocol, or has lost its place in the stream.
 var errFrame = errors.New("malformed frame")
 
 // Append appends the header and the extension to b.
@@ -161,9 +161,9 @@ func (f *frame) Append(b []byte) []byte {
 	return b
 }
 
-// Parse reads the header and the extension of a frame from the front of b and
-// returns their length, or 0 if b is too short to tell. It sets the fields that
-// the kind has, no others. An error wraps errFrame.
+// Parse reads the header and the extension of a frame from the front of b and returns
+// their length, or 0 if b is too short to tell. It sets only the fields of the frame's
+// kind. An error wraps errFrame.
 func (f *frame) Parse(b []byte) (int, error) {
 	if len(b) < headerSize {
 		return 0, nil

@@ -10,13 +10,12 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// FuzzConnection feeds a connection whatever a peer that has proved itself may
-// send. Nothing panics, no byte outside of the region that it may write is
-// touched, and when the stream ends all that was posted has completed once.
+// FuzzConnection feeds a connection anything that an authenticated peer may send. Nothing panics,
+// no byte outside the region that the peer may write is touched, and when the stream ends all
+// posted work has completed once.
 //
-// The input is a script: a byte says what comes next, and the bytes behind it fill
-// in the rest, so that keys, addresses and numbers can be right often enough to
-// get anywhere.
+// The input is a script: a byte selects the next command, and the bytes after it fill in the rest,
+// so that keys, addresses and numbers are right often enough to get anywhere.
 func FuzzConnection(f *testing.F) {
 	// Frames as a well-behaved peer sends them.
 	for _, script := range [][]byte{
@@ -40,7 +39,7 @@ func FuzzConnection(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte, chunk uint8) { runScript(t, b, script, int(chunk)) })
 }
 
-// Commands of a script that are no kinds of frames.
+// Commands of a script other than kinds of frames.
 const (
 	scriptRaw   = 0x80 // so many bytes as they are
 	scriptLater = 0x81 // deadlines pass
@@ -152,7 +151,7 @@ func runScript(t *testing.T, b *lab, script []byte, chunk int) {
 		require.Equal(t, posted, sends)
 		require.Equal(t, receives, recvs)
 	}
-	// What it says is well-formed, whatever it was told.
+	// Its output is well-formed, whatever its input.
 	out, _ := h.take()
 	for len(out) > 0 {
 		var fr frame

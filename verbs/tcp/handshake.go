@@ -22,18 +22,18 @@ import (
 //	   | <-------------- OPENED, or REFUSED -- |
 //	   | -- CONFIRM -------------------------> |  both QPs are connected
 //
-// An acceptor takes the connection over with CONFIRM and not before: a dialer
-// whose patience ended meanwhile must not cost the QP its life.
+// The acceptor's QP adopts the connection only on CONFIRM: a dialer that has timed out
+// in the meantime must not break the QP.
 
-// refusal says why an acceptor does not want a connection. The numbers are the wire's.
+// refusal says why an acceptor refuses a connection. The numbers are on the wire.
 type refusal uint32
 
 const (
 	refusedNoQP  refusal = 1 // no such QP
-	refusedPeer  refusal = 2 // the QP is to be connected with another one
-	refusedPSN   refusal = 3 // one of the two is an earlier life of the QP
-	refusedState refusal = 4 // the QP is in ERR, or was connected and is not any more
-	refusedBusy  refusal = 5 // the QP is connected
+	refusedPeer  refusal = 2 // the QP's peer is another QP
+	refusedPSN   refusal = 3 // one end is from before a reset of its QP
+	refusedState refusal = 4 // the QP is in ERR, or was connected and no longer is
+	refusedBusy  refusal = 5 // the QP is already connected
 	refusedLater refusal = 6 // the QP did not get to RTR in time
 )
 
@@ -42,29 +42,29 @@ func (r refusal) Error() string {
 	case refusedNoQP:
 		return "refused: no such QP"
 	case refusedPeer:
-		return "refused: the QP is to be connected with another one"
+		return "refused: the QP is configured for another peer"
 	case refusedPSN:
 		return "refused: the PSNs do not match"
 	case refusedState:
 		return "refused: the QP is in ERR or was disconnected"
 	case refusedBusy:
-		return "refused: the QP is connected"
+		return "refused: the QP is already connected"
 	case refusedLater:
-		return "refused: the QP is not in RTR"
+		return "refused: the QP did not reach RTR in time"
 	}
 	return fmt.Sprintf("refused: reason %d", uint32(r))
 }
 
 // Times of the handshake.
 const (
-	maxHandshake = 5 * time.Second // for what a live peer does at once
+	maxHandshake = 5 * time.Second // for steps that a live peer takes at once
 	firstRetry   = time.Millisecond
 	lastRetry    = 250 * time.Millisecond
 )
 
 func (a *adapter) handshakeTime() time.Duration { return min(a.cfg.PeerTimeout, maxHandshake) }
 
-// parkTime is how long a connection waits for its QP to be in RTR.
+// parkTime is how long an accepted connection waits for its QP to reach RTR.
 func (a *adapter) parkTime() time.Duration { return a.cfg.PeerTimeout }
 
 func (a *adapter) proofParams(self identity) proof.Params {
@@ -72,7 +72,7 @@ func (a *adapter) proofParams(self identity) proof.Params {
 		Major: wireMajor, Minor: wireMinor, Job: a.cfg.Job, Self: self.bytes()}
 }
 
-// readHandshake reads one frame of the handshake, and not a byte more.
+// readHandshake reads exactly one frame of the handshake.
 func readHandshake(r io.Reader) (frame, error) {
 	var f frame
 	var b [handshakeSize]byte
@@ -81,7 +81,7 @@ func readHandshake(r io.Reader) (frame, error) {
 	}
 	n, err := f.Parse(b[:])
 	if err == nil && n != handshakeSize {
-		err = fmt.Errorf("%w: %v in the handshake", errFrame, f.kind)
+		err = fmt.Errorf("%w: %v during the handshake", errFrame, f.kind)
 	}
 	return f, err
 }
@@ -91,22 +91,22 @@ func writeHandshake(w io.Writer, f *frame) error {
 	return err
 }
 
-// welcome leads an accepted connection through the handshake.
+// welcome takes an accepted connection through the handshake.
 func (a *adapter) welcome(nc net.Conn, gid verbs.GID) {
 	if err := a.admit(nc, gid); err != nil {
 		nc.Close()
 		log := &a.log
 		if p := new(proof.Error); errors.As(err, &p) && p.Peer == nil {
-			log = &a.noise // it did not even say who it is
+			log = &a.noise // it did not even identify itself
 		}
 		if a.life.Err() == nil {
-			log.warn("tcp: connection not admitted", "from", nc.RemoteAddr().String(), "err", err)
+			log.warn("tcp: connection refused", "from", nc.RemoteAddr().String(), "err", err)
 		}
 	}
 }
 
-// admit is welcome but for what to do with errors. Without one, the connection
-// is not the caller's any more.
+// admit does the work of welcome and returns the error. Without an error, the caller no
+// longer owns the connection.
 func (a *adapter) admit(nc net.Conn, gid verbs.GID) error {
 	if err := nc.SetDeadline(time.Now().Add(a.handshakeTime())); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (a *adapter) admit(nc net.Conn, gid verbs.GID) error {
 		return err
 	}
 	if theirs.kind != kindOpen {
-		return fmt.Errorf("%w: %v in place of OPEN", errFrame, theirs.kind)
+		return fmt.Errorf("%w: got %v, want OPEN", errFrame, theirs.kind)
 	}
 	q, life, ours, err := a.park(peer.ID, &theirs)
 	if err := nc.SetDeadline(time.Now().Add(a.handshakeTime())); err != nil {
@@ -146,14 +146,14 @@ func (a *adapter) admit(nc net.Conn, gid verbs.GID) error {
 		return err
 	}
 	if confirm.kind != kindConfirm || confirm.dst != theirs.dst || confirm.src != theirs.src {
-		return fmt.Errorf("%w: %v in place of CONFIRM", errFrame, confirm.kind)
+		return fmt.Errorf("%w: got %v, want CONFIRM", errFrame, confirm.kind)
 	}
 	return q.takeOver(life, &theirs, nc)
 }
 
-var errCrowded = errors.New("too many connections wait for their queue pairs")
+var errCrowded = errors.New("too many connections are waiting for their queue pairs")
 
-// park waits until the QP that an OPEN asks for can say yes or no.
+// park waits until the QP that an OPEN names accepts or refuses.
 func (a *adapter) park(id []byte, theirs *frame) (q *qp, life uint32, ours frame, err error) {
 	late := time.NewTimer(a.parkTime())
 	defer late.Stop()
@@ -176,9 +176,9 @@ func (a *adapter) park(id []byte, theirs *frame) (q *qp, life uint32, ours frame
 	}
 }
 
-// consider says whether the QP takes the connection of the dialer with the given
-// identity: with a nil error ours is the OPENED for it. With refusedLater, it is
-// to be asked again when changed is closed.
+// consider says whether the QP accepts the connection of the dialer with the given
+// identity: with a nil error, ours is the OPENED for it. After refusedLater, call it again
+// when changed is closed.
 func (q *qp) consider(id []byte, theirs *frame) (life uint32, ours frame, changed <-chan struct{}, err error) {
 	q.Lock.Lock()
 	defer q.Unlock()
@@ -201,7 +201,7 @@ func (q *qp) consider(id []byte, theirs *frame) (life uint32, ours frame, change
 	return q.life, q.terms(kindOpened), nil, nil
 }
 
-// terms is what the QP has to say of itself.
+// terms returns a handshake frame with the QP's terms.
 func (q *qp) terms(k kind) frame {
 	f := frame{kind: k, dst: q.remote.qpn, src: q.Num, psn: q.Attr.SQPSN, expectPSN: q.Attr.RQPSN, maxAnswers: q.Attr.MaxDestRdAtomic}
 	if q.State() != verbs.QPRTR {
@@ -210,8 +210,8 @@ func (q *qp) terms(k kind) frame {
 	return f
 }
 
-// agrees compares the PSNs that both sides start with, as far as they are final.
-// Those of an earlier life of either QP do not match.
+// agrees compares the first PSNs of both ends, as far as they are final. They differ if
+// either QP has been reset since.
 func (q *qp) agrees(theirs *frame) bool {
 	if theirs.flags&flagFinal != 0 && theirs.psn != q.Attr.RQPSN {
 		return false
@@ -219,7 +219,7 @@ func (q *qp) agrees(theirs *frame) bool {
 	return q.State() == verbs.QPRTR || theirs.expectPSN == q.Attr.SQPSN
 }
 
-// takeOver gives a connection to the QP.
+// takeOver hands a connection to the QP.
 func (q *qp) takeOver(life uint32, theirs *frame, nc net.Conn) error {
 	if err := nc.SetDeadline(time.Time{}); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (q *qp) takeOver(life uint32, theirs *frame, nc net.Conn) error {
 	return err
 }
 
-// dial connects to the peer, and tries again until ctx ends.
+// dial connects to the peer, retrying until ctx ends.
 func (q *qp) dial(ctx context.Context, life uint32) {
 	var told string
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
@@ -241,7 +241,7 @@ func (q *qp) dial(ctx context.Context, life uint32) {
 		}
 		if told != err.Error() {
 			told = err.Error()
-			q.a.log.warn("tcp: cannot connect yet", "qp", q.Num, "peer", q.remote.String(), "err", err)
+			q.a.log.warn("tcp: cannot connect to peer, retrying", "qp", q.Num, "peer", q.remote.String(), "err", err)
 		}
 		again := time.NewTimer(pause)
 		select {
@@ -264,7 +264,7 @@ func (q *qp) dialOnce(ctx context.Context, life uint32) error {
 	if err != nil {
 		return err
 	}
-	// The end of ctx ends what blocks here.
+	// When ctx ends, calls that block here end.
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	theirs, err := q.open(ctx, nc, local, remote)
 	if !stop() {
@@ -292,7 +292,7 @@ func (q *qp) open(ctx context.Context, nc net.Conn, local, remote identity) (*fr
 	ours := q.terms(kindOpen)
 	q.Unlock()
 	if ctx.Err() != nil {
-		return nil, ctx.Err() // those were the terms of another life
+		return nil, ctx.Err() // the QP has been reset since
 	}
 	if err := writeHandshake(nc, &ours); err != nil {
 		return nil, err
@@ -307,7 +307,7 @@ func (q *qp) open(ctx context.Context, nc net.Conn, local, remote identity) (*fr
 	case theirs.kind == kindRefused:
 		return nil, refusal(theirs.status)
 	case theirs.kind != kindOpened || theirs.dst != ours.src || theirs.src != ours.dst:
-		return nil, fmt.Errorf("%w: %v in place of OPENED", errFrame, theirs.kind)
+		return nil, fmt.Errorf("%w: got %v, want OPENED", errFrame, theirs.kind)
 	}
 	q.Lock.Lock()
 	agreed := q.agrees(&theirs)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// identity names one end of a connection: where its context listens, and its
-// QP. It is what the proof of the job's secret binds to the connection.
+// identity names one end of a connection: the address that its context listens on, and its
+// QP. The proof of the job's secret binds it to the connection.
 type identity struct {
 	gid  verbs.GID
 	port uint16
@@ -19,7 +19,7 @@ type identity struct {
 
 const identitySize = 22
 
-// bytes is the identity as it is proved, and the order of two ends: the smaller
+// bytes returns the identity as the proof covers it. It also orders two ends: the smaller
 // one dials.
 func (id identity) bytes() []byte {
 	b := make([]byte, 0, identitySize)
@@ -30,8 +30,8 @@ func (id identity) bytes() []byte {
 
 func (id identity) compare(other identity) int { return bytes.Compare(id.bytes(), other.bytes()) }
 
-// any is the identity without the QP: an acceptor cannot know yet which of its
-// QPs is wanted.
+// any returns the identity without the QP: an acceptor does not yet know which of its QPs
+// the dialer wants.
 func (id identity) any() identity {
 	id.qpn = 0
 	return id

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is the transport of raw sockets. System calls are made without telling
-// the scheduler, which would cost as much as they do: none of them blocks.
+// socket is the transport of raw sockets. It makes system calls without notifying the
+// scheduler, which would double their cost: none of them blocks.
 type socket struct {
 	e    *epoll
 	c    *conn
 	rfd  int // read from, and watched
-	wfd  int // written to; another one only if the QP is connected with itself
+	wfd  int // written to; differs from rfd only if the QP is connected to itself
 	id   int32
-	mask uint32 // what the engine's epoll is armed for; 0: fired, or not there
+	mask uint32 // what the engine's epoll is armed for; 0: fired, or not in it
 	held bool   // the engine's epoll has the socket
 	in   []membership
 	hush bool // see mute
@@ -38,15 +38,15 @@ func (e *epoll) newSocket(c *conn, rfd, wfd int) (*socket, error) {
 	return s, err
 }
 
-// readable asks poll(2), which does not lock the socket. Who spins on reads does,
-// and what arrives meanwhile has to wait: streams of 1 MiB are 5 % slower.
+// readable calls poll(2), which does not lock the socket. Spinning on reads does, which
+// delays arriving packets: streams of 1 MiB are 5 % slower.
 func (s *socket) readable() bool {
 	fd := unix.PollFd{Fd: int32(s.rfd), Events: unix.POLLIN}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fd)), 1, uintptr(unsafe.Pointer(&noTime)), 0, 0, 0)
 	return n != 0 || errno != 0
 }
 
-// noTime is the time that ppoll(2) is to wait. (Not all architectures have poll.)
+// noTime is the timeout of ppoll(2). (Not all architectures have poll.)
 var noTime unix.Timespec
 
 func (s *socket) readv(bufs [][]byte) (int, error) {
@@ -127,7 +127,7 @@ func (s *socket) arm(in, out bool) {
 		mask |= unix.EPOLLIN
 	}
 	if out && s.wfd == s.rfd {
-		// What fills the pipe of a QP connected with itself can be read.
+		// If the pipe of a QP connected to itself is full, it can be read.
 		mask |= unix.EPOLLOUT
 	}
 	if mask == s.mask {
@@ -142,8 +142,8 @@ func (s *socket) arm(in, out bool) {
 	}
 }
 
-// disarm takes the socket out: one that is in an epoll set, be it armed for
-// nothing, has every packet that arrives call on the set.
+// disarm removes the socket from the engine's epoll: for a socket in an epoll set, even
+// armed for nothing, every arriving packet makes the kernel visit the set.
 func (s *socket) disarm() {
 	if s.held {
 		s.mask, s.held = 0, false
@@ -169,7 +169,7 @@ func (s *socket) join(p pollSet) {
 	}
 }
 
-// leave takes the socket out of all sets.
+// leave removes the socket from all sets.
 func (s *socket) leave() {
 	for _, m := range s.in {
 		m.set.remove(s.rfd, m.id)
@@ -188,7 +188,7 @@ func (s *socket) mute(on bool) {
 	}
 }
 
-// rawEpollWait looks, and does not wait. A negative count, an error, is none.
+// rawEpollWait polls without waiting. A negative count, an error, counts as none.
 func rawEpollWait(fd int, evs []unix.EpollEvent) int {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(evs))), uintptr(len(evs)), 0, 0, 0)
 	if errno != 0 {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// netDriver drives connections through package net. Two goroutines for each
-// block in Read and Write, on buffers of their own, so that no user's memory is
-// touched but under the QP's lock; whoever holds that finds in the buffers what
-// a non-blocking socket would have given.
+// netDriver drives connections through package net. Two goroutines for each block in Read
+// and Write, on buffers of their own, so that user memory is touched only under the QP's
+// lock; the holder of that lock finds in the buffers what a non-blocking socket would have
+// returned.
 type netDriver struct {
 	alarm chan struct{} // wake
 	timer *time.Timer
@@ -66,17 +66,17 @@ func (d *netDriver) loop(c *conn) (transport, error) {
 // netBuffer is the size of each of a connection's two buffers, in bytes.
 const netBuffer = 128 << 10
 
-// stream is the transport of net.Conns: in is what has been read and not been
-// taken, out what has been taken from the user and not been written.
+// stream is the transport of net.Conns: in has been read from the connection but not
+// consumed, out has been copied from the user but not written.
 type stream struct {
 	c      *conn
-	r, w   net.Conn // another one only if the QP is connected with itself
+	r, w   net.Conn // they differ only if the QP is connected to itself
 	in     []byte
-	inErr  error         // of the read behind in
-	taken  chan struct{} // in has become empty, or the stream is closed
+	inErr  error         // of the read after in
+	taken  chan struct{} // signalled when in has become empty or the stream is closed
 	out    []byte
-	given  chan struct{} // out has become longer, or fin is set, or the stream is closed
-	fin    bool          // close writing behind out
+	given  chan struct{} // signalled when out grows, fin is set or the stream is closed
+	fin    bool          // close for writing after out
 	dead   bool          // writing failed: the reading goroutine will find out
 	closed bool
 }
@@ -89,7 +89,7 @@ func (d *netDriver) start(c *conn, r, w net.Conn) *stream {
 	return s
 }
 
-// read fetches, drives the connection, and waits until what it fetched is taken.
+// read reads from the connection, drives it, and waits until what it read is consumed.
 func (s *stream) read() {
 	q := s.c.q
 	buf := make([]byte, netBuffer)
@@ -116,9 +116,8 @@ func (s *stream) read() {
 	}
 }
 
-// write takes what is to be written, lets the connection fill the other buffer
-// meanwhile, and writes. A peer that takes nothing for as long as the peer
-// timeout is dead.
+// write writes one buffer while the connection fills the other. A peer that accepts nothing
+// for the peer timeout is dead.
 func (s *stream) write() {
 	q := s.c.q
 	spare := make([]byte, 0, netBuffer)
@@ -132,7 +131,7 @@ func (s *stream) write() {
 		batch, fin := s.out, s.fin
 		s.out = spare[:0]
 		if s.c.tx.blocked {
-			// With the acknowledgements that found no room: nobody else comes.
+			// Include acknowledgements that found no room before: no other call will.
 			s.c.transmit(nil, true)
 		}
 		q.Unlock()
@@ -145,7 +144,7 @@ func (s *stream) write() {
 			q.Lock.Lock()
 			s.dead = true
 			q.Unlock()
-			// What the peer sent before is read first, if that does not take long.
+			// Read what the peer sent before, if that does not take long.
 			s.r.SetReadDeadline(time.Now().Add(lastWords))
 			return
 		}
@@ -161,7 +160,7 @@ func (s *stream) write() {
 	}
 }
 
-// lastWords is how long a connection that cannot be written is still read.
+// lastWords is how long a connection that can no longer be written is still read.
 const lastWords = time.Second
 
 func (s *stream) readable() bool { return len(s.in) > 0 || s.inErr != nil }
@@ -218,7 +217,7 @@ func (s *stream) close() {
 	signal(s.given)
 }
 
-// The goroutines drive the connection whoever else does: there is nothing to arm.
+// The two goroutines always drive the connection: there is nothing to arm.
 func (s *stream) arm(in, out bool) {}
 func (s *stream) disarm()          {}
 func (s *stream) fired()           {}

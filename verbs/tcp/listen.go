@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// accept takes connections until the listener is closed. Each is led through
-// the handshake by a goroutine of its own; the lobby bounds how many there are.
+// accept accepts connections until the listener is closed. A goroutine for each does the
+// handshake; the lobby limits their number.
 func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 	for {
 		nc, err := l.Accept()
@@ -26,8 +26,8 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			// Out of descriptors, as a rule: some will be free again.
-			a.log.warn("tcp: cannot accept", "err", err)
+			// Usually out of descriptors: wait for some to be free again.
+			a.log.warn("tcp: cannot accept connections, retrying", "err", err)
 			select {
 			case <-time.After(acceptPause):
 			case <-a.life.Done():
@@ -39,15 +39,14 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 
 const acceptPause = 50 * time.Millisecond
 
-// Bounds of what strangers, and peers whose time has not come, can occupy.
+// Limits on connections of strangers, and of peers whose QP is not in RTR yet.
 const (
 	maxStrangers = 128
 	maxGuests    = 4096
 )
 
-// lobby holds accepted connections that are not a QP's yet: strangers, who have
-// proved nothing, and guests, who have. A stranger too many drives out the one
-// who has been there longest.
+// lobby holds accepted connections that no QP owns yet: strangers, which have not proved the
+// secret, and guests, which have. A stranger beyond the limit evicts the oldest one.
 type lobby struct {
 	mu        sync.Mutex
 	closed    bool
@@ -55,7 +54,7 @@ type lobby struct {
 	guests    map[net.Conn]struct{}
 }
 
-// enter notes a stranger; false: the lobby is closed, and so is the connection.
+// enter adds a stranger. False: the lobby is closed, and so is the connection.
 func (y *lobby) enter(nc net.Conn) bool {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -70,7 +69,7 @@ func (y *lobby) enter(nc net.Conn) bool {
 	return true
 }
 
-// admit makes a stranger a guest, if he is still there and there is room.
+// admit makes a stranger a guest, if it is still there and there is room.
 func (y *lobby) admit(nc net.Conn) bool {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -84,7 +83,7 @@ func (y *lobby) admit(nc net.Conn) bool {
 	return true
 }
 
-// leave forgets a connection: it is closed, or has become a QP's.
+// leave removes a connection that is closed or now belongs to a QP.
 func (y *lobby) leave(nc net.Conn) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -102,7 +101,7 @@ func (y *lobby) remove(nc net.Conn) bool {
 	return false
 }
 
-// close closes everything; nobody enters any more.
+// close closes all connections; no connection can enter any more.
 func (y *lobby) close() {
 	y.mu.Lock()
 	defer y.mu.Unlock()

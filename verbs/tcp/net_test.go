@@ -25,7 +25,7 @@ import (
 
 // Over real sockets: strangers, secrets, addresses, many QPs.
 
-// drivers are the ways of driving sockets that there are here.
+// drivers lists the drivers of this system.
 var drivers = map[string]bool{"raw": false, "portable": true}
 
 // site is an open context with one of everything.
@@ -66,7 +66,7 @@ func (s *site) qp() *verbs.QP {
 	return q
 }
 
-// port is where the site listens.
+// port returns the port that the site listens on.
 func (s *site) port() int {
 	s.Helper()
 	p, err := s.ctx.QueryPort(1)
@@ -119,8 +119,8 @@ func echo(a, b *site, qa, qb *verbs.QP, n int) {
 	}
 }
 
-// TestStrangers storms the listener with all that is no peer, while two QPs work
-// and others connect: nothing breaks, and nothing stays behind.
+// TestStrangers floods the listener with connections that are not peers, while two QPs work
+// and others connect: nothing breaks, and nothing is left behind.
 func TestStrangers(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestStrangers(t *testing.T) {
 			require.Eventually(t, logged, 10*time.Second, time.Millisecond, "%s", j)
 			attack(func(net.Conn) {}) // a port scan
 			attack(noise)
-			attack(func(nc net.Conn) { nc.Write([]byte("GET / HTTP/1.0\r\n")) }) // somebody lost
+			attack(func(nc net.Conn) { nc.Write([]byte("GET / HTTP/1.0\r\n")) }) // a stray client
 			attack(func(nc net.Conn) { nc.(*net.TCPConn).SetLinger(0) })         // reset
 			attack(guess)                                                        // another job
 			attack(func(nc net.Conn) {                                           // a peer gone mad
@@ -223,8 +223,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestSilentStranger: who connects and says nothing is put out after the peer
-// timeout.
+// TestSilentStranger: a connection that sends nothing is closed after the peer timeout.
 func TestSilentStranger(t *testing.T) {
 	leak.Check(t)
 	a := openSite(t, verbs.Config{Secret: secret, PeerTimeout: 50 * time.Millisecond})
@@ -239,8 +238,7 @@ func TestSilentStranger(t *testing.T) {
 	}
 }
 
-// TestWrongSecret: both sides say why in their log, and who sends is told that
-// the peer does not answer.
+// TestWrongSecret: both ends log the reason, and sends fail because the peer does not answer.
 func TestWrongSecret(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
@@ -287,7 +285,7 @@ func TestOpen(t *testing.T) {
 		_, err := d.Open(c.cfg)
 		require.ErrorIs(t, err, c.want, "%+v", c.cfg)
 	}
-	_, err = d.Open(verbs.Config{Secret: secret, Address: "192.0.2.77"}) // RFC 5737: nobody's
+	_, err = d.Open(verbs.Config{Secret: secret, Address: "192.0.2.77"}) // RFC 5737: reserved for documentation
 	require.Error(t, err)
 	_, err = (provider{}).Open("tcp_nothing", verbs.Config{Secret: secret})
 	require.ErrorIs(t, err, verbs.ErrNoDevice)
@@ -327,8 +325,8 @@ func TestAddresses(t *testing.T) {
 	echo(a, c, qa, qc, 3)
 }
 
-// TestManyQPs: more QPs on a CQ than are read one by one. Messages of all of them
-// come, also while one of them waits for a receive and others are closed.
+// TestManyQPs: more QPs on a CQ than are read one by one. Messages of all of them arrive,
+// even while one of them waits for a receive and others are closed.
 func TestManyQPs(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
@@ -381,8 +379,8 @@ func TestManyQPs(t *testing.T) {
 	}
 }
 
-// TestCloseDelivers: what was handed to the transport before a QP, or its whole
-// context, is closed still arrives, whatever the other side has sent meanwhile.
+// TestCloseDelivers: data handed to the transport before a QP, or its whole context, is
+// closed still arrives, whatever the other side has sent meanwhile.
 func TestCloseDelivers(t *testing.T) {
 	for name, portable := range drivers {
 		t.Run(name, func(t *testing.T) {
@@ -402,7 +400,7 @@ func TestCloseDelivers(t *testing.T) {
 					_, err := qb.PostRecv([]verbs.RecvWR{{WRID: uint64(i), SGList: []verbs.SGE{b.mr.SGE(0, 100)}}})
 					require.NoError(t, err)
 				}
-				// Unread data at the side that closes would make a reset of the close.
+				// Unread data at the closing side would turn the close into a reset.
 				for range 10 {
 					_, err := qb.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{b.mr.SGE(0, 50_000)}, RKey: a.mr.RKey(), RemoteAddr: a.mr.Addr()}})
 					require.NoError(t, err)
@@ -431,8 +429,8 @@ func TestCloseDelivers(t *testing.T) {
 	}
 }
 
-// TestAttendance: who polls has the connection to himself, and who stops polling
-// has the engine finish the work.
+// TestAttendance: while a CQ is polled, only polling drives the connection; when polling
+// stops, the engine finishes the work.
 func TestAttendance(t *testing.T) {
 	leak.Check(t)
 	b := openSite(t, verbs.Config{Secret: secret})
@@ -451,7 +449,7 @@ func TestAttendance(t *testing.T) {
 		send(i)
 		require.Equal(t, verbs.WCSuccess, b.await(1)[0].Status)
 	}
-	// a polls: nobody wakes up for it.
+	// a polls: its engine does not wake up.
 	rounds := uint64(200)
 	if need.WantLong() {
 		rounds = 2000

@@ -2,6 +2,6 @@
 
 package tcp
 
-// What they are for is in race_linux.go.
+// See race_linux.go.
 func raceRead(int) {}
 func raceWrite()   {}

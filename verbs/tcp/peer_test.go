@@ -17,12 +17,12 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A peer in another process, which is told its role (echo: send back what comes; sink: receive
-// it; idle: nothing), its device and its address. The two exchange one line of JSON each way,
-// then they are connected. The peer ends with its standard input.
+// A peer in another process, whose arguments are its role (echo: send messages back; sink: receive
+// them; idle: do nothing), its device and its address. The two exchange one line of JSON each way,
+// and are then connected. The peer ends with its standard input.
 var acts = map[string]func(args []string) error{"peer": beside}
 
-// card is what the two tell each other.
+// card is the line that the two exchange.
 type card struct {
 	Endpoint []byte
 	Addr     uint64
@@ -123,7 +123,7 @@ func beside(args []string) error {
 	return c.ctx.Close()
 }
 
-// serve receives until the connection ends, and sends back what came if echo.
+// serve receives until the connection ends, and with echo sends messages back.
 func (c *corner) serve(recv []verbs.RecvWR, echo bool, gone <-chan struct{}) error {
 	wcs := make([]verbs.WC, 64)
 	send := []verbs.SendWR{{Opcode: verbs.OpSend}}
@@ -172,8 +172,7 @@ type peer struct {
 	in  io.WriteCloser
 }
 
-// startPeer starts the other process, with wrap before its command line, and
-// connects with it.
+// startPeer starts the other process, with wrap before its command line, and connects to it.
 func startPeer(t testing.TB, role string, cfg verbs.Config, device, farDevice, farAddress string, wrap ...string) *peer {
 	t.Helper()
 	line := append(wrap, ranks.Program(), role, farDevice, farAddress)

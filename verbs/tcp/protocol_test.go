@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// The state machine byte by byte, over tubes: what depends on where exactly a
-// stream is cut, or on something happening while half a frame is written.
+// The state machine byte by byte, over tubes: cases that depend on where exactly a stream is cut,
+// or on an event while half a frame is written.
 
 func fill(b []byte, seed byte) []byte {
 	for i := range b {
@@ -78,8 +78,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestCutAnywhere ends the stream behind every single byte: what is complete is
-// delivered, what is not is not, and everything posted completes once.
+// TestCutAnywhere ends the stream after every single byte: complete messages are delivered,
+// incomplete ones are not, and all posted work completes once.
 func TestCutAnywhere(t *testing.T) {
 	b := newLab(t)
 	sizes := []int{0, 1, 100, 6000, 8} // one of them with a trailer
@@ -132,8 +132,8 @@ func TestCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestRegionClosedUnderWay: the region that a frame is being sent from is closed
-// when half of the frame is out. The frame is completed, and void.
+// TestRegionClosedUnderWay: the region of a frame is closed when half of the frame is sent. The
+// frame is completed, and void.
 func TestRegionClosedUnderWay(t *testing.T) {
 	const n = 20000
 	b := newLab(t)
@@ -207,7 +207,7 @@ func TestRegionClosedUnderWay(t *testing.T) {
 	})
 }
 
-// TestLeaveUnderWay: a QP goes to ERR, or is closed, when half of a frame is out.
+// TestLeaveUnderWay: a QP goes to ERR, or is closed, when half of a frame is sent.
 func TestLeaveUnderWay(t *testing.T) {
 	const n = 20000
 	for _, closed := range []bool{false, true} {
@@ -248,8 +248,8 @@ func TestLeaveUnderWay(t *testing.T) {
 	}
 }
 
-// TestGoBack: a receiver without a receive drops what comes, and it is sent again
-// when there is one: everything is executed once, and in order.
+// TestGoBack: a receiver without a posted receive drops messages, which are sent again once one is
+// posted: everything is executed once, and in order.
 func TestGoBack(t *testing.T) {
 	for _, chunk := range []int{0, 5} {
 		t.Run(fmt.Sprint(chunk), func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestGoBack(t *testing.T) {
 			exchange(x, y)
 			require.Equal(t, []string{"10: success"}, statuses(x.poll()))
 			for round := uint64(2); round < 5; round++ {
-				// More comes behind the message that waits, then its time is up.
+				// More arrives after the waiting message, then its time is up.
 				x.post(batch(10 * round)...)
 				exchange(x, y)
 				y.q.Lock.Lock()
@@ -297,7 +297,7 @@ func TestGoBack(t *testing.T) {
 	}
 }
 
-// TestAcknowledgementsRide: on what goes the other way, if that is soon.
+// TestAcknowledgementsRide: a frame sent soon in the other direction carries the acknowledgement.
 func TestAcknowledgementsRide(t *testing.T) {
 	b := newLab(t)
 	x, y := b.half(7), b.half(7)

@@ -7,8 +7,8 @@ import (
 
 func init() { verbs.Register(provider{}) }
 
-// providerName is also the name of the protocol that the proof of the job's
-// secret is bound to; the version is that of the wire format.
+// The proof of the job's secret is bound to protocolName and to the version, which is
+// that of the wire format.
 const (
 	providerName = "tcp"
 	protocolName = "sluice-tcp"
@@ -34,14 +34,14 @@ func (provider) Open(device string, cfg verbs.Config) (verbs.ProviderContext, er
 	}
 	switch {
 	case len(cfg.Secret) == 0 && !cfg.Insecure:
-		return nil, verbs.Errorf(device, op, verbs.ErrSecret, "Config has neither Secret nor Insecure")
+		return nil, verbs.Errorf(device, op, verbs.ErrSecret, "Config sets neither Secret nor Insecure; set one of them")
 	case len(cfg.Secret) != 0 && cfg.Insecure:
-		return nil, verbs.Errorf(device, op, verbs.ErrInvalid, "Config has both Secret and Insecure")
+		return nil, verbs.Errorf(device, op, verbs.ErrInvalid, "Config sets both Secret and Insecure; set only one")
 	}
 	return openContext(device, n, cfg)
 }
 
-// activeMTU is the largest code that the MTU of an interface covers.
+// activeMTU returns the largest MTU code that fits the MTU of an interface.
 func activeMTU(n *nic.NIC) verbs.MTU {
 	m := verbs.MTU256
 	for m < verbs.MTU4096 && (m+1).Bytes() <= n.MTU {

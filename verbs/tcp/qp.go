@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// qp is a queue pair. Its lock guards everything but what is marked atomic.
+// qp is a queue pair. Its lock guards everything except the atomic fields.
 type qp struct {
 	soft.QP
 	a        *adapter
@@ -20,30 +20,30 @@ type qp struct {
 	recvPD   *soft.PD // of the receives' memory
 
 	link          link
-	life          uint32 // counts the connections that were begun: what belongs to an earlier one is void
+	life          uint32 // counts the connections begun; anything of an earlier one is void
 	local, remote identity
 	unwireFunc    context.CancelFunc // ends the dialing
-	changed       chan struct{}      // closed when connections that are parked should look again
+	changed       chan struct{}      // closed when parked connections should look again
 	conn          *conn
 	begun         uint32    // sends that were started without a connection
-	connectBy     time.Time // when they fail; zero: there are none, or they wait for ever
-	taken         bool      // Receive is that of a message that is coming
+	connectBy     time.Time // when they fail; zero: there are none, or they wait without limit
+	taken         bool      // Receive belongs to a message that is arriving
 
 	stalled atomic.Bool // a message waits for a receive
 	due     atomic.Bool // see conn.setDue
 }
 
-// link is how far the connection is.
+// link is the state of the connection.
 type link uint8
 
 const (
 	linkNone   link = iota
-	linkWiring      // RTR or beyond, the peer is being connected to
+	linkWiring      // RTR or beyond, connecting to the peer
 	linkUp
-	linkDown // was up, and will not be again before RESET
+	linkDown // was up; stays down until RESET
 )
 
-// CreateQP makes a QP in RESET.
+// CreateQP creates a QP in RESET.
 func (p *pd) CreateQP(init verbs.ProviderQPInit) (verbs.ProviderQP, error) {
 	a := p.a
 	q := &qp{a: a, scq: init.SendCQ.(*cq), rcq: init.RecvCQ.(*cq), recvPD: &p.PD}
@@ -77,7 +77,7 @@ func (q *qp) cqs() []*cq {
 	return both[:]
 }
 
-// leave takes the QP out of the lists.
+// leave removes the QP from the lists.
 func (q *qp) leave() {
 	q.a.qps.Remove(q.Num)
 	q.a.engine.forget(q)
@@ -93,7 +93,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.Lock.Lock()
 	defer q.Unlock()
 	if mask&verbs.MaskAV != 0 {
-		// The model comes first: its errors say more.
+		// Check against the model first: its errors are more specific.
 		if err := verbs.CheckModify(q.Device, q.Dev, q.State(), attr, mask); err != nil {
 			return err
 		}
@@ -132,16 +132,16 @@ func (q *qp) checkAddress(attr *verbs.QPAttr) error {
 	}
 	switch {
 	case int(ah.SGIDIndex) >= len(q.a.gids):
-		return bad("source GID index %d, table has %d", ah.SGIDIndex, len(q.a.gids))
+		return bad("source GID index %d, table has %d entries", ah.SGIDIndex, len(q.a.gids))
 	case !nic.Usable(ah.DGID.Addr()):
-		return bad("destination GID %v is no address of a host", ah.DGID)
+		return bad("destination GID %v is not the address of a host", ah.DGID)
 	case ah.DLID == 0:
-		return bad("destination TCP port (DLID) 0")
+		return bad("destination TCP port (DLID) is 0")
 	}
 	return nil
 }
 
-// connect enters RTR: the peer may connect, or is connected to, in the background.
+// connect enters RTR: the peer may connect, or the QP dials in the background.
 func (q *qp) connect() {
 	a, ah := q.a, &q.Attr.AHAttr
 	q.life++
@@ -171,14 +171,14 @@ func (q *qp) unwire() {
 	q.connectBy = time.Time{}
 }
 
-// wakeParked has the connections that are parked for this QP look at it again.
+// wakeParked has the connections parked for this QP look at it again.
 func (q *qp) wakeParked() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// attach takes a connection over: the handshake is done. It returns false if the
-// QP has moved on meanwhile.
+// attach adopts a connection after its handshake. It returns false if the QP has moved on
+// in the meantime.
 func (q *qp) attach(life uint32, theirs *frame, adopt func(*conn) (transport, error)) (bool, error) {
 	q.Lock.Lock()
 	defer q.Unlock()
@@ -212,13 +212,13 @@ func (q *qp) adoptNet(nc net.Conn) func(*conn) (transport, error) {
 	return func(c *conn) (transport, error) { return q.a.engine.drv.adopt(c, nc) }
 }
 
-// connectSelf connects a QP that is its own peer.
+// connectSelf connects a QP to itself.
 func (q *qp) connectSelf(life uint32) {
 	q.Lock.Lock()
 	theirs := frame{maxAnswers: q.Attr.MaxDestRdAtomic}
 	q.Unlock()
 	if _, err := q.attach(life, &theirs, q.a.engine.drv.loop); err != nil {
-		q.a.log.warn("tcp: cannot connect QP with itself", "qp", q.Num, "err", err)
+		q.a.log.warn("tcp: cannot connect QP to itself", "qp", q.Num, "err", err)
 	}
 }
 
@@ -230,8 +230,7 @@ func (q *qp) start() {
 	q.push()
 }
 
-// push sends what can be sent, or sees to it that waiting for the connection has
-// an end.
+// push sends what it can, or sets the deadline for the connection.
 func (q *qp) push() {
 	switch c := q.conn; {
 	case c != nil:
@@ -250,8 +249,8 @@ func (q *qp) push() {
 	}
 }
 
-// await starts sends as far as that goes without a connection: an adapter would
-// have sent them, and again, and again. The connection finds them to be sent again.
+// await starts sends without a connection, as an adapter would have sent and resent
+// them. Once connected, they are sent again.
 func (q *qp) await() {
 	for e := q.SQ.Waiting(); e != nil; e = q.SQ.Waiting() {
 		e.Mark = q.begun
@@ -264,7 +263,7 @@ func (q *qp) await() {
 	}
 }
 
-// expire acts on deadlines; the engine calls it.
+// expire acts on deadlines that have passed; the engine calls it.
 func (q *qp) expire(now time.Time) {
 	if !q.connectBy.IsZero() {
 		if now.Before(q.connectBy) {
@@ -278,8 +277,8 @@ func (q *qp) expire(now time.Time) {
 	}
 }
 
-// fail moves the QP to ERR as soft.QP.Fail does, and leaves the connection. What
-// the peer is to be told goes out with the next transmit.
+// fail moves the QP to ERR as soft.QP.Fail does, and leaves the connection. The next
+// transmit informs the peer.
 func (q *qp) fail(s *soft.Sink, status verbs.WCStatus, vendor uint32) {
 	q.failTaken(s, verbs.WCWRFlushErr)
 	q.unwire()
@@ -290,7 +289,7 @@ func (q *qp) fail(s *soft.Sink, status verbs.WCStatus, vendor uint32) {
 	}
 }
 
-// failTaken completes the receive of a message that will never be complete.
+// failTaken fails the receive of a message that will never be complete.
 func (q *qp) failTaken(s *soft.Sink, status verbs.WCStatus) {
 	if q.taken {
 		q.taken = false
@@ -298,7 +297,7 @@ func (q *qp) failTaken(s *soft.Sink, status verbs.WCStatus) {
 	}
 }
 
-// retire completes sends that are done: acknowledged, or answered.
+// retire completes sends that are acknowledged, or whose response is complete.
 func (q *qp) retire(s *soft.Sink) {
 	if !q.SQ.Retire(q.conn.tx.acked-1, &q.scq.CQ, s, q.Num, q.Attr.DestQPNum) {
 		q.fail(s, verbs.WCSuccess, 0)
@@ -307,8 +306,8 @@ func (q *qp) retire(s *soft.Sink) {
 	q.Drained()
 }
 
-// peerDown: the peer's QP is in ERR. As with an adapter that hears nothing any
-// more, that matters only to what is sent to it.
+// peerDown: the peer's QP is in ERR. As with an adapter that gets no more replies, only
+// sends to the peer fail.
 func (q *qp) peerDown(s *soft.Sink) {
 	q.link = linkDown
 	if q.SQ.Outstanding() || q.SQ.Waiting() != nil && q.State() == verbs.QPRTS {
@@ -330,7 +329,7 @@ func (q *qp) disconnect() {
 	q.link = linkNone
 }
 
-// poll is what Poll of a CQ does for one of its QPs. It never waits for the lock.
+// poll does the work of a CQ's Poll for one of its QPs. It never waits for the lock.
 func (q *qp) poll(s *soft.Sink) {
 	if !q.TryLock() {
 		return
@@ -341,8 +340,8 @@ func (q *qp) poll(s *soft.Sink) {
 		if got {
 			c.rx.quiet = 0
 		}
-		// An acknowledgement waits for the user's next send to ride on, until some
-		// polls have found nothing; but not if there may be no next poll.
+		// An acknowledgement waits to be carried by the user's next send until some
+		// polls have found nothing, but not if there may be no next poll.
 		c.transmit(s, c.rx.quiet >= ackPolls || !c.loose)
 		if got && !c.loose && c.phase == phaseOpen && c.spinning() {
 			c.letLoose()
@@ -352,7 +351,7 @@ func (q *qp) poll(s *soft.Sink) {
 	q.Unlock()
 }
 
-// PostSend posts send work requests, and writes them if the connection has room.
+// PostSend posts send work requests, and sends them if the connection has room.
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.Lock.Lock()
 	if err := q.CanPostSend(); err != nil {
@@ -377,15 +376,15 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// PostRecv posts receives. It takes the lock only of a QP that waits for one, or
-// that is in ERR.
+// PostRecv posts receives. It takes the lock only if the QP waits for a receive, or is in
+// ERR.
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if err := q.CanPostRecv(); err != nil {
 		return 0, err
 	}
 	n, err := q.RQ.Post(wrs)
 	// Post ends with a release store, which a load may overtake; this read-modify-
-	// write may not. Whoever sets stalled, or the state ERR, looks at the queue
+	// write may not. Code that sets stalled, or the state ERR, looks at the queue
 	// afterwards.
 	if q.stalled.CompareAndSwap(true, true) || q.State() == verbs.QPErr {
 		q.received()
@@ -393,7 +392,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// received goes on after a receive has been posted.
+// received resumes the QP after a receive has been posted.
 func (q *qp) received() {
 	q.Lock.Lock()
 	defer q.Unlock()
@@ -413,7 +412,7 @@ func (q *qp) received() {
 	c.drive(nil)
 }
 
-// setStalled notes that a message waits for a receive, or no longer.
+// setStalled notes whether a message waits for a receive.
 func (q *qp) setStalled(on bool) {
 	q.stalled.Store(on)
 	switch {
@@ -425,7 +424,7 @@ func (q *qp) setStalled(on bool) {
 	}
 }
 
-// Close destroys the QP. What has been handed to the transport still arrives.
+// Close destroys the QP. Data already handed to the transport still arrives.
 func (q *qp) Close() error {
 	q.Lock.Lock()
 	q.disconnect()

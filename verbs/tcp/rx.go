@@ -9,28 +9,28 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// Figures of reading, in bytes.
+// Parameters of reading, in bytes.
 const (
-	// bufferSize is the room for headers and payloads that are copied from there
-	// to where they belong.
+	// bufferSize is the size of the buffer for headers, and for payloads that are
+	// copied to their destination.
 	bufferSize = 32 << 10
-	// directMin is the smallest rest of a payload that is read straight to where
-	// it belongs.
+	// directMin is the smallest rest of a payload that is read straight into its
+	// destination.
 	directMin = 4 << 10
-	// lookFirst is the smallest rest of a payload for which it is better to look
-	// whether there is something before reading, see transport.readable.
+	// lookFirst is the smallest rest of a payload for which it pays to check for data
+	// before reading; see transport.readable.
 	lookFirst = 32 << 10
-	// tailRoom is what is read behind such a rest: the trailer and the next header.
+	// tailRoom is the room to read after such a rest: the trailer and the next header.
 	tailRoom = 1 + maxHeader
 )
 
-// rx is the reading side of a connection: bytes arrive in the buffer or directly
-// at their place, and go through parse.
+// rx is the reading side of a connection: bytes arrive in the buffer, which parse
+// processes, or directly at their destination.
 type rx struct {
 	buf    []byte
 	r, w   int  // buf[r:w] has arrived and is not parsed yet
-	direct int  // bytes of the next read that do not go to buf
-	dry    bool // the last read found nothing, or all there was
+	direct int  // bytes of the next read that bypass buf
+	dry    bool // the last read found nothing, or emptied the socket
 	bufs   [maxSGE + 1][]byte
 
 	// The frame whose payload is arriving.
@@ -40,31 +40,31 @@ type rx struct {
 	left    uint32 // bytes of payload still to come
 	to      target
 	entry   *soft.SendEntry // toEntry
-	void    bool            // an answer was: a refusal follows, and what is before it does not count
+	void    bool            // the response was void: a refusal follows, what is before it does not count
 
 	// The request stream.
-	expect       uint32 // msn of the request that comes next, or is coming
+	expect       uint32 // msn of the request that is arriving, or comes next
 	msg          message
-	met          bool // a request has come
+	met          bool // a request has arrived
 	rnrRetry     uint8
 	drop         drop
 	stalled      bool      // the next message waits for a receive
-	since        time.Time // when it began to
-	unacked      int       // messages executed since an acknowledgement went out
+	since        time.Time // since when
+	unacked      int       // messages executed since the last acknowledgement was sent
 	unackedBytes uint64
 	quiet        int // polls in a row that found nothing
 }
 
-// target of a payload.
+// target is the destination of a payload.
 type target uint8
 
 const (
 	toNowhere target = iota
 	toMessage        // the message of the request stream
-	toEntry          // an RDMA_READ or atomic of ours
+	toEntry          // our own RDMA_READ or atomic
 )
 
-// message is the SEND or RDMA_WRITE that is coming.
+// message is the SEND or RDMA_WRITE that is arriving.
 type message struct {
 	active bool
 	write  bool
@@ -76,29 +76,29 @@ type message struct {
 	addr   uint64
 }
 
-// drop says until when the requests that come are dropped.
+// drop says until when arriving requests are dropped.
 type drop uint8
 
 const (
 	dropNothing     drop = iota
-	dropUntilRecv        // the peer was told RNR
-	dropUntilResume      // the peer was told READY
-	dropForever          // a request was refused, or the peer gave one up
+	dropUntilRecv        // RNR was sent
+	dropUntilResume      // READY was sent
+	dropForever          // a request was refused, or the peer abandoned one
 )
 
-// discard forgets what has arrived: the connection ends.
+// discard drops what has arrived: the connection ends.
 func (x *rx) discard() {
 	x.r, x.w, x.direct = 0, 0, 0
 	x.body, x.trailer = false, false
 	x.msg.active = false
 }
 
-// receive reads and executes what has come, and says whether anything has.
+// receive reads and executes what has arrived, and says whether anything has.
 func (c *conn) receive(s *soft.Sink) (got bool) {
 	for budget := readBudget; budget > 0 && c.phase != phaseClosed; {
 		if c.phase == phaseOpen && c.rx.r < c.rx.w {
-			// The beginning of a header, or all that came behind a message that
-			// was, or still is, waiting for a receive.
+			// The start of a header, or everything after a message that was, or
+			// still is, waiting for a receive.
 			if c.parse(s); c.rx.stalled || c.phase == phaseClosed {
 				break
 			}
@@ -118,7 +118,7 @@ func (c *conn) receive(s *soft.Sink) (got bool) {
 		got = true
 		c.feed(s, n)
 		if n < size {
-			break // that was all there is
+			break // the socket is empty
 		}
 		budget -= n
 	}
@@ -149,14 +149,14 @@ func (c *conn) incoming(s *soft.Sink) (bufs [][]byte, size int) {
 		return out, size
 	}
 	if x.w > len(x.buf)/2 {
-		// At most the beginning of a header.
+		// At most the start of a header.
 		x.w = copy(x.buf, x.buf[x.r:x.w])
 		x.r = 0
 	}
 	return append(out, x.buf[x.w:]), len(x.buf) - x.w
 }
 
-// feed takes note of n bytes that were read to where incoming said.
+// feed accounts for n bytes that were read into the buffers of incoming.
 func (c *conn) feed(s *soft.Sink, n int) {
 	x := &c.rx
 	if c.phase != phaseOpen {
@@ -172,7 +172,7 @@ func (c *conn) feed(s *soft.Sink, n int) {
 	c.parse(s)
 }
 
-// placed moves on by n bytes of payload.
+// placed advances by n bytes of payload.
 func (c *conn) placed(n int) {
 	x := &c.rx
 	x.left -= uint32(n)
@@ -184,8 +184,8 @@ func (c *conn) placed(n int) {
 	}
 }
 
-// place appends to out, as far as its capacity goes, where the next n bytes of
-// payload belong. The memory is looked up anew each time.
+// place appends to out, within its capacity, the destination of the next n bytes of
+// payload. It looks the memory up each time.
 func (c *conn) place(out [][]byte, n uint32) ([][]byte, soft.Fault) {
 	x, q := &c.rx, c.q
 	switch {
@@ -202,7 +202,7 @@ func (c *conn) place(out [][]byte, n uint32) ([][]byte, soft.Fault) {
 	return append(out, m.Slice(at, int(n))), soft.OK
 }
 
-// misplaced: there is no place for a payload (any more).
+// misplaced: the payload has no destination, or no longer has one.
 func (c *conn) misplaced(s *soft.Sink) {
 	x, q := &c.rx, c.q
 	switch {
@@ -217,7 +217,7 @@ func (c *conn) misplaced(s *soft.Sink) {
 	}
 }
 
-// parse executes what is in the buffer.
+// parse executes the frames in the buffer.
 func (c *conn) parse(s *soft.Sink) {
 	x := &c.rx
 	for c.phase == phaseOpen {
@@ -250,8 +250,8 @@ func (c *conn) parse(s *soft.Sink) {
 	}
 }
 
-// payload moves what the buffer has of a payload to its place, and returns false
-// if more is to come.
+// payload copies the part of a payload that is in the buffer to its destination, and returns
+// false if more is to come.
 func (c *conn) payload(s *soft.Sink) bool {
 	x := &c.rx
 	for x.left > 0 {
@@ -332,9 +332,9 @@ func (c *conn) deliver(s *soft.Sink) {
 	}
 }
 
-// frame executes a header, and says where its payload goes. False: it cannot be
-// executed now, for want of a receive, or not at all. An error is a violation of
-// the protocol.
+// frame executes a header, and sets the destination of its payload. False: the header
+// cannot be executed now, for lack of a receive, or not at all. An error is a protocol
+// violation.
 func (c *conn) frame(s *soft.Sink) (bool, error) {
 	x, q := &c.rx, c.q
 	f := &x.hdr
@@ -353,7 +353,7 @@ func (c *conn) frame(s *soft.Sink) (bool, error) {
 			return true, nil
 		}
 		if f.msn != x.expect || x.msg.active != (f.kind == kindMore) {
-			return false, fmt.Errorf("request %d where %d was expected", f.msn, x.expect)
+			return false, fmt.Errorf("request number %d, want %d", f.msn, x.expect)
 		}
 		if !x.met {
 			x.met = true
@@ -364,7 +364,7 @@ func (c *conn) frame(s *soft.Sink) (bool, error) {
 		switch f.kind {
 		case kindMore:
 			if f.size == 0 || f.size > x.msg.total-x.msg.off {
-				return false, fmt.Errorf("%d bytes, %d are missing", f.size, x.msg.total-x.msg.off)
+				return false, fmt.Errorf("%d bytes of payload, the message lacks only %d", f.size, x.msg.total-x.msg.off)
 			}
 			x.to = toMessage
 			return true, nil
@@ -412,14 +412,14 @@ func (c *conn) frame(s *soft.Sink) (bool, error) {
 	return false, errUnasked
 }
 
-var errUnasked = errors.New("not at this point")
+var errUnasked = errors.New("unexpected at this point")
 
 // begin executes the first frame of a SEND or RDMA_WRITE.
 func (c *conn) begin(s *soft.Sink) (bool, error) {
 	x, q := &c.rx, c.q
 	f := &x.hdr
 	if f.size > f.total || f.size == 0 && f.total != 0 || f.total > maxMessage {
-		return false, fmt.Errorf("%d bytes of a message of %d", f.size, f.total)
+		return false, fmt.Errorf("%d bytes of payload in a message of %d bytes", f.size, f.total)
 	}
 	write := f.kind == kindWrite
 	if write && f.total > 0 {
@@ -474,7 +474,7 @@ func (c *conn) question(s *soft.Sink) error {
 		return nil
 	}
 	if n > maxMessage {
-		return fmt.Errorf("message of %d bytes", n)
+		return fmt.Errorf("message of %d bytes exceeds the limit", n)
 	}
 	if n > 0 {
 		m, fault := c.a.mrs.Lookup(q.PD, f.rkey, f.addr, n, need)
@@ -491,7 +491,7 @@ func (c *conn) question(s *soft.Sink) error {
 	return nil
 }
 
-// answered finds the operation that an answer belongs to.
+// answered finds the operation that a response belongs to.
 func (c *conn) answered() error {
 	x := &c.rx
 	if x.void {
@@ -500,10 +500,10 @@ func (c *conn) answered() error {
 	}
 	e := c.entry(x.hdr.msn)
 	if e == nil || e.Opcode < verbs.OpRDMARead || e.Done || int32(x.hdr.msn-c.tx.next) >= 0 {
-		return fmt.Errorf("to %d, which was not asked", x.hdr.msn)
+		return fmt.Errorf("response to %d, which is not an outstanding read or atomic", x.hdr.msn)
 	}
 	if uint64(x.hdr.size) > e.Length-e.Off || x.hdr.size == 0 && e.Length > 0 {
-		return fmt.Errorf("%d bytes, %d are missing", x.hdr.size, e.Length-e.Off)
+		return fmt.Errorf("%d bytes of payload, the response lacks only %d", x.hdr.size, e.Length-e.Off)
 	}
 	x.to, x.entry = toEntry, e
 	return nil
@@ -522,7 +522,7 @@ func (c *conn) entry(msn uint32) *soft.SendEntry {
 func (c *conn) acknowledged(s *soft.Sink, ack uint32) error {
 	t := &c.tx
 	if ack-t.acked > t.ackable()-t.acked {
-		return fmt.Errorf("acknowledges %d, %d to %d are outstanding", ack, t.acked, t.ackable())
+		return fmt.Errorf("acknowledges %d, outstanding are %d to %d", ack, t.acked, t.ackable())
 	}
 	t.acked = ack
 	c.q.retire(s)
@@ -533,7 +533,7 @@ func (c *conn) acknowledged(s *soft.Sink, ack uint32) error {
 func (c *conn) refused(s *soft.Sink) error {
 	f := &c.rx.hdr
 	if e := c.entry(f.msn); e == nil || e.Done || int32(f.msn-c.tx.next) >= 0 {
-		return fmt.Errorf("of %d, %d to %d are outstanding", f.msn, c.tx.acked, c.tx.next)
+		return fmt.Errorf("refers to request %d, outstanding are %d to %d", f.msn, c.tx.acked, c.tx.next)
 	}
 	status := verbs.WCStatus(f.status)
 	switch status {
@@ -545,8 +545,8 @@ func (c *conn) refused(s *soft.Sink) error {
 	return nil
 }
 
-// rewind: the peer has dropped request msn for want of a receive, and all behind
-// it. They start again when it says READY.
+// rewind: the peer has dropped request msn, for lack of a receive, and all later ones. They
+// start again when it sends READY.
 func (c *conn) rewind() error {
 	t, q := &c.tx, c.q
 	f := &c.rx.hdr
@@ -565,24 +565,23 @@ func (c *conn) rewind() error {
 	return nil
 }
 
-// refuse tells the peer why request msn fails, and moves the QP to ERR. It is
-// the last thing that the peer is told, behind the answers that it is owed.
+// refuse tells the peer why request msn fails, and moves the QP to ERR. The refusal is the
+// last frame to the peer, after the responses still due.
 func (c *conn) refuse(s *soft.Sink, msn uint32, status verbs.WCStatus, event verbs.EventType) {
 	c.tx.answers.push(answer{kind: answerNak, msn: msn, status: status})
 	c.q.fail(s, verbs.WCSuccess, 0)
 	c.q.Events.Add(event, c.q)
 }
 
-// nak refuses the next request in a way that is not this QP's concern: it stays
-// as it is, but hears no more from this peer.
+// nak refuses the next request without affecting this QP: it keeps its state, but executes
+// nothing more from this peer.
 func (c *conn) nak(status verbs.WCStatus) {
 	c.rx.drop = dropForever
 	c.tx.answers.push(answer{kind: answerNak, msn: c.rx.expect, status: status})
 }
 
-// takeReceive takes the receive that a message needs. If there is none the
-// connection is stalled, and reads nothing more: the order of messages is kept,
-// and the peer is slowed by the transport.
+// takeReceive takes the receive that a message needs. If there is none, the connection
+// stalls and reads nothing more: messages stay in order, and the transport slows the peer.
 func (c *conn) takeReceive() bool {
 	x, q := &c.rx, c.q
 	if !q.RQ.Take(&q.Receive) {
@@ -590,7 +589,7 @@ func (c *conn) takeReceive() bool {
 			return false
 		}
 		c.stall()
-		// One that was posted before the flag was set went unnoticed.
+		// A receive posted before the flag was set went unnoticed.
 		if !q.RQ.Take(&q.Receive) {
 			if x.rnrRetry == 0 {
 				c.unstall()
@@ -619,7 +618,7 @@ func (c *conn) unstall() {
 	c.q.setStalled(false)
 }
 
-// rnrForever is the retry counter that means without end.
+// rnrForever is the retry counter that means without limit.
 const rnrForever = 7
 
 // rnrLimit is when the message that waits for a receive is refused; zero: never.
@@ -630,11 +629,10 @@ func (c *conn) rnrLimit() time.Time {
 	return c.rx.since.Add(time.Duration(c.rx.rnrRetry) * verbs.RNRTimer(c.q.Attr.MinRNRTimer))
 }
 
-// dropLimit is when the connection stops being stalled and drops instead what
-// comes, to be sent again. What the peer has to say to our own requests is
-// behind the message that waits, so if there are any, this is as soon as an
-// adapter would have the peer try again. And a transport that is not read for
-// long breaks by the peer's timeout.
+// dropLimit is when the connection stops being stalled and drops requests instead, to have
+// them sent again. The peer's responses to our own requests are behind the waiting message,
+// so if there are any, the limit is the delay after which an adapter would have the peer
+// retry. A transport that is not read for too long would also break by the peer's timeout.
 func (c *conn) dropLimit() time.Time {
 	wait := min(c.a.cfg.PeerTimeout/4, time.Second)
 	if c.q.SQ.Outstanding() {
@@ -643,7 +641,7 @@ func (c *conn) dropLimit() time.Time {
 	return c.rx.since.Add(wait)
 }
 
-// rnrDue is when expireRNR is to be called next.
+// rnrDue is when to call expireRNR next.
 func (c *conn) rnrDue() time.Time {
 	limit := c.rnrLimit()
 	if c.rx.stalled {
@@ -659,7 +657,7 @@ func (c *conn) expireRNR(now time.Time) {
 		c.unstall()
 		c.nak(verbs.WCRNRRetryExcErr)
 	} else if x.stalled && !now.Before(c.dropLimit()) {
-		// q.stalled stays: a receive that is posted ends this, too.
+		// q.stalled stays set: posting a receive ends this, too.
 		x.stalled, x.drop = false, dropUntilRecv
 		c.tx.rnrMSN = x.expect
 		c.tx.want(kindRNR)

@@ -19,8 +19,8 @@ import (
 // patience is for peer timeouts of seconds, on a loaded machine.
 const patience = 40 * time.Second
 
-// wantLost waits for the first outstanding send to fail because the peer does not
-// answer. The kernel would take minutes if it were not told the timeout.
+// wantLost waits for the first outstanding send to fail because the peer does not answer. Without
+// TCP_USER_TIMEOUT the kernel would take minutes.
 func wantLost(t *testing.T, p *peer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -52,7 +52,7 @@ func (p *peer) write(t *testing.T, count, size int) {
 	}
 }
 
-// works requires that the peer executes what it is asked.
+// works requires that the peer executes requests.
 func (p *peer) works(t *testing.T) {
 	t.Helper()
 	p.write(t, 1, 8)
@@ -64,8 +64,8 @@ func (p *peer) works(t *testing.T) {
 	require.NoError(t, wcs[0].Err())
 }
 
-// TestStoppedPeer: a process that is stopped and takes nothing of what is sent to
-// it is given up within the peer timeout.
+// TestStoppedPeer: a stopped process that reads nothing is declared lost within the peer
+// timeout.
 func TestStoppedPeer(t *testing.T) {
 	need.Full(t)
 	leak.Check(t)

@@ -16,17 +16,17 @@ type srq struct {
 
 	stalled atomic.Int32 // QPs with a message that waits for a receive
 	mu      sync.Mutex
-	waiting []*qp // those QPs, in the order in which they began to wait
+	waiting []*qp // those QPs, longest waiting first
 }
 
-// CreateSRQ makes a shared receive queue.
+// CreateSRQ creates a shared receive queue.
 func (p *pd) CreateSRQ(attr verbs.SRQAttr) (verbs.ProviderSRQ, error) {
 	s := &srq{pd: &p.PD, events: p.a.events}
 	s.q.Init(p.a.device, attr.MaxWR, attr.MaxSGE, s, p.a.events)
 	return s, s.q.SetLimit(attr.Limit)
 }
 
-// PostRecv posts receives, and lets QPs go on that waited for one.
+// PostRecv posts receives, and resumes QPs that waited for one.
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	n, err := s.q.Post(wrs)
 	// A read-modify-write, for the same reason as in qp.PostRecv.
@@ -41,7 +41,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// stall and unstall note that q's next message waits for a receive, or no longer.
+// stall and unstall note that q's next message waits for a receive, or no longer does.
 func (s *srq) stall(q *qp) {
 	s.mu.Lock()
 	s.waiting = append(s.waiting, q)
@@ -67,7 +67,7 @@ func (s *srq) Modify(limit int) error { return s.q.SetLimit(limit) }
 // Query returns the attributes.
 func (s *srq) Query() (verbs.SRQAttr, error) { return s.q.Attr(), nil }
 
-// Close ends the queue; no QP uses it any more.
+// Close ends the queue, which no QP uses any more.
 func (s *srq) Close() error {
 	s.events.Forget(s)
 	return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// tube is a transport whose other end is in the hand of the test: what is read
-// and how much can be written is decided there, byte by byte.
+// tube is a transport whose other end the test controls: it decides what is read and how much can
+// be written, byte by byte.
 type tube struct {
 	in     []byte
 	eof    bool // behind in
@@ -108,14 +108,14 @@ type half struct {
 	conn *conn // also when the QP has left it
 }
 
-// far is who a half takes for its peer: smaller than any loopback address, so
+// far is the assumed peer of a half: smaller than any loopback address, so
 // that the half waits to be dialed.
 var far = verbs.GIDFromAddr(netip.MustParseAddr("0.0.0.1"))
 
-// psn is what both sides of a tube start with.
+// psn is the first PSN of both sides of a tube.
 const psn = 5
 
-// half makes a QP in RTS that is connected to a new tube.
+// half creates a QP in RTS that is connected to a new tube.
 func (b *lab) half(rnrRetry uint8) *half {
 	b.Helper()
 	c, err := b.a.CreateCQ(1024, nil)
@@ -139,7 +139,7 @@ func (b *lab) half(rnrRetry uint8) *half {
 	return h
 }
 
-// close closes the QP; there is no peer that would have to be waited for.
+// close closes the QP; there is no peer to wait for.
 func (h *half) close() {
 	h.Helper()
 	require.NoError(h, h.q.Close())
@@ -165,7 +165,7 @@ func (h *half) drive() {
 	}
 }
 
-// poll takes what has completed, without touching the tube.
+// poll takes completions, without touching the tube.
 func (h *half) poll() []verbs.WC {
 	h.Helper()
 	wcs := make([]verbs.WC, 1024)
@@ -204,7 +204,7 @@ func (b *lab) regFor(buf []byte) *mr {
 	return m.(*mr)
 }
 
-// sge is n bytes at off of m.
+// sge returns the element for n bytes at off of m.
 func sge(m *mr, off, n int) verbs.SGE {
 	return verbs.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.LKey()}
 }
@@ -217,7 +217,7 @@ func (h *half) take() (out []byte, last bool) {
 	return out, h.tube.fin || h.tube.closed
 }
 
-// give has the half read in, and then io.EOF if that was the last.
+// give makes the half read in, and then io.EOF if that was the last.
 func (h *half) give(in []byte, last bool) {
 	h.q.Lock.Lock()
 	defer h.q.Unlock()
@@ -231,7 +231,7 @@ func (h *half) give(in []byte, last bool) {
 	}
 }
 
-// exchange moves bytes between two halves until neither has anything to say.
+// exchange moves bytes between two halves until neither has any to send.
 func exchange(a, b *half) {
 	for quiet := 0; quiet < 2; quiet++ {
 		for _, d := range [][2]*half{{a, b}, {b, a}} {

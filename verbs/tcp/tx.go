@@ -11,50 +11,50 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// Figures of writing, in bytes.
+// Parameters of writing, in bytes.
 const (
-	// stageSize is the room for headers and for payloads that are copied behind
-	// them.
+	// stageSize is the size of the buffer for headers, and for payloads that are copied
+	// behind them.
 	stageSize = 32 << 10
-	// copyMax is the largest piece of payload that is copied to the stage, which
-	// lets many small messages go out as one piece of memory; larger ones go from
-	// the user's memory. Copying 4 KiB costs what an iovec does (0.1 µs).
+	// copyMax is the largest piece of payload that is copied to the stage, so that many
+	// small messages are sent from one piece of memory; larger ones are sent from user
+	// memory. Copying 4 KiB costs as much as an iovec (0.1 µs).
 	copyMax = 4 << 10
-	// batchMax ends a batch: what is behind it may still be overtaken. With half
+	// batchMax ends a batch: more urgent frames may overtake what follows it. With half
 	// of it, streams of 1 MiB are 7 % slower.
 	batchMax = 1 << 20
 	maxSegs  = 32
 	maxBufs  = 64
 )
 
-// tx is the writing side of a connection. What is to be sent is made into a
-// batch of frames; when the transport has taken all of it, the next is made.
-// Requests wait in the QP's send queue until then, so what is more urgent, an
-// answer or a control frame, is never behind more than one batch.
+// tx is the writing side of a connection. It makes a batch of frames, and the next batch
+// when the transport has accepted all of it. Requests wait in the QP's send queue until
+// then, so a more urgent frame, a response or a control frame, never waits for more than one
+// batch.
 type tx struct {
 	stage  []byte
 	staged int // end of what is used
 	segs   [maxSegs]seg
-	first  int // segs[first:end] are still to be sent
+	first  int // segs[first:end] are not sent yet
 	end    int
 	bufs   [maxBufs][]byte
 
 	control uint32 // kinds to be sent, as bits 1<<kind: START, RNR, READY, RESUME
-	rnrMSN  uint32 // what RNR is about
-	last    kind   // phaseClosing: DOWN or BYE, to be sent behind everything; 0: was sent
+	rnrMSN  uint32 // the request that RNR refers to
+	last    kind   // phaseClosing: DOWN or BYE, to be sent after everything; 0: was sent
 	blocked bool   // the transport had no room, or the budget was spent
 	dead    bool   // writing failed: the reading side will find out why
 
 	// Requests.
 	cur       *soft.SendEntry // begun, and not all of its frames are made
-	faulty    *soft.SendEntry // its memory went away under way: fails when its turn comes
+	faulty    *soft.SendEntry // its memory was deregistered meanwhile: fails when its turn comes
 	next      uint32          // msn of the next request to be sent
-	started   uint32          // msn of the next that was never sent; before it are those to be sent again
-	acked     uint32          // executed by the peer, as far as we know
-	reads     int             // RDMA_READs and atomics not answered yet
-	peerReads int             // that the peer answers at once
+	started   uint32          // msn of the next that was never sent; those before it are resends
+	acked     uint32          // requests that the peer is known to have executed
+	reads     int             // RDMA_READs and atomics without a complete response
+	peerReads int             // RDMA_READs and atomics that the peer executes at once
 	paused    bool            // the peer has no receive: until READY
-	turn      bool            // the next frame is an answer, if there is one
+	turn      bool            // the next frame is a response, if there is one
 
 	answers ring
 }
@@ -62,26 +62,26 @@ type tx struct {
 // seg is a piece of a batch.
 type seg struct {
 	kind  segKind
-	trail bool // the byte behind it, the first of the next seg, says whether it is void
-	n     int  // bytes still to be sent
+	trail bool // the byte after it, the first of the next seg, says whether it is void
+	n     int  // bytes not sent yet
 	off   uint64
 	entry *soft.SendEntry // segSend
 	rkey  uint32          // segAnswer
 	msn   uint32          // segAnswer
 }
 
-// segKind says where the bytes are, and what off is.
+// segKind says where the bytes are, and what off means.
 type segKind uint8
 
 const (
 	segStage  segKind = iota // in the stage, at off
 	segSend                  // in the message of entry, at off
 	segAnswer                // in the region of rkey, at the address off
-	segZero                  // nowhere any more: zeros, declared void by the trailer
+	segZero                  // gone: zeros, declared void by the trailer
 )
 
-// answer is what the peer is owed: bytes of an RDMA_READ, the result of an
-// atomic, or, as the last one ever, a refusal.
+// answer is a response to the peer: bytes of an RDMA_READ, the result of an atomic, or a
+// refusal, which is always the last.
 type answer struct {
 	kind   answerKind
 	msn    uint32
@@ -101,14 +101,14 @@ const (
 	answerNak
 )
 
-// ring holds the answers, oldest first.
+// ring holds the responses, oldest first.
 type ring struct {
 	ents []answer
 	head int
 	n    int
 }
 
-// limit is the number of answers to questions; a refusal has room besides.
+// limit is the number of responses to reads and atomics; a refusal always has room.
 func (r *ring) limit() int { return len(r.ents) - 1 }
 
 // front returns the oldest; it stays valid until pop.
@@ -124,11 +124,11 @@ func (r *ring) push(a answer) {
 	r.n++
 }
 
-// zeros stand for memory that went away while a frame of it was under way.
+// zeros replace memory that was deregistered while a frame of it was being sent.
 var zeros [64 << 10]byte
 
-// transmit writes what there is to write. With flush, acknowledgements that
-// wait for a frame to ride on go by themselves.
+// transmit writes what it can. With flush, acknowledgements that wait for a frame to carry
+// them are sent on their own.
 func (c *conn) transmit(s *soft.Sink, flush bool) {
 	t := &c.tx
 	for budget := writeBudget; c.phase <= phaseClosing && !t.dead; {
@@ -166,8 +166,8 @@ func (c *conn) transmit(s *soft.Sink, flush bool) {
 	t.blocked = false
 }
 
-// cannotWrite: the connection is broken. What the peer sent before that still
-// counts, so it is for the reading side to end it.
+// cannotWrite: the connection is broken. What the peer sent before still counts, so the
+// reading side ends it.
 func (c *conn) cannotWrite(s *soft.Sink, err error) {
 	c.tx.dead, c.tx.blocked = true, false
 	if c.rx.stalled {
@@ -180,9 +180,9 @@ func (c *conn) cannotWrite(s *soft.Sink, err error) {
 }
 
 // errGone: the peer's end of the connection is closed.
-var errGone = errors.New("closed by the peer")
+var errGone = errors.New("connection closed by the peer")
 
-// sent takes n bytes off the front of the batch.
+// sent removes n bytes from the front of the batch.
 func (t *tx) sent(n int) {
 	for n > 0 {
 		g := &t.segs[t.first]
@@ -196,8 +196,8 @@ func (t *tx) sent(n int) {
 	}
 }
 
-// outgoing returns the batch as slices of memory, as far as it fits. Memory of
-// the user is looked up anew; what has gone away since becomes zeros.
+// outgoing returns as much of the batch as fits, as slices of memory. It looks user memory
+// up each time; memory deregistered since becomes zeros.
 func (c *conn) outgoing(s *soft.Sink) [][]byte {
 	t := &c.tx
 	out := t.bufs[:0]
@@ -233,8 +233,8 @@ func (c *conn) outgoing(s *soft.Sink) [][]byte {
 	return out
 }
 
-// pieces appends to out, as far as its capacity goes, the n bytes at offset off
-// of the memory that sges describe.
+// pieces appends to out, within its capacity, the n bytes at offset off of the memory that
+// sges describe.
 func pieces(out [][]byte, mrs *soft.MRTable, pd *soft.PD, sges []verbs.SGE, off, n uint64, need verbs.AccessFlags) ([][]byte, soft.Fault) {
 	for i := range sges {
 		e := &sges[i]
@@ -260,8 +260,8 @@ func pieces(out [][]byte, mrs *soft.MRTable, pd *soft.PD, sges []verbs.SGE, off,
 	return out, soft.OK
 }
 
-// void: the memory behind a segment has gone away. The frame is completed with
-// zeros and declared void, and the operation fails.
+// void: the memory of a segment was deregistered. The frame is completed with zeros and
+// declared void, and the operation fails.
 func (c *conn) void(s *soft.Sink, i int) {
 	t := &c.tx
 	g := t.segs[i]
@@ -279,14 +279,14 @@ func (c *conn) void(s *soft.Sink, i int) {
 	}
 }
 
-// refuseAnswer: the region that an RDMA_READ is being answered from has gone away.
+// refuseAnswer: the region that an RDMA_READ is reading was deregistered.
 func (c *conn) refuseAnswer(s *soft.Sink, msn uint32) {
 	c.tx.answers.n = 0
 	c.refuse(s, msn, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
 }
 
-// failFaulty fails the request whose memory went away under way, when all before
-// it are done, and says whether it did.
+// failFaulty fails the request whose memory was deregistered meanwhile, once all before it
+// are done, and says whether it did.
 func (c *conn) failFaulty(s *soft.Sink) bool {
 	e := c.tx.faulty
 	if e == nil || c.q.SQ.Oldest() != e {
@@ -296,7 +296,7 @@ func (c *conn) failFaulty(s *soft.Sink) bool {
 	return true
 }
 
-// zero takes the user's memory out of a segment.
+// zero replaces the user memory of a segment by zeros.
 func (t *tx) zero(i int) {
 	g := &t.segs[i]
 	g.kind, g.entry = segZero, nil
@@ -305,8 +305,8 @@ func (t *tx) zero(i int) {
 	}
 }
 
-// abandon stops sending requests, and with all also answers: frames that are
-// under way are completed with zeros.
+// abandon stops sending requests and, with all, responses: frames partly sent are completed
+// with zeros.
 func (t *tx) abandon(all bool) {
 	for i := t.first; i < t.end; i++ {
 		if k := t.segs[i].kind; k == segSend || k == segAnswer && all {
@@ -320,7 +320,7 @@ func (t *tx) abandon(all bool) {
 	}
 }
 
-// dropReads forgets all answers, save a refusal that is the next.
+// dropReads drops all responses, except a refusal that is next.
 func (r *ring) dropReads() {
 	if r.n > 0 && r.front().kind != answerNak {
 		r.n = 0
@@ -373,20 +373,19 @@ func (c *conn) makeFrame(s *soft.Sink, flush bool) int {
 	return 0
 }
 
-// An acknowledgement goes by itself, even if the next poll might find a frame
-// for it to ride on, after so many messages or bytes, or polls in a row that found
-// nothing. By bytes, because their sender waits with its memory, and who has
-// received may never poll again; by polls, because a reply comes some microseconds
-// after what it answers: at the first of them it delays by 30 % a reply of 8 KiB to
-// a message that needs a small one before it.
+// Thresholds after which an acknowledgement is sent on its own, although the next poll might
+// find a frame to carry it: messages, bytes, or polls in a row that found nothing. Bytes,
+// because their sender waits to reuse its memory, and the receiver may never poll again.
+// Polls, because a reply comes some microseconds after its request: acknowledging at the
+// first empty poll delays by 30 % a reply of 8 KiB to a message that needs a small one
+// before it.
 const (
 	ackEvery = 32
 	ackBytes = 16 << 10
 	ackPolls = 16
 )
 
-// controls in the order in which they go: START and RESUME before requests, RNR
-// before READY.
+// controls in sending order: START and RESUME before requests, RNR before READY.
 var controls = [...]kind{kindStart, kindRNR, kindReady, kindResume}
 
 func (t *tx) want(k kind) { t.control |= 1 << k }
@@ -522,11 +521,11 @@ func (c *conn) makeRequest(s *soft.Sink) int {
 	return h + n
 }
 
-// gather copies len(dst) bytes from offset off of a message, and returns false
-// if the memory is not there any more.
+// gather copies len(dst) bytes from offset off of a message, and returns false if the memory
+// is no longer registered.
 func (c *conn) gather(dst []byte, sges []verbs.SGE, off uint64) bool {
 	if len(dst) == 0 {
-		return true // and elements of no length are not looked at
+		return true // elements of length 0 are not checked
 	}
 	if len(sges) == 1 {
 		e := &sges[0]
@@ -563,7 +562,7 @@ func (c *conn) startable(s *soft.Sink) *soft.SendEntry {
 		e.Status = verbs.WCLocQPOpErr
 	}
 	if e.Status != verbs.WCSuccess {
-		// What was wrong at posting fails when everything before it is done.
+		// A request that was invalid when posted fails once everything before it is done.
 		if t.next != t.started {
 			t.faulty = e
 		} else if !q.SQ.Outstanding() {
@@ -574,14 +573,14 @@ func (c *conn) startable(s *soft.Sink) *soft.SendEntry {
 	if e.Flags&verbs.SendFence != 0 && t.reads > 0 {
 		return nil
 	}
-	// A peer that answers none is asked all the same: it is for it to refuse.
+	// One is sent even to a peer that accepts none: the peer must refuse it.
 	if e.Opcode >= verbs.OpRDMARead && t.reads >= max(1, min(int(q.Attr.MaxRdAtomic), t.peerReads)) {
 		return nil
 	}
 	return e
 }
 
-// makeAnswer makes the next frame of the answer stream.
+// makeAnswer makes the next response frame.
 func (c *conn) makeAnswer(s *soft.Sink) int {
 	t := &c.tx
 	a := t.answers.front()
@@ -626,7 +625,7 @@ func (c *conn) makeAnswer(s *soft.Sink) int {
 	return length
 }
 
-// execute performs an atomic and returns what was there before.
+// execute performs an atomic and returns the previous value.
 func execute(b []byte, swap bool, operand, value uint64) uint64 {
 	p := (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))
 	if !swap {
@@ -639,9 +638,9 @@ func execute(b []byte, swap bool, operand, value uint64) uint64 {
 	}
 }
 
-// ackable is the highest acknowledgement that the peer may send: of requests all
-// of whose frames are made, and none of whose payload is still to be sent from
-// the user's memory, which acknowledging gives back.
+// ackable is the highest acknowledgement that the peer may send. It covers requests whose
+// frames are all made, and whose payload no longer has to be sent from user memory:
+// acknowledging releases that memory.
 func (t *tx) ackable() uint32 {
 	limit := t.next
 	if t.cur != nil {

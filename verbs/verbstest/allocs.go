@@ -100,11 +100,10 @@ func allocations(w *world) {
 	require.Zero(t, got, "allocations of sending and receiving")
 }
 
-// allocsPerRun is testing.AllocsPerRun, but leaves GOMAXPROCS as it is: on one
-// CPU, the other side of a connection that is waited for by polling would run
-// only when the scheduler's monitor looks, every 10 ms. The engines of the device
-// count, as they should. What the rest of the process allocates now and then does not:
-// the best of several series counts.
+// allocsPerRun is testing.AllocsPerRun, but leaves GOMAXPROCS as it is: on one CPU, the other side of a
+// connection that the test polls for would run only when the scheduler's monitor looks, every 10 ms.
+// Allocations of the device's engines count, as they should. Occasional ones of the rest of the process
+// do not: the lowest of several series counts.
 func allocsPerRun(runs int, f func()) uint64 {
 	f()
 	var before, after runtime.MemStats

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// capabilities: a queue pair has at least what was asked for and no more than
-// the device, says so in the same way in every state, and keeps its word.
+// capabilities: a queue pair has at least the capabilities requested and no more than the device's. It
+// reports the same ones in every state, and they hold.
 func capabilities(w *world) {
 	dev := w.suite.attr
 	limits := func(c verbs.QPCap) []int {
@@ -37,7 +37,7 @@ func capabilities(w *world) {
 			require.Equal(w.t, granted, near.qp().Cap(), "in %v", s)
 		}
 
-		// Nothing of this moves: the peer is not connected.
+		// No data moves: the peer is not connected.
 		m := w.alloc(w.near, 64, verbs.AccessAll, own)
 		_, err := near.tryRecv(receive(0, slices.Repeat([]verbs.SGE{m.sge(0, 1)}, granted.MaxRecvSGE+1)...))
 		require.ErrorIs(w.t, err, verbs.ErrInvalid, "SGEs of a receive beyond %+v", granted)

@@ -32,10 +32,9 @@ import (
 //	  |----- end of standard input -------->|  does so as well, if a device is open
 //	  |<---- answer, exit ------------------|
 //
-// What travels on standard input and output is one gob stream each, in which
-// every value is preceded by its length. While the child has no command it is
-// blocked in read(2). It ends with its standard input, and on Linux together
-// with the parent, whatever that dies of.
+// Standard input and output each carry one gob stream, in which every value is preceded by its
+// length. While the child has no command it is blocked in read(2). It ends with its standard
+// input, and on Linux together with the parent, however that dies.
 
 // farAct is the act of the second process.
 const farAct = "verbstest"
@@ -197,13 +196,13 @@ type child struct {
 	exit  error         // then: how it ended
 
 	mu      sync.Mutex
-	waiting []chan answer // who waits, in the order of asking
+	waiting []chan answer // calls that wait for an answer, in the order of asking
 }
 
-// grace is what an answer may take longer than the command's own limit.
+// grace is how much longer than the command's own limit an answer may take.
 const grace = 5 * time.Second
 
-// errChildGone is the answer of a child that is not there any more.
+// errChildGone is the error of commands to a child that has ended.
 var errChildGone = errors.New("the other process has ended")
 
 // startChild starts a second process, which opens nothing yet.
@@ -329,7 +328,7 @@ func (c *child) wait(ctx context.Context, ch chan answer, what string) (any, err
 	case <-late:
 		askForStacks(c.cmd.Process)
 		<-c.ended
-		return nil, fmt.Errorf("the other process hung in %s", what)
+		return nil, fmt.Errorf("the other process hangs in %s", what)
 	}
 }
 
@@ -339,8 +338,8 @@ func (c *child) kill() {
 	<-c.ended
 }
 
-// leave has the process close its device and tell what was wrong with that, and what it
-// leaked. It may then open the device anew.
+// leave has the process close its device, and returns what failed and what it leaked. The
+// process may then open the device again.
 func (c *child) leave(ctx context.Context) error {
 	left := c.expect()
 	if err := c.send(ask{}); err != nil {
@@ -362,8 +361,8 @@ func (c *child) close(ctx context.Context) error {
 	return errors.Join(err, c.exit)
 }
 
-// spare is the process of the far end while no test has it: it takes some 40 ms of CPU to
-// start one, so one serves all the groups of a suite, unless a test has ended it.
+// spare holds the process of the far end while no test uses it: starting one takes some 40 ms of
+// CPU, so one serves all groups of a suite, unless a test has ended it.
 type spare struct{ idle *child }
 
 // ready starts the process, if there is none.
@@ -374,8 +373,8 @@ func (s *spare) ready(of *suite) (err error) {
 	return err
 }
 
-// end ends the process. It must exit with status 0, which it does not if the race detector
-// found something.
+// end ends the process. It must exit with status 0; it does not if the race detector has reported
+// a race.
 func (s *spare) end() error {
 	if s.idle == nil {
 		return nil

@@ -153,9 +153,9 @@ func (y *yard) close(p part) error {
 	return nil
 }
 
-// everyOrder closes the objects of one context in every order, and what was busy
-// once more in the same order, with work outstanding on a queue pair that is its
-// own peer. All orders are for long tests; else it is some of them, others each time.
+// everyOrder closes the objects of one context in every order, and those that were busy again in
+// the same order, with work outstanding on a queue pair that is its own peer. Long tests try all
+// orders, others a random choice.
 func everyOrder(t *testing.T, s *suite) {
 	leak.Check(t)
 	within(t)
@@ -206,8 +206,8 @@ func permute[T any](l []T, from int, f func([]T)) {
 	}
 }
 
-// yardCmd opens one more context, with one of everything. (It has nothing to say,
-// but gob takes no empty struct.)
+// yardCmd opens one more context, with one of everything. (It is no struct, as gob takes no empty
+// one.)
 type yardCmd uint8
 
 // yardInfo is what the other side needs to know.
@@ -285,8 +285,8 @@ func (c tearCmd) run(_ context.Context, n *node) (any, error) {
 	return nil, nil
 }
 
-// bothSides closes two contexts and all that is in them, each in its own order,
-// while they work on each other.
+// bothSides closes two contexts and everything in them, each in its own order, while operations
+// between them are outstanding.
 func bothSides(w *world) {
 	rng := seeded(w.suite.Seed, w.t.Name())
 	for range 3 * w.suite.Rounds {
@@ -421,7 +421,7 @@ func useAfterClose(t *testing.T, s *suite) {
 	}
 }
 
-// waitersEnd: who is blocked in an object returns when it is closed.
+// waitersEnd: calls blocked in an object return when it is closed.
 func waitersEnd(t *testing.T, s *suite) {
 	leak.Check(t)
 	ctx := within(t)

@@ -34,7 +34,7 @@ func init() {
 
 type sum [sha256.Size]byte
 
-// memInfo names a region to who uses it.
+// memInfo identifies a region to its users.
 type memInfo struct {
 	ID         int
 	Addr       uint64
@@ -126,7 +126,7 @@ func (c closeCmd) run(_ context.Context, n *node) (any, error) {
 	}
 }
 
-// qpInfo names a queue pair to who uses or connects to it.
+// qpInfo identifies a queue pair to its users and its peer.
 type qpInfo struct {
 	ID       int
 	QPNum    uint32
@@ -134,7 +134,7 @@ type qpInfo struct {
 	Cap      verbs.QPCap // as granted
 }
 
-// openCmd makes a queue pair.
+// openCmd creates a queue pair.
 type openCmd struct{ Spec qpSpec }
 
 func (c openCmd) run(ctx context.Context, n *node) (any, error) {
@@ -166,7 +166,7 @@ func (c infoCmd) run(_ context.Context, n *node) (any, error) {
 	return qpInfo{ID: c.ID, QPNum: qp.QPNum(), Endpoint: b, Cap: attr.Cap}, nil
 }
 
-// srqCmd makes a shared receive queue.
+// srqCmd creates a shared receive queue.
 type srqCmd struct{ Attr verbs.SRQAttr }
 
 func (c srqCmd) run(_ context.Context, n *node) (any, error) {
@@ -296,9 +296,9 @@ func (c eventCmd) run(ctx context.Context, n *node) (any, error) {
 	return nil, nil
 }
 
-// spinCmd does nothing but look at a word, no call into anything, until a peer
-// has written something else than 0 there. The limit is for the case that this
-// never happens; looking at the clock is no call into the library either.
+// spinCmd spins on a word, without any call into the library, until a peer has written a value
+// other than 0 there. The limit is for the case that this never happens; reading the clock is no
+// call into the library either.
 type spinCmd struct {
 	ID, Off int
 	Limit   time.Duration
@@ -313,7 +313,7 @@ func (c spinCmd) run(_ context.Context, n *node) (any, error) {
 			}
 		}
 	}
-	return nil, errors.New("the flag that ends the busy loop was not written")
+	return nil, errors.New("the peer did not write the flag that ends the busy loop")
 }
 
 // word is an aligned 8-byte word of a region that a peer writes.
@@ -348,8 +348,8 @@ func (c trickleCmd) run(ctx context.Context, n *node) (any, error) {
 	return nil, nil
 }
 
-// dither lets a random time pass, mostly little: from nothing, when the peer is
-// about to look, to some 100 µs, when it has long gone to sleep.
+// dither lets a random, mostly short time pass: from nothing, when the peer is about to look, to
+// some 100 µs, when it has long been asleep.
 func dither(rng *rand.Rand) {
 	for range rng.IntN(1 << rng.IntN(18)) {
 		pauseSink.Add(1)
@@ -390,13 +390,12 @@ func (c addCmd) run(ctx context.Context, n *node) (any, error) {
 	return nil, nil
 }
 
-// markCmd returns a mark for releaseCmd. (It has nothing to say, but gob takes no
-// empty struct.)
+// markCmd returns a mark for releaseCmd. (It is no struct, as gob takes no empty one.)
 type markCmd uint8
 
 func (markCmd) run(_ context.Context, n *node) (any, error) { return n.last, nil }
 
-// releaseCmd closes what was made after the mark.
+// releaseCmd closes all objects created after the mark.
 type releaseCmd struct{ Mark int }
 
 func (c releaseCmd) run(_ context.Context, n *node) (any, error) { return nil, n.release(c.Mark) }
@@ -405,7 +404,7 @@ func (c releaseCmd) run(_ context.Context, n *node) (any, error) { return nil, n
 func postAll(qp *verbs.QP, wrs ...verbs.SendWR) error {
 	n, err := qp.PostSend(wrs)
 	if err == nil && n < len(wrs) {
-		err = fmt.Errorf("QP %#x took %d of %d sends", qp.QPNum(), n, len(wrs))
+		err = fmt.Errorf("QP %#x accepted %d of %d sends", qp.QPNum(), n, len(wrs))
 	}
 	return err
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// testCompletion is about which completions come, how many, and what becomes of
-// queues that are full.
+// testCompletion is about which completions come, how many, and about full queues.
 func testCompletion(t *testing.T, s *suite) {
 	s.in(t, everywhere, func(w *world) {
 		for _, every := range []int{2, 5, 16} {
@@ -57,9 +56,8 @@ func signalAll(w *world) {
 	near.want(sends, sent(1, verbs.OpSend), sent(2, verbs.OpSend), sent(3, verbs.OpRDMAWrite))
 }
 
-// sendQueueFull: posting more than there is room for answers with how many were
-// taken, and goes on when completions have been polled. The peer posts no
-// receive, so that nothing completes meanwhile.
+// sendQueueFull: posting more than there is room for returns how many were accepted, and works again
+// once completions have been polled. The peer posts no receive, so nothing completes meanwhile.
 func sendQueueFull(w *world) {
 	near, far := w.pair(qpSpec{SendWR: 8}, usual)
 	granted := near.Cap.MaxSendWR
@@ -174,8 +172,7 @@ func batches(w *world) {
 	near.quiet(sends)
 }
 
-// invalidInBatch: the work requests before the one at fault are posted, those
-// behind it are not.
+// invalidInBatch: the work requests before an invalid one are posted, those after it are not.
 func invalidInBatch(w *world) {
 	near, far := w.pair(qpSpec{}, usual)
 	n, err := near.tryPost(signalled(1, verbs.OpRDMAWrite), signalled(2, verbs.OpRDMAWrite), signalled(3, verbs.Opcode(7)), signalled(4, verbs.OpRDMAWrite))
@@ -276,8 +273,8 @@ func manyPairs(w *world) {
 	}
 }
 
-// overrun: a CQ that is not polled breaks when there is no room. It says so by
-// an event and at Poll, its QPs stop, and the context goes on.
+// overrun: a CQ that is not polled breaks when it is full. An event and Poll report that, its QPs stop,
+// and the context goes on.
 func overrun(w *world) {
 	count := min(w.suite.attr.MaxQPWR, 1024)
 	near, _ := w.pair(qpSpec{CQE: 1, SendWR: count}, usual)

@@ -33,7 +33,7 @@ type crew struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
-	err    error // the first that is no consequence of another one
+	err    error // the first that is not a consequence of another
 }
 
 func newCrew(ctx context.Context) *crew {
@@ -177,9 +177,8 @@ func postersAndPollers(w *world) {
 	w.verify("written and read back")
 }
 
-// sendersAndReceivers: messages in both directions between two queue pairs of
-// this process, every message with the number of who sent it. Messages of one
-// goroutine stay in order.
+// sendersAndReceivers: messages in both directions between two queue pairs of this process, each
+// with the number of the goroutine that sent it. Messages of one goroutine stay in order.
 func sendersAndReceivers(w *world) {
 	each := 20 * w.suite.Rounds
 	near, far := w.pair(qpSpec{RecvWR: 64, CQE: posters * each}, usual)
@@ -270,7 +269,7 @@ func waitersOfOneCQ(w *world) {
 	stop()
 }
 
-// gone are the answers of an object that is being closed, of which each is fine.
+// gone says whether err is one of the acceptable results of an object that is being closed.
 func gone(err error) bool {
 	return errors.Is(err, verbs.ErrClosed) || errors.Is(err, verbs.ErrState) || errors.Is(err, context.Canceled)
 }

@@ -61,7 +61,7 @@ func testDeath(t *testing.T, s *suite) {
 		}
 		w.run("killed while it connects", func(w *world) {
 			need.Full(w.t)
-			v := w.victim(impatient) // for who is not there yet
+			v := w.victim(impatient) // not to wait long for a peer that is not there yet
 			v.p.child.kill()
 			v.mourn(w)
 		})
@@ -77,8 +77,8 @@ func testDeath(t *testing.T, s *suite) {
 	})
 }
 
-// victim is a peer that is going to die, and two connections with it: the
-// survivor asks on one, the victim on the other.
+// victim is a peer that is going to die, and two connections to it: the survivor is the requester
+// on one, the victim on the other.
 type victim struct {
 	w                *world
 	p                *peer
@@ -90,8 +90,8 @@ type victim struct {
 	posted, finished uint64 // on out
 }
 
-// half is the length of what is written from, and of what is read to: each has a
-// half of a region.
+// half is the length of the source of writes, and of the destination of reads: each is half of a
+// region.
 const half = 1 << 17
 
 // victim starts one. Its connections are not necessarily established yet.
@@ -166,13 +166,13 @@ func (v *victim) stall() {
 	v.post(verbs.OpRDMARead, 100)
 }
 
-// flood has the victim write, read and send until it dies.
+// flood makes the victim write, read and send until it dies.
 func (v *victim) flood() {
 	v.p.begin(v.w.ctx, floodCmd{ID: v.inFar.ID, Local: v.source.sge(0, half), Remote: v.target.Addr, RKey: v.target.RKey})
 }
 
 // take waits until count of the flood's sends have come, of the 8 that there are
-// receives for; then receives are posted anew.
+// receives for; then it posts receives again.
 func (v *victim) take(count int) {
 	v.w.t.Helper()
 	for range count {
@@ -215,7 +215,7 @@ func (c floodCmd) run(ctx context.Context, n *node) (any, error) {
 	}
 }
 
-// mourn checks what becomes of the survivor.
+// mourn checks the survivor's state.
 func (v *victim) mourn(w *world) {
 	t := w.t
 	t.Helper()
@@ -228,7 +228,7 @@ func (v *victim) mourn(w *world) {
 	wcs, err := await(ctx, v.out.cq(sends), outstanding)
 	require.NoError(t, err, "work on the dead peer, %v after its death", time.Since(start))
 	if outstanding == 0 || wcs[outstanding-1].Status == verbs.WCSuccess {
-		// An idle connection notices when it is used, at the latest.
+		// An idle connection notices at the latest when it is used.
 		require.True(t, v.post(verbs.OpRDMAWrite, 8))
 		wc, err := await(ctx, v.out.cq(sends), 1)
 		require.NoError(t, err, "write to the dead peer")
@@ -263,7 +263,7 @@ func (v *victim) mourn(w *world) {
 		e.quiet(recvs)
 	}
 
-	// Others are none the worse: the far end, and one's own.
+	// Other connections still work: those of the far end, and our own.
 	src, dst := w.alloc(w.near, 10_000, verbs.AccessAll, own).fill(v.id), w.alloc(w.far, 10_000, verbs.AccessAll, heap)
 	near, far := w.pair(qpSpec{}, usual)
 	for i, op := range moves {
@@ -279,8 +279,8 @@ func (v *victim) mourn(w *world) {
 	}
 }
 
-// wantDeath requires that completions come in order, successes first, then one
-// that says that the peer does not answer, then flushes.
+// wantDeath requires that completions come in order: successes, then one that says that the peer
+// does not answer, then flushes.
 func wantDeath(t *testing.T, wcs []verbs.WC, id func(i int) uint64) {
 	t.Helper()
 	dead := false
@@ -297,7 +297,7 @@ func wantDeath(t *testing.T, wcs []verbs.WC, id func(i int) uint64) {
 	require.True(t, dead, "the last operation cannot have succeeded: %v", wcs)
 }
 
-// deadBeforeConnect: the endpoint is all that there is of the peer.
+// deadBeforeConnect: only the endpoint of the peer is left.
 func deadBeforeConnect(w *world) {
 	need.Full(w.t)
 	p := w.another("victim")
@@ -313,8 +313,8 @@ func deadBeforeConnect(w *world) {
 	near.wantState(verbs.QPErr)
 }
 
-// bothSurvive: of three processes that work on each other one dies; the two that
-// are left go on, with what they had under way.
+// bothSurvive: of three processes that work on each other one dies; the other two go on, including
+// their outstanding operations.
 func bothSurvive(w *world) {
 	v := w.victim(usual)
 	const n = 1 << 18

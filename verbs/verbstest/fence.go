@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// stopCmd moves a queue pair to a state in which its peer has no access any more,
-// and returns what a region holds then.
+// stopCmd moves a queue pair to a state in which its peer no longer has access, and returns the
+// contents of a region then.
 type stopCmd struct {
 	QP, MR int
 	To     verbs.QPState
@@ -25,16 +25,16 @@ func (c stopCmd) run(_ context.Context, n *node) (any, error) {
 	return slices.Clone(n.objs[c.MR].mr.Bytes()), nil
 }
 
-// steady gives up within about a second: by then a peer has connected, also on a busy
-// host, and one that has left is known to be gone.
+// steady gives up within about a second: by then a peer has connected, even on a busy host, and one
+// that has left is known to be gone.
 var steady = func() connSpec {
 	c := usual
 	c.Timeout, c.Retries = 16, 3
 	return c
 }()
 
-// leavingStopsPeer: once a queue pair is in ERR, or in RESET, its peer writes
-// nothing more, also not the rest of what it was writing.
+// leavingStopsPeer: once a queue pair is in ERR or RESET, its peer writes nothing more, not even the
+// rest of a write in flight.
 func leavingStopsPeer(w *world) {
 	const size, writes = 1 << 20, 8
 	src := []*mem{w.alloc(w.near, size, 0, own).fill(1), w.alloc(w.near, size, 0, own).fill(2)}
@@ -45,7 +45,7 @@ func leavingStopsPeer(w *world) {
 		if w.suite.Deviations.LateERR {
 			stop.To = verbs.QPReset
 		}
-		// One has arrived: the others are under way when the far end leaves.
+		// One has arrived: the others are in flight when the far end leaves.
 		near.post(onto(signalled(0, verbs.OpRDMAWrite, src[1].sge(0, size)), dst, 0))
 		near.want(sends, sent(0, verbs.OpRDMAWrite))
 		stopped := w.far.begin(w.ctx, stop)
@@ -93,10 +93,9 @@ func (c pourCmd) run(ctx context.Context, n *node) (any, error) {
 	}
 }
 
-// peerStopped: a peer that is stopped while it writes, and goes on later, does not
-// touch what its owner has been given back: neither a region of a queue pair that
-// went to ERR, nor memory that is used again after its region was closed. What
-// cannot be given back is not.
+// peerStopped: a peer that is stopped while it writes, and goes on later, does not touch memory that
+// was returned to its owner: neither a region of a queue pair that went to ERR, nor memory reused
+// after its region was closed. Memory that cannot be returned is kept.
 func peerStopped(t *testing.T, s *suite) {
 	short := *s
 	short.Config.PeerTimeout = time.Second
@@ -112,7 +111,7 @@ func peerStopped(t *testing.T, s *suite) {
 		for round := range rounds {
 			near, far := w.pair(qpSpec{}, steady)
 			dst := w.alloc(w.near, size, verbs.AccessAll, own)
-			dst.closed = true // its bytes are not told beforehand
+			dst.closed = true // its bytes cannot be predicted
 			near.recv(receive(1))
 			poured := w.far.begin(w.ctx, pourCmd{far.ID, []verbs.SendWR{
 				onto(signalled(1, verbs.OpRDMAWrite, src[0].sge(0, size)), dst, 0),

@@ -26,8 +26,8 @@ const (
 
 var everywhere = []place{loopback, contexts, processes}
 
-// world is what a test runs in: two peers, near (always in this process) and
-// far. What a test makes of them is closed when it is over.
+// world is the environment of a test: two peers, near (always in this process) and far. Objects that
+// the test makes are closed when it is over.
 type world struct {
 	t         *testing.T
 	ctx       context.Context // ends in time, and with the test
@@ -41,7 +41,7 @@ type world struct {
 // notes are what a test keeps about itself.
 type notes struct {
 	mems  []*mem // allocated
-	doing string // what is under way, for the message of a failure
+	doing string // the current operation, for failure messages
 }
 
 // peer is a node, here or in another process.
@@ -51,9 +51,9 @@ type peer struct {
 	child *child // nil here
 }
 
-// in runs test in each of the places, as subtests that leave nothing behind.
-// Two contexts of one process are for long tests where two processes are tested; of a local
-// device, one context is where two are. With -short it is processes alone.
+// in runs test in each of the places, as subtests that leave nothing behind. If two processes are
+// tested, two contexts of one process are left to long tests; for a local device, one context is left
+// to them if two are tested. With -short it tests only processes.
 func (s *suite) in(t *testing.T, places []place, test func(w *world)) {
 	between := contexts
 	if s.Local {
@@ -87,10 +87,10 @@ func newWorld(t *testing.T, s *suite, p place) *world {
 	return w
 }
 
-// roundTrips has the far end answer after all that it was sent before, and the near end
-// hear that after all that the far end has sent: of what a test has caused, everything
-// that would come has come. (It goes over a connection of its own, since that of the test
-// stands still or is broken. An engine that serves both takes turns: so it is three.)
+// roundTrips makes the far end reply after everything sent to it before, and the near end receive the
+// reply after everything sent by the far end: then every effect of the test has arrived. (It uses a
+// separate connection, since that of the test is stalled or broken. An engine that serves both takes
+// turns, so it makes three round trips.)
 func (w *world) roundTrips() {
 	w.t.Helper()
 	b := *w.beacon
@@ -101,7 +101,7 @@ func (w *world) roundTrips() {
 	}
 }
 
-// another makes one more peer where the far one is: of processes the first is the spare one.
+// another makes one more peer in the place of the far one; the first other process is the spare one.
 func (w *world) another(name string) *peer {
 	p := &peer{name: name}
 	spare := w.suite.spare
@@ -147,13 +147,13 @@ func (w *world) another(name string) *peer {
 	return p
 }
 
-// needElements skips a test whose requests have so many elements.
+// needElements skips a test if the device does not support n elements in a request.
 func (w *world) needElements(n int) {
 	w.t.Helper()
 	need.Capability(w.t, fmt.Sprintf("%d elements of a request", n), w.suite.attr.MaxSGE >= n)
 }
 
-// run is a subtest with the same peers. What it makes of them is closed at its end.
+// run runs a subtest with the same peers. Objects that it makes are closed at its end.
 func (w *world) run(name string, test func(w *world)) {
 	w.t.Run(name, func(t *testing.T) {
 		sub := *w
@@ -325,8 +325,7 @@ func (m *mem) poke(off int, data []byte) {
 // expect says that data will be found at off.
 func (m *mem) expect(off int, data []byte) { copy(m.image[off:], data) }
 
-// adopt takes n bytes at off as they are: an operation that failed may have
-// written any part of them.
+// adopt accepts n bytes at off as they are: a failed operation may have written any part of them.
 func (m *mem) adopt(off, n int) {
 	m.w.t.Helper()
 	copy(m.image[off:off+n], call[[]byte](m.w, m.p, dumpCmd{m.ID})[off:])
@@ -470,9 +469,8 @@ func (e *end) wantState(want verbs.QPState) {
 	require.Equal(e.w.t, want, got, "%s end: state %v, want %v", e.p.name, got, want)
 }
 
-// unharmed requires that the queue pair, whose peer is in ERR for a reason of its
-// own, either does not know (hardware has no message for that) or has gone to
-// ERR as well, flushing the receives that it has posted.
+// unharmed requires that the queue pair, whose peer is in ERR for a reason of its own, either does not
+// know (hardware has no message for that) or has gone to ERR as well, flushing its posted receives.
 func (e *end) unharmed(posted ...uint64) {
 	e.w.t.Helper()
 	e.w.roundTrips()

@@ -127,7 +127,7 @@ func inlineRefused(w *world) {
 		require.ErrorIs(w.t, err, verbs.ErrInvalid, name)
 		require.Zero(w.t, n, name)
 	}
-	// The queue is as good as new.
+	// The queue still works.
 	far.recv(receive(1))
 	near.post(signalled(1, verbs.OpSend))
 	near.want(sends, sent(1, verbs.OpSend))

@@ -18,10 +18,9 @@ import (
 // testModel runs random operations against a model of what they do.
 //
 // Each of three pairs of queue pairs carries two streams, one in each direction.
-// A stream has memory of its own at either end, so that what it does follows
-// from its own order alone: the model executes every operation at once, on the
-// images of that memory, when it is drawn. After each batch the completions and
-// every byte of all memory are compared.
+// A stream has its own memory at either end, so that its effects depend only on its own order: the
+// model executes every operation when it is drawn, on the images of that memory. After each batch,
+// the completions and every byte of all memory are compared.
 //
 //	           near                      far
 //	        +--------+   stream →    +--------+
@@ -57,7 +56,7 @@ type model struct {
 	opcodes []verbs.Opcode // of this batch
 }
 
-// stream is what one end asks of the other.
+// stream is the operations of one end on the other.
 type stream struct {
 	*model
 	from, to      *end
@@ -68,9 +67,9 @@ type stream struct {
 	recv     []verbs.RecvWR
 	sent     []verbs.WC
 	received []verbs.WC
-	reading  bool // a READ may be under way
-	adding   bool // an atomic may be under way
-	hasRead  bool // there was one of these in this batch
+	reading  bool // a READ may be outstanding
+	adding   bool // an atomic may be outstanding
+	hasRead  bool // this batch has had one of these
 }
 
 func newModel(w *world) *model {
@@ -92,8 +91,8 @@ func newModel(w *world) *model {
 	return m
 }
 
-// patience is how long batches are run for where they take long: on a machine
-// with more to do than it has cores, the number of them is not what fails a test.
+// patience limits the time that batches run: on an overloaded machine, the test runs fewer of them
+// rather than fail.
 const patience = bound / 3
 
 func (m *model) batches(n int) {
@@ -120,8 +119,8 @@ type expect struct {
 	Sends, Recvs int
 }
 
-// batchCmd does all steps, then takes all completions. Whatever one end of a
-// batch needs of the other is posted before the other waits for anything.
+// batchCmd does all steps, then takes all completions. Each end posts everything that the other needs
+// before it waits for anything.
 type batchCmd struct {
 	Steps   []step
 	Expects []expect

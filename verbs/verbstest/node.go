@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// node is an open device and what has been made of it, by number. It is one end
-// of a test; commands (see commands.go) are what can be done with it, here or in
-// another process.
+// node is an open device and the objects made from it, by number. It is one end of a test;
+// commands (see commands.go) operate on it, here or in another process.
 type node struct {
 	ctx    *verbs.Context
 	cfg    verbs.Config // that it was opened with
@@ -290,7 +289,7 @@ func await(ctx context.Context, cq *verbs.CQ, count int) ([]verbs.WC, error) {
 		}
 		got += n
 		if err != nil {
-			return wcs[:got], fmt.Errorf("waiting for %d completions, %d came: %w", count, got, err)
+			return wcs[:got], fmt.Errorf("waiting for %d completions, got %d: %w", count, got, err)
 		}
 	}
 	return wcs, nil

@@ -90,7 +90,7 @@ func oneEvent(w *world) {
 		near.want(recvs, received(10*i+1, 0), received(10*i+2, 0))
 		near.noEvent()
 	}
-	// Two armings are one, and the stronger one counts.
+	// Arming twice gives one event; the stronger request counts.
 	near.arm(recvs, false)
 	near.arm(recvs, true)
 	message(near, far, 90, 0)
@@ -120,7 +120,7 @@ func solicitedOnly(w *world) {
 	near.want(recvs, verbs.WC{WRID: 4, Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: 5})
 }
 
-// errorIsSolicited: a failed completion is reported to who armed for solicited ones.
+// errorIsSolicited: a failed completion sends an event even if the CQ is armed for solicited ones.
 func errorIsSolicited(w *world) {
 	near, _ := notifyPair(w)
 	near.recv(receive(1))
@@ -168,7 +168,7 @@ func getCancelled(w *world) {
 	Asleep(w.t, "getCancelled.func1", 1)
 	cancel()
 	require.ErrorIs(w.t, <-got, context.Canceled)
-	// An event is not lost with who gave up waiting.
+	// An event is not lost when a call stops waiting.
 	near.arm(recvs, false)
 	message(near, far, 1, 0)
 	near.wantEvent(recvs)
@@ -188,7 +188,7 @@ func descriptor(w *world) {
 		require.False(w.t, readable(w.t, fd, 0), "readable after Get")
 		near.want(recvs, received(i, 0))
 	}
-	// An event that came before anybody asked for the descriptor.
+	// An event that came before the first call of FD.
 	other, far2 := notifyPair(w)
 	other.arm(recvs, false)
 	message(other, far2, 1, 0)
@@ -199,8 +199,8 @@ func descriptor(w *world) {
 	other.wantEvent(recvs)
 }
 
-// noLostWakeup arms, polls once more, and blocks, while the peer sends at random
-// moments. A wakeup that is lost leaves it blocked for good.
+// noLostWakeup arms, polls once more, and blocks, while the peer sends at random moments. A lost wakeup
+// leaves it blocked for ever.
 func noLostWakeup(w *world, block func(w *world, near *end)) {
 	near, far := notifyPair(w)
 	_, err := near.channel().FD()

@@ -18,8 +18,8 @@ func hasImm(op verbs.Opcode) bool {
 	return op == verbs.OpSendWithImm || op == verbs.OpRDMAWriteWithImm
 }
 
-// sizes around what implementations treat differently: words, cache lines,
-// pages, packets. Long tests have all around a cache line, -short a choice.
+// sizes returns sizes around those that implementations treat differently: words, cache lines, pages,
+// packets. Long tests have all around a cache line, -short a choice.
 func sizes() []int {
 	if testing.Short() {
 		return []int{0, 1, 8, 33, 49, 64, 65, 4096, 4097, 1 << 20}
@@ -35,7 +35,7 @@ func sizes() []int {
 	return append(l, 255, 256, 4095, 4096, 4097, 65536, 1<<20)
 }
 
-// huge is longer than what a device, a socket or a ring takes at a time.
+// huge returns a size larger than a device, a socket or a ring takes at once.
 func huge() int {
 	if need.WantLong() {
 		return 16<<20 + 3
@@ -138,9 +138,9 @@ func move(near, far *end, op verbs.Opcode, id uint64, src, dst []piece) {
 	near.w.compare(ms, "%s", near.w.doing)
 }
 
-// testOpcodes moves messages of all sizes by all operations, between memory of each kind.
-// From one kind to the other, and immediate data with memory of the heap, are for long
-// tests: testSGE and testModel draw both.
+// testOpcodes moves messages of all sizes by all operations, between memory of each kind. Moves between
+// different kinds, and immediate data with heap memory, are for long tests: testSGE and testModel draw
+// both.
 func testOpcodes(t *testing.T, s *suite) {
 	s.in(t, everywhere, func(w *world) {
 		for _, op := range moves {

@@ -41,7 +41,7 @@ func passive(w *world, k kind, busy bool) {
 			read.ByteLen = uint32(size)
 			near.want(sends, read)
 			local.expect(0, remote.image[:size])
-			local.verify("%d bytes read from who does nothing", size)
+			local.verify("%d bytes read from a passive peer", size)
 		}
 		if w.suite.attr.AtomicCap != verbs.AtomicNone {
 			add := onto(signalled(3, verbs.OpAtomicFetchAndAdd, local.sge(0, 8)), remote, 0)
@@ -51,7 +51,7 @@ func passive(w *world, k kind, busy bool) {
 			did.ByteLen = 8
 			near.want(sends, did)
 			local.expect(0, remote.image[:8])
-			local.verify("atomic on who does nothing")
+			local.verify("atomic on a passive peer")
 		}
 	}
 	// Receives that were posted before are used as well.

@@ -22,8 +22,7 @@ func testRNR(t *testing.T, s *suite) {
 	})
 }
 
-// rnrExceeded: the sender gives up after its retries, at once with none; the
-// receiver is none the worse.
+// rnrExceeded: the sender gives up after its retries, at once with none; the receiver is not affected.
 func rnrExceeded(w *world, op verbs.Opcode) {
 	for _, retries := range []int{0, 2} {
 		conn := usual
@@ -72,8 +71,8 @@ func rnrForEver(w *world, op verbs.Opcode) {
 	require.Len(w.t, far.take(recvs, 2), 2)
 }
 
-// rnrInTime: a receive that is posted within the retries is as good as one that
-// was there before. The delay is the receiver's, and long.
+// rnrInTime: a receive posted within the retries works like one posted before. The delay is the
+// receiver's, and long.
 func rnrInTime(w *world) {
 	conn := usual
 	conn.RNRRetries, conn.RNRTimer = 6, 28 // 164 ms
@@ -85,8 +84,8 @@ func rnrInTime(w *world) {
 	far.want(recvs, received(1, 0))
 }
 
-// rnrMuchBehind: sends that wait for receives, with more data between them than
-// buffers on the way hold, go on one by one as the receives are posted.
+// rnrMuchBehind: sends that wait for receives, with more data between them than the buffers of the
+// transport hold, go on one by one as receives are posted.
 func rnrMuchBehind(w *world) {
 	near, far := w.pair(qpSpec{SendWR: 64}, usual)
 	const n, writes = 10_000, 7
@@ -114,8 +113,8 @@ func rnrMuchBehind(w *world) {
 	}
 }
 
-// rnrOthers: a queue pair that stalls does not hold up another one between the
-// same two nodes, nor its own other direction, however much goes there.
+// rnrOthers: a stalled queue pair holds up neither another one between the same two nodes, nor its own
+// other direction, however much data goes there.
 func rnrOthers(w *world) {
 	stalled, stalledFar := w.pair(qpSpec{}, usual)
 	near, far := w.pair(qpSpec{}, usual)

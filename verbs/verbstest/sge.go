@@ -97,8 +97,8 @@ func moveAllShapes(w *world, op verbs.Opcode) {
 	}
 	src.fill(1000)
 	dst.fill(2000)
-	// anew makes what moves differ from what is there, by the end that is here: the other one
-	// would have to be asked.
+	// anew makes the data to move differ from the data at the destination, by changing the near
+	// end's memory: changing the far end's would take a command.
 	id, turn := uint64(0), 0
 	anew := func() {
 		for _, r := range []*regions{src, dst} {
@@ -134,7 +134,7 @@ func moveAllShapes(w *world, op verbs.Opcode) {
 	dst.ms[0].verify("%v without elements", op)
 }
 
-// receiveLonger: what the message does not reach of a receive stays as it is.
+// receiveLonger: the rest of a receive longer than its message is not written.
 func receiveLonger(w *world) {
 	near, far := w.pair(qpSpec{RecvSGE: min(3, w.suite.attr.MaxSGE)}, usual)
 	src, dst := w.alloc(w.near, 5000, verbs.AccessAll, own).fill(1), w.alloc(w.far, 5000, verbs.AccessAll, own).fill(2)
@@ -151,8 +151,8 @@ func sameMemoryTwice(w *world) {
 	move(near, far, verbs.OpRDMAWrite, 1, []piece{{src, 5, 90}, {src, 1, 80}}, []piece{{dst, 20, 170}})
 }
 
-// tooManyElements: more than the queue was made for is refused when posting, and
-// those before it in the batch are posted.
+// tooManyElements: a request with more elements than the queue allows is refused when posting; those
+// before it in the batch are posted.
 func tooManyElements(w *world) {
 	near, far := w.pair(qpSpec{}, usual)
 	m := w.alloc(w.near, 64, verbs.AccessAll, own)
@@ -172,9 +172,9 @@ func tooManyElements(w *world) {
 	}
 }
 
-// impossibleElements: an element that does not lie in its region, or is longer than any
-// message, is refused when posting, and the error names the figure at fault. What stands
-// before it in the batch is posted, and the queue pair goes on.
+// impossibleElements: an element outside its region, or longer than any message, is refused when
+// posting, and the error names the offending value. Requests before it in the batch are posted, and
+// the queue pair goes on.
 func impossibleElements(w *world) {
 	m := w.alloc(w.near, regionSize, verbs.AccessAll, own).fill(1)
 	to := w.alloc(w.far, regionSize, verbs.AccessAll, own).fill(2)

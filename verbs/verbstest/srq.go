@@ -42,8 +42,8 @@ func fillSRQ(w *world, srq int, wrs ...verbs.RecvWR) {
 	require.Equal(w.t, len(wrs), call[int](w, w.near, srqRecvCmd{srq, wrs}))
 }
 
-// srqShared: receives are taken in the order of posting, by whose message comes
-// first, and the completion says who it was.
+// srqShared: arriving messages take receives in the order of posting, and the completion names the
+// queue pair.
 func srqShared(w *world) {
 	const rounds, pairs = 5, 3
 	srq, near, far := srqEnds(w, rounds*pairs, pairs)

@@ -29,7 +29,7 @@ func testStates(t *testing.T, s *suite) {
 		w.run("connect before the peer", connectFirst)
 		w.run("peer never there", neverThere)
 		w.run("peer gone", peerGone)
-		w.run("nobody at that address", nobodyThere)
+		w.run("no peer at that address", noPeerThere)
 		w.run("connected to itself", itself)
 		w.run("endpoint of another provider", alienEndpoint)
 	})
@@ -66,7 +66,7 @@ func (e *end) stepTo(state verbs.QPState, to *end) verbs.QPAttr {
 	return a
 }
 
-// refresh takes the endpoint anew, after RESET.
+// refresh updates the endpoint, after RESET.
 func (e *end) refresh() { e.qpInfo = call[qpInfo](e.w, e.p, infoCmd{e.ID}) }
 
 func postingByState(w *world) {
@@ -102,7 +102,7 @@ func postingByState(w *world) {
 	refused(recv(), "post receive")
 }
 
-// modifyRefused: what the table does not admit is an error and changes nothing.
+// modifyRefused: a transition that the table does not allow is an error and changes nothing.
 func modifyRefused(w *world) {
 	near, far := w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
 	try := func(want error, a verbs.QPAttr, mask verbs.QPAttrMask) {
@@ -161,7 +161,7 @@ func queryTells(w *world) {
 	require.Equal(w.t, verbs.QPReset, got.QPState)
 }
 
-// receivesInRTR: a queue pair that may not send yet already answers its peer.
+// receivesInRTR: a queue pair that may not send yet already responds to its peer.
 func receivesInRTR(w *world) {
 	near, far := w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
 	near.connect(far, usual)
@@ -207,14 +207,14 @@ func drained(w *world) {
 	near.want(sends, sent(2, verbs.OpSend), sent(3, verbs.OpRDMAWrite))
 	far.want(recvs, received(2, 0))
 
-	// What waits in SQD is flushed as anything else.
+	// Work that waits in SQD is flushed like any other.
 	near.setState(verbs.QPSQD)
 	near.post(signalled(6, verbs.OpRDMAWrite))
 	near.setState(verbs.QPErr)
 	near.want(sends, failed(6, verbs.OpRDMAWrite, verbs.WCWRFlushErr))
 }
 
-// drainingWaits: the queue is drained when what was under way is finished.
+// drainingWaits: the queue is drained once outstanding operations are complete.
 func drainingWaits(w *world) {
 	near, far := w.pair(qpSpec{}, usual)
 	near.post(signalled(1, verbs.OpSend)) // waits for the peer's receive
@@ -327,9 +327,8 @@ func connectFirst(w *world) {
 	dst.verify("written when it was connected")
 }
 
-// neverThere: a peer that does not come is waited for as long as timeout and
-// retries say. (InfiniBand architecture, 9.7.6.1.3: a timer may run up to four
-// times as long as its code says.)
+// neverThere: a queue pair waits for a peer that does not come as long as timeout and retries say.
+// (InfiniBand architecture, 9.7.6.1.3: a timer may run up to four times as long as its code says.)
 func neverThere(w *world) {
 	for _, c := range []struct {
 		timeout uint8
@@ -383,9 +382,9 @@ func peerGone(w *world) {
 	}
 }
 
-// nobodyThere: an endpoint that names nobody is refused when connecting, or
-// nobody answers.
-func nobodyThere(w *world) {
+// noPeerThere: an endpoint without a peer is refused when connecting, or sends to it get no
+// response.
+func noPeerThere(w *world) {
 	for name, change := range map[string]func(*verbs.Endpoint){
 		"QP number":  func(e *verbs.Endpoint) { e.QPNum ^= 0x7fffff },
 		"LID":        func(e *verbs.Endpoint) { e.LID ^= 0xffff },

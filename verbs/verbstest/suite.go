@@ -1,6 +1,5 @@
-// Package verbstest is the conformance suite that every provider of package
-// verbs passes, in the manner of golang.org/x/net/nettest. A provider's test
-// package has
+// Package verbstest is the conformance suite for providers of package verbs, in the style of
+// golang.org/x/net/nettest. A provider's test package has
 //
 //	func TestMain(m *testing.M) { verbstest.Main(m, nil) }
 //
@@ -8,14 +7,13 @@
 //		verbstest.Run(t, verbstest.Suite{Device: "shm0"})
 //	}
 //
-// What is tested is what hardware does, as the InfiniBand architecture and
-// libibverbs define it and package verbs repeats it: nothing here knows how a
-// provider works. Abilities (atomics, SRQ, inline, load/store) are read off the
-// device.
+// The suite tests the behaviour of hardware that the InfiniBand architecture and libibverbs
+// define and package verbs repeats. It does not depend on how a provider works. It reads
+// capabilities (atomics, SRQ, inline, load/store) from the device.
 //
-// Most tests run three times: with both ends in one context, in two contexts of
-// this process, and in two processes. The second process is the test binary
-// itself, started again to play an act of [Main]; the two talk over pipes (see child.go).
+// Most tests run three times: with both ends in one context, in two contexts of this process,
+// and in two processes. The second process is the test binary itself, started again in an act
+// of [Main]; the two communicate over pipes (see child.go).
 package verbstest
 
 import (
@@ -41,51 +39,50 @@ import (
 type Suite struct {
 	// Device is the name of the device.
 	Device string
-	// Config is how it is opened, on both sides. Its Logger stays in this process.
+	// Config is the configuration to open it with, at both ends. Its Logger is used only in
+	// this process.
 	Config verbs.Config
-	// Near and Far, if they are not nil, run what opens the device in this process as the
-	// near and the far end, and Far what starts the process of the far end: in network
-	// namespaces of their own, say.
+	// Near and Far, if not nil, call the function that opens the device in this process as
+	// the near and the far end; Far also calls the one that starts the process of the far
+	// end. They can, for example, run it in a network namespace.
 	Near, Far func(open func() error) error
 	// Only names the groups of tests to run. None: all.
 	Only []string
-	// Local: other processes do not reach the device. What is between processes is not tested.
+	// Local: other processes cannot reach the device. Tests between processes are left out.
 	Local bool
-	// Seed of everything random. Zero: taken from the clock. The environment
-	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run says which it was.
+	// Seed is the seed of everything random. Zero: taken from the clock. The environment
+	// variable SLUICE_VERBSTEST_SEED overrides it, and a failed run logs it.
 	Seed uint64
-	// Rounds scales the random parts. Zero: 1, in long tests 20. The
-	// environment variable SLUICE_VERBSTEST_ROUNDS overrides it.
+	// Rounds scales the random parts. Zero: 1, in long tests 20. The environment variable
+	// SLUICE_VERBSTEST_ROUNDS overrides it.
 	Rounds int
-	// Deviations are what the device is known to do otherwise than the InfiniBand
-	// architecture says.
+	// Deviations are the device's known deviations from the InfiniBand architecture.
 	Deviations Deviations
 }
 
-// Deviations of a device from the InfiniBand architecture that a provider cannot
-// make up for. What they say is not tested.
+// Deviations are deviations of a device from the InfiniBand architecture that its provider
+// cannot hide. The behaviour they name is not tested.
 type Deviations struct {
-	// NoResponderEvents: who is accessed against its will gets no event of that
-	// (11.6.3.2 of the architecture wants one).
+	// NoResponderEvents: a queue pair whose peer attempts a forbidden access gets no event
+	// (11.6.3.2 of the architecture requires one).
 	NoResponderEvents bool
-	// NoLastWQE: a queue pair with an SRQ that goes to ERR does not say by an event
-	// that it takes no more receives.
+	// NoLastWQE: a queue pair with an SRQ that goes to ERR sends no event that it takes no
+	// more receives.
 	NoLastWQE bool
-	// NoReadsAcrossRNR: a queue pair of which a message has met a receiver that was
-	// not ready may stand still when there is an RDMA_READ or an atomic behind it.
+	// NoReadsAcrossRNR: a queue pair may hang if a message meets a receiver that is not ready
+	// and an RDMA_READ or an atomic follows it.
 	NoReadsAcrossRNR bool
-	// LateERR: a packet that is being taken in when a queue pair goes to ERR may be
-	// written after that. (MR.Close waits for it.)
+	// LateERR: a packet that is being processed when a queue pair goes to ERR may be written
+	// after that. (MR.Close waits for it.)
 	LateERR bool
-	// NoLengthStatus: a receive that is too short has the statuses of one whose
-	// memory is not there.
+	// NoLengthStatus: a receive that is too short completes with the statuses of one whose
+	// memory is not registered.
 	NoLengthStatus bool
-	// NoMessageLimit: a message that is longer than the device says messages may be is
-	// sent all the same.
+	// NoMessageLimit: a message longer than the device's limit is sent nevertheless.
 	NoMessageLimit bool
-	// PartialReads: an RDMA_READ that is refused may have read some of it before.
+	// PartialReads: a refused RDMA_READ may already have written part of its data.
 	PartialReads bool
-	// NoRetryInSQD: in SQD nothing is sent once more that was sent before.
+	// NoRetryInSQD: in SQD nothing is sent again that was sent before.
 	NoRetryInSQD bool
 }
 
@@ -95,8 +92,7 @@ const (
 	envRounds = "SLUICE_VERBSTEST_ROUNDS"
 )
 
-// groups are the tests, from the plain to the rough: what comes later relies on
-// what comes before.
+// groups lists the tests, from basic to demanding: later ones rely on earlier ones.
 var groups = []struct {
 	name string
 	test func(*testing.T, *suite)
@@ -123,7 +119,7 @@ var groups = []struct {
 	{"Death", testDeath},
 }
 
-// Groups are the names of the groups of tests.
+// Groups returns the names of the groups of tests.
 func Groups() (names []string) {
 	for _, g := range groups {
 		names = append(names, g.name)
@@ -131,14 +127,13 @@ func Groups() (names []string) {
 	return names
 }
 
-// Run tests a device: everything, as subtests of t. They must not run in
-// parallel with other tests of the process, which [leak.Check] would blame on
-// them.
+// Run runs the suite on a device, as subtests of t. They must not run in parallel with other
+// tests of the process, whose objects [leak.Check] would report as leaks.
 func Run(t *testing.T, s Suite) {
 	r := newSuite(t, s)
 	t.Cleanup(func() { require.NoError(t, r.spare.end(), "the process of the far end") })
 	for _, g := range groups {
-		if s.Local && g.name == "Death" { // of processes alone
+		if s.Local && g.name == "Death" { // needs processes
 			continue
 		}
 		if len(s.Only) > 0 && !slices.Contains(s.Only, g.name) {
@@ -148,9 +143,9 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// Main is the TestMain of a package that calls [Run], with the acts of its other processes. In
-// the process of the other end it serves the test and ends; else it hands on to the leak check
-// of this module, which runs the tests.
+// Main is the TestMain of a package that calls [Run]; acts are the package's own roles for other
+// processes. In the process of the far end it serves the test and exits; otherwise it calls this
+// module's leak check, which runs the tests.
 func Main(m *testing.M, acts map[string]func(args []string) error) {
 	all := map[string]func([]string) error{farAct: func([]string) error { return ranks.Status(serve(os.Stdin, os.Stdout)) }}
 	maps.Copy(all, acts)
@@ -158,7 +153,7 @@ func Main(m *testing.M, acts map[string]func(args []string) error) {
 	leak.Main(m)
 }
 
-// suite is a Suite with its gaps filled.
+// suite is a Suite with its defaults filled in.
 type suite struct {
 	Suite
 	attr  verbs.DeviceAttr
@@ -200,7 +195,7 @@ func fromEnv(t *testing.T, name string, def uint64) uint64 {
 	return v
 }
 
-// peerTimeout is what the configuration means.
+// peerTimeout returns the peer timeout of the configuration.
 func (s *suite) peerTimeout() time.Duration {
 	if s.Config.PeerTimeout != 0 {
 		return s.Config.PeerTimeout
@@ -208,9 +203,8 @@ func (s *suite) peerTimeout() time.Duration {
 	return verbs.DefaultPeerTimeout
 }
 
-// Every subtest has bound to get done in what it waits for; what does not
-// answer to that is a hang, and after hangs more ends the process with the
-// stacks of all goroutines.
+// Every subtest has the time bound for all that it waits for. A call that does not return then
+// hangs: after another hangs, the process ends with the stacks of all goroutines.
 const (
 	bound = 30 * time.Second
 	hangs = 15 * time.Second

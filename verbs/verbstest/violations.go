@@ -11,13 +11,12 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// testViolations is about access that must be refused: it ends in exactly one
-// status, the queue pair goes to ERR, what was posted behind is flushed in
-// order, and no byte is touched that must not be.
+// testViolations is about access that must be refused: it ends in exactly one status, the queue
+// pair goes to ERR, work posted after it is flushed in order, and no other byte is touched.
 func testViolations(t *testing.T, s *suite) {
-	// The first violation of a kind is tried with all operations, the others with one of those
-	// that an implementation checks alike: with or without immediate data, atomics. All are for
-	// long tests. In one context, and with -short, the others have their first operation alone.
+	// The first violation of a kind is tried with all operations, the others with one of those that
+	// an implementation checks alike: with or without immediate data, atomics. Long tests try all.
+	// In one context, and with -short, the others have only their first operation.
 	some := func(w *world, first bool, ops []verbs.Opcode) []verbs.Opcode {
 		switch {
 		case need.WantLong() || first && !testing.Short():
@@ -130,8 +129,8 @@ var remoteViolations = []remoteViolation{
 		status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr},
 	{name: "region without REMOTE_ATOMIC", ops: atomics, region: verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead,
 		status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr},
-	// What the queue pair does not admit is an invalid request, whatever the
-	// region says (InfiniBand architecture, 9.7.4.1.5, 9.9.3).
+	// An operation that the queue pair does not allow is an invalid request, whatever the region
+	// allows (InfiniBand architecture, 9.7.4.1.5, 9.9.3).
 	{name: "queue pair without REMOTE_WRITE", ops: writes, qp: verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic,
 		status: verbs.WCRemInvReqErr, event: verbs.EventQPReqErr},
 	{name: "queue pair without REMOTE_READ", ops: reads, qp: verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic,
@@ -188,7 +187,7 @@ func (v remoteViolation) test(w *world, op verbs.Opcode) {
 		far.event(v.event)
 	}
 	if op == verbs.OpRDMAWriteWithImm {
-		// The receive may have been taken already: that is for the device to choose.
+		// The device may or may not have taken the receive already.
 		wcs := far.take(recvs, 2)
 		require.Contains(w.t, []verbs.WCStatus{verbs.WCWRFlushErr, verbs.WCLocAccessErr}, wcs[0].Status)
 		far.same(recvs, failedRecv(2, verbs.WCWRFlushErr), wcs[1], "second receive")
@@ -201,8 +200,8 @@ func (v remoteViolation) test(w *world, op verbs.Opcode) {
 	w.verify("nothing is touched by the violation, nor by what was behind it")
 }
 
-// wantBroken requires that the queue pair, which had receives 1 and 2 posted, is
-// in ERR, has flushed them, and flushes what is posted now.
+// wantBroken requires that the queue pair, which had receives 1 and 2 posted, is in ERR, has flushed
+// them, and flushes work posted now.
 func (e *end) wantBroken() {
 	e.w.t.Helper()
 	e.want(recvs, failedRecv(1, verbs.WCWRFlushErr), failedRecv(2, verbs.WCWRFlushErr))
@@ -259,8 +258,8 @@ var localViolations = []localViolation{
 	}},
 }
 
-// test: the requester fails, alone and at the end of a list; but for long tests, alone with
-// one operation. The responder has nothing to do with it.
+// test: the requester fails, with the element alone and at the end of a list; outside long tests only
+// alone, with one operation. The responder is not involved.
 func (v localViolation) test(w *world, op verbs.Opcode) {
 	shapes := []int{1, 2}
 	switch {

@@ -121,7 +121,8 @@ var missing = map[string]string{
 func Parse(b []byte) (h Header, n int, warnings []string, err error) {
 	h.Format = Format{32, Big}
 	h.LinkTraceUnit, h.PlaquetteUnit = math.Inf(1), math.Inf(1)
-	seen := map[string]int{} // the first line of each key; under "": of lines without key
+	seen := map[string]int{}  // the first line of each key; under "": of lines without key
+	told := map[string]bool{} // keys that have had a warning
 	texts := h.texts()
 	begun, odd := false, false
 	line := 1
@@ -172,21 +173,28 @@ func Parse(b []byte) (h Header, n int, warnings []string, err error) {
 			if why := h.set(key, value); why != "" {
 				return fail("%s: %.60q %s", key, value, why)
 			}
+			// The same average may have fewer digits.
+			h.LinkTraceUnit = min(h.LinkTraceUnit, before.LinkTraceUnit)
+			h.PlaquetteUnit = min(h.PlaquetteUnit, before.PlaquetteUnit)
+			before.LinkTraceUnit, before.PlaquetteUnit = h.LinkTraceUnit, h.PlaquetteUnit
 			if first != 0 && h != before {
 				return fail("%s: %.60q is not what line %d says; remove the wrong one", key, value, first)
-			} else if first != 0 {
+			} else if first != 0 && !told[key] {
+				told[key] = true
 				warn("%s is in line %d already, with the same value", key, first)
 			}
 		case key == "HDR_VERSION" || key == "STORAGE_FORMAT":
-			if value != version {
+			if value != version && !told[key] {
+				told[key] = true
 				warn("%s: %.60q is not %s, as which the file is read", key, value, version)
 			}
 		case text != nil && *text == "":
 			*text, seen[key] = value, line
 		default:
 			h.Others += s + "\n"
-			if text != nil {
-				warn("%s is in line %d already; both are kept", key, first)
+			if text != nil && !told[key] {
+				told[key] = true
+				warn("%s is in line %d already; all are kept", key, first)
 			} else if key == "" && first == 0 {
 				warn("%.60q is not KEY = value; such lines are kept", s)
 			}

@@ -2,6 +2,7 @@ package nersc
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -65,6 +66,7 @@ ENSEMBLE_ID = l243.b600
 SEQUENCE_NUMBER = 40
 MILC_INFO = -------BEGIN-------
 time_stamp "Thu Nov 22 12:34:56 2001"
+checksums "5f3a8d1c 9e2b4471"
 gauge.beta11 6.000000
 MILC_INFO = --------END--------
 END_HEADER
@@ -240,7 +242,8 @@ func requireWarnings(t *testing.T, want, got []string) {
 }
 
 // Files with the headers of other programs are read, verified and refused where they are
-// damaged. Written anew they say what they said, without a warning of the form.
+// damaged. Written anew they say what they said, without a warning of the form and without
+// checksums that may be of other links.
 func TestPrograms(t *testing.T) {
 	comm := single.Comm(t)
 	field := random(t, comm, exactly)
@@ -260,7 +263,7 @@ func TestPrograms(t *testing.T) {
 			require.NoError(t, again.Close())
 			h := again.Header
 			require.Equal(t, file.Header.texts(), h.texts())
-			require.Equal(t, file.Header.Others, h.Others)
+			require.Equal(t, regexp.MustCompile("(?m)^(SCIDAC_CHECKSUM[AB]|checksums) .*\n").ReplaceAllString(file.Header.Others, ""), h.Others)
 
 			damage := func(change func(b []byte)) string {
 				damaged := filled(t, comm, p.header, p.format, p.rows, field)
@@ -311,12 +314,16 @@ func TestTolerance(t *testing.T) {
 		{"tolerance", 12, 3, 1e-5, "", []string{"links are more than 1e-10 from SU(3)", "PLAQUETTE of the links is"}},
 		{"as MILC's", 10, 3, 1e-6, "", []string{"links are more than 1e-10 from SU(3)", "PLAQUETTE of the links is"}},
 		{"digits of single precision", 7, 3, 0, "", []string{"links are more than 1e-10 from SU(3)"}},
+		{"no averages", 0, 3, 0, "is not in SU(3): its deviation is", nil},
 		{"few digits, two rows", 5, 2, 0, "", []string{"links are more than 1e-10 from SU(3)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			datatype := map[int]string{2: datatypeTwo, 3: datatypeThree}[c.rows]
 			header := "BEGIN_HEADER\nDATATYPE = " + datatype + "\nDIMENSION_1 = 2\nDIMENSION_2 = 4\nDIMENSION_3 = 3\nDIMENSION_4 = 4\nCHECKSUM = 0\n" +
 				"LINK_TRACE = 0." + strings.Repeat("0", c.decimals) + "\nPLAQUETTE = 0." + strings.Repeat("0", c.decimals) + "\nFLOATING_POINT = IEEE64BIG\nEND_HEADER\n"
+			if c.decimals == 0 {
+				header = regexp.MustCompile("(?m)^(LINK_TRACE|PLAQUETTE).*\n").ReplaceAllString(header, "")
+			}
 			path := filled(t, comm, header, Format{64, Big}, c.rows, field)
 			f, err := Open(path)
 			require.NoError(t, err)
@@ -337,4 +344,16 @@ func TestTolerance(t *testing.T) {
 			require.ErrorContains(t, f.Read(back, global.New(comm, global.Exact)), "the checksum of the links is")
 		})
 	}
+}
+
+// A tolerance that is meant for the solver does not admit links that no program computed.
+func TestLargeTolerance(t *testing.T) {
+	comm := single.Comm(t)
+	field := random(t, comm, func(x float64) float64 { return math.Round(x*1e3) / 1e3 })
+	path := filled(t, comm, programs[2].header, Format{64, Big}, 3, field) // CPS
+	f, err := Open(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	f.Tolerance = 1e-2
+	require.ErrorContains(t, f.Read(single.Field(t, comm, extents), global.New(comm, global.Exact)), "at most 1e-05 is allowed")
 }

@@ -24,7 +24,8 @@ type File struct {
 
 	// Tolerance is the allowed deviation of links from SU(3), and of averages from the header's,
 	// if it is more than rounding to the format explains: for files of doubles that were computed
-	// in single precision. Read projects such links back to SU(3). Set it before Read.
+	// in single precision. Read projects such links back to SU(3). More than 1e-5 counts as 1e-5.
+	// Set it before Read.
 	Tolerance float64
 
 	file   *os.File
@@ -36,8 +37,12 @@ const maxTail = 16
 
 // Open opens a file and reads its header. The caller closes it.
 //
-// Errors: those of package os; [*HeaderError]; [*SizeError]. All name the file.
+// Errors: those of package os, also for what is no regular file; [*HeaderError]; [*SizeError]. All name the file.
 func Open(path string) (f *File, err error) {
+	// To open a FIFO would wait for a writer.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "open", Path: path, Err: errors.New("not a regular file; copy it into one")}
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -93,14 +98,16 @@ const singleDecimal = 1e-8
 
 // allowed returns how far a link may be from SU(3), and an average from the header's beyond the
 // last decimal. If the averages of a header have no more digits than single precision, its links
-// need not have double precision.
+// need not have double precision. A header without averages says nothing
+// about that.
 func (f *File) allowed() (link, average float64) {
 	format := f.Header.Format
-	if min(f.Header.LinkTraceUnit, f.Header.PlaquetteUnit) >= singleDecimal {
+	if unit := min(f.Header.LinkTraceUnit, f.Header.PlaquetteUnit); unit >= singleDecimal && !math.IsInf(unit, 1) {
 		format.Bits = 32
 	}
 	link, average = format.tolerance()
-	return max(link, f.Tolerance), max(average, f.Tolerance)
+	mostLink, mostAverage := Format{Bits: 32}.tolerance()
+	return max(link, min(f.Tolerance, mostLink)), max(average, min(f.Tolerance, mostAverage))
 }
 
 // Read reads the links of this node's sites and of their neighbours into a field, which must have

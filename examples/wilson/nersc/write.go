@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/gauge"
 	"github.com/sluice-hpc/sluice/examples/wilson/global"
@@ -13,7 +16,8 @@ import (
 
 // Write writes a field to a file; each node writes its own sites. It sets the extents, the
 // checksum and the averages of the header, and takes the rest from node 0; the default byte order
-// is Big. Until the file is complete its name ends in .part.
+// is Big. It omits checksums of other programs among the Others, which may be of other links, rows or
+// formats. Until the file is complete its name ends in .part.
 //
 // Collective: an error on one node is an error on all. Errors: those of package os;
 // [*HeaderError]; those of the communication.
@@ -41,6 +45,7 @@ func write(path string, h Header, field *gauge.Field, sums *global.Sums) (err er
 		return err
 	}
 	h.Checksum = uint32(sum)
+	h.Others = withoutChecksums(h.Others)
 
 	part := path + ".part"
 	var offset uint64
@@ -65,6 +70,19 @@ func write(path string, h Header, field *gauge.Field, sums *global.Sums) (err er
 		}
 	}
 	return sums.Agree(err, 0)
+}
+
+// withoutChecksums removes the lines with checksums of Grid (SCIDAC_CHECKSUMA and B) and of MILC
+// (checksums, with or without =).
+func withoutChecksums(others string) string {
+	var b strings.Builder
+	for line := range strings.Lines(others) {
+		words := strings.FieldsFunc(line, func(r rune) bool { return r == '=' || unicode.IsSpace(r) })
+		if len(words) == 0 || !slices.Contains([]string{"SCIDAC_CHECKSUMA", "SCIDAC_CHECKSUMB", "checksums"}, words[0]) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // create makes a file with only a header, and returns its size.

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// ErrStalled is a group of which nobody can go on.
-var ErrStalled = errors.New("colltest: no member can go on")
+// ErrStalled means that no member of a group can continue.
+var ErrStalled = errors.New("colltest: no member can continue")
 
-// Drive starts the runs of all members with their headers and steps them until all
-// are over, one step of each in turn: in the order of ranks, or, with a source of
-// random numbers, in an order that changes every time. It returns the error of each
-// member: what its run says, or [ErrStalled].
+// Drive starts the runs of all members with their headers and steps them until all are
+// complete, one step of each in turn: in rank order or, with a source of random numbers, in an
+// order that changes every time. It returns the error of each member, from its run or
+// [ErrStalled].
 func (n *Network) Drive(runs []*coll.Run, headers []coll.Header, random *rand.Rand) []error {
 	errs := make([]error, len(runs))
 	active := make([]int, 0, len(runs))
@@ -52,16 +52,16 @@ func (n *Network) Drive(runs []*coll.Run, headers []coll.Header, random *rand.Ra
 	return errs
 }
 
-// Counts is what has gone over a network.
+// Counts counts the messages that were sent over a network.
 type Counts struct {
 	Messages int64 // sent
 	Bytes    int64 // sent, with their headers
-	Most     int64 // messages of the member with most, sent and received
-	Depth    int64 // messages of the longest chain in which each waits for the one before
+	Most     int64 // messages sent and received by the busiest member
+	Depth    int64 // messages in the longest chain in which each depends on the one before
 }
 
-// Counts returns what has gone over the network since it was made or was last asked,
-// and begins anew. No messages may be under way.
+// Counts returns and resets the counts since the network was made or Counts was last called. No
+// messages may be in flight.
 func (n *Network) Counts() Counts {
 	var c Counts
 	for i := range n.members {

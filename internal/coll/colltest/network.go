@@ -1,6 +1,5 @@
-// Package colltest carries messages of collectives between the members of a group
-// in one process, and counts them. It is for tests and for models: what runs over it
-// are the real algorithms.
+// Package colltest carries messages of collectives between the members of a group in one process,
+// and counts them. It is for tests and models, and runs the real algorithms.
 package colltest
 
 import (
@@ -13,31 +12,30 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// Mode is when a send is over.
+// Mode says when a send completes.
 type Mode uint8
 
 const (
-	// Eager: at once. What nobody has received yet is kept.
+	// Eager: at once. Messages without a receive are kept.
 	Eager Mode = iota
-	// Rendezvous: when the receive has been started, and has the message.
+	// Rendezvous: when the receive has been started and has the message.
 	Rendezvous
 )
 
 // String returns "eager" or "rendezvous".
 func (m Mode) String() string { return [...]string{"eager", "rendezvous"}[m] }
 
-// ErrLength is a message that has not the length of its receive.
-var ErrLength = errors.New("colltest: length of a message")
+// ErrLength means that a message and its receive differ in length.
+var ErrLength = errors.New("colltest: length mismatch")
 
-// ErrClosed is the use of a message after Close, ErrActive the start of one that is
-// under way.
+// ErrClosed means that a message was used after Close, ErrActive that the message to be started is
+// in progress.
 var (
-	ErrClosed = errors.New("colltest: closed message")
-	ErrActive = errors.New("colltest: message under way")
+	ErrClosed = errors.New("colltest: message is closed")
+	ErrActive = errors.New("colltest: message is in progress")
 )
 
-// Network connects the members of a group. Its members may live in different
-// goroutines.
+// Network connects the members of a group, which may run in different goroutines.
 type Network struct {
 	mode    Mode
 	members []member
@@ -47,7 +45,7 @@ type Network struct {
 	streams map[[2]int]*stream
 }
 
-// member is what the network knows of one: counters, and a logical clock.
+// member holds the counters and the logical clock of a member.
 type member struct {
 	sent, received, bytes atomic.Int64
 	clock                 atomic.Int64
@@ -58,13 +56,13 @@ type stream struct {
 	mu       sync.Mutex
 	from, to *member
 	cut      error
-	sends    []*Message // rendezvous: started, not met
-	receives []*Message // started, not met
-	kept     []packet   // eager: sent, not met
+	sends    []*Message // rendezvous: started, not matched
+	receives []*Message // started, not matched
+	kept     []packet   // eager: sent, not matched
 	free     [][]byte   // memory of earlier packets
 }
 
-// packet is an eager message under way.
+// packet is an eager message in flight.
 type packet struct {
 	data  []byte
 	depth int64
@@ -198,7 +196,7 @@ func (m *Message) startReceive() {
 func (m *Message) take(from [2][]byte, depth int64) {
 	m.over, m.depth = true, depth
 	if n := len(from[0]) + len(from[1]); n != m.length() {
-		m.err = fmt.Errorf("%w: %d bytes, not %d", ErrLength, n, m.length())
+		m.err = fmt.Errorf("%w: %d bytes, want %d", ErrLength, n, m.length())
 		return
 	}
 	// Both are cut behind the header, or not at all: a kept packet is one part.
@@ -222,7 +220,7 @@ func (m *Message) Test() (bool, error) {
 	m.network.events.Add(1)
 	if m.receive {
 		s.to.received.Add(1)
-		// The clock is that of one member, which is one goroutine.
+		// The clock belongs to one member, which is one goroutine.
 		s.to.clock.Store(max(s.to.clock.Load(), m.depth))
 	}
 	return true, m.err

@@ -106,7 +106,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestClosed: a message that is closed under way meets nobody.
+// TestClosed: a message that is closed in flight matches no other.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	n := NewNetwork(2, Rendezvous)

@@ -11,8 +11,8 @@ import (
 // Elem is the bytes of an element of a [Reference]: two of uint32 in the order of the machine.
 const Elem = 8
 
-// Reference is one collective as a whole: what each member gives, and what a serial
-// computation makes of it. Its methods may be called at the same time.
+// Reference is one collective as a whole: the input of each member, and the result of a serial
+// computation. Its methods may be called concurrently.
 type Reference struct {
 	Kind    coll.Kind
 	Size    int // members
@@ -21,9 +21,9 @@ type Reference struct {
 	Counts  []int                  // elements of the block of each member; nil: Count
 	Between func(from, to int) int // elements in an Alltoall; nil: Count
 	Ordered bool                   // reduce by [Affine], else by [Sum]
-	Combine func(dst, a, b []byte) // in place of these, if not nil
+	Combine func(dst, a, b []byte) // instead of these, if not nil
 	InPlace bool                   // see Memory
-	Seed    uint64                 // of what is given
+	Seed    uint64                 // of the inputs
 }
 
 // String names the collective.
@@ -94,8 +94,7 @@ func (r *Reference) Pairs(rank int) (give, get []int) {
 	return give, get
 }
 
-// Lengths is the elements of what a member has before the collective, and of what it has
-// afterwards.
+// Lengths returns the numbers of elements in the input and in the output of a member.
 func (r *Reference) Lengths(rank int) (in, out int) {
 	total := r.Begin(r.Size)
 	atRoot := func(n int) int {
@@ -106,7 +105,7 @@ func (r *Reference) Lengths(rank int) (in, out int) {
 	}
 	switch r.Kind {
 	case coll.Broadcast:
-		return 0, r.Count // which is what its root has before
+		return 0, r.Count // the input of the root is in out
 	case coll.Reduce:
 		return r.Count, atRoot(r.Count)
 	case coll.Allreduce, coll.Scan, coll.Exscan:
@@ -128,7 +127,7 @@ func (r *Reference) Lengths(rank int) (in, out int) {
 	return 0, 0
 }
 
-// Given is what a member has before the collective.
+// Given returns the input of a member.
 func (r *Reference) Given(rank int) []byte {
 	n, _ := r.Lengths(rank)
 	if r.Kind == coll.Broadcast && rank == r.Root {
@@ -143,9 +142,8 @@ func (r *Reference) Given(rank int) []byte {
 	return b
 }
 
-// Memory gives a member its memory: what it has before the collective, and room, with other
-// bytes in it, for what it has afterwards. In place they overlap, where a collective has
-// that. The buffer of a broadcast is out alone.
+// Memory returns the memory of a member: its input, and room for its output, filled with other
+// bytes. With InPlace they overlap, if the collective supports that. A broadcast uses only out.
 func (r *Reference) Memory(rank int, alloc func(n int) []byte) (in, out []byte) {
 	_, n := r.Lengths(rank)
 	own, given := r.Begin(rank)*Elem, r.Given(rank)
@@ -177,7 +175,7 @@ func (r *Reference) Memory(rank int, alloc func(n int) []byte) (in, out []byte) 
 	return in, in
 }
 
-// Want is what a member has afterwards; nil where nothing is promised.
+// Want returns the expected output of a member; nil if it is undefined.
 func (r *Reference) Want(rank int) []byte {
 	return r.want(rank, r.Given, func(n int) []byte {
 		acc := r.Given(0)
@@ -188,7 +186,7 @@ func (r *Reference) Want(rank int) []byte {
 	})
 }
 
-// Wanted is what all members have afterwards.
+// Wanted returns the expected outputs of all members.
 func (r *Reference) Wanted() [][]byte {
 	given, folds := make([][]byte, r.Size), make([][]byte, r.Size+1)
 	for m := range given {
@@ -204,7 +202,7 @@ func (r *Reference) Wanted() [][]byte {
 	return out
 }
 
-// want is Want, by what members give, and by what the first n of them come to.
+// want is Want, from the inputs of members and from the results of folding the first n of them.
 func (r *Reference) want(rank int, given, fold func(n int) []byte) (want []byte) {
 	block := func(b []byte) []byte { return b[r.Begin(rank)*Elem:][:r.Of(rank)*Elem] }
 	switch r.Kind {

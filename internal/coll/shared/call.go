@@ -7,20 +7,21 @@ import (
 // Span is a block of a vector, in bytes.
 type Span struct{ Off, Len int }
 
-// Call is what a member calls; it may be called again, and must not change then. What all members have to agree on is in Signature:
-// they fail with [*MismatchError] where that differs.
+// Call holds the arguments of a member's call. It may be used again, but must not
+// change between calls. All members must agree on what Signature covers: if it differs,
+// they fail with [*MismatchError].
 type Call struct {
 	Kind      coll.Kind
 	Signature uint64
 	Root      int
 	Dst, Src  []byte
-	Block     int    // bytes of each member's block, where Blocks is nil
+	Block     int    // bytes of each member's block, if Blocks is nil
 	Blocks    []Span // Gather, Scatter, Allgather, ReduceScatter: of the vector of all members' blocks; Alltoall: of Dst
 	From      []Span // Alltoall: of Src, with Blocks
-	Uneven    bool   // blocks differ, and not everybody knows all: at all members, or at none
+	Uneven    bool   // blocks differ, and not every member knows all: at all members, or at none
 	Elem      int    // bytes of an element: pieces are cut between elements
 	Combine   func(dst, a, b []byte)
-	Fold      func(dst []byte, srcs [][]byte) // the same for many, from left to right; nil: Combine does
+	Fold      func(dst []byte, srcs [][]byte) // the same for many, from left to right; nil: use Combine
 
 	form form
 }
@@ -53,7 +54,7 @@ func (c *Call) from(i int) Span {
 // in returns a block of b.
 func (s Span) in(b []byte) []byte { return b[s.Off : s.Off+s.Len : s.Off+s.Len] }
 
-// piece is the part of a block that is no more than n bytes from off on.
+// piece is the part of a block from off on, at most n bytes.
 func (s Span) piece(off, n int) Span {
 	if off >= s.Len {
 		return Span{s.Off + s.Len, 0}
@@ -61,13 +62,12 @@ func (s Span) piece(off, n int) Span {
 	return Span{s.Off + off, min(n, s.Len-off)}
 }
 
-// blockwise: each member gives something else to each.
+// blockwise says whether each member gives a different block to each other member.
 func blockwise(k coll.Kind) bool {
 	return k == coll.ReduceScatter || k == coll.Scatter || k == coll.Alltoall
 }
 
-// part returns what member me gives, where it is one vector; nil if it gives
-// nothing.
+// part returns the input of member me if that is one vector; nil if it has no input.
 func (c *Call) part(me int) []byte {
 	switch c.Kind {
 	case coll.Broadcast:
@@ -86,7 +86,7 @@ func (c *Call) part(me int) []byte {
 	return c.Src
 }
 
-// gives is the block that member me gives to member i, of what is blockwise.
+// gives is the block that member me gives to member i in a blockwise call.
 func (c *Call) gives(me, i int) []byte {
 	switch c.Kind {
 	case coll.ReduceScatter:
@@ -100,7 +100,7 @@ func (c *Call) gives(me, i int) []byte {
 	return c.from(i).in(c.Src)
 }
 
-// needs says of which members, from and to (not included), member me needs the parts.
+// needs returns the range of members, excluding to, whose parts member me needs.
 func (c *Call) needs(me, size int) (from, to int) {
 	switch c.Kind {
 	case coll.Broadcast, coll.Scatter:

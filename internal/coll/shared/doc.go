@@ -1,23 +1,23 @@
 // Package shared has the algorithms of collectives between processes that load and
 // store each other's memory: the members of a group on one host.
 //
-// Each member owns a [Segment] that the others have mapped. An operation has a
-// sequence number, the same at all members, and a slot in each segment; a member
-// publishes what it gives there, once, and computes what it wants from what the
-// others have published. Nobody writes to another's segment, and nothing is
-// cleared: every line says which operation it belongs to.
+// Each member owns a [Segment] that the others have mapped. An operation has a sequence
+// number, the same at all members, and a slot in each segment. A member publishes its
+// input there, once, and computes its result from what the others have published. No
+// member writes to another's segment, and nothing is cleared: every line carries the
+// number of its operation.
 //
 //	member 0            member 1            member 2
 //	up: 3, my part      up: 3, my part      up: 3, my part       published
-//	  all read all that they need, and compute in the order of the members
-//	done: 3             done: 3             done: 3              the slot may be used again
+//	  all read what they need, and combine it in member order
+//	done: 3             done: 3             done: 3              the slot may be reused
 //
-// What each gives is in the line of its flag (up to [Inline] bytes), in the slot's
-// data (up to [DataSize]), or stays where the user has it, if all can reach it: then
-// each member does its share straight from memory to memory, and says so in a second
-// line, down. Longer parts that cannot be reached go through four buffers of the
-// segment, piece by piece.
+// The input of a member is in the line of its flag (up to [Inline] bytes), in the
+// slot's data (up to [DataSize]), or stays in user memory if all members can access
+// that: then each member does its share straight from memory to memory, and signals
+// completion in a second line, down. Longer inputs that the others cannot access go
+// through four buffers of the segment, piece by piece.
 //
-// With more than [Flat] members what is short is combined along a tree instead, so
-// that nobody looks at more than [Radix] lines.
+// With more than [Flat] members, short inputs are combined along a tree instead, so
+// that no member reads more than [Radix] lines.
 package shared

@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// ErrWithdrawn: a member has given up the operation; the error that it failed with is
-// on its way.
-var ErrWithdrawn = errors.New("operation given up by a member")
+// ErrWithdrawn: a member has cancelled the operation; the error with which it failed is on its
+// way.
+var ErrWithdrawn = errors.New("operation cancelled by another member")
 
-// collectLong goes on when all have offered.
+// collectLong continues when all members have offered.
 func (o *Op) collectLong() (phase, error) {
 	t, c := o.team, o.call
 	if err := o.checkOffers(); err != nil {
@@ -36,8 +36,8 @@ func (o *Op) collectLong() (phase, error) {
 	return phaseRoom, nil
 }
 
-// checkOffers compares what others give with what is wanted of them, where the
-// signature does not.
+// checkOffers compares the lengths of offers with the expected ones, as far as the signature does
+// not cover them.
 func (o *Op) checkOffers() error {
 	t, c := o.team, o.call
 	if !c.Uneven || c.Kind != coll.Gather || t.me != c.Root {
@@ -51,7 +51,7 @@ func (o *Op) checkOffers() error {
 	return nil
 }
 
-// direct does this member's share of the work in the memory of all.
+// direct does this member's share of the work in the memory of all members.
 func (o *Op) direct() (phase, error) {
 	t, c := o.team, o.call
 	if !o.working() {
@@ -76,7 +76,7 @@ func (o *Op) direct() (phase, error) {
 	return phaseEnd, nil
 }
 
-// view is the memory that a member has offered, which is to have n bytes.
+// view is the memory that a member has offered, which must have n bytes.
 func (o *Op) view(i int, dst bool, n int) ([]byte, error) {
 	t := o.team
 	own := o.call.Src
@@ -89,14 +89,14 @@ func (o *Op) view(i int, dst bool, n int) ([]byte, error) {
 	case i == t.me:
 		return own, nil
 	case m.len != n:
-		return nil, fmt.Errorf("%w: member %d offers %d bytes, not %d", ErrProtocol, i, m.len, n)
+		return nil, fmt.Errorf("%w: member %d offers %d bytes, want %d", ErrProtocol, i, m.len, n)
 	case n == 0:
 		return nil, nil
 	}
 	return t.carrier.View(i, m.key, m.addr, n)
 }
 
-// viewAll sets views of what all members have offered: of n bytes each.
+// viewAll sets views of the memory that all members have offered, n bytes each.
 func (o *Op) viewAll(views [][]byte, dst bool, n int) (err error) {
 	for i := range views {
 		if views[i], err = o.view(i, dst, n); err != nil {
@@ -163,14 +163,14 @@ func (o *Op) work() (err error) {
 	return err
 }
 
-// copyBlock copies unless both are the same memory already.
+// copyBlock copies unless both are the same memory.
 func copyBlock(dst, src []byte) {
 	if len(dst) > 0 && &dst[0] != &src[0] {
 		copy(dst, src)
 	}
 }
 
-// pullAll copies the blocks of all members, where this one wants them.
+// pullAll copies the blocks of all members to their places here.
 func (o *Op) pullAll() error {
 	t, c := o.team, o.call
 	if c.Kind == coll.Gather && t.me != c.Root {
@@ -203,8 +203,7 @@ func (o *Op) foldToAll(dsts, srcs [][]byte, s Span) {
 	}
 }
 
-// foldPrefixes reduces a share for all members, each of whom wants another number of
-// parts.
+// foldPrefixes reduces a share for all members, each of which needs another number of parts.
 func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span) {
 	c := o.call
 	e := max(c.Elem, 1)
@@ -214,7 +213,7 @@ func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span) {
 		acc, saved := o.team.acc[:b.Len], o.team.saved[:b.Len]
 		for i := range srcs {
 			src := b.in(srcs[i])
-			copy(saved, src) // the result may go where it is
+			copy(saved, src) // the result may overwrite it
 			if c.Kind == coll.Exscan && i > 0 {
 				copy(b.in(dsts[i]), acc)
 			}
@@ -230,8 +229,8 @@ func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span) {
 	}
 }
 
-// givePiece publishes a piece when its buffer is free: all have taken what was there
-// before. Operations take turns.
+// givePiece publishes a piece when its buffer is free, because all have taken the previous piece.
+// Operations take turns.
 func (o *Op) givePiece() (phase, error) {
 	t, c := o.team, o.call
 	n := o.piece + 1
@@ -252,7 +251,7 @@ func (o *Op) givePiece() (phase, error) {
 	return phasePiece, nil
 }
 
-// takePieces takes what the others have published, when all that is needed is there.
+// takePieces takes the pieces of the others when all the needed ones have been published.
 func (o *Op) takePieces() (phase, error) {
 	t, c := o.team, o.call
 	b := o.piece % buffers
@@ -263,7 +262,7 @@ func (o *Op) takePieces() (phase, error) {
 			return phasePiece, nil
 		}
 		if l.signature != c.Signature {
-			return o.phase, fmt.Errorf("%w: piece of another call from member %d", ErrProtocol, from+o.at)
+			return o.phase, fmt.Errorf("%w: member %d published a piece of another call", ErrProtocol, from+o.at)
 		}
 	}
 	for i := range t.size {
@@ -283,10 +282,10 @@ func (o *Op) takePieces() (phase, error) {
 	return o.pieceTaken(), nil
 }
 
-// pieceLen is how much of a vector is in the piece.
+// pieceLen is the number of bytes of the vector in the piece.
 func (o *Op) pieceLen() int { return min(o.step(), len(o.call.Src)-o.off) }
 
-// takePieceShares takes what the others have reduced of a piece.
+// takePieceShares takes the shares of a piece that the others have reduced.
 func (o *Op) takePieceShares() (phase, error) {
 	t, c := o.team, o.call
 	b := o.piece % buffers
@@ -303,7 +302,7 @@ func (o *Op) takePieceShares() (phase, error) {
 	return o.pieceTaken(), nil
 }
 
-// pieceTaken lets the others use the buffer again.
+// pieceTaken lets the others reuse the buffer.
 func (o *Op) pieceTaken() phase {
 	t := o.team
 	t.taken = o.piece

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Op is one operation of a member, which may be used again when it is over.
+// Op is one operation of a member, which may be reused when it is complete.
 type Op struct {
 	team    *Team
 	call    *Call
@@ -17,13 +17,13 @@ type Op struct {
 	before  uint16 // hash of what was called before
 	phase   phase
 	offered bool // others may work in the memory of the call
-	at      int  // lines looked at
+	at      int  // lines read
 	to      int
-	size    int  // the longest vector, or block, as far as it is known
+	size    int  // the longest vector, or block, as far as known
 	long    bool // there are offers
-	inline  bool // what is given fits into a line
-	all     bool // the lines of all members are looked at
-	reach   bool // all members can reach the memory of all
+	inline  bool // inputs fit into a line
+	all     bool // the lines of all members are read
+	reach   bool // all members can access the memory of all
 
 	// Of a long operation that goes through buffers.
 	off   int    // of the piece
@@ -34,11 +34,11 @@ type phase uint8
 
 const (
 	phaseIdle  phase = iota
-	phaseHeld        // has its number, and is not to be published yet
+	phaseHeld        // has its number, but must not be published yet
 	phaseSlot        // waits for its slot
-	phaseUp          // waits for what others give
+	phaseUp          // waits for the inputs of others
 	phaseTree        // waits for its branch
-	phaseRoot        // waits for what the root of the tree says
+	phaseRoot        // waits for the result from the root of the tree
 	phaseShare       // waits for the shares of others
 	phaseEnd         // waits until the others have worked in our memory
 	phaseRoom        // waits for a buffer
@@ -46,9 +46,8 @@ const (
 	phasePieceShare
 )
 
-// Enqueue gives a call its number: all members do so in the same order. It is not
-// published before [Op.Release]; see [Team.Advance]. The call must not change until
-// the operation is over.
+// Enqueue gives a call its number: all members do so in the same order. It is not published before
+// [Op.Release]; see [Team.Advance]. The call must not change until the operation is complete.
 func (t *Team) Enqueue(o *Op, c *Call) {
 	o.prepare(t, c, phaseHeld)
 	t.active = append(t.active, o)
@@ -65,8 +64,8 @@ func (o *Op) prepare(t *Team, c *Call, p phase) {
 
 func (o *Op) stamp() uint64 { return stamp(o.number, o.before) }
 
-// Begin is Enqueue and Release, and moves the operation on as far as it goes, where no
-// other is under way.
+// Begin is Enqueue and Release; if no other operation is in progress, it also advances this one as
+// far as possible.
 func (t *Team) Begin(o *Op, c *Call) (over bool, err error) {
 	if t.err != nil {
 		return false, t.err
@@ -87,15 +86,15 @@ func (t *Team) Begin(o *Op, c *Call) (over bool, err error) {
 	return false, nil
 }
 
-// Release says that what the call gives is there. The memory of the call belongs to
-// it from here on until it is over.
+// Release says that the input of the call is ready. The memory of the call belongs to the operation
+// from then on until it is complete.
 func (o *Op) Release() { o.phase = phaseSlot }
 
-// Over says whether the operation is over.
+// Over says whether the operation is complete.
 func (o *Op) Over() bool { return o.phase == phaseIdle }
 
-// Advance moves all operations on, without waiting. After an error the team has
-// failed: see [Team.Fail].
+// Advance makes progress on all operations, without waiting. After an error the team has failed: see
+// [Team.Fail].
 func (t *Team) Advance() error {
 	if t.err != nil {
 		return t.err
@@ -109,7 +108,7 @@ func (t *Team) Advance() error {
 		}
 		if over {
 			o.phase = phaseIdle
-			t.finished(o) // and active[i] is another
+			t.finished(o) // active[i] is now another
 		} else {
 			i++
 		}
@@ -117,7 +116,7 @@ func (t *Team) Advance() error {
 	return nil
 }
 
-// advance goes from phase to phase as far as the others have come.
+// advance goes from phase to phase as far as the progress of the others allows.
 func (o *Op) advance() (over bool, err error) {
 	for {
 		var next phase
@@ -134,7 +133,7 @@ func (o *Op) advance() (over bool, err error) {
 		case phaseTree:
 			next, err = o.branch()
 		case phaseRoot:
-			next, err = o.harvest()
+			next, err = o.takeTreeResult()
 		case phaseShare:
 			next, err = o.gatherShares()
 		case phaseEnd:
@@ -159,7 +158,7 @@ func (o *Op) advance() (over bool, err error) {
 	}
 }
 
-// most is the longest vector, or block, that any member gives, where all know it.
+// most is the longest input vector, or block, of any member, if all members know it.
 func (o *Op) most() int {
 	c := o.call
 	switch c.Kind {
@@ -177,7 +176,7 @@ func (o *Op) most() int {
 	return len(c.Src)
 }
 
-// own is the longest vector, or block, that this member gives.
+// own is the longest input vector, or block, of this member.
 func (o *Op) own() int {
 	t, c := o.team, o.call
 	if !blockwise(c.Kind) {
@@ -193,7 +192,7 @@ func (o *Op) own() int {
 	return n
 }
 
-// begin publishes what the member gives, or where it is.
+// begin publishes the input of the member, or its location.
 func (o *Op) begin() phase {
 	t, c := o.team, o.call
 	o.at = 0
@@ -213,7 +212,7 @@ func (o *Op) begin() phase {
 			o.give(t.data(t.me, o.number)[:], 0, o.step())
 		}
 	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):
-		o.sprout()
+		o.startTree()
 		return phaseTree
 	case o.inline:
 		flags = flagInline
@@ -222,23 +221,22 @@ func (o *Op) begin() phase {
 		o.give(t.data(t.me, o.number)[:], 0, o.size)
 	}
 	l.publish(c.Signature, o.stamp(), flags, t.lag(o.number))
-	wait.PrefetchWrite(&t.line(t.me, o.number+1).up.word) // for the next, while this one waits
+	wait.PrefetchWrite(&t.line(t.me, o.number+1).up.word) // for the next operation, while this one waits
 	t.carrier.Wake()
 	return phaseUp
 }
 
-// form is how a call goes.
+// form is the method by which a call is performed.
 type form struct {
 	known  bool
-	all    bool // the lines of all members are looked at
+	all    bool // the lines of all members are read
 	long   bool // there are offers
-	inline bool // what is given fits into a line
-	to     int  // lines to look at
-	size   int  // the longest vector, or block, as far as it is known
+	inline bool // inputs fit into a line
+	to     int  // lines to read
+	size   int  // the longest vector, or block, as far as known
 }
 
-// form decides how the call goes: all members with the same result, from what all
-// know.
+// form chooses the method of the call: the same at all members, from what all know.
 func (o *Op) form() form {
 	t, c := o.team, o.call
 	from, to := c.needs(t.me, t.size)
@@ -265,8 +263,8 @@ func (o *Op) form() form {
 	return f
 }
 
-// member is the i-th to look at: all but this one, the next first, or those that it
-// needs.
+// member is the i-th member whose line to read: all but this one, beginning with the next, or only
+// those that it needs.
 func (o *Op) member(i int) int {
 	t := o.team
 	if o.all {
@@ -282,8 +280,8 @@ func (o *Op) member(i int) int {
 	return i
 }
 
-// offer says in the line where the memory of the call is, and whether all of it can
-// be reached.
+// offer writes into the line where the memory of the call is, and says whether the others can access
+// all of it.
 func (o *Op) offer(l *line) bool {
 	c, carrier := o.call, o.team.carrier
 	var key [2]uint32
@@ -309,7 +307,7 @@ func (o *Op) offer(l *line) bool {
 	return reach
 }
 
-// offerOf is what a member offers.
+// offerOf is the offer of a member.
 type offerOf struct {
 	own int
 	src offeredMemory
@@ -333,8 +331,7 @@ func (l *line) offered() (f offerOf) {
 	return f
 }
 
-// collect looks whether what the member needs has been published, and computes what
-// it wants from it.
+// collect checks whether what the member needs has been published, and computes the result from it.
 func (o *Op) collect() (phase, error) {
 	t, c := o.team, o.call
 	for o.at < o.to {
@@ -377,11 +374,11 @@ func (o *Op) collect() (phase, error) {
 	return phaseIdle, o.take(t.parts, 0, o.size)
 }
 
-// mostOffered is more than any memory has.
+// mostOffered exceeds the size of any memory.
 const mostOffered = 1 << 46
 
-// foremost says whether all operations before this one have collected what they need:
-// pieces get their numbers in the order of the operations.
+// foremost says whether all earlier operations have collected what they need: pieces are numbered in
+// the order of the operations.
 func (t *Team) foremost(o *Op) bool {
 	for _, a := range t.active {
 		if a == o {
@@ -394,7 +391,7 @@ func (t *Team) foremost(o *Op) bool {
 	return true
 }
 
-// await waits until the others have done their work in our memory.
+// await waits until the others have finished their work in our memory.
 func (o *Op) await() (phase, error) {
 	t := o.team
 	for o.at < t.size-1 {
@@ -414,13 +411,13 @@ func (o *Op) await() (phase, error) {
 	return phaseIdle, nil
 }
 
-// working says that the member begins to work in the memory of others; false if one
-// of them has withdrawn.
+// working announces that the member begins to work in the memory of others; false if one of them has
+// withdrawn.
 func (o *Op) working() bool {
 	t := o.team
 	d := &t.line(t.me, o.number).down
 	d.signature = o.call.Signature
-	atomic.StoreUint64(&d.word, o.stamp()<<16|flagWorking<<8) // and then look who has withdrawn
+	atomic.StoreUint64(&d.word, o.stamp()<<16|flagWorking<<8) // before checking for withdrawn members
 	for i := range t.size {
 		if flags, ok := t.line(i, o.number).up.read(o.number); !ok || flags&flagWithdrawn != 0 {
 			o.worked(false)
@@ -430,8 +427,8 @@ func (o *Op) working() bool {
 	return true
 }
 
-// worked says that the member no longer touches the memory of others, and whether it
-// has done its share.
+// worked announces that the member no longer accesses the memory of others, and whether it has done
+// its share.
 func (o *Op) worked(done bool) {
 	t := o.team
 	flags := uint8(flagWithdrawn)

@@ -6,11 +6,11 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// lengthSize is what stands before each block, its length, where blocks differ and
-// not everybody knows them.
+// lengthSize is the size of the length that precedes each block, if blocks differ and not every
+// member knows them.
 const lengthSize = 8
 
-// step is how much of a vector, or of each block, is in one piece.
+// step is the number of bytes of a vector, or of each block, in one piece.
 func (o *Op) step() int {
 	c := o.call
 	room := DataSize
@@ -24,8 +24,8 @@ func (o *Op) step() int {
 	return room / e * e
 }
 
-// stride is how far the blocks of what is blockwise lie apart in a piece of which
-// each has step bytes.
+// stride is the distance between the blocks of a blockwise call in a piece that holds step bytes of
+// each.
 func (o *Op) stride(step int) int {
 	if o.call.Uneven {
 		return step + lengthSize
@@ -33,8 +33,8 @@ func (o *Op) stride(step int) int {
 	return step
 }
 
-// give writes to dst what the member gives: of a vector, or of each block, step bytes
-// from off on.
+// give writes the input of the member to dst: step bytes of the vector, or of each block, from off
+// on.
 func (o *Op) give(dst []byte, off, step int) {
 	t, c := o.team, o.call
 	if !blockwise(c.Kind) {
@@ -59,8 +59,8 @@ func (o *Op) give(dst []byte, off, step int) {
 	}
 }
 
-// take computes what the member wants from the parts of all: of a vector, or of each
-// block, step bytes from off on.
+// take computes the result of the member from the parts of all: step bytes of the vector, or of each
+// block, from off on.
 func (o *Op) take(parts [][]byte, off, step int) error {
 	t, c := o.team, o.call
 	switch c.Kind {
@@ -101,7 +101,7 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 	return nil
 }
 
-// takeBlock takes what is in a piece of the block s from member i.
+// takeBlock takes the bytes of the block s from member i that are in a piece.
 func (o *Op) takeBlock(i int, s Span, part []byte, off, step int) error {
 	part = part[o.team.me*o.stride(step):]
 	if o.call.Uneven {

@@ -9,33 +9,33 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Sizes of what a segment has.
+// Sizes of a segment.
 const (
-	// Inline is the most that travels in the line of its flag, in bytes.
+	// Inline is the largest input, in bytes, that travels in the line of its flag.
 	Inline = 48
-	// DataSize is the most that is published in one piece, in bytes.
+	// DataSize is the largest input, in bytes, that is published in one piece.
 	DataSize = 16 << 10
 
 	slots   = 8 // operations that a member may be ahead of another
 	buffers = 4 // pieces of a long operation that a member may be ahead
 
-	lastCalled = 64 // operations of which a member keeps the signatures
+	lastCalled = 64 // operations whose signatures a member keeps
 )
 
 // line is one cache line that its owner writes and others read.
 type line struct {
 	payload   [Inline]byte
 	signature uint64 // of the call
-	word      uint64 // stamp<<16 | flags<<8 | how far the owner's done is behind it; stored last
+	word      uint64 // stamp<<16 | flags<<8 | distance of the owner's done behind it; stored last
 }
 
 // Flags of a line.
 const (
 	flagInline    = 1 << iota // the part is in the line
 	flagLong                  // the payload is an offer: the part is longer than DataSize, or may be
-	flagReachable             // with flagLong: and the others can reach it
-	flagWorking               // of a down line: the owner is at work in memory of others
-	flagWithdrawn             // the owner has given up: nobody may begin to work in its memory
+	flagReachable             // with flagLong: the others can access it
+	flagWorking               // of a down line: the owner is working in memory of others
+	flagWithdrawn             // the owner has cancelled: no other member may begin to work in its memory
 )
 
 // pair is two lines that are fetched together: CPUs prefetch the other line of 128
@@ -46,7 +46,7 @@ type pair struct{ up, down line }
 type Segment struct {
 	magic, version, slotCount, dataSize uint32
 	_                                   [112]byte
-	done                                uint64 // all operations up to this one are over here
+	done                                uint64 // all operations up to this one are complete here
 	_                                   [120]byte
 	taken                               uint64 // the last piece of a long operation that was taken here
 	_                                   [120]byte
@@ -58,7 +58,7 @@ type Segment struct {
 	long   [buffers][DataSize]byte
 }
 
-// SegmentSize is how much memory a member gives, in bytes.
+// SegmentSize is the memory that each member provides, in bytes.
 const SegmentSize = int(unsafe.Sizeof(Segment{}))
 
 const (
@@ -69,8 +69,8 @@ const (
 // ErrSegment: the memory is not a segment of this version.
 var ErrSegment = errors.New("bad segment")
 
-// NewSegment makes a segment in mem, which is zero, of SegmentSize bytes and aligned
-// to 128.
+// NewSegment makes a segment in mem, which must be zeroed, have SegmentSize bytes and be aligned to
+// 128 bytes.
 func NewSegment(mem []byte) *Segment {
 	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem[:SegmentSize])))
 	s.magic, s.version, s.slotCount, s.dataSize = magic, version, slots, DataSize
@@ -90,23 +90,23 @@ func ViewSegment(mem []byte) (*Segment, error) {
 	return s, nil
 }
 
-// Done is the number of the last operation up to which all are over at the owner.
+// Done returns the number of the last operation up to which all are complete at the owner.
 func (s *Segment) Done() uint64 { return atomic.LoadUint64(&s.done) }
 
-// stamp is a number as a line has it, modulo 2^32, and a hash of what was called before.
+// stamp is the number in a line, modulo 2^32, and a hash of the calls before it.
 func stamp(number uint64, before uint16) uint64 { return number<<16 | uint64(before) }
 
-// publish makes a line say what a stamp says.
+// publish writes a stamp into a line.
 func (l *line) publish(signature, stamp uint64, flags, lag uint8) {
 	l.signature = signature
 	wait.StoreRelease64(&l.word, stamp<<16|uint64(flags)<<8|uint64(lag))
 }
 
-// read returns what the line says of number; not ok while it says something older.
+// read returns the flags of operation number; not ok while the line belongs to an older one.
 func (l *line) read(number uint64) (flags uint8, ok bool) {
 	w := atomic.LoadUint64(&l.word)
 	return uint8(w >> 8), says(w, number)
 }
 
-// says reports whether the word of a line is of number.
+// says reports whether the word of a line belongs to operation number.
 func says(word, number uint64) bool { return uint32(word>>32) == uint32(number) }

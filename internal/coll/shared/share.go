@@ -1,10 +1,10 @@
 package shared
 
-// shareMin is the length from which on the members divide the work of a reduction
-// that all want, although that takes them a second line.
+// shareMin is the length from which the members divide the work of a reduction that all of them
+// need, although that takes a second line.
 const shareMin = 4 << 10
 
-// share computes this member's share of the result, in place of what it gave of it.
+// share computes this member's share of the result, overwriting that part of its input.
 func (o *Op) share() (phase, error) {
 	t, c := o.team, o.call
 	s := o.shareOf(t.me, len(c.Src))
@@ -23,8 +23,7 @@ func (o *Op) shareOf(i, n int) Span {
 	return Span{from * e, (to - from) * e}
 }
 
-// fold reduces a span of parts into dst, in the order of the members. Dst may be
-// part of one of them.
+// fold reduces a span of parts into dst, in member order. Dst may be part of one of them.
 func (o *Op) fold(dst []byte, parts [][]byte, s Span) {
 	if s.Len == 0 {
 		return
@@ -61,10 +60,10 @@ func (o *Op) fold(dst []byte, parts [][]byte, s Span) {
 	}
 }
 
-// foldBlock is how much is reduced at a time: it stays in the first cache.
+// foldBlock is the number of bytes reduced at a time, which stay in the first-level cache.
 const foldBlock = 4 << 10
 
-// gatherShares takes the shares of the others as they come.
+// gatherShares takes the shares of the others as they arrive.
 func (o *Op) gatherShares() (phase, error) {
 	t, c := o.team, o.call
 	for o.at < t.size-1 {

@@ -339,7 +339,7 @@ func TestMismatch(t *testing.T) {
 					}
 				}
 			}
-			reads := false // somebody looks at a line of the odd one, or it at another's
+			reads := false // a member reads a line of the odd one, or the odd one another's
 			for i, c := range calls {
 				from, to := c.needs(i, 3)
 				for k := from; k < to; k++ {
@@ -385,8 +385,8 @@ func TestUnevenMismatch(t *testing.T) {
 	}
 }
 
-// A member that fails in the middle of a long operation waits until nobody works in
-// its memory, and from then on nobody begins to.
+// A member that fails in the middle of a long operation waits until no member works in its memory,
+// and from then on none begins to.
 func TestWithdraw(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	h := newHeap(2, Flat, true)

@@ -2,12 +2,10 @@ package shared
 
 import "sync/atomic"
 
-// A tree whose branches are members that follow each other, so that what is combined
-// along it is in the order of the members: member 0 looks at 1 to 7, then at 8, 16,
-// 24 and so on, each of which has looked at the seven that follow it.
+// The branches of the tree are consecutive members, so that it combines in member order: member 0
+// reads 1 to 7, then 8, 16, 24 and so on, each of which has read the seven that follow it.
 
-// child is the at-th member that member me looks at in a tree of size members; not ok
-// if there is none.
+// child is the at-th member that member me reads in a tree of size members; not ok if there is none.
 func child(me, size, at int) (i int, ok bool) {
 	for stride := 1; stride < size; stride *= Radix {
 		if me%(stride*Radix) != 0 {
@@ -22,17 +20,17 @@ func child(me, size, at int) (i int, ok bool) {
 	return 0, false
 }
 
-// sprout begins a combination along the tree with what the member gives.
-func (o *Op) sprout() {
+// startTree begins a combination along the tree with the input of the member.
+func (o *Op) startTree() {
 	o.at = 0
 	copy(o.partial(), o.call.Src)
 }
 
-// partial is what the member has combined so far: it lies in the slot's data.
+// partial is the result that the member has combined so far, in the slot's data.
 func (o *Op) partial() []byte { return o.team.data(o.team.me, o.number)[:len(o.call.Src)] }
 
-// branch combines what the members below have published, as it comes, and publishes
-// the result for the one above.
+// branch combines what the members below have published, as it arrives, and publishes the result for
+// the one above.
 func (o *Op) branch() (phase, error) {
 	t, c := o.team, o.call
 	acc := o.partial()
@@ -66,7 +64,7 @@ func (o *Op) branch() (phase, error) {
 	return phaseRoot, nil
 }
 
-// published is what a line of a member tells, n bytes.
+// published is the data published by a line of a member, n bytes.
 func (t *Team) published(l *line, i int, number uint64, n int) []byte {
 	if n <= Inline {
 		return l.payload[:n]
@@ -74,8 +72,8 @@ func (t *Team) published(l *line, i int, number uint64, n int) []byte {
 	return t.data(i, number)[:n]
 }
 
-// harvest takes the result from the root of the tree.
-func (o *Op) harvest() (phase, error) {
+// takeTreeResult takes the result from the root of the tree.
+func (o *Op) takeTreeResult() (phase, error) {
 	t, c := o.team, o.call
 	l := &t.line(0, o.number).down
 	w := atomic.LoadUint64(&l.word)

@@ -1,4 +1,4 @@
-// Package nic lists the network interfaces that providers make devices of.
+// Package nic lists the network interfaces that providers offer as devices.
 package nic
 
 import (
@@ -17,14 +17,14 @@ type NIC struct {
 	Index int
 	MTU   int // bytes
 	Loop  bool
-	Ether bool         // its addresses on the link are those of Ethernet
+	Ether bool         // its link-layer addresses are Ethernet addresses
 	Addrs []netip.Addr // usable ones, IPv4 first, at most 16
 }
 
-// most bounds the addresses: hosts of containers have hundreds.
+// most limits the addresses: container hosts have hundreds.
 const most = 16
 
-// List lists what is up and has a usable address, loopback first.
+// List lists the interfaces that are up and have a usable address, loopback first.
 func List() ([]NIC, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -68,8 +68,8 @@ func List() ([]NIC, error) {
 	return nics, nil
 }
 
-// Usable says whether a GID can carry the address: one that needs a zone beside it
-// (IPv6 link-local) cannot.
+// Usable reports whether a GID can carry the address. It cannot if the address needs a zone
+// (IPv6 link-local).
 func Usable(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast())
 }
@@ -86,7 +86,7 @@ func Probe() verbs.Probe {
 	return verbs.Probe{Answer: verbs.Yes}
 }
 
-// Devices lists the devices of a provider, which are named after it and the interface.
+// Devices lists the devices of a provider, named after the provider and the interface.
 func Devices(provider string) ([]verbs.DeviceInfo, error) {
 	nics, err := List()
 	var infos []verbs.DeviceInfo
@@ -98,8 +98,8 @@ func Devices(provider string) ([]verbs.DeviceInfo, error) {
 
 func (n *NIC) device(provider string) string { return provider + "_" + n.Name }
 
-// Find returns the interface of a device of a provider, with the address that cfg asks
-// for as its only one if it does.
+// Find returns the interface of a provider's device. If cfg names an address, it is the only
+// one in the result.
 //
 // Errors: [verbs.ErrNoDevice], [verbs.ErrInvalid] for the address.
 func Find(provider, device string, cfg *verbs.Config) (NIC, error) {
@@ -110,7 +110,7 @@ func Find(provider, device string, cfg *verbs.Config) (NIC, error) {
 	}
 	i := slices.IndexFunc(nics, func(n NIC) bool { return n.device(provider) == device })
 	if i < 0 {
-		return NIC{}, verbs.Errorf(device, op, verbs.ErrNoDevice, "no such interface, or it is down or has no address")
+		return NIC{}, verbs.Errorf(device, op, verbs.ErrNoDevice, "the interface does not exist, is down, or has no address")
 	}
 	if cfg.Address != "" {
 		a, err := netip.ParseAddr(cfg.Address)

@@ -16,19 +16,19 @@ const (
 	armedAny
 )
 
-// CQ is the queue of completions. A provider embeds it, adds the QPs that it
-// polls, and is named to the channel as Self.
+// CQ is the queue of completions. A provider embeds it, adds the QPs that it polls, and sets
+// Self to its own CQ, for the channel.
 type CQ struct {
 	Device  string
 	Self    verbs.ProviderCQ
 	Events  *Events
-	Channel *CompChannel // nil: Block is how to wait
-	// Kick makes the provider's engine drive this CQ's QPs from now on: nobody
-	// is going to poll until an event comes.
+	Channel *CompChannel // nil: wait with Block
+	// Kick makes the provider's engine drive this CQ's QPs from now on: the CQ will
+	// not be polled until an event comes.
 	Kick func()
 
-	count atomic.Uint32 // of the ring, for looking without the lock
-	polls uint64        // calls of Poll, by which the engine sees that somebody attends; atomic
+	count atomic.Uint32 // entries of the ring, for looking without the lock
+	polls uint64        // calls of Poll, which show the engine that the CQ is being polled; atomic
 	bad   atomic.Uint32 // bits: overrun, closed
 	armed atomic.Uint32
 
@@ -36,10 +36,10 @@ type CQ struct {
 	ring []completion
 	head uint32
 
-	blocked struct { // who waits in Block
+	blocked struct { // calls that wait in Block
 		sync.Mutex
 		n    int
-		wake chan struct{} // closed, and made anew, by an event
+		wake chan struct{} // an event closes it and makes a new one
 	}
 }
 
@@ -54,12 +54,12 @@ type completion struct {
 	owner *Polled
 }
 
-// Polled counts the work requests of a work queue whose completion has been
-// polled, or that have none. Until then they take up room in the queue, as on
-// hardware: so a CQ of the size of its work queues does not overrun.
+// Polled counts the work requests of a work queue whose completion has been polled, or that
+// have none. Until then they occupy the queue, as on hardware, so a CQ as large as its work
+// queues together does not overrun.
 type Polled struct {
-	direct uint32        // atomic; moved by who holds the lock of the queue's QP
-	ring   atomic.Uint32 // moved by whoever takes from the ring of a CQ
+	direct uint32        // atomic; changed by the holder of the lock of the queue's QP
+	ring   atomic.Uint32 // changed when completions are taken from the ring of a CQ
 	shared bool          // of an SRQ: there is no such lock
 }
 
@@ -77,24 +77,24 @@ func (p *Polled) add() {
 // all sets the count to n.
 func (p *Polled) all(n uint32) { wait.StoreRelease32(&p.direct, n-p.ring.Load()) }
 
-// Init makes the queue ready; the other fields are set by then.
+// Init makes the queue ready, after the other fields have been set.
 func (q *CQ) Init(cqe int) {
 	q.ring = make([]completion, cqe)
 	q.blocked.wake = make(chan struct{})
 }
 
-// Sink is where the completions of one call of Poll go: while the ring of CQ is
-// empty, straight into the caller's slice.
+// Sink receives the completions of one call of Poll: while the ring of CQ is empty, they go
+// straight into the caller's slice.
 type Sink struct {
 	CQ  *CQ
 	WCs []verbs.WC
 	N   int
 }
 
-// Push adds a completion of a work request of owner to q: through the sink if it is q's, else through the
-// ring. The caller holds the lock of the QP whose completion it is, so that
-// completions of one QP stay in order. It returns false when the queue overran:
-// the completion is lost, and the QP is to go to ERR.
+// Push adds a completion of a work request of owner to q: through the sink if that is q's, else
+// through the ring. The caller holds the lock of the completion's QP, so that completions of
+// one QP stay in order. Push returns false if the queue overran: the completion is lost, and
+// the QP must go to ERR.
 func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool, owner *Polled) bool {
 	if s != nil && s.CQ == q && s.N < len(s.WCs) && q.count.Load() == 0 {
 		*s.Next(owner) = *wc
@@ -123,7 +123,7 @@ func (q *CQ) Push(s *Sink, wc *verbs.WC, solicited bool, owner *Polled) bool {
 	return true
 }
 
-// fire sends the event that the queue is armed for, if wc is one that it asks for.
+// fire sends the event that the queue is armed for, if wc matches.
 func (q *CQ) fire(wc *verbs.WC, solicited bool) {
 	if a := q.armed.Load(); a == armedAny || a == armedSolicited && (solicited || wc.Status != verbs.WCSuccess) {
 		q.notify()
@@ -142,7 +142,7 @@ func (q *CQ) notify() {
 	q.wakeAll()
 }
 
-// wakeAll ends every Block that is under way: each of them looks for itself.
+// wakeAll wakes every waiting Block; each looks for itself.
 func (q *CQ) wakeAll() {
 	q.blocked.Lock()
 	defer q.blocked.Unlock()
@@ -150,8 +150,8 @@ func (q *CQ) wakeAll() {
 	q.blocked.wake = make(chan struct{})
 }
 
-// Begin starts a Poll: it counts it, and takes what the ring holds. The error
-// is the queue's own.
+// Begin starts a Poll: it counts the call, and takes the completions in the ring. An error is
+// the queue's own.
 func (q *CQ) Begin(s *Sink) error {
 	wait.StoreRelaxed64(&q.polls, atomic.LoadUint64(&q.polls)+1)
 	if q.count.Load()|q.bad.Load() == 0 {
@@ -173,14 +173,14 @@ func (q *CQ) begin(s *Sink) error {
 	return nil
 }
 
-// Straight says that a completion may go directly to the sink, by Next: nothing
-// is in the ring before it, and nobody waits for an event.
+// Straight reports whether a completion may go directly to the sink, by Next: the ring is
+// empty, and the queue is not armed.
 func (q *CQ) Straight(s *Sink) bool {
 	return s != nil && s.CQ == q && s.N < len(s.WCs) && q.count.Load()|q.armed.Load() == 0
 }
 
-// Next returns the place of the next completion, of a work request of owner; the
-// caller fills it in whole.
+// Next returns the place of the next completion, of a work request of owner; the caller sets
+// all its fields.
 func (s *Sink) Next(owner *Polled) *verbs.WC {
 	owner.add()
 	wc := &s.WCs[s.N]
@@ -188,7 +188,7 @@ func (s *Sink) Next(owner *Polled) *verbs.WC {
 	return wc
 }
 
-// End finishes a Poll: what others have pushed to the ring meanwhile is taken.
+// End finishes a Poll: it takes completions that others have pushed to the ring meanwhile.
 func (q *CQ) End(s *Sink) {
 	if s.N < len(s.WCs) && q.count.Load() > 0 {
 		q.take(s)
@@ -211,7 +211,7 @@ func (q *CQ) take(s *Sink) {
 	q.lock.Unlock()
 }
 
-// Forget removes the completions of a QP that is being reset or closed.
+// Forget removes the completions of QP qpn, which is being reset or closed.
 func (q *CQ) Forget(qpn uint32) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
@@ -236,7 +236,7 @@ func (q *CQ) ReqNotify(solicitedOnly bool) error {
 		want = armedSolicited
 	}
 	for {
-		// A request for any completion is not weakened by one for solicited only.
+		// A request for solicited completions does not weaken one for any completion.
 		cur := q.armed.Load()
 		if cur >= want || q.armed.CompareAndSwap(cur, want) {
 			break
@@ -246,7 +246,7 @@ func (q *CQ) ReqNotify(solicitedOnly bool) error {
 	return nil
 }
 
-// Block arms the queue, and waits for a completion unless there is one already.
+// Block arms the queue, and waits for a completion unless there is already one.
 func (q *CQ) Block(ctx context.Context) error {
 	q.blocked.Lock()
 	q.blocked.n++
@@ -272,19 +272,19 @@ func (q *CQ) Block(ctx context.Context) error {
 	}
 }
 
-// Polls counts the calls of Poll so far.
+// Polls returns the number of calls of Poll so far.
 func (q *CQ) Polls() uint64 { return atomic.LoadUint64(&q.polls) }
 
-// Armed says that somebody waits for an event rather than polling.
+// Armed reports whether the queue is armed: the user waits for an event rather than polling.
 func (q *CQ) Armed() bool { return q.armed.Load() != armedNot }
 
-// Close ends the queue; who waits in Block returns.
+// Close ends the queue; calls that wait in Block return.
 func (q *CQ) Close() {
 	q.bad.Or(closed)
 	q.wakeAll()
 }
 
-// CompChannel hands events of armed CQs to who waits for them.
+// CompChannel delivers events of armed CQs to calls of Get.
 type CompChannel struct {
 	device string
 	mu     sync.Mutex
@@ -294,7 +294,7 @@ type CompChannel struct {
 	fd     eventFD
 }
 
-// NewCompChannel makes a channel.
+// NewCompChannel returns a new channel.
 func NewCompChannel(device string) *CompChannel {
 	return &CompChannel{device: device, signal: make(chan struct{}, 1), fd: noEventFD}
 }
@@ -317,7 +317,7 @@ func (c *CompChannel) wake() {
 	}
 }
 
-// FD makes the descriptor at the first call.
+// FD returns the descriptor, which the first call creates.
 func (c *CompChannel) FD() (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,7 +342,7 @@ func (c *CompChannel) Get(ctx context.Context) (verbs.ProviderCQ, error) {
 	for {
 		c.mu.Lock()
 		if c.closed {
-			c.wake() // for the next of several who wait
+			c.wake() // for the next of several waiting calls
 			c.mu.Unlock()
 			return nil, verbs.Errorf(c.device, "get completion event", verbs.ErrClosed, "")
 		}
@@ -367,7 +367,7 @@ func (c *CompChannel) Get(ctx context.Context) (verbs.ProviderCQ, error) {
 	}
 }
 
-// Close ends the channel; who waits in Get returns.
+// Close ends the channel; calls that wait in Get return.
 func (c *CompChannel) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -386,10 +386,10 @@ type Events struct {
 	closed bool
 }
 
-// maxEvents bounds a queue that nobody reads; the oldest go first.
+// maxEvents limits a queue that is not read; the oldest events are dropped.
 const maxEvents = 1 << 16
 
-// NewEvents makes the queue.
+// NewEvents returns a new queue.
 func NewEvents(device string) *Events {
 	return &Events{device: device, signal: make(chan struct{}, 1)}
 }
@@ -405,8 +405,8 @@ func (e *Events) Add(t verbs.EventType, object any) {
 	e.wake()
 }
 
-// Forget takes an object that is being closed out of the events that nobody has
-// read: they would keep it in memory.
+// Forget removes an object that is being closed from the unread events, which would keep it
+// in memory.
 func (e *Events) Forget(object any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -451,7 +451,7 @@ func (e *Events) Get(ctx context.Context) (verbs.ProviderEvent, error) {
 	}
 }
 
-// Close ends the queue; who waits in Get returns.
+// Close ends the queue; calls that wait in Get return.
 func (e *Events) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

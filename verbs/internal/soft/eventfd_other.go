@@ -4,7 +4,7 @@ package soft
 
 import "github.com/sluice-hpc/sluice/verbs"
 
-// eventFD does not exist here.
+// eventFD does not exist on this system.
 type eventFD int
 
 const noEventFD eventFD = -1

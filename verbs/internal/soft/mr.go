@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// PD is a protection domain: an identity, nothing more.
+// PD is a protection domain. Only its identity matters.
 type PD struct {
 	ID uint32
 }
@@ -20,38 +20,38 @@ type MR struct {
 	PD     *PD
 	Buf    []byte
 	Access verbs.AccessFlags
-	Key    uint32 // lkey and rkey alike
+	Key    uint32 // both lkey and rkey
 	addr   uint64
 	place  uint32
 	pinner *runtime.Pinner
 }
 
-// Addr is the address of the first byte.
+// Addr returns the address of the first byte.
 func (m *MR) Addr() uint64 { return m.addr }
 
-// Bytes is the memory.
+// Bytes returns the memory.
 func (m *MR) Bytes() []byte { return m.Buf }
 
-// LKey is the local key.
+// LKey returns the local key.
 func (m *MR) LKey() uint32 { return m.Key }
 
-// RKey is the remote key; it is the same number.
+// RKey returns the remote key, which is the same number.
 func (m *MR) RKey() uint32 { return m.Key }
 
-// Index is the region's place in the table.
+// Index returns the region's index in the table.
 func (m *MR) Index() int { return int(m.place) }
 
-// Slice returns n bytes at addr, which must lie inside the region.
+// Slice returns n bytes at addr, which must be inside the region.
 func (m *MR) Slice(addr uint64, n int) []byte {
 	off := addr - m.addr
 	return m.Buf[off : off+uint64(n) : off+uint64(n)]
 }
 
-// MRTable finds regions by key. A key is a table index and, in its lower bits, a
-// generation that changes with every use of that place, so that a stale key does not match
-// before all generations have been used; places are reused in the order they were freed.
-// Where a place begins and in which steps it goes on is drawn for each: who knows some
-// keys knows nothing of the others.
+// MRTable finds regions by key. A key is a table index and, in its lower bits, a generation
+// that changes each time the place is reused, so a stale key matches only after all
+// generations have been used. Places are reused in the order in which they were freed. The
+// first generation of a place and its step are random: some keys reveal nothing about the
+// others.
 type MRTable struct {
 	device  string
 	genBits int
@@ -63,11 +63,11 @@ type MRTable struct {
 	next uint32
 }
 
-// generation is that of the last key of a place. Its step is odd, so that it comes to
-// every value before one comes again.
+// generation is the generation of a place's last key. Its step is odd, so it takes every
+// value before one repeats.
 type generation struct{ at, step uint32 }
 
-// NewMRTable makes a table of n places, with keys of which so many bits are the
+// NewMRTable returns a table of n places, with keys whose lower genBits bits are the
 // generation.
 func NewMRTable(device string, n, genBits int) *MRTable {
 	t := &MRTable{device: device, genBits: genBits, entries: make([]atomic.Pointer[MR], n), gens: make([]generation, n)}
@@ -77,8 +77,8 @@ func NewMRTable(device string, n, genBits int) *MRTable {
 	return t
 }
 
-// Add registers buf and pins it if it is Go memory. The region is visible when
-// publish, called with the key decided, has returned nil.
+// Add registers buf and pins it if it is Go memory. It calls publish once the key is chosen;
+// the region is visible when publish has returned nil.
 func (t *MRTable) Add(pd *PD, buf []byte, access verbs.AccessFlags, publish func(*MR) error) (*MR, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,8 +109,8 @@ func (t *MRTable) Add(pd *PD, buf []byte, access verbs.AccessFlags, publish func
 	return m, nil
 }
 
-// Remove makes the region's key invalid. The caller then waits for whoever may
-// still be using it, and calls Release.
+// Remove invalidates the region's key. The caller then waits for accesses in flight, and calls
+// Release.
 func (t *MRTable) Remove(m *MR) { t.entries[m.Index()].Store(nil) }
 
 // Release unpins the memory and frees the place in the table.
@@ -121,8 +121,7 @@ func (t *MRTable) Release(m *MR) {
 	t.free = append(t.free, uint32(m.Index()))
 }
 
-// Fault is why an access is refused; Status and RemoteStatus say how that is
-// reported.
+// Fault is the reason why an access is refused; Status and RemoteStatus say how to report it.
 type Fault uint8
 
 // Faults.
@@ -157,8 +156,8 @@ func (t *MRTable) Lookup(pd *PD, key uint32, addr uint64, n uint64, need verbs.A
 	return m, OK
 }
 
-// CheckSGEs looks every element up and returns the sum of their lengths.
-// Elements of length 0 name no memory and are not looked up.
+// CheckSGEs looks every element up and returns the sum of their lengths. Elements of length 0
+// name no memory and are not looked up.
 func (t *MRTable) CheckSGEs(pd *PD, sges []verbs.SGE, need verbs.AccessFlags) (uint64, Fault) {
 	var total uint64
 	for i := range sges {
@@ -174,8 +173,8 @@ func (t *MRTable) CheckSGEs(pd *PD, sges []verbs.SGE, need verbs.AccessFlags) (u
 	return total, OK
 }
 
-// Scatter copies src to offset off of the memory that sges describe in turn.
-// Each element is looked up anew; what lies beyond the elements is BadRange.
+// Scatter copies src to offset off of the memory that sges describe in turn. It looks each
+// element up; bytes beyond the elements are BadRange.
 func (t *MRTable) Scatter(pd *PD, sges []verbs.SGE, off uint64, src []byte) Fault {
 	for f, dst := range t.Pieces(pd, sges, off, uint64(len(src)), verbs.AccessLocalWrite) {
 		if f != OK {

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A place has a new key with each use, until it has had all; and who knows one key does not
-// know the next one, nor that of another place.
+// A place gets a new key with each use, until it has had all of them; a key reveals neither
+// the next one nor that of another place.
 func TestKeys(t *testing.T) {
 	const places, genBits = 256, 8
 	table := NewMRTable("test", places, genBits)

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// QP is the part of a queue pair that has nothing to do with the wire.
+// QP is the part of a queue pair that does not depend on the wire protocol.
 type QP struct {
 	Lock
 	Device  string
@@ -20,9 +20,9 @@ type QP struct {
 	SendCQ  *CQ
 	RecvCQ  *CQ
 	SQ      SendQueue
-	RQ      *RecvQueue // own, or the SRQ's
+	RQ      *RecvQueue // the QP's own, or the SRQ's
 	SRQ     bool
-	Receive RecvEntry // room for the receive that a message is going to
+	Receive RecvEntry // the receive that a message has taken
 
 	Attr  verbs.QPAttr // guarded by Lock
 	state atomic.Uint32
@@ -42,13 +42,13 @@ func (q *QP) InitQP(mrs *MRTable, init verbs.ProviderQPInit, send, recv *CQ, srq
 	q.Attr.SQPSN = rand.Uint32() >> 8
 }
 
-// QPNum is the number.
+// QPNum returns the QP's number.
 func (q *QP) QPNum() uint32 { return q.Num }
 
-// Cap is what was granted: here just what was asked for.
+// Cap returns the capabilities granted, here exactly those requested.
 func (q *QP) Cap() verbs.QPCap { return q.Attr.Cap }
 
-// State is the state now.
+// State returns the current state.
 func (q *QP) State() verbs.QPState { return verbs.QPState(q.state.Load()) }
 
 // SetState changes the state; the caller holds the lock.
@@ -66,9 +66,8 @@ func (q *QP) Query() (verbs.QPAttr, error) {
 	return a, nil
 }
 
-// Apply checks a Modify by the model's table and takes the attributes over, the
-// state included. It returns the states before and after. The caller holds the
-// lock.
+// Apply checks a Modify against the model's table and sets the attributes, including the
+// state. It returns the states before and after. The caller holds the lock.
 func (q *QP) Apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) (from, to verbs.QPState, err error) {
 	from = q.State()
 	if err := verbs.CheckModify(q.Device, q.Dev, from, attr, mask); err != nil {
@@ -122,7 +121,7 @@ func (q *QP) Apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) (from, to verbs.QP
 	return from, to, nil
 }
 
-// CanPostSend says whether the state admits posting a send.
+// CanPostSend returns an error if the state does not allow posting a send.
 func (q *QP) CanPostSend() error {
 	switch s := q.State(); s {
 	case verbs.QPRTS, verbs.QPSQD, verbs.QPErr:
@@ -132,8 +131,8 @@ func (q *QP) CanPostSend() error {
 	}
 }
 
-// CanPostRecv says whether the QP has a receive queue of its own and the state
-// admits posting to it.
+// CanPostRecv returns an error if the QP has no receive queue of its own or its state does not
+// allow posting to it.
 func (q *QP) CanPostRecv() error {
 	if q.SRQ {
 		return verbs.Errorf(q.Device, "post receive", verbs.ErrInvalid, "QP %#06x receives through an SRQ", q.Num)
@@ -144,9 +143,8 @@ func (q *QP) CanPostRecv() error {
 	return nil
 }
 
-// Fail moves the QP to ERR: the oldest send that is not done fails with status,
-// the others and all receives are flushed. With WCSuccess all are flushed. The
-// caller holds the lock.
+// Fail moves the QP to ERR: the oldest send that is not done fails with status, the others
+// and all receives are flushed. With WCSuccess all are flushed. The caller holds the lock.
 func (q *QP) Fail(s *Sink, status verbs.WCStatus, vendor uint32) {
 	if q.State() == verbs.QPErr {
 		q.FlushAll(s)
@@ -160,7 +158,7 @@ func (q *QP) Fail(s *Sink, status verbs.WCStatus, vendor uint32) {
 	}
 }
 
-// FlushAll completes, in state ERR, what has been posted. The caller holds the lock.
+// FlushAll completes, in state ERR, all posted work. The caller holds the lock.
 func (q *QP) FlushAll(s *Sink) {
 	q.SQ.Flush(verbs.WCSuccess, 0)
 	q.SQ.Retire(0, q.SendCQ, s, q.Num, q.Attr.DestQPNum)
@@ -172,15 +170,15 @@ func (q *QP) FlushAll(s *Sink) {
 	}
 }
 
-// CompleteRecv pushes the completion of a receive; the QP's numbers are filled
-// in. The caller holds the lock.
+// CompleteRecv fills in the QP's numbers and pushes the completion of a receive. The caller
+// holds the lock.
 func (q *QP) CompleteRecv(s *Sink, wc *verbs.WC, solicited bool) bool {
 	wc.QPNum, wc.SrcQP = q.Num, q.Attr.DestQPNum
 	return q.RecvCQ.Push(s, wc, solicited, &q.RQ.polled)
 }
 
-// Drained sends EventSQDrained if the queue was put into SQD with that wish and
-// has nothing outstanding any more. The caller holds the lock.
+// Drained sends EventSQDrained if the QP is in SQD, the event was requested, and nothing is
+// outstanding any more. The caller holds the lock.
 func (q *QP) Drained() {
 	if q.State() == verbs.QPSQD && q.Attr.EnSQDAsyncNotify && !q.SQ.Draining() {
 		q.Attr.EnSQDAsyncNotify = false
@@ -188,23 +186,23 @@ func (q *QP) Drained() {
 	}
 }
 
-// QPTable numbers the QPs of a context. Numbers are 24 bits, start at random and
-// are not reused before all others have been.
+// QPTable numbers the QPs of a context. Numbers have 24 bits, start at random, and are reused
+// only after all others have been used.
 type QPTable[T any] struct {
 	mu   sync.Mutex
 	next uint32
 	qps  map[uint32]T
 	top  uint32 // the upper bits of all numbers
-	free uint32 // the others
+	free uint32 // mask of the other bits
 }
 
-// Under has all numbers begin with so many bits of this value. No QP is there yet.
+// Under fixes the upper bits of all numbers to top. Call it before the first Add.
 func (t *QPTable[T]) Under(top uint32, bits int) {
 	t.free = 1<<(24-bits) - 1
 	t.top = top << (24 - bits)
 }
 
-// Add gives q a number; it must be told by set before anybody can find it.
+// Add gives q a number, and passes it to set before Get can find q.
 func (t *QPTable[T]) Add(device string, limit int, q T, set func(num uint32)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,7 +227,7 @@ func (t *QPTable[T]) Add(device string, limit int, q T, set func(num uint32)) er
 	return nil
 }
 
-// Get finds a QP.
+// Get returns the QP with a number.
 func (t *QPTable[T]) Get(num uint32) (T, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -237,14 +235,14 @@ func (t *QPTable[T]) Get(num uint32) (T, bool) {
 	return q, ok
 }
 
-// Remove forgets a QP.
+// Remove removes a QP.
 func (t *QPTable[T]) Remove(num uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.qps, num)
 }
 
-// All returns the QPs there are now.
+// All returns the current QPs.
 func (t *QPTable[T]) All() []T {
 	t.mu.Lock()
 	defer t.mu.Unlock()

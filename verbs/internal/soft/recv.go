@@ -21,7 +21,7 @@ type RecvQueue struct {
 	events *Events
 	self   any // the SRQ, for its events
 
-	lock       Lock // posters; and takers where shared
+	lock       Lock // held to post; if shared, also to take
 	ents       []RecvEntry
 	mask       uint32
 	size       uint32
@@ -30,8 +30,7 @@ type RecvQueue struct {
 	polled     Polled
 }
 
-// Init allocates everything that posting will need. self is the SRQ, nil for a
-// QP's own queue.
+// Init allocates everything that posting needs. self is the SRQ, nil for a QP's own queue.
 func (q *RecvQueue) Init(device string, maxWR, maxSGE int, self any, events *Events) {
 	n := uint32(1)
 	for int(n) < maxWR {
@@ -46,14 +45,15 @@ func (q *RecvQueue) Init(device string, maxWR, maxSGE int, self any, events *Eve
 	}
 }
 
-// Post appends receives; fewer than len(wrs) without an error means full.
+// Post appends receives and returns how many; fewer than len(wrs) without an error means that
+// the queue is full.
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.lock.Lock()
 	for i := range wrs {
 		wr := &wrs[i]
 		if len(wr.SGList) > q.maxSGE {
 			q.lock.Unlock()
-			return i, verbs.Errorf(q.device, "post receive", verbs.ErrInvalid, "%d SGEs, queue has at most %d", len(wr.SGList), q.maxSGE)
+			return i, verbs.Errorf(q.device, "post receive", verbs.ErrInvalid, "%d SGEs, limit of the queue is %d", len(wr.SGList), q.maxSGE)
 		}
 		if q.tail-q.polled.count() >= q.size {
 			q.lock.Unlock()
@@ -68,8 +68,8 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// Take moves the oldest receive to dst, whose SGEs have room, and returns false
-// if there is none. The caller holds the lock of a QP that takes from here.
+// Take moves the oldest receive to dst, which has room for its SGEs, and returns false if there
+// is none. The caller holds the lock of a QP that uses the queue.
 func (q *RecvQueue) Take(dst *RecvEntry) bool {
 	if !q.shared {
 		return q.take(dst)
@@ -99,8 +99,8 @@ func (q *RecvQueue) take(dst *RecvEntry) bool {
 	return true
 }
 
-// Peek returns the oldest receive without taking it: for the holder of the QP's
-// lock, of a queue that is no SRQ. It is valid until Drop. Nil: there is none.
+// Peek returns the oldest receive without taking it, or nil. It is valid until Drop. The caller
+// holds the QP's lock; the queue must not be an SRQ.
 func (q *RecvQueue) Peek() *RecvEntry {
 	h := q.head
 	if h == atomic.LoadUint32(&q.tail) {
@@ -112,7 +112,7 @@ func (q *RecvQueue) Peek() *RecvEntry {
 // Drop takes the receive that Peek returned.
 func (q *RecvQueue) Drop() { wait.StoreRelease32(&q.head, q.head+1) }
 
-// Polled is where its completions are counted.
+// Polled returns the counter of the queue's polled completions.
 func (q *RecvQueue) Polled() *Polled { return &q.polled }
 
 // Forgo counts a receive that was taken and will have no completion.
@@ -123,20 +123,20 @@ func (q *RecvQueue) SetLimit(n int) error {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	if n < 0 || n > int(q.size) {
-		return verbs.Errorf(q.device, "modify SRQ", verbs.ErrInvalid, "limit %d of %d work requests", n, q.size)
+		return verbs.Errorf(q.device, "modify SRQ", verbs.ErrInvalid, "limit %d, must be 0 to %d", n, q.size)
 	}
 	q.limit = uint32(n)
 	return nil
 }
 
-// Attr describes the queue.
+// Attr returns the queue's attributes.
 func (q *RecvQueue) Attr() verbs.SRQAttr {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	return verbs.SRQAttr{MaxWR: int(q.size), MaxSGE: q.maxSGE, Limit: int(q.limit)}
 }
 
-// Reset forgets everything posted.
+// Reset discards all posted receives.
 func (q *RecvQueue) Reset() {
 	q.lock.Lock()
 	wait.StoreRelease32(&q.head, q.tail)

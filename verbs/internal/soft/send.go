@@ -15,19 +15,19 @@ type SendEntry struct {
 	CompareAdd uint64
 	Swap       uint64
 	SGEs       []verbs.SGE
-	Inline     []byte // payload, where IsInline
+	Inline     []byte // payload, if IsInline
 	IsInline   bool
 	Done       bool           // executed, or failed with Status
 	Status     verbs.WCStatus // with Done; a status set before means: fail when its turn comes
 	VendorErr  uint32
 	Length     uint64 // of the payload in bytes
 	Off        uint64 // for the provider: bytes moved so far
-	First      uint32 // for the provider: position on the wire where it begins
-	Mark       uint32 // position on the wire that completes it when the peer has passed it
+	First      uint32 // for the provider: position on the wire where the entry begins
+	Mark       uint32 // position on the wire; the entry completes when the peer has passed it
 }
 
-// SendQueue is the ring of posted send work requests: from head to next they
-// are started, from next to tail they wait. The QP's lock guards it.
+// SendQueue is the ring of posted send work requests: those from head to next are started,
+// those from next to tail wait. The QP's lock guards it.
 type SendQueue struct {
 	device           string
 	cap              verbs.QPCap
@@ -36,12 +36,12 @@ type SendQueue struct {
 	ents             []SendEntry
 	mask             uint32
 	head, next, tail uint32
-	held             bool // state SQD: what was posted after hold does not start
+	held             bool // state SQD: entries posted after hold do not start
 	hold             uint32
 	polled           Polled
 }
 
-// Init allocates everything that posting will need.
+// Init allocates everything that posting needs.
 func (q *SendQueue) Init(device string, c verbs.QPCap, sigAll bool, maxMsg uint64) {
 	n := uint32(1)
 	for int(n) < c.MaxSendWR {
@@ -57,16 +57,16 @@ func (q *SendQueue) Init(device string, c verbs.QPCap, sigAll bool, maxMsg uint6
 	}
 }
 
-// Full says that there is no room for another entry.
+// Full reports whether the queue has no room for another entry.
 func (q *SendQueue) Full() bool { return int(q.tail-q.polled.count()) >= q.cap.MaxSendWR }
 
-// Idle says that everything posted is complete.
+// Idle reports whether everything posted is complete.
 func (q *SendQueue) Idle() bool { return q.head == q.tail }
 
-// Outstanding says that something started is not complete.
+// Outstanding reports whether a started entry is not complete.
 func (q *SendQueue) Outstanding() bool { return q.head != q.next }
 
-// Waiting returns the entry whose turn to start it is, nil without one.
+// Waiting returns the next entry to start, or nil.
 func (q *SendQueue) Waiting() *SendEntry {
 	if q.next == q.tail || q.held && q.next == q.hold {
 		return nil
@@ -74,19 +74,19 @@ func (q *SendQueue) Waiting() *SendEntry {
 	return &q.ents[q.next&q.mask]
 }
 
-// Hold keeps what is posted from now on from starting (state SQD).
+// Hold keeps entries posted from now on from starting (state SQD).
 func (q *SendQueue) Hold() { q.held, q.hold = true, q.tail }
 
 // Unhold ends Hold.
 func (q *SendQueue) Unhold() { q.held = false }
 
-// Draining says that something posted before Hold is not complete.
+// Draining reports whether an entry posted before Hold is not complete.
 func (q *SendQueue) Draining() bool { return q.held && q.head != q.hold }
 
 // Started moves on to the next waiting entry.
 func (q *SendQueue) Started() { q.next++ }
 
-// Oldest returns the oldest entry that is started but not retired, nil without one.
+// Oldest returns the oldest entry that is started but not retired, or nil.
 func (q *SendQueue) Oldest() *SendEntry {
 	if q.head == q.next {
 		return nil
@@ -103,8 +103,7 @@ func (q *SendQueue) OutstandingEntries(yield func(*SendEntry) bool) {
 	}
 }
 
-// Nth returns the started entry that is the nth behind the oldest one that is
-// not retired, nil if there is none.
+// Nth returns the nth started entry after the oldest that is not retired, or nil.
 func (q *SendQueue) Nth(n uint32) *SendEntry {
 	if n >= q.next-q.head {
 		return nil
@@ -112,37 +111,36 @@ func (q *SendQueue) Nth(n uint32) *SendEntry {
 	return &q.ents[(q.head+n)&q.mask]
 }
 
-// At returns the entry of a position in the queue. Positions count all entries that
-// were ever posted: those from [SendQueue.Head] to [SendQueue.Next] are started and
-// not retired.
+// At returns the entry at a position in the queue. Positions count all entries ever posted:
+// those from [SendQueue.Head] to [SendQueue.Next] are started and not retired.
 func (q *SendQueue) At(position uint32) *SendEntry { return &q.ents[position&q.mask] }
 
-// Head is the position of the oldest entry that is not retired.
+// Head returns the position of the oldest entry that is not retired.
 func (q *SendQueue) Head() uint32 { return q.head }
 
-// Next is the position behind the last entry that is started.
+// Next returns the position after the last started entry.
 func (q *SendQueue) Next() uint32 { return q.next }
 
-// Reset forgets everything.
+// Reset discards all entries.
 func (q *SendQueue) Reset() {
 	q.head, q.next, q.held = q.tail, q.tail, false
 	q.polled.all(q.tail)
 }
 
-// Check says whether wr may be posted at all.
+// Check returns an error if wr must not be posted.
 func (q *SendQueue) Check(wr *verbs.SendWR) error { return CheckSend(q.device, &q.cap, wr) }
 
-// CheckSend says whether wr may be posted to a queue pair with limits c.
+// CheckSend returns an error if wr must not be posted to a queue pair with capabilities c.
 func CheckSend(device string, c *verbs.QPCap, wr *verbs.SendWR) error {
 	if wr.Opcode > verbs.OpAtomicFetchAndAdd {
 		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "opcode %d", wr.Opcode)
 	}
 	if len(wr.SGList) > c.MaxSendSGE {
-		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%d SGEs, QP has at most %d", len(wr.SGList), c.MaxSendSGE)
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%d SGEs, limit of the QP is %d", len(wr.SGList), c.MaxSendSGE)
 	}
 	if wr.Flags&verbs.SendInline == 0 {
 		if wr.Inline != nil {
-			return verbs.Errorf(device, "post send", verbs.ErrInvalid, "inline data without the inline flag")
+			return verbs.Errorf(device, "post send", verbs.ErrInvalid, "Inline is set without the flag SendInline")
 		}
 		return nil
 	}
@@ -155,16 +153,16 @@ func CheckSend(device string, c *verbs.QPCap, wr *verbs.SendWR) error {
 			n += int(wr.SGList[i].Length)
 		}
 	} else if len(wr.SGList) > 0 {
-		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "both inline data and an SGE list")
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "both Inline and SGList are set")
 	}
 	if n > c.MaxInlineData {
-		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%d inline bytes, QP has at most %d", n, c.MaxInlineData)
+		return verbs.Errorf(device, "post send", verbs.ErrInvalid, "%d inline bytes, limit of the QP is %d", n, c.MaxInlineData)
 	}
 	return nil
 }
 
-// Add appends wr, which Check has passed, to a queue that is not full. Its
-// memory is checked now, and what is wrong with it becomes the entry's status.
+// Add appends wr, which has passed Check, to a queue that is not full. It checks the request's
+// memory; a fault becomes the entry's status.
 func (q *SendQueue) Add(wr *verbs.SendWR, t *MRTable, pd *PD) *SendEntry {
 	e := &q.ents[q.tail&q.mask]
 	q.tail++
@@ -202,9 +200,9 @@ func (q *SendQueue) Add(wr *verbs.SendWR, t *MRTable, pd *PD) *SendEntry {
 	return e
 }
 
-// Quick appends a request that starts at once: the queue has nothing waiting and
-// is not full, the payload is on the wire already, and mark is its position
-// there. It saves what Add does for requests that may have to wait.
+// Quick appends a request that starts at once: nothing waits in the queue and it is not full,
+// the payload is already on the wire, and mark is its position there. It skips what Add does
+// for requests that may have to wait.
 func (q *SendQueue) Quick(wr *verbs.SendWR, length uint64, mark uint32) {
 	e := &q.ents[q.tail&q.mask]
 	q.tail++
@@ -217,15 +215,15 @@ func (q *SendQueue) Quick(wr *verbs.SendWR, length uint64, mark uint32) {
 	e.Length, e.Mark = length, mark
 }
 
-// Straight says that an entry added now would be the next to start, and that
-// there is room for it.
+// Straight reports whether an entry added now would be the next to start, and there is room
+// for it.
 func (q *SendQueue) Straight() bool {
 	return q.next == q.tail && !q.held && !q.Full()
 }
 
-// Retire completes entries from the oldest on, and pushes the completions that
-// are due: entries that are done, and those but RDMA_READs and atomics whose mark
-// the peer has passed. It returns false if the CQ overran.
+// Retire completes entries from the oldest on, and pushes their completions: entries that are
+// done, and entries other than RDMA_READs and atomics whose mark the peer has passed. It
+// returns false if the CQ overran.
 func (q *SendQueue) Retire(passed uint32, cq *CQ, s *Sink, qpn, peer uint32) bool {
 	ok := true
 	for q.head != q.next {
@@ -247,9 +245,9 @@ func (q *SendQueue) Retire(passed uint32, cq *CQ, s *Sink, qpn, peer uint32) boo
 	return ok
 }
 
-// Flush fails the oldest entry that is not done with first, and all behind it as
-// flushed, also what is done already, as nothing succeeds behind a failure. It moves on to
-// the end so that Retire takes them. A first of WCSuccess flushes all alike.
+// Flush fails the oldest entry that is not done with first, and flushes all after it, even
+// those already done, since nothing succeeds after a failure. It starts all entries, so that
+// Retire takes them. If first is WCSuccess, all are flushed.
 func (q *SendQueue) Flush(first verbs.WCStatus, vendor uint32) {
 	i := q.head
 	for i != q.tail && q.ents[i&q.mask].Done {

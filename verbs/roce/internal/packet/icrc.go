@@ -7,24 +7,24 @@ import (
 	"net/netip"
 )
 
-// Route is the way of a packet as far as the invariant CRC covers it (annex
-// A17.3.3): the IP and UDP headers with what routers may change set to ones. It
-// is large; keep one and change it. Not for concurrent use.
+// Route holds what the invariant CRC covers of a packet's IP and UDP headers (annex A17.3.3), with
+// the fields that routers may change set to ones. It is large: keep one and change it. It is not
+// safe for concurrent use.
 type Route struct {
-	// b is 8 bytes of ones, in the place of the local route header, then IP header and
-	// UDP header. It lives in a Route because what crc32 is given escapes.
+	// b is 8 bytes of ones, in place of the local route header, then IP header and UDP header.
+	// It is part of Route because the argument of crc32 escapes.
 	b  [8 + 40 + 8]byte
 	v4 bool
-	// The CRC of b, for packets of this length and identification; length 0: of none.
+	// The CRC of b, for packets of this length and identification; length 0: not computed.
 	head    uint32
 	headLen int
 	headID  uint16
-	// The multiplier that identification used last, and the length that it is for.
+	// The multiplier that identification last used, and its length.
 	unshift    uint32
 	unshiftLen int
 }
 
-// Offsets in Route.b behind the ones.
+// Offsets in Route.b after the ones.
 const (
 	routeIP = 8
 
@@ -36,7 +36,7 @@ const (
 	dontFragment = 0x40
 )
 
-// Set makes the route that of packets from src to dst, both IPv4 or both IPv6.
+// Set sets the route of packets from src to dst, both IPv4 or both IPv6.
 func (r *Route) Set(src, dst netip.AddrPort) {
 	for i := range r.b {
 		r.b[i] = 0xff
@@ -64,7 +64,7 @@ func (r *Route) Set(src, dst netip.AddrPort) {
 	binary.BigEndian.PutUint16(ip[n+2:], dst.Port())
 }
 
-// SetSource changes the source alone.
+// SetSource changes only the source.
 func (r *Route) SetSource(src netip.AddrPort) {
 	r.headLen = 0
 	ip := r.b[routeIP:]
@@ -79,8 +79,8 @@ func (r *Route) SetSource(src netip.AddrPort) {
 	binary.BigEndian.PutUint16(ip[v6Len:], src.Port())
 }
 
-// SetDontFragment changes the one flag of an IPv4 header that a packet in one piece can have
-// either way; Set sets it.
+// SetDontFragment sets or clears the flag DF of the IPv4 header, the only flag that may differ
+// between unfragmented packets; Set sets it.
 func (r *Route) SetDontFragment(on bool) {
 	flags := byte(0)
 	if on {
@@ -91,9 +91,9 @@ func (r *Route) SetDontFragment(on bool) {
 	}
 }
 
-// ICRC returns the invariant CRC of pkt, which is a packet from the BTH to the
-// last byte before the CRC, with this identification in its IPv4 header (IPv6 has
-// none). On the wire it is little-endian. A byte of pkt is another one meanwhile.
+// ICRC returns the invariant CRC of pkt, a packet from the BTH to the last byte before the CRC, with
+// the identification id in its IPv4 header (IPv6 has none). On the wire the CRC is little-endian.
+// ICRC changes a byte of pkt temporarily.
 func (r *Route) ICRC(pkt []byte, id uint16) uint32 {
 	if r.headLen != len(pkt) || r.headID != id {
 		r.begin(len(pkt), id)
@@ -105,7 +105,7 @@ func (r *Route) ICRC(pkt []byte, id uint16) uint32 {
 	return crc
 }
 
-// begin computes the CRC of what is in front of the BTH of a packet of n bytes.
+// begin computes the CRC of the headers before the BTH of a packet of n bytes.
 func (r *Route) begin(n int, id uint16) {
 	ip := r.b[routeIP:]
 	udp := udpLen + n + ICRCLen
@@ -126,13 +126,12 @@ func (r *Route) Seal(pkt []byte, id uint16) []byte {
 	return binary.LittleEndian.AppendUint32(pkt, r.ICRC(pkt, id))
 }
 
-// Check says whether the CRC at the end of b is right, and with which
-// identification. It tries guess first. A socket does not show the identification
-// of an IPv4 packet: if the CRC is not right with guess, Check finds the only
-// identification with which it can be, if there is one. So on IPv4 a packet that
-// is broken elsewhere passes with a probability of 2^-16 in place of 2^-32, which
-// comes on top of UDP's checksum where the sender has computed that. Exact says
-// that guess is known to be right: then there is no second try.
+// Check reports whether the CRC at the end of b is right, and for which identification. It tries
+// guess first. A socket does not show the identification of an IPv4 packet: if the CRC is wrong for
+// guess, Check computes the only identification for which it can be right, if there is one. On IPv4
+// a packet corrupted elsewhere thus passes with a probability of 2^-16 instead of 2^-32, in addition
+// to UDP's checksum if the sender has computed one. exact says that guess is known to be right:
+// then there is no second try.
 func (r *Route) Check(b []byte, guess uint16, exact bool) (id uint16, ok bool) {
 	if len(b) < bthLen+ICRCLen {
 		return 0, false
@@ -148,9 +147,9 @@ func (r *Route) Check(b []byte, guess uint16, exact bool) (id uint16, ok bool) {
 	case exact || !r.v4:
 		return 0, false
 	}
-	// The CRC is linear: diff is the CRC, begun with zero, of a message that is zero
-	// but for the difference of the identifications. Taking back the step of every
-	// byte from that field on leaves the register as those two bytes were added to it.
+	// The CRC is linear: diff is the CRC, started with zero, of a message that is zero
+	// except for the difference of the identifications. Undoing the steps of all bytes after
+	// that field leaves the register as it was when the two bytes were added.
 	behind := udpLen + v4Len - v4ID + n
 	if r.unshiftLen != behind {
 		r.unshift, r.unshiftLen = unshift(behind), behind
@@ -162,8 +161,8 @@ func (r *Route) Check(b []byte, guess uint16, exact bool) (id uint16, ok bool) {
 	return guess ^ bits.ReverseBytes16(uint16(d)), true
 }
 
-// Polynomials modulo that of IEEE 802.3, of which bit 31 is the coefficient of
-// x^0: the way in which the CRC goes over the wire.
+// Polynomials modulo that of IEEE 802.3. Bit 31 is the coefficient of x^0, as in the CRC on the
+// wire.
 const (
 	one  = 1 << 31
 	byX8 = one >> 8 // x^8
@@ -181,8 +180,7 @@ func multiply(a, b uint32) uint32 {
 	return p
 }
 
-// unshift is x^-8n, by which the register is to be multiplied to take back the
-// steps of n bytes.
+// unshift returns x^-8n; multiplying the register by it undoes the steps of n bytes.
 func unshift(n int) uint32 {
 	p := uint32(one)
 	for i := 0; n > 0; i, n = i+1, n>>1 {

@@ -1,8 +1,8 @@
-// Package packet encodes and decodes the transport headers of RoCEv2: what lies
-// between the UDP header and the invariant CRC, and that CRC.
+// Package packet encodes and decodes the transport headers of RoCEv2, which are between the UDP
+// header and the invariant CRC, and that CRC.
 //
-// Names are those of the InfiniBand architecture, volume 1, chapter 9; annex A17
-// has what RoCEv2 adds.
+// Names are those of the InfiniBand architecture, volume 1, chapter 9; annex A17 describes what
+// RoCEv2 adds.
 package packet
 
 import (
@@ -14,10 +14,10 @@ import (
 // Port is the UDP destination port of RoCEv2 (annex A17.3.1).
 const Port = 4791
 
-// Opcode of the BTH.
+// Opcode is the opcode of the BTH.
 type Opcode uint8
 
-// Opcodes of the reliable connection, and what RoCEv2 and this library add.
+// Opcodes of the reliable connection, and those that RoCEv2 and this library add.
 const (
 	SendFirst         Opcode = 0x00
 	SendMiddle        Opcode = 0x01
@@ -44,30 +44,30 @@ const (
 	SendOnlyInv       Opcode = 0x17
 	// CNP is the congestion notification of RoCEv2 (annex A17.9.3).
 	CNP Opcode = 0x81
-	// Selective is an acknowledgement of this library: an AETH with the syndrome of
-	// a sequence error, and which packets have come behind the one that is missing
-	// (see [Header].Arrived). 0xc0 to 0xff are the manufacturers'. It is sent only
-	// to peers that have said that they know it.
+	// Selective is an acknowledgement of this library: an AETH with the syndrome of a
+	// sequence error, and the packets that have arrived behind the missing one (see
+	// [Header].Arrived). It is sent only to peers that are known to understand it. 0xc0 to
+	// 0xff are the manufacturers' opcodes.
 	Selective Opcode = 0xc0
-	// ReadPart is an RDMA READ request of this library, for the first part of what is
-	// read in several: besides, it has the length of the whole, which the responder
-	// checks before it answers. The other parts are ordinary requests.
+	// ReadPart is an RDMA READ request of this library, for the first part of data read in
+	// several parts. It also has the length of the whole, which the responder checks before
+	// it responds. The other parts are ordinary requests.
 	ReadPart Opcode = 0xc1
-	// Gone is an answer of this library to a request: the immediate data is the number
-	// of the QP that it was for, which is in ERR, or has left the connection, or is not
-	// there any more. The PSN is that of the request. Adapters are silent, so that their
-	// peers have to wait for their timers. DestQP is 0 where it is not known.
+	// Gone is a reply of this library to a request: the immediate data is the number of the
+	// request's QP, which is in ERR, has left the connection, or no longer exists. The PSN
+	// is that of the request. DestQP is 0 if it is not known. Adapters send nothing in that
+	// case, so their peers have to wait for their timers.
 	Gone Opcode = 0xc2
-	// carrying, added to the opcode of a SEND or RDMA WRITE, is this library's way to let
-	// an acknowledgement ride on it: 4 bytes behind the BTH, zero and the PSN up to which
-	// the sender of the packet has executed what its peer asked for. See [Header].Carries.
+	// carrying, added to the opcode of a SEND or RDMA WRITE, is this library's way to carry
+	// an acknowledgement: 4 bytes follow the BTH, zero and the PSN up to which the packet's
+	// sender has executed its peer's requests. See [Header].Carries.
 	carrying Opcode = 0xe0
 )
 
 // lastCarrier is the last opcode that carrying can be added to.
 const lastCarrier = WriteOnlyImm
 
-// extension is a set of the headers behind the BTH.
+// extension is a set of the headers after the BTH.
 type extension uint16
 
 const (
@@ -83,7 +83,7 @@ const (
 	hasPayload
 )
 
-// layouts of the opcodes that are known; the others are 0 and listed false.
+// layouts has the layouts of the known opcodes; the others are zero.
 var layouts = func() (l [256]struct {
 	ext   extension
 	size  uint8 // of BTH and extensions
@@ -133,17 +133,17 @@ const (
 	cnpReserved = 16
 	// MaxHeader is the longest header.
 	MaxHeader = bthLen + 4 + arrivedLen
-	// ICRCLen is that of the CRC at the end.
+	// ICRCLen is the length of the CRC at the end.
 	ICRCLen = 4
 )
 
-// Known says whether the opcode is one of those above.
+// Known reports whether the opcode is one of those above.
 func (o Opcode) Known() bool { return layouts[o].known }
 
-// HeaderLen is the number of bytes before the payload.
+// HeaderLen returns the number of bytes before the payload.
 func (o Opcode) HeaderLen() int { return int(layouts[o].size) }
 
-// Len is the number of bytes that Append appends.
+// Len returns the number of bytes that Append appends.
 func (h *Header) Len() int {
 	if h.Carries {
 		return int(layouts[h.Opcode+carrying].size)
@@ -151,21 +151,21 @@ func (h *Header) Len() int {
 	return int(layouts[h.Opcode].size)
 }
 
-// CanCarry says whether an acknowledgement can ride on packets of the opcode.
+// CanCarry reports whether packets of the opcode can carry an acknowledgement.
 func (o Opcode) CanCarry() bool { return o <= lastCarrier }
 
-// Response says whether it goes from the responder to the requester.
+// Response reports whether packets of the opcode go from the responder to the requester.
 func (o Opcode) Response() bool {
 	return o >= ReadFirst && o <= AtomicAcknowledge || o == Selective || o == Gone
 }
 
-// Syndromes of the AETH (table 44): the two bits below the topmost are the kind,
-// the lower five a value.
+// Syndromes of the AETH (table 44): the two bits below the topmost are the kind, the lower five
+// are a value.
 const (
 	SyndromeKind = 0x60
-	// ACK with the value 0x1f: credits are not counted.
+	// SyndromeACK is an ACK with the value 0x1f: credits are not counted.
 	SyndromeACK = 0x1f
-	// SyndromeRNR, with the code of the delay as its value.
+	// SyndromeRNR has the code of the delay as its value.
 	SyndromeRNR        = 0x20
 	SyndromeSequence   = 0x60
 	SyndromeInvalid    = 0x61
@@ -185,13 +185,13 @@ const (
 	padShift, tverMask = 4, 0x0f
 )
 
-// Header is the BTH and whatever else the opcode has; the other fields are not
-// looked at. Append and Parse are each other's inverse.
+// Header is the BTH and the further headers of the opcode; fields of other headers are ignored.
+// Append and Parse are inverses of each other.
 type Header struct {
 	Opcode    Opcode
 	Solicited bool
 	Migrated  bool  // MigReq; without path migration it is set
-	Pad       uint8 // bytes behind the payload, up to the next multiple of four
+	Pad       uint8 // bytes after the payload, up to the next multiple of four
 	FECN      bool
 	BECN      bool
 	AckReq    bool
@@ -201,12 +201,12 @@ type Header struct {
 
 	VA     uint64 // RETH, AtomicETH
 	RKey   uint32 // RETH, AtomicETH
-	Length uint32 // RETH: in bytes, of the whole message, of RDMA READ what is asked for
-	// Carries says that an acknowledgement up to Carried, 24 bits, rides on a packet of
-	// a SEND or RDMA WRITE.
+	Length uint32 // RETH: bytes of the whole message; of RDMA READ those requested
+	// Carries says that a packet of a SEND or RDMA WRITE carries an acknowledgement up to
+	// Carried, 24 bits.
 	Carries bool
 	Carried uint32
-	// WholeLength of ReadPart.
+	// WholeLength is the length of the whole in bytes, for ReadPart.
 	WholeLength uint32
 	SwapAdd     uint64 // AtomicETH
 	Compare     uint64 // AtomicETH
@@ -215,7 +215,7 @@ type Header struct {
 	Original    uint64 // AtomicAckETH
 	Imm         uint32 // ImmDt
 	InvRKey     uint32 // IETH
-	// Arrived of Selective: bit i of word w stands for the packet PSN + 1 + 64w + i.
+	// Arrived is for Selective: bit i of word w stands for the packet PSN + 1 + 64w + i.
 	Arrived [4]uint64
 }
 
@@ -292,13 +292,13 @@ var (
 	ErrOpcode  = errors.New("unknown opcode")
 	ErrVersion = errors.New("unknown transport version")
 	ErrPad     = errors.New("more padding than payload")
-	ErrPayload = errors.New("payload where there is none")
-	ErrAlign   = errors.New("length is no multiple of four")
+	ErrPayload = errors.New("payload after an opcode without payload")
+	ErrAlign   = errors.New("length is not a multiple of four")
 )
 
-// Parse decodes a packet from the BTH to the last byte before the ICRC, and
-// returns the payload without padding, which is a part of b. Reserved bits are
-// ignored, as the architecture wants it (9.2).
+// Parse decodes a packet from the BTH to the last byte before the ICRC, and returns the payload
+// without padding, which is a part of b. It ignores reserved bits, as the architecture requires
+// (9.2).
 func (h *Header) Parse(b []byte) (payload []byte, err error) {
 	if len(b) < bthLen {
 		return nil, ErrShort
@@ -370,8 +370,8 @@ func (h *Header) Parse(b []byte) (payload []byte, err error) {
 	return x[:len(x)-int(h.Pad)], nil
 }
 
-// ParseBTH decodes the opcode, the destination and the PSN of a packet that may be cut off, and
-// returns false if it is too short for that, or the opcode unknown.
+// ParseBTH decodes the opcode, the destination and the PSN of a packet that may be truncated. It
+// returns false if b is too short for that, or the opcode is unknown.
 func (h *Header) ParseBTH(b []byte) bool {
 	if len(b) < bthLen || !layouts[b[0]].known {
 		return false
@@ -385,7 +385,7 @@ func (h *Header) ParseBTH(b []byte) bool {
 	return true
 }
 
-// PadOf is the padding that n bytes of payload need.
+// PadOf returns the padding that n bytes of payload need.
 func PadOf(n int) uint8 { return uint8(-n & 3) }
 
 var names = map[Opcode]string{
@@ -399,7 +399,7 @@ var names = map[Opcode]string{
 	SendLastInv: "SEND last with invalidate", SendOnlyInv: "SEND only with invalidate", CNP: "CNP", Selective: "selective ACK", ReadPart: "RDMA READ request, first part", Gone: "gone",
 }
 
-// String is the name of the architecture.
+// String returns the architecture's name of the opcode.
 func (o Opcode) String() string {
 	if s, ok := names[o]; ok {
 		return s

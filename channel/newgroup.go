@@ -12,20 +12,20 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
 )
 
-// lineLooks is how often a line is looked at in one go: for some 100 ns.
+// lineLooks is how often a line is polled in a row, for some 100 ns.
 const lineLooks = 100
 
-// roll is what each rank tells the others of a group that is made.
-type roll struct {
-	host     uint64 // those of the same are reached through shared memory
-	shares   bool   // there is such memory
+// groupRecord is what each rank of a new group tells the others.
+type groupRecord struct {
+	host     uint64 // ranks of the same host are reached through shared memory
+	shares   bool   // the rank has such memory
 	segment  region
 	verdicts uint8 // of the second round: whether all of the host has been reached
 }
 
-const rollLen = 8 + 1 + 20 + 1
+const groupRecordLen = 8 + 1 + 20 + 1
 
-func (r *roll) append(b []byte) []byte {
+func (r *groupRecord) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, r.host)
 	flag := byte(0)
 	if r.shares {
@@ -35,36 +35,35 @@ func (r *roll) append(b []byte) []byte {
 	return append(b, r.verdicts)
 }
 
-func parseRoll(b []byte) (r roll, err error) {
+func parseGroupRecord(b []byte) (r groupRecord, err error) {
 	d := reader{b: b}
 	r.host = d.u64()
 	r.shares = d.u8() == 1
 	r.segment = d.region()
 	r.verdicts = d.u8()
 	if d.bad || len(d.b) > 0 {
-		return r, fmt.Errorf("%w: roll of %d bytes", ErrProtocol, len(b))
+		return r, fmt.Errorf("%w: group record of %d bytes", ErrProtocol, len(b))
 	}
 	return r, nil
 }
 
-// muster makes a group of ranks, who all call it, on the first stream that belongs to
-// groups.
-func (n *Node) muster(ctx context.Context, call *pendingCall, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
+// newGroup makes a group of ranks on the first stream reserved for groups. All ranks call it.
+func (n *Node) newGroup(ctx context.Context, call *pendingCall, id uint64, ranks []int, exchange func([]byte) ([][]byte, error)) (*Group, error) {
 	n.takeStream(MaxStream + 1)
-	return n.musterAs(ctx, call, id, MaxStream+1, ranks, exchange)
+	return n.newGroupOn(ctx, call, id, MaxStream+1, ranks, exchange)
 }
 
-// musterAs makes a group of ranks, who all call it; with them call, with no ranks,
-// all others that exchange reaches: these get nil.
+// newGroupOn makes a group of ranks. All of them call it; all other ranks in the exchange call it
+// with no ranks, and get nil.
 //
-// In the first round of the exchange each says on which host it is, and where its
-// segment is; then the ranks of a host connect; in the second each says whether it
-// has reached all of them. Where one has not, each of that host is taken for a host
-// of its own.
-func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
+// In the first round of the exchange each rank tells its host and the location of its segment.
+// Then the ranks of each host connect. In the second round each rank tells whether it has
+// reached all ranks of its host. If one has not, every rank of that host is treated as a host of
+// its own.
+func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, stream uint32, ranks []int, exchange func([]byte) ([][]byte, error)) (_ *Group, err error) {
 	if len(ranks) == 0 {
 		for range 2 {
-			if _, err := exchange(make([]byte, rollLen)); err != nil {
+			if _, err := exchange(make([]byte, groupRecordLen)); err != nil {
 				return nil, err
 			}
 		}
@@ -78,11 +77,11 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 	defer done()
 	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}, ended: make(chan struct{})}
 	g.call.group = g
-	mine := roll{host: n.hostOf(n.rank), shares: n.memory != nil}
+	mine := groupRecord{host: n.hostOf(n.rank), shares: n.memory != nil}
 	var segment []byte
 	if mine.shares {
-		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // the others are not to wait
-			n.log.Warn("channel: no shared memory for collectives", "error", err)
+		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // go on: the others wait for this rank
+			n.log.Warn("channel: cannot allocate shared memory for collectives", "error", err)
 			mine.shares = false
 		} else {
 			segment, mine.segment = g.memory.Bytes(), regionOf(g.memory.mr)
@@ -98,31 +97,31 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 		}
 	}()
 	call.waitsFor("the other ranks, round 1 of 2")
-	rolls, err := callRoll(exchange, &mine)
+	records, err := exchangeRecords(exchange, &mine)
 	if err != nil {
 		return nil, err
 	}
-	segments, reached := g.reach(ctx, call, rolls, own)
+	segments, reached := g.reach(ctx, call, records, own)
 	if reached == nil {
 		mine.verdicts = 1
 	}
 	call.waitsFor("the other ranks, round 2 of 2")
-	second, err := callRoll(exchange, &mine)
+	second, err := exchangeRecords(exchange, &mine)
 	if err != nil {
 		return nil, err
 	}
 	hosts := make([]int, len(ranks))
-	for i := range rolls {
+	for i := range records {
 		hosts[i] = i
 		for k := range i {
-			if rolls[k].host == rolls[i].host && rolls[k].shares && rolls[i].shares {
+			if records[k].host == records[i].host && records[k].shares && records[i].shares {
 				hosts[i] = k
 				break
 			}
 		}
 	}
-	for i := range rolls { // a host of which one has not reached all is none
-		if hosts[i] == i && slices.ContainsFunc(second, func(r roll) bool { return r.host == rolls[i].host && r.shares && r.verdicts == 0 }) {
+	for i := range records { // split a host of which a rank has not reached all others
+		if hosts[i] == i && slices.ContainsFunc(second, func(r groupRecord) bool { return r.host == records[i].host && r.shares && r.verdicts == 0 }) {
 			for k := range hosts {
 				if hosts[k] == i {
 					hosts[k] = k
@@ -134,7 +133,7 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 		if ctx.Err() != nil {
 			return nil, reached
 		}
-		n.log.Info("channel: ranks of this host not reached through shared memory", "reason", reached)
+		n.log.Info("channel: not all ranks of this host are reachable through shared memory", "reason", reached)
 	}
 	if g.place, err = coll.NewPlacement(hosts); err != nil {
 		return nil, err
@@ -173,23 +172,23 @@ func (n *Node) musterAs(ctx context.Context, call *pendingCall, id uint64, strea
 	return g, nil
 }
 
-// callRoll is one round of an exchange.
-func callRoll(exchange func([]byte) ([][]byte, error), mine *roll) ([]roll, error) {
+// exchangeRecords performs one round of the exchange.
+func exchangeRecords(exchange func([]byte) ([][]byte, error), mine *groupRecord) ([]groupRecord, error) {
 	all, err := exchange(mine.append(nil))
 	if err != nil {
 		return nil, err
 	}
-	list := make([]roll, len(all))
+	list := make([]groupRecord, len(all))
 	for i, b := range all {
-		if list[i], err = parseRoll(b); err != nil {
+		if list[i], err = parseGroupRecord(b); err != nil {
 			return nil, fmt.Errorf("member %d: %w", i, err)
 		}
 	}
 	return list, nil
 }
 
-// Hosts returns, by rank, a number for the host of each: ranks with the same number
-// are on one host. Numbers begin at 0, in the order of the ranks. It asks nobody.
+// Hosts returns a host number for each rank: ranks with the same number are on one
+// host. Numbers are assigned from 0 in rank order. The call is local.
 func (n *Node) Hosts() []int {
 	list := make([]int, n.size)
 	known := map[uint64]int{}
@@ -215,17 +214,17 @@ func (n *Node) hostOf(rank int) uint64 {
 }
 
 // reach connects to the members of this host, and returns their segments.
-func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own *shared.Segment) (map[int]*shared.Segment, error) {
+func (g *Group) reach(ctx context.Context, call *pendingCall, records []groupRecord, own *shared.Segment) (map[int]*shared.Segment, error) {
 	n := g.node
 	list := map[int]*shared.Segment{g.me: own}
-	if !rolls[g.me].shares {
+	if !records[g.me].shares {
 		return list, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.opt.connectTimeout)
 	defer cancel()
 	var peers []*peer
-	for i := range rolls {
-		if i == g.me || rolls[i].host != rolls[g.me].host || !rolls[i].shares {
+	for i := range records {
+		if i == g.me || records[i].host != records[g.me].host || !records[i].shares {
 			continue
 		}
 		p, err := n.peer(g.ranks[i])
@@ -235,8 +234,8 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own 
 		p.connect()
 		peers = append(peers, p)
 	}
-	for i := range rolls {
-		if i == g.me || rolls[i].host != rolls[g.me].host || !rolls[i].shares {
+	for i := range records {
+		if i == g.me || records[i].host != records[g.me].host || !records[i].shares {
 			continue
 		}
 		p := peers[0]
@@ -246,9 +245,9 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, rolls []roll, own 
 			return nil, err
 		}
 		if !p.link.dev.mapped {
-			return nil, fmt.Errorf("rank %d is reached by provider %s", p.rank, p.link.dev.provider())
+			return nil, fmt.Errorf("rank %d is reached through provider %s, not shared memory", p.rank, p.link.dev.provider())
 		}
-		mem, err := p.link.view(rolls[i].segment, shared.SegmentSize)
+		mem, err := p.link.view(records[i].segment, shared.SegmentSize)
 		if err != nil {
 			return nil, fmt.Errorf("segment of rank %d: %w", p.rank, err)
 		}

@@ -1,0 +1,70 @@
+// Package examples tests the examples that are one file each.
+package examples
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/launch"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
+)
+
+// programs are the examples, and what one prints of any number of ranks.
+var programs = map[string]string{
+	"cg":        "212 steps, |x|² = 0x1.bbfede78b38b8p+13\n",
+	"farm":      "78498 primes\n",
+	"heat":      "points, heat ",
+	"map":       "0 EACH\n1 WORD\n2 GOES\n3 TO\n4 THE\n5 NEXT\n6 WORKER\n7 THAT\n8 ASKS\n",
+	"onesided":  "rank 0 has \"from rank ",
+	"pingpong":  "",
+	"torus":     " nodes, 8192 sites\n",
+	"transpose": "row 0: [0 4 8 12",
+}
+
+// All run as 1, 2 and 4 ranks, have at most 100 lines, and begin with what to look at.
+func TestExamples(t *testing.T) {
+	bin := t.TempDir()
+	build := []string{"build", "-o", bin}
+	for name := range programs {
+		build = append(build, "./"+name)
+	}
+	out, err := exec.Command("go", build...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for name, says := range programs {
+		t.Run(name, func(t *testing.T) {
+			source, err := os.ReadFile(filepath.Join(name, "main.go"))
+			require.NoError(t, err)
+			require.LessOrEqual(t, bytes.Count(source, []byte("\n")), 100)
+			require.Contains(t, string(source[:bytes.Index(source, []byte("package main"))]), "Look at: ")
+			for _, size := range []int{1, 2, 4} {
+				if name == "transpose" && size > 1 {
+					says = "row 0: [0 "
+				}
+				require.Contains(t, run(t, filepath.Join(bin, name), size), says, "%d ranks", size)
+			}
+		})
+	}
+}
+
+func run(t *testing.T, program string, size int) string {
+	ctx, cancel := context.WithTimeout(t.Context(), ranks.Limit)
+	defer cancel()
+	var stdout, stderr logbuf.Buffer
+	r, err := launch.Run(ctx, launch.Options{
+		Size: size, Args: []string{program}, Dir: t.TempDir(), Stdout: &stdout, Stderr: &stderr, Oversubscribe: true,
+	})
+	require.NoError(t, err, stderr.String())
+	require.Zero(t, r.ExitStatus(), "%s%s", stdout.String(), stderr.String())
+	if size > 1 && strings.HasSuffix(program, "pingpong") {
+		require.Contains(t, stdout.String(), "ranks 0 and 1: ")
+	}
+	return stdout.String()
+}
