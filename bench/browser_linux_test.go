@@ -66,7 +66,7 @@ func startBrowser(t *testing.T) *browser {
 	hung := time.AfterFunc(bound, func() { _ = from.Close() })
 	t.Cleanup(func() {
 		hung.Stop()
-		_ = to.Close() // it ends when nobody speaks to it any more
+		_ = to.Close() // it ends when its input is closed
 		_ = cmd.Cancel()
 		_ = cmd.Wait()
 		_ = from.Close()

@@ -153,7 +153,7 @@ func TestCompareReports(t *testing.T) {
 	few := file("few.json", reportOf(resultOf(patternLat, 8, 100, 101, 99), resultOf(patternBW, 64, 100, 101, 99)))
 	said, status = fails(t, "compare", few, few)
 	require.Equal(t, exitFew, status)
-	require.Contains(t, said, "2 figures cannot be judged: 3 rounds are too few. Measure with --rounds 10 or more")
+	require.Contains(t, said, "2 figures cannot be judged: 3 rounds are too few; measure with --rounds 10 or more")
 	said, status = fails(t, "compare", old, filepath.Join(dir, "none.json"))
 	require.Equal(t, exitFailed, status, said)
 }

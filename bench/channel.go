@@ -10,10 +10,10 @@ import (
 const longChannel = `Each message has memory of its own, and a handle that is declared once and
 started again and again.`
 
-const longLocal = `What the calls cost when nothing has to come from another core: start the send and
-the receive, test both until they are over.`
+const longLocal = `Measures the calls alone, when nothing has to come from another core: start the send and
+the receive, test both until they are complete.`
 
-// Buffers begin at pages, and messages that have one together at cache lines.
+// Buffers begin at pages, and messages within a buffer at cache lines.
 const (
 	pageBytes = 4096
 	lineBytes = 64
@@ -21,7 +21,7 @@ const (
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// strideOf is how far apart the messages of a window are, whose memory is so long.
+// strideOf returns the distance between the messages of a window.
 func strideOf(span int) int { return roundUp(span+guard, lineBytes) }
 
 // declarations are handles that are declared, and closed, together.
@@ -68,7 +68,7 @@ type messages struct {
 	ins    [][]byte // that messages arrive in, each with its guard
 }
 
-// newMessages takes memory for what this rank sends and receives, and declares nothing.
+// newMessages takes memory for the messages of this rank, and declares nothing.
 func newMessages(b *bed, m *measurement, from, sends, receives int) messages {
 	s := messages{declarations: declarations{node: b.Node}, rank: b.Rank(), extent: m.extent(), into: m.into(), op: m.op, from: from}
 	out, in := strideOf(s.span()), strideOf(s.into.span())
@@ -82,7 +82,7 @@ func newMessages(b *bed, m *measurement, from, sends, receives int) messages {
 	return s
 }
 
-// seed tells the messages of all ranks, and those of one, apart.
+// seed distinguishes the messages of all ranks, and those of one.
 func (s *messages) seed(rank, i int) uint64 { return seedFor(rank, s.bytes, s.op) + uint64(i)<<32 }
 
 func (s *messages) prepare() {
@@ -102,13 +102,13 @@ func (s *messages) check() {
 
 func (s *messages) checkOne(i int) { must(s.into.check(s.op, s.ins[i], s.seed(s.from, i))) }
 
-// Streams of messages, and of what is said of them.
+// Streams of messages, and of notes about them.
 const (
 	streamMessages = iota
 	streamNotes
 )
 
-// declareChannel declares what two ranks send each other, or one passes on.
+// declareChannel declares the messages that two ranks exchange, or that one passes on.
 func declareChannel(_ context.Context, b *bed, m *measurement) series {
 	if m.windowed > 0 {
 		return declareWindows(b, m)
@@ -123,8 +123,8 @@ func declareChannel(_ context.Context, b *bed, m *measurement) series {
 	return t
 }
 
-// token is one message that goes from rank to rank and comes back: to and fro between two,
-// or round a ring of more.
+// token is one message that goes from rank to rank and comes back: a ping-pong between two, or
+// a ring of more.
 //
 //	rank 0                      the others
 //	start send, receive         start receive
@@ -133,7 +133,7 @@ func declareChannel(_ context.Context, b *bed, m *measurement) series {
 type token struct {
 	messages
 	out, in *channel.Handle
-	left    int // receives that are to be started
+	left    int // receives still to be started
 }
 
 func declareToken(b *bed, m *measurement) *token {
@@ -177,9 +177,8 @@ func (s *local) receive() {
 	}
 }
 
-// late is a message that goes to and fro between two ranks, each of which starts its
-// receive when it has been told that the message has been sent: so the receiver is always
-// the second, and reads the message where it may.
+// late is a ping-pong between two ranks. Each starts its receive after a note that the message has
+// been sent, so the receiver always comes second, and reads the message if it can.
 //
 //	start send ── message ──▶
 //	start note ── 1 byte ───▶ wait for it
@@ -227,8 +226,8 @@ func waitAll(list ...*channel.Handle) {
 	}
 }
 
-// windows starts many handles at once, one way or both, waits for all of them, and has rank 1
-// say that it has all: the last byte counts.
+// windows starts many handles at once, in one direction or both, waits for all of them, and waits
+// until rank 1 reports that it has all: the last byte counts.
 type windows struct {
 	messages
 	sends, recvs []*channel.Handle
@@ -287,13 +286,13 @@ const (
 )
 
 const longHalo = `Each rank has a lattice of 16×16×16×16 sites of 192 bytes, x fastest. It sends
-both faces of an axis to its neighbours, straight from where they lie, and
-receives theirs: of x 4096 blocks of 192 bytes, of y 256 of 3 KiB, of z 16 of
-48 KiB, of t one of 768 KiB. One exchange is one start and one wait of a multiple
-of all its messages. MB/s are those that one rank sends.`
+both faces of an axis to its neighbours, straight from the lattice, and receives
+theirs: for x 4096 blocks of 192 bytes, for y 256 of 3 KiB, for z 16 of 48 KiB, for
+t one of 768 KiB. One exchange is one start and one wait of a multiple of all its
+messages. MB/s are those that one rank sends.`
 
-// Axes of exchanges: all is the four others at once; half, of qmp alone, is the halo of
-// examples/wilson, whose sites send half spinors along t, of 96 bytes, which lie together.
+// Axes of exchanges: all is the other four at once. half, only for qmp, is the halo of
+// examples/wilson, whose sites send contiguous half spinors of 96 bytes along t.
 var (
 	axes    = []string{"x", "y", "z", "t", axisAll}
 	qmpAxes = append(slices.Clone(axes), axisHalf)
@@ -305,7 +304,7 @@ const (
 	halfBytes = faceBytes / 2
 )
 
-// axisBytes are what a rank sends in an exchange.
+// axisBytes returns how many bytes a rank sends in an exchange.
 func axisBytes(axis string) int {
 	if axis == axisHalf {
 		return 2 * halfBytes
@@ -333,7 +332,7 @@ const (
 	haloStrided = "strided"
 )
 
-// blockOf is what lies together of a face: all sites along the faster axes.
+// blockOf returns the size of the contiguous blocks of a face: all sites along the faster axes.
 func blockOf(axis int) int {
 	block := siteBytes
 	for range axis {
@@ -348,9 +347,9 @@ func face(field []byte, axis, at int) channel.Layout {
 	return channel.Strided(field, at*block, block, faceBytes/block, latticeSide*block)
 }
 
-// haloExchange gives the faces of one or all axes to both neighbours on a ring of
-// ranks, which is the same for each axis, and takes theirs. There is a stream for
-// each axis and direction: between two ranks, who are both neighbours of each
+// haloExchange sends the faces of one or all axes to both neighbours on a ring of
+// ranks, which is the same for each axis, and receives theirs. There is a stream for
+// each axis and direction: between two ranks, which are both neighbours of each
 // other, they would not be told apart otherwise.
 type haloExchange struct {
 	declarations
@@ -360,16 +359,16 @@ type haloExchange struct {
 	all   startable // a multiple of all messages
 }
 
-// haloFace is a face that arrives.
+// haloFace is a face that is received.
 type haloFace struct {
-	axis, at int    // of the face at the rank that it comes from
-	from, to int    // that rank, and the one that ours goes to
-	into     []byte // what it is received into, and its neighbourhood
+	axis, at int    // of the face on the sending rank
+	from, to int    // that rank, and the one that this rank's face goes to
+	into     []byte // the memory that it is received into, and its surroundings
 	packed   bool
 }
 
-// newHalo takes memory for the field and for what is received: packed, a buffer for each
-// face; strided, a field for each axis, for the faces of different axes meet in the corners.
+// newHalo takes memory for the field and for the received faces: if packed, a buffer for each
+// face; if strided, a field for each axis, as the faces of different axes overlap in the corners.
 func newHalo(b *bed, m *measurement) *haloExchange {
 	n := len(axesOf(m.axis))
 	in, each := 2*n*strideOf(faceBytes), strideOf(faceBytes)
@@ -429,7 +428,7 @@ func (s *haloExchange) prepare() {
 
 func (s *haloExchange) seed(rank int) uint64 { return seedFor(rank, s.bytes, s.op+s.axis) }
 
-// check compares what has arrived, and all around it, with what must be there.
+// check compares the received bytes, and those around them, with the expected ones.
 func (s *haloExchange) check() {
 	theirs, from := make([]byte, fieldBytes), -1
 	want := make([]byte, fieldBytes)

@@ -115,9 +115,9 @@ func TestChannelInJob(t *testing.T) {
 		command string
 		says    string
 	}{
-		{1, "ring", "between at least 2 ranks, the job has 1"},
-		{3, "channel lat", "between 2 ranks, the job has 3"},
-		{2, "local", "within one rank, the job has 2"},
+		{1, "ring", "between at least 2 ranks, but the job has 1"},
+		{3, "channel lat", "between 2 ranks, but the job has 3"},
+		{2, "local", "within one rank, but the job has 2"},
 	} {
 		r, out := inJob(t, c.size, append([]string{os.Args[0]}, strings.Fields(c.command)...)...)
 		require.Equal(t, exitFailed, r.ExitStatus(), c.command)

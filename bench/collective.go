@@ -15,12 +15,11 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-const longCollective = `The figure is the time of one in a loop without a clock in it, at rank 0, as IMB
-takes it: all begin together, and only the collective itself keeps them together.
-The root of those that have one goes round the ranks. What is added up are
-doubles. Every collective, with every root, is verified before it is timed, and what
-was timed is as well. With more ranks than CPUs, those that follow on one another share
-one.`
+const longCollective = `The figure is the time of one collective in a loop without a clock, on rank 0, as in
+IMB: all ranks begin together, and only the collective itself keeps them together.
+The root, if there is one, rotates over the ranks. Reductions add doubles. Every
+collective, with every root, is verified before it is timed, and so are the timed ones.
+With more ranks than CPUs, consecutive ranks share one.`
 
 // How a collective is called: part of the operation of its results.
 const (
@@ -31,7 +30,7 @@ const (
 const (
 	doubleBytes = 8
 
-	// exactBeside is what an exact sum is shown beside: an allreduce of 64 doubles.
+	// exactBeside is what an exact sum is compared with: an allreduce of 64 doubles.
 	exactBeside = 64 * doubleBytes
 )
 
@@ -51,10 +50,10 @@ func collectives() []*pattern {
 	}
 	return append(list, &pattern{name: patternExact, layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareExact, open: openGroup,
 		vary: []dimension{besideDoubles}, options: options, what: "of one accumulator",
-		short: "Measure an allreduce of one exact accumulator, beside that of 64 doubles", long: longCollective})
+		short: "Measure an allreduce of one exact accumulator, and of 64 doubles for comparison", long: longCollective})
 }
 
-// whatOf says what the bytes of a collective are, and what is done with them.
+// whatOf describes the bytes of a collective, and what is done with them.
 func whatOf(k coll.Kind) string {
 	src, dst := collectiveBlocks(k, 2)
 	switch {
@@ -104,14 +103,14 @@ func openGroup(ctx context.Context, b *bed) { b.group = must1(b.World(ctx)) }
 // collectiveKind is the kind of collective that a pattern is named after.
 func collectiveKind(pattern string) (coll.Kind, bool) { return coll.ParseKind(pattern) }
 
-// isCollective says whether the pattern is a collective, exact sums among them.
+// isCollective reports whether the pattern is a collective, including exact sums.
 func isCollective(pattern string) bool {
 	_, ok := collectiveKind(pattern)
 	return ok || pattern == patternExact
 }
 
-// collectiveBlocks is how many times the bytes of a measurement the memory is that a
-// rank gives, and gets.
+// collectiveBlocks returns the memory that a rank sends and receives, in multiples of the bytes of
+// a measurement.
 func collectiveBlocks(kind coll.Kind, ranks int) (src, dst int) {
 	src, dst = 1, 1
 	switch kind {
@@ -129,15 +128,15 @@ func collectiveBlocks(kind coll.Kind, ranks int) (src, dst int) {
 	return src, dst
 }
 
-// collectiveSeries does one collective of doubles again and again, of all ranks. The
-// root of those that have one goes round, so that nobody runs ahead of the others.
+// collectiveSeries repeats one collective of doubles, of all ranks. The
+// root of those that have one rotates, so that no rank runs ahead of the others.
 type collectiveSeries struct {
 	spec
 	group    *channel.Group
 	kind     coll.Kind
-	in, out  []byte // what this rank gives, and gets; out with its guard
+	in, out  []byte // what this rank sends, and receives; out with its guard
 	src, dst []float64
-	seeds    []uint64 // of what each rank gives
+	seeds    []uint64 // of the data of each rank
 	roots    int
 	root     int                   // of the next
 	handles  []*channel.Collective // by root; nil: it is called
@@ -224,11 +223,11 @@ func (s *collectiveSeries) close() {
 	}
 }
 
-// turns are the collectives until each root has been one.
+// turns returns the number of collectives until each rank has been the root.
 func (s *collectiveSeries) turns() int { return s.roots }
 
-// wholeNumber is element i of what a rank of a seed gives: small, so that sums are exact in
-// whatever order.
+// wholeNumber returns element i of the data with a seed: small, so that sums are exact in any
+// order.
 func wholeNumber(seed uint64, i int) float64 { return float64(patternWord(seed, i) & (1<<20 - 1)) }
 
 func (s *collectiveSeries) value(rank, i int) float64 { return wholeNumber(s.seeds[rank], i) }
@@ -256,8 +255,7 @@ func (s *collectiveSeries) prepare() {
 	}
 }
 
-// check compares what this rank has got, and what lies behind it, with what must be
-// there.
+// check compares the result on this rank, and the guard after it, with the expected bytes.
 func (s *collectiveSeries) check() {
 	want := make([]byte, len(s.out))
 	fillGuard(want)
@@ -269,7 +267,7 @@ func (s *collectiveSeries) check() {
 	compareBytes(s.name+" "+s.op, s.out, want, len(s.out)-guard)
 }
 
-// gets says whether anything was to be written to this rank's memory since prepare.
+// gets reports whether this rank's memory should have been written since prepare.
 func (s *collectiveSeries) gets() bool {
 	me := s.group.Rank()
 	switch s.kind {
@@ -281,11 +279,11 @@ func (s *collectiveSeries) gets() bool {
 	return true
 }
 
-// expected is element i of what this rank has got.
+// expected returns element i of the result on this rank.
 func (s *collectiveSeries) expected(i int) float64 {
 	me, count := s.group.Rank(), s.bytes/doubleBytes
 	switch s.kind {
-	case coll.Broadcast: // all that follow copy what the first has left
+	case coll.Broadcast: // later ones copy the result of the first
 		return s.value(s.first, i)
 	case coll.ReduceScatter:
 		return s.sum(0, s.group.Size(), me*count+i)
@@ -303,14 +301,14 @@ func (s *collectiveSeries) expected(i int) float64 {
 	return s.sum(0, s.group.Size(), i)
 }
 
-// exactBytes are what travels of an accumulator.
+// exactBytes is how many bytes of an accumulator are sent.
 const exactBytes = exact.Words * 8
 
 // exactTerms are the terms that a rank adds up, of each kind.
 const exactTerms = 64
 
-// exactSeries merges the accumulators of all ranks again and again. An iteration is
-// a copy of the rank's own, which SumExact merges into, and the sum.
+// exactSeries repeatedly merges the accumulators of all ranks. An iteration is a copy of the
+// rank's own, which SumExact merges into, and the sum.
 type exactSeries struct {
 	plain
 	group *channel.Group
@@ -324,8 +322,8 @@ func declareExact(_ context.Context, b *bed, _ *measurement) series {
 	return s
 }
 
-// exactTermsOf are terms of a rank. The large ones cancel with those of the rank
-// before: what is left is 2^-600 of them.
+// exactTermsOf returns the terms of a rank. The large ones cancel with those of the rank before:
+// the rest is 2^-600 of them.
 func exactTermsOf(rank, size int) []float64 {
 	large := func(rank, i int) float64 {
 		w := patternWord(uint64(rank), i)
@@ -357,10 +355,10 @@ func (s *exactSeries) check() {
 	checkExact(s.total.Round(), lists...)
 }
 
-const longAddSlice = `The terms are of one sign and exponent, which takes longest of long slices.
-The sum is compared with one of numbers that are wide enough.`
+const longAddSlice = `The terms have the same sign and exponent, which is the slowest case for long slices.
+The sum is compared with one in sufficiently wide numbers.`
 
-// addSliceSeries adds the same terms up again and again.
+// addSliceSeries adds up the same terms repeatedly.
 type addSliceSeries struct {
 	plain
 	memory []byte
@@ -408,8 +406,8 @@ func checkExact(got float64, lists ...[]float64) {
 	}
 }
 
-// suiteQMP is the suite of what is measured through package qmp, and of the peer that
-// does what the C library does over MPI.
+// suiteQMP is the suite of measurements through package qmp, and of the peer that does what the C
+// library does over MPI.
 const suiteQMP = "qmp"
 
 // How sums are called: the operation of their results.
@@ -438,16 +436,15 @@ func newSums(c *qmp.Comm, m spec, memory []byte) *qmpSums {
 	return s
 }
 
-// qmpSums adds up one double of each node, or several, in place, again and again: after
-// the first time all nodes have the same, and from then on each sum is that times their
-// number.
+// qmpSums repeatedly adds up one double of each node, or several, in place. After the first sum
+// all nodes have the same, and each further sum multiplies it by their number.
 type qmpSums struct {
 	plain
 	spec
 	comm   *qmp.Comm
 	memory []byte // with its guard
 	x      []float64
-	seeds  []uint64 // of what each node gives
+	seeds  []uint64 // of the data of each node
 	done   int      // sums since prepare
 }
 
@@ -470,9 +467,9 @@ func (s *qmpSums) prepare() {
 	s.done = 0
 }
 
-// check compares the sums, and what lies behind them, with what must be there. Times
-// another number than a power of two they are rounded in an order that is not known:
-// then only the first is looked at.
+// check compares the sums, and the guard after them, with the expected bytes. If the number of
+// nodes is not a power of two, sums are rounded in an unknown order: then only the first one is
+// checked.
 func (s *qmpSums) check() {
 	nodes := s.comm.NumberOfNodes()
 	if s.done > 1 && bits.OnesCount(uint(nodes)) != 1 {
@@ -491,8 +488,8 @@ func (s *qmpSums) check() {
 	compareBytes(s.op, s.memory, want, s.bytes)
 }
 
-// declareFaces is the exchange of haloExchange, by relative handles of a topology of one
-// axis: faces of different axes of the lattice go over the same two wires.
+// declareFaces declares the exchange of haloExchange with relative handles of a topology of one
+// axis: faces of different axes of the lattice go over the same two connections.
 func declareFaces(_ context.Context, b *bed, m *measurement) series {
 	m.halo = haloPacked
 	s := newHalo(b, m)
@@ -513,7 +510,7 @@ func declareFaces(_ context.Context, b *bed, m *measurement) series {
 	return s
 }
 
-// multipleOfQMP is closed with the handles that it is of.
+// multipleOfQMP is closed together with its handles.
 type multipleOfQMP struct{ *qmp.Handle }
 
 func (m multipleOfQMP) Close() error { return m.CloseAll() }

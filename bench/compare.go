@@ -36,24 +36,24 @@ func newCompareCommand(out *outputOptions) *cobra.Command {
 	var judge changeOptions
 	cmd := &cobra.Command{
 		Use:   "compare [OLD NEW]",
-		Short: "Measure against the MPIs that are installed, and against the bare hardware; against another revision; or compare two reports",
-		Long: `Without files it runs peers' programs and ours by turns, round by round, so that what
-disturbs the machine disturbs all alike. Each runs one process per core, bound, without a
-clock in its loop; with more ranks than cores they are bound to none. Figures are medians over
-the rounds of the medians of batches, ratios medians of the rounds' own ratios, held to a bar
-where there is one. What is slower than the best MPI comes first.
+		Short: "Measure against the installed MPIs and the bare hardware; against another revision; or compare two reports",
+		Long: `Without files, sluice and its peers' programs alternate, round by round, so that
+disturbances of the machine affect all of them alike. Each runs one process per core, bound,
+without a clock in its loop; with more ranks than cores they are not bound. Figures are medians
+over the rounds of the medians of batches; ratios are medians of the rounds' ratios, and must
+meet a bar where there is one. Rows slower than the best MPI come first.
 
 Peers are Open MPI and MPICH, UCX, libfabric, libzmq and perftest, as far as they are installed
 here and in the root directories of --peers, which bench/peers/root.sh makes; limit is the
-machine itself. All are run once, briefly, and of each size the best MPI and the best other
-one are in the rounds. A peer crawls that takes more than 20 times what the best one takes
-where ranks outnumber CPUs: no ratio to it is quoted.
+machine itself. Every peer is run once, briefly; for each size the best MPI and the best other
+peer take part in the rounds. If ranks outnumber CPUs, a peer that takes more than 20 times as
+long as the best one is reported as crawling, and no ratio to it is quoted.
 
-With --base REV the other is bench of that revision, which is built in a worktree of its own: a
+With --base REV the other program is bench of that revision, built in a worktree of its own. A
 row is worse if the 95 % interval of its ratio lies beyond 5 % worse.
 
-With two files that --json has written it says what has become better or worse: where the
-medians of the rounds differ by the Mann-Whitney U test, as benchstat has it, and by more than
+With two files that --json has written, it prints what has become better or worse: rows where
+the medians of the rounds differ by the Mann-Whitney U test, as in benchstat, and by more than
 --worse. Measure with --rounds 10 or so.
 
 Exit status 3: a figure is worse; 4: there were too few rounds to tell.`,
@@ -76,20 +76,20 @@ Exit status 3: a figure is worse; 4: there were too few rounds to tell.`,
 	}
 	f := cmd.Flags()
 	judge.addFlags(f)
-	f.StringVar(&o.base, "base", "", "measure against this revision of ours in place of peers")
+	f.StringVar(&o.base, "base", "", "measure against this revision of sluice instead of peers")
 	o.addFlags(f)
 	return cmd
 }
 
 func (o *compareOptions) addFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.quick, "quick", false, "rows and sizes that are held to a bar, in five minutes")
-	f.StringVar(&o.only, "only", o.only, "rows whose name this regular expression matches, in any case")
-	f.StringVar(&o.peers, "peers", "", "root directories with peers of other versions, a list")
+	f.BoolVar(&o.quick, "quick", false, "only rows and sizes that have a bar, within five minutes")
+	f.StringVar(&o.only, "only", o.only, "only rows whose name matches this regular expression, ignoring case")
+	f.StringVar(&o.peers, "peers", "", "root directories with peers of other versions: a list")
 	f.IntVar(&o.rounds, "rounds", 0, "rounds (default as many as an hour allows, at most 11; with --quick 3, and 10 with --base)")
-	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; of ibv five times as long, with --quick twenty times)")
+	f.DurationVar(&o.time, "time", 0, "measured time of each figure in each round (default 100ms, with --quick 10ms; for ibv five times as long, with --quick twenty times)")
 }
 
-// command is what a command does that compares.
+// command runs a command that compares.
 func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) {
 	out.check()
 	o.check()
@@ -99,7 +99,7 @@ func (o *compareOptions) command(cmd *cobra.Command, out *outputOptions) {
 func (o *compareOptions) check() {
 	parseOnly(o.only)
 	if o.base != "" && o.peers != "" {
-		must(usagef("--base and --peers: want one of them"))
+		must(usagef("--base and --peers exclude each other"))
 	}
 	rounds, t := fullRounds, fullTime
 	if o.quick {
@@ -116,7 +116,7 @@ func (o *compareOptions) check() {
 	}
 }
 
-// parseOnly reads --only: a regular expression, in any case; nothing matches everything.
+// parseOnly reads --only: a regular expression that ignores case; "" matches everything.
 func parseOnly(pattern string) *regexp.Regexp {
 	re, err := regexp.Compile("(?i)" + pattern)
 	if err != nil {
@@ -125,7 +125,7 @@ func parseOnly(pattern string) *regexp.Regexp {
 	return re
 }
 
-// comparison is one go of bench compare.
+// comparison is one run of bench compare.
 type comparison struct {
 	compareOptions
 	pace
@@ -133,11 +133,11 @@ type comparison struct {
 	places []*place
 	mpis   []mpi
 	rdma   *rdmaPath         // of rows over a device
-	latest map[*row]*Result  // of ours, in this round
+	latest map[*row]*Result  // of sluice, in this round
 	crawls map[*row][]string // peers
 	report Report
 	doubts doubtful
-	failed error // rows of ours
+	failed error // rows of sluice
 }
 
 func (o *compareOptions) run(ctx context.Context, out *outputOptions, options map[string]string) {
@@ -210,21 +210,21 @@ func (c *comparison) findPeers(ctx context.Context, wanted []*row) {
 		}
 		must(err)
 		c.places = append(c.places, p)
-		if root == "" { // a root has what it was made with
+		if root == "" { // a root has the peers that it was made with
 			c.report.Missing = append(c.report.Missing, p.missing...)
 		}
 	}
 	c.mpis = findMPIs(c.places)
 }
 
-// missing says what cannot be compared, once.
+// missing reports what cannot be compared, once.
 func (c *comparison) missing(err error) {
 	if why := err.Error(); !slices.Contains(c.report.Missing, why) {
 		c.report.Missing = append(c.report.Missing, why)
 	}
 }
 
-// ofWanted finds contenders of each row that is wanted; a row that has none is missing.
+// ofWanted finds the contenders of each wanted row; a row without contenders is missing.
 func (c *comparison) ofWanted(ctx context.Context, what string, find func(r *row) []*contender) (list []*contender) {
 	progress := newProgress(true)
 	defer progress.clear()
@@ -247,7 +247,7 @@ func (c *comparison) pointsOf(r *row) []string {
 	return r.points()
 }
 
-// wanted are the rows that --only and --quick leave.
+// wanted returns the rows that --only and --quick select.
 func (c *comparison) wanted() (list []*row) {
 	only := parseOnly(c.only)
 	var all []string
@@ -264,8 +264,8 @@ func (c *comparison) wanted() (list []*row) {
 	return list
 }
 
-// takeAll runs all contenders by turns. Each round begins with another one. One that fails is
-// in no more of them.
+// takeAll runs all contenders alternately. Each round begins with another one. A contender that
+// fails takes part in no further round.
 func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 	progress := newProgress(true)
 	defer progress.clear()
@@ -289,7 +289,7 @@ func (c *comparison) takeAll(ctx context.Context, list []*contender) []figure {
 			case ctx.Err() != nil:
 				must(ctx.Err())
 			case isLate && round > 0:
-				gone[n] = true // there are figures of the rounds before
+				gone[n] = true // it has figures of earlier rounds
 			case err != nil: // the others can be compared without it
 				gone[n] = true
 				c.missing(err)
@@ -352,8 +352,8 @@ func doubtDistance(figures []figure) []string {
 	return nil
 }
 
-// How long is compared: all rows within an hour; with --quick, which shows what is what and
-// is not to be believed to a tenth, those that have a bar within five minutes.
+// Time limits: all rows within an hour; with --quick, which gives a rough overview with errors of
+// more than a tenth, the rows that have a bar within five minutes.
 const (
 	fullTime  = 100 * time.Millisecond // of a figure in a round
 	quickTime = 10 * time.Millisecond
@@ -361,21 +361,21 @@ const (
 	fullRounds  = 11 // at most
 	quickRounds = 3
 
-	// Building the peers and screening them included. A round is begun only if it would end
-	// by then; the first one always is: all rows are there.
+	// This includes building and screening the peers. A round begins only if it would end by then;
+	// the first round always runs, so that all rows have figures.
 	fullBound  = 58 * time.Minute
 	quickBound = 4*time.Minute + 50*time.Second
 
-	// A program takes some seconds, with --quick half a second: longer only if it hangs, or
-	// the machine is busy. One whose rounds have taken as long together is in no more of them.
+	// A program takes some seconds, with --quick half a second, and longer only if it hangs or the
+	// machine is busy. When its rounds have taken so long together, it takes part in no more.
 	fullContender  = 2 * time.Minute
 	quickContender = 20 * time.Second
 )
 
-// errHung: a program did not end within its bound.
-var errHung = errors.New("did not end in time")
+// errHung says that a program did not end within its bound.
+var errHung = errors.New("it did not end in time")
 
-// pace says whether another round is begun, and how long a contender may take.
+// pace decides whether another round begins, and how long a contender may take.
 type pace struct {
 	rounds  int // at most
 	bound   time.Duration
@@ -393,7 +393,7 @@ func newPace(o *compareOptions) pace {
 	return p
 }
 
-// another says whether there is another round at the time now.
+// another reports whether another round begins at the time now.
 func (p *pace) another(now time.Time) bool {
 	return p.done < p.rounds && (p.done == 0 || now.Add(p.longest).Sub(p.began) <= p.bound)
 }
@@ -404,8 +404,8 @@ func (p *pace) over(since, now time.Time) {
 	p.longest = max(p.longest, now.Sub(since))
 }
 
-// contender is how long one may take that is started at the time now. In the first round
-// each has its time.
+// contender returns how long a contender may take that is started at the time now. In the first
+// round each has its full time.
 func (p *pace) contender(now time.Time) time.Duration {
 	if p.done == 0 {
 		return p.each
@@ -413,7 +413,7 @@ func (p *pace) contender(now time.Time) time.Duration {
 	return max(0, min(p.each, p.bound-now.Sub(p.began)))
 }
 
-// saysShort is what makes the figures doubtful where there were fewer rounds than full ones.
+// saysShort is the warning if there were fewer rounds than full ones.
 func (c *comparison) saysShort(now time.Time) []string {
 	took := now.Sub(c.began).Seconds()
 	if c.quick {
@@ -432,10 +432,10 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// baseWorse is how much worse than a base the whole interval of a ratio has to be.
+// baseWorse is by how much the whole interval of a ratio must be worse than the base.
 const baseWorse = 0.05
 
-// peerBase is the other version of ours, while it is measured.
+// peerBase is the other version of sluice, while it is measured.
 const peerBase = "base"
 
 // buildBase builds bench of a revision of the repository that this is run in, in a
@@ -447,7 +447,7 @@ func buildBase(ctx context.Context, revision string) (program string, remove fun
 	defer undo(func() { remove() })
 	tree, program := filepath.Join(dir, "tree"), filepath.Join(dir, "bench")
 	repository := said(ctx, "", "git", "rev-parse", "--show-toplevel")
-	// What begins with a hyphen is no option.
+	// A revision that begins with a hyphen must not be taken for an option.
 	commit := said(ctx, repository, "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	said(ctx, repository, "git", "worktree", "add", "--detach", tree, commit)
 	remove = func() {
@@ -458,7 +458,7 @@ func buildBase(ctx context.Context, revision string) (program string, remove fun
 	return program, remove
 }
 
-// said is the line that a command prints, run in a directory.
+// said runs a command in a directory, and returns the line that it prints.
 func said(ctx context.Context, dir, name string, args ...string) string {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
@@ -467,8 +467,8 @@ func said(ctx context.Context, dir, name string, args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// againstBase measures both versions by turns. A row that one of them does not have is
-// left out, and said.
+// againstBase measures both versions alternately. A row that one of them does not have is left
+// out, and reported.
 func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
 	program, remove := buildBase(ctx, c.base)
 	defer remove()
@@ -494,8 +494,8 @@ func (c *comparison) againstBase(ctx context.Context, out *outputOptions) {
 	must(verdictError(c.report.Changes))
 }
 
-// versions are ours and the base's contenders of a row, if the base has it: it is tried once,
-// briefly.
+// versions returns the contenders of both versions for a row, if the base has it: it is tried
+// once, briefly.
 func (c *comparison) versions(ctx context.Context, r *row, program string) []*contender {
 	of := *r
 	of.peers = nil
@@ -511,9 +511,9 @@ func (c *comparison) versions(ctx context.Context, r *row, program string) []*co
 	}
 	bound := max(screenBound, r.measuredBy().alone)
 	if _, err := base.runBounded(ctx, base.points[:1], time.Millisecond, bound); errors.Is(err, errHung) {
-		must(fmt.Errorf("the base takes more than %v for it", bound))
+		must(fmt.Errorf("the base revision takes more than %v for this row", bound))
 	} else if err != nil {
-		must(fmt.Errorf("the base does not have it: %w", err))
+		must(fmt.Errorf("the base revision does not have this row: %w", err))
 	}
 	return []*contender{ours, &base}
 }

@@ -26,14 +26,14 @@ import (
 type contender struct {
 	row    *row
 	peer   string // as results name it: sluice, or a peer with its version
-	picked bool   // it is one of several of which the best are taken
+	picked bool   // it is one of several, of which only the best take part
 	points []string
 	run    func(ctx context.Context, points []string, d time.Duration) ([]Result, error)
 }
 
 func (k *contender) String() string { return k.row.String() + ": " + k.peer }
 
-// contendersOf are ours and the peers' of a row.
+// contendersOf returns the contenders of a row: sluice and the peers.
 func (c *comparison) contendersOf(r *row, points []string) []*contender {
 	ours := &contender{row: r, peer: peerSluice, points: points}
 	var more []string
@@ -107,7 +107,7 @@ func (c *comparison) peersOf(r *row, points, words []string) (list []*contender)
 	return list
 }
 
-// ucxCopies is the version from which ucx_perftest's active messages can be copied out.
+// ucxCopies is the first version in which ucx_perftest can copy active messages out.
 const ucxCopies = "1.18"
 
 func (c *comparison) setting(r *row) (s setting) {
@@ -121,7 +121,7 @@ func (c *comparison) setting(r *row) (s setting) {
 	return s
 }
 
-// options are those of the peer programs, for some points of a row.
+// options returns the options of the peer programs for some points of a row.
 func (r *row) options(points []string, d time.Duration) []string {
 	args := []string{"-t", strconv.FormatFloat(d.Seconds(), 'f', -1, 64)}
 	switch {
@@ -140,7 +140,7 @@ func (r *row) options(points []string, d time.Duration) []string {
 	return args
 }
 
-// twoCPUs are those that our ranks are bound to. Where we do not bind there are none.
+// twoCPUs returns the CPUs that the ranks of sluice are bound to; none if they are not bound.
 func twoCPUs() []string {
 	cpus, err := launch.Cores()
 	if err != nil || len(cpus) < 2 {
@@ -149,7 +149,7 @@ func twoCPUs() []string {
 	return []string{strconv.Itoa(cpus[0]), strconv.Itoa(cpus[1])}
 }
 
-// runOurs runs a bench, and takes what its report says of devices, ranks and doubts.
+// runOurs runs a bench, and takes over devices, ranks and warnings from its report.
 func (c *comparison) runOurs(ctx context.Context, program string, args []string) ([]Result, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	inOwnGroup(cmd)
@@ -171,14 +171,14 @@ func (c *comparison) runOurs(ctx context.Context, program string, args []string)
 	return r.Results, nil
 }
 
-// mpi is an MPI that is installed somewhere.
+// mpi is an installed MPI.
 type mpi struct {
 	name  string // openmpi, mpich
 	label string // with its version
 	place *place
 }
 
-// findMPIs are those of all places; of equal versions the one that comes first.
+// findMPIs returns the MPIs of all places; of equal versions the first one.
 func findMPIs(places []*place) (list []mpi) {
 	for _, p := range places {
 		for _, name := range mpis {
@@ -220,20 +220,20 @@ func compareVersions(a, b string) int {
 	})
 }
 
-// Of the peers of a row that do the same the best are taken: of each point the best MPI and
-// the best of the others. They are found by running all of them once, briefly.
+// Of the peers of a row that do the same, only the best take part: for each point the best MPI and
+// the best other peer. All of them are run once, briefly, to find these.
 const (
 	screenTime  = 5 * time.Millisecond
 	screenBound = 15 * time.Second
 )
 
-// crawlsFrom is how many times the best peer's time a peer may take where ranks outnumber
-// CPUs: one that spins without giving up its CPU takes as long for a message as the
-// scheduler lets others run, and a ratio to it says nothing.
+// crawlsFrom is how many times the best peer's time a peer may take if ranks outnumber CPUs. A
+// peer that spins without yielding its CPU takes a scheduler's time slice for each message, and a
+// ratio to it is meaningless.
 const crawlsFrom = 20
 
-// screen runs the contenders of a row of which only the best are taken, and gives each the
-// points in which it is. Crawling ones are named, others that fail are missing.
+// screen runs the contenders of a row of which only the best take part, and gives each the points
+// in which it does. Crawling ones are named; others that fail are missing.
 func (c *comparison) screen(ctx context.Context, list []*contender) []*contender {
 	candidates := 0
 	for _, k := range list {
@@ -245,7 +245,7 @@ func (c *comparison) screen(ctx context.Context, list []*contender) []*contender
 	if candidates <= 2 && (!crowded || candidates < 2) {
 		return list
 	}
-	took := map[*contender]map[string]float64{} // of each point: the time, or its like
+	took := map[*contender]map[string]float64{} // for each point: the time, or an equivalent
 	hung := map[*contender]bool{}
 	for _, k := range list {
 		if !k.picked {
@@ -270,8 +270,8 @@ func (c *comparison) screen(ctx context.Context, list []*contender) []*contender
 	return c.pick(list, took, hung, crowded)
 }
 
-// screens says whether contenders are chosen by that figure: by the one that the first bar
-// is about, or by the first of several.
+// screens reports whether that figure selects the contenders: the figure of the first bar, or the
+// first of several.
 func (r *row) screens(v *Result) bool {
 	return len(r.bars) == 0 || r.bars[0].figure == "" || r.bars[0].figure == v.Figure
 }
@@ -284,8 +284,8 @@ func timeLike(r *Result) float64 {
 	return 1 / r.P50
 }
 
-// pick gives each contender its points by what all took, and leaves out those that have
-// none.
+// pick gives each contender its points according to the times of all, and drops contenders
+// without points.
 func (c *comparison) pick(list []*contender, took map[*contender]map[string]float64, hung map[*contender]bool, crowded bool) []*contender {
 	chosen := map[*contender][]string{}
 	for _, point := range list[0].points {
@@ -328,10 +328,10 @@ func (c *comparison) pick(list []*contender, took map[*contender]map[string]floa
 	})
 }
 
-// isMPI says whether a peer, with or without a version, is an MPI.
+// isMPI reports whether a peer, with or without a version, is an MPI.
 func isMPI(peer string) bool { return slices.Contains(mpis, peerName(peer)) }
 
-// peerName is a peer without its version.
+// peerName returns the name of a peer without its version.
 func peerName(peer string) string {
 	name, _, _ := strings.Cut(peer, "@")
 	return name
@@ -353,17 +353,17 @@ func (k *contender) runBounded(ctx context.Context, points []string, d, bound ti
 }
 
 // The peers whose own programs are run: UCX's ucx_perftest, libfabric's fi_pingpong, and
-// linux-rdma's perftest, which measures an RDMA device with nothing but libibverbs.
+// linux-rdma's perftest, which measures an RDMA device with libibverbs alone.
 const (
 	peerUCX       = "ucx"
 	peerLibfabric = "libfabric"
 	peerPerftest  = "perftest"
 )
 
-// ucxPut says what the floor of one-sided communication is.
+// ucxPut explains the lower bound of one-sided communication.
 const ucxPut = peerUCX + "@put"
 
-// toolNotes say of peers what their figures are not.
+// toolNotes explain what the figures of peers do not include.
 var toolNotes = map[string]string{
 	ucxPut: "one-sided, without matching or consent; ucx_perftest puts a sequence number into the last byte and polls that byte: " +
 		"of what has been put nothing else is loaded, so that of messages of several lines only one reaches the receiver's core",
@@ -398,8 +398,8 @@ func (t *tool) program() string {
 	return "ib_" + t.op + "_" + what
 }
 
-// ends are the arguments of its two ends, which find each other at a port of TCP, and of
-// the server and the client alone.
+// ends returns the arguments of both ends, which find each other at a TCP port, and those of only
+// the server and only the client.
 func (t *tool) ends(port string) (both, server, client, env []string) {
 	size, count, window := strconv.Itoa(t.bytes), strconv.Itoa(t.count), strconv.Itoa(max(t.row.window, 1))
 	const host = "127.0.0.1"
@@ -439,9 +439,9 @@ func (t *tool) ends(port string) (both, server, client, env []string) {
 // perftestLeast is how many round trips perftest makes at least.
 const perftestLeast = 100
 
-// plan says how many messages it moves: perftest as many as ours have moved in a batch, of
-// round trips what fits the time by their figure; others by an estimate of what one takes,
-// which only has to be of the right order.
+// plan says how many messages a tool moves: perftest as many as sluice has moved in a batch, for
+// round trips as many as fit into the time by sluice's figure; other tools by an estimate of the
+// time of one, which needs only the right order of magnitude.
 func (t *tool) plan(d time.Duration, ours *Result) {
 	switch {
 	case t.name == peerPerftest && ours == nil:
@@ -455,7 +455,7 @@ func (t *tool) plan(d time.Duration, ours *Result) {
 		if t.name == peerLibfabric && t.row.provider == "tcp" {
 			each *= 4 // it sleeps
 		}
-		// A window of UCX begins with what it has to be told of.
+		// A window of UCX begins with a size that it must be given.
 		t.count = max(100, int(float64(d.Nanoseconds())/each))
 	}
 }
@@ -485,7 +485,7 @@ func (t *tool) run(ctx context.Context) (_ []Result, err error) {
 //	perftest, latency:   bytes iterations min max typical average deviation 99 % 99.9 % (µs)
 //	others of perftest:  bytes iterations peak average (2^20 bytes a second) 10^6 messages a second
 //
-// Where a program says less than a distribution all its quantiles are the same.
+// If a program prints less than a distribution, all its quantiles are the same.
 func (t *tool) parse(out io.Reader) (_ Result, err error) {
 	defer catch(&err)
 	const us, mib = 1000., (1 << 20) / 1e6
@@ -523,7 +523,7 @@ func (t *tool) parse(out io.Reader) (_ Result, err error) {
 		r.Batch = int64(vs[1])
 	}
 	if t.name != peerUCX && int64(vs[0]) != r.Bytes {
-		return r, &PeerOutputError{line, fmt.Sprintf("not of %d bytes", r.Bytes)}
+		return r, &PeerOutputError{line, fmt.Sprintf("it is not for %d bytes", r.Bytes)}
 	}
 	if err := r.check(); err != nil {
 		return r, &PeerOutputError{line, err.Error()}
@@ -531,8 +531,8 @@ func (t *tool) parse(out io.Reader) (_ Result, err error) {
 	return r, nil
 }
 
-// lastFigures is the last line of so many columns, of which the first is a number, with the
-// values of all: NaN where one is none.
+// lastFigures returns the values of the last line with so many columns that begins with a number;
+// NaN for a column that is not a number.
 func lastFigures(out io.Reader, columns int) (line string, vs []float64) {
 	s := bufio.NewScanner(out)
 	for s.Scan() {
@@ -557,14 +557,14 @@ func parseFigure(text string) float64 {
 	if n, err := parseSize(text); err == nil {
 		return float64(n)
 	}
-	return -1 // which no figure that counts may be
+	return -1 // no valid figure is negative
 }
 
 // endsStart bounds how long a server takes to listen.
 const endsStart = 20 * time.Second
 
-// twoEnds runs a program twice, as a server and as a client, bound as our ranks are, and
-// returns what the client has printed.
+// twoEnds runs a program twice, as a server and as a client, bound like the ranks of sluice, and
+// returns the output of the client.
 func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, server bool) *exec.Cmd) *bytes.Buffer {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -590,7 +590,7 @@ func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, s
 			must(errors.Join(cancelled, <-served))
 			return out
 		}
-		// A server says nothing of listening: a client that is too early tries again.
+		// A server does not announce that it listens: a client that is too early tries again.
 		if !tooEarly(out.Bytes()) || time.Now().After(until) {
 			cancel()
 			<-served
@@ -604,7 +604,7 @@ func twoEnds(ctx context.Context, end func(ctx context.Context, bind []string, s
 	}
 }
 
-// tooEarly says whether a client, of perftest, UCX or libfabric, found no server.
+// tooEarly reports whether a client of perftest, UCX or libfabric found no server.
 func tooEarly(said []byte) bool {
 	for _, words := range []string{"Couldn't connect", "Connection refused", "connect() failed", "connection refused"} {
 		if bytes.Contains(said, []byte(words)) {
@@ -614,21 +614,21 @@ func tooEarly(said []byte) bool {
 	return false
 }
 
-// freePort is a port of TCP that nothing uses, for programs that have to be given one.
+// freePort returns an unused TCP port, for programs that must be given one.
 func freePort() string {
 	l := must1(net.Listen("tcp", "127.0.0.1:0"))
 	defer l.Close()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// rdmaPath is where our queue pairs go: perftest's are to go there, too.
+// rdmaPath is the path of sluice's queue pairs, which perftest's must use as well.
 type rdmaPath struct {
 	device string
 	port   int
 	gid    int // index; -1: packets are routed by LID
 }
 
-// findRDMA is the path of the provider's first device.
+// findRDMA returns the path of the provider's first device.
 func findRDMA() *rdmaPath {
 	dev := must1(verbs.Find(providerIBV))
 	c := must1(dev.Open(verbs.Config{}))

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// endless are measurements between two ranks that nobody waits for.
+// endless are measurements between two ranks that do not end by themselves.
 func endless(t *testing.T) map[string][]string {
 	list := map[string][]string{}
 	for _, provider := range providers(t) {

@@ -39,8 +39,8 @@ func (o *firstOptions) run(cmd *cobra.Command, out *outputOptions) {
 	j.run(cmd.Context())
 }
 
-// works are all there is to measure: channels, collectives, providers, and what this machine
-// can do; or of providers alone, all sizes.
+// works returns everything to measure: channels, collectives, providers, and the limits of this
+// machine; or only providers, with all sizes.
 func (o *firstOptions) works(ctx context.Context, s *session) (list []work) {
 	add := func(layer, command string, flags ...string) (w *work) {
 		given := map[string]string{"time": o.time.String()}
@@ -105,7 +105,7 @@ var summaryRows = []summaryRow{
 
 var summarySizes = []int64{8, 4 << 10, 64 << 10, 1 << 20}
 
-// summaryWarnings bounds the lines of what makes the figures doubtful.
+// summaryWarnings bounds the number of warnings.
 const summaryWarnings = 5
 
 // printSummary shows a newcomer what the library is for, in at most 30 lines.
@@ -117,7 +117,7 @@ func printSummary(w io.Writer, r *Report) {
 		fmt.Fprintf(w, "warning: %s\n", s)
 	}
 	if more > 0 {
-		fmt.Fprintf(w, "and %d warnings more, of --json\n", more)
+		fmt.Fprintf(w, "and %d more warnings, which --json prints\n", more)
 	}
 	fmt.Fprintf(w, "\n%-36s", "")
 	for _, n := range summarySizes {
@@ -143,7 +143,7 @@ func binarySize(n int64) string {
 	return fmt.Sprint(n, " B")
 }
 
-// shorten leaves of a text what n bytes hold of its words.
+// shorten cuts a text after the last word that fits into n bytes.
 func shorten(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -191,7 +191,7 @@ func (s *summaryRow) print(w io.Writer, r *Report, provider string) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// closing says what carries what, and how far that is from what this machine can do.
+// closing says what carries the messages, and how far that is from the limits of this machine.
 func closing(r *Report) string {
 	p50 := func(row int, bytes int64) float64 {
 		if v := summaryRows[row].find(r, "", bytes); v != nil {
@@ -207,13 +207,13 @@ func closing(r *Report) string {
 		parts = append(parts, "Between these ranks channels and collectives go over "+providers[0])
 	}
 	if lat > 0 && line > 0 {
-		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times what a bare cache line does", max(lat/line, 1)))
+		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times as long as a bare cache line", max(lat/line, 1)))
 	}
 	if alloc > 0 && memcpy > 0 {
-		copies = append(copies, fmt.Sprintf("1 MiB of Alloc moves at %.0f %% of the bandwidth of memcpy", 100*alloc/memcpy))
+		copies = append(copies, fmt.Sprintf("1 MiB in Alloc memory moves at %.0f %% of the bandwidth of memcpy", 100*alloc/memcpy))
 	}
 	if heap > 0 && peek > 0 {
-		copies = append(copies, fmt.Sprintf("of the heap at %.0f %% of that of one copy by the kernel", 100*heap/peek))
+		copies = append(copies, fmt.Sprintf("in heap memory at %.0f %% of that of one copy by the kernel", 100*heap/peek))
 	}
 	return strings.Join(parts, "; ") + ";\n" + strings.Join(copies, ", ") + ".\nLatency is half a round trip. All sizes: bench --all; beside MPI: bench compare."
 }

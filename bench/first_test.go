@@ -53,9 +53,9 @@ func TestSummary(t *testing.T) {
 	for i := 1; i <= summaryWarnings; i++ {
 		require.Equal(t, "warning: this machine is not quiet", lines[i])
 	}
-	require.Equal(t, "and 15 warnings more, of --json", lines[summaryWarnings+1])
+	require.Equal(t, "and 15 more warnings, which --json prints", lines[summaryWarnings+1])
 	require.Contains(t, b.String(), "word …\n")
-	require.Contains(t, b.String(), "8 bytes take 1.0 times what a bare cache line does")
+	require.Contains(t, b.String(), "8 bytes take 1.0 times as long as a bare cache line")
 }
 
 // What draws plots for papers, PDF and fonts are not downloaded for the bench.

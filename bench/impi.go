@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// carrierTCP is the carrier of impi that is no provider of verbs: its own packets over
-// the connections of a job.
+// carrierTCP is the carrier of impi that is not a verbs provider: its own packets over the
+// connections of a job.
 const carrierTCP = "tcp"
 
-// impiCarriers are what carries messages of impi between processes of this library.
+// impiCarriers are the carriers of impi's messages between processes of this library.
 var impiCarriers = []string{providerSHM, providerIBV, carrierTCP}
 
 // Operations of impi's results: the calls that messages are made of.
@@ -26,15 +26,15 @@ const (
 	callsNonblocking = "isend/irecv"
 )
 
-const longIMPI = `Every message is a request of its own, as it is in MPI programs without persistent
-ones. All messages of a window use one buffer on either side, as those of OSU's
-programs do. Alloc is that of the job of impi.`
+const longIMPI = `Every message is a request of its own, as in MPI programs without persistent requests.
+All messages of a window use one buffer on each side, as in the OSU benchmarks. Alloc
+memory is from impi's Job.Alloc.`
 
-const longMatching = `A window of messages, each with a tag and memory of its own, from rank 0 to rank 1. Unexpected:
-rank 0 starts all sends, and then sends a note, which rank 1 waits for before it receives
-them, in order. Posted: rank 1 posts all receives, and then sends a note, which rank 0 waits
-for before it sends, the last tag first. Either ends with a note of rank 1. The figure is
-the time of all that, of one message.`
+const longMatching = `A window of messages, each with a tag and memory of its own, goes from rank 0 to rank 1.
+Unexpected: rank 0 starts all sends, and then sends a note; rank 1 waits for the note before
+it receives the messages, in order. Posted: rank 1 posts all receives, and then sends a note;
+rank 0 waits for the note before it sends, the last tag first. Both end with a note from
+rank 1. The figure is the total time divided by the number of messages.`
 
 // checkIMPI names the calls: those of latency block.
 func checkIMPI(o *options) {
@@ -43,8 +43,8 @@ func checkIMPI(o *options) {
 	}
 }
 
-// byCarrier is one piece of work for each carrier. One that was not asked for, and is not
-// there at either rank, is said to be missing.
+// byCarrier returns one piece of work for each carrier. A carrier that was not named, and that
+// neither rank has, is reported as missing.
 func byCarrier(ctx context.Context, s *session, w work) []work {
 	var list []work
 	for _, carrier := range w.o.carriers {
@@ -66,8 +66,8 @@ func openIMPI(ctx context.Context, b *bed) {
 	b.over, _ = onlyDevice(b.carrier)
 }
 
-// joinTries bounds how often a job is made anew because its queue pair has not proved
-// itself in the time that it has for that: a rank may have got no CPU.
+// joinTries bounds how often a job is made again because its queue pair has not proved in time
+// that it works: a rank may have had no CPU.
 const joinTries = 5
 
 // joinIMPI makes the job, all of whose messages go over the carrier.
@@ -78,7 +78,7 @@ func (b *bed) joinIMPI(ctx context.Context) *impi.Job {
 	}
 	for try := 1; ; try++ {
 		if try == joinTries {
-			c.Log = nil // it tells why
+			c.Log = nil // the default log says why
 		}
 		j := must1(impi.FromNode(ctx, b.Node, c))
 		// Either end has the same answer.
@@ -92,7 +92,7 @@ func (b *bed) joinIMPI(ctx context.Context) *impi.Job {
 	}
 }
 
-// Tags of what is said of messages, and of messages: from this one on.
+// Tags of notes about messages, and of messages: from this one on.
 const (
 	impiNoteTag = 1
 	impiTag     = 2
@@ -143,12 +143,12 @@ func (s *impiPingPong) receive() {
 	must1(s.comm.Recv(context.Background(), s.ins[0][:s.bytes], s.source, impiTag))
 }
 
-// impiWindows starts a window of requests, one way or both, waits for all of them, and
-// has rank 1 say that it has all: the last byte counts.
+// impiWindows starts a window of requests, in one direction or both, waits for all of them, and
+// waits until rank 1 reports that it has all: the last byte counts.
 type impiWindows struct {
 	messages
 	comm         *impi.Comm
-	sends, recvs []impi.Request // none: nothing goes that way
+	sends, recvs []impi.Request // nil: no messages in that direction
 	ack          []byte
 }
 
@@ -166,7 +166,7 @@ func (s *impiWindows) run(n int, _ []int64) {
 	}
 }
 
-// impiNote tells the other rank that this one is so far, or waits to be told.
+// impiNote sends the other rank a note that this one is ready, or waits for that note.
 func impiNote(c *impi.Comm, note []byte, tell bool) {
 	if tell {
 		must(c.Send(context.Background(), note, 1-c.Rank(), impiNoteTag))
@@ -175,8 +175,8 @@ func impiNote(c *impi.Comm, note []byte, tell bool) {
 	}
 }
 
-// impiMatching has rank 0 send messages with a tag each to rank 1, and be told when all have
-// been received.
+// impiMatching sends messages with a tag each from rank 0 to rank 1, and waits for a note that all
+// have been received.
 //
 //	unexpected                                     posted
 //	rank 0               rank 1                    rank 0               rank 1
@@ -199,7 +199,7 @@ func declareMatching(_ context.Context, b *bed, m *measurement) series {
 func (s *impiMatching) run(n int, _ []int64) {
 	receives := s.comm.Rank() == 1
 	for range n {
-		if receives != s.posted { // the second rank has been told
+		if receives != s.posted { // the second rank has had the note
 			impiNote(s.comm, s.note, false)
 		}
 		for i := range s.requests {
@@ -231,11 +231,11 @@ const (
 
 var dialects = []string{dialectPlain, dialectNumbered, dialectEach}
 
-const longFanout = `Chunks a second from rank 0 to all other ranks, which ask for them and do nothing with
-them. plain is the dialect of a request and a chunk, each a message; in numbered several
-chunks are asked for at once, as far as the window allows, each chunk being a message; in
-each the supplier has 64 chunks at a time, and gives those that have been asked for in one
-message, up to 4 KiB. All chunks have the same memory, of Job.Alloc.`
+const longFanout = `Measures chunks a second from rank 0 to all other ranks, which ask for chunks and do nothing
+with them. In plain, each request and each chunk is a message. In numbered, a request asks for
+several chunks, as far as the window allows, and each chunk is a message. In each, the
+supplier has 64 chunks at a time, and answers a request with as many as it asks for in one
+message of up to 4 KiB. All chunks use the same Job.Alloc memory.`
 
 // openFanout makes a job of the node's ranks, over shared memory.
 func openFanout(ctx context.Context, b *bed) {
@@ -269,16 +269,16 @@ type fanoutSide struct {
 	memory *impi.Memory
 }
 
-// fanoutTime is how long a batch of the measurement is: with more ranks than CPUs it has to
-// hold many turns of the scheduler. The peers' programs take the same.
+// fanoutTime is how long a batch of the measurement is: with more ranks than CPUs it must contain
+// many time slices of the scheduler. The peers' programs use the same.
 const fanoutTime = 10e6 // ns
 
-// fanoutLaps is how often a batch has all chunks that may be on their way at least: those
-// are handed out in a moment. The peers' programs take the same.
+// fanoutLaps is the least size of a batch, in multiples of the chunks that may be in flight, which
+// are handed out immediately. The peers' programs use the same.
 const fanoutLaps = 4
 
-// fanoutMost is how often the time asked for a measurement takes at most, and the batch in
-// which that is over. The peers' programs take the same.
+// fanoutMost is how many times the requested time a measurement takes at most, plus the batch in
+// which that ends. The peers' programs use the same.
 const fanoutMost = 4
 
 // supply measures: the clock is read around batches of chunks.
@@ -298,9 +298,9 @@ func (f *fanoutSide) supply(ctx context.Context) {
 		}
 		return float64(max(nanos()-t, 1))
 	}
-	// A send returns when its chunk has been asked for, not when it has arrived, and the
-	// first waits for workers to come: what one takes is known when twice as many take about
-	// as long each.
+	// A send returns when its chunk has been asked for, not when it has arrived, and the first one
+	// waits for workers to join. The time of a send is known when twice as many take about as long
+	// each.
 	n, each, steady := 1, 0.0, false
 	for !steady || each*float64(n) < float64(m.o.warmup/2) {
 		if each > 0 {
@@ -331,8 +331,8 @@ func (f *fanoutSide) supply(ctx context.Context) {
 	must(s.End(ctx))
 }
 
-// A supplier of dialectEach has so many chunks at a time, and gives as many in one message
-// as have been asked for, up to so many bytes.
+// A supplier of dialectEach has so many chunks at a time, and answers a request with as many as it
+// asks for in one message, up to so many bytes.
 const (
 	fanoutEach  = 64
 	fanoutBatch = 4 << 10
@@ -345,10 +345,10 @@ func (f *fanoutSide) options() []fanout.Option {
 	return nil
 }
 
-// numberedHeader is what comes with each chunk in the numbered dialect: see docs/fanout.md.
+// numberedHeader is the header of each chunk in the numbered dialect: see docs/fanout.md.
 const numberedHeader = 16
 
-// work receives chunks until their end, and looks at the first ones.
+// work receives chunks until their end, and checks the first ones.
 func (f *fanoutSide) work(ctx context.Context) {
 	m := f.m
 	most := m.bytes

@@ -100,7 +100,7 @@ func TestIMPITable(t *testing.T) {
 }
 
 func TestIMPIInJob(t *testing.T) {
-	for size, says := range map[int]string{2: "", 3: "between 2 ranks, the job has 3"} {
+	for size, says := range map[int]string{2: "", 3: "between 2 ranks, but the job has 3"} {
 		r, out := inJob(t, size, append([]string{os.Args[0], "impi", "lat", "--sizes", "8", "--carrier", "tcp", "--json"}, tiny...)...)
 		if says == "" {
 			require.Zero(t, r.ExitStatus(), out)

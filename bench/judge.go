@@ -14,20 +14,20 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// mpis are the peers that do what we do: move messages between processes.
+// mpis are the peers that move messages between processes, as sluice does.
 var mpis = []string{"openmpi", "mpich"}
 
 // Other peers, and what bars name of them.
 const (
 	peerLimit   = "limit"             // the machine: peers/limit.c
 	limitLine   = peerLimit + " line" // by cache lines that carry the payload
-	besideExact = "sluice allreduce"  // of exact: what else our own command measures
+	besideExact = "sluice allreduce"  // for exact: measured by the same command
 	calledAlloc = callCalled + " " + memoryAlloc
 )
 
-// Comparison is one of our figures beside a peer's. Ours and Theirs are medians
-// over the rounds; Ratio is the median of the rounds' own ratios, so that a
-// machine that is faster in some rounds than in others is so for both.
+// Comparison compares one of sluice's figures with a peer's. Ours and Theirs are medians over
+// the rounds; Ratio is the median of the rounds' ratios, so that a machine whose speed varies
+// between rounds affects both alike.
 type Comparison struct {
 	Row      string   `json:"row"`
 	Pattern  string   `json:"pattern"`
@@ -44,15 +44,15 @@ type Comparison struct {
 	Unit     string   `json:"unit"`
 	Op       string   `json:"op"` // ours
 	Ours     float64  `json:"ours"`
-	Peer     string   `json:"peer"` // or a figure that we are held to
+	Peer     string   `json:"peer"` // or a figure that sluice is compared with
 	PeerOp   string   `json:"peer_op,omitempty"`
 	Theirs   float64  `json:"theirs"`
 	Ratio    float64  `json:"ratio"` // ours / theirs
 	Better   string   `json:"better"`
-	Bar      *float64 `json:"bar,omitempty"` // that the ratio is held to; none: for information
+	Bar      *float64 `json:"bar,omitempty"` // bound of the ratio; none: for information
 	Aim      *float64 `json:"aim,omitempty"`
 	Met      *bool    `json:"met,omitempty"`    // the bar
-	Crawls   []string `json:"crawls,omitempty"` // peers with more ranks than CPUs that are not quoted
+	Crawls   []string `json:"crawls,omitempty"` // peers that crawl with more ranks than CPUs, and are not quoted
 }
 
 const (
@@ -71,7 +71,7 @@ func betterOf(figure, unit string) string {
 	return betterHigher
 }
 
-// String names what is compared, and with what.
+// String names the two sides of the comparison.
 func (c *Comparison) String() string {
 	words := []string{c.Row, c.Axis, c.Op, c.Figure, formatSize(c.Bytes), ":", c.Peer}
 	if c.Axis != "" {
@@ -80,7 +80,7 @@ func (c *Comparison) String() string {
 	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
 
-// behind says by how many times we are slower; 1 and less: we are not.
+// behind returns by which factor sluice is slower; at most 1 if it is not.
 func (c *Comparison) behind() float64 {
 	if c.Better == betterLower {
 		return c.Ratio
@@ -94,7 +94,7 @@ type figure struct {
 	row *row
 }
 
-// figureKey tells figures apart.
+// figureKey identifies a figure.
 type figureKey struct {
 	row                             *row
 	peer, pattern, op, axis, figure string
@@ -112,7 +112,7 @@ func (f *figure) rival() string {
 	return f.Peer
 }
 
-// ratios are those of the rounds that both were in.
+// ratios returns the ratios of the rounds in which both took part.
 func ratios(a, b []float64) (list []float64) {
 	for i := range min(len(a), len(b)) {
 		if b[i] > 0 {
@@ -130,8 +130,8 @@ func faster(a, b *figure) int {
 	return cmp.Compare(b.P50, a.P50)
 }
 
-// compareFigures sets each of our figures beside the best MPI, what else it is held to, and
-// other peers. Where there is nothing to compare with there is no comparison.
+// compareFigures compares each of sluice's figures with the best MPI, with its other bars, and
+// with the other peers. If there is nothing to compare with, there is no comparison.
 func compareFigures(figures []figure, crawls map[*row][]string) (list []Comparison) {
 	for i := range figures {
 		if ours := &figures[i]; ours.Peer == peerSluice && ours.Pattern == ours.row.pattern {
@@ -197,7 +197,7 @@ func compareOne(ours *figure, figures []figure, crawls []string) (list []Compari
 			}
 		}
 		c.Crawls = crawls
-		if b.limit > 0 && (first || !b.best) { // where the best of our operations counts it is another's
+		if b.limit > 0 && (first || !b.best) { // if only the best operation counts, the others have no bar
 			c.hold(b)
 		}
 		list = append(list, *c)
@@ -205,7 +205,7 @@ func compareOne(ours *figure, figures []figure, crawls []string) (list []Compari
 	return list
 }
 
-// barsOf are the bars that one of our figures is held to.
+// barsOf returns the bars of one of sluice's figures.
 func (r *row) barsOf(f *figure) (list []*bar) {
 	for i := range r.bars {
 		b := &r.bars[i]
@@ -233,8 +233,8 @@ func (c *Comparison) hold(b *bar) {
 	}
 }
 
-// mergeRounds makes one result of those of several rounds: medians of the
-// quantiles, extremes of the extremes.
+// mergeRounds merges the results of several rounds: medians of the quantiles, extremes of the
+// extremes.
 func mergeRounds(rounds []Result) Result {
 	r := rounds[0]
 	r.Rounds = len(rounds)
@@ -263,31 +263,31 @@ func mergeRounds(rounds []Result) Result {
 	return r
 }
 
-// RegressionError: figures have become worse.
+// RegressionError says that figures have become worse.
 type RegressionError struct{ Worse int }
 
 func (e *RegressionError) Error() string { return plural(e.Worse, "figure") + " worse than before" }
 
-// TooFewRoundsError: figures of ours were measured in too few rounds to be told apart.
+// TooFewRoundsError says that sluice's figures have too few rounds to be distinguished.
 type TooFewRoundsError struct {
 	Figures int
-	Rounds  int // that they have, at least one of the two
+	Rounds  int // the smaller number of rounds of the two reports
 }
 
 func (e *TooFewRoundsError) Error() string {
-	return fmt.Sprintf("%s cannot be judged: %s are too few. Measure with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
+	return fmt.Sprintf("%s cannot be judged: %s are too few; measure with --rounds %d or more", plural(e.Figures, "figure"), plural(e.Rounds, "round"), enoughRounds)
 }
 
-// enoughRounds tell figures apart that differ by more than they spread.
+// enoughRounds distinguish figures that differ by more than their spread.
 const enoughRounds = 10
 
 // Change is a figure before and after. Old and New are medians over the rounds. Of two
 // reports P is the probability that rounds of the same distribution differ as these do, by
-// the Mann-Whitney U test, as benchstat has it; of two versions that were measured by turns
-// the ratio of each round counts, and Low and High are the 95 % interval of its median.
+// the Mann-Whitney U test, as in benchstat. Of two versions that were measured alternately the
+// ratio of each round counts, and Low and High are the 95 % interval of its median.
 type Change struct {
 	Pattern  string   `json:"pattern"`
-	Name     string   `json:"name"` // provider, peer, layer, and what else tells it from others
+	Name     string   `json:"name"` // provider, peer, layer, and whatever else identifies it
 	Ranks    int64    `json:"ranks,omitempty"`
 	Bytes    int64    `json:"bytes"`
 	Unit     string   `json:"unit"`
@@ -301,7 +301,7 @@ type Change struct {
 	RoundsO  int      `json:"rounds_old"`
 	P        *float64 `json:"p,omitempty"` // none: too few rounds to tell
 	Verdict  string   `json:"verdict"`
-	OldRange string   `json:"old_range,omitempty"` // of the median, with 95 % confidence: ± so much of it
+	OldRange string   `json:"old_range,omitempty"` // of the median, with 95 % confidence, as ± a share of it
 	NewRange string   `json:"new_range,omitempty"`
 
 	ours bool
@@ -309,11 +309,11 @@ type Change struct {
 
 // Verdicts of changes.
 const (
-	verdictSame    = "same"    // or not to be told apart
+	verdictSame    = "same"    // or indistinguishable
 	verdictBetter  = "better"  // significantly, by more than the threshold
-	verdictWorse   = "worse"   // so, too
+	verdictWorse   = "worse"   // likewise
 	verdictUnknown = "unknown" // too few rounds
-	verdictOne     = "once"    // is in one of the reports alone
+	verdictOne     = "once"    // in only one of the reports
 )
 
 // changeOptions are the flags of a comparison of reports.
@@ -337,12 +337,12 @@ func (o *changeOptions) check() error {
 	return nil
 }
 
-// identity tells a result from all others of its report.
+// identity identifies a result within its report.
 func (r *Result) identity() string {
 	return fmt.Sprintf("%s %d %d %q", r.Pattern, r.Ranks, r.Bytes, curveOf("", r))
 }
 
-// roundsOf are the medians of the rounds; of a report without them the one of all.
+// roundsOf returns the medians of the rounds; of a report without them, the overall median.
 func (r *Result) roundsOf() []float64 {
 	if len(r.Medians) == 0 {
 		return []float64{r.P50}
@@ -350,8 +350,8 @@ func (r *Result) roundsOf() []float64 {
 	return slices.Clone(r.Medians)
 }
 
-// changes sets the results of two reports beside each other, in the order of the new
-// one; what is only in one of them follows.
+// changes compares the results of two reports, in the order of the new one; results that only one
+// of them has follow.
 func changes(before, after []Result, change func(c *Change, was, is *Result)) []Change {
 	older := map[string]*Result{}
 	for i := range before {
@@ -388,7 +388,7 @@ func newChange(r *Result) Change {
 		Better: betterOf(r.Figure, r.Unit), ours: r.Peer == peerSluice}
 }
 
-// judge says what a ratio is of which we are sure.
+// judge sets the verdict for a ratio that is certain.
 func (c *Change) judge(sure float64, threshold float64) {
 	gain := sure - 1
 	if c.Better == betterLower {
@@ -433,13 +433,14 @@ func (o *changeOptions) independent(c *Change, was, is *Result) {
 func paired(c *Change, was, is *Result) {
 	_, s := summary(ratios(is.roundsOf(), was.roundsOf()), &benchmath.DefaultThresholds)
 	c.Old, c.New, c.Ratio = was.P50, is.P50, s.Center
-	if len(s.Warnings) == 0 { // else there is no such interval
+	if len(s.Warnings) == 0 { // otherwise there is no such interval
 		c.Low, c.High = s.Lo, s.Hi
 		c.judge(max(s.Lo, min(1, s.Hi)), baseWorse) // the end that is nearer to 1, or 1
 	}
 }
 
-// verdictError fails where a figure has become worse, or where ours, or all, cannot be judged.
+// verdictError returns an error if a figure has become worse, or if sluice's figures, or all,
+// cannot be judged.
 func verdictError(list []Change) error {
 	worse, judged, few := 0, false, TooFewRoundsError{}
 	for i := range list {
@@ -464,7 +465,7 @@ func verdictError(list []Change) error {
 	return nil
 }
 
-// compareFiles compares two files; it fails where a figure has become worse.
+// compareFiles compares two files; it fails if a figure has become worse.
 func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files []string, options map[string]string, only *regexp.Regexp) {
 	reports := make([]*Report, 2)
 	var warnings []string
@@ -486,7 +487,7 @@ func (o *changeOptions) compareFiles(stdin io.Reader, out *outputOptions, files 
 	must(verdictError(report.Changes))
 }
 
-// rowName is a result as --only has it: by provider, suite, pattern, axis, operation,
+// rowName returns the name of a result for --only: provider, suite, pattern, axis, operation,
 // bytes and peer, with spaces between.
 func rowName(r *Result) string {
 	suite := r.Suite
@@ -499,7 +500,7 @@ func rowName(r *Result) string {
 	return strings.Join(strings.Fields(strings.Join([]string{r.Provider, suite, r.Pattern, r.Axis, r.Op, formatSize(r.Bytes), r.Peer}, " ")), " ")
 }
 
-// differentPlaces says why two reports cannot well be compared.
+// differentPlaces returns why two reports are hard to compare.
 func differentPlaces(a, b *Environment) []string {
 	var list []string
 	for _, v := range []struct{ what, old, new string }{

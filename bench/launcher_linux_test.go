@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// Whoever starts the ranks, the job is measured as one: rank 0 prints, once. Of Slurm a
+// With any launcher the job is measured as one: rank 0 prints, once. Of Slurm a
 // cluster on this host is started for each job, whose ranks are on two of its nodes.
 func TestLaunchers(t *testing.T) {
 	need.Long(t) // a dozen jobs of other launchers

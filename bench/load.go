@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
 
-// What shares the CPUs with ranks.
+// Loads that share the CPUs with ranks.
 const (
 	loadBusy  = "busy"  // a process that computes on each core
 	loadQuota = "quota" // a cgroup that grants half a CPU a rank
@@ -27,14 +27,15 @@ const (
 // the numbers of the processes that compute.
 const envLoad = "SLUICE_BENCH_LOAD"
 
-// load is what has been started around a command.
+// load is a load around a command.
 type load struct {
 	burn  []*exec.Cmd
 	quota *quotaGroup
 }
 
-// underLoad runs something under a load for so many ranks, which what it starts is told of, and
-// ends the load after it; empty, or where this process is under it already, without.
+// underLoad calls run under a load for so many ranks, describes the load to the processes that run
+// starts, and ends the load afterwards. If name is empty, or this process is already under that
+// load, it just calls run.
 func underLoad(ctx context.Context, name string, ranks int, run func(context.Context) error) (err error) {
 	defer catch(&err)
 	around, _ := must2(loadAround())
@@ -46,8 +47,8 @@ func underLoad(ctx context.Context, name string, ranks int, run func(context.Con
 	return run(ctx)
 }
 
-// start starts it. The process itself gets into the cgroup of a quota, so that what it starts
-// is born there.
+// start starts the load. This process moves into the cgroup of a quota, so that the processes that
+// it starts begin there.
 func (l *load) start(name string, ranks int) (text string) {
 	if name == loadQuota {
 		l.quota = newQuotaGroup(float64(ranks) / 2)
@@ -75,7 +76,7 @@ func (l *load) Close() error {
 	return l.quota.Close()
 }
 
-// loadAround is the load that this process has been started in, and the processes that compute beside it.
+// loadAround returns the load that this process was started under, and its computing processes.
 func loadAround() (name string, pids []int, err error) {
 	name, list, _ := strings.Cut(os.Getenv(envLoad), ":")
 	if list == "" {
@@ -84,14 +85,14 @@ func loadAround() (name string, pids []int, err error) {
 	for _, text := range strings.Split(list, ",") {
 		pid, err := strconv.Atoi(text)
 		if err != nil || pid <= 0 {
-			return "", nil, fmt.Errorf("%s=%q: %q is no process", envLoad, os.Getenv(envLoad), text)
+			return "", nil, fmt.Errorf("%s=%q: %q is not a process ID", envLoad, os.Getenv(envLoad), text)
 		}
 		pids = append(pids, pid)
 	}
 	return name, pids, nil
 }
 
-// burnedCPU is the CPU time that the processes have used.
+// burnedCPU returns the CPU time that the processes have used.
 func burnedCPU(pids []int) (sum time.Duration) {
 	for _, pid := range pids {
 		sum += must1(cpuOf(pid))
@@ -99,14 +100,14 @@ func burnedCPU(pids []int) (sum time.Duration) {
 	return sum
 }
 
-// newLoadCommand runs any command, ours or a peer's launcher, under a load.
+// newLoadCommand runs any command, such as bench or a peer's launcher, under a load.
 func newLoadCommand() *cobra.Command {
 	all := &cobra.Command{
 		Use:   "load busy|quota [-n RANKS] COMMAND [ARGUMENT...]",
-		Short: "Run a command with a process that computes on each core, or under a CPU quota",
+		Short: "Run a command with a computing process on each core, or under a CPU quota",
 		Long: `busy: a process that only computes is bound to each core. quota: the command runs in a
-cgroup that grants half a CPU for each rank; version 1 (cpu.cfs_quota_us) and 2 (cpu.max) of
-cgroups do. Both end with the command. ` + envLoad + ` tells the command of it.`,
+cgroup with half a CPU for each rank; cgroups of version 1 (cpu.cfs_quota_us) and 2 (cpu.max)
+work. The load ends with the command. ` + envLoad + ` describes the load to the command.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("load: want %s or %s, and a command", loadBusy, loadQuota)
 		},

@@ -30,7 +30,7 @@ func bindSelf(cpu int) error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-var errNoCPUGroup = errors.New("no hierarchy of cgroups has the CPU controller")
+var errNoCPUGroup = errors.New("no cgroup hierarchy has the CPU controller")
 
 // cpuGroup is the directory of the cgroup of CPUs that this process is in.
 type cpuGroup struct {

@@ -119,7 +119,7 @@ func TestLoadEnds(t *testing.T) {
 			all, ok = strings.CutPrefix(all, "busy:")
 			require.True(t, ok, all)
 			list := strings.Split(all, ",")
-			if name != "SIGKILL" { // then nobody is there who could end the command
+			if name != "SIGKILL" { // after a SIGKILL nothing can end the command
 				list = append(list, command)
 			}
 			end(t, cmd.Process)

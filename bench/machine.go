@@ -25,10 +25,10 @@ type Environment struct {
 	Time       string            `json:"time"` // RFC 3339
 	Bench      string            `json:"bench"`
 	CPU        string            `json:"cpu"`
-	Cores      int               `json:"cores,omitempty"` // physical, as the CPU tells; 0: not known
+	Cores      int               `json:"cores,omitempty"` // physical, as the CPU reports; 0: unknown
 	CPUs       int               `json:"cpus"`            // logical, that this process may use
 	Governor   string            `json:"governor,omitempty"`
-	Virtual    bool              `json:"virtual,omitempty"` // a hypervisor is there
+	Virtual    bool              `json:"virtual,omitempty"` // under a hypervisor
 	OS         string            `json:"os"`
 	Arch       string            `json:"arch"`
 	Kernel     string            `json:"kernel,omitempty"`
@@ -43,7 +43,7 @@ type Environment struct {
 type RankEnvironment struct {
 	Rank       int    `json:"rank"`
 	Host       string `json:"host"`
-	CPUs       []int  `json:"cpus,omitempty"` // that it is bound to; empty: not known
+	CPUs       []int  `json:"cpus,omitempty"` // that it is bound to; empty: unknown
 	Core       string `json:"core,omitempty"` // of a single CPU: all hardware threads of its core
 	GOMAXPROCS int    `json:"gomaxprocs"`
 }
@@ -145,19 +145,19 @@ func cpuModel() string {
 	return runtime.GOARCH
 }
 
-// together says whether all ranks run on one host.
+// together reports whether all ranks run on one host.
 func together(ranks []RankEnvironment) bool {
 	return !slices.ContainsFunc(ranks, func(r RankEnvironment) bool { return r.Host != ranks[0].Host })
 }
 
-// What makes figures doubtful, and from where on it is said.
+// Thresholds of the warnings that figures are doubtful.
 const (
 	doubtSteal = 0.01 // of the CPUs' time: taken by the hypervisor for other guests
 	doubtOther = 0.05 // CPUs: used by other processes
 	doubtSpeed = 0.10 // change of the speed of computing between begin and end
 )
 
-// machineState is what tells whether the machine was quiet and steady.
+// machineState shows whether the machine was quiet and steady.
 type machineState struct {
 	at    time.Time
 	cpu   cpuTimes
@@ -188,7 +188,7 @@ func doubts(before, after machineState, own time.Duration) []string {
 			list = append(list, fmt.Sprintf("%.1f %% of the CPU time was stolen by the hypervisor", 100*share))
 		}
 		other := after.cpu.busy - before.cpu.busy - own
-		// The kernel counts in ticks of 10 ms: a short run says nothing.
+		// The kernel counts in ticks of 10 ms, too coarse for a short run.
 		wall := after.at.Sub(before.at)
 		if cpus := other.Seconds() / wall.Seconds(); wall > time.Second && cpus > doubtOther {
 			list = append(list, fmt.Sprintf("other processes used %.2f CPUs meanwhile", cpus))
@@ -199,23 +199,23 @@ func doubts(before, after machineState, own time.Duration) []string {
 		if change < 0 {
 			than = "slower"
 		}
-		list = append(list, fmt.Sprintf("the CPU computed %.0f %% %s at the end than at the beginning", 100*math.Abs(change), than))
+		list = append(list, fmt.Sprintf("the CPU was %.0f %% %s at the end than at the beginning", 100*math.Abs(change), than))
 	}
 	return list
 }
 
-// standingDoubts are those that the environment alone gives.
+// standingDoubts returns the doubts that follow from the environment alone.
 func standingDoubts(e *Environment) []string {
 	var list []string
 	if e.Governor != "" && e.Governor != "performance" {
 		list = append(list, fmt.Sprintf("the CPU frequency governor is %q, not \"performance\"", e.Governor))
 	}
 	if len(e.Ranks) > 1 && together(e.Ranks) && len(e.Ranks[0].CPUs) == 1 && !slices.ContainsFunc(e.Ranks, func(r RankEnvironment) bool { return !slices.Equal(r.CPUs, e.Ranks[0].CPUs) }) {
-		list = append(list, "both ranks share one CPU: latencies are those of the scheduler")
+		list = append(list, "all ranks share one CPU: latencies are those of the scheduler")
 	}
 	for i, r := range e.Ranks {
 		if j := sharesCore(&r, e.Ranks[:i]); j >= 0 && !crowded(e.Ranks) {
-			list = append(list, fmt.Sprintf("ranks %d and %d are on hardware threads of one core: each has half of it, and what they hand over never leaves it", j, r.Rank))
+			list = append(list, fmt.Sprintf("ranks %d and %d are on hardware threads of one core: each has half of it, and cache lines never leave it", j, r.Rank))
 		}
 		if len(r.CPUs) > 1 && !crowded(e.Ranks) {
 			list = append(list, fmt.Sprintf("rank %d is not bound to a CPU", r.Rank))
@@ -235,7 +235,7 @@ func sharesCore(r *RankEnvironment, others []RankEnvironment) int {
 	return -1
 }
 
-// crowded says whether there are more ranks than CPUs, where binding does not help.
+// crowded reports whether there are more ranks than CPUs, so that binding does not help.
 func crowded(ranks []RankEnvironment) bool {
 	cpus := map[int]bool{}
 	for _, r := range ranks {
@@ -306,14 +306,14 @@ func doubtKind(w string) string {
 func (d *doubtful) list() []string {
 	var l []string
 	for _, w := range d.first {
-		l = append(l, fmt.Sprintf("%s (so or similarly in %d of %d runs)", w, d.count[doubtKind(w)], d.runs))
+		l = append(l, fmt.Sprintf("%s (or similar, in %d of %d runs)", w, d.count[doubtKind(w)], d.runs))
 	}
 	return l
 }
 
-// What this machine can do at best: what the others are shown beside.
+// The limits of this machine, with which the other figures are compared.
 const (
-	patternLine = "line" // a cache line handed to another core
+	patternLine = "line" // a cache line moved to another core
 	patternCopy = "copy" // by one core
 	patternPeek = "peek" // one copy out of another process, by the kernel
 )
@@ -324,8 +324,8 @@ func needsSHM(ctx context.Context, s *session, w work) []work {
 	return []work{w}
 }
 
-// line is a cache line for each way, which two ranks hand to and fro with nothing else: memory
-// of one is mapped by the other. It is verified by being waited for.
+// line is a cache line for each direction, which two ranks pass back and forth with no library
+// between them: one maps memory of the other. The wait for the line verifies it.
 type line struct {
 	*pair
 	ours, theirs *uint64
@@ -364,7 +364,7 @@ func (l *line) receive() {
 	}
 }
 
-// copying copies memory of the heap at rank 0, from where read takes it; others wait.
+// copying copies memory on rank 0, from the source of read; other ranks wait.
 type copying struct {
 	plain
 	from, into []byte

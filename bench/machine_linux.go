@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/netns"
 )
 
-// governor is the frequency governor of the first CPU; empty where the kernel
-// has no say in the frequency, as in most virtual machines.
+// governor returns the frequency governor of the first CPU; empty if the kernel does not control
+// the frequency, as in most virtual machines.
 func governor() string {
 	b, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 	if err != nil {
@@ -102,7 +102,7 @@ func parseCPUTimes(stat string) (cpuTimes, bool) {
 	return t, true
 }
 
-// declarePeek has rank 0 read memory of the next rank with process_vm_readv(2).
+// declarePeek lets rank 0 read memory of the next rank with process_vm_readv(2).
 func declarePeek(ctx context.Context, b *bed, m *measurement) series {
 	s := newCopying(b, m)
 	type place struct {
@@ -156,14 +156,14 @@ func sumFields(text string, names ...string) (sum float64, err error) {
 	return sum, nil
 }
 
-// moreDescriptors has this process open so many, if it may.
+// moreDescriptors raises the limit of open descriptors to so many, if this process may.
 func moreDescriptors(n uint64) error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return err
 	}
 	if l.Max < n {
-		return fmt.Errorf("%d descriptors: the limit is %d (ulimit -n)", n, l.Max)
+		return fmt.Errorf("it needs %d descriptors, but the limit is %d (ulimit -n)", n, l.Max)
 	}
 	l.Cur = max(l.Cur, n)
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
@@ -176,12 +176,12 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
-// newStar makes network namespaces that a router joins, which may lose packets, and a listener
-// in the first. They last as long as a process inside.
+// newStar makes network namespaces connected by a router, which may lose packets, and a listener
+// in the first one. They last as long as a process inside.
 func newStar(hosts int) (s *netns.Star, ln net.Listener, err error) {
 	defer catch(&err)
 	if _, err := exec.LookPath("nft"); err != nil {
-		return nil, nil, fmt.Errorf("%w: nft, which has the router lose packets", errNotInstalled)
+		return nil, nil, fmt.Errorf("%w: nft, which makes the router lose packets", errNotInstalled)
 	}
 	s = must1(netns.NewStar(hosts))
 	defer undo(func() { _ = s.Close() })
@@ -192,20 +192,20 @@ func newStar(hosts int) (s *netns.Star, ln net.Listener, err error) {
 	return s, ln, nil
 }
 
-// onHosts has each rank of a job start on a host of its own, of a router that envRouter tells of.
+// onHosts makes each rank of a job start on a host of its own, at the router that envRouter names.
 func onHosts(o *launch.Options) (_ io.Closer, err error) {
 	defer catch(&err)
 	s, ln := must2(newStar(o.Size))
 	defer undo(func() { _ = s.Close() })
 	must(s.Cut())
 	o.Listener = ln
-	o.Bind = launch.None // what is bound is a thread, and ranks are started by another
+	o.Bind = launch.None // only a thread is bound, and another one starts the ranks
 	o.Place = func(rank int, start func() error) error { return s.Hosts[rank].In(start) }
 	o.Env = append(o.Env, envRouter+"="+s.Router.Path())
 	return s, nil
 }
 
-// lose has the router of this rank's star lose so many percent of all packets.
+// lose makes the router of this rank's star lose so many percent of all packets.
 func lose(percent float64) {
 	router := must1(netns.Open(os.Getenv(envRouter)))
 	defer router.Close()

@@ -1,4 +1,4 @@
-// Bench measures what this library moves, how fast, and beside its peers.
+// Bench measures how fast this library moves data, and compares it with its peers.
 //
 //	bench                     latency and bandwidth of every provider, two ranks on this host
 //	bench verbs lat|bw|...    one pattern of the verbs layer, with all its options
@@ -10,18 +10,18 @@
 //	bench allreduce ...       a collective of all ranks; collectives: several kinds
 //	bench exact               an exact sum of all ranks
 //	bench addslice            terms added to an exact sum
-//	bench qmp                 what QMP programs call, against C over MPI; qmp sum|faces: ours
-//	bench tune                which settings of collectives are best here
+//	bench qmp                 the calls of QMP programs, against C over MPI; qmp sum|faces: only sluice
+//	bench tune                which settings are best here
 //	bench scale               collectives on many hosts, estimated
-//	bench compare             the same against the MPIs that are installed
-//	bench compare OLD NEW     what has become better or worse, as benchstat tells it
-//	bench report FILE...      plots of what --json has written
+//	bench compare             the same against the installed MPIs
+//	bench compare OLD NEW     what has become better or worse, tested as by benchstat
+//	bench report FILE...      plots of the reports that --json has written
 //	bench soak                mixed traffic on all layers, with kills, stalls and cut links
 //	bench schema              the JSON Schema of --json
-//	bench HOST                beside a bench --listen on another host, without a launcher
+//	bench HOST                the other rank of a bench --listen on another host, without a launcher
 //
-// Started alone it starts its ranks itself; started by a launcher it is one of
-// them, and rank 0 prints.
+// Started alone, it starts its ranks itself. Started by a launcher, it is one of the ranks, and
+// rank 0 prints.
 package main
 
 import (
@@ -36,15 +36,15 @@ import (
 	"github.com/spf13/pflag"
 
 	_ "github.com/sluice-hpc/sluice/verbs/all"
-	_ "github.com/sluice-hpc/sluice/verbs/roce" // for who asks for it, or for xdp
+	_ "github.com/sluice-hpc/sluice/verbs/roce" // used only if roce or xdp is named
 )
 
-// UsageError is a command line that asks for what cannot be.
+// UsageError is an error in the command line.
 type UsageError struct{ Why string }
 
 func (e *UsageError) Error() string { return e.Why }
 
-// Exit statuses beside 0 and those that a rank ended with.
+// Exit statuses other than 0 and those of ranks.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -81,38 +81,38 @@ func exitStatus(err error) int {
 	return exitFailed
 }
 
-// failure is an error on its way to the catch around it.
+// failure wraps an error that panics up to the enclosing catch.
 type failure struct{ error }
 
-// must ends what catch surrounds, if there is an error. Setting up and carrying out a
-// measurement is one call after the other, of which none makes sense without the ones before,
-// and the first error ends the job at all ranks: what is to be done reads better without that.
+// must panics up to the enclosing catch, if there is an error. Setting up and running a
+// measurement is a sequence of calls, each of which needs the ones before, and the first error
+// ends the job on all ranks: the sequence reads better without error checks.
 func must(err error) {
 	if err != nil {
 		panic(failure{err})
 	}
 }
 
-// must1 is v, where there is no error.
+// must1 returns v if there is no error.
 func must1[T any](v T, err error) T {
 	must(err)
 	return v
 }
 
-// must2 is v and u, where there is no error.
+// must2 returns v and u if there is no error.
 func must2[T, U any](v T, u U, err error) (T, U) {
 	must(err)
 	return v, u
 }
 
-// try is the error that f ends with, for what has to be done all the same.
+// try returns the error that f ends with, so that the caller can go on.
 func try(f func()) (err error) {
 	defer catch(&err)
 	f()
 	return nil
 }
 
-// during, deferred, says in an error that passes by what was being done.
+// during, deferred, prefixes a passing error with what was being done.
 func during(what func() string) {
 	switch p := recover().(type) {
 	case nil:
@@ -123,7 +123,7 @@ func during(what func() string) {
 	}
 }
 
-// undo, deferred, does something where an error passes by, which is the one that counts.
+// undo, deferred, calls f when an error passes, and keeps that error.
 func undo(f func()) {
 	if p := recover(); p != nil {
 		_ = try(f)
@@ -131,7 +131,7 @@ func undo(f func()) {
 	}
 }
 
-// catch, deferred, makes the error of a must that of the function.
+// catch, deferred, returns the error of a must from the function.
 func catch(err *error) {
 	switch p := recover().(type) {
 	case nil:
@@ -142,7 +142,7 @@ func catch(err *error) {
 	}
 }
 
-// caught is a command that must.
+// caught makes a command from a function that uses must.
 func caught(f func(cmd *cobra.Command, args []string)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error { return try(func() { f(cmd, args) }) }
 }
@@ -152,23 +152,24 @@ func newRootCommand() *cobra.Command {
 	var first firstOptions
 	root := &cobra.Command{
 		Use:   "bench [HOST]",
-		Short: "Measure what this library moves, how fast, and beside its peers",
-		Long: `Without a subcommand: what channels, collectives and each provider that is there take
-between two ranks on this host, one per core, and how far that is from what this machine can do.
+		Short: "Measure how fast this library moves data, and compare it with its peers",
+		Long: `Without a subcommand, bench measures channels, collectives and each available provider
+between two ranks on this host, one per core, and shows how far that is from the limits of
+this machine.
 
 Latency is half a round trip, as perftest and OSU define it. Bandwidth counts
 until the last byte has arrived; MB/s is 10^6 bytes a second. Every size is
-verified, byte by byte and both ways, before it is timed and after.
+verified, byte by byte and in both directions, before and after it is timed.
 
 Started alone, bench starts its ranks itself. Started as one of the ranks of
-a job ("sluice run -n 2 bench verbs lat") it is that rank, and rank 0 prints.
+a job ("sluice run -n 2 bench verbs lat"), it is that rank, and rank 0 prints.
 
-Several patterns of a layer are measured in one job by "bench channel lat,bw".
+"bench channel lat,bw" measures several patterns of a layer in one job.
 
-Between two hosts without a launcher: the same command on both, on one with
---listen ADDRESS, on the other with that host's address (HOST or HOST:PORT) behind
-it. The secret of SLUICE_SECRET or SLUICE_SECRET_FILE proves each to the other;
-SLUICE_INSECURE=1 does without.
+Between two hosts without a launcher, run the same command on both: on one with
+--listen ADDRESS, on the other with that host's address (HOST or HOST:PORT) as the
+last argument. Both must have the same secret, in SLUICE_SECRET or
+SLUICE_SECRET_FILE; SLUICE_INSECURE=1 skips the check.
 
     hostA$ bench verbs lat --provider ibv --listen :18516
     hostB$ bench verbs lat --provider ibv hostA.example:18516`,
@@ -182,8 +183,8 @@ SLUICE_INSECURE=1 does without.
 	p := root.PersistentFlags()
 	p.BoolVar(&out.json, "json", false, "print one JSON object ("+schema+")")
 	p.BoolVar(&out.csv, "csv", false, "print comma-separated values")
-	p.StringVar(&out.listen, "listen", "", "be one of two ranks, and wait at this address (HOST:PORT, :PORT) for the other, that names it")
-	p.StringVar(&out.html, "html", "", "write a page with plots into this file as well; see bench report")
+	p.StringVar(&out.listen, "listen", "", "be one of two ranks, and wait at this address (HOST:PORT, :PORT) for the other, which names it")
+	p.StringVar(&out.html, "html", "", "also write a page with plots into this file; see bench report")
 	first.addFlags(root.Flags())
 	for _, l := range layers {
 		root.AddCommand(l.command(&out))
@@ -201,7 +202,7 @@ SLUICE_INSECURE=1 does without.
 type layer struct {
 	use, short, long string
 	has              func(*pattern) bool
-	only             string // rows of bench compare, which the command does without patterns
+	only             string // rows of bench compare that the command runs without patterns
 }
 
 func of(name string) func(*pattern) bool { return func(p *pattern) bool { return p.layer == name } }
@@ -209,26 +210,26 @@ func of(name string) func(*pattern) bool { return func(p *pattern) bool { return
 var layers = []layer{
 	{use: layerVerbs, short: "Measure the verbs layer", has: of(layerVerbs)},
 	{use: layerChannel, short: "Measure channels", has: of(layerChannel)},
-	{use: layerIMPI, short: "Measure impi's messages, against the MPIs that are installed", has: of(layerIMPI),
-		only: " impi ", long: `Messages that are matched, over shared memory and over TCP: Send and Recv to and fro,
-windows of Isend and Irecv. Package impi and MPI without persistent requests run by
-turns, as those of bench compare do, which has these rows as well.`},
-	{use: layerQMP, short: "Measure what QMP programs call, against C over the MPIs that are installed", has: of(layerQMP),
-		only: " qmp ", long: `Sums of one double and of several, in place, by 2, 4 and 8 nodes, and the faces of a
-lattice of 16×16×16×16 sites of 192 bytes, exchanged with both neighbours of a ring
-through one multiple of relative handles (half: the halo of the Wilson operator, 96
-contiguous bytes a site of t): through package qmp, and by a C program that
-does what the C library does over MPI (MPI_Allreduce; persistent requests over vector
-types, MPI_Startall and MPI_Waitall). They run by turns, as those of bench compare do.
+	{use: layerIMPI, short: "Measure impi's messages, against the installed MPIs", has: of(layerIMPI),
+		only: " impi ", long: `Measures matched messages, over shared memory and over TCP: Send and Recv in a
+ping-pong, and windows of Isend and Irecv. Package impi and MPI without persistent
+requests alternate, as in bench compare, which also has these rows.`},
+	{use: layerQMP, short: "Measure the calls of QMP programs, against C over the installed MPIs", has: of(layerQMP),
+		only: " qmp ", long: `Measures sums of one double and of several, in place, by 2, 4 and 8 nodes, and the
+exchange of the faces of a lattice of 16×16×16×16 sites of 192 bytes with both
+neighbours of a ring, through one multiple of relative handles (half: the halo of the
+Wilson operator, 96 contiguous bytes a site of t). Package qmp alternates, as in bench
+compare, with a C program that does what the C library does over MPI (MPI_Allreduce;
+persistent requests over vector types, MPI_Startall and MPI_Waitall).
 
-A ratio is held to the bars of channels and collectives, and ten per cent.`},
+A ratio must meet the bars of channels and collectives, plus ten per cent.`},
 	{use: layerFanout, short: "Measure fan-out of chunks to workers, against libzmq and Open MPI", has: of(layerFanout),
-		only: " fanout ", long: `Chunks a second from a supplier to 2 and to 8 workers of this host, each of which asks for
-them: through package fanout, by a master–worker program in C over Open MPI, and by one over
-libzmq (ROUTER and DEALER, ipc). They run by turns, as those of bench compare do, with
-the same window: how many chunks a worker has asked for ahead. No rank is bound to a core. All of it
-takes some three minutes, with --quick a few seconds.`},
-	{use: layerMachine, short: "Measure what this machine can do at best", has: of(layerMachine)},
+		only: " fanout ", long: `Measures chunks a second from a supplier to 2 and to 8 workers on this host that ask for
+them. Package fanout, a master-worker program in C over Open MPI, and one over libzmq
+(ROUTER and DEALER, ipc) alternate, as in bench compare, with the same window: the number
+of chunks that a worker asks for ahead. No rank is bound to a core. All rows take some
+three minutes, with --quick a few seconds.`},
+	{use: layerMachine, short: "Measure the limits of this machine", has: of(layerMachine)},
 	{use: "collectives", short: "Measure collectives of all ranks: several kinds in one job", long: longCollective,
 		has: func(p *pattern) bool { return isCollective(p.name) && p.layer == layerChannel }},
 }

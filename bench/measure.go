@@ -11,20 +11,20 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// spec is one measurement: a pattern, and what it is varied by.
+// spec is one measurement: a pattern, and the values of its dimensions.
 type spec struct {
 	*pattern
 	o        *options
 	op       string  // operation of its results
 	memory   string  // of alloc, heap, alloc>heap, heap>alloc
 	bytes    int     // of a message
-	block    int     // that a message is made of; 0: one piece
+	block    int     // bytes of the blocks of a message; 0: one piece
 	ranks    int     // of the job
 	axis     string  // of halo
 	halo     string  // how it receives
 	declared bool    // of collectives: not called
 	windowed int     // messages of a window; 0: there is none
-	kind     string  // what is done, where there are several
+	kind     string  // the operation, if there are several
 	many     int     // handles, waiters, queue pairs, starts
 	loss     float64 // percent of packets
 	batch    int     // iterations of a batch; 0: as many as fit
@@ -48,14 +48,14 @@ func (p *pattern) specs(o *options, ranks int) []spec {
 	return list
 }
 
-// sizeError says why the pattern cannot have messages of its size.
+// sizeError returns why the pattern cannot have messages of its size.
 func (s *spec) sizeError() error {
 	op := operationOf(s.op)
 	switch {
 	case op.atomic && s.bytes != atomicBytes:
 		return usagef("%s has %d bytes, not %d", s.op, atomicBytes, s.bytes)
 	case s.bytes == 0 && s.layer == layerVerbs && s.name == patternLat && !op.recv && !op.fetch:
-		return usagef("%s of 0 bytes cannot be seen by the peer: latency needs 1", s.op)
+		return usagef("the peer cannot see a %s of 0 bytes: latency needs at least 1", s.op)
 	case s.bytes == 0 && s.unit == unitBandwidth:
 		return &UsageError{"bandwidth of 0 bytes"}
 	case s.bytes == 0 && s.layer == layerFanout:
@@ -66,10 +66,10 @@ func (s *spec) sizeError() error {
 	return nil
 }
 
-// each says whether every iteration is timed; else batches are.
+// each reports whether every iteration is timed, instead of batches.
 func (s *spec) each() bool { return s.o.each && s.unit == unitLatency && !s.o.mean }
 
-// extent is how messages lie in memory, into how they do where they are received.
+// extent is the layout of messages in the sender's memory, into that in the receiver's.
 func (s *spec) extent() extent { return extent{s.bytes, s.block} }
 
 func (s *spec) into() extent {
@@ -79,7 +79,7 @@ func (s *spec) into() extent {
 	return s.extent()
 }
 
-// received says how messages are, if not as they are sent and in time.
+// received says how messages are received, if not in the layout of the sender and in time.
 func (s *spec) received() string {
 	var how []string
 	if s.o.packed {
@@ -99,8 +99,8 @@ func (s *spec) perIteration() int {
 	return s.messages(s)
 }
 
-// A batch is as many iterations as fit into batchTime, at most maxBatch: long enough for the
-// clock not to show, short enough to leave a distribution. The peer programs do the same.
+// A batch has as many iterations as fit into batchTime, at most maxBatch: long enough to hide the
+// cost of the clock, short enough to leave a distribution. The peer programs do the same.
 const (
 	batchTime  = 200 * time.Microsecond
 	maxBatch   = 1000
@@ -129,7 +129,7 @@ type sampled struct {
 	all        *distribution
 	round      *distribution // the current one
 	medians    []float64     // of the rounds
-	of         int64         // exchanges that it is the mean or a percentile of; 0: its samples are what counts
+	of         int64         // exchanges that it is the mean or a percentile of; 0: its samples count
 }
 
 func newSampled(name string) *sampled { return &sampled{figureName: name, all: newDistribution()} }
@@ -193,12 +193,12 @@ func (m *measurement) results(b *bed) (list []Result) {
 type series interface {
 	// run makes n iterations; with samples it times each, in ns.
 	run(n int, samples []int64)
-	// prepare makes the messages, and the memory that they go to hold something else.
+	// prepare fills the messages, and the memory that receives them with other bytes.
 	prepare()
-	// check looks at every byte of the messages that this rank has received since prepare,
-	// and at their neighbours.
+	// check checks every byte of the messages that this rank has received since prepare, and the
+	// bytes around them.
 	check()
-	// close frees what was declared for it.
+	// close frees its declarations.
 	close()
 }
 
@@ -210,9 +210,9 @@ func (plain) close() {}
 // A resting series has to do something after a run, outside the measured time.
 type resting interface{ rest() }
 
-// A turning series is one of which one iteration is not like the next.
+// A turning series is one whose iterations differ.
 type turning interface {
-	// turns is after how many iterations they are the same again.
+	// turns returns after how many iterations they repeat.
 	turns() int
 }
 
@@ -231,9 +231,9 @@ func (m *measurement) once(ctx context.Context, b *bed, what string) {
 	m.end()
 }
 
-// takeChecked measures a series, and checks what it moves if that is asked for. The messages
-// are made either way: memory that was never written may be one page of zeros many times
-// over, which fits every cache.
+// takeChecked measures a series, and checks its messages if requested. The messages are filled in
+// any case: memory that was never written may be a single page of zeros, mapped many times, which
+// fits into every cache.
 func (m *measurement) takeChecked(ctx context.Context, job exchanger, s series) {
 	if !m.o.verify {
 		s.prepare()
@@ -241,11 +241,11 @@ func (m *measurement) takeChecked(ctx context.Context, job exchanger, s series) 
 		moveOnce(ctx, job, s)
 	}
 	m.take(ctx, job, s)
-	m.verified = m.o.verify && m.name != coll.Barrier.String() // which moves nothing
+	m.verified = m.o.verify && m.name != coll.Barrier.String() // a barrier moves no bytes
 }
 
-// moveOnce moves all messages once, in each turn, and checks them. All ranks call it; all
-// fail if one finds something wrong.
+// moveOnce moves all messages once, in each turn, and checks them. All ranks call it, and all
+// fail if one finds an error.
 func moveOnce(ctx context.Context, job exchanger, s series) {
 	turns := 1
 	if t, ok := s.(turning); ok {
@@ -267,7 +267,7 @@ func rest(s series) {
 }
 
 func (m *measurement) take(ctx context.Context, job exchanger, s series) {
-	runtime.GC() // none is due in the middle
+	runtime.GC() // so that none is due during the measurement
 	if m.o.load != "" {
 		m.takeShared(ctx, job, s)
 		return
@@ -278,7 +278,7 @@ func (m *measurement) take(ctx context.Context, job exchanger, s series) {
 	m.batchLen = plan.Batch
 	verify := func() {}
 	if m.o.verify {
-		// What is timed is to move the bytes, not only what came before.
+		// The timed messages must move the bytes, not only the earlier ones.
 		s.prepare()
 		barrier(ctx, job, nil)
 		verify = s.check
@@ -313,12 +313,12 @@ func (m *measurement) time(s series, p plan) {
 	}
 }
 
-// sample adds what was timed: n iterations that took t ns, or the first n of samples.
+// sample adds timings: n iterations that took t ns, or the first n of samples.
 func (m *measurement) sample(n int, t int64, samples []int64) {
 	per := float64(m.perIteration())
 	messages, ns := float64(n)*per, float64(max(t, 1))
 	switch {
-	case m.unit == unitBandwidth && m.axis != "": // what one rank sends: all do so at once
+	case m.unit == unitBandwidth && m.axis != "": // the bytes of one rank: all send at once
 		m.addAll(float64(n) * float64(m.bytes) * 1e3 / ns)
 	case m.unit == unitBandwidth:
 		m.addAll(messages * float64(m.bytes) * 1e3 / ns)
@@ -335,8 +335,8 @@ func (m *measurement) sample(n int, t int64, samples []int64) {
 
 // warmUp runs once, once more, then four times as many iterations each time until
 // that takes about d, and on until a run is no faster than the best before it, up to
-// steadyRuns times. It says what an iteration takes, in ns: the best mean of these runs,
-// for one that was interrupted must not be taken for a slow operation.
+// steadyRuns times. It returns the time of an iteration, in ns: the best mean of these runs, as
+// an interrupted run must not be taken for a slow operation.
 func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) float64 {
 	best := math.Inf(1)
 	n := 1
@@ -362,8 +362,8 @@ func warmUp(ctx context.Context, job exchanger, s series, d time.Duration) float
 	}
 }
 
-// A warm-up is over when a run is not faster by more than this than the best before,
-// or after so many runs more: where figures wander none is ever steady.
+// A warm-up ends when a run is not faster by more than this than the best before, or after so many
+// more runs: if figures drift, none is ever steady.
 const (
 	steadyGain = 0.02
 	steadyRuns = 8
@@ -376,7 +376,7 @@ type plan struct {
 	Batch      int `json:"batch"`
 }
 
-// plan derives the length from what an iteration takes, in ns.
+// plan derives the length from the time of an iteration, in ns.
 func (m *measurement) plan(iteration float64) plan {
 	pl := plan{Batch: m.batch}
 	if pl.Batch == 0 {
@@ -386,7 +386,7 @@ func (m *measurement) plan(iteration float64) plan {
 		pl.Batch = 1
 	}
 	if m.o.iters > 0 {
-		// Of bandwidth, messages; an iteration is a window of them.
+		// For bandwidth, messages; an iteration is a window of them.
 		per := max(1, m.windowed)
 		pl.Iterations = (m.o.iters + per - 1) / per
 	} else {
@@ -403,7 +403,7 @@ func (m *measurement) plan(iteration float64) plan {
 	return pl
 }
 
-// counts is what this process ever did.
+// counts are totals of this process.
 type counts struct {
 	Mallocs uint64 `json:"mallocs"` // heap objects
 	Calls   uint64 `json:"calls"`   // into C
@@ -419,7 +419,7 @@ func (c counts) since(before counts) counts {
 	return counts{c.Mallocs - before.Mallocs, c.Calls - before.Calls}
 }
 
-// result is what was measured, as the report has it.
+// result returns the measurement in the form of the report.
 func (m *measurement) result(b *bed) Result {
 	r := Result{
 		Pattern: m.name, Layer: m.layer, Suite: m.suite, Provider: b.provider, Peer: peerSluice, Op: m.op, Device: b.entry.Device,
@@ -450,8 +450,7 @@ func (m *measurement) result(b *bed) Result {
 	return r
 }
 
-// laps times the iterations of a loop where that is asked for: what all loops that measure
-// latency have in common.
+// laps times the iterations of a loop if requested, for all loops that measure latency.
 //
 //	t := startLaps(samples)
 //	for i := range n {
@@ -465,8 +464,8 @@ type laps struct {
 
 func startLaps(samples []int64) laps { return laps{samples, nanos()} }
 
-// lap ends lap i, and begins the next. It is inlined, as take must not be for that:
-// a comparison, where no time is asked for.
+// lap ends lap i, and begins the next. It is inlined, for which take must not be: without timing
+// it is one comparison.
 func (l *laps) lap(i int) {
 	if l.samples != nil {
 		l.take(i)
@@ -486,8 +485,8 @@ type mover interface {
 	receive()
 }
 
-// repeat makes n iterations. With samples, of length n, each is timed, in ns, and so is what
-// the clock costs.
+// repeat makes n iterations. With samples, of length n, each is timed, in ns, including the cost
+// of the clock.
 func repeat(n int, samples []int64, once func()) {
 	t := startLaps(samples)
 	for i := range n {
@@ -496,8 +495,8 @@ func repeat(n int, samples []int64, once func()) {
 	}
 }
 
-// pingpong makes n iterations of a message that goes to and fro, or round: one rank is the
-// first to send. Each is timed as by repeat.
+// pingpong makes n iterations of a ping-pong, or of a ring; one rank sends first. Each is timed as
+// in repeat.
 func pingpong[M mover](m M, first bool, n int, samples []int64) {
 	t := startLaps(samples)
 	for i := range n {
@@ -512,11 +511,11 @@ func pingpong[M mover](m M, first bool, n int, samples []int64) {
 	}
 }
 
-// exchanges is how many are timed on shared CPUs, if there is time for them.
+// exchanges is how many iterations are timed on shared CPUs, if there is time.
 const exchanges = 100_000
 
-// Figures of any pattern whose ranks share CPUs: what an iteration takes, and the share of its
-// core that a process gets that computes beside a rank.
+// Figures of any pattern whose ranks share CPUs: the time of an iteration, and the share of its
+// core that a computing process beside a rank gets.
 const (
 	figureMean      = "mean"
 	figureP99       = "p99"
@@ -524,13 +523,13 @@ const (
 )
 
 // takeShared times each iteration of a series until there are enough, or the time is over, and
-// what the processes get meanwhile that compute beside the ranks. Rank 0 decides between
-// chunks, outside of what is timed.
+// the CPU time that computing processes beside the ranks get meanwhile. Rank 0 decides between
+// chunks, outside the measured time.
 func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 	const first, short = 16, 50 * time.Millisecond // of chunks, which grow until they take so long
 	name, beside, err := loadAround()
 	if err == nil && name != m.o.load {
-		err = usagef("--load %s: in a job that something else has started, run that by bench load", m.o.load)
+		err = usagef("--load %s: this job was started by a launcher; start it with bench load instead", m.o.load)
 	}
 	barrier(ctx, job, err)
 	s.prepare()
@@ -563,8 +562,8 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 	barrier(ctx, job, try(s.check))
 }
 
-// timeShared times an iteration for each sample. It returns what all take, and the CPU time that
-// others use meanwhile.
+// timeShared times an iteration for each sample. It returns the total time, and the CPU time that
+// other processes use meanwhile.
 func (m *measurement) timeShared(s series, samples []int64, beside []int) (took, used time.Duration) {
 	before := burnedCPU(beside)
 	began := nanos()

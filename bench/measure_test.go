@@ -62,7 +62,7 @@ func TestTimedMovesAreChecked(t *testing.T) {
 	require.False(t, m.verified)
 }
 
-// Where nobody asks for a check the memory is written all the same.
+// The memory is written even without verification.
 func TestUncheckedMemoryIsWritten(t *testing.T) {
 	t.Parallel()
 	m := measurementOf(t, layerChannel, patternLat, "sizes", "64", "iters", "100", "verify", "false")

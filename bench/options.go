@@ -14,8 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// options are those of all patterns. Which of them apply, and their defaults, is up to the
-// pattern.
+// options are the options of all patterns. The pattern says which apply, and their defaults.
 type options struct {
 	provider, device, carrier   string
 	ranks                       int
@@ -36,12 +35,12 @@ type options struct {
 	allocs        bool
 	histogram     bool
 
-	// By check, what is varied.
+	// Set by check: the dimensions to vary.
 	ops, memories, calls, axes, carriers, losses []string
 	bytes, blockBytes, counts                    []int
 }
 
-// Defaults, and the bounds of what can be asked for.
+// Defaults and bounds.
 const (
 	defaultWindow        = 64
 	defaultChannelWindow = 16
@@ -54,11 +53,10 @@ const (
 	timingOptions = "time=100ms iters=0 warmup=5ms verify rounds=1 mean allocs histogram load "
 )
 
-// Whose memory messages lie in; of different memory at both ends "alloc>heap", the sender's
-// first.
+// The memory of messages. "alloc>heap" is different memory at the two ends, the sender's first.
 const (
-	memoryAlloc = "alloc" // of Node.Alloc, Job.Alloc, or the provider's
-	memoryHeap  = "heap"  // of Go's heap
+	memoryAlloc = "alloc" // from Node.Alloc, Job.Alloc, or the provider
+	memoryHeap  = "heap"  // from Go's heap
 )
 
 var memoryKinds = []string{memoryAlloc, memoryHeap, memoryAlloc + ">" + memoryHeap, memoryHeap + ">" + memoryAlloc}
@@ -69,42 +67,42 @@ const listForm = "MIN:MAX (powers of two between; MIN:MAX:xN of N) or a list; k,
 // flags are all flags there are.
 func (o *options) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.StringVar(&o.provider, "provider", "", "provider: shm, tcp, ... (default the best there is)")
+	f.StringVar(&o.provider, "provider", "", "provider: shm, tcp, ... (default the best available)")
 	f.StringVar(&o.device, "device", "", "device, by its name")
-	f.StringVar(&o.carrier, "carrier", "", "what carries packets: "+strings.Join(impiCarriers, ", ")+", or several in a list (default all that are there)")
-	f.IntVarP(&o.ranks, "ranks", "n", 2, "ranks to start; a job has its own number")
+	f.StringVar(&o.carrier, "carrier", "", "what carries packets: "+strings.Join(impiCarriers, ", ")+", or several in a list (default all that are available)")
+	f.IntVarP(&o.ranks, "ranks", "n", 2, "ranks to start; ignored under a launcher")
 	f.StringVar(&o.op, "op", "", "operation: "+strings.Join(operationNames(), ", ")+", or several in a list")
 	f.StringVar(&o.dialect, "dialect", "", "dialects: a list")
 	f.StringVar(&o.call, "call", "", "called (Group.Run), declared (Group.Declare, started again and again), or both in a list")
 	f.StringVar(&o.memory, "memory", "", "buffers: alloc (the library's), heap (Go's), alloc>heap, heap>alloc (different at sender and receiver), or several in a list")
 	f.StringVar(&o.sizes, "sizes", "", "bytes of a message, of a vector, of each rank's block: "+listForm+" (default 0:4M as far as the pattern allows)")
 	f.StringVar(&o.doubles, "doubles", "", "the same in doubles")
-	f.StringVar(&o.blocks, "blocks", "", "messages made of blocks of so many bytes, with as much room behind each: sizes as of --sizes, which are multiples (default one piece)")
-	f.BoolVar(&o.packed, "packed", false, "receive into one piece what is sent in blocks")
-	f.BoolVar(&o.late, "late", false, "start each receive when its message has been announced, by another one: the receiver comes second")
-	f.StringVar(&o.axis, "axis", "", "axes of which the faces are exchanged, one after the other: a list; all: of x, y, z and t at once; half (of qmp): of t, 96 contiguous bytes a site")
+	f.StringVar(&o.blocks, "blocks", "", "messages made of blocks of so many bytes, with gaps of the same length: sizes as in --sizes, which are multiples (default one piece)")
+	f.BoolVar(&o.packed, "packed", false, "receive into one piece the messages that are sent in blocks")
+	f.BoolVar(&o.late, "late", false, "start each receive after another message has announced its message: the receiver comes second")
+	f.StringVar(&o.axis, "axis", "", "axes whose faces are exchanged, one after the other: a list; all: x, y, z and t at once; half (qmp): t, 96 contiguous bytes a site")
 	f.StringVar(&o.halo, "halo", haloPacked, "receive into: packed (one contiguous buffer for a face) or strided (a field, as the face was sent from)")
-	f.IntVar(&o.window, "window", 0, "messages outstanding (fewer where they exceed 64 MiB together)")
+	f.IntVar(&o.window, "window", 0, "messages outstanding (fewer if they exceed 64 MiB together)")
 	f.IntVar(&o.list, "list", 0, "post work requests in lists of at most so many (default an eighth of the window)")
-	f.IntVar(&o.inline, "inline", -1, "give messages of at most so many bytes inline (default 256, over memory that peers map 32, or the device's limit)")
+	f.IntVar(&o.inline, "inline", -1, "post messages of at most so many bytes inline (default 256, or 32 over memory that peers map, or the device's limit)")
 	f.IntVar(&o.every, "signal-every", 0, "signal one work request in so many (default a quarter of the window)")
 	f.BoolVar(&o.events, "events", false, "wait by sleeping on a completion channel, not by polling")
 	f.BoolVar(&o.portable, "portable", false, "tcp: use only what every operating system has")
-	f.StringVar(&o.kinds, "kinds", "", "what is done: a list")
-	f.StringVar(&o.count, "count", "", "how many there are: "+listForm)
-	f.StringVar(&o.loss, "loss", "", "percent of packets that are lost: a list")
-	f.StringVar(&o.load, "load", "", "what shares the CPUs: "+loadBusy+" (a process that computes on each core) or "+loadQuota+" (half a CPU a rank, by cgroup); each iteration is timed then, at most 100,000")
+	f.StringVar(&o.kinds, "kinds", "", "operations to measure: a list")
+	f.StringVar(&o.count, "count", "", "numbers of objects to measure with: "+listForm)
+	f.StringVar(&o.loss, "loss", "", "percentages of lost packets: a list")
+	f.StringVar(&o.load, "load", "", "what shares the CPUs: "+loadBusy+" (a computing process on each core) or "+loadQuota+" (half a CPU a rank, by cgroup); then each iteration is timed, at most 100,000")
 	f.BoolVar(&o.each, "each", false, "time each iteration, with the clock in the loop")
 
 	f.DurationVar(&o.time, "time", 0, "measured time of each size and round")
-	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (messages, of bandwidth and rate) instead of by time")
-	f.DurationVar(&o.warmup, "warmup", 0, "warm up by ever more iterations until that many take this long and no less than before")
-	f.BoolVar(&o.verify, "verify", true, "check every byte, before timing and after")
-	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times over, and give the spread of the medians")
-	f.BoolVar(&o.mean, "mean", false, "take one sample, the mean of all that is measured, as perftest's bandwidth is")
+	f.IntVar(&o.iters, "iters", 0, "measure so many iterations (for bandwidth and rate: messages) instead of by time")
+	f.DurationVar(&o.warmup, "warmup", 0, "warm up with more and more iterations until they take this long and get no faster")
+	f.BoolVar(&o.verify, "verify", true, "check every byte, before and after timing")
+	f.IntVar(&o.rounds, "rounds", 1, "measure all sizes so many times, and show the spread of the medians")
+	f.BoolVar(&o.mean, "mean", false, "take one sample, the mean of the whole measurement, as perftest does for bandwidth")
 	f.BoolVar(&o.allocs, "allocs", false, "show the heap allocations of a message")
 	f.BoolVar(&o.histogram, "histogram", false, "with --json: all samples, as an HdrHistogram")
-	f.IntVar(&o.batch, "batch", 0, "no clock in the loop: time batches, of N iterations, or (--batch alone, or 0) as many as fit 200 µs")
+	f.IntVar(&o.batch, "batch", 0, "no clock in the loop: time batches of N iterations, or (--batch alone, or 0) of as many as fit into 200 µs")
 	return f
 }
 
@@ -121,7 +119,7 @@ func (p *pattern) addFlags(f *pflag.FlagSet, o *options) {
 			}
 			flag.DefValue = usual
 		}
-		if flag.Name == "batch" && o.batch == eachIteration { // batches are asked for by the flag alone
+		if flag.Name == "batch" && o.batch == eachIteration { // --batch needs no value
 			flag.NoOptDefVal = "0"
 		}
 		if f.Lookup(flag.Name) == nil {
@@ -130,8 +128,8 @@ func (p *pattern) addFlags(f *pflag.FlagSet, o *options) {
 	})
 }
 
-// parse makes the options of a pattern of what the command line gives; what does not apply
-// to it is for another pattern of the same command.
+// parse makes the options of a pattern from the flags of the command line. It ignores flags that
+// do not apply: they are for other patterns of the same command.
 func (p *pattern) parse(given map[string]string) *options {
 	o := &options{}
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -199,7 +197,7 @@ func (o *options) complete(p *pattern, given map[string]string) {
 	case o.warmup < 0 || o.warmup > maxTime:
 		must(usagef("--warmup %v: want 0 to %v", o.warmup, maxTime))
 	case o.each && given["batch"] != "":
-		must(usagef("--each and --batch: want one of them"))
+		must(usagef("--each and --batch exclude each other"))
 	case o.load != "" && o.load != loadBusy && o.load != loadQuota:
 		must(usagef("--load %q: want %s or %s", o.load, loadBusy, loadQuota))
 	}
@@ -209,14 +207,14 @@ func (o *options) complete(p *pattern, given map[string]string) {
 	}
 }
 
-// checkSizes reads --sizes, --doubles or --blocks. Those that have been given must be
-// possible, of the default the others are left out.
+// checkSizes reads --sizes, --doubles or --blocks. Given sizes must be possible; impossible ones
+// of the default are left out.
 func (o *options) checkSizes(p *pattern, given map[string]string) {
 	text, unit := o.sizes, 1
 	_, sums := p.option("doubles")
 	switch {
 	case given["sizes"] != "" && given["doubles"] != "":
-		must(usagef("--sizes and --doubles: want one of them"))
+		must(usagef("--sizes and --doubles exclude each other"))
 	case sums && o.doubles != "":
 		text, unit = o.doubles, doubleBytes
 	case text == "" && p.name == patternRate:
@@ -256,7 +254,7 @@ func checkTime(t time.Duration) {
 	}
 }
 
-// parseList reads a list of words, each one of those that can be.
+// parseList reads a list of the given words.
 func parseList(flag, text string, words ...string) []string {
 	list := strings.Split(text, ",")
 	for _, w := range list {
@@ -267,7 +265,7 @@ func parseList(flag, text string, words ...string) []string {
 	return list
 }
 
-// checkVerbs is of what operations and queues ask for.
+// checkVerbs checks the options of operations and queues.
 func checkVerbs(o *options) {
 	if o.list == 0 {
 		o.list = max(1, o.window/8)
@@ -281,28 +279,28 @@ func checkVerbs(o *options) {
 		}
 	}
 	if o.provider != "" && o.device != "" {
-		must(usagef("--provider and --device: want one of them"))
+		must(usagef("--provider and --device exclude each other"))
 	}
 	if slices.ContainsFunc(o.memories, func(m string) bool { return strings.Contains(m, ">") }) {
-		must(usagef("--memory %q: queue pairs of bench have one kind of memory at both ends", o.memory))
+		must(usagef("--memory %q: queue pairs need the same kind of memory at both ends", o.memory))
 	}
 }
 
-// checkBlocks: messages are made of whole blocks.
+// checkBlocks checks that messages consist of whole blocks.
 func checkBlocks(o *options) {
 	if o.packed && o.blocks == "" {
-		must(usagef("--packed: want --blocks, of which it makes one piece"))
+		must(usagef("--packed needs --blocks"))
 	}
 	for _, block := range o.blockBytes {
 		for _, n := range o.bytes {
 			if o.blocks != "" && (block == 0 || n == 0 || n%block != 0 || n > maxSize/2) {
-				must(usagef("--blocks %s: messages of %s are not made of them", formatSize(int64(block)), formatSize(int64(n))))
+				must(usagef("--blocks %s: a message of %s is not a multiple of that", formatSize(int64(block)), formatSize(int64(n))))
 			}
 		}
 	}
 }
 
-// inDoubles says whether sizes are whole doubles.
+// inDoubles returns an error unless all sizes are whole doubles.
 func inDoubles(sizes []int) error {
 	for _, n := range sizes {
 		if n%doubleBytes != 0 {
@@ -312,7 +310,7 @@ func inDoubles(sizes []int) error {
 	return nil
 }
 
-// maxSize bounds the bytes of a message, whatever the device allows.
+// maxSize bounds the bytes of a message, even if the device allows more.
 const maxSize = 1 << 30
 
 // parseSizes reads "min:max", which stands for min, the powers of two between, and max;
@@ -370,7 +368,7 @@ func parseSize(text string) (int, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil {
-		return 0, usagef("%q is no size", text)
+		return 0, usagef("%q is not a size", text)
 	}
 	if n > maxSize>>shift {
 		return 0, usagef("%s is more than %s", text, formatSize(maxSize))
@@ -391,7 +389,7 @@ func formatSize(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// formatValue writes a figure of a result with as many digits as mean something.
+// formatValue writes a figure of a result with its significant digits.
 func formatValue(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1000 || a == 0:
@@ -404,7 +402,7 @@ func formatValue(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// readable writes a figure of three digits, with a unit that suits it.
+// readable writes a figure with three digits and a suitable unit.
 func readable(v float64, unit string) string {
 	units := []string{unit}
 	switch unit {

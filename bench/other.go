@@ -34,7 +34,7 @@ func onHosts(*launch.Options) (io.Closer, error) { return nil, errLinux }
 func lose(float64) { must(errLinux) }
 
 // errLinux: only Linux has what this needs.
-var errLinux = errors.New("needs Linux")
+var errLinux = errors.New("this needs Linux")
 
 func cpuOf(int) (time.Duration, error) { return 0, errLinux }
 
@@ -50,5 +50,5 @@ func newQuotaGroup(float64) *quotaGroup {
 func (*quotaGroup) Close() error { return nil }
 
 func (o *soakOptions) run(context.Context, *outputOptions) {
-	must(fmt.Errorf("soak: %w: stops, kills and network name spaces are Linux's", errors.ErrUnsupported))
+	must(fmt.Errorf("soak: %w: it needs the stops, kills and network namespaces of Linux", errors.ErrUnsupported))
 }

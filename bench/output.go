@@ -25,7 +25,7 @@ type outputOptions struct {
 	json   bool
 	csv    bool
 	html   string                   // file of a page; empty: none
-	allocs bool                     // a column for them
+	allocs bool                     // show a column of allocations
 	show   func(io.Writer, *Report) // in place of tables; may be nil
 	meetOptions
 }
@@ -33,13 +33,13 @@ type outputOptions struct {
 func (o *outputOptions) check() {
 	o.meetOptions.check()
 	if o.json && o.csv {
-		must(usagef("--json and --csv: want one of them"))
+		must(usagef("--json and --csv exclude each other"))
 	}
 	checkFolder("html", o.html)
 }
 
-// checkFolder says, before minutes of measuring, that a file cannot be made for want of
-// its folder. Of a job one rank writes, whose folder others need not have.
+// checkFolder fails, before minutes of measuring, if the folder of an output file does not exist.
+// In a job only one rank writes, and other ranks need not have that folder.
 func checkFolder(flag, path string) {
 	if path != "" && os.Getenv(boot.EnvRank) == "" {
 		if _, err := os.Stat(filepath.Dir(path)); err != nil {
@@ -50,7 +50,7 @@ func checkFolder(flag, path string) {
 
 func (o *outputOptions) tables() bool { return !o.json && !o.csv }
 
-// print writes the whole report, in the form that is asked for.
+// print writes the whole report in the requested form.
 func (o *outputOptions) print(w io.Writer, r *Report) {
 	if o.html != "" {
 		must(writeFile(o.html, func(w io.Writer) error { return writePage(w, []labelled{{Report: r}}, "p50") }))
@@ -93,14 +93,15 @@ func printJSON(w io.Writer, v any) {
 	must(e.Encode(v))
 }
 
-// printWarnings says what makes the figures doubtful, before them.
+// printWarnings prints, before the figures, why they are doubtful.
 func printWarnings(w io.Writer, r *Report) {
 	for _, s := range r.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", s)
 	}
 }
 
-// terminal says whether f is one; a rank's output goes through the process that started it.
+// terminal reports whether f is a terminal; a rank's output goes through the process that started
+// it.
 func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // runs are the parts of a list whose elements have the same key.
@@ -253,14 +254,14 @@ func titleOf(r *Result) string {
 	return title
 }
 
-// Units of figures that are no times and no rates.
+// Units of figures other than times and rates.
 const (
 	unitShare = "%"
 	unitCount = "1"
 	unitKiB   = "KiB"
 )
 
-// inFigures says whether a result is shown beside the other figures of its measurement.
+// inFigures reports whether a result is shown next to the other figures of its measurement.
 func inFigures(r *Result) bool {
 	p := firstPattern(func(p *pattern) bool { return p.name == r.Pattern && p.layer == r.Layer })
 	return r.Figure != "" || r.Failed != "" || r.Load != "" || p != nil && p.figures != nil
@@ -302,7 +303,7 @@ func printFigures(w io.Writer, rs []Result) {
 	}
 }
 
-// describeMeasured says what tells a measurement from others of its pattern.
+// describeMeasured returns what distinguishes a measurement from others of its pattern.
 func describeMeasured(r *Result) string {
 	words := []string{r.Axis}
 	if r.Op != r.Pattern {
@@ -324,8 +325,8 @@ func describeMeasured(r *Result) string {
 	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
 
-// newTable is a table with right-aligned columns: with lines on a terminal, of
-// plain spaces elsewhere.
+// newTable returns a table with right-aligned columns: with lines on a terminal, with plain
+// spaces elsewhere.
 func newTable(w io.Writer, lines bool, header ...any) table.Writer {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
@@ -345,15 +346,14 @@ func newTable(w io.Writer, lines bool, header ...any) table.Writer {
 	return t
 }
 
-// progress is one line on a terminal, a bar and what is being measured. It is
-// written between measurements only: a bar that redraws itself by a timer would
-// be another process on the CPUs that are measured.
+// progress is one line on a terminal: a bar, and the current measurement. It is written only
+// between measurements: a bar that a timer redraws would use the measured CPUs.
 type progress struct {
-	w     io.Writer // nil: there is no terminal to show it on
+	w     io.Writer // nil: there is no terminal
 	shown bool
 }
 
-// newProgress shows on standard error where that is a terminal.
+// newProgress shows the progress on standard error, if that is a terminal.
 func newProgress(active bool) *progress {
 	if !active || !terminal(os.Stderr) {
 		return &progress{}
@@ -378,7 +378,7 @@ func progressBar(done, of int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat("-", barWidth-full) + "]"
 }
 
-// clear takes the line away, for other output.
+// clear removes the line, for other output.
 func (p *progress) clear() {
 	if p.shown {
 		fmt.Fprint(p.w, "\r\x1b[K")
@@ -386,8 +386,8 @@ func (p *progress) clear() {
 	}
 }
 
-// printComparison prints what is slower than the best MPI, and then all figures of ours with
-// the peers beside them, ratio, bar and verdict.
+// printComparison prints the figures that are slower than the best MPI, and then all figures of
+// sluice with the peers', ratio, bar and verdict.
 func printComparison(w io.Writer, lines bool, r *Report) {
 	slower, of := slowerThanMPI(r.Comparisons)
 	if of > 0 {
@@ -444,7 +444,7 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 			t.AppendRow(append(row, "", "", "", "", "", strings.Join(beside, ", ")))
 		}
 		for k, c := range held {
-			if k > 0 { // with another peer: a row that adds only that
+			if k > 0 { // a further peer: a row with only that
 				row, beside = []any{"", "", "", "", ""}, nil
 			}
 			t.AppendRow(append(append(row, verdict(c, lines)...), strings.Join(beside, ", ")))
@@ -461,8 +461,8 @@ func printComparison(w io.Writer, lines bool, r *Report) {
 	}
 }
 
-// slowerThanMPI are the figures that are slower than the best MPI's, with or without a bar:
-// those that are furthest behind come first; of so many that have an MPI beside them.
+// slowerThanMPI returns the figures that are slower than the best MPI's, with or without a bar,
+// the slowest first, and the number of figures that have an MPI to compare with.
 func slowerThanMPI(list []Comparison) (slower []Comparison, of int) {
 	for _, c := range list {
 		if isMPI(c.Peer) {
@@ -483,10 +483,10 @@ func (c *Comparison) at() string {
 	return formatSize(c.Bytes)
 }
 
-// how is our operation, or the figure of several.
+// how returns sluice's operation, or the figure if there are several.
 func (c *Comparison) how() string { return strings.TrimSpace(c.Op + " " + c.Figure) }
 
-// whose is the peer, with its operation where that has several.
+// whose returns the peer, with its operation if it has several.
 func (c *Comparison) whose() string {
 	if c.Peer == peerLimit {
 		return c.Peer + " " + c.PeerOp
@@ -494,13 +494,13 @@ func (c *Comparison) whose() string {
 	return c.Peer
 }
 
-// of says whether the comparison is of a result of ours.
+// of reports whether the comparison is of this result of sluice.
 func (c *Comparison) of(r *Result) bool {
 	return c.Layer == r.Layer && c.Suite == r.Suite && c.Pattern == r.Pattern && c.Provider == r.Provider && c.Ranks == r.Ranks && c.List == r.List &&
 		c.Window == r.Window && c.Axis == r.Axis && c.Bytes == r.Bytes && c.Op == r.Op && c.Figure == r.Figure && c.Load == r.Load
 }
 
-// verdict is the peer, its figure, the ratio, the bar, and whether it is met.
+// verdict returns the peer, its figure, the ratio, the bar, and whether it is met.
 func verdict(c *Comparison, color bool) []any {
 	theirs := readable(c.Theirs, c.Unit)
 	if theirs == c.Peer { // a fixed one

@@ -19,8 +19,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pageFiles are the page, its style and its script; the page that is written has all of
-// them within.
+// pageFiles are the page, its style and its script; the written page contains all of them.
 //
 //go:embed page
 var pageFiles embed.FS
@@ -32,13 +31,12 @@ func newReportCommand() *cobra.Command {
 	var o pageOptions
 	cmd := &cobra.Command{
 		Use:   "report FILE...",
-		Short: "Plot what --json has written: one HTML file, and SVG or PNG for papers",
-		Long: `Reads reports of --json (- is standard input) and writes one HTML file that needs
-nothing else, no network either: charts against the size of messages, a chart for each
-provider or for each peer or all in one, values under the pointer, series switched on and
-off; the ratios of bench compare with their bars and all figures as tables; and where they
-were measured. Several files are told apart by their names, which may be
-given as LABEL=FILE.
+		Short: "Plot the reports that --json has written: one HTML file, and SVG or PNG for papers",
+		Long: `Reads reports of --json (- is standard input) and writes one self-contained HTML file,
+which needs no network. It has charts against the size of messages (one for each provider, one
+for each peer, or one for all; values under the pointer; series can be switched on and off), the
+ratios of bench compare with their bars, all figures as tables, and where they were measured.
+Several files are distinguished by their names; LABEL=FILE gives another name.
 
 --svg and --png write a file for each chart into a directory.`,
 		RunE: caught(func(cmd *cobra.Command, args []string) {
@@ -47,17 +45,17 @@ given as LABEL=FILE.
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.html, "output", "o", "", "the HTML file (- is standard output; default bench.html where neither --svg nor --png is given)")
-	f.StringVar(&o.svg, "svg", "", "directory for a file of SVG for each chart")
-	f.StringVar(&o.png, "png", "", "directory for a file of PNG for each chart")
-	f.StringVar(&o.figure, "figure", "p50", "what is drawn: p50, min, mean, p99, p999 or max")
-	f.StringVar(&o.by, "by", byProvider, "of SVG and PNG: a chart for each provider, for each peer, or all in one")
+	f.StringVarP(&o.html, "output", "o", "", "the HTML file (- is standard output; default bench.html unless --svg or --png is given)")
+	f.StringVar(&o.svg, "svg", "", "directory for an SVG file for each chart")
+	f.StringVar(&o.png, "png", "", "directory for a PNG file for each chart")
+	f.StringVar(&o.figure, "figure", "p50", "figure to draw: p50, min, mean, p99, p999 or max")
+	f.StringVar(&o.by, "by", byProvider, "SVG and PNG: a chart for each provider, for each peer, or all in one")
 	return cmd
 }
 
 func (o *pageOptions) check(args []string) {
 	if len(args) == 0 {
-		must(usagef("report: want the files that --json has written"))
+		must(usagef("report: want files that --json has written"))
 	}
 	if !slices.Contains(divisions, o.by) {
 		must(usagef("--by %q: want %s", o.by, strings.Join(divisions, ", ")))
@@ -87,7 +85,7 @@ func (o *pageOptions) write(stdout io.Writer, reports []labelled) {
 	}
 }
 
-// writeFile writes beside the file and moves it into place: no reader sees half of it.
+// writeFile writes a temporary file and renames it: no reader sees an incomplete file.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".bench-*")
 	if err != nil {
@@ -103,7 +101,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return err
 }
 
-// ReportError: a file is no report of this bench.
+// ReportError says that a file is not a report of this bench.
 type ReportError struct {
 	File string
 	Why  string
@@ -138,8 +136,7 @@ func readReport(stdin io.Reader, path string) *Report {
 	return must1(parseReport(path, from))
 }
 
-// parseReport reads what --json has printed. Fields that it does not know are those of
-// a later bench.
+// parseReport parses a report of --json. It ignores unknown fields, which are from a later bench.
 func parseReport(name string, from io.Reader) (_ *Report, err error) {
 	defer catch(&err)
 	b := must1(io.ReadAll(io.LimitReader(from, maxReport+1)))
@@ -162,7 +159,7 @@ func parseReport(name string, from io.Reader) (_ *Report, err error) {
 	return &r, nil
 }
 
-// maxReport bounds what is read: a thousand results with their histograms are a few MB.
+// maxReport bounds the size of a report: a thousand results with histograms take a few MB.
 const maxReport = 256 << 20
 
 // pageView is all charts as the page has them, divided by something.
@@ -215,7 +212,7 @@ func writePage(w io.Writer, reports []labelled, figure string) error {
 		v := pageView{By: by}
 		for _, c := range divided(charts, by) {
 			var b strings.Builder
-			_ = c.draw(figure, false).svg(&b) // which takes everything
+			_ = c.draw(figure, false).svg(&b) // a buffer never fails
 			p := pageChart{Title: c.title(), Lower: lowerIsBetter(c.figure, c.unit), Picture: template.HTML(b.String())}
 			for i, s := range c.curves {
 				p.Series = append(p.Series, pageSeries{s.name, cssOf(colourOf(i))})
@@ -227,8 +224,8 @@ func writePage(w io.Writer, reports []labelled, figure string) error {
 	return t.Execute(w, data)
 }
 
-// drawAll writes a file for each chart. Names that differ only in what a file's name cannot
-// have are numbered.
+// drawAll writes a file for each chart. It numbers names that differ only in characters that a
+// file name cannot have.
 func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer) error, reports []labelled) {
 	must(os.MkdirAll(dir, 0o755))
 	taken := map[string]int{}
@@ -248,11 +245,11 @@ func (o *pageOptions) drawAll(dir, suffix string, write func(*drawing, io.Writer
 // as many ranks.
 type chart struct {
 	subject
-	of     string // provider or peer, where it is of one alone
+	of     string // provider or peer, if the chart has only one
 	curves []curve
 }
 
-// subject is what all curves of a chart are about.
+// subject is what all curves of a chart have in common.
 type subject struct {
 	pattern, figure, load, unit string
 	ranks                       int64
@@ -264,14 +261,14 @@ type curve struct {
 	points               []*Result
 }
 
-// labelled are the results of one report, with a label that tells it from others.
+// labelled is one report, with a label that distinguishes it from others.
 type labelled struct {
 	Label  string
-	file   string // empty: it has just been measured
+	file   string // empty: of this run
 	Report *Report
 }
 
-// named are sentences of the report, each with its file.
+// named prefixes each sentence of the report with its file.
 func (l *labelled) named(list []string) (named []string) {
 	for _, s := range list {
 		if l.file != "" {
@@ -282,8 +279,8 @@ func (l *labelled) named(list []string) (named []string) {
 	return named
 }
 
-// curveOf says which curve of a chart a result is a point of: all that tells it from
-// others but the size.
+// curveOf returns the curve of a chart that a result belongs to: everything that identifies it,
+// except the size.
 func curveOf(label string, r *Result) []string {
 	many := func(v int64, format string) string {
 		if v <= 1 {
@@ -292,7 +289,7 @@ func curveOf(label string, r *Result) []string {
 		return fmt.Sprintf(format, v)
 	}
 	window := int64(0)
-	if r.Pattern == patternFanout { // of others it depends on the size
+	if r.Pattern == patternFanout { // in other patterns it depends on the size
 		window = r.Window
 	}
 	return []string{label, r.Provider, r.Peer, r.Layer, r.Suite, r.Op, r.Axis, r.Halo, r.Algorithm,
@@ -300,8 +297,8 @@ func curveOf(label string, r *Result) []string {
 		many(window, "window %d"), r.Figure, r.Load}
 }
 
-// Where among the words of curveOf these are. A device is named where there are several
-// of its provider.
+// The positions of these among the words of curveOf. A device is named if its provider has
+// several.
 const (
 	providerWord = 1
 	peerWord     = 2
@@ -309,8 +306,8 @@ const (
 	deviceWord   = 12
 )
 
-// Of the words of curveOf, those that are named wherever they are: label, provider,
-// peer, layer. Others only where they differ within a chart.
+// The words of curveOf that are always named: label, provider, peer, layer. Others are named only
+// if they differ within a chart.
 const alwaysNamed = 4
 
 func chartsOf(reports []labelled) []chart {
@@ -352,7 +349,7 @@ func chartsOf(reports []labelled) []chart {
 	return charts
 }
 
-// nameOf names a curve by what tells it from all.
+// nameOf names a curve by what distinguishes it from the others.
 func nameOf(words []string, all [][]string) string {
 	var name []string
 	for i, w := range words {
@@ -386,7 +383,7 @@ func patternTitle(pattern string) string {
 	return cmp.Or(title, pattern)
 }
 
-// What charts are divided by.
+// How charts are divided.
 const (
 	byProvider = "provider"
 	byPeer     = "peer"
@@ -395,7 +392,7 @@ const (
 
 var divisions = []string{byProvider, byPeer, byNothing}
 
-// divided are all charts, each divided into one for each provider, or peer.
+// divided returns all charts, each divided into one for each provider, or peer.
 func divided(charts []chart, by string) (parts []chart) {
 	for _, c := range charts {
 		from := len(parts)
@@ -412,7 +409,7 @@ func divided(charts []chart, by string) (parts []chart) {
 	return parts
 }
 
-// plotFigures are what can be drawn of a result.
+// plotFigures are the figures of a result that can be drawn.
 var plotFigures = map[string]func(*Result) float64{
 	"p50": func(r *Result) float64 { return r.P50 }, "min": func(r *Result) float64 { return r.Min }, "mean": func(r *Result) float64 { return r.Mean },
 	"p99": func(r *Result) float64 { return r.P99 }, "p999": func(r *Result) float64 { return r.P999 }, "max": func(r *Result) float64 { return r.Max },
@@ -433,10 +430,10 @@ func (a *axis) of(v float64) float64 {
 	return a.from + (a.to-a.from)*math.Log(v/a.lo)/math.Log(a.hi/a.lo)
 }
 
-// take widens it by a value.
+// take extends the axis to a value.
 func (a *axis) take(lo, hi float64) { a.lo, a.hi = min(a.lo, lo), max(a.hi, hi) }
 
-// ticks are powers of the base, at most a dozen, and if those are few others between them.
+// ticks returns powers of the base, at most a dozen, and values between them if these are few.
 func (a *axis) ticks(base float64) (list []float64) {
 	first, last := math.Floor(math.Log(a.lo)/math.Log(base)), math.Ceil(math.Log(a.hi)/math.Log(base))
 	between := []float64{1}
@@ -454,7 +451,7 @@ func (a *axis) ticks(base float64) (list []float64) {
 	return list
 }
 
-// emptySize is where a message of no bytes is on a logarithmic axis.
+// emptySize is the place of an empty message on a logarithmic axis.
 const emptySize = 0.5
 
 // draw draws figures against sizes, with a title above and a legend below if that is wanted.
@@ -523,7 +520,7 @@ func (c *chart) draw(figure string, legend bool) *drawing {
 	return d
 }
 
-// tip is what a result says under the pointer.
+// tip returns the text of a result under the pointer.
 func (r *Result) tip() string {
 	text := formatSize(r.Bytes) + " bytes"
 	for _, q := range []struct {

@@ -198,7 +198,7 @@ func TestReportRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, why string }{
 		"no JSON":         {"results", "no JSON of bench"},
 		"another version": {`{"schema":"sluice-bench/2"}`, `its schema is "sluice-bench/2"`},
-		"nonsense":        {strings.Replace(string(good), `"unit":"ns"`, `"unit":"h"`, 1), `result 0: unit "h" of lat`},
+		"nonsense":        {strings.Replace(string(good), `"unit":"ns"`, `"unit":"h"`, 1), `result 0: unit "h" does not fit lat`},
 	} {
 		_, err := parseReport("r.json", strings.NewReader(c.text))
 		var r *ReportError

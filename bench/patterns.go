@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 )
 
-// pattern is one kind of measurement. All that bench measures stands in one table, from
-// which commands, flags, the plan of a run, and units and titles of results are made.
+// pattern is one kind of measurement. One table has all measurements of bench; commands, flags,
+// the plan of a run, and units and titles of results are made from it.
 //
 // To add one, write a function that declares it and a row of the table:
 //
@@ -101,10 +101,10 @@ func init() {
 				short: "Exchange the faces of a lattice with both neighbours on a ring of ranks", long: longHalo},
 			{name: patternRing, layer: layerChannel, top: true, unit: unitLatency, ranks: twoUp, declare: declareChannel, vary: []dimension{byMemory, bySize}, messages: hops,
 				options: "provider ranks=8 memory=alloc sizes=8 batch=-1", what: "a hop",
-				short: "Pass a message round a ring of ranks: the time of a hop", long: "With more ranks than CPUs, those that follow on one another share one."},
+				short: "Pass a message round a ring of ranks: the time of a hop", long: "With more ranks than CPUs, consecutive ranks share one."},
 			{name: patternLocal, layer: layerChannel, top: true, unit: unitLatency, ranks: oneRank, declare: declareChannel, vary: []dimension{byMemory, bySize}, messages: bothEnds,
 				options: "memory=alloc sizes=8 batch=-1", what: "a start and a successful test, the mean of both ends",
-				short: "Start and test a message from one thread to itself", long: longLocal},
+				short: "Start and test messages from one thread to itself", long: longLocal},
 			{name: patternAddSlice, layer: layerExact, top: true, unit: unitBandwidth, ranks: oneRank, declare: declareAddSlice, vary: []dimension{bySize},
 				options: "sizes=8M", what: "terms, on one core",
 				short: "Add terms to an exact sum, on one core", long: longAddSlice},
@@ -119,7 +119,7 @@ func init() {
 				short: "Messages that arrive before their receives: each of a window", long: longMatching},
 			{name: patternPosted, layer: layerIMPI, suite: suiteIMPI, unit: unitLatency, ranks: twoRanks, open: openIMPI, declare: declareMatching, split: byCarrier, check: checkIMPI, vary: []dimension{byOp, bySize}, messages: oneWay,
 				options: "carrier sizes=8 window=1000 batch=0", what: "a message of a window",
-				short: "Messages to 1,000 receives posted before, matched in the opposite order: each of them", long: longMatching},
+				short: "Messages to 1,000 posted receives, matched in the opposite order: each of them", long: longMatching},
 			{name: patternAnySource, layer: layerIMPI, suite: suiteIMPI, unit: unitLatency, ranks: twoRanks, open: openIMPI, declare: declareIMPI, split: byCarrier, check: checkIMPI, vary: []dimension{byOp, bySize}, messages: bothEnds,
 				options: "carrier sizes=8,4k,64k batch=-1", what: "half a round trip",
 				short: "Latency of Send and Recv from any source: half a round trip", long: longIMPI},
@@ -131,9 +131,9 @@ func init() {
 		collectives(),
 		[]*pattern{
 			{name: patternLine, layer: layerMachine, unit: unitLatency, ranks: twoRanks, declare: declareLine, split: needsSHM, vary: []dimension{bySize}, messages: bothEnds,
-				options: "sizes=8 batch=0", what: "half a round trip", short: "Hand a cache line to and fro, with nothing else"},
+				options: "sizes=8 batch=0", what: "half a round trip", short: "Pass a cache line back and forth, without a library"},
 			{name: patternCopy, layer: layerMachine, unit: unitBandwidth, ranks: anyRanks, declare: declareCopy, vary: []dimension{byMemory, bySize},
-				options: "ranks=1 memory=heap sizes=1M", what: "by one core", short: "Copy memory by one core"},
+				options: "ranks=1 memory=heap sizes=1M", what: "by one core", short: "Copy memory with one core"},
 			{name: patternPeek, layer: layerMachine, unit: unitBandwidth, ranks: twoUp, declare: declarePeek, split: needsSHM, vary: []dimension{byMemory, bySize},
 				options: "ranks=2 memory=heap sizes=1M", what: "out of another process, by process_vm_readv", short: "Copy memory out of another process"},
 		},

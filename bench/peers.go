@@ -29,20 +29,20 @@ var peerSources embed.FS
 // directory that peers/root.sh has made.
 type place struct {
 	root     string // empty: this machine
-	dir      string // of the sources, the scripts and what is built
+	dir      string // of the sources, the scripts and the built programs
 	versions map[string]string
-	missing  []string // what could not be built for want of it
+	missing  []string // what is missing to build some of them
 }
 
-// errNotInstalled: a peer, or what builds or runs it, is not there.
+// errNotInstalled says that a peer, or a tool that builds or runs it, is not installed.
 var errNotInstalled = errors.New("not installed")
 
 // notInstalledStatus is the exit status of run.sh that says so.
 const notInstalledStatus = 3
 
-// buildPeers writes the sources into a new temporary directory, builds what is wanted (all if
-// nothing is named) and can be built with what is installed below root, and finds out what
-// that is. The caller closes it.
+// buildPeers writes the sources into a new temporary directory, builds the named programs (all if
+// none is named) as far as the software installed below root allows, and records what is missing.
+// The caller closes it.
 func buildPeers(ctx context.Context, root string, wanted ...string) (p *place, err error) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		return nil, fmt.Errorf("%w: sh, which builds and runs the peer programs", errNotInstalled)
@@ -68,7 +68,7 @@ func buildPeers(ctx context.Context, root string, wanted ...string) (p *place, e
 	return p, nil
 }
 
-// String says where it is, behind what is there.
+// String returns " in ROOT" to append to a name; empty for this machine.
 func (p *place) String() string {
 	if p.root == "" {
 		return ""
@@ -78,7 +78,7 @@ func (p *place) String() string {
 
 func (p *place) Close() error { return os.RemoveAll(p.dir) }
 
-// command is a command in the place, ended with all that it has started when ctx ends.
+// command returns a command in the place; when ctx ends, it and its children are ended.
 func (p *place) command(ctx context.Context, in setting, args ...string) *exec.Cmd {
 	if p.root != "" {
 		args = append([]string{"sh", filepath.Join(p.dir, "enter.sh"), p.root, p.dir}, args...)
@@ -90,8 +90,8 @@ func (p *place) command(ctx context.Context, in setting, args ...string) *exec.C
 	return cmd
 }
 
-// script is one of the scripts as a command. It goes through sh: an embedded file has no
-// mode.
+// script returns a command that runs one of the scripts. It goes through sh, as an embedded file
+// has no mode.
 func (p *place) script(ctx context.Context, in setting, name string, args ...string) *exec.Cmd {
 	dir := p.dir
 	if p.root != "" {
@@ -100,7 +100,7 @@ func (p *place) script(ctx context.Context, in setting, name string, args ...str
 	return p.command(ctx, in, append([]string{"sh", filepath.Join(dir, name)}, args...)...)
 }
 
-// setting is what a peer program runs in.
+// setting is the environment that a peer program runs in.
 type setting struct {
 	env    []string
 	within []string // a command that runs another
@@ -131,8 +131,8 @@ func (p *place) run(ctx context.Context, in setting, args ...string) ([]Result, 
 	return rs, nil
 }
 
-// captured runs a command, and returns what it prints, and tells; an error has its arguments
-// and what it has told.
+// captured runs a command, and returns its standard output and standard error; an error contains
+// its arguments and its standard error.
 func captured(cmd *exec.Cmd) (out *bytes.Buffer, told string, err error) {
 	var b bytes.Buffer
 	out = new(bytes.Buffer)
@@ -143,7 +143,7 @@ func captured(cmd *exec.Cmd) (out *bytes.Buffer, told string, err error) {
 	return out, b.String(), err
 }
 
-// PeerOutputError: a peer program printed what is no result.
+// PeerOutputError says that a peer program printed no valid result.
 type PeerOutputError struct {
 	Line string
 	Why  string
@@ -151,8 +151,8 @@ type PeerOutputError struct {
 
 func (e *PeerOutputError) Error() string { return fmt.Sprintf("output %.200q: %s", e.Line, e.Why) }
 
-// parseResults reads lines of JSON, one result each. Lines that are none, such
-// as a launcher's warnings, are passed over; no result at all is an error.
+// parseResults reads lines of JSON, one result each. Other lines, such as a launcher's warnings,
+// are skipped; no result at all is an error.
 func parseResults(r io.Reader) ([]Result, error) {
 	var rs []Result
 	s := bufio.NewScanner(r)
@@ -181,15 +181,15 @@ func parseResults(r io.Reader) ([]Result, error) {
 	return rs, nil
 }
 
-// check says what makes a result unusable.
+// check returns what makes a result unusable.
 func (r *Result) check() error {
 	switch {
 	case firstPattern(func(p *pattern) bool { return p.name == r.Pattern }) == nil:
-		return fmt.Errorf("pattern %q", r.Pattern)
+		return fmt.Errorf("unknown pattern %q", r.Pattern)
 	case r.Unit == "" || r.Unit != unitOfFigure(r.Pattern, r.Figure):
-		return fmt.Errorf("unit %q of %s", r.Unit, strings.TrimSpace(r.Pattern+" "+r.Figure))
+		return fmt.Errorf("unit %q does not fit %s", r.Unit, strings.TrimSpace(r.Pattern+" "+r.Figure))
 	case r.Peer == "" || r.Provider == "" || r.Layer == "":
-		return errors.New("no peer, provider or layer")
+		return errors.New("peer, provider or layer is missing")
 	case r.Bytes < 0 || r.Bytes > maxSize:
 		return fmt.Errorf("%d bytes", r.Bytes)
 	case r.Samples < 1 && r.Failed == "":
@@ -201,7 +201,7 @@ func (r *Result) check() error {
 		}
 	}
 	if r.Min > r.P50 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max {
-		return errors.New("figures are not in order")
+		return errors.New("the figures are not in ascending order")
 	}
 	return nil
 }

@@ -31,12 +31,12 @@ func TestParseResults(t *testing.T) {
 		{peerLineOutput[:50], "unexpected end of JSON"},
 		{change(`"lat"`, `"lap"`), "pattern"},
 		{change(`"ns"`, `"us"`), "unit"},
-		{change(`"mpich"`, `""`), "no peer"},
+		{change(`"mpich"`, `""`), "peer, provider or layer is missing"},
 		{change(`"bytes":8`, `"bytes":-8`), "-8 bytes"},
 		{change(`"bytes":8`, `"bytes":8e99`), "cannot unmarshal"},
 		{change(`"samples":1000`, `"samples":0`), "0 samples"},
 		{change(`"min":134.123`, `"min":-1`), "figure -1"},
-		{change(`"min":134.123`, `"min":1000`), "not in order"},
+		{change(`"min":134.123`, `"min":1000`), "not in ascending order"},
 	} {
 		_, err := parseResults(strings.NewReader(c.output))
 		var bad *PeerOutputError

@@ -24,8 +24,8 @@ var (
 	startFigures   = map[string]string{"descriptors": unitCount, "threads": unitCount, "mappings": unitCount, "private": unitKiB}
 )
 
-// procedures are the patterns of what programs meet beside messages to and fro: most are no
-// loop of equal iterations.
+// procedures are the patterns of situations other than ping-pong and streams: most are not a loop
+// of equal iterations.
 func procedures() []*pattern {
 	alone := ranks{least: 2, most: 2, unbound: true}
 	return []*pattern{
@@ -34,49 +34,49 @@ func procedures() []*pattern {
 			short: "Measure how much of a transfer goes on while both sides compute", long: longOverlap},
 		{name: "handles", layer: layerChannel, top: true, unit: unitLatency, figures: handleFigures, ranks: twoRanks, measure: measureHandles, messages: pingPong,
 			vary: []dimension{byMemory, byCount, bySize}, options: "provider memory=alloc sizes=8 count=1,100,10000 batch=0",
-			short: "Measure ping-pong on one handle while many are declared, and what declaring costs", long: longHandles},
+			short: "Measure ping-pong on one handle while many are declared, and the cost of declaring", long: longHandles},
 		{name: "waiters", layer: layerChannel, top: true, unit: unitShare, figures: map[string]string{"threads": unitCount}, ranks: alone, measure: measureWaiters,
 			vary: []dimension{byMemory, byCount, noBytes}, options: "provider memory=alloc count=1000 time=5s",
-			short: "Measure what goroutines cost that wait", long: longWaiters},
+			short: "Measure the cost of waiting goroutines", long: longWaiters},
 		{name: "idle", layer: layerChannel, top: true, unit: unitShare, ranks: twoRanks, measure: measureIdle, vary: []dimension{noBytes}, options: "provider time=3s",
-			what: "of the rank that uses more", short: "Measure the CPU time of a rank that is connected and does nothing, as a share of one CPU"},
+			what: "of the rank that uses more", short: "Measure the CPU time of a connected, idle rank, as a share of one CPU"},
 		{name: "cq", layer: layerVerbs, top: true, unit: unitLatency, figures: cqFigures, ranks: ranks{least: 1, most: 1, unbound: true}, open: openCQ, measure: measureCQ,
 			check: someBytes, vary: []dimension{byCount, bySize}, options: "provider sizes=8 count=1,100,1000",
 			short: "Measure a completion queue of many queue pairs, within one process", long: longCQ},
 		{name: "oneshot", layer: layerChannel, top: true, unit: unitLatency, ranks: twoRanks, open: openQMP, declare: declareOneshot, messages: pingPong,
 			vary: []dimension{byKind, byMemoryToo, bySize}, options: "provider kinds=" + oneshotDeclare + "," + oneshotRebase + "," + oneshotAddress + " memory=alloc,heap sizes=8,4k,256k batch=-1",
-			what: "half a round trip", short: "Measure messages that are declared and thrown away, or have other memory each time", long: longOneshot},
+			what: "half a round trip", short: "Measure messages that are declared for one use, or get other memory each time", long: longOneshot},
 		{name: "ahead", layer: layerChannel, top: true, unit: unitLatency, figures: map[string]string{"start": unitLatency, "handles": unitCount}, ranks: twoRanks, measure: measureAhead,
 			alone: time.Minute, check: someBytes, vary: []dimension{byMemory, byCount, bySize}, options: "provider memory=alloc sizes=8,16k count=100000",
 			short: "Start many sends before the first receive", long: longAhead},
 		{name: "start", layer: layerChannel, top: true, unit: unitLatency, figures: startFigures, ranks: ranks{least: 1, unbound: true}, early: meetAll, measure: measureStart,
 			alone: time.Minute, vary: []dimension{noBytes}, options: "provider ranks=8",
-			short: "Measure how long a job takes to start, and what a rank has then", long: longStart},
+			short: "Measure how long a job takes to start, and the resources of each rank then", long: longStart},
 		{name: "loss", layer: layerChannel, top: true, unit: unitLatency, figures: map[string]string{"rate": unitBandwidth}, ranks: alone, measure: measureLoss,
 			alone: time.Minute, hosts: true, check: someBytes, vary: []dimension{byMemory, byLoss, bySize}, options: "provider=roce memory=alloc loss=0,0.1,1 sizes=64k window=8 time=3s",
 			short: "Measure messages over a network that loses packets", long: longLoss},
 		{name: "incast", layer: layerChannel, top: true, unit: unitBandwidth, figures: map[string]string{"sender": unitBandwidth, "fairness": unitCount}, ranks: ranks{least: 2, unbound: true},
 			measure: measureIncast, alone: time.Minute, hosts: true, check: someBytes, vary: []dimension{byMemory, bySize}, options: "provider=roce ranks=9 memory=alloc sizes=64k window=8 time=3s",
-			short: "Measure what many senders to one receiver get, each", long: longIncast},
+			short: "Measure the rate of each of many senders to one receiver", long: longIncast},
 	}
 }
 
-// maxCount bounds how many there can be of what is counted.
+// maxCount bounds the counts.
 const maxCount = 1 << 20
 
-// someBytes: there are messages.
+// someBytes checks that messages are not empty.
 func someBytes(o *options) {
 	if slices.Contains(o.bytes, 0) {
-		must(usagef("--sizes 0: want messages of some bytes"))
+		must(usagef("--sizes 0: want messages of at least 1 byte"))
 	}
 }
 
-// byKind is by what is done.
+// byKind varies the kind of operation.
 func byKind(o *options, list []spec) []spec {
 	return vary(list, o.ops, func(s *spec, kind string) { s.kind, s.op = kind, kind })
 }
 
-// byMemoryToo is byMemory behind byKind.
+// byMemoryToo is byMemory after byKind.
 func byMemoryToo(o *options, list []spec) []spec {
 	return vary(list, o.memories, func(s *spec, m string) { s.memory, s.op = m, s.op+" "+m })
 }
@@ -89,14 +89,14 @@ func byLoss(o *options, list []spec) []spec {
 	return vary(list, o.losses, func(s *spec, percent string) { s.loss, _ = strconv.ParseFloat(percent, 64) }) // it is one of lossWords
 }
 
-// noBytes: there is no message whose size counts.
+// noBytes is for patterns without messages whose size counts.
 func noBytes(_ *options, list []spec) []spec { return list }
 
-const longStart = `The figure itself is the time from the start of the first process until the group of all
-ranks has done a barrier at the last. The others are of each rank: descriptors, threads,
-mappings, and memory of its own, without what it shares.`
+const longStart = `The main figure is the time from the start of the first process until the last rank has
+completed a barrier of all ranks. The others are for each rank: descriptors, threads,
+mappings, and private memory.`
 
-// When this process was started, as near as it can tell, and when the ranks had met.
+// When this process was started, as precisely as is known, and when the ranks had met.
 var (
 	first  = monotonic() - int64(ownCPU())
 	usable int64
@@ -128,9 +128,9 @@ func measureStart(ctx context.Context, b *bed, m *measurement) {
 	}
 }
 
-const longAhead = `Rank 0 starts the sends, each on a handle that is idle; where there is none it declares one
-more. Only then rank 1 receives, all by one handle. start is the time of a start, handles how
-many it took; the figure itself is the time of receiving a message.`
+const longAhead = `Rank 0 starts the sends, each on an idle handle; if there is none, it declares another. Only
+then does rank 1 receive, with one handle. start is the time of a start, handles the number of
+handles; the main figure is the time of receiving a message.`
 
 func measureAhead(ctx context.Context, b *bed, m *measurement) {
 	out, in := b.memory(&m.spec, m.bytes, m.bytes+guard)
@@ -147,7 +147,7 @@ func measureAhead(ctx context.Context, b *bed, m *measurement) {
 	}))
 	began = nanos()
 	err := try(func() {
-		if b.Rank() == 0 { // which ends with the first error: the others may be as many as there are sends
+		if b.Rank() == 0 { // it ends with the first error: there may be as many others as sends
 			for _, h := range d.handles {
 				must(h.WaitContext(ctx))
 			}
@@ -166,7 +166,7 @@ func measureAhead(ctx context.Context, b *bed, m *measurement) {
 	d.close()
 }
 
-// startMany starts so many sends of a message, of which some are over at once.
+// startMany starts so many sends of a message, some of which are complete at once.
 func (d *declarations) startMany(count int, message []byte) {
 	var idle []*channel.Handle
 	each("send", count, func() {
@@ -181,7 +181,7 @@ func (d *declarations) startMany(count int, message []byte) {
 	})
 }
 
-// each does something so many times; an error says which it was.
+// each calls do so many times; an error says which call it was.
 func each(what string, count int, do func()) {
 	i := 0
 	defer during(func() string { return fmt.Sprintf("%s %d of %d", what, i+1, count) })
@@ -190,9 +190,9 @@ func each(what string, count int, do func()) {
 	}
 }
 
-const longHandles = `declare is the time of declaring a handle, first half a round trip of its first use, in
-which it is told to the peer, or both connect, and close that of closing it: each the mean
-of all. The figure itself is half a round trip of one of them, again and again.`
+const longHandles = `declare is the time of declaring a handle; first is half a round trip of its first use, in
+which the peer learns of it, or both connect; close is the time of closing it. Each is the
+mean over all handles. The main figure is half a round trip on one of them, repeated.`
 
 func measureHandles(ctx context.Context, b *bed, m *measurement) {
 	tokens := make([]*token, m.many)
@@ -210,9 +210,9 @@ func measureHandles(ctx context.Context, b *bed, m *measurement) {
 	timed("close", func(i int) { tokens[i].close() })
 }
 
-const longWaiters = `Each goroutine waits for a message of its own, which does not come. threads are those of
-the process beyond those that it has when none waits; the figure itself is its CPU time, as a
-share of one CPU.`
+const longWaiters = `Each goroutine waits for a message of its own, which does not come. threads is the number of
+threads that the process has in addition to those without waiters. The main figure is its CPU
+time, as a share of one CPU.`
 
 func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 	meet(ctx, b)
@@ -234,7 +234,7 @@ func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 			waiting.Go(func() { move(i) })
 		}
 	}
-	time.Sleep(m.o.time / 4) // they get there
+	time.Sleep(m.o.time / 4) // until all wait
 	cpu := idleShare(m.o.time)
 	after, err := processFigures()
 	barrier(ctx, b, err)
@@ -250,11 +250,11 @@ func measureWaiters(ctx context.Context, b *bed, m *measurement) {
 	d.close()
 }
 
-// meet has two ranks connected, and everything done that the first messages make them do.
+// meet connects two ranks, and does everything that happens only at the first messages.
 func meet(ctx context.Context, b *bed) {
 	t := declareMeeting(b)
 	t.run(100, nil)
-	runtime.GC() // none is due when it counts
+	runtime.GC() // so that none is due during the measurement
 	barrier(ctx, b, try(t.close))
 }
 
@@ -271,9 +271,9 @@ func measureIdle(ctx context.Context, b *bed, m *measurement) {
 	m.addAll(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
 }
 
-const longOneshot = `Half a round trip, of which each message is declared, started, waited for and closed
-(declare); or declared once and given other memory before each start, by Handle.Rebase (rebase)
-or through package qmp (address). Two buffers take turns.`
+const longOneshot = `Measures half a round trip. Each message is declared, started, waited for and closed
+(declare); or it is declared once and gets other memory before each start, with Handle.Rebase
+(rebase) or through package qmp (address). Two buffers alternate.`
 
 const (
 	oneshotDeclare = "declare"
@@ -281,12 +281,12 @@ const (
 	oneshotAddress = "address"
 )
 
-// oneshot is the series: messages to and fro, each in the next of two buffers.
+// oneshot is the series: a ping-pong, each message in the next of two buffers.
 type oneshot struct {
 	messages
 	out, in func(memory []byte) startable // a handle of that memory
-	once    bool                          // it is closed when the message is over
-	lasting []startable                   // that are closed at the end
+	once    bool                          // the handle is closed when the message is complete
+	lasting []startable                   // handles that are closed at the end
 	turn    int                           // of the buffers
 	since   int                           // turns since prepare
 }
@@ -335,7 +335,7 @@ func (s *oneshot) run(n int, samples []int64) { pingpong(s, s.node.Rank() == 0, 
 func (s *oneshot) send()    { s.message(s.out(s.outs[s.turn%2][:s.bytes]), s.node.Rank() != 0) }
 func (s *oneshot) receive() { s.message(s.in(s.ins[s.turn%2][:s.bytes]), s.node.Rank() == 0) }
 
-// message carries out one of a handle; last is that of an iteration.
+// message sends or receives one with a handle; last marks the last one of an iteration.
 func (s *oneshot) message(h startable, last bool) {
 	move(h)
 	if s.once {
@@ -361,7 +361,7 @@ func (s *oneshot) prepare() {
 	s.messages.prepare()
 }
 
-// check looks at the buffers that have had their turn since prepare.
+// check checks the buffers that have been used since prepare.
 func (s *oneshot) check() {
 	for k := range min(s.since, 2) {
 		s.checkOne((s.turn - 1 - k) % 2)
@@ -369,16 +369,16 @@ func (s *oneshot) check() {
 }
 
 const longOverlap = `Both ranks start, compute, and wait: for a message from rank 0 to rank 1 (send), or for a
-declared allreduce. Of both, the later counts.
+declared allreduce. The later of the two ranks counts.
 
-  alone  the transfer, both in Wait
-  cpu    CPU time that the transfer uses, of both ranks together and without spinning: the
-         least of twice alone, of what one uses where both ranks always have something to
-         move (messages both ways), and where both sleep until it is over; what their naps
-         cost where nothing is under way is taken off
+  alone  the transfer, with both ranks in Wait
+  cpu    CPU time of the transfer, of both ranks together and without spinning: the least of
+         twice alone, of a transfer while both ranks always have something to move (messages
+         in both directions), and of one while both sleep until it is complete, less the cost
+         of the sleeping itself
   wait   the wait after a computation as long as alone, as a share of alone
-  total  all of that, as a share of the computation alone and 1.15 cpu: copies, and TCP
-         over loopback, are work of the same cores, which no overlap makes vanish
+  total  start, computation and wait, as a share of the computation plus 1.15 cpu: copies, and
+         TCP over loopback, are work of the same cores, which no overlap can hide
   osu    overlap as the OSU benchmarks define it: 100 (1 - (all - computation) / alone)`
 
 const (
@@ -393,8 +393,8 @@ type overlapTimes struct {
 	cpu                       float64 // of both ranks
 }
 
-// cpuMargin is what a transfer may use of the CPU beyond what it uses alone: caches are
-// shared with the computation.
+// cpuMargin is how much more CPU a transfer may use than alone: it shares caches with the
+// computation.
 const cpuMargin = 1.15
 
 func (o *overlapTimes) waited() float64 { return 100 * o.wait / o.alone }
@@ -407,7 +407,7 @@ type transfer interface {
 	Test() (bool, error)
 }
 
-// declareMeeting declares a note to and fro, after which two ranks are at the same place.
+// declareMeeting declares a note in both directions, which synchronises two ranks.
 func declareMeeting(b *bed) *token {
 	t := &token{messages: messages{rank: b.Rank(), declarations: declarations{node: b.Node, stream: streamNotes}}}
 	t.out = t.declarations.send(channel.Contiguous(make([]byte, 1)), 1-b.Rank())
@@ -420,7 +420,7 @@ type overlap struct {
 	b *bed
 	m *measurement
 	transfer
-	both  transfer     // two messages, one each way; of an allreduce it itself
+	both  transfer     // two messages, one in each direction; for an allreduce, itself
 	own   declarations // of both
 	sync  *token
 	check func() // of the bytes
@@ -454,7 +454,8 @@ func measureOverlap(ctx context.Context, b *bed, m *measurement) {
 	o.sync.close()
 }
 
-// declareMessages declares one each way; that from rank 0 to rank 1 is the transfer.
+// declareMessages declares one message in each direction; that from rank 0 to rank 1 is the
+// transfer.
 func (o *overlap) declareMessages() {
 	own, other := o.b.Rank(), 1-o.b.Rank()
 	out, in := o.b.memory(&o.m.spec, o.m.bytes, o.m.bytes+guard)
@@ -493,8 +494,8 @@ func (o *overlap) declareAllreduce(ctx context.Context) {
 	}
 }
 
-// transferOnce is one transfer with so many steps of computing, from when both ranks have met:
-// how long all of it took here, and the wait at its end.
+// transferOnce synchronises both ranks, and runs one transfer with so many steps of computation.
+// It returns how long that took on this rank, and how long the wait at its end.
 func (o *overlap) transferOnce(steps int) (all, wait int64) {
 	o.sync.run(1, nil)
 	began := nanos()
@@ -506,7 +507,7 @@ func (o *overlap) transferOnce(steps int) (all, wait int64) {
 	return ended - began, ended - computed
 }
 
-// repeat has n transfers, and returns the medians of the later rank's times.
+// repeat runs n transfers, and returns the medians of the later rank's times.
 func (o *overlap) repeat(ctx context.Context, n, steps int) (r overlapTimes) {
 	type times struct{ All, Wait []int64 }
 	var own times
@@ -520,7 +521,7 @@ func (o *overlap) repeat(ctx context.Context, n, steps int) (r overlapTimes) {
 	return r
 }
 
-// medianOfLater is the median of the greater of both at a time.
+// medianOfLater returns the median of the larger values of two ranks.
 func medianOfLater(a, b []int64) float64 {
 	var later []float64
 	for i := range min(len(a), len(b)) {
@@ -529,7 +530,7 @@ func medianOfLater(a, b []int64) float64 {
 	return median(later)
 }
 
-// stepsFor is how many steps of computing take so many ns.
+// stepsFor returns how many steps of computation take so many ns.
 func stepsFor(ns float64) int {
 	const steps = 100_000
 	least := math.Inf(1)
@@ -541,7 +542,7 @@ func stepsFor(ns float64) int {
 	return int(ns/least*steps) + 1
 }
 
-// computeAlone is the median time of so many steps, of the later rank.
+// computeAlone returns the median time of so many steps, on the later rank.
 func (o *overlap) computeAlone(ctx context.Context, steps, n int) float64 {
 	own := make([]int64, n)
 	repeat(n, own, func() { compute(steps) })
@@ -549,8 +550,8 @@ func (o *overlap) computeAlone(ctx context.Context, steps, n int) float64 {
 	return medianOfLater(both[0], both[1])
 }
 
-// whileMoving is the CPU time that a transfer of the two ranks uses, in ns, of ranks that
-// have something to move both ways, one after the other.
+// whileMoving returns the CPU time of a transfer, in ns, of two ranks that always have messages in
+// both directions.
 func (o *overlap) whileMoving(ctx context.Context, n int) float64 {
 	began := ownCPU()
 	for range n {
@@ -563,9 +564,9 @@ func (o *overlap) whileMoving(ctx context.Context, n int) float64 {
 	return float64(used[0]+used[1]) / float64(n)
 }
 
-// whileAsleep is that of ranks that sleep, and look once in a while: what moves the bytes, in
-// Test, in the engine, in the kernel, or in an adapter, which uses nothing; and naps, whose
-// cost as many where nothing is under way tell.
+// whileAsleep returns the CPU time of ranks that sleep and test now and then. Test, the engine,
+// the kernel or an adapter (which uses no CPU) moves the bytes; the cost of the sleeping is
+// measured without messages, and subtracted.
 func (o *overlap) whileAsleep(ctx context.Context, n int, alone time.Duration) float64 {
 	nap := max(alone, 100*time.Microsecond)
 	naps, began := 0, ownCPU()
@@ -587,13 +588,13 @@ func (o *overlap) whileAsleep(ctx context.Context, n int, alone time.Duration) f
 	return float64(both[0]+both[1]) / float64(n)
 }
 
-// envRouter tells ranks where the router of their star is.
+// envRouter tells ranks the location of their star's router.
 const envRouter = "SLUICE_BENCH_ROUTER"
 
-const longLoss = `The ranks are in two network namespaces, which a third one joins that drops packets at random,
-each way. Rank 1 sends, with so many messages outstanding. The figure itself is the time of a
-message, from the start of its receive; rate what arrives in all. The connections are made
-before, without loss. It needs root, and nft.`
+const longLoss = `The ranks are in two network namespaces; a third one connects them, and drops packets at random
+in both directions. Rank 1 sends, with so many messages outstanding. The main figure is the
+time of a message, from the start of its receive; rate is the rate at which all arrive. The
+connections are made before, without loss. It needs root and nft.`
 
 // lossWords are the shares of packets, in percent, that can be lost.
 var lossWords = []string{"0", "0.1", "0.2", "0.5", "1", "2", "5", "10"}
@@ -614,9 +615,10 @@ func measureLoss(ctx context.Context, b *bed, m *measurement) {
 	s.close()
 }
 
-const longIncast = `Rank 0 receives from all others, each in a network namespace of its own, that a router joins.
-The figure itself is the rate of all together, sender that of each, and fairness Jain's index
-of these: 1 if all get the same, 1/n if one of n gets all (RFC 5166). It needs root, and nft.`
+const longIncast = `Rank 0 receives from all other ranks. Each rank is in a network namespace of its own; a router
+connects them. The main figure is the rate of all senders together, sender that of each, and
+fairness Jain's index of these: 1 if all get the same, 1/n if one of n gets everything
+(RFC 5166). It needs root and nft.`
 
 func measureIncast(ctx context.Context, b *bed, m *measurement) {
 	flows := newFlows(b, m)
@@ -659,8 +661,8 @@ func jain(rates []float64) float64 {
 	return sum * sum / (float64(len(rates)) * squares)
 }
 
-// flow is messages from one rank to another, of which a window is outstanding. The last byte
-// of each tells whether more follow.
+// flow is a stream of messages from one rank to another, with a window outstanding. The last byte
+// of each says whether more follow.
 type flow struct {
 	declarations
 	memory  [][]byte
@@ -678,7 +680,7 @@ const (
 // newFlows declares messages to rank 0 from all others.
 func newFlows(b *bed, m *measurement) (list []*flow) {
 	if os.Getenv(envRouter) == "" {
-		must(usagef("%s makes a network of its own, which a job that something else has started does not have", m.name))
+		must(usagef("%s makes a network of its own: run it without a launcher", m.name))
 	}
 	first, last := 0, 0
 	if b.Rank() == 0 {
@@ -706,7 +708,7 @@ func newFlows(b *bed, m *measurement) (list []*flow) {
 
 func (s *flow) seed(from, slot int) uint64 { return seedFor(from, s.bytes, "flow") + uint64(slot) }
 
-// check looks at the last message of each slot.
+// check checks the last message of each slot.
 func (s *flow) check() {
 	for i, b := range s.memory[:min(len(s.memory), len(s.samples))] {
 		if s.node.Rank() == 0 {
@@ -744,7 +746,7 @@ func (s *flow) move(d time.Duration) {
 		}
 		return
 	}
-	// Once it is time all messages of a window say so: as many receives have been started.
+	// When the time is over, all messages of a window say so: so many receives have been started.
 	for i, last := 0, -1; last < 0 || i <= last; i++ {
 		slot, says := i%window, flowGoesOn
 		if i >= window {

@@ -129,7 +129,7 @@ func TestAttemptFails(t *testing.T) {
 	for _, c := range []struct {
 		why, provider, time string
 	}{
-		{"not over within", "shm", "1m"},
+		{"did not end within", "shm", "1m"},
 		{"no such device", "none", "1ms"},
 	} {
 		p := *firstPattern(func(p *pattern) bool { return p.name == "idle" })

@@ -59,7 +59,7 @@ func TestQMPTable(t *testing.T) {
 	}
 	r, out := inJob(t, 1, os.Args[0], "qmp", "faces")
 	require.Equal(t, exitFailed, r.ExitStatus(), out)
-	require.Contains(t, out, "this measures between at least 2 ranks, the job has 1")
+	require.Contains(t, out, "this measurement runs between at least 2 ranks, but the job has 1")
 }
 
 func TestQMPUsage(t *testing.T) {

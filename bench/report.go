@@ -20,41 +20,41 @@ type Report struct {
 	Comparisons []Comparison `json:"comparisons,omitempty"` // of bench compare
 	Changes     []Change     `json:"changes,omitempty"`     // of bench compare OLD NEW
 	Missing     []string     `json:"missing,omitempty"`     // what could not be measured, and why
-	Settings    []string     `json:"settings,omitempty"`    // of bench tune: NAME=value, to export
+	Settings    []string     `json:"settings,omitempty"`    // of bench tune: NAME=value
 	Model       *Model       `json:"model,omitempty"`       // of bench scale
-	Estimates   []Estimate   `json:"estimates,omitempty"`   // by it
-	Warnings    []string     `json:"warnings,omitempty"`    // what makes the figures doubtful
+	Estimates   []Estimate   `json:"estimates,omitempty"`   // made with the model
+	Warnings    []string     `json:"warnings,omitempty"`    // reasons why the figures are doubtful
 }
 
 // Result is one measurement: the distribution of its samples, in Unit.
 type Result struct {
 	Pattern  string  `json:"pattern"`           // lat, bw, bibw, rate, halo, ring, local, addslice, fanout, or a collective
-	Layer    string  `json:"layer"`             // of the software that is measured: verbs, channel, impi, qmp, fanout, exact, mpi, zmq, memory
-	Suite    string  `json:"suite,omitempty"`   // of lat, bw, bibw and rate: channel where each message of a window has memory of its own; impi: each is a request of its own; qmp: as QMP programs call
+	Layer    string  `json:"layer"`             // software layer that is measured: verbs, channel, impi, qmp, fanout, exact, mpi, zmq, memory
+	Suite    string  `json:"suite,omitempty"`   // for lat, bw, bibw and rate: channel: each message of a window has memory of its own; impi: each is a request of its own; qmp: with the calls of QMP programs
 	Provider string  `json:"provider"`          // what moves the bytes: shm, tcp, …; self within a rank
-	Peer     string  `json:"peer"`              // whose implementation: sluice, openmpi, mpich, with a version behind an @, libzmq, limit
-	Op       string  `json:"op,omitempty"`      // operation, way of calling, or memory: alloc, heap, or of different memory alloc>heap
-	Figure   string  `json:"figure,omitempty"`  // of patterns with several: which
-	Load     string  `json:"load,omitempty"`    // what shares the CPUs: busy: a process that computes on each core; quota: half a CPU a rank
-	Count    int64   `json:"count,omitempty"`   // of handles, waiters, cq, ahead: so many of them
-	Loss     float64 `json:"loss,omitempty"`    // of loss: share of packets that the network loses, in percent
-	Failed   string  `json:"failed,omitempty"`  // why there are no figures: the job failed, or did not end in time
+	Peer     string  `json:"peer"`              // implementation: sluice, openmpi, mpich, with a version after an @, libzmq, limit
+	Op       string  `json:"op,omitempty"`      // operation, kind of call, or memory: alloc, heap, or alloc>heap, heap>alloc if sender and receiver differ
+	Figure   string  `json:"figure,omitempty"`  // the figure, for patterns that have several
+	Load     string  `json:"load,omitempty"`    // what shares the CPUs: busy: a computing process on each core; quota: half a CPU a rank
+	Count    int64   `json:"count,omitempty"`   // for handles, waiters, cq, ahead: how many of them
+	Loss     float64 `json:"loss,omitempty"`    // for loss: share of lost packets, in percent
+	Failed   string  `json:"failed,omitempty"`  // why there are no figures: the job has failed, or did not end in time
 	Version  string  `json:"version,omitempty"` // of a peer's library
 	Device   string  `json:"device,omitempty"`
 	Mode     string  `json:"mode,omitempty"`   // each: a sample is one iteration; batch: the mean of Batch
 	Batch    int64   `json:"batch,omitempty"`  // iterations (lat), windows or messages (others) of a sample
 	Window   int64   `json:"window,omitempty"` // messages outstanding
-	List     int64   `json:"list,omitempty"`   // most work requests in one call, of ibv
-	Ranks    int64   `json:"ranks,omitempty"`  // of halo, ring, fanout and collectives
-	Axis     string  `json:"axis,omitempty"`   // of halo: x, y, z, t, all; of the suite qmp half as well
+	List     int64   `json:"list,omitempty"`   // most work requests in one call, for ibv
+	Ranks    int64   `json:"ranks,omitempty"`  // for halo, ring, fanout and collectives
+	Axis     string  `json:"axis,omitempty"`   // for halo: x, y, z, t, all; in suite qmp also half
 	Halo     string  `json:"halo,omitempty"`   // how halo receives: packed, strided
-	// Algorithm carries out the collective, or is the way of the message, of bench tune; Segment is that of a pipeline, where it is not the default's.
+	// Algorithm runs the collective, or in bench tune is the method of the message; Segment is that of a pipeline, if it is not the default.
 	Algorithm string  `json:"algorithm,omitempty"`
 	Segment   int64   `json:"segment,omitempty"`
-	Bytes     int64   `json:"bytes"`             // of a message; of halo, what a rank sends in an exchange; of collectives, of the vector or each rank's block
-	Block     int64   `json:"block,omitempty"`   // of channels: bytes of the blocks that a message is made of, as far apart as they are long; 0: one piece
-	Receive   string  `json:"receive,omitempty"` // of channels: packed: into one piece what is sent in blocks; late: started when the message has been announced
-	Unit      string  `json:"unit"`              // ns, MB/s (10^6 bytes), msg/s, chunks/s, %, KiB; 1: a number of things, or a ratio
+	Bytes     int64   `json:"bytes"`             // of a message; for halo, what a rank sends in an exchange; for collectives, of the vector or each rank's block
+	Block     int64   `json:"block,omitempty"`   // for channels: bytes of the blocks of a message, with gaps of the same length; 0: one piece
+	Receive   string  `json:"receive,omitempty"` // for channels: packed: receive into one piece what is sent in blocks; late: start when the message has been announced
+	Unit      string  `json:"unit"`              // ns, MB/s (10^6 bytes), msg/s, chunks/s, %, KiB; 1: a count, or a ratio
 	Min       float64 `json:"min"`
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`
@@ -62,17 +62,17 @@ type Result struct {
 	Max       float64 `json:"max"`
 	Mean      float64 `json:"mean"`
 	Samples   int64   `json:"samples"`
-	Inline    bool    `json:"inline,omitempty"`   // the payload was given inline
-	Verified  bool    `json:"verified,omitempty"` // every byte was checked, both ways, before; of channels, after as well
+	Inline    bool    `json:"inline,omitempty"`   // the payload was posted inline
+	Verified  bool    `json:"verified,omitempty"` // every byte was checked, in both directions, before timing; for channels, also after
 	TimerNS   float64 `json:"timer_ns,omitempty"` // cost of the clock, once in each sample
 	// AllocsPerMessage counts the Go allocations of both ranks.
 	AllocsPerMessage *float64 `json:"allocs_per_message,omitempty"`
-	// CrossingsPerMessage counts the calls from Go into C of both ranks; of ibv.
+	// CrossingsPerMessage counts the calls from Go into C of both ranks; for ibv.
 	CrossingsPerMessage *float64 `json:"crossings_per_message,omitempty"`
 	Rounds              int      `json:"rounds,omitempty"`
 	// Spread is the range of the rounds' medians, as a fraction of their median.
 	Spread float64 `json:"spread,omitempty"`
-	// Medians are those of the rounds, in their order: what a test of significance takes.
+	// Medians are the medians of the rounds, in order, for a test of significance.
 	Medians []float64 `json:"medians,omitempty"`
 	// Histogram has all samples, in thousandths of Unit, with three significant figures:
 	// HdrHistogram's V2 encoding, compressed, in base64. With --histogram.

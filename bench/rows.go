@@ -8,64 +8,64 @@ import (
 	"time"
 )
 
-// row is a row of bench compare: what one command of ours measures, of several sizes,
-// and the programs of peers that do the same. To add one, add a line to rows: a pattern
-// with its layer and provider, what it is measured with, the peers' programs, and the
-// bars that its figures are held to; what has none is shown.
+// row is a row of bench compare: the measurement of one command of bench, with several sizes, and
+// the peers' programs that do the same. To add one, add a line to rows: a pattern with its layer,
+// provider and dimensions, the peers' programs, and the bars of its figures; figures without a bar
+// are only shown.
 //
 //	{suite: "channel", layer: layerChannel, pattern: patternLat, provider: "shm", memory: bothMemories, sizes: fourths,
 //		peers: []string{"mpi p2p -m", "limit"}, bars: []bar{{op: memoryAlloc, sizes: "8", limit: 0.75}}},
 //
-// Figures of ours and of peers are set beside each other where size, axis and Figure are
-// equal. With --quick those sizes and axes are measured that have a bar. Under a load run
-// ours, by their flag, and the peers, by bench load.
+// Figures of sluice and of peers are compared if size, axis and Figure are equal. With --quick only
+// sizes and axes with a bar are measured. Under a load, sluice runs with its flag, and the peers
+// with bench load.
 type row struct {
 	suite    string // for --only, with provider, pattern, ranks, window and load
-	layer    string // of ours; with the pattern it names the command
+	layer    string // of sluice; with the pattern it names the command
 	pattern  string
 	provider string
 	memory   string        // kinds, a list; empty: the command has no choice
 	op       string        // of verbs
-	sizes    string        // list; empty: one size alone, the command's
-	axes     string        // of halos, in place of sizes
+	sizes    string        // list; empty: only the command's size
+	axes     string        // for halos, instead of sizes
 	ranks    int           // 0: the command's own
 	window   int           // 0: the command's own
-	unbound  bool          // ranks of peers are bound to no CPU, as ours are
+	unbound  bool          // ranks of peers are not bound to a CPU, nor are those of sluice
 	load     string        // what shares the CPUs
-	kind     string        // what is done, of patterns that do several things
-	count    int           // how many there are, of patterns of many; 0: it is none
-	loss     string        // percent of packets that are lost
-	time     time.Duration // of a figure, where others take 100 ms; 0: as others
-	args     []string      // more arguments of ours
+	kind     string        // the operation, for patterns with several
+	count    int           // for patterns of many objects: how many; 0: other patterns
+	loss     string        // percentage of lost packets
+	time     time.Duration // of a figure, instead of 100 ms; 0: 100 ms
+	args     []string      // more arguments of sluice
 
-	// peers are the programs beside it, with their arguments; sizes, ranks, window and time
+	// peers are the programs to compare with, and their arguments; sizes, ranks, window and time
 	// are added to them:
 	//
-	//	mpi NAME ...    peers/mpi_NAME.c, with each MPI that is found
-	//	limit           the machine's own, of the row's pattern
-	//	zmq             chunks by libzmq
+	//	mpi NAME ...    peers/mpi_NAME.c, with each installed MPI
+	//	limit           the machine's limit, for the row's pattern
+	//	zmq             chunks with libzmq
 	//	ucx tag|am|put  ucx_perftest
 	//	fi              fi_pingpong
-	//	perftest        perftest's program of the row's operation
+	//	perftest        perftest's program for the row's operation
 	peers []string
 	bars  []bar
 }
 
-// bar is what figures of a row are held to: the best MPI, or what else it names.
+// bar is a bound for figures of a row, relative to the best MPI, or to what it names.
 type bar struct {
-	op      string  // of ours; empty: each
+	op      string  // of sluice; empty: each
 	sizes   string  // or axes: list; empty: all
-	figure  string  // of patterns that have several
+	figure  string  // for patterns that have several
 	against string  // a peer; empty: the best MPI
-	fixed   float64 // in place of a peer: so much of the figure's unit
-	calls   float64 // in place of a peer: so many calls into C for a message
-	limit   float64 // of ours / theirs: at most, of bandwidth and rates at least
-	aim     float64 // what we strive for; 0: no more than the limit
-	best    bool    // the best of our operations counts
+	fixed   float64 // instead of a peer: a value in the figure's unit
+	calls   float64 // instead of a peer: calls into C for each message
+	limit   float64 // of ours / theirs: at most; for bandwidths and rates at least
+	aim     float64 // the ratio to aim for; 0: the limit
+	best    bool    // the best operation of sluice counts
 }
 
-// Sizes and kinds of memory that many rows have: from a double to 4 MiB, and of
-// collectives to 8 MiB, at powers of four.
+// Sizes and kinds of memory that many rows have: from a double to 4 MiB, for collectives to 8 MiB,
+// in powers of four.
 const (
 	fourths      = "8,16,64,256,1k,4k,16k,64k,256k,1M,4M"
 	vectors      = "8,64,256,1k,4k,16k,64k,128k,256k,1M,4M,8M"
@@ -76,8 +76,8 @@ const (
 
 // rows are all rows of bench compare, in the order in which they are measured and shown.
 var rows = slices.Concat([]row{
-	// Channels, of two ranks with a core each. The floor of a message is the line that
-	// carries it; of a bandwidth one copy.
+	// Channels between two ranks with a core each. The lower bound for a message is the line that
+	// carries it; the upper bound for a bandwidth is one copy.
 	{suite: "channel", layer: layerChannel, pattern: patternLat, provider: "shm", memory: allMemories, sizes: fourths,
 		peers: []string{"mpi p2p -m", "ucx tag", "ucx am", "ucx put", "fi", "limit"}, bars: []bar{
 			{op: memoryAlloc, sizes: "8", limit: 0.75, aim: 0.6},
@@ -117,7 +117,7 @@ var rows = slices.Concat([]row{
 	{suite: "verbs", layer: layerVerbs, pattern: patternBW, provider: "tcp", op: "write", sizes: "64k,256k,1M,4M",
 		peers: []string{"mpi p2p -d bw"}, bars: []bar{{sizes: "1M,4M", limit: 1}}},
 
-	// Messages that are matched, each a request of its own.
+	// Matched messages, each a request of its own.
 	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", memory: heapFirst, sizes: fourths,
 		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1.25}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
@@ -131,7 +131,7 @@ var rows = slices.Concat([]row{
 	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: carrierTCP, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d rate"}},
 },
-	// Collectives: of 2 ranks with a core each, and of more on the CPUs that there are.
+	// Collectives of 2 ranks with a core each, and of more on the available CPUs.
 	collectiveRows(2, bothMemories, vectors, "called,declared", []bar{{op: callCalled, limit: 0.75}}, []bar{
 		{op: calledAlloc, sizes: "8,64,256,1k", limit: 0.75},
 		{op: calledAlloc, sizes: "128k", limit: 0.6},
@@ -147,7 +147,7 @@ var rows = slices.Concat([]row{
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{against: besideExact, limit: 4}}},
 		{suite: "exact", layer: layerExact, pattern: patternAddSlice, provider: providerSelf, sizes: "8M", bars: []bar{{fixed: 1000, limit: 1}}},
 
-		// What QMP programs call: the bars of channels and collectives, and ten per cent.
+		// Calls of QMP programs: the bars of channels and collectives, plus ten per cent.
 		{suite: "qmp", layer: layerQMP, pattern: "allreduce", provider: "shm", sizes: "8,1k,128k,8M", ranks: 2, peers: []string{"mpi qmp -c allreduce"}, bars: []bar{
 			{sizes: "8,1k", limit: 0.825},
 			{sizes: "128k", limit: 0.66},
@@ -162,7 +162,7 @@ var rows = slices.Concat([]row{
 	},
 	// Chunks to workers that ask for them: the dialect that serves best counts.
 	fanouts(3, 1), fanouts(3, 8), fanouts(9, 1), fanouts(9, 8),
-	// An RDMA device: as libibverbs is used by a C program.
+	// An RDMA device, as a C program uses it with libibverbs.
 	[]row{
 		overDevice(patternLat, "write", "8", 0, 0, 1, bar{limit: 1.1}),
 		overDevice(patternLat, "send", "8", 0, 0, 1, bar{limit: 1.1}),
@@ -199,8 +199,8 @@ func fanouts(ranks, window int) []row {
 		peers: []string{"mpi fanout", "zmq"}, bars: []bar{{limit: 1.5, best: true}, {against: peerZMQ, limit: 2, best: true}}}}
 }
 
-// overDevice is what perftest does as well: the same operation, as many outstanding,
-// posted in one call and signalled, none by value.
+// overDevice does the same as perftest: the same operation, with as many outstanding, posted in one
+// call and signalled, none inline.
 func overDevice(pattern, op, size string, window, list, every int, bars ...bar) row {
 	for i := range bars {
 		bars[i].against = peerPerftest
@@ -208,9 +208,8 @@ func overDevice(pattern, op, size string, window, list, every int, bars ...bar) 
 	r := row{suite: "verbs", layer: layerVerbs, pattern: pattern, provider: providerIBV, op: op, sizes: size, window: window, peers: []string{"perftest"}, bars: bars,
 		args: []string{"--inline", "0", "--signal-every", strconv.Itoa(every), "--warmup", "20ms"}}
 	if pattern == patternLat {
-		// perftest reads the cycle counter in each iteration, and says the median. Short
-		// batches have few of the interruptions of a system in them, and of the clock next to
-		// nothing.
+		// perftest reads the cycle counter in each iteration, and prints the median. Short batches
+		// contain few interruptions, and almost no cost of the clock.
 		r.args = append(r.args, "--batch=4")
 	} else {
 		r.args = append(r.args, "--mean", "--list", strconv.Itoa(list))
@@ -218,7 +217,7 @@ func overDevice(pattern, op, size string, window, list, every int, bars ...bar) 
 	return r
 }
 
-// String names a row: what --only is matched with.
+// String returns the name of a row, which --only matches.
 func (r *row) String() string {
 	words := []string{r.provider, r.suite, r.pattern, strings.TrimSpace(r.op + " " + r.kind), "", "", "", r.load}
 	if r.suite == r.pattern {
@@ -242,7 +241,7 @@ func (r *row) String() string {
 	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
 
-// list is how many work requests are posted in one call.
+// list returns how many work requests are posted in one call.
 func (r *row) list() int {
 	i := slices.Index(r.args, "--list")
 	if i < 0 {
@@ -252,10 +251,10 @@ func (r *row) list() int {
 	return n
 }
 
-// points are its sizes or axes; one, which is empty, where it has neither.
+// points returns the row's sizes or axes, or one empty point if it has neither.
 func (r *row) points() []string { return strings.Split(r.sizes+r.axes, ",") }
 
-// barred are the points that are held to a bar.
+// barred returns the points that have a bar.
 func (r *row) barred() []string {
 	return slices.DeleteFunc(r.points(), func(p string) bool {
 		return !slices.ContainsFunc(r.bars, func(b bar) bool { return b.covers(p) })
@@ -266,7 +265,7 @@ func (b *bar) covers(point string) bool {
 	return b.sizes == "" || slices.Contains(strings.Split(b.sizes, ","), point)
 }
 
-// point is that of a result of this row.
+// point returns the point of a result of this row.
 func (r *row) point(v *Result) string {
 	switch {
 	case r.axes != "":
@@ -277,13 +276,13 @@ func (r *row) point(v *Result) string {
 	return ""
 }
 
-// measuredBy is the pattern that measures it. (Its command may have another name.)
+// measuredBy returns the pattern that measures the row. (Its command may have another name.)
 func (r *row) measuredBy() *pattern {
 	return firstPattern(func(p *pattern) bool { return p.layer == r.layer && p.name == r.pattern })
 }
 
-// command is what measures some points of it, by the bench of this version and of those
-// before.
+// command returns the command that measures some points, for this version of bench and earlier
+// ones.
 func (r *row) command(points []string, t time.Duration) []string {
 	p := r.measuredBy()
 	args := []string{r.layer, p.command()}
@@ -326,21 +325,21 @@ func (r *row) command(points []string, t time.Duration) []string {
 	return append(append(args, r.args...), "--time", t.String(), "--json")
 }
 
-// inDoublesOf are sizes as counts of doubles.
+// inDoublesOf converts sizes to counts of doubles.
 func inDoublesOf(sizes []string) string {
 	var counts []string
 	for _, s := range sizes {
 		n, err := parseSize(s)
 		if err != nil {
-			panic(err) // it is one of ours
+			panic(err) // the table is wrong
 		}
 		counts = append(counts, strconv.Itoa(n/doubleBytes))
 	}
 	return strings.Join(counts, ",")
 }
 
-// programRows are what programs meet beside messages to and fro on a quiet machine. Most have
-// no bar that holds today, or none.
+// programRows are situations of programs other than a ping-pong on a quiet machine. Most have no
+// bar, or miss it today.
 func programRows() (list []row) {
 	overlap := func(provider, kind string, peers ...string) {
 		list = append(list, row{suite: patternOverlap, layer: layerChannel, pattern: patternOverlap, provider: provider, kind: kind, memory: bothMemories, sizes: "256k,1M,4M",
@@ -353,7 +352,7 @@ func programRows() (list []row) {
 	overlap(providerRoCE, kindSend)
 	overlap(providerIBV, kindSend)
 
-	// CPUs that are shared: only with a neighbour on each core there is a bar.
+	// Shared CPUs: there is a bar only with a neighbour on each core.
 	for _, load := range []string{loadBusy, loadQuota} {
 		bars := []bar{{figure: figureMean, limit: 1.2}, {figure: figureNeighbour, fixed: 45, limit: 1}}
 		if load == loadQuota {
@@ -367,7 +366,7 @@ func programRows() (list []row) {
 		list = append(list, lat, allreduce, halo)
 	}
 
-	// Messages of impi that have to be looked for.
+	// Messages of impi that must be searched for.
 	for _, provider := range []string{"shm", carrierTCP} {
 		r := row{suite: suiteIMPI, layer: layerIMPI, provider: provider, sizes: "8,4k,64k"}
 		unexpected, posted, anySource := r, r, r
@@ -377,7 +376,7 @@ func programRows() (list []row) {
 		list = append(list, unexpected, posted, anySource)
 	}
 
-	// Many of something.
+	// Many handles, goroutines or queue pairs.
 	for _, provider := range []string{"shm", "tcp"} {
 		for _, count := range []int{1, 100, 10_000} {
 			list = append(list, row{suite: "handles", layer: layerChannel, pattern: "handles", provider: provider, count: count, memory: memoryAlloc, sizes: "8"})
@@ -395,7 +394,7 @@ func programRows() (list []row) {
 		}
 	}
 
-	// Messages that are declared and thrown away, or have other memory each time.
+	// Messages that are declared for one use, or get other memory each time.
 	for _, provider := range []string{"shm", "tcp"} {
 		for _, kind := range []string{oneshotDeclare, oneshotRebase, oneshotAddress} {
 			list = append(list, row{suite: "oneshot", layer: layerChannel, pattern: "oneshot", provider: provider, kind: kind, memory: bothMemories, sizes: "8,4k,256k",

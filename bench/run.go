@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
 
-// work is a pattern that is to be measured.
+// work is a pattern to measure.
 type work struct {
 	*pattern
 	o       *options
@@ -30,24 +30,24 @@ type work struct {
 	specs   []spec
 }
 
-// newWork is a pattern with what the command line gives.
+// newWork makes the work of a pattern with the options of the command line.
 func newWork(p *pattern, given map[string]string) work { return work{pattern: p, o: p.parse(given)} }
 
-// job is what the ranks of a job measure, one after the other.
+// job is the list of measurements of a job, one after the other.
 type job struct {
 	outputOptions
 	given map[string]string // flags of the command line
 	works []work
-	more  func(context.Context, *session) []work         // in place of works, what only ranks know; may be nil
-	body  func(context.Context, *session, *job, *Report) // in place of carrying out the work; may be nil
-	needs ranks                                          // of the body, beside those of works
-	count int                                            // ranks that are started, if not so many as works need
+	more  func(context.Context, *session) []work         // instead of works, if only ranks know them; may be nil
+	body  func(context.Context, *session, *job, *Report) // instead of carrying out the work; may be nil
+	needs ranks                                          // of the body, in addition to those of works
+	count int                                            // ranks to start, if not as many as works need
 }
 
-// run measures: as one of the ranks of a job where this process is one, else by starting them.
+// run measures: as a rank of a job if this process is one, otherwise by starting the ranks.
 func (j *job) run(ctx context.Context) {
 	j.check()
-	delete(j.given, "listen") // the other has none
+	delete(j.given, "listen") // the other rank has none
 	ctx, stop := j.meet(ctx)
 	defer stop()
 	s := join(ctx, j.provider())
@@ -70,7 +70,7 @@ func (j *job) run(ctx context.Context) {
 	must(errors.Join(err, s.Close()))
 }
 
-// start is how many ranks are started where there is no job.
+// start returns how many ranks to start if there is no job.
 func (j *job) start() (n int, unbound bool) {
 	n = max(j.count, 1)
 	for _, w := range j.works {
@@ -83,7 +83,7 @@ func (j *job) start() (n int, unbound bool) {
 	return n, unbound
 }
 
-// provider is the one that is asked for; empty: what the library takes.
+// provider returns the named provider; empty: the library chooses.
 func (j *job) provider() string {
 	alone := len(j.works) > 0
 	for _, w := range j.works {
@@ -98,7 +98,7 @@ func (j *job) provider() string {
 	return ""
 }
 
-// measure carries out all work and, at rank 0, prints.
+// measure carries out all work; rank 0 prints.
 func (j *job) measure(ctx context.Context, s *session) {
 	needs := []ranks{j.needs}
 	for _, w := range j.works {
@@ -106,7 +106,7 @@ func (j *job) measure(ctx context.Context, s *session) {
 	}
 	for _, r := range needs {
 		if n := s.Size(); n < r.least || r.most > 0 && n > r.most {
-			must(fmt.Errorf("this measures %s, the job has %d", r, n))
+			must(fmt.Errorf("this measurement runs %s, but the job has %d", r, n))
 		}
 	}
 	ranks := j.introduce(ctx, s)
@@ -119,7 +119,7 @@ func (j *job) measure(ctx context.Context, s *session) {
 	}
 	body(ctx, s, j, &report)
 	used := share(ctx, s, ownCPU()-own, nil)
-	// On two hosts each sees only its own rank; what the other one used is not here.
+	// On two hosts each sees only its own rank, and not the CPU time of the other one.
 	mine := used[s.Rank()]
 	if together(ranks) {
 		mine = 0
@@ -133,14 +133,14 @@ func (j *job) measure(ctx context.Context, s *session) {
 	}
 }
 
-// introduce tells all ranks where each is, and fails where one has other options.
+// introduce tells all ranks where each one is, and fails if their options differ.
 func (j *job) introduce(ctx context.Context, s *session) []RankEnvironment {
 	type hello struct {
 		Options string          `json:"options"`
 		Rank    RankEnvironment `json:"rank"`
 	}
 	measured := maps.Clone(j.given)
-	for _, name := range []string{"json", "csv", "html", "file", "exports"} { // for the one that prints
+	for _, name := range []string{"json", "csv", "html", "file", "exports"} { // only for the rank that prints
 		delete(measured, name)
 	}
 	all := share(ctx, s, hello{fmt.Sprint(measured), takeRankEnvironment(s.Rank())}, nil)
@@ -194,8 +194,8 @@ func (j *job) plan(ctx context.Context, s *session) (works []work, steps int) {
 	return works, steps
 }
 
-// carryOut measures all specs once in each round, so that what changes in the machine
-// meanwhile is met by all of them.
+// carryOut measures all specs once in each round, so that changes of the machine affect all of
+// them.
 func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress func(string)) {
 	b := &bed{session: s, o: w.o, carrier: w.carrier, provider: cmp.Or(w.carrier, s.provider)}
 	if w.open != nil {
@@ -215,7 +215,7 @@ func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress fun
 	for _, d := range append([]DeviceEntry{b.entry, b.over}, b.devices()...) {
 		r.Environment.addDevice(d)
 	}
-	for _, p := range s.Stats().Peers { // what the library has found
+	for _, p := range s.Stats().Peers { // the choice of the library
 		if b.provider == "" && p.Rank != s.Rank() {
 			b.provider = p.Provider
 		}
@@ -227,15 +227,15 @@ func (w *work) carryOut(ctx context.Context, s *session, r *Report, progress fun
 	b.close(ctx)
 }
 
-// RankFailedError: a rank that we started failed.
+// RankFailedError says that a rank that bench started has failed.
 type RankFailedError struct {
-	Rank   int // -1: one that ended the job, and has said why
+	Rank   int // -1: a rank that aborted the job, and has printed why
 	Status int
 }
 
 func (e *RankFailedError) Error() string {
 	if e.Rank < 0 {
-		return fmt.Sprintf("the job was ended with status %d", e.Status)
+		return fmt.Sprintf("the job was aborted with status %d", e.Status)
 	}
 	return fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)
 }
@@ -247,14 +247,14 @@ func launchOptions(size int, unbound bool, args ...string) launch.Options {
 	if unbound {
 		o.Bind = launch.None
 		if size > runtime.NumCPU() && os.Getenv("GOMAXPROCS") == "" {
-			// As of ranks that are bound: with more a runtime's threads take CPUs from other ranks.
+			// As with bound ranks: with more, the threads of a runtime take CPUs from other ranks.
 			o.Env = append(o.Env, "GOMAXPROCS=1")
 		}
 	}
 	return o
 }
 
-// launchSelf runs this very command as ranks, which print; signals go to them.
+// launchSelf runs this command again as ranks, which print; signals go to them.
 func launchSelf(ctx context.Context, size int, unbound bool) error {
 	o := launchOptions(size, unbound, os.Args[1:]...)
 	o.Stdout, o.Stderr, o.Signals = os.Stdout, os.Stderr, launch.Signals()
@@ -274,8 +274,8 @@ func launchSelf(ctx context.Context, size int, unbound bool) error {
 	return nil
 }
 
-// attempt is a job for one measurement alone. It ends within a bound: one that fails, or hangs,
-// is a row that has failed, and no more.
+// attempt is a job for a single measurement. It ends within a bound: if it fails, or hangs, only
+// its row has failed.
 type attempt struct {
 	work
 	spec     spec
@@ -287,7 +287,7 @@ type attempt struct {
 // is for.
 const envAttempt = "SLUICE_BENCH_ATTEMPT"
 
-// attempted are the specs that a job is for.
+// attempted returns the specs of a job.
 func attempted(list []spec) []spec {
 	if i, err := strconv.Atoi(os.Getenv(envAttempt)); err == nil && i >= 0 && i < len(list) {
 		return list[i : i+1]
@@ -295,10 +295,10 @@ func attempted(list []spec) []spec {
 	return list
 }
 
-// attemptLimit is the bound of an attempt at a pattern that has none.
+// attemptLimit bounds an attempt at a pattern without a bound of its own.
 const attemptLimit = 2 * time.Minute
 
-// AttemptError says why a job that was started has given no figures.
+// AttemptError says why a started job has no figures.
 type AttemptError struct{ Why string }
 
 func (e *AttemptError) Error() string { return e.Why }
@@ -318,7 +318,7 @@ func (j *job) launch(ctx context.Context) {
 }
 
 // attempts starts a job for each measurement, one after the other, and prints what they report.
-// A signal ends it with all that it has started.
+// A signal ends it, and everything that it has started.
 func (j *job) attempts(ctx context.Context) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -370,8 +370,8 @@ func (r *Report) add(other *Report) {
 	}
 }
 
-// run runs the job. An error that is an [*AttemptError] is a failure of the job; others say why
-// it cannot be started here.
+// run runs the job. An [*AttemptError] is a failure of the job; other errors say why it cannot be
+// started here.
 func (a *attempt) run(ctx context.Context, given map[string]string) (_ *Report, err error) {
 	o := launchOptions(a.spec.ranks, a.ranks.unbound, a.layer, a.command(), "--json", "--provider="+a.provider)
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -399,7 +399,7 @@ func (a *attempt) run(ctx context.Context, given map[string]string) (_ *Report, 
 	})
 	switch {
 	case within.Err() != nil:
-		return nil, &AttemptError{fmt.Sprintf("not over within %v", limit)}
+		return nil, &AttemptError{fmt.Sprintf("it did not end within %v", limit)}
 	case err != nil:
 		return nil, err
 	case r.ExitStatus() != 0:
@@ -407,13 +407,13 @@ func (a *attempt) run(ctx context.Context, given map[string]string) (_ *Report, 
 	}
 	report := new(Report)
 	if err := json.Unmarshal(said.Bytes(), report); err != nil {
-		return nil, &AttemptError{fmt.Sprintf("printed no report: %v", err)}
+		return nil, &AttemptError{fmt.Sprintf("it printed no valid report: %v", err)}
 	}
 	return report, nil
 }
 
-// complaint is what a bench has told first, else what its first line is, as a panic begins;
-// empty: instead.
+// complaint returns the first error that a bench has printed, or else its first line, as of a
+// panic; instead if it printed nothing.
 func complaint(told, instead string) string {
 	lines := strings.Split(strings.TrimSpace(told), "\n")
 	for _, line := range lines {

@@ -23,7 +23,7 @@ type scaleOptions struct {
 	sizes    string
 	hosts    string
 	time     time.Duration
-	model    Model // by flags; measured where the latency is negative
+	model    Model // from flags; measured if the latency is negative
 
 	patterns []string
 	bytes    []int
@@ -31,25 +31,25 @@ type scaleOptions struct {
 	settings coll.Settings
 }
 
-// Model is LogGP: a network, and the machines at it.
+// Model is LogGP: a network and its machines.
 type Model struct {
-	Latency  float64 `json:"latency_ns"`         // L: of a message, without what follows
-	Overhead float64 `json:"overhead_ns"`        // o: of a processor, to send or to receive a message
-	Gap      float64 `json:"gap_ns"`             // g: between two messages of one member
-	PerByte  float64 `json:"per_byte_ns"`        // G: of a byte on the way
-	Combine  float64 `json:"combine_byte_ns"`    // of adding a byte of doubles to another
-	Copy     float64 `json:"copy_byte_ns"`       // of copying a byte
-	Measured bool    `json:"measured,omitempty"` // the network, here
+	Latency  float64 `json:"latency_ns"`         // L: latency of a message, without the costs below
+	Overhead float64 `json:"overhead_ns"`        // o: processor time to send or to receive a message
+	Gap      float64 `json:"gap_ns"`             // g: least time between two messages of one member
+	PerByte  float64 `json:"per_byte_ns"`        // G: time of a byte on the network
+	Combine  float64 `json:"combine_byte_ns"`    // time of adding a byte of doubles to another
+	Copy     float64 `json:"copy_byte_ns"`       // time of copying a byte
+	Measured bool    `json:"measured,omitempty"` // the network was measured here
 }
 
-// Estimate is the time of a collective by the model.
+// Estimate is the time of a collective in the model.
 type Estimate struct {
 	Kind      string  `json:"kind"`
 	Bytes     int64   `json:"bytes"`
 	Hosts     int     `json:"hosts"`
 	Algorithm string  `json:"algorithm"`
 	NS        float64 `json:"ns"`
-	Chosen    bool    `json:"chosen,omitempty"` // by the settings of the environment
+	Chosen    bool    `json:"chosen,omitempty"` // the settings of the environment choose it
 }
 
 func (m *Model) logGP() coll.LogGP {
@@ -57,8 +57,8 @@ func (m *Model) logGP() coll.LogGP {
 		PerByte: m.PerByte, Combine: m.Combine, Copy: m.Copy}
 }
 
-// maxHosts is how many hosts are estimated; maxEstimated the messages of a collective
-// that is, which take 50 bytes each and half a second for a million.
+// maxHosts is the largest number of hosts to estimate, maxEstimated the largest number of
+// messages of a collective: each takes 50 bytes, and a million half a second.
 const (
 	maxHosts     = 4096
 	maxEstimated = 1 << 22
@@ -68,16 +68,16 @@ func newScaleCommand(out *outputOptions) *cobra.Command {
 	var o scaleOptions
 	cmd := &cobra.Command{
 		Use:   "scale",
-		Short: "Estimate collectives on many hosts by a model with parameters measured here",
-		Long: `The model is LogGP: L is the latency of a message, o the time that a processor has to
-do with one, g the least time between two, G that of a byte. Measured between two ranks
-over a provider: o is the time of starting a short message, at most a quarter of the round
-trip; L half the round trip without o at both ends, g the inverse of the rate of short messages, G of the bandwidth
-at 1 MiB. Or given, all four.
+		Short: "Estimate collectives on many hosts with a model whose parameters are measured here",
+		Long: `The model is LogGP: L is the latency of a message, o the processor time for one, g the
+least time between two, G the time for a byte. They are measured between two ranks over a
+provider: o is the time to start a short message, at most a quarter of the round trip; L is
+half the round trip without o at both ends; g is the inverse of the rate of short messages,
+G that of the bandwidth at 1 MiB. Flags can set them instead, all four together.
 
-The schedules of all members are carried out by the model, of each algorithm. An
-asterisk is at what the settings of the environment choose; a dash where an algorithm is
-not possible, or has more than four million messages.`,
+The model runs the schedules of all members, for each algorithm. An asterisk marks what the
+settings of the environment choose; a dash marks an algorithm that is not possible, or has
+more than four million messages.`,
 		Args: noArgs,
 		RunE: caught(func(cmd *cobra.Command, _ []string) {
 			o.check()
@@ -99,7 +99,7 @@ not possible, or has more than four million messages.`,
 	f.StringVar(&o.sizes, "sizes", "8,8k,1M", "bytes of the vector, or of each rank's block")
 	f.StringVar(&o.hosts, "hosts", "2:4096", "hosts: MIN:MAX (powers of two between) or a list")
 	f.DurationVar(&o.time, "time", 200*time.Millisecond, "measured time of each parameter")
-	f.Float64Var(&o.model.Latency, "latency", -1, "L, in ns, in place of measuring; then the next three as well")
+	f.Float64Var(&o.model.Latency, "latency", -1, "L, in ns, instead of measuring; needs the next three as well")
 	f.Float64Var(&o.model.Overhead, "overhead", -1, "o, in ns")
 	f.Float64Var(&o.model.Gap, "gap", -1, "g, in ns")
 	f.Float64Var(&o.model.PerByte, "per-byte", -1, "G, in ns")
@@ -124,7 +124,7 @@ func (o *scaleOptions) check() {
 	isSet := func(v float64) bool { return v >= 0 }
 	switch {
 	case slices.ContainsFunc(network, isSet) && slices.ContainsFunc(network, func(v float64) bool { return !isSet(v) }):
-		must(usagef("--latency, --overhead, --gap and --per-byte: want all, at least 0, or none"))
+		must(usagef("--latency, --overhead, --gap and --per-byte: want all of them, at least 0, or none"))
 	case !(min(o.model.Combine, o.model.Copy) >= 0):
 		must(usagef("--combine %g, --copy %g: want at least 0", o.model.Combine, o.model.Copy))
 	}
@@ -139,7 +139,7 @@ func (o *scaleOptions) works() (list []work) {
 	return list
 }
 
-// measure takes the parameters from figures, and estimates by them.
+// measure derives the parameters from figures, and estimates with them.
 func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Report) {
 	j.carryOut(ctx, s, j, r)
 	overhead := o.overhead(ctx, s)
@@ -154,7 +154,7 @@ func (o *scaleOptions) measure(ctx context.Context, s *session, j *job, r *Repor
 	}))
 }
 
-// overhead is the median time of starting a short message, at rank 0.
+// overhead returns the median time of starting a short message on rank 0.
 func (o *scaleOptions) overhead(ctx context.Context, s *session) float64 {
 	const messages = 4096
 	w := newWork(findPattern(layerChannel, patternLat), map[string]string{"sizes": "8"})
@@ -176,8 +176,7 @@ func (o *scaleOptions) overhead(ctx context.Context, s *session) float64 {
 	return median(times)
 }
 
-// combineCost and copyCost are of a byte that is in the cache, in ns: the best of
-// several.
+// combineCost and copyCost return the cost of a byte in the cache, in ns: the best of several.
 func combineCost() float64 {
 	add, _ := reduce.Lookup(reduce.Sum, reduce.Float64)
 	return byteCost(func(dst, src []byte) { add(dst, dst, src) })
@@ -202,7 +201,7 @@ func byteCost(do func(dst, src []byte)) float64 {
 	return slices.Min(means)
 }
 
-// estimate adds the estimates to the report, and prints them where tables are wanted.
+// estimate adds the estimates to the report, and prints them if tables are requested.
 func (o *scaleOptions) estimate(r *Report, p Model) {
 	r.Model = &p
 	network := p.logGP()
@@ -231,8 +230,8 @@ func (o *scaleOptions) estimate(r *Report, p Model) {
 	}
 }
 
-// printScale prints the parameters, and a table for each kind of some bytes: a row for
-// a number of hosts, a column for each algorithm.
+// printScale prints the parameters, and a table for each kind and size: a row for each number of
+// hosts, a column for each algorithm.
 func printScale(w io.Writer, r *Report) {
 	from := "given"
 	if r.Model.Measured {

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// Providers that bench treats in some way of their own.
+// Providers that bench treats specially.
 const (
 	providerSHM  = "shm"
 	providerTCP  = "tcp"
@@ -33,7 +33,7 @@ const (
 	providerSelf = "self" // moves messages within a rank
 )
 
-// exchanger is what a measurement needs of the job: who we are, and a slow way to talk
+// exchanger is what a measurement needs of the job: this rank's number, and a slow way to talk
 // outside the measured loops.
 type exchanger interface {
 	Rank() int
@@ -41,7 +41,7 @@ type exchanger interface {
 	Exchange(ctx context.Context, data []byte) ([][]byte, error)
 }
 
-// PeerError is an error that another rank met.
+// PeerError is an error of another rank.
 type PeerError struct {
 	Rank int
 	Text string
@@ -49,9 +49,8 @@ type PeerError struct {
 
 func (e *PeerError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Text) }
 
-// share gives every rank the values of all. A rank that comes with an error makes all
-// fail: itself with that error, the others with a [*PeerError]. So no rank goes on alone,
-// or waits for one that did not.
+// share gives every rank the values of all. If a rank passes an error all fail: that rank with its
+// error, the others with a [*PeerError]. So no rank goes on alone, or waits for one that failed.
 func share[T any](ctx context.Context, job exchanger, v T, failed error) []T {
 	type message struct {
 		Value T      `json:"value"`
@@ -69,37 +68,37 @@ func share[T any](ctx context.Context, job exchanger, v T, failed error) []T {
 	for rank, b := range all {
 		var m message
 		if err := json.Unmarshal(b, &m); err != nil {
-			must(fmt.Errorf("rank %d sent what is no message of this bench: %w", rank, err))
+			must(fmt.Errorf("rank %d sent a message that is not from this version of bench: %w", rank, err))
 		}
 		switch {
 		case m.Error == "":
 			vs[rank] = m.Value
 		case rank == job.Rank():
 			must(failed)
-		case failed == nil || failed.Error() == m.Error: // the same at several is the first's to report
+		case failed == nil || failed.Error() == m.Error: // only the first rank reports an error that several have
 			must(&PeerError{rank, m.Error})
 		}
 	}
 	return vs
 }
 
-// agree gives every rank what rank 0 decided.
+// agree gives every rank the decision of rank 0.
 func agree[T any](ctx context.Context, job exchanger, v T) T { return share(ctx, job, v, nil)[0] }
 
-// barrier waits for all ranks, and fails at all where one comes with an error.
+// barrier waits for all ranks, and fails on all if one passes an error.
 func barrier(ctx context.Context, job exchanger, failed error) {
 	share(ctx, job, struct{}{}, failed)
 }
 
-// session is this process as a rank of a job. It moves what is measured over channels, and
-// what is exchanged about that through the rendezvous of the job.
+// session is this process as a rank of a job. The measured data go over channels, and data about
+// the measurement through the rendezvous of the job.
 type session struct {
 	*channel.Node
-	provider string  // of channels; empty: what the library takes
+	provider string  // of channels; empty: the library chooses
 	timer    float64 // cost of reading the clock, ns
 }
 
-// join makes this process a rank. All channels are of the provider, if one is named.
+// join makes this process a rank. All channels use the provider, if one is named.
 func join(ctx context.Context, provider string) *session {
 	opts := []channel.Option{channel.WithLogger(onlyWarnings())}
 	if provider != "" && provider != providerSelf {
@@ -109,10 +108,10 @@ func join(ctx context.Context, provider string) *session {
 	return &session{Node: must1(channel.Join(ctx, opts...)), provider: provider, timer: timerCost()}
 }
 
-// apart says whether ranks are on different hosts, which share no memory.
+// apart reports whether ranks are on different hosts, which share no memory.
 func (s *session) apart() bool { return slices.Max(s.Hosts()) > 0 }
 
-// connected is what the library connects two ranks over. Both call it.
+// connected returns what the library connects two ranks with. Both call it.
 func (s *session) connected(ctx context.Context) (p channel.PeerStats) {
 	other := 1 - s.Rank()
 	d := declarations{node: s.Node}
@@ -129,26 +128,26 @@ func (s *session) connected(ctx context.Context) (p channel.PeerStats) {
 	return p
 }
 
-// onlyWarnings is a log without what is for information.
+// onlyWarnings is a log of warnings and errors.
 func onlyWarnings() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// fail ends the job with an error, which one rank reports: the one that met it. It does so
-// before it aborts the job, after which the launcher may end all.
+// fail ends the job with an error. Only the rank that has the error reports it, before it aborts
+// the job, as the launcher may then end all ranks.
 func (s *session) fail(err error) error {
 	var other *PeerError
 	if errors.Is(err, channel.ErrAborted) {
 		return reported{err}
 	}
-	if errors.As(err, &other) { // which is about to abort
+	if errors.As(err, &other) { // the other rank is about to abort
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_, _ = s.Exchange(ctx, nil)
 		return reported{err}
 	}
 	tell(err)
-	// Another rank may be in a loop that waits for us.
+	// Another rank may wait for this one in a loop.
 	s.Abort(exitStatus(err), err.Error())
 	return reported{err}
 }
@@ -160,7 +159,7 @@ func (r reported) Unwrap() error { return r.error }
 
 func tell(err error) { fmt.Fprintln(os.Stderr, "bench:", err) }
 
-// lacks says why a provider is not there at one of the ranks; empty: all have it.
+// lacks returns why one of the ranks lacks a provider; empty: all have it.
 func (s *session) lacks(ctx context.Context, provider string) (why string) {
 	if _, err := verbs.Find(provider); err != nil {
 		why = provider + ": " + err.Error()
@@ -168,7 +167,7 @@ func (s *session) lacks(ctx context.Context, provider string) (why string) {
 	return cmp.Or(share(ctx, s, why, nil)...)
 }
 
-// cannot says why a provider does not connect all ranks.
+// cannot returns why a provider does not connect all ranks.
 func (s *session) cannot(ctx context.Context, provider string) string {
 	why := s.lacks(ctx, provider)
 	if why == "" && provider == providerSHM && s.apart() {
@@ -177,8 +176,8 @@ func (s *session) cannot(ctx context.Context, provider string) string {
 	return why
 }
 
-// devices are those that connect this rank with others. What cannot be opened a second time
-// has but its names.
+// devices returns the devices that connect this rank with others. A device that cannot be opened a
+// second time has only its names.
 func (s *session) devices() []DeviceEntry {
 	var list []DeviceEntry
 	for _, p := range s.Stats().Peers {
@@ -203,10 +202,10 @@ func describeNamed(name string) (_ DeviceEntry, err error) {
 	return e, nil
 }
 
-// onlyDevice describes the device of a provider that has one: of several it is not known
-// which is used.
+// onlyDevice describes the device of a provider that has only one: of several it is unknown which
+// is used.
 func onlyDevice(provider string) (DeviceEntry, bool) {
-	devs, _ := verbs.Devices() // what is not there has no device
+	devs, _ := verbs.Devices() // a provider that fails has no device
 	devs = slices.DeleteFunc(slices.Clone(devs), func(d *verbs.Device) bool { return d.Provider() != provider })
 	if len(devs) != 1 {
 		return DeviceEntry{}, false
@@ -222,7 +221,7 @@ type bed struct {
 	provider string      // of the results
 	entry    DeviceEntry // of a device that is measured by itself
 	over     DeviceEntry // of a device that carries impi
-	device   string      // that queue pairs are made of
+	device   string      // on which queue pairs are made
 	carrier  string      // of impi
 	impi     *impi.Job
 	qmp      *qmp.Machine
@@ -230,7 +229,7 @@ type bed struct {
 	out, in  buffer
 }
 
-// memory is what a measurement sends from, and what it receives into.
+// memory returns the buffers of a measurement: one to send from, one to receive into.
 func (b *bed) memory(s *spec, out, in int) (from, into []byte) {
 	kind, other, mixed := strings.Cut(s.memory, ">")
 	if !mixed {
@@ -239,7 +238,7 @@ func (b *bed) memory(s *spec, out, in int) (from, into []byte) {
 	return b.out.take(b.alloc, kind, out), b.in.take(b.alloc, other, in)
 }
 
-// alloc is memory of Alloc: of the job of impi where that is measured.
+// alloc returns Alloc memory: from impi's job if that is measured.
 func (b *bed) alloc(size int) (io.Closer, []byte) {
 	if b.impi != nil {
 		m := must1(b.impi.Alloc(size))
@@ -248,7 +247,7 @@ func (b *bed) alloc(size int) (io.Closer, []byte) {
 	return allocOf(b.Node)(size)
 }
 
-// allocOf is memory of Node.Alloc.
+// allocOf returns Node.Alloc memory.
 func allocOf(n *channel.Node) func(int) (io.Closer, []byte) {
 	return func(size int) (io.Closer, []byte) {
 		m := must1(n.Alloc(size))
@@ -256,7 +255,7 @@ func allocOf(n *channel.Node) func(int) (io.Closer, []byte) {
 	}
 }
 
-// close leaves what the work has made, which no rank uses any more.
+// close frees everything that the work has made and that no rank uses any more.
 func (b *bed) close(ctx context.Context) {
 	barrier(ctx, b, nil)
 	for _, m := range []io.Closer{b.out.own, b.in.own} {
@@ -279,7 +278,7 @@ type buffer struct {
 	own   io.Closer // of alloc
 }
 
-// take is memory of a kind, from the start of the buffer.
+// take returns memory of a kind, from the start of the buffer.
 func (b *buffer) take(alloc func(int) (io.Closer, []byte), kind string, size int) []byte {
 	if size <= len(b.bytes) && kind == b.kind {
 		return b.bytes[:size:size]
@@ -289,24 +288,24 @@ func (b *buffer) take(alloc func(int) (io.Closer, []byte), kind string, size int
 	}
 	*b = buffer{kind: kind}
 	if kind == memoryHeap {
-		b.bytes = make([]byte, max(size, 64<<10)) // of that size it begins at a page
+		b.bytes = make([]byte, max(size, 64<<10)) // from that size on it begins at a page
 		return b.bytes[:size:size]
 	}
 	b.own, b.bytes = alloc(max(size, 1))
 	return b.bytes[:size:size]
 }
 
-// defaultPort is where --listen listens, and where a host is looked for, without a port.
+// defaultPort is the default port of --listen, and of a host to connect to.
 const defaultPort = "18516"
 
-// goodbye bounds how long the one that listens stays for the other to leave.
+// goodbye bounds how long the listening rank waits for the other one to leave.
 const goodbye = 5 * time.Second
 
-// meetOptions say how two processes meet that no launcher has started: one listens, the
-// other is told where. The one that is told is rank 0, and prints.
+// meetOptions say how two processes meet without a launcher: one listens, and the other one is
+// given its address. The latter is rank 0, and prints.
 type meetOptions struct {
 	listen string // address; empty: does not listen
-	host   string // address of the one that listens; empty: none
+	host   string // address of the listening process; empty: none
 }
 
 // hosts takes the host from the arguments of a command that two ranks can measure.
@@ -314,7 +313,7 @@ func (o *meetOptions) hosts(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	// A name without a dot may as well be a pattern that is spelled wrongly.
+	// A name without a dot may also be a misspelled pattern.
 	if len(args) > 1 || !strings.ContainsAny(args[0], ".:") && args[0] != "localhost" {
 		return usagef("unknown command or argument %q; see %s --help; a host that listens is HOST:PORT", args[len(args)-1], cmd.CommandPath())
 	}
@@ -322,7 +321,7 @@ func (o *meetOptions) hosts(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// withPort is an address with the default port, where it has none.
+// withPort adds the default port to an address that has none.
 func withPort(address string) string {
 	if _, _, err := net.SplitHostPort(address); err == nil {
 		return address
@@ -330,18 +329,18 @@ func withPort(address string) string {
 	return net.JoinHostPort(strings.Trim(address, "[]"), defaultPort)
 }
 
-// check says what cannot be meant; o.listen may still lack its port.
+// check rejects impossible options; o.listen may still lack its port.
 func (o *meetOptions) check() {
 	if o.listen != "" && o.host != "" {
-		must(usagef("--listen and %s: want one of them", o.host))
+		must(usagef("--listen and a host (%s) exclude each other", o.host))
 	}
 	if (o.listen != "" || o.host != "") && os.Getenv(boot.EnvRank) != "" {
-		must(usagef("a rank of a job neither listens nor is told of a host"))
+		must(usagef("under a launcher, use neither --listen nor a host"))
 	}
 }
 
-// meet makes this process one of two ranks where it listens, or has been told of a host.
-// ctx is then what it joins with; stop ends the rendezvous.
+// meet makes this process one of two ranks if it listens, or has been given a host. The context
+// that it returns is for joining; stop ends the rendezvous.
 func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func()) {
 	stop = func() {}
 	if o.listen == "" && o.host == "" {
@@ -353,14 +352,14 @@ func (o *meetOptions) meet(ctx context.Context) (_ context.Context, stop func())
 		ln = must1(net.Listen("tcp", withPort(o.listen)))
 		rank, server = 1, nearby(ln.Addr().(*net.TCPAddr))
 	} else {
-		fmt.Fprintf(os.Stderr, "bench: looking for the one that listens at %s\n", o.host)
+		fmt.Fprintf(os.Stderr, "bench: connecting to the bench that listens at %s\n", o.host)
 	}
 	e := must1(boot.ByHand(rank, 2, server))
 	e.Job = cmp.Or(e.Job, "bench")
 	if ln != nil {
 		s := serve(ln, e)
 		stop = func() { endServer(s) }
-		fmt.Fprintf(os.Stderr, "bench: listening at %s: give the same command, with this host's address in place of --listen, on the other host\n", ln.Addr())
+		fmt.Fprintf(os.Stderr, "bench: listening at %s: on the other host, run the same command with this host's address instead of --listen\n", ln.Addr())
 	}
 	return boot.WithEnvironment(ctx, e), stop
 }
@@ -369,8 +368,8 @@ func serve(ln net.Listener, e boot.Environment) *boot.Server {
 	return must1(boot.Serve(context.Background(), ln, boot.ServerOptions{Size: e.Size, Job: e.Job, Secret: e.Secret, Insecure: e.Insecure}))
 }
 
-// endServer ends a rendezvous that we serve: the others say goodbye to it, too, and what
-// they tell is not ours.
+// endServer ends a rendezvous that this process serves. The other ranks also say goodbye to it;
+// their errors are not reported here.
 func endServer(s *boot.Server) {
 	within, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
@@ -378,11 +377,11 @@ func endServer(s *boot.Server) {
 	_ = s.Close()
 }
 
-// nearby is an address at which this very process reaches a listener of its own.
+// nearby returns an address at which this process reaches its own listener.
 func nearby(a *net.TCPAddr) string {
 	if !a.IP.IsUnspecified() {
 		return a.String()
 	}
-	// What listens at all addresses of IPv6 takes those of IPv4 as well.
+	// A listener at all IPv6 addresses accepts IPv4 as well.
 	return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port}).String()
 }

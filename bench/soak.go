@@ -29,28 +29,29 @@ type soakOptions struct {
 	network bool
 }
 
-// SoakError: a soak has met what must not be.
+// SoakError says that a soak has found errors.
 type SoakError struct{ Unasked, Hangs, Corrupt, Leaks int64 }
 
 func (e *SoakError) Error() string {
-	return fmt.Sprintf("soak: %d errors that nothing explains, %d hangs, %d corruptions, %d leaks", e.Unasked, e.Hangs, e.Corrupt, e.Leaks)
+	return fmt.Sprintf("soak: %d unexplained errors, %d hangs, %d corruptions, %d leaks", e.Unasked, e.Hangs, e.Corrupt, e.Leaks)
 }
 
 func newSoakCommand(out *outputOptions) *cobra.Command {
 	var o soakOptions
 	cmd := &cobra.Command{
 		Use:   "soak",
-		Short: "Mixed traffic on all layers, with kills, stalls and cut links",
-		Long: `Starts one job after the other, for some seconds each, in which all ranks do what a
-seed says: messages of channels, collectives, messages of impi, sums of qmp, each checked byte by
-byte. One thing at a time goes wrong in a job: a rank is killed (SIGKILL) at a random moment, or
-stopped and continued; as root, ranks are in two network name spaces, and the link between loses
-packets or all of them for a while (nftables). Kills come at any time, also while the job is joined
-and connected; stalls and losses when all are connected, for a provider has a second to prove itself.
+		Short: "Test with mixed traffic on all layers, with kills, stalls and cut links",
+		Long: `Starts one job after the other, for some seconds each. In each job all ranks run operations
+from a seed: messages of channels, collectives, messages of impi, and sums of qmp, each checked
+byte by byte. One fault at a time is injected into a job: a rank is killed (SIGKILL) at a random
+moment, or stopped and continued. As root, ranks are in two network namespaces, and the link
+between them loses some or all packets for a while (nftables). Kills come at any time, even while
+ranks join and connect; stalls and losses come when all are connected, because a provider has one
+second to prove that it works.
 
-Survivors of a rank that was killed have to say so; nobody else has to say anything, nobody to
-hang, nothing to be left when a rank has closed its node. Exit status 1: something of that
-was not so.`,
+The survivors of a killed rank must report it. No other rank may report an error, no rank may
+hang, and nothing may be left when a rank has closed its node. Exit status 1: one of these was
+violated.`,
 		Args: noArgs,
 		RunE: caught(func(cmd *cobra.Command, _ []string) {
 			if o.seed == 0 {
@@ -60,7 +61,7 @@ was not so.`,
 			inRange("ranks", o.ranks, 2, 64)
 			switch {
 			case out.listen != "" || out.html != "":
-				must(usagef("soak: want neither --listen nor --html"))
+				must(usagef("soak takes neither --listen nor --html"))
 			case o.time <= 0 || o.time > 1000*time.Hour:
 				must(usagef("--time %v: want more than 0, at most 1000h", o.time))
 			}
@@ -68,10 +69,10 @@ was not so.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.DurationVarP(&o.time, "time", "t", time.Minute, "how long")
+	f.DurationVarP(&o.time, "time", "t", time.Minute, "how long to run")
 	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks of each job")
-	f.Uint64Var(&o.seed, "seed", 0, "repeats what is done and what goes wrong, though not the moments to the microsecond (default the time)")
-	f.BoolVar(&o.network, "network", true, "as root: two networks, with a link that can be cut")
+	f.Uint64Var(&o.seed, "seed", 0, "seed: repeats the operations and the faults, but not their exact times (default: from the clock)")
+	f.BoolVar(&o.network, "network", true, "as root: use two networks, with a link that can be cut")
 	cmd.AddCommand(newSoakRankCommand())
 	return cmd
 }
@@ -88,14 +89,14 @@ func newSoakRankCommand() *cobra.Command {
 	return cmd
 }
 
-// soakRecord is what a rank of a soak says of itself at its end: one line of JSON.
+// soakRecord is the report of a rank at its end: one line of JSON.
 type soakRecord struct {
 	Rank       int              `json:"rank"`
 	Operations map[string]int64 `json:"operations"` // by layer, each checked byte by byte
 	Bytes      int64            `json:"bytes"`      // received
 	Error      string           `json:"error,omitempty"`
-	Mourned    bool             `json:"mourned,omitempty"` // the error tells of a peer that is gone
-	Corrupt    bool             `json:"corrupt,omitempty"` // it tells of wrong bytes
+	Mourned    bool             `json:"mourned,omitempty"` // the error reports a lost peer
+	Corrupt    bool             `json:"corrupt,omitempty"` // the error reports wrong bytes
 	Leaks      string           `json:"leaks,omitempty"`
 }
 
@@ -105,11 +106,11 @@ const (
 	soakUp     = "up\n"           // what a rank writes first, when it is connected with all others
 )
 
-// soakSizes are those of messages of channels: inline, in the ring, straight, in chunks.
+// soakSizes are the sizes of channel messages: inline, in the ring, direct, in chunks.
 var soakSizes = []int{1, 8, 56, 1000, 4096, 9000, 70_000, 1 << 20}
 
-// soakRank is one rank of a job: mixed traffic on all layers until rank 0 says that
-// d is over, or an error ends it. What it has done goes to w.
+// soakRank is one rank of a job: mixed traffic on all layers until rank 0 announces that d is over,
+// or an error ends it. It writes its report to w.
 func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) {
 	held := leak.Watch()
 	s := soaker{record: soakRecord{Operations: map[string]int64{}}, rng: rand.New(rand.NewPCG(seed, 1))}
@@ -124,7 +125,7 @@ func soakRank(ctx context.Context, w io.Writer, d time.Duration, seed uint64) {
 	must(json.NewEncoder(w).Encode(r))
 }
 
-// mourns says whether an error tells that a peer is gone.
+// mourns reports whether an error says that a peer is lost.
 func mourns(err error) bool {
 	for _, gone := range []error{channel.ErrPeerDied, channel.ErrPeerLeft, channel.ErrUnreachable, channel.ErrAborted, boot.ErrDied} {
 		if errors.Is(err, gone) {
@@ -142,14 +143,14 @@ type soaker struct {
 	world  *channel.Group
 	impi   *impi.Job
 	qmp    *qmp.Machine
-	rings  []*soakRing // of each size, in memory of Alloc, then of the heap
+	rings  []*soakRing // for each size, in Alloc memory, then on the heap
 	turn   int
 }
 
 func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err error) {
 	defer catch(&err)
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	// After a death there is no peer to say goodbye to: that is no news.
+	// After a death there is no peer to say goodbye to: that is expected.
 	end := func(what string, do func() error) {
 		if e := do(); e != nil && err == nil {
 			err = fmt.Errorf("%s: %w", what, e)
@@ -173,8 +174,8 @@ func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err err
 	return nil
 }
 
-// connect has every pair of ranks talk on all layers: while a connection is being made, which
-// has a second for a provider to prove itself, a lost packet may mean that it does not.
+// connect makes every pair of ranks exchange messages on all layers: while a connection is being
+// made, a provider has one second to prove that it works, and a lost packet may make that fail.
 func (s *soaker) connect(ctx context.Context) {
 	defer during(func() string { return "connect" })
 	for _, memory := range memoryKinds[:2] {
@@ -191,7 +192,7 @@ func (s *soaker) connect(ctx context.Context) {
 	must(s.qmp.DefaultComm().Barrier())
 }
 
-// traffic does one operation after the other until rank 0 finds that the time is over.
+// traffic runs one operation after the other until rank 0 finds that the time is over.
 func (s *soaker) traffic(ctx context.Context, until time.Time) {
 	layer := "collectives"
 	defer during(func() string { return fmt.Sprintf("%s, operation %d", layer, s.turn) })
@@ -234,7 +235,7 @@ func (s *soaker) traffic(ctx context.Context, until time.Time) {
 	}
 }
 
-// anyCollective is one of some kind, size and root.
+// anyCollective runs a collective of a random kind, size and root.
 func (s *soaker) anyCollective() int {
 	kind, doubles := coll.Barrier+coll.Kind(s.rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+s.rng.IntN(20_000)
 	s.once(s.collective(kind, doubles*doubleBytes, s.rng.IntN(s.node.Size())))
@@ -247,7 +248,7 @@ func (s *soaker) once(x series) {
 	x.check()
 }
 
-// soakRing passes a message to the next rank, and takes one from the rank before.
+// soakRing sends a message to the next rank, and receives one from the rank before.
 type soakRing struct{ messages }
 
 func (s *soaker) newRing(memory string, size, stream int) *soakRing {
@@ -267,7 +268,7 @@ func (r *soakRing) run(int, []int64) {
 	must(channel.WaitAllContext(context.Background(), r.handles...))
 }
 
-// collective is one of doubles, which is called.
+// collective calls a collective of doubles.
 func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
 	src, dst := collectiveBlocks(kind, s.node.Size())
 	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled}
@@ -276,7 +277,7 @@ func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
 	return c
 }
 
-// shift sends by impi to a rank at a distance.
+// shift sends with impi to a rank at a distance.
 func (s *soaker) shift(ctx context.Context, by, size, tag int) int {
 	c := s.impi.World()
 	to, from := (c.Rank()+by)%c.Size(), (c.Rank()+c.Size()-by)%c.Size()
@@ -285,7 +286,7 @@ func (s *soaker) shift(ctx context.Context, by, size, tag int) int {
 	fillPattern(out, seed(c.Rank()))
 	fillGuard(in)
 	q := must1(c.Irecv(in[:size], from, tag))
-	must(c.Send(ctx, out, to, tag)) // else the receive ends with the job
+	must(c.Send(ctx, out, to, tag)) // if it fails, the receive ends with the job
 	if st := must1(q.Wait(ctx)); st.Len != size {
 		must(&CorruptError{Op: "impi", Bytes: size, Offset: st.Len})
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/netns"
 )
 
-// What goes wrong in a job of a soak, one of these.
+// Faults of a job of a soak, one of these.
 const (
 	faultNone  = "none"
 	faultKill  = "kill"
@@ -36,12 +36,12 @@ const (
 	faultCut   = "cut"
 )
 
-// Bounds of a soak. A stall or a cut is shorter than the peer timeout: nobody may give
+// Bounds of a soak. A stall or a cut is shorter than the peer timeout: no rank may give
 // anybody up.
 const (
 	soakJobTime  = 4 * time.Second
 	soakLongest  = 1500 * time.Millisecond // of a stall or a cut
-	soakPatience = 90 * time.Second        // with a rank after the end of its time: then it hangs
+	soakPatience = 90 * time.Second        // a rank that runs so long after the end of its time hangs
 )
 
 func (o *soakOptions) run(ctx context.Context, out *outputOptions) {
@@ -52,11 +52,11 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) {
 	faults := []string{faultNone, faultKill, faultStall, faultKill}
 	var link *netns.Star
 	if o.network && os.Geteuid() == 0 {
-		// Whether the kernel has what is needed is found out by doing it.
+		// Trying it shows whether the kernel has the required features.
 		if err := try(func() { link = newSoakLink() }); err != nil {
 			t.Said = append(t.Said, "no network that could be cut: "+err.Error())
 		} else {
-			defer func() { _ = link.Close() }() // they last as long as the ranks
+			defer func() { _ = link.Close() }() // the namespaces last as long as the ranks
 			faults = append(faults, faultLoss, faultCut)
 		}
 	}
@@ -67,7 +67,7 @@ func (o *soakOptions) run(ctx context.Context, out *outputOptions) {
 		left := o.time - time.Since(begin)
 		j := soakJob{soakOptions: *o, fault: faults[int(t.Jobs)%len(faults)], seed: rng.Uint64(), rng: mathrand.New(mathrand.NewPCG(rng.Uint64(), 0)),
 			length: max(min(soakJobTime, left), 500*time.Millisecond), link: link}
-		// With a link every job but those of plain shared memory or tcp goes over it.
+		// If there is a link, every job goes over it, except those over plain shared memory or tcp.
 		switch int(t.Jobs) / len(faults) % 3 {
 		case 1:
 			j.transport = "shm"
@@ -103,11 +103,11 @@ func newSoakLink() *netns.Star {
 type soakJob struct {
 	soakOptions
 	fault     string
-	transport string // SLUICE_TRANSPORT; empty: what works
+	transport string // SLUICE_TRANSPORT; empty: whatever works
 	seed      uint64
 	rng       *mathrand.Rand
 	length    time.Duration
-	link      *netns.Star // that ranks are on both sides of; nil: they share a network
+	link      *netns.Star // between the two halves of the ranks; nil: they share a network
 }
 
 // soakProcess is a rank that was started.
@@ -169,7 +169,7 @@ func (j *soakJob) run(ctx context.Context, t *soakTotals) {
 			must(p.cmd.Start())
 		}
 		go func() {
-			_ = p.cmd.Wait() // what it says counts
+			_ = p.cmd.Wait() // its report counts
 			server.Ended(rank)
 			close(p.end)
 		}()
@@ -180,8 +180,7 @@ func (j *soakJob) run(ctx context.Context, t *soakTotals) {
 	j.judge(ctx, t, ranks, victim)
 }
 
-// spoil does what goes wrong, at a random moment; it returns the rank that it killed, or
-// -1.
+// spoil injects the fault, at a random moment; it returns the rank that it killed, or -1.
 func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int) {
 	pause := func(d time.Duration) {
 		select {
@@ -194,7 +193,7 @@ func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int) 
 		for _, p := range ranks {
 			select {
 			case <-p.out.up:
-			case <-p.end: // what it says is told by judge
+			case <-p.end: // judge handles its report
 			case <-time.After(soakPatience):
 			case <-ctx.Done():
 			}
@@ -223,7 +222,7 @@ func (j *soakJob) spoil(ctx context.Context, ranks []*soakProcess) (victim int) 
 	return -1
 }
 
-// judge waits for all ranks, and counts what they say.
+// judge waits for all ranks, and counts what they report.
 func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess, victim int) {
 	deadline := time.NewTimer(j.length + soakPatience)
 	defer deadline.Stop()
@@ -241,7 +240,7 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 		case <-deadline.C:
 		}
 		for rank := range ranks[rank:] {
-			_ = ranks[rank].cmd.Process.Signal(syscall.SIGUSR1) // it says what it waits for
+			_ = ranks[rank].cmd.Process.Signal(syscall.SIGUSR1) // it prints what it waits for
 		}
 		time.Sleep(time.Second)
 		j.kill(ranks)
@@ -251,7 +250,7 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 	}
 	for rank, p := range ranks {
 		if rank == victim && p.cmd.ProcessState.ExitCode() != 0 {
-			continue // what it has done nobody knows
+			continue // it has left no report
 		}
 		r, err := parseSoakRecord(p.out.Bytes())
 		if err != nil {
@@ -280,8 +279,8 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 	}
 }
 
-// withoutJob is an environment without what says which rank of which job a process is, and
-// without settings or a file of them.
+// withoutJob returns an environment without the variables that say which rank of which job a
+// process is, and without settings or a file of them.
 func withoutJob(env []string) []string {
 	return slices.DeleteFunc(boot.WithoutLauncher(env), func(s string) bool {
 		name, _, _ := strings.Cut(s, "=")
@@ -303,12 +302,12 @@ func parseSoakRecord(out []byte) (*soakRecord, error) {
 	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(out, []byte(soakUp))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return nil, fmt.Errorf("a rank ended without telling what it has done: %w", err)
+		return nil, fmt.Errorf("a rank ended without a report: %w", err)
 	}
 	return &r, nil
 }
 
-// soakTotals is what a soak has done, and met.
+// soakTotals are the totals of a soak.
 type soakTotals struct {
 	Seed       uint64           `json:"seed"`
 	Seconds    float64          `json:"seconds"`
@@ -316,8 +315,8 @@ type soakTotals struct {
 	Operations map[string]int64 `json:"operations"` // by layer
 	Bytes      int64            `json:"bytes"`
 	Faults     map[string]int64 `json:"faults"`  // injected, by kind
-	Errors     int64            `json:"errors"`  // that ranks reported of a peer that was killed, as they are to
-	Unasked    int64            `json:"unasked"` // others; must be 0
+	Errors     int64            `json:"errors"`  // expected errors: a rank has reported a killed peer
+	Unasked    int64            `json:"unasked"` // other errors; must be 0
 	Hangs      int64            `json:"hangs"`   // must be 0
 	Corrupt    int64            `json:"corrupt"` // must be 0
 	Leaks      int64            `json:"leaks"`   // must be 0
@@ -341,12 +340,12 @@ func (t *soakTotals) write(out *outputOptions) {
 	default:
 		t.print(os.Stdout)
 	}
-	for _, s := range t.Said { // what was not as it must be
+	for _, s := range t.Said { // unexpected output
 		fmt.Fprintf(os.Stderr, "\n%s\n", s)
 	}
 }
 
-// soakFigure is one of the totals, by kind where there are several.
+// soakFigure is one of the totals, by kind if there are several.
 type soakFigure struct {
 	name, title string
 	count       int64
@@ -360,7 +359,7 @@ func (t *soakTotals) figures() []soakFigure {
 		{"bytes", "bytes received", t.Bytes, nil},
 		{"faults", "faults injected", 0, t.Faults},
 		{"errors", "errors reported of those killed", t.Errors, nil},
-		{"unasked", "errors that nothing explains", t.Unasked, nil},
+		{"unasked", "unexplained errors", t.Unasked, nil},
 		{"hangs", "hangs", t.Hangs, nil},
 		{"corrupt", "corruptions", t.Corrupt, nil},
 		{"leaks", "leaks", t.Leaks, nil},
@@ -382,8 +381,8 @@ func (t *soakTotals) print(w io.Writer) {
 	}
 }
 
-// writeCSV writes a line for each figure: its name, as in JSON, of which kind it is, where
-// there are several, and how much.
+// writeCSV writes a line for each figure: its name as in JSON, its kind if there are several, and
+// its value.
 func (t *soakTotals) writeCSV(w io.Writer) error {
 	lines := [][]string{{"figure", "kind", "value"}, {"seed", "", strconv.FormatUint(t.Seed, 10)}, {"seconds", "", fmt.Sprint(t.Seconds)}}
 	for _, f := range t.figures() {

@@ -13,7 +13,7 @@ import (
 )
 
 // A short soak over every transport that needs no rights: it does something on all
-// layers, and what goes wrong is told by those who are to tell it.
+// layers, and faults are reported by the ranks that must report them.
 func TestSoak(t *testing.T) {
 	need.Long(t) // CI soaks by the command, too
 	var got soakTotals

@@ -32,7 +32,7 @@ func (d *distribution) add(v float64) {
 	d.max = math.Max(d.max, v)
 	d.sum += v
 	d.n++
-	// What is beyond the histogram, or below its resolution, counts at its edge.
+	// Samples beyond the histogram, or below its resolution, count at its edge.
 	must(d.histogram.RecordValue(int64(math.Min(math.Max(v, 0), maxValue) * perUnit)))
 }
 
@@ -57,12 +57,12 @@ func (d *distribution) fill(r *Result) {
 	r.P50, r.P99, r.P999 = d.quantile(50), d.quantile(99), d.quantile(99.9)
 }
 
-// encode is the histogram as [Result].Histogram has it.
+// encode returns the histogram in the encoding of [Result].Histogram.
 func (d *distribution) encode() string {
 	return string(must1(d.histogram.Encode(hdrhistogram.V2CompressedEncodingCookieBase)))
 }
 
-// median of vs, which it sorts; the mean of the middle two of an even number.
+// median sorts vs, and returns its median; of an even number the mean of the middle two.
 func median(vs []float64) float64 {
 	slices.Sort(vs)
 	n := len(vs)
@@ -72,7 +72,7 @@ func median(vs []float64) float64 {
 	return (vs[(n-1)/2] + vs[n/2]) / 2
 }
 
-// spread is the range of vs as a fraction of their median.
+// spread returns the range of vs as a fraction of their median.
 func spread(vs []float64) float64 {
 	if len(vs) < 2 {
 		return 0
@@ -89,7 +89,7 @@ var start = time.Now()
 // nanos reads the monotonic clock; time.Since is about half of time.Now.
 func nanos() int64 { return int64(time.Since(start)) }
 
-// timerCost is what one call of nanos costs, in ns: the least of several means.
+// timerCost returns the cost of one call of nanos, in ns: the least of several means.
 func timerCost() float64 {
 	const calls = 1000
 	least := math.Inf(1)

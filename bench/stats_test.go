@@ -127,7 +127,7 @@ func TestTimerCost(t *testing.T) {
 	require.Less(t, timerCost(), 1e5)
 }
 
-// The histogram of a result has all of its samples, for whoever reads HdrHistograms.
+// The histogram of a result has all of its samples, for readers of HdrHistograms.
 func TestHistogram(t *testing.T) {
 	t.Parallel()
 	d := newDistribution()

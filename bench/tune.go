@@ -40,7 +40,7 @@ type tuneOptions struct {
 	bytes    []int
 }
 
-// What is tuned.
+// Parts that can be tuned.
 const (
 	tuneCollectives = "collectives"
 	tuneEager       = "eager"
@@ -52,37 +52,38 @@ const (
 
 var tunedParts = []string{tuneCollectives, tuneEager, tunePack, tuneRead, tuneCopy, tuneProvider}
 
-// tunedKinds are those whose algorithms are measured by default: scatter is chosen
-// as gather is, exscan as scan.
+// tunedKinds are the kinds whose algorithms are measured by default: scatter follows gather,
+// exscan follows scan.
 const tunedKinds = "barrier,bcast,reduce,allreduce,reduce-scatter,scan,gather,allgather,alltoall"
 
 func newTuneCommand(out *outputOptions) *cobra.Command {
 	var o tuneOptions
 	cmd := &cobra.Command{
 		Use:   "tune [HOST]",
-		Short: "Measure ways of messages and algorithms of collectives, and print the settings to export",
-		Long: `Every algorithm, and every way of a message, is measured with every size, and the
-crossovers are set so that those are chosen that were the fastest. What is no faster than
-without is left as it is: nothing is printed that does not matter.
+		Short: "Measure message methods and collective algorithms, and print the settings to export",
+		Long: `Tune measures every algorithm, and every method for messages, with every size, and sets
+the crossovers so that the fastest ones are chosen. Settings that gain nothing are not
+printed.
 
     collectives  algorithms, by members and bytes
-    eager        messages that are copied at both ends, against asking the receiver first
-    pack         blocks that are packed into one piece, against chains of scatter and gather
-    read         messages in blocks whose receiver comes second: written by the sender, who
-                 gathers several blocks at once, against fetching them, block by block
-    copy         within this host, memory of the heap through a pipe of shared memory,
-                 against reading it out of the other process (no setting: it is shown)
-    provider     roce, and xdp between hosts, each against tcp, where all ranks have it
+    eager        messages copied at both ends, against asking the receiver first
+    pack         blocks packed into one piece, against chains of scatter and gather
+    read         messages in blocks whose receiver comes second: written by the sender, which
+                 gathers several blocks at once, against being read block by block
+    copy         within this host, heap memory through a pipe of shared memory, against
+                 reading it out of the other process (shown only; there is no setting)
+    provider     roce, and xdp between hosts, each against tcp, if all ranks have it
 
-Messages are measured between rank 0 and the first rank on another host, memory within a
-host between rank 0 and the first rank beside it; where all are on one host, each rank
-counts as a host: what is tuned is between hosts. A provider that was faster than tcp is put
-before it, the fastest first, behind shm and ibv; one that was not stays unused, as it is
-without a setting. xdp attaches a program to the network interface while it is measured.
+Messages are measured between rank 0 and the first rank on another host; memory within a
+host between rank 0 and the first rank on its host. If all ranks are on one host, each rank
+counts as a host, because the settings are for messages between hosts. A provider that was
+faster than tcp goes before it, the fastest first, after shm and ibv; any other stays
+unused, as without a setting. xdp attaches a program to the network interface while it is
+measured.
 
-Started alone it starts its ranks, on this host; in a job of any launcher ("srun -n 16
-bench tune") it tunes for that number, over the provider given; with --listen on one host, and that
-host's address on another, for two.
+Started alone, tune starts its ranks on this host. In a job of any launcher ("srun -n 16
+bench tune") it tunes for that number of ranks, over the given provider. With --listen on one
+host, and that host's address on another, it tunes for two.
 
     eval "$(bench tune --exports)"
 
@@ -90,7 +91,7 @@ or, for all jobs of a cluster, a file that every process reads when it joins:
 
     bench tune --file tuning && export SLUICE_TUNING_FILE=$PWD/tuning
 
-Rank 0 writes it: of two hosts that is the one that does not listen.
+Rank 0 writes the file; of two hosts it is the one that does not listen.
 
     hostA$ bench tune --what provider --listen :18516
     hostB$ bench tune --what provider --file tuning hostA.example`,
@@ -104,13 +105,13 @@ Rank 0 writes it: of two hosts that is the one that does not listen.
 	f := cmd.Flags()
 	f.StringVar(&o.what, "what", strings.Join(tunedParts, ","), "what to measure: a list")
 	f.StringVar(&o.provider, "provider", providerTCP, "provider between the ranks: tcp, ibv")
-	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks to start; a job has its own number")
+	f.IntVarP(&o.ranks, "ranks", "n", 4, "ranks to start; ignored under a launcher")
 	f.StringVar(&o.kinds, "kinds", tunedKinds, "kinds of collectives: a list")
-	f.StringVar(&o.sizes, "sizes", "8,256,1k,4k,16k,64k,256k,1M", "bytes of the vector, or of each rank's block, as of bench collectives")
+	f.StringVar(&o.sizes, "sizes", "8,256,1k,4k,16k,64k,256k,1M", "bytes of the vector, or of each rank's block, as in bench collectives")
 	f.DurationVar(&o.time, "time", 10*time.Millisecond, "measured time of each size and round")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds, of which the median counts")
 	f.StringVar(&o.file, "file", "", "write the settings into this file, for SLUICE_TUNING_FILE")
-	f.BoolVar(&o.exports, "exports", false, "print the settings alone")
+	f.BoolVar(&o.exports, "exports", false, "print only the settings")
 	return cmd
 }
 
@@ -122,7 +123,7 @@ func (o *tuneOptions) check(out *outputOptions) {
 	case o.provider == providerSHM:
 		must(usagef("--provider shm: within a host there are no algorithms to choose from"))
 	case o.exports && !out.tables():
-		must(usagef("--csv, --json and --exports: want one of them"))
+		must(usagef("--csv, --json and --exports exclude each other"))
 	}
 	checkTime(o.time)
 	must(inDoubles(o.bytes))
@@ -131,7 +132,7 @@ func (o *tuneOptions) check(out *outputOptions) {
 	inRange("ranks", o.ranks, 2, maxRanks)
 }
 
-// tune measures all sets of settings, and at rank 0 chooses.
+// tune measures all sets of settings, and rank 0 chooses.
 func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) {
 	_, err := verbs.Find(o.provider)
 	barrier(ctx, s, err)
@@ -154,13 +155,13 @@ func (o *tuneOptions) tune(ctx context.Context, s *session, j *job, r *Report) {
 	j.show = func(w io.Writer, r *Report) { o.print(w, r, times, best, ways, s.Size()) }
 }
 
-// writeTuning writes the settings as [channel.EnvTuningFile] takes them, with where they
-// were measured.
+// writeTuning writes the settings in the format of [channel.EnvTuningFile], with the place where
+// they were measured.
 func writeTuning(path string, r *Report, provider string, ranks int) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# bench tune, %s, %d ranks over %s, %s\n", r.Environment.Time, ranks, provider, r.Environment.CPU)
 	if len(r.Settings) == 0 {
-		fmt.Fprintln(&b, "# the defaults choose as well as any settings")
+		fmt.Fprintln(&b, "# no settings: the defaults are as fast")
 	}
 	for _, s := range r.Settings {
 		fmt.Fprintln(&b, s)
@@ -183,7 +184,7 @@ func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Setting
 		}
 		fmt.Fprintln(w)
 		if len(r.Settings) == 0 {
-			fmt.Fprintln(w, "# nothing to export: the defaults choose as well")
+			fmt.Fprintln(w, "# nothing to export: the defaults are as fast")
 		}
 	}
 	for _, s := range r.Settings {
@@ -191,8 +192,8 @@ func (o *tuneOptions) print(w io.Writer, r *Report, t timings, best coll.Setting
 	}
 }
 
-// tuner is a rank of a job that measures by other jobs, of the same processes, which differ
-// in their settings.
+// tuner is a rank of a job that measures with other jobs of the same processes, which differ in
+// their settings.
 type tuner struct {
 	*session
 	o        *tuneOptions
@@ -201,15 +202,15 @@ type tuner struct {
 	progress *progress
 }
 
-// trial is a job that is made for one set of settings.
+// trial is a job for one set of settings.
 type trial struct {
-	members  []int    // ranks that take part, first of all rank 0; the others wait
+	members  []int    // ranks that take part, rank 0 first; the others wait
 	settings []string // NAME=value
 	works    []work
 }
 
-// measure carries out all trials by turns, round by round, and returns at rank 0 the results
-// of each, the rounds merged. All ranks call it.
+// measure runs all trials alternately, round by round, and returns on rank 0 the results of
+// each, with the rounds merged. All ranks call it.
 func (t *tuner) measure(ctx context.Context, trials []trial) [][]Result {
 	rounds := make([][][]Result, len(trials))
 	for round := range t.o.rounds {
@@ -233,7 +234,7 @@ func (t *tuner) measure(ctx context.Context, trials []trial) [][]Result {
 	return merged
 }
 
-// try carries out a trial: rank 0 serves the rendezvous of its members.
+// try runs a trial: rank 0 serves the rendezvous of its members.
 func (t *tuner) try(ctx context.Context, tr *trial) (_ []Result, err error) {
 	defer catch(&err)
 	var ln net.Listener
@@ -269,19 +270,19 @@ func (t *tuner) try(ctx context.Context, tr *trial) (_ []Result, err error) {
 // messageVariables are the settings of messages that are tuned.
 var messageVariables = []string{channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP, channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA}
 
-// tunedVariables are all that a trial does without, but for its own.
+// tunedVariables are unset in a trial, except those that it sets itself.
 func tunedVariables() []string {
 	return slices.Concat(coll.Variables(), messageVariables, []string{channel.EnvTuningFile, channel.EnvTransport})
 }
 
-// settle sets the environment to settings alone, and returns what puts it back.
+// settle sets the environment to only these settings, and returns a function that restores it.
 func settle(settings []string) (back func()) {
 	var before []string
 	for _, name := range tunedVariables() {
 		if v, ok := os.LookupEnv(name); ok {
 			before = append(before, name+"="+v)
 		}
-		_ = os.Unsetenv(name) // it is a name
+		_ = os.Unsetenv(name) // it cannot fail with these names
 	}
 	set := func(list []string) {
 		for _, s := range list {
@@ -293,13 +294,13 @@ func settle(settings []string) (back func()) {
 	return func() { settle(nil); set(before) }
 }
 
-// standDown takes the place of a rank that has failed before it joined, and leaves it: the
-// others would wait for it. If it had joined no rank is admitted in its place.
+// standDown joins in the place of a rank that has failed before it joined, and leaves: otherwise
+// the others would wait for it. If the rank had joined, no rank is admitted in its place.
 func standDown(e *boot.Environment) {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	if job, err := e.Join(ctx); err == nil {
-		_ = job.Close() // the failure that counts is the one before
+		_ = job.Close() // the earlier error is the one to report
 	}
 }
 
@@ -307,15 +308,15 @@ func standDown(e *boot.Environment) {
 type meetingPlace struct {
 	listen string // where rank 0 listens, at any port
 	at     string // the address at which this rank reaches it
-	name   string // no other has it
+	name   string // unique
 }
 
 // answerTime bounds how long rank 0 may take to answer at one of its addresses.
 const answerTime = 5 * time.Second
 
-// findMeetingPlace asks rank 0 for its addresses, and finds one that leads to it from here: of
-// several networks not all do, and some addresses, as those of bridges of containers, are of
-// many hosts, and lead each to itself. On one host it is loopback.
+// findMeetingPlace asks rank 0 for its addresses, and finds one that is reachable from here: not
+// all networks are, and some addresses, such as those of container bridges, exist on many hosts
+// and lead each host to itself. On one host it is loopback.
 func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meetingPlace) {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
@@ -347,7 +348,7 @@ func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meeting
 	return m
 }
 
-// answer tells a name to all that connect, until the listener is closed.
+// answer sends a name to every client that connects, until the listener is closed.
 func answer(ln net.Listener, name string) {
 	for {
 		conn, err := ln.Accept()
@@ -368,7 +369,7 @@ func reach(ctx context.Context, name, port string, addresses []string) (string, 
 			return a, nil
 		}
 	}
-	return "", fmt.Errorf("rank 0 cannot be reached at %q: %w", addresses, last)
+	return "", fmt.Errorf("rank 0 cannot be reached at any of %q: %w", addresses, last)
 }
 
 // ask fails unless an address answers with this name.
@@ -384,7 +385,7 @@ func ask(ctx context.Context, address, name string) error {
 	}
 	b := make([]byte, len(name))
 	if _, err = io.ReadFull(conn, b); err == nil && string(b) != name {
-		err = fmt.Errorf("another process is at %s", address)
+		err = fmt.Errorf("another process, not rank 0, answers at %s", address)
 	}
 	return err
 }

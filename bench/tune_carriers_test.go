@@ -155,7 +155,7 @@ func carry(ctx context.Context) (err error) {
 			fmt.Printf("%d %d %s %v\n", n.Rank(), p.Rank, p.Provider, p.Sent.Messages > 0 && p.Received.Messages > 0)
 		}
 	}
-	if _, err := n.Exchange(ctx, nil); err != nil { // nobody leaves while another still sends
+	if _, err := n.Exchange(ctx, nil); err != nil { // no rank leaves while another still sends
 		return err
 	}
 	return n.Close()

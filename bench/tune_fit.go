@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// measured is what has been measured: a collective, by one algorithm.
+// measured is a measurement: a collective with one algorithm.
 type measured struct {
 	kind      coll.Kind
 	bytes     int
 	algorithm coll.Algorithm
-	segment   int // of Pipeline; of others that of the defaults
+	segment   int // of Pipeline; of other algorithms the default
 }
 
 type timings map[measured]float64
@@ -31,7 +31,7 @@ type collective struct {
 	bytes int
 }
 
-// collectives lists what has been measured, in order.
+// collectives lists the measured collectives, in order.
 func (t timings) collectives() []collective {
 	var list []collective
 	for _, m := range slices.SortedFunc(maps.Keys(t), compareTimings(t)) {
@@ -42,7 +42,7 @@ func (t timings) collectives() []collective {
 	return list
 }
 
-// fastest is the one that takes least.
+// fastest returns the fastest measurement.
 func (t timings) fastest(c collective) (best measured) {
 	least := math.Inf(1)
 	for m, v := range t {
@@ -53,8 +53,8 @@ func (t timings) fastest(c collective) (best measured) {
 	return best
 }
 
-// chosen is what settings choose. It has not been measured where its algorithm was
-// not, or not with that segment: then ok is false.
+// chosen returns the measurement of what settings choose; ok is false if that algorithm, or that
+// segment, was not measured.
 func (t timings) chosen(s *coll.Settings, c collective, ranks int) (m measured, ok bool) {
 	shape := shapeOf(c.kind, ranks, c.bytes)
 	m = measured{c.kind, c.bytes, s.Choose(&shape), coll.DefaultSettings().Segment}
@@ -65,15 +65,15 @@ func (t timings) chosen(s *coll.Settings, c collective, ranks int) (m measured, 
 	return m, ok
 }
 
-// loss says how much worse the choices are than the fastest: the sum of the
-// logarithms of the ratios of the times.
+// loss returns how much worse the choices are than the fastest: the sum of the logarithms of the
+// ratios of the times.
 func (t timings) loss(s *coll.Settings, list []collective, ranks int) float64 {
 	sum := 0.0
 	for _, c := range list {
 		if m, ok := t.chosen(s, c, ranks); ok {
 			sum += math.Log(t[m] / t[t.fastest(c)])
 		} else {
-			sum++ // nobody knows: as a factor of e
+			sum++ // unknown: counted as a factor of e
 		}
 	}
 	return sum
@@ -83,8 +83,8 @@ func (t timings) loss(s *coll.Settings, list []collective, ranks int) float64 {
 // collective's time. Measurements differ by that.
 const worthwhile = 0.1
 
-// fit finds settings that choose what is fastest: from the defaults on, each is
-// changed as long as that makes the loss less.
+// fit finds settings that choose the fastest: starting with the defaults, it changes each as long
+// as that reduces the loss.
 func (t timings) fit(ranks int) coll.Settings {
 	s := coll.DefaultSettings()
 	list := t.collectives()
@@ -120,8 +120,8 @@ func candidates(threshold, ranks int) []int {
 	return append([]int{0}, doubling(8, 1<<30)...)
 }
 
-// print shows, of each collective, what the defaults choose, what is fastest, and what
-// the settings choose.
+// print shows for each collective what the defaults choose, what is fastest, and what the settings
+// choose.
 func (t timings) print(w io.Writer, provider string, s coll.Settings, ranks int) {
 	fmt.Fprintf(w, "\n%s collectives of %d ranks, declared, doubles in alloc memory: by the defaults, the fastest, and by the settings below\n", provider, ranks)
 	g := newTable(w, false, "", "bytes", "default", "", "fastest", "", "tuned", "")
@@ -140,13 +140,13 @@ func (t timings) print(w io.Writer, provider string, s coll.Settings, ranks int)
 	g.Render()
 }
 
-// choice is what settings choose, measured or not.
+// choice is the choice of settings, measured or not.
 func (t timings) choice(s *coll.Settings, c collective, ranks int) measured {
 	m, _ := t.chosen(s, c, ranks)
 	return m
 }
 
-// String is the algorithm, with its segment where that matters.
+// String returns the algorithm, with its segment if that matters.
 func (m measured) String() string {
 	if m.algorithm == coll.Pipeline {
 		return fmt.Sprintf("%v (%s)", m.algorithm, formatSize(int64(m.segment)))
@@ -154,7 +154,7 @@ func (m measured) String() string {
 	return m.algorithm.String()
 }
 
-// tunedSegments are tried beside that of the defaults.
+// tunedSegments are tried in addition to the default.
 var tunedSegments = []int{8 << 10, 128 << 10}
 
 // algorithms is a trial of one algorithm of each kind.
@@ -217,7 +217,7 @@ func (a *algorithms) trial(t *tuner) (tr trial) {
 	return tr
 }
 
-// collectives measures all algorithms; what it returns is of rank 0.
+// collectives measures all algorithms; only rank 0 gets the result.
 func (t *tuner) collectives(ctx context.Context, report *Report) timings {
 	plan := t.o.plan(t.Size())
 	trials := make([]trial, len(plan))
@@ -246,7 +246,7 @@ func shapeOf(kind coll.Kind, ranks, bytes int) coll.Shape {
 	return coll.Shape{Kind: kind, Size: ranks, Elem: doubleBytes, Count: bytes / doubleBytes}
 }
 
-// possible says whether an algorithm can carry out a collective of so many ranks.
+// possible reports whether an algorithm can run a collective of so many ranks.
 func possible(a coll.Algorithm, kind coll.Kind, ranks int) bool {
 	s := shapeOf(kind, ranks, doubleBytes)
 	_, err := coll.Cost(a, &s)
@@ -260,23 +260,23 @@ func compareTimings(t timings) func(a, b measured) int {
 	}
 }
 
-// way is a pair of ways that a message can go, and what each took, by size: the first up to
-// a crossover, the second above it.
+// way is a pair of methods for a message, with their times by size: the first is used up to a
+// crossover, the second above it.
 type way struct {
 	title    string
 	variable string // of the crossover; empty: there is none
 	names    [2]string
-	includes bool  // the crossover itself is of the first
+	includes bool  // the first is also used at the crossover itself
 	higher   bool  // more is better
 	sizes    []int // ascending
 	figures  [2][]float64
-	setting  string // NAME=value that is better than the default; empty: none
+	setting  string // NAME=value that is better than the default, if any
 
 	trials [2]trial // that measure it
 }
 
-// fit sets the crossover with which the sum of what is lost against the faster way of each
-// size is least, if that is by a tenth of one message's time less than with the default.
+// fit sets the crossover that loses least against the faster method of each size, if that is
+// better than the default by a tenth of one message's time.
 func (w *way) fit() {
 	if w.variable == "" {
 		return
@@ -297,7 +297,7 @@ func (w *way) fit() {
 	}
 }
 
-// loss is the sum of the logarithms of what is chosen by a crossover over what is faster.
+// loss returns the sum of the logarithms of the ratios of the chosen to the faster time.
 func (w *way) loss(crossover int) float64 {
 	sum := 0.0
 	for i, n := range w.sizes {
@@ -333,13 +333,13 @@ func (w *way) print(out io.Writer) {
 	}
 }
 
-// carriers says whether the way is that of a provider, against tcp.
+// carriers reports whether the pair compares a provider with tcp.
 func (w *way) carriers() bool {
 	return w.names[1] == providerTCP && (w.names[0] == providerRoCE || w.names[0] == providerXDP)
 }
 
-// against is the sum, over all sizes, of the logarithms of what the first takes over what the
-// second does, where less is better.
+// against returns the sum, over all sizes, of the logarithms of the ratios of the first time to
+// the second, if less is better.
 func (w *way) against() (sum float64) {
 	for i := range w.sizes {
 		sum += math.Log(w.figures[0][i] / w.figures[1][i])
@@ -347,10 +347,10 @@ func (w *way) against() (sum float64) {
 	return sum
 }
 
-// preferred is the setting of the order of providers, where that which is used without one
-// (RDMA devices, then tcp) is not the fastest: those that were faster than tcp come before it,
-// the fastest first, by as much over all sizes as what else is changed must be better. One
-// that not all ranks have cannot be named.
+// preferred returns the setting of the order of providers, if the default order (RDMA devices,
+// then tcp) is not the fastest: providers that were faster than tcp, by the margin of other
+// settings over all sizes, come before it, the fastest first. A provider that not all ranks have
+// cannot be named.
 func preferred(ways []way, has func(provider string) bool) []string {
 	faster := slices.DeleteFunc(slices.Clone(ways), func(w way) bool { return !w.carriers() || w.against() > -worthwhile })
 	if len(faster) == 0 {
@@ -365,8 +365,8 @@ func preferred(ways []way, has func(provider string) bool) []string {
 	return []string{channel.EnvTransport + "=" + strings.Join(order, ",")}
 }
 
-// messages measures the ways of messages between two ranks, and adds what is better set
-// otherwise to the report's settings.
+// messages measures the methods for messages between two ranks, and adds the better settings to
+// the report.
 func (t *tuner) messages(ctx context.Context, report *Report) []way {
 	lacks := map[string]string{}
 	for _, provider := range []string{providerSHM, providerIBV, providerRoCE, providerXDP, providerTCP} {
@@ -378,7 +378,7 @@ func (t *tuner) messages(ctx context.Context, report *Report) []way {
 		var merged [][]Result
 		err := try(func() { merged = t.measure(ctx, w.trials[:]) })
 		if err != nil && w.carriers() && ctx.Err() == nil {
-			// The device is there, which is not to say that it reaches the other host.
+			// The device exists, but may not reach the other host.
 			report.Missing = append(report.Missing, w.names[0]+": "+err.Error())
 			continue
 		}
@@ -418,7 +418,7 @@ const (
 	above = "=1073741824" // all blocks
 )
 
-// ways are those of the parts that are asked for.
+// ways returns the pairs of the requested parts.
 func (t *tuner) ways(lacks map[string]string, report *Report) (list []way) {
 	members := []int{0, max(1, slices.IndexFunc(t.hosts, func(host int) bool { return host != t.hosts[0] }))}
 	trialOf := func(layer, name string, given map[string]string, settings ...string) trial {
@@ -466,7 +466,7 @@ func (t *tuner) ways(lacks map[string]string, report *Report) (list []way) {
 		case tuneProvider:
 			for _, name := range []string{providerRoCE, providerXDP} {
 				switch {
-				case name == providerXDP && !t.apart(): // it reaches other hosts only
+				case name == providerXDP && !t.apart(): // it reaches only other hosts
 				case lacks[name] != "":
 					report.Missing = append(report.Missing, lacks[name])
 				default:

@@ -59,7 +59,7 @@ func TestTuneBetweenHosts(t *testing.T) {
 		return slices.ContainsFunc(r.Results, func(v Result) bool { return v.Provider == name && v.Algorithm == name && v.Verified })
 	}
 	lacks := func(name string) bool { return !has(name) }
-	for range 3 { // where nobody has a CPU for seconds, connecting may fail
+	for range 3 { // if no rank gets a CPU for seconds, connecting may fail
 		all := jobOver(t, 20000, [][]string{one, one, two}, nil, "tune", "--what", tuneProvider+","+tuneCopy, "--time", "2ms", "--rounds", "2", "--json", "--file", measured)
 		for _, e := range all[1:] {
 			require.Empty(t, e.out, "one of them prints")
@@ -147,10 +147,10 @@ func TestMeetingPlace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", at)
 	_, err = reach(t.Context(), "this", port, []string{"127.0.0.3", "127.0.0.2"})
-	require.ErrorContains(t, err, "another process is at 127.0.0.2")
+	require.ErrorContains(t, err, "another process, not rank 0, answers at 127.0.0.2")
 }
 
-// TestStandDown: who would wait for a process that never joined is told that it has left.
+// TestStandDown: ranks that would wait for a process that never joined learn that it has left.
 func TestStandDown(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -175,7 +175,7 @@ func TestStandDown(t *testing.T) {
 	case <-time.After(bound):
 		require.Fail(t, "rank 0 waits")
 	}
-	standDown(&e) // there is nobody to take the place of
+	standDown(&e) // there is no place to give up
 	require.NoError(t, job.Close())
 	endServer(server)
 }

@@ -31,7 +31,7 @@ func TestWayFit(t *testing.T) {
 		"blocks always":     {channel.EnvPackTCP, false, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, channel.EnvPackTCP + "=0"},
 		"blocks never":      {channel.EnvPackTCP, false, []float64{1, 1, 1, 1}, []float64{2, 2, 2, 2}, channel.EnvPackTCP + "=131072"},
 		"blocks by default": {channel.EnvPackRDMA, false, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, ""},
-		"one who wanders":   {channel.EnvPackTCP, false, []float64{1, 1, 2.05, 3}, []float64{2, 2, 2, 2}, ""},
+		"one that wanders":  {channel.EnvPackTCP, false, []float64{1, 1, 2.05, 3}, []float64{2, 2, 2, 2}, ""},
 	} {
 		w := way{variable: c.variable, includes: c.includes, sizes: sizes, figures: [2][]float64{c.first, c.second}}
 		if name == "blocks by default" { // 1024: the first size is of the second way already
@@ -51,7 +51,7 @@ func TestTuneProvider(t *testing.T) {
 	need.Provider(t, providerRoCE)
 	args := []string{"tune", "--what", tuneProvider, "-n", "2", "--time", "5ms", "--rounds", "1"}
 	r := decode(t, output(t, append(args, "--json")...))
-	for range 3 { // where nobody has a CPU for seconds, connecting may fail
+	for range 3 { // if no rank gets a CPU for seconds, connecting may fail
 		if len(r.Missing) > 0 {
 			r = decode(t, output(t, append(args, "--json")...))
 		}
@@ -106,7 +106,7 @@ func measures(t *testing.T, provider, what string) (path string) {
 	return path
 }
 
-// All ways are measured, and what is said can be read by who joins.
+// All methods are measured, and a process that joins can read the settings.
 func TestTuneMessages(t *testing.T) {
 	need.NoRace(t, "it tells nothing of processes, and is slow")
 	need.Full(t)

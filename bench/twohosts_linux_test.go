@@ -126,12 +126,12 @@ func TestTwoHosts(t *testing.T) {
 		client := <-begin(ctx, two, []string{boot.EnvSecret + "=" + strings.Repeat("a5", 32)}, "verbs", "lat", host)
 		require.Error(t, client.err)
 		require.Contains(t, client.told, "secret")
-		stop() // it waits for somebody who knows it
+		stop() // it waits for a peer that knows the secret
 		require.Error(t, (<-server).err)
 	})
 	for _, args := range [][]string{{"verbs", "lat", "--listen", listen}, {"verbs", "lat", host}} {
 		said := <-begin(ctx, one, nil, args...)
 		require.Error(t, said.err)
-		require.Contains(t, said.told, boot.EnvSecret, "without a secret nobody meets anybody")
+		require.Contains(t, said.told, boot.EnvSecret, "without a secret the hosts do not connect")
 	}
 }

@@ -20,8 +20,8 @@ import (
 type operation struct {
 	name   string
 	opcode verbs.Opcode
-	recv   bool // each message consumes a receive of the peer, which so learns of it
-	fetch  bool // the answer is part of the operation, the peer has no part in it
+	recv   bool // each message consumes a receive of the peer, which learns of it that way
+	fetch  bool // the answer is part of the operation, in which the peer takes no part
 	atomic bool
 }
 
@@ -34,7 +34,7 @@ var operations = []operation{
 	{name: "cmp-swap", opcode: verbs.OpAtomicCmpAndSwp, fetch: true, atomic: true},
 }
 
-const atomicBytes = 8 // that an atomic works on
+const atomicBytes = 8 // size of an atomic's operand
 
 func operationNames() (names []string) {
 	for _, o := range operations {
@@ -60,9 +60,9 @@ type pair struct {
 	bytes int // of a message
 	rank  int
 	sends bool   // this rank starts messages
-	takes bool   // the other one does
+	takes bool   // the other rank starts messages
 	moved uint64 // messages since prepare, either way
-	step  uint64 // that each atomic takes the word further
+	step  uint64 // by which each atomic increases the word
 
 	ctx            *verbs.Context
 	entry          DeviceEntry
@@ -73,8 +73,8 @@ type pair struct {
 	send, recv     *verbs.MR
 	remote         remoteBuffers
 	yielded        int64 // when breathe last did, by nanos
-	looks          int   // at a queue in one call, while there is nothing else to do; 0: one, at all times
-	inline         int   // bytes that may be given inline
+	looks          int   // polls of a queue in one call, while there is nothing else to do; 0: always one
+	inline         int   // bytes that may be posted inline
 	wcs            [32]verbs.WC
 }
 
@@ -86,9 +86,8 @@ type remoteBuffers struct {
 	RecvRKey uint32 `json:"recv_rkey"`
 }
 
-// openDevice finds the device of this rank that leads to the other: the one asked for, or the
-// first of the provider; between different hosts the one at the interface that the library
-// takes.
+// openDevice finds this rank's device that leads to the other: the named one, or the first of the
+// provider; between hosts the one at the interface that the library uses.
 func openDevice(ctx context.Context, b *bed) {
 	b.device = cmp.Or(b.o.device, b.o.provider)
 	if b.o.device != "" || b.device != "" && !b.apart() {
@@ -154,7 +153,8 @@ func (p *pair) open(b *bed, m *measurement, sends, receives int) {
 		} else {
 			*mr = must1(pd.AllocMR(size, verbs.AccessAll))
 		}
-		// Memory that was never written may be one page of zeros many times over, which fits every cache.
+		// Memory that was never written may be a single page of zeros, mapped many times, which fits
+		// into every cache.
 		fillGuard((*mr).Bytes())
 	}
 	p.inline = inlineBytes(b.o.inline, &attr)
@@ -162,18 +162,16 @@ func (p *pair) open(b *bed, m *measurement, sends, receives int) {
 		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: p.inline}}))
 }
 
-// spinLooks bounds how long one call spins; then the CPU is given to others that
-// wait for it. In soft-RoCE messages are moved by threads of the kernel that may be
-// among them.
+// spinLooks bounds how long one call spins; then it yields the CPU to others that wait for it.
+// With soft-RoCE these may be the kernel threads that move messages.
 const spinLooks = 512
 
-// breathe has the runtime see every few milliseconds that this goroutine gives way.
-// The runtime's monitor wants to preempt one that has not for 10 ms, takes the
-// processor from the call into C that it then mostly is in, and for that looks every
-// 20 µs for a while, on the CPU that polls. That costs a tenth of a bandwidth where
-// posting takes a millisecond, as over soft-RoCE, which moves messages in the call that
-// posts them. A second processor of the runtime's would cost more: each time that this
-// gives way the runtime would wake a thread for it.
+// breathe yields every few milliseconds. The runtime's monitor preempts a goroutine that has not
+// yielded for 10 ms: it takes the processor from the call into C that the goroutine is usually in,
+// and polls for that every 20 µs for a while, on the CPU that this rank uses. That costs a tenth of
+// the bandwidth if posting takes a millisecond, as over soft-RoCE, which moves messages in the call
+// that posts them. A second processor of the runtime would cost more: the runtime would wake a
+// thread for it at each yield.
 func (p *pair) breathe() {
 	const often = 4e6 // ns
 	if now := nanos(); now-p.yielded > often {
@@ -182,12 +180,11 @@ func (p *pair) breathe() {
 	}
 }
 
-// inlineBytes is the most that is given inline where wanted is asked for.
+// inlineBytes returns how many bytes are posted inline at most if wanted are requested.
 func inlineBytes(wanted int, device *verbs.DeviceAttr) int {
-	// An adapter saves a trip over its bus for as much as fits a few of the
-	// queue's 64-byte units. Where the peer's memory is reached by load and store
-	// there is no such trip: more than goes with the flag into one cache line
-	// would only be copied once more.
+	// An adapter saves a trip over its bus for data that fit into a few of the queue's 64-byte
+	// units. If the peer's memory is reached by load and store there is no such trip: more than
+	// fits into one cache line with the flag would only be copied once more.
 	usual := 256
 	if device.LoadStore {
 		usual = 32
@@ -196,12 +193,12 @@ func inlineBytes(wanted int, device *verbs.DeviceAttr) int {
 	case wanted < 0:
 		return min(usual, device.MaxInlineData)
 	case wanted > device.MaxInlineData:
-		must(usagef("--inline %d: the device takes at most %d", wanted, device.MaxInlineData))
+		must(usagef("--inline %d: the device accepts at most %d", wanted, device.MaxInlineData))
 	}
 	return wanted
 }
 
-// endpoint takes the QP to INIT, where its port is known.
+// endpoint moves the QP to INIT, in which its port is known.
 func (p *pair) endpoint() []byte {
 	attr := verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll}
 	must(p.qp.Modify(&attr, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccessFlags))
@@ -209,12 +206,12 @@ func (p *pair) endpoint() []byte {
 }
 
 // recvWRs makes n receives into the receive buffer. They all name the same
-// memory: what it holds is looked at only when one message is under way.
+// memory: its contents are checked only when one message is in flight.
 func (p *pair) recvWRs(n int) []verbs.RecvWR {
 	return slices.Repeat([]verbs.RecvWR{{SGList: []verbs.SGE{p.recv.SGE(0, p.recv.Len())}}}, n)
 }
 
-// close takes all down; the peer's operations fail from then on.
+// close closes everything; the peer's operations fail from then on.
 func (p *pair) close() {
 	if p.ctx != nil {
 		must(p.ctx.Close())
@@ -239,16 +236,16 @@ func (p *pair) post(wrs []verbs.SendWR) {
 	}
 }
 
-// pause is called when polling found nothing. Where waiting is spinning it returns at once,
-// or where polling has spun yields. Else its first call arms the queues, so that the caller
-// polls once more and misses nothing, and the next one sleeps until an event.
+// pause is called when polling found nothing. If ranks wait by spinning it returns at once, or
+// yields if polling has spun. Otherwise its first call arms the queues, so that the caller polls
+// once more and misses nothing, and the next one sleeps until an event.
 func (p *pair) pause() {
 	switch {
 	case p.channel == nil && p.looks > 0:
 		wait.Yield()
 	case p.channel != nil && p.armed:
 		p.armed = false
-		// Not bounded: a peer that dies makes completions.
+		// Unbounded: a peer that dies causes completions.
 		must1(p.channel.Get(context.Background()))
 	case p.channel != nil:
 		p.armed = true
@@ -262,9 +259,9 @@ func (p *pair) message() verbs.SendWR {
 	wr := verbs.SendWR{Opcode: p.op.opcode, RemoteAddr: p.remote.RecvAddr, RKey: p.remote.RecvRKey}
 	from, bytes := p.send, p.bytes
 	switch {
-	case p.op.atomic: // on the peer's receive buffer; what was there comes to our send buffer
+	case p.op.atomic: // on the peer's receive buffer; the old value goes to this rank's send buffer
 		wr.CompareAdd, bytes = 1, atomicBytes
-	case p.op.fetch: // the peer's send buffer into our receive buffer
+	case p.op.fetch: // the peer's send buffer into this rank's receive buffer
 		wr.RemoteAddr, wr.RKey, from = p.remote.SendAddr, p.remote.SendRKey, p.recv
 	case p.op.opcode == verbs.OpSend:
 		wr.RemoteAddr, wr.RKey = 0, 0
@@ -298,7 +295,7 @@ func (p *pair) await(cq *verbs.CQ) {
 	}
 }
 
-// seed is that of what a rank sends.
+// seed returns the seed of the data that a rank sends.
 func (p *pair) seed(rank int) uint64 { return seedFor(rank, p.bytes, p.op.name) }
 
 func (p *pair) prepare() {
@@ -312,8 +309,8 @@ func (p *pair) prepare() {
 	fillGuard(p.recv.Bytes())
 }
 
-// check looks at the last message, for all go to the same memory; of atomics at the word
-// that they have worked on, and at what the last of them found there.
+// check checks the last message, as all go to the same memory; for atomics the word that they have
+// changed, and the value that the last one found there.
 func (p *pair) check() {
 	switch {
 	case p.op.atomic:
@@ -356,17 +353,17 @@ func declareVerbs(ctx context.Context, b *bed, m *measurement) series {
 	return l
 }
 
-// latency runs one operation to and fro. Everything that an iteration touches
-// is made beforehand: the loops do nothing but post and poll.
+// latency runs a ping-pong of one operation. Everything that an iteration touches is made
+// beforehand: the loops only post and poll.
 //
 //	rank 0                      rank 1
 //	post ──────── message ────▶ poll
 //	repost receives             post
 //	poll ◀─────── answer ────── repost receives
 //
-// Receives are posted in advance and replaced in batches, behind a message that
-// is already on its way. A send is signalled only every so often; its completion
-// is taken when the next such send comes, when it has long been there.
+// Receives are posted in advance and replaced in batches, after a message that is already in
+// flight. Only every so many sends is one signalled; its completion is taken at the next such send,
+// when it has long been there.
 type latency struct {
 	*pair
 	plain     []verbs.SendWR // one unsignalled message
@@ -375,11 +372,11 @@ type latency struct {
 	spent     int // receives consumed and not yet replaced
 	every     int // every so many sends one is signalled
 	since     int // sends since
-	posts     int // sends at all, where they are counted
+	posts     int // all sends, if they are counted
 	owed      int // signalled sends whose completion was not taken yet
 }
 
-// Depth of the receive queue, and of what is replaced at once.
+// Depth of the receive queue, and the number of receives that are replaced at once.
 const (
 	latencyRecvDepth = 256
 	latencyRepost    = 64
@@ -395,9 +392,8 @@ func (l *latency) send() {
 	}
 }
 
-// post posts the message, signalled where its turn has come. Where each is, its
-// completion is taken at once, while the message or its answer is under way, as
-// perftest does.
+// post posts the message, signalled if it is its turn. If each one is signalled, its completion is
+// taken at once, while the message or its answer is in flight, as perftest does.
 func (l *latency) post() {
 	if l.looks > 0 {
 		if l.posts++; l.posts%32 == 0 {
@@ -425,10 +421,9 @@ func (l *latency) receive() {
 	l.await(l.recvCQ)
 }
 
-// watching is the latency of plain writes, which the peer learns of by looking at the last
-// byte, as perftest's ib_write_lat does: there stands the number of the message. Looking also
-// polls: a provider may need that to move anything, and a dead peer shows there. For that
-// alone, once in so many looks will do.
+// watching is the latency of plain writes. The peer learns of a write by reading the last byte, as
+// perftest's ib_write_lat does: it has the number of the message. Reading also polls now and then:
+// a provider may need that to move messages, and it detects a dead peer.
 type watching struct {
 	*latency
 	number byte // of the message
@@ -465,19 +460,19 @@ func (l *watching) receive() {
 	}
 }
 
-// prepare leaves the number of the message before in the last byte.
+// prepare sets the last byte to the number of the previous message.
 func (l *watching) prepare() {
 	l.pair.prepare()
 	l.recv.Bytes()[l.bytes-1] = l.number
 }
 
-// check puts what the message had without its number in place of that.
+// check first replaces the number in the message by the original byte.
 func (l *watching) check() {
 	l.recv.Bytes()[l.bytes-1] ^= l.number ^ patternByte(l.seed(1-l.rank), l.bytes-1)
 	l.pair.check()
 }
 
-// watched is a byte that the peer writes, read with the aligned word that it is in.
+// watched returns a byte that the peer writes, by reading the aligned word around it.
 type watched struct {
 	word  *uint32
 	shift int
@@ -493,11 +488,11 @@ func newWatched(b *byte) watched {
 
 func (w watched) load() byte { return byte(atomic.LoadUint32(w.word) >> w.shift) }
 
-// fetching is the latency of operations that only rank 0 has a part in: half a round trip is
-// the whole.
+// fetching is the latency of operations in which only rank 0 takes part: the figure is the whole
+// operation.
 type fetching struct {
 	*latency
-	goodbye []verbs.SendWR // one of no bytes: the end of a run, for the peer
+	goodbye []verbs.SendWR // an empty message that tells the peer of the end of a run
 }
 
 func (l *fetching) run(n int, samples []int64) {
@@ -508,7 +503,7 @@ func (l *fetching) run(n int, samples []int64) {
 	}
 	swap := l.op.opcode == verbs.OpAtomicCmpAndSwp
 	repeat(n, samples, func() {
-		if swap { // each succeeds: it expects what the one before has left
+		if swap { // each succeeds: it expects the value that the previous one has written
 			l.signalled[0].CompareAdd, l.signalled[0].Swap = value, value+1
 			value++
 		}
@@ -517,7 +512,7 @@ func (l *fetching) run(n int, samples []int64) {
 	})
 }
 
-// rest has rank 1 poll until it is told that a run is over: software providers answer from
+// rest makes rank 1 poll until the end of a run is announced: software providers answer from
 // there.
 func (l *fetching) rest() {
 	if l.rank == 0 {

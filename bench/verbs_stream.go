@@ -10,14 +10,13 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// stream moves many messages, a window of them outstanding, one way or both.
-// Work requests are made beforehand, as many as the window, and posted from
-// there in lists; one in every so many is signalled, and its WRID is the number
-// of requests that its completion tells of.
+// stream moves many messages in one direction or both, with a window outstanding. Work requests
+// are made beforehand, as many as the window, and posted in lists. One in every so many is
+// signalled; its WRID is the number of requests that its completion covers.
 //
-// A message that consumes a receive is posted only when the peer is known to
-// have one: the peer grants credit as it reposts. So a receiver that is slow is
-// waited for, and never answers "not ready".
+// A message that consumes a receive is posted only when the peer is known to have one: the peer
+// grants credit as it reposts. So the sender waits for a slow receiver, which never answers
+// "not ready".
 //
 //	rank 0                                rank 1
 //	(both ways: note) ──────────────────▶
@@ -26,7 +25,7 @@ import (
 //	last message, seen by the peer ═════▶
 //	        ◀─────────────────────── note   when it has all, and all of its own is out
 //
-// The clock stops when that note is there: the last byte counts.
+// The clock stops when that note has arrived: the last byte counts.
 type stream struct {
 	*pair
 	window  int
@@ -45,7 +44,7 @@ type stream struct {
 	consumed    int // receives consumed and not yet replaced
 	taken       int // of them by messages, for which credit is due
 	telling     int // control messages posted whose completion was not taken
-	notes       int // that have come and were not waited for yet
+	notes       int // that have arrived and were not awaited yet
 }
 
 const (
@@ -91,7 +90,7 @@ func newStream(p *pair, m *measurement) *stream {
 	return s
 }
 
-// run moves windows of messages from rank 0 to rank 1, both ways also as many back, and
+// run moves windows of messages from rank 0 to rank 1, and as many back if in both directions. It
 // returns when all have arrived and rank 0 knows it.
 func (s *stream) run(windows int, _ []int64) {
 	n := windows * s.window
@@ -124,15 +123,15 @@ func (s *stream) run(windows int, _ []int64) {
 	s.repost()
 }
 
-// note tells the peer that this rank is so far, or waits to be told.
+// note sends the peer a note that this rank is ready, or waits for one.
 func (s *stream) note(tell bool) {
 	if tell {
 		s.tell(noteImm)
 		return
 	}
 	for s.notes == 0 {
-		// Our control messages complete here, and some providers need both
-		// queues polled to move anything.
+		// Control messages complete here, and some providers must have both queues polled to move
+		// messages.
 		s.pollSends(0)
 		if s.pollRecvs(s.looks) == 0 {
 			s.pause()
@@ -190,7 +189,7 @@ func (s *stream) post(n, left int) int {
 	if left == 1 {
 		s.final[0].WRID = uint64(s.since + 1)
 		s.pair.post(s.final)
-		// All before is complete when it is: the next run begins anew.
+		// When it is complete, so are all before: the next run starts afresh.
 		s.next, s.since = 0, 0
 		s.outstanding++
 		s.credit--
@@ -212,7 +211,7 @@ func (s *stream) post(n, left int) int {
 	return n
 }
 
-// spin is how often a poll may look: alone says that nothing else is waited for.
+// spin returns how often one call may poll; alone says that there is nothing else to wait for.
 func (s *stream) spin(alone bool) int {
 	if alone {
 		return s.looks
@@ -226,15 +225,14 @@ func (s *stream) poll(cq *verbs.CQ, looks int) int {
 	case looks == 0:
 		return must1(cq.Poll(s.wcs[:]))
 	case cq == s.recvCQ && !s.op.recv && s.outstanding == 0:
-		// Nothing here is the peer's concern: what is left is to be told. Like
-		// perftest's, a rank that has no part in the transfer leaves the CPU to
-		// those that have.
+		// The peer has nothing to do here but wait. As in perftest, a rank that takes no part in the
+		// transfer leaves the CPU to those that do.
 		return must1(cq.Wait(context.Background(), s.wcs[:]))
 	}
 	return must1(cq.PollSpin(s.wcs[:], looks))
 }
 
-// pollSends takes completions of our own work requests.
+// pollSends takes completions of this rank's work requests.
 func (s *stream) pollSends(looks int) int {
 	n := s.poll(s.sendCQ, looks)
 	for i := range n {
@@ -292,12 +290,12 @@ func (s *stream) repost() {
 	}
 }
 
-const longCQ = `As many queue pairs are connected to as many others, with one queue at either side, and one
-thread that posts and polls for both. The figure itself is half a round trip on one of them,
-each in turn; poll is the time of looking at a queue with nothing in it; growth and
-poll-growth are what they are of the same with one queue pair.`
+const longCQ = `So many queue pairs are connected to as many others, with one completion queue on each side;
+one thread posts and polls for both. The main figure is half a round trip on one pair, each in
+turn; poll is the time of polling an empty queue; growth and poll-growth are the ratios of
+these to the same with one queue pair.`
 
-// openCQ: what is measured is of the provider, not of channels.
+// openCQ names the provider: this pattern measures it, not channels.
 func openCQ(_ context.Context, b *bed) {
 	b.provider = cmp.Or(b.o.provider, providerSHM)
 }

@@ -12,7 +12,7 @@ import (
 type CorruptError struct {
 	Op     string
 	Bytes  int // of the message
-	Offset int // of the first wrong byte; outside the message where a neighbour was written
+	Offset int // of the first wrong byte; outside the message if a byte around it was overwritten
 	Got    byte
 	Want   byte
 }
@@ -21,13 +21,13 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("%s of %d bytes: byte %d is %#02x, must be %#02x", e.Op, e.Bytes, e.Offset, e.Got, e.Want)
 }
 
-// guard is the number of bytes behind a message that must stay as they were.
+// guard is the number of bytes after a message that must not change.
 const guard = 64
 
-// guardByte is what receive buffers hold before a message.
+// guardByte fills receive buffers before a message.
 const guardByte = 0xee
 
-// patternWord is 8 bytes of the pattern of a seed: the output function of
+// patternWord returns 8 bytes of the pattern of a seed: the output function of
 // splitmix64 (Steele, Lea, Flood 2014), so that no shift or swap of a block
 // gives the same bytes.
 func patternWord(seed uint64, i int) uint64 {
@@ -79,10 +79,10 @@ func checkPattern(op string, b []byte, n int, seed uint64) error {
 	return nil
 }
 
-// patternByte is byte i of the pattern of a seed.
+// patternByte returns byte i of the pattern of a seed.
 func patternByte(seed uint64, i int) byte { return byte(patternWord(seed, i/8) >> (i % 8 * 8)) }
 
-// compareBytes finds the first byte that is not as it must be, of a message of so many.
+// compareBytes panics, through must, at the first wrong byte of a message of so many.
 func compareBytes(op string, got, want []byte, n int) {
 	if bytes.Equal(got, want) {
 		return
@@ -94,7 +94,7 @@ func compareBytes(op string, got, want []byte, n int) {
 	must(&CorruptError{Op: op, Bytes: n, Offset: at, Got: got[at], Want: want[at]})
 }
 
-// seedFor tells the patterns of different ranks, sizes and operations apart.
+// seedFor makes different patterns for different ranks, sizes and operations.
 func seedFor(rank, bytes int, op string) uint64 {
 	seed := uint64(rank)<<56 ^ uint64(bytes)<<8
 	for _, c := range []byte(op) {
@@ -103,14 +103,14 @@ func seedFor(rank, bytes int, op string) uint64 {
 	return seed
 }
 
-// extent is how the bytes of a message lie in its memory: in one piece, or in blocks with
-// as much room behind each as it is long.
+// extent is the layout of a message in its memory: one piece, or blocks with gaps of the same
+// length.
 type extent struct {
 	bytes int // of the message
-	block int // that it is made of; 0: one piece
+	block int // bytes of its blocks; 0: one piece
 }
 
-// span is the memory that it takes, its guard left out.
+// span returns the size of its memory, without the guard.
 func (s extent) span() int {
 	if s.block == 0 {
 		return s.bytes
@@ -118,7 +118,7 @@ func (s extent) span() int {
 	return 2 * s.bytes
 }
 
-// layout is the message in buf, which is a span or more.
+// layout returns the layout of the message in buf, which has at least its span.
 func (s extent) layout(buf []byte) channel.Layout {
 	if s.block == 0 {
 		return channel.Contiguous(buf[:s.bytes])
@@ -140,8 +140,8 @@ func (s extent) fill(buf []byte, seed uint64) {
 	}
 }
 
-// check verifies that the blocks of buf have the pattern of seed, and that all else in it
-// is as fillGuard left it.
+// check verifies that the blocks of buf have the pattern of seed, and that all other bytes are as
+// fillGuard left them.
 func (s extent) check(op string, buf []byte, seed uint64) error {
 	if s.block == 0 {
 		return checkPattern(op, buf, s.bytes, seed)

@@ -18,13 +18,13 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// poison is the chunk that workers die of, of poisonChunks.
+// poison is the one of poisonChunks that kills its workers.
 const (
 	poison       = 7
 	poisonChunks = 60
 )
 
-// A chunk that kills its workers is given up after three of them, and none but that, with
+// A chunk that kills its workers is given up after three of them, and no other chunk, with
 // any window; the others are done, and End names it.
 func TestPoison(t *testing.T) {
 	const workers = 5
@@ -82,8 +82,8 @@ func poisonAct(window, batch int) act {
 	}
 }
 
-// closing is a worker whose clients close with that chunk in their hands, and which makes
-// another then; it returns which chunks it has done.
+// closing is a worker that closes its client whenever it has that chunk, and then makes another
+// client; it returns the chunks that it has processed.
 func closing(ctx context.Context, w *impi.Comm, bad string, opts ...ClientOption) (done []string, clients int, err error) {
 	for {
 		c, err := NewClient(w, opts...)
@@ -105,8 +105,8 @@ func closing(ctx context.Context, w *impi.Comm, bad string, opts ...ClientOption
 	}
 }
 
-// What a worker begins with counts, not what waits at it: with one attempt, and with as many
-// as there are by default, whatever the window, one chunk is given up, by its number.
+// Only chunks that a worker has begun count, not those that wait in its window: with one attempt
+// and with the default number, and with any window, exactly one chunk is given up, by its number.
 func TestAttempts(t *testing.T) {
 	for _, attempts := range []int{1, 2, DefaultAttempts} {
 		for _, opts := range [][]ClientOption{{Window(1)}, {Numbered(), Window(8)}} {
@@ -194,7 +194,7 @@ func TestAttemptsCollected(t *testing.T) {
 	require.Equal(t, io.EOF, err)
 }
 
-// A worker that has done its part of a chunk and closes its client is not to blame that the
+// A worker that has processed a chunk and closes its client does not count against it, even if the
 // result has not been collected yet.
 func TestCloseBeforeCollected(t *testing.T) {
 	w := comms(t, "here", 3)
@@ -216,8 +216,8 @@ func TestCloseBeforeCollected(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A client that has left, and closes before it has received its end, leaves none for the next
-// one of its rank.
+// A client that has left, and closes before it has received its end, leaves no end for the next
+// client of its rank.
 func TestNoStaleEnd(t *testing.T) {
 	for _, queue := range []int{0, 10} {
 		w := comms(t, "here", 2)
@@ -277,7 +277,7 @@ func TestNoStaleEnd(t *testing.T) {
 	}
 }
 
-// When no worker is left, the error names the chunk that was given up, too.
+// When no worker is left, the error also names the chunk that was given up.
 func TestNoWorkersNamesHopeless(t *testing.T) {
 	w, list := strangers(t, 2)
 	ctx := ranks.Within(t)
@@ -318,12 +318,12 @@ func TestNoWorkersNames(t *testing.T) {
 		func() error { return list[0].work(dies) },
 		func() error { return list[1].work(dies) })
 	require.ErrorIs(t, errs[0], ErrNoWorkers)
-	require.ErrorContains(t, errs[0], "chunk 1 was with 2 of them")
+	require.ErrorContains(t, errs[0], "2 of them had chunk 1")
 	require.NoError(t, s.Close())
 }
 
-// A client that closes says so, whatever else it has said: the supplier's End does not wait
-// for it, and what it has not released goes to another.
+// A client that closes tells its supplier in any case: End does not wait for it, and the chunks
+// that it has not released go to another.
 func TestCloseTells(t *testing.T) {
 	type worker = func(ctx context.Context, w *impi.Comm) error
 	closes := func(leave bool) worker {

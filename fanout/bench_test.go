@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkChunk is the time of a chunk from a supplier to one worker, in each dialect,
-// within this process: over shm, of two jobs.
+// BenchmarkChunk measures the time of a chunk from a supplier to one worker, in each dialect,
+// within this process: over shm, with two jobs.
 func BenchmarkChunk(b *testing.B) {
 	for _, c := range []struct {
 		name     string

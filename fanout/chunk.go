@@ -2,8 +2,8 @@ package fanout
 
 import "github.com/sluice-hpc/sluice/impi"
 
-// Chunk is a chunk that a client has received: a lease on its bytes. It is a value; the
-// zero Chunk has no bytes.
+// Chunk is a chunk that a client has received: a lease on its bytes. It is a value type;
+// the zero Chunk has no bytes.
 type Chunk struct {
 	l        *lease
 	gen      uint32
@@ -12,18 +12,18 @@ type Chunk struct {
 	source   int
 	index    int // in its batch
 	numbered bool
-	ack      bool // the supplier is to hear of its Release
+	ack      bool // Release sends the supplier an acknowledgement
 }
 
-// Bytes are those of the chunk. They may be read and changed until Release, by one
-// goroutine at a time.
+// Bytes returns the bytes of the chunk. One goroutine at a time may read and change them,
+// until Release.
 func (k Chunk) Bytes() []byte { return k.bytes }
 
-// Seq is the sequence number of the chunk at its supplier, from 0. Only with [Numbered],
-// and of a supplier with [Redeliver] or [Collected].
+// Seq returns the sequence number of the chunk at its supplier, from 0. It is set only if the
+// client is [Numbered] or the supplier has [Redeliver] or [Collected].
 func (k Chunk) Seq() uint64 { return k.seq }
 
-// Supplier is the rank that the chunk came from.
+// Supplier returns the rank that the chunk came from.
 func (k Chunk) Supplier() int {
 	if k.l == nil {
 		return impi.AnySource
@@ -31,10 +31,9 @@ func (k Chunk) Supplier() int {
 	return k.l.c.sources[k.source].rank
 }
 
-// Release gives the bytes back and, of a chunk with a number, acknowledges it: whoever
-// calls it has done with it. Release again does nothing. It may be called from any
-// goroutine. The acknowledgement goes out with the next Receive, or at once if one is
-// waiting.
+// Release gives the bytes back and acknowledges the chunk if it has a number: call it when the
+// chunk has been processed. Calling it again does nothing. Any goroutine may call it. The
+// acknowledgement goes out with the next Receive, or at once if a Receive is waiting.
 func (k Chunk) Release() {
 	if k.l == nil {
 		return
@@ -51,17 +50,17 @@ func (k Chunk) Release() {
 	}
 	c.mu.Unlock()
 	if spent != nil {
-		// What cannot be freed now, because its supplier has stopped, is when the job is
-		// closed: there is nothing that who releases a chunk could do.
+		// Memory that cannot be freed now, because its supplier has stopped, is freed when the
+		// job is closed: the caller could do nothing about the error.
 		_ = spent.Close()
 	}
 }
 
-// acknowledge takes note that a chunk is done with.
+// acknowledge records that a chunk has been processed.
 func (c *Client) acknowledge(k Chunk) {
 	c.acks[k.source] = append(c.acks[k.source], k.seq)
 	if c.receiving.Load() || len(c.acks[k.source]) == askMost {
-		// It fails if the supplier is gone, which Receive says.
+		// It fails if the supplier is gone; Receive reports that.
 		if err := c.ask(k.source, 0); err != nil {
 			return
 		}

@@ -2,25 +2,25 @@ package fanout
 
 import "github.com/sluice-hpc/sluice/impi"
 
-// chunk is one that the supplier keeps: in its queue, or given to a worker and not
+// chunk is a chunk that the supplier keeps: in its queue, or given to a worker and not yet
 // acknowledged.
 type chunk struct {
 	seq     uint64
 	bytes   int
 	parts   [][]byte
-	memory  []byte // what parts lie in, of the supplier's own
+	memory  []byte // the supplier's own copy, which parts point into
 	release func() // tells the user that parts are no longer read
 	worker  int    // that has it; -1: none
 	given   bool   // at least once
 	acked   bool
-	watched bool // its worker says when it begins with it
-	begun   bool // its worker has said so
-	deaths  int  // workers that have gone without acknowledging it
-	sends   int  // messages on their way that read it
+	watched bool // its worker reports when it begins with it
+	begun   bool // its worker has reported it
+	deaths  int  // workers that went without acknowledging it
+	sends   int  // messages in flight that read it
 	free    *chunk
 }
 
-// message is one on its way to a worker.
+// message is a message in flight to a worker.
 type message struct {
 	to     int
 	chunks []*chunk

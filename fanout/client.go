@@ -12,27 +12,26 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// Client is a worker of one supplier, or of several: it asks, and receives chunks. Its
-// methods may be called from several goroutines, each of which receives chunks of its
-// own.
+// Client is a worker of one or more suppliers: it asks for chunks and receives them. Several
+// goroutines may call its methods; each then receives chunks of its own.
 //
-// What suppliers send to its rank in the communicator is the client's. The communicator
-// stays the caller's.
+// The client receives every message that suppliers send to its rank in the communicator.
+// The caller keeps the communicator.
 type Client struct {
 	comm *impi.Comm
 	o    clientOptions
-	turn turn // of who receives
+	turn turn // to receive
 
 	// Under turn.
 	sources []source
 	posted  []posted       // receives, in the order in which they were posted
-	waits   []impi.Request // those
+	waits   []impi.Request // their requests
 	pace    pace
-	batch   *lease // of which chunks have not been returned yet
-	rest    []byte // those
-	batchOf int
+	batch   *lease // a batch with chunks that have not been returned yet
+	rest    []byte // those chunks
+	batchOf int    // the source of the batch
 
-	receiving atomic.Bool // somebody waits in Receive: acknowledgements go at once
+	receiving atomic.Bool // a Receive is waiting: acknowledgements go at once
 
 	mu      sync.Mutex
 	leaving bool
@@ -46,7 +45,7 @@ type Client struct {
 // source is a supplier, as the client sees it.
 type source struct {
 	rank  int
-	asked int  // chunks that have been asked for, and have not been returned by Receive
+	asked int  // chunks that were asked for and that Receive has not returned
 	over  bool // it has sent its end, or died
 	told  bool // it has been told that the client leaves
 }
@@ -58,9 +57,9 @@ type posted struct {
 	source int
 }
 
-// NewClient makes a client. Nothing is sent before [Client.Receive].
+// NewClient makes a client. It sends nothing before [Client.Receive].
 //
-// Errors: [ErrInvalid] for an option.
+// Errors: [ErrInvalid] for an invalid option.
 func NewClient(comm *impi.Comm, opts ...ClientOption) (*Client, error) {
 	o, err := newClientOptions(comm, opts)
 	if err != nil {
@@ -74,16 +73,20 @@ func NewClient(comm *impi.Comm, opts ...ClientOption) (*Client, error) {
 	return c, nil
 }
 
-// Send is an error: chunks go from supplier to client. It returns [ErrDirection].
+// Send always returns [ErrDirection]: chunks go from supplier to client.
 func (c *Client) Send(context.Context, ...[]byte) error { return opError("send", ErrDirection) }
 
-// Receive asks for a chunk, and returns the next one that comes. The chunk is lent: its
+// Receive asks for a chunk and returns the next one that arrives. The chunk is lent: its
 // bytes are the caller's until it calls [Chunk.Release].
 //
-// Errors: [io.EOF] when all suppliers have sent their end; what package impi says of one
-// that has died, once, after which Receive returns the chunks of the others; a
-// [*MessageError]; that of ctx, and nothing is lost: what has begun to come is returned by
-// the next Receive. After Close it is [ErrClosed].
+// Errors:
+//   - [io.EOF] when all suppliers have sent their end;
+//   - the error of package impi for a supplier that has died, once; later calls return the
+//     chunks of the others;
+//   - a [*MessageError];
+//   - the error of ctx; nothing is lost then, as the next Receive returns a chunk that has
+//     begun to arrive;
+//   - [ErrClosed] after Close.
 func (c *Client) Receive(ctx context.Context) (Chunk, error) {
 	if err := c.turn.take(ctx); err != nil {
 		return Chunk{}, opError("receive", err)
@@ -126,13 +129,13 @@ func (c *Client) receive(ctx context.Context) (Chunk, error) {
 	}
 }
 
-// wants says whether it is time to ask a supplier for more: when half of the window is
-// used up, so that several chunks are asked for at once.
+// wants reports whether it is time to ask a supplier for more: when half of the window is
+// used up, so that one message asks for several chunks.
 func (c *Client) wants(s *source) bool { return s.asked <= c.pace.window/2 }
 
-// request asks each supplier for as many chunks as the window admits, if it is time to,
-// and sends it what has been acknowledged. It says whether one of them may still send.
-// What is acknowledged afterwards goes at once if the client is about to wait.
+// request asks each supplier for as many chunks as the window admits, if it is time to, and
+// sends it the acknowledgements. It reports whether any supplier may still send. Later
+// acknowledgements go at once if the client is about to wait.
 func (c *Client) request(waits bool) (live bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +186,7 @@ func (c *Client) request(waits bool) (live bool, err error) {
 	return live, nil
 }
 
-// ask sends what is acknowledged to a supplier, and asks for n chunks.
+// ask sends a supplier the acknowledgements and asks it for n chunks.
 func (c *Client) ask(i, n int) error {
 	acks := c.acks[i]
 	for first := true; first || len(acks) > 0; first, n = false, 0 {
@@ -232,14 +235,14 @@ func (c *Client) next(ctx context.Context) (*lease, impi.Status, error) {
 			return nil, st, err
 		}
 	}
-	return c.wait(ctx) // for what a Receive has begun whose context ended
+	return c.wait(ctx) // for a message that an earlier Receive began, whose context ended
 }
 
-// receiveProbed receives a message that is there, or has begun to come.
+// receiveProbed receives a message that has arrived, or has begun to.
 func (c *Client) receiveProbed(ctx context.Context, st impi.Status) (*lease, impi.Status, error) {
 	i := slices.Index(c.o.suppliers, st.Source)
 	if i < 0 {
-		return nil, st, discard(c.comm, st, "it is no supplier")
+		return nil, st, discard(c.comm, st, "the sender is not one of the client's suppliers")
 	}
 	if why := badLength(st.Len, c.o.longest, "Longest"); why != "" {
 		c.answered(&c.sources[i])
@@ -265,8 +268,8 @@ func (c *Client) post(source, n, tag int) error {
 	return nil
 }
 
-// others says whether an error is the end of a process that is none of the suppliers, or
-// of one that has sent its end before; of another one, it takes note.
+// others reports whether an error is the loss of a process that is not a supplier, or of a
+// supplier that had sent its end before. It marks any other supplier as over.
 func (c *Client) others(err error) bool {
 	rank, gone := lost(err)
 	if !gone {
@@ -355,11 +358,11 @@ func (c *Client) wait(ctx context.Context) (*lease, impi.Status, error) {
 }
 
 func (c *Client) tooLong(st impi.Status) error {
-	return &MessageError{st.Source, st.Tag, st.Len, fmt.Sprintf("longer than MaxChunk, %d bytes", c.o.maxChunk)}
+	return &MessageError{st.Source, st.Tag, st.Len, fmt.Sprintf("it is longer than MaxChunk, %d bytes", c.o.maxChunk)}
 }
 
-// room is how long the receives are that are posted beforehand. A client that has not
-// asked for numbers may be given them.
+// room returns the length of the receives that are posted in advance. A client that has not
+// asked for sequence numbers may get them.
 func (o *clientOptions) room() int {
 	if o.numbered {
 		return o.maxChunk
@@ -367,8 +370,8 @@ func (o *clientOptions) room() int {
 	return o.maxChunk + recordHeader
 }
 
-// unpost takes back the receives of a supplier that sends no more. One whose message has
-// begun to come is let go of with its memory: the rest may never come.
+// unpost cancels the receives of a supplier that sends no more. A receive whose message has
+// begun to arrive is dropped with its memory: the rest may never come.
 func (c *Client) unpost(source int) error {
 	var errs []error
 	kept := c.posted[:0]
@@ -394,7 +397,7 @@ func (c *Client) unpost(source int) error {
 	return errors.Join(errs...)
 }
 
-// take makes a chunk of a message.
+// take makes a chunk from a message.
 func (c *Client) take(l *lease, st impi.Status) (k Chunk, end bool, err error) {
 	i := slices.Index(c.o.suppliers, st.Source)
 	s := &c.sources[i]
@@ -417,11 +420,11 @@ func (c *Client) take(l *lease, st impi.Status) (k Chunk, end bool, err error) {
 		return k, false, err
 	}
 	c.answered(s)
-	err = &MessageError{st.Source, st.Tag, st.Len, "a supplier sends chunks and ends"}
+	err = &MessageError{st.Source, st.Tag, st.Len, "a supplier may only send chunks and ends"}
 	return Chunk{}, false, errors.Join(err, c.give(l))
 }
 
-// answered takes note of the answer to a request.
+// answered records the answer to a request.
 func (c *Client) answered(s *source) {
 	s.asked = max(s.asked-1, 0)
 	c.pace.came()
@@ -462,8 +465,8 @@ func (c *Client) unpack() (Chunk, error) {
 	return Chunk{l: l, gen: gen, bytes: bytes, seq: seq, source: c.batchOf, index: index, numbered: true, ack: flags&wantsAck != 0}, nil
 }
 
-// begin tells a supplier that a chunk is begun with, and before it of those that are done with.
-// It fails if the supplier is gone, which Receive says.
+// begin tells a supplier that work on a chunk begins, after acknowledging the chunks before.
+// It fails if the supplier is gone; Receive reports that.
 func (c *Client) begin(i int, seq uint64) {
 	if len(c.acks[i]) > 0 && c.ask(i, 0) != nil {
 		return
@@ -472,16 +475,17 @@ func (c *Client) begin(i int, seq uint64) {
 	_ = c.comm.Send(context.Background(), c.message, c.sources[i].rank, TagBegun)
 }
 
-// Leave says that the client will not ask again: Receive returns what suppliers have
-// given it already, then [io.EOF]. Suppliers of other implementations do not understand
-// it; such a worker leaves by dying. A client made later may ask again.
+// Leave tells the suppliers that the client will not ask again. Receive returns the chunks
+// that they have given it already, then [io.EOF]. Leave may be called while Receive waits.
+// Suppliers of other implementations do not understand it: a worker can leave those only by
+// dying. A client made later may ask again.
 func (c *Client) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leaving = true
 	for i := range c.sources {
 		if s := &c.sources[i]; c.receiving.Load() && !s.over {
-			// Who waits in Receive does not look here. A supplier that is gone it is told of.
+			// A waiting Receive does not look here; it gets an error for a supplier that is gone.
 			if err := c.leave(i); err != nil {
 				s.told = true
 			}
@@ -489,11 +493,12 @@ func (c *Client) Leave() {
 	}
 }
 
-// Close lets go of the client: what has been acknowledged is sent, and Receive returns
-// [ErrClosed] from now on. It must not be called while Receive is. A supplier that has not
-// sent its end need not wait for the client: what it keeps for it, by [Redeliver] or
-// [Collected], goes to other workers, also what is lent and released later. What it does not
-// keep is lost if it had arrived already, but for a client that is made later.
+// Close closes the client: it sends the acknowledgements, and Receive returns [ErrClosed]
+// from then on. It must not be called while Receive is running. A supplier that has not sent
+// its end stops waiting for the client. The client's chunks that it keeps, with [Redeliver]
+// or [Collected], go to other workers, even those that are lent now and released later.
+// Chunks that it does not keep are lost if they have already arrived, unless a later client
+// of this rank receives them.
 func (c *Client) Close() error {
 	if err := c.turn.take(context.Background()); err != nil {
 		return err
@@ -510,7 +515,7 @@ func (c *Client) Close() error {
 	for i := range c.sources {
 		errs = append(errs, c.part(i))
 	}
-	if l := c.batch; l != nil { // what it has beside goes unread
+	if l := c.batch; l != nil { // its remaining chunks are dropped
 		c.batch, c.rest = nil, nil
 		spent = c.dropLocked(l)
 	}
@@ -525,16 +530,16 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// part sends a supplier what has been acknowledged, and that it need not wait for more. One
-// that is gone need not know, nor one that has sent its end; another implementation's would
-// not understand.
+// part sends a supplier the acknowledgements, and tells it not to wait for more. It tells
+// nothing to a supplier that is gone or has sent its end, or that is of another
+// implementation, which would not understand.
 func (c *Client) part(i int) error {
 	var err error
 	if len(c.acks[i]) > 0 {
 		err = c.ask(i, 0)
 	}
 	if s := &c.sources[i]; err == nil && !s.over && !c.foreign(s.rank) {
-		if s.told { // the end that answers this is not to be a later client's
+		if s.told { // a later client must not receive the end that answers this
 			var end impi.Request
 			end, err = c.comm.Irecv(nil, s.rank, TagEnd)
 			end.Free()

@@ -12,26 +12,26 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// Collector receives the results of workers, and returns them in the order of their
-// chunks, each once. Its methods may be called from several goroutines, whose results
-// are in no order among each other.
+// Collector receives the results of workers and returns them in the order of their chunks,
+// each once. Several goroutines may call its methods; results of different goroutines are in
+// no order relative to each other.
 //
-// All messages to its rank in the communicator are the collector's, which must be
-// another one than that of a supplier of this rank. The communicator stays the caller's.
+// The collector receives all messages to its rank in the communicator, so a supplier on the
+// same rank needs another communicator. The caller keeps the communicator.
 //
-// Nothing is received outside Receive: results then wait at the workers, which wait for
-// the collector, and so does the supplier.
+// Only Receive receives. While it is not called, results stay at the workers, which wait for
+// the collector, and the supplier waits for the workers.
 type Collector struct {
 	comm *impi.Comm
 	o    collectorOptions
-	turn turn // of who receives
+	turn turn // to receive
 
 	mu      sync.Mutex
 	workers map[int]bool // that have not ended
-	next    uint64       // the result that comes next
+	next    uint64       // sequence number of the next result to return
 	held    map[uint64]*result
 	memory  int  // bytes of held
-	lifted  bool // a worker has died, and nobody redelivers
+	lifted  bool // the bound is: a worker has died and its chunks are not redelivered
 	acks    []uint64
 	message []byte
 	free    []*result
@@ -50,60 +50,60 @@ type collectorOptions struct {
 	to          int
 }
 
-// ResultsOf says which ranks of the communicator are workers. None: all but the
+// ResultsOf says which ranks of the communicator are workers. The default is all but the
 // collector's own.
 func ResultsOf(ranks ...int) CollectorOption {
 	return func(o *collectorOptions) { o.workers = slices.Clone(ranks) }
 }
 
-// Reorder bounds the bytes of results, with 128 for each, that the collector keeps
-// because an earlier one has not come. At the bound only the one that is waited for is
-// received. The default is 64 MiB. If a worker dies and nobody redelivers its chunks
-// there is no bound from then on: what it had is lost, which shows only at the end.
+// Reorder bounds the bytes of the results that the collector keeps because an earlier one
+// has not arrived, counting 128 extra bytes for each. At the bound the collector receives
+// only the missing one. The default is 64 MiB. If a worker dies and its chunks are not
+// redelivered there is no bound from then on: its results are lost, and that is known only at
+// the end.
 func Reorder(bytes int) CollectorOption { return func(o *collectorOptions) { o.memory = bytes } }
 
-// LongestResult bounds the messages that the collector receives, in bytes: a result with
-// the 8 bytes of its number. One that its worker announces as longer is a [*MessageError],
-// and lost. The default is [DefaultLongest]. It holds for each; what the results that are
-// kept take together is bounded by [Reorder].
+// LongestResult bounds each message that the collector receives, in bytes: a result with the
+// 8 bytes of its number. A longer one is a [*MessageError], and lost. The default is
+// [DefaultLongest]. [Reorder] bounds all results that are kept together.
 func LongestResult(bytes int) CollectorOption {
 	return func(o *collectorOptions) { o.longest = bytes }
 }
 
-// AcknowledgeBy has every result acknowledged, when it is released, by a call: of
-// [Supplier.Acknowledge], in the same process.
+// AcknowledgeBy acknowledges every result, when it is released, by a call, usually of
+// [Supplier.Acknowledge] in the same process.
 func AcknowledgeBy(call func(seq uint64) error) CollectorOption {
 	return func(o *collectorOptions) { o.acknowledge = call }
 }
 
-// AcknowledgeTo has every result acknowledged, when it is released, to a supplier with
-// [Collected], which is that rank of a communicator.
+// AcknowledgeTo acknowledges every result, when it is released, to the supplier with
+// [Collected] at the given rank of a communicator.
 func AcknowledgeTo(comm *impi.Comm, supplier int) CollectorOption {
 	return func(o *collectorOptions) { o.comm, o.to = comm, supplier }
 }
 
 // CollectorStats is what a collector has done.
 type CollectorStats struct {
-	Next       uint64 // sequence number of the result that comes next
-	Held       int    // results that came before it
-	HeldBytes  int    // of these, with what each costs
-	MostBytes  int    // the most that was held
-	Duplicates uint64 // results that came twice, and were dropped
-	Workers    int    // that have not ended
+	Next       uint64 // sequence number of the next result that Receive returns
+	Held       int    // results that arrived before that one
+	HeldBytes  int    // bytes of these, with 128 extra for each
+	MostBytes  int    // the highest HeldBytes so far
+	Duplicates uint64 // results that arrived twice, and were dropped
+	Workers    int    // workers that have not ended
 }
 
-// LostError: no worker is left that might bring these results, of chunks whose worker has
-// died. Receive goes on behind them.
+// LostError says that these results are lost: the workers that had their chunks have died,
+// and no worker is left. The next Receive continues after them.
 type LostError struct {
 	First, Last uint64 // sequence numbers
 }
 
 // Error names the chunks.
 func (e *LostError) Error() string {
-	return fmt.Sprintf("fanout: results %d to %d are lost with their workers", e.First, e.Last)
+	return fmt.Sprintf("fanout: results %d to %d are lost: their workers have died", e.First, e.Last)
 }
 
-// result is one that has come.
+// result is a result that has arrived.
 type result struct {
 	seq    uint64
 	worker int
@@ -112,28 +112,28 @@ type result struct {
 	bytes  []byte
 }
 
-// resultCost is what a result costs beside its bytes.
+// resultCost is the memory that a result takes beyond its bytes.
 const resultCost = 128
 
-// Result is what a worker has made of a chunk. It is a value; the zero Result is none.
+// Result is what a worker has made of a chunk. It is a value type; the zero Result is none.
 type Result struct {
 	c   *Collector
 	r   *result
 	gen uint32
 }
 
-// Seq is the sequence number of the chunk.
+// Seq returns the sequence number of the chunk.
 func (r Result) Seq() uint64 { return r.r.seq }
 
-// Bytes are those of the result; there may be none. They are the caller's until Release.
+// Bytes returns the bytes of the result, possibly none. They are the caller's until Release.
 func (r Result) Bytes() []byte { return r.r.bytes }
 
-// Worker is the rank that the result comes from.
+// Worker returns the rank that the result came from.
 func (r Result) Worker() int { return r.r.worker }
 
 // NewCollector makes a collector.
 //
-// Errors: [ErrInvalid] for an option.
+// Errors: [ErrInvalid] for an invalid option.
 func NewCollector(comm *impi.Comm, opts ...CollectorOption) (*Collector, error) {
 	o := collectorOptions{memory: 64 << 20, longest: DefaultLongest}
 	for _, set := range opts {
@@ -152,7 +152,7 @@ func NewCollector(comm *impi.Comm, opts ...CollectorOption) (*Collector, error) 
 	c := &Collector{comm: comm, o: o, workers: map[int]bool{}, held: map[uint64]*result{}}
 	for _, r := range o.workers {
 		if r < 0 || r >= comm.Size() || c.workers[r] {
-			return nil, opError("collector", fmt.Errorf("%w: workers %v of %d ranks", ErrInvalid, o.workers, comm.Size()))
+			return nil, opError("collector", fmt.Errorf("%w: workers %v must be different ranks of a communicator of %d", ErrInvalid, o.workers, comm.Size()))
 		}
 		c.workers[r] = true
 	}
@@ -162,27 +162,28 @@ func NewCollector(comm *impi.Comm, opts ...CollectorOption) (*Collector, error) 
 	return c, nil
 }
 
-// check says what is wrong with options other than the workers.
+// check returns what is wrong with the options other than the workers.
 func (o *collectorOptions) check() error {
 	switch {
 	case o.memory < 0:
-		return fmt.Errorf("%w: Reorder of %d bytes", ErrInvalid, o.memory)
+		return fmt.Errorf("%w: Reorder(%d) is negative", ErrInvalid, o.memory)
 	case o.longest < 1:
-		return fmt.Errorf("%w: results of at most %d bytes", ErrInvalid, o.longest)
+		return fmt.Errorf("%w: LongestResult(%d) is less than 1 byte", ErrInvalid, o.longest)
 	case o.comm == nil:
 	case o.acknowledge != nil:
-		return fmt.Errorf("%w: AcknowledgeBy and AcknowledgeTo: a result is acknowledged once", ErrInvalid)
+		return fmt.Errorf("%w: use AcknowledgeBy or AcknowledgeTo, not both: a result is acknowledged once", ErrInvalid)
 	case o.to < 0 || o.to >= o.comm.Size() || o.to == o.comm.Rank():
-		return fmt.Errorf("%w: AcknowledgeTo rank %d of %d, from rank %d: to itself it is AcknowledgeBy", ErrInvalid, o.to, o.comm.Size(), o.comm.Rank())
+		return fmt.Errorf("%w: AcknowledgeTo rank %d of %d from rank %d: it must be another rank (for the own rank use AcknowledgeBy)", ErrInvalid, o.to, o.comm.Size(), o.comm.Rank())
 	}
 	return nil
 }
 
 // Receive returns the next result.
 //
-// Errors: [io.EOF] when all workers have ended or died and nothing is left; a
-// [*LostError]; a [*MessageError]; those of package impi, also of a worker whose connection
-// was given up for what it had sent, which then counts as dead; that of ctx.
+// Errors: [io.EOF] when all workers have ended or died and no result is left; a
+// [*LostError]; a [*MessageError]; those of package impi; that of ctx. If a connection was
+// closed because its worker violated the protocol, Receive returns that error and counts the
+// worker as dead.
 func (c *Collector) Receive(ctx context.Context) (Result, error) {
 	if err := c.turn.take(ctx); err != nil {
 		return Result{}, opError("collect", err)
@@ -199,7 +200,7 @@ func (c *Collector) Receive(ctx context.Context) (Result, error) {
 	}
 }
 
-// following returns the next result, if it is there, else the tag of what may be
+// following returns the next result if it is there, else the tag of the messages that may be
 // received.
 func (c *Collector) following() (Result, int, error) {
 	c.mu.Lock()
@@ -225,7 +226,7 @@ func (c *Collector) following() (Result, int, error) {
 		e.Last = c.next - 1
 		return Result{}, 0, e
 	}
-	// Whoever waits for an acknowledgement does not wait for what is received now.
+	// Acknowledgements must not wait until the next message arrives.
 	if err := c.flush(); err != nil {
 		return Result{}, 0, opError("collect", err)
 	}
@@ -240,7 +241,7 @@ func (c *Collector) receive(ctx context.Context, tag int) error {
 	st, err := c.comm.Probe(ctx, impi.AnySource, tag)
 	if err == nil {
 		if !slices.Contains(c.o.workers, st.Source) {
-			return discard(c.comm, st, "it is no worker")
+			return discard(c.comm, st, "the sender is not one of the collector's workers")
 		}
 		if why := badLength(st.Len, c.o.longest, "LongestResult"); why != "" {
 			return discard(c.comm, st, why)
@@ -268,7 +269,7 @@ func (c *Collector) receive(ctx context.Context, tag int) error {
 
 func (c *Collector) acknowledges() bool { return c.o.acknowledge != nil || c.o.comm != nil }
 
-// received takes a message.
+// received handles a message.
 func (c *Collector) received(r *result, st impi.Status) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,11 +283,11 @@ func (c *Collector) received(r *result, st impi.Status) error {
 		c.drop(r)
 		return nil
 	case st.Len < resultHeader:
-		return bad("no result")
+		return bad(fmt.Sprintf("a result has at least %d bytes", resultHeader))
 	}
 	r.seq, r.worker, r.bytes = binary.LittleEndian.Uint64(r.memory), st.Source, r.memory[resultHeader:st.Len]
 	if st.Tag != resultTag(r.seq) {
-		return bad(fmt.Sprintf("result %d has another tag", r.seq))
+		return bad(fmt.Sprintf("the tag of result %d is %d", r.seq, resultTag(r.seq)))
 	}
 	if r.seq < c.next || c.held[r.seq] != nil {
 		c.counts.Duplicates++
@@ -323,9 +324,9 @@ func (c *Collector) drop(r *result) {
 	}
 }
 
-// Release gives the memory back, and acknowledges the result: whoever calls it has done
-// with it. Release again does nothing. It may be called from any goroutine; the
-// acknowledgement to another rank goes out with the next Receive at the latest.
+// Release gives the memory back and acknowledges the result: call it when the result has been
+// used. Calling it again does nothing. Any goroutine may call it. The acknowledgement to
+// another rank goes out with the next Receive at the latest.
 //
 // Errors: that of the acknowledgement.
 func (r Result) Release() error {
@@ -356,7 +357,7 @@ func (r Result) Release() error {
 	return err
 }
 
-// flush sends acknowledgements. A supplier that has got all has no use for more.
+// flush sends acknowledgements. A supplier that has left has all that it needed.
 func (c *Collector) flush() error {
 	if len(c.acks) == 0 {
 		return nil

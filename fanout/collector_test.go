@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Results that come in any order go out in that of their chunks, within the memory that
-// the collector may have, whoever they come from.
+// Results that arrive in any order, from any worker, are returned in the order of their
+// chunks, within the collector's bound on memory.
 func TestCollector(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 4)
@@ -25,7 +25,7 @@ func TestCollector(t *testing.T) {
 		const count, bound = 300, 4000
 		c, err := NewCollector(w[0], Reorder(bound))
 		require.NoError(t, err)
-		// Each worker has some of the chunks, in order, as from a supplier that nobody dies of.
+		// Each worker has some of the chunks, in order, as from a supplier whose workers live.
 		of := make([][]uint64, 4)
 		for i := range count {
 			k := 1 + rand.IntN(3)
@@ -77,8 +77,8 @@ func TestCollector(t *testing.T) {
 	})
 }
 
-// What comes twice is dropped; what is missing in the end is said, and what follows it
-// comes out.
+// Duplicates are dropped; results that are missing at the end are reported, and those after them
+// are returned.
 func TestCollectorGaps(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
@@ -123,8 +123,8 @@ func TestReorderBound(t *testing.T) {
 	}
 }
 
-// As many acknowledgements as a message may have go at once, also while nothing is received; one
-// fewer wait.
+// As many acknowledgements as fit into a message are sent at once, even while nothing is received;
+// one fewer is not.
 func TestAcknowledgementsGo(t *testing.T) {
 	w := comms(t, "here", 2)
 	c, err := NewCollector(w[0], AcknowledgeTo(w[0], 1))
@@ -162,7 +162,7 @@ func TestCollectorBad(t *testing.T) {
 	}
 }
 
-// While nobody takes results nothing grows: workers wait, and so does the supplier.
+// While no result is taken, nothing grows: workers wait, and so does the supplier.
 func TestStalledCollector(t *testing.T) {
 	w := comms(t, "shm", 3)
 	in, out := dup(t, w), dup(t, w)
@@ -214,8 +214,8 @@ func TestStalledCollector(t *testing.T) {
 	require.Zero(t, s.Stats().Unacknowledged)
 }
 
-// What is kept is counted, not the span from the first to the last; and an acknowledgement
-// that comes again, or late, takes no later chunk in the place of its own.
+// The bound counts kept chunks, not the span from the first to the last. A repeated or late
+// acknowledgement does not acknowledge a later chunk in the same place.
 func TestAcknowledgedOutOfOrder(t *testing.T) {
 	w := comms(t, "shm", 2)
 	ctx := ranks.Within(t)
@@ -286,8 +286,7 @@ func TestAcknowledgedOutOfOrder(t *testing.T) {
 		func() error { return s.End(ctx) }))
 }
 
-// A worker that leaves its job with chunks that it has not acknowledged: they go to
-// another.
+// If a worker leaves its job with unacknowledged chunks, they go to another.
 func TestRedelivered(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		if place == "here" {
@@ -339,7 +338,7 @@ func TestRedelivered(t *testing.T) {
 	})
 }
 
-// A program that is told to end does what it has begun.
+// A program that is told to end finishes what it has begun.
 func TestGrace(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Drain returns when all chunks have been handed out and, with [Redeliver] and
-// [Collected], acknowledged, or given up for their [Attempts].
+// Drain waits until all chunks have been handed out and, with [Redeliver] or [Collected],
+// acknowledged or given up after too many [Attempts].
 //
-// Errors: those of Send, and of ctx; when all others are done with, a [*HopelessError] for
-// each chunk that was given up, once.
+// Errors: those of Send and of ctx; after all other chunks have been acknowledged, a
+// [*HopelessError] for each chunk that was given up, once.
 func (s *Supplier) Drain(ctx context.Context) error {
 	if err := s.exclusive(ctx); err != nil {
 		return opError("drain", err)
@@ -29,7 +29,7 @@ func (s *Supplier) Drain(ctx context.Context) error {
 	return nil
 }
 
-// exclusive takes the turn where there is no goroutine that has it.
+// exclusive takes the turn, unless the supplier's goroutine has it.
 func (s *Supplier) exclusive(ctx context.Context) error {
 	if s.stop != nil {
 		return nil
@@ -43,7 +43,7 @@ func (s *Supplier) shared() {
 	}
 }
 
-// left is how many chunks are not done with.
+// left returns how many chunks are not finished.
 func (s *Supplier) left() int {
 	if s.kept != nil {
 		return s.keeps
@@ -64,7 +64,7 @@ func (s *Supplier) drain(ctx context.Context) error {
 		if s.left() == 0 {
 			return nil
 		}
-		if s.queue.len()+s.again.len() > 0 && s.nobody() {
+		if s.queue.len()+s.again.len() > 0 && s.noneLeft() {
 			return s.noWorkers()
 		}
 		if err := s.awaitMoving(ctx); err != nil {
@@ -73,11 +73,11 @@ func (s *Supplier) drain(ctx context.Context) error {
 	}
 }
 
-// lookEvery is how often Drain and End look whether what is on its way has moved: nobody
-// sends a message that says so.
+// lookEvery is how often Drain and End check messages in flight: no message announces that
+// one has been sent.
 const lookEvery = time.Millisecond
 
-// awaitMoving is await that returns soon if something is on its way.
+// awaitMoving is await, but returns soon if a message is in flight.
 func (s *Supplier) awaitMoving(ctx context.Context) error {
 	if len(s.moving) == 0 {
 		return s.await(ctx)
@@ -93,13 +93,13 @@ func (s *Supplier) awaitMoving(ctx context.Context) error {
 	return err
 }
 
-// End gives each worker its end, once: as the answer to a request, so it waits until all
-// have asked that have not died or left. Before that it does what Drain does. Then the
-// supplier is closed. A worker that asks for the first time only now is served as any.
+// End first does what Drain does. It then sends each worker one end, as the answer to a
+// request, so it waits until every worker that has not died or left has asked. Last, it closes
+// the supplier. Workers that ask for the first time during End are served like any other.
 //
-// Errors: an [*EndError] when ctx ends first, which names who has not been given its end;
-// End may then be called again. Those of Drain; with a [*HopelessError] all other chunks are
-// done with, and all workers have their end. Calling it again afterwards does nothing.
+// Errors: an [*EndError] when ctx ends first, which names the workers that have had no end;
+// End may then be called again. Those of Drain; after a [*HopelessError] all other chunks are
+// finished, and all workers have had their end. Calling it again afterwards does nothing.
 func (s *Supplier) End(ctx context.Context) error {
 	if err := s.exclusive(ctx); err != nil {
 		return opError("end", err)
@@ -162,8 +162,8 @@ func (s *Supplier) end(ctx context.Context) error {
 	return e
 }
 
-// endWaiting answers all requests by ends. What workers have closed their clients without one
-// get it, too: a client that they make later is not to wait for ever.
+// endWaiting answers all requests with ends. A worker that closed its client without one gets
+// it, too, or a client that it makes later would wait forever.
 func (s *Supplier) endWaiting() {
 	for _, r := range s.o.workers {
 		if w := &s.workers[r]; w.state == Left && w.owed {
@@ -201,7 +201,7 @@ func (s *Supplier) sendEmpty(rank int) {
 	s.follow(m)
 }
 
-// unended returns the workers that are to have an end and have had none.
+// unended returns the workers that still need an end.
 func (s *Supplier) unended() (never, late []int) {
 	for _, r := range s.o.workers {
 		switch s.workers[r].state {
@@ -216,9 +216,9 @@ func (s *Supplier) unended() (never, late []int) {
 	return never, late
 }
 
-// Close lets go of the supplier without giving ends: workers that ask later wait. What is
-// in the queue or not acknowledged is dropped. After [Supplier.End] has succeeded it does
-// nothing. Memory of chunks that are still on their way to a worker must be left alone
+// Close closes the supplier without sending ends: workers that ask later wait. Chunks that
+// are queued or not acknowledged are dropped. After [Supplier.End] has succeeded it does
+// nothing. The memory of chunks that are still in flight to a worker must not be changed
 // until the job is closed.
 func (s *Supplier) Close() error {
 	s.mu.Lock()

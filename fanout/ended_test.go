@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// A supplier that has sent its end may leave the job: to a client of several that is no
+// A supplier that has sent its end may leave the job: for a client of several suppliers that is no
 // error.
 func TestEndedSupplierLeaves(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
@@ -72,7 +72,7 @@ func TestEndedSupplierLeaves(t *testing.T) {
 	})
 }
 
-// A supplier whose workers have all left says so, and does not wait for more.
+// A supplier whose workers have all left returns an error, and does not wait for more.
 func TestAllWorkersLeave(t *testing.T) {
 	for name, opts := range map[string][]Option{"plain": nil, "queue": {Queue(2)}, "redeliver": {Redeliver()}} {
 		t.Run(name, func(t *testing.T) {

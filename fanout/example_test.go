@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// Words are handed to whichever worker asks first, and come back in capitals, in their
-// order. In real life each rank is a process of its own, and workers may be killed.
+// Each word goes to the worker that asks first, and the words come back in capitals, in order.
+// In a real job each rank is a process of its own, and workers may be killed.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -42,7 +42,7 @@ func Example() {
 			}
 			out, err := world.Dup(ctx)
 			if err == nil && world.Rank() == 0 {
-				err = capitals(ctx, in, out, "each chunk is worked on by whoever asks")
+				err = capitals(ctx, in, out, "each chunk goes to the worker that asks")
 			} else if err == nil {
 				err = capitalise(ctx, in, out)
 			}
@@ -52,10 +52,10 @@ func Example() {
 		})
 	}
 	wg.Wait()
-	// Output: EACH CHUNK IS WORKED ON BY WHOEVER ASKS
+	// Output: EACH CHUNK GOES TO THE WORKER THAT ASKS
 }
 
-// capitals supplies the words, and collects what has been made of them.
+// capitals supplies the words, and collects the results.
 func capitals(ctx context.Context, in, out *impi.Comm, text string) error {
 	supplier, err := fanout.NewSupplier(in, fanout.Queue(4), fanout.Collected())
 	if err != nil {

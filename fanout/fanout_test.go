@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// chunkLen is how long a chunk of a test is: lengths around those where messages change
-// their way.
+// chunkLen returns the length of a test chunk: around the lengths at which messages change their
+// path.
 func chunkLen(seq int) int {
 	return []int{1, 64, 240, 241, 4096, 65536, 65537, 200_000}[seq%8]
 }
 
-// All chunks reach a worker, each one of them, and all workers their end: in every
-// dialect, for each way that messages take, with fewer and with more chunks than workers.
+// Each chunk reaches one worker, and all workers get their end: in every dialect, on each path of
+// messages, with fewer and with more chunks than workers.
 func TestDelivery(t *testing.T) {
 	type dialect struct {
 		name     string
@@ -100,7 +100,7 @@ func TestDelivery(t *testing.T) {
 									}
 									i := seqOf(k.Bytes())
 									if i >= count || !bytes.Equal(k.Bytes(), pattern(i, chunkLen(i))) || d.name == "numbered" && k.Seq() != uint64(i) {
-										return fmt.Errorf("a chunk of %d bytes, number %d, is none of ours", len(k.Bytes()), k.Seq())
+										return fmt.Errorf("a chunk of %d bytes, number %d, was never sent", len(k.Bytes()), k.Seq())
 									}
 									k.Release()
 									k.Release()

@@ -48,7 +48,7 @@ func jobsOf(t testing.TB, place string, size int) []*impi.Job {
 	return jobs
 }
 
-// configOf is how jobs of that place are made.
+// configOf returns the configuration of jobs of that place.
 func configOf(place string) impi.Config {
 	c := impi.Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	switch place {
@@ -75,7 +75,7 @@ func dup(t testing.TB, w []*impi.Comm) []*impi.Comm {
 	return list
 }
 
-// needPlace states what a test needs whose ranks are there.
+// needPlace states what a test needs whose ranks are at that place.
 func needPlace(t testing.TB, place string) {
 	t.Helper()
 	if place != "here" && place != "packets" {
@@ -86,9 +86,9 @@ func needPlace(t testing.TB, place string) {
 // places are where the ranks of a test are.
 func places() []string { return append([]string{"here", "packets"}, jobtest.Providers()...) }
 
-// seldom says that a provider is like others to this package, whose messages package impi
-// carries: only one test delivers chunks there, others do in their long form. With -short
-// they leave out its packets, too.
+// seldom reports whether a provider is rarely tested: package impi carries the messages, so for
+// this package it is like the others. Only one test delivers chunks over it, the others do in
+// their long form. With -short they also skip impi's packets.
 func seldom(place string) bool { return place == "tcp" || place == "roce" }
 
 func everywhere(t *testing.T, test func(t *testing.T, place string)) {
@@ -124,8 +124,8 @@ func noErrors(t testing.TB, errs []error) {
 	}
 }
 
-// over returns a context that has ended: of what does what can be done at once, as a Receive
-// that asks, and fails for want of the rest.
+// over returns a context that has ended, for calls that do what can be done at once, such as a
+// Receive that asks, and then fail.
 func over(t testing.TB) context.Context {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	t.Cleanup(cancel)
@@ -150,7 +150,7 @@ func once(t testing.TB, holds func() bool) context.Context {
 	return ctx
 }
 
-// pattern is a chunk that says which it is, see [seqOf].
+// pattern returns a chunk that contains its number, see [seqOf].
 func pattern(seq, n int) []byte {
 	b := make([]byte, n)
 	const period = 1 << 16

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// sendKept queues a chunk, of which the supplier keeps the parts, and waits until it has
-// been handed out, or with a queue only until there is room.
+// sendKept queues a chunk whose parts the supplier keeps, and waits until it has been handed
+// out, or with a queue only until there is room.
 func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release func(), copies bool) error {
 	if s.stop == nil {
 		if err := s.turn.take(ctx); err != nil {
@@ -27,14 +27,14 @@ func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release 
 		if s.room() {
 			break
 		}
-		if s.nobody() {
+		if s.noneLeft() {
 			return s.noWorkers()
 		}
 		if err := s.await(ctx); err != nil {
 			return err
 		}
 	}
-	if s.stop != nil && s.nobody() {
+	if s.stop != nil && s.noneLeft() {
 		return s.noWorkers()
 	}
 	c := s.newChunk(n, parts, release, copies)
@@ -47,7 +47,7 @@ func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release 
 		err := s.broken
 		switch {
 		case err != nil:
-		case s.nobody():
+		case s.noneLeft():
 			err = s.noWorkers()
 		default:
 			err = s.await(ctx)
@@ -65,7 +65,7 @@ func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release 
 	return nil
 }
 
-// takeFault returns why no chunk can be taken, and takes away what the goroutine has met.
+// takeFault returns why no chunk can be taken, and clears the goroutine's fault.
 func (s *Supplier) takeFault() error {
 	if err := s.fault; err != nil {
 		s.fault = nil
@@ -74,7 +74,7 @@ func (s *Supplier) takeFault() error {
 	return s.open()
 }
 
-// room says whether another chunk can be taken.
+// room reports whether another chunk can be taken.
 func (s *Supplier) room() bool {
 	if s.kept != nil && s.next-s.low >= uint64(len(s.kept)) {
 		return false
@@ -112,7 +112,7 @@ func (s *Supplier) awaitMessage(ctx context.Context) error {
 	s.mu.Lock()
 	if s.wake != nil {
 		if errors.Is(err, context.Canceled) && !errors.Is(ctx.Err(), context.Canceled) {
-			err = nil // also where ctx has lapsed since: that the next wait says
+			err = nil // even if ctx has ended since: the next wait reports that
 		}
 		s.wake()
 		s.wake = nil
@@ -173,10 +173,10 @@ func (s *Supplier) newChunk(n int, parts [][]byte, release func(), copies bool) 
 	return c
 }
 
-// keepMost is the most memory that a chunk which is not in use keeps.
+// keepMost is the most memory that an unused chunk keeps.
 const keepMost = 1 << 20
 
-// recycle puts back a chunk that nobody reads or waits for any more.
+// recycle puts back a chunk that is no longer read or awaited.
 func (s *Supplier) recycle(c *chunk) {
 	if c.release != nil {
 		c.release()
@@ -198,7 +198,7 @@ func (s *Supplier) forget(c *chunk) {
 	s.next--
 }
 
-// dispatch hands out what it can: to each request, in turn, the chunk that comes first.
+// dispatch hands out what it can: the first chunk to each request, in turn.
 func (s *Supplier) dispatch() {
 	s.reap()
 	for s.broken == nil && s.again.len()+s.queue.len() > 0 {
@@ -211,8 +211,7 @@ func (s *Supplier) dispatch() {
 	}
 }
 
-// following takes the chunk that comes first, if its message is not longer than so many
-// bytes.
+// following takes the first chunk if its message has at most so many bytes.
 func (s *Supplier) following(most int) *chunk {
 	q := &s.again
 	if q.len() == 0 {
@@ -244,7 +243,7 @@ func (s *Supplier) hand(r request) {
 		c.given = true
 		c.worker = r.rank
 		c.sends++
-		// Until a worker has gone with it, it costs no message: see Attempts.
+		// Until a worker has died with the chunk, watching costs no message: see Attempts.
 		c.watched, c.begun = s.kept != nil && (c.deaths > 0 || s.o.attempts == 1), w.foreign
 		if numbered {
 			f := s.flags()
@@ -280,12 +279,12 @@ func (s *Supplier) hand(r request) {
 	s.ring()
 }
 
-// asksAhead says whether a worker that asks for one chunk at a time has asked for the next
-// one before it is given this one; then the supplier has ended.
+// asksAhead reports whether a worker that promised OneAtATime has asked for the next chunk
+// before it is given this one; if so, it ends the supplier.
 func (s *Supplier) asksAhead(rank int) bool {
 	there, st, err := s.comm.Iprobe(rank, TagRequest)
 	if err != nil || !there {
-		return false // that it is gone, a receive says
+		return false // a receive reports a worker that is gone
 	}
 	s.ahead(func(format string, a ...any) error {
 		return &MessageError{rank, st.Tag, st.Len, fmt.Sprintf(format, a...)}
@@ -311,7 +310,7 @@ func (s *Supplier) start(m *message, tag int) (err error) {
 	return err
 }
 
-// follow takes note of a message on its way, if it has not gone already.
+// follow records a message in flight, unless it is complete already.
 func (s *Supplier) follow(m *message) {
 	if done, _, err := m.req.Test(); done {
 		s.settle(m, err)
@@ -320,7 +319,7 @@ func (s *Supplier) follow(m *message) {
 	s.moving = append(s.moving, m)
 }
 
-// reap puts back what has moved.
+// reap puts back the messages that are complete.
 func (s *Supplier) reap() {
 	for i := 0; i < len(s.moving); {
 		done, st, err := s.moving[i].req.Test()
@@ -334,11 +333,11 @@ func (s *Supplier) reap() {
 			s.moved(m, true)
 			continue
 		}
-		s.settle(m, err) // which may reap, too
+		s.settle(m, err) // this may call reap
 	}
 }
 
-// settle puts back a message that has gone, or failed.
+// settle puts back a message that has been sent or has failed.
 func (s *Supplier) settle(m *message, err error) {
 	rank, gone := lost(err)
 	s.moved(m, gone)
@@ -352,8 +351,8 @@ func (s *Supplier) settle(m *message, err error) {
 	}
 }
 
-// moved puts back a message that is no longer on its way. Without redelivery its chunks
-// are done with, unless the worker died before it had them.
+// moved puts back a message that is no longer in flight. Without redelivery its chunks are
+// finished, unless the worker died before it had them.
 func (s *Supplier) moved(m *message, gone bool) {
 	for _, c := range m.chunks {
 		c.sends--
@@ -376,24 +375,24 @@ func (s *Supplier) moved(m *message, gone bool) {
 	m.free, s.envelope = s.envelope, m
 }
 
-// acknowledgeNumber takes note that the chunk of that number is done with. Nothing is
-// wrong with one that has been acknowledged before.
+// acknowledgeNumber records that the chunk with that number has been processed. A number
+// that has been acknowledged before is no error.
 func (s *Supplier) acknowledgeNumber(seq uint64) error {
 	if seq >= s.next {
-		return fmt.Errorf("acknowledges chunk %d of %d", seq, s.next)
+		return fmt.Errorf("it acknowledges chunk %d, but only %d chunks exist", seq, s.next)
 	}
 	c := s.kept[seq%uint64(len(s.kept))]
 	if c == nil || c.seq != seq {
 		return nil
 	}
 	if !c.given {
-		return fmt.Errorf("acknowledges chunk %d, which nobody has", seq)
+		return fmt.Errorf("it acknowledges chunk %d, which no worker has been given", seq)
 	}
 	s.acknowledge(c)
 	return nil
 }
 
-// acknowledge takes note that a chunk is done with.
+// acknowledge records that a chunk has been processed.
 func (s *Supplier) acknowledge(c *chunk) {
 	if c.worker < 0 {
 		s.again.remove(c) // it had been done before its worker died
@@ -409,7 +408,7 @@ func (s *Supplier) acknowledge(c *chunk) {
 	s.unkeep(c)
 }
 
-// unkeep lets go of a chunk that no worker is to have again.
+// unkeep drops a chunk that goes to no worker again.
 func (s *Supplier) unkeep(c *chunk) {
 	c.acked = true
 	n := uint64(len(s.kept))
@@ -424,9 +423,9 @@ func (s *Supplier) unkeep(c *chunk) {
 	s.ring()
 }
 
-// handBack has what a worker has and has not acknowledged go to others. A chunk that the
-// worker had begun with is blamed for its going, and so is each that may have been; but one
-// is given up only after a death that is known to be during its work.
+// handBack gives the chunks that a worker has not acknowledged to others. The loss of the
+// worker counts against each chunk that it had begun, or may have begun; but a chunk is given
+// up only after a loss that is known to have happened during work on it.
 func (s *Supplier) handBack(w *worker) {
 	for _, c := range w.has {
 		c.worker = -1
@@ -450,15 +449,15 @@ func (s *Supplier) handBack(w *worker) {
 	s.ring()
 }
 
-// takeHopeless returns which chunks have been given up since it was called last.
+// takeHopeless returns the chunks that have been given up since the last call.
 func (s *Supplier) takeHopeless() error {
 	err := errors.Join(s.hopeless...)
 	s.hopeless = nil
 	return err
 }
 
-// noWorkers is [ErrNoWorkers], and names the chunk that most of them had when they went, or
-// those that have been given up.
+// noWorkers returns [ErrNoWorkers], with the chunks that have been given up, or else the chunk
+// that most workers had when they were lost.
 func (s *Supplier) noWorkers() error {
 	if len(s.hopeless) > 0 {
 		return fmt.Errorf("%w: %w", ErrNoWorkers, s.takeHopeless())
@@ -472,14 +471,14 @@ func (s *Supplier) noWorkers() error {
 	if most == nil {
 		return ErrNoWorkers
 	}
-	return fmt.Errorf("%w; chunk %d was with %d of them when they went", ErrNoWorkers, most.seq, most.deaths)
+	return fmt.Errorf("%w; %d of them had chunk %d when they did", ErrNoWorkers, most.deaths, most.seq)
 }
 
-// begun: a worker has begun with a chunk, or has done with it. It may have died since, and
-// another have it.
+// begun records that a worker has begun with a chunk, or has finished it. The worker may have
+// died since, and another may have the chunk.
 func (s *Supplier) begun(rank int, seq uint64, begun bool) error {
 	if seq >= s.next || s.kept == nil {
-		return fmt.Errorf("works on chunk %d of %d", seq, s.next)
+		return fmt.Errorf("it reports work on chunk %d, which this supplier does not keep (next: %d)", seq, s.next)
 	}
 	if c := s.kept[seq%uint64(len(s.kept))]; c != nil && c.seq == seq && c.worker == rank {
 		c.begun = begun
@@ -487,13 +486,13 @@ func (s *Supplier) begun(rank int, seq uint64, begun bool) error {
 	return nil
 }
 
-// collected does what a collector says.
+// collected handles a message from a collector.
 func (s *Supplier) collected(st impi.Status, bad func(string, ...any) error) error {
 	switch {
 	case !slices.Contains(s.o.by, st.Source):
-		return bad("it is no collector of this supplier")
+		return bad("the sender is not one of the supplier's collectors")
 	case st.Len%8 != 0:
-		return bad("numbers have 8 bytes each")
+		return bad("its length must be a multiple of 8: each sequence number has 8 bytes")
 	}
 	for b := s.ask[:st.Len]; len(b) > 0; {
 		var seq uint64
@@ -505,17 +504,17 @@ func (s *Supplier) collected(st impi.Status, bad func(string, ...any) error) err
 	return nil
 }
 
-// Acknowledge says that the result of a chunk has been taken: for a collector in the same
-// process, see [Collector]. Nothing is wrong with a chunk that has been acknowledged
-// before.
+// Acknowledge tells the supplier that the result of a chunk has been taken. It is for a
+// [Collector] in the same process: see [AcknowledgeBy]. Acknowledging a chunk again does
+// nothing. Any goroutine may call it.
 //
-// Errors: [ErrInvalid] for a supplier without [Collected], and for a number that no worker
-// has been given.
+// Errors: [ErrInvalid] for a supplier without [Collected], and for the number of a chunk that
+// no worker has been given.
 func (s *Supplier) Acknowledge(seq uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.o.keep != untilCollected {
-		return opError("acknowledge", fmt.Errorf("%w: the supplier does not wait for a collector", ErrInvalid))
+		return opError("acknowledge", fmt.Errorf("%w: the supplier was made without Collected", ErrInvalid))
 	}
 	if err := s.acknowledgeNumber(seq); err != nil {
 		return opError("acknowledge", fmt.Errorf("%w: %w", ErrInvalid, err))

@@ -7,18 +7,18 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// lease is memory that messages are received into. Users are the chunks in it that have
+// lease is memory that messages are received into. Its users are the chunks in it that have
 // not been released, and the client itself while there is more to unpack.
 type lease struct {
 	c      *Client
 	gen    uint32
 	users  int
 	memory []byte
-	of     *impi.Memory // that memory is of; nil: the heap
+	of     *impi.Memory // the Alloc memory that memory is in; nil: the heap
 	out    []bool       // which chunks of a batch are with the user
 }
 
-// back takes note that a chunk has been released; false if it had been before.
+// back records that a chunk has been released; false if it had been before.
 func (l *lease) back(k Chunk) bool {
 	if !k.numbered {
 		return true // it is the only one
@@ -28,7 +28,7 @@ func (l *lease) back(k Chunk) bool {
 	return was
 }
 
-// keepLeases is how much memory a client keeps beyond what is lent.
+// keepLeases is how much memory a client keeps beyond what it has lent.
 const keepLeases = 64 << 20
 
 // lease returns memory of n bytes.
@@ -47,8 +47,8 @@ func (c *Client) lease(n int) (*lease, error) {
 	return l, err
 }
 
-// unlent takes a lease that nobody has: one of n bytes if there is one, else one that is
-// too small, or without memory.
+// unlent takes a free lease: one of n bytes if there is one, else one that is too small, or
+// without memory.
 func (c *Client) unlent(n int) *lease {
 	// The last one given back is the one in the cache.
 	i := len(c.free) - 1
@@ -67,7 +67,7 @@ func (c *Client) unlent(n int) *lease {
 // allocate gives the lease memory of n bytes, in place of what it has.
 func (l *lease) allocate(n int) error {
 	l.memory, l.of = nil, nil
-	if l.c.o.maxChunk == 0 { // who knows what comes next
+	if l.c.o.maxChunk == 0 { // the next message may be longer
 		n = roomFor(n)
 	}
 	if l.c.o.job == nil {
@@ -82,9 +82,9 @@ func (l *lease) allocate(n int) error {
 	return nil
 }
 
-// roomFor is how much memory is allocated for n bytes: the least power of two that they
-// fit in, and no small one. What is too long to be kept for a later message gets no more
-// than it needs.
+// roomFor returns how much memory to allocate for n bytes: the smallest power of two that
+// holds them, at least 256. A message too long to be kept for a later one gets no more than
+// it needs.
 func roomFor(n int) int {
 	if n > keepLeases {
 		return n
@@ -92,7 +92,7 @@ func roomFor(n int) int {
 	return max(256, 1<<bits.Len(uint(max(n, 1)-1)))
 }
 
-// give takes back memory that nobody has a chunk in.
+// give takes back memory that has no chunk in use.
 func (c *Client) give(l *lease) error {
 	c.mu.Lock()
 	l.users = 1
@@ -104,8 +104,8 @@ func (c *Client) give(l *lease) error {
 	return nil
 }
 
-// dropLocked takes note that a user of the memory has done with it. What it returns is to
-// be closed, without the lock.
+// dropLocked removes a user of the memory. The caller closes what it returns, without the
+// lock.
 func (c *Client) dropLocked(l *lease) *impi.Memory {
 	if l.users--; l.users > 0 {
 		return nil
@@ -122,7 +122,7 @@ func (c *Client) dropLocked(l *lease) *impi.Memory {
 	return spent
 }
 
-// dropAll lets go of the memory that nobody has a chunk in.
+// dropAll frees the memory that has no chunk in use.
 func (c *Client) dropAll() error {
 	c.mu.Lock()
 	free := c.free

@@ -16,10 +16,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Chunks that lie in memory of the job at both ends go from there to there: nothing is
-// copied in between, and nothing registered. The worker has several at a time, in each
-// dialect; their memory is freed with the client, and that of those it still has when
-// they are released.
+// Chunks in Alloc memory at both ends go straight from one to the other: nothing is copied in
+// between, and nothing registered. The worker has several at a time, in each dialect. Their memory
+// is freed with the client, or, for chunks that are still lent, when they are released.
 func TestLeases(t *testing.T) {
 	const size, count = 300_000, 12
 	dialects := []struct {
@@ -112,8 +111,7 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// A Receive whose context ends takes nothing away, wherever its chunk is: the next one
-// returns it.
+// A Receive whose context ends loses no chunk, wherever the chunk is: the next Receive returns it.
 func TestCancelledReceive(t *testing.T) {
 	need.Full(t)
 	everywhere(t, func(t *testing.T, place string) {

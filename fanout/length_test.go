@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// lies are lengths that no message has. Those that fit an int pass the packets' own
-// checks; the others are no length there, and end the connection.
+// lies are lengths that no message has. Those that fit into an int pass the checks of packets; the
+// others are invalid there, and end the connection.
 var lies = []uint64{DefaultLongest + 1, 1 << 40, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64, 1 << 63, math.MaxUint64}
 
 // A supplier that lies about the length of a chunk costs its client an error, which names
@@ -80,7 +80,7 @@ func TestLyingWorker(t *testing.T) {
 	}
 }
 
-// requireLie: the error names the operation, the rank, the tag and the length.
+// requireLie checks that the error names the operation, the rank, the tag and the length.
 func requireLie(t *testing.T, err error, op string, tag int, lie uint64) {
 	t.Helper()
 	var e *MessageError
@@ -90,7 +90,8 @@ func requireLie(t *testing.T, err error, op string, tag int, lie uint64) {
 	require.Contains(t, err.Error(), "fanout: "+op+": ")
 }
 
-// requirePeer: the packets themselves are against the protocol, and rank 1 is named.
+// requirePeer checks that the packets themselves violate the protocol, and that the error names
+// rank 1.
 func requirePeer(t *testing.T, err error) {
 	t.Helper()
 	var e *impi.Error
@@ -99,9 +100,9 @@ func requirePeer(t *testing.T, err error) {
 	require.Equal(t, 1, e.Rank)
 }
 
-// A message that is announced and does not come keeps nobody who can give it up: neither
-// one up to the bound, nor one that meets a receive which is posted already. The client
-// can be closed.
+// A message that is announced and does not come blocks no receiver that can give it up:
+// neither a message up to the bound, nor one that matches a posted receive. The client can be
+// closed.
 func TestAnnouncedOnly(t *testing.T) {
 	for _, opts := range [][]ClientOption{nil, {MaxChunk(100)}, {MaxChunk(100_000), Window(2)}} {
 		for _, length := range []uint64{100, 1 << 40, 1<<62 + 1} {
@@ -126,8 +127,8 @@ func TestAnnouncedOnly(t *testing.T) {
 	}
 }
 
-// What a worker says is short: a supplier does not wait for one that announces more, and
-// others are served.
+// Messages of workers are short: a supplier does not wait for a longer one, and serves other
+// workers.
 func TestLyingRequest(t *testing.T) {
 	for _, queue := range []int{0, 4} {
 		for _, lie := range lies {
@@ -155,7 +156,7 @@ func TestLyingRequest(t *testing.T) {
 	}
 }
 
-// Lengths are held to their bound on the number, wherever they come from.
+// Bounds of lengths are exact, wherever the message comes from.
 func TestBadLength(t *testing.T) {
 	for _, c := range []struct {
 		n, most int
@@ -168,8 +169,7 @@ func TestBadLength(t *testing.T) {
 	}
 }
 
-// What is allocated for a length is no less, does not overflow, and is at most twice as
-// much.
+// The allocated memory is at least the length and at most twice that, and does not overflow.
 func TestRoomFor(t *testing.T) {
 	for _, n := range []int{0, 1, 256, 257, 1 << 20, 1<<20 + 1, keepLeases, keepLeases + 1, 1 << 40, 1<<62 + 1, math.MaxInt} {
 		room := roomFor(n)
@@ -178,8 +178,8 @@ func TestRoomFor(t *testing.T) {
 	}
 }
 
-// Messages above a bound that the user has set are errors, whichever way they come, and
-// the ones that follow are received.
+// Messages above a bound that the user has set are errors, on every path, and later messages are
+// received.
 func TestLongest(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 2)

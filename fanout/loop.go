@@ -8,10 +8,10 @@ import (
 )
 
 // Supply sends the chunks that next returns, each as its parts, until next returns
-// [io.EOF], and ends the supplier. When ctx ends it drains: the chunk that next has
-// returned is still sent, the others are handed out, and all workers get their end, for
-// which there is as much time as grace says. A program whose ctx ends with SIGTERM so
-// leaves nothing half done.
+// [io.EOF]; then it ends the supplier. When ctx ends first, it stops calling next, still sends
+// the chunk that next has returned, hands out the queued chunks, and sends all workers their
+// end; grace bounds the time for this. So a program whose ctx ends with SIGTERM leaves nothing
+// unfinished.
 //
 // Errors: that of next, after the supplier has been drained and ended; those of Send and
 // End.
@@ -34,12 +34,12 @@ func (s *Supplier) Supply(ctx context.Context, grace time.Duration, next func(co
 	return errors.Join(failed, s.End(drain))
 }
 
-// Each receives chunks until their end, and has each worked on and released. When ctx ends
-// it leaves: chunks that have been given to the client are still worked on, and no more
-// are asked for; grace bounds how long.
+// Each receives chunks until their end; it calls work with each, and then releases it. When
+// ctx ends first, it leaves: it still processes the chunks that the client has been given, but
+// asks for no more; grace bounds the time for this.
 //
-// Errors: that of work, whose chunk is not released, so that it is not acknowledged; those
-// of Receive.
+// Errors: that of work, whose chunk is not released and so not acknowledged; those of
+// Receive.
 func (c *Client) Each(ctx context.Context, grace time.Duration, work func(Chunk) error) error {
 	drain, cancel := lasting(ctx, grace)
 	defer cancel()

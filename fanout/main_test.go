@@ -123,7 +123,7 @@ func TestKilled(t *testing.T) {
 	require.True(t, dead > 0 || mortal < 10)
 }
 
-// collectedChunks are those of a round, and collectedWork what a worker makes of one.
+// collectedChunks is the number of chunks of a round, and collectedWork the result of one.
 const collectedChunks = 200
 
 func collectedWork(b []byte) []byte {
@@ -230,8 +230,8 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 	return r.End(ctx)
 }
 
-// endsApart has processes do what act says, wherever processes are apart, again and again in a
-// long run: these are the states in which they end.
+// endsApart runs an act in processes at all places, repeatedly in a long run, and checks how they
+// end.
 func endsApart(t *testing.T, act string, want []int) {
 	need.Full(t)
 	rounds := 1
@@ -249,7 +249,7 @@ func endsApart(t *testing.T, act string, want []int) {
 	}
 }
 
-// The supplier is killed: its workers get an error that says so, and no hang.
+// When the supplier is killed, its workers get an error that says so, and do not hang.
 func TestOrphans(t *testing.T) {
 	endsApart(t, "orphans", []int{killed, 0, 0, 0})
 }
@@ -282,8 +282,8 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	return c.Close()
 }
 
-// Workers are killed while long chunks are on their way to them: those go to others, and
-// each chunk is released once.
+// Workers are killed while long chunks are in flight to them: the chunks go to others, and each is
+// released once.
 func TestOwnedOfKilled(t *testing.T) {
 	endsApart(t, "owned", []int{0, 0, killed, killed})
 }

@@ -11,8 +11,9 @@ import (
 // maxWindow bounds the requests that a worker has outstanding.
 const maxWindow = 1 << 12
 
-// Option is an option of [NewSupplier]. Of one that is given twice the last counts; those
-// that contradict each other are refused, as [ClientOption] and [CollectorOption] are.
+// Option is an option of [NewSupplier]. If an option is given twice, the last one counts;
+// options that contradict each other are an error. The same holds for [ClientOption] and
+// [CollectorOption].
 type Option func(*supplierOptions)
 
 type supplierOptions struct {
@@ -20,7 +21,7 @@ type supplierOptions struct {
 	queue   int
 	batch   int
 	keep    keeping
-	by      []int // ranks of collectors
+	by      []int // ranks of collectors that acknowledge
 	unacked int
 	timed   bool
 
@@ -31,7 +32,8 @@ type supplierOptions struct {
 	bounded    bool // by Unacknowledged
 }
 
-// keeping says what ends the keeping of a chunk: one of these. Options set them together.
+// keeping says until when a chunk is kept. The options Redeliver and Collected each set a bit;
+// only one may be set.
 type keeping int
 
 const (
@@ -40,79 +42,80 @@ const (
 	untilCollected    keeping = 2
 )
 
-// Workers says which ranks of the communicator are workers: those may ask, and get an
-// end. None: all but the supplier's own and those of [Collected].
+// Workers says which ranks of the communicator are workers: they may ask, and get an end. The
+// default is all ranks but the supplier's own and those of [Collected].
 func Workers(ranks ...int) Option {
 	return func(o *supplierOptions) { o.workers = slices.Clone(ranks) }
 }
 
-// Queue has Send return as soon as its chunk is in a queue of at most n chunks, from
-// which a goroutine hands them out. What is sent is copied, unless it is by
-// [Supplier.SendOwned]. 0, the default: no queue, no goroutine; Send returns when a
-// worker has the chunk.
+// Queue makes Send return as soon as its chunk is in a queue of at most n chunks, from which a
+// goroutine hands them out. Send copies the chunk; [Supplier.SendOwned] does not. With 0, the
+// default, there is no queue and no goroutine: Send returns when a worker has the chunk.
 func Queue(n int) Option { return func(o *supplierOptions) { o.queue = n } }
 
-// Batch has [Numbered] workers given several chunks in one message, of at most so many
-// bytes with the 16 that come with each: in answer to one request all that are in the
-// queue, or without a [Queue] those of [Supplier.SendEach] in answer to as many requests.
-// The default is one chunk for each request, and each alone.
+// Batch lets the supplier send a [Numbered] worker several chunks in one message. The message
+// has at most so many bytes, counting 16 extra for each chunk. With a [Queue], one request is
+// answered with as many queued chunks as fit; without one, as many chunks of a
+// [Supplier.SendEach] go together as the worker has asked for. The default is one chunk for
+// each request, each in its own message.
 func Batch(bytes int) Option { return func(o *supplierOptions) { o.batch = bytes } }
 
-// Redeliver has the supplier keep each chunk until its worker has acknowledged it, which
-// is by [Chunk.Release], and gives those of a worker that dies to others. Workers of other
+// Redeliver makes the supplier keep each chunk until its worker has acknowledged it with
+// [Chunk.Release], and give the chunks of a worker that dies to others. Workers of other
 // implementations cannot acknowledge: see [OneAtATime].
 //
-// A worker that dies between what it does with a chunk and the acknowledgement has it
-// done again by another: the sequence number tells. See [Collected] for exactly once.
+// If a worker dies after it has processed a chunk but before it has acknowledged it, another
+// worker processes the chunk again; the sequence number identifies it. See [Collected] for
+// exactly once.
 //
-// A chunk that its worker has not released when it closes its client, or has refused for its
-// length ([Longest], [MaxChunk]), goes to another. One that workers die of is given up: see
-// [Attempts]. One that all workers refuse for its length goes from client to client, as long as
-// new ones are made.
+// When a worker closes its client, the chunks that it has not released, or that it refused
+// for their length ([Longest], [MaxChunk]), go to others. A chunk with which too many workers
+// die is given up: see [Attempts]. A chunk that all workers refuse for its length goes from
+// client to client for as long as new clients are made.
 func Redeliver() Option { return func(o *supplierOptions) { o.keep |= untilAcknowledged } }
 
-// OneAtATime says that workers of other implementations ask for one chunk at a time, and
-// for the next when they have done with it, as those of NSCLDAQ do: with [Redeliver] their
-// request then acknowledges the chunk before. Without it such a worker is refused, by an
-// end, and the supplier returns a [*MessageError]. A worker that is seen to ask again
-// before it is answered has broken the promise: the supplier ends with a [*MessageError].
-// It is not always seen, as a request that was sent ahead may come late.
+// OneAtATime promises that workers of other implementations ask for one chunk at a time, and
+// for the next one only after they have processed it, as those of NSCLDAQ do. With [Redeliver]
+// a request then acknowledges the chunk before. Without OneAtATime, [Redeliver] refuses such
+// a worker: the supplier sends it an end and returns a [*MessageError]. A worker that asks
+// again before it is answered breaks the promise: the supplier then ends with a
+// [*MessageError]. It cannot always detect this, as an early request may arrive late.
 func OneAtATime() Option { return func(o *supplierOptions) { o.oneAtATime = true } }
 
-// Collected is [Redeliver] with acknowledgements that come from a [Collector], not from
-// workers: by [Supplier.Acknowledge], or from other ranks of the communicator (see
-// [AcknowledgeTo]). When one of these dies, the supplier fails. Workers of other
-// implementations are refused, by an end and a [*MessageError]: they learn no numbers.
+// Collected is [Redeliver] with acknowledgements from a [Collector] instead of the workers: by
+// [Supplier.Acknowledge], or from the given ranks of the communicator (see [AcknowledgeTo]).
+// If one of these ranks dies, the supplier fails. Workers of other implementations are refused
+// with an end, and the supplier returns a [*MessageError]: they cannot get sequence numbers.
 func Collected(ranks ...int) Option {
 	return func(o *supplierOptions) { o.keep, o.by = o.keep|untilCollected, slices.Clone(ranks) }
 }
 
-// Unacknowledged bounds what is kept by [Redeliver] and [Collected]: chunk i+n is not
-// taken by Send before chunk i has been acknowledged. So it is also how many results a
-// collector may have to put in order. The default is 256.
+// Unacknowledged bounds the chunks that [Redeliver] and [Collected] keep: Send does not take
+// chunk i+n before chunk i has been acknowledged. So n also bounds the results that a
+// collector has to put in order. The default is 256.
 func Unacknowledged(n int) Option {
 	return func(o *supplierOptions) { o.unacked, o.bounded = n, true }
 }
 
-// DefaultAttempts is how many workers may die with a chunk that is kept, unless [Attempts]
-// says otherwise.
+// DefaultAttempts is the default of [Attempts].
 const DefaultAttempts = 3
 
-// Attempts bounds how many workers may die, or close their clients, with a chunk that they
-// work on, of [Redeliver] and [Collected]. Then no other gets it: with Redeliver the others
-// go on, and [Supplier.Drain] and [Supplier.End] return a [*HopelessError] that names it;
-// with Collected, where its result would be missing, it is the error of all calls at once.
-// Below 0: any number. The default is [DefaultAttempts].
+// Attempts sets after how many workers that die, or close their clients, while they work on a
+// chunk the supplier gives it up ([Redeliver] and [Collected]). No other worker gets it then.
+// With Redeliver the other chunks go on, and [Supplier.Drain] and [Supplier.End] return a
+// [*HopelessError] that names it. With Collected its result would be missing, so every call
+// fails with the [*HopelessError] from then on. Below 0 there is no bound. The default is
+// [DefaultAttempts].
 //
-// What counts is what a worker has begun with, not what waits at it: of the first death this
-// is not known, and counts for all that the worker had; from then on workers say when they
-// begin with these chunks, which costs a short message each.
+// Only chunks that a worker has begun count, not those that wait in its window. At the first
+// death the supplier does not know which these are, and counts all that the worker had. From
+// then on workers report when they begin with one of these chunks, in a short message.
 func Attempts(n int) Option {
 	return func(o *supplierOptions) { o.attempts, o.limited = n, true }
 }
 
-// Timed takes the time of each chunk, for the percentiles of [WorkerStats]; it costs two
-// readings of the clock.
+// Timed measures how long each chunk takes, for the percentiles in [WorkerStats]. It costs two
+// clock readings for each chunk.
 func Timed() Option { return func(o *supplierOptions) { o.timed = true } }
 
 func newSupplierOptions(comm *impi.Comm, opts []Option) (supplierOptions, error) {
@@ -131,31 +134,31 @@ func newSupplierOptions(comm *impi.Comm, opts []Option) (supplierOptions, error)
 	}
 	for i, r := range o.workers {
 		if r < 0 || r >= comm.Size() || r == comm.Rank() || slices.Contains(o.workers[:i], r) {
-			return o, fmt.Errorf("%w: workers %v of %d ranks, supplier %d", ErrInvalid, o.workers, comm.Size(), comm.Rank())
+			return o, fmt.Errorf("%w: workers %v must be different ranks of a communicator of %d, without the supplier's own, %d", ErrInvalid, o.workers, comm.Size(), comm.Rank())
 		}
 	}
 	for i, r := range o.by {
 		if r < 0 || r >= comm.Size() || r == comm.Rank() || slices.Contains(o.by[:i], r) {
-			return o, fmt.Errorf("%w: collectors %v of %d ranks, supplier %d", ErrInvalid, o.by, comm.Size(), comm.Rank())
+			return o, fmt.Errorf("%w: collectors %v must be different ranks of a communicator of %d, without the supplier's own, %d", ErrInvalid, o.by, comm.Size(), comm.Rank())
 		}
 	}
 	switch {
 	case o.keep == untilAcknowledged|untilCollected:
-		return o, fmt.Errorf("%w: Redeliver and Collected: a chunk is acknowledged by its worker or by a collector", ErrInvalid)
+		return o, fmt.Errorf("%w: use Redeliver or Collected, not both: a chunk is acknowledged by its worker or by a collector", ErrInvalid)
 	case o.oneAtATime && o.keep != untilAcknowledged:
-		return o, fmt.Errorf("%w: OneAtATime without Redeliver: no request acknowledges anything", ErrInvalid)
+		return o, fmt.Errorf("%w: OneAtATime needs Redeliver: otherwise a request acknowledges nothing", ErrInvalid)
 	case o.bounded && o.keep == keepNothing:
-		return o, fmt.Errorf("%w: Unacknowledged without Redeliver or Collected: no chunk is acknowledged", ErrInvalid)
+		return o, fmt.Errorf("%w: Unacknowledged needs Redeliver or Collected: otherwise no chunk is acknowledged", ErrInvalid)
 	case o.limited && o.keep == keepNothing:
-		return o, fmt.Errorf("%w: Attempts without Redeliver or Collected: no chunk goes to a second worker", ErrInvalid)
+		return o, fmt.Errorf("%w: Attempts needs Redeliver or Collected: otherwise no chunk goes to a second worker", ErrInvalid)
 	case o.attempts == 0:
-		return o, fmt.Errorf("%w: 0 Attempts: at least one, or below 0 for any number", ErrInvalid)
+		return o, fmt.Errorf("%w: Attempts(0): it must be at least 1, or below 0 for no bound", ErrInvalid)
 	case o.queue < 0 || o.queue > maxQueue:
-		return o, fmt.Errorf("%w: queue of %d chunks, at most %d", ErrInvalid, o.queue, maxQueue)
+		return o, fmt.Errorf("%w: Queue(%d): it must be 0 to %d chunks", ErrInvalid, o.queue, maxQueue)
 	case o.batch < 0:
-		return o, fmt.Errorf("%w: batches of %d bytes", ErrInvalid, o.batch)
+		return o, fmt.Errorf("%w: Batch(%d) is negative", ErrInvalid, o.batch)
 	case o.unacked < 1 || o.unacked > tagSpan:
-		return o, fmt.Errorf("%w: %d chunks unacknowledged, 1 to %d", ErrInvalid, o.unacked, tagSpan)
+		return o, fmt.Errorf("%w: Unacknowledged(%d): it must be 1 to %d chunks", ErrInvalid, o.unacked, tagSpan)
 	}
 	return o, nil
 }
@@ -181,56 +184,56 @@ type clientOptions struct {
 	bounded  bool // by Longest
 }
 
-// From says which ranks of the communicator supply chunks. None: rank 0.
+// From says which ranks of the communicator supply chunks. The default is rank 0.
 func From(ranks ...int) ClientOption {
 	return func(o *clientOptions) { o.suppliers = slices.Clone(ranks) }
 }
 
-// Window has the client keep up to k requests outstanding at each supplier, and never less
-// than half of them: while it works on one chunk the next ones come. The default is 1, and
-// the request for a chunk goes out in Receive.
+// Window makes the client keep between k/2 and k requests outstanding at each supplier, so
+// that the next chunks arrive while it works on one. The default is 1: Receive then sends the
+// request for its chunk.
 func Window(k int) ClientOption {
 	return func(o *clientOptions) { o.window, o.windowed = k, true }
 }
 
-// AdaptiveWindow is Window with a k from 1 to most that follows the work: as many
-// requests as chunks are worked on in the time that an answer takes, and one.
+// AdaptiveWindow is Window with a k, from 1 to most, that follows the work: one more than the
+// number of chunks that the worker processes in the time that an answer takes.
 func AdaptiveWindow(most int) ClientOption {
 	return func(o *clientOptions) { o.window, o.adaptive = most, true }
 }
 
-// Numbered asks for chunks with sequence numbers, for several at once with a [Window], and
-// acknowledges each when it is released if the supplier wants to know ([Redeliver],
-// [Timed]). The supplier must be of this package. Without it the client asks for chunks
-// one by one; a supplier with [Redeliver] or [Collected] numbers them all the same.
+// Numbered makes the client ask for chunks with sequence numbers, with a [Window] for several
+// at once, and acknowledge each one when it is released if the supplier needs to know
+// ([Redeliver], [Timed]). The supplier must be of this package. Without Numbered the client
+// asks for chunks one by one, and gets numbers only from a supplier with [Redeliver] or
+// [Collected].
 func Numbered() ClientOption { return func(o *clientOptions) { o.numbered = true } }
 
-// MaxChunk says that no message of a supplier is longer than so many bytes: a chunk, or a
-// batch of them, with [Numbered] and the 16 bytes that come with each. Then receives are
-// posted before chunks come, and each chunk is moved once. A longer message is an error,
-// and lost.
+// MaxChunk promises that no message from a supplier has more bytes than this: a chunk, or with
+// [Numbered] a batch of chunks, counting 16 extra bytes for each. The client then posts
+// receives before chunks arrive, and each chunk is moved only once. A longer message is a
+// [*MessageError], and lost.
 func MaxChunk(bytes int) ClientOption { return func(o *clientOptions) { o.maxChunk = bytes } }
 
-// DefaultLongest is the length in bytes up to which clients and collectors receive
-// messages unless [Longest] or [LongestResult] says otherwise.
+// DefaultLongest is the default of [Longest] and [LongestResult], in bytes.
 const DefaultLongest = 1 << 30
 
 // Longest bounds the messages that the client receives, in bytes: a chunk, or a batch of
-// them, with the 16 bytes that come with each that is numbered. The length of a long message
-// is what its supplier announces, and memory for it is allocated before its bytes come:
-// one that is announced as longer is a [*MessageError], and lost. The default is
-// [DefaultLongest]. [MaxChunk] is a bound, too: of the two there may be one.
+// chunks, counting 16 extra bytes for each chunk with a number. The client allocates memory
+// for the length that the supplier announces, before the bytes arrive; a message announced
+// as longer than the bound is a [*MessageError], and lost. The default is [DefaultLongest].
+// [MaxChunk] is also a bound: use only one of the two.
 func Longest(bytes int) ClientOption {
 	return func(o *clientOptions) { o.longest, o.bounded = bytes, true }
 }
 
-// LeasesOf has chunks lie in memory of [impi.Job.Alloc], of the job that the communicator
-// is of. A chunk above the packet length that its supplier sends from such memory, too
-// ([Supplier.SendOwned], or Send without a queue), then goes straight from there to where
-// the worker reads it: nothing is copied in between, nothing registered for it.
+// LeasesOf makes the client receive chunks into memory from [impi.Job.Alloc] of the given job,
+// which must be that of the communicator. If the supplier also sends from such memory
+// ([Supplier.SendOwned], or Send without a queue), a chunk longer than a packet goes straight
+// to where the worker reads it, without a copy in between and without registering memory.
 //
-// Closing the client frees the memory; that of chunks which have not been released then,
-// their Release, and at the latest the job, with which their bytes go.
+// Closing the client frees the memory. Memory of chunks that have not been released by then is
+// freed by their Release, or else when the job is closed; their bytes are gone then.
 func LeasesOf(job *impi.Job) ClientOption { return func(o *clientOptions) { o.job = job } }
 
 func newClientOptions(comm *impi.Comm, opts []ClientOption) (clientOptions, error) {
@@ -245,24 +248,24 @@ func newClientOptions(comm *impi.Comm, opts []ClientOption) (clientOptions, erro
 	}
 	for i, r := range o.suppliers {
 		if r < 0 || r >= comm.Size() || r == comm.Rank() || slices.Contains(o.suppliers[:i], r) {
-			return o, fmt.Errorf("%w: suppliers %v of %d ranks, client %d", ErrInvalid, o.suppliers, comm.Size(), comm.Rank())
+			return o, fmt.Errorf("%w: suppliers %v must be different ranks of a communicator of %d, without the client's own, %d", ErrInvalid, o.suppliers, comm.Size(), comm.Rank())
 		}
 	}
 	switch {
 	case o.windowed && o.adaptive:
-		return o, fmt.Errorf("%w: Window and AdaptiveWindow: a window is fixed or follows the work", ErrInvalid)
+		return o, fmt.Errorf("%w: use Window or AdaptiveWindow, not both: a window is fixed or follows the work", ErrInvalid)
 	case o.bounded && o.maxChunk > 0:
-		return o, fmt.Errorf("%w: Longest and MaxChunk: messages have one bound", ErrInvalid)
+		return o, fmt.Errorf("%w: use Longest or MaxChunk, not both: messages have one bound", ErrInvalid)
 	case o.numbered && o.maxChunk > 0 && o.maxChunk <= recordHeader:
-		return o, fmt.Errorf("%w: MaxChunk of %d bytes with Numbered, of which %d come with each chunk", ErrInvalid, o.maxChunk, recordHeader)
+		return o, fmt.Errorf("%w: MaxChunk(%d) is too small with Numbered, which adds %d bytes to each chunk", ErrInvalid, o.maxChunk, recordHeader)
 	case o.job != nil && o.job != comm.Job():
-		return o, fmt.Errorf("%w: LeasesOf a job that the communicator is not of", ErrInvalid)
+		return o, fmt.Errorf("%w: LeasesOf needs the job of the client's communicator", ErrInvalid)
 	case o.window < 1 || o.window > maxWindow:
-		return o, fmt.Errorf("%w: window %d, 1 to %d", ErrInvalid, o.window, maxWindow)
+		return o, fmt.Errorf("%w: a window of %d: it must be 1 to %d requests", ErrInvalid, o.window, maxWindow)
 	case o.maxChunk < 0 || o.maxChunk > math.MaxInt-recordHeader:
-		return o, fmt.Errorf("%w: chunks of at most %d bytes", ErrInvalid, o.maxChunk)
+		return o, fmt.Errorf("%w: MaxChunk(%d) is out of range", ErrInvalid, o.maxChunk)
 	case o.longest < 1:
-		return o, fmt.Errorf("%w: messages of at most %d bytes", ErrInvalid, o.longest)
+		return o, fmt.Errorf("%w: Longest(%d) is less than 1 byte", ErrInvalid, o.longest)
 	}
 	return o, nil
 }

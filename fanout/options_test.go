@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Options that contradict each other, and such as have no effect beside the others, are
-// refused in any order, before anything is sent. An option that is given again is not.
+// Options that contradict each other, or have no effect together with others, are refused in any
+// order, before anything is sent. An option may be given twice.
 func TestContradictions(t *testing.T) {
 	jobs := jobsOf(t, "packets", 3)
 	other := jobsOf(t, "here", 1)[0]

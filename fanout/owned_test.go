@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Without a queue SendOwned returns when a worker has asked, although nobody takes the
-// chunk yet; Send waits until it has moved.
+// Without a queue SendOwned returns when a worker has asked, although no worker has received
+// the chunk yet; Send waits until it has.
 func TestSendOwnedAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := dup(t, comms(t, place, 2))
@@ -46,8 +46,8 @@ func TestSendOwnedAhead(t *testing.T) {
 	})
 }
 
-// What Send and SendOwned give by turns, long and short, all arrives, each chunk once, and
-// is not read after it has been released.
+// Long and short chunks, sent alternately with Send and SendOwned, all arrive, each once, and are
+// not read after their release.
 func TestSendOwnedMixed(t *testing.T) {
 	const count = 60
 	everywhere(t, func(t *testing.T, place string) {

@@ -2,8 +2,8 @@ package fanout
 
 import "time"
 
-// pace says how many requests a client keeps outstanding. An adaptive one follows
-// Little's law: the chunks that are worked on while an answer comes, and one.
+// pace says how many requests a client keeps outstanding. An adaptive one follows Little's
+// law: one more than the number of chunks that are processed while an answer is coming.
 type pace struct {
 	window   int
 	adaptive bool
@@ -20,10 +20,10 @@ type pace struct {
 }
 
 const (
-	// paceEpoch is after how many answers that were waited for the shortest is forgotten:
-	// some have waited for the producer.
+	// paceEpoch is after how many awaited answers the shortest time is forgotten: some answers
+	// include a wait for the producer.
 	paceEpoch = 256
-	// paceWaited: an answer that took longer to receive has been waited for.
+	// paceWaited: a Receive that took longer has waited for its answer.
 	paceWaited = time.Microsecond
 )
 

@@ -26,8 +26,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Workers that have not asked for numbers are killed at random moments, with any window,
-// several goroutines, and chunks in each one's hands: no chunk is lost.
+// Workers that have not asked for numbers are killed at random moments, with any window, several
+// goroutines, and chunks in each one: no chunk is lost.
 func TestKilledPlain(t *testing.T) {
 	need.Full(t)
 	rounds, dead, mortal := 1, 0, 0
@@ -115,9 +115,9 @@ func plainAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	return errors.Join(errors.Join(together(work, work)...), c.Close())
 }
 
-// Results of workers come in order, beyond the bound on what is unacknowledged, also of those
-// that have not asked for numbers; and a supplier without a queue, which hears messages
-// only when it waits, hears of acknowledgements that are calls.
+// Results come in order, beyond the bound of unacknowledged chunks, also from workers that have
+// not asked for numbers. A supplier without a queue, which receives messages only while it waits,
+// also notices acknowledgements by calls.
 func TestCollectedByCall(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 3)
@@ -180,7 +180,7 @@ func TestCollectedByCall(t *testing.T) {
 	})
 }
 
-// lapsing is a context whose time passes when the test says so, and which wakes nothing.
+// lapsing is a context that ends when the test says so, without waking a waiter.
 type lapsing struct {
 	context.Context
 	over atomic.Bool
@@ -195,8 +195,8 @@ func (l *lapsing) Err() error {
 	return nil
 }
 
-// A supplier that is woken by an acknowledgement, and finds that the time of its wait has
-// passed since, takes the one for no error.
+// A supplier that an acknowledgement wakes returns no error for that, even if its context has ended
+// since.
 func TestWokenLate(t *testing.T) {
 	s, err := NewSupplier(comms(t, "here", 2)[0], Collected())
 	require.NoError(t, err)
@@ -217,8 +217,8 @@ func TestWokenLate(t *testing.T) {
 	require.NoError(t, s.await(ctx))
 }
 
-// work has a stranger ask for chunks one at a time, until its end, or until done says that
-// it dies with the one that it has.
+// work makes a stranger ask for chunks one at a time, until its end, or until done says that it
+// dies with its chunk.
 func (s *stranger) work(done func(chunk string) (dies bool)) error {
 	for {
 		if err := s.send(TagRequest, nil); err != nil {
@@ -239,8 +239,8 @@ func (s *stranger) work(done func(chunk string) (dies bool)) error {
 	}
 }
 
-// Workers of other implementations that ask for one chunk at a time: those of the dead go
-// to others, and none is lost.
+// Workers of other implementations ask for one chunk at a time: the chunks of dead ones go to
+// others, and none is lost.
 func TestOneAtATime(t *testing.T) {
 	need.Full(t)
 	rounds := 2
@@ -284,8 +284,8 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// Workers of other implementations whose requests acknowledge nothing, and results of which
-// have no numbers, are refused by name, and get their end; others are served.
+// Workers of other implementations whose requests acknowledge nothing, or whose results would have
+// no numbers, are refused by rank, and get their end; others are served.
 func TestStrangersRefused(t *testing.T) {
 	for name, opts := range map[string][]Option{
 		"redeliver":         {Redeliver()},
@@ -319,8 +319,8 @@ func TestStrangersRefused(t *testing.T) {
 	}
 }
 
-// A worker that is to ask for one chunk at a time and asks for more ends the supplier,
-// which names it: it may have lost chunks.
+// A worker that should ask for one chunk at a time, but asks for more, ends the supplier, which
+// names it: chunks may have been lost.
 func TestNotOneAtATime(t *testing.T) {
 	for _, queue := range []int{0, 4} {
 		w, list := strangers(t, 1)
@@ -335,7 +335,7 @@ func TestNotOneAtATime(t *testing.T) {
 			var e *MessageError
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, []int{1, TagRequest, 0}, []int{e.Rank, e.Tag, e.Bytes})
-			require.Contains(t, e.Why, "asks again before it is answered")
+			require.Contains(t, e.Why, "asked again before it was answered")
 			err = s.Send(ctx, []byte("chunk"))
 		}
 		require.NoError(t, s.Close())

@@ -12,11 +12,10 @@ import (
 // resultHeader is the sequence number before a result, little-endian.
 const resultHeader = 8
 
-// Results takes a worker's results to a [Collector]. Its methods may be called from
-// several goroutines.
+// Results sends a worker's results to a [Collector]. Several goroutines may call its methods.
 //
-// The communicator must not be one in which the collector's rank has a supplier: let it
-// be a duplicate.
+// The communicator must not be one in which the collector's rank has a supplier: use a
+// duplicate ([impi.Comm.Dup]).
 type Results struct {
 	comm *impi.Comm
 	o    resultsOptions
@@ -41,18 +40,18 @@ type resultsOptions struct {
 	outstanding int
 }
 
-// To says which rank of the communicator collects. None: rank 0.
+// To says which rank of the communicator collects. The default is rank 0.
 func To(rank int) ResultsOption { return func(o *resultsOptions) { o.to = rank } }
 
-// Outstanding bounds the results that a worker has sent and the collector has not
-// received. With redelivery it must not be less than [Unacknowledged] of the supplier,
-// or workers may wait with results for a chunk that none of them will take. The default
-// is that of both.
+// Outstanding bounds the results that a worker has sent and the collector has not received.
+// With [Redeliver] or [Collected] it must be at least the supplier's [Unacknowledged];
+// otherwise all workers may wait to send results while none takes the chunk whose result the
+// collector needs first. The default is 256, like that of Unacknowledged.
 func Outstanding(n int) ResultsOption { return func(o *resultsOptions) { o.outstanding = n } }
 
-// NewResults makes what a worker sends results by.
+// NewResults makes the sending side of a worker's results.
 //
-// Errors: [ErrInvalid] for an option.
+// Errors: [ErrInvalid] for an invalid option.
 func NewResults(comm *impi.Comm, opts ...ResultsOption) (*Results, error) {
 	o := resultsOptions{outstanding: defaultUnacknowledged}
 	for _, set := range opts {
@@ -61,16 +60,16 @@ func NewResults(comm *impi.Comm, opts ...ResultsOption) (*Results, error) {
 		}
 	}
 	if o.to < 0 || o.to >= comm.Size() || o.outstanding < 1 {
-		return nil, opError("results", fmt.Errorf("%w: to rank %d of %d, %d outstanding", ErrInvalid, o.to, comm.Size(), o.outstanding))
+		return nil, opError("results", fmt.Errorf("%w: To(%d) of %d ranks, Outstanding(%d): the rank must exist, and at least 1 result be outstanding", ErrInvalid, o.to, comm.Size(), o.outstanding))
 	}
 	return &Results{comm: comm, o: o}, nil
 }
 
-// Send sends the result of the chunk with that number. It may be empty: a chunk of which
-// nothing is left has a result, too. The parts are copied, and may be changed when Send
-// has returned. It waits while too many are [Outstanding].
+// Send sends the result of the chunk with that sequence number. Every chunk needs a result,
+// possibly an empty one. Send copies the parts, which may be changed when it has returned. It
+// waits while too many results are [Outstanding].
 //
-// Errors: [ErrClosed] after End; what package impi says of a collector that is gone;
+// Errors: [ErrClosed] after End; the error of package impi for a collector that is gone;
 // that of ctx, and the result has not been sent.
 func (r *Results) Send(ctx context.Context, seq uint64, parts ...[]byte) error {
 	r.mu.Lock()
@@ -94,7 +93,7 @@ func (r *Results) Send(ctx context.Context, seq uint64, parts ...[]byte) error {
 	for _, p := range parts {
 		b = append(b, p...)
 	}
-	// Synchronously: what the collector has not received is not to pile up there.
+	// Synchronously: results that the collector has not received must not pile up there.
 	req, err := r.comm.Issend(b, r.o.to, resultTag(seq))
 	if err != nil {
 		return opError("result", err)
@@ -103,10 +102,10 @@ func (r *Results) Send(ctx context.Context, seq uint64, parts ...[]byte) error {
 	return nil
 }
 
-// End waits until the collector has all results, and tells it that no others come. Ending
-// again does nothing.
+// End waits until the collector has received all results, and tells it that no more come.
+// Calling it again does nothing.
 //
-// Errors: those of Send; after that of ctx End may be called again.
+// Errors: those of Send; after the error of ctx, End may be called again.
 func (r *Results) End(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,11 +136,10 @@ func (r *Results) memory(n int) []byte {
 	return make([]byte, 0, roomFor(n))
 }
 
-// keepResults is how many pieces of memory are kept for later results, and keepMost the
-// longest.
+// keepResults is how many buffers are kept for later results, each of at most keepMost bytes.
 const keepResults = 16
 
-// reap takes note of what has been received.
+// reap removes the results that the collector has received.
 func (r *Results) reap() error {
 	for len(r.moving) > 0 {
 		done, _, err := r.moving[0].req.Test()
@@ -168,7 +166,7 @@ func (r *Results) await(ctx context.Context) error {
 	return nil
 }
 
-// moved takes away the result that was sent first.
+// moved removes the result that was sent first.
 func (r *Results) moved() {
 	if b := r.moving[0].memory; len(r.free) < keepResults && cap(b) <= keepMost {
 		r.free = append(r.free, b)

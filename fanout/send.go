@@ -7,24 +7,24 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// draft is the message that a supplier without a queue sends. It is under the turn.
+// draft is the message that a supplier without a queue sends. The turn guards it.
 type draft struct {
 	vec   [][]byte
 	heads []byte // of the chunks in it
-	short []byte // one that is short is sent in one piece
+	short []byte // a short message, which is sent in one piece
 }
 
-// shortMost is up to how many bytes copying a message together costs less than sending
-// it in several pieces.
+// shortMost is the length in bytes up to which copying a message together costs less than
+// sending it in pieces.
 const shortMost = 4 << 10
 
-// SendEach sends several chunks, each of one part, as Send does one by one, and returns
-// how many workers have taken. To a [Numbered] worker that has asked for several, as one
-// with a [Window] does, several go in one message, which is at most as long as [Batch]
-// says; without Batch each is a message.
+// SendEach sends several chunks, each of one part, as calls of Send would, and returns how
+// many have been sent. A [Numbered] worker that has asked for several, as one with a [Window]
+// does, gets several chunks in one message of at most [Batch] bytes; without Batch each chunk
+// is a message.
 //
-// Errors: those of Send. The chunks after the first n are the caller's, as if they had not
-// been given.
+// Errors: those of Send. The chunks after the first n have not been sent and stay the
+// caller's.
 func (s *Supplier) SendEach(ctx context.Context, chunks ...[]byte) (n int, err error) {
 	for _, c := range chunks {
 		if len(c) == 0 {
@@ -46,7 +46,7 @@ func (s *Supplier) SendEach(ctx context.Context, chunks ...[]byte) (n int, err e
 	return n, err
 }
 
-// sendEach sends chunks that nobody keeps.
+// sendEach sends chunks that are not kept.
 func (s *Supplier) sendEach(ctx context.Context, chunks [][]byte) (n int, err error) {
 	if err := s.turn.take(ctx); err != nil {
 		return 0, err
@@ -69,7 +69,7 @@ func (s *Supplier) fitting(chunks [][]byte) int {
 	return k
 }
 
-// sendNow sends a chunk that nobody keeps.
+// sendNow sends a chunk that is not kept.
 func (s *Supplier) sendNow(ctx context.Context, parts [][]byte) error {
 	if err := s.turn.take(ctx); err != nil {
 		return err
@@ -79,8 +79,8 @@ func (s *Supplier) sendNow(ctx context.Context, parts [][]byte) error {
 	return err
 }
 
-// answerNext answers the request that comes first, by one chunk that is in parts, or by
-// as many chunks, of a part each, as it is for. It returns how many chunks have gone.
+// answerNext answers the first request: with one chunk that consists of parts or, with each,
+// with as many of the one-part chunks as it asks for. It returns how many chunks have gone.
 func (s *Supplier) answerNext(ctx context.Context, parts [][]byte, each bool) (int, error) {
 	most := 1
 	if each {
@@ -96,7 +96,7 @@ func (s *Supplier) answerNext(ctx context.Context, parts [][]byte, each bool) (i
 			s.dispatch()
 		}
 		r, ok := s.ready.take(most)
-		none := !ok && s.nobody()
+		none := !ok && s.noneLeft()
 		if ok {
 			s.answering(r)
 		}
@@ -137,7 +137,7 @@ func (s *Supplier) answerNext(ctx context.Context, parts [][]byte, each bool) (i
 	}
 }
 
-// give sends what is in parts, of n bytes, to a worker, and waits until it has left.
+// give sends parts, of n bytes, to a worker, and waits until the send is complete.
 func (s *Supplier) give(ctx context.Context, r request, parts [][]byte, n int) error {
 	heads, tag := 0, TagData
 	if r.numbered {
@@ -191,7 +191,7 @@ func (s *Supplier) give(ctx context.Context, r request, parts [][]byte, n int) e
 	return err
 }
 
-// flags are those of a chunk that answers a request.
+// flags returns the flags of a chunk that answers a request.
 func (s *Supplier) flags() flags {
 	if s.o.keep == untilAcknowledged || s.o.timed {
 		return wantsAck

@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// Several chunks that are sent together reach workers of both dialects, each once and
-// with its number; one that has asked for several gets several in a message, of the
-// length that is stated.
+// Several chunks that are sent together reach workers of both dialects, each once and with its
+// number. A worker that has asked for several gets several in a message of the given length.
 func TestSendEach(t *testing.T) {
 	const count, most, batch = 100, 100, 600
 	everywhere(t, func(t *testing.T, place string) {
@@ -78,7 +77,7 @@ func TestSendEach(t *testing.T) {
 	})
 }
 
-// What a worker has asked for goes in one message, and no more.
+// A message has exactly the chunks that a worker has asked for.
 func TestSendEachTogether(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)

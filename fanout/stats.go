@@ -9,11 +9,11 @@ import (
 // Stats is what a supplier has done, and what it is waiting for.
 type Stats struct {
 	Queued         int    // chunks that have not been handed out
-	QueuedBytes    int    // of these
-	Capacity       int    // of the queue; 0 without one
-	Unacknowledged int    // chunks that are kept; of Redeliver and Collected
-	GivenUp        int    // chunks that too many workers have died with; of Redeliver
-	Next           uint64 // sequence number of the next chunk: how many there have been
+	QueuedBytes    int    // bytes of these
+	Capacity       int    // of the queue, in chunks; 0 without one
+	Unacknowledged int    // chunks that are kept; with Redeliver and Collected
+	GivenUp        int    // chunks that were given up after too many Attempts; with Redeliver
+	Next           uint64 // sequence number of the next chunk: the number of chunks so far
 	Workers        []WorkerStats
 }
 
@@ -23,21 +23,21 @@ type WorkerStats struct {
 	State       WorkerState
 	Err         error         // why it is dead
 	Requests    uint64        // chunks that it has asked for
-	Waiting     int           // of these, that have not been answered
-	Chunks      uint64        // it has been given
-	Bytes       uint64        // of these
-	Messages    uint64        // they were in
-	Redelivered uint64        // chunks of it that went to others
+	Waiting     int           // requests that have not been answered
+	Chunks      uint64        // chunks that it has been given
+	Bytes       uint64        // bytes of these
+	Messages    uint64        // messages that these were in
+	Redelivered uint64        // its chunks that went to others
 	Held        int           // chunks that it has not acknowledged
-	Idle        time.Duration // its requests have waited for chunks; Timed only
+	Idle        time.Duration // time that its requests have waited for chunks; Timed only
 	Service     Service       // Timed only
 }
 
-// Service is the distribution of the time that a worker takes for a chunk, from when it
-// has been given it, or has done with the one before, until it has done with it, as the
-// supplier sees it: with the way there and back. A worker that acknowledges nothing, in the
-// plain dialect, has done with a chunk when it asks again, which with a [Window] it does for
-// several at once: then only the mean is right.
+// Service is the distribution of the time that a worker takes for a chunk. The supplier
+// measures it, so it includes the way there and back: from when the chunk was given, or the
+// one before was finished, until the chunk was finished. A worker that acknowledges nothing,
+// in the plain dialect, has finished a chunk when it asks again; with a [Window] it asks for
+// several at once, and then only the mean is right.
 type Service struct {
 	Count                     int64
 	Mean, P50, P90, P99, P999 time.Duration
@@ -45,7 +45,7 @@ type Service struct {
 	Total                     time.Duration // of all chunks
 }
 
-// Stats returns what the supplier has done. It may be called at any time, also after
+// Stats returns what the supplier has done. Any goroutine may call it at any time, even after
 // End.
 func (s *Supplier) Stats() Stats {
 	s.mu.Lock()

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// stranger is a rank of a job that is no Sluice: it joins as an IMPI client of another
-// implementation does, and writes packets by hand, so that it can say what it wants.
+// stranger is a rank of another implementation: it joins like any other IMPI client, and writes
+// packets by hand, so that it can send anything.
 type stranger struct {
 	t      testing.TB
 	rank   int
@@ -29,7 +29,7 @@ type stranger struct {
 	seq    uint64
 }
 
-// Strangers acknowledge no packets: so many may be in flight.
+// Strangers acknowledge no packets: so many packets may be in flight.
 const strangerHiWater = 1 << 20
 
 // strangers makes a job whose rank 0 is of this package, and the n others are not. It
@@ -138,7 +138,7 @@ func (s *stranger) join(addr string) (err error) {
 // die ends the connection, as the death of the process does.
 func (s *stranger) die() { s.conn.Close() }
 
-// packet returns the bytes of a packet with a header as it is, but for the addresses.
+// packet returns the bytes of a packet with this header, in which it sets the addresses.
 func (s *stranger) packet(h packet.Header, body []byte) []byte {
 	s.seq++
 	h.Src, h.Dest, h.LSRank, h.Seq = s.it, s.us, int32(s.rank), s.seq
@@ -162,7 +162,7 @@ func (s *stranger) twice() error {
 	return err
 }
 
-// announce sends the first bytes of a message that is said to have so many.
+// announce sends the first bytes of a message that it announces with a length.
 func (s *stranger) announce(tag int, length uint64, first []byte) {
 	_, err := s.conn.Write(s.packet(packet.Header{Type: packet.DataSync, SRQID: 1, Len: uint32(len(first)), MsgLen: length, Tag: int64(tag)}, first))
 	require.NoError(s.t, err)

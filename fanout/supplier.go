@@ -11,24 +11,23 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// Supplier gives chunks to the workers of a communicator, each to the one that asked
-// first. Its methods may be called from several goroutines; chunks of several goroutines
-// are in no order.
+// Supplier gives chunks to the workers of a communicator, each to the worker that asked first.
+// Several goroutines may call its methods; chunks of different goroutines are in no order.
 //
-// All messages to its rank in the communicator are the supplier's: use one that is for
-// nothing else (impi.Comm.Dup). A later supplier of the rank needs another one if a client
-// has a [Window] of more than 1: what that asked for and did not get is still on its way
-// when it has had its end. The communicator stays the caller's.
+// The supplier receives all messages to its rank in the communicator: use a communicator that
+// is for nothing else ([impi.Comm.Dup]). If a client has a [Window] of more than 1, a later
+// supplier of this rank needs another communicator: requests that were not answered may
+// still arrive after that client's end. The caller keeps the communicator.
 //
-// Without [Queue] the supplier hears of its workers in Send, Drain and End only.
+// Without [Queue] the supplier receives messages only during Drain, End and the Send methods.
 type Supplier struct {
 	comm *impi.Comm
 	o    supplierOptions
 	born time.Time
 
-	// turn is held by whoever receives, and without a queue by whoever sends.
+	// turn is held to receive, and without a queue to send.
 	turn turn
-	ask  []byte // what is received into; under turn
+	ask  []byte // the receive buffer; under turn
 
 	draft draft
 
@@ -38,29 +37,29 @@ type Supplier struct {
 	queue    chunks // not handed out yet
 	again    chunks // of workers that died; go first
 	kept     []*chunk
-	low      uint64 // the chunk that has not been acknowledged and comes first
+	low      uint64 // sequence number of the first chunk that has not been acknowledged
 	keeps    int    // chunks that have not been acknowledged
 	next     uint64 // sequence number of the next chunk
 	moving   []*message
 	freed    *chunk
 	envelope *message
-	bell     chan struct{} // closed when something has changed that somebody waits for
+	bell     chan struct{} // closed when something has changed that a caller waits for
 	waiters  int
-	wake     context.CancelFunc // of a wait for a message, and for acknowledgements by a call
+	wake     context.CancelFunc // ends a wait for a message, after an acknowledgement by a call
 	fault    error              // of the goroutine, for the next call
-	broken   error              // nothing goes any more
-	hopeless []error            // of chunks that were given up: for Drain or End
-	givenUp  int                // how many
+	broken   error              // why every call fails from now on
+	hopeless []error            // chunks that were given up, for Drain or End
+	givenUp  int                // how many so far
 	ending   bool               // End has been called: no more chunks
 
 	stop context.CancelFunc // nil without a queue
 	done chan struct{}
 }
 
-// NewSupplier makes a supplier of a communicator. With [Queue] it has to be ended by
-// [Supplier.End] or [Supplier.Close].
+// NewSupplier makes a supplier on a communicator. With [Queue] it runs a goroutine, which
+// [Supplier.End] or [Supplier.Close] stops.
 //
-// Errors: [ErrInvalid] for an option.
+// Errors: [ErrInvalid] for an invalid option.
 func NewSupplier(comm *impi.Comm, opts ...Option) (*Supplier, error) {
 	o, err := newSupplierOptions(comm, opts)
 	if err != nil {
@@ -91,24 +90,24 @@ func NewSupplier(comm *impi.Comm, opts ...Option) (*Supplier, error) {
 	return s, nil
 }
 
-// Receive is an error: chunks go from supplier to client. It returns [ErrDirection].
+// Receive always returns [ErrDirection]: chunks go from supplier to client.
 func (s *Supplier) Receive(context.Context) (Chunk, error) {
 	return Chunk{}, opError("receive", ErrDirection)
 }
 
-// Send gives a chunk to the worker that asked first, or waits until one asks. The parts
-// are gathered into one message; they are not copied together, and may be changed when
-// Send has returned. With [Queue] it returns when the chunk is in the queue, which it
-// waits for while that is full; with [Redeliver] and [Collected] it waits while too many
-// are [Unacknowledged]. Of these chunks it keeps a copy.
+// Send gives a chunk to the worker that asked first, or waits until one asks. It gathers the
+// parts into one message. The parts may be changed when Send has returned. With [Queue] it
+// returns when the chunk is in the queue, and waits while the queue is full; with [Redeliver]
+// and [Collected] it waits while too many chunks are [Unacknowledged]. With any of the three
+// it keeps a copy of the chunk.
 //
-// A worker that dies while it is being given the chunk is passed over. Without a queue,
-// when ctx ends while a long chunk is on its way, the parts must be left alone until the
-// job is closed, and it is not known whether the worker has got it.
+// If a worker dies while it is being given the chunk, the next worker gets it. Without these
+// options, if ctx ends while a long chunk is in flight, the parts must not be changed until
+// the job is closed, and the worker may or may not have received the chunk.
 //
-// Errors: [ErrEmptyChunk]; [ErrNoWorkers]; a [*MessageError] for a message of a worker
-// that is against the protocol, after which Send may be called again with the same chunk;
-// [ErrClosed]; that of ctx.
+// Errors: [ErrEmptyChunk]; [ErrNoWorkers]; a [*MessageError] if a worker sent a message that
+// violates the protocol, after which Send may be called again with the same chunk;
+// [ErrClosed]; a [*HopelessError] with [Collected]; that of ctx.
 func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
 	n := 0
 	for _, p := range parts {
@@ -129,18 +128,17 @@ func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
 	return nil
 }
 
-// SendOwned is Send of parts that the supplier does not copy. They are its own from now
-// on, until it calls release, which it does when they are no longer read: when the chunk
-// has moved or, with [Redeliver] and [Collected], has been acknowledged, or when the
-// supplier is closed.
+// SendOwned is Send without a copy. The supplier owns the parts until it calls release, which
+// it does when it no longer reads them: when the chunk has been sent or, with [Redeliver] and
+// [Collected], acknowledged, or when the supplier is closed.
 //
-// Without [Queue] it returns when a worker has asked for the chunk, not when that has
-// moved, so that long chunks move to several workers at once; one of a worker that dies
+// Without [Queue] it returns when a worker has asked for the chunk, before the chunk has been
+// sent, so that long chunks go to several workers at once. The chunk of a worker that dies
 // meanwhile goes to another.
 //
-// Release is called once, and not if SendOwned returns an error. It is called on any
-// goroutine, or without a queue by a later Send, SendOwned, SendEach, Drain or End: who
-// waits for the memory calls Drain. It must not call the supplier.
+// The supplier calls release once, and never if SendOwned returns an error. The call may come
+// from any goroutine; without a queue it comes from this or a later call of a method of the
+// supplier. To wait for the memory, call Drain. Release must not call the supplier.
 func (s *Supplier) SendOwned(ctx context.Context, release func(), parts ...[]byte) error {
 	n := 0
 	for _, p := range parts {
@@ -164,7 +162,7 @@ func (s *Supplier) SendOwned(ctx context.Context, release func(), parts ...[]byt
 	return nil
 }
 
-// open says why no chunk can be taken any more. The caller holds mu.
+// open returns why no more chunks can be taken, or nil. The caller holds mu.
 func (s *Supplier) open() error {
 	switch {
 	case s.broken != nil:
@@ -175,8 +173,8 @@ func (s *Supplier) open() error {
 	return nil
 }
 
-// hear receives a message of a worker, and does what it says. It waits for one until that
-// context ends, or ctx. The caller has the turn, and not mu.
+// hear receives and handles one message of a worker. The context until bounds the wait for the
+// message, ctx that for the rest of it. The caller has the turn, and not mu.
 func (s *Supplier) hear(ctx, until context.Context) error {
 	st, err := s.receive(ctx, until)
 	s.mu.Lock()
@@ -199,8 +197,8 @@ func (s *Supplier) hear(ctx, until context.Context) error {
 	return err
 }
 
-// receive receives a message of a worker into ask. One that is announced as longer is not
-// waited for.
+// receive receives a message of a worker into ask. It discards a message that is announced as
+// longer.
 func (s *Supplier) receive(ctx, until context.Context) (impi.Status, error) {
 	if st, ok := s.comm.RecvNow(s.ask, impi.AnySource, impi.AnyTag); ok {
 		return st, nil
@@ -210,7 +208,7 @@ func (s *Supplier) receive(ctx, until context.Context) (impi.Status, error) {
 	case err != nil:
 		return st, err
 	case st.Len < 0 || st.Len > len(s.ask):
-		return st, discard(s.comm, st, fmt.Sprintf("what a worker says has at most %d bytes", len(s.ask)))
+		return st, discard(s.comm, st, fmt.Sprintf("a message to a supplier has at most %d bytes", len(s.ask)))
 	}
 	st, err = s.comm.Recv(ctx, s.ask, st.Source, st.Tag)
 	if err != nil && ctx.Err() != nil {
@@ -219,7 +217,7 @@ func (s *Supplier) receive(ctx, until context.Context) (impi.Status, error) {
 	return st, err
 }
 
-// heard does what a message says.
+// heard handles a message.
 func (s *Supplier) heard(st impi.Status) error {
 	w := &s.workers[st.Source]
 	bad := func(format string, a ...any) error {
@@ -229,12 +227,12 @@ func (s *Supplier) heard(st impi.Status) error {
 		return s.collected(st, bad)
 	}
 	if !w.is {
-		return bad("it is no worker")
+		return bad("the sender is not one of the supplier's workers")
 	}
 	switch st.Tag {
 	case TagRequest:
 		if st.Len > 0 {
-			return bad("a request is empty")
+			return bad("a request must be empty")
 		}
 		if err := s.plain(st.Source, bad); err != nil {
 			return err
@@ -263,7 +261,7 @@ func (s *Supplier) heard(st impi.Status) error {
 		s.asked(st.Source, n, true)
 	case TagLeave:
 		if st.Len > 0 {
-			return bad("what says that a worker leaves is empty")
+			return bad("a leave message must be empty")
 		}
 		if w.state == Ended {
 			break
@@ -273,7 +271,7 @@ func (s *Supplier) heard(st impi.Status) error {
 		s.sendEmpty(st.Source)
 	case TagClosed:
 		if st.Len > 0 {
-			return bad("what says that a worker has closed its client is empty")
+			return bad("a closed message must be empty")
 		}
 		if w.state >= Ended {
 			break
@@ -285,7 +283,7 @@ func (s *Supplier) heard(st impi.Status) error {
 		s.handBack(w)
 	case TagBegun:
 		if st.Len != 8 {
-			return bad("a number has 8 bytes")
+			return bad("a begun message must have 8 bytes")
 		}
 		seq, _ := nextNumber(s.ask[:8])
 		if err := s.begun(st.Source, seq, true); err != nil {
@@ -293,17 +291,17 @@ func (s *Supplier) heard(st impi.Status) error {
 		}
 		return nil
 	default:
-		return bad("a worker sends requests, with tag %d", TagRequest)
+		return bad("the tag is unknown: a worker sends requests with tag %d", TagRequest)
 	}
 	s.ring()
 	return nil
 }
 
-// plain does what a request in the plain dialect says of chunks that the worker has been
-// given. Of a client of this package that is nothing: where chunks are kept it is given
-// them with their numbers, and acknowledges these, so that neither its window nor several
-// goroutines matter. A foreign worker has nothing but requests, and those that it sends
-// ahead cannot be told from those that follow a chunk: see [OneAtATime].
+// plain handles what a request in the plain dialect implies for the chunks that the worker
+// has been given. From a client of this package it implies nothing: a supplier that keeps
+// chunks sends it their numbers, and it acknowledges these, whatever its window and however
+// many goroutines. A foreign worker sends nothing but requests, and a request sent ahead looks
+// the same as one that follows a chunk: see [OneAtATime].
 func (s *Supplier) plain(rank int, bad func(string, ...any) error) error {
 	w := &s.workers[rank]
 	switch {
@@ -311,9 +309,9 @@ func (s *Supplier) plain(rank int, bad func(string, ...any) error) error {
 		s.workerDone(w, 1)
 	case !w.foreign || w.state == Ended:
 	case s.o.keep == untilCollected:
-		return s.refuse(rank, bad("it asks in the plain dialect, in which results have no numbers for a collector"))
+		return s.refuse(rank, bad("the worker asks in the plain dialect, which has no sequence numbers for a collector"))
 	case !s.o.oneAtATime:
-		return s.refuse(rank, bad("it asks in the plain dialect, whose requests acknowledge nothing without OneAtATime"))
+		return s.refuse(rank, bad("the worker asks in the plain dialect, whose requests acknowledge nothing without OneAtATime"))
 	case w.waiting > 0:
 		return s.ahead(bad)
 	case len(w.has) > 0:
@@ -323,25 +321,25 @@ func (s *Supplier) plain(rank int, bad func(string, ...any) error) error {
 	return nil
 }
 
-// refuse gives a worker its end before it has had a chunk, for that reason.
+// refuse sends a worker its end before it has had a chunk, and returns why.
 func (s *Supplier) refuse(rank int, why error) error {
 	s.workers[rank].state = Ended
 	s.sendEmpty(rank)
 	return why
 }
 
-// ahead ends the supplier: a worker has asked again before it was answered, so that what
-// its requests have acknowledged may not have been done.
+// ahead ends the supplier: a worker has asked again before it was answered, so chunks that its
+// requests have acknowledged may not have been processed.
 func (s *Supplier) ahead(bad func(string, ...any) error) error {
 	if s.broken == nil {
-		s.broken = bad("it asks again before it is answered: with OneAtATime that would lose chunks")
+		s.broken = bad("the worker asked again before it was answered: with OneAtATime that would lose chunks")
 	}
 	s.ring()
 	return s.broken
 }
 
-// asked takes note of n requests. Who has been given its end gets no other: what it asks
-// for had been under way, or is in vain.
+// asked records n requests. A worker that has had its end gets no other: its requests were in
+// flight before the end, or are ignored.
 func (s *Supplier) asked(rank, n int, numbered bool) {
 	w := &s.workers[rank]
 	if w.state == Ended || n == 0 {
@@ -357,7 +355,7 @@ func (s *Supplier) asked(rank, n int, numbered bool) {
 	s.ready.push(request{rank, n, numbered, at})
 }
 
-// answering takes note that a request is being answered.
+// answering records that a request is being answered.
 func (s *Supplier) answering(r request) {
 	w := &s.workers[r.rank]
 	w.waiting -= r.chunks
@@ -379,7 +377,7 @@ func (s *Supplier) gave(w *worker, chunks, bytes int) {
 	}
 }
 
-// workerDone: a worker has done with so many chunks.
+// workerDone records that a worker has finished so many chunks.
 func (s *Supplier) workerDone(w *worker, chunks int) {
 	if s.o.timed {
 		now := time.Since(s.born)
@@ -389,7 +387,7 @@ func (s *Supplier) workerDone(w *worker, chunks int) {
 	}
 }
 
-// lose: a process is gone. What a worker has that is not acknowledged goes to others.
+// lose handles the loss of a process. Chunks that a worker has not acknowledged go to others.
 func (s *Supplier) lose(rank int, err error) {
 	w := &s.workers[rank]
 	if w.state == Dead {
@@ -405,8 +403,8 @@ func (s *Supplier) lose(rank int, err error) {
 	s.handBack(w)
 }
 
-// recall takes back the messages on their way to a worker that will not receive them. Those
-// that have arrived are its later client's.
+// recall cancels the messages in flight to a worker that will not receive them. Those that
+// have arrived go to its later client.
 func (s *Supplier) recall(rank int) {
 	for _, m := range s.moving {
 		if m.to == rank && len(m.chunks) > 0 { // an end that is on its way is awaited
@@ -418,8 +416,8 @@ func (s *Supplier) recall(rank int) {
 	s.reap()
 }
 
-// anybody says whether there is a worker who may ask.
-func (s *Supplier) anybody() bool {
+// anyLeft reports whether there is a worker that may ask.
+func (s *Supplier) anyLeft() bool {
 	for _, r := range s.o.workers {
 		if st := s.workers[r].state; st == Active || st == Unknown {
 			return true
@@ -428,19 +426,19 @@ func (s *Supplier) anybody() bool {
 	return false
 }
 
-// nobody says whether all workers have died or left, and none has come back.
-func (s *Supplier) nobody() bool {
-	if s.anybody() {
+// noneLeft reports whether all workers have died or left, and none has come back.
+func (s *Supplier) noneLeft() bool {
+	if s.anyLeft() {
 		return false
 	}
 	if s.stop != nil {
-		return true // what comes back, the goroutine hears
+		return true // the goroutine receives the requests of a worker that comes back
 	}
 	there, _, err := s.comm.Iprobe(impi.AnySource, impi.AnyTag)
 	return !there && err == nil
 }
 
-// ring wakes who waits. The caller holds mu.
+// ring wakes all waiters. The caller holds mu.
 func (s *Supplier) ring() {
 	if s.waiters > 0 {
 		close(s.bell)

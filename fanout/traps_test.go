@@ -23,7 +23,7 @@ func plainAsk(t *testing.T, c *impi.Comm) {
 	require.NoError(t, c.Send(t.Context(), nil, 0, TagRequest))
 }
 
-// answer receives what a supplier has sent.
+// answer receives a message of a supplier.
 func answer(t *testing.T, c *impi.Comm, n int) (impi.Status, []byte) {
 	t.Helper()
 	buf := make([]byte, n)
@@ -32,7 +32,7 @@ func answer(t *testing.T, c *impi.Comm, n int) (impi.Status, []byte) {
 	return st, buf[:st.Len]
 }
 
-// What goes over the wire is that of CMPIFanoutTransport: an empty request with tag 2, the parts as one
+// The wire format is that of CMPIFanoutTransport: an empty request with tag 2, the parts as one
 // message with tag 1, an empty end with tag 0.
 func TestPlainWire(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
@@ -128,8 +128,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A message that is no request is an error that says whose it is and what, and the
-// supplier goes on.
+// A message that is not a request is an error that names its rank and the reason, and the supplier
+// goes on.
 func TestBadRequests(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
@@ -185,7 +185,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// A client takes no message for a chunk that is none.
+// A client does not take another message for a chunk.
 func TestBadChunks(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
@@ -222,8 +222,8 @@ func TestBadChunks(t *testing.T) {
 	}
 }
 
-// Ranks that are no workers are not waited for, and those that have not asked are named
-// when the time is up; each worker gets its end once.
+// End does not wait for ranks that are not workers, and names those that have not asked when the
+// time is up; each worker gets its end once.
 func TestEnd(t *testing.T) {
 	w := comms(t, "here", 5)
 	for _, queue := range []int{0, 2} {
@@ -263,8 +263,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A worker that leaves gets what it has been given, then its end; it may come back. When
-// nobody is left, that is an error.
+// A worker that leaves gets the chunks that it has been given, then its end; it may come back.
+// When no worker is left, Send fails.
 func TestLeave(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 3)
@@ -303,7 +303,7 @@ func TestLeave(t *testing.T) {
 						}
 						given--
 						if !errors.Is(err, ErrNoWorkers) {
-							return fmt.Errorf("to nobody: %w", err)
+							return fmt.Errorf("without workers: %w", err)
 						}
 						return nil
 					},
@@ -318,7 +318,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// Who waits in Receive can be told to leave.
+// A client that waits in Receive can leave.
 func TestLeaveWaiting(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
@@ -333,7 +333,7 @@ func TestLeaveWaiting(t *testing.T) {
 	require.NoError(t, s.End(ctx))
 }
 
-// The queue is bounded and can be seen; a worker that asks late finds what is in it.
+// The queue is bounded and visible in Stats; a worker that asks late gets the queued chunks.
 func TestQueue(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
@@ -416,7 +416,7 @@ func TestSeveralSuppliers(t *testing.T) {
 	})
 }
 
-// A slow worker gets fewer chunks, and its times show it.
+// A slow worker gets fewer chunks, which its times show.
 func TestSlowWorker(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)

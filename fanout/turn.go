@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// turn is a lock that is waited for no longer than a context lasts. Nobody waiting, it
-// costs an atomic instruction to take and one to give back.
+// turn is a lock; a wait for it ends with a context. Uncontended, it costs one atomic
+// instruction to take and one to give back.
 type turn struct {
 	state   atomic.Int32
 	mu      sync.Mutex
 	waiting []chan struct{} // each is closed when its owner has the turn; in order
 }
 
-// States of a turn. It is turnWanted exactly while somebody waits.
+// States of a turn. It is turnWanted exactly while there are waiters.
 const (
 	turnFree = iota
 	turnTaken
@@ -45,7 +45,7 @@ func (t *turn) take(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := slices.Index(t.waiting, mine)
-	if i < 0 { // it has been given the turn meanwhile
+	if i < 0 { // this waiter has been given the turn meanwhile
 		return nil
 	}
 	t.waiting = slices.Delete(t.waiting, i, i+1)
@@ -55,14 +55,14 @@ func (t *turn) take(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// leave gives the turn back, to who has waited longest.
+// leave gives the turn to the longest waiter, or frees it.
 func (t *turn) leave() {
 	if t.state.CompareAndSwap(turnTaken, turnFree) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.waiting) == 0 { // who waited has given up
+	if len(t.waiting) == 0 { // the last waiter has given up
 		t.state.Store(turnFree)
 		return
 	}
@@ -72,5 +72,5 @@ func (t *turn) leave() {
 	}
 }
 
-// taken says whether somebody has the turn.
+// taken reports whether the turn is taken.
 func (t *turn) taken() bool { return t.state.Load() != turnFree }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One at a time has the turn, those who wait get it in their order, and who gives up
+// One goroutine at a time has the turn, waiters get it in order, and a waiter that gives up
 // leaves it to the others.
 func TestTurn(t *testing.T) {
 	var turn turn

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// What goes over the wire, byte by byte.
+// The wire format, byte by byte.
 func TestWire(t *testing.T) {
 	require.Equal(t,
 		"03000000"+ // requests
@@ -28,7 +28,7 @@ func TestWire(t *testing.T) {
 		hex.EncodeToString(append(appendRecord(nil, 0x1020304, 2, wantsAck|unasked), "ab"...)))
 }
 
-// An ask has as many acknowledgements as there is memory for, and asks for no more than a window.
+// An ask has at most as many acknowledgements as its buffer holds, and asks for at most a window.
 func TestAskBounds(t *testing.T) {
 	for _, c := range []struct {
 		requests, acks int
@@ -42,8 +42,7 @@ func TestAskBounds(t *testing.T) {
 	}
 }
 
-// Chunks that come back go where they belong among those that wait; what is taken out anywhere
-// leaves the others as they are.
+// Chunks that come back are inserted in order; removing one anywhere leaves the others unchanged.
 func TestChunksInOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	for range 200 {
@@ -74,7 +73,7 @@ func TestChunksInOrder(t *testing.T) {
 	}
 }
 
-// A message takes what fits into it, to the byte; what has come back goes first.
+// A message takes as many chunks as fit, to the byte; chunks that have come back go first.
 func TestFollowing(t *testing.T) {
 	var s Supplier
 	first, next := &chunk{seq: 1, bytes: 100}, &chunk{seq: 2, bytes: 50}
@@ -87,7 +86,7 @@ func TestFollowing(t *testing.T) {
 	require.Nil(t, s.following(1<<62))
 }
 
-// A chunk that nothing has asked for answers no request.
+// An unasked chunk answers no request.
 func TestUnasked(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// WorkerState says what a supplier knows of a worker.
+// WorkerState is the state of a worker, as its supplier knows it.
 type WorkerState int
 
 // States of a worker.
@@ -19,7 +19,7 @@ const (
 	Dead                       // its process has died, or closed its job
 )
 
-// String is the state in a word.
+// String returns the state in one word.
 func (s WorkerState) String() string {
 	switch s {
 	case Unknown:
@@ -43,12 +43,12 @@ type worker struct {
 	state   WorkerState
 	owed    bool     // it has left without having had an end
 	waiting int      // requests that have not been answered
-	has     []*chunk // that are kept, in the order in which they were given
+	has     []*chunk // kept chunks that it has, in the order in which they were given
 	counts  WorkerStats
 	service *times // Timed only
 }
 
-// request is for so many chunks, which a worker waits for.
+// request is a worker's request for so many chunks.
 type request struct {
 	rank     int
 	chunks   int
@@ -70,8 +70,8 @@ func (q *requests) push(r request) {
 	q.list = append(q.list, r)
 }
 
-// take takes of the first one so many chunks, if it is for so many, and one of a plain
-// worker, to whom chunks go one by one; false, if there is none.
+// take takes at most so many chunks off the first request, or one off that of a plain worker,
+// which gets chunks one by one; false if there is none.
 func (q *requests) take(most int) (request, bool) {
 	if q.head == len(q.list) {
 		return request{}, false
@@ -91,7 +91,7 @@ func (q *requests) take(most int) (request, bool) {
 	return r, true
 }
 
-// drop takes away all of a worker.
+// drop removes all requests of a worker.
 func (q *requests) drop(rank int) {
 	kept := q.list[:0]
 	for _, r := range q.list[q.head:] {
@@ -102,8 +102,8 @@ func (q *requests) drop(rank int) {
 	q.list, q.head = kept, 0
 }
 
-// lost returns which process an error says is gone, of those that a receive from anybody
-// or a send to it may meet: dead, or cut off for what it has sent.
+// lost returns the rank that an error of a receive or a send reports as gone: dead, left, or
+// cut off for what it has sent.
 func lost(err error) (rank int, ok bool) {
 	if err == nil {
 		return -1, false
@@ -115,7 +115,7 @@ func lost(err error) (rank int, ok bool) {
 	return e.Rank, cutOff(err) || errors.Is(err, impi.ErrPeerDied) || errors.Is(err, impi.ErrPeerLeft) || errors.Is(err, impi.ErrUnreachable)
 }
 
-// cutOff says whether a connection was given up because of what came by it.
+// cutOff reports whether a connection was closed because the peer violated the protocol.
 func cutOff(err error) bool {
 	return errors.Is(err, impi.ErrProtocol) || errors.Is(err, impi.ErrOverflow)
 }

@@ -96,7 +96,7 @@ static inline void end_mpi(void) {
     MPI_Finalize();
 }
 
-// Every byte depends on who sent it and where it is.
+// Every byte depends on its sender and its position.
 static inline unsigned char pattern_byte(int sender, long i) { return (unsigned char)(i * 131 + i / 251 + sender * 97 + 1); }
 
 static inline void fill(unsigned char *b, long n, int sender) {

@@ -31,12 +31,12 @@ static void keep(void *data, void *hint) {
 
 // Receives a request and answers it by n bytes.
 static void answer(long n) {
-    zmq_msg_t who, request, chunk;
-    zmq_msg_init(&who);
+    zmq_msg_t peer, request, chunk;
+    zmq_msg_init(&peer);
     zmq_msg_init(&request);
-    must(zmq_msg_recv(&who, router, 0) >= 0, "receive");
+    must(zmq_msg_recv(&peer, router, 0) >= 0, "receive");
     must(zmq_msg_recv(&request, router, 0) == 0, "request");
-    must(zmq_msg_send(&who, router, ZMQ_SNDMORE) >= 0, "send");
+    must(zmq_msg_send(&peer, router, ZMQ_SNDMORE) >= 0, "send");
     if (n >= 1024)
         zmq_msg_init_data(&chunk, sbuf, (size_t)n, keep, NULL);
     else {

@@ -23,11 +23,11 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// statusDamaged is the exit status when an input ends in the middle, or with something
-// that is no ring item; all before it was written.
+// statusDamaged is the exit status when an input is cut off or damaged; everything before the
+// damage has been written.
 const statusDamaged = 3
 
-// stdio is the name of a file that is standard input or output.
+// stdio is the file name that stands for standard input or output.
 const stdio = "-"
 
 // fanoutOptions are the flags of sluice fanout.
@@ -60,69 +60,69 @@ func newFanout() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "fanout --in FILE [--in FILE]... --out FILE [flags] [--] command [argument]...",
-		Short: "Filter an event file of ring items by several processes of a program",
+		Short: "Filter an event file of ring items with several processes of a program",
 		Long:  fanoutHelp,
 		Example: `  sluice generate --events 100000 --out run.evt
   sluice fanout --workers 4 --in run.evt --out same.evt --per-chunk -- cat
   sluice fanout --workers 8 --in run.evt --out out.evt -- ./classify --threshold 5`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return &usageError{cmd, errors.New("no command to run")}
+				return &usageError{cmd, errors.New("no command to run is given")}
 			}
 			return o.check(cmd)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
 	flags := cmd.Flags()
-	flags.SetInterspersed(false) // what follows the command is the command's
+	flags.SetInterspersed(false) // arguments after the command belong to the command
 	flags.SortFlags = false
 	flags.StringArrayVar(&o.in, "in", nil, "event `file` to read, or - for standard input; several are merged")
 	flags.StringVar(&o.out, "out", "", "event `file` to write, or - for standard output")
 	flags.IntVar(&o.workers, "workers", o.workers, "`number` of processes at a time")
-	flags.BoolVar(&o.filter.PerChunk, "per-chunk", false, "start the command anew for each chunk, which ends with its standard input; else frames")
-	flags.BoolVar(&o.filter.Stamped, "stamped", false, "give and take items with a 64-bit timestamp before each")
-	flags.IntVar(&o.clump, "clump", o.clump, "`number` of items in a chunk")
-	flags.IntVar(&o.chunk, "chunk-bytes", o.chunk, "`size` from which on a chunk is full, whatever --clump says")
-	flags.IntVar(&o.window, "window", 0, "`number` of chunks of each input that are under way; 0: 4 for each worker")
+	flags.BoolVar(&o.filter.PerChunk, "per-chunk", false, "start the command for each chunk, which is its whole standard input; default: exchange frames")
+	flags.BoolVar(&o.filter.Stamped, "stamped", false, "put a 64-bit timestamp before each item, in both directions")
+	flags.IntVar(&o.clump, "clump", o.clump, "maximum `number` of items in a chunk")
+	flags.IntVar(&o.chunk, "chunk-bytes", o.chunk, "`size` in bytes from which on a chunk is full, whatever --clump is")
+	flags.IntVar(&o.window, "window", 0, "`number` of chunks of each input that may be in flight; 0: 4 for each worker")
 	flags.IntVar(&o.attempts, "attempts", o.attempts, "`number` of processes that may fail with a chunk")
-	flags.DurationVar(&o.filter.Timeout, "timeout", 0, "`duration` that a process may take for a chunk; 0: as long as it wants")
-	flags.Int64Var(&o.itemLimit, "item-limit", o.itemLimit, "`size` of the largest item; a larger one is damage")
-	flags.Var(&choice[fanoutOrder]{&o.order, []string{"time", "source"}}, "order", "how several inputs are merged: by timestamp, or one behind the other")
+	flags.DurationVar(&o.filter.Timeout, "timeout", 0, "`duration` that a process may take for a chunk; 0: no limit")
+	flags.Int64Var(&o.itemLimit, "item-limit", o.itemLimit, "`size` in bytes of the largest item; a larger one counts as damage")
+	flags.Var(&choice[fanoutOrder]{&o.order, []string{"time", "source"}}, "order", "how several inputs are merged: by timestamp, or one after the other")
 	flags.BoolVar(&o.json, "json", false, "print the statistics as one JSON object on standard output")
-	flags.BoolVar(&o.quiet, "quiet", false, "no progress and no statistics on standard error")
+	flags.BoolVar(&o.quiet, "quiet", false, "show no progress and no statistics on standard error")
 	return cmd
 }
 
-const fanoutHelp = `Fanout reads ring items (NSCLDAQ 11 and 12), gives them in chunks to processes of a
-command, its filters, and writes what they make of them: complete, in the order
-of the input, and nothing twice, whatever happens to the processes. One that
-ends, is killed, takes longer than --timeout or answers something that is not
-ring items is started again, and its chunk given to whichever is free.
+const fanoutHelp = `Fanout reads ring items (NSCLDAQ 11 and 12), passes them in chunks to processes of
+a command, called filters, and writes their results: complete, in the order of the
+input, and without duplicates, even if processes die. A filter that ends, is
+killed, takes longer than --timeout or answers something other than ring items is
+replaced, and its chunk goes to the next free filter.
 
 A filter reads frames on standard input: a length of 4 bytes, little-endian, and
-so many bytes of ring items; and answers each with one on standard output, where
-the length 0 says that nothing is kept. It ends at the end of file. With
---per-chunk the command is started for each chunk, and reads and writes the ring
-items of it alone: any program that reads to the end of file will do, and has to
-end with status 0. Its standard error is that of sluice.
+so many bytes of ring items. It answers each with one frame on standard output; a
+length of 0 says that nothing is kept. It must end at the end of file. With
+--per-chunk the command is started for each chunk, and reads and writes only the
+ring items of that chunk: any program that reads to the end of file will do, and
+must end with status 0. Its standard error is that of sluice.
 
-Several inputs are merged by timestamp: that of an item's body header; an item
-without one comes with the one before it. In what filters get there are no other
-timestamps, unless --stamped puts 64 bits before each item, both ways.
+Several inputs are merged by the timestamps in the items' body headers. An item
+without one follows the item before it. Filters see only these timestamps, unless
+--stamped puts one of 64 bits before each item, in both directions.
 
-The output has the name that it is given when it is complete; until then the name
-ends in ` + pipeline.Part + `. SIGINT and SIGTERM end the reading: what was read is worked on
-and written, and the output is complete as far as it goes. A second one gives it
-up.
+The output gets its name when it is complete; until then the name ends in ` + pipeline.Part + `.
+On SIGINT or SIGTERM sluice stops reading: items already read are processed and
+written, and the output is complete up to there. A second signal gives up: there is
+no output then.
 
-The exit status is 0 if all was read and written; 3 if an input is cut off or
-damaged: it is named with the byte, and all before it was written; 1 if an input is
-of NSCLDAQ 10 or big-endian, which has to be converted first; 128 plus the
-number of the signal; 126 or 127 if the command could not be started; 1 if filters
-have answered everything, but ended with a status other than 0; else 1, and there
-is no output.
+Exit status: 0 if everything was read and written; 3 if an input is cut off or
+damaged (the message names the byte; everything before it was written); 1 if an
+input is of NSCLDAQ 10 or big-endian, and must be converted first; 128 plus the
+number of the signal; 126 or 127 if the command could not be started; 1 if
+filters have answered everything, but ended with a status other than 0; 1 also
+after any other error, and then there is no output.
 
-Flags may be written with one dash, too.`
+Flags may also be written with one dash.`
 
 func (o *fanoutOptions) check(cmd *cobra.Command) error {
 	stdin := 0
@@ -134,17 +134,17 @@ func (o *fanoutOptions) check(cmd *cobra.Command) error {
 	var err error
 	switch {
 	case len(o.in) == 0:
-		err = errors.New("no --in")
+		err = errors.New("no --in is given")
 	case o.out == "":
-		err = errors.New("no --out")
+		err = errors.New("no --out is given")
 	case stdin > 1:
-		err = errors.New("standard input twice")
+		err = errors.New("only one --in can be standard input")
 	case o.workers < 1 || o.clump < 1 || o.chunk < 1 || o.attempts < 1 || o.itemLimit < 1:
-		err = errors.New("a number below 1")
+		err = errors.New("--workers, --clump, --chunk-bytes, --attempts and --item-limit must be at least 1")
 	case o.window < 0 || o.filter.Timeout < 0:
-		err = errors.New("a number below 0")
+		err = errors.New("--window and --timeout must not be negative")
 	case o.json && o.out == stdio:
-		err = errors.New("--json and --out - are both standard output")
+		err = errors.New("--json and --out - both write to standard output")
 	}
 	if err != nil {
 		return &usageError{cmd, err}
@@ -195,8 +195,8 @@ func createOutput(name string) (*pipeline.Output, error) {
 	return pipeline.Create(name)
 }
 
-// oneDash gives the long flags that are written with one dash two, as far as they are
-// flags of sluice and not of what it starts.
+// oneDash gives two dashes to the long flags that are written with one, as far as they are
+// flags of sluice and not of the program that it starts.
 func oneDash(flags *pflag.FlagSet, args []string) []string {
 	args = slices.Clone(args)
 	for i := 0; i < len(args) && len(args[i]) > 1 && args[i][0] == '-' && args[i] != "--"; i++ {
@@ -216,10 +216,10 @@ func oneDash(flags *pflag.FlagSet, args []string) []string {
 }
 
 // errSignal is why a pipeline was given up.
-var errSignal = errors.New("a second signal")
+var errSignal = errors.New("ended by a second signal")
 
 // runUntilSignal runs the pipeline; the first signal drains it, a second one ends it. It
-// returns the first.
+// returns the first signal.
 func runUntilSignal(ctx context.Context, p *pipeline.Pipeline, log *slog.Logger) (sig syscall.Signal, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -238,13 +238,13 @@ func runUntilSignal(ctx context.Context, p *pipeline.Pipeline, log *slog.Logger)
 				continue
 			}
 			sig, _ = s.(syscall.Signal)
-			log.Warn("no more is read; what was read is written", "signal", s)
+			log.Warn("reading has stopped; items already read are still processed and written", "signal", s)
 			p.Drain()
 		}
 	}
 }
 
-// conclude completes the output, or removes it, and says what came of it.
+// conclude completes the output, or removes it, and reports the outcome.
 func (o *fanoutOptions) conclude(cmd *cobra.Command, p *pipeline.Pipeline, inputs inputs, out *pipeline.Output, took time.Duration, sig syscall.Signal, err error) error {
 	usable, damaged := judge(err)
 	if !usable {
@@ -280,10 +280,10 @@ func (o *fanoutOptions) conclude(cmd *cobra.Command, p *pipeline.Pipeline, input
 	return nil
 }
 
-// judge says whether the output is all that the inputs had as far as they could be read,
-// and whether some input is damaged. A filter that has answered everything and ends with
-// another status than 0 takes nothing away; one that has said more may have answered
-// other chunks than it was asked about.
+// judge reports whether the output is complete as far as the inputs could be read, and whether
+// an input is damaged. A filter that has answered everything and then ends with a status other
+// than 0 costs nothing; one that has written more than its answers may have answered the wrong
+// chunks.
 func judge(err error) (usable, damaged bool) {
 	for _, e := range each(err) {
 		var stage *pipeline.Error
@@ -315,7 +315,7 @@ func each(err error) []error {
 	return []error{err}
 }
 
-// limitHint names the option that an item or an answer is too long for.
+// limitHint names the option that limits the length of an item or an answer.
 func limitHint(err error) string {
 	if errors.Is(err, ring.ErrTooLarge) || errors.Is(err, filter.ErrFrame) {
 		return "sluice fanout: --item-limit sets how large an item may be\n"
@@ -323,7 +323,7 @@ func limitHint(err error) string {
 	return ""
 }
 
-// failure says on standard error, and as the exit status, why there is no output.
+// failure reports on standard error, and as the exit status, why there is no output.
 func failure(cmd *cobra.Command, sig syscall.Signal, err error) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "sluice fanout: %v\n%ssluice fanout: there is no output\n", err, limitHint(err))
 	var stage *pipeline.Error
@@ -342,7 +342,7 @@ func failure(cmd *cobra.Command, sig syscall.Signal, err error) error {
 type input struct {
 	name string
 	f    *os.File
-	size int64 // 0: not known
+	size int64 // 0: unknown
 	wait *waiting
 	file *pipeline.EventFile
 }
@@ -384,7 +384,7 @@ func openInputs(o *fanoutOptions) (list inputs, err error) {
 	return list, nil
 }
 
-// checkFormat looks at a file from byte at on, as far as a [ring.Reader] will.
+// checkFormat checks a file from byte at on, as far as a [ring.Reader] will.
 func checkFormat(f *os.File, at, itemLimit int64) error {
 	begin := make([]byte, 256<<10)
 	n, err := f.ReadAt(begin, at)
@@ -407,8 +407,8 @@ func (list inputs) close() {
 	}
 }
 
-// waiting reads from something that may have nothing for long, until its context ends.
-// Then a Read that waits is left to wait, and ends with the process.
+// waiting reads from a file that may have no data for a long time, until its context ends. A
+// Read that still waits then is left behind, and ends with the process.
 type waiting struct {
 	r    io.Reader
 	ctx  context.Context // of the call of next

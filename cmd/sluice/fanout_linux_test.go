@@ -21,8 +21,8 @@ func init() {
 	)
 }
 
-// What is killed so that it cannot clean up leaves no output under its name, and no
-// filter.
+// A sluice that is killed, so that it cannot clean up, leaves no output under the final name,
+// and no filter.
 func testFanoutKilled(t *testing.T, b bed) {
 	_, file, starts := eventFile(t, eventgen.Config{Events: 1000})
 	out := filepath.Join(t.TempDir(), "out.evt")
@@ -45,7 +45,7 @@ func testFanoutKilled(t *testing.T, b bed) {
 	require.FileExists(t, out+pipeline.Part)
 }
 
-// On a terminal there is a line that says how far it is; what is logged is beside it.
+// On a terminal a line shows the progress; log lines appear beside it.
 func testFanoutTerminal(t *testing.T, b bed) {
 	ours, theirs := terminals(t)
 	in, file, _ := eventFile(t, eventgen.Config{Events: 1000})
@@ -54,7 +54,7 @@ func testFanoutTerminal(t *testing.T, b bed) {
 	cmd.Stderr = theirs
 	said := make(chan string)
 	go func() {
-		b, _ := io.ReadAll(ours) // the error is that nobody has the other end any more
+		b, _ := io.ReadAll(ours) // it fails when the other end is closed
 		said <- string(b)
 	}()
 	err := cmd.Run()

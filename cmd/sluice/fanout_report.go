@@ -34,7 +34,7 @@ type fanoutReport struct {
 
 type inputEntry struct {
 	Name  string `json:"name"`
-	Bytes int64  `json:"bytes"` // that were read as items
+	Bytes int64  `json:"bytes"` // bytes of the items that were read
 }
 
 type workerEntry struct {
@@ -73,9 +73,9 @@ func (r *fanoutReport) writeJSON(w io.Writer) error {
 
 // print writes the statistics for people.
 func (r *fanoutReport) print(w io.Writer) {
-	fmt.Fprintf(w, "%s: %d items, %s, of %d items, %s, in %d chunks; %.2f s", r.Output, r.ItemsOut, decimal(r.BytesOut), r.ItemsIn, decimal(r.BytesIn), r.Chunks, r.Seconds)
+	fmt.Fprintf(w, "%s: %d items, %s, from %d items, %s, in %d chunks; %.2f s", r.Output, r.ItemsOut, decimal(r.BytesOut), r.ItemsIn, decimal(r.BytesIn), r.Chunks, r.Seconds)
 	if r.Redelivered > 0 {
-		fmt.Fprintf(w, "; %d times a chunk was given again", r.Redelivered)
+		fmt.Fprintf(w, "; %d times a chunk was passed to another filter", r.Redelivered)
 	}
 	fmt.Fprintln(w)
 	t := newTabWriter(w)
@@ -91,14 +91,13 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Microsecond).String()
 }
 
-// decimal says a number of bytes in units of 1000.
+// decimal formats a number of bytes in units of 1000.
 func decimal(n int64) string { return progress.FormatBytes(n) }
 
-// fanoutProgress is a line on a terminal that says how far it is. What is logged
-// meanwhile goes above it.
+// fanoutProgress is a line on a terminal that shows the progress. Log lines go above it.
 type fanoutProgress struct {
 	mu      sync.Mutex
-	bar     progress.Writer // nil: there is no terminal to show it on, or it is over
+	bar     progress.Writer // nil: there is no terminal, or it has ended
 	tracker *progress.Tracker
 	stopped chan struct{}
 	over    sync.WaitGroup
@@ -107,7 +106,7 @@ type fanoutProgress struct {
 // progressEvery is how often the line is drawn.
 const progressEvery = 100 * time.Millisecond
 
-// newFanoutProgress shows on standard error where that is a terminal.
+// newFanoutProgress shows the progress on standard error, if that is a terminal.
 func newFanoutProgress(active bool) *fanoutProgress {
 	show := &fanoutProgress{}
 	if !active || !term.IsTerminal(int(os.Stderr.Fd())) {
@@ -122,14 +121,14 @@ func newFanoutProgress(active bool) *fanoutProgress {
 	return show
 }
 
-// begin shows how much of the inputs was read, until stop.
+// begin shows how much of the inputs has been read, until stop.
 func (show *fanoutProgress) begin(p *pipeline.Pipeline, inputs inputs) {
 	if show.bar == nil {
 		return
 	}
 	var total int64
 	for _, in := range inputs {
-		if in.size == 0 { // one is not known: nor is their sum
+		if in.size == 0 { // unknown, so the total is unknown too
 			total = 0
 			break
 		}
@@ -163,7 +162,7 @@ func (show *fanoutProgress) update(p *pipeline.Pipeline, inputs inputs) {
 	s := p.Stats()
 	text := fmt.Sprintf("%d items written", s.ItemsOut)
 	if s.Redelivered > 0 {
-		text += fmt.Sprintf(", %d chunks given again", s.Redelivered)
+		text += fmt.Sprintf(", %d chunks passed to another filter", s.Redelivered)
 	}
 	show.tracker.UpdateMessage(text)
 	show.tracker.SetValue(read)

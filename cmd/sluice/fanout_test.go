@@ -62,7 +62,7 @@ func status(err error) int {
 	return 0
 }
 
-// even is the items with an even number of bytes.
+// even returns the items with an even number of bytes.
 func even(items []byte) (out []byte) {
 	for len(items) > 0 {
 		var it ring.Item
@@ -78,7 +78,7 @@ func even(items []byte) (out []byte) {
 	return out
 }
 
-// eventFile makes a file; starts is where its items begin, and the end.
+// eventFile makes a file; starts has the offsets of its items, and of its end.
 func eventFile(t *testing.T, c eventgen.Config) (path string, b []byte, starts []int) {
 	t.Helper()
 	var buf bytes.Buffer
@@ -144,9 +144,8 @@ func testFanout(t *testing.T, b bed) {
 	}
 }
 
-// requireMerged takes a merge apart again: by their source ids, what is left of each file
-// is in its order, and the timestamps rise. Items without a body header, of which there
-// are some in all files, are left out.
+// requireMerged checks a merged file: by source id, the items of each input are in their order,
+// and the timestamps rise. It ignores items without a body header, which all files have.
 func requireMerged(t *testing.T, got []byte, files ...[]byte) {
 	t.Helper()
 	pick := func(b []byte, source int) (list []string, times []uint64) {
@@ -173,7 +172,7 @@ func requireMerged(t *testing.T, got []byte, files ...[]byte) {
 	}
 }
 
-// A damaged file is named with its byte, and all before it is written.
+// A damaged file is named with the byte of the damage, and everything before it is written.
 func testFanoutDamage(t *testing.T, b bed) {
 	for _, damage := range []eventgen.Damage{eventgen.Cut, eventgen.TooSmall, eventgen.TooLarge, eventgen.LyingHeader} {
 		in, file, starts := eventFile(t, eventgen.Config{Events: 300, Damage: damage, DamageItem: 137})
@@ -189,7 +188,7 @@ func testFanoutDamage(t *testing.T, b bed) {
 
 var pidLine = regexp.MustCompile(`(?m)^pid (\d+)$`)
 
-// told lists the processes that said who they are.
+// told lists the process IDs that processes have written.
 func (s *session) told(t *testing.T) (list []int) {
 	t.Helper()
 	for _, m := range pidLine.FindAllStringSubmatch(s.stderr.String(), -1) {
@@ -200,7 +199,7 @@ func (s *session) told(t *testing.T) (list []int) {
 	return list
 }
 
-// soon waits for something that is certain to come.
+// soon waits for a condition that is certain to become true.
 func soon(t *testing.T, s *session, what func() bool) {
 	t.Helper()
 	require.Eventually(t, what, limit, time.Millisecond, "%s", s.stderr)
@@ -234,11 +233,11 @@ func testFanoutKill(t *testing.T, b bed) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(even(file), got))
 	require.GreaterOrEqual(t, killed, 20)
-	require.Contains(t, s.stderr.String(), "a chunk was given again")
+	require.Contains(t, s.stderr.String(), "a chunk was passed to another filter")
 }
 
-// A signal ends the reading: what was read is in the output, whose input is named with
-// the byte.
+// A signal ends the reading: items already read are in the output, and sluice prints the offset
+// in the input.
 func testFanoutSignal(t *testing.T, b bed) {
 	_, file, starts := eventFile(t, eventgen.Config{Events: 1000})
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -264,14 +263,14 @@ func testFanoutSignal(t *testing.T, b bed) {
 	}
 }
 
-// A second signal gives it up: there is no output, not even a part.
+// After a second signal there is no output, not even a part.
 func testFanoutAbort(t *testing.T, b bed) {
 	in, _, _ := eventFile(t, eventgen.Config{Events: 100})
 	dir := t.TempDir()
 	s := start(t, b.command(t, "deaf", "fanout", "--in", in, "--out", filepath.Join(dir, "out.evt"), b.self))
 	soon(t, s, func() bool { return len(s.told(t)) == 2 })
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
-	soon(t, s, func() bool { return strings.Contains(s.stderr.String(), "no more is read") })
+	soon(t, s, func() bool { return strings.Contains(s.stderr.String(), "reading has stopped") })
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 128+int(syscall.SIGTERM), s.status(t), s.stderr)
 	require.Contains(t, s.stderr.String(), "there is no output")
@@ -312,7 +311,7 @@ func testFanoutFails(t *testing.T, b bed) {
 		status int
 		says   string
 	}{
-		{[]string{"--in", in, "--in", swapped, "--order", "source", "--", "cat"}, 1, swapped + ": ring: these are ring items of NSCLDAQ 11 or 12, big-endian"},
+		{[]string{"--in", in, "--in", swapped, "--order", "source", "--", "cat"}, 1, swapped + ": ring: the file has ring items of NSCLDAQ 11 or 12, big-endian"},
 		{[]string{"--in", in, "--", "no-such-program-anywhere"}, 127, "executable file not found"},
 		{[]string{"--in", in, "--per-chunk", "--", "/no/such/file"}, 127, "no such file"},
 		{[]string{"--in", in, "--", plain}, 126, "permission denied"},
@@ -320,7 +319,7 @@ func testFanoutFails(t *testing.T, b bed) {
 		{[]string{"--in", in, "--attempts", "2", "--", "false"}, 1, "2 workers have failed: filter: process "},
 		{[]string{"--in", in, "--attempts", "2", "--timeout", "1ms", "--per-chunk", "--", "sleep", "1000"}, 1, "it took longer than 1ms"},
 		{[]string{"--in", in, "--", "sh", "-c", "cat; echo more"}, 1, "output that was not asked for: 5 bytes"},
-		{[]string{"--in", in, "--attempts", "1", "--per-chunk", "--", "echo", "not ring items"}, 1, "the result is no chunk: ring: byte 0: "},
+		{[]string{"--in", in, "--attempts", "1", "--per-chunk", "--", "echo", "not ring items"}, 1, "the result is not a valid chunk: ring: byte 0: "},
 	} {
 		dir := t.TempDir()
 		e := finish(t, b.command(t, "", append([]string{"fanout", "--out", filepath.Join(dir, "out.evt")}, c.args...)...))
@@ -332,7 +331,7 @@ func testFanoutFails(t *testing.T, b bed) {
 	}
 }
 
-// A filter that has answered everything, and fails then, does not cost its output.
+// If a filter fails after it has answered everything, the output is kept.
 func testFanoutSulky(t *testing.T, b bed) {
 	in, file, _ := eventFile(t, eventgen.Config{Events: 100})
 	out := filepath.Join(t.TempDir(), "out.evt")
@@ -349,10 +348,10 @@ func testFanoutUsage(t *testing.T, b bed) {
 		{"fanout", "no command to run"},
 		{"fanout cat", "no --in"},
 		{"fanout -in x cat", "no --out"},
-		{"fanout -in - -in - -out x cat", "standard input twice"},
+		{"fanout -in - -in - -out x cat", "only one --in"},
 		{"fanout -in x -out - -json cat", "--json and --out -"},
-		{"fanout -in x -out y -workers 0 cat", "a number below 1"},
-		{"fanout -in x -out y -window -1 cat", "a number below 0"},
+		{"fanout -in x -out y -workers 0 cat", "must be at least 1"},
+		{"fanout -in x -out y -window -1 cat", "must not be negative"},
 		{"fanout -frob", "unknown shorthand flag"},
 		{"generate", "no --out"},
 		{"generate -out x -version 10", "version 10, want 11 or 12"},
@@ -401,5 +400,5 @@ func TestFanoutReport(t *testing.T) {
 	require.Equal(t, *r, again)
 	b.Reset()
 	r.print(&b)
-	require.Contains(t, b.String(), "; 2 times a chunk was given again\n")
+	require.Contains(t, b.String(), "; 2 times a chunk was passed to another filter\n")
 }

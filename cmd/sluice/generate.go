@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// perSource in the name of an output stands for a source id: one file for each.
+// perSource in the name of an output stands for the source id: one file for each source.
 const perSource = "%d"
 
 func newGenerate() *cobra.Command {
@@ -34,7 +34,7 @@ func newGenerate() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Version = ring.Version(version)
 			if out == "" {
-				return &usageError{cmd, errors.New("no --out")}
+				return &usageError{cmd, errors.New("no --out is given")}
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -47,29 +47,29 @@ func newGenerate() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&out, "out", "", "event `file` to write, or - for standard output; with "+perSource+" in it one for each source")
+	flags.StringVar(&out, "out", "", "event `file` to write, or - for standard output; with "+perSource+" in the name, one file for each source")
 	flags.IntVar(&c.Events, "events", c.Events, "`number` of events in a file")
-	flags.IntVar(&c.Sources, "sources", c.Sources, "`number` of sources that they are of")
+	flags.IntVar(&c.Sources, "sources", c.Sources, "`number` of sources that the events come from")
 	flags.Uint32Var(&c.FirstSource, "first-source", 0, "the lowest source `id`")
 	flags.Float64Var(&c.Rate, "rate", c.Rate, "`events/s` in a file, at random times")
-	flags.Var(&c.Size, "size", "bytes of the bodies of events: all the same, uniform, or exponential")
-	flags.Uint64Var(&c.Seed, "seed", 0, "another `number` makes another file")
+	flags.Var(&c.Size, "size", "size in bytes of event bodies: fixed, uniform, or exponential")
+	flags.Uint64Var(&c.Seed, "seed", 0, "seed: each `number` makes a different file")
 	flags.IntVar(&version, "version", version, "`11|12`, of NSCLDAQ")
 	flags.Uint32Var(&c.Run, "run", 0, "`number` of the run")
 	flags.IntVar(&c.Extension, "extension", 0, "`bytes` of extension in body headers")
 	flags.IntVar(&c.NullEvery, "null-every", 0, "one event in this `number` has the null timestamp; 0: none")
-	flags.IntVar(&c.ScalerEvery, "scaler-every", 0, "an item of scalers after each such `number` of events; 0: none")
-	flags.Var(&choice[eventgen.Damage]{&c.Damage, eventgen.DamageNames()}, "damage", "how the file is broken: cut off, or a size that cannot be")
-	flags.IntVar(&c.DamageItem, "damage-item", 0, "`index` of the item with which it is")
-	flags.BoolVar(&pace, "pace", false, "write each event at its time, for a reader that waits; else as fast as can be")
+	flags.IntVar(&c.ScalerEvery, "scaler-every", 0, "write a scaler item after this `number` of events; 0: none")
+	flags.Var(&choice[eventgen.Damage]{&c.Damage, eventgen.DamageNames()}, "damage", "how to damage the file: cut it off, or give an item or its header an invalid size")
+	flags.IntVar(&c.DamageItem, "damage-item", 0, "`index` of the damaged item")
+	flags.BoolVar(&pace, "pace", false, "write each event at its time, for a reader that follows; default: as fast as possible")
 	return cmd
 }
 
-const generateHelp = `Generate writes an event file: RING_FORMAT, BEGIN_RUN, the events, END_RUN. It
-depends on nothing but the flags. The timestamps are nanoseconds; the body of an
-event is its number in the file, 64 bits, little-endian, and then noise.
+const generateHelp = `Generate writes an event file: RING_FORMAT, BEGIN_RUN, the events, END_RUN. The
+file depends only on the flags. The timestamps are in nanoseconds; the body of an
+event is its number in the file, 64 bits, little-endian, followed by noise.
 
-Like that of fanout, the output has its name when it is complete.`
+As with fanout, the output gets its name when it is complete.`
 
 func generate(ctx context.Context, cmd *cobra.Command, out string, c eventgen.Config, pace bool) error {
 	if !strings.Contains(out, perSource) {

@@ -27,7 +27,7 @@ func newInfo() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
-				return &usageError{cmd, fmt.Errorf("timeout of %v", timeout)}
+				return &usageError{cmd, fmt.Errorf("--timeout is %v: it must be above 0", timeout)}
 			}
 			if job {
 				return showJob(cmd, timeout, asJSON)
@@ -42,36 +42,36 @@ func newInfo() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.BoolVar(&job, "job", false, "as a rank of a job: connect to all others, and have rank 0 show what connects each pair")
-	flags.DurationVar(&timeout, "timeout", timeout, "`duration` that joining and connecting, and then reporting, may take, with --job")
+	flags.BoolVar(&job, "job", false, "as a rank of a job: connect to all other ranks; rank 0 shows what connects each pair")
+	flags.DurationVar(&timeout, "timeout", timeout, "with --job, the `duration` that joining and connecting may take, and then reporting again")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
 
 const infoHelp = `Info shows what this host has for moving bytes: the limits that matter, each
-provider and why it is not available, each device with its ports and addresses.
-A device that cannot be opened is shown with its error; the exit status is 0
-unless that is so with all of them. Those of xdp are not opened, which would attach a
-program to the interface. The providers roce and xdp are for who asks for them by name.
+provider and why it is not available, and each device with its ports and addresses.
+A device that cannot be opened is shown with its error; the exit status is 0 unless
+no device can be opened. Info does not open the devices of xdp, as that would attach
+a program to the interface. The providers roce and xdp are used only if named.
 
-With --job it is a program for the ranks of a job, under any launcher. Every
-rank connects to every other, and rank 0 shows for each pair the provider and
-the devices in use, and why other providers are not. They are tried in the order
-in which info lists them, or in that of SLUICE_TRANSPORT ("ibv,tcp"; one alone
-is forced), so nothing is said of those that come after the one in use. A pair
-that cannot be connected is shown, and is no failure of info.
+With --job, run it as the ranks of a job, under any launcher. Every rank connects to
+every other, and rank 0 shows for each pair the provider and the devices in use, and
+why other providers are not used. Providers are tried in the order in which info
+lists them, or in the order of SLUICE_TRANSPORT ("ibv,tcp"; a single one is
+mandatory), so nothing is shown of those after the one in use. A pair that cannot be
+connected is shown; info does not fail because of it.
 
---json prints one object. Numbers are numbers, sizes are in bytes; what is not
-known, or does not exist, is left out:
+--json prints one object. Numbers are JSON numbers, sizes are in bytes; fields that
+are unknown or do not apply are left out:
 
-  schema                "` + infoSchema + `"; another one when a field changes its meaning
+  schema                "` + infoSchema + `"; it changes when a field changes its meaning
   host
     name, os, arch, kernel
     cpus, allowed_cpus  how many this process may use; their numbers
-    memlock_bytes       what it may pin (ulimit -l); -1: without limit
-    memlock_max_bytes   to which it may raise that
-    dev_infiniband      whether there is a /dev/infiniband
-    rdma_devices        those that the kernel has
+    memlock_bytes       bytes that it may pin (ulimit -l); -1: without limit
+    memlock_max_bytes   to which it may raise that limit
+    dev_infiniband      whether /dev/infiniband exists
+    rdma_devices        RDMA devices that the kernel has
     huge_pages[]        size_bytes, total, free
     transport           SLUICE_TRANSPORT
   providers[]           in order of preference
@@ -80,10 +80,10 @@ known, or does not exist, is left out:
   devices[]
     provider, name, netdev, firmware, error
     not_opened          why info has not opened it
-    rdma_device         the RDMA device of netdev, where this is none itself
+    rdma_device         the RDMA device of netdev, if this device is not one itself
     char_devices[]      path; error if it cannot be read and written
     numa_node, local_cpus
-    hardware_strides    available, reason; of an RDMA device. They are not used
+    hardware_strides    available, reason; of an RDMA device. Sluice does not use them
     limits              max_mr_size_bytes, max_msg_size_bytes, max_qp, max_qp_wr,
                         max_sge, max_sge_rd, max_inline_data_bytes, max_cq, max_cqe,
                         max_mr, max_pd, max_srq, max_srq_wr, max_qp_rd_atomic,
@@ -107,7 +107,7 @@ and with --job
       state             "up", or what is wrong
       not_used[]        provider, reason`
 
-// write prints v as JSON, or with print for people.
+// write prints v as JSON, or with print as text.
 func write(w io.Writer, asJSON bool, v any, print func(io.Writer) error) error {
 	if !asJSON {
 		return print(w)

@@ -50,12 +50,12 @@ type notUsedEntry struct {
 	Reason   string `json:"reason"`
 }
 
-// showJob joins the job, connects to all other ranks, and as rank 0 shows what all
-// ranks have found.
+// showJob joins the job, connects to all other ranks, and on rank 0 shows the reports of all
+// ranks.
 func showJob(cmd *cobra.Command, timeout time.Duration, asJSON bool) (err error) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
-	// What would be logged is in the report.
+	// The report contains what would be logged.
 	n, err := channel.Join(ctx, channel.WithLogger(slog.New(slog.DiscardHandler)), channel.WithConnectTimeout(min(timeout, channel.DefaultConnectTimeout)))
 	if err != nil {
 		return err
@@ -65,8 +65,8 @@ func showJob(cmd *cobra.Command, timeout time.Duration, asJSON bool) (err error)
 	if err != nil {
 		return err
 	}
-	// It is over when all have met all: nobody leaves before. One that has met a rank
-	// which does not answer comes when its time is over.
+	// The exchange completes when every rank has connected to all others, so none leaves before.
+	// A rank with a peer that does not answer joins it after its timeout.
 	ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	all, err := n.Exchange(ctx, mine)
@@ -82,8 +82,8 @@ func showJob(cmd *cobra.Command, timeout time.Duration, asJSON bool) (err error)
 	return write(cmd.OutOrStdout(), asJSON, r, r.print)
 }
 
-// meetAll passes a message of no bytes both ways between this rank and each other, and
-// tells what became of it. The state of a peer says what an error would.
+// meetAll exchanges empty messages, both ways, with each other rank, and returns the result. A
+// failure shows in the state of the peer.
 func meetAll(ctx context.Context, n *channel.Node) rankEntry {
 	e := rankEntry{Rank: n.Rank(), PID: os.Getpid(), Transport: os.Getenv(channel.EnvTransport)}
 	e.Host, _ = os.Hostname()
@@ -120,10 +120,10 @@ func meetAll(ctx context.Context, n *channel.Node) rankEntry {
 	return e
 }
 
-// neverTried lists the providers that this rank uses for no peer, and why: but for those
-// that are only used by who asks for them.
+// neverTried lists the providers that this rank uses for no peer, and why, except those that
+// are used only when named.
 func neverTried() []notUsedEntry {
-	devices, _ := verbs.Devices() // of providers that cannot list theirs there are none
+	devices, _ := verbs.Devices() // providers that cannot list their devices have none here
 	transport := os.Getenv(channel.EnvTransport)
 	named := func(provider string) bool {
 		return slices.ContainsFunc(strings.Split(transport, ","), func(s string) bool { return strings.TrimSpace(s) == provider })
@@ -176,7 +176,7 @@ func (r *jobReport) print(w io.Writer) error {
 	return err
 }
 
-// peer returns what the rank says of another.
+// peer returns this rank's report of another rank.
 func (e *rankEntry) peer(rank int) peerEntry {
 	if i := slices.IndexFunc(e.Peers, func(p peerEntry) bool { return p.Rank == rank }); i >= 0 {
 		return e.Peers[i]
@@ -184,8 +184,8 @@ func (e *rankEntry) peer(rank int) peerEntry {
 	return peerEntry{Rank: rank, State: "not declared"}
 }
 
-// reasons merges what two ranks say of the providers that do not connect them: of each
-// provider what the lower says, or else the higher.
+// reasons merges the reasons that two ranks give for providers that do not connect them: for
+// each provider that of the lower rank, or else of the higher.
 func reasons(lower, higher []notUsedEntry) []string {
 	var list []string
 	var seen []string

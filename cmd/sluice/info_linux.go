@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelRelease is what 'uname -r' prints.
+// kernelRelease returns what 'uname -r' prints.
 func kernelRelease() string { return fileText("/proc/sys/kernel/osrelease") }
 
 func fileText(path string) string {
@@ -21,8 +21,8 @@ func fileText(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// memlock is how many bytes this process may pin, and to how many it may raise that; -1
-// without limit. Of processes with CAP_IPC_LOCK the kernel does not ask it.
+// memlock returns how many bytes this process may pin, and to how many it may raise that
+// limit; -1: without limit. The kernel does not apply it to processes with CAP_IPC_LOCK.
 func memlock() (now, most *int64) {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) != nil {
@@ -53,5 +53,5 @@ func hugePages() []hugePageEntry {
 	return list
 }
 
-// accessible says why this process cannot read and write a file.
+// accessible returns why this process cannot read and write a file, or nil.
 func accessible(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }

@@ -11,8 +11,7 @@ import (
 
 func init() { tests = append(tests, test{"info of ranks that differ", testInfoDiffers}) }
 
-// Ranks that have been told different things: the table says what came of it, and that
-// is no failure.
+// Ranks with different settings: the table shows the result, and info does not fail.
 func testInfoDiffers(t *testing.T, b bed) {
 	for _, c := range []struct{ zero, one, want string }{
 		{"shm,tcp", "tcp", `0 1    tcp       tcp_lo  shm: rank 1: provider shm is not among those to use, ["tcp"]`},

@@ -2,7 +2,7 @@
 
 package main
 
-// Nothing of this is asked for where there is no RDMA.
+// Without RDMA none of this is shown.
 
 func kernelRelease() string        { return "" }
 func memlock() (now, most *int64)  { return nil, nil }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs/ibv"
 )
 
-// The names of the fields are those of infoHelp: promised.
+// The JSON names are documented in infoHelp, so they must not change.
 
 // infoSchema names the shape of the JSON output.
 const infoSchema = "sluice-info/1"
@@ -25,7 +25,7 @@ type infoReport struct {
 	Errors    []string        `json:"errors,omitempty"`
 }
 
-// hostEntry is what answers why there is no RDMA, or no memory to pin for it.
+// hostEntry explains why there is no RDMA, or no memory to pin for it.
 type hostEntry struct {
 	Name            string          `json:"name,omitempty"`
 	OS              string          `json:"os"`
@@ -69,7 +69,7 @@ type deviceEntry struct {
 	Error       string            `json:"error,omitempty"`
 }
 
-// abilityEntry says whether a device can do something.
+// abilityEntry says whether a device has a feature.
 type abilityEntry struct {
 	Available string `json:"available"`
 	Reason    string `json:"reason,omitempty"`
@@ -123,7 +123,7 @@ type gidEntry struct {
 	Netdev string `json:"netdev,omitempty"`
 }
 
-// takeReport asks this host.
+// takeReport makes the report of this host.
 func takeReport() *infoReport {
 	r := &infoReport{Schema: infoSchema, Host: takeHost(), Providers: []providerEntry{}, Devices: []deviceEntry{}}
 	for _, p := range verbs.Providers() {
@@ -139,7 +139,7 @@ func takeReport() *infoReport {
 	return r
 }
 
-// opened says whether a device could be opened.
+// opened reports whether any device could be opened.
 func (r *infoReport) opened() bool {
 	return slices.ContainsFunc(r.Devices, func(d deviceEntry) bool { return d.Limits != nil })
 }
@@ -154,8 +154,8 @@ func takeHost() hostEntry {
 	return h
 }
 
-// takeDevice opens a device for as long as it takes to ask it. Nobody can connect to it
-// meanwhile: the secret that a peer would have to prove is known to nobody.
+// takeDevice opens a device to query it. No peer can connect to it meanwhile, because the
+// secret that it would have to prove is random and never shared.
 func takeDevice(d *verbs.Device) deviceEntry {
 	e := deviceEntry{Provider: d.Provider(), Name: d.Name(), Netdev: d.Netdev()}
 	rdma := slices.Contains(rdmadev.Devices(), d.Name())
@@ -177,7 +177,7 @@ func takeDevice(d *verbs.Device) deviceEntry {
 		e.RDMADevice = rdmadev.OfNetdev(d.Netdev())
 	}
 	if d.Provider() == "xdp" {
-		e.NotOpened = "that attaches a program to the interface"
+		e.NotOpened = "opening it would attach a program to the interface"
 		return e
 	}
 	secret := make([]byte, 32)
@@ -204,7 +204,7 @@ func takeDevice(d *verbs.Device) deviceEntry {
 	return e
 }
 
-// takePort asks for a port, and with rdma what sysfs says of it.
+// takePort queries a port, and with rdma adds what sysfs knows about it.
 func takePort(c *verbs.Context, port int, rdma bool) portEntry {
 	e := portEntry{Port: port}
 	a, err := c.QueryPort(port)
@@ -226,7 +226,7 @@ func takePort(c *verbs.Context, port int, rdma bool) portEntry {
 		gid, err := c.QueryGID(port, i)
 		switch {
 		case err != nil && e.Error == "":
-			e.Error = err.Error() // of the first; other entries may be there
+			e.Error = err.Error() // the first one; other entries may still be readable
 		case err != nil, gid == verbs.GID{}: // not used
 		default:
 			g := gidEntry{Index: i, GID: gid.String()}

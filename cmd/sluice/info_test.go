@@ -229,14 +229,14 @@ func TestInfoHelp(t *testing.T) {
 	}
 }
 
-// hca is a provider of devices that are in the tree of rdmadevtest; mlx5_9 is not, and
-// cannot be opened.
+// hca is a provider whose devices are in the tree of rdmadevtest, except mlx5_9, which cannot
+// be opened.
 type hca struct{}
 
 func (hca) Name() string { return "hca" }
 func (hca) Rank() int    { return 10 }
 func (hca) Probe() verbs.Probe {
-	return verbs.Probe{Answer: verbs.Unknown, Reason: "nobody has looked"}
+	return verbs.Probe{Answer: verbs.Unknown, Reason: "no probe was made"}
 }
 func (hca) Devices() ([]verbs.DeviceInfo, error) {
 	return []verbs.DeviceInfo{{Name: "mlx5_0", Netdev: "eth2"}, {Name: "mlx5_1"}, {Name: "mlx5_9"}}, nil
@@ -250,7 +250,7 @@ func (hca) Open(device string, _ verbs.Config) (verbs.ProviderContext, error) {
 
 func init() { verbs.Register(hca{}) }
 
-// hcaContext answers questions, and does nothing else.
+// hcaContext only answers queries.
 type hcaContext struct {
 	verbs.ProviderContext
 	device string
@@ -286,8 +286,8 @@ func (c hcaContext) QueryGID(_, index int) (verbs.GID, error) {
 	return verbs.GID{0: 0xfe, 1: 0x80, 15: 7}, nil
 }
 
-// TestRDMADevices: what sysfs says of a device is beside what the provider says, and
-// what cannot be asked does not hide the rest.
+// TestRDMADevices: the report has what sysfs and the provider know about a device; a query that
+// fails does not hide the rest.
 func TestRDMADevices(t *testing.T) {
 	before := rdmadev.Sysfs
 	rdmadev.Sysfs = rdmadevtest.TwoNodes(t)
@@ -301,7 +301,7 @@ func TestRDMADevices(t *testing.T) {
 	}
 	limits := `  version    16.35.2000
   NUMA node  %s
-  strides    of hardware: could not tell: %s
+  strides    in hardware: could not tell: %s
   message    up to 2 GiB, of 12 SGEs, 13 in an RDMA_READ; 100 B inline
   QPs        10, of 11 WRs; RDMA_READs and atomics: 21 answered at once, 22 outstanding
   SRQs       19, of 20 WRs
@@ -327,7 +327,7 @@ device mlx5_9
   error     verbs mlx5_9: open: no such device: it has been pulled out
 `, text.String())
 
-	require.Contains(t, r.Providers, providerEntry{"hca", "could not tell", "nobody has looked"})
+	require.Contains(t, r.Providers, providerEntry{"hca", "could not tell", "no probe was made"})
 	require.True(t, r.opened())
 	require.Equal(t, []string{"mlx5_0", "mlx5_1", "rxe0"}, r.Host.RDMADevices)
 	text.Reset()
@@ -335,7 +335,7 @@ device mlx5_9
 	if runtime.GOOS == "linux" {
 		require.Regexp(t, `(?m)^RDMA +mlx5_0, mlx5_1, rxe0; `, text.String())
 	}
-	require.Regexp(t, `(?m)^hca +could not tell +nobody has looked$`, text.String())
+	require.Regexp(t, `(?m)^hca +could not tell +no probe was made$`, text.String())
 
 	none := infoReport{Devices: r.Devices[:0:0], Errors: []string{"provider hca: out of order"}}
 	for _, d := range r.Devices {
@@ -349,7 +349,7 @@ device mlx5_9
 	require.Contains(t, text.String(), "\nerror: provider hca: out of order\n")
 }
 
-// TestPairs: the table of pairs says what either rank knows.
+// TestPairs: the table of pairs shows what either rank knows.
 func TestPairs(t *testing.T) {
 	r := jobReport{Size: 3, Ranks: []rankEntry{
 		{Rank: 0, Host: "a", PID: 10, Peers: []peerEntry{

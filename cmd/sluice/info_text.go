@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// print writes the report for people.
+// print writes the report as text.
 func (r *infoReport) print(w io.Writer) error {
 	var b bytes.Buffer
 	r.Host.print(&b)
@@ -37,7 +37,7 @@ func (r *infoReport) print(w io.Writer) error {
 
 func newTabWriter(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
-// trimmed is a text without spaces before the ends of its lines.
+// trimmed returns a text without spaces at the ends of lines.
 func trimmed(text []byte) []byte {
 	var b []byte
 	for line := range bytes.Lines(text) {
@@ -59,7 +59,7 @@ func (h *hostEntry) print(b *bytes.Buffer) {
 	if h.MemlockBytes != nil {
 		most := ""
 		if *h.MemlockMaxBytes != *h.MemlockBytes {
-			most = ", or raise that to " + sizeText(*h.MemlockMaxBytes)
+			most = ", can raise that to " + sizeText(*h.MemlockMaxBytes)
 		}
 		line("may pin", "%s%s (ulimit -l)", sizeText(*h.MemlockBytes), most)
 	}
@@ -69,7 +69,7 @@ func (h *hostEntry) print(b *bytes.Buffer) {
 			devices = strings.Join(h.RDMADevices, ", ")
 		}
 		if h.DevInfiniband {
-			dev = "/dev/infiniband is there"
+			dev = "/dev/infiniband exists"
 		}
 		line("RDMA", "%s; %s", devices, dev)
 	}
@@ -95,7 +95,7 @@ func (d *deviceEntry) print(b *bytes.Buffer) {
 	if d.Netdev != "" {
 		rdma := ""
 		if d.RDMADevice != "" {
-			rdma = ", also of the RDMA device " + d.RDMADevice
+			rdma = ", also used by the RDMA device " + d.RDMADevice
 		}
 		line("netdev", "%s%s", d.Netdev, rdma)
 	}
@@ -116,7 +116,7 @@ func (d *deviceEntry) print(b *bytes.Buffer) {
 		line("NUMA node", "%d, CPUs %s", *d.NUMANode, listText(d.LocalCPUs))
 	}
 	if d.Strides != nil {
-		line("strides", "of hardware: %s: %s", d.Strides.Available, d.Strides.Reason)
+		line("strides", "in hardware: %s: %s", d.Strides.Available, d.Strides.Reason)
 	}
 	if l := d.Limits; l != nil {
 		line("message", "up to %s, of %d SGEs, %d in an RDMA_READ; %s inline", sizeText(int64(l.MaxMsgSize)), l.MaxSGE, l.MaxSGERd, sizeText(int64(l.MaxInlineData)))
@@ -161,8 +161,8 @@ func (p *portEntry) print(line func(name, format string, args ...any)) {
 	}
 }
 
-// sizeText is a number of bytes in the largest binary unit that it is a multiple of;
-// -1 is no limit.
+// sizeText formats a number of bytes in the largest binary unit that divides it; -1 is no
+// limit.
 func sizeText(n int64) string {
 	if n < 0 {
 		return "any number of bytes"
@@ -174,7 +174,7 @@ func sizeText(n int64) string {
 	return fmt.Sprintf("%d %s", n, []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit])
 }
 
-// listText is a list of numbers as the kernel writes it, "0-3,8".
+// listText formats a list of numbers as the kernel does, "0-3,8".
 func listText(list []int) string {
 	var parts []string
 	for i := 0; i < len(list); {

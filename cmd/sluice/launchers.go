@@ -10,32 +10,32 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
-// newLaunchers is a topic of the help: it does nothing else.
+// newLaunchers is only a help topic.
 func newLaunchers() *cobra.Command {
 	return &cobra.Command{
 		Use:   "launchers",
-		Short: "Which launchers a program may be started with, and what it reads",
+		Short: "Which launchers can start a program, and which variables it reads",
 		Long:  launchersHelp(),
 	}
 }
 
 func launchersHelp() string {
 	var b strings.Builder
-	b.WriteString(`A program finds out which rank of which job it is by asking, in this order:
+	b.WriteString(`To find out which rank of which job it is, a program looks for, in this order:
 
   an IMPI server         SLUICE_IMPI_SERVER and SLUICE_RANK; see 'sluice server'
-  what was set by hand   SLUICE_RANK, SLUICE_SIZE, SLUICE_SERVER
+  variables set by hand  SLUICE_RANK, SLUICE_SIZE, SLUICE_SERVER
   PMI-1                  mpiexec.hydra (MPICH), srun --mpi=pmi2
   Open MPI               mpirun
   Slurm                  srun, with or without --mpi; not the shell of sbatch
   sluice run
   Kubernetes             an indexed Job
-  nobody                 then it is a job of one
 
-The innermost of several launchers counts. SLUICE_SERVER, where the ranks meet,
-and the secret, which they need unless 'sluice run' or PMI gives them one, count
-under every launcher. SLUICE_TRANSPORT, which names the providers to use, is
-read by each rank for itself; see 'sluice info --help'. Variables of ours:
+Without any of these it is a job of one. The innermost of several launchers counts.
+SLUICE_SERVER (where the ranks meet) and the secret (which they need unless 'sluice
+run' or PMI gives them one) apply under every launcher. Each rank reads for itself
+SLUICE_TRANSPORT, which names the providers to use; see 'sluice info --help'.
+Variables of Sluice:
 
 `)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -46,7 +46,7 @@ read by each rank for itself; see 'sluice info --help'. Variables of ours:
 		w.Flush()
 	}
 	list(boot.Variables())
-	b.WriteString("\nand of others:\n\n")
+	b.WriteString("\nVariables of launchers:\n\n")
 	list(boot.ForeignVariables())
 	return strings.TrimSuffix(b.String(), "\n")
 }

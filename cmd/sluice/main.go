@@ -1,5 +1,5 @@
-// Sluice runs programs as the ranks of a job, starts IMPI jobs, tells about this host,
-// and takes event files through filters.
+// Sluice runs programs as the ranks of a job, starts IMPI jobs, shows the devices of this
+// host, and passes event files through filters.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commands are what sluice can do; each is in the file of its name.
+// commands are the subcommands of sluice; each is in the file of its name.
 var commands = []func() *cobra.Command{
 	newRun,
 	newServer,
@@ -22,7 +22,7 @@ var commands = []func() *cobra.Command{
 	newVersion,
 }
 
-// singleDash are the commands whose long flags may have one dash.
+// singleDash has the commands whose long flags may be written with one dash.
 var singleDash = map[string]bool{"fanout": true, "generate": true}
 
 // Exit statuses of sluice itself. Those for a program that could not be
@@ -40,7 +40,7 @@ type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// usageError is a command line that cannot be understood.
+// usageError is an error in the command line.
 type usageError struct {
 	cmd *cobra.Command
 	err error

@@ -24,8 +24,8 @@ func init() {
 	)
 }
 
-// watchPID returns a descriptor that tells of the end of a process, whatever
-// its number is used for later.
+// watchPID returns a descriptor that becomes readable when a process ends, even if its ID is
+// reused later.
 func watchPID(t *testing.T, pid int) int {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -61,7 +61,7 @@ func testLauncherKilled(t *testing.T, b bed) {
 	}
 }
 
-// Death goes down the tree of launchers.
+// When the outer launcher dies, so do the inner ones.
 func testInnerKilled(t *testing.T, b bed) {
 	s := start(t, b.command(t, "catch", "run", b.sluice, "run", "-n", "2", "--prefix", b.self))
 	var fds []int
@@ -140,8 +140,8 @@ func (b bed) limited(t *testing.T, ulimit, do string, args ...string) *exec.Cmd 
 	return cmd
 }
 
-// What the host does not bear is not begun. Where that is asked for all the same, and does
-// not work, what has been started is ended.
+// More ranks than the host can take are not started. With --oversubscribe, if starting fails,
+// the ranks that were started are ended.
 func testTooMany(t *testing.T, b bed) {
 	for _, c := range []struct {
 		cmd  *exec.Cmd
@@ -153,7 +153,7 @@ func testTooMany(t *testing.T, b bed) {
 		e := finish(t, c.cmd)
 		require.Equal(t, 125, e.status, e.stderr)
 		require.Empty(t, e.stdout)
-		for _, text := range append(c.says, "--oversubscribe starts them all the same") {
+		for _, text := range append(c.says, "--oversubscribe starts them anyway") {
 			require.Contains(t, e.stderr, text)
 		}
 	}

@@ -66,7 +66,7 @@ var acts = map[string]func(args []string) int{
 			return status
 		}
 	},
-	// wait says who it is, and waits to be killed.
+	// wait prints its process ID, and waits to be killed.
 	"wait": func([]string) int {
 		fmt.Println("pid", os.Getpid())
 		forever()
@@ -322,11 +322,11 @@ func testUsage(t *testing.T, b bed) {
 		{[]string{"--help"}, 0, "Usage:", ""},
 		{[]string{"--frob"}, 2, "", "unknown flag: --frob"},
 		{[]string{"-np", "4", "true"}, 2, "", "give flags after the command, as in 'sluice run -n 4 program'"},
-		{[]string{"run", "-np", "4", "true"}, 2, "", "-np: the number of processes is -n N, or --ranks N"},
-		{[]string{"run", "-np4", "true"}, 2, "", "-np: the number of processes is -n N, or --ranks N"},
-		{[]string{"run", "-np=4", "true"}, 2, "", "-np: the number of processes is -n N, or --ranks N"},
+		{[]string{"run", "-np", "4", "true"}, 2, "", "-np is not a flag: set the number of processes with -n N or --ranks N"},
+		{[]string{"run", "-np4", "true"}, 2, "", "-np is not a flag: set the number of processes with -n N or --ranks N"},
+		{[]string{"run", "-np=4", "true"}, 2, "", "-np is not a flag: set the number of processes with -n N or --ranks N"},
 		{[]string{"run", "-n", "prog"}, 2, "", `invalid argument "prog"`},
-		{[]string{"run", "--np", "4", "true"}, 2, "", "-np: the number of processes is -n N, or --ranks N"},
+		{[]string{"run", "--np", "4", "true"}, 2, "", "-np is not a flag: set the number of processes with -n N or --ranks N"},
 		{[]string{"run"}, 2, "", "no program to run"},
 		{[]string{"run", "-n", "0", "true"}, 2, "", "0 ranks, want 1 to"},
 		{[]string{"run", "-n", "x", "true"}, 2, "", `invalid argument "x"`},
@@ -346,7 +346,7 @@ func testUsage(t *testing.T, b bed) {
 	}
 }
 
-// What follows the program is the program's, even what looks like a flag.
+// Arguments after the program belong to the program, even those that look like flags.
 func testArguments(t *testing.T, b bed) {
 	for _, args := range [][]string{
 		{"run", "-n", "1", b.self, "-n", "5", "--help", "--", "x"},
@@ -379,7 +379,7 @@ func testAlone(t *testing.T, b bed) {
 
 func testInner(t *testing.T, b bed) {
 	cmd := b.command(t, "job", "run", "-n", "2", b.sluice, "run", "-n", "3", b.self)
-	// Nor does what somebody has set by hand disturb the job.
+	// Variables set by hand do not disturb the job either.
 	cmd.Env = append(cmd.Env, "SLUICE_RANK=17", "SLUICE_SECRET_FILE=/nowhere", "SLUICE_INSECURE=1")
 	e := finish(t, cmd)
 	require.Zero(t, e.status, e.stderr)
@@ -491,7 +491,7 @@ func testImpatience(t *testing.T, b bed) {
 	require.Equal(t, 137, s.status(t))
 }
 
-// Ranks that do not catch a signal end by it, and sluice says so.
+// A signal that ranks do not catch ends them, and sluice reports it.
 func testInterrupt(t *testing.T, b bed) {
 	s := start(t, b.command(t, "wait", "run", "-n", "2", "--prefix", b.self))
 	s.pids(t, 2)
@@ -500,7 +500,7 @@ func testInterrupt(t *testing.T, b bed) {
 	require.Contains(t, s.stderr.String(), "(signal: interrupt)")
 }
 
-// What sluice was told to ignore, as by nohup, it does not forward.
+// A signal that sluice was started to ignore, as by nohup, is not forwarded.
 func testIgnoredSignal(t *testing.T, b bed) {
 	cmd := b.command(t, "catch", "run", "-n", "2", "--prefix", b.self)
 	cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh"}, cmd.Args...)
@@ -532,10 +532,10 @@ func testPrefix(t *testing.T, b bed) {
 	require.Equal(t, []int{21, 21, 21}, next)
 }
 
-// The help names what a rank finds in its environment, and nothing else.
+// The help names exactly the variables that a rank finds in its environment.
 func testEnvironment(t *testing.T, b bed) {
 	help := finish(t, b.command(t, "", "run", "--help"))
-	given, byHand, ok := strings.Cut(help.stdout, "and not, ")
+	given, byHand, ok := strings.Cut(help.stdout, "\nand removes ")
 	require.True(t, ok)
 	name := regexp.MustCompile(`(?m)^  (SLUICE_\w+) `)
 	names := func(text string) (list []string) {

@@ -32,7 +32,7 @@ func newRun() *cobra.Command {
   sluice run -n 4 --bind core --prefix -- ./solve --grid 64`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return &usageError{cmd, errors.New("no program to run")}
+				return &usageError{cmd, errors.New("no program to run is given")}
 			}
 			return nil
 		},
@@ -44,31 +44,31 @@ func newRun() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		// What mpirun and mpiexec have, too.
+		// mpirun and mpiexec accept these.
 		bad := (*pflag.InvalidValueError)(nil)
 		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && strings.TrimRight(bad.GetValue(), "=0123456789") == "p" || err.Error() == "unknown flag: --np" {
-			err = errors.New("-np: the number of processes is -n N, or --ranks N")
+			err = errors.New("-np is not a flag: set the number of processes with -n N or --ranks N")
 		}
 		return &usageError{cmd, err}
 	})
-	flags.SetInterspersed(false) // what follows the program is the program's
+	flags.SetInterspersed(false) // arguments after the program belong to the program
 	flags.SortFlags = false
 	flags.IntVarP(&o.Size, "ranks", "n", 1, "`number` of processes")
-	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core"}}, "bind", "core: bind rank i to the i-th CPU that sluice may use, one of each core before further hardware threads; with more ranks than CPUs, neighbours share one; or none")
-	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write whole lines only")
-	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the others when a rank fails")
-	flags.BoolVar(&o.Oversubscribe, "oversubscribe", false, "start the ranks even if this host is believed not to bear as many")
-	flags.DurationVar(&o.KillGrace, "kill-grace", launch.DefaultKillGrace, "`duration` between SIGTERM and SIGKILL for ranks that are to end")
+	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core"}}, "bind", "core: bind rank i to the i-th CPU that sluice may use, taking one hardware thread of each core first; with more ranks than CPUs, neighbouring ranks share one. none: do not bind")
+	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write only whole lines")
+	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the other ranks when a rank fails")
+	flags.BoolVar(&o.Oversubscribe, "oversubscribe", false, "start the ranks even if this host probably cannot run that many")
+	flags.DurationVar(&o.KillGrace, "kill-grace", launch.DefaultKillGrace, "`duration` between SIGTERM and SIGKILL when ranks are ended")
 	return cmd
 }
 
 func runHelp() string {
 	var b strings.Builder
-	b.WriteString(`Run starts N processes of a program on this host, the ranks of a job, gives
-them a rendezvous, and waits for all of them.
+	b.WriteString(`Run starts N processes of a program on this host as the ranks of a job, provides
+their rendezvous, and waits for all of them.
 
 The exit status is that of the rank that failed first, 128 plus the number of
-the signal if it was killed by one, or the code with which a rank aborted the
+the signal if a signal killed it, or the code with which a rank aborted the
 job; 126 or 127 if the program could not be started, 125 if sluice failed.
 
 When a rank fails, the others get SIGTERM, and SIGKILL if they do not end;
@@ -76,18 +76,17 @@ with --on-failure=continue they go on. SIGINT, SIGTERM, SIGHUP, SIGQUIT,
 SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded to the ranks. A second
 SIGINT, SIGTERM, SIGHUP or SIGQUIT ends them. Standard input goes to rank 0.
 
-SIGINT, SIGTERM, SIGHUP or SIGQUIT that comes before all ranks have been started
-ends those that have been, as when a rank fails, and no more are started.
+If SIGINT, SIGTERM, SIGHUP or SIGQUIT arrives before all ranks have been started, no
+more are started, and those that run are ended as after a failure.
 
-Before anything is started, N is compared with what this host bears: 128 ranks a
-CPU (and 256 in any case), and what RLIMIT_NPROC, RLIMIT_NOFILE, pids.max of the
-cgroup, the memory that is free, and the kernel leave. More than that is an error,
-unless --oversubscribe says that it is meant.
+Run refuses to start more ranks than this host can probably take: 128 for each CPU
+(at least 256), and as many as RLIMIT_NPROC, RLIMIT_NOFILE, pids.max of the cgroup,
+the free memory and the kernel allow. --oversubscribe starts them anyway.
 
 A program that is started without any launcher is a job of one. The innermost
 launcher counts; see 'sluice help launchers' for others.
 
-Each rank finds in its environment
+Run sets in the environment of each rank
 `)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	set := setVariables()
@@ -97,7 +96,7 @@ Each rank finds in its environment
 		}
 	}
 	w.Flush()
-	b.WriteString("\nand not, whatever the environment of sluice says, what is for ranks that are\nstarted by hand\n")
+	b.WriteString("\nand removes the variables for ranks that are started by hand, even if they are\nset for sluice\n")
 	for _, v := range boot.Variables() {
 		if !set[v.Name] {
 			fmt.Fprintf(w, "  %s\t%s\n", v.Name, v.Meaning)
@@ -107,7 +106,7 @@ Each rank finds in its environment
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// setVariables are the names of those that a rank is given.
+// setVariables returns the names of the variables that run sets for a rank.
 func setVariables() map[string]bool {
 	set := make(map[string]bool)
 	e := boot.Environment{LocalSize: 1, Launched: true}
@@ -118,7 +117,7 @@ func setVariables() map[string]bool {
 	return set
 }
 
-// outcome tells how the job ended, on standard error and as the exit status.
+// outcome reports how the job ended, on standard error and as the exit status.
 func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 	tell := func(format string, a ...any) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "sluice run: "+format+"\n", a...)
@@ -130,7 +129,7 @@ func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 		tell("%v", err)
 		var start *launch.StartError
 		if errors.As(err, new(*launch.LimitError)) {
-			tell("--oversubscribe starts them all the same")
+			tell("--oversubscribe starts them anyway")
 		}
 		switch {
 		case !errors.As(err, &start):
@@ -154,8 +153,8 @@ func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 	return nil
 }
 
-// how says in words how a rank has failed. A status above 128 may also be
-// that of a shell whose own child was killed; the words fit both.
+// how describes how a rank has failed. A status above 128 may also be that of a shell whose
+// own child was killed; the text fits both.
 func how(status int) string {
 	if status > 128 {
 		return fmt.Sprintf("failed with status %d (signal: %v)", status, syscall.Signal(status-128))

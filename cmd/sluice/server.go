@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/startup"
 )
 
-// keyVariable is where clients of IMPI look for their key.
+// keyVariable is the environment variable with the key of IMPI clients.
 const keyVariable = "IMPI_AUTH_KEY"
 
 func newServer() *cobra.Command {
@@ -29,14 +29,14 @@ func newServer() *cobra.Command {
 	verbose := false
 	cmd := &cobra.Command{
 		Use:   "server -n CLIENTS [flags]",
-		Short: "Bring the clients of an IMPI job together",
+		Short: "Run the startup server that connects the clients of an IMPI job",
 		Long:  serverHelp,
 		Example: `  IMPI_AUTH_KEY=271828 sluice server -n 2
   sluice server -n 2 --addr 127.0.0.1:0 --auth none`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.Join <= 0 || s.Collect <= 0 {
-				return &usageError{cmd, errors.New("a timeout is not above 0")}
+				return &usageError{cmd, errors.New("--join-timeout and --collect-timeout must be above 0")}
 			}
 			level := slog.LevelInfo
 			if verbose {
@@ -49,28 +49,29 @@ func newServer() *cobra.Command {
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVarP(&s.Clients, "clients", "n", 0, "`number` of clients, 1 to 32")
-	flags.StringVar(&addr, "addr", addr, "`host:port` to listen on; no host: all addresses; port 0: any that is free")
+	flags.StringVar(&addr, "addr", addr, "`host:port` to listen on; no host: all addresses; port 0: any free port")
 	flags.Var(&choice[authMethod]{&auth, []string{"key", "none"}}, "auth", "how clients prove that they belong to the job; none needs a host in --addr")
-	flags.DurationVar(&s.Join, "join-timeout", s.Join, "`duration` that the clients may take to come")
-	flags.DurationVar(&s.Collect, "collect-timeout", s.Collect, "`duration` that they may then take to start")
+	flags.DurationVar(&s.Join, "join-timeout", s.Join, "`duration` within which all clients must join")
+	flags.DurationVar(&s.Collect, "collect-timeout", s.Collect, "`duration` within which they must then start")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "log every label as well")
 	return cmd
 }
 
-const serverHelp = `Server is the startup server of a job of IMPI, Interoperable MPI: each client of
-the job is the processes of one MPI implementation, on any number of hosts. It
-prints the address that the clients need, as IP:PORT, logs on standard error who
-comes and goes, and ends when all clients have ended. The exit status is 0 if
-they all finished.
+const serverHelp = `Server is the startup server of an IMPI (Interoperable MPI) job. Each client of the
+job stands for the processes of one MPI implementation, on any number of hosts. The
+server prints the address that the clients need, as IP:PORT, logs on standard error
+which clients join and leave, and ends when all clients have ended. The exit status
+is 0 if they all finished.
 
 Clients prove with a key that they belong to the job: a decimal number in
-IMPI_AUTH_KEY, for them as for the server. If it is not set, the server makes
-one, and says so on standard error. The key crosses the network as it is. With
---auth none everyone who reaches the server may be a client: this is for a
-loopback address, or one that was chosen for it.
+IMPI_AUTH_KEY, the same for clients and server. If it is not set, the server makes a
+key and prints it on standard error. The key crosses the network in the clear. With
+--auth none any process that reaches the server can become a client: use this only
+on a loopback address, or on one that only the clients can reach.
 
-Until all clients have joined, the place of one that is lost is free again. From then
-until the job runs, a lost client ends the job. The log says which one, and why.`
+Until all clients have joined, the place of a lost client can be taken by another.
+From then until the job runs, a lost client ends the job. The log says which one,
+and why.`
 
 type authMethod int
 
@@ -106,7 +107,7 @@ func serve(cmd *cobra.Command, s startup.Server, auth authMethod, addr string) e
 	return err
 }
 
-// serverKey returns the key of the environment, or a new one, which it tells.
+// serverKey returns the key of the environment, or a new one, which it prints.
 func serverKey(cmd *cobra.Command) (uint64, error) {
 	if text, ok := os.LookupEnv(keyVariable); ok {
 		key, err := strconv.ParseUint(text, 10, 64)
@@ -123,8 +124,8 @@ func serverKey(cmd *cobra.Command) (uint64, error) {
 	return key, err
 }
 
-// reachable is the address for clients of a server that listens on a: where that is
-// all addresses, one that other hosts may reach, IPv4 before IPv6.
+// reachable returns the address for clients of a server that listens on a. If a is all
+// addresses, it is one that other hosts may reach, IPv4 before IPv6.
 func reachable(a *net.TCPAddr) string {
 	if !a.IP.IsUnspecified() {
 		return a.String()
@@ -132,7 +133,7 @@ func reachable(a *net.TCPAddr) string {
 	best := net.IPv4(127, 0, 0, 1)
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		addrs = nil // then it is this host's clients that can come
+		addrs = nil // then only clients on this host can connect
 	}
 	for _, addr := range addrs {
 		n, ok := addr.(*net.IPNet)

@@ -119,7 +119,7 @@ func TestServer(t *testing.T) {
 		require.Equal(t, statusJustError, status)
 		require.Contains(t, log, "sluice server: impi/startup: run, client 0: connection lost")
 	})
-	t.Run("nobody comes", func(t *testing.T) {
+	t.Run("no client joins", func(t *testing.T) {
 		s := startServer(t, nil, "-n", "2", "--addr", "127.0.0.1:0", "--auth", "none", "--join-timeout", "10ms")
 		log, status := s.finish(t)
 		require.Equal(t, statusJustError, status)
@@ -144,7 +144,7 @@ func TestServerUsage(t *testing.T) {
 		{"", []string{"-n", "33", "--auth", "none", "--addr", "127.0.0.1:0"}, "33 clients, not 1 to 32"},
 		{"", []string{"-n", "2", "--auth", "none"}, "method NONE on all addresses"},
 		{"", []string{"-n", "2", "--auth", "some"}, "want key or none"},
-		{"", []string{"-n", "2", "--join-timeout", "0s"}, "a timeout is not above 0"},
+		{"", []string{"-n", "2", "--join-timeout", "0s"}, "must be above 0"},
 		{"", []string{"-n", "2", "rest"}, `unexpected argument "rest"`},
 		{keyVariable + "=0", []string{"-n", "2"}, "is not a decimal number"},
 		{keyVariable + "=secret", []string{"-n", "2"}, "is not a decimal number"},

@@ -20,7 +20,7 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// version is that of the module as the build recorded it.
+// version returns the version of the module that the build recorded.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

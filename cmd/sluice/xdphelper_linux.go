@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
-// serveXDP runs the helper until it is told to end.
+// serveXDP runs the helper until a signal ends it.
 func serveXDP(cmd *cobra.Command, s helperSettings, gid int, addrs []netip.Addr) error {
 	// Kernels before 5.11 count BPF maps as locked memory.
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -45,21 +45,20 @@ func serveXDP(cmd *cobra.Command, s helperSettings, gid int, addrs []netip.Addr)
 	return h.Serve(ctx, l)
 }
 
-// listenHelper listens at path, for the group alone. A socket that nobody listens at any
-// more is replaced.
+// listenHelper listens at path, only for the group. It replaces a socket without a listener.
 func listenHelper(path string, gid int) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
 	if xdp.Reach(path) == nil {
-		return nil, fmt.Errorf("another helper listens at %s", path)
+		return nil, fmt.Errorf("another helper is already listening at %s", path)
 	}
 	if st, err := os.Lstat(path); err == nil && st.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
 	}
-	// Until it has its group nobody else can connect.
+	// Until the socket has its group, no other user can connect.
 	old := syscall.Umask(0o177)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	syscall.Umask(old)

@@ -34,8 +34,8 @@ func sluiceIn(ctx context.Context, ns string, user int, args ...string) *exec.Cm
 	return cmd
 }
 
-// The helper says where it listens, makes the provider available to its group and to nobody
-// else, and ends when it is told to.
+// The helper prints where it listens, makes the provider available only to its group, and ends
+// on SIGTERM.
 func TestHelperCommand(t *testing.T) {
 	need.Networks(t)
 	need.Program(t, "setpriv")
@@ -96,7 +96,7 @@ func TestHelperCommand(t *testing.T) {
 	}
 	second, err := sluiceIn(ctx, ns, 0, args...).CombinedOutput()
 	require.Error(t, err)
-	require.Contains(t, string(second), "another helper listens at")
+	require.Contains(t, string(second), "another helper is already listening at")
 
 	require.NoError(t, helper.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, helper.Wait())
@@ -106,7 +106,7 @@ func TestHelperCommand(t *testing.T) {
 	require.Contains(t, e.Reason, "no such file")
 }
 
-// What the helper is told must make sense, and who starts it must be able to.
+// The helper checks its flags, and needs privileges.
 func TestHelperUsage(t *testing.T) {
 	for _, c := range []struct {
 		args   []string

@@ -10,5 +10,5 @@ import (
 )
 
 func serveXDP(*cobra.Command, helperSettings, int, []netip.Addr) error {
-	return errors.New("AF_XDP is of Linux")
+	return errors.New("xdp-helper needs AF_XDP, which only Linux has")
 }

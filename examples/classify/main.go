@@ -1,6 +1,6 @@
-// Classify is an example of a worker for event files: it drops events that are too small,
-// gives the others a class, and writes that into an extension of their body headers. All
-// other items stay as they are.
+// Classify is an example of a worker for event files. It drops events that are too small,
+// classifies the others, and writes the class into an extension of their body headers. All
+// other items stay unchanged.
 //
 //	classify --in run.evt --out out.evt --workers 4      # workers are goroutines
 //	sluice fanout --in run.evt --out out.evt -- classify --filter
@@ -25,17 +25,17 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// classes are from which mean of its bytes on an event is of which class.
+// classes has the lower bound of each class: an event's class depends on the mean of its bytes.
 var classes = []uint32{0, 100, 120, 128, 136}
 
-// classifier is what one worker has.
+// classifier is the state of one worker.
 type classifier struct {
-	least     int    // bytes of the body of an event that is kept
+	least     int    // an event is kept if its body has at least so many bytes
 	extension []byte // of the event that is written
 }
 
-// item classifies an item, and says whether it is kept. An extension that there is
-// already comes before the class.
+// item classifies an item, and reports whether it is kept. The class is appended to an existing
+// extension.
 func (c *classifier) item(it *ring.Item) (keep bool, err error) {
 	if it.Type != ring.PhysicsEvent || !it.HasHeader {
 		return true, nil
@@ -73,8 +73,8 @@ func run() error {
 	in := pflag.String("in", "", "event `file` to read")
 	out := pflag.String("out", "", "event `file` to write")
 	workers := pflag.Int("workers", 2, "`number` of workers")
-	least := pflag.Int("least", 16, "`bytes` of the body of an event that is kept")
-	asFilter := pflag.Bool("filter", false, "be a filter of sluice fanout")
+	least := pflag.Int("least", 16, "keep events whose body has at least so many `bytes`")
+	asFilter := pflag.Bool("filter", false, "run as a filter of sluice fanout")
 	pflag.Parse()
 	if *asFilter {
 		return serve(*least)
@@ -84,7 +84,7 @@ func run() error {
 	return classify(ctx, *in, *out, *workers, *least)
 }
 
-// classify has goroutines do the work.
+// classify does the work with goroutines.
 func classify(ctx context.Context, in, out string, workers, least int) error {
 	file, err := os.Open(in)
 	if err != nil {
@@ -105,7 +105,7 @@ func classify(ctx context.Context, in, out string, workers, least int) error {
 		Sink: o.Sink,
 	})
 	if err == nil {
-		// A signal ends the reading, and what was read is written.
+		// A signal ends the reading; items already read are still written.
 		defer context.AfterFunc(ctx, p.Drain)()
 		err = p.Run(context.WithoutCancel(ctx))
 	}
@@ -116,8 +116,8 @@ func classify(ctx context.Context, in, out string, workers, least int) error {
 	return errors.Join(err, o.Commit())
 }
 
-// serve is the worker as a process of its own: frames of items on standard input, the
-// answers on standard output.
+// serve runs the worker as a process of its own: it reads frames of items on standard input and
+// writes the answers to standard output.
 func serve(least int) error {
 	c := &classifier{least: least}
 	return filter.Serve(os.Stdin, os.Stdout, 0, func(items, out []byte) ([]byte, error) {

@@ -1,26 +1,25 @@
-// Wilson is quantum chromodynamics on a lattice, over package qmp: it reads gauge fields
-// in NERSC's archive format or makes them by a heat-bath, measures the average
-// plaquette, and solves D·x = b for Wilson's Dirac operator.
+// Wilson does lattice quantum chromodynamics over package qmp. It reads gauge fields in
+// NERSC's archive format, or makes them with a heat-bath, measures the average plaquette,
+// and solves D·x = b for Wilson's Dirac operator.
 //
 //	sluice run -n 8 wilson -lattice 8x8x8x16 -beta 5.7 -sweeps 20 -kappa 0.15 -plot residual.svg
 //	mpiexec -n 4 wilson -in lat.4000 -geom 1x1x2x2 -kappa 0.13
 //
-// Files of MILC, CPS, Chroma, Grid and the like are read as they are: what is odd about
-// one is a warning on standard error, and what its header says beside the field is written
-// again by -out, but for checksums of their own, unless sweeps have made another field of
-// it. A file of doubles that were
-// computed in single precision needs -tolerance 1e-5, which holds for its links and
-// averages as for the solution.
+// It reads files of MILC, CPS, Chroma, Grid and similar programs unchanged. It prints a
+// warning on standard error for anything unusual, and -out writes the other header fields
+// again, except checksums of other programs, unless sweeps have changed the field. A file of
+// doubles that were computed in single precision needs -tolerance 1e-5, which applies to its
+// links and averages as well as to the solution.
 //
-// Any launcher will do that channel.Join knows; alone it is one node. The plaquette, the
-// history of the residual and the norm of the solution have the same bits for any number
-// of nodes and on any grid: sites are computed by the same operations everywhere, and
-// what is summed over them is summed exactly before it is rounded once (package exact).
+// It runs under any launcher that channel.Join knows; alone it is one node. The plaquette,
+// the history of the residual and the norm of the solution have the same bits for any number
+// of nodes and on any grid: the same operations compute a site everywhere, and sums over
+// sites are exact before they are rounded once (package exact).
 //
-// What is exact costs more than what is rounded: of an iteration at 8x8x8x16 half, the
-// norm of a field being the sum of 24 squares at each site. -sums sites rounds these 24,
-// in their order, and is exact over sites: as independent of the grid, and hardly slower
-// than plain sums. One node and two, each on a core of an AMD EPYC (family 26), over
+// Exact sums cost more than rounded ones: half of an iteration at 8x8x8x16, as the norm of a
+// field is the sum of 24 squares at each site. -sums sites rounds these 24, in their order,
+// and is exact over sites: it is also independent of the grid, and hardly slower than plain
+// sums. The table shows one node and two, each on a core of an AMD EPYC (family 26), over
 // shared memory, at κ = 0.125 on a field after two sweeps at β = 6:
 //
 //	                                   8x8x8x16        4x4x4x8
@@ -33,9 +32,9 @@
 //	70 iterations, s:        exact  0.21   0.12    0.012  0.007
 //	                         sites  0.12   0.06    0.006  0.006
 //
-// What to read: gauge, for strided messages that come straight into the field; dirac,
-// for a halo exchange that goes on while the interior is computed; global, for sums
-// that do not depend on the grid; nersc, for files that all nodes read and write.
+// What to read: gauge, for strided messages received straight into the field; dirac, for a
+// halo exchange that overlaps with the computation of the interior; global, for sums that do
+// not depend on the grid; nersc, for files that all nodes read and write.
 package main
 
 import (
@@ -49,7 +48,7 @@ import (
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
-// Exit statuses beside 0.
+// Exit statuses other than 0.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -79,8 +78,8 @@ func program(args []string) int {
 			status = 0
 			break
 		}
-		// An error of the communication is one of this node, and the others may
-		// wait for it. Others have been agreed upon.
+		// An error of the communication is local to this node, and others may wait for it.
+		// All nodes have agreed on any other error.
 		var failed *qmp.Error
 		if errors.As(err, &failed) {
 			qmp.AbortString(exitFailed, err.Error())
@@ -94,11 +93,11 @@ func program(args []string) int {
 	return status
 }
 
-// patience is how long nodes wait until node 0 has said what is wrong with all: the
-// first that ends may take the others with it.
+// patience is how long nodes wait until node 0 has printed a common error: a launcher may end
+// all nodes when the first one ends.
 const patience = 10 * time.Second
 
-// tell says at node 0 what is wrong at all nodes.
+// tell prints, on node 0, an error that all nodes have.
 func tell(err error) {
 	if qmp.IsPrimaryNode() {
 		fmt.Fprintln(os.Stderr, "wilson:", err)

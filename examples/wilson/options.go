@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/nersc"
 )
 
-// options are those of the command line.
+// options are the command-line options.
 type options struct {
 	extents  lattice.Dims // zero: not given
 	geometry lattice.Dims // zero: not given
@@ -47,50 +47,50 @@ const (
 	sourceRandom = "random"
 )
 
-// defaultExtents are those of a lattice without -lattice and -in.
+// defaultExtents are the extents of the lattice without -lattice and -in.
 var defaultExtents = lattice.Dims{8, 8, 8, 8}
 
 func newFlags(o *options) *flag.FlagSet {
 	f := flag.NewFlagSet("wilson", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.Func("lattice", "`extents` along x, y, z, t, as 8x8x8x16 (of the file of -in, or "+defaultExtents.String()+")", func(s string) (err error) {
+	f.Func("lattice", "`extents` along x, y, z, t, such as 8x8x8x16 (default: those of the -in file, or "+defaultExtents.String()+")", func(s string) (err error) {
 		o.extents, err = lattice.ParseDims(s)
 		return err
 	})
-	f.Func("geom", "`nodes` along x, y, z, t, as 1x1x2x4 (those with the least surface)", func(s string) (err error) {
+	f.Func("geom", "`nodes` along x, y, z, t, such as 1x1x2x4 (default: the grid with the smallest surface)", func(s string) (err error) {
 		o.geometry, err = lattice.ParseDims(s)
 		return err
 	})
 	f.StringVar(&o.in, "in", "", "read the gauge field from this `file`, in NERSC's archive format")
-	f.StringVar(&o.start, "start", startHot, "begin with a `field` where all links are 1 (cold) or random (hot)")
-	f.Uint64Var(&o.seed, "seed", 1, "of random numbers")
+	f.StringVar(&o.start, "start", startHot, "start with a `field` whose links are all 1 (cold) or random (hot)")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the random numbers")
 	f.Float64Var(&o.beta, "beta", 6, "coupling of the heat-bath")
 	f.IntVar(&o.sweeps, "sweeps", 0, "number of sweeps of the heat-bath")
 	f.StringVar(&o.out, "out", "", "write the gauge field to this `file`")
 	o.format = nersc.Format{Bits: 64, Order: nersc.Big}
-	f.Func("format", "of the numbers written: IEEE32, IEEE64, either with BIG or LITTLE (IEEE64BIG)", func(s string) error {
+	f.Func("format", "format of the numbers written: IEEE32 or IEEE64, either with BIG or LITTLE (default IEEE64BIG)", func(s string) error {
 		var ok bool
 		if o.format, ok = nersc.ParseFormat(s); !ok {
-			return errors.New("no format of numbers")
+			return errors.New("it is not a number format: use IEEE32 or IEEE64, with BIG or LITTLE")
 		}
 		return nil
 	})
-	f.IntVar(&o.rows, "rows", 3, "of each link written: 3, or 2 of which the third follows")
+	f.IntVar(&o.rows, "rows", 3, "rows of each link written: 3, or 2, from which the third follows")
 	f.Float64Var(&o.kappa, "kappa", 0.12, "hopping parameter; 0: solve nothing")
 	f.BoolVar(&o.periodic, "periodic", false, "spinors are periodic along t, not antiperiodic")
 	f.StringVar(&o.source, "source", sourcePoint, "`b` of D·x = b: one at the origin (point), or random")
-	f.Float64Var(&o.tolerance, "tolerance", 1e-10, "‖b - D·x‖ / ‖b‖ to reach; the links and averages of -in may be as far off, too, up to 1e-5")
-	f.IntVar(&o.maxIterations, "max-iterations", 2000, "of the conjugate gradient")
-	f.Func("sums", "over sites and nodes: exact, sites (each site is rounded) or plain, which depends on the grid (exact)", func(s string) error {
+	f.Float64Var(&o.tolerance, "tolerance", 1e-10, "‖b - D·x‖ / ‖b‖ to reach; also the allowed error of the links and averages of -in, up to 1e-5")
+	f.IntVar(&o.maxIterations, "max-iterations", 2000, "largest number of iterations of the conjugate gradient")
+	f.Func("sums", "sums over sites and nodes: exact, sites (each site is rounded) or plain, which depends on the grid (default exact)", func(s string) error {
 		var ok bool
 		if o.sumKind, ok = global.Kinds[s]; !ok {
-			return errors.New("it is exact, sites or plain")
+			return errors.New("it must be exact, sites or plain")
 		}
 		return nil
 	})
-	f.BoolVar(&o.selfMessages, "self-messages", false, "send messages along axes that are not divided, too")
+	f.BoolVar(&o.selfMessages, "self-messages", false, "also send messages along axes that are not divided")
 	f.StringVar(&o.plot, "plot", "", "draw the history of the residual into this `file`, .svg or .png")
-	f.StringVar(&o.json, "json", "", "write what was measured into this `file`")
+	f.StringVar(&o.json, "json", "", "write the measurements into this `file`")
 	return f
 }
 
@@ -100,7 +100,7 @@ func oneOf(value string, values ...string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it is %s", strings.Join(values, " or "))
+	return fmt.Errorf("it must be %s", strings.Join(values, " or "))
 }
 
 // usage is the text of -help.
@@ -110,11 +110,11 @@ func usage() string {
 	f := newFlags(&options{})
 	f.SetOutput(&b)
 	f.PrintDefaults()
-	b.WriteString("\nOptions that begin with -qmp- are those of package qmp.\n")
+	b.WriteString("\nOptions that begin with -qmp- belong to package qmp.\n")
 	return b.String()
 }
 
-// parseOptions reads a command line. The error is flag.ErrHelp where help is asked for.
+// parseOptions parses a command line. The error is flag.ErrHelp if help was requested.
 func parseOptions(args []string) (*options, error) {
 	var o options
 	f := newFlags(&o)
@@ -122,7 +122,7 @@ func parseOptions(args []string) (*options, error) {
 		return nil, err
 	}
 	if f.NArg() > 0 {
-		return nil, fmt.Errorf("%q: there are no arguments, only options", f.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q: wilson takes only options", f.Arg(0))
 	}
 	bad := func(flag string, err error) (*options, error) { return nil, fmt.Errorf("-%s: %w", flag, err) }
 	if err := oneOf(o.start, startCold, startHot); err != nil {
@@ -141,12 +141,12 @@ func parseOptions(args []string) (*options, error) {
 		ok   bool
 		must string
 	}{
-		{"beta", o.beta >= 0 && o.beta <= 1e6, "it is a number from 0 to 1e6"},
-		{"sweeps", o.sweeps >= 0 && o.sweeps <= 1<<30, "it is a number from 0 on"},
-		{"rows", o.rows == 2 || o.rows == 3, "it is 2 or 3"},
-		{"kappa", o.kappa >= 0 && o.kappa <= 1, "it is a number from 0 to 1"},
-		{"tolerance", o.tolerance > 0 && o.tolerance < 1, "it is a number between 0 and 1"},
-		{"max-iterations", o.maxIterations >= 1 && o.maxIterations <= 1<<24, "it is a number from 1 on"},
+		{"beta", o.beta >= 0 && o.beta <= 1e6, "it must be from 0 to 1e6"},
+		{"sweeps", o.sweeps >= 0 && o.sweeps <= 1<<30, "it must be from 0 to 2^30"},
+		{"rows", o.rows == 2 || o.rows == 3, "it must be 2 or 3"},
+		{"kappa", o.kappa >= 0 && o.kappa <= 1, "it must be from 0 to 1"},
+		{"tolerance", o.tolerance > 0 && o.tolerance < 1, "it must be between 0 and 1"},
+		{"max-iterations", o.maxIterations >= 1 && o.maxIterations <= 1<<24, "it must be from 1 to 2^24"},
 	} {
 		if !c.ok {
 			return bad(c.flag, errors.New(c.must))

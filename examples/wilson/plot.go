@@ -41,7 +41,7 @@ func drawResiduals(w io.Writer, format, title string, residuals []float64, toler
 		}
 	}
 	if len(points) == 0 {
-		return fmt.Errorf("there is no residual to draw")
+		return fmt.Errorf("no residual to draw")
 	}
 	history, err := plotter.NewLine(points)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-// session is a run of the program at one node.
+// session is a run of the program on one node.
 type session struct {
 	*options
 	comm     *qmp.Comm
@@ -35,8 +35,8 @@ type session struct {
 	report   report
 }
 
-// run does what the options say, and prints at node 0. Collective. Errors of type
-// *qmp.Error are of this node; others are the same at all nodes.
+// run does what the options say, and prints on node 0. Collective. Errors of type *qmp.Error are
+// local to this node; others are the same on all nodes.
 func run(o *options, comm *qmp.Comm) (err error) {
 	s := &session{options: o, comm: comm, sums: global.New(comm, o.sumKind), out: io.Discard}
 	if comm.IsPrimaryNode() {
@@ -86,7 +86,7 @@ func (s *session) divide(file *nersc.File) error {
 	extents := s.extents
 	switch {
 	case file != nil && extents != (lattice.Dims{}) && extents != file.Header.Dims:
-		return fmt.Errorf("-lattice: %s has a lattice of %v", s.in, file.Header.Dims)
+		return fmt.Errorf("-lattice: it must be that of %s, %v", s.in, file.Header.Dims)
 	case file != nil:
 		extents = file.Header.Dims
 	case extents == (lattice.Dims{}):
@@ -94,7 +94,7 @@ func (s *session) divide(file *nersc.File) error {
 	}
 	if s.geometry != (lattice.Dims{}) {
 		if n := s.comm.NumberOfNodes(); s.geometry.Product() != n {
-			return fmt.Errorf("-geom: a grid of %v is %d nodes, there are %d", s.geometry, s.geometry.Product(), n)
+			return fmt.Errorf("-geom: a grid of %v has %d nodes, but the job has %d", s.geometry, s.geometry.Product(), n)
 		}
 		if _, err := lattice.New(extents, s.geometry, lattice.Dims{}); err != nil {
 			return fmt.Errorf("-geom: %w", err)
@@ -118,7 +118,7 @@ func (s *session) divide(file *nersc.File) error {
 	return nil
 }
 
-// begin makes the field that there is at the beginning.
+// begin makes the initial field.
 func (s *session) begin(file *nersc.File) error {
 	began := time.Now()
 	if file != nil {
@@ -259,7 +259,7 @@ func (s *session) solve() (err error) {
 	}
 	s.report.solved(&result)
 	fmt.Fprintf(s.out, "solution     κ = %v: %d iterations of the conjugate gradient on D†D, %d restarts, %s\n", s.kappa, result.Iterations(), result.Restarts, seconds(spent))
-	fmt.Fprintf(s.out, "             ‖b - D·x‖ / ‖b‖ = %.3e, computed anew; ‖x‖ = %.17g\n", result.TrueResidual, result.Norm)
+	fmt.Fprintf(s.out, "             ‖b - D·x‖ / ‖b‖ = %.3e, recomputed; ‖x‖ = %.17g\n", result.TrueResidual, result.Norm)
 	if !(result.TrueResidual <= s.tolerance) || math.IsNaN(result.Norm) {
 		return fmt.Errorf("the solution's residual is %v", result.TrueResidual)
 	}

@@ -50,13 +50,13 @@ func TestRefuses(t *testing.T) {
 		says   string
 	}{
 		{"option", 2, []string{"-nonsense"}, exitUsage, "flag provided but not defined: -nonsense"},
-		{"argument", 1, []string{"lat"}, exitUsage, `"lat": there are no arguments`},
-		{"grid", 2, []string{"-lattice", "4x4x4x4", "-geom", "1x1x1x4"}, exitFailed, "-geom: a grid of 1x1x1x4 is 4 nodes, there are 2"},
+		{"argument", 1, []string{"lat"}, exitUsage, `unexpected argument "lat"`},
+		{"grid", 2, []string{"-lattice", "4x4x4x4", "-geom", "1x1x1x4"}, exitFailed, "-geom: a grid of 1x1x1x4 has 4 nodes, but the job has 2"},
 		{"grid and lattice", 2, []string{"-lattice", "4x4x4x5", "-geom", "1x1x1x2"}, exitFailed, "2 ranks along t do not divide 5 sites"},
-		{"odd heat-bath", 1, []string{"-lattice", "4x4x4x5", "-sweeps", "1"}, exitFailed, "heat-bath on an odd extent: 5 sites along t"},
+		{"odd heat-bath", 1, []string{"-lattice", "4x4x4x5", "-sweeps", "1"}, exitFailed, "the heat-bath needs even extents: 5 sites along t"},
 		{"no file", 2, []string{"-in", filepath.Join(dir, "none")}, exitFailed, "no such file"},
-		{"cut file", 3, []string{"-in", cut}, exitFailed, "27641 bytes after the"},
-		{"other lattice", 2, []string{"-in", good, "-lattice", "4x4x4x4"}, exitFailed, "has a lattice of 2x2x2x6"},
+		{"cut file", 3, []string{"-in", cut}, exitFailed, "27641 bytes follow the"},
+		{"other lattice", 2, []string{"-in", good, "-lattice", "4x4x4x4"}, exitFailed, ", 2x2x2x6"},
 		{"damaged file", 3, []string{"-in", bit, "-geom", "1x1x1x3"}, exitFailed, "node 2: nersc: the link along z of site (1, 1, 1, 5)"},
 		{"no directory", 2, []string{"-lattice", "2x2x2x2", "-kappa", "0", "-out", filepath.Join(dir, "none", "lat")}, exitFailed, "no such file"},
 		{"no convergence", 2, []string{"-lattice", "2x2x2x4", "-max-iterations", "2"}, exitFailed, "not converged to 1.0e-10 in 2 iterations"},
@@ -193,6 +193,6 @@ func TestProgress(t *testing.T) {
 	p.clear()
 	p.clear()
 	require.Equal(t, n+len("\r\x1b[K"), b.Len())
-	newProgress(false).show(1, "nobody sees it")
+	newProgress(false).show(1, "it is not shown")
 	require.InDelta(t, 0.5, converged(1e-5, 1e-10), 1e-12)
 }

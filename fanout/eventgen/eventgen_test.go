@@ -27,7 +27,7 @@ func write(t testing.TB, c eventgen.Config) ([]byte, eventgen.Summary) {
 	return b.Bytes(), s
 }
 
-// TestWrite reads what was written: it is what was asked for.
+// TestWrite reads the written file, and compares it with its Config.
 func TestWrite(t *testing.T) {
 	for _, c := range []eventgen.Config{
 		{},
@@ -115,7 +115,7 @@ func TestDeterministic(t *testing.T) {
 	require.False(t, bytes.Equal(b, other))
 }
 
-// TestDamage: a Reader gives the items before, and the error that was ordered.
+// TestDamage: a Reader returns the items before the damage, and the expected error.
 func TestDamage(t *testing.T) {
 	whole, _ := write(t, eventgen.Config{Events: 20})
 	for damage, want := range map[eventgen.Damage]error{

@@ -10,16 +10,16 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// Generator makes the items of a file one after the other. It belongs to one goroutine.
+// Generator makes the items of a file one by one. It belongs to one goroutine at a time.
 type Generator struct {
 	c      Config
 	random *rand.Rand
-	item   int     // that comes next
-	event  int     // that comes next
+	item   int     // index of the next item
+	event  int     // number of the next event
 	now    float64 // ns since the run began
 	scaler bool    // whether a scaler comes next
 	body   []byte
-	noise  []byte // that extensions and bodies are cut from
+	noise  []byte // extensions and bodies are cut from it
 }
 
 // New returns the Generator of a file. The error is [ErrConfig].
@@ -39,8 +39,8 @@ func New(c Config) (*Generator, error) {
 	return g, nil
 }
 
-// Next makes the next item; behind the last one it returns false. The body and the
-// extension are valid until the next call. Damage is not in them.
+// Next makes the next item, undamaged; after the last one it returns false. The body and the
+// extension are valid until the next call.
 func (g *Generator) Next(it *ring.Item) bool {
 	defer func() { g.item++ }()
 	switch {
@@ -71,8 +71,8 @@ func (g *Generator) change(t ring.Type) ring.Item {
 }
 
 func (g *Generator) physics() ring.Item {
-	// The conversion rounds: without it some architectures would fuse, and write
-	// another file.
+	// The conversion rounds. Without it some architectures would fuse the operations, and write
+	// a different file.
 	g.now += float64(g.random.ExpFloat64() * (1e9 / g.c.Rate))
 	source := g.c.FirstSource + uint32(g.random.IntN(g.c.Sources))
 	h := ring.Header{Timestamp: uint64(g.now), SourceID: source, Extension: g.noise[:g.c.Extension]}
@@ -90,16 +90,16 @@ func (g *Generator) physics() ring.Item {
 	return ring.Item{Type: ring.PhysicsEvent, HasHeader: true, Header: h, Body: g.body}
 }
 
-// Summary says what a file has.
+// Summary says what Write has written.
 type Summary struct {
 	Items, Bytes int64
 	Damaged      int64 // offset of the damaged item; -1: there is none
 }
 
-// Write writes a file to w. Paced, each item is written, and no more is kept back, when
-// the time of its timestamp has come, the run beginning now; else as fast as w takes it.
-// The error is [ErrConfig], that of w, or that of the context, which is asked now and
-// then.
+// Write writes a file to w. If paced, the run begins now, and each item is written, and not
+// kept back in a buffer, at the time of its timestamp; otherwise all are written as fast as w
+// takes them. The error is [ErrConfig], that of w, or that of the context, which Write checks
+// now and then.
 func Write(ctx context.Context, w io.Writer, c Config, paced bool) (Summary, error) {
 	s := Summary{Damaged: -1}
 	g, err := New(c)
@@ -136,7 +136,7 @@ func Write(ctx context.Context, w io.Writer, c Config, paced bool) (Summary, err
 	return s, out.Flush()
 }
 
-// until writes what is there if it has to wait, and waits.
+// until waits until t. If it has to wait, it flushes out first.
 func until(ctx context.Context, out *ring.Writer, t time.Time) error {
 	d := time.Until(t)
 	if d <= 0 {

@@ -14,8 +14,8 @@ const (
 	tail        = 64 // an exponential size is at most so many times the mean
 )
 
-// Size is how large the bodies of events are, in bytes: a distribution. The zero value
-// is 256 for all. No body is smaller than 8 bytes.
+// Size is the distribution of the sizes of event bodies, in bytes. The zero value is 256 for
+// all. No body is smaller than 8 bytes.
 type Size struct {
 	shape     shape
 	low, high int // fixed and exponential: low alone
@@ -29,13 +29,14 @@ const (
 	exponential
 )
 
-// Fixed is one size for all.
+// Fixed returns the distribution with one size for all bodies.
 func Fixed(n int) Size { return Size{fixed, n, 0} }
 
-// Uniform is every size from low to high alike.
+// Uniform returns the uniform distribution from low to high.
 func Uniform(low, high int) Size { return Size{uniform, low, high} }
 
-// Exponential is sizes of that mean, few of them large, none above 64 times the mean.
+// Exponential returns the exponential distribution with the given mean, cut off at 64 times
+// the mean.
 func Exponential(mean int) Size { return Size{exponential, mean, 0} }
 
 // String returns the text that Set takes.
@@ -52,7 +53,7 @@ func (s Size) String() string {
 	return strconv.Itoa(s.low)
 }
 
-// Type says for a flag what Set takes.
+// Type describes for a flag what Set takes.
 func (*Size) Type() string { return "N|MIN:MAX|exp:MEAN" }
 
 // Set takes "256" for Fixed, "64:4096" for Uniform, "exp:1024" for Exponential. The

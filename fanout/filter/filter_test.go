@@ -91,7 +91,7 @@ func serve(f func(chunk, out []byte) ([]byte, error)) int {
 
 func upper(chunk, out []byte) ([]byte, error) { return append(out, bytes.ToUpper(chunk)...), nil }
 
-// wait is until somebody kills it.
+// wait waits until it is killed.
 func wait() {
 	for {
 		time.Sleep(time.Hour)
@@ -129,7 +129,7 @@ func TestDrop(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestFailures: every way of not answering is an error, and leaves nothing behind.
+// TestFailures: every failure to answer is an error, and leaves nothing behind.
 func TestFailures(t *testing.T) {
 	for _, c := range []struct {
 		act     string
@@ -139,7 +139,7 @@ func TestFailures(t *testing.T) {
 	}{
 		{"third", 2, io.ErrUnexpectedEOF, "answer: unexpected EOF: exit status 7"},
 		{"half", 0, io.ErrUnexpectedEOF, "answer: unexpected EOF: exit status 0"},
-		{"lie", 0, filter.ErrFrame, "answer: frame is longer than the limit: 4278190080 bytes of 67108864"},
+		{"lie", 0, filter.ErrFrame, "answer: frame is longer than the limit: 4278190080 bytes, but at most 67108864 are allowed"},
 		{"parent", 0, io.ErrUnexpectedEOF, "exit status 5"},
 	} {
 		t.Run(c.act, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestKilled(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// The end of a context ends the filter that is at work.
+// The end of a context ends a working filter.
 func TestContext(t *testing.T) {
 	t.Parallel()
 	p, err := filter.Start(command(t, "deaf"))
@@ -305,7 +305,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// TestFrames: any frames are read as they were written, and a cut is an error.
+// TestFrames: frames are read as they were written, and a truncated one is an error.
 func TestFrames(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var wire []byte
@@ -362,7 +362,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// TestServeLimit: a filter takes the limit from what has started it, unless it has its own.
+// TestServeLimit: a filter takes the limit from its environment, unless it has its own.
 func TestServeLimit(t *testing.T) {
 	for _, c := range []struct {
 		env   string

@@ -1,21 +1,21 @@
-// Package filter has chunks of data transformed by other programs: filters, which read
-// chunks on standard input and write what is left of each on standard output.
+// Package filter transforms chunks of data with other programs, called filters. A filter reads
+// chunks on standard input and writes what it keeps of each to standard output.
 //
-// A [Process] lives for many chunks. As standard input and output have no boundaries,
-// each chunk is a frame, both ways:
+// A [Process] lives for many chunks. As standard input and output have no boundaries, each
+// chunk is a frame, in both directions:
 //
 //	0  length of what follows, in bytes; little-endian, 32 bits
 //	4  so many bytes
 //
-// A filter answers each frame with one frame, in order; one of length 0 says that
-// nothing of the chunk is kept. End of file on its standard input tells it to end. In Go
-// [Serve] is all that this takes.
+// A filter answers each frame with one frame, in order; a frame of length 0 says that nothing
+// of the chunk is kept. End of file on its standard input tells it to end. [Serve] implements
+// this in Go.
 //
-// [Once] starts a process for one chunk, which begins and ends with its standard input
-// and output: any program that reads to the end of file will do.
+// [Once] starts a process for one chunk, which is all of its standard input; all of its output
+// is the answer. Any program that reads to the end of file will do.
 //
-// A filter that ends before it has answered, or whose frames are wrong, has done nothing
-// with its chunk: the [*Error] tells its user to give it to another one.
+// If a filter ends before it has answered, or its frames are invalid, its chunk has not been
+// processed: after the [*Error], give the chunk to another filter.
 package filter
 
 import (
@@ -32,29 +32,29 @@ import (
 // FrameHeader is the size of the length before the bytes of a frame, in bytes.
 const FrameHeader = 4
 
-// DefaultLimit is how long an answer may be unless something else is said, in bytes.
+// DefaultLimit is how long an answer may be by default, in bytes.
 const DefaultLimit = 64 << 20
 
-// EnvLimit is the variable of the environment by which a filter is told how long a chunk and an
-// answer may be, in bytes, where that is not DefaultLimit.
+// EnvLimit is the environment variable that tells a filter how long a chunk and an answer may
+// be, in bytes, if that is not DefaultLimit.
 const EnvLimit = "SLUICE_FILTER_LIMIT"
 
 // ErrFrame is the error of a frame that is longer than the limit.
 var ErrFrame = errors.New("frame is longer than the limit")
 
-// AppendFrame appends a frame with the bytes of chunk to b and returns it. A chunk of
-// 4 GiB and more panics.
+// AppendFrame appends a frame with the bytes of chunk to b and returns the result. It panics
+// if the chunk has 4 GiB or more.
 func AppendFrame(b, chunk []byte) []byte {
 	if len(chunk) > math.MaxUint32 {
-		panic("filter: a frame of 4 GiB and more")
+		panic("filter: a frame of 4 GiB or more")
 	}
 	return append(binary.LittleEndian.AppendUint32(b, uint32(len(chunk))), chunk...)
 }
 
-// ReadFrame reads a frame of at most limit bytes (0: DefaultLimit) from r, appends its
-// bytes to b and returns it. Memory grows with what comes, not with what the length says.
-// Where r ends before the frame begins, the error is [io.EOF]; where it ends inside,
-// [io.ErrUnexpectedEOF]. [ErrFrame]: it is too long, and the rest of r is of no use.
+// ReadFrame reads a frame of at most limit bytes (0: DefaultLimit) from r, appends its bytes
+// to b and returns the result. Memory grows with the bytes that arrive, not with the announced
+// length. The error is [io.EOF] if r ends before the frame, and [io.ErrUnexpectedEOF] if it
+// ends inside. It is [ErrFrame] if the frame is too long; the rest of r cannot be parsed then.
 func ReadFrame(r io.Reader, b []byte, limit int) ([]byte, error) {
 	at := len(b)
 	b = slices.Grow(b, FrameHeader)[:at+FrameHeader]
@@ -64,7 +64,7 @@ func ReadFrame(r io.Reader, b []byte, limit int) ([]byte, error) {
 	n := int64(binary.LittleEndian.Uint32(b[at:]))
 	b = b[:at]
 	if n > int64(orDefault(limit)) {
-		return b, fmt.Errorf("%w: %d bytes of %d", ErrFrame, n, orDefault(limit))
+		return b, fmt.Errorf("%w: %d bytes, but at most %d are allowed", ErrFrame, n, orDefault(limit))
 	}
 	for n > 0 {
 		b = slices.Grow(b, int(min(n, piece)))
@@ -92,10 +92,10 @@ func orDefault(limit int) int {
 	return limit
 }
 
-// Serve is the filter's side: it answers the frames that come from r, each of at most
-// limit bytes (0: what [EnvLimit] says, else DefaultLimit), on w, until r ends. transform
-// appends what is kept of a chunk to out and returns it; its error ends Serve with it, and the
-// chunk goes unanswered. Both slices are valid during the call only.
+// Serve is the filter's side. It reads frames from r, each of at most limit bytes (0: what
+// [EnvLimit] says, else DefaultLimit), and answers each on w, until r ends. transform appends
+// what it keeps of a chunk to out and returns the result; if it fails, Serve returns its error
+// and does not answer the chunk. Both slices are valid only during the call.
 func Serve(r io.Reader, w io.Writer, limit int, transform func(chunk, out []byte) ([]byte, error)) error {
 	if limit <= 0 {
 		limit, _ = strconv.Atoi(os.Getenv(EnvLimit)) // else 0

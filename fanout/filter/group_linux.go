@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap waits for the process and ends its group in between its end and its removal: then
-// the number of the group is still its own.
+// reap waits for the process, and ends its group after it has ended but before it is removed:
+// until then the process ID, and so the group's, cannot be reused.
 func (p *child) reap() {
 	for errors.Is(unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}

@@ -9,5 +9,5 @@ import (
 
 func attributes() *syscall.SysProcAttr { return nil }
 
-// killGroup ends a process; there are no groups.
+// killGroup ends a process: there are no process groups here.
 func killGroup(p *os.Process) { p.Kill() }

@@ -2,8 +2,8 @@
 
 package filter
 
-// reap waits for the process and ends its group. In the moment between the two the
-// number of an empty group could, in theory, be given to another one.
+// reap waits for the process and ends its group. Between the two, in theory, the ID of an
+// empty group could be reused.
 func (p *child) reap() {
 	p.cmd.Wait() // for which an exit status other than 0 is an error
 	p.mu.Lock()

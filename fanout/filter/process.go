@@ -13,16 +13,15 @@ import (
 	"time"
 )
 
-// Command says which program is the filter, and how it is started.
+// Command says which program is the filter, and how to start it.
 type Command struct {
-	Args   []string  // its name, which is looked for as a shell does, and its arguments
+	Args   []string  // its name, looked up in PATH as a shell does, and its arguments
 	Env    []string  // nil: that of this process
-	Stderr io.Writer // for its standard error; nil: nowhere. Several processes may write at once
-	Limit  int       // how long an answer may be, in bytes; 0: DefaultLimit. The filter is told: see EnvLimit
+	Stderr io.Writer // receives its standard error; nil: none. Several processes may write at once
+	Limit  int       // how long an answer may be, in bytes; 0: DefaultLimit. Passed on in EnvLimit
 }
 
-// Find says why the program cannot be started, as far as its name tells: nil, or an
-// [*Error].
+// Find looks the program up. If it is not there or not executable, it returns an [*Error].
 func (c Command) Find() error {
 	if len(c.Args) == 0 {
 		return &Error{Op: "start", Err: errNoProgram}
@@ -33,18 +32,18 @@ func (c Command) Find() error {
 	return nil
 }
 
-var errNoProgram = errors.New("no program")
+var errNoProgram = errors.New("no program is named")
 
 // Grace is how long a filter may take to end when its standard input has ended, or it has
 // closed its standard output.
 const Grace = 10 * time.Second
 
-// Error tells of a filter that did not do what it should with a chunk.
+// Error says that a filter could not be started, has failed with a chunk, or ended wrongly.
 type Error struct {
 	Op  string // "start", "answer" or "end"
 	PID int    // of the process; 0: there was none
-	// State says how the process ended; nil if it had not when the error was found, and
-	// was killed.
+	// State says how the process ended; nil if it was still running when the error was found,
+	// and was killed.
 	State *os.ProcessState
 	Err   error
 }
@@ -69,13 +68,13 @@ func (e *Error) Unwrap() error { return e.Err }
 // ErrExit is the error of a process that ended with a status other than 0.
 var ErrExit = errors.New("it has failed")
 
-// ErrUnasked is the error of output behind the last answer: something else than answers
-// was written to standard output, and those of Do may be those to earlier chunks.
+// ErrUnasked is the error of output after the last answer: the filter has written something
+// other than answers to standard output, so Do may have returned answers to earlier chunks.
 var ErrUnasked = errors.New("output that was not asked for")
 
-// Process is a filter that lives for many chunks. It leads a process group of its own
-// where there are such: it does not see what is typed at the terminal, and when it ends,
-// what it has started ends too. It belongs to one goroutine at a time.
+// Process is a filter that lives for many chunks. Where process groups exist it leads its own:
+// signals from the terminal do not reach it, and the processes that it has started end when
+// it ends. It belongs to one goroutine at a time.
 type Process struct {
 	*child
 	limit  int
@@ -100,13 +99,12 @@ func Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// PID returns the number of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Do hands a chunk to the filter, appends its answer to out and returns it. The chunk is
-// not empty: an answer to nothing would be indistinguishable from none. After an error,
-// an [*Error], the process is dead, and only Close may be called; if the context has
-// ended, its error is in there.
+// Do hands a chunk to the filter, appends its answer to out and returns the result. The chunk
+// must not be empty. The error is an [*Error]: the process is dead then, and only Close may be
+// called. If the context has ended, the error wraps its cause.
 func (p *Process) Do(ctx context.Context, chunk, out []byte) ([]byte, error) {
 	p.frame = AppendFrame(p.frame[:0], chunk)
 	stop := context.AfterFunc(ctx, p.kill)
@@ -118,7 +116,7 @@ func (p *Process) Do(ctx context.Context, chunk, out []byte) ([]byte, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		p.close() // else what is not read may keep it from ending, and us from writing
+		p.close() // else unread output may keep the filter from ending, and us from writing
 	}
 	if writeErr := <-p.wrote; err == nil {
 		err = writeErr
@@ -129,24 +127,24 @@ func (p *Process) Do(ctx context.Context, chunk, out []byte) ([]byte, error) {
 	return out, nil
 }
 
-// Kill ends the filter at once. It may be called at any time, by any goroutine; Close is
-// still to be called.
+// Kill ends the filter at once. Any goroutine may call it at any time; call Close afterwards.
 func (p *Process) Kill() { p.kill() }
 
-// ErrKilled is the error of Close about a filter that Kill has ended.
+// ErrKilled is the error of Close for a filter that Kill has ended.
 var ErrKilled = errors.New("it was killed")
 
-// Close ends the filter by the end of its standard input, and kills it if that takes
-// longer than [Grace]. That it has then to be killed, ends with a status other than 0, or
-// has said more than it was asked ([ErrUnasked]), is an [*Error]; of what Do has returned
-// an error about there is none.
+// Close closes the filter's standard input, so that it ends, and kills it after [Grace]. It
+// returns an [*Error] if the filter had to be killed, ended with a status other than 0, or
+// wrote more than its answers ([ErrUnasked]). If Do has returned an error before, Close
+// returns none.
 func (p *Process) Close() error {
 	close(p.writes)
 	return p.end()
 }
 
-// Once starts a process for one chunk, appends all its output to out and returns it. It
-// need not read the whole chunk, but must end with status 0. The error is an [*Error].
+// Once starts a process for one chunk, appends all its output to out and returns the result.
+// The process need not read the whole chunk, but must end with status 0. The error is an
+// [*Error].
 func Once(ctx context.Context, c Command, chunk, out []byte) ([]byte, error) {
 	p, err := start(c)
 	if err != nil {
@@ -200,7 +198,7 @@ type child struct {
 	cmd           *exec.Cmd
 	stdin, stdout *os.File
 	done          chan struct{} // closed when it has ended and was reaped
-	mu            sync.Mutex    // what is below, and that the group is there
+	mu            sync.Mutex    // guards the fields below, and the existence of the group
 	reaped        bool
 	killed        bool // by us
 	failure       bool // an error was returned
@@ -216,7 +214,7 @@ func start(c Command) (*child, error) {
 		cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%d", EnvLimit, c.Limit))
 	}
 	cmd.SysProcAttr = attributes()
-	cmd.WaitDelay = Grace // for standard error, should one that left the group hold it
+	cmd.WaitDelay = Grace // for standard error, if a process that left the group holds it
 	theirIn, stdin, err := os.Pipe()
 	if err != nil {
 		return nil, &Error{Op: "start", Err: err}
@@ -228,7 +226,7 @@ func start(c Command) (*child, error) {
 		return nil, &Error{Op: "start", Err: err}
 	}
 	defer theirOut.Close()
-	// Files, and not what StdinPipe returns: that Wait would close before it was read.
+	// Files instead of StdinPipe and StdoutPipe: Wait would close those before they are read.
 	cmd.Stdin, cmd.Stdout = theirIn, theirOut
 	if err := cmd.Start(); err != nil {
 		stdin.Close()
@@ -240,7 +238,7 @@ func start(c Command) (*child, error) {
 	return p, nil
 }
 
-// kill ends the group, and with it what waits for the pipes.
+// kill ends the group, and with it every wait for the pipes.
 func (p *child) kill() {
 	p.mu.Lock()
 	if !p.reaped {
@@ -251,17 +249,17 @@ func (p *child) kill() {
 	p.close()
 }
 
-// close closes our ends of the pipes: nothing waits for them any more, even if somebody
-// else holds the other ends.
+// close closes our ends of the pipes, which ends every wait for them, even if other processes
+// hold the other ends.
 func (p *child) close() {
 	p.stdin.Close()
 	p.stdout.Close()
 }
 
-// failed is the error of an operation, after which nothing is left of the process.
+// failed ends the process and returns the error of an operation.
 func (p *child) failed(ctx context.Context, op string, err error) error {
-	// It may be about to end by itself, which is why its pipe has ended: then its status
-	// says more than that we have killed it.
+	// If its pipe has ended because the process is about to end by itself, its exit status says
+	// more than our kill.
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) {
 		select {
 		case <-p.done:

@@ -1,8 +1,8 @@
-// Package metrics shows what suppliers of package fanout do, as metrics of Prometheus.
+// Package metrics exports statistics of the suppliers of package fanout to Prometheus.
 //
 //	m := metrics.New("run", supplier)
 //	prometheus.MustRegister(m)                       // in a registry of the program's own, or
-//	err := metrics.Serve(ctx, "127.0.0.1:9464", m)   // on an address, as long as ctx lasts
+//	err := metrics.Serve(ctx, "127.0.0.1:9464", m)   // on an address, until ctx ends
 package metrics
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-hpc/sluice/fanout"
 )
 
-// Source is what has statistics: a [fanout.Supplier].
+// Source provides statistics, as a [fanout.Supplier] does.
 type Source interface {
 	Stats() fanout.Stats
 }
 
-// Collector is a prometheus.Collector of one supplier. All values are those of one call
-// of Stats, which is made when they are asked for; until then it costs nothing.
+// Collector is a prometheus.Collector of one supplier. Each Collect takes all values from one
+// call of Stats; between calls it costs nothing.
 type Collector struct {
 	source Source
 	gauges []metric // of the supplier
@@ -34,15 +34,15 @@ type Collector struct {
 	times  *prometheus.Desc
 }
 
-// metric is one value, or of a worker.
+// metric is one value of a supplier, or of a worker.
 type metric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(s *fanout.Stats, w *fanout.WorkerStats) float64
 }
 
-// New makes a collector. The name is that of the supplier, in the label "supplier": it
-// tells several of one program apart.
+// New makes a collector. The name goes into the label "supplier", and tells the suppliers of a
+// program apart.
 func New(name string, source Source) *Collector {
 	c := &Collector{source: source}
 	constant := prometheus.Labels{"supplier": name}
@@ -64,7 +64,7 @@ func New(name string, source Source) *Collector {
 	of(prometheus.CounterValue, "worker_chunks_total", "Chunks that the worker has been given.", func(w *fanout.WorkerStats) float64 { return float64(w.Chunks) })
 	of(prometheus.CounterValue, "worker_bytes_total", "Bytes of the chunks that the worker has been given.", func(w *fanout.WorkerStats) float64 { return float64(w.Bytes) })
 	of(prometheus.CounterValue, "worker_messages_total", "Messages that the chunks were in.", func(w *fanout.WorkerStats) float64 { return float64(w.Messages) })
-	of(prometheus.CounterValue, "worker_redelivered_chunks_total", "Chunks of the worker that went to others when it died.", func(w *fanout.WorkerStats) float64 { return float64(w.Redelivered) })
+	of(prometheus.CounterValue, "worker_redelivered_chunks_total", "Chunks of the worker that went to others when it died or closed its client.", func(w *fanout.WorkerStats) float64 { return float64(w.Redelivered) })
 	of(prometheus.CounterValue, "worker_idle_seconds_total", "Time that requests of the worker have waited for chunks.", func(w *fanout.WorkerStats) float64 { return w.Idle.Seconds() })
 	of(prometheus.GaugeValue, "worker_held_chunks", "Chunks that the worker has not acknowledged.", func(w *fanout.WorkerStats) float64 { return float64(w.Held) })
 	of(prometheus.GaugeValue, "worker_waiting_requests", "Requests of the worker that have not been answered.", func(w *fanout.WorkerStats) float64 { return float64(w.Waiting) })
@@ -85,8 +85,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.times
 }
 
-// Collect sends the metrics as they are now. Service times are there for suppliers with
-// fanout.Timed only.
+// Collect sends the current metrics. Only suppliers with fanout.Timed have service times.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	s := c.source.Stats()
 	for _, m := range c.gauges {
@@ -106,10 +105,10 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Serve answers requests for /metrics on an address ("host:port") as long as ctx lasts.
-// Whoever reaches the address may read them.
+// Serve answers requests for /metrics on an address ("host:port") until ctx ends. There is no
+// authentication: any client that reaches the address can read the metrics.
 //
-// Errors: that of listening, at once; nil after ctx.
+// Errors: that of listening, at once; nil after ctx has ended.
 func Serve(ctx context.Context, address string, list ...prometheus.Collector) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -118,7 +117,7 @@ func Serve(ctx context.Context, address string, list ...prometheus.Collector) er
 	return ServeOn(ctx, l, list...)
 }
 
-// ServeOn is [Serve] on a listener, which it closes.
+// ServeOn is [Serve] on a listener, which it closes when it returns.
 func ServeOn(ctx context.Context, l net.Listener, list ...prometheus.Collector) error {
 	r := prometheus.NewRegistry()
 	for _, c := range list {
@@ -141,5 +140,5 @@ func ServeOn(ctx context.Context, l net.Listener, list ...prometheus.Collector) 
 	return err
 }
 
-// headerTimeout is what a client may take to say what it wants.
+// headerTimeout bounds the time that a client takes to send its request headers.
 const headerTimeout = 5 * time.Second

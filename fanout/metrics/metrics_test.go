@@ -43,7 +43,7 @@ sluice_fanout_queue_chunks{supplier="run"} 3
 # TYPE sluice_fanout_worker_chunks_total counter
 sluice_fanout_worker_chunks_total{supplier="run",worker="1"} 11
 sluice_fanout_worker_chunks_total{supplier="run",worker="2"} 0
-# HELP sluice_fanout_worker_redelivered_chunks_total Chunks of the worker that went to others when it died.
+# HELP sluice_fanout_worker_redelivered_chunks_total Chunks of the worker that went to others when it died or closed its client.
 # TYPE sluice_fanout_worker_redelivered_chunks_total counter
 sluice_fanout_worker_redelivered_chunks_total{supplier="run",worker="1"} 0
 sluice_fanout_worker_redelivered_chunks_total{supplier="run",worker="2"} 7

@@ -8,51 +8,51 @@ import (
 	"log/slog"
 )
 
-// Config says what a pipeline consists of. Sources, NewWorker and Sink are needed.
+// Config configures a pipeline. Sources, NewWorker and Sink are required.
 type Config struct {
 	Sources []Source
-	// Workers is how many there are at a time; 0: one.
+	// Workers is the number of workers that run at a time; 0: one.
 	Workers int
-	// NewWorker starts worker id, from 0; anew after a failure. It is called by several
-	// goroutines, for different workers.
+	// NewWorker starts worker id, from 0, and starts it again after a failure. Several
+	// goroutines call it, for different workers.
 	NewWorker func(ctx context.Context, id int) (Worker, error)
 	// Order says which of the next items of two sources comes first, as cmp.Compare does.
-	// Those that it finds equal come in the order of their sources. Items of one source
-	// keep theirs. nil: ByTimestamp.
+	// Equal items come in the order of their sources. Items of one source keep their order.
+	// nil: ByTimestamp.
 	Order func(a, b Head) int
 	Sink  Sink
-	// Window is how many chunks of each source there may be between source and sink; 0:
+	// Window is how many chunks each source may have between source and sink; 0:
 	// DefaultWindow for each worker.
 	Window int
 	// Attempts is how many workers may fail with a chunk; 0: DefaultAttempts.
 	Attempts int
 	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit.
 	ItemLimit int64
-	// Log is told of workers that fail; nil: slog.Default().
+	// Log reports workers that fail; nil: slog.Default().
 	Log *slog.Logger
 }
 
 const (
-	// DefaultWindow is how many chunks of a source there are for each worker: one that it
-	// works on, one that it takes next, and as many that wait for an older one.
+	// DefaultWindow is the number of chunks of a source for each worker: one that it works on,
+	// one that it takes next, and two that wait for an older one.
 	DefaultWindow = 4
-	// DefaultAttempts is for workers that fail because of themselves, not of the chunk.
+	// DefaultAttempts allows for workers that fail for reasons other than the chunk.
 	DefaultAttempts = 8
 )
 
-// ErrConfig is the error of a Config that cannot be.
+// ErrConfig is the error of an invalid Config.
 var ErrConfig = errors.New("pipeline: invalid configuration")
 
 func (c Config) check() (Config, error) {
 	switch {
 	case len(c.Sources) == 0:
-		return c, fmt.Errorf("%w: no source", ErrConfig)
+		return c, fmt.Errorf("%w: Sources is empty", ErrConfig)
 	case c.NewWorker == nil:
-		return c, fmt.Errorf("%w: no NewWorker", ErrConfig)
+		return c, fmt.Errorf("%w: NewWorker is nil", ErrConfig)
 	case c.Sink == nil:
-		return c, fmt.Errorf("%w: no sink", ErrConfig)
+		return c, fmt.Errorf("%w: Sink is nil", ErrConfig)
 	case c.Workers < 0 || c.Window < 0 || c.Attempts < 0:
-		return c, fmt.Errorf("%w: a number below 0", ErrConfig)
+		return c, fmt.Errorf("%w: Workers (%d), Window (%d) and Attempts (%d) must not be negative", ErrConfig, c.Workers, c.Window, c.Attempts)
 	}
 	c.Workers = cmp.Or(c.Workers, 1)
 	c.Window = cmp.Or(c.Window, DefaultWindow*c.Workers)
@@ -66,13 +66,13 @@ func (c Config) check() (Config, error) {
 	return c, nil
 }
 
-// Error tells of a chunk that no worker could work on, or of workers that are gone.
+// Error says which stage of a pipeline has failed, and why.
 type Error struct {
 	Op       string // "start", "source", "worker", "work", "sink" or "close"
 	Source   int    // for "source" and "work": index of the source
 	Seq      uint64 // for "work": sequence number of the chunk
 	Attempts int    // for "work": how many workers have failed
-	Err      error  // why, the last time
+	Err      error  // the reason, of the last attempt
 }
 
 func (e *Error) Error() string {

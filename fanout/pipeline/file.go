@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// DefaultClump is how many items a chunk of a file has.
+	// DefaultClump is how many items a chunk of a file has at most.
 	DefaultClump = 256
-	// DefaultChunkBytes is from which size on a chunk of a file is full, in bytes.
+	// DefaultChunkBytes is the size in bytes from which on a chunk of a file is full.
 	DefaultChunkBytes = 1 << 20
 )
 
-// FileOptions are those of [File].
+// FileOptions are the options of [File].
 type FileOptions struct {
 	Name       string // for errors; empty: none
-	Clump      int    // items of a chunk; 0: DefaultClump
-	ChunkBytes int    // size from which on it is full, whatever Clump says; 0: DefaultChunkBytes
-	ItemLimit  int64  // bytes of an item; 0: ring.DefaultLimit
+	Clump      int    // maximum of items in a chunk; 0: DefaultClump
+	ChunkBytes int    // size from which on a chunk is full, whatever Clump is; 0: DefaultChunkBytes
+	ItemLimit  int64  // maximum size of an item in bytes; 0: ring.DefaultLimit
 }
 
-// EventFile makes chunks of an event file. Its Next is a [Source].
+// EventFile makes chunks from an event file. Its Next is a [Source].
 type EventFile struct {
 	o      FileOptions
 	r      *ring.Reader
@@ -33,16 +33,16 @@ type EventFile struct {
 	offset atomic.Int64
 }
 
-// File returns the chunks of the items that r has from here on. It does not close r.
+// File returns an EventFile of the items that r yields from now on. It does not close r.
 func File(r io.Reader, o FileOptions) *EventFile {
 	o.Clump = cmp.Or(max(o.Clump, 0), DefaultClump)
 	o.ChunkBytes = cmp.Or(max(o.ChunkBytes, 0), DefaultChunkBytes)
 	return &EventFile{o: o, r: ring.NewReader(r, o.ItemLimit)}
 }
 
-// Next is a [Source]. Damage is a [*ring.DamageError] with the offset in the file, and
-// comes with the items of its chunk before it. The context is asked between items: for
-// more it is up to r to come back.
+// Next is a [Source]. For a damaged item it returns a [*ring.DamageError] with the offset in
+// the file, together with the items before it in its chunk. It checks the context between
+// items: it does not interrupt a Read of r.
 func (f *EventFile) Next(ctx context.Context, chunk []byte) ([]byte, error) {
 	var it ring.Item
 	for n := 0; n < f.o.Clump && len(chunk) < f.o.ChunkBytes; n++ {
@@ -62,6 +62,6 @@ func (f *EventFile) Next(ctx context.Context, chunk []byte) ([]byte, error) {
 	return chunk, nil
 }
 
-// Offset returns how many bytes of the file the chunks have until now. It may be called
-// at any time.
+// Offset returns how many bytes of the file the chunks contain so far. Any goroutine may call
+// it at any time.
 func (f *EventFile) Offset() int64 { return f.offset.Load() }

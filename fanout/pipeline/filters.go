@@ -12,26 +12,25 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// FilterOptions are those of [Filter].
+// FilterOptions are the options of [Filter].
 type FilterOptions struct {
 	// PerChunk starts a process for each chunk, which reads to the end of file, instead
 	// of one for each worker, which reads and writes frames (see package filter).
 	PerChunk bool
-	// Stamped gives the items to the filter with their timestamps, as chunks of package
-	// ring, and takes them so. Otherwise they are as in event files, and what comes back
-	// gets timestamps by the rules of [ring.Clock], which begins at that of the chunk's
-	// first item.
+	// Stamped passes items to and from the filter with their timestamps, as chunks of package
+	// ring. Otherwise they are passed as in event files, and returned items get timestamps by
+	// the rules of [ring.Clock], starting at the timestamp of the chunk's first item.
 	Stamped bool
-	// Timeout is how long a filter may take for a chunk; 0: as long as it wants.
+	// Timeout is how long a filter may take for a chunk; 0: without limit.
 	Timeout time.Duration
 	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit. Unless the
 	// command has a limit, an answer may be as long as filter.DefaultLimit and two such items.
 	ItemLimit int64
 }
 
-// Filter returns a NewWorker for [Config]: workers that have another program do the work.
-// A filter that ends, takes too long or answers with something that is not ring items
-// has failed with the chunk.
+// Filter returns a NewWorker for [Config], whose workers pass the chunks to another program.
+// A filter that ends, takes too long or returns something other than ring items has failed
+// with the chunk.
 func Filter(c filter.Command, o FilterOptions) func(context.Context, int) (Worker, error) {
 	if c.Limit == 0 && o.ItemLimit > 0 {
 		c.Limit = int(min(filter.DefaultLimit+2*min(o.ItemLimit, 1<<40), math.MaxUint32, math.MaxInt))
@@ -45,7 +44,7 @@ func Filter(c filter.Command, o FilterOptions) func(context.Context, int) (Worke
 		if w.process, err = filter.Start(c); err != nil {
 			return nil, err
 		}
-		// One that has nothing to do would take its time to end when all is given up.
+		// An idle filter might end slowly when the pipeline is cancelled.
 		w.spare = context.AfterFunc(ctx, w.process.Kill)
 		return w, nil
 	}
@@ -55,11 +54,11 @@ type filterWorker struct {
 	o             FilterOptions
 	c             filter.Command
 	process       *filter.Process // nil: one for each chunk
-	spare         func() bool     // from the end of the pipeline's context
+	spare         func() bool     // stops the kill at the end of the pipeline's context
 	bare, answers []byte          // without timestamps
 }
 
-// Work is that of [Worker].
+// Work implements [Worker].
 func (w *filterWorker) Work(ctx context.Context, c *Chunk, out []byte) (_ []byte, err error) {
 	if w.o.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -90,8 +89,8 @@ func (w *filterWorker) ask(ctx context.Context, chunk, out []byte) ([]byte, erro
 	return w.process.Do(ctx, chunk, out)
 }
 
-// Close is that of [Worker]. A filter that somebody has killed when it had answered
-// everything has lost nothing: that is no error.
+// Close implements [Worker]. A filter that was killed after it had answered everything has
+// lost nothing: that is no error.
 func (w *filterWorker) Close() error {
 	if w.process == nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// TestFilters has real processes do the work, each way.
+// TestFilters runs real processes as filters, in each mode.
 func TestFilters(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 600, NullEvery: 5, ScalerEvery: 7})
 	for _, c := range []struct {
@@ -56,9 +56,9 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// hunter is told by filters who they are, and kills one when it feels like it. Each
-// filter says that once, so that a number that it has is that of a child of this process
-// that lives, or was not waited for, as long as it is killed once only.
+// hunter learns the process IDs of filters, and kills one at random. Each filter reports its ID
+// once, and each ID is killed at most once, so an ID is that of a living child of this process,
+// or of one that has not been waited for.
 type hunter struct {
 	mu     sync.Mutex
 	r      *rand.Rand
@@ -112,7 +112,7 @@ func TestKill(t *testing.T) {
 	require.GreaterOrEqual(t, killed, count/100*rounds)
 }
 
-// hunted is a filter beside whose work, now and then, some filter is killed.
+// hunted is a filter during whose work, now and then, some filter is killed.
 type hunted struct {
 	pipeline.Worker
 	h *hunter
@@ -140,7 +140,7 @@ func (h *hunter) hunt() {
 	}
 }
 
-// TestBadFilters: what cannot work is an error, after as many attempts as there are.
+// TestBadFilters: a filter that cannot work is an error, after all attempts.
 func TestBadFilters(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 50})
 	for _, c := range []struct {
@@ -150,8 +150,8 @@ func TestBadFilters(t *testing.T) {
 		op      string
 		says    string
 	}{
-		{"rubbish", 0, false, "work", "3 workers have failed: pipeline: the result is no chunk: ring: byte 0: "},
-		{"rubbish", 0, true, "work", "3 workers have failed: pipeline: the result is no chunk: ring: byte 0: "},
+		{"rubbish", 0, false, "work", "3 workers have failed: pipeline: the result is not a valid chunk: ring: byte 0: "},
+		{"rubbish", 0, true, "work", "3 workers have failed: pipeline: the result is not a valid chunk: ring: byte 0: "},
 		{"late", 10 * time.Millisecond, false, "work", "it took longer than 10ms"},
 		{"sulky", 0, false, "close", "end: it has failed: exit status 9"},
 	} {

@@ -31,7 +31,7 @@ func TestGoldenForeign(t *testing.T) {
 }
 
 // TestForeignSorter lets workers send whenever there is room: what comes out is the naive
-// merge of chunks by their first timestamps, and there is always somebody to go on with.
+// merge of chunks by their first timestamps, and there is always a worker to go on with.
 func TestForeignSorter(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -81,12 +81,12 @@ func TestForeignErrors(t *testing.T) {
 	require.ErrorContains(t, s.Put(pipeline.AppendForeign(nil, 3, chunk)), "worker 3 of 2")
 	require.ErrorContains(t, s.Put(pipeline.AppendForeign(nil, 1, chunk[:9])), "worker 1: ring: byte 8: ")
 	require.NoError(t, s.Put(pipeline.AppendForeign(nil, 1, chunk)))
-	require.ErrorContains(t, s.Put(pipeline.AppendForeign(nil, 1, chunk)), "worker 1 has 1 chunks here already")
+	require.ErrorContains(t, s.Put(pipeline.AppendForeign(nil, 1, chunk)), "worker 1 has no room: 1 of its chunks")
 	require.NoError(t, s.Put(pipeline.AppendForeignEnd(nil, 2)))
-	require.ErrorContains(t, s.Put(pipeline.AppendForeignEnd(nil, 2)), "worker 2 has ended before")
+	require.ErrorContains(t, s.Put(pipeline.AppendForeignEnd(nil, 2)), "worker 2 has already ended")
 }
 
-// FuzzForeign: a sorter takes what it says that it takes.
+// FuzzForeign: a sorter accepts every message for which Room reports room.
 func FuzzForeign(f *testing.F) {
 	chunk := ring.AppendStamped(nil, 1, (&ring.Item{}).Append(nil, ring.V12))
 	f.Add(pipeline.AppendForeign(nil, 1, chunk))

@@ -40,7 +40,7 @@ type entry struct {
 	item      string
 }
 
-// stamped is the items of a file.
+// stamped returns the items of a file with their timestamps.
 func stamped(t testing.TB, file []byte) (list []entry) {
 	t.Helper()
 	var c ring.Clock
@@ -58,8 +58,8 @@ func entries(t testing.TB, chunk []byte) (list []entry) {
 	return list
 }
 
-// merged is the naive merge: again and again the earliest of the first items, of the
-// lowest source if there are several.
+// merged is the naive merge: it repeatedly takes the earliest of the first items, of the lowest
+// source if there are several.
 func merged(sources [][]entry) (all []entry) {
 	for {
 		first := -1
@@ -76,7 +76,7 @@ func merged(sources [][]entry) (all []entry) {
 	}
 }
 
-// collect is a sink that keeps what comes.
+// collect is a sink that keeps all items.
 type collect struct{ b []byte }
 
 func (c *collect) sink(_ context.Context, items []byte) error {
@@ -84,7 +84,7 @@ func (c *collect) sink(_ context.Context, items []byte) error {
 	return nil
 }
 
-// quiet is a log of failures that are meant.
+// quiet is a log for expected failures.
 var quiet = slog.New(slog.DiscardHandler)
 
 // odd keeps the items whose bytes add up to an odd number, and gives them another source.
@@ -100,7 +100,7 @@ func sum(it *ring.Item) (n byte) {
 	return n
 }
 
-// reference is what odd makes of a file.
+// reference returns the result of odd for a file.
 func reference(t testing.TB, file []byte) (list []entry) {
 	t.Helper()
 	for _, e := range stamped(t, file) {
@@ -114,8 +114,7 @@ func reference(t testing.TB, file []byte) (list []entry) {
 	return list
 }
 
-// flaky is a worker that fails now and then, in every way there is, before or after the
-// work.
+// flaky is a worker that fails now and then, in every possible way, before or after the work.
 type flaky struct {
 	pipeline.Worker
 	r *rand.Rand
@@ -178,7 +177,7 @@ var acts = map[string]func([]string) int{
 	},
 }
 
-// serve says who it is, and answers frames.
+// serve writes its process ID, and answers frames.
 func serve(f func([]byte) ([]byte, error)) int {
 	os.Stderr.Write(binary.LittleEndian.AppendUint32(nil, uint32(os.Getpid())))
 	err := filter.Serve(os.Stdin, os.Stdout, 0, func(chunk, out []byte) ([]byte, error) {

@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// Part is what the name of an [Output] ends with until it is complete.
+// Part is the suffix of the name of an [Output] that is not complete.
 const Part = ".part"
 
-// Output writes an event file. Until it is complete its name ends in [Part]: a crash
-// leaves nothing half-written under the name itself, and what was there before. Its
-// Sink is a [Sink].
+// Output writes an event file. Until the file is complete its name ends in [Part]: a crash
+// leaves no incomplete file under the final name, and keeps an older file. Its Sink is a
+// [Sink]. It belongs to one goroutine at a time.
 type Output struct {
 	path    string // empty: it is written in place
 	file    *os.File
@@ -26,8 +26,8 @@ type Output struct {
 	written atomic.Int64
 }
 
-// Create begins an event file. Where the path is something that is not a regular file, a
-// pipe or a device, that is written to. The error is that of package os.
+// Create begins an event file. A path that exists and is not a regular file, such as a pipe or
+// a device, is written to directly. The error is that of package os.
 func Create(path string) (*Output, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
 		file, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -43,8 +43,8 @@ func Create(path string) (*Output, error) {
 	return newOutput(path, file), nil
 }
 
-// To begins an event file in a file that is open, and is closed with it: a pipe, or
-// standard output.
+// To begins an event file in an open file, such as a pipe or standard output. Commit and
+// Discard close it.
 func To(file *os.File) *Output { return newOutput("", file) }
 
 func newOutput(path string, file *os.File) *Output {
@@ -71,11 +71,12 @@ func (o *Output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Bytes returns how many bytes the file has, or will have. It may be called at any time.
+// Bytes returns how many bytes have been written to the file so far, including buffered ones.
+// Any goroutine may call it at any time.
 func (o *Output) Bytes() int64 { return o.written.Load() }
 
-// Commit completes the file, and gives it its name when it is on the disk. After an
-// error it is gone, as after Discard.
+// Commit completes the file: it writes the file to disk, closes it, and renames it to its final
+// name. After an error the file is gone, as after Discard.
 func (o *Output) Commit() error {
 	err := o.w.Flush()
 	if err == nil && o.path != "" {
@@ -93,7 +94,7 @@ func (o *Output) Commit() error {
 	return syncDir(filepath.Dir(o.path))
 }
 
-// Discard removes what was written, except where it was written in place.
+// Discard closes and removes the file. A file that was written directly is only closed.
 func (o *Output) Discard() error {
 	err := o.file.Close()
 	if o.path != "" {
@@ -102,15 +103,14 @@ func (o *Output) Discard() error {
 	return err
 }
 
-// syncDir puts a name that was given on the disk, where directories can be synced.
+// syncDir writes a directory to disk, where directories can be synced.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	// Some file systems, and Windows, do not know how: then the name is as safe as it
-	// can be.
+	// Some file systems, and Windows, cannot sync a directory.
 	dir.Sync()
 	return nil
 }

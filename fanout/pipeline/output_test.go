@@ -67,7 +67,7 @@ func TestOutputErrors(t *testing.T) {
 	require.NoFileExists(t, path+pipeline.Part)
 }
 
-// What is not a regular file is written to where it is.
+// A path that is not a regular file is written to directly.
 func TestOutputPipe(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 3000})
 	var c ring.Clock

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// Pipeline runs once. Its methods may be called by several goroutines, Run once.
+// Pipeline runs once. Several goroutines may call its methods; Run may be called only once.
 type Pipeline struct {
 	Config
 	started   atomic.Bool
@@ -22,7 +22,7 @@ type Pipeline struct {
 	fresh     chan *job
 	results   chan *job
 	ends      chan ending
-	over      chan struct{} // closed when no more chunks come
+	over      chan struct{} // closed when there are no more chunks
 	totals    totals
 }
 
@@ -34,17 +34,17 @@ type job struct {
 	result   []byte
 	itemsOut int
 	attempts int
-	err      error // no result, and there will be none
+	err      error // why there will be no result
 }
 
 // ending says how a source has ended.
 type ending struct {
 	source int
-	chunks uint64 // how many it gave
-	err    error  // nil: as it should
+	chunks uint64 // how many it made
+	err    error  // nil: it has not failed
 }
 
-// New makes a pipeline. The error is [ErrConfig].
+// New makes a pipeline. It starts nothing before Run. The error is [ErrConfig].
 func New(c Config) (*Pipeline, error) {
 	c, err := c.check()
 	if err != nil {
@@ -65,19 +65,22 @@ func New(c Config) (*Pipeline, error) {
 	return p, nil
 }
 
-// Drain ends the sources: what they gave is still worked on and written, then Run
-// returns as if they had ended there. It does not wait, and may be called at any time.
+// Drain ends the sources: chunks that they have made are still processed and written, then
+// Run returns as if the sources had ended there. Drain does not wait. Any goroutine may call
+// it at any time.
 func (p *Pipeline) Drain() { p.drainOnce.Do(func() { close(p.draining) }) }
 
-// Run runs the pipeline to its end and returns what went wrong, joined: an [*Error] for
-// each source that has ended with an error, for each worker that could not be closed; or
-// one that has ended everything: a worker that cannot be started at the beginning, or
-// all of them later; a chunk that no worker could work on; the sink. Before a chunk that
-// no worker could work on all that its source gave before was written. When the context
-// ends, so does Run, with its cause; nothing of the pipeline is left behind then either.
+// Run runs the pipeline until all sources have ended and all results have been written. It
+// returns the joined errors: an [*Error] for each source that has failed and for each worker
+// that could not be closed.
+//
+// Other errors end the whole pipeline: a worker cannot be started at the beginning, or none
+// can be started later; a chunk has failed [Config.Attempts] times; the sink fails. When a
+// chunk has failed, all earlier chunks of its source have been written. When the context ends,
+// Run returns its cause. In every case no goroutine or worker is left running.
 func (p *Pipeline) Run(ctx context.Context) error {
 	if p.started.Swap(true) {
-		return errors.New("pipeline: it has run already")
+		return errors.New("pipeline: Run has already been called")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,9 +134,9 @@ func (p *Pipeline) Run(ctx context.Context) error {
 type source struct {
 	index int
 	next  Source
-	free  chan *job // the window: those that are not on their way
-	err   error     // with which it has ended; the sorter's
-	queue queue     // the sorter's
+	free  chan *job // the window: jobs that are not in flight
+	err   error     // with which it has ended; only the sorter uses it
+	queue queue     // only the sorter uses it
 }
 
 func newSource(index int, next Source, window int) *source {

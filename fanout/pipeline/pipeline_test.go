@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// TestProperty runs pipelines of every shape, with workers that fail: what comes out is
-// what the naive merge of the naive work is, nothing lost, nothing twice.
+// TestProperty runs pipelines of every shape, with workers that fail: the output equals that of a
+// naive merge, without losses or duplicates.
 func TestProperty(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	rounds := 150
@@ -82,8 +82,8 @@ func TestBySource(t *testing.T) {
 	require.Equal(t, append(stamped(t, a), stamped(t, b)...), entries(t, got.b))
 }
 
-// TestBounded: while the sink stands still, or the worker that has the oldest chunk, the
-// source gives as many chunks as the window has, and no more.
+// TestBounded: while the sink, or the worker with the oldest chunk, is blocked, the source makes
+// exactly as many chunks as the window has.
 func TestBounded(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 500})
 	for _, where := range []string{"sink", "worker"} {
@@ -121,8 +121,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestDamage: what is before the damage is written, the other sources go on, and the
-// error has the name and the byte.
+// TestDamage: items before the damage are written, the other sources go on, and the error names
+// the file and the byte.
 func TestDamage(t *testing.T) {
 	good := events(t, eventgen.Config{Events: 90, FirstSource: 1})
 	whole := events(t, eventgen.Config{Events: 90})
@@ -153,7 +153,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestHopeless: a chunk that no worker can work on ends it, after all before it.
+// TestHopeless: a chunk that fails with every worker ends the pipeline, after all earlier chunks.
 func TestHopeless(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 200})
 	cause := errors.New("cannot")
@@ -178,10 +178,10 @@ func TestHopeless(t *testing.T) {
 	require.EqualError(t, err, "pipeline: chunk 11 of source 0: 4 workers have failed: cannot")
 	require.EqualValues(t, 4, tries.Load())
 	require.Equal(t, stamped(t, file)[:55], entries(t, got.b))
-	require.ErrorContains(t, p.Run(ranks.Within(t)), "it has run already")
+	require.ErrorContains(t, p.Run(ranks.Within(t)), "Run has already been called")
 }
 
-// closing is a worker that counts those that are open.
+// closing is a worker that counts the open workers.
 type closing struct {
 	pipeline.Worker
 	open *atomic.Int64
@@ -193,7 +193,7 @@ func (c closing) Close() error {
 	return c.err
 }
 
-// TestEnds has the ways in which everything ends at once. No worker stays open.
+// TestEnds: in every way in which a pipeline ends early, no worker stays open.
 func TestEnds(t *testing.T) {
 	file := events(t, eventgen.Config{Events: 200})
 	cause := errors.New("cause")
@@ -268,7 +268,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// endless is a source that does not end, but comes back when it is told to.
+// endless is a source that does not end, but returns when its context ends.
 func endless(item []byte) pipeline.Source {
 	n := uint64(0)
 	return func(_ context.Context, chunk []byte) ([]byte, error) {
@@ -277,7 +277,7 @@ func endless(item []byte) pipeline.Source {
 	}
 }
 
-// TestDrain: what was read is written, then it is over.
+// TestDrain: chunks that were read are written, then Run returns.
 func TestDrain(t *testing.T) {
 	item := (&ring.Item{Type: ring.PhysicsEvent}).Append(nil, ring.V12)
 	waiting := make(chan struct{})
@@ -332,7 +332,7 @@ func TestCancel(t *testing.T) {
 	require.ErrorIs(t, p.Run(ctx), cause)
 }
 
-// A source whose chunk is none has ended with an error.
+// A source with an invalid chunk has failed.
 func TestBadSource(t *testing.T) {
 	p, err := pipeline.New(pipeline.Config{
 		Sources: []pipeline.Source{func(_ context.Context, chunk []byte) ([]byte, error) {
@@ -360,7 +360,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// BenchmarkPipeline takes events of 256 bytes through workers that do nothing.
+// BenchmarkPipeline sends events of 256 bytes through workers that do nothing.
 func BenchmarkPipeline(b *testing.B) {
 	file := events(b, eventgen.Config{Events: 20_000})
 	b.SetBytes(int64(len(file)))

@@ -9,26 +9,26 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// queue is what the sorter has of a source: the results of a window, each in the slot of
-// its sequence number, and the one whose items are being written.
+// queue is the sorter's state of a source: the results of a window, each in the slot of its
+// sequence number, and the one whose items are being written.
 type queue struct {
 	slots []*job
-	next  uint64 // sequence number that comes next into head
+	next  uint64 // sequence number of the next head
 	head  *job
-	at    int // in head.result, of the next item
+	at    int // offset of the next item in head.result
 	ended bool
-	end   uint64 // if so: how many chunks there were
+	end   uint64 // if ended: how many chunks there were
 }
 
-// entry returns the timestamp of the next item, and how many bytes both have. The result
-// was checked.
+// entry returns the timestamp of the next item, and the size of both. The result has been
+// checked.
 func (q *queue) entry() (timestamp uint64, n int) {
 	b := q.head.result[q.at:]
 	le := binary.LittleEndian
 	return le.Uint64(b), ring.StampLen + int(le.Uint32(b[ring.StampLen:]))
 }
 
-// sort takes results until all sources have ended and all is written.
+// sort takes results until all sources have ended and all results are written.
 func (p *Pipeline) sort(ctx context.Context, gone <-chan struct{}) error {
 	for {
 		waiting, err := p.emit(ctx)
@@ -55,7 +55,7 @@ func (p *Pipeline) sort(ctx context.Context, gone <-chan struct{}) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-gone:
-			// All that they have done is in results, and comes first.
+			// Everything that the workers have done is in results, and is handled first.
 			select {
 			case j := <-p.results:
 				p.put(j)
@@ -71,7 +71,7 @@ func (p *Pipeline) put(j *job) {
 	q.slots[j.Seq%uint64(len(q.slots))] = j
 }
 
-// allGone is the error when no worker is left.
+// allGone returns the error when no worker is left.
 func (p *Pipeline) allGone(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -80,10 +80,11 @@ func (p *Pipeline) allGone(ctx context.Context) error {
 	for _, w := range p.workers {
 		errs = append(errs, w.startErr)
 	}
-	return &Error{Op: "worker", Err: fmt.Errorf("none is left: %w", errors.Join(errs...))}
+	return &Error{Op: "worker", Err: fmt.Errorf("no worker is left: %w", errors.Join(errs...))}
 }
 
-// emit hands to the sink what can be, and says whether there is something to wait for.
+// emit hands to the sink the items whose turn it is, and reports whether it has to wait for
+// more results.
 func (p *Pipeline) emit(ctx context.Context) (waiting bool, err error) {
 	for {
 		first, second := Head{Source: -1}, Head{Source: -1}
@@ -94,7 +95,7 @@ func (p *Pipeline) emit(ctx context.Context) (waiting bool, err error) {
 			q := &s.queue
 			if q.head == nil {
 				if !q.ended || q.next < q.end {
-					return true, nil // what comes of it may be first
+					return true, nil // its next item may be first
 				}
 				continue
 			}
@@ -116,7 +117,7 @@ func (p *Pipeline) emit(ctx context.Context) (waiting bool, err error) {
 	}
 }
 
-// before says whether a comes before b; anything comes before no source.
+// before reports whether a comes before b. If b has no source, a comes first.
 func (p *Pipeline) before(a, b Head) bool {
 	if b.Source < 0 {
 		return true
@@ -145,7 +146,7 @@ func (p *Pipeline) advance(s *source) error {
 	return nil
 }
 
-// retire gives the head back to its source when all of it was written.
+// retire gives the head back to its source when all of it has been written.
 func (p *Pipeline) retire(s *source) {
 	q := &s.queue
 	if q.at < len(q.head.result) {
@@ -156,8 +157,8 @@ func (p *Pipeline) retire(s *source) {
 	q.head = nil
 }
 
-// write hands to the sink the items of the source that is first, as many as come before
-// that which is second, of the result that is being written.
+// write hands to the sink the items of the first source that come before those of the second,
+// from the result that is being written.
 func (p *Pipeline) write(ctx context.Context, first, second Head) error {
 	s := p.sources[first.Source]
 	q := &s.queue

@@ -6,12 +6,12 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// Source makes chunks. It appends the next one, in the form of package ring (per item a
-// timestamp and the item), to chunk and returns it; the slice is its to use during the
-// call only. The error [io.EOF] says that there is no more; another one that there should
-// be. What was appended counts in either case, and the Source is not called again. The
-// context ends when no more is wanted; then a Source that waits has to come back, with
-// whatever error. Calls do not overlap, but come from any goroutine.
+// Source makes chunks. It appends the next one to chunk, in the form of package ring (for each
+// item a timestamp and the item), and returns the result; it may use the slice only during the
+// call. The error [io.EOF] says that the source has ended; any other error, that it has
+// failed. In either case the appended items count, and Source is not called again. The context
+// ends when no more chunks are wanted; a Source that waits must then return, with any error.
+// Calls do not overlap, but come from any goroutine.
 type Source func(ctx context.Context, chunk []byte) ([]byte, error)
 
 // Chunk is what a worker works on.
@@ -21,19 +21,19 @@ type Chunk struct {
 	Data   []byte // the items with their timestamps, as in package ring; not empty
 }
 
-// Worker makes results of chunks. Its methods are called one at a time.
+// Worker makes results from chunks. Its methods are called one at a time.
 type Worker interface {
-	// Work appends what it makes of c to out, in the form of a chunk, and returns it: the
-	// result, which may be empty. Both slices, and c, are its to use during the call
-	// only; it does not change c, which another worker may get. After an error, and after
-	// a result that is no chunk, the worker is closed.
+	// Work appends the result of c to out, in the form of a chunk, and returns it; the result
+	// may be empty. Work may use both slices and c only during the call, and must not change
+	// c, which another worker may get. After an error, or an invalid result, the worker is
+	// closed.
 	Work(ctx context.Context, c *Chunk, out []byte) ([]byte, error)
-	// Close is called once. Its error is one of the pipeline's, except after a Work that
-	// has failed.
+	// Close is called once. The pipeline returns its error, except after a Work that has
+	// failed.
 	Close() error
 }
 
-// Func is a function as a Worker.
+// Func makes a Worker from a function.
 type Func func(ctx context.Context, c *Chunk, out []byte) ([]byte, error)
 
 // Work calls f.
@@ -42,15 +42,15 @@ func (f Func) Work(ctx context.Context, c *Chunk, out []byte) ([]byte, error) { 
 // Close does nothing.
 func (Func) Close() error { return nil }
 
-// Pass is a NewWorker for [Config]: a worker that changes nothing.
+// Pass is a NewWorker for [Config]. Its workers return each chunk unchanged.
 func Pass(context.Context, int) (Worker, error) {
 	return Func(func(_ context.Context, c *Chunk, out []byte) ([]byte, error) { return append(out, c.Data...), nil }), nil
 }
 
-// Items makes a Worker of a function for one item: it may change the item, its body
-// header and what its slices refer to, but not what these contain, and says whether it is
-// kept. What is kept is written in version v; its timestamp in the chunk stays. Items may
-// have limit bytes (0: [ring.DefaultLimit]).
+// Items makes a Worker from a function for one item, which returns whether the item is kept.
+// The function may change the fields of the item and of its body header, but not the bytes that
+// the slices refer to. Kept items are written in version v, with their timestamps in the chunk
+// unchanged. Items may have limit bytes (0: [ring.DefaultLimit]).
 func Items(v ring.Version, limit int64, f func(it *ring.Item) (keep bool, err error)) Worker {
 	return Func(func(_ context.Context, c *Chunk, out []byte) ([]byte, error) {
 		for e, err := range ring.Entries(c.Data, limit) {
@@ -77,8 +77,8 @@ type Head struct {
 	Timestamp uint64
 }
 
-// ByTimestamp is the order that merges sources by time: of two items of different
-// sources the earlier comes first.
+// ByTimestamp is the order that merges sources by time: the item with the earlier timestamp
+// comes first.
 func ByTimestamp(a, b Head) int {
 	switch {
 	case a.Timestamp < b.Timestamp:
@@ -89,10 +89,10 @@ func ByTimestamp(a, b Head) int {
 	return 0
 }
 
-// BySource is the order that puts one source behind the other. Those behind wait: it is
-// their windows that are full meanwhile.
+// BySource is the order that writes one source after the other. Later sources wait with full
+// windows.
 func BySource(a, b Head) int { return a.Source - b.Source }
 
-// Sink takes what comes out: items with their timestamps, as in package ring, in order.
-// The slice is its to use during the call only. An error ends the pipeline.
+// Sink takes the output: items with their timestamps, as in package ring, in order. It may use
+// the slice only during the call. An error ends the pipeline. Calls do not overlap.
 type Sink func(ctx context.Context, items []byte) error

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Stats says what a pipeline has done until now.
+// Stats says what a pipeline has done so far.
 type Stats struct {
-	ChunksIn, ItemsIn, BytesIn    int64 // that the sources gave; bytes with timestamps
-	ChunksOut, ItemsOut, BytesOut int64 // that have left for the sink; likewise
-	Redelivered                   int64 // times that a chunk was given to a further worker
+	ChunksIn, ItemsIn, BytesIn    int64 // from the sources; bytes with timestamps
+	ChunksOut, ItemsOut, BytesOut int64 // written to the sink; bytes with timestamps
+	Redelivered                   int64 // how often a chunk had to be given to another worker
 	Workers                       []WorkerStats
 }
 
-// WorkerStats says what a worker, and those that came after it when it failed, have done.
+// WorkerStats says what a worker and those that replaced it have done.
 type WorkerStats struct {
-	Chunks, Items, BytesIn, BytesOut int64         // of which there is a result; items of the chunks; bytes with timestamps
-	Failures                         int64         // times that it failed
-	Idle                             time.Duration // that it had nothing to do
-	Busy                             time.Duration // that it worked, failures included
+	Chunks, Items, BytesIn, BytesOut int64         // chunks with a result, and their items; bytes with timestamps
+	Failures                         int64         // how often it failed
+	Idle                             time.Duration // time without work
+	Busy                             time.Duration // time that it worked, failures included
 	P50, P99, Max                    time.Duration // of the service times of chunks
 }
 
@@ -39,8 +39,8 @@ func (t *totals) written(j *job) {
 	t.bytesOut.Add(int64(len(j.result)))
 }
 
-// Stats may be called at any time. Its numbers are not all of the same moment while the
-// pipeline runs.
+// Stats returns what the pipeline has done. Any goroutine may call it at any time. While the
+// pipeline runs, the numbers are not all from the same moment.
 func (p *Pipeline) Stats() Stats {
 	t := &p.totals
 	s := Stats{
@@ -74,7 +74,7 @@ func (w *slot) waits() {
 	w.mu.Unlock()
 }
 
-// works notes that it has, and returns the time.
+// works notes that the worker has work again, and returns the time.
 func (w *slot) works() time.Time {
 	now := time.Now()
 	w.mu.Lock()
@@ -84,7 +84,7 @@ func (w *slot) works() time.Time {
 	return now
 }
 
-// worked notes what came of a chunk.
+// worked notes the outcome of a chunk.
 func (w *slot) worked(j *job, took time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,21 +12,21 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// ErrResult is the error of a worker whose result is no chunk.
-var ErrResult = errors.New("pipeline: the result is no chunk")
+// ErrResult is the error of a worker whose result is not a valid chunk.
+var ErrResult = errors.New("pipeline: the result is not a valid chunk")
 
-// slot is where a worker is, one after the other.
+// slot runs a worker, and those that replace it.
 type slot struct {
 	p        *Pipeline
 	id       int
 	worker   Worker
 	closeErr error // of a worker that had not failed
-	startErr error // of one that should have come after one that had
+	startErr error // of a worker that should have replaced one that had
 
 	mu    sync.Mutex // what Stats reads
 	stats WorkerStats
 	times *hdrhistogram.Histogram // µs
-	idle  time.Time               // since when it waits; zero: it does not
+	idle  time.Time               // since when it waits; zero: it does not wait
 }
 
 // Service times are kept from 1 µs to an hour, with 2 digits.
@@ -36,7 +36,7 @@ func newSlot(p *Pipeline, id int) *slot {
 	return &slot{p: p, id: id, times: hdrhistogram.New(1, longestService, 2)}
 }
 
-// startWorkers starts all, or none.
+// startWorkers starts all workers, or none.
 func (p *Pipeline) startWorkers(ctx context.Context) error {
 	errs := make([]error, len(p.workers))
 	var wg sync.WaitGroup
@@ -84,19 +84,19 @@ func (w *slot) run(ctx context.Context) {
 			j.err = err
 			w.p.results <- j
 		}
-		w.worker.Close() // it may take its time; the error is the one that there is already
+		w.worker.Close() // this may take a while; err is the error to report
 		if ctx.Err() != nil {
 			return
 		}
 		if w.worker, err = w.p.NewWorker(ctx, w.id); err != nil {
-			w.p.Log.Error("a worker cannot be started again", "worker", w.id, "error", err)
+			w.p.Log.Error("a worker could not be started again", "worker", w.id, "error", err)
 			w.startErr = err
 			return
 		}
 	}
 }
 
-// take returns the next chunk, one that was tried before first, or nil when there are no
+// take returns the next chunk, preferring one that has failed before, or nil when there are no
 // more.
 func (p *Pipeline) take() *job {
 	select {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkPool is the time of a chunk to a worker and of its result back, which is as
-// long.
+// BenchmarkPool measures the time of a chunk to a worker, and of its result, of the same length,
+// back.
 func BenchmarkPool(b *testing.B) {
 	for _, n := range []int{64, 4 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

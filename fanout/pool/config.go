@@ -10,44 +10,44 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// Config is that of a supplier or of a worker. The zero value of each field but the
-// secret is good for most.
+// Config configures a supplier or a worker. Only the secret must be set.
 type Config struct {
-	// Secret is what both ends must know. None is admitted with Insecure only, at both.
+	// Secret is the secret that both ends must know. An empty one needs Insecure at both
+	// ends.
 	Secret   []byte
 	Insecure bool
-	// Name is that of the pool, equal at both ends, at most 64 bytes. It is no secret.
+	// Name is the name of the pool: the same at both ends, at most 64 bytes, not secret.
 	Name string
 
-	// Chunks is how many chunks may be under way: sent, and their results not released.
-	// 0: 256. Of suppliers.
+	// Chunks is how many chunks a supplier may have in flight: sent, and their results not
+	// released. 0: 256.
 	Chunks int
-	// Attempts is how many workers may go, their connections ended, with a chunk that they
-	// work on, before it is given up. What counts is what a worker has begun with, not what
-	// waits at it: of the first that goes this is not known, and counts for all that it
-	// had, but gives none of them up; from then on workers say when they begin with these
-	// chunks. 0: 3. Below 0: any number. Of suppliers.
+	// Attempts is after how many workers whose connections end while they work on a chunk
+	// the supplier gives it up. Only chunks that a worker has begun count, not those that
+	// wait in its window. At the first loss the supplier does not know which these are: it
+	// counts all that the worker had, but gives up none of them. From then on workers report
+	// when they begin with one of these chunks. 0: 3. Below 0: no bound.
 	Attempts int
-	// Window is how many chunks a worker has at most of each supplier: one to work on,
-	// and the others on their way. 0: 2. Of workers.
+	// Window is how many chunks a worker may have of each supplier: one to work on, and the
+	// others in flight. 0: 2.
 	Window int
 
-	// MaxBytes bounds the chunks that a worker takes, and the results that a supplier
-	// takes. 0: 64 MiB.
+	// MaxBytes bounds the chunks that a worker accepts, and the results that a supplier
+	// accepts. 0: 64 MiB.
 	MaxBytes int
-	// Timeout is how long the proof of a connection may take. 0: 10 s.
+	// Timeout is how long the handshake of a connection may take. 0: 10 s.
 	Timeout time.Duration
-	// Log is told of workers that come and go. nil: slog.Default.
+	// Log reports workers that come and go. nil: slog.Default.
 	Log *slog.Logger
 }
 
-// Reasons for which an operation fails; test for them with errors.Is.
+// Reasons why an operation fails; test for them with errors.Is.
 var (
 	// ErrInvalid: a field of the configuration or an argument is out of range.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrClosed: the supplier or worker has been closed, or the supplier ended.
 	ErrClosed = errors.New("closed")
-	// ErrProtocol: the other end has sent what the protocol does not allow.
+	// ErrProtocol: the other end has violated the protocol.
 	ErrProtocol = errors.New("protocol error")
 )
 
@@ -62,7 +62,7 @@ const (
 	maxWindow = 1 << 12
 )
 
-// check completes the configuration, or says what is wrong with it.
+// check fills in the defaults, or returns what is wrong.
 func (c Config) check() (Config, error) {
 	set := func(v *int, to int) {
 		if *v == 0 {
@@ -81,13 +81,13 @@ func (c Config) check() (Config, error) {
 	}
 	switch {
 	case len(c.Secret) == 0 && !c.Insecure:
-		return c, fmt.Errorf("%w: no secret", ErrInvalid)
+		return c, fmt.Errorf("%w: Secret is empty, and Insecure is not set", ErrInvalid)
 	case c.Chunks < 1 || c.Chunks > maxChunks:
-		return c, fmt.Errorf("%w: %d chunks, 1 to %d", ErrInvalid, c.Chunks, maxChunks)
+		return c, fmt.Errorf("%w: Chunks is %d: it must be 1 to %d", ErrInvalid, c.Chunks, maxChunks)
 	case c.Window < 1 || c.Window > maxWindow:
-		return c, fmt.Errorf("%w: window %d, 1 to %d", ErrInvalid, c.Window, maxWindow)
+		return c, fmt.Errorf("%w: Window is %d: it must be 1 to %d", ErrInvalid, c.Window, maxWindow)
 	case c.MaxBytes < 1 || c.Timeout < 0:
-		return c, fmt.Errorf("%w: a number below its least", ErrInvalid)
+		return c, fmt.Errorf("%w: MaxBytes (%d) and Timeout (%v) must not be negative", ErrInvalid, c.MaxBytes, c.Timeout)
 	}
 	return c, nil
 }
@@ -100,5 +100,5 @@ func (c Config) proof() proof.Params {
 	return proof.Params{Secret: c.Secret, Insecure: c.Insecure, Protocol: "sluice-fanout-pool", Major: 2, Job: c.Name, Self: id}
 }
 
-// silence is how long the host of a peer may be silent.
+// silence is how long a peer's host may be silent before its connection ends.
 const silence = 20 * time.Second

@@ -1,10 +1,9 @@
-// Package pool hands chunks of data to workers that come and go: a supplier listens on an
-// address, and whoever knows the secret may join at any time, ask for chunks, and leave.
-// Their results come back to the supplier in the order of the chunks, each once, whatever
-// happens to workers.
+// Package pool hands chunks of data to workers that come and go. A supplier listens on an
+// address; a worker that knows the secret can join at any time, ask for chunks, and leave.
+// The supplier gets the results in the order of the chunks, each once, even if workers die.
 //
 //	s, err := pool.Listen(ctx, ":7000", pool.Config{Secret: secret})
-//	err = s.Send(ctx, chunk)            // waits while too many are under way
+//	err = s.Send(ctx, chunk)            // waits while too many are in flight
 //	r, err := s.Receive(ctx)            // the next result; io.EOF after the last
 //	err = s.End(ctx)                    // no more chunks
 //
@@ -13,25 +12,26 @@
 //	err = k.Done(result)
 //
 // Package fanout is for the ranks of a job, whose number is fixed, and moves chunks over
-// shared memory and RDMA; here they go over TCP.
+// shared memory and RDMA. This package uses TCP.
 //
 // # Bounds
 //
-// A supplier has [Config.Chunks] places. A chunk has one from Send until its result has
-// been released: so Send waits for whoever receives the results, and memory is that of
-// the places. A worker has [Config.Window] chunks at most of each of its suppliers.
+// A supplier has [Config.Chunks] places, which bound its memory. A chunk occupies a place from
+// Send until its result has been released, so Send waits when results are not received. A
+// worker has at most [Config.Window] chunks of each of its suppliers.
 //
 // # Death
 //
-// The chunks of a worker whose connection ends go to others, before new ones; what it had
-// answered counts. A chunk that [Config.Attempts] workers go with while they work on it is
-// given up, which Receive says in its place; those that waited beside it are not blamed. A host that falls silent is found out by the
-// keep-alives of TCP, in some 20 seconds. A supplier that dies is an error of its workers'
-// Receive, once; those of several suppliers go on with the others.
+// When the connection of a worker ends, its chunks go to others, before new ones; results that
+// it has sent count. A chunk is given up after [Config.Attempts] workers were lost while they
+// worked on it; Receive then returns an error in its place. Chunks that only waited at those
+// workers are not given up. TCP keep-alives detect a silent host in about 20 seconds. When a
+// supplier dies, Receive of its workers returns an error once; a worker of several suppliers
+// goes on with the others.
 //
-// # Who may join
+// # Authentication
 //
-// Both ends prove to each other that they know the secret before anything else counts
-// (HMAC-SHA256 over nonces of both). Nothing is encrypted: what is secret, or may be
-// rewritten between the hosts, belongs into a tunnel.
+// Before anything else, both ends prove to each other that they know the secret (HMAC-SHA256
+// over nonces of both). Nothing is encrypted, and later data is not authenticated: use a
+// tunnel if others can read or change the traffic between the hosts.
 package pool

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/pool"
 )
 
-// A supplier and one of its workers, which elsewhere are programs of their own.
+// A supplier and one of its workers. Usually each is a program of its own.
 func Example() {
 	ctx := context.Background()
 	c := pool.Config{Secret: []byte("known to all of the pool")}

@@ -12,17 +12,17 @@ type kind uint8
 // kindChunk and kindEnd.
 const (
 	kindAsk    kind = 1 + iota // no body
-	kindResult                 // of the chunk of that number; it may be empty
+	kindResult                 // the result of the chunk with that number; it may be empty
 	kindLeave                  // no body: the worker asks for no more
-	kindChunk                  // of that number, not empty
+	kindChunk                  // the chunk with that number, not empty
 	kindEnd                    // no body: no more chunks
-	kindBegun                  // no body: the worker has begun with the chunk of that number
+	kindBegun                  // no body: the worker has begun with the chunk with that number
 )
 
-// header is what a frame begins with, little-endian: its kind (8 bits), whether the worker is
-// to say when it begins with the chunk (8 bits: 0 or 1), zeroes (16 bits), for how many chunks
-// it asks (32 bits; of workers), a number of a chunk and the length of the body that follows (64
-// bits each).
+// header begins a frame, little-endian: its kind (8 bits), whether the worker must report when
+// it begins with the chunk (8 bits: 0 or 1), zeroes (16 bits), how many chunks it asks for (32
+// bits; from workers), the number of a chunk and the length of the body that follows (64 bits
+// each).
 type header struct {
 	kind    kind
 	watched bool
@@ -43,12 +43,12 @@ func (h header) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, h.length)
 }
 
-// parseHeader reads a header of headerLen bytes, of a frame whose body has at most so
-// many.
+// parseHeader parses a header of headerLen bytes. The body of its frame has at most most
+// bytes.
 func parseHeader(b []byte, most int) (header, error) {
 	h := header{kind(b[0]), b[1] == 1, binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])}
 	if h.length > uint64(most) {
-		return header{}, fmt.Errorf("%w: frame of kind %d with a body of %d bytes, at most %d (MaxBytes)", ErrProtocol, h.kind, h.length, most)
+		return header{}, fmt.Errorf("%w: a frame of kind %d has a body of %d bytes, more than MaxBytes, %d", ErrProtocol, h.kind, h.length, most)
 	}
 	ok := b[1]&^1|b[2]|b[3] == 0 && (!h.watched || h.kind == kindChunk)
 	switch h.kind {
@@ -65,7 +65,7 @@ func parseHeader(b []byte, most int) (header, error) {
 		ok = false
 	}
 	if !ok {
-		return header{}, fmt.Errorf("%w: frame %x", ErrProtocol, b[:headerLen])
+		return header{}, fmt.Errorf("%w: invalid frame header %x", ErrProtocol, b[:headerLen])
 	}
 	return h, nil
 }

@@ -33,8 +33,7 @@ var acts = map[string]func(args []string) error{
 	},
 }
 
-// mortal works until it kills itself: with a chunk that it has not answered, or has just
-// answered.
+// mortal works until it kills itself: before or just after it has answered a chunk.
 func mortal(addr string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -73,8 +72,7 @@ func mortal(addr string) error {
 	}
 }
 
-// Processes are killed while they work, and others take their places: nothing is lost, and
-// nothing comes twice.
+// Processes are killed while they work, and others replace them: no result is lost or duplicated.
 func TestKilled(t *testing.T) {
 	ctx := ranks.Within(t)
 	count := 1000 // some 50 are killed

@@ -29,7 +29,7 @@ type member struct {
 	wake  *sync.Cond
 }
 
-// handshakes is how many connections may be proving at a time; others wait.
+// handshakes is how many handshakes may run at a time; other connections wait.
 const handshakes = 64
 
 // accept takes workers until the listener is closed.
@@ -42,8 +42,8 @@ func (s *Supplier) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Too many files, say. It passes, or not; a worker tries again.
-			s.c.Log.Warn("pool: a worker could not connect", "error", err)
+			// Too many open files, for example. This may pass; a worker tries again.
+			s.c.Log.Warn("pool: accepting a connection has failed", "error", err)
 			time.Sleep(acceptPause)
 			<-busy
 			continue
@@ -63,15 +63,15 @@ func (s *Supplier) accept() {
 			}
 			s.c.Log.Debug("pool: a worker has joined", "from", conn.RemoteAddr())
 			err = m.run()
-			s.c.Log.Debug("pool: a worker has gone", "from", conn.RemoteAddr(), "error", err)
+			s.c.Log.Debug("pool: a worker has left", "from", conn.RemoteAddr(), "error", err)
 		})
 	}
 }
 
-// acceptPause is after an error of accept, so that it does not spin.
+// acceptPause is the pause after an error of Accept, so that the loop does not spin.
 const acceptPause = 50 * time.Millisecond
 
-// admit has the worker prove itself.
+// admit authenticates a worker and makes it a member.
 func (s *Supplier) admit(conn net.Conn) (*member, error) {
 	if err := conn.SetDeadline(time.Now().Add(s.c.Timeout)); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (s *Supplier) admit(conn net.Conn) (*member, error) {
 	return m, nil
 }
 
-// give has a chunk written. The caller holds the lock.
+// give queues a chunk to be written. The caller holds the lock.
 func (m *member) give(seq uint64) {
 	m.asked--
 	m.has = append(m.has, seq)
@@ -105,7 +105,7 @@ func (m *member) give(seq uint64) {
 	m.wake.Signal()
 }
 
-// end has the end written. The caller holds the lock.
+// end queues the end to be written. The caller holds the lock.
 func (m *member) end() {
 	m.last = true
 	m.wake.Signal()
@@ -126,12 +126,12 @@ func (m *member) run() error {
 	m.wake.Signal()
 	m.s.mu.Unlock()
 	err = closing(err, m.conn.Close())
-	writer.Wait() // nobody reads the memory of its chunks any more
+	writer.Wait() // from now on the memory of its chunks is not read
 	m.leave()
 	return errors.Join(err, werr)
 }
 
-// leave gives what the worker has to others.
+// leave gives the worker's chunks to others.
 func (m *member) leave() {
 	s := m.s
 	s.mu.Lock()
@@ -161,12 +161,12 @@ func (m *member) leave() {
 	s.ring()
 }
 
-// write writes what the worker is given.
+// write writes the chunks that the worker is given.
 func (m *member) write() error {
 	s := m.s
 	var head []byte
 	var bufs net.Buffers
-	these := new(net.Buffers) // what WriteTo changes
+	these := new(net.Buffers) // WriteTo changes it
 	for {
 		s.mu.Lock()
 		for len(m.out) == 0 && !m.last && !m.stop {
@@ -196,16 +196,16 @@ func (m *member) write() error {
 		if _, err := these.WriteTo(m.conn); err != nil {
 			return err
 		}
-		if last { // it closes its end when it has answered what it has
+		if last { // the worker closes its end when it has answered all its chunks
 			return nil
 		}
 	}
 }
 
-// writeMost is how many chunks go in one call of the system.
+// writeMost is how many chunks go in one system call.
 const writeMost = 64
 
-// read reads what the worker says.
+// read reads and handles the worker's frames.
 func (m *member) read() error {
 	in := bufio.NewReaderSize(m.conn, 32<<10)
 	head := make([]byte, headerLen)
@@ -233,7 +233,7 @@ func (m *member) read() error {
 		case kindBegun:
 			err = m.begun(h.seq)
 		default:
-			err = fmt.Errorf("%w: a worker asks and answers", ErrProtocol)
+			err = fmt.Errorf("%w: a worker has sent a frame of kind %d, which only a supplier sends", ErrProtocol, h.kind)
 		}
 		if err == nil {
 			err = m.ask(h.asks)
@@ -244,26 +244,26 @@ func (m *member) read() error {
 	}
 }
 
-// begun takes note that the worker has begun with a chunk.
+// begun records that the worker has begun with a chunk.
 func (m *member) begun(seq uint64) error {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	if !slices.Contains(m.has, seq) {
-		return fmt.Errorf("%w: a worker that has not chunk %d begins with it", ErrProtocol, seq)
+		return fmt.Errorf("%w: a worker reports work on chunk %d, which it has not been given", ErrProtocol, seq)
 	}
 	m.s.place(seq).begun = true
 	return nil
 }
 
-// ask takes note that the worker asks for more chunks.
+// ask records that the worker asks for more chunks.
 func (m *member) ask(n uint32) error {
 	s := m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n > maxWindow || m.asked+len(m.has)+int(n) > maxWindow {
-		return fmt.Errorf("%w: a worker asks for %d chunks more than %d", ErrProtocol, n, m.asked+len(m.has))
+		return fmt.Errorf("%w: a worker asks for %d chunks in addition to %d, more than %d together", ErrProtocol, n, m.asked+len(m.has), maxWindow)
 	}
-	if m.last { // in vain
+	if m.last { // no more chunks will come
 		return nil
 	}
 	m.asked += int(n)
@@ -281,11 +281,11 @@ func (m *member) answer(in *bufio.Reader, h header) error {
 	i := slices.Index(m.has, h.seq)
 	if i < 0 {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: result %d of a worker that has not the chunk", ErrProtocol, h.seq)
+		return fmt.Errorf("%w: a worker sends a result of chunk %d, which it has not been given", ErrProtocol, h.seq)
 	}
 	p := s.place(h.seq)
 	s.mu.Unlock()
-	// The worker has the chunk until it is taken off its list: nobody else writes here.
+	// While the chunk is on the worker's list, only this goroutine writes here.
 	if uint64(cap(p.result)) < h.length {
 		p.result = make([]byte, h.length)
 	}

@@ -25,7 +25,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func config() Config { return Config{Secret: []byte("of the pool"), Name: "test", Log: quiet} }
 
-// over returns a context that has ended: of what would wait.
+// over returns a context that has ended, so that no call waits.
 func over(t testing.TB) context.Context {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	t.Cleanup(cancel)
@@ -44,7 +44,7 @@ func chunk(i int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%d.", i)), 1+i*i%701)
 }
 
-// work is what workers make of a chunk: nothing of some.
+// work returns the result of a chunk, which is empty for some.
 func work(b []byte) []byte {
 	if len(b)%5 == 0 {
 		return nil
@@ -82,8 +82,8 @@ func supply(ctx context.Context, s *Supplier, count int) error {
 	}
 }
 
-// Workers join when they like, leave, and vanish with chunks in their hands; the results
-// are complete, in order and without duplicates.
+// Workers join at any time, leave, and vanish while they have chunks; the results are complete, in
+// order and without duplicates.
 func TestPool(t *testing.T) {
 	for _, workers := range []int{1, 2, 5, 16} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// A worker of two suppliers has chunks of both; when one dies it hears it once, and goes
-// on with the other.
+// A worker of two suppliers has chunks of both; when one dies it gets one error, and goes on with
+// the other.
 func TestSeveralSuppliers(t *testing.T) {
 	ctx := ranks.Within(t)
 	a, b := listen(t, config()), listen(t, config())
@@ -169,7 +169,7 @@ func TestSeveralSuppliers(t *testing.T) {
 	require.ErrorIs(t, a.Send(ctx, []byte("x")), ErrClosed)
 }
 
-// Who does not know the secret stays outside, and takes no place of others.
+// A worker without the secret is refused, and takes no place from others.
 func TestStrangers(t *testing.T) {
 	ctx := ranks.Within(t)
 	c := config()
@@ -214,7 +214,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, silent.Close())
 }
 
-// Nobody takes results: the supplier takes no more chunks than it has places.
+// While no results are received, the supplier takes no more chunks than it has places.
 func TestBounded(t *testing.T) {
 	ctx := ranks.Within(t)
 	c := config()
@@ -243,8 +243,8 @@ func TestBounded(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A chunk that workers die of is given up after as many as Attempts says, and none of those
-// that wait beside it, whatever the window.
+// A chunk that kills its workers is given up after Attempts of them, and no chunk that only waits
+// in their windows.
 func TestHopeless(t *testing.T) {
 	for _, attempts := range []int{1, 2, 0} {
 		for _, window := range []int{1, 2, 8} {
@@ -296,8 +296,7 @@ func TestHopeless(t *testing.T) {
 	}
 }
 
-// The end of a worker does not count against a chunk that had come to it, and that it had not
-// begun with.
+// The loss of a worker does not count against a chunk that it has received but not begun.
 func TestNotBegun(t *testing.T) {
 	ctx := ranks.Within(t)
 	c := config()
@@ -323,7 +322,7 @@ func TestNotBegun(t *testing.T) {
 	require.NoError(t, s.End(ctx))
 }
 
-// What is against the protocol ends the connection it came by.
+// A frame that violates the protocol ends its connection.
 func TestProtocol(t *testing.T) {
 	ctx := ranks.Within(t)
 	s := listen(t, config())
@@ -358,8 +357,8 @@ func TestProtocol(t *testing.T) {
 	require.ErrorIs(t, s.Send(ctx), ErrInvalid)
 }
 
-// A worker has, and has asked for, no more chunks than the largest window together; begins with
-// those that it has; and leaves them in order to those that ask.
+// A worker has, and has asked for, at most the largest window of chunks together; it can begin only
+// with chunks that it has; when it leaves, they go in order to workers that ask.
 func TestMember(t *testing.T) {
 	s := &Supplier{c: Config{Attempts: -1}, places: make([]place, 16)}
 	join := func(has ...uint64) *member {
@@ -396,7 +395,7 @@ func TestMember(t *testing.T) {
 	}
 }
 
-// A result that is released again gives nothing of the next one in its place back.
+// Releasing a result twice does not release the next one in its place.
 func TestReleasedLate(t *testing.T) {
 	s := &Supplier{places: make([]place, 2), next: 3, low: 1}
 	s.places[0] = place{state: lent, gen: 2}
@@ -406,7 +405,7 @@ func TestReleasedLate(t *testing.T) {
 	require.Equal(t, free, s.places[0].state)
 }
 
-// The length of a body is held to the bound before there is memory for it.
+// The length of a body is checked before memory is allocated for it.
 func TestLyingHeader(t *testing.T) {
 	const most = 1 << 20
 	for _, k := range []kind{kindResult, kindChunk} {
@@ -418,7 +417,7 @@ func TestLyingHeader(t *testing.T) {
 				continue
 			}
 			require.ErrorIs(t, err, ErrProtocol)
-			require.ErrorContains(t, err, fmt.Sprintf("a body of %d bytes, at most %d", length, most))
+			require.ErrorContains(t, err, fmt.Sprintf("a body of %d bytes, more than MaxBytes, %d", length, most))
 		}
 	}
 }

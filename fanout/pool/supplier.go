@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
-// Supplier listens for workers, and gives them chunks. Its methods may be called from
-// several goroutines; chunks are numbered in the order in which Send takes them.
+// Supplier listens for workers and gives them chunks. Several goroutines may call its
+// methods; chunks are numbered in the order in which Send takes them.
 type Supplier struct {
 	c  Config
 	ln net.Listener
@@ -23,32 +23,32 @@ type Supplier struct {
 	mu      sync.Mutex
 	places  []place // by number, modulo
 	next    uint64  // number of the next chunk
-	result  uint64  // of the next result
-	low     uint64  // the first whose place is not free
-	fresh   uint64  // the first that nobody has been given
+	result  uint64  // number of the next result
+	low     uint64  // the first chunk whose place is not free
+	fresh   uint64  // the first chunk that no worker has been given
 	again   []uint64
-	asking  []*member // as often as each has asked
+	asking  []*member // once for each chunk that a member has asked for
 	members map[*member]struct{}
 	gone    []WorkerStats
 	ended   bool
 	closed  bool
-	done    bool // End has done it all
+	done    bool // End has done everything
 	proving map[net.Conn]struct{}
-	bell    chan struct{} // closed when something has changed that somebody waits for
+	bell    chan struct{} // closed when something has changed that a caller waits for
 	waiters int
 }
 
-// place is that of a chunk, until its result has been released. While a member has the
-// chunk, the result is its to write.
+// place is the place of a chunk until its result has been released. While a member has the
+// chunk, only that member writes the result.
 type place struct {
 	chunk    []byte
 	result   []byte
 	holder   *member
 	attempts int
-	watched  bool // the holder says when it begins
-	begun    bool // it has said so
+	watched  bool // the holder reports when it begins
+	begun    bool // it has reported it
 	state    state
-	gen      uint64 // its number, of the present chunk
+	gen      uint64 // number of the present chunk
 }
 
 type state uint8
@@ -62,51 +62,52 @@ const (
 	lent
 )
 
-// keptMost is the most memory that a free place keeps, for each of its two.
+// keptMost is the most memory that a free place keeps for its chunk, and for its result.
 const keptMost = 1 << 20
 
-// Result is what a worker has made of a chunk. It is a value; the zero Result is none.
+// Result is what a worker has made of a chunk. It is a value type; the zero Result is none.
 type Result struct {
 	s   *Supplier
 	seq uint64
 }
 
-// HopelessError says that so many workers went with a chunk, as [Config.Attempts] admits.
+// HopelessError says that a chunk has been given up: as many workers as [Config.Attempts]
+// admits were lost while they worked on it.
 type HopelessError struct {
 	Seq      uint64 // number of the chunk
 	Attempts int
 }
 
-// Error names the chunk.
+// Error returns the number of the chunk and of the workers.
 func (e *HopelessError) Error() string {
-	return fmt.Sprintf("pool: chunk %d was with %d workers when they went: it is given up", e.Seq, e.Attempts)
+	return fmt.Sprintf("pool: chunk %d is given up: the connections of %d workers ended while they had it", e.Seq, e.Attempts)
 }
 
 // Stats is what a supplier has done.
 type Stats struct {
-	Chunks  uint64 // that were sent
-	Results uint64 // that were received
-	Waiting int    // chunks that nobody has
+	Chunks  uint64 // chunks that were sent
+	Results uint64 // results that were received
+	Waiting int    // chunks that no worker has
 	Held    int    // chunks that workers have
 	Workers []WorkerStats
 }
 
-// WorkerStats is what a supplier knows of a worker. The last 256 of those that are gone are
-// among them.
+// WorkerStats is what a supplier knows of a worker. [Stats] includes the last 256 workers that
+// are gone.
 type WorkerStats struct {
-	Addr        string // where it connects from
-	Present     bool
+	Addr        string // the address that it connects from
+	Present     bool   // whether it is connected
 	Waiting     int    // chunks that it has asked for and not been given
 	Held        int    // chunks that it has
-	Chunks      uint64 // it has answered
-	Bytes       uint64 // of these
-	Redelivered uint64 // chunks of it that went to others
+	Chunks      uint64 // chunks that it has answered
+	Bytes       uint64 // bytes of these
+	Redelivered uint64 // its chunks that went to others
 }
 
 const keptStats = 256
 
-// Listen makes a supplier that listens on a TCP address ("host:port"). ctx bounds only the
-// call.
+// Listen makes a supplier that listens on a TCP address ("host:port"). ctx bounds only this
+// call. End or Close ends the supplier.
 //
 // Errors: [ErrInvalid]; those of net.ListenConfig.
 func Listen(ctx context.Context, addr string, c Config) (*Supplier, error) {
@@ -124,12 +125,12 @@ func Listen(ctx context.Context, addr string, c Config) (*Supplier, error) {
 	return s, nil
 }
 
-// Addr is where the supplier listens.
+// Addr returns the address that the supplier listens on.
 func (s *Supplier) Addr() net.Addr { return s.ln.Addr() }
 
 func (s *Supplier) place(seq uint64) *place { return &s.places[seq%uint64(len(s.places))] }
 
-// ring wakes who waits. The caller holds mu.
+// ring wakes all waiters. The caller holds mu.
 func (s *Supplier) ring() {
 	if s.waiters > 0 {
 		close(s.bell)
@@ -153,18 +154,18 @@ func (s *Supplier) await(ctx context.Context) error {
 	}
 }
 
-// Send gives a chunk to the pool, which copies it. It waits while so many are under way as
-// [Config.Chunks] says; for workers it does not wait.
+// Send gives a chunk to the pool, which copies it. It waits while [Config.Chunks] are in
+// flight; it does not wait for workers.
 //
-// Errors: [ErrInvalid] for a chunk without bytes; [ErrClosed]; that of ctx, and the chunk
-// has not been taken.
+// Errors: [ErrInvalid] for a chunk without bytes; [ErrClosed] after End or Close; that of ctx.
+// After an error the chunk has not been taken.
 func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
 	n := 0
 	for _, p := range parts {
 		n += len(p)
 	}
 	if n == 0 {
-		return fmt.Errorf("pool: send: %w: a chunk has at least one byte", ErrInvalid)
+		return fmt.Errorf("pool: send: %w: the chunk is empty: it must have at least one byte", ErrInvalid)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +194,7 @@ func (s *Supplier) Send(ctx context.Context, parts ...[]byte) error {
 	return nil
 }
 
-// match gives chunks to those who have asked for them, in turn.
+// match gives chunks to the workers that have asked for them, in turn.
 func (s *Supplier) match() {
 	for len(s.asking) > 0 && (len(s.again) > 0 || s.fresh < s.next) {
 		m := s.asking[0]
@@ -213,11 +214,11 @@ func (s *Supplier) match() {
 	}
 }
 
-// Receive returns the next result, in the order of the chunks. It is lent until it is
+// Receive returns the next result, in the order of the chunks. The result is lent until it is
 // released.
 //
-// Errors: [io.EOF] after [Supplier.End], behind the last result; a [*HopelessError], in the
-// place of the result; [ErrClosed]; that of ctx.
+// Errors: [io.EOF] after the last result, when [Supplier.End] has been called; a
+// [*HopelessError] in the place of a result; [ErrClosed]; that of ctx.
 func (s *Supplier) Receive(ctx context.Context) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,10 +265,10 @@ func (s *Supplier) vacate(seq uint64) {
 	s.ring()
 }
 
-// Seq is the number of the chunk, from 0.
+// Seq returns the number of the chunk, from 0.
 func (r Result) Seq() uint64 { return r.seq }
 
-// Bytes are those of the result; there may be none. They are the caller's until Release.
+// Bytes returns the bytes of the result, possibly none. They are the caller's until Release.
 func (r Result) Bytes() []byte {
 	if r.s == nil {
 		return nil
@@ -275,8 +276,8 @@ func (r Result) Bytes() []byte {
 	return r.s.place(r.seq).result
 }
 
-// Release gives the bytes back, and the place of the chunk. Release again does nothing. It
-// may be called from any goroutine.
+// Release gives back the bytes and the place of the chunk. Calling it again does nothing. Any
+// goroutine may call it.
 func (r Result) Release() {
 	if r.s == nil {
 		return
@@ -288,13 +289,12 @@ func (r Result) Release() {
 	}
 }
 
-// End says that there are no more chunks, and waits until all results have been received:
-// by another goroutine, in [Supplier.Receive]. Then all workers are given their end, and
-// the supplier is closed to new ones; results that are lent stay so. Ending again does
-// nothing.
+// End says that there are no more chunks, and waits until all results have been received by
+// [Supplier.Receive], which another goroutine has to call. It then sends all workers their
+// end and stops listening. Results that are lent stay valid. Calling it again does nothing.
 //
-// Errors: [ErrClosed] if it has been closed before; that of ctx, and End may be called
-// again.
+// Errors: [ErrClosed] if the supplier was closed before; that of ctx, after which End may be
+// called again.
 func (s *Supplier) End(ctx context.Context) error {
 	s.mu.Lock()
 	s.ended = true
@@ -323,7 +323,8 @@ func (s *Supplier) End(ctx context.Context) error {
 	return closing(errs...)
 }
 
-// Close ends the connections. What has not been received is dropped.
+// Close ends the connections, and drops the results that have not been received. After End
+// has succeeded it does nothing.
 func (s *Supplier) Close() error {
 	s.mu.Lock()
 	if s.done {
@@ -346,12 +347,12 @@ func (s *Supplier) Close() error {
 	return closing(errs...)
 }
 
-// closing joins errors but those of what has been closed before.
+// closing joins errors, except those of connections that have been closed before.
 func closing(errs ...error) error {
 	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, net.ErrClosed) })...)
 }
 
-// Stats returns what the supplier has done. It may be called at any time.
+// Stats returns what the supplier has done. Any goroutine may call it at any time.
 func (s *Supplier) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

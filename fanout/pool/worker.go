@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// Worker is a worker of one supplier, or of several: it asks for chunks, and answers them.
-// Its methods may be called from several goroutines, each of which has chunks of its own.
+// Worker is a worker of one or more suppliers: it asks for chunks and answers them. Several
+// goroutines may call its methods, each with chunks of its own.
 type Worker struct {
 	c     Config
 	links []*link
-	come  chan arrival // what has come from suppliers; it has room for all that was asked for
+	come  chan arrival // from suppliers; it has room for every chunk that was asked for
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ type link struct {
 	mu      sync.Mutex // of what is written
 	out     []byte
 	asked   int // chunks that were asked for and not answered
-	held    int // chunks that have come and were not answered
+	held    int // chunks that have arrived and were not answered
 	leaving bool
 	ended   bool // by the supplier
 	free    [][]byte
@@ -48,32 +48,33 @@ type arrival struct {
 	link  *link
 	seq   uint64
 	bytes []byte
-	tell  bool  // the supplier is to hear when it is begun with
-	err   error // io.EOF: it has said so
+	tell  bool  // the worker must report when it begins with the chunk
+	err   error // io.EOF: the supplier has sent its end
 }
 
-// Chunk is a chunk that a worker has. It is a value; the zero Chunk is none.
+// Chunk is a chunk that a worker has. It is a value type; the zero Chunk is none.
 type Chunk struct{ a arrival }
 
-// SupplierError is the death of a supplier, or what else ended its connection.
+// SupplierError says that a supplier has died, or why else its connection has ended.
 type SupplierError struct {
 	Addr string // as it was given to Join
 	Err  error
 }
 
-// Error names the supplier.
+// Error returns the address of the supplier and the reason.
 func (e *SupplierError) Error() string { return fmt.Sprintf("pool: supplier %s: %v", e.Addr, e.Err) }
 
 // Unwrap returns the reason.
 func (e *SupplierError) Unwrap() error { return e.Err }
 
-// Join connects to suppliers, and asks each for chunks.
+// Join connects to all the given suppliers and asks each for chunks. ctx bounds only this
+// call. Close the worker after use.
 //
-// Errors: [ErrInvalid]; a [*SupplierError] for one that cannot be reached, or refuses.
+// Errors: [ErrInvalid]; a [*SupplierError] for a supplier that cannot be reached or refuses.
 func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
 	c, err := c.check()
 	if err == nil && len(addrs) == 0 {
-		err = fmt.Errorf("%w: no supplier", ErrInvalid)
+		err = fmt.Errorf("%w: no supplier address is given", ErrInvalid)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pool: join: %w", err)
@@ -99,7 +100,7 @@ func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
 	return w, nil
 }
 
-// connect connects to a supplier, both proving themselves.
+// connect connects to a supplier; both ends authenticate.
 func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.c.Timeout)
 	defer cancel()
@@ -121,8 +122,8 @@ func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 
 // Receive returns the next chunk of any supplier. It is the caller's until Done.
 //
-// Errors: [io.EOF] when all suppliers have ended; a [*SupplierError], once for each that has
-// died, after which the others' chunks come; [ErrClosed]; that of ctx.
+// Errors: [io.EOF] when all suppliers have ended; a [*SupplierError], once for each supplier
+// that has died, while the chunks of the others still come; [ErrClosed]; that of ctx.
 func (w *Worker) Receive(ctx context.Context) (Chunk, error) {
 	for {
 		if w.isClosed() { // select chooses at random
@@ -145,7 +146,7 @@ func (w *Worker) Receive(ctx context.Context) (Chunk, error) {
 		w.mu.Lock()
 		if w.live--; w.live == 0 && !w.over {
 			w.over = true
-			close(w.closed) // who else waits in Receive need not
+			close(w.closed) // ends every other waiting Receive
 		}
 		w.mu.Unlock()
 		if !errors.Is(a.err, io.EOF) {
@@ -163,7 +164,7 @@ func (w *Worker) isClosed() bool {
 	}
 }
 
-// why says why nothing more comes.
+// why returns why no more chunks come.
 func (w *Worker) why() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -173,10 +174,10 @@ func (w *Worker) why() error {
 	return fmt.Errorf("pool: receive: %w", ErrClosed)
 }
 
-// Seq is the number of the chunk at its supplier, from 0.
+// Seq returns the number of the chunk at its supplier, from 0.
 func (k Chunk) Seq() uint64 { return k.a.seq }
 
-// Supplier is the address of the chunk's supplier, as it was given to Join.
+// Supplier returns the address of the chunk's supplier, as it was given to Join.
 func (k Chunk) Supplier() string {
 	if k.a.link == nil {
 		return ""
@@ -184,14 +185,16 @@ func (k Chunk) Supplier() string {
 	return k.a.link.addr
 }
 
-// Bytes are those of the chunk. They may be changed.
+// Bytes returns the bytes of the chunk. They may be changed until Done.
 func (k Chunk) Bytes() []byte { return k.a.bytes }
 
-// Done sends the result of the chunk, which may be nothing, and asks for more. It is to be
-// called once; the bytes are no longer the caller's, but may be among the parts.
+// Done sends the result of the chunk, which may be empty, and asks for more chunks. Call it
+// once for each chunk. The parts may be parts of the chunk's bytes, which are no longer the
+// caller's when Done returns.
 //
-// Errors: [ErrInvalid] for a result that is longer than [Config.MaxBytes]; else a
-// [*SupplierError]: the supplier is gone, which Receive says, too.
+// Errors: [ErrInvalid] for a result that is longer than [Config.MaxBytes], after which Done
+// may be called again; else a [*SupplierError], as the supplier is gone: Receive also
+// reports that.
 func (k Chunk) Done(parts ...[]byte) error {
 	l := k.a.link
 	n := 0
@@ -199,7 +202,7 @@ func (k Chunk) Done(parts ...[]byte) error {
 		n += len(p)
 	}
 	if n > l.w.c.MaxBytes {
-		return fmt.Errorf("pool: %w: a result of %d bytes, at most %d", ErrInvalid, n, l.w.c.MaxBytes)
+		return fmt.Errorf("pool: done: %w: the result has %d bytes, more than MaxBytes, %d", ErrInvalid, n, l.w.c.MaxBytes)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,22 +224,22 @@ func (k Chunk) Done(parts ...[]byte) error {
 	return nil
 }
 
-// Leave says that the worker asks for no more: Receive returns what it has been given, then
-// [io.EOF].
+// Leave tells the suppliers that the worker asks for no more chunks: Receive returns those that
+// it has been given already, then [io.EOF].
 func (w *Worker) Leave() {
 	for _, l := range w.links {
 		l.mu.Lock()
 		if !l.leaving {
 			l.leaving = true
 			if err := l.write(header{kind: kindLeave}, nil); err != nil {
-				w.c.Log.Debug("pool: no supplier to leave", "supplier", l.addr, "error", err) // Receive says it
+				w.c.Log.Debug("pool: leaving a supplier has failed", "supplier", l.addr, "error", err) // Receive returns it
 			}
 		}
 		l.mu.Unlock()
 	}
 }
 
-// Close ends the connections: chunks that have not been answered go to others.
+// Close ends the connections. Chunks that have not been answered go to other workers.
 func (w *Worker) Close() error {
 	w.mu.Lock()
 	if !w.over {
@@ -252,7 +255,7 @@ func (w *Worker) Close() error {
 	return closing(errs...)
 }
 
-// gatherMost is up to how many bytes a result is copied behind its header.
+// gatherMost is the length in bytes up to which a result is copied behind its header.
 const gatherMost = 16 << 10
 
 // write writes a frame. The caller holds mu, or has the link alone.
@@ -272,7 +275,8 @@ func (l *link) write(h header, parts [][]byte) error {
 	return err
 }
 
-// begun tells the supplier that a chunk is begun with. One that is gone Receive tells of.
+// begun tells the supplier that work on a chunk begins. If the supplier is gone, Receive
+// reports that.
 func (l *link) begun(seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,8 +298,8 @@ func (l *link) memory(n int) []byte {
 	return make([]byte, n)
 }
 
-// run takes what the supplier sends. After its end the supplier waits for that of the
-// connection, which comes when all its chunks have been answered.
+// run receives the supplier's frames. After its end, the supplier waits until the worker has
+// answered all its chunks and closes the connection.
 func (l *link) run() {
 	err := l.read()
 	l.mu.Lock()
@@ -315,7 +319,7 @@ func (l *link) read() error {
 	head := make([]byte, headerLen)
 	for {
 		if _, err := io.ReadFull(in, head); err != nil {
-			if err == io.EOF { // it has not said its end
+			if err == io.EOF { // the supplier has not sent its end
 				err = io.ErrUnexpectedEOF
 			}
 			return err
@@ -327,7 +331,7 @@ func (l *link) read() error {
 		case h.kind == kindEnd:
 			return io.EOF
 		case h.kind != kindChunk:
-			return fmt.Errorf("%w: a supplier sends chunks and its end", ErrProtocol)
+			return fmt.Errorf("%w: the supplier has sent a frame of kind %d, which only a worker sends", ErrProtocol, h.kind)
 		}
 		b := l.memory(int(h.length))
 		if _, err := io.ReadFull(in, b); err != nil {
@@ -336,7 +340,7 @@ func (l *link) read() error {
 		select {
 		case l.w.come <- arrival{link: l, seq: h.seq, bytes: b, tell: h.watched}:
 		default:
-			return fmt.Errorf("%w: more chunks than were asked for", ErrProtocol)
+			return fmt.Errorf("%w: the supplier has sent more chunks than the worker asked for", ErrProtocol)
 		}
 	}
 }

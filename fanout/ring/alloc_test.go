@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// TestAllocs says what allocates nothing: everything, once its buffers are there.
+// TestAllocs: nothing allocates once its buffers have grown.
 func TestAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	items, _ := file(t, rand.New(rand.NewPCG(21, 22)), 20_000, 60)

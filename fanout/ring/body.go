@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// ErrBody is the error of a body that is not what the type of its item says.
+// ErrBody is the error of a body that does not match the type of its item.
 var ErrBody = errors.New("ring: invalid body")
 
 // Format is the body of a [RingFormat] item.
@@ -14,12 +14,12 @@ type Format struct{ Major, Minor uint16 }
 
 const formatLen = 4
 
-// Append appends the body to b and returns it.
+// Append appends the body to b and returns the result.
 func (f Format) Append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(b, f.Major), f.Minor)
 }
 
-// ParseFormat reads the body of a [RingFormat] item. The error is [ErrBody].
+// ParseFormat parses the body of a [RingFormat] item. The error is [ErrBody].
 func ParseFormat(body []byte) (Format, error) {
 	if len(body) != formatLen {
 		return Format{}, fmt.Errorf("%w: RING_FORMAT of %d bytes, want %d", ErrBody, len(body), formatLen)
@@ -36,7 +36,7 @@ const TitleLen = 80
 type StateChange struct {
 	Run        uint32 // number of the run
 	Offset     uint32 // time since the run began, in units of 1/Divisor s
-	Time       uint32 // of day, s since 1970; the year 2106 is its end
+	Time       uint32 // seconds since 1970, until 2106
 	Divisor    uint32
 	OriginalID uint32 // source id of its first writer; version 12 only
 	Title      string // TitleLen bytes at most, none of them 0
@@ -49,8 +49,8 @@ func stateChangeLen(v Version) int {
 	return 4*4 + TitleLen + 1
 }
 
-// Append appends the body to b in version v and returns it. A title that is too long is
-// cut.
+// Append appends the body to b in version v and returns the result. It cuts a title that is
+// too long.
 func (s *StateChange) Append(b []byte, v Version) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, s.Run)
@@ -65,10 +65,10 @@ func (s *StateChange) Append(b []byte, v Version) []byte {
 	return append(b, title[:]...)
 }
 
-// ParseStateChange reads the body of such an item, in version v. The error is [ErrBody].
+// ParseStateChange parses the body of such an item, in version v. The error is [ErrBody].
 func ParseStateChange(body []byte, v Version) (StateChange, error) {
 	if want := stateChangeLen(v); len(body) != want {
-		return StateChange{}, fmt.Errorf("%w: change of state of %d bytes, want %d", ErrBody, len(body), want)
+		return StateChange{}, fmt.Errorf("%w: state change of %d bytes, want %d", ErrBody, len(body), want)
 	}
 	le := binary.LittleEndian
 	s := StateChange{Run: le.Uint32(body), Offset: le.Uint32(body[4:]), Time: le.Uint32(body[8:]), Divisor: le.Uint32(body[12:])}
@@ -82,5 +82,5 @@ func ParseStateChange(body []byte, v Version) (StateChange, error) {
 			return s, nil
 		}
 	}
-	return StateChange{}, fmt.Errorf("%w: title of a change of state without end", ErrBody)
+	return StateChange{}, fmt.Errorf("%w: the title of a state change is not terminated", ErrBody)
 }

@@ -8,16 +8,16 @@ import (
 // StampLen is the size of the timestamp before each item of a chunk, in bytes.
 const StampLen = 8
 
-// Clock gives the items of a file the timestamps that they have in chunks. The zero
-// value is ready, and stands at 0.
+// Clock gives the items of a file their timestamps in chunks. The zero value is ready to use,
+// and stands at 0.
 type Clock struct{ last uint64 }
 
 // NewClock returns a Clock that stands at a timestamp.
 func NewClock(timestamp uint64) Clock { return Clock{timestamp} }
 
-// Stamp returns the timestamp of the next item: that of its body header. An item without
-// one, or with NullTimestamp, has the last one that there was. A [RingFormat] item, with
-// which a run begins, sets the clock to 0.
+// Stamp returns the timestamp of the next item: that of its body header. An item without body
+// header, or with NullTimestamp, gets the previous timestamp. A [RingFormat] item, which begins
+// a run, sets the clock to 0.
 func (c *Clock) Stamp(it *Item) uint64 {
 	switch {
 	case it.Type == RingFormat:
@@ -28,16 +28,16 @@ func (c *Clock) Stamp(it *Item) uint64 {
 	return c.last
 }
 
-// AppendStamped appends a timestamp and the bytes of an item to the chunk b and returns
-// it.
+// AppendStamped appends a timestamp and the bytes of an item to the chunk b and returns the
+// result.
 func AppendStamped(b []byte, timestamp uint64, item []byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, timestamp), item...)
 }
 
-// ParseStamped reads the timestamp and the item that a chunk begins with, the item as
-// [Parse] does, and returns how many bytes both have. It does not allocate unless it
-// fails. The only error is a [*DamageError]; its offset is that of the item, or where
-// the timestamp is cut off 0.
+// ParseStamped parses the timestamp and the item at the beginning of a chunk, the item as
+// [Parse] does, and returns how many bytes both have. It does not allocate unless it fails.
+// The only error is a [*DamageError] with the offset of the item, or 0 if the timestamp is cut
+// off.
 func ParseStamped(it *Item, b []byte, limit int64) (timestamp uint64, n int, err error) {
 	if len(b) < StampLen {
 		return 0, 0, &DamageError{Have: int64(len(b)), Err: ErrTruncated}
@@ -57,9 +57,9 @@ type Entry struct {
 	Item      Item   // the same, parsed
 }
 
-// Entries goes through the items of a chunk, each of at most limit bytes (0:
-// DefaultLimit). Damage, a [*DamageError] with its offset in the chunk, ends it. The
-// Entry is the same one every time.
+// Entries iterates over the items of a chunk, each of at most limit bytes (0: DefaultLimit). A
+// damaged item yields a [*DamageError] with its offset in the chunk, and ends the iteration.
+// Every step yields the same Entry, overwritten.
 func Entries(chunk []byte, limit int64) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
 		var e Entry
@@ -79,7 +79,7 @@ func Entries(chunk []byte, limit int64) iter.Seq2[*Entry, error] {
 	}
 }
 
-// Check goes through a chunk, as Entries does, and returns how many items it has.
+// Check checks a chunk, as Entries does, and returns how many items it has.
 func Check(chunk []byte, limit int64) (items int, err error) {
 	var it Item
 	for at := 0; at < len(chunk); items++ {
@@ -93,8 +93,8 @@ func Check(chunk []byte, limit int64) (items int, err error) {
 	return items, nil
 }
 
-// AppendStripped appends the items of a chunk to b, without their timestamps, and
-// returns it. After an error, as of Entries, b has the items before the damage.
+// AppendStripped appends the items of a chunk to b, without their timestamps, and returns the
+// result. After an error, as in Entries, it has the items before the damage.
 func AppendStripped(b, chunk []byte, limit int64) ([]byte, error) {
 	for e, err := range Entries(chunk, limit) {
 		if err != nil {
@@ -105,9 +105,9 @@ func AppendStripped(b, chunk []byte, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// AppendAll appends items that follow each other in b to a chunk, with the timestamps
-// that the clock gives them, and returns it with their number. After an error, a
-// [*DamageError] with its offset in items, the chunk has those before the damage.
+// AppendAll appends consecutive items to a chunk, with the timestamps that the clock gives
+// them, and returns the chunk and the number of items. The error is a [*DamageError] with its
+// offset in items; the chunk then has the items before the damage.
 func AppendAll(chunk, items []byte, c *Clock, limit int64) (_ []byte, n int, err error) {
 	var it Item
 	for at := 0; at < len(items); n++ {

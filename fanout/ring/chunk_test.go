@@ -58,8 +58,8 @@ func TestGoldenChunk(t *testing.T) {
 	require.Equal(t, append([]byte{9}, items...), stripped)
 }
 
-// TestChunkProperty: stamping and stripping give the file again, the timestamps are
-// those of the clock, and every cut is found where it is.
+// TestChunkProperty: stamping and stripping reproduce the file, the timestamps are those of the
+// clock, and every truncation is found at its offset.
 func TestChunkProperty(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for range 100 {
@@ -137,7 +137,7 @@ func TestEntriesBreak(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-// FuzzChunk: the three ways through a chunk agree about it.
+// FuzzChunk: the three ways to read a chunk agree.
 func FuzzChunk(f *testing.F) {
 	items, _ := file(f, rand.New(rand.NewPCG(19, 20)), 4, 12)
 	var c ring.Clock

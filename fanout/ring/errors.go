@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// What can be wrong with an item. They come inside of a [*DamageError].
+// What can be wrong with an item. A [*DamageError] wraps one of these.
 var (
 	// ErrTruncated: the bytes end before the item does.
 	ErrTruncated = errors.New("it is cut off")
-	// ErrTooSmall: the item says that it is smaller than its headers.
+	// ErrTooSmall: the size of the item is smaller than its headers.
 	ErrTooSmall = errors.New("it is smaller than its headers")
-	// ErrTooLarge: the item says that it is larger than the limit.
+	// ErrTooLarge: the size of the item is larger than the limit.
 	ErrTooLarge = errors.New("it is larger than the limit")
-	// ErrBodyHeader: the size of the body header is none that there is: not 0, not 4,
-	// and below HeaderLen.
-	ErrBodyHeader = errors.New("its body header has a size that there is not")
+	// ErrBodyHeader: the size of the body header is invalid: not 0, not 4, and less than
+	// HeaderLen.
+	ErrBodyHeader = errors.New("its body header has an invalid size")
 )
 
-// DamageError tells of bytes that are no ring item.
+// DamageError reports bytes that are not a valid ring item.
 type DamageError struct {
 	Offset int64 // of the item's first byte, from the beginning of the file or slice
-	Size   int64 // of the item, as it says itself, bytes; 0 if it is cut off before it does
-	Have   int64 // for ErrTruncated: what is there of it, bytes
+	Size   int64 // bytes, from the item's size field; 0 if that is cut off
+	Have   int64 // for ErrTruncated: how many bytes of the item are there
 	Limit  int64 // for ErrTooLarge: the limit, bytes
 	Err    error // one of the errors of this package
 }

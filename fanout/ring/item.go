@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// NullTimestamp is the timestamp of an item that has none though it has a body header.
+// NullTimestamp is the timestamp of an item that has a body header but no timestamp.
 const NullTimestamp = math.MaxUint64
 
 const (
@@ -13,7 +13,7 @@ const (
 	HeaderLen = 20
 	// MinItem is the size of the smallest item: no body header, no body.
 	MinItem = 12
-	// DefaultLimit is how large an item may be unless something else is said, in bytes.
+	// DefaultLimit is how large an item may be by default, in bytes.
 	DefaultLimit = 16 << 20
 
 	offSize      = 0
@@ -27,19 +27,19 @@ const (
 	noHeader12 = 4
 )
 
-// Header is the body header of an item. It is a plain value.
+// Header is the body header of an item.
 type Header struct {
 	Timestamp uint64 // ticks of the experiment's clock, or NullTimestamp
 	SourceID  uint32 // of the part of the experiment that the item is from
-	Barrier   uint32 // type of barrier; 0: it is none
-	Extension []byte // what follows these; its meaning is its writer's
+	Barrier   uint32 // type of barrier; 0: none
+	Extension []byte // the rest of the body header; its meaning is up to the writer
 }
 
 // Item is a ring item.
 type Item struct {
 	Type      Type
 	HasHeader bool   // whether there is a body header
-	Header    Header // if so
+	Header    Header // if there is one
 	Body      []byte
 }
 
@@ -52,12 +52,12 @@ func (it *Item) Size() int64 {
 	return n
 }
 
-// Append appends it to b in version v and returns it. An item of which the 32-bit size
-// cannot tell panics, and so does a version that there is not.
+// Append appends the item to b in version v and returns the result. It panics if the size does
+// not fit into 32 bits, or if the version is invalid.
 func (it *Item) Append(b []byte, v Version) []byte {
 	size := it.Size()
 	if size > math.MaxUint32 {
-		panic("ring: an item of 4 GiB and more")
+		panic("ring: an item of 4 GiB or more")
 	}
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, uint32(size))
@@ -80,10 +80,10 @@ func (it *Item) Append(b []byte, v Version) []byte {
 	return append(b, it.Body...)
 }
 
-// Parse reads the item that b begins with, of either version and at most limit bytes (0:
-// DefaultLimit), into it, and returns its size. Body and Extension are parts of b. It
-// does not allocate unless it fails. The only error is a [*DamageError], whose offset is
-// 0; it is not changed then.
+// Parse parses the item at the beginning of b, of either version and at most limit bytes (0:
+// DefaultLimit), into it, and returns its size. Body and Extension are parts of b. Parse does
+// not allocate unless it fails. The only error is a [*DamageError] with offset 0; the item it
+// points to is unchanged then.
 func Parse(it *Item, b []byte, limit int64) (n int, err error) {
 	size, body, err := check(b, limit)
 	if err != nil {
@@ -96,8 +96,8 @@ func Parse(it *Item, b []byte, limit int64) (n int, err error) {
 	return int(size), nil
 }
 
-// check reads the sizes of the item that b begins with: its own, and where its body
-// begins. What it returns is consistent, but the item may be longer than b.
+// check reads the sizes of the item at the beginning of b: its own, and where its body begins.
+// The two are consistent, but the item may be longer than b.
 func check(b []byte, limit int64) (size int64, body int, err error) {
 	if limit <= 0 {
 		limit = DefaultLimit
@@ -127,7 +127,7 @@ func check(b []byte, limit int64) (size int64, body int, err error) {
 	return size, int(offBody + header), nil
 }
 
-// take makes it the item of which b is all bytes and whose body begins at body.
+// take sets it to the item whose bytes are b and whose body begins at body.
 func (it *Item) take(b []byte, body int) {
 	le := binary.LittleEndian
 	it.Type = Type(le.Uint32(b[offType:]))

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// bufferLen is what a Reader reads at once and a Writer writes at once, in bytes: enough
-// that system calls do not count, little enough to stay in a core's cache.
+// bufferLen is how many bytes a Reader reads and a Writer writes at once: enough to make system
+// calls cheap, few enough to stay in a core's cache.
 const bufferLen = 256 << 10
 
 // sniffLen is how many bytes of a file are looked at, at the least, before its first item is
@@ -17,20 +17,20 @@ const sniffLen = 8 << 10
 // emptyReads is how often in a row a Read may return nothing and no error, as in bufio.
 const emptyReads = 100
 
-// Reader reads the items of an event file. Its memory is a buffer of 256 KiB, or of the
-// largest item that it has met, at most the limit and as much again; a size that is
-// damaged costs no more than what the file has.
+// Reader reads the items of an event file. Its buffer has 256 KiB, or grows to the largest item
+// so far, at most to the limit; while it grows, the old buffer takes as much again. A damaged
+// size costs no more memory than the file has bytes.
 type Reader struct {
 	r      io.Reader
 	limit  int64
 	buf    []byte
-	lo, hi int   // buf[lo:hi] was read and not yet given out
+	lo, hi int   // buf[lo:hi] was read and not yet returned
 	offset int64 // of buf[lo] in the file
-	err    error // of r, for what is behind buf[hi]
+	err    error // of r, after buf[hi]
 	broken error // what Next returns from now on
 }
 
-// NewReader returns a Reader of what r has from here on, for items of at most limit
+// NewReader returns a Reader of the items that r yields from now on, each of at most limit
 // bytes (0: DefaultLimit). It does not close r.
 func NewReader(r io.Reader, limit int64) *Reader {
 	if limit <= 0 {
@@ -39,16 +39,16 @@ func NewReader(r io.Reader, limit int64) *Reader {
 	return &Reader{r: r, limit: limit, buf: make([]byte, bufferLen)}
 }
 
-// Offset returns how many bytes the items had that Next has returned: where the next one
-// begins.
+// Offset returns where the next item begins: the size of all items that Next has returned.
 func (r *Reader) Offset() int64 { return r.offset }
 
-// Next reads the next item into it, and returns its bytes. Both are valid until the next
-// call; nothing is allocated, unless an item is larger than all before. Behind the last
-// item the error is [io.EOF]. Damage is a [*DamageError] with the offset in the file,
-// counted from where the Reader began; a file of another version or byte order is a
-// [*FormatError] in place of its first item. Another error is the file's, with the offset
-// around it. An error stays.
+// Next reads the next item into it, and returns its bytes. Both are valid until the next call.
+// It allocates only for an item that is larger than all before.
+//
+// The error after the last item is [io.EOF]. For a damaged item it is a [*DamageError] with the
+// offset in the file, counted from where the Reader began; for the first item of a file of
+// another version or byte order, a [*FormatError]. Any other error is that of the file, wrapped
+// with the offset. After an error, every call returns it.
 func (r *Reader) Next(it *Item) ([]byte, error) {
 	if r.broken != nil {
 		return nil, r.broken
@@ -99,14 +99,14 @@ func (r *Reader) next(it *Item) ([]byte, error) {
 	return b, nil
 }
 
-// fill reads until n bytes are there, or the file ends, which is no error.
+// fill reads until n bytes are there. It is no error if the file ends before.
 func (r *Reader) fill(n int) error {
 	for r.hi-r.lo < n && r.err == nil {
 		if r.lo > 0 && r.lo+n > len(r.buf) {
 			r.hi = copy(r.buf, r.buf[r.lo:r.hi])
 			r.lo = 0
 		}
-		// The buffer grows with what comes, not with what an item says of itself.
+		// The buffer grows with the bytes that arrive, not with the size that an item claims.
 		if r.hi == len(r.buf) {
 			grown := make([]byte, min(n, 2*len(r.buf)))
 			r.hi = copy(grown, r.buf[r.lo:r.hi])
@@ -120,7 +120,7 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
-// read reads once what there is and there is room for.
+// read reads once, as much as is there and fits.
 func (r *Reader) read() {
 	for range emptyReads {
 		var n int

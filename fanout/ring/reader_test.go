@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// file makes n items: all bytes, and where each item begins.
+// file makes n items; it returns all bytes, and the offset of each item.
 func file(t testing.TB, r *rand.Rand, n, most int) (b []byte, starts []int64) {
 	t.Helper()
 	var out bytes.Buffer
@@ -31,7 +31,7 @@ func file(t testing.TB, r *rand.Rand, n, most int) (b []byte, starts []int64) {
 	return out.Bytes(), starts
 }
 
-// TestReader reads files in pieces of every shape: what comes out is what is in.
+// TestReader reads files in pieces of every size, and gets all items.
 func TestReader(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for name, wrap := range map[string]func(io.Reader) io.Reader{
@@ -130,7 +130,7 @@ func TestReaderDamage(t *testing.T) {
 	}
 }
 
-// An error of what is beneath is no damage, and not an end, wherever it comes.
+// An error of the underlying reader is neither damage nor the end, wherever it comes.
 func TestReaderError(t *testing.T) {
 	b, starts := file(t, rand.New(rand.NewPCG(9, 10)), 3, 20)
 	for _, cause := range []error{errors.New("I/O"), io.ErrUnexpectedEOF} {
@@ -156,7 +156,7 @@ type silence struct{}
 
 func (silence) Read([]byte) (int, error) { return 0, nil }
 
-// TestReaderMemory: a size that lies costs what the file has, not what it says.
+// TestReaderMemory: a wrong size costs no more memory than the file has bytes.
 func TestReaderMemory(t *testing.T) {
 	it := ring.Item{Type: ring.PhysicsEvent, Body: make([]byte, 100)}
 	b := it.Append(nil, ring.V12)
@@ -235,8 +235,8 @@ func swapped(n int) (b []byte) {
 	return b
 }
 
-// TestFormats: files of version 10 and big-endian ones are named, whatever the number of the
-// run looks like; those that are read are not, nor is damage.
+// TestFormats: files of version 10 and big-endian files are a FormatError, with any run number;
+// readable files and damaged ones are not.
 func TestFormats(t *testing.T) {
 	for _, run := range []uint32{0, 1, 4, 20, 93, 100_000} {
 		for _, c := range []struct {

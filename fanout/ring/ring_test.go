@@ -107,7 +107,7 @@ func TestDamage(t *testing.T) {
 		{"one too large", "0d000000 01000000 00000000 00", 12, ring.DamageError{Size: 13, Limit: 12, Err: ring.ErrTooLarge}, "item of 13 bytes: it is larger than the limit of 12"},
 		{"no type", "0c000000 0100", 0, ring.DamageError{Size: 12, Have: 6, Err: ring.ErrTruncated}, "item of 12 bytes: it is cut off after 6"},
 		{"half a body", "0e000000 01000000 00000000 00", 0, ring.DamageError{Size: 14, Have: 13, Err: ring.ErrTruncated}, "item of 14 bytes: it is cut off after 13"},
-		{"body header of 1", "20000000 01000000 01000000", 0, ring.DamageError{Size: 32, Err: ring.ErrBodyHeader}, "item of 32 bytes: its body header has a size that there is not"},
+		{"body header of 1", "20000000 01000000 01000000", 0, ring.DamageError{Size: 32, Err: ring.ErrBodyHeader}, "item of 32 bytes: its body header has an invalid size"},
 		{"body header of 19", "20000000 01000000 13000000", 0, ring.DamageError{Size: 32, Err: ring.ErrBodyHeader}, ""},
 		{"no room for the body header", "1b000000 01000000 14000000", 0, ring.DamageError{Size: 27, Err: ring.ErrTooSmall}, ""},
 		{"endless body header", "1c000000 01000000 ffffffff", 0, ring.DamageError{Size: 28, Err: ring.ErrTooSmall}, ""},
@@ -149,8 +149,8 @@ func draw(r *rand.Rand, most int) ring.Item {
 	return it
 }
 
-// TestProperty: any item is read as it was written, behind what was there before, and
-// every cut of it is one.
+// TestProperty: any item is read as it was written, after other bytes in the buffer, and every
+// truncation of it is an error.
 func TestProperty(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
@@ -185,8 +185,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "12", ring.V12.String())
 }
 
-// FuzzParse: what Parse takes is written again as it was, in one version or the other,
-// and what it refuses has a reason that the bytes show.
+// FuzzParse: an item that Parse accepts is written again unchanged, in one version or the other,
+// and the error of any other matches its bytes.
 func FuzzParse(f *testing.F) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 8 {

@@ -6,13 +6,13 @@ import (
 )
 
 // FormatError says that a file has ring items that this package does not read: of version 10,
-// or in the other byte order. Nothing of it has been returned.
+// or big-endian. No item of it has been returned.
 type FormatError struct {
 	Version   Version // 10: there are no body headers
 	BigEndian bool
 }
 
-// Error names the version and the byte order, and what to do.
+// Error returns the version and the byte order of the file, and what to do.
 func (e *FormatError) Error() string {
 	order, version := "little-endian", "11 or 12"
 	if e.BigEndian {
@@ -21,16 +21,16 @@ func (e *FormatError) Error() string {
 	if e.Version == version10 {
 		version = "10"
 	}
-	return fmt.Sprintf("ring: these are ring items of NSCLDAQ %s, %s; what is read is 11 and 12, little-endian: convert the file first", version, order)
+	return fmt.Sprintf("ring: the file has ring items of NSCLDAQ %s, %s; only 11 and 12, little-endian, can be read: convert the file first", version, order)
 }
 
 const (
 	version10 Version = 10
 	// minItem10 is the size of the smallest item of version 10: size and type.
 	minItem10 = 8
-	// beginRun10 is the size of its BEGIN_RUN, which a writer may have filled up to whole
-	// words: one of version 11 has a divisor and the size of a body header more. So the number
-	// of the run is not taken for a body header.
+	// beginRun10 is the size of BEGIN_RUN in version 10, which a writer may have padded to
+	// whole words. In version 11 it also has a divisor and a body header size. The difference
+	// keeps the run number from being taken for a body header size.
 	beginRun10 = minItem10 + 3*4 + TitleLen + 1
 	// nonincrScalers10 is a type that only version 10 has: TIMESTAMPED_NONINCR_SCALERS.
 	nonincrScalers10 Type = 21
@@ -38,14 +38,14 @@ const (
 	typeLimit Type = 1 << 16
 )
 
-// CheckFormat looks at the beginning of a file, as many bytes of it as there are, and says with
-// a [*FormatError] if it is of a version or a byte order that is not read. nil: it may be, or it
-// is no ring items at all. limit is as in [Parse].
+// CheckFormat checks the beginning of a file, of any length. It returns a [*FormatError] if the
+// items are of a version or byte order that this package does not read. nil means that they may
+// be readable, or that they are no ring items at all. limit is as in [Parse].
 //
-// A BEGIN_RUN of 101 to 104 bytes is one of version 10, though Parse takes some of that size.
-// Version 10 without BEGIN_RUN, as the later segments of a run are, is told by its bodies: not
-// where half of them or more begin with a number that the size of a body header could be (0, 4,
-// or 20 and more that fits), nor by one item alone.
+// A BEGIN_RUN of 101 to 104 bytes counts as version 10, though Parse accepts some of that size.
+// Version 10 without BEGIN_RUN, such as a later segment of a run, is recognised by its bodies: not
+// if half of them or more begin with a number that could be the size of a body header (0, 4, or
+// 20 and more that fits), nor by a single item.
 func CheckFormat(b []byte, limit int64) error {
 	if limit <= 0 {
 		limit = DefaultLimit
@@ -62,8 +62,8 @@ func CheckFormat(b []byte, limit int64) error {
 	return nil
 }
 
-// sniff says of which version the items are that b begins with: V11 for V12, too; 0 where
-// something in b is no item, or nothing tells.
+// sniff returns the version of the items that b begins with: V11 also for V12; 0 if something
+// in b is not an item, or the version cannot be told.
 func sniff(b []byte, limit int64, order binary.ByteOrder) Version {
 	items, odd := 0, 0 // odd: without what version 11 has for a body header
 	for len(b) >= MinItem {

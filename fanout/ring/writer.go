@@ -9,11 +9,12 @@ import (
 type Writer struct {
 	w       *bufio.Writer
 	version Version
-	item    []byte // that is being encoded
+	item    []byte // the item that is being encoded
 	offset  int64
 }
 
-// NewWriter returns a Writer that writes items of version v to w. It does not close w.
+// NewWriter returns a Writer that writes items of version v to w. It does not close w. It
+// panics if the version is invalid.
 func NewWriter(w io.Writer, v Version) *Writer {
 	if !v.Valid() {
 		panic("ring: no version " + v.String())
@@ -21,21 +22,22 @@ func NewWriter(w io.Writer, v Version) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, bufferLen), version: v}
 }
 
-// Write writes an item. The error is that of what is beneath; it stays.
+// Write writes an item. The error is that of the underlying writer; after an error, every call
+// returns it.
 func (w *Writer) Write(it *Item) error {
 	w.item = it.Append(w.item[:0], w.version)
 	return w.WriteRaw(w.item)
 }
 
-// WriteRaw writes the bytes of items that are there already, in whatever version.
+// WriteRaw writes the bytes of items that are already encoded, in any version.
 func (w *Writer) WriteRaw(items []byte) error {
 	n, err := w.w.Write(items)
 	w.offset += int64(n)
 	return err
 }
 
-// Offset returns how many bytes were written, those included that wait for Flush.
+// Offset returns how many bytes have been written, including those that wait for Flush.
 func (w *Writer) Offset() int64 { return w.offset }
 
-// Flush hands all that was written to what is beneath.
+// Flush writes all buffered bytes to the underlying writer.
 func (w *Writer) Flush() error { return w.w.Flush() }

@@ -10,26 +10,25 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-// halo is what an application exchanges with the neighbours, declared once: of each
-// axis two messages to send and two to receive, all started together.
+// halo is the exchange of an application with the neighbours, declared once: for each axis two
+// messages to send and two to receive, all started together.
 type halo struct {
 	memory   *qmp.Memory
-	faces    [lattice.Axes]*face // nil: nothing is exchanged along the axis
+	faces    [lattice.Axes]*face // nil: no exchange along the axis
 	received []su3.Half
 	handles  []*qmp.Handle
 	all      *qmp.Handle // a multiple of them; nil: there are none
 }
 
-// face is both ends of the sites of a node along an axis.
+// face has the two ends of a node's sites along an axis.
 type face struct {
-	first, last       []int32    // sites whose coordinate is the least, and the largest
-	toBefore, toAfter []su3.Half // what is sent of them
-	slots             [2]int     // where what arrives begins in received: from after, from before
+	first, last       []int32    // sites with the smallest, and with the largest coordinate
+	toBefore, toAfter []su3.Half // the half spinors that are sent
+	slots             [2]int     // where the data from after, from before begin in received
 	area              lattice.Dims
 }
 
-// slot is where that of the neighbour of a site arrives which lies after it (0) or
-// before it (1).
+// slot is where the data of a site's neighbour arrive, of the one after it (0) or before it (1).
 func (f *face) slot(back int, c lattice.Dims) int {
 	for a := range c {
 		if f.area[a] == 1 {
@@ -42,7 +41,7 @@ func (f *face) slot(back int, c lattice.Dims) int {
 // New declares the operator of a gauge field with the given hopping parameter κ. It
 // copies the links; the field may change afterwards. The caller closes it.
 //
-// Collective. Errors are those of the declarations.
+// Collective. Errors: those of the declarations.
 func New(comm *qmp.Comm, f *gauge.Field, kappa float64, opts Options) (*Operator, error) {
 	o := &Operator{halo: &halo{}}
 	if err := o.halo.declare(comm, f.Lattice, opts.SelfMessages); err != nil {
@@ -100,7 +99,7 @@ func (h *halo) declare(comm *qmp.Comm, l *lattice.Lattice, self bool) (err error
 	return err
 }
 
-// newFace lists the sites at both ends of an axis, and takes slots for what arrives.
+// newFace lists the sites at both ends of an axis, and takes slots for the data that arrive.
 func newFace(l *lattice.Lattice, axis int, slots *int) *face {
 	f := &face{area: l.Local}
 	f.area[axis] = 1
@@ -131,7 +130,7 @@ func (h *halo) wait() error {
 	return h.all.Wait()
 }
 
-// Close frees what New has declared. The operator must not be applied afterwards.
+// Close frees the declarations of New. The operator must not be applied afterwards.
 func (o *Operator) Close() error { return o.halo.close() }
 
 func (h *halo) close() (err error) {

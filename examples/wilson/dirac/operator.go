@@ -5,8 +5,8 @@
 // on a lattice that is divided among the nodes of a QMP communicator. (K. G. Wilson,
 // Phys. Rev. D 10 (1974) 2445)
 //
-// What neighbours are sent is spinors that are projected already, two spins in place
-// of four; a node works on the sites that need none of them while they are under way.
+// Neighbours are sent projected spinors, two spins instead of four. While these are in flight, a
+// node works on the sites that need none of them.
 package dirac
 
 import (
@@ -18,39 +18,39 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// Flops is what an application of the operator costs at each site, in additions and
-// multiplications of two real numbers, as it is counted in the literature.
+// Flops is the cost of an application of the operator at each site, in additions and
+// multiplications of two real numbers, as counted in the literature.
 const Flops = 1368
 
-// Operator is the operator of a gauge field. It is for one goroutine.
+// Operator is the Dirac operator of a gauge field. It belongs to one goroutine at a time.
 //
-// The operations on a site are the same, in the same order, whether its neighbours are
-// of this node or of others: a result has the same bits on every grid.
+// The operations on a site are the same, in the same order, whether its neighbours are on this
+// node or on others: a result has the same bits on every grid.
 type Operator struct {
 	kappa float64
 	links []su3.Matrix // of site s along axis a: 4s+a
 
-	// Of each site those after it along each axis, then those before. A number below 0
-	// is of another node: ^n is where in halo.received it arrives.
+	// For each site its neighbours after it along each axis, then those before. A number n below 0
+	// is a site of another node: its data arrive at ^n in halo.received.
 	next [][2 * lattice.Axes]int32
 
-	interior, boundary []int32 // sites that need nothing of other nodes, and others
+	interior, boundary []int32 // sites that need no data of other nodes, and the others
 	halo               *halo
 
-	// Time is what Apply and ApplyAdjoint have spent, and Waited what of it after the
-	// interior was done. Applied counts them.
+	// Time is the time spent in Apply and ApplyAdjoint, Waited the part of it after the interior
+	// was done. Applied counts the calls.
 	Time, Waited time.Duration
 	Applied      int
 }
 
-// Options are those of an operator. The zero value is the operator of the formula on a
+// Options are the options of an operator. The zero value is the operator of the formula on a
 // lattice that is periodic along all axes.
 type Options struct {
-	Antiperiodic bool // a spinor changes its sign when it goes once round along t
-	SelfMessages bool // along an axis that is not divided a node sends to itself, too
+	Antiperiodic bool // a spinor changes its sign when it goes round once along t
+	SelfMessages bool // a node also sends to itself along an axis that is not divided
 }
 
-// build sets up what does not communicate.
+// build sets up the parts that do not communicate.
 func (o *Operator) build(f *gauge.Field, kappa float64, opts Options) {
 	l := f.Lattice
 	sites := l.Sites()
@@ -96,13 +96,13 @@ func (o *Operator) build(f *gauge.Field, kappa float64, opts Options) {
 // ResetTimes sets Time, Waited and Applied to zero.
 func (o *Operator) ResetTimes() { o.Time, o.Waited, o.Applied = 0, 0, 0 }
 
-// Sent is the number of bytes that an application sends, also to this node itself.
+// Sent returns the number of bytes that an application sends, including those to this node.
 func (o *Operator) Sent() int { return len(o.halo.received) * int(unsafe.Sizeof(su3.Half{})) }
 
 // Apply sets out to D·in. out and in have an element for each site of this node, x
 // running fastest, and must not overlap. It does not allocate.
 //
-// Collective. Errors are those of the communication.
+// Collective. Errors: those of the communication.
 func (o *Operator) Apply(out, in []su3.Spinor) error { return o.apply(out, in, false) }
 
 // ApplyAdjoint sets out to D†·in, as Apply does with D.
@@ -128,8 +128,8 @@ func (o *Operator) apply(out, in []su3.Spinor, adjoint bool) error {
 	return nil
 }
 
-// pack computes what the neighbours need: of the sites that are first along an axis,
-// for the node before, and of those that are last, for the one after.
+// pack computes the half spinors for the neighbours: from the first sites along an axis for the
+// node before, and from the last ones for the node after.
 func (o *Operator) pack(in []su3.Spinor, adjoint bool) {
 	for axis, face := range o.halo.faces {
 		if face == nil {

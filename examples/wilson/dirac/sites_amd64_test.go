@@ -83,7 +83,7 @@ func TestSites(t *testing.T) {
 
 func requireBits(t *testing.T, want, got float64) {
 	t.Helper()
-	if math.IsNaN(want) && math.IsNaN(got) { // which NaN it is nobody promises
+	if math.IsNaN(want) && math.IsNaN(got) { // which NaN it is, is unspecified
 		return
 	}
 	require.Equal(t, math.Float64bits(want), math.Float64bits(got), "want %v, got %v", want, got)

@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-// Field is the links of one rank, and around them those of its neighbours: one site
-// further along each axis and both ways, corners included.
+// Field has the links of one rank, surrounded by those of its neighbours: one more site along
+// each axis in both directions, corners included.
 //
-// A Field is for one goroutine.
+// A Field belongs to one goroutine at a time.
 type Field struct {
 	Lattice *lattice.Lattice
 
-	// Links along one axis lie together, of all sites with those of the neighbours, x
-	// running fastest. A face is then blocks at equal distances.
+	// The links along one axis are contiguous, over all sites including the neighbours', x running
+	// fastest. A face then consists of blocks at equal distances.
 	links  [lattice.Axes][]su3.Matrix
 	extent lattice.Dims // with the neighbours
 	stride lattice.Dims // of a step along an axis, in sites
@@ -32,9 +32,9 @@ type Field struct {
 
 const linkBytes = int(unsafe.Sizeof(su3.Matrix{}))
 
-// New declares the gauge field of a node, whose links are all 0. The caller closes it.
+// New declares the gauge field of a node, with all links 0. The caller closes it.
 //
-// Collective. Errors are those of the declarations.
+// Collective. Errors: those of the declarations.
 func New(comm *qmp.Comm, l *lattice.Lattice) (*Field, error) {
 	f := &Field{Lattice: l}
 	sites := 1
@@ -59,8 +59,8 @@ func New(comm *qmp.Comm, l *lattice.Lattice) (*Field, error) {
 	return f, nil
 }
 
-// declare declares the exchange along an axis of the links along mu. What goes is the
-// whole face with the neighbours' links in it: axis after axis, these reach the corners.
+// declare declares the exchange along an axis of the links along mu. It sends the whole face,
+// including the neighbours' links in it: axis by axis, these reach the corners.
 func (f *Field) declare(comm *qmp.Comm, mu, axis int) error {
 	last := f.Lattice.Local[axis]
 	first := len(f.handles)
@@ -90,7 +90,7 @@ func (f *Field) declare(comm *qmp.Comm, mu, axis int) error {
 	return err
 }
 
-// Close frees what New has declared. The field must not be used afterwards.
+// Close frees the declarations of New. The field must not be used afterwards.
 func (f *Field) Close() (err error) {
 	for mu := range f.faces {
 		for _, h := range f.faces[mu] {
@@ -105,8 +105,8 @@ func (f *Field) Close() (err error) {
 	return errors.Join(err, f.memory.Close())
 }
 
-// Exchange brings the links of the neighbours up to date, which whoever changes links
-// must do. Collective. Errors are those of the communication.
+// Exchange updates the copies of the neighbours' links. Call it after links have been changed.
+// Collective. Errors: those of the communication.
 func (f *Field) Exchange() error {
 	for mu := range f.links {
 		if err := f.exchange(mu); err != nil {
@@ -116,7 +116,7 @@ func (f *Field) Exchange() error {
 	return nil
 }
 
-// exchange brings the neighbours' links along mu up to date.
+// exchange updates the copies of the neighbours' links along mu.
 func (f *Field) exchange(mu int) error {
 	for _, h := range f.faces[mu] {
 		if err := h.Start(); err != nil {

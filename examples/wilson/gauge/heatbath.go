@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// ErrOdd is the error of a heat-bath on a lattice with an odd extent: the two colours
-// of its chequerboard meet where it closes.
-var ErrOdd = errors.New("heat-bath on an odd extent")
+// ErrOdd is the error of a heat-bath on a lattice with an odd extent: sites of the same colour of
+// its chequerboard would be neighbours across the boundary.
+var ErrOdd = errors.New("the heat-bath needs even extents")
 
 // Heatbath replaces each link once by one drawn from its distribution given all others,
 // for Wilson's action at coupling beta = 6/g². It goes through SU(2) subgroups (N.

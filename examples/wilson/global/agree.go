@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// RemoteError is what is wrong at another node.
+// RemoteError is an error at another node.
 type RemoteError struct {
 	Node int
 	Text string // the error there, cut after some hundred bytes
@@ -14,8 +14,8 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return fmt.Sprintf("node %d: %s", e.Node, e.Text) }
 
-// What nodes tell each other of an error: whether there is one (1 byte), whose (4), its
-// place (8), the length of its text (2), and the text.
+// Nodes exchange of an error: whether there is one (1 byte), its node (4), its place (8), the
+// length of its text (2), and the text.
 const (
 	agreeNode   = 1
 	agreePlace  = 5
@@ -24,10 +24,9 @@ const (
 	agreeBytes  = agreeText + 497
 )
 
-// Agree returns the error of that node whose error comes first: the one of the least
-// place, a number that only means an order, and of the lowest node where places are the
-// same. It is nil if no node has one; another node's is a [*RemoteError]. Collective:
-// all nodes go on, or none.
+// Agree returns the first error of all nodes: the one with the smallest place, a number that only
+// defines an order, and of equal places that of the lowest node. It is nil if no node has an
+// error; another node's error is a [*RemoteError]. Collective: all nodes go on, or none.
 func (s *Sums) Agree(err error, place uint64) error {
 	var b [agreeBytes]byte
 	if err != nil {
@@ -50,8 +49,7 @@ func (s *Sums) Agree(err error, place uint64) error {
 	return &RemoteError{node, string(b[agreeText:][:n])}
 }
 
-// firstError keeps that of two errors which comes first. What is reduced comes in the
-// order of the nodes.
+// firstError keeps the first of two errors. The reduction is in the order of the nodes.
 func firstError(inout, in []byte) {
 	place := func(b []byte) uint64 { return binary.LittleEndian.Uint64(b[agreePlace:]) }
 	if in[0] != 0 && (inout[0] == 0 || place(in) < place(inout)) {
@@ -62,5 +60,5 @@ func firstError(inout, in []byte) {
 // Words sets x to the sum of the x of all nodes, modulo 2^64. Collective.
 func (s *Sums) Words(x *uint64) error { return s.comm.SumUint64(x) }
 
-// Primary says whether this is node 0, which prints and makes files.
+// Primary reports whether this is node 0, which prints and makes files.
 func (s *Sums) Primary() bool { return s.comm.IsPrimaryNode() }

@@ -6,7 +6,7 @@ import (
 )
 
 // Averages returns the average of Re tr U / 3 over the plaquettes of a field, and over
-// its links. Collective. Errors are those of the communication.
+// its links. Collective. Errors: those of the communication.
 func (s *Sums) Averages(f *gauge.Field) (plaquette, trace float64, err error) {
 	const colours = 3
 	sites := make([]float64, f.Lattice.Sites())

@@ -4,14 +4,14 @@ package global
 type Kind int
 
 const (
-	// Exact: once. The sum is the float64 nearest to that of all terms, which has the
+	// Exact: rounded once. The result is the float64 nearest to the sum of all terms, with the
 	// same bits on every grid.
 	Exact Kind = iota
-	// Sites: the terms of a site are added in their order and rounded, sites exactly.
-	// The bits are the same on every grid, too.
+	// Sites: the terms of a site are added in order and rounded; sites are added exactly. The
+	// bits are also the same on every grid.
 	Sites
-	// Plain: at each addition. Each node adds up its sites, and the results are added in
-	// the order that the library chooses.
+	// Plain: rounded at each addition. Each node adds up its sites, and the library adds the
+	// results in an order that it chooses.
 	Plain
 )
 

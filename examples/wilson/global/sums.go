@@ -1,5 +1,5 @@
-// Package global is sums over all sites of all nodes: exact ones, which have the same
-// bits whatever the grid, and plain ones.
+// Package global computes sums over all sites of all nodes: exact ones, which have the same bits
+// on every grid, and plain ones.
 package global
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-// MaxSquares is the number of sums that Squares computes at most.
+// MaxSquares is the largest number of sums that Squares computes.
 const MaxSquares = 2
 
-// Sums sums over the nodes of a communicator. It is for one goroutine.
+// Sums computes sums over the nodes of a communicator. It belongs to one goroutine at a time.
 type Sums struct {
 	comm   *qmp.Comm
 	kind   Kind
@@ -23,8 +23,8 @@ type Sums struct {
 	values [1]float64
 	sites  []float64 // the squares of each site
 
-	// Local is what has been spent on sums over the sites of this node, Global on those
-	// over all nodes. Count is the number of sums.
+	// Local is the time spent on sums over the sites of this node, Global that on sums over all
+	// nodes. Count is the number of sums.
 	Local, Global time.Duration
 	Count         int
 }
@@ -35,8 +35,8 @@ func New(comm *qmp.Comm, kind Kind) *Sums { return &Sums{comm: comm, kind: kind}
 // Reset sets the counters to zero.
 func (s *Sums) Reset() { s.Local, s.Global, s.Count = 0, 0, 0 }
 
-// Total returns the sum of the elements of x of all nodes, each of which is a site's.
-// Collective. Errors are those of the communication.
+// Total returns the sum of the elements of x of all nodes; x has one element for each site.
+// Collective. Errors: those of the communication.
 func (s *Sums) Total(x []float64) (float64, error) {
 	began := time.Now()
 	sum := s.values[:1]
@@ -50,10 +50,9 @@ func (s *Sums) Total(x []float64) (float64, error) {
 	return sum[0], err
 }
 
-// Squares sets each element of dst, of which there are MaxSquares at most, to the sum of
-// the squares of the elements of a field of all nodes: so many for each site as a spinor
-// has. Collective. Errors are those of the communication. It does not allocate, but the
-// first time.
+// Squares sets each element of dst, at most MaxSquares, to the sum of the squares of the elements
+// of a field of all nodes. A field has as many elements for each site as a spinor. Squares
+// allocates only the first time. Collective. Errors: those of the communication.
 func (s *Sums) Squares(dst []float64, fields ...[]float64) error {
 	began := time.Now()
 	for i, x := range fields {

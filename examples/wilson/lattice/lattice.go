@@ -1,5 +1,5 @@
-// Package lattice is the geometry of a periodic lattice of four axes x, y, z, t that is
-// divided among a grid of ranks: who has which sites, and where their neighbours are.
+// Package lattice is the geometry of a periodic lattice with four axes x, y, z, t that is
+// divided among a grid of ranks: which rank has which sites, and where their neighbours are.
 package lattice
 
 import (
@@ -25,15 +25,15 @@ func (d Dims) Product() int { return d[0] * d[1] * d[2] * d[3] }
 // String returns the extents with x between them, "8x8x8x16".
 func (d Dims) String() string { return fmt.Sprintf("%dx%dx%dx%d", d[0], d[1], d[2], d[3]) }
 
-// ErrDims is the error of extents that cannot be.
-var ErrDims = errors.New("bad extents")
+// ErrDims is the error of invalid extents.
+var ErrDims = errors.New("invalid extents")
 
-// ParseDims reads four extents, each at least 1, with x or commas between them. Errors
-// are around [ErrDims].
+// ParseDims parses four extents, each at least 1, with x or commas between them. Errors wrap
+// [ErrDims].
 func ParseDims(s string) (d Dims, err error) {
 	list := strings.FieldsFunc(s, func(r rune) bool { return r == 'x' || r == ',' })
 	if len(list) != Axes {
-		return d, fmt.Errorf("%w: %q are not four, as 8x8x8x16", ErrDims, s)
+		return d, fmt.Errorf("%w: %q: want four, such as 8x8x8x16", ErrDims, s)
 	}
 	for i, f := range list {
 		if d[i], err = strconv.Atoi(f); err != nil || d[i] < 1 {
@@ -43,12 +43,11 @@ func ParseDims(s string) (d Dims, err error) {
 	return d, d.Check()
 }
 
-// MaxSites is the largest number of sites of a lattice: what four links of each are
-// counted in has 32 bits.
+// MaxSites is the largest number of sites of a lattice, so that counts fit into 32 bits.
 const MaxSites = math.MaxInt32
 
-// Check says whether these can be the extents of a lattice: each at least 1, and not
-// more than [MaxSites] sites. Errors are around [ErrDims].
+// Check returns an error unless these are valid extents of a lattice: each at least 1, and at most
+// [MaxSites] sites. Errors wrap [ErrDims].
 func (d Dims) Check() error {
 	sites := 1
 	for _, n := range d {
@@ -60,8 +59,8 @@ func (d Dims) Check() error {
 	return nil
 }
 
-// Lattice is what one rank has of a lattice. Sites of a rank are numbered with x
-// running fastest, those of the whole lattice too.
+// Lattice is one rank's part of a lattice. The sites of a rank, and those of the whole lattice,
+// are numbered with x running fastest.
 type Lattice struct {
 	Global Dims // extents of the whole
 	Grid   Dims // ranks along each axis
@@ -70,7 +69,7 @@ type Lattice struct {
 }
 
 // New divides a lattice of extents global evenly among a grid of ranks, and returns
-// the part of the rank at coordinates at. Errors are around [ErrDims].
+// the part of the rank at coordinates at. Errors wrap [ErrDims].
 func New(global, grid, at Dims) (*Lattice, error) {
 	if err := global.Check(); err != nil {
 		return nil, err
@@ -81,7 +80,7 @@ func New(global, grid, at Dims) (*Lattice, error) {
 		case grid[i] < 1 || global[i]%grid[i] != 0:
 			return nil, fmt.Errorf("%w: %d ranks along %s do not divide %d sites", ErrDims, grid[i], AxisNames[i], global[i])
 		case at[i] < 0 || at[i] >= grid[i]:
-			return nil, fmt.Errorf("%w: coordinate %d of a rank along %s is not of %d", ErrDims, at[i], AxisNames[i], grid[i])
+			return nil, fmt.Errorf("%w: coordinate %d of a rank along %s is not below %d", ErrDims, at[i], AxisNames[i], grid[i])
 		}
 		l.Local[i] = global[i] / grid[i]
 		l.Origin[i] = at[i] * l.Local[i]

@@ -17,11 +17,10 @@ type SizeError struct {
 }
 
 func (e *SizeError) Error() string {
-	return fmt.Sprintf("nersc: %d bytes after the %d of the header: %v sites with links of %d rows in %v take %d", e.Have, e.Header, e.Dims, e.Rows, e.Format, e.Want)
+	return fmt.Sprintf("nersc: %d bytes follow the %d of the header, but %v sites with links of %d rows in %v take %d", e.Have, e.Header, e.Dims, e.Rows, e.Format, e.Want)
 }
 
-// ChecksumError is the error of links whose words do not add up to what the header
-// says.
+// ChecksumError is the error of links whose checksum differs from that of the header.
 type ChecksumError struct {
 	Have, Want uint32
 }
@@ -38,7 +37,7 @@ type LinkError struct {
 	Deviation float64 // from SU(3), see su3.Matrix.Deviation
 	Tolerance float64
 
-	damaged bool // the checksum is wrong, too
+	damaged bool // the checksum is also wrong
 }
 
 func (e *LinkError) Error() string {
@@ -46,12 +45,12 @@ func (e *LinkError) Error() string {
 	if e.damaged {
 		todo = ""
 	}
-	return fmt.Sprintf("nersc: the link along %s of site (%d, %d, %d, %d), from byte %d, is not in SU(3) but %.2g away; %.0e would be allowed%s",
+	return fmt.Sprintf("nersc: the link along %s of site (%d, %d, %d, %d), at byte %d, is not in SU(3): its deviation is %.2g, at most %.0e is allowed%s",
 		lattice.AxisNames[e.Axis], e.Site[0], e.Site[1], e.Site[2], e.Site[3], e.Offset, e.Deviation, e.Tolerance, todo)
 }
 
-// AverageError is the error of a field whose average plaquette or link trace is not
-// what the header says.
+// AverageError is the error of a field whose average plaquette or link trace differs from that
+// of the header.
 type AverageError struct {
 	Key        string // PLAQUETTE or LINK_TRACE
 	Have, Want float64
@@ -62,7 +61,7 @@ func (e *AverageError) Error() string {
 	return fmt.Sprintf("nersc: %s of the links is %.12g, the header says %.12g, and they may differ by %.1e%s", e.Key, e.Have, e.Want, e.Tolerance, advice(e.Have-e.Want))
 }
 
-// advice is what to do about a difference of the size of single precision's rounding.
+// advice says what to do about a difference as small as the rounding of single precision.
 func advice(difference float64) string {
 	_, single := Format{Bits: 32}.tolerance()
 	if math.Abs(difference) <= single {

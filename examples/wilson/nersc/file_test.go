@@ -158,7 +158,7 @@ func TestDamage(t *testing.T) {
 		spoil func(b []byte) []byte
 		says  []string
 	}{
-		{"cut", func(b []byte) []byte { return b[:len(b)-1] }, []string{"55295 bytes after the", "2x4x3x4 sites with links of 3 rows in IEEE64LITTLE take 55296"}},
+		{"cut", func(b []byte) []byte { return b[:len(b)-1] }, []string{"55295 bytes follow the", "2x4x3x4 sites with links of 3 rows in IEEE64LITTLE take 55296"}},
 		{"longer by a line", func(b []byte) []byte { return append(b, "\nEND\n"...) }, []string{"55301 bytes"}},
 		{"much longer", func(b []byte) []byte { return append(b, strings.Repeat("\n", maxTail+1)...) }, []string{"55313 bytes"}},
 		{"a bit, and a newline", func(b []byte) []byte { data(b)[100] ^= 1; return append(b, '\n') }, []string{"the checksum of the links is"}},
@@ -167,16 +167,16 @@ func TestDamage(t *testing.T) {
 			return replace(replace(b, "PLAQUETTE", ""), "LINK_TRACE", "")
 		}, []string{"the checksum of the links is"}},
 		{"longer", func(b []byte) []byte { return append(b, 0) }, []string{"55297 bytes"}},
-		{"no links", func(b []byte) []byte { return b[:len(b)-len(data(b))] }, []string{"0 bytes after the"}},
+		{"no links", func(b []byte) []byte { return b[:len(b)-len(data(b))] }, []string{"0 bytes follow the"}},
 		{"header only in part", func(b []byte) []byte { return b[:200] }, []string{"before END_HEADER"}},
 		{"empty", func([]byte) []byte { return nil }, []string{"line 1: is not BEGIN_HEADER"}},
 		{"a bit", func(b []byte) []byte { data(b)[100] ^= 1; return b }, []string{"the checksum of the links is", "the header says"}},
 		{"a bit that matters", func(b []byte) []byte { data(b)[link*size+23] ^= 0x40; return b },
-			[]string{"the checksum of the links is", "along z of site (1, 2, 0, 3), from byte"}},
+			[]string{"the checksum of the links is", "along z of site (1, 2, 0, 3), at byte"}},
 		{"checksum", func(b []byte) []byte { return replace(b, "CHECKSUM", "0") }, []string{"the header says 00000000"}},
-		{"not in SU(3)", func(b []byte) []byte { number(b, 1.5); return checksummed(b) }, []string{"the link along z of site (1, 2, 0, 3), from byte", "not in SU(3)"}},
-		{"not a number", func(b []byte) []byte { number(b, math.NaN()); return checksummed(b) }, []string{"site (1, 2, 0, 3)", "NaN away"}},
-		{"infinite", func(b []byte) []byte { number(b, math.Inf(1)); return checksummed(b) }, []string{"site (1, 2, 0, 3)", "NaN away"}},
+		{"not in SU(3)", func(b []byte) []byte { number(b, 1.5); return checksummed(b) }, []string{"the link along z of site (1, 2, 0, 3), at byte", "not in SU(3)"}},
+		{"not a number", func(b []byte) []byte { number(b, math.NaN()); return checksummed(b) }, []string{"site (1, 2, 0, 3)", "its deviation is NaN"}},
+		{"infinite", func(b []byte) []byte { number(b, math.Inf(1)); return checksummed(b) }, []string{"site (1, 2, 0, 3)", "its deviation is NaN"}},
 		{"plaquette", func(b []byte) []byte { return replace(b, "PLAQUETTE", "0.5937") }, []string{"PLAQUETTE of the links is", "the header says 0.5937"}},
 		{"trace", func(b []byte) []byte { return replace(b, "LINK_TRACE", "0.1") }, []string{"LINK_TRACE of the links is", "the header says 0.1"}},
 		{"two links exchanged", func(b []byte) []byte {
@@ -212,7 +212,7 @@ func TestDamage(t *testing.T) {
 		f, err := Open(path)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, f.Close()) }()
-		require.ErrorContains(t, f.Read(single.Field(t, comm, lattice.Dims{4, 4, 3, 2}), global.New(comm, global.Exact)), "the lattice is 4x4x3x2, the file's is 2x4x3x4")
+		require.ErrorContains(t, f.Read(single.Field(t, comm, lattice.Dims{4, 4, 3, 2}), global.New(comm, global.Exact)), "the lattice is 4x4x3x2, but that of the file is 2x4x3x4")
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// Format is how a number is written, a value of FLOATING_POINT.
+// Format is a number format, a value of FLOATING_POINT.
 type Format struct {
 	Bits  int // 32 or 64, of IEEE 754
 	Order Order
@@ -20,7 +20,7 @@ type Format struct {
 type Order int
 
 const (
-	Unsaid Order = iota // IEEE32 and IEEE64 do not tell; the checksum does
+	Unsaid Order = iota // IEEE32 and IEEE64 do not name an order; the checksum decides
 	Big
 	Little
 )
@@ -32,13 +32,13 @@ var formats = map[string]Format{
 
 func formatNames() []string { return slices.Sorted(maps.Keys(formats)) }
 
-// ParseFormat returns the format of a name as IEEE64BIG, in letters of either case.
+// ParseFormat returns the format with a name such as IEEE64BIG, in upper or lower case.
 func ParseFormat(name string) (Format, bool) {
 	f, ok := formats[strings.ToUpper(name)]
 	return f, ok
 }
 
-// String returns its name, which is empty if it has none.
+// String returns the name of the format, or "" if it has none.
 func (f Format) String() string {
 	for name, g := range formats {
 		if g == f {
@@ -55,9 +55,9 @@ func (o Order) bytes() binary.ByteOrder {
 	return binary.BigEndian
 }
 
-// tolerance is how far rounding takes a link from SU(3), and an average from its header,
-// beyond what the last decimals say: the rounding of a file's numbers, and for IEEE32 that
-// of averages which programs computed in that precision.
+// tolerance returns how far rounding can take a link from SU(3), and an average from the header's
+// beyond its last decimal: the rounding of the file's numbers, and for IEEE32 also that of
+// averages that programs computed in that precision.
 func (f Format) tolerance() (link, average float64) {
 	if f.Bits == 32 {
 		return 1e-5, 1e-5
@@ -65,10 +65,10 @@ func (f Format) tolerance() (link, average float64) {
 	return 1e-10, 1e-10
 }
 
-// linkBytes is the size of a link of so many rows.
+// linkBytes returns the size of a link of so many rows.
 func (f Format) linkBytes(rows int) int { return rows * 3 * 2 * f.Bits / 8 }
 
-// decode reads a link of so many rows, and completes it if these are two.
+// decode reads a link of so many rows; of two rows it computes the third.
 func (f Format) decode(u *su3.Matrix, b []byte, rows int) {
 	order, size := f.Order.bytes(), f.Bits/8
 	number := func(k int) float64 {

@@ -2,8 +2,8 @@
 // Connection: a header of lines "KEY = value", then the links, those of a site
 // together, x running fastest over sites, as IEEE 754 numbers.
 //
-// Files of other programs are read, too: of a header, what reading needs must be right,
-// and the rest may be anything. It is kept, and what is odd is a warning. MILC writes no
+// It also reads files of other programs. Only the header fields that reading needs must be valid;
+// the others are kept as they are, with a warning if they are unusual. MILC writes no
 // FLOATING_POINT, Grid and PyQUDA no value of STORAGE_FORMAT.
 package nersc
 
@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
 )
 
-// MaxHeader is the largest number of bytes of a header that is read or written.
+// MaxHeader is the largest size of a header that is read or written, in bytes.
 const MaxHeader = 16 << 10
 
 const (
@@ -31,7 +31,7 @@ const (
 	datatypeThree = "4D_SU3_GAUGE_3x3" // all of it
 )
 
-// Header is what a file says of its field.
+// Header is the header of a file.
 type Header struct {
 	Dims   lattice.Dims
 	Rows   int    // of each link: 2 (4D_SU3_GAUGE) or 3 (4D_SU3_GAUGE_3x3)
@@ -41,12 +41,11 @@ type Header struct {
 	LinkTrace float64 // average of Re tr U / 3 over the links
 	Plaquette float64 // average of Re tr U / 3 over the plaquettes
 
-	// How far the two may be from what was meant: a unit of their last decimal, but
-	// not more than 1e-2; infinite where the header lacks them. Parse sets them, Append
-	// does not read them.
+	// The precision of the two: a unit of their last decimal, at most 1e-2; infinite if the header
+	// lacks them. Parse sets these fields, Append ignores them.
 	LinkTraceUnit, PlaquetteUnit float64
 
-	// Texts that reading does not need: any text, empty if the header lacks them.
+	// Texts that reading does not need: arbitrary, and empty if the header lacks them.
 	Boundary        [lattice.Axes]string // mostly PERIODIC or ANTIPERIODIC
 	EnsembleID      string
 	EnsembleLabel   string
@@ -56,8 +55,8 @@ type Header struct {
 	CreationDate    string
 	ArchiveDate     string
 
-	// Others are the lines that have no field here, in their order, each with a newline:
-	// other keys, the second lines of the texts above, and remarks.
+	// Others has the lines without a field here, in order, each with a newline: other keys, second
+	// lines of the texts above, and remarks.
 	Others string
 }
 
@@ -68,7 +67,7 @@ func (h *Header) Sequence() (n int, ok bool) {
 	return int(u), err == nil
 }
 
-// Verifies names what the header says by which the links are verified.
+// Verifies returns the names of the header fields that verify the links.
 func (h *Header) Verifies() []string {
 	names := []string{"checksum"}
 	if !math.IsInf(h.LinkTraceUnit, 1) {
@@ -106,23 +105,23 @@ func (h *Header) texts() map[string]*string {
 	return texts
 }
 
-// needed are the keys by which a field is read and verified.
+// needed are the keys that reading and verifying a field needs.
 var needed = []string{"DATATYPE", "DIMENSION_1", "DIMENSION_2", "DIMENSION_3", "DIMENSION_4", "CHECKSUM", "LINK_TRACE", "PLAQUETTE", "FLOATING_POINT"}
 
-// missing says what a header means that lacks one of these. A header that lacks another
+// missing says what it means if a header lacks one of these keys. A header that lacks any other
 // needed key is an error.
 var missing = map[string]string{
 	"LINK_TRACE": "it is not verified", "PLAQUETTE": "it is not verified",
 	"FLOATING_POINT": "IEEE32BIG is meant, as in files of MILC",
 }
 
-// Parse reads the header that b begins with, and returns the number of its bytes. Only
-// what reading needs is an error where it is wrong; what else is odd is a warning, and is
-// kept. Errors are of type [*HeaderError], warnings the texts of such.
+// Parse parses the header at the beginning of b, and returns its size. Only an invalid field that
+// reading needs is an error; any other unusual line is kept, with a warning. Errors are of type
+// [*HeaderError]; warnings are texts of such errors.
 func Parse(b []byte) (h Header, n int, warnings []string, err error) {
 	h.Format = Format{32, Big}
 	h.LinkTraceUnit, h.PlaquetteUnit = math.Inf(1), math.Inf(1)
-	seen := map[string]int{}  // the first line of each key; of what is no key, under ""
+	seen := map[string]int{}  // the first line of each key; under "": of lines without key
 	told := map[string]bool{} // keys that have had a warning
 	texts := h.texts()
 	begun, odd := false, false
@@ -226,7 +225,7 @@ func Parse(b []byte) (h Header, n int, warnings []string, err error) {
 	return h, n, warnings, nil
 }
 
-// set takes the value of a needed key; what is wrong with it otherwise.
+// set sets the value of a needed key, or returns what is wrong with it.
 func (h *Header) set(key, value string) (why string) {
 	switch key {
 	case "DATATYPE":
@@ -264,11 +263,10 @@ func (h *Header) set(key, value string) (why string) {
 	return ""
 }
 
-// maxUnit: "1" may stand for 1.00000, for many programs leave zeros at the end out.
+// maxUnit: "1" may stand for 1.00000, as many programs omit trailing zeros.
 const maxUnit = 1e-2
 
-// setAverage takes an average of traces of SU(3), and what a unit of its last decimal
-// is.
+// setAverage sets an average of traces of SU(3), and the unit of its last decimal.
 func setAverage(to, unit *float64, value string) string {
 	x, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(x >= -1.5 && x <= 1.5) || strings.ContainsAny(value, "xX_") {
@@ -287,8 +285,8 @@ func setAverage(to, unit *float64, value string) string {
 	return ""
 }
 
-// Append appends the header to b. Errors are of type [*HeaderError]: the header is not
-// one that Parse would return.
+// Append appends the header to b. The error is a [*HeaderError] if Parse could not return this
+// header.
 func (h *Header) Append(b []byte) ([]byte, error) {
 	start := len(b)
 	line := func(key, value string) {

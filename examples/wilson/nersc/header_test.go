@@ -29,7 +29,7 @@ CHECKSUM = 1d7a20ef
 ENSEMBLE_ID = Q60
 ENSEMBLE_LABEL = quenched, beta = 6.0
 SEQUENCE_NUMBER = 40
-CREATOR = somebody
+CREATOR = archivist
 CREATOR_HARDWARE = something
 CREATION_DATE = Thu Nov 22 2001
 ARCHIVE_DATE = Thu Nov 22 2001
@@ -51,7 +51,7 @@ func TestParse(t *testing.T) {
 		Checksum: 0x1d7a20ef, LinkTrace: -0.002871, Plaquette: 0.59371,
 		Boundary:   [4]string{"PERIODIC", "PERIODIC", "PERIODIC", "ANTIPERIODIC"},
 		EnsembleID: "Q60", EnsembleLabel: "quenched, beta = 6.0", SequenceNumber: "40",
-		Creator: "somebody", CreatorHardware: "something", CreationDate: "Thu Nov 22 2001", ArchiveDate: "Thu Nov 22 2001",
+		Creator: "archivist", CreatorHardware: "something", CreationDate: "Thu Nov 22 2001", ArchiveDate: "Thu Nov 22 2001",
 		Others: "SCIDAC_CHECKSUM = of no meaning here\n",
 	}
 	require.Equal(t, want, h)
@@ -87,14 +87,14 @@ func TestParseKeeps(t *testing.T) {
 			}},
 		{"indented", strings.ReplaceAll(archived, "\n", " \n "), nil, nil},
 		{"blank lines", "\n" + strings.ReplaceAll(archived, "\n", "\n \n"), nil, nil},
-		{"tab in a text", line("somebody", "some\tbody"), nil, func(h *Header) { h.Creator = "some\tbody" }},
-		{"no ASCII", line("somebody", "J\xf6rg"), []string{`line 19: byte 0xf6 of "CREATOR = J\xf6rg" is not printable`}, func(h *Header) { h.Creator = "J\xf6rg" }},
-		{"control bytes, twice", strings.NewReplacer("somebody", "\x1b[2J", "something", "\x00").Replace(archived),
+		{"tab in a text", line("archivist", "some\tbody"), nil, func(h *Header) { h.Creator = "some\tbody" }},
+		{"no ASCII", line("archivist", "J\xf6rg"), []string{`line 19: byte 0xf6 of "CREATOR = J\xf6rg" is not printable`}, func(h *Header) { h.Creator = "J\xf6rg" }},
+		{"control bytes, twice", strings.NewReplacer("archivist", "\x1b[2J", "something", "\x00").Replace(archived),
 			[]string{`line 19: byte 0x1b of "CREATOR = \x1b[2J" is not`}, func(h *Header) { h.Creator, h.CreatorHardware = "\x1b[2J", "\x00" }},
 		{"remarks", line("BOUNDARY_1", "# said = by hand\n! a remark\nanother\nBOUNDARY_1"), []string{`line 12: "! a remark" is not KEY = value`},
 			func(h *Header) { h.Others = "# said = by hand\n! a remark\nanother\n" + h.Others }},
-		{"empty key", line("CREATOR = somebody", "= somebody"), []string{`line 19: "= somebody" is not KEY = value`},
-			func(h *Header) { h.Creator, h.Others = "", "= somebody\n"+h.Others }},
+		{"empty key", line("CREATOR = archivist", "= archivist"), []string{`line 19: "= archivist" is not KEY = value`},
+			func(h *Header) { h.Creator, h.Others = "", "= archivist\n"+h.Others }},
 		{"version", line("HDR_VERSION = 1.0", "HDR_VERSION = 2.0"), []string{`line 2: HDR_VERSION: "2.0" is not 1.0`}, nil},
 		{"no storage format", line("STORAGE_FORMAT = 1.0", "STORAGE_FORMAT = "), []string{`line 4: STORAGE_FORMAT: "" is not 1.0`}, nil},
 		{"neither version nor format", strings.NewReplacer("HDR_VERSION = 1.0\n", "", "STORAGE_FORMAT = 1.0\n", "").Replace(archived), nil, nil},
@@ -103,17 +103,17 @@ func TestParseKeeps(t *testing.T) {
 		{"sequence of 14 digits", line("= 40", "= 20011122123456"), []string{`SEQUENCE_NUMBER: "20011122123456" is not`}, func(h *Header) { h.SequenceNumber = "20011122123456" }},
 		{"negative sequence", line("= 40", "= -1"), []string{`SEQUENCE_NUMBER: "-1"`}, func(h *Header) { h.SequenceNumber = "-1" }},
 		{"long text", line("= 40", "= "+strings.Repeat("4", 1000)), []string{strings.Repeat("4", 60) + `" is not`}, func(h *Header) { h.SequenceNumber = strings.Repeat("4", 1000) }},
-		{"no text", strings.NewReplacer("Q60", "", "somebody", "").Replace(archived), nil, func(h *Header) { h.EnsembleID, h.Creator = "", "" }},
+		{"no text", strings.NewReplacer("Q60", "", "archivist", "").Replace(archived), nil, func(h *Header) { h.EnsembleID, h.Creator = "", "" }},
 		{"text twice", line("ENSEMBLE_ID = Q60", "CREATOR =\nENSEMBLE_ID = Q60\nCREATOR = first"), []string{"line 21: CREATOR is in line 18 already"},
-			func(h *Header) { h.Creator, h.Others = "first", "CREATOR = somebody\n"+h.Others }},
+			func(h *Header) { h.Creator, h.Others = "first", "CREATOR = archivist\n"+h.Others }},
 		{"key twice", line("SCIDAC", "MILC_INFO = BEGIN\nnx = 4\nMILC_INFO = END\nSCIDAC"), nil,
 			func(h *Header) { h.Others = "MILC_INFO = BEGIN\nnx = 4\nMILC_INFO = END\n" + h.Others }},
 		{"the same twice", line("CREATOR = ", "DIMENSION_1 = 04\nCREATOR = "), []string{"line 19: DIMENSION_1 is in line 5 already, with the same value"}, nil},
 		{"average twice", line("CREATOR = ", "PLAQUETTE = 0.593710\nPLAQUETTE = 0.59371\nCREATOR = "), []string{"line 19: PLAQUETTE is in line 10 already, with the same value"},
 			func(h *Header) { h.PlaquetteUnit = 1e-6 }},
-		{"texts and values many times", line("CREATOR = somebody\n", strings.Repeat("CREATOR = somebody\nDIMENSION_1 = 4\nHDR_VERSION = 2\n", 3)),
+		{"texts and values many times", line("CREATOR = archivist\n", strings.Repeat("CREATOR = archivist\nDIMENSION_1 = 4\nHDR_VERSION = 2\n", 3)),
 			[]string{"line 20: DIMENSION_1 is in line 5", `line 21: HDR_VERSION: "2" is not`, "line 22: CREATOR is in line 19"},
-			func(h *Header) { h.Others = "CREATOR = somebody\nCREATOR = somebody\n" + h.Others }},
+			func(h *Header) { h.Others = "CREATOR = archivist\nCREATOR = archivist\n" + h.Others }},
 		{"checksum 0x", line("1d7a20ef", "0x1d7a20ef"), nil, nil},
 		{"checksum 0X", line("1d7a20ef", " 0X1D7A20EF"), nil, nil},
 		{"other case", strings.NewReplacer("4D_SU3_GAUGE", "4d_su3_gauge", "IEEE32", "ieee32").Replace(archived), nil, nil},
@@ -162,7 +162,7 @@ func TestParseRefuses(t *testing.T) {
 		{"too long", line("Q60", strings.Repeat("Q", MaxHeader)), "line 16: the file ends, or 16384 bytes do"},
 		{"two values", line("CREATOR = ", "DATATYPE = 4D_SU3_GAUGE_3x3\nCREATOR = "), `line 19: DATATYPE: "4D_SU3_GAUGE_3x3" is not what line 3 says; remove the wrong one`},
 		{"two averages", line("CREATOR = ", "PLAQUETTE = 0.5937\nCREATOR = "), `line 19: PLAQUETTE: "0.5937" is not what line 10 says`},
-		{"two values of no type", line("CREATOR = ", "DATATYPE = somebody\nCREATOR = "), `line 19: DATATYPE: "somebody" is neither`},
+		{"two values of no type", line("CREATOR = ", "DATATYPE = archivist\nCREATOR = "), `line 19: DATATYPE: "archivist" is neither`},
 		{"datatype", line("4D_SU3_GAUGE", "4D_SU2_GAUGE"), "is neither 4D_SU3_GAUGE nor 4D_SU3_GAUGE_3x3"},
 		{"extent", line("DIMENSION_2 = 6", "DIMENSION_2 = -6"), `line 6: DIMENSION_2: "-6" is not an extent`},
 		{"no sites", line("DIMENSION_2 = 6", "DIMENSION_2 = 0"), "is not an extent"},

@@ -14,19 +14,18 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// File is a file that is open for reading, whose header has been read.
+// File is a file open for reading, whose header has been read.
 type File struct {
 	Header Header
 
-	// Warnings are what is odd about the file, but did not keep it from being read: of
-	// the header after Open, of the links, too, after Read. They are the same at all
-	// nodes.
+	// Warnings are about unusual properties of the file that do not keep it from being read: after
+	// Open of the header, after Read also of the links. They are the same on all nodes.
 	Warnings []string
 
-	// Tolerance allows links that are as far from SU(3), and averages that are as far
-	// from the header's, where rounding to the format explains less: those of a program
-	// that computed in single precision and wrote double. Read makes SU(3) of such links.
-	// More than 1e-5 counts as 1e-5. It is set before Read.
+	// Tolerance is the allowed deviation of links from SU(3), and of averages from the header's,
+	// if it is more than rounding to the format explains: for files of doubles that were computed
+	// in single precision. Read projects such links back to SU(3). More than 1e-5 counts as 1e-5.
+	// Set it before Read.
 	Tolerance float64
 
 	file   *os.File
@@ -97,9 +96,10 @@ func (f *File) warn(format string, args ...any) {
 // singleDecimal is the last decimal that an average of single precision has.
 const singleDecimal = 1e-8
 
-// allowed is how far a link may be from SU(3), and an average from the header's beyond
-// the last decimal. A header whose averages end before single precision does not promise
-// links of double precision; one without averages says nothing of it.
+// allowed returns how far a link may be from SU(3), and an average from the header's beyond the
+// last decimal. If the averages of a header have no more digits than single precision, its links
+// need not have double precision. A header without averages says nothing
+// about that.
 func (f *File) allowed() (link, average float64) {
 	format := f.Header.Format
 	if unit := min(f.Header.LinkTraceUnit, f.Header.PlaquetteUnit); unit >= singleDecimal && !math.IsInf(unit, 1) {
@@ -110,14 +110,13 @@ func (f *File) allowed() (link, average float64) {
 	return max(link, min(f.Tolerance, mostLink)), max(average, min(f.Tolerance, mostAverage))
 }
 
-// Read reads the links of this node's sites, and the neighbours' of these: a field of
-// the extents that the header says. Of numbers of 32 bits it makes matrices of SU(3) in
-// double precision. The checksum, the link trace and the plaquette of the header are
-// verified, the latter two if it has them.
+// Read reads the links of this node's sites and of their neighbours into a field, which must have
+// the extents in the header. It makes matrices of SU(3) in double precision from 32-bit numbers.
+// It verifies the checksum of the header, and the link trace and the plaquette if it has them.
 //
-// Collective; what is wrong at one node is an error at all. Errors: those of package
-// os; [*ChecksumError], with a [*LinkError] if one can be told; [*LinkError];
-// [*AverageError]; those of the communication.
+// Collective: an error on one node is an error on all. Errors: those of package os;
+// [*ChecksumError], joined with a [*LinkError] if there is one; [*LinkError]; [*AverageError];
+// those of the communication.
 func (f *File) Read(field *gauge.Field, sums *global.Sums) error {
 	if err := f.read(field, sums); err != nil {
 		return fmt.Errorf("%s: %w", f.file.Name(), err)
@@ -128,7 +127,7 @@ func (f *File) Read(field *gauge.Field, sums *global.Sums) error {
 func (f *File) read(field *gauge.Field, sums *global.Sums) error {
 	l := field.Lattice
 	if l.Global != f.Header.Dims {
-		return fmt.Errorf("the lattice is %v, the file's is %v", l.Global, f.Header.Dims)
+		return fmt.Errorf("the lattice is %v, but that of the file is %v", l.Global, f.Header.Dims)
 	}
 	raw := make([]byte, l.Sites()*f.siteBytes())
 	var err error
@@ -160,7 +159,7 @@ func (f *File) read(field *gauge.Field, sums *global.Sums) error {
 		return err
 	}
 	if rounding, _ := format.tolerance(); far > 0 {
-		f.warn("%d links are more than %.0e from SU(3), and have been made matrices of it", far, rounding)
+		f.warn("%d links are more than %.0e from SU(3), and have been projected back to it", far, rounding)
 	}
 	if err := field.Exchange(); err != nil {
 		return err
@@ -168,8 +167,8 @@ func (f *File) read(field *gauge.Field, sums *global.Sums) error {
 	return f.compare(field, sums)
 }
 
-// verify compares the checksum with that of the header, and says in which order the
-// bytes of a number are. Without a byte order in the header both are tried.
+// verify compares the checksum with that of the header, and returns the format with its byte
+// order. Without a byte order in the header it tries both.
 func (f *File) verify(raw []byte, sums *global.Sums) (Format, error) {
 	format := f.Header.Format
 	orders := []Order{format.Order}
@@ -193,8 +192,8 @@ func (f *File) verify(raw []byte, sums *global.Sums) (Format, error) {
 	return format, wrong
 }
 
-// decode reads the links of raw. It returns what is wrong with the first that is not in
-// SU(3), and the number of those that are further from it than rounding explains.
+// decode reads the links of raw. It returns the error of the first link that is not in SU(3), and
+// the number of links that are further from it than rounding explains.
 func (f *File) decode(field *gauge.Field, raw []byte, format Format) (first *LinkError, far uint64) {
 	l, size := field.Lattice, format.linkBytes(f.Header.Rows)
 	rounding, _ := format.tolerance()

@@ -14,14 +14,13 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// Write writes a field to a file, each node its own sites. It fills in the extents, the
-// checksum and the averages of the header, and takes the rest from node 0; a byte order
-// that is not said is Big. Checksums of other programs among the Others are left out: they
-// may be of other links, rows or formats. The file appears under its name when it is
-// complete: until then its name ends in .part.
+// Write writes a field to a file; each node writes its own sites. It sets the extents, the
+// checksum and the averages of the header, and takes the rest from node 0; the default byte order
+// is Big. It omits checksums of other programs among the Others, which may be of other links, rows or
+// formats. Until the file is complete its name ends in .part.
 //
-// Collective; what is wrong at one node is an error at all. Errors: those of package
-// os; [*HeaderError]; those of the communication.
+// Collective: an error on one node is an error on all. Errors: those of package os;
+// [*HeaderError]; those of the communication.
 func Write(path string, h Header, field *gauge.Field, sums *global.Sums) error {
 	if err := write(path, h, field, sums); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -73,8 +72,8 @@ func write(path string, h Header, field *gauge.Field, sums *global.Sums) (err er
 	return sums.Agree(err, 0)
 }
 
-// withoutChecksums leaves out the lines with checksums of Grid (SCIDAC_CHECKSUMA and B) and
-// MILC (checksums, with or without =).
+// withoutChecksums removes the lines with checksums of Grid (SCIDAC_CHECKSUMA and B) and of MILC
+// (checksums, with or without =).
 func withoutChecksums(others string) string {
 	var b strings.Builder
 	for line := range strings.Lines(others) {
@@ -86,7 +85,7 @@ func withoutChecksums(others string) string {
 	return b.String()
 }
 
-// create makes a file with nothing but a header, and returns the number of its bytes.
+// create makes a file with only a header, and returns its size.
 func create(path string, h *Header) (n int, err error) {
 	b, err := h.Append(nil)
 	if err != nil {
@@ -95,7 +94,7 @@ func create(path string, h *Header) (n int, err error) {
 	return len(b), os.WriteFile(path, b, 0o666)
 }
 
-// writeSites writes the sites of this node into a file that there is.
+// writeSites writes the sites of this node into an existing file.
 func writeSites(path string, l *lattice.Lattice, raw []byte, offset int64, siteBytes int) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

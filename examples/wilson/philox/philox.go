@@ -1,6 +1,6 @@
-// Package philox is the counter-based random number generator Philox4x32-10: a
-// bijection of counters, chosen by a key. The number of a site and step of a lattice is
-// then the same whoever computes it, and whatever was computed before.
+// Package philox is the counter-based random number generator Philox4x32-10: a bijection of
+// counters, chosen by a key. The number for a site and step of a lattice is the same on every
+// node, and independent of earlier numbers.
 //
 // J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, Parallel random numbers: as
 // easy as 1, 2, 3, SC11 (2011), doi:10.1145/2063384.2063405.
@@ -11,8 +11,8 @@ import (
 	"math/bits"
 )
 
-// Of the paper, section 4.3: two odd multipliers, and what the keys are raised by
-// (the golden ratio, and the square root of 3 less 1, of 2^32).
+// From section 4.3 of the paper: two odd multipliers, and the increments of the keys (the golden
+// ratio, and the square root of 3 less 1, times 2^32).
 const (
 	multiplier0, multiplier1 = 0xD2511F53, 0xCD9E8D57
 	weyl0, weyl1             = 0x9E3779B9, 0xBB67AE85
@@ -33,9 +33,9 @@ func Block(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return c
 }
 
-// Stream is the random numbers of one place and step: those of all counters that
-// begin with three given words. The zero value is the first of key 0. A Stream is for
-// one goroutine; copies go on alone. No method allocates.
+// Stream has the random numbers of one place and step: those of all counters that contain three
+// given words. The zero value is the first stream of key 0. A Stream belongs to one goroutine at a
+// time; copies are independent. No method allocates.
 type Stream struct {
 	key     [2]uint32
 	counter [4]uint32
@@ -44,14 +44,13 @@ type Stream struct {
 	begun   bool
 }
 
-// New returns the stream of a seed and of three numbers that the caller gives a
-// meaning.
+// New returns the stream of a seed and of three numbers, whose meaning is up to the caller.
 func New(seed uint64, a, b, c uint32) Stream {
 	return Stream{key: [2]uint32{uint32(seed), uint32(seed >> 32)}, counter: [4]uint32{0, a, b, c}}
 }
 
-// Uint64 returns the next number, of all with equal probability. A stream has 2^33,
-// and begins again then.
+// Uint64 returns the next number, uniform over all values. After 2^33 numbers a stream begins
+// again.
 func (s *Stream) Uint64() uint64 {
 	if !s.begun || s.used == 4 {
 		s.block = Block(s.counter, s.key)

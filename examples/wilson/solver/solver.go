@@ -11,45 +11,45 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
-// Operator is D. Each method sets out to D·in, or D†·in, and is called by all nodes.
+// Operator is D. Its methods set out to D·in or D†·in. They are collective.
 type Operator interface {
 	Apply(out, in []su3.Spinor) error
 	ApplyAdjoint(out, in []su3.Spinor) error
 }
 
-// Options say when to stop, and who is told how it goes.
+// Options say when to stop, and how to report progress.
 type Options struct {
 	Tolerance     float64 // ‖b - D·x‖ / ‖b‖ to reach
 	MaxIterations int
 	Progress      func(iteration int, residual float64) // after each; may be nil
 }
 
-// Result is how a solution was found.
+// Result describes a solution.
 type Result struct {
-	// Residuals is ‖r‖/‖b‖ before the first iteration and after each, r being what the
-	// iteration takes b - D·x to be.
+	// Residuals is ‖r‖/‖b‖ before the first iteration and after each, where r is the recursively
+	// updated b - D·x.
 	Residuals []float64
-	// TrueResidual is ‖b - D·x‖/‖b‖, computed anew from x.
+	// TrueResidual is ‖b - D·x‖/‖b‖, computed from the final x.
 	TrueResidual float64
 	Norm         float64 // ‖x‖
-	Restarts     int     // from the true residual, where rounding had led away from it
+	Restarts     int     // from the true residual, after rounding had led away from it
 }
 
-// Iterations is their number; each applies D and D†.
+// Iterations returns the number of iterations; each applies D and D†.
 func (r *Result) Iterations() int { return len(r.Residuals) - 1 }
 
 // Errors of Solve.
 var (
-	ErrIterations = errors.New("solver: not converged")
-	ErrBreakdown  = errors.New("solver: broken down")
+	ErrIterations = errors.New("solver: it has not converged")
+	ErrBreakdown  = errors.New("solver: breakdown")
 )
 
-// maxRestarts is more than a system needs that can be solved in double precision: each
-// takes the residual down again from where rounding has left it.
+// maxRestarts is more than any system needs that can be solved in double precision: each restart
+// reduces the residual further, after rounding had stopped its decrease.
 const maxRestarts = 5
 
-// Solver has the fields that a solution needs, for a number of sites of this node. It
-// is for one goroutine.
+// Solver has the fields that a solution needs, for the sites of this node. It belongs to one
+// goroutine at a time.
 type Solver struct {
 	sums       *global.Sums
 	r, s, p, q []su3.Spinor
@@ -61,20 +61,20 @@ func New(sums *global.Sums, sites int) *Solver {
 	return &Solver{sums: sums, r: field(), s: field(), p: field(), q: field()}
 }
 
-// Floats returns the numbers of a field, with which it shares its memory.
+// Floats returns the numbers of a field; they share its memory.
 func Floats(f []su3.Spinor) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(f))), su3.Floats*len(f))
 }
 
-// Solve sets x to the solution of D·x = b, and starts from the x it is given. The
-// conjugate gradient is on the normal equations D†D·x = D†b, in the form that keeps the
-// residual of the system itself. (M. R. Hestenes and E. Stiefel, J. Res. Natl. Bur.
+// Solve sets x to the solution of D·x = b, starting from the given x. It uses the conjugate
+// gradient on the normal equations D†D·x = D†b, in the form that keeps the residual of the
+// system itself. (M. R. Hestenes and E. Stiefel, J. Res. Natl. Bur.
 // Stand. 49 (1952) 409, section 10; Å. Björck, Numerical Methods for Least Squares
 // Problems, 1996, section 7.4)
 //
 // Collective, with the same options everywhere; an iteration does not allocate.
-// Errors: those of D and of the sums; [ErrIterations]; [ErrBreakdown], where D is
-// singular or not a number. The result is what was reached.
+// Errors: those of D and of the sums; [ErrIterations]; [ErrBreakdown], if D is singular or not a
+// number. The result describes the x that was reached, even after an error.
 func (v *Solver) Solve(d Operator, x, b []su3.Spinor, o Options) (res Result, err error) {
 	var norms [2]float64
 	if err := v.sums.Squares(norms[:1], Floats(b)); err != nil {

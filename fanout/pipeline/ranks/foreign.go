@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-hpc/sluice/impi"
 )
 
-// WorkForeign is a worker of NSCLDAQ's pipeline, as its other ranks see it: chunks come
-// from a client in the seed's dialect, results go to the sorter, which is a rank of comm,
-// with the worker's number, from 1. Of a chunk of which nothing is left nothing is sent.
-// When the supplier has ended, or ctx ends, so does the worker, and says so.
+// WorkForeign runs a worker that takes part in NSCLDAQ's pipeline. It receives chunks from a
+// client in the plain dialect, and sends the results, with the worker's number (from 1), to
+// the sorter, which is a rank of comm. It sends nothing for an empty result. When the supplier
+// has ended, or ctx ends, it tells the sorter that the worker has ended, and returns.
 //
-// What the worker fails with is an error, and its chunk is lost: this dialect has no way
-// to give it to another one.
+// If the worker fails, WorkForeign returns the error, and the chunk is lost: this dialect has
+// no way to give it to another worker.
 func WorkForeign(ctx context.Context, c *fanout.Client, w pipeline.Worker, comm *impi.Comm, sorter int, number uint32) error {
 	var seq uint64
 	var result, message []byte
@@ -37,10 +37,10 @@ func WorkForeign(ctx context.Context, c *fanout.Client, w pipeline.Worker, comm 
 	return errors.Join(err, end, w.Close())
 }
 
-// ForeignOptions are those of [SortForeign].
+// ForeignOptions are the options of [SortForeign].
 type ForeignOptions struct {
-	// Window is how many chunks of each worker are received ahead; the others wait where
-	// they are. 0: 1.
+	// Window is how many chunks of each worker are received ahead; the others wait at the
+	// worker. 0: 1.
 	Window int
 	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit.
 	ItemLimit int64
@@ -48,14 +48,14 @@ type ForeignOptions struct {
 	Longest int
 }
 
-// SortForeign is the sorter of NSCLDAQ's pipeline, for workers that are ranks of comm:
-// the first of them has the number 1. It hands to sink the chunk with the earliest first
-// timestamp whenever each worker that has not ended has one here, and returns when all
-// have ended.
+// SortForeign runs the sorter of NSCLDAQ's pipeline, for workers that are ranks of comm,
+// numbered from 1 in the order given. Whenever each worker that has not ended has a chunk here,
+// it hands the one with the earliest first timestamp to sink. It returns when all workers have
+// ended.
 //
-// Errors: [pipeline.ErrForeign] for a message that is none of theirs; a
-// [*fanout.MessageError] for one that is too long; what package impi says of a worker that
-// is gone; that of sink; that of ctx.
+// Errors: [pipeline.ErrForeign] for an invalid message; a [*fanout.MessageError] for a message
+// that is too long; the error of package impi for a worker that is gone; that of sink; that of
+// ctx.
 func SortForeign(ctx context.Context, comm *impi.Comm, workers []int, o ForeignOptions, sink pipeline.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var receivers sync.WaitGroup
@@ -74,7 +74,7 @@ func SortForeign(ctx context.Context, comm *impi.Comm, workers []int, o ForeignO
 	var chunk []byte
 	for !s.Done() {
 		for i := range workers {
-			// Nothing can go on before this one has said something.
+			// Nothing can be sorted before this worker has sent a message.
 			if !s.Room(uint32(i + 1)) {
 				continue
 			}
@@ -106,7 +106,7 @@ func receiveForeign(ctx context.Context, comm *impi.Comm, rank int, number uint3
 		}
 		got, chunk, err := pipeline.ParseForeign(m)
 		if err == nil && got != number {
-			err = fmt.Errorf("%w: rank %d is worker %d, and says that it is %d", pipeline.ErrForeign, rank, number, got)
+			err = fmt.Errorf("%w: rank %d is worker %d, but its message has the number of worker %d", pipeline.ErrForeign, rank, number, got)
 		}
 		if err != nil {
 			return err
@@ -122,15 +122,15 @@ func receiveForeign(ctx context.Context, comm *impi.Comm, rank int, number uint3
 	}
 }
 
-// receive receives the next message of a rank behind what is in b. What the rank announces
-// is held to its bound (0: [fanout.DefaultLongest]) before there is memory for it.
+// receive appends the next message of a rank to b. It checks the announced length against the
+// bound (0: [fanout.DefaultLongest]) before it allocates memory.
 func receive(ctx context.Context, comm *impi.Comm, rank int, b []byte, longest int) ([]byte, error) {
 	st, err := comm.Probe(ctx, rank, impi.AnyTag)
 	if err != nil {
 		return b, err
 	}
 	if most := cmp.Or(longest, fanout.DefaultLongest); st.Len < 0 || st.Len > most {
-		return b, fmt.Errorf("pipeline: receive: %w", &fanout.MessageError{Rank: st.Source, Tag: st.Tag, Bytes: st.Len, Why: fmt.Sprintf("its length is not 0 to %d bytes", most)})
+		return b, fmt.Errorf("pipeline: receive: %w", &fanout.MessageError{Rank: st.Source, Tag: st.Tag, Bytes: st.Len, Why: fmt.Sprintf("its length must be 0 to %d bytes", most)})
 	}
 	at := len(b)
 	b = slices.Grow(b, st.Len)[:at+st.Len]
@@ -140,17 +140,17 @@ func receive(ctx context.Context, comm *impi.Comm, rank int, b []byte, longest i
 	return b, nil
 }
 
-// SendForeign returns a [pipeline.Sink] that sends the chunks of a foreign sorter on to the
-// sink, which is a rank of comm, and what ends that: an empty message.
+// SendForeign returns a [pipeline.Sink] that forwards the chunks of a foreign sorter to the
+// sink, which is a rank of comm, and a function that tells the sink that no more come.
 func SendForeign(comm *impi.Comm, rank int) (sink pipeline.Sink, end func(context.Context) error) {
 	sink = func(ctx context.Context, items []byte) error { return comm.Send(ctx, items, rank, fanout.TagData) }
 	end = func(ctx context.Context) error { return comm.Send(ctx, nil, rank, fanout.TagEnd) }
 	return sink, end
 }
 
-// ReceiveForeign is the other side of [SendForeign]: what a sorter, which is a rank of
-// comm, sends, as a source. A message may have longest bytes (0: fanout.DefaultLongest); a
-// longer one is a [*fanout.MessageError].
+// ReceiveForeign is the other side of [SendForeign]: a source of the chunks that the sorter, a
+// rank of comm, sends. A message may have longest bytes (0: fanout.DefaultLongest); a longer
+// one is a [*fanout.MessageError].
 func ReceiveForeign(comm *impi.Comm, sorter, longest int) pipeline.Source {
 	return func(ctx context.Context, chunk []byte) ([]byte, error) {
 		at := len(chunk)

@@ -25,7 +25,7 @@ import (
 	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// stage is what a rank does in the dialect of NSCLDAQ's pipeline.
+// stage is the role of a rank in NSCLDAQ's pipeline.
 type stage func(ctx context.Context, world *impi.Comm) error
 
 // runForeign makes a job of the ranks of that pipeline and returns their errors: 0 the
@@ -81,7 +81,7 @@ func foreignWorker(f func(it *ring.Item) (bool, error)) stage {
 	}
 }
 
-// rawWorker is a worker that knows nothing but the wire: requests with tag 2, chunks with
+// rawWorker is a worker written directly against the wire format: requests with tag 2, chunks with
 // tag 1, an empty message as the end.
 func rawWorker(ctx context.Context, world *impi.Comm) error {
 	number := byte(world.Rank() - 2)
@@ -116,8 +116,8 @@ func foreignSink(out io.Writer) stage {
 	}
 }
 
-// TestForeign: as the first timestamps of the chunks rise, the output is the file, with
-// workers of ours and one that speaks the wire by hand, also if a worker keeps nothing.
+// TestForeign: as the first timestamps of the chunks rise, the output equals the file, with workers
+// of this package and a rawWorker, even if a worker keeps nothing.
 func TestForeign(t *testing.T) {
 	var file bytes.Buffer
 	_, err := eventgen.Write(t.Context(), &file, eventgen.Config{Events: 500}, false)
@@ -137,7 +137,7 @@ func TestForeign(t *testing.T) {
 	require.Empty(t, out.Bytes())
 }
 
-// TestForeignWrong: a worker that takes the number of another is found out.
+// TestForeignWrong: a worker that uses another's number is an error.
 func TestForeignWrong(t *testing.T) {
 	liar := func(ctx context.Context, world *impi.Comm) error {
 		return world.Send(ctx, pipeline.AppendForeignEnd(nil, 7), 1, 1)
@@ -155,7 +155,7 @@ func TestForeignWrong(t *testing.T) {
 	}
 }
 
-// TestForeignTooLong: what a rank announces is held to the bound, at sorter and sink.
+// TestForeignTooLong: sorter and sink check announced lengths against the bound.
 func TestForeignTooLong(t *testing.T) {
 	const longest = 1000
 	tooLong := func(err error, rank int) error {

@@ -3,11 +3,10 @@
 //	source  Supply ──┐          ┌── Results ┐
 //	source  Supply ──┴── Work ──┴── Results ┴─ a pipeline with Pass ── sink
 //
-// A source is a rank with a [fanout.Supplier], and each worker has a client of it. The
-// sink is a rank with a [fanout.Collector] for each source: what they receive are the
-// sources of a pipeline whose workers only pass chunks on, which merges them. Of each
-// source there are two communicators, one for chunks and one for results. A rank may be
-// more than one of these.
+// A source is a rank with a [fanout.Supplier]; each worker has a client of it. The sink is a
+// rank with a [fanout.Collector] for each source. The collectors are the sources of a pipeline
+// whose workers only pass chunks on; that pipeline merges them. Each source has two
+// communicators, one for chunks and one for results. A rank may play several of these roles.
 //
 // With [fanout.Collected] at the suppliers and [fanout.Numbered] at the clients the output
 // is complete, in order and without duplicates, whichever workers die, as long as one is
@@ -28,11 +27,12 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/ring"
 )
 
-// Supply has a supplier hand out the chunks of a source, and ends it. When ctx ends, no
-// more is read; what was, is handed out, for which there is as much time as grace says.
+// Supply hands out the chunks of a source through a supplier, and then ends the supplier. When
+// ctx ends, it stops reading, and hands out the chunks that were read; grace bounds the time
+// for this.
 //
-// Errors: that with which the source has ended, after all that it gave before was handed
-// out and the supplier was ended; those of [fanout.Supplier.Supply].
+// Errors: that of the source, after its earlier chunks were handed out and the supplier was
+// ended; those of [fanout.Supplier.Supply].
 func Supply(ctx context.Context, s *fanout.Supplier, grace time.Duration, source pipeline.Source) error {
 	var chunk []byte
 	var ended error
@@ -49,34 +49,34 @@ func Supply(ctx context.Context, s *fanout.Supplier, grace time.Duration, source
 	})
 }
 
-// Stream is what a worker has of a source.
+// Stream connects a worker to a source.
 type Stream struct {
-	Client  *fanout.Client  // of the source's supplier alone; with [fanout.Numbered]
-	Results *fanout.Results // to the collector for the source
+	Client  *fanout.Client  // of only this source's supplier; with [fanout.Numbered]
+	Results *fanout.Results // to the collector for this source
 }
 
-// Options are those of [Work]. NewWorker is needed.
+// Options are the options of [Work]. NewWorker is required.
 type Options struct {
-	// NewWorker starts the worker of this rank, and further ones with their number when
-	// one has failed.
+	// NewWorker starts the worker of this rank, with id 0, and after each failure another one,
+	// with the next id.
 	NewWorker func(ctx context.Context, id int) (pipeline.Worker, error)
 	// Attempts is how many workers may fail with a chunk; 0: pipeline.DefaultAttempts.
 	Attempts int
 	// ItemLimit is how large an item may be, in bytes; 0: ring.DefaultLimit.
 	ItemLimit int64
-	// Grace is how long what was given to this rank may take when ctx has ended.
+	// Grace is how long work on the chunks given to this rank may take after ctx has ended.
 	Grace time.Duration
-	// Log is told of workers that fail; nil: slog.Default().
+	// Log reports workers that fail; nil: slog.Default().
 	Log *slog.Logger
 }
 
-// Work has a worker work on the chunks of all streams, as they come, and sends the
-// results. Those of a stream are ended when its supplier has ended. When ctx ends, it
-// leaves: what it has been given is still worked on. It returns when all streams have
-// ended.
+// Work processes the chunks of all streams with a worker, in the order in which they arrive,
+// and sends the results. When a stream's supplier has ended, it ends the stream's results. When
+// ctx ends, it leaves the suppliers, but still processes the chunks that it has been given. It
+// returns when all streams have ended.
 //
-// After an error (the worker's, of a client or of results) the process is to end: what it
-// was given goes to other ranks when it is gone.
+// After an error (of the worker, a client or results) the process must end: only then do the
+// chunks that it was given go to other ranks.
 func Work(ctx context.Context, o Options, streams ...Stream) error {
 	o.Attempts = cmp.Or(o.Attempts, pipeline.DefaultAttempts)
 	if o.Log == nil {
@@ -116,12 +116,12 @@ type worker struct {
 	ctx context.Context
 
 	mu      sync.Mutex      // one chunk at a time
-	worker  pipeline.Worker // nil: it has failed, and there is no other
+	worker  pipeline.Worker // nil: it has failed and was not replaced
 	started int
 	result  []byte
 }
 
-// errGone is for chunks that come after the last worker has failed.
+// errGone is the error of chunks that arrive after the last worker has failed.
 var errGone = errors.New("ranks: the worker has failed")
 
 func (w *worker) do(source int, results *fanout.Results, k fanout.Chunk) error {
@@ -136,7 +136,7 @@ func (w *worker) do(source int, results *fanout.Results, k fanout.Chunk) error {
 		if err == nil {
 			return results.Send(w.ctx, k.Seq(), w.result)
 		}
-		w.worker.Close() // the error is the one that there is already
+		w.worker.Close() // err is the error to report
 		w.worker = nil
 		if attempt == w.Attempts || w.ctx.Err() != nil {
 			return &pipeline.Error{Op: "work", Source: c.Source, Seq: c.Seq, Attempts: attempt, Err: err}
@@ -161,8 +161,8 @@ func (w *worker) try(c *pipeline.Chunk) (err error) {
 	return nil
 }
 
-// Results returns what a collector receives, results that are empty included, as a source
-// for a pipeline with [pipeline.Pass].
+// Results returns a source of the results that a collector receives, empty ones included, for
+// a pipeline with [pipeline.Pass].
 func Results(c *fanout.Collector) pipeline.Source {
 	return func(ctx context.Context, chunk []byte) ([]byte, error) {
 		r, err := c.Receive(ctx)

@@ -46,7 +46,7 @@ func odd(it *ring.Item) (bool, error) {
 	return it.Type != ring.PhysicsEvent || it.Body[0]%2 == 1, nil
 }
 
-// play does what a rank has to, in the files of dir: run-0.evt, run-1.evt and out.evt.
+// play runs a rank's role, with the files of dir: run-0.evt, run-1.evt and out.evt.
 // worker starts a worker.
 func play(ctx context.Context, world *impi.Comm, dir string, worker func(context.Context, int) (pipeline.Worker, error)) (err error) {
 	var in, back [sink]*impi.Comm // chunks and results of either source
@@ -72,7 +72,7 @@ func play(ctx context.Context, world *impi.Comm, dir string, worker func(context
 			return err
 		}
 		defer file.Close()
-		// Whoever is neither a worker nor the sink does not ask.
+		// A rank that is neither a worker nor the sink does not ask.
 		s, err := fanout.NewSupplier(in[rank], fanout.Workers(workers...), fanout.Collected(sink), fanout.Queue(8), fanout.Unacknowledged(32))
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ func alone(args []string) (err error) {
 	})
 }
 
-// files makes the inputs in a directory of their own, and returns what is to come out.
+// files makes the inputs in a directory of their own, and returns the expected output.
 func files(t *testing.T, events int) (dir string, want []byte) {
 	t.Helper()
 	dir = t.TempDir()
@@ -182,7 +182,7 @@ func requireOutput(t *testing.T, dir string, want []byte) {
 	require.True(t, bytes.Equal(want, got), "%d bytes, want %d", len(got), len(want))
 }
 
-// TestRanks: what comes out is what a pipeline within a process makes, though workers fail.
+// TestRanks: the output equals that of a pipeline within a process, even if workers fail.
 func TestRanks(t *testing.T) {
 	jobtest.Everywhere(t, func(t *testing.T, provider string) {
 		if provider == "tcp" || provider == "roce" {
@@ -247,7 +247,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestDamage: a source that ends with damage says so; what it gave before is written.
+// TestDamage: a damaged source is an error, and its earlier chunks are written.
 func TestDamage(t *testing.T) {
 	dir, _ := files(t, 50)
 	var b bytes.Buffer

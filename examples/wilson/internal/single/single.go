@@ -1,5 +1,5 @@
-// Package single is for tests: the communicator of a job of one node, who is his own
-// neighbour along all axes.
+// Package single is for tests: the communicator of a job of one node, which is its own neighbour
+// along all axes.
 package single
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-hpc/sluice/qmp"
 )
 
-// Comm returns the communicator. It ends with the test, before which all that is
-// declared with it must be closed.
+// Comm returns the communicator. It ends with the test; everything declared with it must be
+// closed before.
 func Comm(t testing.TB) *qmp.Comm {
 	for _, v := range append(boot.Variables(), boot.ForeignVariables()...) {
 		t.Setenv(v.Name, "")
