@@ -60,7 +60,7 @@ func (m *Machine) AllocatedNumberOfDimensions() int { return len(m.AllocatedDime
 // (QMP_get_allocated_dimensions). The slice belongs to the caller.
 func (m *Machine) AllocatedDimensions() []int {
 	if g := m.allocation(); g != nil {
-		return slices.Clone(g.dims)
+		return slices.Clone(g.Dims)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (m *Machine) AllocatedDimensions() []int {
 // switch (QMP_get_allocated_coordinates).
 func (m *Machine) AllocatedCoordinates() []int {
 	if g := m.allocation(); g != nil {
-		return g.coordinates(m.origin[1].me)
+		return g.Coordinates(m.origin[1].me)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (a *arguments) divide(whole *grid, n, node int) (p part, err error) {
 	}
 	dims, at := []int{n}, []int{node}
 	if whole != nil {
-		dims, at = whole.dims, whole.coordinates(node)
+		dims, at = whole.Dims, whole.Coordinates(node)
 	}
 	if len(a.job) != len(dims) {
 		return fail("%v jobs in a machine of %v", a.job, dims)

@@ -59,13 +59,13 @@ func (c *Comm) declareRelative(what string, k kind, mm *MsgMem, axis, dir, way, 
 	switch {
 	case g == nil:
 		return nil, invalid(op, StatusNoNeighborInfo, "no topology has been declared")
-	case axis < 0 || axis >= len(g.dims):
-		return nil, invalid(op, StatusInvalidArg, "axis %d of %d", axis, len(g.dims))
+	case axis < 0 || axis >= len(g.Dims):
+		return nil, invalid(op, StatusInvalidArg, "axis %d of %d", axis, len(g.Dims))
 	case dir != Plus && dir != Minus:
 		return nil, invalid(op, StatusInvalidArg, "direction %d", dir)
 	}
 	name := fmt.Sprintf("%s, axis %d, direction %+d", what, axis, dir)
-	return c.declare(op, name, k, mm, g.neighbour(c.me, axis, dir), c.relative(axis, way), priority)
+	return c.declare(op, name, k, mm, g.Neighbour(c.me, axis, dir), c.relative(axis, way), priority)
 }
 
 // DeclareSendTo declares a message to a node given by number (QMP_declare_send_to). It meets that

@@ -62,8 +62,8 @@ func (c *Comm) LayoutGrid(lattice []int, opts ...LayoutOption) error {
 	}
 	s := &subgrid{extent: slices.Clone(lattice), sites: 1}
 	for i := range s.extent {
-		if i < len(g.dims) {
-			s.extent[i] /= g.dims[i]
+		if i < len(g.Dims) {
+			s.extent[i] /= g.Dims[i]
 		}
 		s.sites *= s.extent[i]
 	}
@@ -71,15 +71,15 @@ func (c *Comm) LayoutGrid(lattice []int, opts ...LayoutOption) error {
 	if !c.lattice.CompareAndSwap(nil, s) {
 		return invalid(op, StatusTopologyExists, "the second layout")
 	}
-	c.m.trace("%s %v on %v nodes: %v", op, lattice, g.dims, s.extent)
+	c.m.trace("%s %v on %v nodes: %v", op, lattice, g.Dims, s.extent)
 	return nil
 }
 
 // layout finds the grid of nodes for a lattice.
 func (c *Comm) layout(lattice []int, o layoutOptions) (*grid, error) {
 	if g := c.topology.Load(); g != nil {
-		if !fits(g.dims, lattice) {
-			return nil, fmt.Errorf("the lattice %v cannot be divided along the topology %v", lattice, g.dims)
+		if !fits(g.Dims, lattice) {
+			return nil, fmt.Errorf("the lattice %v cannot be divided along the topology %v", lattice, g.Dims)
 		}
 		return g, nil
 	}

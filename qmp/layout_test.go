@@ -81,9 +81,9 @@ func naive(t *testing.T, lattice, hosts []int) (least int, found bool) {
 							face *= lattice[i] / dims[i]
 						}
 					}
-					at := g.coordinates(node)
+					at := g.Coordinates(node)
 					at[axis]++
-					switch to := g.node(at); {
+					switch to := g.Node(at); {
 					case d == 1:
 					case hosts[to] == hosts[node]:
 						cost += face
@@ -123,7 +123,7 @@ func TestLayoutProperties(t *testing.T) {
 		g, err := leastSurface(lattice, hosts, nil)
 		require.Equal(t, possible, err == nil, "%v on %v: %v", lattice, hosts, err)
 		if possible {
-			check(t, lattice, g.dims, len(hosts))
+			check(t, lattice, g.Dims, len(hosts))
 			require.Equal(t, least, g.cost(lattice, hosts), "%v on %v: %v", lattice, hosts, g)
 			divided++
 			if plain, err := leastSurface(lattice, hosts, permutations(len(lattice))[0]); err == nil && plain.cost(lattice, hosts) > least {
@@ -146,11 +146,11 @@ func TestSurfaceExample(t *testing.T) {
 	lattice, hosts := []int{24, 24, 24, 32}, make([]int, 128)
 	g, err := leastSurface(lattice, hosts, nil)
 	require.NoError(t, err)
-	check(t, lattice, g.dims, 128)
+	check(t, lattice, g.Dims, 128)
 	for _, dims := range divisions(lattice, 128) {
-		require.LessOrEqual(t, surface(lattice, g.dims), surface(lattice, dims))
+		require.LessOrEqual(t, surface(lattice, g.Dims), surface(lattice, dims))
 	}
-	require.Less(t, surface(lattice, g.dims), surface(lattice, []int{4, 4, 1, 8}), "that of the document, for a machine with other costs")
+	require.Less(t, surface(lattice, g.Dims), surface(lattice, []int{4, 4, 1, 8}), "that of the document, for a machine with other costs")
 
 	// With 16 nodes on each host.
 	for i := range hosts {
@@ -158,7 +158,7 @@ func TestSurfaceExample(t *testing.T) {
 	}
 	placed, err := leastSurface(lattice, hosts, nil)
 	require.NoError(t, err)
-	check(t, lattice, placed.dims, 128)
+	check(t, lattice, placed.Dims, 128)
 	require.LessOrEqual(t, placed.cost(lattice, hosts), g.cost(lattice, hosts))
 }
 
@@ -170,7 +170,7 @@ func TestSurfaceBound(t *testing.T) {
 	}
 	g, err := leastSurface(lattice, hosts, nil)
 	require.NoError(t, err)
-	check(t, lattice, g.dims, len(hosts))
+	check(t, lattice, g.Dims, len(hosts))
 }
 
 // TestLayoutGrid: topology and subgrid, with and without what has been declared before.

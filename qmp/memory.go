@@ -97,22 +97,9 @@ func (m *Memory) Close() error {
 	return failed("free memory", m.mem.Close())
 }
 
-// View returns memory as a slice of a type without pointers, with as many elements as fit. It
-// panics if the type has pointers or needs a greater alignment than the memory has.
-func View[E any](m *Memory) []E {
-	var zero E
-	b := m.Bytes()
-	channel.Bytes([]E(nil)) // panics for pointers
-	size := int(unsafe.Sizeof(zero))
-	if size == 0 || len(b) < size {
-		return nil
-	}
-	p := unsafe.Pointer(unsafe.SliceData(b))
-	if uintptr(p)%unsafe.Alignof(zero) != 0 {
-		panic("qmp: View: the memory is not aligned for the element type")
-	}
-	return unsafe.Slice((*E)(p), len(b)/size)
-}
+// View returns the memory as a slice of a type without pointers: as many elements as fit; see
+// [channel.View].
+func View[E any](m *Memory) []E { return channel.View[E](m) }
 
 // sizeOf is the size of an element in bytes.
 func sizeOf[E any]() int {

@@ -122,16 +122,16 @@ func at(dims []int, axis int) int {
 func (g *grid) cost(lattice, hosts []int) int {
 	volume := 1
 	for i, n := range lattice {
-		volume *= n / at(g.dims, i)
+		volume *= n / at(g.Dims, i)
 	}
 	sum := 0
-	for axis, d := range g.dims {
+	for axis, d := range g.Dims {
 		if d == 1 {
 			continue
 		}
 		face := volume / (lattice[axis] / d)
 		for node := range hosts {
-			if hosts[node] == hosts[g.neighbour(node, axis, 1)] {
+			if hosts[node] == hosts[g.Neighbour(node, axis, 1)] {
 				sum += face * nearFace
 			} else {
 				sum += face * farFace
@@ -144,7 +144,7 @@ func (g *grid) cost(lattice, hosts []int) int {
 // rotatedFor returns the same machine with its axes in the order that fits a lattice with the
 // smallest surface.
 func (g *grid) rotatedFor(lattice []int) (*grid, error) {
-	left := slices.DeleteFunc(slices.Clone(g.dims), func(d int) bool { return d == 1 })
+	left := slices.DeleteFunc(slices.Clone(g.Dims), func(d int) bool { return d == 1 })
 	for len(left) < len(lattice) {
 		left = append(left, 1)
 	}
@@ -170,7 +170,7 @@ func (g *grid) rotatedFor(lattice []int) (*grid, error) {
 	}
 	place(left)
 	if best == nil {
-		return nil, fmt.Errorf("the lattice %v does not fit the machine %v in any order of its axes", lattice, g.dims)
+		return nil, fmt.Errorf("the lattice %v does not fit the machine %v in any order of its axes", lattice, g.Dims)
 	}
 	return g.rotated(best)
 }

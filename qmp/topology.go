@@ -35,7 +35,7 @@ func (c *Comm) declareTopology(op string, dims, order []int) error {
 	if err := c.check(op); err != nil {
 		return err
 	}
-	exists := func(g *grid) error { return invalid(op, StatusTopologyExists, "the topology is a grid of %v", g.dims) }
+	exists := func(g *grid) error { return invalid(op, StatusTopologyExists, "the topology is a grid of %v", g.Dims) }
 	if g := c.topology.Load(); g != nil {
 		return exists(g)
 	}
@@ -81,7 +81,7 @@ func (c *Comm) LogicalNumberOfDimensions() int { return len(c.LogicalDimensions(
 // slice belongs to the caller.
 func (c *Comm) LogicalDimensions() []int {
 	if g := c.grid(); g != nil {
-		return slices.Clone(g.dims)
+		return slices.Clone(g.Dims)
 	}
 	return nil
 }
@@ -102,46 +102,46 @@ func (c *Comm) LogicalCoordinatesFrom(node int) []int {
 	if g == nil || node < 0 || node >= c.NumberOfNodes() {
 		return nil
 	}
-	return g.coordinates(node)
+	return g.Coordinates(node)
 }
 
 // NodeNumberFrom returns the node at coordinates, which wrap around; -1 without a topology or for
 // another number of axes (QMP_get_node_number_from).
 func (c *Comm) NodeNumberFrom(coordinates []int) int {
 	g := c.grid()
-	if g == nil || len(coordinates) != len(g.dims) {
+	if g == nil || len(coordinates) != len(g.Dims) {
 		return -1
 	}
-	return g.node(coordinates)
+	return g.Node(coordinates)
 }
 
 // rotated returns the same machine with its axes in the order of dims, in which axes of one node
 // may be added or left out. Of axes of the same length the first allocated comes first.
 func (g *grid) rotated(dims []int) (*grid, error) {
 	n := 1
-	for _, d := range g.dims {
+	for _, d := range g.Dims {
 		n *= d
 	}
 	r, err := newGrid(n, dims, nil)
 	if err != nil {
 		return nil, err
 	}
-	used := make([]bool, len(g.dims))
+	used := make([]bool, len(g.Dims))
 	for i, d := range dims {
-		r.stride[i] = 1 // for an axis of one node
+		r.Stride[i] = 1 // for an axis of one node
 		if d == 1 {
 			continue
 		}
 		found := false
-		for j := range g.dims {
-			if found = !used[j] && g.dims[j] == d; found {
+		for j := range g.Dims {
+			if found = !used[j] && g.Dims[j] == d; found {
 				used[j] = true
-				r.stride[i] = g.stride[j]
+				r.Stride[i] = g.Stride[j]
 				break
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("the grid %v does not fit the allocated machine %v", dims, g.dims)
+			return nil, fmt.Errorf("the grid %v does not fit the allocated machine %v", dims, g.Dims)
 		}
 	}
 	return r, nil

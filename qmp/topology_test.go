@@ -27,18 +27,18 @@ func TestGrid(t *testing.T) {
 		require.NoError(t, err)
 		at := make([]int, len(dims)) // counts as the map says
 		for node := range n {
-			require.Equal(t, at, g.coordinates(node))
+			require.Equal(t, at, g.Coordinates(node))
 			far := slices.Clone(at)
 			for i := range far {
 				far[i] += dims[i] * (r.IntN(7) - 3)
 			}
-			require.Equal(t, node, g.node(far))
+			require.Equal(t, node, g.Node(far))
 			for axis := range dims {
 				for _, dir := range []int{Plus, Minus} {
 					next := slices.Clone(at)
 					next[axis] += dir
-					require.Equal(t, g.node(next), g.neighbour(node, axis, dir))
-					require.Equal(t, node, g.neighbour(g.neighbour(node, axis, dir), axis, -dir))
+					require.Equal(t, g.Node(next), g.Neighbour(node, axis, dir))
+					require.Equal(t, node, g.Neighbour(g.Neighbour(node, axis, dir), axis, -dir))
 				}
 			}
 			for _, axis := range order {

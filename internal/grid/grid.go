@@ -9,7 +9,7 @@ import (
 // Grid is a grid of nodes along one or more axes, whose numbers are lexicographic in it.
 type Grid struct {
 	Dims   []int // nodes along each axis
-	stride []int // by axis: what one step adds to the number
+	Stride []int // by axis: what one step adds to the number of a node
 }
 
 // New makes a grid of n nodes. Axis order[0] varies fastest in the number, then order[1] and so
@@ -27,21 +27,21 @@ func New(n int, dims, order []int) (*Grid, error) {
 		left /= d
 	}
 	if left != 1 {
-		return nil, fmt.Errorf("a grid of %v for %d nodes", dims, n)
+		return nil, fmt.Errorf("a grid of %v does not have %d nodes", dims, n)
 	}
 	if len(order) > 0 {
 		if err := CheckOrder(order, len(dims)); err != nil {
 			return nil, err
 		}
 	}
-	g := &Grid{Dims: slices.Clone(dims), stride: make([]int, len(dims))}
+	g := &Grid{Dims: slices.Clone(dims), Stride: make([]int, len(dims))}
 	step := 1
 	for i := range dims {
 		axis := i
 		if len(order) > 0 {
 			axis = order[i]
 		}
-		g.stride[axis] = step
+		g.Stride[axis] = step
 		step *= dims[axis]
 	}
 	return g, nil
@@ -50,18 +50,18 @@ func New(n int, dims, order []int) (*Grid, error) {
 // CheckOrder returns an error unless order is a permutation of n axes.
 func CheckOrder(order []int, n int) error {
 	if len(order) != n {
-		return fmt.Errorf("a map of %d axes for %d", len(order), n)
+		return fmt.Errorf("the map has %d axes, the grid %d", len(order), n)
 	}
 	for i, axis := range order {
 		if axis < 0 || axis >= n || slices.Contains(order[:i], axis) {
-			return fmt.Errorf("the map %v is no permutation of the axes", order)
+			return fmt.Errorf("the map %v is not a permutation of the axes", order)
 		}
 	}
 	return nil
 }
 
 // Coordinate returns the coordinate of a node on an axis.
-func (g *Grid) Coordinate(node, axis int) int { return node / g.stride[axis] % g.Dims[axis] }
+func (g *Grid) Coordinate(node, axis int) int { return node / g.Stride[axis] % g.Dims[axis] }
 
 // Coordinates returns the coordinates of a node.
 func (g *Grid) Coordinates(node int) []int {
@@ -76,7 +76,7 @@ func (g *Grid) Coordinates(node int) []int {
 func (g *Grid) Node(coordinates []int) int {
 	n := 0
 	for i, d := range g.Dims {
-		n += ((coordinates[i]%d + d) % d) * g.stride[i]
+		n += ((coordinates[i]%d + d) % d) * g.Stride[i]
 	}
 	return n
 }
@@ -84,5 +84,5 @@ func (g *Grid) Node(coordinates []int) int {
 // Neighbour returns the node so many steps along an axis, around its end.
 func (g *Grid) Neighbour(node, axis, steps int) int {
 	d, at := g.Dims[axis], g.Coordinate(node, axis)
-	return node + (((at+steps%d)%d+d)%d-at)*g.stride[axis]
+	return node + (((at+steps%d)%d+d)%d-at)*g.Stride[axis]
 }
