@@ -236,7 +236,7 @@ func TestHelperKeptDescriptors(t *testing.T) {
 	}
 	all.Wait()
 	for _, err := range errs {
-		require.ErrorContains(t, err, "still has the descriptors")
+		require.ErrorContains(t, err, "has not closed its descriptors")
 	}
 	closeKept()
 	var seat *xdp.Seat

@@ -1,0 +1,86 @@
+package sluice
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pages returns the Markdown of the repository by file.
+func pages(t *testing.T) map[string]string {
+	all := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			require.NoError(t, err)
+			all[f] = string(b)
+		}
+	}
+	require.Contains(t, all, "README.md")
+	require.Contains(t, all, filepath.Join("docs", "guide.md"))
+	return all
+}
+
+var (
+	fence   = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	dropped = regexp.MustCompile("[^a-z0-9 _-]")
+)
+
+// Every link of a page to a file leads to one, and to a heading of it where it says so.
+func TestLinks(t *testing.T) {
+	all := pages(t)
+	for file, text := range all {
+		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(m[1], "#")
+			target := file
+			if path != "" {
+				target = filepath.Join(filepath.Dir(file), path)
+			}
+			_, err := os.Stat(target)
+			require.NoError(t, err, "%s: link to %s", file, m[1])
+			if anchor == "" {
+				continue
+			}
+			var anchors []string
+			for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(all[target], ""), -1) {
+				anchors = append(anchors, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-"))
+			}
+			require.Contains(t, anchors, anchor, "%s: link to %s", file, m[1])
+		}
+	}
+}
+
+// Every program of a page, a block that begins with package main, runs alone. README has one, and
+// is short.
+func TestPrograms(t *testing.T) {
+	all := pages(t)
+	require.LessOrEqual(t, len(all["README.md"]), 9000)
+	programs := 0
+	for file, text := range all {
+		for _, m := range fence.FindAllStringSubmatch(text, -1) {
+			if m[1] != "go" || !strings.HasPrefix(m[2], "package main\n") {
+				continue
+			}
+			programs++
+			require.LessOrEqual(t, strings.Count(m[2], "\n"), 25, "%s", file)
+			source := filepath.Join(t.TempDir(), "main.go")
+			require.NoError(t, os.WriteFile(source, []byte(m[2]), 0o600))
+			out, err := exec.Command("go", "run", source).CombinedOutput()
+			require.NoError(t, err, "%s: %s", file, out)
+			require.NotEmpty(t, out)
+		}
+	}
+	require.Positive(t, programs)
+}
