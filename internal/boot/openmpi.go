@@ -131,7 +131,7 @@ func checkDirectory(dir string) error {
 func refusePMIx(context.Context, *values) (*Job, error) {
 	return nil, &LauncherError{
 		Launcher: "a launcher that speaks PMIx alone (" + envPMIxRank + " is set)",
-		Err:      errors.New("Sluice does not speak PMIx"),
+		Err:      errors.New("PMIx is not supported"),
 		Advice:   usable,
 	}
 }

@@ -65,7 +65,7 @@ func TestOpenMPIUnusable(t *testing.T) {
 		{openMPIRank(0, 2, 2, dir, "OMPI_COMM_WORLD_SIZE="), "boot: OMPI_COMM_WORLD_SIZE: not set"},
 		{openMPIRank(0, 2, 2, dir, "OMPI_COMM_WORLD_LOCAL_SIZE=3"), `boot: OMPI_COMM_WORLD_LOCAL_SIZE="3": want 1 to 2`},
 		{openMPIRank(0, 2, 2, filepath.Join(dir, "none")), "no such file or directory"},
-		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte"), "boot: a launcher that speaks PMIx alone (PMIX_RANK is set): Sluice does not speak PMIx: use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
+		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte"), "boot: a launcher that speaks PMIx alone (PMIX_RANK is set): PMIx is not supported: use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
 		{[]string{"PMI_RANK=0"}, "boot: a PMI launcher (PMI_RANK is set): neither PMI_FD nor PMI_PORT is set: use srun --mpi=pmi2"},
 	} {
 		_, err := joinFrom(ranks.Within(t), variables(c.env...))
