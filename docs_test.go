@@ -62,6 +62,28 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// All other Go of the pages stands in examples/snippets, so that it compiles.
+func TestSnippets(t *testing.T) {
+	files, err := filepath.Glob("examples/snippets/*.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	var code strings.Builder
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		code.Write(b)
+	}
+	for file, text := range pages(t) {
+		for _, m := range fence.FindAllStringSubmatch(text, -1) {
+			if m[1] != "go" || strings.HasPrefix(m[2], "package main\n") {
+				continue
+			}
+			indented := regexp.MustCompile("(?m)^(.)").ReplaceAllString(m[2], "\t$1")
+			require.Contains(t, code.String(), "\n"+indented, "%s", file)
+		}
+	}
+}
+
 // Every program of a page, a block that begins with package main, runs alone. README has one, and
 // is short.
 func TestPrograms(t *testing.T) {

@@ -100,13 +100,13 @@ func TestXDPHelper(t *testing.T) {
 		udp  int
 	}{
 		{"address 198.18.0.9", bound(t, near, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 9}})},
-		{"another network namespace", bound(t, far, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 1}})},
+		{"network namespace other than the helper's", bound(t, far, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 1}})},
 		{"bound to 0.0.0.0", bound(t, near, unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Port: 5000})},
 		{"not a UDP socket", bound(t, near, unix.AF_INET, unix.SOCK_STREAM, &unix.SockaddrInet4{Addr: [4]byte{198, 18, 0, 2}})},
 		{"not a UDP socket", bound(t, near, unix.AF_UNIX, unix.SOCK_DGRAM, &unix.SockaddrUnix{})},
 	} {
 		err := ask(near, uidNobody, "veth0", c.udp)
-		for c.what != "another network namespace" && log.Scan() && !strings.Contains(log.Text(), "detached") {
+		for c.what != "network namespace other than the helper's" && log.Scan() && !strings.Contains(log.Text(), "detached") {
 			// Looking at the address comes after attaching.
 		}
 		refused(c.what, err)
