@@ -13,14 +13,14 @@ import (
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
-func start() {
+func Start() {
 	channel.Main(func(ctx context.Context, n *channel.Node) error {
 		fmt.Println("rank", n.Rank(), "of", n.Size())
 		return nil
 	})
 }
 
-func startMessages() {
+func StartMessages() {
 	channel.Main(func(ctx context.Context, n *channel.Node) error {
 		job, err := impi.FromNode(ctx, n, impi.Config{})
 		if err != nil {
@@ -33,7 +33,7 @@ func startMessages() {
 
 func work(context.Context, *impi.Comm) error { return nil }
 
-func pingPong(ctx context.Context, comm *impi.Comm, buf []byte) error {
+func PingPong(ctx context.Context, comm *impi.Comm, buf []byte) error {
 	if comm.Rank() == 0 {
 		if err := comm.Send(ctx, buf, 1, 7); err != nil {
 			return err
@@ -47,7 +47,7 @@ func pingPong(ctx context.Context, comm *impi.Comm, buf []byte) error {
 	return comm.Send(ctx, buf, 0, 7)
 }
 
-func persistent(ctx context.Context, n *channel.Node, out, in []float64, right, left, steps int) error {
+func Persistent(ctx context.Context, n *channel.Node, out, in []float64, right, left, steps int) error {
 	send := channel.Must(n.DeclareSend(channel.Slice(out), right))
 	receive := channel.Must(n.DeclareReceive(channel.Slice(in), left))
 	both := channel.Must(n.Multiple(send, receive))
@@ -65,7 +65,7 @@ func persistent(ctx context.Context, n *channel.Node, out, in []float64, right, 
 
 func compute() {}
 
-func halo(ctx context.Context, n *channel.Node, u []float64, rows, columns int) error {
+func Halo(ctx context.Context, n *channel.Node, u []float64, rows, columns int) error {
 	grid := channel.Must(channel.NewGrid(n.Size(), []int{0, 0}, []bool{true, true}))
 	left, _ := grid.Neighbour(n.Rank(), 1, -1)
 	right, _ := grid.Neighbour(n.Rank(), 1, 1)
@@ -77,7 +77,7 @@ func halo(ctx context.Context, n *channel.Node, u []float64, rows, columns int) 
 
 const tagTask, tagResult, tagStop = 1, 2, 3
 
-func master(ctx context.Context, comm *impi.Comm, tasks [][]byte, take func([]byte)) error {
+func Master(ctx context.Context, comm *impi.Comm, tasks [][]byte, take func([]byte)) error {
 	result := make([]byte, 1<<20)
 	for busy := comm.Size() - 1; busy > 0; {
 		st, err := comm.Recv(ctx, result, impi.AnySource, tagResult) // a worker's first is empty
@@ -98,7 +98,7 @@ func master(ctx context.Context, comm *impi.Comm, tasks [][]byte, take func([]by
 	return nil
 }
 
-func farm(ctx context.Context, comm *impi.Comm, tasks func(func([]byte) bool)) error {
+func Farm(ctx context.Context, comm *impi.Comm, tasks func(func([]byte) bool)) error {
 	solve := func(task []byte) ([]byte, error) { return task, nil }
 	return fanout.Map(ctx, comm, tasks, solve, func(i uint64, result []byte) error {
 		_, err := fmt.Printf("%d: %s\n", i, result)
@@ -106,7 +106,7 @@ func farm(ctx context.Context, comm *impi.Comm, tasks func(func([]byte) bool)) e
 	})
 }
 
-func collectives(ctx context.Context, n *channel.Node, x, sum, all []float64) error {
+func Collectives(ctx context.Context, n *channel.Node, x, sum, all []float64) error {
 	world, err := n.World(ctx)
 	if err != nil {
 		return err
@@ -119,11 +119,11 @@ func collectives(ctx context.Context, n *channel.Node, x, sum, all []float64) er
 	)
 }
 
-func inPlace(ctx context.Context, world *channel.Group, x []float64) error {
+func InPlace(ctx context.Context, world *channel.Group, x []float64) error {
 	return world.Run(ctx, channel.Allreduce(channel.Sum, x, x))
 }
 
-func declared(ctx context.Context, world *channel.Group, x []float64, steps int) error {
+func Declared(ctx context.Context, world *channel.Group, x []float64, steps int) error {
 	sum, err := world.Declare(channel.Allreduce(channel.Sum, x, x))
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func declared(ctx context.Context, world *channel.Group, x []float64, steps int)
 	return nil
 }
 
-func split(ctx context.Context, n *channel.Node, world *channel.Group) error {
+func Split(ctx context.Context, n *channel.Node, world *channel.Group) error {
 	rows, err := world.Split(ctx, n.Rank()/4, n.Rank())
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func split(ctx context.Context, n *channel.Node, world *channel.Group) error {
 	return rows.Run(ctx, channel.Barrier())
 }
 
-func probe(comm *impi.Comm, buf []byte) (impi.Request, error) {
+func Probe(comm *impi.Comm, buf []byte) (impi.Request, error) {
 	found, st, err := comm.Iprobe(impi.AnySource, 7)
 	if err != nil || !found {
 		return impi.Request{}, err
@@ -158,7 +158,7 @@ func probe(comm *impi.Comm, buf []byte) (impi.Request, error) {
 	return comm.Irecv(buf[:st.Len], st.Source, st.Tag)
 }
 
-func requests(ctx context.Context, comm *impi.Comm, out, in []byte, peer int) error {
+func Requests(ctx context.Context, comm *impi.Comm, out, in []byte, peer int) error {
 	receive, err := comm.Irecv(in, peer, 7)
 	if err != nil {
 		return err

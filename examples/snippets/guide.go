@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-func face(ctx context.Context, sites, east, west, steps int) error {
+func Face(ctx context.Context, sites, east, west, steps int) error {
 	node, err := channel.Join(ctx) // which rank this is, and how many there are
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func face(ctx context.Context, sites, east, west, steps int) error {
 	return nil
 }
 
-func group(ctx context.Context, node *channel.Node, total, part, parameters, r2 []float64, sum *exact.Accumulator) error {
+func Group(ctx context.Context, node *channel.Node, total, part, parameters, r2 []float64, sum *exact.Accumulator) error {
 	world := channel.Must(node.World(ctx)) // all ranks; connects those of this host
 	if err := world.Run(ctx, channel.Allreduce(channel.Sum, total, part)); err != nil {
 		return err
@@ -63,7 +63,7 @@ func group(ctx context.Context, node *channel.Node, total, part, parameters, r2 
 	return channel.SumExact(ctx, world, sum) // an exact.Accumulator of all ranks
 }
 
-func interoperable(ctx context.Context, buf, msg []byte, dst, src []float64, dest int) error {
+func Interoperable(ctx context.Context, buf, msg []byte, dst, src []float64, dest int) error {
 	job, err := impi.Join(ctx, "192.168.1.7:20000", impi.Config{Client: 0, Key: 271828}) // an IMPI server
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func interoperable(ctx context.Context, buf, msg []byte, dst, src []float64, des
 	return world.Run(ctx, channel.Allreduce(channel.Sum, dst, src)) // an operation of channel
 }
 
-func supply(ctx context.Context, comm, out *impi.Comm, header, body []byte, work func([]byte) []byte) error {
+func Supply(ctx context.Context, comm, out *impi.Comm, header, body []byte, work func([]byte) []byte) error {
 	if comm.Rank() == 0 { // the supplier, which also collects
 		supplier := channel.Must(fanout.NewSupplier(comm, fanout.Queue(64), fanout.Collected()))
 		collector := channel.Must(fanout.NewCollector(out, fanout.AcknowledgeBy(supplier.Acknowledge)))
@@ -109,7 +109,7 @@ func supply(ctx context.Context, comm, out *impi.Comm, header, body []byte, work
 	return results.End(ctx)
 }
 
-func lattice(sites, steps int, norm float64) error {
+func Lattice(sites, steps int, norm float64) error {
 	if _, err := qmp.Init(&os.Args, qmp.ThreadMultiple); err != nil { // takes -qmp-geom, -qmp-job and so on
 		return err
 	}
@@ -142,7 +142,7 @@ func lattice(sites, steps int, norm float64) error {
 	return nil
 }
 
-func queuePair(exchange func(mine []byte) (theirs []byte), wcs []verbs.WC) error {
+func QueuePair(exchange func(mine []byte) (theirs []byte), wcs []verbs.WC) error {
 	dev := channel.Must(verbs.Find("shm")) // or "ibv", "mlx5_0", "tcp", "tcp_eth0" and so on
 	ctx := channel.Must(dev.Open(verbs.Config{}))
 	defer ctx.Close() // closes everything made from it
@@ -167,7 +167,7 @@ func queuePair(exchange func(mine []byte) (theirs []byte), wcs []verbs.WC) error
 	return err
 }
 
-func sums(x, y []float64, other *exact.Accumulator) {
+func Sums(x, y []float64, other *exact.Accumulator) {
 	var sum exact.Accumulator // ready for use; a plain value
 	sum.AddSlice(x)           // or Add
 	sum.AddProducts(x, y)     // an inner product; no overflow, no underflow
@@ -178,7 +178,7 @@ func sums(x, y []float64, other *exact.Accumulator) {
 	sum.Words(&words)            // reduce them as int64, then SetWords
 }
 
-func events(ctx context.Context, file io.Reader, path string, classify func([]byte) []byte) error {
+func Events(ctx context.Context, file io.Reader, path string, classify func([]byte) []byte) error {
 	output := channel.Must(pipeline.Create(path))
 	p, err := pipeline.New(pipeline.Config{
 		Sources: []pipeline.Source{pipeline.File(file, pipeline.FileOptions{}).Next},
