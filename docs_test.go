@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // pages returns the Markdown of the repository by file.
@@ -62,6 +65,31 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// What README has a newcomer type works as it stands, with this tree in place of the repository.
+func TestQuickStart(t *testing.T) {
+	need.Long(t)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	script := "set -e\n"
+	for _, m := range fence.FindAllStringSubmatch(pages(t)["README.md"], -1) {
+		if m[1] == "sh" {
+			script += m[2]
+		} else {
+			script += "cat >main.go <<'END'\n" + m[2] + "END\n"
+		}
+	}
+	cmd := exec.Command("sh", "-c", script)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_COUNT=2",
+		"GIT_CONFIG_KEY_0=url."+here+".insteadOf", "GIT_CONFIG_VALUE_0=https://github.com/sluice-hpc/sluice",
+		"GIT_CONFIG_KEY_1=safe.directory", "GIT_CONFIG_VALUE_1=*")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for rank := range 4 {
+		require.Contains(t, string(out), fmt.Sprintf("rank %d of 4 has %d\n", rank, (rank+3)%4))
+	}
+}
+
 // All other Go of the pages stands in examples/snippets, so that it compiles.
 func TestSnippets(t *testing.T) {
 	files, err := filepath.Glob("examples/snippets/*.go")
@@ -81,6 +109,24 @@ func TestSnippets(t *testing.T) {
 			indented := regexp.MustCompile("(?m)^(.)").ReplaceAllString(m[2], "\t$1")
 			require.Contains(t, code.String(), "\n"+indented, "%s", file)
 		}
+	}
+}
+
+// The texts of the page on errors are those of the code.
+func TestTroubleshooting(t *testing.T) {
+	var code strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		code.Write(b)
+		return err
+	}))
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(pages(t)[filepath.Join("docs", "troubleshooting.md")], -1)
+	require.Greater(t, len(rows), 20)
+	for _, row := range rows {
+		require.True(t, strings.Contains(code.String(), row[1]), "no error or log line says %q", row[1])
 	}
 }
 
