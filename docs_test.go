@@ -2,15 +2,21 @@ package sluice
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -65,19 +71,29 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// What README has a newcomer type works as it stands, with this tree in place of the repository.
+// What README and the page on two hosts have a newcomer type works as it stands, with this tree in
+// place of the repository, and this host in place of both.
 func TestQuickStart(t *testing.T) {
 	need.Long(t)
 	here, err := os.Getwd()
 	require.NoError(t, err)
-	script := "set -e\n"
-	for _, m := range fence.FindAllStringSubmatch(pages(t)["README.md"], -1) {
+	all := pages(t)
+	script := "set -e\nscp() { :; }\nssh() { shift; sh -c \"$*\"; }\n"
+	for _, m := range fence.FindAllStringSubmatch(all["README.md"]+all[filepath.Join("docs", "two-hosts.md")], -1) {
 		if m[1] == "sh" {
 			script += m[2]
 		} else {
 			script += "cat >main.go <<'END'\n" + m[2] + "END\n"
 		}
 	}
+	var addr string // below the ports that the system gives to others
+	for ln := net.Listener(nil); ln == nil; {
+		addr = fmt.Sprint("127.0.0.1:", 20_000+rand.IntN(10_000))
+		if ln, err = net.Listen("tcp", addr); err == nil {
+			require.NoError(t, ln.Close())
+		}
+	}
+	script = strings.ReplaceAll(script, "hostA:4719", addr)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_COUNT=2",
@@ -88,6 +104,8 @@ func TestQuickStart(t *testing.T) {
 	for rank := range 4 {
 		require.Contains(t, string(out), fmt.Sprintf("rank %d of 4 has %d\n", rank, (rank+3)%4))
 	}
+	require.Contains(t, string(out), "rank 0 of 2 has 1\n")
+	require.Contains(t, string(out), "rank 1 of 2 has 0\n")
 }
 
 // All other Go of the pages stands in examples/snippets, so that it compiles.
@@ -128,6 +146,52 @@ func TestTroubleshooting(t *testing.T) {
 	for _, row := range rows {
 		require.True(t, strings.Contains(code.String(), row[1]), "no error or log line says %q", row[1])
 	}
+}
+
+// The page on variables has those that the code reads, with its meanings and defaults.
+func TestVariables(t *testing.T) {
+	name := regexp.MustCompile(`"((?:SLUICE|COLL|IMPI)_[A-Z_]+[A-Z])"`)
+	want := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{"bench", "examples", "internal/test", "internal/nettest", "internal/vm", "impi/interop", "verbs/verbstest"}, filepath.ToSlash(path)):
+			return filepath.SkipDir
+		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range name.FindAllSubmatch(b, -1) {
+			want[string(m[1])] = true
+		}
+		return err
+	}))
+	s := coll.DefaultSettings()
+	defaults := map[string]int{
+		coll.EnvXSize: s.XSize, coll.EnvMaxLinear: s.MaxLinear, coll.EnvBlock: s.Block, coll.EnvRingBlock: s.RingBlock, coll.EnvPipeline: s.Pipeline,
+		coll.EnvSegment: s.Segment, coll.EnvScatterBlock: s.ScatterBlock, coll.EnvBruckBlock: s.BruckBlock, coll.EnvPairBlock: s.PairBlock,
+	}
+	meanings := map[string]string{}
+	for _, v := range boot.Variables() {
+		meanings[v.Name] = v.Meaning
+	}
+	got := map[string]bool{}
+	row := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (all|rank|a filter) \\| ([^|]+) \\| (.+) \\|$")
+	for _, m := range row.FindAllStringSubmatch(pages(t)[filepath.Join("docs", "variables.md")], -1) {
+		got[m[1]] = true
+		n, found := defaults[m[1]]
+		if c := channel.DefaultCrossover(m[1]); c >= 0 {
+			n, found = c, true
+		}
+		if found {
+			require.Equal(t, fmt.Sprint(n), m[3], m[1])
+		}
+		if meaning, ok := meanings[m[1]]; ok {
+			require.Equal(t, meaning, m[4], m[1])
+		}
+	}
+	require.Equal(t, want, got)
 }
 
 // Every program of a page, a block that begins with package main, runs alone. README has one, and
