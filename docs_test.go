@@ -2,6 +2,9 @@ package sluice
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -192,6 +195,87 @@ func TestVariables(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, got)
+}
+
+// What the page on architecture quotes exists in the code, exported or not: package.Name,
+// package.Type.Method, package.Type.field, and paths.
+func TestArchitecture(t *testing.T) {
+	known := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || len(d.Name()) > 1 && d.Name()[0] == '.'):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			for _, name := range declared(decl) {
+				known[file.Name.Name+"."+name] = true
+			}
+		}
+		return nil
+	}))
+	quotes := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(fence.ReplaceAllString(pages(t)[filepath.Join("docs", "architecture.md")], ""), -1)
+	require.Greater(t, len(quotes), 200)
+	for _, m := range quotes {
+		_, err := os.Stat(filepath.FromSlash(m[1]))
+		require.True(t, known[m[1]] || err == nil, "the code has no %s", m[1])
+	}
+}
+
+// declared returns the names that a declaration adds to its package: also methods and fields, behind
+// their type.
+func declared(decl ast.Decl) (names []string) {
+	if f, ok := decl.(*ast.FuncDecl); ok {
+		if f.Recv == nil {
+			return []string{f.Name.Name}
+		}
+		for x := f.Recv.List[0].Type; ; {
+			switch of := x.(type) {
+			case *ast.StarExpr:
+				x = of.X
+			case *ast.IndexExpr:
+				x = of.X
+			case *ast.IndexListExpr:
+				x = of.X
+			case *ast.Ident:
+				return []string{of.Name + "." + f.Name.Name}
+			default:
+				return nil
+			}
+		}
+	}
+	for _, spec := range decl.(*ast.GenDecl).Specs {
+		switch s := spec.(type) {
+		case *ast.ValueSpec:
+			for _, n := range s.Names {
+				names = append(names, n.Name)
+			}
+		case *ast.TypeSpec:
+			names = append(names, s.Name.Name)
+			var members *ast.FieldList
+			switch of := s.Type.(type) {
+			case *ast.StructType:
+				members = of.Fields
+			case *ast.InterfaceType:
+				members = of.Methods
+			default:
+				continue
+			}
+			for _, m := range members.List {
+				for _, n := range m.Names {
+					names = append(names, s.Name.Name+"."+n.Name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 // Every program of a page, a block that begins with package main, runs alone. README has one, and
