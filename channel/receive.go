@@ -366,7 +366,7 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 		var err error
 		l, err = p.layout(handle, generation)
 		if n, _ := chunks(h.shape.length); err != nil && !m.claimed(h.k, n) {
-			p.node.wg.Go(func() { p.fail(err) })
+			go p.fail(err)
 		}
 		h.remote.Store(l)
 	}
@@ -374,8 +374,7 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 	case l == nil:
 		return nil
 	case uint64(l.shape.length) != length:
-		err := fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length)
-		p.node.wg.Go(func() { p.fail(err) })
+		go p.fail(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length))
 		return nil
 	}
 	return &l.shape
