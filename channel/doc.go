@@ -89,9 +89,11 @@
 // it fails with an [*Error] that says so; messages whose send had completed are
 // received first. Other peers are not affected. A deadline that passes
 // ([Handle.WaitContext]) leaves the handle active. If the lengths of a matching send
-// and receive differ, both fail, and that pair of starts is consumed. If connecting
-// reveals that a handle needs more than the provider offers, only that handle fails,
-// with the provider's error; the matching operation at the peer fails with [ErrLength].
+// and receive differ, both fail, and that pair of starts is consumed; a send that has
+// completed by then, as a short one does, fails at the next Start of its handle
+// instead. If connecting reveals that a handle needs more than the provider offers,
+// only that handle fails, with the provider's error; the matching operation at the peer
+// fails with [ErrLength].
 //
 // # Memory
 //

@@ -37,7 +37,9 @@ var (
 	// ErrTimeout: the deadline passed. The handle is still active.
 	ErrTimeout = errors.New("deadline passed")
 	// ErrMismatch: members of a group called different collectives, or the same one with
-	// different lengths, roots or operations.
+	// different lengths, roots or operations. Where a member has all it needs before it hears of
+	// the difference, as a root of a small broadcast has, the group's next collective fails
+	// instead, at all members: a program that ends without one ends without this error.
 	ErrMismatch = errors.New("collective mismatch")
 	// ErrProtocol: the peer violated the protocol of this version.
 	ErrProtocol = errors.New("protocol violation")

@@ -1,9 +1,9 @@
 // Map has workers turn words into capitals, and prints them in order. Look at: fanout.Map, which
 // gives the chunk of a worker that dies to another; try
 //
-//	sluice run -n 4 --on-failure=continue map
+//	sluice run -n 4 --on-failure=continue ./map
 //
-// and kill one of the ranks 1 to 3.
+// with more words, and kill one of the ranks 1 to 3.
 package main
 
 import (
