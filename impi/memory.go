@@ -36,7 +36,7 @@ type registration struct {
 // [channel.Node.Alloc] memory is ordinary memory here: a job opens devices of its own, with which
 // that memory is not registered.
 //
-// The Memory belongs to the caller, who must Close it; closing the job also closes it. As long as
+// The Memory belongs to the caller and must be closed; closing the job also closes it. As long as
 // the job lasts, peers that are processes of this package may write to it, as their messages
 // require.
 //

@@ -33,7 +33,7 @@ type Memory struct {
 }
 
 // AllocateMemory returns nbytes of zeroed memory, aligned to [AlignDefault] (QMP_allocate_memory).
-// The memory belongs to the caller, who closes it; [Finalize] closes it at the latest.
+// The memory belongs to the caller, which closes it; [Finalize] closes it at the latest.
 func (m *Machine) AllocateMemory(nbytes int) (*Memory, error) {
 	return m.AllocateAlignedMemory(nbytes, AlignDefault, MemDefault)
 }

@@ -11,10 +11,10 @@ import (
 type Methods uint32
 
 const (
-	// AuthNone proves nothing: anyone who can reach the server may be a client.
+	// AuthNone proves nothing: any program that can reach the server may be a client.
 	AuthNone Methods = 1 << iota
 	// AuthKey is a 64-bit number that all clients know. It crosses the network in the clear, so it
-	// keeps out only those who cannot listen there.
+	// keeps out only programs that cannot listen there.
 	AuthKey
 )
 

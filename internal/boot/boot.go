@@ -66,7 +66,7 @@ const (
 // [*RefusedError] if the rendezvous has no place for this rank, proof.Error if one of the two does
 // not know the secret, otherwise the error of ctx or of the network.
 //
-// The Job belongs to the caller, who must Close it.
+// The Job belongs to the caller, which must Close it.
 func Join(ctx context.Context) (*Job, error) {
 	if e, ok := ctx.Value(environmentKey{}).(Environment); ok {
 		return e.Join(ctx)

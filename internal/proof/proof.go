@@ -2,7 +2,7 @@
 // their job, before any other byte counts.
 //
 // It authenticates but does not encrypt. Everything sent after the proof travels in the clear, and
-// an attacker who can rewrite packets between two hosts can change it. The proof keeps out
+// an attacker that can rewrite packets between two hosts can change it. The proof keeps out
 // everything that can merely connect: a stranger, a port scan, a process of another job.
 //
 // # The exchange

@@ -1,6 +1,6 @@
-// Farm is a master that hands tasks to workers, in messages with tags, as programs for MPI do
-// it: it counts the primes below a million. Look at: AnySource and the tags. A farm that
-// survives a worker's death is in examples/map.
+// Masterworker has a master hand tasks to workers, in messages with tags, as programs for MPI
+// do: together they count the primes below a million. Look at: AnySource and the tags. The program in
+// examples/map survives the death of a worker.
 package main
 
 import (
