@@ -120,7 +120,7 @@ func (c *impiClient) start(ctx context.Context) (*started, error) {
 		if !errors.As(err, &dial) || dial.Op != "dial" || time.Now().After(end) {
 			return nil, err
 		}
-		waitsFor(ctx, err)
+		waitsFor(ctx, fmt.Errorf("at %s: %w", c.server, err))
 		retry := time.NewTimer(pause)
 		select {
 		case <-retry.C:
