@@ -3,7 +3,9 @@ package wait
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -50,4 +52,35 @@ func TestTwoLocks(t *testing.T) {
 	require.Equal(t, 4*each, ofFirst)
 	require.Equal(t, 4*each, ofSecond)
 	require.False(t, first.Held() || second.Held())
+}
+
+// A waiter gets the lock although another goroutine takes it again as soon as it has released
+// it, and holds it for longer than a waiter sleeps at a time.
+func TestLockIsOwed(t *testing.T) {
+	const rounds = 3000
+	var l Lock
+	var round atomic.Int32
+	held := make(chan struct{})
+	got := make(chan int32, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		<-held
+		l.Lock()
+		got <- round.Load()
+		l.Unlock()
+	})
+	for round.Load() < rounds && len(got) == 0 {
+		if !l.TryLock() {
+			l.Lock()
+		}
+		if round.Add(1) == 1 {
+			close(held)
+		}
+		time.Sleep(time.Millisecond)
+		l.Unlock()
+	}
+	wg.Wait()
+	require.Less(t, <-got, int32(rounds))
+	require.True(t, l.TryLock(), "owed after all have had it")
+	l.Unlock()
 }
