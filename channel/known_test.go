@@ -76,7 +76,11 @@ func TestLongDescription(t *testing.T) {
 					require.NoError(t, err)
 					d, err := other.DeclareReceive(irregular(dst), n.Rank())
 					require.NoError(t, err)
-					for _, first := range []*Handle{s, d} {
+					firsts := []*Handle{s, d}
+					if !need.WantLong() {
+						firsts = firsts[k%2:][:1]
+					}
+					for _, first := range firsts {
 						clear(dst)
 						pass(t, s, d, first)
 						for k, at := range indices {

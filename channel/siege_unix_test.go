@@ -83,7 +83,7 @@ var (
 // returned within the peer timeout, over shared memory, where nothing waits for it, in half of
 // that, also where the dead rank was still connecting: the long form judges that.
 func TestSiege(t *testing.T) {
-	jobs, victims, rounds := 1, 4, 30
+	jobs, victims, rounds := 1, 4, 15
 	if need.WantLong() {
 		jobs, victims, rounds = 16, 6, 100
 	}
@@ -97,8 +97,6 @@ func TestSiege(t *testing.T) {
 		case need.WantLong():
 		case provider == "ibv":
 			victims, rounds = 2, 10
-		case need.Race:
-			rounds = 20
 		}
 		var longest time.Duration
 		r := rand.New(rand.NewPCG(seed(t), 0))

@@ -373,13 +373,13 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	if p.state.Load() >= peerFailed {
 		return errors.Join(*p.err.Load(), l.close())
 	}
-	p.link = l
 	if l.dev.mapped {
 		p.bell.bell, p.fenced = b, theirs.fenced || p.node.fenced
-	} else {
-		if p.queue, err = newQueue(p, l); err != nil {
-			return errors.Join(err, l.close())
-		}
+	} else if p.queue, err = newQueue(p, l); err != nil {
+		return errors.Join(err, l.close())
+	}
+	p.link = l
+	if p.queue != nil {
 		l.dev.add(p.queue)
 	}
 	p.state.Store(peerUp)

@@ -30,7 +30,11 @@ func TestPoison(t *testing.T) {
 	const workers = 5
 	const place = "shm"
 	needApart(t, place)
-	for _, name := range []string{"poison", "poison, window", "poison, batch"} {
+	names := []string{"poison", "poison, window", "poison, batch"}
+	if testing.Short() {
+		names = names[:1]
+	}
+	for _, name := range names {
 		status, out := apart(t, name, place, 1+workers, 0)
 		require.Zero(t, status[0], out)
 		dead := 0

@@ -28,9 +28,13 @@ func newControls(e *engine) (*controls, error) {
 	return s, nil
 }
 
+// controlEvery is how often, in milliseconds, connections are read that cannot be waited for.
+const controlEvery = 100
+
 // run watches until end.
 func (s *controls) run() {
 	var fds []unix.PollFd
+	told := false
 	for {
 		fds = append(fds[:0], unix.PollFd{Fd: int32(s.wake[0]), Events: unix.POLLIN})
 		timeout := -1
@@ -47,16 +51,23 @@ func (s *controls) run() {
 			fds = append(fds, fd)
 		}
 		s.e.lock.Unlock()
+		all := false
 		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
-			s.e.log.Error("impi: cannot watch the connections to peers", "error", err)
-			return
+			// There is no memory, or the limit of descriptors has been lowered below their number.
+			if !told {
+				s.e.log.Error("impi: cannot wait for the connections to peers, reading them periodically instead", "error", err)
+			}
+			told, all = true, true
+			if _, err := unix.Poll(fds[:1], controlEvery); err != nil {
+				time.Sleep(controlEvery * time.Millisecond)
+			}
 		}
 		if fds[0].Revents != 0 {
 			return
 		}
 		s.e.lock.Lock()
 		for i, c := range s.carriers {
-			if c.l.err == nil && (fds[1+i].Revents != 0 || c.ended != nil) {
+			if c.l.err == nil && (all || fds[1+i].Revents != 0 || c.ended != nil) {
 				c.look()
 			}
 		}

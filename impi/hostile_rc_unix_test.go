@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/internal/test/need"
@@ -419,4 +420,19 @@ func TestHostileRC(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestConnectionsNotWaitedFor: where the kernel refuses to wait for the connections, here because
+// there are more of them than descriptors are allowed, the end of one is noticed all the same.
+func TestConnectionsNotWaitedFor(t *testing.T) {
+	h := newHostileRC(t, "shm")
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	require.NoError(t, h.conn.CloseWrite()) // after this the kernel is asked again
+	_, err := h.victim.Recv(within(t), nil, 1, 0)
+	requireError(t, err, ErrPeerDied, 1)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	h.givenUp(ErrPeerDied)
 }
