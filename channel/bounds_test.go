@@ -289,7 +289,7 @@ func TestCalledNumbers(t *testing.T) {
 		sig    coll.Signature
 		fault  bool
 	}{{1, other, false}, {2*places + 1, other, false}, {places + 2, other, false}, {places + 1, ours, false}, {2, ours, false}, {places + 1, other, true}} {
-		n.called(calledInfo{g.id, c.number, c.sig}, 1)
+		n.checkCall(callInfo{g.id, c.number, c.sig}, 1)
 		f := g.fault.Load()
 		require.Equal(t, c.fault, f != nil, "call %d, signature %#x", c.number, uint64(c.sig))
 		if c.fault {

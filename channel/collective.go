@@ -115,7 +115,7 @@ func (c *Collective) start() error {
 		c.begun = true
 		g.active = append(g.active, c)
 		if err != nil {
-			g.fail(g.teamError(err)) // the operation returns it
+			g.failNow(g.teamError(err)) // the operation returns it
 		}
 		return nil
 	}
@@ -221,7 +221,7 @@ func (c *Collective) carryOut(ctx context.Context) error {
 	}
 	err := c.await(ctx)
 	if c.active { // it cannot be waited for again
-		c.group.fail(fmt.Errorf("rank %d gave up waiting: %w", c.group.node.rank, err))
+		c.group.failNow(fmt.Errorf("rank %d gave up waiting: %w", c.group.node.rank, err))
 		c.group.settle(time.Now().Add(c.group.node.opt.peerTimeout))
 		c.err = nil
 	}
@@ -261,7 +261,7 @@ func (c *Collective) await(ctx context.Context) error {
 				return err
 			}
 			if n.closing.Load() || g.closed.Load() {
-				g.fail(ErrClosed)
+				g.failNow(ErrClosed)
 				continue
 			}
 			err := ctx.Err()
@@ -298,7 +298,7 @@ func (g *Group) advance() {
 		return
 	}
 	if err := g.team.Advance(); err != nil {
-		g.fail(g.teamError(err))
+		g.failNow(g.teamError(err))
 		return
 	}
 	turn := true // messages between hosts belong to one collective at a time
@@ -306,7 +306,7 @@ func (g *Group) advance() {
 		c := g.active[i]
 		over, err := c.step(turn)
 		if err != nil {
-			g.fail(err)
+			g.failNow(err)
 			return
 		}
 		if over {

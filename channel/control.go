@@ -238,10 +238,10 @@ func (p *peer) read(r io.Reader) error {
 			if f, err = parseFault(body); err == nil {
 				p.node.faulted(p.rank, f)
 			}
-		case kindCalled:
-			var c calledInfo
-			if c, err = parseCalled(body); err == nil {
-				p.node.called(c, p.rank)
+		case kindCall:
+			var c callInfo
+			if c, err = parseCall(body); err == nil {
+				p.node.checkCall(c, p.rank)
 			}
 		case kindBye:
 			return errBye

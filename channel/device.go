@@ -33,9 +33,9 @@ type device struct {
 
 	kicked   chan struct{} // capacity 1
 	mu       sync.Mutex
-	queues   map[*verbs.CQ]*attended
-	active   []*attended          // for the engine's next survey
-	surveyed []*attended          // empty: the former memory of active, for reuse
+	queues   map[*verbs.CQ]*queueView
+	active   []*queueView         // for the engine's next survey
+	surveyed []*queueView         // empty: the former memory of active, for reuse
 	failed   map[*verbs.QP]*queue // that may hold receives of the pool
 	cancel   context.CancelFunc   // ends the engine's wait
 }
@@ -55,7 +55,7 @@ func (n *Node) openDevice(p port) (_ *device, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dev := &device{node: n, port: p, ctx: ctx, rdma: p.rdma, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), inline: attr.MaxInlineData, queues: map[*verbs.CQ]*attended{}, failed: map[*verbs.QP]*queue{}, kicked: make(chan struct{}, 1)}
+	dev := &device{node: n, port: p, ctx: ctx, rdma: p.rdma, mapped: attr.LoadStore, sges: min(attr.MaxSGE, maxSGE), reads: min(attr.MaxSGERd, maxSGE), inline: attr.MaxInlineData, queues: map[*verbs.CQ]*queueView{}, failed: map[*verbs.QP]*queue{}, kicked: make(chan struct{}, 1)}
 	if !dev.mapped {
 		if err := dev.suits(nil, true); err != nil { // before it takes memory
 			return nil, err

@@ -78,7 +78,7 @@ func (p *peer) detach(number uint32) (memory []*verbs.MR) {
 		removeFrom(&n.pipes, s)
 		n.mu.Lock()
 		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
-		delete(n.attended, s)
+		delete(n.served, s)
 		n.mu.Unlock()
 		s.lock.lock()
 		s.r, s.pipe = nil, nil

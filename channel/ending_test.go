@@ -238,7 +238,7 @@ func TestFailedGroupsMemory(t *testing.T) {
 					}
 				}
 				if c.active {
-					g.fail(errors.New("of the test"))
+					g.failNow(errors.New("of the test"))
 				}
 				if err := g.Close(); err != nil {
 					return err

@@ -23,10 +23,10 @@ func (n *Node) starve(s *sendStream) {
 // engineTick bounds how long a send waits for a slot whose release is not announced.
 const engineTick = time.Millisecond
 
-// attend makes the engine serve a stream whose messages are longer than its pipe.
-func (n *Node) attend(s *sendStream) {
+// serve makes the engine serve a stream whose messages are longer than its pipe.
+func (n *Node) serve(s *sendStream) {
 	n.mu.Lock()
-	n.attended[s] = &attendance{}
+	n.served[s] = &served{}
 	n.mu.Unlock()
 	select {
 	case n.kick <- struct{}{}:
@@ -46,9 +46,9 @@ func (n *Node) engine() {
 		useful := false
 		for n.life.Err() == nil {
 			n.mu.Lock()
-			streams, attended := slices.Clone(n.starving), maps.Clone(n.attended)
+			streams, served := slices.Clone(n.starving), maps.Clone(n.served)
 			n.mu.Unlock()
-			if len(streams) == 0 && len(attended) == 0 {
+			if len(streams) == 0 && len(served) == 0 {
 				break
 			}
 			// Peers pay for ringing a sleeper's bell, so do not sleep on it merely to
@@ -63,7 +63,7 @@ func (n *Node) engine() {
 				n.relieve(s)
 			}
 			useful = false
-			for s, a := range attended {
+			for s, a := range served {
 				useful = n.packFor(s, a) || useful
 			}
 			if awake {
@@ -77,13 +77,13 @@ func (n *Node) engine() {
 }
 
 // packFor packs on behalf of a computing program, and says whether it made progress.
-func (n *Node) packFor(s *sendStream, a *attendance) bool {
+func (n *Node) packFor(s *sendStream, a *served) bool {
 	s.lock.lock()
 	defer s.lock.unlock()
-	useful, again := s.attend(a)
+	useful, again := s.packAhead(a)
 	if !again {
 		n.mu.Lock()
-		delete(n.attended, s)
+		delete(n.served, s)
 		n.mu.Unlock()
 	}
 	return useful

@@ -45,15 +45,15 @@ func parseFault(b []byte) (faultInfo, error) {
 	return f, nil
 }
 
-// fail ends everything in progress here, and tells the other members to do the same.
-func (g *Group) fail(err error) {
-	g.accuse(err)
+// failNow ends everything in progress here, and tells the other members to do the same.
+func (g *Group) failNow(err error) {
+	g.fail(err)
 	g.endAll(*g.fault.Load())
 }
 
-// accuse marks the group failed and tells the other members. Operations in progress here end
+// fail marks the group failed and tells the other members. Operations in progress here end
 // the next time they are polled.
-func (g *Group) accuse(err error) {
+func (g *Group) fail(err error) {
 	if !g.fault.CompareAndSwap(nil, &err) {
 		return
 	}
@@ -164,7 +164,7 @@ func (g *Group) look() {
 			continue
 		}
 		if g.team.Needs(i) {
-			g.fail(&Error{Op: g.active[0].op.Kind.String(), Rank: p.rank, Stream: -1, Err: *p.err.Load()})
+			g.failNow(&Error{Op: g.active[0].op.Kind.String(), Rank: p.rank, Stream: -1, Err: *p.err.Load()})
 			return
 		}
 	}
@@ -254,7 +254,7 @@ func (c *Collective) ask(rank int) bool {
 	if p.state.Load() != peerUp {
 		return false
 	}
-	p.tell(kindCalled, (&calledInfo{c.group.id, c.number, c.sig}).append(nil))
+	p.tell(kindCall, (&callInfo{c.group.id, c.number, c.sig}).append(nil))
 	return true
 }
 

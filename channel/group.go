@@ -61,7 +61,7 @@ type Group struct {
 	closed   atomic.Bool
 	ended    chan struct{}           // closed when Close has finished
 	waits    atomic.Pointer[waiting] // what a goroutine sleeps for; nil: nothing
-	calls    [64]calledRecord        // the last collectives, by their number
+	calls    [64]callRecord          // the last collectives, by their number
 	mu       sync.Mutex
 	members  map[*Collective]struct{} // declared
 }
@@ -125,7 +125,7 @@ func (g *Group) lookForDead(op string) bool {
 	if dead == nil {
 		return false
 	}
-	g.accuse(dead)
+	g.fail(dead)
 	return true
 }
 
@@ -275,7 +275,7 @@ const maxGroupsLeft = 1 << 16
 // member's mapping of it for longer.
 func (g *Group) quit(end time.Time) error {
 	if len(g.active) > 0 {
-		g.fail(ErrClosed)
+		g.failNow(ErrClosed)
 	}
 	g.passOn()
 	g.settle(end)

@@ -447,7 +447,7 @@ func TestMemberGone(t *testing.T) {
 func TestFaultAndLeave(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
 		groups := worlds(t, 3, WithProviders(provider), withHosts(func(rank int) int { return rank }))
-		groups[0].fail(&Error{Op: "barrier", Rank: 1, Stream: -1, Err: ErrPeerDied})
+		groups[0].failNow(&Error{Op: "barrier", Rank: 1, Stream: -1, Err: ErrPeerDied})
 		require.NoError(t, groups[0].node.Close())
 		err := groups[2].Run(within(t), Barrier())
 		require.ErrorIs(t, err, ErrPeerDied)

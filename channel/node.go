@@ -72,7 +72,7 @@ type Node struct {
 	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
 	starving    []*sendStream
-	attended    map[*sendStream]*attendance // whose pipes the engine serves
+	served      map[*sendStream]*served // whose pipes the engine serves
 	kick        chan struct{}
 
 	making chan struct{} // holds one while world is made or checked
@@ -109,7 +109,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{making: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, attended: map[*sendStream]*attendance{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
+		peers: map[int]*peer{}, served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.open, n.shut = context.WithCancelCause(context.Background())

@@ -134,6 +134,9 @@ func (p *peer) fail(err error) {
 	}
 }
 
+// failLater is fail for callers that hold locks which fail takes.
+func (p *peer) failLater(err error) { p.node.wg.Go(func() { p.fail(err) }) }
+
 // end ends everything with the peer, once; the control connection stays.
 func (p *peer) end(err error) {
 	p.mu.Lock()

@@ -91,9 +91,9 @@ func (s *sendStream) publishPacked(h *Handle, slot *slot) {
 // packStarted packs what has been published, and leaves the rest to the engine. The caller
 // holds the lock, which packStarted releases while it copies.
 func (s *sendStream) packStarted() {
-	if s.pack(); len(s.packing) > 0 && !s.attended {
-		s.attended = true
-		s.peer.node.attend(s)
+	if s.pack(); len(s.packing) > 0 && !s.served {
+		s.served = true
+		s.peer.node.serve(s)
 	}
 }
 
@@ -140,8 +140,8 @@ func (s *sendStream) pack() {
 	}
 }
 
-// attendance is what the engine knows of a stream with a pipe.
-type attendance struct {
+// served is what the engine knows of a stream with a pipe.
+type served struct {
 	filled uint64 // pieces, when it last looked
 	idle   int    // how often there was nothing to do
 }
@@ -149,10 +149,10 @@ type attendance struct {
 // idleLooks is how often the engine finds nothing to do before it stops looking.
 const idleLooks = 100
 
-// attend packs if the program computes, which is assumed if it has packed nothing since the
+// packAhead packs if the program computes, which is assumed if it has packed nothing since the
 // engine last looked. It says whether that made progress, and whether the engine should look
 // again. The caller holds the lock.
-func (s *sendStream) attend(a *attendance) (useful, again bool) {
+func (s *sendStream) packAhead(a *served) (useful, again bool) {
 	before := s.filled
 	switch {
 	case len(s.packing) == 0 || s.peer.state.Load() >= peerFailed:
@@ -165,8 +165,8 @@ func (s *sendStream) attend(a *attendance) (useful, again bool) {
 		a.idle = 0
 	}
 	a.filled = s.filled
-	s.attended = a.idle < idleLooks
-	return useful, s.attended
+	s.served = a.idle < idleLooks
+	return useful, s.served
 }
 
 // takePacked receives the available part of a message that comes through the pipe. The caller

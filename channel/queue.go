@@ -25,9 +25,9 @@ type queue struct {
 	polls  uint64   // by users
 	failed bool
 
-	attended *attended // the engine's state for the queue; nil before there is one
-	noted    bool      // the engine's next survey includes it
-	watched  bool      // the engine will survey it within engineTick
+	view    *queueView // the engine's state for the queue; nil before there is one
+	noted   bool       // the engine's next survey includes it
+	watched bool       // the engine will survey it within engineTick
 
 	sent    sent
 	inline  int      // bytes that a message may have to be sent inline, its header included
@@ -292,8 +292,8 @@ func (q *queue) arrive(m header, payload []byte) error {
 			return fmt.Errorf("%w: refusal of start %d, last start is %d", ErrProtocol, m.k, s.next)
 		}
 		err := &Error{Op: "send", Rank: q.peer.rank, Stream: int(s.number), Start: m.k, Other: lengthTold(m.length), Err: ErrLength}
-		if s.spoiled[m.k] {
-			delete(s.spoiled, m.k)
+		if s.failed[m.k] {
+			delete(s.failed, m.k)
 			return nil
 		}
 		if len(s.late) >= maxAhead {

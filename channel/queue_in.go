@@ -10,7 +10,7 @@ type queueIn struct {
 	started  map[uint64]*Handle // receives that are not complete
 	arrived  map[uint64][]byte  // eager messages whose receive has not been started
 	ready    map[uint64]header  // larger ones
-	spoiled  map[uint64]bool    // receives that failed, until their messages have come
+	failed   map[uint64]bool    // receives that failed, until their messages have come
 	consumed uint64             // eager messages taken
 	told     uint64             // of them, those that the other side knows of
 
@@ -69,7 +69,7 @@ func (q *queue) await(s *queueIn, h *Handle) {
 		return
 	}
 	if h.bindErr.Load() != nil {
-		q.awaitSpoiled(s, h)
+		q.awaitUnusable(s, h)
 		return
 	}
 	s.started[h.k] = h
@@ -79,7 +79,7 @@ func (q *queue) await(s *queueIn, h *Handle) {
 	case ready && r.length != uint64(h.shape.length):
 		q.refuse(s, h, lengthTold(r.length))
 	case h.shape.length > q.cross.eager && !(ready && q.fetch(h, r)):
-		q.openGate(s, h)
+		q.publishGate(s, h)
 	}
 }
 
@@ -134,11 +134,11 @@ const maxAhead = 1 << 16
 func (q *queue) arriveReceive(m header, payload []byte) error {
 	s := q.inStream(m.stream)
 	h := s.started[m.k]
-	if s.spoiled[m.k] {
+	if s.failed[m.k] {
 		if m.kind == queueEager {
 			q.consume(s)
 		}
-		q.refuseSpoiled(s, m.k)
+		q.refuseUnusable(s, m.k)
 		return nil
 	}
 	switch {
@@ -171,7 +171,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 func (q *queue) inStream(number uint32) *queueIn {
 	s := q.in[number]
 	if s == nil {
-		s = &queueIn{number: number, ended: q.deaf(number), started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}, spoiled: map[uint64]bool{}}
+		s = &queueIn{number: number, ended: q.deaf(number), started: map[uint64]*Handle{}, arrived: map[uint64][]byte{}, ready: map[uint64]header{}, failed: map[uint64]bool{}}
 		q.in[number] = s
 	}
 	return s

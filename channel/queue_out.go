@@ -12,7 +12,7 @@ type queueOut struct {
 	pending []*Handle          // eager messages that wait
 	offers  map[uint64]*Handle // larger messages that are not complete
 	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is unknown
-	spoiled map[uint64]bool    // messages that will not be sent, until the other side has refused them
+	failed  map[uint64]bool    // messages that will not be sent, until the other side has refused them
 
 	declared bool               // handles have been declared on it
 	ended    bool               // nothing more can be started on it
@@ -88,7 +88,7 @@ func (q *queue) adoptSend(s *sendStream) {
 func (q *queue) send(s *queueOut, h *Handle) {
 	switch {
 	case h.bindErr.Load() != nil:
-		q.sendSpoiled(s, h)
+		q.sendUnusable(s, h)
 	case h.shape.length > q.cross.eager:
 		if err := q.offer(s, h); err != nil {
 			q.broken(err)
@@ -158,7 +158,7 @@ func (q *queue) testSend(h *Handle) (bool, error) {
 func (q *queue) outStream(number uint32) *queueOut {
 	s := q.out[number]
 	if s == nil {
-		s = &queueOut{number: number, ended: q.deaf(number), offers: map[uint64]*Handle{}, opened: map[uint64]header{}, spoiled: map[uint64]bool{}}
+		s = &queueOut{number: number, ended: q.deaf(number), offers: map[uint64]*Handle{}, opened: map[uint64]header{}, failed: map[uint64]bool{}}
 		q.out[number] = s
 	}
 	return s

@@ -63,7 +63,7 @@ func (s *receiveStream) start(h *Handle) error {
 		s.large++
 	}
 	if r := s.r.Load(); r != nil && h.shape.length > gateMin {
-		s.open(h, r)
+		s.publishGate(h, r)
 	}
 	s.lock.unlock()
 	return nil
@@ -96,9 +96,9 @@ func (s *receiveStream) finish(h *Handle, err error) {
 	h.setPhase(phaseReceived)
 }
 
-// open announces a waiting receive if the sender can use that, and takes the message if it has
+// publishGate announces a waiting receive if the sender can use that, and takes the message if it has
 // already arrived. The caller holds the lock.
-func (s *receiveStream) open(h *Handle, r *ring) {
+func (s *receiveStream) publishGate(h *Handle, r *ring) {
 	wait.StoreRelease32(&h.tried, 1)
 	i := h.k % ringSlots
 	if h.reachable && s.gates[i] == nil {
@@ -173,7 +173,7 @@ func (s *receiveStream) advance(h *Handle) {
 		// The gate first: if the sender's layout is not known yet because its memory has not
 		// arrived, the sender may copy.
 		if atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin {
-			s.open(h, r)
+			s.publishGate(h, r)
 			return
 		}
 		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 == h.k {
@@ -341,16 +341,16 @@ func (h *Handle) assistReceive(m *match, v rendezvous) {
 func (h *Handle) assistSend() {
 	s := h.out
 	i := h.k % ringSlots
-	if dst := h.openGate(s.r, i); dst != nil {
+	if dst := h.lookupGate(s.r, i); dst != nil {
 		if h.copyChunks(&s.r.matches[i], dst, &h.shape) {
 			s.peer.bell.ring()
 		}
 	}
 }
 
-// openGate returns the layout of the receive that waits at a gate; nil if it is unknown or has
+// lookupGate returns the layout of the receive that waits at a gate; nil if it is unknown or has
 // another length, which the receiver reports.
-func (h *Handle) openGate(r *ring, i uint64) *shape {
+func (h *Handle) lookupGate(r *ring, i uint64) *shape {
 	handle, generation, length, ok := r.gates[i].read(h.k)
 	if !ok || length != uint64(h.shape.length) {
 		return nil
@@ -366,7 +366,7 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 		var err error
 		l, err = p.layout(handle, generation)
 		if n, _ := chunks(h.shape.length); err != nil && !m.claimed(h.k, n) {
-			go p.fail(err)
+			p.failLater(err)
 		}
 		h.remote.Store(l)
 	}
@@ -374,7 +374,7 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 	case l == nil:
 		return nil
 	case uint64(l.shape.length) != length:
-		go p.fail(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length))
+		p.failLater(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length))
 		return nil
 	}
 	return &l.shape

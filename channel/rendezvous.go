@@ -95,7 +95,7 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 	if g, ok := s.opened[h.k]; ok {
 		delete(s.opened, h.k)
 		if g.length == uint64(h.shape.length) {
-			return q.open(s, h, g)
+			return q.startWrite(s, h, g)
 		}
 		// The receiver reports that the lengths differ.
 	}
@@ -156,7 +156,7 @@ func (q *queue) arriveGate(s *queueOut, g header) error {
 		return fmt.Errorf("%w: gate for start %d, which awaits none; last start is %d", ErrProtocol, g.k, s.next)
 	case h == nil && g.k <= s.next: // its length is wrong, and it was eager
 	case h != nil:
-		return q.open(s, h, g)
+		return q.startWrite(s, h, g)
 	case len(s.opened) >= maxAhead:
 		return fmt.Errorf("%w: more than %d gates open", ErrProtocol, maxAhead)
 	default:
@@ -165,8 +165,8 @@ func (q *queue) arriveGate(s *queueOut, g header) error {
 	return nil
 }
 
-// open begins to write a message into the layout that the receiver has named.
-func (q *queue) open(s *queueOut, h *Handle, g header) error {
+// startWrite begins to write a message into the layout that the receiver has named.
+func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 	if g.length != uint64(h.shape.length) {
 		return nil
 	}
@@ -200,7 +200,7 @@ func (q *queue) retryGates() {
 		for k, g := range s.opened {
 			if h := s.offers[k]; h != nil && q.far(h, g.handle, g.generation) != nil {
 				delete(s.opened, k)
-				if err := q.open(s, h, g); err != nil {
+				if err := q.startWrite(s, h, g); err != nil {
 					q.broken(err)
 					return
 				}
@@ -239,8 +239,8 @@ func (q *queue) fetch(h *Handle, r header) bool {
 	return true
 }
 
-// openGate tells the sender where a message is to be written.
-func (q *queue) openGate(s *queueIn, h *Handle) {
+// publishGate tells the sender where a message is to be written.
+func (q *queue) publishGate(s *queueIn, h *Handle) {
 	q.gated[h.id] = h
 	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
 }

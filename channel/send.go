@@ -34,7 +34,7 @@ type sendStream struct {
 	reserved uint64      // pieces of the pipe assigned to messages since the beginning
 	filled   uint64      // those of them that are filled
 	unpacked atomic.Bool // there are messages left to pack
-	attended bool        // the engine checks that packing goes on
+	served   bool        // the engine checks that packing goes on
 
 	faults uint32            // of the ring, as last seen; atomic
 	noted  [ringSlots]uint64 // k whose fault is or was in late
@@ -171,7 +171,7 @@ func (s *sendStream) publish(h *Handle, present bool) bool {
 	case n <= eagerMax && !h.reachable:
 		return false
 	case h.bindErr.Load() != nil:
-		s.publishSpoiled(h, slot)
+		s.publishUnusable(h, slot)
 		return true
 	default:
 		s.ends[i] = s.head
@@ -219,7 +219,7 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 // is none.
 func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 	i := h.k % ringSlots
-	dst := h.openGate(s.r, i)
+	dst := h.lookupGate(s.r, i)
 	if dst == nil {
 		return false
 	}
@@ -239,7 +239,7 @@ func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 	kind := uint32(slotRendezvous)
 	if !h.reachable {
-		if !present || h.openGate(s.r, h.k%ringSlots) == nil {
+		if !present || h.lookupGate(s.r, h.k%ringSlots) == nil {
 			s.publishPacked(h, slot)
 			return
 		}

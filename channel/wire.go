@@ -36,7 +36,7 @@ const (
 	kindBye                       // the node closes; nothing follows
 	kindPipe                      // sender: where the pipe of a stream is
 	kindFault                     // each: a group has failed
-	kindCalled                    // each: the collective in which it has been waiting for long
+	kindCall                      // each: the collective in which it has been waiting for long
 	kindConnected                 // lower rank: whether its queue pair has connected too
 	kindEnd                       // each: the number of a stream that it has finished with
 	kinds

@@ -51,8 +51,8 @@ var messages = []struct {
 		f := faultInfo{group: 0x0102030405060708, rank: 3, reason: 2, text: "boom"}
 		return f.append(nil)
 	}, "0b00000000000011" + "0102030405060708" + "00000003" + "02" + "626f6f6d"},
-	{kindCalled, func(testing.TB) []byte {
-		c := calledInfo{group: 1, number: 5, signature: 0x3001_0203_0405_0607}
+	{kindCall, func(testing.TB) []byte {
+		c := callInfo{group: 1, number: 5, signature: 0x3001_0203_0405_0607}
 		return c.append(nil)
 	}, "0c00000000000018" + "0000000000000001" + "0000000000000005" + "3001020304050607"},
 }
@@ -111,8 +111,8 @@ func parseBody(k kind, b []byte) (err error) {
 		_, err = parseLayout(b)
 	case kindFault:
 		_, err = parseFault(b)
-	case kindCalled:
-		_, err = parseCalled(b)
+	case kindCall:
+		_, err = parseCall(b)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func TestWorldFailed(t *testing.T) {
 				require.ErrorIs(t, groups[1].Run(ctx, Barrier()), context.Canceled)
 			}, 1},
 			{"death", func(_ *testing.T, groups []*Group) {
-				groups[0].fail(&Error{Op: "barrier", Rank: 2, Stream: -1, Err: ErrPeerDied})
+				groups[0].failNow(&Error{Op: "barrier", Rank: 2, Stream: -1, Err: ErrPeerDied})
 			}, 2},
 			{"node closed", func(t *testing.T, groups []*Group) { require.NoError(t, groups[2].node.Close()) }, 2},
 			{"group closed", func(t *testing.T, groups []*Group) { require.NoError(t, groups[2].Close()) }, 2},

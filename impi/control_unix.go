@@ -34,7 +34,7 @@ const controlEvery = 100
 // run watches until end.
 func (s *controls) run() {
 	var fds []unix.PollFd
-	told := false
+	logged := false
 	for {
 		fds = append(fds[:0], unix.PollFd{Fd: int32(s.wake[0]), Events: unix.POLLIN})
 		timeout := -1
@@ -54,10 +54,10 @@ func (s *controls) run() {
 		all := false
 		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
 			// There is no memory, or the limit of descriptors has been lowered below their number.
-			if !told {
+			if !logged {
 				s.e.log.Error("impi: cannot wait for the connections to peers, reading them periodically instead", "error", err)
 			}
-			told, all = true, true
+			logged, all = true, true
 			if _, err := unix.Poll(fds[:1], controlEvery); err != nil {
 				time.Sleep(controlEvery * time.Millisecond)
 			}

@@ -53,7 +53,7 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 	}
 	looks := e.looks
 	if e.spins == 0 {
-		looks = e.hope.looks(looks)
+		looks = e.backoff.looks(looks)
 	}
 	d, newest := &e.direct, m.all.tail
 	d.m, d.src, d.tag, d.buf = m, src, int32(tag), buf
@@ -64,8 +64,8 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 		e.progress()
 	}
 	if e.spins == 0 && looks > 0 {
-		if e.hope.note(d.got); !d.got {
-			e.hope.skip = max(e.hope.skip, 1) // await would look again
+		if e.backoff.note(d.got); !d.got {
+			e.backoff.skip = max(e.backoff.skip, 1) // await would look again
 		}
 	}
 	st, ok = d.st, d.got

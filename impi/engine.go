@@ -34,7 +34,7 @@ type engine struct {
 	eager      uint32  // longest message within the host that is complete without being received
 	spins      int     // of a waiter, before it yields the CPU
 	looks      int     // more of them, before it releases the lock
-	hope       hope
+	backoff    spinBackoff
 	direct     direct
 
 	table []*request
@@ -164,28 +164,28 @@ const (
 	shareLooks = 250
 )
 
-// hope says whether polling before yielding is worthwhile while the CPU is shared: the more often
+// spinBackoff says whether polling before yielding is worthwhile while the CPU is shared: the more often
 // it has failed, as it does if the awaited process needs the same CPU, the less often it is tried.
-type hope struct{ vain, skip int }
+type spinBackoff struct{ vain, skip int }
 
 const (
-	hopeVain = 2 // so many consecutive failures change nothing
-	hopeMost = 5 // each of so many more failures doubles the number of attempts skipped
+	backoffAfter = 2 // so many consecutive failures change nothing
+	backoffMost  = 5 // each of so many more failures doubles the number of attempts skipped
 )
 
-func (h *hope) looks(n int) int {
-	if h.skip > 0 {
-		h.skip--
+func (b *spinBackoff) looks(n int) int {
+	if b.skip > 0 {
+		b.skip--
 		return 0
 	}
 	return n
 }
 
-func (h *hope) note(fulfilled bool) {
+func (b *spinBackoff) note(fulfilled bool) {
 	if fulfilled {
-		h.vain = 0
-	} else if h.vain++; h.vain > hopeVain {
-		h.skip = 1 << min(h.vain-hopeVain-1, hopeMost)
+		b.vain = 0
+	} else if b.vain++; b.vain > backoffAfter {
+		b.skip = 1 << min(b.vain-backoffAfter-1, backoffMost)
 	}
 }
 
@@ -208,7 +208,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 		moved := e.progress()
 		n := e.looks
 		if e.spins == 0 {
-			n = e.hope.looks(n)
+			n = e.backoff.looks(n)
 		}
 		for range n {
 			if moved || c.over() {
@@ -221,7 +221,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 			break
 		}
 		if e.spins == 0 && n > 0 {
-			e.hope.note(moved)
+			e.backoff.note(moved)
 		}
 		if moved {
 			i = 0
@@ -258,7 +258,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 		}
 	}
 	if e.spins == 0 {
-		e.hope.vain = 0
+		e.backoff.vain = 0
 	}
 	return e.ended(patient, nil)
 }

@@ -134,7 +134,7 @@ func processes(id startup.HostID, n int) []packet.Proc {
 
 // assemble connects the hosts of a job and starts the goroutines that make progress.
 func assemble(ctx context.Context, op string, r *roster, l net.Listener, c Config) (*Job, error) {
-	conns, err := r.dance(ctx, l, &c)
+	conns, err := r.connectHosts(ctx, l, &c)
 	if err != nil {
 		r.abandon()
 		if e := (*Error)(nil); errors.As(err, &e) {
@@ -342,13 +342,13 @@ func (p *process) adopt(cid uint64, c *Comm) *matcher {
 		}
 	}
 	m.comm = c
-	m.expel()
+	m.dropForeign()
 	return m
 }
 
-// expel drops messages that arrived before the communicator was known, from processes that turn out
+// dropForeign drops messages that arrived before the communicator was known, from processes that turn out
 // not to be members, and closes the links to their hosts.
-func (m *matcher) expel() {
+func (m *matcher) dropForeign() {
 	e := m.p.e
 	for msg := m.all.head; msg != nil; {
 		next := msg.next

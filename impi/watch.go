@@ -16,7 +16,7 @@ const (
 func (e *engine) watch(s eventSource, kick chan struct{}) {
 	var seen uint64
 	pause := watchFirst
-	told := false
+	logged := false
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -38,19 +38,19 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 			continue
 		}
 		pause = watchFirst
-		if err := e.attend(s, &seen); err != nil {
+		if err := e.pollUntilCalled(s, &seen); err != nil {
 			// A source that cannot be waited for is polled periodically.
-			if !told {
+			if !logged {
 				e.log.Error("impi: cannot wait for packets, polling instead", "error", err)
 			}
-			told, pause = true, watchMost
+			logged, pause = true, watchMost
 		}
 	}
 }
 
-// attend polls a source whenever it has something, until a caller that does not sleep polls. It
+// pollUntilCalled polls a source whenever it has something, until a caller that does not sleep polls. It
 // returns the error of a source that cannot be waited for.
-func (e *engine) attend(s eventSource, seen *uint64) error {
+func (e *engine) pollUntilCalled(s eventSource, seen *uint64) error {
 	for {
 		e.lock.Lock()
 		for e.life.Err() == nil && s.poll() { // lets a caller poll in between

@@ -10,7 +10,7 @@ import (
 // A board has one bit for each QP of a CQ. Peers set the bits of the QPs that they have
 // written to, so that polling need not check every QP. The board's words are in the
 // context's control segment, which all peers map; the inbox says which bit to set
-// ([inbox].attend).
+// ([inbox].notify).
 //
 //	word 0  |0|0|1|0| ... |0|      bit i: there may be work for the QP in place i
 //	word 1  |0|0|0|0| ... |1|
@@ -56,21 +56,21 @@ const (
 	unitPlaces = boardUnit * 64
 )
 
-// Requests in [inbox].attend: to wake the engine (the peer that clears the bit does it);
+// Requests in [inbox].notify: to wake the engine (the peer that clears the bit does it);
 // below that bit, to set the bits at two places on boards, of 32 and 31 bits.
 const (
-	attendWake   = 1 << 63
-	attendPlaces = attendWake - 1
+	notifyWake   = 1 << 63
+	notifyPlaces = notifyWake - 1
 )
 
 // boards holds the words of a context.
 type boards [boardWords]uint64
 
-// note sets the bits at the places in a word attend, those of a QP's CQs. Places are counted
+// note sets the bits at the places in such a word, those of a QP's CQs. Places are counted
 // from 1 through all words of a context; 0 means none. A peer may name any numbers: each
 // selects some bit of the peer's own boards.
-func (b *boards) note(attend uint64) {
-	for places := attend & attendPlaces; places != 0; places >>= 32 {
+func (b *boards) note(notify uint64) {
+	for places := notify & notifyPlaces; places != 0; places >>= 32 {
 		if p := uint32(places); p != 0 {
 			board(b[:]).set((p - 1) % (boardWords * 64))
 		}

@@ -97,19 +97,19 @@ func TestBoardNext(t *testing.T) {
 // For any places that a peer names, note sets bits of the boards only.
 func FuzzNote(f *testing.F) {
 	f.Add(uint64(0))
-	f.Add(uint64(attendWake))
+	f.Add(uint64(notifyWake))
 	f.Add(uint64(1))
 	f.Add(uint64(boardWords*64) | 1<<32)
 	f.Add(^uint64(0))
-	f.Fuzz(func(t *testing.T, attend uint64) {
+	f.Fuzz(func(t *testing.T, notify uint64) {
 		guarded := new(struct {
 			before [64]uint64
 			boards boards
 			after  [64]uint64
 		})
-		guarded.boards.note(attend)
+		guarded.boards.note(notify)
 		var want boards
-		for _, p := range []uint32{uint32(attend), uint32(attend>>32) & (1<<31 - 1)} {
+		for _, p := range []uint32{uint32(notify), uint32(notify>>32) & (1<<31 - 1)} {
 			if p != 0 {
 				want[(p-1)/64%boardWords] |= 1 << ((p - 1) % 64)
 			}

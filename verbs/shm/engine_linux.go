@@ -104,10 +104,10 @@ func (q *QP) watch() bool {
 		return false
 	}
 	if !watched {
-		if atomic.LoadUint64(&in.attend)&attendWake != 0 {
-			atomic.AndUint64(&in.attend, ^uint64(attendWake))
+		if atomic.LoadUint64(&in.notify)&notifyWake != 0 {
+			atomic.AndUint64(&in.notify, ^uint64(notifyWake))
 		}
 		return false
 	}
-	return atomic.OrUint64(&in.attend, attendWake)&attendWake == 0
+	return atomic.OrUint64(&in.notify, notifyWake)&notifyWake == 0
 }

@@ -19,7 +19,7 @@ import (
 // Lines that different sides write are 128 bytes apart, because the CPU fetches
 // lines in pairs (Intel SDM, "spatial prefetcher").
 type inbox struct {
-	attend uint64 // owner: what the peer must do after writing here, see attendWake; 0: nothing
+	notify uint64 // owner: what the peer must do after writing here, see notifyWake; 0: nothing
 	access uint32 // owner: what the peer may do through this QP, verbs.AccessFlags
 	pd     uint32 // owner: PD of this QP
 	left   uint32 // owner: 1 if its QP is in ERR, reset or closed: flushed sends must not be fetched

@@ -32,7 +32,7 @@ func TestLayout(t *testing.T) {
 	require.EqualValues(t, 24, unsafe.Sizeof(pull{}))
 	require.EqualValues(t, 16, unsafe.Sizeof(atomicArgs{}))
 	require.EqualValues(t, inboxSize, unsafe.Sizeof(inbox{}))
-	require.EqualValues(t, 0, unsafe.Offsetof(inbox{}.attend))
+	require.EqualValues(t, 0, unsafe.Offsetof(inbox{}.notify))
 	require.EqualValues(t, 8, unsafe.Offsetof(inbox{}.access))
 	require.EqualValues(t, 12, unsafe.Offsetof(inbox{}.pd))
 	require.EqualValues(t, 16, unsafe.Offsetof(inbox{}.left))

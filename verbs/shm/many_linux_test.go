@@ -318,9 +318,9 @@ func TestHostileBoard(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	still(t, as[0].cq)
-	for _, places := range []uint64{0, 1, boardWords*64 + 1, boardWords<<32 | 77, attendPlaces} {
+	for _, places := range []uint64{0, 1, boardWords*64 + 1, boardWords<<32 | 77, notifyPlaces} {
 		for i := range as {
-			atomic.StoreUint64(&as[i].q.in.Load().attend, places)
+			atomic.StoreUint64(&as[i].q.in.Load().notify, places)
 		}
 		arrives()
 	}

@@ -55,7 +55,7 @@ type QP struct {
 	cut      bool         // a one-sided transfer was interrupted only for its length
 	requests int          // RDMA_READs and atomics that the peer has to respond to
 
-	places uint64 // places on the boards of its CQs, encoded as in [inbox].attend
+	places uint64 // places on the boards of its CQs, encoded as in [inbox].notify
 
 	local [maxIovecs]unix.Iovec
 }
@@ -186,7 +186,7 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 func (q *QP) connect(l *link, b block) {
 	c := q.ctx
 	in := (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem)))
-	in.pd, in.attend = q.PD.ID, q.places
+	in.pd, in.notify = q.PD.ID, q.places
 	q.inc = c.nextInc.Add(1)
 	q.inBlock, q.link, q.peer = b, l, q.Attr.DestQPNum
 	wait.StoreRelease32(&q.seen, 0)
@@ -231,8 +231,8 @@ func (q *QP) placed(cq *CQ, place uint32) {
 		}
 	}
 	if in := q.in.Load(); in != nil {
-		atomic.AndUint64(&in.attend, attendWake)
-		atomic.OrUint64(&in.attend, q.places)
+		atomic.AndUint64(&in.notify, notifyWake)
+		atomic.OrUint64(&in.notify, q.places)
 	}
 }
 

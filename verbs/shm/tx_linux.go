@@ -169,16 +169,16 @@ func (q *QP) wakePeer() {
 	if q.out.inbox == nil {
 		return // left meanwhile
 	}
-	if attend := atomic.LoadUint64(&q.out.attend); attend != 0 {
-		q.attend(attend)
+	if notify := atomic.LoadUint64(&q.out.notify); notify != 0 {
+		q.notify(notify)
 	}
 }
 
-// attend sets the bits on the boards of the peer's CQs, if these have boards, and rings if
+// notify sets the bits on the boards of the peer's CQs, if these have boards, and rings if
 // the peer's engine waits for this inbox.
-func (q *QP) attend(what uint64) {
-	q.link.ctrl.boards.note(what)
-	if what&attendWake != 0 && atomic.AndUint64(&q.out.attend, ^uint64(attendWake))&attendWake != 0 {
+func (q *QP) notify(notify uint64) {
+	q.link.ctrl.boards.note(notify)
+	if notify&notifyWake != 0 && atomic.AndUint64(&q.out.notify, ^uint64(notifyWake))&notifyWake != 0 {
 		q.link.ring()
 	}
 }

@@ -58,7 +58,7 @@ func (o *Op) prepare(t *Team, c *Call, p phase) {
 	o.team, o.call, o.phase, o.offered = t, c, p, false
 	o.number, o.before = t.next, t.before
 	t.next++
-	wait.StoreRelease64(&t.mine.called[o.number%lastCalled], c.Signature)
+	wait.StoreRelease64(&t.mine.signatures[o.number%lastCalls], c.Signature)
 	t.before = uint16((c.Signature ^ uint64(t.before)*0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9 >> 48)
 }
 

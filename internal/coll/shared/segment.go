@@ -19,7 +19,7 @@ const (
 	slots   = 8 // operations that a member may be ahead of another
 	buffers = 4 // pieces of a long operation that a member may be ahead
 
-	lastCalled = 64 // operations whose signatures a member keeps
+	lastCalls = 64 // operations whose signatures a member keeps
 )
 
 // line is one cache line that its owner writes and others read.
@@ -50,7 +50,7 @@ type Segment struct {
 	_                                   [120]byte
 	taken                               uint64 // the last piece of a long operation that was taken here
 	_                                   [120]byte
-	called                              [lastCalled]uint64 // signatures, by number: read when calls differ
+	signatures                          [lastCalls]uint64 // signatures, by number: read when calls differ
 
 	lines  [slots]pair
 	pieces [buffers]pair

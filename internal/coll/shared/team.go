@@ -96,9 +96,9 @@ func (o *Op) mismatch(i int, theirs uint64) *MismatchError {
 	if theirs != o.call.Signature {
 		return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: theirs}
 	}
-	for n := 1; n < lastCalled-slots && uint64(n) <= o.number; n++ {
-		at := (o.number - uint64(n)) % lastCalled
-		if a, b := t.mine.called[at], atomic.LoadUint64(&t.segments[i].called[at]); a != b {
+	for n := 1; n < lastCalls-slots && uint64(n) <= o.number; n++ {
+		at := (o.number - uint64(n)) % lastCalls
+		if a, b := t.mine.signatures[at], atomic.LoadUint64(&t.segments[i].signatures[at]); a != b {
 			return &MismatchError{Member: i, Ours: a, Theirs: b, Before: n}
 		}
 	}

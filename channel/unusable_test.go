@@ -46,9 +46,9 @@ func TestNoRing(t *testing.T) {
 	pass(t, s, r, r)
 }
 
-// startSpoiled starts a handle as if that had been before the wire-up, at which it was
-// spoiled.
-func startSpoiled(t *testing.T, h *Handle) {
+// startUnusable starts a handle as if that had been before the wire-up, at which it was
+// unusable.
+func startUnusable(t *testing.T, h *Handle) {
 	reason := fmt.Errorf("%w: no memory to pack it into", verbs.ErrNoMemory)
 	h.bindErr.Store(&reason)
 	if h.kind == kindSend {
@@ -58,13 +58,13 @@ func startSpoiled(t *testing.T, h *Handle) {
 	}
 }
 
-// TestSpoiled: a start of a handle whose memory turns out not to be usable fails at
+// TestUnusable: a start of a handle whose memory turns out not to be usable fails at
 // once; the start that it meets at the other side fails with the pair; those before
 // and behind are not affected.
-func TestSpoiled(t *testing.T) {
+func TestUnusable(t *testing.T) {
 	type pair struct {
 		provider  string
-		s, r      bool // which of them is spoiled
+		s, r      bool // which of them is unusable
 		send, get int  // sizes
 	}
 	all := []pair{
@@ -89,13 +89,13 @@ func TestSpoiled(t *testing.T) {
 				for i := range ringSlots + 8 {
 					start := []func(){func() {
 						if c.s {
-							startSpoiled(t, s)
+							startUnusable(t, s)
 						} else {
 							require.NoError(t, s.Start())
 						}
 					}, func() {
 						if c.r {
-							startSpoiled(t, r)
+							startUnusable(t, r)
 						} else {
 							require.NoError(t, r.Start())
 						}
@@ -108,15 +108,15 @@ func TestSpoiled(t *testing.T) {
 					}
 					other := -1
 					for _, h := range []*Handle{r, s} { // the receiver finds out, if the sender is sound
-						spoiled := h == s && c.s || h == r && c.r
+						unusable := h == s && c.s || h == r && c.r
 						err := h.WaitContext(within(t))
 						var e *Error
 						switch {
-						case spoiled && errors.Is(err, ErrLength): // a message of another length had come
+						case unusable && errors.Is(err, ErrLength): // a message of another length had come
 							require.Less(t, c.send, eagerQueued)
 							other = c.get
 							h.bindErr.Store(nil)
-						case spoiled:
+						case unusable:
 							require.ErrorAs(t, err, &e)
 							require.ErrorIs(t, err, verbs.ErrNoMemory)
 							require.EqualValues(t, 2*i+1, e.Start)

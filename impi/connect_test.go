@@ -18,14 +18,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// dancing is a job whose hosts are about to connect.
-type dancing struct {
+// assembling is a job whose hosts are about to connect.
+type assembling struct {
 	rosters   []*roster
 	listeners []net.Listener
 }
 
-func newDancing(t testing.TB, hosts int, secret string) *dancing {
-	d := &dancing{}
+func newDancing(t testing.TB, hosts int, secret string) *assembling {
+	d := &assembling{}
 	var list []member
 	for i := range hosts {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func newDancing(t testing.TB, hosts int, secret string) *dancing {
 	return d
 }
 
-func (d *dancing) dial(t testing.TB, host int) net.Conn {
+func (d *assembling) dial(t testing.TB, host int) net.Conn {
 	conn, err := net.Dial("tcp", d.listeners[host].Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
@@ -50,8 +50,8 @@ func (d *dancing) dial(t testing.TB, host int) net.Conn {
 	return conn
 }
 
-// host dances, and makes a job of that.
-func (d *dancing) host(ctx context.Context, i int, timeout time.Duration) (*Job, error) {
+// host connects to the others and makes a job of that.
+func (d *assembling) host(ctx context.Context, i int, timeout time.Duration) (*Job, error) {
 	c, err := Config{PeerTimeout: timeout, Providers: []string{}, Log: slog.New(slog.DiscardHandler)}.complete()
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func isTimeout(err error) bool {
 	return ok && n.Timeout()
 }
 
-// number is what the dance begins with.
+// number is what a connection begins with.
 func number(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
 // TestStrangers: a connection that does not come from a host of the job is refused, or ignored

@@ -20,26 +20,26 @@ import (
 // doubles each time.
 const announceAfter = 500 * time.Millisecond
 
-// calledInfo is the body of kindCalled.
-type calledInfo struct {
+// callInfo is the body of kindCall.
+type callInfo struct {
 	group, number uint64
 	signature     coll.Signature
 }
 
-func (c *calledInfo) append(b []byte) []byte {
+func (c *callInfo) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, c.group)
 	b = binary.BigEndian.AppendUint64(b, c.number)
 	return binary.BigEndian.AppendUint64(b, uint64(c.signature))
 }
 
-func parseCalled(b []byte) (calledInfo, error) {
+func parseCall(b []byte) (callInfo, error) {
 	r := reader{b: b}
-	c := calledInfo{r.u64(), r.u64(), coll.Signature(r.u64())}
-	return c, r.end(kindCalled)
+	c := callInfo{r.u64(), r.u64(), coll.Signature(r.u64())}
+	return c, r.end(kindCall)
 }
 
-// calledRecord is one of the last collectives. The number is zero while it is written.
-type calledRecord struct{ number, signature uint64 }
+// callRecord is one of the last collectives. The number is zero while it is written.
+type callRecord struct{ number, signature uint64 }
 
 // record remembers what this member calls.
 func (g *Group) record(c *Collective) {
@@ -76,13 +76,13 @@ func (c *Collective) announce() {
 		c.announced = now
 		c.again *= 2
 		g := c.group
-		g.tellAll(kindCalled, (&calledInfo{g.id, c.number, c.sig}).append(nil), true)
+		g.tellAll(kindCall, (&callInfo{g.id, c.number, c.sig}).append(nil), true)
 	}
 }
 
-// called compares the announced call of another member with this member's. An announcement
+// checkCall compares the announced call of another member with this member's. An announcement
 // of a collective that this member has not reached yet is ignored; it will be repeated.
-func (n *Node) called(c calledInfo, rank int) {
+func (n *Node) checkCall(c callInfo, rank int) {
 	n.mu.Lock()
 	g := n.groups[c.group]
 	_, left := n.groupsLeft[c.group]
@@ -104,5 +104,5 @@ func (n *Node) called(c calledInfo, rank int) {
 	if before != c.number || atomic.LoadUint64(&r.number) != c.number || ours == c.signature {
 		return
 	}
-	g.accuse(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(c.signature, collop.Names))})
+	g.fail(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(c.signature, collop.Names))})
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-hpc/sluice/internal/collop"
 )
 
-// levels plans a two-level operation: within each host, then between one member of each host,
+// hierarchy plans a two-level operation: within each host, then between one member of each host,
 // its master, then within each host again.
-type levels struct {
+type hierarchy struct {
 	*Collective
 	place   *coll.Placement
 	masters []int // by host
@@ -38,7 +38,7 @@ func (c *Collective) planLevels() error {
 	if o.Kind.Rooted() {
 		root = o.Root
 	}
-	l := &levels{Collective: c, place: g.place, masters: g.place.Masters(root), host: g.place.Host(g.me)}
+	l := &hierarchy{Collective: c, place: g.place, masters: g.place.Masters(root), host: g.place.Host(g.me)}
 	l.master = l.place.Index(l.masters[l.host])
 	l.mine = l.masters[l.host] == g.me
 	switch o.Kind {
@@ -66,7 +66,7 @@ func (c *Collective) planLevels() error {
 }
 
 // within adds a stage within the host.
-func (l *levels) within(kind coll.Kind, dst, src []byte) {
+func (l *hierarchy) within(kind coll.Kind, dst, src []byte) {
 	if len(l.group.local) == 1 {
 		return
 	}
@@ -81,7 +81,7 @@ func (l *levels) within(kind coll.Kind, dst, src []byte) {
 
 // across adds a stage between the masters: of a vector of n bytes, or of blocks of
 // these lengths.
-func (l *levels) across(kind coll.Kind, n int, blocks []int, dst, src []byte) error {
+func (l *hierarchy) across(kind coll.Kind, n int, blocks []int, dst, src []byte) error {
 	if !l.mine {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (l *levels) across(kind coll.Kind, n int, blocks []int, dst, src []byte) er
 }
 
 // finish adds the broadcast of b from the master to its host.
-func (l *levels) finish(err error, b []byte) error {
+func (l *hierarchy) finish(err error, b []byte) error {
 	if err == nil {
 		l.within(coll.Broadcast, b, nil)
 	}
@@ -109,10 +109,10 @@ func (l *levels) finish(err error, b []byte) error {
 }
 
 // then adds a step at this member.
-func (l *levels) then(do func()) { l.stages = append(l.stages, stage{local: do}) }
+func (l *hierarchy) then(do func()) { l.stages = append(l.stages, stage{local: do}) }
 
 // ifMine is b at the master, nil elsewhere.
-func (l *levels) ifMine(b []byte) []byte {
+func (l *hierarchy) ifMine(b []byte) []byte {
 	if l.mine {
 		return b
 	}
@@ -121,14 +121,14 @@ func (l *levels) ifMine(b []byte) []byte {
 
 // partial is where the master finds the result of its host: b, or its own src if it is alone
 // there.
-func (l *levels) partial(b []byte) []byte {
+func (l *hierarchy) partial(b []byte) []byte {
 	if len(l.group.local) == 1 {
 		return l.op.Src
 	}
 	return b
 }
 
-func (l *levels) reduce() error {
+func (l *hierarchy) reduce() error {
 	o := &l.op
 	atRoot := l.group.me == o.Root
 	var part []byte
@@ -153,7 +153,7 @@ func (l *levels) reduce() error {
 
 // lengths are the bytes of each member's block in the order of members, and of each
 // host's; it sets the spans of the members of this host.
-func (l *levels) lengths() (members, hosts []int) {
+func (l *hierarchy) lengths() (members, hosts []int) {
 	o := &l.op
 	members, hosts = make([]int, l.place.Size()), make([]int, l.place.Hosts())
 	for m := range members {
@@ -173,7 +173,7 @@ func (l *levels) lengths() (members, hosts []int) {
 
 // byHost is memory for the blocks of all members, host after host: all itself if the members
 // are in that order.
-func (l *levels) byHost(all []byte) ([]byte, error) {
+func (l *hierarchy) byHost(all []byte) ([]byte, error) {
 	if l.place.Contiguous() {
 		return all, nil
 	}
@@ -182,7 +182,7 @@ func (l *levels) byHost(all []byte) ([]byte, error) {
 
 // reorder copies the blocks of all members from the order of members to that of hosts,
 // or back.
-func (l *levels) reorder(dst, src []byte, members []int, toHosts bool) {
+func (l *hierarchy) reorder(dst, src []byte, members []int, toHosts bool) {
 	at := make([]int, len(members)+1) // in the order of members
 	for m, n := range members {
 		at[m+1] = at[m] + n
@@ -208,7 +208,7 @@ func sumOf(list []int, n int) (sum int) {
 	return sum
 }
 
-func (l *levels) allgather() error {
+func (l *hierarchy) allgather() error {
 	o := &l.op
 	members, hosts := l.lengths()
 	off := sumOf(hosts, l.host)
@@ -233,7 +233,7 @@ func (l *levels) allgather() error {
 	return l.finish(nil, o.Dst)
 }
 
-func (l *levels) gather() (err error) {
+func (l *hierarchy) gather() (err error) {
 	o := &l.op
 	members, hosts := l.lengths()
 	var all, block []byte
@@ -262,7 +262,7 @@ func (l *levels) gather() (err error) {
 	return nil
 }
 
-func (l *levels) scatter() (err error) {
+func (l *hierarchy) scatter() (err error) {
 	o := &l.op
 	members, hosts := l.lengths()
 	var all, block []byte
@@ -295,7 +295,7 @@ func (l *levels) scatter() (err error) {
 	return nil
 }
 
-func (l *levels) reduceScatter() (err error) {
+func (l *hierarchy) reduceScatter() (err error) {
 	o := &l.op
 	members, hosts := l.lengths()
 	alone := len(l.group.local) == 1
@@ -326,7 +326,7 @@ func (l *levels) reduceScatter() (err error) {
 }
 
 // scan combines the result of the preceding hosts with the prefixes of this host's members.
-func (l *levels) scan() (err error) {
+func (l *hierarchy) scan() (err error) {
 	o, g := &l.op, l.group
 	prefix, err := l.alloc(len(o.Src))
 	if err != nil {

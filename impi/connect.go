@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
-// dance connects this host with all others: it connects to those with lower numbers and sends its
+// connectHosts connects this host with all others: it connects to those with lower numbers and sends its
 // own number as four bytes; those with higher numbers connect to it (IMPI 0.0, section 2.5). Hosts
 // of this package then prove to each other that they know the key of the job. The result has a
 // connection for each host, nil for this one.
-func (r *roster) dance(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
+func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.PeerTimeout, fmt.Errorf("%w: not all hosts connected within %v", ErrTimeout, c.PeerTimeout))
 	defer cancel()
-	d := &dancer{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1)}
+	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			for _, conn := range conns {
@@ -73,8 +73,8 @@ func (r *roster) first(host int) int {
 	return n
 }
 
-// dancer is the state of a dance.
-type dancer struct {
+// connecting is the state of connectHosts.
+type connecting struct {
 	*roster
 	config *Config
 	change chan struct{} // a host has connected
@@ -86,7 +86,7 @@ type dancer struct {
 }
 
 // missing returns a host that has not connected; -1 if there is none.
-func (d *dancer) missing() int {
+func (d *connecting) missing() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, c := range d.conns {
@@ -97,8 +97,8 @@ func (d *dancer) missing() int {
 	return -1
 }
 
-// taken ends the dance and returns the connections made so far.
-func (d *dancer) taken() []*net.TCPConn {
+// taken refuses further connections and returns the connections made so far.
+func (d *connecting) taken() []*net.TCPConn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.over = true
@@ -106,7 +106,7 @@ func (d *dancer) taken() []*net.TCPConn {
 }
 
 // admit records a connection as that of a host, unless the host has one already.
-func (d *dancer) admit(host int, conn *net.TCPConn) error {
+func (d *connecting) admit(host int, conn *net.TCPConn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.conns[host] != nil || d.over {
@@ -121,7 +121,7 @@ func (d *dancer) admit(host int, conn *net.TCPConn) error {
 }
 
 // dial connects to a host with a lower number.
-func (d *dancer) dial(ctx context.Context, host int) error {
+func (d *connecting) dial(ctx context.Context, host int) error {
 	h := &d.hosts[host]
 	dialer := net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)}
 	if d.config.Addr.IsValid() && !d.config.Addr.IsUnspecified() {
@@ -148,7 +148,7 @@ func (d *dancer) dial(ctx context.Context, host int) error {
 	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, errors.Join(errs...))}
 }
 
-func (d *dancer) introduce(ctx context.Context, conn *net.TCPConn, host int) error {
+func (d *connecting) introduce(ctx context.Context, conn *net.TCPConn, host int) error {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(d.me))); err != nil {
@@ -165,14 +165,14 @@ func (d *dancer) introduce(ctx context.Context, conn *net.TCPConn, host int) err
 	return conn.SetDeadline(time.Time{})
 }
 
-func (d *dancer) params() proof.Params {
+func (d *connecting) params() proof.Params {
 	return proof.Params{Secret: d.secret, Insecure: len(d.secret) == 0, Protocol: "sluice-impi", Major: 1, Job: d.job,
 		Self: binary.BigEndian.AppendUint32(nil, uint32(d.me))}
 }
 
-// accept takes connections until the dance is over. A peer that sends nothing, or something
+// accept takes connections until taken. A peer that sends nothing, or something
 // invalid, does not hold up the others.
-func (d *dancer) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) {
+func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) {
 	for {
 		nc, err := l.Accept()
 		if err != nil {
@@ -204,7 +204,7 @@ func (d *dancer) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup)
 const maxGreetings = 64
 
 // welcome adds a connection to those being identified. If there are too many, the oldest is closed.
-func (d *dancer) welcome(conn *net.TCPConn) {
+func (d *connecting) welcome(conn *net.TCPConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.greeting) >= maxGreetings+len(d.hosts) {
@@ -214,7 +214,7 @@ func (d *dancer) welcome(conn *net.TCPConn) {
 	d.greeting = append(d.greeting, conn)
 }
 
-func (d *dancer) greeted(conn *net.TCPConn) {
+func (d *connecting) greeted(conn *net.TCPConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.greeting = slices.DeleteFunc(d.greeting, func(c *net.TCPConn) bool { return c == conn })
@@ -230,7 +230,7 @@ func (m *member) comesFrom(conn *net.TCPConn) bool {
 }
 
 // greet identifies and authenticates a connection.
-func (d *dancer) greet(ctx context.Context, conn *net.TCPConn) error {
+func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var b [4]byte

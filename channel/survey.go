@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// attended is a queue as the engine sees it.
-type attended struct {
+// queueView is a queue as the engine sees it.
+type queueView struct {
 	*queue
 	seen  uint64 // polls
 	armed bool
@@ -16,12 +16,12 @@ type attended struct {
 
 // add puts a queue under the engine's care.
 func (d *device) add(q *queue) {
-	a := &attended{queue: q}
+	a := &queueView{queue: q}
 	d.mu.Lock()
 	d.queues[q.link.cq] = a
 	d.mu.Unlock()
 	q.lock.lock()
-	q.attended = a
+	q.view = a
 	q.note()
 	q.lock.unlock()
 	d.kick()
@@ -29,19 +29,19 @@ func (d *device) add(q *queue) {
 
 // note makes the engine's next survey include the queue. The caller holds the lock.
 func (q *queue) note() {
-	if q.noted || q.attended == nil {
+	if q.noted || q.view == nil {
 		return
 	}
 	q.noted = true
 	d := q.link.dev
 	d.mu.Lock()
-	d.active = append(d.active, q.attended)
+	d.active = append(d.active, q.view)
 	d.mu.Unlock()
 }
 
 // forget removes a failed queue whose sends have all completed from the engine. If the
 // device reports when the last receive has completed, the queue is kept until then.
-func (d *device) forget(a *attended) {
+func (d *device) forget(a *queueView) {
 	d.mu.Lock()
 	delete(d.queues, a.link.cq)
 	if d.pool != nil {
@@ -120,7 +120,7 @@ func (d *device) survey() bool {
 	d.active = d.surveyed
 	d.mu.Unlock()
 	busy := active[:0]
-	var idle []*attended
+	var idle []*queueView
 	for _, a := range active {
 		a.lock.lock()
 		switch {
