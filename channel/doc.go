@@ -1,6 +1,14 @@
 // Package channel moves messages between the ranks of a job through channels that are
 // declared once and started many times.
 //
+//	n, err := channel.Join(ctx)                                 // this process is a rank of its job
+//	send, err := n.DeclareSend(channel.Contiguous(b), peer)     // once
+//	receive, err := n.DeclareReceive(channel.Contiguous(c), peer)
+//	err = send.Start()                                          // as often as needed; then Test or Wait
+//	err = send.Wait()
+//	world, err := n.World(ctx)                                  // the group of all ranks
+//	err = world.Run(ctx, channel.Allreduce(channel.Sum, dst, src))
+//
 // [Join] makes this process a [Node] of its job. The job was started by one of the
 // launchers in docs/launchers.md, or is assembled by an IMPI server
 // (SLUICE_IMPI_SERVER). [Node.DeclareSend] and [Node.DeclareReceive] fix the layout of

@@ -3,6 +3,13 @@
 // order of the terms, their division among goroutines or ranks, and the way in which the parts are
 // merged.
 //
+//	sum := exact.Sum(x) // of a slice
+//	dot := exact.Dot(x, y)
+//	var a exact.Accumulator
+//	a.AddSlice(x)      // in any order, on any rank
+//	a.Merge(&b)
+//	sum = a.Round()
+//
 // [Sum] and [Dot] work on whole slices. An [Accumulator] takes terms one by one or in slices,
 // merges with other accumulators ([Accumulator.Merge]), and returns its sum from
 // [Accumulator.Round], whose comment describes the treatment of NaN, infinities and -0. Between

@@ -2,6 +2,13 @@
 // form one job and exchange messages with MPI's semantics (tags, wildcards, probes, cancellation,
 // communicators).
 //
+//	job, err := impi.FromNode(ctx, node, impi.Config{})  // or Join
+//	world := job.World()
+//	err = world.Send(ctx, data, dest, tag)
+//	status, err := world.Recv(ctx, buf, impi.AnySource, impi.AnyTag)
+//	request, err := world.Isend(data, dest, tag)         // or Irecv
+//	status, err = request.Wait(ctx)
+//
 // A job starts in one of two ways. [Join] makes this process a client of an IMPI server (`sluice
 // server`, package startup), alongside other programs that use this package and foreign MPI
 // implementations such as LAM/MPI. [FromNode] makes a job of the ranks of a [channel.Node], without

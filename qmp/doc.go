@@ -2,6 +2,13 @@
 // 1.2 document (C and C++) and the additions of version 2. It is built on package channel, whose
 // handles carry its messages.
 //
+//	_, err := qmp.Init(&os.Args, qmp.ThreadMultiple)
+//	err = qmp.DeclareLogicalTopology(dims)
+//	memory, err := qmp.DeclareMsgMem(face)
+//	send, err := qmp.DeclareSendRelative(memory, axis, +1, 0)
+//	err = send.Start() // as often as needed; then Wait
+//	err = qmp.SumDoubleArray(sums)
+//
 // A program imports the providers that reach its peers, as with package channel:
 //
 //	import _ "github.com/sluice-hpc/sluice/verbs/all"

@@ -1,7 +1,15 @@
 // Package verbs is the RDMA verbs model in Go: devices, contexts, protection
 // domains (PD), memory regions (MR), completion queues (CQ), reliable-connected
 // queue pairs (RC QP), shared receive queues (SRQ), work requests (WR) and work
-// completions (WC). Names and meanings are those of libibverbs (rdma-core,
+// completions (WC).
+//
+//	context, err := device.Open(verbs.Config{})        // of Devices or Find
+//	mr, err := pd.AllocMR(size, verbs.AccessAll)       // or RegMR, of memory of the program
+//	qp, err := pd.CreateQP(verbs.QPInitAttr{…})        // then Connect
+//	accepted, err := qp.PostSend([]verbs.SendWR{{…}})  // or PostRecv
+//	n, err := cq.Poll(completions)                     // or Wait
+//
+// Names and meanings are those of libibverbs (rdma-core,
 // libibverbs/man); where Go's form differs, the comment says so:
 //
 //   - a function that takes a chain of work requests in C takes a slice here and
