@@ -95,8 +95,8 @@ func TestQueueBounds(t *testing.T) {
 			h.put(b)
 			m, err := parseHeader(b)
 			if err == nil {
-				q.lock.lock()
-				defer q.lock.unlock()
+				q.lock.Lock()
+				defer q.lock.Unlock()
 				err = q.arrive(m, nil)
 			}
 			return q, err
@@ -238,9 +238,9 @@ func TestRingSlots(t *testing.T) {
 	defer late.release()
 	require.NoError(t, s.start(late))
 	flush := func() {
-		s.lock.lock()
+		s.lock.Lock()
 		s.flush()
-		s.lock.unlock()
+		s.lock.Unlock()
 	}
 	const k = ringSlots + 1
 	for _, ack := range []uint64{0, k << 1, k<<1 | 1, 2 << 1} { // of no message, and of others
@@ -259,9 +259,9 @@ func TestRingSlots(t *testing.T) {
 		k, ack uint64
 		faults int
 	}{{k, 1<<1 | 1, 0}, {k, (k+ringSlots)<<1 | 1, 0}, {k, k << 1, 0}, {k, k<<1 | 1, 1}, {k, k<<1 | 1, 1}, {2, 2<<1 | 1, 2}} {
-		s.lock.lock()
+		s.lock.Lock()
 		s.note(c.k, c.ack)
-		s.lock.unlock()
+		s.lock.Unlock()
 		require.Len(t, s.late, c.faults, "start %d, acknowledged: %#x", c.k, c.ack)
 	}
 }

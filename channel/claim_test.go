@@ -63,8 +63,8 @@ func claimed(t *testing.T, kind handleKind, here, there *Node) (h *Handle, m *Me
 
 func (s *sendStream) lockedUntil(t *testing.T, done func() bool) {
 	require.Eventually(t, func() bool {
-		s.lock.lock()
-		defer s.lock.unlock()
+		s.lock.Lock()
+		defer s.lock.Unlock()
 		return done()
 	}, limit, time.Millisecond)
 }

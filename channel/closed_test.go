@@ -45,7 +45,7 @@ func TestCloseTwice(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		nodes, q, _ := joinQueue(t, provider)
 		n := nodes[0]
-		q.lock.lock() // the first cannot go on
+		q.lock.Lock() // the first cannot go on
 		errs := make(chan error, 2)
 		go func() { errs <- n.Close() }()
 		for closed := false; !closed; runtime.Gosched() {
@@ -63,7 +63,7 @@ func TestCloseTwice(t *testing.T) {
 			errs <- err
 		}()
 		<-begun
-		q.lock.unlock()
+		q.lock.Unlock()
 		require.NoError(t, <-errs)
 		require.NoError(t, <-errs)
 	})

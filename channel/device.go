@@ -160,18 +160,18 @@ func (d *device) watch() {
 			}
 		case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
 			if q := d.queueOf(e.QP); q != nil {
-				q.lock.lock()
+				q.lock.Lock()
 				q.poll() // it may have more to say
 				q.broken(fmt.Errorf("queue pair: event %v", e.Type))
-				q.lock.unlock()
+				q.lock.Unlock()
 			}
 		case verbs.EventQPLastWQEReached:
 			if q := d.queueOf(e.QP); q != nil {
-				q.lock.lock()
+				q.lock.Lock()
 				if q.failed {
 					q.drain()
 				}
-				q.lock.unlock()
+				q.lock.Unlock()
 				d.mu.Lock()
 				delete(d.failed, e.QP)
 				d.mu.Unlock()

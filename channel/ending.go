@@ -80,21 +80,21 @@ func (p *peer) detach(number uint32) (memory []*verbs.MR) {
 		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
 		delete(n.served, s)
 		n.mu.Unlock()
-		s.lock.lock()
+		s.lock.Lock()
 		s.r, s.pipe = nil, nil
 		p.past.sent.sum(&s.sent.Counts)
 		memory = s.memory
 		s.memory = nil
-		s.lock.unlock()
+		s.lock.Unlock()
 	}
 	if s := p.receives[number]; s != nil {
 		delete(p.receives, number)
 		removeFrom(&n.receives, s)
-		s.lock.lock()
+		s.lock.Lock()
 		s.r.Store(nil)
 		s.pipe.Store(nil)
 		p.past.received.sum(&s.received.Counts)
-		s.lock.unlock()
+		s.lock.Unlock()
 	}
 	return memory
 }
@@ -164,8 +164,8 @@ func (q *queue) endOf(number uint32) *streamEnd {
 
 // closeStream ends a stream at this side.
 func (q *queue) closeStream(number uint32) {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	if q.failed {
 		return
 	}
@@ -283,8 +283,8 @@ func (q *queue) cancelStream(o *queueOut, i *queueIn) {
 // streamOver makes progress on a stream closed here, and says whether the other side has
 // stopped accessing its memory.
 func (q *queue) streamOver(number uint32) bool {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	q.poll()
 	return q.failed || q.ends[number] == nil
 }

@@ -61,7 +61,7 @@ func streamsLeft(n *Node) (list []string) {
 			say("what was heard", number)
 		}
 		if q := p.queue; q != nil {
-			q.lock.lock()
+			q.lock.Lock()
 			for number := range q.out {
 				say("queue out", number)
 			}
@@ -71,7 +71,7 @@ func streamsLeft(n *Node) (list []string) {
 			for number := range q.ends {
 				say("end", number)
 			}
-			q.lock.unlock()
+			q.lock.Unlock()
 		}
 		p.mu.Unlock()
 	}

@@ -78,8 +78,8 @@ func (n *Node) engine() {
 
 // packFor packs on behalf of a computing program, and says whether it made progress.
 func (n *Node) packFor(s *sendStream, a *served) bool {
-	s.lock.lock()
-	defer s.lock.unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	useful, again := s.packAhead(a)
 	if !again {
 		n.mu.Lock()
@@ -91,8 +91,8 @@ func (n *Node) packFor(s *sendStream, a *served) bool {
 
 // relieve publishes the sends that wait for slots.
 func (n *Node) relieve(s *sendStream) {
-	s.lock.lock()
-	defer s.lock.unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	if s.r != nil { // else it is closed
 		s.flush()
 	}

@@ -84,12 +84,12 @@ func TestHostileQueue(t *testing.T) {
 			p, err = them.peer(1)
 			require.NoError(t, err)
 			q := p.queue
-			q.lock.lock()
+			q.lock.Lock()
 			q.owed += c.owed
 			for _, h := range c.send {
 				q.tell(h)
 			}
-			q.lock.unlock()
+			q.lock.Unlock()
 			switch {
 			case c.want == nil:
 				require.ErrorIs(t, s.WaitContext(brief(t)), ErrTimeout)
@@ -154,10 +154,10 @@ func FuzzHostileQueue(f *testing.F) {
 				n := min(len(script), headerSize+which)
 				m, err := parseHeader(script[:n])
 				if err == nil {
-					q.lock.lock()
+					q.lock.Lock()
 					err = q.arrive(m, script[headerSize:n])
 					q.retryGates()
-					q.lock.unlock()
+					q.lock.Unlock()
 				}
 				script = script[n:]
 				if err != nil {
@@ -166,9 +166,9 @@ func FuzzHostileQueue(f *testing.F) {
 				}
 			}
 		}
-		q.lock.lock()
+		q.lock.Lock()
 		q.failed = true
-		q.lock.unlock()
+		q.lock.Unlock()
 		p.fail(fmt.Errorf("%w: a test", ErrPeerDied))
 		for _, h := range handles {
 			require.True(t, test(h), "not over")

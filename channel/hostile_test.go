@@ -226,9 +226,9 @@ func (x *hostile) play(script []byte) {
 		case doDrive:
 			x.receives[0].in.drive()
 			s := x.sends[0].out
-			s.lock.lock()
+			s.lock.Lock()
 			s.flush()
-			s.lock.unlock()
+			s.lock.Unlock()
 		}
 	}
 }

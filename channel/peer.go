@@ -186,9 +186,9 @@ func (p *peer) learn(l layoutInfo) error {
 		return fmt.Errorf("%w: more than %d layouts", ErrProtocol, maxLayouts)
 	}
 	if p.queue != nil { // set before the first message is read
-		p.queue.lock.lock()
+		p.queue.lock.Lock()
 		p.queue.retryGates()
-		p.queue.lock.unlock()
+		p.queue.lock.Unlock()
 	}
 	return nil
 }

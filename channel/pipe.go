@@ -99,9 +99,9 @@ func (s *sendStream) packStarted() {
 
 // drive packs as far as there is room, for a caller that waits for something else.
 func (s *sendStream) drive() {
-	if s.unpacked.Load() && s.lock.tryLock() {
+	if s.unpacked.Load() && s.lock.TryLock() {
 		s.pack()
-		s.lock.unlock()
+		s.lock.Unlock()
 	}
 }
 
@@ -125,9 +125,9 @@ func (s *sendStream) pack() {
 		}
 		b := piece(s.pipe, s.filled, h.shape.length-h.moved)
 		s.busy = h
-		s.lock.unlock()
+		s.lock.Unlock()
 		h.shape.gather(b, h.moved)
-		s.lock.lock()
+		s.lock.Lock()
 		s.busy = nil
 		h.moved += len(b)
 		s.filled++
@@ -198,9 +198,9 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		b := piece(*pipe, s.emptied, h.shape.length-h.moved)
 		h.copying = true
 		s.releases++
-		s.lock.unlock()
+		s.lock.Unlock()
 		h.shape.scatter(b, h.moved)
-		s.lock.lock()
+		s.lock.Lock()
 		h.copying = false
 		h.moved += len(b)
 		s.emptied++

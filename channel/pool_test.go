@@ -88,8 +88,8 @@ func unattended(d *device, f func()) {
 	queues := slices.Collect(maps.Values(d.queues))
 	d.mu.Unlock()
 	for _, a := range queues {
-		a.lock.lock()
-		defer a.lock.unlock() // also if f fails: what cleans up needs them
+		a.lock.Lock()
+		defer a.lock.Unlock() // also if f fails: what cleans up needs them
 	}
 	f()
 }

@@ -544,10 +544,10 @@ func readDying(ctx context.Context, n *Node, _ []string) error {
 	q := r.in.q.Load()
 	for ready := false; !ready; { // and its layout is here
 		q.progress()
-		q.lock.lock()
+		q.lock.Lock()
 		h, ok := q.in[0].ready[1]
 		ready = ok && q.peer.remoteInfo(h.handle, h.generation) != nil
-		q.lock.unlock()
+		q.lock.Unlock()
 	}
 	syscall.Kill(victim, syscall.SIGSTOP)
 	if err := r.Start(); err != nil {
@@ -557,9 +557,9 @@ func readDying(ctx context.Context, n *Node, _ []string) error {
 		if done, err := r.Test(); done {
 			return fmt.Errorf("reading from a process that is stopped: %v", err)
 		}
-		q.lock.lock()
+		q.lock.Lock()
 		begun = r.transfer.begun
-		q.lock.unlock()
+		q.lock.Unlock()
 	}
 	if err := r.Close(); !errors.Is(err, ErrActive) {
 		return fmt.Errorf("closed while reading: %v", err)

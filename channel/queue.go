@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -21,8 +22,8 @@ type queue struct {
 	link  *link
 	cross *crossovers
 
-	lock   spinLock // also of the streams' parts below
-	polls  uint64   // by users
+	lock   wait.Lock // also of the streams' parts below
+	polls  uint64    // by users
 	failed bool
 
 	view    *queueView // the engine's state for the queue; nil before there is one
@@ -145,13 +146,13 @@ func (q *queue) finish(h *Handle, p uint32, err error) {
 // progress handles completions, and posts waiting work. It does nothing if another goroutine
 // holds the lock.
 func (q *queue) progress() {
-	if !q.lock.tryLock() {
+	if !q.lock.TryLock() {
 		return
 	}
 	q.polls++
 	q.note()
 	q.poll()
-	q.lock.unlock()
+	q.lock.Unlock()
 }
 
 // poll handles completions. The caller holds the lock, which poll releases while it copies out

@@ -36,8 +36,8 @@ func (q *queue) drain() {
 
 // end receives what has arrived and cuts the connection: the peer has left or died.
 func (q *queue) end() {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	if !q.failed {
 		q.poll()
 	}
@@ -48,8 +48,8 @@ func (q *queue) end() {
 
 // drained says whether everything that has completed or begun here has reached the other side.
 func (q *queue) drained() bool {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	q.poll()
 	moving := len(q.writes.moving) + len(q.writes.posted) + len(q.reads.moving) + len(q.reads.posted)
 	q.settle()

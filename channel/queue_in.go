@@ -21,10 +21,10 @@ type queueIn struct {
 
 // adoptReceive takes over a stream with the receives started on it.
 func (q *queue) adoptReceive(s *receiveStream) {
-	q.lock.lock()
-	defer q.lock.unlock()
-	s.lock.lock()
-	defer s.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	s.q.Store(q)
 	i := q.inStream(s.number)
 	i.declared = true
@@ -37,8 +37,8 @@ func (q *queue) adoptReceive(s *receiveStream) {
 
 // startReceive begins a receive.
 func (q *queue) startReceive(h *Handle) error {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	s := q.in[h.in.number]
 	s.next++
 	h.begin(s.next)
@@ -119,8 +119,8 @@ func (q *queue) testReceive(h *Handle) (bool, error) {
 	if q.peer.state.Load() < peerFailed {
 		return false, nil
 	}
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	if q.failed && h.phase.Load() == phaseWaiting && !h.copying {
 		q.forget(q.in[h.in.number], h)
 		return true, q.peer.opError("receive", h.in.number, h.k)

@@ -39,8 +39,8 @@ func (s *queueOut) length(k uint64) (int, bool) {
 
 // startSend begins a send.
 func (q *queue) startSend(h *Handle) error {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	s := q.out[h.out.number]
 	staged := false
 	if h.shape.length > q.cross.eager {
@@ -69,10 +69,10 @@ func (q *queue) startSend(h *Handle) error {
 
 // adoptSend takes over a stream with the sends started on it.
 func (q *queue) adoptSend(s *sendStream) {
-	q.lock.lock()
-	defer q.lock.unlock()
-	s.lock.lock()
-	defer s.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	s.q.Store(q) // before anything is in a phase that belongs to the queue
 	o := q.outStream(s.number)
 	o.declared = true
@@ -134,8 +134,8 @@ func (q *queue) testSend(h *Handle) (bool, error) {
 	}
 	switch h.phase.Load() {
 	case phaseSent:
-		q.lock.lock()
-		defer q.lock.unlock()
+		q.lock.Lock()
+		defer q.lock.Unlock()
 		return true, q.out[h.out.number].late.take(h.k)
 	case phaseFailed:
 		return true, h.err
@@ -143,8 +143,8 @@ func (q *queue) testSend(h *Handle) (bool, error) {
 	if q.peer.state.Load() < peerFailed {
 		return false, nil
 	}
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	if p := h.phase.Load(); q.failed && (p == phasePending || p == phaseOffered) {
 		s := q.out[h.out.number]
 		delete(s.offers, h.k)

@@ -17,7 +17,7 @@ type receiveStream struct {
 
 	pipe atomic.Pointer[[]byte] // nil until the peer has said where it is
 
-	lock     spinLock
+	lock     wait.Lock
 	emptied  uint64 // pieces of the pipe since the beginning
 	received counts
 	next     uint64             // k of the last start
@@ -34,16 +34,16 @@ func (s *receiveStream) start(h *Handle) error {
 	if q := s.q.Load(); q != nil {
 		return q.startReceive(h)
 	}
-	s.lock.lock()
+	s.lock.Lock()
 	if q := s.q.Load(); q != nil {
-		s.lock.unlock()
+		s.lock.Unlock()
 		return q.startReceive(h)
 	}
 	if s.peer.state.Load() >= peerFailed {
 		// Only a message that has already arrived can be received.
 		r, k := s.r.Load(), s.next+1
 		if r == nil || atomic.LoadUint64(&r.slots[k%ringSlots].word)>>16 != k {
-			s.lock.unlock()
+			s.lock.Unlock()
 			return s.peer.opError("receive", s.number, 0)
 		}
 	}
@@ -65,7 +65,7 @@ func (s *receiveStream) start(h *Handle) error {
 	if r := s.r.Load(); r != nil && h.shape.length > gateMin {
 		s.publishGate(h, r)
 	}
-	s.lock.unlock()
+	s.lock.Unlock()
 	return nil
 }
 
@@ -125,15 +125,15 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 	} else if s.peer.state.Load() < peerFailed {
 		return false, nil
 	}
-	s.lock.lock()
+	s.lock.Lock()
 	if q := s.q.Load(); q != nil {
-		s.lock.unlock()
+		s.lock.Unlock()
 		return q.testReceive(h)
 	}
 	if h.phase.Load() == phaseWaiting {
 		s.advance(h)
 	}
-	s.lock.unlock()
+	s.lock.Unlock()
 	if h.phase.Load() == phaseReceived {
 		return true, h.err
 	}
@@ -147,9 +147,9 @@ func (s *receiveStream) drive() {
 	if r == nil {
 		return
 	}
-	s.lock.lock()
+	s.lock.Lock()
 	if s.r.Load() == nil { // closed in between
-		s.lock.unlock()
+		s.lock.Unlock()
 		return
 	}
 	all := s.large > 0 || atomic.LoadUint32(&r.starving) != 0
@@ -162,7 +162,7 @@ func (s *receiveStream) drive() {
 		}
 		h = next
 	}
-	s.lock.unlock()
+	s.lock.Unlock()
 }
 
 // advance makes as much progress on a receive as possible. The caller holds the lock.
@@ -307,9 +307,9 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 	if !direct && !m.finished(h.k, n) {
 		h.copying = true
 		s.releases++
-		s.lock.unlock()
+		s.lock.Unlock()
 		h.assistReceive(m, v)
-		s.lock.lock()
+		s.lock.Lock()
 		h.copying = false
 	}
 	switch {

@@ -126,9 +126,9 @@ func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
 // releases while it copies.
 func (q *queue) stage(h *Handle) {
 	h.copying = true
-	q.lock.unlock()
+	q.lock.Unlock()
 	byPiece(h, h.shape.gather)
-	q.lock.lock()
+	q.lock.Lock()
 	h.copying = false
 }
 
@@ -140,9 +140,9 @@ func (q *queue) unstage() {
 		q.landed = slices.Delete(q.landed, 0, 1)
 		s := q.in[h.in.number]
 		s.unstaged++
-		q.lock.unlock()
+		q.lock.Unlock()
 		byPiece(h, h.shape.scatter)
-		q.lock.lock()
+		q.lock.Lock()
 		s.unstaged--
 		h.copying = false
 		q.receive(s, h)
@@ -187,8 +187,8 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 
 // overdue ends the queue if a gate still waits for its layout.
 func (q *queue) overdue(s *queueOut, g header) {
-	q.lock.lock()
-	defer q.lock.unlock()
+	q.lock.Lock()
+	defer q.lock.Unlock()
 	if o, ok := s.opened[g.k]; ok && o == g && s.offers[g.k] != nil {
 		q.broken(fmt.Errorf("%w: gate to handle %d, which has no layout", ErrProtocol, g.handle))
 	}

@@ -59,9 +59,9 @@ func until(t testing.TB, q *queue, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); ; runtime.Gosched() {
 		q.progress()
-		q.lock.lock()
+		q.lock.Lock()
 		ok := so()
-		q.lock.unlock()
+		q.lock.Unlock()
 		if ok {
 			return
 		}
@@ -100,8 +100,8 @@ func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
 		require.NoError(t, r.Start())
 	case atOnce:
 		// As Start does, but without polling in between.
-		a.lock.lock()
-		b.lock.lock()
+		a.lock.Lock()
+		b.lock.Lock()
 		a.out[out].next++
 		s.begin(a.out[out].next)
 		s.transfer = transfer{}
@@ -111,8 +111,8 @@ func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
 		r.begin(b.in[in].next)
 		r.setPhase(phaseWaiting)
 		b.await(b.in[in], r)
-		b.lock.unlock()
-		a.lock.unlock()
+		b.lock.Unlock()
+		a.lock.Unlock()
 	}
 }
 
@@ -390,15 +390,15 @@ func TestHostile(t *testing.T) {
 	}
 	say := func(h header) func(*scene) {
 		return func(s *scene) {
-			s.b.lock.lock()
+			s.b.lock.Lock()
 			s.b.tell(h)
-			s.b.lock.unlock()
+			s.b.lock.Unlock()
 		}
 	}
 	writeImm := func(imm uint32) func(*scene) {
 		return func(s *scene) {
-			s.b.lock.lock()
-			defer s.b.lock.unlock()
+			s.b.lock.Lock()
+			defer s.b.lock.Unlock()
 			s.b.link.qp.PostSend([]verbs.SendWR{{WRID: wrWrite, Opcode: verbs.OpRDMAWriteWithImm, Imm: imm}})
 		}
 	}
@@ -427,17 +427,17 @@ func TestHostile(t *testing.T) {
 		}, ErrProtocol},
 		{"two gates", func(s *scene) {
 			g := gate(s, header{length: size, handle: s.back.id})
-			s.a.lock.lock() // so that it has not written before it sees the second
+			s.a.lock.Lock() // so that it has not written before it sees the second
 			say(g)(s)
 			s.a.writes.limit = 0
-			s.a.lock.unlock()
+			s.a.lock.Unlock()
 			say(g)(s)
 		}, ErrProtocol},
 		{"verdict on what is being written", func(s *scene) {
-			s.a.lock.lock()
+			s.a.lock.Lock()
 			say(gate(s, header{length: size, handle: s.back.id}))(s)
 			s.a.writes.limit = 0
-			s.a.lock.unlock()
+			s.a.lock.Unlock()
 			say(header{kind: queueWrong, stream: 2, k: s.send.k, length: 1})(s)
 		}, ErrProtocol},
 		{"gate to memory that is not", func(s *scene) {
@@ -457,10 +457,10 @@ func TestHostile(t *testing.T) {
 		{"taken what was not sent", say(header{kind: queueTaken, stream: 2, k: 9}), ErrProtocol},
 		{"taken what was not sent, by the way", say(header{kind: queueEager, stream: 2, k: 1, taken: 1}), ErrProtocol},
 		{"credits from nowhere", func(s *scene) {
-			s.b.lock.lock()
+			s.b.lock.Lock()
 			s.b.owed = queueRecvs
 			s.b.tell(header{kind: queueCredit})
-			s.b.lock.unlock()
+			s.b.lock.Unlock()
 		}, ErrProtocol},
 		{"kind", say(header{kind: queueKinds}), ErrProtocol},
 		{"stream", say(header{kind: queueReady, stream: maxStreams, k: 1}), ErrProtocol},
@@ -508,7 +508,7 @@ func TestHostileReady(t *testing.T) {
 				until(t, b, func() bool { return b.peer.remoteInfo(s.id, 0) != nil })
 				require.NoError(t, s.Start())
 				until(t, b, func() bool { return b.in[0].ready[s.k] != header{} })
-				b.lock.lock()
+				b.lock.Lock()
 				b.reads.limit = 0 // it is begun, and stands still
 				r.begin(1)
 				b.in[0].next = 1
@@ -516,11 +516,11 @@ func TestHostileReady(t *testing.T) {
 				b.reads.limit = 1
 				b.reads.wrs = 1
 				b.await(b.in[0], r)
-				b.lock.unlock()
+				b.lock.Unlock()
 				c.said.k = 1
-				a.lock.lock()
+				a.lock.Lock()
 				a.tell(c.said)
-				a.lock.unlock()
+				a.lock.Unlock()
 				require.ErrorIs(t, r.WaitContext(within(t)), ErrProtocol)
 				require.Error(t, s.WaitContext(within(t)))
 			})
@@ -620,8 +620,8 @@ func TestStaging(t *testing.T) {
 			if h == r {
 				q, i = qb, 1
 			}
-			q.lock.lock()
-			defer q.lock.unlock()
+			q.lock.Lock()
+			defer q.lock.Unlock()
 			if h.copying {
 				pieces[i].Add(1)
 			}
@@ -670,7 +670,7 @@ func TestPriority(t *testing.T) {
 			until(t, qa, func() bool { return qa.peer.remoteInfo(r.id, 0) != nil && len(qa.out[uint32(i)].opened) == 1 })
 		}
 		// As Start does, but nothing completes in between.
-		qa.lock.lock()
+		qa.lock.Lock()
 		for _, s := range sends {
 			o := qa.out[s.out.number]
 			o.next++
@@ -684,7 +684,7 @@ func TestPriority(t *testing.T) {
 			order = append(order, int(h.out.number))
 		}
 		underWay := sends[0].transfer.moved
-		qa.lock.unlock()
+		qa.lock.Unlock()
 		require.Equal(t, []int{3, 5, 0, 2, 1, 4}, order)
 		require.Positive(t, underWay)
 		for i := range sends {

@@ -15,7 +15,7 @@ type sendStream struct {
 	number uint32
 	q      atomic.Pointer[queue]
 
-	lock    spinLock
+	lock    wait.Lock
 	sent    counts
 	next    uint64      // k of the last start
 	r       *ring       // nil until the peer is connected
@@ -59,10 +59,10 @@ func (f *faults) take(k uint64) error {
 
 // begin gives the stream its ring, and publishes the sends that waited for it.
 func (s *sendStream) begin(r *ring, fenced bool) {
-	s.lock.lock()
+	s.lock.Lock()
 	s.r, s.fenced = r, fenced
 	s.flush()
-	s.lock.unlock()
+	s.lock.Unlock()
 }
 
 // start begins a send.
@@ -70,9 +70,9 @@ func (s *sendStream) start(h *Handle) error {
 	if q := s.q.Load(); q != nil {
 		return q.startSend(h)
 	}
-	s.lock.lock()
+	s.lock.Lock()
 	if q := s.q.Load(); q != nil {
-		s.lock.unlock()
+		s.lock.Unlock()
 		return q.startSend(h)
 	}
 	if s.r != nil && atomic.LoadUint32(&s.r.faults) != s.faults {
@@ -80,11 +80,11 @@ func (s *sendStream) start(h *Handle) error {
 	}
 	if len(s.late) > 0 {
 		err := s.late.take(0)
-		s.lock.unlock()
+		s.lock.Unlock()
 		return err
 	}
 	if st := s.peer.state.Load(); st >= peerFailed {
-		s.lock.unlock()
+		s.lock.Unlock()
 		return s.peer.opError("send", s.number, 0)
 	}
 	s.next++
@@ -96,7 +96,7 @@ func (s *sendStream) start(h *Handle) error {
 	if len(s.packing) > 0 {
 		s.packStarted()
 	}
-	s.lock.unlock()
+	s.lock.Unlock()
 	if h.phase.Load() == phaseOffered && !h.packed {
 		h.assistSend() // the second side copies
 	}
@@ -364,7 +364,7 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 	if !h.packed {
 		h.assistSend()
 	}
-	s.lock.lock()
+	s.lock.Lock()
 	if h.packed {
 		s.pack()
 	}
@@ -375,7 +375,7 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 			s.failOffered(h, s.peer.opError("send", s.number, h.k))
 		}
 	}
-	s.lock.unlock()
+	s.lock.Unlock()
 	switch h.phase.Load() {
 	case phaseSent:
 		return true, nil
@@ -387,7 +387,7 @@ func (s *sendStream) testOffered(h *Handle) (bool, error) {
 
 // testPending tries to publish a pending send.
 func (s *sendStream) testPending(h *Handle) (bool, error) {
-	s.lock.lock()
+	s.lock.Lock()
 	if s.r != nil && len(s.pending) > 0 {
 		s.flush()
 	}
@@ -396,7 +396,7 @@ func (s *sendStream) testPending(h *Handle) (bool, error) {
 		h.err = s.peer.opError("send", s.number, h.k)
 		h.setPhase(phaseFailed)
 	}
-	s.lock.unlock()
+	s.lock.Unlock()
 	if h.phase.Load() == phasePending {
 		return false, nil
 	}
@@ -430,8 +430,8 @@ func (s *sendStream) testSent(h *Handle) error {
 	if s.r == nil || atomic.LoadUint32(&s.r.faults) == atomic.LoadUint32(&s.faults) {
 		return nil
 	}
-	s.lock.lock()
-	defer s.lock.unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	s.collect()
 	return s.late.take(h.k)
 }

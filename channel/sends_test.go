@@ -121,18 +121,18 @@ func TestSignalled(t *testing.T) {
 		asked, watched := 0, 0
 		for range rounds {
 			require.NoError(t, r.Start())
-			q.lock.lock()
+			q.lock.Lock()
 			w, before := q.watched, q.sent.posted
-			q.lock.unlock()
+			q.lock.Unlock()
 			require.NoError(t, s.Start())
-			q.lock.lock()
+			q.lock.Lock()
 			if w && q.watched && q.sent.posted == before+1 {
 				watched++
 				if q.wrs[0].Flags&verbs.SendSignaled != 0 {
 					asked++
 				}
 			}
-			q.lock.unlock()
+			q.lock.Unlock()
 			require.NoError(t, s.WaitContext(within(t)))
 			require.NoError(t, r.WaitContext(within(t)))
 			q.progress()
@@ -145,8 +145,8 @@ func TestSignalled(t *testing.T) {
 		}
 		d := q.link.dev
 		require.Eventually(t, func() bool { free, all := freeSends(d); return free == all }, limit, time.Millisecond)
-		q.lock.lock()
-		defer q.lock.unlock()
+		q.lock.Lock()
+		defer q.lock.Unlock()
 		require.Equal(t, q.sent.posted, q.sent.done)
 	})
 }
@@ -172,9 +172,9 @@ func TestForgotten(t *testing.T) {
 			require.NoError(t, s.WaitContext(within(t)))
 		}
 		q := queueTo(t, nodes[0], 1)
-		q.lock.lock()
+		q.lock.Lock()
 		q.broken(ErrProtocol)
-		q.lock.unlock()
+		q.lock.Unlock()
 		closeAll(t, nodes[2:3])
 		require.Eventually(t, func() bool { return of() == 1 }, limit, time.Millisecond)
 		require.Eventually(t, func() bool { free, all := freeSends(d); return free == all }, limit, time.Millisecond)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Counts counts the messages of one direction between this node and a peer.
@@ -114,8 +116,8 @@ func (p *peer) stats() PeerStats {
 		s.State = (*p.err.Load()).Error()
 	}
 	if q := p.queue; q != nil {
-		q.lock.lock()
-		defer q.lock.unlock()
+		q.lock.Lock()
+		defer q.lock.Unlock()
 		s.Sent.sum(&q.past.sent)
 		s.Received.sum(&q.past.received)
 		for _, o := range q.out {
@@ -129,14 +131,14 @@ func (p *peer) stats() PeerStats {
 	s.Sent.sum(&p.past.sent)
 	s.Received.sum(&p.past.received)
 	for _, o := range p.sends {
-		o.lock.lock()
+		o.lock.Lock()
 		s.Sent.sum(&o.sent.Counts)
-		o.lock.unlock()
+		o.lock.Unlock()
 	}
 	for _, i := range p.receives {
-		i.lock.lock()
+		i.lock.Lock()
 		s.Received.sum(&i.received.Counts)
-		i.lock.unlock()
+		i.lock.Unlock()
 	}
 	return s
 }
@@ -182,12 +184,12 @@ func (h *Handle) describeState(now uint32) string {
 
 // lockStream takes the lock that guards the handle's starts.
 func (h *Handle) lockStream() (unlock func()) {
-	lock := func(q *queue, l *spinLock) func() {
+	lock := func(q *queue, l *wait.Lock) func() {
 		if q != nil {
 			l = &q.lock
 		}
-		l.lock()
-		return l.unlock
+		l.Lock()
+		return l.Unlock
 	}
 	if h.kind == kindSend {
 		return lock(h.out.q.Load(), &h.out.lock)

@@ -20,10 +20,10 @@ func (d *device) add(q *queue) {
 	d.mu.Lock()
 	d.queues[q.link.cq] = a
 	d.mu.Unlock()
-	q.lock.lock()
+	q.lock.Lock()
 	q.view = a
 	q.note()
-	q.lock.unlock()
+	q.lock.Unlock()
 	d.kick()
 }
 
@@ -122,7 +122,7 @@ func (d *device) survey() bool {
 	busy := active[:0]
 	var idle []*queueView
 	for _, a := range active {
-		a.lock.lock()
+		a.lock.Lock()
 		switch {
 		case a.failed:
 			a.noted = false
@@ -142,7 +142,7 @@ func (d *device) survey() bool {
 				idle = append(idle, a)
 			}
 		}
-		a.lock.unlock()
+		a.lock.Unlock()
 	}
 	if len(busy) > 0 {
 		d.mu.Lock()
@@ -166,16 +166,16 @@ func (d *device) fired(cq *verbs.CQ) {
 	if a != nil {
 		a.armed = false
 		a.tend()
-		a.lock.lock()
+		a.lock.Lock()
 		a.note()
-		a.lock.unlock()
+		a.lock.Unlock()
 	}
 }
 
 // tend makes progress on a queue, as Test would.
 func (q *queue) tend() {
-	q.lock.lock()
+	q.lock.Lock()
 	q.poll()
-	q.lock.unlock()
+	q.lock.Unlock()
 	q.peer.node.bell.ring()
 }

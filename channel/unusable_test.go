@@ -125,8 +125,8 @@ func TestUnusable(t *testing.T) {
 							eventually(t, func() bool {
 								q := h.out.q.Load()
 								q.progress()
-								q.lock.lock()
-								defer q.lock.unlock()
+								q.lock.Lock()
+								defer q.lock.Unlock()
 								return q.out[0].late.take(h.k) != nil
 							})
 						default:
