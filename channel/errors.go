@@ -39,7 +39,8 @@ var (
 	// ErrMismatch: members of a group called different collectives, or the same one with
 	// different lengths, roots or operations. Where a member has all it needs before it hears of
 	// the difference, as a root of a small broadcast has, the group's next collective fails
-	// instead, at all members: a program that ends without one ends without this error.
+	// instead, at all members. If there is none, closing the group or the node returns the
+	// error, but only for members that share memory.
 	ErrMismatch = errors.New("collective mismatch")
 	// ErrProtocol: the peer violated the protocol of this version.
 	ErrProtocol = errors.New("protocol violation")

@@ -183,7 +183,11 @@ func (g *Group) teamError(err error) error {
 		case m.Before < 0:
 			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: the rank is in an earlier collective", ErrMismatch)}
 		case m.Before > 0:
-			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: in the %v %d collectives before this one: %v", ErrMismatch, ours.Kind(), m.Before, ours.Differ(theirs, collop.Names))}
+			when := "the call"
+			if m.Before > 1 {
+				when = fmt.Sprint(m.Before, " calls")
+			}
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %s before, %v: %v", ErrMismatch, when, ours.Kind(), ours.Differ(theirs, collop.Names))}
 		case ours == theirs:
 			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %d bytes here, %d there", ErrMismatch, m.Len, m.Other)}
 		}

@@ -235,7 +235,8 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 
 // Close ends the group at this rank. It waits, at most for the peer timeout, until the
 // other members have finished the collectives that are complete here; members that
-// arrive later still find what they need. Declared collectives are closed; a collective
+// arrive later still find what they need. If members on this host turn out to have called
+// different collectives, which no later one has shown, it returns [ErrMismatch]. Declared collectives are closed; a collective
 // in progress fails at all members. A concurrent Close returns when this one does;
 // closing again does nothing. The world group is closed with the node.
 //
@@ -271,8 +272,8 @@ func (g *Group) Close() error {
 const maxGroupsLeft = 1 << 16
 
 // quit ends what is in progress, and frees the resources of the group as soon as no member
-// accesses them. If one still does at end, the segment stays until the node is closed, and that
-// member's mapping of it for longer.
+// accesses them: the segment once all members have closed the group, when this node makes or
+// closes another. If one accesses it at end, it stays until the node is closed.
 func (g *Group) quit(end time.Time) error {
 	if len(g.active) > 0 {
 		g.failNow(ErrClosed)
@@ -288,7 +289,38 @@ func (g *Group) quit(end time.Time) error {
 	}
 	g.kept = nil
 	errs := g.giveBack(declared, end)
-	if g.awaitQuiet(end) && g.memory != nil {
+	quiet := g.awaitQuiet(end)
+	if m := g.team.Differ(); m != nil && g.fault.Load() == nil {
+		err := g.teamError(m)
+		if e := (*Error)(nil); errors.As(err, &e) {
+			e.Op = "close group"
+		}
+		errs = append(errs, err)
+	}
+	g.team.Close()
+	if quiet && g.memory != nil {
+		g.node.mu.Lock()
+		g.node.retiring = append(g.node.retiring, g)
+		g.node.mu.Unlock()
+		errs = append(errs, g.node.freeSegments())
+	}
+	return errors.Join(errs...)
+}
+
+// freeSegments frees the segments of closed groups that all other members have closed, too.
+func (n *Node) freeSegments() error {
+	n.mu.Lock()
+	var unused []*Group
+	n.retiring = slices.DeleteFunc(n.retiring, func(g *Group) bool {
+		if !g.team.Unused() {
+			return false
+		}
+		unused = append(unused, g)
+		return true
+	})
+	n.mu.Unlock()
+	var errs []error
+	for _, g := range unused {
 		errs = append(errs, g.memory.Close())
 	}
 	return errors.Join(errs...)

@@ -684,3 +684,76 @@ func TestOnlyTests(t *testing.T) {
 		}
 	}
 }
+
+// A group that one member closes long after the others, which may have put something else where
+// their segments were, is closed at once; and its segments are freed.
+func TestCloseGroupLate(t *testing.T) {
+	worlds := worlds(t, 2, WithProviders("shm"), WithPeerTimeout(time.Hour))
+	memories := func() (n int) {
+		for _, w := range worlds {
+			w.node.mu.Lock()
+			n += len(w.node.memories)
+			w.node.mu.Unlock()
+		}
+		return n
+	}
+	before := memories()
+	for range 3 {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			each(t, 2, func(rank int) error {
+				ctx := within(t)
+				split := func() *Group {
+					g, err := worlds[rank].Split(ctx, 0, 0)
+					require.NoError(t, err)
+					return g
+				}
+				first := split()
+				err := first.Run(ctx, Barrier())
+				if rank == 0 {
+					err = errors.Join(err, first.Close())
+				}
+				second := split()
+				if rank == 1 {
+					err = errors.Join(err, first.Close())
+				}
+				return errors.Join(err, second.Run(ctx, Barrier()), second.Close())
+			})
+		}()
+		select {
+		case <-ended:
+		case <-within(t).Done():
+			require.Fail(t, "Close waits")
+		}
+	}
+	for _, w := range worlds {
+		require.NoError(t, w.node.freeSegments())
+	}
+	require.Equal(t, before, memories())
+}
+
+// What no collective has shown, because none follows, the end of the group shows.
+func TestMismatchAtClose(t *testing.T) {
+	worlds := worlds(t, 3, WithProviders("shm"))
+	errs := make([]error, 3)
+	each(t, 3, func(rank int) error {
+		g, err := worlds[rank].Split(within(t), 0, 0)
+		if err != nil {
+			return err
+		}
+		root := 0
+		if rank == 1 {
+			root = 1
+		}
+		if err := g.Run(within(t), Broadcast(make([]float64, 1), root)); err != nil {
+			return err
+		}
+		errs[rank] = g.Close()
+		return nil
+	})
+	for rank, err := range errs {
+		require.ErrorIs(t, err, ErrMismatch, "rank %d", rank)
+		require.Regexp(t, "^channel: close group to rank [01]: collective mismatch: the call before, bcast: root (0 here, 1|1 here, 0) there$", err.Error())
+	}
+}

@@ -79,6 +79,9 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 	g.call.group = g
 	mine := groupRecord{host: n.hostOf(n.rank), shares: n.memory != nil}
 	var segment []byte
+	if err := n.freeSegments(); err != nil {
+		n.log.Warn("channel: cannot free the memory of closed groups", "error", err)
+	}
 	if mine.shares {
 		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // go on: the others wait for this rank
 			n.log.Warn("channel: cannot allocate shared memory for collectives", "error", err)

@@ -63,6 +63,7 @@ type Node struct {
 	streams     map[uint32]int      // uses of each stream that a group has, or that remains of one
 	earlyFaults map[uint64]error    // of groups that do not exist here yet
 	groupsLeft  map[uint64]struct{} // groups that have been closed
+	retiring    []*Group            // of them, those whose segments other members may still read
 	over        error               // the job was aborted
 	peers       map[int]*peer
 	memories    []*Memory // ordered by address

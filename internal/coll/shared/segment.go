@@ -3,6 +3,7 @@ package shared
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"unsafe"
 
@@ -45,7 +46,9 @@ type pair struct{ up, down line }
 // Segment is the memory of one member.
 type Segment struct {
 	magic, version, slotCount, dataSize uint32
-	_                                   [112]byte
+	life                                uint64 // random; changes when the memory is freed
+	closed                              uint64 // not 0: the owner reads no other segment any more
+	_                                   [96]byte
 	done                                uint64 // all operations up to this one are complete here
 	_                                   [120]byte
 	taken                               uint64 // the last piece of a long operation that was taken here
@@ -63,7 +66,7 @@ const SegmentSize = int(unsafe.Sizeof(Segment{}))
 
 const (
 	magic   = 0x53_4c_43_4f // "SLCO"
-	version = 2
+	version = 3
 )
 
 // ErrSegment: the memory is not a segment of this version.
@@ -74,6 +77,7 @@ var ErrSegment = errors.New("bad segment")
 func NewSegment(mem []byte) *Segment {
 	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem[:SegmentSize])))
 	s.magic, s.version, s.slotCount, s.dataSize = magic, version, slots, DataSize
+	s.life = rand.Uint64() | 1
 	return s
 }
 
@@ -84,7 +88,7 @@ func ViewSegment(mem []byte) (*Segment, error) {
 		return nil, fmt.Errorf("%w: %d bytes, want %d", ErrSegment, len(mem), SegmentSize)
 	}
 	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem)))
-	if s.magic != magic || s.version != version || s.slotCount != slots || s.dataSize != DataSize {
+	if s.life == 0 || s.magic != magic || s.version != version || s.slotCount != slots || s.dataSize != DataSize {
 		return nil, fmt.Errorf("%w: %#x version %d with %d slots of %d bytes", ErrSegment, s.magic, s.version, s.slotCount, s.dataSize)
 	}
 	return s, nil

@@ -313,6 +313,53 @@ func TestMismatchBefore(t *testing.T) {
 	}
 }
 
+// If no call follows, the members say so when they end.
+func TestMismatchAtEnd(t *testing.T) {
+	r := rand.New(rand.NewPCG(17, 18))
+	const size = 3
+	for _, calls := range []int{1, 5, lastCalls + 1} {
+		h := newHeap(size, Flat, true)
+		usual, odd := serial(r, coll.Broadcast, size, 1, 0, false, false), serial(r, coll.Broadcast, size, 1, 1, false, false)
+		barrier := serial(r, coll.Barrier, size, 0, 0, false, false)
+		run := func(c func(i int) *Call) {
+			ops := make([]Op, size)
+			for i, team := range h.teams {
+				team.Enqueue(&ops[i], c(i))
+				ops[i].Release()
+			}
+			for range 10 * size {
+				for _, team := range h.teams {
+					require.NoError(t, team.Advance())
+				}
+			}
+			for i := range ops {
+				require.True(t, ops[i].Over())
+			}
+		}
+		for range calls - 1 {
+			run(func(i int) *Call { return &barrier.calls[i] })
+		}
+		for _, team := range h.teams {
+			require.Nil(t, team.Differ())
+		}
+		run(func(i int) *Call { // each is content with what it has: two roots send to a third member
+			c := &usual.calls[i]
+			if i == 1 {
+				c = &odd.calls[i]
+			}
+			c.Signature = uint64(c.Root)<<28 | uint64(coll.Broadcast)<<60
+			return c
+		})
+		for i, team := range h.teams {
+			m := team.Differ()
+			require.NotNil(t, m, "member %d after %d calls", i, calls)
+			require.Equal(t, i == 1, m.Member != 1)
+			require.Equal(t, 1, m.Before)
+			require.Equal(t, uint64(1), (m.Ours^m.Theirs)>>28)
+		}
+	}
+}
+
 // What members call differently is an error that says so, at one of them at least,
 // and never a result.
 func TestMismatch(t *testing.T) {

@@ -33,6 +33,7 @@ type Team struct {
 	next    uint64   // number of the next operation
 	before  uint16   // hash of the calls so far
 	done    uint64   // all up to this one are complete here
+	lives   []uint64 // of the segments, which tell their memory from what may be there later
 	doneOf  []uint64 // done of other members, as far as known
 	minDone uint64   // the least of all
 	active  []*Op    // in the order of their numbers
@@ -56,10 +57,14 @@ const (
 )
 
 // NewTeam makes the team of member me from the segments of all members, its own included. The
-// segments are in use until [Team.Quiet] is true at all members.
+// segments are in use until [Team.Unused].
 func NewTeam(c Carrier, me int, segments []*Segment) *Team {
 	n := len(segments)
-	return &Team{carrier: c, me: me, size: n, segments: segments, mine: segments[me], flat: Flat,
+	lives := make([]uint64, n)
+	for i, s := range segments {
+		lives[i] = atomic.LoadUint64(&s.life)
+	}
+	return &Team{lives: lives, carrier: c, me: me, size: n, segments: segments, mine: segments[me], flat: Flat,
 		next: 1, doneOf: make([]uint64, n), parts: make([][]byte, n), outs: make([][]byte, n), views: make([][]byte, n), acc: make([]byte, DataSize), saved: make([]byte, DataSize)}
 }
 
@@ -92,17 +97,38 @@ type MismatchError struct {
 // not read the lines of others in every call: a sending root does not. Its earlier calls are compared
 // in the next call in which it does.
 func (o *Op) mismatch(i int, theirs uint64) *MismatchError {
-	t := o.team
 	if theirs != o.call.Signature {
 		return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: theirs}
 	}
-	for n := 1; n < lastCalls-slots && uint64(n) <= o.number; n++ {
-		at := (o.number - uint64(n)) % lastCalls
-		if a, b := t.mine.signatures[at], atomic.LoadUint64(&t.segments[i].signatures[at]); a != b {
-			return &MismatchError{Member: i, Ours: a, Theirs: b, Before: n}
-		}
+	if m := o.team.earlier(i, o.number); m != nil {
+		return m
 	}
 	return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: theirs, Before: -1}
+}
+
+// earlier returns the last call before number n that member i has made otherwise than this one; nil
+// if there is none among those that are kept. Member i must have completed call n-1.
+func (t *Team) earlier(i int, n uint64) *MismatchError {
+	for k := uint64(1); k < lastCalls-slots && k <= n; k++ {
+		at := (n - k) % lastCalls
+		if a, b := t.mine.signatures[at], atomic.LoadUint64(&t.segments[i].signatures[at]); a != b {
+			return &MismatchError{Member: i, Ours: a, Theirs: b, Before: int(k)}
+		}
+	}
+	return nil
+}
+
+// Differ compares the calls that all members have completed with those of this one, when no
+// further call will: nil if they are the same as far as they are kept.
+func (t *Team) Differ() *MismatchError {
+	for i := range t.size {
+		if i != t.me && t.knows(i, t.done) {
+			if m := t.earlier(i, t.done+1); m != nil {
+				return m
+			}
+		}
+	}
+	return nil
 }
 
 // Error returns the member and both calls as text.
@@ -127,6 +153,24 @@ func (t *Team) Quiet() bool {
 			return false
 		}
 	}
+	return true
+}
+
+// Close says to the others that this member reads their segments no more, except for what Unused
+// needs.
+func (t *Team) Close() { wait.StoreRelease64(&t.mine.closed, 1) }
+
+// Unused says whether all members have closed the team or are gone: then the memory of this one's
+// segment is free, and marked so.
+func (t *Team) Unused() bool {
+	for i, s := range t.segments {
+		// In this order: a member's memory, which may be freed once this one has closed, loses its
+		// life before it becomes anything else.
+		if atomic.LoadUint64(&s.closed) == 0 && atomic.LoadUint64(&s.life) == t.lives[i] && !t.carrier.Gone(i) {
+			return false
+		}
+	}
+	wait.StoreRelease64(&t.mine.life, 0)
 	return true
 }
 
