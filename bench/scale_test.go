@@ -76,7 +76,7 @@ func TestScaleMeasured(t *testing.T) {
 	}
 	r2, out := inJob(t, 3, os.Args[0], "scale")
 	require.Equal(t, exitFailed, r2.ExitStatus())
-	require.Contains(t, out, "between 2 ranks, the job has 3")
+	require.Contains(t, out, "between 2 ranks, but the job has 3")
 }
 
 // A row for the hosts, a column for the algorithm, an asterisk at what is chosen.
