@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,10 +58,10 @@ func TestFallbackBetweenUsers(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
-	program, err := os.ReadFile(ranks.Program())
-	require.NoError(t, err)
+	// By another process: a file that this one writes cannot be executed (ETXTBSY) while a child
+	// of another test, forked meanwhile, has its descriptor.
 	copied := filepath.Join(dir, "program")
-	require.NoError(t, os.WriteFile(copied, program, 0o755))
+	require.NoError(t, exec.Command("cp", ranks.Program(), copied).Run())
 	prefix := []string{"sh", "-c", "shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups " + copied + ` "$@"`, "sh"}
 	fallsBack(t, startRanks(t, freeAddress(t), []nettest.Place{{}, {Prefix: prefix, Env: []string{"HOME=/tmp"}}}, "meet", "10"), "shm", "tcp")
 }
