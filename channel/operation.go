@@ -39,7 +39,8 @@ const (
 	MaxLoc  = reduce.MaxLoc
 )
 
-// Number is the set of element types that can be added.
+// Number is the set of element types that can be added. An int or uint has the size that it has on
+// this host: all members need the same.
 type Number interface{ reduce.Number }
 
 // Pair is the element of MinLoc and MaxLoc: a value and its index.

@@ -54,13 +54,23 @@ type Pair struct {
 
 // Number is the set of element types that have a sum and a product.
 type Number interface {
-	int32 | int64 | uint32 | uint64 | float32 | float64 | complex64 | complex128
+	int | int32 | int64 | uint | uint32 | uint64 | float32 | float64 | complex64 | complex128
 }
 
-// TypeOf returns the type of the elements of a []T.
+// TypeOf returns the type of the elements of a []T: of int and uint, that of their size.
 func TypeOf[T Number]() Type {
 	var zero T
 	switch any(zero).(type) {
+	case int:
+		if unsafe.Sizeof(zero) == 4 {
+			return Int32
+		}
+		return Int64
+	case uint:
+		if unsafe.Sizeof(zero) == 4 {
+			return Uint32
+		}
+		return Uint64
 	case int32:
 		return Int32
 	case int64:

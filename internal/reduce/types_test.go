@@ -1,6 +1,7 @@
 package reduce_test
 
 import (
+	"fmt"
 	"testing"
 	"unsafe"
 
@@ -18,6 +19,8 @@ func TestTypes(t *testing.T) {
 	}{
 		{reduce.Int32, reduce.TypeOf[int32](), 4, "int32"},
 		{reduce.Int64, reduce.TypeOf[int64](), 8, "int64"},
+		{[...]reduce.Type{4: reduce.Int32, 8: reduce.Int64}[unsafe.Sizeof(int(0))], reduce.TypeOf[int](), int(unsafe.Sizeof(int(0))), fmt.Sprint("int", 8*unsafe.Sizeof(int(0)))},
+		{[...]reduce.Type{4: reduce.Uint32, 8: reduce.Uint64}[unsafe.Sizeof(int(0))], reduce.TypeOf[uint](), int(unsafe.Sizeof(int(0))), fmt.Sprint("uint", 8*unsafe.Sizeof(int(0)))},
 		{reduce.Uint32, reduce.TypeOf[uint32](), 4, "uint32"},
 		{reduce.Uint64, reduce.TypeOf[uint64](), 8, "uint64"},
 		{reduce.Float32, reduce.TypeOf[float32](), 4, "float32"},
