@@ -802,7 +802,11 @@ func testDeviceGone(t *testing.T) {
 	n := openNull(t, "ibv", verbs.Config{})
 	n.ctl.AsyncErrno.Store(uint32(unix.EIO))
 	n.raise(verbs.EventPortErr, 1)
-	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventDeviceFatal}, n.event())
+	e := n.event()
+	if e.Type == verbs.EventPortErr { // it was being read when the device went
+		e = n.event()
+	}
+	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventDeviceFatal}, e)
 	_, err := n.ctx.AsyncEvent(ranks.Within(t))
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
