@@ -24,7 +24,7 @@ type device struct {
 	reads  int                // SGEs of one RDMA_READ; 0: not supported
 	inline int                // bytes of one inline send
 	events *verbs.CompChannel // of the CQs of queues
-	pool   *pool              // of receives; nil: each queue has its own
+	pool   *receivePool       // of receives; nil: each queue has its own
 	sends  *sendPool
 	rdma   bool        // the program's settings for RDMA devices apply
 	lost   atomic.Bool // the device is gone
@@ -70,8 +70,8 @@ func (n *Node) openDevice(p port) (_ *device, err error) {
 	if dev.events, err = ctx.CreateCompChannel(); err != nil {
 		return nil, err
 	}
-	if attr.MaxSRQ > 0 && attr.MaxSRQWR >= 2*poolSlab {
-		if dev.pool, err = newPool(dev.pd, headerSize+dev.crossovers().eager, attr); err != nil {
+	if attr.MaxSRQ > 0 && attr.MaxSRQWR >= 2*receiveSlab {
+		if dev.pool, err = newReceivePool(dev.pd, headerSize+dev.crossovers().eager, attr); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 //
 // Over mapped memory, a side tells when its group is closed. The ring stays until the
 // peer has told too, since the peer may not have read all of it. Messages that the peer
-// could still copy by itself have been withdrawn before (see Handle.abandon).
+// could still copy by itself have been withdrawn before (see Handle.cancel).
 //
 // Through a queue, a side tells when it has no transfer of its own in progress and will
 // begin none. A side that has been told therefore knows that the peer no longer
@@ -289,9 +289,9 @@ func (q *queue) streamOver(number uint32) bool {
 	return q.failed || q.ends[number] == nil
 }
 
-// abandon cancels an active handle of a failed group. Over mapped memory its message is
+// cancel cancels an active handle of a failed group. Over mapped memory its message is
 // withdrawn and ends here; through a queue it ends with its stream: see reset.
-func (h *Handle) abandon(end time.Time) error {
+func (h *Handle) cancel(end time.Time) error {
 	if err := h.withdraw(end); err != nil {
 		return err
 	}

@@ -357,7 +357,7 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 		active = slices.AppendSeq(active, c.activeHandles())
 	}
 	for _, h := range active {
-		errs = append(errs, h.abandon(end))
+		errs = append(errs, h.cancel(end))
 	}
 	errs = append(errs, g.closeStreams()...)
 	if err := errors.Join(append(errs, g.awaitStreams(active, end))...); err != nil {

@@ -63,7 +63,7 @@ func (n *Node) close() error {
 	errs = append(errs, n.leaveAll(peers, handles)...)
 	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
 	for _, p := range peers {
-		p.part(ctx)
+		p.hangUp(ctx)
 	}
 	cancel()
 	n.end()
@@ -73,7 +73,7 @@ func (n *Node) close() error {
 	n.bell.wakeAll()
 	n.wg.Wait()
 	for _, h := range handles {
-		h.giveUp()
+		h.retire()
 	}
 	for _, d := range slices.Concat(n.devices, n.networks) {
 		errs = append(errs, d.close())
@@ -185,9 +185,9 @@ func lookUntil(end time.Time, is func() bool) bool {
 // goodbyeTime bounds the wait for a running peer to read our goodbye.
 var goodbyeTime = 2 * time.Second
 
-// part waits until the peer has read the goodbye, at most until ctx ends, and
+// hangUp waits until the peer has read the goodbye, at most until ctx ends, and
 // ends the connection.
-func (p *peer) part(ctx context.Context) {
+func (p *peer) hangUp(ctx context.Context) {
 	p.mu.Lock()
 	bye := p.bye
 	p.mu.Unlock()
@@ -217,8 +217,8 @@ func (h *Handle) withdraw(end time.Time) error {
 	return nil
 }
 
-// giveUp ends a handle whose node is closed, and unpins its memory. It is no longer in use.
-func (h *Handle) giveUp() {
+// retire ends a handle whose node is closed, and unpins its memory. It is no longer in use.
+func (h *Handle) retire() {
 	defer h.lockStream()()
 	h.setPhase(phaseClosed)
 	h.pins.Unpin()

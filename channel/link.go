@@ -16,7 +16,7 @@ type link struct {
 	cq  *verbs.CQ
 
 	// Of a queue: buffers of one message each, to receive into.
-	pool   *pool // the device's; nil: recvs
+	pool   *receivePool // the device's; nil: recvs
 	recvs  *verbs.MR
 	buffer int      // size of each
 	batch  receives // receives to be posted

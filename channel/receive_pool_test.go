@@ -23,7 +23,7 @@ func TestStorm(t *testing.T) {
 			if !grows {
 				// Half as many more as there are receives: with soft-RoCE of Linux 6.1 a queue
 				// pair may stand still for ACK timeouts when much waits behind an RNR NAK.
-				rounds = poolSlab * 3 / 2 / (peers * streams)
+				rounds = receiveSlab * 3 / 2 / (peers * streams)
 			}
 			t.Run(fmt.Sprint("grows ", grows), func(t *testing.T) {
 				nodes := join(t, 1+peers, WithProviders(provider))
@@ -58,7 +58,7 @@ func TestStorm(t *testing.T) {
 				require.Len(t, *d.pool.slabs.Load(), 1, "%d peers that are idle", peers)
 				if !grows {
 					d.pool.mu.Lock()
-					d.pool.most = poolSlab
+					d.pool.most = receiveSlab
 					d.pool.mu.Unlock()
 				}
 				unattended(d, func() {
@@ -73,7 +73,7 @@ func TestStorm(t *testing.T) {
 					round(1 + k)
 				}
 				slabs := len(*d.pool.slabs.Load())
-				t.Logf("%d receives for %d messages", slabs*poolSlab, peers*streams*rounds)
+				t.Logf("%d receives for %d messages", slabs*receiveSlab, peers*streams*rounds)
 				if !grows {
 					require.Equal(t, 1, slabs)
 				}

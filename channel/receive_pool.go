@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// A pool is the receives that all queues of a device share, in an SRQ: memory to
+// A receivePool is the receives that all queues of a device share, in an SRQ: memory to
 // receive into grows with the messages that arrive at the same time, not with the
 // number of peers.
 //
@@ -23,24 +23,24 @@ import (
 //
 // A queue pair that fails may keep the receive that it was writing to: soft-RoCE loses
 // it. The pool is then that much smaller, and grows sooner.
-type pool struct {
+type receivePool struct {
 	pd     *verbs.PD
 	srq    *verbs.SRQ
 	buffer int // size of each
 
 	mu    sync.Mutex
-	slabs atomic.Pointer[[]*verbs.MR] // of poolSlab buffers each; changed under mu
+	slabs atomic.Pointer[[]*verbs.MR] // of receiveSlab buffers each; changed under mu
 	most  int                         // buffers
 }
 
 const (
-	poolSlab = 2 * queueRecvs // initial size and increment: 1 MiB
-	poolMost = 64 * poolSlab
-	poolLow  = poolSlab / 4 // below this the device reports it
+	receiveSlab = 2 * queueRecvs // initial size and increment: 1 MiB
+	receiveMost = 64 * receiveSlab
+	receiveLow  = receiveSlab / 4 // below this the device reports it
 )
 
-func newPool(pd *verbs.PD, buffer int, attr verbs.DeviceAttr) (_ *pool, err error) {
-	p := &pool{pd: pd, buffer: buffer, most: min(poolMost, attr.MaxSRQWR) / poolSlab * poolSlab}
+func newReceivePool(pd *verbs.PD, buffer int, attr verbs.DeviceAttr) (_ *receivePool, err error) {
+	p := &receivePool{pd: pd, buffer: buffer, most: min(receiveMost, attr.MaxSRQWR) / receiveSlab * receiveSlab}
 	p.slabs.Store(new([]*verbs.MR))
 	if p.srq, err = pd.CreateSRQ(verbs.SRQAttr{MaxWR: p.most, MaxSGE: 1}); err != nil {
 		return nil, err
@@ -52,36 +52,36 @@ func newPool(pd *verbs.PD, buffer int, attr verbs.DeviceAttr) (_ *pool, err erro
 }
 
 // grow adds buffers, and re-arms the device's event for running low.
-func (p *pool) grow() error {
+func (p *receivePool) grow() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := *p.slabs.Load()
-	first := len(old) * poolSlab
-	if first+poolSlab > p.most {
+	first := len(old) * receiveSlab
+	if first+receiveSlab > p.most {
 		return nil
 	}
-	mr, err := p.pd.AllocMR(poolSlab*p.buffer, verbs.AccessLocalWrite)
+	mr, err := p.pd.AllocMR(receiveSlab*p.buffer, verbs.AccessLocalWrite)
 	if err != nil {
 		return err
 	}
 	slabs := append(old[:len(old):len(old)], mr)
 	p.slabs.Store(&slabs)
 	var batch receives
-	for i := range poolSlab {
+	for i := range receiveSlab {
 		batch.add(mr, i*p.buffer, p.buffer, first+i)
 	}
 	if err := batch.check(p.srq.PostRecv(batch.wrs)); err != nil {
 		return err
 	}
-	if first+2*poolSlab > p.most {
+	if first+2*receiveSlab > p.most {
 		return nil
 	}
-	return p.srq.ModifyLimit(poolLow)
+	return p.srq.ModifyLimit(receiveLow)
 }
 
 // place is where buffer i lies.
-func (p *pool) place(i int) (mr *verbs.MR, offset int) {
-	return (*p.slabs.Load())[i/poolSlab], i % poolSlab * p.buffer
+func (p *receivePool) place(i int) (mr *verbs.MR, offset int) {
+	return (*p.slabs.Load())[i/receiveSlab], i % receiveSlab * p.buffer
 }
 
 // receives is a list of receives to be posted.
@@ -93,7 +93,7 @@ type receives struct {
 // add appends the receive of this number.
 func (r *receives) add(mr *verbs.MR, offset, length, number int) {
 	if cap(r.sges) == 0 {
-		r.wrs, r.sges = make([]verbs.RecvWR, 0, poolSlab), make([]verbs.SGE, 0, poolSlab)
+		r.wrs, r.sges = make([]verbs.RecvWR, 0, receiveSlab), make([]verbs.SGE, 0, receiveSlab)
 	}
 	r.sges = append(r.sges, mr.SGE(offset, length))
 	r.wrs = append(r.wrs, verbs.RecvWR{WRID: uint64(number), SGList: r.sges[len(r.sges)-1:]})
