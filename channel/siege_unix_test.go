@@ -79,7 +79,7 @@ var (
 
 // TestSiege: kill -9 at random moments, four ranks of each job, and in the long form six.
 // (Over RDMA two, and fewer rounds: a guest that emulates its CPUs moves some megabytes a
-// second. Fewer also under the race detector.) Both survivors have
+// second.) Both survivors have
 // returned within the peer timeout, over shared memory, where nothing waits for it, in half of
 // that, also where the dead rank was still connecting: the long form judges that.
 func TestSiege(t *testing.T) {
@@ -93,9 +93,7 @@ func TestSiege(t *testing.T) {
 		if provider == "shm" {
 			bound /= 2
 		}
-		switch {
-		case need.WantLong():
-		case provider == "ibv":
+		if provider == "ibv" {
 			victims, rounds = 2, 10
 		}
 		var longest time.Duration
