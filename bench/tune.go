@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
-	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -241,7 +241,7 @@ func (t *tuner) try(ctx context.Context, tr *trial) (_ []Result, err error) {
 	port := ""
 	err = try(func() {
 		if t.Rank() == 0 {
-			ln = must1(net.Listen("tcp", t.meet.listen))
+			ln = must1(reach.Listen(ctx, net.ListenConfig{}, t.meet.listen))
 			port = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
 		}
 	})
@@ -311,8 +311,8 @@ type meetingPlace struct {
 	name   string // unique
 }
 
-// answerTime bounds how long rank 0 may take to answer at one of its addresses.
-const answerTime = 5 * time.Second
+// answerTime bounds how long rank 0 may take to answer at its addresses.
+const answerTime = 30 * time.Second
 
 // findMeetingPlace asks rank 0 for its addresses, and finds one that is reachable from here: not
 // all networks are, and some addresses, such as those of container bridges, exist on many hosts
@@ -330,11 +330,11 @@ func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meeting
 		if !apart || job.Rank() != 0 {
 			return
 		}
-		ln := must1(net.Listen("tcp", ":0"))
+		ln := must1(reach.Listen(ctx, net.ListenConfig{}, ":0"))
 		go answer(ln, mine.Name)
 		context.AfterFunc(ctx, func() { _ = ln.Close() })
 		mine.Port = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
-		for _, a := range must1(machine.Addresses()) {
+		for _, a := range must1(reach.Addresses()) {
 			mine.Addresses = append(mine.Addresses, a.String())
 		}
 	})
@@ -342,7 +342,7 @@ func findMeetingPlace(ctx context.Context, job exchanger, apart bool) (m meeting
 	m = meetingPlace{listen: "127.0.0.1:0", at: "127.0.0.1", name: all[0].Name}
 	if apart {
 		m.listen = ":0"
-		m.at, err = reach(ctx, m.name, all[0].Port, all[0].Addresses)
+		m.at, err = find(ctx, m.name, all[0].Port, all[0].Addresses)
 		barrier(ctx, job, err) // until then rank 0 answers
 	}
 	return m
@@ -361,31 +361,26 @@ func answer(ln net.Listener, name string) {
 	}
 }
 
-// reach finds the address that answers with this name.
-func reach(ctx context.Context, name, port string, addresses []string) (string, error) {
-	var last error
-	for _, a := range addresses {
-		if last = ask(ctx, net.JoinHostPort(a, port), name); last == nil {
-			return a, nil
-		}
+// find finds the address that answers with this name.
+func find(ctx context.Context, name, port string, addresses []string) (string, error) {
+	list := make([]string, len(addresses))
+	for i, a := range addresses {
+		list[i] = net.JoinHostPort(a, port)
 	}
-	return "", fmt.Errorf("rank 0 cannot be reached at any of %q: %w", addresses, last)
-}
-
-// ask fails unless an address answers with this name.
-func ask(ctx context.Context, address, name string) error {
-	d := net.Dialer{Timeout: answerTime}
-	conn, err := d.DialContext(ctx, "tcp", address)
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	conn, err := reach.Dial(ctx, list, reach.Options{Meet: func(conn net.Conn) (bool, error) {
+		b := make([]byte, len(name))
+		_, err := io.ReadFull(conn, b)
+		if err == nil && string(b) != name {
+			err = errors.New("another process, not rank 0, answers")
+		}
+		return false, err
+	}})
 	if err != nil {
-		return err
+		return "", fmt.Errorf("rank 0 cannot be reached: %w", err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
-		return err
-	}
-	b := make([]byte, len(name))
-	if _, err = io.ReadFull(conn, b); err == nil && string(b) != name {
-		err = fmt.Errorf("another process, not rank 0, answers at %s", address)
-	}
-	return err
+	at, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	return at, err
 }

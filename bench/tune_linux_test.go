@@ -143,11 +143,11 @@ func TestMeetingPlace(t *testing.T) {
 	other := listen("127.0.0.2:" + port)
 	go answer(self, "this")
 	go answer(other, "that")
-	at, err := reach(t.Context(), "this", port, []string{"127.0.0.3", "127.0.0.2", "127.0.0.1"})
+	at, err := find(t.Context(), "this", port, []string{"127.0.0.3", "127.0.0.2", "127.0.0.1"})
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1", at)
-	_, err = reach(t.Context(), "this", port, []string{"127.0.0.3", "127.0.0.2"})
-	require.ErrorContains(t, err, "another process, not rank 0, answers at 127.0.0.2")
+	_, err = find(t.Context(), "this", port, []string{"127.0.0.3", "127.0.0.2"})
+	require.ErrorContains(t, err, "at 127.0.0.2:"+port+": another process, not rank 0, answers")
 }
 
 // TestStandDown: ranks that would wait for a process that never joined learn that it has left.

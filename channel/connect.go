@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
-	"strconv"
+	"net/netip"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // meet opens the listener for control connections and exchanges its address with
@@ -24,12 +24,16 @@ func (n *Node) meet(ctx context.Context) error {
 		return nil
 	}
 	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)}
-	l, err := lc.Listen(ctx, "tcp", ":0")
+	l, err := reach.Listen(ctx, lc, ":0")
 	if err != nil {
 		return err
 	}
 	n.listener = l
-	mine := address{host: machine.ID(), kernel: machine.Kernel(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: localAddresses()}
+	addrs, err := n.localAddresses()
+	if err != nil {
+		return err
+	}
+	mine := address{host: machine.ID(), kernel: machine.Kernel(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: addrs}
 	settings, err := n.opt.coll.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -92,17 +96,18 @@ func population(all []address, kernel uint64) (ranks, cpus int) {
 // maxCPUBytes is the length of a set of CPUs, at most.
 const maxCPUBytes = 1024
 
-// localAddresses lists where this host can be reached, loopback last.
-func localAddresses() []net.IP {
-	list, err := machine.Addresses()
+// localAddresses lists where this host can be reached, the one that reached the rendezvous first
+// and loopback last.
+func (n *Node) localAddresses() ([]netip.Addr, error) {
+	list, err := reach.Addresses()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("no rank can connect to this one: %w", err)
 	}
-	var ips []net.IP
-	for _, a := range list[:min(len(list), maxAddresses)] {
-		ips = append(ips, a.AsSlice())
+	if len(list) > maxAddresses {
+		n.log.Warn("channel: this host has too many addresses to announce", "announced", maxAddresses, "not announced", len(list)-maxAddresses)
+		list = append(list[:maxAddresses-1], list[len(list)-1])
 	}
-	return ips
+	return list, nil
 }
 
 func (n *Node) proofParams() proof.Params {
@@ -112,87 +117,30 @@ func (n *Node) proofParams() proof.Params {
 
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
-// How long connecting to one of several addresses may take: the first time, and at most when
-// none has answered in time and all are retried. A peer that is stopped or has no CPU
-// answers late.
-const (
-	dialTime    = time.Second
-	dialTimeMax = 16 * time.Second
-)
-
 // dialRank makes a control connection to a rank.
 func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 	a := &n.addresses[p.rank]
-	ips := slices.Clone(a.addrs)
-	if a.host == n.addresses[n.rank].host {
-		slices.SortStableFunc(ips, func(x, y net.IP) int { return order(x.IsLoopback(), y.IsLoopback()) })
-	}
-	for each := dialTime; ; each = min(2*each, dialTimeMax) {
-		var errs []error
-		slow := false
-		for _, ip := range ips {
-			conn, err := n.dialAddress(ctx, net.JoinHostPort(ip.String(), strconv.Itoa(int(a.port))), p.rank, each)
-			if err == nil {
-				return conn, nil
-			}
-			p.retries.Add(1)
-			errs = append(errs, err)
-			if errors.Is(err, proof.ErrRefused) || ctx.Err() != nil {
-				return nil, errors.Join(append(errs, ctx.Err())...)
-			}
-			var timeout net.Error
-			slow = slow || errors.As(err, &timeout) && timeout.Timeout()
-		}
-		if !slow {
-			return nil, errors.Join(errs...)
+	var near, far []string
+	for _, ip := range a.addrs {
+		text := netip.AddrPortFrom(ip, a.port).String()
+		if ip.IsLoopback() {
+			near = append(near, text)
+		} else {
+			far = append(far, text)
 		}
 	}
-}
-
-// order sorts true first.
-func order(x, y bool) int {
-	switch {
-	case x == y:
-		return 0
-	case x:
-		return -1
+	list := far
+	if a.host == n.addresses[n.rank].host || len(far) == 0 { // else loopback leads to this host
+		list = append(near, far...)
 	}
-	return 1
-}
-
-func (n *Node) dialAddress(ctx context.Context, addr string, rank int, patience time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: patience, KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)}
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	conn.SetDeadline(time.Now().Add(patience))
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := proof.Dial(&answering{Conn: conn, ctx: ctx}, n.proofParams(), rankID(rank)); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	conn.SetDeadline(time.Time{})
-	return conn, nil
-}
-
-// answering is a dialed connection. Once the other end has sent something, the dialer stays
-// with it instead of trying another address: the other end may have accepted it by then.
-type answering struct {
-	net.Conn
-	ctx      context.Context
-	answered bool
-}
-
-func (a *answering) Read(b []byte) (int, error) {
-	n, err := a.Conn.Read(b)
-	if n > 0 && !a.answered {
-		a.answered = true
-		if end, ok := a.ctx.Deadline(); ok {
-			a.SetDeadline(end)
-		}
-	}
-	return n, err
+	return reach.Dial(ctx, list, reach.Options{
+		Dialer: net.Dialer{KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)},
+		Meet: func(conn net.Conn) (final bool, err error) {
+			_, err = proof.Dial(conn, n.proofParams(), rankID(p.rank))
+			return errors.Is(err, proof.ErrRefused), err
+		},
+		Failed: func(string, error) { p.retries.Add(1) },
+	})
 }
 
 // maxStrangers bounds the connections that are not authenticated yet, and strangerTime how
@@ -266,11 +214,11 @@ func (n *Node) welcome(conn net.Conn, places chan struct{}) {
 
 // address is where a rank can be connected to.
 type address struct {
-	host   uint64   // the same for ranks that may share memory
-	kernel uint64   // the same for ranks that share CPUs, also if they are on networks of their own
-	port   uint16   // 0: nowhere
-	cpus   []byte   // bit i: the rank may run on CPU i
-	addrs  []net.IP // in order of preference
+	host   uint64       // the same for ranks that may share memory
+	kernel uint64       // the same for ranks that share CPUs, also if they are on networks of their own
+	port   uint16       // 0: nowhere
+	cpus   []byte       // bit i: the rank may run on CPU i
+	addrs  []netip.Addr // in order of preference
 }
 
 func (a *address) append(b []byte) []byte {
@@ -280,7 +228,8 @@ func (a *address) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(len(a.cpus)))
 	b = append(b, a.cpus...)
 	for _, ip := range a.addrs {
-		b = append(b, ip.To16()...)
+		as := ip.As16()
+		b = append(b, as[:]...)
 	}
 	return b
 }
@@ -293,9 +242,9 @@ func parseAddress(b []byte) (address, error) {
 		return a, fmt.Errorf("%w: address of %d bytes", ErrProtocol, len(b))
 	}
 	for len(r.b) > 0 {
-		a.addrs = append(a.addrs, net.IP(r.take(16)))
+		a.addrs = append(a.addrs, netip.AddrFrom16([16]byte(r.take(16))).Unmap())
 	}
 	return a, nil
 }
 
-const maxAddresses = 64
+const maxAddresses = 256

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -120,7 +121,7 @@ func TestSlowPeer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
-	nodes[0].addresses[1].addrs = []net.IP{net.IPv4(127, 0, 0, 1)}
+	nodes[0].addresses[1].addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -180,7 +181,7 @@ func TestConnectTimeout(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	require.NoError(t, err)
 	defer ln.Close()
-	nodes[0].addresses[1].addrs = []net.IP{net.IPv4(127, 0, 0, 1)}
+	nodes[0].addresses[1].addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
 	r, _ := receive(t, nodes[0], 1, 8)
 	require.NoError(t, r.Start())

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -45,6 +46,12 @@ func (n *Node) ports(provider string, conn net.Conn) ([]port, error) {
 // program names devices, it lists those in their order.
 func (n *Node) candidates(provider string, ip net.IP) ([]port, error) {
 	all, err := verbs.Devices()
+	interfaces, e := reach.Interfaces()
+	err = errors.Join(err, e)
+	own, _ := netip.AddrFromSlice(ip)
+	has := func(netdev string) bool {
+		return slices.ContainsFunc(interfaces, func(in reach.Interface) bool { return in.Name == netdev && slices.Contains(in.Addrs, own.Unmap()) })
+	}
 	names := n.opt.devices
 	byName := map[string]port{}
 	var same, rdma []string
@@ -54,7 +61,7 @@ func (n *Node) candidates(provider string, ip net.IP) ([]port, error) {
 			continue
 		}
 		switch {
-		case v.Netdev() != "" && hasAddress(v.Netdev(), ip):
+		case has(v.Netdev()):
 			byName[v.Name()] = port{Device: v, address: ip.String(), rdma: isRDMA}
 			same = append(same, v.Name())
 		case isRDMA:
@@ -223,22 +230,4 @@ func prefixes(netdev string) (list []netip.Prefix) {
 		}
 	}
 	return list
-}
-
-// hasAddress says whether the network interface has the address.
-func hasAddress(netdev string, ip net.IP) bool {
-	i, err := net.InterfaceByName(netdev)
-	if err != nil {
-		return false
-	}
-	list, err := i.Addrs()
-	if err != nil {
-		return false
-	}
-	for _, a := range list {
-		if a, ok := a.(*net.IPNet); ok && a.IP.Equal(ip) {
-			return true
-		}
-	}
-	return false
 }

@@ -184,9 +184,9 @@ func (n *Node) preference(rank int) []string {
 	if len(n.opt.providers) > 0 && n.opt.source == "" || n.addresses[rank].host == n.addresses[n.rank].host {
 		return n.providers
 	}
-	list := slices.Clone(n.providers)
-	slices.SortStableFunc(list, func(a, b string) int { return order(!n.local(a), !n.local(b)) })
-	return list
+	far := slices.DeleteFunc(slices.Clone(n.providers), n.local)
+	near := slices.DeleteFunc(slices.Clone(n.providers), func(p string) bool { return !n.local(p) })
+	return append(far, near...)
 }
 
 // local says whether a provider reaches this host only.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // connectHosts connects this host with all others: it connects to those with lower numbers and sends its
@@ -128,41 +129,30 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 		// A foreign host may recognize us by our address, as LAM/MPI does.
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.config.Addr, 0))
 	}
-	var errs []error
-	for _, addr := range h.addrs {
-		nc, err := dialer.DialContext(ctx, "tcp", addr.String())
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+	addrs := make([]string, len(h.addrs))
+	for i, a := range h.addrs {
+		addrs[i] = a.String()
+	}
+	nc, err := reach.Dial(ctx, addrs, reach.Options{Dialer: dialer, Meet: func(conn net.Conn) (bool, error) { return false, d.introduce(conn, host) }})
+	if err == nil {
 		conn := nc.(*net.TCPConn)
-		if err = d.introduce(ctx, conn, host); err == nil {
-			err = d.admit(host, conn)
-		}
-		if err == nil {
+		if err = d.admit(host, conn); err == nil {
 			return nil
 		}
 		conn.Close()
-		errs = append(errs, fmt.Errorf("%v: %w", addr, err))
 	}
-	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, errors.Join(errs...))}
+	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, err)}
 }
 
-func (d *connecting) introduce(ctx context.Context, conn *net.TCPConn, host int) error {
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+func (d *connecting) introduce(conn net.Conn, host int) error {
 	if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(d.me))); err != nil {
 		return err
 	}
-	if !d.hosts[host].foreign && !d.hosts[d.me].foreign {
-		if _, err := proof.Dial(conn, d.params(), binary.BigEndian.AppendUint32(nil, uint32(host))); err != nil {
-			return err
-		}
+	if d.hosts[host].foreign || d.hosts[d.me].foreign {
+		return nil
 	}
-	if !stop() {
-		return context.Cause(ctx)
-	}
-	return conn.SetDeadline(time.Time{})
+	_, err := proof.Dial(conn, d.params(), binary.BigEndian.AppendUint32(nil, uint32(host)))
+	return err
 }
 
 func (d *connecting) params() proof.Params {

@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestForeignAddress: a foreign host proves nothing, but it connects from its address.
@@ -35,4 +38,16 @@ func TestForeignAddress(t *testing.T) {
 	job.protocol = false // it would not come to the last barrier
 	conn.Close()
 	require.NoError(t, job.Close(within(t)))
+}
+
+// TestInterfacesToNowhere: the hosts have many addresses at which neither reaches the other.
+func TestInterfacesToNowhere(t *testing.T) {
+	need.Networks(t)
+	both := nettest.Networks(t)
+	nettest.LeadNowhere(t, both, 20)
+	list := nettest.Start(t, "198.18.0.1:20001", []nettest.Place{{Prefix: both[0].Command()}, {Prefix: both[1].Command()}},
+		[]string{envPlace + "=tcp", nettest.EnvAddress + "=0.0.0.0"}, "exchange", "1")
+	for _, r := range list {
+		require.NoError(t, <-r.End, nettest.Output(list))
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // Job is a job as seen by one of its hosts. Its methods may be called from several goroutines.
@@ -68,7 +69,7 @@ func Join(ctx context.Context, addr string, c Config) (*Job, error) {
 // describes this host.
 func announce(ctx context.Context, addr string, c *Config) (l net.Listener, m member, err error) {
 	if !c.Addr.IsValid() {
-		if c.Addr, err = towards(ctx, addr); err != nil {
+		if c.Addr, err = reach.Towards(ctx, addr); err != nil {
 			return nil, m, err
 		}
 	}
@@ -107,18 +108,7 @@ func (c *Config) secret() []byte {
 // listen listens for other hosts.
 func (c *Config) listen(ctx context.Context, addr string) (net.Listener, error) {
 	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(c.PeerTimeout)}
-	return lc.Listen(ctx, "tcp", addr)
-}
-
-// towards returns the address of this host from which it reaches another.
-func towards(ctx context.Context, addr string) (netip.Addr, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", addr)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+	return reach.Listen(ctx, lc, addr)
 }
 
 // processes names n processes of this host by numbers that are unique for the host id. Process ids

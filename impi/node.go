@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -12,7 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/coll"
-	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // FromNode makes a job of all ranks of a node's job, without a server; all of them must call it.
@@ -49,7 +50,7 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 	defer l.Close()
 	addrs := []netip.Addr{c.Addr}
 	if !c.Addr.IsValid() || c.Addr.IsUnspecified() {
-		if addrs, err = localAddrs(); err != nil {
+		if addrs, err = localAddrs(c.Log); err != nil {
 			return nil, jobError(op, err)
 		}
 	}
@@ -85,16 +86,20 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 }
 
 // localAddrs lists the addresses at which this host can be reached, loopback last.
-func localAddrs() ([]netip.Addr, error) {
-	list, err := machine.Addresses()
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%w: this host has no IP address", ErrUnreachable)
+func localAddrs(log *slog.Logger) ([]netip.Addr, error) {
+	list, err := reach.Addresses()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
-	return list[:min(len(list), maxAddrs)], err
+	if len(list) > maxAddrs {
+		log.Warn("impi: this host has too many addresses to announce", "announced", maxAddrs, "not announced", len(list)-maxAddrs)
+		list = append(list[:maxAddrs-1], list[len(list)-1])
+	}
+	return list, nil
 }
 
 // maxAddrs bounds the addresses of a host.
-const maxAddrs = 16
+const maxAddrs = 256
 
 // memberVersion begins every announcement.
 const memberVersion = 1

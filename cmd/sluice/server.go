@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // keyVariable is the environment variable with the key of IMPI clients.
@@ -89,7 +91,7 @@ func serve(cmd *cobra.Command, s startup.Server, auth authMethod, addr string) e
 			return err
 		}
 	}
-	l, err := net.Listen("tcp", addr)
+	l, err := reach.Listen(cmd.Context(), net.ListenConfig{}, addr)
 	if err != nil {
 		return err
 	}
@@ -124,29 +126,15 @@ func serverKey(cmd *cobra.Command) (uint64, error) {
 	return key, err
 }
 
-// reachable returns the address for clients of a server that listens on a. If a is all
-// addresses, it is one that other hosts may reach, IPv4 before IPv6.
+// reachable returns the address for clients of a server that listens on a: if that is all
+// addresses, the one at which other hosts are most likely to reach this one.
 func reachable(a *net.TCPAddr) string {
 	if !a.IP.IsUnspecified() {
 		return a.String()
 	}
-	best := net.IPv4(127, 0, 0, 1)
-	addrs, err := net.InterfaceAddrs()
+	list, err := reach.Addresses()
 	if err != nil {
-		addrs = nil // then only clients on this host can connect
+		return a.String() // it is for the user to know
 	}
-	for _, addr := range addrs {
-		n, ok := addr.(*net.IPNet)
-		if !ok || !n.IP.IsGlobalUnicast() {
-			continue
-		}
-		if n.IP.To4() != nil {
-			best = n.IP
-			break
-		}
-		if best.IsLoopback() {
-			best = n.IP
-		}
-	}
-	return net.JoinHostPort(best.String(), strconv.Itoa(a.Port))
+	return netip.AddrPortFrom(list[0], uint16(a.Port)).String()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-hpc/sluice/fanout"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // Source provides statistics, as a [fanout.Supplier] does.
@@ -110,7 +111,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 //
 // Errors: that of listening, at once; nil after ctx has ended.
 func Serve(ctx context.Context, address string, list ...prometheus.Collector) error {
-	l, err := net.Listen("tcp", address)
+	l, err := reach.Listen(ctx, net.ListenConfig{}, address)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // Supplier listens for workers and gives them chunks. Several goroutines may call its
@@ -116,7 +117,7 @@ func Listen(ctx context.Context, addr string, c Config) (*Supplier, error) {
 		return nil, fmt.Errorf("pool: listen: %w", err)
 	}
 	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(silence)}
-	ln, err := lc.Listen(ctx, "tcp", addr)
+	ln, err := reach.Listen(ctx, lc, addr)
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 const (
@@ -87,14 +88,12 @@ func (m *meeting) patience() time.Duration {
 func (m *meeting) dial(ctx context.Context) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.patience())
 	defer cancel()
-	each := 2 * time.Second
 	refusals := 0
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		c, again, err := m.tryAll(ctx, each)
+		c, again, err := m.tryAll(ctx)
 		if err == nil {
 			return c, nil
 		}
-		each = min(2*each, 16*time.Second)
 		// The rendezvous of an earlier program that is just ending looks like one with another
 		// secret, but only once.
 		if !again && m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
@@ -118,66 +117,59 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 	}
 }
 
-// tryAll tries one address after the other; again says that another round may succeed. If there are
-// several addresses, something else may be listening at some of them: each gets a limited time, and
-// only a rendezvous that knows the secret can refuse this rank.
-func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, again bool, err error) {
+// tryAll tries the addresses of the rendezvous; again says that another attempt may succeed. Where
+// there are several, something else may be listening at some: only a rendezvous that knows the
+// secret can refuse this rank.
+func (m *meeting) tryAll(ctx context.Context) (c *client, again bool, err error) {
 	addresses, err := m.find()
 	if err != nil {
 		return nil, true, err
 	}
-	refused := 0
-	for _, address := range addresses {
-		attempt, cancel := ctx, context.CancelFunc(func() {})
-		if len(addresses) > 1 {
-			attempt, cancel = context.WithTimeout(ctx, each)
+	var (
+		e       = &m.Environment
+		r       *bufio.Reader
+		minor   uint16
+		refused int
+		failed  = map[string]error{}
+	)
+	waits := func() {
+		var all error
+		for _, address := range addresses {
+			err := failed[address]
+			if err == nil {
+				err = fmt.Errorf("at %s: no answer yet", address)
+			}
+			all = also(all, err)
 		}
-		waitsFor(ctx, also(err, fmt.Errorf("at %s: no answer yet", address)))
-		c, retry, e := m.tryDial(attempt, address)
-		cancel()
-		if e == nil {
-			return c, false, nil
-		}
-		e = fmt.Errorf("at %s: %w", address, e)
-		if errors.As(e, new(*RefusedError)) {
-			return nil, false, e
-		}
-		if errors.Is(e, proof.ErrRefused) {
-			refused++
-		}
-		again = again || retry || len(addresses) > 1
-		err = also(err, e)
+		waitsFor(ctx, all)
 	}
-	// Where all addresses refuse, another round would find the same.
-	return nil, again && refused < len(addresses), err
-}
-
-// also adds an error to those of other addresses, if there are any.
-func also(err, e error) error {
-	if err == nil {
-		return e
-	}
-	return fmt.Errorf("%w; %w", err, e)
-}
-
-// tryDial makes one attempt; again says that another one may succeed.
-func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again bool, err error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", address)
-	if err != nil {
-		// A name may become resolvable only when its host comes up.
-		var dns *net.DNSError
-		return nil, m.hosted || !errors.As(err, &dns) || !dns.IsNotFound, err
-	}
-	e := &m.Environment
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	r, minor, again, err := introduce(conn, e, m.hosted)
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		conn.Close()
-		return nil, again, err
+	waits()
+	conn, err := reach.Dial(ctx, addresses, reach.Options{
+		Meet: func(conn net.Conn) (final bool, err error) {
+			var retry bool
+			r, minor, retry, err = introduce(conn, e, m.hosted)
+			again = again || retry
+			return errors.As(err, new(*RefusedError)), err
+		},
+		Failed: func(address string, err error) {
+			if errors.Is(err, proof.ErrRefused) {
+				refused++
+			}
+			var op *net.OpError
+			var dns *net.DNSError
+			if errors.As(err, &op) && op.Op == "dial" { // a name may become resolvable only when its host comes up
+				again = again || m.hosted || !errors.As(err, &dns) || !dns.IsNotFound
+			}
+			failed[address] = err
+			waits()
+		},
+	})
+	switch {
+	case err == nil:
+	case errors.As(err, new(*RefusedError)):
+		return nil, false, err
+	default: // where all addresses refuse, another round would find the same
+		return nil, (again || len(addresses) > 1) && refused < len(addresses), err
 	}
 	c = &client{
 		conn:       conn,
@@ -194,6 +186,14 @@ func (m *meeting) tryDial(ctx context.Context, address string) (c *client, again
 	}
 	go c.read(r)
 	return c, false, nil
+}
+
+// also adds an error to those of other addresses, if there are any.
+func also(err, e error) error {
+	if err == nil {
+		return e
+	}
+	return fmt.Errorf("%w; %w", err, e)
 }
 
 var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has already left")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // The clients of an IMPI server announce, under a label of Sluice's own, where rank 0 runs the
@@ -133,7 +134,7 @@ func (c *impiClient) start(ctx context.Context) (*started, error) {
 
 // tryStart is one attempt.
 func (c *impiClient) tryStart(ctx context.Context) (_ *started, err error) {
-	own, err := addressTowards(ctx, c.server)
+	own, err := reach.Towards(ctx, c.server)
 	if err != nil {
 		return nil, err
 	}
@@ -246,23 +247,11 @@ func (s *startedByIMPI) close() error {
 	return errors.Join(s.exchanger.close(), s.startup.Finish())
 }
 
-// addressTowards returns the address of this host on the way to a server.
-func addressTowards(ctx context.Context, server string) (netip.Addr, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", server) // sends nothing
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	defer conn.Close()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
-}
-
 // listenBeside listens for all that can reach a server that this host reaches from own: if own is
 // loopback, for this host alone.
 func listenBeside(ctx context.Context, own netip.Addr) (net.Listener, error) {
 	if own.IsLoopback() {
-		return listenLoopback(ctx)
+		return reach.ListenLoopback(ctx)
 	}
-	var config net.ListenConfig
-	return config.Listen(ctx, "tcp", ":0")
+	return reach.Listen(ctx, net.ListenConfig{}, ":0")
 }

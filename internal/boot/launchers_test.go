@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -254,7 +255,7 @@ func TestOpenMPI(t *testing.T) {
 
 // freeAddress returns an address at which nothing listens.
 func freeAddress(t *testing.T) string {
-	ln, err := listenLoopback(t.Context())
+	ln, err := reach.ListenLoopback(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
 	return ln.Addr().String()

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // meeting is how the ranks of a job find each other.
@@ -168,7 +170,7 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 		if _, err := netip.ParseAddr(name); err != nil && name != "localhost" {
 			where = ""
 		}
-		ln, err := config.Listen(ctx, "tcp", net.JoinHostPort(where, port))
+		ln, err := reach.Listen(ctx, config, net.JoinHostPort(where, port))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, nil
 		}
@@ -202,21 +204,8 @@ func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	}
 }
 
-// listenLoopback listens where only this host can connect.
-func listenLoopback(ctx context.Context) (net.Listener, error) {
-	var config net.ListenConfig
-	ln, err := config.Listen(ctx, "tcp4", "127.0.0.1:0")
-	if err != nil {
-		var err6 error
-		if ln, err6 = config.Listen(ctx, "tcp6", "[::1]:0"); err6 != nil {
-			return nil, errors.Join(err, err6)
-		}
-	}
-	return ln, nil
-}
-
 // maxAddresses is the most addresses of rank 0 that are announced.
-const maxAddresses = 16
+const maxAddresses = 64
 
 // reachable returns the addresses at which other hosts may reach ln, the likely ones first;
 // loopback comes last, for ranks of this host if there is nothing else.
@@ -225,29 +214,16 @@ func reachable(ln net.Listener) ([]string, error) {
 	if !own.Addr().IsUnspecified() {
 		return []string{own.String()}, nil
 	}
-	all, err := net.InterfaceAddrs()
+	all, err := reach.Addresses()
 	if err != nil {
 		return nil, err
 	}
-	var four, six, loop []string
-	for _, a := range all {
-		prefix, err := netip.ParsePrefix(a.String())
-		if err != nil {
-			continue
-		}
-		ip := prefix.Addr().Unmap()
-		text := net.JoinHostPort(ip.String(), strconv.Itoa(int(own.Port())))
-		switch {
-		case ip.IsLoopback():
-			loop = append(loop, text)
-		case ip.IsLinkLocalUnicast(), ip.IsMulticast():
-		case ip.Is4():
-			four = append(four, text)
-		default:
-			six = append(six, text)
-		}
+	if len(all) > maxAddresses {
+		all = append(all[:maxAddresses-1], all[len(all)-1])
 	}
-	list := append(four, six...)
-	list = append(list[:min(len(list), maxAddresses-1)], loop...)
-	return list[:min(len(list), maxAddresses)], nil
+	list := make([]string, len(all))
+	for i, a := range all {
+		list[i] = netip.AddrPortFrom(a, own.Port()).String()
+	}
+	return list, nil
 }

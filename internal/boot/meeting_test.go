@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -380,7 +381,7 @@ func TestReachable(t *testing.T) {
 	for _, a := range list {
 		require.NoError(t, checkAddress(a))
 	}
-	loopback, err := listenLoopback(t.Context())
+	loopback, err := reach.ListenLoopback(t.Context())
 	require.NoError(t, err)
 	defer loopback.Close()
 	list, err = reachable(loopback)

@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // Open MPI's mpirun speaks PMIx, which this package does not. The numbers are in the environment.
@@ -47,7 +49,7 @@ func joinOpenMPI(ctx context.Context, v *values) (*Job, error) {
 	if filepath.Base(path) != "sluice-"+jobNamed(e.Job) {
 		return nil, &EnvError{Name: envPMIxNamespace, Value: v.get(envPMIxNamespace), Err: errors.New("it cannot be part of a file name")}
 	}
-	m := meeting{Environment: e, hosted: true, listen: listenLoopback}
+	m := meeting{Environment: e, hosted: true, listen: reach.ListenLoopback}
 	m.find = func() ([]string, error) {
 		address, err := readAddressFile(path)
 		return []string{address}, err

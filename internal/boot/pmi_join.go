@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // pmiByFD says that PMI_FD is meant for this process. Open MPI's mpirun passes on the variable of a
@@ -168,10 +170,9 @@ func (e *Environment) listen(ctx context.Context, server string) (net.Listener, 
 		}
 		return ln, err
 	case e.oneHost():
-		return listenLoopback(ctx)
+		return reach.ListenLoopback(ctx)
 	}
-	var config net.ListenConfig
-	return config.Listen(ctx, "tcp", ":0")
+	return reach.Listen(ctx, net.ListenConfig{}, ":0")
 }
 
 func checkAddress(a string) error {

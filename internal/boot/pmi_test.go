@@ -459,7 +459,7 @@ func TestPMIFaults(t *testing.T) {
 		{"get", "cmd=get_result rc=0 value=65.x\n", `sluice-0="65.x"`},
 		{"get", "cmd=get_result rc=0 value=0.x\n", `sluice-0="0.x"`},
 		{"get", "cmd=get_result rc=0 value=1.!\n", "illegal base64 data"},
-		{"get", "cmd=get_result rc=0 value=1.aGVsbG8\n", `1 lines that begin with "hello", expected 3 to 18 lines and "sluice 1"`},
+		{"get", "cmd=get_result rc=0 value=1.aGVsbG8\n", `1 lines that begin with "hello", expected 3 to 66 lines and "sluice 1"`},
 	} {
 		t.Run(c.command+" "+c.says, func(t *testing.T) {
 			f := newFakePMI(1) // which opens the barrier for one
@@ -507,7 +507,7 @@ func TestWhereabouts(t *testing.T) {
 		good + "\nh h:1":                   "not a host name",
 		good + "\n:1":                      "not a host name",
 		good + "\nh":                       "not host:port",
-		good + strings.Repeat("\nh:1", 15): "19 lines",
+		good + strings.Repeat("\nh:1", 63): "67 lines",
 	} {
 		_, err := parseWhereabouts([]byte(bad))
 		require.ErrorIs(t, err, errProtocol)

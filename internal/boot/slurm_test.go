@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -114,7 +115,7 @@ func TestSlurmPorts(t *testing.T) {
 		require.Error(t, err, bad)
 	}
 	// A port that is taken is passed over.
-	ln, err := listenLoopback(t.Context())
+	ln, err := reach.ListenLoopback(t.Context())
 	require.NoError(t, err)
 	defer ln.Close()
 	taken := ln.Addr().(*net.TCPAddr).Port

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // OnFailure says what happens to the other ranks when a rank fails.
@@ -265,11 +266,9 @@ func (j *job) serve() error {
 	// Ranks of one host need loopback only.
 	ln := j.Listener
 	if ln == nil {
-		var err, err6 error
-		if ln, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
-			if ln, err6 = net.Listen("tcp6", "[::1]:0"); err6 != nil {
-				return fmt.Errorf("launch: rendezvous: %w", errors.Join(err, err6))
-			}
+		var err error
+		if ln, err = reach.ListenLoopback(context.Background()); err != nil {
+			return fmt.Errorf("launch: rendezvous: %w", err)
 		}
 	}
 	id := make([]byte, 8)

@@ -44,6 +44,20 @@ func Networks(t *testing.T) (two [2]Network) {
 	return two
 }
 
+// LeadNowhere gives each of two networks n more addresses, listed before the one that leads to the
+// other: they are on lo, and what is sent to those of the other network goes to no host.
+func LeadNowhere(t *testing.T, two [2]Network, n int) {
+	t.Helper()
+	const empty = "198.18.0.9"
+	for i, w := range two {
+		require.NoError(t, w.IP("neigh", "add", empty, "lladdr", "02:00:00:00:00:09", "dev", "veth0"))
+		require.NoError(t, w.IP("route", "add", fmt.Sprintf("10.%d.0.0/16", 1-i), "via", empty))
+		for k := range n {
+			require.NoError(t, w.IP("addr", "add", fmt.Sprintf("10.%d.%d.1/32", i, k), "dev", "lo"))
+		}
+	}
+}
+
 // address is that of a network.
 func address(i int) string { return fmt.Sprintf("198.18.0.%d", i+1) }
 

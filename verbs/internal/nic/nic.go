@@ -3,53 +3,30 @@ package nic
 
 import (
 	"cmp"
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// NIC is a network interface that can be a device.
-type NIC struct {
-	Name  string
-	Index int
-	MTU   int // bytes
-	Loop  bool
-	Ether bool         // its link-layer addresses are Ethernet addresses
-	Addrs []netip.Addr // usable ones, IPv4 first, at most 16
-}
+// NIC is a network interface that can be a device, with its usable addresses, IPv4 first, at most
+// 16.
+type NIC reach.Interface
 
 // most limits the addresses: container hosts have hundreds.
 const most = 16
 
 // List lists the interfaces that are up and have a usable address, loopback first.
 func List() ([]NIC, error) {
-	ifs, err := net.Interfaces()
+	all, err := reach.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("list network interfaces: %w", err)
+		return nil, err
 	}
 	var nics []NIC
-	for _, in := range ifs {
-		if in.Flags&net.FlagUp == 0 {
-			continue
-		}
-		addrs, err := in.Addrs()
-		if err != nil {
-			continue // gone since
-		}
-		n := NIC{Name: in.Name, Index: in.Index, MTU: in.MTU, Loop: in.Flags&net.FlagLoopback != 0}
-		n.Ether = !n.Loop && len(in.HardwareAddr) == 6
-		for _, a := range addrs {
-			ipnet, ok := a.(*net.IPNet)
-			if !ok {
-				continue
-			}
-			if ip, ok := netip.AddrFromSlice(ipnet.IP); ok && Usable(ip.Unmap()) {
-				n.Addrs = append(n.Addrs, ip.Unmap())
-			}
-		}
+	for _, in := range all {
+		n := NIC(in)
+		n.Addrs = slices.DeleteFunc(n.Addrs, func(a netip.Addr) bool { return !Usable(a) })
 		slices.SortStableFunc(n.Addrs, func(a, b netip.Addr) int { return cmp.Compare(a.BitLen(), b.BitLen()) })
 		n.Addrs = n.Addrs[:min(len(n.Addrs), most)]
 		if len(n.Addrs) > 0 {

@@ -1,0 +1,89 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/nettest"
+	"github.com/sluice-hpc/sluice/internal/test/need"
+)
+
+// Hosts that are odd: what they lack, and where their interfaces lead.
+
+func init() {
+	// odd is a halo exchange of ranks of which those of the first argument lack the second.
+	acts["odd"] = act{
+		do: func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, 2, hooks{}) },
+		prepare: func(args []string) error {
+			if !strings.Contains(args[0], os.Getenv("SLUICE_RANK")) {
+				return nil
+			}
+			switch args[1] {
+			case "netlink":
+				return forbid(unix.SYS_SOCKET, unix.AF_NETLINK)
+			case "descriptors":
+				few := &unix.Rlimit{Cur: 13, Max: 13}
+				return unix.Setrlimit(unix.RLIMIT_NOFILE, few)
+			}
+			return fmt.Errorf("lack of %s", args[1])
+		},
+	}
+}
+
+// TestWithoutNetlink: a rank that cannot list the interfaces of its host, as under a seccomp filter,
+// is reached where it has reached the rendezvous.
+func TestWithoutNetlink(t *testing.T) {
+	for _, provider := range []string{"tcp", "shm"} {
+		for _, which := range []string{"1", "01"} {
+			t.Run(provider+"/"+which, func(t *testing.T) {
+				r, out := run(t, provider, 2, "odd", which, "netlink")
+				require.Zero(t, r.ExitStatus(), out)
+			})
+		}
+	}
+}
+
+// TestWithoutDescriptors: a rank that has too few descriptors says so, and the others that it is gone.
+func TestWithoutDescriptors(t *testing.T) {
+	r, out := run(t, "tcp", 2, "odd", "1", "descriptors")
+	require.Equal(t, []int{1, 1}, r.Status, out)
+	require.Regexp(t, `(?m)^\[1\] .*too many open files`, out)
+	require.NotContains(t, out, "panic")
+}
+
+// TestInterfacesToNowhere: two hosts have many addresses at which neither reaches the other, as of
+// container bridges. They are not even tried, since each has reached the rendezvous from one that leads
+// somewhere.
+func TestInterfacesToNowhere(t *testing.T) {
+	need.Networks(t)
+	both := nettest.Networks(t)
+	nettest.LeadNowhere(t, both, 20)
+	ranks := startRanks(t, "198.18.0.1:20001", []nettest.Place{{Prefix: both[0].Command()}, {Prefix: both[1].Command()}}, "meet", "2")
+	for i, r := range ranks {
+		require.NoError(t, <-r.End, nettest.Output(ranks))
+		require.Contains(t, r.Out.String(), fmt.Sprintf("rank %d reaches %d through tcp, which is up\n", i, 1-i))
+		require.NotRegexp(t, `[1-9]\d failed attempts`, r.Out.String()) // fewer than there are; a rank that connects at the same time refuses some
+	}
+}
+
+// TestIPv6Alone: the loopback interface has ::1 alone.
+func TestIPv6Alone(t *testing.T) {
+	need.Networks(t)
+	n := nettest.Networks(t)[0]
+	require.NoError(t, n.IP("addr", "del", "198.18.0.1/24", "dev", "veth0"))
+	require.NoError(t, n.IP("addr", "del", "127.0.0.1/8", "dev", "lo"))
+	for _, transport := range []string{"shm", "tcp"} {
+		place := nettest.Place{Prefix: n.Command(), Env: []string{EnvTransport + "=" + transport}}
+		ranks := startRanks(t, "[::1]:20001", []nettest.Place{place, place}, "meet", "2")
+		for i, r := range ranks {
+			require.NoError(t, <-r.End, nettest.Output(ranks))
+			require.Contains(t, r.Out.String(), fmt.Sprintf("rank %d reaches %d through %s, which is up\n", i, 1-i, transport))
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package reach
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// Interface is a network interface that is up.
+type Interface struct {
+	Name  string
+	Index int
+	MTU   int // bytes
+	Loop  bool
+	Ether bool // its link-layer addresses are Ethernet addresses
+	Addrs []netip.Addr
+}
+
+// Interfaces lists the network interfaces that are up, also where the system refuses netlink: see
+// asked.
+func Interfaces() ([]Interface, error) {
+	list, err := listed()
+	if err != nil {
+		if list = asked(); len(list) == 0 {
+			return nil, fmt.Errorf("list network interfaces: %w", err)
+		}
+	}
+	return list, nil
+}
+
+// listed returns the interfaces that are up: a variable for tests alone.
+var listed = func() (list []Interface, err error) {
+	ifs, err := net.Interfaces()
+	for _, in := range ifs {
+		if in.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := in.Addrs()
+		if err != nil {
+			continue // gone since
+		}
+		n := Interface{Name: in.Name, Index: in.Index, MTU: in.MTU, Loop: in.Flags&net.FlagLoopback != 0}
+		n.Ether = !n.Loop && len(in.HardwareAddr) == 6
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				n.Addrs = append(n.Addrs, p.Addr().Unmap())
+			}
+		}
+		list = append(list, n)
+	}
+	return list, err
+}
