@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
@@ -57,10 +59,14 @@ type Config struct {
 	// in whole seconds and at least 2, how long its host may be silent. 0: 10 s.
 	PeerTimeout time.Duration
 	// Providers are the verbs providers that may carry packets between processes of this package,
-	// in order of preference. nil: shm within a host, then ibv. Empty but not nil: TCP only.
+	// in order of preference; TCP is used where none does. nil: those of the environment variable
+	// SLUICE_TRANSPORT (see [channel.EnvTransport]), in which tcp is TCP, and of which one must do;
+	// or else shm within a host, then ibv. Empty but not nil: TCP only.
 	Providers []string
 	// Log receives records of hosts that connect and are lost. nil: slog.Default.
 	Log *slog.Logger
+
+	named string // the value of the variable, if TCP is not among its names
 }
 
 // complete fills in the defaults and validates the fields.
@@ -85,6 +91,16 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if value := os.Getenv(channel.EnvTransport); c.Providers == nil && value != "" {
+		c.Providers, c.named = []string{}, value
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.TrimSpace(name); name == "tcp" {
+				c.named = "" // what follows would be of no use
+				break
+			}
+			c.Providers = append(c.Providers, name)
+		}
 	}
 	switch {
 	case c.Processes < 0 || c.Processes > maxProcesses:

@@ -118,6 +118,16 @@ func worlds(t testing.TB, p place) []*Comm {
 func join(t testing.TB, p place) []*Job {
 	t.Helper()
 	p.needs(t)
+	jobs, errs := tryJoin(t, p)
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	return jobs
+}
+
+// tryJoin has the hosts of a place join a job, and returns what each got.
+func tryJoin(t testing.TB, p place) ([]*Job, []error) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	const key = 4711
@@ -142,10 +152,7 @@ func join(t testing.TB, p place) []*Job {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		require.NoError(t, err)
-	}
-	return jobs
+	return jobs, errs
 }
 
 // closeAll closes all jobs at the same time.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
@@ -254,6 +255,9 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 	var c *rcCarrier
 	for c == nil {
 		i, k, err := s.choose(l, conn, &mine, &theirs, used)
+		if err == nil && i < 0 && s.j.config.named != "" {
+			err = fmt.Errorf("nothing that %s=%s names works between the hosts; it may name tcp as well", channel.EnvTransport, s.j.config.named)
+		}
 		if err != nil || i < 0 {
 			return nil, err
 		}

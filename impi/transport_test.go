@@ -1,0 +1,38 @@
+package impi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/test/need"
+)
+
+// TestTransport: the environment variable that names the transports of channels names those of packets
+// too, where the program names none.
+func TestTransport(t *testing.T) {
+	need.Provider(t, "shm")
+	for value, want := range map[string]string{
+		"": "shm", "shm": "shm", "shm,tcp": "shm", "nonesuch, shm": "shm", "tcp": "", "tcp,shm": "", "nonesuch,tcp": "",
+	} {
+		t.Run(value, func(t *testing.T) {
+			t.Setenv(channel.EnvTransport, value)
+			jobs, errs := tryJoin(t, place{hosts: 2, processes: 1})
+			for i, err := range errs {
+				require.NoError(t, err)
+				require.Equal(t, want, jobs[i].Provider(1-i))
+			}
+			closeAll(t, jobs)
+		})
+	}
+	t.Setenv(channel.EnvTransport, "nonesuch")
+	_, errs := tryJoin(t, place{hosts: 2, processes: 1})
+	for _, err := range errs {
+		require.ErrorIs(t, err, ErrUnreachable)
+		require.ErrorContains(t, err, "SLUICE_TRANSPORT=nonesuch")
+	}
+	jobs := join(t, place{hosts: 2, processes: 1, config: Config{Providers: []string{"shm"}}})
+	require.Equal(t, "shm", jobs[0].Provider(1), "what the program says goes first")
+	closeAll(t, jobs)
+}
