@@ -2,8 +2,10 @@ package channel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,11 +14,16 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/refuse"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // Hosts that are odd: what they lack, and where their interfaces lead.
 
 func init() {
+	acts["large"] = act{do: large, prepare: func(args []string) error {
+		return os.WriteFile(args[1], []byte(strconv.Itoa(os.Getpid())), 0)
+	}}
 	// odd is a halo exchange of ranks of which those of the first argument lack the second.
 	acts["odd"] = act{
 		do: func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, 2, hooks{}) },
@@ -26,13 +33,60 @@ func init() {
 			}
 			switch args[1] {
 			case "netlink":
-				return forbid(unix.SYS_SOCKET, unix.AF_NETLINK)
+				return refuse.Call(unix.SYS_SOCKET, unix.AF_NETLINK)
 			case "descriptors":
 				few := &unix.Rlimit{Cur: 13, Max: 13}
 				return unix.Setrlimit(unix.RLIMIT_NOFILE, few)
+			case "files": // of more than a few bytes
+				return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 51200, Max: 51200})
 			}
 			return fmt.Errorf("lack of %s", args[1])
 		},
+	}
+}
+
+// large allocates as many bytes as the first argument says, in a cgroup that the second one names,
+// while the last rank waits for the others.
+func large(ctx context.Context, n *Node, args []string) error {
+	asks := n.Rank() != n.Size()-1
+	var err error
+	if asks {
+		_, err = n.Alloc(number(args[0]))
+	}
+	if e := n.job.Barrier(ctx); e != nil {
+		return e
+	}
+	switch {
+	case errors.Is(err, verbs.ErrNoMemory):
+		fmt.Println("no memory:", err)
+		_, err = n.Alloc(1 << 20) // the rank goes on
+	case err == nil && asks:
+		fmt.Println("all allocated")
+	}
+	return err
+}
+
+// TestTooLarge: an allocation beyond what a cgroup leaves is an error, and nothing is killed: neither
+// the ranks that ask for it nor one that does not.
+func TestTooLarge(t *testing.T) {
+	procs := need.MemoryGroup(t, 320<<20)
+	for _, c := range []struct {
+		provider string
+		size     int
+		says     string
+	}{
+		{"shm", 1 << 30, "no memory: "},
+		{"tcp", 1 << 30, "no memory: "},
+		{"shm", 32 << 20, "all allocated"},
+	} {
+		t.Run(fmt.Sprint(c.provider, c.size), func(t *testing.T) {
+			r, out := run(t, c.provider, 3, "large", fmt.Sprint(c.size), procs)
+			require.Zero(t, r.ExitStatus(), out)
+			require.Equal(t, 2, strings.Count(out, c.says), out)
+			if c.size == 1<<30 {
+				require.Regexp(t, `there is no room for 1024 MiB: 320 MiB in /sys/fs/cgroup/.* leaves \d+ MiB`, out)
+			}
+		})
 	}
 }
 
@@ -55,6 +109,14 @@ func TestWithoutDescriptors(t *testing.T) {
 	require.Equal(t, []int{1, 1}, r.Status, out)
 	require.Regexp(t, `(?m)^\[1\] .*too many open files`, out)
 	require.NotContains(t, out, "panic")
+}
+
+// TestFileLimit: a rank whose files may not be as large as shared memory is says so, to its peer
+// too.
+func TestFileLimit(t *testing.T) {
+	r, out := run(t, "shm,tcp", 2, "odd", "1", "files")
+	require.Zero(t, r.ExitStatus(), out)
+	require.Regexp(t, `(?m)^\[0\] .*provider not used .*RLIMIT_FSIZE \(ulimit -f\) is 51200 bytes`, out)
 }
 
 // TestInterfacesToNowhere: two hosts have many addresses at which neither reaches the other, as of

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -30,6 +31,9 @@ type Memory struct {
 // from one process's memory into the other's.
 //
 // The caller owns the Memory and must close it. Closing the node closes it too.
+//
+// Errors: [ErrInvalid], [ErrClosed], and verbs.ErrNoMemory with the limit that is reached, of this
+// process, its cgroups or the machine.
 func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
@@ -46,6 +50,9 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 		}
 		m.mr, m.buf = mr, mr.Bytes()
 	} else {
+		if err := limits.Fits(uint64(size)); err != nil {
+			return nil, nodeError("allocate", fmt.Errorf("%w: %w", verbs.ErrNoMemory, err))
+		}
 		b := make([]byte, size+pageSize)
 		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
 		m.buf = b[skip : skip+size : skip+size]

@@ -35,6 +35,7 @@ type Node struct {
 
 	providers []string                  // in order of preference
 	devices   []*device                 // of this host
+	unopened  map[string]error          // why a device of this host could not be opened, by provider
 	opening   sync.Mutex                // of networks
 	networks  []*device                 // opened for peers; under opening
 	engines   atomic.Pointer[[]*device] // the same
@@ -110,7 +111,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{making: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		peers: map[int]*peer{}, served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
+		unopened: map[string]error{}, peers: map[int]*peer{}, served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.open, n.shut = context.WithCancelCause(context.Background())
@@ -178,6 +179,7 @@ func (n *Node) openDevices() error {
 			dev, err := n.openDevice(port{Device: d})
 			if err != nil {
 				n.log.Warn("channel: cannot open device", "device", d.Name(), "error", err)
+				n.unopened[d.Provider()] = err
 				continue
 			}
 			n.devices = append(n.devices, dev)

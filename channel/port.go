@@ -32,6 +32,9 @@ func (n *Node) ports(provider string, conn net.Conn) ([]port, error) {
 			return []port{{Device: d.ctx.Device(), open: d}}, nil
 		}
 	}
+	if err := n.unopened[provider]; err != nil {
+		return nil, err
+	}
 	ip := conn.LocalAddr().(*net.TCPAddr).IP
 	list, err := n.candidates(provider, ip)
 	if len(list) == 0 {

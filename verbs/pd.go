@@ -4,6 +4,8 @@ import (
 	"io"
 	"os"
 	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // PD is a protection domain (struct ibv_pd): a set of regions and queue pairs that may
@@ -32,6 +34,9 @@ func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
 func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	if size < 1 {
 		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
+	}
+	if err := limits.Fits(uint64(size)); err != nil {
+		return nil, pd.ctx.errorf("allocate MR", ErrNoMemory, "%v", err)
 	}
 	return pd.addMR("allocate MR", size, access, func() (ProviderMR, error) {
 		if a, ok := pd.prov.(MemoryAllocator); ok {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -166,9 +167,9 @@ func TestHost(t *testing.T) {
 				}
 				return n
 			}
-			h := host{files}
-			require.Equal(t, c.tasks, most(h.tasks()))
-			require.Equal(t, c.memory, most(h.memory()))
+			h := limits.Host{FS: files}
+			require.Equal(t, c.tasks, most(tasks(h)))
+			require.Equal(t, c.memory, most(memory(h)))
 		})
 	}
 }

@@ -4,11 +4,11 @@ package shm_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
+	"github.com/sluice-hpc/sluice/internal/test/refuse"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/shm"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
@@ -30,8 +31,8 @@ const envForbid = "SLUICE_SHM_TEST_FORBID_CMA"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envForbid) != "" {
-		if err := forbidCMA(); err != nil {
-			fmt.Fprintln(os.Stderr, "seccomp:", err)
+		if err := errors.Join(refuse.Call(unix.SYS_PROCESS_VM_READV), refuse.Call(unix.SYS_PROCESS_VM_WRITEV)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}
@@ -39,34 +40,6 @@ func TestMain(m *testing.M) {
 		shm.GoByBoard()
 	}
 	verbstest.Main(m, map[string]func([]string) error{"open": openAndWait})
-}
-
-// forbidCMA installs a seccomp filter under which the two process_vm calls fail
-// with EPERM, as container runtimes have it.
-func forbidCMA() error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	const (
-		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		ret   = unix.BPF_RET | unix.BPF_K
-	)
-	filter := []unix.SockFilter{
-		{Code: load, K: 0}, // seccomp_data.nr
-		{Code: equal, K: unix.SYS_PROCESS_VM_READV, Jt: 2},
-		{Code: equal, K: unix.SYS_PROCESS_VM_WRITEV, Jt: 1},
-		{Code: ret, K: unix.SECCOMP_RET_ALLOW},
-		{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
-	}
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
-	if e != 0 {
-		return e
-	}
-	return nil
 }
 
 // Everything works without process_vm_readv, too.

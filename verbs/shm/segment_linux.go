@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -32,19 +33,25 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	}
 	s := &segment{fd: fd}
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		if err == unix.EFBIG {
+			var l unix.Rlimit
+			if unix.Getrlimit(unix.RLIMIT_FSIZE, &l) == nil {
+				err := fmt.Errorf("%w: %d bytes of shared memory; RLIMIT_FSIZE (ulimit -f) is %d bytes", verbs.ErrNoMemory, size, l.Cur)
+				return nil, errors.Join(err, s.close())
+			}
+		}
 		return nil, errors.Join(os.NewSyscallError("ftruncate", err), s.close())
-	}
-	if err := s.allocate(0, size); err != nil {
-		return nil, errors.Join(err, s.close())
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, errors.Join(os.NewSyscallError("F_ADD_SEALS", err), s.close())
 	}
-	const flags = unix.MAP_SHARED | unix.MAP_POPULATE
 	if s.lent = lent; lent {
-		s.mem, err = retire.Map(fd, size, flags)
-	} else if s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags); err != nil {
+		s.mem, err = retire.Map(fd, size, unix.MAP_SHARED)
+	} else if s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		err = os.NewSyscallError("mmap", err)
+	}
+	if err == nil {
+		err = s.allocate(0, size)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -52,15 +59,49 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	return s, nil
 }
 
-// allocate allocates the pages of a range.
+// allocateStep is how many bytes are allocated before the room for the rest is looked at again.
+const allocateStep = 16 << 20
+
+// allocate allocates the pages of a range through this process's mapping: the kernel counts them as
+// its memory, and ends it, not others, where the room that was there has gone meanwhile.
 func (s *segment) allocate(off, n int) error {
+	for n > 0 {
+		k := min(n, allocateStep)
+		if n > k {
+			if err := limits.Fits(uint64(n)); err != nil {
+				return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
+			}
+		}
+		if err := populate(s.fd, s.mem, off, k); err != nil {
+			return fmt.Errorf("%w: cannot allocate %d bytes of shared memory: %w", verbs.ErrNoMemory, k, err)
+		}
+		off, n = off+k, n-k
+	}
+	return nil
+}
+
+// populate allocates and maps the pages of a range.
+func populate(fd int, mem []byte, off, n int) error {
 	for {
-		switch err := unix.Fallocate(s.fd, 0, int64(off), int64(n)); err {
+		switch err := madvise(mem[off:off+n], unix.MADV_POPULATE_WRITE); err {
 		case nil:
 			return nil
-		case unix.EINTR:
+		case unix.EINTR, unix.EAGAIN:
+		case unix.EINVAL: // before Linux 5.14
+			return fallocate(fd, 0, off, n)
 		default:
-			return fmt.Errorf("%w: cannot allocate %d bytes of shared memory: fallocate: %w", verbs.ErrNoMemory, n, err)
+			return os.NewSyscallError("madvise", err)
+		}
+	}
+}
+
+// madvise is a variable for tests alone.
+var madvise = unix.Madvise
+
+func fallocate(fd int, mode uint32, off, n int) error {
+	for {
+		if err := unix.Fallocate(fd, mode, int64(off), int64(n)); err != unix.EINTR {
+			return os.NewSyscallError("fallocate", err)
 		}
 	}
 }
@@ -68,12 +109,7 @@ func (s *segment) allocate(off, n int) error {
 // punch frees all pages, in this process and in those that have mapped them: seals forbid
 // changing the size, not that. An access to a freed page gets a page of zeros.
 func (s *segment) punch() error {
-	for {
-		err := unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(s.mem)))
-		if err != unix.EINTR {
-			return err
-		}
-	}
+	return fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, len(s.mem))
 }
 
 // openSegment maps a peer's segment and closes fd. It checks that the segment cannot shrink:

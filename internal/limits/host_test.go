@@ -1,0 +1,55 @@
+package limits
+
+import (
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Memory fits where the machine and all cgroups have room for it, that of files and of swapping
+// included.
+func TestFits(t *testing.T) {
+	files := func(names map[string]string) fstest.MapFS {
+		fs := fstest.MapFS{
+			"proc/self/mountinfo": {Data: []byte("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")},
+			"proc/self/cgroup":    {Data: []byte("0::/a/b\n")},
+		}
+		for name, data := range names {
+			fs[name] = &fstest.MapFile{Data: []byte(data)}
+		}
+		return fs
+	}
+	const group = "sys/fs/cgroup/a/"
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		room  uint64 // MiB
+		says  string
+	}{
+		{"the machine", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 0 kB\n"}, 100, "MemAvailable leaves 100 MiB"},
+		{"with swapping", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n"}, 150, "MemAvailable leaves 150 MiB"},
+		{"a group above", map[string]string{
+			"proc/meminfo":           "MemAvailable: 102400 kB\n",
+			group + "memory.max":     "83886080\n",
+			group + "memory.current": "62914560\n",
+			group + "memory.stat":    "inactive_file 10485760\nactive_file 1048576\nslab_reclaimable 1048576\n",
+		}, 32, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 32 MiB"},
+		{"a group that may swap some", map[string]string{
+			"proc/meminfo":                "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n",
+			group + "memory.max":          "83886080\n",
+			group + "memory.current":      "62914560\n",
+			group + "memory.swap.max":     "20971520\n",
+			group + "memory.swap.current": "10485760\n",
+		}, 30, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 30 MiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := Host{files(c.files)}
+			require.NoError(t, h.fits(c.room<<20))
+			require.ErrorContains(t, h.fits((c.room+1)<<20), c.says)
+		})
+	}
+	require.NoError(t, Host{fstest.MapFS{}}.fits(1<<60), "nothing is known")
+	require.NoError(t, Fits(lookUp-1))
+	require.Error(t, Fits(1<<60))
+}
