@@ -359,6 +359,13 @@ func (j *job) start(rank int) (*child, error) {
 		}
 		cmd.Stdin = f.File
 		defer f.done()
+	} else {
+		f, err := nothing()
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdin = f
+		defer f.Close()
 	}
 	prefix := ""
 	if j.Prefix {

@@ -3,8 +3,11 @@ package launch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +21,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
+	"github.com/sluice-hpc/sluice/internal/test/refuse"
 )
 
 // ended waits until the process behind a pidfd has ended.
@@ -195,20 +199,102 @@ func TestDrain(t *testing.T) {
 	require.True(t, ended)
 }
 
-// A terminal is read by Run and not by rank 0, which the system would stop for
-// it: its process group is in the background.
-func TestTerminal(t *testing.T) {
+// terminal opens a terminal: what is written to master is typed at slave.
+func terminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	defer master.Close()
+	t.Cleanup(func() { master.Close() })
 	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	defer slave.Close()
-	const endOfFile = "\x04"
-	_, err = master.WriteString("typed\n" + endOfFile)
+	t.Cleanup(func() { slave.Close() })
+	return master, slave
+}
+
+func init() {
+	// launcher runs a job of one that reads the terminal.
+	acts["launcher"] = func([]string) int {
+		r, err := Run(context.Background(), Options{Size: 1, Args: []string{procs.Program()}, Env: procs.Environ("cat"), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+		if err != nil {
+			say(err)
+			return 1
+		}
+		return r.ExitStatus()
+	}
+	// confined runs a job whose ranks end as the further arguments of act "exit" say, without the
+	// system calls that the first one names.
+	acts["confined"] = func(args []string) int {
+		var err error
+		for name := range strings.SplitSeq(args[0], ",") {
+			err = errors.Join(err, refuse.Call(map[string]uint32{"waitid": unix.SYS_WAITID, "pidfd_open": unix.SYS_PIDFD_OPEN}[name]))
+		}
+		var r Result
+		if err == nil {
+			r, err = Run(context.Background(), Options{Size: len(args) - 1, Args: append([]string{procs.Program()}, args[1:]...), Env: procs.Environ("exit"), Stdout: os.Stdout, Stderr: os.Stderr, OnFailure: Continue})
+		}
+		say(r.Status, err)
+		return 0
+	}
+	// shell runs a launcher in the background of its terminal, and brings it into the foreground once
+	// the launcher waits for that: it catches SIGCONT then.
+	acts["shell"] = func([]string) int {
+		signal.Ignore(syscall.SIGTTOU)
+		cmd := procs.Command(context.Background(), "launcher")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stdout
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := cmd.Start(); err != nil {
+			say(err)
+			return 1
+		}
+		pid := cmd.Process.Pid
+		ended := make(chan syscall.WaitStatus)
+		go func() {
+			for {
+				var s syscall.WaitStatus
+				if _, err := syscall.Wait4(pid, &s, syscall.WUNTRACED, nil); err != syscall.EINTR {
+					ended <- s
+					return
+				}
+			}
+		}()
+		for waits := false; !waits; {
+			select {
+			case s := <-ended:
+				say("in the background: stopped", s.Stopped(), s.StopSignal())
+				syscall.Kill(-pid, syscall.SIGKILL)
+				return 1
+			case <-time.After(time.Millisecond):
+			}
+			waits = catches(pid, syscall.SIGCONT)
+		}
+		if err := unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, pid); err != nil {
+			say(err)
+			return 1
+		}
+		syscall.Kill(-pid, syscall.SIGCONT)
+		return (<-ended).ExitStatus()
+	}
+}
+
+// catches says whether a process has a handler for a signal.
+func catches(pid int, s syscall.Signal) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(b), "SigCgt:")
+	mask, err := strconv.ParseUint(strings.Fields(rest)[0], 16, 64)
+	return err == nil && mask&(1<<(s-1)) != 0
+}
+
+// A terminal is read by Run and not by rank 0, which the system would stop for
+// it: its process group is in the background.
+func TestTerminal(t *testing.T) {
+	master, slave := terminal(t)
+	_, err := master.WriteString("typed\n" + endOfFile)
 	require.NoError(t, err)
 
 	var out bytes.Buffer
@@ -217,6 +303,42 @@ func TestTerminal(t *testing.T) {
 	_, err = Run(procs.Within(t), o)
 	require.NoError(t, err)
 	require.Equal(t, "typed\n", out.String())
+}
+
+// The status of ranks is known where the system refuses what waits for them without removing them.
+func TestConfined(t *testing.T) {
+	for _, calls := range []string{"waitid", "waitid,pidfd_open", "pidfd_open"} {
+		out, err := procs.Command(procs.Within(t), "confined", calls, "0", "7", "-9").CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Equal(t, "[0 7 137] <nil>\n", string(out), calls)
+	}
+}
+
+// Ranks have an empty input where there is no /dev/null.
+func TestNoNullDevice(t *testing.T) {
+	need.Root(t)
+	need.Program(t, "unshare")
+	cmd := exec.CommandContext(procs.Within(t), "unshare", "--mount", "sh", "-c", `mount -t tmpfs none /dev && exec "$0" waitid 0 3`, procs.Program())
+	cmd.Env = append(os.Environ(), procs.Variables("confined")...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, "[0 3] <nil>\n", string(out))
+}
+
+const endOfFile = "\x04"
+
+// A launcher in the background of its terminal does not read it, for which it would be stopped, until it
+// is in the foreground.
+func TestBackground(t *testing.T) {
+	master, slave := terminal(t)
+	_, err := master.WriteString("typed\n" + endOfFile)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	cmd := procs.Command(procs.Within(t), "shell")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	require.NoError(t, cmd.Run(), "%s", &out)
+	require.Contains(t, out.String(), "typed\n")
 }
 
 // sleepers are options of many ranks that say so when they are there, and sleep.

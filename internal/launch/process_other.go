@@ -29,4 +29,12 @@ func signalGroup(p *os.Process, s os.Signal) {
 
 func stopSelf() {}
 
-func exitStatus(p *os.ProcessState) int { return p.ExitCode() }
+func exitStatus(s syscall.WaitStatus) int { return int(s.ExitCode) }
+
+// foreground reads a terminal.
+type foreground struct {
+	file  *os.File
+	ended <-chan struct{}
+}
+
+func (f *foreground) Read(b []byte) (int, error) { return f.file.Read(b) }

@@ -5,16 +5,18 @@ package launch
 import (
 	"errors"
 	"os"
+	"syscall"
 )
 
-// reap waits for the child and ends its group. Between the two steps the number of an empty group
+// reap waits for the child, ends its group, and returns its status. Between the two steps the number of an empty group
 // could, in theory, be given to another group.
-func (c *child) reap() {
+func (c *child) reap() int {
 	c.cmd.Wait() // for which an exit status other than 0 is an error
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reaped = true
 	signalGroup(c.cmd.Process, os.Kill)
+	return exitStatus(c.cmd.ProcessState.Sys().(syscall.WaitStatus))
 }
 
 // Cores lists the CPUs that Core binds to: none here.

@@ -3,8 +3,13 @@
 package launch
 
 import (
+	"io"
 	"os"
+	"os/signal"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Signals returns the signals that are worth forwarding on this system.
@@ -35,9 +40,48 @@ func signalGroup(p *os.Process, s os.Signal) {
 func stopSelf() { syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 
 // exitStatus returns the status as a shell reports it.
-func exitStatus(p *os.ProcessState) int {
-	if s, ok := p.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+func exitStatus(s syscall.WaitStatus) int {
+	if s.Signaled() {
 		return 128 + int(s.Signal())
 	}
-	return p.ExitCode()
+	return s.ExitStatus()
+}
+
+// foreground reads a terminal while this process is in its foreground, until ended: a process in the
+// background is stopped for it (SIGTTIN).
+type foreground struct {
+	file  *os.File
+	ended <-chan struct{}
+}
+
+// turnover is how often the foreground is looked at: shells wake what they bring there (SIGCONT), others
+// may not.
+const turnover = time.Second
+
+func (f *foreground) Read(b []byte) (int, error) {
+	woken := make(chan os.Signal, 1)
+	signal.Notify(woken, syscall.SIGCONT)
+	defer signal.Stop(woken)
+	fd := int(f.file.Fd())
+	for {
+		group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		if err != nil || group == unix.Getpgrp() { // an error: another session's, where nothing is stopped
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			if n, err := unix.Poll(p, int(turnover.Milliseconds())); n > 0 || err != nil && err != unix.EINTR {
+				return f.file.Read(b)
+			}
+			select {
+			case <-f.ended:
+				return 0, io.EOF
+			default:
+			}
+			continue
+		}
+		select {
+		case <-woken:
+		case <-time.After(turnover):
+		case <-f.ended:
+			return 0, io.EOF
+		}
+	}
 }

@@ -24,23 +24,41 @@ func (h handed) done() {
 	}
 }
 
+// nothing returns a file without content: /dev/null, or, where that is missing, the end of a pipe.
+func nothing() (*os.File, error) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		var w *os.File
+		if f, w, err = os.Pipe(); err == nil {
+			w.Close()
+		}
+	}
+	return f, err
+}
+
 // input copies to the standard input of rank 0.
 type input struct {
-	pipe *os.File // nil if there is nothing to copy
+	pipe  *os.File // nil if there is nothing to copy
+	ended chan struct{}
 }
 
 func (in *input) file(r io.Reader) (handed, error) {
 	// A rank that read from a terminal would be stopped, because its process group is not in the
 	// foreground.
-	if f, ok := r.(*os.File); ok && !term.IsTerminal(int(f.Fd())) {
+	f, ok := r.(*os.File)
+	terminal := ok && term.IsTerminal(int(f.Fd()))
+	if ok && !terminal {
 		return handed{File: f}, nil
 	}
 	theirs, ours, err := os.Pipe()
 	if err != nil {
 		return handed{}, err
 	}
-	in.pipe = ours
+	in.pipe, in.ended = ours, make(chan struct{})
 	go func() {
+		if terminal {
+			r = &foreground{f, in.ended}
+		}
 		io.Copy(ours, r) // also ends when the rank stops reading
 		ours.Close()
 	}()
@@ -50,6 +68,7 @@ func (in *input) file(r io.Reader) (handed, error) {
 func (in *input) close() {
 	if in.pipe != nil {
 		in.pipe.Close()
+		close(in.ended)
 	}
 }
 

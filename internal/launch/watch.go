@@ -22,12 +22,6 @@ type child struct {
 // exit reports that a rank has ended.
 type exit struct{ rank, status int }
 
-// wait returns the exit status of the child when it has ended, and ends the rest of its group.
-func (c *child) wait() int {
-	c.reap()
-	return exitStatus(c.cmd.ProcessState)
-}
-
 // signal sends s to the group of the child, if the child is still there.
 func (c *child) signal(s os.Signal) {
 	c.mu.Lock()
@@ -151,7 +145,7 @@ func (w *watch) adopt(children []*child) {
 	for _, c := range children {
 		rank := len(w.children)
 		w.children = append(w.children, c)
-		go func() { w.exits <- exit{rank, c.wait()} }()
+		go func() { w.exits <- exit{rank, c.reap()} }()
 		switch {
 		case w.killing:
 			c.signal(os.Kill)
