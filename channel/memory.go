@@ -32,8 +32,8 @@ type Memory struct {
 //
 // The caller owns the Memory and must close it. Closing the node closes it too.
 //
-// Errors: [ErrInvalid], [ErrClosed], and verbs.ErrNoMemory with the limit that is reached, of this
-// process, its cgroups or the machine.
+// Errors: [ErrInvalid], [ErrClosed], and verbs.ErrNoMemory with the limit that is reached, of
+// the cgroups of this process or of the machine.
 func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))

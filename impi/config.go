@@ -5,12 +5,14 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // Config says how a process takes part in a job. The zero Config suits most jobs.
@@ -98,6 +100,9 @@ func (c Config) complete() (Config, error) {
 			if name = strings.TrimSpace(name); name == "tcp" {
 				c.named = "" // what follows would be of no use
 				break
+			}
+			if !slices.ContainsFunc(verbs.Providers(), func(p verbs.ProviderInfo) bool { return p.Name == name }) {
+				return c, fmt.Errorf("%w: %s=%q: there is no provider %q", ErrInvalid, channel.EnvTransport, value, name)
 			}
 			c.Providers = append(c.Providers, name)
 		}

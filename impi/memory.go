@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -89,6 +90,9 @@ func (m *Memory) register(size int) error {
 		}
 	}
 	if m.buf == nil {
+		if err := limits.Fits(uint64(size)); err != nil {
+			return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
+		}
 		page := os.Getpagesize()
 		b := make([]byte, size+page)
 		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)

@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,7 @@ import (
 func TestTransport(t *testing.T) {
 	need.Provider(t, "shm")
 	for value, want := range map[string]string{
-		"": "shm", "shm": "shm", "shm,tcp": "shm", "nonesuch, shm": "shm", "tcp": "", "tcp,shm": "", "nonesuch,tcp": "",
+		"": "shm", "shm": "shm", "shm, tcp": "shm", "tcp": "", "tcp,shm": "",
 	} {
 		t.Run(value, func(t *testing.T) {
 			t.Setenv(channel.EnvTransport, value)
@@ -26,11 +27,18 @@ func TestTransport(t *testing.T) {
 			closeAll(t, jobs)
 		})
 	}
-	t.Setenv(channel.EnvTransport, "nonesuch")
-	_, errs := tryJoin(t, place{hosts: 2, processes: 1})
+	t.Setenv(channel.EnvTransport, "smh")
+	_, err := Config{}.complete()
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, `SLUICE_TRANSPORT="smh"`)
+	t.Setenv(channel.EnvTransport, "shm")
+	c, err := Config{Log: slog.New(slog.DiscardHandler)}.complete()
+	require.NoError(t, err)
+	c.Providers = []string{} // as if it did not reach
+	_, errs := tryJoin(t, place{hosts: 2, processes: 1, config: c})
 	for _, err := range errs {
 		require.ErrorIs(t, err, ErrUnreachable)
-		require.ErrorContains(t, err, "SLUICE_TRANSPORT=nonesuch")
+		require.ErrorContains(t, err, "SLUICE_TRANSPORT=shm")
 	}
 	jobs := join(t, place{hosts: 2, processes: 1, config: Config{Providers: []string{"shm"}}})
 	require.Equal(t, "shm", jobs[0].Provider(1), "what the program says goes first")

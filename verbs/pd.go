@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"unsafe"
@@ -35,12 +36,12 @@ func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	if size < 1 {
 		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
 	}
-	if err := limits.Fits(uint64(size)); err != nil {
-		return nil, pd.ctx.errorf("allocate MR", ErrNoMemory, "%v", err)
-	}
 	return pd.addMR("allocate MR", size, access, func() (ProviderMR, error) {
 		if a, ok := pd.prov.(MemoryAllocator); ok {
 			return a.AllocMR(size, access)
+		}
+		if err := limits.Fits(uint64(size)); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNoMemory, err)
 		}
 		return pd.prov.RegMR(alignedSlice(size, pageAlign), access)
 	})

@@ -88,12 +88,14 @@ func (m *meeting) patience() time.Duration {
 func (m *meeting) dial(ctx context.Context) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.patience())
 	defer cancel()
+	each := 2 * time.Second
 	refusals := 0
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		c, again, err := m.tryAll(ctx)
+		c, again, err := m.tryAll(ctx, each)
 		if err == nil {
 			return c, nil
 		}
+		each = min(2*each, 16*time.Second)
 		// The rendezvous of an earlier program that is just ending looks like one with another
 		// secret, but only once.
 		if !again && m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
@@ -118,9 +120,10 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 }
 
 // tryAll tries the addresses of the rendezvous; again says that another attempt may succeed. Where
-// there are several, something else may be listening at some: only a rendezvous that knows the
-// secret can refuse this rank.
-func (m *meeting) tryAll(ctx context.Context) (c *client, again bool, err error) {
+// there are several, something else may be listening at some, and the rendezvous come up at another
+// meanwhile: they have a limited time each round, and only a rendezvous that knows the secret can
+// refuse this rank.
+func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, again bool, err error) {
 	addresses, err := m.find()
 	if err != nil {
 		return nil, true, err
@@ -144,7 +147,12 @@ func (m *meeting) tryAll(ctx context.Context) (c *client, again bool, err error)
 		waitsFor(ctx, all)
 	}
 	waits()
-	conn, err := reach.Dial(ctx, addresses, reach.Options{
+	attempt, cancel := ctx, context.CancelFunc(func() {})
+	if len(addresses) > 1 {
+		attempt, cancel = context.WithTimeout(ctx, each)
+	}
+	defer cancel()
+	conn, err := reach.Dial(attempt, addresses, reach.Options{
 		Meet: func(conn net.Conn) (final bool, err error) {
 			var retry bool
 			r, minor, retry, err = introduce(conn, e, m.hosted)

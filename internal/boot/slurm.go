@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
 // Slurm without PMI: srun sets the numbers (src/common/env.c), and rank 0 is on the first node of
@@ -65,30 +67,37 @@ func joinSlurm(ctx context.Context, v *values) (*Job, error) {
 			Advice:   "use --mpi=pmi2, or set " + EnvServer + "=host:port, a free port on rank 0's node",
 		}
 	}
-	host, bind := first, ""
+	hosts, bind := []string{first}, []string{""}
 	if e.oneHost() {
-		host, bind = "127.0.0.1", "127.0.0.1"
+		hosts = []string{"127.0.0.1", "::1"} // there may be one of the two
+		bind = hosts
 	}
-	addresses := make([]string, len(ports))
-	for i, port := range ports {
-		addresses[i] = net.JoinHostPort(host, strconv.Itoa(port))
+	var addresses []string
+	for _, port := range ports {
+		for _, host := range hosts {
+			addresses = append(addresses, net.JoinHostPort(host, strconv.Itoa(port)))
+		}
 	}
 	m := meeting{Environment: e, hosted: true, find: at(addresses...)}
 	m.listen = func(ctx context.Context) (net.Listener, error) { return listenAtFree(ctx, bind, ports) }
 	return m.join(ctx)
 }
 
-// listenAtFree listens at the first free port.
-func listenAtFree(ctx context.Context, host string, ports []int) (net.Listener, error) {
-	var config net.ListenConfig
+// listenAtFree listens at the first free port, of the first host that is an address of this one.
+func listenAtFree(ctx context.Context, hosts []string, ports []int) (net.Listener, error) {
 	var err error
-	for _, port := range ports {
-		var ln net.Listener
-		ln, err = config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-		if err == nil {
-			return ln, nil
+	for _, host := range hosts {
+		for _, port := range ports {
+			var ln net.Listener
+			ln, err = reach.Listen(ctx, net.ListenConfig{}, net.JoinHostPort(host, strconv.Itoa(port)))
+			if err == nil {
+				return ln, nil
+			}
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				break
+			}
 		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		if !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			break
 		}
 	}

@@ -123,11 +123,11 @@ func TestSlurmPorts(t *testing.T) {
 	require.NoError(t, err)
 	port, err := strconv.Atoi(free)
 	require.NoError(t, err)
-	other, err := listenAtFree(t.Context(), "127.0.0.1", []int{taken, port})
+	other, err := listenAtFree(t.Context(), []string{"127.0.0.1"}, []int{taken, port})
 	require.NoError(t, err)
 	require.Equal(t, port, other.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, other.Close())
-	_, err = listenAtFree(t.Context(), "127.0.0.1", []int{taken})
+	_, err = listenAtFree(t.Context(), []string{"127.0.0.1"}, []int{taken})
 	require.ErrorContains(t, err, fmt.Sprintf("no port of [%d]", taken))
 	require.ErrorContains(t, err, "set SLUICE_SERVER=host:port to use another")
 }

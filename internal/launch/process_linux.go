@@ -46,8 +46,12 @@ func (c *child) reap() int {
 // remove waits for the end of a child with wait4(2).
 func remove(pid int) (s syscall.WaitStatus) {
 	for {
-		if _, err := syscall.Wait4(pid, &s, 0, nil); err != syscall.EINTR {
+		switch _, err := syscall.Wait4(pid, &s, 0, nil); err {
+		case nil:
 			return s
+		case syscall.EINTR:
+		default:
+			return 0xff << 8 // it is unknown: no success
 		}
 	}
 }

@@ -63,11 +63,15 @@ func (f *foreground) Read(b []byte) (int, error) {
 	signal.Notify(woken, syscall.SIGCONT)
 	defer signal.Stop(woken)
 	fd := int(f.file.Fd())
-	for {
+	front := func() bool {
 		group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-		if err != nil || group == unix.Getpgrp() { // an error: another session's, where nothing is stopped
+		return err != nil || group == unix.Getpgrp() // an error: another session's, where nothing is stopped
+	}
+	for {
+		if front() {
 			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			if n, err := unix.Poll(p, int(turnover.Milliseconds())); n > 0 || err != nil && err != unix.EINTR {
+			n, err := unix.Poll(p, int(turnover.Milliseconds()))
+			if (n > 0 || err != nil && err != unix.EINTR) && front() {
 				return f.file.Read(b)
 			}
 			select {

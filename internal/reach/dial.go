@@ -37,10 +37,11 @@ type Options struct {
 
 // Dial returns a connection to the first of the addresses that answers and that Meet accepts,
 // without deadlines. Addresses are tried in their order, each [Stagger] after the one before, or as
-// soon as that has failed; the attempts go on side by side until ctx ends. Addresses at which
-// something takes connections and says nothing are tried again.
+// soon as that has failed; the attempts go on side by side until ctx ends. Where something takes a
+// connection and says nothing, it has a second before the others go on, and is tried again after them with
+// twice the time, unless there is no other address.
 //
-// An error is that of each attempt with its address, or the final one alone.
+// An error is the last one of each address, or the final one alone.
 func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) {
 	if len(addresses) == 0 {
 		return nil, errors.New("it has no address")
@@ -48,30 +49,14 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 	if o.connect == nil {
 		o.connect = func(ctx context.Context, address string) (net.Conn, error) { return o.DialContext(ctx, "tcp", address) }
 	}
-	for p := patience; ; p = min(2*p, patienceMax) {
-		conn, silent, err := o.round(ctx, addresses, p)
-		if len(silent) == 0 || ctx.Err() != nil {
-			return conn, err
-		}
-		addresses = silent
+	var queue []attempt
+	for _, address := range addresses {
+		queue = append(queue, attempt{address: address, patience: patience})
 	}
-}
-
-// attempt is what came of trying to connect to an address.
-type attempt struct {
-	address string
-	conn    net.Conn
-	err     error
-}
-
-// round tries each address once, and gives what takes a connection patience to answer, or, if
-// that is 0, the time of ctx. It returns the addresses at which something was silent.
-func (o *Options) round(ctx context.Context, addresses []string, patience time.Duration) (_ net.Conn, silent []string, err error) {
-	if len(addresses) == 1 {
-		patience = 0
+	if len(queue) == 1 {
+		queue[0].patience = 0
 	}
-	all := ctx
-	ctx, cancel := context.WithCancel(ctx)
+	alive, cancel := context.WithCancel(ctx)
 	results := make(chan attempt)
 	running := 0
 	defer func() {
@@ -84,59 +69,69 @@ func (o *Options) round(ctx context.Context, addresses []string, patience time.D
 	}()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	for len(addresses) > 0 || running > 0 {
+	failed := map[string]error{}
+	for len(queue) > 0 || running > 0 {
 		start := next.C
-		if len(addresses) == 0 {
+		if len(queue) == 0 {
 			start = nil
 		}
 		var a attempt
 		select {
 		case <-start:
-			address := addresses[0]
-			addresses = addresses[1:]
+			a, queue = queue[0], queue[1:]
 			running++
 			go func() {
-				conn, err := o.connect(ctx, address)
-				results <- attempt{address, conn, err}
+				a.conn, a.err = o.connect(alive, a.address)
+				results <- a
 			}()
 			next.Reset(Stagger)
 			continue
 		case a = <-results:
 			running--
 		}
-		final := false
+		final, silent := false, false
 		if a.err == nil {
-			var answered bool
-			if final, answered, a.err = o.meet(all, a.conn, patience); a.err == nil {
+			if final, silent, a.err = o.meet(ctx, a.conn, a.patience); a.err == nil {
 				note(a.conn)
-				return a.conn, nil, nil
+				return a.conn, nil
 			}
 			a.conn.Close()
-			var timeout net.Error
-			if !answered && !final && errors.As(a.err, &timeout) && timeout.Timeout() {
-				silent = append(silent, a.address)
-			}
 		}
-		a.err = fmt.Errorf("at %s: %w", a.address, a.err)
+		err := fmt.Errorf("at %s: %w", a.address, a.err)
 		if o.Failed != nil {
-			o.Failed(a.address, a.err)
+			o.Failed(a.address, err)
 		}
 		if final {
-			return nil, nil, a.err
+			return nil, err
 		}
-		if err == nil {
-			err = a.err
-		} else {
-			err = fmt.Errorf("%w; %w", err, a.err)
+		if failed[a.address] = err; silent && ctx.Err() == nil {
+			queue = append(queue, attempt{address: a.address, patience: min(2*a.patience, patienceMax)})
 		}
 		next.Reset(0)
 	}
-	return nil, silent, err
+	var err error
+	for _, address := range addresses {
+		if err == nil {
+			err = failed[address]
+		} else {
+			err = fmt.Errorf("%w; %w", err, failed[address])
+		}
+	}
+	return nil, err
+}
+
+// attempt is one to connect to an address, and what came of it.
+type attempt struct {
+	address  string
+	patience time.Duration // for an answer; 0: the time of the context
+	conn     net.Conn
+	err      error
 }
 
 // meet has Meet introduce this process. What is at the other end has patience for its first
-// byte, and the time of ctx for the rest: it may have accepted this process by then.
-func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duration) (final, answered bool, err error) {
+// byte, or has been silent, and the time of ctx for the rest: it may have accepted this process by
+// then.
+func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duration) (final, silent bool, err error) {
 	if patience > 0 {
 		conn.SetDeadline(time.Now().Add(patience))
 	}
@@ -144,12 +139,17 @@ func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duratio
 	defer stop()
 	a := &answering{Conn: conn, ctx: ctx}
 	if final, err = o.Meet(a); err != nil {
-		return final, a.answered, err
+		var timeout net.Error
+		silent = !a.answered && errors.As(err, &timeout) && timeout.Timeout()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		return final, silent, err
 	}
 	if !stop() {
-		return false, true, ctx.Err()
+		return false, false, ctx.Err()
 	}
-	return false, true, conn.SetDeadline(time.Time{})
+	return false, false, conn.SetDeadline(time.Time{})
 }
 
 // answering is a connection that gets the time of a context when something has come over it.

@@ -98,9 +98,10 @@ func TestDial(t *testing.T) {
 		{"another process answers", []string{"stranger", "good"}, "good", 0, []string{"stranger"}, nil},
 		{"something says nothing", []string{"silent", "good"}, "good", patience, []string{"silent"}, nil},
 		{"one that answers late is left alone", []string{"late20s"}, "late20s", 20 * time.Second, nil, nil},
-		{"also where the others are refused", []string{"late20s", "refused"}, "late20s", 20 * time.Second, []string{"late20s", "refused"}, nil},
+		{"one that answers late is tried again where the others are refused", []string{"late20s", "refused"}, "late20s", 20 * time.Second, []string{"late20s", "refused", "late20s", "late20s", "late20s"}, nil},
 		{"two that say nothing have more time each round", []string{"late5s", "silent"}, "late5s", 6 * time.Second, // 1 s each, then 2 s each
 			[]string{"late5s", "silent", "late5s", "silent"}, nil},
+		{"and where another leads nowhere", []string{"nowhere", "late2s"}, "late2s", Stagger + 2*time.Second, []string{"late2s"}, nil},
 		{"it refuses this process", []string{"nowhere", "final", "good"}, "", Stagger, []string{"final"}, errFinal},
 		{"all fail", []string{"refused", "stranger"}, "", 0, []string{"refused", "stranger"}, errStranger},
 		{"the time is over", []string{"silent"}, "", time.Minute, []string{"silent"}, nil},
@@ -110,7 +111,7 @@ func TestDial(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := network{
-					"good": answers("!", 0), "late5s": answers("!", 5*time.Second), "late20s": answers("!", 20*time.Second),
+					"good": answers("!", 0), "late2s": answers("!", 2*time.Second), "late5s": answers("!", 5*time.Second), "late20s": answers("!", 20*time.Second),
 					"stranger": answers("?", 0), "final": answers("x", 0), "silent": silent,
 					"nowhere": nowhere, "refused": refused, "refused1": refused, "refused2": refused,
 				}

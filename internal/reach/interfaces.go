@@ -37,7 +37,7 @@ var listed = func() (list []Interface, err error) {
 		}
 		addrs, err := in.Addrs()
 		if err != nil {
-			continue // gone since
+			return nil, err // an interface that has gone since has none
 		}
 		n := Interface{Name: in.Name, Index: in.Index, MTU: in.MTU, Loop: in.Flags&net.FlagLoopback != 0}
 		n.Ether = !n.Loop && len(in.HardwareAddr) == 6

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -48,6 +49,9 @@ type mr struct {
 const hugePage = 2 << 20
 
 func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
+	if err := limits.Fits(uint64(size)); err != nil {
+		return nil, verbs.Errorf(p.c.device, "allocate MR", verbs.ErrNoMemory, "%v", err)
+	}
 	page := os.Getpagesize()
 	mem, err := retire.Map(-1, (size+page-1)&^(page-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

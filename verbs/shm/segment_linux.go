@@ -50,7 +50,10 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	} else if s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		err = os.NewSyscallError("mmap", err)
 	}
-	if err == nil {
+	switch {
+	case errors.Is(err, unix.ENOMEM):
+		err = fmt.Errorf("%w: %d bytes of addresses; see ulimit -v: %w", verbs.ErrNoMemory, size, err)
+	case err == nil:
 		err = s.allocate(0, size)
 	}
 	if err != nil {
@@ -60,17 +63,15 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 }
 
 // allocateStep is how many bytes are allocated before the room for the rest is looked at again.
-const allocateStep = 16 << 20
+const allocateStep = 32 << 20
 
 // allocate allocates the pages of a range through this process's mapping: the kernel counts them as
 // its memory, and ends it, not others, where the room that was there has gone meanwhile.
 func (s *segment) allocate(off, n int) error {
 	for n > 0 {
 		k := min(n, allocateStep)
-		if n > k {
-			if err := limits.Fits(uint64(n)); err != nil {
-				return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
-			}
+		if err := limits.Fits(uint64(n)); err != nil {
+			return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
 		}
 		if err := populate(s.fd, s.mem, off, k); err != nil {
 			return fmt.Errorf("%w: cannot allocate %d bytes of shared memory: %w", verbs.ErrNoMemory, k, err)
@@ -109,8 +110,10 @@ func fallocate(fd int, mode uint32, off, n int) error {
 // punch frees all pages, in this process and in those that have mapped them: seals forbid
 // changing the size, not that. An access to a freed page gets a page of zeros.
 func (s *segment) punch() error {
-	return fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, len(s.mem))
+	return fallocate(s.fd, punchHole, 0, len(s.mem))
 }
+
+const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 
 // openSegment maps a peer's segment and closes fd. It checks that the segment cannot shrink:
 // by truncating it, a peer could kill this process.
@@ -293,6 +296,7 @@ func (a *arenas) reuse(n, size int) (block, bool, error) {
 	}
 	if s.holes {
 		if err := ar.allocate(s.off, s.n); err != nil {
+			fallocate(ar.fd, punchHole, s.off, s.n) // what has been allocated so far
 			a.give(ar, s)
 			return block{}, false, err
 		}
