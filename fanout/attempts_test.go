@@ -154,6 +154,39 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+// A worker that is rank 0 has done what it has acknowledged, as any: when its client is closed, only
+// the rest is given to the next.
+func TestWorkerZero(t *testing.T) {
+	w := comms(t, "here", 3) // the last may always ask
+	ctx := ranks.Within(t)
+	s, err := NewSupplier(w[1], Redeliver(), Attempts(2))
+	require.NoError(t, err)
+	drained := make(chan struct{})
+	var done []string
+	noErrors(t, together(func() error {
+		var err error
+		for i := 0; i < 10 && err == nil; i++ {
+			err = s.Send(ctx, fmt.Append(nil, i))
+		}
+		err = errors.Join(err, s.Drain(ctx))
+		close(drained)
+		var e *HopelessError
+		if !errors.As(err, &e) || *e != (HopelessError{3, 2}) {
+			return fmt.Errorf("drained: %w", err)
+		}
+		return s.End(ctx)
+	}, func() (err error) {
+		done, _, err = closing(ctx, w[0], "3", From(1))
+		return err
+	}, func() error {
+		<-drained
+		_, _, err := closing(ctx, w[2], "", From(1))
+		return err
+	}))
+	require.Equal(t, []string{"0", "1", "2", "4", "5", "6", "7", "8", "9"}, done)
+	require.Zero(t, s.Stats().Unacknowledged)
+}
+
 // A collector waits for the result of each chunk: one that is given up ends the supplier,
 // which names it at once.
 func TestAttemptsCollected(t *testing.T) {

@@ -96,12 +96,13 @@ func (c Config) complete() (Config, error) {
 	}
 	if value := os.Getenv(channel.EnvTransport); c.Providers == nil && value != "" {
 		c.Providers, c.named = []string{}, value
+		known := verbs.Providers()
 		for name := range strings.SplitSeq(value, ",") {
 			if name = strings.TrimSpace(name); name == "tcp" {
 				c.named = "" // what follows would be of no use
 				break
 			}
-			if !slices.ContainsFunc(verbs.Providers(), func(p verbs.ProviderInfo) bool { return p.Name == name }) {
+			if !slices.ContainsFunc(known, func(p verbs.ProviderInfo) bool { return p.Name == name }) {
 				return c, fmt.Errorf("%w: %s=%q: there is no provider %q", ErrInvalid, channel.EnvTransport, value, name)
 			}
 			c.Providers = append(c.Providers, name)

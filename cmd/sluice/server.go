@@ -101,7 +101,12 @@ func serve(cmd *cobra.Command, s startup.Server, auth authMethod, addr string) e
 		l.Close()
 		return &usageError{cmd, err}
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), reachable(l.Addr().(*net.TCPAddr)))
+	at, err := reachable(l.Addr().(*net.TCPAddr))
+	if err != nil {
+		l.Close()
+		return err
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), at)
 	_, err = s.Serve(ctx, l)
 	if errors.Is(err, context.Canceled) {
 		return errors.New("interrupted")
@@ -128,13 +133,13 @@ func serverKey(cmd *cobra.Command) (uint64, error) {
 
 // reachable returns the address for clients of a server that listens on a: if that is all
 // addresses, the one at which other hosts are most likely to reach this one.
-func reachable(a *net.TCPAddr) string {
+func reachable(a *net.TCPAddr) (string, error) {
 	if !a.IP.IsUnspecified() {
-		return a.String()
+		return a.String(), nil
 	}
 	list, err := reach.Addresses()
 	if err != nil {
-		return a.String() // it is for the user to know
+		return "", err
 	}
-	return netip.AddrPortFrom(list[0], uint16(a.Port)).String()
+	return netip.AddrPortFrom(list[0], uint16(a.Port)).String(), nil
 }

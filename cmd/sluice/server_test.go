@@ -160,9 +160,13 @@ func TestServerUsage(t *testing.T) {
 }
 
 func TestReachable(t *testing.T) {
-	require.Equal(t, "10.1.2.3:70", reachable(&net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 70}))
+	at, err := reachable(&net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 70})
+	require.NoError(t, err)
+	require.Equal(t, "10.1.2.3:70", at)
 	for _, all := range []net.IP{net.IPv4zero, net.IPv6unspecified} {
-		got := netip.MustParseAddrPort(reachable(&net.TCPAddr{IP: all, Port: 70}))
+		at, err := reachable(&net.TCPAddr{IP: all, Port: 70})
+		require.NoError(t, err)
+		got := netip.MustParseAddrPort(at)
 		require.False(t, got.Addr().IsUnspecified())
 		require.EqualValues(t, 70, got.Port())
 	}

@@ -149,7 +149,7 @@ func (c *impiClient) tryStart(ctx context.Context) (_ *started, err error) {
 		if s.listener, err = listenBeside(ctx, own); err != nil {
 			return nil, err
 		}
-		addresses, err := reachable(s.listener)
+		addresses, err := reachable(ctx, s.listener)
 		if err != nil {
 			return nil, err
 		}

@@ -209,7 +209,7 @@ const maxAddresses = 64
 
 // reachable returns the addresses at which other hosts may reach ln, the likely ones first;
 // loopback comes last, for ranks of this host if there is nothing else.
-func reachable(ln net.Listener) ([]string, error) {
+func reachable(ctx context.Context, ln net.Listener) ([]string, error) {
 	own := ln.Addr().(*net.TCPAddr).AddrPort()
 	if !own.Addr().IsUnspecified() {
 		return []string{own.String()}, nil
@@ -219,6 +219,7 @@ func reachable(ln net.Listener) ([]string, error) {
 		return nil, err
 	}
 	if len(all) > maxAddresses {
+		loggerOf(ctx).Warn("boot: this host has too many addresses to announce", "announced", maxAddresses, "not announced", len(all)-maxAddresses)
 		all = append(all[:maxAddresses-1], all[len(all)-1])
 	}
 	list := make([]string, len(all))

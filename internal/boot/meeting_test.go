@@ -374,7 +374,7 @@ func TestReachable(t *testing.T) {
 	ln, err := net.Listen("tcp", ":0")
 	require.NoError(t, err)
 	defer ln.Close()
-	list, err := reachable(ln)
+	list, err := reachable(t.Context(), ln)
 	require.NoError(t, err)
 	require.NotEmpty(t, list)
 	require.LessOrEqual(t, len(list), maxAddresses)
@@ -384,7 +384,7 @@ func TestReachable(t *testing.T) {
 	loopback, err := reach.ListenLoopback(t.Context())
 	require.NoError(t, err)
 	defer loopback.Close()
-	list, err = reachable(loopback)
+	list, err = reachable(t.Context(), loopback)
 	require.NoError(t, err)
 	require.Equal(t, []string{loopback.Addr().String()}, list)
 }

@@ -144,7 +144,7 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 		w := whereabouts{secret: m.Secret, addresses: []string{server}}
 		if server == "" {
 			var err error
-			if w.addresses, err = reachable(ln); err != nil {
+			if w.addresses, err = reachable(ctx, ln); err != nil {
 				return nil, err
 			}
 		}

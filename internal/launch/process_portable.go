@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// reap waits for the child, ends its group, and returns its status. Between the two steps the number of an empty group
-// could, in theory, be given to another group.
+// reap waits for the child, ends its group, and returns its status. Between the first two steps the
+// number of an empty group could, in theory, be given to another group.
 func (c *child) reap() int {
 	c.cmd.Wait() // for which an exit status other than 0 is an error
 	c.mu.Lock()

@@ -113,7 +113,7 @@ func Fits(size uint64) error {
 	return err
 }
 
-// lookUp is the least size for which Fits reads files, for some 0.1 ms.
+// lookUp is the least size for which Fits reads files of the kernel.
 const lookUp = 4 << 20
 
 func (h Host) fits(size uint64) error {

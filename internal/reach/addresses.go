@@ -24,9 +24,10 @@ func note(conn net.Conn) {
 }
 
 // Addresses lists where this host can be reached: first at the address from which this process
-// has reached another host with [Dial], else from which it would; then by IPv4, by IPv6, and on the same link; loopback comes last. What leads nowhere without the name of
-// an interface is left out. Where the system does not list its interfaces, the addresses from which
-// it would reach other hosts, and itself, take their place.
+// has reached another host with [Dial], else from which it would; then by IPv4, by IPv6, and on the
+// same link; loopback comes last. What leads nowhere without the name of an interface is left out.
+// Where the system does not list its interfaces, the addresses from which it would reach other
+// hosts, and itself, take their place.
 //
 // Errors: [ErrNoAddress], and that of listing if nothing takes the place of the list.
 func Addresses() ([]netip.Addr, error) {

@@ -37,9 +37,9 @@ type Options struct {
 
 // Dial returns a connection to the first of the addresses that answers and that Meet accepts,
 // without deadlines. Addresses are tried in their order, each [Stagger] after the one before, or as
-// soon as that has failed; the attempts go on side by side until ctx ends. Where something takes a
-// connection and says nothing, it has a second before the others go on, and is tried again after them with
-// twice the time, unless there is no other address.
+// soon as that has failed; the attempts go on side by side until ctx ends. What takes a connection
+// and says nothing has a second before the others go on, and is tried again after them with twice
+// the time; it has the time of ctx if there is no other address.
 //
 // An error is the last one of each address, or the final one alone.
 func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) {

@@ -64,7 +64,7 @@ func couldFit(fd, size, flags int) bool {
 	if size -= kept.bytes; size <= 0 {
 		return true
 	}
-	b, err := mmap(fd, 0, size, access, flags&^unix.MAP_POPULATE)
+	b, err := mmap(fd, 0, size, access, flags)
 	if err == nil {
 		err = munmap(b)
 	}

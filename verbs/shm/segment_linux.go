@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +53,7 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	}
 	switch {
 	case errors.Is(err, unix.ENOMEM):
-		err = fmt.Errorf("%w: %d bytes of addresses; see ulimit -v: %w", verbs.ErrNoMemory, size, err)
+		err = fmt.Errorf("%w: %d bytes of addresses; see ulimit -v and vm.max_map_count: %w", verbs.ErrNoMemory, size, err)
 	case err == nil:
 		err = s.allocate(0, size)
 	}
@@ -89,7 +90,11 @@ func populate(fd int, mem []byte, off, n int) error {
 			return nil
 		case unix.EINTR, unix.EAGAIN:
 		case unix.EINVAL: // before Linux 5.14
-			return fallocate(fd, 0, off, n)
+			err := fallocate(fd, 0, off, n)
+			for i := off; i < off+n && err == nil; i += blockAlign {
+				atomic.AddUint32((*uint32)(unsafe.Pointer(&mem[i])), 0) // maps the page
+			}
+			return err
 		default:
 			return os.NewSyscallError("madvise", err)
 		}
