@@ -46,7 +46,7 @@ type Client struct {
 type source struct {
 	rank  int
 	asked int  // chunks that were asked for and that Receive has not returned
-	over  bool // it has sent its end, or died
+	over  bool // it has sent its end, or died; written under mu too, for Leave
 	told  bool // it has been told that the client leaves
 }
 
@@ -279,8 +279,15 @@ func (c *Client) others(err error) bool {
 	if i < 0 || c.sources[i].over {
 		return true
 	}
-	c.sources[i].over = true
+	c.ended(i)
 	return false
+}
+
+// ended notes that a supplier will send no more.
+func (c *Client) ended(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources[i].over = true
 }
 
 // nextPosted is next with receives that are posted beforehand, one for each request.
@@ -345,7 +352,7 @@ func (c *Client) wait(ctx context.Context) (*lease, impi.Status, error) {
 	if err != nil {
 		err = errors.Join(err, c.give(p.lease))
 		if _, gone := lost(err); gone {
-			c.sources[p.source].over = true
+			c.ended(p.source)
 			return nil, st, errors.Join(err, c.unpost(p.source))
 		}
 		if errors.Is(err, impi.ErrTruncated) {
@@ -402,7 +409,7 @@ func (c *Client) take(l *lease, st impi.Status) (k Chunk, end bool, err error) {
 	i := slices.Index(c.o.suppliers, st.Source)
 	s := &c.sources[i]
 	if st.Len == 0 { // an empty message is the end, whatever its tag
-		s.over = true
+		c.ended(i)
 		return Chunk{}, true, errors.Join(c.give(l), c.unpost(i))
 	}
 	switch {

@@ -72,6 +72,47 @@ func TestEndedSupplierLeaves(t *testing.T) {
 	})
 }
 
+// A client that waits for one supplier and leaves tells nothing to another that has ended: a later
+// supplier of that rank would take it for a farewell.
+func TestLeaveAfterEnd(t *testing.T) {
+	w := comms(t, "here", 3)
+	ctx := ranks.Within(t)
+	ended, err := NewSupplier(w[0], Workers(2))
+	require.NoError(t, err)
+	lives, err := NewSupplier(w[1], Workers(2))
+	require.NoError(t, err)
+	c, err := NewClient(w[2], From(0, 1))
+	require.NoError(t, err)
+	waits := make(chan struct{})
+	noErrors(t, together(
+		func() error { return ended.End(ctx) },
+		func() error { <-waits; return lives.End(ctx) },
+		func() error {
+			if _, err := c.Receive(ctx); err != io.EOF {
+				return fmt.Errorf("no end, but %w", err)
+			}
+			return c.Close()
+		},
+		func() error {
+			defer close(waits)
+			<-once(t, func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.sources[0].over && c.receiving.Load()
+			}).Done()
+			c.Leave()
+			return nil
+		}))
+	const last = 99
+	require.NoError(t, w[2].Send(ctx, nil, 0, last))
+	for tag := -1; tag != last; {
+		st, err := w[0].Recv(ctx, nil, 2, impi.AnyTag)
+		require.NoError(t, err)
+		tag = st.Tag
+		require.NotEqual(t, TagLeave, tag)
+	}
+}
+
 // A supplier whose workers have all left returns an error, and does not wait for more.
 func TestAllWorkersLeave(t *testing.T) {
 	for name, opts := range map[string][]Option{"plain": nil, "queue": {Queue(2)}, "redeliver": {Redeliver()}} {

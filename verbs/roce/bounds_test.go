@@ -171,6 +171,38 @@ func TestOnItsWay(t *testing.T) {
 	require.NoError(t, a.done[0].Err())
 }
 
+// A peer of this library hears which packets behind a gap have arrived, any other only of the gap.
+func TestToldArrived(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		n, a, b := pair(t, 1, faults{delay: time.Microsecond, foreign: foreign}, usual, 16)
+		r := &a.qp.req
+		first, arrived := r.una, false
+		n.lose = n.sent + 2
+		for range 4 {
+			a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 8)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+		}
+		n.until(t, time.Second, func() bool {
+			a.poll(t)
+			arrived = arrived || !r.has(first+1) && r.has(first+2) && r.has(first+3)
+			return len(a.done) == 4
+		})
+		require.Equal(t, !foreign, arrived)
+		require.Equal(t, 1, n.dropped)
+	}
+}
+
+// An acknowledgement of the oldest packets is no sign that the next were overtaken.
+func TestNotOvertaken(t *testing.T) {
+	n, a, b := pair(t, 1, faults{drop: 1}, usual, 16)
+	r := &a.qp.req
+	first := r.una
+	a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 4000)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
+	newest := r.newest
+	a.qp.answered(nil, &packet.Header{PSN: first & psnMask, Opcode: packet.Acknowledge, Syndrome: packet.SyndromeACK}, nil, n.now)
+	require.Equal(t, first+1, r.una)
+	require.Equal(t, newest, r.newest)
+}
+
 // A round trip ends with the acknowledgement of its packet, and not of the one before.
 func TestTimedPacket(t *testing.T) {
 	p := newPace(100)

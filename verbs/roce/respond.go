@@ -34,7 +34,7 @@ func (q *qp) respond(s *soft.Sink, flush bool) {
 		h.PSN, h.Syndrome = p.expect&psnMask, p.nak
 		if p.refusal {
 			h.PSN, h.Syndrome = p.refuseAt&psnMask, p.fatal
-		} else if q.ours && p.nak == packet.SyndromeSequence && p.held.n > 0 {
+		} else if q.ours && p.held.n > 0 { // nothing is held where a receive is missing
 			h.Opcode = packet.Selective
 			p.held.tell(&h.Arrived, p.expect)
 		}
