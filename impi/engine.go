@@ -54,8 +54,9 @@ type engine struct {
 	sleepers int
 	bell     chan struct{} // closed when a request completes while a waiter sleeps
 	kicks    []chan struct{}
-	fences   int   // in progress
-	closing  bool  // Close has been called: nothing new may start
+	fences   int  // in progress
+	closing  bool // Close has been called: nothing new may start, and only posted receives match
+	lost     losses
 	broken   error // no more progress: the job is closed
 
 	stop context.CancelFunc

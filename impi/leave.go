@@ -10,9 +10,14 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 )
 
-// Close ends the job at this host. Messages that its processes have sent are delivered; requests
-// that are still active fail with [ErrClosed] here and with [ErrPeerLeft] at their peers. Close
-// waits for the other hosts to acknowledge, for at most [Config.PeerTimeout]. Foreign processes end
+// Close ends the job at this host. Messages that its processes have sent are delivered. Sends that
+// are still active, freed ones included, are carried out: Close waits until they are received, for as
+// long as ctx lasts, or, if it has no deadline, for at most [Config.PeerTimeout]; it does not wait for
+// a peer that is gone or itself closes its job. Its error names the first of those that were not
+// received, and of the freed ones that have failed before. Other requests that are still active fail with
+// [ErrClosed] here; messages for which there is no receive here fail with [ErrPeerLeft] at their
+// senders. Close then waits for the other hosts to acknowledge, for at most PeerTimeout, or 2 s if ctx
+// has ended. Foreign processes end
 // together: with them Close begins with a barrier and waits for all of them as long as ctx lasts,
 // or, if the barrier has failed, for at most PeerTimeout. A second call only waits for the first.
 func (j *Job) Close(ctx context.Context) error {
@@ -39,8 +44,18 @@ func (j *Job) Close(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	e.closing = true
-	deadline := time.Now().Add(j.config.PeerTimeout)
-	patience, cancel := context.WithDeadline(ctx, deadline)
+	e.turnAway()
+	within, cancel := ctx, context.CancelFunc(func() {})
+	if _, ok := ctx.Deadline(); !ok {
+		within, cancel = context.WithTimeout(ctx, j.config.PeerTimeout)
+	}
+	lapse := await(within, e, &carried{e: e})
+	cancel()
+	limit := j.config.PeerTimeout
+	if lapse != nil { // the hosts are still there, and know why
+		ctx, limit = context.WithoutCancel(ctx), min(limit, goodbyeTime)
+	}
+	patience, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	await(patience, e, said{e}) // if it times out, the senders of what is lost know
 	for _, l := range e.links {
@@ -73,6 +88,7 @@ func (j *Job) Close(ctx context.Context) error {
 			e.finish(r, ErrClosed)
 		}
 	}
+	errs = append(errs, e.lost.err(lapse))
 	e.ring()
 	e.lock.Unlock()
 	e.stop()
@@ -88,6 +104,81 @@ func (j *Job) Close(ctx context.Context) error {
 		errs = append(errs, jobError("close", err))
 	}
 	return errors.Join(errs...)
+}
+
+// goodbyeTime is how long the other hosts have to acknowledge when Close is late already.
+const goodbyeTime = 2 * time.Second
+
+// turnAway drops the messages that no receive can match any more, and tells their senders.
+func (e *engine) turnAway() {
+	for _, p := range e.processes {
+		for _, m := range p.matchers {
+			m.dropMessages()
+		}
+	}
+	e.pushAll()
+}
+
+// carried is over when no request of the user may be carried out any more: all sends have been
+// received, or cannot be, and all messages that receives have matched are here. None is started
+// meanwhile.
+type carried struct {
+	e  *engine
+	at int // those before it in the table are over
+}
+
+func (c *carried) over() bool {
+	for ; c.at < len(c.e.table); c.at++ {
+		if c.e.table[c.at].due() {
+			return false
+		}
+	}
+	return true
+}
+
+// due: another host may still receive this send, or send the rest of what this receive has matched.
+func (r *request) due() bool {
+	if r.state != queued && r.state != moving || r.pair == nil || !r.ofUser() {
+		return false
+	}
+	l := r.pair.link
+	if l.err != nil || l.left {
+		return false
+	}
+	if l.foreign || r.kind == receiving { // a foreign host has called MPI_Finalize
+		return r.state == moving && (r.acked || r.kind == receiving)
+	}
+	return r.kind == sending
+}
+
+// ofUser: the request was started by the user, not by a collective or the engine.
+func (r *request) ofUser() bool { return r.comm != nil && r.match == r.comm.match }
+
+// losses are the failed sends that Close reports.
+type losses struct {
+	n     int
+	first error
+}
+
+// note counts a send that has failed if nothing else reports it, or if Close itself ends it.
+func (l *losses) note(r *request, err error) {
+	if r.kind != sending || !r.ofUser() || !r.freed && (r.detached || err != ErrClosed || !r.e.closing) {
+		return
+	}
+	if l.n++; l.n == 1 {
+		l.first = fmt.Errorf("%w (a message of %d bytes)", r.fault(err), r.length)
+	}
+}
+
+// err returns the error of Close, which waited until lapse.
+func (l *losses) err(lapse error) error {
+	switch {
+	case l.n == 0:
+		return nil
+	case lapse != nil:
+		return jobError("close", fmt.Errorf("%w: %d sends have not been received; the first: %w", lapse, l.n, l.first))
+	}
+	return jobError("close", fmt.Errorf("%d sends have not been received; the first: %w", l.n, l.first))
 }
 
 // lastBarrier waits until all processes of the job have reached its end; each process of this host

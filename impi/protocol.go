@@ -96,6 +96,11 @@ func (in *sink) begin(l *link) error {
 		in.req = r
 		return nil
 	}
+	if l.e.closing { // it is refused, too
+		in.match = nil
+		in.data = l.e.room.get(int(in.left))
+		return nil
+	}
 	if in.pair.held+int(in.left)+messageCost > l.e.unexpected {
 		return fmt.Errorf("%w: %d bytes from rank %d wait for a receive, and %d more have come", ErrOverflow, in.pair.held, h.src, in.left)
 	}
@@ -323,15 +328,24 @@ func (p *pair) cancelled(h *arrival) {
 	p.answer(packet.CancelNo, h.srqid, nil)
 }
 
-// refusal is a CANCELYES without a CANCEL: the receiver has freed the communicator and drops the
-// message. It is sent only between processes of this package, with refusalID as the receiver's
-// request.
+// refusal is a CANCELYES without a CANCEL: the receiver drops the message. It is sent only between
+// processes of this package, with the reason as the receiver's request.
 const (
-	refusal   = packet.Type(0xff)
-	refusalID = 1
+	refusal = packet.Type(0xff)
+
+	refusedFreed  = 1 // the receiver has freed the communicator
+	refusedLeaves = 2 // the receiver closes the job
 )
 
-// errFreed is the error of a send whose message was refused.
+// refusalID is the reason for which this host refuses messages.
+func (e *engine) refusalID() uint64 {
+	if e.closing {
+		return refusedLeaves
+	}
+	return refusedFreed
+}
+
+// errFreed is the error of a send that was refused because its communicator is freed.
 var errFreed = fmt.Errorf("%w: the receiver has freed the communicator", ErrClosed)
 
 // refuse tells the sender of a message that it has been dropped, if the sender waits for anything.
@@ -342,11 +356,14 @@ func (p *pair) refuse(srqid uint64, waits bool) {
 }
 
 // refused handles a refusal. If an answer to CANCEL is awaited, the send ends with that.
-func (l *link) refused(r *request) error {
-	if r.acked || r.refused || l.mild(r) || r.state != moving {
+func (l *link) refused(r *request, id uint64) error {
+	if r.acked || r.refused != nil || l.mild(r) || r.state != moving {
 		return fmt.Errorf("%w: request %#x was refused although it cannot be", ErrProtocol, r.id())
 	}
-	r.refused = true
+	r.refused = errFreed
+	if id == refusedLeaves {
+		r.refused = ErrPeerLeft
+	}
 	if !r.cancelling {
 		l.e.finish(r, l.refusal(r))
 	}
@@ -359,7 +376,7 @@ func (l *link) refusal(r *request) error {
 	if l.promised(r) {
 		return nil
 	}
-	return errFreed
+	return r.refused
 }
 
 // answered handles the answer to CANCEL.
@@ -368,8 +385,8 @@ func (l *link) answered(h *arrival) error {
 	if err != nil {
 		return err
 	}
-	if h.t == packet.CancelYes && h.drqid == refusalID && !l.foreign {
-		return l.refused(r)
+	if h.t == packet.CancelYes && (h.drqid == refusedFreed || h.drqid == refusedLeaves) && !l.foreign {
+		return l.refused(r, h.drqid)
 	}
 	if !r.asked {
 		return fmt.Errorf("%w: %v for request %#x, for which no CANCEL was sent", ErrProtocol, h.t, h.srqid)
@@ -383,7 +400,7 @@ func (l *link) answered(h *arrival) error {
 		l.e.finish(r, nil)
 		return nil
 	}
-	if r.refused {
+	if r.refused != nil {
 		l.e.finish(r, l.refusal(r))
 		return nil
 	}

@@ -146,7 +146,7 @@ func (c *rcCarrier) message(p *pair, cid uint64, tag int32, data []byte) {
 func (c *rcCarrier) control(p *pair, t packet.Type, srqid uint64, r *request) {
 	h := rcPacket{t: t, dest: c.there(p.remote), src: c.here(p.local), srqid: srqid}
 	if t == refusal {
-		h.t, h.length = packet.CancelYes, refusalID
+		h.t, h.length = packet.CancelYes, c.l.e.refusalID()
 	}
 	n := 0
 	var list []remote

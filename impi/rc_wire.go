@@ -25,7 +25,7 @@ import (
 //	 8 int32  tag
 //	12 uint32 context
 //	16 uint64 bytes of the message; of SYNCACK the receiver's request,
-//	          of CANCELYES 1 if the receiver has freed the communicator
+//	          of CANCELYES 1 if the receiver has freed the communicator, 2 if it closes the job
 //	24 uint64 sender's request; of the rest of a message the receiver's
 //
 // The header of DATA and DATASYNC is followed by user data up to the end of the SEND. That of

@@ -61,10 +61,11 @@ type request struct {
 	sync  bool // complete only when matched
 	acked bool // the receiver has said that it is
 
-	cancelling bool // an answer to CANCEL is awaited
-	asked      bool // CANCEL has been sent
-	refused    bool // the receiver has dropped the message
-	detached   bool // no one will collect it
+	cancelling bool  // an answer to CANCEL is awaited
+	asked      bool  // CANCEL has been sent
+	refused    error // why the receiver has dropped the message
+	detached   bool  // no one will collect it
+	freed      bool  // by Free: Close reports its failure
 
 	comm  *Comm
 	match *matcher
@@ -177,11 +178,11 @@ func (e *engine) newRequest() *request {
 // release puts back a request that nothing refers to any more.
 func (e *engine) release(r *request) {
 	r.gen++
-	r.state, r.sync, r.acked, r.cancelling, r.asked, r.refused, r.detached = idle, false, false, false, false, false, false
+	r.state, r.sync, r.acked, r.cancelling, r.asked, r.detached, r.freed = idle, false, false, false, false, false, false
 	r.comm, r.match, r.pair = nil, nil, nil
 	r.length, r.moved, r.piece, r.within, r.theirs = 0, 0, 0, 0, 0
 	r.transfer, r.known, r.began = nil, false, time.Time{}
-	r.status, r.err = Status{}, nil
+	r.status, r.err, r.refused = Status{}, nil, nil
 	r.next, e.pool = e.pool, r
 }
 
@@ -203,6 +204,9 @@ func (e *engine) finish(r *request, err error) {
 	if r.fetched != nil {
 		e.fetched(r)
 		return
+	}
+	if err != nil {
+		e.lost.note(r, err)
 	}
 	r.state, r.err = done, err
 	r.vec, r.one[0] = nil, nil
@@ -442,7 +446,8 @@ func (q Request) Cancel() error {
 }
 
 // Free releases a request that no one will wait for (MPI_Request_free). The operation still takes
-// place; its memory must be left alone until the job is closed.
+// place; its memory must be left alone until the job is closed. [Job.Close] waits for a send, and
+// reports it if it fails.
 func (q Request) Free() {
 	if q.r == nil {
 		return
@@ -455,6 +460,6 @@ func (q Request) Free() {
 	case q.r.over():
 		e.release(q.r)
 	default:
-		q.r.detached = true
+		q.r.detached, q.r.freed = true, true
 	}
 }

@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -369,10 +370,6 @@ func TestClosed(t *testing.T) {
 			require.NoError(t, err)
 			wild, err := a.Irecv(make([]byte, 8), AnySource, 0)
 			require.NoError(t, err)
-			sync, err := a.Issend(nil, 1, 1)
-			require.NoError(t, err)
-			body, err := a.Isend(make([]byte, long), 1, 2)
-			require.NoError(t, err)
 			freed, err := a.Irecv(make([]byte, 8), 1, 0)
 			require.NoError(t, err)
 			freed.Free()
@@ -403,14 +400,12 @@ func TestClosed(t *testing.T) {
 				st, err := b.Recv(within(t), make([]byte, 5), 0, 3) // had been sent
 				require.NoError(t, err)
 				require.Equal(t, 5, st.Len)
-				_, err = b.Recv(within(t), make([]byte, long), 0, 2) // never whole
-				requireError(t, err, ErrPeerLeft, 0)
 				require.NoError(t, <-closing)
 			}
 			closeAll(t, jobs)
 			closeAll(t, jobs)
 			require.ErrorIs(t, <-slept, ErrClosed)
-			for _, q := range []Request{recv, wild, sync, body} {
+			for _, q := range []Request{recv, wild} {
 				_, err = q.Wait(within(t))
 				require.ErrorIs(t, err, ErrClosed)
 			}
@@ -436,6 +431,117 @@ func requireError(t testing.TB, err, reason error, rank int) {
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, rank, e.Rank, "%v", err)
+}
+
+// begun returns once a job is being closed.
+func begun(t testing.TB, j *Job) {
+	ctx := within(t)
+	for closing := false; !closing; time.Sleep(100 * time.Microsecond) {
+		require.NoError(t, ctx.Err())
+		j.e.lock.Lock()
+		closing = j.e.closing
+		j.e.lock.Unlock()
+	}
+}
+
+// active starts sends of all kinds from a to rank 1, with tags from 0, and frees those with even ones.
+func active(t testing.TB, a *Comm) (lengths []int, kept []Request) {
+	lengths = []int{0, 0, 60_000, 60_000, long, 5 * long}
+	for tag, n := range lengths {
+		start := a.Isend
+		if n == 0 {
+			start = a.Issend
+		}
+		q, err := start(bytes.Repeat([]byte{byte(tag)}, n), 1, tag)
+		require.NoError(t, err)
+		if tag%2 == 0 {
+			q.Free()
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	return lengths, kept
+}
+
+// TestCloseCarries: Close carries out the sends that have been started, also those that nothing
+// waits for; a peer's sends that nothing will receive end at once.
+func TestCloseCarries(t *testing.T) {
+	for _, p := range places[1:] {
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			jobs := join(t, p)
+			a, b := jobs[0].Worlds()[0], jobs[1].Worlds()[0]
+			lengths, kept := active(t, a)
+			for tag := range 2 { // one is here before Close, the other comes later
+				theirs, err := b.Isend(make([]byte, long), 0, tag)
+				require.NoError(t, err)
+				if tag == 0 {
+					_, err = a.Probe(within(t), 1, 0)
+					require.NoError(t, err)
+					go func() { require.NoError(t, jobs[0].Close(context.Background())) }()
+					begun(t, jobs[0])
+				}
+				_, err = theirs.Wait(within(t))
+				requireError(t, err, ErrPeerLeft, 0)
+			}
+			for tag, n := range lengths {
+				got := make([]byte, n)
+				st, err := b.Recv(within(t), got, 0, tag)
+				require.NoError(t, err)
+				require.Equal(t, bytes.Repeat([]byte{byte(tag)}, n), got)
+				require.Equal(t, n, st.Len)
+			}
+			closeAll(t, jobs)
+			require.NoError(t, WaitAll(within(t), nil, kept...))
+		})
+	}
+}
+
+// TestCloseDrops: what Close cannot carry out, it names.
+func TestCloseDrops(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			p.config.PeerTimeout = time.Hour
+			for _, late := range []bool{true, false} {
+				jobs := join(t, p)
+				apart := len(jobs) == 2
+				_, kept := active(t, jobs[0].Worlds()[0])
+				_, err := kept[1].Wait(within(t)) // it needs no receive, nor does the one before it
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(context.Background())
+				closing := make(chan error)
+				go func() { closing <- jobs[0].Close(ctx) }()
+				begun(t, jobs[0])
+				if late {
+					cancel()
+				} else if apart { // it will receive nothing
+					require.NoError(t, jobs[1].Close(context.Background()))
+				}
+				err = <-closing
+				require.ErrorContains(t, err, "first: impi: send to rank 1, tag 0: ")
+				switch {
+				case !apart:
+					require.ErrorIs(t, err, ErrClosed)
+					require.ErrorContains(t, err, "4 sends")
+				case late:
+					require.ErrorIs(t, err, context.Canceled)
+					require.ErrorContains(t, err, "4 sends")
+					_, err := jobs[1].Worlds()[0].Recv(within(t), make([]byte, long), 0, 4)
+					requireError(t, err, ErrPeerLeft, 0)
+				default: // those that are kept say so themselves
+					require.ErrorIs(t, err, ErrPeerLeft)
+					require.ErrorContains(t, err, "2 sends")
+				}
+				for _, i := range []int{0, 2} {
+					_, err := kept[i].Wait(within(t))
+					require.Error(t, err)
+				}
+				cancel()
+				closeAll(t, jobs)
+			}
+		})
+	}
 }
 
 // TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
@@ -474,7 +580,10 @@ func TestCloseConcurrently(t *testing.T) {
 				closer := func(j *Job) func() error {
 					return func() error {
 						<-ready
-						return j.Close(context.Background())
+						if err := j.Close(context.Background()); !errors.Is(err, ErrClosed) { // of a send that waits
+							return err
+						}
+						return nil
 					}
 				}
 				sides := []func() error{

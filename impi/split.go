@@ -205,6 +205,24 @@ func (m *matcher) dropMessage(msg *message) {
 	e.room.drop(msg)
 }
 
+// dropMessages drops all of them.
+func (m *matcher) dropMessages() {
+	for m.all.head != nil {
+		msg := m.all.head
+		m.takeMessage(msg)
+		m.dropMessage(msg)
+	}
+}
+
+// pushAll sends the refusals of dropped messages.
+func (e *engine) pushAll() {
+	for _, l := range e.links {
+		if l != nil && l.err == nil && len(l.ready) > 0 && !l.fini {
+			l.push()
+		}
+	}
+}
+
 // drop ends a matcher.
 func (m *matcher) drop() {
 	e := m.p.e
@@ -216,16 +234,8 @@ func (m *matcher) drop() {
 	for m.wild.head != nil {
 		e.finish(m.wild.pop(), ErrClosed)
 	}
-	for m.all.head != nil {
-		msg := m.all.head
-		m.takeMessage(msg)
-		m.dropMessage(msg)
-	}
-	for _, l := range e.links { // send the refusals
-		if l != nil && l.err == nil && len(l.ready) > 0 && !l.fini {
-			l.push()
-		}
-	}
+	m.dropMessages()
+	e.pushAll()
 	m.p.freed.Add(contextSpan(m.cid))
 	delete(m.p.matchers, m.cid)
 	if m.p.last == m {

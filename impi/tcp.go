@@ -93,7 +93,7 @@ func (c *tcpCarrier) control(p *pair, t packet.Type, srqid uint64, r *request) {
 	h := packet.Header{Type: t, Src: e.procs[p.local.rank], Dest: e.procs[p.remote], SRQID: srqid}
 	switch {
 	case t == refusal:
-		h.Type, h.DRQID = packet.CancelYes, refusalID
+		h.Type, h.DRQID = packet.CancelYes, e.refusalID()
 	case r != nil:
 		h.DRQID = r.id()
 	}
