@@ -27,7 +27,7 @@ func TestAfterClose(t *testing.T) {
 		require.NoError(t, offered.Start())
 		waits, _ := receive(t, b, a.Rank(), 300_000)
 		require.NoError(t, waits.Start())
-		require.NoError(t, b.Close())
+		closeEarly(t, b, 1, a.Rank())
 		handles := []*Handle{idle, sent, offered, waits}
 		for _, h := range handles {
 			require.ErrorIs(t, h.Start(), ErrClosed)

@@ -292,7 +292,7 @@ func (q *queue) streamOver(number uint32) bool {
 // cancel cancels an active handle of a failed group. Over mapped memory its message is
 // withdrawn and ends here; through a queue it ends with its stream: see reset.
 func (h *Handle) cancel(end time.Time) error {
-	if err := h.withdraw(end); err != nil {
+	if _, err := h.withdraw(end); err != nil {
 		return err
 	}
 	return h.awaitReset(end, func() bool { return h.queued() == nil })

@@ -18,7 +18,8 @@ import (
 // peers' operations fail with [ErrPeerLeft]. Active handles are cancelled; if a peer is
 // already copying, Close waits for it, at most for the peer timeout. If that expires,
 // Close returns [ErrBusy] for each such handle: the node is closed, and the peer may
-// still write to the former memory, which is never reused. Alloc memory is freed; see
+// still write to the former memory, which is never reused. If it has cancelled sends to peers
+// that are there, its error is [ErrActive], and names the first. Alloc memory is freed; see
 // [Memory.Bytes]. Concurrent calls that wait for a peer, a rank or the rendezvous
 // return [ErrClosed]. A concurrent Close returns when this one does, with its error;
 // closing again does nothing.
@@ -117,18 +118,44 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	for i, h := range handles {
 		byPeer[h.peer()] = append(byPeer[h.peer()], i)
 	}
-	errs := make([]error, len(handles))
+	errs := make([]error, len(handles), len(handles)+1)
+	dropped := make([]bool, len(handles))
 	var wg sync.WaitGroup
 	for _, p := range peers {
 		wg.Go(func() {
 			for _, i := range byPeer[p] {
-				errs[i] = handles[i].withdraw(end)
+				dropped[i], errs[i] = handles[i].withdraw(end)
 			}
 			p.leave(end)
+			for _, i := range byPeer[p] {
+				dropped[i] = p.state.Load() < peerFailed && (dropped[i] || handles[i].unsent())
+			}
 		})
 	}
 	wg.Wait()
+	sends := 0
+	var first error
+	for i, h := range handles {
+		if dropped[i] {
+			if sends++; sends == 1 {
+				first = h.errorf("close", ErrActive)
+			}
+		}
+	}
+	if sends > 0 {
+		errs = append(errs, nodeError("close", fmt.Errorf("%d sends were not complete; the first: %w", sends, first)))
+	}
 	return errs
+}
+
+// unsent says whether a send is active that the peer does not know of.
+func (h *Handle) unsent() bool {
+	if h.kind != kindSend || h.out.number > MaxStream { // the latter are those of groups
+		return false
+	}
+	h.out.test(h)
+	p := h.phase.Load()
+	return p == phasePending || p == phaseOffered
 }
 
 // leave sends goodbye to a connected peer, behind everything sent before.
@@ -203,18 +230,21 @@ func (p *peer) hangUp(ctx context.Context) {
 // withdraw cancels an active handle because the node is closing: a message that is not being
 // copied is taken back; a copy in progress is waited for until end. An error says that the copy
 // has not ended: the peer may go on accessing the pages that it has mapped, which are never
-// reused.
-func (h *Handle) withdraw(end time.Time) error {
+// reused. It reports whether a send was taken back.
+func (h *Handle) withdraw(end time.Time) (dropped bool, err error) {
 	m, k := h.withdrawable()
 	if m == nil {
-		return nil
+		return false, nil
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	if !lookUntil(end, func() bool { return m.judge(k, verdictWithdrawn) || m.finished(k, n) || p.gone() }) {
-		return h.errorf("close", fmt.Errorf("%w: the peer was still copying after %v; the memory will not be reused", ErrBusy, h.node.opt.peerTimeout))
+	if !lookUntil(end, func() bool {
+		dropped = m.judge(k, verdictWithdrawn)
+		return dropped || m.finished(k, n) || p.gone()
+	}) {
+		return false, h.errorf("close", fmt.Errorf("%w: the peer was still copying after %v; the memory will not be reused", ErrBusy, h.node.opt.peerTimeout))
 	}
-	return nil
+	return dropped && h.kind == kindSend && h.out.number <= MaxStream, nil
 }
 
 // retire ends a handle whose node is closed, and unpins its memory. It is no longer in use.

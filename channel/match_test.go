@@ -357,7 +357,7 @@ func TestLeaving(t *testing.T) {
 		require.NoError(t, back.Start())
 		waits, _ := receive(t, b, 0, 8, OnStream(1))
 		require.NoError(t, waits.Start())
-		require.NoError(t, a.Close())
+		closeEarly(t, a, 1, 1)
 
 		for range 9 {
 			require.NoError(t, r.Start())

@@ -150,7 +150,7 @@ func TestPipeLeft(t *testing.T) {
 	require.NoError(t, whole.Start())
 	require.NoError(t, whole.WaitContext(within(t)))
 	require.NoError(t, part.Start())
-	require.NoError(t, a.Close())
+	closeEarly(t, a, 1, 1)
 	require.NoError(t, r1.Start())
 	require.NoError(t, r1.WaitContext(within(t)))
 	require.True(t, bytes.Equal(out, in))
