@@ -245,6 +245,7 @@ func (c *Collective) await(ctx context.Context) error {
 		spins, yields = collectiveSpins, collectiveYields
 	}
 	patient := false
+	var lacked uint32
 	defer func() {
 		if patient {
 			waiters.Add(-1)
@@ -276,11 +277,12 @@ func (c *Collective) await(ctx context.Context) error {
 			patient = true
 			waiters.Add(1)
 		}
+		n.attend(i, false, &lacked)
 		switch {
 		case i < spins:
 			wait.Pause(1)
 		case i < spins+yields:
-			yield()
+			n.yield()
 		default:
 			c.announce()
 			n.nap(ctx, func() bool {

@@ -185,6 +185,9 @@ func (p *peer) write(conn net.Conn) {
 		p.mu.Lock()
 		out, bye := p.out, p.bye
 		p.out = nil
+		if len(out) == 0 {
+			p.node.unwritten.set(&p.unwritten, false)
+		}
 		p.mu.Unlock()
 		for _, b := range out {
 			if _, err := conn.Write(b); err != nil {
@@ -252,5 +255,9 @@ func (p *peer) read(r io.Reader) error {
 			return err
 		}
 		p.node.bell.wakeAll()
+		select {
+		case p.node.heard <- struct{}{}:
+		default:
+		}
 	}
 }

@@ -53,6 +53,11 @@ type Node struct {
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
+	yields   atomic.Uint64 // to other processes, likewise
+
+	unwritten due           // control messages wait for their writer
+	lacking   due           // a message waits for a layout, which a reader has to read
+	heard     chan struct{} // capacity 1: a control message has been read
 
 	closeErr error // when ended is closed
 
@@ -110,7 +115,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	if err != nil {
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
-	n := &Node{making: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
+	n := &Node{making: make(chan struct{}, 1), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
 		unopened: map[string]error{}, peers: map[int]*peer{}, served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())

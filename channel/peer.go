@@ -55,6 +55,8 @@ type peer struct {
 	wake     chan struct{} // capacity 1: out has grown, or the peer has failed
 	bye      bool          // ours is in out
 	served   chan struct{} // closed when the connection has ended
+
+	unwritten, lacking duty // see the node's
 }
 
 // remoteLayout is the layout of a peer's handle over the peer's memory as we access it. It is
@@ -99,6 +101,7 @@ func (p *peer) setLayout(l *remoteLayout) bool {
 		return false
 	}
 	p.layouts[l.handle] = l
+	p.node.lacking.set(&p.lacking, false)
 	return true
 }
 
@@ -150,6 +153,8 @@ func (p *peer) end(err error) {
 	}
 	p.err.Store(&err)
 	p.state.Store(peerFailed)
+	p.node.unwritten.set(&p.unwritten, false)
+	p.node.lacking.set(&p.lacking, false)
 	p.nudge()
 	p.mu.Unlock()
 	p.node.bell.wakeAll()
@@ -177,6 +182,7 @@ func (p *peer) tellLayout(h *Handle) {
 // tell queues a control message. The caller holds mu.
 func (p *peer) tell(k kind, body []byte) {
 	p.out = append(p.out, frame(nil, k, body))
+	p.awaits(&p.node.unwritten, &p.unwritten)
 	p.nudge()
 }
 

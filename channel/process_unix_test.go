@@ -56,6 +56,8 @@ var acts = map[string]act{
 	"abort": {do: abortJob},
 	"meet":  {do: meetAll},
 	"siege": {do: siege},
+	"once":  {do: once},
+	"burn":  {prepare: burn},
 }
 
 func play(a act, args []string) (err error) {

@@ -329,10 +329,13 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 // assistReceive copies the chunks that the sender offers and the other side has not claimed. The
 // sender may not have told its layout yet.
 func (h *Handle) assistReceive(m *match, v rendezvous) {
-	if src := h.remoteShape(h.in.peer, m, v.handle, v.generation, v.length); src != nil {
-		if h.copyChunks(m, &h.shape, src) {
-			h.in.peer.bell.ring()
-		}
+	p := h.in.peer
+	src := h.remoteShape(p, m, v.handle, v.generation, v.length)
+	if n, _ := chunks(h.shape.length); src == nil && !m.claimed(h.k, n) {
+		p.awaits(&p.node.lacking, &p.lacking)
+	}
+	if src != nil && h.copyChunks(m, &h.shape, src) {
+		p.bell.ring()
 	}
 }
 

@@ -174,6 +174,7 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 	if l == nil {
 		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
+		q.peer.awaits(&q.peer.node.lacking, &q.peer.lacking)
 		time.AfterFunc(q.peer.node.opt.peerTimeout, func() { q.overdue(s, g) })
 		return nil
 	}
@@ -198,7 +199,11 @@ func (q *queue) overdue(s *queueOut, g header) {
 func (q *queue) retryGates() {
 	for _, s := range q.out {
 		for k, g := range s.opened {
-			if h := s.offers[k]; h != nil && q.far(h, g.handle, g.generation) != nil {
+			switch h := s.offers[k]; {
+			case h == nil:
+			case q.far(h, g.handle, g.generation) == nil:
+				q.peer.awaits(&q.peer.node.lacking, &q.peer.lacking)
+			default:
 				delete(s.opened, k)
 				if err := q.startWrite(s, h, g); err != nil {
 					q.broken(err)

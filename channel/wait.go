@@ -17,12 +17,14 @@ const (
 	yieldBudget = 50
 	sleepBound  = 5 * time.Millisecond
 	driveEvery  = 64
+	attendAfter = 4096
 )
 
 // await tests until the handle is complete.
 func (h *Handle) await(ctx context.Context) error {
 	n := h.node
 	patient := false // has been spinning for long
+	var lacked uint32
 	defer func() {
 		if patient {
 			waiters.Add(-1)
@@ -49,18 +51,98 @@ func (h *Handle) await(ctx context.Context) error {
 			patient = true
 			waiters.Add(1)
 		}
+		n.attend(i, i == 0 && h.direct(), &lacked)
 		switch {
 		case i < n.spins:
 			// Polling less often also helps the owner of the line, which bounces between
 			// the caches if it is read while it is written: 5 % of BenchmarkPingPong/8.
 			wait.Pause(1)
 		case i < n.spins+yieldBudget:
-			yield()
+			n.yield()
 		default:
 			if done, err := h.sleep(ctx); done {
 				return err
 			}
 		}
+	}
+}
+
+// due says for how many peers something is to be done by a goroutine.
+type due struct {
+	peers atomic.Int32
+	times atomic.Uint32 // something more became due
+}
+
+// duty is what one peer adds to it.
+type duty struct{ on atomic.Bool }
+
+func (d *due) set(of *duty, on bool) {
+	if of.on.Load() == on || of.on.Swap(on) == on {
+		return
+	}
+	if on {
+		d.peers.Add(1)
+		d.times.Add(1)
+	} else {
+		d.peers.Add(-1)
+	}
+}
+
+// awaits adds what the peer has due, unless it is gone.
+func (p *peer) awaits(d *due, of *duty) {
+	d.set(of, true)
+	if p.state.Load() != peerUp {
+		d.set(of, false)
+	}
+}
+
+// attend, in the i-th round of a waiter, lets the goroutines run that write and read control
+// messages, if a message depends on one: where there is one CPU for Go, a waiter that polls keeps it
+// from them for milliseconds, and as long as a goroutine is runnable the scheduler does not look at the
+// network. It does so at once if the waiter's own message needs that, and for others, which may
+// depend on a peer that has stopped, in rounds that are powers of two.
+func (n *Node) attend(i int, own bool, lacked *uint32) {
+	now := n.lacking.times.Load() != *lacked
+	if !now && (i > 0 || !own) && (i&(i-1) != 0 || i < attendAfter && i < n.spins) {
+		return
+	}
+	for range 3 { // at times the scheduler takes this goroutine first
+		if n.unwritten.peers.Load() == 0 {
+			break
+		}
+		runtime.Gosched()
+	}
+	*lacked = n.lacking.times.Load()
+	if n.lacking.peers.Load() > 0 {
+		n.listen()
+	}
+}
+
+// direct says whether the message goes straight from layout to layout.
+func (h *Handle) direct() bool {
+	if h.kind == kindMultiple {
+		return false
+	}
+	if q := h.queued(); q != nil {
+		return h.shape.length > q.cross.eager
+	}
+	return h.shape.length > eagerMax
+}
+
+// listen returns when a control message has been read, within a millisecond.
+func (n *Node) listen() {
+	select {
+	case <-n.heard: // perhaps long ago
+	default:
+	}
+	if n.lacking.peers.Load() == 0 {
+		return
+	}
+	t := time.NewTimer(time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-n.heard:
+	case <-t.C:
 	}
 }
 
@@ -106,7 +188,8 @@ func (n *Node) drive() {
 // waiters counts the waiting goroutines of this process: several must yield to each other.
 var waiters atomic.Int32
 
-func yield() {
+func (n *Node) yield() {
+	n.yields.Add(1)
 	if waiters.Load() > 1 {
 		runtime.Gosched()
 	}

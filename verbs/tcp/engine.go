@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"runtime"
 	"sync"
 	"time"
 )
@@ -41,21 +40,12 @@ func newEngine(a *adapter, drv driver) *engine {
 }
 
 func (e *engine) run() {
-	worked := false
 	for {
-		d, spinner, ok := e.plan()
+		d, ok := e.plan()
 		if !ok {
 			return
 		}
-		// A blocking system call keeps this goroutine's P until the runtime's monitor
-		// takes it away, after 20 µs to 10 ms. So let goroutines that were just woken
-		// run first; and with a single P, do not block while a CQ is being polled.
-		if worked || spinner && e.polled && runtime.GOMAXPROCS(0) == 1 {
-			runtime.Gosched()
-			d = 0
-		}
 		happened := e.drv.wait(d)
-		worked = len(happened) > 0
 		now := time.Now()
 		for _, h := range happened {
 			e.event(h, now)
@@ -65,8 +55,8 @@ func (e *engine) run() {
 	}
 }
 
-// plan says how long to wait, whether a CQ is being polled, and whether to go on.
-func (e *engine) plan() (d time.Duration, spinner, ok bool) {
+// plan says how long to wait, and whether to go on.
+func (e *engine) plan() (d time.Duration, ok bool) {
 	e.mu.Lock()
 	notes := e.notes
 	e.notes = nil
@@ -77,14 +67,13 @@ func (e *engine) plan() (d time.Duration, spinner, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stop && len(e.closing) == 0 {
-		return 0, false, false
+		return 0, false
 	}
-	spinner = len(e.loose) > 0
 	if len(e.notes) > 0 {
-		return 0, spinner, true
+		return 0, true
 	}
 	var at time.Time
-	if spinner {
+	if len(e.loose) > 0 {
 		at = e.swept.Add(lookEvery)
 	}
 	for _, t := range e.timers {
@@ -95,9 +84,9 @@ func (e *engine) plan() (d time.Duration, spinner, ok bool) {
 	}
 	e.planned = at
 	if at.IsZero() {
-		return -1, spinner, true
+		return -1, true
 	}
-	return max(time.Until(at), 0), spinner, true
+	return max(time.Until(at), 0), true
 }
 
 func earlier(a, b time.Time) time.Time {
