@@ -272,8 +272,8 @@ func (g *Group) Close() error {
 const maxGroupsLeft = 1 << 16
 
 // quit ends what is in progress, and frees the resources of the group as soon as no member
-// accesses them: the segment once all members have closed the group, when this node makes or
-// closes another. If one accesses it at end, it stays until the node is closed.
+// accesses them: the segment once all members have closed the group, within a second. If one
+// accesses it at end, it stays until the node is closed.
 func (g *Group) quit(end time.Time) error {
 	if len(g.active) > 0 {
 		g.failNow(ErrClosed)

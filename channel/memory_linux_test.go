@@ -1,12 +1,15 @@
 package channel
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // arenas counts the arenas of this process.
@@ -19,6 +22,13 @@ func arenas(t *testing.T) (count int) {
 		}
 	}
 	return count
+}
+
+// mappedArenas counts how often one is mapped in this process.
+func mappedArenas(t *testing.T) int {
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	return strings.Count(string(maps), "/memfd:sluice-arena")
 }
 
 // TestAllocHoldsNobodyUp: what needs the node goes on while memory is allocated,
@@ -56,4 +66,51 @@ func TestAllocHoldsNobodyUp(t *testing.T) {
 	for try := 1; held(); try++ {
 		require.Less(t, try, 10)
 	}
+}
+
+// TestGroupsGoBack: when many groups have been used and closed, their shared memory goes back, at
+// both members, although one closes all of its own first.
+func TestGroupsGoBack(t *testing.T) {
+	worlds := worlds(t, 2, WithProviders("shm"))
+	const count = 200
+	files, mappings := arenas(t), mappedArenas(t)
+	peak := 0
+	closed := make(chan struct{})
+	each(t, 2, func(rank int) error {
+		ctx := within(t)
+		var groups []*Group
+		for range count {
+			g, err := worlds[rank].Split(ctx, 0, 0)
+			if err != nil {
+				return err
+			}
+			groups = append(groups, g)
+			if err := g.Run(ctx, Barrier()); err != nil {
+				return err
+			}
+		}
+		var errs []error
+		if rank == 1 {
+			<-closed
+		} else {
+			defer close(closed)
+			peak = arenas(t)
+		}
+		for _, g := range groups {
+			errs = append(errs, g.Close())
+		}
+		return errors.Join(errs...)
+	})
+	const kept = 2 * (16 + 1) // each node keeps some, and has part of another in use
+	require.Greater(t, peak, files+kept)
+	ranks.Eventually(t, func() bool {
+		return arenas(t) <= files+kept && mappedArenas(t) <= mappings+2*kept // by both nodes
+	})
+	each(t, 2, func(rank int) error {
+		g, err := worlds[rank].Split(within(t), 0, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(g.Run(within(t), Barrier()), g.Close())
+	})
 }

@@ -212,7 +212,7 @@ func notify() chan os.Signal {
 	return c
 }
 
-// oversee counts seconds, and writes the report on a signal or when progress stalls.
+// oversee counts seconds, frees what other members of closed groups have left since, and writes the report on a signal or when progress stalls.
 func (n *Node) oversee(signals chan os.Signal) {
 	defer signal.Stop(signals)
 	tick := time.NewTicker(time.Second)
@@ -227,6 +227,9 @@ func (n *Node) oversee(signals chan os.Signal) {
 			n.Report(n.opt.report)
 		case now := <-tick.C:
 			n.ticks.Add(1)
+			if err := n.freeSegments(); err != nil {
+				n.log.Warn("channel: free the memory of a closed group", "error", err)
+			}
 			if n.opt.stall <= 0 {
 				continue
 			}

@@ -107,6 +107,42 @@ func TestPagesGone(t *testing.T) {
 	require.NoError(t, a.close())
 }
 
+// TestArenasGoBack: of unused arenas only some are kept, and numbers are not used again; a process that has
+// used most of them keeps its arenas.
+func TestArenasGoBack(t *testing.T) {
+	var a arenas
+	fill := func() (list []block) {
+		for range keepUnused + 5 {
+			b, err := a.alloc(arenaSize, func(*arena) {})
+			require.NoError(t, err)
+			list = append(list, b)
+		}
+		return list
+	}
+	for round, next := range []int{keepUnused + 5, keepUnused + 10} {
+		returned := 0
+		for _, b := range fill() {
+			if ar := a.release(b); ar != nil {
+				returned++
+				require.Nil(t, a.get(ar.id))
+				require.NoError(t, ar.close())
+			}
+		}
+		require.Equal(t, 5, returned, "round %d", round)
+		require.Len(t, a.snapshot(), keepUnused)
+		require.EqualValues(t, next, a.next)
+	}
+	a.next = lastReturned + 1
+	for _, b := range fill() {
+		if ar := a.release(b); ar != nil {
+			require.LessOrEqual(t, ar.id, uint32(lastReturned))
+			require.NoError(t, ar.close())
+		}
+	}
+	require.Greater(t, len(a.snapshot()), 5)
+	require.NoError(t, a.close())
+}
+
 // TestTooManyArenas: an arena that would be one too many is not made.
 func TestTooManyArenas(t *testing.T) {
 	dir, err := unix.Open(t.TempDir(), unix.O_RDONLY, 0)
@@ -116,7 +152,7 @@ func TestTooManyArenas(t *testing.T) {
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(dir), Max: limit.Max})) // no memfd can be made
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	a := arenas{list: slices.Repeat([]*arena{{}}, maxArenas)}
+	a := arenas{next: maxArenas}
 	_, err = a.alloc(1, func(*arena) {})
 	require.ErrorIs(t, err, verbs.ErrNoMemory)
 	require.ErrorContains(t, err, "65536 arenas")

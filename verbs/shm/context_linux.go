@@ -230,7 +230,7 @@ func (pd *PD) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, err
 	}
 	mr, err := pd.register(b.mem, access, b.arena.id, uint64(b.off), b)
 	if err != nil {
-		pd.ctx.arenas.release(b)
+		pd.ctx.release(b)
 	}
 	return mr, err
 }
@@ -265,7 +265,7 @@ func (m *MR) Close() error {
 	}
 	c.mrs.Release(m.MR)
 	if m.block.arena != nil {
-		c.arenas.release(m.block)
+		c.release(m.block)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -61,8 +62,8 @@ type link struct {
 
 // outgoing is a control message, with an arena's descriptor if it has one.
 type outgoing struct {
-	msg ctl
-	fd  int
+	msg   ctl
+	arena *arena // whose descriptor goes with it
 }
 
 // maxOpens limits the state that a peer can create here.
@@ -124,24 +125,45 @@ func (c *Context) announce(a *arena) {
 	for l := range c.all {
 		l.mu.Lock()
 		if l.up && !l.dead {
-			l.sendLocked(ctl{kind: ctlArena, arena: a.id, size: uint64(len(a.mem))}, a.fd)
+			l.sendLocked(ctl{kind: ctlArena, arena: a.id, size: uint64(len(a.mem))}, a)
 		}
 		l.mu.Unlock()
 	}
 }
 
+// release frees a block. All peers are told of an arena that is given back; the descriptor may be on
+// its way to a peer that does not read.
+func (c *Context) release(b block) {
+	a := c.arenas.release(b)
+	if a == nil {
+		return
+	}
+	c.mu.Lock()
+	for l := range c.all {
+		l.send(ctl{kind: ctlGone, arena: a.id})
+	}
+	c.mu.Unlock()
+	c.wg.Go(func() {
+		a.sending.Lock()
+		defer a.sending.Unlock()
+		if err := a.close(); err != nil {
+			c.log.Warn("shm: give back an arena", "error", err)
+		}
+	})
+}
+
 func (l *link) send(m ctl) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sendLocked(m, -1)
+	l.sendLocked(m, nil)
 }
 
 // sendLocked queues a message; messages wait until the link is up.
-func (l *link) sendLocked(m ctl, fd int) {
+func (l *link) sendLocked(m ctl, a *arena) {
 	if l.dead {
 		return
 	}
-	l.queue = append(l.queue, outgoing{m, fd})
+	l.queue = append(l.queue, outgoing{m, a})
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -170,7 +192,7 @@ func (l *link) loop() {
 	l.ctx.shareArenas(l)
 	for q := l.next(); q != nil; q = l.next() {
 		for _, o := range q {
-			if err := l.handle(o.msg, o.fd); err != nil {
+			if err := l.handle(o.msg, -1); err != nil {
 				l.ctx.log.Error("shm: link of the context to itself failed", "error", err)
 			}
 		}
@@ -185,7 +207,7 @@ func (c *Context) shareArenas(l *link) {
 	defer l.mu.Unlock()
 	var first []outgoing
 	for _, a := range as {
-		first = append(first, outgoing{ctl{kind: ctlArena, arena: a.id, size: uint64(len(a.mem))}, a.fd})
+		first = append(first, outgoing{ctl{kind: ctlArena, arena: a.id, size: uint64(len(a.mem))}, a})
 	}
 	l.queue = append(first, l.queue...)
 	select {
@@ -386,7 +408,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	l.conn, l.ctrlSeg, l.ctrl, l.pid, l.pidfd, l.up, l.reading = conn, seg, ctrl, pid, pidfd, true, true
 	l.fenced = c.fenced || h.features&featureFenced != 0
 	l.canRead.Store(can.size == 1)
-	l.sendLocked(can, -1)
+	l.sendLocked(can, nil)
 	l.mu.Unlock()
 	c.shareArenas(l)
 	c.mu.Unlock()
@@ -480,21 +502,31 @@ func (l *link) write() {
 	buf := make([]byte, 0, ctlLen)
 	for q := l.next(); q != nil; q = l.next() {
 		for _, o := range q {
-			var oob []byte
-			if o.fd >= 0 {
-				oob = unix.UnixRights(o.fd)
-			}
-			_, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
-			for errors.Is(err, syscall.ETOOMANYREFS) {
-				// Too many descriptors are in flight (unix(7)): the peer will receive them.
-				time.Sleep(time.Millisecond)
-				_, _, err = l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
-			}
-			if err != nil {
+			if err := l.writeOne(o, buf); err != nil {
 				l.end(false)
 				return
 			}
 		}
+	}
+}
+
+// writeOne sends a message, with the descriptor of an arena unless that has been given back.
+func (l *link) writeOne(o outgoing, buf []byte) error {
+	var oob []byte
+	if o.arena != nil {
+		o.arena.sending.Lock()
+		defer o.arena.sending.Unlock()
+		if o.arena.fd < 0 {
+			return nil
+		}
+		oob = unix.UnixRights(o.arena.fd)
+	}
+	for {
+		_, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
+		if !errors.Is(err, syscall.ETOOMANYREFS) {
+			return err
+		}
+		time.Sleep(time.Millisecond) // too many descriptors are in flight (unix(7)): the peer will receive them
 	}
 }
 
@@ -560,6 +592,8 @@ func (l *link) handle(m ctl, fd int) error {
 		if ok {
 			l.ctx.freeInbox(b)
 		}
+	case ctlGone:
+		return l.dropArena(m.arena)
 	case ctlCMA:
 		l.readable.Store(m.size == 1)
 	}
@@ -579,7 +613,11 @@ func (l *link) addArena(m ctl, fd int) error {
 	}
 	var s *segment
 	if l.self {
-		s = &segment{mem: l.ctx.arenas.snapshot()[m.arena].mem, fd: -1}
+		a := l.ctx.arenas.get(m.arena)
+		if a == nil { // given back
+			return nil
+		}
+		s = &segment{mem: a.mem, fd: -1}
 	} else {
 		var err error
 		if s, err = openSegment(fd, m.size); err != nil {
@@ -602,6 +640,26 @@ func (l *link) addArena(m ctl, fd int) error {
 	l.segments.Store(&segs)
 	l.ctx.kick() // operations may be waiting for it
 	return nil
+}
+
+// dropArena takes back what addArena has mapped. Nothing of it is in use: its owner has closed all
+// regions, and waited for those inside. Slices of [QP.Map] that are nevertheless used find pages of
+// zeroes.
+func (l *link) dropArena(id uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	segs := slices.Clone(*l.segments.Load())
+	if int(id) >= len(segs) || segs[id] == nil { // it was given back before it was sent
+		return nil
+	}
+	s := segs[id]
+	segs[id] = nil
+	l.segments.Store(&segs)
+	if l.self {
+		return nil
+	}
+	s.lent = true
+	return s.close()
 }
 
 // inboxAt returns the peer's inbox, after checking that it is inside its arena.

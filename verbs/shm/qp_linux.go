@@ -141,7 +141,7 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return verbs.Errorf(deviceName, "modify QP", err, "inbox of %d bytes", inboxSize)
 		}
 		if l, err = q.ctx.link(attr.AHAttr.DGID, q); err != nil {
-			q.ctx.arenas.release(b)
+			q.ctx.release(b)
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func (q *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.Unlock()
 		if l != nil {
 			l.drop(q.Num)
-			q.ctx.arenas.release(b)
+			q.ctx.release(b)
 		}
 		return err
 	}
@@ -197,7 +197,7 @@ func (q *QP) connect(l *link, b block) {
 
 	l.mu.Lock()
 	open := ctl{kind: ctlOpen, src: q.Num, dst: q.Attr.DestQPNum, inc: q.inc, psn: q.Attr.RQPSN, arena: b.arena.id, offset: uint64(b.off)}
-	l.sendLocked(open, -1)
+	l.sendLocked(open, nil)
 	key := [2]uint32{q.Num, q.Attr.DestQPNum}
 	m, there := l.opens[key]
 	delete(l.opens, key)
@@ -334,7 +334,7 @@ func (q *QP) disconnect() {
 		free = true
 	case !l.dead:
 		l.retired[[2]uint32{q.Num, q.inc}] = b
-		l.sendLocked(ctl{kind: ctlClose, src: q.Num, dst: q.peer, inc: q.inc}, -1)
+		l.sendLocked(ctl{kind: ctlClose, src: q.Num, dst: q.peer, inc: q.inc}, nil)
 	}
 	l.mu.Unlock()
 	if free {
@@ -355,7 +355,7 @@ func (c *Context) freeInbox(b block) {
 	c.mu.Lock()
 	delete(c.zombies, (*inbox)(unsafe.Pointer(unsafe.SliceData(b.mem))))
 	c.mu.Unlock()
-	c.arenas.release(b)
+	c.release(b)
 }
 
 // forgetPeer drops everything of the connection except the inbox.

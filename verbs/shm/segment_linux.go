@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -225,19 +226,24 @@ func viewControl(s *segment) (*control, error) {
 }
 
 // arenas holds a context's arenas: memory that peers map. Blocks are multiples of blockAlign;
-// a freed block is merged with free neighbours. An arena exists until the context is closed;
-// if it is larger than arenaSize and entirely unused, its pages are returned to the system.
+// a freed block is merged with free neighbours. Of an arena that is entirely unused and larger than
+// arenaSize, the pages are returned to the system. Beyond keepUnused of them an unused
+// arena is given back, and its number is not used again.
 type arenas struct {
 	growing sync.Mutex // one allocation at a time; taken before Context.mu, which is taken before mu
 	mu      sync.Mutex
 	list    []*arena
+	next    uint32 // number of the next one
 }
 
 type arena struct {
 	*segment
-	id   uint32
-	free []span // ordered by offset, never adjacent
+	id      uint32
+	free    []span     // ordered by offset, never adjacent
+	sending sync.Mutex // while the descriptor is passed to a peer, or closed
 }
+
+func (ar *arena) unused() bool { return len(ar.free) == 1 && ar.free[0].n == len(ar.mem) }
 
 type span struct {
 	off, n int
@@ -251,7 +257,13 @@ var blockAlign = os.Getpagesize()
 const (
 	arenaSize = 1 << 20 // smallest; a larger block gets an arena of its own size
 	maxArenas = 1 << 16
+	// lastReturned is the number of the last one that may be given back: the others are kept for
+	// a process that goes on for long.
+	lastReturned = maxArenas / 4 * 3
 )
+
+// keepUnused is a variable for tests alone.
+var keepUnused = 16
 
 // block is an allocated piece of an arena.
 type block struct {
@@ -270,7 +282,7 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 		clear(b.mem)
 		return b, err
 	}
-	if len(a.snapshot()) == maxArenas {
+	if a.next == maxArenas {
 		return block{}, fmt.Errorf("%w: %d arenas", verbs.ErrNoMemory, maxArenas)
 	}
 	page := os.Getpagesize()
@@ -280,7 +292,8 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	}
 	ar := &arena{segment: s}
 	a.mu.Lock()
-	ar.id = uint32(len(a.list))
+	ar.id = a.next
+	a.next++
 	a.list = append(a.list, ar)
 	a.mu.Unlock()
 	created(ar)
@@ -335,11 +348,14 @@ func (ar *arena) take(n int) (span, bool) {
 	return span{}, false
 }
 
-// release frees a block.
-func (a *arenas) release(b block) {
+// release frees a block. If its arena is to be given back, it is in no list any more.
+func (a *arenas) release(b block) (returned *arena) {
 	whole := a.give(b.arena, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)})
+	if whole && a.drop(b.arena) {
+		return b.arena
+	}
 	if !whole || len(b.arena.mem) <= arenaSize {
-		return
+		return nil
 	}
 	// Without the lock: it takes time.
 	a.mu.Lock()
@@ -349,6 +365,25 @@ func (a *arenas) release(b block) {
 		s.holes = b.arena.punch() == nil || s.holes
 		a.give(b.arena, s)
 	}
+	return nil
+}
+
+// drop takes an unused arena out of the list if there are enough others.
+func (a *arenas) drop(ar *arena) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, o := range a.list {
+		if o.unused() {
+			n++
+		}
+	}
+	i := slices.Index(a.list, ar)
+	if i < 0 || !ar.unused() || n <= keepUnused || ar.id > lastReturned {
+		return false
+	}
+	a.list = slices.Delete(a.list, i, i+1)
+	return true
 }
 
 // give frees a span, and says whether all of the arena is free.
@@ -370,7 +405,7 @@ func (a *arenas) give(ar *arena, s span) (whole bool) {
 	} else {
 		ar.free = append(ar.free[:i], append([]span{s}, ar.free[i:]...)...)
 	}
-	return ar.free[0].n == len(ar.mem)
+	return ar.unused()
 }
 
 // find returns the arena and offset of memory, if it is in one.
@@ -385,6 +420,18 @@ func (a *arenas) find(b []byte) (id uint32, off uint64, ok bool) {
 		}
 	}
 	return noArena, 0, false
+}
+
+// get returns the arena of a number, nil if there is none.
+func (a *arenas) get(id uint32) *arena {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, ar := range a.list {
+		if ar.id == id {
+			return ar
+		}
+	}
+	return nil
 }
 
 func (a *arenas) snapshot() []*arena {

@@ -100,6 +100,7 @@ const (
 	ctlClose             // incarnation inc of QP src is gone: leave its inbox
 	ctlClosed            // the inbox of dst's incarnation inc will not be accessed any more
 	ctlCMA               // the sender can (size 1) or cannot (0) read this process' memory
+	ctlGone              // the arena has been given back
 )
 
 // ctl is a control message.
@@ -108,7 +109,7 @@ type ctl struct {
 	src, dst uint32 // QP numbers
 	inc      uint32 // incarnation of QP src (ctlClosed: of dst), counted over RESETs
 	psn      uint32 // ctlOpen: first PSN that src expects
-	arena    uint32 // ctlArena: the arena; ctlOpen: the one that the inbox is in
+	arena    uint32 // ctlArena, ctlGone: the arena; ctlOpen: the one that the inbox is in
 	offset   uint64 // ctlOpen: of the inbox
 	size     uint64 // ctlArena: bytes; ctlCMA: see there
 }
@@ -128,7 +129,7 @@ func parseCtl(b []byte) (ctl, error) {
 	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
 	m := ctl{kind: u(0), src: u(1), dst: u(2), inc: u(3), psn: u(4), arena: u(5),
 		offset: binary.LittleEndian.Uint64(b[32:]), size: binary.LittleEndian.Uint64(b[40:])}
-	if m.kind < ctlArena || m.kind > ctlCMA {
+	if m.kind < ctlArena || m.kind > ctlGone {
 		return m, fmt.Errorf("%w: unknown kind %d", errWire, m.kind)
 	}
 	if m.src >= 1<<24 || m.dst >= 1<<24 || m.psn >= 1<<24 || u(6) != 0 || u(7) != 0 {

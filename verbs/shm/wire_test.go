@@ -81,6 +81,8 @@ func TestCtlGolden(t *testing.T) {
 			"04000000", "03000000", "02000000", "04000000", "00000000 00000000 0000000000000000", "0000000000000000", "0000000000000000")},
 		"cma": {ctl{kind: ctlCMA, size: 1}, unhex(t,
 			"05000000", "00000000 00000000 00000000 00000000 00000000 0000000000000000", "0000000000000000", "0100000000000000")},
+		"gone": {ctl{kind: ctlGone, arena: 3}, unhex(t,
+			"06000000 00000000 00000000 00000000 00000000", "03000000", "0000000000000000", "0000000000000000", "0000000000000000")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.wire, c.msg.append(nil))
@@ -94,6 +96,7 @@ func TestCtlGolden(t *testing.T) {
 func FuzzParseCtl(f *testing.F) {
 	f.Add(ctl{kind: ctlOpen, src: 1, dst: 2, inc: 3, psn: 4, arena: 5, offset: 6}.append(nil))
 	f.Add(ctl{kind: ctlArena, arena: 1, size: 1 << 20}.append(nil))
+	f.Add(ctl{kind: ctlGone, arena: 1}.append(nil))
 	f.Add(make([]byte, ctlLen))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, b []byte) {
