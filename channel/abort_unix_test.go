@@ -238,5 +238,5 @@ func TestAbortAlone(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	status, out := command(t, bare("abort"), ranks.Program(), "0")
 	require.Equal(t, 7, status, out)
-	require.True(t, bytes.Contains([]byte(out), []byte("terminating the process because the job was aborted")), out)
+	require.True(t, bytes.Contains([]byte(out), []byte("terminating the process because the job is over")), out)
 }

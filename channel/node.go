@@ -238,18 +238,21 @@ func (n *Node) Abort(code int, why string) { n.job.Abort(code, why) }
 // code.
 const abortGrace = time.Second
 
-// watch fails everything when the job is aborted, and ends the process if it does
-// not leave.
+// watch fails everything when the job is aborted or has lost its rendezvous, and ends the process if
+// it does not leave.
 func (n *Node) watch() {
 	select {
 	case <-n.life.Done():
 		return
 	case <-n.job.Done():
 	}
-	err := n.job.Err()
-	abort := (*boot.AbortError)(nil)
-	if !errors.As(err, &abort) {
-		return // losing the rendezvous does not stop the ranks
+	err, code := n.job.Err(), 1
+	abort, rank0 := (*boot.AbortError)(nil), (*boot.RankError)(nil)
+	switch {
+	case errors.As(err, &abort):
+		code = cmp.Or(abort.Code&0xff, 1)
+	case !errors.Is(err, boot.ErrServerLost), errors.As(err, &rank0), n.opt.outlive:
+		return
 	}
 	err = fmt.Errorf("%w: %w", ErrAborted, err)
 	n.mu.Lock()
@@ -267,8 +270,8 @@ func (n *Node) watch() {
 	select {
 	case <-n.life.Done():
 	case <-grace.C:
-		n.log.Error("channel: terminating the process because the job was aborted", "error", err)
-		n.opt.exit(cmp.Or(abort.Code&0xff, 1))
+		n.log.Error("channel: terminating the process because the job is over", "error", err)
+		n.opt.exit(code)
 	}
 }
 

@@ -28,6 +28,7 @@ type options struct {
 	coll           coll.Settings      // from tuning and environment
 	routes                            // likewise
 	hosts          func(rank int) int // overrides the hosts of ranks; nil: the real ones
+	outlive        bool               // the rendezvous
 	exit           func(status int)   // ends the process when the job is aborted; nil: do not
 }
 
@@ -104,6 +105,12 @@ func WithConnectTimeout(d time.Duration) Option {
 // ([verbs.Config].PeerTimeout). Zero means [verbs.DefaultPeerTimeout]; a negative
 // timeout is [ErrInvalid].
 func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
+
+// WithOutlive lets this rank live on when its connection to the rendezvous breaks, because
+// the launcher was killed, say. By default that ends the job for it as [Node.Abort] would, with
+// status 1: the launcher can no longer end a rank that hangs. Where rank 0 runs the
+// rendezvous, its death is that of a peer, and ends no other rank.
+func WithOutlive() Option { return func(o *options) { o.outlive = true } }
 
 // WithLogger sets the logger for events that are not errors of any call. Nil means
 // slog.Default().

@@ -17,6 +17,7 @@ func init() {
 	tests = append(tests,
 		test{"launcher killed", testLauncherKilled},
 		test{"inner launcher killed", testInnerKilled},
+		test{"launcher of wrappers killed", testWrappedKilled},
 		test{"stop and continue", testStop},
 		test{"binding", testBind},
 		test{"too many ranks", testTooMany},
@@ -72,6 +73,23 @@ func testInnerKilled(t *testing.T, b bed) {
 	for _, fd := range fds {
 		requireEnded(t, fd)
 	}
+}
+
+// Ranks that the kernel does not end with the launcher, because a shell runs between them, end
+// themselves, except those that are to live on.
+func testWrappedKilled(t *testing.T, b bed) {
+	s := start(t, b.command(t, "member", "run", "-n", "3", "--prefix", "sh", "-c", `"$0"; true`, b.self))
+	var fds []int
+	pids := s.pids(t, 3)
+	for _, pid := range pids {
+		fds = append(fds, watchPID(t, pid))
+	}
+	require.NoError(t, s.cmd.Process.Kill())
+	requireEnded(t, fds[0])
+	requireEnded(t, fds[1])
+	require.NotContains(t, "ZX", state(pids[2]))
+	require.NoError(t, unix.Kill(pids[2], syscall.SIGKILL))
+	requireEnded(t, fds[2])
 }
 
 // state is the letter of proc_pid_stat(5).

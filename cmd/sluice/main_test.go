@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
@@ -68,6 +69,20 @@ var acts = map[string]func(args []string) int{
 	},
 	// wait prints its process ID, and waits to be killed.
 	"wait": func([]string) int {
+		fmt.Println("pid", os.Getpid())
+		forever()
+		return 0
+	},
+	// member is wait in a job; rank 2 outlives the rendezvous.
+	"member": func([]string) int {
+		var opts []channel.Option
+		if rank() == 2 {
+			opts = append(opts, channel.WithOutlive())
+		}
+		if _, err := channel.Join(context.Background(), opts...); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		fmt.Println("pid", os.Getpid())
 		forever()
 		return 0
