@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -120,19 +121,23 @@ func (e *engine) turnAway() {
 }
 
 // carried is over when no request of the user may be carried out any more: all sends have been
-// received, or cannot be, and all messages that receives have matched are here. None is started
-// meanwhile.
+// received, or cannot be, and all messages that receives have matched are here. No request is started
+// meanwhile, but a receive may match.
 type carried struct {
 	e  *engine
-	at int // those before it in the table are over
+	at int // in the table, of one that was due; those before it that were not may be again
 }
 
 func (c *carried) over() bool {
-	for ; c.at < len(c.e.table); c.at++ {
-		if c.e.table[c.at].due() {
-			return false
-		}
+	table := c.e.table
+	if c.at < len(table) && table[c.at].due() {
+		return false
 	}
+	c.at = slices.IndexFunc(table, (*request).due)
+	if c.at >= 0 {
+		return false
+	}
+	c.at = 0
 	return true
 }
 

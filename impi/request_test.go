@@ -471,6 +471,9 @@ func TestCloseCarries(t *testing.T) {
 			p.seldom(t)
 			jobs := join(t, p)
 			a, b := jobs[0].Worlds()[0], jobs[1].Worlds()[0]
+			matched := make([]byte, 5*long)
+			receive, err := a.Irecv(matched, 1, 7) // its message comes while Close waits for sends
+			require.NoError(t, err)
 			lengths, kept := active(t, a)
 			for tag := range 2 { // one is here before Close, the other comes later
 				theirs, err := b.Isend(make([]byte, long), 0, tag)
@@ -484,6 +487,8 @@ func TestCloseCarries(t *testing.T) {
 				_, err = theirs.Wait(within(t))
 				requireError(t, err, ErrPeerLeft, 0)
 			}
+			sent, err := b.Isend(bytes.Repeat([]byte{7}, len(matched)), 0, 7)
+			require.NoError(t, err)
 			for tag, n := range lengths {
 				got := make([]byte, n)
 				st, err := b.Recv(within(t), got, 0, tag)
@@ -491,8 +496,11 @@ func TestCloseCarries(t *testing.T) {
 				require.Equal(t, bytes.Repeat([]byte{byte(tag)}, n), got)
 				require.Equal(t, n, st.Len)
 			}
+			_, err = sent.Wait(within(t))
+			require.NoError(t, err)
 			closeAll(t, jobs)
-			require.NoError(t, WaitAll(within(t), nil, kept...))
+			require.NoError(t, WaitAll(within(t), nil, append(kept, receive)...))
+			require.Equal(t, bytes.Repeat([]byte{7}, len(matched)), matched)
 		})
 	}
 }
