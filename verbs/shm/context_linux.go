@@ -78,6 +78,7 @@ var deviceAttr = verbs.DeviceAttr{
 type Context struct {
 	cfg      verbs.Config
 	log      *slog.Logger
+	refused  atomic.Value // text of the last error of a connection
 	gid      verbs.GID
 	attr     verbs.DeviceAttr
 	events   *soft.Events

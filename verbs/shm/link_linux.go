@@ -1,9 +1,11 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -15,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -131,8 +134,7 @@ func (c *Context) announce(a *arena) {
 	}
 }
 
-// release frees a block. All peers are told of an arena that is given back; the descriptor may be on
-// its way to a peer that does not read.
+// release frees a block, and tells all peers of an arena that is given back.
 func (c *Context) release(b block) {
 	a := c.arenas.release(b)
 	if a == nil {
@@ -143,13 +145,9 @@ func (c *Context) release(b block) {
 		l.send(ctl{kind: ctlGone, arena: a.id})
 	}
 	c.mu.Unlock()
-	c.wg.Go(func() {
-		a.sending.Lock()
-		defer a.sending.Unlock()
-		if err := a.close(); err != nil {
-			c.log.Warn("shm: give back an arena", "error", err)
-		}
-	})
+	if err := a.giveBack(); err != nil {
+		c.log.Warn("shm: give back an arena", "error", err)
+	}
 }
 
 func (l *link) send(m ctl) {
@@ -299,7 +297,11 @@ func (c *Context) accept() {
 			defer func() { <-slots }()
 			if err := c.welcome(conn); err != nil {
 				conn.Close()
-				c.log.Warn("shm: refused a connection", "error", err)
+				level := slog.LevelWarn
+				if last := c.refused.Swap(err.Error()); last == err.Error() { // a peer tries again and again
+					level = slog.LevelDebug
+				}
+				c.log.Log(context.Background(), level, "shm: refused a connection", "error", err)
 			}
 		})
 	}
@@ -479,6 +481,8 @@ func readPacket(conn *net.UnixConn, buf []byte) (int, []int, error) {
 	}
 	switch {
 	case err != nil:
+	case flags&unix.MSG_CTRUNC != 0 && len(fds) < 4: // the room would have been for more
+		err = limits.Files(fmt.Errorf("receive a descriptor: %w", limits.ErrFiles))
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = fmt.Errorf("%w: truncated", errWire)
 	case n == 0:
@@ -514,11 +518,10 @@ func (l *link) write() {
 func (l *link) writeOne(o outgoing, buf []byte) error {
 	var oob []byte
 	if o.arena != nil {
-		o.arena.sending.Lock()
-		defer o.arena.sending.Unlock()
-		if o.arena.fd < 0 {
+		if !o.arena.pass() {
 			return nil
 		}
+		defer o.arena.passed()
 		oob = unix.UnixRights(o.arena.fd)
 	}
 	for {
@@ -617,7 +620,7 @@ func (l *link) addArena(m ctl, fd int) error {
 		if a == nil { // given back
 			return nil
 		}
-		s = &segment{mem: a.mem, fd: -1}
+		s = &segment{mem: a.all, fd: -1}
 	} else {
 		var err error
 		if s, err = openSegment(fd, m.size); err != nil {
@@ -644,7 +647,7 @@ func (l *link) addArena(m ctl, fd int) error {
 
 // dropArena takes back what addArena has mapped. Nothing of it is in use: its owner has closed all
 // regions, and waited for those inside. Slices of [QP.Map] that are nevertheless used find pages of
-// zeroes.
+// zeroes, as far as package retire keeps addresses.
 func (l *link) dropArena(id uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

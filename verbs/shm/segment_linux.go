@@ -31,7 +31,7 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 func createSegment(name string, size int, lent bool) (*segment, error) {
 	fd, err := unix.MemfdCreate("sluice-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
+		return nil, limits.Files(os.NewSyscallError("memfd_create", err))
 	}
 	s := &segment{fd: fd}
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
@@ -238,9 +238,42 @@ type arenas struct {
 
 type arena struct {
 	*segment
-	id      uint32
-	free    []span     // ordered by offset, never adjacent
-	sending sync.Mutex // while the descriptor is passed to a peer, or closed
+	id   uint32
+	free []span // ordered by offset, never adjacent
+	all  []byte // its memory, also once it has been closed
+
+	passing sync.Mutex // guards:
+	passes  int        // peers to which the descriptor is being passed
+	gone    bool       // it has been given back, and is closed once passes is 0
+}
+
+// pass says whether the descriptor can be passed; then passed must be called.
+func (ar *arena) pass() bool {
+	ar.passing.Lock()
+	defer ar.passing.Unlock()
+	if !ar.gone {
+		ar.passes++
+	}
+	return !ar.gone
+}
+
+func (ar *arena) passed() error {
+	ar.passing.Lock()
+	defer ar.passing.Unlock()
+	if ar.passes--; ar.gone && ar.passes == 0 {
+		return ar.close()
+	}
+	return nil
+}
+
+// giveBack closes it as soon as no peer is about to receive the descriptor.
+func (ar *arena) giveBack() error {
+	ar.passing.Lock()
+	defer ar.passing.Unlock()
+	if ar.gone = true; ar.passes == 0 {
+		return ar.close()
+	}
+	return nil
 }
 
 func (ar *arena) unused() bool { return len(ar.free) == 1 && ar.free[0].n == len(ar.mem) }
@@ -290,7 +323,7 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	ar := &arena{segment: s}
+	ar := &arena{segment: s, all: s.mem}
 	a.mu.Lock()
 	ar.id = a.next
 	a.next++
@@ -315,7 +348,9 @@ func (a *arenas) reuse(n, size int) (block, bool, error) {
 	if s.holes {
 		if err := ar.allocate(s.off, s.n); err != nil {
 			fallocate(ar.fd, punchHole, s.off, s.n) // what has been allocated so far
+			a.mu.Lock()
 			a.give(ar, s)
+			a.mu.Unlock()
 			return block{}, false, err
 		}
 	}
@@ -350,28 +385,28 @@ func (ar *arena) take(n int) (span, bool) {
 
 // release frees a block. If its arena is to be given back, it is in no list any more.
 func (a *arenas) release(b block) (returned *arena) {
-	whole := a.give(b.arena, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)})
-	if whole && a.drop(b.arena) {
-		return b.arena
+	ar := b.arena
+	a.mu.Lock()
+	whole := a.give(ar, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)})
+	if whole && a.drop(ar) {
+		a.mu.Unlock()
+		return ar
 	}
-	if !whole || len(b.arena.mem) <= arenaSize {
+	if !whole || len(ar.mem) <= arenaSize {
+		a.mu.Unlock()
 		return nil
 	}
-	// Without the lock: it takes time.
+	s, _ := ar.take(len(ar.mem))
+	a.mu.Unlock() // what follows takes time
+	s.holes = ar.punch() == nil || s.holes
 	a.mu.Lock()
-	s, ok := b.arena.take(len(b.arena.mem))
-	a.mu.Unlock()
-	if ok {
-		s.holes = b.arena.punch() == nil || s.holes
-		a.give(b.arena, s)
-	}
+	defer a.mu.Unlock()
+	a.give(ar, s)
 	return nil
 }
 
-// drop takes an unused arena out of the list if there are enough others.
+// drop takes an unused arena out of the list if there are enough others. The caller holds the lock.
 func (a *arenas) drop(ar *arena) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	n := 0
 	for _, o := range a.list {
 		if o.unused() {
@@ -379,17 +414,15 @@ func (a *arenas) drop(ar *arena) bool {
 		}
 	}
 	i := slices.Index(a.list, ar)
-	if i < 0 || !ar.unused() || n <= keepUnused || ar.id > lastReturned {
+	if i < 0 || n <= keepUnused || ar.id > lastReturned {
 		return false
 	}
 	a.list = slices.Delete(a.list, i, i+1)
 	return true
 }
 
-// give frees a span, and says whether all of the arena is free.
+// give frees a span, and says whether all of the arena is free. The caller holds the lock.
 func (a *arenas) give(ar *arena, s span) (whole bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	i := 0
 	for i < len(ar.free) && ar.free[i].off < s.off {
 		i++

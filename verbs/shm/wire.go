@@ -16,7 +16,7 @@ import (
 
 const (
 	wireMagic = 0x4d48534543554c53 // the bytes "SLUCESHM"
-	wireMajor = 2
+	wireMajor = 3
 	wireMinor = 0
 	helloLen  = 72
 	ctlLen    = 48

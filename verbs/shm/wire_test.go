@@ -19,13 +19,13 @@ func unhex(t testing.TB, fields ...string) []byte {
 }
 
 func TestHelloGolden(t *testing.T) {
-	h := hello{major: 2, minor: 0, features: 0, arch: archCode(), pageSize: uint32(os.Getpagesize()), probeAddr: 0x1122334455667788, ctrlSize: 0x90000}
+	h := hello{major: 3, minor: 0, features: 0, arch: archCode(), pageSize: uint32(os.Getpagesize()), probeAddr: 0x1122334455667788, ctrlSize: 0x90000}
 	for i := range h.from {
 		h.from[i], h.to[i] = byte(i), byte(0xf0+i)
 	}
 	want := unhex(t,
 		"534c55434553484d",                 // magic: "SLUCESHM"
-		"0200 0000",                        // version 2.0
+		"0300 0000",                        // version 3.0
 		"00000000",                         // features
 		"01000000",                         // architecture: amd64
 		"00100000",                         // page size 4096
@@ -49,7 +49,7 @@ func TestHelloRefuses(t *testing.T) {
 		mend func(h *hello)
 		says string
 	}{
-		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this process 2.0"},
+		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this process 3.0"},
 		"architecture": {func(h *hello) { h.arch = 77 }, "peer's architecture code is 77"},
 		"page size":    {func(h *hello) { h.pageSize = 12345 }, fmt.Sprintf("peer's page size is 12345 bytes, this process has %d", os.Getpagesize())},
 	} {

@@ -1,0 +1,14 @@
+//go:build !unix
+
+package limits
+
+import "errors"
+
+// ErrFiles is the error of the system for too many open files in a process.
+var ErrFiles = errors.New("too many open files")
+
+// Files adds to an error that says that there are too many open files which limit that is.
+func Files(err error) error { return err }
+
+// FilesLeft returns how many more descriptors this process may open; false if that is unknown.
+func FilesLeft() (int, bool) { return 0, false }

@@ -1,0 +1,60 @@
+//go:build unix
+
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// tooManyFiles is an error of running out of descriptors, and the limit.
+type tooManyFiles struct {
+	error
+	limit string
+}
+
+func (e *tooManyFiles) Error() string { return e.error.Error() + ": " + e.limit }
+
+func (e *tooManyFiles) Unwrap() error { return e.error }
+
+// ErrFiles is the error of the system for too many open files in a process.
+const ErrFiles = syscall.EMFILE
+
+// Files adds to an error that says that there are too many open files which limit that is. Any other
+// error is returned as it is.
+func Files(err error) error {
+	known := (*tooManyFiles)(nil)
+	switch {
+	case errors.As(err, &known):
+		return err
+	case errors.Is(err, ErrFiles):
+		if most, ok := mostFiles(); ok {
+			return &tooManyFiles{err, fmt.Sprintf("RLIMIT_NOFILE (ulimit -n) is %d", most)}
+		}
+	case errors.Is(err, syscall.ENFILE):
+		return &tooManyFiles{err, "those of all processes, see fs.file-max"}
+	}
+	return err
+}
+
+func mostFiles() (uint64, bool) {
+	var l syscall.Rlimit
+	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l)
+	return uint64(l.Cur), err == nil
+}
+
+// FilesLeft returns how many more descriptors this process may open; false if the system does not
+// say how many are open.
+func FilesLeft() (int, bool) {
+	most, ok := mostFiles()
+	open, err := os.ReadDir("/proc/self/fd")
+	switch {
+	case errors.Is(err, ErrFiles):
+		return 0, true
+	case err != nil || !ok:
+		return 0, false
+	}
+	return int(min(most, 1<<30)) - (len(open) - 1), true // without the one of the directory
+}
