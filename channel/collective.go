@@ -245,7 +245,7 @@ func (c *Collective) await(ctx context.Context) error {
 		spins, yields = collectiveSpins, collectiveYields
 	}
 	patient := false
-	var lacked uint32
+	lacked := n.lacking.times.Load()
 	defer func() {
 		if patient {
 			waiters.Add(-1)
@@ -277,7 +277,7 @@ func (c *Collective) await(ctx context.Context) error {
 			patient = true
 			waiters.Add(1)
 		}
-		n.attend(i, false, &lacked)
+		n.attend(i, nil, &lacked)
 		switch {
 		case i < spins:
 			wait.Pause(1)

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
@@ -68,8 +70,27 @@ func (n *Node) meet(ctx context.Context) error {
 		}
 	}
 	n.spins = spins(n.addresses, n.addresses[n.rank].kernel)
+	n.countDescriptors()
 	n.wg.Go(n.accept)
 	return nil
+}
+
+// countDescriptors says if there are too few descriptors to connect to all ranks: within a host that
+// takes three, else two.
+func (n *Node) countDescriptors() {
+	need := 0
+	for i := range n.addresses {
+		switch {
+		case i == n.rank:
+		case n.addresses[i].kernel == n.addresses[n.rank].kernel:
+			need += 3
+		default:
+			need += 2
+		}
+	}
+	if left, ok := limits.FilesLeft(); ok && left < need {
+		n.log.Warn("channel: this rank cannot connect to all others", "error", limits.Files(limits.ErrFiles), "left", max(left, 0), "needed", need)
+	}
 }
 
 // spins is how long to spin given the ranks of a kernel: if they outnumber the CPUs that they
@@ -153,20 +174,36 @@ const (
 // accept takes control connections.
 func (n *Node) accept() {
 	places := make(chan struct{}, maxStrangers)
+	l := n.listener.(*net.TCPListener)
+	var spare *os.File // a descriptor to tell a peer that there are none
+	defer func() { spare.Close() }()
+	said := false
 	for {
-		conn, err := n.listener.Accept()
+		if spare == nil {
+			spare, _ = l.File()
+		}
+		conn, err := l.Accept()
 		if err != nil {
 			if n.life.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			n.log.Warn("channel: cannot accept a control connection", "error", err)
+			if !said {
+				said = true
+				n.log.Error("channel: cannot accept a control connection", "error", limits.Files(err))
+			}
+			if errors.Is(err, limits.ErrFiles) && spare != nil {
+				spare.Close()
+				spare = nil
+				continue
+			}
 			select {
-			case <-time.After(10 * time.Millisecond): // out of descriptors, say
+			case <-time.After(10 * time.Millisecond):
 			case <-n.life.Done():
 				return
 			}
 			continue
 		}
+		said = said && spare == nil
 		select {
 		case places <- struct{}{}:
 		case <-n.life.Done():

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -78,6 +79,9 @@ func (p *peer) dial() {
 // rendezvous, or is unreachable. A leaving peer closes its listener shortly before it says
 // goodbye.
 func (p *peer) whyNot(ctx context.Context, err error) error {
+	if errors.Is(err, limits.ErrFiles) { // nothing is to be learnt of the peer
+		return fmt.Errorf("%w: %w", ErrUnreachable, limits.Files(err))
+	}
 	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {

@@ -32,7 +32,7 @@ var (
 	ErrPeerLeft = errors.New("peer left")
 	// ErrUnreachable: the node could not connect to the peer.
 	ErrUnreachable = errors.New("peer cannot be reached")
-	// ErrAborted: a rank called Abort, or the rendezvous has ended (see [WithOutlive]).
+	// ErrAborted: a rank called Abort, or this rank has lost its rendezvous (see [WithOutlive]).
 	ErrAborted = errors.New("job aborted")
 	// ErrTimeout: the deadline passed. The handle is still active.
 	ErrTimeout = errors.New("deadline passed")

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -26,7 +27,8 @@ func init() {
 	}}
 	// odd is a halo exchange of ranks of which those of the first argument lack the second.
 	acts["odd"] = act{
-		do: func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, 2, hooks{}) },
+		options: []Option{WithConnectTimeout(time.Hour)}, // what waits for it hangs
+		do:      func(ctx context.Context, n *Node, args []string) error { return halo(ctx, n, 2, hooks{}) },
 		prepare: func(args []string) error {
 			if !strings.Contains(args[0], os.Getenv("SLUICE_RANK")) {
 				return nil
@@ -35,8 +37,8 @@ func init() {
 			case "netlink":
 				return refuse.Call(unix.SYS_SOCKET, unix.AF_NETLINK)
 			case "descriptors":
-				few := &unix.Rlimit{Cur: 13, Max: 13}
-				return unix.Setrlimit(unix.RLIMIT_NOFILE, few)
+				few := uint64(number(args[2]))
+				return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: few, Max: few})
 			case "files": // of more than a few bytes
 				return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 51200, Max: 51200})
 			}
@@ -103,12 +105,28 @@ func TestWithoutNetlink(t *testing.T) {
 	}
 }
 
-// TestWithoutDescriptors: a rank that has too few descriptors says so, and the others that it is gone.
+// TestWithoutDescriptors: a rank that has too few descriptors says so, and how many it may have,
+// wherever it runs out of them; its peer says that it is gone, or what it says. Neither takes part of
+// that for a fault of the other, or waits for as long as connecting may take.
 func TestWithoutDescriptors(t *testing.T) {
-	r, out := run(t, "tcp", 2, "odd", "1", "descriptors")
-	require.Equal(t, []int{1, 1}, r.Status, out)
-	require.Regexp(t, `(?m)^\[1\] .*too many open files`, out)
-	require.NotContains(t, out, "panic")
+	for _, provider := range []string{"tcp", "shm"} {
+		for few := 10; few < 22; few++ {
+			t.Run(fmt.Sprint(provider, few), func(t *testing.T) {
+				if few%3 > 0 {
+					need.Full(t)
+				}
+				t.Parallel()
+				r, out := run(t, provider, 2, "odd", "1", "descriptors", fmt.Sprint(few))
+				require.Equal(t, r.Status[0], r.Status[1], out)
+				if r.Status[0] != 0 {
+					require.Regexp(t, fmt.Sprintf(`(?m)^\[1\] .*too many open files.*: RLIMIT_NOFILE \(ulimit -n\) is %d`, few), out)
+				}
+				for _, wrong := range []string{"panic", "malformed", "retry counter"} {
+					require.NotContains(t, out, wrong)
+				}
+			})
+		}
+	}
 }
 
 // TestFileLimit: a rank whose files may not be as large as shared memory is says so, to its peer

@@ -148,7 +148,7 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	return errs
 }
 
-// unsent says whether a send is active that the peer does not know of.
+// unsent says whether a send is active whose message, as far as is known here, has not been received.
 func (h *Handle) unsent() bool {
 	if h.kind != kindSend || h.out.number > MaxStream { // the latter are those of groups
 		return false

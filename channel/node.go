@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -104,7 +105,7 @@ func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	}
 	job, err := boot.Join(boot.WithLogger(ctx, o.logger))
 	if err != nil {
-		return nil, nodeError("join", err)
+		return nil, nodeError("join", limits.Files(err))
 	}
 	return joinJob(ctx, job, append(slices.Clone(opts), func(o *options) { o.exit = os.Exit })...)
 }
@@ -130,7 +131,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
 	defer func() {
 		if err != nil {
-			err = nodeError("join", errors.Join(err, n.Close()))
+			err = nodeError("join", limits.Files(errors.Join(err, n.Close())))
 		}
 	}()
 	if err := n.openDevices(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -151,6 +152,7 @@ func (p *peer) end(err error) {
 	if q != nil {
 		q.end() // what has arrived is received first
 	}
+	err = limits.Files(err)
 	p.err.Store(&err)
 	p.state.Store(peerFailed)
 	p.node.unwritten.set(&p.unwritten, false)

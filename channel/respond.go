@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // respond answers the proposals of the lower rank.
@@ -103,7 +105,7 @@ func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ error) {
 	ports, err := w.node.ports(o.endpoint.Provider, w.conn)
 	if err != nil {
-		return nil, true, err
+		return nil, true, limits.Files(err)
 	}
 	var errs []error
 	var before []Refusal
@@ -120,6 +122,7 @@ func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ e
 			w.tried = append(w.tried, this)
 			return l, false, err
 		}
+		err = limits.Files(err)
 		errs = append(errs, err)
 		if suits {
 			w.tried = append(w.tried, this)
@@ -135,6 +138,9 @@ func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ e
 // acceptAt makes the link at a port. If it fails, suits says that the port had appeared to match.
 func (w *wiring) acceptAt(mine port, o *offer, bound time.Duration) (_ *link, suits bool, _ error) {
 	d, err := w.node.device(mine)
+	if err == nil {
+		err = w.descriptors()
+	}
 	if err != nil {
 		return nil, false, err
 	}

@@ -24,7 +24,7 @@ const (
 func (h *Handle) await(ctx context.Context) error {
 	n := h.node
 	patient := false // has been spinning for long
-	var lacked uint32
+	lacked := n.lacking.times.Load()
 	defer func() {
 		if patient {
 			waiters.Add(-1)
@@ -51,7 +51,7 @@ func (h *Handle) await(ctx context.Context) error {
 			patient = true
 			waiters.Add(1)
 		}
-		n.attend(i, i == 0 && h.direct(), &lacked)
+		n.attend(i, h, &lacked)
 		switch {
 		case i < n.spins:
 			// Polling less often also helps the owner of the line, which bounces between
@@ -99,11 +99,13 @@ func (p *peer) awaits(d *due, of *duty) {
 // attend, in the i-th round of a waiter, lets the goroutines run that write and read control
 // messages, if a message depends on one: where there is one CPU for Go, a waiter that polls keeps it
 // from them for milliseconds, and as long as a goroutine is runnable the scheduler does not look at the
-// network. It does so at once if the waiter's own message needs that, and for others, which may
-// depend on a peer that has stopped, in rounds that are powers of two.
-func (n *Node) attend(i int, own bool, lacked *uint32) {
-	now := n.lacking.times.Load() != *lacked
-	if !now && (i > 0 || !own) && (i&(i-1) != 0 || i < attendAfter && i < n.spins) {
+// network. It does so at once if the waiter's own message, h if that is one, needs that, and for
+// others, which may depend on a peer that has stopped, in late rounds that are powers of two.
+// lacked is how often a layout was missing when the waiter looked last.
+func (n *Node) attend(i int, h *Handle, lacked *uint32) {
+	now, first := n.lacking.times.Load() != *lacked, i == 0 && h != nil && h.direct()
+	late := i&(i-1) == 0 && (i >= attendAfter || i >= n.spins)
+	if !now && !first && !late {
 		return
 	}
 	for range 3 { // at times the scheduler takes this goroutine first
@@ -113,8 +115,16 @@ func (n *Node) attend(i int, own bool, lacked *uint32) {
 		runtime.Gosched()
 	}
 	*lacked = n.lacking.times.Load()
-	if n.lacking.peers.Load() > 0 {
-		n.listen()
+	if h == nil || h.kind == kindMultiple {
+		if now || late {
+			n.listen()
+		}
+		return
+	}
+	if p := h.peer(); p.lacking.on.Load() || late {
+		if !n.listen() {
+			p.recheck()
+		}
 	}
 }
 
@@ -129,20 +139,48 @@ func (h *Handle) direct() bool {
 	return h.shape.length > eagerMax
 }
 
-// listen returns when a control message has been read, within a millisecond.
-func (n *Node) listen() {
+// listen waits until a control message has been read if a layout is missing, and says whether one was:
+// it does not wait longer than a millisecond.
+func (n *Node) listen() bool {
 	select {
 	case <-n.heard: // perhaps long ago
 	default:
 	}
 	if n.lacking.peers.Load() == 0 {
-		return
+		return true
 	}
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()
 	select {
 	case <-n.heard:
+		return true
 	case <-t.C:
+		return false
+	}
+}
+
+// lacks says whether the peer has yet to tell a layout, without which a message waits.
+func (p *peer) lacks(handle, generation uint32) bool {
+	p.layoutMu.Lock()
+	defer p.layoutMu.Unlock()
+	if l := p.layouts[handle]; l != nil && l.generation == generation {
+		return false
+	}
+	p.awaits(&p.node.lacking, &p.lacking)
+	return true
+}
+
+// recheck finds out whether a message still waits for a layout of the peer: it may have ended
+// without. Over mapped memory the message itself says so again.
+func (p *peer) recheck() {
+	p.node.lacking.set(&p.lacking, false)
+	p.mu.Lock()
+	q := p.queue
+	p.mu.Unlock()
+	if q != nil {
+		q.lock.Lock()
+		q.retryGates()
+		q.lock.Unlock()
 	}
 }
 

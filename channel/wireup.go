@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -128,10 +129,24 @@ const (
 	providerVain             // the next provider
 )
 
+// descriptorsOfPeer is how many descriptors connecting to a peer needs at least, beside the control
+// connection.
+const descriptorsOfPeer = 3
+
+// descriptors returns an error if there are too few to connect to the peer.
+func (w *wiring) descriptors() error {
+	if left, ok := limits.FilesLeft(); ok && left < descriptorsOfPeer {
+		return limits.Files(fmt.Errorf("%w: %d descriptors are left, and rank %d needs %d to connect to rank %d",
+			limits.ErrFiles, max(left, 0), w.node.rank, descriptorsOfPeer, w.rank))
+	}
+	return nil
+}
+
 // proposeProvider tries the ports of a provider.
 func (w *wiring) proposeProvider(provider string, end time.Time) (*link, error) {
 	ports, err := w.node.ports(provider, w.conn)
 	if err != nil {
+		err = limits.Files(err)
 		w.notUsed(Refusal{Provider: provider, Reason: err.Error()})
 		return nil, err
 	}
@@ -208,11 +223,15 @@ func (w *wiring) tryPropose(from port, number uint8, far bool) (_ *link, _ vain,
 		if !used && l != nil {
 			err = errors.Join(err, l.close())
 		}
+		err = limits.Files(err)
 		if !used && said != noOther && !errors.Is(err, errBroken) {
 			w.notUsed(Refusal{from.Provider(), from.Name(), err.Error()})
 		}
 	}()
 	d, err := w.node.device(from)
+	if err == nil {
+		err = w.descriptors()
+	}
 	if err != nil {
 		return nil, v, err
 	}
