@@ -57,8 +57,9 @@ type Config struct {
 	Unexpected int
 	// Dialect is that of the packets exchanged with foreign clients.
 	Dialect packet.Dialect
-	// PeerTimeout is how long a peer may take to connect or to answer when the job is closed, and,
-	// in whole seconds and at least 2, how long its host may be silent. 0: 10 s.
+	// PeerTimeout is how long a peer may take to connect, and, when the job is closed, to receive
+	// what has been started or to answer; in whole seconds and at least 2, it is how long its host
+	// may be silent. 0: 10 s.
 	PeerTimeout time.Duration
 	// Providers are the verbs providers that may carry packets between processes of this package,
 	// in order of preference; TCP is used where none does. nil: those of the environment variable

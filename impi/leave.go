@@ -15,11 +15,10 @@ import (
 // are still active, freed ones included, are carried out: Close waits until they are received, for as
 // long as ctx lasts, or, if it has no deadline, for at most [Config.PeerTimeout]; it does not wait for
 // a peer that is gone or itself closes its job. Its error names the first of those that were not
-// received, and of the freed ones that have failed before. Other requests that are still active fail with
-// [ErrClosed] here; messages for which there is no receive here fail with [ErrPeerLeft] at their
-// senders. Close then waits for the other hosts to acknowledge, for at most PeerTimeout, or 2 s if ctx
-// has ended. Foreign processes end
-// together: with them Close begins with a barrier and waits for all of them as long as ctx lasts,
+// received, and of the freed ones that have failed before. Other requests that are still active fail
+// with [ErrClosed] here; messages for which there is no receive here fail with [ErrPeerLeft] at
+// their senders. Close then waits for the other hosts to acknowledge, for at most PeerTimeout, or
+// 2 s if it has waited in vain. Foreign processes end together: with them Close begins with a barrier and waits for all of them as long as ctx lasts,
 // or, if the barrier has failed, for at most PeerTimeout. A second call only waits for the first.
 func (j *Job) Close(ctx context.Context) error {
 	e := j.e
@@ -125,7 +124,7 @@ func (e *engine) turnAway() {
 // meanwhile, but a receive may match.
 type carried struct {
 	e  *engine
-	at int // in the table, of one that was due; those before it that were not may be again
+	at int // in the table, of the one that was due when it was asked last
 }
 
 func (c *carried) over() bool {

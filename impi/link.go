@@ -27,6 +27,7 @@ type link struct {
 	err  error // the link is lost, or the host has left
 	left bool  // the peer has sent FINI
 	fini bool  // we have sent FINI
+	quit bool  // the peer has sent it first
 
 	in sink
 }
@@ -316,6 +317,9 @@ func (e *engine) forget(l *link) {
 					r.list.remove(r)
 				}
 				err := l.err
+				if err == ErrClosed && l.quit && r.kind == sending { // not because this host closes, too
+					err = ErrPeerLeft
+				}
 				if err == ErrPeerLeft && r.kind == sending && r.state == moving && l.promised(r) {
 					err = nil // as any send that completes without being received
 				}
@@ -338,6 +342,12 @@ func (e *engine) forget(l *link) {
 		}
 	}
 	e.ring()
+}
+
+// farewell notes that the peer has sent FINI.
+func (l *link) farewell() {
+	l.left, l.quit = true, !l.fini
+	l.e.ring()
 }
 
 // has says whether the process is a member of the matcher's communicator.

@@ -239,8 +239,7 @@ func (c *rcCarrier) received(wc *verbs.WC) error {
 	}
 	switch h.t {
 	case packet.Fini:
-		l.left = true
-		l.e.ring()
+		l.farewell()
 		l.bye()
 		return errLeft
 	case rcCredit:

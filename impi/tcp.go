@@ -305,8 +305,7 @@ func (c *tcpCarrier) parse() error {
 			return fmt.Errorf("%w: %v after FINI", ErrProtocol, h.Type)
 		}
 		if h.Type == packet.Fini {
-			c.l.left = true
-			c.l.e.ring()
+			c.l.farewell()
 			if !c.l.foreign { // answer, and end the link
 				c.l.bye()
 				return errLeft
