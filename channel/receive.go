@@ -332,7 +332,7 @@ func (h *Handle) assistReceive(m *match, v rendezvous) {
 	p := h.in.peer
 	src := h.remoteShape(p, m, v.handle, v.generation, v.length)
 	if n, _ := chunks(h.shape.length); src == nil && !m.claimed(h.k, n) {
-		p.lacks(v.handle, v.generation)
+		p.awaitsLayout(v.handle, v.generation)
 	}
 	if src != nil && h.copyChunks(m, &h.shape, src) {
 		p.bell.ring()

@@ -174,7 +174,7 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 	if l == nil {
 		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
-		q.peer.lacks(g.handle, g.generation)
+		q.peer.awaitsLayout(g.handle, g.generation)
 		time.AfterFunc(q.peer.node.opt.peerTimeout, func() { q.overdue(s, g) })
 		return nil
 	}
@@ -202,7 +202,7 @@ func (q *queue) retryGates() {
 			switch h := s.offers[k]; {
 			case h == nil:
 			case q.far(h, g.handle, g.generation) == nil:
-				q.peer.lacks(g.handle, g.generation)
+				q.peer.awaitsLayout(g.handle, g.generation)
 			default:
 				delete(s.opened, k)
 				if err := q.startWrite(s, h, g); err != nil {

@@ -212,7 +212,8 @@ func notify() chan os.Signal {
 	return c
 }
 
-// oversee counts seconds, frees what other members of closed groups have left since, and writes the report on a signal or when progress stalls.
+// oversee counts seconds, frees what other members of closed groups have left since, and writes the
+// report on a signal or when progress stalls.
 func (n *Node) oversee(signals chan os.Signal) {
 	defer signal.Stop(signals)
 	tick := time.NewTicker(time.Second)

@@ -17,7 +17,7 @@ const (
 	yieldBudget = 50
 	sleepBound  = 5 * time.Millisecond
 	driveEvery  = 64
-	attendAfter = 4096
+	attendAfter = 4096 // rounds, before a waiter attends to the messages of others
 )
 
 // await tests until the handle is complete.
@@ -159,15 +159,13 @@ func (n *Node) listen() bool {
 	}
 }
 
-// lacks says whether the peer has yet to tell a layout, without which a message waits.
-func (p *peer) lacks(handle, generation uint32) bool {
+// awaitsLayout notes that a message waits for a layout of the peer, unless that has arrived.
+func (p *peer) awaitsLayout(handle, generation uint32) {
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
-	if l := p.layouts[handle]; l != nil && l.generation == generation {
-		return false
+	if l := p.layouts[handle]; l == nil || l.generation != generation {
+		p.awaits(&p.node.lacking, &p.lacking)
 	}
-	p.awaits(&p.node.lacking, &p.lacking)
-	return true
 }
 
 // recheck finds out whether a message still waits for a layout of the peer: it may have ended

@@ -596,7 +596,7 @@ func (l *link) handle(m ctl, fd int) error {
 			l.ctx.freeInbox(b)
 		}
 	case ctlGone:
-		return l.dropArena(m.arena)
+		l.dropArena(m.arena)
 	case ctlCMA:
 		l.readable.Store(m.size == 1)
 	}
@@ -648,21 +648,23 @@ func (l *link) addArena(m ctl, fd int) error {
 // dropArena takes back what addArena has mapped. Nothing of it is in use: its owner has closed all
 // regions, and waited for those inside. Slices of [QP.Map] that are nevertheless used find pages of
 // zeroes, as far as package retire keeps addresses.
-func (l *link) dropArena(id uint32) error {
+func (l *link) dropArena(id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	segs := slices.Clone(*l.segments.Load())
 	if int(id) >= len(segs) || segs[id] == nil { // it was given back before it was sent
-		return nil
+		return
 	}
 	s := segs[id]
 	segs[id] = nil
 	l.segments.Store(&segs)
 	if l.self {
-		return nil
+		return
 	}
 	s.lent = true
-	return s.close()
+	if err := s.close(); err != nil {
+		l.ctx.log.Warn("shm: take back a peer's arena", "peer", l.gid, "error", err)
+	}
 }
 
 // inboxAt returns the peer's inbox, after checking that it is inside its arena.

@@ -13,9 +13,9 @@
 // peer has executed it and acknowledged that.
 //
 // On Linux the sockets are non-blocking and driven by raw system calls: a poll of a CQ
-// reads and writes the sockets of its QPs. An engine goroutine, parked in epoll, takes
-// over for CQs that have not been polled for a millisecond, and at once for CQs that
-// are armed. Elsewhere, and with [verbs.Config].Portable, two goroutines for each
+// reads and writes the sockets of its QPs. An engine goroutine, parked until epoll has
+// events, takes over for CQs that have not been polled for a millisecond, and at once for
+// CQs that are armed. Elsewhere, and with [verbs.Config].Portable, two goroutines for each
 // connection do it through package net.
 //
 // # Limits

@@ -48,9 +48,12 @@ func newEpoll() (*epoll, error) {
 	}
 	e.file = os.NewFile(uintptr(e.fd), "epoll")
 	var err error
-	if e.raw, err = e.file.SyscallConn(); err != nil {
+	if e.raw, err = e.file.SyscallConn(); err == nil {
+		err = e.file.SetReadDeadline(time.Time{}) // fails without the poller
+	}
+	if err != nil {
 		e.file.Close()
-		return nil, err
+		return nil, fmt.Errorf("wait for epoll: %w", err)
 	}
 	e.look = func(uintptr) bool {
 		e.seen = rawEpollWait(e.fd, e.evs[:])
