@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // connect begins the wire-up unless it has begun.
@@ -166,14 +167,26 @@ func (p *peer) serve(conn net.Conn) {
 // lost ends the peer because its queue pair has ended. If it has left or died, the
 // control connection is about to say which.
 func (p *peer) lost(err error) {
-	if errors.Is(err, ErrProtocol) {
+	switch {
+	case errors.Is(err, ErrProtocol):
 		p.fail(err)
+		return
+	case errors.Is(err, limits.ErrFiles): // it is this rank that cannot go on
+		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
 		return
 	}
 	select {
 	case <-p.served:
 	case <-time.After(verdictTime):
 		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
+	}
+}
+
+// unmapped ends the peer if its memory can no longer be reached. If its process has ended, the
+// control connection is about to say so.
+func (p *peer) unmapped() {
+	if cause := p.link.qp.Cause(); cause != nil && !errors.Is(cause, verbs.ErrPeerDied) {
+		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, cause))
 	}
 }
 

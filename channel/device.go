@@ -65,6 +65,7 @@ func (n *Node) openDevice(p port) (_ *device, err error) {
 		return nil, err
 	}
 	if dev.mapped {
+		n.wg.Go(dev.watch)
 		return dev, nil
 	}
 	if dev.events, err = ctx.CreateCompChannel(); err != nil {
@@ -162,8 +163,10 @@ func (d *device) watch() {
 			if q := d.queueOf(e.QP); q != nil {
 				q.lock.Lock()
 				q.poll() // it may have more to say
-				q.broken(fmt.Errorf("queue pair: event %v", e.Type))
+				q.broken(q.link.explain(fmt.Errorf("queue pair: event %v", e.Type)))
 				q.lock.Unlock()
+			} else if p := d.node.peerOf(e.QP); d.mapped && p != nil {
+				p.unmapped()
 			}
 		case verbs.EventQPLastWQEReached:
 			if q := d.queueOf(e.QP); q != nil {
@@ -180,6 +183,22 @@ func (d *device) watch() {
 			d.fatal(e.Type)
 		}
 	}
+}
+
+// peerOf returns the peer of a queue pair; nil without one.
+func (n *Node) peerOf(qp *verbs.QP) *peer {
+	n.mu.Lock()
+	all := n.allPeers()
+	n.mu.Unlock()
+	for _, p := range all {
+		p.mu.Lock()
+		is := p.link != nil && p.link.qp == qp
+		p.mu.Unlock()
+		if is {
+			return p
+		}
+	}
+	return nil
 }
 
 // fatal fails all peers connected through the device, which is gone.

@@ -25,6 +25,7 @@ func init() {
 	acts["large"] = act{do: large, prepare: func(args []string) error {
 		return os.WriteFile(args[1], []byte(strconv.Itoa(os.Getpid())), 0)
 	}}
+	acts["starve"] = act{do: starve, options: []Option{WithConnectTimeout(time.Hour)}}
 	// odd is a halo exchange of ranks of which those of the first argument lack the second.
 	acts["odd"] = act{
 		options: []Option{WithConnectTimeout(time.Hour)}, // what waits for it hangs
@@ -66,6 +67,50 @@ func large(ctx context.Context, n *Node, args []string) error {
 		fmt.Println("all allocated")
 	}
 	return err
+}
+
+// starve takes the descriptors that are left from rank 1, once it is connected, and has rank 0 pass it another.
+func starve(ctx context.Context, n *Node, _ []string) error {
+	if err := halo(ctx, n, 1, hooks{}); err != nil {
+		return err
+	}
+	if n.Rank() == 1 {
+		next, err := unix.Dup(0)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: uint64(next)})); err != nil {
+			return err
+		}
+	}
+	if err := n.job.Barrier(ctx); err != nil {
+		return err
+	}
+	if n.Rank() == 1 {
+		h, err := n.DeclareReceive(Contiguous(make([]byte, 64<<20)), 0)
+		if err != nil {
+			return err
+		}
+		return h.Run(ctx)
+	}
+	m, err := n.Alloc(64 << 20) // an arena of its own
+	if err != nil {
+		return err
+	}
+	h, err := n.DeclareSend(Contiguous(m.Bytes()), 1)
+	if err != nil {
+		return err
+	}
+	return h.Run(ctx)
+}
+
+// TestDescriptorsRunOut: a rank that runs out of descriptors once it is connected says so, and its peer
+// that it is gone.
+func TestDescriptorsRunOut(t *testing.T) {
+	r, out := run(t, "shm", 2, "starve")
+	require.NotContains(t, r.Status, 0, out)
+	require.Regexp(t, `(?m)^\[1\] channel: receive from rank 0, .* cannot be reached: .*too many open files: RLIMIT_NOFILE \(ulimit -n\) is \d`, out)
+	require.Regexp(t, `(?m)^\[0\] channel: send to rank 1, .* peer died`, out)
 }
 
 // TestTooLarge: an allocation beyond what a cgroup leaves is an error, and nothing is killed: neither

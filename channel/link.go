@@ -40,6 +40,14 @@ func (l *link) shape(info *layoutInfo) (shape, error) {
 	return newShape(parts, total), nil
 }
 
+// explain returns why the queue pair has gone to ERR, which may say more than err.
+func (l *link) explain(err error) error {
+	if cause := l.qp.Cause(); cause != nil {
+		return fmt.Errorf("queue pair %#06x: %w", l.qp.QPNum(), cause)
+	}
+	return err
+}
+
 // view returns memory of the peer, n bytes, when it is there.
 func (l *link) view(r region, n int) ([]byte, error) {
 	if r.length != uint64(n) {
@@ -51,7 +59,7 @@ func (l *link) view(r region, n int) ([]byte, error) {
 		case err == nil:
 			return b, nil
 		case l.qp.State() != verbs.QPRTS: // the peer has died since
-			return nil, err
+			return nil, l.explain(err)
 		case !errors.Is(err, verbs.ErrState) || try == viewTries:
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}

@@ -117,14 +117,32 @@ func (p *peer) opError(op string, stream uint32, k uint64) error {
 	return p.opErrorOf(op, stream, k, *p.err.Load())
 }
 
+// withdrawn is the error of an operation that the peer has withdrawn: it leaves, or holds this rank
+// for dead, perhaps because this one has ended the connection.
+func (p *peer) withdrawn(op string, stream uint32, k uint64) error {
+	if p.state.Load() >= peerFailed {
+		return p.opError(op, stream, k)
+	}
+	return p.opErrorOf(op, stream, k, ErrPeerLeft)
+}
+
 func (p *peer) opErrorOf(op string, stream uint32, k uint64, err error) error {
 	return &Error{Op: op, Rank: p.rank, Stream: int(stream), Start: k, Err: err}
 }
 
 // gone says whether the peer can no longer access our memory: its process has ended, or has
-// unmapped it. The end of a connection does not imply that.
+// unmapped it. The end of a connection does not imply that, nor that of a queue pair to a peer that
+// has mapped it.
 func (p *peer) gone() bool {
-	return p.rank != p.node.rank && (p.link == nil || p.link.qp.State() == verbs.QPErr)
+	switch {
+	case p.rank == p.node.rank:
+		return false
+	case p.link == nil:
+		return true
+	case p.link.dev.mapped:
+		return errors.Is(p.link.qp.Cause(), verbs.ErrPeerDied)
+	}
+	return p.link.qp.State() == verbs.QPErr
 }
 
 // fail ends everything with the peer, and hangs up.

@@ -214,7 +214,7 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		s.received.Packed++
 		s.finish(h, nil)
 	case r.matches[h.k%ringSlots].verdict(h.k) == verdictWithdrawn:
-		s.finish(h, s.peer.opErrorOf("receive", s.number, h.k, ErrPeerLeft))
+		s.finish(h, s.peer.withdrawn("receive", s.number, h.k))
 	case failed:
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}

@@ -60,7 +60,10 @@ func (l *link) probe(ctx context.Context, bound time.Duration) error {
 			}
 			failed = cmp.Or(failed, wcs[i].Err())
 		}
-		if err := cmp.Or(failed, l.postRecvs()); err != nil {
+		if failed != nil {
+			return l.explain(failed)
+		}
+		if err := l.postRecvs(); err != nil {
 			return err
 		}
 		got += k

@@ -205,7 +205,7 @@ func (q *queue) pollAll() {
 
 func (q *queue) complete(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
-		return err
+		return q.link.explain(err)
 	}
 	if isReceive(wc) {
 		return q.arrived(wc)

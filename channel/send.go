@@ -322,7 +322,7 @@ func (s *sendStream) settle(h *Handle) {
 		s.noted[i] = h.k
 		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: s.wanted(h.k), Err: ErrLength})
 	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter overwrites a verdict on k
-		s.failOffered(h, s.peer.opErrorOf("send", s.number, h.k, ErrPeerLeft))
+		s.failOffered(h, s.peer.withdrawn("send", s.number, h.k))
 	case !h.packed && !m.sane(h.k, n):
 		s.failOffered(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	}

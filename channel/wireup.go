@@ -402,6 +402,9 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 		l.dev.add(p.queue)
 	}
 	p.state.Store(peerUp)
+	if l.dev.mapped && l.qp.State() == verbs.QPErr {
+		p.node.wg.Go(p.unmapped) // its event may have come before there was a link
+	}
 	for h := range p.handles {
 		if err := h.bind(p); err != nil {
 			h.bindErr.Store(&err) // other handles are not affected

@@ -170,6 +170,11 @@ type RemoteMapper interface {
 	Map(rkey uint32, addr uint64, length int) ([]byte, error)
 }
 
+// Explainer is an optional interface of a [ProviderQP]; see [QP.Cause].
+type Explainer interface {
+	Cause() error
+}
+
 // ProviderSRQ implements [SRQ].
 type ProviderSRQ interface {
 	PostRecv(wrs []RecvWR) (int, error)

@@ -134,6 +134,16 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	return m.Map(rkey, addr, length)
 }
 
+// Cause returns why the QP has gone to ERR by itself, if the provider knows more than the statuses
+// of completions say; else nil. It wraps [ErrPeerDied] if the peer's process no longer runs, or has
+// closed its context: it can no longer access memory of this process. A reset clears it.
+func (q *QP) Cause() error {
+	if e, ok := q.prov.(Explainer); ok {
+		return e.Cause()
+	}
+	return nil
+}
+
 // Endpoint returns what the peer needs to connect to this QP. Until INIT has set the
 // port, and RTR the GID, they are those that [QP.Connect] uses by default.
 func (q *QP) Endpoint() (Endpoint, error) {

@@ -78,7 +78,7 @@ var deviceAttr = verbs.DeviceAttr{
 type Context struct {
 	cfg      verbs.Config
 	log      *slog.Logger
-	refused  atomic.Value // text of the last error of a connection
+	refused  atomic.Pointer[error] // the last error of a connection, if none has succeeded since
 	gid      verbs.GID
 	attr     verbs.DeviceAttr
 	events   *soft.Events
@@ -186,7 +186,7 @@ func (c *Context) Close() error {
 	c.kick()
 	errs := []error{c.listener.Close()}
 	for _, l := range links {
-		l.end(false)
+		l.end(net.ErrClosed, false)
 	}
 	c.wg.Wait()
 	c.events.Close()

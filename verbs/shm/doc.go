@@ -59,6 +59,9 @@
 //
 // However a process ends, the kernel closes its control sockets, which moves its peers'
 // QPs to ERR. No object has a name in a file system, so none can be left behind.
+// [verbs.QP.Cause] wraps [verbs.ErrPeerDied] then. A process that cannot map an arena of its
+// peer, for want of a descriptor or of address space, moves its own QPs to ERR, with that as
+// the cause; the peer may still run, and reach memory of this process.
 //
 // # Deviations from hardware
 //

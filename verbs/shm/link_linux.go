@@ -1,11 +1,13 @@
 package shm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -54,8 +56,9 @@ type link struct {
 	up       bool
 	unmapped bool
 	dead     bool
-	reading  bool // the socket is being read: messages may refer to the peer's segments
-	gone     bool // dead, and the peer no longer runs or has left all inboxes
+	reading  bool  // the socket is being read: messages may refer to the peer's segments
+	gone     bool  // dead, and the peer no longer runs or has left all inboxes
+	why      error // QPs can no longer use it
 	queue    []outgoing
 	wake     chan struct{} // capacity 1: the queue grew, or the link died
 	qps      map[uint32]*QP
@@ -227,7 +230,7 @@ func (l *link) dial() {
 			conn.Close()
 			if !passing(err) {
 				l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
-				l.end(false)
+				l.end(err, false)
 				return
 			}
 		}
@@ -279,6 +282,7 @@ func (c *Context) accept() {
 			case <-c.closing:
 				return
 			case <-time.After(10 * time.Millisecond): // e.g. out of descriptors: keep listening
+				c.refuse(err)
 				continue
 			}
 		}
@@ -297,14 +301,20 @@ func (c *Context) accept() {
 			defer func() { <-slots }()
 			if err := c.welcome(conn); err != nil {
 				conn.Close()
-				level := slog.LevelWarn
-				if last := c.refused.Swap(err.Error()); last == err.Error() { // a peer tries again and again
-					level = slog.LevelDebug
-				}
-				c.log.Log(context.Background(), level, "shm: refused a connection", "error", err)
+				c.refuse(err)
 			}
 		})
 	}
+}
+
+// refuse notes why there is no link to a peer, which tries again and again.
+func (c *Context) refuse(err error) {
+	err = limits.Files(err)
+	level := slog.LevelWarn
+	if last := c.refused.Swap(&err); last != nil && (*last).Error() == err.Error() {
+		level = slog.LevelDebug
+	}
+	c.log.Log(context.Background(), level, "shm: refused a connection", "error", err)
 }
 
 // welcome is the accepting side of the handshake.
@@ -325,9 +335,10 @@ func (c *Context) welcome(conn *net.UnixConn) error {
 		unix.Close(fd)
 		return err
 	}
-	err = l.handshake(conn, false, h, fd)
-	if err != nil {
+	if err = l.handshake(conn, false, h, fd); err != nil {
 		c.forget(l)
+	} else {
+		c.refused.Store(nil)
 	}
 	return err
 }
@@ -482,7 +493,7 @@ func readPacket(conn *net.UnixConn, buf []byte) (int, []int, error) {
 	switch {
 	case err != nil:
 	case flags&unix.MSG_CTRUNC != 0 && len(fds) < 4: // the room would have been for more
-		err = limits.Files(fmt.Errorf("receive a descriptor: %w", limits.ErrFiles))
+		err = fmt.Errorf("%w: receive a descriptor: %w", errLack, limits.ErrFiles)
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = fmt.Errorf("%w: truncated", errWire)
 	case n == 0:
@@ -507,7 +518,7 @@ func (l *link) write() {
 	for q := l.next(); q != nil; q = l.next() {
 		for _, o := range q {
 			if err := l.writeOne(o, buf); err != nil {
-				l.end(false)
+				l.end(fmt.Errorf("write to the peer's control socket: %w", err), false)
 				return
 			}
 		}
@@ -536,38 +547,73 @@ func (l *link) writeOne(o outgoing, buf []byte) error {
 // read handles the peer's messages until it is gone.
 func (l *link) read() {
 	var buf [ctlLen + 1]byte
-	gone := false
 	for {
 		n, fds, err := readPacket(l.conn, buf[:])
-		if err != nil {
-			gone = errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
-			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
-				l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
-			}
-			break
+		switch {
+		case err == nil:
+			err = l.packet(buf[:n], fds)
+		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+			l.stop(fmt.Errorf("%w: its control socket is closed", verbs.ErrPeerDied), true)
+			return
+		case errors.Is(err, net.ErrClosed):
+			l.stop(err, false)
+			return
 		}
-		m, err := parseCtl(buf[:n])
-		if err == nil && (m.kind == ctlArena) != (len(fds) == 1) || len(fds) > 1 {
-			err = fmt.Errorf("%w: message of kind %d has %d descriptors", errWire, m.kind, len(fds))
-		}
-		if err != nil {
-			closeAll(fds)
+		switch {
+		case errors.Is(err, errLack):
+			l.unusable(limits.Files(err))
+		case err != nil:
 			l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
-			break
-		}
-		fd := -1
-		if len(fds) == 1 {
-			fd = fds[0]
-		}
-		if err := l.handle(m, fd); err != nil {
-			l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
-			break
+			l.stop(err, false)
+			return
 		}
 	}
+}
+
+// stop ends the link after the last message.
+func (l *link) stop(why error, gone bool) {
 	l.mu.Lock()
 	l.reading = false
 	l.mu.Unlock()
-	l.end(gone)
+	l.end(why, gone)
+}
+
+// packet handles a message and its descriptors, which it owns.
+func (l *link) packet(b []byte, fds []int) error {
+	m, err := parseCtl(b)
+	if err == nil && (m.kind == ctlArena) != (len(fds) == 1) || len(fds) > 1 {
+		err = fmt.Errorf("%w: message of kind %d has %d descriptors", errWire, m.kind, len(fds))
+	}
+	if err != nil {
+		closeAll(fds)
+		return err
+	}
+	fd := -1
+	if len(fds) == 1 {
+		fd = fds[0]
+	}
+	return l.handle(m, fd)
+}
+
+// errLack: something of the peer's could not be had here.
+var errLack = errors.New("memory of the peer is out of reach")
+
+// unusable fails all QPs of the link, now and later: something of the peer's is missing here. The
+// link goes on, because the peer runs, and leaves them in order.
+func (l *link) unusable(err error) {
+	l.mu.Lock()
+	first := l.why == nil
+	if first {
+		l.why = err
+	}
+	qps := slices.Collect(maps.Values(l.qps))
+	l.mu.Unlock()
+	if first {
+		l.ctx.log.Warn("shm: control socket", "peer", l.gid, "error", err)
+	}
+	for _, q := range qps {
+		q.endLink(l, err, verbs.WCGeneralErr)
+	}
 }
 
 // handle acts on a control message; it owns fd.
@@ -624,7 +670,7 @@ func (l *link) addArena(m ctl, fd int) error {
 	} else {
 		var err error
 		if s, err = openSegment(fd, m.size); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", errLack, err)
 		}
 	}
 	l.mu.Lock()
@@ -671,6 +717,12 @@ func (l *link) dropArena(id uint32) {
 func (l *link) inboxAt(m ctl) (*inbox, error) {
 	segs := *l.segments.Load()
 	if int(m.arena) >= len(segs) || segs[m.arena] == nil {
+		l.mu.Lock()
+		why := l.why
+		l.mu.Unlock()
+		if why != nil { // it could not be had
+			return nil, why
+		}
 		return nil, fmt.Errorf("%w: inbox in arena %d, which was not sent", errWire, m.arena)
 	}
 	mem := segs[m.arena].mem
@@ -684,7 +736,7 @@ func (l *link) inboxAt(m ctl) (*inbox, error) {
 // otherwise they are kept until the context is closed, because the peer may still be
 // writing. The socket is closed once our QPs have left the peer's inboxes, which is what
 // its end tells the peer.
-func (l *link) end(gone bool) {
+func (l *link) end(why error, gone bool) {
 	c := l.ctx
 	c.mu.Lock()
 	if c.links[l.gid] == l {
@@ -698,21 +750,20 @@ func (l *link) end(gone bool) {
 		return
 	}
 	l.dead, l.gone = true, gone
+	l.why = cmp.Or(l.why, why)
+	why = l.why
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 	retired := l.retired
 	l.retired = map[[2]uint32]block{}
-	qps := make([]*QP, 0, len(l.qps))
-	for _, q := range l.qps {
-		qps = append(qps, q)
-	}
+	qps := slices.Collect(maps.Values(l.qps))
 	conn := l.conn
 	l.mu.Unlock()
 	c.mu.Unlock()
 	for _, q := range qps {
-		q.linkDied(l)
+		q.endLink(l, why, verbs.WCRetryExcErr)
 	}
 	if conn != nil {
 		conn.Close()

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -201,10 +203,11 @@ func (q *QP) connect(l *link, b block) {
 	key := [2]uint32{q.Num, q.Attr.DestQPNum}
 	m, there := l.opens[key]
 	delete(l.opens, key)
-	dead := l.dead
+	why := l.why
 	l.mu.Unlock()
 	switch {
-	case dead:
+	case why != nil:
+		q.Why = why
 		q.fail(nil, verbs.WCRetryExcErr)
 	case there:
 		q.attach(m)
@@ -433,25 +436,23 @@ var noInbox = new(inbox)
 // unanswered fails any sends to a peer that is gone.
 func (q *QP) unanswered(s *soft.Sink) {
 	if q.SQ.Waiting() != nil || q.SQ.Outstanding() {
+		q.Why = errors.New("the peer's queue pair is in ERR, or closed")
 		q.fail(s, verbs.WCRetryExcErr)
 		q.Events.Add(verbs.EventQPFatal, q)
 	}
 }
 
-// linkDied handles the death of the peer.
-func (q *QP) linkDied(l *link) {
+// endLink receives what the peer has sent, and fails the rest: the link is of no more use.
+func (q *QP) endLink(l *link, why error, status verbs.WCStatus) {
 	q.Lock.Lock()
 	defer q.Unlock()
-	if q.link == l && q.in.Load() != nil {
-		q.peerGone()
+	if q.link != l || q.in.Load() == nil {
+		return
 	}
-}
-
-// peerGone receives what the peer has sent, and fails the rest.
-func (q *QP) peerGone() {
 	q.progress(nil)
 	if q.State() != verbs.QPErr {
-		q.fail(nil, verbs.WCRetryExcErr)
+		q.Why = why
+		q.fail(nil, status)
 		q.Events.Add(verbs.EventQPFatal, q)
 	}
 }
@@ -578,6 +579,10 @@ func (q *QP) expire(now int64) {
 	defer q.Unlock()
 	if q.giveUp != 0 && q.giveUp <= now {
 		q.giveUp = 0
+		q.Why = errors.New("the peer did not connect in time")
+		if err := q.ctx.refused.Load(); err != nil && errors.Is(*err, limits.ErrFiles) {
+			q.Why = *err
+		}
 		q.fail(nil, verbs.WCRetryExcErr)
 		q.Events.Add(verbs.EventQPFatal, q)
 	}

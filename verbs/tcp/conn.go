@@ -198,6 +198,7 @@ func (c *conn) lost(s *soft.Sink, err error) {
 		c.a.log.warn("tcp: connection lost", "qp", q.Num, "peer", remote.String(), "err", err)
 	})
 	q.link = linkDown
+	q.Why = err
 	q.fail(s, verbs.WCRetryExcErr, vendorLost)
 	q.Events.Add(verbs.EventQPFatal, q)
 }

@@ -70,7 +70,7 @@
 // Sends posted before the peer is connected wait up to 4 × timeout × (retries + 1),
 // then fail with WCRetryExcErr. A connected QP has no ACK timeout; TCP has its own.
 // VendorErr of WCRetryExcErr is 1 if the peer did not connect in time, 2 if the
-// connection was lost, 3 if the peer's QP is in ERR.
+// connection was lost, 3 if the peer's QP is in ERR; [verbs.QP.Cause] has the error.
 //
 // # Wire format, version 1.0
 //

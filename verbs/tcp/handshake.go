@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -239,6 +240,10 @@ func (q *qp) dial(ctx context.Context, life uint32) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
+		err = limits.Files(err)
+		q.Lock.Lock()
+		q.Why = err
+		q.Lock.Unlock()
 		if told != err.Error() {
 			told = err.Error()
 			q.a.log.warn("tcp: cannot connect to peer, retrying", "qp", q.Num, "peer", q.remote.String(), "err", err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -17,6 +18,7 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
+			a.deaf.Store(nil)
 			if a.lobby.enter(nc) {
 				a.wg.Go(func() {
 					defer a.lobby.leave(nc)
@@ -27,6 +29,8 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 			return
 		default:
 			// Usually out of descriptors: wait for some to be free again.
+			err = limits.Files(err)
+			a.deaf.Store(&err)
 			a.log.warn("tcp: cannot accept connections, retrying", "err", err)
 			select {
 			case <-time.After(acceptPause):

@@ -1,7 +1,9 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net"
 	"sync/atomic"
 	"time"
@@ -243,6 +245,7 @@ func (q *qp) push() {
 		c.settle()
 	case q.State() != verbs.QPRTS || q.SQ.Waiting() == nil:
 	case q.link == linkDown:
+		q.Why = errDown
 		q.fail(nil, verbs.WCRetryExcErr, vendorDown)
 	default:
 		q.await()
@@ -269,6 +272,10 @@ func (q *qp) expire(now time.Time) {
 		if now.Before(q.connectBy) {
 			q.a.engine.at(q, q.connectBy)
 		} else {
+			if deaf := q.a.deaf.Load(); deaf != nil {
+				q.Why = *deaf
+			}
+			q.Why = cmp.Or(q.Why, errors.New("the peer did not connect in time"))
 			q.fail(nil, verbs.WCRetryExcErr, vendorNotConnected)
 		}
 	}
@@ -311,6 +318,7 @@ func (q *qp) retire(s *soft.Sink) {
 func (q *qp) peerDown(s *soft.Sink) {
 	q.link = linkDown
 	if q.SQ.Outstanding() || q.SQ.Waiting() != nil && q.State() == verbs.QPRTS {
+		q.Why = errDown
 		q.fail(s, verbs.WCRetryExcErr, vendorDown)
 	}
 }

@@ -182,6 +182,9 @@ func (c *conn) cannotWrite(s *soft.Sink, err error) {
 // errGone: the peer's end of the connection is closed.
 var errGone = errors.New("connection closed by the peer")
 
+// errDown: the peer's QP is in ERR.
+var errDown = errors.New("the peer's queue pair is in ERR")
+
 // sent removes n bytes from the front of the batch.
 func (t *tx) sent(n int) {
 	for n > 0 {

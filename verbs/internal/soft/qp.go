@@ -25,6 +25,7 @@ type QP struct {
 	Receive RecvEntry // the receive that a message has taken
 
 	Attr  verbs.QPAttr // guarded by Lock
+	Why   error        // the provider moved it to ERR, or would; guarded by Lock
 	state atomic.Uint32
 }
 
@@ -50,6 +51,16 @@ func (q *QP) Cap() verbs.QPCap { return q.Attr.Cap }
 
 // State returns the current state.
 func (q *QP) State() verbs.QPState { return verbs.QPState(q.state.Load()) }
+
+// Cause implements [verbs.Explainer].
+func (q *QP) Cause() error {
+	q.Lock.Lock()
+	defer q.Lock.Unlock()
+	if q.State() != verbs.QPErr {
+		return nil
+	}
+	return q.Why
+}
 
 // SetState changes the state; the caller holds the lock.
 func (q *QP) SetState(s verbs.QPState) {
@@ -110,6 +121,7 @@ func (q *QP) Apply(attr *verbs.QPAttr, mask verbs.QPAttrMask) (from, to verbs.QP
 			q.RQ.Reset()
 		}
 		*a = verbs.QPAttr{Cap: a.Cap, SQPSN: rand.Uint32() >> 8}
+		q.Why = nil
 	}
 	switch {
 	case to == verbs.QPSQD && from == verbs.QPRTS:
