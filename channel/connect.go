@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
@@ -155,7 +156,8 @@ func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 		list = append(near, far...)
 	}
 	return reach.Dial(ctx, list, reach.Options{
-		Dialer: net.Dialer{KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)},
+		Patient: a.host == n.addresses[n.rank].host,
+		Dialer:  net.Dialer{Timeout: n.opt.connectTimeout, KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)},
 		Meet: func(conn net.Conn) (final bool, err error) {
 			_, err = proof.Dial(conn, n.proofParams(), rankID(p.rank))
 			return errors.Is(err, proof.ErrRefused), err
@@ -164,16 +166,13 @@ func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 	})
 }
 
-// maxStrangers bounds the connections that are not authenticated yet, and strangerTime how
-// long authenticating each may take.
-const (
-	maxStrangers = 256
-	strangerTime = 10 * time.Second
-)
+// maxStrangers bounds the connections that are not authenticated yet, beside one of each rank.
+const maxStrangers = 256
 
 // accept takes control connections.
 func (n *Node) accept() {
-	places := make(chan struct{}, maxStrangers)
+	strangers := &lobby.Lobby{Max: n.size + maxStrangers}
+	defer strangers.Close()
 	l := n.listener.(*net.TCPListener)
 	var spare *os.File // a descriptor to tell a peer that there are none
 	defer func() { spare.Close() }()
@@ -204,21 +203,16 @@ func (n *Node) accept() {
 			continue
 		}
 		said = said && spare == nil
-		select {
-		case places <- struct{}{}:
-		case <-n.life.Done():
-			conn.Close()
+		if !strangers.Enter(conn) {
 			return
 		}
-		n.wg.Go(func() { n.welcome(conn, places) })
+		n.wg.Go(func() { n.welcome(conn, strangers) })
 	}
 }
 
-// welcome identifies the rank that has connected, then frees the connection's place.
-func (n *Node) welcome(conn net.Conn, places chan struct{}) {
-	conn.SetDeadline(time.Now().Add(strangerTime))
-	stop := context.AfterFunc(n.life, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+// welcome identifies the rank that has connected.
+func (n *Node) welcome(conn net.Conn, strangers *lobby.Lobby) {
+	defer strangers.Leave(conn)
 	var p *peer
 	_, err := proof.Accept(conn, n.proofParams(), func(id []byte) bool {
 		if len(id) != 4 {
@@ -229,17 +223,14 @@ func (n *Node) welcome(conn net.Conn, places chan struct{}) {
 			return false
 		}
 		q, err := n.peer(rank)
-		if err != nil || !q.admit(conn) {
+		if err != nil || !strangers.Leave(conn) || !q.admit(conn) {
 			return false
 		}
 		p = q
 		return true
 	})
-	<-places
 	switch {
 	case err == nil:
-		conn.SetDeadline(time.Time{})
-		stop()
 		p.serve(conn)
 	case p != nil: // it disconnected after we had accepted it
 		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))

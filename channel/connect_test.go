@@ -173,8 +173,8 @@ func TestGonePeer(t *testing.T) {
 	})
 }
 
-// TestConnectTimeout: it bounds how long a rank that is silent is waited for.
-func TestConnectTimeout(t *testing.T) {
+// TestSilentAndGone: a rank that does not answer is waited for no longer than it runs.
+func TestSilentAndGone(t *testing.T) {
 	nodes := join(t, 2, WithProviders("tcp"), WithConnectTimeout(50*time.Millisecond))
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	require.NoError(t, err)
@@ -183,5 +183,6 @@ func TestConnectTimeout(t *testing.T) {
 	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
 	r, _ := receive(t, nodes[0], 1, 8)
 	require.NoError(t, r.Start())
-	require.ErrorIs(t, r.WaitContext(within(t)), ErrUnreachable)
+	require.NoError(t, nodes[1].Close())
+	require.ErrorIs(t, r.WaitContext(within(t)), ErrPeerLeft)
 }

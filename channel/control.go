@@ -10,7 +10,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -30,11 +29,15 @@ func (p *peer) connect() {
 
 // dial connects to the peer. When both dial at once, the lower rank's connection stays: the
 // higher rank is refused and waits for it. Meanwhile it retries, in case the lower rank is
-// gone.
+// gone. A peer that runs and does not answer is waited for: a system call may hold it up, or the
+// lack of a CPU.
 func (p *peer) dial() {
 	n := p.node
-	ctx, cancel := context.WithTimeout(n.life, n.opt.connectTimeout)
+	ctx, cancel := context.WithCancel(n.life)
 	defer cancel()
+	answered := n.silent.watch(p, cancel)
+	defer answered()
+	var bound <-chan time.Time // of refusals
 	pause := redialMin
 	for try := 1; ; try++ {
 		conn, err := n.dialRank(ctx, p)
@@ -54,15 +57,20 @@ func (p *peer) dial() {
 			}
 			return
 		case err == nil:
+			answered()
 			p.serve(conn)
 			return
 		case again:
+			if bound == nil {
+				bound = time.After(n.opt.connectTimeout)
+			}
 			select {
 			case <-p.met:
 				return
 			case <-time.After(pause):
 				pause = min(2*pause, redialMax)
 				continue
+			case <-bound:
 			case <-ctx.Done():
 			}
 		}
@@ -70,7 +78,7 @@ func (p *peer) dial() {
 		taken = p.conn != nil
 		p.mu.Unlock()
 		if !taken {
-			p.fail(p.whyNot(ctx, err))
+			p.fail(p.whyNot(err))
 		}
 		return
 	}
@@ -79,20 +87,18 @@ func (p *peer) dial() {
 // whyNot returns why a peer could not be connected: it has left or died, according to the
 // rendezvous, or is unreachable. A leaving peer closes its listener shortly before it says
 // goodbye.
-func (p *peer) whyNot(ctx context.Context, err error) error {
+func (p *peer) whyNot(err error) error {
 	if errors.Is(err, limits.ErrFiles) { // nothing is to be learnt of the peer
 		return fmt.Errorf("%w: %w", ErrUnreachable, limits.Files(err))
 	}
 	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
-		switch gone := p.node.job.Gone(soon, p.rank); {
-		case errors.Is(gone, boot.ErrLeft):
-			return fmt.Errorf("%w before it was connected", ErrPeerLeft)
-		case gone != nil:
-			return fmt.Errorf("%w before it was connected: %w", ErrPeerDied, gone)
+		if gone := p.node.Gone(soon, p.rank); gone != nil {
+			return fmt.Errorf("before it was connected: %w", gone)
 		}
-		if ctx.Err() == nil && soon.Err() == nil {
+		var silent net.Error
+		if soon.Err() == nil && !(errors.As(err, &silent) && silent.Timeout()) { // a goodbye takes less than a timeout
 			select {
 			case <-time.After(pause):
 				continue

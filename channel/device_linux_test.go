@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"errors"
 	"os/exec"
 	"strings"
@@ -109,7 +110,10 @@ func TestDeviceAddresses(t *testing.T) {
 	}
 	probed := make(chan error, len(links))
 	for _, l := range links {
-		go func() { probed <- l.probe(t.Context(), bound) }()
+		go func() {
+			got := 0
+			probed <- cmp.Or(l.post(), l.probe(t.Context(), bound, &got))
+		}()
 	}
 	for range links {
 		require.NoError(t, <-probed)

@@ -223,8 +223,6 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, records []groupRec
 	if !records[g.me].shares {
 		return list, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.opt.connectTimeout)
-	defer cancel()
 	var peers []*peer
 	for i := range records {
 		if i == g.me || records[i].host != records[g.me].host || !records[i].shares {

@@ -73,6 +73,7 @@ type Node struct {
 	retiring    []*Group            // of them, those whose segments other members may still read
 	over        error               // the job was aborted
 	peers       map[int]*peer
+	silent      silence
 	memories    []*Memory // ordered by address
 	stale       span.Set  // of memory that has been closed and not been reallocated
 	lastID      uint32
@@ -273,6 +274,24 @@ func (n *Node) watch() {
 	case <-grace.C:
 		n.log.Error("channel: terminating the process because the job is over", "error", err)
 		n.opt.exit(code)
+	}
+}
+
+// Gone returns why a rank is no longer there, as far as the rendezvous knows: an error that wraps
+// [ErrPeerLeft] or [ErrPeerDied]. It returns nil if the rank is there or has not come yet, and if the
+// rendezvous does not answer before ctx ends. A rank outside the job is [ErrInvalid]. Any number of
+// goroutines may call it.
+func (n *Node) Gone(ctx context.Context, rank int) error {
+	if rank < 0 || rank >= n.size {
+		return fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, n.size)
+	}
+	switch gone := n.job.Gone(ctx, rank); {
+	case gone == nil:
+		return nil
+	case errors.Is(gone, boot.ErrLeft):
+		return fmt.Errorf("%w: %w", ErrPeerLeft, gone)
+	default:
+		return fmt.Errorf("%w: %w", ErrPeerDied, gone)
 	}
 }
 

@@ -95,7 +95,9 @@ func checkConnect(a *verbs.ConnectAttr) error {
 	return nil
 }
 
-// WithConnectTimeout bounds how long connecting to a peer may take. Zero means
+// WithConnectTimeout bounds how long the addresses of a peer may take to accept a connection. A
+// peer that runs and does not answer, because a system call or the lack of a CPU holds it up, is
+// waited for; each time that the bound passes is logged. Zero means
 // [DefaultConnectTimeout]; a negative timeout is [ErrInvalid].
 func WithConnectTimeout(d time.Duration) Option {
 	return func(o *options) { o.connectTimeout = d }

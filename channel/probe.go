@@ -24,20 +24,23 @@ func (l *link) connect(e verbs.Endpoint, bound time.Duration) error {
 	return l.postRecvs()
 }
 
-// probe verifies that connected queue pairs work in both directions, by a write with immediate
-// of no bytes. A rank that gets no CPU could mistake a working network for a broken one: the
+// post posts a write with immediate of no bytes, for probe.
+func (l *link) post() error {
+	_, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}})
+	return err
+}
+
+// probe verifies that connected queue pairs work in both directions: that both ends' posts
+// complete, of which got have. A rank that gets no CPU could mistake a working network for a broken one: the
 // bound is therefore extended until there have been enough polls, but not to the whole connect
 // timeout.
-func (l *link) probe(ctx context.Context, bound time.Duration) error {
+func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
 	ctx, cancel := context.WithTimeout(ctx, max(bound, l.dev.node.opt.connectTimeout/2))
 	defer cancel()
 	end, looks := time.Now().Add(bound), bound/(4*probePauseMax)
-	if _, err := l.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); err != nil {
-		return err
-	}
 	var wcs [2]verbs.WC
 	pause := probePauseMin
-	for got := 0; got < 2; {
+	for *got < 2 {
 		k, err := l.cq.Poll(wcs[:])
 		if err != nil {
 			return err
@@ -66,7 +69,7 @@ func (l *link) probe(ctx context.Context, bound time.Duration) error {
 		if err := l.postRecvs(); err != nil {
 			return err
 		}
-		got += k
+		*got += k
 	}
 	return nil
 }

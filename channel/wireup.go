@@ -22,7 +22,7 @@ import (
 //	  connects, and posts receives
 //	  connected, or not          ──▶
 //	         a write with immediate both ways
-//	  probed                     ◀─▶ probed
+//	  probed                     ◀─▶ probed, twice if only one of both has seen the write
 //	  use, or not                ──▶
 //	  node                       ◀─▶ node
 //
@@ -43,8 +43,8 @@ const (
 )
 
 // probeTime is how long an attempt to reach a rank may take: a second, and longer if that rank or
-// this one waits for a CPU, but never the whole connect timeout. Both poll for the other's write,
-// so a rank without a CPU would mistake a working network for a broken one.
+// this one waits for a CPU. Both poll for the other's write, so a rank without a CPU would mistake a
+// working network for a broken one.
 func (n *Node) probeTime(rank int) time.Duration {
 	d := probeTime
 	for _, kernel := range []uint64{n.addresses[n.rank].kernel, n.addresses[rank].kernel} {
@@ -52,13 +52,13 @@ func (n *Node) probeTime(rank int) time.Duration {
 			d = max(d, probeTime*time.Duration(ranks)/time.Duration(cpus))
 		}
 	}
-	return max(probeTime, min(d, n.opt.connectTimeout/3))
+	return d
 }
 
 // wireUp connects to the peer, so that declared handles can be used.
 func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
 	n := p.node
-	conn.SetDeadline(time.Now().Add(n.opt.connectTimeout))
+	defer n.silent.watch(p, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	w := &wiring{peer: p, conn: conn, r: r}
 	var l *link
 	var err error
@@ -333,8 +333,9 @@ func (w *wiring) verdict(want kind) (ok bool, err error) {
 }
 
 // try probes a link that both have connected, and exchanges the results: theirs says whether the
-// peer succeeded, mine why this rank did not. If the control connection breaks in between, the
-// peer has died and the probe ends.
+// peer succeeded, mine why this rank did not. If only one of both did, the other may have been held
+// up: what the one has failed to see in time is on its way, so it probes once more. If the control
+// connection breaks in between, the peer has died and the probe ends.
 func (w *wiring) try(l *link, bound time.Duration) (theirs bool, mine, err error) {
 	ctx, cancel := context.WithCancelCause(w.node.life)
 	defer cancel(nil)
@@ -345,13 +346,24 @@ func (w *wiring) try(l *link, bound time.Duration) (theirs bool, mine, err error
 			cancel(err)
 		}
 	}()
-	mine = l.probe(ctx, bound)
+	got := 0
+	if mine = l.post(); mine == nil {
+		mine = l.probe(ctx, bound, &got)
+	}
 	_, err = w.conn.Write(frame(nil, kindProbed, verdictBody(w.attempt, mine == nil)))
 	<-spoke
 	if err != nil {
 		return false, mine, err
 	}
 	theirs, err = w.verdict(kindProbed)
+	switch {
+	case err != nil:
+	case theirs && mine != nil:
+		mine = l.probe(ctx, max(bound, probeTime), &got)
+		_, err = w.conn.Write(frame(nil, kindProbed, verdictBody(w.attempt, mine == nil)))
+	case !theirs && mine == nil:
+		theirs, err = w.verdict(kindProbed)
+	}
 	return theirs, mine, err
 }
 

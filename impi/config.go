@@ -59,7 +59,8 @@ type Config struct {
 	Dialect packet.Dialect
 	// PeerTimeout is how long a peer may take to connect, and, when the job is closed, to receive
 	// what has been started or to answer; in whole seconds and at least 2, it is how long its host
-	// may be silent. 0: 10 s.
+	// may be silent. 0: 10 s. In [FromNode] a peer that takes longer to connect is logged, and waited
+	// for while it runs.
 	PeerTimeout time.Duration
 	// Providers are the verbs providers that may carry packets between processes of this package,
 	// in order of preference; TCP is used where none does. nil: those of the environment variable

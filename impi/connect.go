@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
@@ -22,9 +23,12 @@ import (
 // of this package then prove to each other that they know the key of the job. The result has a
 // connection for each host, nil for this one.
 func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.PeerTimeout, fmt.Errorf("%w: not all hosts connected within %v", ErrTimeout, c.PeerTimeout))
-	defer cancel()
-	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tick := time.NewTicker(c.PeerTimeout)
+	defer tick.Stop()
+	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1),
+		greeting: lobby.Lobby{Max: maxGreetings + len(r.hosts)}}
 	defer func() {
 		if err != nil {
 			for _, conn := range conns {
@@ -37,7 +41,7 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 	}()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel() // before waiting
+	defer cancel(nil) // before waiting
 	defer l.Close()
 	wg.Go(func() { d.accept(ctx, l, &wg) })
 	failed := make(chan error, r.me)
@@ -55,6 +59,10 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 			}
 			dialed++
 		case <-d.change:
+		case <-tick.C:
+			if err := d.silent(ctx); err != nil {
+				cancel(err)
+			}
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			if i := d.missing(); i >= 0 {
@@ -63,6 +71,36 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 			return d.taken(), err
 		}
 	}
+}
+
+// silent returns the reason why a host that has not connected will not do so: it has ended, or,
+// where nothing would say that, has taken too long.
+func (d *connecting) silent(ctx context.Context) error {
+	if d.gone == nil {
+		return fmt.Errorf("%w: not all hosts connected within %v", ErrTimeout, d.config.PeerTimeout)
+	}
+	first, running := 0, 0
+	for i := range d.hosts {
+		d.mu.Lock()
+		there := i == d.me || d.conns[i] != nil
+		d.mu.Unlock()
+		if there {
+			continue
+		}
+		asking, cancel := context.WithTimeout(ctx, d.config.PeerTimeout)
+		err := d.gone(asking, i)
+		cancel()
+		if err != nil {
+			return err
+		}
+		if running++; running == 1 {
+			first = i
+		}
+	}
+	if running > 0 {
+		d.config.Log.Warn("impi: hosts do not answer while this one connects to them; they have not ended, so they are waited for", "hosts", running, "first", first)
+	}
+	return nil
 }
 
 // first returns the rank of the first process of a host.
@@ -80,10 +118,11 @@ type connecting struct {
 	config *Config
 	change chan struct{} // a host has connected
 
-	mu       sync.Mutex
-	conns    []*net.TCPConn
-	greeting []*net.TCPConn // not identified or not authenticated yet
-	over     bool
+	greeting lobby.Lobby // those not identified or not authenticated yet
+
+	mu    sync.Mutex
+	conns []*net.TCPConn
+	over  bool
 }
 
 // missing returns a host that has not connected; -1 if there is none.
@@ -124,7 +163,7 @@ func (d *connecting) admit(host int, conn *net.TCPConn) error {
 // dial connects to a host with a lower number.
 func (d *connecting) dial(ctx context.Context, host int) error {
 	h := &d.hosts[host]
-	dialer := net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)}
+	dialer := net.Dialer{Timeout: d.config.PeerTimeout, KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)}
 	if d.config.Addr.IsValid() && !d.config.Addr.IsUnspecified() {
 		// A foreign host may recognize us by our address, as LAM/MPI does.
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.config.Addr, 0))
@@ -178,9 +217,11 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 			continue
 		}
 		conn := nc.(*net.TCPConn)
-		d.welcome(conn)
+		if !d.greeting.Enter(conn) {
+			return
+		}
 		wg.Go(func() {
-			defer d.greeted(conn)
+			defer d.greeting.Leave(conn)
 			if err := d.greet(ctx, conn); err != nil {
 				d.config.Log.Warn("impi: connection refused", "from", conn.RemoteAddr(), "error", err)
 				conn.Close()
@@ -192,23 +233,6 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 // maxGreetings bounds the connections that have not identified themselves yet, in addition to one
 // for each host.
 const maxGreetings = 64
-
-// welcome adds a connection to those being identified. If there are too many, the oldest is closed.
-func (d *connecting) welcome(conn *net.TCPConn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.greeting) >= maxGreetings+len(d.hosts) {
-		d.greeting[0].Close()
-		d.greeting = d.greeting[1:]
-	}
-	d.greeting = append(d.greeting, conn)
-}
-
-func (d *connecting) greeted(conn *net.TCPConn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.greeting = slices.DeleteFunc(d.greeting, func(c *net.TCPConn) bool { return c == conn })
-}
 
 // comesFrom says whether a connection comes from one of the host's known addresses. Hosts of this
 // package authenticate; for a foreign one this is the only check.

@@ -3,10 +3,12 @@
 package impi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -37,9 +39,12 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 	const victim, witness, pieces, piece = 1, 2, 20, 16 << 20
 	switch c.Rank() {
 	case victim:
+		wanted := make(chan os.Signal, 1)
+		signal.Notify(wanted, syscall.SIGUSR2)
 		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {
 			return err
 		}
+		<-wanted // the sender watches its link
 		r, err := c.IrecvVec(again(make([]byte, piece), pieces), 0, 1)
 		if err != nil {
 			return err
@@ -83,23 +88,19 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 		return err
 	}
 	e, l := j.e, j.e.links[victim]
-	for begun := false; !begun; {
+	e.lock.Lock() // nothing else makes progress
+	err = syscall.Kill(peer, syscall.SIGUSR2)
+	for err == nil && !(q.r.acked && q.r.list == nil) {
 		runtime.Gosched()
-		e.lock.Lock()
 		e.progress()
-		begun = q.r.acked && q.r.list == nil
-		if q.r.over() {
+		if err = ctx.Err(); q.r.over() {
 			err = errors.New("the message has gone")
 		}
-		e.lock.Unlock()
-		if err := errors.Join(err, ctx.Err()); err != nil {
-			return err
-		}
 	}
-	if err := syscall.Kill(peer, syscall.SIGSTOP); err != nil {
+	if err = cmp.Or(err, syscall.Kill(peer, syscall.SIGSTOP)); err != nil {
+		e.lock.Unlock()
 		return err
 	}
-	e.lock.Lock()
 	switch c := l.carrier.(type) {
 	case *rcCarrier:
 		err = unix.Shutdown(c.tcp.fd(), unix.SHUT_RDWR)

@@ -31,6 +31,7 @@ type team interface {
 	Rank() int
 	Size() int
 	Exchange(ctx context.Context, data []byte) ([][]byte, error)
+	Gone(ctx context.Context, rank int) error
 }
 
 func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error) {
@@ -68,7 +69,7 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 	if err != nil {
 		return nil, jobError(op, err)
 	}
-	r := &roster{me: n.Rank(), tagUB: 1<<31 - 1, settings: settings, secret: secret, finished: func() error { return nil }, abandon: func() {}}
+	r := &roster{me: n.Rank(), tagUB: 1<<31 - 1, settings: settings, secret: secret, gone: n.Gone, finished: func() error { return nil }, abandon: func() {}}
 	for i, b := range all {
 		m, err := parseMember(b)
 		if err != nil {

@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 
@@ -15,9 +16,10 @@ type roster struct {
 	me       int // index of this host
 	tagUB    int
 	settings coll.Settings
-	foreign  bool   // some host is
-	secret   []byte // that hosts of this package prove to each other; nil: none
-	job      string // its name, in the proof
+	foreign  bool                                      // some host is
+	secret   []byte                                    // that hosts of this package prove to each other; nil: none
+	job      string                                    // its name, in the proof
+	gone     func(ctx context.Context, host int) error // why a host has ended, nil if it has not; nil: nothing says that
 	finished func() error
 	abandon  func()
 }

@@ -2,19 +2,24 @@ package impi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -158,6 +163,86 @@ func TestFromTeam(t *testing.T) {
 	sums(t, w)
 	all(t, w, func(c *Comm) error { return c.Run(within(t), channel.Barrier()) })
 	closeAll(t, jobs)
+}
+
+// held is a rank that goes on from Exchange when it is let, and a log that lets it when another has
+// waited for it.
+type held struct {
+	*boot.Job
+	slog.Handler
+	let chan struct{}
+}
+
+func (h *held) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
+	all, err := h.Job.Exchange(ctx, data)
+	<-h.let
+	return all, err
+}
+
+func (h *held) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "do not answer") {
+		select {
+		case h.let <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// announceAndEnd ends a rank when it has announced where it listens, where nothing answers.
+func announceAndEnd(t *testing.T, n *boot.Job, c Config) error {
+	c.Addr = netip.MustParseAddr("127.0.0.1")
+	c, err := c.complete()
+	if err != nil {
+		return err
+	}
+	l, m, err := announce(within(t), "", &c)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { l.Close() })
+	if m.settings, err = coll.ParseSettings(os.Getenv); err != nil {
+		return err
+	}
+	_, err = n.Exchange(within(t), m.append(nil))
+	return errors.Join(err, n.Close())
+}
+
+// TestFromTeamHeld: a rank that takes longer to connect than a peer may is waited for, whether others
+// connect to it or it to them; one that ends meanwhile is not.
+func TestFromTeamHeld(t *testing.T) {
+	for slow := range 2 {
+		for _, dies := range []bool{false, true} {
+			t.Run(fmt.Sprint(slow, dies), func(t *testing.T) {
+				ranks := teams(t, 2)
+				h := &held{ranks[slow], quietConfig().Handler(), make(chan struct{})}
+				var jobs [2]*Job
+				var errs [2]error
+				var wg sync.WaitGroup
+				for i, n := range ranks {
+					wg.Go(func() {
+						c := Config{Log: slog.New(h), Providers: []string{}, PeerTimeout: 50 * time.Millisecond}
+						switch {
+						case i != slow:
+							jobs[i], errs[i] = fromTeam(within(t), n, n.Secret(), c)
+						case dies:
+							errs[i] = announceAndEnd(t, n, c)
+						default:
+							jobs[i], errs[i] = fromTeam(within(t), h, n.Secret(), c)
+						}
+					})
+				}
+				wg.Wait()
+				require.NoError(t, errs[slow])
+				if dies {
+					require.ErrorIs(t, errs[1-slow], boot.ErrLeft)
+					return
+				}
+				require.NoError(t, errs[1-slow])
+				closeAll(t, jobs[:])
+			})
+		}
+	}
 }
 
 // FuzzRoster: whatever rank 0 tells, it is understood as it was meant, or refused.

@@ -968,6 +968,10 @@ func TestGone(t *testing.T) {
 	require.ErrorIs(t, jobs[0].Gone(ctx, 2), ErrLeft)
 	over, cancel := context.WithCancel(ctx)
 	cancel()
+	for range 10 { // a question that was given up does not answer the next
+		_ = jobs[0].Gone(over, 2)
+		require.ErrorIs(t, jobs[0].Gone(ctx, 3), ErrDied)
+	}
 	_ = jobs[1].Gone(over, 2) // which may be too late to be told
 	require.NoError(t, w.Close())
 	require.NoError(t, jobs[0].Gone(ctx, 3), "the rendezvous is closed")

@@ -50,6 +50,7 @@ type client struct {
 	writing sync.Mutex // messages are written whole
 
 	asking chan struct{} // capacity 1: held while a query about a rank is in progress
+	late   bool          // an answer has not been waited for; guarded by asking
 	told   chan where    // capacity 1: the answer
 
 	mu      sync.Mutex
@@ -510,12 +511,7 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 	case <-ctx.Done():
 		return nil
 	}
-	answered := true
-	defer func() {
-		if answered { // otherwise ask no more: a late answer would be taken for that to another query
-			<-c.asking
-		}
-	}()
+	defer func() { <-c.asking }()
 	c.mu.Lock()
 	var known *RankError
 	retired := c.retired
@@ -526,20 +522,35 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 		return known
 	case retired && rank == 0:
 		return &RankError{Rank: rank, Err: ErrLeft}
-	case retired || c.minor < whereMinor || c.tell(where{rank: uint32(rank)}) != nil:
+	case retired || c.minor < whereMinor:
 		return nil
-	}
-	select {
-	case m := <-c.told:
-		if m.reason == 0 || int(m.rank) != rank {
+	case c.late:
+		if _, ok := c.answer(ctx); !ok {
 			return nil
 		}
-		return &RankError{Rank: rank, Err: m.reason.err(), Text: m.text}
+	}
+	if c.tell(where{rank: uint32(rank)}) != nil {
+		return nil
+	}
+	m, ok := c.answer(ctx)
+	if !ok || m.reason == 0 || int(m.rank) != rank {
+		return nil
+	}
+	return &RankError{Rank: rank, Err: m.reason.err(), Text: m.text}
+}
+
+// answer waits for the answer to the oldest query about a rank; false if it does not come before ctx
+// ends. The caller holds asking.
+func (c *client) answer(ctx context.Context) (m where, ok bool) {
+	select {
+	case m = <-c.told:
+		c.late = false
+		return m, true
 	case <-c.readerDone:
 	case <-ctx.Done():
-		answered = false
+		c.late = true
 	}
-	return nil
+	return m, false
 }
 
 func (c *client) abort(code int, why string) bool {

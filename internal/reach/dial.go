@@ -29,6 +29,9 @@ type Options struct {
 	// end is the one meant: an error that is not final has another address tried. Connections
 	// meet one at a time.
 	Meet func(net.Conn) (final bool, err error)
+	// Patient says that nothing but the one meant takes connections at the addresses, being on this host: what
+	// says nothing is waited for.
+	Patient bool
 	// Failed, if not nil, is called for each attempt that failed.
 	Failed func(address string, err error)
 
@@ -53,8 +56,10 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 	for _, address := range addresses {
 		queue = append(queue, attempt{address: address, patience: patience})
 	}
-	if len(queue) == 1 {
-		queue[0].patience = 0
+	if o.Patient || len(queue) == 1 {
+		for i := range queue {
+			queue[i].patience = 0
+		}
 	}
 	alive, cancel := context.WithCancel(ctx)
 	results := make(chan attempt)

@@ -372,7 +372,7 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	if err != nil {
 		return err
 	}
-	conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	conn.SetDeadline(time.Time{}) // the kernel says if the peer ends; one that gets no CPU takes its time
 	mine := hello{major: wireMajor, minor: wireMinor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: c.gid, to: l.gid, features: c.features(),
 		probeAddr: uint64(uintptr(unsafe.Pointer(c.ctrl))), ctrlSize: uint64(len(c.ctrlSeg.mem))}
 	if _, _, err := conn.WriteMsgUnix(mine.append(nil), unix.UnixRights(c.ctrlSeg.fd), nil); err != nil {
@@ -405,7 +405,6 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	if pidfd >= 0 && probeRead(pid, h.probeAddr) && processAlive(pidfd) {
 		can.size = 1
 	}
-	conn.SetDeadline(time.Time{})
 
 	c.mu.Lock()
 	l.mu.Lock()

@@ -71,13 +71,14 @@ type adapter struct {
 	streams   sync.WaitGroup        // goroutines of the portable driver
 	wiring    atomic.Int32          // QPs in RTR or beyond that are not yet connected
 	deaf      atomic.Pointer[error] // why connections cannot be accepted
-	lobby     lobby
+	hall      hall
 	log       logger
 	noise     logger // for strangers, so that their records do not crowd out those of log
 }
 
 func openContext(device string, n nic.NIC, cfg verbs.Config) (*adapter, error) {
 	a := &adapter{device: device, nic: n, cfg: cfg, attr: deviceAttr}
+	a.hall.strangers.Max = maxStrangers
 	a.events = soft.NewEvents(a.device)
 	a.mrs = soft.NewMRTable(a.device, maxMR, genBits)
 	a.log.out = cfg.Logger.With("device", a.device)
@@ -154,7 +155,7 @@ func (a *adapter) Close() error {
 	for _, l := range a.listeners {
 		l.Close()
 	}
-	a.lobby.close()
+	a.hall.close()
 	a.wg.Wait()
 	a.engine.close()
 	a.streams.Wait()

@@ -117,7 +117,7 @@ func (a *adapter) admit(nc net.Conn, gid verbs.GID) error {
 	if err != nil {
 		return err
 	}
-	if !a.lobby.admit(nc) {
+	if !a.hall.admit(nc) {
 		return errCrowded
 	}
 	theirs, err := readHandshake(nc)
