@@ -89,7 +89,7 @@ func (n *Node) countDescriptors() {
 			need += 2
 		}
 	}
-	if left, ok := limits.FilesLeft(); ok && left < need {
+	if left, ok := limits.FilesLeft(need); ok && left < need {
 		n.log.Warn("channel: this rank cannot connect to all others", "error", limits.Files(limits.ErrFiles), "left", max(left, 0), "needed", need)
 	}
 }

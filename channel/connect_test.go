@@ -175,7 +175,7 @@ func TestGonePeer(t *testing.T) {
 
 // TestSilentAndGone: a rank that does not answer is waited for no longer than it runs.
 func TestSilentAndGone(t *testing.T) {
-	nodes := join(t, 2, WithProviders("tcp"), WithConnectTimeout(50*time.Millisecond))
+	nodes := join(t, 2, WithProviders("tcp"), func(o *options) { o.warnAfter = 50 * time.Millisecond })
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	require.NoError(t, err)
 	defer ln.Close()

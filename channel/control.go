@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -35,13 +37,14 @@ func (p *peer) dial() {
 	n := p.node
 	ctx, cancel := context.WithCancel(n.life)
 	defer cancel()
-	answered := n.silent.watch(p, cancel)
+	answered := n.silent.watch(p, func(error) { cancel() })
 	defer answered()
-	var bound <-chan time.Time // of refusals
+	most := max(refusals, int(n.opt.connectTimeout/redialMax)) // of refusals by a lower rank: a clock would run on while this one is held up
 	pause := redialMin
 	for try := 1; ; try++ {
 		conn, err := n.dialRank(ctx, p)
-		again := errors.Is(err, proof.ErrRefused) && (p.rank < n.rank || try < refusals)
+		again := errors.Is(err, proof.ErrRefused) && (try < refusals || p.rank < n.rank && try < most+redialSoon) ||
+			hungUp(err) && try < refusals
 		p.mu.Lock()
 		taken := p.conn != nil || p.state.Load() >= peerFailed
 		p.dialing = again && !taken
@@ -61,24 +64,22 @@ func (p *peer) dial() {
 			p.serve(conn)
 			return
 		case again:
-			if bound == nil {
-				bound = time.After(n.opt.connectTimeout)
-			}
 			select {
 			case <-p.met:
 				return
 			case <-time.After(pause):
 				pause = min(2*pause, redialMax)
 				continue
-			case <-bound:
 			case <-ctx.Done():
 			}
 		}
+		err = p.whyNot(err)
 		p.mu.Lock()
 		taken = p.conn != nil
+		p.hopeless = !taken
 		p.mu.Unlock()
 		if !taken {
-			p.fail(p.whyNot(err))
+			p.fail(err)
 		}
 		return
 	}
@@ -94,8 +95,8 @@ func (p *peer) whyNot(err error) error {
 	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
-		if gone := p.node.Gone(soon, p.rank); gone != nil {
-			return fmt.Errorf("before it was connected: %w", gone)
+		if gone := p.node.Gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
+			return fmt.Errorf("%w (it was not connected)", gone)
 		}
 		var silent net.Error
 		if soon.Err() == nil && !(errors.As(err, &silent) && silent.Timeout()) { // a goodbye takes less than a timeout
@@ -104,6 +105,7 @@ func (p *peer) whyNot(err error) error {
 				continue
 			case <-p.node.job.Done():
 			case <-soon.Done():
+			case <-p.met: // by a connection of the peer's
 			}
 		}
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
@@ -116,7 +118,15 @@ const (
 	redialMin = 10 * time.Millisecond
 	redialMax = time.Second
 	refusals  = 3
+
+	redialSoon = 7 // tries before the pause is redialMax
 )
+
+// hungUp says whether the other end, perhaps for want of room, has ended a connection before it
+// said what it is.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+}
 
 // admit takes a connection that the peer has made, or refuses it in favour of
 // ours.
@@ -124,7 +134,7 @@ func (p *peer) admit(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.state.Load() >= peerFailed, p.conn != nil:
+	case p.state.Load() >= peerFailed, p.conn != nil, p.hopeless:
 		return false
 	case p.dialing && p.rank > p.node.rank:
 		return false
@@ -142,7 +152,10 @@ func (p *peer) serve(conn net.Conn) {
 	n := p.node
 	defer close(p.served)
 	r := bufio.NewReader(conn)
-	err := p.wireUp(conn, r)
+	err := keepalive.Spare(conn)
+	if err == nil {
+		err = p.wireUp(conn, r)
+	}
 	if err == nil {
 		conn.SetDeadline(time.Time{})
 		n.wg.Go(func() { p.write(conn) })
@@ -156,7 +169,9 @@ func (p *peer) serve(conn net.Conn) {
 		err = ErrClosed
 	case errors.Is(err, errBye):
 		err = ErrPeerLeft
-	case errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol):
+	case errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrPeerDied) || errors.Is(err, ErrPeerLeft):
+	case errors.Is(err, limits.ErrFiles): // of this rank
+		err = fmt.Errorf("%w: %w", ErrUnreachable, err)
 	default:
 		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
 	}

@@ -40,8 +40,11 @@ func (l *link) shape(info *layoutInfo) (shape, error) {
 	return newShape(parts, total), nil
 }
 
-// explain returns why the queue pair has gone to ERR, which may say more than err.
+// explain returns why the queue pair has gone to ERR if err only says that the peer is not reached.
 func (l *link) explain(err error) error {
+	if wc := (*verbs.WCError)(nil); errors.As(err, &wc) && wc.WC.Status != verbs.WCRetryExcErr && wc.WC.Status != verbs.WCGeneralErr && wc.WC.Status != verbs.WCWRFlushErr {
+		return err
+	}
 	if cause := l.qp.Cause(); cause != nil {
 		return fmt.Errorf("queue pair %#06x: %w", l.qp.QPNum(), cause)
 	}

@@ -279,8 +279,8 @@ func (n *Node) watch() {
 
 // Gone returns why a rank is no longer there, as far as the rendezvous knows: an error that wraps
 // [ErrPeerLeft] or [ErrPeerDied]. It returns nil if the rank is there or has not come yet, and if the
-// rendezvous does not answer before ctx ends. A rank outside the job is [ErrInvalid]. Any number of
-// goroutines may call it.
+// rendezvous does not answer before ctx ends; if there is no rendezvous to ask any more, that is
+// [ErrUnreachable]. A rank outside the job is [ErrInvalid]. Any number of goroutines may call it.
 func (n *Node) Gone(ctx context.Context, rank int) error {
 	if rank < 0 || rank >= n.size {
 		return fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, n.size)
@@ -290,6 +290,8 @@ func (n *Node) Gone(ctx context.Context, rank int) error {
 		return nil
 	case errors.Is(gone, boot.ErrLeft):
 		return fmt.Errorf("%w: %w", ErrPeerLeft, gone)
+	case errors.Is(gone, boot.ErrUnknown):
+		return fmt.Errorf("%w: rank %d: %w", ErrUnreachable, rank, gone)
 	default:
 		return fmt.Errorf("%w: %w", ErrPeerDied, gone)
 	}

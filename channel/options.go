@@ -20,6 +20,7 @@ type options struct {
 	devices        []string
 	connect        verbs.ConnectAttr
 	connectTimeout time.Duration
+	warnAfter      time.Duration // of silence while connecting; 0: connectTimeout
 	peerTimeout    time.Duration
 	logger         *slog.Logger
 	report         io.Writer

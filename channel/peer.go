@@ -47,6 +47,7 @@ type peer struct {
 	heard    map[uint32]struct{}             // and those that the peer has finished with before we have
 	past     struct{ sent, received Counts } // of streams over mapped memory that are closed
 	dialing  bool
+	hopeless bool          // dialing has failed: no connection is taken any more
 	conn     net.Conn      // the control connection
 	met      chan struct{} // closed when there is one
 	refusals []Refusal     // of the wire-up

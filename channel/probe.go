@@ -30,15 +30,15 @@ func (l *link) post() error {
 	return err
 }
 
-// probe verifies that connected queue pairs work in both directions: that both ends' posts
-// complete, of which got have. A rank that gets no CPU could mistake a working network for a broken one: the
-// bound is therefore extended until there have been enough polls, but not to the whole connect
-// timeout.
+// probe verifies that connected queue pairs work in both directions: got counts the completions
+// of both ends' posts. A rank that gets no CPU could mistake a working network for a broken one: the
+// bound is therefore extended until there have been enough polls, and the last look comes after it.
 func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
 	ctx, cancel := context.WithTimeout(ctx, max(bound, l.dev.node.opt.connectTimeout/2))
 	defer cancel()
 	end, looks := time.Now().Add(bound), bound/(4*probePauseMax)
 	var wcs [2]verbs.WC
+	var over error
 	pause := probePauseMin
 	for *got < 2 {
 		k, err := l.cq.Poll(wcs[:])
@@ -46,13 +46,16 @@ func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
 			return err
 		}
 		if k == 0 {
+			if over != nil {
+				return fmt.Errorf("no write with immediate has come through: %w", over)
+			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("no write with immediate has come through: %w", context.Cause(ctx))
+				over = context.Cause(ctx)
 			case <-time.After(pause):
 			}
 			if looks--; looks < 0 && time.Now().After(end) {
-				return fmt.Errorf("no write with immediate has come through: %w", context.DeadlineExceeded)
+				over = cmp.Or(over, context.DeadlineExceeded)
 			}
 			pause = min(2*pause, probePauseMax)
 		}
@@ -83,7 +86,10 @@ func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
 			a.RetryCnt = verbs.Retries(tries - 1)
 		}
 	}
-	if a.Timeout == 0 {
+	switch {
+	case !d.rdma: // it retransmits nothing, and the probe bounds the time to connect
+		a.Timeout = 31
+	case a.Timeout == 0:
 		a.Timeout = ackTimeout(bound, d.node.opt.peerTimeout)
 	}
 	return a

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
 )
@@ -39,8 +38,7 @@ func (w *wiring) respond() (*link, error) {
 // tryRespond answers one proposal; nil without an error means to wait for the next.
 func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 	answer := offer{attempt: o.attempt, port: o.port}
-	bound := w.node.probeTime(w.rank)
-	l, final, refusal := w.accept(o, bound)
+	l, final, refusal := w.accept(o)
 	if refusal == nil {
 		answer.endpoint, refusal = l.endpoint()
 	}
@@ -82,7 +80,7 @@ func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 		not(fmt.Errorf("rank %d has not connected", w.rank))
 		return nil, nil
 	}
-	theirs, perr, err := w.try(l, bound)
+	theirs, perr, err := w.try(l, l.dev.probeTime(w.rank))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +100,7 @@ func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 
 // accept makes a link to a proposed endpoint and connects it, through the first port not yet
 // tried with it. If it fails, final says that it would for all endpoints of this provider.
-func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ error) {
+func (w *wiring) accept(o *offer) (_ *link, final bool, _ error) {
 	ports, err := w.node.ports(o.endpoint.Provider, w.conn)
 	if err != nil {
 		return nil, true, limits.Files(err)
@@ -114,7 +112,7 @@ func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ e
 		if mine.rdma && slices.Contains(w.tried, this) {
 			continue
 		}
-		l, suits, err := w.acceptAt(mine, o, bound)
+		l, suits, err := w.acceptAt(mine, o)
 		if err == nil || w.node.life.Err() != nil {
 			for _, r := range before {
 				w.notUsed(r)
@@ -136,7 +134,7 @@ func (w *wiring) accept(o *offer, bound time.Duration) (_ *link, final bool, _ e
 }
 
 // acceptAt makes the link at a port. If it fails, suits says that the port had appeared to match.
-func (w *wiring) acceptAt(mine port, o *offer, bound time.Duration) (_ *link, suits bool, _ error) {
+func (w *wiring) acceptAt(mine port, o *offer) (_ *link, suits bool, _ error) {
 	d, err := w.node.device(mine)
 	if err == nil {
 		err = w.descriptors()
@@ -153,7 +151,7 @@ func (w *wiring) acceptAt(mine port, o *offer, bound time.Duration) (_ *link, su
 	if err != nil {
 		return nil, true, err
 	}
-	if err := l.connect(o.endpoint, bound); err != nil {
+	if err := l.connect(o.endpoint, d.probeTime(w.rank)); err != nil {
 		return nil, true, errors.Join(fmt.Errorf("%s to %v: %w", mine.Name(), o.endpoint.GID.Addr(), err), l.close())
 	}
 	return l, true, nil

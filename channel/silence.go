@@ -1,7 +1,9 @@
 package channel
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -15,12 +17,12 @@ type silence struct {
 type silentPeer struct {
 	peer  *peer
 	since time.Time
-	end   func()
+	end   func(error)
 }
 
 // watch begins to watch a peer, until stop is called. It calls end if the rendezvous knows that the peer
-// is gone.
-func (s *silence) watch(p *peer, end func()) (stop func()) {
+// is gone, and why.
+func (s *silence) watch(p *peer, end func(error)) (stop func()) {
 	w := &silentPeer{p, time.Now(), end}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,17 +51,17 @@ func (s *silence) late(d time.Duration) (late []*silentPeer) {
 }
 
 // end ends a wait, unless it has been stopped.
-func (s *silence) end(w *silentPeer) {
+func (s *silence) end(w *silentPeer, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.list[w]; ok {
-		w.end()
+		w.end(why)
 	}
 }
 
 // breakSilence warns each connect timeout of peers that have not answered for as long.
 func (n *Node) breakSilence() {
-	bound := n.opt.connectTimeout
+	bound := cmp.Or(n.opt.warnAfter, n.opt.connectTimeout)
 	tick := time.NewTicker(bound)
 	defer tick.Stop()
 	for {
@@ -73,8 +75,8 @@ func (n *Node) breakSilence() {
 		longest, running := (*silentPeer)(nil), 0
 		for _, w := range late {
 			switch gone := n.Gone(asking, w.peer.rank); {
-			case gone != nil:
-				n.silent.end(w)
+			case gone != nil && !errors.Is(gone, ErrUnreachable):
+				n.silent.end(w, gone)
 			default:
 				running++
 				if longest == nil || w.since.Before(longest.since) {
@@ -84,7 +86,7 @@ func (n *Node) breakSilence() {
 		}
 		cancel()
 		if running > 0 && n.life.Err() == nil {
-			n.log.Warn("channel: ranks do not answer while this one connects to them; they have not ended, so they are waited for",
+			n.log.Warn("channel: ranks do not answer while this one connects to them; as far as is known they have not ended, so they are waited for",
 				"ranks", running, "longest", longest.peer.rank, "time", time.Since(longest.since).Round(time.Second))
 		}
 	}

@@ -63,7 +63,7 @@ func (s stopAt) WithGroup(string) slog.Handler            { return s }
 func init() {
 	h := &stopAt{stopped: new(atomic.Bool), warned: new(atomic.Int32)}
 	acts["silent"] = act{
-		options: []Option{WithConnectTimeout(100 * time.Millisecond), WithLogger(slog.New(h))},
+		options: []Option{func(o *options) { o.warnAfter = 100 * time.Millisecond }, WithLogger(slog.New(h))},
 		prepare: func(args []string) error {
 			if os.Getenv("SLUICE_RANK") != args[0] {
 				return nil

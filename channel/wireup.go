@@ -44,24 +44,36 @@ const (
 
 // probeTime is how long an attempt to reach a rank may take: a second, and longer if that rank or
 // this one waits for a CPU. Both poll for the other's write, so a rank without a CPU would mistake a
-// working network for a broken one.
-func (n *Node) probeTime(rank int) time.Duration {
-	d := probeTime
+// working network for a broken one. Of RDMA devices there may be more to try, and their time to
+// acknowledge follows from it: at most a third of the connect timeout.
+func (d *device) probeTime(rank int) time.Duration {
+	n, t := d.node, probeTime
 	for _, kernel := range []uint64{n.addresses[n.rank].kernel, n.addresses[rank].kernel} {
 		if ranks, cpus := population(n.addresses, kernel); ranks > cpus && cpus > 0 {
-			d = max(d, probeTime*time.Duration(ranks)/time.Duration(cpus))
+			t = max(t, probeTime*time.Duration(ranks)/time.Duration(cpus))
 		}
 	}
-	return d
+	if d.rdma {
+		t = max(probeTime, min(t, n.opt.connectTimeout/3))
+	}
+	return t
 }
 
 // wireUp connects to the peer, so that declared handles can be used.
-func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) error {
+func (p *peer) wireUp(conn net.Conn, r *bufio.Reader) (err error) {
 	n := p.node
-	defer n.silent.watch(p, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	var gone error
+	answered := n.silent.watch(p, func(why error) {
+		gone = why
+		conn.SetDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if answered(); gone != nil && err != nil {
+			err = gone
+		}
+	}()
 	w := &wiring{peer: p, conn: conn, r: r}
 	var l *link
-	var err error
 	if n.rank < p.rank {
 		l, err = w.propose()
 	} else {
@@ -135,7 +147,7 @@ const descriptorsOfPeer = 3
 
 // descriptors returns an error if there are too few to connect to the peer.
 func (w *wiring) descriptors() error {
-	if left, ok := limits.FilesLeft(); ok && left < descriptorsOfPeer {
+	if left, ok := limits.FilesLeft(descriptorsOfPeer); ok && left < descriptorsOfPeer {
 		return limits.Files(fmt.Errorf("%w: %d descriptors are left, and rank %d needs %d to connect to rank %d",
 			limits.ErrFiles, max(left, 0), w.node.rank, descriptorsOfPeer, w.rank))
 	}
@@ -263,7 +275,7 @@ func (w *wiring) tryPropose(from port, number uint8, far bool) (_ *link, _ vain,
 		return nil, v, fmt.Errorf("rank %d: %s", w.rank, answer.refusal)
 	}
 	v = pairVain
-	bound := w.node.probeTime(w.rank)
+	bound := d.probeTime(w.rank)
 	cerr := l.connect(answer.endpoint, bound)
 	if _, err := w.conn.Write(frame(nil, kindConnected, verdictBody(w.attempt, cerr == nil))); err != nil {
 		return nil, v, broken(err)
@@ -359,7 +371,9 @@ func (w *wiring) try(l *link, bound time.Duration) (theirs bool, mine, err error
 	switch {
 	case err != nil:
 	case theirs && mine != nil:
-		mine = l.probe(ctx, max(bound, probeTime), &got)
+		if errors.Is(mine, context.DeadlineExceeded) {
+			mine = l.probe(ctx, max(bound, probeTime), &got)
+		}
 		_, err = w.conn.Write(frame(nil, kindProbed, verdictBody(w.attempt, mine == nil)))
 	case !theirs && mine == nil:
 		theirs, err = w.verdict(kindProbed)

@@ -62,6 +62,7 @@ type Config struct {
 	// may be silent. 0: 10 s. In [FromNode] a peer that takes longer to connect is logged, and waited
 	// for while it runs.
 	PeerTimeout time.Duration
+	warnAfter   time.Duration // a wait to connect; 0: PeerTimeout
 	// Providers are the verbs providers that may carry packets between processes of this package,
 	// in order of preference; TCP is used where none does. nil: those of the environment variable
 	// SLUICE_TRANSPORT (see [channel.EnvTransport]), in which tcp is TCP, and of which one must do;

@@ -23,12 +23,10 @@ import (
 // of this package then prove to each other that they know the key of the job. The result has a
 // connection for each host, nil for this one.
 func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	tick := time.NewTicker(c.PeerTimeout)
-	defer tick.Stop()
 	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1),
 		greeting: lobby.Lobby{Max: maxGreetings + len(r.hosts)}}
+	ctx, cancel := r.await(ctx, c, d.missing)
+	defer cancel()
 	defer func() {
 		if err != nil {
 			for _, conn := range conns {
@@ -41,7 +39,7 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 	}()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel(nil) // before waiting
+	defer cancel() // before waiting
 	defer l.Close()
 	wg.Go(func() { d.accept(ctx, l, &wg) })
 	failed := make(chan error, r.me)
@@ -49,58 +47,24 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 		wg.Go(func() { failed <- d.dial(ctx, i) })
 	}
 	for dialed := 0; ; {
-		if dialed == r.me && d.missing() < 0 {
+		if dialed == r.me && len(d.missing()) == 0 {
 			return d.conns, nil
 		}
 		select {
 		case err := <-failed:
 			if err != nil {
-				return d.taken(), err
+				return d.taken(), r.cause(ctx, err)
 			}
 			dialed++
 		case <-d.change:
-		case <-tick.C:
-			if err := d.silent(ctx); err != nil {
-				cancel(err)
-			}
 		case <-ctx.Done():
 			err := context.Cause(ctx)
-			if i := d.missing(); i >= 0 {
-				err = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, i, err)}
+			if list := d.missing(); len(list) > 0 {
+				err = r.cause(ctx, r.unreachable(list[0], err))
 			}
 			return d.taken(), err
 		}
 	}
-}
-
-// silent returns the reason why a host that has not connected will not do so: it has ended, or,
-// where nothing would say that, has taken too long.
-func (d *connecting) silent(ctx context.Context) error {
-	if d.gone == nil {
-		return fmt.Errorf("%w: not all hosts connected within %v", ErrTimeout, d.config.PeerTimeout)
-	}
-	first, running := 0, 0
-	for i := range d.hosts {
-		d.mu.Lock()
-		there := i == d.me || d.conns[i] != nil
-		d.mu.Unlock()
-		if there {
-			continue
-		}
-		asking, cancel := context.WithTimeout(ctx, d.config.PeerTimeout)
-		err := d.gone(asking, i)
-		cancel()
-		if err != nil {
-			return err
-		}
-		if running++; running == 1 {
-			first = i
-		}
-	}
-	if running > 0 {
-		d.config.Log.Warn("impi: hosts do not answer while this one connects to them; they have not ended, so they are waited for", "hosts", running, "first", first)
-	}
-	return nil
 }
 
 // first returns the rank of the first process of a host.
@@ -125,16 +89,16 @@ type connecting struct {
 	over  bool
 }
 
-// missing returns a host that has not connected; -1 if there is none.
-func (d *connecting) missing() int {
+// missing returns the hosts that have not connected.
+func (d *connecting) missing() (list []int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, c := range d.conns {
 		if c == nil && i != d.me {
-			return i
+			list = append(list, i)
 		}
 	}
-	return -1
+	return list
 }
 
 // taken refuses further connections and returns the connections made so far.
@@ -151,6 +115,9 @@ func (d *connecting) admit(host int, conn *net.TCPConn) error {
 	defer d.mu.Unlock()
 	if d.conns[host] != nil || d.over {
 		return fmt.Errorf("IMPI host %d is already connected", host)
+	}
+	if err := keepalive.Spare(conn); err != nil {
+		return err
 	}
 	d.conns[host] = conn
 	select {
@@ -180,7 +147,7 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 		}
 		conn.Close()
 	}
-	return &Error{Op: "connect", Rank: d.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, err)}
+	return d.unreachable(host, err)
 }
 
 func (d *connecting) introduce(conn net.Conn, host int) error {

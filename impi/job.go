@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
@@ -214,7 +216,13 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 	rc := j.openRC()
 	j.devices = rc.devices
 	carriers, errs := make([]*rcCarrier, len(conns)), make([]error, len(conns))
-	ctx, cancel := context.WithTimeout(ctx, j.config.PeerTimeout)
+	var mu sync.Mutex
+	negotiating := map[int]struct{}{}
+	ctx, cancel := r.await(ctx, &j.config, func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Sorted(maps.Keys(negotiating))
+	})
 	defer cancel()
 	var wg sync.WaitGroup
 	for i, conn := range conns {
@@ -229,9 +237,16 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 			l.dialect = j.config.Dialect
 			continue
 		}
+		mu.Lock()
+		negotiating[i] = struct{}{}
+		mu.Unlock()
 		wg.Go(func() {
-			if carriers[i], errs[i] = rc.negotiate(ctx, l, conn); errs[i] != nil {
-				errs[i] = &Error{Op: "connect", Rank: r.first(i), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, i, errs[i])}
+			carriers[i], errs[i] = rc.negotiate(ctx, l, conn)
+			mu.Lock()
+			delete(negotiating, i)
+			mu.Unlock()
+			if errs[i] != nil {
+				errs[i] = r.cause(ctx, r.unreachable(i, errs[i]))
 			}
 		})
 	}

@@ -221,7 +221,7 @@ func TestFromTeamHeld(t *testing.T) {
 				var wg sync.WaitGroup
 				for i, n := range ranks {
 					wg.Go(func() {
-						c := Config{Log: slog.New(h), Providers: []string{}, PeerTimeout: 50 * time.Millisecond}
+						c := Config{Log: slog.New(h), Providers: []string{}, warnAfter: 50 * time.Millisecond}
 						switch {
 						case i != slow:
 							jobs[i], errs[i] = fromTeam(within(t), n, n.Secret(), c)

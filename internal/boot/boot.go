@@ -199,7 +199,7 @@ func (j *Job) Barrier(ctx context.Context) error {
 
 // Gone returns the reason why a rank is no longer there, as known to the rendezvous: a [*RankError]
 // that is ErrLeft or ErrDied. It returns nil if the rank is there or has not come yet, or if the
-// reason is unknown.
+// rendezvous does not answer before ctx ends, and ErrUnknown if there is none to ask.
 func (j *Job) Gone(ctx context.Context, rank int) error { return j.x.whyGone(ctx, rank) }
 
 // Abort ends the job: it tells the rendezvous, which tells every rank. On every rank, including

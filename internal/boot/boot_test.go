@@ -974,14 +974,14 @@ func TestGone(t *testing.T) {
 	}
 	_ = jobs[1].Gone(over, 2) // which may be too late to be told
 	require.NoError(t, w.Close())
-	require.NoError(t, jobs[0].Gone(ctx, 3), "the rendezvous is closed")
+	require.ErrorIs(t, jobs[0].Gone(ctx, 3), ErrUnknown, "the rendezvous is closed")
 }
 
 // A rank that asks for none of the job is hung up on.
 func TestGoneBeyond(t *testing.T) {
 	w := newWorld(t, 2, defaultPatience)
 	jobs := w.joinAll(t)
-	require.NoError(t, jobs[0].Gone(ranks.Within(t), 2))
+	require.ErrorIs(t, jobs[0].Gone(ranks.Within(t), 2), ErrUnknown)
 	<-jobs[0].Done()
 	require.ErrorIs(t, jobs[0].Err(), ErrServerLost)
 }

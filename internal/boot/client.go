@@ -523,34 +523,43 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 	case retired && rank == 0:
 		return &RankError{Rank: rank, Err: ErrLeft}
 	case retired || c.minor < whereMinor:
-		return nil
+		return ErrUnknown
 	case c.late:
-		if _, ok := c.answer(ctx); !ok {
-			return nil
+		if m, err := c.answer(ctx); m == nil {
+			return err
 		}
 	}
-	if c.tell(where{rank: uint32(rank)}) != nil {
+	if !c.writing.TryLock() { // a part is being written: the rendezvous is slow, and is there
 		return nil
 	}
-	m, ok := c.answer(ctx)
-	if !ok || m.reason == 0 || int(m.rank) != rank {
-		return nil
+	err := c.conn.SetWriteDeadline(time.Now().Add(farewellPatience))
+	if err == nil {
+		_, err = c.conn.Write(where{rank: uint32(rank)}.Append(nil))
+	}
+	c.writing.Unlock()
+	if err != nil {
+		return ErrUnknown
+	}
+	m, err := c.answer(ctx)
+	if m == nil || m.reason == 0 || int(m.rank) != rank {
+		return err
 	}
 	return &RankError{Rank: rank, Err: m.reason.err(), Text: m.text}
 }
 
-// answer waits for the answer to the oldest query about a rank; false if it does not come before ctx
-// ends. The caller holds asking.
-func (c *client) answer(ctx context.Context) (m where, ok bool) {
+// answer waits for the answer to the oldest query about a rank; nil without an error if it does not come
+// before ctx ends. The caller holds asking.
+func (c *client) answer(ctx context.Context) (*where, error) {
 	select {
-	case m = <-c.told:
+	case m := <-c.told:
 		c.late = false
-		return m, true
+		return &m, nil
 	case <-c.readerDone:
+		return nil, ErrUnknown
 	case <-ctx.Done():
 		c.late = true
+		return nil, nil
 	}
-	return m, false
 }
 
 func (c *client) abort(code int, why string) bool {

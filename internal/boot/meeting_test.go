@@ -156,7 +156,7 @@ func TestHostLeaves(t *testing.T) {
 		<-j.x.(*client).readerDone
 		require.NoError(t, j.Err(), "the job goes on")
 		require.ErrorIs(t, j.Gone(ctx, 0), ErrLeft)
-		require.NoError(t, j.Gone(ctx, 2))
+		require.ErrorIs(t, j.Gone(ctx, 2), ErrUnknown)
 		require.ErrorIs(t, j.Barrier(ctx), ErrLeft)
 	}
 	jobs[1].Abort(3, "the others are not told")

@@ -11,4 +11,4 @@ var ErrFiles = errors.New("too many open files")
 func Files(err error) error { return err }
 
 // FilesLeft returns how many more descriptors this process may open; false if that is unknown.
-func FilesLeft() (int, bool) { return 0, false }
+func FilesLeft(int) (int, bool) { return 0, false }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // tooManyFiles is an error of running out of descriptors, and the limit.
@@ -45,14 +47,14 @@ func mostFiles() (uint64, bool) {
 	return uint64(l.Cur), err == nil
 }
 
-// FilesLeft returns how many more descriptors this process may open, or a large number that it exceeds
-// by far; false if the system does not say how many are open.
-func FilesLeft() (int, bool) {
+// FilesLeft returns how many more descriptors this process may open, or enough if there are plenty more;
+// false if the system does not say how many are open.
+func FilesLeft(enough int) (int, bool) {
 	most, ok := mostFiles()
-	if next, err := syscall.Dup(0); err == nil { // the lowest that is free; few that are open are higher
-		syscall.Close(next)
-		if ok && most > 2*uint64(next)+100 {
-			return int(min(most, 1<<30)) / 2, true
+	if next, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0); err == nil { // the lowest that is free; few that are open are higher
+		unix.Close(next)
+		if ok && most > 2*uint64(next+enough)+100 {
+			return enough, true
 		}
 	}
 	open, err := os.ReadDir("/proc/self/fd")

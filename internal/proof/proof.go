@@ -71,7 +71,7 @@ type Peer struct {
 // Dial proves knowledge of the secret to the acceptor at the other end of rw and demands the same
 // proof from it. If want is not nil, the acceptor must prove that identity.
 //
-// Dial blocks until the exchange is complete: set a deadline on rw. It reads no byte beyond the
+// Dial blocks until the exchange is complete: set a deadline on rw, or see that something closes it. It reads no byte beyond the
 // exchange. Errors are of type [*Error]; after one, rw is unusable and should be closed. Calls on
 // different connections may run concurrently.
 func Dial(rw io.ReadWriter, p Params, want []byte) (Peer, error) {

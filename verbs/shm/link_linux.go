@@ -75,7 +75,7 @@ type outgoing struct {
 // maxOpens limits the state that a peer can create here.
 const maxOpens = maxQP
 
-// Handshakes: how long one may take, how many may run at once, and how often to retry
+// Handshakes: how long a hello may take, how many may run at once, and how often to retry
 // dialing while QPs need the link.
 const (
 	handshakeTimeout = 5 * time.Second
@@ -228,6 +228,11 @@ func (l *link) dial() {
 				return
 			}
 			conn.Close()
+			select {
+			case <-l.ctx.closing:
+				return
+			default:
+			}
 			if !passing(err) {
 				l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
 				l.end(err, false)
@@ -307,11 +312,19 @@ func (c *Context) accept() {
 	}
 }
 
+// refusal is why there was no link to a peer at a time.
+type refusal struct {
+	error
+	at time.Time
+}
+
+func (r *refusal) Unwrap() error { return r.error }
+
 // refuse notes why there is no link to a peer, which tries again and again.
 func (c *Context) refuse(err error) {
 	err = limits.Files(err)
 	level := slog.LevelWarn
-	if last := c.refused.Swap(&err); last != nil && (*last).Error() == err.Error() {
+	if last := c.refused.Swap(&refusal{err, time.Now()}); last != nil && last.Error() == err.Error() {
 		level = slog.LevelDebug
 	}
 	c.log.Log(context.Background(), level, "shm: refused a connection", "error", err)
@@ -517,7 +530,9 @@ func (l *link) write() {
 	for q := l.next(); q != nil; q = l.next() {
 		for _, o := range q {
 			if err := l.writeOne(o, buf); err != nil {
-				l.end(fmt.Errorf("write to the peer's control socket: %w", err), false)
+				if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) { // else read hears of it
+					l.end(fmt.Errorf("write to the peer's control socket: %w", err), false)
+				}
 				return
 			}
 		}
@@ -749,6 +764,9 @@ func (l *link) end(why error, gone bool) {
 		return
 	}
 	l.dead, l.gone = true, gone
+	if gone {
+		l.why = why
+	}
 	l.why = cmp.Or(l.why, why)
 	why = l.why
 	select {

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -67,6 +69,19 @@ func TestResetTellsThePeer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.ErrorIs(t, wcs[0].Err(), verbs.WCRetryExcErr)
+}
+
+// The end of the peer's process is the cause of an error, whatever has failed before it.
+func TestCauseOfDeath(t *testing.T) {
+	a, b := two(t)
+	l := a.q.link
+	require.NoError(t, a.q.Cause())
+	l.unusable(limits.ErrFiles)
+	require.Equal(t, verbs.QPErr, a.q.State())
+	require.ErrorIs(t, a.q.Cause(), limits.ErrFiles)
+	require.NotErrorIs(t, a.q.Cause(), verbs.ErrPeerDied, "it may still write here")
+	require.NoError(t, b.q.link.conn.Close()) // as the kernel does
+	eventually(t, "its end is not noticed", func() bool { return errors.Is(a.q.Cause(), verbs.ErrPeerDied) })
 }
 
 // A message that waits for a receive does not hold up the acknowledgements carried by later

@@ -446,7 +446,13 @@ func (q *QP) unanswered(s *soft.Sink) {
 func (q *QP) endLink(l *link, why error, status verbs.WCStatus) {
 	q.Lock.Lock()
 	defer q.Unlock()
-	if q.link != l || q.in.Load() == nil {
+	if q.link != l {
+		return
+	}
+	if errors.Is(why, verbs.ErrPeerDied) { // whatever has happened before
+		q.Why = why
+	}
+	if q.in.Load() == nil {
 		return
 	}
 	q.progress(nil)
@@ -580,8 +586,8 @@ func (q *QP) expire(now int64) {
 	if q.giveUp != 0 && q.giveUp <= now {
 		q.giveUp = 0
 		q.Why = errors.New("the peer did not connect in time")
-		if err := q.ctx.refused.Load(); err != nil && errors.Is(*err, limits.ErrFiles) {
-			q.Why = *err
+		if r := q.ctx.refused.Load(); r != nil && errors.Is(r, limits.ErrFiles) && time.Since(r.at) < time.Second { // the peer tries again and again
+			q.Why = r.error
 		}
 		q.fail(nil, verbs.WCRetryExcErr)
 		q.Events.Add(verbs.EventQPFatal, q)

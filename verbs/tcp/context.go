@@ -67,10 +67,10 @@ type adapter struct {
 	listeners []net.Listener
 	life      context.Context // of everything that connects; ends with Close
 	end       context.CancelFunc
-	wg        sync.WaitGroup        // goroutines that connect
-	streams   sync.WaitGroup        // goroutines of the portable driver
-	wiring    atomic.Int32          // QPs in RTR or beyond that are not yet connected
-	deaf      atomic.Pointer[error] // why connections cannot be accepted
+	wg        sync.WaitGroup // goroutines that connect
+	streams   sync.WaitGroup // goroutines of the portable driver
+	wiring    atomic.Int32   // QPs in RTR or beyond that are not yet connected
+	deaf      atomic.Pointer[deafness]
 	hall      hall
 	log       logger
 	noise     logger // for strangers, so that their records do not crowd out those of log

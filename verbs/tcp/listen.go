@@ -18,7 +18,6 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
-			a.deaf.Store(nil)
 			if a.hall.strangers.Enter(nc) {
 				a.wg.Go(func() {
 					defer a.hall.leave(nc)
@@ -30,7 +29,7 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 		default:
 			// Usually out of descriptors: wait for some to be free again.
 			err = limits.Files(err)
-			a.deaf.Store(&err)
+			a.deaf.Store(&deafness{err, time.Now()})
 			a.log.warn("tcp: cannot accept connections, retrying", "err", err)
 			select {
 			case <-time.After(acceptPause):
@@ -42,6 +41,12 @@ func (a *adapter) accept(l net.Listener, gid verbs.GID) {
 }
 
 const acceptPause = 50 * time.Millisecond
+
+// deafness is why connections could not be accepted at a time.
+type deafness struct {
+	error
+	at time.Time
+}
 
 // Limits on connections of strangers, and of peers whose QP is not in RTR yet.
 const (

@@ -25,6 +25,7 @@ type qp struct {
 	life          uint32 // counts the connections begun; anything of an earlier one is void
 	local, remote identity
 	unwireFunc    context.CancelFunc // ends the dialing
+	undialed      error              // why it has not connected yet; guarded by Lock
 	changed       chan struct{}      // closed when parked connections should look again
 	conn          *conn
 	begun         uint32    // sends that were started without a connection
@@ -147,7 +148,7 @@ func (q *qp) checkAddress(attr *verbs.QPAttr) error {
 func (q *qp) connect() {
 	a, ah := q.a, &q.Attr.AHAttr
 	q.life++
-	q.begun = 0
+	q.begun, q.undialed = 0, nil
 	q.local = identity{a.gids[ah.SGIDIndex], a.port, q.Num}
 	q.remote = identity{ah.DGID, ah.DLID, q.Attr.DestQPNum}
 	q.link = linkWiring
@@ -272,10 +273,10 @@ func (q *qp) expire(now time.Time) {
 		if now.Before(q.connectBy) {
 			q.a.engine.at(q, q.connectBy)
 		} else {
-			if deaf := q.a.deaf.Load(); deaf != nil {
-				q.Why = *deaf
+			q.Why = cmp.Or(q.undialed, errors.New("the peer did not connect in time"))
+			if deaf := q.a.deaf.Load(); deaf != nil && time.Since(deaf.at) < time.Second { // accept tries again and again
+				q.Why = deaf.error
 			}
-			q.Why = cmp.Or(q.Why, errors.New("the peer did not connect in time"))
 			q.fail(nil, verbs.WCRetryExcErr, vendorNotConnected)
 		}
 	}

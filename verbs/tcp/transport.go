@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
 // errAgain: no bytes, or no room, at the moment. It is not a failure.
@@ -72,9 +74,10 @@ type happening struct {
 // prepare sets the options of a connection's socket that neither the listener nor the dialer
 // sets. TCP_NODELAY is Go's default.
 func prepare(tc *net.TCPConn, peerTimeout time.Duration) error {
-	here, ok1 := tc.LocalAddr().(*net.TCPAddr)
-	there, ok2 := tc.RemoteAddr().(*net.TCPAddr)
-	if ok1 && ok2 && (here.IP.Equal(there.IP) || there.IP.IsLoopback()) {
+	if err := keepalive.Spare(tc); err != nil {
+		return err
+	}
+	if keepalive.Local(tc) {
 		if err := tc.SetWriteBuffer(localBuffer); err != nil {
 			return err
 		}
