@@ -155,9 +155,12 @@ func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 	if a.host == n.addresses[n.rank].host || len(far) == 0 { // else loopback leads to this host
 		list = append(near, far...)
 	}
+	same := a.host == n.addresses[n.rank].host
+	probes := keepalive.Within(n.opt.peerTimeout)
+	probes.Enable = !same
 	return reach.Dial(ctx, list, reach.Options{
-		Patient: a.host == n.addresses[n.rank].host,
-		Dialer:  net.Dialer{Timeout: n.opt.connectTimeout, KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)},
+		Patient: same,
+		Dialer:  net.Dialer{Timeout: n.opt.connectTimeout, KeepAlive: -1, KeepAliveConfig: probes},
 		Meet: func(conn net.Conn) (final bool, err error) {
 			_, err = proof.Dial(conn, n.proofParams(), rankID(p.rank))
 			return errors.Is(err, proof.ErrRefused), err
@@ -203,6 +206,9 @@ func (n *Node) accept() {
 			continue
 		}
 		said = said && spare == nil
+		if err := keepalive.Spare(conn); err != nil {
+			n.log.Debug("channel: a control connection has ended", "error", err)
+		}
 		if !strangers.Enter(conn) {
 			return
 		}

@@ -37,7 +37,11 @@ func (p *peer) dial() {
 	n := p.node
 	ctx, cancel := context.WithCancel(n.life)
 	defer cancel()
-	answered := n.silent.watch(p, func(error) { cancel() })
+	var gone error
+	answered := n.silent.watch(p, func(why error) {
+		gone = why
+		cancel()
+	})
 	defer answered()
 	most := max(refusals, int(n.opt.connectTimeout/redialMax)) // of refusals by a lower rank: a clock would run on while this one is held up
 	pause := redialMin
@@ -73,7 +77,11 @@ func (p *peer) dial() {
 			case <-ctx.Done():
 			}
 		}
-		err = p.whyNot(err)
+		if answered(); gone != nil {
+			err = fmt.Errorf("%w (it was not connected)", gone)
+		} else {
+			err = p.whyNot(err)
+		}
 		p.mu.Lock()
 		taken = p.conn != nil
 		p.hopeless = !taken

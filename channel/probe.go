@@ -87,10 +87,10 @@ func (d *device) connectAttr(bound time.Duration) verbs.ConnectAttr {
 		}
 	}
 	switch {
-	case !d.rdma: // it retransmits nothing, and the probe bounds the time to connect
+	case d.mapped || d.provider() == "tcp": // they retransmit nothing, and the probe bounds the time to connect
 		a.Timeout = 31
 	case a.Timeout == 0:
-		a.Timeout = ackTimeout(bound, d.node.opt.peerTimeout)
+		a.Timeout = ackTimeout(min(bound, max(probeTime, d.node.opt.connectTimeout/3)), d.node.opt.peerTimeout)
 	}
 	return a
 }

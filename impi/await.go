@@ -60,15 +60,18 @@ func (r *roster) silent(ctx context.Context, c *Config, hosts []int) error {
 	if r.gone == nil {
 		return r.unreachable(hosts[0], late)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.PeerTimeout)
+	asking, cancel := context.WithTimeout(ctx, c.PeerTimeout)
 	defer cancel()
 	for _, i := range hosts {
-		switch err := r.gone(ctx, i); {
+		switch err := r.gone(asking, i); {
 		case errors.Is(err, boot.ErrUnknown):
 			return r.unreachable(i, fmt.Errorf("%w; %w", late, err))
 		case err != nil:
 			return r.unreachable(i, err)
 		}
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	c.Log.Warn("impi: hosts do not answer while this one connects to them; as far as is known they have not ended, so they are waited for", "hosts", len(hosts), "first", hosts[0])
 	return nil

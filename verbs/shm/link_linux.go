@@ -530,7 +530,7 @@ func (l *link) write() {
 	for q := l.next(); q != nil; q = l.next() {
 		for _, o := range q {
 			if err := l.writeOne(o, buf); err != nil {
-				if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) { // else read hears of it
+				if !closed(err) { // else read hears of it
 					l.end(fmt.Errorf("write to the peer's control socket: %w", err), false)
 				}
 				return
@@ -561,12 +561,17 @@ func (l *link) writeOne(o outgoing, buf []byte) error {
 // read handles the peer's messages until it is gone.
 func (l *link) read() {
 	var buf [ctlLen + 1]byte
+	met := false // the first message comes when the peer has mapped what it needs
 	for {
 		n, fds, err := readPacket(l.conn, buf[:])
 		switch {
 		case err == nil:
+			met = true
 			err = l.packet(buf[:n], fds)
-		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		case closed(err) && !met:
+			l.stop(errors.New("the peer has given up connecting"), true)
+			return
+		case closed(err):
 			l.stop(fmt.Errorf("%w: its control socket is closed", verbs.ErrPeerDied), true)
 			return
 		case errors.Is(err, net.ErrClosed):
@@ -582,6 +587,17 @@ func (l *link) read() {
 			return
 		}
 	}
+}
+
+// closed says whether an error of a socket means that the other end is closed. A writer may be told
+// of it as of a socket that nothing listens at, and the reader then has a socket without a peer.
+func closed(err error) bool {
+	for _, e := range []error{io.EOF, syscall.EPIPE, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.ENOTCONN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // stop ends the link after the last message.

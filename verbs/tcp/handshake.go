@@ -242,7 +242,9 @@ func (q *qp) dial(ctx context.Context, life uint32) {
 		}
 		err = limits.Files(err)
 		q.Lock.Lock()
-		q.undialed = err
+		if q.life == life {
+			q.undialed = err
+		}
 		q.Lock.Unlock()
 		if told != err.Error() {
 			told = err.Error()
