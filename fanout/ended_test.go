@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -129,4 +130,63 @@ func TestAllWorkersLeave(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// A worker may close its client and free the communicator before a chunk that it has asked for
+// reaches it, as one does in [Map] when f fails: for the supplier it has left, and the chunk goes to
+// another.
+func TestFreed(t *testing.T) {
+	everywhere(t, func(t *testing.T, place string) {
+		for _, length := range []int{1, 100, 1 << 20} {
+			w := comms(t, place, 3)
+			freed := make(chan struct{})
+			ranks.Each(t, len(w), func(i int) error {
+				ctx := ranks.Within(t)
+				comm, err := w[i].Dup(ctx)
+				if err != nil {
+					return err
+				}
+				if i == 1 {
+					defer close(freed)
+				}
+				defer comm.Free(over(t)) // the barrier ends at once
+				if i == 0 {
+					s, err := NewSupplier(comm, Redeliver())
+					if err != nil {
+						return err
+					}
+					<-freed
+					if err := s.Send(ctx, make([]byte, length)); err != nil {
+						return err
+					}
+					return s.End(ctx)
+				}
+				c, err := NewClient(comm)
+				if err != nil {
+					return err
+				}
+				if i == 1 {
+					if _, err = c.Receive(over(t)); !errors.Is(err, context.DeadlineExceeded) {
+						return fmt.Errorf("receive: %w", err)
+					}
+					return c.Close()
+				}
+				<-freed
+				for range 2 {
+					k, e := c.Receive(ctx)
+					if err = e; err != nil {
+						break
+					}
+					if len(k.Bytes()) != length {
+						return fmt.Errorf("a chunk of %d bytes in place of %d", len(k.Bytes()), length)
+					}
+					k.Release()
+				}
+				if err != io.EOF {
+					return fmt.Errorf("receive: %w", err)
+				}
+				return c.Close()
+			})
+		}
+	})
 }

@@ -16,7 +16,7 @@ const (
 	Active                     // has asked
 	Left                       // has said that it will not ask again for now, or closed its client
 	Ended                      // has been given its end
-	Dead                       // its process has died, or closed its job
+	Dead                       // its process has died, closed its job, or freed the communicator
 )
 
 // String returns the state in one word.

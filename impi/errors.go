@@ -25,7 +25,7 @@ var (
 	// ErrPeerDied: the peer's process ended without closing its job, or the connection
 	// to it broke.
 	ErrPeerDied = channel.ErrPeerDied
-	// ErrPeerLeft: the peer closed its job.
+	// ErrPeerLeft: the peer closed its job or freed the communicator.
 	ErrPeerLeft = channel.ErrPeerLeft
 	// ErrProtocol: the peer sent what the protocol does not allow.
 	ErrProtocol = channel.ErrProtocol

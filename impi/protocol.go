@@ -346,7 +346,7 @@ func (e *engine) refusalID() uint64 {
 }
 
 // errFreed is the error of a send that was refused because its communicator is freed.
-var errFreed = fmt.Errorf("%w: the receiver has freed the communicator", ErrClosed)
+var errFreed = fmt.Errorf("%w: the receiver has freed the communicator", ErrPeerLeft)
 
 // refuse tells the sender of a message that it has been dropped, if the sender waits for anything.
 func (p *pair) refuse(srqid uint64, waits bool) {

@@ -154,8 +154,9 @@ func (c *Comm) missed() {
 // Free ends the communicator (MPI_Comm_free). It is a collective: all members call it, and it
 // begins with a barrier so that no member is still using the communicator. Receives that no message
 // has matched, and later calls, fail with [ErrClosed]. Messages that no receive has matched are
-// dropped; sends of them that are not complete fail with [ErrClosed]. A communicator that has
-// failed is freed without a barrier. Freeing again does nothing.
+// dropped; sends of them that are not complete fail with [ErrPeerLeft], as do later ones by members
+// that have not freed it yet. A communicator that has failed is freed without a barrier. Freeing
+// again does nothing.
 //
 // Errors: [ErrInvalid] for the world and for the communicator of [Comm.Ours]; those of [Comm.Run].
 // The communicator is freed in spite of an error of Run unless it is [ErrActive].
@@ -199,8 +200,10 @@ func (m *matcher) dropMessage(msg *message) {
 		msg.pair.refuse(msg.srqid, msg.sync || msg.length > uint64(len(msg.data)) && !msg.acked)
 	case s == nil:
 		m.p.waiting -= msg.cost()
-	case s.state != done:
+	case s.state != done && e.closing:
 		e.finish(s, ErrClosed)
+	case s.state != done:
+		e.finish(s, errFreed)
 	}
 	e.room.drop(msg)
 }

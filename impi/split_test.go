@@ -175,7 +175,7 @@ func TestFreeDrops(t *testing.T) {
 			}
 			for _, s := range sends { // no process will receive them
 				_, err := s.Wait(ctx)
-				requireError(t, err, ErrClosed, 1)
+				requireError(t, err, ErrPeerLeft, 1)
 			}
 			settle(t, w[0], w[1])
 		})
@@ -197,7 +197,7 @@ func TestFreedAlready(t *testing.T) {
 				require.NoError(t, err)
 				_, err = q.Wait(within(t))
 				if err != nil {
-					requireError(t, err, ErrClosed, 1)
+					requireError(t, err, ErrPeerLeft, 1)
 				} else { // eager
 					require.Less(t, n, long)
 				}
@@ -205,7 +205,7 @@ func TestFreedAlready(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, q.Cancel())
 				st, err := q.Wait(within(t))
-				require.True(t, st.Cancelled || errors.Is(err, ErrClosed), "%v", err)
+				require.True(t, st.Cancelled || errors.Is(err, ErrPeerLeft), "%v", err)
 			}
 		}
 		settle(t, a, b)
