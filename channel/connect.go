@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -162,10 +163,16 @@ func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 		Patient: same,
 		Dialer:  net.Dialer{Timeout: n.opt.connectTimeout, KeepAlive: -1, KeepAliveConfig: probes},
 		Meet: func(conn net.Conn) (final bool, err error) {
-			_, err = proof.Dial(conn, n.proofParams(), rankID(p.rank))
-			return errors.Is(err, proof.ErrRefused), err
+			if _, err = proof.Dial(conn, n.proofParams(), rankID(p.rank)); err != nil {
+				return errors.Is(err, proof.ErrRefused), err
+			}
+			return true, p.awaitUse(conn)
 		},
-		Failed: func(string, error) { p.retries.Add(1) },
+		Failed: func(_ string, err error) {
+			if ctx.Err() == nil && !errors.Is(err, errNotTaken) {
+				p.retries.Add(1)
+			}
+		},
 	})
 }
 
@@ -229,21 +236,27 @@ func (n *Node) welcome(conn net.Conn, strangers *lobby.Lobby) {
 			return false
 		}
 		q, err := n.peer(rank)
-		if err != nil || !strangers.Leave(conn) || !q.admit(conn) {
+		if err != nil || !strangers.Leave(conn) || !q.offer() {
 			return false
 		}
 		p = q
 		return true
 	})
-	switch {
-	case err == nil:
-		p.serve(conn)
-	case p != nil: // it disconnected after we had accepted it
-		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
-	default:
-		conn.Close()
-		n.log.Debug("channel: refused a control connection", "from", conn.RemoteAddr().String(), "error", err)
+	if p != nil {
+		if err == nil {
+			stop := context.AfterFunc(n.life, func() { conn.Close() })
+			err = p.awaitUse(conn)
+			stop()
+		}
+		used := err == nil && p.take(conn)
+		if p.withdraw(); used {
+			p.serve(conn)
+			return
+		}
+		err = cmp.Or(err, errNotTaken)
 	}
+	conn.Close()
+	n.log.Debug("channel: refused a control connection", "from", conn.RemoteAddr().String(), "error", err)
 }
 
 // address is where a rank can be connected to.

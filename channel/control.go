@@ -25,56 +25,43 @@ func (p *peer) connect() {
 		return
 	}
 	p.state.Store(peerConnecting)
-	p.dialing = true
-	p.node.wg.Go(p.dial)
+	ctx, cancel := context.WithCancel(p.node.life)
+	p.stopDial = cancel
+	p.node.wg.Go(func() { p.dial(ctx, cancel) })
 }
 
-// dial connects to the peer. When both dial at once, the lower rank's connection stays: the
-// higher rank is refused and waits for it. Meanwhile it retries, in case the lower rank is
-// gone. A peer that runs and does not answer is waited for: a system call may hold it up, or the
-// lack of a CPU.
-func (p *peer) dial() {
-	n := p.node
-	ctx, cancel := context.WithCancel(n.life)
+// dial connects to the peer, which may do the same: the lower rank takes the first connection that
+// has been proved to it, and says so over it. A peer that runs and does not answer is waited for: a
+// system call may hold it up, or the lack of a CPU.
+func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	var gone error
-	answered := n.silent.watch(p, func(why error) {
+	answered := p.node.silent.watch(p, func(why error) {
 		gone = why
 		cancel()
 	})
 	defer answered()
-	most := max(refusals, int(n.opt.connectTimeout/redialMax)) // of refusals by a lower rank: a clock would run on while this one is held up
 	pause := redialMin
-	for try := 1; ; try++ {
-		conn, err := n.dialRank(ctx, p)
-		again := errors.Is(err, proof.ErrRefused) && (try < refusals || p.rank < n.rank && try < most+redialSoon) ||
-			hungUp(err) && try < refusals
-		p.mu.Lock()
-		taken := p.conn != nil || p.state.Load() >= peerFailed
-		p.dialing = again && !taken
-		if err == nil && !taken {
-			p.conn = conn
-			close(p.met)
-		}
-		p.mu.Unlock()
+	for refused := 0; ; {
+		conn, err := p.node.dialRank(ctx, p)
 		switch {
-		case taken:
-			if conn != nil {
+		case err == nil:
+			if answered(); p.take(conn) {
+				p.serve(conn)
+			} else {
 				conn.Close()
 			}
 			return
-		case err == nil:
-			answered()
-			p.serve(conn)
+		case p.awaitTaken(ctx):
 			return
-		case again:
-			select {
-			case <-p.met:
-				return
-			case <-time.After(pause):
-				pause = min(2*pause, redialMax)
-				continue
-			case <-ctx.Done():
+		case errors.Is(err, proof.ErrRefused) || errors.Is(err, errNotTaken) || hungUp(err):
+			if refused++; refused < refusals {
+				select {
+				case <-time.After(pause):
+					pause *= 2
+					continue
+				case <-ctx.Done():
+				}
 			}
 		}
 		if answered(); gone != nil {
@@ -82,14 +69,42 @@ func (p *peer) dial() {
 		} else {
 			err = p.whyNot(err)
 		}
-		p.mu.Lock()
-		taken = p.conn != nil
-		p.hopeless = !taken
-		p.mu.Unlock()
-		if !taken {
+		if p.giveUp() {
 			p.fail(err)
 		}
 		return
+	}
+}
+
+// giveUp has no connection be taken any more, unless one is used.
+func (p *peer) giveUp() bool {
+	for !p.awaitTaken(p.node.life) {
+		p.mu.Lock()
+		p.hopeless = p.conn == nil && p.offers == 0 || p.node.life.Err() != nil
+		p.mu.Unlock()
+		if p.hopeless {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitTaken says whether a connection of the peer's is used. It waits while there is one of which a
+// lower rank has not said so yet.
+func (p *peer) awaitTaken(ctx context.Context) bool {
+	for pause := redialMin; ; pause = min(2*pause, redialMax) {
+		p.mu.Lock()
+		used, wait := p.conn != nil, p.offers > 0
+		p.mu.Unlock()
+		if used || !wait {
+			return used
+		}
+		select {
+		case <-p.met:
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 
@@ -120,14 +135,12 @@ func (p *peer) whyNot(err error) error {
 	}
 }
 
-// How soon a refused rank retries, and how often the higher rank may refuse the lower: it also
-// refuses a connection that is slow to authenticate.
+// How soon a refused rank retries, and how often: a connection may also be refused because it is
+// slow to authenticate.
 const (
 	redialMin = 10 * time.Millisecond
 	redialMax = time.Second
 	refusals  = 3
-
-	redialSoon = 7 // tries before the pause is redialMax
 )
 
 // hungUp says whether the other end, perhaps for want of room, has ended a connection before it
@@ -136,21 +149,67 @@ func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// admit takes a connection that the peer has made, or refuses it in favour of
-// ours.
-func (p *peer) admit(conn net.Conn) bool {
+// offer counts a connection that the peer is about to prove, or refuses it. The caller ends that
+// with withdraw, when the connection has been taken or has ended.
+func (p *peer) offer() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.state.Load() >= peerFailed, p.conn != nil, p.hopeless:
+	if p.state.Load() >= peerFailed || p.hopeless {
 		return false
-	case p.dialing && p.rank > p.node.rank:
+	}
+	p.offers++
+	return true
+}
+
+func (p *peer) withdraw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offers--
+}
+
+// taken is what the lower rank says over the connection that is used; it closes others.
+const taken = 1
+
+// errNotTaken: the lower rank has closed a connection that was proved to it.
+var errNotTaken = errors.New("the peer does not use this connection")
+
+// awaitUse waits, at the higher rank, until the lower one says that it uses a connection. Closing
+// that ends the wait.
+func (p *peer) awaitUse(conn io.Reader) error {
+	if p.rank > p.node.rank {
+		return nil
+	}
+	var b [1]byte
+	switch _, err := io.ReadFull(conn, b[:]); {
+	case err == io.EOF:
+		return errNotTaken
+	case err != nil:
+		return err
+	case b[0] != taken:
+		return fmt.Errorf("%w: %d in place of %d, by which a rank takes a connection", ErrProtocol, b[0], taken)
+	}
+	return nil
+}
+
+// take has a connection used, unless another one is, or none is any more. The lower rank says so
+// over it.
+func (p *peer) take(conn net.Conn) bool {
+	p.mu.Lock()
+	if p.state.Load() >= peerFailed || p.hopeless || p.conn != nil {
+		p.mu.Unlock()
 		return false
 	}
 	p.conn = conn
 	close(p.met)
 	if p.state.Load() == peerIdle {
 		p.state.Store(peerConnecting)
+	}
+	if p.stopDial != nil {
+		p.stopDial()
+	}
+	p.mu.Unlock()
+	if p.rank > p.node.rank {
+		conn.Write([]byte{taken}) // if it fails, so does what follows
 	}
 	return true
 }

@@ -187,8 +187,9 @@ func (p *peer) awaitWireUp(end time.Time) {
 	lookUntil(last, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		now := time.Now()
-		return p.state.Load() != peerConnecting || (len(p.out) == 0 || now.After(end)) && (p.conn == nil || now.After(goodbye))
+		now, state := time.Now(), p.state.Load()
+		met := p.conn != nil || p.offers > 0
+		return state != peerConnecting && (state != peerIdle || !met) || (len(p.out) == 0 || now.After(end)) && (!met || now.After(goodbye))
 	})
 }
 

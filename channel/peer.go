@@ -46,17 +46,18 @@ type peer struct {
 	closed   map[uint32]*closedStream        // streams over mapped memory that the peer may still access
 	heard    map[uint32]struct{}             // and those that the peer has finished with before we have
 	past     struct{ sent, received Counts } // of streams over mapped memory that are closed
-	dialing  bool
-	hopeless bool          // dialing has failed: no connection is taken any more
-	conn     net.Conn      // the control connection
-	met      chan struct{} // closed when there is one
-	refusals []Refusal     // of the wire-up
-	link     *link         // the queue pair; nil for this rank itself
-	queue    *queue        // on a link without load and store
-	out      [][]byte      // control messages to be written
-	wake     chan struct{} // capacity 1: out has grown, or the peer has failed
-	bye      bool          // ours is in out
-	served   chan struct{} // closed when the connection has ended
+	stopDial func()                          // ends the dial, nil if there has been none
+	hopeless bool                            // dialing has failed: no connection is taken any more
+	offers   int                             // connections of the peer's, proved, that are not used yet
+	conn     net.Conn                        // the control connection
+	met      chan struct{}                   // closed when there is one
+	refusals []Refusal                       // of the wire-up
+	link     *link                           // the queue pair; nil for this rank itself
+	queue    *queue                          // on a link without load and store
+	out      [][]byte                        // control messages to be written
+	wake     chan struct{}                   // capacity 1: out has grown, or the peer has failed
+	bye      bool                            // ours is in out
+	served   chan struct{}                   // closed when the connection has ended
 
 	unwritten, lacking duty // see the node's
 }
