@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -75,13 +76,11 @@ type outgoing struct {
 // maxOpens limits the state that a peer can create here.
 const maxOpens = maxQP
 
-// Handshakes: how long a hello may take, how many may run at once, and how often to retry
-// dialing while QPs need the link.
+// How many connections may wait for a hello, and how often to retry dialing while QPs need the link.
 const (
-	handshakeTimeout = 5 * time.Second
-	maxHandshakes    = 64
-	redialMin        = time.Millisecond
-	redialMax        = 100 * time.Millisecond
+	maxStrangers = 256
+	redialMin    = time.Millisecond
+	redialMax    = 100 * time.Millisecond
 )
 
 // link returns the link to gid, on behalf of q unless that is nil, and starts to connect a
@@ -279,7 +278,8 @@ func (c *Context) forget(l *link) bool {
 
 // accept takes connections from peers.
 func (c *Context) accept() {
-	slots := make(chan struct{}, maxHandshakes)
+	strangers := &lobby.Lobby{Max: maxStrangers}
+	defer strangers.Close()
 	for {
 		conn, err := c.listener.AcceptUnix()
 		if err != nil {
@@ -296,15 +296,11 @@ func (c *Context) accept() {
 			c.log.Warn("shm: refused a connection", "error", err)
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-c.closing:
-			conn.Close()
+		if !strangers.Enter(conn) {
 			return
 		}
 		c.wg.Go(func() {
-			defer func() { <-slots }()
-			if err := c.welcome(conn); err != nil {
+			if err := c.welcome(conn, strangers); err != nil {
 				conn.Close()
 				c.refuse(err)
 			}
@@ -322,6 +318,11 @@ func (r *refusal) Unwrap() error { return r.error }
 
 // refuse notes why there is no link to a peer, which tries again and again.
 func (c *Context) refuse(err error) {
+	select {
+	case <-c.closing:
+		return
+	default:
+	}
 	err = limits.Files(err)
 	level := slog.LevelWarn
 	if last := c.refused.Swap(&refusal{err, time.Now()}); last != nil && last.Error() == err.Error() {
@@ -331,11 +332,12 @@ func (c *Context) refuse(err error) {
 }
 
 // welcome is the accepting side of the handshake.
-func (c *Context) welcome(conn *net.UnixConn) error {
-	stop := closeOn(c.closing, conn)
-	defer stop()
-	conn.SetDeadline(time.Now().Add(handshakeTimeout))
+func (c *Context) welcome(conn *net.UnixConn, strangers *lobby.Lobby) error {
 	h, fd, err := readHello(conn)
+	if !strangers.Leave(conn) && err == nil {
+		err = net.ErrClosed
+		unix.Close(fd)
+	}
 	if err != nil {
 		return err
 	}
@@ -385,7 +387,6 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	if err != nil {
 		return err
 	}
-	conn.SetDeadline(time.Time{}) // the kernel says if the peer ends; one that gets no CPU takes its time
 	mine := hello{major: wireMajor, minor: wireMinor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: c.gid, to: l.gid, features: c.features(),
 		probeAddr: uint64(uintptr(unsafe.Pointer(c.ctrl))), ctrlSize: uint64(len(c.ctrlSeg.mem))}
 	if _, _, err := conn.WriteMsgUnix(mine.append(nil), unix.UnixRights(c.ctrlSeg.fd), nil); err != nil {
