@@ -45,6 +45,7 @@ type act struct {
 	do      func(ctx context.Context, n *Node, args []string) error
 	options []Option                  // of its node
 	prepare func(args []string) error // before it joins, if not nil
+	patient bool                      // it has no limit but the launcher's
 }
 
 var acts = map[string]act{
@@ -66,8 +67,12 @@ func play(a act, args []string) (err error) {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
+	ctx := context.Background()
+	if !a.patient {
+		within, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		ctx = within
+	}
 	providers := strings.FieldsFunc(os.Getenv(envProviders), func(r rune) bool { return r == ',' })
 	n, err := Join(ctx, append(a.options, WithProviders(providers...))...)
 	if err != nil {

@@ -12,12 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/launch"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() {
 	acts["sparse"] = act{do: sparse}
 	acts["weigh"] = act{do: weigh}
+	acts["crowded"] = act{do: crowded, patient: true}
 }
 
 // weight is what a process holds.
@@ -97,6 +101,36 @@ func TestManyRanks(t *testing.T) {
 	}
 	r, out := run(t, "shm", size, "sparse", "2")
 	require.Zero(t, r.ExitStatus(), out)
+}
+
+// crowded connects all ranks with each other.
+func crowded(ctx context.Context, n *Node, _ []string) error {
+	world, err := n.World(ctx)
+	for i := 0; err == nil && i < 10; i++ {
+		err = world.Run(ctx, Barrier())
+	}
+	return err
+}
+
+// TestCrowd: as many ranks as the launcher admits for any number of CPUs connect with each other,
+// however long that takes.
+func TestCrowd(t *testing.T) {
+	need.Long(t)
+	for size, memory := range map[int]int{64: 2, 128: 6, 256: 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			if size > 64 {
+				need.NoRace(t, "it would take too much memory")
+			}
+			need.Memory(t, memory)
+			var out logbuf.Buffer
+			r, err := launch.Run(t.Context(), launch.Options{
+				Size: size, Args: []string{ranks.Program()}, Env: ranks.Environ("crowded", envProviders+"=shm"),
+				Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
+			})
+			require.NoError(t, err, out.String())
+			require.Zero(t, r.ExitStatus(), out.String())
+		})
+	}
 }
 
 // What a connected peer may cost, with a stream each way: what docs/scale.md says,

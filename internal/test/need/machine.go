@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // Root skips a test that needs the rights of user 0.
@@ -106,6 +108,12 @@ func Files(t testing.TB, n uint64) {
 	t.Helper()
 	limit := openFiles()
 	check(t, fmt.Sprintf("%d open files", n), limit >= n, fmt.Sprintf("RLIMIT_NOFILE is %d", limit))
+}
+
+// Memory skips a test that takes so many GiB of memory.
+func Memory(t testing.TB, gib int) {
+	t.Helper()
+	Probe(t, fmt.Sprintf("%d GiB of memory", gib), limits.Fits(uint64(gib)<<30))
 }
 
 // Unix skips a test of what only Unix has: modes of files, a shell.

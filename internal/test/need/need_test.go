@@ -59,6 +59,7 @@ func TestNeeds(t *testing.T) {
 		{"no program", func(t testing.TB) { Program(t, "/none/carrier-pigeon") }, false, "program carrier-pigeon\tmissing"},
 		{"no provider", func(t testing.TB) { Provider(t, "carrier-pigeon") }, false, "a device of provider carrier-pigeon\tmissing"},
 		{"no RDMA", func(t testing.TB) { RDMA(t) }, false, "an RDMA device\tmissing"}, // this program has no provider
+		{"no memory", func(t testing.TB) { Memory(t, 1<<30) }, false, "1073741824 GiB of memory\tmissing"},
 		{"no files", func(t testing.TB) { Files(t, 1<<62) }, false, "4611686018427387904 open files\tmissing"},
 		{"no address", func(t testing.TB) { Address(t, "192.0.2.1") }, false, "address 192.0.2.1\tmissing"},
 		{"capability", func(t testing.TB) { Capability(t, "wings", true) }, true, "wings\thas"},
