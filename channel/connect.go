@@ -166,6 +166,7 @@ func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 			if _, err = proof.Dial(conn, n.proofParams(), rankID(p.rank)); err != nil {
 				return errors.Is(err, proof.ErrRefused), err
 			}
+			p.setProved(true)
 			return true, p.awaitUse(conn)
 		},
 		Failed: func(_ string, err error) {

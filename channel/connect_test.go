@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -69,6 +70,7 @@ func TestBothConnect(t *testing.T) {
 // the connection of the other.
 func TestOneReaches(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
+		leak.Check(t)
 		for mute := range 2 {
 			nodes, errs := tryJoin(t, 2, WithProviders(provider))
 			require.NoError(t, errors.Join(errs...))
@@ -88,6 +90,138 @@ func TestOneReaches(t *testing.T) {
 			require.Zero(t, p.retries.Load())
 			closeAll(t, nodes)
 		}
+	})
+}
+
+// TestOffers: the higher rank of two uses the connection of which the lower one says so, which the test
+// plays.
+func TestOffers(t *testing.T) {
+	type game struct {
+		nodes []*Node
+		l     net.Listener // at which rank 1 dials rank 0
+		p     *peer        // of rank 1
+	}
+	start := func(t *testing.T) *game {
+		g := &game{}
+		var errs []error
+		g.nodes, errs = tryJoin(t, 2, WithProviders("tcp"))
+		require.NoError(t, errors.Join(errs...))
+		var err error
+		g.l, err = net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { g.l.Close() })
+		to := &g.nodes[1].addresses[0]
+		to.port, to.addrs = uint16(g.l.Addr().(*net.TCPAddr).Port), []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+		g.p, err = g.nodes[1].peer(0)
+		require.NoError(t, err)
+		return g
+	}
+	offer := func(t *testing.T, g *game) net.Conn {
+		a := &g.nodes[0].addresses[1]
+		conn, err := net.Dial("tcp", netip.AddrPortFrom(a.addrs[0], a.port).String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		_, err = proof.Dial(conn, g.nodes[0].proofParams(), rankID(1))
+		require.NoError(t, err)
+		return conn
+	}
+	accept := func(t *testing.T, g *game) net.Conn {
+		conn, err := g.l.Accept()
+		require.NoError(t, err)
+		_, err = proof.Accept(conn, g.nodes[0].proofParams(), nil)
+		require.NoError(t, err)
+		return conn
+	}
+	ended := func(t *testing.T, conn net.Conn) {
+		_, err := conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+	}
+	used := func(g *game) string {
+		g.p.mu.Lock()
+		defer g.p.mu.Unlock()
+		if g.p.conn == nil {
+			return ""
+		}
+		return g.p.conn.RemoteAddr().String()
+	}
+	t.Run("offered", func(t *testing.T) {
+		leak.Check(t)
+		g := start(t)
+		conn := offer(t, g)
+		g.p.connect()
+		require.NoError(t, accept(t, g).Close())
+		_, err := conn.Write([]byte{taken})
+		require.NoError(t, err)
+		<-g.p.met
+		require.Equal(t, conn.LocalAddr().String(), used(g))
+		require.Zero(t, g.p.retries.Load())
+		require.NoError(t, conn.Close())
+		require.NoError(t, g.nodes[1].Close())
+		require.NoError(t, g.nodes[0].Close())
+	})
+	t.Run("an offer that ends", func(t *testing.T) {
+		leak.Check(t)
+		g := start(t)
+		conn := offer(t, g)
+		g.p.connect()
+		require.NoError(t, accept(t, g).Close())
+		require.NoError(t, conn.Close())
+		again := accept(t, g)
+		_, err := again.Write([]byte{taken})
+		require.NoError(t, err)
+		<-g.p.met
+		require.Equal(t, again.LocalAddr().String(), used(g))
+		require.NoError(t, again.Close())
+		require.NoError(t, g.nodes[1].Close())
+		require.NoError(t, g.nodes[0].Close())
+	})
+	t.Run("none", func(t *testing.T) {
+		need.Full(t) // it asks what has become of rank 0, for a while
+		t.Parallel()
+		g := start(t)
+		g.p.connect()
+		for range refusals {
+			require.NoError(t, accept(t, g).Close())
+		}
+		ranks.Eventually(t, func() bool { return g.p.state.Load() >= peerFailed })
+		require.ErrorIs(t, *g.p.err.Load(), ErrUnreachable)
+		require.ErrorIs(t, *g.p.err.Load(), errNotTaken)
+		closeAll(t, g.nodes)
+	})
+	t.Run("nonsense", func(t *testing.T) {
+		need.Full(t)
+		t.Parallel()
+		g := start(t)
+		g.p.connect()
+		conn := accept(t, g)
+		_, err := conn.Write([]byte{taken + 1})
+		require.NoError(t, err)
+		ranks.Eventually(t, func() bool { return g.p.state.Load() >= peerFailed })
+		require.ErrorIs(t, *g.p.err.Load(), ErrProtocol)
+		closeAll(t, g.nodes)
+	})
+	t.Run("too many", func(t *testing.T) {
+		leak.Check(t)
+		g := start(t)
+		for range maxOffers {
+			offer(t, g)
+		}
+		a := &g.nodes[0].addresses[1]
+		conn, err := net.Dial("tcp", netip.AddrPortFrom(a.addrs[0], a.port).String())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = proof.Dial(conn, g.nodes[0].proofParams(), rankID(1))
+		require.ErrorIs(t, err, proof.ErrRefused)
+		require.NoError(t, g.nodes[1].Close())
+		require.NoError(t, g.nodes[0].Close())
+	})
+	t.Run("an offer while closing", func(t *testing.T) {
+		leak.Check(t)
+		g := start(t)
+		conn := offer(t, g)
+		require.NoError(t, g.nodes[1].Close())
+		ended(t, conn)
+		require.NoError(t, g.nodes[0].Close())
 	})
 }
 

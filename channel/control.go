@@ -44,13 +44,15 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 	pause := redialMin
 	for refused := 0; ; {
 		conn, err := p.node.dialRank(ctx, p)
+		used := err == nil && p.take(conn)
+		p.setProved(false)
 		switch {
+		case used:
+			answered()
+			p.serve(conn)
+			return
 		case err == nil:
-			if answered(); p.take(conn) {
-				p.serve(conn)
-			} else {
-				conn.Close()
-			}
+			conn.Close()
 			return
 		case p.awaitTaken(ctx):
 			return
@@ -61,6 +63,9 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 					pause *= 2
 					continue
 				case <-ctx.Done():
+					if p.awaitTaken(ctx) {
+						return
+					}
 				}
 			}
 		}
@@ -69,28 +74,31 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 		} else {
 			err = p.whyNot(err)
 		}
-		if p.giveUp() {
+		if p.giveUp(gone != nil) {
 			p.fail(err)
 		}
 		return
 	}
 }
 
-// giveUp has no connection be taken any more, unless one is used.
-func (p *peer) giveUp() bool {
-	for !p.awaitTaken(p.node.life) {
+// giveUp ends the attempt to connect: no connection is taken any more. It waits for those that are
+// offered unless it is to do so at once. False: one is used.
+func (p *peer) giveUp(now bool) bool {
+	for now || !p.awaitTaken(p.node.life) {
 		p.mu.Lock()
-		p.hopeless = p.conn == nil && p.offers == 0 || p.node.life.Err() != nil
+		used := p.conn != nil
+		p.hopeless = !used && (now || p.offers == 0 || p.node.life.Err() != nil)
+		over := used || p.hopeless
 		p.mu.Unlock()
-		if p.hopeless {
-			return true
+		if over {
+			return !used
 		}
 	}
 	return false
 }
 
-// awaitTaken says whether a connection of the peer's is used. It waits while there is one of which a
-// lower rank has not said so yet.
+// awaitTaken says whether a connection is used. While the peer offers one of which that is not
+// decided yet, it waits.
 func (p *peer) awaitTaken(ctx context.Context) bool {
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
 		p.mu.Lock()
@@ -135,16 +143,16 @@ func (p *peer) whyNot(err error) error {
 	}
 }
 
-// How soon a refused rank retries, and how often: a connection may also be refused because it is
-// slow to authenticate.
+// How soon a refused rank retries, and how often: a connection is also refused if too many others wait
+// to be authenticated.
 const (
 	redialMin = 10 * time.Millisecond
 	redialMax = time.Second
 	refusals  = 3
 )
 
-// hungUp says whether the other end, perhaps for want of room, has ended a connection before it
-// said what it is.
+// hungUp says whether the other end, perhaps for want of room, has ended a connection before it was
+// used.
 func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -157,8 +165,21 @@ func (p *peer) offer() bool {
 	if p.state.Load() >= peerFailed || p.hopeless {
 		return false
 	}
+	if p.rank < p.node.rank && (p.conn != nil || p.offers >= maxOffers) { // that rank has decided, or makes no sense
+		return false
+	}
 	p.offers++
 	return true
+}
+
+// maxOffers bounds the connections that a lower rank leaves undecided. It makes one at a time.
+const maxOffers = 4
+
+// setProved notes that a connection of this rank's has been proved, until it is used or has ended.
+func (p *peer) setProved(is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.proved = is
 }
 
 func (p *peer) withdraw() {
@@ -171,7 +192,7 @@ func (p *peer) withdraw() {
 const taken = 1
 
 // errNotTaken: the lower rank has closed a connection that was proved to it.
-var errNotTaken = errors.New("the peer does not use this connection")
+var errNotTaken = errors.New("this connection is not used")
 
 // awaitUse waits, at the higher rank, until the lower one says that it uses a connection. Closing
 // that ends the wait.
@@ -191,8 +212,8 @@ func (p *peer) awaitUse(conn io.Reader) error {
 	return nil
 }
 
-// take has a connection used, unless another one is, or none is any more. The lower rank says so
-// over it.
+// take makes conn the connection that is used. False: there is one, or none is taken any more. The
+// lower rank says so over it.
 func (p *peer) take(conn net.Conn) bool {
 	p.mu.Lock()
 	if p.state.Load() >= peerFailed || p.hopeless || p.conn != nil {

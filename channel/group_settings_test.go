@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll/colltest"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Every algorithm of every kind over channels, wherever it is possible.
@@ -132,6 +133,6 @@ func TestCollectiveAllocs(t *testing.T) {
 		for range 100 {
 			round()
 		}
-		require.Zero(t, testing.AllocsPerRun(100, round), place.name)
+		require.Zero(t, ranks.Allocs(100, 0, round), place.name)
 	}
 }

@@ -188,7 +188,7 @@ func (p *peer) awaitWireUp(end time.Time) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		now, state := time.Now(), p.state.Load()
-		met := p.conn != nil || p.offers > 0
+		met := p.conn != nil || p.offers > 0 || p.proved
 		return state != peerConnecting && (state != peerIdle || !met) || (len(p.out) == 0 || now.After(end)) && (!met || now.After(goodbye))
 	})
 }

@@ -48,7 +48,8 @@ type peer struct {
 	past     struct{ sent, received Counts } // of streams over mapped memory that are closed
 	stopDial func()                          // ends the dial, nil if there has been none
 	hopeless bool                            // dialing has failed: no connection is taken any more
-	offers   int                             // connections of the peer's, proved, that are not used yet
+	offers   int                             // connections that the peer has proved, of which it is not decided whether they are used
+	proved   bool                            // one of ours likewise
 	conn     net.Conn                        // the control connection
 	met      chan struct{}                   // closed when there is one
 	refusals []Refusal                       // of the wire-up

@@ -45,7 +45,7 @@ type act struct {
 	do      func(ctx context.Context, n *Node, args []string) error
 	options []Option                  // of its node
 	prepare func(args []string) error // before it joins, if not nil
-	patient bool                      // it has no limit but the launcher's
+	patient bool                      // it takes as long as the launcher lets it
 }
 
 var acts = map[string]act{

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -122,8 +123,11 @@ func TestCrowd(t *testing.T) {
 				need.NoRace(t, "it would take too much memory")
 			}
 			need.Memory(t, memory)
+			need.Files(t, uint64(6*size)) // of the launcher
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
 			var out logbuf.Buffer
-			r, err := launch.Run(t.Context(), launch.Options{
+			r, err := launch.Run(ctx, launch.Options{
 				Size: size, Args: []string{ranks.Program()}, Env: ranks.Environ("crowded", envProviders+"=shm"),
 				Stdout: &out, Stderr: &out, Prefix: true, OnFailure: launch.Continue,
 			})

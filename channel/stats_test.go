@@ -36,7 +36,7 @@ func TestStats(t *testing.T) {
 		require.Len(t, a.Peers, 1)
 		require.Len(t, b.Peers, 1)
 		for _, p := range []*PeerStats{&a.Peers[0], &b.Peers[0]} {
-			p.Wakes, p.Retries = 0, 0 // a waiter may have slept, and both may have connected at once
+			p.Wakes = 0 // a waiter may have slept
 			require.True(t, provider == "ibv" || strings.HasPrefix(p.Device, provider), p.Device)
 			require.NotEmpty(t, p.Device)
 			p.Device = ""

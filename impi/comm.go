@@ -195,7 +195,7 @@ func (e *engine) processOf(rank int32) *process {
 }
 
 // NotifyLeft makes a receive or probe from [AnySource] fail with [ErrPeerLeft] once for each member
-// that leaves the communicator, as it does for each member that dies. It is for programs that hand
+// that closes its job, as it does for each member that dies. It is for programs that hand
 // out work and must give the work of a departed member to others. Once every departure has been
 // reported and no other member is left, later receives wait. The setting affects this process only,
 // and includes members that left before the call.

@@ -26,8 +26,8 @@ const (
 type Options struct {
 	net.Dialer
 	// Meet introduces this process over a connection, and says whether what is at the other
-	// end is the one meant: an error that is not final has another address tried. Connections
-	// meet one at a time.
+	// end is the one meant, and takes the connection: an error that is not final has another address
+	// tried. Connections meet one at a time.
 	Meet func(net.Conn) (final bool, err error)
 	// Patient says that nothing but the one meant takes connections at the addresses, being on this host: what
 	// says nothing is waited for.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -255,11 +256,22 @@ func TestStrangers(t *testing.T) {
 
 	// Legitimate peers can still connect while the silent stranger stays connected, and when more
 	// of its kind have evicted it.
+	first, other := newSide(t, c), newSide(t, peer)
+	join(t, first, other)
 	for range maxStrangers {
-		conn := dial()
-		defer conn.Close()
+		ranks.Eventually(t, func() bool { // the backlog may be full
+			conn, err := net.DialUnix("unixpacket", nil, socketAddr(c.gid))
+			if err == nil {
+				t.Cleanup(func() { conn.Close() })
+			}
+			return err == nil
+		})
 	}
 	closed(silent)
+	first.close(t)
+	other.close(t)
+	require.NoError(t, peer.Close())
+	peer = open(t)
 	a, b := newSide(t, c), newSide(t, peer)
 	join(t, a, b)
 	a.close(t)

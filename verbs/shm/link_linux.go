@@ -76,7 +76,8 @@ type outgoing struct {
 // maxOpens limits the state that a peer can create here.
 const maxOpens = maxQP
 
-// How many connections may wait for a hello, and how often to retry dialing while QPs need the link.
+// How many connections may wait for a hello (a peer that has to make way connects again), and how often
+// to retry dialing while QPs need the link.
 const (
 	maxStrangers = 256
 	redialMin    = time.Millisecond
@@ -300,7 +301,11 @@ func (c *Context) accept() {
 			return
 		}
 		c.wg.Go(func() {
-			if err := c.welcome(conn, strangers); err != nil {
+			switch err := c.welcome(conn, strangers); {
+			case err == nil:
+			case errors.Is(err, errCrowded):
+				c.log.Debug("shm: refused a connection", "error", err)
+			default:
 				conn.Close()
 				c.refuse(err)
 			}
@@ -331,12 +336,17 @@ func (c *Context) refuse(err error) {
 	c.log.Log(context.Background(), level, "shm: refused a connection", "error", err)
 }
 
+// errCrowded: a connection has been closed to make room for others, or because the context closes.
+var errCrowded = errors.New("too many connections wait for a hello")
+
 // welcome is the accepting side of the handshake.
 func (c *Context) welcome(conn *net.UnixConn, strangers *lobby.Lobby) error {
 	h, fd, err := readHello(conn)
-	if !strangers.Leave(conn) && err == nil {
-		err = net.ErrClosed
-		unix.Close(fd)
+	if !strangers.Leave(conn) {
+		if err == nil {
+			unix.Close(fd)
+		}
+		return errCrowded
 	}
 	if err != nil {
 		return err
