@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -139,7 +140,10 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 	for i, a := range h.addrs {
 		addrs[i] = a.String()
 	}
-	nc, err := reach.Dial(ctx, addrs, reach.Options{Dialer: dialer, Meet: func(conn net.Conn) (bool, error) { return false, d.introduce(conn, host) }})
+	nc, err := reach.Dial(ctx, addrs, reach.Options{
+		Dialer: dialer, Patient: !h.foreign && d.beside(host),
+		Meet: func(conn net.Conn) (bool, error) { return false, d.introduce(conn, host) },
+	})
 	if err == nil {
 		conn := nc.(*net.TCPConn)
 		if err = d.admit(host, conn); err == nil {
@@ -162,7 +166,7 @@ func (d *connecting) introduce(conn net.Conn, host int) error {
 }
 
 func (d *connecting) params() proof.Params {
-	return proof.Params{Secret: d.secret, Insecure: len(d.secret) == 0, Protocol: "sluice-impi", Major: 1, Job: d.job,
+	return proof.Params{Secret: d.secret, Insecure: len(d.secret) == 0, Protocol: "sluice-impi", Major: wireMajor, Job: d.job,
 		Self: binary.BigEndian.AppendUint32(nil, uint32(d.me))}
 }
 
@@ -190,7 +194,11 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 		wg.Go(func() {
 			defer d.greeting.Leave(conn)
 			if err := d.greet(ctx, conn); err != nil {
-				d.config.Log.Warn("impi: connection refused", "from", conn.RemoteAddr(), "error", err)
+				level := slog.LevelWarn
+				if err == io.EOF || ctx.Err() != nil { // another one of that host has been used
+					level = slog.LevelDebug
+				}
+				d.config.Log.Log(ctx, level, "impi: connection refused", "from", conn.RemoteAddr(), "error", err)
 				conn.Close()
 			}
 		})
@@ -201,14 +209,17 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 // for each host.
 const maxGreetings = 64
 
-// comesFrom says whether a connection comes from one of the host's known addresses. Hosts of this
-// package authenticate; for a foreign one this is the only check.
-func (m *member) comesFrom(conn *net.TCPConn) bool {
-	from := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+// comesFrom says whether an address is one of the host's. Hosts of this package authenticate; for a
+// connection of a foreign one this is the only check.
+func (m *member) comesFrom(from netip.Addr) bool {
+	from = from.Unmap()
 	return slices.ContainsFunc(m.addrs, func(a netip.AddrPort) bool {
 		return a.Addr().Unmap() == from || a.Addr().IsUnspecified()
 	})
 }
+
+// wireMajor is the version of what hosts of this package say to each other over a connection.
+const wireMajor = 2
 
 // greet identifies and authenticates a connection.
 func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {
@@ -222,7 +233,7 @@ func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {
 	if uint64(host) >= uint64(len(d.hosts)) || int(host) <= d.me {
 		return fmt.Errorf("%w: IMPI host %d connected to host %d, which accepts only higher numbers below %d", ErrProtocol, host, d.me, len(d.hosts))
 	}
-	if d.hosts[host].foreign && !d.hosts[host].comesFrom(conn) {
+	if d.hosts[host].foreign && !d.hosts[host].comesFrom(conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()) {
 		return fmt.Errorf("%w: IMPI host %d did not connect from its announced address, %v", ErrProtocol, host, d.hosts[host].addrs[0].Addr())
 	}
 	if !d.hosts[host].foreign && !d.hosts[d.me].foreign {

@@ -103,14 +103,14 @@ func TestStrangers(t *testing.T) {
 		conn := d.dial(t, 0)
 		_, err := conn.Write(number(1))
 		require.NoError(t, err)
-		_, err = proof.Dial(conn, proof.Params{Secret: []byte(key), Insecure: key == "", Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(1)}, number(0))
+		_, err = proof.Dial(conn, proof.Params{Secret: []byte(key), Insecure: key == "", Protocol: "sluice-impi", Major: wireMajor, Job: "job", Self: number(1)}, number(0))
 		require.Error(t, err)
 	}
 	// A peer that knows the secret but not its own number.
 	conn := d.dial(t, 0)
 	_, err := conn.Write(number(1))
 	require.NoError(t, err)
-	_, err = proof.Dial(conn, proof.Params{Secret: []byte(secret), Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(2)}, number(0))
+	_, err = proof.Dial(conn, proof.Params{Secret: []byte(secret), Protocol: "sluice-impi", Major: wireMajor, Job: "job", Self: number(2)}, number(0))
 	require.Error(t, err)
 	start(1)
 	start(2)
@@ -148,7 +148,7 @@ func TestTwice(t *testing.T) {
 	ctx, cancel := context.WithCancel(within(t)) // until host 0 has all its connections
 	d.listeners[0] = closing{d.listeners[0], cancel}
 	hosts.Go(func() { jobs[0], errs[0] = d.host(within(t), 0, limit) })
-	known := proof.Params{Insecure: true, Protocol: "sluice-impi", Major: 1, Job: "job", Self: number(1)}
+	known := proof.Params{Insecure: true, Protocol: "sluice-impi", Major: wireMajor, Job: "job", Self: number(1)}
 	first := d.dial(t, 0)
 	_, err := first.Write(number(1))
 	require.NoError(t, err)

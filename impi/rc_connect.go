@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
@@ -25,16 +27,22 @@ const (
 	maxWindow = 512
 	// rcBudget bounds the pinned memory of receives, unless the smallest windows need more.
 	rcBudget = 64 << 20
-	// A queue pair may take probeTime to prove that it works. It may take longer, up to probeMost,
-	// if so few polls were possible that this process had no CPU.
-	probeTime  = time.Second
-	probeMost  = 5 * time.Second
-	probeLooks = 500
+	// rcShare: the ranks of this machine together take at most this part of the memory that it has
+	// left, unless the smallest windows need more.
+	rcShare = 8
+	// A queue pair may take probeTime to prove that it works, for each rank that shares a CPU, and
+	// longer if so few polls were possible that this process had no CPU.
+	probeTime     = time.Second
+	probePauseMin = 20 * time.Microsecond
+	probePauseMax = 5 * time.Millisecond
 )
 
 // rcConnect makes a peer that does not answer fail after some seconds. Soft-RoCE takes 7 retries to
 // mean no limit.
 var rcConnect = verbs.ConnectAttr{Timeout: 16, RetryCnt: verbs.Retries(6)}
+
+// rcConnectMapped: a device that maps memory retransmits nothing, and the probe bounds the time to connect.
+var rcConnectMapped = verbs.ConnectAttr{Timeout: 31, RetryCnt: verbs.Retries(6)}
 
 // rcSetup connects queue pairs while a job is being assembled.
 type rcSetup struct {
@@ -79,7 +87,7 @@ func (j *Job) openRC() *rcSetup {
 	if pairs == 0 {
 		return s
 	}
-	s.window = uint32(min(max(rcBudget/rcSlot/pairs, minWindow), maxWindow)) &^ 3
+	s.window = uint32(min(max(j.rcBudget()/rcSlot/pairs, minWindow), maxWindow)) &^ 3
 	receives := 0
 	for i := range j.roster.hosts {
 		if h := &j.roster.hosts[i]; i != j.e.me && !h.foreign {
@@ -99,7 +107,7 @@ func (j *Job) openRC() *rcSetup {
 			if dev.Provider() != provider || len(s.devices) == maxOffers {
 				continue
 			}
-			d, err := j.openDevice(dev, receives, hosts)
+			d, err := j.openDevice(dev, s.window, receives, hosts)
 			if err != nil {
 				j.config.Log.Debug("impi: device not used", "device", dev.Name(), "error", err)
 				continue
@@ -110,10 +118,21 @@ func (j *Job) openRC() *rcSetup {
 	return s
 }
 
+// rcBudget is how much memory the receives of this host may take.
+func (j *Job) rcBudget() int {
+	here := uint64(0)
+	for i := range j.roster.hosts {
+		if j.roster.beside(i) {
+			here++
+		}
+	}
+	return int(limits.Left(rcBudget*rcShare*here) / rcShare / here)
+}
+
 // openDevice opens a device, with its receives posted.
-func (j *Job) openDevice(dev *verbs.Device, receives, hosts int) (_ *rcDevice, err error) {
+func (j *Job) openDevice(dev *verbs.Device, window uint32, receives, hosts int) (_ *rcDevice, err error) {
 	cfg := verbs.Config{Secret: j.roster.secret, Insecure: len(j.roster.secret) == 0, Job: j.roster.job, PeerTimeout: j.config.PeerTimeout, Logger: j.config.Log}
-	d := &rcDevice{e: j.e, name: dev.Name(), slot: rcSlot, links: map[uint32]*rcCarrier{}}
+	d := &rcDevice{e: j.e, name: dev.Name(), slot: rcSlot, slots: slots(window), links: map[uint32]*rcCarrier{}}
 	if d.ctx, err = dev.Open(cfg); err != nil {
 		return nil, err
 	}
@@ -162,6 +181,15 @@ func (j *Job) openDevice(dev *verbs.Device, receives, hosts int) (_ *rcDevice, e
 	return d, nil
 }
 
+// slots is how many packets may be sent at a time, a power of 2: half a window has acknowledgements
+// come in time.
+func slots(window uint32) uint32 {
+	n := uint32(rcSlots)
+	for ; n > rcSlotsMin && n > window/2; n /= 2 {
+	}
+	return n
+}
+
 // newCarrier makes a queue pair.
 func (d *rcDevice) newCarrier(l *link, peers []int32, receives int) (_ *rcCarrier, err error) {
 	c := &rcCarrier{l: l, d: d, peers: peers}
@@ -182,7 +210,7 @@ func (d *rcDevice) newCarrier(l *link, peers []int32, receives int) (_ *rcCarrie
 		c.qp, err = d.pd.CreateQP(verbs.QPInitAttr{SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.srq, Cap: limits})
 	}
 	c.inline = limits.MaxInlineData
-	if c.sends, err = d.pd.AllocMR(rcSlots*d.slot, verbs.AccessLocalWrite); err != nil {
+	if c.sends, err = d.pd.AllocMR(int(d.slots)*d.slot, verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(err, c.qp.Close())
 	}
 	c.sge = make([]verbs.SGE, 0, d.sges)
@@ -288,21 +316,43 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 	s.mu.Lock()
 	c.want = 2 // set before the peer may probe: another link may take the completion
 	s.mu.Unlock()
-	why := c.qp.Connect(to, rcConnect)
+	attr := rcConnect
+	if c.d.maps {
+		attr = rcConnectMapped
+	}
+	why := c.qp.Connect(to, attr)
 	if why == nil {
 		s.mu.Lock()
 		why = c.again.post(c.qp.PostRecv)
 		s.mu.Unlock()
 	}
-	ok, err := agree(conn, why == nil)
-	if ok && err == nil {
-		why = s.probe(ctx, c)
-		ok, err = agree(conn, why == nil)
+	mine, theirs, err := swapVerdicts(conn, why)
+	if mine == works && theirs == works {
+		if why = s.post(c); why == nil {
+			why = s.probe(ctx, c, s.probeTime())
+		}
+		mine, theirs, err = swapVerdicts(conn, why)
+		// One end has seen that both directions work: the other has been held up.
+		for err == nil && min(mine, theirs) == late && max(mine, theirs) == works {
+			if mine == late {
+				why = s.probe(ctx, c, s.probeTime())
+			}
+			mine, theirs, err = swapVerdicts(conn, why)
+		}
 	}
+	ok := err == nil && mine == works && theirs == works
 	if !ok && err == nil {
+		why = cmp.Or(why, errors.New("it does not work at the peer"))
 		c.l.e.log.Info("impi: queue pair does not work", "peer", c.l.host, "device", c.d.name, "error", why)
 	}
 	return ok, err
+}
+
+// probeTime is how long a probe may take: ranks that share CPUs wait for one.
+func (s *rcSetup) probeTime() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return probeTime * time.Duration(max(s.ranks, 1)) / time.Duration(max(min(machine.Count(s.sets...), s.ranks), 1))
 }
 
 // swapOffers sends our offer and reads the peer's.
@@ -370,47 +420,69 @@ func match(a, b *offer, used [2]map[int]bool) (int, int) {
 	return -1, -1
 }
 
-// agree tells the peer whether something has worked and reports whether it has at both ends.
-func agree(conn net.Conn, ok bool) (bool, error) {
-	b := [1]byte{0}
-	if ok {
-		b[0] = 1
+// A verdict is what one end says of a queue pair.
+type verdict byte
+
+const (
+	broken verdict = iota
+	late           // nothing has come through it so far
+	works
+)
+
+// swapVerdicts tells the peer why something has not worked, if so, and reads what it says.
+func swapVerdicts(conn net.Conn, why error) (mine, theirs verdict, err error) {
+	switch {
+	case why == nil:
+		mine = works
+	case errors.Is(why, ErrTimeout):
+		mine = late
 	}
+	b := [1]byte{byte(mine)}
 	if _, err := conn.Write(b[:]); err != nil {
-		return false, err
+		return mine, broken, err
 	}
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
-		return false, err
+		return mine, broken, err
 	}
-	return ok && b[0] == 1, nil
+	if theirs = verdict(b[0]); theirs > works {
+		return mine, broken, fmt.Errorf("%w: verdict %d on a queue pair", ErrProtocol, theirs)
+	}
+	return mine, theirs, nil
 }
 
-// probe sends a write with immediate of no bytes, and waits for the peer's.
-func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
+// post sends a write with immediate of no bytes.
+func (s *rcSetup) post(c *rcCarrier) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	c.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm}
 	c.wrs[0].Flags = verbs.SendSignaled
 	_, err := c.qp.PostSend(c.wrs[:])
-	s.mu.Unlock()
+	return err
+}
+
+// probe waits for the completion of what post has sent and for what the peer's has. The bound is
+// extended until there have been enough polls.
+func (s *rcSetup) probe(ctx context.Context, c *rcCarrier, bound time.Duration) error {
 	began := time.Now()
-	for looks := 0; err == nil; looks++ {
+	pause := probePauseMin
+	for looks := bound / (4 * probePauseMax); ; looks-- {
 		s.mu.Lock()
-		err = c.d.pump()
+		err := c.d.pump()
 		want, why := c.want, c.why
 		s.mu.Unlock()
 		if want == 0 || err != nil || why != nil {
 			return errors.Join(err, why)
 		}
-		if took := time.Since(began); took > probeTime && looks > probeLooks || took > probeMost {
-			return fmt.Errorf("%w: no write with immediate has arrived within %v", ErrTimeout, took)
+		if took := time.Since(began); took > bound && looks < 0 {
+			return fmt.Errorf("%w: no write with immediate has come through within %v", ErrTimeout, took)
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(50 * time.Microsecond):
+		case <-time.After(pause):
+			pause = min(2*pause, probePauseMax)
 		}
 	}
-	return err
 }
 
 // pump handles the completions of probes and keeps those of packets, because another link may

@@ -22,6 +22,7 @@ type rcDevice struct {
 	cq    *verbs.CQ
 	srq   *verbs.SRQ // nil: each queue pair has its own receives, which is faster on shared memory
 	slot  int        // bytes of a packet, with its header
+	slots uint32     // packets that a queue pair sends at a time, a power of 2
 	maps  bool       // peers' memory can be written by plain stores
 	recvs *verbs.MR
 	given int // of recvs, to queue pairs

@@ -3,6 +3,7 @@ package impi
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
@@ -34,6 +35,19 @@ type member struct {
 	settings  coll.Settings    // FromNode
 	addrs     []netip.AddrPort // to try in turn
 	procs     []packet.Proc
+}
+
+// beside says whether a host is most likely on the machine of this one: it has the same addresses. One
+// in common would not do, for every machine may have a bridge with the same address.
+func (r *roster) beside(host int) bool {
+	set := func(h *member) map[netip.Addr]struct{} {
+		m := map[netip.Addr]struct{}{}
+		for _, a := range h.addrs {
+			m[a.Addr().Unmap()] = struct{}{}
+		}
+		return m
+	}
+	return host == r.me || maps.Equal(set(&r.hosts[host]), set(&r.hosts[r.me]))
 }
 
 // rosterOf converts what the clients of a server have agreed on. This host is the client's first

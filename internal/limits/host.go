@@ -113,6 +113,15 @@ func Fits(size uint64) error {
 	return err
 }
 
+// Left is how many more bytes of memory this process may have, as far as the system says, or enough
+// if there are as many. It reads files of the kernel.
+func Left(enough uint64) uint64 {
+	for _, r := range (Host{os.DirFS("/")}).rooms(enough) {
+		enough = min(enough, r.Left)
+	}
+	return enough
+}
+
 // lookUp is the least size for which Fits reads files of the kernel.
 const lookUp = 4 << 20
 
