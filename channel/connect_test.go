@@ -175,6 +175,19 @@ func TestOffers(t *testing.T) {
 		require.NoError(t, g.nodes[1].Close())
 		require.NoError(t, g.nodes[0].Close())
 	})
+	t.Run("left while the other one connects", func(t *testing.T) {
+		leak.Check(t)
+		g := start(t)
+		conn := offer(t, g)
+		_, err := conn.Write([]byte{taken})
+		require.NoError(t, err)
+		<-g.p.met
+		require.NoError(t, conn.Close())
+		require.NoError(t, g.nodes[0].Close())
+		ranks.Eventually(t, func() bool { return g.p.state.Load() >= peerFailed })
+		require.ErrorIs(t, *g.p.err.Load(), ErrPeerLeft)
+		require.NoError(t, g.nodes[1].Close())
+	})
 	t.Run("none", func(t *testing.T) {
 		need.Full(t) // it asks what has become of rank 0, for a while
 		t.Parallel()

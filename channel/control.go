@@ -2,6 +2,7 @@ package channel
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -123,23 +124,44 @@ func (p *peer) whyNot(err error) error {
 	if errors.Is(err, limits.ErrFiles) { // nothing is to be learnt of the peer
 		return fmt.Errorf("%w: %w", ErrUnreachable, limits.Files(err))
 	}
+	stop := p.met                                                              // by a connection of the peer's
+	if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() { // a goodbye takes less than a timeout
+		stop = make(chan struct{})
+		close(stop)
+	}
+	return cmp.Or(p.became(stop), fmt.Errorf("%w: %w", ErrUnreachable, err))
+}
+
+// whyBroken returns why the wire-up has ended: if the connection has, the peer may have left.
+func (p *peer) whyBroken(err error) error {
+	if !hungUp(err) {
+		return err
+	}
+	return cmp.Or(p.became(nil), err)
+}
+
+// became asks the rendezvous what has become of a peer that has just ended a connection, for as long as a
+// goodbye takes, unless it is stopped. nil: nothing is known.
+func (p *peer) became(stop <-chan struct{}) error {
 	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
 		if gone := p.node.Gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
 			return fmt.Errorf("%w (it was not connected)", gone)
 		}
-		var silent net.Error
-		if soon.Err() == nil && !(errors.As(err, &silent) && silent.Timeout()) { // a goodbye takes less than a timeout
-			select {
-			case <-time.After(pause):
-				continue
-			case <-p.node.job.Done():
-			case <-soon.Done():
-			case <-p.met: // by a connection of the peer's
-			}
+		select {
+		case <-stop:
+			return nil
+		default:
 		}
-		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+		select {
+		case <-time.After(pause):
+			continue
+		case <-p.node.job.Done():
+		case <-soon.Done():
+		case <-stop:
+		}
+		return nil
 	}
 }
 
@@ -242,7 +264,9 @@ func (p *peer) serve(conn net.Conn) {
 	r := bufio.NewReader(conn)
 	err := keepalive.Spare(conn)
 	if err == nil {
-		err = p.wireUp(conn, r)
+		if err = p.wireUp(conn, r); err != nil {
+			err = p.whyBroken(err)
+		}
 	}
 	if err == nil {
 		conn.SetDeadline(time.Time{})

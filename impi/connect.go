@@ -141,7 +141,7 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 		addrs[i] = a.String()
 	}
 	nc, err := reach.Dial(ctx, addrs, reach.Options{
-		Dialer: dialer, Patient: !h.foreign && d.beside(host),
+		Dialer: dialer, Patient: !h.foreign && d.near(host),
 		Meet: func(conn net.Conn) (bool, error) { return false, d.introduce(conn, host) },
 	})
 	if err == nil {
@@ -195,7 +195,7 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 			defer d.greeting.Leave(conn)
 			if err := d.greet(ctx, conn); err != nil {
 				level := slog.LevelWarn
-				if err == io.EOF || ctx.Err() != nil { // another one of that host has been used
+				if err == io.EOF || ctx.Err() != nil { // it has said nothing, or is not needed any more
 					level = slog.LevelDebug
 				}
 				d.config.Log.Log(ctx, level, "impi: connection refused", "from", conn.RemoteAddr(), "error", err)
@@ -209,10 +209,10 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 // for each host.
 const maxGreetings = 64
 
-// comesFrom says whether an address is one of the host's. Hosts of this package authenticate; for a
-// connection of a foreign one this is the only check.
-func (m *member) comesFrom(from netip.Addr) bool {
-	from = from.Unmap()
+// comesFrom says whether a connection comes from one of the host's known addresses. Hosts of this
+// package authenticate; for a foreign one this is the only check.
+func (m *member) comesFrom(conn *net.TCPConn) bool {
+	from := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	return slices.ContainsFunc(m.addrs, func(a netip.AddrPort) bool {
 		return a.Addr().Unmap() == from || a.Addr().IsUnspecified()
 	})
@@ -233,7 +233,7 @@ func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {
 	if uint64(host) >= uint64(len(d.hosts)) || int(host) <= d.me {
 		return fmt.Errorf("%w: IMPI host %d connected to host %d, which accepts only higher numbers below %d", ErrProtocol, host, d.me, len(d.hosts))
 	}
-	if d.hosts[host].foreign && !d.hosts[host].comesFrom(conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()) {
+	if d.hosts[host].foreign && !d.hosts[host].comesFrom(conn) {
 		return fmt.Errorf("%w: IMPI host %d did not connect from its announced address, %v", ErrProtocol, host, d.hosts[host].addrs[0].Addr())
 	}
 	if !d.hosts[host].foreign && !d.hosts[d.me].foreign {

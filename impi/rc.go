@@ -51,8 +51,8 @@ type rcMark struct {
 
 const (
 	rcSends      = 256 // work requests of a queue pair
-	rcSlots      = 64  // for packets that are not inline, at most
-	rcSlotsMin   = 8
+	rcSlots      = 64  // for packets that are not inline, at most; a power of 2
+	rcSlotsMin   = 8   // and at least
 	rcInlineMost = 256
 )
 
@@ -60,12 +60,12 @@ func (c *rcCarrier) room() bool {
 	return c.write == nil && c.posted-c.done < rcSends-2 && c.slotHead-c.slotTail < c.d.slots
 }
 
-// post posts the work request that is in wrs.
+// post posts the work request that is in wrs. One in a quarter of the slots is signalled.
 func (c *rcCarrier) post(req *request) {
 	wr := &c.wrs[0]
 	c.posted++
 	wr.WRID = uint64(c.posted)
-	if req != nil || c.posted%(c.d.slots/4) == 0 {
+	if req != nil || c.posted&(c.d.slots/4-1) == 0 {
 		wr.Flags |= verbs.SendSignaled
 		c.marks[c.markHead%rcSends] = rcMark{c.posted, c.slotHead, req}
 		c.markHead++
@@ -84,7 +84,7 @@ func (c *rcCarrier) packet(n int) []byte {
 	if rcHeader+n <= c.inline {
 		return c.buf[:rcHeader+n]
 	}
-	at := int(c.slotHead%c.d.slots) * c.d.slot
+	at := int(c.slotHead&(c.d.slots-1)) * c.d.slot
 	return c.sends.Bytes()[at : at+rcHeader+n]
 }
 
@@ -96,7 +96,7 @@ func (c *rcCarrier) send(b []byte, h *rcPacket) {
 	if len(b) <= c.inline {
 		*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendInline, Inline: b}
 	} else {
-		at := int(c.slotHead%c.d.slots) * c.d.slot
+		at := int(c.slotHead&(c.d.slots-1)) * c.d.slot
 		c.slotHead++
 		c.sge = append(c.sge[:0], c.sends.SGE(at, len(b)))
 		*wr = verbs.SendWR{Opcode: verbs.OpSend, SGList: c.sge}

@@ -25,10 +25,8 @@ const (
 	maxSlot   = 1 << 20
 	minWindow = 8
 	maxWindow = 512
-	// rcBudget bounds the pinned memory of receives, unless the smallest windows need more.
-	rcBudget = 64 << 20
-	// rcShare: the ranks of this machine together take at most this part of the memory that it has
-	// left, unless the smallest windows need more.
+	// rcShare: the hosts that have this one's addresses pin together at most this part of the memory
+	// that the machine has left, unless the smallest windows need more.
 	rcShare = 8
 	// A queue pair may take probeTime to prove that it works, for each rank that shares a CPU, and
 	// longer if so few polls were possible that this process had no CPU.
@@ -41,8 +39,12 @@ const (
 // mean no limit.
 var rcConnect = verbs.ConnectAttr{Timeout: 16, RetryCnt: verbs.Retries(6)}
 
-// rcConnectMapped: a device that maps memory retransmits nothing, and the probe bounds the time to connect.
-var rcConnectMapped = verbs.ConnectAttr{Timeout: 31, RetryCnt: verbs.Retries(6)}
+// rcConnectOnce is for devices that retransmit nothing, those that map memory and tcp: the probe bounds
+// the time to connect.
+var rcConnectOnce = verbs.ConnectAttr{Timeout: 31, RetryCnt: verbs.Retries(6)}
+
+// rcPinned bounds the memory that a host pins for receives and sends. It is a variable for tests.
+var rcPinned uint64 = 64 << 20
 
 // rcSetup connects queue pairs while a job is being assembled.
 type rcSetup struct {
@@ -51,17 +53,21 @@ type rcSetup struct {
 	window  uint32
 	cpus    []byte
 
-	mu    sync.Mutex // of the devices, until the engine runs, and of what follows
-	ranks int        // processes on this machine
-	sets  [][]byte   // of its CPUs that they may run on
+	mu     sync.Mutex // of the devices, until the engine runs, and of what follows
+	ranks  int        // processes on this machine
+	sets   [][]byte   // of its CPUs that they may run on
+	likely int        // processes on this machine, as far as addresses tell
 }
 
 // receives is the number of receives that a queue pair needs to a host of so many processes: for
 // each pair of processes a window, the acknowledgements, which do not count, and those that are
 // reposted late; and FINI, the probe, and wake-ups.
 func (s *rcSetup) receives(processes int) int {
-	return processes*len(s.j.e.processes)*(int(s.window)+8+repostMost) + 8
+	return processes*len(s.j.e.processes)*(int(s.window)+rcSpare) + 8
 }
+
+// rcSpare is how many receives a pair of processes has beside its window.
+const rcSpare = 8 + repostMost
 
 // spins returns how long to spin: if a machine has more processes than CPUs that they may run on, a
 // spinner keeps the process it waits for from running.
@@ -75,7 +81,7 @@ func (s *rcSetup) spins() int {
 // openRC opens the devices that may carry packets to other hosts of this package. Devices that
 // cannot be opened are skipped.
 func (j *Job) openRC() *rcSetup {
-	s := &rcSetup{j: j, cpus: machine.CPUs(), ranks: len(j.e.processes)}
+	s := &rcSetup{j: j, cpus: machine.CPUs(), ranks: len(j.e.processes), likely: j.roster.beside() * len(j.e.processes)}
 	s.sets = append(s.sets, s.cpus)
 	pairs, hosts := 0, 0
 	for i := range j.roster.hosts {
@@ -87,7 +93,7 @@ func (j *Job) openRC() *rcSetup {
 	if pairs == 0 {
 		return s
 	}
-	s.window = uint32(min(max(j.rcBudget()/rcSlot/pairs, minWindow), maxWindow)) &^ 3
+	s.window = j.window(pairs)
 	receives := 0
 	for i := range j.roster.hosts {
 		if h := &j.roster.hosts[i]; i != j.e.me && !h.foreign {
@@ -118,15 +124,13 @@ func (j *Job) openRC() *rcSetup {
 	return s
 }
 
-// rcBudget is how much memory the receives of this host may take.
-func (j *Job) rcBudget() int {
-	here := uint64(0)
-	for i := range j.roster.hosts {
-		if j.roster.beside(i) {
-			here++
-		}
-	}
-	return int(limits.Left(rcBudget*rcShare*here) / rcShare / here)
+// window is how many packets each pair of processes may have on their way, so that receives and sends
+// of so many pairs fit the memory.
+func (j *Job) window(pairs int) uint32 {
+	beside := uint64(j.roster.beside())
+	each := int(limits.Left(rcPinned*rcShare*beside)/rcShare/beside)/rcSlot/pairs - rcSpare
+	each -= int(slots(uint32(max(each, 0))))
+	return uint32(min(max(each, minWindow), maxWindow)) &^ 3
 }
 
 // openDevice opens a device, with its receives posted.
@@ -151,7 +155,10 @@ func (j *Job) openDevice(dev *verbs.Device, window uint32, receives, hosts int) 
 	if !attr.LoadStore && attr.MaxSRQWR < receives {
 		return nil, fmt.Errorf("%d receives are needed, the device allows %d", receives, attr.MaxSRQWR)
 	}
-	d.sges, d.maps = min(attr.MaxSGE, 16), attr.LoadStore
+	d.sges, d.maps, d.connect = min(attr.MaxSGE, 16), attr.LoadStore, rcConnect
+	if d.maps || dev.Provider() == "tcp" {
+		d.connect = rcConnectOnce
+	}
 	if d.pd, err = d.ctx.AllocPD(); err != nil {
 		return nil, err
 	}
@@ -181,8 +188,8 @@ func (j *Job) openDevice(dev *verbs.Device, window uint32, receives, hosts int) 
 	return d, nil
 }
 
-// slots is how many packets may be sent at a time, a power of 2: half a window has acknowledgements
-// come in time.
+// slots is how many packets may wait for their completion: half a window, within bounds. Completions
+// come long before the acknowledgements that open the window again.
 func slots(window uint32) uint32 {
 	n := uint32(rcSlots)
 	for ; n > rcSlotsMin && n > window/2; n /= 2 {
@@ -316,28 +323,25 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 	s.mu.Lock()
 	c.want = 2 // set before the peer may probe: another link may take the completion
 	s.mu.Unlock()
-	attr := rcConnect
-	if c.d.maps {
-		attr = rcConnectMapped
-	}
-	why := c.qp.Connect(to, attr)
+	why := c.qp.Connect(to, c.d.connect)
 	if why == nil {
 		s.mu.Lock()
 		why = c.again.post(c.qp.PostRecv)
 		s.mu.Unlock()
 	}
-	mine, theirs, err := swapVerdicts(conn, why)
-	if mine == works && theirs == works {
-		if why = s.post(c); why == nil {
-			why = s.probe(ctx, c, s.probeTime())
+	mine, theirs, err := swapVerdicts(ctx, conn, func(context.Context) error { return why })
+	if err == nil && mine == works && theirs == works {
+		why = s.post(c)
+		probe := func(ctx context.Context) error {
+			if why == nil || errors.Is(why, ErrTimeout) {
+				why = s.probe(ctx, c)
+			}
+			return why
 		}
-		mine, theirs, err = swapVerdicts(conn, why)
+		mine, theirs, err = swapVerdicts(ctx, conn, probe)
 		// One end has seen that both directions work: the other has been held up.
 		for err == nil && min(mine, theirs) == late && max(mine, theirs) == works {
-			if mine == late {
-				why = s.probe(ctx, c, s.probeTime())
-			}
-			mine, theirs, err = swapVerdicts(conn, why)
+			mine, theirs, err = swapVerdicts(ctx, conn, probe)
 		}
 	}
 	ok := err == nil && mine == works && theirs == works
@@ -348,11 +352,17 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 	return ok, err
 }
 
-// probeTime is how long a probe may take: ranks that share CPUs wait for one.
-func (s *rcSetup) probeTime() time.Duration {
+// probeTime is how long a probe may take, which ranks that share CPUs wait for, and how often it looks: a
+// look is one for all links of a device.
+func (s *rcSetup) probeTime(d *rcDevice) (bound, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return probeTime * time.Duration(max(s.ranks, 1)) / time.Duration(max(min(machine.Count(s.sets...), s.ranks), 1))
+	ranks, cpus := max(s.ranks, s.likely), max(machine.Count(s.sets...), 1)
+	bound = max(probeTime, probeTime*time.Duration(ranks)/time.Duration(cpus))
+	if s.j.roster.gone == nil { // the time to connect is all that tells who has ended
+		bound = min(bound, max(probeTime, s.j.config.PeerTimeout/3))
+	}
+	return bound, probePauseMax * time.Duration(max(1, len(d.links)/16))
 }
 
 // swapOffers sends our offer and reads the peer's.
@@ -425,23 +435,32 @@ type verdict byte
 
 const (
 	broken verdict = iota
-	late           // nothing has come through it so far
+	late           // it is not known yet whether both directions work
 	works
 )
 
-// swapVerdicts tells the peer why something has not worked, if so, and reads what it says.
-func swapVerdicts(conn net.Conn, why error) (mine, theirs verdict, err error) {
-	switch {
+// swapVerdicts tells the peer what probe returns, and reads what the peer says. The end of the
+// connection ends the probe.
+func swapVerdicts(ctx context.Context, conn net.Conn, probe func(context.Context) error) (mine, theirs verdict, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var b [1]byte
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(conn, b[:])
+		if err != nil {
+			cancel(err)
+		}
+		read <- err
+	}()
+	switch why := probe(ctx); {
 	case why == nil:
 		mine = works
 	case errors.Is(why, ErrTimeout):
 		mine = late
 	}
-	b := [1]byte{byte(mine)}
-	if _, err := conn.Write(b[:]); err != nil {
-		return mine, broken, err
-	}
-	if _, err := io.ReadFull(conn, b[:]); err != nil {
+	_, err = conn.Write([]byte{byte(mine)})
+	if err = cmp.Or(<-read, err); err != nil {
 		return mine, broken, err
 	}
 	if theirs = verdict(b[0]); theirs > works {
@@ -460,27 +479,29 @@ func (s *rcSetup) post(c *rcCarrier) error {
 	return err
 }
 
-// probe waits for the completion of what post has sent and for what the peer's has. The bound is
-// extended until there have been enough polls.
-func (s *rcSetup) probe(ctx context.Context, c *rcCarrier, bound time.Duration) error {
+// probe waits until our write has completed and the peer's has arrived. The bound is extended until
+// there have been enough looks, of which the last one comes after it.
+func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
 	began := time.Now()
+	bound, longest := s.probeTime(c.d)
 	pause := probePauseMin
-	for looks := bound / (4 * probePauseMax); ; looks-- {
+	for looks := bound / (4 * longest); ; looks-- {
+		took := time.Since(began)
 		s.mu.Lock()
 		err := c.d.pump()
 		want, why := c.want, c.why
 		s.mu.Unlock()
-		if want == 0 || err != nil || why != nil {
+		switch {
+		case want == 0 || err != nil || why != nil:
 			return errors.Join(err, why)
-		}
-		if took := time.Since(began); took > bound && looks < 0 {
+		case took > bound && looks < 0:
 			return fmt.Errorf("%w: no write with immediate has come through within %v", ErrTimeout, took)
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(pause):
-			pause = min(2*pause, probePauseMax)
+			pause = min(2*pause, longest)
 		}
 	}
 }

@@ -3,10 +3,14 @@
 package impi
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/bits"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -126,15 +131,124 @@ func TestLateProbe(t *testing.T) {
 			defer a.Close()
 			defer b.Close()
 			conns := []net.Conn{a, &heldUp{Conn: b}}
-			works := make(chan bool)
+			result := make(chan bool, 2)
 			for me, s := range setups {
 				go func() {
 					ok, err := s.try(within(t), conns[me], carriers[me], ends[1-me])
-					works <- ok && err == nil
+					result <- ok && err == nil
 				}()
 			}
-			require.True(t, <-works)
-			require.True(t, <-works)
+			require.True(t, <-result)
+			require.True(t, <-result)
 		})
 	}
+}
+
+// TestVerdicts: what the peer says, and the end of the connection, which ends a probe.
+func TestVerdicts(t *testing.T) {
+	nothing := func(context.Context) error { return nil }
+	for _, c := range []struct {
+		says []byte
+		is   verdict
+		err  error
+	}{{[]byte{0}, broken, nil}, {[]byte{1}, late, nil}, {[]byte{2}, works, nil}, {[]byte{3}, broken, ErrProtocol}, {nil, broken, io.EOF}} {
+		a, b := net.Pipe()
+		go func() {
+			b.Write(c.says)
+			io.ReadFull(b, make([]byte, 1))
+			b.Close()
+		}()
+		mine, theirs, err := swapVerdicts(within(t), a, nothing)
+		require.Equal(t, works, mine)
+		require.Equal(t, c.is, theirs)
+		require.ErrorIs(t, err, c.err)
+		a.Close()
+	}
+	a, b := net.Pipe()
+	require.NoError(t, b.Close())
+	_, _, err := swapVerdicts(within(t), a, func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// TestWindow: receives and sends of all pairs fit the memory, or are the fewest.
+func TestWindow(t *testing.T) {
+	for window := range uint32(2 * maxWindow) {
+		n := slots(window)
+		require.Equal(t, 1, bits.OnesCount32(n))
+		require.True(t, n >= rcSlotsMin && n <= rcSlots)
+		require.True(t, n == rcSlotsMin || n <= window/2)
+	}
+	j := &Job{roster: &roster{hosts: []member{{}, {}}}}
+	for pairs := 1; pairs < 5000; pairs = pairs*5/4 + 1 {
+		w := j.window(pairs)
+		require.True(t, w >= minWindow && w <= maxWindow && w%4 == 0)
+		if w > minWindow {
+			require.LessOrEqual(t, uint64(pairs)*uint64(w+rcSpare+slots(w))*rcSlot, rcPinned)
+		}
+	}
+	require.EqualValues(t, maxWindow, j.window(1))
+	require.EqualValues(t, minWindow, j.window(5000))
+}
+
+// TestNear: hosts with the same addresses, in any order.
+func TestNear(t *testing.T) {
+	at := func(addrs ...string) (m member) {
+		for i, a := range addrs {
+			m.addrs = append(m.addrs, netip.AddrPortFrom(netip.MustParseAddr(a), uint16(i)))
+		}
+		return m
+	}
+	r := &roster{me: 1, hosts: []member{at("::ffff:10.0.0.1", "fd00::1"), at("fd00::1", "10.0.0.1"), at("fd00::1"), at("10.0.0.1", "fd00::2")}}
+	require.Equal(t, []bool{true, true, false, false}, []bool{r.near(0), r.near(1), r.near(2), r.near(3)})
+	require.Equal(t, 2, r.beside())
+}
+
+// TestFewest: messages of all sizes with the smallest windows and the fewest slots.
+func TestFewest(t *testing.T) {
+	defer func(was uint64) { rcPinned = was }(rcPinned)
+	rcPinned = 0
+	eachWay(t, func(t *testing.T, a, b *Comm) {
+		sizes := []int{0, 8, 100, 300, 3000, 8000, 60_000, 200_000}
+		const rounds = 60
+		ctx := within(t)
+		each := func(c *Comm, peer int) error {
+			var list []Request
+			var check []func() error
+			for i := range rounds * len(sizes) {
+				n := sizes[i*7%len(sizes)]
+				in, out := make([]byte, n), bytes.Repeat([]byte{byte(i)}, n)
+				r, err := c.Irecv(in, peer, i)
+				if err != nil {
+					return err
+				}
+				s, err := c.Isend(out, peer, i)
+				if err != nil {
+					return err
+				}
+				list = append(list, r, s)
+				check = append(check, func() error {
+					if !bytes.Equal(in, out) {
+						return fmt.Errorf("message %d of %d bytes", i, n)
+					}
+					return nil
+				})
+			}
+			for _, q := range list {
+				if _, err := q.Wait(ctx); err != nil {
+					return err
+				}
+			}
+			for _, c := range check {
+				if err := c(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		w := []*Comm{a, b}
+		ranks.Each(t, 2, func(i int) error { return each(w[i], 1-i) })
+	})
 }

@@ -13,20 +13,21 @@ import (
 // of processes as many packets as may be in flight, plus the acknowledgements, which do not count.
 // Receives are reposted before any acknowledgement is sent.
 type rcDevice struct {
-	e     *engine
-	name  string
-	ctx   *verbs.Context
-	pd    *verbs.PD
-	regMR func([]byte, verbs.AccessFlags) (*verbs.MR, error) // of pd
-	ch    *verbs.CompChannel
-	cq    *verbs.CQ
-	srq   *verbs.SRQ // nil: each queue pair has its own receives, which is faster on shared memory
-	slot  int        // bytes of a packet, with its header
-	slots uint32     // packets that a queue pair sends at a time, a power of 2
-	maps  bool       // peers' memory can be written by plain stores
-	recvs *verbs.MR
-	given int // of recvs, to queue pairs
-	sges  int
+	e       *engine
+	name    string
+	ctx     *verbs.Context
+	pd      *verbs.PD
+	regMR   func([]byte, verbs.AccessFlags) (*verbs.MR, error) // of pd
+	ch      *verbs.CompChannel
+	cq      *verbs.CQ
+	srq     *verbs.SRQ // nil: each queue pair has its own receives, which is faster on shared memory
+	slot    int        // bytes of a packet, with its header
+	slots   uint32     // packets that a queue pair sends at a time, a power of 2
+	connect verbs.ConnectAttr
+	maps    bool // peers' memory can be written by plain stores
+	recvs   *verbs.MR
+	given   int // of recvs, to queue pairs
+	sges    int
 
 	links map[uint32]*rcCarrier // by queue pair
 	lanes []*rcCarrier          // that have one

@@ -458,6 +458,10 @@ func (q Request) Free() {
 	switch {
 	case q.r.gen != q.gen:
 	case q.r.over():
+		if q.r.err != nil && q.r.err != ErrClosed { // Close itself has counted that
+			q.r.freed = true
+			e.lost.note(q.r, q.r.err)
+		}
 		e.release(q.r)
 	default:
 		q.r.detached, q.r.freed = true, true

@@ -556,6 +556,30 @@ func TestCloseDrops(t *testing.T) {
 	}
 }
 
+// TestFreeFailed: a send that has failed, which nothing else has said, is named by Close when it is freed.
+func TestFreeFailed(t *testing.T) {
+	for _, p := range places[1:] {
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			jobs := join(t, p)
+			q, err := jobs[0].Worlds()[0].Issend(make([]byte, 100), 1, 0)
+			require.NoError(t, err)
+			require.NoError(t, jobs[1].Close(within(t)))
+			ranks.Eventually(t, func() bool {
+				q.r.e.lock.Lock()
+				defer q.r.e.lock.Unlock()
+				q.r.e.progress()
+				return q.r.over()
+			})
+			q.Free()
+			err = jobs[0].Close(within(t))
+			require.ErrorIs(t, err, ErrPeerLeft)
+			require.ErrorContains(t, err, "send to rank 1, tag 0")
+			closeAll(t, jobs)
+		})
+	}
+}
+
 // TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
 // is closed end, with an error.
 func TestCloseConcurrently(t *testing.T) {

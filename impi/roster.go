@@ -37,9 +37,9 @@ type member struct {
 	procs     []packet.Proc
 }
 
-// beside says whether a host is most likely on the machine of this one: it has the same addresses. One
+// near says whether a host is most likely on the machine of this one: it has the same addresses. One
 // in common would not do, for every machine may have a bridge with the same address.
-func (r *roster) beside(host int) bool {
+func (r *roster) near(host int) bool {
 	set := func(h *member) map[netip.Addr]struct{} {
 		m := map[netip.Addr]struct{}{}
 		for _, a := range h.addrs {
@@ -48,6 +48,16 @@ func (r *roster) beside(host int) bool {
 		return m
 	}
 	return host == r.me || maps.Equal(set(&r.hosts[host]), set(&r.hosts[r.me]))
+}
+
+// beside counts those hosts, with this one.
+func (r *roster) beside() (n int) {
+	for i := range r.hosts {
+		if r.near(i) {
+			n++
+		}
+	}
+	return max(n, 1)
 }
 
 // rosterOf converts what the clients of a server have agreed on. This host is the client's first

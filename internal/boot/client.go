@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
@@ -135,6 +136,7 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 		minor   uint16
 		refused int
 		failed  = map[string]error{}
+		lacking bool // descriptors
 	)
 	waits := func() {
 		var all error
@@ -166,7 +168,9 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 			}
 			var op *net.OpError
 			var dns *net.DNSError
-			if errors.As(err, &op) && op.Op == "dial" { // a name may become resolvable only when its host comes up
+			if errors.Is(err, limits.ErrFiles) {
+				err, lacking = limits.Files(err), true
+			} else if errors.As(err, &op) && op.Op == "dial" { // a name may become resolvable only when its host comes up
 				again = again || m.hosted || !errors.As(err, &dns) || !dns.IsNotFound
 			}
 			failed[address] = err
@@ -177,6 +181,8 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 	case err == nil:
 	case errors.As(err, new(*RefusedError)):
 		return nil, false, err
+	case lacking:
+		return nil, false, limits.Files(err)
 	default: // where all addresses refuse, another round would find the same
 		return nil, (again || len(addresses) > 1) && refused < len(addresses), err
 	}

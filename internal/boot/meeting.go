@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
@@ -162,8 +163,11 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 	for _, a := range addresses {
 		// Binding is the way to find out whether an address is local.
 		probe, err := config.Listen(ctx, "tcp", net.JoinHostPort(a.String(), "0"))
-		if err != nil {
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
 			continue
+		}
+		if err != nil {
+			return nil, limits.Files(err)
 		}
 		probe.Close()
 		where := a.String()

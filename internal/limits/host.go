@@ -115,8 +115,10 @@ func Fits(size uint64) error {
 
 // Left is how many more bytes of memory this process may have, as far as the system says, or enough
 // if there are as many. It reads files of the kernel.
-func Left(enough uint64) uint64 {
-	for _, r := range (Host{os.DirFS("/")}).rooms(enough) {
+func Left(enough uint64) uint64 { return Host{os.DirFS("/")}.left(enough) }
+
+func (h Host) left(enough uint64) uint64 {
+	for _, r := range h.rooms(enough) {
 		enough = min(enough, r.Left)
 	}
 	return enough

@@ -25,28 +25,31 @@ func TestFits(t *testing.T) {
 		name  string
 		files map[string]string
 		room  uint64 // MiB
+		left  uint64 // without swapping
 		says  string
 	}{
-		{"the machine", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 0 kB\n"}, 100, "MemAvailable leaves 100 MiB"},
-		{"with swapping", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n"}, 150, "MemAvailable leaves 150 MiB"},
+		{"the machine", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 0 kB\n"}, 100, 100, "MemAvailable leaves 100 MiB"},
+		{"with swapping", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n"}, 150, 100, "MemAvailable leaves 150 MiB"},
 		{"a group above", map[string]string{
 			"proc/meminfo":           "MemAvailable: 102400 kB\n",
 			group + "memory.max":     "83886080\n",
 			group + "memory.current": "62914560\n",
 			group + "memory.stat":    "inactive_file 10485760\nactive_file 1048576\nslab_reclaimable 1048576\n",
-		}, 32, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 32 MiB"},
+		}, 32, 32, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 32 MiB"},
 		{"a group that may swap some", map[string]string{
 			"proc/meminfo":                "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n",
 			group + "memory.max":          "83886080\n",
 			group + "memory.current":      "62914560\n",
 			group + "memory.swap.max":     "20971520\n",
 			group + "memory.swap.current": "10485760\n",
-		}, 30, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 30 MiB"},
+		}, 30, 20, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 30 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := Host{files(c.files)}
 			require.NoError(t, h.fits(c.room<<20))
 			require.ErrorContains(t, h.fits((c.room+1)<<20), c.says)
+			require.EqualValues(t, 1<<20, h.left(1<<20))
+			require.Equal(t, c.left<<20, h.left(1<<40))
 		})
 	}
 	require.NoError(t, Host{fstest.MapFS{}}.fits(1<<60), "nothing is known")

@@ -3,6 +3,8 @@ package tcp
 import (
 	"net"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
 // netDriver drives connections through package net. Two goroutines for each block in Read
@@ -137,7 +139,9 @@ func (s *stream) write() {
 		q.Unlock()
 		var err error
 		if len(batch) > 0 {
-			s.w.SetWriteDeadline(time.Now().Add(s.c.a.cfg.PeerTimeout))
+			if !keepalive.Local(s.w) {
+				s.w.SetWriteDeadline(time.Now().Add(s.c.a.cfg.PeerTimeout))
+			}
 			_, err = s.w.Write(batch)
 		}
 		if err != nil {

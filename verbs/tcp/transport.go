@@ -82,6 +82,7 @@ func prepare(tc *net.TCPConn, peerTimeout time.Duration) error {
 			return err
 		}
 		uncongested(tc)
+		return nil // the kernel ends it with the process at either end, and one that is stopped is waited for
 	}
 	return tune(tc, peerTimeout)
 }
