@@ -126,10 +126,12 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 			for _, i := range byPeer[p] {
 				dropped[i], errs[i] = handles[i].withdraw(end)
 			}
-			p.leave(end)
+			p.settle(end)
+			there := p.state.Load() < peerFailed // while it does not know that this rank leaves
 			for _, i := range byPeer[p] {
-				dropped[i] = p.state.Load() < peerFailed && (dropped[i] || handles[i].unsent())
+				dropped[i] = there && (dropped[i] || handles[i].unsent())
 			}
+			p.leave()
 		})
 	}
 	wg.Wait()
@@ -158,8 +160,8 @@ func (h *Handle) unsent() bool {
 	return p == phasePending || p == phaseOffered
 }
 
-// leave sends goodbye to a connected peer, behind everything sent before.
-func (p *peer) leave(end time.Time) {
+// settle waits until a peer has what was sent to it.
+func (p *peer) settle(end time.Time) {
 	p.awaitWireUp(end)
 	p.mu.Lock()
 	q := p.queue
@@ -167,6 +169,10 @@ func (p *peer) leave(end time.Time) {
 	if q != nil {
 		p.drain(q, end)
 	}
+}
+
+// leave sends goodbye to a connected peer, behind everything sent before.
+func (p *peer) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil && p.state.Load() == peerUp {
