@@ -155,9 +155,7 @@ func (s *Server) once(kind *map[string]bool, refusal string) slog.Level {
 
 // admit makes a stranger a rank of the job, or returns why it cannot.
 func (s *Server) admit(conn net.Conn) (*session, error) {
-	if err := conn.SetDeadline(time.Now().Add(s.patience.admission)); err != nil {
-		return nil, err
-	}
+	// One that is held up, stopped or without a CPU, has time: strangers are bounded by their number.
 	peer, err := proof.Accept(conn, proof.Params{
 		Secret:   s.options.Secret,
 		Insecure: s.options.Insecure,
@@ -220,9 +218,6 @@ func (s *Server) enrol(c *session, request join) (why string) {
 			why += fmt.Sprintf(" (%q)", m.name)
 		}
 		return why
-	}
-	if err := c.conn.SetDeadline(time.Time{}); err != nil {
-		return err.Error()
 	}
 	*m = member{state: joined, name: request.name, session: c}
 	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})

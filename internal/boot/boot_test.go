@@ -737,7 +737,6 @@ func TestStrangers(t *testing.T) {
 	ctx := ranks.Within(t)
 	p := defaultPatience
 	p.strangers = 8
-	p.admission = limit
 	const size = 4
 	w := newWorld(t, size, p)
 	dial := func() net.Conn {
@@ -785,19 +784,6 @@ func TestStrangers(t *testing.T) {
 		require.Error(t, err)
 	}
 	require.NoError(t, ctx.Err())
-}
-
-// A stranger that says nothing is gone after the patience for admission.
-func TestSilentStranger(t *testing.T) {
-	p := defaultPatience
-	p.admission = 20 * time.Millisecond
-	w := newWorld(t, 1, p)
-	conn, err := net.Dial("tcp", w.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
-	_, err = conn.Read(make([]byte, 1))
-	require.ErrorIs(t, err, io.EOF)
 }
 
 // A rank that gives without ever reading does not make the server grow.

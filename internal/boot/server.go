@@ -27,15 +27,13 @@ type ServerOptions struct {
 	kill   func(code int) // ends what is left of an aborted job that is hosted; may be nil
 }
 
-// patience bounds what connections may cost before and after admission.
+// patience bounds what connections may cost.
 type patience struct {
-	admission time.Duration // from accepting a connection to admitting a rank
 	message   time.Duration // from the first to the last byte of a message
 	strangers int           // connections not yet admitted, beyond the size of the job
 }
 
 var defaultPatience = patience{
-	admission: 10 * time.Second,
 	message:   time.Minute,
 	strangers: 64,
 }

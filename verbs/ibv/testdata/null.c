@@ -162,6 +162,14 @@ static void forget(uint32_t n) {
 
 static struct device devices[16];
 
+// Once: another thread may be reading them.
+__attribute__((constructor)) static void name_devices(void) {
+	for (int i = 0; i < 16; i++) {
+		devices[i].index = i;
+		snprintf(devices[i].name, sizeof devices[i].name, "null%d", i);
+	}
+}
+
 void **ibv_get_device_list(int *num) {
 	if ((errno = env("NULL_LIST_ERRNO", 0))) {
 		return NULL;
@@ -169,8 +177,6 @@ void **ibv_get_device_list(int *num) {
 	*num = env("NULL_DEVICES", 1);
 	void **list = calloc(*num + 1, sizeof *list);
 	for (int i = 0; i < *num; i++) {
-		devices[i].index = i;
-		snprintf(devices[i].name, sizeof devices[i].name, "null%d", i);
 		list[i] = &devices[i];
 	}
 	return list;
