@@ -177,6 +177,7 @@ func TestOffers(t *testing.T) {
 	})
 	t.Run("left while the other one connects", func(t *testing.T) {
 		leak.Check(t)
+		setTo(t, &goodbyeTime, limit)
 		g := start(t)
 		conn := offer(t, g)
 		_, err := conn.Write([]byte{taken})

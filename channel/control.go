@@ -141,9 +141,9 @@ func (p *peer) whyBroken(err error) error {
 }
 
 // became asks the rendezvous what has become of a peer that has just ended a connection, for as long as a
-// goodbye takes, unless it is stopped. nil: nothing is known.
+// goodbye takes, or until stop is closed, or this rank leaves too. nil: nothing is known.
 func (p *peer) became(stop <-chan struct{}) error {
-	soon, cancel := context.WithTimeout(p.node.life, goodbyeTime)
+	soon, cancel := context.WithTimeout(p.node.open, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
 		if gone := p.node.Gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
@@ -176,7 +176,7 @@ const (
 // hungUp says whether the other end, perhaps for want of room, has ended a connection before it was
 // used.
 func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // offer counts a connection that the peer is about to prove, or refuses it. The caller ends that

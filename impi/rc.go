@@ -60,7 +60,7 @@ func (c *rcCarrier) room() bool {
 	return c.write == nil && c.posted-c.done < rcSends-2 && c.slotHead-c.slotTail < c.d.slots
 }
 
-// post posts the work request that is in wrs. One in a quarter of the slots is signalled.
+// post posts the work request that is in wrs. One in each quarter of the slots is signalled.
 func (c *rcCarrier) post(req *request) {
 	wr := &c.wrs[0]
 	c.posted++

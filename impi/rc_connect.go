@@ -352,8 +352,8 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 	return ok, err
 }
 
-// probeTime is how long a probe may take, which ranks that share CPUs wait for, and how often it looks: a
-// look is one for all links of a device.
+// probeTime is the bound of a probe, longer where ranks share CPUs, and the longest pause between its
+// looks, longer with many links: a look serves all links of a device.
 func (s *rcSetup) probeTime(d *rcDevice) (bound, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,7 +448,9 @@ func swapVerdicts(ctx context.Context, conn net.Conn, probe func(context.Context
 	read := make(chan error, 1)
 	go func() {
 		_, err := io.ReadFull(conn, b[:])
-		if err != nil {
+		if err == nil && verdict(b[0]) == broken {
+			cancel(errors.New("it does not work at the peer"))
+		} else if err != nil {
 			cancel(err)
 		}
 		read <- err

@@ -139,7 +139,8 @@ type Config struct {
 	Port int
 	// PeerTimeout limits the wait for a silent peer: one that does not acknowledge
 	// sent bytes, does not answer keep-alive probes, or does not finish an access
-	// in flight when its memory is deregistered. Zero: 10 s.
+	// in flight when its memory is deregistered. One on this host is silent when its process
+	// has ended. Zero: 10 s.
 	PeerTimeout time.Duration
 	// Portable restricts tcp to the net package, which every operating system has.
 	// Where tcp has nothing faster, it does so anyway.

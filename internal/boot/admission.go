@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -51,7 +52,12 @@ func (s *Server) acceptAll() {
 		}
 		// Out of descriptors, or a connection that was gone before it was accepted. Ranks that are
 		// already here continue meanwhile.
-		s.log.Warn("rendezvous: cannot accept a connection", "error", err)
+		s.log.Warn("rendezvous: cannot accept a connection", "error", limits.Files(err))
+		if errors.Is(err, limits.ErrFiles) {
+			s.mu.Lock()
+			s.evict()
+			s.mu.Unlock()
+		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		retry := time.NewTimer(pause)
 		select {
@@ -74,11 +80,18 @@ func (s *Server) meet(conn net.Conn) bool {
 	if len(s.strangers) >= len(s.members)+s.patience.strangers {
 		level := s.once(&s.warned.strangers, "too many")
 		s.log.Log(context.Background(), level, "rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
-		s.strangers[0].Close()
-		s.strangers = slices.Delete(s.strangers, 0, 1)
+		s.evict()
 	}
 	s.strangers = append(s.strangers, conn)
 	return true
+}
+
+// evict drops the oldest stranger, if there is one. s.mu is held.
+func (s *Server) evict() {
+	if len(s.strangers) > 0 {
+		s.strangers[0].Close()
+		s.strangers = slices.Delete(s.strangers, 0, 1)
+	}
 }
 
 // forget takes conn off the list of strangers and reports whether it was on

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/test/need"
@@ -808,28 +809,36 @@ func TestRankDoesNotRead(t *testing.T) {
 	require.Contains(t, w.log.String(), "rank does not read")
 }
 
-// flaky is a listener that fails before it works, as one does when there are
-// no descriptors left.
+// flaky is a listener that fails, after its first connection, before it works again, as one does when
+// there are no descriptors left.
 type flaky struct {
 	net.Listener
 	failures int
+	begun    bool
 }
 
 func (l *flaky) Accept() (net.Conn, error) {
-	if l.failures > 0 {
+	if l.begun && l.failures > 0 {
 		l.failures--
-		return nil, errors.New("too many open files")
+		return nil, limits.ErrFiles
 	}
+	l.begun = true
 	return l.Listener.Accept()
 }
 
+// TestAcceptFails: strangers give their descriptors back when there are none left.
 func TestAcceptFails(t *testing.T) {
 	ctx := ranks.Within(t)
 	for _, failures := range []int{3, math.MaxInt} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		s, err := Serve(ctx, &flaky{ln, failures}, ServerOptions{Size: 1, Insecure: true})
+		s, err := Serve(ctx, &flaky{Listener: ln, failures: failures}, ServerOptions{Size: 1, Insecure: true})
 		require.NoError(t, err)
+		stranger, err := net.Dial("tcp", ln.Addr().String())
+		require.NoError(t, err)
+		defer stranger.Close()
+		_, err = stranger.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
 		if failures == 3 {
 			j, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=1", "SLUICE_INSECURE=1", "SLUICE_SERVER="+s.Addr().String()))
 			require.NoError(t, err)

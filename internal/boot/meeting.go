@@ -163,11 +163,11 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 	for _, a := range addresses {
 		// Binding is the way to find out whether an address is local.
 		probe, err := config.Listen(ctx, "tcp", net.JoinHostPort(a.String(), "0"))
-		if errors.Is(err, syscall.EADDRNOTAVAIL) {
-			continue
-		}
 		if err != nil {
-			return nil, limits.Files(err)
+			if full := limits.Files(err); full != err {
+				return nil, full
+			}
+			continue // it is another host's, or of a kind that this host has not
 		}
 		probe.Close()
 		where := a.String()
@@ -178,7 +178,7 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, nil
 		}
-		return ln, err
+		return ln, limits.Files(err)
 	}
 	return nil, nil
 }

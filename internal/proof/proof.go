@@ -20,8 +20,8 @@
 // proved itself. It gives the same answer to every failed proof: none.
 //
 // Whatever a stranger sends, it costs the acceptor at most 256 bytes read and, if the first eight
-// bytes were right, one answer of fixed size. The deadlines that the caller sets on the connection
-// bound the time.
+// bytes were right, one answer of fixed size. The caller bounds the time, or the number of
+// connections that wait.
 package proof
 
 import (

@@ -64,8 +64,8 @@
 // then goes to ERR with [verbs.EventQPFatal], and the oldest outstanding send fails
 // with WCRetryExcErr. A silent peer is declared lost after [verbs.Config].PeerTimeout,
 // by TCP keep-alive and TCP_USER_TIMEOUT. A stopped process is not silent: its kernel
-// answers until its receive buffers are full. On this host it is waited for. If the peer's QP goes to ERR, this QP
-// keeps its state until it sends, as with an adapter.
+// answers until its receive buffers are full; one on the same host is waited for even then.
+// If the peer's QP goes to ERR, this QP keeps its state until it sends, as with an adapter.
 //
 // Sends posted before the peer is connected wait up to 4 × timeout × (retries + 1),
 // then fail with WCRetryExcErr. A connected QP has no ACK timeout; TCP has its own.

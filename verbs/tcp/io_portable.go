@@ -118,8 +118,8 @@ func (s *stream) read() {
 	}
 }
 
-// write writes one buffer while the connection fills the other. A peer that accepts nothing
-// for the peer timeout is dead.
+// write writes one buffer while the connection fills the other. A peer on another host that
+// accepts nothing for the peer timeout is dead.
 func (s *stream) write() {
 	q := s.c.q
 	spare := make([]byte, 0, netBuffer)
