@@ -250,7 +250,7 @@ func (n *Node) welcome(conn net.Conn, strangers *lobby.Lobby) {
 			stop()
 		}
 		used := err == nil && p.take(conn)
-		if p.withdraw(); used {
+		if p.endOffer(); used {
 			p.serve(conn)
 			return
 		}

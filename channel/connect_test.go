@@ -116,12 +116,16 @@ func TestOffers(t *testing.T) {
 		require.NoError(t, err)
 		return g
 	}
-	offer := func(t *testing.T, g *game) net.Conn {
+	dial := func(t *testing.T, g *game) (net.Conn, error) {
 		a := &g.nodes[0].addresses[1]
 		conn, err := net.Dial("tcp", netip.AddrPortFrom(a.addrs[0], a.port).String())
 		require.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
 		_, err = proof.Dial(conn, g.nodes[0].proofParams(), rankID(1))
+		return conn, err
+	}
+	offer := func(t *testing.T, g *game) net.Conn {
+		conn, err := dial(t, g)
 		require.NoError(t, err)
 		return conn
 	}
@@ -220,11 +224,7 @@ func TestOffers(t *testing.T) {
 		for range maxOffers {
 			offer(t, g)
 		}
-		a := &g.nodes[0].addresses[1]
-		conn, err := net.Dial("tcp", netip.AddrPortFrom(a.addrs[0], a.port).String())
-		require.NoError(t, err)
-		defer conn.Close()
-		_, err = proof.Dial(conn, g.nodes[0].proofParams(), rankID(1))
+		_, err := dial(t, g)
 		require.ErrorIs(t, err, proof.ErrRefused)
 		require.NoError(t, g.nodes[1].Close())
 		require.NoError(t, g.nodes[0].Close())

@@ -124,8 +124,9 @@ func (p *peer) whyNot(err error) error {
 	if errors.Is(err, limits.ErrFiles) { // nothing is to be learnt of the peer
 		return fmt.Errorf("%w: %w", ErrUnreachable, limits.Files(err))
 	}
-	stop := p.met                                                              // by a connection of the peer's
-	if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() { // a goodbye takes less than a timeout
+	// The wait ends with a connection of the peer's. A goodbye takes less than a timeout: then none is needed.
+	stop := p.met
+	if silent := net.Error(nil); errors.As(err, &silent) && silent.Timeout() {
 		stop = make(chan struct{})
 		close(stop)
 	}
@@ -180,7 +181,7 @@ func hungUp(err error) bool {
 }
 
 // offer counts a connection that the peer is about to prove, or refuses it. The caller ends that
-// with withdraw, when the connection has been taken or has ended.
+// with endOffer, when the connection has been taken or has ended.
 func (p *peer) offer() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +205,7 @@ func (p *peer) setProved(is bool) {
 	p.proved = is
 }
 
-func (p *peer) withdraw() {
+func (p *peer) endOffer() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.offers--

@@ -122,6 +122,7 @@ func (s *stream) read() {
 // accepts nothing for the peer timeout is dead.
 func (s *stream) write() {
 	q := s.c.q
+	local := keepalive.Local(s.w)
 	spare := make([]byte, 0, netBuffer)
 	for {
 		<-s.given
@@ -139,7 +140,7 @@ func (s *stream) write() {
 		q.Unlock()
 		var err error
 		if len(batch) > 0 {
-			if !keepalive.Local(s.w) {
+			if !local {
 				s.w.SetWriteDeadline(time.Now().Add(s.c.a.cfg.PeerTimeout))
 			}
 			_, err = s.w.Write(batch)
