@@ -327,12 +327,40 @@ func (p *peer) unmapped() {
 // verdictTime is how long to wait for the control connection to say why a queue pair ended.
 const verdictTime = time.Second
 
+// ping asks the peer for a pong, which comes behind all that the peer has queued, and returns the
+// number of both. The pong of a higher number says the same.
+func (p *peer) ping() uint64 {
+	n := p.pings.Add(1)
+	p.nudge()
+	return n
+}
+
+// number handles a ping or a pong.
+func (p *peer) number(k kind, body []byte) error {
+	n := uint64(0)
+	if len(body) == 8 {
+		n = binary.BigEndian.Uint64(body)
+	}
+	switch last := p.pings.Load(); {
+	case n == 0 || k == kindPong && (n > last || p.queue == nil):
+		return fmt.Errorf("%w: %v of %d bytes, number %d; last ping is %d", ErrProtocol, k, len(body), n, last)
+	case k == kindPing:
+		p.pong.Store(n)
+		p.nudge()
+	default:
+		p.queue.ponged(n)
+	}
+	return nil
+}
+
 // errBye: the peer has said goodbye.
 var errBye = errors.New("bye")
 
 // write sends queued messages until the peer fails or goodbye has been sent.
 func (p *peer) write(conn net.Conn) {
+	pinged := uint64(0)
 	for {
+		pong := p.pong.Swap(0) // before what is queued is taken
 		p.mu.Lock()
 		out, bye := p.out, p.bye
 		p.out = nil
@@ -340,6 +368,15 @@ func (p *peer) write(conn net.Conn) {
 			p.node.unwritten.set(&p.unwritten, false)
 		}
 		p.mu.Unlock()
+		if !bye {
+			if pong > 0 {
+				out = append(out, frame(nil, kindPong, binary.BigEndian.AppendUint64(nil, pong)))
+			}
+			if ping := p.pings.Load(); ping > pinged {
+				out = append(out, frame(nil, kindPing, binary.BigEndian.AppendUint64(nil, ping)))
+				pinged = ping
+			}
+		}
 		for _, b := range out {
 			if _, err := conn.Write(b); err != nil {
 				return // the reader sees the error too
@@ -397,6 +434,8 @@ func (p *peer) read(r io.Reader) error {
 			if c, err = parseCall(body); err == nil {
 				p.node.checkCall(c, p.rank)
 			}
+		case kindPing, kindPong:
+			err = p.number(k, body)
 		case kindBye:
 			return errBye
 		default:

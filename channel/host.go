@@ -3,8 +3,8 @@ package channel
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
@@ -44,19 +44,18 @@ func (h *hostCarrier) Export(b []byte) (key uint32, addr uint64, ok bool) {
 	return r.rkey, r.addr + uint64(addressOf(b)-m.start()), true
 }
 
-// View maps memory of a member.
+// View maps memory of a member, whose arena may be on its way.
 func (h *hostCarrier) View(i int, key uint32, addr uint64, n int) ([]byte, error) {
 	p := h.peers[i]
-	for try := 1; ; try++ {
-		b, err := p.link.qp.Map(key, addr, n)
-		if err == nil {
-			return b, nil
-		}
-		if !errors.Is(err, verbs.ErrState) || p.link.qp.State() != verbs.QPRTS || try == viewTries {
-			return nil, fmt.Errorf("memory of rank %d: %w", p.rank, err)
-		}
-		time.Sleep(viewPause) // its arena is on its way
+	b, err := p.link.qp.Map(key, addr, n)
+	switch {
+	case err == nil:
+		return b, nil
+	case errors.Is(err, verbs.ErrState) && p.link.qp.State() == verbs.QPRTS:
+		runtime.Gosched() // what brings it may need this CPU
+		return nil, shared.ErrLater
 	}
+	return nil, fmt.Errorf("memory of rank %d: %w", p.rank, err)
 }
 
 // Gone says whether a member can no longer reach our memory.

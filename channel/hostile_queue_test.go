@@ -29,7 +29,7 @@ var hostileQueues = []struct {
 	{"taken what was not sent", []header{{kind: queueTaken, stream: 1, k: 2}}, 0, ErrProtocol},
 	{"taken less than before", []header{{kind: queueTaken, stream: 1, k: 1}, {kind: queueTaken, stream: 1, k: 0}}, 0, ErrProtocol},
 	{"taken on a stream without sends", []header{{kind: queueTaken, stream: 9, k: 1 << 60}}, 0, ErrProtocol},
-	{"gate of no handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 77}}, 0, nil},
+	{"gate of no handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 77}}, 0, ErrProtocol},
 	{"gate of a shorter handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 1}}, 0, ErrProtocol},
 	{"gate of an absurd length", []header{{kind: queueGate, k: 1, length: ^uint64(0), handle: 1}}, 0, nil},
 	{"gate of no start", []header{{kind: queueGate, k: 0, length: hostileLength, handle: 2}}, 0, ErrProtocol},

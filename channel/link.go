@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -51,26 +52,26 @@ func (l *link) explain(err error) error {
 	return err
 }
 
-// view returns memory of the peer, n bytes, when it is there.
-func (l *link) view(r region, n int) ([]byte, error) {
+// view returns memory of the peer, n bytes, when its arena has arrived, which is waited for until ctx
+// ends.
+func (l *link) view(ctx context.Context, r region, n int) ([]byte, error) {
 	if r.length != uint64(n) {
 		return nil, fmt.Errorf("%w: region of %d bytes, want %d", ErrProtocol, r.length, n)
 	}
-	for try := 1; ; try++ {
+	for pause := probePauseMin; ; pause = min(2*pause, probePauseMax) {
 		b, err := l.qp.Map(r.rkey, r.addr, n)
 		switch {
 		case err == nil:
 			return b, nil
 		case l.qp.State() != verbs.QPRTS: // the peer has died since
 			return nil, l.explain(err)
-		case !errors.Is(err, verbs.ErrState) || try == viewTries:
+		case !errors.Is(err, verbs.ErrState):
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		time.Sleep(viewPause) // the peer's arena has not arrived yet
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
 }
-
-const (
-	viewTries = 2000
-	viewPause = time.Millisecond
-)

@@ -248,7 +248,7 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, records []groupRec
 		if !p.link.dev.mapped {
 			return nil, fmt.Errorf("rank %d is reached through provider %s, not shared memory", p.rank, p.link.dev.provider())
 		}
-		mem, err := p.link.view(records[i].segment, shared.SegmentSize)
+		mem, err := p.link.view(ctx, records[i].segment, shared.SegmentSize)
 		if err != nil {
 			return nil, fmt.Errorf("segment of rank %d: %w", p.rank, err)
 		}

@@ -59,6 +59,8 @@ type peer struct {
 	wake     chan struct{}                   // capacity 1: out has grown, or the peer has failed
 	bye      bool                            // ours is in out
 	served   chan struct{}                   // closed when the connection has ended
+	pings    atomic.Uint64                   // how many pings are to be sent
+	pong     atomic.Uint64                   // number of the pong that is to be sent; 0: none
 
 	unwritten, lacking duty // see the node's
 }
@@ -183,7 +185,7 @@ func (p *peer) end(err error) {
 	p.node.bell.wakeAll()
 }
 
-// nudge wakes the writer. The caller holds mu.
+// nudge wakes the writer.
 func (p *peer) nudge() {
 	select {
 	case p.wake <- struct{}{}:
@@ -234,7 +236,7 @@ func (p *peer) addStream(s streamInfo) error {
 	if p.closedHere(s.number) {
 		return nil
 	}
-	mem, err := p.link.view(s.region, ringSize)
+	mem, err := p.link.view(p.node.life, s.region, ringSize)
 	switch {
 	case err != nil && p.closedHere(s.number): // closed in between
 		return nil

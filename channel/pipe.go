@@ -59,7 +59,7 @@ func (p *peer) addPipe(info streamInfo) error {
 	if p.closedHere(info.number) {
 		return nil
 	}
-	mem, err := p.link.view(info.region, pipeSize)
+	mem, err := p.link.view(p.node.life, info.region, pipeSize)
 	switch {
 	case err != nil && p.closedHere(info.number): // closed in between
 		return nil

@@ -3,7 +3,6 @@ package channel
 import (
 	"fmt"
 	"slices"
-	"time"
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -175,7 +174,7 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
 		q.peer.awaitsLayout(g.handle, g.generation)
-		time.AfterFunc(q.peer.node.opt.peerTimeout, func() { q.overdue(s, g) })
+		q.unlaid = append(slices.DeleteFunc(q.unlaid, func(u unlaid) bool { return !u.waits() }), unlaid{s, g, q.peer.ping()})
 		return nil
 	}
 	if l.total != h.shape.length {
@@ -186,13 +185,31 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 	return nil
 }
 
-// overdue ends the queue if a gate still waits for its layout.
-func (q *queue) overdue(s *queueOut, g header) {
+// unlaid is a gate whose layout has not arrived. The other side had queued that before it opened the
+// gate, so it comes before the pong.
+type unlaid struct {
+	s    *queueOut
+	gate header
+	ping uint64
+}
+
+func (u unlaid) waits() bool {
+	g, ok := u.s.opened[u.gate.k]
+	return ok && g == u.gate && u.s.offers[g.k] != nil
+}
+
+// ponged ends the queue if a gate still waits for its layout, although the other side has sent what it
+// had queued before that ping.
+func (q *queue) ponged(ping uint64) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
-	if o, ok := s.opened[g.k]; ok && o == g && s.offers[g.k] != nil {
-		q.broken(fmt.Errorf("%w: gate to handle %d, which has no layout", ErrProtocol, g.handle))
-	}
+	q.unlaid = slices.DeleteFunc(q.unlaid, func(u unlaid) bool {
+		over := u.ping <= ping
+		if over && u.waits() && !q.failed {
+			q.broken(fmt.Errorf("%w: gate to handle %d, which has no layout", ErrProtocol, u.gate.handle))
+		}
+		return over
+	})
 }
 
 // retryGates opens the gates whose layouts have arrived.

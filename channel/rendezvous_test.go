@@ -493,6 +493,35 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestGateBeforeLayout: a gate whose layout comes later by the control connection opens when that
+// comes, however late; if the other side has none, that is found out without waiting for a time.
+func TestGateBeforeLayout(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		const size = 100_000
+		_, a, b := joinQueue(t, provider, WithPeerTimeout(time.Hour))
+		from, _ := send(t, a.peer.node, 1, size, OnStream(2))
+		into, _ := receive(t, b.peer.node, 0, size, OnStream(2))
+		until(t, a, func() bool { return a.peer.remoteInfo(into.id, 0) != nil })
+		late := *a.peer.remoteInfo(into.id, 0)
+		a.peer.dropLayout(into.id)
+		b.peer.mu.Lock() // it writes nothing
+		require.NoError(t, into.Start())
+		until(t, a, func() bool { return len(a.out[2].opened) == 1 })
+		require.NoError(t, from.Start())
+		until(t, a, func() bool { return len(a.unlaid) == 1 })
+		b.peer.tell(kindLayout, late.append(nil))
+		b.peer.mu.Unlock()
+		require.NoError(t, from.WaitContext(within(t)))
+		require.NoError(t, into.WaitContext(within(t)))
+
+		require.NoError(t, from.Start())
+		b.lock.Lock()
+		b.tell(header{kind: queueGate, stream: 2, k: from.k, length: size, handle: 9999})
+		b.lock.Unlock()
+		require.ErrorIs(t, from.WaitContext(within(t)), ErrProtocol)
+	})
+}
+
 // TestHostileReady: the same while a message is being read.
 func TestHostileReady(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {

@@ -15,7 +15,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 6
+	wireMajor    = 7
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity
@@ -39,6 +39,8 @@ const (
 	kindCall                      // each: the collective in which it has been waiting for long
 	kindConnected                 // lower rank: whether its queue pair has connected too
 	kindEnd                       // each: the number of a stream that it has finished with
+	kindPing                      // each: asks for a pong of the same number
+	kindPong                      // each: all that was queued before the ping of this number came has been sent
 	kinds
 )
 
@@ -46,7 +48,7 @@ func (k kind) String() string {
 	if k == 0 || k >= kinds {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
-	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe", "fault", "called", "connected", "end"}[k]
+	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe", "fault", "called", "connected", "end", "ping", "pong"}[k]
 }
 
 // region is memory of the sender of a message, as the peer accesses it.

@@ -56,6 +56,8 @@ var messages = []struct {
 		c := callInfo{group: 1, number: 5, signature: 0x3001_0203_0405_0607}
 		return c.append(nil)
 	}, "0c00000000000018" + "0000000000000001" + "0000000000000005" + "3001020304050607"},
+	{kindPing, func(testing.TB) []byte { return []byte{0, 0, 0, 0, 0, 0, 0, 5} }, "0f00000000000008" + "0000000000000005"},
+	{kindPong, func(testing.TB) []byte { return []byte{0, 0, 0, 0, 0, 0, 0, 5} }, "1000000000000008" + "0000000000000005"},
 }
 
 var (

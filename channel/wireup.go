@@ -405,7 +405,7 @@ func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, err
 func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	var b *bell
 	if l.dev.mapped {
-		mem, err := l.view(theirs.bell, bellSize)
+		mem, err := l.view(p.node.life, theirs.bell, bellSize)
 		if err == nil {
 			b, err = viewBell(mem)
 		}

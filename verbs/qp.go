@@ -119,8 +119,9 @@ func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 
 // Map returns length bytes of the peer's memory at addr, in the region of rkey, for
 // plain loads and stores (like shmem_ptr(3) and ucp_rkey_ptr). If the provider cannot
-// map it ([DeviceAttr].LoadStore is false), the error wraps [ErrNotSupported]. The
-// slice is valid until this QP or the peer's region is closed, whichever is first; the
+// map it ([DeviceAttr].LoadStore is false), the error wraps [ErrNotSupported]. An
+// error that wraps [ErrState], while the QP is in RTS, says that the memory has not arrived here yet:
+// try again. The slice is valid until this QP or the peer's region is closed, whichever is first; the
 // program must coordinate that with the peer. Only atomic operations order accesses
 // through the slice.
 func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {

@@ -3,6 +3,7 @@ package shm
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -370,4 +371,58 @@ func (s *side) take(t testing.TB) verbs.WC {
 		}
 		require.NoError(t, s.cq.Block(ctx))
 	}
+}
+
+// Memory that is named before its arena has come is waited for, however long that takes; if the peer
+// sends none, there is no such memory.
+func TestArenaOnItsWay(t *testing.T) {
+	leak.Check(t)
+	x, y := open(t), open(t)
+	a, b := newSide(t, x), newSide(t, y)
+	join(t, a, b)
+	_, err := a.q.Map(b.mr.Key, b.mr.Addr(), len(b.mr.Buf))
+	for ; err != nil; _, err = a.q.Map(b.mr.Key, b.mr.Addr(), len(b.mr.Buf)) {
+		require.ErrorIs(t, err, verbs.ErrState)
+	}
+	lose := func() []*segment {
+		a.q.link.mu.Lock()
+		defer a.q.link.mu.Unlock()
+		return *a.q.link.segments.Swap(new([]*segment))
+	}
+	list := lose()
+	b.q.link.mu.Lock() // b does not answer
+	for range 100 {
+		_, err = a.q.Map(b.mr.Key, b.mr.Addr(), len(b.mr.Buf))
+		require.ErrorIs(t, err, verbs.ErrState)
+	}
+	for i, s := range list {
+		if s != nil {
+			fd, err := unix.FcntlInt(uintptr(y.arenas.get(uint32(i)).fd), unix.F_DUPFD_CLOEXEC, 0)
+			require.NoError(t, err)
+			require.NoError(t, a.q.link.addArena(ctl{kind: ctlArena, arena: uint32(i), size: uint64(len(s.mem))}, fd))
+		}
+	}
+	b.q.link.mu.Unlock()
+	mem, err := a.q.Map(b.mr.Key, b.mr.Addr(), len(b.mr.Buf))
+	require.NoError(t, err)
+	b.mr.Buf[9] = 77
+	require.EqualValues(t, 77, mem[9])
+
+	arrived := lose()
+	require.Eventually(t, func() bool {
+		_, err = a.q.Map(b.mr.Key, b.mr.Addr(), len(b.mr.Buf))
+		return !errors.Is(err, verbs.ErrState)
+	}, time.Minute, time.Millisecond)
+	require.ErrorIs(t, err, verbs.ErrAccess)
+
+	for _, s := range arrived {
+		if s != nil {
+			require.NoError(t, s.close())
+		}
+	}
+	a.q.link.segments.Store(&list)
+	a.close(t)
+	b.close(t)
+	require.NoError(t, x.Close())
+	require.NoError(t, y.Close())
 }

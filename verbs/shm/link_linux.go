@@ -65,6 +65,7 @@ type link struct {
 	qps      map[uint32]*QP
 	opens    map[[2]uint32]ctl   // by {dst, src}: from QPs whose peer QP here is not in RTR yet
 	retired  map[[2]uint32]block // by {QP, incarnation}: inboxes until the peer has left them
+	asked    map[uint32]bool     // the peer's arenas that were named before they came; true: they will not come
 }
 
 // outgoing is a control message, with an arena's descriptor if it has one.
@@ -97,7 +98,7 @@ func (c *Context) link(gid verbs.GID, q *QP) (*link, error) {
 		return l, nil
 	}
 	l := &link{ctx: c, gid: gid, pidfd: -1, wake: make(chan struct{}, 1), qps: map[uint32]*QP{},
-		opens: map[[2]uint32]ctl{}, retired: map[[2]uint32]block{}}
+		opens: map[[2]uint32]ctl{}, retired: map[[2]uint32]block{}, asked: map[uint32]bool{}}
 	l.segments.Store(new([]*segment))
 	c.links[gid] = l
 	c.all[l] = struct{}{}
@@ -684,6 +685,10 @@ func (l *link) handle(m ctl, fd int) error {
 		}
 	case ctlGone:
 		l.dropArena(m.arena)
+	case ctlAsk:
+		l.send(ctl{kind: ctlAnswer, arena: m.arena})
+	case ctlAnswer:
+		l.answered(m.arena)
 	case ctlCMA:
 		l.readable.Store(m.size == 1)
 	}
@@ -728,6 +733,7 @@ func (l *link) addArena(m ctl, fd int) error {
 	}
 	segs[m.arena] = s
 	l.segments.Store(&segs)
+	delete(l.asked, m.arena)
 	l.ctx.kick() // operations may be waiting for it
 	return nil
 }
@@ -751,6 +757,36 @@ func (l *link) dropArena(id uint32) {
 	s.lent = true
 	if err := s.close(); err != nil {
 		l.ctx.log.Warn("shm: take back a peer's arena", "peer", l.gid, "error", err)
+	}
+}
+
+// lacks says whether an arena that is not mapped here is still to come. It was queued before it was
+// named, so it comes before the answer to a question that is asked now, however long that takes.
+func (l *link) lacks(arena uint32) reach {
+	if arena >= maxArenas {
+		return reachFault
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	missing, asked := l.asked[arena]
+	switch segs := *l.segments.Load(); {
+	case int(arena) < len(segs) && segs[arena] != nil: // it has come
+	case missing:
+		return reachFault
+	case !asked:
+		l.asked[arena] = false
+		l.sendLocked(ctl{kind: ctlAsk, arena: arena}, nil)
+	}
+	return reachLater
+}
+
+// answered notes that the peer has sent what it has of an arena that was asked for.
+func (l *link) answered(arena uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, asked := l.asked[arena]; asked { // it has not come before the answer
+		l.asked[arena] = true
+		l.ctx.kick()
 	}
 }
 

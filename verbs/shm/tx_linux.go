@@ -62,7 +62,7 @@ func (q *QP) enter(key uint32, addr, n uint64, need verbs.AccessFlags, pd uint32
 	}
 	segs := *q.link.segments.Load()
 	if uint64(arena) >= uint64(len(segs)) || segs[arena] == nil {
-		return nil, reachLater
+		return nil, q.link.lacks(arena)
 	}
 	mem := segs[arena].mem
 	if off > uint64(len(mem)) || length > uint64(len(mem))-off {

@@ -16,7 +16,7 @@ import (
 
 const (
 	wireMagic = 0x4d48534543554c53 // the bytes "SLUCESHM"
-	wireMajor = 3
+	wireMajor = 4
 	wireMinor = 0
 	helloLen  = 72
 	ctlLen    = 48
@@ -101,6 +101,8 @@ const (
 	ctlClosed            // the inbox of dst's incarnation inc will not be accessed any more
 	ctlCMA               // the sender can (size 1) or cannot (0) read this process' memory
 	ctlGone              // the arena has been given back
+	ctlAsk               // what has been queued of the arena?
+	ctlAnswer            // that comes behind it
 )
 
 // ctl is a control message.
@@ -109,7 +111,7 @@ type ctl struct {
 	src, dst uint32 // QP numbers
 	inc      uint32 // incarnation of QP src (ctlClosed: of dst), counted over RESETs
 	psn      uint32 // ctlOpen: first PSN that src expects
-	arena    uint32 // ctlArena, ctlGone: the arena; ctlOpen: the one that the inbox is in
+	arena    uint32 // ctlArena, ctlGone, ctlAsk, ctlAnswer: the arena; ctlOpen: the one that the inbox is in
 	offset   uint64 // ctlOpen: of the inbox
 	size     uint64 // ctlArena: bytes; ctlCMA: see there
 }
@@ -129,7 +131,7 @@ func parseCtl(b []byte) (ctl, error) {
 	u := func(i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
 	m := ctl{kind: u(0), src: u(1), dst: u(2), inc: u(3), psn: u(4), arena: u(5),
 		offset: binary.LittleEndian.Uint64(b[32:]), size: binary.LittleEndian.Uint64(b[40:])}
-	if m.kind < ctlArena || m.kind > ctlGone {
+	if m.kind < ctlArena || m.kind > ctlAnswer {
 		return m, fmt.Errorf("%w: unknown kind %d", errWire, m.kind)
 	}
 	if m.src >= 1<<24 || m.dst >= 1<<24 || m.psn >= 1<<24 || u(6) != 0 || u(7) != 0 {

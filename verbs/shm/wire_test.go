@@ -19,13 +19,13 @@ func unhex(t testing.TB, fields ...string) []byte {
 }
 
 func TestHelloGolden(t *testing.T) {
-	h := hello{major: 3, minor: 0, features: 0, arch: archCode(), pageSize: uint32(os.Getpagesize()), probeAddr: 0x1122334455667788, ctrlSize: 0x90000}
+	h := hello{major: 4, minor: 0, features: 0, arch: archCode(), pageSize: uint32(os.Getpagesize()), probeAddr: 0x1122334455667788, ctrlSize: 0x90000}
 	for i := range h.from {
 		h.from[i], h.to[i] = byte(i), byte(0xf0+i)
 	}
 	want := unhex(t,
 		"534c55434553484d",                 // magic: "SLUCESHM"
-		"0300 0000",                        // version 3.0
+		"0400 0000",                        // version 4.0
 		"00000000",                         // features
 		"01000000",                         // architecture: amd64
 		"00100000",                         // page size 4096
@@ -49,7 +49,7 @@ func TestHelloRefuses(t *testing.T) {
 		mend func(h *hello)
 		says string
 	}{
-		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this process 3.0"},
+		"version":      {func(h *hello) { h.major = 9 }, "peer speaks version 9.0, this process 4.0"},
 		"architecture": {func(h *hello) { h.arch = 77 }, "peer's architecture code is 77"},
 		"page size":    {func(h *hello) { h.pageSize = 12345 }, fmt.Sprintf("peer's page size is 12345 bytes, this process has %d", os.Getpagesize())},
 	} {
@@ -83,6 +83,10 @@ func TestCtlGolden(t *testing.T) {
 			"05000000", "00000000 00000000 00000000 00000000 00000000 0000000000000000", "0000000000000000", "0100000000000000")},
 		"gone": {ctl{kind: ctlGone, arena: 3}, unhex(t,
 			"06000000 00000000 00000000 00000000 00000000", "03000000", "0000000000000000", "0000000000000000", "0000000000000000")},
+		"ask": {ctl{kind: ctlAsk, arena: 3}, unhex(t,
+			"07000000 00000000 00000000 00000000 00000000", "03000000", "0000000000000000", "0000000000000000", "0000000000000000")},
+		"answer": {ctl{kind: ctlAnswer, arena: 3}, unhex(t,
+			"08000000 00000000 00000000 00000000 00000000", "03000000", "0000000000000000", "0000000000000000", "0000000000000000")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.wire, c.msg.append(nil))

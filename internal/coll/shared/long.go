@@ -13,6 +13,9 @@ import (
 // way.
 var ErrWithdrawn = errors.New("operation cancelled by another member")
 
+// ErrLater: memory of a member is not accessible here yet.
+var ErrLater = errors.New("memory of another member is on its way")
+
 // collectLong continues when all members have offered.
 func (o *Op) collectLong() (phase, error) {
 	t, c := o.team, o.call
@@ -51,13 +54,20 @@ func (o *Op) checkOffers() error {
 	return nil
 }
 
-// direct does this member's share of the work in the memory of all members.
+// direct does this member's share of the work in the memory of all members, as soon as it is
+// accessible.
 func (o *Op) direct() (phase, error) {
 	t, c := o.team, o.call
+	down := &t.line(t.me, o.number).down.word
+	before := *down
 	if !o.working() {
 		return o.phase, ErrWithdrawn
 	}
 	err := o.work()
+	if errors.Is(err, ErrLater) {
+		atomic.StoreUint64(down, before)
+		return o.phase, nil
+	}
 	o.worked(err == nil)
 	if err != nil {
 		return o.phase, err

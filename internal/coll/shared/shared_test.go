@@ -24,6 +24,7 @@ type heap struct {
 	mu        sync.Mutex
 	exported  map[uint64][]byte
 	gone      []bool
+	late      *rand.Rand // decides which views are not there yet
 	teams     []*Team
 }
 
@@ -63,6 +64,9 @@ func (h *heap) Export(b []byte) (key uint32, addr uint64, ok bool) {
 func (h *heap) View(i int, key uint32, addr uint64, n int) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.late != nil && h.late.IntN(3) == 0 {
+		return nil, ErrLater
+	}
 	b := h.exported[addr]
 	if key != 7 || len(b) < n {
 		return nil, fmt.Errorf("no view of %d bytes", n)
@@ -185,6 +189,7 @@ func TestAgainstSerial(t *testing.T) {
 		for _, reachable := range []bool{true, false} {
 			for _, flat := range []int{1, Flat} {
 				h := newHeap(size, flat, reachable)
+				h.late = r
 				for _, kind := range allKinds {
 					for _, n := range counts(size) {
 						if size*n > 2*DataSize && (testing.Short() || size > 8 && !need.WantLong()) {

@@ -15,7 +15,7 @@ type Carrier interface {
 	Wake()
 	// Export returns the location of b for the others; not ok if they cannot access it.
 	Export(b []byte) (key uint32, addr uint64, ok bool)
-	// View returns memory that member i has exported.
+	// View returns memory that member i has exported; [ErrLater] if it is not accessible yet.
 	View(i int, key uint32, addr uint64, n int) ([]byte, error)
 	// Gone says whether member i can no longer access our memory: its process has ended.
 	Gone(i int) bool
