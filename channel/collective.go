@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
@@ -222,7 +221,9 @@ func (c *Collective) carryOut(ctx context.Context) error {
 	err := c.await(ctx)
 	if c.active { // it cannot be waited for again
 		c.group.failNow(fmt.Errorf("rank %d gave up waiting: %w", c.group.node.rank, err))
-		c.group.settle(time.Now().Add(c.group.node.opt.peerTimeout))
+		ctx, cancel := c.group.node.patience()
+		defer cancel()
+		c.group.settle(ctx)
 		c.err = nil
 	}
 	return err

@@ -290,7 +290,9 @@ func (p *peer) serve(conn net.Conn) {
 	}
 	if q := p.queue; q != nil && errors.Is(err, ErrPeerLeft) {
 		// What the peer received before it left is acknowledged through the queue pair.
-		p.drain(q, time.Now().Add(n.opt.peerTimeout))
+		ctx, cancel := n.patience()
+		p.drain(ctx, q)
+		cancel()
 	}
 	p.fail(err)
 	if !leaving && !errors.Is(err, ErrPeerLeft) {

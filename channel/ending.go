@@ -1,12 +1,12 @@
 package channel
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -291,17 +291,17 @@ func (q *queue) streamOver(number uint32) bool {
 
 // cancel cancels an active handle of a failed group. Over mapped memory its message is
 // withdrawn and ends here; through a queue it ends with its stream: see reset.
-func (h *Handle) cancel(end time.Time) error {
-	if _, err := h.withdraw(end); err != nil {
+func (h *Handle) cancel(ctx context.Context) error {
+	if _, err := h.withdraw(ctx); err != nil {
 		return err
 	}
-	return h.awaitReset(end, func() bool { return h.queued() == nil })
+	return h.awaitReset(ctx, func() bool { return h.queued() == nil })
 }
 
 // awaitReset ends a handle for which only this process can still be copying, as soon as that is
 // done, provided is returns true then.
-func (h *Handle) awaitReset(end time.Time, is func() bool) error {
-	over := lookUntil(end, func() bool {
+func (h *Handle) awaitReset(ctx context.Context, is func() bool) error {
+	over := lookUntil(ctx, func() bool {
 		defer h.lockStream()()
 		return !is() || h.reset()
 	})
@@ -404,7 +404,7 @@ func (g *Group) closeStreams() (errs []error) {
 }
 
 // awaitStreams waits until no peer is copying for handles of a queue any more.
-func (g *Group) awaitStreams(handles []*Handle, end time.Time) error {
+func (g *Group) awaitStreams(ctx context.Context, handles []*Handle) error {
 	queues := map[*queue]bool{}
 	for _, h := range handles {
 		if q := h.queued(); q != nil {
@@ -412,7 +412,7 @@ func (g *Group) awaitStreams(handles []*Handle, end time.Time) error {
 		}
 	}
 	for q := range maps.Keys(queues) {
-		if !lookUntil(end, func() bool { return q.streamOver(g.stream) }) {
+		if !lookUntil(ctx, func() bool { return q.streamOver(g.stream) }) {
 			return groupError("close group", fmt.Errorf("%w: rank %d has not confirmed within %v that it has released the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
 		}
 	}

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
 	"github.com/sluice-hpc/sluice/internal/collop"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // reasons are the errors that members tell each other, by number; 0 is any other.
@@ -144,7 +146,9 @@ func (g *Group) tellAll(k kind, body []byte, connect bool) {
 // endAll ends all collectives in progress at this member.
 func (g *Group) endAll(err error) {
 	g.team.Fail(err)
-	g.settle(time.Now().Add(g.node.opt.peerTimeout))
+	ctx, cancel := g.node.patience()
+	defer cancel()
+	g.settle(ctx)
 	for _, c := range g.active {
 		c.over()
 		c.err = groupError(c.op.Kind.String(), err)
@@ -153,8 +157,8 @@ func (g *Group) endAll(err error) {
 }
 
 // settle waits until no member accesses the memory of failed operations.
-func (g *Group) settle(end time.Time) {
-	lookUntil(end, g.team.Settled)
+func (g *Group) settle(ctx context.Context) {
+	lookUntil(ctx, g.team.Settled)
 }
 
 // look fails the group if a member of this host is gone without having done its part.
@@ -207,7 +211,9 @@ func (g *Group) teamError(err error) error {
 
 // awaitFault waits until another member has told why it failed.
 func (g *Group) awaitFault(long time.Duration) {
-	lookUntil(time.Now().Add(long), func() bool { return g.fault.Load() != nil })
+	ctx, cancel := wait.Patience(context.Background(), long)
+	defer cancel()
+	lookUntil(ctx, func() bool { return g.fault.Load() != nil })
 }
 
 // runError translates an error of messages between members. If another member has failed, the

@@ -257,7 +257,9 @@ func (g *Group) Close() error {
 		time.Sleep(pause)
 	}
 	defer g.exit()
-	err := g.quit(time.Now().Add(n.opt.peerTimeout))
+	ctx, cancel := n.patience()
+	defer cancel()
+	err := g.quit(ctx)
 	n.releaseStream(g.stream)
 	n.mu.Lock()
 	delete(n.groups, g.id)
@@ -273,13 +275,13 @@ const maxGroupsLeft = 1 << 16
 
 // quit ends what is in progress, and frees the resources of the group as soon as no member
 // accesses them: the segment once all members have closed the group, within a second. If one
-// accesses it at end, it stays until the node is closed.
-func (g *Group) quit(end time.Time) error {
+// accesses it when ctx ends, it stays until the node is closed.
+func (g *Group) quit(ctx context.Context) error {
 	if len(g.active) > 0 {
 		g.failNow(ErrClosed)
 	}
 	g.passOn()
-	g.settle(end)
+	g.settle(ctx)
 	g.mu.Lock()
 	declared := slices.Collect(maps.Keys(g.members))
 	g.members = nil
@@ -288,8 +290,8 @@ func (g *Group) quit(end time.Time) error {
 		declared = append(declared, k.c)
 	}
 	g.kept = nil
-	errs := g.giveBack(declared, end)
-	quiet := g.awaitQuiet(end)
+	errs := g.giveBack(ctx, declared)
+	quiet := g.awaitQuiet(ctx)
 	if m := g.team.Differ(); m != nil && g.fault.Load() == nil {
 		err := g.teamError(m)
 		if e := (*Error)(nil); errors.As(err, &e) {
@@ -326,11 +328,9 @@ func (n *Node) freeSegments() error {
 	return errors.Join(errs...)
 }
 
-// awaitQuiet waits, at most until end, until no member accesses the segment, and says whether
-// that is so.
-func (g *Group) awaitQuiet(end time.Time) bool {
-	ctx, cancel := context.WithDeadline(context.Background(), end)
-	defer cancel()
+// awaitQuiet waits, until ctx ends, until no member accesses the segment, and says whether that is
+// so.
+func (g *Group) awaitQuiet(ctx context.Context) bool {
 	for looks := 0; !g.team.Quiet(); looks++ {
 		switch {
 		case ctx.Err() != nil:
@@ -347,7 +347,7 @@ func (g *Group) awaitQuiet(end time.Time) bool {
 
 // giveBack frees what has been declared; in a failed group, it first ends what is in progress.
 // A node that is being closed does that itself.
-func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
+func (g *Group) giveBack(ctx context.Context, declared []*Collective) (errs []error) {
 	if g.node.call() != nil {
 		return nil
 	}
@@ -357,14 +357,14 @@ func (g *Group) giveBack(declared []*Collective, end time.Time) (errs []error) {
 		active = slices.AppendSeq(active, c.activeHandles())
 	}
 	for _, h := range active {
-		errs = append(errs, h.cancel(end))
+		errs = append(errs, h.cancel(ctx))
 	}
 	errs = append(errs, g.closeStreams()...)
-	if err := errors.Join(append(errs, g.awaitStreams(active, end))...); err != nil {
+	if err := errors.Join(append(errs, g.awaitStreams(ctx, active))...); err != nil {
 		return []error{err}
 	}
 	for _, h := range active {
-		errs = append(errs, h.awaitReset(end, func() bool { return true }))
+		errs = append(errs, h.awaitReset(ctx, func() bool { return true }))
 	}
 	if g.team != nil && !g.team.Settled() {
 		return append(errs, groupError("close group", fmt.Errorf("%w: a member on this host still accesses the memory of the failed operation", ErrBusy)))

@@ -113,7 +113,8 @@ func (n *Node) endCalls(handles []*Handle) {
 // leaveAll withdraws all active handles and leaves all peers, concurrently, within the peer
 // timeout.
 func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
-	end := time.Now().Add(n.opt.peerTimeout)
+	ctx, cancel := n.patience()
+	defer cancel()
 	byPeer := map[*peer][]int{}
 	for i, h := range handles {
 		byPeer[h.peer()] = append(byPeer[h.peer()], i)
@@ -124,9 +125,9 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	for _, p := range peers {
 		wg.Go(func() {
 			for _, i := range byPeer[p] {
-				dropped[i], errs[i] = handles[i].withdraw(end)
+				dropped[i], errs[i] = handles[i].withdraw(ctx)
 			}
-			p.settle(end)
+			p.settle(ctx)
 			there := p.state.Load() < peerFailed // while it does not know that this rank leaves
 			for _, i := range byPeer[p] {
 				dropped[i] = there && (dropped[i] || handles[i].unsent())
@@ -161,13 +162,13 @@ func (h *Handle) unsent() bool {
 }
 
 // settle waits until a peer has what was sent to it.
-func (p *peer) settle(end time.Time) {
-	p.awaitWireUp(end)
+func (p *peer) settle(ctx context.Context) {
+	p.awaitWireUp(ctx)
 	p.mu.Lock()
 	q := p.queue
 	p.mu.Unlock()
 	if q != nil {
-		p.drain(q, end)
+		p.drain(ctx, q)
 	}
 }
 
@@ -184,31 +185,36 @@ func (p *peer) leave() {
 // awaitWireUp waits until a connection that is being made can carry queued messages and the
 // goodbye: without them the peer would take this rank for dead. For the goodbye alone it does
 // not wait for long.
-func (p *peer) awaitWireUp(end time.Time) {
-	goodbye := time.Now().Add(goodbyeTime)
-	last := end
-	if goodbye.After(end) {
-		last = goodbye
+func (p *peer) awaitWireUp(ctx context.Context) {
+	goodbye, cancel := wait.Patience(context.Background(), goodbyeTime)
+	defer cancel()
+	last := goodbye
+	if ctx.Err() == nil {
+		last = ctx
 	}
 	lookUntil(last, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		now, state := time.Now(), p.state.Load()
+		state := p.state.Load()
 		met := p.conn != nil || p.offers > 0 || p.proved
-		return state != peerConnecting && (state != peerIdle || !met) || (len(p.out) == 0 || now.After(end)) && (!met || now.After(goodbye))
+		return state != peerConnecting && (state != peerIdle || !met) || (len(p.out) == 0 || ctx.Err() != nil) && (!met || goodbye.Err() != nil)
 	})
 }
 
-// drain waits until the other side has acknowledged what was sent, the connection ends, or end
-// is reached.
-func (p *peer) drain(q *queue, end time.Time) {
-	lookUntil(end, q.drained)
+// drain waits until the other side has acknowledged what was sent, the connection ends, or ctx does.
+func (p *peer) drain(ctx context.Context, q *queue) {
+	lookUntil(ctx, q.drained)
 }
 
-// lookUntil polls is at growing intervals, at most until end, and returns its last result.
-func lookUntil(end time.Time, is func() bool) bool {
+// patience is how long to wait for peers.
+func (n *Node) patience() (context.Context, context.CancelFunc) {
+	return wait.Patience(context.Background(), n.opt.peerTimeout)
+}
+
+// lookUntil polls is at growing intervals, until ctx ends, and returns its last result.
+func lookUntil(ctx context.Context, is func() bool) bool {
 	for pause := probePauseMin; !is(); pause = min(2*pause, probePauseMax) {
-		if time.Now().After(end) {
+		if ctx.Err() != nil {
 			return false
 		}
 		time.Sleep(pause)
@@ -235,17 +241,17 @@ func (p *peer) hangUp(ctx context.Context) {
 }
 
 // withdraw cancels an active handle because the node is closing: a message that is not being
-// copied is taken back; a copy in progress is waited for until end. An error says that the copy
+// copied is taken back; a copy in progress is waited for until ctx ends. An error says that the copy
 // has not ended: the peer may go on accessing the pages that it has mapped, which are never
 // reused. It reports whether a send was taken back.
-func (h *Handle) withdraw(end time.Time) (dropped bool, err error) {
+func (h *Handle) withdraw(ctx context.Context) (dropped bool, err error) {
 	m, k := h.withdrawable()
 	if m == nil {
 		return false, nil
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	if !lookUntil(end, func() bool {
+	if !lookUntil(ctx, func() bool {
 		dropped = m.judge(k, verdictWithdrawn)
 		return dropped || m.finished(k, n) || p.gone()
 	}) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -32,11 +33,10 @@ func (l *link) post() error {
 
 // probe verifies that connected queue pairs work in both directions: got counts the completions
 // of both ends' posts. A rank that gets no CPU could mistake a working network for a broken one: the
-// bound is therefore extended until there have been enough polls, and the last look comes after it.
+// bound is one of patience, and the last look comes after it.
 func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
-	ctx, cancel := context.WithTimeout(ctx, max(bound, l.dev.node.opt.connectTimeout/2))
+	ctx, cancel := wait.Patience(ctx, bound)
 	defer cancel()
-	end, looks := time.Now().Add(bound), bound/(4*probePauseMax)
 	var wcs [2]verbs.WC
 	var over error
 	pause := probePauseMin
@@ -53,9 +53,6 @@ func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
 			case <-ctx.Done():
 				over = context.Cause(ctx)
 			case <-time.After(pause):
-			}
-			if looks--; looks < 0 && time.Now().After(end) {
-				over = cmp.Or(over, context.DeadlineExceeded)
 			}
 			pause = min(2*pause, probePauseMax)
 		}

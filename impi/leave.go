@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Close ends the job at this host. Messages that its processes have sent are delivered. Sends that
@@ -47,7 +48,7 @@ func (j *Job) Close(ctx context.Context) error {
 	e.turnAway()
 	within, cancel := ctx, context.CancelFunc(func() {})
 	if _, ok := ctx.Deadline(); !ok {
-		within, cancel = context.WithTimeout(ctx, j.config.PeerTimeout)
+		within, cancel = wait.Patience(ctx, j.config.PeerTimeout)
 	}
 	lapse := await(within, e, &carried{e: e})
 	cancel()
@@ -55,7 +56,7 @@ func (j *Job) Close(ctx context.Context) error {
 	if lapse != nil { // the hosts are still there, and know why
 		ctx, limit = context.WithoutCancel(ctx), min(limit, goodbyeTime)
 	}
-	patience, cancel := context.WithTimeout(ctx, limit)
+	patience, cancel := wait.Patience(ctx, limit)
 	defer cancel()
 	await(patience, e, said{e}) // if it times out, the senders of what is lost know
 	for _, l := range e.links {

@@ -298,14 +298,16 @@ func (c *Context) hazard(h uint64) bool {
 // await waits until no peer is inside, and returns false after the peer timeout. A running
 // peer leaves within one burst.
 func (c *Context) await(inside func() bool) bool {
-	deadline := time.Time{}
+	var patience context.Context
 	for spin := 0; inside(); spin++ {
 		switch {
 		case spin < 100:
 			wait.Yield()
-		case deadline.IsZero():
-			deadline = time.Now().Add(c.cfg.PeerTimeout)
-		case time.Now().After(deadline):
+		case patience == nil:
+			ctx, cancel := wait.Patience(context.Background(), c.cfg.PeerTimeout)
+			defer cancel()
+			patience = ctx
+		case patience.Err() != nil:
 			return false
 		default:
 			time.Sleep(100 * time.Microsecond)
