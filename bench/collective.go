@@ -214,7 +214,7 @@ func (s *collectiveSeries) once() {
 	}
 	c := s.handles[root]
 	must(c.Start())
-	must(c.Wait(context.Background()))
+	must(c.Wait())
 }
 
 func (s *collectiveSeries) close() {

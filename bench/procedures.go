@@ -471,18 +471,13 @@ func (o *overlap) declareMessages() {
 	}
 }
 
-// collectiveHandle is a startable collective.
-type collectiveHandle struct{ *channel.Collective }
-
-func (c collectiveHandle) Wait() error { return c.Collective.Wait(context.Background()) }
-
 func (o *overlap) declareAllreduce(ctx context.Context) {
 	in, out := o.b.memory(&o.m.spec, o.m.bytes, o.m.bytes)
 	dst, src := doubles(out), doubles(in)
 	for i := range src {
 		src[i] = float64((o.b.Rank() + 1) * (i%1000 + 1))
 	}
-	c := collectiveHandle{must1(must1(o.b.World(ctx)).Declare(channel.Allreduce(channel.Sum, dst, src)))}
+	c := must1(must1(o.b.World(ctx)).Declare(channel.Allreduce(channel.Sum, dst, src)))
 	o.transfer, o.both = c, c
 	o.check = func() {
 		defer clear(dst) // until the next time

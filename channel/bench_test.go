@@ -369,7 +369,7 @@ func BenchmarkOperation(b *testing.B) {
 			b.Fatal(err)
 		}
 		for b.Loop() {
-			if err := errors.Join(c.Start(), c.Wait(ctx)); err != nil {
+			if err := errors.Join(c.Start(), c.WaitContext(ctx)); err != nil {
 				b.Fatal(err)
 			}
 		}

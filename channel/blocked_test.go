@@ -57,7 +57,7 @@ var blockingCalls = []struct {
 		if err == nil {
 			err = c.Start()
 		}
-		return errors.Join(err, c.Wait(context.Background()))
+		return errors.Join(err, c.Wait())
 	})},
 	{name: "Wait for a receive", pending: "receive from rank 1", prepare: func(t *testing.T, a, b *Node) func() error {
 		met(t, a, b)

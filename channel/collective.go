@@ -164,9 +164,12 @@ func (c *Collective) test() (bool, error) {
 }
 
 // Wait blocks until the operation is complete and returns the error that Test would. It
-// returns at once if the collective is idle. If ctx ends first, Wait returns
-// [ErrTimeout] for a deadline, else the error of ctx, and the operation continues.
-func (c *Collective) Wait(ctx context.Context) error {
+// returns at once if the collective is idle.
+func (c *Collective) Wait() error { return c.WaitContext(context.Background()) }
+
+// WaitContext is Wait, bounded by ctx. If ctx ends first, WaitContext returns [ErrTimeout] for a
+// deadline, else the error of ctx, and the operation continues.
+func (c *Collective) WaitContext(ctx context.Context) error {
 	g := c.group
 	if err := g.enter("wait ", c.op.Kind); err != nil {
 		return err

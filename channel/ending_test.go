@@ -125,7 +125,7 @@ func TestStreamsEnd(t *testing.T) {
 					return err
 				}
 				for range round % 4 {
-					if err := errors.Join(c.Start(), c.Wait(ctx), g.Run(ctx, Broadcast(b, 0))); err != nil {
+					if err := errors.Join(c.Start(), c.WaitContext(ctx), g.Run(ctx, Broadcast(b, 0))); err != nil {
 						return err
 					}
 				}
@@ -221,7 +221,7 @@ func TestFailedGroupsMemory(t *testing.T) {
 					<-failed
 					err := c.Start()
 					if err == nil {
-						err = c.Wait(ctx)
+						err = c.WaitContext(ctx)
 					}
 					if err == nil || !errors.Is(err, errFault) && !errors.Is(err, ErrActive) {
 						return fmt.Errorf("not failed: %w", err)

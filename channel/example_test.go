@@ -117,7 +117,7 @@ func ExampleGroup() {
 		if err := step.Start(); err != nil {
 			log.Fatal(err)
 		}
-		if err := step.Wait(ctx); err != nil {
+		if err := step.WaitContext(ctx); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -104,7 +104,7 @@ func TestCollectiveAllocs(t *testing.T) {
 		c, err := g.Declare(Allreduce(Sum, b[:n], b[:n]))
 		require.NoError(t, err)
 		require.Zero(t, testing.AllocsPerRun(100, func() {
-			if c.Start() != nil || c.Wait(t.Context()) != nil {
+			if c.Start() != nil || c.WaitContext(t.Context()) != nil {
 				t.Error("not started")
 			}
 		}), "%d elements", n)

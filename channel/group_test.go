@@ -225,7 +225,7 @@ func runTrials(ctx context.Context, g *Group, list []colltest.Reference) error {
 	var open []started
 	finish := func() error {
 		for _, s := range open {
-			if err := s.c.Wait(ctx); err != nil {
+			if err := s.c.WaitContext(ctx); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			if string(s.dst) != string(s.want) {
@@ -528,7 +528,7 @@ func TestCloseInside(t *testing.T) {
 					}
 					close(started)
 					if err == nil {
-						err = c.Wait(within(t))
+						err = c.WaitContext(within(t))
 					}
 					inside <- err
 				}()

@@ -34,7 +34,7 @@ func (c *Comm) barrierUntil(op string, until func() context.Context) error {
 	c.waiting = true
 	done, err := c.barrier.Test()
 	if !done {
-		err = c.barrier.Wait(until())
+		err = c.barrier.WaitContext(until())
 	}
 	if err == nil {
 		c.waiting = false

@@ -134,7 +134,7 @@ func Declared(ctx context.Context, world *channel.Group, x []float64, steps int)
 			return err
 		}
 		compute()
-		if err := sum.Wait(ctx); err != nil {
+		if err := sum.WaitContext(ctx); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func Group(ctx context.Context, node *channel.Node, total, part, parameters, r2 
 		return err
 	}
 	compute()
-	if err := norm.Wait(ctx); err != nil { // or Test
+	if err := norm.WaitContext(ctx); err != nil { // or Test
 		return err
 	}
 	return channel.SumExact(ctx, world, sum) // an exact.Accumulator of all ranks
