@@ -18,32 +18,19 @@ import (
 // A handle may be used by one goroutine at a time; different handles may be used
 // concurrently, even on the same stream.
 type Handle struct {
-	node     *Node
-	kind     handleKind
-	phase    phase
-	inside   uint32                       // a goroutine is in Start, Test or Wait
-	err      error                        // with phaseFailed and phaseReceived
-	k        uint64                       // number of the start on the stream
-	flat     []byte                       // the message, if it is contiguous
-	shape    shape                        // the message
-	out      *sendStream                  // of a send
-	in       *receiveStream               // of a receive
-	tried    uint32                       // the gate has been tried; atomic
-	gated    bool                         // the gate is ours
-	copying  bool                         // a goroutine copies the message, without the lock
-	packed   bool                         // a send that goes through the pipe
-	first    uint64                       // its first piece
-	moved    int                          // bytes of the message put into the pipe, or taken out of it
-	remote   atomic.Pointer[remoteLayout] // the other side's layout that was seen last
-	staging  *verbs.MR                    // through a queue: contiguous memory in place of small blocks
-	regs     []*verbs.MR                  // without staging: one for each of the layout's slices
-	source   shape                        // through a queue: where the message is taken from
-	lkeys    []uint32                     // one for each part of source
-	own      []*registration              // those of regs that are not of a Memory
-	dev      *device                      // the device of these registrations
-	bindErr  atomic.Pointer[error]        // why the memory cannot be used towards this peer
-	transfer transfer                     // through a queue
-	far      *layoutInfo                  // through a queue: the other side's layout that was seen last
+	node    *Node
+	kind    handleKind
+	copying bool // a goroutine copies the message, without the lock
+	phase   phase
+	inside  uint32         // a goroutine is in Start, Test or Wait
+	err     error          // with phaseFailed and phaseReceived
+	k       uint64         // number of the start on the stream
+	flat    []byte         // the message, if it is contiguous
+	shape   shape          // the message
+	out     *sendStream    // of a send
+	in      *receiveStream // of a receive
+	mappedOp
+	queueOp
 
 	prev, next *Handle // active receives of the stream
 
@@ -58,6 +45,29 @@ type Handle struct {
 	started        []error   // of a multiple: of the members that could not be started
 
 	began uint32 // tick of the node at the start
+}
+
+// mappedOp is what a message over mapped memory needs of its own.
+type mappedOp struct {
+	tried  uint32                       // the gate has been tried; atomic
+	gated  bool                         // the gate is ours
+	packed bool                         // a send that goes through the pipe
+	first  uint64                       // its first piece
+	moved  int                          // bytes of the message put into the pipe, or taken out of it
+	remote atomic.Pointer[remoteLayout] // the other side's layout that was seen last
+}
+
+// queueOp is what a message through a queue needs of its own.
+type queueOp struct {
+	staging  *verbs.MR             // contiguous memory in place of small blocks
+	regs     []*verbs.MR           // without staging: one for each of the layout's slices
+	source   shape                 // where the message is taken from
+	lkeys    []uint32              // one for each part of source
+	own      []*registration       // those of regs that are not of a Memory
+	dev      *device               // the device of these registrations
+	bindErr  atomic.Pointer[error] // why the memory cannot be used towards this peer
+	transfer transfer
+	far      *layoutInfo // the other side's layout that was seen last
 }
 
 type handleKind uint8
