@@ -138,8 +138,8 @@ func WithTuning(settings ...string) Option {
 	return func(o *options) { o.tuning = slices.Clone(settings) }
 }
 
-// tune parses the settings; file holds those of the tuning file.
-func (o *options) tune(file map[string]string) error {
+// tune parses the settings, of which env has those that the program does not make.
+func (o *options) tune(env func(name string) string) error {
 	given := map[string]string{}
 	for _, s := range o.tuning {
 		name, value, ok := strings.Cut(s, "=")
@@ -152,7 +152,7 @@ func (o *options) tune(file map[string]string) error {
 		if v, ok := given[name]; ok {
 			return v
 		}
-		return cmp.Or(os.Getenv(name), file[name])
+		return env(name)
 	}
 	var err error
 	if o.coll, err = coll.ParseSettings(get); err == nil {
@@ -183,11 +183,11 @@ func newOptions(opts []Option) (options, error) {
 	if err := checkConnect(&o.connect); err != nil {
 		return o, err
 	}
-	file, err := readTuningFile(os.Getenv(EnvTuningFile))
+	env, err := Environment()
 	if err != nil {
 		return o, err
 	}
-	if value := cmp.Or(os.Getenv(EnvTransport), file[EnvTransport]); len(o.providers) == 0 && value != "" {
+	if value := env(EnvTransport); len(o.providers) == 0 && value != "" {
 		o.source = fmt.Sprintf("%s=%q: ", EnvTransport, value)
 		for name := range strings.SplitSeq(value, ",") {
 			o.providers = append(o.providers, strings.TrimSpace(name))
@@ -198,7 +198,7 @@ func newOptions(opts []Option) (options, error) {
 			return o, fmt.Errorf("%w: %sprovider %q is named twice", ErrInvalid, o.source, name)
 		}
 	}
-	if err := o.tune(file); err != nil {
+	if err := o.tune(env); err != nil {
 		return o, err
 	}
 	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -38,6 +39,13 @@ func (e *TuningFileError) Unwrap() []error { return []error{ErrInvalid, e.Err} }
 
 // maxTuningFile bounds the size of the file: ten lines, with comments.
 const maxTuningFile = 64 << 10
+
+// Environment returns the values of the variables that set up channels: those of the environment, or
+// else of the file that [EnvTuningFile] names, which is read once. The error is a [*TuningFileError].
+func Environment() (get func(name string) string, err error) {
+	file, err := readTuningFile(os.Getenv(EnvTuningFile))
+	return func(name string) string { return cmp.Or(os.Getenv(name), file[name]) }, err
+}
 
 // readTuningFile reads the file named by the environment; an empty path means no
 // settings.

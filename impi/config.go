@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -64,14 +63,15 @@ type Config struct {
 	PeerTimeout time.Duration
 	warnAfter   time.Duration // a wait to connect; 0: PeerTimeout
 	// Providers are the verbs providers that may carry packets between processes of this package,
-	// in order of preference; TCP is used where none does. nil: those of the environment variable
+	// in order of preference; TCP is used where none does. nil: those of the variable
 	// SLUICE_TRANSPORT (see [channel.EnvTransport]), in which tcp is TCP, and of which one must do;
 	// or else shm within a host, then ibv. Empty but not nil: TCP only.
 	Providers []string
 	// Log receives records of hosts that connect and are lost. nil: slog.Default.
 	Log *slog.Logger
 
-	named string // the value of the variable, if TCP is not among its names
+	named string                   // the value of the variable, if TCP is not among its names
+	env   func(name string) string // of channel.Environment
 }
 
 // complete fills in the defaults and validates the fields.
@@ -97,7 +97,11 @@ func (c Config) complete() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	if value := os.Getenv(channel.EnvTransport); c.Providers == nil && value != "" {
+	var err error
+	if c.env, err = channel.Environment(); err != nil {
+		return c, err
+	}
+	if value := c.env(channel.EnvTransport); c.Providers == nil && value != "" {
 		c.Providers, c.named = []string{}, value
 		known := verbs.Providers()
 		for name := range strings.SplitSeq(value, ",") {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi/packet"
@@ -56,7 +55,7 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 		}
 	}
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
-	settings, err := coll.ParseSettings(os.Getenv)
+	settings, err := coll.ParseSettings(c.env)
 	if err != nil {
 		return nil, jobError(op, fmt.Errorf("%w: %w", ErrInvalid, err))
 	}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -201,7 +200,7 @@ func announceAndEnd(t *testing.T, n *boot.Job, c Config) error {
 		return err
 	}
 	t.Cleanup(func() { l.Close() })
-	if m.settings, err = coll.ParseSettings(os.Getenv); err != nil {
+	if m.settings, err = coll.ParseSettings(c.env); err != nil {
 		return err
 	}
 	_, err = n.Exchange(within(t), m.append(nil))

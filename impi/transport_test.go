@@ -2,6 +2,8 @@ package impi
 
 import (
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,15 +29,27 @@ func TestTransport(t *testing.T) {
 			closeAll(t, jobs)
 		})
 	}
+	t.Setenv(channel.EnvTransport, "")
+	file := filepath.Join(t.TempDir(), "tuning")
+	require.NoError(t, os.WriteFile(file, []byte("SLUICE_TRANSPORT=tcp\nCOLL_XSIZE=4096\n"), 0o600))
+	t.Setenv(channel.EnvTuningFile, file)
+	tuned, errs := tryJoin(t, place{hosts: 2, processes: 1})
+	require.Equal(t, []error{nil, nil}, errs)
+	require.Empty(t, tuned[0].Provider(1), "the tuning file of channels is one of packets, too")
+	closeAll(t, tuned)
+	alone, err := fromTeam(within(t), teams(t, 1)[0], nil, Config{})
+	require.NoError(t, err)
+	require.Equal(t, 4096, alone.roster.settings.XSize)
+	closeAll(t, []*Job{alone})
 	t.Setenv(channel.EnvTransport, "smh")
-	_, err := Config{}.complete()
+	_, err = Config{}.complete()
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorContains(t, err, `SLUICE_TRANSPORT="smh"`)
 	t.Setenv(channel.EnvTransport, "shm")
 	c, err := Config{Log: slog.New(slog.DiscardHandler)}.complete()
 	require.NoError(t, err)
 	c.Providers = []string{} // as if it did not reach
-	_, errs := tryJoin(t, place{hosts: 2, processes: 1, config: c})
+	_, errs = tryJoin(t, place{hosts: 2, processes: 1, config: c})
 	for _, err := range errs {
 		require.ErrorIs(t, err, ErrUnreachable)
 		require.ErrorContains(t, err, "SLUICE_TRANSPORT=shm")

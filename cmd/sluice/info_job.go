@@ -85,7 +85,7 @@ func showJob(cmd *cobra.Command, timeout time.Duration, asJSON bool) (err error)
 // meetAll exchanges empty messages, both ways, with each other rank, and returns the result. A
 // failure shows in the state of the peer.
 func meetAll(ctx context.Context, n *channel.Node) rankEntry {
-	e := rankEntry{Rank: n.Rank(), PID: os.Getpid(), Transport: os.Getenv(channel.EnvTransport)}
+	e := rankEntry{Rank: n.Rank(), PID: os.Getpid(), Transport: transport()}
 	e.Host, _ = os.Hostname()
 	var handles []*channel.Handle
 	for peer := range n.Size() {
@@ -120,11 +120,17 @@ func meetAll(ctx context.Context, n *channel.Node) rankEntry {
 	return e
 }
 
+// transport is the value of the variable, also if the tuning file sets it.
+func transport() string {
+	env, _ := channel.Environment() // ranks do not join with an error
+	return env(channel.EnvTransport)
+}
+
 // neverTried lists the providers that this rank uses for no peer, and why, except those that
 // are used only when named.
 func neverTried() []notUsedEntry {
 	devices, _ := verbs.Devices() // providers that cannot list their devices have none here
-	transport := os.Getenv(channel.EnvTransport)
+	transport := transport()
 	named := func(provider string) bool {
 		return slices.ContainsFunc(strings.Split(transport, ","), func(s string) bool { return strings.TrimSpace(s) == provider })
 	}

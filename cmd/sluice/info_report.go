@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/ibv"
@@ -146,7 +145,7 @@ func (r *infoReport) opened() bool {
 
 func takeHost() hostEntry {
 	h := hostEntry{OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease(), CPUs: runtime.NumCPU(),
-		AllowedCPUs: rdmadev.CPUs(), RDMADevices: rdmadev.Devices(), HugePages: hugePages(), Transport: os.Getenv(channel.EnvTransport)}
+		AllowedCPUs: rdmadev.CPUs(), RDMADevices: rdmadev.Devices(), HugePages: hugePages(), Transport: transport()}
 	h.Name, _ = os.Hostname()
 	h.MemlockBytes, h.MemlockMaxBytes = memlock()
 	_, err := os.Stat("/dev/infiniband")

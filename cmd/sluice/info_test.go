@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"runtime"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/rdmadev/rdmadevtest"
@@ -139,8 +142,10 @@ func testInfoJob(t *testing.T, b bed) {
 }
 
 func testInfoJobJSON(t *testing.T, b bed) {
+	file := filepath.Join(t.TempDir(), "tuning")
+	require.NoError(t, os.WriteFile(file, []byte("SLUICE_TRANSPORT=tcp\n"), 0o600))
 	cmd := b.command(t, "", "run", "-n", "3", b.sluice, "info", "--job", "--json")
-	cmd.Env = append(cmd.Env, "SLUICE_TRANSPORT=tcp")
+	cmd.Env = append(cmd.Env, channel.EnvTuningFile+"="+file)
 	e := finish(t, cmd)
 	require.Zero(t, e.status, e.stderr)
 	var r jobReport
