@@ -11,22 +11,25 @@ import (
 )
 
 // await returns a context for a wait for the other hosts, of which missing returns those that are still
-// awaited. Where nothing would say that a host has ended, it ends with [Config.PeerTimeout];
-// else when one of them has, and each time that takes as long is logged. Its cause names the host.
-func (r *roster) await(ctx context.Context, c *Config, missing func() []int) (_ context.Context, stop func()) {
+// awaited. Each [Config.PeerTimeout] it asks of each of them whether it has ended, and ends if one has;
+// its cause names the host. The wait for others is logged.
+func (r *roster) await(ctx context.Context, c *Config, missing func() []int, ended endedFunc) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		tick := time.NewTicker(cmp.Or(c.warnAfter, c.PeerTimeout))
+		tick := time.NewTicker(max(cmp.Or(c.warnAfter, c.PeerTimeout)/ticks, 1))
 		defer tick.Stop()
-		for {
+		for n := 1; ; n++ {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
-			if err := r.silent(ctx, c, missing()); err != nil {
+			if n%ticks != 0 {
+				continue
+			}
+			if err := r.silent(ctx, c, missing(), ended); err != nil {
 				cancel(err)
 				return
 			}
@@ -36,6 +39,27 @@ func (r *roster) await(ctx context.Context, c *Config, missing func() []int) (_ 
 		cancel(nil)
 		<-over
 	}
+}
+
+// ticks make up the bound of a wait: time in which this process is stopped, or has no CPU, is one at most.
+const ticks = 8
+
+// endedFunc returns why a host is not awaited further, or nil.
+type endedFunc func(ctx context.Context, host int) error
+
+// errLate is why a host is not awaited of which nothing says whether it lives.
+var errLate = fmt.Errorf("%w: not all hosts connected in time", ErrTimeout)
+
+// ended is an endedFunc: that of the rendezvous, or else one for hosts whose connection would end with
+// them. Time tells those on other machines, whose kernel may be silent, and foreign ones.
+func (r *roster) ended(ctx context.Context, host int) error {
+	switch {
+	case r.gone != nil:
+		return r.gone(ctx, host)
+	case r.hosts[host].foreign || !r.near(host):
+		return errLate
+	}
+	return nil
 }
 
 // cause returns the reason why a host was not awaited further, else err.
@@ -52,20 +76,16 @@ func (r *roster) unreachable(host int, err error) error {
 }
 
 // silent returns the reason why hosts that have not answered in time will not do so.
-func (r *roster) silent(ctx context.Context, c *Config, hosts []int) error {
+func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended endedFunc) error {
 	if len(hosts) == 0 {
 		return nil
-	}
-	late := fmt.Errorf("%w: not all hosts connected within %v", ErrTimeout, c.PeerTimeout)
-	if r.gone == nil {
-		return r.unreachable(hosts[0], late)
 	}
 	asking, cancel := context.WithTimeout(ctx, c.PeerTimeout)
 	defer cancel()
 	for _, i := range hosts {
-		switch err := r.gone(asking, i); {
+		switch err := ended(asking, i); {
 		case errors.Is(err, boot.ErrUnknown):
-			return r.unreachable(i, fmt.Errorf("%w; %w", late, err))
+			return r.unreachable(i, fmt.Errorf("%w; %w", errLate, err))
 		case err != nil:
 			return r.unreachable(i, err)
 		}

@@ -58,8 +58,8 @@ type Config struct {
 	Dialect packet.Dialect
 	// PeerTimeout is how long a peer may take to connect, and, when the job is closed, to receive
 	// what has been started or to answer; in whole seconds and at least 2, it is how long its host
-	// may be silent. 0: 10 s. In [FromNode] a peer that takes longer to connect is logged, and waited
-	// for while it runs.
+	// may be silent. 0: 10 s. A peer of this host that takes longer to connect, and in [FromNode] any,
+	// is logged, and waited for while it runs. Time in which this process is stopped does not count.
 	PeerTimeout time.Duration
 	warnAfter   time.Duration // a wait to connect; 0: PeerTimeout
 	// Providers are the verbs providers that may carry packets between processes of this package,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
@@ -26,7 +27,7 @@ import (
 func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
 	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1),
 		greeting: lobby.Lobby{Max: maxGreetings + len(r.hosts)}}
-	ctx, cancel := r.await(ctx, c, d.missing)
+	ctx, cancel := r.await(ctx, c, d.missing, d.ended)
 	defer cancel()
 	defer func() {
 		if err != nil {
@@ -40,8 +41,11 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 	}()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer cancel() // before waiting
-	defer l.Close()
+	defer func() {
+		cancel()
+		// It stays open until the caller has finished: see ended.
+		l.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Unix(1, 0))
+	}()
 	wg.Go(func() { d.accept(ctx, l, &wg) })
 	failed := make(chan error, r.me)
 	for i := range r.me {
@@ -102,6 +106,23 @@ func (d *connecting) missing() (list []int) {
 	return list
 }
 
+// ended is an endedFunc. A process of this machine that has yet to connect listens until it has
+// agreed with this one on the way of packets, and its kernel accepts for it while it is stopped.
+func (d *connecting) ended(ctx context.Context, host int) error {
+	err := d.roster.ended(ctx, host)
+	if err != nil || d.gone != nil || host < d.me { // dial finds out
+		return err
+	}
+	conn, err := reach.Dial(ctx, d.hosts[host].texts(), reach.Options{Meet: func(net.Conn) (bool, error) { return false, nil }})
+	if err == nil {
+		return conn.Close()
+	}
+	if ctx.Err() != nil || errors.Is(limits.Files(err), limits.ErrFiles) { // this tells nothing of it
+		return nil
+	}
+	return err
+}
+
 // taken refuses further connections and returns the connections made so far.
 func (d *connecting) taken() []*net.TCPConn {
 	d.mu.Lock()
@@ -136,11 +157,7 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 		// A foreign host may recognize us by our address, as LAM/MPI does.
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.config.Addr, 0))
 	}
-	addrs := make([]string, len(h.addrs))
-	for i, a := range h.addrs {
-		addrs[i] = a.String()
-	}
-	nc, err := reach.Dial(ctx, addrs, reach.Options{
+	nc, err := reach.Dial(ctx, h.texts(), reach.Options{
 		Dialer: dialer, Patient: !h.foreign && d.near(host),
 		Meet: func(conn net.Conn) (bool, error) { return false, d.introduce(conn, host) },
 	})

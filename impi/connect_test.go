@@ -3,6 +3,7 @@ package impi
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -128,15 +129,15 @@ func TestStrangers(t *testing.T) {
 	closeAll(t, jobs)
 }
 
-// closing is a listener that says when it is closed.
+// closing is a listener that says when no more hosts are awaited.
 type closing struct {
-	net.Listener
+	*net.TCPListener
 	said func()
 }
 
-func (c closing) Close() error {
+func (c closing) SetDeadline(t time.Time) error {
 	defer c.said()
-	return c.Listener.Close()
+	return c.TCPListener.SetDeadline(t)
 }
 
 // TestTwice: of two connections of one host the second is refused.
@@ -146,7 +147,7 @@ func TestTwice(t *testing.T) {
 	var errs [3]error
 	var hosts sync.WaitGroup
 	ctx, cancel := context.WithCancel(within(t)) // until host 0 has all its connections
-	d.listeners[0] = closing{d.listeners[0], cancel}
+	d.listeners[0] = closing{d.listeners[0].(*net.TCPListener), cancel}
 	hosts.Go(func() { jobs[0], errs[0] = d.host(within(t), 0, limit) })
 	known := proof.Params{Insecure: true, Protocol: "sluice-impi", Major: wireMajor, Job: "job", Self: number(1)}
 	first := d.dial(t, 0)
@@ -191,12 +192,19 @@ func TestAbsent(t *testing.T) {
 	}{{"above", 0, 1}, {"below", 1, 0}} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDancing(t, 2, "")
+			d.rosters[0].hosts[c.present].addrs[0] = netip.MustParseAddrPort("127.0.0.2:1") // time tells only of other machines
 			ctx := within(t)
 			_, err := d.host(ctx, c.present, 50*time.Millisecond)
 			requireError(t, err, ErrUnreachable, c.absent)
 			require.NoError(t, ctx.Err())
 		})
 	}
+	t.Run("above on this machine", func(t *testing.T) {
+		d := newDancing(t, 2, "")
+		d.listeners[1].Close()
+		_, err := d.host(within(t), 0, 50*time.Millisecond)
+		requireError(t, err, ErrUnreachable, 1)
+	})
 	t.Run("no listener", func(t *testing.T) {
 		d := newDancing(t, 2, "")
 		d.listeners[0].Close()
@@ -211,6 +219,33 @@ func TestAbsent(t *testing.T) {
 		requireError(t, err, ErrUnreachable, 1)
 		require.ErrorIs(t, err, context.Canceled)
 	})
+}
+
+// TestHeld: a process of this machine that is stopped before it connects is waited for, without a rendezvous
+// too.
+func TestHeld(t *testing.T) {
+	for slow := range 2 {
+		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+			d := newDancing(t, 2, "")
+			h := &held{nil, quietConfig().Handler(), make(chan struct{})}
+			var jobs [2]*Job
+			var errs [2]error
+			var wg sync.WaitGroup
+			for i := range jobs {
+				wg.Go(func() {
+					c, err := Config{Log: slog.New(h), Providers: []string{}, warnAfter: 50 * time.Millisecond}.complete()
+					require.NoError(t, err)
+					if i == slow {
+						<-h.let
+					}
+					jobs[i], errs[i] = assemble(within(t), "join", d.rosters[i], d.listeners[i], c)
+				})
+			}
+			wg.Wait()
+			require.Equal(t, [2]error{}, errs)
+			closeAll(t, jobs[:])
+		})
+	}
 }
 
 // TestCrowd: of too many connections that say nothing the oldest give way, and the hosts

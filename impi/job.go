@@ -222,7 +222,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Sorted(maps.Keys(negotiating))
-	})
+	}, r.ended)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i, conn := range conns {

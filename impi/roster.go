@@ -37,6 +37,14 @@ type member struct {
 	procs     []packet.Proc
 }
 
+// texts returns the addresses as package net takes them.
+func (m *member) texts() (list []string) {
+	for _, a := range m.addrs {
+		list = append(list, a.String())
+	}
+	return list
+}
+
 // near says whether a host is most likely on the machine of this one: it has the same addresses. One
 // in common would not do, for every machine may have a bridge with the same address.
 func (r *roster) near(host int) bool {
