@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -29,14 +30,12 @@ type member struct {
 	wake  *sync.Cond
 }
 
-// handshakes is how many handshakes may run at a time; other connections wait.
-const handshakes = 64
+// strangers is how many connections may be proving themselves at a time; the oldest gives way to another.
+const strangers = 1024
 
 // accept takes workers until the listener is closed.
 func (s *Supplier) accept() {
-	busy := make(chan struct{}, handshakes)
 	for {
-		busy <- struct{}{}
 		conn, err := s.ln.Accept()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
@@ -45,18 +44,13 @@ func (s *Supplier) accept() {
 			// Too many open files, for example. This may pass; a worker tries again.
 			s.c.Log.Warn("pool: accepting a connection has failed", "error", err)
 			time.Sleep(acceptPause)
-			<-busy
 			continue
 		}
-		s.mu.Lock()
-		s.proving[conn] = struct{}{}
-		if s.closed || s.done {
-			conn.Close()
+		if !s.proving.Enter(conn) {
+			return
 		}
-		s.mu.Unlock()
 		s.wg.Go(func() {
 			m, err := s.admit(conn)
-			<-busy
 			if err != nil {
 				s.c.Log.Warn("pool: a connection was refused", "from", conn.RemoteAddr(), "error", closing(err, conn.Close()))
 				return
@@ -71,19 +65,17 @@ func (s *Supplier) accept() {
 // acceptPause is the pause after an error of Accept, so that the loop does not spin.
 const acceptPause = 50 * time.Millisecond
 
-// admit authenticates a worker and makes it a member.
+// admit authenticates a worker and makes it a member. One that is held up, stopped or without a CPU,
+// has time: strangers are bounded by their number.
 func (s *Supplier) admit(conn net.Conn) (*member, error) {
-	if err := conn.SetDeadline(time.Now().Add(s.c.Timeout)); err != nil {
-		return nil, err
+	err := keepalive.Spare(conn)
+	if err == nil {
+		_, err = proof.Accept(conn, s.c.proof(), nil)
 	}
-	_, err := proof.Accept(conn, s.c.proof(), nil)
-	s.mu.Lock()
-	delete(s.proving, conn)
-	s.mu.Unlock()
+	if !s.proving.Leave(conn) && err == nil {
+		err = fmt.Errorf("%w: the supplier has ended, or %d others came after it", ErrClosed, strangers)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
 	m := &member{s: s, conn: conn, wake: sync.NewCond(&s.mu)}

@@ -214,6 +214,17 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, silent.Close())
 }
 
+// A worker that is held up while it joins has time.
+func TestHeld(t *testing.T) {
+	c := config()
+	c.Timeout = 1
+	s := listen(t, c)
+	w, err := Join(ranks.Within(t), config(), s.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, w.Close())
+}
+
 // While no results are received, the supplier takes no more chunks than it has places.
 func TestBounded(t *testing.T) {
 	ctx := ranks.Within(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
@@ -34,7 +35,7 @@ type Supplier struct {
 	ended   bool
 	closed  bool
 	done    bool // End has done everything
-	proving map[net.Conn]struct{}
+	proving lobby.Lobby
 	bell    chan struct{} // closed when something has changed that a caller waits for
 	waiters int
 }
@@ -121,7 +122,7 @@ func Listen(ctx context.Context, addr string, c Config) (*Supplier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
-	s := &Supplier{c: c, ln: ln, places: make([]place, c.Chunks), members: map[*member]struct{}{}, proving: map[net.Conn]struct{}{}, bell: make(chan struct{})}
+	s := &Supplier{c: c, ln: ln, places: make([]place, c.Chunks), members: map[*member]struct{}{}, proving: lobby.Lobby{Max: strangers}, bell: make(chan struct{})}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -316,9 +317,7 @@ func (s *Supplier) End(ctx context.Context) error {
 		m.end()
 		errs = append(errs, m.conn.SetReadDeadline(time.Now().Add(s.c.Timeout))) // for it to hang up
 	}
-	for conn := range s.proving {
-		errs = append(errs, conn.Close())
-	}
+	s.proving.Close()
 	s.mu.Unlock()
 	s.wg.Wait()
 	return closing(errs...)
@@ -339,9 +338,7 @@ func (s *Supplier) Close() error {
 	for m := range s.members {
 		errs = append(errs, m.conn.Close())
 	}
-	for conn := range s.proving {
-		errs = append(errs, conn.Close())
-	}
+	s.proving.Close()
 	errs = append(errs, s.ln.Close())
 	s.mu.Unlock()
 	s.wg.Wait()

@@ -100,17 +100,17 @@ func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
 	return w, nil
 }
 
-// connect connects to a supplier; both ends authenticate.
+// connect connects to a supplier; both ends authenticate. A supplier that is held up has the time of ctx.
 func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.c.Timeout)
-	defer cancel()
-	d := net.Dialer{KeepAliveConfig: keepalive.Within(silence)}
+	d := net.Dialer{Timeout: w.c.Timeout, KeepAliveConfig: keepalive.Within(silence)}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	_, err = proof.Dial(conn, w.c.proof(), nil)
+	if err = keepalive.Spare(conn); err == nil {
+		_, err = proof.Dial(conn, w.c.proof(), nil)
+	}
 	if !stop() {
 		err = errors.Join(err, ctx.Err())
 	}
