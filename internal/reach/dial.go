@@ -14,7 +14,7 @@ import (
 // RFC 8305. An address that is refused has none.
 const Stagger = 250 * time.Millisecond
 
-// patience is how long something that has taken a connection may say nothing before another
+// patience is how long something that has taken a connection may go unrecognised before another
 // address is tried: at first, and at most, when all are tried again. A process that is
 // stopped or has no CPU answers late. An address that is left alone has the time of the context.
 const (
@@ -27,7 +27,7 @@ type Options struct {
 	net.Dialer
 	// Meet introduces this process over a connection, and says whether what is at the other
 	// end is the one meant, and takes the connection: an error that is not final has another address
-	// tried. Connections meet one at a time.
+	// tried. Connections meet one at a time. It writes again only to what it has recognised by its answer.
 	Meet func(net.Conn) (final bool, err error)
 	// Patient says that nothing but the one meant takes connections at the addresses, being on this host: what
 	// says nothing is waited for.
@@ -41,8 +41,8 @@ type Options struct {
 // Dial returns a connection to the first of the addresses that answers and that Meet accepts,
 // without deadlines. Addresses are tried in their order, each [Stagger] after the one before, or as
 // soon as that has failed; the attempts go on side by side until ctx ends. What takes a connection
-// and says nothing has a second before the others go on, and is tried again after them with twice
-// the time; it has the time of ctx if there is no other address.
+// and is not recognised has a second before the others go on, and is tried again after them with twice
+// the time, up to 16 s, for as long as ctx lasts; it has the time of ctx if there is no other address.
 //
 // An error is the last one of each address, or the final one alone.
 func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) {
@@ -133,9 +133,8 @@ type attempt struct {
 	err      error
 }
 
-// meet has Meet introduce this process. What is at the other end has patience for its first
-// byte, or has been silent, and the time of ctx for the rest: it may have accepted this process by
-// then.
+// meet has Meet introduce this process. What is at the other end has patience until it is recognised, or
+// has been silent, and the time of ctx for the rest: it may accept this process from then on.
 func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duration) (final, silent bool, err error) {
 	if patience > 0 {
 		conn.SetDeadline(time.Now().Add(patience))
@@ -145,7 +144,7 @@ func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duratio
 	a := &answering{Conn: conn, ctx: ctx}
 	if final, err = o.Meet(a); err != nil {
 		var timeout net.Error
-		silent = !a.answered && errors.As(err, &timeout) && timeout.Timeout()
+		silent = !a.recognised && errors.As(err, &timeout) && timeout.Timeout()
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
@@ -157,22 +156,28 @@ func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duratio
 	return false, false, conn.SetDeadline(time.Time{})
 }
 
-// answering is a connection that gets the time of a context when something has come over it.
+// answering is a connection that gets the time of a context when this process writes in answer to
+// what has come over it: a stranger may send some bytes, too.
 type answering struct {
 	net.Conn
-	ctx      context.Context
-	answered bool
+	ctx                  context.Context
+	answered, recognised bool
 }
 
 func (a *answering) Read(b []byte) (int, error) {
 	n, err := a.Conn.Read(b)
-	if n > 0 && !a.answered {
-		a.answered = true
+	a.answered = a.answered || n > 0
+	return n, err
+}
+
+func (a *answering) Write(b []byte) (int, error) {
+	if a.answered && !a.recognised {
+		a.recognised = true
 		end, _ := a.ctx.Deadline() // zero: none
 		a.SetDeadline(end)
 		if a.ctx.Err() != nil {
 			a.SetDeadline(time.Unix(1, 0)) // it has ended in between
 		}
 	}
-	return n, err
+	return a.Conn.Write(b)
 }

@@ -19,7 +19,8 @@ var errStranger, errFinal = errors.New("another process"), errors.New("not admit
 // network is what there is at each address; each of its connections begins at its time.
 type network map[string]func(ctx context.Context, here net.Conn) error
 
-// options are those of a dialer on the network, which asks "?" and expects "!".
+// options are those of a dialer on the network, which asks "?" and expects "!!", or "++" and, when it has
+// written again, "!".
 func (w network) options(failed *[]string) Options {
 	return Options{
 		connect: func(ctx context.Context, address string) (net.Conn, error) {
@@ -30,14 +31,20 @@ func (w network) options(failed *[]string) Options {
 			return near, nil
 		},
 		Meet: func(conn net.Conn) (bool, error) {
-			b := []byte{'?'}
-			if _, err := conn.Write(b); err != nil {
+			b := []byte{'?', 0}
+			if _, err := conn.Write(b[:1]); err != nil {
 				return false, err
 			}
 			if _, err := io.ReadFull(conn, b); err != nil {
 				return false, err
 			}
-			switch b[0] {
+			if b[1] == '+' {
+				conn.Write(b[:1])
+				if _, err := io.ReadFull(conn, b[1:]); err != nil {
+					return false, err
+				}
+			}
+			switch b[1] {
 			case '!':
 				return false, nil
 			case 'x':
@@ -65,6 +72,20 @@ func answers(with string, delay time.Duration) func(context.Context, net.Conn) e
 		}()
 		return nil
 	}
+}
+
+// held is a process that is held up for 20 s when it has been recognised.
+func held(_ context.Context, here net.Conn) error {
+	go func() {
+		io.ReadFull(here, make([]byte, 1))
+		io.WriteString(here, "++")
+		io.ReadFull(here, make([]byte, 1))
+		time.Sleep(20 * time.Second)
+		io.WriteString(here, "!")
+		io.Copy(io.Discard, here)
+		here.Close()
+	}()
+	return nil
 }
 
 func nowhere(ctx context.Context, _ net.Conn) error {
@@ -97,6 +118,8 @@ func TestDial(t *testing.T) {
 		{"addresses that lead nowhere have one", slices.Concat(slices.Repeat([]string{"nowhere"}, 20), []string{"good"}), "good", 20 * Stagger, nil, nil},
 		{"another process answers", []string{"stranger", "good"}, "good", 0, []string{"stranger"}, nil},
 		{"something says nothing", []string{"silent", "good"}, "good", patience, []string{"silent"}, nil},
+		{"a stranger sends a byte and no more", []string{"babbler", "good"}, "good", patience, []string{"babbler"}, nil},
+		{"one that is held up when it has been recognised", []string{"held", "good"}, "held", 20 * time.Second, nil, nil},
 		{"one that answers late is left alone", []string{"late20s"}, "late20s", 20 * time.Second, nil, nil},
 		{"one that answers late is tried again where the others are refused", []string{"late20s", "refused"}, "late20s", 20 * time.Second, []string{"late20s", "refused", "late20s", "late20s", "late20s"}, nil},
 		{"two that say nothing have more time each round", []string{"late5s", "silent"}, "late5s", 6 * time.Second, // 1 s each, then 2 s each
@@ -111,8 +134,8 @@ func TestDial(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := network{
-					"good": answers("!", 0), "late2s": answers("!", 2*time.Second), "late5s": answers("!", 5*time.Second), "late20s": answers("!", 20*time.Second),
-					"stranger": answers("?", 0), "final": answers("x", 0), "silent": silent,
+					"good": answers("!!", 0), "late2s": answers("!!", 2*time.Second), "late5s": answers("!!", 5*time.Second), "late20s": answers("!!", 20*time.Second),
+					"stranger": answers("??", 0), "final": answers("xx", 0), "silent": silent, "babbler": answers("!", 0), "held": held,
 					"nowhere": nowhere, "refused": refused, "refused1": refused, "refused2": refused,
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -188,10 +211,10 @@ func TestTCP(t *testing.T) {
 		}()
 		return ln
 	}
-	good := listen("127.0.0.1:0", "!").Addr().String()
+	good := listen("127.0.0.1:0", "!!").Addr().String()
 	_, port, err := net.SplitHostPort(good)
 	require.NoError(t, err)
-	stranger := listen("127.0.0.2:"+port, "?").Addr().String()
+	stranger := listen("127.0.0.2:"+port, "??").Addr().String()
 	var failed []string
 	o := network{}.options(&failed)
 	o.connect = nil
