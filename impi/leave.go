@@ -12,15 +12,17 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// Close ends the job at this host. Messages that its processes have sent are delivered. Sends that
-// are still active, freed ones included, are carried out: Close waits until they are received, for as
-// long as ctx lasts, or, if it has no deadline, for at most [Config.PeerTimeout]; it does not wait for
-// a peer that is gone or itself closes its job. Its error names the first of those that were not
-// received, and of the freed ones that have failed before. Other requests that are still active fail
-// with [ErrClosed] here; messages for which there is no receive here fail with [ErrPeerLeft] at
-// their senders. Close then waits for the other hosts to acknowledge, for at most PeerTimeout, or
-// 2 s if it has waited in vain. Foreign processes end together: with them Close begins with a barrier and waits for all of them as long as ctx lasts,
-// or, if the barrier has failed, for at most PeerTimeout. A second call only waits for the first.
+// Close ends the job at this host. Messages that its processes have sent are delivered. Active
+// sends, freed ones included, are carried out: Close waits until they are received, for as long as
+// ctx lasts or, if it has no deadline, for at most [Config.PeerTimeout], but not for a peer that is
+// gone or itself closes its job. Its error names the first of those that were not received, which
+// includes freed ones that had failed before. Other active requests fail with [ErrClosed] here; messages for
+// which there is no receive fail with [ErrPeerLeft] at their senders. Close then waits for the other
+// hosts to acknowledge, for at most PeerTimeout, or 2 s if it has waited in vain.
+//
+// Foreign processes end together: with them Close begins with a barrier and waits for all of them as
+// long as ctx lasts, or, if the barrier has failed, for at most PeerTimeout. A second call only waits
+// for the first.
 func (j *Job) Close(ctx context.Context) error {
 	e := j.e
 	e.lock.Lock()
@@ -58,7 +60,7 @@ func (j *Job) Close(ctx context.Context) error {
 	}
 	patience, cancel := wait.Patience(ctx, limit)
 	defer cancel()
-	await(patience, e, said{e}) // if it times out, the senders of what is lost know
+	await(patience, e, said{e}) // in vain: senders that were not told take the end of the link for ErrPeerLeft
 	for _, l := range e.links {
 		if l != nil {
 			l.bye()

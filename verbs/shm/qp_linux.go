@@ -270,7 +270,7 @@ func (l *link) opened(m ctl) error {
 func (q *QP) attach(m ctl) {
 	in, err := q.link.inboxAt(m)
 	if err != nil {
-		return // checked on arrival; the arenas of a link only grow
+		return // the link has ended, which fails the QP: checked on arrival, and an arena is given back after the close of its inboxes
 	}
 	q.out = outbox{inbox: in}
 	q.peerInc, q.expectPSN = m.inc, m.psn
