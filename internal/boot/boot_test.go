@@ -972,6 +972,18 @@ func TestGone(t *testing.T) {
 	require.ErrorIs(t, jobs[0].Gone(ctx, 3), ErrUnknown, "the rendezvous is closed")
 }
 
+// A rendezvous that does not read a question is slow, and there.
+func TestGoneUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer here.Close()
+		c := &client{conn: here, size: 2, minor: whereMinor, asking: make(chan struct{}, 1), told: make(chan where, 1), readerDone: make(chan struct{})}
+		require.NoError(t, c.whyGone(t.Context(), 1))
+		there.Close()
+		require.ErrorIs(t, c.whyGone(t.Context(), 1), ErrUnknown)
+	})
+}
+
 // A rank that asks for none of the job is hung up on.
 func TestGoneBeyond(t *testing.T) {
 	w := newWorld(t, 2, defaultPatience)

@@ -538,12 +538,15 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 	if !c.writing.TryLock() { // a part is being written: the rendezvous is slow, and is there
 		return nil
 	}
-	err := c.conn.SetWriteDeadline(time.Now().Add(farewellPatience))
+	n, err := 0, c.conn.SetWriteDeadline(time.Now().Add(farewellPatience))
 	if err == nil {
-		_, err = c.conn.Write(where{rank: uint32(rank)}.Append(nil))
+		n, err = c.conn.Write(where{rank: uint32(rank)}.Append(nil))
 	}
 	c.writing.Unlock()
-	if err != nil {
+	switch {
+	case n == 0 && errors.Is(err, os.ErrDeadlineExceeded): // it does not read, and is there
+		return nil
+	case err != nil:
 		return ErrUnknown
 	}
 	m, err := c.answer(ctx)
