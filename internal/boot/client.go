@@ -138,17 +138,7 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 		failed  = map[string]error{}
 		lacking bool // descriptors
 	)
-	waits := func() {
-		var all error
-		for _, address := range addresses {
-			err := failed[address]
-			if err == nil {
-				err = fmt.Errorf("at %s: no answer yet", address)
-			}
-			all = also(all, err)
-		}
-		waitsFor(ctx, all)
-	}
+	waits := func() { waitsFor(ctx, reach.Join(addresses, failed)) }
 	waits()
 	attempt, cancel := ctx, context.CancelFunc(func() {})
 	if len(addresses) > 1 {
@@ -201,14 +191,6 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 	}
 	go c.read(r)
 	return c, false, nil
-}
-
-// also adds an error to those of other addresses, if there are any.
-func also(err, e error) error {
-	if err == nil {
-		return e
-	}
-	return fmt.Errorf("%w; %w", err, e)
 }
 
 var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has already left")

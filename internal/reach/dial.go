@@ -114,15 +114,22 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 		}
 		next.Reset(0)
 	}
-	var err error
+	return nil, Join(addresses, failed)
+}
+
+// Join is the error of all addresses, in their order.
+func Join(addresses []string, failed map[string]error) (all error) {
 	for _, address := range addresses {
+		err := failed[address]
 		if err == nil {
-			err = failed[address]
-		} else {
-			err = fmt.Errorf("%w; %w", err, failed[address])
+			err = fmt.Errorf("at %s: no answer yet", address)
 		}
+		if all != nil {
+			err = fmt.Errorf("%w; %w", all, err)
+		}
+		all = err
 	}
-	return nil, err
+	return all
 }
 
 // attempt is one to connect to an address, and what came of it.
