@@ -558,7 +558,11 @@ func (l *link) writeOne(o outgoing, buf []byte) error {
 		if !o.arena.pass() {
 			return nil
 		}
-		defer o.arena.passed()
+		defer func() {
+			if err := o.arena.passed(); err != nil {
+				l.ctx.log.Warn("shm: give back an arena", "error", err)
+			}
+		}()
 		oob = unix.UnixRights(o.arena.fd)
 	}
 	for {
