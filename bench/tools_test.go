@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -116,7 +117,11 @@ func TestTwoEnds(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	program := func(body string) {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "ib_write_bw"), []byte("#!/bin/sh\n"+body), 0o755))
+		// By another process: a file that this one writes cannot be executed (ETXTBSY) while a child
+		// that is just being forked has it open.
+		cmd := exec.Command("sh", "-c", `cat >"$0" && chmod +x "$0"`, filepath.Join(dir, "ib_write_bw"))
+		cmd.Stdin = strings.NewReader("#!/bin/sh\n" + body)
+		require.NoError(t, cmd.Run())
 	}
 	d := aTool(peerPerftest, patternBW, "write", 65536)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
