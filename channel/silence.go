@@ -59,12 +59,13 @@ func (s *silence) end(w *silentPeer, why error) {
 	}
 }
 
-// breakSilence warns each connect timeout of peers that have not answered for as long.
+// breakSilence asks each connect timeout after peers that have not answered for as long, and warns of
+// them, at doubling pauses: all ranks of a large job may wait.
 func (n *Node) breakSilence() {
 	bound := cmp.Or(n.opt.warnAfter, n.opt.connectTimeout)
 	tick := time.NewTicker(bound)
 	defer tick.Stop()
-	for {
+	for rounds := 0; ; {
 		select {
 		case <-n.life.Done():
 			return
@@ -85,7 +86,10 @@ func (n *Node) breakSilence() {
 			}
 		}
 		cancel()
-		if running > 0 && n.life.Err() == nil {
+		if rounds++; running == 0 {
+			rounds = 0
+		}
+		if running > 0 && rounds&(rounds-1) == 0 && n.life.Err() == nil {
 			n.log.Warn("channel: ranks do not answer while this one connects to them; as far as is known they have not ended, so they are waited for",
 				"ranks", running, "longest", longest.peer.rank, "time", time.Since(longest.since).Round(time.Second))
 		}

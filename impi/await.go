@@ -12,7 +12,7 @@ import (
 
 // await returns a context for a wait for the other hosts, of which missing returns those that are still
 // awaited. Each [Config.PeerTimeout] it asks of each of them whether it has ended, and ends if one has;
-// its cause names the host. The wait for others is logged.
+// its cause names the host. The wait for others is logged, at doubling pauses.
 func (r *roster) await(ctx context.Context, c *Config, missing func() []int, ended endedFunc) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over := make(chan struct{})
@@ -29,7 +29,8 @@ func (r *roster) await(ctx context.Context, c *Config, missing func() []int, end
 			if n%ticks != 0 {
 				continue
 			}
-			if err := r.silent(ctx, c, missing(), ended); err != nil {
+			round := n / ticks
+			if err := r.silent(ctx, c, missing(), ended, round&(round-1) == 0); err != nil {
 				cancel(err)
 				return
 			}
@@ -75,8 +76,9 @@ func (r *roster) unreachable(host int, err error) error {
 	return &Error{Op: "connect", Rank: r.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, err)}
 }
 
-// silent returns the reason why hosts that have not answered in time will not do so.
-func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended endedFunc) error {
+// silent returns the reason why hosts that have not answered in time will not do so. If there is none, it
+// logs the wait if told so.
+func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended endedFunc, log bool) error {
 	if len(hosts) == 0 {
 		return nil
 	}
@@ -90,7 +92,7 @@ func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended ended
 			return r.unreachable(i, err)
 		}
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !log {
 		return nil
 	}
 	c.Log.Warn("impi: hosts do not answer while this one connects to them; as far as is known they have not ended, so they are waited for", "hosts", len(hosts), "first", hosts[0])

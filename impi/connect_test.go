@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -246,6 +248,29 @@ func TestHeld(t *testing.T) {
 			closeAll(t, jobs[:])
 		})
 	}
+}
+
+// counter counts records.
+type counter struct {
+	slog.Handler
+	n atomic.Int32
+}
+
+func (c *counter) Handle(context.Context, slog.Record) error {
+	c.n.Add(1)
+	return nil
+}
+
+// TestAwaitLog: a wait is logged at doubling pauses.
+func TestAwaitLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &counter{Handler: quietConfig().Handler()}
+		c := &Config{PeerTimeout: time.Second, Log: slog.New(h)}
+		_, stop := (&roster{}).await(t.Context(), c, func() []int { return []int{0} }, func(context.Context, int) error { return nil })
+		time.Sleep(16500 * time.Millisecond)
+		stop()
+		require.EqualValues(t, 5, h.n.Load(), "after 1, 2, 4, 8 and 16 s")
+	})
 }
 
 // TestCrowd: of too many connections that say nothing the oldest give way, and the hosts
