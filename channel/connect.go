@@ -37,7 +37,15 @@ func (n *Node) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mine := address{host: machine.ID(), kernel: machine.Kernel(), port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: addrs}
+	host, err := machine.ID()
+	if err != nil {
+		return err
+	}
+	kernel, err := machine.Kernel()
+	if err != nil {
+		return err
+	}
+	mine := address{host: host, kernel: kernel, port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: addrs}
 	settings, err := n.opt.coll.AppendBinary(nil)
 	if err != nil {
 		return err

@@ -246,7 +246,15 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 			peers = append(peers, int32(rank))
 		}
 	}
-	mine := offer{machine: machine.ID(), kernel: machine.Kernel(), slot: rcSlot, window: s.window, cpus: s.cpus}
+	host, err := machine.ID()
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := machine.Kernel()
+	if err != nil {
+		return nil, err
+	}
+	mine := offer{machine: host, kernel: kernel, slot: rcSlot, window: s.window, cpus: s.cpus}
 	var carriers []*rcCarrier
 	var chosen *rcCarrier
 	defer func() {

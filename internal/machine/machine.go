@@ -3,39 +3,51 @@
 package machine
 
 import (
+	"errors"
 	"hash/fnv"
 	"io"
 	"math/bits"
 	"os"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // ID is the same for processes that reach each other over loopback, and most
 // likely different for others: from the identity of the boot (random(4),
 // /proc/sys/kernel/random/boot_id) and the network namespace, else from the host's
-// name. It is for what is tried first, and proves nothing.
-func ID() uint64 {
+// name. It is for what is tried first, and proves nothing. An error is that this process has no
+// descriptor left: it would disagree with others of its machine.
+func ID() (uint64, error) {
 	h := fnv.New64a()
-	boot(h)
-	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
+	if err := boot(h); err != nil {
+		return 0, err
+	}
+	ns, err := os.Readlink("/proc/self/ns/net") // opens nothing
+	if err == nil {
 		h.Write([]byte(ns))
 	}
-	return h.Sum64()
+	return h.Sum64(), nil
 }
 
 // Kernel is the same for processes that share CPUs, as [ID] is for those that share
 // loopback, too: containers of one machine have networks of their own, but its CPUs.
-func Kernel() uint64 {
+func Kernel() (uint64, error) {
 	h := fnv.New64a()
-	boot(h)
-	return h.Sum64()
+	err := boot(h)
+	return h.Sum64(), err
 }
 
-func boot(h io.Writer) {
-	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+func boot(h io.Writer) error {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if errors.Is(err, limits.ErrFiles) {
+		return limits.Files(err)
+	}
+	if err == nil {
 		h.Write(id)
 	} else if name, err := os.Hostname(); err == nil {
 		h.Write([]byte(name))
 	}
+	return nil
 }
 
 // first is the set of CPUs 0 to n-1.

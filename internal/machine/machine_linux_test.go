@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -27,6 +30,20 @@ func TestContainer(t *testing.T) {
 	need.Probe(t, "a network namespace", refused)
 	require.NoError(t, err)
 	id, kernel := told(t, out)
-	require.NotEqual(t, ID(), id)
-	require.Equal(t, Kernel(), kernel)
+	ours, err := ID()
+	require.NoError(t, err)
+	require.NotEqual(t, ours, id)
+	same(t, kernel, Kernel)
+}
+
+// TestNoDescriptor: a process without descriptors says so, rather than be on a machine of its own.
+func TestNoDescriptor(t *testing.T) {
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
+	_, err := ID()
+	_, kerr := Kernel()
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, limits.ErrFiles)
+	require.ErrorIs(t, kerr, limits.ErrFiles)
 }

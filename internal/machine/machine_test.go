@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"testing"
@@ -18,8 +19,10 @@ func TestMain(m *testing.M) {
 }
 
 func tell([]string) error {
-	_, err := fmt.Println(ID(), Kernel())
-	return err
+	id, err := ID()
+	kernel, kerr := Kernel()
+	fmt.Println(id, kernel)
+	return errors.Join(err, kerr)
 }
 
 // TestID: processes of one machine agree.
@@ -27,10 +30,17 @@ func TestID(t *testing.T) {
 	out, err := teller().Output()
 	require.NoError(t, err)
 	id, kernel := told(t, out)
-	require.Equal(t, ID(), id)
-	require.Equal(t, Kernel(), kernel)
+	same(t, id, ID)
+	same(t, kernel, Kernel)
 	require.NotZero(t, id)
 	require.NotEqual(t, id, kernel)
+}
+
+func same(t *testing.T, want uint64, of func() (uint64, error)) {
+	t.Helper()
+	got, err := of()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
 
 // teller is this program, which says what it is on.
