@@ -30,7 +30,7 @@ type Options struct {
 	// tried. Connections meet one at a time. It writes again only to what it has recognised by its answer.
 	Meet func(net.Conn) (final bool, err error)
 	// Patient says that nothing but the one meant takes connections at the addresses, being on this host: what
-	// says nothing is waited for.
+	// says nothing is waited for, and an address that does not answer, its queue being full, is tried again.
 	Patient bool
 	// Failed, if not nil, is called for each attempt that failed.
 	Failed func(address string, err error)
@@ -101,6 +101,8 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 				return a.conn, nil
 			}
 			a.conn.Close()
+		} else {
+			silent = o.Patient && timedOut(a.err)
 		}
 		err := fmt.Errorf("at %s: %w", a.address, a.err)
 		if o.Failed != nil {
@@ -150,8 +152,7 @@ func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duratio
 	defer stop()
 	a := &answering{Conn: conn, ctx: ctx}
 	if final, err = o.Meet(a); err != nil {
-		var timeout net.Error
-		silent = !a.recognised && errors.As(err, &timeout) && timeout.Timeout()
+		silent = !a.recognised && timedOut(err)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
@@ -161,6 +162,11 @@ func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duratio
 		return false, false, ctx.Err()
 	}
 	return false, false, conn.SetDeadline(time.Time{})
+}
+
+func timedOut(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // answering is a connection that gets the time of a context when this process writes in answer to

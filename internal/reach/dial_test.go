@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -165,6 +166,27 @@ func TestDial(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An address of this host at which the queue is full is tried again.
+func TestFull(t *testing.T) {
+	n := 0
+	w := network{"full": func(ctx context.Context, here net.Conn) error {
+		if n++; n < 3 {
+			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+		}
+		return answers("!!", 0)(ctx, here)
+	}}
+	var failed []string
+	o := w.options(&failed)
+	o.Patient = true
+	conn, err := Dial(t.Context(), []string{"full"}, o)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.Equal(t, []string{"full", "full"}, failed)
+	n, o.Patient = 0, false
+	_, err = Dial(t.Context(), []string{"full"}, o)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
 // The end of the context ends what is under way, whatever has been said by then.
