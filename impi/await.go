@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // await returns a context for a wait for the other hosts, of which missing returns those that are still
@@ -18,18 +18,13 @@ func (r *roster) await(ctx context.Context, c *Config, missing func() []int, end
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		tick := time.NewTicker(max(cmp.Or(c.warnAfter, c.PeerTimeout)/ticks, 1))
-		defer tick.Stop()
-		for n := 1; ; n++ {
-			select {
-			case <-ctx.Done():
+		for round := 1; ; round++ {
+			patience, stop := wait.Patience(ctx, cmp.Or(c.warnAfter, c.PeerTimeout))
+			<-patience.Done()
+			stop()
+			if ctx.Err() != nil {
 				return
-			case <-tick.C:
 			}
-			if n%ticks != 0 {
-				continue
-			}
-			round := n / ticks
 			if err := r.silent(ctx, c, missing(), ended, round&(round-1) == 0); err != nil {
 				cancel(err)
 				return
@@ -41,9 +36,6 @@ func (r *roster) await(ctx context.Context, c *Config, missing func() []int, end
 		<-over
 	}
 }
-
-// ticks make up the bound of a wait: time in which this process is stopped, or has no CPU, is one at most.
-const ticks = 8
 
 // endedFunc returns why a host is not awaited further, or nil.
 type endedFunc func(ctx context.Context, host int) error

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Worker is a worker of one or more suppliers: it asks for chunks and answers them. Several
@@ -100,19 +101,25 @@ func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
 	return w, nil
 }
 
-// connect connects to a supplier; both ends authenticate. A supplier that is held up has the time of ctx.
+// connect connects to a supplier; both ends authenticate. One of this host that is held up, stopped or
+// without a CPU, is waited for.
 func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 	d := net.Dialer{Timeout: w.c.Timeout, KeepAliveConfig: keepalive.Within(silence)}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	bound, cancel := ctx, context.CancelFunc(func() {})
+	if !keepalive.Local(conn) {
+		bound, cancel = wait.Patience(ctx, w.c.Timeout)
+	}
+	defer cancel()
+	stop := context.AfterFunc(bound, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	if err = keepalive.Spare(conn); err == nil {
 		_, err = proof.Dial(conn, w.c.proof(), nil)
 	}
 	if !stop() {
-		err = errors.Join(err, ctx.Err())
+		err = errors.Join(err, bound.Err())
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
