@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/reap"
 )
 
 // Command says which program is the filter, and how to start it.
@@ -43,9 +45,19 @@ type Error struct {
 	Op  string // "start", "answer" or "end"
 	PID int    // of the process; 0: there was none
 	// State says how the process ended; nil if it was still running when the error was found,
-	// and was killed.
+	// and was killed, or if the system refuses waitid(2).
 	State *os.ProcessState
 	Err   error
+
+	ended *syscall.WaitStatus // as State, but known without waitid(2)
+}
+
+// ExitCode returns the exit status of the process, or -1 if a signal ended it, or if there is none.
+func (e *Error) ExitCode() int {
+	if e.ended == nil {
+		return -1
+	}
+	return e.ended.ExitStatus()
 }
 
 func (e *Error) Error() string {
@@ -56,8 +68,13 @@ func (e *Error) Error() string {
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
-	if e.State != nil {
+	switch {
+	case e.State != nil:
 		s += ": " + e.State.String()
+	case e.ended != nil && e.ended.Signaled():
+		s += ": signal: " + e.ended.Signal().String()
+	case e.ended != nil:
+		s += fmt.Sprint(": exit status ", e.ended.ExitStatus())
 	}
 	return s
 }
@@ -168,7 +185,7 @@ func Once(ctx context.Context, c Command, chunk, out []byte) ([]byte, error) {
 	if writeErr := <-wrote; err == nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, os.ErrClosed) {
 		err = writeErr
 	}
-	if err != nil || p.cmd.ProcessState.ExitCode() != 0 {
+	if err != nil || p.status.ExitStatus() != 0 {
 		return out[:at], p.failed(ctx, "answer", err)
 	}
 	p.stdout.Close()
@@ -197,8 +214,9 @@ func readAll(r io.Reader, b []byte, limit int) ([]byte, error) {
 type child struct {
 	cmd           *exec.Cmd
 	stdin, stdout *os.File
-	done          chan struct{} // closed when it has ended and was reaped
-	mu            sync.Mutex    // guards the fields below, and the existence of the group
+	done          chan struct{}      // closed when it has ended and was reaped
+	status        syscall.WaitStatus // after done
+	mu            sync.Mutex         // guards the fields below, and the existence of the group
 	reaped        bool
 	killed        bool // by us
 	failure       bool // an error was returned
@@ -234,8 +252,19 @@ func start(c Command) (*child, error) {
 		return nil, &Error{Op: "start", Err: err}
 	}
 	p := &child{cmd: cmd, stdin: stdin, stdout: stdout, done: make(chan struct{})}
-	go p.reap()
+	go func() {
+		p.status = reap.Wait(cmd, p.ended)
+		close(p.done)
+	}()
 	return p, nil
+}
+
+// ended ends what is left of the group of the process, which has ended.
+func (p *child) ended() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reaped = true
+	killGroup(p.cmd.Process)
 }
 
 // kill ends the group, and with it every wait for the pipes.
@@ -273,7 +302,7 @@ func (p *child) failed(ctx context.Context, op string, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.killed {
-		e.State = p.cmd.ProcessState
+		e.State, e.ended = p.cmd.ProcessState, &p.status
 	}
 	if err == nil {
 		e.Err = ErrExit
@@ -312,8 +341,8 @@ func (p *child) end() error {
 		}
 		return &Error{Op: "end", PID: p.cmd.Process.Pid, Err: err}
 	}
-	if p.cmd.ProcessState.ExitCode() != 0 {
-		return &Error{Op: "end", PID: p.cmd.Process.Pid, Err: ErrExit, State: p.cmd.ProcessState}
+	if p.status.ExitStatus() != 0 {
+		return &Error{Op: "end", PID: p.cmd.Process.Pid, Err: ErrExit, State: p.cmd.ProcessState, ended: &p.status}
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (w *filterWorker) Close() error {
 	err := w.process.Close()
 	w.spare()
 	var e *filter.Error
-	if errors.Is(err, filter.ErrKilled) || errors.As(err, &e) && e.Err == filter.ErrExit && e.State.ExitCode() < 0 {
+	if errors.Is(err, filter.ErrKilled) || errors.As(err, &e) && e.Err == filter.ErrExit && e.ExitCode() < 0 {
 		return nil
 	}
 	return err

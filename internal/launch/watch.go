@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/reap"
 )
 
 // child is the process of one rank.
@@ -16,7 +18,7 @@ type child struct {
 	cmd *exec.Cmd
 
 	mu     sync.Mutex
-	reaped bool // its number may belong to another process
+	reaped bool // its number may soon belong to another process
 }
 
 // exit reports that a rank has ended.
@@ -29,6 +31,14 @@ func (c *child) signal(s os.Signal) {
 	if !c.reaped {
 		signalGroup(c.cmd.Process, s)
 	}
+}
+
+// ended ends what is left of the group of the child, which has ended.
+func (c *child) ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reaped = true
+	signalGroup(c.cmd.Process, os.Kill)
 }
 
 // watch decides what happens to the ranks of a job.
@@ -145,7 +155,7 @@ func (w *watch) adopt(children []*child) {
 	for _, c := range children {
 		rank := len(w.children)
 		w.children = append(w.children, c)
-		go func() { w.exits <- exit{rank, c.reap()} }()
+		go func() { w.exits <- exit{rank, exitStatus(reap.Wait(c.cmd, c.ended))} }()
 		switch {
 		case w.killing:
 			c.signal(os.Kill)

@@ -1,0 +1,2 @@
+// Package reap waits for processes whose groups end with them.
+package reap
