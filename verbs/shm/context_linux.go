@@ -78,7 +78,7 @@ var deviceAttr = verbs.DeviceAttr{
 type Context struct {
 	cfg      verbs.Config
 	log      *slog.Logger
-	refused  atomic.Pointer[refusal] // the last of a connection, if none has succeeded since
+	refused  atomic.Pointer[error] // the last of a connection, if none has succeeded since
 	gid      verbs.GID
 	attr     verbs.DeviceAttr
 	events   *soft.Events

@@ -60,7 +60,9 @@ func newSide(t testing.TB, c *Context) *side {
 	return s
 }
 
-func (s *side) connect(t testing.TB, to *side) {
+func (s *side) connect(t testing.TB, to *side) { s.connectWithin(t, to, 14) }
+
+func (s *side) connectWithin(t testing.TB, to *side, timeout uint8) {
 	psn := func(s *side) uint32 { return s.q.Num & 0xffff }
 	for _, m := range []struct {
 		a    verbs.QPAttr
@@ -69,7 +71,7 @@ func (s *side) connect(t testing.TB, to *side) {
 		{verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll}, verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccessFlags},
 		{verbs.QPAttr{QPState: verbs.QPRTR, PathMTU: verbs.MTU4096, DestQPNum: to.q.Num, RQPSN: psn(to), MinRNRTimer: 12, AHAttr: verbs.AHAttr{DGID: to.c.gid, PortNum: 1}},
 			verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPN | verbs.MaskRQPSN | verbs.MaskMaxDestRdAtomic | verbs.MaskMinRNRTimer},
-		{verbs.QPAttr{QPState: verbs.QPRTS, SQPSN: psn(s), RNRRetry: 7, RetryCnt: 7, Timeout: 14, MaxRdAtomic: 4}, verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCnt | verbs.MaskRNRRetry | verbs.MaskMaxQPRdAtomic},
+		{verbs.QPAttr{QPState: verbs.QPRTS, SQPSN: psn(s), RNRRetry: 7, RetryCnt: 7, Timeout: timeout, MaxRdAtomic: 4}, verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCnt | verbs.MaskRNRRetry | verbs.MaskMaxQPRdAtomic},
 	} {
 		require.NoError(t, s.q.Modify(&m.a, m.mask|verbs.MaskState))
 	}

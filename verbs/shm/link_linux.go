@@ -219,26 +219,29 @@ func (c *Context) shareArenas(l *link) {
 }
 
 // dial connects to the peer, retrying while QPs use the link: the peer's process may start
-// late, and each QP gives up by its own retry counters.
+// late, and each QP gives up by its own retry counters. Without a descriptor the link ends at once.
 func (l *link) dial() {
 	pause := redialMin
 	for {
 		conn, err := net.DialUnix("unixpacket", nil, socketAddr(l.gid))
+		final := errors.Is(err, limits.ErrFiles)
 		if err == nil {
 			if err = l.handshake(conn, true, hello{}, -1); err == nil {
 				return
 			}
 			conn.Close()
-			select {
-			case <-l.ctx.closing:
-				return
-			default:
-			}
-			if !passing(err) {
-				l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
-				l.end(err, false)
-				return
-			}
+			final = !passing(err)
+		}
+		select {
+		case <-l.ctx.closing:
+			return
+		default:
+		}
+		if final {
+			err = limits.Files(err)
+			l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
+			l.end(err, false)
+			return
 		}
 		select {
 		case <-l.ctx.closing:
@@ -314,15 +317,8 @@ func (c *Context) accept() {
 	}
 }
 
-// refusal is why there was no link to a peer at a time.
-type refusal struct {
-	error
-	at time.Time
-}
-
-func (r *refusal) Unwrap() error { return r.error }
-
-// refuse notes why there is no link to a peer, which tries again and again.
+// refuse logs why there is no link to a peer, which tries again and again. Without a descriptor the
+// links that wait for their peers end.
 func (c *Context) refuse(err error) {
 	select {
 	case <-c.closing:
@@ -331,10 +327,25 @@ func (c *Context) refuse(err error) {
 	}
 	err = limits.Files(err)
 	level := slog.LevelWarn
-	if last := c.refused.Swap(&refusal{err, time.Now()}); last != nil && last.Error() == err.Error() {
+	lacking := errors.Is(err, limits.ErrFiles)
+	if last := c.refused.Swap(&err); last != nil && ((*last).Error() == err.Error() || lacking && errors.Is(*last, limits.ErrFiles)) {
 		level = slog.LevelDebug
 	}
 	c.log.Log(context.Background(), level, "shm: refused a connection", "error", err)
+	if !lacking {
+		return
+	}
+	c.mu.Lock()
+	all := slices.Collect(maps.Keys(c.all))
+	c.mu.Unlock()
+	for _, l := range all {
+		l.mu.Lock()
+		waits := !l.up && string(l.gid[:]) < string(c.gid[:])
+		l.mu.Unlock()
+		if waits {
+			l.end(err, false)
+		}
+	}
 }
 
 // errCrowded: a connection has been closed to make room for others, or because the context closes.
@@ -422,7 +433,10 @@ func (l *link) handshake(conn *net.UnixConn, dialer bool, h hello, fd int) (err 
 	}
 	pidfd := -1
 	if pid > 0 {
-		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+		switch pidfd, err = unix.PidfdOpen(pid, 0); {
+		case err == limits.ErrFiles: // without one, CMA would be given up for good
+			return errors.Join(os.NewSyscallError("pidfd_open", err), seg.close())
+		case err != nil:
 			pidfd = -1
 		}
 	}

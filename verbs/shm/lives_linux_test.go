@@ -3,12 +3,14 @@ package shm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/limits"
@@ -82,6 +84,42 @@ func TestCauseOfDeath(t *testing.T) {
 	require.NotErrorIs(t, a.q.Cause(), verbs.ErrPeerDied, "it may still write here")
 	require.NoError(t, b.q.link.conn.Close()) // as the kernel does
 	eventually(t, "its end is not noticed", func() bool { return errors.Is(a.q.Cause(), verbs.ErrPeerDied) })
+}
+
+// Links for which there are too few descriptors end at once, and say so; none has less than it would
+// with enough of them.
+func TestLinkWithoutDescriptors(t *testing.T) {
+	leak.Check(t)
+	x, y := openWithin(t, time.Second), openWithin(t, time.Second)
+	join(t, newSide(t, x), newSide(t, y))
+	full := x.links[y.gid].canRead.Load()
+	require.NoError(t, errors.Join(x.Close(), y.Close()))
+	for more := range uint64(8) {
+		x, y := openWithin(t, time.Second), openWithin(t, time.Second)
+		a, b := newSide(t, x), newSide(t, y)
+		next, err := unix.Dup(0)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(next))
+		var limit unix.Rlimit
+		require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next) + more, Max: limit.Max}))
+		func() {
+			defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
+			const never = 0 // it gives up
+			a.connectWithin(t, b, never)
+			b.connectWithin(t, a, never)
+			eventually(t, "neither connected nor failed", func() bool {
+				return a.joined() && b.joined() || errors.Is(errors.Join(a.q.Cause(), b.q.Cause()), limits.ErrFiles)
+			})
+			if why := errors.Join(a.q.Cause(), b.q.Cause()); why != nil {
+				require.ErrorContains(t, why, fmt.Sprintf("RLIMIT_NOFILE (ulimit -n) is %d", uint64(next)+more))
+			} else {
+				require.Equal(t, full, a.q.link.canRead.Load())
+				require.Equal(t, full, b.q.link.canRead.Load())
+			}
+		}()
+		require.NoError(t, errors.Join(x.Close(), y.Close()))
+	}
 }
 
 // A message that waits for a receive does not hold up the acknowledgements carried by later

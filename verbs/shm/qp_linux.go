@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -586,9 +585,6 @@ func (q *QP) expire(now int64) {
 	if q.giveUp != 0 && q.giveUp <= now {
 		q.giveUp = 0
 		q.Why = errors.New("the peer did not connect in time")
-		if r := q.ctx.refused.Load(); r != nil && errors.Is(r, limits.ErrFiles) && time.Since(r.at) < time.Second { // the peer tries again and again
-			q.Why = r.error
-		}
 		q.fail(nil, verbs.WCRetryExcErr)
 		q.Events.Add(verbs.EventQPFatal, q)
 	}
