@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -65,7 +66,7 @@ func (r *roster) cause(ctx context.Context, err error) error {
 
 // unreachable is the error of a host that could not be connected.
 func (r *roster) unreachable(host int, err error) error {
-	return &Error{Op: "connect", Rank: r.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, err)}
+	return &Error{Op: "connect", Rank: r.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, limits.Files(err))}
 }
 
 // silent returns the reason why hosts that have not answered in time will not do so. If there is none, it

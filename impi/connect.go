@@ -46,8 +46,12 @@ func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (c
 		// It stays open until the caller has finished: see ended.
 		l.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Unix(1, 0))
 	}()
-	wg.Go(func() { d.accept(ctx, l, &wg) })
-	failed := make(chan error, r.me)
+	failed := make(chan error, r.me+1)
+	wg.Go(func() {
+		if err := d.accept(ctx, l, &wg); err != nil {
+			failed <- err
+		}
+	})
 	for i := range r.me {
 		wg.Go(func() { failed <- d.dial(ctx, i) })
 	}
@@ -188,25 +192,32 @@ func (d *connecting) params() proof.Params {
 }
 
 // accept takes connections until taken. A peer that sends nothing, or something
-// invalid, does not hold up the others.
-func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) {
+// invalid, does not hold up the others. The error is that there is no descriptor for one.
+func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) error {
+	said := false
 	for {
 		nc, err := l.Accept()
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
+			switch {
+			case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+				return nil
+			case errors.Is(err, limits.ErrFiles):
+				return err
+			case !said:
+				said = true
+				d.config.Log.Warn("impi: cannot accept a connection", "error", limits.Files(err))
 			}
-			d.config.Log.Warn("impi: cannot accept a connection", "error", err)
 			select {
 			case <-ctx.Done():
-				return
+				return nil
 			case <-time.After(10 * time.Millisecond):
 			}
 			continue
 		}
+		said = false
 		conn := nc.(*net.TCPConn)
 		if !d.greeting.Enter(conn) {
-			return
+			return nil
 		}
 		wg.Go(func() {
 			defer d.greeting.Leave(conn)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // Reasons for which an operation fails; test for them with errors.Is. Methods return an [*Error]
@@ -77,4 +78,6 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // jobError is an Error that concerns no particular peer.
-func jobError(op string, err error) error { return &Error{Op: op, Rank: -1, Tag: -1, Err: err} }
+func jobError(op string, err error) error {
+	return &Error{Op: op, Rank: -1, Tag: -1, Err: limits.Files(err)}
+}

@@ -43,6 +43,7 @@ func TestMain(m *testing.M) {
 
 // act is what a rank does in a job that is made of a node.
 type act struct {
+	before      func(rank int, args []string) error // the job is made; may be nil
 	do          func(ctx context.Context, j *Job, args []string) error
 	peerTimeout time.Duration
 }
@@ -73,6 +74,11 @@ func play(a act, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
+	if a.before != nil {
+		if err := a.before(n.Rank(), args); err != nil {
+			return err
+		}
+	}
 	config.Addr = netip.MustParseAddr(cmp.Or(os.Getenv(nettest.EnvAddress), "127.0.0.1"))
 	j, err := FromNode(ctx, n, config)
 	if err != nil {

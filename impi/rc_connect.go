@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +54,8 @@ type rcSetup struct {
 	devices []*rcDevice
 	window  uint32
 	cpus    []byte
+
+	refused []error // why devices are not used
 
 	mu     sync.Mutex // of the devices, until the engine runs, and of what follows
 	ranks  int        // processes on this machine
@@ -106,7 +110,7 @@ func (j *Job) openRC() *rcSetup {
 	}
 	all, err := verbs.Devices()
 	if err != nil {
-		j.config.Log.Debug("impi: cannot list some devices", "error", err)
+		s.refused = append(s.refused, s.refusal(err, slog.LevelDebug, "impi: cannot list some devices"))
 	}
 	for _, provider := range providers {
 		for _, dev := range all {
@@ -115,13 +119,23 @@ func (j *Job) openRC() *rcSetup {
 			}
 			d, err := j.openDevice(dev, s.window, receives, hosts)
 			if err != nil {
-				j.config.Log.Debug("impi: device not used", "device", dev.Name(), "error", err)
+				err = s.refusal(fmt.Errorf("%s: %w", dev.Name(), err), slog.LevelDebug, "impi: device not used")
+				s.refused = append(s.refused, err)
 				continue
 			}
 			s.devices = append(s.devices, d)
 		}
 	}
 	return s
+}
+
+// refusal logs why a device is not used, and returns it.
+func (s *rcSetup) refusal(err error, level slog.Level, what string, args ...any) error {
+	if errors.Is(err, limits.ErrFiles) {
+		err, level = limits.Files(err), slog.LevelWarn
+	}
+	s.j.config.Log.Log(context.Background(), level, what, append(args, "error", err)...)
+	return err
 }
 
 // window is how many packets each pair of processes may have on their way, so that receives and sends
@@ -255,6 +269,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 		return nil, err
 	}
 	mine := offer{machine: host, kernel: kernel, slot: rcSlot, window: s.window, cpus: s.cpus}
+	refused := slices.Clone(s.refused)
 	var carriers []*rcCarrier
 	var chosen *rcCarrier
 	defer func() {
@@ -279,7 +294,8 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 			}
 		}
 		if err != nil {
-			l.e.log.Info("impi: cannot make a queue pair", "peer", l.host, "device", d.name, "error", err)
+			err = fmt.Errorf("%s: %w", d.name, err)
+			refused = append(refused, s.refusal(err, slog.LevelInfo, "impi: cannot make a queue pair", "peer", l.host))
 			continue
 		}
 		carriers, mine.endpoints = append(carriers, c), append(mine.endpoints, e)
@@ -300,14 +316,20 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 		i, k, err := s.choose(l, conn, &mine, &theirs, used)
 		if err == nil && i < 0 && s.j.config.named != "" {
 			err = fmt.Errorf("nothing that %s=%s names works between the hosts; it may name tcp as well", channel.EnvTransport, s.j.config.named)
+			if len(refused) > 0 {
+				err = fmt.Errorf("%w: %w", err, errors.Join(refused...))
+			}
 		}
 		if err != nil || i < 0 {
 			return nil, err
 		}
 		used[0][i], used[1][k] = true, true
-		if ok, err := s.try(ctx, conn, carriers[i], theirs.endpoints[k]); err != nil {
+		switch why, err := s.try(ctx, conn, carriers[i], theirs.endpoints[k]); {
+		case err != nil:
 			return nil, err
-		} else if ok {
+		case why != nil:
+			refused = append(refused, why)
+		default:
 			c = carriers[i]
 		}
 	}
@@ -326,12 +348,12 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*r
 	return c, nil
 }
 
-// try connects a queue pair and reports whether it works at both ends.
-func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs.Endpoint) (bool, error) {
+// try connects a queue pair; why says why it does not work at both ends.
+func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs.Endpoint) (why, _ error) {
 	s.mu.Lock()
 	c.want = 2 // set before the peer may probe: another link may take the completion
 	s.mu.Unlock()
-	why := c.qp.Connect(to, c.d.connect)
+	why = c.qp.Connect(to, c.d.connect)
 	if why == nil {
 		s.mu.Lock()
 		why = c.again.post(c.qp.PostRecv)
@@ -352,12 +374,11 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 			mine, theirs, err = swapVerdicts(ctx, conn, probe)
 		}
 	}
-	ok := err == nil && mine == works && theirs == works
-	if !ok && err == nil {
-		why = cmp.Or(why, errors.New("it does not work at the peer"))
-		c.l.e.log.Info("impi: queue pair does not work", "peer", c.l.host, "device", c.d.name, "error", why)
+	if err != nil || mine == works && theirs == works {
+		return nil, err
 	}
-	return ok, err
+	why = fmt.Errorf("%s: %w", c.d.name, cmp.Or(c.qp.Cause(), why, errors.New("it does not work at the peer")))
+	return s.refusal(why, slog.LevelInfo, "impi: queue pair does not work", "peer", c.l.host), nil
 }
 
 // probeTime is the bound of a probe, longer where ranks share CPUs, and the longest pause between its

@@ -134,8 +134,8 @@ func TestLateProbe(t *testing.T) {
 			result := make(chan bool, 2)
 			for me, s := range setups {
 				go func() {
-					ok, err := s.try(within(t), conns[me], carriers[me], ends[1-me])
-					result <- ok && err == nil
+					why, err := s.try(within(t), conns[me], carriers[me], ends[1-me])
+					result <- why == nil && err == nil
 				}()
 			}
 			require.True(t, <-result)
