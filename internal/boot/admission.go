@@ -38,10 +38,11 @@ func (s *Server) allCame() bool {
 
 func (s *Server) acceptAll() {
 	var pause time.Duration
+	said := false
 	for {
 		conn, err := s.ln.Accept()
 		if err == nil {
-			pause = 0
+			pause, said = 0, false
 			if s.meet(conn) {
 				s.wg.Go(func() { s.handle(conn) })
 			}
@@ -52,11 +53,18 @@ func (s *Server) acceptAll() {
 		}
 		// Out of descriptors, or a connection that was gone before it was accepted. Ranks that are
 		// already here continue meanwhile.
-		s.log.Warn("rendezvous: cannot accept a connection", "error", limits.Files(err))
+		err = limits.Files(err)
+		if !said {
+			said = true
+			s.log.Warn("rendezvous: cannot accept a connection", "error", err)
+		}
 		if errors.Is(err, limits.ErrFiles) {
 			s.mu.Lock()
 			s.evict()
 			s.mu.Unlock()
+			if s.options.lacks != nil {
+				s.options.lacks(err)
+			}
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		retry := time.NewTimer(pause)

@@ -158,8 +158,8 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 			}
 			var op *net.OpError
 			var dns *net.DNSError
-			if errors.Is(err, limits.ErrFiles) {
-				err, lacking = limits.Files(err), true
+			if err = limits.Files(err); errors.Is(err, limits.ErrFiles) {
+				lacking = true
 			} else if errors.As(err, &op) && op.Op == "dial" { // a name may become resolvable only when its host comes up
 				again = again || m.hosted || !errors.As(err, &dns) || !dns.IsNotFound
 			}

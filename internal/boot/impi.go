@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
@@ -118,7 +119,7 @@ func (c *impiClient) start(ctx context.Context) (*started, error) {
 			return s, nil
 		}
 		dial := (*net.OpError)(nil)
-		if !errors.As(err, &dial) || dial.Op != "dial" || time.Now().After(end) {
+		if err = limits.Files(err); errors.Is(err, limits.ErrFiles) || !errors.As(err, &dial) || dial.Op != "dial" || time.Now().After(end) {
 			return nil, err
 		}
 		waitsFor(ctx, fmt.Errorf("at %s: %w", c.server, err))

@@ -70,6 +70,8 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	case ln == nil:
 		return m.dial(ctx)
 	}
+	dialing, lacks := context.WithCancelCause(ctx) // where the server has no descriptor for this rank itself
+	defer lacks(nil)
 	h := &host{undo: func() {}}
 	// It ends with the Job, not with the context of Join.
 	h.server, err = Serve(context.Background(), ln, ServerOptions{
@@ -79,6 +81,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		Insecure: m.Insecure,
 		Logger:   loggerOf(ctx),
 		hosted:   true,
+		lacks:    lacks,
 		kill:     m.kill,
 	})
 	if err != nil {
@@ -96,7 +99,10 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	}
 	own := *m
 	own.find = at(ownAddresses(ln)...)
-	if h.client, err = own.dial(ctx); err != nil {
+	if h.client, err = own.dial(dialing); err != nil {
+		if why := context.Cause(dialing); errors.Is(why, limits.ErrFiles) {
+			err = fmt.Errorf("boot: join: rank 0 of %d: rendezvous: %w", m.Size, why)
+		}
 		h.undo()
 		h.server.Close()
 		return nil, err
@@ -196,6 +202,9 @@ func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 				addresses[i] = a.Unmap()
 			}
 			return addresses, nil
+		}
+		if err = limits.Files(err); errors.Is(err, limits.ErrFiles) {
+			return nil, err
 		}
 		waitsFor(ctx, err)
 		retry := time.NewTimer(time.Second)

@@ -23,8 +23,9 @@ type ServerOptions struct {
 	Insecure bool         // admit ranks without a secret
 	Logger   *slog.Logger // strangers, refusals, deaths; nil for none
 
-	hosted bool           // by the process of rank 0
-	kill   func(code int) // ends what is left of an aborted job that is hosted; may be nil
+	hosted bool            // by the process of rank 0
+	lacks  func(err error) // told that there is no descriptor for a connection; may be nil
+	kill   func(code int)  // ends what is left of an aborted job that is hosted; may be nil
 }
 
 // patience bounds what connections may cost.

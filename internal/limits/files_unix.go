@@ -5,7 +5,9 @@ package limits
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +26,13 @@ func (e *tooManyFiles) Unwrap() error { return e.error }
 // ErrFiles is the error of the system for too many open files in a process.
 const ErrFiles = syscall.EMFILE
 
-// Files adds to an error that says that there are too many open files which limit that is. Any other
-// error is returned as it is.
+// Files adds to an error that says that there are too many open files which limit that is; so does one
+// of the lookup of a name, which does not wrap its cause, and is [ErrFiles] then. Any other error is
+// returned as it is.
 func Files(err error) error {
+	if lookupLacks(err) {
+		err = fmt.Errorf("%w: %w", err, ErrFiles)
+	}
 	known := (*tooManyFiles)(nil)
 	switch {
 	case errors.As(err, &known):
@@ -39,6 +45,17 @@ func Files(err error) error {
 		return &tooManyFiles{err, "those of all processes, see fs.file-max"}
 	}
 	return err
+}
+
+// lookupLacks says whether an error is that of a lookup that had no descriptor. It may only say that it
+// has not found the name, which may be in a file that it could not open.
+func lookupLacks(err error) bool {
+	lookup := (*net.DNSError)(nil)
+	if !errors.As(err, &lookup) || errors.Is(err, ErrFiles) {
+		return false
+	}
+	left, ok := FilesLeft(1)
+	return ok && left < 1 || strings.Contains(lookup.Err, ErrFiles.Error())
 }
 
 func mostFiles() (uint64, bool) {
