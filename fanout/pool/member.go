@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
 
@@ -35,6 +36,7 @@ const strangers = 1024
 
 // accept takes workers until the listener is closed.
 func (s *Supplier) accept() {
+	said := false
 	for {
 		conn, err := s.ln.Accept()
 		if err != nil {
@@ -42,10 +44,14 @@ func (s *Supplier) accept() {
 				return
 			}
 			// Too many open files, for example. This may pass; a worker tries again.
-			s.c.Log.Warn("pool: accepting a connection has failed", "error", err)
+			if !said {
+				said = true
+				s.c.Log.Warn("pool: accepting a connection has failed", "error", limits.Files(err))
+			}
 			time.Sleep(acceptPause)
 			continue
 		}
+		said = false
 		if !s.proving.Enter(conn) {
 			return
 		}

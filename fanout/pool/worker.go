@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
@@ -91,7 +92,7 @@ func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
 			for _, l := range w.links {
 				err = errors.Join(err, l.conn.Close())
 			}
-			return nil, &SupplierError{addr, err}
+			return nil, &SupplierError{addr, limits.Files(err)}
 		}
 		l.asked = c.Window
 	}

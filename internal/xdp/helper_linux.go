@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // Helper opens ports for processes that cannot. It gives a seat to a process of the group, for
@@ -63,6 +65,7 @@ func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	room := make(chan struct{}, len(h.Interfaces)*h.Seats+strangers)
+	said := false
 	for {
 		c, err := l.AcceptUnix()
 		if ctx.Err() != nil {
@@ -75,13 +78,17 @@ func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 			return err
 		}
 		if err != nil { // out of descriptors or memory: retry
-			h.Log.Warn("cannot accept connections, retrying", "error", err)
+			if !said {
+				said = true
+				h.Log.Warn("cannot accept connections, retrying", "error", limits.Files(err))
+			}
 			select {
 			case <-ctx.Done():
 			case <-time.After(again):
 			}
 			continue
 		}
+		said = false
 		select {
 		case room <- struct{}{}:
 		default:
