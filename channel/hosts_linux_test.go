@@ -154,7 +154,7 @@ func TestWithoutNetlink(t *testing.T) {
 // wherever it runs out of them; its peer says that it is gone, or what it says. Neither takes part of
 // that for a fault of the other, or waits for as long as connecting may take.
 func TestWithoutDescriptors(t *testing.T) {
-	for _, provider := range []string{"tcp", "shm"} {
+	for _, provider := range []string{"tcp", "shm", "shm,tcp"} {
 		for few := 10; few < 22; few++ {
 			t.Run(fmt.Sprint(provider, few), func(t *testing.T) {
 				if few%3 > 0 {
@@ -164,6 +164,7 @@ func TestWithoutDescriptors(t *testing.T) {
 				r, out := run(t, provider, 2, "odd", "1", "descriptors", fmt.Sprint(few))
 				require.Equal(t, r.Status[0], r.Status[1], out)
 				if r.Status[0] != 0 {
+					require.NotRegexp(t, `(?m)^\[1\] .*rank 0 has no provider that works`, out)
 					require.Regexp(t, fmt.Sprintf(`(?m)^\[1\] .*too many open files.*: RLIMIT_NOFILE \(ulimit -n\) is %d`, few), out)
 				}
 				for _, wrong := range []string{"panic", "malformed", "retry counter"} {

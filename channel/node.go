@@ -160,7 +160,7 @@ func (n *Node) openDevices() error {
 		case err != nil && len(all) == 0:
 			return err
 		case err != nil:
-			n.log.Warn("channel: cannot list all devices", "error", err)
+			n.log.Warn("channel: cannot list all devices", "error", limits.Files(err))
 		}
 		for _, d := range all {
 			if d.OnRequest() && !slices.Contains(n.opt.providers, d.Provider()) {
@@ -185,6 +185,7 @@ func (n *Node) openDevices() error {
 			}
 			dev, err := n.openDevice(port{Device: d})
 			if err != nil {
+				err = limits.Files(err)
 				n.log.Warn("channel: cannot open device", "device", d.Name(), "error", err)
 				n.unopened[d.Provider()] = err
 				continue

@@ -19,6 +19,9 @@ func (w *wiring) respond() (*link, error) {
 			if a, ok, err := parseVerdict(k, body); err != nil || a != 0 || ok {
 				return nil, fmt.Errorf("%w: %v of attempt %d", ErrProtocol, k, a)
 			}
+			if len(w.refused) > 0 {
+				return nil, fmt.Errorf("%w: no provider works: %w", ErrUnreachable, errors.Join(w.refused...))
+			}
 			return nil, fmt.Errorf("%w: rank %d has no provider that works", ErrUnreachable, w.rank)
 		}
 		if k != kindPropose {
@@ -56,6 +59,7 @@ func (w *wiring) tryRespond(o *offer) (_ *link, err error) {
 			r.Device = l.dev.port.Name()
 		}
 		w.notUsed(r)
+		w.refused = append(w.refused, fmt.Errorf("%s: %w", r.Provider, why))
 	}
 	if refusal != nil {
 		answer.refusal, answer.final = refusal.Error(), final

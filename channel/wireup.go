@@ -95,7 +95,8 @@ type wiring struct {
 	conn    net.Conn
 	r       *bufio.Reader
 	attempt uint8
-	tried   []pair // by the higher rank
+	tried   []pair  // by the higher rank
+	refused []error // by it: why proposals have failed
 }
 
 // pair is a port of this rank and one that the peer proposes, by its number.
