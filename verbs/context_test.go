@@ -117,3 +117,18 @@ func TestGIDIndex(t *testing.T) {
 	}
 	require.NoError(t, c.Close())
 }
+
+// TestFailsAsItConnects: a QP that fails before it is in RTS says why.
+func TestFailsAsItConnects(t *testing.T) {
+	why := errors.New("the peer is not there")
+	c, err := openFake(&fakeContext{gids: 1, fails: why})
+	require.NoError(t, err)
+	pd, err := c.AllocPD()
+	require.NoError(t, err)
+	cq, err := c.CreateCQ(1, nil)
+	require.NoError(t, err)
+	qp, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq})
+	require.NoError(t, err)
+	require.ErrorIs(t, qp.Connect(Endpoint{Provider: "fake"}, ConnectAttr{}), why)
+	require.NoError(t, c.Close())
+}

@@ -7,6 +7,7 @@ type fakeContext struct {
 	closeMR func() error      // nil: succeeds
 	grant   func(QPCap) QPCap // nil: what was asked for
 	gids    int               // entries of the GID table
+	fails   error             // why QPs fail in RTR; nil: they do not
 }
 
 // openFake opens a device of it.
@@ -39,7 +40,7 @@ func (p *fakePD) CreateQP(a ProviderQPInit) (ProviderQP, error) {
 	if p.f.grant != nil {
 		a.Cap = p.f.grant(a.Cap)
 	}
-	return &fakeQP{cap: a.Cap}, nil
+	return &fakeQP{f: p.f, cap: a.Cap}, nil
 }
 func (p *fakePD) CreateSRQ(SRQAttr) (ProviderSRQ, error) { return nil, ErrNotSupported }
 func (p *fakePD) Close() error                           { return nil }
@@ -67,11 +68,20 @@ func (*fakeCQ) ReqNotify(bool) error        { return nil }
 func (*fakeCQ) Block(context.Context) error { return nil }
 func (*fakeCQ) Close() error                { return nil }
 
-type fakeQP struct{ cap QPCap }
+type fakeQP struct {
+	f   *fakeContext
+	cap QPCap
+}
 
-func (*fakeQP) QPNum() uint32                     { return 2 }
-func (q *fakeQP) Cap() QPCap                      { return q.cap }
-func (*fakeQP) Modify(*QPAttr, QPAttrMask) error  { return nil }
+func (*fakeQP) QPNum() uint32  { return 2 }
+func (q *fakeQP) Cap() QPCap   { return q.cap }
+func (q *fakeQP) Cause() error { return q.f.fails }
+func (q *fakeQP) Modify(a *QPAttr, _ QPAttrMask) error {
+	if a.QPState == QPRTS && q.f.fails != nil {
+		return ErrState
+	}
+	return nil
+}
 func (q *fakeQP) Query() (QPAttr, error)          { return QPAttr{Cap: q.cap}, nil }
 func (*fakeQP) State() QPState                    { return QPReset }
 func (*fakeQP) PostSend(w []SendWR) (int, error)  { return len(w), nil }

@@ -199,7 +199,8 @@ func (r RetryCount) value() uint8 { return 7 - r.inverted }
 
 // Connect moves a QP in RESET or INIT to RTS, connected to the peer's endpoint, by the
 // usual three calls of [QP.Modify]. Like these it is local and returns at once. If the
-// endpoint is of another provider, the error wraps [ErrEndpoint].
+// endpoint is of another provider, the error wraps [ErrEndpoint]; if the QP fails meanwhile, its
+// [QP.Cause].
 func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	if q.closed.Load() {
 		return q.closedErr("connect QP")
@@ -264,7 +265,11 @@ func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 		QPState: QPRTS, SQPSN: cur.SQPSN, Timeout: opt.Timeout, RetryCnt: opt.RetryCnt.value(), RNRRetry: opt.RNRRetry.value(),
 		MaxRdAtomic: uint8(min(dev.MaxQPInitRdAtom, int(remote.MaxRdAtomic), 255)),
 	}
-	return q.Modify(&rts, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxQPRdAtomic)
+	err = q.Modify(&rts, MaskState|MaskSQPSN|MaskTimeout|MaskRetryCnt|MaskRNRRetry|MaskMaxQPRdAtomic)
+	if why := q.Cause(); err != nil && why != nil {
+		return q.ctx.errorf("connect QP", why, "")
+	}
+	return err
 }
 
 // Close destroys the QP (ibv_destroy_qp). It discards posted work without completions,

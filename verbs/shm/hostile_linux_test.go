@@ -60,9 +60,9 @@ func newSide(t testing.TB, c *Context) *side {
 	return s
 }
 
-func (s *side) connect(t testing.TB, to *side) { s.connectWithin(t, to, 14) }
+func (s *side) connect(t testing.TB, to *side) { require.NoError(t, s.connectWithin(to, 14)) }
 
-func (s *side) connectWithin(t testing.TB, to *side, timeout uint8) {
+func (s *side) connectWithin(to *side, timeout uint8) error {
 	psn := func(s *side) uint32 { return s.q.Num & 0xffff }
 	for _, m := range []struct {
 		a    verbs.QPAttr
@@ -73,8 +73,11 @@ func (s *side) connectWithin(t testing.TB, to *side, timeout uint8) {
 			verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPN | verbs.MaskRQPSN | verbs.MaskMaxDestRdAtomic | verbs.MaskMinRNRTimer},
 		{verbs.QPAttr{QPState: verbs.QPRTS, SQPSN: psn(s), RNRRetry: 7, RetryCnt: 7, Timeout: timeout, MaxRdAtomic: 4}, verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCnt | verbs.MaskRNRRetry | verbs.MaskMaxQPRdAtomic},
 	} {
-		require.NoError(t, s.q.Modify(&m.a, m.mask|verbs.MaskState))
+		if err := s.q.Modify(&m.a, m.mask|verbs.MaskState); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 func (s *side) joined() bool {

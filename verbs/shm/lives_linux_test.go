@@ -106,8 +106,11 @@ func TestLinkWithoutDescriptors(t *testing.T) {
 		func() {
 			defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
 			const never = 0 // it gives up
-			a.connectWithin(t, b, never)
-			b.connectWithin(t, a, never)
+			for from, to := range map[*side]*side{a: b, b: a} {
+				if err := from.connectWithin(to, never); err != nil { // it has failed meanwhile
+					require.ErrorIs(t, from.q.Cause(), limits.ErrFiles, "%v", err)
+				}
+			}
 			eventually(t, "neither connected nor failed", func() bool {
 				return a.joined() && b.joined() || errors.Is(errors.Join(a.q.Cause(), b.q.Cause()), limits.ErrFiles)
 			})
