@@ -35,9 +35,17 @@ var blockingCalls = []struct {
 	}},
 	{name: "World, connecting", mapped: true, pending: "world of 2 ranks: waits for the connection to rank 1", prepare: func(t *testing.T, a, b *Node) func() error {
 		deafen(t, a, 1)
+		deafen(t, b, 0)
+		ctx, cancel := context.WithCancel(t.Context())
 		other := make(chan error, 1)
-		go func() { other <- joined(b) }()
-		t.Cleanup(func() { require.Error(t, <-other) })
+		go func() {
+			_, err := b.World(ctx)
+			other <- err
+		}()
+		t.Cleanup(func() {
+			cancel()
+			require.Error(t, <-other)
+		})
 		return func() error { return joined(a) }
 	}},
 	{name: "Split", pending: "split of a group of 2: waits for the other ranks", prepare: inWorld(func(g *Group) error {

@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,7 +265,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		}
 		s, serr := newSocket(conn)
 		if serr != nil {
-			err = errors.Join(err, serr)
+			err = cmp.Or(err, serr)
 			s = noSocket{}
 		}
 		if c := carriers[i]; c != nil {
