@@ -25,6 +25,7 @@ func init() {
 	acts["large"] = act{do: large, prepare: func(args []string) error {
 		return os.WriteFile(args[1], []byte(strconv.Itoa(os.Getpid())), 0)
 	}}
+	acts["cramped"] = act{do: cramped, prepare: acts["large"].prepare}
 	acts["starve"] = act{do: starve, options: []Option{WithConnectTimeout(time.Hour)}}
 	// odd is a halo exchange of ranks of which those of the first argument lack the second.
 	acts["odd"] = act{
@@ -67,6 +68,43 @@ func large(ctx context.Context, n *Node, args []string) error {
 		fmt.Println("all allocated")
 	}
 	return err
+}
+
+// cramped has all ranks allocate blocks of as many bytes as the first argument says, at the same
+// time and as often as the third says or until there is no memory, in a cgroup that the second one
+// names. They write to all of it, and do that all over again when it has been freed.
+func cramped(ctx context.Context, n *Node, args []string) error {
+	for range 3 {
+		if err := n.job.Barrier(ctx); err != nil {
+			return err
+		}
+		var all []*Memory
+		var err error
+		for len(all) < number(args[2]) && err == nil {
+			var m *Memory
+			if m, err = n.Alloc(number(args[0])); err == nil {
+				all = append(all, m)
+			}
+		}
+		if err != nil && !errors.Is(err, verbs.ErrNoMemory) {
+			return err
+		}
+		fmt.Println(len(all), "blocks:", err)
+		for _, m := range all {
+			for i := range m.Bytes() {
+				m.Bytes()[i] = 1
+			}
+		}
+		if err := n.job.Barrier(ctx); err != nil {
+			return err
+		}
+		for _, m := range all {
+			if err := m.Close(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // starve takes the descriptors that are left from rank 1, once it is connected, and has rank 0 pass it another.
@@ -134,6 +172,21 @@ func TestTooLarge(t *testing.T) {
 				require.Regexp(t, `there is no room for 1024 MiB: 320 MiB in /sys/fs/cgroup/.* leaves \d+ MiB`, out)
 			}
 		})
+	}
+}
+
+// TestCramped: ranks that allocate at the same moment, or little by little, do not exceed the room of
+// a cgroup together.
+func TestCramped(t *testing.T) {
+	procs := need.MemoryGroup(t, 320<<20)
+	for _, provider := range []string{"shm"} {
+		for _, size := range []int{150 << 20, 1 << 20, 64 << 10} {
+			t.Run(fmt.Sprint(provider, size), func(t *testing.T) {
+				r, out := run(t, provider, 3, "cramped", fmt.Sprint(size), procs, fmt.Sprint(max(1, 150<<20/size)))
+				require.Zero(t, r.ExitStatus(), out)
+				require.Regexp(t, `there is no room for \d+ MiB: 320 MiB in /sys/fs/cgroup/.* leaves \d+ MiB`, out)
+			})
+		}
 	}
 }
 

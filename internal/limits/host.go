@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path"
-	"runtime/debug"
 	"strconv"
 	"strings"
 )
@@ -19,11 +17,17 @@ type Host struct{ fs.FS }
 
 // Field returns the word behind a name in a file.
 func (h Host) Field(file, name string) string {
-	b, err := fs.ReadFile(h.FS, file)
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(b)) {
+	return h.fields(file)(name)
+}
+
+// fields reads a file, and returns what returns the word behind a name in it.
+func (h Host) fields(file string) func(name string) string {
+	b, _ := fs.ReadFile(h.FS, file)
+	return func(name string) string { return field(string(b), name) }
+}
+
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
 			if words := strings.Fields(rest); len(words) > 0 {
 				return words[0]
@@ -47,6 +51,7 @@ func (h Host) Number(file string) (uint64, bool) {
 type Room struct {
 	Left  uint64 // bytes
 	Swap  uint64 // and as many by swapping
+	Most  uint64 // that all processes under the bound may have
 	Bound string // for people
 }
 
@@ -57,13 +62,15 @@ func (h Host) Memory() (list []Room) { return h.rooms(math.MaxUint64) }
 // rooms is Memory, but the room may be larger than Left says if that is enough: files of the kernel
 // that count pages take some milliseconds.
 func (h Host) rooms(enough uint64) (list []Room) {
+	meminfo := h.fields("proc/meminfo")
 	kib := func(name string) (uint64, bool) {
-		n, err := strconv.ParseUint(h.Field("proc/meminfo", name), 10, 64)
+		n, err := strconv.ParseUint(meminfo(name), 10, 64)
 		return n << 10, err == nil
 	}
 	swap, _ := kib("SwapFree:")
 	if left, ok := kib("MemAvailable:"); ok {
-		list = append(list, Room{left, swap, "MemAvailable"})
+		most, _ := kib("MemTotal:")
+		list = append(list, Room{left, swap, most, "MemAvailable"})
 	}
 	for _, dir := range h.Groups("memory") {
 		for _, names := range []struct {
@@ -78,15 +85,18 @@ func (h Host) rooms(enough uint64) (list []Room) {
 			if !ok {
 				continue
 			}
-			used, _ := h.Number(dir + names.used)
-			for _, name := range names.files {
-				if most-min(used, most) >= enough {
-					break
-				}
-				file, _ := strconv.ParseUint(h.Field(dir+"/memory.stat", name+" "), 10, 64)
-				used -= min(file, used)
+			used := uint64(0)
+			if most < unlimited { // to look takes time
+				used, _ = h.Number(dir + names.used)
 			}
-			r := Room{most - min(used, most), swap, fmt.Sprintf("%d MiB in /%s%s", most>>20, dir, names.most)}
+			if most-min(used, most) < enough {
+				stat := h.fields(dir + "/memory.stat")
+				for _, name := range names.files {
+					file, _ := strconv.ParseUint(stat(name+" "), 10, 64)
+					used -= min(file, used)
+				}
+			}
+			r := Room{most - min(used, most), swap, most, fmt.Sprintf("%d MiB in /%s%s", most>>20, dir, names.most)}
 			if most, ok := h.Number(dir + names.swap); ok {
 				swapped, _ := h.Number(dir + names.swapped)
 				r.Swap = min(swap, most-min(swapped, most))
@@ -97,44 +107,8 @@ func (h Host) rooms(enough uint64) (list []Room) {
 	return list
 }
 
-// Fits returns nil if this process may have so many more bytes of memory, as far as the system
-// says, and otherwise what they exceed: then the kernel would end a process rather than return an
-// error. It looks up only what is more than some MiB.
-func Fits(size uint64) error {
-	if size < lookUp {
-		return nil
-	}
-	h := Host{os.DirFS("/")}
-	err := h.fits(size)
-	if err != nil {
-		debug.FreeOSMemory() // what the heap does not need counts as this process's
-		err = h.fits(size)
-	}
-	return err
-}
-
-// Left is how many more bytes of memory this process may have, as far as the system says, or enough
-// if there are as many. It reads files of the kernel.
-func Left(enough uint64) uint64 { return Host{os.DirFS("/")}.left(enough) }
-
-func (h Host) left(enough uint64) uint64 {
-	for _, r := range h.rooms(enough) {
-		enough = min(enough, r.Left)
-	}
-	return enough
-}
-
-// lookUp is the least size for which Fits reads files of the kernel.
-const lookUp = 4 << 20
-
-func (h Host) fits(size uint64) error {
-	for _, r := range h.rooms(size) {
-		if r.Left+r.Swap < size {
-			return fmt.Errorf("there is no room for %d MiB: %s leaves %d MiB", size>>20, r.Bound, (r.Left+r.Swap)>>20)
-		}
-	}
-	return nil
-}
+// unlimited is less than what version 1 says where there is no limit.
+const unlimited = 1 << 62
 
 // Groups returns the directories of the cgroups that a controller of either version has
 // this process in, its own first (cgroups(7)).

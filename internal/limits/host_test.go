@@ -24,7 +24,7 @@ func TestFits(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files map[string]string
-		room  uint64 // MiB
+		room  uint64 // MiB, without what stays free
 		left  uint64 // without swapping
 		says  string
 	}{
@@ -35,24 +35,27 @@ func TestFits(t *testing.T) {
 			group + "memory.max":     "83886080\n",
 			group + "memory.current": "62914560\n",
 			group + "memory.stat":    "inactive_file 10485760\nactive_file 1048576\nslab_reclaimable 1048576\n",
-		}, 32, 32, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 32 MiB"},
+		}, 27, 32, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 32 MiB, of which 5 MiB stay free"},
 		{"a group that may swap some", map[string]string{
 			"proc/meminfo":                "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n",
 			group + "memory.max":          "83886080\n",
 			group + "memory.current":      "62914560\n",
 			group + "memory.swap.max":     "20971520\n",
 			group + "memory.swap.current": "10485760\n",
-		}, 30, 20, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 30 MiB"},
+		}, 25, 20, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 30 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := Host{files(c.files)}
-			require.NoError(t, h.fits(c.room<<20))
-			require.ErrorContains(t, h.fits((c.room+1)<<20), c.says)
+			_, err := h.piece(c.room << 20)
+			require.NoError(t, err)
+			_, err = h.piece((c.room + 1) << 20)
+			require.ErrorContains(t, err, c.says)
 			require.EqualValues(t, 1<<20, h.left(1<<20))
 			require.Equal(t, c.left<<20, h.left(1<<40))
 		})
 	}
-	require.NoError(t, Host{fstest.MapFS{}}.fits(1<<60), "nothing is known")
-	require.NoError(t, Fits(lookUp-1))
+	n, err := Host{fstest.MapFS{}}.piece(1 << 60)
+	require.NoError(t, err, "nothing is known")
+	require.EqualValues(t, mostPiece, n)
 	require.Error(t, Fits(1<<60))
 }

@@ -64,23 +64,14 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	return s, nil
 }
 
-// allocateStep is how many bytes are allocated before the room for the rest is looked at again.
-const allocateStep = 32 << 20
-
 // allocate allocates the pages of a range through this process's mapping: the kernel counts them as
 // its memory, and ends it, not others, where the room that was there has gone meanwhile.
 func (s *segment) allocate(off, n int) error {
-	for n > 0 {
-		k := min(n, allocateStep)
-		if err := limits.Fits(uint64(n)); err != nil {
-			return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
-		}
-		if err := populate(s.fd, s.mem, off, k); err != nil {
-			return fmt.Errorf("%w: cannot allocate %d bytes of shared memory: %w", verbs.ErrNoMemory, k, err)
-		}
-		off, n = off+k, n-k
+	err := limits.Charge(n, func(from, to int) error { return populate(s.fd, s.mem, off+from, to-from) })
+	if err != nil {
+		err = fmt.Errorf("%w: cannot allocate %d bytes of shared memory: %w", verbs.ErrNoMemory, n, err)
 	}
-	return nil
+	return err
 }
 
 // populate allocates and maps the pages of a range.
