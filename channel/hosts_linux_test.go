@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/test/refuse"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -70,41 +71,10 @@ func large(ctx context.Context, n *Node, args []string) error {
 	return err
 }
 
-// cramped has all ranks allocate blocks of as many bytes as the first argument says, at the same
-// time and as often as the third says or until there is no memory, in a cgroup that the second one
-// names. They write to all of it, and do that all over again when it has been freed.
+// cramped has all ranks allocate blocks of as many bytes as the first argument says, as often as the
+// third says, in a cgroup that the second one names.
 func cramped(ctx context.Context, n *Node, args []string) error {
-	for range 3 {
-		if err := n.job.Barrier(ctx); err != nil {
-			return err
-		}
-		var all []*Memory
-		var err error
-		for len(all) < number(args[2]) && err == nil {
-			var m *Memory
-			if m, err = n.Alloc(number(args[0])); err == nil {
-				all = append(all, m)
-			}
-		}
-		if err != nil && !errors.Is(err, verbs.ErrNoMemory) {
-			return err
-		}
-		fmt.Println(len(all), "blocks:", err)
-		for _, m := range all {
-			for i := range m.Bytes() {
-				m.Bytes()[i] = 1
-			}
-		}
-		if err := n.job.Barrier(ctx); err != nil {
-			return err
-		}
-		for _, m := range all {
-			if err := m.Close(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return ranks.Cramp(n.Alloc, func() error { return n.job.Barrier(ctx) }, number(args[0]), number(args[2]), verbs.ErrNoMemory)
 }
 
 // starve takes the descriptors that are left from rank 1, once it is connected, and has rank 0 pass it another.
@@ -179,11 +149,12 @@ func TestTooLarge(t *testing.T) {
 // a cgroup together.
 func TestCramped(t *testing.T) {
 	procs := need.MemoryGroup(t, 320<<20)
-	for _, provider := range []string{"shm"} {
+	for _, provider := range []string{"shm", "tcp"} {
 		for _, size := range []int{150 << 20, 1 << 20, 64 << 10} {
 			t.Run(fmt.Sprint(provider, size), func(t *testing.T) {
 				r, out := run(t, provider, 3, "cramped", fmt.Sprint(size), procs, fmt.Sprint(max(1, 150<<20/size)))
 				require.Zero(t, r.ExitStatus(), out)
+				require.LessOrEqual(t, strings.Count(out, "blocks: <nil>"), 3*2, out)
 				require.Regexp(t, `there is no room for \d+ MiB: 320 MiB in /sys/fs/cgroup/.* leaves \d+ MiB`, out)
 			})
 		}

@@ -76,8 +76,15 @@ func (n *Node) close() error {
 	for _, h := range handles {
 		h.retire()
 	}
+	open := false
 	for _, d := range slices.Concat(n.devices, n.networks) {
-		errs = append(errs, d.close())
+		err := d.close()
+		errs, open = append(errs, err), open || err != nil
+	}
+	for _, m := range n.memories {
+		if m.free != nil && !open { // no device may access it
+			errs = append(errs, m.free())
+		}
 	}
 	return errors.Join(append(errs, n.job.Close())...)
 }

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -18,7 +18,8 @@ import (
 type Memory struct {
 	node   *Node
 	buf    []byte
-	mr     *verbs.MR // of node.memory; nil without that
+	mr     *verbs.MR    // of node.memory; nil without that
+	free   func() error // nil if mr frees it, and for memory of the heap
 	users  atomic.Int32
 	closed atomic.Bool // set under node.mu
 
@@ -32,8 +33,11 @@ type Memory struct {
 //
 // The caller owns the Memory and must close it. Closing the node closes it too.
 //
+// All its pages are there, so that using them fails for no want of memory.
+//
 // Errors: [ErrInvalid], [ErrClosed], and verbs.ErrNoMemory with the limit that is reached, of
-// the cgroups of this process or of the machine.
+// the cgroups of this process or of the machine; some MiB stay free under each. Ranks that allocate
+// at the same time do not exceed it together.
 func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
 		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
@@ -50,12 +54,10 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 		}
 		m.mr, m.buf = mr, mr.Bytes()
 	} else {
-		if err := limits.Fits(uint64(size)); err != nil {
+		var err error
+		if m.buf, m.free, err = retire.Alloc(size); err != nil {
 			return nil, nodeError("allocate", fmt.Errorf("%w: %w", verbs.ErrNoMemory, err))
 		}
-		b := make([]byte, size+pageSize)
-		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
-		m.buf = b[skip : skip+size : skip+size]
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,8 +108,9 @@ func (n *Node) findMemory(b []byte) *Memory {
 
 // Bytes returns the memory, or nil after Close of the memory or the node. Do not use a slice of it
 // after Close: another Memory of the node may occupy the bytes. After the node is closed, the slice
-// refers to private memory of this process, zeroed at first and used for nothing else; memory that
-// no provider has made (of a single rank, or over tcp alone) keeps its bytes. For this the last
+// refers to private memory of this process, zeroed at first and used for nothing else; up to 1 MiB that
+// no provider has made (of a single rank, or over tcp alone) keep their bytes, on systems other than
+// Linux all of it. For this the last
 // 1 TiB of addresses, in at most 1024 pieces, stays reserved, what nodes have mapped for themselves
 // included, and only pages that are written to take memory. Where ulimit -v or -d is set, at most a
 // sixteenth of it is kept; where vm.overcommit_memory is 2, nothing; where addresses have run short,
@@ -139,7 +142,11 @@ func (m *Memory) Close() error {
 	if m.mr != nil {
 		errs = append(errs, m.mr.Close())
 	}
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(errs...)
+	if err == nil && m.free != nil {
+		err = m.free()
+	}
+	if err != nil {
 		return nodeError("close memory", err)
 	}
 	return nil
@@ -160,7 +167,7 @@ func (m *Memory) forget() (done bool, err error) {
 	m.closed.Store(true)
 	i, _ := n.searchMemory(m.start())
 	n.memories = slices.Delete(n.memories, i, i+1)
-	if m.mr != nil { // slices keep heap memory alive
+	if m.mr != nil || m.free != nil { // slices keep heap memory alive
 		n.stale.Add(m.span())
 	}
 	return false, nil

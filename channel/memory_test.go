@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -130,14 +129,12 @@ func TestMemoryAfterClose(t *testing.T) {
 // TestAlignment: memory begins at a page of this machine, where there are devices
 // and where there are none.
 func TestAlignment(t *testing.T) {
-	setTo(t, &pageSize, 64<<10)
 	n := join(t, 1)[0]
 	for _, size := range []int{1, 100, 4096, 100_000} {
 		m, err := n.Alloc(size)
 		require.NoError(t, err)
 		require.Zero(t, m.start()%uintptr(pageSize))
 	}
-	setTo(t, &pageSize, os.Getpagesize())
 	n = join(t, 2, WithProviders("shm"))[0]
 	for _, size := range []int{1, 100, 4096, 100_000} {
 		m, err := n.Alloc(size)

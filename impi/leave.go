@@ -103,6 +103,11 @@ func (j *Job) Close(ctx context.Context) error {
 	if err := j.closeDevices(); err != nil {
 		errs = append(errs, jobError("close", err))
 	}
+	for _, m := range e.memories {
+		if m.free != nil {
+			errs = append(errs, m.free())
+		}
+	}
 	if err := j.roster.finished(); err != nil {
 		errs = append(errs, jobError("close", err))
 	}

@@ -6,9 +6,8 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
-	"unsafe"
 
-	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -18,6 +17,7 @@ type Memory struct {
 	job    *Job
 	buf    []byte
 	regs   []registration // with the devices of the job
+	free   func() error   // nil with devices, and for memory of the heap
 	closed atomic.Bool    // set with the lock of the engine
 }
 
@@ -41,7 +41,8 @@ type registration struct {
 // the job lasts, peers that are processes of this package may write to it, as their messages
 // require.
 //
-// Errors: [ErrInvalid], [ErrClosed], and those of [verbs.PD.AllocMR] and [verbs.PD.RegMR].
+// Errors: [ErrInvalid], [ErrClosed], and those of [verbs.PD.AllocMR] and [verbs.PD.RegMR]. The memory
+// is charged as [channel.Node.Alloc] says.
 func (j *Job) Alloc(size int) (*Memory, error) {
 	const op = "allocate"
 	e := j.e
@@ -90,22 +91,23 @@ func (m *Memory) register(size int) error {
 		}
 	}
 	if m.buf == nil {
-		if err := limits.Fits(uint64(size)); err != nil {
+		var err error
+		if m.buf, m.free, err = retire.Alloc(size); err != nil {
 			return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
 		}
-		page := os.Getpagesize()
-		b := make([]byte, size+page)
-		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)
-		m.buf = b[skip : skip+size : skip+size]
 	}
 	return nil
 }
 
-// deregister closes the regions; the first, which owns the memory, comes last.
+// deregister closes the regions; the first, which owns the memory, comes last. If there is none, it
+// frees the memory.
 func (m *Memory) deregister() error {
 	var errs []error
 	for _, r := range slices.Backward(m.regs) {
 		errs = append(errs, r.mr.Close())
+	}
+	if m.free != nil {
+		errs = append(errs, m.free())
 	}
 	return errors.Join(errs...)
 }
@@ -115,7 +117,7 @@ func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(os.Getpagesize()
 // Bytes returns the memory; nil after Close of the Memory or the job. Slices of it must not be used
 // after that: another Memory may have the bytes. A send from it or a receive into it then fails
 // with [ErrClosed]. Accessing a slice of memory that a device of the job has made has the effects
-// that [channel.Memory.Bytes] describes for closed nodes; other memory keeps its bytes.
+// that [channel.Memory.Bytes] describes for closed nodes, and likewise for other memory.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
@@ -159,7 +161,7 @@ func (e *engine) dropMemory(m *Memory) {
 	m.closed.Store(true)
 	i, _ := e.searchMemory(m.span().From)
 	e.memories = slices.Delete(e.memories, i, i+1)
-	if len(m.regs) > 0 { // heap memory lives as long as a slice of it
+	if len(m.regs) > 0 || m.free != nil { // heap memory lives as long as a slice of it
 		e.stale.Add(m.span())
 	}
 }

@@ -1,12 +1,11 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"os"
-	"unsafe"
 
-	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/retire"
 )
 
 // PD is a protection domain (struct ibv_pd): a set of regions and queue pairs that may
@@ -31,7 +30,9 @@ func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
 
 // AllocMR allocates size bytes of zeroed, page-aligned memory of the kind that the
 // provider moves fastest, and registers it. [MR.Bytes] returns the memory. [MR.Close]
-// frees it: slices of it must not be used after that.
+// frees it: slices of it must not be used after that. All its pages are there, so that using them
+// fails for no want of memory. More than the machine or a memory cgroup of this process has room for
+// is [ErrNoMemory], with the limit.
 func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	if size < 1 {
 		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
@@ -40,21 +41,33 @@ func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 		if a, ok := pd.prov.(MemoryAllocator); ok {
 			return a.AllocMR(size, access)
 		}
-		if err := limits.Fits(uint64(size)); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNoMemory, err)
+		buf, free, err := retire.Alloc(size)
+		if err != nil {
+			return nil, pd.ctx.errorf("allocate MR", fmt.Errorf("%w: %w", ErrNoMemory, err), "%d bytes", size)
 		}
-		return pd.prov.RegMR(alignedSlice(size, pageAlign), access)
+		mr, err := pd.prov.RegMR(buf, access)
+		switch {
+		case free == nil:
+			return mr, err
+		case err != nil:
+			return nil, errors.Join(err, free())
+		}
+		return &allocated{mr, free}, nil
 	})
 }
 
-// pageAlign is the alignment of AllocMR's memory in bytes.
-var pageAlign = os.Getpagesize()
+// allocated is a region whose memory is freed with it.
+type allocated struct {
+	ProviderMR
+	free func() error
+}
 
-// alignedSlice returns size bytes of Go heap memory, aligned to align.
-func alignedSlice(size, align int) []byte {
-	b := make([]byte, size+align)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (align - 1)
-	return b[skip : skip+size : skip+size]
+// Close frees the memory if no access to it is left.
+func (m *allocated) Close() error {
+	if err := m.ProviderMR.Close(); err != nil {
+		return err
+	}
+	return m.free()
 }
 
 func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (ProviderMR, error)) (*MR, error) {

@@ -1,8 +1,3 @@
-// Package retire maps memory that users get slices of, and takes it back without taking away
-// its addresses: a slice that is used after that finds private pages, of zeroes at first.
-// Nothing tells when the last such slice is gone: beyond a bound, and where there is no room
-// for new memory, the oldest addresses are given back. A slice of those ends the process, or
-// reaches what has the addresses then.
 package retire
 
 import (
@@ -14,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 const (
@@ -50,9 +47,14 @@ func Map(fd, size, flags int) ([]byte, error) {
 	b, err := mmap(fd, 0, size, access, flags)
 	if err == unix.ENOMEM { // what is kept counts where addresses are limited
 		kept.Lock()
-		defer kept.Unlock()
 		for fits := couldFit(fd, size, flags); fits && err == unix.ENOMEM && dropOldest(); {
 			b, err = mmap(fd, 0, size, access, flags)
+		}
+		kept.Unlock()
+	}
+	if err == unix.ENOMEM {
+		if err := limits.Fits(uint64(size)); err != nil {
+			return nil, fmt.Errorf("%w: %w", os.NewSyscallError("mmap", unix.ENOMEM), err)
 		}
 	}
 	return b, os.NewSyscallError("mmap", err)

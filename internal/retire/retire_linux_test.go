@@ -200,3 +200,51 @@ func TestLocked(t *testing.T) {
 	require.Zero(t, there)
 	b[0] = 1
 }
+
+// TestAlloc: all pages are there, and those of large memory go at once when it is freed, or cannot be
+// had.
+func TestAlloc(t *testing.T) {
+	for _, size := range []int{1, heapMost, heapMost + 1, 5*heapMost + 7} {
+		b, free, err := Alloc(size)
+		require.NoError(t, err)
+		require.NotContains(t, resident(t, b), byte(0))
+		require.Len(t, b, size)
+		require.Equal(t, make([]byte, size), b)
+		require.Zero(t, uintptr(unsafe.Pointer(unsafe.SliceData(b)))%uintptr(pageSize))
+		if size <= heapMost {
+			require.Nil(t, free)
+			continue
+		}
+		b[size-1] = 1
+		require.NoError(t, free())
+		require.NotContains(t, resident(t, b), byte(1))
+		require.Zero(t, b[size-1])
+	}
+	_, _, err := Alloc(1 << 60)
+	require.ErrorContains(t, err, "there is no room")
+}
+
+// TestLargePages: memory of the heap begins at a page of this machine, whatever size those have.
+func TestLargePages(t *testing.T) {
+	defer func(was int) { pageSize = was }(pageSize)
+	pageSize = 64 << 10
+	for _, size := range []int{1, 100, 4096, 100_000} {
+		b, free, err := Alloc(size)
+		require.NoError(t, err)
+		require.Nil(t, free)
+		require.Len(t, b, size)
+		require.Zero(t, uintptr(unsafe.Pointer(unsafe.SliceData(b)))%uintptr(pageSize))
+	}
+}
+
+// resident has a 1 for each page that is there.
+func resident(t *testing.T, b []byte) []byte {
+	t.Helper()
+	there := make([]byte, (len(b)+pageSize-1)/pageSize)
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(unsafe.Pointer(unsafe.SliceData(there))))
+	require.Zero(t, errno)
+	for i := range there {
+		there[i] &= 1
+	}
+	return there
+}

@@ -49,9 +49,6 @@ type mr struct {
 const hugePage = 2 << 20
 
 func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
-	if err := limits.Fits(uint64(size)); err != nil {
-		return nil, verbs.Errorf(p.c.device, "allocate MR", verbs.ErrNoMemory, "%v", err)
-	}
 	page := os.Getpagesize()
 	mem, err := retire.Map(-1, (size+page-1)&^(page-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -61,7 +58,12 @@ func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, erro
 		unix.Madvise(mem, unix.MADV_HUGEPAGE) // best effort
 	}
 	m := &mr{c: p.c, buf: mem[:size:size], mapped: mem}
-	if err := p.register("allocate MR", m, access); err != nil {
+	if err = limits.Touch(mem); err != nil { // to pin its pages would not fail
+		err = verbs.Errorf(p.c.device, "allocate MR", fmt.Errorf("%w: %w", verbs.ErrNoMemory, err), "%d bytes", size)
+	} else {
+		err = p.register("allocate MR", m, access)
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(mem))) // no slice of it is known
 	}
 	return m, nil

@@ -7,6 +7,7 @@ package ranks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -83,6 +84,46 @@ func Command(ctx context.Context, act string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, Program(), args...)
 	cmd.Env = Environ(act)
 	return cmd
+}
+
+// Cramp allocates blocks of size bytes at the same time as the other ranks, as many as most or until
+// the error is full, writes to all their pages, and frees them; and all that again. It prints what it
+// got.
+func Cramp[M interface {
+	Bytes() []byte
+	Close() error
+}](alloc func(size int) (M, error), barrier func() error, size, most int, full error) error {
+	for range 3 {
+		if err := barrier(); err != nil {
+			return err
+		}
+		var all []M
+		var err error
+		for len(all) < most && err == nil {
+			var m M
+			if m, err = alloc(size); err == nil {
+				all = append(all, m)
+			}
+		}
+		if err != nil && !errors.Is(err, full) {
+			return err
+		}
+		fmt.Println(len(all), "blocks:", err)
+		for _, m := range all {
+			for i := 0; i < size; i += os.Getpagesize() {
+				m.Bytes()[i] = 1
+			}
+		}
+		if err := barrier(); err != nil {
+			return err
+		}
+		for _, m := range all {
+			if err := m.Close(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Again runs the tests that match a pattern of -run in another process of this program, with

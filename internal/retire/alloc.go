@@ -1,0 +1,24 @@
+// Package retire maps memory that users get slices of, and takes it back without taking away
+// its addresses: a slice that is used after that finds private pages, of zeroes at first.
+// Nothing tells when the last such slice is gone: beyond a bound, and where there is no room
+// for new memory, the oldest addresses are given back. A slice of those ends the process, or
+// reaches what has the addresses then.
+package retire
+
+import (
+	"os"
+	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
+)
+
+// pageSize is a variable for tests alone.
+var pageSize = os.Getpagesize()
+
+// heap returns size bytes of zeroed, page-aligned memory of the Go heap.
+func heap(size int) ([]byte, error) {
+	b := make([]byte, size+pageSize)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
+	b = b[skip : skip+size : skip+size]
+	return b, limits.Touch(b)
+}

@@ -1,0 +1,33 @@
+package retire
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
+)
+
+// heapMost is how many bytes are allocated in the heap at most. Of more the heap may zero pages that
+// it has given back, all at once, and the kernel count them whether there is room or not; and a
+// process that fails to allocate them holds what it has until the next collection.
+const heapMost = 1 << 20
+
+// Alloc returns size bytes of zeroed, page-aligned memory, and what frees them as Unmap does; nil for
+// memory of the heap, which lives as long as a slice of it. All its pages are there. If there is no
+// room, the error says what is exceeded.
+func Alloc(size int) (b []byte, free func() error, err error) {
+	if size <= heapMost {
+		b, err = heap(size)
+		return b, nil, err
+	}
+	all, err := Map(-1, (size+pageSize-1)&^(pageSize-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := limits.Touch(all); err != nil {
+		return nil, nil, errors.Join(err, os.NewSyscallError("munmap", munmap(all))) // no slice of it is known
+	}
+	return all[:size:size], func() error { return Unmap(all) }, nil
+}
