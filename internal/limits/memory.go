@@ -51,17 +51,6 @@ func Charge(size int, allocate func(from, to int) error) error {
 	return nil
 }
 
-// Touch is Charge for page-aligned memory that is mapped: it writes zeroes to its pages.
-func Touch(b []byte) error {
-	page := os.Getpagesize()
-	return Charge(len(b), func(from, to int) error {
-		for i := from; i < to; i += page {
-			b[i] = 0
-		}
-		return nil
-	})
-}
-
 // take returns how many of so many bytes may be allocated now.
 func take(size uint64) (uint64, error) {
 	piece.Lock()

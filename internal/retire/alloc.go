@@ -20,5 +20,13 @@ func heap(size int) ([]byte, error) {
 	b := make([]byte, size+pageSize)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
 	b = b[skip : skip+size : skip+size]
-	return b, limits.Touch(b)
+	return b, limits.Charge(size, func(from, to int) error { return touch(b[from:to]) })
+}
+
+// touch has the pages of b be there.
+func touch(b []byte) error {
+	for i := 0; i < len(b); i += pageSize {
+		b[i] = 0
+	}
+	return nil
 }

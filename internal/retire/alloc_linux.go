@@ -22,12 +22,32 @@ func Alloc(size int) (b []byte, free func() error, err error) {
 		b, err = heap(size)
 		return b, nil, err
 	}
-	all, err := Map(-1, (size+pageSize-1)&^(pageSize-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	all, err := Private(size)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := limits.Touch(all); err != nil {
-		return nil, nil, errors.Join(err, os.NewSyscallError("munmap", munmap(all))) // no slice of it is known
-	}
 	return all[:size:size], func() error { return Unmap(all) }, nil
+}
+
+// hugePage is a size for which the kernel may use one page: that is zeroed in a fraction of the time,
+// and makes the translation tables of a device much shorter.
+const hugePage = 2 << 20
+
+// Private maps at least size bytes of zeroed memory, to the end of a page, whose pages are all there.
+// If there is no room, the error says what is exceeded.
+func Private(size int) ([]byte, error) {
+	b, err := Map(-1, (size+pageSize-1)&^(pageSize-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	err = limits.Charge(len(b), func(from, to int) error {
+		if to-from >= hugePage { // not where the room is so small that pieces are
+			unix.Madvise(b[from:to], unix.MADV_HUGEPAGE) // best effort
+		}
+		return touch(b[from:to])
+	})
+	if err != nil {
+		return nil, errors.Join(err, os.NewSyscallError("munmap", munmap(b))) // no slice of it is known
+	}
+	return b, nil
 }

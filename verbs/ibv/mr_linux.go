@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -44,26 +43,13 @@ type mr struct {
 	mapped     []byte // to be unmapped; its addresses stay reserved
 }
 
-// hugePage is the page size requested for large regions: it makes the device's translation
-// table much shorter.
-const hugePage = 2 << 20
-
 func (p *pd) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, error) {
-	page := os.Getpagesize()
-	mem, err := retire.Map(-1, (size+page-1)&^(page-1), unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := retire.Private(size) // to pin pages for which there is no room would not fail
 	if err != nil {
 		return nil, verbs.Errorf(p.c.device, "allocate MR", fmt.Errorf("%w (%w)", verbs.ErrNoMemory, err), "%d bytes", size)
 	}
-	if size >= hugePage {
-		unix.Madvise(mem, unix.MADV_HUGEPAGE) // best effort
-	}
 	m := &mr{c: p.c, buf: mem[:size:size], mapped: mem}
-	if err = limits.Touch(mem); err != nil { // to pin its pages would not fail
-		err = verbs.Errorf(p.c.device, "allocate MR", fmt.Errorf("%w: %w", verbs.ErrNoMemory, err), "%d bytes", size)
-	} else {
-		err = p.register("allocate MR", m, access)
-	}
-	if err != nil {
+	if err := p.register("allocate MR", m, access); err != nil {
 		return nil, errors.Join(err, os.NewSyscallError("munmap", unix.Munmap(mem))) // no slice of it is known
 	}
 	return m, nil
