@@ -1,6 +1,6 @@
-// Package keepalive has the kernel find out that the host at the other end of a silent
-// TCP connection is gone (RFC 9293, section 3.8.4). A process that is stopped is not
-// silent: its kernel answers.
+// Package keepalive finds out that the host at the other end of a TCP connection is gone: the
+// kernel's probes of an idle connection (RFC 9293, section 3.8.4), and what it says of unacknowledged
+// data. A process that is stopped is not silent: its kernel answers.
 package keepalive
 
 import (

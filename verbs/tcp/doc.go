@@ -29,10 +29,12 @@
 //	RDMA_READ/atomics outstanding  128, each way
 //	GIDs of a port                 16; IPv6 link-local addresses are left out
 //	memory of a connected QP       70 KiB (portable: 450 KiB), and its socket
-//	peer timeout                   at least 2 s on idle connections; on systems
-//	                               without TCP_USER_TIMEOUT (all but Linux) the
-//	                               system decides how long to wait for the peer's
-//	                               kernel to acknowledge sent bytes
+//	peer timeout                   at least 2 s on idle connections, up to a quarter
+//	                               longer while data is on its way; after a long stop
+//	                               of the peer's process up to 4 min longer. On all
+//	                               systems but Linux the system decides how long to
+//	                               wait for acknowledgements, and a peer on another
+//	                               host that accepts nothing for so long is lost
 //
 // The path MTU, service level and traffic class of a QP have no effect. Atomics
 // are atomic among all operations of a host's contexts, and with its CPUs.
@@ -63,8 +65,9 @@
 // broken) without sending: it receives the messages that the peer completed before,
 // then goes to ERR with [verbs.EventQPFatal], and the oldest outstanding send fails
 // with WCRetryExcErr. A silent peer is declared lost after [verbs.Config].PeerTimeout,
-// by TCP keep-alive and TCP_USER_TIMEOUT. A stopped process is not silent: its kernel
-// answers until its receive buffers are full; one on the same host is waited for even then.
+// by TCP keep-alive and, while data is on its way, by what TCP_INFO says of acknowledgements.
+// A stopped process is not silent, on any host: its kernel answers, also to probes of a full
+// receive buffer. It is waited for, on Linux however much is on its way to it.
 // If the peer's QP goes to ERR, this QP keeps its state until it sends, as with an adapter.
 //
 // Sends posted before the peer is connected wait up to 4 × timeout × (retries + 1),

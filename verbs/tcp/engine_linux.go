@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
 // newDriver returns the driver: the portable one if requested, else epoll.
@@ -115,7 +117,7 @@ func (e *epoll) newSet() (pollSet, error) {
 
 func (e *epoll) adopt(c *conn, nc net.Conn) (transport, error) {
 	tc := nc.(*net.TCPConn)
-	if err := prepare(tc, c.a.cfg.PeerTimeout); err != nil {
+	if err := prepare(tc); err != nil {
 		return nil, err
 	}
 	raw, err := tc.SyscallConn()
@@ -138,6 +140,9 @@ func (e *epoll) adopt(c *conn, nc net.Conn) (transport, error) {
 		return nil, err
 	}
 	nc.Close()
+	if !keepalive.Local(tc) {
+		keepalive.Watch(s, c.a.cfg.PeerTimeout, s.fail)
+	}
 	return s, nil
 }
 
@@ -153,26 +158,6 @@ func (e *epoll) loop(c *conn) (transport, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// tune sets TCP_USER_TIMEOUT, which package net does not offer: the connection breaks when
-// sent bytes stay unacknowledged for that long.
-func tune(tc *net.TCPConn, timeout time.Duration) error {
-	raw, err := tc.SyscallConn()
-	if err != nil {
-		return err
-	}
-	cerr := raw.Control(func(fd uintptr) {
-		ms := max(int(timeout/time.Millisecond), 1)
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms)
-	})
-	if cerr != nil {
-		return cerr
-	}
-	if err != nil {
-		return fmt.Errorf("set TCP_USER_TIMEOUT: %w", err)
-	}
-	return nil
 }
 
 // uncongested chooses the cheapest congestion control for a connection within a

@@ -2,17 +2,10 @@
 
 package tcp
 
-import (
-	"net"
-	"time"
-)
+import "net"
 
 // newDriver returns the only driver of this system.
 func newDriver(bool) (driver, error) { return newNetDriver(), nil }
-
-// tune does nothing: only Linux limits how long bytes stay unacknowledged. Keep-alive
-// probes and write deadlines remain.
-func tune(*net.TCPConn, time.Duration) error { return nil }
 
 // uncongested does nothing.
 func uncongested(*net.TCPConn) {}

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"io"
+	"net"
 	"syscall"
 	"unsafe"
 
@@ -20,6 +21,9 @@ type socket struct {
 	held bool   // the engine's epoll has the socket
 	in   []membership
 	hush bool // see mute
+
+	closed  bool
+	silence error // why it was shut down: the other host is silent
 
 	iov [max(maxBufs, maxSGE+1)]unix.Iovec
 	msg unix.Msghdr
@@ -66,6 +70,8 @@ func (s *socket) readv(bufs [][]byte) (int, error) {
 	switch {
 	case errno == unix.EAGAIN:
 		return 0, errAgain
+	case s.silence != nil && (errno != 0 || n == 0):
+		return 0, s.silence
 	case errno != 0:
 		return 0, errno
 	case n == 0:
@@ -96,6 +102,8 @@ func (s *socket) writev(bufs [][]byte) (int, error) {
 	switch {
 	case errno == unix.EAGAIN || errno == unix.ENOBUFS || errno == unix.ENOMEM:
 		return 0, errAgain
+	case s.silence != nil && errno != 0:
+		return 0, s.silence
 	case errno != 0:
 		return 0, errno
 	}
@@ -112,7 +120,26 @@ func (s *socket) vector(bufs [][]byte) *unix.Iovec {
 
 func (s *socket) shutdown() { unix.Shutdown(s.wfd, unix.SHUT_WR) }
 
+// Control implements [keepalive.Socket].
+func (s *socket) Control(f func(fd uintptr)) error {
+	q := s.c.q
+	q.Lock.Lock()
+	defer q.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	f(uintptr(s.rfd))
+	return nil
+}
+
+// fail ends the connection, for a reason that reading and writing return from then on.
+func (s *socket) fail(err error) {
+	s.silence = err
+	unix.Shutdown(s.rfd, unix.SHUT_RDWR)
+}
+
 func (s *socket) close() {
+	s.closed = true
 	s.leave()
 	s.e.remove(s.rfd, s.id)
 	unix.Close(s.rfd)

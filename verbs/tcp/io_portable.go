@@ -54,9 +54,10 @@ func signal(ch chan struct{}) {
 }
 
 func (d *netDriver) adopt(c *conn, nc net.Conn) (transport, error) {
-	if err := prepare(nc.(*net.TCPConn), c.a.cfg.PeerTimeout); err != nil {
+	if err := prepare(nc.(*net.TCPConn)); err != nil {
 		return nil, err
 	}
+	nc = keepalive.Guard(nc, c.a.cfg.PeerTimeout)
 	return d.start(c, nc, nc), nil
 }
 
@@ -118,11 +119,12 @@ func (s *stream) read() {
 	}
 }
 
-// write writes one buffer while the connection fills the other. A peer on another host that
-// accepts nothing for the peer timeout is dead.
+// write writes one buffer while the connection fills the other. Where nothing watches the connection,
+// a peer on another host that accepts nothing for the peer timeout is dead.
 func (s *stream) write() {
 	q := s.c.q
-	local := keepalive.Local(s.w)
+	_, guarded := s.w.(*keepalive.Guarded)
+	guarded = guarded || keepalive.Local(s.w)
 	spare := make([]byte, 0, netBuffer)
 	for {
 		<-s.given
@@ -140,7 +142,7 @@ func (s *stream) write() {
 		q.Unlock()
 		var err error
 		if len(batch) > 0 {
-			if !local {
+			if !guarded {
 				s.w.SetWriteDeadline(time.Now().Add(s.c.a.cfg.PeerTimeout))
 			}
 			_, err = s.w.Write(batch)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -21,7 +22,7 @@ import (
 const patience = 40 * time.Second
 
 // wantLost waits for the first outstanding send to fail because the peer does not answer. Without
-// TCP_USER_TIMEOUT the kernel would take minutes.
+// [keepalive.Watch] the kernel would take minutes.
 func wantLost(t *testing.T, p *peer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -40,6 +41,8 @@ func wantLost(t *testing.T, p *peer) {
 	e, err := p.ctx.AsyncEvent(ctx)
 	require.NoError(t, err)
 	require.Equal(t, verbs.EventQPFatal, e.Type)
+	require.ErrorIs(t, p.qp.Cause(), syscall.ETIMEDOUT)
+	require.NotErrorIs(t, p.qp.Cause(), verbs.ErrPeerDied)
 }
 
 // write posts RDMA_WRITEs of size bytes.
@@ -65,21 +68,20 @@ func (p *peer) works(t *testing.T) {
 	require.NoError(t, wcs[0].Err())
 }
 
-// TestStoppedPeer: a process of this host that is stopped and reads nothing is waited for, beyond the
-// peer timeout.
+// TestStoppedPeer: a process that is stopped and reads nothing is waited for, beyond the peer timeout.
 func TestStoppedPeer(t *testing.T) {
 	need.Full(t)
 	leak.Check(t)
 	for name, portable := range drivers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel() // they wait
-			const timeout, count = time.Second, 16
-			p := startPeer(t, "idle", verbs.Config{Secret: secret, Portable: portable, PeerTimeout: timeout}, loop(t), loop(t), "")
+		const timeout = time.Second
+		cfg := verbs.Config{Secret: secret, Portable: portable, PeerTimeout: timeout}
+		stop := func(t *testing.T, p *peer) {
+			const count = 16
 			p.works(t)
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 			defer p.cmd.Process.Signal(syscall.SIGCONT)
 			p.write(t, count, cornerSize) // more than sockets hold
-			time.Sleep(3 * timeout)
+			time.Sleep(5 * timeout)
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 			wcs := make([]verbs.WC, 1)
 			for range count {
@@ -87,16 +89,50 @@ func TestStoppedPeer(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, wcs[0].Err())
 			}
+		}
+		t.Run(name+", this host", func(t *testing.T) {
+			t.Parallel() // they wait
+			stop(t, startPeer(t, "idle", cfg, loop(t), loop(t), ""))
+		})
+		t.Run(name+", another host", func(t *testing.T) {
+			need.Networks(t)
+			t.Parallel()
+			p, _ := startFarPeer(t, cfg)
+			stop(t, p)
 		})
 	}
 }
 
-// TestBlackHole: a network that swallows everything, between two namespaces.
+// startFarPeer starts a peer in a network namespace of its own; after unplug, its end is down.
 //
 //	  this namespace                   another
 //	+----------------+            +----------------+
-//	|  198.18.x.1    | -- veth -- |  198.18.x.2    |  the far end goes down
+//	|  198.18.x.1    | -- veth -- |  198.18.x.2    |
 //	+----------------+            +----------------+
+func startFarPeer(t *testing.T, cfg verbs.Config) (p *peer, unplug func() error) {
+	t.Helper()
+	i := int(farPeers.Add(1))
+	id := (8*os.Getpid() + i) % 256
+	ns := fmt.Sprintf("sluice%d-%d", os.Getpid(), i)
+	near, remote := fmt.Sprintf("slA%d-%d", os.Getpid(), i), fmt.Sprintf("slB%d-%d", os.Getpid(), i)
+	require.NoError(t, nettest.IP("netns", "add", ns))
+	t.Cleanup(func() { require.NoError(t, nettest.IP("netns", "del", ns)) })
+	require.NoError(t, nettest.IP("link", "add", near, "type", "veth", "peer", "name", remote, "netns", ns))
+	t.Cleanup(func() { require.NoError(t, nettest.IP("link", "del", near)) })
+	// RFC 2544: 198.18.0.0/15 is for tests of networks.
+	require.NoError(t, nettest.IP("addr", "add", fmt.Sprintf("198.18.%d.1/24", id), "dev", near))
+	require.NoError(t, nettest.IP("link", "set", near, "up"))
+	far := nettest.Network(ns)
+	require.NoError(t, far.IP("addr", "add", fmt.Sprintf("198.18.%d.2/24", id), "dev", remote))
+	require.NoError(t, far.IP("link", "set", remote, "up"))
+	p = startPeer(t, "idle", cfg, "tcp_"+near, "tcp_"+remote, fmt.Sprintf("198.18.%d.2", id), far.Command()...)
+	return p, func() error { return far.IP("link", "set", remote, "down") }
+}
+
+// farPeers counts those of this process.
+var farPeers atomic.Int32
+
+// TestBlackHole: a network that swallows everything, between two namespaces.
 func TestBlackHole(t *testing.T) {
 	need.Networks(t)
 	need.Full(t)
@@ -108,31 +144,10 @@ func TestBlackHole(t *testing.T) {
 				need.Long(t)
 			}
 			t.Parallel() // in networks of their own: they all wait
-			run := func(args ...string) error {
-				out, err := exec.Command("ip", args...).CombinedOutput()
-				if err != nil {
-					return fmt.Errorf("ip %v: %w: %s", args, err, out)
-				}
-				return nil
-			}
-			id := (4*os.Getpid() + i) % 256
-			ns := fmt.Sprintf("sluice%d-%d", os.Getpid(), i)
-			near, remote := fmt.Sprintf("slA%d-%d", os.Getpid(), i), fmt.Sprintf("slB%d-%d", os.Getpid(), i)
-			require.NoError(t, run("netns", "add", ns))
-			t.Cleanup(func() { require.NoError(t, run("netns", "del", ns)) })
-			require.NoError(t, run("link", "add", near, "type", "veth", "peer", "name", remote, "netns", ns))
-			t.Cleanup(func() { require.NoError(t, run("link", "del", near)) })
-			// RFC 2544: 198.18.0.0/15 is for tests of networks.
-			require.NoError(t, run("addr", "add", fmt.Sprintf("198.18.%d.1/24", id), "dev", near))
-			require.NoError(t, run("link", "set", near, "up"))
-			require.NoError(t, run("-n", ns, "addr", "add", fmt.Sprintf("198.18.%d.2/24", id), "dev", remote))
-			require.NoError(t, run("-n", ns, "link", "set", remote, "up"))
-
 			const timeout = 3 * time.Second
-			p := startPeer(t, "idle", verbs.Config{Secret: secret, Portable: portable, PeerTimeout: timeout},
-				"tcp_"+near, "tcp_"+remote, fmt.Sprintf("198.18.%d.2", id), "ip", "netns", "exec", ns)
+			p, unplug := startFarPeer(t, verbs.Config{Secret: secret, Portable: portable, PeerTimeout: timeout})
 			p.works(t)
-			require.NoError(t, run("-n", ns, "link", "set", remote, "down"))
+			require.NoError(t, unplug())
 			start := time.Now()
 			if busy {
 				p.write(t, 1, 8) // bytes that are not acknowledged

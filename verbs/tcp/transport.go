@@ -73,7 +73,7 @@ type happening struct {
 
 // prepare sets the options of a connection's socket that neither the listener nor the dialer
 // sets. TCP_NODELAY is Go's default.
-func prepare(tc *net.TCPConn, peerTimeout time.Duration) error {
+func prepare(tc *net.TCPConn) error {
 	if err := keepalive.Spare(tc); err != nil {
 		return err
 	}
@@ -82,9 +82,8 @@ func prepare(tc *net.TCPConn, peerTimeout time.Duration) error {
 			return err
 		}
 		uncongested(tc)
-		return nil // the kernel ends it with the process at either end, and one that is stopped is waited for
 	}
-	return tune(tc, peerTimeout)
+	return nil
 }
 
 // localBuffer limits the bytes in flight between two processes of a host; Linux doubles it.

@@ -1,0 +1,57 @@
+package keepalive
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// While data is unacknowledged, Linux sends no keep-alive probes, and retransmits for a quarter of an
+// hour. TCP_USER_TIMEOUT would also end a connection whose window stays zero, although the other kernel
+// answers all probes of the window. Watch instead reads in TCP_INFO whether answers are due and none came.
+
+// Socket lends the descriptor of a connection until the connection is closed, as [syscall.RawConn] does.
+type Socket interface{ Control(func(fd uintptr)) error }
+
+// Guard watches a connection of package net like [Watch] until it is closed. Once the other host is
+// silent, reads and writes of the result fail with ETIMEDOUT. Where nothing watches, or within this
+// host, the result is conn.
+func Guard(conn net.Conn, d time.Duration) net.Conn {
+	tc, ok := conn.(*net.TCPConn)
+	if !ok || Local(conn) {
+		return conn
+	}
+	g := &Guarded{TCPConn: tc}
+	if raw, err := tc.SyscallConn(); err != nil || !Watch(raw, d, g.fail) {
+		return conn
+	}
+	return g
+}
+
+// Guarded is a connection that [Guard] watches.
+type Guarded struct {
+	*net.TCPConn
+	silence atomic.Pointer[error]
+}
+
+func (g *Guarded) fail(err error) {
+	g.silence.CompareAndSwap(nil, &err)
+	g.SetDeadline(time.Unix(1, 0))
+}
+
+func (g *Guarded) Read(b []byte) (int, error) {
+	n, err := g.TCPConn.Read(b)
+	return n, g.why("read", err)
+}
+
+func (g *Guarded) Write(b []byte) (int, error) {
+	n, err := g.TCPConn.Write(b)
+	return n, g.why("write", err)
+}
+
+func (g *Guarded) why(op string, err error) error {
+	if why := g.silence.Load(); err != nil && why != nil {
+		return &net.OpError{Op: op, Net: "tcp", Source: g.LocalAddr(), Addr: g.RemoteAddr(), Err: *why}
+	}
+	return err
+}
