@@ -262,8 +262,9 @@ func (p *peer) take(conn net.Conn) bool {
 func (p *peer) serve(conn net.Conn) {
 	n := p.node
 	defer close(p.served)
-	r := bufio.NewReader(conn)
 	err := keepalive.Spare(conn)
+	conn = keepalive.Guard(conn, n.opt.peerTimeout)
+	r := bufio.NewReader(conn)
 	if err == nil {
 		if err = p.wireUp(conn, r); err != nil {
 			err = p.whyBroken(err)
@@ -385,7 +386,7 @@ func (p *peer) write(conn net.Conn) {
 			}
 		}
 		if bye {
-			conn.(*net.TCPConn).CloseWrite()
+			conn.(interface{ CloseWrite() error }).CloseWrite()
 			return
 		}
 		if p.state.Load() >= peerFailed {

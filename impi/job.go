@@ -263,7 +263,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		if l == nil {
 			continue
 		}
-		s, serr := newSocket(conn)
+		s, serr := newSocket(conn, j.config.PeerTimeout)
 		if serr != nil {
 			err = cmp.Or(err, serr)
 			s = noSocket{}

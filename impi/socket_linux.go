@@ -10,6 +10,7 @@ import (
 // rawSocket is a socket with its own system calls: a wake-up through the poller of the Go runtime
 // costs ten times as much as reading.
 type rawSocket struct {
+	guard
 	num int
 	iov vector
 }
@@ -35,15 +36,15 @@ func (v *vector) set(bufs [][]byte) *unix.Msghdr {
 func (s *rawSocket) readv(bufs [][]byte) (int, error) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(s.num), uintptr(unsafe.Pointer(s.iov.set(bufs))), unix.MSG_DONTWAIT)
 	if errno != 0 {
-		return result(0, errno)
+		return s.why(result(0, errno))
 	}
-	return ended(int(n), nil)
+	return s.why(ended(int(n), nil))
 }
 
 func (s *rawSocket) writev(bufs [][]byte) (int, error) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(s.num), uintptr(unsafe.Pointer(s.iov.set(bufs))), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	if errno != 0 {
-		return result(0, errno)
+		return s.why(result(0, errno))
 	}
 	return int(n), nil
 }

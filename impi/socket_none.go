@@ -6,11 +6,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 )
 
 var errNoSockets = errors.New("non-blocking sockets are not supported on this system")
 
-func newSocket(*net.TCPConn) (socket, error) { return nil, errNoSockets }
+func newSocket(*net.TCPConn, time.Duration) (socket, error) { return nil, errNoSockets }
 
 // tcpSource is the event source of TCP connections.
 type tcpSource struct{ carriers []*tcpCarrier }

@@ -7,12 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
-// newSocket takes over a connection, which it closes.
-func newSocket(nc *net.TCPConn) (socket, error) {
+// newSocket takes over a connection, which it closes. The other host may be silent for the peer timeout.
+func newSocket(nc *net.TCPConn, peerTimeout time.Duration) (socket, error) {
 	if err := nc.SetNoDelay(true); err != nil {
 		return nil, err
 	}
@@ -31,12 +36,49 @@ func newSocket(nc *net.TCPConn) (socket, error) {
 		return nil, fmt.Errorf("duplicate socket: %w", err)
 	}
 	nc.Close()
-	return &rawSocket{num: fd}, nil
+	s := &rawSocket{num: fd}
+	if !keepalive.Local(nc) {
+		keepalive.Watch(s, peerTimeout, s.silent)
+	}
+	return s, nil
+}
+
+// guard ends a socket whose other host is silent.
+type guard struct {
+	closing sync.Mutex // held while the descriptor is lent, or closed
+	silence atomic.Pointer[error]
+}
+
+// Control implements [keepalive.Socket].
+func (s *rawSocket) Control(f func(fd uintptr)) error {
+	s.closing.Lock()
+	defer s.closing.Unlock()
+	if s.num < 0 {
+		return net.ErrClosed
+	}
+	f(uintptr(s.num))
+	return nil
+}
+
+// why gives the reason why the connection was ended here.
+func (g *guard) why(n int, err error) (int, error) {
+	if silence := g.silence.Load(); err != nil && err != errAgain && silence != nil {
+		err = *silence
+	}
+	return n, err
+}
+
+// silent ends the connection, for a reason that reading and writing return from then on.
+func (s *rawSocket) silent(err error) {
+	s.silence.Store(&err)
+	unix.Shutdown(s.num, unix.SHUT_RDWR)
 }
 
 func (s *rawSocket) fd() int { return s.num }
 
 func (s *rawSocket) close() {
+	s.closing.Lock()
+	defer s.closing.Unlock()
 	if s.num >= 0 {
 		// A goroutine blocked in poll holds on to the socket, which would stay open until it
 		// returns.

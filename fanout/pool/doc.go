@@ -25,9 +25,9 @@
 // When the connection of a worker ends, its chunks go to others, before new ones; results that
 // it has sent count. A chunk is given up after [Config.Attempts] workers were lost while they
 // worked on it; Receive then returns an error in its place. Chunks that only waited at those
-// workers are not given up. TCP keep-alives detect a silent host in about 20 seconds. When a
-// supplier dies, Receive of its workers returns an error once; a worker of several suppliers
-// goes on with the others.
+// workers are not given up. A silent host is detected in about 20 seconds; on other systems than
+// Linux, TCP takes minutes while data is on its way to it. When a supplier dies, Receive of its
+// workers returns an error once; a worker of several suppliers goes on with the others.
 //
 // # Authentication
 //

@@ -75,8 +75,9 @@ const acceptPause = 50 * time.Millisecond
 // has time: strangers are bounded by their number.
 func (s *Supplier) admit(conn net.Conn) (*member, error) {
 	err := keepalive.Spare(conn)
+	guarded := keepalive.Guard(conn, silence)
 	if err == nil {
-		_, err = proof.Accept(conn, s.c.proof(), nil)
+		_, err = proof.Accept(guarded, s.c.proof(), nil)
 	}
 	if !s.proving.Leave(conn) && err == nil {
 		err = fmt.Errorf("%w: the supplier has ended, or %d others came after it", ErrClosed, strangers)
@@ -84,7 +85,7 @@ func (s *Supplier) admit(conn net.Conn) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &member{s: s, conn: conn, wake: sync.NewCond(&s.mu)}
+	m := &member{s: s, conn: guarded, wake: sync.NewCond(&s.mu)}
 	m.counts.Addr = conn.RemoteAddr().String()
 	s.mu.Lock()
 	defer s.mu.Unlock()

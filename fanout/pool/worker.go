@@ -110,6 +110,7 @@ func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn = keepalive.Guard(conn, silence)
 	bound, cancel := ctx, context.CancelFunc(func() {})
 	if !keepalive.Local(conn) {
 		bound, cancel = wait.Patience(ctx, w.c.Timeout)

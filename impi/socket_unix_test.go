@@ -1,0 +1,36 @@
+//go:build unix
+
+package impi
+
+import (
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSilentSocket: a socket whose other host is silent says so, and its descriptor is not lent once it
+// is closed.
+func TestSilentSocket(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	made, err := newSocket(conn.(*net.TCPConn), limit)
+	require.NoError(t, err)
+	s := made.(*rawSocket)
+	defer s.close()
+	piece := [][]byte{make([]byte, 1)}
+	_, err = s.readv(piece)
+	require.Equal(t, errAgain, err)
+	silence := errors.New("silence")
+	require.NoError(t, s.Control(func(uintptr) { s.silent(silence) }))
+	_, err = s.readv(piece)
+	require.Equal(t, silence, err)
+	_, err = s.writev(piece)
+	require.Equal(t, silence, err)
+	s.close()
+	require.ErrorIs(t, s.Control(func(uintptr) { t.Error("lent") }), net.ErrClosed)
+}
