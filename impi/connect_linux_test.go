@@ -1,10 +1,13 @@
 package impi
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,4 +53,36 @@ func TestInterfacesToNowhere(t *testing.T) {
 	for _, r := range list {
 		require.NoError(t, <-r.End, nettest.Output(list))
 	}
+}
+
+func init() { acts["vanish"] = act{do: vanish, peerTimeout: 2 * time.Second} }
+
+// TestVanishedHost: a host vanishes while data is on its way to it.
+func TestVanishedHost(t *testing.T) {
+	need.Networks(t)
+	need.Full(t)
+	both := nettest.Networks(t)
+	list := nettest.Start(t, "198.18.0.1:20001", []nettest.Place{{Prefix: both[0].Command()}, {Prefix: both[1].Command()}},
+		[]string{envPlace + "=tcp", nettest.EnvAddress + "=0.0.0.0"}, "vanish", string(both[1]))
+	<-list[0].End // after a failed Close
+	require.Contains(t, list[0].Out.String(), "noticed: ", nettest.Output(list))
+	require.Contains(t, list[0].Out.String(), "no acknowledgement for 2s")
+}
+
+// vanish sends to a host whose network goes down, and waits for an answer.
+func vanish(ctx context.Context, j *Job, args []string) error {
+	c := j.World()
+	if c.Rank() == 1 {
+		_, err := c.Recv(ctx, make([]byte, 8), 0, 1)
+		return err
+	}
+	if err := nettest.Network(args[0]).IP("link", "set", "veth0", "down"); err != nil {
+		return err
+	}
+	if err := c.Send(ctx, make([]byte, 8), 1, 0); err != nil {
+		return err
+	}
+	_, err := c.Recv(ctx, make([]byte, 8), 1, 0)
+	fmt.Println("noticed:", err)
+	return err
 }
