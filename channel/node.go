@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
+	"github.com/sluice-hpc/sluice/internal/report"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -143,7 +144,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	}
 	n.wg.Go(n.engine)
 	n.wg.Go(n.watch)
-	signals := notify() // before Join returns: the signal alone would kill
+	signals := report.Notify() // before Join returns: the signal alone would kill
 	n.wg.Go(func() { n.oversee(signals) })
 	return n, nil
 }

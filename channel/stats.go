@@ -203,15 +203,6 @@ func (h *Handle) begin(k uint64) {
 	h.began = h.node.ticks.Load()
 }
 
-// notify returns the channel of the signal that asks for the report.
-func notify() chan os.Signal {
-	c := make(chan os.Signal, 1)
-	if reportSignal != nil {
-		signal.Notify(c, reportSignal)
-	}
-	return c
-}
-
 // oversee counts seconds, frees what other members of closed groups have left since, and writes the
 // report on a signal or when progress stalls.
 func (n *Node) oversee(signals chan os.Signal) {

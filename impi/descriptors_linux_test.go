@@ -83,6 +83,7 @@ func TestNamedWithoutDescriptors(t *testing.T) {
 	d := newDancing(t, 2, "")
 	var errs [2]error
 	var wg sync.WaitGroup
+	negotiate := [2]func() error{}
 	for me := range 2 {
 		_, l := newSetup(me)
 		config := Config{Log: slog.New(slog.DiscardHandler), PeerTimeout: limit, Providers: []string{"shm"}, named: "shm"}
@@ -99,7 +100,13 @@ func TestNamedWithoutDescriptors(t *testing.T) {
 				require.NoError(t, d.ctx.Close())
 			}
 		}()
-		wg.Go(func() { _, errs[me] = s.negotiate(within(t), l, conns[me]) })
+		negotiate[me] = func() error {
+			_, err := s.negotiate(within(t), l, conns[me])
+			return err
+		}
+	}
+	for me, f := range negotiate { // not before all may open files again
+		wg.Go(func() { errs[me] = f() })
 	}
 	wg.Wait()
 	require.ErrorContains(t, errs[0], "SLUICE_TRANSPORT=shm")

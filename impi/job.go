@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/report"
 )
 
 // Job is a job as seen by one of its hosts. Its methods may be called from several goroutines.
@@ -192,6 +193,8 @@ func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Jo
 		e.wg.Go(func() { e.watch(s, kick) })
 	}
 	e.wg.Go(j.controls.run)
+	signals := report.Notify() // before the job is used: the signal alone would kill
+	e.wg.Go(func() { j.reportOn(signals) })
 	return j, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/bits"
 	"os"
+	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
 )
@@ -37,16 +38,24 @@ func Kernel() (uint64, error) {
 	return h.Sum64(), err
 }
 
+// identity is that of the boot, once it has been read.
+var identity atomic.Pointer[[]byte]
+
 func boot(h io.Writer) error {
+	if id := identity.Load(); id != nil {
+		h.Write(*id)
+		return nil
+	}
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if errors.Is(err, limits.ErrFiles) {
+	switch {
+	case errors.Is(err, limits.ErrFiles):
 		return limits.Files(err)
+	case err != nil:
+		name, _ := os.Hostname()
+		id = []byte(name)
 	}
-	if err == nil {
-		h.Write(id)
-	} else if name, err := os.Hostname(); err == nil {
-		h.Write([]byte(name))
-	}
+	identity.Store(&id)
+	h.Write(id)
 	return nil
 }
 

@@ -38,6 +38,7 @@ func TestContainer(t *testing.T) {
 
 // TestNoDescriptor: a process without descriptors says so, rather than be on a machine of its own.
 func TestNoDescriptor(t *testing.T) {
+	identity.Store(nil) // as in a process that has not asked yet
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
