@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func init() { acts["asked"] = act{do: asked} }
@@ -33,7 +34,9 @@ func asked(ctx context.Context, j *Job, _ []string) error {
 	if err != nil {
 		return err
 	}
-	os.Stderr = stderr
+	if err := unix.Dup2(int(stderr.Fd()), 2); err != nil {
+		return err
+	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
 		return err
 	}
