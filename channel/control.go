@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -144,7 +145,7 @@ func (p *peer) whyBroken(err error) error {
 // became asks the rendezvous what has become of a peer that has just ended a connection, for as long as a
 // goodbye takes, or until stop is closed, or this rank leaves too. nil: nothing is known.
 func (p *peer) became(stop <-chan struct{}) error {
-	soon, cancel := context.WithTimeout(p.node.open, goodbyeTime)
+	soon, cancel := wait.Patience(p.node.open, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
 		if gone := p.node.Gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
@@ -312,9 +313,11 @@ func (p *peer) lost(err error) {
 		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, err))
 		return
 	}
+	soon, cancel := wait.Patience(context.Background(), verdictTime)
+	defer cancel()
 	select {
 	case <-p.served:
-	case <-time.After(verdictTime):
+	case <-soon.Done():
 		p.fail(fmt.Errorf("%w: %w", ErrPeerDied, err))
 	}
 }

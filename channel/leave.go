@@ -62,7 +62,7 @@ func (n *Node) close() error {
 	errs := n.closeGroups()
 	n.endCalls(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
 	errs = append(errs, n.leaveAll(peers, handles)...)
-	ctx, cancel := context.WithTimeout(n.life, goodbyeTime)
+	ctx, cancel := wait.Patience(n.life, goodbyeTime)
 	for _, p := range peers {
 		p.hangUp(ctx)
 	}
@@ -195,11 +195,7 @@ func (p *peer) leave() {
 func (p *peer) awaitWireUp(ctx context.Context) {
 	goodbye, cancel := wait.Patience(context.Background(), goodbyeTime)
 	defer cancel()
-	last := goodbye
-	if ctx.Err() == nil {
-		last = ctx
-	}
-	lookUntil(last, func() bool {
+	lookUntil(context.Background(), func() bool { // over when both have ended
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		state := p.state.Load()

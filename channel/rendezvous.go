@@ -3,6 +3,7 @@ package channel
 import (
 	"fmt"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/verbs"
@@ -174,7 +175,7 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
 		q.peer.awaitsLayout(g.handle, g.generation)
-		q.unlaid = append(slices.DeleteFunc(q.unlaid, func(u unlaid) bool { return !u.waits() }), unlaid{s, g, q.peer.ping()})
+		time.AfterFunc(askAfter, func() { q.ask(unlaid{s: s, gate: g}) })
 		return nil
 	}
 	if l.total != h.shape.length {
@@ -191,6 +192,20 @@ type unlaid struct {
 	s    *queueOut
 	gate header
 	ping uint64
+}
+
+// askAfter is how late a layout is asked for: that of a handle that is used once is often some
+// microseconds behind the gate.
+const askAfter = 10 * time.Millisecond
+
+// ask asks for the layout of a gate, if that still waits.
+func (q *queue) ask(u unlaid) {
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	if !q.failed && u.waits() {
+		u.ping = q.peer.ping()
+		q.unlaid = append(slices.DeleteFunc(q.unlaid, func(u unlaid) bool { return !u.waits() }), u)
+	}
 }
 
 func (u unlaid) waits() bool {

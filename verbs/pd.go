@@ -37,23 +37,28 @@ func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	if size < 1 {
 		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
 	}
-	return pd.addMR("allocate MR", size, access, func() (ProviderMR, error) {
-		if a, ok := pd.prov.(MemoryAllocator); ok {
-			return a.AllocMR(size, access)
-		}
-		buf, free, err := retire.Alloc(size)
-		if err != nil {
-			return nil, pd.ctx.errorf("allocate MR", fmt.Errorf("%w: %w", ErrNoMemory, err), "%d bytes", size)
-		}
+	const op = "allocate MR"
+	if a, ok := pd.prov.(MemoryAllocator); ok {
+		return pd.addMR(op, size, access, func() (ProviderMR, error) { return a.AllocMR(size, access) })
+	}
+	if err := pd.checkMR(op, size, access); err != nil {
+		return nil, err
+	}
+	buf, free, err := retire.Alloc(size) // which takes a while, so no lock is held
+	if err != nil {
+		return nil, pd.ctx.errorf(op, fmt.Errorf("%w: %w", ErrNoMemory, err), "%d bytes", size)
+	}
+	mr, err := pd.addMR(op, size, access, func() (ProviderMR, error) {
 		mr, err := pd.prov.RegMR(buf, access)
-		switch {
-		case free == nil:
+		if err != nil || free == nil {
 			return mr, err
-		case err != nil:
-			return nil, errors.Join(err, free())
 		}
 		return &allocated{mr, free}, nil
 	})
+	if err != nil && free != nil {
+		err = errors.Join(err, free())
+	}
+	return mr, err
 }
 
 // allocated is a region whose memory is freed with it.
@@ -70,17 +75,26 @@ func (m *allocated) Close() error {
 	return m.free()
 }
 
-func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (ProviderMR, error)) (*MR, error) {
+// checkMR returns an error for a region that no device can have.
+func (pd *PD) checkMR(op string, size int, access AccessFlags) error {
 	c := pd.ctx
 	if access&^accessMask != 0 {
-		return nil, c.errorf(op, ErrInvalid, "access flags %#x", uint32(access))
+		return c.errorf(op, ErrInvalid, "access flags %#x", uint32(access))
 	}
 	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
-		return nil, c.errorf(op, ErrInvalid, "access %v without LOCAL_WRITE", access)
+		return c.errorf(op, ErrInvalid, "access %v without LOCAL_WRITE", access)
 	}
 	if uint64(size) > c.attr.MaxMRSize {
-		return nil, c.errorf(op, ErrInvalid, "%d bytes, device has at most %d", size, c.attr.MaxMRSize)
+		return c.errorf(op, ErrInvalid, "%d bytes, device has at most %d", size, c.attr.MaxMRSize)
 	}
+	return nil
+}
+
+func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (ProviderMR, error)) (*MR, error) {
+	if err := pd.checkMR(op, size, access); err != nil {
+		return nil, err
+	}
+	c := pd.ctx
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.ownsLocked(op, "PD", &pd.object); err != nil {

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -20,6 +21,8 @@ const (
 	mostPiece = 32 << 20
 	// leastPiece is the smallest; sharers of them are the reserve.
 	leastPiece = reserve / sharers
+	// largePiece is one of which whole huge pages can be made.
+	largePiece = 2 << 20
 	// pieceLife is how long what has been looked at is taken to be so.
 	pieceLife = 100 * time.Millisecond
 )
@@ -76,6 +79,11 @@ func Fits(size uint64) error {
 
 func look(size uint64) (uint64, error) {
 	h := Host{os.DirFS("/")}
+	if f, err := h.Open("proc/meminfo"); err == nil {
+		f.Close()
+	} else if errors.Is(err, ErrFiles) { // nothing can be looked at
+		return 0, Files(err)
+	}
 	n, err := h.piece(size)
 	if err != nil {
 		debug.FreeOSMemory() // what the heap does not need counts as this process's
@@ -94,6 +102,9 @@ func (h Host) piece(size uint64) (uint64, error) {
 				(size+1<<20-1)>>20, r.Bound, left>>20, min(keep, left)>>20)
 		}
 		n = min(n, left/sharers)
+	}
+	if n >= largePiece {
+		return n &^ (largePiece - 1), nil
 	}
 	return max(n&^(leastPiece-1), leastPiece), nil
 }

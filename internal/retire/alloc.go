@@ -6,6 +6,7 @@
 package retire
 
 import (
+	"fmt"
 	"os"
 	"unsafe"
 
@@ -15,8 +16,14 @@ import (
 // pageSize is a variable for tests alone.
 var pageSize = os.Getpagesize()
 
+// mostHeap is more than any machine has; the runtime panics if it is asked for more addresses than there are.
+const mostHeap = 1 << 46
+
 // heap returns size bytes of zeroed, page-aligned memory of the Go heap.
 func heap(size int) ([]byte, error) {
+	if uint64(size) > mostHeap {
+		return nil, fmt.Errorf("there are no addresses for %d bytes", size)
+	}
 	b := make([]byte, size+pageSize)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (pageSize - 1)
 	b = b[skip : skip+size : skip+size]

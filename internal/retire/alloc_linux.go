@@ -41,9 +41,11 @@ func Private(size int) ([]byte, error) {
 		return nil, err
 	}
 	err = limits.Charge(len(b), func(from, to int) error {
-		if to-from >= hugePage { // not where the room is so small that pieces are
-			unix.Madvise(b[from:to], unix.MADV_HUGEPAGE) // best effort
+		advice := unix.MADV_HUGEPAGE
+		if to-from < hugePage { // the room is so small: a huge page would be more than the piece
+			advice = unix.MADV_NOHUGEPAGE
 		}
+		unix.Madvise(b[from:to], advice) // best effort
 		return touch(b[from:to])
 	})
 	if err != nil {

@@ -53,11 +53,25 @@ func Map(fd, size, flags int) ([]byte, error) {
 		kept.Unlock()
 	}
 	if err == unix.ENOMEM {
-		if err := limits.Fits(uint64(size)); err != nil {
-			return nil, fmt.Errorf("%w: %w", os.NewSyscallError("mmap", unix.ENOMEM), err)
+		if why := why(size); why != nil {
+			return nil, fmt.Errorf("%w: %w", os.NewSyscallError("mmap", err), why)
 		}
 	}
 	return b, os.NewSyscallError("mmap", err)
+}
+
+// why says what a mapping exceeds, as far as the system says.
+func why(size int) error {
+	for _, l := range []struct {
+		resource int
+		name     string
+	}{{unix.RLIMIT_AS, "RLIMIT_AS (ulimit -v)"}, {unix.RLIMIT_DATA, "RLIMIT_DATA (ulimit -d)"}} {
+		var most unix.Rlimit
+		if getrlimit(l.resource, &most) == nil && most.Cur != unix.RLIM_INFINITY {
+			return fmt.Errorf("%s is %d KiB", l.name, most.Cur>>10)
+		}
+	}
+	return limits.Fits(uint64(size))
 }
 
 // couldFit says whether there is room for size bytes without what is kept. The caller holds the

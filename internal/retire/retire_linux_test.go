@@ -126,6 +126,12 @@ func TestMapFails(t *testing.T) {
 	_, err = Map(-1, 1<<60, anonymous) // more than there are, also without what is kept
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.Equal(t, 2, len(kept.ranges))
+	for resource, name := range map[int]string{unix.RLIMIT_AS: "RLIMIT_AS (ulimit -v) is 4096 KiB", unix.RLIMIT_DATA: "RLIMIT_DATA (ulimit -d) is 4096 KiB"} {
+		replace(t, &getrlimit, limited(resource, 4<<20))
+		_, err = Map(-1, 1<<60, anonymous)
+		require.ErrorIs(t, err, unix.ENOMEM)
+		require.ErrorContains(t, err, name)
+	}
 }
 
 // TestMapMakesRoom: where there are too few addresses the oldest go, as many as it takes.

@@ -12,7 +12,8 @@ const (
 
 // Patience returns a context that ends like one of [context.WithTimeout], but of the time only that
 // counts in which this process runs: while a job is stopped, or lacks a CPU, the process that is waited
-// for can do nothing either. It has no deadline.
+// for can do nothing either. Its deadline is that of parent. The cause of contexts derived from it is
+// [context.DeadlineExceeded] then.
 func Patience(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	p := &patience{Context: ctx, end: cancel, step: d / ticks, last: time.Now(), left: ticks, most: 2 * ticks}

@@ -65,7 +65,8 @@ type link struct {
 	qps      map[uint32]*QP
 	opens    map[[2]uint32]ctl   // by {dst, src}: from QPs whose peer QP here is not in RTR yet
 	retired  map[[2]uint32]block // by {QP, incarnation}: inboxes until the peer has left them
-	asked    map[uint32]bool     // the peer's arenas that were named before they came; true: they will not come
+	asked    map[uint32]uint64   // the peer's arenas that were named before they came: number of the question; 0: they will not come
+	asks     uint64              // questions so far
 }
 
 // outgoing is a control message, with an arena's descriptor if it has one.
@@ -98,7 +99,7 @@ func (c *Context) link(gid verbs.GID, q *QP) (*link, error) {
 		return l, nil
 	}
 	l := &link{ctx: c, gid: gid, pidfd: -1, wake: make(chan struct{}, 1), qps: map[uint32]*QP{},
-		opens: map[[2]uint32]ctl{}, retired: map[[2]uint32]block{}, asked: map[uint32]bool{}}
+		opens: map[[2]uint32]ctl{}, retired: map[[2]uint32]block{}, asked: map[uint32]uint64{}}
 	l.segments.Store(new([]*segment))
 	c.links[gid] = l
 	c.all[l] = struct{}{}
@@ -339,11 +340,8 @@ func (c *Context) refuse(err error) {
 	all := slices.Collect(maps.Keys(c.all))
 	c.mu.Unlock()
 	for _, l := range all {
-		l.mu.Lock()
-		waits := !l.up && string(l.gid[:]) < string(c.gid[:])
-		l.mu.Unlock()
-		if waits {
-			l.end(err, false)
+		if string(l.gid[:]) < string(c.gid[:]) {
+			l.endIf(func() bool { return !l.up }, err, false)
 		}
 	}
 }
@@ -704,9 +702,9 @@ func (l *link) handle(m ctl, fd int) error {
 	case ctlGone:
 		l.dropArena(m.arena)
 	case ctlAsk:
-		l.send(ctl{kind: ctlAnswer, arena: m.arena})
+		l.send(ctl{kind: ctlAnswer, arena: m.arena, size: m.size})
 	case ctlAnswer:
-		l.answered(m.arena)
+		l.answered(m)
 	case ctlCMA:
 		l.readable.Store(m.size == 1)
 	}
@@ -786,24 +784,25 @@ func (l *link) lacks(arena uint32) reach {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	missing, asked := l.asked[arena]
+	number, asked := l.asked[arena]
 	switch segs := *l.segments.Load(); {
 	case int(arena) < len(segs) && segs[arena] != nil: // it has come
-	case missing:
-		return reachFault
 	case !asked:
-		l.asked[arena] = false
-		l.sendLocked(ctl{kind: ctlAsk, arena: arena}, nil)
+		l.asks++
+		l.asked[arena] = l.asks
+		l.sendLocked(ctl{kind: ctlAsk, arena: arena, size: l.asks}, nil)
+	case number == 0:
+		return reachFault
 	}
 	return reachLater
 }
 
 // answered notes that the peer has sent what it has of an arena that was asked for.
-func (l *link) answered(arena uint32) {
+func (l *link) answered(m ctl) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, asked := l.asked[arena]; asked { // it has not come before the answer
-		l.asked[arena] = true
+	if m.size != 0 && l.asked[m.arena] == m.size { // it has not come before the answer
+		l.asked[m.arena] = 0
 		l.ctx.kick()
 	}
 }
@@ -832,12 +831,22 @@ func (l *link) inboxAt(m ctl) (*inbox, error) {
 // writing. The socket is closed once our QPs have left the peer's inboxes, which is what
 // its end tells the peer.
 func (l *link) end(why error, gone bool) {
+	l.endIf(func() bool { return true }, why, gone)
+}
+
+// endIf is end, unless is, with the lock held, says no.
+func (l *link) endIf(is func() bool, why error, gone bool) {
 	c := l.ctx
 	c.mu.Lock()
+	l.mu.Lock()
+	if !is() {
+		l.mu.Unlock()
+		c.mu.Unlock()
+		return
+	}
 	if c.links[l.gid] == l {
 		delete(c.links, l.gid)
 	}
-	l.mu.Lock()
 	if l.dead {
 		l.mu.Unlock()
 		c.mu.Unlock()

@@ -113,7 +113,7 @@ type ctl struct {
 	psn      uint32 // ctlOpen: first PSN that src expects
 	arena    uint32 // ctlArena, ctlGone, ctlAsk, ctlAnswer: the arena; ctlOpen: the one that the inbox is in
 	offset   uint64 // ctlOpen: of the inbox
-	size     uint64 // ctlArena: bytes; ctlCMA: see there
+	size     uint64 // ctlArena: bytes; ctlCMA: see there; ctlAsk, ctlAnswer: number of the question
 }
 
 func (m ctl) append(b []byte) []byte {
