@@ -55,9 +55,11 @@ const (
 
 // Join makes this process a rank of its job. It returns when the rendezvous has admitted the rank.
 // If the rendezvous is not up yet, Join waits for it up to 30 s under 'sluice run' and two minutes
-// elsewhere, or until ctx ends. Under PMI it waits for all ranks of the job until ctx ends. With an
-// IMPI server it waits for the server as long as for a rendezvous, and then for all ranks until the
-// server gives up. Otherwise it does not wait for the other ranks.
+// elsewhere, or until ctx ends; of this time only that counts in which this process runs. One of this
+// host that has accepted the connection, and may be stopped, is waited for until ctx ends. Under PMI
+// Join waits for all ranks of the job until ctx ends. With an IMPI server it waits for the server as
+// long as for a rendezvous, and then for all ranks until the server gives up. Otherwise it does not
+// wait for the other ranks.
 //
 // Under PMI a process can join only once, because joining uses up the connection of PMI_FD.
 //

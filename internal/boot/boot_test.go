@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -457,24 +458,25 @@ func TestSlowRank(t *testing.T) {
 	}
 }
 
-// A rank that stops in the middle of a message is given up after the patience
-// for messages; one that says nothing at all is not.
-func TestStuckMessage(t *testing.T) {
-	t.Parallel() // it waits for seconds
-	need.Full(t)
-	ctx := ranks.Within(t)
-	p := defaultPatience
-	p.message = 2 * time.Second // for whole messages of the others, too
-	w := newWorld(t, 3, p)
-	jobs := w.joinAll(t)
-	m := part{rank: 1, data: make([]byte, 1000)}.Append(nil)
-	_, err := jobs[1].x.(*client).conn.Write(m[:500])
-	require.NoError(t, err)
-	err = jobs[0].Barrier(ctx)
-	require.ErrorIs(t, err, ErrDied)
-	require.ErrorContains(t, err, "i/o timeout")
-	<-jobs[1].Done()
-	require.NoError(t, jobs[2].Err())
+// A rank that is stopped in the middle of a message is waited for.
+func TestHalfMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer here.Close()
+		defer there.Close()
+		s := &Server{members: make([]member, 2), parts: make([][]byte, 2)}
+		c := &session{rank: 1, conn: here}
+		s.members[1] = member{state: joined, session: c}
+		m := part{rank: 1, data: []byte("data")}.Append(nil)
+		go func() {
+			for _, half := range [][]byte{m[:len(m)/2], m[len(m)/2:]} {
+				time.Sleep(time.Hour)
+				there.Write(half)
+			}
+		}()
+		require.NoError(t, s.receive(c, bufio.NewReader(here)))
+		require.Equal(t, 1, s.given)
+	})
 }
 
 func TestTooLarge(t *testing.T) {
@@ -795,7 +797,7 @@ func TestRankDoesNotRead(t *testing.T) {
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
 	e := w.env
-	_, _, _, err = introduce(conn, &e, false)
+	_, _, _, err = introduce(conn, &e, false, func() error { return nil })
 	require.NoError(t, err)
 	data := make([]byte, MaxData)
 	for round := range uint32(1000) {

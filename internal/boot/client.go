@@ -11,20 +11,28 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-const (
+// All of these times count only while this process runs (wait.Patience): it may be stopped with its job.
+// They are variables for tests alone.
+var (
 	// joinPatience bounds Join: if ranks are started by hand or by a batch system, the rendezvous
 	// may come up later than they do.
 	joinPatience = 30 * time.Second
 	// hostedPatience bounds Join if rank 0 runs the rendezvous: its program has to come up first,
 	// perhaps on another host.
 	hostedPatience = 2 * time.Minute
+)
+
+const (
 	// verdictPatience is how long a rank that gives up waits for the reason of the failure.
 	verdictPatience = time.Second
 	// farewellPatience bounds Close and Abort.
@@ -86,14 +94,39 @@ func (m *meeting) patience() time.Duration {
 	return joinPatience
 }
 
+// nearby are the processes of this host that have accepted a connection and say nothing. They are waited
+// for without a bound: if one ends, the kernel ends its connection.
+type nearby struct {
+	some    atomic.Bool
+	meeting bool            // with one
+	silent  map[string]bool // addresses where one did not answer in time
+}
+
+// meet notes that conn has been accepted.
+func (n *nearby) meet(conn net.Conn) {
+	n.meeting = keepalive.Local(conn)
+	n.some.Store(n.meeting || len(n.silent) > 0)
+}
+
+// failed notes why the connection to an address has failed.
+func (n *nearby) failed(address string, err error) {
+	var timeout net.Error
+	delete(n.silent, address)
+	if n.meeting && errors.As(err, &timeout) && timeout.Timeout() {
+		n.silent[address] = true
+	}
+	n.meeting = false
+	n.some.Store(len(n.silent) > 0)
+}
+
 // dial connects to the rendezvous and waits for admission.
-func (m *meeting) dial(ctx context.Context) (*client, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.patience())
+func (m *meeting) dial(ctx context.Context, near *nearby) (*client, error) {
+	ctx, cancel := wait.PatienceWhile(ctx, m.patience(), func() bool { return !near.some.Load() })
 	defer cancel()
 	each := 2 * time.Second
 	refusals := 0
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		c, again, err := m.tryAll(ctx, each)
+		c, again, err := m.tryAll(ctx, near, each)
 		if err == nil {
 			return c, nil
 		}
@@ -123,9 +156,9 @@ func (m *meeting) dial(ctx context.Context) (*client, error) {
 
 // tryAll tries the addresses of the rendezvous; again says that another attempt may succeed. Where
 // there are several, something else may be listening at some, and the rendezvous come up at another
-// meanwhile: they have a limited time each round, and only a rendezvous that knows the secret can
-// refuse this rank.
-func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, again bool, err error) {
+// meanwhile: they have a limited time each round until the rendezvous has proved itself, and only one
+// that knows the secret can refuse this rank.
+func (m *meeting) tryAll(ctx context.Context, near *nearby, each time.Duration) (c *client, again bool, err error) {
 	addresses, err := m.find()
 	if err != nil {
 		return nil, true, err
@@ -140,19 +173,23 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 	)
 	waits := func() { waitsFor(ctx, reach.Join(addresses, failed)) }
 	waits()
-	attempt, cancel := ctx, context.CancelFunc(func() {})
-	if len(addresses) > 1 {
-		attempt, cancel = context.WithTimeout(ctx, each)
-	}
+	var known atomic.Bool
+	attempt, cancel := wait.PatienceWhile(ctx, each, func() bool { return len(addresses) > 1 && !known.Load() })
 	defer cancel()
+	proved := func() error {
+		known.Store(true)
+		return attempt.Err()
+	}
 	conn, err := reach.Dial(attempt, addresses, reach.Options{
 		Meet: func(conn net.Conn) (final bool, err error) {
+			near.meet(conn)
 			var retry bool
-			r, minor, retry, err = introduce(conn, e, m.hosted)
+			r, minor, retry, err = introduce(conn, e, m.hosted, proved)
 			again = again || retry
 			return errors.As(err, new(*RefusedError)), err
 		},
 		Failed: func(address string, err error) {
+			near.failed(address, err)
 			if errors.Is(err, proof.ErrRefused) {
 				refused++
 			}
@@ -196,8 +233,10 @@ func (m *meeting) tryAll(ctx context.Context, each time.Duration) (c *client, ag
 var errEnding = errors.New("it is the rendezvous of an earlier program, which this rank has already left")
 
 // introduce proves that this rank belongs to the job and asks for admission. If rank 0 runs the
-// rendezvous, it may be that of an earlier program with the same ranks, which is about to end.
-func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, minor uint16, again bool, err error) {
+// rendezvous, it may be that of an earlier program with the same ranks, which is about to end. Once the
+// rendezvous has proved itself, proved ends the time of the attempt, or says that it is over: a rank that
+// asks and hangs up counts as dead.
+func introduce(conn net.Conn, e *Environment, hosted bool, proved func() error) (r *bufio.Reader, minor uint16, again bool, err error) {
 	server, err := proof.Dial(conn, proof.Params{
 		Secret:   e.Secret,
 		Insecure: e.Insecure,
@@ -213,6 +252,9 @@ func introduce(conn net.Conn, e *Environment, hosted bool) (r *bufio.Reader, min
 		var network *net.OpError
 		lost := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 		return nil, 0, lost && !errors.Is(err, proof.ErrRefused), err
+	}
+	if err := proved(); err != nil {
+		return nil, 0, true, err
 	}
 	m := join{rank: uint32(e.Rank), size: uint32(e.Size), name: processName()}
 	if _, err := conn.Write(m.Append(nil)); err != nil {
@@ -412,25 +454,36 @@ func (c *client) begin(ctx context.Context, g *gathering, data []byte) error {
 	return nil
 }
 
+// cutWith has writes fail when ctx ends, until stop is called.
+func (c *client) cutWith(ctx context.Context) (stop func()) {
+	cut := make(chan struct{})
+	stopped := context.AfterFunc(ctx, func() {
+		c.conn.SetWriteDeadline(time.Unix(1, 0))
+		close(cut)
+	})
+	return func() {
+		if !stopped() {
+			<-cut // otherwise its deadline would hit the next message
+		}
+	}
+}
+
+// write writes a message, until ctx ends. The caller holds writing.
+func (c *client) write(ctx context.Context, b net.Buffers) (n int64, err error) {
+	if err := c.conn.SetWriteDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	defer c.cutWith(ctx)()
+	return b.WriteTo(c.conn)
+}
+
 // give writes a part without copying its data, until ctx ends. An error leaves half a message
 // written, so the connection is unusable. Without an error the part may still be unwritten if ctx
 // has ended, which the caller checks.
 func (c *client) give(ctx context.Context, m part) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := c.conn.SetWriteDeadline(time.Time{}); err != nil {
-		return err
-	}
-	cut := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		c.conn.SetWriteDeadline(time.Unix(1, 0))
-		close(cut)
-	})
-	b := net.Buffers{m.header().Append(nil), m.data}
-	n, err := b.WriteTo(c.conn)
-	if !stop() {
-		<-cut // otherwise its deadline would hit the next message
-	}
+	n, err := c.write(ctx, net.Buffers{m.header().Append(nil), m.data})
 	switch end := endOf(ctx); {
 	case err == nil || end == nil:
 		return err
@@ -466,29 +519,27 @@ func (c *client) giveUp(ctx context.Context, end error) string {
 		c.lost(err)
 		return ""
 	}
-	over := time.NewTimer(verdictPatience)
-	defer over.Stop()
+	over, cancel := wait.Patience(context.Background(), verdictPatience)
+	defer cancel()
 	select {
 	case why := <-c.verdict:
 		why = strings.TrimPrefix(why, cause)
 		return strings.TrimPrefix(why, ": ")
 	case <-c.readerDone:
-	case <-over.C:
+	case <-over.Done():
 	}
 	return ""
 }
 
 // tell writes a short message.
 func (c *client) tell(m message) error {
-	deadline := time.Now().Add(farewellPatience)
-	// Once for a part that is being written and once for our own message.
-	c.conn.SetWriteDeadline(deadline)
+	within, cancel := wait.Patience(context.Background(), farewellPatience)
+	defer cancel()
+	stop := c.cutWith(within) // a part that is being written
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := c.conn.SetWriteDeadline(deadline); err != nil {
-		return err
-	}
-	_, err := c.conn.Write(m.Append(nil))
+	stop()
+	_, err := c.write(within, net.Buffers{m.Append(nil)})
 	return err
 }
 
@@ -520,10 +571,9 @@ func (c *client) whyGone(ctx context.Context, rank int) error {
 	if !c.writing.TryLock() { // a part is being written: the rendezvous is slow, and is there
 		return nil
 	}
-	n, err := 0, c.conn.SetWriteDeadline(time.Now().Add(farewellPatience))
-	if err == nil {
-		n, err = c.conn.Write(where{rank: uint32(rank)}.Append(nil))
-	}
+	within, cancel := wait.Patience(context.Background(), farewellPatience)
+	n, err := c.write(within, net.Buffers{where{rank: uint32(rank)}.Append(nil)})
+	cancel()
 	c.writing.Unlock()
 	switch {
 	case n == 0 && errors.Is(err, os.ErrDeadlineExceeded): // it does not read, and is there
@@ -591,10 +641,10 @@ func (c *client) goodbye() error {
 		return nil
 	}
 	err := c.tell(leave{rank: uint32(c.rank), reason: reasonLeft})
+	within, cancel := wait.Patience(context.Background(), farewellPatience)
+	defer cancel()
+	defer context.AfterFunc(within, func() { c.conn.Close() })()
 	hangUp := err
-	if hangUp == nil {
-		hangUp = c.conn.SetReadDeadline(time.Now().Add(farewellPatience))
-	}
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && hangUp == nil {
 		hangUp = half.CloseWrite()
 	}

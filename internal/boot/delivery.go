@@ -2,8 +2,11 @@ package boot
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // backlog is the most messages that may wait for a rank that does not read: a welcome, two rounds,
@@ -74,10 +77,10 @@ func (s *Server) notify() {
 }
 
 // await returns true when the condition is, evaluated under s.mu, holds; false when the time is
-// over or the server is closed.
+// over, of which only that counts in which this process runs, or the server is closed.
 func (s *Server) await(limit time.Duration, is func() bool) bool {
-	over := time.NewTimer(limit)
-	defer over.Stop()
+	over, cancel := wait.Patience(context.Background(), limit)
+	defer cancel()
 	for {
 		s.mu.Lock()
 		now, changed := is(), s.changed
@@ -87,7 +90,7 @@ func (s *Server) await(limit time.Duration, is func() bool) bool {
 		}
 		select {
 		case <-changed:
-		case <-over.C:
+		case <-over.Done():
 			return false
 		case <-s.quit:
 			return false

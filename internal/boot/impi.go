@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // The clients of an IMPI server announce, under a label of Sluice's own, where rank 0 runs the
@@ -109,8 +110,9 @@ func (s *started) close() {
 // start runs the startup. It waits for a server that is not up yet, and then for the other clients
 // as long as the server does.
 func (c *impiClient) start(ctx context.Context) (*started, error) {
-	end := time.Now().Add(hostedPatience)
-	ctx, stop := breakSilence(ctx, 0, "boot: this rank waits for the IMPI server, or for its other clients", "rank", c.Rank)
+	within, cancel := wait.Patience(ctx, hostedPatience)
+	defer cancel()
+	ctx, stop := breakSilence(ctx, func() time.Duration { return 0 }, "boot: this rank waits for the IMPI server, or for its other clients", "rank", c.Rank)
 	defer stop()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		waitsFor(ctx, fmt.Errorf("at %s: no answer yet", c.server))
@@ -119,7 +121,7 @@ func (c *impiClient) start(ctx context.Context) (*started, error) {
 			return s, nil
 		}
 		dial := (*net.OpError)(nil)
-		if err = limits.Files(err); errors.Is(err, limits.ErrFiles) || !errors.As(err, &dial) || dial.Op != "dial" || time.Now().After(end) {
+		if err = limits.Files(err); errors.Is(err, limits.ErrFiles) || !errors.As(err, &dial) || dial.Op != "dial" || within.Err() != nil {
 			return nil, err
 		}
 		waitsFor(ctx, fmt.Errorf("at %s: %w", c.server, err))

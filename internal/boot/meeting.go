@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // meeting is how the ranks of a job find each other.
@@ -58,17 +59,24 @@ func (m *meeting) join(ctx context.Context) (*Job, error) {
 }
 
 func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
-	ctx, stop := breakSilence(ctx, m.patience(), "boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size)
+	near := &nearby{silent: map[string]bool{}}
+	patience := func() time.Duration {
+		if near.some.Load() {
+			return 0
+		}
+		return m.patience()
+	}
+	ctx, stop := breakSilence(ctx, patience, "boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size)
 	defer stop()
 	if !m.hosted || m.Rank != 0 || m.listen == nil {
-		return m.dial(ctx)
+		return m.dial(ctx, near)
 	}
 	ln, err := m.listen(ctx)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("boot: join: rank 0 of %d: rendezvous: %w", m.Size, err)
 	case ln == nil:
-		return m.dial(ctx)
+		return m.dial(ctx, near)
 	}
 	dialing, lacks := context.WithCancelCause(ctx) // where the server has no descriptor for this rank itself
 	defer lacks(nil)
@@ -99,7 +107,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	}
 	own := *m
 	own.find = at(ownAddresses(ln)...)
-	if h.client, err = own.dial(dialing); err != nil {
+	if h.client, err = own.dial(dialing, near); err != nil {
 		if why := context.Cause(dialing); errors.Is(why, limits.ErrFiles) {
 			err = fmt.Errorf("boot: join: rank 0 of %d: rendezvous: %w", m.Size, why)
 		}
@@ -191,7 +199,7 @@ func listenAt(ctx context.Context, server string) (net.Listener, error) {
 
 // resolve waits until a name can be resolved: that of a pod can when the pod is up.
 func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, hostedPatience)
+	ctx, cancel := wait.Patience(ctx, hostedPatience)
 	defer cancel()
 	for {
 		waitsFor(ctx, fmt.Errorf("lookup %s: no answer yet", name))

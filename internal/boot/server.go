@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // ServerOptions describes the job that a rendezvous serves.
@@ -30,14 +29,10 @@ type ServerOptions struct {
 
 // patience bounds what connections may cost.
 type patience struct {
-	message   time.Duration // from the first to the last byte of a message
-	strangers int           // connections not yet admitted, beyond the size of the job
+	strangers int // connections not yet admitted, beyond the size of the job
 }
 
-var defaultPatience = patience{
-	message:   time.Minute,
-	strangers: 64,
-}
+var defaultPatience = patience{strangers: 64}
 
 var fromRank = setOf(kindPart, kindLeave, kindAbort, kindWhere)
 
@@ -227,18 +222,9 @@ func (s *Server) finish() {
 	}
 }
 
-// receive handles one message from a rank. A rank may be silent for any time, except in the middle
-// of a message.
+// receive handles one message from a rank. A rank may be silent for any time, in the middle of a
+// message too: it may be stopped.
 func (s *Server) receive(c *session, r *bufio.Reader) error {
-	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
-		return err
-	}
-	if _, err := r.Peek(1); err != nil {
-		return err
-	}
-	if err := c.conn.SetReadDeadline(time.Now().Add(s.patience.message)); err != nil {
-		return err
-	}
 	m, err := readMessage(r, fromRank)
 	if err != nil {
 		return err

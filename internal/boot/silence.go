@@ -20,16 +20,20 @@ type silence struct {
 
 type silenceKey struct{}
 
-// breakSilence returns a context for a wait of at most patience, or for ever if that is 0: with
+// breakSilence returns a context for a wait of at most patience, or for ever while that is 0: with
 // what waitsFor tells it, the wait is logged once. stop ends that.
-func breakSilence(ctx context.Context, patience time.Duration, text string, args ...any) (_ context.Context, stop func() bool) {
-	if end, ok := ctx.Deadline(); ok && (patience == 0 || time.Until(end) < patience) {
-		patience = time.Until(end).Round(time.Second)
-	}
-	if patience > 0 {
-		args = append(args, "at most", patience)
-	}
-	s := &silence{log: func(why error) { loggerOf(ctx).Warn(text, append(args, "error", why)...) }}
+func breakSilence(ctx context.Context, patience func() time.Duration, text string, args ...any) (_ context.Context, stop func() bool) {
+	begin := time.Now()
+	s := &silence{log: func(why error) {
+		most := patience()
+		if end, ok := ctx.Deadline(); ok && (most == 0 || end.Sub(begin) < most) {
+			most = end.Sub(begin).Round(time.Second)
+		}
+		if most > 0 {
+			args = append(args, "at most", most)
+		}
+		loggerOf(ctx).Warn(text, append(args, "error", why)...)
+	}}
 	timer := time.AfterFunc(silencePatience, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -15,8 +15,14 @@ const (
 // for can do nothing either. Its deadline is that of parent. The cause of contexts derived from it is
 // [context.DeadlineExceeded] then.
 func Patience(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return PatienceWhile(parent, d, func() bool { return true })
+}
+
+// PatienceWhile is Patience of whose time only that counts in which counts returns true. It is called
+// on another goroutine.
+func PatienceWhile(parent context.Context, d time.Duration, counts func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	p := &patience{Context: ctx, end: cancel, step: d / ticks, last: time.Now(), left: ticks, most: 2 * ticks}
+	p := &patience{Context: ctx, end: cancel, counts: counts, step: d / ticks, last: time.Now(), left: ticks, most: 2 * ticks}
 	if d <= 0 {
 		cancel(context.DeadlineExceeded)
 	} else {
@@ -28,6 +34,7 @@ func Patience(parent context.Context, d time.Duration) (context.Context, context
 type patience struct {
 	context.Context
 	end        context.CancelCauseFunc
+	counts     func() bool
 	step       time.Duration
 	last       time.Time // tick
 	left, most int       // ticks that came in time, and all
@@ -36,11 +43,13 @@ type patience struct {
 // tick is called after each step of the time.
 func (p *patience) tick() {
 	now := time.Now()
-	if now.Sub(p.last) <= 2*p.step+slack {
-		p.left--
+	if p.counts() {
+		if now.Sub(p.last) <= 2*p.step+slack {
+			p.left--
+		}
+		p.most--
 	}
 	p.last = now
-	p.most--
 	switch {
 	case p.left == 0 || p.most == 0:
 		p.end(context.DeadlineExceeded)

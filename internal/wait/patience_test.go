@@ -43,7 +43,7 @@ func TestPatience(t *testing.T) {
 func TestPatienceStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan error, 1)
-		p := &patience{Context: t.Context(), end: func(err error) { end <- err }, step: time.Hour, left: 2, most: 4}
+		p := &patience{Context: t.Context(), end: func(err error) { end <- err }, counts: func() bool { return true }, step: time.Hour, left: 2, most: 4}
 		stopped := func(d time.Duration) { p.last = time.Now().Add(-d); p.tick() }
 		stopped(time.Hour)
 		require.Equal(t, 1, p.left)
@@ -53,5 +53,17 @@ func TestPatienceStopped(t *testing.T) {
 		require.Empty(t, end)
 		stopped(100 * time.Hour)
 		require.Equal(t, context.DeadlineExceeded, <-end)
+	})
+}
+
+// PatienceWhile counts no time in which it is not to.
+func TestPatienceWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		ctx, cancel := PatienceWhile(t.Context(), time.Minute, func() bool { return time.Since(begin) > time.Hour })
+		defer cancel()
+		<-ctx.Done()
+		require.Equal(t, context.DeadlineExceeded, ctx.Err())
+		require.InDelta(t, time.Hour+time.Minute, time.Since(begin), float64(time.Minute/ticks))
 	})
 }

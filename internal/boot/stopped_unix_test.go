@@ -1,0 +1,131 @@
+//go:build unix
+
+package boot
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
+)
+
+// briefly is how long the ranks below wait in Join.
+const briefly = 2 * time.Second
+
+func init() {
+	// brief joins a job. It stops itself while it waits if its argument is "true".
+	acts["brief"] = func(args []string) int {
+		joinPatience, hostedPatience, silencePatience = briefly, briefly, 0
+		ctx := context.Background()
+		if args[0] == "true" {
+			ctx = WithLogger(ctx, slog.New(stopping{slog.DiscardHandler, new(sync.Once)}))
+		}
+		j, err := Join(ctx)
+		if err != nil {
+			fmt.Println("error:", err)
+			return 3
+		}
+		fmt.Println("joined")
+		j.Close()
+		return 0
+	}
+}
+
+// stopping stops this process at the first record that says that it waits.
+type stopping struct {
+	slog.Handler
+	once *sync.Once
+}
+
+func (stopping) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s stopping) Handle(_ context.Context, r slog.Record) (err error) {
+	if strings.Contains(r.Message, "this rank waits for the") {
+		s.once.Do(func() { err = stopSelf() })
+	}
+	return err
+}
+
+// stopSelf stops this process, and returns when it goes on: the thread may run on for a while.
+func stopSelf() error {
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	defer signal.Stop(goesOn)
+	err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	<-goesOn
+	return err
+}
+
+// TestStoppedInJoin: of the time of Join only that counts in which the rank runs, and none in which the
+// rendezvous, on the same host, has a connection.
+func TestStoppedInJoin(t *testing.T) {
+	need.Full(t)
+	for _, c := range []struct {
+		name, env string // $ADDRESS and $PORT are of the rendezvous
+		job       string
+		stops     bool // the rank; otherwise the rendezvous
+	}{
+		{"launched", "SLUICE_LAUNCHER=run SLUICE_SERVER=$ADDRESS", "", true},
+		{"by hand", "SLUICE_SERVER=$ADDRESS", "", true},
+		{"the rendezvous", "SLUICE_SERVER=$ADDRESS", "", false},
+		{"the rendezvous, at one of two addresses", "SLURM_STEP_RESV_PORTS=$PORT " + strings.Join(slurmStepOf(1), " "), "slurm-12.3", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // it waits
+			address := freeAddress(t)
+			_, port, err := net.SplitHostPort(address)
+			require.NoError(t, err)
+			listen := func() net.Listener {
+				ln, err := net.Listen("tcp", address)
+				require.NoError(t, err)
+				return ln
+			}
+			cmd := ranks.Command(ranks.Within(t), "brief", fmt.Sprint(c.stops))
+			env := strings.NewReplacer("$ADDRESS", address, "$PORT", port).Replace(c.env)
+			if c.job == "" {
+				env += " SLUICE_SIZE=3 SLUICE_RANK=1 SLUICE_SECRET=" + hexSecret
+			}
+			cmd.Env = append(WithoutLauncher(cmd.Env), strings.Fields(env)...)
+			var out strings.Builder
+			cmd.Stdout = &out
+			var ln net.Listener
+			if c.stops {
+				require.NoError(t, cmd.Start())
+				var status syscall.WaitStatus
+				_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+				require.NoError(t, err)
+				require.True(t, status.Stopped(), out.String())
+			} else {
+				ln = listen()
+				require.NoError(t, cmd.Start())
+				conn, err := ln.Accept()
+				require.NoError(t, err)
+				ln = &accepted{Listener: ln, conns: []net.Conn{conn}}
+			}
+			time.Sleep(briefly * 3 / 2)
+			if c.stops {
+				ln = listen()
+			}
+			secret, err := decodeSecret(hexSecret)
+			require.NoError(t, err)
+			s, err := Serve(ranks.Within(t), ln, ServerOptions{Size: 3, Job: c.job, Secret: secret})
+			require.NoError(t, err)
+			defer s.Close()
+			require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+			require.NoError(t, cmd.Wait(), "%s", &out)
+			require.Equal(t, "joined\n", out.String())
+		})
+	}
+}
