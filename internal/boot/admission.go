@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 )
@@ -43,6 +44,7 @@ func (s *Server) acceptAll() {
 		conn, err := s.ln.Accept()
 		if err == nil {
 			pause, said = 0, false
+			conn = keepalive.Keep(conn, hostSilence)
 			if s.meet(conn) {
 				s.wg.Go(func() { s.handle(conn) })
 			}

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// All of these times count only while this process runs (wait.Patience): it may be stopped with its job.
-// They are variables for tests alone.
+// The times that are called patience count only while this process runs (wait.Patience): it may be stopped
+// with its job. These are variables for tests alone.
 var (
 	// joinPatience bounds Join: if ranks are started by hand or by a batch system, the rendezvous
 	// may come up later than they do.
@@ -30,6 +30,8 @@ var (
 	// hostedPatience bounds Join if rank 0 runs the rendezvous: its program has to come up first,
 	// perhaps on another host.
 	hostedPatience = 2 * time.Minute
+	// hostSilence is how long the host at the other end may be silent before its connection ends.
+	hostSilence = 20 * time.Second
 )
 
 const (
@@ -181,6 +183,7 @@ func (m *meeting) tryAll(ctx context.Context, near *nearby, each time.Duration) 
 		return attempt.Err()
 	}
 	conn, err := reach.Dial(attempt, addresses, reach.Options{
+		Silence: hostSilence,
 		Meet: func(conn net.Conn) (final bool, err error) {
 			near.meet(conn)
 			var retry bool
@@ -474,7 +477,7 @@ func (c *client) write(ctx context.Context, b net.Buffers) (n int64, err error) 
 		return 0, err
 	}
 	defer c.cutWith(ctx)()
-	return b.WriteTo(c.conn)
+	return b.WriteTo(c.conn) // past keepalive.Guarded.Write: read says that the host is silent
 }
 
 // give writes a part without copying its data, until ctx ends. An error leaves half a message

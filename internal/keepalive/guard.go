@@ -28,6 +28,18 @@ func Guard(conn net.Conn, d time.Duration) net.Conn {
 	return g
 }
 
+// Keep has a connection of package net end once the other host is silent for d, be it idle or data on its
+// way: the probes of [Within], and [Guard], whose result it returns. Within this host it has no probes, as
+// after [Spare].
+func Keep(conn net.Conn, d time.Duration) net.Conn {
+	if tc, ok := conn.(*net.TCPConn); ok {
+		probes := Within(d)
+		probes.Enable = !Local(conn)
+		_ = tc.SetKeepAliveConfig(probes) // an error is that the connection has ended, which its user sees
+	}
+	return Guard(conn, d)
+}
+
 // Guarded is a connection that [Guard] watches.
 type Guarded struct {
 	*net.TCPConn

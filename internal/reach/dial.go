@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 )
 
 // Stagger is the head start that each address has before the next one is tried as well, as in
@@ -32,6 +34,9 @@ type Options struct {
 	// Patient says that nothing but the one meant takes connections at the addresses, being on this host: what
 	// says nothing is waited for, and an address that does not answer, its queue being full, is tried again.
 	Patient bool
+	// Silence is how long another host may be silent before its connection ends, by [keepalive.Keep]; 0: the
+	// Dialer says.
+	Silence time.Duration
 	// Failed, if not nil, is called for each attempt that failed.
 	Failed func(address string, err error)
 
@@ -50,7 +55,7 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 		return nil, errors.New("it has no address")
 	}
 	if o.connect == nil {
-		o.connect = func(ctx context.Context, address string) (net.Conn, error) { return o.DialContext(ctx, "tcp", address) }
+		o.connect = o.dial
 	}
 	var queue []attempt
 	for _, address := range addresses {
@@ -117,6 +122,15 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 		next.Reset(0)
 	}
 	return nil, Join(addresses, failed)
+}
+
+// dial connects to an address.
+func (o *Options) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := o.DialContext(ctx, "tcp", address)
+	if err != nil || o.Silence == 0 {
+		return conn, err
+	}
+	return keepalive.Keep(conn, o.Silence), nil
 }
 
 // Join is the error of all addresses, in their order.
