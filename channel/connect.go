@@ -27,8 +27,7 @@ func (n *Node) meet(ctx context.Context) error {
 	if n.size == 1 {
 		return nil
 	}
-	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(n.opt.peerTimeout)}
-	l, err := reach.Listen(ctx, lc, ":0")
+	l, err := reach.Listen(ctx, net.ListenConfig{}, ":0")
 	if err != nil {
 		return err
 	}
@@ -161,15 +160,14 @@ func (n *Node) dialRank(ctx context.Context, p *peer) (net.Conn, error) {
 		}
 	}
 	list := far
-	if a.host == n.addresses[n.rank].host || len(far) == 0 { // else loopback leads to this host
+	same := a.host == n.addresses[n.rank].host
+	if same || len(far) == 0 { // else loopback leads to this host
 		list = append(near, far...)
 	}
-	same := a.host == n.addresses[n.rank].host
-	probes := keepalive.Within(n.opt.peerTimeout)
-	probes.Enable = !same
 	return reach.Dial(ctx, list, reach.Options{
 		Patient: same,
-		Dialer:  net.Dialer{Timeout: n.opt.connectTimeout, KeepAlive: -1, KeepAliveConfig: probes},
+		Dialer:  net.Dialer{Timeout: n.opt.connectTimeout},
+		Silence: n.opt.peerTimeout,
 		Meet: func(conn net.Conn) (final bool, err error) {
 			if _, err = proof.Dial(conn, n.proofParams(), rankID(p.rank)); err != nil {
 				return errors.Is(err, proof.ErrRefused), err
@@ -222,9 +220,7 @@ func (n *Node) accept() {
 			continue
 		}
 		said = said && spare == nil
-		if err := keepalive.Spare(conn); err != nil {
-			n.log.Debug("channel: a control connection has ended", "error", err)
-		}
+		conn = keepalive.Keep(conn, n.opt.peerTimeout)
 		if !strangers.Enter(conn) {
 			return
 		}

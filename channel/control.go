@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -263,15 +262,11 @@ func (p *peer) take(conn net.Conn) bool {
 func (p *peer) serve(conn net.Conn) {
 	n := p.node
 	defer close(p.served)
-	err := keepalive.Spare(conn)
-	conn = keepalive.Guard(conn, n.opt.peerTimeout)
 	r := bufio.NewReader(conn)
-	if err == nil {
-		if err = p.wireUp(conn, r); err != nil {
-			err = p.whyBroken(err)
-		}
-	}
-	if err == nil {
+	err := p.wireUp(conn, r)
+	if err != nil {
+		err = p.whyBroken(err)
+	} else {
 		conn.SetDeadline(time.Time{})
 		n.wg.Go(func() { p.write(conn) })
 		err = p.read(r)
