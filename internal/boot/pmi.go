@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // PMI-1 is the wire protocol of MPICH's process managers, which Slurm speaks too: each line sent is
@@ -28,9 +30,10 @@ const (
 	maxPMIRequest = 1000
 	// maxPMIKey is the length of a key that every launcher accepts.
 	maxPMIKey = 64
-	// pmiPatience bounds the answer to anything but barrier_in.
-	pmiPatience = 30 * time.Second
 )
+
+// pmiPatience bounds the answer to anything but barrier_in: a variable for tests alone.
+var pmiPatience = 30 * time.Second
 
 // pmi is the connection to a launcher. It is used by one goroutine at a time.
 type pmi struct {
@@ -45,21 +48,14 @@ func newPMI(conn net.Conn) *pmi {
 }
 
 // send writes one line in one call: Slurm accepts init only if it arrives whole.
-func (p *pmi) send(l pmiLine, deadline time.Time) error {
-	if err := p.conn.SetWriteDeadline(deadline); err != nil {
-		return err
-	}
+func (p *pmi) send(l pmiLine) error {
 	_, err := p.conn.Write(l.Append(nil))
 	return err
 }
 
 // receive reads one line, which must be the expected answer.
-func (p *pmi) receive(want string, deadline time.Time) (pmiLine, error) {
-	var b []byte
-	err := p.conn.SetReadDeadline(deadline)
-	if err == nil {
-		b, err = p.r.ReadSlice('\n')
-	}
+func (p *pmi) receive(want string) (pmiLine, error) {
+	b, err := p.r.ReadSlice('\n')
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return pmiLine{}, fmt.Errorf("%w: line of more than %d bytes", errProtocol, maxPMILine)
@@ -76,18 +72,19 @@ func (p *pmi) receive(want string, deadline time.Time) (pmiLine, error) {
 	return l, l.check()
 }
 
-// ask sends a command and reads its answer. A wait of zero is bounded only by ctx.
-func (p *pmi) ask(ctx context.Context, wait time.Duration, answer, command string, pairs ...pmiPair) (pmiLine, error) {
-	var deadline time.Time
-	if wait > 0 {
-		deadline = time.Now().Add(wait)
+// ask sends a command and reads its answer. It waits for at most so long, of which only that counts
+// in which this process runs; 0: until ctx ends.
+func (p *pmi) ask(ctx context.Context, most time.Duration, answer, command string, pairs ...pmiPair) (pmiLine, error) {
+	if most > 0 {
+		within, cancel := wait.Patience(ctx, most)
+		defer cancel()
+		ctx = within
 	}
-	// It works whatever deadline is set meanwhile, because it closes the connection.
 	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
-	err := p.send(pmiLine{command, pairs}, time.Now().Add(pmiPatience))
+	err := p.send(pmiLine{command, pairs})
 	var l pmiLine
 	if err == nil {
-		l, err = p.receive(answer, deadline)
+		l, err = p.receive(answer)
 	}
 	if !stop() {
 		err = context.Cause(ctx)
@@ -201,12 +198,10 @@ func (p *pmi) abort(code int) {
 	if code &= 0xff; code == 0 {
 		code = 1 // an aborted job has not succeeded
 	}
-	deadline := time.Now().Add(abortGrace)
-	err := p.send(pmiLine{"abort", []pmiPair{{"exitcode", strconv.Itoa(code)}}}, deadline)
-	if err == nil {
-		err = p.conn.SetReadDeadline(deadline)
-	}
-	if err == nil {
+	within, cancel := wait.Patience(context.Background(), abortGrace)
+	defer cancel()
+	defer context.AfterFunc(within, func() { p.conn.Close() })()
+	if err := p.send(pmiLine{"abort", []pmiPair{{"exitcode", strconv.Itoa(code)}}}); err == nil {
 		p.r.Peek(1)
 	}
 }

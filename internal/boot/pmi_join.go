@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // pmiByFD says that PMI_FD is meant for this process. Open MPI's mpirun passes on the variable of a
@@ -70,11 +70,12 @@ func (p *pmi) introduce(ctx context.Context, id int) (e Environment, err error) 
 	if _, err := p.ask(ctx, pmiPatience, "initack", "initack", pmiPair{"pmiid", strconv.Itoa(id)}); err != nil {
 		return Environment{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
-	defer stop()
+	ctx, cancel := wait.Patience(ctx, pmiPatience)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { p.conn.Close() })()
 	// Size, rank and debug, in this order.
 	for i := range 3 {
-		l, err := p.receive("set", time.Now().Add(pmiPatience))
+		l, err := p.receive("set")
 		switch i {
 		case 0:
 			if err == nil {

@@ -3,11 +3,14 @@
 package boot
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"sync"
@@ -27,7 +30,7 @@ const briefly = 2 * time.Second
 func init() {
 	// brief joins a job. It stops itself while it waits if its argument is "true".
 	acts["brief"] = func(args []string) int {
-		joinPatience, hostedPatience, silencePatience = briefly, briefly, 0
+		joinPatience, hostedPatience, pmiPatience, silencePatience = briefly, briefly, briefly, 0
 		ctx := context.Background()
 		if args[0] == "true" {
 			ctx = WithLogger(ctx, slog.New(stopping{slog.DiscardHandler, new(sync.Once)}))
@@ -103,10 +106,7 @@ func TestStoppedInJoin(t *testing.T) {
 			var ln net.Listener
 			if c.stops {
 				require.NoError(t, cmd.Start())
-				var status syscall.WaitStatus
-				_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-				require.NoError(t, err)
-				require.True(t, status.Stopped(), out.String())
+				awaitStop(t, cmd)
 			} else {
 				ln = listen()
 				require.NoError(t, cmd.Start())
@@ -128,4 +128,51 @@ func TestStoppedInJoin(t *testing.T) {
 			require.Equal(t, "joined\n", out.String())
 		})
 	}
+}
+
+// awaitStop waits until a process is stopped.
+func awaitStop(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	var status syscall.WaitStatus
+	_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	require.NoError(t, err)
+	require.True(t, status.Stopped(), status)
+}
+
+// TestStoppedUnderPMI: a rank that is stopped before the launcher answers has time when it goes on.
+func TestStoppedUnderPMI(t *testing.T) {
+	need.Full(t)
+	t.Parallel() // it waits
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	cmd := ranks.Command(ranks.Within(t), "brief", "false")
+	cmd.Env = append(WithoutLauncher(cmd.Env), "PMI_PORT="+ln.Addr().String(), "PMI_ID=0")
+	var out strings.Builder
+	cmd.Stdout = &out
+	require.NoError(t, cmd.Start())
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for _, says := range []string{
+		"cmd=initack\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0\n",
+		"cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n",
+		"cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\n",
+		"cmd=my_kvsname kvsname=kvs\n",
+		"cmd=finalize_ack\n",
+	} {
+		request, err := r.ReadString('\n')
+		require.NoError(t, err)
+		if strings.HasPrefix(request, "cmd=get_maxes") {
+			require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+			awaitStop(t, cmd)
+			time.Sleep(briefly * 3 / 2)
+			require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+		}
+		_, err = io.WriteString(conn, says)
+		require.NoError(t, err)
+	}
+	require.NoError(t, cmd.Wait(), "%s", &out)
+	require.Equal(t, "joined\n", out.String())
 }
