@@ -87,14 +87,22 @@ func TestStoppedInJoin(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // it waits
-			address := freeAddress(t)
-			_, port, err := net.SplitHostPort(address)
-			require.NoError(t, err)
+			address := "127.0.0.1:0"
+			if c.stops { // and the rendezvous comes up later
+				address = freeAddress(t)
+			}
 			listen := func() net.Listener {
 				ln, err := net.Listen("tcp", address)
 				require.NoError(t, err)
 				return ln
 			}
+			var ln net.Listener
+			if !c.stops {
+				ln = listen()
+				address = ln.Addr().String()
+			}
+			_, port, err := net.SplitHostPort(address)
+			require.NoError(t, err)
 			cmd := ranks.Command(ranks.Within(t), "brief", fmt.Sprint(c.stops))
 			env := strings.NewReplacer("$ADDRESS", address, "$PORT", port).Replace(c.env)
 			if c.job == "" {
@@ -103,12 +111,10 @@ func TestStoppedInJoin(t *testing.T) {
 			cmd.Env = append(WithoutLauncher(cmd.Env), strings.Fields(env)...)
 			var out strings.Builder
 			cmd.Stdout = &out
-			var ln net.Listener
 			if c.stops {
 				require.NoError(t, cmd.Start())
 				awaitStop(t, cmd)
 			} else {
-				ln = listen()
 				require.NoError(t, cmd.Start())
 				conn, err := ln.Accept()
 				require.NoError(t, err)
