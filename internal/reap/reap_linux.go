@@ -41,7 +41,7 @@ func remove(pid int) (s syscall.WaitStatus) {
 			return s
 		case syscall.EINTR:
 		default:
-			return 0xff << 8 // it is unknown: no success
+			return unknown
 		}
 	}
 }

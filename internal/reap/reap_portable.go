@@ -13,5 +13,8 @@ import (
 func Wait(cmd *exec.Cmd, ended func()) syscall.WaitStatus {
 	cmd.Wait() // for which an exit status other than 0 is an error
 	ended()
-	return cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if p := cmd.ProcessState; p != nil {
+		return p.Sys().(syscall.WaitStatus)
+	}
+	return unknown
 }
