@@ -38,7 +38,7 @@ func init() {
 			}
 			switch args[1] {
 			case "netlink":
-				return refuse.Call(unix.SYS_SOCKET, unix.AF_NETLINK)
+				return refuse.Call(unix.SYS_SOCKET, refuse.Arg{Index: 0, Value: unix.AF_NETLINK})
 			case "descriptors":
 				few := uint64(number(args[2]))
 				return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: few, Max: few})

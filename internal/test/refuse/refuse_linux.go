@@ -10,21 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call installs a seccomp filter under which a system call, whose first argument is that one if there
-// is one here, fails with EPERM.
-func Call(number uint32, first ...uint32) error {
+// Arg says which value an argument has, counted from 0.
+type Arg struct{ Index, Value uint32 }
+
+// Call installs a seccomp filter under which a system call with such arguments fails with EPERM.
+func Call(number uint32, args ...Arg) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
-	// Offsets in seccomp_data: the number of the call is at 0, the first argument at 16.
 	var filter []unix.SockFilter
-	for i, k := range append([]uint32{number}, first...) {
+	match := func(offset, value uint32) { // in seccomp_data
 		filter = append(filter,
-			unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(16 * i)},
-			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: 1},
+			unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset},
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: value, Jt: 1},
 			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
+	}
+	match(0, number)
+	for _, a := range args {
+		match(16+8*a.Index, a.Value)
 	}
 	filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
