@@ -192,7 +192,7 @@ func (m *member) write() error {
 			bufs = append(bufs, head)
 		}
 		*these = bufs
-		if _, err := these.WriteTo(m.conn); err != nil {
+		if err := keepalive.WriteBuffers(m.conn, these); err != nil {
 			return err
 		}
 		if last { // the worker closes its end when it has answered all its chunks

@@ -280,8 +280,7 @@ func (l *link) write(h header, parts [][]byte) error {
 	}
 	l.out = b
 	bufs := append(net.Buffers{b}, parts...)
-	_, err := bufs.WriteTo(l.conn)
-	return err
+	return keepalive.WriteBuffers(l.conn, &bufs)
 }
 
 // begun tells the supplier that work on a chunk begins. If the supplier is gone, Receive

@@ -21,7 +21,7 @@ func Guard(conn net.Conn, d time.Duration) net.Conn {
 	if !ok || Local(conn) {
 		return conn
 	}
-	g := &Guarded{TCPConn: tc}
+	g := &Guarded{Conn: tc}
 	if raw, err := tc.SyscallConn(); err != nil || !Watch(raw, d, g.fail) {
 		return conn
 	}
@@ -42,8 +42,8 @@ func Keep(conn net.Conn, d time.Duration) net.Conn {
 
 // Guarded is a connection that [Guard] watches.
 type Guarded struct {
-	*net.TCPConn
-	silence atomic.Pointer[error]
+	net.Conn // no *net.TCPConn: its ReadFrom and WriteTo, and net.Buffers, would bypass Read and Write
+	silence  atomic.Pointer[error]
 }
 
 func (g *Guarded) fail(err error) {
@@ -52,13 +52,27 @@ func (g *Guarded) fail(err error) {
 }
 
 func (g *Guarded) Read(b []byte) (int, error) {
-	n, err := g.TCPConn.Read(b)
+	n, err := g.Conn.Read(b)
 	return n, g.why("read", err)
 }
 
 func (g *Guarded) Write(b []byte) (int, error) {
-	n, err := g.TCPConn.Write(b)
+	n, err := g.Conn.Write(b)
 	return n, g.why("write", err)
+}
+
+// CloseWrite is that of [net.TCPConn].
+func (g *Guarded) CloseWrite() error { return g.Conn.(*net.TCPConn).CloseWrite() }
+
+// WriteBuffers is [net.Buffers.WriteTo], with one system call for all buffers also if conn is a [Guarded].
+func WriteBuffers(conn net.Conn, b *net.Buffers) error {
+	g, ok := conn.(*Guarded)
+	if !ok {
+		_, err := b.WriteTo(conn)
+		return err
+	}
+	_, err := b.WriteTo(g.Conn)
+	return g.why("write", err)
 }
 
 func (g *Guarded) why(op string, err error) error {

@@ -123,7 +123,7 @@ func TestGuard(t *testing.T) {
 
 // awaitZeroWindow waits until the other kernel has answered probes of its zero window.
 func awaitZeroWindow(t *testing.T, g *Guarded) {
-	raw, err := g.SyscallConn()
+	raw, err := g.Conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	for backoff := uint8(0); backoff < 2; time.Sleep(time.Millisecond) {
 		require.NoError(t, raw.Control(func(fd uintptr) {

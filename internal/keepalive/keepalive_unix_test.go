@@ -3,13 +3,36 @@
 package keepalive
 
 import (
+	"io"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
+
+// TestGuarded: however a connection to a silent host is read or written, the error says so.
+func TestGuarded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	g := &Guarded{Conn: conn}
+	defer g.Close()
+	g.fail(syscall.ETIMEDOUT)
+	bytes := func() *net.Buffers { return &net.Buffers{[]byte("a"), []byte("b")} }
+	require.ErrorIs(t, WriteBuffers(g, bytes()), syscall.ETIMEDOUT)
+	_, err = bytes().WriteTo(g)
+	require.ErrorIs(t, err, syscall.ETIMEDOUT)
+	_, err = io.Copy(g, strings.NewReader("a"))
+	require.ErrorIs(t, err, syscall.ETIMEDOUT)
+	_, err = io.Copy(io.Discard, g)
+	require.ErrorIs(t, err, syscall.ETIMEDOUT)
+	require.NoError(t, g.CloseWrite())
+}
 
 // TestSpare: a connection within this host has no probes, and is not watched.
 func TestSpare(t *testing.T) {
