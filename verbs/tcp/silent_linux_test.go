@@ -2,7 +2,10 @@ package tcp
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -107,25 +110,31 @@ func TestStoppedPeer(t *testing.T) {
 //
 //	  this namespace                   another
 //	+----------------+            +----------------+
-//	|  198.18.x.1    | -- veth -- |  198.18.x.2    |
+//	|  near address  | -- veth -- |  far address   |
 //	+----------------+            +----------------+
 func startFarPeer(t *testing.T, cfg verbs.Config) (p *peer, unplug func() error) {
 	t.Helper()
 	i := int(farPeers.Add(1))
-	id := (8*os.Getpid() + i) % 256
 	ns := fmt.Sprintf("sluice%d-%d", os.Getpid(), i)
 	near, remote := fmt.Sprintf("slA%d-%d", os.Getpid(), i), fmt.Sprintf("slB%d-%d", os.Getpid(), i)
 	require.NoError(t, nettest.IP("netns", "add", ns))
 	t.Cleanup(func() { require.NoError(t, nettest.IP("netns", "del", ns)) })
 	require.NoError(t, nettest.IP("link", "add", near, "type", "veth", "peer", "name", remote, "netns", ns))
 	t.Cleanup(func() { require.NoError(t, nettest.IP("link", "del", near)) })
-	// RFC 2544: 198.18.0.0/15 is for tests of networks.
-	require.NoError(t, nettest.IP("addr", "add", fmt.Sprintf("198.18.%d.1/24", id), "dev", near))
+	link, err := net.InterfaceByName(near)
+	require.NoError(t, err)
+	// RFC 2544: 198.18.0.0/15 is for tests of networks. No other interface here has this index, or process this network.
+	base := netip.MustParsePrefix("198.18.0.0/15").Addr().As4()
+	network := binary.BigEndian.Uint32(base[:]) + uint32(link.Index)<<2%(1<<17)
+	address := func(host uint32) string {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, network+host))).String()
+	}
+	require.NoError(t, nettest.IP("addr", "add", address(1)+"/30", "dev", near))
 	require.NoError(t, nettest.IP("link", "set", near, "up"))
 	far := nettest.Network(ns)
-	require.NoError(t, far.IP("addr", "add", fmt.Sprintf("198.18.%d.2/24", id), "dev", remote))
+	require.NoError(t, far.IP("addr", "add", address(2)+"/30", "dev", remote))
 	require.NoError(t, far.IP("link", "set", remote, "up"))
-	p = startPeer(t, "idle", cfg, "tcp_"+near, "tcp_"+remote, fmt.Sprintf("198.18.%d.2", id), far.Command()...)
+	p = startPeer(t, "idle", cfg, "tcp_"+near, "tcp_"+remote, address(2), far.Command()...)
 	return p, func() error { return far.IP("link", "set", remote, "down") }
 }
 
