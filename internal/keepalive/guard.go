@@ -21,10 +21,12 @@ func Guard(conn net.Conn, d time.Duration) net.Conn {
 	if !ok || Local(conn) {
 		return conn
 	}
-	g := &Guarded{Conn: tc}
-	if raw, err := tc.SyscallConn(); err != nil || !Watch(raw, d, g.fail) {
+	raw, err := tc.SyscallConn()
+	if err != nil || !Watchable(raw) {
 		return conn
 	}
+	g := &Guarded{Conn: tc}
+	Watch(raw, d, g.fail)
 	return g
 }
 

@@ -11,11 +11,20 @@ import (
 // Watch has silent called when the other host has acknowledged nothing for d, neither data nor probes
 // of a zero window, and then again and again until the socket is closed. It is called within
 // [Socket.Control]. A process that is stopped is not silent, nor is an idle connection: that is for
-// the keep-alive probes. False: this system cannot watch. Not for connections within this host.
-func Watch(s Socket, d time.Duration, silent func(error)) bool {
+// the keep-alive probes. Not for connections within this host.
+func Watch(s Socket, d time.Duration, silent func(error)) {
 	w := &watch{socket: s, d: d, silent: silent, pause: min(max(d/4, minPause), maxPause), last: time.Now()}
 	time.AfterFunc(w.pause, w.look)
-	return true
+}
+
+// Watchable says whether [Watch] sees anything of a connected socket: a sandbox may refuse TCP_INFO, or
+// fill in little of it.
+func Watchable(s Socket) (yes bool) {
+	err := s.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		yes = err == nil && info.Snd_mss > 0 // gVisor fills in neither this nor what see needs
+	})
+	return yes && err == nil
 }
 
 // Bounds of the pause between looks.

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -124,6 +125,13 @@ func (e *epoll) adopt(c *conn, nc net.Conn) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
+	local := keepalive.Local(tc)
+	watched := !local && keepalive.Watchable(raw)
+	if !local && !watched {
+		if err := breakAfter(raw, c.a.cfg.PeerTimeout); err != nil {
+			return nil, err
+		}
+	}
 	fd := -1
 	if cerr := raw.Control(func(own uintptr) {
 		// The duplicate is non-blocking like the original, and outlives it.
@@ -140,7 +148,7 @@ func (e *epoll) adopt(c *conn, nc net.Conn) (transport, error) {
 		return nil, err
 	}
 	nc.Close()
-	if !keepalive.Local(tc) {
+	if watched {
 		keepalive.Watch(s, c.a.cfg.PeerTimeout, s.fail)
 	}
 	return s, nil
@@ -158,6 +166,16 @@ func (e *epoll) loop(c *conn) (transport, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// breakAfter sets TCP_USER_TIMEOUT, for a connection that cannot be watched: it breaks when sent bytes stay
+// unacknowledged for that long, also while the peer's process is stopped.
+func breakAfter(raw syscall.RawConn, timeout time.Duration) (err error) {
+	cerr := raw.Control(func(fd uintptr) {
+		ms := max(int(timeout/time.Millisecond), 1)
+		err = os.NewSyscallError("set TCP_USER_TIMEOUT", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms))
+	})
+	return cmp.Or(cerr, err)
 }
 
 // uncongested chooses the cheapest congestion control for a connection within a

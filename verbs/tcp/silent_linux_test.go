@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
+	"github.com/sluice-hpc/sluice/internal/test/refuse"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -140,6 +142,24 @@ func startFarPeer(t *testing.T, cfg verbs.Config) (p *peer, unplug func() error)
 
 // farPeers counts those of this process.
 var farPeers atomic.Int32
+
+// envRefuse, if set, has this process and its peers not read TCP_INFO.
+const envRefuse = "SLUICE_TEST_REFUSE_TCP_INFO"
+
+func init() {
+	if os.Getenv(envRefuse) != "" {
+		if err := refuse.Call(unix.SYS_GETSOCKOPT, refuse.Arg{Index: 1, Value: unix.IPPROTO_TCP}, refuse.Arg{Index: 2, Value: unix.TCP_INFO}); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// TestBlackHoleUnwatched: where the system refuses to tell what is acknowledged, a silent host is found, too.
+func TestBlackHoleUnwatched(t *testing.T) {
+	need.Networks(t)
+	need.Full(t)
+	ranks.Again(t, "^TestBlackHole$/^portable_false,_busy_true$", []string{envRefuse + "=1", need.LongVariable + "=1"})
+}
 
 // TestBlackHole: a network that swallows everything, between two namespaces.
 func TestBlackHole(t *testing.T) {
