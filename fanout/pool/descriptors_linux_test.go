@@ -1,9 +1,15 @@
 package pool
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -14,6 +20,57 @@ import (
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
+
+func init() {
+	// crowded is a supplier that may open only few more descriptors. It ends with its standard input.
+	acts["crowded"] = func([]string) error {
+		c := config()
+		c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		s, err := Listen(context.Background(), "127.0.0.1:0", c)
+		if err != nil {
+			return err
+		}
+		next, err := unix.Dup(0)
+		if err != nil {
+			return err
+		}
+		most := uint64(next + 4)
+		if err := errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most})); err != nil {
+			return err
+		}
+		fmt.Println(s.Addr())
+		_, err = io.Copy(io.Discard, os.Stdin)
+		return errors.Join(err, s.Close())
+	}
+}
+
+// TestCrowded: strangers that say nothing and hold all descriptors of a supplier make room for a worker.
+func TestCrowded(t *testing.T) {
+	ctx := ranks.Within(t)
+	var log logbuf.Buffer
+	cmd := ranks.Command(ctx, "crowded")
+	cmd.Stderr = &log
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	addr = strings.TrimSpace(addr)
+	for range 10 {
+		stranger, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer stranger.Close()
+	}
+	w, err := Join(ctx, config(), addr)
+	require.NoError(t, err, log.String())
+	require.NoError(t, w.Close())
+	require.NoError(t, in.Close())
+	require.NoError(t, cmd.Wait(), log.String())
+	require.Contains(t, log.String(), "others came after it")
+	require.NotContains(t, log.String(), "error=<nil>")
+}
 
 // TestWithoutDescriptors: a supplier that has no descriptor for a worker says so, with the limit, and
 // takes it when there is one; a worker that has none for the supplier says so at once.

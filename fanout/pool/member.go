@@ -36,7 +36,7 @@ const strangers = 1024
 
 // accept takes workers until the listener is closed.
 func (s *Supplier) accept() {
-	said := false
+	said, evicted := false, false
 	for {
 		conn, err := s.ln.Accept()
 		if err != nil {
@@ -49,9 +49,10 @@ func (s *Supplier) accept() {
 				s.c.Log.Warn("pool: accepting a connection has failed", "error", limits.Files(err))
 			}
 			time.Sleep(acceptPause)
+			evicted = errors.Is(err, limits.ErrFiles) && s.proving.Evict()
 			continue
 		}
-		said = false
+		said, evicted = said && evicted, false
 		if !s.proving.Enter(conn) {
 			return
 		}
@@ -68,7 +69,8 @@ func (s *Supplier) accept() {
 	}
 }
 
-// acceptPause is the pause after an error of Accept, so that the loop does not spin.
+// acceptPause is the pause after an error of Accept, so that the loop does not spin, and in which those
+// that are proving themselves may finish.
 const acceptPause = 50 * time.Millisecond
 
 // admit authenticates a worker and makes it a member. One that is held up, stopped or without a CPU,
@@ -79,8 +81,8 @@ func (s *Supplier) admit(conn net.Conn) (*member, error) {
 	if err == nil {
 		_, err = proof.Accept(guarded, s.c.proof(), nil)
 	}
-	if !s.proving.Leave(conn) && err == nil {
-		err = fmt.Errorf("%w: the supplier has ended, or %d others came after it", ErrClosed, strangers)
+	if !s.proving.Leave(conn) {
+		err = fmt.Errorf("%w: the supplier has ended, or others came after it, %d or as many as there are descriptors", ErrClosed, strangers)
 	}
 	if err != nil {
 		return nil, err

@@ -27,11 +27,27 @@ func (y *Lobby) Enter(c io.Closer) bool {
 		return false
 	}
 	if len(y.list) >= y.Max {
-		y.list[0].Close()
-		y.list = slices.Delete(y.list, 0, 1)
+		y.evict()
 	}
 	y.list = append(y.list, c)
 	return true
+}
+
+// Evict frees a descriptor for a connection that could not be accepted: it evicts the oldest stranger. False:
+// there is none but the newest, which may have taken the last descriptor.
+func (y *Lobby) Evict() bool {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if len(y.list) < 2 {
+		return false
+	}
+	y.evict()
+	return true
+}
+
+func (y *Lobby) evict() {
+	y.list[0].Close()
+	y.list = slices.Delete(y.list, 0, 1)
 }
 
 // Leave takes a stranger out, which is one no more. False: it has been evicted, and closed.
