@@ -199,23 +199,27 @@ func (n *Node) accept() {
 			spare, _ = l.File()
 		}
 		conn, err := l.Accept()
+		lacking := errors.Is(err, limits.ErrFiles)
+		if err != nil && !said && n.life.Err() == nil && !errors.Is(err, net.ErrClosed) {
+			said = true
+			n.log.Error("channel: cannot accept a control connection", "error", limits.Files(err))
+		}
+		if lacking && spare != nil {
+			spare.Close()
+			spare = nil
+			conn, err = l.Accept()
+		}
 		if err != nil {
-			if n.life.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if !said {
-				said = true
-				n.log.Error("channel: cannot accept a control connection", "error", limits.Files(err))
-			}
-			if errors.Is(err, limits.ErrFiles) && spare != nil {
-				spare.Close()
-				spare = nil
-				continue
-			}
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-n.life.Done():
 				return
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if lacking {
+				strangers.Evict()
 			}
 			continue
 		}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -27,6 +30,7 @@ func init() {
 		return os.WriteFile(args[1], []byte(strconv.Itoa(os.Getpid())), 0)
 	}}
 	acts["cramped"] = act{do: cramped, prepare: acts["large"].prepare}
+	acts["besiege"] = act{do: besiege}
 	acts["starve"] = act{do: starve, options: []Option{WithConnectTimeout(time.Hour)}}
 	// odd is a halo exchange of ranks of which those of the first argument lack the second.
 	acts["odd"] = act{
@@ -83,11 +87,7 @@ func starve(ctx context.Context, n *Node, _ []string) error {
 		return err
 	}
 	if n.Rank() == 1 {
-		next, err := unix.Dup(0)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: uint64(next)})); err != nil {
+		if err := leave(0); err != nil {
 			return err
 		}
 	}
@@ -110,6 +110,52 @@ func starve(ctx context.Context, n *Node, _ []string) error {
 		return err
 	}
 	return h.Run(ctx)
+}
+
+// leave lets this process open only so many more descriptors.
+func leave(more int) error {
+	next, err := unix.Dup(0)
+	if err != nil {
+		return err
+	}
+	most := uint64(next + more)
+	return errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}))
+}
+
+// besiege has strangers that say nothing take the few descriptors of rank 1. The first must make room.
+func besiege(ctx context.Context, n *Node, _ []string) error {
+	if n.Rank() == 1 {
+		if err := leave(3); err != nil {
+			return err
+		}
+	}
+	if err := n.job.Barrier(ctx); err != nil {
+		return err
+	}
+	if n.Rank() == 0 {
+		var first net.Conn
+		for i := range 8 {
+			conn, err := net.Dial("tcp", netip.AddrPortFrom(n.addresses[1].addrs[0], n.addresses[1].port).String())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if i == 0 {
+				first = conn
+			}
+		}
+		if _, err := io.Copy(io.Discard, first); err != nil && !errors.Is(err, unix.ECONNRESET) {
+			return err
+		}
+	}
+	return n.job.Barrier(ctx)
+}
+
+// TestBesieged: a rank whose descriptors are held by strangers that say nothing closes the oldest.
+func TestBesieged(t *testing.T) {
+	r, out := run(t, "tcp", 2, "besiege")
+	require.Zero(t, r.ExitStatus(), out)
+	require.Equal(t, 1, strings.Count(out, "cannot accept"), out)
 }
 
 // TestDescriptorsRunOut: a rank that runs out of descriptors once it is connected says so, and its peer
