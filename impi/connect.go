@@ -192,18 +192,18 @@ func (d *connecting) params() proof.Params {
 }
 
 // accept takes connections until taken. A peer that sends nothing, or something
-// invalid, does not hold up the others. The error is that there is no descriptor for one.
+// invalid, does not hold up the others. The error is that there is no descriptor for one, after those that
+// do not identify themselves have been closed.
 func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGroup) error {
 	said := false
 	for {
 		nc, err := l.Accept()
 		if err != nil {
+			lacking := errors.Is(err, limits.ErrFiles)
 			switch {
 			case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 				return nil
-			case errors.Is(err, limits.ErrFiles):
-				return err
-			case !said:
+			case !said && !lacking:
 				said = true
 				d.config.Log.Warn("impi: cannot accept a connection", "error", limits.Files(err))
 			}
@@ -211,6 +211,9 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 			case <-ctx.Done():
 				return nil
 			case <-time.After(10 * time.Millisecond):
+			}
+			if lacking && !d.greeting.Evict() {
+				return err
 			}
 			continue
 		}

@@ -293,7 +293,9 @@ func (c *Context) accept() {
 			case <-c.closing:
 				return
 			case <-time.After(10 * time.Millisecond): // e.g. out of descriptors: keep listening
-				c.refuse(err)
+				if !errors.Is(err, limits.ErrFiles) || !strangers.Evict() {
+					c.refuse(err)
+				}
 				continue
 			}
 		}
