@@ -35,8 +35,9 @@ type Config struct {
 	// MaxBytes bounds the chunks that a worker accepts, and the results that a supplier
 	// accepts. 0: 64 MiB.
 	MaxBytes int
-	// Timeout is how long a supplier's address may take to accept a connection, one of another host
-	// to prove that it belongs to the job, and a worker to hang up at the end. 0: 10 s.
+	// Timeout is how long a supplier's address on another host may take to accept a connection, and a
+	// worker to hang up at the end. A supplier that has accepted is waited for until it answers, its host
+	// falls silent, or the context of Join ends; after Timeout, and twice as long again, that is logged. 0: 10 s.
 	Timeout time.Duration
 	// Log reports workers that come and go. nil: slog.Default.
 	Log *slog.Logger

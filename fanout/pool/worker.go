@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -70,7 +72,8 @@ func (e *SupplierError) Error() string { return fmt.Sprintf("pool: supplier %s: 
 func (e *SupplierError) Unwrap() error { return e.Err }
 
 // Join connects to all the given suppliers and asks each for chunks. ctx bounds only this
-// call. Close the worker after use.
+// call, and alone bounds the wait for one that has accepted and does not answer, which is logged. Close
+// the worker after use.
 //
 // Errors: [ErrInvalid]; a [*SupplierError] for a supplier that cannot be reached or refuses.
 func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
@@ -102,31 +105,76 @@ func Join(ctx context.Context, c Config, addrs ...string) (*Worker, error) {
 	return w, nil
 }
 
-// connect connects to a supplier; both ends authenticate. One of this host that is held up, stopped or
-// without a CPU, is waited for.
+// connect connects to a supplier; both ends authenticate. One that is held up, stopped or without a CPU,
+// is waited for: its kernel answers.
 func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
-	d := net.Dialer{Timeout: w.c.Timeout, KeepAliveConfig: keepalive.Within(silence)}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := w.dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	conn = keepalive.Guard(conn, silence)
-	bound, cancel := ctx, context.CancelFunc(func() {})
-	if !keepalive.Local(conn) {
-		bound, cancel = wait.Patience(ctx, w.c.Timeout)
-	}
-	defer cancel()
-	stop := context.AfterFunc(bound, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer w.warn("pool: a supplier has accepted and does not answer; it is waited for", addr)()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	if err = keepalive.Spare(conn); err == nil {
 		_, err = proof.Dial(conn, w.c.proof(), nil)
 	}
 	if !stop() {
-		err = errors.Join(err, bound.Err())
+		err = errors.Join(err, ctx.Err())
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return &link{w: w, addr: addr, conn: conn}, nil
+}
+
+// dial connects to the address of a supplier. On this host only a full queue delays a connection: its
+// process is held up, and is waited for.
+func (w *Worker) dial(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: w.c.Timeout, KeepAliveConfig: keepalive.Within(silence)}
+	stop := func() {}
+	defer func() { stop() }()
+	for waits := false; ; waits = true {
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		if err == nil || ctx.Err() != nil || !queueFull(err) {
+			return conn, err
+		}
+		if !waits {
+			stop = w.warn("pool: the queue of a supplier is full; it is waited for", addr)
+		}
+	}
+}
+
+// queueFull says whether an error is that of a connection within this host which was not accepted in time.
+func queueFull(err error) bool {
+	var dial *net.OpError
+	if !errors.As(err, &dial) || !dial.Timeout() {
+		return false
+	}
+	to, ok := dial.Addr.(*net.TCPAddr)
+	own, _ := reach.Addresses()
+	return ok && (to.IP.IsLoopback() || slices.Contains(own, to.AddrPort().Addr().Unmap()))
+}
+
+// warn logs at doubling pauses, the first of which is Timeout, that a supplier is waited for.
+func (w *Worker) warn(text, addr string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		start := time.Now()
+		for pause := w.c.Timeout; ; pause *= 2 {
+			patience, stop := wait.Patience(ctx, pause)
+			<-patience.Done()
+			stop()
+			if ctx.Err() != nil {
+				return
+			}
+			w.c.Log.Warn(text, "supplier", addr, "time", time.Since(start).Round(time.Second))
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
 }
 
 // Receive returns the next chunk of any supplier. It is the caller's until Done.
