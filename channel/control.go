@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -57,7 +57,7 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 			return
 		case p.awaitTaken(ctx):
 			return
-		case errors.Is(err, proof.ErrRefused) || errors.Is(err, errNotTaken) || hungUp(err):
+		case errors.Is(err, proof.ErrRefused) || errors.Is(err, errNotTaken) || reach.HungUp(err):
 			if refused++; refused < refusals {
 				select {
 				case <-time.After(pause):
@@ -135,7 +135,7 @@ func (p *peer) whyNot(err error) error {
 
 // whyBroken returns why the wire-up has ended: if the connection has, the peer may have left.
 func (p *peer) whyBroken(err error) error {
-	if !hungUp(err) {
+	if !reach.HungUp(err) {
 		return err
 	}
 	return cmp.Or(p.became(nil), err)
@@ -173,12 +173,6 @@ const (
 	redialMax = time.Second
 	refusals  = 3
 )
-
-// hungUp says whether the other end, perhaps for want of room, has ended a connection before it was
-// used.
-func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
 
 // offer counts a connection that the peer is about to prove, or refuses it. The caller ends that
 // with endOffer, when the connection has been taken or has ended.

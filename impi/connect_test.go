@@ -186,6 +186,49 @@ func TestTwice(t *testing.T) {
 	}
 }
 
+// refusing is a listener that closes its first connections.
+type refusing struct {
+	*net.TCPListener
+	n int
+}
+
+func (r *refusing) Accept() (net.Conn, error) {
+	for ; r.n > 0; r.n-- {
+		conn, err := r.TCPListener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		conn.Close()
+	}
+	return r.TCPListener.Accept()
+}
+
+// TestRefused: a host that is refused, as one is for want of room, tries again, but not for ever.
+func TestRefused(t *testing.T) {
+	for _, n := range []int{refusals, refusals + 1} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			d := newDancing(t, 2, "")
+			d.listeners[0] = &refusing{d.listeners[0].(*net.TCPListener), n}
+			ctx, cancel := context.WithCancel(within(t))
+			var jobs [2]*Job
+			var errs [2]error
+			var hosts sync.WaitGroup
+			hosts.Go(func() { jobs[0], errs[0] = d.host(ctx, 0, limit) })
+			jobs[1], errs[1] = d.host(within(t), 1, limit)
+			if n > refusals {
+				cancel()
+				hosts.Wait()
+				requireError(t, errs[1], ErrUnreachable, 0)
+				return
+			}
+			hosts.Wait()
+			cancel()
+			require.Equal(t, [2]error{}, errs)
+			closeAll(t, jobs[:])
+		})
+	}
+}
+
 // TestAbsent: a host that never comes is named, within the time.
 func TestAbsent(t *testing.T) {
 	for _, c := range []struct {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
@@ -176,6 +178,12 @@ func (o *Options) meet(ctx context.Context, conn net.Conn, patience time.Duratio
 		return false, false, ctx.Err()
 	}
 	return false, false, conn.SetDeadline(time.Time{})
+}
+
+// HungUp says whether an error is that the other end, perhaps for want of room, has ended a connection
+// before it was used.
+func HungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func timedOut(err error) bool {
