@@ -26,7 +26,8 @@ import (
 // connection for each host, nil for this one.
 func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
 	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1),
-		greeting: lobby.Lobby{Max: maxGreetings + len(r.hosts)}}
+		greeting: lobby.Lobby{Max: maxGreetings + len(r.hosts)}, probes: map[int]net.Conn{}}
+	defer d.endProbes()
 	ctx, cancel := r.await(ctx, c, d.missing, d.ended)
 	defer cancel()
 	defer func() {
@@ -93,9 +94,11 @@ type connecting struct {
 
 	greeting lobby.Lobby // those not identified or not authenticated yet
 
-	mu    sync.Mutex
-	conns []*net.TCPConn
-	over  bool
+	mu     sync.Mutex
+	conns  []*net.TCPConn
+	over   bool
+	probes map[int]net.Conn // to the listeners of hosts that have yet to connect
+	probed sync.WaitGroup
 }
 
 // missing returns the hosts that have not connected.
@@ -111,20 +114,57 @@ func (d *connecting) missing() (list []int) {
 }
 
 // ended is an endedFunc. A process of this machine that has yet to connect listens until it has
-// agreed with this one on the way of packets, and its kernel accepts for it while it is stopped.
+// agreed with this one on the way of packets, and its kernel accepts for it while it is stopped. One
+// connection to the listener is kept: more would crowd out those of other hosts.
 func (d *connecting) ended(ctx context.Context, host int) error {
 	err := d.roster.ended(ctx, host)
 	if err != nil || d.gone != nil || host < d.me { // dial finds out
 		return err
 	}
-	conn, err := reach.Dial(ctx, d.hosts[host].texts(), reach.Options{Meet: func(net.Conn) (bool, error) { return false, nil }})
+	d.mu.Lock()
+	probe := d.probes[host]
+	d.mu.Unlock()
+	if probe != nil {
+		return nil
+	}
+	probe, err = reach.Dial(ctx, d.hosts[host].texts(), reach.Options{Meet: func(net.Conn) (bool, error) { return false, nil }})
 	if err == nil {
-		return conn.Close()
+		return d.keep(host, probe)
 	}
 	if ctx.Err() != nil || errors.Is(limits.Files(err), limits.ErrFiles) { // this tells nothing of it
 		return nil
 	}
 	return err
+}
+
+// keep keeps a connection to the listener of a host until the host ends it, or has connected. The host
+// may have ended, or refused it for want of room: the next one tells.
+func (d *connecting) keep(host int, probe net.Conn) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conns[host] != nil {
+		return probe.Close()
+	}
+	keepalive.Spare(probe) // it may have ended
+	d.probes[host] = probe
+	d.probed.Go(func() {
+		io.Copy(io.Discard, probe)
+		probe.Close()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.probes, host)
+	})
+	return nil
+}
+
+// endProbes closes all probes. No host is asked any more.
+func (d *connecting) endProbes() {
+	d.mu.Lock()
+	for _, probe := range d.probes {
+		probe.Close()
+	}
+	d.mu.Unlock()
+	d.probed.Wait()
 }
 
 // taken refuses further connections and returns the connections made so far.
@@ -146,6 +186,9 @@ func (d *connecting) admit(host int, conn *net.TCPConn) error {
 		return err
 	}
 	d.conns[host] = conn
+	if probe := d.probes[host]; probe != nil {
+		probe.Close()
+	}
 	select {
 	case d.change <- struct{}{}:
 	default:

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // assembling is a job whose hosts are about to connect.
@@ -288,6 +289,51 @@ func TestHeld(t *testing.T) {
 			}
 			wg.Wait()
 			require.Equal(t, [2]error{}, errs)
+			closeAll(t, jobs[:])
+		})
+	}
+}
+
+// TestListening: the listener of a host that has yet to connect is asked over one connection, which is
+// replaced if it is closed.
+func TestListening(t *testing.T) {
+	for _, comes := range []bool{false, true} {
+		t.Run(fmt.Sprint(comes), func(t *testing.T) {
+			d := newDancing(t, 2, "")
+			h := &counter{Handler: quietConfig().Handler()}
+			c, err := Config{Log: slog.New(h), Providers: []string{}, warnAfter: time.Millisecond}.complete()
+			require.NoError(t, err)
+			var jobs [2]*Job
+			var errs [2]error
+			var hosts sync.WaitGroup
+			hosts.Go(func() { jobs[0], errs[0] = assemble(within(t), "join", d.rosters[0], d.listeners[0], c) })
+			ranks.Eventually(t, func() bool { return h.n.Load() >= 4 }) // after 8 questions
+			mark := d.dial(t, 1)
+			var probes []net.Conn
+			for {
+				conn, err := d.listeners[1].Accept()
+				require.NoError(t, err)
+				if conn.RemoteAddr().String() == mark.LocalAddr().String() {
+					break
+				}
+				probes = append(probes, conn)
+			}
+			require.Len(t, probes, 1)
+			probes[0].Close()
+			again, err := d.listeners[1].Accept()
+			require.NoError(t, err)
+			defer again.Close()
+			if !comes {
+				d.listeners[1].Close()
+				again.Close()
+				hosts.Wait()
+				requireError(t, errs[0], ErrUnreachable, 1)
+				return
+			}
+			hosts.Go(func() { jobs[1], errs[1] = d.host(within(t), 1, limit) })
+			hosts.Wait()
+			require.Equal(t, [2]error{}, errs)
+			refused(t, again)
 			closeAll(t, jobs[:])
 		})
 	}
