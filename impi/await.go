@@ -41,19 +41,22 @@ func (r *roster) await(ctx context.Context, c *Config, missing func() []int, end
 // endedFunc returns why a host is not awaited further, or nil.
 type endedFunc func(ctx context.Context, host int) error
 
-// errLate is why a host is not awaited of which nothing says whether it lives.
-var errLate = fmt.Errorf("%w: not all hosts connected in time", ErrTimeout)
-
-// ended is an endedFunc: that of the rendezvous, or else one for hosts whose connection would end with
-// them. Time tells those on other machines, whose kernel may be silent, and foreign ones.
+// ended is an endedFunc for hosts that are connected: their connections end with them.
 func (r *roster) ended(ctx context.Context, host int) error {
-	switch {
-	case r.gone != nil:
-		return r.gone(ctx, host)
-	case r.hosts[host].foreign || !r.near(host):
-		return errLate
+	_, err := r.asked(ctx, host)
+	return err
+}
+
+// asked returns what the rendezvous says of a host. False: there is none to ask.
+func (r *roster) asked(ctx context.Context, host int) (bool, error) {
+	if r.gone == nil {
+		return false, nil
 	}
-	return nil
+	err := r.gone(ctx, host)
+	if errors.Is(err, boot.ErrUnknown) {
+		return false, nil
+	}
+	return true, err
 }
 
 // cause returns the reason why a host was not awaited further, else err.
@@ -75,13 +78,8 @@ func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended ended
 	if len(hosts) == 0 {
 		return nil
 	}
-	asking, cancel := context.WithTimeout(ctx, c.PeerTimeout)
-	defer cancel()
 	for _, i := range hosts {
-		switch err := ended(asking, i); {
-		case errors.Is(err, boot.ErrUnknown):
-			return r.unreachable(i, fmt.Errorf("%w; %w", errLate, err))
-		case err != nil:
+		if err := ended(ctx, i); err != nil {
 			return r.unreachable(i, err)
 		}
 	}

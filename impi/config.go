@@ -56,10 +56,10 @@ type Config struct {
 	Unexpected int
 	// Dialect is that of the packets exchanged with foreign clients.
 	Dialect packet.Dialect
-	// PeerTimeout is how long a peer may take to connect, and, when the job is closed, to receive
-	// what has been started or to answer; in whole seconds and at least 2, it is how long its host
-	// may be silent. 0: 10 s. A peer of this host that takes longer to connect, and in [FromNode] any,
-	// is logged, and waited for while it runs. Time in which this process is stopped does not count.
+	// PeerTimeout is how long a foreign peer may take to connect, and any peer, when the job is closed,
+	// to receive what has been started or to answer; in whole seconds and at least 2, it is how long
+	// the host of a peer may be silent. 0: 10 s. A peer of this package that takes longer to connect is
+	// logged, and waited for while it runs. Time in which this process is stopped does not count.
 	PeerTimeout time.Duration
 	warnAfter   time.Duration // a wait to connect; 0: PeerTimeout
 	// Providers are the verbs providers that may carry packets between processes of this package,

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // connectHosts connects this host with all others: it connects to those with lower numbers and sends its
@@ -26,7 +27,7 @@ import (
 // connection for each host, nil for this one.
 func (r *roster) connectHosts(ctx context.Context, l net.Listener, c *Config) (conns []*net.TCPConn, err error) {
 	d := &connecting{roster: r, conns: make([]*net.TCPConn, len(r.hosts)), config: c, change: make(chan struct{}, 1),
-		greeting: lobby.Lobby{Max: maxGreetings + len(r.hosts)}, probes: map[int]net.Conn{}}
+		greeting: lobby.Lobby{Max: maxGreetings + 2*len(r.hosts)}, probes: map[int]net.Conn{}}
 	defer d.endProbes()
 	ctx, cancel := r.await(ctx, c, d.missing, d.ended)
 	defer cancel()
@@ -113,13 +114,18 @@ func (d *connecting) missing() (list []int) {
 	return list
 }
 
-// ended is an endedFunc. A process of this machine that has yet to connect listens until it has
-// agreed with this one on the way of packets, and its kernel accepts for it while it is stopped. One
+// ended is an endedFunc. Of a foreign host only time tells. Another host listens until it has agreed
+// with this one on the way of packets, and its kernel accepts for it while it is stopped. One
 // connection to the listener is kept: more would crowd out those of other hosts.
 func (d *connecting) ended(ctx context.Context, host int) error {
-	err := d.roster.ended(ctx, host)
-	if err != nil || d.gone != nil || host < d.me { // dial finds out
+	near := d.near(host)
+	switch known, err := d.asked(ctx, host); {
+	case known:
 		return err
+	case d.hosts[host].foreign:
+		return fmt.Errorf("%w: it has not connected within %v", ErrTimeout, d.config.PeerTimeout)
+	case near && host < d.me: // the connection that dial makes tells
+		return nil
 	}
 	d.mu.Lock()
 	probe := d.probes[host]
@@ -127,11 +133,18 @@ func (d *connecting) ended(ctx context.Context, host int) error {
 	if probe != nil {
 		return nil
 	}
-	probe, err = reach.Dial(ctx, d.hosts[host].texts(), reach.Options{Meet: func(net.Conn) (bool, error) { return false, nil }})
-	if err == nil {
+	within, stop := wait.Patience(ctx, d.config.PeerTimeout)
+	defer stop()
+	probe, err := reach.Dial(within, d.hosts[host].texts(), reach.Options{
+		Dialer: net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)},
+		Meet:   func(net.Conn) (bool, error) { return false, nil },
+	})
+	switch {
+	case err == nil:
 		return d.keep(host, probe)
-	}
-	if ctx.Err() != nil || errors.Is(limits.Files(err), limits.ErrFiles) { // this tells nothing of it
+	case ctx.Err() != nil || errors.Is(limits.Files(err), limits.ErrFiles): // this tells nothing of it
+		return nil
+	case near && within.Err() != nil: // its queue is full
 		return nil
 	}
 	return err
@@ -297,8 +310,8 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 	}
 }
 
-// maxGreetings bounds the connections that have not identified themselves yet, in addition to one
-// for each host.
+// maxGreetings bounds the connections that have not identified themselves yet, in addition to two
+// for each host: see ended.
 const maxGreetings = 64
 
 // comesFrom says whether a connection comes from one of the host's known addresses. Hosts of this

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/netns"
 	"github.com/sluice-hpc/sluice/internal/nettest"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
@@ -43,6 +46,26 @@ func TestForeignAddress(t *testing.T) {
 	require.NoError(t, job.Close(within(t)))
 }
 
+// TestSilent: a host of another machine that accepts no connection does not come.
+func TestSilent(t *testing.T) {
+	for present := range 2 {
+		t.Run(fmt.Sprint(present), func(t *testing.T) {
+			d := newDancing(t, 2, "")
+			d.rosters[0].hosts[present].addrs[0] = netip.MustParseAddrPort("127.0.0.2:1")
+			full := d.listeners[1-present].(*net.TCPListener)
+			raw, err := full.SyscallConn()
+			require.NoError(t, err)
+			require.NoError(t, raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }))
+			require.NoError(t, err)
+			d.dial(t, 1-present) // fills its queue
+			ctx := within(t)
+			_, err = d.host(ctx, present, 50*time.Millisecond)
+			requireError(t, err, ErrUnreachable, 1-present)
+			require.NoError(t, ctx.Err())
+		})
+	}
+}
+
 // TestInterfacesToNowhere: the hosts have many addresses at which neither reaches the other.
 func TestInterfacesToNowhere(t *testing.T) {
 	need.Networks(t)
@@ -53,6 +76,36 @@ func TestInterfacesToNowhere(t *testing.T) {
 	for _, r := range list {
 		require.NoError(t, <-r.End, nettest.Output(list))
 	}
+}
+
+// TestVanishedEarly: a host vanishes while it agrees with another on the way of packets.
+func TestVanishedEarly(t *testing.T) {
+	need.Networks(t)
+	need.Full(t)
+	star, err := netns.NewStar(2)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, star.Close()) })
+	var l net.Listener
+	require.NoError(t, star.Hosts[1].In(func() (err error) {
+		l, err = net.Listen("tcp4", net.JoinHostPort(netns.Address(1).String(), "0"))
+		return err
+	}))
+	defer l.Close()
+	var conn net.Conn
+	require.NoError(t, star.Hosts[0].In(func() (err error) {
+		conn, err = net.Dial("tcp4", l.Addr().String())
+		return err
+	}))
+	defer conn.Close()
+	require.NoError(t, star.Hosts[1].In(func() error {
+		link, err := netlink.LinkByName("veth0")
+		require.NoError(t, err)
+		return netlink.LinkSetDown(link)
+	}))
+	s, link := newSetup(0)
+	s.j.config.PeerTimeout = time.Second
+	_, err = s.negotiate(within(t), link, conn)
+	require.ErrorContains(t, err, "no acknowledgement for 1s")
 }
 
 func init() { acts["vanish"] = act{do: vanish, peerTimeout: 2 * time.Second} }

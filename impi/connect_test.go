@@ -230,27 +230,35 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestAbsent: a host that never comes is named, within the time.
+// apart has two hosts be on different machines, as far as their addresses tell.
+func (d *assembling) apart() {
+	h := &d.rosters[0].hosts[1]
+	h.addrs = append(h.addrs, netip.MustParseAddrPort("127.0.0.2:1"))
+}
+
+// TestAbsent: a host that never comes is named.
 func TestAbsent(t *testing.T) {
-	for _, c := range []struct {
-		name            string
-		present, absent int
-	}{{"above", 0, 1}, {"below", 1, 0}} {
-		t.Run(c.name, func(t *testing.T) {
+	t.Run("foreign", func(t *testing.T) {
+		d := newDancing(t, 2, "")
+		d.rosters[0].hosts[1].foreign = true
+		ctx := within(t)
+		_, err := d.host(ctx, 0, 50*time.Millisecond)
+		requireError(t, err, ErrUnreachable, 1)
+		require.ErrorContains(t, err, "not connected within 50ms")
+		require.NoError(t, ctx.Err())
+	})
+	for _, apart := range []bool{false, true} {
+		t.Run(fmt.Sprint("above, apart: ", apart), func(t *testing.T) {
 			d := newDancing(t, 2, "")
-			d.rosters[0].hosts[c.present].addrs[0] = netip.MustParseAddrPort("127.0.0.2:1") // time tells only of other machines
-			ctx := within(t)
-			_, err := d.host(ctx, c.present, 50*time.Millisecond)
-			requireError(t, err, ErrUnreachable, c.absent)
-			require.NoError(t, ctx.Err())
+			if apart {
+				d.apart()
+			}
+			d.listeners[1].Close()
+			_, err := d.host(within(t), 0, 50*time.Millisecond)
+			requireError(t, err, ErrUnreachable, 1)
+			require.ErrorContains(t, err, "refused")
 		})
 	}
-	t.Run("above on this machine", func(t *testing.T) {
-		d := newDancing(t, 2, "")
-		d.listeners[1].Close()
-		_, err := d.host(within(t), 0, 50*time.Millisecond)
-		requireError(t, err, ErrUnreachable, 1)
-	})
 	t.Run("no listener", func(t *testing.T) {
 		d := newDancing(t, 2, "")
 		d.listeners[0].Close()
@@ -267,31 +275,48 @@ func TestAbsent(t *testing.T) {
 	})
 }
 
-// TestHeld: a process of this machine that is stopped before it connects is waited for, without a rendezvous
-// too.
+// TestHeld: a process that is stopped before it connects is waited for, without a rendezvous too.
 func TestHeld(t *testing.T) {
-	for slow := range 2 {
-		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+	for i := range 4 {
+		slow, apart := i%2, i/2 > 0
+		t.Run(fmt.Sprint(slow, apart), func(t *testing.T) {
 			d := newDancing(t, 2, "")
-			h := &held{nil, quietConfig().Handler(), make(chan struct{})}
-			var jobs [2]*Job
-			var errs [2]error
-			var wg sync.WaitGroup
-			for i := range jobs {
-				wg.Go(func() {
-					c, err := Config{Log: slog.New(h), Providers: []string{}, warnAfter: 50 * time.Millisecond}.complete()
-					require.NoError(t, err)
-					if i == slow {
-						<-h.let
-					}
-					jobs[i], errs[i] = assemble(within(t), "join", d.rosters[i], d.listeners[i], c)
-				})
+			if apart {
+				d.apart()
 			}
-			wg.Wait()
-			require.Equal(t, [2]error{}, errs)
-			closeAll(t, jobs[:])
+			joinHeld(t, slow, func(i int, c Config) (*Job, error) {
+				return assemble(within(t), "join", d.rosters[i], d.listeners[i], c)
+			})
 		})
 	}
+}
+
+// joinHeld has two hosts join a job, of which slow starts when the other has waited for it.
+func joinHeld(t *testing.T, slow int, join func(i int, c Config) (*Job, error)) {
+	h := &held{nil, quietConfig().Handler(), make(chan struct{})}
+	over, cancel := context.WithCancel(t.Context()) // the other has joined, or failed
+	defer cancel()
+	var jobs [2]*Job
+	var errs [2]error
+	var wg sync.WaitGroup
+	for i := range jobs {
+		wg.Go(func() {
+			c, err := Config{Log: slog.New(h), Providers: []string{}, warnAfter: 50 * time.Millisecond}.complete()
+			require.NoError(t, err)
+			if i != slow {
+				defer cancel()
+			} else {
+				select {
+				case <-h.let:
+				case <-over.Done():
+				}
+			}
+			jobs[i], errs[i] = join(i, c)
+		})
+	}
+	wg.Wait()
+	require.Equal(t, [2]error{}, errs)
+	closeAll(t, jobs[:])
 }
 
 // TestListening: the listener of a host that has yet to connect is asked over one connection, which is
@@ -370,7 +395,7 @@ func TestCrowd(t *testing.T) {
 	var hosts sync.WaitGroup
 	hosts.Go(func() { jobs[0], errs[0] = d.host(within(t), 0, limit) })
 	var crowd []net.Conn
-	for range maxGreetings + 2 + 5 {
+	for range maxGreetings + 2*2 + 5 {
 		crowd = append(crowd, d.dial(t, 0))
 	}
 	for _, conn := range crowd[:5] {

@@ -68,7 +68,12 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error
 	if err != nil {
 		return nil, jobError(op, err)
 	}
-	r := &roster{me: n.Rank(), tagUB: 1<<31 - 1, settings: settings, secret: secret, gone: n.Gone, finished: func() error { return nil }, abandon: func() {}}
+	gone := func(ctx context.Context, host int) error {
+		ctx, cancel := context.WithTimeout(ctx, c.PeerTimeout)
+		defer cancel()
+		return n.Gone(ctx, host)
+	}
+	r := &roster{me: n.Rank(), tagUB: 1<<31 - 1, settings: settings, secret: secret, gone: gone, finished: func() error { return nil }, abandon: func() {}}
 	for i, b := range all {
 		m, err := parseMember(b)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -251,7 +252,8 @@ func (d *rcDevice) newCarrier(l *link, peers []int32, receives int) (_ *rcCarrie
 // hosts exchange offers, and the lower-numbered one chooses a pair of devices. The queue pair is
 // accepted once a write with immediate has gone both ways; otherwise the next pair of devices is
 // tried. nil: packets go over TCP.
-func (s *rcSetup) negotiate(ctx context.Context, l *link, conn *net.TCPConn) (*rcCarrier, error) {
+func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCarrier, error) {
+	conn = keepalive.Guard(conn, s.j.config.PeerTimeout)
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var peers []int32
@@ -388,9 +390,6 @@ func (s *rcSetup) probeTime(d *rcDevice) (bound, pause time.Duration) {
 	defer s.mu.Unlock()
 	ranks, cpus := max(s.ranks, s.likely), max(machine.Count(s.sets...), 1)
 	bound = max(probeTime, probeTime*time.Duration(ranks)/time.Duration(cpus))
-	if s.j.roster.gone == nil { // the time to connect is all that tells who has ended
-		bound = min(bound, max(probeTime, s.j.config.PeerTimeout/3))
-	}
 	return bound, probePauseMax * time.Duration(max(1, len(d.links)/16))
 }
 

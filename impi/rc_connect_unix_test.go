@@ -144,6 +144,19 @@ func TestLateProbe(t *testing.T) {
 	}
 }
 
+// TestHeldLater: a host that is stopped when it has connected is waited for.
+func TestHeldLater(t *testing.T) {
+	for slow := range 2 {
+		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+			d := newDancing(t, 2, "")
+			d.apart()
+			a, b := connected(t)
+			conns := [][]*net.TCPConn{{nil, a}, {b, nil}}
+			joinHeld(t, slow, func(i int, c Config) (*Job, error) { return newJob(within(t), d.rosters[i], conns[i], c) })
+		})
+	}
+}
+
 // TestVerdicts: what the peer says, and the end of the connection, which ends a probe.
 func TestVerdicts(t *testing.T) {
 	nothing := func(context.Context) error { return nil }
