@@ -104,8 +104,11 @@ func (j *Job) Close(ctx context.Context) error {
 		errs = append(errs, jobError("close", err))
 	}
 	for _, m := range e.memories {
-		if m.free != nil {
-			errs = append(errs, m.free())
+		if m.free == nil {
+			continue
+		}
+		if err := m.free(); err != nil {
+			errs = append(errs, jobError("close", err))
 		}
 	}
 	if err := j.roster.finished(); err != nil {

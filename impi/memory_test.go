@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,6 +22,15 @@ func allocate(t testing.TB, j *Job, n int) *Memory {
 	require.Equal(t, make([]byte, n), m.Bytes())
 	require.Zero(t, uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes())))%uintptr(os.Getpagesize()))
 	return m
+}
+
+// TestMemoryNotFreed: that the memory of a job cannot be freed is an error of Close like others.
+func TestMemoryNotFreed(t *testing.T) {
+	w := worlds(t, places[0])
+	m := allocate(t, w[0].job, 1)
+	cause := errors.New("still mapped")
+	m.free = func() error { return cause } // it is of the heap
+	requireError(t, w[0].job.Close(within(t)), cause, -1)
 }
 
 // TestAlloc: long messages move between Alloc memory without a ring in between, and
