@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // controls watches the TCP connections of links that carry their packets elsewhere: the end of the
@@ -87,7 +89,8 @@ func (s *controls) close() {
 // on sending for ever.
 const lastLooks = 1024
 
-// verdictTime is how long the queue pair may take to fail once the control connection has ended.
+// verdictTime is how long the queue pair may take to fail once the control connection has ended, of the
+// time in which this process runs: while it is stopped, so is the engine of its provider.
 // Providers that learn of a peer's death by themselves (shm, tcp) fail the queue pair after
 // delivering everything that has arrived; with them an empty poll proves nothing, because their
 // engine may be receiving at that moment. With other providers, what has not arrived by then will
@@ -107,14 +110,15 @@ func (c *rcCarrier) look() {
 			c.l.lost(fmt.Errorf("%w: the peer sent data on the control connection, which carries none", ErrProtocol))
 			return
 		}
-		c.ended, c.verdict = err, time.Now().Add(verdictTime)
+		c.ended = err
+		c.verdict, _ = wait.Patience(c.l.e.life, verdictTime) // it ends by itself
 	}
 	for range lastLooks {
 		if moved := c.d.poll(); c.l.err != nil || !c.d.pollCQ() && !moved {
 			break
 		}
 	}
-	if c.l.err == nil && (c.l.fini || time.Now().After(c.verdict)) {
+	if c.l.err == nil && (c.l.fini || c.verdict.Err() != nil) {
 		c.l.left = c.l.left || c.l.fini // its end is its answer
 		c.l.lost(c.ended)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -54,6 +55,7 @@ var acts = map[string]act{
 	"stop":     {do: stopped},
 	"inside":   {do: inside, peerTimeout: 3 * time.Second},
 	"last":     {do: lastLook},
+	"verdict":  {do: lateVerdict},
 }
 
 func play(a act, args []string) (err error) {
@@ -345,6 +347,74 @@ func lastLook(ctx context.Context, j *Job, _ []string) error {
 	}
 	_, err = c.Recv(ctx, buf, 1, tag)
 	return dies("receive", err, 1)
+}
+
+// TestVerdict: a host whose control connection has ended is not lost while this process is stopped: its
+// queue pair may have more to deliver.
+func TestVerdict(t *testing.T) {
+	need.Full(t)
+	t.Parallel() // it is stopped
+	r, out := launched(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}}, 2, "verdict")
+	require.Equal(t, []int{0, 0}, r.Status, out)
+}
+
+// over is a socket that the peer has closed.
+type over struct{ socket }
+
+func (over) readv([][]byte) (int, error) { return 0, io.EOF }
+
+func lateVerdict(ctx context.Context, j *Job, _ []string) error {
+	c := j.World()
+	if c.Rank() == 1 {
+		var b [4]byte
+		if _, err := c.Recv(ctx, b[:], 0, 0); err != nil {
+			return err
+		}
+		q, err := c.Irecv(nil, 0, 1)
+		if err != nil {
+			return err
+		}
+		for { // rank 0 stops itself
+			stop, cancel := context.WithTimeout(ctx, 2*verdictTime)
+			_, err := q.Wait(stop)
+			cancel()
+			if err == nil {
+				return leaveTogether(ctx, c)
+			}
+			if ctx.Err() != nil {
+				return err
+			}
+			if err := syscall.Kill(int(binary.BigEndian.Uint32(b[:])), syscall.SIGCONT); err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.Send(ctx, binary.BigEndian.AppendUint32(nil, uint32(os.Getpid())), 1, 0); err != nil {
+		return err
+	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	l := j.e.links[1]
+	rc := l.carrier.(*rcCarrier)
+	j.e.lock.Lock() // nothing else looks
+	conn := rc.tcp
+	rc.tcp = over{conn}
+	rc.look()
+	err := syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it may return before the stop
+	if err == nil {
+		<-continued
+	}
+	rc.look()
+	err = errors.Join(err, l.err)
+	rc.tcp, rc.ended = conn, nil
+	j.e.lock.Unlock()
+	if err != nil {
+		return fmt.Errorf("the link is lost: %w", err)
+	}
+	if err := c.Send(ctx, nil, 1, 1); err != nil {
+		return err
+	}
+	return leaveTogether(ctx, c)
 }
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.

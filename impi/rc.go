@@ -1,9 +1,9 @@
 package impi
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -14,12 +14,12 @@ type rcCarrier struct {
 	l       *link
 	d       *rcDevice
 	qp      *verbs.QP
-	num     uint32    // of the queue pair
-	peers   []int32   // rank of each process of the other host
-	tcp     socket    // its end means that the peer has ended
-	ended   error     // how it has ended; see look
-	verdict time.Time // until then the queue pair may still report
-	inline  int       // most bytes of a packet that is sent inline
+	num     uint32          // of the queue pair
+	peers   []int32         // rank of each process of the other host
+	tcp     socket          // its end means that the peer has ended
+	ended   error           // how it has ended; see look
+	verdict context.Context // until its end the queue pair may still report
+	inline  int             // most bytes of a packet that is sent inline
 
 	again    receives // to be posted, without an SRQ
 	sends    *verbs.MR
