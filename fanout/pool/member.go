@@ -76,11 +76,8 @@ const acceptPause = 50 * time.Millisecond
 // admit authenticates a worker and makes it a member. One that is held up, stopped or without a CPU,
 // has time: strangers are bounded by their number.
 func (s *Supplier) admit(conn net.Conn) (*member, error) {
-	err := keepalive.Spare(conn)
-	guarded := keepalive.Guard(conn, silence)
-	if err == nil {
-		_, err = proof.Accept(guarded, s.c.proof(), nil)
-	}
+	guarded := keepalive.Keep(conn, silence)
+	_, err := proof.Accept(guarded, s.c.proof(), nil)
 	if !s.proving.Leave(conn) {
 		err = fmt.Errorf("%w: the supplier has ended, or others came after it, %d or as many as there are descriptors", ErrClosed, strangers)
 	}
@@ -194,7 +191,7 @@ func (m *member) write() error {
 			bufs = append(bufs, head)
 		}
 		*these = bufs
-		if err := keepalive.WriteBuffers(m.conn, these); err != nil {
+		if _, err := keepalive.WriteBuffers(m.conn, these); err != nil {
 			return err
 		}
 		if last { // the worker closes its end when it has answered all its chunks

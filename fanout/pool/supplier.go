@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/lobby"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
@@ -117,8 +116,7 @@ func Listen(ctx context.Context, addr string, c Config) (*Supplier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool: listen: %w", err)
 	}
-	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(silence)}
-	ln, err := reach.Listen(ctx, lc, addr)
+	ln, err := reach.Listen(ctx, net.ListenConfig{}, addr)
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}

@@ -112,12 +112,10 @@ func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn = keepalive.Guard(conn, silence)
+	conn = keepalive.Keep(conn, silence)
 	defer w.warn("pool: a supplier has accepted and does not answer; it is waited for", addr)()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	if err = keepalive.Spare(conn); err == nil {
-		_, err = proof.Dial(conn, w.c.proof(), nil)
-	}
+	_, err = proof.Dial(conn, w.c.proof(), nil)
 	if !stop() {
 		err = errors.Join(err, ctx.Err())
 	}
@@ -130,7 +128,7 @@ func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 // dial connects to the address of a supplier. On this host only a full queue delays a connection: its
 // process is held up, and is waited for.
 func (w *Worker) dial(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: w.c.Timeout, KeepAliveConfig: keepalive.Within(silence)}
+	d := net.Dialer{Timeout: w.c.Timeout}
 	stop := func() {}
 	defer func() { stop() }()
 	for waits := false; ; waits = true {
@@ -328,7 +326,8 @@ func (l *link) write(h header, parts [][]byte) error {
 	}
 	l.out = b
 	bufs := append(net.Buffers{b}, parts...)
-	return keepalive.WriteBuffers(l.conn, &bufs)
+	_, err := keepalive.WriteBuffers(l.conn, &bufs)
+	return err
 }
 
 // begun tells the supplier that work on a chunk begins. If the supplier is gone, Receive

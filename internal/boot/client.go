@@ -477,7 +477,7 @@ func (c *client) write(ctx context.Context, b net.Buffers) (n int64, err error) 
 		return 0, err
 	}
 	defer c.cutWith(ctx)()
-	return b.WriteTo(c.conn) // past keepalive.Guarded.Write: read says that the host is silent
+	return keepalive.WriteBuffers(c.conn, &b)
 }
 
 // give writes a part without copying its data, until ctx ends. An error leaves half a message

@@ -121,7 +121,7 @@ func (c *impiClient) start(ctx context.Context) (*started, error) {
 			return s, nil
 		}
 		dial := (*net.OpError)(nil)
-		if err = limits.Files(err); errors.Is(err, limits.ErrFiles) || !errors.As(err, &dial) || dial.Op != "dial" || within.Err() != nil {
+		if err = limits.Files(err); errors.Is(err, limits.ErrFiles) || !errors.As(err, &dial) || dial.Op != "dial" || within.Err() != nil && ctx.Err() == nil {
 			return nil, err
 		}
 		waitsFor(ctx, fmt.Errorf("at %s: %w", c.server, err))

@@ -67,14 +67,13 @@ func (g *Guarded) Write(b []byte) (int, error) {
 func (g *Guarded) CloseWrite() error { return g.Conn.(*net.TCPConn).CloseWrite() }
 
 // WriteBuffers is [net.Buffers.WriteTo], with one system call for all buffers also if conn is a [Guarded].
-func WriteBuffers(conn net.Conn, b *net.Buffers) error {
+func WriteBuffers(conn net.Conn, b *net.Buffers) (int64, error) {
 	g, ok := conn.(*Guarded)
 	if !ok {
-		_, err := b.WriteTo(conn)
-		return err
+		return b.WriteTo(conn)
 	}
-	_, err := b.WriteTo(g.Conn)
-	return g.why("write", err)
+	n, err := b.WriteTo(g.Conn)
+	return n, g.why("write", err)
 }
 
 func (g *Guarded) why(op string, err error) error {
