@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -115,9 +116,10 @@ func (w *wiring) propose() (*link, error) {
 	n := w.node
 	var refusals []error
 	// The time limit for further pairs of a provider; then the next provider is tried.
-	end := time.Now().Add(n.opt.connectTimeout / 2)
+	within, cancel := wait.Patience(n.life, n.opt.connectTimeout/2)
+	defer cancel()
 	for _, provider := range n.preference(w.rank) {
-		l, err := w.proposeProvider(provider, end)
+		l, err := w.proposeProvider(within, provider)
 		if l != nil || errors.Is(err, errBroken) {
 			return l, err
 		}
@@ -156,7 +158,7 @@ func (w *wiring) descriptors() error {
 }
 
 // proposeProvider tries the ports of a provider.
-func (w *wiring) proposeProvider(provider string, end time.Time) (*link, error) {
+func (w *wiring) proposeProvider(within context.Context, provider string) (*link, error) {
 	ports, err := w.node.ports(provider, w.conn)
 	if err != nil {
 		err = limits.Files(err)
@@ -176,7 +178,7 @@ func (w *wiring) proposeProvider(provider string, end time.Time) (*link, error) 
 			}
 			refusals = append(refusals, err)
 			switch {
-			case v == providerVain || w.attempt == maxAttempts || ports[i].rdma && time.Now().After(end):
+			case v == providerVain || w.attempt == maxAttempts || ports[i].rdma && within.Err() != nil:
 				return nil, errors.Join(refusals...)
 			case v == deadVain:
 				dead[i] = true

@@ -72,20 +72,19 @@ func (r *roster) unreachable(host int, err error) error {
 	return &Error{Op: "connect", Rank: r.first(host), Tag: -1, Err: fmt.Errorf("%w: IMPI host %d: %w", ErrUnreachable, host, limits.Files(err))}
 }
 
-// silent returns the reason why hosts that have not answered in time will not do so. If there is none, it
-// logs the wait if told so.
+// silent returns the reason why hosts that have not answered in time will not do so, and logs the wait
+// before it finds out if told so.
 func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended endedFunc, log bool) error {
 	if len(hosts) == 0 {
 		return nil
+	}
+	if log { // first: an answer may take a while
+		c.Log.Warn("impi: hosts do not answer while this one connects to them; as far as is known they have not ended, so they are waited for", "hosts", len(hosts), "first", hosts[0])
 	}
 	for _, i := range hosts {
 		if err := ended(ctx, i); err != nil {
 			return r.unreachable(i, err)
 		}
 	}
-	if ctx.Err() != nil || !log {
-		return nil
-	}
-	c.Log.Warn("impi: hosts do not answer while this one connects to them; as far as is known they have not ended, so they are waited for", "hosts", len(hosts), "first", hosts[0])
 	return nil
 }

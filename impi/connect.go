@@ -135,7 +135,12 @@ func (d *connecting) ended(ctx context.Context, host int) error {
 	}
 	within, stop := wait.Patience(ctx, d.config.PeerTimeout)
 	defer stop()
-	probe, err := reach.Dial(within, d.hosts[host].texts(), reach.Options{
+	addrs := d.hosts[host].texts()
+	loops := func(a string) bool { return netip.MustParseAddrPort(a).Addr().IsLoopback() }
+	if !near && !loops(addrs[0]) { // loopback, which comes last, leads to another process
+		addrs = slices.DeleteFunc(addrs, loops)
+	}
+	probe, err := reach.Dial(within, addrs, reach.Options{
 		Dialer: net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)},
 		Meet:   func(net.Conn) (bool, error) { return false, nil },
 	})
@@ -146,6 +151,8 @@ func (d *connecting) ended(ctx context.Context, host int) error {
 		return nil
 	case near && within.Err() != nil: // its queue is full
 		return nil
+	case within.Err() != nil:
+		return fmt.Errorf("%w: it has not accepted a connection within %v: %w", ErrTimeout, d.config.PeerTimeout, err)
 	}
 	return err
 }
@@ -156,7 +163,8 @@ func (d *connecting) keep(host int, probe net.Conn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.conns[host] != nil {
-		return probe.Close()
+		probe.Close()
+		return nil
 	}
 	keepalive.Spare(probe) // it may have ended
 	d.probes[host] = probe
@@ -168,6 +176,17 @@ func (d *connecting) keep(host int, probe net.Conn) error {
 		delete(d.probes, host)
 	})
 	return nil
+}
+
+// dropProbe closes one probe, for its descriptor. False: there is none.
+func (d *connecting) dropProbe() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, probe := range d.probes {
+		probe.Close() // see keep
+		return true
+	}
+	return false
 }
 
 // endProbes closes all probes. No host is asked any more.
@@ -286,7 +305,7 @@ func (d *connecting) accept(ctx context.Context, l net.Listener, wg *sync.WaitGr
 				return nil
 			case <-time.After(10 * time.Millisecond):
 			}
-			if lacking && !d.greeting.Evict() {
+			if lacking && !d.dropProbe() && !d.greeting.Evict() {
 				return err
 			}
 			continue
@@ -352,6 +371,9 @@ func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return err
+	}
+	if !d.greeting.Leave(conn) {
+		return errors.New("it took too long, and others came after it")
 	}
 	return d.admit(int(host), conn)
 }

@@ -112,7 +112,6 @@ func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn = keepalive.Keep(conn, silence)
 	defer w.warn("pool: a supplier has accepted and does not answer; it is waited for", addr)()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	_, err = proof.Dial(conn, w.c.proof(), nil)
@@ -128,11 +127,11 @@ func (w *Worker) connect(ctx context.Context, addr string) (*link, error) {
 // dial connects to the address of a supplier. On this host only a full queue delays a connection: its
 // process is held up, and is waited for.
 func (w *Worker) dial(ctx context.Context, addr string) (net.Conn, error) {
-	d := net.Dialer{Timeout: w.c.Timeout}
+	o := reach.Options{Dialer: net.Dialer{Timeout: w.c.Timeout}, Silence: silence}
 	stop := func() {}
 	defer func() { stop() }()
 	for waits := false; ; waits = true {
-		conn, err := d.DialContext(ctx, "tcp", addr)
+		conn, err := o.Connect(ctx, addr)
 		if err == nil || ctx.Err() != nil || !queueFull(err) {
 			return conn, err
 		}

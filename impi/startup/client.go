@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // authPatience is how long a server may take to answer AUTH.
@@ -128,9 +130,12 @@ func (h *handshake) authenticate() error {
 		return err
 	}
 	// A startup server answers AUTH at once.
-	mute := time.AfterFunc(authPatience, func() { h.conn.SetDeadline(time.Unix(1, 0)) })
+	within, cancel := wait.Patience(context.Background(), authPatience)
+	mute := context.AfterFunc(within, func() { h.conn.SetDeadline(time.Unix(1, 0)) })
 	b, err := readPayload(h.r, authReplyLen)
-	if !mute.Stop() {
+	stopped := mute()
+	cancel()
+	if !stopped {
 		return fmt.Errorf("%w: no answer to AUTH within %v: check that a startup server listens there", ErrTimeout, authPatience)
 	}
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Server starts one job: it waits for its clients, exchanges what they submit, and stays until they
@@ -196,9 +198,10 @@ type client struct {
 // converse reads all that a client sends, in the order that the protocol prescribes, and passes it
 // to the job. It returns nil after FINI.
 func (j *job) converse(c *client) error {
-	if err := c.conn.SetDeadline(time.Now().Add(j.Handshake)); err != nil {
-		return &Error{Phase: PhaseAuth, Rank: -1, Err: err}
-	}
+	within, cancel := wait.Patience(context.Background(), j.Handshake)
+	defer cancel()
+	inTime := context.AfterFunc(within, func() { c.conn.SetDeadline(time.Unix(1, 0)) })
+	defer inTime() // before cancel
 	h, err := j.authenticate(c)
 	if err != nil {
 		return &Error{Phase: PhaseAuth, Rank: -1, Err: err}
@@ -206,9 +209,7 @@ func (j *job) converse(c *client) error {
 	if c.rank, err = j.readRank(c, h); err != nil {
 		return &Error{Phase: PhaseJoin, Rank: -1, Err: err}
 	}
-	// This fails if the client is gone already. The next read finds that out: the client has
-	// joined, and counts as lost.
-	_ = c.conn.SetDeadline(time.Time{})
+	inTime() // in vain if the time is over; the next read finds that out: the client has joined, and counts as lost
 	if !j.tell(event{from: c, kind: joined}) {
 		return nil
 	}

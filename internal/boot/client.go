@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +33,7 @@ var (
 	// perhaps on another host.
 	hostedPatience = 2 * time.Minute
 	// hostSilence is how long the host at the other end may be silent before its connection ends.
-	hostSilence = 20 * time.Second
+	hostSilence = 150 * time.Second
 )
 
 const (
@@ -110,11 +112,18 @@ func (n *nearby) meet(conn net.Conn) {
 	n.some.Store(n.meeting || len(n.silent) > 0)
 }
 
+// keep forgets addresses that are not tried any more.
+func (n *nearby) keep(addresses []string) {
+	maps.DeleteFunc(n.silent, func(address string, _ bool) bool { return !slices.Contains(addresses, address) })
+	n.some.Store(len(n.silent) > 0)
+}
+
 // failed notes why the connection to an address has failed.
 func (n *nearby) failed(address string, err error) {
 	var timeout net.Error
-	delete(n.silent, address)
-	if n.meeting && errors.As(err, &timeout) && timeout.Timeout() {
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		delete(n.silent, address)
+	} else if n.meeting { // else its queue may be full
 		n.silent[address] = true
 	}
 	n.meeting = false
@@ -165,6 +174,7 @@ func (m *meeting) tryAll(ctx context.Context, near *nearby, each time.Duration) 
 	if err != nil {
 		return nil, true, err
 	}
+	near.keep(addresses)
 	var (
 		e       = &m.Environment
 		r       *bufio.Reader

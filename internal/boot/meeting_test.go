@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -387,4 +389,32 @@ func TestReachable(t *testing.T) {
 	list, err = reachable(t.Context(), loopback)
 	require.NoError(t, err)
 	require.Equal(t, []string{loopback.Addr().String()}, list)
+}
+
+// TestNearby: a process of this host that has accepted a connection and says nothing is there until its
+// address is refused or given up, also when its queue is full.
+func TestNearby(t *testing.T) {
+	n := &nearby{silent: map[string]bool{}}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	late := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+	n.failed("a", late)
+	require.False(t, n.some.Load(), "nothing has accepted")
+	n.meet(conn)
+	require.True(t, n.some.Load())
+	n.failed("a", os.ErrDeadlineExceeded)
+	n.failed("a", late)
+	require.True(t, n.some.Load(), "its queue is full")
+	n.keep([]string{"a"})
+	require.True(t, n.some.Load())
+	n.failed("a", syscall.ECONNREFUSED)
+	require.False(t, n.some.Load())
+	n.meet(conn)
+	n.failed("a", os.ErrDeadlineExceeded)
+	n.keep([]string{"b"})
+	require.False(t, n.some.Load())
 }

@@ -50,8 +50,9 @@ func joinByPMIPort(ctx context.Context, v *values) (*Job, error) {
 	if v.err != nil {
 		return nil, v.err
 	}
-	d := net.Dialer{Timeout: pmiPatience}
-	conn, err := d.DialContext(ctx, "tcp", address)
+	within, cancel := wait.Patience(ctx, pmiPatience)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(within, "tcp", address)
 	if err != nil {
 		return nil, &EnvError{Name: envPMIPort, Value: address, Err: err}
 	}

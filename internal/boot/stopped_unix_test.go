@@ -87,19 +87,10 @@ func TestStoppedInJoin(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // it waits
-			address := "127.0.0.1:0"
-			if c.stops { // and the rendezvous comes up later
-				address = freeAddress(t)
-			}
-			listen := func() net.Listener {
-				ln, err := net.Listen("tcp", address)
-				require.NoError(t, err)
-				return ln
-			}
+			address, listen := reserved(t)
 			var ln net.Listener
-			if !c.stops {
+			if !c.stops { // else the rendezvous comes up later
 				ln = listen()
-				address = ln.Addr().String()
 			}
 			_, port, err := net.SplitHostPort(address)
 			require.NoError(t, err)
@@ -133,6 +124,28 @@ func TestStoppedInJoin(t *testing.T) {
 			require.NoError(t, cmd.Wait(), "%s", &out)
 			require.Equal(t, "joined\n", out.String())
 		})
+	}
+}
+
+// reserved returns an address of this host at which nothing listens before listen is called.
+func reserved(t *testing.T) (address string, listen func() net.Listener) {
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	require.NoError(t, err)
+	socket := os.NewFile(uintptr(fd), "reserved")
+	t.Cleanup(func() { socket.Close() })
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	own, err := syscall.Getsockname(fd)
+	require.NoError(t, err)
+	return fmt.Sprint("127.0.0.1:", own.(*syscall.SockaddrInet4).Port), func() net.Listener {
+		require.NoError(t, syscall.Listen(fd, 128))
+		ln, err := net.FileListener(socket)
+		require.NoError(t, err)
+		return ln
 	}
 }
 

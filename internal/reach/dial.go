@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Stagger is the head start that each address has before the next one is tried as well, as in
@@ -50,6 +52,7 @@ type Options struct {
 // soon as that has failed; the attempts go on side by side until ctx ends. What takes a connection
 // and is not recognised has a second before the others go on, and is tried again after them with twice
 // the time, up to 16 s, for as long as ctx lasts; it has the time of ctx if there is no other address.
+// An address that has accepted is also tried again if it does not accept in time: its queue is full.
 //
 // An error is the last one of each address, or the final one alone.
 func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) {
@@ -57,7 +60,7 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 		return nil, errors.New("it has no address")
 	}
 	if o.connect == nil {
-		o.connect = o.dial
+		o.connect = o.Connect
 	}
 	var queue []attempt
 	for _, address := range addresses {
@@ -81,7 +84,7 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 	}()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	failed := map[string]error{}
+	failed, accepted := map[string]error{}, map[string]bool{}
 	for len(queue) > 0 || running > 0 {
 		start := next.C
 		if len(queue) == 0 {
@@ -103,13 +106,17 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 		}
 		final, silent := false, false
 		if a.err == nil {
+			accepted[a.address] = true
 			if final, silent, a.err = o.meet(ctx, a.conn, a.patience); a.err == nil {
 				note(a.conn)
 				return a.conn, nil
 			}
 			a.conn.Close()
 		} else {
-			silent = o.Patient && timedOut(a.err)
+			silent = (o.Patient || accepted[a.address]) && timedOut(a.err) // its queue is full
+			if ctx.Err() != nil {
+				a.err = fmt.Errorf("%w: %w", ctx.Err(), a.err)
+			}
 		}
 		err := fmt.Errorf("at %s: %w", a.address, a.err)
 		if o.Failed != nil {
@@ -126,13 +133,25 @@ func Dial(ctx context.Context, addresses []string, o Options) (net.Conn, error) 
 	return nil, Join(addresses, failed)
 }
 
-// dial connects to an address.
-func (o *Options) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := o.DialContext(ctx, "tcp", address)
-	if err != nil || o.Silence == 0 {
-		return conn, err
+// Connect connects to an address. Of the Timeout of the dialer only the time counts in which this process
+// runs.
+func (o *Options) Connect(ctx context.Context, address string) (net.Conn, error) {
+	d, within := o.Dialer, ctx
+	if d.Timeout > 0 {
+		patience, cancel := wait.Patience(ctx, d.Timeout)
+		defer cancel()
+		d.Timeout, within = 0, patience
 	}
-	return keepalive.Keep(conn, o.Silence), nil
+	conn, err := d.DialContext(within, "tcp", address)
+	if err == nil && o.Silence > 0 {
+		conn = keepalive.Keep(conn, o.Silence)
+	}
+	if late := (*net.OpError)(nil); err != nil && ctx.Err() == nil && within.Err() != nil && errors.As(err, &late) {
+		late := *late
+		late.Err = os.ErrDeadlineExceeded // of a context within the dialer: "canceled"
+		err = &late
+	}
+	return conn, err
 }
 
 // Join is the error of all addresses, in their order.

@@ -189,6 +189,27 @@ func TestFull(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
+// So is one on another host that has accepted before: what is there is held up.
+func TestFullLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		w := network{"refused": refused, "held": func(ctx context.Context, here net.Conn) error {
+			switch n++; n {
+			case 1:
+				return silent(ctx, here)
+			case 2:
+				return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+			}
+			return answers("!!", 0)(ctx, here)
+		}}
+		var failed []string
+		conn, err := Dial(t.Context(), []string{"held", "refused"}, w.options(&failed))
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+		require.Equal(t, []string{"held", "refused", "held"}, failed)
+	})
+}
+
 // The end of the context ends what is under way, whatever has been said by then.
 func TestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
