@@ -330,8 +330,8 @@ func (p *peer) ping() uint64 {
 	return n
 }
 
-// number handles a ping or a pong.
-func (p *peer) number(k kind, body []byte) error {
+// heardPing handles a ping or a pong.
+func (p *peer) heardPing(k kind, body []byte) error {
 	n := uint64(0)
 	if len(body) == 8 {
 		n = binary.BigEndian.Uint64(body)
@@ -430,7 +430,7 @@ func (p *peer) read(r io.Reader) error {
 				p.node.checkCall(c, p.rank)
 			}
 		case kindPing, kindPong:
-			err = p.number(k, body)
+			err = p.heardPing(k, body)
 		case kindBye:
 			return errBye
 		default:

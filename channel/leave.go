@@ -209,7 +209,7 @@ func (p *peer) drain(ctx context.Context, q *queue) {
 	lookUntil(ctx, q.drained)
 }
 
-// patience is how long to wait for peers.
+// patience returns a context that ends when peers have been waited for as long as the peer timeout.
 func (n *Node) patience() (context.Context, context.CancelFunc) {
 	return wait.Patience(context.Background(), n.opt.peerTimeout)
 }

@@ -108,14 +108,15 @@ func (n *Node) findMemory(b []byte) *Memory {
 
 // Bytes returns the memory, or nil after Close of the memory or the node. Do not use a slice of it
 // after Close: another Memory of the node may occupy the bytes. After the node is closed, the slice
-// refers to private memory of this process, zeroed at first and used for nothing else; up to 1 MiB that
-// no provider has made (of a single rank, or over tcp alone) keep their bytes, on systems other than
-// Linux all of it. For this the last
-// 1 TiB of addresses, in at most 1024 pieces, stays reserved, what nodes have mapped for themselves
-// included, and only pages that are written to take memory. Where ulimit -v or -d is set, at most a
-// sixteenth of it is kept; where vm.overcommit_memory is 2, nothing; where addresses have run short,
-// less. Accessing an older slice crashes the process, or reaches what has the addresses then, which
-// may be the memory of another node.
+// refers to private memory of this process, zeroed at first and used for nothing else. Memory that no
+// provider has made (of a single rank, or over tcp alone) keeps its bytes instead: on Linux if it has
+// 1 MiB or less, elsewhere always.
+//
+// For this the last 1 TiB of addresses, in at most 1024 pieces, stays reserved, what nodes have mapped
+// for themselves included, and only pages that are written to take memory. Where ulimit -v or -d is
+// set, at most a sixteenth of it is kept; where vm.overcommit_memory is 2, nothing; where addresses
+// have run short, less. Accessing an older slice crashes the process, or reaches what has the
+// addresses then, which may be the memory of another node.
 func (m *Memory) Bytes() []byte {
 	if m.closed.Load() {
 		return nil

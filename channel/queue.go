@@ -45,7 +45,7 @@ type queue struct {
 	past    struct{ sent, received Counts } // of streams that have ended
 	gated   map[uint32]*Handle              // receives whose gate is open, by handle
 	landed  []*Handle                       // receives that are written, and wait in staging memory
-	unlaid  []unlaid                        // open gates without a layout
+	early   []earlyGate                     // open gates whose layouts were asked for
 	spare   [][]byte                        // for eager messages that arrive early
 
 	// Used within one call each; kept here to avoid allocation.

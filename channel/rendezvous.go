@@ -175,7 +175,7 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
 		q.peer.awaitsLayout(g.handle, g.generation)
-		time.AfterFunc(askAfter, func() { q.ask(unlaid{s: s, gate: g}) })
+		time.AfterFunc(askAfter, func() { q.ask(earlyGate{s: s, gate: g}) })
 		return nil
 	}
 	if l.total != h.shape.length {
@@ -186,9 +186,9 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 	return nil
 }
 
-// unlaid is a gate whose layout has not arrived. The other side had queued that before it opened the
+// earlyGate is a gate whose layout has not arrived. The other side had queued that before it opened the
 // gate, so it comes before the pong.
-type unlaid struct {
+type earlyGate struct {
 	s    *queueOut
 	gate header
 	ping uint64
@@ -199,18 +199,18 @@ type unlaid struct {
 const askAfter = 10 * time.Millisecond
 
 // ask asks for the layout of a gate, if that still waits.
-func (q *queue) ask(u unlaid) {
+func (q *queue) ask(g earlyGate) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
-	if !q.failed && u.waits() {
-		u.ping = q.peer.ping()
-		q.unlaid = append(slices.DeleteFunc(q.unlaid, func(u unlaid) bool { return !u.waits() }), u)
+	if !q.failed && g.waits() {
+		g.ping = q.peer.ping()
+		q.early = append(slices.DeleteFunc(q.early, func(g earlyGate) bool { return !g.waits() }), g)
 	}
 }
 
-func (u unlaid) waits() bool {
-	g, ok := u.s.opened[u.gate.k]
-	return ok && g == u.gate && u.s.offers[g.k] != nil
+func (g earlyGate) waits() bool {
+	open, ok := g.s.opened[g.gate.k]
+	return ok && open == g.gate && g.s.offers[open.k] != nil
 }
 
 // ponged ends the queue if a gate still waits for its layout, although the other side has sent what it
@@ -218,10 +218,10 @@ func (u unlaid) waits() bool {
 func (q *queue) ponged(ping uint64) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
-	q.unlaid = slices.DeleteFunc(q.unlaid, func(u unlaid) bool {
-		over := u.ping <= ping
-		if over && u.waits() && !q.failed {
-			q.broken(fmt.Errorf("%w: gate to handle %d, which has no layout", ErrProtocol, u.gate.handle))
+	q.early = slices.DeleteFunc(q.early, func(g earlyGate) bool {
+		over := g.ping <= ping
+		if over && g.waits() && !q.failed {
+			q.broken(fmt.Errorf("%w: gate to handle %d, which has no layout", ErrProtocol, g.gate.handle))
 		}
 		return over
 	})

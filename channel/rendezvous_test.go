@@ -508,7 +508,7 @@ func TestGateBeforeLayout(t *testing.T) {
 		require.NoError(t, into.Start())
 		until(t, a, func() bool { return len(a.out[2].opened) == 1 })
 		require.NoError(t, from.Start())
-		until(t, a, func() bool { return len(a.unlaid) == 1 })
+		until(t, a, func() bool { return len(a.early) == 1 })
 		b.peer.tell(kindLayout, late.append(nil))
 		b.peer.mu.Unlock()
 		require.NoError(t, from.WaitContext(within(t)))

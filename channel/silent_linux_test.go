@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -38,22 +38,12 @@ type stopAt struct {
 func (s stopAt) Handle(ctx context.Context, r slog.Record) error {
 	switch {
 	case s.text != "" && r.Message == s.text && !s.stopped.Swap(true):
-		return stopSelf()
+		return ranks.StopSelf()
 	case strings.Contains(r.Message, "do not answer") && stateOf(int(silentVictim.Load())) == "T" && s.warned.Add(1) == 2:
 		fmt.Println("waited for")
 		return syscall.Kill(int(silentVictim.Load()), syscall.SIGCONT)
 	}
 	return nil
-}
-
-// stopSelf stops this process, and returns when it goes on: the thread may run on for a while.
-func stopSelf() error {
-	goesOn := make(chan os.Signal, 1)
-	signal.Notify(goesOn, syscall.SIGCONT)
-	defer signal.Stop(goesOn)
-	err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	<-goesOn
-	return err
 }
 
 func (s stopAt) Enabled(context.Context, slog.Level) bool { return true }
@@ -89,7 +79,7 @@ func silent(ctx context.Context, n *Node, args []string) error {
 			time.Sleep(time.Millisecond)
 		}
 	} else if args[1] == "" {
-		if err := stopSelf(); err != nil {
+		if err := ranks.StopSelf(); err != nil {
 			return err
 		}
 	}

@@ -141,8 +141,8 @@ func (d *connecting) ended(ctx context.Context, host int) error {
 		addrs = slices.DeleteFunc(addrs, loops)
 	}
 	probe, err := reach.Dial(within, addrs, reach.Options{
-		Dialer: net.Dialer{KeepAliveConfig: keepalive.Within(d.config.PeerTimeout)},
-		Meet:   func(net.Conn) (bool, error) { return false, nil },
+		Silence: d.config.PeerTimeout,
+		Meet:    func(net.Conn) (bool, error) { return false, nil },
 	})
 	switch {
 	case err == nil:
@@ -166,7 +166,6 @@ func (d *connecting) keep(host int, probe net.Conn) error {
 		probe.Close()
 		return nil
 	}
-	keepalive.Spare(probe) // it may have ended
 	d.probes[host] = probe
 	d.probed.Go(func() {
 		io.Copy(io.Discard, probe)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/netns"
@@ -85,23 +84,11 @@ func TestVanishedEarly(t *testing.T) {
 	star, err := netns.NewStar(2)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, star.Close()) })
-	var l net.Listener
-	require.NoError(t, star.Hosts[1].In(func() (err error) {
-		l, err = net.Listen("tcp4", net.JoinHostPort(netns.Address(1).String(), "0"))
-		return err
-	}))
+	conn, l, err := star.Connect()
+	require.NoError(t, err)
 	defer l.Close()
-	var conn net.Conn
-	require.NoError(t, star.Hosts[0].In(func() (err error) {
-		conn, err = net.Dial("tcp4", l.Addr().String())
-		return err
-	}))
 	defer conn.Close()
-	require.NoError(t, star.Hosts[1].In(func() error {
-		link, err := netlink.LinkByName("veth0")
-		require.NoError(t, err)
-		return netlink.LinkSetDown(link)
-	}))
+	require.NoError(t, star.Hosts[1].Vanish())
 	s, link := newSetup(0)
 	s.j.config.PeerTimeout = time.Second
 	_, err = s.negotiate(within(t), link, conn)

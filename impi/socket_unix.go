@@ -62,7 +62,10 @@ func (s *rawSocket) Control(f func(fd uintptr)) error {
 
 // why gives the reason why the connection was ended here.
 func (g *guard) why(n int, err error) (int, error) {
-	if silence := g.silence.Load(); err != nil && err != errAgain && silence != nil {
+	if err == nil || err == errAgain {
+		return n, err
+	}
+	if silence := g.silence.Load(); silence != nil {
 		err = *silence
 	}
 	return n, err

@@ -34,10 +34,10 @@ func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
 // fails for no want of memory. More than the machine or a memory cgroup of this process has room for
 // is [ErrNoMemory], with the limit.
 func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
-	if size < 1 {
-		return nil, pd.ctx.errorf("allocate MR", ErrInvalid, "%d bytes", size)
-	}
 	const op = "allocate MR"
+	if size < 1 {
+		return nil, pd.ctx.errorf(op, ErrInvalid, "%d bytes", size)
+	}
 	if a, ok := pd.prov.(MemoryAllocator); ok {
 		return pd.addMR(op, size, access, func() (ProviderMR, error) { return a.AllocMR(size, access) })
 	}

@@ -30,12 +30,17 @@ func init() {
 		if err != nil {
 			return err
 		}
-		next, err := unix.Dup(0)
-		if err != nil {
-			return err
+		var free [4]int // inherited ones may lie between them
+		for i := range free {
+			if free[i], err = unix.Dup(0); err != nil {
+				return err
+			}
 		}
-		most := uint64(next + 4)
-		if err := errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most})); err != nil {
+		for _, fd := range free {
+			unix.Close(fd)
+		}
+		most := uint64(free[3] + 1)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}); err != nil {
 			return err
 		}
 		fmt.Println(s.Addr())

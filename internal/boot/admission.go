@@ -87,7 +87,7 @@ func (s *Server) meet(conn net.Conn) bool {
 		conn.Close()
 		return false
 	}
-	if len(s.strangers) >= len(s.members)+s.patience.strangers {
+	if len(s.strangers) >= len(s.members)+s.most {
 		level := s.once(&s.warned.strangers, "too many")
 		s.log.Log(context.Background(), level, "rendezvous: too many strangers, dropping the oldest", "peer", s.strangers[0].RemoteAddr(), "limit", len(s.strangers))
 		s.evict()

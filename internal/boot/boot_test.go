@@ -56,14 +56,14 @@ type world struct {
 	log *logbuf.Buffer
 }
 
-func newWorld(t *testing.T, size int, p patience) *world {
+func newWorld(t *testing.T, size int, strangers int) *world {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	return serveWorld(t, ln, size, p)
+	return serveWorld(t, ln, size, strangers)
 }
 
-func serveWorld(t *testing.T, ln net.Listener, size int, p patience) *world {
+func serveWorld(t *testing.T, ln net.Listener, size int, strangers int) *world {
 	t.Helper()
 	secret := []byte("the secret of a job of a test...")
 	log := new(logbuf.Buffer)
@@ -72,7 +72,7 @@ func serveWorld(t *testing.T, ln net.Listener, size int, p patience) *world {
 		Job:    "test",
 		Secret: secret,
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	}, p)
+	}, strangers)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return &world{
@@ -145,7 +145,7 @@ func TestExchange(t *testing.T) {
 				need.Full(t)
 			}
 			ctx := ranks.Within(t)
-			w := newWorld(t, c.size, defaultPatience)
+			w := newWorld(t, c.size, maxStrangers)
 			jobs := w.joinAll(t)
 			all := make([][][]byte, c.rounds) // what each gives
 			for round := range all {
@@ -332,7 +332,7 @@ func TestRankEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx := ranks.Within(t)
-			w := newWorld(t, size, defaultPatience)
+			w := newWorld(t, size, maxStrangers)
 			jobs := w.joinAll(t)
 			// One rank is late: the round cannot complete meanwhile.
 			const late = 2
@@ -397,7 +397,7 @@ func (w *world) waitFor(t *testing.T, what string, is func() bool) {
 // theirs.
 func TestLeaveAfterLastRound(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 4, defaultPatience)
+	w := newWorld(t, 4, maxStrangers)
 	jobs := w.joinAll(t)
 	errs := make([]error, len(jobs))
 	each(len(jobs), func(rank int) {
@@ -429,7 +429,7 @@ func (c trickle) Write(b []byte) (n int, err error) {
 
 func TestSlowRank(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 3, defaultPatience)
+	w := newWorld(t, 3, maxStrangers)
 	jobs := w.joinAll(t)
 	slow := jobs[1].x.(*client)
 	slow.conn = trickle{slow.conn, 3}
@@ -481,7 +481,7 @@ func TestHalfMessage(t *testing.T) {
 
 func TestTooLarge(t *testing.T) {
 	ctx := ranks.Within(t)
-	jobs := newWorld(t, 1, defaultPatience).joinAll(t)
+	jobs := newWorld(t, 1, maxStrangers).joinAll(t)
 	_, err := jobs[0].Exchange(ctx, make([]byte, MaxData+1))
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorContains(t, err, "1048577 bytes, the most is 1048576")
@@ -493,7 +493,7 @@ func TestTooLarge(t *testing.T) {
 // A context that has ended before anything was given takes nothing with it.
 func TestCanceledBefore(t *testing.T) {
 	ctx := ranks.Within(t)
-	jobs := newWorld(t, 2, defaultPatience).joinAll(t)
+	jobs := newWorld(t, 2, maxStrangers).joinAll(t)
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, jobs[0].Barrier(canceled), context.Canceled)
@@ -505,7 +505,7 @@ func TestCanceledBefore(t *testing.T) {
 // Calls of several goroutines take turns.
 func TestConcurrentExchange(t *testing.T) {
 	ctx := ranks.Within(t)
-	jobs := newWorld(t, 2, defaultPatience).joinAll(t)
+	jobs := newWorld(t, 2, maxStrangers).joinAll(t)
 	errs := make([]error, 2*8)
 	each(len(errs), func(i int) {
 		for range 20 {
@@ -520,7 +520,7 @@ func TestConcurrentExchange(t *testing.T) {
 func TestAbort(t *testing.T) {
 	ctx := ranks.Within(t)
 	const size = 8
-	w := newWorld(t, size, defaultPatience)
+	w := newWorld(t, size, maxStrangers)
 	jobs := make([]*Job, size-1) // the last one comes too late
 	for rank := range jobs {
 		jobs[rank] = w.join(t, rank)
@@ -562,7 +562,7 @@ func TestAbort(t *testing.T) {
 // A process that ends before it joins would be waited for; the launcher tells.
 func TestEnded(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	j := w.join(t, 0)
 	done := make(chan error)
 	go func() { done <- j.Barrier(ctx) }()
@@ -579,7 +579,7 @@ func TestEnded(t *testing.T) {
 
 func TestServerLost(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 3, defaultPatience)
+	w := newWorld(t, 3, maxStrangers)
 	jobs := w.joinAll(t)
 	done := make(chan error)
 	go func() { done <- jobs[0].Barrier(ctx) }()
@@ -630,7 +630,7 @@ func TestServeOptions(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 4, defaultPatience)
+	w := newWorld(t, 4, maxStrangers)
 	first := w.join(t, 2)
 	for _, c := range []struct {
 		name       string
@@ -660,7 +660,7 @@ func TestRefused(t *testing.T) {
 
 func TestWrongSecret(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	e := w.env
 	e.Secret = []byte("some other secret of a test")
 	_, err := joinFrom(ctx, variables(e.Environ()...))
@@ -684,7 +684,7 @@ func TestWrongSecret(t *testing.T) {
 // Each refusal is a warning once, and strangers cause no more than maxWarnings. Those of ranks
 // that know the secret are warnings all the same.
 func TestRefusalsAreToldOnce(t *testing.T) {
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	stranger := func(rank int) {
 		conn, err := net.Dial("tcp", w.Addr().String())
 		require.NoError(t, err)
@@ -718,7 +718,7 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 
 // An identity that was proved is the one that joins.
 func TestJoinAsAnother(t *testing.T) {
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	conn, err := net.Dial("tcp", w.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
@@ -738,10 +738,8 @@ func TestJoinAsAnother(t *testing.T) {
 // job does not notice.
 func TestStrangers(t *testing.T) {
 	ctx := ranks.Within(t)
-	p := defaultPatience
-	p.strangers = 8
-	const size = 4
-	w := newWorld(t, size, p)
+	const size, most = 4, 8
+	w := newWorld(t, size, most)
 	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", w.Addr().String())
 		require.NoError(t, err)
@@ -768,7 +766,7 @@ func TestStrangers(t *testing.T) {
 	w.waitFor(t, "the port scan to be over", func() bool { return len(w.strangers) == 0 })
 	// Half-open ones: the oldest goes when there are too many.
 	var silent []net.Conn
-	for i := range size + p.strangers {
+	for i := range size + most {
 		silent = append(silent, dial())
 		w.waitFor(t, "one stranger more", func() bool { return len(w.strangers) == i+1 })
 	}
@@ -778,7 +776,7 @@ func TestStrangers(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF, "the oldest makes room")
 		require.NoError(t, j.Err())
 		silent = append(silent, dial())
-		w.waitFor(t, "room taken", func() bool { return len(w.strangers) == size+p.strangers })
+		w.waitFor(t, "room taken", func() bool { return len(w.strangers) == size+most })
 	}
 	require.Contains(t, w.log.String(), "too many strangers")
 	require.NoError(t, w.Close())
@@ -791,7 +789,7 @@ func TestStrangers(t *testing.T) {
 
 // A rank that gives without ever reading does not make the server grow.
 func TestRankDoesNotRead(t *testing.T) {
-	w := newWorld(t, 1, defaultPatience)
+	w := newWorld(t, 1, maxStrangers)
 	conn, err := net.Dial("tcp", w.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
@@ -903,7 +901,7 @@ func TestMuteServer(t *testing.T) {
 // Close fails an Exchange that is in progress.
 func TestCloseDuringExchange(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	jobs := w.joinAll(t)
 	done := make(chan error)
 	go func() { done <- jobs[0].Barrier(ctx) }()
@@ -922,7 +920,7 @@ func TestBadServer(t *testing.T) {
 		"garbage":               fail{reason: 9},
 		"where, twice":          twice{where{rank: 3}},
 	} {
-		w := newWorld(t, 1, defaultPatience)
+		w := newWorld(t, 1, maxStrangers)
 		j := w.join(t, 0)
 		w.mu.Lock()
 		w.send(w.members[0].session, delivery{message: say.Append(nil)})
@@ -942,7 +940,7 @@ func (m twice) Append(b []byte) []byte { return m.message.Append(m.message.Appen
 // before; of many questions at once each is answered.
 func TestGone(t *testing.T) {
 	ctx := ranks.Within(t)
-	w := newWorld(t, 4, defaultPatience)
+	w := newWorld(t, 4, maxStrangers)
 	jobs := w.joinAll(t)
 	for rank := range jobs {
 		require.NoError(t, jobs[0].Gone(ctx, rank))
@@ -988,7 +986,7 @@ func TestGoneUnread(t *testing.T) {
 
 // A rank that asks for none of the job is hung up on.
 func TestGoneBeyond(t *testing.T) {
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	jobs := w.joinAll(t)
 	require.ErrorIs(t, jobs[0].Gone(ranks.Within(t), 2), ErrUnknown)
 	<-jobs[0].Done()

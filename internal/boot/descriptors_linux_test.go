@@ -57,7 +57,7 @@ func TestJoinWithoutDescriptors(t *testing.T) {
 		env  func(t *testing.T) []string
 	}{
 		{"served", func(t *testing.T) []string {
-			return newWorld(t, 1, defaultPatience).env.Environ()
+			return newWorld(t, 1, maxStrangers).env.Environ()
 		}},
 		{"by hand", func(t *testing.T) []string { return []string{"SLUICE_SERVER=" + freeAddress(t)} }},
 		{"by hand, by name", func(t *testing.T) []string {

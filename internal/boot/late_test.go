@@ -23,7 +23,7 @@ func TestLateRanks(t *testing.T) {
 		{5, []int{2, 3, 4}, "ranks 2-4 have joined and not given to the round"},
 	} {
 		t.Run(c.says, func(t *testing.T) {
-			w := newWorld(t, c.size, defaultPatience)
+			w := newWorld(t, c.size, maxStrangers)
 			jobs := []*Job{w.join(t, 0), w.join(t, 1)}
 			for _, rank := range c.joined {
 				jobs = append(jobs, w.join(t, rank))
@@ -51,7 +51,7 @@ func TestLateRanks(t *testing.T) {
 func TestNoVerdict(t *testing.T) {
 	t.Parallel() // it waits for a second
 	need.Full(t)
-	w := newWorld(t, 2, defaultPatience)
+	w := newWorld(t, 2, maxStrangers)
 	j := w.join(t, 0)
 	ctx, cancel := context.WithCancel(ranks.Within(t))
 	done := make(chan error, 1)

@@ -39,7 +39,7 @@ func TestThousandRanks(t *testing.T) {
 	require.NoError(t, err)
 	ln := &meter{Listener: inner}
 	before := footprint()
-	w := serveWorld(t, ln, size, defaultPatience)
+	w := serveWorld(t, ln, size, maxStrangers)
 
 	e := w.env
 	cmd := ranks.Command(ctx, "crowd")

@@ -27,12 +27,8 @@ type ServerOptions struct {
 	kill   func(code int)  // ends what is left of an aborted job that is hosted; may be nil
 }
 
-// patience bounds what connections may cost.
-type patience struct {
-	strangers int // connections not yet admitted, beyond the size of the job
-}
-
-var defaultPatience = patience{strangers: 64}
+// maxStrangers is how many connections may be not yet admitted, beyond the size of the job.
+const maxStrangers = 64
 
 var fromRank = setOf(kindPart, kindLeave, kindAbort, kindWhere)
 
@@ -40,12 +36,12 @@ var fromRank = setOf(kindPart, kindLeave, kindAbort, kindWhere)
 // goroutines, and at most one part of MaxData bytes in memory, until every
 // rank has been sent the round that the part belongs to.
 type Server struct {
-	options  ServerOptions
-	patience patience
-	ln       net.Listener
-	log      *slog.Logger
-	wg       sync.WaitGroup
-	stop     func() bool // releases the context
+	options ServerOptions
+	most    int // strangers, beyond the size of the job
+	ln      net.Listener
+	log     *slog.Logger
+	wg      sync.WaitGroup
+	stop    func() bool // releases the context
 
 	mu        sync.Mutex
 	members   []member      // by rank
@@ -92,25 +88,25 @@ func (s state) String() string {
 //
 // Errors: ErrOptions.
 func Serve(ctx context.Context, ln net.Listener, o ServerOptions) (*Server, error) {
-	return serve(ctx, ln, o, defaultPatience)
+	return serve(ctx, ln, o, maxStrangers)
 }
 
-func serve(ctx context.Context, ln net.Listener, o ServerOptions, p patience) (*Server, error) {
+func serve(ctx context.Context, ln net.Listener, o ServerOptions, strangers int) (*Server, error) {
 	if err := o.check(); err != nil {
 		ln.Close()
 		return nil, fmt.Errorf("boot: serve: %w", err)
 	}
 	s := &Server{
-		options:  o,
-		patience: p,
-		ln:       ln,
-		log:      o.Logger,
-		members:  make([]member, o.Size),
-		parts:    make([][]byte, o.Size),
-		changed:  make(chan struct{}),
-		quit:     make(chan struct{}),
-		over:     make(chan struct{}),
-		aborted:  make(chan struct{}),
+		options: o,
+		most:    strangers,
+		ln:      ln,
+		log:     o.Logger,
+		members: make([]member, o.Size),
+		parts:   make([][]byte, o.Size),
+		changed: make(chan struct{}),
+		quit:    make(chan struct{}),
+		over:    make(chan struct{}),
+		aborted: make(chan struct{}),
 	}
 	s.options.Secret = slices.Clone(o.Secret)
 	if s.log == nil {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-hpc/sluice/internal/netns"
 	"github.com/sluice-hpc/sluice/internal/test/need"
@@ -48,7 +47,7 @@ func TestSilentHost(t *testing.T) {
 		ln, err = net.Listen("tcp4", net.JoinHostPort(netns.Address(0).String(), "0"))
 		return err
 	}))
-	w := serveWorld(t, ln, 2, defaultPatience)
+	w := serveWorld(t, ln, 2, maxStrangers)
 	e := w.env
 	e.Rank, e.LocalSize = 1, 0
 	cmd := ranks.Command(ranks.Within(t), "cut")
@@ -59,11 +58,7 @@ func TestSilentHost(t *testing.T) {
 	cmd.Stdout = &out
 	require.NoError(t, star.Hosts[1].In(cmd.Start))
 	w.waitFor(t, "the rank", func() bool { return w.members[1].state == joined && w.unsent == 0 })
-	require.NoError(t, star.Hosts[1].In(func() error {
-		link, err := netlink.LinkByName("veth0")
-		require.NoError(t, err)
-		return netlink.LinkSetDown(link)
-	}))
+	require.NoError(t, star.Hosts[1].Vanish())
 	w.mu.Lock()
 	w.send(w.members[1].session, delivery{message: fail{reason: reasonDied}.Append(nil)})
 	w.mu.Unlock()

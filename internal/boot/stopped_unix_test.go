@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,18 +55,8 @@ func (stopping) Enabled(context.Context, slog.Level) bool { return true }
 
 func (s stopping) Handle(_ context.Context, r slog.Record) (err error) {
 	if strings.Contains(r.Message, "this rank waits for the") {
-		s.once.Do(func() { err = stopSelf() })
+		s.once.Do(func() { err = ranks.StopSelf() })
 	}
-	return err
-}
-
-// stopSelf stops this process, and returns when it goes on: the thread may run on for a while.
-func stopSelf() error {
-	goesOn := make(chan os.Signal, 1)
-	signal.Notify(goesOn, syscall.SIGCONT)
-	defer signal.Stop(goesOn)
-	err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	<-goesOn
 	return err
 }
 

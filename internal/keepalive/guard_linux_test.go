@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/netns"
@@ -68,17 +67,9 @@ func TestGuard(t *testing.T) {
 			star, err := netns.NewStar(2)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, star.Close()) })
-			var l net.Listener
-			require.NoError(t, star.Hosts[1].In(func() (err error) {
-				l, err = net.Listen("tcp4", net.JoinHostPort(netns.Address(1).String(), "0"))
-				return err
-			}))
+			conn, l, err := star.Connect()
+			require.NoError(t, err)
 			defer l.Close()
-			var conn net.Conn
-			require.NoError(t, star.Hosts[0].In(func() (err error) {
-				conn, err = net.Dial("tcp4", l.Addr().String())
-				return err
-			}))
 			far, err := l.Accept()
 			require.NoError(t, err)
 			defer far.Close()
@@ -101,11 +92,7 @@ func TestGuard(t *testing.T) {
 				require.NoError(t, <-written)
 				return
 			}
-			require.NoError(t, star.Hosts[1].In(func() error {
-				link, err := netlink.LinkByName("veth0")
-				require.NoError(t, err)
-				return netlink.LinkSetDown(link)
-			}))
+			require.NoError(t, star.Hosts[1].Vanish())
 			if c.full {
 				require.ErrorIs(t, <-written, syscall.ETIMEDOUT)
 			} else {

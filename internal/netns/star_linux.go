@@ -100,6 +100,36 @@ func (s *Star) Cut() error {
 	return nil
 }
 
+// Connect returns a TCP connection of host 0 to a listener of host 1.
+func (s *Star) Connect() (conn net.Conn, l net.Listener, err error) {
+	err = s.Hosts[1].In(func() (err error) {
+		l, err = net.Listen("tcp4", net.JoinHostPort(Address(1).String(), "0"))
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	err = s.Hosts[0].In(func() (err error) {
+		conn, err = net.Dial("tcp4", l.Addr().String())
+		return err
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, l.Close())
+	}
+	return conn, l, nil
+}
+
+// Vanish takes the link of a host down: no packet reaches it any more, or leaves it.
+func (n Namespace) Vanish() error {
+	return n.In(func() error {
+		l, err := netlink.LinkByName("veth0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(l)
+	})
+}
+
 // Lose makes a router drop perMille of a thousand packets that pass it, at random, from now on.
 // It uses nft(8): many kernels lack netem but have nftables rules that drop.
 func (n Namespace) Lose(perMille int) error {

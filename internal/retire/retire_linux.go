@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"unsafe"
 
@@ -62,12 +63,14 @@ func Map(fd, size, flags int) ([]byte, error) {
 
 // why says what a mapping exceeds, as far as the system says.
 func why(size int) error {
+	host := limits.Host{FS: os.DirFS("/")}
 	for _, l := range []struct {
-		resource int
-		name     string
-	}{{unix.RLIMIT_AS, "RLIMIT_AS (ulimit -v)"}, {unix.RLIMIT_DATA, "RLIMIT_DATA (ulimit -d)"}} {
+		resource   int
+		used, name string
+	}{{unix.RLIMIT_AS, "VmSize:", "RLIMIT_AS (ulimit -v)"}, {unix.RLIMIT_DATA, "VmData:", "RLIMIT_DATA (ulimit -d)"}} {
 		var most unix.Rlimit
-		if getrlimit(l.resource, &most) == nil && most.Cur != unix.RLIM_INFINITY {
+		kib, _ := strconv.ParseUint(host.Field("proc/self/status", l.used), 10, 64)
+		if getrlimit(l.resource, &most) == nil && kib<<10+uint64(size) > most.Cur {
 			return fmt.Errorf("%s is %d KiB", l.name, most.Cur>>10)
 		}
 	}
