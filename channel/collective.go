@@ -141,7 +141,7 @@ func (c *Collective) Test() (bool, error) {
 		return true, err
 	}
 	done, err := c.test()
-	if c.tests++; !done && c.tests%driveEvery == 0 { // what Wait does: the user may only test
+	if c.tests++; !done && c.tests%looks == 0 { // what Wait does: the user may only test
 		g.node.drive()
 		g.look()
 		c.announce()
@@ -232,64 +232,60 @@ func (c *Collective) carryOut(ctx context.Context) error {
 	return err
 }
 
-// collectiveSpins is how often a waiter polls before it yields, for some 20 µs: the awaited
-// member may need this CPU if others occupy its own. Yielding an uncontended CPU takes
-// 0.3 µs, so the waiter keeps yielding for long before it sleeps.
-const (
-	collectiveSpins  = 100
-	collectiveYields = 500
-)
-
 // await makes progress until the operation is complete; see Handle.await.
 func (c *Collective) await(ctx context.Context) error {
 	g := c.group
 	n := g.node
-	spins, yields := n.spins, yieldBudget
-	if spins == spinBudget { // each polls a line lineLooks times
-		spins, yields = collectiveSpins, collectiveYields
-	}
-	patient := false
 	lacked := n.lacking.times.Load()
-	defer func() {
-		if patient {
-			waiters.Add(-1)
-		}
-	}()
-	for i := 0; ; i++ {
+	for range g.policy.Glances() {
 		if done, err := c.test(); done {
 			return err
 		}
-		if i%driveEvery == driveEvery-1 || i >= spins {
-			n.drive()
-			g.look()
-			if done, err := c.test(); done {
-				return err
-			}
-			if n.closing.Load() || g.closed.Load() {
-				g.failNow(ErrClosed)
-				continue
-			}
-			err := ctx.Err()
-			switch {
-			case errors.Is(err, context.DeadlineExceeded):
-				return groupError(c.op.Kind.String(), fmt.Errorf("%w: %w", ErrTimeout, err))
-			case err != nil:
-				return groupError(c.op.Kind.String(), err)
-			}
+		n.attend(nil, false, &lacked)
+		wait.Pause(1)
+	}
+	return c.awaitLong(ctx, lacked)
+}
+
+func (c *Collective) awaitLong(ctx context.Context, lacked uint32) error {
+	g := c.group
+	n := g.node
+	w := g.policy.Begin()
+	defer w.End()
+	for {
+		if done, err := c.test(); done {
+			return err
 		}
-		if i == spins {
-			patient = true
-			waiters.Add(1)
+		n.attend(nil, false, &lacked)
+		if w.Spinning() {
+			continue
 		}
-		n.attend(i, nil, &lacked)
-		switch {
-		case i < spins:
-			wait.Pause(1)
-		case i < spins+yields:
-			n.yield()
-		default:
+		step := w.Check()
+		if w.Late() {
+			n.attend(nil, true, &lacked)
+		}
+		n.drive()
+		g.look()
+		if done, err := c.test(); done {
+			return err
+		}
+		if g.closed.Load() {
+			g.failNow(ErrClosed)
+			continue
+		}
+		switch err := n.waitOver(ctx); {
+		case errors.Is(err, ErrClosed):
+			g.failNow(ErrClosed)
+			continue
+		case err != nil:
+			return groupError(c.op.Kind.String(), err)
+		}
+		switch step {
+		case wait.GiveWay:
+			w.GiveWay()
+		case wait.Sleep:
 			c.announce()
-			n.nap(ctx, func() bool {
+			n.nap(ctx, &w, func() bool {
 				g.advance()
 				return !c.active
 			})

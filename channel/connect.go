@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // meet opens the listener for control connections and exchanges its address with
@@ -78,7 +79,8 @@ func (n *Node) meet(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 	}
-	n.spins = spins(n.addresses, n.addresses[n.rank].kernel)
+	n.ranks = machine.NewPopulation(n.addresses[n.rank].cpus, kernelCPUs(n.addresses, n.addresses[n.rank].kernel, n.rank)...)
+	n.policy = wait.NewPolicy(n.opt.waits, looks, n.ranks.Sharing)
 	n.countDescriptors()
 	n.wg.Go(n.accept)
 	return nil
@@ -102,25 +104,14 @@ func (n *Node) countDescriptors() {
 	}
 }
 
-// spins is how long to spin given the ranks of a kernel: if they outnumber the CPUs that they
-// may run on, spinning keeps the awaited rank from running.
-func spins(all []address, kernel uint64) int {
-	if ranks, cpus := population(all, kernel); ranks > cpus {
-		return 1
-	}
-	return spinBudget
-}
-
-// population is how many ranks a kernel has, and how many CPUs they may run on.
-func population(all []address, kernel uint64) (ranks, cpus int) {
-	var sets [][]byte
+// kernelCPUs lists the CPUs that the ranks of a kernel may run on, but for one rank.
+func kernelCPUs(all []address, kernel uint64, but int) (sets [][]byte) {
 	for i := range all {
-		if all[i].kernel == kernel {
-			ranks++
+		if all[i].kernel == kernel && i != but {
 			sets = append(sets, all[i].cpus)
 		}
 	}
-	return ranks, machine.Count(sets...)
+	return sets
 }
 
 // maxCPUBytes is the length of a set of CPUs, at most.

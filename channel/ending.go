@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -301,7 +302,7 @@ func (h *Handle) cancel(ctx context.Context) error {
 // awaitReset ends a handle for which only this process can still be copying, as soon as that is
 // done, provided is returns true then.
 func (h *Handle) awaitReset(ctx context.Context, is func() bool) error {
-	over := lookUntil(ctx, func() bool {
+	over := wait.Until(ctx, func() bool {
 		defer h.lockStream()()
 		return !is() || h.reset()
 	})
@@ -412,7 +413,7 @@ func (g *Group) awaitStreams(ctx context.Context, handles []*Handle) error {
 		}
 	}
 	for q := range maps.Keys(queues) {
-		if !lookUntil(ctx, func() bool { return q.streamOver(g.stream) }) {
+		if !wait.Until(ctx, func() bool { return q.streamOver(g.stream) }) {
 			return groupError("close group", fmt.Errorf("%w: rank %d has not confirmed within %v that it has released the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
 		}
 	}

@@ -158,7 +158,7 @@ func (g *Group) endAll(err error) {
 
 // settle waits until no member accesses the memory of failed operations.
 func (g *Group) settle(ctx context.Context) {
-	lookUntil(ctx, g.team.Settled)
+	wait.Until(ctx, g.team.Settled)
 }
 
 // look fails the group if a member of this host is gone without having done its part.
@@ -213,7 +213,7 @@ func (g *Group) teamError(err error) error {
 func (g *Group) awaitFault(long time.Duration) {
 	ctx, cancel := wait.Patience(context.Background(), long)
 	defer cancel()
-	lookUntil(ctx, func() bool { return g.fault.Load() != nil })
+	wait.Until(ctx, func() bool { return g.fault.Load() != nil })
 }
 
 // runError translates an error of messages between members. If another member has failed, the

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/refuse"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 func init() {
@@ -33,7 +34,7 @@ func fenced(ctx context.Context, n *Node, args []string) error {
 	if n.fenced != refused(ranks, n.Rank()) {
 		return fmt.Errorf("rank %d without membarrier: %v", n.Rank(), n.fenced)
 	}
-	n.spins = 0
+	n.policy = wait.NewPolicy(wait.Setting{Mode: wait.Sleeping}, 1, nil)
 	if err := halo(ctx, n, number(args[0]), hooks{}); err != nil {
 		return err
 	}

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/coll"
@@ -40,10 +38,11 @@ type Group struct {
 	me     int
 	stream uint32 // of messages between hosts
 
-	place *coll.Placement
-	team  *shared.Team // of the members of this host
-	host  *hostCarrier
-	local []int // members of this host, in order
+	place  *coll.Placement
+	team   *shared.Team // of the members of this host
+	host   *hostCarrier
+	local  []int // members of this host, in order
+	policy *wait.Policy
 
 	inside   uint32 // a goroutine is in a call
 	fault    atomic.Pointer[error]
@@ -253,9 +252,7 @@ func (g *Group) Close() error {
 	defer close(g.ended)
 	n := g.node
 	n.bell.wakeAll() // wakes a goroutine that sleeps in a call
-	for pause := probePauseMin; !g.tryEnter(); pause = min(2*pause, probePauseMax) {
-		time.Sleep(pause)
-	}
+	wait.Until(context.Background(), g.tryEnter)
 	defer g.exit()
 	ctx, cancel := n.patience()
 	defer cancel()
@@ -331,15 +328,20 @@ func (n *Node) freeSegments() error {
 // awaitQuiet waits, until ctx ends, until no member accesses the segment, and says whether that is
 // so.
 func (g *Group) awaitQuiet(ctx context.Context) bool {
-	for looks := 0; !g.team.Quiet(); looks++ {
-		switch {
-		case ctx.Err() != nil:
+	w := g.policy.Begin()
+	defer w.End()
+	for !g.team.Quiet() {
+		if ctx.Err() != nil {
 			return false
-		case looks < yieldBudget:
-			runtime.Gosched()
-			wait.Yield()
-		default:
-			g.node.nap(ctx, g.team.Quiet)
+		}
+		if w.Spinning() {
+			continue
+		}
+		switch w.Check() {
+		case wait.GiveWay:
+			w.GiveWay()
+		case wait.Sleep:
+			g.node.nap(ctx, &w, g.team.Quiet)
 		}
 	}
 	return true

@@ -195,7 +195,7 @@ func (p *peer) leave() {
 func (p *peer) awaitWireUp(ctx context.Context) {
 	goodbye, cancel := wait.Patience(context.Background(), goodbyeTime)
 	defer cancel()
-	lookUntil(context.Background(), func() bool { // over when both have ended
+	wait.Until(context.Background(), func() bool { // over when both have ended
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		state := p.state.Load()
@@ -206,23 +206,12 @@ func (p *peer) awaitWireUp(ctx context.Context) {
 
 // drain waits until the other side has acknowledged what was sent, the connection ends, or ctx does.
 func (p *peer) drain(ctx context.Context, q *queue) {
-	lookUntil(ctx, q.drained)
+	wait.Until(ctx, q.drained)
 }
 
 // patience returns a context that ends when peers have been waited for as long as the peer timeout.
 func (n *Node) patience() (context.Context, context.CancelFunc) {
 	return wait.Patience(context.Background(), n.opt.peerTimeout)
-}
-
-// lookUntil polls is at growing intervals, until ctx ends, and returns its last result.
-func lookUntil(ctx context.Context, is func() bool) bool {
-	for pause := probePauseMin; !is(); pause = min(2*pause, probePauseMax) {
-		if ctx.Err() != nil {
-			return false
-		}
-		time.Sleep(pause)
-	}
-	return true
 }
 
 // goodbyeTime bounds the wait for a running peer to read our goodbye.
@@ -254,7 +243,7 @@ func (h *Handle) withdraw(ctx context.Context) (dropped bool, err error) {
 	}
 	p := h.peer()
 	n, _ := chunks(h.shape.length)
-	if !lookUntil(ctx, func() bool {
+	if !wait.Until(ctx, func() bool {
 		dropped = m.judge(k, verdictWithdrawn)
 		return dropped || m.finished(k, n) || p.gone()
 	}) {

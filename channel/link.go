@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -58,7 +58,7 @@ func (l *link) view(ctx context.Context, r region, n int) ([]byte, error) {
 	if r.length != uint64(n) {
 		return nil, fmt.Errorf("%w: region of %d bytes, want %d", ErrProtocol, r.length, n)
 	}
-	for pause := probePauseMin; ; pause = min(2*pause, probePauseMax) {
+	for pauses := (wait.Pauses{}); ; {
 		b, err := l.qp.Map(r.rkey, r.addr, n)
 		switch {
 		case err == nil:
@@ -68,10 +68,8 @@ func (l *link) view(ctx context.Context, r region, n int) ([]byte, error) {
 		case !errors.Is(err, verbs.ErrState):
 			return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := pauses.Next(ctx); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // lineLooks is how often a line is polled in a row, for some 100 ns.
@@ -161,7 +161,8 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 	}
 	g.host.me = slices.Index(g.local, g.me)
 	g.team = shared.NewTeam(g.host, g.host.me, list)
-	if n.spins == spinBudget {
+	g.policy = wait.NewPolicy(n.opt.waits, collectiveLooks, n.ranks.Sharing)
+	if g.policy.Sharing() != wait.Crowded {
 		g.team.Spin(lineLooks)
 	}
 	n.mu.Lock()
@@ -261,21 +262,19 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, records []groupRec
 
 // awaitUp waits until the peer is connected.
 func (p *peer) awaitUp(ctx context.Context) error {
-	for pause := probePauseMin; ; pause = min(2*pause, probePauseMax) {
+	for pauses := (wait.Pauses{}); ; {
 		switch p.state.Load() {
 		case peerUp:
 			return nil
 		case peerFailed:
 			return p.opError("connect", 0, 0)
 		}
-		select {
-		case <-ctx.Done():
+		if cause := pauses.Next(ctx); cause != nil {
 			err := ctx.Err()
-			if errors.Is(context.Cause(ctx), ErrClosed) {
+			if errors.Is(cause, ErrClosed) {
 				err = ErrClosed
 			}
 			return fmt.Errorf("connect to rank %d: %w", p.rank, err)
-		case <-time.After(pause):
 		}
 	}
 }

@@ -16,9 +16,11 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/report"
 	"github.com/sluice-hpc/sluice/internal/span"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -45,7 +47,8 @@ type Node struct {
 	bellMR    *verbs.MR                 // nil without one
 	bell      *bell
 	fenced    bool
-	spins     int // of a waiter, before it yields
+	ranks     *machine.Population // of this machine, once they have met
+	policy    *wait.Policy        // for messages
 	listener  net.Listener
 	addresses []address // by rank
 
@@ -55,7 +58,6 @@ type Node struct {
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
-	yields   atomic.Uint64 // to other processes, likewise
 
 	unwritten due           // control messages wait for their writer
 	lacking   due           // a message waits for a layout, which a reader has to read
@@ -129,7 +131,8 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	if n.fenced = !barriers(); n.fenced {
 		n.guarded = 1
 	}
-	n.spins = spinBudget
+	n.ranks = machine.NewPopulation(machine.CPUs())
+	n.policy = wait.NewPolicy(o.waits, looks, n.ranks.Sharing)
 	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
 	defer func() {
 		if err != nil {

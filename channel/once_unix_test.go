@@ -53,7 +53,7 @@ func once(ctx context.Context, n *Node, args []string) error {
 	var before uint64
 	for i := range number(args[0]) + 1 {
 		if i == 1 { // connected
-			before = n.sleeps.Load() + n.yields.Load()
+			before = n.sleeps.Load() + n.policy.Yields()
 		}
 		for turn := range 2 {
 			if turn == n.Rank() {
@@ -67,7 +67,7 @@ func once(ctx context.Context, n *Node, args []string) error {
 			}
 		}
 	}
-	if n := n.sleeps.Load() + n.yields.Load() - before; n > uint64(10*number(args[0])) {
+	if n := n.sleeps.Load() + n.policy.Yields() - before; n > uint64(10*number(args[0])) {
 		return fmt.Errorf("gave up the CPU %d times", n)
 	}
 	return nil

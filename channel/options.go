@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -31,6 +32,8 @@ type options struct {
 	hosts          func(rank int) int // overrides the hosts of ranks; nil: the real ones
 	outlive        bool               // the rendezvous
 	exit           func(status int)   // ends the process when the job is aborted; nil: do not
+	wait           string             // set by the program
+	waits          wait.Setting
 }
 
 // Option is an option of [Join].
@@ -115,6 +118,18 @@ func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerT
 // rendezvous, its death is that of a peer, and ends no other rank.
 func WithOutlive() Option { return func(o *options) { o.outlive = true } }
 
+// EnvWait is the environment variable that says how goroutines wait for messages and collectives, if
+// the program does not ([WithWait]). Each rank has its own.
+const EnvWait = wait.EnvWait
+
+// WithWait sets what a goroutine does that waits: "spin" looks in a loop and keeps its CPU, "yield"
+// gives its CPU to other processes between two looks, "sleep" sleeps until a message comes. With a
+// duration, as in "spin:50us", a wait sleeps after it; without one, "spin" and "yield" do not end
+// before the wait does. An empty text, the default, means [EnvWait], or else what fits: a wait spins
+// for as long as earlier waits show that it pays, at most a millisecond; ranks that outnumber their
+// CPUs yield to each other; then the wait sleeps. Other texts are [ErrInvalid].
+func WithWait(how string) Option { return func(o *options) { o.wait = how } }
+
 // WithLogger sets the logger for events that are not errors of any call. Nil means
 // slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
@@ -192,6 +207,9 @@ func newOptions(opts []Option) (options, error) {
 		for name := range strings.SplitSeq(value, ",") {
 			o.providers = append(o.providers, strings.TrimSpace(name))
 		}
+	}
+	if o.waits, err = wait.ParseSetting(cmp.Or(o.wait, env(EnvWait))); err != nil {
+		return o, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	for i, name := range o.providers {
 		if slices.Contains(o.providers[:i], name) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -51,6 +52,7 @@ func TestBadOptions(t *testing.T) {
 		"local ACK timeout code 32":     WithConnect(verbs.ConnectAttr{Timeout: 32}),
 		"path MTU code 6, at most 5":    WithConnect(verbs.ConnectAttr{PathMTU: 6}),
 		"service level 16, at most 15":  WithConnect(verbs.ConnectAttr{ServiceLevel: 16}),
+		`wait as "nap"`:                 WithWait("nap"),
 		"access LOCAL_WRITE":            WithConnect(verbs.ConnectAttr{AccessFlags: verbs.AccessLocalWrite}),
 	} {
 		n, err := Join(t.Context(), o)
@@ -60,6 +62,31 @@ func TestBadOptions(t *testing.T) {
 		require.Equal(t, "join", e.Op)
 		require.ErrorIs(t, err, ErrInvalid)
 		require.ErrorContains(t, err, says)
+	}
+}
+
+// TestWaitSetting: a rank waits as the program says, or else the environment.
+func TestWaitSetting(t *testing.T) {
+	t.Setenv(EnvWait, "sleep")
+	for name, c := range map[string]struct {
+		opts []Option
+		has  func(n *Node) bool // waited so
+	}{
+		"yield": {[]Option{WithWait("yield")}, func(n *Node) bool { return n.policy.Yields() > 100 && n.sleeps.Load() == 0 }},
+		"sleep": {nil, func(n *Node) bool { return n.sleeps.Load() > 1 && n.policy.Yields() == 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := join(t, 2, c.opts...)
+			s, _ := send(t, nodes[0], 1, 8)
+			r, _ := receive(t, nodes[1], 0, 8)
+			require.NoError(t, r.Start())
+			waited := make(chan error, 1)
+			go func() { waited <- r.WaitContext(within(t)) }()
+			require.True(t, wait.Until(within(t), func() bool { return c.has(nodes[1]) }))
+			require.NoError(t, s.Start())
+			require.NoError(t, <-waited)
+			require.NoError(t, s.WaitContext(within(t)))
+		})
 	}
 }
 

@@ -39,7 +39,7 @@ func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
 	defer cancel()
 	var wcs [2]verbs.WC
 	var over error
-	pause := probePauseMin
+	var pauses wait.Pauses
 	for *got < 2 {
 		k, err := l.cq.Poll(wcs[:])
 		if err != nil {
@@ -49,12 +49,7 @@ func (l *link) probe(ctx context.Context, bound time.Duration, got *int) error {
 			if over != nil {
 				return fmt.Errorf("no write with immediate has come through: %w", over)
 			}
-			select {
-			case <-ctx.Done():
-				over = context.Cause(ctx)
-			case <-time.After(pause):
-			}
-			pause = min(2*pause, probePauseMax)
+			over = pauses.Next(ctx)
 		}
 		var failed error
 		for i := range wcs[:k] {

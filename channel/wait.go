@@ -11,56 +11,56 @@ import (
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
-// A waiter spins, then yields the CPU to other processes, then sleeps until the bell rings.
+// Looks between two checks of a wait, of messages and of collectives.
 const (
-	spinBudget  = 20000 // some hundred microseconds
-	yieldBudget = 50
-	sleepBound  = 5 * time.Millisecond
-	driveEvery  = 64
-	attendAfter = 4096 // rounds, before a waiter attends to the messages of others
+	looks           = 64
+	collectiveLooks = 16 // each looks at a line lineLooks times
 )
+
+// sleepBound bounds a sleep.
+const sleepBound = 5 * time.Millisecond
 
 // await tests until the handle is complete.
 func (h *Handle) await(ctx context.Context) error {
 	n := h.node
-	patient := false // has been spinning for long
 	lacked := n.lacking.times.Load()
-	defer func() {
-		if patient {
-			waiters.Add(-1)
-		}
-	}()
-	for i := 0; ; i++ {
+	for i := range n.policy.Glances() {
 		done, err := h.test()
 		if done {
 			return err
 		}
-		if i%driveEvery == driveEvery-1 || i >= n.spins {
-			n.drive()
-			err := ctx.Err()
-			switch {
-			case n.closing.Load():
-				return h.errorf("wait", ErrClosed)
-			case errors.Is(err, context.DeadlineExceeded):
-				return h.errorf("wait", fmt.Errorf("%w: %w", ErrTimeout, err))
-			case err != nil:
-				return h.errorf("wait", err)
-			}
+		n.attend(h, i == 0 && h.direct(), &lacked)
+		wait.Pause(1) // looking less often also helps the owner of the line to write it
+	}
+	return h.awaitLong(ctx, lacked)
+}
+
+func (h *Handle) awaitLong(ctx context.Context, lacked uint32) error {
+	n := h.node
+	w := n.policy.Begin()
+	defer w.End()
+	for {
+		done, err := h.test()
+		if done {
+			return err
 		}
-		if i == n.spins {
-			patient = true
-			waiters.Add(1)
+		n.attend(h, false, &lacked)
+		if w.Spinning() {
+			continue
 		}
-		n.attend(i, h, &lacked)
-		switch {
-		case i < n.spins:
-			// Polling less often also helps the owner of the line, which bounces between
-			// the caches if it is read while it is written: 5 % of BenchmarkPingPong/8.
-			wait.Pause(1)
-		case i < n.spins+yieldBudget:
-			n.yield()
-		default:
-			if done, err := h.sleep(ctx); done {
+		step := w.Check()
+		if w.Late() {
+			n.attend(h, true, &lacked)
+		}
+		n.drive()
+		if err := n.waitOver(ctx); err != nil {
+			return h.errorf("wait", err)
+		}
+		switch step {
+		case wait.GiveWay:
+			w.GiveWay()
+		case wait.Sleep:
+			if done, err := h.sleep(ctx, &w); done {
 				return err
 			}
 		}
@@ -96,16 +96,15 @@ func (p *peer) awaits(d *due, of *duty) {
 	}
 }
 
-// attend, in the i-th round of a waiter, lets the goroutines run that write and read control
-// messages, if a message depends on one: where there is one CPU for Go, a waiter that polls keeps it
-// from them for milliseconds, and as long as a goroutine is runnable the scheduler does not look at the
-// network. It does so at once if the waiter's own message, h if that is one, needs that, and for
-// others, which may depend on a peer that has stopped, in late rounds that are powers of two.
-// lacked is how often a layout was missing when the waiter looked last.
-func (n *Node) attend(i int, h *Handle, lacked *uint32) {
-	now, first := n.lacking.times.Load() != *lacked, i == 0 && h != nil && h.direct()
-	late := i&(i-1) == 0 && (i >= attendAfter || i >= n.spins)
-	if !now && !first && !late {
+// attend lets the goroutines run that write and read control messages, if a message depends on one:
+// where there is one CPU for Go, a waiter that polls keeps it from them for milliseconds, and as long as
+// a goroutine is runnable the scheduler does not look at the network. It does so at once if a layout is
+// found missing, lacked being how often one was when the waiter looked last, and otherwise if it is
+// due: before the first pause of a message that needs that, which h is if it is one, and now and then
+// in a long wait, for others, which may depend on a peer that has stopped.
+func (n *Node) attend(h *Handle, due bool, lacked *uint32) {
+	now := n.lacking.times.Load() != *lacked
+	if !now && !due {
 		return
 	}
 	for range 3 { // at times the scheduler takes this goroutine first
@@ -116,12 +115,10 @@ func (n *Node) attend(i int, h *Handle, lacked *uint32) {
 	}
 	*lacked = n.lacking.times.Load()
 	if h == nil || h.kind == kindMultiple {
-		if now || late {
-			n.listen()
-		}
+		n.listen()
 		return
 	}
-	if p := h.peer(); p.lacking.on.Load() || late {
+	if p := h.peer(); p.lacking.on.Load() || due {
 		if !n.listen() {
 			p.recheck()
 		}
@@ -183,8 +180,8 @@ func (p *peer) recheck() {
 }
 
 // sleep tests once more and sleeps until the bell rings, for a bounded time.
-func (h *Handle) sleep(ctx context.Context) (done bool, err error) {
-	h.node.nap(ctx, func() bool {
+func (h *Handle) sleep(ctx context.Context, w *wait.Waiter) (done bool, err error) {
+	h.node.nap(ctx, w, func() bool {
 		done, err = h.test()
 		return done || h.node.closing.Load()
 	})
@@ -193,7 +190,7 @@ func (h *Handle) sleep(ctx context.Context) (done bool, err error) {
 
 // nap sleeps until the bell rings, for a bounded time, unless over is true once the peers can see
 // the sleeper.
-func (n *Node) nap(ctx context.Context, over func() bool) {
+func (n *Node) nap(ctx context.Context, w *wait.Waiter, over func() bool) {
 	bound := sleepBound
 	if d, ok := ctx.Deadline(); ok {
 		bound = max(min(bound, time.Until(d)), time.Microsecond)
@@ -209,6 +206,21 @@ func (n *Node) nap(ctx context.Context, over func() bool) {
 	}
 	n.sleeps.Add(1)
 	sleepOn(&n.bell.word, v, bound)
+	if atomic.LoadUint32(&n.bell.word) != v {
+		w.Woken()
+	}
+}
+
+// waitOver returns why a wait is to end before what it waits for has come, or nil.
+func (n *Node) waitOver(ctx context.Context) error {
+	err := ctx.Err()
+	switch {
+	case n.closing.Load():
+		return ErrClosed
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return err
 }
 
 // drive makes progress on what peers may be waiting for.
@@ -219,15 +231,4 @@ func (n *Node) drive() {
 	for _, s := range *n.pipes.Load() {
 		s.drive()
 	}
-}
-
-// waiters counts the waiting goroutines of this process: several must yield to each other.
-var waiters atomic.Int32
-
-func (n *Node) yield() {
-	n.yields.Add(1)
-	if waiters.Load() > 1 {
-		runtime.Gosched()
-	}
-	wait.Yield()
 }

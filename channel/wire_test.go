@@ -191,18 +191,3 @@ func TestAddress(t *testing.T) {
 		require.ErrorIs(t, err, ErrProtocol)
 	}
 }
-
-// TestSpins: ranks spin while there is a CPU for each of them.
-func TestSpins(t *testing.T) {
-	on := func(kernel uint64, cpus ...byte) address {
-		return address{host: uint64(len(cpus)), kernel: kernel, cpus: cpus}
-	}
-	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(1, 2)}, 1), "bound to one each")
-	require.Equal(t, spinBudget, spins([]address{on(1, 3), on(1, 3)}, 1), "two for both")
-	require.Equal(t, 1, spins([]address{on(1, 1), on(1, 1)}, 1), "one for both")
-	require.Equal(t, 1, spins([]address{on(1, 0, 3), on(1, 0, 3), on(1, 0, 3)}, 1))
-	require.Equal(t, spinBudget, spins([]address{on(1, 1), on(2, 1), on(2, 1)}, 1), "others are on other machines")
-	networks := []address{on(1, 1), on(1, 1)}
-	networks[1].host = 7
-	require.Equal(t, 1, spins(networks, 1), "networks of their own, but one CPU")
-}

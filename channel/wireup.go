@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -35,13 +36,8 @@ import (
 // rank proposes one port after the other, each as long as the higher rank has a port that it has
 // not tried with it yet. At first, the ports of a pair must be in one subnet.
 
-// How long an attempt may take if every rank has a CPU, and how often it is polled: at growing
-// intervals, because many ranks may be waiting.
-const (
-	probeTime     = time.Second
-	probePauseMin = 20 * time.Microsecond
-	probePauseMax = 5 * time.Millisecond
-)
+// probeTime is how long an attempt may take if every rank has a CPU.
+const probeTime = time.Second
 
 // probeTime is how long an attempt to reach a rank may take: a second, and longer if that rank or
 // this one waits for a CPU. Both poll for the other's write, so a rank without a CPU would mistake a
@@ -50,7 +46,8 @@ const (
 func (d *device) probeTime(rank int) time.Duration {
 	n, t := d.node, probeTime
 	for _, kernel := range []uint64{n.addresses[n.rank].kernel, n.addresses[rank].kernel} {
-		if ranks, cpus := population(n.addresses, kernel); ranks > cpus && cpus > 0 {
+		sets := kernelCPUs(n.addresses, kernel, -1)
+		if ranks, cpus := len(sets), machine.Count(sets...); ranks > cpus && cpus > 0 {
 			t = max(t, probeTime*time.Duration(ranks)/time.Duration(cpus))
 		}
 	}

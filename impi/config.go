@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -67,11 +69,15 @@ type Config struct {
 	// SLUICE_TRANSPORT (see [channel.EnvTransport]), in which tcp is TCP, and of which one must do;
 	// or else shm within a host, then ibv. Empty but not nil: TCP only.
 	Providers []string
+	// Wait says what a goroutine does that waits for messages, as [channel.WithWait] does. "": what the
+	// variable SLUICE_WAIT says, or else what fits.
+	Wait string
 	// Log receives records of hosts that connect and are lost. nil: slog.Default.
 	Log *slog.Logger
 
 	named string                   // the value of the variable, if TCP is not among its names
 	env   func(name string) string // of channel.Environment
+	waits wait.Setting
 }
 
 // complete fills in the defaults and validates the fields.
@@ -100,6 +106,9 @@ func (c Config) complete() (Config, error) {
 	var err error
 	if c.env, err = channel.Environment(); err != nil {
 		return c, err
+	}
+	if c.waits, err = wait.ParseSetting(cmp.Or(c.Wait, c.env(channel.EnvWait))); err != nil {
+		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if value := c.env(channel.EnvTransport); c.Providers == nil && value != "" {
 		c.Providers, c.named = []string{}, value

@@ -51,22 +51,16 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 			return st, false
 		}
 	}
-	looks := e.looks
-	if e.spins == 0 {
-		looks = e.backoff.looks(looks)
-	}
 	d, newest := &e.direct, m.all.tail
 	d.m, d.src, d.tag, d.buf = m, src, int32(tag), buf
 	e.polls++
 	e.progress()
-	for n := looks; !d.got && n > 0 && m.all.tail == newest && e.broken == nil; n-- {
+	for n := e.policy.Glances(); !d.got && n > 1 && m.all.tail == newest && e.broken == nil; n-- {
 		wait.Pause(1)
 		e.progress()
 	}
-	if e.spins == 0 && looks > 0 {
-		if e.backoff.note(d.got); !d.got {
-			e.backoff.skip = max(e.backoff.skip, 1) // await would look again
-		}
+	if d.got {
+		e.policy.Glanced()
 	}
 	st, ok = d.st, d.got
 	*d = direct{}

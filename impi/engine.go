@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/internal/span"
@@ -32,9 +30,7 @@ type engine struct {
 	links      []*link // by host; nil: this one
 	unexpected int     // bytes that a pair may have waiting
 	eager      uint32  // longest message within the host that is complete without being received
-	spins      int     // of a waiter, before it yields the CPU
-	looks      int     // more of them, before it releases the lock
-	backoff    spinBackoff
+	policy     *wait.Policy
 	direct     direct
 
 	table []*request
@@ -153,123 +149,70 @@ func (e *engine) ring() {
 // condition is what a waiter waits for. It is evaluated with the lock held.
 type condition interface{ over() bool }
 
-// How a waiter waits: it spins, then yields the CPU to other processes, then sleeps until the bell.
-const (
-	spinBudget  = 2000
-	spinLooks   = 15
-	yieldBudget = 1000 // a third of a microsecond each if no other process wants the CPU
-	checkEvery  = 64
-	// shareLooks is how often a waiter polls before it yields a CPU that it shares with other
-	// processes: for some 10 µs, because an answer from a peer on another CPU, or from several,
-	// arrives sooner than the CPU would be given back.
-	shareLooks = 250
-)
-
-// spinBackoff says whether polling before yielding is worthwhile while the CPU is shared: the more often
-// it has failed, as it does if the awaited process needs the same CPU, the less often it is tried.
-type spinBackoff struct{ vain, skip int }
-
-const (
-	backoffAfter = 2 // so many consecutive failures change nothing
-	backoffMost  = 5 // each of so many more failures doubles the number of attempts skipped
-)
-
-func (b *spinBackoff) looks(n int) int {
-	if b.skip > 0 {
-		b.skip--
-		return 0
-	}
-	return n
-}
-
-func (b *spinBackoff) note(fulfilled bool) {
-	if fulfilled {
-		b.vain = 0
-	} else if b.vain++; b.vain > backoffAfter {
-		b.skip = 1 << min(b.vain-backoffAfter-1, backoffMost)
-	}
-}
-
-// waiters counts the goroutines of this process that have spun in vain: if there are several, they
-// must let each other run.
-var waiters atomic.Int32
+// pollBatch is how many polls a waiter makes before it lets other goroutines take the lock.
+const pollBatch = 16
 
 // await makes progress until c is over or ctx ends. The caller holds the lock, on entry and on
 // return.
 func await[C condition](ctx context.Context, e *engine, c C) error {
-	patient := false
-	for i, looks := 0, 1; ; i, looks = i+1, looks+1 {
+	for range e.policy.Glances() {
 		if c.over() {
-			break
+			e.policy.Glanced()
+			return nil
 		}
 		if e.broken != nil && e.fences == 0 {
-			return e.ended(patient, e.broken)
+			return e.broken
 		}
 		e.polls++
-		moved := e.progress()
-		n := e.looks
-		if e.spins == 0 {
-			n = e.backoff.looks(n)
-		}
-		for range n {
-			if moved || c.over() {
-				break
-			}
+		if !e.progress() {
 			wait.Pause(1)
-			moved = e.progress()
-		}
-		if c.over() {
-			break
-		}
-		if e.spins == 0 && n > 0 {
-			e.backoff.note(moved)
-		}
-		if moved {
-			i = 0
-		}
-		check := looks%checkEvery == 0
-		switch {
-		case (moved || i < e.spins) && !check:
-			e.lock.Unlock()
-			wait.Pause(1) // lets other goroutines take the lock
-			e.lock.Lock()
-			continue
-		case i < e.spins+yieldBudget:
-			if i >= e.spins && !patient {
-				patient = true
-				waiters.Add(1)
-				e.fetchOwed()
-			}
-			e.lock.Unlock()
-			if check || waiters.Load() > 1 {
-				runtime.Gosched()
-			}
-			if i >= e.spins {
-				wait.Yield()
-			}
-			e.lock.Lock()
-			if !check {
-				continue
-			}
-		default:
-			e.sleep(ctx)
-		}
-		if err := ctx.Err(); err != nil && !c.over() {
-			return e.ended(patient, lapsed(err))
 		}
 	}
-	if e.spins == 0 {
-		e.backoff.vain = 0
-	}
-	return e.ended(patient, nil)
+	return awaitLong(ctx, e, c)
 }
 
-// ended ends a wait, which waiters counts if it was patient.
-func (e *engine) ended(patient bool, err error) error {
-	if patient {
-		waiters.Add(-1)
+func awaitLong[C condition](ctx context.Context, e *engine, c C) error {
+	w := e.policy.Begin()
+	defer w.End()
+	owed := false
+	ended := func() bool { return c.over() || e.broken != nil && e.fences == 0 }
+	for polls := 1; !ended(); polls++ {
+		e.polls++
+		moved := e.progress()
+		if moved {
+			w.Again()
+		}
+		if ended() || polls%pollBatch != 0 && (moved || w.Spinning()) {
+			continue
+		}
+		e.lock.Unlock()
+		step := wait.Check
+		if !moved {
+			step = w.Check()
+		}
+		e.lock.Lock()
+		if step > wait.Check && !owed {
+			owed = true
+			e.fetchOwed()
+		}
+		switch { // the lock was free meanwhile
+		case ended():
+		case step == wait.GiveWay:
+			e.lock.Unlock()
+			w.GiveWay()
+			e.lock.Lock()
+		case step == wait.Sleep:
+			e.sleep(ctx)
+			w.Woken()
+		}
+		if err := ctx.Err(); err != nil && !ended() {
+			return lapsed(err)
+		}
 	}
-	return err
+	if !c.over() {
+		return e.broken
+	}
+	return nil
 }
 
 // lapsed is the error of a call whose context has ended with err.

@@ -16,8 +16,10 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/report"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Job is a job as seen by one of its hosts. Its methods may be called from several goroutines.
@@ -151,7 +153,7 @@ func assemble(ctx context.Context, op string, r *roster, l net.Listener, c Confi
 
 // newJob makes a job of connected hosts.
 func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Job, error) {
-	e := &engine{log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen, bell: make(chan struct{})}
+	e := &engine{policy: wait.NewPolicy(c.waits, pollBatch, nil), log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen, bell: make(chan struct{})}
 	e.life, e.stop = context.WithCancel(context.Background())
 	j := &Job{e: e, roster: r, config: c, tagUB: r.tagUB, closed: make(chan struct{})}
 	for i := range r.hosts {
@@ -255,11 +257,8 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		})
 	}
 	wg.Wait()
-	if e.spins = rc.spins(); e.spins > 0 {
-		e.looks = spinLooks
-	} else {
-		e.looks = shareLooks
-	}
+	e.policy = wait.NewPolicy(j.config.waits, pollBatch, machine.NewPopulation(rc.cpus, rc.others...).Sharing)
+	e.policy.Hopeful = true
 	err = errors.Join(errs...)
 	for i, conn := range conns {
 		l := e.links[i]

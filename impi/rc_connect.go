@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	_ "github.com/sluice-hpc/sluice/verbs/all" // the providers
 )
@@ -33,9 +34,8 @@ const (
 	rcShare = 8
 	// A queue pair may take probeTime to prove that it works, for each rank that shares a CPU, and
 	// longer if so few polls were possible that this process had no CPU.
-	probeTime     = time.Second
-	probePauseMin = 20 * time.Microsecond
-	probePauseMax = 5 * time.Millisecond
+	probeTime  = time.Second
+	probePause = 5 * time.Millisecond // at most, between two of its looks
 )
 
 // rcConnect makes a peer that does not answer fail after some seconds. Soft-RoCE takes 7 retries to
@@ -59,8 +59,7 @@ type rcSetup struct {
 	refused []error // why devices are not used
 
 	mu     sync.Mutex // of the devices, until the engine runs, and of what follows
-	ranks  int        // processes on this machine
-	sets   [][]byte   // of its CPUs that they may run on
+	others [][]byte   // CPUs of the other processes of this machine, as far as they have said so
 	likely int        // processes on this machine, as far as addresses tell
 }
 
@@ -74,20 +73,11 @@ func (s *rcSetup) receives(processes int) int {
 // rcSpare is how many receives a pair of processes has beside its window.
 const rcSpare = 8 + repostMost
 
-// spins returns how long to spin: if a machine has more processes than CPUs that they may run on, a
-// spinner keeps the process it waits for from running.
-func (s *rcSetup) spins() int {
-	if s.ranks > machine.Count(s.sets...) {
-		return 0
-	}
-	return spinBudget
-}
-
 // openRC opens the devices that may carry packets to other hosts of this package. Devices that
 // cannot be opened are skipped.
 func (j *Job) openRC() *rcSetup {
-	s := &rcSetup{j: j, cpus: machine.CPUs(), ranks: len(j.e.processes), likely: j.roster.beside() * len(j.e.processes)}
-	s.sets = append(s.sets, s.cpus)
+	s := &rcSetup{j: j, cpus: machine.CPUs(), likely: j.roster.beside() * len(j.e.processes)}
+	s.others = slices.Repeat([][]byte{s.cpus}, len(j.e.processes)-1)
 	pairs, hosts := 0, 0
 	for i := range j.roster.hosts {
 		if h := &j.roster.hosts[i]; i != j.e.me && !h.foreign {
@@ -308,8 +298,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCar
 	}
 	if theirs.kernel == mine.kernel {
 		s.mu.Lock()
-		s.ranks += len(peers)
-		s.sets = append(s.sets, theirs.cpus)
+		s.others = append(s.others, slices.Repeat([][]byte{theirs.cpus}, len(peers))...)
 		s.mu.Unlock()
 	}
 	used := [2]map[int]bool{{}, {}}
@@ -388,9 +377,9 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 func (s *rcSetup) probeTime(d *rcDevice) (bound, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ranks, cpus := max(s.ranks, s.likely), max(machine.Count(s.sets...), 1)
+	ranks, cpus := max(1+len(s.others), s.likely), max(machine.Count(append(s.others, s.cpus)...), 1)
 	bound = max(probeTime, probeTime*time.Duration(ranks)/time.Duration(cpus))
-	return bound, probePauseMax * time.Duration(max(1, len(d.links)/16))
+	return bound, probePause * time.Duration(max(1, len(d.links)/16))
 }
 
 // swapOffers sends our offer and reads the peer's.
@@ -514,7 +503,7 @@ func (s *rcSetup) post(c *rcCarrier) error {
 func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
 	began := time.Now()
 	bound, longest := s.probeTime(c.d)
-	pause := probePauseMin
+	pauses := wait.Pauses{Most: longest}
 	for looks := bound / (4 * longest); ; looks-- {
 		took := time.Since(began)
 		s.mu.Lock()
@@ -527,11 +516,8 @@ func (s *rcSetup) probe(ctx context.Context, c *rcCarrier) error {
 		case took > bound && looks < 0:
 			return fmt.Errorf("%w: no write with immediate has come through within %v", ErrTimeout, took)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pause):
-			pause = min(2*pause, longest)
+		if err := pauses.Next(ctx); err != nil {
+			return err
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // laneEnd is a process of a job of two with a lane and no queue pair. It acknowledges
@@ -149,7 +151,7 @@ func TestLaneAndQueuePair(t *testing.T) {
 // TestLaneWakes: a message in a lane wakes a receiver that sleeps.
 func TestLaneWakes(t *testing.T) {
 	w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
-	w[1].e.spins = 0
+	w[1].e.policy = wait.NewPolicy(wait.Setting{Mode: wait.Sleeping}, 1, nil)
 	c := w[0].e.links[1].carrier.(*rcCarrier)
 	ctx := within(t)
 	// look returns how many lines have been written, and whether the lane says that its

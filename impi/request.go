@@ -271,7 +271,7 @@ func (q Request) Test() (bool, Status, error) {
 }
 
 // Wait returns when the request is complete (MPI_Wait). If ctx ends first, it returns [ErrTimeout]
-// or the error of ctx, and the request stays active. It spins, then yields, then sleeps.
+// or the error of ctx, and the request stays active.
 func (q Request) Wait(ctx context.Context) (Status, error) {
 	if q.r == nil {
 		return Status{}, nil

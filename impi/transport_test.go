@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // TestTransport: the environment variable that names the transports of channels names those of packets
@@ -57,4 +59,18 @@ func TestTransport(t *testing.T) {
 	jobs := join(t, place{hosts: 2, processes: 1, config: Config{Providers: []string{"shm"}}})
 	require.Equal(t, "shm", jobs[0].Provider(1), "what the program says goes first")
 	closeAll(t, jobs)
+}
+
+// TestWaitSetting: a job waits as its configuration says, or else the environment.
+func TestWaitSetting(t *testing.T) {
+	t.Setenv(channel.EnvWait, "sleep:5us")
+	c, err := Config{}.complete()
+	require.NoError(t, err)
+	require.Equal(t, wait.Setting{Mode: wait.Sleeping, For: 5 * time.Microsecond}, c.waits)
+	c, err = Config{Wait: "yield"}.complete()
+	require.NoError(t, err)
+	require.Equal(t, wait.Setting{Mode: wait.Yielding}, c.waits)
+	_, err = Config{Wait: "nap"}.complete()
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, `wait as "nap"`)
 }

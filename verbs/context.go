@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // Context is an open device (struct ibv_context). It owns all objects made from
@@ -118,10 +122,15 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 
 // CreateCQ creates a completion queue of at least cqe entries (ibv_create_cq).
 // With a channel, the CQ sends its events there once [CQ.ReqNotify] has armed it.
-// Without one (nil), the caller polls, or blocks in [CQ.Wait].
+// Without one (nil), the caller polls, or blocks in [CQ.Wait], as the environment variable
+// SLUICE_WAIT says; a value that it cannot have is [ErrInvalid].
 func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	if cqe < 1 || cqe > c.attr.MaxCQE {
 		return nil, c.errorf("create CQ", ErrInvalid, "%d entries, device has 1 to %d", cqe, c.attr.MaxCQE)
+	}
+	how, err := wait.ParseSetting(os.Getenv(wait.EnvWait))
+	if err != nil {
+		return nil, c.errorf("create CQ", ErrInvalid, "%v", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,6 +152,10 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 		ch.users++
 	}
 	cq := &CQ{object: object{ctx: c}, prov: pc, channel: ch, cqe: cqe}
+	if ch == nil {
+		mine := machine.CPUs() // and the other end's, most likely
+		cq.policy = wait.NewPolicy(how, waitBatches, machine.NewPopulation(mine, mine).Sharing)
+	}
 	c.byProv.Store(pc, cq)
 	return cq, nil
 }

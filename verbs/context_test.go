@@ -101,6 +101,17 @@ func TestCapIsWhatWasGranted(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestWaitSetting: a setting of SLUICE_WAIT that there is not is an error.
+func TestWaitSetting(t *testing.T) {
+	c, err := openFake(&fakeContext{})
+	require.NoError(t, err)
+	t.Setenv("SLUICE_WAIT", "nap")
+	_, err = c.CreateCQ(1, nil)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, `wait as "nap": want spin, yield or sleep`)
+	require.NoError(t, c.Close())
+}
+
 // TestGIDIndex: an index that does not fit the attribute of a QP is an error; it is not
 // truncated to the index of another GID.
 func TestGIDIndex(t *testing.T) {

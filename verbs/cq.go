@@ -14,6 +14,7 @@ type CQ struct {
 	prov    ProviderCQ
 	channel *CompChannel
 	cqe     int
+	policy  *wait.Policy
 }
 
 // Cap returns the number of entries that the CQ was created with.
@@ -45,18 +46,10 @@ func (q *CQ) ReqNotify(solicitedOnly bool) error {
 	return q.prov.ReqNotify(solicitedOnly)
 }
 
-// Spinning in Wait, before it blocks. An empty poll costs about 5 ns on shared
-// memory. The first phase therefore lasts a few microseconds, about as long as it
-// takes to put a thread to sleep and wake it; the second yields the CPU to the
-// process or goroutine that may produce the completion.
-const (
-	waitSpins  = 1024
-	waitYields = 16
-)
-
 // Wait polls until there is a completion, the queue breaks, or ctx ends. It returns
-// what Poll returns, or the error of ctx. It spins, then yields, then sleeps. It is
-// only for CQs without a channel; with one, block in [CompChannel.Get].
+// what Poll returns, or the error of ctx. It spins for as long as earlier waits show that it
+// pays, at most a millisecond, then sleeps; SLUICE_WAIT may say otherwise. It is only for CQs
+// without a channel; with one, block in [CompChannel.Get].
 func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if q.channel != nil {
 		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "the CQ has a completion channel; call CompChannel.Get instead")
@@ -64,41 +57,35 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "no room for completions")
 	}
-	spins := waitSpins
-	if runtime.NumCPU() == 1 {
-		spins = 1
-	}
+	glances := q.policy.Glances()
+	w := q.policy.Begin()
+	defer w.End()
 	for {
-		if n, err := q.spin(wcs, spins); n > 0 || err != nil {
+		looks := spinLooks
+		if q.policy.Sharing() == wait.Crowded {
+			looks = 1
+		}
+		if n, err := q.PollSpin(wcs, looks); n > 0 || err != nil {
 			return n, err
 		}
+		if glances--; glances > 0 || w.Spinning() {
+			continue
+		}
+		step := w.Check()
+		runtime.Gosched() // the other end may be a goroutine of this process
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		for range waitYields {
-			runtime.Gosched()
-			wait.Yield()
-			if n, err := q.Poll(wcs); n > 0 || err != nil {
-				return n, err
+		switch step {
+		case wait.GiveWay:
+			w.GiveWay()
+		case wait.Sleep:
+			if err := q.prov.Block(ctx); err != nil {
+				return 0, err
 			}
-		}
-		if err := q.prov.Block(ctx); err != nil {
-			return 0, err
+			w.Woken()
 		}
 	}
-}
-
-// spin polls up to looks times.
-func (q *CQ) spin(wcs []WC, looks int) (int, error) {
-	if _, ok := q.prov.(SpinPoller); !ok || looks == 1 {
-		return q.PollSpin(wcs, looks)
-	}
-	for ; looks > 0; looks -= spinLooks {
-		if n, err := q.PollSpin(wcs, min(looks, spinLooks)); n > 0 || err != nil {
-			return n, err
-		}
-	}
-	return 0, nil
 }
 
 // PollSpin polls up to looks times, until Poll would return a completion or an error.
@@ -123,6 +110,9 @@ func (q *CQ) PollSpin(wcs []WC, looks int) (int, error) {
 // spinLooks is how often a provider polls within one call: a few microseconds, so that
 // neither concurrent polls nor the garbage collector wait for long.
 const spinLooks = 128
+
+// waitBatches is how often Wait polls so often in a row before it lets goroutines run.
+const waitBatches = 8
 
 // Close destroys the queue (ibv_destroy_cq). It returns [ErrBusy] while queue pairs use it.
 func (q *CQ) Close() error { return end("close CQ", q) }

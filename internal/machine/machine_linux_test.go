@@ -1,4 +1,4 @@
-package machine
+package machine_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -30,20 +31,20 @@ func TestContainer(t *testing.T) {
 	need.Probe(t, "a network namespace", refused)
 	require.NoError(t, err)
 	id, kernel := told(t, out)
-	ours, err := ID()
+	ours, err := machine.ID()
 	require.NoError(t, err)
 	require.NotEqual(t, ours, id)
-	same(t, kernel, Kernel)
+	same(t, kernel, machine.Kernel)
 }
 
 // TestNoDescriptor: a process without descriptors says so, rather than be on a machine of its own.
 func TestNoDescriptor(t *testing.T) {
-	identity.Store(nil) // as in a process that has not asked yet
+	machine.Forget() // as in a process that has not asked yet
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}))
-	_, err := ID()
-	_, kerr := Kernel()
+	_, err := machine.ID()
+	_, kerr := machine.Kernel()
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.ErrorIs(t, err, limits.ErrFiles)
 	require.ErrorIs(t, kerr, limits.ErrFiles)

@@ -1,4 +1,4 @@
-package machine
+package machine_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -19,8 +20,8 @@ func TestMain(m *testing.M) {
 }
 
 func tell([]string) error {
-	id, err := ID()
-	kernel, kerr := Kernel()
+	id, err := machine.ID()
+	kernel, kerr := machine.Kernel()
 	fmt.Println(id, kernel)
 	return errors.Join(err, kerr)
 }
@@ -30,8 +31,8 @@ func TestID(t *testing.T) {
 	out, err := teller().Output()
 	require.NoError(t, err)
 	id, kernel := told(t, out)
-	same(t, id, ID)
-	same(t, kernel, Kernel)
+	same(t, id, machine.ID)
+	same(t, kernel, machine.Kernel)
 	require.NotZero(t, id)
 	require.NotEqual(t, id, kernel)
 }
@@ -54,8 +55,8 @@ func told(t *testing.T, out []byte) (id, kernel uint64) {
 }
 
 func TestCount(t *testing.T) {
-	require.Equal(t, 0, Count())
-	require.Equal(t, 5, Count([]byte{0b101}, []byte{0b100, 0b11}, nil, []byte{0, 0, 0x80}))
-	require.Equal(t, 11, Count(first(11)))
-	require.GreaterOrEqual(t, Count(CPUs()), 1)
+	require.Equal(t, 0, machine.Count())
+	require.Equal(t, 5, machine.Count([]byte{0b101}, []byte{0b100, 0b11}, nil, []byte{0, 0, 0x80}))
+	require.Equal(t, 11, machine.Count(machine.First(11)))
+	require.GreaterOrEqual(t, machine.Count(machine.CPUs()), 1)
 }
