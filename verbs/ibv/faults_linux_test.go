@@ -153,13 +153,17 @@ func TestLinkDown(t *testing.T) {
 	device(t)
 	leak.Check(t)
 	d, netdev := soft(t, 2)
-	l := loop(t, d, verbs.ConnectAttr{Timeout: 10, RetryCnt: verbs.Retries(2)})
+	// Long enough for a guest that gets no CPU for a while: it is not to fail before the link is down.
+	l := loop(t, d, verbs.ConnectAttr{Timeout: 16, RetryCnt: verbs.Retries(2)})
+	down := false
 	err := l.writeUntil(ranks.Within(t), func(done int) bool {
-		if done == 20 {
+		if done >= 20 && !down {
+			down = true
 			run(t, "ip", "link", "set", netdev, "down")
 		}
 		return false
 	})
+	require.True(t, down, err)
 	require.ErrorIs(t, err, verbs.WCRetryExcErr)
 	require.Equal(t, verbs.QPErr, l.qp.State())
 	e, err := l.ctx.AsyncEvent(ranks.Within(t))
