@@ -1,7 +1,11 @@
 // Package channel moves messages between the ranks of a job through channels that are
 // declared once and started many times.
 //
-//	n, err := channel.Join(ctx)                                 // this process is a rank of its job
+//	channel.Main(func(ctx context.Context, n *channel.Node) error { ... }) // joins, reports, closes
+//
+//	n, err := channel.Join(ctx)                                 // the same by hand: a rank of its job
+//	m, err := n.Alloc(size)                                     // memory that moves without a copy
+//	x := channel.View[float64](m)
 //	send, err := n.DeclareSend(channel.Contiguous(b), peer)     // once
 //	receive, err := n.DeclareReceive(channel.Contiguous(c), peer)
 //	err = send.Start()                                          // as often as needed; then Test or Wait

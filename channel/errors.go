@@ -37,8 +37,8 @@ var (
 	// ErrTimeout: the deadline passed. The handle is still active.
 	ErrTimeout = errors.New("deadline passed")
 	// ErrMismatch: members of a group called different collectives, or the same one with
-	// different lengths, roots or operations. Where a member has all it needs before it hears of
-	// the difference, as a root of a small broadcast has, the group's next collective fails
+	// different lengths, roots or operations. Where a member is through before the mismatch is
+	// detected, as a root of a small broadcast may be, the group's next collective fails
 	// instead, at all members. If there is none, closing the group or the node returns the
 	// error, but only for members that share memory.
 	ErrMismatch = errors.New("collective mismatch")

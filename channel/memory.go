@@ -33,7 +33,7 @@ type Memory struct {
 //
 // The caller owns the Memory and must close it. Closing the node closes it too.
 //
-// All its pages are there, so that using them fails for no want of memory.
+// All pages are allocated at once, so that later use cannot run out of memory.
 //
 // Errors: [ErrInvalid], [ErrClosed], and verbs.ErrNoMemory with the limit that is reached, of
 // the cgroups of this process or of the machine; some MiB stay free under each. Ranks that allocate
@@ -112,8 +112,8 @@ func (n *Node) findMemory(b []byte) *Memory {
 // provider has made (of a single rank, or over tcp alone) keeps its bytes instead: on Linux if it has
 // 1 MiB or less, elsewhere always.
 //
-// For this the last 1 TiB of addresses, in at most 1024 pieces, stays reserved, what nodes have mapped
-// for themselves included, and only pages that are written to take memory. Where ulimit -v or -d is
+// For this the addresses that were closed last stay reserved: at most 1 TiB in 1024 pieces, including
+// what nodes had mapped for themselves. Only pages that are written to take memory. Where ulimit -v or -d is
 // set, at most a sixteenth of it is kept; where vm.overcommit_memory is 2, nothing; where addresses
 // have run short, less. Accessing an older slice crashes the process, or reaches what has the
 // addresses then, which may be the memory of another node.

@@ -2,6 +2,8 @@
 // fan-out of detector read-outs and task farms. A [Supplier] gives each chunk to the worker
 // that asked first; a [Client] is the worker's side. Both use a communicator of package impi.
 //
+//	err := fanout.Map(ctx, comm, in, f, out)        // the common case: all of what follows in one call
+//
 //	supplier, err := fanout.NewSupplier(comm)       // rank 0
 //	err = supplier.Send(ctx, header, body)          // to the next worker that asks
 //	err = supplier.End(ctx)                         // sends each worker one end

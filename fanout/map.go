@@ -15,16 +15,16 @@ import (
 // follows the work.
 const mapWindow = 16
 
-// Map is a farm of one call, which all ranks of comm make: rank 0 takes chunks from in and gives
-// out what f has made of them, in the order of the chunks and each once; the other ranks, the
-// workers, call f for whichever chunk comes next. In a communicator of one rank, rank 0 calls f.
+// Map runs a task farm; all ranks of comm call it. Rank 0 takes chunks from in and passes each
+// result of f to out once, in the order of the chunks; the other ranks, the workers, call f for
+// the next chunk, whichever that is. In a communicator of one rank, rank 0 calls f.
 //
 // in and out are used at rank 0, and f at the workers, each by one goroutine at a time; elsewhere
 // they may be nil. i counts chunks from 0. A chunk is not changed by Map, and is f's to change
 // until f returns; a result is out's until out returns.
 //
-// A chunk whose worker dies goes to another: see [Redeliver] and [Attempts]. So does one for which f
-// returns an error, which is also what Map returns at that worker. Map returns at the workers
+// A chunk whose worker dies goes to another: see [Redeliver] and [Attempts]. If f fails, the chunk goes
+// to another worker, too, and Map returns the error at this one. Map returns at the workers
 // when rank 0 has all results.
 //
 // Errors: those of f; that of out, at rank 0, when the chunks that had been handed out are done;
@@ -36,11 +36,11 @@ func Map(ctx context.Context, comm *impi.Comm, in iter.Seq[[]byte], f func(chunk
 	}
 	chunks, err := comm.Dup(ctx)
 	if err != nil {
-		return fmt.Errorf("map: %w", err)
+		return fmt.Errorf("fanout: map: %w", err)
 	}
 	results, err := comm.Dup(ctx)
 	if err != nil {
-		return errors.Join(fmt.Errorf("map: %w", err), chunks.Free(ctx))
+		return errors.Join(fmt.Errorf("fanout: map: %w", err), chunks.Free(ctx))
 	}
 	if comm.Rank() == 0 {
 		err = mapSupply(ctx, chunks, results, in, out)
@@ -66,7 +66,7 @@ func mapAlone(ctx context.Context, in iter.Seq[[]byte], f func([]byte) ([]byte, 
 		}
 		result, err := f(chunk)
 		if err != nil {
-			return fmt.Errorf("chunk %d: %w", i, err)
+			return fmt.Errorf("fanout: map: chunk %d: %w", i, err)
 		}
 		if err := out(i, result); err != nil {
 			return err
@@ -151,7 +151,7 @@ func mapWork(ctx context.Context, chunks, results *impi.Comm, f func([]byte) ([]
 	err = c.Each(ctx, 0, func(k Chunk) error {
 		result, err := f(k.Bytes())
 		if err != nil {
-			return fmt.Errorf("chunk %d: %w", k.Seq(), err)
+			return fmt.Errorf("fanout: map: chunk %d: %w", k.Seq(), err)
 		}
 		return r.Send(ctx, k.Seq(), result)
 	})

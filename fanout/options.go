@@ -100,8 +100,8 @@ func Unacknowledged(n int) Option {
 // DefaultAttempts is the default of [Attempts].
 const DefaultAttempts = 3
 
-// Attempts sets after how many workers that die, or close their clients, while they work on a
-// chunk the supplier gives it up ([Redeliver] and [Collected]). No other worker gets it then.
+// Attempts sets how many workers may die, or close their clients, while they work on one chunk;
+// then the supplier gives it up ([Redeliver] and [Collected]), and no other worker gets it.
 // With Redeliver the other chunks go on, and [Supplier.Drain] and [Supplier.End] return a
 // [*HopelessError] that names it. With Collected its result would be missing, so every call
 // fails with the [*HopelessError] from then on. Below 0 there is no bound. The default is

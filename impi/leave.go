@@ -15,8 +15,8 @@ import (
 // Close ends the job at this host. Messages that its processes have sent are delivered. Active
 // sends, freed ones included, are carried out: Close waits until they are received, for as long as
 // ctx lasts or, if it has no deadline, for at most [Config.PeerTimeout], but not for a peer that is
-// gone or itself closes its job. Its error names the first of those that were not received, which
-// includes freed ones that had failed before. Other active requests fail with [ErrClosed] here; messages for
+// gone or itself closes its job. Its error names the first send that was not received; sends that
+// failed after Free count, too. Other active requests fail with [ErrClosed] here; messages for
 // which there is no receive fail with [ErrPeerLeft] at their senders. Close then waits for the other
 // hosts to acknowledge, for at most PeerTimeout, or 2 s if it has waited in vain.
 //

@@ -30,9 +30,9 @@ func (pd *PD) RegMR(buf []byte, access AccessFlags) (*MR, error) {
 
 // AllocMR allocates size bytes of zeroed, page-aligned memory of the kind that the
 // provider moves fastest, and registers it. [MR.Bytes] returns the memory. [MR.Close]
-// frees it: slices of it must not be used after that. All its pages are there, so that using them
-// fails for no want of memory. More than the machine or a memory cgroup of this process has room for
-// is [ErrNoMemory], with the limit.
+// frees it: slices of it must not be used after that. All pages are allocated at
+// once, so that later use cannot run out of memory. A size for which the machine or a memory cgroup of
+// this process has no room is [ErrNoMemory]; the error names the limit.
 func (pd *PD) AllocMR(size int, access AccessFlags) (*MR, error) {
 	const op = "allocate MR"
 	if size < 1 {

@@ -50,7 +50,7 @@ var (
 	// ErrClosed: the supplier or worker has been closed, or the supplier ended.
 	ErrClosed = errors.New("closed")
 	// ErrProtocol: the other end has violated the protocol.
-	ErrProtocol = errors.New("protocol error")
+	ErrProtocol = errors.New("protocol violation")
 )
 
 const (

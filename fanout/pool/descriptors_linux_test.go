@@ -73,7 +73,7 @@ func TestCrowded(t *testing.T) {
 	require.NoError(t, w.Close())
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait(), log.String())
-	require.Contains(t, log.String(), "others came after it")
+	require.Contains(t, log.String(), "newer connections took the place of this one")
 	require.NotContains(t, log.String(), "error=<nil>")
 }
 

@@ -79,7 +79,7 @@ func (s *Supplier) admit(conn net.Conn) (*member, error) {
 	guarded := keepalive.Keep(conn, silence)
 	_, err := proof.Accept(guarded, s.c.proof(), nil)
 	if !s.proving.Leave(conn) {
-		err = fmt.Errorf("%w: the supplier has ended, or others came after it, %d or as many as there are descriptors", ErrClosed, strangers)
+		err = fmt.Errorf("%w: the supplier has ended, or newer connections took the place of this one, which had proved nothing yet (at most %d wait, fewer if descriptors run short)", ErrClosed, strangers)
 	}
 	if err != nil {
 		return nil, err

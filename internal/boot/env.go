@@ -43,7 +43,7 @@ func Variables() []Variable {
 		{EnvIMPIServer, "host:port of the server of an IMPI job instead; this process is its client SLUICE_RANK"},
 		{EnvJob, "id of the job, at most 64 bytes"},
 		{EnvSecret, "secret of the job in hexadecimal, 16 to 512 bytes"},
-		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; it must be ours and have mode 0600"},
+		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; it must belong to the user that runs the program and have mode 0600"},
 		{EnvInsecure, "1 to run without a secret; must be set for all processes"},
 		{EnvLocalRank, "number of this process among those of the job on this host"},
 		{EnvLocalSize, "number of processes of the job on this host"},

@@ -20,7 +20,7 @@ var (
 	// rendezvous, is probably gone.
 	ErrServerLost = errors.New("lost the rendezvous")
 	// ErrUnknown: there is no rendezvous, any more or yet of this version, to say what became of a rank.
-	ErrUnknown = errors.New("the rendezvous is not there to say what became of it")
+	ErrUnknown = errors.New("there is no rendezvous to ask what became of it")
 	// ErrJoined: this process has already joined its job, and its launcher allows that only once.
 	ErrJoined = errors.New("this process has already joined its job")
 	// ErrOptions: the options given to Serve or to Environment.Join are invalid.

@@ -74,7 +74,7 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("%v: ours is %q, the peer's %q", e.Err, e.Ours, e.Theirs)
+	return fmt.Sprintf("%v: this end has %q, the peer %q", e.Err, e.Ours, e.Theirs)
 }
 
 // Unwrap returns the reason, which identifies the value.

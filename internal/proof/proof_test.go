@@ -131,24 +131,24 @@ func TestFailures(t *testing.T) {
 			name: "version",
 			d:    func(p *Params) { p.Major, p.Minor = 2, 5 }, a: same,
 			dialErr: ErrVersion, acceptErr: ErrVersion,
-			dialSays: `ours is "2.5", the peer's "1.2"`, acceptSays: `ours is "1.2", the peer's "2.5"`,
+			dialSays: `this end has "2.5", the peer "1.2"`, acceptSays: `this end has "1.2", the peer "2.5"`,
 		},
 		{
 			name: "protocol",
 			d:    func(p *Params) { p.Protocol = "other" }, a: same,
 			dialErr: ErrProtocol, acceptErr: ErrProtocol,
-			dialSays: `ours is "other", the peer's "sluice-test"`,
+			dialSays: `this end has "other", the peer "sluice-test"`,
 		},
 		{
 			name: "job",
 			d:    func(p *Params) { p.Job = "job 8" }, a: same,
-			dialErr: ErrJob, acceptErr: ErrJob, acceptSays: `ours is "job 7", the peer's "job 8"`,
+			dialErr: ErrJob, acceptErr: ErrJob, acceptSays: `this end has "job 7", the peer "job 8"`,
 		},
 		{
 			name: "only the dialer is insecure",
 			d:    func(p *Params) { p.Secret, p.Insecure = nil, true }, a: same,
 			dialErr: ErrInsecure, acceptErr: ErrInsecure,
-			dialSays: `ours is "none", the peer's "a secret"`,
+			dialSays: `this end has "none", the peer "a secret"`,
 		},
 		{
 			name: "only the acceptor is insecure",
@@ -409,7 +409,7 @@ func TestNextWireVersion(t *testing.T) {
 	dialer[7] = 2
 	_, err := Accept(newScript(dialer), params("rank 0"), nil)
 	require.ErrorIs(t, err, ErrVersion)
-	require.ErrorContains(t, err, `ours is "proof 1", the peer's "proof 2"`)
+	require.ErrorContains(t, err, `this end has "proof 1", the peer "proof 2"`)
 }
 
 // Silence is bounded by the caller's deadline, which stays visible.
