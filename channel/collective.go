@@ -250,6 +250,7 @@ func (c *Collective) await(ctx context.Context) error {
 func (c *Collective) awaitLong(ctx context.Context, lacked uint32) error {
 	g := c.group
 	n := g.node
+	g.spinTeam()
 	w := g.policy.Begin()
 	defer w.End()
 	for {
@@ -263,6 +264,7 @@ func (c *Collective) awaitLong(ctx context.Context, lacked uint32) error {
 		step := w.Check()
 		if w.Late() {
 			n.attend(nil, true, &lacked)
+			c.announce()
 		}
 		n.drive()
 		g.look()

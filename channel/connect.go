@@ -45,7 +45,7 @@ func (n *Node) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mine := address{host: host, kernel: kernel, port: uint16(l.Addr().(*net.TCPAddr).Port), cpus: machine.CPUs(), addrs: addrs}
+	mine := address{host: host, kernel: kernel, port: uint16(l.Addr().(*net.TCPAddr).Port), process: machine.Self(), addrs: addrs}
 	settings, err := n.opt.coll.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (n *Node) meet(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
 	}
-	n.ranks = machine.NewPopulation(n.addresses[n.rank].cpus, kernelCPUs(n.addresses, n.addresses[n.rank].kernel, n.rank)...)
+	n.ranks = population(n.addresses, n.rank)
 	n.policy = wait.NewPolicy(n.opt.waits, looks, n.ranks.Sharing)
 	n.countDescriptors()
 	n.wg.Go(n.accept)
@@ -104,18 +104,16 @@ func (n *Node) countDescriptors() {
 	}
 }
 
-// kernelCPUs lists the CPUs that the ranks of a kernel may run on, but for one rank.
-func kernelCPUs(all []address, kernel uint64, but int) (sets [][]byte) {
+// population is the ranks of the kernel of a rank, that one first.
+func population(all []address, rank int) machine.Population {
+	p := machine.Population{all[rank].process}
 	for i := range all {
-		if all[i].kernel == kernel && i != but {
-			sets = append(sets, all[i].cpus)
+		if all[i].kernel == all[rank].kernel && i != rank {
+			p = append(p, all[i].process)
 		}
 	}
-	return sets
+	return p
 }
-
-// maxCPUBytes is the length of a set of CPUs, at most.
-const maxCPUBytes = 1024
 
 // localAddresses lists where this host can be reached, the one that reached the rendezvous first
 // and loopback last.
@@ -264,16 +262,16 @@ type address struct {
 	host   uint64       // the same for ranks that may share memory
 	kernel uint64       // the same for ranks that share CPUs, also if they are on networks of their own
 	port   uint16       // 0: nowhere
-	cpus   []byte       // bit i: the rank may run on CPU i
 	addrs  []netip.Addr // in order of preference
+
+	process machine.Process
 }
 
 func (a *address) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, a.host)
 	b = binary.BigEndian.AppendUint64(b, a.kernel)
 	b = binary.BigEndian.AppendUint16(b, a.port)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(a.cpus)))
-	b = append(b, a.cpus...)
+	b = a.process.Append(b)
 	for _, ip := range a.addrs {
 		as := ip.As16()
 		b = append(b, as[:]...)
@@ -284,8 +282,11 @@ func (a *address) append(b []byte) []byte {
 func parseAddress(b []byte) (address, error) {
 	r := reader{b: b}
 	a := address{host: r.u64(), kernel: r.u64(), port: r.u16()}
-	a.cpus = r.take(int(r.u16()))
-	if r.bad || len(a.cpus) > maxCPUBytes || len(r.b)%16 != 0 || len(r.b) > maxAddresses*16 {
+	var err error
+	if !r.bad {
+		a.process, r.b, err = machine.ParseProcess(r.b)
+	}
+	if r.bad || err != nil || len(r.b)%16 != 0 || len(r.b) > maxAddresses*16 {
 		return a, fmt.Errorf("%w: address of %d bytes", ErrProtocol, len(b))
 	}
 	for len(r.b) > 0 {

@@ -26,8 +26,8 @@ import (
 // different goroutines. Only one goroutine at a time may use one group; a second one
 // gets [ErrActive].
 //
-// If a collective fails after it has begun, the group is unusable: all members are
-// told, and every later call returns the error. Until Close has returned, do not touch
+// If a collective fails after it has begun, the group is unusable: at all members the
+// collective in progress and every later call return the error. Until Close has returned, do not touch
 // the memory of operations between hosts that were declared, or that were passed to Run
 // with more than 4 MiB or with a [UserReduction]: messages may still be in flight in
 // it.
@@ -234,8 +234,8 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 
 // Close ends the group at this rank. It waits, at most for the peer timeout, until the
 // other members have finished the collectives that are complete here; members that
-// arrive later still find what they need. If members on this host turn out to have called
-// different collectives, which no later one has shown, it returns [ErrMismatch]. Declared collectives are closed; a collective
+// arrive later still find what they need. If members on this host called different
+// collectives, and no later collective reported that, it returns [ErrMismatch]. Declared collectives are closed; a collective
 // in progress fails at all members. A concurrent Close returns when this one does;
 // closing again does nothing. The world group is closed with the node.
 //
@@ -337,7 +337,9 @@ func (g *Group) awaitQuiet(ctx context.Context) bool {
 		if w.Spinning() {
 			continue
 		}
-		switch w.Check() {
+		step := w.Check()
+		g.node.drive()
+		switch step {
 		case wait.GiveWay:
 			w.GiveWay()
 		case wait.Sleep:

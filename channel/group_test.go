@@ -373,6 +373,28 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
+// TestMismatchNeverMeets: members that wait for each other in different collectives hear that, however
+// they wait.
+func TestMismatchNeverMeets(t *testing.T) {
+	t.Parallel() // it waits most of the time
+	need.Full(t)
+	for _, how := range []string{"", "spin", "yield", "sleep"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			groups := worlds(t, 2, WithProviders("shm"), WithWait(how), withHosts(func(rank int) int { return rank }))
+			errs := make([]error, 2)
+			var wg sync.WaitGroup
+			for rank, g := range groups {
+				wg.Go(func() { errs[rank] = g.Run(within(t), Broadcast(make([]byte, 8), 1-rank)) })
+			}
+			wg.Wait()
+			for _, err := range errs {
+				require.ErrorIs(t, err, ErrMismatch)
+			}
+		})
+	}
+}
+
 // Floats is b as other numbers of the same length.
 func Floats(b []float64) []int64 {
 	list := make([]int64, len(b))

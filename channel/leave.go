@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,8 +17,8 @@ import (
 // peers' operations fail with [ErrPeerLeft]. Active handles are cancelled; if a peer is
 // already copying, Close waits for it, at most for the peer timeout. If that expires,
 // Close returns [ErrBusy] for each such handle: the node is closed, and the peer may
-// still write to the former memory, which is never reused. If it has cancelled sends to peers
-// that are there, its error is [ErrActive], and names the first. Alloc memory is freed; see
+// still write to the former memory, which is never reused. If it cancels sends to peers
+// that are still connected, it returns [ErrActive], which names the first such send. Alloc memory is freed; see
 // [Memory.Bytes]. Concurrent calls that wait for a peer, a rank or the rendezvous
 // return [ErrClosed]. A concurrent Close returns when this one does, with its error;
 // closing again does nothing.
@@ -109,11 +108,10 @@ func (n *Node) endCalls(handles []*Handle) {
 	atomic.StoreUint32(&n.guarded, 1)
 	barrier()
 	for _, h := range handles {
-		for atomic.LoadUint32(&h.inside) != 0 {
+		wait.Until(context.Background(), func() bool {
 			n.bell.wakeAll()
-			wait.Yield()
-			runtime.Gosched()
-		}
+			return atomic.LoadUint32(&h.inside) == 0
+		})
 	}
 }
 

@@ -162,9 +162,7 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 	g.host.me = slices.Index(g.local, g.me)
 	g.team = shared.NewTeam(g.host, g.host.me, list)
 	g.policy = wait.NewPolicy(n.opt.waits, collectiveLooks, n.ranks.Sharing)
-	if g.policy.Sharing() != wait.Crowded {
-		g.team.Spin(lineLooks)
-	}
+	g.spinTeam()
 	n.mu.Lock()
 	n.groups[id] = g
 	early := n.earlyFaults[id]
@@ -174,6 +172,15 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 		g.fault.CompareAndSwap(nil, &early)
 	}
 	return g, nil
+}
+
+// spinTeam has collectives look at a line several times in a row, unless ranks share CPUs.
+func (g *Group) spinTeam() {
+	if g.policy.Sharing() == wait.Crowded {
+		g.team.Spin(0)
+	} else {
+		g.team.Spin(lineLooks)
+	}
 }
 
 // exchangeRecords performs one round of the exchange.

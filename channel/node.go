@@ -47,8 +47,8 @@ type Node struct {
 	bellMR    *verbs.MR                 // nil without one
 	bell      *bell
 	fenced    bool
-	ranks     *machine.Population // of this machine, once they have met
-	policy    *wait.Policy        // for messages
+	ranks     machine.Population // of this machine, once they have met
+	policy    *wait.Policy       // for messages
 	listener  net.Listener
 	addresses []address // by rank
 
@@ -131,7 +131,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	if n.fenced = !barriers(); n.fenced {
 		n.guarded = 1
 	}
-	n.ranks = machine.NewPopulation(machine.CPUs())
+	n.ranks = machine.Population{machine.Self()}
 	n.policy = wait.NewPolicy(o.waits, looks, n.ranks.Sharing)
 	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
 	defer func() {
@@ -233,9 +233,9 @@ func (n *Node) LocalRank() int { return n.job.LocalRank() }
 // pending and later operations fail with [ErrAborted], and a process that has not
 // closed its node within a second exits with status code (the lower eight bits; 1 if
 // they are zero). That includes this process. Only the first Abort of a job counts.
-// Abort returns when the rendezvous has been told, or after 5 s.
+// Abort returns when the rendezvous has got the message, or after 5 s.
 //
-// Launchers that support it are told as well, and may kill this process before Abort
+// A launcher that supports it gets a message, too, and may kill this process before Abort
 // returns; docs/launchers.md lists the exit status of each. If rank 0 ran the
 // rendezvous and has left the job, only this process ends, and its peers see it die.
 func (n *Node) Abort(code int, why string) { n.job.Abort(code, why) }

@@ -100,8 +100,8 @@ func checkConnect(a *verbs.ConnectAttr) error {
 }
 
 // WithConnectTimeout bounds how long the addresses of a peer may take to accept a connection. A
-// peer that runs and does not answer, because a system call or the lack of a CPU holds it up, is
-// waited for; each time that the bound passes is logged. Zero means
+// node waits for a peer that runs and does not answer, because a system call or the lack of a CPU
+// holds it up, and logs a warning each time that the bound passes. Zero means
 // [DefaultConnectTimeout]; a negative timeout is [ErrInvalid].
 func WithConnectTimeout(d time.Duration) Option {
 	return func(o *options) { o.connectTimeout = d }
@@ -112,17 +112,17 @@ func WithConnectTimeout(d time.Duration) Option {
 // timeout is [ErrInvalid].
 func WithPeerTimeout(d time.Duration) Option { return func(o *options) { o.peerTimeout = d } }
 
-// WithOutlive lets this rank live on when its connection to the rendezvous breaks, because
-// the launcher was killed, say. By default that ends the job for it as [Node.Abort] would, with
+// WithOutlive keeps this rank running when its connection to the rendezvous breaks, for example
+// because the launcher was killed. By default such a rank ends as after [Node.Abort], with
 // status 1: the launcher can no longer end a rank that hangs. Where rank 0 runs the
 // rendezvous, its death is that of a peer, and ends no other rank.
 func WithOutlive() Option { return func(o *options) { o.outlive = true } }
 
 // EnvWait is the environment variable that says how goroutines wait for messages and collectives, if
 // the program does not ([WithWait]). Each rank has its own.
-const EnvWait = wait.EnvWait
+const EnvWait = "SLUICE_WAIT"
 
-// WithWait sets what a goroutine does that waits: "spin" looks in a loop and keeps its CPU, "yield"
+// WithWait sets how a goroutine waits: "spin" looks in a loop and keeps its CPU, "yield"
 // gives its CPU to other processes between two looks, "sleep" sleeps until a message comes. With a
 // duration, as in "spin:50us", a wait sleeps after it; without one, "spin" and "yield" do not end
 // before the wait does. An empty text, the default, means [EnvWait], or else what fits: a wait spins
@@ -208,7 +208,7 @@ func newOptions(opts []Option) (options, error) {
 			o.providers = append(o.providers, strings.TrimSpace(name))
 		}
 	}
-	if o.waits, err = wait.ParseSetting(cmp.Or(o.wait, env(EnvWait))); err != nil {
+	if o.waits, err = wait.SettingOf(o.wait, env(EnvWait)); err != nil {
 		return o, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	for i, name := range o.providers {

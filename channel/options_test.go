@@ -67,13 +67,13 @@ func TestBadOptions(t *testing.T) {
 
 // TestWaitSetting: a rank waits as the program says, or else the environment.
 func TestWaitSetting(t *testing.T) {
-	t.Setenv(EnvWait, "sleep")
+	t.Setenv(EnvWait, "yield")
 	for name, c := range map[string]struct {
 		opts []Option
 		has  func(n *Node) bool // waited so
 	}{
-		"yield": {[]Option{WithWait("yield")}, func(n *Node) bool { return n.policy.Yields() > 100 && n.sleeps.Load() == 0 }},
-		"sleep": {nil, func(n *Node) bool { return n.sleeps.Load() > 1 && n.policy.Yields() == 0 }},
+		"yield": {nil, func(n *Node) bool { return n.policy.Yields() > 100 && n.sleeps.Load() == 0 }},
+		"sleep": {[]Option{WithWait("sleep")}, func(n *Node) bool { return n.sleeps.Load() > 1 && n.policy.Yields() == 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := join(t, 2, c.opts...)

@@ -15,7 +15,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 7
+	wireMajor    = 8
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -177,17 +178,31 @@ func FuzzHeader(f *testing.F) {
 
 // TestAddress: where a rank can be connected to, as ranks tell each other.
 func TestAddress(t *testing.T) {
-	a := address{host: 0x0102030405060708, kernel: 0x1112131415161718, port: 0x1234, cpus: machine.CPUs(),
+	a := address{host: 0x0102030405060708, kernel: 0x1112131415161718, port: 0x1234, process: machine.Self(),
 		addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("127.0.0.1")}}
 	b, err := parseAddress(a.append(nil))
 	require.NoError(t, err)
 	require.Equal(t, a.host, b.host)
 	require.Equal(t, a.kernel, b.kernel)
 	require.Equal(t, a.port, b.port)
-	require.Equal(t, a.cpus, b.cpus)
+	require.Equal(t, a.process, b.process)
 	require.Equal(t, a.addrs, b.addrs)
 	for _, n := range []int{0, 17, 19, 21, 20 + 16*(maxAddresses+1)} {
 		_, err := parseAddress(make([]byte, n))
 		require.ErrorIs(t, err, ErrProtocol)
 	}
+}
+
+// TestKernelPopulation: ranks of one kernel share its CPUs, also if they have networks of their own.
+func TestKernelPopulation(t *testing.T) {
+	on := func(kernel, host uint64, cpus ...byte) address {
+		return address{host: host, kernel: kernel, process: machine.Process{CPUs: cpus}}
+	}
+	all := []address{on(1, 1, 1), on(2, 2, 1), on(1, 3, 2), on(2, 2, 1), on(2, 4, 1)}
+	p := population(all, 2)
+	require.Equal(t, machine.Population{all[2].process, all[0].process}, p, "it comes first")
+	require.NotEqual(t, wait.Crowded, p.Sharing())
+	p = population(all, 1)
+	require.Len(t, p, 3)
+	require.Equal(t, wait.Crowded, p.Sharing())
 }

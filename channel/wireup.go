@@ -45,9 +45,8 @@ const probeTime = time.Second
 // acknowledge follows from it: at most a third of the connect timeout.
 func (d *device) probeTime(rank int) time.Duration {
 	n, t := d.node, probeTime
-	for _, kernel := range []uint64{n.addresses[n.rank].kernel, n.addresses[rank].kernel} {
-		sets := kernelCPUs(n.addresses, kernel, -1)
-		if ranks, cpus := len(sets), machine.Count(sets...); ranks > cpus && cpus > 0 {
+	for _, ranks := range []machine.Population{n.ranks, population(n.addresses, rank)} {
+		if ranks, cpus := len(ranks), ranks.Count(); ranks > cpus && cpus > 0 {
 			t = max(t, probeTime*time.Duration(ranks)/time.Duration(cpus))
 		}
 	}

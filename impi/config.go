@@ -1,7 +1,6 @@
 package impi
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -58,18 +57,18 @@ type Config struct {
 	Unexpected int
 	// Dialect is that of the packets exchanged with foreign clients.
 	Dialect packet.Dialect
-	// PeerTimeout is how long a foreign peer may take to connect, and any peer, when the job is closed,
-	// to receive what has been started or to answer; in whole seconds and at least 2, it is how long
-	// the host of a peer may be silent. 0: 10 s. A peer of this package that takes longer to connect is
+	// PeerTimeout bounds how long a foreign peer may take to connect, and how long Close waits for any
+	// peer to receive what has been started, or to answer. Rounded to whole seconds, at least 2, it
+	// bounds how long the host of a peer may be silent. 0: 10 s. A peer of this package that takes longer to connect is
 	// logged, and waited for while it runs. Time in which this process is stopped does not count.
 	PeerTimeout time.Duration
 	warnAfter   time.Duration // a wait to connect; 0: PeerTimeout
 	// Providers are the verbs providers that may carry packets between processes of this package,
 	// in order of preference; TCP is used where none does. nil: those of the variable
-	// SLUICE_TRANSPORT (see [channel.EnvTransport]), in which tcp is TCP, and of which one must do;
-	// or else shm within a host, then ibv. Empty but not nil: TCP only.
+	// SLUICE_TRANSPORT (see [channel.EnvTransport]), where tcp means TCP; joining fails if none of them
+	// works between two hosts. If it is not set: shm within a host, then ibv. Empty but not nil: TCP only.
 	Providers []string
-	// Wait says what a goroutine does that waits for messages, as [channel.WithWait] does. "": what the
+	// Wait says how a goroutine waits for messages, as [channel.WithWait] does. "": what the
 	// variable SLUICE_WAIT says, or else what fits.
 	Wait string
 	// Log receives records of hosts that connect and are lost. nil: slog.Default.
@@ -107,7 +106,7 @@ func (c Config) complete() (Config, error) {
 	if c.env, err = channel.Environment(); err != nil {
 		return c, err
 	}
-	if c.waits, err = wait.ParseSetting(cmp.Or(c.Wait, c.env(channel.EnvWait))); err != nil {
+	if c.waits, err = wait.SettingOf(c.Wait, c.env(channel.EnvWait)); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if value := c.env(channel.EnvTransport); c.Providers == nil && value != "" {

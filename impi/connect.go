@@ -372,7 +372,7 @@ func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {
 		return err
 	}
 	if !d.greeting.Leave(conn) {
-		return errors.New("it took too long, and others came after it")
+		return errors.New("it did not prove itself in time, and newer connections took its place")
 	}
 	return d.admit(int(host), conn)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
@@ -155,9 +156,11 @@ const pollBatch = 16
 // await makes progress until c is over or ctx ends. The caller holds the lock, on entry and on
 // return.
 func await[C condition](ctx context.Context, e *engine, c C) error {
-	for range e.policy.Glances() {
+	for i := range e.policy.Glances() {
 		if c.over() {
-			e.policy.Glanced()
+			if i > 0 {
+				e.policy.Glanced()
+			}
 			return nil
 		}
 		if e.broken != nil && e.fences == 0 {
@@ -187,11 +190,13 @@ func awaitLong[C condition](ctx context.Context, e *engine, c C) error {
 		}
 		e.lock.Unlock()
 		step := wait.Check
-		if !moved {
+		if moved {
+			runtime.Gosched() // other goroutines may want the lock
+		} else {
 			step = w.Check()
 		}
 		e.lock.Lock()
-		if step > wait.Check && !owed {
+		if !owed && (step > wait.Check || w.Long()) {
 			owed = true
 			e.fetchOwed()
 		}

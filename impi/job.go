@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
-	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/report"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -257,7 +256,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		})
 	}
 	wg.Wait()
-	e.policy = wait.NewPolicy(j.config.waits, pollBatch, machine.NewPopulation(rc.cpus, rc.others...).Sharing)
+	e.policy = wait.NewPolicy(j.config.waits, pollBatch, rc.ranks.Sharing)
 	e.policy.Hopeful = true
 	err = errors.Join(errs...)
 	for i, conn := range conns {

@@ -54,13 +54,13 @@ type rcSetup struct {
 	j       *Job
 	devices []*rcDevice
 	window  uint32
-	cpus    []byte
+	self    machine.Process
 
 	refused []error // why devices are not used
 
-	mu     sync.Mutex // of the devices, until the engine runs, and of what follows
-	others [][]byte   // CPUs of the other processes of this machine, as far as they have said so
-	likely int        // processes on this machine, as far as addresses tell
+	mu     sync.Mutex         // of the devices, until the engine runs, and of what follows
+	ranks  machine.Population // processes of this machine, as far as they have said so, this one first
+	likely int                // processes on this machine, as far as addresses tell
 }
 
 // receives is the number of receives that a queue pair needs to a host of so many processes: for
@@ -76,8 +76,8 @@ const rcSpare = 8 + repostMost
 // openRC opens the devices that may carry packets to other hosts of this package. Devices that
 // cannot be opened are skipped.
 func (j *Job) openRC() *rcSetup {
-	s := &rcSetup{j: j, cpus: machine.CPUs(), likely: j.roster.beside() * len(j.e.processes)}
-	s.others = slices.Repeat([][]byte{s.cpus}, len(j.e.processes)-1)
+	s := &rcSetup{j: j, self: machine.Self(), likely: j.roster.beside() * len(j.e.processes)}
+	s.ranks = slices.Repeat(machine.Population{s.self}, len(j.e.processes))
 	pairs, hosts := 0, 0
 	for i := range j.roster.hosts {
 		if h := &j.roster.hosts[i]; i != j.e.me && !h.foreign {
@@ -260,7 +260,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCar
 	if err != nil {
 		return nil, err
 	}
-	mine := offer{machine: host, kernel: kernel, slot: rcSlot, window: s.window, cpus: s.cpus}
+	mine := offer{machine: host, kernel: kernel, slot: rcSlot, window: s.window, process: s.self}
 	refused := slices.Clone(s.refused)
 	var carriers []*rcCarrier
 	var chosen *rcCarrier
@@ -298,7 +298,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCar
 	}
 	if theirs.kernel == mine.kernel {
 		s.mu.Lock()
-		s.others = append(s.others, slices.Repeat([][]byte{theirs.cpus}, len(peers))...)
+		s.ranks = append(s.ranks, slices.Repeat(machine.Population{theirs.process}, len(peers))...)
 		s.mu.Unlock()
 	}
 	used := [2]map[int]bool{{}, {}}
@@ -377,7 +377,7 @@ func (s *rcSetup) try(ctx context.Context, conn net.Conn, c *rcCarrier, to verbs
 func (s *rcSetup) probeTime(d *rcDevice) (bound, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ranks, cpus := max(1+len(s.others), s.likely), max(machine.Count(append(s.others, s.cpus)...), 1)
+	ranks, cpus := max(len(s.ranks), s.likely), max(s.ranks.Count(), 1)
 	bound = max(probeTime, probeTime*time.Duration(ranks)/time.Duration(cpus))
 	return bound, probePause * time.Duration(max(1, len(d.links)/16))
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -72,7 +73,7 @@ func TestNextDevice(t *testing.T) {
 func newSetup(me int) (*rcSetup, *link) {
 	e := &engine{log: slog.New(slog.DiscardHandler), me: me, procs: fuzzProcs, hostOf: []int32{0, 1}}
 	e.processes = []*process{{e: e, rank: int32(me)}}
-	return &rcSetup{window: minWindow, j: &Job{e: e, roster: &roster{}, config: Config{Log: e.log, PeerTimeout: limit}}}, &link{e: e, host: 1 - me}
+	return &rcSetup{window: minWindow, ranks: machine.Population{machine.Self()}, j: &Job{e: e, roster: &roster{}, config: Config{Log: e.log, PeerTimeout: limit}}}, &link{e: e, host: 1 - me}
 }
 
 func (s *rcSetup) open(t *testing.T, dev *verbs.Device, secret []byte) *rcDevice {

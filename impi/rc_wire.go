@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -132,29 +133,28 @@ type offer struct {
 	kernel    uint64 // the same for hosts that share CPUs
 	slot      uint32
 	window    uint32
-	cpus      []byte // that the host may run on
+	process   machine.Process
 	endpoints []verbs.Endpoint
 }
 
 const (
-	offerVersion = 3
-	offerHead    = 36
+	offerVersion = 4
+	offerHead    = 32
 	maxOffers    = 16
-	maxCPUBytes  = 1024
-	maxOfferLen  = offerHead + maxCPUBytes + maxOffers*verbs.EndpointLen
+	maxOfferLen  = offerHead + machine.MaxProcess + maxOffers*verbs.EndpointLen
 )
 
 func (o *offer) append(b []byte) ([]byte, error) {
 	le := binary.LittleEndian
-	b = le.AppendUint32(b, uint32(offerHead+len(o.cpus)+len(o.endpoints)*verbs.EndpointLen))
+	process := o.process.Append(nil)
+	b = le.AppendUint32(b, uint32(offerHead+len(process)+len(o.endpoints)*verbs.EndpointLen))
 	b = le.AppendUint32(b, offerVersion)
 	b = le.AppendUint32(b, uint32(len(o.endpoints)))
 	b = le.AppendUint64(b, o.machine)
 	b = le.AppendUint64(b, o.kernel)
 	b = le.AppendUint32(b, o.slot)
 	b = le.AppendUint32(b, o.window)
-	b = le.AppendUint32(b, uint32(len(o.cpus)))
-	b = append(b, o.cpus...)
+	b = append(b, process...)
 	var err error
 	for _, e := range o.endpoints {
 		if b, err = e.AppendBinary(b); err != nil {
@@ -172,13 +172,9 @@ func parseOffer(b []byte) (o offer, err error) {
 	}
 	n := le.Uint32(b[4:])
 	o.machine, o.kernel, o.slot, o.window = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint32(b[24:]), le.Uint32(b[28:])
-	cpus := le.Uint32(b[32:])
-	b = b[offerHead:]
-	if cpus > maxCPUBytes || int(cpus) > len(b) {
-		return o, fmt.Errorf("%w: offer with %d bytes of CPUs", ErrProtocol, cpus)
+	if o.process, b, err = machine.ParseProcess(b[offerHead:]); err != nil {
+		return o, fmt.Errorf("%w: offer: %w", ErrProtocol, err)
 	}
-	o.cpus = b[:cpus]
-	b = b[cpus:]
 	if n > maxOffers || len(b) != int(n)*verbs.EndpointLen {
 		return o, fmt.Errorf("%w: offer of %d endpoints in %d bytes", ErrProtocol, n, len(b))
 	}

@@ -54,6 +54,9 @@ func (e *engine) pollUntilCalled(s eventSource, seen *uint64) error {
 	for {
 		e.lock.Lock()
 		for e.life.Err() == nil && s.poll() { // lets a caller poll in between
+			if e.closing { // Close waits for more than requests
+				e.ring()
+			}
 			e.lock.Unlock()
 			runtime.Gosched()
 			e.lock.Lock()

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -128,9 +127,12 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	if cqe < 1 || cqe > c.attr.MaxCQE {
 		return nil, c.errorf("create CQ", ErrInvalid, "%d entries, device has 1 to %d", cqe, c.attr.MaxCQE)
 	}
-	how, err := wait.ParseSetting(os.Getenv(wait.EnvWait))
-	if err != nil {
-		return nil, c.errorf("create CQ", ErrInvalid, "%v", err)
+	var how wait.Setting
+	if ch == nil {
+		var err error
+		if how, err = wait.SettingOf("", os.Getenv(wait.EnvWait)); err != nil {
+			return nil, c.errorf("create CQ", ErrInvalid, "%v", err)
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,11 +153,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	if ch != nil {
 		ch.users++
 	}
-	cq := &CQ{object: object{ctx: c}, prov: pc, channel: ch, cqe: cqe}
-	if ch == nil {
-		mine := machine.CPUs() // and the other end's, most likely
-		cq.policy = wait.NewPolicy(how, waitBatches, machine.NewPopulation(mine, mine).Sharing)
-	}
+	cq := &CQ{object: object{ctx: c}, prov: pc, channel: ch, cqe: cqe, how: how}
 	c.byProv.Store(pc, cq)
 	return cq, nil
 }

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -101,14 +102,35 @@ func TestCapIsWhatWasGranted(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestWaitSetting: a setting of SLUICE_WAIT that there is not is an error.
+// TestWaitSetting: Wait waits as SLUICE_WAIT says, which is read only for queues that it is for.
 func TestWaitSetting(t *testing.T) {
+	for how, sleeps := range map[string]bool{"sleep": true, "spin": false, "yield": false, "": true} {
+		t.Setenv("SLUICE_WAIT", how)
+		ctx, cancel := context.WithCancel(t.Context())
+		polls, blocks := 0, 0
+		f := &fakeContext{polled: func() {
+			if polls++; polls == 100_000 {
+				cancel()
+			}
+		}, blocked: func() {
+			blocks++
+			cancel()
+		}}
+		c, err := openFake(f)
+		require.NoError(t, err)
+		q, err := c.CreateCQ(1, nil)
+		require.NoError(t, err)
+		_, err = q.Wait(ctx, make([]WC, 1))
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, sleeps, blocks > 0, "%q: %d polls", how, polls)
+		require.NoError(t, c.Close())
+	}
+	t.Setenv("SLUICE_WAIT", "nap")
 	c, err := openFake(&fakeContext{})
 	require.NoError(t, err)
-	t.Setenv("SLUICE_WAIT", "nap")
 	_, err = c.CreateCQ(1, nil)
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, `wait as "nap": want spin, yield or sleep`)
+	require.ErrorContains(t, err, `SLUICE_WAIT="nap": wait as "nap": want spin, yield or sleep`)
 	require.NoError(t, c.Close())
 }
 

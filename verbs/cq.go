@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"runtime"
+	"sync"
 
+	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -14,7 +16,9 @@ type CQ struct {
 	prov    ProviderCQ
 	channel *CompChannel
 	cqe     int
-	policy  *wait.Policy
+	how     wait.Setting // of Wait
+	once    sync.Once
+	policy  *wait.Policy // from the first Wait on
 }
 
 // Cap returns the number of entries that the CQ was created with.
@@ -48,7 +52,8 @@ func (q *CQ) ReqNotify(solicitedOnly bool) error {
 
 // Wait polls until there is a completion, the queue breaks, or ctx ends. It returns
 // what Poll returns, or the error of ctx. It spins for as long as earlier waits show that it
-// pays, at most a millisecond, then sleeps; SLUICE_WAIT may say otherwise. It is only for CQs
+// pays, at most a millisecond, then sleeps; a process with one CPU yields instead of spinning, and
+// SLUICE_WAIT may say otherwise. It is only for CQs
 // without a channel; with one, block in [CompChannel.Get].
 func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if q.channel != nil {
@@ -57,6 +62,10 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "no room for completions")
 	}
+	q.once.Do(func() {
+		self := machine.Self() // the other end may run on the same CPUs, most likely
+		q.policy = wait.NewPolicy(q.how, waitBatches, machine.Population{self, self}.Sharing)
+	})
 	glances := q.policy.Glances()
 	w := q.policy.Begin()
 	defer w.End()

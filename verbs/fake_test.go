@@ -8,6 +8,8 @@ type fakeContext struct {
 	grant   func(QPCap) QPCap // nil: what was asked for
 	gids    int               // entries of the GID table
 	fails   error             // why QPs fail in RTR; nil: they do not
+	polled  func()            // a CQ is polled
+	blocked func()            // Block is called
 }
 
 // openFake opens a device of it.
@@ -63,10 +65,20 @@ func (m *fakeMR) Close() error {
 
 type fakeCQ struct{ f *fakeContext }
 
-func (*fakeCQ) Poll([]WC) (int, error)      { return 0, nil }
-func (*fakeCQ) ReqNotify(bool) error        { return nil }
-func (*fakeCQ) Block(context.Context) error { return nil }
-func (*fakeCQ) Close() error                { return nil }
+func (q *fakeCQ) Poll([]WC) (int, error) {
+	if q.f.polled != nil {
+		q.f.polled()
+	}
+	return 0, nil
+}
+func (*fakeCQ) ReqNotify(bool) error { return nil }
+func (q *fakeCQ) Block(context.Context) error {
+	if q.f.blocked != nil {
+		q.f.blocked()
+	}
+	return nil
+}
+func (*fakeCQ) Close() error { return nil }
 
 type fakeQP struct {
 	f   *fakeContext

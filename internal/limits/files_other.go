@@ -2,7 +2,10 @@
 
 package limits
 
-import "errors"
+import (
+	"errors"
+	"io/fs"
+)
 
 // ErrFiles is the error of the system for too many open files in a process.
 var ErrFiles = errors.New("too many open files")
@@ -12,3 +15,5 @@ func Files(err error) error { return err }
 
 // FilesLeft returns how many more descriptors this process may open; false if that is unknown.
 func FilesLeft(int) (int, bool) { return 0, false }
+
+func inode(fs.FileInfo) uint64 { return 0 }

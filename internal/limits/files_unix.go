@@ -5,6 +5,7 @@ package limits
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -82,4 +83,12 @@ func FilesLeft(enough int) (int, bool) {
 		return 0, false
 	}
 	return int(min(most, 1<<30)) - (len(open) - 1), true // without the one of the directory
+}
+
+// inode identifies a file in its file system.
+func inode(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Ino)
+	}
+	return 0
 }

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// Quota is the CPU time that cgroups grant this process, and all others in them.
+// Quota is the CPU time that cgroups grant this process, together with all others in them: the
+// directories of these cgroups.
 type Quota struct {
 	h    Host
 	dirs []string
 }
 
 // Quota finds the cgroups of this process.
-func (h Host) Quota() *Quota { return &Quota{h, h.Groups("cpu")} }
+func (h Host) Quota() Quota { return Quota{h, h.Groups("cpu")} }
 
 // CPUs is the number of CPUs of which the time is granted at most, a fraction perhaps; +Inf without
 // a quota.
-func (q *Quota) CPUs() float64 {
+func (q Quota) CPUs() float64 {
 	least := math.Inf(1)
 	for _, dir := range q.dirs {
-		b, err := fs.ReadFile(q.h.FS, dir+"/cpu.max") // version 2
-		words := strings.Fields(string(b))
-		if err != nil {
+		words := strings.Fields(q.h.word(dir + "/cpu.max")) // version 2
+		if len(words) == 0 {
 			words = []string{q.h.word(dir + "/cpu.cfs_quota_us"), q.h.word(dir + "/cpu.cfs_period_us")} // version 1; -1: none
 		}
 		if len(words) != 2 {
@@ -36,6 +36,18 @@ func (q *Quota) CPUs() float64 {
 		}
 	}
 	return least
+}
+
+// Group identifies the innermost cgroup among those of this kernel; 0 if there is none.
+func (q Quota) Group() uint64 {
+	if len(q.dirs) == 0 {
+		return 0
+	}
+	info, err := fs.Stat(q.h.FS, q.dirs[0])
+	if err != nil {
+		return 0
+	}
+	return inode(info)
 }
 
 // word is all that a file says.

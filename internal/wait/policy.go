@@ -48,6 +48,8 @@ type Policy struct {
 	alone atomic.Int64  // ns: until then waits do not yield
 	gaps  atomic.Uint64 // how often waits have yielded
 
+	sleepers atomic.Int32 // waits that sleep
+
 	clock func() int64 // ns
 	yield func()       // the CPU
 	run   func()       // other goroutines
@@ -76,6 +78,9 @@ const (
 	yieldLong  = int64(500 * time.Microsecond)
 	longMost   = 32
 	yieldPause = 64
+	yieldMay   = int64(10 * time.Millisecond) // more is a stop, of all processes
+	// One yield in measureEvery is measured while yields are short.
+	measureEvery = 16
 	// After longAfter a wait is long: from then on it lets other goroutines run, each othersEvery or,
 	// if other waits are long, at each check.
 	longAfter   = int64(20 * time.Microsecond)
@@ -87,7 +92,7 @@ const (
 	coarseCut = 8
 )
 
-// longWaits counts the waits of this process that are long.
+// longWaits counts the waits of this process that are long and not asleep.
 var longWaits atomic.Int32
 
 var began = time.Now()
@@ -124,6 +129,7 @@ type Waiter struct {
 	state  state
 	woken  bool  // by a bell, since the last check
 	slept  bool  // at least once
+	asleep bool  // since the last check
 	long   bool  // and counted
 	start  int64 // ns: the first check
 	from   int64 // ns: when it began to spin, or to yield
@@ -148,7 +154,12 @@ func (p *Policy) Begin() Waiter {
 
 // Glances is how often a wait looks, with a Pause after each look, before it begins.
 func (p *Policy) Glances() int {
-	if p.Sharing() == Crowded && (!p.Hopeful || p.skip.Load() > 0) {
+	switch p.setting.Mode {
+	case Adaptive:
+		if p.Sharing() == Crowded && (!p.Hopeful || p.skip.Load() > 0) {
+			return 1
+		}
+	case Yielding:
 		return 1
 	}
 	return int(p.batch)
@@ -174,23 +185,23 @@ func (w *Waiter) Spinning() bool {
 // Check returns Check, GiveWay or Sleep. It may have let other goroutines run.
 func (w *Waiter) Check() Step {
 	p := w.p
-	if w.state == fresh && w.batch == 1 && p.Sharing() == Crowded && p.alone.Load() == 0 && p.setting.Mode == Adaptive {
-		w.state, w.left = yielding, 1 // without a look at the clock
+	if w.state == fresh && w.batch == 1 && p.quick() {
+		w.state, w.left = yielding, 1
 		return GiveWay
 	}
 	now := w.before
 	if w.state != yielding {
 		now = p.clock()
 	}
-	switch {
-	case w.state == fresh:
+	switch w.state {
+	case fresh:
 		w.begin(now)
-	case w.state == spinning && now-w.before > coarse:
-		w.batch = max(1, p.batch/coarseCut)
-	case w.state == drowsy && w.woken && p.setting.Mode == Adaptive && longWaits.Load() <= 1:
-		// What follows may come at once. If others wait, too, the bell was more likely theirs.
-		w.learn(now)
-		w.state, w.from = spinning, now
+	case spinning:
+		if now-w.before > coarse {
+			w.batch = min(w.batch, max(1, p.batch/coarseCut))
+		}
+	case drowsy:
+		w.awake(now)
 	}
 	w.left, w.before, w.woken = w.batch, now, false
 	w.checks++
@@ -204,8 +215,56 @@ func (w *Waiter) Check() Step {
 	case yielding:
 		return GiveWay
 	default:
-		w.slept = true
+		w.sleep()
 		return Sleep
+	}
+}
+
+// quick says whether a wait may yield without a look at the clock: in a crowd in which yields have been
+// short, but for one in so many.
+func (p *Policy) quick() bool {
+	return p.setting.Mode == Adaptive && p.Sharing() == Crowded && p.alone.Load() == 0 && p.long.Load() == 0 && p.gaps.Load()%measureEvery != 0
+}
+
+// sleep is for a wait that is about to sleep.
+func (w *Waiter) sleep() {
+	if !w.slept { // the P may stay in the system call for a while
+		w.p.run()
+	}
+	w.slept, w.asleep = true, true
+	w.p.sleepers.Add(1)
+	if w.long {
+		longWaits.Add(-1)
+	}
+}
+
+// rise is for a wait that sleeps no more.
+func (w *Waiter) rise() {
+	if !w.asleep {
+		return
+	}
+	w.asleep = false
+	w.p.sleepers.Add(-1)
+	if w.long {
+		longWaits.Add(1)
+	}
+}
+
+// awake is for a wait that has slept: what follows a bell may come at once. If others sleep, too, the
+// bell was more likely theirs.
+func (w *Waiter) awake(now int64) {
+	w.rise()
+	w.p.find(now)
+	if w.woken && w.p.setting.Mode == Adaptive && w.p.sleepers.Load() == 0 {
+		w.learn(now)
+		w.state, w.from = spinning, now
+	}
+}
+
+// find finds out what the ranks share, if that is due.
+func (p *Policy) find(now int64) {
+	if due := p.due.Load(); now >= due && p.due.CompareAndSwap(due, now+sharingEvery) {
+		p.known.Store(uint32(p.sharing()))
 	}
 }
 
@@ -251,15 +310,13 @@ func (w *Waiter) spun(now int64) {
 	default:
 		return
 	}
-	if due := p.due.Load(); now >= due && p.due.CompareAndSwap(due, now+sharingEvery) {
-		p.known.Store(uint32(p.sharing()))
-	}
-	if p.Sharing() != Crowded {
+	if p.find(now); p.Sharing() != Crowded {
 		return
 	}
 	if w.spin > 0 {
-		if v := p.vain.Add(1); v >= vainAfter {
-			p.skip.Store(1 << min(v-vainAfter, vainMost))
+		v := min(p.vain.Load()+1, vainAfter+vainMost)
+		if p.vain.Store(v); v >= vainAfter {
+			p.skip.Store(1 << (v - vainAfter))
 		}
 	}
 	switch alone := p.alone.Load(); {
@@ -280,8 +337,11 @@ func (w *Waiter) GiveWay() {
 	p.yield()
 	then := p.clock()
 	w.before = then
-	if w.start == 0 {
-		w.start, w.from, now = then, then, then
+	p.find(then)
+	if w.start == 0 { // it is not known how long that took
+		w.start, w.from = then, then
+		w.hopeAgain(then)
+		return
 	}
 	if p.setting.Mode == Yielding {
 		if then-w.from >= p.setting.most() {
@@ -289,19 +349,27 @@ func (w *Waiter) GiveWay() {
 		}
 		return
 	}
-	if then-now < yieldLong {
+	took := min(then-now, yieldMay)
+	if took < yieldLong {
 		if p.long.Load() != 0 {
 			p.long.Store(0)
 		}
 	} else if p.long.Add(1) >= longMost {
-		p.alone.Store(then + yieldPause*(then-now))
+		p.long.Store(0)
+		p.alone.Store(then + yieldPause*took)
 		w.state = drowsy
 		return
 	}
+	w.hopeAgain(then)
+}
+
+// hopeAgain decides what follows a yield.
+func (w *Waiter) hopeAgain(now int64) {
+	p := w.p
 	if w.yields >= yieldMost {
 		w.state = drowsy
 	} else if spin := p.hope(); spin > 0 {
-		w.state, w.from, w.spin, w.batch, w.left = spinning, then, spin, p.batch, p.batch
+		w.state, w.from, w.spin, w.batch, w.left = spinning, now, spin, p.batch, p.batch
 	}
 }
 
@@ -319,6 +387,9 @@ func (w *Waiter) letRun(now int64) {
 		w.p.run()
 	}
 }
+
+// Long reports whether the wait has taken some microseconds.
+func (w *Waiter) Long() bool { return w.long }
 
 // Late reports whether the wait has taken some microseconds, but the longer it takes the less often.
 func (w *Waiter) Late() bool { return w.long && w.checks&(w.checks-1) == 0 }
@@ -340,12 +411,13 @@ func (w *Waiter) End() {
 		return
 	case spinning:
 		p.Glanced()
+	case drowsy:
+		if w.rise(); w.slept && p.setting.Mode == Adaptive {
+			w.learn(p.clock())
+		}
 	}
 	if w.long {
 		longWaits.Add(-1)
-	}
-	if w.state == drowsy && w.slept && p.setting.Mode == Adaptive {
-		w.learn(p.clock())
 	}
 	w.state, w.long, w.batch = fresh, false, 1
 }
@@ -356,10 +428,11 @@ func (w *Waiter) learn(now int64) {
 	if p.Sharing() != Apart {
 		return
 	}
+	known := p.spin.Load()
 	if now-w.from <= spinMost {
-		w.spin = min(2*w.spin, spinMost)
+		w.spin = min(max(known, 2*w.spin), spinMost)
 	} else {
-		w.spin = max(w.spin-w.spin/spinFade, spinLeast)
+		w.spin = max(known-known/spinFade, spinLeast)
 	}
 	p.spin.Store(w.spin)
 }

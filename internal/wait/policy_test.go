@@ -146,26 +146,31 @@ func TestPolicyLearns(t *testing.T) {
 	}
 }
 
-// TestPolicyBell: a wait that a bell wakes spins again, unless other waits may have been meant.
+// TestPolicyBell: a wait that a bell wakes spins again, unless it may have been meant for another sleeper.
 func TestPolicyBell(t *testing.T) {
 	v := world{now: 1}
 	require.Equal(t, 3, v.wait(v.policy(Setting{}), 2000*us, 200*us).sleeps)
-	longWaits.Add(1)
-	defer longWaits.Add(-1)
-	require.Equal(t, 9, v.wait(v.policy(Setting{}), 2000*us, 200*us).sleeps)
+	p := v.policy(Setting{})
+	p.sleepers.Add(1)
+	require.Equal(t, 9, v.wait(p, 2000*us, 200*us).sleeps)
+	require.Equal(t, int32(1), p.sleepers.Load())
 }
 
 // TestPolicyNeighbour: waits of a crowd do not yield where that only gives the CPU to something that
-// computes, as many yields in a row show; they sleep, for some time.
+// computes, as many yields in a row show, of one wait or of several; they sleep, for some time.
 func TestPolicyNeighbour(t *testing.T) {
-	long := slices.Repeat([]time.Duration{3000 * us}, longMost-1)
-	v := world{now: 1, sharing: Crowded, gives: slices.Concat([]time.Duration{us}, long, []time.Duration{us}, long)}
+	const slice = 3000 * us
+	long := func(n int) []time.Duration { return slices.Repeat([]time.Duration{slice}, n) }
+	v := world{now: 1, sharing: Crowded, gives: slices.Concat(long(longMost-1), []time.Duration{us}, long(longMost-1))}
 	p := v.policy(Setting{})
 	got := v.wait(p, 300_000*us, 0)
 	require.Equal(t, []int{1000, 1}, []int{got.yields, got.sleeps}, "not in a row")
-	v.gives = append([]time.Duration{us}, slices.Repeat([]time.Duration{3000 * us}, 100)...)
-	got = v.wait(p, 200_000*us, 0)
-	require.Equal(t, []int{1 + longMost, 1}, []int{got.yields, got.sleeps})
+	waits := 0
+	for v.gives = long(1000); p.alone.Load() == 0; waits++ {
+		v.wait(p, 2*slice, 0)
+	}
+	require.Greater(t, waits, longMost/2-1)
+	require.Less(t, waits, longMost/2+measureEvery, "one in so many is measured at first")
 	v.gives = nil
 	for range 10 {
 		got = v.wait(p, us, 0)
@@ -173,6 +178,9 @@ func TestPolicyNeighbour(t *testing.T) {
 	}
 	v.now += int64(200 * time.Millisecond)
 	require.Equal(t, 1000, v.wait(p, 10_000*us, 0).yields)
+	v.gives = append([]time.Duration{us}, slices.Repeat([]time.Duration{time.Hour}, longMost)...)
+	v.wait(p, 100*time.Hour, 0)
+	require.Less(t, p.alone.Load()-v.now, int64(time.Second), "a stop of the job is no measure")
 }
 
 // TestPolicyHopeful: hopeful waits of a crowd spin before each yield, less often the longer that has
@@ -195,21 +203,40 @@ func TestPolicyHopeful(t *testing.T) {
 	require.InDelta(t, 33, v.wait(p, 33*us, 0).yields*11, 11, "each yield after spinning")
 }
 
-// TestPolicyLooksAgain: what the ranks share is found out again by a wait that has spun for long
-// enough, once a second.
+// TestPolicyLooksAgain: what the ranks share is found out again once a second, by waits that are not
+// short, and the waits after that go by it.
 func TestPolicyLooksAgain(t *testing.T) {
 	v := world{now: 1}
 	p := v.policy(Setting{})
-	v.sharing = Crowded
-	v.wait(p, 10_000*us, 0)
-	require.Equal(t, Apart, p.Sharing())
+	for _, s := range []Sharing{Crowded, Apart, Limited, Crowded, Limited, Apart} {
+		was := p.Sharing()
+		v.sharing = s
+		v.wait(p, 2000*us, 0)
+		require.Equal(t, was, p.Sharing())
+		v.now += int64(time.Second)
+		if was != Crowded { // where a wait yields at once
+			v.wait(p, us/20, 0)
+			require.Equal(t, was, p.Sharing(), "the short path asks for nothing")
+		}
+		v.wait(p, 2000*us, 0)
+		require.Equal(t, s, p.Sharing())
+		got := v.wait(p, 500*us, 0)
+		require.Equal(t, s == Crowded, got.yields > 0, "%v", s)
+	}
+	require.Equal(t, 1+6, v.asked)
+}
+
+// TestPolicyFromCrowd: a wait that began in a crowd, without spinning, teaches waits outside of one to
+// spin.
+func TestPolicyFromCrowd(t *testing.T) {
+	v := world{now: 1, sharing: Crowded}
+	p := v.policy(Setting{})
+	p.alone.Store(v.now + int64(time.Hour))
+	v.sharing = Apart
 	v.now += int64(time.Second)
-	v.wait(p, us, 0)
-	require.Equal(t, Apart, p.Sharing(), "the short path asks for nothing")
-	v.wait(p, 10_000*us, 0)
-	v.wait(p, 10_000*us, 0)
-	require.Equal(t, Crowded, p.Sharing())
-	require.Equal(t, 2, v.asked)
+	v.wait(p, 100*us, 0)
+	require.Equal(t, Apart, p.Sharing())
+	require.GreaterOrEqual(t, p.spin.Load(), spinLeast)
 }
 
 // TestPolicyGoroutines: a long wait lets other goroutines run, at each check if they wait, too.

@@ -26,6 +26,18 @@ type Setting struct {
 // EnvWait is the environment variable with a setting.
 const EnvWait = "SLUICE_WAIT"
 
+// SettingOf is what a program says, or else its environment.
+func SettingOf(program, env string) (Setting, error) {
+	if program != "" || env == "" {
+		return ParseSetting(program)
+	}
+	s, err := ParseSetting(env)
+	if err != nil {
+		err = fmt.Errorf("%s=%q: %w", EnvWait, env, err)
+	}
+	return s, err
+}
+
 // ParseSetting parses spin, yield or sleep, followed by a colon and a duration, if any (time.ParseDuration).
 // An empty text is Adaptive.
 func ParseSetting(text string) (s Setting, err error) {
