@@ -11,15 +11,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-hpc/sluice/channel"
-	"github.com/sluice-hpc/sluice/internal/boot"
-	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -149,52 +145,6 @@ func TestTroubleshooting(t *testing.T) {
 	for _, row := range rows {
 		require.True(t, strings.Contains(code.String(), row[1]), "no error or log line says %q", row[1])
 	}
-}
-
-// The page on variables has those that the code reads, with its meanings and defaults.
-func TestVariables(t *testing.T) {
-	name := regexp.MustCompile(`"((?:SLUICE|COLL|IMPI)_[A-Z_]+[A-Z])"`)
-	want := map[string]bool{}
-	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && slices.Contains([]string{"bench", "examples", "internal/test", "internal/nettest", "internal/vm", "impi/interop", "verbs/verbstest"}, filepath.ToSlash(path)):
-			return filepath.SkipDir
-		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		b, err := os.ReadFile(path)
-		for _, m := range name.FindAllSubmatch(b, -1) {
-			want[string(m[1])] = true
-		}
-		return err
-	}))
-	s := coll.DefaultSettings()
-	defaults := map[string]int{
-		coll.EnvXSize: s.XSize, coll.EnvMaxLinear: s.MaxLinear, coll.EnvBlock: s.Block, coll.EnvRingBlock: s.RingBlock, coll.EnvPipeline: s.Pipeline,
-		coll.EnvSegment: s.Segment, coll.EnvScatterBlock: s.ScatterBlock, coll.EnvBruckBlock: s.BruckBlock, coll.EnvPairBlock: s.PairBlock,
-	}
-	meanings := map[string]string{}
-	for _, v := range boot.Variables() {
-		meanings[v.Name] = v.Meaning
-	}
-	got := map[string]bool{}
-	row := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (all|rank|a filter) \\| ([^|]+) \\| (.+) \\|$")
-	for _, m := range row.FindAllStringSubmatch(pages(t)[filepath.Join("docs", "variables.md")], -1) {
-		got[m[1]] = true
-		n, found := defaults[m[1]]
-		if c := channel.DefaultCrossover(m[1]); c >= 0 {
-			n, found = c, true
-		}
-		if found {
-			require.Equal(t, fmt.Sprint(n), m[3], m[1])
-		}
-		if meaning, ok := meanings[m[1]]; ok {
-			require.Equal(t, meaning, m[4], m[1])
-		}
-	}
-	require.Equal(t, want, got)
 }
 
 // What the page on architecture quotes exists in the code, exported or not: package.Name,
