@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -129,21 +131,57 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// The texts of the page on errors are those of the code.
+// TestTroubleshooting: each text of the page is one that the code has, and the page has the text of each
+// error that packages export.
 func TestTroubleshooting(t *testing.T) {
-	var code strings.Builder
+	exporting := []string{"channel", "impi", "qmp", "fanout", "fanout/pool", "fanout/filter", "exact", "verbs"}
+	var texts, errs []string
 	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		b, err := os.ReadFile(path)
-		code.Write(b)
-		return err
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		exports := slices.Contains(exporting, filepath.ToSlash(filepath.Dir(path)))
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil {
+					texts = append(texts, text)
+				}
+			case *ast.ValueSpec:
+				for i, name := range n.Names {
+					if !exports || !strings.HasPrefix(name.Name, "Err") || i >= len(n.Values) {
+						continue
+					}
+					if call, ok := n.Values[i].(*ast.CallExpr); ok && len(call.Args) == 1 {
+						text, err := strconv.Unquote(call.Args[0].(*ast.BasicLit).Value)
+						require.NoError(t, err)
+						errs = append(errs, text)
+					}
+				}
+			}
+			return true
+		})
+		return nil
 	}))
-	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(pages(t)[filepath.Join("docs", "troubleshooting.md")], -1)
-	require.Greater(t, len(rows), 20)
+	var rows []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`([^|`]*)\\|").FindAllStringSubmatch(pages(t)[filepath.Join("docs", "troubleshooting.md")], -1) {
+		if !strings.Contains(row[2], "from Go") {
+			rows = append(rows, row[1])
+		}
+	}
+	require.Greater(t, len(rows), 40)
 	for _, row := range rows {
-		require.True(t, strings.Contains(code.String(), row[1]), "no error or log line says %q", row[1])
+		require.True(t, slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, row) }), "no text of the code has %q", row)
+	}
+	require.Greater(t, len(errs), 30)
+	for _, err := range errs {
+		if err != "closed" { // by its user
+			require.True(t, slices.ContainsFunc(rows, func(row string) bool { return strings.Contains(err, row) }), "the page lacks %q", err)
+		}
 	}
 }
 
@@ -249,4 +287,17 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	require.Positive(t, programs)
+}
+
+// TestWords: processes and things are not spoken of as persons.
+func TestWords(t *testing.T) {
+	person := regexp.MustCompile(`(?i)\b(whom?|nobody|whoever|somebody)\b`)
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !slices.Contains([]string{".go", ".md"}, filepath.Ext(path)) || path == "docs_test.go" {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		require.Empty(t, string(person.Find(b)), "%s", path)
+		return err
+	}))
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,6 +30,9 @@ var programs = map[string]string{
 	"transpose":    "row 0: [0 4 8 12",
 }
 
+// lines bounds the lines of code of the examples that show how short a program is.
+var lines = map[string]int{"pingpong": 25, "heat": 60}
+
 // All run as 1, 2 and 4 ranks, have at most 100 lines, and begin with what to look at.
 func TestExamples(t *testing.T) {
 	bin := t.TempDir()
@@ -43,6 +47,10 @@ func TestExamples(t *testing.T) {
 			source, err := os.ReadFile(filepath.Join(name, "main.go"))
 			require.NoError(t, err)
 			require.LessOrEqual(t, bytes.Count(source, []byte("\n")), 100)
+			code := regexp.MustCompile(`(?m)^\s*(//.*)?\n`).ReplaceAll(source, nil)
+			if most := lines[name]; most > 0 {
+				require.LessOrEqual(t, bytes.Count(code, []byte("\n")), most, "lines of code")
+			}
 			require.Contains(t, string(source[:bytes.Index(source, []byte("package main"))]), "Look at: ")
 			for _, size := range []int{1, 2, 4} {
 				if name == "transpose" && size > 1 {

@@ -29,7 +29,7 @@ const lockable = 1 << 30
 func User(t testing.TB) {
 	t.Helper()
 	uid, limit := os.Geteuid(), lockedMemory()
-	check(t, LimitedUser, uid != 0 && limit <= lockable, fmt.Sprintf("this is user %d, who may lock %d bytes", uid, limit))
+	check(t, LimitedUser, uid != 0 && limit <= lockable, fmt.Sprintf("this is user %d, and may lock %d bytes", uid, limit))
 }
 
 // Program skips a test that starts programs which are not installed.
