@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
@@ -31,6 +32,8 @@ func (xdpProvider) Probe() verbs.Probe {
 	switch {
 	case err == nil:
 		return verbs.Probe{Answer: verbs.Yes}
+	case errors.Is(err, limits.ErrFiles):
+		return verbs.Probe{Answer: verbs.Unknown, Reason: limits.Files(err).Error()}
 	case asked:
 		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
 	}

@@ -16,18 +16,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
 )
 
-// Probe tries to create a sealed memfd, which the provider needs.
+// Probe tries to create a sealed memfd, which the provider needs. That there is no descriptor left now
+// says nothing: Open may have one, or says so.
 func (provider) Probe() verbs.Probe {
 	s, err := createSegment("probe", unix.Getpagesize(), false)
 	if err == nil {
 		err = s.close()
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, limits.ErrFiles):
+		return verbs.Probe{Answer: verbs.Unknown, Reason: limits.Files(err).Error()}
+	case err != nil:
 		return verbs.Probe{Answer: verbs.No, Reason: err.Error()}
 	}
 	return verbs.Probe{Answer: verbs.Yes}
