@@ -80,7 +80,8 @@ func (n *Node) meet(ctx context.Context) error {
 		}
 	}
 	n.ranks = population(n.addresses, n.rank)
-	n.policy = wait.NewPolicy(n.opt.waits, looks, n.ranks.Sharing)
+	n.cpus = wait.NewCPUs(n.ranks.Sharing)
+	n.policy = wait.NewPolicy(n.opt.waits, looks, n.cpus)
 	n.countDescriptors()
 	n.wg.Go(n.accept)
 	return nil

@@ -235,8 +235,8 @@ func (g *Group) allgather(ctx context.Context, data []byte, ranks []int) ([][]by
 // Close ends the group at this rank. It waits, at most for the peer timeout, until the
 // other members have finished the collectives that are complete here; members that
 // arrive later still find what they need. If members on this host called different
-// collectives, and no later collective reported that, it returns [ErrMismatch]. Declared collectives are closed; a collective
-// in progress fails at all members. A concurrent Close returns when this one does;
+// collectives, and no later collective reported that, it returns [ErrMismatch]. Declared
+// collectives are closed; a collective in progress fails at all members. A concurrent Close returns when this one does;
 // closing again does nothing. The world group is closed with the node.
 //
 // For a failed group, Close cancels the messages in flight and waits for every peer to

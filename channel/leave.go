@@ -18,8 +18,8 @@ import (
 // already copying, Close waits for it, at most for the peer timeout. If that expires,
 // Close returns [ErrBusy] for each such handle: the node is closed, and the peer may
 // still write to the former memory, which is never reused. If it cancels sends to peers
-// that are still connected, it returns [ErrActive], which names the first such send. Alloc memory is freed; see
-// [Memory.Bytes]. Concurrent calls that wait for a peer, a rank or the rendezvous
+// that are still connected, it returns [ErrActive], which names the first such send. Alloc memory
+// is freed; see [Memory.Bytes]. Concurrent calls that wait for a peer, a rank or the rendezvous
 // return [ErrClosed]. A concurrent Close returns when this one does, with its error;
 // closing again does nothing.
 func (n *Node) Close() error {

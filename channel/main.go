@@ -10,8 +10,8 @@ import (
 
 // Main runs a rank of a job: it joins the job, calls f, and closes the node. It is to be called
 // from the main function. An error of any of these steps, or one passed to [Must], is written to
-// standard error, with the rank's number as soon as that is known, and the process exits with status 1; otherwise Main
-// returns.
+// standard error, with the rank's number as soon as that is known, and the process exits with
+// status 1; otherwise Main returns.
 //
 // The context of f never ends. A panic in f ends the process as it does without Main, and the
 // other ranks see that this one has died.

@@ -161,7 +161,7 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 	}
 	g.host.me = slices.Index(g.local, g.me)
 	g.team = shared.NewTeam(g.host, g.host.me, list)
-	g.policy = wait.NewPolicy(n.opt.waits, collectiveLooks, n.ranks.Sharing)
+	g.policy = wait.NewPolicy(n.opt.waits, collectiveLooks, n.cpus)
 	g.spinTeam()
 	n.mu.Lock()
 	n.groups[id] = g

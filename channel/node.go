@@ -48,6 +48,7 @@ type Node struct {
 	bell      *bell
 	fenced    bool
 	ranks     machine.Population // of this machine, once they have met
+	cpus      *wait.CPUs         // that these share
 	policy    *wait.Policy       // for messages
 	listener  net.Listener
 	addresses []address // by rank
@@ -132,7 +133,8 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		n.guarded = 1
 	}
 	n.ranks = machine.Population{machine.Self()}
-	n.policy = wait.NewPolicy(o.waits, looks, n.ranks.Sharing)
+	n.cpus = wait.NewCPUs(n.ranks.Sharing)
+	n.policy = wait.NewPolicy(o.waits, looks, n.cpus)
 	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
 	defer func() {
 		if err != nil {

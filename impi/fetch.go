@@ -5,8 +5,8 @@ import "github.com/sluice-hpc/sluice/impi/packet"
 // The send of a message of at most the agreed packet length completes whether or not the message is
 // received. If a carrier's packets are shorter than that, the receiver fetches the rest of a
 // message that no receive has matched: it sends SYNCACK, and the rest arrives in memory of the
-// engine. A receive posted before then saves a copy, so the receiver fetches late: when a waiter is
-// about to yield the CPU, or after some milliseconds in which the program only tests and probes. It
+// engine. A receive posted before then saves a copy, so the receiver fetches late: when a wait
+// has taken some microseconds, or after some milliseconds in which the program only tests and probes. It
 // fetches only while unexpected messages take less than half of Config.Unexpected, to keep room for
 // first packets; sends beyond that complete when they are received.
 

@@ -256,7 +256,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		})
 	}
 	wg.Wait()
-	e.policy = wait.NewPolicy(j.config.waits, pollBatch, rc.ranks.Sharing)
+	e.policy = wait.NewPolicy(j.config.waits, pollBatch, wait.NewCPUs(rc.ranks.Sharing))
 	e.policy.Hopeful = true
 	err = errors.Join(errs...)
 	for i, conn := range conns {

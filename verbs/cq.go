@@ -53,8 +53,8 @@ func (q *CQ) ReqNotify(solicitedOnly bool) error {
 // Wait polls until there is a completion, the queue breaks, or ctx ends. It returns
 // what Poll returns, or the error of ctx. It spins for as long as earlier waits show that it
 // pays, at most a millisecond, then sleeps; a process with one CPU yields instead of spinning, and
-// SLUICE_WAIT may say otherwise. It is only for CQs
-// without a channel; with one, block in [CompChannel.Get].
+// SLUICE_WAIT may say otherwise. It is only for CQs without a channel; with one, block in
+// [CompChannel.Get].
 func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if q.channel != nil {
 		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "the CQ has a completion channel; call CompChannel.Get instead")
@@ -63,8 +63,7 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 		return 0, q.ctx.errorf("wait for completion", ErrInvalid, "no room for completions")
 	}
 	q.once.Do(func() {
-		self := machine.Self() // the other end may run on the same CPUs, most likely
-		q.policy = wait.NewPolicy(q.how, waitBatches, machine.Population{self, self}.Sharing)
+		q.policy = wait.NewPolicy(q.how, waitBatches, twoProcesses())
 	})
 	glances := q.policy.Glances()
 	w := q.policy.Begin()
@@ -119,6 +118,13 @@ func (q *CQ) PollSpin(wcs []WC, looks int) (int, error) {
 // spinLooks is how often a provider polls within one call: a few microseconds, so that
 // neither concurrent polls nor the garbage collector wait for long.
 const spinLooks = 128
+
+// twoProcesses is what a queue knows of the CPUs of this process and of the other end, which may most
+// likely run on the same ones.
+var twoProcesses = sync.OnceValue(func() *wait.CPUs {
+	self := machine.Self()
+	return wait.NewCPUs(machine.Population{self, self}.Sharing)
+})
 
 // waitBatches is how often Wait polls so often in a row before it lets goroutines run.
 const waitBatches = 8

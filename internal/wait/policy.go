@@ -15,12 +15,36 @@ const (
 	Crowded                // there are fewer CPUs than ranks
 )
 
+// CPUs is what the policies of a process know of the CPUs that its ranks share.
+type CPUs struct {
+	find  func() Sharing
+	known atomic.Uint32
+	due   atomic.Int64 // ns: when it is to be found out again
+}
+
+// NewCPUs returns what find says, and has waits that are not short call it again, once a second.
+func NewCPUs(find func() Sharing) *CPUs {
+	c := &CPUs{find: find}
+	c.known.Store(uint32(find()))
+	c.due.Store(now() + sharingEvery)
+	return c
+}
+
+// Sharing is what was found out last.
+func (c *CPUs) Sharing() Sharing { return Sharing(c.known.Load()) }
+
+// look finds it out again if that is due.
+func (c *CPUs) look(now int64) {
+	if due := c.due.Load(); now >= due && c.due.CompareAndSwap(due, now+sharingEvery) {
+		c.known.Store(uint32(c.find()))
+	}
+}
+
 // Step is what a waiter does next.
 type Step uint8
 
 const (
-	Look    Step = iota // look again for what is awaited
-	Check               // do what others may wait for, see whether to end the wait, then look again
+	Check   Step = iota // do what others may wait for, see whether to end the wait, then look again
 	GiveWay             // do all that, then call Waiter.GiveWay before looking again
 	Sleep               // do all that, then sleep until a bell rings
 )
@@ -36,12 +60,10 @@ type Policy struct {
 	Hopeful bool
 
 	setting Setting
-	sharing func() Sharing
+	cpus    *CPUs
 	batch   uint32 // looks between two checks
 
 	spin  atomic.Int64  // ns to spin where ranks are apart: learned
-	known atomic.Uint32 // the Sharing
-	due   atomic.Int64  // ns: when it is to be found out again
 	vain  atomic.Int32  // in a crowd: so many times in a row spinning has been in vain
 	skip  atomic.Int32  // in a crowd: so many times waits do not spin
 	long  atomic.Int32  // so many yields in a row have been long
@@ -97,24 +119,20 @@ var longWaits atomic.Int32
 
 var began = time.Now()
 
-// NewPolicy returns a policy for waits that check once in batch looks. Sharing is called at once, and
-// by waits from time to time; nil means Apart.
-func NewPolicy(s Setting, batch int, sharing func() Sharing) *Policy {
-	if sharing == nil {
-		sharing = func() Sharing { return Apart }
+func now() int64 { return int64(time.Since(began)) }
+
+// NewPolicy returns a policy for waits that check once in batch looks. Without CPUs ranks are apart.
+func NewPolicy(s Setting, batch int, cpus *CPUs) *Policy {
+	if cpus == nil {
+		cpus = NewCPUs(func() Sharing { return Apart })
 	}
-	p := &Policy{
-		setting: s, batch: uint32(batch), sharing: sharing,
-		clock: func() int64 { return int64(time.Since(began)) }, yield: Yield, run: runtime.Gosched,
-	}
+	p := &Policy{setting: s, cpus: cpus, batch: uint32(batch), clock: now, yield: Yield, run: runtime.Gosched}
 	p.spin.Store(spinFirst)
-	p.known.Store(uint32(sharing()))
-	p.due.Store(p.clock() + sharingEvery)
 	return p
 }
 
 // Sharing is what the policy knows about the CPUs of the ranks.
-func (p *Policy) Sharing() Sharing { return Sharing(p.known.Load()) }
+func (p *Policy) Sharing() Sharing { return p.cpus.Sharing() }
 
 // Yields is how often waits have yielded so far.
 func (p *Policy) Yields() uint64 { return p.gaps.Load() }
@@ -254,17 +272,10 @@ func (w *Waiter) rise() {
 // bell was more likely theirs.
 func (w *Waiter) awake(now int64) {
 	w.rise()
-	w.p.find(now)
+	w.p.cpus.look(now)
 	if w.woken && w.p.setting.Mode == Adaptive && w.p.sleepers.Load() == 0 {
 		w.learn(now)
 		w.state, w.from = spinning, now
-	}
-}
-
-// find finds out what the ranks share, if that is due.
-func (p *Policy) find(now int64) {
-	if due := p.due.Load(); now >= due && p.due.CompareAndSwap(due, now+sharingEvery) {
-		p.known.Store(uint32(p.sharing()))
 	}
 }
 
@@ -310,7 +321,7 @@ func (w *Waiter) spun(now int64) {
 	default:
 		return
 	}
-	if p.find(now); p.Sharing() != Crowded {
+	if p.cpus.look(now); p.Sharing() != Crowded {
 		return
 	}
 	if w.spin > 0 {
@@ -337,7 +348,7 @@ func (w *Waiter) GiveWay() {
 	p.yield()
 	then := p.clock()
 	w.before = then
-	p.find(then)
+	p.cpus.look(then)
 	if w.start == 0 { // it is not known how long that took
 		w.start, w.from = then, then
 		w.hopeAgain(then)

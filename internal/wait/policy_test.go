@@ -22,9 +22,9 @@ const lookTime = 10 // ns
 
 // policy returns a policy of this world that checks once in ten looks.
 func (v *world) policy(s Setting) *Policy {
-	p := NewPolicy(s, 10, func() Sharing { v.asked++; return v.sharing })
+	p := NewPolicy(s, 10, NewCPUs(func() Sharing { v.asked++; return v.sharing }))
 	p.clock = func() int64 { return v.now }
-	p.due.Store(v.now + sharingEvery)
+	p.cpus.due.Store(v.now + sharingEvery)
 	p.yield = func() {
 		v.gave++
 		d := time.Microsecond
@@ -259,12 +259,12 @@ func TestSetting(t *testing.T) {
 	for text, want := range map[string]Setting{
 		"": {}, "spin": {Mode: Spinning}, "yield:1ms": {Mode: Yielding, For: time.Millisecond}, "sleep": {Mode: Sleeping}, "sleep:20us": {Mode: Sleeping, For: 20 * us},
 	} {
-		got, err := ParseSetting(text)
+		got, err := parse(text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
 	for _, text := range []string{"nap", "spin:", "spin:0", "spin:-1s", "spin:5", "spin:1s:1s", ":1s"} {
-		_, err := ParseSetting(text)
+		_, err := parse(text)
 		require.ErrorContains(t, err, text)
 	}
 }

@@ -29,18 +29,18 @@ const EnvWait = "SLUICE_WAIT"
 // SettingOf is what a program says, or else its environment.
 func SettingOf(program, env string) (Setting, error) {
 	if program != "" || env == "" {
-		return ParseSetting(program)
+		return parse(program)
 	}
-	s, err := ParseSetting(env)
+	s, err := parse(env)
 	if err != nil {
 		err = fmt.Errorf("%s=%q: %w", EnvWait, env, err)
 	}
 	return s, err
 }
 
-// ParseSetting parses spin, yield or sleep, followed by a colon and a duration, if any (time.ParseDuration).
+// parse parses spin, yield or sleep, followed by a colon and a duration, if any (time.ParseDuration).
 // An empty text is Adaptive.
-func ParseSetting(text string) (s Setting, err error) {
+func parse(text string) (s Setting, err error) {
 	if text == "" {
 		return s, nil
 	}
