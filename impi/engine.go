@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
@@ -47,9 +48,9 @@ type engine struct {
 	overdue  bool       // some have been owed for a while
 
 	sources  []eventSource
-	polls    uint64 // polls by callers
-	sleepers int
-	bell     chan struct{} // closed when a request completes while a waiter sleeps
+	polls    uint64          // polls by callers
+	sleepers []chan struct{} // the bell of each, which rings when a request completes
+	bells    []chan struct{} // not in use
 	kicks    []chan struct{}
 	fences   int  // in progress
 	closing  bool // Close has been called: nothing new may start, and only posted receives match
@@ -140,11 +141,10 @@ func (e *engine) progress() bool {
 
 // ring wakes the sleepers.
 func (e *engine) ring() {
-	if e.sleepers > 0 {
-		close(e.bell)
-		e.bell = make(chan struct{})
-		e.sleepers = 0
+	for _, bell := range e.sleepers {
+		bell <- struct{}{}
 	}
+	e.sleepers = e.sleepers[:0]
 }
 
 // condition is what a waiter waits for. It is evaluated with the lock held.
@@ -230,8 +230,13 @@ func lapsed(err error) error {
 
 // sleep leaves progress to the watchers until a request completes.
 func (e *engine) sleep(ctx context.Context) {
-	e.sleepers++
-	bell := e.bell
+	var bell chan struct{}
+	if n := len(e.bells); n > 0 {
+		bell, e.bells = e.bells[n-1], e.bells[:n-1]
+	} else {
+		bell = make(chan struct{}, 1) // rings once before it is used again
+	}
+	e.sleepers = append(e.sleepers, bell)
 	e.fetchOwed() // may ring the bell
 	e.lock.Unlock()
 	for _, k := range e.kicks {
@@ -245,8 +250,11 @@ func (e *engine) sleep(ctx context.Context) {
 		e.lock.Lock()
 	case <-ctx.Done():
 		e.lock.Lock()
-		if e.bell == bell {
-			e.sleepers--
+		if i := slices.Index(e.sleepers, bell); i >= 0 {
+			e.sleepers = slices.Delete(e.sleepers, i, i+1)
+		} else {
+			<-bell
 		}
 	}
+	e.bells = append(e.bells, bell)
 }

@@ -49,7 +49,7 @@ func (s *script) close()  { s.closed = true }
 
 // scripted is a process of a job of two whose other host says what the script has.
 func scripted(t testing.TB, s *script) (*Comm, *tcpCarrier) {
-	e := &engine{log: slog.New(slog.DiscardHandler), ranks: map[packet.Proc]int32{}, unexpected: 100_000, bell: make(chan struct{})}
+	e := &engine{log: slog.New(slog.DiscardHandler), ranks: map[packet.Proc]int32{}, unexpected: 100_000}
 	for i, p := range fuzzProcs {
 		e.procs, e.hostOf, e.ranks[p] = append(e.procs, p), append(e.hostOf, int32(i)), int32(i)
 	}

@@ -152,7 +152,7 @@ func assemble(ctx context.Context, op string, r *roster, l net.Listener, c Confi
 
 // newJob makes a job of connected hosts.
 func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Job, error) {
-	e := &engine{policy: wait.NewPolicy(c.waits, pollBatch, nil), log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen, bell: make(chan struct{})}
+	e := &engine{policy: wait.NewPolicy(c.waits, pollBatch, nil), log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen}
 	e.life, e.stop = context.WithCancel(context.Background())
 	j := &Job{e: e, roster: r, config: c, tagUB: r.tagUB, closed: make(chan struct{})}
 	for i := range r.hosts {

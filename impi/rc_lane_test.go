@@ -18,7 +18,7 @@ import (
 // laneEnd is a process of a job of two with a lane and no queue pair. It acknowledges
 // nothing.
 func laneEnd(rank int32) (*Comm, *rcCarrier) {
-	e := &engine{log: slog.New(slog.DiscardHandler), unexpected: 100_000, bell: make(chan struct{}), hostOf: []int32{rank, 1 - rank}}
+	e := &engine{log: slog.New(slog.DiscardHandler), unexpected: 100_000, hostOf: []int32{rank, 1 - rank}}
 	e.procs = append(e.procs, fuzzProcs...)
 	p := &process{e: e, rank: rank, matchers: map[uint64]*matcher{}, pairs: make([]*pair, 2)}
 	e.processes = []*process{p}

@@ -346,7 +346,7 @@ func asleep(t testing.TB, e *engine) {
 	ctx := within(t)
 	for ctx.Err() == nil {
 		e.lock.Lock()
-		n := e.sleepers
+		n := len(e.sleepers)
 		e.lock.Unlock()
 		if n > 0 {
 			return

@@ -30,7 +30,7 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 		e.lock.Lock()
 		looked := e.polls != seen
 		seen = e.polls
-		asleep := e.sleepers > 0
+		asleep := len(e.sleepers) > 0
 		e.fetchOverdue()
 		e.lock.Unlock()
 		if looked && !asleep {
@@ -61,7 +61,7 @@ func (e *engine) pollUntilCalled(s eventSource, seen *uint64) error {
 			runtime.Gosched()
 			e.lock.Lock()
 		}
-		away := e.polls == *seen || e.sleepers > 0
+		away := e.polls == *seen || len(e.sleepers) > 0
 		if away {
 			e.fetchOwed()
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 // numb is a source of events that cannot be waited for.
@@ -32,7 +33,7 @@ func (n numb) block(context.Context) error {
 // polled nevertheless.
 func TestWatchFails(t *testing.T) {
 	var b logbuf.Buffer
-	e := &engine{log: slog.New(slog.NewTextHandler(&b, nil)), bell: make(chan struct{})}
+	e := &engine{log: slog.New(slog.NewTextHandler(&b, nil))}
 	e.life, e.stop = context.WithCancel(t.Context())
 	n := numb{make(chan struct{}), make(chan struct{}, 100)}
 	e.wg.Go(func() { e.watch(n, make(chan struct{})) })
@@ -43,4 +44,51 @@ func TestWatchFails(t *testing.T) {
 	e.stop()
 	e.wg.Wait()
 	require.Equal(t, 1, strings.Count(b.String(), "no descriptors"))
+}
+
+// sender is a source of events that sends the last thing that Close waits for, when it is let.
+type sender struct {
+	let  chan struct{}
+	sent *bool
+}
+
+func (s sender) poll() bool {
+	select {
+	case <-s.let:
+		*s.sent = true
+		return true
+	default:
+		return false
+	}
+}
+
+func (s sender) block(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+type allSent struct{ set *bool }
+
+func (f allSent) over() bool { return *f.set }
+
+// TestWatchWakesClose: Close waits for more than requests; what a watcher sends wakes it.
+func TestWatchWakesClose(t *testing.T) {
+	e := &engine{log: slog.New(slog.DiscardHandler), policy: wait.NewPolicy(wait.Setting{Mode: wait.Sleeping}, 1, nil), closing: true}
+	e.life, e.stop = context.WithCancel(t.Context())
+	defer e.stop()
+	sent := false
+	s := sender{make(chan struct{}, 1), &sent}
+	over := make(chan error, 1)
+	ctx := within(t)
+	go func() {
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		over <- await(ctx, e, allSent{&sent})
+	}()
+	asleep(t, e)
+	s.let <- struct{}{}
+	var seen uint64
+	go e.pollUntilCalled(s, &seen)
+	require.NoError(t, <-over)
+	require.NoError(t, ctx.Err(), "it was woken")
 }

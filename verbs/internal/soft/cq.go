@@ -289,7 +289,8 @@ type CompChannel struct {
 	device string
 	mu     sync.Mutex
 	queue  []verbs.ProviderCQ
-	signal chan struct{} // capacity 1: the queue is not empty, or the channel closed
+	room   []verbs.ProviderCQ // of a queue that was empty
+	signal chan struct{}      // capacity 1: the queue is not empty, or the channel closed
 	closed bool
 	fd     eventFD
 }
@@ -305,7 +306,12 @@ func (c *CompChannel) add(q verbs.ProviderCQ) {
 	if c.closed {
 		return
 	}
-	c.queue = append(c.queue, q)
+	if len(c.queue) == 0 {
+		c.room = append(c.room[:0], q)
+		c.queue = c.room
+	} else {
+		c.queue = append(c.queue, q)
+	}
 	c.fd.set()
 	c.wake()
 }
@@ -348,9 +354,9 @@ func (c *CompChannel) Get(ctx context.Context) (verbs.ProviderCQ, error) {
 		}
 		if len(c.queue) > 0 {
 			q := c.queue[0]
+			c.queue[0] = nil
 			c.queue = c.queue[1:]
 			if len(c.queue) == 0 {
-				c.queue = nil
 				c.fd.clear()
 			} else {
 				c.wake()
