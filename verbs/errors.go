@@ -10,7 +10,7 @@ var (
 	// ErrClosed: the object, or an object that it depends on, is closed.
 	ErrClosed = errors.New("use of closed object")
 	// ErrBusy: other objects, or accesses in flight, still use the object (EBUSY of libibverbs).
-	ErrBusy = errors.New("object is in use")
+	ErrBusy = errors.New("still in use")
 	// ErrInvalid: an argument is outside what the device or the model allows (EINVAL).
 	ErrInvalid = errors.New("invalid argument")
 	// ErrState: the QP is in a state that forbids the operation.

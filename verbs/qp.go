@@ -198,9 +198,9 @@ func Retries(n int) RetryCount { return RetryCount{uint8(7 - min(max(n, 0), 7))}
 func (r RetryCount) value() uint8 { return 7 - r.inverted }
 
 // Connect moves a QP in RESET or INIT to RTS, connected to the peer's endpoint, by the
-// usual three calls of [QP.Modify]. Like these it is local and returns at once. If the
-// endpoint is of another provider, the error wraps [ErrEndpoint]; if the QP fails meanwhile, its
-// [QP.Cause].
+// usual three calls of [QP.Modify]. Like these it is local and returns at once. The error wraps
+// [ErrEndpoint] if the endpoint is of another provider, and the QP's [QP.Cause] if the QP fails
+// during the call.
 func (q *QP) Connect(remote Endpoint, opt ConnectAttr) error {
 	if q.closed.Load() {
 		return q.closedErr("connect QP")

@@ -5,6 +5,12 @@
 //	source ─┼─ chunks ──┼─ worker ─┼─ results ── sorter ── sink
 //	source ─┘           └─ worker ─┘
 //
+//	p, err := pipeline.New(pipeline.Config{Sources: sources, NewWorker: newWorker, Sink: output.Sink})
+//	err = p.Run(ctx)
+//	source := pipeline.File(file, pipeline.FileOptions{}).Next
+//	worker := pipeline.Items(ring.V12, limit, keep) // for each item
+//	output, err := pipeline.Create("out.evt")       // output.Commit when Run has succeeded
+//
 // The user provides the stages as functions. A [Source] makes chunks, numbered within the
 // source. A [Worker] takes the next chunk and makes a result of it, which may be empty. The
 // sorter puts the results of a source in the order of their sequence numbers, and merges

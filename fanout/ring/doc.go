@@ -2,6 +2,12 @@
 // nuclear-physics laboratory, versions 11 and 12 (its DataFormat.h), and the chunks in
 // which they are sent to workers. An event file is a sequence of ring items, nothing else.
 //
+//	r := ring.NewReader(file, limit)
+//	raw, err := r.Next(&item)                        // io.EOF after the last
+//	w := ring.NewWriter(file, ring.V12)
+//	err = w.Write(&item)                             // then w.Flush
+//	for e, err := range ring.Entries(chunk, limit) { // the items of a chunk, with their timestamps
+//
 // A ring item is little-endian:
 //
 //	 0  size of the item, this field included     32 bits

@@ -2,6 +2,11 @@
 // March 1999, chapter 3, Data Transfer Protocol): the packets that the hosts of a job exchange once
 // package startup has brought them together.
 //
+//	h := packet.Header{Type: packet.Data, Len: n, Src: src, Dest: dest}
+//	h.Put(&b, packet.Revised)                  // or b = h.Append(b, packet.Revised)
+//	err := packet.Parse(&h, &b, packet.Revised)
+//	body := h.Body()                           // bytes that follow the header
+//
 // A packet is a big-endian header of 128 bytes. In DATA and DATASYNC only, it is followed by the
 // bytes of user data that the header announces:
 //

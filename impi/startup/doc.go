@@ -4,6 +4,12 @@
 // and [Dial] joins as a client. What the hosts send each other afterwards is not part of the
 // protocol.
 //
+//	result, err := (&startup.Server{Clients: 2}).Serve(ctx, listener)
+//
+//	job, err := startup.Dial(ctx, "host:7000", startup.Config{Rank: 0, Hosts: hosts})
+//	n := job.PacketLen(a, b)                   // what two processes have agreed on
+//	err = job.Finish()                         // then job.Close
+//
 // All integers are big-endian. A command has a header, which holds its name in four letters and the
 // number of bytes that follow:
 //
