@@ -65,8 +65,9 @@ func (g *Group) describe(now uint32) string {
 	return fmt.Sprintf("%v of a group of %d, call %d: waits for members, for %d s", w.kind, g.Size(), w.number, max(now, w.began)-w.began)
 }
 
-// announce periodically tells the other members which collective this one waits in.
-func (c *Collective) announce() {
+// announce periodically tells the other members which collective this one waits in, and returns when
+// to call it again.
+func (c *Collective) announce() time.Duration {
 	now := time.Now().UnixNano()
 	switch {
 	case c.announced == 0:
@@ -78,6 +79,7 @@ func (c *Collective) announce() {
 		g := c.group
 		g.tellAll(kindCall, (&callInfo{g.id, c.number, c.sig}).append(nil), true)
 	}
+	return time.Duration(c.again-(now-c.announced)) + 1
 }
 
 // checkCall compares the announced call of another member with this member's. An announcement

@@ -286,11 +286,23 @@ func (c *Collective) awaitLong(ctx context.Context, lacked uint32) error {
 		case wait.GiveWay:
 			w.GiveWay()
 		case wait.Sleep:
-			c.announce()
-			n.nap(ctx, &w, func() bool {
+			n.nap(ctx, &w, (*sleepyCollective)(c), c.announce(), func() bool {
 				g.advance()
 				return !c.active
 			})
+		}
+	}
+}
+
+// sleepsIn is that of the messages between hosts of all collectives in progress.
+func (c *Collective) sleepsIn(t *wait.Sleeper) {
+	g := c.group
+	if t != nil {
+		g.slept = append(g.slept[:0], g.active...)
+	}
+	for _, c := range g.slept {
+		for _, h := range c.handles {
+			h.sleepsIn(t)
 		}
 	}
 }

@@ -439,7 +439,7 @@ func (p *peer) read(r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		p.node.bell.wakeAll()
+		p.node.sleepers.WakeReady()
 		select {
 		case p.node.heard <- struct{}{}:
 		default:

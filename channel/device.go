@@ -167,6 +167,7 @@ func (d *device) watch() {
 				q.lock.Unlock()
 			} else if p := d.node.peerOf(e.QP); d.mapped && p != nil {
 				p.unmapped()
+				p.node.sleepers.WakeAll() // it may be what ends the messages of a peer that has failed
 			}
 		case verbs.EventQPLastWQEReached:
 			if q := d.queueOf(e.QP); q != nil {

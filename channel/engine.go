@@ -3,7 +3,6 @@ package channel
 import (
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 )
 
@@ -54,10 +53,9 @@ func (n *Node) engine() {
 			// Peers pay for ringing a sleeper's bell, so do not sleep on it merely to
 			// see that the users pack by themselves.
 			awake := len(streams) == 0 && !useful
-			v := atomic.LoadUint32(&n.bell.word)
+			var mark uint32
 			if !awake {
-				atomic.AddUint32(&n.bell.sleepers, 1)
-				barrier()
+				mark = n.bell.Listen()
 			}
 			for _, s := range streams {
 				n.relieve(s)
@@ -69,8 +67,8 @@ func (n *Node) engine() {
 			if awake {
 				time.Sleep(engineTick)
 			} else {
-				sleepOn(&n.bell.word, v, engineTick)
-				atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
+				n.bell.Sleep(mark, engineTick)
+				n.bell.Ignore()
 			}
 		}
 	}

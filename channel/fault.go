@@ -62,7 +62,7 @@ func (g *Group) fail(err error) {
 	g.told.Store(true)
 	g.tellAll(kindFault, g.faultBody(err), true)
 	g.node.log.Debug("channel: a group has failed", "size", g.Size(), "error", err)
-	g.node.bell.wakeAll()
+	g.node.sleepers.WakeAll()
 }
 
 // passOn forwards the failure that this member was told of to its connected members: they are

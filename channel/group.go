@@ -59,6 +59,7 @@ type Group struct {
 	told     atomic.Bool                        // the others know of fault
 	closed   atomic.Bool
 	ended    chan struct{}           // closed when Close has finished
+	slept    []*Collective           // that its goroutine slept for last
 	waits    atomic.Pointer[waiting] // what a goroutine sleeps for; nil: nothing
 	calls    [64]callRecord          // the last collectives, by their number
 	mu       sync.Mutex
@@ -251,7 +252,7 @@ func (g *Group) Close() error {
 	}
 	defer close(g.ended)
 	n := g.node
-	n.bell.wakeAll() // wakes a goroutine that sleeps in a call
+	n.sleepers.WakeAll() // wakes a goroutine that sleeps in a call
 	wait.Until(context.Background(), g.tryEnter)
 	defer g.exit()
 	ctx, cancel := n.patience()
@@ -269,6 +270,10 @@ func (g *Group) Close() error {
 
 // maxGroupsLeft bounds how many closed groups a node remembers.
 const maxGroupsLeft = 1 << 16
+
+// atQuiet, if a test has set it, is called each time that Close looks whether a member accesses the
+// segment.
+var atQuiet func(g *Group)
 
 // quit ends what is in progress, and frees the resources of the group as soon as no member
 // accesses them: the segment once all members have closed the group, within a second. If one
@@ -288,7 +293,13 @@ func (g *Group) quit(ctx context.Context) error {
 	}
 	g.kept = nil
 	errs := g.giveBack(ctx, declared)
-	quiet := g.awaitQuiet(ctx)
+	quiet := wait.Until(ctx, func() bool { // until no member accesses the segment
+		if atQuiet != nil {
+			atQuiet(g)
+		}
+		g.node.drive()
+		return g.team.Quiet()
+	})
 	if m := g.team.Differ(); m != nil && g.fault.Load() == nil {
 		err := g.teamError(m)
 		if e := (*Error)(nil); errors.As(err, &e) {
@@ -323,30 +334,6 @@ func (n *Node) freeSegments() error {
 		errs = append(errs, g.memory.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// awaitQuiet waits, until ctx ends, until no member accesses the segment, and says whether that is
-// so.
-func (g *Group) awaitQuiet(ctx context.Context) bool {
-	w := g.policy.Begin()
-	defer w.End()
-	for !g.team.Quiet() {
-		if ctx.Err() != nil {
-			return false
-		}
-		if w.Spinning() {
-			continue
-		}
-		step := w.Check()
-		g.node.drive()
-		switch step {
-		case wait.GiveWay:
-			w.GiveWay()
-		case wait.Sleep:
-			g.node.nap(ctx, &w, g.team.Quiet)
-		}
-	}
-	return true
 }
 
 // giveBack frees what has been declared; in a failed group, it first ends what is in progress.

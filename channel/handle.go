@@ -22,13 +22,14 @@ type Handle struct {
 	kind    handleKind
 	copying bool // a goroutine copies the message, without the lock
 	phase   phase
-	inside  uint32         // a goroutine is in Start, Test or Wait
-	err     error          // with phaseFailed and phaseReceived
-	k       uint64         // number of the start on the stream
-	flat    []byte         // the message, if it is contiguous
-	shape   shape          // the message
-	out     *sendStream    // of a send
-	in      *receiveStream // of a receive
+	inside  uint32                       // a goroutine is in Start, Test or Wait
+	sleeper atomic.Pointer[wait.Sleeper] // of the goroutine that waits for it, if that sleeps
+	err     error                        // with phaseFailed and phaseReceived
+	k       uint64                       // number of the start on the stream
+	flat    []byte                       // the message, if it is contiguous
+	shape   shape                        // the message
+	out     *sendStream                  // of a send
+	in      *receiveStream               // of a receive
 	mappedOp
 	queueOp
 
@@ -99,6 +100,50 @@ func (p *phase) Load() uint32   { return atomic.LoadUint32(&p.v) }
 func (p *phase) store(v uint32) { wait.StoreRelease32(&p.v, v) }
 
 func (h *Handle) setPhase(v uint32) { h.phase.store(v) }
+
+// end sets a phase that ends a wait. The caller holds the lock of the stream.
+func (h *Handle) end(v uint32) {
+	h.setPhase(v)
+	h.rouse()
+}
+
+// rouse wakes the goroutine that sleeps until the handle is complete, if one does.
+func (h *Handle) rouse() {
+	if t := h.sleeper.Load(); t != nil {
+		h.node.sleepers.Wake(t)
+	}
+}
+
+// sleepsIn says in whose sleep the handle is waited for; nil: in none. What ends the handle later
+// wakes it.
+func (h *Handle) sleepsIn(t *wait.Sleeper) {
+	if h.kind == kindMultiple {
+		for _, m := range h.members {
+			m.sleepsIn(t)
+		}
+		return
+	}
+	h.sleeper.Store(t)
+	if t != nil {
+		h.lockStream()() // a goroutine that ends the handle now may not have seen that
+	}
+}
+
+// ready says whether the next test may find progress.
+func (h *Handle) ready() bool {
+	switch h.kind {
+	case kindSend:
+		return h.out.ready(h)
+	case kindReceive:
+		return h.in.ready(h)
+	}
+	for _, m := range h.members {
+		if m.Active() && m.ready() {
+			return true
+		}
+	}
+	return false
+}
 
 // Start begins the next message (MPI_Start, QMP_start) and never blocks. A send that
 // has no matching receive yet, or a receive whose message has not arrived, progresses

@@ -52,6 +52,7 @@ func (h *hostCarrier) View(i int, key uint32, addr uint64, n int) ([]byte, error
 	case err == nil:
 		return b, nil
 	case errors.Is(err, verbs.ErrState) && p.link.qp.State() == verbs.QPRTS:
+		h.node.mute.Add(1)
 		runtime.Gosched() // what brings it may need this CPU
 		return nil, shared.ErrLater
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
@@ -191,6 +192,13 @@ func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node,
 		})
 	}
 	wg.Wait()
+	t.Cleanup(func() {
+		for _, n := range nodes {
+			if n != nil {
+				assert.Zero(t, n.Stats().Late, "rank %d: sleeps that no ring has ended", n.rank)
+			}
+		}
+	})
 	return nodes, errs
 }
 

@@ -2,6 +2,8 @@ package channel
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +28,16 @@ func broadcastTo(t *testing.T, n int, opts ...Option) (root *Group, receive func
 // TestCloseBeforeLate: a root that closes its group, its node, or one during the other,
 // waits asleep for a member that has not come yet, and returns when it has.
 func TestCloseBeforeLate(t *testing.T) {
+	looks := map[*Group]*atomic.Int32{}
+	var mu sync.Mutex
+	atQuiet = func(g *Group) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n := looks[g]; n != nil {
+			n.Add(1)
+		}
+	}
+	t.Cleanup(func() { atQuiet = nil })
 	for name, end := range map[string][]func(g *Group) error{
 		"group": {(*Group).Close},
 		"node":  {closeNode},
@@ -34,10 +46,14 @@ func TestCloseBeforeLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, receive := broadcastTo(t, 1000, WithPeerTimeout(limit))
 			closed := make(chan error, len(end))
+			var looked atomic.Int32
+			mu.Lock()
+			looks[root] = &looked
+			mu.Unlock()
 			for _, end := range end {
-				before := root.node.Stats().Sleeps
+				before := looked.Load()
 				go func() { closed <- end(root) }()
-				require.Eventually(t, func() bool { return root.closed.Load() && root.node.Stats().Sleeps > before+2 }, limit, time.Millisecond)
+				eventually(t, func() bool { return looked.Load() > before+2 })
 			}
 			require.Empty(t, closed)
 			receive(t)

@@ -39,7 +39,7 @@ func (n *Node) Close() error {
 	defer close(n.ended)
 	n.closing.Store(true) // waiting calls see it
 	n.shut(ErrClosed)
-	n.bell.wakeAll()
+	n.sleepers.WakeAll()
 	n.closeErr = n.close()
 	return n.closeErr
 }
@@ -70,7 +70,7 @@ func (n *Node) close() error {
 	if n.listener != nil {
 		errs = append(errs, n.listener.Close())
 	}
-	n.bell.wakeAll()
+	n.sleepers.WakeAll()
 	n.wg.Wait()
 	for _, h := range handles {
 		h.retire()
@@ -106,10 +106,10 @@ func (n *Node) closeGroups() []error {
 // about to be freed.
 func (n *Node) endCalls(handles []*Handle) {
 	atomic.StoreUint32(&n.guarded, 1)
-	barrier()
+	wait.Barrier()
 	for _, h := range handles {
 		wait.Until(context.Background(), func() bool {
-			n.bell.wakeAll()
+			n.sleepers.WakeAll()
 			return atomic.LoadUint32(&h.inside) == 0
 		})
 	}

@@ -45,7 +45,8 @@ type Node struct {
 	engines   atomic.Pointer[[]*device] // the same
 	memory    *device                   // where Alloc's memory comes from; nil without one
 	bellMR    *verbs.MR                 // nil without one
-	bell      *bell
+	bell      *wait.Bell
+	sleepers  *wait.Sleepers // that it wakes
 	fenced    bool
 	ranks     machine.Population // of this machine, once they have met
 	cpus      *wait.CPUs         // that these share
@@ -59,6 +60,7 @@ type Node struct {
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
+	mute     atomic.Uint32 // how often a message has needed what rings no bell when it comes
 
 	unwritten due           // control messages wait for their writer
 	lacking   due           // a message waits for a layout, which a reader has to read
@@ -129,13 +131,13 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.receives.Store(new([]*receiveStream))
 	n.pipes.Store(new([]*sendStream))
 	n.engines.Store(new([]*device))
-	if n.fenced = !barriers(); n.fenced {
+	if n.fenced = wait.RegisterBarrier() != nil; n.fenced {
 		n.guarded = 1
 	}
 	n.ranks = machine.Population{machine.Self()}
 	n.cpus = wait.NewCPUs(n.ranks.Sharing)
 	n.policy = wait.NewPolicy(o.waits, looks, n.cpus)
-	n.bell = (*bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize))))
+	n.setBell((*wait.Bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize)))))
 	defer func() {
 		if err != nil {
 			err = nodeError("join", limits.Files(errors.Join(err, n.Close())))
@@ -205,8 +207,11 @@ func (n *Node) openDevices() error {
 		if n.bellMR, err = n.memory.pd.AllocMR(bellSize, verbs.AccessAll); err != nil {
 			return err
 		}
-		n.bell, err = viewBell(n.bellMR.Bytes())
-		return err
+		b, err := viewBell(n.bellMR.Bytes())
+		if err != nil {
+			return err
+		}
+		n.setBell(b)
 	}
 	return nil
 }
@@ -360,9 +365,6 @@ func (n *Node) whileOpen(ctx context.Context) (context.Context, context.CancelFu
 		cancel(nil)
 	}
 }
-
-// sleepers is the number of goroutines that wait for the bell.
-func (n *Node) sleepers() uint32 { return atomic.LoadUint32(&n.bell.sleepers) }
 
 // kickEngines wakes the engines of all networks at once.
 func (n *Node) kickEngines() {

@@ -90,6 +90,7 @@ func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
 		case err == nil:
 			l.shape, l.mapped, l.info = s, true, layoutInfo{}
 		case errors.Is(err, verbs.ErrState): // an arena has not arrived yet
+			p.node.mute.Add(1)
 			return nil, nil
 		default:
 			return nil, fmt.Errorf("%w: handle %d: %w", ErrProtocol, handle, err)
@@ -182,7 +183,7 @@ func (p *peer) end(err error) {
 	p.node.lacking.set(&p.lacking, false)
 	p.nudge()
 	p.mu.Unlock()
-	p.node.bell.wakeAll()
+	p.node.sleepers.WakeAll()
 }
 
 // nudge wakes the writer.

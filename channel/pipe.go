@@ -133,7 +133,7 @@ func (s *sendStream) pack() {
 		s.filled++
 		if h.moved == h.shape.length {
 			s.forget(h)
-			h.setPhase(phaseSent)
+			h.end(phaseSent)
 		}
 		atomic.StoreUint64(&s.r.filled, s.filled)
 		s.peer.bell.ring()

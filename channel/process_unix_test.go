@@ -78,7 +78,12 @@ func play(a act, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, n.Close()) }()
+	defer func() {
+		err = errors.Join(err, n.Close())
+		if late := n.Stats().Late; late > 0 {
+			err = errors.Join(err, fmt.Errorf("%d sleeps that no ring has ended", late))
+		}
+	}()
 	return a.do(ctx, n, args)
 }
 

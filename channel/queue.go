@@ -141,7 +141,7 @@ func (q *queue) flush() {
 
 func (q *queue) finish(h *Handle, p uint32, err error) {
 	h.err = err
-	h.setPhase(p)
+	h.end(p)
 }
 
 // progress handles completions, and posts waiting work. It does nothing if another goroutine

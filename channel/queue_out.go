@@ -117,7 +117,7 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	s.eager[s.ahead%uint64(len(s.eager))] = length{h.k, n}
 	s.ahead++
 	s.sent.Eager++
-	h.setPhase(phaseSent)
+	h.end(phaseSent)
 	m := header{kind: queueEager, stream: s.number, k: h.k, length: uint64(n)}
 	if i := q.in[s.number]; i != nil {
 		i.told = i.consumed

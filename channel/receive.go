@@ -93,7 +93,7 @@ func (s *receiveStream) finish(h *Handle, err error) {
 		s.gates[h.k%ringSlots] = nil
 	}
 	h.err = err
-	h.setPhase(phaseReceived)
+	h.end(phaseReceived)
 }
 
 // publishGate announces a waiting receive if the sender can use that, and takes the message if it has
@@ -138,6 +138,18 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 		return true, h.err
 	}
 	return false, nil
+}
+
+// ready says whether the next test may find progress.
+func (s *receiveStream) ready(h *Handle) bool {
+	switch r := s.r.Load(); {
+	case h.phase.Load() != phaseWaiting || s.peer.state.Load() >= peerFailed:
+		return true
+	case s.q.Load() != nil || r == nil: // what brings it wakes
+		return false
+	default:
+		return atomic.LoadUint64(&r.slots[h.k%ringSlots].word)>>16 == h.k || atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin
+	}
 }
 
 // drive makes progress on all active receives: a peer may be waiting for one of them while we

@@ -131,6 +131,9 @@ func (s *sendStream) flush() {
 func (s *sendStream) publishPending() {
 	n := 0
 	for n < len(s.pending) && s.publish(s.pending[n], false) {
+		if h := s.pending[n]; h.phase.Load() != phaseOffered {
+			h.rouse()
+		}
 		n++
 	}
 	s.pending = slices.Delete(s.pending, 0, n)
@@ -317,7 +320,7 @@ func (s *sendStream) settle(h *Handle) {
 		return
 	case !h.packed && m.finished(h.k, n):
 		s.forget(h)
-		h.setPhase(phaseSent)
+		h.end(phaseSent)
 	case s.refused(h):
 		s.noted[i] = h.k
 		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: s.wanted(h.k), Err: ErrLength})
@@ -349,7 +352,7 @@ func (s *sendStream) forget(h *Handle) {
 func (s *sendStream) failOffered(h *Handle, err error) {
 	s.forget(h)
 	h.err = err
-	h.setPhase(phaseFailed)
+	h.end(phaseFailed)
 }
 
 // peerDone says whether the peer, which has failed, will no longer read a rendezvous: it is gone,
@@ -423,6 +426,32 @@ func (s *sendStream) test(h *Handle) (bool, error) {
 		return s.testPending(h)
 	}
 	return true, h.err
+}
+
+// ready says whether the next test may find progress.
+func (s *sendStream) ready(h *Handle) bool {
+	switch p := h.phase.Load(); {
+	case p != phaseOffered && p != phasePending || s.peer.state.Load() >= peerFailed:
+		return true
+	case s.q.Load() != nil: // what completes it wakes
+		return false
+	case !s.lock.TryLock():
+		return true
+	}
+	defer s.lock.Unlock()
+	if s.r == nil || h.phase.Load() != phaseOffered {
+		return s.r != nil
+	}
+	m := &s.r.matches[h.k%ringSlots]
+	if s.refused(h) || m.verdict(h.k) != 0 || m.verdict(h.k+ringSlots) != 0 {
+		return true
+	}
+	if h.packed {
+		return s.filled-atomic.LoadUint64(&s.r.emptied) < pipePieces
+	}
+	n, _ := chunks(h.shape.length)
+	_, _, _, gate := s.r.gates[h.k%ringSlots].read(h.k)
+	return gate || m.finished(h.k, n)
 }
 
 // testSent looks for a fault of a send that is complete.

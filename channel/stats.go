@@ -81,6 +81,7 @@ func (p *peer) refused(r Refusal) {
 // Stats describes the activity of a node so far.
 type Stats struct {
 	Sleeps uint64 // how often a waiting goroutine went to sleep
+	Late   uint64 // of them, how many have ended by themselves although what they were for had come: a defect of Sluice, report it
 	Peers  []PeerStats
 }
 
@@ -90,7 +91,7 @@ func (n *Node) Stats() Stats {
 	peers := n.allPeers()
 	n.mu.Unlock()
 	slices.SortFunc(peers, func(a, b *peer) int { return cmp.Compare(a.rank, b.rank) })
-	s := Stats{Sleeps: n.sleeps.Load()}
+	s := Stats{Sleeps: n.sleeps.Load(), Late: n.sleepers.Late()}
 	for _, p := range peers {
 		s.Peers = append(s.Peers, p.stats())
 	}

@@ -114,7 +114,7 @@ func (d *device) engine() {
 // survey examines the queues used since the last survey. It arms those that are no longer
 // polled, and reports whether any still are.
 func (d *device) survey() bool {
-	sleepers := d.node.sleepers() > 0
+	sleepers := d.node.bell.Listeners() > 0
 	d.mu.Lock()
 	active := d.active
 	d.active = d.surveyed
@@ -177,5 +177,4 @@ func (q *queue) tend() {
 	q.lock.Lock()
 	q.poll()
 	q.lock.Unlock()
-	q.peer.node.bell.ring()
 }

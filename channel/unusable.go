@@ -27,7 +27,7 @@ func (h *Handle) unusableError() error { return h.errorf("start", *h.bindErr.Loa
 func (s *sendStream) publishUnusable(h *Handle, slot *slot) {
 	s.ends[h.k%ringSlots] = s.head
 	h.err = h.unusableError()
-	h.setPhase(phaseFailed)
+	h.end(phaseFailed)
 	slot.setRendezvous(rendezvous{h.id, h.generation, noMessage})
 	atomic.StoreUint64(&slot.word, key(h.k, slotRendezvous<<8))
 	s.peer.bell.ring()

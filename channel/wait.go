@@ -17,9 +17,6 @@ const (
 	collectiveLooks = 16 // each looks at a line lineLooks times
 )
 
-// sleepBound bounds a sleep.
-const sleepBound = 5 * time.Millisecond
-
 // await tests until the handle is complete.
 func (h *Handle) await(ctx context.Context) error {
 	n := h.node
@@ -179,37 +176,63 @@ func (p *peer) recheck() {
 	}
 }
 
-// sleep tests once more and sleeps until the bell rings, for a bounded time.
+// sleep tests once more and sleeps until a test may find more.
 func (h *Handle) sleep(ctx context.Context, w *wait.Waiter) (done bool, err error) {
-	h.node.nap(ctx, w, func() bool {
+	h.node.nap(ctx, w, (*sleepyHandle)(h), 0, func() bool {
 		done, err = h.test()
 		return done || h.node.closing.Load()
 	})
 	return done, err
 }
 
-// nap sleeps until the bell rings, for a bounded time, unless over is true once the peers can see
-// the sleeper.
-func (n *Node) nap(ctx context.Context, w *wait.Waiter, over func() bool) {
-	bound := sleepBound
-	if d, ok := ctx.Deadline(); ok {
-		bound = max(min(bound, time.Until(d)), time.Microsecond)
-	}
-	v := atomic.LoadUint32(&n.bell.word)
-	atomic.AddUint32(&n.bell.sleepers, 1)
-	defer atomic.AddUint32(&n.bell.sleepers, ^uint32(0))
-	barrier()
+// awaited is what a goroutine sleeps for.
+type awaited interface {
+	wait.Awaited
+	// sleepsIn says in whose sleep it is waited for.
+	sleepsIn(t *wait.Sleeper)
+}
+
+type (
+	sleepyHandle     Handle
+	sleepyCollective Collective
+)
+
+func (s *sleepyHandle) Ready() bool              { return (*Handle)(s).ready() }
+func (s *sleepyHandle) sleepsIn(t *wait.Sleeper) { (*Handle)(s).sleepsIn(t) }
+
+// Any bell may be for a collective.
+func (*sleepyCollective) Ready() bool                { return true }
+func (s *sleepyCollective) sleepsIn(t *wait.Sleeper) { (*Collective)(s).sleepsIn(t) }
+
+// nap sleeps, unless over is true once others can see the sleeper, until they have done something for
+// what is awaited, ctx ends, or bound is over, if there is one. It does not always look whether over is
+// true then.
+func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Duration, over func() bool) {
+	mute := n.mute.Load()
+	t := n.sleepers.Enter(a)
+	defer n.sleepers.Leave(t)
+	a.sleepsIn(t)
+	defer a.sleepsIn(nil)
 	n.kickEngines()
 	n.drive()
 	if over() {
 		return
 	}
 	n.sleeps.Add(1)
-	sleepOn(&n.bell.word, v, bound)
-	if atomic.LoadUint32(&n.bell.word) != v {
+	polled := n.mute.Load() != mute
+	if polled {
+		bound = pollEvery
+	}
+	switch {
+	case n.sleepers.Sleep(ctx, t, bound):
 		w.Woken()
+	case !polled:
+		n.sleepers.Check(t, over)
 	}
 }
+
+// pollEvery is how often a sleeper looks for what rings no bell: memory of a peer that is being mapped.
+const pollEvery = time.Millisecond
 
 // waitOver returns why a wait is to end before what it waits for has come, or nil.
 func (n *Node) waitOver(ctx context.Context) error {

@@ -402,7 +402,7 @@ func (p *peer) introduce(conn net.Conn, r *bufio.Reader, l *link) (nodeInfo, err
 
 // up binds everything declared so far to the link.
 func (p *peer) up(l *link, theirs nodeInfo) (err error) {
-	var b *bell
+	var b *wait.Bell
 	if l.dev.mapped {
 		mem, err := l.view(p.node.life, theirs.bell, bellSize)
 		if err == nil {
@@ -447,7 +447,7 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 			p.queue.adoptReceive(s)
 		}
 	}
-	p.node.bell.wakeAll()
+	p.node.sleepers.WakeAll()
 	return nil
 }
 

@@ -1,0 +1,286 @@
+package wait
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Awaited is what a wait sleeps for.
+type Awaited interface {
+	// Ready reports whether it is worth looking again, whatever others have done meanwhile. Other
+	// goroutines call it between Enter and Leave, one at a time. It does not block.
+	Ready() bool
+}
+
+// Sleepers are the waits of this process that sleep until one bell rings. One of them, the leader,
+// sleeps in the kernel; the others are parked in Go. When the bell rings, the leader wakes those that
+// are Ready; when its own wait is, another one leads.
+//
+//	t := s.Enter(what)    ringers ring from here on
+//	what is looked at once more
+//	s.Sleep(ctx, t, bound)
+//	s.Leave(t)
+type Sleepers struct {
+	bell  *Bell
+	drive func() // makes progress that no wait makes, after each ring
+
+	late atomic.Uint64
+
+	mu     sync.Mutex
+	all    []*Sleeper // that have entered
+	leader *Sleeper   // one of them; nil: each that is not woken leads
+	looked time.Time  // when some have last looked by themselves; only the leader has it
+	next   int        // of all: which are next to do so
+	unused []*Sleeper
+
+	sleep func(mark uint32, d time.Duration) // the bell's; but for tests
+	at    func()                             // for tests: called where others may come in between
+}
+
+// Sleeper is one wait that sleeps.
+type Sleeper struct {
+	what  Awaited
+	token chan struct{} // capacity 1: woken, or made the leader
+	mark  uint32        // of the bell, before the wait looked last
+	woken bool
+	deep  bool // it will not look unless it is woken
+}
+
+// Every so often the leader and some others look by themselves, in case that a ringer has failed to
+// ring. It is rare because each system call of the leader's costs what the runtime's monitor does in its
+// first 10 ms, in which it wakes some 50 times.
+const (
+	lookAnyway = time.Second
+	lookMost   = 16
+)
+
+// How long a ringer may take from what a sleeper sees to the ring.
+const ringing = 50 * time.Millisecond
+
+// NewSleepers returns the sleepers of a bell.
+func NewSleepers(b *Bell, drive func()) *Sleepers {
+	return &Sleepers{bell: b, drive: drive, looked: time.Now(), sleep: b.Sleep, at: func() {}}
+}
+
+// Late is how many sleeps have ended by themselves although what they were for had come, without a ring.
+func (s *Sleepers) Late() uint64 { return s.late.Load() }
+
+// Enter makes a wait one that others wake. It is followed by a look, perhaps Sleep, and Leave.
+func (s *Sleepers) Enter(what Awaited) *Sleeper {
+	s.mu.Lock()
+	var t *Sleeper
+	if n := len(s.unused); n > 0 {
+		t, s.unused = s.unused[n-1], s.unused[:n-1]
+	} else {
+		t = &Sleeper{token: make(chan struct{}, 1)}
+	}
+	t.what, t.woken, t.deep = what, false, false
+	s.all = append(s.all, t)
+	s.mu.Unlock()
+	s.at()
+	t.mark = s.bell.Listen()
+	s.at()
+	return t
+}
+
+// Sleep sleeps until what the wait is for may have come, ctx ends, or bound is over, if it is not 0. It
+// reports whether the wait has been woken.
+func (s *Sleepers) Sleep(ctx context.Context, t *Sleeper, bound time.Duration) bool {
+	s.mu.Lock()
+	t.deep = true
+	if s.leader == nil && !t.woken {
+		s.leader = t
+	}
+	leads, woken := s.leader == t, t.woken
+	s.mu.Unlock()
+	s.at()
+	if !leads && !woken {
+		leads, woken = s.park(ctx, t, bound)
+	}
+	if leads {
+		return s.lead(ctx, t, bound)
+	}
+	return woken
+}
+
+// park waits for a token, and reports whether the sleeper is to lead, or else has been woken.
+func (s *Sleepers) park(ctx context.Context, t *Sleeper, bound time.Duration) (leads, woken bool) {
+	var over <-chan time.Time
+	if bound > 0 {
+		timer := time.NewTimer(bound)
+		defer timer.Stop()
+		over = timer.C
+	}
+	ended := false
+	select {
+	case <-t.token:
+	case <-ctx.Done():
+		ended = true
+	case <-over:
+		ended = true
+	}
+	s.at()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leader == t && !t.woken && !ended, t.woken
+}
+
+// lead sleeps until the bell rings, again and again, and wakes the others. It reports whether its own
+// wait has been woken.
+func (s *Sleepers) lead(ctx context.Context, t *Sleeper, bound time.Duration) bool {
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { s.alarm(t) })
+		defer stop()
+	}
+	for {
+		mark, woken := s.look(t)
+		if !woken && mark != t.mark {
+			s.drive()
+			_, woken = s.look(t) // that may be what some wait for
+		}
+		if woken || ctx.Err() != nil {
+			return woken
+		}
+		s.at()
+		began := time.Now()
+		long := max(lookAnyway-began.Sub(s.looked), 0)
+		if bound > 0 {
+			long = min(long, bound)
+		}
+		if long > 0 {
+			s.sleep(mark, long)
+		}
+		s.at()
+		switch now := time.Now(); {
+		case now.Sub(s.looked) >= lookAnyway:
+			s.looked = now
+			s.nudge()
+			return false
+		case now.Sub(began) >= long && s.bell.mark() == mark:
+			return false
+		}
+	}
+}
+
+// nudge ends the sleep of some that are parked, without waking them.
+func (s *Sleepers) nudge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range min(len(s.all), lookMost) {
+		s.next = (s.next + 1) % len(s.all)
+		t := s.all[s.next]
+		t.deep = false
+		t.give()
+	}
+}
+
+// alarm ends the leader's sleep, but not that of others.
+func (s *Sleepers) alarm(t *Sleeper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leader == t {
+		s.bell.wake()
+	}
+}
+
+// look wakes all that are Ready. It returns the mark before it looked, and whether t itself is to look.
+func (s *Sleepers) look(t *Sleeper) (mark uint32, woken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mark = s.bell.mark()
+	for _, o := range s.all {
+		if o != t && !o.woken && o.what.Ready() {
+			s.wake(o)
+		}
+	}
+	if !t.woken && mark != t.mark {
+		t.woken = t.what.Ready()
+	}
+	return mark, t.woken
+}
+
+// wake wakes a sleeper. The caller holds mu.
+func (s *Sleepers) wake(t *Sleeper) {
+	if t.woken {
+		return
+	}
+	t.woken = true
+	if s.leader == t {
+		s.bell.wake()
+	}
+	t.give()
+}
+
+func (t *Sleeper) give() {
+	select {
+	case t.token <- struct{}{}:
+	default:
+	}
+}
+
+// Wake wakes a sleeper, or what may use its place now.
+func (s *Sleepers) Wake(t *Sleeper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake(t)
+}
+
+// WakeAll wakes all.
+func (s *Sleepers) WakeAll() { s.wakeWhich(func(*Sleeper) bool { return true }) }
+
+// WakeReady wakes those that are Ready: what the caller has done may be what they wait for.
+func (s *Sleepers) WakeReady() { s.wakeWhich(func(t *Sleeper) bool { return t.what.Ready() }) }
+
+func (s *Sleepers) wakeWhich(is func(*Sleeper) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.all {
+		if !t.woken && is(t) {
+			s.wake(t)
+		}
+	}
+}
+
+// Check looks once more, for a wait whose sleep has ended without being woken. If the wait is over, and
+// that has not come just now, a ringer has failed to ring, which is counted.
+func (s *Sleepers) Check(t *Sleeper, over func() bool) {
+	s.mu.Lock()
+	woken := t.woken
+	t.woken = true // so that what over ends does not
+	s.mu.Unlock()
+	if woken || !over() {
+		return
+	}
+	for began := time.Now(); s.bell.mark() == t.mark; time.Sleep(time.Millisecond) {
+		if time.Since(began) > ringing {
+			s.late.Add(1)
+			return
+		}
+	}
+}
+
+// Leave ends what Enter began.
+func (s *Sleepers) Leave(t *Sleeper) {
+	s.bell.Ignore()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(o *Sleeper) bool { return o == t })
+	if s.leader == t {
+		s.leader = nil
+		for i := len(s.all) - 1; i >= 0 && s.leader == nil; i-- {
+			if o := s.all[i]; o.deep && !o.woken {
+				s.leader = o
+				o.give()
+			}
+		}
+	}
+	select {
+	case <-t.token:
+	default:
+	}
+	t.what = nil
+	s.unused = append(s.unused, t)
+}
