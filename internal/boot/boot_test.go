@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -1022,4 +1023,24 @@ func TestCanceledWhileWriting(t *testing.T) {
 			require.Equal(t, want, time.Since(begun))
 		})
 	}
+}
+
+// TestServesLater: what has the address when rank 0 comes, and is no rendezvous, may be gone later, as a
+// connection that happens to use its port, or an earlier program that is ending. Then rank 0 runs the
+// rendezvous there.
+func TestServesLater(t *testing.T) {
+	other, err := reach.ListenLoopback(t.Context())
+	require.NoError(t, err)
+	var gone sync.WaitGroup
+	gone.Go(func() {
+		conn, err := other.Accept()
+		other.Close()
+		if err == nil {
+			conn.Close()
+		}
+	})
+	defer gone.Wait()
+	j, err := joinFrom(ranks.Within(t), variables("SLUICE_RANK=0", "SLUICE_SIZE=1", "SLUICE_INSECURE=1", "SLUICE_SERVER="+other.Addr().String()))
+	require.NoError(t, err)
+	require.NoError(t, j.Close())
 }

@@ -130,8 +130,9 @@ func (n *nearby) failed(address string, err error) {
 	n.some.Store(len(n.silent) > 0)
 }
 
-// dial connects to the rendezvous and waits for admission.
-func (m *meeting) dial(ctx context.Context, near *nearby) (*client, error) {
+// dial connects to the rendezvous and waits for admission. It returns what listen does as soon as that
+// is a listener: what has been at the address was not the rendezvous, and is gone. Listen may be nil.
+func (m *meeting) dial(ctx context.Context, near *nearby, listen func(context.Context) (net.Listener, error)) (*client, net.Listener, error) {
 	ctx, cancel := wait.PatienceWhile(ctx, m.patience(), func() bool { return !near.some.Load() })
 	defer cancel()
 	each := 2 * time.Second
@@ -139,7 +140,7 @@ func (m *meeting) dial(ctx context.Context, near *nearby) (*client, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, again, err := m.tryAll(ctx, near, each)
 		if err == nil {
-			return c, nil
+			return c, nil, nil
 		}
 		each = min(2*each, 16*time.Second)
 		// The rendezvous of an earlier program that is just ending looks like one with another
@@ -153,7 +154,15 @@ func (m *meeting) dial(ctx context.Context, near *nearby) (*client, error) {
 			retry := time.NewTimer(pause)
 			select {
 			case <-retry.C:
-				continue
+				if listen == nil {
+					continue
+				}
+				var ln net.Listener
+				if ln, err = listen(ctx); ln != nil {
+					return nil, ln, nil
+				} else if err == nil {
+					continue
+				}
 			case <-ctx.Done():
 				retry.Stop()
 			}
@@ -161,7 +170,7 @@ func (m *meeting) dial(ctx context.Context, near *nearby) (*client, error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
-		return nil, fmt.Errorf("boot: join: rank %d of %d: %w", m.Rank, m.Size, err)
+		return nil, nil, fmt.Errorf("boot: join: rank %d of %d: %w", m.Rank, m.Size, err)
 	}
 }
 

@@ -69,14 +69,18 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	ctx, stop := breakSilence(ctx, patience, "boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size)
 	defer stop()
 	if !m.hosted || m.Rank != 0 || m.listen == nil {
-		return m.dial(ctx, near)
+		c, _, err := m.dial(ctx, near, nil)
+		return c, err
 	}
 	ln, err := m.listen(ctx)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("boot: join: rank 0 of %d: rendezvous: %w", m.Size, err)
 	case ln == nil:
-		return m.dial(ctx, near)
+		var c *client
+		if c, ln, err = m.dial(ctx, near, m.listen); ln == nil {
+			return c, err
+		}
 	}
 	dialing, lacks := context.WithCancelCause(ctx) // where the server has no descriptor for this rank itself
 	defer lacks(nil)
@@ -107,7 +111,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	}
 	own := *m
 	own.find = at(ownAddresses(ln)...)
-	if h.client, err = own.dial(dialing, near); err != nil {
+	if h.client, _, err = own.dial(dialing, near, nil); err != nil {
 		if why := context.Cause(dialing); errors.Is(why, limits.ErrFiles) {
 			err = fmt.Errorf("boot: join: rank 0 of %d: rendezvous: %w", m.Size, why)
 		}
