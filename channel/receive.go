@@ -107,7 +107,9 @@ func (s *receiveStream) publishGate(h *Handle, r *ring) {
 		r.gates[i].open(h.k, h.id, h.generation, h.shape.length)
 	}
 	if w := atomic.LoadUint64(&r.slots[i].word); w>>16 == h.k {
-		s.take(h, r, w, false)
+		if s.take(h, r, w, false); h.gated && h.phase.Load() == phaseWaiting {
+			s.peer.bell.ring() // a sender that sleeps may be the one that can copy
+		}
 	}
 }
 
