@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
@@ -28,6 +29,7 @@ type Collective struct {
 	announced int64  // ns: when the call was last announced, or the wait was first seen to be long
 	again     int64  // ns until it is announced again
 	err       error  // of this start
+	outcome   error  // of a wait that is over
 	host      [3]shared.Op
 	single    [1]stage
 	memory    []*Memory
@@ -249,49 +251,43 @@ func (c *Collective) await(ctx context.Context) error {
 
 func (c *Collective) awaitLong(ctx context.Context, lacked uint32) error {
 	g := c.group
-	n := g.node
 	g.spinTeam()
-	w := g.policy.Begin()
-	defer w.End()
-	for {
-		if done, err := c.test(); done {
-			return err
-		}
-		n.attend(nil, false, &lacked)
-		if w.Spinning() {
-			continue
-		}
-		step := w.Check()
-		if w.Late() {
-			n.attend(nil, true, &lacked)
-			c.announce()
-		}
-		n.drive()
-		g.look()
-		if done, err := c.test(); done {
-			return err
-		}
-		if g.closed.Load() {
-			g.failNow(ErrClosed)
-			continue
-		}
-		switch err := n.waitOver(ctx); {
-		case errors.Is(err, ErrClosed):
-			g.failNow(ErrClosed)
-			continue
-		case err != nil:
-			return groupError(c.op.Kind.String(), err)
-		}
-		switch step {
-		case wait.GiveWay:
-			w.GiveWay()
-		case wait.Sleep:
-			n.nap(ctx, &w, (*sleepyCollective)(c), c.announce(), func() bool {
-				g.advance()
-				return !c.active
-			})
-		}
+	err := g.node.awaitLong(ctx, g.policy, (*awaitedCollective)(c), lacked)
+	if err == nil {
+		err, c.outcome = c.outcome, nil
 	}
+	return err
+}
+
+// awaitedCollective is a collective whose goroutine waits for it.
+type awaitedCollective Collective
+
+func (*awaitedCollective) needs() *Handle             { return nil }
+func (a *awaitedCollective) sleepsIn(t *wait.Sleeper) { (*Collective)(a).sleepsIn(t) }
+
+// Ready says that any ring may be for a collective.
+func (*awaitedCollective) Ready() bool { return true }
+
+func (a *awaitedCollective) look() (done bool) {
+	done, a.outcome = (*Collective)(a).test()
+	return done
+}
+
+func (a *awaitedCollective) check(ctx context.Context, late bool) (again time.Duration, _ error) {
+	g := a.group
+	if late {
+		again = (*Collective)(a).announce()
+	}
+	g.look()
+	err := g.node.waitOver(ctx)
+	switch {
+	case !a.active: // it is over, or has just failed
+	case g.closed.Load() || errors.Is(err, ErrClosed):
+		g.failNow(ErrClosed)
+	case err != nil:
+		return 0, groupError(a.op.Kind.String(), err)
+	}
+	return again, nil
 }
 
 // sleepsIn is that of the messages between hosts of all collectives in progress.

@@ -45,7 +45,8 @@ type Handle struct {
 	members        []*Handle // of a multiple
 	started        []error   // of a multiple: of the members that could not be started
 
-	began uint32 // tick of the node at the start
+	began   uint32 // tick of the node at the start
+	outcome error  // of a wait that is over
 }
 
 // mappedOp is what a message over mapped memory needs of its own.

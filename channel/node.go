@@ -60,6 +60,7 @@ type Node struct {
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
+	severals sync.Pool     // of *several
 	mute     atomic.Uint32 // how often a message has needed what rings no bell when it comes
 
 	unwritten due           // control messages wait for their writer

@@ -33,35 +33,74 @@ func (h *Handle) await(ctx context.Context) error {
 }
 
 func (h *Handle) awaitLong(ctx context.Context, lacked uint32) error {
-	n := h.node
-	w := n.policy.Begin()
+	err := h.node.awaitLong(ctx, h.node.policy, (*awaitedHandle)(h), lacked)
+	if err == nil {
+		err, h.outcome = h.outcome, nil
+	}
+	return err
+}
+
+// awaited is what a goroutine waits for.
+type awaited interface {
+	wait.Awaited
+	// look makes progress, and reports whether the wait is over.
+	look() bool
+	// needs is the message whose wait this is; nil: there may be several.
+	needs() *Handle
+	// check says why the wait is to end before what it is for has come. It is called now and then,
+	// and says also after what time it is to be called again at the latest, if not 0.
+	check(ctx context.Context, late bool) (again time.Duration, err error)
+	// sleepsIn says in whose sleep it is waited for.
+	sleepsIn(t *wait.Sleeper)
+}
+
+// awaitLong looks until the wait is over. An error is that of check.
+func (n *Node) awaitLong(ctx context.Context, p *wait.Policy, a awaited, lacked uint32) error {
+	w := p.Begin()
 	defer w.End()
-	for {
-		done, err := h.test()
-		if done {
-			return err
-		}
-		n.attend(h, false, &lacked)
+	for !a.look() {
+		n.attend(a.needs(), false, &lacked)
 		if w.Spinning() {
 			continue
 		}
 		step := w.Check()
 		if w.Late() {
-			n.attend(h, true, &lacked)
+			n.attend(a.needs(), true, &lacked)
 		}
 		n.drive()
-		if err := n.waitOver(ctx); err != nil {
-			return h.errorf("wait", err)
+		again, err := a.check(ctx, step == wait.Sleep || w.Late())
+		if err != nil {
+			return err
 		}
 		switch step {
 		case wait.GiveWay:
 			w.GiveWay()
 		case wait.Sleep:
-			if done, err := h.sleep(ctx, &w); done {
-				return err
+			if n.nap(ctx, &w, a, again) {
+				return nil
 			}
 		}
 	}
+	return nil
+}
+
+// awaitedHandle is a handle whose goroutine waits for it alone.
+type awaitedHandle Handle
+
+func (a *awaitedHandle) needs() *Handle           { return (*Handle)(a) }
+func (a *awaitedHandle) Ready() bool              { return (*Handle)(a).ready() }
+func (a *awaitedHandle) sleepsIn(t *wait.Sleeper) { (*Handle)(a).sleepsIn(t) }
+
+func (a *awaitedHandle) look() (done bool) {
+	done, a.outcome = (*Handle)(a).test()
+	return done
+}
+
+func (a *awaitedHandle) check(ctx context.Context, _ bool) (time.Duration, error) {
+	if err := a.node.waitOver(ctx); err != nil {
+		return 0, (*Handle)(a).errorf("wait", err)
+	}
+	return 0, nil
 }
 
 // due says for how many peers something is to be done by a goroutine.
@@ -176,38 +215,9 @@ func (p *peer) recheck() {
 	}
 }
 
-// sleep tests once more and sleeps until a test may find more.
-func (h *Handle) sleep(ctx context.Context, w *wait.Waiter) (done bool, err error) {
-	h.node.nap(ctx, w, (*sleepyHandle)(h), 0, func() bool {
-		done, err = h.test()
-		return done || h.node.closing.Load()
-	})
-	return done, err
-}
-
-// awaited is what a goroutine sleeps for.
-type awaited interface {
-	wait.Awaited
-	// sleepsIn says in whose sleep it is waited for.
-	sleepsIn(t *wait.Sleeper)
-}
-
-type (
-	sleepyHandle     Handle
-	sleepyCollective Collective
-)
-
-func (s *sleepyHandle) Ready() bool              { return (*Handle)(s).ready() }
-func (s *sleepyHandle) sleepsIn(t *wait.Sleeper) { (*Handle)(s).sleepsIn(t) }
-
-// Any bell may be for a collective.
-func (*sleepyCollective) Ready() bool                { return true }
-func (s *sleepyCollective) sleepsIn(t *wait.Sleeper) { (*Collective)(s).sleepsIn(t) }
-
-// nap sleeps, unless over is true once others can see the sleeper, until they have done something for
-// what is awaited, ctx ends, or bound is over, if there is one. It does not always look whether over is
-// true then.
-func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Duration, over func() bool) {
+// nap sleeps until others have done something for what is awaited, ctx ends, or bound is over, if there
+// is one. It looks once more when others can see the sleeper, and reports whether the wait is over.
+func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Duration) (over bool) {
 	mute := n.mute.Load()
 	t := n.sleepers.Enter(a)
 	defer n.sleepers.Leave(t)
@@ -215,8 +225,11 @@ func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Du
 	defer a.sleepsIn(nil)
 	n.kickEngines()
 	n.drive()
-	if over() {
-		return
+	if a.look() {
+		return true
+	}
+	if n.closing.Load() {
+		return false
 	}
 	n.sleeps.Add(1)
 	polled := n.mute.Load() != mute
@@ -226,9 +239,11 @@ func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Du
 	switch {
 	case n.sleepers.Sleep(ctx, t, bound):
 		w.Woken()
-	case !polled:
-		n.sleepers.Check(t, over)
+		return false
+	case polled:
+		return false
 	}
+	return n.sleepers.Check(t, a.look)
 }
 
 // pollEvery is how often a sleeper looks for what rings no bell: memory of a peer that is being mapped.

@@ -323,6 +323,62 @@ func WaitAny(ctx context.Context, list ...Request) (int, Status, error) {
 	return i, st, err
 }
 
+// TestAny is [WaitAny] without waiting (MPI_Testany): it makes progress once, and returns -1 if none of
+// the requests is complete. It does not allocate.
+func TestAny(list ...Request) (int, Status, error) {
+	e, err := engineOf(list)
+	if e == nil || err != nil {
+		return -1, Status{}, err
+	}
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	any := anyOf{list, -1}
+	if !any.over() {
+		e.polls++
+		if e.progress(); !any.over() {
+			if e.broken != nil && e.fences == 0 { // else a fence will complete it
+				return -1, Status{}, jobError("test", e.broken)
+			}
+			return -1, Status{}, nil
+		}
+	}
+	if any.i < 0 {
+		return -1, Status{}, nil
+	}
+	st, err := list[any.i].r.collect()
+	return any.i, st, err
+}
+
+// Completion is the outcome of one of several requests.
+type Completion struct {
+	Index  int // of the request in the list
+	Status Status
+	Err    error
+}
+
+// WaitSome waits as [WaitAny] does, then appends all requests that are complete to into, in the order of
+// the list, and returns the result (MPI_Waitsome). If all requests have ended before, it appends nothing.
+func WaitSome(ctx context.Context, into []Completion, list ...Request) ([]Completion, error) {
+	first, st, err := WaitAny(ctx, list...)
+	if first < 0 {
+		return into, err
+	}
+	into = append(into, Completion{first, st, err})
+	for i := first + 1; i < len(list); i++ {
+		q := list[i]
+		if q.r == nil {
+			continue
+		}
+		q.r.e.lock.Lock()
+		if q.r.gen == q.gen && q.r.over() {
+			st, err := q.r.collect()
+			into = append(into, Completion{i, st, err})
+		}
+		q.r.e.lock.Unlock()
+	}
+	return into, nil
+}
+
 // take returns a kept value, because the condition of a wait escapes, or a new one.
 func take[T any](kept *[]*T) *T {
 	if n := len(*kept); n > 0 {

@@ -156,6 +156,49 @@ func TestWaitAny(t *testing.T) {
 	})
 }
 
+// TestSeveral: TestAny reports one, WaitSome all that are complete, each once.
+func TestSeveral(t *testing.T) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
+		list := make([]Request, 5)
+		for i := range list {
+			var err error
+			list[i], err = b.Irecv(make([]byte, 8), 0, i)
+			require.NoError(t, err)
+		}
+		i, _, err := TestAny(list...)
+		require.NoError(t, err)
+		require.Equal(t, -1, i)
+		for _, tag := range []int{4, 1, 3} {
+			require.NoError(t, a.Send(within(t), make([]byte, tag), 1, tag))
+		}
+		settle(t, a, b)
+		i, st, err := TestAny(list...)
+		require.NoError(t, err)
+		require.Equal(t, 1, i)
+		require.Equal(t, Status{Tag: 1, Len: 1}, st)
+		got, err := WaitSome(within(t), nil, list...)
+		require.NoError(t, err)
+		require.Equal(t, []Completion{{3, Status{Tag: 3, Len: 3}, nil}, {4, Status{Tag: 4, Len: 4}, nil}}, got)
+		i, _, err = TestAny(list...)
+		require.NoError(t, err)
+		require.Equal(t, -1, i)
+		for _, tag := range []int{0, 2} {
+			require.NoError(t, a.Send(within(t), nil, 1, tag))
+		}
+		for len(got) < 4 {
+			got, err = WaitSome(within(t), got, list...)
+			require.NoError(t, err)
+		}
+		require.ElementsMatch(t, []Completion{{0, Status{}, nil}, {2, Status{Tag: 2}, nil}}, got[2:])
+		got, err = WaitSome(within(t), nil, list...)
+		require.NoError(t, err)
+		require.Empty(t, got)
+		i, _, err = TestAny(list...)
+		require.NoError(t, err)
+		require.Equal(t, -1, i)
+	})
+}
+
 // TestWaitAllFails: one that fails keeps the others from nothing.
 func TestWaitAllFails(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {

@@ -244,22 +244,26 @@ func (s *Sleepers) wakeWhich(is func(*Sleeper) bool) {
 	}
 }
 
-// Check looks once more, for a wait whose sleep has ended without being woken. If the wait is over, and
-// that has not come just now, a ringer has failed to ring, which is counted.
-func (s *Sleepers) Check(t *Sleeper, over func() bool) {
+// Check looks once more, for a wait whose sleep has ended without being woken, and reports whether the
+// wait is over. If so, and if that has not come just now, a ringer has failed to ring, which is counted.
+func (s *Sleepers) Check(t *Sleeper, over func() bool) bool {
 	s.mu.Lock()
 	woken := t.woken
 	t.woken = true // so that what over ends does not
 	s.mu.Unlock()
-	if woken || !over() {
-		return
+	if !over() {
+		return false
+	}
+	if woken {
+		return true
 	}
 	for began := time.Now(); s.bell.mark() == t.mark; time.Sleep(time.Millisecond) {
 		if time.Since(began) > ringing {
 			s.late.Add(1)
-			return
+			break
 		}
 	}
+	return true
 }
 
 // Leave ends what Enter began.
