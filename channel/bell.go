@@ -32,5 +32,5 @@ func (r *ringer) ring() {
 
 // setBell sets the bell of the node, which sleeps by it from now on.
 func (n *Node) setBell(b *wait.Bell) {
-	n.bell, n.sleepers = b, wait.NewSleepers(b, n.drive)
+	n.bell, n.sleepers = b, wait.NewSleepers(b, n.driveAsleep)
 }

@@ -268,6 +268,8 @@ func (a *awaitedCollective) sleepsIn(t *wait.Sleeper) { (*Collective)(a).sleepsI
 // Ready says that any ring may be for a collective.
 func (*awaitedCollective) Ready() bool { return true }
 
+func (a *awaitedCollective) rung() bool { return len(a.handles) == 0 }
+
 func (a *awaitedCollective) look() (done bool) {
 	done, a.outcome = (*Collective)(a).test()
 	return done
@@ -300,6 +302,9 @@ func (c *Collective) sleepsIn(t *wait.Sleeper) {
 		for _, h := range c.handles {
 			h.sleepsIn(t)
 		}
+	}
+	if t == nil {
+		clear(g.slept)
 	}
 }
 

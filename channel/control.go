@@ -439,7 +439,7 @@ func (p *peer) read(r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		p.node.sleepers.WakeReady()
+		p.node.bell.Ring() // what it has said may be what messages wait for
 		select {
 		case p.node.heard <- struct{}{}:
 		default:

@@ -115,8 +115,7 @@ func (h *Handle) rouse() {
 	}
 }
 
-// sleepsIn says in whose sleep the handle is waited for; nil: in none. What ends the handle later
-// wakes it.
+// sleepsIn sets the sleeper that is woken by what ends the handle; nil: none.
 func (h *Handle) sleepsIn(t *wait.Sleeper) {
 	if h.kind == kindMultiple {
 		for _, m := range h.members {
@@ -124,10 +123,39 @@ func (h *Handle) sleepsIn(t *wait.Sleeper) {
 		}
 		return
 	}
-	h.sleeper.Store(t)
-	if t != nil {
-		h.lockStream()() // a goroutine that ends the handle now may not have seen that
+	if h.sleeper.Store(t); t == nil {
+		return
 	}
+	// A goroutine that ends the handle now may not have seen that.
+	var q *queue
+	var l *wait.Lock
+	if h.kind == kindSend {
+		q, l = h.out.q.Load(), &h.out.lock
+	} else {
+		q, l = h.in.q.Load(), &h.in.lock
+	}
+	if q != nil {
+		l = &q.lock
+	}
+	l.Pass()
+}
+
+// rung says whether the other side rings before it is seen to have done something for the handle. Over a
+// network the engine of the device does, which a look may forestall.
+func (h *Handle) rung() bool {
+	if h.kind == kindMultiple {
+		return !slices.ContainsFunc(h.members, func(m *Handle) bool { return !m.rung() })
+	}
+	return h.queued() == nil
+}
+
+// ended says whether the handle is complete, but for its own goroutine's look.
+func (h *Handle) ended() bool {
+	if h.kind == kindMultiple {
+		return slices.ContainsFunc(h.members, (*Handle).ended)
+	}
+	p := h.phase.Load()
+	return p == phaseSent || p == phaseReceived || p == phaseFailed
 }
 
 // ready says whether the next test may find progress.

@@ -32,6 +32,9 @@ func (h *hostCarrier) Wake() {
 	}
 }
 
+// Mute makes this member look by itself.
+func (h *hostCarrier) Mute() { h.node.mute.Add(1) }
+
 // Export returns the key and address of b if it is Alloc memory.
 func (h *hostCarrier) Export(b []byte) (key uint32, addr uint64, ok bool) {
 	h.node.mu.Lock()
@@ -52,7 +55,7 @@ func (h *hostCarrier) View(i int, key uint32, addr uint64, n int) ([]byte, error
 	case err == nil:
 		return b, nil
 	case errors.Is(err, verbs.ErrState) && p.link.qp.State() == verbs.QPRTS:
-		h.node.mute.Add(1)
+		h.Mute()
 		runtime.Gosched() // what brings it may need this CPU
 		return nil, shared.ErrLater
 	}

@@ -70,7 +70,6 @@ func (n *Node) close() error {
 	if n.listener != nil {
 		errs = append(errs, n.listener.Close())
 	}
-	n.sleepers.WakeAll()
 	n.wg.Wait()
 	for _, h := range handles {
 		h.retire()

@@ -88,7 +88,9 @@ func (s *receiveStream) unlink(h *Handle) {
 
 // finish ends a receive. The caller holds the lock.
 func (s *receiveStream) finish(h *Handle, err error) {
-	s.unlink(h)
+	if s.unlink(h); h.prev == nil && s.first != nil {
+		s.first.rouse() // packed messages come in their order
+	}
 	if h.gated {
 		s.gates[h.k%ringSlots] = nil
 	}

@@ -131,9 +131,7 @@ func (s *sendStream) flush() {
 func (s *sendStream) publishPending() {
 	n := 0
 	for n < len(s.pending) && s.publish(s.pending[n], false) {
-		if h := s.pending[n]; h.phase.Load() != phaseOffered {
-			h.rouse()
-		}
+		s.pending[n].rouse()
 		n++
 	}
 	s.pending = slices.Delete(s.pending, 0, n)
@@ -447,7 +445,7 @@ func (s *sendStream) ready(h *Handle) bool {
 		return true
 	}
 	if h.packed {
-		return s.filled-atomic.LoadUint64(&s.r.emptied) < pipePieces
+		return int64(s.filled-atomic.LoadUint64(&s.r.emptied)) < pipePieces
 	}
 	n, _ := chunks(h.shape.length)
 	_, _, _, gate := s.r.gates[h.k%ringSlots].read(h.k)

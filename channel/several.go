@@ -159,6 +159,10 @@ func (s *several) Ready() bool {
 	return slices.ContainsFunc(s.handles, func(h *Handle) bool { return h.Active() && h.ready() })
 }
 
+func (s *several) rung() bool {
+	return !slices.ContainsFunc(s.handles, func(h *Handle) bool { return !h.rung() || h.ended() })
+}
+
 func (s *several) sleepsIn(t *wait.Sleeper) {
 	for _, h := range s.handles {
 		h.sleepsIn(t)

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,9 @@ func TestGateWakes(t *testing.T) {
 	require.NoError(t, err)
 	r, err := nodes[1].DeclareReceive(memory(nodes[1]), 0)
 	require.NoError(t, err)
-	eventually(t, func() bool { return s.peer().remoteInfo(r.id, 0) != nil && r.peer().remoteInfo(s.id, 0) != nil && r.in.r.Load() != nil })
+	eventually(t, func() bool {
+		return s.peer().remoteInfo(r.id, 0) != nil && r.peer().remoteInfo(s.id, 0) != nil && r.in.r.Load() != nil
+	})
 	require.NoError(t, s.Start())
 	slept := nodes[0].Stats().Sleeps
 	over := make(chan error, 1)
@@ -30,4 +33,104 @@ func TestGateWakes(t *testing.T) {
 	require.NoError(t, r.Start())
 	require.NoError(t, <-over) // that no sleep ends by itself is asserted of each job
 	require.NoError(t, r.WaitContext(within(t)))
+}
+
+// deep makes sleepers of a node look only when they are woken.
+func deep(nodes ...*Node) {
+	for _, n := range nodes {
+		n.sleepers.LookEvery(time.Hour)
+	}
+}
+
+// asleep runs wait in a goroutine of a node, and returns its result when it sleeps.
+func asleep(t *testing.T, n *Node, wait func() error) <-chan error {
+	t.Helper()
+	before := n.Stats().Sleeps
+	over := make(chan error, 1)
+	go func() { over <- wait() }()
+	eventually(t, func() bool { return n.Stats().Sleeps > before })
+	return over
+}
+
+// TestSleeperMovesOthers: a goroutine that sleeps for one message moves another one, which is not waited
+// for and whose pipe or layout comes after the ring for it.
+func TestSleeperMovesOthers(t *testing.T) {
+	const size = 1 << 20
+	for _, alloc := range []bool{false, true} {
+		nodes := join(t, 2, WithProviders("shm"), WithWait("sleep"))
+		deep(nodes...)
+		a, b := nodes[0], nodes[1]
+		x, _ := send(t, a, 1, 8, OnStream(1))
+		xr, _ := receive(t, b, 0, 8, OnStream(1))
+		yr, err := b.DeclareReceive(Contiguous(make([]byte, size)), 0)
+		require.NoError(t, err)
+		require.NoError(t, x.Start()) // connects
+		require.NoError(t, xr.Run(within(t)))
+		require.NoError(t, x.WaitContext(within(t)))
+		require.NoError(t, yr.Start())
+		require.NoError(t, xr.Start())
+		over := asleep(t, b, func() error { return xr.WaitContext(within(t)) })
+		y, err := a.DeclareSend(Contiguous(memory(t, a, size, alloc)), 1)
+		require.NoError(t, err)
+		require.NoError(t, y.Run(within(t)))
+		require.NoError(t, x.Run(within(t)))
+		require.NoError(t, <-over)
+		require.NoError(t, yr.WaitContext(within(t)))
+	}
+}
+
+// TestSleepsBehind: a packed message is received after those before it on its stream, of which another
+// goroutine may be copying one.
+func TestSleepsBehind(t *testing.T) {
+	const big, small = 64 << 20, 10_000
+	nodes := join(t, 2, WithProviders("shm"), WithWait("sleep"))
+	deep(nodes...)
+	a, b := nodes[0], nodes[1]
+	var sends, receives [2]*Handle
+	for i, size := range []int{big, small} {
+		var err error
+		sends[i], err = a.DeclareSend(Contiguous(memory(t, a, size, i == 0)), 1)
+		require.NoError(t, err)
+		receives[i], err = b.DeclareReceive(Contiguous(make([]byte, size)), 0)
+		require.NoError(t, err)
+	}
+	for range 5 {
+		for _, s := range sends {
+			require.NoError(t, s.Start())
+		}
+		copied := make(chan error, 1)
+		go func() { copied <- receives[0].Start() }()
+		eventually(t, func() bool { return receives[0].Active() })
+		require.NoError(t, receives[1].Start())
+		require.NoError(t, receives[1].WaitContext(within(t)))
+		require.NoError(t, <-copied)
+		require.NoError(t, receives[0].WaitContext(within(t)))
+		require.NoError(t, WaitAllContext(within(t), sends[:]...))
+	}
+}
+
+// TestSleepsForSlot: a member that runs ahead sleeps until another one, which rings no bell, has finished
+// what used its slot before.
+func TestSleepsForSlot(t *testing.T) {
+	groups := worlds(t, 2, WithProviders("shm"), WithWait("sleep"))
+	deep(groups[0].node, groups[1].node)
+	var barriers [2][]*Collective
+	for i := 1; i >= 0; i-- { // the first does not find the second's part
+		for range 8 {
+			c, err := groups[i].Declare(Barrier())
+			require.NoError(t, err)
+			require.NoError(t, c.Start())
+			barriers[i] = append(barriers[i], c)
+		}
+	}
+	for _, c := range barriers[0] {
+		require.NoError(t, c.WaitContext(within(t)))
+	}
+	data := make([]byte, 8)
+	over := asleep(t, groups[0].node, func() error { return groups[0].Run(within(t), Broadcast(data, 0)) })
+	for _, c := range barriers[1] {
+		require.NoError(t, c.WaitContext(within(t)))
+	}
+	require.NoError(t, <-over)
+	require.NoError(t, groups[1].Run(within(t), Broadcast(data, 0)))
 }

@@ -50,8 +50,10 @@ type awaited interface {
 	// check says why the wait is to end before what it is for has come. It is called now and then,
 	// and says also after what time it is to be called again at the latest, if not 0.
 	check(ctx context.Context, late bool) (again time.Duration, err error)
-	// sleepsIn says in whose sleep it is waited for.
+	// sleepsIn sets the sleeper that is woken by what ends the wait; nil: none.
 	sleepsIn(t *wait.Sleeper)
+	// rung says whether a ring precedes each end of the wait that a look may find from now on.
+	rung() bool
 }
 
 // awaitLong looks until the wait is over. An error is that of check.
@@ -90,6 +92,8 @@ type awaitedHandle Handle
 func (a *awaitedHandle) needs() *Handle           { return (*Handle)(a) }
 func (a *awaitedHandle) Ready() bool              { return (*Handle)(a).ready() }
 func (a *awaitedHandle) sleepsIn(t *wait.Sleeper) { (*Handle)(a).sleepsIn(t) }
+
+func (a *awaitedHandle) rung() bool { return (*Handle)(a).rung() && !(*Handle)(a).ended() }
 
 func (a *awaitedHandle) look() (done bool) {
 	done, a.outcome = (*Handle)(a).test()
@@ -218,18 +222,20 @@ func (p *peer) recheck() {
 // nap sleeps until others have done something for what is awaited, ctx ends, or bound is over, if there
 // is one. It looks once more when others can see the sleeper, and reports whether the wait is over.
 func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Duration) (over bool) {
-	mute := n.mute.Load()
 	t := n.sleepers.Enter(a)
 	defer n.sleepers.Leave(t)
 	a.sleepsIn(t)
 	defer a.sleepsIn(nil)
 	n.kickEngines()
-	n.drive()
+	if n.driveAsleep() > 0 {
+		n.bell.Ring() // whatever sleeps in the kernel is to poll
+	}
+	mute := n.mute.Load()
+	if _, err := a.check(ctx, false); err != nil { // it may just have come to be
+		return false
+	}
 	if a.look() {
 		return true
-	}
-	if n.closing.Load() {
-		return false
 	}
 	n.sleeps.Add(1)
 	polled := n.mute.Load() != mute
@@ -239,11 +245,19 @@ func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Du
 	switch {
 	case n.sleepers.Sleep(ctx, t, bound):
 		w.Woken()
-		return false
-	case polled:
-		return false
+	case !polled && a.rung():
+		return n.sleepers.Check(t, a.look)
 	}
-	return n.sleepers.Check(t, a.look)
+	return false
+}
+
+// driveAsleep drives, and returns how long a sleeper may sleep afterwards; 0: until it is woken.
+func (n *Node) driveAsleep() time.Duration {
+	mute := n.mute.Load()
+	if n.drive(); n.mute.Load() != mute {
+		return pollEvery
+	}
+	return 0
 }
 
 // pollEvery is how often a sleeper looks for what rings no bell: memory of a peer that is being mapped.

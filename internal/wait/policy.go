@@ -268,8 +268,8 @@ func (w *Waiter) rise() {
 	}
 }
 
-// awake is for a wait that has slept: what follows a bell may come at once. If others sleep, too, the
-// bell was more likely theirs.
+// awake is for a wait that has slept: when it has been woken, what it waits for may come at once. If
+// others sleep, too, all that may have been woken for the same are not to spin.
 func (w *Waiter) awake(now int64) {
 	w.rise()
 	w.p.cpus.look(now)
@@ -405,7 +405,7 @@ func (w *Waiter) Long() bool { return w.long }
 // Late reports whether the wait has taken some microseconds, but the longer it takes the less often.
 func (w *Waiter) Late() bool { return w.long && w.checks&(w.checks-1) == 0 }
 
-// Woken says that a bell, not a bound, has ended a sleep.
+// Woken says that the wait has been woken: its sleep has not ended by itself.
 func (w *Waiter) Woken() { w.woken = true }
 
 // Again says that part of what is awaited has come: the wait for the rest begins now.

@@ -25,33 +25,36 @@ type Awaited interface {
 //	s.Leave(t)
 type Sleepers struct {
 	bell  *Bell
-	drive func() // makes progress that no wait makes, after each ring
+	drive func() time.Duration
 
 	late atomic.Uint64
 
 	mu     sync.Mutex
 	all    []*Sleeper // that have entered
 	leader *Sleeper   // one of them; nil: each that is not woken leads
-	looked time.Time  // when some have last looked by themselves; only the leader has it
+	looked time.Time  // when some have last looked by themselves
 	next   int        // of all: which are next to do so
+	alarms uint64     // calls of WakeAll
 	unused []*Sleeper
 
+	every time.Duration                      // how often some look by themselves
 	sleep func(mark uint32, d time.Duration) // the bell's; but for tests
 	at    func()                             // for tests: called where others may come in between
 }
 
 // Sleeper is one wait that sleeps.
 type Sleeper struct {
-	what  Awaited
-	token chan struct{} // capacity 1: woken, or made the leader
-	mark  uint32        // of the bell, before the wait looked last
-	woken bool
-	deep  bool // it will not look unless it is woken
+	what   Awaited
+	token  chan struct{} // capacity 1: woken, or made the leader, or to look by itself
+	mark   uint32        // of the bell, before the wait looked last
+	alarms uint64        // likewise
+	woken  bool
+	deep   bool // it will not look unless it is woken
 }
 
-// Every so often the leader and some others look by themselves, in case that a ringer has failed to
-// ring. It is rare because each system call of the leader's costs what the runtime's monitor does in its
-// first 10 ms, in which it wakes some 50 times.
+// Some sleepers look by themselves each lookAnyway, in case that a ringer has failed to ring. That is
+// rare because of its cost: the runtime's monitor, which rests while the leader sleeps for long, watches
+// the beginning of each of its sleeps.
 const (
 	lookAnyway = time.Second
 	lookMost   = 16
@@ -60,10 +63,15 @@ const (
 // How long a ringer may take from what a sleeper sees to the ring.
 const ringing = 50 * time.Millisecond
 
-// NewSleepers returns the sleepers of a bell.
-func NewSleepers(b *Bell, drive func()) *Sleepers {
-	return &Sleepers{bell: b, drive: drive, looked: time.Now(), sleep: b.Sleep, at: func() {}}
+// NewSleepers returns the sleepers of a bell. After each ring the leader calls drive, which makes the
+// progress that no wait makes, and says when it is to be called again at the latest; 0: after the next
+// ring.
+func NewSleepers(b *Bell, drive func() time.Duration) *Sleepers {
+	return &Sleepers{bell: b, drive: drive, every: lookAnyway, sleep: b.Sleep, at: func() {}}
 }
+
+// LookEvery sets how often sleepers look by themselves, for tests. It is called before the first Enter.
+func (s *Sleepers) LookEvery(d time.Duration) { s.every = d }
 
 // Late is how many sleeps have ended by themselves although what they were for had come, without a ring.
 func (s *Sleepers) Late() uint64 { return s.late.Load() }
@@ -77,8 +85,14 @@ func (s *Sleepers) Enter(what Awaited) *Sleeper {
 	} else {
 		t = &Sleeper{token: make(chan struct{}, 1)}
 	}
-	t.what, t.woken, t.deep = what, false, false
-	s.all = append(s.all, t)
+	select {
+	case <-t.token: // given by a goroutine that took it for the one before
+	default:
+	}
+	t.what, t.alarms, t.woken, t.deep = what, s.alarms, false, false
+	if s.all = append(s.all, t); len(s.all) == 1 {
+		s.looked = time.Now()
+	}
 	s.mu.Unlock()
 	s.at()
 	t.mark = s.bell.Listen()
@@ -89,6 +103,10 @@ func (s *Sleepers) Enter(what Awaited) *Sleeper {
 // Sleep sleeps until what the wait is for may have come, ctx ends, or bound is over, if it is not 0. It
 // reports whether the wait has been woken.
 func (s *Sleepers) Sleep(ctx context.Context, t *Sleeper, bound time.Duration) bool {
+	var until time.Time
+	if bound > 0 {
+		until = time.Now().Add(bound)
+	}
 	s.mu.Lock()
 	t.deep = true
 	if s.leader == nil && !t.woken {
@@ -101,9 +119,26 @@ func (s *Sleepers) Sleep(ctx context.Context, t *Sleeper, bound time.Duration) b
 		leads, woken = s.park(ctx, t, bound)
 	}
 	if leads {
-		return s.lead(ctx, t, bound)
+		woken = s.lead(ctx, t, until)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.deep = false
+	if s.leader == t {
+		s.pass()
 	}
 	return woken
+}
+
+// pass makes another sleeper the leader. The caller holds mu.
+func (s *Sleepers) pass() {
+	s.leader = nil
+	for i := len(s.all) - 1; i >= 0 && s.leader == nil; i-- {
+		if o := s.all[i]; o.deep && !o.woken {
+			s.leader = o
+			o.give()
+		}
+	}
 }
 
 // park waits for a token, and reports whether the sleeper is to lead, or else has been woken.
@@ -125,50 +160,57 @@ func (s *Sleepers) park(ctx context.Context, t *Sleeper, bound time.Duration) (l
 	s.at()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.leader == t && !t.woken && !ended, t.woken
+	return s.leader == t && t.deep && !t.woken && !ended, t.woken
 }
 
 // lead sleeps until the bell rings, again and again, and wakes the others. It reports whether its own
 // wait has been woken.
-func (s *Sleepers) lead(ctx context.Context, t *Sleeper, bound time.Duration) bool {
+func (s *Sleepers) lead(ctx context.Context, t *Sleeper, until time.Time) bool {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { s.alarm(t) })
 		defer stop()
 	}
 	for {
-		mark, woken := s.look(t)
+		mark, looked, woken := s.look(t)
+		again := time.Duration(0)
 		if !woken && mark != t.mark {
-			s.drive()
-			_, woken = s.look(t) // that may be what some wait for
+			again = s.drive()
+			_, _, woken = s.look(t) // that may be what some wait for
 		}
 		if woken || ctx.Err() != nil {
 			return woken
 		}
 		s.at()
-		began := time.Now()
-		long := max(lookAnyway-began.Sub(s.looked), 0)
-		if bound > 0 {
-			long = min(long, bound)
+		now := time.Now()
+		end := looked.Add(s.every)
+		if again > 0 && now.Add(again).Before(end) {
+			end = now.Add(again)
 		}
-		if long > 0 {
-			s.sleep(mark, long)
+		if !until.IsZero() && until.Before(end) {
+			end = until
+		}
+		if d := end.Sub(now); d > 0 {
+			s.sleep(mark, d)
 		}
 		s.at()
-		switch now := time.Now(); {
-		case now.Sub(s.looked) >= lookAnyway:
-			s.looked = now
-			s.nudge()
-			return false
-		case now.Sub(began) >= long && s.bell.mark() == mark:
+		if s.bell.mark() != mark {
+			continue
+		}
+		if now = time.Now(); !now.Before(end) {
+			s.nudge(now)
 			return false
 		}
 	}
 }
 
-// nudge ends the sleep of some that are parked, without waking them.
-func (s *Sleepers) nudge() {
+// nudge ends the sleep of some that are parked, without waking them, if that is due.
+func (s *Sleepers) nudge(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if now.Sub(s.looked) < s.every {
+		return
+	}
+	s.looked = now
 	for range min(len(s.all), lookMost) {
 		s.next = (s.next + 1) % len(s.all)
 		t := s.all[s.next]
@@ -186,8 +228,9 @@ func (s *Sleepers) alarm(t *Sleeper) {
 	}
 }
 
-// look wakes all that are Ready. It returns the mark before it looked, and whether t itself is to look.
-func (s *Sleepers) look(t *Sleeper) (mark uint32, woken bool) {
+// look wakes all that are Ready. It returns the mark before it looked, when some have last looked by
+// themselves, and whether t itself is to look.
+func (s *Sleepers) look(t *Sleeper) (mark uint32, looked time.Time, woken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mark = s.bell.mark()
@@ -199,7 +242,7 @@ func (s *Sleepers) look(t *Sleeper) (mark uint32, woken bool) {
 	if !t.woken && mark != t.mark {
 		t.woken = t.what.Ready()
 	}
-	return mark, t.woken
+	return mark, s.looked, t.woken
 }
 
 // wake wakes a sleeper. The caller holds mu.
@@ -221,7 +264,7 @@ func (t *Sleeper) give() {
 	}
 }
 
-// Wake wakes a sleeper, or what may use its place now.
+// Wake wakes a sleeper, or what uses its place by now.
 func (s *Sleepers) Wake(t *Sleeper) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,18 +272,12 @@ func (s *Sleepers) Wake(t *Sleeper) {
 }
 
 // WakeAll wakes all.
-func (s *Sleepers) WakeAll() { s.wakeWhich(func(*Sleeper) bool { return true }) }
-
-// WakeReady wakes those that are Ready: what the caller has done may be what they wait for.
-func (s *Sleepers) WakeReady() { s.wakeWhich(func(t *Sleeper) bool { return t.what.Ready() }) }
-
-func (s *Sleepers) wakeWhich(is func(*Sleeper) bool) {
+func (s *Sleepers) WakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.alarms++
 	for _, t := range s.all {
-		if !t.woken && is(t) {
-			s.wake(t)
-		}
+		s.wake(t)
 	}
 }
 
@@ -254,10 +291,12 @@ func (s *Sleepers) Check(t *Sleeper, over func() bool) bool {
 	if !over() {
 		return false
 	}
-	if woken {
-		return true
+	rung := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return woken || s.bell.mark() != t.mark || s.alarms != t.alarms
 	}
-	for began := time.Now(); s.bell.mark() == t.mark; time.Sleep(time.Millisecond) {
+	for began := time.Now(); !rung(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > ringing {
 			s.late.Add(1)
 			break
@@ -272,19 +311,6 @@ func (s *Sleepers) Leave(t *Sleeper) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = slices.DeleteFunc(s.all, func(o *Sleeper) bool { return o == t })
-	if s.leader == t {
-		s.leader = nil
-		for i := len(s.all) - 1; i >= 0 && s.leader == nil; i-- {
-			if o := s.all[i]; o.deep && !o.woken {
-				s.leader = o
-				o.give()
-			}
-		}
-	}
-	select {
-	case <-t.token:
-	default:
-	}
 	t.what = nil
 	s.unused = append(s.unused, t)
 }

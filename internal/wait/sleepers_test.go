@@ -148,11 +148,10 @@ type flag struct {
 
 func (f *flag) Ready() bool { return f.set.Load() }
 
-// sleepers are waits, each for a flag; those whose number is odd are told to give up when the others
-// are over.
+// sleepers are waits, each for a flag.
 func (p *play) sleepers(n int) (s *Sleepers, b *Bell, flags []*flag, over func() bool) {
 	b = &Bell{}
-	s = NewSleepers(b, func() {})
+	s = NewSleepers(b, func() time.Duration { return 0 })
 	s.at = p.at
 	s.sleep = func(mark uint32, _ time.Duration) { p.stop(func() bool { return b.mark() != mark }) }
 	var left atomic.Int32
@@ -283,7 +282,7 @@ func (deaf) Ready() bool { return false }
 // TestLate: sleepers that a ringer has failed to wake look by themselves, and that is counted.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSleepers(&Bell{}, func() {})
+		s := NewSleepers(&Bell{}, func() time.Duration { return 0 })
 		s.sleep = func(_ uint32, d time.Duration) { time.Sleep(d) }
 		var come atomic.Bool
 		ends := make(chan bool, 3)
@@ -315,7 +314,7 @@ func TestLate(t *testing.T) {
 // TestExplore: the exploration finds a ring that is lost.
 func TestExplore(t *testing.T) {
 	lost := 0
-	orders := exploreAll(t, func(p *play) func() bool {
+	orders := explore(t, 1000, func(p *play) func() bool {
 		var set, listens, rung atomic.Bool
 		done := false
 		p.start(func() { // looks before it listens
@@ -342,5 +341,3 @@ func TestExplore(t *testing.T) {
 	})
 	require.Equal(t, []int{5, 1}, []int{orders, lost})
 }
-
-func exploreAll(t *testing.T, scene func(p *play) func() bool) int { return explore(t, 1000, scene) }

@@ -448,8 +448,10 @@ func (q *QP) endLink(l *link, why error, status verbs.WCStatus) {
 	if q.link != l {
 		return
 	}
-	if errors.Is(why, verbs.ErrPeerDied) { // whatever has happened before
-		q.Why = why
+	if errors.Is(why, verbs.ErrPeerDied) && !errors.Is(q.Why, verbs.ErrPeerDied) { // whatever has happened before
+		if q.Why = why; q.State() == verbs.QPErr {
+			q.Events.Add(verbs.EventQPFatal, q)
+		}
 	}
 	if q.in.Load() == nil {
 		return

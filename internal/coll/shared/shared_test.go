@@ -50,6 +50,8 @@ func aligned(n int) []byte {
 
 func (h *heap) Wake() {}
 
+func (h *heap) Mute() {}
+
 func (h *heap) Export(b []byte) (key uint32, addr uint64, ok bool) {
 	if !h.reachable {
 		return 0, 0, false

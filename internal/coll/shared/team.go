@@ -13,6 +13,8 @@ import (
 type Carrier interface {
 	// Wake wakes all sleeping members, because something has been published.
 	Wake()
+	// Mute says that this member waits for what no member wakes it for.
+	Mute()
 	// Export returns the location of b for the others; not ok if they cannot access it.
 	Export(b []byte) (key uint32, addr uint64, ok bool)
 	// View returns memory that member i has exported; [ErrLater] if it is not accessible yet.
@@ -199,6 +201,7 @@ func (t *Team) free(n uint64) bool {
 			continue
 		}
 		if !t.knows(i, n-slots) {
+			t.carrier.Mute() // it may have finished already, or do so without a Wake
 			return false
 		}
 		least = min(least, t.doneOf[i])
