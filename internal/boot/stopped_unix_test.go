@@ -142,7 +142,10 @@ func reserved(t *testing.T) (address string, listen func() net.Listener) {
 func awaitStop(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	var status syscall.WaitStatus
-	_, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	err := error(syscall.EINTR)
+	for err == syscall.EINTR {
+		_, err = syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	}
 	require.NoError(t, err)
 	require.True(t, status.Stopped(), status)
 }

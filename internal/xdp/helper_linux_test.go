@@ -118,6 +118,9 @@ func FuzzRequests(f *testing.F) {
 		c.Close()
 		said := make([]byte, maxMessage)
 		n, err := unix.Read(two[0], said)
+		for err == unix.EINTR {
+			n, err = unix.Read(two[0], said)
+		}
 		if err != nil {
 			n = 0
 		}
