@@ -277,10 +277,14 @@ func (a *awaitedCollective) look() (done bool) {
 
 func (a *awaitedCollective) check(ctx context.Context, late bool) (again time.Duration, _ error) {
 	g := a.group
+	if !a.active {
+		return 0, nil
+	}
 	if late {
 		again = (*Collective)(a).announce()
 	}
 	g.look()
+	g.advance() // what came last counts
 	err := g.node.waitOver(ctx)
 	switch {
 	case !a.active: // it is over, or has just failed
@@ -305,6 +309,7 @@ func (c *Collective) sleepsIn(t *wait.Sleeper) {
 	}
 	if t == nil {
 		clear(g.slept)
+		g.slept = g.slept[:0]
 	}
 }
 

@@ -163,6 +163,9 @@ func (g *Group) settle(ctx context.Context) {
 
 // look fails the group if a member of this host is gone without having done its part.
 func (g *Group) look() {
+	if len(g.active) == 0 { // what a failed operation has left is not needed
+		return
+	}
 	for i, p := range g.host.peers {
 		if p.state.Load() < peerFailed || p.rank == g.node.rank {
 			continue

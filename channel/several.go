@@ -17,23 +17,24 @@ type several struct {
 }
 
 // WaitAny waits until one of the handles is complete, and returns its index, the lowest if several are,
-// and the error of its start (MPI_Waitany). Idle handles are passed over; if all are idle, it returns -1
-// and nil. The handles must be of one node, and the calling goroutine uses all of them until WaitAny
-// returns; a multiple and its members must not both be among them.
+// and the error of its start (MPI_Waitany). Handles that are idle or closed are passed over; if all are,
+// or there are none, it returns -1 and nil. The handles are of one node, and the calling goroutine alone
+// uses them until WaitAny returns; a multiple and its members must not both be among them. A handle that
+// is always complete again keeps those behind it from being reported: see [WaitSome].
 //
-// If ctx ends first, it returns -1 and [ErrTimeout] for a deadline, else the error of ctx, and the
-// messages continue. Handles of several nodes are [ErrInvalid].
+// If ctx ends before one is complete, it returns -1 and [ErrTimeout] for a deadline, else the error of
+// ctx, and the messages continue. With -1 it also returns [ErrInvalid], for a nil handle or handles of
+// several nodes, and [ErrClosed] if the node is closed.
 func WaitAny(ctx context.Context, handles ...*Handle) (int, error) {
 	n, err := enterAll("wait for any", handles)
 	if n == nil || err != nil {
 		return -1, err
 	}
 	defer exitAll(handles)
-	s := several{handles: handles}
 	lacked := n.lacking.times.Load()
 	for range n.policy.Glances() {
-		if s.look() {
-			return s.done, s.outcome
+		if i, over, err := lookAny(handles); over {
+			return i, err
 		}
 		n.attend(nil, false, &lacked)
 		wait.Pause(1)
@@ -46,32 +47,45 @@ func (n *Node) waitAnyLong(ctx context.Context, handles []*Handle, lacked uint32
 	if s == nil {
 		s = &several{}
 	}
-	s.handles = handles
-	err := n.awaitLong(ctx, n.policy, s, lacked)
+	s.handles = append(s.handles[:0], handles...)
 	done := -1
+	err := n.awaitLong(ctx, n.policy, s, lacked)
 	if err == nil {
 		done, err = s.done, s.outcome
 	}
-	*s = several{}
+	clear(s.handles)
+	s.outcome = nil
 	n.severals.Put(s)
 	return done, err
 }
 
-// TestAny reports the lowest index of a handle that is complete, and the error of its start, which is
-// idle from then on (MPI_Testany). It makes progress on all up to there. Idle handles are passed over. It
-// returns -1 and nil if none is complete: call [Handle.Active] to find out whether any can be. TestAny
-// does not allocate. The handles are those of [WaitAny].
+// TestAny is [WaitAny] without waiting (MPI_Testany): it makes progress, and returns -1 and nil if no
+// handle is complete. Call [Handle.Active] to find out whether any can be. It does not allocate.
 func TestAny(handles ...*Handle) (int, error) {
 	n, err := enterAll("test any", handles)
 	if n == nil || err != nil {
 		return -1, err
 	}
-	defer exitAll(handles)
-	s := several{handles: handles}
-	if !s.look() {
+	i, over, err := lookAny(handles)
+	exitAll(handles)
+	if !over {
 		return -1, nil
 	}
-	return s.done, s.outcome
+	return i, err
+}
+
+// lookAny tests handles until one is complete; over says that one is, or none is active, with -1.
+func lookAny(handles []*Handle) (i int, over bool, err error) {
+	over = true
+	for i, h := range handles {
+		if !h.Active() {
+			continue
+		}
+		if over, err = h.test(); over {
+			return i, true, err
+		}
+	}
+	return -1, over, nil
 }
 
 // Completion is the end of a start of one of several handles.
@@ -81,22 +95,42 @@ type Completion struct {
 }
 
 // WaitSome waits as [WaitAny] does, then appends all handles that are complete to into, in the order of
-// the list, and returns the result (MPI_Waitsome). Without an active handle it appends nothing.
+// the list, and returns the result (MPI_Waitsome). Without an active handle it appends nothing. Its own
+// error is that of WaitAny with -1; those of starts are in the completions.
 func WaitSome(ctx context.Context, into []Completion, handles ...*Handle) ([]Completion, error) {
 	first, err := WaitAny(ctx, handles...)
 	if first < 0 {
 		return into, err
 	}
 	into = append(into, Completion{first, err})
-	for i, h := range handles[first+1:] {
+	return testSome(into, handles, first+1), nil
+}
+
+// TestSome is [WaitSome] without waiting (MPI_Testsome).
+func TestSome(into []Completion, handles ...*Handle) ([]Completion, error) {
+	n, err := enterAll("test some", handles)
+	if n == nil || err != nil {
+		return into, err
+	}
+	exitAll(handles)
+	return testSome(into, handles, 0), nil
+}
+
+// testSome appends those from an index on that are complete. Once the node is being closed that is none.
+func testSome(into []Completion, handles []*Handle, from int) []Completion {
+	if n, err := enterAll("", handles); n == nil || err != nil {
+		return into
+	}
+	defer exitAll(handles)
+	for i, h := range handles[from:] {
 		if !h.Active() {
 			continue
 		}
-		if done, err := h.Test(); done {
-			into = append(into, Completion{first + 1 + i, err})
+		if done, err := h.test(); done {
+			into = append(into, Completion{from + i, err})
 		}
 	}
-	return into, nil
+	return into
 }
 
 // enterAll announces access to the memory of all handles, as [Handle.enter] does, and returns their
@@ -128,20 +162,9 @@ func exitAll(handles []*Handle) {
 	}
 }
 
-func (s *several) look() bool {
-	s.done = -1
-	for i, h := range s.handles {
-		if h.phase.Load() == phaseIdle {
-			continue
-		}
-		s.done = i
-		done, err := h.test()
-		if done {
-			s.outcome = err
-			return true
-		}
-	}
-	return s.done < 0
+func (s *several) look() (over bool) {
+	s.done, over, s.outcome = lookAny(s.handles)
+	return over
 }
 
 func (s *several) needs() *Handle { return nil }

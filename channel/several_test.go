@@ -30,6 +30,7 @@ func TestWaitAny(t *testing.T) {
 						require.NoError(t, r.Start())
 					}
 					for _, next := range random.Perm(len(sends)) {
+						before := b.Stats().Sleeps
 						got := make(chan int, 1)
 						go func() {
 							i, err := WaitAny(within(t), receives...)
@@ -39,7 +40,6 @@ func TestWaitAny(t *testing.T) {
 							got <- i
 						}()
 						if how != "" {
-							before := b.Stats().Sleeps
 							eventually(t, func() bool { return b.Stats().Sleeps > before })
 						}
 						require.NoError(t, sends[next].Start())
@@ -108,24 +108,27 @@ func TestWaitAnyEnds(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalid, name)
 		require.Equal(t, -1, i)
 	}
+	closed, _ := receive(t, nodes[1], 0, 8)
+	require.NoError(t, closed.Close())
+	i, err = TestAny(closed)
+	require.NoError(t, err)
+	require.Equal(t, -1, i)
+	got, err := TestSome(nil, closed, r)
+	require.NoError(t, err)
+	require.Empty(t, got)
 	ended, cancel := context.WithCancel(t.Context())
-	over := make(chan error, 1)
-	slept := nodes[1].Stats().Sleeps
-	go func() {
-		_, err := WaitAny(ended, r, other)
-		over <- err
-	}()
-	eventually(t, func() bool { return nodes[1].Stats().Sleeps > slept })
+	over := asleep(t, nodes[1], func() error {
+		_, err := WaitAny(ended, closed, r, other)
+		return err
+	})
 	cancel()
 	require.ErrorIs(t, <-over, context.Canceled)
 	require.True(t, r.Active())
 
-	go func() {
+	over = asleep(t, nodes[1], func() error {
 		_, err := WaitAny(context.Background(), r, other)
-		over <- err
-	}()
-	slept = nodes[1].Stats().Sleeps
-	eventually(t, func() bool { return nodes[1].Stats().Sleeps > slept })
+		return err
+	})
 	require.NoError(t, nodes[0].Close())
 	require.ErrorIs(t, <-over, ErrPeerLeft)
 	require.NoError(t, nodes[1].Close())
@@ -134,6 +137,11 @@ func TestWaitAnyEnds(t *testing.T) {
 }
 
 func must(h *Handle, _ []byte) *Handle { return h }
+
+func testThree(a, b, c *Handle) error {
+	_, err := TestAny(a, b, c)
+	return err
+}
 
 // TestTestAnyAllocs: TestAny allocates nothing.
 func TestTestAnyAllocs(t *testing.T) {
@@ -145,8 +153,8 @@ func TestTestAnyAllocs(t *testing.T) {
 			require.NoError(t, list[i].Start())
 		}
 		require.Zero(t, ranks.Allocs(100, 0, func() {
-			if i, err := TestAny(list[:]...); i >= 0 || err != nil {
-				t.Error(i, err)
+			if err := testThree(list[0], list[1], list[2]); err != nil {
+				t.Error(err)
 			}
 		}))
 		for range list {

@@ -134,3 +134,20 @@ func TestSleepsForSlot(t *testing.T) {
 	require.NoError(t, <-over)
 	require.NoError(t, groups[1].Run(within(t), Broadcast(data, 0)))
 }
+
+// TestLookAfterFailure: what is left in the team of an operation that has failed, as when a member that
+// copies is stopped, is no operation of the group.
+func TestLookAfterFailure(t *testing.T) {
+	groups := worlds(t, 2, WithProviders("shm"))
+	g := groups[0]
+	c, err := g.Declare(Barrier())
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	g.host.peers[1].end(ErrPeerDied)
+	require.True(t, g.team.Needs(1))
+	active := g.active
+	g.active = nil
+	g.look()
+	g.active = active
+	require.ErrorIs(t, c.WaitContext(within(t)), ErrPeerDied)
+}

@@ -78,8 +78,8 @@ func (n *Node) awaitLong(ctx context.Context, p *wait.Policy, a awaited, lacked 
 		case wait.GiveWay:
 			w.GiveWay()
 		case wait.Sleep:
-			if n.nap(ctx, &w, a, again) {
-				return nil
+			if over, err := n.nap(ctx, &w, a, again); over || err != nil {
+				return err
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func (p *peer) recheck() {
 
 // nap sleeps until others have done something for what is awaited, ctx ends, or bound is over, if there
 // is one. It looks once more when others can see the sleeper, and reports whether the wait is over.
-func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Duration) (over bool) {
+func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Duration) (over bool, _ error) {
 	t := n.sleepers.Enter(a)
 	defer n.sleepers.Leave(t)
 	a.sleepsIn(t)
@@ -231,11 +231,12 @@ func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Du
 		n.bell.Ring() // whatever sleeps in the kernel is to poll
 	}
 	mute := n.mute.Load()
-	if _, err := a.check(ctx, false); err != nil { // it may just have come to be
-		return false
-	}
+	_, err := a.check(ctx, false) // what it says may just have come to be
 	if a.look() {
-		return true
+		return true, nil
+	}
+	if err != nil {
+		return false, err
 	}
 	n.sleeps.Add(1)
 	polled := n.mute.Load() != mute
@@ -246,9 +247,9 @@ func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Du
 	case n.sleepers.Sleep(ctx, t, bound):
 		w.Woken()
 	case !polled && a.rung():
-		return n.sleepers.Check(t, a.look)
+		return n.sleepers.Check(t, a.look), nil
 	}
-	return false
+	return false, nil
 }
 
 // driveAsleep drives, and returns how long a sleeper may sleep afterwards; 0: until it is woken.

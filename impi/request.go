@@ -301,7 +301,7 @@ func (q Request) over() bool { return q.r.gen != q.gen || q.r.over() }
 // Requests of several jobs cannot be waited for together: WaitAny then returns [ErrInvalid] and
 // leaves them unchanged.
 func WaitAny(ctx context.Context, list ...Request) (int, Status, error) {
-	e, err := engineOf(list)
+	e, err := engineOf("wait", list)
 	if e == nil || err != nil {
 		return -1, Status{}, err
 	}
@@ -323,10 +323,21 @@ func WaitAny(ctx context.Context, list ...Request) (int, Status, error) {
 	return i, st, err
 }
 
+// Active reports whether the request has neither been collected by a Test or Wait nor freed. It makes no
+// progress.
+func (q Request) Active() bool {
+	if q.r == nil {
+		return false
+	}
+	q.r.e.lock.Lock()
+	defer q.r.e.lock.Unlock()
+	return q.r.gen == q.gen
+}
+
 // TestAny is [WaitAny] without waiting (MPI_Testany): it makes progress once, and returns -1 if none of
-// the requests is complete. It does not allocate.
+// the requests is complete. Call [Request.Active] to find out whether any can be. It does not allocate.
 func TestAny(list ...Request) (int, Status, error) {
-	e, err := engineOf(list)
+	e, err := engineOf("test", list)
 	if e == nil || err != nil {
 		return -1, Status{}, err
 	}
@@ -358,6 +369,7 @@ type Completion struct {
 
 // WaitSome waits as [WaitAny] does, then appends all requests that are complete to into, in the order of
 // the list, and returns the result (MPI_Waitsome). If all requests have ended before, it appends nothing.
+// Its own error is that of WaitAny with -1; those of requests are in the completions.
 func WaitSome(ctx context.Context, into []Completion, list ...Request) ([]Completion, error) {
 	first, st, err := WaitAny(ctx, list...)
 	if first < 0 {
@@ -396,12 +408,12 @@ type anyOf struct {
 }
 
 // engineOf returns the engine of all requests; nil if there is none.
-func engineOf(list []Request) (e *engine, err error) {
+func engineOf(op string, list []Request) (e *engine, err error) {
 	for _, q := range list {
 		switch {
 		case q.r == nil || q.r.e == e:
 		case e != nil:
-			return nil, jobError("wait", fmt.Errorf("%w: the requests belong to different jobs", ErrInvalid))
+			return nil, jobError(op, fmt.Errorf("%w: the requests belong to different jobs", ErrInvalid))
 		default:
 			e = q.r.e
 		}
@@ -430,7 +442,7 @@ func (a *anyOf) over() bool {
 // active. Requests of several jobs cannot be waited for together: WaitAll then returns [ErrInvalid]
 // and leaves them unchanged.
 func WaitAll(ctx context.Context, statuses []Status, list ...Request) error {
-	e, err := engineOf(list)
+	e, err := engineOf("wait", list)
 	if e == nil || err != nil {
 		return err
 	}

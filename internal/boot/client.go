@@ -131,7 +131,8 @@ func (n *nearby) failed(address string, err error) {
 }
 
 // dial connects to the rendezvous and waits for admission. It returns what listen does as soon as that
-// is a listener: what has been at the address was not the rendezvous, and is gone. Listen may be nil.
+// is a listener: what has been at the address, such as the rendezvous of an earlier program, is gone.
+// Listen may be nil.
 func (m *meeting) dial(ctx context.Context, near *nearby, listen func(context.Context) (net.Listener, error)) (*client, net.Listener, error) {
 	ctx, cancel := wait.PatienceWhile(ctx, m.patience(), func() bool { return !near.some.Load() })
 	defer cancel()
