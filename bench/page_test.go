@@ -214,7 +214,7 @@ func TestReportRefuses(t *testing.T) {
 	require.Contains(t, said, "nosuch.json")
 }
 
-// A report is anybody's file: what is none is refused, and what is taken can be shown.
+// Any file may be given as a report: what is none is refused, and what is taken can be shown.
 func FuzzParseReport(f *testing.F) {
 	good, err := json.Marshal(sampleReport())
 	require.NoError(f, err)

@@ -37,7 +37,7 @@ const (
 )
 
 // Bounds of a soak. A stall or a cut is shorter than the peer timeout: no rank may give
-// anybody up.
+// another one up.
 const (
 	soakJobTime  = 4 * time.Second
 	soakLongest  = 1500 * time.Millisecond // of a stall or a cut

@@ -352,7 +352,7 @@ func (m *parcel) Close() error {
 	return nil
 }
 
-// abandon releases a request that no one waits for any more.
+// abandon releases a request that is not waited for any more.
 func (c *Comm) abandon(r *request) {
 	switch {
 	case r.state == done:

@@ -11,7 +11,7 @@ import (
 
 // A member that waits in a collective for one that has failed must not wait for ever. A member that
 // meets an error therefore notifies all others in the collective context, and a notified member
-// runs no more collectives of this communicator. A member that dies notifies no one: those that
+// runs no more collectives of this communicator. A member that dies notifies none: those that
 // depend on it lose their connection to it and notify the others.
 
 // errMember: another member has failed with an error that is not one of ours.

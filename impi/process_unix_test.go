@@ -275,7 +275,7 @@ func death(ctx context.Context, j *Job, _ []string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// The others go on, also with receives from anybody.
+	// The others go on, also with receives from any source.
 	q, err := c.Issend(pattern(long, uint64(c.Rank())), buddy, 5)
 	if err != nil {
 		return err

@@ -64,7 +64,7 @@ type request struct {
 	cancelling bool  // an answer to CANCEL is awaited
 	asked      bool  // CANCEL has been sent
 	refused    error // why the receiver has dropped the message
-	detached   bool  // no one will collect it
+	detached   bool  // it will not be collected
 	freed      bool  // by Free: Close reports its failure
 
 	comm  *Comm
@@ -513,7 +513,7 @@ func (q Request) Cancel() error {
 	return nil
 }
 
-// Free releases a request that no one will wait for (MPI_Request_free). The operation still takes
+// Free releases a request that will not be waited for (MPI_Request_free). The operation still takes
 // place; its memory must be left alone until the job is closed. [Job.Close] waits for a send, and
 // reports it if it fails.
 func (q Request) Free() {

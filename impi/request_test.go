@@ -218,7 +218,7 @@ func TestWaitAllFails(t *testing.T) {
 	})
 }
 
-// TestFree: an operation that no one waits for takes place nevertheless.
+// TestFree: an operation that is not waited for takes place nevertheless.
 func TestFree(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{8, long} {

@@ -2,6 +2,7 @@ package snippets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -194,5 +195,9 @@ func Events(ctx context.Context, file io.Reader, path string, classify func([]by
 	if err != nil {
 		return err
 	}
-	return p.Run(ctx) // p.Drain and p.Stats meanwhile
+	// p.Drain and p.Stats meanwhile
+	if err := p.Run(ctx); err != nil {
+		return errors.Join(err, output.Discard())
+	}
+	return output.Commit()
 }

@@ -3,9 +3,9 @@
 // package startup has brought them together.
 //
 //	h := packet.Header{Type: packet.Data, Len: n, Src: src, Dest: dest}
-//	h.Put(&b, packet.Revised)                  // or b = h.Append(b, packet.Revised)
+//	h.Put(&b, packet.Revised)                  // b is an array; or Append to a slice
 //	err := packet.Parse(&h, &b, packet.Revised)
-//	body := h.Body()                           // bytes that follow the header
+//	n := h.Body()                              // so many bytes follow
 //
 // A packet is a big-endian header of 128 bytes. In DATA and DATASYNC only, it is followed by the
 // bytes of user data that the header announces:

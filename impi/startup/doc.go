@@ -4,9 +4,9 @@
 // and [Dial] joins as a client. What the hosts send each other afterwards is not part of the
 // protocol.
 //
-//	result, err := (&startup.Server{Clients: 2}).Serve(ctx, listener)
+//	result, err := (&startup.Server{Clients: 2, Key: key}).Serve(ctx, listener)
 //
-//	job, err := startup.Dial(ctx, "host:7000", startup.Config{Rank: 0, Hosts: hosts})
+//	job, err := startup.Dial(ctx, "host:7000", startup.Config{Rank: 0, Key: key, Hosts: hosts})
 //	n := job.PacketLen(a, b)                   // what two processes have agreed on
 //	err = job.Finish()                         // then job.Close
 //

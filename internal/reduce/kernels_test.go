@@ -57,7 +57,7 @@ func random(r *rand.Rand, p []byte, t reduce.Type) {
 	copy(p, pools[t][r.IntN((len(pools[t])-len(p))/t.Size())*t.Size():])
 }
 
-// margin is written by no one, before and after the result.
+// margin is not written, before and after the result.
 const margin = 32
 
 // within returns size bytes, offset from what the allocator aligned, with a margin

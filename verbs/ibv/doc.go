@@ -1,6 +1,10 @@
 // Package ibv is the verbs provider for RDMA devices: InfiniBand, RoCE and soft-RoCE,
 // through libibverbs. It lists iWARP devices last, and cannot open them.
 //
+//	import _ "github.com/sluice-hpc/sluice/verbs/ibv"
+//
+//	device, err := verbs.Find("mlx5_0")
+//
 // Building it needs only a C compiler. abi.h declares the part of libibverbs' stable
 // ABI that the provider uses, and the library is loaded when devices are first needed:
 // one binary runs on a laptop without RDMA and on a cluster. [EnvLibrary] names a

@@ -6,6 +6,10 @@
 // "roce_eth0". It works only on Linux; elsewhere the probe says so. It is used only if
 // named (see [verbs.Device.OnRequest]), for channels by SLUICE_TRANSPORT=roce.
 //
+//	import _ "github.com/sluice-hpc/sluice/verbs/roce"
+//
+//	device, err := verbs.Find("roce_eth0")
+//
 // It also registers the provider "xdp": the same protocol over AF_XDP sockets, which
 // bypass the network stack, with devices "xdp_eth0" for every interface except loopback.
 // Devices of the two providers can talk to each other.

@@ -2,6 +2,10 @@
 // shared memory. Importing it registers the provider "shm" with one device, "shm0".
 // It works only on Linux; elsewhere the probe says so.
 //
+//	import _ "github.com/sluice-hpc/sluice/verbs/shm"
+//
+//	device, err := verbs.Find("shm0")
+//
 // # How it works
 //
 // The CPUs of sender and receiver act as the two adapters. Each QP has an inbox: a ring
@@ -22,7 +26,7 @@
 // empty poll does not grow with the number of QPs.
 //
 // A process that only computes does not hold up its peers: an engine goroutine makes
-// progress while no one is polling. It sleeps in a futex while a CQ is being polled or
+// progress while the program does not poll. It sleeps in a futex while a CQ is being polled or
 // there is nothing to do.
 //
 // # Limits

@@ -12,7 +12,7 @@ import (
 // a CPU.
 const engineTick = time.Millisecond
 
-// engine makes progress on the QPs that no one is polling. It arms their inboxes and sleeps on
+// engine makes progress on the QPs that the program does not poll. It arms their inboxes and sleeps on
 // the context's doorbell, which a peer rings after writing to an armed inbox. It arms,
 // executes a barrier, checks once more, then sleeps, so it misses no message. While no inbox
 // is armed it sleeps on a timer: a long system call makes the runtime's monitor wake every

@@ -3,6 +3,10 @@
 // "tcp" with one device for each network interface that is up and has an address,
 // named after the interface: "tcp_lo", "tcp_eth0".
 //
+//	import _ "github.com/sluice-hpc/sluice/verbs/tcp"
+//
+//	device, err := verbs.Find("tcp_eth0")
+//
 // # How it works
 //
 // A context listens on all addresses of its interface, on one TCP port, which is the

@@ -3,6 +3,10 @@
 //	source  Supply ──┐          ┌── Results ┐
 //	source  Supply ──┴── Work ──┴── Results ┴─ a pipeline with Pass ── sink
 //
+//	err := ranks.Supply(ctx, supplier, grace, source)    // at a source
+//	err = ranks.Work(ctx, ranks.Options{NewWorker: f}, streams...) // at a worker
+//	p, err := pipeline.New(pipeline.Config{Sources: []pipeline.Source{ranks.Results(collector)}, NewWorker: pipeline.Pass, Sink: sink})
+//
 // A source is a rank with a [fanout.Supplier]; each worker has a client of it. The sink is a
 // rank with a [fanout.Collector] for each source. The collectors are the sources of a pipeline
 // whose workers only pass chunks on; that pipeline merges them. Each source has two
