@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -19,9 +20,11 @@ import (
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
+	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
 func init() {
+	acts["full"] = func([]string) error { return full() }
 	// crowded is a supplier that may open only few more descriptors. It ends with its standard input.
 	acts["crowded"] = func([]string) error {
 		c := config()
@@ -77,34 +80,58 @@ func TestCrowded(t *testing.T) {
 	require.NotContains(t, log.String(), "error=<nil>")
 }
 
-// TestWithoutDescriptors: a supplier that has no descriptor for a worker says so, with the limit, and
-// takes it when there is one; a worker that has none for the supplier says so at once.
-func TestWithoutDescriptors(t *testing.T) {
+// full is a supplier that has no descriptor for a worker, and a worker that has none for a supplier, in a
+// process in which nothing else opens or closes any.
+func full() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	var log logbuf.Buffer
 	c := config()
 	c.Log = slog.New(slog.NewTextHandler(&log, nil))
-	s := listen(t, c)
+	s, err := Listen(ctx, "127.0.0.1:0", c)
+	if err != nil {
+		return err
+	}
+	time.AfterFunc(time.Hour, func() {}) // the runtime opens what it needs for all timers
 	// A worker that needs no more descriptors to connect.
 	stranger, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer unix.Close(stranger)
+	if err != nil {
+		return err
+	}
 	next, err := unix.Dup(0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Close(next))
+	if err != nil {
+		return err
+	}
 	var limit unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: limit.Max}))
-	func() {
-		defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
-		says := fmt.Sprintf("too many open files: RLIMIT_NOFILE (ulimit -n) is %d", next)
-		_, err = Join(ranks.Within(t), c, s.Addr().String())
-		require.ErrorIs(t, err, limits.ErrFiles)
-		require.ErrorContains(t, err, says)
-		at := netip.MustParseAddrPort(s.Addr().String())
-		require.NoError(t, unix.Connect(stranger, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}))
-		ranks.Eventually(t, func() bool { return strings.Contains(log.String(), says) })
-	}()
-	w, err := Join(ranks.Within(t), c, s.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
+	err = errors.Join(unix.Close(next), unix.Getrlimit(unix.RLIMIT_NOFILE, &limit),
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: limit.Max}))
+	if err != nil {
+		return err
+	}
+	says := fmt.Sprintf("too many open files: RLIMIT_NOFILE (ulimit -n) is %d", next)
+	if _, err := Join(ctx, c, s.Addr().String()); !errors.Is(err, limits.ErrFiles) || !strings.Contains(err.Error(), says) {
+		return fmt.Errorf("the worker says %w", err)
+	}
+	at := netip.MustParseAddrPort(s.Addr().String())
+	if err := unix.Connect(stranger, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}); err != nil {
+		return err
+	}
+	if !wait.Until(ctx, func() bool { return strings.Contains(log.String(), says) }) {
+		return fmt.Errorf("the supplier says %s", log.String())
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	w, err := Join(ctx, c, s.Addr().String())
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.Close(), unix.Close(stranger), s.Close())
+}
+
+// TestWithoutDescriptors: a supplier that has no descriptor for a worker says so, with the limit, and
+// takes it when there is one; a worker that has none for the supplier says so at once.
+func TestWithoutDescriptors(t *testing.T) {
+	out, err := ranks.Command(ranks.Within(t), "full").CombinedOutput()
+	require.NoError(t, err, string(out))
 }
