@@ -103,7 +103,11 @@ func WaitSome(ctx context.Context, into []Completion, handles ...*Handle) ([]Com
 		return into, err
 	}
 	into = append(into, Completion{first, err})
-	return testSome(into, handles, first+1), nil
+	if n, _ := enterAll("", handles); n == nil { // it is being closed
+		return into, nil
+	}
+	defer exitAll(handles)
+	return testFrom(first+1, into, handles), nil
 }
 
 // TestSome is [WaitSome] without waiting (MPI_Testsome).
@@ -112,16 +116,12 @@ func TestSome(into []Completion, handles ...*Handle) ([]Completion, error) {
 	if n == nil || err != nil {
 		return into, err
 	}
-	exitAll(handles)
-	return testSome(into, handles, 0), nil
+	defer exitAll(handles)
+	return testFrom(0, into, handles), nil
 }
 
-// testSome appends those from an index on that are complete. Once the node is being closed that is none.
-func testSome(into []Completion, handles []*Handle, from int) []Completion {
-	if n, err := enterAll("", handles); n == nil || err != nil {
-		return into
-	}
-	defer exitAll(handles)
+// testFrom appends the handles from an index on that are complete.
+func testFrom(from int, into []Completion, handles []*Handle) []Completion {
 	for i, h := range handles[from:] {
 		if !h.Active() {
 			continue

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestAllocs: short messages cost no memory, at either end.
@@ -92,6 +93,29 @@ func TestAllocs(t *testing.T) {
 				require.NoError(t, <-echo)
 				require.Zero(t, allocs, "%s, %d bytes", name, n)
 			}
+		}
+	})
+}
+
+func testTwo(p, q Request) error {
+	_, _, err := TestAny(p, q)
+	return err
+}
+
+// TestTestAnyAllocs: TestAny costs no memory, whatever its caller does with the error.
+func TestTestAnyAllocs(t *testing.T) {
+	need.NoRace(t, "it allocates")
+	eachWay(t, func(t *testing.T, a, b *Comm) {
+		list := fiveReceives(t, b)
+		require.Zero(t, ranks.Allocs(100, 0, func() {
+			if err := testTwo(list[0], list[1]); err != nil {
+				t.Error(err)
+			}
+		}))
+		for _, r := range list {
+			require.NoError(t, r.Cancel())
+			_, err := r.Wait(within(t))
+			require.NoError(t, err)
 		}
 	})
 }

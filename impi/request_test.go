@@ -128,14 +128,20 @@ func TestEnded(t *testing.T) {
 	})
 }
 
+// fiveReceives are receives of rank 1 with tags 0 to 4.
+func fiveReceives(t *testing.T, b *Comm) []Request {
+	list := make([]Request, 5)
+	for i := range list {
+		var err error
+		list[i], err = b.Irecv(make([]byte, 8), 0, i)
+		require.NoError(t, err)
+	}
+	return list
+}
+
 func TestWaitAny(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		list := make([]Request, 5)
-		for i := range list {
-			var err error
-			list[i], err = b.Irecv(make([]byte, 8), 0, i)
-			require.NoError(t, err)
-		}
+		list := fiveReceives(t, b)
 		for _, tag := range []int{3, 0, 4} {
 			require.NoError(t, a.Send(within(t), make([]byte, tag), 1, tag))
 			i, st, err := WaitAny(within(t), list...)
@@ -159,15 +165,11 @@ func TestWaitAny(t *testing.T) {
 // TestSeveral: TestAny reports one, WaitSome all that are complete, each once.
 func TestSeveral(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		list := make([]Request, 5)
-		for i := range list {
-			var err error
-			list[i], err = b.Irecv(make([]byte, 8), 0, i)
-			require.NoError(t, err)
-		}
+		list := fiveReceives(t, b)
 		i, _, err := TestAny(list...)
 		require.NoError(t, err)
 		require.Equal(t, -1, i)
+		require.True(t, list[0].Active())
 		for _, tag := range []int{4, 1, 3} {
 			require.NoError(t, a.Send(within(t), make([]byte, tag), 1, tag))
 		}
@@ -193,6 +195,7 @@ func TestSeveral(t *testing.T) {
 		got, err = WaitSome(within(t), nil, list...)
 		require.NoError(t, err)
 		require.Empty(t, got)
+		require.False(t, list[0].Active())
 		i, _, err = TestAny(list...)
 		require.NoError(t, err)
 		require.Equal(t, -1, i)
