@@ -53,6 +53,9 @@ type shared struct {
 // again is the pause after accept has failed.
 const again = 100 * time.Millisecond
 
+// now is a deadline that is over.
+var now = time.Unix(1, 0)
+
 // strangers limits the connections beyond those that have seats.
 const strangers = 64
 
@@ -60,7 +63,7 @@ const strangers = 64
 // Processes that have seats go on through the network stack.
 func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 	h.ports = map[string]*shared{}
-	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer context.AfterFunc(ctx, func() { l.SetDeadline(now) })() // Close would still be under way when Serve returns
 	defer l.Close()
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -98,7 +101,7 @@ func (h *Helper) Serve(ctx context.Context, l *net.UnixListener) error {
 		all.Go(func() {
 			defer func() { <-room }()
 			defer c.Close()
-			defer context.AfterFunc(ctx, func() { c.Close() })()
+			defer context.AfterFunc(ctx, func() { c.CloseRead() })()
 			if err := h.serve(c); err != nil {
 				h.Log.Warn("refused a seat", "error", err)
 			}
