@@ -170,7 +170,7 @@ func TestQueueFlow(t *testing.T) {
 		}
 	}
 
-	s := &q.sent
+	s := &q.outstanding
 	for i := range s.buffers {
 		s.buffers[i] = noBuffer
 	}

@@ -30,7 +30,8 @@ type queue struct {
 	noted   bool       // the engine's next survey includes it
 	watched bool       // the engine will survey it within engineTick
 
-	sent    sent
+	outstanding outstanding
+
 	inline  int      // bytes that a message may have to be sent inline, its header included
 	credits int      // receives of the other side that we may use
 	owed    int      // receives posted since the other side was last given credits
@@ -134,7 +135,7 @@ func (q *queue) flush() {
 			q.post(header{kind: queueCredit}, 0, i, b)
 		}
 	}
-	if q.sent.quiet > 0 && q.link.dev.sends.short.Load() {
+	if q.outstanding.quiet > 0 && q.link.dev.sends.short.Load() {
 		q.settle() // others wait for buffers
 	}
 }
@@ -199,7 +200,7 @@ func (q *queue) pollAll() {
 			break
 		}
 	}
-	if len(q.writes.moving)+len(q.reads.moving)+len(q.control)+len(q.waiting) > 0 || q.sent.quiet > 0 && q.link.dev.sends.short.Load() {
+	if len(q.writes.moving)+len(q.reads.moving)+len(q.control)+len(q.waiting) > 0 || q.outstanding.quiet > 0 && q.link.dev.sends.short.Load() {
 		q.flush()
 	}
 }

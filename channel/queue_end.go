@@ -17,7 +17,7 @@ func (q *queue) cut() {
 	if err := q.link.qp.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState); err != nil {
 		q.peer.node.log.Warn("channel: cannot stop a queue pair", "peer", q.peer.rank, "error", err)
 	}
-	if q.sent.posted != q.sent.done && !q.sent.settling {
+	if q.outstanding.posted != q.outstanding.done && !q.outstanding.settling {
 		if err := q.mark(); err != nil {
 			q.peer.node.log.Info("channel: cannot return send buffers to the pool", "peer", q.peer.rank, "error", err)
 		}
@@ -53,5 +53,5 @@ func (q *queue) drained() bool {
 	q.poll()
 	moving := len(q.writes.moving) + len(q.writes.posted) + len(q.reads.moving) + len(q.reads.posted)
 	q.settle()
-	return q.failed || moving+len(q.control) == 0 && q.sent.posted == q.sent.done
+	return q.failed || moving+len(q.control) == 0 && q.outstanding.posted == q.outstanding.done
 }

@@ -135,8 +135,8 @@ func (l *link) postRecvs() error {
 }
 
 // drain returns to the pool the receives of a queue pair in ERR, and passes the other
-// completions to sent.
-func (l *link) drain(sent func(*verbs.WC)) error {
+// completions to sends.
+func (l *link) drain(sends func(*verbs.WC)) error {
 	var wcs [queueRecvs]verbs.WC
 	for {
 		if l.pool != nil {
@@ -151,7 +151,7 @@ func (l *link) drain(sent func(*verbs.WC)) error {
 		for i := range wcs[:n] {
 			switch {
 			case !isReceive(&wcs[i]):
-				sent(&wcs[i])
+				sends(&wcs[i])
 			case l.pool != nil:
 				l.again(int(wcs[i].WRID))
 			}

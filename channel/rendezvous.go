@@ -323,7 +323,7 @@ func (q *queue) move(l *lane, h *Handle) bool {
 			q.broken(fmt.Errorf("post %v: %d of %d work requests posted: %w", q.wrs[0].Opcode, m, st.wrs, err))
 			return true
 		}
-		st.sends, q.sent.quiet = q.sent.posted, 0
+		st.sends, q.outstanding.quiet = q.outstanding.posted, 0
 		l.posted = append(l.posted, st)
 		l.wrs += st.wrs
 		l.bytes += st.bytes

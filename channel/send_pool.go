@@ -99,14 +99,14 @@ func (p *sendPool) place(i int32) (mr *verbs.MR, offset int) {
 	return (*p.slabs.Load())[i/sendSlab], int(i) % sendSlab * p.buffer
 }
 
-// sent is the sends of a queue that are posted and not known to be complete.
+// outstanding is the sends of a queue that are posted and not known to be complete.
 //
 // Each occupies a place in the send queue, and perhaps a buffer, until a work request posted no
 // earlier is complete: they execute in order. So on RDMA devices a completion is requested only
 // from time to time: with every signalEvery-th send, with each send of a queue that the engine
 // does not watch, so that none is left over, and by settle when the engine finds a queue idle,
 // when buffers run short, and when the node closes. A failed send always completes.
-type sent struct {
+type outstanding struct {
 	posted, done uint32                            // modulo 2^32
 	buffers      [queueSends]int32                 // of those in between, by their number
 	quiet        int                               // posted since a completion was requested
@@ -123,11 +123,11 @@ const (
 // buffer returns memory for building a message with n bytes of payload, and the number of its
 // buffer; nil if it has to wait.
 func (q *queue) buffer(n int) (int32, []byte) {
-	if q.sent.posted-q.sent.done == queueSends {
+	if q.outstanding.posted-q.outstanding.done == queueSends {
 		return 0, nil
 	}
 	if headerSize+n <= q.inline {
-		return noBuffer, q.sent.scratch[:headerSize+n]
+		return noBuffer, q.outstanding.scratch[:headerSize+n]
 	}
 	pool := q.link.dev.sends
 	i, ok := pool.take(q)
@@ -145,7 +145,7 @@ func (q *queue) post(h header, n int, i int32, b []byte) {
 	h.credits = uint16(q.owed)
 	q.owed = 0
 	h.put(b)
-	s := &q.sent
+	s := &q.outstanding
 	s.buffers[s.posted%queueSends] = i
 	s.posted++
 	s.quiet++
@@ -170,7 +170,7 @@ func (q *queue) post(h header, n int, i int32, b []byte) {
 
 // settle requests a completion behind all sends of the queue, by a write of no bytes.
 func (q *queue) settle() {
-	s := &q.sent
+	s := &q.outstanding
 	if s.quiet == 0 || s.settling || q.failed {
 		return
 	}
@@ -182,7 +182,7 @@ func (q *queue) settle() {
 // mark posts the write that completes behind all sends. On a queue pair in ERR it fails behind the
 // flushed sends: the kernel drains a queue pair in the same way (ib_drain_sq).
 func (q *queue) mark() error {
-	s := &q.sent
+	s := &q.outstanding
 	s.quiet, s.settling = 0, true
 	q.wrs[0] = verbs.SendWR{WRID: wrSettle | uint64(s.posted), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
 	if m, err := q.link.qp.PostSend(q.wrs[:1]); err != nil || m < 1 {
@@ -195,7 +195,7 @@ func (q *queue) mark() error {
 func (q *queue) over(wc *verbs.WC) {
 	switch wc.WRID &^ (1<<32 - 1) {
 	case wrSettle:
-		q.sent.settling = false
+		q.outstanding.settling = false
 	case 0:
 		if isReceive(wc) {
 			return
@@ -208,7 +208,7 @@ func (q *queue) over(wc *verbs.WC) {
 
 // release frees the resources of the first n sends of the queue.
 func (q *queue) release(n uint32) {
-	s := &q.sent
+	s := &q.outstanding
 	if n-s.done > s.posted-s.done {
 		return // known already
 	}

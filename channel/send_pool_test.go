@@ -122,11 +122,11 @@ func TestSignalled(t *testing.T) {
 		for range rounds {
 			require.NoError(t, r.Start())
 			q.lock.Lock()
-			w, before := q.watched, q.sent.posted
+			w, before := q.watched, q.outstanding.posted
 			q.lock.Unlock()
 			require.NoError(t, s.Start())
 			q.lock.Lock()
-			if w && q.watched && q.sent.posted == before+1 {
+			if w && q.watched && q.outstanding.posted == before+1 {
 				watched++
 				if q.wrs[0].Flags&verbs.SendSignaled != 0 {
 					asked++
@@ -147,7 +147,7 @@ func TestSignalled(t *testing.T) {
 		require.Eventually(t, func() bool { free, all := freeSends(d); return free == all }, limit, time.Millisecond)
 		q.lock.Lock()
 		defer q.lock.Unlock()
-		require.Equal(t, q.sent.posted, q.sent.done)
+		require.Equal(t, q.outstanding.posted, q.outstanding.done)
 	})
 }
 

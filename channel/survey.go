@@ -127,7 +127,7 @@ func (d *device) survey() bool {
 		case a.failed:
 			a.noted = false
 			a.drain()
-			if a.sent.posted == a.sent.done {
+			if a.outstanding.posted == a.outstanding.done {
 				d.forget(a)
 			} else if !a.armed {
 				idle = append(idle, a)
