@@ -31,7 +31,7 @@ var programs = map[string]string{
 }
 
 // lines bounds the lines of code of the examples that show how short a program is.
-var lines = map[string]int{"pingpong": 25, "heat": 60}
+var lines = map[string]int{"pingpong": 25, "map": 25, "heat": 60}
 
 // All run as 1, 2 and 4 ranks, have at most 100 lines, and begin with what to look at.
 func TestExamples(t *testing.T) {

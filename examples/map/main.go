@@ -21,10 +21,7 @@ import (
 func main() {
 	words := bytes.Fields([]byte("each word goes to the next worker that asks"))
 	channel.Main(func(ctx context.Context, n *channel.Node) error {
-		job, err := impi.FromNode(ctx, n, impi.Config{})
-		if err != nil {
-			return err
-		}
+		job := channel.Must(impi.FromNode(ctx, n, impi.Config{}))
 		defer job.Close(ctx)
 		upper := func(word []byte) ([]byte, error) { return bytes.ToUpper(word), nil }
 		return fanout.Map(ctx, job.World(), slices.Values(words), upper, func(i uint64, word []byte) error {
