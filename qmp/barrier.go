@@ -10,10 +10,10 @@ func (c *Comm) Barrier() error {
 	return c.barrierUntil("barrier", func() context.Context { return background })
 }
 
-// WaitForBarrier is [Comm.Barrier] with a time-out (QMP_wait_for_barrier, whose milliseconds are
-// time.Millisecond). When the time-out has passed it returns [StatusTimeout], and the barrier
+// WaitForBarrier is [Comm.Barrier] with a timeout (QMP_wait_for_barrier, whose milliseconds are
+// time.Millisecond). When the timeout has passed it returns [StatusTimeout], and the barrier
 // continues: this node counts as arrived, and the others may pass. The next call of Barrier or
-// WaitForBarrier waits for the same barrier. With a time-out of zero or less it polls once.
+// WaitForBarrier waits for the same barrier. With a timeout of zero or less it polls once.
 func (c *Comm) WaitForBarrier(timeout time.Duration) error {
 	return c.barrierUntil("wait for barrier", func() context.Context { return &deadline{time.Now().Add(timeout)} })
 }

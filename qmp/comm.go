@@ -33,7 +33,7 @@ type Comm struct {
 	inside  uint32 // a goroutine is in a global operation
 	cells   cells
 	barrier *channel.Collective
-	waiting bool // for a barrier after its time-out
+	waiting bool // for a barrier after its timeout
 	closed  atomic.Bool
 
 	handles  int  // declared on it and not closed; guarded by blocks.mu

@@ -230,7 +230,7 @@ func TestExactDivision(t *testing.T) {
 	}
 }
 
-// TestBarrier: a barrier whose time-out passes goes on; to come again is not to come
+// TestBarrier: a barrier whose timeout passes goes on; to come again is not to come
 // twice.
 func TestBarrier(t *testing.T) {
 	list := over(t, "shm", 3)

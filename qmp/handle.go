@@ -93,12 +93,12 @@ func (h *Handle) Wait() error {
 	return nil
 }
 
-// WaitTimeout is [Handle.Wait] with a given time-out; zero or less means no time-out.
+// WaitTimeout is [Handle.Wait] with a given timeout; zero or less means no timeout.
 func (h *Handle) WaitTimeout(d time.Duration) error {
 	return h.watched("wait", func() error { return h.waitFor(d) })
 }
 
-// WaitContext is [Handle.Wait] with ctx in place of the time-out. When ctx ends, the error is
+// WaitContext is [Handle.Wait] with ctx in place of the timeout. When ctx ends, the error is
 // [StatusTimeout] if a deadline passed, otherwise [StatusError] around that of ctx.
 func (h *Handle) WaitContext(ctx context.Context) error {
 	return h.watched("wait", func() error { return h.waitUntil(ctx) })
@@ -119,7 +119,7 @@ func (h *Handle) IsComplete() (bool, error) {
 	return done, nil
 }
 
-// WaitAll waits for all handles, with one time-out for all of them, and returns their errors joined
+// WaitAll waits for all handles, with one timeout for all of them, and returns their errors joined
 // (QMP_wait_all).
 func WaitAll(handles ...*Handle) error {
 	end := time.Time{}

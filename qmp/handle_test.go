@@ -81,7 +81,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestWaitTimeout: the message goes on when a time-out has passed.
+// TestWaitTimeout: the message goes on when a timeout has passed.
 func TestWaitTimeout(t *testing.T) {
 	c, s, r, out, in := toSelf(t, 3)
 	m := c.Machine()
@@ -286,7 +286,7 @@ func TestClearToSend(t *testing.T) {
 }
 
 // TestClearToSendPair: a multiple of which one receive has no message yet is not over,
-// and a time-out leaves it so.
+// and a timeout leaves it so.
 func TestClearToSendPair(t *testing.T) {
 	c, s, r, _, _ := toSelf(t, 1)
 	second := make([]uint64, 1)

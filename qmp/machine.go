@@ -300,7 +300,7 @@ func (m *Machine) setComm(op string, c *Comm, set func(*Comm)) error {
 }
 
 // SetWaitTimeout sets how long [Handle.Wait] waits and returns the previous value. Zero or less
-// means no time-out.
+// means no timeout.
 func (m *Machine) SetWaitTimeout(d time.Duration) time.Duration {
 	if m == nil {
 		return 0

@@ -30,7 +30,7 @@ func newOptions(opts []Option) options {
 // without limit.
 func WithContext(ctx context.Context) Option { return func(o *options) { o.ctx = ctx } }
 
-// WithJoin passes options to channel.Join: providers, devices, time-outs, settings of collectives.
+// WithJoin passes options to channel.Join: providers, devices, timeouts, settings of collectives.
 // [New] ignores them.
 func WithJoin(opts ...channel.Option) Option {
 	return func(o *options) { o.join = slices.Concat(o.join, opts) }

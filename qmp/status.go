@@ -39,7 +39,7 @@ const (
 	StatusChDefErr                                   // not used here: messages to oneself are allowed
 	StatusMemUsedErr                                 // handles are declared over the memory
 	StatusInvalidOp                                  // the handle is in the wrong state
-	StatusTimeout                                    // the time-out passed
+	StatusTimeout                                    // the timeout passed
 )
 
 // statusStrings holds the strings of the C API, QMP_error_string.

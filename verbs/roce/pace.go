@@ -11,7 +11,7 @@ import "time"
 // configured here, with an allowance for peers without an adapter, which answer when they are
 // scheduled. Second, loss alone does not slow down: a window halved for each lost packet does not
 // fill a link that loses one in a hundred, whatever the cause. Only a loss of more than one in ten,
-// over a thousand packets, counts as congestion. So does a time-out, unless it turns out that the
+// over a thousand packets, counts as congestion. So does a timeout, unless it turns out that the
 // peer only had no CPU. To keep each loss from showing as a delay, the round trip of a packet ends
 // when the peer has it, not when the peer also has missing packets before it.
 //
@@ -28,7 +28,7 @@ type pace struct {
 	timedAt             int64
 	cutAt               int64 // when the window was decreased last
 
-	before float64 // the window before the time-outs since the peer acknowledged something; 0: none
+	before float64 // the window before the timeouts since the peer acknowledged something; 0: none
 
 	longSince int64         // since when round trips are too long with a small window; 0: they are not
 	longLeast time.Duration // the shortest of those
@@ -52,8 +52,8 @@ const (
 	// firstWindow is the initial window of a connection, in packets.
 	firstWindow = 32
 	// leastWindow is the smallest window that loss and marks leave, in packets. A delay and a
-	// time-out leave more: either may come from an end without a CPU, which a smaller window
-	// would prolong; and consecutive time-outs take longer each time anyway.
+	// timeout leave more: either may come from an end without a CPU, which a smaller window
+	// would prolong; and consecutive timeouts take longer each time anyway.
 	leastWindow   = 2
 	leastDelayed  = 16
 	leastTimedOut = 8
@@ -173,8 +173,8 @@ func (p *pace) timedOut() {
 }
 
 // progressed: the peer has acknowledged packets. If these are more than were resent, packets sent
-// before the time-outs have arrived: the peer had no CPU, and there is no congestion (RFC 5682
-// detects spurious time-outs in the same way).
+// before the timeouts have arrived: the peer had no CPU, and there is no congestion (RFC 5682
+// detects spurious timeouts in the same way).
 func (p *pace) progressed(more bool) {
 	if more {
 		p.window = max(p.window, p.before)

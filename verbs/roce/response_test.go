@@ -13,7 +13,7 @@ import (
 )
 
 // Only missing data of a read is requested again, from an adapter to the end of the part, and that does
-// not take a time-out each time.
+// not take a timeout each time.
 func TestLossyReads(t *testing.T) {
 	t.Parallel()
 	need.Full(t)

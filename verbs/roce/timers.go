@@ -44,7 +44,7 @@ const (
 
 // armProbe sets the timer after which holes are filled again. Arriving later packets show if a
 // resent packet was lost, too, but the window may allow no later ones: then each loss would take a
-// time-out (RFC 8985 sends a tail loss probe after the same time).
+// timeout (RFC 8985 sends a tail loss probe after the same time).
 func (q *qp) armProbe(now int64) {
 	if r := &q.req; r.pace.sampled && r.rnrUntil == 0 {
 		r.probeAt = now + int64(max(2*r.pace.srtt, leastProbe))
