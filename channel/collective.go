@@ -95,7 +95,7 @@ func (c *Collective) start() error {
 	g := c.group
 	switch {
 	case c.active:
-		return fmt.Errorf("%w: wait for the previous start of the collective first", ErrActive)
+		return errActive
 	case c.stages == nil:
 		return ErrClosed
 	}
@@ -404,11 +404,11 @@ func (c *Collective) Close() error {
 	g := c.group
 	op := "close " + c.op.Kind.String()
 	if !g.tryEnter() {
-		return groupError(op, ErrActive)
+		return groupError(op, errShared)
 	}
 	defer g.exit()
 	if c.active {
-		return groupError(op, ErrActive)
+		return groupError(op, errActive)
 	}
 	if g.fault.Load() != nil {
 		return nil // messages may be in flight: Close of the group ends them

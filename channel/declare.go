@@ -444,5 +444,5 @@ func (h *Handle) idleError(op string) error {
 	if h.phase.Load() == phaseClosed {
 		return h.errorf(op, ErrClosed)
 	}
-	return h.errorf(op, ErrActive)
+	return h.errorf(op, errActive)
 }

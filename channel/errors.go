@@ -16,11 +16,12 @@ var (
 	ErrLayout = errors.New("bad layout")
 	// ErrInvalid: an argument is out of range.
 	ErrInvalid = collop.ErrInvalid
-	// ErrActive: the handle has been started and its completion not been observed yet.
-	ErrActive = errors.New("handle is active")
+	// ErrActive: the handle or collective has been started and its completion not been observed yet,
+	// or another goroutine is in a call of the group.
+	ErrActive = errors.New("still active")
 	// ErrBusy: another open object, or a peer, still uses it.
 	ErrBusy = errors.New("still in use")
-	// ErrClosed: the handle, the memory or the node has been closed.
+	// ErrClosed: this process has closed the handle, the memory, the group or the node.
 	ErrClosed = boot.ErrClosed
 	// ErrLength: the k-th send and the k-th receive of a stream differ in length.
 	// No data was moved, and both starts are consumed.
@@ -45,6 +46,12 @@ var (
 	// ErrProtocol: the peer violated the protocol of this version.
 	ErrProtocol = errors.New("protocol violation")
 )
+
+// errActive is the error of a call for which the handle or collective must be idle.
+var errActive = fmt.Errorf("%w: call Wait, or Test until it returns true, before this call", ErrActive)
+
+// errShared is the error of a call while another goroutine is in one of the same group.
+var errShared = fmt.Errorf("%w: another goroutine is in a call of the group; call from one at a time", ErrActive)
 
 // Error describes a failed operation: the ranks involved and the reason.
 type Error struct {

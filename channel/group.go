@@ -379,7 +379,7 @@ func (g *Group) enter(op string, kind coll.Kind) error {
 		}
 		return groupError(op+kind.String(), ErrClosed)
 	case !entered:
-		return groupError(op+kind.String(), fmt.Errorf("%w: another goroutine is using the group", ErrActive))
+		return groupError(op+kind.String(), errShared)
 	}
 	return nil
 }

@@ -215,7 +215,7 @@ func (h *Handle) cannotStart() error {
 	case h.phase.Load() == phaseIdle:
 		return h.errorf("start", *h.bindErr.Load())
 	}
-	return h.errorf("start", ErrActive)
+	return h.errorf("start", errActive)
 }
 
 // Test reports whether the message is complete, and makes progress if it is not

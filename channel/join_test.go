@@ -76,7 +76,7 @@ func TestJoinUnusableLauncher(t *testing.T) {
 // TestJoinBadEnvironment: the error names the variable.
 func TestJoinBadEnvironment(t *testing.T) {
 	for says, variables := range map[string]map[string]string{
-		"SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one": {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SERVER": "127.0.0.1:1"},
+		"SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret": {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SERVER": "127.0.0.1:1"},
 		"SLUICE_SERVER: not set":       {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret},
 		`SLUICE_RANK="2": want 0 to 1`: {"SLUICE_RANK": "2", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret, "SLUICE_SERVER": "127.0.0.1:1"},
 		"SLUICE_SIZE: not set":         {"JOB_COMPLETION_INDEX": "0"},

@@ -317,7 +317,7 @@ func testFanoutFails(t *testing.T, b bed) {
 		{[]string{"--in", in, "--", plain}, 126, "permission denied"},
 		{[]string{"--in", "/no/such/file", "--", "cat"}, 1, "no such file"},
 		{[]string{"--in", in, "--attempts", "2", "--", "false"}, 1, "2 workers have failed: filter: process "},
-		{[]string{"--in", in, "--attempts", "2", "--timeout", "1ms", "--per-chunk", "--", "sleep", "1000"}, 1, "it took longer than 1ms"},
+		{[]string{"--in", in, "--attempts", "2", "--timeout", "1ms", "--per-chunk", "--", "sleep", "1000"}, 1, "the filter took longer than its timeout, 1ms"},
 		{[]string{"--in", in, "--", "sh", "-c", "cat; echo more"}, 1, "output that was not asked for: 5 bytes"},
 		{[]string{"--in", in, "--attempts", "1", "--per-chunk", "--", "echo", "not ring items"}, 1, "the result is not a valid chunk: ring: byte 0: "},
 	} {
@@ -337,7 +337,7 @@ func testFanoutSulky(t *testing.T, b bed) {
 	out := filepath.Join(t.TempDir(), "out.evt")
 	e := finish(t, b.command(t, "", "fanout", "--in", in, "--out", out, "--workers", "1", "--", "sh", "-c", "cat; exit 9"))
 	require.Equal(t, statusJustError, e.status)
-	require.Contains(t, e.stderr, "end: it has failed: exit status 9")
+	require.Contains(t, e.stderr, "end: the filter failed: exit status 9")
 	got, err := os.ReadFile(out)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(file, got))

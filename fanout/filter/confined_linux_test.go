@@ -77,10 +77,10 @@ chunk <nil>
 chunk <nil>
  filter: answer: unexpected EOF: exit status 7 7
  <nil>
- filter: end: it has failed: exit status 3 3
- filter: end: it has failed: signal: killed -1
+ filter: end: the filter failed: exit status 3 3
+ filter: end: the filter failed: signal: killed -1
 chunk <nil>
- filter: answer: it has failed: exit status 4 4
+ filter: answer: the filter failed: exit status 4 4
 `, string(out), calls)
 	}
 }

@@ -218,7 +218,7 @@ func TestClose(t *testing.T) {
 		chunk bool // whether it is asked before
 	}{
 		{act: "silent"},
-		{act: "sulky", err: filter.ErrExit, says: "end: it has failed: exit status 3"},
+		{act: "sulky", err: filter.ErrExit, says: "end: the filter failed: exit status 3"},
 		{act: "chatty", chunk: true, err: filter.ErrUnasked, says: "end: output that was not asked for: 9 bytes"},
 	} {
 		t.Run(c.act, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestOnce(t *testing.T) {
 		{act: "cat", want: big},
 		{act: "first", want: []byte("c")}, // it need not read all
 		{act: "silent"},
-		{act: "fail", err: filter.ErrExit, says: "answer: it has failed: exit status 4"},
+		{act: "fail", err: filter.ErrExit, says: "answer: the filter failed: exit status 4"},
 		{act: "parent", err: filter.ErrExit, says: "exit status 5"},
 		{act: "cat", limit: 1000, err: filter.ErrFrame, says: "answer: frame is longer than the limit: more than 1000 bytes"},
 	} {

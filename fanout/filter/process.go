@@ -34,7 +34,7 @@ func (c Command) Find() error {
 	return nil
 }
 
-var errNoProgram = errors.New("no program is named")
+var errNoProgram = errors.New("Command.Args names no program")
 
 // Grace is how long a filter may take to end when its standard input has ended, or it has
 // closed its standard output.
@@ -83,7 +83,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // ErrExit is the error of a process that ended with a status other than 0.
-var ErrExit = errors.New("it has failed")
+var ErrExit = errors.New("the filter failed")
 
 // ErrUnasked is the error of output after the last answer: the filter has written something
 // other than answers to standard output, so Do may have returned answers to earlier chunks.
@@ -148,7 +148,7 @@ func (p *Process) Do(ctx context.Context, chunk, out []byte) ([]byte, error) {
 func (p *Process) Kill() { p.kill() }
 
 // ErrKilled is the error of Close for a filter that Kill has ended.
-var ErrKilled = errors.New("it was killed")
+var ErrKilled = errors.New("the filter was killed")
 
 // Close closes the filter's standard input, so that it ends, and kills it after [Grace]. It
 // returns an [*Error] if the filter had to be killed, ended with a status other than 0, or
@@ -336,7 +336,7 @@ func (p *child) end() error {
 		err := ErrKilled
 		select {
 		case <-late:
-			err = fmt.Errorf("it took longer than %v", Grace)
+			err = fmt.Errorf("the filter took longer than %v to end", Grace)
 		default:
 		}
 		return &Error{Op: "end", PID: p.cmd.Process.Pid, Err: err}

@@ -62,7 +62,7 @@ type filterWorker struct {
 func (w *filterWorker) Work(ctx context.Context, c *Chunk, out []byte) (_ []byte, err error) {
 	if w.o.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, w.o.Timeout, fmt.Errorf("it took longer than %v", w.o.Timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, w.o.Timeout, fmt.Errorf("the filter took longer than its timeout, %v", w.o.Timeout))
 		defer cancel()
 	}
 	if w.o.Stamped {

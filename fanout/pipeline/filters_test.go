@@ -152,8 +152,8 @@ func TestBadFilters(t *testing.T) {
 	}{
 		{"rubbish", 0, false, "work", "3 workers have failed: pipeline: the result is not a valid chunk: ring: byte 0: "},
 		{"rubbish", 0, true, "work", "3 workers have failed: pipeline: the result is not a valid chunk: ring: byte 0: "},
-		{"late", 10 * time.Millisecond, false, "work", "it took longer than 10ms"},
-		{"sulky", 0, false, "close", "end: it has failed: exit status 9"},
+		{"late", 10 * time.Millisecond, false, "work", "the filter took longer than its timeout, 10ms"},
+		{"sulky", 0, false, "close", "end: the filter failed: exit status 9"},
 	} {
 		var got collect
 		p, err := pipeline.New(pipeline.Config{

@@ -48,7 +48,7 @@ var (
 	// ErrInvalid: a field of the configuration or an argument is out of range.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrClosed: the supplier or worker has been closed, or the supplier ended.
-	ErrClosed = errors.New("closed")
+	ErrClosed = errors.New("closed by this process")
 	// ErrProtocol: the other end has violated the protocol.
 	ErrProtocol = errors.New("protocol violation")
 )

@@ -8,14 +8,14 @@ import (
 // What can be wrong with an item. A [*DamageError] wraps one of these.
 var (
 	// ErrTruncated: the bytes end before the item does.
-	ErrTruncated = errors.New("it is cut off")
+	ErrTruncated = errors.New("item cut off")
 	// ErrTooSmall: the size of the item is smaller than its headers.
-	ErrTooSmall = errors.New("it is smaller than its headers")
+	ErrTooSmall = errors.New("item smaller than its headers")
 	// ErrTooLarge: the size of the item is larger than the limit.
-	ErrTooLarge = errors.New("it is larger than the limit")
+	ErrTooLarge = errors.New("item larger than the limit")
 	// ErrBodyHeader: the size of the body header is invalid: not 0, not 4, and less than
 	// HeaderLen.
-	ErrBodyHeader = errors.New("its body header has an invalid size")
+	ErrBodyHeader = errors.New("item with a body header of invalid size")
 )
 
 // DamageError reports bytes that are not a valid ring item.
@@ -30,13 +30,13 @@ type DamageError struct {
 func (e *DamageError) Error() string {
 	switch {
 	case e.Err == ErrTruncated && e.Size == 0:
-		return fmt.Sprintf("ring: byte %d: item: %v after %d bytes", e.Offset, e.Err, e.Have)
+		return fmt.Sprintf("ring: byte %d: %v after %d bytes", e.Offset, e.Err, e.Have)
 	case e.Err == ErrTruncated:
-		return fmt.Sprintf("ring: byte %d: item of %d bytes: %v after %d", e.Offset, e.Size, e.Err, e.Have)
+		return fmt.Sprintf("ring: byte %d: %v after %d of %d bytes", e.Offset, e.Err, e.Have, e.Size)
 	case e.Err == ErrTooLarge:
-		return fmt.Sprintf("ring: byte %d: item of %d bytes: %v of %d", e.Offset, e.Size, e.Err, e.Limit)
+		return fmt.Sprintf("ring: byte %d: %v: %d bytes, at most %d", e.Offset, e.Err, e.Size, e.Limit)
 	}
-	return fmt.Sprintf("ring: byte %d: item of %d bytes: %v", e.Offset, e.Size, e.Err)
+	return fmt.Sprintf("ring: byte %d: %v: %d bytes", e.Offset, e.Err, e.Size)
 }
 
 // Unwrap returns Err.

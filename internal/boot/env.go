@@ -221,7 +221,7 @@ func checkServer(value string) error {
 		return err
 	}
 	if host == "" {
-		return errors.New("it names no host")
+		return errors.New("no host before the port")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Errorf("port %q, want 1 to 65535", port)
@@ -264,7 +264,7 @@ func (v *values) secret(needed bool) (secret []byte, insecure bool) {
 		}
 		return secret, false
 	case needed && !insecure:
-		v.fail(EnvSecret, "", fmt.Errorf("not set, nor %s; %s=1 runs the job without one", EnvSecretFile, EnvInsecure))
+		v.fail(EnvSecret, "", fmt.Errorf("not set: set %s or %s on all ranks, or %s=1 to run without a secret", EnvSecret, EnvSecretFile, EnvInsecure))
 	}
 	return nil, insecure
 }
@@ -350,13 +350,13 @@ func (e *Environment) check() error {
 	case len(e.Job) > maxJobID:
 		return fmt.Errorf("job id of %d bytes, the most is %d", len(e.Job), maxJobID)
 	case e.Secret == nil && e.Size > 1 && !e.Insecure:
-		return errors.New("it has no secret and is not insecure")
+		return errors.New("no Secret, and Insecure is not set")
 	case e.Secret != nil && e.Insecure:
-		return errors.New("it has a secret but is insecure")
+		return errors.New("both Secret and Insecure are set")
 	case e.Secret != nil && (len(e.Secret) < minSecret || len(e.Secret) > maxSecret):
 		return fmt.Errorf("secret of %d bytes, want %d to %d", len(e.Secret), minSecret, maxSecret)
 	case e.Server == "" && e.Size > 1:
-		return errors.New("it has no server")
+		return errors.New("no Server")
 	case e.Server != "":
 		if err := checkServer(e.Server); err != nil {
 			return fmt.Errorf("server %q: %w", e.Server, err)

@@ -13,14 +13,14 @@ var (
 	// ErrGaveUp: the context of a rank's Exchange ended before the round was complete.
 	ErrGaveUp = errors.New("gave up")
 	// ErrClosed: this Job or this Server is closed.
-	ErrClosed = errors.New("closed")
+	ErrClosed = errors.New("closed by this process")
 	// ErrTooLarge: Exchange was called with more than MaxData bytes.
 	ErrTooLarge = errors.New("too large")
 	// ErrServerLost: the connection to the rendezvous broke. The launcher, or rank 0 if it ran the
 	// rendezvous, is probably gone.
 	ErrServerLost = errors.New("lost the rendezvous")
 	// ErrUnknown: there is no rendezvous, any more or yet of this version, to say what became of a rank.
-	ErrUnknown = errors.New("there is no rendezvous to ask what became of it")
+	ErrUnknown = errors.New("no rendezvous can be asked about the rank")
 	// ErrJoined: this process has already joined its job, and its launcher allows that only once.
 	ErrJoined = errors.New("this process has already joined its job")
 	// ErrOptions: the options given to Serve or to Environment.Join are invalid.

@@ -193,7 +193,7 @@ func TestIMPIEnvironment(t *testing.T) {
 		{"SLUICE_SIZE=33", "", "33", "want 1 to 32"},
 		{"SLUICE_LOCAL_RANK=0", "SLUICE_LOCAL_SIZE", "", "not set"},
 		{"SLUICE_JOB=" + strings.Repeat("j", 65), "", strings.Repeat("j", 65), "the most is 64"},
-		{"SLUICE_SECRET=", "", "", "not set, nor SLUICE_SECRET_FILE"},
+		{"SLUICE_SECRET=", "", "", "not set: set SLUICE_SECRET or SLUICE_SECRET_FILE"},
 		{"IMPI_AUTH_KEY=0x10", "", "", "not a decimal number"},
 		{"IMPI_AUTH_KEY=0", "", "", "not a decimal number"},
 	} {

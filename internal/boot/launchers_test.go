@@ -233,7 +233,7 @@ func TestOpenMPI(t *testing.T) {
 
 		o = mpirun("exchange", 2)
 		require.Equal(t, 3, o.status, o.text)
-		require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one")
+		require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret")
 
 		o = mpirun("deaf", 3, secret)
 		require.Equal(t, 7, o.status, o.text)

@@ -295,12 +295,12 @@ func TestEnvironmentJoin(t *testing.T) {
 		"local size 3, want 1 to 2":            func(e *Environment) { e.LocalSize = 3 },
 		"local rank 1, want 0 to 0":            func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
 		"job id of 65 bytes, the most is 64":   func(e *Environment) { e.Job = string(make([]byte, 65)) },
-		"it has no secret and is not insecure": func(e *Environment) { e.Secret = nil },
-		"it has a secret but is insecure":      func(e *Environment) { e.Insecure = true },
+		"no Secret, and Insecure is not set":   func(e *Environment) { e.Secret = nil },
+		"both Secret and Insecure are set":     func(e *Environment) { e.Insecure = true },
 		"secret of 3 bytes, want 16 to 512":    func(e *Environment) { e.Secret = e.Secret[:3] },
-		"it has no server":                     func(e *Environment) { e.Server = "" },
+		"no Server":                            func(e *Environment) { e.Server = "" },
 		`server "x": missing port in address`:  func(e *Environment) { e.Server = "x" },
-		`server ":1": it names no host`:        func(e *Environment) { e.Server = ":1" },
+		`server ":1": no host before the port`: func(e *Environment) { e.Server = ":1" },
 		`server "h:0": port "0", want 1 to 65`: func(e *Environment) { e.Server = "h:0" },
 	} {
 		e := good

@@ -106,7 +106,7 @@ func TestSlurm(t *testing.T) {
 		exchange("srun inside sluice run", false, nil, run+"1 srun -N 3 -n 6 --mpi=pmi2 "+me, nodesJob(32)),
 		exchange("srun without PMI inside sluice run", false, nil, run+"1 srun -N 3 -n 6 --mpi=none "+me, nodesJob(32)),
 		{name: "no secret", do: "exchange", command: "srun -N 1 -n 2 --mpi=none " + me, status: 3,
-			says: slices.Repeat([]string{"error: boot: SLUICE_SECRET: not set, nor SLUICE_SECRET_FILE; SLUICE_INSECURE=1 runs the job without one"}, 2)},
+			says: slices.Repeat([]string{"error: boot: SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret"}, 2)},
 		// TestAbortSlurm of package channel runs always.
 		{name: "abort, --mpi=pmi2", do: "abort", env: []string{secret}, command: "srun -N 3 -n 6 --mpi=pmi2 " + me, want: aborted, status: 7},
 		{name: "abort, --mpi=none", do: "abort", env: []string{secret}, command: "srun -N 3 -n 6 --mpi=none " + me, want: aborted, status: 7},
