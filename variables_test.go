@@ -109,7 +109,7 @@ func TestVariables(t *testing.T) {
 		"Programs that use Sluice read these, and no others whose names begin with `SLUICE_` or `COLL_`,\n" +
 		"besides those of launchers, which `sluice help launchers` lists. **all** says that every rank must\n" +
 		"have the same value; a difference is an error when the ranks connect. **rank** says that each rank\n" +
-		"reads its own.\n")
+		"reads its own. Rank 0 warns of names that begin with `SLUICE_` and are not here.\n")
 	var listed []string
 	for _, section := range variableSections() {
 		fmt.Fprintf(&page, "\n## %s\n\n", section.heading)
@@ -144,6 +144,9 @@ func TestVariables(t *testing.T) {
 	slices.Sort(read)
 	slices.Sort(listed)
 	require.Equal(t, slices.Compact(read), listed)
+	known := boot.KnownVariables()
+	slices.Sort(known)
+	require.Equal(t, slices.DeleteFunc(listed, func(name string) bool { return !strings.HasPrefix(name, "SLUICE_") }), known)
 
 	file := filepath.Join("docs", "variables.md")
 	if *update {

@@ -73,7 +73,11 @@ func Join(ctx context.Context) (*Job, error) {
 	if e, ok := ctx.Value(environmentKey{}).(Environment); ok {
 		return e.Join(ctx)
 	}
-	return joinFrom(ctx, os.LookupEnv)
+	job, err := joinFrom(ctx, os.LookupEnv)
+	if err != nil || job.rank == 0 { // once a job, or where a misspelt name may be why
+		warnOfUnknown(ctx, os.Environ())
+	}
+	return job, err
 }
 
 type environmentKey struct{}
@@ -88,7 +92,8 @@ type loggerKey struct{}
 
 // WithLogger returns a context with which [Join] logs to l what explains a job that does not start:
 // which processes a rendezvous in this process refuses and why, and, once after 3 s, what this rank
-// waits for. Without it nothing is logged.
+// waits for; and, at rank 0, variables that begin with SLUICE_ and are none of this library's. Without it
+// nothing is logged.
 func WithLogger(ctx context.Context, l *slog.Logger) context.Context {
 	return context.WithValue(ctx, loggerKey{}, l)
 }
