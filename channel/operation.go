@@ -39,11 +39,12 @@ const (
 	MaxLoc  = reduce.MaxLoc
 )
 
-// Number is the set of element types that can be added. An int or uint has the size that it has on
-// this host: all members need the same.
+// Number is the set of element types that can be added: int, int32, int64, uint, uint32, uint64,
+// float32, float64, complex64 and complex128. An int or uint has the size that it has on this host:
+// all members need the same.
 type Number interface{ reduce.Number }
 
-// Pair is the element of MinLoc and MaxLoc: a value and its index.
+// Pair is the element of MinLoc and MaxLoc: the fields are Value, a float64, and Index, an int64.
 type Pair = reduce.Pair
 
 // Reduction defines how elements are combined. Reductions made by [Of] and [PairsOf]
@@ -222,7 +223,8 @@ func Allgatherv[T any](dst []T, counts []int, src []T) Operation {
 }
 
 // Alltoall sends block i of src to rank i and receives the block from rank i into block
-// i of dst (MPI_Alltoall).
+// i of dst (MPI_Alltoall). If the blocks have layouts of their own (MPI_Alltoallw), or the exchange is
+// repeated, declare a send and a receive for each rank and start them as one: [Node.Multiple].
 func Alltoall[T any](dst, src []T) Operation {
 	o := moves(coll.Alltoall, 0, 0, dst, src)
 	collop.Of(&o).Count = -1 // their length divided by the number of ranks

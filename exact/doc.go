@@ -1,7 +1,5 @@
 // Package exact sums float64 values, and products of two, without intermediate rounding: only the
-// result is rounded, once. The result is the correctly rounded sum, with the same bits whatever the
-// order of the terms, their division among goroutines or ranks, and the way in which the parts are
-// merged.
+// result is rounded, once.
 //
 //	sum := exact.Sum(x) // of a slice
 //	dot := exact.Dot(x, y)
@@ -9,6 +7,9 @@
 //	a.AddSlice(x)      // in any order, on any rank
 //	a.Merge(&b)
 //	sum = a.Round()
+//
+// The result is the correctly rounded sum, with the same bits whatever the order of the terms, their
+// division among goroutines or ranks, and the way in which the parts are merged.
 //
 // [Sum] and [Dot] work on whole slices. An [Accumulator] takes terms one by one or in slices,
 // merges with other accumulators ([Accumulator.Merge]), and returns its sum from

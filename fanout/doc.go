@@ -1,6 +1,5 @@
 // Package fanout hands chunks of data to the workers that ask for them: the pull-based
-// fan-out of detector read-outs and task farms. A [Supplier] gives each chunk to the worker
-// that asked first; a [Client] is the worker's side. Both use a communicator of package impi.
+// fan-out of detector read-outs and task farms.
 //
 //	err := fanout.Map(ctx, comm, in, f, out)        // the common case: all of what follows in one call
 //
@@ -12,6 +11,9 @@
 //	chunk, err := client.Receive(ctx)               // io.EOF after the end
 //	use(chunk.Bytes())
 //	chunk.Release()
+//
+// A [Supplier] gives each chunk to the worker that asked first; a [Client] is the worker's side.
+// Both use a communicator of package impi.
 //
 // # On the wire
 //

@@ -1,12 +1,11 @@
 // Package eventgen makes event files of ring items for tests and measurements: a run with a
-// given number of events, with given sizes, sources and rate, whole or damaged. The output
-// depends only on the [Config].
+// given number of events, with given sizes, sources and rate, whole or damaged.
 //
 //	summary, err := eventgen.Write(ctx, file, eventgen.Config{Events: 1000}, false)
 //	g, err := eventgen.New(config) // to make the items one by one
 //	for g.Next(&item) {
 //
-// A file has RING_FORMAT and BEGIN_RUN, without body headers; then the events, with occasional
+// The output depends only on the [Config]. A file has RING_FORMAT and BEGIN_RUN, without body headers; then the events, with occasional
 // PERIODIC_SCALERS without body header; then END_RUN. The timestamps count nanoseconds from the
 // beginning of the run. The body of an event is its 64-bit number, little-endian, starting at 0
 // in each file, followed by noise.

@@ -1,11 +1,12 @@
-// Package filter transforms chunks of data with other programs, called filters. A filter reads
-// chunks on standard input and writes what it keeps of each to standard output.
+// Package filter transforms chunks of data with other programs, called filters.
 //
 //	p, err := filter.Start(filter.Command{Args: []string{"./keep"}})
 //	out, err = p.Do(ctx, chunk, out)                // a chunk, and then the next
 //	err = p.Close()
 //	out, err = filter.Once(ctx, command, chunk, out) // a process for this chunk alone
 //	err := filter.Serve(os.Stdin, os.Stdout, limit, f) // in a filter written in Go
+//
+// A filter reads chunks on standard input and writes what it keeps of each to standard output.
 //
 // A [Process] lives for many chunks. As standard input and output have no boundaries, each
 // chunk is a frame, in both directions:

@@ -1,15 +1,15 @@
 // Package pipeline sends event files of ring items through workers and puts the results back
-// in order:
-//
-//	source ─┐           ┌─ worker ─┐
-//	source ─┼─ chunks ──┼─ worker ─┼─ results ── sorter ── sink
-//	source ─┘           └─ worker ─┘
+// in order.
 //
 //	p, err := pipeline.New(pipeline.Config{Sources: sources, NewWorker: newWorker, Sink: output.Sink})
 //	err = p.Run(ctx)
 //	source := pipeline.File(file, pipeline.FileOptions{}).Next
 //	worker := pipeline.Items(ring.V12, limit, keep) // for each item
 //	output, err := pipeline.Create("out.evt")       // output.Commit when Run has succeeded
+//
+//	source ─┐           ┌─ worker ─┐
+//	source ─┼─ chunks ──┼─ worker ─┼─ results ── sorter ── sink
+//	source ─┘           └─ worker ─┘
 //
 // The user provides the stages as functions. A [Source] makes chunks, numbered within the
 // source. A [Worker] takes the next chunk and makes a result of it, which may be empty. The

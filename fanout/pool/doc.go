@@ -1,6 +1,4 @@
-// Package pool hands chunks of data to workers that come and go. A supplier listens on an
-// address; a worker that knows the secret can join at any time, ask for chunks, and leave.
-// The supplier gets the results in the order of the chunks, each once, even if workers die.
+// Package pool hands chunks of data to workers that come and go.
 //
 //	s, err := pool.Listen(ctx, ":7000", pool.Config{Secret: secret})
 //	err = s.Send(ctx, chunk)            // waits while too many are in flight
@@ -10,6 +8,10 @@
 //	w, err := pool.Join(ctx, pool.Config{Secret: secret}, "host:7000", "other:7000")
 //	k, err := w.Receive(ctx)            // io.EOF when all suppliers have ended
 //	err = k.Done(result)
+//
+// A supplier listens on an address; a worker that knows the secret can join at any time, ask for
+// chunks, and leave. The supplier gets the results in the order of the chunks, each once, even if
+// workers die.
 //
 // Package fanout is for the ranks of a job, whose number is fixed, and moves chunks over
 // shared memory and RDMA. This package uses TCP.

@@ -1,6 +1,6 @@
 // Package ring reads and writes the ring items of NSCLDAQ, the data-acquisition system of a
 // nuclear-physics laboratory, versions 11 and 12 (its DataFormat.h), and the chunks in
-// which they are sent to workers. An event file is a sequence of ring items, nothing else.
+// which they are sent to workers.
 //
 //	r := ring.NewReader(file, limit)
 //	raw, err := r.Next(&item)                        // io.EOF after the last
@@ -8,7 +8,7 @@
 //	err = w.Write(&item)                             // then w.Flush
 //	for e, err := range ring.Entries(chunk, limit) { // the items of a chunk, with their timestamps
 //
-// A ring item is little-endian:
+// An event file is a sequence of ring items, nothing else. A ring item is little-endian:
 //
 //	 0  size of the item, this field included     32 bits
 //	 4  type                                       32 bits

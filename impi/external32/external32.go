@@ -1,13 +1,13 @@
 // Package external32 packs and unpacks typed data in MPI's portable representation "external32"
 // (MPI 4.1, section 14.5.2), which IMPI uses between processes with different memory layouts.
-// Integers are big-endian in two's complement, floats are big-endian IEEE 754, and a complex number
-// is a real and an imaginary part. Elements follow each other without padding.
 //
 //	b = external32.Append(b, values)
 //	rest, err := external32.Parse(values, b)
 //	n := external32.Size[float64]()
 //
-// The sizes are the same on every machine:
+// Integers are big-endian in two's complement, floats are big-endian IEEE 754, and a complex number
+// is a real and an imaginary part. Elements follow each other without padding. The sizes are the same
+// on every machine:
 //
 //	Go                  bytes   MPI
 //	int8, uint8             1   SIGNED_CHAR, UNSIGNED_CHAR, CHAR, BYTE, INT8_T, UINT8_T

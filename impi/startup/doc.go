@@ -1,14 +1,14 @@
 // Package startup implements the startup protocol of IMPI 0.0, Interoperable MPI (draft of 22 March
-// 1999, chapter 2), through which the clients of a job find each other with the help of a server. A
-// client is the processes of one MPI implementation, on one or more hosts. [Server] is that server,
-// and [Dial] joins as a client. What the hosts send each other afterwards is not part of the
-// protocol.
+// 1999, chapter 2), through which the clients of a job find each other with the help of a server.
 //
 //	result, err := (&startup.Server{Clients: 2, Key: key}).Serve(ctx, listener)
 //
 //	job, err := startup.Dial(ctx, "host:7000", startup.Config{Rank: 0, Key: key, Hosts: hosts})
 //	n := job.PacketLen(a, b)                   // what two processes have agreed on
 //	err = job.Finish()                         // then job.Close
+//
+// A client is the processes of one MPI implementation, on one or more hosts. What the hosts send each
+// other afterwards is not part of the protocol.
 //
 // All integers are big-endian. A command has a header, which holds its name in four letters and the
 // number of bytes that follow:

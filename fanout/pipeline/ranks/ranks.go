@@ -1,11 +1,11 @@
-// Package ranks runs the stages of a pipeline in the ranks of a job, over package fanout:
-//
-//	source  Supply ──┐          ┌── Results ┐
-//	source  Supply ──┴── Work ──┴── Results ┴─ a pipeline with Pass ── sink
+// Package ranks runs the stages of a pipeline in the ranks of a job, over package fanout.
 //
 //	err := ranks.Supply(ctx, supplier, grace, source)    // at a source
 //	err = ranks.Work(ctx, ranks.Options{NewWorker: f}, streams...) // at a worker
 //	p, err := pipeline.New(pipeline.Config{Sources: []pipeline.Source{ranks.Results(collector)}, NewWorker: pipeline.Pass, Sink: sink})
+//
+//	source  Supply ──┐          ┌── Results ┐
+//	source  Supply ──┴── Work ──┴── Results ┴─ a pipeline with Pass ── sink
 //
 // A source is a rank with a [fanout.Supplier]; each worker has a client of it. The sink is a
 // rank with a [fanout.Collector] for each source. The collectors are the sources of a pipeline
