@@ -336,7 +336,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 	case m.verdict(h.k) == verdictWithdrawn:
 		s.finish(h, s.peer.withdrawn("receive", s.number, h.k))
 	case m.verdict(h.k) == verdictLength || !m.sane(h.k, n):
-		s.finish(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
+		s.finish(h, h.broken("match of %d pieces in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	case s.peer.state.Load() >= peerFailed && s.peerDone(h, r) && !m.finished(h.k, n):
 		s.finish(h, s.peer.opError("receive", s.number, h.k))
 	}

@@ -325,7 +325,7 @@ func (s *sendStream) settle(h *Handle) {
 	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter overwrites a verdict on k
 		s.failOffered(h, s.peer.withdrawn("send", s.number, h.k))
 	case !h.packed && !m.sane(h.k, n):
-		s.failOffered(h, h.broken("match of %d chunks in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
+		s.failOffered(h, h.broken("match of %d pieces in state %#x, %#x", n, atomic.LoadUint64(&m.next), atomic.LoadUint64(&m.done)))
 	}
 }
 
