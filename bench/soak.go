@@ -98,6 +98,7 @@ type soakRecord struct {
 	Mourned    bool             `json:"mourned,omitempty"` // the error reports a lost peer
 	Corrupt    bool             `json:"corrupt,omitempty"` // the error reports wrong bytes
 	Leaks      string           `json:"leaks,omitempty"`
+	Late       uint64           `json:"late,omitempty"` // sleeps that no ring has ended, as channel.Stats has them
 }
 
 const (
@@ -158,7 +159,10 @@ func (s *soaker) run(ctx context.Context, w io.Writer, d time.Duration) (err err
 	}
 	s.node = must1(channel.Join(ctx, channel.WithLogger(quiet)))
 	s.record.Rank = s.node.Rank()
-	defer end("close the node", s.node.Close)
+	defer end("close the node", func() error {
+		s.record.Late = s.node.Stats().Late
+		return s.node.Close()
+	})
 	s.world = must1(s.node.World(ctx))
 	s.qmp = must1(qmp.New(s.node, nil, qmp.WithContext(ctx)))
 	defer end("finalize", s.qmp.Finalize)

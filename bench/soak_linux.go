@@ -271,6 +271,9 @@ func (j *soakJob) judge(ctx context.Context, t *soakTotals, ranks []*soakProcess
 		case r.Error != "":
 			t.Unasked++
 			say(rank, r.Error)
+		case r.Late > 0 && victim < 0 && j.fault != faultStall: // a rank may be stopped, or killed, before it rings
+			t.Unasked++
+			say(rank, fmt.Sprintf("%d sleeps have ended without the ring that they were for", r.Late))
 		}
 		if r.Leaks != "" {
 			t.Leaks++

@@ -41,23 +41,27 @@ func TestSoakJudges(t *testing.T) {
 	for name, c := range map[string]struct {
 		says   string
 		victim int
+		fault  string
 		want   soakTotals
 	}{
-		"well":                  {`{"rank":0,"operations":{"impi":3},"bytes":7}`, -1, soakTotals{Operations: map[string]int64{"impi": 3}, Bytes: 7}},
-		"corrupt":               {`{"rank":0,"operations":{},"error":"byte 3","corrupt":true}`, -1, soakTotals{Corrupt: 1}},
-		"corrupt beside a kill": {`{"rank":0,"operations":{},"error":"byte 3","corrupt":true,"mourned":true}`, 1, soakTotals{Corrupt: 1}},
-		"mourns":                {`{"rank":0,"operations":{},"error":"peer died","mourned":true}`, 1, soakTotals{Errors: 1}},
-		"mourns the living":     {`{"rank":0,"operations":{},"error":"peer died","mourned":true}`, -1, soakTotals{Unasked: 1}},
-		"another error":         {`{"rank":0,"operations":{},"error":"timeout"}`, 1, soakTotals{Unasked: 1}},
-		"leaks":                 {`{"rank":0,"operations":{},"leaks":"goroutine"}`, -1, soakTotals{Leaks: 1}},
-		"says nothing":          {``, -1, soakTotals{Unasked: 1}},
-		"says something else":   {`{"rank":0,"more":1}`, -1, soakTotals{Unasked: 1}},
+		"well":                  {`{"rank":0,"operations":{"impi":3},"bytes":7}`, -1, faultNone, soakTotals{Operations: map[string]int64{"impi": 3}, Bytes: 7}},
+		"corrupt":               {`{"rank":0,"operations":{},"error":"byte 3","corrupt":true}`, -1, faultNone, soakTotals{Corrupt: 1}},
+		"corrupt beside a kill": {`{"rank":0,"operations":{},"error":"byte 3","corrupt":true,"mourned":true}`, 1, faultNone, soakTotals{Corrupt: 1}},
+		"mourns":                {`{"rank":0,"operations":{},"error":"peer died","mourned":true}`, 1, faultNone, soakTotals{Errors: 1}},
+		"mourns the living":     {`{"rank":0,"operations":{},"error":"peer died","mourned":true}`, -1, faultNone, soakTotals{Unasked: 1}},
+		"another error":         {`{"rank":0,"operations":{},"error":"timeout"}`, 1, faultNone, soakTotals{Unasked: 1}},
+		"leaks":                 {`{"rank":0,"operations":{},"leaks":"goroutine"}`, -1, faultNone, soakTotals{Leaks: 1}},
+		"late":                  {`{"rank":0,"operations":{},"late":1}`, -1, faultLoss, soakTotals{Unasked: 1}},
+		"late beside a stop":    {`{"rank":0,"operations":{},"late":1}`, -1, faultStall, soakTotals{}},
+		"late beside a kill":    {`{"rank":0,"operations":{},"late":1}`, 1, faultKill, soakTotals{}},
+		"says nothing":          {``, -1, faultNone, soakTotals{Unasked: 1}},
+		"says something else":   {`{"rank":0,"more":1}`, -1, faultNone, soakTotals{Unasked: 1}},
 	} {
 		p := newSoakProcess(exec.Command("printf", "up\n%s", c.says))
 		require.NoError(t, p.cmd.Run())
 		close(p.end)
 		got := soakTotals{Operations: map[string]int64{}}
-		j := soakJob{length: soakPatience}
+		j := soakJob{length: soakPatience, fault: c.fault}
 		j.judge(t.Context(), &got, []*soakProcess{p}, c.victim)
 		if c.want.Operations == nil {
 			c.want.Operations = map[string]int64{}

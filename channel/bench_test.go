@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -374,4 +375,50 @@ func BenchmarkOperation(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkStreams is a message that comes after 20 µs, at a rank that has declared receives of as many
+// streams, each of which it drives while it waits.
+func BenchmarkStreams(b *testing.B) {
+	const late = 20 * time.Microsecond
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			nodes := join(b, 2, WithProviders("shm"))
+			var ask, asked, answer, answered *Handle
+			for i := range n {
+				ask, _ = send(b, nodes[0], 1, 8, OnStream(i))
+				asked, _ = receive(b, nodes[1], 0, 8, OnStream(i))
+				answer, _ = send(b, nodes[1], 0, 8, OnStream(i))
+				answered, _ = receive(b, nodes[0], 1, 8, OnStream(i))
+				for _, h := range []*Handle{ask, asked, answer, answered} {
+					require.NoError(b, h.Start())
+				}
+				require.NoError(b, WaitAll(ask, asked, answer, answered))
+			}
+			done := make(chan error, 1)
+			b.ResetTimer()
+			go func() {
+				for range b.N {
+					if err := asked.Run(b.Context()); err != nil {
+						done <- err
+						return
+					}
+					for from := time.Now(); time.Since(from) < late; {
+					}
+					if err := answer.Run(b.Context()); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+			for range b.N {
+				require.NoError(b, answered.Start())
+				require.NoError(b, ask.Run(b.Context()))
+				require.NoError(b, answered.Wait())
+			}
+			require.NoError(b, <-done)
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)-float64(late.Nanoseconds()), "ns/message")
+		})
+	}
 }

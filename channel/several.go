@@ -32,7 +32,7 @@ func WaitAny(ctx context.Context, handles ...*Handle) (int, error) {
 	}
 	defer exitAll(handles)
 	lacked := n.lacking.times.Load()
-	for range n.policy.Glances() {
+	for range max(1, n.policy.Glances()/len(handles)) {
 		if i, over, err := lookAny(handles); over {
 			return i, err
 		}

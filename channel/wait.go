@@ -255,7 +255,7 @@ func (n *Node) nap(ctx context.Context, w *wait.Waiter, a awaited, bound time.Du
 // driveAsleep drives, and returns how long a sleeper may sleep afterwards; 0: until it is woken.
 func (n *Node) driveAsleep() time.Duration {
 	mute := n.mute.Load()
-	if n.drive(); n.mute.Load() != mute {
+	if n.driveAll(); n.mute.Load() != mute {
 		return pollEvery
 	}
 	return 0
@@ -276,8 +276,34 @@ func (n *Node) waitOver(ctx context.Context) error {
 	return err
 }
 
-// drive makes progress on what peers may be waiting for.
+// fewStreams is up to how many streams a waiter drives all at each check: they take less than the looks
+// between two.
+const fewStreams = 32
+
+// drive makes progress on what peers may be waiting for, as far as a waiter has time for that.
 func (n *Node) drive() {
+	if len(*n.receives.Load())+len(*n.pipes.Load()) <= fewStreams {
+		n.driveAll()
+	} else {
+		n.driving.spend(time.Now, n.driveAll)
+	}
+}
+
+// ration bounds the time that is spent on something to a quarter.
+type ration struct{ from atomic.Int64 } // ns: when it may be done again
+
+// spend does it, unless too little time has passed since it was done last.
+func (r *ration) spend(clock func() time.Time, do func()) {
+	began := clock()
+	if began.UnixNano() < r.from.Load() {
+		return
+	}
+	do()
+	ended := clock()
+	r.from.Store(ended.Add(3 * ended.Sub(began)).UnixNano())
+}
+
+func (n *Node) driveAll() {
 	for _, s := range *n.receives.Load() {
 		s.drive()
 	}
