@@ -372,6 +372,17 @@ type Completion struct {
 // Its own error is that of WaitAny with -1; those of requests are in the completions.
 func WaitSome(ctx context.Context, into []Completion, list ...Request) ([]Completion, error) {
 	first, st, err := WaitAny(ctx, list...)
+	return withOthers(into, list, first, st, err)
+}
+
+// TestSome is [WaitSome] without waiting (MPI_Testsome); its own error is that of [TestAny] with -1.
+func TestSome(into []Completion, list ...Request) ([]Completion, error) {
+	first, st, err := TestAny(list...)
+	return withOthers(into, list, first, st, err)
+}
+
+// withOthers appends the outcome of the first request that is complete, and of those behind it that are.
+func withOthers(into []Completion, list []Request, first int, st Status, err error) ([]Completion, error) {
 	if first < 0 {
 		return into, err
 	}

@@ -162,13 +162,16 @@ func TestWaitAny(t *testing.T) {
 	})
 }
 
-// TestSeveral: TestAny reports one, WaitSome all that are complete, each once.
+// TestSeveral: TestAny reports one, TestSome and WaitSome all that are complete, each once.
 func TestSeveral(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		list := fiveReceives(t, b)
 		i, _, err := TestAny(list...)
 		require.NoError(t, err)
 		require.Equal(t, -1, i)
+		got, err := TestSome(nil, list...)
+		require.NoError(t, err)
+		require.Empty(t, got)
 		require.True(t, list[0].Active())
 		for _, tag := range []int{4, 1, 3} {
 			require.NoError(t, a.Send(within(t), make([]byte, tag), 1, tag))
@@ -178,7 +181,7 @@ func TestSeveral(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, i)
 		require.Equal(t, Status{Tag: 1, Len: 1}, st)
-		got, err := WaitSome(within(t), nil, list...)
+		got, err = TestSome(nil, list...)
 		require.NoError(t, err)
 		require.Equal(t, []Completion{{3, Status{Tag: 3, Len: 3}, nil}, {4, Status{Tag: 4, Len: 4}, nil}}, got)
 		i, _, err = TestAny(list...)
