@@ -41,7 +41,9 @@ func once(ctx context.Context, n *Node, args []string) error {
 		if err == nil {
 			err = h.Start()
 		}
-		if err == nil {
+		if err == nil && args[1] == "any" {
+			_, err = WaitAny(ctx, h)
+		} else if err == nil {
 			err = h.WaitContext(ctx)
 		}
 		if h != nil {
@@ -83,9 +85,11 @@ func TestOnce(t *testing.T) {
 		t.Cleanup(func() { c.Process.Kill(); c.Wait() })
 	}
 	for _, provider := range []string{"shm", "tcp"} { // the driver of roce blocks in system calls
-		t.Run(provider, func(t *testing.T) {
-			r, out := run(t, provider, 2, "once", "50")
-			require.Zero(t, r.ExitStatus(), out)
-		})
+		for _, way := range []string{"one", "any"} {
+			t.Run(provider+"/"+way, func(t *testing.T) {
+				r, out := run(t, provider, 2, "once", "50", way)
+				require.Zero(t, r.ExitStatus(), out)
+			})
+		}
 	}
 }
