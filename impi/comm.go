@@ -432,6 +432,9 @@ func (p probe) over() bool {
 func (p probe) lost() error {
 	e := p.c.e
 	src := p.src
+	if e.closing || p.c.freed {
+		return &Error{Op: "probe", Rank: p.c.rankOf(src), Tag: int(p.tag), Err: ErrClosed}
+	}
 	if src < 0 {
 		rank, ok := p.c.match.mute()
 		if !ok {

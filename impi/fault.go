@@ -108,7 +108,10 @@ func (c *Comm) toldOfFault() bool {
 			k.told = make([]byte, noticeMost)
 			var err error
 			if k.notice, err = c.startReceive(c.coll, k.told, nil, AnySource, tagFault); err != nil {
-				return false
+				if c.e.closing {
+					k.fault, k.plans = jobError("collective", ErrClosed), nil
+				}
+				return k.fault != nil
 			}
 			continue
 		}

@@ -16,9 +16,10 @@ import (
 // sends, freed ones included, are carried out: Close waits until they are received, for as long as
 // ctx lasts or, if it has no deadline, for at most [Config.PeerTimeout], but not for a peer that is
 // gone or itself closes its job. Its error names the first send that was not received; sends that
-// failed after Free count, too. Other active requests fail with [ErrClosed] here; messages for
-// which there is no receive fail with [ErrPeerLeft] at their senders. Close then waits for the other
-// hosts to acknowledge, for at most PeerTimeout, or 2 s if it has waited in vain.
+// failed after Free count, too. Other active requests, probes and collectives in progress fail with
+// [ErrClosed] here; messages for which there is no receive fail with [ErrPeerLeft] at their senders.
+// Close then waits for the other hosts to acknowledge, for at most PeerTimeout, or 2 s if it has waited
+// in vain.
 //
 // Foreign processes end together: with them Close begins with a barrier and waits for all of them as
 // long as ctx lasts, or, if the barrier has failed, for at most PeerTimeout. A second call only waits
@@ -48,12 +49,14 @@ func (j *Job) Close(ctx context.Context) error {
 	}
 	e.closing = true
 	e.turnAway()
+	e.ring() // probes
 	within, cancel := ctx, context.CancelFunc(func() {})
 	if _, ok := ctx.Deadline(); !ok {
 		within, cancel = wait.Patience(ctx, j.config.PeerTimeout)
 	}
 	lapse := await(within, e, &carried{e: e})
 	cancel()
+	e.endReceives()
 	limit := j.config.PeerTimeout
 	if lapse != nil { // the hosts are still there, and know why
 		ctx, limit = context.WithoutCancel(ctx), min(limit, goodbyeTime)
@@ -128,6 +131,16 @@ func (e *engine) turnAway() {
 		}
 	}
 	e.pushAll()
+}
+
+// endReceives ends the receives that no message has matched, before the other hosts are waited for.
+func (e *engine) endReceives() {
+	for _, r := range e.table {
+		if r.state == queued && r.kind == receiving {
+			r.list.remove(r)
+			e.finish(r, ErrClosed)
+		}
+	}
 }
 
 // carried is over when no request of the user may be carried out any more: all sends have been

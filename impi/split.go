@@ -153,7 +153,7 @@ func (c *Comm) missed() {
 
 // Free ends the communicator (MPI_Comm_free). It is a collective: all members call it, and it
 // begins with a barrier so that no member is still using the communicator. Receives that no message
-// has matched, and later calls, fail with [ErrClosed]. Messages that no receive has matched are
+// has matched, probes, and later calls, fail with [ErrClosed]. Messages that no receive has matched are
 // dropped; sends of them that are not complete fail with [ErrPeerLeft], as do later ones by members
 // that have not freed it yet. A communicator that has failed is freed without a barrier. Freeing
 // again does nothing.
@@ -184,6 +184,7 @@ func (c *Comm) Free(ctx context.Context) error {
 	}
 	c.match.drop()
 	c.coll.drop()
+	c.e.ring() // probes
 	return err
 }
 
