@@ -59,6 +59,7 @@ func TestCloseTwice(t *testing.T) {
 			closed = n.closed
 			n.mu.Unlock()
 		}
+		<-n.Done()
 		begun := make(chan struct{})
 		go func() {
 			close(begun)

@@ -238,6 +238,9 @@ func (n *Node) Size() int { return n.size }
 // launcher does not provide it.
 func (n *Node) LocalRank() int { return n.job.LocalRank() }
 
+// Done returns a channel that is closed when Close begins.
+func (n *Node) Done() <-chan struct{} { return n.open.Done() }
+
 // Abort ends the whole job, whatever its ranks are doing. It tells every rank: all
 // pending and later operations fail with [ErrAborted], and a process that has not
 // closed its node within a second exits with status code (the lower eight bits; 1 if

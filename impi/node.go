@@ -3,6 +3,7 @@ package impi
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,9 +21,30 @@ import (
 // the caller and must outlive the job. The crossovers of collectives come from the environment, as
 // in package channel, and must be the same on every rank.
 //
-// Errors: those of [channel.Node.Exchange] and [Join], and [ErrMismatch].
+// Errors: those of [channel.Node.Exchange] and [Join], [ErrMismatch], and [ErrClosed] if the node is
+// closed meanwhile.
 func FromNode(ctx context.Context, n *channel.Node, c Config) (*Job, error) {
 	return fromTeam(ctx, n, n.Key("impi"), c)
+}
+
+// whileOpen returns a context for join that ends with ctx or when the team is closed, with [ErrClosed]
+// as its cause; over ends it, and turns an error that follows from that into that of op.
+func whileOpen(ctx context.Context, n team, op string) (_ context.Context, over func(error) error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-n.Done():
+			cancel(ErrClosed)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func(err error) error {
+		if err != nil && errors.Is(context.Cause(ctx), ErrClosed) {
+			err = jobError(op, ErrClosed)
+		}
+		cancel(nil)
+		return err
+	}
 }
 
 // team is the job of a [channel.Node].
@@ -31,11 +53,14 @@ type team interface {
 	Size() int
 	Exchange(ctx context.Context, data []byte) ([][]byte, error)
 	Gone(ctx context.Context, rank int) error
+	Done() <-chan struct{}
 }
 
-func fromTeam(ctx context.Context, n team, secret []byte, c Config) (*Job, error) {
+func fromTeam(ctx context.Context, n team, secret []byte, c Config) (_ *Job, err error) {
 	const op = "join"
-	c, err := c.complete()
+	ctx, over := whileOpen(ctx, n, op)
+	defer func() { err = over(err) }()
+	c, err = c.complete()
 	if err != nil {
 		return nil, jobError(op, err)
 	}

@@ -13,8 +13,10 @@ import (
 // joinTeam joins the server on behalf of the ranks of a node's job, which together form one client:
 // the ranks exchange descriptions of their hosts, rank 0 talks to the server and broadcasts the
 // result.
-func joinTeam(ctx context.Context, addr string, n team, c Config) (*Job, error) {
+func joinTeam(ctx context.Context, addr string, n team, c Config) (_ *Job, err error) {
 	const op = "join"
+	ctx, over := whileOpen(ctx, n, op)
+	defer func() { err = over(err) }()
 	l, m, err := announce(ctx, addr, &c)
 	if err != nil {
 		return nil, jobError(op, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
 // teams makes a job of so many ranks, as channel's nodes have one.
@@ -286,4 +287,62 @@ func FuzzNotice(f *testing.F) {
 			require.Less(t, e.Rank, size)
 		}
 	})
+}
+
+// TestCloseEndsJoin: a rank that makes a job ends with its node, whatever it waits for.
+func TestCloseEndsJoin(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	c, err := Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: quietConfig(), Providers: []string{}}.complete()
+	require.NoError(t, err)
+	from := func(n *boot.Job) (*Job, error) { return fromTeam(within(t), n, n.Secret(), c) }
+	join := func(n *boot.Job) (*Job, error) { return joinTeam(within(t), silent.Addr().String(), n, c) }
+	none := func(*boot.Job) error { return nil }
+	listens := func(n *boot.Job) error { // and accepts nothing
+		l, m, err := announce(within(t), silent.Addr().String(), &c)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		if m.settings, err = coll.ParseSettings(c.env); err == nil {
+			_, err = n.Exchange(within(t), m.append(nil))
+		}
+		return err
+	}
+	joins := func(n *boot.Job) error {
+		_, err := join(n)
+		return err
+	}
+	for _, w := range []struct {
+		name  string
+		rank  int
+		call  func(n *boot.Job) (*Job, error)
+		other func(n *boot.Job) error
+		in    string
+	}{
+		{"exchange", 0, from, none, "boot.(*Job).Exchange"},
+		{"is connected", 0, from, listens, "impi.(*roster).connectHosts"},
+		{"connects", 1, from, listens, "impi.(*roster).connectHosts"},
+		{"server", 0, join, joins, "startup.Dial"},
+	} {
+		t.Run(w.name, func(t *testing.T) {
+			ranks := teams(t, 2)
+			n, other := ranks[w.rank], ranks[1-w.rank]
+			over, others := make(chan error, 1), make(chan error, 1)
+			go func() { others <- w.other(other) }()
+			go func() {
+				_, err := w.call(n)
+				over <- err
+			}()
+			verbstest.Asleep(t, w.in, 1)
+			require.NoError(t, n.Close())
+			err := <-over
+			require.ErrorIs(t, err, ErrClosed)
+			require.Regexp(t, "^impi: join: (boot: .*)?closed by this process$", err.Error())
+			if err := <-others; err != nil {
+				require.ErrorIs(t, err, boot.ErrLeft)
+			}
+		})
+	}
 }
