@@ -421,11 +421,11 @@ func useAfterClose(t *testing.T, s *suite) {
 	}
 }
 
-// waitersEnd: calls blocked in an object return when it is closed.
+// waitersEnd: calls blocked in an object return when it, or its context, is closed.
 func waitersEnd(t *testing.T, s *suite) {
 	leak.Check(t)
 	ctx := within(t)
-	for range 10 {
+	for i := range 12 {
 		n, err := openNode(s.Device, s.Config, s.Near)
 		require.NoError(t, err)
 		ch, err := n.ctx.CreateCompChannel()
@@ -446,8 +446,15 @@ func waitersEnd(t *testing.T, s *suite) {
 			wantClosed("Wait", func() error { _, err := cq.Wait(c.ctx, make([]verbs.WC, 1)); return err })
 			wantClosed("AsyncEvent", func() error { _, err := n.ctx.AsyncEvent(c.ctx); return err })
 		}
-		require.NoError(t, ch.Close())
-		require.NoError(t, cq.Close())
+		if i%2 > 0 { // else Close comes at any moment
+			Asleep(t, "verbs.(*CompChannel).Get", 2)
+			Asleep(t, "verbs.(*CQ).Wait", 2)
+			Asleep(t, "verbs.(*Context).AsyncEvent", 2)
+		}
+		if i%4 < 2 {
+			require.NoError(t, ch.Close())
+			require.NoError(t, cq.Close())
+		}
 		require.NoError(t, n.close())
 		require.NoError(t, c.wait())
 	}
