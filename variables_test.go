@@ -96,7 +96,7 @@ func variableSections() []struct {
 			crossover(channel.EnvReadRDMA, "the same over RDMA"),
 		}},
 		{"Filters and tests", "", []variable{
-			{filter.EnvLimit, "a filter", fmt.Sprint(filter.DefaultLimit), "the longest chunk and answer; `sluice fanout --item-limit` sets it"},
+			{filter.EnvLimit, "a filter", fmt.Sprint(filter.DefaultLimit), "the longest chunk and answer; `sluice fanout` sets it to 64 MiB and two items of `--item-limit`"},
 		}},
 	}
 }
@@ -107,9 +107,9 @@ func TestVariables(t *testing.T) {
 	var page strings.Builder
 	page.WriteString("# Environment variables\n\n" +
 		"Programs that use Sluice read these, and no others whose names begin with `SLUICE_` or `COLL_`,\n" +
-		"besides those of launchers, which `sluice help launchers` lists. **all** says that every rank must\n" +
-		"have the same value; a difference is an error when the ranks connect. **rank** says that each rank\n" +
-		"reads its own. Rank 0 warns of names that begin with `SLUICE_` and are not here.\n")
+		"besides those of launchers, which `sluice help launchers` lists. **all** says that every rank needs\n" +
+		"the same value. Settings, size, job and secret are compared when the ranks connect, and a difference\n" +
+		"is an error; an address may be written differently. **rank** says that each rank reads its own. Rank 0 warns of names that begin with `SLUICE_` and are not here.\n")
 	var listed []string
 	for _, section := range variableSections() {
 		fmt.Fprintf(&page, "\n## %s\n\n", section.heading)

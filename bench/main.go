@@ -1,6 +1,6 @@
 // Bench measures how fast this library moves data, and compares it with its peers.
 //
-//	bench                     latency and bandwidth of every provider, two ranks on this host
+//	bench                     channels, collectives and each provider, in 30 lines; --all: every size
 //	bench verbs lat|bw|...    one pattern of the verbs layer, with all its options
 //	bench channel lat|bw|...  one pattern of channels
 //	bench impi lat|bw|...     one pattern of impi's messages

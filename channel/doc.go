@@ -4,7 +4,7 @@
 //	channel.Main(func(ctx context.Context, n *channel.Node) error { ... }) // joins, reports, closes
 //
 //	n, err := channel.Join(ctx)                                 // the same by hand: a rank of its job
-//	m, err := n.Alloc(size)                                     // memory that moves without a copy
+//	m, err := n.Alloc(size)                                     // memory that moves without an intermediate copy
 //	x := channel.View[float64](m)
 //	send, err := n.DeclareSend(channel.Contiguous(b), peer)     // once
 //	receive, err := n.DeclareReceive(channel.Contiguous(c), peer)

@@ -38,7 +38,7 @@ var (
 	// ErrTimeout: the deadline passed. The handle is still active.
 	ErrTimeout = errors.New("deadline passed")
 	// ErrMismatch: members of a group called different collectives, or the same one with
-	// different lengths, roots or operations. Where a member is through before the mismatch is
+	// different lengths, roots or operations. If a member completes its call before the mismatch is
 	// detected, as a root of a small broadcast may be, the group's next collective fails
 	// instead, at all members. If there is none, closing the group or the node returns the
 	// error, but only for members that share memory.

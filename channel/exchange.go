@@ -16,7 +16,7 @@ import (
 // returns, data may be reused, and the result belongs to the caller.
 //
 // Errors: an [*Error] that wraps [ErrInvalid] if data is too long (nothing was
-// contributed), [ErrAborted], [ErrClosed], an error of package boot about a rank that
+// contributed), [ErrAborted], [ErrClosed], one that names the rank that
 // died, left or gave up, or that of ctx. If ctx ends, this rank has given up: this
 // round and all later ones fail at all ranks.
 func (n *Node) Exchange(ctx context.Context, data []byte) ([][]byte, error) {

@@ -40,7 +40,7 @@ type Memory struct {
 // at the same time do not exceed it together.
 func (n *Node) Alloc(size int) (*Memory, error) {
 	if size <= 0 {
-		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes", ErrInvalid, size))
+		return nil, nodeError("allocate", fmt.Errorf("%w: %d bytes: want more than 0", ErrInvalid, size))
 	}
 	if err := n.call(); err != nil {
 		return nil, nodeError("allocate", err)

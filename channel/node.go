@@ -103,10 +103,10 @@ type Node struct {
 //
 // Errors: an [*Error] that wraps [ErrInvalid] for a bad option, before anything else is
 // done, or if the job has several ranks and the program imports no provider (see the
-// package comment); that wraps an error of package boot about the environment, the
-// launcher or the rendezvous; or that of ctx. Without a deadline in ctx, Join waits
-// forever for a rank that never comes. If the rendezvous knows which ranks are missing,
-// the error names them.
+// package comment); one about the environment, the launcher or the rendezvous, for which there is
+// no value to test; or that of ctx. A rank that cannot reach the rendezvous gives up after 30 s, or
+// after two minutes where rank 0 runs it. Once there, Join waits for the other ranks until ctx
+// ends, and the error names those that are missing.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -221,11 +221,15 @@ func (n *Node) openDevices() error {
 // unavailable says why a registered provider has no device, in brackets.
 func unavailable(provider string) string {
 	for _, p := range verbs.Providers() {
-		if p.Name == provider && p.Probe.Reason != "" {
-			return fmt.Sprintf(" (%s)", p.Probe.Reason)
+		switch {
+		case p.Name != provider:
+			continue
+		case p.Probe.Reason == "":
+			return ""
 		}
+		return fmt.Sprintf(" (%s)", p.Probe.Reason)
 	}
-	return ""
+	return " (this program links no provider of that name)"
 }
 
 // Rank returns the number of this node in its job, from 0 to Size()-1.

@@ -20,10 +20,10 @@ import (
 // function says so, and must not overlap otherwise.
 type Operation = collop.Operation
 
-// Op is a predefined operation of a reduction (MPI 4.1, section 6.9.2).
+// Op is a predefined operator of a reduction (MPI_Op; MPI 4.1, section 6.9.2).
 type Op = reduce.Op
 
-// The predefined operations. Sum and Product are defined over all types of [Number];
+// The predefined operators. Sum and Product are defined over all types of [Number];
 // Min and Max over the real ones (NaN if any operand is NaN, and -0 is less than +0);
 // And, Or and Xor are bitwise, over the integers. MinLoc and MaxLoc are defined over
 // [Pair]; of equal values, the one with the lower index wins.

@@ -84,9 +84,9 @@ func checkConnect(a *verbs.ConnectAttr) error {
 	const needed = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	switch {
 	case a.Port < 0 || a.Port > 255:
-		return fmt.Errorf("%w: port %d", ErrInvalid, a.Port)
+		return fmt.Errorf("%w: port %d: want 1 to 255, or 0 for the first active one", ErrInvalid, a.Port)
 	case a.SGIDIndex < 0 || a.SGIDIndex > 255:
-		return fmt.Errorf("%w: GID index %d", ErrInvalid, a.SGIDIndex)
+		return fmt.Errorf("%w: GID index %d: want 0 to 255", ErrInvalid, a.SGIDIndex)
 	case a.Timeout > 31 || a.MinRNRTimer > 31:
 		return fmt.Errorf("%w: local ACK timeout code %d, RNR timer code %d, at most 31", ErrInvalid, a.Timeout, a.MinRNRTimer)
 	case a.PathMTU > verbs.MTU4096:
@@ -192,7 +192,7 @@ func newOptions(opts []Option) (options, error) {
 		value time.Duration
 	}{{"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
 		if d.value < 0 {
-			return o, fmt.Errorf("%w: %s of %v", ErrInvalid, d.name, d.value)
+			return o, fmt.Errorf("%w: %s of %v: it must not be negative", ErrInvalid, d.name, d.value)
 		}
 	}
 	if err := checkConnect(&o.connect); err != nil {

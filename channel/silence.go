@@ -90,7 +90,7 @@ func (n *Node) breakSilence() {
 			rounds = 0
 		}
 		if running > 0 && rounds&(rounds-1) == 0 && n.life.Err() == nil {
-			n.log.Warn("channel: ranks do not answer while this one connects to them; it waits, for nothing says that they have ended",
+			n.log.Warn("channel: ranks do not answer while this one connects to them; still waiting: none is known to have ended",
 				"ranks", running, "longest", longest.peer.rank, "time", time.Since(longest.since).Round(time.Second))
 		}
 	}

@@ -81,7 +81,7 @@ func (p *peer) refused(r Refusal) {
 // Stats describes the activity of a node so far.
 type Stats struct {
 	Sleeps uint64 // how often a waiting goroutine went to sleep
-	Late   uint64 // of them, how many have ended by themselves although what they were for had come: a defect of Sluice, report it. Not over a network
+	Late   uint64 // sleeps that timed out although what they awaited was there: a defect of Sluice; please report it. Not counted over a network
 	Peers  []PeerStats
 }
 

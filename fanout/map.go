@@ -17,7 +17,7 @@ const mapWindow = 16
 
 // Map runs a task farm; all ranks of comm call it. Rank 0 takes chunks from in and passes each
 // result of f to out once, in the order of the chunks; the other ranks, the workers, call f for
-// the next chunk, whichever that is. In a communicator of one rank, rank 0 calls f.
+// each chunk that they receive. In a communicator of one rank, rank 0 calls f.
 //
 // in and out are used at rank 0, and f at the workers, each by one goroutine at a time; elsewhere
 // they may be nil. i counts chunks from 0. A chunk is not changed by Map, and is f's to change
@@ -28,8 +28,8 @@ const mapWindow = 16
 // when rank 0 has all results.
 //
 // Errors: those of f; that of out, at rank 0, when the chunks that had been handed out are done;
-// [ErrNoWorkers] and a [*HopelessError] at rank 0; those of package impi; that of ctx, which all
-// ranks should end.
+// [ErrNoWorkers] and a [*HopelessError] at rank 0; those of package impi; that of ctx: end the
+// ctx of all ranks together.
 func Map(ctx context.Context, comm *impi.Comm, in iter.Seq[[]byte], f func(chunk []byte) ([]byte, error), out func(i uint64, result []byte) error) error {
 	if comm.Size() == 1 {
 		return mapAlone(ctx, in, f, out)

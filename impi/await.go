@@ -79,7 +79,7 @@ func (r *roster) silent(ctx context.Context, c *Config, hosts []int, ended ended
 		return nil
 	}
 	if log { // first: an answer may take a while
-		c.Log.Warn("impi: hosts do not answer while this one connects to them; it waits, for nothing says that they have ended", "hosts", len(hosts), "first", hosts[0])
+		c.Log.Warn("impi: hosts do not answer while this one connects to them; still waiting: none is known to have ended", "hosts", len(hosts), "first", hosts[0])
 	}
 	for _, i := range hosts {
 		if err := ended(ctx, i); err != nil {

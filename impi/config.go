@@ -131,7 +131,7 @@ func (c Config) complete() (Config, error) {
 	case c.PacketLen > maxPacketLen:
 		return c, fmt.Errorf("%w: PacketLen is %d, the most is %d", ErrInvalid, c.PacketLen, maxPacketLen)
 	case c.Unexpected < 0:
-		return c, fmt.Errorf("%w: Unexpected is %d", ErrInvalid, c.Unexpected)
+		return c, fmt.Errorf("%w: Unexpected is %d: it must not be negative", ErrInvalid, c.Unexpected)
 	}
 	return c, nil
 }

@@ -47,7 +47,7 @@ func (j *Job) Alloc(size int) (*Memory, error) {
 	const op = "allocate"
 	e := j.e
 	if size <= 0 {
-		return nil, jobError(op, fmt.Errorf("%w: %d bytes", ErrInvalid, size))
+		return nil, jobError(op, fmt.Errorf("%w: %d bytes: want more than 0", ErrInvalid, size))
 	}
 	e.lock.Lock()
 	closing := e.closing

@@ -247,7 +247,11 @@ func Find(name string) (*Device, error) {
 	for _, p := range registered() {
 		if p.Name() == name {
 			pr := p.Probe()
-			return nil, Errorf(name, "find device", ErrNoDevice, "provider available: %v: %s", pr.Answer, pr.Reason)
+			why := "the provider is not available here: "
+			if pr.Answer != No {
+				why = "the provider finds none: "
+			}
+			return nil, Errorf(name, "find device", ErrNoDevice, "%s%s", why, pr.Reason)
 		}
 	}
 	var have []string

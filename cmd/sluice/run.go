@@ -128,7 +128,9 @@ func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 		}
 		tell("%v", err)
 		var start *launch.StartError
-		if errors.As(err, new(*launch.LimitError)) {
+		if limit := (*launch.LimitError)(nil); errors.As(err, &limit) && strings.HasPrefix(limit.What, "RLIMIT_NOFILE") {
+			tell("raise the limit: ulimit -n") // they could not be started
+		} else if limit != nil {
 			tell("--oversubscribe starts them anyway")
 		}
 		switch {

@@ -1,6 +1,6 @@
 // Cg solves Poisson's equation on a square by conjugate gradient. Look at: dot, whose sum is
 // exact, so that the solution has the same bits for any number of ranks; and the halo, whose
-// messages are under way while the inner rows are computed.
+// messages are in flight while the inner rows are computed.
 package main
 
 import (

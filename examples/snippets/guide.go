@@ -23,7 +23,7 @@ func Face(ctx context.Context, sites, east, west, steps int) error {
 		return err
 	}
 	defer node.Close()
-	field := channel.Must(node.Alloc(sites * 192)) // memory that moves without a copy
+	field := channel.Must(node.Alloc(sites * 192)) // memory that moves without an intermediate copy
 	halo := make([]byte, 4096*192)
 	face := channel.Strided(field.Bytes(), 15*192, 192, 4096, 16*192)
 	send := channel.Must(node.DeclareSend(face, east, channel.OnStream(1)))
@@ -120,7 +120,7 @@ func Lattice(sites, steps int, norm float64) error {
 	}
 	fmt.Println(qmp.SubgridDimensions()) // this node's part of the lattice
 
-	memory := channel.Must(qmp.AllocateMemory(sites * 192)) // moves without a copy
+	memory := channel.Must(qmp.AllocateMemory(sites * 192)) // moves without an intermediate copy
 	halo := make([]float64, 4096*24)                        // a slice of any type without pointers
 	face := channel.Must(qmp.DeclareStridedMsgMem(memory.Bytes()[15*192:], 192, 4096, 16*192))
 	room := channel.Must(qmp.DeclareMsgMem(halo))

@@ -1,5 +1,5 @@
 // Transpose transposes a matrix whose rows are spread over the ranks. Look at: Alltoall, which
-// gives each rank its columns, and the strided layouts, which do the same without any local copy.
+// gives each rank its columns, and the strided layouts, which do the same without code that packs.
 package main
 
 import (

@@ -107,11 +107,11 @@ func (c *Config) filled() (Config, error) {
 	case f.TagUB < minTagUB:
 		return f, fmt.Errorf("%w: TagUB is %d, the least is %d", ErrInvalid, f.TagUB, minTagUB)
 	case f.XSize < -1:
-		return f, fmt.Errorf("%w: XSize is %d", ErrInvalid, f.XSize)
+		return f, fmt.Errorf("%w: XSize is %d: want -1 or more", ErrInvalid, f.XSize)
 	case f.MaxLinear < -1:
-		return f, fmt.Errorf("%w: MaxLinear is %d", ErrInvalid, f.MaxLinear)
+		return f, fmt.Errorf("%w: MaxLinear is %d: want -1 or more", ErrInvalid, f.MaxLinear)
 	case f.MaxAnswer < 0 || f.MaxAnswer > maxPayload-chdrLen:
-		return f, fmt.Errorf("%w: MaxAnswer is %d", ErrInvalid, f.MaxAnswer)
+		return f, fmt.Errorf("%w: MaxAnswer is %d: want 0 to %d", ErrInvalid, f.MaxAnswer, maxPayload-chdrLen)
 	}
 	if err := f.fillHosts(); err != nil {
 		return f, err

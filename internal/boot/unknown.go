@@ -21,7 +21,7 @@ func KnownVariables() []string {
 }
 
 // notOurs are the variables of tests and of the bench, and those that Kubernetes sets for a service.
-var notOurs = regexp.MustCompile(`TEST|BENCH|VM|LAM|INTEROP|_SERVICE_|_PORT`)
+var notOurs = regexp.MustCompile(`TEST|BENCH|VM|LAM|INTEROP|_SERVICE_|_PORT(_\d+_.*)?$`)
 
 // warnOfUnknown logs which variables of the environment, a list of NAME=value, nothing reads.
 func warnOfUnknown(ctx context.Context, environment []string) {

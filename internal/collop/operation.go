@@ -53,7 +53,7 @@ func (o *Spec) Reduces(kind coll.Kind, root int, r *Rule, dst, src []byte) {
 	o.Kind, o.Root, o.Elem, o.Dst, o.Src, o.Rule, o.Err = kind, root, r.Elem, dst, src, r, r.Err
 	if r.Err == nil {
 		if o.Count = len(src) / r.Elem; o.Count*r.Elem != len(src) {
-			o.Err = fmt.Errorf("%w: %d bytes of elements of %d", ErrInvalid, len(src), r.Elem)
+			o.Err = fmt.Errorf("%w: %d bytes are no multiple of an element of %d", ErrInvalid, len(src), r.Elem)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func newRule(op reduce.Op, t reduce.Type) *Rule {
 	r := &Rule{Op: uint8(op) + 1, Type: uint8(t) + 1, Elem: t.Size()}
 	var ok bool
 	if r.Combine, ok = reduce.Lookup(op, t); !ok {
-		r.Err = fmt.Errorf("%w: %v is not defined over %v", ErrInvalid, op, t)
+		r.Err = fmt.Errorf("%w: %v is not defined over %v; for MinLoc and MaxLoc use AllreduceBytes with PairsOf", ErrInvalid, op, t)
 		return r
 	}
 	r.Fold, _ = reduce.LookupFold(op, t)
