@@ -418,3 +418,20 @@ func TestNearby(t *testing.T) {
 	n.keep([]string{"b"})
 	require.False(t, n.some.Load())
 }
+
+// Rank 0 names the ranks that have not come.
+func TestAbsentAreNamed(t *testing.T) {
+	defer func(was time.Duration) { silencePatience = was }(silencePatience)
+	silencePatience = 0
+	var log logbuf.Buffer
+	ctx := WithLogger(ranks.Within(t), slog.New(slog.NewTextHandler(&log, nil)))
+	server := freeAddress(t)
+	join := func(rank string) (*Job, error) {
+		return joinFrom(ctx, variables("SLUICE_RANK="+rank, "SLUICE_SIZE=4", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
+	}
+	first, err := join("0")
+	require.NoError(t, err)
+	ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "have not come to the rendezvous yet") })
+	require.Regexp(t, "ranks=[01]-3 size=4 address="+server, log.String(), "rank 0 may itself be on its way")
+	first.x.(*host).server.Close()
+}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // ServerOptions describes the job that a rendezvous serves.
@@ -114,7 +115,39 @@ func serve(ctx context.Context, ln net.Listener, o ServerOptions, strangers int)
 	}
 	s.stop = context.AfterFunc(ctx, s.shutdown)
 	s.wg.Go(s.acceptAll)
+	if o.hosted {
+		first := silencePatience
+		s.wg.Go(func() { s.nameAbsent(first) })
+	}
 	return s, nil
+}
+
+// absentAgain is how often the ranks that have not come are named.
+const absentAgain = 30 * time.Second
+
+// nameAbsent logs which ranks have not come, after a while and then again and again, until all have.
+func (s *Server) nameAbsent(after time.Duration) {
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	for ; ; timer.Reset(absentAgain) {
+		select {
+		case <-timer.C:
+		case <-s.quit:
+			return
+		}
+		var absentees []int
+		s.mu.Lock()
+		for rank := range s.members {
+			if s.members[rank].state == absent {
+				absentees = append(absentees, rank)
+			}
+		}
+		s.mu.Unlock()
+		if len(absentees) == 0 {
+			return
+		}
+		s.log.Warn("boot: rank 0 waits for ranks that have not come to the rendezvous yet", "ranks", ranges(absentees), "size", len(s.members), "address", s.ln.Addr().String())
+	}
 }
 
 func (o *ServerOptions) check() error {
