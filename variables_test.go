@@ -79,7 +79,7 @@ func variableSections() []struct {
 		{"Tuning", "`bench tune` measures these and writes them into a file. `channel.WithTuning` takes them as well.\nA value of -1 means the default. Values are bytes unless the meaning says otherwise.", []variable{
 			{channel.EnvTuningFile, rank, "none", "a file with lines NAME=value of the variables below and `SLUICE_TRANSPORT`; the environment overrides it"},
 			size(coll.EnvXSize, s.XSize, "vectors from this size on use the algorithms for long vectors"),
-			size(coll.EnvMaxLinear, s.MaxLinear, "short collectives are linear up to so many members, or hosts"),
+			size(coll.EnvMaxLinear, s.MaxLinear, "short collectives are linear up to this many members, or hosts"),
 			size(coll.EnvBlock, s.Block, "the smallest block for which halving a vector pays"),
 			size(coll.EnvRingBlock, s.RingBlock, "blocks from this size on go around a ring"),
 			size(coll.EnvPipeline, s.Pipeline, "vectors from this size on pass along a chain in segments"),

@@ -99,8 +99,8 @@ input, and without duplicates, even if processes die. A filter that ends, is
 killed, takes longer than --timeout or answers something other than ring items is
 replaced, and its chunk goes to the next free filter.
 
-A filter reads frames on standard input: a length of 4 bytes, little-endian, and
-so many bytes of ring items. It answers each with one frame on standard output; a
+A filter reads frames on standard input: a length of 4 bytes, little-endian, then
+that many bytes of ring items. It answers each with one frame on standard output; a
 length of 0 says that nothing is kept. It must end at the end of file. With
 --per-chunk the command is started for each chunk, and reads and writes only the
 ring items of that chunk: any program that reads to the end of file will do, and

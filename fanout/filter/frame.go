@@ -12,7 +12,7 @@
 // chunk is a frame, in both directions:
 //
 //	0  length of what follows, in bytes; little-endian, 32 bits
-//	4  so many bytes
+//	4  the bytes
 //
 // A filter answers each frame with one frame, in order; a frame of length 0 says that nothing
 // of the chunk is kept. End of file on its standard input tells it to end. [Serve] implements
