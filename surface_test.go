@@ -11,6 +11,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,18 @@ func TestSurface(t *testing.T) {
 		got = append(got, lines...)
 		return err
 	}))
+	// The types of internal packages that these name.
+	named := regexp.MustCompile(`\b(reduce|collop)\.([A-Z]\w*)`)
+	for _, m := range named.FindAllStringSubmatch(strings.Join(got, "\n"), -1) {
+		lines, err := surface(filepath.Join("internal", m[1]))
+		require.NoError(t, err)
+		its := regexp.MustCompile(`: (type ` + m[2] + `\b|func \((\w+ )?\*?` + m[2] + `[)\[])`)
+		for _, line := range lines {
+			if its.MatchString(line) && !slices.Contains(got, line) {
+				got = append(got, line)
+			}
+		}
+	}
 	slices.Sort(got)
 	text := strings.Join(got, "\n") + "\n"
 	if *update {
@@ -88,7 +101,21 @@ func surface(dir string) (lines []string, err error) {
 		if err != nil {
 			return nil, err
 		}
+		unions := map[*ast.InterfaceType][]*ast.Field{} // FileExports drops those of int and the like
+		ast.Inspect(file, func(n ast.Node) bool {
+			if it, ok := n.(*ast.InterfaceType); ok {
+				for _, f := range it.Methods.List {
+					if _, ok := f.Type.(*ast.BinaryExpr); ok {
+						unions[it] = append(unions[it], f)
+					}
+				}
+			}
+			return true
+		})
 		ast.FileExports(file)
+		for it, list := range unions {
+			it.Methods.List, it.Incomplete = list, false
+		}
 		for _, decl := range file.Decls {
 			switch d := decl.(type) {
 			case *ast.FuncDecl:
