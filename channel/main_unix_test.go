@@ -40,7 +40,7 @@ func TestMainFunction(t *testing.T) {
 	}{
 		{"nothing", 7, ""},
 		{"error", 1, "rank 0 of 1: an error\n"},
-		{"must", 1, "rank 0 of 1: channel: allocate: invalid argument: -1 bytes\n"},
+		{"must", 1, "rank 0 of 1: channel: allocate: invalid argument: -1 bytes: want more than 0\n"},
 		{"panic", 2, "panic: a panic"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
