@@ -10,25 +10,25 @@ import (
 // TestRation: what takes a while is done again after three times as long, so that it takes a quarter of
 // the time.
 func TestRation(t *testing.T) {
-	now := time.Unix(1000, 0)
-	clock := func() time.Time { return now }
+	now := time.Duration(0)
+	clock := func() time.Duration { return now }
 	var r ration
 	done := 0
 	spend := func(took time.Duration) int {
 		r.spend(clock, func() {
 			done++
-			now = now.Add(took)
+			now += took
 		})
 		return done
 	}
 	require.Equal(t, 1, spend(10*time.Microsecond))
 	require.Equal(t, 1, spend(0))
-	now = now.Add(29 * time.Microsecond)
+	now += 29 * time.Microsecond
 	require.Equal(t, 1, spend(0))
-	now = now.Add(time.Microsecond)
+	now += time.Microsecond
 	require.Equal(t, 2, spend(0))
 	require.Equal(t, 3, spend(time.Millisecond), "what has taken no time may be done at once")
-	now = now.Add(2 * time.Millisecond)
+	now += 2 * time.Millisecond
 	require.Equal(t, 3, spend(0))
 }
 
@@ -49,7 +49,7 @@ func TestManyStreams(t *testing.T) {
 		last, _ := send(t, nodes[0], 1, 8, OnStream(streams))
 		heard, _ := receive(t, nodes[1], 0, 8, OnStream(streams))
 		if rationed {
-			nodes[1].driving.from.Store(time.Now().Add(time.Hour).UnixNano())
+			nodes[1].driving.from.Store(int64(sinceStart() + time.Hour))
 		}
 		over := make(chan error, 1)
 		go func() {

@@ -285,22 +285,27 @@ func (n *Node) drive() {
 	if len(*n.receives.Load())+len(*n.pipes.Load()) <= fewStreams {
 		n.driveAll()
 	} else {
-		n.driving.spend(time.Now, n.driveAll)
+		n.driving.spend(sinceStart, n.driveAll)
 	}
 }
 
+var start = time.Now()
+
+// sinceStart is a clock that is never set back.
+func sinceStart() time.Duration { return time.Since(start) }
+
 // ration bounds the time that is spent on something to a quarter.
-type ration struct{ from atomic.Int64 } // ns: when it may be done again
+type ration struct{ from atomic.Int64 } // by the clock, in ns: when it may be done again
 
 // spend does it, unless too little time has passed since it was done last.
-func (r *ration) spend(clock func() time.Time, do func()) {
+func (r *ration) spend(clock func() time.Duration, do func()) {
 	began := clock()
-	if began.UnixNano() < r.from.Load() {
+	if int64(began) < r.from.Load() {
 		return
 	}
 	do()
 	ended := clock()
-	r.from.Store(ended.Add(3 * ended.Sub(began)).UnixNano())
+	r.from.Store(int64(ended + 3*(ended-began)))
 }
 
 func (n *Node) driveAll() {
