@@ -78,12 +78,13 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}, ended: make(chan struct{})}
 	g.call.group = g
 	mine := groupRecord{host: n.hostOf(n.rank), shares: n.memory != nil}
+	size := shared.SegmentSize(len(ranks))
 	var segment []byte
 	if err := n.freeSegments(); err != nil {
 		n.log.Warn("channel: cannot free the memory of closed groups", "error", err)
 	}
 	if mine.shares {
-		if g.memory, err = n.Alloc(shared.SegmentSize); err != nil { // go on: the others wait for this rank
+		if g.memory, err = n.Alloc(size); err != nil { // go on: the others wait for this rank
 			n.log.Warn("channel: cannot allocate shared memory for collectives", "error", err)
 			mine.shares = false
 		} else {
@@ -91,9 +92,9 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 		}
 	}
 	if segment == nil {
-		segment = alignedMemory(shared.SegmentSize)
+		segment = alignedMemory(size)
 	}
-	own := shared.NewSegment(segment)
+	own := shared.NewSegment(segment, len(ranks))
 	defer func() {
 		if err != nil && g.memory != nil {
 			err = errors.Join(err, g.memory.Close())
@@ -256,11 +257,11 @@ func (g *Group) reach(ctx context.Context, call *pendingCall, records []groupRec
 		if !p.link.dev.mapped {
 			return nil, fmt.Errorf("rank %d is reached through provider %s, not shared memory", p.rank, p.link.dev.provider())
 		}
-		mem, err := p.link.view(ctx, records[i].segment, shared.SegmentSize)
+		mem, err := p.link.view(ctx, records[i].segment, shared.SegmentSize(len(records)))
 		if err != nil {
 			return nil, fmt.Errorf("segment of rank %d: %w", p.rank, err)
 		}
-		if list[i], err = shared.ViewSegment(mem); err != nil {
+		if list[i], err = shared.ViewSegment(mem, len(records)); err != nil {
 			return nil, fmt.Errorf("rank %d: %w", p.rank, err)
 		}
 	}

@@ -16,7 +16,8 @@
 // slot's data (up to [DataSize]), or stays in user memory if all members can access
 // that: then each member does its share straight from memory to memory, and signals
 // completion in a second line, down. Longer inputs that the others cannot access go
-// through four buffers of the segment, piece by piece.
+// through three buffers of the segment, piece by piece. In a reduction for several members
+// each one reduces its share of a piece, and publishes it in its buffer: see down.
 //
 // With more than [Flat] members, short inputs are combined along a tree instead, so
 // that no member reads more than [Radix] lines.

@@ -27,15 +27,12 @@ func (o *Op) collectLong() (phase, error) {
 		return o.direct()
 	}
 	o.offered = false // the others see the same
-	if o.size <= o.step() {
-		for i := range t.size {
-			t.parts[i] = t.data(i, o.number)[:]
-		}
-		return phaseIdle, o.take(t.parts, 0, o.step())
+	if n := o.fits(DataSize); o.size <= n {
+		o.stageAll()
+		return phaseIdle, o.take(t.parts, 0, n)
 	}
-	o.off = 0
 	o.piece = t.piece
-	t.piece += uint64((o.size + o.step() - 1) / o.step())
+	t.piece += uint64(o.pieces())
 	return phaseRoom, nil
 }
 
@@ -141,7 +138,8 @@ func (o *Op) work() (err error) {
 		}
 	case coll.Scan, coll.Exscan:
 		if err = errors.Join(o.viewAll(srcs, false, len(c.Src)), o.viewAll(dsts, true, len(c.Src))); err == nil {
-			o.foldPrefixes(dsts, srcs, o.shareOf(t.me, len(c.Src)))
+			s := o.shareOf(t.me, len(c.Src))
+			o.foldPrefixes(dsts, srcs, s, s.Off)
 		}
 	case coll.ReduceScatter:
 		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
@@ -213,19 +211,21 @@ func (o *Op) foldToAll(dsts, srcs [][]byte, s Span) {
 	}
 }
 
-// foldPrefixes reduces a share for all members, each of which needs another number of parts.
-func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span) {
+// foldPrefixes reduces a share for all members, each of which needs another number of parts. The
+// results are at an offset of dsts.
+func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span, at int) {
 	c := o.call
 	e := max(c.Elem, 1)
 	step := max(1, foldBlock/e) * e
 	for off := 0; off < s.Len; off += step {
 		b := Span{s.Off + off, min(step, s.Len-off)}
+		to := Span{at + off, b.Len}
 		acc, saved := o.team.acc[:b.Len], o.team.saved[:b.Len]
 		for i := range srcs {
 			src := b.in(srcs[i])
 			copy(saved, src) // the result may overwrite it
 			if c.Kind == coll.Exscan && i > 0 {
-				copy(b.in(dsts[i]), acc)
+				copy(to.in(dsts[i]), acc)
 			}
 			if i == 0 {
 				copy(acc, saved)
@@ -233,7 +233,7 @@ func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span) {
 				c.Combine(acc, acc, saved)
 			}
 			if c.Kind == coll.Scan {
-				copy(b.in(dsts[i]), acc)
+				copy(to.in(dsts[i]), acc)
 			}
 		}
 	}
@@ -252,65 +252,43 @@ func (o *Op) givePiece() (phase, error) {
 			return phaseRoom, nil
 		}
 	}
-	b := n % buffers
-	o.give(t.mine.long[b][:], o.off, o.step())
-	t.mine.pieces[b].up.publish(c.Signature, stamp(n, 0), 0, 0)
-	t.carrier.Wake()
 	o.piece = n
 	o.at = 0
+	lines, data := o.stage(t.me)
+	o.give(data, o.off, o.step)
+	lines.up.publish(c.Signature, stamp(n, 0), 0, 0)
+	t.carrier.Wake()
 	return phasePiece, nil
 }
 
 // takePieces takes the pieces of the others when all the needed ones have been published.
 func (o *Op) takePieces() (phase, error) {
 	t, c := o.team, o.call
-	b := o.piece % buffers
 	from, to := c.needs(t.me, t.size)
+	if o.shared {
+		from, to = 0, t.size
+	}
 	for ; o.at < to-from; o.at++ {
-		l := &t.segments[from+o.at].pieces[b].up
-		if _, ok := l.read(o.piece); !ok {
+		lines, _ := o.stage(from + o.at)
+		if _, ok := lines.up.read(o.piece); !ok {
 			return phasePiece, nil
 		}
-		if l.signature != c.Signature {
+		if lines.up.signature != c.Signature {
 			return o.phase, fmt.Errorf("%w: member %d published a piece of another call", ErrProtocol, from+o.at)
 		}
 	}
-	for i := range t.size {
-		t.parts[i] = t.segments[i].long[b][:]
+	o.stageAll()
+	if o.shared {
+		return o.share(), nil
 	}
-	if c.Kind == coll.Allreduce && t.size > 2 {
-		s := o.shareOf(t.me, o.pieceLen())
-		o.fold(s.in(t.mine.long[b][:]), t.parts, s)
-		t.mine.pieces[b].down.publish(c.Signature, stamp(o.piece, 0), 0, 0)
-		t.carrier.Wake()
-		o.at = 0
-		return phasePieceShare, nil
-	}
-	if err := o.take(t.parts, o.off, o.step()); err != nil {
+	if err := o.take(t.parts, o.off, o.step); err != nil {
 		return o.phase, err
 	}
 	return o.pieceTaken(), nil
 }
 
 // pieceLen is the number of bytes of the vector in the piece.
-func (o *Op) pieceLen() int { return min(o.step(), len(o.call.Src)-o.off) }
-
-// takePieceShares takes the shares of a piece that the others have reduced.
-func (o *Op) takePieceShares() (phase, error) {
-	t, c := o.team, o.call
-	b := o.piece % buffers
-	dst := c.Dst[o.off:]
-	for ; o.at < t.size; o.at++ {
-		if o.at != t.me {
-			if _, ok := t.segments[o.at].pieces[b].down.read(o.piece); !ok {
-				return phasePieceShare, nil
-			}
-		}
-		s := o.shareOf(o.at, o.pieceLen())
-		copy(s.in(dst), s.in(t.segments[o.at].long[b][:]))
-	}
-	return o.pieceTaken(), nil
-}
+func (o *Op) pieceLen() int { return min(o.step, len(o.call.Src)-o.off) }
 
 // pieceTaken lets the others reuse the buffer.
 func (o *Op) pieceTaken() phase {
@@ -318,7 +296,7 @@ func (o *Op) pieceTaken() phase {
 	t.taken = o.piece
 	wait.StoreRelease64(&t.mine.taken, o.piece)
 	t.carrier.Wake()
-	if o.off += o.step(); o.off >= o.size {
+	if o.off += o.step; o.off >= o.size {
 		return phaseIdle
 	}
 	return phaseRoom

@@ -25,9 +25,10 @@ type Op struct {
 	all     bool // the lines of all members are read
 	reach   bool // all members can access the memory of all
 
-	// Of a long operation that goes through buffers.
-	off   int    // of the piece
-	piece uint64 // its number
+	shared bool   // each member computes its share of the result, for all
+	step   int    // bytes of the vector, or of each block, that are published at a time
+	off    int    // of those in this piece of a long operation that goes through buffers
+	piece  uint64 // its number; zero if it does not
 }
 
 type phase uint8
@@ -43,7 +44,6 @@ const (
 	phaseEnd         // waits until the others have worked in our memory
 	phaseRoom        // waits for a buffer
 	phasePiece       // waits for a piece
-	phasePieceShare
 )
 
 // Enqueue gives a call its number: all members do so in the same order. It is not published before
@@ -135,15 +135,13 @@ func (o *Op) advance() (over bool, err error) {
 		case phaseRoot:
 			next, err = o.takeTreeResult()
 		case phaseShare:
-			next, err = o.gatherShares()
+			next = o.takeShares()
 		case phaseEnd:
 			next, err = o.await()
 		case phaseRoom:
 			next, err = o.givePiece()
 		case phasePiece:
 			next, err = o.takePieces()
-		case phasePieceShare:
-			next, err = o.takePieceShares()
 		}
 		if err != nil {
 			return false, err
@@ -200,6 +198,7 @@ func (o *Op) begin() phase {
 		c.form = o.form()
 	}
 	o.size, o.long, o.inline, o.all, o.to = c.form.size, c.form.long, c.form.inline, c.form.all, c.form.to
+	o.shared, o.step, o.off, o.piece = c.form.shared, o.size, 0, 0
 	l := &t.line(t.me, o.number).up
 	flags := uint8(0)
 	switch {
@@ -208,8 +207,8 @@ func (o *Op) begin() phase {
 		if o.offer(l) {
 			flags |= flagReachable
 		}
-		if o.size <= o.step() { // it may turn out to be short
-			o.give(t.data(t.me, o.number)[:], 0, o.step())
+		if n := o.fits(DataSize); o.size <= n { // it may turn out to be short
+			o.give(t.data(t.me, o.number)[:], 0, n)
 		}
 	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):
 		o.startTree()
@@ -232,6 +231,7 @@ type form struct {
 	all    bool // the lines of all members are read
 	long   bool // there are offers
 	inline bool // inputs fit into a line
+	shared bool // see shareMin
 	to     int  // lines to read
 	size   int  // the longest vector, or block, as far as known
 }
@@ -245,7 +245,8 @@ func (o *Op) form() form {
 		f.size, f.long = o.own(), true
 	} else {
 		f.size = o.most()
-		f.long = f.size > o.step()
+		f.long = f.size > o.fits(DataSize)
+		f.shared = c.Kind == coll.Allreduce && !f.long && t.size > 2 && f.size >= shareMin
 		total := f.size
 		if blockwise(c.Kind) {
 			total *= t.size
@@ -361,15 +362,15 @@ func (o *Op) collect() (phase, error) {
 		c.Combine(c.Dst, t.line(0, o.number).up.payload[:n:n], t.line(1, o.number).up.payload[:n:n])
 		return phaseIdle, nil
 	}
-	for i := range t.size {
-		if o.inline {
+	if !o.inline {
+		o.stageAll()
+	} else {
+		for i := range t.size {
 			t.parts[i] = t.line(i, o.number).up.payload[:]
-		} else {
-			t.parts[i] = t.data(i, o.number)[:]
 		}
 	}
-	if c.Kind == coll.Allreduce && t.size > 2 && o.size >= shareMin {
-		return o.share()
+	if o.shared {
+		return o.share(), nil
 	}
 	return phaseIdle, o.take(t.parts, 0, o.size)
 }

@@ -10,18 +10,37 @@ import (
 // member knows them.
 const lengthSize = 8
 
-// step is the number of bytes of a vector, or of each block, in one piece.
-func (o *Op) step() int {
+// fits is the number of bytes of a vector, or of each block, that fit into n bytes.
+func (o *Op) fits(n int) int {
 	c := o.call
-	room := DataSize
 	if blockwise(c.Kind) {
-		room /= o.team.size
+		n /= o.team.size
 		if c.Uneven {
-			room -= lengthSize
+			n -= lengthSize
 		}
 	}
 	e := max(c.Elem, 1)
-	return room / e * e
+	return n / e * e
+}
+
+// pieces divides a long operation into pieces of about the same size, and returns their number.
+func (o *Op) pieces() int {
+	t, c := o.team, o.call
+	room := o.fits(t.buffer)
+	e := max(c.Elem, 1)
+	switch c.Kind {
+	case coll.Reduce, coll.Allreduce:
+		o.shared = true
+	case coll.Scan, coll.Exscan: // the results of all members follow the input
+		if n := t.buffer / 2 / e / t.size * t.size * e; n > 0 {
+			o.shared, room = true, n
+		}
+	case coll.Broadcast, coll.Gather, coll.Scatter: // some give and others take: both at once
+		room = min(room, max(o.fits(DataSize), o.size/(buffers+1)/e*e))
+	}
+	count := (o.size + room - 1) / room
+	o.step = min(room, ((o.size+count-1)/count+e-1)/e*e)
+	return (o.size + o.step - 1) / o.step
 }
 
 // stride is the distance between the blocks of a blockwise call in a piece that holds step bytes of
@@ -33,14 +52,23 @@ func (o *Op) stride(step int) int {
 	return step
 }
 
-// give writes the input of the member to dst: step bytes of the vector, or of each block, from off
-// on.
+// give writes what the others read of the input of the member to dst: step bytes of the vector, or of
+// each block, from off on.
 func (o *Op) give(dst []byte, off, step int) {
 	t, c := o.team, o.call
 	if !blockwise(c.Kind) {
-		if p := c.part(t.me); off < len(p) {
-			copy(dst, p[off:min(off+step, len(p))])
+		p := c.part(t.me)
+		if off >= len(p) {
+			return
 		}
+		p = p[off:min(off+step, len(p))]
+		if o.shared {
+			own := o.shareOf(t.me, len(p))
+			copy(dst, p[:own.Off])
+			copy(dst[own.Off+own.Len:], p[own.Off+own.Len:])
+			return
+		}
+		copy(dst, p)
 		return
 	}
 	if c.Kind == coll.Scatter && t.me != c.Root {
@@ -48,6 +76,9 @@ func (o *Op) give(dst []byte, off, step int) {
 	}
 	stride := o.stride(step)
 	for i := range t.size {
+		if i == t.me {
+			continue
+		}
 		b, at := c.gives(t.me, i), dst[i*stride:]
 		if c.Uneven {
 			binary.NativeEndian.PutUint64(at, uint64(len(b)))
@@ -59,8 +90,8 @@ func (o *Op) give(dst []byte, off, step int) {
 	}
 }
 
-// take computes the result of the member from the parts of all: step bytes of the vector, or of each
-// block, from off on.
+// take computes the result of the member from the parts of the others and its own memory: step bytes
+// of the vector, or of each block, from off on.
 func (o *Op) take(parts [][]byte, off, step int) error {
 	t, c := o.team, o.call
 	switch c.Kind {
@@ -79,25 +110,48 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 			return nil
 		}
 		for i := range t.size {
-			s := c.span(i).piece(off, step)
-			copy(s.in(c.Dst), parts[i])
+			if s := c.span(i).piece(off, step); i == t.me {
+				copyBlock(s.in(c.Dst), c.Src[min(off, len(c.Src)):])
+			} else {
+				copy(s.in(c.Dst), parts[i])
+			}
 		}
 	case coll.ReduceScatter:
 		s := Span{0, len(c.Dst)}.piece(off, step)
-		o.fold(s.in(c.Dst), parts, Span{t.me * o.stride(step), s.Len})
+		for i := range t.size {
+			t.outs[i] = parts[i][t.me*o.stride(step):]
+		}
+		t.outs[t.me] = c.gives(t.me, t.me)[min(off, len(c.Dst)):]
+		o.fold(s.in(c.Dst), t.outs, Span{0, s.Len})
 	case coll.Scatter:
 		if t.me == c.Root {
-			copy(c.Dst[min(off, len(c.Dst)):min(off+step, len(c.Dst))], c.gives(t.me, t.me)[min(off, len(c.Dst)):])
-			return nil
+			return o.takeOwn(Span{0, len(c.Dst)}, off, step)
 		}
 		return o.takeBlock(c.Root, Span{0, len(c.Dst)}, parts[c.Root], off, step)
 	case coll.Alltoall:
+		if err := o.takeOwn(c.span(t.me), off, step); err != nil {
+			return err
+		}
 		for i := range t.size {
+			if i == t.me {
+				continue
+			}
 			if err := o.takeBlock(i, c.span(i), parts[i], off, step); err != nil {
 				return err
 			}
 		}
 	}
+	return nil
+}
+
+// takeOwn takes the bytes of the block s that the member gives to itself.
+func (o *Op) takeOwn(s Span, off, step int) error {
+	t, c := o.team, o.call
+	b := c.gives(t.me, t.me)
+	if len(b) != s.Len {
+		return &MismatchError{Member: t.me, Ours: c.Signature, Theirs: c.Signature, Len: s.Len, Other: len(b)}
+	}
+	copyBlock(s.piece(off, step).in(c.Dst), b[min(off, len(b)):])
 	return nil
 }
 

@@ -18,7 +18,15 @@ const (
 	DataSize = 16 << 10
 
 	slots   = 8 // operations that a member may be ahead of another
-	buffers = 4 // pieces of a long operation that a member may be ahead
+	buffers = 3 // pieces of a long operation that a member may be ahead
+
+	// A buffer has leastBuffer to mostBuffer bytes, and the buffers of all members of a host together
+	// have allBuffers, if that is between: see bufferSize. A segment has at most 1 MiB: the pages of
+	// larger memory go back to the system when its owner closes its node, and a member that is late
+	// may still read this.
+	leastBuffer = 32 << 10
+	mostBuffer  = 256 << 10
+	allBuffers  = 6 << 20
 
 	lastCalls = 64 // operations whose signatures a member keeps
 )
@@ -46,9 +54,10 @@ type pair struct{ up, down line }
 // Segment is the memory of one member.
 type Segment struct {
 	magic, version, slotCount, dataSize uint32
+	bufferSize                          uint64
 	life                                uint64 // random; changes when the memory is freed
 	closed                              uint64 // not 0: the owner reads no other segment any more
-	_                                   [96]byte
+	_                                   [88]byte
 	done                                uint64 // all operations up to this one are complete here
 	_                                   [120]byte
 	taken                               uint64 // the last piece of a long operation that was taken here
@@ -58,40 +67,57 @@ type Segment struct {
 	lines  [slots]pair
 	pieces [buffers]pair
 	data   [slots][DataSize]byte
-	long   [buffers][DataSize]byte
+	// The buffers of pieces follow.
 }
 
-// SegmentSize is the memory that each member provides, in bytes.
-const SegmentSize = int(unsafe.Sizeof(Segment{}))
+// SegmentSize is the memory that each of up to so many members provides, in bytes.
+func SegmentSize(members int) int { return segmentHead + buffers*bufferSize(members) }
+
+// bufferSize is the bytes of a buffer for pieces. Large ones save meetings of the members, which are
+// what a long operation takes where members share CPUs. They are smaller where there are many
+// members, because those that all write at a time should stay in the caches of a host, and what they
+// occupy is never given back.
+func bufferSize(members int) int {
+	if members < 2 {
+		return leastBuffer // no piece goes through it
+	}
+	return min(max(allBuffers/buffers/members&^4095, leastBuffer), mostBuffer)
+}
 
 const (
-	magic   = 0x53_4c_43_4f // "SLCO"
-	version = 3
+	segmentHead = int(unsafe.Sizeof(Segment{}))
+	magic       = 0x53_4c_43_4f // "SLCO"
+	version     = 4
 )
 
 // ErrSegment: the memory is not a segment of this version.
 var ErrSegment = errors.New("bad segment")
 
-// NewSegment makes a segment in mem, which must be zeroed, have SegmentSize bytes and be aligned to
-// 128 bytes.
-func NewSegment(mem []byte) *Segment {
-	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem[:SegmentSize])))
-	s.magic, s.version, s.slotCount, s.dataSize = magic, version, slots, DataSize
+// NewSegment makes a segment for up to so many members in mem, which must be zeroed, have SegmentSize
+// bytes and be aligned to 128 bytes.
+func NewSegment(mem []byte, members int) *Segment {
+	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem[:SegmentSize(members)])))
+	s.magic, s.version, s.slotCount, s.dataSize, s.bufferSize = magic, version, slots, DataSize, uint64(bufferSize(members))
 	s.life = rand.Uint64() | 1
 	return s
 }
 
-// ViewSegment returns the segment that another member has made in mem, or
+// ViewSegment returns the segment that another of up to so many members has made in mem, or
 // [ErrSegment].
-func ViewSegment(mem []byte) (*Segment, error) {
-	if len(mem) != SegmentSize || uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%128 != 0 {
-		return nil, fmt.Errorf("%w: %d bytes, want %d", ErrSegment, len(mem), SegmentSize)
+func ViewSegment(mem []byte, members int) (*Segment, error) {
+	if want := SegmentSize(members); len(mem) != want || uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%128 != 0 {
+		return nil, fmt.Errorf("%w: %d bytes, want %d", ErrSegment, len(mem), want)
 	}
 	s := (*Segment)(unsafe.Pointer(unsafe.SliceData(mem)))
-	if s.life == 0 || s.magic != magic || s.version != version || s.slotCount != slots || s.dataSize != DataSize {
-		return nil, fmt.Errorf("%w: %#x version %d with %d slots of %d bytes", ErrSegment, s.magic, s.version, s.slotCount, s.dataSize)
+	if s.life == 0 || s.magic != magic || s.version != version || s.slotCount != slots || s.dataSize != DataSize || s.bufferSize != uint64(bufferSize(members)) {
+		return nil, fmt.Errorf("%w: %#x version %d with %d slots of %d bytes and buffers of %d", ErrSegment, s.magic, s.version, s.slotCount, s.dataSize, s.bufferSize)
 	}
 	return s, nil
+}
+
+// buffer is buffer number b of a segment, n bytes, which must be what it was made with.
+func (s *Segment) buffer(b uint64, n int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(s), segmentHead+int(b)*n)), n)
 }
 
 // Done returns the number of the last operation up to which all are complete at the owner.

@@ -1,18 +1,89 @@
 package shared
 
+import "github.com/sluice-hpc/sluice/internal/coll"
+
 // shareMin is the length from which the members divide the work of a reduction that all of them
 // need, although that takes a second line.
 const shareMin = 4 << 10
 
-// share computes this member's share of the result, overwriting that part of its input.
-func (o *Op) share() (phase, error) {
+// A step of an operation in which all members have published their input: in the slot of the
+// operation, or in a buffer.
+
+// stage returns the lines and the data of member i in this step.
+func (o *Op) stage(i int) (lines *pair, data []byte) {
+	t := o.team
+	if o.piece != 0 {
+		b := o.piece % buffers
+		return &t.segments[i].pieces[b], t.segments[i].buffer(b, t.buffer)
+	}
+	return t.line(i, o.number), t.data(i, o.number)[:]
+}
+
+// stageAll sets the parts of a computation to what all members have published in this step.
+func (o *Op) stageAll() {
+	for i := range o.team.size {
+		_, o.team.parts[i] = o.stage(i)
+	}
+}
+
+// stageNumber is the number in the lines of this step.
+func (o *Op) stageNumber() uint64 {
+	if o.piece != 0 {
+		return o.piece
+	}
+	return o.number
+}
+
+// share computes this member's share of the result from the inputs of all, and publishes it.
+func (o *Op) share() phase {
 	t, c := o.team, o.call
-	s := o.shareOf(t.me, len(c.Src))
-	o.fold(s.in(t.data(t.me, o.number)[:]), t.parts, s)
-	t.line(t.me, o.number).down.publish(c.Signature, o.stamp(), 0, 0)
+	lines, data := o.stage(t.me)
+	src := c.Src[o.off:][:o.pieceLen()]
+	t.parts[t.me] = src
+	s := o.shareOf(t.me, len(src))
+	if c.Kind == coll.Scan || c.Kind == coll.Exscan {
+		for i := range t.outs {
+			t.outs[i] = o.prefixIn(data, i, s)
+		}
+		o.foldPrefixes(t.outs, t.parts, s, 0)
+	} else {
+		o.fold(s.in(data), t.parts, s)
+	}
+	lines.down.publish(c.Signature, stamp(o.stageNumber(), o.before), 0, 0)
 	t.carrier.Wake()
 	o.at = 0
-	return phaseShare, nil
+	return phaseShare
+}
+
+// prefixIn is where the share s of the result of member i is in a buffer.
+func (o *Op) prefixIn(buffer []byte, i int, s Span) []byte {
+	return buffer[len(buffer)/2+i*s.Len:][:s.Len:s.Len]
+}
+
+// takeShares takes the shares of all members as they arrive, its own first.
+func (o *Op) takeShares() phase {
+	t, c := o.team, o.call
+	n := o.pieceLen()
+	for ; o.at < t.size && (c.Kind != coll.Reduce || t.me == c.Root) && (c.Kind != coll.Exscan || t.me > 0); o.at++ {
+		i := t.me + o.at
+		if i >= t.size {
+			i -= t.size
+		}
+		lines, data := o.stage(i)
+		if _, ok := lines.down.read(o.stageNumber()); !ok {
+			return phaseShare
+		}
+		s := o.shareOf(i, n)
+		from := data[s.Off:]
+		if c.Kind == coll.Scan || c.Kind == coll.Exscan {
+			from = o.prefixIn(data, t.me, s)
+		}
+		copy(s.in(c.Dst[o.off:]), from)
+	}
+	if o.piece != 0 {
+		return o.pieceTaken()
+	}
+	return phaseIdle
 }
 
 // shareOf is the share of member i of n bytes: whole elements.
@@ -62,20 +133,3 @@ func (o *Op) fold(dst []byte, parts [][]byte, s Span) {
 
 // foldBlock is the number of bytes reduced at a time, which stay in the first-level cache.
 const foldBlock = 4 << 10
-
-// gatherShares takes the shares of the others as they arrive.
-func (o *Op) gatherShares() (phase, error) {
-	t, c := o.team, o.call
-	for o.at < t.size-1 {
-		i := o.member(o.at)
-		if _, ok := t.line(i, o.number).down.read(o.number); !ok {
-			return phaseShare, nil
-		}
-		s := o.shareOf(i, len(c.Src))
-		copy(s.in(c.Dst), s.in(t.data(i, o.number)[:]))
-		o.at++
-	}
-	s := o.shareOf(t.me, len(c.Src))
-	copy(s.in(c.Dst), s.in(t.data(t.me, o.number)[:]))
-	return phaseIdle, nil
-}

@@ -32,11 +32,11 @@ func newHeap(size, flat int, reachable bool) *heap {
 	h := &heap{reachable: reachable, exported: map[uint64][]byte{}, gone: make([]bool, size)}
 	segments := make([]*Segment, size)
 	for i := range segments {
-		segments[i] = NewSegment(aligned(SegmentSize))
+		segments[i] = NewSegment(aligned(SegmentSize(size)), size)
 	}
 	for i := range size {
 		t := NewTeam(h, i, segments)
-		t.flat = flat
+		t.flat, t.buffer = flat, DataSize
 		h.teams = append(h.teams, t)
 	}
 	return h
@@ -218,6 +218,40 @@ func TestAgainstSerial(t *testing.T) {
 	}
 }
 
+// Elements may be so long that a piece has fewer than there are members, and pieces as long as a
+// buffer is.
+func TestLargeElements(t *testing.T) {
+	r := rand.New(rand.NewPCG(21, 22))
+	for _, size := range []int{2, 9} {
+		for _, whole := range []bool{false, true} {
+			for _, kind := range allKinds {
+				h := newHeap(size, Flat, false)
+				each, n := 128, 128*20
+				if whole {
+					n = 2*mostBuffer/elem + each
+					for i := range h.teams {
+						h.teams[i].buffer = bufferSize(size)
+					}
+				}
+				if blockwise(kind) {
+					each = 8
+				}
+				j := serial(r, kind, size, n, size-1, false, r.IntN(2) == 0)
+				ops := make([]*Op, size)
+				for i := range ops {
+					j.calls[i].Elem = each * elem
+					ops[i] = new(Op)
+					h.teams[i].Enqueue(ops[i], &j.calls[i])
+					ops[i].Release()
+				}
+				name := fmt.Sprintf("%v, %d members, buffers of %d bytes", kind, size, h.teams[0].buffer)
+				require.NoError(t, h.drive(r, ops), name)
+				j.check(t, name)
+			}
+		}
+	}
+}
+
 // Members run as they like, and have several operations under way.
 func TestConcurrent(t *testing.T) {
 	for _, size := range []int{2, 3, 7, 18} {
@@ -357,7 +391,11 @@ func TestMismatchAtEnd(t *testing.T) {
 			c.Signature = uint64(c.Root)<<28 | uint64(coll.Broadcast)<<60
 			return c
 		})
-		for i, team := range h.teams {
+		lives := h.teams[0].lives
+		for i, team := range h.teams { // the memory is no segment any more
+			team.lives = make([]uint64, len(lives))
+			require.Nil(t, team.Differ())
+			team.lives = lives
 			m := team.Differ()
 			require.NotNil(t, m, "member %d after %d calls", i, calls)
 			require.Equal(t, i == 1, m.Member != 1)
@@ -505,14 +543,18 @@ func TestAllocs(t *testing.T) {
 }
 
 func TestViewSegment(t *testing.T) {
-	mem := aligned(SegmentSize)
-	s := NewSegment(mem)
-	v, err := ViewSegment(mem)
+	size := SegmentSize(3)
+	mem := aligned(size)
+	s := NewSegment(mem, 3)
+	v, err := ViewSegment(mem, 3)
 	require.NoError(t, err)
 	require.Same(t, s, v)
-	for name, b := range map[string][]byte{"short": mem[:SegmentSize-1], "not aligned": aligned(SegmentSize + 8)[8:][:SegmentSize], "empty": aligned(SegmentSize)} {
-		_, err := ViewSegment(b)
+	for name, b := range map[string][]byte{"short": mem[:size-1], "not aligned": aligned(size + 8)[8:][:size], "empty": aligned(size)} {
+		_, err := ViewSegment(b, 3)
 		require.ErrorIs(t, err, ErrSegment, name)
+	}
+	for members := range 300 {
+		require.LessOrEqual(t, SegmentSize(members), 1<<20)
 	}
 	require.EqualValues(t, 64, unsafe.Sizeof(line{}))
 	require.Zero(t, unsafe.Offsetof(s.lines)%128)

@@ -31,6 +31,7 @@ type Team struct {
 	mine     *Segment
 	flat     int // up to so many members, each reads the lines of all
 	looks    int // polls of a line before others are polled
+	buffer   int // bytes of a piece
 
 	next    uint64   // number of the next operation
 	before  uint16   // hash of the calls so far
@@ -61,12 +62,12 @@ const (
 // NewTeam makes the team of member me from the segments of all members, its own included. The
 // segments are in use until [Team.Unused].
 func NewTeam(c Carrier, me int, segments []*Segment) *Team {
-	n := len(segments)
+	n, mine := len(segments), segments[me]
 	lives := make([]uint64, n)
 	for i, s := range segments {
 		lives[i] = atomic.LoadUint64(&s.life)
 	}
-	return &Team{lives: lives, carrier: c, me: me, size: n, segments: segments, mine: segments[me], flat: Flat,
+	return &Team{lives: lives, carrier: c, me: me, size: n, segments: segments, mine: mine, flat: Flat, buffer: int(mine.bufferSize),
 		next: 1, doneOf: make([]uint64, n), parts: make([][]byte, n), outs: make([][]byte, n), views: make([][]byte, n), acc: make([]byte, DataSize), saved: make([]byte, DataSize)}
 }
 
@@ -114,6 +115,9 @@ func (t *Team) earlier(i int, n uint64) *MismatchError {
 	for k := uint64(1); k < lastCalls-slots && k <= n; k++ {
 		at := (n - k) % lastCalls
 		if a, b := t.mine.signatures[at], atomic.LoadUint64(&t.segments[i].signatures[at]); a != b {
+			if !t.alive(i) {
+				return nil // what has been read may be anything
+			}
 			return &MismatchError{Member: i, Ours: a, Theirs: b, Before: int(k)}
 		}
 	}
@@ -158,6 +162,10 @@ func (t *Team) Quiet() bool {
 	return true
 }
 
+// alive says whether what has been read from the segment of member i is of that segment: it has not
+// been freed, by Unused or with all the memory of its process's node.
+func (t *Team) alive(i int) bool { return atomic.LoadUint64(&t.segments[i].life) == t.lives[i] }
+
 // Close says to the others that this member reads their segments no more, except for what Unused
 // needs.
 func (t *Team) Close() { wait.StoreRelease64(&t.mine.closed, 1) }
@@ -168,7 +176,7 @@ func (t *Team) Unused() bool {
 	for i, s := range t.segments {
 		// In this order: a member's memory, which may be freed once this one has closed, loses its
 		// life before it becomes anything else.
-		if atomic.LoadUint64(&s.closed) == 0 && atomic.LoadUint64(&s.life) == t.lives[i] && !t.carrier.Gone(i) {
+		if atomic.LoadUint64(&s.closed) == 0 && t.alive(i) && !t.carrier.Gone(i) {
 			return false
 		}
 	}
