@@ -68,6 +68,9 @@ type Policy struct {
 	skip  atomic.Int32  // in a crowd: so many times waits do not spin
 	long  atomic.Int32  // so many yields in a row have been long
 	alone atomic.Int64  // ns: until then waits do not yield
+	tolls atomic.Int64  // ns: how long waits take whose yields are long; a mean
+	naps  atomic.Int64  // ns: how long waits have taken since then, together
+	slept atomic.Int32  // and how many they were
 	gaps  atomic.Uint64 // how often waits have yielded
 
 	sleepers atomic.Int32 // waits that sleep
@@ -95,11 +98,15 @@ const (
 	// A wait yields yieldMost times, to ranks that give the CPU back within microseconds if they wait,
 	// too. Where longMost yields in a row have taken yieldLong, something computes here that does not
 	// wait for ranks: for yieldPause times as long as the last of them, waits sleep instead, for the
-	// scheduler prefers what wakes to what has yielded.
+	// scheduler prefers what wakes to what has yielded. But it may be the ranks, if there are many on
+	// each CPU: if napsLeast waits have then taken longer than those whose yields were long, waits yield
+	// again.
 	yieldMost  = 1000
 	yieldLong  = int64(500 * time.Microsecond)
 	longMost   = 32
 	yieldPause = 64
+	napsLeast  = 8
+	tollFade   = 8
 	yieldMay   = int64(10 * time.Millisecond) // more is a stop, of all processes
 	// One yield in measureEvery is measured while yields are short.
 	measureEvery = 16
@@ -149,6 +156,7 @@ type Waiter struct {
 	slept  bool  // at least once
 	asleep bool  // since the last check
 	long   bool  // and counted
+	toll   bool  // a yield was long
 	start  int64 // ns: the first check
 	from   int64 // ns: when it began to spin, or to yield
 	before int64 // ns: the last check, or the end of the last yield
@@ -365,8 +373,11 @@ func (w *Waiter) GiveWay() {
 		if p.long.Load() != 0 {
 			p.long.Store(0)
 		}
-	} else if p.long.Add(1) >= longMost {
+	} else if w.toll = true; p.long.Add(1) >= longMost {
 		p.long.Store(0)
+		p.pay(then - w.start)
+		p.naps.Store(0)
+		p.slept.Store(0)
 		p.alone.Store(then + yieldPause*took)
 		w.state = drowsy
 		return
@@ -421,16 +432,44 @@ func (w *Waiter) End() {
 	case fresh:
 		return
 	case spinning:
-		p.Glanced()
+		if p.Glanced(); w.slept {
+			p.nap(w.before - w.start)
+		}
 	case drowsy:
 		if w.rise(); w.slept && p.setting.Mode == Adaptive {
-			w.learn(p.clock())
+			now := p.clock()
+			p.nap(now - w.start)
+			w.learn(now)
+		}
+	case yielding:
+		if w.toll {
+			p.pay(w.before - w.start)
 		}
 	}
 	if w.long {
 		longWaits.Add(-1)
 	}
-	w.state, w.long, w.batch = fresh, false, 1
+	w.state, w.long, w.toll, w.batch = fresh, false, false, 1
+}
+
+// pay counts a wait that has taken so long and of whose yields one was long.
+func (p *Policy) pay(took int64) {
+	mean := p.tolls.Load()
+	if mean == 0 {
+		mean = took
+	}
+	p.tolls.Store(mean + (took-mean)/tollFade)
+}
+
+// nap counts a wait of a crowd that has slept instead of yielding, and taken so long.
+func (p *Policy) nap(took int64) {
+	if p.alone.Load() == 0 {
+		return
+	}
+	sum := p.naps.Add(took)
+	if n := int64(p.slept.Add(1)); n >= napsLeast && sum > n*p.tolls.Load() {
+		p.alone.Store(0)
+	}
 }
 
 // learn learns from a wait that has slept and of which a part is over: whether it had better spun.

@@ -183,6 +183,31 @@ func TestPolicyNeighbour(t *testing.T) {
 	require.Less(t, p.alone.Load()-v.now, int64(time.Second), "a stop of the job is no measure")
 }
 
+// TestPolicyManyRanks: yields are long, too, where many ranks share a CPU and work. Waits that sleep
+// then take longer than those that yielded did, and yield again.
+func TestPolicyManyRanks(t *testing.T) {
+	const slice = 600 * us
+	for _, c := range []struct {
+		naps   time.Duration
+		yields bool
+	}{{100 * us, false}, {3 * slice / 2, false}, {5000 * us, true}} {
+		v := world{now: 1, sharing: Crowded}
+		p := v.policy(Setting{})
+		for v.gives = slices.Repeat([]time.Duration{slice}, 1000); p.alone.Load() == 0; {
+			v.wait(p, 2*slice, 0)
+		}
+		v.gives = nil
+		until := p.alone.Load()
+		for range napsLeast {
+			require.Equal(t, until, p.alone.Load())
+			require.Zero(t, v.wait(p, c.naps, 0).yields)
+			v.now -= int64(c.naps) // so that the time of sleeping does not end by itself
+		}
+		require.Equal(t, c.yields, p.alone.Load() == 0, "%v", c.naps)
+		require.Equal(t, c.yields, v.wait(p, 100*us, 0).yields > 0, "%v", c.naps)
+	}
+}
+
 // TestPolicyHopeful: hopeful waits of a crowd spin before each yield, less often the longer that has
 // been in vain, until it helps once.
 func TestPolicyHopeful(t *testing.T) {
