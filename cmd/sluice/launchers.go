@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/variable"
 )
 
 // newLaunchers is only a help topic.
@@ -39,7 +40,7 @@ Variables of Sluice:
 
 `)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	list := func(variables []boot.Variable) {
+	list := func(variables []variable.Variable) {
 		for _, v := range variables {
 			fmt.Fprintf(w, "  %s\t%s\n", v.Name, v.Meaning)
 		}

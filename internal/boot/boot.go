@@ -92,7 +92,7 @@ type loggerKey struct{}
 
 // WithLogger returns a context with which [Join] logs to l what explains a job that does not start:
 // which processes a rendezvous in this process refuses and why, and, once after 3 s, what this rank
-// waits for; and, at rank 0, variables that begin with SLUICE_ and are none of this library's. Without it
+// waits for; and, at rank 0, variables that begin with SLUICE_ or COLL_ and are none of this library's. Without it
 // nothing is logged.
 func WithLogger(ctx context.Context, l *slog.Logger) context.Context {
 	return context.WithValue(ctx, loggerKey{}, l)

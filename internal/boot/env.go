@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-hpc/sluice/internal/variable"
 )
 
 // Our own variables, which tell a process its place in the job.
@@ -27,27 +29,21 @@ const (
 	EnvLauncher   = "SLUICE_LAUNCHER"
 )
 
-// Variable describes one variable of the environment.
-type Variable struct {
-	Name    string
-	Meaning string // one line
-}
-
 // Variables lists all of our own variables that Join reads, in a fresh slice; for those of
 // launchers see [ForeignVariables].
-func Variables() []Variable {
-	return []Variable{
-		{EnvRank, "number of this process in the job, from 0 to size-1"},
-		{EnvSize, "number of processes in the job"},
-		{EnvServer, "host:port where the ranks meet; an IPv6 host in brackets"},
-		{EnvIMPIServer, "host:port of the server of an IMPI job instead; this process is its client SLUICE_RANK"},
-		{EnvJob, "id of the job, at most 64 bytes"},
-		{EnvSecret, "secret of the job in hexadecimal, 16 to 512 bytes"},
-		{EnvSecretFile, "file that holds the secret instead, in hexadecimal; it must belong to the user that runs the program and have mode 0600"},
-		{EnvInsecure, "1 to run without a secret; must be set for all processes"},
-		{EnvLocalRank, "number of this process among those of the job on this host"},
-		{EnvLocalSize, "number of processes of the job on this host"},
-		{EnvLauncher, "run if 'sluice run' runs the rendezvous at SLUICE_SERVER; otherwise rank 0 does"},
+func Variables() []variable.Variable {
+	return []variable.Variable{
+		{Name: EnvRank, For: variable.Rank, Default: "the launcher's", Meaning: "number of this process in the job, from 0 to size-1"},
+		{Name: EnvSize, For: variable.Job, Default: "the launcher's", Meaning: "number of processes in the job"},
+		{Name: EnvServer, For: variable.Job, Default: "announced by rank 0", Meaning: "host:port where the ranks meet; an IPv6 host in brackets"},
+		{Name: EnvIMPIServer, For: variable.Job, Default: "none", Meaning: "host:port of the server of an IMPI job instead; this process is its client SLUICE_RANK"},
+		{Name: EnvJob, For: variable.Job, Default: "the launcher's", Meaning: "id of the job, at most 64 bytes"},
+		{Name: EnvSecret, For: variable.Job, Default: "the launcher's", Meaning: "secret of the job in hexadecimal, 16 to 512 bytes"},
+		{Name: EnvSecretFile, For: variable.Rank, Default: "none", Meaning: "file that holds the secret instead, in hexadecimal; it must belong to the user that runs the program and have mode 0600"},
+		{Name: EnvInsecure, For: variable.Job, Default: "a secret is needed", Meaning: "1 to run without a secret; must be set for all processes"},
+		{Name: EnvLocalRank, For: variable.Rank, Default: "the launcher's", Meaning: "number of this process among those of the job on this host"},
+		{Name: EnvLocalSize, For: variable.Rank, Default: "the launcher's", Meaning: "number of processes of the job on this host"},
+		{Name: EnvLauncher, For: variable.Job, Default: "rank 0 runs it", Meaning: "run if 'sluice run' runs the rendezvous at SLUICE_SERVER; otherwise rank 0 does"},
 	}
 }
 

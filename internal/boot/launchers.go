@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
+
+	"github.com/sluice-hpc/sluice/internal/variable"
 )
 
 // Variables of other launchers that tell a process its place in the job.
@@ -44,34 +46,34 @@ const (
 
 // ForeignVariables lists the variables of other launchers that Join reads, in
 // a fresh slice.
-func ForeignVariables() []Variable {
-	return []Variable{
-		{envPMIFD, "descriptor of the connection to a PMI-1 launcher"},
-		{envPMIPort, "host:port of a PMI-1 launcher"},
-		{envPMIID, "number of this process, with PMI_PORT"},
-		{envPMIRank, "rank, with PMI_FD"},
-		{envPMISize, "size of the job, with PMI_FD"},
-		{envHydraLocal, "rank within this host, from Hydra"},
-		{envHydraLocals, "number of ranks on this host, from Hydra"},
-		{envOpenMPIRank, "rank, from Open MPI's mpirun"},
-		{envOpenMPISize, "size of the job, from Open MPI's mpirun"},
-		{envOpenMPILocalRank, "rank within this host, from Open MPI's mpirun"},
-		{envOpenMPILocalSize, "number of ranks on this host, from Open MPI's mpirun"},
-		{envPMIxRank, "set by a launcher that speaks PMIx"},
-		{envPMIxNamespace, "name of the job under PMIx"},
-		{envPMIxTmpDir, "session directory of Open MPI's mpirun"},
-		{envSlurmJob, "number of the Slurm job"},
-		{envSlurmStep, "number of the srun step"},
-		{envSlurmRank, "rank, from srun"},
-		{envSlurmSize, "number of ranks in the srun step"},
-		{envSlurmLocalRank, "rank within this node, from srun"},
-		{envSlurmTasksPerNode, "numbers of ranks on the nodes of the srun step"},
-		{envSlurmNodeNumber, "number of this node in the srun step"},
-		{envSlurmNodes, "nodes of the srun step; rank 0 is on the first"},
-		{envSlurmNode, "name of this node, from Slurm"},
-		{envSlurmPorts, "ports that Slurm has reserved for the step"},
-		{envCompletionIndex, "rank, in an indexed Job of Kubernetes"},
-		{envIMPIKey, "decimal key that admits this process to an IMPI server as a client"},
+func ForeignVariables() []variable.Variable {
+	return []variable.Variable{
+		{Name: envPMIFD, Meaning: "descriptor of the connection to a PMI-1 launcher"},
+		{Name: envPMIPort, Meaning: "host:port of a PMI-1 launcher"},
+		{Name: envPMIID, Meaning: "number of this process, with PMI_PORT"},
+		{Name: envPMIRank, Meaning: "rank, with PMI_FD"},
+		{Name: envPMISize, Meaning: "size of the job, with PMI_FD"},
+		{Name: envHydraLocal, Meaning: "rank within this host, from Hydra"},
+		{Name: envHydraLocals, Meaning: "number of ranks on this host, from Hydra"},
+		{Name: envOpenMPIRank, Meaning: "rank, from Open MPI's mpirun"},
+		{Name: envOpenMPISize, Meaning: "size of the job, from Open MPI's mpirun"},
+		{Name: envOpenMPILocalRank, Meaning: "rank within this host, from Open MPI's mpirun"},
+		{Name: envOpenMPILocalSize, Meaning: "number of ranks on this host, from Open MPI's mpirun"},
+		{Name: envPMIxRank, Meaning: "set by a launcher that speaks PMIx"},
+		{Name: envPMIxNamespace, Meaning: "name of the job under PMIx"},
+		{Name: envPMIxTmpDir, Meaning: "session directory of Open MPI's mpirun"},
+		{Name: envSlurmJob, Meaning: "number of the Slurm job"},
+		{Name: envSlurmStep, Meaning: "number of the srun step"},
+		{Name: envSlurmRank, Meaning: "rank, from srun"},
+		{Name: envSlurmSize, Meaning: "number of ranks in the srun step"},
+		{Name: envSlurmLocalRank, Meaning: "rank within this node, from srun"},
+		{Name: envSlurmTasksPerNode, Meaning: "numbers of ranks on the nodes of the srun step"},
+		{Name: envSlurmNodeNumber, Meaning: "number of this node in the srun step"},
+		{Name: envSlurmNodes, Meaning: "nodes of the srun step; rank 0 is on the first"},
+		{Name: envSlurmNode, Meaning: "name of this node, from Slurm"},
+		{Name: envSlurmPorts, Meaning: "ports that Slurm has reserved for the step"},
+		{Name: envCompletionIndex, Meaning: "rank, in an indexed Job of Kubernetes"},
+		{Name: envIMPIKey, Meaning: "decimal key that admits this process to an IMPI server as a client", For: variable.Job, Default: "none"},
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/variable"
 )
 
 // The protocol of the helper, on a Unix socket that keeps messages apart
@@ -96,7 +98,7 @@ func receive(c *net.UnixConn, v any, n int) (fds []int, err error) {
 // Where the helper listens.
 const (
 	EnvHelper     = "SLUICE_XDP_SOCKET"
-	DefaultHelper = "/run/sluice/xdp.sock"
+	DefaultHelper = variable.XDPSocket
 )
 
 // HelperPath returns the path of the helper's socket, and whether the environment sets it.

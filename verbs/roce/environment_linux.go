@@ -1,10 +1,12 @@
 package roce
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strconv"
 
+	"github.com/sluice-hpc/sluice/internal/variable"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -18,7 +20,7 @@ const (
 func sharing() (int, error) {
 	v := os.Getenv(envShare)
 	if v == "" {
-		return 0, nil
+		return variable.ROCEShare, nil
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 0 || n > maxShare {
@@ -29,8 +31,8 @@ func sharing() (int, error) {
 
 // acknowledging says whether each message is acknowledged on its own.
 func acknowledging() (each bool, err error) {
-	switch v := os.Getenv(envAck); v {
-	case "", "lazy":
+	switch v := cmp.Or(os.Getenv(envAck), variable.ROCEAck); v {
+	case "lazy":
 		return false, nil
 	case "message":
 		return true, nil

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
+	"github.com/sluice-hpc/sluice/internal/variable"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
@@ -126,8 +128,8 @@ func sit(u *udp, n *nic.NIC) (*xdp.Seat, error) {
 	if asked || out == nil {
 		return xdp.Ask(path, n.Name, u.fd)
 	}
-	mode := os.Getenv(envMode)
-	if mode != "" && mode != "generic" && mode != "native" {
+	mode := cmp.Or(os.Getenv(envMode), variable.XDPMode)
+	if mode != "generic" && mode != "native" {
 		return nil, fmt.Errorf("%w: %s=%s: want generic or native", verbs.ErrInvalid, envMode, mode)
 	}
 	seat, err := xdp.Sit(u.fd, n.Index, n.MTU, 0, mode == "native")

@@ -1,0 +1,74 @@
+// Package variable lists the environment variables that Sluice reads, with the defaults that are no
+// numbers of another package: docs/variables.md is written from it, and internal/boot warns of other names.
+package variable
+
+import "strconv"
+
+// Variable describes one variable of the environment.
+type Variable struct {
+	Name    string
+	Meaning string // one line
+	For     string // Job, Rank or Filter
+	Default string // "": a number that the package with the setting knows
+}
+
+// Which processes read a variable.
+const (
+	Job    = "all"      // every rank, and all need the same value
+	Rank   = "rank"     // each rank its own
+	Filter = "a filter" // a filter of package fanout/filter
+)
+
+// Defaults of provider roce and, after them, of xdp.
+const (
+	ROCEShare = 0
+	ROCEAck   = "lazy"
+	XDPSocket = "/run/sluice/xdp.sock"
+	XDPMode   = "generic"
+)
+
+// Section is a part of the list.
+type Section struct {
+	Heading, Text string
+	List          []Variable
+}
+
+// Sections returns the variables of all packages but internal/boot, in a fresh slice.
+func Sections() []Section {
+	number := func(name, meaning string) Variable { return Variable{name, meaning, Job, ""} }
+	return []Section{
+		{"Transports", "", []Variable{
+			{"SLUICE_TRANSPORT", "comma-separated providers to try, in this order, and no others", Rank, "the order of `sluice info`"},
+			{"SLUICE_IBVERBS", "the libibverbs to open", Rank, "the dynamic linker's"},
+			{"SLUICE_ROCE_SHARE", "how many contexts may share an address and port 4791 (provider roce)", Job, strconv.Itoa(ROCEShare)},
+			{"SLUICE_ROCE_ACK", "`message`: acknowledge every message on its own (provider roce)", Rank, ROCEAck},
+			{"SLUICE_XDP_SOCKET", "the socket of `sluice xdp-helper` (provider xdp)", Rank, XDPSocket},
+			{"SLUICE_XDP_MODE", "`native` or `generic`: how a process that opens an interface itself attaches to it (provider xdp)", Rank, XDPMode},
+		}},
+		{"Waiting", "", []Variable{
+			{"SLUICE_WAIT", "how a rank waits for a message: `spin`, `yield` its CPU, or `sleep`; with a duration (`spin:50us`) it sleeps after that. `channel.WithWait` and `impi.Config.Wait` take it as well", Rank, "what fits"},
+		}},
+		{"Tuning", "`bench tune` measures these and writes them into a file. `channel.WithTuning` takes them as well.\nA value of -1 means the default. Values are bytes unless the meaning says otherwise.", []Variable{
+			{"SLUICE_TUNING_FILE", "a file with lines NAME=value of the variables below and `SLUICE_TRANSPORT`; the environment overrides it", Rank, "none"},
+			number("COLL_XSIZE", "vectors from this size on use the algorithms for long vectors"),
+			number("COLL_MAXLINEAR", "short collectives are linear up to this many members, or hosts"),
+			number("SLUICE_COLL_BLOCK", "the smallest block for which halving a vector pays"),
+			number("SLUICE_COLL_RING_BLOCK", "blocks from this size on go around a ring"),
+			number("SLUICE_COLL_PIPELINE", "vectors from this size on pass along a chain in segments"),
+			number("SLUICE_COLL_SEGMENT", "size of such a segment"),
+			number("SLUICE_COLL_SCATTER_BLOCK", "a broadcast with blocks from this size on is a scatter and an allgather"),
+			number("SLUICE_COLL_BRUCK_BLOCK", "blocks of an alltoall from this size on go straight to their member"),
+			number("SLUICE_COLL_PAIR_BLOCK", "members exchange blocks of an alltoall from this size on in pairs"),
+			{"SLUICE_COLL_ALGORITHM", "algorithm for each kind of collective: [collectives.md](collectives.md)", Job, "chosen by size"},
+			number("SLUICE_TCP_EAGER", "the longest message that is sent before its receiver is ready, over tcp"),
+			number("SLUICE_RDMA_EAGER", "the same over RDMA"),
+			number("SLUICE_TCP_PACK", "longer messages with shorter blocks than this are packed, over tcp"),
+			number("SLUICE_RDMA_PACK", "the same over RDMA"),
+			number("SLUICE_TCP_READ", "the receiver reads blocks of the sender from this length on, over tcp"),
+			number("SLUICE_RDMA_READ", "the same over RDMA"),
+		}},
+		{"Filters", "", []Variable{
+			{"SLUICE_FILTER_LIMIT", "the longest chunk and answer; `sluice fanout` sets it to 64 MiB and two items of `--item-limit`", Filter, ""},
+		}},
+	}
+}
