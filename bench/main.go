@@ -35,6 +35,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-hpc/sluice/internal/flagtext"
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 	_ "github.com/sluice-hpc/sluice/verbs/roce" // used only if roce or xdp is named
 )
@@ -79,6 +80,15 @@ func exitStatus(err error) int {
 		return rank.Status
 	}
 	return exitFailed
+}
+
+// invalidFlag says what is wrong with a flag of the command line.
+func invalidFlag(err error) error {
+	if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) {
+		f := bad.GetFlag()
+		err = flagtext.Invalid(f.Name, f.Shorthand, bad.GetValue(), f.Value.Type(), bad.Unwrap())
+	}
+	return &UsageError{err.Error()}
 }
 
 // failure wraps an error that panics up to the enclosing catch.
@@ -178,7 +188,7 @@ SLUICE_SECRET_FILE; SLUICE_INSECURE=1 skips the check.
 		SilenceErrors: true,
 		RunE:          caught(func(cmd *cobra.Command, _ []string) { first.run(cmd, &out) }),
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{err.Error()} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return invalidFlag(err) })
 	root.CompletionOptions.DisableDefaultCmd = true
 	p := root.PersistentFlags()
 	p.BoolVar(&out.json, "json", false, "print one JSON object ("+schema+")")

@@ -139,7 +139,7 @@ func (p *pattern) parse(given map[string]string) *options {
 			continue
 		}
 		if err := f.Set(name, given[name]); err != nil {
-			must(&UsageError{err.Error()})
+			must(invalidFlag(err))
 		}
 	}
 	o.complete(p, given)

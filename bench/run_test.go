@@ -269,7 +269,7 @@ func TestUsage(t *testing.T) {
 		{"verbs bw --sizes 0", "bandwidth of 0 bytes"},
 		{"verbs lat --op write --events", "no completion to wait for"},
 		{"verbs lat --time 0s", "--time 0s"},
-		{"verbs lat --time soon", "invalid argument"},
+		{"verbs lat --time soon", `invalid value "soon" of --time: want a duration with its unit, such as 500ms or 10s`},
 		{"verbs lat --memory disk", "--memory \"disk\": want alloc, heap"},
 		{"verbs lat --memory alloc>heap", "the same kind of memory at both ends"},
 		{"channel lat,nosuch", "unknown command or argument \"nosuch\""},

@@ -8,6 +8,9 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-hpc/sluice/internal/flagtext"
 )
 
 // commands are the subcommands of sluice; each is in the file of its name.
@@ -77,7 +80,7 @@ func newRoot() *cobra.Command {
 		if cmd == root {
 			err = fmt.Errorf("%w: give flags after the command, as in 'sluice run -n 4 program'", err)
 		}
-		return &usageError{cmd, err}
+		return &usageError{cmd, inWords(err)}
 	})
 	for _, c := range commands {
 		root.AddCommand(c())
@@ -92,6 +95,16 @@ func newRoot() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// inWords says what is wrong with the value of a flag, if err is about that.
+func inWords(err error) error {
+	bad := (*pflag.InvalidValueError)(nil)
+	if !errors.As(err, &bad) {
+		return err
+	}
+	f := bad.GetFlag()
+	return flagtext.Invalid(f.Name, f.Shorthand, bad.GetValue(), f.Value.Type(), bad.Unwrap())
 }
 
 func main() { os.Exit(run()) }

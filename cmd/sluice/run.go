@@ -49,7 +49,7 @@ func newRun() *cobra.Command {
 		if errors.As(err, &bad) && bad.GetFlag().Name == "ranks" && strings.TrimRight(bad.GetValue(), "=0123456789") == "p" || err.Error() == "unknown flag: --np" {
 			err = errors.New("-np is not a flag: set the number of processes with -n N or --ranks N")
 		}
-		return &usageError{cmd, err}
+		return &usageError{cmd, inWords(err)}
 	})
 	flags.SetInterspersed(false) // arguments after the program belong to the program
 	flags.SortFlags = false
