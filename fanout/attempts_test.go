@@ -327,7 +327,7 @@ func TestNoWorkersNamesHopeless(t *testing.T) {
 	}
 	dies := func(string) bool { return true }
 	require.NoError(t, list[0].work(dies))
-	ranks.Eventually(t, func() bool { return s.Stats().Workers[0].State == Dead })
+	ranks.Eventually(t, func() bool { return s.Stats().Workers[0].State == Lost })
 	require.NoError(t, list[1].work(dies))
 	err = s.Drain(ctx)
 	require.ErrorIs(t, err, ErrNoWorkers)

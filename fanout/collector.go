@@ -183,7 +183,7 @@ func (o *collectorOptions) check() error {
 // Errors: [io.EOF] when all workers have ended or died and no result is left; a
 // [*LostError]; a [*MessageError]; those of package impi; that of ctx. If a connection was
 // closed because its worker violated the protocol, Receive returns that error and counts the
-// worker as dead.
+// worker as lost.
 func (c *Collector) Receive(ctx context.Context) (Result, error) {
 	if err := c.turn.take(ctx); err != nil {
 		return Result{}, opError("collect", err)

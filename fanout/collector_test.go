@@ -331,7 +331,7 @@ func TestRedelivered(t *testing.T) {
 				}))
 			require.Len(t, got, 3)
 			st := s.Stats().Workers
-			require.Equal(t, []WorkerState{Dead, Ended}, []WorkerState{st[0].State, st[1].State})
+			require.Equal(t, []WorkerState{Lost, Ended}, []WorkerState{st[0].State, st[1].State})
 			require.Positive(t, st[0].Redelivered)
 			require.Error(t, st[0].Err)
 		}

@@ -21,7 +21,7 @@ type Stats struct {
 type WorkerStats struct {
 	Rank        int
 	State       WorkerState
-	Err         error         // why it is dead
+	Err         error         // why it is lost
 	Requests    uint64        // chunks that it has asked for
 	Waiting     int           // requests that have not been answered
 	Chunks      uint64        // chunks that it has been given

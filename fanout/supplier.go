@@ -390,13 +390,13 @@ func (s *Supplier) workerDone(w *worker, chunks int) {
 // lose handles the loss of a process. Chunks that a worker has not acknowledged go to others.
 func (s *Supplier) lose(rank int, err error) {
 	w := &s.workers[rank]
-	if w.state == Dead {
+	if w.state == Lost {
 		return
 	}
 	if slices.Contains(s.o.by, rank) {
 		s.broken = err
 	}
-	w.state, w.waiting = Dead, 0
+	w.state, w.waiting = Lost, 0
 	w.counts.Err = err
 	s.ready.drop(rank)
 	s.reap()

@@ -16,7 +16,7 @@ const (
 	Active                     // has asked
 	Left                       // has said that it will not ask again for now, or closed its client
 	Ended                      // has been given its end
-	Dead                       // its process has died, closed its job, or freed the communicator
+	Lost                       // its process has died, closed its job, freed the communicator, or was cut off
 )
 
 // String returns the state in one word.
@@ -30,8 +30,8 @@ func (s WorkerState) String() string {
 		return "left"
 	case Ended:
 		return "ended"
-	case Dead:
-		return "dead"
+	case Lost:
+		return "lost"
 	}
 	return "invalid"
 }
@@ -102,7 +102,7 @@ func (q *requests) drop(rank int) {
 	q.list, q.head = kept, 0
 }
 
-// lost returns the rank that an error of a receive or a send reports as gone: dead, left, or
+// lost returns the rank that an error of a receive or a send reports as gone: died, left, or
 // cut off for what it has sent.
 func lost(err error) (rank int, ok bool) {
 	if err == nil {

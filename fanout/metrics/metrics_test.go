@@ -29,7 +29,7 @@ var stats = fixed{
 	Workers: []fanout.WorkerStats{
 		{Rank: 1, State: fanout.Active, Requests: 12, Waiting: 1, Chunks: 11, Bytes: 1100, Messages: 4, Held: 2, Idle: 1500 * time.Millisecond,
 			Service: fanout.Service{Count: 9, Total: 18 * time.Millisecond, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 3 * time.Millisecond, P999: 4 * time.Millisecond}},
-		{Rank: 2, State: fanout.Dead, Redelivered: 7},
+		{Rank: 2, State: fanout.Lost, Redelivered: 7},
 	},
 }
 
@@ -58,7 +58,7 @@ sluice_fanout_worker_service_seconds_count{supplier="run",worker="1"} 9
 # HELP sluice_fanout_worker_state 1 for the state that the worker is in.
 # TYPE sluice_fanout_worker_state gauge
 sluice_fanout_worker_state{state="active",supplier="run",worker="1"} 1
-sluice_fanout_worker_state{state="dead",supplier="run",worker="2"} 1
+sluice_fanout_worker_state{state="lost",supplier="run",worker="2"} 1
 `), "sluice_fanout_queue_chunks", "sluice_fanout_worker_chunks_total", "sluice_fanout_worker_redelivered_chunks_total",
 		"sluice_fanout_worker_service_seconds", "sluice_fanout_worker_state"))
 	problems, err := testutil.CollectAndLint(c)
