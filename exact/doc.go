@@ -32,32 +32,7 @@
 //
 // # Cost
 //
-// One core of an AMD EPYC (family 26), Go 1.26, terms per slice 1 Mi, 4,096 and 256;
-// GB/s of terms read, decimal:
-//
-//	AddSlice                          1 Mi   4096    256
-//	  all of one sign and exponent     4.1    3.7    3.6
-//	  uniform in [0, 1)                7.7    7.5    5.7
-//	  normal distribution              9.8    9.1    5.5
-//	  normal, times 2^-100 to 2^99    12.2    5.8    1.3
-//	  all finite float64              11.8    1.6    1.2
-//	s += x[i] in a loop               16.3
-//
-//	AddProducts                       1 Mi   4096    256
-//	  all of one sign and exponent     7.1    6.9    5.9
-//	  uniform in [0, 1)                6.7    6.6    5.4
-//	  normal distribution              6.7    6.5    4.3
-//	  normal, times 2^-100 to 2^99     6.8    5.4    2.2
-//	  all finite float64               6.3    2.6    0.9
-//	s += x[i]*y[i] in a loop          31.3
-//
-//	Add          3.1 ns     Merge     40 ns     Words      76 ns
-//	AddProduct   7.3 ns     Round     82 ns     SetWords  148 ns
-//
-// With the terms in the cache, a long sum thus takes 1.3 to 4 times as long as a loop that rounds,
-// and an inner product 4.4 to 5 times. To measure:
-//
-//	go test -run '^$' -bench . ./exact
-//
-// docs/exact.md describes what this means for a reduction over ranks.
+// With the terms in the cache, a long sum takes 1.3 to 4 times as long as a loop that rounds, and an
+// inner product 4.4 to 5 times. docs/exact.md has the figures, and says what they mean for a reduction
+// over ranks.
 package exact
