@@ -72,15 +72,19 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// What README and the page on two hosts have a newcomer type works as it stands, with this tree in
-// place of the repository, and this host in place of both.
+// What README, the section on laptops and the page on two hosts have a newcomer type works as it stands,
+// with this tree in place of the repository, and this host in place of both.
 func TestQuickStart(t *testing.T) {
 	need.Long(t)
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	all := pages(t)
 	script := "set -e\nscp() { :; }\nssh() { shift; sh -c \"$*\"; }\n"
-	for _, m := range fence.FindAllStringSubmatch(all["README.md"]+all[filepath.Join("docs", "two-hosts.md")], -1) {
+	_, laptop, found := strings.Cut(all[filepath.Join("docs", "launchers.md")], "\n## On a laptop\n")
+	require.True(t, found)
+	laptop, _, _ = strings.Cut(laptop, "\n## ")
+	require.Contains(t, laptop, "```sh\n")
+	for _, m := range fence.FindAllStringSubmatch(all["README.md"]+laptop+all[filepath.Join("docs", "two-hosts.md")], -1) {
 		if m[1] == "sh" {
 			script += m[2]
 		} else {
@@ -103,8 +107,11 @@ func TestQuickStart(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for rank := range 4 {
-		require.Contains(t, string(out), fmt.Sprintf("rank %d of 4 has %d\n", rank, (rank+3)%4))
+		line := fmt.Sprintf("rank %d of 4 has %d\n", rank, (rank+3)%4)
+		require.Equal(t, 3, strings.Count(string(out), line), "%s", out)
+		require.Contains(t, string(out), fmt.Sprintf("[%d] %s", rank, line))
 	}
+	require.Regexp(t, `(?m)^0 3 +shm `, string(out)) // of sluice info --job
 	require.Contains(t, string(out), "rank 0 of 2 has 1\n")
 	require.Contains(t, string(out), "rank 1 of 2 has 0\n")
 }
