@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/pprof"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/exact"
@@ -200,4 +201,19 @@ func Events(ctx context.Context, file io.Reader, path string, classify func([]by
 		return errors.Join(err, output.Discard())
 	}
 	return output.Commit()
+}
+
+func solve(context.Context, *channel.Node) error { return nil }
+
+func Profiled(ctx context.Context, n *channel.Node) error {
+	file, err := os.Create(fmt.Sprintf("cpu.%d", n.Rank()))
+	if err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return err
+	}
+	err = solve(ctx, n)
+	pprof.StopCPUProfile()
+	return errors.Join(err, file.Close())
 }
