@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,23 +74,27 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// What README, the section on laptops and the page on two hosts have a newcomer type works as it stands,
-// with this tree in place of the repository, and this host in place of both.
+// tried are the pages whose sh blocks TestQuickStart runs, in this order.
+var tried = []string{"README.md", "docs/launchers.md", "docs/two-hosts.md", "docs/guide.md"}
+
+// What README, the section on laptops, the page on two hosts and the guide have a newcomer type works as
+// it stands, with this tree in place of the repository, and this host in place of both.
 func TestQuickStart(t *testing.T) {
 	need.Long(t)
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	all := pages(t)
 	script := "set -e\nscp() { :; }\nssh() { shift; sh -c \"$*\"; }\n"
-	_, laptop, found := strings.Cut(all[filepath.Join("docs", "launchers.md")], "\n## On a laptop\n")
-	require.True(t, found)
-	laptop, _, _ = strings.Cut(laptop, "\n## ")
-	require.Contains(t, laptop, "```sh\n")
-	for _, m := range fence.FindAllStringSubmatch(all["README.md"]+laptop+all[filepath.Join("docs", "two-hosts.md")], -1) {
-		if m[1] == "sh" {
-			script += m[2]
-		} else {
-			script += "cat >main.go <<'END'\n" + m[2] + "END\n"
+	for _, file := range tried {
+		if file == "docs/guide.md" {
+			script += "PATH=$PWD:$PATH; cd ../sluice\n"
+		}
+		for _, m := range fence.FindAllStringSubmatch(all[filepath.FromSlash(file)], -1) {
+			if m[1] == "sh" {
+				script += m[2]
+			} else if file == "README.md" {
+				script += "cat >main.go <<'END'\n" + m[2] + "END\n"
+			}
 		}
 	}
 	var addr string // below the ports that the system gives to others
@@ -112,8 +118,23 @@ func TestQuickStart(t *testing.T) {
 		require.Contains(t, string(out), fmt.Sprintf("[%d] %s", rank, line))
 	}
 	require.Regexp(t, `(?m)^0 3 +shm `, string(out)) // of sluice info --job
+	require.Regexp(t, `plot +residual.svg`, string(out))
 	require.Contains(t, string(out), "rank 0 of 2 has 1\n")
 	require.Contains(t, string(out), "rank 1 of 2 has 0\n")
+}
+
+// Every sh block of the pages is one that TestQuickStart runs; lines of text are short.
+func TestBlocks(t *testing.T) {
+	for file, text := range pages(t) {
+		if !slices.Contains(tried, filepath.ToSlash(file)) {
+			require.NotContains(t, text, "```sh\n", "%s: TestQuickStart does not run it", file)
+		}
+		for _, line := range strings.Split(fence.ReplaceAllString(text, ""), "\n") {
+			if !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") {
+				require.LessOrEqual(t, utf8.RuneCountInString(line), 110, "%s: %s", file, line)
+			}
+		}
+	}
 }
 
 // All other Go of the pages stands in examples/snippets, so that it compiles.
@@ -199,6 +220,43 @@ func TestTroubleshooting(t *testing.T) {
 		}
 	}
 	require.Empty(t, lacking, "of the page")
+}
+
+// Each mention of a page in any file leads to one.
+func TestReferences(t *testing.T) {
+	reference := regexp.MustCompile(`(?:^|[^/\w])(docs/[\w./-]*\w)`)
+	found := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() && d.Name() == ".git" {
+			return cmp.Or(err, filepath.SkipDir)
+		} else if !d.Type().IsRegular() {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range reference.FindAllSubmatch(b, -1) {
+			found++
+			_, missing := os.Stat(string(m[1]))
+			require.NoError(t, missing, "in %s", path)
+		}
+		return err
+	}))
+	require.Greater(t, found, 30)
+}
+
+// The table of packages on the page on architecture has each package of the library.
+func TestPackages(t *testing.T) {
+	_, table, _ := strings.Cut(pages(t)[filepath.Join("docs", "architecture.md")], "\n## Packages\n")
+	table, _, found := strings.Cut(table, "\n## ")
+	require.True(t, found)
+	list, err := exec.Command("go", "list", "./...").Output()
+	require.NoError(t, err)
+	packages := strings.Fields(string(list))
+	require.Greater(t, len(packages), 40)
+	for _, p := range packages {
+		if _, p, found = strings.Cut(p, "/sluice/"); found {
+			require.Contains(t, table, "`"+p+"`")
+		}
+	}
 }
 
 // What the page on architecture quotes exists in the code, exported or not: package.Name,

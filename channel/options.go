@@ -143,7 +143,7 @@ func WithReport(w io.Writer, stall time.Duration) Option {
 }
 
 // WithTuning sets the crossovers of collectives and of messages between hosts. Each
-// setting is NAME=value, where NAME is an environment variable: docs/collectives.md
+// setting is NAME=value, where NAME is an environment variable: docs/variables.md
 // lists those of collectives, [EnvEagerTCP] and the constants after it are the others.
 // A setting overrides the environment, which overrides a file ([EnvTuningFile]). All
 // ranks must have the same settings; [Join] fails if they differ. By default COLL_XSIZE
