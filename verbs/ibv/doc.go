@@ -4,6 +4,7 @@
 //	import _ "github.com/sluice-hpc/sluice/verbs/ibv"
 //
 //	device, err := verbs.Find("mlx5_0")
+//	context, err := device.Open(verbs.Config{}) // then as in package verbs: PD, CQ, QP, PostSend, Poll
 //
 // Building it needs only a C compiler. abi.h declares the part of libibverbs' stable
 // ABI that the provider uses, and the library is loaded when devices are first needed:

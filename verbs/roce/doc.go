@@ -9,6 +9,7 @@
 //	import _ "github.com/sluice-hpc/sluice/verbs/roce"
 //
 //	device, err := verbs.Find("roce_eth0")
+//	context, err := device.Open(verbs.Config{}) // then as in package verbs: PD, CQ, QP, PostSend, Poll
 //
 // It also registers the provider "xdp": the same protocol over AF_XDP sockets, which
 // bypass the network stack, with devices "xdp_eth0" for every interface except loopback.

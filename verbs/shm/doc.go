@@ -5,6 +5,7 @@
 //	import _ "github.com/sluice-hpc/sluice/verbs/shm"
 //
 //	device, err := verbs.Find("shm0")
+//	context, err := device.Open(verbs.Config{}) // then as in package verbs: PD, CQ, QP, PostSend, Poll
 //
 // # How it works
 //

@@ -6,6 +6,7 @@
 //	import _ "github.com/sluice-hpc/sluice/verbs/tcp"
 //
 //	device, err := verbs.Find("tcp_eth0")
+//	context, err := device.Open(verbs.Config{Secret: secret}) // then as in package verbs: PD, CQ, QP, PostSend, Poll
 //
 // # How it works
 //
