@@ -345,6 +345,7 @@ func declared(decl ast.Decl) (names []string) {
 func TestPrograms(t *testing.T) {
 	all := pages(t)
 	require.LessOrEqual(t, len(all["README.md"]), 9000)
+	require.LessOrEqual(t, strings.Count(all["README.md"], "\n"), 85)
 	programs := 0
 	for file, text := range all {
 		for _, m := range fence.FindAllStringSubmatch(text, -1) {
