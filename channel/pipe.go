@@ -20,20 +20,39 @@ import (
 // the pipe, the sender has to pack the rest later: Start, Test and Wait do so, and the
 // engine while the program computes.
 
-// Alternatives in BenchmarkPipe on an EPYC: eight pieces of 16 KiB are some 10 % slower; eight
-// of 32 KiB, eight of 64 KiB and four of 128 KiB are equal.
+// A pipe is a ring of bytes; a message begins at a cache line. Its pieces are short at both ends of the
+// message, where one side waits for the other, and grow between.
 const (
-	pipePiece  = 64 << 10
-	pipePieces = 4
-	pipeSize   = pipePiece * pipePieces
+	pipeSize = 256 << 10
+	pieceMin = 8 << 10
+	pieceMax = 64 << 10
+	pipeLine = 64
 )
 
-// pieces is the number of pieces of n bytes.
-func pieces(n uint64) uint64 { return (n + pipePiece - 1) / pipePiece }
+// pipeLines is the length in the pipe of n bytes: whole cache lines.
+func pipeLines(n uint64) uint64 { return (n + pipeLine - 1) &^ (pipeLine - 1) }
 
-// piece is the memory of the i-th piece since the beginning.
-func piece(pipe []byte, i uint64, n int) []byte {
-	return pipe[i%pipePieces*pipePiece:][:min(n, pipePiece)]
+// piece is the memory of the next piece of a message of n bytes, of which some have been moved; at is
+// its place in the bytes since the beginning of the pipe. Both sides cut a message in the same way.
+func piece(pipe []byte, at uint64, moved, n int) []byte {
+	left := n - moved
+	size := min(max(min(moved, left)/2, pieceMin), pieceMax) &^ (pipeLine - 1)
+	from := int(at % pipeSize)
+	return pipe[from:][:min(size, left, pipeSize-from)]
+}
+
+// nextPiece is the next piece to pack, and its place; not ok if there is no room for it or no message. The
+// caller holds the lock.
+func (s *sendStream) nextPiece() (b []byte, at uint64, ok bool) {
+	if len(s.packing) == 0 {
+		return nil, 0, false
+	}
+	h := s.packing[0]
+	if at = s.filled; h.moved == 0 {
+		at = h.first // skip what was meant for refused messages before it
+	}
+	b = piece(s.pipe, at, h.moved, h.shape.length)
+	return b, at, at+pipeLines(uint64(len(b)))-atomic.LoadUint64(&s.r.emptied) <= pipeSize
 }
 
 // openPipe makes the pipe of a stream to a peer whose memory is mapped, unless it exists. The
@@ -80,7 +99,7 @@ func (p *peer) addPipe(info streamInfo) error {
 // The caller holds the lock.
 func (s *sendStream) publishPacked(h *Handle, slot *slot) {
 	h.packed, h.first, h.moved = true, s.reserved, 0
-	s.reserved += pieces(uint64(h.shape.length))
+	s.reserved += pipeLines(uint64(h.shape.length))
 	s.sent.Packed++
 	slot.setPacked(h.first, uint64(h.shape.length))
 	s.offer(h, slot, slotPacked)
@@ -105,32 +124,30 @@ func (s *sendStream) drive() {
 	}
 }
 
-// pack fills free pieces, at most as many as the pipe holds, while there are messages to pack.
-// The caller holds the lock, which pack releases while it copies.
+// pack fills the room that there is, at most once, while there are messages to pack. The caller holds
+// the lock, which pack releases while it copies.
 func (s *sendStream) pack() {
-	for range pipePieces {
+	for packed := 0; packed < pipeSize; {
 		if s.busy != nil || len(s.packing) == 0 {
 			return
 		}
 		h := s.packing[0]
-		if h.moved == 0 {
-			s.filled = h.first // skip the pieces of refused messages before it
-		}
 		if s.refused(h) { // or it would block the others until its user tests it
 			s.settle(h)
 			continue
 		}
-		if s.filled-atomic.LoadUint64(&s.r.emptied) >= pipePieces {
+		b, at, ok := s.nextPiece()
+		if !ok {
 			return
 		}
-		b := piece(s.pipe, s.filled, h.shape.length-h.moved)
 		s.busy = h
 		s.lock.Unlock()
 		h.shape.gather(b, h.moved)
 		s.lock.Lock()
 		s.busy = nil
 		h.moved += len(b)
-		s.filled++
+		packed += len(b)
+		s.filled = at + pipeLines(uint64(len(b)))
 		if h.moved == h.shape.length {
 			s.forget(h)
 			h.end(phaseSent)
@@ -142,7 +159,7 @@ func (s *sendStream) pack() {
 
 // served is what the engine knows of a stream with a pipe.
 type served struct {
-	filled uint64 // pieces, when it last looked
+	filled uint64 // bytes, when it last looked
 	idle   int    // how often there was nothing to do
 }
 
@@ -184,18 +201,22 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 	}
 	first, length := slot.packed()
 	if length != uint64(h.shape.length) {
-		s.emptied = first + pieces(length)
+		s.emptied = first + pipeLines(length)
 		atomic.StoreUint64(&r.emptied, s.emptied)
 		s.refuse(h, r, int(min(length, 1<<62)))
 		s.peer.bell.ring()
 		return
 	}
 	if h.moved == 0 && first != s.emptied {
-		s.finish(h, h.broken("message begins with piece %d of the pipe, want %d", first, s.emptied))
+		s.finish(h, h.broken("message begins at byte %d of the pipe, want %d", first, s.emptied))
 		return
 	}
-	for pipe != nil && h.moved < h.shape.length && int64(atomic.LoadUint64(&r.filled)-s.emptied) > 0 {
-		b := piece(*pipe, s.emptied, h.shape.length-h.moved)
+	for pipe != nil && h.moved < h.shape.length {
+		b := piece(*pipe, s.emptied, h.moved, h.shape.length)
+		next := s.emptied + pipeLines(uint64(len(b)))
+		if int64(atomic.LoadUint64(&r.filled)-next) < 0 {
+			break
+		}
 		h.copying = true
 		s.releases++
 		s.lock.Unlock()
@@ -203,7 +224,7 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		s.lock.Lock()
 		h.copying = false
 		h.moved += len(b)
-		s.emptied++
+		s.emptied = next
 		atomic.StoreUint64(&r.emptied, s.emptied)
 		s.peer.bell.ring()
 	}

@@ -15,7 +15,7 @@ import (
 // pieces that stay in the cache.
 func BenchmarkForeign(b *testing.B) {
 	const total = 768 << 10
-	src, dst, pipe := make([]byte, 2*total), make([]byte, total), make([]byte, pipePiece)
+	src, dst, pipe := make([]byte, 2*total), make([]byte, total), make([]byte, pieceMax)
 	for i := range src {
 		src[i] = byte(i)
 	}
@@ -44,8 +44,8 @@ func BenchmarkForeign(b *testing.B) {
 			to := newShape([]part{{base: dst, block: count * block, count: 1}}, count*block)
 			b.SetBytes(total)
 			for b.Loop() {
-				for at := 0; at < from.length; at += pipePiece {
-					p := pipe[:min(pipePiece, from.length-at)]
+				for at := 0; at < from.length; at += pieceMax {
+					p := pipe[:min(pieceMax, from.length-at)]
 					from.gather(p, at)
 					to.scatter(p, at)
 				}

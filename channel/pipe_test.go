@@ -53,7 +53,7 @@ func TestPipeSenderAway(t *testing.T) {
 func TestPipeRefused(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		rng := rand.New(rand.NewPCG(3, 4))
-		sizes := []int{eagerMax + 1, pipePiece, pipePiece + 1, pipeSize, pipeSize + 1, 3 * pipeSize, 100}
+		sizes := []int{eagerMax + 1, pieceMax, pieceMax + 1, pipeSize, pipeSize + 1, 3 * pipeSize, 100}
 		type pair struct {
 			s, r    *Handle
 			out, in []byte

@@ -18,7 +18,7 @@ type receiveStream struct {
 	pipe atomic.Pointer[[]byte] // nil until the peer has said where it is
 
 	lock     wait.Lock
-	emptied  uint64 // pieces of the pipe since the beginning
+	emptied  uint64 // bytes of the pipe since the beginning
 	received counts
 	next     uint64             // k of the last start
 	gates    [ringSlots]*Handle // whose gate it is: an active receive

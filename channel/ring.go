@@ -36,7 +36,7 @@ const (
 	gateMin = slotData
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
-	ringVersion = 3
+	ringVersion = 4
 )
 
 // ring is laid out for the cache: what one side writes and what the other side
@@ -48,7 +48,7 @@ type ring struct {
 	_                                   [124]byte
 	faults                              uint32 // receiver: number of messages whose length was wrong
 	_                                   [124]byte
-	filled                              uint64 // sender: pieces of the pipe since the beginning
+	filled                              uint64 // sender: bytes of the pipe since the beginning
 	_                                   [120]byte
 	emptied                             uint64 // receiver: of these
 	_                                   [120]byte

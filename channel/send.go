@@ -31,7 +31,7 @@ type sendStream struct {
 	pipe     []byte      // nil until it is needed
 	packing  []*Handle   // in the pipe, the first of them in part
 	busy     *Handle     // being packed, without the lock
-	reserved uint64      // pieces of the pipe assigned to messages since the beginning
+	reserved uint64      // bytes of the pipe assigned to messages since the beginning
 	filled   uint64      // those of them that are filled
 	unpacked atomic.Bool // there are messages left to pack
 	served   bool        // the engine checks that packing goes on
@@ -445,7 +445,8 @@ func (s *sendStream) ready(h *Handle) bool {
 		return true
 	}
 	if h.packed {
-		return int64(s.filled-atomic.LoadUint64(&s.r.emptied)) < pipePieces
+		_, _, ok := s.nextPiece()
+		return ok
 	}
 	n, _ := chunks(h.shape.length)
 	_, _, _, gate := s.r.gates[h.k%ringSlots].read(h.k)
