@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -102,11 +103,11 @@ func (h *Handle) adoptLayout(l Layout) error {
 		return l.err
 	}
 	if h.kind == kindReceive {
-		if err := l.checkDisjoint(); err != nil {
-			return err
+		if err := l.shape.Disjoint(); err != nil {
+			return fmt.Errorf("%w: %w, in a layout to receive into", ErrLayout, err)
 		}
 	}
-	bases := l.bases()
+	bases, _ := l.shape.Bases()
 	n.mu.Lock()
 	n.lastID++
 	h.id = n.lastID
@@ -130,13 +131,8 @@ func (h *Handle) adoptLayout(l Layout) error {
 			h.pins.Pin(unsafe.SliceData(b))
 		}
 	}
-	h.layout = l
-	h.shape = newShape(l.parts, l.length)
-	h.flat = nil
-	if len(l.parts) == 1 && l.parts[0].count == 1 {
-		p := &l.parts[0]
-		h.flat = p.base[p.off : p.off+p.block : p.off+p.block]
-	}
+	h.shape = l.shape
+	h.flat = l.shape.Flat()
 	return nil
 }
 
@@ -178,7 +174,7 @@ func (h *Handle) bind(p *peer) (err error) {
 		}
 		return nil
 	case p.queue != nil:
-		if h.shape.length <= p.queue.cross.eager {
+		if h.shape.Len() <= p.queue.cross.eager {
 			return nil
 		}
 		if !p.tellable(h) {
@@ -193,7 +189,7 @@ func (h *Handle) bind(p *peer) (err error) {
 	default:
 		h.reachable = !slices.Contains(h.memories, nil) && h.describable() && p.tellable(h)
 		switch {
-		case h.shape.length <= slotData, h.kind == kindReceive && !h.reachable:
+		case h.shape.Len() <= slotData, h.kind == kindReceive && !h.reachable:
 			return nil
 		case h.reachable:
 			h.regs = nil
@@ -201,7 +197,7 @@ func (h *Handle) bind(p *peer) (err error) {
 				h.regs = append(h.regs, m.mr)
 			}
 		default:
-			if h.shape.length > eagerMax {
+			if h.shape.Len() > eagerMax {
 				return p.openPipe(h.out)
 			}
 			return nil
@@ -221,22 +217,22 @@ func (p *peer) tellable(h *Handle) bool { return h.told || p.told < maxLayouts }
 
 // describable says whether the unpacked layout fits into one message.
 func (h *Handle) describable() bool {
-	return layoutLen(len(h.memories), len(h.shape.parts)) <= maxBody
+	return layoutLen(len(h.memories), len(h.shape.Parts())) <= maxBody
 }
 
 // register registers the memory of the layout with a network, or staging memory if its blocks
 // are small or too many to describe.
 func (h *Handle) register(d *device) (err error) {
-	if h.layout.blocks > 1 && (h.shape.length/h.layout.blocks < d.crossovers().pack || !h.describable()) {
-		if h.staging, err = d.pd.AllocMR(h.shape.length, verbs.AccessAll); err != nil {
+	if h.shape.Blocks() > 1 && (h.shape.Len()/h.shape.Blocks() < d.crossovers().pack || !h.describable()) {
+		if h.staging, err = d.pd.AllocMR(h.shape.Len(), verbs.AccessAll); err != nil {
 			return err
 		}
-		h.source = newShape([]part{{base: h.staging.Bytes(), block: h.shape.length, count: 1}}, h.shape.length)
+		h.source = layout.Flat(h.staging.Bytes()[:h.shape.Len()])
 		h.lkeys = append(h.lkeys, h.staging.LKey())
 		return nil
 	}
 	h.source = h.shape
-	bases := h.layout.bases()
+	bases, of := h.shape.Bases()
 	for i, b := range bases {
 		var mr *verbs.MR
 		if m := h.memories[i]; m != nil {
@@ -253,14 +249,10 @@ func (h *Handle) register(d *device) (err error) {
 		}
 		h.regs = append(h.regs, mr)
 	}
-	for i := range h.shape.parts {
-		h.lkeys = append(h.lkeys, h.regs[indexBase(bases, h.shape.parts[i].base)].LKey())
+	for _, base := range of {
+		h.lkeys = append(h.lkeys, h.regs[base].LKey())
 	}
 	return nil
-}
-
-func indexBase(bases [][]byte, b []byte) int {
-	return slices.IndexFunc(bases, func(c []byte) bool { return sameBase(b, c) })
 }
 
 // describe returns the layout as sent to the peer.
@@ -268,10 +260,10 @@ func (h *Handle) describe() []byte {
 	l := layoutInfo{handle: h.id, generation: h.generation}
 	if h.staging != nil {
 		l.regions = []region{regionOf(h.staging)}
-		l.parts = []remotePart{{0, 0, h.shape.length, 1, 0}}
+		l.parts = []remotePart{{0, 0, h.shape.Len(), 1, 0}}
 		return l.append(nil)
 	}
-	bases := h.layout.bases()
+	bases, of := h.shape.Bases()
 	numbers := make([]int, len(bases)) // of the regions
 	for i, mr := range h.regs {
 		r := regionOf(mr)
@@ -280,11 +272,10 @@ func (h *Handle) describe() []byte {
 			l.regions = append(l.regions, r)
 		}
 	}
-	for i := range h.shape.parts {
-		q := &h.shape.parts[i]
-		j := numbers[indexBase(bases, q.base)]
-		skip := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(q.base)))) - l.regions[j].addr
-		l.parts = append(l.parts, remotePart{uint32(j), int(skip) + q.off, q.block, q.count, q.stride})
+	for i, q := range h.shape.Parts() {
+		j := numbers[of[i]]
+		skip := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(q.Base)))) - l.regions[j].addr
+		l.parts = append(l.parts, remotePart{uint32(j), int(skip) + q.Off, q.Block, q.Count, q.Stride})
 	}
 	return l.append(nil)
 }
@@ -313,21 +304,14 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 		return h.errorf("rebase", err)
 	}
 	defer h.node.calls.Done()
-	old := h.layout.bases()
-	if len(bases) != len(old) {
+	if old, _ := h.shape.Bases(); len(bases) != len(old) {
 		return h.errorf("rebase", fmt.Errorf("%w: %d slices for a layout over %d", ErrInvalid, len(bases), len(old)))
 	}
-	l := h.layout
-	l.parts = slices.Clone(l.parts)
-	for i := range l.parts {
-		q := &l.parts[i]
-		j := slices.IndexFunc(old, func(b []byte) bool { return sameBase(b, q.base) })
-		if _, to := q.extent(); to > len(bases[j]) {
-			return h.errorf("rebase", fmt.Errorf("%w: slice %d has %d bytes, the layout reaches to %d", ErrLayout, j, len(bases[j]), to))
-		}
-		q.base = bases[j]
+	s, err := h.shape.Rebase(bases)
+	if err != nil {
+		return h.errorf("rebase", fmt.Errorf("%w: %w", ErrLayout, err))
 	}
-	return h.replaceLayout("rebase", l)
+	return h.replaceLayout("rebase", Layout{shape: s})
 }
 
 // SetLayout gives an idle handle another layout of the same length. Use it in place of
@@ -340,8 +324,8 @@ func (h *Handle) SetLayout(l Layout) error {
 		return h.errorf(op, fmt.Errorf("%w: a multiple has no layout", ErrInvalid))
 	case h.phase.Load() != phaseIdle:
 		return h.idleError(op)
-	case l.err == nil && l.length != h.layout.length:
-		return h.errorf(op, fmt.Errorf("%w: %d bytes in place of %d", ErrLayout, l.length, h.layout.length))
+	case l.err == nil && l.Len() != h.shape.Len():
+		return h.errorf(op, fmt.Errorf("%w: %d bytes in place of %d", ErrLayout, l.Len(), h.shape.Len()))
 	}
 	if err := h.node.call(); err != nil {
 		return h.errorf(op, err)
@@ -360,7 +344,7 @@ func (h *Handle) replaceLayout(op string, l Layout) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h.release()
-	h.layout, h.shape, h.flat, h.pins, h.memories = next.layout, next.shape, next.flat, next.pins, next.memories
+	h.shape, h.flat, h.pins, h.memories = next.shape, next.flat, next.pins, next.memories
 	h.generation++
 	h.bindErr.Store(nil)
 	if p.state.Load() == peerUp {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -27,7 +28,7 @@ type Handle struct {
 	err     error                        // with phaseFailed and phaseReceived
 	k       uint64                       // number of the start on the stream
 	flat    []byte                       // the message, if it is contiguous
-	shape   shape                        // the message
+	shape   layout.Shape                 // the message
 	out     *sendStream                  // of a send
 	in      *receiveStream               // of a receive
 	mappedOp
@@ -39,7 +40,6 @@ type Handle struct {
 	reachable      bool // the peer has been told the layout
 	told           bool // and remembers the handle
 	priority       int
-	layout         Layout
 	pins           *runtime.Pinner
 	memories       []*Memory
 	members        []*Handle // of a multiple
@@ -63,7 +63,7 @@ type mappedOp struct {
 type queueOp struct {
 	staging  *verbs.MR             // contiguous memory in place of small blocks
 	regs     []*verbs.MR           // without staging: one for each of the layout's slices
-	source   shape                 // where the message is taken from
+	source   layout.Shape          // where the message is taken from
 	lkeys    []uint32              // one for each part of source
 	own      []*registration       // those of regs that are not of a Memory
 	dev      *device               // the device of these registrations
@@ -406,7 +406,7 @@ func (h *Handle) errorf(op string, err error) error {
 }
 
 func (h *Handle) lengthError(other int) error {
-	return &Error{Op: "receive", Rank: h.in.peer.rank, Stream: int(h.in.number), Start: h.k, Len: h.shape.length, Other: other, Err: ErrLength}
+	return &Error{Op: "receive", Rank: h.in.peer.rank, Stream: int(h.in.number), Start: h.k, Len: h.shape.Len(), Other: other, Err: ErrLength}
 }
 
 func (h *Handle) broken(format string, args ...any) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -74,7 +75,9 @@ type betweenCarrier struct {
 func (b *betweenCarrier) declare(kind handleKind, to int, parts [][]byte) (coll.Message, error) {
 	var l Layout
 	for _, p := range parts {
-		l.add(part{base: p, block: len(p), count: 1})
+		if err := l.shape.Add(layout.Part{Base: p, Block: len(p), Count: 1}); err != nil {
+			return nil, err
+		}
 	}
 	g := b.collective.group
 	h, err := g.node.declareOn(kind, l, g.ranks[b.members[to]], declaration{stream: int(g.stream)})

@@ -75,7 +75,7 @@ func newHostile(t testing.TB, n *Node) *hostile {
 			x.outside = append(x.outside, cut(64))
 		}
 		theirs := Contiguous(cut(size))
-		x.peer.setLayout(&remoteLayout{handle: uint32(i + 1), mapped: true, shape: newShape(theirs.parts, size)})
+		x.peer.setLayout(&remoteLayout{handle: uint32(i + 1), mapped: true, shape: theirs.shape})
 		x.outside = append(x.outside, cut(64))
 	}
 	t.Cleanup(func() {

@@ -2,12 +2,10 @@ package channel
 
 import (
 	"fmt"
-	"math"
 	"reflect"
-	"slices"
 	"unsafe"
 
-	"github.com/sluice-hpc/sluice/internal/span"
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // Layout describes the bytes of a message and their order: blocks of one or several
@@ -16,23 +14,8 @@ import (
 // The constructors do not fail; they record the first error, and [Layout.Err] and every
 // declaration return it. The zero Layout is a message of no bytes.
 type Layout struct {
-	parts  []part
-	length int
-	blocks int
-	err    error
-}
-
-// part is count blocks of size block, the first at offset off of base and each
-// stride bytes after the one before it.
-type part struct {
-	base                      []byte
-	off, block, count, stride int
-}
-
-// extent returns the range of base that the part lies in.
-func (p *part) extent() (from, to int) {
-	last := p.off + (p.count-1)*p.stride
-	return min(p.off, last), max(p.off, last) + p.block
+	shape layout.Shape
+	err   error
 }
 
 // Bytes returns the memory of s as bytes, so that a slice of any type without pointers
@@ -66,11 +49,7 @@ func hasPointers(t reflect.Type) bool {
 }
 
 // Contiguous is the layout of all bytes of b, in order (QMP_declare_msgmem).
-func Contiguous(b []byte) Layout {
-	var l Layout
-	l.add(part{base: b, block: len(b), count: 1})
-	return l
-}
+func Contiguous(b []byte) Layout { return Layout{shape: layout.Flat(b)} }
 
 // Vector is one part of [StridedArray]; the fields are the arguments of [Strided].
 type Vector struct {
@@ -94,39 +73,11 @@ func Strided(base []byte, offset, blockSize, blocks, stride int) Layout {
 func StridedArray(vectors ...Vector) Layout {
 	var l Layout
 	for i, v := range vectors {
-		switch {
-		case v.BlockSize < 0, v.Blocks < 0:
-			l.fail("vector %d: %d blocks of %d bytes", i, v.Blocks, v.BlockSize)
-		case v.BlockSize == 0 || v.Blocks == 0:
-			if v.Offset < 0 || v.Offset > len(v.Base) {
-				l.fail("vector %d: offset %d in a slice of %d bytes", i, v.Offset, len(v.Base))
-			}
-		default:
-			l.addVector(i, v)
+		if err := l.shape.Add(layout.Part{Base: v.Base, Off: v.Offset, Block: v.BlockSize, Count: v.Blocks, Stride: v.Stride}); err != nil {
+			l.fail("vector %d: %w", i, err)
 		}
 	}
 	return l
-}
-
-func (l *Layout) addVector(i int, v Vector) {
-	stride := v.Stride
-	if v.Blocks == 1 {
-		stride = 0
-	}
-	span, over := mul(v.Blocks-1, stride)
-	n, tooMany := mul(v.BlockSize, v.Blocks)
-	last := v.Offset + span // of an offset that is checked first
-	switch {
-	case over || tooMany || v.Offset > 0 && span > math.MaxInt-v.Offset:
-		l.fail("vector %d: %d blocks of %d bytes, stride %d, at offset %d overflow", i, v.Blocks, v.BlockSize, v.Stride, v.Offset)
-	case v.Offset < 0 || v.Offset > len(v.Base)-v.BlockSize || last < 0 || last > len(v.Base)-v.BlockSize:
-		l.fail("vector %d: %d blocks of %d bytes, stride %d, at offset %d reach outside a slice of %d bytes",
-			i, v.Blocks, v.BlockSize, v.Stride, v.Offset, len(v.Base))
-	case stride == v.BlockSize:
-		l.add(part{base: v.Base, off: v.Offset, block: n, count: 1})
-	default:
-		l.add(part{base: v.Base, off: v.Offset, block: v.BlockSize, count: v.Blocks, stride: stride})
-	}
 }
 
 // Indexed is the layout of blocks anywhere in base (MPI_Type_indexed,
@@ -149,36 +100,11 @@ func Indexed(base []byte, elemSize int, lengths, indices []int) Layout {
 			l.fail("block %d: %d elements at %d reach outside a slice of %d elements of %d bytes", i, n, at, elems, elemSize)
 			return l
 		}
-		if n > 0 {
-			l.add(part{base: base, off: at * elemSize, block: n * elemSize, count: 1})
+		if err := l.shape.Add(layout.Part{Base: base, Off: at * elemSize, Block: n * elemSize, Count: 1}); err != nil {
+			l.fail("block %d: %w", i, err)
 		}
 	}
 	return l
-}
-
-// add appends a part, joined to the one before it where the bytes follow on.
-func (l *Layout) add(p part) {
-	if p.block == 0 {
-		return
-	}
-	if p.block*p.count > math.MaxInt-l.length {
-		l.fail("the lengths of the parts overflow")
-		return
-	}
-	l.length += p.block * p.count
-	if n := len(l.parts); n > 0 && p.count == 1 {
-		q := &l.parts[n-1]
-		if q.count == 1 && sameBase(q.base, p.base) && q.off+q.block == p.off {
-			q.block += p.block
-			return
-		}
-	}
-	l.blocks += p.count
-	l.parts = append(l.parts, p)
-}
-
-func sameBase(a, b []byte) bool {
-	return unsafe.SliceData(a) == unsafe.SliceData(b) && len(a) == len(b)
 }
 
 func (l *Layout) fail(format string, args ...any) {
@@ -191,77 +117,7 @@ func (l *Layout) fail(format string, args ...any) {
 func (l Layout) Err() error { return l.err }
 
 // Len returns the number of bytes in a message.
-func (l Layout) Len() int { return l.length }
+func (l Layout) Len() int { return l.shape.Len() }
 
 // Blocks returns the number of blocks; adjacent blocks count as one.
-func (l Layout) Blocks() int { return l.blocks }
-
-// checkDisjoint fails if two blocks share a byte, because what is received there would depend on
-// the order of the copies.
-func (l *Layout) checkDisjoint() error {
-	var whole []span.Span // of the parts
-	for i := range l.parts {
-		p := &l.parts[i]
-		if p.count > 1 && max(p.stride, -p.stride) < p.block {
-			return fmt.Errorf("%w: blocks of %d bytes with stride %d overlap, in a layout to receive into", ErrLayout, p.block, p.stride)
-		}
-		at := uintptr(unsafe.Pointer(unsafe.SliceData(p.base)))
-		from, to := p.extent()
-		whole = append(whole, span.Span{From: at + uintptr(from), To: at + uintptr(to)})
-	}
-	meet := func(s []span.Span) bool {
-		slices.SortFunc(s, func(a, b span.Span) int {
-			switch {
-			case a.From < b.From:
-				return -1
-			case a.From > b.From:
-				return 1
-			}
-			return 0
-		})
-		for i := 1; i < len(s); i++ {
-			if s[i].From < s[i-1].To {
-				return true
-			}
-		}
-		return false
-	}
-	if !meet(whole) {
-		return nil
-	}
-	// The extents of parts overlap: check the blocks themselves.
-	blocks := make([]span.Span, 0, l.blocks)
-	for i := range l.parts {
-		p := &l.parts[i]
-		at := uintptr(unsafe.Pointer(unsafe.SliceData(p.base)))
-		for j := range p.count {
-			from := at + uintptr(p.off+j*p.stride)
-			blocks = append(blocks, span.Span{From: from, To: from + uintptr(p.block)})
-		}
-	}
-	if meet(blocks) {
-		return fmt.Errorf("%w: blocks overlap in a layout to receive into", ErrLayout)
-	}
-	return nil
-}
-
-// bases returns the distinct slices that the layout lies in, in order of first use.
-func (l *Layout) bases() [][]byte {
-	var list [][]byte
-	for i := range l.parts {
-		b := l.parts[i].base
-		if !slices.ContainsFunc(list, func(c []byte) bool { return sameBase(b, c) }) {
-			list = append(list, b)
-		}
-	}
-	return list
-}
-
-// mul multiplies and says whether that overflows.
-func mul(a, b int) (int, bool) {
-	if a == 0 || b == 0 {
-		return 0, false
-	}
-	c := a * b
-	return c, c/b != a || a == -1 && b == math.MinInt || b == -1 && a == math.MinInt
-}
+func (l Layout) Blocks() int { return l.shape.Blocks() }

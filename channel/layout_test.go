@@ -154,47 +154,6 @@ func (d *drawn) images(p []byte) [][]byte {
 	return list
 }
 
-func heap(n int) []byte { return make([]byte, n) }
-
-// TestMove: any range of any layout to any layout, against the naive copy.
-func TestMove(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
-	for range 2000 {
-		n := r.IntN(3000)
-		src, dst := draw(r, n, heap), draw(r, n, heap)
-		name := src.name + " to " + dst.name
-		require.NoError(t, src.layout.Err(), name)
-		require.NoError(t, dst.layout.Err(), name)
-		require.NoError(t, dst.layout.checkDisjoint(), name)
-		require.Equal(t, n, src.layout.Len(), name)
-		for _, b := range slices.Concat(src.bases, dst.bases) {
-			random(r, b)
-		}
-		message := src.packed()
-		want := dst.images(message)
-		s, d := newShape(src.layout.parts, n), newShape(dst.layout.parts, n)
-		cuts := []int{0, n}
-		for range r.IntN(4) {
-			cuts = append(cuts, r.IntN(n+1))
-		}
-		slices.Sort(cuts)
-		for i := 1; i < len(cuts); i++ {
-			move(&d, &s, cuts[i-1], cuts[i]-cuts[i-1])
-		}
-		for i := range want {
-			require.True(t, bytes.Equal(want[i], dst.bases[i]), name)
-		}
-		from := r.IntN(n + 1)
-		b := make([]byte, r.IntN(n-from+1))
-		s.gather(b, from)
-		require.True(t, bytes.Equal(message[from:from+len(b)], b), name)
-		d.scatter(b, from)
-		require.True(t, bytes.Equal(message, dst.packed()), name)
-	}
-}
-
 // TestLayouts: any layout to any layout between two nodes, in memory of both
 // kinds, touches exactly the bytes that it says.
 func TestLayouts(t *testing.T) {

@@ -239,7 +239,7 @@ func (h *Handle) withdraw(ctx context.Context) (dropped bool, err error) {
 		return false, nil
 	}
 	p := h.peer()
-	n, _ := chunks(h.shape.length)
+	n, _ := chunks(h.shape.Len())
 	if !wait.Until(ctx, func() bool {
 		dropped = m.judge(k, verdictWithdrawn)
 		return dropped || m.finished(k, n) || p.gone()

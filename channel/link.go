@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -24,21 +25,19 @@ type link struct {
 }
 
 // shape maps the regions of a layout.
-func (l *link) shape(info *layoutInfo) (shape, error) {
+func (l *link) shape(info *layoutInfo) (s layout.Shape, err error) {
 	bases := make([][]byte, len(info.regions))
 	for i, r := range info.regions {
-		var err error
 		if bases[i], err = l.qp.Map(r.rkey, r.addr, int(r.length)); err != nil {
-			return shape{}, err
+			return s, err
 		}
 	}
-	parts := make([]part, len(info.parts))
-	total := 0
-	for i, q := range info.parts {
-		parts[i] = part{base: bases[q.region], off: q.off, block: q.block, count: q.count, stride: q.stride}
-		total += q.block * q.count
+	for _, q := range info.parts {
+		if err := s.Add(q.over(bases[q.region])); err != nil {
+			return layout.Shape{}, err
+		}
 	}
-	return newShape(parts, total), nil
+	return s, nil
 }
 
 // explain returns why the queue pair has gone to ERR if err only says that the peer is not reached.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -70,7 +71,7 @@ type peer struct {
 type remoteLayout struct {
 	handle, generation uint32
 	mapped             bool
-	shape              shape
+	shape              layout.Shape
 	info               layoutInfo // until it is mapped
 }
 

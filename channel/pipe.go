@@ -51,7 +51,7 @@ func (s *sendStream) nextPiece() (b []byte, at uint64, ok bool) {
 	if at = s.filled; h.moved == 0 {
 		at = h.first // skip what was meant for refused messages before it
 	}
-	b = piece(s.pipe, at, h.moved, h.shape.length)
+	b = piece(s.pipe, at, h.moved, h.shape.Len())
 	return b, at, at+pipeLines(uint64(len(b)))-atomic.LoadUint64(&s.r.emptied) <= pipeSize
 }
 
@@ -99,9 +99,9 @@ func (p *peer) addPipe(info streamInfo) error {
 // The caller holds the lock.
 func (s *sendStream) publishPacked(h *Handle, slot *slot) {
 	h.packed, h.first, h.moved = true, s.reserved, 0
-	s.reserved += pipeLines(uint64(h.shape.length))
+	s.reserved += pipeLines(uint64(h.shape.Len()))
 	s.sent.Packed++
-	slot.setPacked(h.first, uint64(h.shape.length))
+	slot.setPacked(h.first, uint64(h.shape.Len()))
 	s.offer(h, slot, slotPacked)
 	s.packing = append(s.packing, h)
 	s.unpacked.Store(true)
@@ -142,13 +142,13 @@ func (s *sendStream) pack() {
 		}
 		s.busy = h
 		s.lock.Unlock()
-		h.shape.gather(b, h.moved)
+		h.shape.Gather(b, h.moved)
 		s.lock.Lock()
 		s.busy = nil
 		h.moved += len(b)
 		packed += len(b)
 		s.filled = at + pipeLines(uint64(len(b)))
-		if h.moved == h.shape.length {
+		if h.moved == h.shape.Len() {
 			s.forget(h)
 			h.end(phaseSent)
 		}
@@ -200,7 +200,7 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		return
 	}
 	first, length := slot.packed()
-	if length != uint64(h.shape.length) {
+	if length != uint64(h.shape.Len()) {
 		s.emptied = first + pipeLines(length)
 		atomic.StoreUint64(&r.emptied, s.emptied)
 		s.refuse(h, r, int(min(length, 1<<62)))
@@ -211,8 +211,8 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		s.finish(h, h.broken("message begins at byte %d of the pipe, want %d", first, s.emptied))
 		return
 	}
-	for pipe != nil && h.moved < h.shape.length {
-		b := piece(*pipe, s.emptied, h.moved, h.shape.length)
+	for pipe != nil && h.moved < h.shape.Len() {
+		b := piece(*pipe, s.emptied, h.moved, h.shape.Len())
 		next := s.emptied + pipeLines(uint64(len(b)))
 		if int64(atomic.LoadUint64(&r.filled)-next) < 0 {
 			break
@@ -220,7 +220,7 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		h.copying = true
 		s.releases++
 		s.lock.Unlock()
-		h.shape.scatter(b, h.moved)
+		h.shape.Scatter(b, h.moved)
 		s.lock.Lock()
 		h.copying = false
 		h.moved += len(b)
@@ -229,7 +229,7 @@ func (s *receiveStream) takePacked(h *Handle, r *ring, slot *slot, failed bool) 
 		s.peer.bell.ring()
 	}
 	switch {
-	case h.moved == h.shape.length:
+	case h.moved == h.shape.Len():
 		s.acknowledge(h.k, r, 0)
 		s.received.add(h)
 		s.received.Packed++

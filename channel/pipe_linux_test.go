@@ -40,14 +40,14 @@ func BenchmarkForeign(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("%d/packed", block), func(b *testing.B) {
-			from := newShape([]part{{base: src, block: block, count: count, stride: 2 * block}}, count*block)
-			to := newShape([]part{{base: dst, block: count * block, count: 1}}, count*block)
+			from := Strided(src, 0, block, count, 2*block).shape
+			to := Contiguous(dst[:count*block]).shape
 			b.SetBytes(total)
 			for b.Loop() {
-				for at := 0; at < from.length; at += pieceMax {
-					p := pipe[:min(pieceMax, from.length-at)]
-					from.gather(p, at)
-					to.scatter(p, at)
+				for at := 0; at < from.Len(); at += pieceMax {
+					p := pipe[:min(pieceMax, from.Len()-at)]
+					from.Gather(p, at)
+					to.Scatter(p, at)
 				}
 			}
 		})

@@ -76,9 +76,9 @@ func (q *queue) await(s *queueIn, h *Handle) {
 	r, ready := s.ready[h.k]
 	delete(s.ready, h.k)
 	switch {
-	case ready && r.length != uint64(h.shape.length):
+	case ready && r.length != uint64(h.shape.Len()):
 		q.refuse(s, h, lengthTold(r.length))
-	case h.shape.length > q.cross.eager && !(ready && q.fetch(h, r)):
+	case h.shape.Len() > q.cross.eager && !(ready && q.fetch(h, r)):
 		q.publishGate(s, h)
 	}
 }
@@ -86,11 +86,11 @@ func (q *queue) await(s *queueIn, h *Handle) {
 // takeEager receives an eager message.
 func (q *queue) takeEager(s *queueIn, h *Handle, b []byte) {
 	q.consume(s)
-	if len(b) != h.shape.length {
+	if len(b) != h.shape.Len() {
 		q.refuse(s, h, len(b))
 		return
 	}
-	h.shape.scatter(b, 0)
+	h.shape.Scatter(b, 0)
 	s.received.Eager++
 	q.receive(s, h)
 }
@@ -106,7 +106,7 @@ func (q *queue) consume(s *queueIn) {
 // refuse fails a receive whose message has a wrong length, n bytes.
 func (q *queue) refuse(s *queueIn, h *Handle, n int) {
 	q.forget(s, h)
-	q.tell(header{kind: queueWrong, stream: s.number, k: h.k, length: uint64(h.shape.length)})
+	q.tell(header{kind: queueWrong, stream: s.number, k: h.k, length: uint64(h.shape.Len())})
 	q.finish(h, phaseReceived, h.lengthError(n))
 }
 
@@ -162,7 +162,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 			return fmt.Errorf("%w: more than %d messages ready", ErrProtocol, maxAhead)
 		}
 		s.ready[m.k] = m
-	case m.length != uint64(h.shape.length):
+	case m.length != uint64(h.shape.Len()):
 		q.refuse(s, h, lengthTold(m.length))
 	}
 	return nil

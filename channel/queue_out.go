@@ -43,7 +43,7 @@ func (q *queue) startSend(h *Handle) error {
 	defer q.lock.Unlock()
 	s := q.out[h.out.number]
 	staged := false
-	if h.shape.length > q.cross.eager {
+	if h.shape.Len() > q.cross.eager {
 		q.poll() // the gate may have arrived
 		if _, ok := s.opened[s.next+1]; !ok && h.staging != nil {
 			q.stage(h)
@@ -89,7 +89,7 @@ func (q *queue) send(s *queueOut, h *Handle) {
 	switch {
 	case h.bindErr.Load() != nil:
 		q.sendUnusable(s, h)
-	case h.shape.length > q.cross.eager:
+	case h.shape.Len() > q.cross.eager:
 		if err := q.offer(s, h); err != nil {
 			q.broken(err)
 		}
@@ -108,12 +108,12 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	if q.failed || s.ahead-s.taken >= window || len(q.control) > 0 || q.credits <= reserve {
 		return false
 	}
-	n := h.shape.length
+	n := h.shape.Len()
 	i, b := q.buffer(n)
 	if b == nil {
 		return false
 	}
-	h.shape.gather(b[headerSize:headerSize+n], 0)
+	h.shape.Gather(b[headerSize:headerSize+n], 0)
 	s.eager[s.ahead%uint64(len(s.eager))] = length{h.k, n}
 	s.ahead++
 	s.sent.Eager++

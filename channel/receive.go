@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -59,10 +60,10 @@ func (s *receiveStream) start(h *Handle) error {
 	h.gated, h.moved = false, 0
 	wait.StoreRelaxed32(&h.tried, 0)
 	h.setPhase(phaseWaiting)
-	if h.shape.length > eagerMax {
+	if h.shape.Len() > eagerMax {
 		s.large++
 	}
-	if r := s.r.Load(); r != nil && h.shape.length > gateMin {
+	if r := s.r.Load(); r != nil && h.shape.Len() > gateMin {
 		s.publishGate(h, r)
 	}
 	s.lock.Unlock()
@@ -81,7 +82,7 @@ func (s *receiveStream) unlink(h *Handle) {
 	} else {
 		s.last = h.prev
 	}
-	if h.shape.length > eagerMax {
+	if h.shape.Len() > eagerMax {
 		s.large--
 	}
 }
@@ -106,7 +107,7 @@ func (s *receiveStream) publishGate(h *Handle, r *ring) {
 	if h.reachable && s.gates[i] == nil {
 		h.gated = true
 		s.gates[i] = h
-		r.gates[i].open(h.k, h.id, h.generation, h.shape.length)
+		r.gates[i].open(h.k, h.id, h.generation, h.shape.Len())
 	}
 	if w := atomic.LoadUint64(&r.slots[i].word); w>>16 == h.k {
 		if s.take(h, r, w, false); h.gated && h.phase.Load() == phaseWaiting {
@@ -122,7 +123,7 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 	}
 	r := s.r.Load()
 	if r != nil {
-		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.length <= gateMin) &&
+		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.Len() <= gateMin) &&
 			s.peer.state.Load() < peerFailed {
 			return false, nil
 		}
@@ -152,7 +153,7 @@ func (s *receiveStream) ready(h *Handle) bool {
 	case s.q.Load() != nil || r == nil: // what brings it wakes
 		return false
 	default:
-		return atomic.LoadUint64(&r.slots[h.k%ringSlots].word)>>16 == h.k || atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin
+		return atomic.LoadUint64(&r.slots[h.k%ringSlots].word)>>16 == h.k || atomic.LoadUint32(&h.tried) == 0 && h.shape.Len() > gateMin
 	}
 }
 
@@ -188,7 +189,7 @@ func (s *receiveStream) advance(h *Handle) {
 	if r != nil {
 		// The gate first: if the sender's layout is not known yet because its memory has not
 		// arrived, the sender may copy.
-		if atomic.LoadUint32(&h.tried) == 0 && h.shape.length > gateMin {
+		if atomic.LoadUint32(&h.tried) == 0 && h.shape.Len() > gateMin {
 			s.publishGate(h, r)
 			return
 		}
@@ -210,7 +211,7 @@ func (s *receiveStream) peerDone(h *Handle, r *ring) bool {
 		return true
 	}
 	m := &r.matches[h.k%ringSlots]
-	n, _ := chunks(h.shape.length)
+	n, _ := chunks(h.shape.Len())
 	return m.judge(h.k, verdictWithdrawn) || m.finished(h.k, n)
 }
 
@@ -223,11 +224,11 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 	switch w >> 8 & 0xff {
 	case slotInline:
 		switch {
-		case n != h.shape.length || n > slotData:
+		case n != h.shape.Len() || n > slotData:
 			s.refuse(h, r, n)
 			return
 		case h.flat == nil:
-			h.shape.scatter(slot.data[:n], 0)
+			h.shape.Scatter(slot.data[:n], 0)
 		case n == 8:
 			*(*[8]byte)(h.flat) = [8]byte(slot.data[:])
 		default:
@@ -235,7 +236,7 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 		}
 	case slotEager:
 		off, size := slot.eager()
-		if int(size) != h.shape.length {
+		if int(size) != h.shape.Len() {
 			s.refuse(h, r, int(size))
 			return
 		}
@@ -246,11 +247,11 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 		if h.flat != nil {
 			copy(h.flat, r.data[off:off+size])
 		} else {
-			h.shape.scatter(r.data[off:off+size], 0)
+			h.shape.Scatter(r.data[off:off+size], 0)
 		}
 	case slotMoved:
-		if v := slot.rendezvous(); !h.gated || v.length != uint64(h.shape.length) {
-			s.finish(h, h.broken("%d bytes moved, where %d wait at gate: %v", v.length, h.shape.length, h.gated))
+		if v := slot.rendezvous(); !h.gated || v.length != uint64(h.shape.Len()) {
+			s.finish(h, h.broken("%d bytes moved, where %d wait at gate: %v", v.length, h.shape.Len(), h.gated))
 			return
 		}
 		s.acknowledge(h.k, r, 0)
@@ -296,7 +297,7 @@ func (s *receiveStream) refuse(h *Handle, r *ring, n int) {
 
 // tellLength tells the sender of a message of a wrong length the length of the receive.
 func (h *Handle) tellLength(r *ring) {
-	wait.StoreRelease64(&r.lengths[h.k%ringSlots], uint64(h.shape.length))
+	wait.StoreRelease64(&r.lengths[h.k%ringSlots], uint64(h.shape.Len()))
 }
 
 // takeRendezvous makes progress on a rendezvous as the receiver. With direct, the sender does
@@ -311,7 +312,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 	}
 	m := &r.matches[h.k%ringSlots]
 	v := slot.rendezvous()
-	if v.length != uint64(h.shape.length) {
+	if v.length != uint64(h.shape.Len()) {
 		h.tellLength(r)
 		m.judge(h.k, verdictLength)
 		s.acknowledge(h.k, r, 0)
@@ -319,7 +320,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 		s.finish(h, h.lengthError(lengthTold(v.length)))
 		return
 	}
-	n, _ := chunks(h.shape.length)
+	n, _ := chunks(h.shape.Len())
 	if !direct && !m.finished(h.k, n) {
 		h.copying = true
 		s.releases++
@@ -347,7 +348,7 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 func (h *Handle) assistReceive(m *match, v rendezvous) {
 	p := h.in.peer
 	src := h.remoteShape(p, m, v.handle, v.generation, v.length)
-	if n, _ := chunks(h.shape.length); src == nil && !m.claimed(h.k, n) {
+	if n, _ := chunks(h.shape.Len()); src == nil && !m.claimed(h.k, n) {
 		p.awaitsLayout(v.handle, v.generation)
 	}
 	if src != nil && h.copyChunks(m, &h.shape, src) {
@@ -369,9 +370,9 @@ func (h *Handle) assistSend() {
 
 // lookupGate returns the layout of the receive that waits at a gate; nil if it is unknown or has
 // another length, which the receiver reports.
-func (h *Handle) lookupGate(r *ring, i uint64) *shape {
+func (h *Handle) lookupGate(r *ring, i uint64) *layout.Shape {
 	handle, generation, length, ok := r.gates[i].read(h.k)
-	if !ok || length != uint64(h.shape.length) {
+	if !ok || length != uint64(h.shape.Len()) {
 		return nil
 	}
 	return h.remoteShape(h.out.peer, &r.matches[i], handle, generation, length)
@@ -379,12 +380,12 @@ func (h *Handle) lookupGate(r *ring, i uint64) *shape {
 
 // remoteShape returns a layout that the peer has declared for a match, nil if it is not known yet
 // or no longer needed.
-func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, length uint64) *shape {
+func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, length uint64) *layout.Shape {
 	l := h.remote.Load()
 	if l == nil || l.handle != handle || l.generation != generation {
 		var err error
 		l, err = p.layout(handle, generation)
-		if n, _ := chunks(h.shape.length); err != nil && !m.claimed(h.k, n) {
+		if n, _ := chunks(h.shape.Len()); err != nil && !m.claimed(h.k, n) {
 			p.failLater(err)
 		}
 		h.remote.Store(l)
@@ -392,8 +393,8 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 	switch {
 	case l == nil:
 		return nil
-	case uint64(l.shape.length) != length:
-		p.failLater(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.length))
+	case uint64(l.shape.Len()) != length:
+		p.failLater(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.Len()))
 		return nil
 	}
 	return &l.shape
@@ -401,15 +402,15 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 
 // copyChunks claims chunks and copies them until none is left. It says whether there
 // were any.
-func (h *Handle) copyChunks(m *match, dst, src *shape) (moved bool) {
-	n, size := chunks(h.shape.length)
+func (h *Handle) copyChunks(m *match, dst, src *layout.Shape) (moved bool) {
+	n, size := chunks(h.shape.Len())
 	for range n { // bounded, whatever a peer does to the match
 		i, _ := m.claim(h.k, n)
 		if i < 0 {
 			break
 		}
 		from := i * size
-		move(dst, src, from, min(size, h.shape.length-from))
+		layout.Move(dst, src, from, min(size, h.shape.Len()-from))
 		m.finish(h.k)
 		moved = true
 	}

@@ -94,16 +94,16 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 	}
 	if g, ok := s.opened[h.k]; ok {
 		delete(s.opened, h.k)
-		if g.length == uint64(h.shape.length) {
+		if g.length == uint64(h.shape.Len()) {
 			return q.startWrite(s, h, g)
 		}
 		// The receiver reports that the lengths differ.
 	}
 	if h.staging != nil && !h.transfer.packed {
-		byPiece(h, h.shape.gather)
+		byPiece(h, h.shape.Gather)
 		h.transfer.packed = true
 	}
-	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
+	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.Len()), handle: h.id, generation: h.generation})
 	return nil
 }
 
@@ -114,11 +114,11 @@ var atPiece func(h *Handle)
 // byPiece copies a message to or from its staging memory in pieces, because a goroutine cannot be
 // preempted (by the garbage collector, for example) during a copy.
 func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
-	for at := 0; at < h.shape.length; at += packPiece {
+	for at := 0; at < h.shape.Len(); at += packPiece {
 		if atPiece != nil {
 			atPiece(h)
 		}
-		copyPiece(h.staging.Bytes()[at:min(at+packPiece, h.shape.length)], at)
+		copyPiece(h.staging.Bytes()[at:min(at+packPiece, h.shape.Len())], at)
 	}
 }
 
@@ -127,7 +127,7 @@ func byPiece(h *Handle, copyPiece func(b []byte, from int)) {
 func (q *queue) stage(h *Handle) {
 	h.copying = true
 	q.lock.Unlock()
-	byPiece(h, h.shape.gather)
+	byPiece(h, h.shape.Gather)
 	q.lock.Lock()
 	h.copying = false
 }
@@ -141,7 +141,7 @@ func (q *queue) unstage() {
 		s := q.in[h.in.number]
 		s.unstaged++
 		q.lock.Unlock()
-		byPiece(h, h.shape.scatter)
+		byPiece(h, h.shape.Scatter)
 		q.lock.Lock()
 		s.unstaged--
 		h.copying = false
@@ -167,7 +167,7 @@ func (q *queue) arriveGate(s *queueOut, g header) error {
 
 // startWrite begins to write a message into the layout that the receiver has named.
 func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
-	if g.length != uint64(h.shape.length) {
+	if g.length != uint64(h.shape.Len()) {
 		return nil
 	}
 	l := q.far(h, g.handle, g.generation)
@@ -178,7 +178,7 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 		time.AfterFunc(askAfter, func() { q.ask(earlyGate{s: s, gate: g}) })
 		return nil
 	}
-	if l.total != h.shape.length {
+	if l.total != h.shape.Len() {
 		return fmt.Errorf("%w: gate for %d bytes to a layout of %d bytes", ErrProtocol, g.length, l.total)
 	}
 	h.transfer.begun, h.transfer.to = true, l
@@ -261,12 +261,12 @@ func (q *queue) fetch(h *Handle, r header) bool {
 		return false
 	}
 	l := q.far(h, r.handle, r.generation)
-	if l == nil || l.total != h.shape.length {
+	if l == nil || l.total != h.shape.Len() {
 		return false
 	}
 	blocks := 1
 	if h.staging == nil {
-		blocks = h.layout.blocks
+		blocks = h.shape.Blocks()
 	}
 	if l.blocks > blocks && l.total/l.blocks < q.cross.read {
 		return false
@@ -279,7 +279,7 @@ func (q *queue) fetch(h *Handle, r header) bool {
 // publishGate tells the sender where a message is to be written.
 func (q *queue) publishGate(s *queueIn, h *Handle) {
 	q.gated[h.id] = h
-	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.length), handle: h.id, generation: h.generation})
+	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.Len()), handle: h.id, generation: h.generation})
 }
 
 // begin queues a message behind those of equal or higher priority. A message of lower priority
@@ -304,14 +304,14 @@ func (q *queue) advance(l *lane) {
 // them.
 func (q *queue) move(l *lane, h *Handle) bool {
 	t := &h.transfer
-	for t.moved < h.shape.length {
+	for t.moved < h.shape.Len() {
 		st := step{h: h, k: h.k, from: t.moved}
 		most := min(len(q.wrs), l.limit-l.wrs)
 		if h.staging != nil {
 			most = min(most, 1)
 		}
 		q.sges = q.sges[:0]
-		for st.wrs < most && t.moved < h.shape.length && l.bytes+st.bytes < flyingMax && q.compose(l, h, &q.wrs[st.wrs]) {
+		for st.wrs < most && t.moved < h.shape.Len() && l.bytes+st.bytes < flyingMax && q.compose(l, h, &q.wrs[st.wrs]) {
 			st.wrs++
 			st.bytes = t.moved - st.from
 		}
@@ -342,10 +342,10 @@ func (q *queue) compose(l *lane, h *Handle, wr *verbs.SendWR) bool {
 	if h.staging != nil {
 		n = min(n, packPiece)
 	}
-	first, at, got := len(q.sges), h.source.seek(t.moved), 0
+	first, at, got := len(q.sges), h.source.Seek(t.moved), 0
 	for got < n && len(q.sges)-first < l.sges {
-		part := at.part
-		b := h.source.next(&at, n-got)
+		part := at.Part
+		b := h.source.Next(&at, n-got)
 		q.sges = append(q.sges, verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), Length: uint32(len(b)), LKey: h.lkeys[part]})
 		got += len(b)
 	}
@@ -353,7 +353,7 @@ func (q *queue) compose(l *lane, h *Handle, wr *verbs.SendWR) bool {
 		RemoteAddr: r.addr + uint64(p.off+t.block*p.stride+t.within)}
 	if !l.read {
 		wr.WRID, wr.Opcode = wrWrite, verbs.OpRDMAWrite
-		if t.moved+got == h.shape.length {
+		if t.moved+got == h.shape.Len() {
 			if len(q.control) > 0 || q.credits <= reserve {
 				return false
 			}
@@ -361,7 +361,7 @@ func (q *queue) compose(l *lane, h *Handle, wr *verbs.SendWR) bool {
 			wr.Opcode, wr.Imm = verbs.OpRDMAWriteWithImm, t.to.handle
 		}
 		if h.staging != nil && !t.packed {
-			h.shape.gather(h.staging.Bytes()[t.moved:t.moved+got], t.moved)
+			h.shape.Gather(h.staging.Bytes()[t.moved:t.moved+got], t.moved)
 		}
 	}
 	t.moved += got
@@ -382,7 +382,7 @@ func (q *queue) moved(l *lane) {
 	l.wrs -= st.wrs
 	l.bytes -= st.bytes
 	q.release(st.sends)
-	h, last := st.h, st.from+st.bytes == st.h.shape.length
+	h, last := st.h, st.from+st.bytes == st.h.shape.Len()
 	if !l.read {
 		if s := q.out[h.out.number]; last && s.offers[st.k] == h {
 			delete(s.offers, st.k)
@@ -395,10 +395,10 @@ func (q *queue) moved(l *lane) {
 		return
 	}
 	if h.staging != nil {
-		h.shape.scatter(h.staging.Bytes()[st.from:st.from+st.bytes], st.from)
+		h.shape.Scatter(h.staging.Bytes()[st.from:st.from+st.bytes], st.from)
 	}
 	if last {
-		q.tell(header{kind: queueDone, stream: s.number, k: st.k, length: uint64(h.shape.length)})
+		q.tell(header{kind: queueDone, stream: s.number, k: st.k, length: uint64(h.shape.Len())})
 		s.received.Read++
 		q.receive(s, h)
 	}
@@ -407,7 +407,7 @@ func (q *queue) moved(l *lane) {
 // arriveDone ends a send that the receiver has read.
 func (q *queue) arriveDone(s *queueOut, m header) error {
 	h := s.offers[m.k]
-	if h == nil || h.transfer.begun || m.length != uint64(h.shape.length) {
+	if h == nil || h.transfer.begun || m.length != uint64(h.shape.Len()) {
 		return fmt.Errorf("%w: start %d was read but not offered; last start is %d", ErrProtocol, m.k, s.next)
 	}
 	delete(s.offers, m.k)

@@ -169,8 +169,7 @@ func room(t testing.TB, n *Node, size int, own bool, lay func([]byte) Layout) ([
 
 func packed(l Layout) []byte {
 	b := make([]byte, l.Len())
-	s := newShape(l.parts, l.length)
-	s.gather(b, 0)
+	l.shape.Gather(b, 0)
 	return b
 }
 

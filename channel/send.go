@@ -151,7 +151,7 @@ func (s *sendStream) publish(h *Handle, present bool) bool {
 	}
 	i := k % ringSlots
 	slot := &s.r.slots[i]
-	n := h.shape.length
+	n := h.shape.Len()
 	s.sizes[i] = n
 	switch {
 	case n <= slotData:
@@ -160,7 +160,7 @@ func (s *sendStream) publish(h *Handle, present bool) bool {
 		} else if h.flat != nil {
 			copy(slot.data[:n], h.flat)
 		} else {
-			h.shape.gather(slot.data[:n], 0)
+			h.shape.Gather(slot.data[:n], 0)
 		}
 		s.ends[i] = s.head
 		h.setPhase(phaseSent)
@@ -195,7 +195,7 @@ func (s *sendStream) store(p *uint64, v uint64) {
 
 // publishEager copies a message into the data of the ring; false if that is full.
 func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
-	n := h.shape.length
+	n := h.shape.Len()
 	room := uint64(n+eagerAlign-1) &^ (eagerAlign - 1)
 	off := s.head % ringData
 	skip := uint64(0)
@@ -209,7 +209,7 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	}
 	s.head += skip + room
 	s.ends[h.k%ringSlots] = s.head
-	h.shape.gather(s.r.data[off:off+uint64(n)], 0)
+	h.shape.Gather(s.r.data[off:off+uint64(n)], 0)
 	slot.setEager(uint32(off), uint32(n))
 	h.setPhase(phaseSent)
 	s.store(&slot.word, key(h.k, slotEager<<8))
@@ -229,7 +229,7 @@ func (s *sendStream) publishMoved(h *Handle, slot *slot) bool {
 		return false // the receive is being withdrawn
 	}
 	s.ends[i] = s.head
-	slot.setRendezvous(rendezvous{length: uint64(h.shape.length)})
+	slot.setRendezvous(rendezvous{length: uint64(h.shape.Len())})
 	h.setPhase(phaseSent)
 	s.store(&slot.word, key(h.k, slotMoved<<8))
 	return true
@@ -247,7 +247,7 @@ func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 		kind = slotDirect
 	}
 	h.packed = false
-	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.length)})
+	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.Len())})
 	s.offer(h, slot, kind)
 }
 
@@ -312,7 +312,7 @@ func (s *sendStream) settle(h *Handle) {
 	}
 	i := h.k % ringSlots
 	m := &s.r.matches[i]
-	n, _ := chunks(h.shape.length)
+	n, _ := chunks(h.shape.Len())
 	switch {
 	case h == s.busy:
 		return
@@ -321,7 +321,7 @@ func (s *sendStream) settle(h *Handle) {
 		h.end(phaseSent)
 	case s.refused(h):
 		s.noted[i] = h.k
-		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.length, Other: s.wanted(h.k), Err: ErrLength})
+		s.failOffered(h, &Error{Op: "send", Rank: s.peer.rank, Stream: int(s.number), Start: h.k, Len: h.shape.Len(), Other: s.wanted(h.k), Err: ErrLength})
 	case m.verdict(h.k) == verdictWithdrawn, m.verdict(h.k+ringSlots) == verdictWithdrawn: // the latter overwrites a verdict on k
 		s.failOffered(h, s.peer.withdrawn("send", s.number, h.k))
 	case !h.packed && !m.sane(h.k, n):
@@ -448,7 +448,7 @@ func (s *sendStream) ready(h *Handle) bool {
 		_, _, ok := s.nextPiece()
 		return ok
 	}
-	n, _ := chunks(h.shape.length)
+	n, _ := chunks(h.shape.Len())
 	_, _, _, gate := s.r.gates[h.k%ringSlots].read(h.k)
 	return gate || m.finished(h.k, n)
 }

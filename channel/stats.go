@@ -27,7 +27,7 @@ type counts struct{ Counts }
 
 func (c *counts) add(h *Handle) {
 	c.Messages++
-	c.Bytes += uint64(h.shape.length)
+	c.Bytes += uint64(h.shape.Len())
 }
 
 func (c *Counts) sum(o *Counts) {
@@ -180,7 +180,7 @@ func (h *Handle) describeState(now uint32) string {
 	} else {
 		stream = h.out.number
 	}
-	return fmt.Sprintf("%v %s rank %d, stream %d, start %d, %d bytes: %s, for %d s", h.kind, prep, h.peer().rank, stream, h.k, h.shape.length, state, max(now, h.began)-h.began)
+	return fmt.Sprintf("%v %s rank %d, stream %d, start %d, %d bytes: %s, for %d s", h.kind, prep, h.peer().rank, stream, h.k, h.shape.Len(), state, max(now, h.began)-h.began)
 }
 
 // lockStream takes the lock that guards the handle's starts.

@@ -36,8 +36,7 @@ func TestElements(t *testing.T) {
 	bytesOf := func(l Layout) []byte {
 		require.NoError(t, l.Err())
 		b := make([]byte, l.Len())
-		shape := newShape(l.parts, l.length)
-		shape.gather(b, 0)
+		l.shape.Gather(b, 0)
 		return b
 	}
 	require.Equal(t, Bytes(x), bytesOf(Slice(x)))

@@ -171,9 +171,9 @@ func (h *Handle) direct() bool {
 		return false
 	}
 	if q := h.queued(); q != nil {
-		return h.shape.length > q.cross.eager
+		return h.shape.Len() > q.cross.eager
 	}
-	return h.shape.length > eagerMax
+	return h.shape.Len() > eagerMax
 }
 
 // listen waits until a control message has been read if a layout is missing, and says whether one was:

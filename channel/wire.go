@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -267,6 +268,11 @@ type remotePart struct {
 	off, block, count, stride int
 }
 
+// over is the part over the memory of its region.
+func (p *remotePart) over(region []byte) layout.Part {
+	return layout.Part{Base: region, Off: p.off, Block: p.block, Count: p.count, Stride: p.stride}
+}
+
 const (
 	regionLen = 4 + 8 + 8
 	partLen   = 4 + 4*8
@@ -310,19 +316,13 @@ func parseLayout(b []byte) (layoutInfo, error) {
 			return l, fmt.Errorf("%w: region %d of %d", ErrProtocol, p.region, regions)
 		}
 		size := l.regions[p.region].length
-		n, over := mul(p.block, p.count)
-		span, far := mul(p.count-1, p.stride)
-		switch {
-		case size > math.MaxInt64, p.block <= 0, p.count <= 0, over, far, n > math.MaxInt-l.total, p.count > math.MaxInt-l.blocks,
-			!fits(p.off, p.block, int(size)), span > 0 && span > math.MaxInt-p.off, !fits(p.off+span, p.block, int(size)):
+		q := p.over(nil)
+		if size > math.MaxInt64 || p.block <= 0 || p.count <= 0 || q.Check(int(size)) != nil || p.block*p.count > math.MaxInt-l.total || p.count > math.MaxInt-l.blocks {
 			return l, fmt.Errorf("%w: %d blocks of %d bytes, stride %d, at %d of a region of %d bytes", ErrProtocol, p.count, p.block, p.stride, p.off, size)
 		}
-		l.total += n
+		l.total += p.block * p.count
 		l.blocks += p.count
 		l.parts = append(l.parts, p)
 	}
 	return l, r.end(kindLayout)
 }
-
-// fits says whether n bytes from off on lie in size bytes; n > 0.
-func fits(off, n, size int) bool { return off >= 0 && n <= size && off <= size-n }

@@ -1,4 +1,4 @@
-package channel
+package layout
 
 import (
 	"math/rand/v2"

@@ -1,6 +1,6 @@
 //go:build !amd64 || race
 
-package channel
+package layout
 
 import "unsafe"
 
@@ -10,6 +10,6 @@ const (
 	blocksMax = 0
 )
 
-func copyBytes(dst, src []byte) { copy(dst, src) }
+func Copy(dst, src []byte) { copy(dst, src) }
 
 func copyBlocks(_, _ unsafe.Pointer, _, _, _, _ int) {}

@@ -1,4 +1,4 @@
-package channel
+package layout
 
 import "unsafe"
 
@@ -6,40 +6,19 @@ import "unsafe"
 // layout of its length. A copy of a range of that order can therefore begin
 // anywhere, which is how two sides share one.
 
-// position is a place in the packed order of a layout.
-type position struct {
-	part   int // which
+// Position is a place in the packed order of a layout.
+type Position struct {
+	Part   int // which
 	block  int // of the part
 	within int // bytes into the block
 }
 
-// shape is a layout as copies need it: its parts, and where each begins in the
-// packed order.
-type shape struct {
-	parts  []part
-	starts []int // nil for one part
-	length int
-}
+// flat says whether the bytes are one block.
+func (s *Shape) flat() bool { return len(s.parts) == 1 && s.parts[0].Count == 1 }
 
-func newShape(parts []part, length int) shape {
-	s := shape{parts: parts, length: length}
-	if len(parts) > 1 {
-		s.starts = make([]int, len(parts))
-		n := 0
-		for i := range parts {
-			s.starts[i] = n
-			n += parts[i].block * parts[i].count
-		}
-	}
-	return s
-}
-
-// contiguous says whether the layout is one piece.
-func (s *shape) contiguous() bool { return len(s.parts) == 1 && s.parts[0].count == 1 }
-
-// seek returns the position of byte n of the message; n < length.
-func (s *shape) seek(n int) position {
-	at := position{}
+// Seek returns the position of byte n of the message; n < length.
+func (s *Shape) Seek(n int) Position {
+	at := Position{}
 	if len(s.parts) > 1 {
 		lo, hi := 0, len(s.parts)
 		for hi-lo > 1 {
@@ -49,10 +28,10 @@ func (s *shape) seek(n int) position {
 				hi = mid
 			}
 		}
-		at.part = lo
+		at.Part = lo
 		n -= s.starts[lo]
 	}
-	if b := s.parts[at.part].block; n >= b {
+	if b := s.parts[at.Part].Block; n >= b {
 		at.block = n / b
 		n -= at.block * b
 	}
@@ -61,48 +40,48 @@ func (s *shape) seek(n int) position {
 }
 
 // rest returns the bytes of the block at the position, from there on.
-func (s *shape) rest(at *position) []byte {
-	p := &s.parts[at.part]
-	o := p.off + at.block*p.stride
-	return p.base[o+at.within : o+p.block]
+func (s *Shape) rest(at *Position) []byte {
+	p := &s.parts[at.Part]
+	o := p.Off + at.block*p.Stride
+	return p.Base[o+at.within : o+p.Block]
 }
 
 // advance advances the position by n bytes, which lie in its block.
-func (s *shape) advance(at *position, n int) {
-	p := &s.parts[at.part]
+func (s *Shape) advance(at *Position, n int) {
+	p := &s.parts[at.Part]
 	at.within += n
-	if at.within < p.block {
+	if at.within < p.Block {
 		return
 	}
 	at.within = 0
-	if at.block++; at.block < p.count {
+	if at.block++; at.block < p.Count {
 		return
 	}
 	at.block = 0
-	at.part++
+	at.Part++
 }
 
-// move copies n bytes of the message, from byte from on, from src to dst, which
+// Move copies n bytes of the message, from byte from on, from src to dst, which
 // have the same length.
-func move(dst, src *shape, from, n int) { moveAt(dst, src, from, from, n) }
+func Move(dst, src *Shape, from, n int) { moveAt(dst, src, from, from, n) }
 
 // moveAt copies n bytes: from byte s of src on to byte d of dst on.
-func moveAt(dst, src *shape, to, from, n int) {
+func moveAt(dst, src *Shape, to, from, n int) {
 	if n == 0 {
 		return
 	}
-	if dst.contiguous() && src.contiguous() {
+	if dst.flat() && src.flat() {
 		dp, sp := &dst.parts[0], &src.parts[0]
-		copyBytes(dp.base[dp.off+to:dp.off+to+n], sp.base[sp.off+from:sp.off+from+n])
+		Copy(dp.Base[dp.Off+to:dp.Off+to+n], sp.Base[sp.Off+from:sp.Off+from+n])
 		return
 	}
-	d, s := dst.seek(to), src.seek(from)
+	d, s := dst.Seek(to), src.Seek(from)
 	for n > 0 {
 		m := moveBlocks(dst, src, &d, &s, n)
 		if m == 0 {
 			a, b := dst.rest(&d), src.rest(&s)
 			m = min(len(a), len(b), n)
-			copyBytes(a[:m], b[:m])
+			Copy(a[:m], b[:m])
 			dst.advance(&d, m)
 			src.advance(&s, m)
 		}
@@ -112,15 +91,15 @@ func moveAt(dst, src *shape, to, from, n int) {
 
 // moveBlocks copies the next whole blocks, at most n bytes, if both sides have blocks of the
 // same size or one of them is contiguous. It returns the bytes moved.
-func moveBlocks(dst, src *shape, d, s *position, n int) int {
-	dp, sp := &dst.parts[d.part], &src.parts[s.part]
-	size := dp.block
+func moveBlocks(dst, src *Shape, d, s *Position, n int) int {
+	dp, sp := &dst.parts[d.Part], &src.parts[s.Part]
+	size := dp.Block
 	switch {
-	case dp.count == 1 && sp.count == 1:
+	case dp.Count == 1 && sp.Count == 1:
 		return 0
-	case dp.count == 1:
-		size = sp.block
-	case sp.count > 1 && sp.block != size:
+	case dp.Count == 1:
+		size = sp.Block
+	case sp.Count > 1 && sp.Block != size:
 		return 0
 	}
 	do, dstep, dcount := dp.run(d, size)
@@ -129,7 +108,7 @@ func moveBlocks(dst, src *shape, d, s *position, n int) int {
 	if count == 0 {
 		return 0
 	}
-	copyRun(dp.base, sp.base, do, so, size, count, dstep, sstep)
+	copyRun(dp.Base, sp.Base, do, so, size, count, dstep, sstep)
 	dst.skip(d, count, size)
 	src.skip(s, count, size)
 	return count * size
@@ -154,7 +133,7 @@ func copyRun(dst, src []byte, do, so, size, count, dstep, sstep int) {
 		case size < 1<<10:
 			copy(d, s)
 		default:
-			copyBytes(d, s)
+			Copy(d, s)
 		}
 		do += dstep
 		so += sstep
@@ -163,43 +142,43 @@ func copyRun(dst, src []byte, do, so, size, count, dstep, sstep int) {
 
 // run returns the offset of the blocks of size from the position on, their distance, and
 // their number, which is 0 inside a block.
-func (p *part) run(at *position, size int) (off, step, count int) {
-	if p.count == 1 {
-		return p.off + at.within, size, (p.block - at.within) / size
+func (p *Part) run(at *Position, size int) (off, step, count int) {
+	if p.Count == 1 {
+		return p.Off + at.within, size, (p.Block - at.within) / size
 	}
 	if at.within > 0 {
 		return 0, 0, 0
 	}
-	return p.off + at.block*p.stride, p.stride, p.count - at.block
+	return p.Off + at.block*p.Stride, p.Stride, p.Count - at.block
 }
 
 // skip advances the position over count blocks that run has returned.
-func (s *shape) skip(at *position, count, size int) {
-	p := &s.parts[at.part]
-	if p.count == 1 {
+func (s *Shape) skip(at *Position, count, size int) {
+	p := &s.parts[at.Part]
+	if p.Count == 1 {
 		s.advance(at, count*size)
 		return
 	}
-	if at.block += count; at.block == p.count {
+	if at.block += count; at.block == p.Count {
 		at.block = 0
-		at.part++
+		at.Part++
 	}
 }
 
-// gather copies the bytes of the message from from on into b.
-func (s *shape) gather(b []byte, from int) {
-	flat := shape{parts: []part{{base: b, block: len(b), count: 1}}, length: len(b)}
+// Gather copies the bytes of the message from from on into b.
+func (s *Shape) Gather(b []byte, from int) {
+	flat := Shape{parts: []Part{{Base: b, Block: len(b), Count: 1}}, length: len(b)}
 	moveAt(&flat, s, 0, from, len(b))
 }
 
-// scatter copies b into the message, from byte from on.
-func (s *shape) scatter(b []byte, from int) {
-	flat := shape{parts: []part{{base: b, block: len(b), count: 1}}, length: len(b)}
+// Scatter copies b into the message, from byte from on.
+func (s *Shape) Scatter(b []byte, from int) {
+	flat := Shape{parts: []Part{{Base: b, Block: len(b), Count: 1}}, length: len(b)}
 	moveAt(s, &flat, from, 0, len(b))
 }
 
-// next returns the next bytes, at most n of one block, and advances over them.
-func (s *shape) next(at *position, n int) []byte {
+// Next returns the next bytes, at most n of one block, and advances over them.
+func (s *Shape) Next(at *Position, n int) []byte {
 	b := s.rest(at)
 	b = b[:min(len(b), n)]
 	s.advance(at, len(b))
