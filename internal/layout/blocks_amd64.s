@@ -67,3 +67,14 @@ TEXT ·copyString(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), CX
 	REP; MOVSB
 	RET
+
+// func cpuid(leaf uint32) leaf
+TEXT ·cpuid(SB), NOSPLIT, $0-24
+	MOVL leaf+0(FP), AX
+	XORL CX, CX
+	CPUID
+	MOVL AX, ret_eax+8(FP)
+	MOVL BX, ret_ebx+12(FP)
+	MOVL CX, ret_ecx+16(FP)
+	MOVL DX, ret_edx+20(FP)
+	RET

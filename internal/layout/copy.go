@@ -127,12 +127,9 @@ func copyRun(dst, src []byte, do, so, size, count, dstep, sstep int) {
 	}
 	for range count {
 		d, s := dst[do:do+size], src[so:so+size]
-		switch {
-		case size == 8:
+		if size == 8 {
 			*(*[8]byte)(d) = *(*[8]byte)(s)
-		case size < 1<<10:
-			copy(d, s)
-		default:
+		} else {
 			Copy(d, s)
 		}
 		do += dstep
