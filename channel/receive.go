@@ -245,7 +245,7 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 			return
 		}
 		if h.flat != nil {
-			copy(h.flat, r.data[off:off+size])
+			layout.Copy(h.flat, r.data[off:off+size])
 		} else {
 			h.shape.Scatter(r.data[off:off+size], 0)
 		}

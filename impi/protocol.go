@@ -5,6 +5,8 @@ import (
 	"math"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // sink is the destination of the body of the packet that is arriving.
@@ -139,7 +141,7 @@ func (in *sink) fill(src []byte) int {
 	if in.req != nil {
 		in.req.copyIn(src)
 	} else {
-		copy(in.data[in.at:], src)
+		layout.Copy(in.data[in.at:], src)
 		in.at += n
 	}
 	in.left -= uint64(n)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // Wildcards of receives and probes.
@@ -119,12 +121,12 @@ func (r *request) advance(n int) {
 // copyOut copies the next len(dst) bytes of a send to dst.
 func (r *request) copyOut(dst []byte) {
 	if r.moved == 0 && len(r.vec) == 1 {
-		r.within = copy(dst, r.vec[0])
+		r.within = layout.Copy(dst, r.vec[0])
 		r.moved = uint64(r.within)
 		return
 	}
 	for len(dst) > 0 {
-		n := copy(dst, r.window(uint64(len(dst))))
+		n := layout.Copy(dst, r.window(uint64(len(dst))))
 		r.advance(n)
 		dst = dst[n:]
 	}
@@ -133,7 +135,7 @@ func (r *request) copyOut(dst []byte) {
 // copyIn copies src to where the next bytes of a receive belong and drops what does not fit.
 func (r *request) copyIn(src []byte) {
 	if r.moved == 0 && len(r.vec) == 1 && len(src) <= len(r.vec[0]) {
-		r.within = copy(r.vec[0], src)
+		r.within = layout.Copy(r.vec[0], src)
 		r.moved = uint64(r.within)
 		return
 	}
@@ -143,7 +145,7 @@ func (r *request) copyIn(src []byte) {
 			r.moved += uint64(len(src))
 			return
 		}
-		n := copy(w, src)
+		n := layout.Copy(w, src)
 		r.advance(n)
 		src = src[n:]
 	}

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -382,7 +383,7 @@ func (q *QP) place(b []byte, s *soft.Sink) bool {
 		if len(q.Receive.SGEs) == 1 && m.off == 0 {
 			r := &q.Receive.SGEs[0]
 			if mr, f := q.ctx.mrs.Lookup(q.PD, r.LKey, r.Addr, uint64(len(b)), verbs.AccessLocalWrite); f == soft.OK && int(r.Length) >= len(b) {
-				copy(mr.Slice(r.Addr, len(b)), b)
+				layout.Copy(mr.Slice(r.Addr, len(b)), b)
 				m.off += uint32(len(b))
 				return true
 			}
@@ -397,7 +398,7 @@ func (q *QP) place(b []byte, s *soft.Sink) bool {
 			q.refuseEvent(verbs.WCRemAccessErr)
 			return false
 		}
-		copy(mr.Slice(m.raddr+uint64(m.off), len(b)), b)
+		layout.Copy(mr.Slice(m.raddr+uint64(m.off), len(b)), b)
 	}
 	m.off += uint32(len(b))
 	return true

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -535,7 +536,7 @@ func (q *QP) payload(e *soft.SendEntry, off uint64, dst []byte) bool {
 	if len(e.SGEs) == 1 && off == 0 {
 		s := &e.SGEs[0]
 		if m, f := q.ctx.mrs.Lookup(q.PD, s.LKey, s.Addr, uint64(len(dst)), 0); f == soft.OK {
-			copy(dst, m.Slice(s.Addr, len(dst)))
+			layout.Copy(dst, m.Slice(s.Addr, len(dst)))
 			return true
 		}
 	}
@@ -640,7 +641,7 @@ func (q *QP) answer() bool {
 				q.refuseEvent(verbs.WCRemAccessErr)
 				return false
 			}
-			copy(b, m.Slice(a.raddr+uint64(a.off), int(want)))
+			layout.Copy(b, m.Slice(a.raddr+uint64(a.off), int(want)))
 		}
 		*sl.packed() = packed{pos, want}
 		q.publish(sl, opReadBytes, 0, 0)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -122,7 +123,7 @@ func (o *Op) work() (err error) {
 		if t.me != c.Root {
 			var b []byte
 			if b, err = o.view(c.Root, true, len(c.Dst)); err == nil {
-				copy(c.Dst, b)
+				layout.Copy(c.Dst, b)
 			}
 		}
 	case coll.Reduce:
@@ -174,7 +175,7 @@ func (o *Op) work() (err error) {
 // copyBlock copies unless both are the same memory.
 func copyBlock(dst, src []byte) {
 	if len(dst) > 0 && &dst[0] != &src[0] {
-		copy(dst, src)
+		layout.Copy(dst, src)
 	}
 }
 
@@ -206,7 +207,7 @@ func (o *Op) foldToAll(dsts, srcs [][]byte, s Span) {
 		own := b.in(dsts[t.me])
 		o.fold(own, srcs, b)
 		for k := 1; k < t.size; k++ {
-			copy(b.in(dsts[(t.me+k)%t.size]), own)
+			layout.Copy(b.in(dsts[(t.me+k)%t.size]), own)
 		}
 	}
 }
@@ -225,7 +226,7 @@ func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span, at int) {
 			src := b.in(srcs[i])
 			copy(saved, src) // the result may overwrite it
 			if c.Kind == coll.Exscan && i > 0 {
-				copy(to.in(dsts[i]), acc)
+				layout.Copy(to.in(dsts[i]), acc)
 			}
 			if i == 0 {
 				copy(acc, saved)
@@ -233,7 +234,7 @@ func (o *Op) foldPrefixes(dsts, srcs [][]byte, s Span, at int) {
 				c.Combine(acc, acc, saved)
 			}
 			if c.Kind == coll.Scan {
-				copy(to.in(dsts[i]), acc)
+				layout.Copy(to.in(dsts[i]), acc)
 			}
 		}
 	}

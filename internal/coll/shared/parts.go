@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // lengthSize is the size of the length that precedes each block, if blocks differ and not every
@@ -64,11 +65,11 @@ func (o *Op) give(dst []byte, off, step int) {
 		p = p[off:min(off+step, len(p))]
 		if o.shared {
 			own := o.shareOf(t.me, len(p))
-			copy(dst, p[:own.Off])
-			copy(dst[own.Off+own.Len:], p[own.Off+own.Len:])
+			layout.Copy(dst, p[:own.Off])
+			layout.Copy(dst[own.Off+own.Len:], p[own.Off+own.Len:])
 			return
 		}
-		copy(dst, p)
+		layout.Copy(dst, p)
 		return
 	}
 	if c.Kind == coll.Scatter && t.me != c.Root {
@@ -85,7 +86,7 @@ func (o *Op) give(dst []byte, off, step int) {
 			at = at[lengthSize:]
 		}
 		if off < len(b) {
-			copy(at, b[off:min(off+step, len(b))])
+			layout.Copy(at, b[off:min(off+step, len(b))])
 		}
 	}
 }
@@ -97,7 +98,7 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 	switch c.Kind {
 	case coll.Broadcast:
 		if t.me != c.Root && off < len(c.Dst) {
-			copy(c.Dst[off:min(off+step, len(c.Dst))], parts[c.Root])
+			layout.Copy(c.Dst[off:min(off+step, len(c.Dst))], parts[c.Root])
 		}
 	case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
 		from, to := c.needs(t.me, t.size)
@@ -113,7 +114,7 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 			if s := c.span(i).piece(off, step); i == t.me {
 				copyBlock(s.in(c.Dst), c.Src[min(off, len(c.Src)):])
 			} else {
-				copy(s.in(c.Dst), parts[i])
+				layout.Copy(s.in(c.Dst), parts[i])
 			}
 		}
 	case coll.ReduceScatter:
@@ -165,6 +166,6 @@ func (o *Op) takeBlock(i int, s Span, part []byte, off, step int) error {
 		part = part[lengthSize:]
 	}
 	s = s.piece(off, step)
-	copy(s.in(o.call.Dst), part)
+	layout.Copy(s.in(o.call.Dst), part)
 	return nil
 }

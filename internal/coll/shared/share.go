@@ -1,6 +1,9 @@
 package shared
 
-import "github.com/sluice-hpc/sluice/internal/coll"
+import (
+	"github.com/sluice-hpc/sluice/internal/coll"
+	"github.com/sluice-hpc/sluice/internal/layout"
+)
 
 // shareMin is the length from which the members divide the work of a reduction that all of them
 // need, although that takes a second line.
@@ -78,7 +81,7 @@ func (o *Op) takeShares() phase {
 		if c.Kind == coll.Scan || c.Kind == coll.Exscan {
 			from = o.prefixIn(data, t.me, s)
 		}
-		copy(s.in(c.Dst[o.off:]), from)
+		layout.Copy(s.in(c.Dst[o.off:]), from)
 	}
 	if o.piece != 0 {
 		return o.pieceTaken()
@@ -106,7 +109,7 @@ func (o *Op) fold(dst []byte, parts [][]byte, s Span) {
 		n := min(step, s.Len-off)
 		at := s.Off + off
 		if len(parts) == 1 {
-			copy(dst[off:off+n], parts[0][at:at+n])
+			layout.Copy(dst[off:off+n], parts[0][at:at+n])
 			continue
 		}
 		if fold := o.call.Fold; fold != nil && len(parts) > 2 {

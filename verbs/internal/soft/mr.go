@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/verbs"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // PD is a protection domain. Only its identity matters.
@@ -180,7 +182,7 @@ func (t *MRTable) Scatter(pd *PD, sges []verbs.SGE, off uint64, src []byte) Faul
 		if f != OK {
 			return f
 		}
-		src = src[copy(dst, src):]
+		src = src[layout.Copy(dst, src):]
 	}
 	return OK
 }
@@ -191,7 +193,7 @@ func (t *MRTable) Gather(pd *PD, sges []verbs.SGE, off uint64, dst []byte) Fault
 		if f != OK {
 			return f
 		}
-		dst = dst[copy(dst, src):]
+		dst = dst[layout.Copy(dst, src):]
 	}
 	return OK
 }
