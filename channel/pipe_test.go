@@ -19,6 +19,31 @@ func heapPair(t testing.TB, a, b *Node, size int, opts ...DeclareOption) (s, r *
 	return s, r, out, in
 }
 
+// TestPieces: the pieces of a message follow each other in the pipe, and fill it no more than the
+// message's cache lines do; they are short at its ends.
+func TestPieces(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	pipe := make([]byte, pipeSize)
+	for range 2000 {
+		first, n := pipeLine*rng.Uint64N(3*pipeSize/pipeLine), 1+rng.IntN(1<<rng.IntN(21))
+		at := first
+		for moved := 0; moved < n; {
+			b := piece(pipe, at, moved, n)
+			require.NotEmpty(t, b)
+			require.Same(t, &pipe[at%pipeSize], &b[0])
+			require.LessOrEqual(t, len(b), pieceMax)
+			if moved == 0 || moved+len(b) == n {
+				require.LessOrEqual(t, len(b), pieceMin)
+			}
+			if moved += len(b); moved < n {
+				require.Zero(t, len(b)%pipeLine)
+			}
+			at += pipeLines(uint64(len(b)))
+		}
+		require.Equal(t, first+pipeLines(uint64(n)), at)
+	}
+}
+
 // TestPipeSenderAway: a message longer than the pipe arrives while its sender's
 // user computes, in one start and in many.
 func TestPipeSenderAway(t *testing.T) {

@@ -76,7 +76,7 @@ const (
 	slotRendezvous            // handle, generation, length: in the sender's memory
 	slotDirect                // length: the sender is copying it into the waiting receive
 	slotMoved                 // length: the sender has copied it into the waiting receive
-	slotPacked                // number of the first piece, length: in the pipe
+	slotPacked                // its place in the bytes of the pipe, length: in the pipe
 )
 
 // gate says that a receive waits, and with which layout. A sender may still be reading it when

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
-
 	"github.com/sluice-hpc/sluice/internal/layout"
 )
 

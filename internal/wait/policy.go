@@ -432,13 +432,12 @@ func (w *Waiter) End() {
 	case fresh:
 		return
 	case spinning:
-		if p.Glanced(); w.slept {
-			p.nap(w.before - w.start)
-		}
+		p.Glanced()
+		w.nap(w.before)
 	case drowsy:
 		if w.rise(); w.slept && p.setting.Mode == Adaptive {
 			now := p.clock()
-			p.nap(now - w.start)
+			w.nap(now)
 			w.learn(now)
 		}
 	case yielding:
@@ -461,12 +460,13 @@ func (p *Policy) pay(took int64) {
 	p.tolls.Store(mean + (took-mean)/tollFade)
 }
 
-// nap counts a wait of a crowd that has slept instead of yielding, and taken so long.
-func (p *Policy) nap(took int64) {
-	if p.alone.Load() == 0 {
+// nap counts a wait that is over now, if it has slept instead of yielding.
+func (w *Waiter) nap(now int64) {
+	p := w.p
+	if !w.slept || w.yields > 0 || p.alone.Load() == 0 {
 		return
 	}
-	sum := p.naps.Add(took)
+	sum := p.naps.Add(now - w.start)
 	if n := int64(p.slept.Add(1)); n >= napsLeast && sum > n*p.tolls.Load() {
 		p.alone.Store(0)
 	}

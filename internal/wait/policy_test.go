@@ -197,6 +197,9 @@ func TestPolicyManyRanks(t *testing.T) {
 			v.wait(p, 2*slice, 0)
 		}
 		v.gives = nil
+		yielded := p.Begin() // before the others slept
+		yielded.yields, yielded.slept, yielded.state, yielded.start = 1, true, spinning, v.now-int64(time.Hour)
+		yielded.End()
 		until := p.alone.Load()
 		for range napsLeast {
 			require.Equal(t, until, p.alone.Load())

@@ -7,9 +7,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/sluice-hpc/sluice/verbs"
-
 	"github.com/sluice-hpc/sluice/internal/layout"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // PD is a protection domain. Only its identity matters.
