@@ -84,7 +84,7 @@ func TestQuickStart(t *testing.T) {
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	all := pages(t)
-	script := "set -e\nscp() { :; }\nssh() { shift; sh -c \"$*\"; }\n"
+	script := "set -e\nscp() { :; }\nssh() { shift 2; sh -c \"$*\"; }\n"
 	for _, file := range tried {
 		if file == "docs/guide.md" {
 			script += "PATH=$PWD:$PATH; cd ../sluice\n"

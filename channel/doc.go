@@ -115,7 +115,8 @@
 // it, and 256 KiB if that stream has a pipe. Over tcp, a connected peer takes 0.5 MiB
 // of heap and two descriptors. The buffers for sends and receives over tcp and ibv are
 // shared by all peers of a device: 1.5 MiB of registered memory, which grows with the
-// number of messages in flight. A group takes 200 KiB of shared memory at each member.
+// number of messages in flight. A group takes 0.9 MiB of shared memory at each member, and less
+// if it has more than 8: 230 KiB from 64 on.
 // User memory is registered once, however many layouts lie in it. Ranks that never
 // communicate are not connected. docs/scale.md has the measurements.
 //

@@ -69,7 +69,7 @@ type Group struct {
 // World returns the group of all ranks, in rank order. All ranks must call it. Later
 // calls return the same group, which is closed with the node.
 //
-// World connects to the ranks of this host and takes 200 KiB of memory. Errors: those
+// World connects to the ranks of this host and takes 230 KiB to 0.9 MiB of memory. Errors: those
 // of [Node.Exchange]; [ErrUnreachable] or another error that prevents connecting to a
 // rank of this host; that of ctx. Once the group has failed, or the node knows that a
 // rank has died, every call returns an [*Error] that names the first rank to fail and

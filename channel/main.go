@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/sluice-hpc/sluice/internal/boot"
 )
 
 // Main runs a rank of a job: it joins the job, calls f, and closes the node. It is to be called
 // from the main function. An error of any of these steps, or one passed to [Must], is written to
-// standard error, with the rank's number as soon as that is known, and the process exits with
+// standard error, with the rank's number if that is known, and the process exits with
 // status 1; otherwise Main returns.
 //
 // The context of f never ends. A panic in f ends the process as it does without Main, and the
@@ -33,6 +35,9 @@ func runMain(w io.Writer, f func(ctx context.Context, n *Node) error, opts ...Op
 	ctx := context.Background()
 	n, err := Join(ctx, opts...)
 	if err != nil {
+		if rank, size, ok := boot.Place(ctx); ok {
+			err = fmt.Errorf("rank %d of %d: %w", rank, size, err)
+		}
 		fmt.Fprintln(w, err)
 		return false
 	}

@@ -40,16 +40,21 @@ func TestMainFunction(t *testing.T) {
 	}{
 		{"nothing", 7, ""},
 		{"error", 1, "rank 0 of 1: an error\n"},
+		{"join", 1, "rank 1 of 2: channel: join: boot: SLUICE_SECRET"},
 		{"must", 1, "rank 0 of 1: channel: allocate: invalid argument: -1 bytes: want more than 0\n"},
 		{"panic", 2, "panic: a panic"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
-			out, err := ranks.Command(within(t), "main", c.what).CombinedOutput()
+			cmd := ranks.Command(within(t), "main", c.what)
+			if c.what == "join" {
+				cmd.Env = append(cmd.Environ(), "SLUICE_RANK=1", "SLUICE_SIZE=2", "SLUICE_SERVER=127.0.0.1:9")
+			}
+			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
 			require.ErrorAs(t, err, &exit, "%s", out)
 			require.Equal(t, c.status, exit.ExitCode(), "%s", out)
-			if c.what == "panic" {
+			if c.what == "panic" || c.what == "join" {
 				require.True(t, strings.HasPrefix(string(out), c.says), "%s", out)
 			} else {
 				require.Equal(t, c.says, string(out))

@@ -183,7 +183,7 @@ func (n *Node) openDevices() error {
 		if names := n.opt.providers; len(names) > 0 {
 			for _, name := range names {
 				if !slices.Contains(n.providers, name) {
-					return fmt.Errorf("%w: %sprovider %q has no device here%s; there are %q", ErrInvalid, n.opt.source, name, unavailable(name), n.providers)
+					return fmt.Errorf("%w: %sprovider %q has no device here%s; there are %q, and sluice info says what others there could be", ErrInvalid, n.opt.source, name, unavailable(name), n.providers)
 				}
 			}
 			n.providers = names

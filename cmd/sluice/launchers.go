@@ -36,6 +36,7 @@ Without any of these it is a job of one. The innermost of several launchers coun
 SLUICE_SERVER (where the ranks meet) and the secret (which they need unless 'sluice
 run' or PMI gives them one) apply under every launcher. Each rank reads for itself
 SLUICE_TRANSPORT, which names the providers to use; see 'sluice info --help'.
+
 Variables of Sluice:
 
 `)

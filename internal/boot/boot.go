@@ -80,6 +80,37 @@ func Join(ctx context.Context) (*Job, error) {
 	return job, err
 }
 
+// Place returns the rank of this process and the size of its job, as far as the environment says: for
+// messages about a Join that has failed.
+func Place(ctx context.Context) (rank, size int, ok bool) {
+	if e, ok := ctx.Value(environmentKey{}).(Environment); ok {
+		return e.Rank, e.Size, true
+	}
+	return placeFrom(os.LookupEnv)
+}
+
+func placeFrom(lookup func(string) (string, bool)) (rank, size int, ok bool) {
+	v := &values{lookup: lookup}
+	names := [2]string{EnvRank, EnvSize}
+	if !v.set(EnvRank) {
+		names[0] = envCompletionIndex
+	}
+	if !v.set(EnvIMPIServer) && (!v.set(EnvRank) || v.set(EnvLauncher)) {
+		inner := &values{lookup: v.inside()}
+		for _, n := range [][2]string{{envOpenMPIRank, envOpenMPISize}, {envPMIRank, envPMISize}, {envSlurmRank, envSlurmSize}} {
+			if inner.set(n[0]) && (n[0] != envSlurmRank || inSlurmStep(inner)) {
+				v, names = inner, n
+				break
+			}
+		}
+	}
+	if !v.set(names[0]) || !v.set(names[1]) {
+		return 0, 0, false
+	}
+	e := v.place(names[0], names[1])
+	return e.Rank, e.Size, v.err == nil
+}
+
 type environmentKey struct{}
 
 // WithEnvironment returns a context with which [Join] makes the rank described by e, whatever the

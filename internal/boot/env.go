@@ -162,7 +162,7 @@ func (v *values) fail(name, value string, err error) {
 }
 
 var (
-	errNotSet         = errors.New("not set, although other SLUICE_ variables are")
+	errNotSet         = errors.New("not set, although other SLUICE_ variables are: set " + EnvRank + ", " + EnvSize + " and " + EnvServer + " for every rank, or none of them")
 	errNotSetForIndex = errors.New("not set, although " + envCompletionIndex + " is: set it to make the pods of the indexed Job one job, or set " + EnvRank + "=0 and " + EnvSize + "=1 to make each pod a job of its own")
 )
 
@@ -346,7 +346,7 @@ func (e *Environment) check() error {
 	case len(e.Job) > maxJobID:
 		return fmt.Errorf("job id of %d bytes, the most is %d", len(e.Job), maxJobID)
 	case e.Secret == nil && e.Size > 1 && !e.Insecure:
-		return errors.New("no Secret, and Insecure is not set")
+		return errors.New("no Secret, and Insecure is not set: set one of them")
 	case e.Secret != nil && e.Insecure:
 		return errors.New("both Secret and Insecure are set")
 	case e.Secret != nil && (len(e.Secret) < minSecret || len(e.Secret) > maxSecret):

@@ -290,18 +290,18 @@ func TestEnvironmentJoin(t *testing.T) {
 	require.NoError(t, barrier(ctx, jobs))
 	closeAll(t, jobs)
 	for says, spoil := range map[string]func(*Environment){
-		"size 0, want 1 to 1048576":            func(e *Environment) { e.Size = 0 },
-		"rank 2, want 0 to 1":                  func(e *Environment) { e.Rank = 2 },
-		"local size 3, want 1 to 2":            func(e *Environment) { e.LocalSize = 3 },
-		"local rank 1, want 0 to 0":            func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
-		"job id of 65 bytes, the most is 64":   func(e *Environment) { e.Job = string(make([]byte, 65)) },
-		"no Secret, and Insecure is not set":   func(e *Environment) { e.Secret = nil },
-		"both Secret and Insecure are set":     func(e *Environment) { e.Insecure = true },
-		"secret of 3 bytes, want 16 to 512":    func(e *Environment) { e.Secret = e.Secret[:3] },
-		"no Server":                            func(e *Environment) { e.Server = "" },
-		`server "x": missing port in address`:  func(e *Environment) { e.Server = "x" },
-		`server ":1": no host before the port`: func(e *Environment) { e.Server = ":1" },
-		`server "h:0": port "0", want 1 to 65`: func(e *Environment) { e.Server = "h:0" },
+		"size 0, want 1 to 1048576":                           func(e *Environment) { e.Size = 0 },
+		"rank 2, want 0 to 1":                                 func(e *Environment) { e.Rank = 2 },
+		"local size 3, want 1 to 2":                           func(e *Environment) { e.LocalSize = 3 },
+		"local rank 1, want 0 to 0":                           func(e *Environment) { e.LocalSize, e.LocalRank = 1, 1 },
+		"job id of 65 bytes, the most is 64":                  func(e *Environment) { e.Job = string(make([]byte, 65)) },
+		"no Secret, and Insecure is not set: set one of them": func(e *Environment) { e.Secret = nil },
+		"both Secret and Insecure are set":                    func(e *Environment) { e.Insecure = true },
+		"secret of 3 bytes, want 16 to 512":                   func(e *Environment) { e.Secret = e.Secret[:3] },
+		"no Server":                                           func(e *Environment) { e.Server = "" },
+		`server "x": missing port in address`:                 func(e *Environment) { e.Server = "x" },
+		`server ":1": no host before the port`:                func(e *Environment) { e.Server = ":1" },
+		`server "h:0": port "0", want 1 to 65`:                func(e *Environment) { e.Server = "h:0" },
 	} {
 		e := good
 		spoil(&e)

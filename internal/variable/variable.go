@@ -38,7 +38,7 @@ func Sections() []Section {
 	number := func(name, meaning string) Variable { return Variable{name, meaning, Job, ""} }
 	return []Section{
 		{"Transports", "", []Variable{
-			{"SLUICE_TRANSPORT", "comma-separated providers to try, in this order, and no others", Rank, "the order of `sluice info`"},
+			{"SLUICE_TRANSPORT", "comma-separated providers to try, in this order, and no others", Rank, "shm, ibv, tcp"},
 			{"SLUICE_IBVERBS", "the libibverbs to open", Rank, "the dynamic linker's"},
 			{"SLUICE_ROCE_SHARE", "how many contexts may share an address and port 4791 (provider roce)", Job, strconv.Itoa(ROCEShare)},
 			{"SLUICE_ROCE_ACK", "`message`: acknowledge every message on its own (provider roce)", Rank, ROCEAck},
