@@ -75,10 +75,10 @@ func TestLinks(t *testing.T) {
 }
 
 // tried are the pages whose sh blocks TestQuickStart runs, in this order.
-var tried = []string{"README.md", "docs/launchers.md", "docs/two-hosts.md", "docs/guide.md"}
+var tried = []string{"README.md", "docs/launchers.md", "docs/two-hosts.md", "docs/guide.md", "docs/event-files.md"}
 
-// What README, the section on laptops, the page on two hosts and the guide have a newcomer type works as
-// it stands, with this tree in place of the repository, and this host in place of both.
+// What these pages have a newcomer type works as it stands, with this tree in place of the repository, and
+// this host in place of two.
 func TestQuickStart(t *testing.T) {
 	need.Long(t)
 	here, err := os.Getwd()
@@ -90,9 +90,12 @@ func TestQuickStart(t *testing.T) {
 			script += "PATH=$PWD:$PATH; cd ../sluice\n"
 		}
 		for _, m := range fence.FindAllStringSubmatch(all[filepath.FromSlash(file)], -1) {
-			if m[1] == "sh" {
+			switch {
+			case m[1] == "sh":
 				script += m[2]
-			} else if file == "README.md" {
+			case m[1] == "python":
+				script += "cat >filter.py <<'END'\n" + m[2] + "END\n"
+			case file == "README.md":
 				script += "cat >main.go <<'END'\n" + m[2] + "END\n"
 			}
 		}
@@ -121,6 +124,89 @@ func TestQuickStart(t *testing.T) {
 	require.Regexp(t, `plot +residual.svg`, string(out))
 	require.Contains(t, string(out), "rank 0 of 2 has 1\n")
 	require.Contains(t, string(out), "rank 1 of 2 has 0\n")
+}
+
+// The programs sluice and bench have each subcommand and option that a page gives them.
+func TestCommands(t *testing.T) {
+	bin := t.TempDir()
+	for _, of := range []string{"./bench", "./cmd/sluice"} {
+		out, err := exec.Command("go", "build", "-o", bin, of).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	help := func(args ...string) string {
+		out, err := exec.Command(filepath.Join(bin, args[0]), append(args[1:], "--help")...).CombinedOutput()
+		require.NoError(t, err, "%s: %s", args, out)
+		return string(out)
+	}
+	option := regexp.MustCompile(`^--[a-z][a-z-]*`)
+	name := regexp.MustCompile(`^([a-z]+[a-z-]*)(,[a-z,-]+)?$`)
+	code := regexp.MustCompile("(?m)`[^`\n]+`|^    .+$|^[./]*(?:sluice|bench) .+$")
+	prose := regexp.MustCompile(`^(a|of|the)$`) // of an error's text
+	texts, found := map[string]string{}, 0
+	for file, text := range pages(t) {
+		for _, line := range code.FindAllString(text, -1) {
+			line, _, _ = strings.Cut(strings.Trim(line, "`"), "#")
+			var command []string // the program, and its subcommand
+			words := strings.Fields(line)
+			for i, word := range words {
+				word = strings.Trim(word, "'\"()")
+				switch base := filepath.Base(word); {
+				case base == "sluice" || base == "bench":
+					if i == 0 || !prose.MatchString(words[i-1]) {
+						command = []string{base}
+					}
+				case word == "--" || strings.ContainsAny(word, "|;&<>"):
+					command = nil
+				case len(command) == 1:
+					m := name.FindStringSubmatch(word)
+					if m == nil {
+						command = nil
+						break
+					}
+					top := texts[command[0]]
+					if top == "" {
+						top = help(command[0])
+						texts[command[0]] = top
+					}
+					require.Regexp(t, `(?m)^  (sluice )?`+m[1]+" ", top, "%s: %s", file, line)
+					command = append(command, m[1])
+				case len(command) == 2 && option.MatchString(word):
+					key := strings.Join(command, " ")
+					if texts[key] == "" {
+						texts[key] = help(command...)
+					}
+					require.Regexp(t, " "+option.FindString(word)+`\b`, texts[key], "%s: %s", file, line)
+					found++
+				}
+			}
+		}
+	}
+	require.Greater(t, found, 50)
+}
+
+// The C of the page for users of MPI compiles.
+func TestC(t *testing.T) {
+	need.Program(t, "mpicc")
+	const before = `#include <mpi.h>
+enum { MAX = 1, LEN = 1, RESULT, TASK, STOP };
+int rank, size, peer, n, found, next, tasks, left, right, rows, columns, steps;
+void *buf; double *in, *out, *x, *u, *result, *task[1];
+void compute(void);
+MPI_Status status; MPI_Request request[2]; MPI_Comm cart, row; MPI_Datatype column;
+`
+	program := before
+	blocks := 0
+	for _, m := range fence.FindAllStringSubmatch(pages(t)[filepath.Join("docs", "from-mpi.md")], -1) {
+		if m[1] == "c" {
+			blocks++
+			program += fmt.Sprintf("void block%d(void) {\n%s}\n", blocks, m[2])
+		}
+	}
+	require.Greater(t, blocks, 5)
+	cmd := exec.Command("mpicc", "-fsyntax-only", "-Wall", "-Werror", "-x", "c", "-")
+	cmd.Stdin = strings.NewReader(program)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // Every sh block of the pages is one that TestQuickStart runs; lines of text are short.
@@ -338,6 +424,19 @@ func declared(decl ast.Decl) (names []string) {
 		}
 	}
 	return names
+}
+
+// What users import begins, in its documentation, with a block of its most used calls.
+func TestFirstCalls(t *testing.T) {
+	calls := regexp.MustCompile(`(?s)^package .*?\n\n(?:\S[^\n]*\n)+\n((?:    [^\n]*\n)+)`)
+	for _, p := range []string{"channel", "impi", "impi/startup", "qmp", "fanout", "fanout/pipeline", "exact", "verbs"} {
+		out, err := exec.Command("go", "doc", "./"+p).Output()
+		require.NoError(t, err, "%s", p)
+		m := calls.FindStringSubmatch(string(out))
+		require.NotNil(t, m, "%s", p)
+		lines := strings.Count(m[1], "\n")
+		require.True(t, 1 <= lines && lines <= 6, "%s: %s", p, m[1])
+	}
 }
 
 // Every program of a page, a block that begins with package main, runs alone. README has one, and

@@ -1,17 +1,11 @@
 // Package channel moves messages between the ranks of a job through channels that are
 // declared once and started many times.
 //
-//	channel.Main(func(ctx context.Context, n *channel.Node) error { ... }) // joins, reports, closes
-//
-//	n, err := channel.Join(ctx)                                 // the same by hand: a rank of its job
-//	m, err := n.Alloc(size)                                     // memory that moves without an intermediate copy
-//	x := channel.View[float64](m)
-//	send, err := n.DeclareSend(channel.Contiguous(b), peer)     // once
-//	receive, err := n.DeclareReceive(channel.Contiguous(c), peer)
-//	err = send.Start()                                          // as often as needed; then Test or Wait
-//	err = send.Wait()
-//	world, err := n.World(ctx)                                  // the group of all ranks
-//	err = world.Run(ctx, channel.Allreduce(channel.Sum, dst, src))
+//	channel.Main(func(ctx context.Context, n *channel.Node) error { … }) // joins, reports an error, closes
+//	memory, err := n.Alloc(size)                                         // moves without an intermediate copy
+//	send, err := n.DeclareSend(channel.Contiguous(memory.Bytes()), peer) // once; the peer: DeclareReceive
+//	err = send.Run(ctx)                                                  // as often as needed: Start, then Wait
+//	err = world.Run(ctx, channel.Allreduce(channel.Sum, dst, src))       // a group: Node.World, Group.Split
 //
 // [Join] makes this process a [Node] of its job. The job was started by one of the
 // launchers in docs/launchers.md, or is assembled by an IMPI server

@@ -1,16 +1,11 @@
 // Package fanout hands chunks of data to the workers that ask for them: the pull-based
 // fan-out of detector read-outs and task farms.
 //
-//	err := fanout.Map(ctx, comm, in, f, out)        // the common case: all of what follows in one call
-//
-//	supplier, err := fanout.NewSupplier(comm)       // rank 0
-//	err = supplier.Send(ctx, header, body)          // to the next worker that asks
-//	err = supplier.End(ctx)                         // sends each worker one end
-//
-//	client, err := fanout.NewClient(comm)           // every other rank
-//	chunk, err := client.Receive(ctx)               // io.EOF after the end
-//	use(chunk.Bytes())
-//	chunk.Release()
+//	err := fanout.Map(ctx, comm, in, f, out)  // the common case: all of what follows in one call
+//	supplier, err := fanout.NewSupplier(comm) // rank 0; End sends each worker one end
+//	err = supplier.Send(ctx, header, body)    // to the next worker that asks
+//	client, err := fanout.NewClient(comm)     // every other rank
+//	chunk, err := client.Receive(ctx)         // io.EOF after the end; then Bytes, and Release
 //
 // A [Supplier] gives each chunk to the worker that asked first; a [Client] is the worker's side.
 // Both use a communicator of package impi.

@@ -2,11 +2,10 @@
 // 1.2 document (C and C++) and the additions of version 2. It is built on package channel, whose
 // handles carry its messages.
 //
-//	_, err := qmp.Init(&os.Args, qmp.ThreadMultiple)
-//	err = qmp.DeclareLogicalTopology(dims)
-//	memory, err := qmp.DeclareMsgMem(face)
-//	send, err := qmp.DeclareSendRelative(memory, axis, +1, 0)
-//	err = send.Start() // as often as needed; then Wait
+//	_, err := qmp.Init(&os.Args, qmp.ThreadMultiple)          // Finalize at the end
+//	memory, err := qmp.DeclareMsgMem(face)                    // or DeclareStridedMsgMem, …
+//	send, err := qmp.DeclareSendRelative(memory, axis, +1, 0) // or DeclareReceiveRelative
+//	err = send.Start()                                        // as often as needed; then Wait
 //	err = qmp.SumDoubleArray(sums)
 //
 // A program imports the providers that reach its peers, as with package channel:
