@@ -209,6 +209,13 @@ func (s *late) receive() {
 	move(s.in)
 }
 
+// startable is a handle of channel or of qmp.
+type startable interface {
+	Start() error
+	Wait() error
+	Close() error
+}
+
 func move(h startable) {
 	must(h.Start())
 	must(h.Wait())

@@ -44,7 +44,7 @@ func procedures() []*pattern {
 			check: someBytes, vary: []dimension{byCount, bySize}, options: "provider sizes=8 count=1,100,1000",
 			short: "Measure a completion queue of many queue pairs, within one process", long: longCQ},
 		{name: "oneshot", layer: layerChannel, top: true, unit: unitLatency, ranks: twoRanks, open: openQMP, declare: declareOneshot, messages: pingPong,
-			vary: []dimension{byKind, byMemoryToo, bySize}, options: "provider kinds=" + oneshotDeclare + "," + oneshotRebase + "," + oneshotAddress + " memory=alloc,heap sizes=8,4k,256k batch=-1",
+			vary: []dimension{byKind, byMemoryToo, bySize}, options: "provider kinds=" + oneshotSend + "," + oneshotDeclare + "," + oneshotRebase + "," + oneshotAddress + " memory=alloc,heap sizes=8,4k,256k batch=-1",
 			what: "half a round trip", short: "Measure messages that are declared for one use, or get other memory each time", long: longOneshot},
 		{name: "ahead", layer: layerChannel, top: true, unit: unitLatency, figures: map[string]string{"start": unitLatency, "handles": unitCount}, ranks: twoRanks, measure: measureAhead,
 			alone: time.Minute, check: someBytes, vary: []dimension{byMemory, byCount, bySize}, options: "provider memory=alloc sizes=8,16k count=100000",
@@ -271,11 +271,12 @@ func measureIdle(ctx context.Context, b *bed, m *measurement) {
 	m.addAll(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
 }
 
-const longOneshot = `Measures half a round trip. Each message is declared, started, waited for and closed
-(declare); or it is declared once and gets other memory before each start, with Handle.Rebase
+const longOneshot = `Measures half a round trip. Each message is one call of Node.Send or Recv (send); or it is
+declared, started, waited for and closed (declare); or it is declared once and gets other memory before each start, with Handle.Rebase
 (rebase) or through package qmp (address). Two buffers alternate.`
 
 const (
+	oneshotSend    = "send"
 	oneshotDeclare = "declare"
 	oneshotRebase  = "rebase"
 	oneshotAddress = "address"
@@ -284,44 +285,47 @@ const (
 // oneshot is the series: a ping-pong, each message in the next of two buffers.
 type oneshot struct {
 	messages
-	out, in func(memory []byte) startable // a handle of that memory
-	once    bool                          // the handle is closed when the message is complete
-	lasting []startable                   // handles that are closed at the end
-	turn    int                           // of the buffers
-	since   int                           // turns since prepare
+	out, in func(memory []byte) // moves one message
+	lasting []closer            // handles that are closed at the end
+	turn    int                 // of the buffers
+	since   int                 // turns since prepare
 }
 
-// startable is a handle of channel or of qmp.
-type startable interface {
-	Start() error
-	Wait() error
-	Close() error
-}
+type closer interface{ Close() error }
 
-func declareOneshot(_ context.Context, b *bed, m *measurement) series {
+func declareOneshot(ctx context.Context, b *bed, m *measurement) series {
 	other := 1 - b.Rank()
-	s := &oneshot{messages: newMessages(b, m, other, 2, 2), once: m.kind == oneshotDeclare}
+	s := &oneshot{messages: newMessages(b, m, other, 2, 2)}
 	firstOut, firstIn := s.outs[0][:s.bytes], s.ins[0][:s.bytes]
 	switch m.kind {
+	case oneshotSend:
+		s.out = func(x []byte) { must(s.node.Send(ctx, x, other)) }
+		s.in = func(x []byte) { must(s.node.Recv(ctx, x, other)) }
 	case oneshotDeclare:
-		s.out = func(x []byte) startable { return must1(s.node.DeclareSend(channel.Contiguous(x), other)) }
-		s.in = func(x []byte) startable { return must1(s.node.DeclareReceive(channel.Contiguous(x), other)) }
+		by := func(declare func(channel.Layout, int, ...channel.DeclareOption) (*channel.Handle, error)) func([]byte) {
+			return func(x []byte) {
+				h := must1(declare(channel.Contiguous(x), other))
+				move(h)
+				must(h.Close())
+			}
+		}
+		s.out, s.in = by(s.node.DeclareSend), by(s.node.DeclareReceive)
 	case oneshotRebase:
-		by := func(h *channel.Handle) func([]byte) startable {
-			return func(x []byte) startable {
+		by := func(h *channel.Handle) func([]byte) {
+			return func(x []byte) {
 				must(h.Rebase(x))
-				return h
+				move(h)
 			}
 		}
 		s.out = by(s.declarations.send(channel.Contiguous(firstOut), other))
 		s.in = by(s.declarations.receive(channel.Contiguous(firstIn), other))
 	case oneshotAddress:
-		by := func(declare func(*qmp.MsgMem, int, int) (*qmp.Handle, error), memory []byte) func([]byte) startable {
+		by := func(declare func(*qmp.MsgMem, int, int) (*qmp.Handle, error), memory []byte) func([]byte) {
 			h := must1(declare(must1(qmp.DeclareMsgMem(memory)), other, qmp.DefaultPriority))
 			s.lasting = append(s.lasting, h)
-			return func(x []byte) startable {
+			return func(x []byte) {
 				must(h.ChangeAddress(x))
-				return h
+				move(h)
 			}
 		}
 		s.out = by(b.qmp.DefaultComm().DeclareSendTo, firstOut)
@@ -332,15 +336,18 @@ func declareOneshot(_ context.Context, b *bed, m *measurement) series {
 
 func (s *oneshot) run(n int, samples []int64) { pingpong(s, s.node.Rank() == 0, n, samples) }
 
-func (s *oneshot) send()    { s.message(s.out(s.outs[s.turn%2][:s.bytes]), s.node.Rank() != 0) }
-func (s *oneshot) receive() { s.message(s.in(s.ins[s.turn%2][:s.bytes]), s.node.Rank() == 0) }
+func (s *oneshot) send() {
+	s.out(s.outs[s.turn%2][:s.bytes])
+	s.over(s.node.Rank() != 0)
+}
 
-// message sends or receives one with a handle; last marks the last one of an iteration.
-func (s *oneshot) message(h startable, last bool) {
-	move(h)
-	if s.once {
-		must(h.Close())
-	}
+func (s *oneshot) receive() {
+	s.in(s.ins[s.turn%2][:s.bytes])
+	s.over(s.node.Rank() == 0)
+}
+
+// over counts a message; last marks the last one of an iteration.
+func (s *oneshot) over(last bool) {
 	if last {
 		s.turn, s.since = s.turn+1, s.since+1
 	}

@@ -396,9 +396,13 @@ func programRows() (list []row) {
 
 	// Messages that are declared for one use, or get other memory each time.
 	for _, provider := range []string{"shm", "tcp"} {
-		for _, kind := range []string{oneshotDeclare, oneshotRebase, oneshotAddress} {
-			list = append(list, row{suite: "oneshot", layer: layerChannel, pattern: "oneshot", provider: provider, kind: kind, memory: bothMemories, sizes: "8,4k,256k",
-				peers: []string{"mpi oneshot -c isend", "mpi oneshot -c init"}})
+		for _, kind := range []string{oneshotSend, oneshotDeclare, oneshotRebase, oneshotAddress} {
+			r := row{suite: "oneshot", layer: layerChannel, pattern: "oneshot", provider: provider, kind: kind, memory: bothMemories, sizes: "8,4k,256k",
+				peers: []string{"mpi oneshot -c isend", "mpi oneshot -c init"}}
+			if kind == oneshotSend {
+				r.bars = []bar{{limit: 1.3}}
+			}
+			list = append(list, r)
 		}
 	}
 

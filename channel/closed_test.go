@@ -183,6 +183,9 @@ var endlesses = []endless{
 		return asleep(t, n, c.Wait)
 	}},
 	{name: "receive", begin: message(8, receive, (*Handle).Wait)},
+	{name: "receive once", begin: func(t *testing.T, n *Node, _ []*Group) <-chan error {
+		return asleep(t, n, func() error { return n.Recv(context.Background(), make([]byte, 8), 1) })
+	}},
 	{name: "long receive", begin: message(300_000, receive, (*Handle).Wait)},
 	{name: "long send", begin: message(300_000, send, (*Handle).Wait)},
 	{name: "wire-up", stops: true, begin: message(8, receive, (*Handle).Wait)},

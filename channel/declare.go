@@ -8,21 +8,47 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/layout"
-	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// DeclareOption is an option of [Node.DeclareSend] and [Node.DeclareReceive].
-type DeclareOption func(*declaration)
+// DeclareOption is an option of [Node.DeclareSend], [Node.DeclareReceive], [Node.Send], [Node.Recv] and
+// [Node.Sendrecv].
+type DeclareOption struct {
+	option declareOption
+	value  int
+}
+
+type declareOption uint8
+
+const (
+	declareStream declareOption = 1 + iota
+	declarePriority
+)
 
 type declaration struct {
 	stream   int
 	priority int
 }
 
+// declarationOf applies the options.
+func declarationOf(opts []DeclareOption) (d declaration, err error) {
+	for _, o := range opts {
+		switch o.option {
+		case declareStream:
+			d.stream = o.value
+		case declarePriority:
+			d.priority = o.value
+		}
+	}
+	if d.stream < 0 || d.stream > MaxStream {
+		err = fmt.Errorf("%w: stream %d, at most %d", ErrInvalid, d.stream, MaxStream)
+	}
+	return d, err
+}
+
 // OnStream declares the handle on stream n, from 0 to MaxStream. Messages on different
 // streams never match. The default is stream 0.
-func OnStream(n int) DeclareOption { return func(d *declaration) { d.stream = n } }
+func OnStream(n int) DeclareOption { return DeclareOption{declareStream, n} }
 
 // MaxStream is the largest stream number.
 const MaxStream = 1<<16 - 1
@@ -35,7 +61,7 @@ const MaxStream = 1<<16 - 1
 // that counts is set on the side that moves the message: the sender for a write, the
 // receiver for a read. Smaller messages go in the order of their starts. The default is
 // 0.
-func WithPriority(p int) DeclareOption { return func(d *declaration) { d.priority = p } }
+func WithPriority(p int) DeclareOption { return DeclareOption{declarePriority, p} }
 
 // DeclareSend declares a message to a rank, which may be this one. Declaring is local:
 // it pins the memory and begins to connect, and does not wait for the peer.
@@ -54,12 +80,9 @@ func (n *Node) DeclareReceive(l Layout, rank int, opts ...DeclareOption) (*Handl
 }
 
 func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption) (*Handle, error) {
-	var d declaration
-	for _, set := range opts {
-		set(&d)
-	}
-	if d.stream < 0 || d.stream > MaxStream {
-		return nil, &Error{Op: "declare " + kind.String(), Rank: rank, Stream: d.stream, Err: fmt.Errorf("%w: stream %d, at most %d", ErrInvalid, d.stream, MaxStream)}
+	d, err := declarationOf(opts)
+	if err != nil {
+		return nil, &Error{Op: "declare " + kind.String(), Rank: rank, Stream: d.stream, Err: err}
 	}
 	return n.declareOn(kind, l, rank, d)
 }
@@ -111,20 +134,15 @@ func (h *Handle) adoptLayout(l Layout) error {
 	n.mu.Lock()
 	n.lastID++
 	h.id = n.lastID
-	h.memories = make([]*Memory, len(bases))
+	n.mu.Unlock()
 	for i, b := range bases {
-		h.memories[i] = n.findMemory(b)
-		if h.memories[i] == nil && n.stale.Meets(span.Of(b)) {
-			n.mu.Unlock()
+		m, open := n.atlas.find(b)
+		if !open || m != nil && !m.use() {
+			h.release()
 			return fmt.Errorf("%w: slice %d lies in Alloc memory that has been closed", ErrClosed, i)
 		}
+		h.memories = append(h.memories, m)
 	}
-	for _, m := range h.memories {
-		if m != nil {
-			m.users.Add(1)
-		}
-	}
-	n.mu.Unlock()
 	h.pins = new(runtime.Pinner)
 	for _, b := range bases {
 		if len(b) > 0 {
@@ -140,6 +158,18 @@ func (h *Handle) adoptLayout(l Layout) error {
 func (h *Handle) attach(p *peer, stream uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := h.join(p, stream); err != nil {
+		return err
+	}
+	p.handles[h] = struct{}{}
+	if p.state.Load() == peerUp {
+		return h.bind(p)
+	}
+	return nil
+}
+
+// join puts the handle on its stream. The caller holds the peer's mu.
+func (h *Handle) join(p *peer, stream uint32) error {
 	if h.kind == kindSend {
 		s, err := p.sendLocked(stream)
 		if err != nil {
@@ -154,10 +184,6 @@ func (h *Handle) attach(p *peer, stream uint32) error {
 				return err
 			}
 		}
-	}
-	p.handles[h] = struct{}{}
-	if p.state.Load() == peerUp {
-		return h.bind(p)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@
 // connecting, exchanging layouts) happens then. [Handle.Start], [Handle.Test] and
 // [Handle.Wait] afterwards cost little more than the hardware.
 //
+// [Node.Send], [Node.Recv] and [Node.Sendrecv] move messages that are used once.
+//
 // A program imports the providers that reach its peers. This imports all of them:
 //
 //	import _ "github.com/sluice-hpc/sluice/verbs/all"

@@ -426,7 +426,7 @@ func (g *Group) peersMet() (list []*peer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, rank := range g.ranks {
-		if p := n.peers[rank]; p != nil {
+		if p := n.peers[rank].Load(); p != nil {
 			list = append(list, p)
 		}
 	}

@@ -127,7 +127,7 @@ func (g *Group) tellAll(k kind, body []byte, connect bool) {
 		}
 		if p == nil {
 			n.mu.Lock()
-			p = n.peers[rank]
+			p = n.peers[rank].Load()
 			n.mu.Unlock()
 		} else {
 			p.connect()

@@ -112,7 +112,7 @@ func (g *Group) lookForDead(op string) bool {
 	var dead error
 	g.node.mu.Lock()
 	for _, rank := range g.ranks {
-		p := g.node.peers[rank]
+		p := g.node.peers[rank].Load()
 		if p == nil || p.state.Load() < peerFailed {
 			continue
 		}

@@ -720,7 +720,7 @@ func TestCloseGroupLate(t *testing.T) {
 	memories := func() (n int) {
 		for _, w := range worlds {
 			w.node.mu.Lock()
-			n += len(w.node.memories)
+			n += len(w.node.atlas.memories)
 			w.node.mu.Unlock()
 		}
 		return n

@@ -42,6 +42,8 @@ type Handle struct {
 	priority       int
 	pins           *runtime.Pinner
 	memories       []*Memory
+	lent           *Memory   // that a message used once lies in, if it is short
+	recent         *Memory   // that one lay in last
 	members        []*Handle // of a multiple
 	started        []error   // of a multiple: of the members that could not be started
 

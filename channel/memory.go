@@ -3,6 +3,7 @@ package channel
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -20,8 +21,8 @@ type Memory struct {
 	buf    []byte
 	mr     *verbs.MR    // of node.memory; nil without that
 	free   func() error // nil if mr frees it, and for memory of the heap
-	users  atomic.Int32
-	closed atomic.Bool // set under node.mu
+	users  atomic.Int32 // handles declared over it, and messages used once; memoryClosed or less after forget
+	closed atomic.Bool  // set under node.mu
 
 	mu   sync.Mutex
 	regs map[*device]*verbs.MR // of networks
@@ -61,9 +62,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	i, _ := n.searchMemory(m.start())
-	n.memories = slices.Insert(n.memories, i, m)
-	n.stale.Remove(m.span())
+	n.atlas.add(m)
 	return m, nil
 }
 
@@ -75,10 +74,54 @@ func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceDat
 // span is the addresses of the memory, to the end of its last page.
 func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(pageSize) }
 
-// searchMemory returns where memory that begins at p is, or would be. The caller
-// holds mu.
-func (n *Node) searchMemory(p uintptr) (int, bool) {
-	return slices.BinarySearchFunc(n.memories, p, func(m *Memory, p uintptr) int {
+// memoryClosed is added to the users of memory that is closed.
+const memoryClosed = math.MinInt32 / 2
+
+// use counts a user, until users.Add(-1); false if the memory has been closed.
+func (m *Memory) use() bool {
+	if m.users.Add(1) > 0 {
+		return true
+	}
+	m.users.Add(-1)
+	return false
+}
+
+// atlas is the Alloc memory of a node. Most memory of the heap is told from it without the lock.
+type atlas struct {
+	from, to atomic.Uintptr // around all memory and stale, once and now
+	mu       sync.Mutex
+	memories []*Memory // ordered by address
+	stale    span.Set  // of memory that has been closed and not been reallocated
+}
+
+// add adds memory that has been allocated.
+func (a *atlas) add(m *Memory) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := m.span()
+	i, _ := a.search(s.From)
+	a.memories = slices.Insert(a.memories, i, m)
+	a.stale.Remove(s)
+	if to := a.to.Load(); to == 0 || s.From < a.from.Load() {
+		a.from.Store(s.From)
+	}
+	a.to.Store(max(a.to.Load(), s.To))
+}
+
+// remove removes memory that is closed; stale says that its addresses are no longer its own.
+func (a *atlas) remove(m *Memory, stale bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i, _ := a.search(m.start())
+	a.memories = slices.Delete(a.memories, i, i+1)
+	if stale {
+		a.stale.Add(m.span())
+	}
+}
+
+// search returns where memory that begins at p is, or would be.
+func (a *atlas) search(p uintptr) (int, bool) {
+	return slices.BinarySearchFunc(a.memories, p, func(m *Memory, p uintptr) int {
 		switch s := m.start(); {
 		case s < p:
 			return -1
@@ -89,21 +132,28 @@ func (n *Node) searchMemory(p uintptr) (int, bool) {
 	})
 }
 
-// findMemory returns the Memory that b lies in, nil if it is not Alloc memory. The caller holds
-// mu.
-func (n *Node) findMemory(b []byte) *Memory {
-	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	i, exact := n.searchMemory(p)
+// find returns the Memory that b lies in, nil if it is not Alloc memory. It returns false if b lies in
+// Alloc memory that has been closed.
+func (a *atlas) find(b []byte) (*Memory, bool) {
+	s := span.Of(b)
+	if s.From >= a.to.Load() || s.To <= a.from.Load() {
+		return nil, true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i, exact := a.search(s.From)
 	if !exact {
 		i--
 	}
-	if i < 0 {
-		return nil
+	if i >= 0 && a.memories[i].holds(s) {
+		return a.memories[i], true
 	}
-	if m := n.memories[i]; p >= m.start() && p-m.start() < uintptr(len(m.buf)) && uintptr(len(b)) <= uintptr(len(m.buf))-(p-m.start()) {
-		return m
-	}
-	return nil
+	return nil, !a.stale.Meets(s)
+}
+
+// holds says whether the memory contains s.
+func (m *Memory) holds(s span.Span) bool {
+	return s.From-m.start() < uintptr(len(m.buf)) && s.To-m.start() <= uintptr(len(m.buf))
 }
 
 // Bytes returns the memory, or nil after Close of the memory or the node. Do not use a slice of it
@@ -133,6 +183,9 @@ func (m *Memory) Close() error {
 		return nil // closing the node closes it
 	}
 	defer n.calls.Done()
+	if m.users.Load() > 0 {
+		n.reap()
+	}
 	if done, err := m.forget(); done || err != nil {
 		return err
 	}
@@ -162,15 +215,11 @@ func (m *Memory) forget() (done bool, err error) {
 	switch {
 	case m.closed.Load():
 		return true, nil
-	case m.users.Load() > 0:
+	case !m.users.CompareAndSwap(0, memoryClosed):
 		return false, nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
 	}
 	m.closed.Store(true)
-	i, _ := n.searchMemory(m.start())
-	n.memories = slices.Delete(n.memories, i, i+1)
-	if m.mr != nil || m.free != nil { // slices keep heap memory alive
-		n.stale.Add(m.span())
-	}
+	n.atlas.remove(m, m.mr != nil || m.free != nil) // slices keep heap memory alive
 	return false, nil
 }
 

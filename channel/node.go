@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-hpc/sluice/internal/machine"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/report"
-	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -70,6 +69,9 @@ type Node struct {
 
 	closeErr error // when ended is closed
 
+	peers []atomic.Pointer[peer] // by rank; made under mu
+	atlas atlas
+
 	calls       sync.WaitGroup // that Close waits for; begun under mu
 	mu          sync.Mutex
 	closed      bool
@@ -80,11 +82,9 @@ type Node struct {
 	groupsLeft  map[uint64]struct{} // groups that have been closed
 	retiring    []*Group            // of them, those whose segments other members may still read
 	over        error               // the job was aborted
-	peers       map[int]*peer
 	silent      silence
-	memories    []*Memory // ordered by address
-	stale       span.Set  // of memory that has been closed and not been reallocated
 	lastID      uint32
+	astray      []*Handle // of messages used once that were not complete when their callers left
 	handles     map[*Handle]struct{}
 	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
@@ -126,7 +126,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{making: make(chan struct{}, 1), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		unopened: map[string]error{}, peers: map[int]*peer{}, served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
+		unopened: map[string]error{}, peers: make([]atomic.Pointer[peer], job.Size()), served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.open, n.shut = context.WithCancelCause(context.Background())
@@ -319,9 +319,11 @@ func (n *Node) Gone(ctx context.Context, rank int) error {
 }
 
 func (n *Node) allPeers() []*peer {
-	list := make([]*peer, 0, len(n.peers))
-	for _, p := range n.peers {
-		list = append(list, p)
+	var list []*peer
+	for i := range n.peers {
+		if p := n.peers[i].Load(); p != nil {
+			list = append(list, p)
+		}
 	}
 	return list
 }
@@ -336,7 +338,7 @@ func (n *Node) peer(rank int) (*peer, error) {
 	if n.closed {
 		return nil, ErrClosed
 	}
-	p := n.peers[rank]
+	p := n.peers[rank].Load()
 	if p == nil {
 		p = &peer{node: n, rank: rank, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
 			layouts: map[uint32]*remoteLayout{}, closed: map[uint32]*closedStream{}, heard: map[uint32]struct{}{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
@@ -347,7 +349,7 @@ func (n *Node) peer(rank int) (*peer, error) {
 		case rank == n.rank:
 			p.state.Store(peerUp)
 		}
-		n.peers[rank] = p
+		n.peers[rank].Store(p)
 	}
 	return p, nil
 }

@@ -39,6 +39,9 @@ type peer struct {
 	layoutMu sync.Mutex
 	layouts  map[uint32]*remoteLayout // what the peer has declared, by handle
 
+	out0 atomic.Pointer[sendStream]    // number 0, once it is used
+	in0  atomic.Pointer[receiveStream] // likewise
+
 	mu       sync.Mutex // taken before the locks of streams
 	sends    map[uint32]*sendStream
 	receives map[uint32]*receiveStream
@@ -279,6 +282,9 @@ func (p *peer) receiveLocked(number uint32) *receiveStream {
 	if s == nil {
 		s = &receiveStream{peer: p, number: number}
 		p.receives[number] = s
+		if number == 0 {
+			p.in0.Store(s)
+		}
 		if p.queue != nil {
 			p.queue.adoptReceive(s)
 		} else {
@@ -299,6 +305,9 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 		}
 	}
 	p.sends[number] = s
+	if number == 0 {
+		p.out0.Store(s)
+	}
 	switch {
 	case p.rank == p.node.rank:
 		r := newRing(alignedMemory(ringSize))

@@ -21,6 +21,7 @@ type receiveStream struct {
 	lock     wait.Lock
 	emptied  uint64 // bytes of the pipe since the beginning
 	received counts
+	spares   spares
 	next     uint64             // k of the last start
 	gates    [ringSlots]*Handle // whose gate it is: an active receive
 	// The active receives, in the order of their starts. A goroutine that waits for one

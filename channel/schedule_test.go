@@ -254,6 +254,7 @@ type post struct {
 	drawn  drawn
 	length int
 	active bool
+	once   bool     // the handle is lent
 	k      int      // of the start
 	want   [][]byte // a receive: what its slices hold in the end
 	team   *team
@@ -393,6 +394,13 @@ func (p *player) prepare(e *end) (*post, error) {
 		}
 		e.posts = append(e.posts, q)
 	}
+	p.fill(q)
+	return q, nil
+}
+
+// fill fills the slices of the next start, and says what they hold in the end.
+func (p *player) fill(q *post) {
+	e := q.end
 	q.k = e.next
 	for _, b := range q.drawn.bases {
 		noise(p.rand, b)
@@ -407,10 +415,33 @@ func (p *player) prepare(e *end) (*post, error) {
 	default:
 		q.want = q.drawn.images(q.drawn.packed())
 	}
-	return q, nil
+}
+
+// startOnce starts the next message of a stream on a handle that is lent for it.
+func (p *player) startOnce(e *end) error {
+	n := e.lengths[e.next]
+	b := p.alloc(n + 1)[:n]
+	q := &post{end: e, length: n, once: true, drawn: drawn{"once", [][]byte{b}, Contiguous(b), []block{{0, 0, n}}}}
+	p.fill(q)
+	kind, peer := kindReceive, e.from
+	if e.sending {
+		kind, peer = kindSend, e.to
+	}
+	var err error
+	q.handle, err = p.node.startOnce(kind, b, peer, []DeclareOption{OnStream(e.number), WithPriority(p.rand.IntN(3))})
+	switch {
+	case err == nil:
+		p.started(q)
+	case e.sending:
+		err = e.late(err) // nothing was started
+	}
+	return err
 }
 
 func (p *player) start(e *end) error {
+	if p.rand.IntN(3) == 0 && len(p.active) < 20 {
+		return p.startOnce(e)
+	}
 	q, err := p.prepare(e)
 	if err != nil || q == nil {
 		return err
@@ -655,6 +686,14 @@ func copied(h *Handle) int {
 
 // over checks the end of an operation.
 func (p *player) over(q *post, err error) error {
+	if q.once {
+		defer func() {
+			q.handle.enter()
+			if err := q.handle.endOnce(nil); err != nil {
+				panic(err)
+			}
+		}()
+	}
 	q.active = false
 	p.active = slices.DeleteFunc(p.active, func(o *post) bool { return o == q })
 	sent, wanted := q.sent[q.k], q.wanted[q.k]

@@ -17,6 +17,7 @@ type sendStream struct {
 
 	lock    wait.Lock
 	sent    counts
+	spares  spares
 	next    uint64      // k of the last start
 	r       *ring       // nil until the peer is connected
 	memory  []*verbs.MR // of the ring and the pipe, in memory that the peer maps

@@ -69,6 +69,9 @@ func TestAllocs(t *testing.T) {
 					send()
 				}
 				allocs := testing.AllocsPerRun(100, send)
+				for range 5 { // it counts those of the whole process, some of which are not of a send
+					allocs = min(allocs, testing.AllocsPerRun(100, send))
+				}
 				require.NoError(t, err)
 				require.NoError(t, s.End(ctx))
 				require.NoError(t, <-worker)

@@ -169,3 +169,7 @@ func Requests(ctx context.Context, comm *impi.Comm, out, in []byte, peer int) er
 	}
 	return impi.WaitAll(ctx, nil, receive, send)
 }
+
+func SendReceive(ctx context.Context, n *channel.Node, out, in []byte, left, right int) error {
+	return n.Sendrecv(ctx, out, right, in, left)
+}

@@ -77,6 +77,15 @@ func Flat(b []byte) (s Shape) {
 	return s
 }
 
+// Refill makes s the shape of all bytes of b, in the place of its parts: no copy of s may be in use.
+func (s *Shape) Refill(b []byte) {
+	clear(s.parts)
+	*s = Shape{parts: s.parts[:0], length: len(b)}
+	if len(b) > 0 {
+		s.parts, s.blocks = append(s.parts, Part{Base: b, Block: len(b), Count: 1}), 1
+	}
+}
+
 // Add appends a part. Bytes that follow on in memory become one block.
 func (s *Shape) Add(p Part) error {
 	if err := p.Check(len(p.Base)); err != nil || p.Block == 0 || p.Count == 0 {

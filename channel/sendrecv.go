@@ -1,0 +1,281 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
+	"github.com/sluice-hpc/sluice/internal/span"
+)
+
+// A message that is used once takes a handle that its stream keeps for such messages, gives it its
+// memory, and puts it back when the message is complete. Up to eagerMax bytes, that tells the peer
+// nothing and takes no lock: what has no layout there goes through the ring or the queue. A longer
+// message is bound and told as a declared one is.
+
+// spares are the handles of one direction of a stream that are ready for messages used once.
+type spares [4]atomic.Pointer[Handle]
+
+// place is where the handle of a message in b is looked for first: the one that has had it before, perhaps.
+func (l *spares) place(b []byte) uintptr { return addressOf(b) >> 12 }
+
+func (l *spares) take(b []byte) *Handle {
+	at := l.place(b)
+	for i := range uintptr(len(l)) {
+		p := &l[(at+i)%uintptr(len(l))]
+		if h := p.Load(); h != nil && p.CompareAndSwap(h, nil) {
+			return h
+		}
+	}
+	return nil
+}
+
+// give takes a handle back; false if there is no room.
+func (l *spares) give(h *Handle, b []byte) bool {
+	at := l.place(b)
+	for i := range uintptr(len(l)) {
+		if p := &l[(at+i)%uintptr(len(l))]; p.Load() == nil && p.CompareAndSwap(nil, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// Send sends the bytes of b to a rank, which may be this one, and returns when b may be reused
+// (MPI_Send): for up to 4 KiB at once, as long as there is room, and otherwise when the receiver has
+// the message. It is the next send of its stream, like a start of a handle of [Node.DeclareSend], and
+// matches a [Node.Recv] or a declared receive of the same length. A message that repeats costs less
+// declared. Any number of goroutines may call it; the order of concurrent sends on a stream is undefined.
+//
+// Errors: those of [Node.DeclareSend] and of [Handle.Start], [Handle.Test] and [Handle.WaitContext].
+// If ctx ends first, the message goes on, and b belongs to it until it is complete, or the node is closed.
+func (n *Node) Send(ctx context.Context, b []byte, rank int, opts ...DeclareOption) error {
+	return n.once(ctx, kindSend, b, rank, opts)
+}
+
+// Recv receives the next message of a stream from a rank into b, whose length must be that of the
+// message (MPI_Recv). Otherwise it is as [Node.Send].
+func (n *Node) Recv(ctx context.Context, b []byte, rank int, opts ...DeclareOption) error {
+	return n.once(ctx, kindReceive, b, rank, opts)
+}
+
+// Sendrecv sends out to one rank and receives in from another, or the same, at the same time
+// (MPI_Sendrecv); both on the same stream number. The slices must not overlap. Otherwise it is as
+// [Node.Send] and [Node.Recv], whose errors it joins.
+func (n *Node) Sendrecv(ctx context.Context, out []byte, to int, in []byte, from int, opts ...DeclareOption) error {
+	s, err := n.startOnce(kindSend, out, to, opts)
+	if err != nil {
+		return err
+	}
+	r, err := n.startOnce(kindReceive, in, from, opts)
+	if err == nil {
+		err = r.endOnce(r.await(ctx))
+	}
+	if e := s.endOnce(s.await(ctx)); e != nil {
+		err = errors.Join(e, err)
+	}
+	return err
+}
+
+func (n *Node) once(ctx context.Context, kind handleKind, b []byte, rank int, opts []DeclareOption) error {
+	h, err := n.startOnce(kind, b, rank, opts)
+	if err != nil {
+		return err
+	}
+	return h.endOnce(h.await(ctx))
+}
+
+// startOnce starts a message that is used once. Its handle is entered until endOnce.
+func (n *Node) startOnce(kind handleKind, b []byte, rank int, opts []DeclareOption) (*Handle, error) {
+	d, err := declarationOf(opts)
+	if err != nil {
+		return nil, &Error{Op: kind.String(), Rank: rank, Stream: d.stream, Err: err}
+	}
+	h := n.spare(kind, b, rank, uint32(d.stream))
+	if h == nil {
+		if h, err = n.newSpare(kind, rank, uint32(d.stream)); err != nil {
+			return nil, &Error{Op: kind.String(), Rank: rank, Stream: d.stream, Err: err}
+		}
+	}
+	if !h.enter() {
+		return nil, h.errorf("start", ErrClosed)
+	}
+	h.priority = d.priority
+	if err = h.lay(b); err != nil {
+		err = h.errorf("start", err)
+	} else {
+		err = h.start()
+	}
+	if err != nil {
+		return nil, h.endOnce(err)
+	}
+	return h, nil
+}
+
+// endOnce puts the handle of a message back, unless the message goes on.
+func (h *Handle) endOnce(err error) error {
+	n := h.node
+	if h.phase.Load() != phaseIdle {
+		h.exit()
+		n.mu.Lock()
+		n.astray = append(n.astray, h)
+		n.mu.Unlock()
+		return err
+	}
+	b := h.flat
+	h.lift()
+	h.exit()
+	if !h.spares().give(h, b) {
+		err = errors.Join(err, h.Close())
+	}
+	return err
+}
+
+// reap puts back the handles of messages that have become complete after their callers had left.
+func (n *Node) reap() {
+	n.mu.Lock()
+	list := n.astray
+	n.astray = nil
+	n.mu.Unlock()
+	for _, h := range list {
+		if h.enter() {
+			h.test()
+			h.endOnce(nil)
+		}
+	}
+}
+
+func (h *Handle) spares() *spares {
+	if h.kind == kindSend {
+		return &h.out.spares
+	}
+	return &h.in.spares
+}
+
+// spare returns a handle that its stream has kept, nil if there is none.
+func (n *Node) spare(kind handleKind, b []byte, rank int, stream uint32) *Handle {
+	if rank < 0 || rank >= n.size {
+		return nil
+	}
+	p := n.peers[rank].Load()
+	if p == nil {
+		return nil
+	}
+	if kind == kindSend {
+		if s := p.sending(stream); s != nil {
+			return s.spares.take(b)
+		}
+	} else if s := p.receiving(stream); s != nil {
+		return s.spares.take(b)
+	}
+	return nil
+}
+
+// sending returns a stream of a program, nil if it has not been used.
+func (p *peer) sending(number uint32) *sendStream {
+	if number == 0 {
+		return p.out0.Load()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sends[number]
+}
+
+// receiving returns a stream of a program, nil if it has not been used.
+func (p *peer) receiving(number uint32) *receiveStream {
+	if number == 0 {
+		return p.in0.Load()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.receives[number]
+}
+
+// newSpare makes a handle for messages used once. It is not among those of its peer that the wire-up
+// binds.
+func (n *Node) newSpare(kind handleKind, rank int, stream uint32) (*Handle, error) {
+	n.reap()
+	if err := n.call(); err != nil {
+		return nil, err
+	}
+	defer n.calls.Done()
+	p, err := n.peer(rank)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handle{node: n, kind: kind, pins: new(runtime.Pinner)}
+	p.mu.Lock()
+	err = h.join(p, stream)
+	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.lastID++
+	h.id = n.lastID
+	n.handles[h] = struct{}{}
+	n.mu.Unlock()
+	p.connect()
+	return h, nil
+}
+
+// lay gives an idle handle of the kind of newSpare its memory.
+func (h *Handle) lay(b []byte) error {
+	m := h.recent // or its place may have become other memory
+	if m == nil || !m.holds(span.Of(b)) || !m.use() {
+		var open bool
+		if m, open = h.node.atlas.find(b); !open || m != nil && !m.use() {
+			return fmt.Errorf("%w: the slice lies in Alloc memory that has been closed", ErrClosed)
+		}
+		h.recent = m
+	}
+	if len(b) > eagerMax {
+		return h.layLong(b, m)
+	}
+	h.reachable = false
+	h.flat, h.lent = b, m
+	h.shape.Refill(b)
+	return nil
+}
+
+// layLong is lay for a message that its peer may have to be told. It takes over the use of m.
+func (h *Handle) layLong(b []byte, m *Memory) error {
+	h.shape, h.flat = layout.Flat(b), b
+	h.memories = append(h.memories, m)
+	if err := h.node.call(); err != nil {
+		return err
+	}
+	defer h.node.calls.Done()
+	p := h.peer()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h.generation++
+	h.bindErr.Store(nil)
+	if p.state.Load() == peerUp {
+		return h.bind(p)
+	}
+	p.handles[h] = struct{}{} // the wire-up binds it
+	return nil
+}
+
+// lift takes the memory from an idle handle.
+func (h *Handle) lift() {
+	h.flat = nil
+	if h.memories == nil {
+		h.shape.Refill(nil)
+		if h.lent != nil {
+			h.lent.users.Add(-1)
+			h.lent = nil
+		}
+		return
+	}
+	p := h.peer()
+	p.mu.Lock()
+	delete(p.handles, h)
+	h.shape = layout.Shape{}
+	h.release()
+	p.mu.Unlock()
+}

@@ -1,0 +1,137 @@
+package channel
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSendRecv: messages used once arrive in the order of their starts, whatever their memory and length,
+// also between declared ones and by several goroutines.
+func TestSendRecv(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		sizes := []int{0, 1, 8, slotData, slotData + 1, eagerMax, eagerMax + 1, 8<<10 + 1, 64 << 10, 300_000}
+		for _, alloc := range []bool{true, false} {
+			out, in := memory(t, a, 300_000, alloc), memory(t, b, 300_000, alloc)
+			random(rand.New(rand.NewPCG(1, 2)), out)
+			for i, n := range sizes {
+				clear(in)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					require.NoError(t, a.Send(within(t), out[:n], b.Rank(), OnStream(i%2)))
+				})
+				require.NoError(t, b.Recv(within(t), in[:n], a.Rank(), OnStream(i%2)))
+				wg.Wait()
+				require.True(t, bytes.Equal(out[:n], in[:n]), "%d bytes", n)
+				require.True(t, n == len(in) || in[n] == 0)
+			}
+		}
+		require.Empty(t, a.astray)
+	})
+}
+
+// TestSendrecvBoth: both ranks exchange with one call each, and a rank with itself.
+func TestSendrecvBoth(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, n := range []int{8, 300_000} {
+			nodes := []*Node{a, b}
+			each(t, 2, func(i int) error {
+				if i == 1 && a == b {
+					return nil
+				}
+				out, in := bytes.Repeat([]byte{byte(1 + i)}, n), make([]byte, n)
+				for _, to := range []*Node{nodes[1-i], nodes[i]} {
+					if err := nodes[i].Sendrecv(within(t), out, to.Rank(), in, to.Rank()); err != nil {
+						return err
+					}
+					want := byte(2 - i) // of the other
+					if to == nodes[i] {
+						want = out[0]
+					}
+					if !bytes.Equal(in, bytes.Repeat([]byte{want}, n)) {
+						return fmt.Errorf("rank %d: wrong bytes", i)
+					}
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// TestOnceErrors: what is wrong with the arguments, before anything is started; and a wrong length.
+func TestOnceErrors(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		x := make([]byte, 8)
+		var e *Error
+		err := a.Send(within(t), x, 17)
+		require.ErrorAs(t, err, &e)
+		require.ErrorIs(t, err, ErrInvalid)
+		require.Equal(t, 17, e.Rank)
+		require.ErrorIs(t, a.Recv(within(t), x, b.Rank(), OnStream(MaxStream+1)), ErrInvalid)
+
+		m, err := a.Alloc(100_000)
+		require.NoError(t, err)
+		late := m.Bytes()
+		require.NoError(t, m.Close())
+		for _, n := range []int{8, 100_000} {
+			if m.mr == nil && m.free == nil {
+				break // the slice keeps it
+			}
+			require.ErrorIs(t, a.Send(within(t), late[:n], b.Rank()), ErrClosed)
+		}
+
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := a.Send(within(t), x, b.Rank()); err != nil { // it is complete before, mostly
+				require.ErrorIs(t, err, ErrLength)
+			}
+		})
+		require.ErrorIs(t, b.Recv(within(t), make([]byte, 9), a.Rank()), ErrLength)
+		wg.Wait()
+	})
+}
+
+// TestOnceLeft: a message whose caller has left goes on, and its memory stays in use until it is complete.
+func TestOnceLeft(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for _, n := range []int{8, 300_000} {
+			m, err := b.Alloc(n)
+			require.NoError(t, err)
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.ErrorIs(t, b.Recv(over, m.Bytes(), a.Rank()), context.Canceled)
+			require.ErrorIs(t, m.Close(), ErrBusy)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				require.NoError(t, a.Send(within(t), bytes.Repeat([]byte{7}, n), b.Rank()))
+				require.NoError(t, a.Send(within(t), make([]byte, 8), b.Rank()))
+			})
+			h, err := b.DeclareReceive(Contiguous(make([]byte, 8)), a.Rank())
+			require.NoError(t, err)
+			require.NoError(t, h.Start()) // the next: its wait moves the one before, too
+			require.NoError(t, h.WaitContext(within(t)))
+			wg.Wait()
+			for ctx := within(t); m.Close() != nil; {
+				require.NoError(t, ctx.Err())
+			}
+		}
+		require.Empty(t, b.astray)
+	})
+}
+
+// TestOnceAllocates nothing, on any stream, once the stream has a handle.
+func TestOnceAllocates(t *testing.T) {
+	n := join(t, 1)[0]
+	x := make([]byte, 8)
+	ctx := within(t)
+	for _, stream := range []int{0, 5} {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			require.NoError(t, n.Sendrecv(ctx, x, 0, x[:8:8], 0, OnStream(stream)))
+		}))
+	}
+}
