@@ -24,7 +24,7 @@ func TestRebaseUnread(t *testing.T) {
 	var list []*Handle
 	for range handles {
 		h := &Handle{node: n, kind: kindSend}
-		require.NoError(t, h.adoptLayout(Contiguous(memory(t, n, size, true))))
+		require.NoError(t, h.adoptLayout(Strided(memory(t, n, size, true), 0, 100, 10, 500)))
 		require.NoError(t, h.attach(p, 0))
 		list = append(list, h)
 	}
@@ -37,7 +37,7 @@ func TestRebaseUnread(t *testing.T) {
 	for i, h := range list {
 		l, err := parseLayout(p.out[i][headerLen:])
 		require.NoError(t, err)
-		require.Equal(t, []uint32{h.id, 100}, []uint32{l.handle, l.generation})
+		require.Equal(t, []uint32{h.id, 100}, []uint32{l.handle, l.version})
 		h.release()
 	}
 }

@@ -192,10 +192,11 @@ func (h *Handle) join(p *peer, stream uint32) error {
 // if needed. The caller holds the peer's mu.
 func (h *Handle) bind(p *peer) (err error) {
 	n := h.node
+	h.where = where{handle: h.id, version: h.version}
 	switch {
 	case p.rank == n.rank:
 		h.reachable = true
-		if !p.setLayout(&remoteLayout{handle: h.id, generation: h.generation, mapped: true, shape: h.shape}) {
+		if !p.setLayout(&remoteLayout{where: h.where, mapped: true, shape: h.shape}) {
 			return fmt.Errorf("%w: more than %d handles", ErrInvalid, maxLayouts)
 		}
 		return nil
@@ -203,17 +204,17 @@ func (h *Handle) bind(p *peer) (err error) {
 		if h.shape.Len() <= p.queue.cross.eager {
 			return nil
 		}
-		if !p.tellable(h) {
-			if h.kind == kindReceive {
-				return fmt.Errorf("%w: the peer already holds the layouts of %d handles, the maximum", ErrInvalid, maxLayouts)
-			}
-			return h.register(p.link.dev) // the receiver says where to write
-		}
-		if err := h.register(p.link.dev); err != nil {
+		switch err := h.register(p.link.dev); {
+		case err != nil || h.name():
 			return err
+		case p.tellable(h):
+		case h.kind == kindReceive:
+			return fmt.Errorf("%w: the peer already holds the layouts of %d handles, the maximum", ErrInvalid, maxLayouts)
+		default:
+			return nil // the receiver says where to write
 		}
 	default:
-		h.reachable = !slices.Contains(h.memories, nil) && h.describable() && p.tellable(h)
+		h.reachable = !slices.Contains(h.memories, nil) && (h.flat != nil || h.describable() && p.tellable(h))
 		switch {
 		case h.shape.Len() <= slotData, h.kind == kindReceive && !h.reachable:
 			return nil
@@ -221,6 +222,9 @@ func (h *Handle) bind(p *peer) (err error) {
 			h.regs = nil
 			for _, m := range h.memories {
 				h.regs = append(h.regs, m.mr)
+			}
+			if h.name() {
+				return nil
 			}
 		default:
 			if h.shape.Len() > eagerMax {
@@ -235,6 +239,18 @@ func (h *Handle) bind(p *peer) (err error) {
 		p.told++
 	}
 	return nil
+}
+
+// name makes the messages name their memory themselves if it is contiguous, so that the peer need not be
+// told of it beforehand.
+func (h *Handle) name() bool {
+	switch {
+	case h.staging != nil:
+		h.where = where{h.id, h.staging.RKey(), h.staging.Addr()}
+	case h.flat != nil:
+		h.where = where{h.id, h.regs[0].RKey(), uint64(addressOf(h.flat))}
+	}
+	return h.where.addr != 0
 }
 
 // tellable says whether the peer accepts the layout of one more handle. The caller holds the
@@ -283,12 +299,7 @@ func (h *Handle) register(d *device) (err error) {
 
 // describe returns the layout as sent to the peer.
 func (h *Handle) describe() []byte {
-	l := layoutInfo{handle: h.id, generation: h.generation}
-	if h.staging != nil {
-		l.regions = []region{regionOf(h.staging)}
-		l.parts = []remotePart{{0, 0, h.shape.Len(), 1, 0}}
-		return l.append(nil)
-	}
+	l := layoutInfo{handle: h.id, version: h.version}
 	bases, of := h.shape.Bases()
 	numbers := make([]int, len(bases)) // of the regions
 	for i, mr := range h.regs {
@@ -371,7 +382,7 @@ func (h *Handle) replaceLayout(op string, l Layout) error {
 	defer p.mu.Unlock()
 	h.release()
 	h.shape, h.flat, h.pins, h.memories = next.shape, next.flat, next.pins, next.memories
-	h.generation++
+	h.version++
 	h.bindErr.Store(nil)
 	if p.state.Load() == peerUp {
 		if err := h.bind(p); err != nil {

@@ -72,11 +72,11 @@ func (n *Node) openDevice(p port) (_ *device, err error) {
 		return nil, err
 	}
 	if attr.MaxSRQ > 0 && attr.MaxSRQWR >= 2*receiveSlab {
-		if dev.pool, err = newReceivePool(dev.pd, headerSize+dev.crossovers().eager, attr); err != nil {
+		if dev.pool, err = newReceivePool(dev.pd, dev.buffer(), attr); err != nil {
 			return nil, err
 		}
 	}
-	if dev.sends, err = newSendPool(dev.pd, headerSize+dev.crossovers().eager); err != nil {
+	if dev.sends, err = newSendPool(dev.pd, dev.buffer()); err != nil {
 		return nil, err
 	}
 	n.wg.Go(dev.engine)
@@ -91,11 +91,14 @@ const maxSGE = 32
 // requests stay small.
 const inlineMost = 220
 
+// buffer is the length of the longest message that is sent or received.
+func (d *device) buffer() int { return headerSize + max(d.crossovers().eager, addrSize) }
+
 func (d *device) provider() string { return d.ctx.Device().Provider() }
 
 // newLink makes a queue pair that uses the address, with buffers if messages go through it.
 func (d *device) newLink(address string) (_ *link, err error) {
-	l := &link{dev: d, buffer: headerSize + d.crossovers().eager, pool: d.pool}
+	l := &link{dev: d, buffer: d.buffer(), pool: d.pool}
 	if l.gid = d.node.opt.connect.SGIDIndex; l.gid == 0 || !d.rdma {
 		l.gid, _ = d.gid(address)
 	}

@@ -36,16 +36,18 @@ type Handle struct {
 
 	prev, next *Handle // active receives of the stream
 
-	id, generation uint32
-	reachable      bool // the peer has been told the layout
-	told           bool // and remembers the handle
-	priority       int
-	pins           *runtime.Pinner
-	memories       []*Memory
-	lent           *Memory   // that a message used once lies in, if it is short
-	recent         *Memory   // that one lay in last
-	members        []*Handle // of a multiple
-	started        []error   // of a multiple: of the members that could not be started
+	id        uint32
+	version   uint32 // of the layout
+	where     where  // the message, as its peer accesses it
+	reachable bool   // the peer can access it
+	told      bool   // and remembers the handle
+	priority  int
+	pins      *runtime.Pinner
+	memories  []*Memory
+	lent      *Memory   // that a message used once lies in, if it is short
+	recent    *Memory   // that one lay in last
+	members   []*Handle // of a multiple
+	started   []error   // of a multiple: of the members that could not be started
 
 	began   uint32 // tick of the node at the start
 	outcome error  // of a wait that is over
@@ -71,7 +73,8 @@ type queueOp struct {
 	dev      *device               // the device of these registrations
 	bindErr  atomic.Pointer[error] // why the memory cannot be used towards this peer
 	transfer transfer
-	far      *layoutInfo // the other side's layout that was seen last
+	far      *layoutInfo // the other side's memory that was seen last
+	farAt    where       // of far
 }
 
 type handleKind uint8

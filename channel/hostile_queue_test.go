@@ -29,14 +29,16 @@ var hostileQueues = []struct {
 	{"taken what was not sent", []header{{kind: queueTaken, stream: 1, k: 2}}, 0, ErrProtocol},
 	{"taken less than before", []header{{kind: queueTaken, stream: 1, k: 1}, {kind: queueTaken, stream: 1, k: 0}}, 0, ErrProtocol},
 	{"taken on a stream without sends", []header{{kind: queueTaken, stream: 9, k: 1 << 60}}, 0, ErrProtocol},
-	{"gate of no handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 77}}, 0, ErrProtocol},
-	{"gate of a shorter handle", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 1}}, 0, ErrProtocol},
-	{"gate of an absurd length", []header{{kind: queueGate, k: 1, length: ^uint64(0), handle: 1}}, 0, nil},
-	{"gate of no start", []header{{kind: queueGate, k: 0, length: hostileLength, handle: 2}}, 0, ErrProtocol},
-	{"gate of the future", []header{{kind: queueGate, k: 1 << 60, length: 1, handle: 77}}, 0, nil},
+	{"gate of no handle", []header{{kind: queueGate, k: 1, length: hostileLength, where: where{handle: 77}}}, 0, ErrProtocol},
+	{"gate to no memory", []header{{kind: queueGate, k: 1, length: hostileLength, where: where{2, 0xdead, 0x1000}}}, 0, ErrPeerDied},
+	{"ready at no memory, behind the gate", []header{{kind: queueReady, k: 1, length: hostileLength, where: where{2, 0xdead, 0x1000}}}, 0, nil},
+	{"gate of a shorter handle", []header{{kind: queueGate, k: 1, length: hostileLength, where: where{handle: 1}}}, 0, ErrProtocol},
+	{"gate of an absurd length", []header{{kind: queueGate, k: 1, length: ^uint64(0), where: where{handle: 1}}}, 0, nil},
+	{"gate of no start", []header{{kind: queueGate, k: 0, length: hostileLength, where: where{handle: 2}}}, 0, ErrProtocol},
+	{"gate of the future", []header{{kind: queueGate, k: 1 << 60, length: 1, where: where{handle: 77}}}, 0, nil},
 	{"verdict on no start", []header{{kind: queueWrong, k: 0}}, 0, ErrProtocol},
 	{"verdict on the future", []header{{kind: queueWrong, k: 2}}, 0, ErrProtocol},
-	{"verdict behind the gate", []header{{kind: queueGate, k: 1, length: hostileLength, handle: 2}, {kind: queueWrong, k: 1}}, 0, ErrProtocol},
+	{"verdict behind the gate", []header{{kind: queueGate, k: 1, length: hostileLength, where: where{handle: 2}}, {kind: queueWrong, k: 1}}, 0, ErrProtocol},
 	{"done before the start", []header{{kind: queueDone, k: 2, length: hostileLength}}, 0, ErrProtocol},
 	{"done of no start", []header{{kind: queueDone, k: 0, length: hostileLength}}, 0, ErrProtocol},
 	{"done of another length", []header{{kind: queueDone, k: 1, length: 1}}, 0, ErrProtocol},
@@ -69,8 +71,8 @@ func TestHostileQueue(t *testing.T) {
 			s, _ := send(t, us, 0, hostileLength)
 			r, _ := receive(t, us, 0, hostileLength)
 			small, _ := send(t, us, 0, 8, OnStream(1))
-			shorter, _ := receive(t, them, 1, hostileLength-1)
-			fits, _ := receive(t, them, 1, hostileLength, OnStream(3))
+			shorter := receiveHalves(t, them, 1, hostileLength-2)
+			fits := receiveHalves(t, them, 1, hostileLength, OnStream(3))
 			for _, h := range []*Handle{s, r, small} {
 				require.NoError(t, h.Start())
 			}
@@ -79,7 +81,7 @@ func TestHostileQueue(t *testing.T) {
 			require.EqualValues(t, 2, fits.id)
 			p, err := us.peer(0)
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { return p.remoteInfo(1, 0) != nil && p.remoteInfo(2, 0) != nil }, limit, time.Millisecond)
+			require.Eventually(t, func() bool { return known(p, shorter) && known(p, fits) }, limit, time.Millisecond)
 
 			p, err = them.peer(1)
 			require.NoError(t, err)
@@ -110,9 +112,9 @@ func FuzzHostileQueue(f *testing.F) {
 	for _, c := range hostileQueues {
 		script := []byte{0, 1}
 		for _, h := range c.send {
-			b := make([]byte, headerSize)
+			b := make([]byte, headerSize+addrSize)
 			h.put(b)
-			script = append(append(script, 2, 0), b...)
+			script = append(append(script, 2, byte(h.more())), b[:headerSize+h.more()]...)
 		}
 		f.Add(script)
 	}
@@ -123,7 +125,7 @@ func FuzzHostileQueue(f *testing.F) {
 		var handles []*Handle
 		for i, size := range []int{0, 100, eagerQueued, 5000} {
 			l := layoutInfo{handle: uint32(i), regions: []region{{length: uint64(size)}}, parts: []remotePart{{block: size, count: 1}}}
-			p.setLayout(&remoteLayout{handle: l.handle, info: l})
+			p.setLayout(&remoteLayout{where: where{handle: l.handle}, info: l})
 			for _, kind := range []handleKind{kindSend, kindReceive} {
 				h := &Handle{node: n, kind: kind, out: out, in: in}
 				require.NoError(t, h.adoptLayout(Contiguous(make([]byte, size))))

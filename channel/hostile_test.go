@@ -75,7 +75,7 @@ func newHostile(t testing.TB, n *Node) *hostile {
 			x.outside = append(x.outside, cut(64))
 		}
 		theirs := Contiguous(cut(size))
-		x.peer.setLayout(&remoteLayout{handle: uint32(i + 1), mapped: true, shape: theirs.shape})
+		x.peer.setLayout(&remoteLayout{where: where{handle: uint32(i + 1)}, mapped: true, shape: theirs.shape})
 		x.outside = append(x.outside, cut(64))
 	}
 	t.Cleanup(func() {
@@ -222,7 +222,7 @@ func (x *hostile) play(script []byte) {
 		case doRendezvous:
 			b := next(3)
 			s := &x.in.slots[int(b[0])%ringSlots]
-			s.setRendezvous(rendezvous{handle: uint32(b[1]), length: uint64(hostileSizes[int(b[2])%len(hostileSizes)])})
+			s.setRendezvous(rendezvous{where: where{handle: uint32(b[1])}, length: uint64(hostileSizes[int(b[2])%len(hostileSizes)])})
 		case doDrive:
 			x.receives[0].in.drive()
 			s := x.sends[0].out

@@ -97,7 +97,7 @@ func TestLongDescription(t *testing.T) {
 	}
 }
 
-// TestManyHandles: a peer takes a number of handles; beyond it messages go another
+// TestManyHandles: a peer takes a number of handles whose layouts are told; beyond it messages go another
 // way, or cannot be declared, and the connection stays. What is closed makes room.
 func TestManyHandles(t *testing.T) {
 	const known, size = 4, 20_000
@@ -107,23 +107,29 @@ func TestManyHandles(t *testing.T) {
 			setTo(t, &maxLayouts, known)
 			nodes := join(t, p.size, WithProviders(p.name))
 			a, b := nodes[0], nodes[p.size-1]
+			halves := func(b []byte) Layout { return Strided(b, 0, size/2, 2, size/2+8) }
 			var handles []*Handle
 			for range 3 {
+				var first []byte
 				for i := range 2 * known {
-					s, out := send(t, a, b.Rank(), size)
-					in := memory(t, b, size, true)
-					r, err := b.DeclareReceive(Contiguous(in), a.Rank())
+					out, in := memory(t, a, size+8, true), memory(t, b, size+8, true)
+					s, err := a.DeclareSend(halves(out), b.Rank())
+					require.NoError(t, err)
+					r, err := b.DeclareReceive(halves(in), a.Rank())
+					if i == 0 {
+						first = in
+					}
 					if slices.Contains(queueProviders, p.name) && i >= known {
 						require.ErrorIs(t, err, ErrInvalid)
 						require.ErrorContains(t, err, fmt.Sprint(known))
-						r, in = handles[1], handles[1].flat
+						r, in = handles[1], first
 					} else {
 						require.NoError(t, err)
 					}
 					handles = append(handles, s, r)
-					for k, first := range []*Handle{s, r} {
-						out[0], out[size-1] = byte(i), byte(k)
-						pass(t, s, r, first)
+					for k, before := range []*Handle{s, r} {
+						out[0], out[size+7] = byte(i), byte(k)
+						pass(t, s, r, before)
 						require.Equal(t, out, in)
 					}
 				}

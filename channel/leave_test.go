@@ -120,21 +120,21 @@ func TestStartOfGone(t *testing.T) {
 // TestGateTorn: a gate that is being opened for another start says nothing.
 func TestGateTorn(t *testing.T) {
 	var g gate
-	g.open(1, 7, 0, 100)
-	_, _, n, ok := g.read(1)
+	g.open(1, where{handle: 7}, 100)
+	_, n, ok := g.read(1)
 	require.True(t, ok)
 	require.EqualValues(t, 100, n)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for k := range uint64(100_000) {
-			g.open(k+2, uint32(k+2), 0, int(k+2))
+			g.open(k+2, where{uint32(k + 2), uint32(k + 2), k + 2}, int(k+2))
 		}
 	}()
 	for k := uint64(2); k < 100_000; {
 		w := atomic.LoadUint64(&g.word)
-		if h, _, n, ok := g.read(w); ok && w != 0 && w != 1 {
-			require.EqualValues(t, w, h)
+		if at, n, ok := g.read(w); ok && w != 0 && w != 1 {
+			require.Equal(t, where{uint32(w), uint32(w), w}, at)
 			require.EqualValues(t, w, n)
 			k = w
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -72,20 +73,23 @@ type peer struct {
 // remoteLayout is the layout of a peer's handle over the peer's memory as we access it. It is
 // mapped when a message needs it: until then the peer may close the handle at any time.
 type remoteLayout struct {
-	handle, generation uint32
-	mapped             bool
-	shape              layout.Shape
-	info               layoutInfo // until it is mapped
+	where
+	mapped bool
+	shape  layout.Shape
+	info   layoutInfo // until it is mapped
 }
 
-// layout returns the layout that the peer has declared, nil if it is not known yet. An error
-// says that there is no such memory: the peer violates the protocol, or has closed the memory,
-// which is allowed once the message is complete.
-func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
+// find returns memory of the peer, nil if it is not known yet. An error says that there is no such
+// memory: the peer violates the protocol, or has closed the memory, which is allowed once the message is
+// complete.
+func (p *peer) find(at where, length uint64) (*remoteLayout, error) {
+	if at.addr != 0 {
+		return p.mapOnce(at, length)
+	}
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
-	l := p.layouts[handle]
-	if l == nil || l.generation != generation {
+	l := p.layouts[at.handle]
+	if l == nil || l.version != at.version {
 		return nil, nil
 	}
 	if !l.mapped {
@@ -97,10 +101,26 @@ func (p *peer) layout(handle, generation uint32) (*remoteLayout, error) {
 			p.node.mute.Add(1)
 			return nil, nil
 		default:
-			return nil, fmt.Errorf("%w: handle %d: %w", ErrProtocol, handle, err)
+			return nil, fmt.Errorf("%w: handle %d: %w", ErrProtocol, at.handle, err)
 		}
 	}
 	return l, nil
+}
+
+// mapOnce returns contiguous memory of the peer.
+func (p *peer) mapOnce(at where, length uint64) (*remoteLayout, error) {
+	if p.link == nil || length > math.MaxInt {
+		return nil, fmt.Errorf("%w: message of %d bytes at %#x", ErrProtocol, length, at.addr)
+	}
+	b, err := p.link.qp.Map(at.version, at.addr, int(length))
+	switch {
+	case err == nil:
+		return &remoteLayout{where: at, shape: layout.Flat(b)}, nil
+	case errors.Is(err, verbs.ErrState): // its arena has not arrived yet
+		p.node.mute.Add(1)
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%w: message of %d bytes at %#x: %w", ErrProtocol, length, at.addr, err)
 }
 
 // setLayout stores a layout that the peer has declared; false if there are too many. This rank's
@@ -201,7 +221,7 @@ func (p *peer) nudge() {
 // tellLayout queues the layout of a handle, in place of an earlier one that has not
 // been written: a peer that is stopped does not read. The caller holds mu.
 func (p *peer) tellLayout(h *Handle) {
-	if h.generation > 0 {
+	if h.version > 0 {
 		p.out = slices.DeleteFunc(p.out, func(b []byte) bool {
 			return kind(b[0]) == kindLayout && binary.BigEndian.Uint32(b[headerLen:]) == h.id
 		})
@@ -218,7 +238,7 @@ func (p *peer) tell(k kind, body []byte) {
 
 // learn handles a layout that the peer has declared.
 func (p *peer) learn(l layoutInfo) error {
-	if !p.setLayout(&remoteLayout{handle: l.handle, generation: l.generation, info: l}) {
+	if !p.setLayout(&remoteLayout{where: where{handle: l.handle, version: l.version}, info: l}) {
 		return fmt.Errorf("%w: more than %d layouts", ErrProtocol, maxLayouts)
 	}
 	if p.queue != nil { // set before the first message is read
@@ -326,12 +346,15 @@ func alignedMemory(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// remoteInfo returns the layout into which the peer lets this rank write, nil if it is not
-// known yet.
-func (p *peer) remoteInfo(handle, generation uint32) *layoutInfo {
+// remoteInfo returns the memory that a message of the peer names, nil if it is not known yet.
+func (p *peer) remoteInfo(at where, length uint64) *layoutInfo {
+	if at.addr != 0 {
+		n := int(min(length, math.MaxInt))
+		return &layoutInfo{handle: at.handle, regions: []region{{at.version, at.addr, length}}, parts: []remotePart{{0, 0, n, 1, 0}}, total: n, blocks: 1}
+	}
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
-	if l := p.layouts[handle]; l != nil && l.generation == generation {
+	if l := p.layouts[at.handle]; l != nil && l.version == at.version {
 		return &l.info
 	}
 	return nil

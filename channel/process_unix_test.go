@@ -502,13 +502,13 @@ func waits(h *Handle) bool {
 	p := h.peer()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.remoteInfo(1, 0) == nil {
+	if p.remoteInfo(where{handle: 1}, 0) == nil {
 		return false
 	}
 	if p.queue != nil {
 		return true
 	}
-	_, _, _, open := h.out.r.gates[1].read(1)
+	_, _, open := h.out.r.gates[1].read(1)
 	return open
 }
 
@@ -566,7 +566,7 @@ func readDying(ctx context.Context, n *Node, _ []string) error {
 		q.progress()
 		q.lock.Lock()
 		h, ok := q.in[0].ready[1]
-		ready = ok && q.peer.remoteInfo(h.handle, h.generation) != nil
+		ready = ok && q.peer.remoteInfo(h.where, h.length) != nil
 		q.lock.Unlock()
 	}
 	syscall.Kill(victim, syscall.SIGSTOP)

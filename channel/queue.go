@@ -112,11 +112,12 @@ func (q *queue) flush() {
 	}
 	n := 0
 	for n < len(q.control) && q.credits > reserve {
-		i, b := q.buffer(0)
+		more := q.control[n].more()
+		i, b := q.buffer(more)
 		if b == nil {
 			break
 		}
-		q.post(q.control[n], 0, i, b)
+		q.post(q.control[n], more, i, b)
 		n++
 	}
 	q.control = slices.Delete(q.control, 0, n)

@@ -108,7 +108,7 @@ func (s *receiveStream) publishGate(h *Handle, r *ring) {
 	if h.reachable && s.gates[i] == nil {
 		h.gated = true
 		s.gates[i] = h
-		r.gates[i].open(h.k, h.id, h.generation, h.shape.Len())
+		r.gates[i].open(h.k, h.where, h.shape.Len())
 	}
 	if w := atomic.LoadUint64(&r.slots[i].word); w>>16 == h.k {
 		if s.take(h, r, w, false); h.gated && h.phase.Load() == phaseWaiting {
@@ -348,9 +348,9 @@ func (s *receiveStream) takeRendezvous(h *Handle, r *ring, slot *slot, direct bo
 // sender may not have told its layout yet.
 func (h *Handle) assistReceive(m *match, v rendezvous) {
 	p := h.in.peer
-	src := h.remoteShape(p, m, v.handle, v.generation, v.length)
+	src := h.remoteShape(p, m, v.where, v.length)
 	if n, _ := chunks(h.shape.Len()); src == nil && !m.claimed(h.k, n) {
-		p.awaitsLayout(v.handle, v.generation)
+		p.awaitsLayout(v.where)
 	}
 	if src != nil && h.copyChunks(m, &h.shape, src) {
 		p.bell.ring()
@@ -372,20 +372,20 @@ func (h *Handle) assistSend() {
 // lookupGate returns the layout of the receive that waits at a gate; nil if it is unknown or has
 // another length, which the receiver reports.
 func (h *Handle) lookupGate(r *ring, i uint64) *layout.Shape {
-	handle, generation, length, ok := r.gates[i].read(h.k)
+	at, length, ok := r.gates[i].read(h.k)
 	if !ok || length != uint64(h.shape.Len()) {
 		return nil
 	}
-	return h.remoteShape(h.out.peer, &r.matches[i], handle, generation, length)
+	return h.remoteShape(h.out.peer, &r.matches[i], at, length)
 }
 
-// remoteShape returns a layout that the peer has declared for a match, nil if it is not known yet
-// or no longer needed.
-func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, length uint64) *layout.Shape {
+// remoteShape returns the memory of the peer for a match, nil if it is not known yet or no longer
+// needed.
+func (h *Handle) remoteShape(p *peer, m *match, at where, length uint64) *layout.Shape {
 	l := h.remote.Load()
-	if l == nil || l.handle != handle || l.generation != generation {
+	if l == nil || l.where != at || at.addr != 0 && uint64(l.shape.Len()) != length {
 		var err error
-		l, err = p.layout(handle, generation)
+		l, err = p.find(at, length)
 		if n, _ := chunks(h.shape.Len()); err != nil && !m.claimed(h.k, n) {
 			p.failLater(err)
 		}
@@ -395,7 +395,7 @@ func (h *Handle) remoteShape(p *peer, m *match, handle, generation uint32, lengt
 	case l == nil:
 		return nil
 	case uint64(l.shape.Len()) != length:
-		p.failLater(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, handle, l.shape.Len()))
+		p.failLater(fmt.Errorf("%w: message of %d bytes in the layout of handle %d, which has %d", ErrProtocol, length, at.handle, l.shape.Len()))
 		return nil
 	}
 	return &l.shape

@@ -33,11 +33,10 @@ import (
 // What completes a match travels behind its last byte: an RC QP executes its work
 // requests in order. If the program computes, its engine waits for the other side.
 //
-// The gate is a SEND of 32 bytes, although 8 would do if the address were a mailbox of
-// the sender: a write with immediate consumes a receive and makes a completion just as
+// The gate is a SEND of 32 bytes, or 40 with an address, although 16 would do in a mailbox
+// of the sender: a write with immediate consumes a receive and makes a completion just as
 // a SEND does, and carries 20 bytes of RETH and ImmDt that a SEND does not (IBA vol. 1,
-// 5.2: 12+16+4+8 bytes of headers and payload vs 12+32). These bytes return credits and
-// let the sender detect that the lengths differ.
+// 5.2). These bytes return credits and let the sender detect that the lengths differ.
 
 // transfer is the progress of moving a message.
 type transfer struct {
@@ -103,7 +102,7 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 		byPiece(h, h.shape.Gather)
 		h.transfer.packed = true
 	}
-	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.Len()), handle: h.id, generation: h.generation})
+	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.Len()), where: h.where})
 	return nil
 }
 
@@ -170,11 +169,11 @@ func (q *queue) startWrite(s *queueOut, h *Handle, g header) error {
 	if g.length != uint64(h.shape.Len()) {
 		return nil
 	}
-	l := q.far(h, g.handle, g.generation)
+	l := q.far(h, g)
 	if l == nil {
 		// The layout has not arrived yet on the control connection.
 		s.opened[h.k] = g
-		q.peer.awaitsLayout(g.handle, g.generation)
+		q.peer.awaitsLayout(g.where)
 		time.AfterFunc(askAfter, func() { q.ask(earlyGate{s: s, gate: g}) })
 		return nil
 	}
@@ -233,8 +232,8 @@ func (q *queue) retryGates() {
 		for k, g := range s.opened {
 			switch h := s.offers[k]; {
 			case h == nil:
-			case q.far(h, g.handle, g.generation) == nil:
-				q.peer.awaitsLayout(g.handle, g.generation)
+			case q.far(h, g) == nil:
+				q.peer.awaitsLayout(g.where)
 			default:
 				delete(s.opened, k)
 				if err := q.startWrite(s, h, g); err != nil {
@@ -246,12 +245,11 @@ func (q *queue) retryGates() {
 	}
 }
 
-// far returns the layout of the other side's handle, nil if it is not known.
-func (q *queue) far(h *Handle, handle, generation uint32) *layoutInfo {
-	if l := h.far; l != nil && l.handle == handle && l.generation == generation {
-		return l
+// far returns the memory that a message of the other side names, nil if it is not known.
+func (q *queue) far(h *Handle, m header) *layoutInfo {
+	if h.far == nil || h.farAt != m.where || m.addr != 0 && h.far.regions[0].length != m.length {
+		h.far, h.farAt = q.peer.remoteInfo(m.where, m.length), m.where
 	}
-	h.far = q.peer.remoteInfo(handle, generation)
 	return h.far
 }
 
@@ -260,7 +258,7 @@ func (q *queue) fetch(h *Handle, r header) bool {
 	if q.reads.limit == 0 {
 		return false
 	}
-	l := q.far(h, r.handle, r.generation)
+	l := q.far(h, r)
 	if l == nil || l.total != h.shape.Len() {
 		return false
 	}
@@ -279,7 +277,7 @@ func (q *queue) fetch(h *Handle, r header) bool {
 // publishGate tells the sender where a message is to be written.
 func (q *queue) publishGate(s *queueIn, h *Handle) {
 	q.gated[h.id] = h
-	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.Len()), handle: h.id, generation: h.generation})
+	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.Len()), where: h.where})
 }
 
 // begin queues a message behind those of equal or higher priority. A message of lower priority

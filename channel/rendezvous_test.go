@@ -83,11 +83,26 @@ func (o arrival) String() string {
 	return [...]string{"sender second", "receiver second", "both at once"}[o]
 }
 
+// receiveHalves declares a receive whose layout, of two halves, is told the peer.
+func receiveHalves(t testing.TB, at *Node, from, size int, opts ...DeclareOption) *Handle {
+	h, err := at.DeclareReceive(Strided(make([]byte, size+8), 0, size/2, 2, size/2+8), from, opts...)
+	require.NoError(t, err)
+	return h
+}
+
+// known says whether a peer that reaches the rank of a handle knows where its messages are.
+func known(p *peer, h *Handle) bool {
+	of := h.peer()
+	of.mu.Lock()
+	at := h.where
+	of.mu.Unlock()
+	return at != where{} && p.remoteInfo(at, uint64(h.shape.Len())) != nil
+}
+
 // startIn starts a pair in the order; the second side knows what the
 // first has started, or, at once, neither does.
 func startIn(t testing.TB, o arrival, a, b *queue, s, r *Handle) {
 	in, out := r.in.number, s.out.number
-	known := func(p *peer, h *Handle) bool { return p.remoteInfo(h.id, h.generation) != nil }
 	until(t, a, func() bool { return known(a.peer, r) })
 	until(t, b, func() bool { return known(b.peer, s) })
 	switch o {
@@ -418,17 +433,17 @@ func TestHostile(t *testing.T) {
 		{"done of a stream that is not", say(header{kind: queueDone, stream: 77, k: 1, length: size}), ErrProtocol},
 		{"immediate of nothing", writeImm(12345), ErrProtocol},
 		{"gate of start 0", say(header{kind: queueGate, stream: 2, length: size}), ErrProtocol},
-		{"gate to no layout", func(s *scene) { say(gate(s, header{length: size, handle: 9999}))(s) }, ErrProtocol},
+		{"gate to no layout", func(s *scene) { say(gate(s, header{length: size, where: where{handle: 9999}}))(s) }, ErrProtocol},
 		{"gate to an old layout", func(s *scene) {
-			say(gate(s, header{length: size, handle: s.back.id, generation: s.back.generation + 1}))(s)
+			say(gate(s, header{length: size, where: where{handle: s.back.id, version: s.back.version + 1}}))(s)
 		}, ErrProtocol},
 		{"gate to a layout of another length", func(s *scene) {
-			short, _ := receive(t, s.b.peer.node, 0, size-1, OnStream(2))
-			until(t, s.a, func() bool { return s.a.peer.remoteInfo(short.id, 0) != nil })
-			say(gate(s, header{length: size, handle: short.id}))(s)
+			short := receiveHalves(t, s.b.peer.node, 0, size-2, OnStream(2))
+			until(t, s.a, func() bool { return known(s.a.peer, short) })
+			say(gate(s, header{length: size, where: where{handle: short.id}}))(s)
 		}, ErrProtocol},
 		{"two gates", func(s *scene) {
-			g := gate(s, header{length: size, handle: s.back.id})
+			g := gate(s, header{length: size, where: where{handle: s.back.id}})
 			s.a.lock.Lock() // so that it has not written before it sees the second
 			say(g)(s)
 			s.a.writes.limit = 0
@@ -437,7 +452,7 @@ func TestHostile(t *testing.T) {
 		}, ErrProtocol},
 		{"verdict on what is being written", func(s *scene) {
 			s.a.lock.Lock()
-			say(gate(s, header{length: size, handle: s.back.id}))(s)
+			say(gate(s, header{length: size, where: where{handle: s.back.id}}))(s)
 			s.a.writes.limit = 0
 			s.a.lock.Unlock()
 			say(header{kind: queueWrong, stream: 2, k: s.send.k, length: 1})(s)
@@ -447,7 +462,7 @@ func TestHostile(t *testing.T) {
 			s.b.peer.mu.Lock()
 			s.b.peer.tell(kindLayout, l.append(nil))
 			s.b.peer.mu.Unlock()
-			say(gate(s, header{length: size, handle: 9999}))(s)
+			say(gate(s, header{length: size, where: where{handle: 9999}}))(s)
 		}, ErrPeerDied},
 		{"ready for a start that is over", say(header{kind: queueReady, stream: 1, k: 0, length: size}), ErrProtocol},
 		{"more eager messages than go", func(s *scene) {
@@ -475,8 +490,8 @@ func TestHostile(t *testing.T) {
 				s := &scene{a: a, b: b}
 				s.recv, _ = receive(t, nodes[0], 1, size, OnStream(1))
 				s.send, _ = send(t, nodes[0], 1, size, OnStream(2))
-				s.back, _ = receive(t, nodes[1], 0, size, OnStream(2))
-				until(t, a, func() bool { return a.peer.remoteInfo(s.back.id, 0) != nil })
+				s.back = receiveHalves(t, nodes[1], 0, size, OnStream(2))
+				until(t, a, func() bool { return known(a.peer, s.back) })
 				require.NoError(t, s.recv.Start())
 				require.NoError(t, s.send.Start())
 				c.do(s)
@@ -499,9 +514,9 @@ func TestGateBeforeLayout(t *testing.T) {
 		const size = 100_000
 		_, a, b := joinQueue(t, provider, WithPeerTimeout(time.Hour))
 		from, _ := send(t, a.peer.node, 1, size, OnStream(2))
-		into, _ := receive(t, b.peer.node, 0, size, OnStream(2))
-		until(t, a, func() bool { return a.peer.remoteInfo(into.id, 0) != nil })
-		late := *a.peer.remoteInfo(into.id, 0)
+		into := receiveHalves(t, b.peer.node, 0, size, OnStream(2))
+		until(t, a, func() bool { return known(a.peer, into) })
+		late := *a.peer.remoteInfo(into.where, size)
 		a.peer.dropLayout(into.id)
 		b.peer.mu.Lock() // it writes nothing
 		require.NoError(t, into.Start())
@@ -515,7 +530,7 @@ func TestGateBeforeLayout(t *testing.T) {
 
 		require.NoError(t, from.Start())
 		b.lock.Lock()
-		b.tell(header{kind: queueGate, stream: 2, k: from.k, length: size, handle: 9999})
+		b.tell(header{kind: queueGate, stream: 2, k: from.k, length: size, where: where{handle: 9999}})
 		b.lock.Unlock()
 		require.ErrorIs(t, from.WaitContext(within(t)), ErrProtocol)
 	})
@@ -536,7 +551,7 @@ func TestHostileReady(t *testing.T) {
 				nodes, a, b := joinQueue(t, provider)
 				s, _ := send(t, nodes[0], 1, size)
 				r, _ := receive(t, nodes[1], 0, size)
-				until(t, b, func() bool { return b.peer.remoteInfo(s.id, 0) != nil })
+				until(t, b, func() bool { return known(b.peer, s) })
 				require.NoError(t, s.Start())
 				until(t, b, func() bool { return b.in[0].ready[s.k] != header{} })
 				b.lock.Lock()
@@ -560,11 +575,8 @@ func TestHostileReady(t *testing.T) {
 			nodes, a, b := joinQueue(t, provider)
 			s, _ := send(t, nodes[0], 1, size)
 			r, _ := receive(t, nodes[1], 0, size)
-			l := layoutInfo{handle: s.id, generation: 1, regions: []region{{0xdead, 0x1000, size}}, parts: []remotePart{{0, 0, size, 1, 0}}}
-			a.peer.mu.Lock()
-			a.peer.tell(kindLayout, l.append(nil))
-			a.peer.mu.Unlock()
-			s.generation = 1
+			until(t, b, func() bool { return known(b.peer, s) })
+			s.where = where{s.id, 0xdead, 0x1000}
 			startIn(t, receiverSecond, a, b, s, r)
 			require.ErrorIs(t, r.WaitContext(within(t)), ErrPeerDied)
 			require.Error(t, s.WaitContext(within(t)))
@@ -579,8 +591,9 @@ func TestHeaderFormat(t *testing.T) {
 		wire string
 	}{
 		{header{kind: queueEager, credits: 3, stream: 5, k: 9, length: 2, taken: 8}, "01000003" + "00000005" + "0000000000000009" + "0000000000000002" + "0000000800000000" + "0102"},
-		{header{kind: queueReady, stream: MaxStream, k: 1 << 40, length: 1 << 33, handle: 7, generation: 2}, "02000000" + "0000ffff" + "0000010000000000" + "0000000200000000" + "0000000700000002"},
-		{header{kind: queueGate, credits: 64, k: 1, length: 5000, handle: 7, generation: 2}, "03000040" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000700000002"},
+		{header{kind: queueReady, stream: MaxStream, k: 1 << 40, length: 1 << 33, where: where{handle: 7, version: 2}}, "02000000" + "0000ffff" + "0000010000000000" + "0000000200000000" + "0000000700000002"},
+		{header{kind: queueGate, credits: 64, k: 1, length: 5000, where: where{handle: 7, version: 2}}, "03000040" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000700000002"},
+		{header{kind: queueReady, k: 1, length: 5000, where: where{7, 0xdead, 0x1000}}, "02010000" + "00000000" + "0000000000000001" + "0000000000001388" + "000000070000dead" + "0000000000001000"},
 		{header{kind: queueDone, k: 1, length: 5000}, "04000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
 		{header{kind: queueWrong, k: 1, length: 5000}, "05000000" + "00000000" + "0000000000000001" + "0000000000001388" + "0000000000000000"},
 		{header{kind: queueTaken, k: 16}, "06000000" + "00000000" + "0000000000000010" + "0000000000000000" + "0000000000000000"},
@@ -591,10 +604,10 @@ func TestHeaderFormat(t *testing.T) {
 		h, err := parseHeader(b)
 		require.NoError(t, err)
 		require.Equal(t, c.h, h)
-		got := make([]byte, headerSize)
+		got := make([]byte, headerSize+c.h.more())
 		c.h.put(got)
-		require.Equal(t, b[:headerSize], got)
-		for n := range b[:headerSize] {
+		require.Equal(t, b[:len(got)], got)
+		for n := range got {
 			_, err := parseHeader(b[:n])
 			require.ErrorIs(t, err, ErrProtocol)
 		}
@@ -643,7 +656,7 @@ func TestStaging(t *testing.T) {
 		require.NoError(t, err)
 		r, err := nodes[1].DeclareReceive(into, 0)
 		require.NoError(t, err)
-		until(t, qa, func() bool { return qa.peer.remoteInfo(r.id, 0) != nil })
+		until(t, qa, func() bool { return known(qa.peer, r) })
 		// Between two pieces the goroutine that copies takes the lock itself: it is free.
 		var pieces [2]atomic.Int64
 		atPiece = func(h *Handle) {
@@ -696,9 +709,9 @@ func TestPriority(t *testing.T) {
 			sends, receives, from, into = append(sends, s), append(receives, r), append(from, src), append(into, dst)
 		}
 		for i, r := range receives {
-			until(t, qb, func() bool { return qb.peer.remoteInfo(sends[i].id, 0) != nil })
+			until(t, qb, func() bool { return known(qb.peer, sends[i]) })
 			require.NoError(t, r.Start())
-			until(t, qa, func() bool { return qa.peer.remoteInfo(r.id, 0) != nil && len(qa.out[uint32(i)].opened) == 1 })
+			until(t, qa, func() bool { return known(qa.peer, r) && len(qa.out[uint32(i)].opened) == 1 })
 		}
 		// As Start does, but nothing completes in between.
 		qa.lock.Lock()

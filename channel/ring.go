@@ -36,7 +36,7 @@ const (
 	gateMin = slotData
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
-	ringVersion = 4
+	ringVersion = 5
 )
 
 // ring is laid out for the cache: what one side writes and what the other side
@@ -73,7 +73,7 @@ type slot struct {
 const (
 	slotInline     = 1 + iota // the message is in the slot
 	slotEager                 // offset, length: in the ring's data
-	slotRendezvous            // handle, generation, length: in the sender's memory
+	slotRendezvous            // where, length: in the sender's memory
 	slotDirect                // length: the sender is copying it into the waiting receive
 	slotMoved                 // length: the sender has copied it into the waiting receive
 	slotPacked                // its place in the bytes of the pipe, length: in the pipe
@@ -84,26 +84,36 @@ const (
 // chunks of its k are claimed.
 type gate struct {
 	word   uint64 // k; stored last
-	layout uint64 // handle<<32 | generation
+	layout uint64 // handle<<32 | version
 	length uint64
-	_      uint64
+	addr   uint64
 }
 
-func (g *gate) open(k uint64, handle, generation uint32, length int) {
+// where says which memory of its sender a message is taken from, or written to: contiguous memory, or
+// the layout of a handle, which the sender tells on the control connection.
+type where struct {
+	handle  uint32
+	version uint32 // of the layout; for contiguous memory, the key of its region
+	addr    uint64 // of contiguous memory; 0: the layout of the handle
+}
+
+func (g *gate) open(k uint64, at where, length int) {
 	wait.StoreRelaxed64(&g.word, 0) // a reader that sees the new fields sees this too
-	wait.StoreRelease64(&g.layout, uint64(handle)<<32|uint64(generation))
+	wait.StoreRelease64(&g.layout, uint64(at.handle)<<32|uint64(at.version))
 	wait.StoreRelease64(&g.length, uint64(length))
+	wait.StoreRelease64(&g.addr, at.addr)
 	// This word and the sender's slot: the side that writes second must see the first.
 	atomic.StoreUint64(&g.word, k)
 }
 
 // read returns the receive that waits at the gate for k, if any.
-func (g *gate) read(k uint64) (handle, generation uint32, length uint64, ok bool) {
+func (g *gate) read(k uint64) (at where, length uint64, ok bool) {
 	if atomic.LoadUint64(&g.word) != k {
-		return 0, 0, 0, false
+		return at, 0, false
 	}
 	l, n := atomic.LoadUint64(&g.layout), atomic.LoadUint64(&g.length)
-	return uint32(l >> 32), uint32(l), n, atomic.LoadUint64(&g.word) == k
+	at = where{uint32(l >> 32), uint32(l), atomic.LoadUint64(&g.addr)}
+	return at, n, atomic.LoadUint64(&g.word) == k
 }
 
 // match is the state of a rendezvous, whose chunks both sides claim one by one.
@@ -143,21 +153,21 @@ func viewRing(mem []byte) (*ring, error) {
 
 // rendezvous is the content of a slotRendezvous.
 type rendezvous struct {
-	handle, generation uint32
-	length             uint64
+	where
+	length uint64
 }
 
 func (s *slot) setRendezvous(v rendezvous) {
 	binary.NativeEndian.PutUint32(s.data[0:], v.handle)
-	binary.NativeEndian.PutUint32(s.data[4:], v.generation)
+	binary.NativeEndian.PutUint32(s.data[4:], v.version)
 	binary.NativeEndian.PutUint64(s.data[8:], v.length)
+	binary.NativeEndian.PutUint64(s.data[16:], v.addr)
 }
 
 func (s *slot) rendezvous() rendezvous {
 	return rendezvous{
-		handle:     binary.NativeEndian.Uint32(s.data[0:]),
-		generation: binary.NativeEndian.Uint32(s.data[4:]),
-		length:     binary.NativeEndian.Uint64(s.data[8:]),
+		where:  where{binary.NativeEndian.Uint32(s.data[0:]), binary.NativeEndian.Uint32(s.data[4:]), binary.NativeEndian.Uint64(s.data[16:])},
+		length: binary.NativeEndian.Uint64(s.data[8:]),
 	}
 }
 

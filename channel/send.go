@@ -248,7 +248,7 @@ func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 		kind = slotDirect
 	}
 	h.packed = false
-	slot.setRendezvous(rendezvous{h.id, h.generation, uint64(h.shape.Len())})
+	slot.setRendezvous(rendezvous{h.where, uint64(h.shape.Len())})
 	s.offer(h, slot, kind)
 }
 
@@ -450,7 +450,7 @@ func (s *sendStream) ready(h *Handle) bool {
 		return ok
 	}
 	n, _ := chunks(h.shape.Len())
-	_, _, _, gate := s.r.gates[h.k%ringSlots].read(h.k)
+	_, _, gate := s.r.gates[h.k%ringSlots].read(h.k)
 	return gate || m.finished(h.k, n)
 }
 

@@ -107,12 +107,12 @@ func (p *sendPool) place(i int32) (mr *verbs.MR, offset int) {
 // does not watch, so that none is left over, and by settle when the engine finds a queue idle,
 // when buffers run short, and when the node closes. A failed send always completes.
 type outstanding struct {
-	posted, done uint32                            // modulo 2^32
-	buffers      [queueSends]int32                 // of those in between, by their number
-	quiet        int                               // posted since a completion was requested
-	settling     bool                              // a settling write is posted
-	back         []int32                           // of one call
-	scratch      [max(inlineMost, headerSize)]byte // for building inline messages
+	posted, done uint32                                     // modulo 2^32
+	buffers      [queueSends]int32                          // of those in between, by their number
+	quiet        int                                        // posted since a completion was requested
+	settling     bool                                       // a settling write is posted
+	back         []int32                                    // of one call
+	scratch      [max(inlineMost, headerSize+addrSize)]byte // for building inline messages
 }
 
 const (

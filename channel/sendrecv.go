@@ -12,9 +12,8 @@ import (
 )
 
 // A message that is used once takes a handle that its stream keeps for such messages, gives it its
-// memory, and puts it back when the message is complete. Up to eagerMax bytes, that tells the peer
-// nothing and takes no lock: what has no layout there goes through the ring or the queue. A longer
-// message is bound and told as a declared one is.
+// memory, and puts it back when the message is complete. Up to eagerMax bytes, and for Alloc memory that
+// the peer maps, that takes no lock of the peer. Other messages are bound as declared ones are.
 
 // spares are the handles of one direction of a stream that are ready for messages used once.
 type spares [4]atomic.Pointer[Handle]
@@ -232,13 +231,21 @@ func (h *Handle) lay(b []byte) error {
 		}
 		h.recent = m
 	}
-	if len(b) > eagerMax {
+	h.reachable = m != nil && m.mr != nil && h.peer().maps()
+	if len(b) > eagerMax && !h.reachable {
 		return h.layLong(b, m)
 	}
-	h.reachable = false
 	h.flat, h.lent = b, m
 	h.shape.Refill(b)
+	if h.reachable {
+		h.where = where{h.id, m.mr.RKey(), uint64(addressOf(b))}
+	}
 	return nil
+}
+
+// maps says whether the peer is connected and maps the Alloc memory of this rank.
+func (p *peer) maps() bool {
+	return p.state.Load() == peerUp && p.link != nil && p.link.dev.mapped
 }
 
 // layLong is lay for a message that its peer may have to be told. It takes over the use of m.
@@ -252,7 +259,7 @@ func (h *Handle) layLong(b []byte, m *Memory) error {
 	p := h.peer()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h.generation++
+	h.version++
 	h.bindErr.Store(nil)
 	if p.state.Load() == peerUp {
 		return h.bind(p)

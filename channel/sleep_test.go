@@ -22,7 +22,7 @@ func TestGateWakes(t *testing.T) {
 	r, err := nodes[1].DeclareReceive(memory(nodes[1]), 0)
 	require.NoError(t, err)
 	eventually(t, func() bool {
-		return s.peer().remoteInfo(r.id, 0) != nil && r.peer().remoteInfo(s.id, 0) != nil && r.in.r.Load() != nil
+		return known(s.peer(), r) && known(r.peer(), s) && r.in.r.Load() != nil
 	})
 	require.NoError(t, s.Start())
 	slept := nodes[0].Stats().Sleeps

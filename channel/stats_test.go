@@ -111,7 +111,7 @@ func TestStatsOfKinds(t *testing.T) {
 					if w.receiveFirst { // and the sender knows where
 						p, err := a.peer(1)
 						require.NoError(t, err)
-						require.Eventually(t, func() bool { return w.size <= slotData || p.remoteInfo(r.id, r.generation) != nil }, limit, time.Millisecond)
+						require.Eventually(t, func() bool { return w.size <= slotData || known(p, r) }, limit, time.Millisecond)
 						pass(t, s, r, r)
 					} else {
 						pass(t, s, r, s)

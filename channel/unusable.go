@@ -28,7 +28,7 @@ func (s *sendStream) publishUnusable(h *Handle, slot *slot) {
 	s.ends[h.k%ringSlots] = s.head
 	h.err = h.unusableError()
 	h.end(phaseFailed)
-	slot.setRendezvous(rendezvous{h.id, h.generation, noMessage})
+	slot.setRendezvous(rendezvous{length: noMessage})
 	atomic.StoreUint64(&slot.word, key(h.k, slotRendezvous<<8))
 	s.peer.bell.ring()
 }
@@ -38,7 +38,7 @@ func (s *sendStream) publishUnusable(h *Handle, slot *slot) {
 func (q *queue) sendUnusable(s *queueOut, h *Handle) {
 	delete(s.opened, h.k)
 	s.failed[h.k] = true
-	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: noMessage, handle: h.id, generation: h.generation})
+	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: noMessage})
 	q.finish(h, phaseFailed, h.unusableError())
 }
 

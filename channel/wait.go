@@ -197,10 +197,13 @@ func (n *Node) listen() bool {
 }
 
 // awaitsLayout notes that a message waits for a layout of the peer, unless that has arrived.
-func (p *peer) awaitsLayout(handle, generation uint32) {
+func (p *peer) awaitsLayout(at where) {
+	if at.addr != 0 {
+		return
+	}
 	p.layoutMu.Lock()
 	defer p.layoutMu.Unlock()
-	if l := p.layouts[handle]; l == nil || l.generation != generation {
+	if l := p.layouts[at.handle]; l == nil || l.version != at.version {
 		p.awaits(&p.node.lacking, &p.lacking)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 8
+	wireMajor    = 9
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity
@@ -255,9 +255,9 @@ func parseStream(k kind, b []byte) (streamInfo, error) {
 // layoutInfo is the body of kindLayout: the layout of a handle over regions of
 // its owner.
 type layoutInfo struct {
-	handle, generation uint32
-	regions            []region
-	parts              []remotePart
+	handle, version uint32
+	regions         []region
+	parts           []remotePart
 
 	total, blocks int // bytes and blocks of a message; not sent
 }
@@ -283,7 +283,7 @@ func layoutLen(regions, parts int) int { return 16 + regions*regionLen + parts*p
 
 func (l *layoutInfo) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, l.handle)
-	b = binary.BigEndian.AppendUint32(b, l.generation)
+	b = binary.BigEndian.AppendUint32(b, l.version)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.regions)))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.parts)))
 	for _, r := range l.regions {
@@ -302,7 +302,7 @@ func (l *layoutInfo) append(b []byte) []byte {
 // maps as a whole.
 func parseLayout(b []byte) (layoutInfo, error) {
 	r := reader{b: b}
-	l := layoutInfo{handle: r.u32(), generation: r.u32()}
+	l := layoutInfo{handle: r.u32(), version: r.u32()}
 	regions, parts := int(r.u32()), int(r.u32())
 	if r.bad || regions > len(r.b)/regionLen || len(r.b) != regions*regionLen+parts*partLen {
 		return l, fmt.Errorf("%w: layout with %d regions and %d parts in %d bytes", ErrProtocol, regions, parts, len(b))

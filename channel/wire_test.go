@@ -71,7 +71,7 @@ var (
 		}
 		return hex.EncodeToString(b)
 	}()
-	sampleLayout = layoutInfo{handle: 9, generation: 2, regions: []region{{5, 0x1000, 0x100}}, parts: []remotePart{{0, 0xf0, 8, 4, -64}}}
+	sampleLayout = layoutInfo{handle: 9, version: 2, regions: []region{{5, 0x1000, 0x100}}, parts: []remotePart{{0, 0xf0, 8, 4, -64}}}
 )
 
 func offerBody(t testing.TB, o offer) []byte {
@@ -158,11 +158,14 @@ func FuzzControl(f *testing.F) {
 // FuzzHeader: the same of what comes through a queue pair.
 func FuzzHeader(f *testing.F) {
 	for k := queueEager; k < queueKinds; k++ {
-		h := header{kind: k, credits: 3, stream: 5, k: 1 << 40, length: 8, handle: 9, generation: 2}
+		h := header{kind: k, credits: 3, stream: 5, k: 1 << 40, length: 8, where: where{handle: 9, version: 2}}
 		b := make([]byte, headerSize+8)
 		h.put(b)
 		f.Add(b)
 		f.Add(b[:headerSize])
+		h.addr = 1 << 40
+		h.put(b)
+		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := parseHeader(b)
@@ -170,9 +173,9 @@ func FuzzHeader(f *testing.F) {
 			require.ErrorIs(t, err, ErrProtocol)
 			return
 		}
-		again := make([]byte, headerSize)
+		again := make([]byte, headerSize+h.more())
 		h.put(again)
-		require.Equal(t, b[:headerSize], again)
+		require.Equal(t, b[:len(again)], again)
 	})
 }
 
