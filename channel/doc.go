@@ -12,7 +12,8 @@
 // (SLUICE_IMPI_SERVER). [Node.DeclareSend] and [Node.DeclareReceive] fix the layout of
 // a message and its peer; everything expensive (pinning and registering memory,
 // connecting, exchanging layouts) happens then. [Handle.Start], [Handle.Test] and
-// [Handle.Wait] afterwards cost little more than the hardware.
+// [Handle.Wait] afterwards cost little more than the hardware. [Handle.Done] is a channel
+// for select.
 //
 // [Node.Send], [Node.Recv] and [Node.Sendrecv] move messages that are used once.
 //
@@ -47,8 +48,8 @@
 // This holds for [Node.Alloc] memory, which both sides can access. All other memory is
 // accessible only to its own process. (The same goes for a layout whose description
 // exceeds 16 MiB, which is 460,000 irregular blocks.) A receive into such memory is
-// copied by the receiver, in Start, Test or Wait of any handle of the node, not while
-// the program computes. A send from such memory goes straight to a receiver that is
+// copied by the receiver, in Start, Test or Wait of any handle of the node; while the
+// program computes, only if it has a channel of [Handle.Done] that is open. A send from such memory goes straight to a receiver that is
 // waiting with Alloc memory. Otherwise a message of up to 4 KiB goes through the ring,
 // and a longer one through a pipe: 256 KiB of shared memory for each stream, which the
 // sender packs and the receiver unpacks at the same time. If a message is longer than

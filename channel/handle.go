@@ -51,6 +51,8 @@ type Handle struct {
 
 	began   uint32 // tick of the node at the start
 	outcome error  // of a wait that is over
+
+	notice *notice // of this start, if the herald is to announce it: see Done
 }
 
 // mappedOp is what a message over mapped memory needs of its own.
@@ -115,12 +117,17 @@ func (h *Handle) end(v uint32) {
 
 // rouse wakes the goroutine that sleeps until the handle is complete, if one does.
 func (h *Handle) rouse() {
-	if t := h.sleeper.Load(); t != nil {
+	switch t := h.sleeper.Load(); t {
+	case nil:
+	case heralded:
+		h.node.herald.wake()
+	default:
 		h.node.sleepers.Wake(t)
 	}
 }
 
-// sleepsIn sets the sleeper that is woken by what ends the handle; nil: none.
+// sleepsIn sets the sleeper that is woken by what ends the handle; nil: none but the herald, if that
+// waits for it.
 func (h *Handle) sleepsIn(t *wait.Sleeper) {
 	if h.kind == kindMultiple {
 		for _, m := range h.members {
@@ -128,10 +135,25 @@ func (h *Handle) sleepsIn(t *wait.Sleeper) {
 		}
 		return
 	}
-	if h.sleeper.Store(t); t == nil {
+	if t == nil && h.notice != nil {
+		t = heralded
+	}
+	if h.sleeper.Store(t); t != nil {
+		h.pass()
+	}
+	if t == heralded { // meanwhile it was not
+		h.node.herald.wake()
+	}
+}
+
+// pass returns when each goroutine that is ending the handle has done so, or will see the sleeper.
+func (h *Handle) pass() {
+	if h.kind == kindMultiple {
+		for _, m := range h.members {
+			m.pass()
+		}
 		return
 	}
-	// A goroutine that ends the handle now may not have seen that.
 	var q *queue
 	var l *wait.Lock
 	if h.kind == kindSend {
@@ -163,7 +185,32 @@ func (h *Handle) ended() bool {
 	return p == phaseSent || p == phaseReceived || p == phaseFailed
 }
 
-// ready says whether the next test may find progress.
+// incomplete says whether something has yet to happen until the handle is complete.
+func (h *Handle) incomplete() bool {
+	if h.kind == kindMultiple {
+		return h.phase.Load() == phaseGroup && slices.ContainsFunc(h.members, (*Handle).incomplete)
+	}
+	p := h.phase.Load()
+	return p == phasePending || p == phaseOffered || p == phaseWaiting
+}
+
+// further makes the progress that a test would, for any goroutine, and says whether the handle is
+// complete: the next test says so, too.
+func (h *Handle) further() bool {
+	switch {
+	case !h.incomplete():
+	case h.kind == kindSend:
+		h.out.further(h)
+	case h.kind == kindReceive:
+		h.in.further(h)
+	}
+	for _, m := range h.members {
+		m.further()
+	}
+	return !h.incomplete()
+}
+
+// ready says whether the next test may find progress. Any goroutine may call it.
 func (h *Handle) ready() bool {
 	switch h.kind {
 	case kindSend:
@@ -266,6 +313,9 @@ func (h *Handle) test() (bool, error) {
 	if done {
 		h.err = nil
 		h.setPhase(phaseIdle)
+		if h.notice != nil {
+			h.unwatch()
+		}
 	}
 	return done, err
 }

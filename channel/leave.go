@@ -60,6 +60,7 @@ func (n *Node) close() error {
 
 	errs := n.closeGroups()
 	n.endCalls(slices.AppendSeq(slices.Clone(handles), maps.Keys(multiples)))
+	n.herald.end()
 	errs = append(errs, n.leaveAll(peers, handles)...)
 	ctx, cancel := wait.Patience(n.life, goodbyeTime)
 	for _, p := range peers {

@@ -61,6 +61,7 @@ type Node struct {
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
 	severals sync.Pool     // of *several
+	herald   *herald
 	mute     atomic.Uint32 // how often a message has needed what rings no bell when it comes
 
 	unwritten due           // control messages wait for their writer
@@ -139,6 +140,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.ranks = machine.Population{machine.Self()}
 	n.cpus = wait.NewCPUs(n.ranks.Sharing)
 	n.policy = wait.NewPolicy(o.waits, looks, n.cpus)
+	n.setHerald()
 	n.setBell((*wait.Bell)(unsafe.Pointer(unsafe.SliceData(alignedMemory(bellSize)))))
 	defer func() {
 		if err != nil {

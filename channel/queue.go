@@ -146,6 +146,28 @@ func (q *queue) finish(h *Handle, p uint32, err error) {
 	h.end(p)
 }
 
+// further makes progress on a message, for any goroutine.
+func (q *queue) further(h *Handle) {
+	if q.progress(); q.peer.state.Load() < peerFailed {
+		return
+	}
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	if !q.failed {
+		return
+	}
+	switch p := h.phase.Load(); {
+	case p == phaseWaiting && !h.copying:
+		q.forget(q.in[h.in.number], h)
+		q.finish(h, phaseReceived, q.peer.opError("receive", h.in.number, h.k))
+	case p == phasePending || p == phaseOffered:
+		s := q.out[h.out.number]
+		delete(s.offers, h.k)
+		s.pending = slices.DeleteFunc(s.pending, func(o *Handle) bool { return o == h })
+		q.finish(h, phaseFailed, q.peer.opError("send", s.number, h.k))
+	}
+}
+
 // progress handles completions, and posts waiting work. It does nothing if another goroutine
 // holds the lock.
 func (q *queue) progress() {

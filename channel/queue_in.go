@@ -110,24 +110,6 @@ func (q *queue) refuse(s *queueIn, h *Handle, n int) {
 	q.finish(h, phaseReceived, h.lengthError(n))
 }
 
-// testReceive makes progress on a receive and says whether it is complete.
-func (q *queue) testReceive(h *Handle) (bool, error) {
-	q.progress()
-	if h.phase.Load() == phaseReceived {
-		return true, h.err
-	}
-	if q.peer.state.Load() < peerFailed {
-		return false, nil
-	}
-	q.lock.Lock()
-	defer q.lock.Unlock()
-	if q.failed && h.phase.Load() == phaseWaiting && !h.copying {
-		q.forget(q.in[h.in.number], h)
-		return true, q.peer.opError("receive", h.in.number, h.k)
-	}
-	return false, nil
-}
-
 // maxAhead bounds what one side may tell about starts that the other has not made.
 const maxAhead = 1 << 16
 

@@ -127,31 +127,11 @@ func (q *queue) sendEager(s *queueOut, h *Handle) bool {
 	return true
 }
 
-// testSend makes progress on a send and says whether it is complete.
-func (q *queue) testSend(h *Handle) (bool, error) {
-	if p := h.phase.Load(); p == phasePending || p == phaseOffered {
-		q.progress()
-	}
-	switch h.phase.Load() {
-	case phaseSent:
-		q.lock.Lock()
-		defer q.lock.Unlock()
-		return true, q.out[h.out.number].late.take(h.k)
-	case phaseFailed:
-		return true, h.err
-	}
-	if q.peer.state.Load() < peerFailed {
-		return false, nil
-	}
+// refused returns the error of a send that is complete, if the other side has refused it.
+func (q *queue) refused(h *Handle) error {
 	q.lock.Lock()
 	defer q.lock.Unlock()
-	if p := h.phase.Load(); q.failed && (p == phasePending || p == phaseOffered) {
-		s := q.out[h.out.number]
-		delete(s.offers, h.k)
-		s.pending = slices.DeleteFunc(s.pending, func(o *Handle) bool { return o == h })
-		return true, q.peer.opError("send", s.number, h.k)
-	}
-	return false, nil
+	return q.out[h.out.number].late.take(h.k)
 }
 
 // outStream and inStream return a stream, making it if needed: the other side may use it first.

@@ -120,30 +120,36 @@ func (s *receiveStream) publishGate(h *Handle, r *ring) {
 // test makes progress on a receive and says whether it is complete.
 func (s *receiveStream) test(h *Handle) (bool, error) {
 	if q := s.q.Load(); q != nil {
-		return q.testReceive(h)
-	}
-	r := s.r.Load()
-	if r != nil {
-		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.Len() <= gateMin) &&
-			s.peer.state.Load() < peerFailed {
+		q.further(h)
+	} else {
+		r := s.r.Load()
+		if r != nil {
+			if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.Len() <= gateMin) &&
+				s.peer.state.Load() < peerFailed {
+				return false, nil
+			}
+		} else if s.peer.state.Load() < peerFailed {
 			return false, nil
 		}
-	} else if s.peer.state.Load() < peerFailed {
-		return false, nil
+		s.further(h)
 	}
-	s.lock.Lock()
-	if q := s.q.Load(); q != nil {
-		s.lock.Unlock()
-		return q.testReceive(h)
-	}
-	if h.phase.Load() == phaseWaiting {
-		s.advance(h)
-	}
-	s.lock.Unlock()
 	if h.phase.Load() == phaseReceived {
 		return true, h.err
 	}
 	return false, nil
+}
+
+// further makes progress on a receive, for any goroutine.
+func (s *receiveStream) further(h *Handle) {
+	s.lock.Lock()
+	q := s.q.Load()
+	if q == nil && h.phase.Load() == phaseWaiting {
+		s.advance(h)
+	}
+	s.lock.Unlock()
+	if q != nil {
+		q.further(h)
+	}
 }
 
 // ready says whether the next test may find progress.
@@ -153,7 +159,10 @@ func (s *receiveStream) ready(h *Handle) bool {
 		return true
 	case s.q.Load() != nil || r == nil: // what brings it wakes
 		return false
+	case !s.lock.TryLock():
+		return true
 	default:
+		defer s.lock.Unlock()
 		return atomic.LoadUint64(&r.slots[h.k%ringSlots].word)>>16 == h.k || atomic.LoadUint32(&h.tried) == 0 && h.shape.Len() > gateMin
 	}
 }

@@ -273,8 +273,8 @@ func (s *sendStream) reap() {
 		if h := s.offered[k%ringSlots]; h != nil {
 			s.settle(h)
 			switch {
-			case h == s.busy:
-				return // it is being copied
+			case s.copies(h):
+				return
 			case h.phase.Load() == phaseOffered:
 				s.failOffered(h, h.broken("taken, and not moved"))
 			}
@@ -315,7 +315,7 @@ func (s *sendStream) settle(h *Handle) {
 	m := &s.r.matches[i]
 	n, _ := chunks(h.shape.Len())
 	switch {
-	case h == s.busy:
+	case s.copies(h):
 		return
 	case !h.packed && m.finished(h.k, n):
 		s.forget(h)
@@ -361,49 +361,67 @@ func (s *sendStream) peerDone(h *Handle) bool {
 	return h.packed || s.peer.gone() || s.r.matches[h.k%ringSlots].judge(h.k, verdictWithdrawn)
 }
 
-// testOffered makes progress on a rendezvous as the sender.
-func (s *sendStream) testOffered(h *Handle) (bool, error) {
-	if !h.packed {
-		h.assistSend()
-	}
+// further makes progress on a send, for any goroutine.
+func (s *sendStream) further(h *Handle) {
 	s.lock.Lock()
+	if q := s.q.Load(); q != nil {
+		s.lock.Unlock()
+		q.further(h)
+		return
+	}
+	if h.phase.Load() == phaseOffered && !h.packed && !h.copying && s.awaited(h) {
+		h.copying = true // so that it does not end
+		s.lock.Unlock()
+		h.assistSend()
+		s.lock.Lock()
+		h.copying = false
+	}
+	switch h.phase.Load() {
+	case phasePending:
+		s.advancePending(h)
+	case phaseOffered:
+		s.advanceOffered(h)
+	}
+	s.lock.Unlock()
+}
+
+// advanceOffered makes progress on a rendezvous as the sender, but for copying it. The caller holds the
+// lock.
+func (s *sendStream) advanceOffered(h *Handle) {
 	if h.packed {
 		s.pack()
 	}
 	s.settle(h)
-	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed && s.busy != h {
+	if h.phase.Load() == phaseOffered && s.peer.state.Load() >= peerFailed && !s.copies(h) {
 		// Check again: it may have been moved before the end.
 		if s.settle(h); h.phase.Load() == phaseOffered && s.peerDone(h) {
 			s.failOffered(h, s.peer.opError("send", s.number, h.k))
 		}
 	}
-	s.lock.Unlock()
-	switch h.phase.Load() {
-	case phaseSent:
-		return true, nil
-	case phaseFailed:
-		return true, h.err
-	}
-	return false, nil
 }
 
-// testPending tries to publish a pending send.
-func (s *sendStream) testPending(h *Handle) (bool, error) {
-	s.lock.Lock()
+// advancePending tries to publish a pending send. The caller holds the lock.
+func (s *sendStream) advancePending(h *Handle) {
 	if s.r != nil && len(s.pending) > 0 {
 		s.flush()
 	}
 	if h.phase.Load() == phasePending && s.peer.state.Load() >= peerFailed {
 		s.drop(h)
 		h.err = s.peer.opError("send", s.number, h.k)
-		h.setPhase(phaseFailed)
+		h.end(phaseFailed)
 	}
-	s.lock.Unlock()
-	if h.phase.Load() == phasePending {
-		return false, nil
-	}
-	return s.test(h)
 }
+
+// awaited says whether a receive waits for an offered send of which some has not been claimed.
+func (s *sendStream) awaited(h *Handle) bool {
+	i := h.k % ringSlots
+	n, _ := chunks(h.shape.Len())
+	_, _, gate := s.r.gates[i].read(h.k)
+	return gate && !s.r.matches[i].claimed(h.k, n)
+}
+
+// copies says whether a goroutine copies the message, without the lock.
+func (s *sendStream) copies(h *Handle) bool { return h == s.busy || h.copying }
 
 // drop removes a send from the pending ones.
 func (s *sendStream) drop(h *Handle) {
@@ -412,17 +430,19 @@ func (s *sendStream) drop(h *Handle) {
 
 // test makes progress on a send and says whether it is complete.
 func (s *sendStream) test(h *Handle) (bool, error) {
-	phase := h.phase.Load()
-	if q := s.q.Load(); q != nil { // loaded after the phase, which may be the queue's
-		return q.testSend(h)
+	p := h.phase.Load()
+	if p == phasePending || p == phaseOffered {
+		s.further(h)
+		p = h.phase.Load()
 	}
-	switch phase {
+	switch p {
+	case phasePending, phaseOffered:
+		return false, nil
 	case phaseSent:
+		if q := s.q.Load(); q != nil { // loaded after the phase, which may be the queue's
+			return true, q.refused(h)
+		}
 		return true, s.testSent(h)
-	case phaseOffered:
-		return s.testOffered(h)
-	case phasePending:
-		return s.testPending(h)
 	}
 	return true, h.err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime/pprof"
+	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/exact"
@@ -41,6 +42,25 @@ func Face(ctx context.Context, sites, east, west, steps int) error {
 		}
 	}
 	return nil
+}
+
+func Select(ctx context.Context, request *channel.Handle, tick *time.Ticker, question []byte, answer func([]byte), report func()) error {
+	for {
+		select {
+		case <-request.Done(): // the message is complete: Wait returns at once
+			if err := request.Wait(); err != nil {
+				return err
+			}
+			answer(question)
+			if err := request.Start(); err != nil {
+				return err
+			}
+		case <-tick.C:
+			report()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func Group(ctx context.Context, node *channel.Node, total, part, parameters, r2 []float64, sum *exact.Accumulator) error {
