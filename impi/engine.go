@@ -52,6 +52,7 @@ type engine struct {
 	sleepers []chan struct{} // the bell of each, which rings when a request completes
 	bells    []chan struct{} // not in use
 	kicks    []chan struct{}
+	notices  int  // channels of Done that are open
 	fences   int  // in progress
 	closing  bool // Close has been called: nothing new may start, and only posted receives match
 	lost     losses
@@ -228,6 +229,19 @@ func lapsed(err error) error {
 	return err
 }
 
+// asleep says whether something is awaited by what does not poll. The caller holds the lock.
+func (e *engine) asleep() bool { return len(e.sleepers) > 0 || e.notices > 0 }
+
+// kick makes the watchers look.
+func (e *engine) kick() {
+	for _, k := range e.kicks {
+		select {
+		case k <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // sleep leaves progress to the watchers until a request completes.
 func (e *engine) sleep(ctx context.Context) {
 	var bell chan struct{}
@@ -239,12 +253,7 @@ func (e *engine) sleep(ctx context.Context) {
 	e.sleepers = append(e.sleepers, bell)
 	e.fetchOwed() // may ring the bell
 	e.lock.Unlock()
-	for _, k := range e.kicks {
-		select {
-		case k <- struct{}{}:
-		default:
-		}
-	}
+	e.kick()
 	select {
 	case <-bell:
 		e.lock.Lock()

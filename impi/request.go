@@ -94,6 +94,7 @@ type request struct {
 
 	status Status
 	err    error
+	notice chan struct{} // to be closed when it completes; nil: Done has not been called
 }
 
 // id names the request to peers. It is never 0 and is not reused soon.
@@ -212,6 +213,11 @@ func (e *engine) finish(r *request, err error) {
 	}
 	r.state, r.err = done, err
 	r.vec, r.one[0] = nil, nil
+	if r.notice != nil {
+		close(r.notice)
+		r.notice = nil
+		e.notices--
+	}
 	if r.detached {
 		e.release(r)
 	}
@@ -297,6 +303,38 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 }
 
 func (q Request) over() bool { return q.r.gen != q.gen || q.r.over() }
+
+// Done returns a channel that is closed when the request is complete, for a select beside timers and other
+// channels. It takes nothing from the completion: Test returns true afterwards, or Wait returns at once,
+// with the outcome. If the request is complete or has ended, the channel is closed already. All calls for a
+// request return the same one while it is open. Closing the job closes it, as does whatever else ends the
+// request. Progress is that of a program that computes, but begins at once.
+func (q Request) Done() <-chan struct{} {
+	if q.r == nil {
+		return closedChannel
+	}
+	e := q.r.e
+	e.lock.Lock()
+	defer e.lock.Unlock()
+	if q.over() {
+		return closedChannel
+	}
+	done := q.r.notice
+	if done == nil {
+		done = make(chan struct{})
+		q.r.notice = done
+		e.notices++
+		e.fetchOwed() // may complete it
+		e.kick()
+	}
+	return done
+}
+
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // WaitAny returns when one of the requests is complete, with its index (MPI_Waitany): the lowest if
 // several are. Requests that have already ended are skipped; if all have, it returns -1 at once.

@@ -11,8 +11,9 @@ const (
 	watchMost  = 4 * time.Millisecond
 )
 
-// watch makes progress on a source while no caller does. It leaves the source alone as long as any
-// caller polls, because a watcher asleep in the kernel costs a wake-up for every message.
+// watch makes progress on a source while no caller does. Unless something is awaited by what does not
+// poll, it leaves the source alone as long as any caller polls, because a watcher asleep in the kernel
+// costs a wake-up for every message.
 func (e *engine) watch(s eventSource, kick chan struct{}) {
 	var seen uint64
 	pause := watchFirst
@@ -24,13 +25,13 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 		select {
 		case <-e.life.Done():
 			return
-		case <-kick: // a waiter sleeps
+		case <-kick: // something is awaited that is not polled for
 		case <-timer.C:
 		}
 		e.lock.Lock()
 		looked := e.polls != seen
 		seen = e.polls
-		asleep := len(e.sleepers) > 0
+		asleep := e.asleep()
 		e.fetchOverdue()
 		e.lock.Unlock()
 		if looked && !asleep {
@@ -61,7 +62,7 @@ func (e *engine) pollUntilCalled(s eventSource, seen *uint64) error {
 			runtime.Gosched()
 			e.lock.Lock()
 		}
-		away := e.polls == *seen || len(e.sleepers) > 0
+		away := e.polls == *seen || e.asleep()
 		if away {
 			e.fetchOwed()
 		}
