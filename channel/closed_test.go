@@ -76,6 +76,17 @@ func TestCloseTwice(t *testing.T) {
 	})
 }
 
+// TestGoneOfClosed: a node that is closed knows of no rank, which is no fault of the rendezvous.
+func TestGoneOfClosed(t *testing.T) {
+	nodes := join(t, 2)
+	require.NoError(t, nodes[0].Gone(within(t), 1))
+	require.NoError(t, nodes[0].Close())
+	err := nodes[0].Gone(within(t), 1)
+	require.ErrorIs(t, err, ErrClosed)
+	require.NotErrorIs(t, err, ErrUnreachable)
+	require.ErrorIs(t, nodes[1].Gone(within(t), 0), ErrPeerLeft)
+}
+
 // endless is a call of rank 0 that waits for rank 1, which does not come.
 type endless struct {
 	name   string

@@ -147,7 +147,7 @@ func (p *peer) became(stop <-chan struct{}) error {
 	soon, cancel := wait.Patience(p.node.open, goodbyeTime)
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
-		if gone := p.node.Gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
+		if gone := p.node.gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
 			return fmt.Errorf("%w (it was not connected)", gone)
 		}
 		select {

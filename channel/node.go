@@ -303,11 +303,23 @@ func (n *Node) watch() {
 // Gone returns why a rank is no longer there, as far as the rendezvous knows: an error that wraps
 // [ErrPeerLeft] or [ErrPeerDied]. It returns nil if the rank is there or has not come yet, and if the
 // rendezvous does not answer before ctx ends; if there is no rendezvous to ask any more, that is
-// [ErrUnreachable]. A rank outside the job is [ErrInvalid]. Any number of goroutines may call it.
+// [ErrUnreachable]. A rank outside the job is [ErrInvalid]. If this node is closed, or is being closed, it
+// returns [ErrClosed]. Any number of goroutines may call it.
 func (n *Node) Gone(ctx context.Context, rank int) error {
 	if rank < 0 || rank >= n.size {
 		return fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, n.size)
 	}
+	ctx, cancel := n.whileOpen(ctx)
+	defer cancel()
+	gone := n.gone(ctx, rank)
+	if n.closing.Load() {
+		return nodeError("ask what became of a rank", ErrClosed)
+	}
+	return gone
+}
+
+// gone is Gone, also while the node is being closed.
+func (n *Node) gone(ctx context.Context, rank int) error {
 	switch gone := n.job.Gone(ctx, rank); {
 	case gone == nil:
 		return nil

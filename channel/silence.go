@@ -75,7 +75,7 @@ func (n *Node) breakSilence() {
 		asking, cancel := context.WithTimeout(n.life, bound)
 		longest, running := (*silentPeer)(nil), 0
 		for _, w := range late {
-			switch gone := n.Gone(asking, w.peer.rank); {
+			switch gone := n.gone(asking, w.peer.rank); {
 			case gone != nil && !errors.Is(gone, ErrUnreachable):
 				n.silent.end(w, gone)
 			default:

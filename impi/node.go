@@ -96,7 +96,10 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (_ *Job, err
 	gone := func(ctx context.Context, host int) error {
 		ctx, cancel := context.WithTimeout(ctx, c.PeerTimeout)
 		defer cancel()
-		return n.Gone(ctx, host)
+		if err := n.Gone(ctx, host); !errors.Is(err, channel.ErrClosed) { // else it is this rank that goes
+			return err
+		}
+		return nil
 	}
 	r := &roster{me: n.Rank(), tagUB: 1<<31 - 1, settings: settings, secret: secret, gone: gone, finished: func() error { return nil }, abandon: func() {}}
 	for i, b := range all {
