@@ -13,13 +13,14 @@ import (
 // Errors: those of Send and of ctx; after all other chunks have been acknowledged, a
 // [*HopelessError] for each chunk that was given up, once.
 func (s *Supplier) Drain(ctx context.Context) error {
-	if err := s.exclusive(ctx); err != nil {
+	ctx, err := s.exclusive(ctx)
+	if err != nil {
 		return opError("drain", err)
 	}
 	defer s.shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.drain(ctx)
+	err = s.drain(ctx)
 	if err == nil {
 		err = s.takeHopeless()
 	}
@@ -29,12 +30,25 @@ func (s *Supplier) Drain(ctx context.Context) error {
 	return nil
 }
 
-// exclusive takes the turn, unless the supplier's goroutine has it.
-func (s *Supplier) exclusive(ctx context.Context) error {
+// exclusive takes the turn, unless the supplier's goroutine has it, and returns a context for waits with
+// the turn. It ends with ctx, or when the supplier is closed.
+func (s *Supplier) exclusive(ctx context.Context) (context.Context, error) {
 	if s.stop != nil {
-		return nil
+		return ctx, nil
 	}
-	return s.turn.take(ctx)
+	if err := s.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	if s.waits == nil || s.waitsWith != ctx.Done() || s.waits.Err() != nil { // else it is that of the call before
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.endWaits()
+		s.waitsWith = ctx.Done()
+		if s.waits, s.endWaits = context.WithCancel(ctx); s.broken != nil {
+			s.endWaits()
+		}
+	}
+	return s.waits, nil
 }
 
 func (s *Supplier) shared() {
@@ -101,10 +115,10 @@ func (s *Supplier) awaitMoving(ctx context.Context) error {
 // End may then be called again. Those of Drain; after a [*HopelessError] all other chunks are
 // finished, and all workers have had their end. Calling it again afterwards does nothing.
 func (s *Supplier) End(ctx context.Context) error {
-	if err := s.exclusive(ctx); err != nil {
+	ctx, err := s.exclusive(ctx)
+	if err != nil {
 		return opError("end", err)
 	}
-	err := error(nil)
 	if !s.isClosed() {
 		err = s.end(ctx)
 	}
@@ -216,8 +230,8 @@ func (s *Supplier) unended() (never, late []int) {
 	return never, late
 }
 
-// Close closes the supplier without sending ends: workers that ask later wait. Chunks that
-// are queued or not acknowledged are dropped. After [Supplier.End] has succeeded it does
+// Close closes the supplier without sending ends: workers that ask later wait. Calls that wait
+// return [ErrClosed]. Chunks that are queued or not acknowledged are dropped. After [Supplier.End] has succeeded it does
 // nothing. The memory of chunks that are still in flight to a worker must not be changed
 // until the job is closed.
 func (s *Supplier) Close() error {
@@ -227,6 +241,7 @@ func (s *Supplier) Close() error {
 	}
 	s.ending = true
 	s.ring()
+	s.endWaits()
 	s.mu.Unlock()
 	if s.stop != nil {
 		s.stop()

@@ -114,6 +114,62 @@ func TestLeaveAfterEnd(t *testing.T) {
 	}
 }
 
+// Closing a supplier ends the calls that wait, whatever for, also for their turn.
+func TestCloseEndsWaits(t *testing.T) {
+	one := []byte("one")
+	calls := map[string]func(ctx context.Context, s *Supplier) error{
+		"send":       func(ctx context.Context, s *Supplier) error { return s.Send(ctx, one) },
+		"send owned": func(ctx context.Context, s *Supplier) error { return s.SendOwned(ctx, nil, make([]byte, 2*shortMost)) },
+		"send each": func(ctx context.Context, s *Supplier) error {
+			_, err := s.SendEach(ctx, one, one)
+			return err
+		},
+		"end": func(ctx context.Context, s *Supplier) error { return s.End(ctx) },
+	}
+	for name, opts := range map[string][]Option{"plain": nil, "queue": {Queue(1)}, "redeliver": {Redeliver()}, "collected": {Collected()}} {
+		for of, call := range calls {
+			if name == "queue" && of != "end" {
+				continue // returns at once
+			}
+			t.Run(name+"/"+of, func(t *testing.T) {
+				s, err := NewSupplier(comms(t, "here", 2)[0], opts...)
+				require.NoError(t, err)
+				over := make(chan error, 3)
+				if of == "end" {
+					over = make(chan error, 1) // one that begins later has nothing to do
+				}
+				for range cap(over) {
+					go func() { over <- call(context.Background(), s) }()
+				}
+				<-once(t, func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return s.ending || s.stop == nil && of != "end" && s.turn.taken()
+				}).Done()
+				require.NoError(t, s.Close())
+				for range cap(over) {
+					require.ErrorIs(t, <-over, ErrClosed)
+				}
+			})
+		}
+	}
+	t.Run("long chunk", func(t *testing.T) {
+		w := comms(t, "shm", 2)
+		s, err := NewSupplier(w[0])
+		require.NoError(t, err)
+		require.NoError(t, w[1].Send(ranks.Within(t), nil, 0, TagRequest)) // and receives nothing
+		over := make(chan error, 1)
+		go func() { over <- s.Send(context.Background(), make([]byte, 1<<20)) }()
+		<-once(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.workers[1].counts.Requests == 1 && s.workers[1].waiting == 0
+		}).Done()
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, <-over, ErrClosed)
+	})
+}
+
 // A supplier whose workers have all left returns an error, and does not wait for more.
 func TestAllWorkersLeave(t *testing.T) {
 	for name, opts := range map[string][]Option{"plain": nil, "queue": {Queue(2)}, "redeliver": {Redeliver()}} {

@@ -12,12 +12,11 @@ import (
 // sendKept queues a chunk whose parts the supplier keeps, and waits until it has been handed
 // out, or with a queue only until there is room.
 func (s *Supplier) sendKept(ctx context.Context, n int, parts [][]byte, release func(), copies bool) error {
-	if s.stop == nil {
-		if err := s.turn.take(ctx); err != nil {
-			return err
-		}
-		defer s.turn.leave()
+	ctx, err := s.exclusive(ctx)
+	if err != nil {
+		return err
 	}
+	defer s.shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {

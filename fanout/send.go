@@ -48,7 +48,8 @@ func (s *Supplier) SendEach(ctx context.Context, chunks ...[]byte) (n int, err e
 
 // sendEach sends chunks that are not kept.
 func (s *Supplier) sendEach(ctx context.Context, chunks [][]byte) (n int, err error) {
-	if err := s.turn.take(ctx); err != nil {
+	ctx, err = s.exclusive(ctx)
+	if err != nil {
 		return 0, err
 	}
 	defer s.turn.leave()
@@ -71,11 +72,12 @@ func (s *Supplier) fitting(chunks [][]byte) int {
 
 // sendNow sends a chunk that is not kept.
 func (s *Supplier) sendNow(ctx context.Context, parts [][]byte) error {
-	if err := s.turn.take(ctx); err != nil {
+	ctx, err := s.exclusive(ctx)
+	if err != nil {
 		return err
 	}
 	defer s.turn.leave()
-	_, err := s.answerNext(ctx, parts, false)
+	_, err = s.answerNext(ctx, parts, false)
 	return err
 }
 
@@ -127,8 +129,11 @@ func (s *Supplier) answerNext(ctx context.Context, parts [][]byte, each bool) (i
 			return r.chunks, nil
 		}
 		rank, gone := lost(err)
-		if gone {
+		switch {
+		case gone:
 			s.lose(rank, err)
+		case s.broken != nil:
+			err = s.broken // it was closed meanwhile
 		}
 		s.mu.Unlock()
 		if !gone {

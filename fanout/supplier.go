@@ -29,6 +29,11 @@ type Supplier struct {
 	turn turn
 	ask  []byte // the receive buffer; under turn
 
+	// The context of waits with the turn, see exclusive: under turn.
+	waits     context.Context
+	waitsWith <-chan struct{}    // the Done of the caller's
+	endWaits  context.CancelFunc // ends it; under mu
+
 	draft draft
 
 	mu       sync.Mutex
@@ -68,7 +73,7 @@ func NewSupplier(comm *impi.Comm, opts ...Option) (*Supplier, error) {
 	comm.NotifyLeft()
 	s := &Supplier{
 		comm: comm, o: o, born: time.Now(), ask: make([]byte, askHeader+8*askMost),
-		workers: make([]worker, comm.Size()), bell: make(chan struct{}),
+		workers: make([]worker, comm.Size()), bell: make(chan struct{}), endWaits: func() {},
 	}
 	if o.keep != keepNothing {
 		s.kept = make([]*chunk, o.unacked)
@@ -189,7 +194,10 @@ func (s *Supplier) hear(ctx, until context.Context) error {
 		s.lose(rank, err)
 		return nil
 	}
-	if until.Err() != nil {
+	switch {
+	case s.broken != nil: // it was closed meanwhile
+		return s.broken
+	case until.Err() != nil:
 		return err
 	}
 	s.broken = err
