@@ -23,11 +23,13 @@ type declareOption uint8
 const (
 	declareStream declareOption = 1 + iota
 	declarePriority
+	declareCancellable
 )
 
 type declaration struct {
-	stream   int
-	priority int
+	stream      int
+	priority    int
+	cancellable bool
 }
 
 // declarationOf applies the options.
@@ -38,6 +40,8 @@ func declarationOf(opts []DeclareOption) (d declaration, err error) {
 			d.stream = o.value
 		case declarePriority:
 			d.priority = o.value
+		case declareCancellable:
+			d.cancellable = true
 		}
 	}
 	if d.stream < 0 || d.stream > MaxStream {
@@ -84,6 +88,9 @@ func (n *Node) declare(kind handleKind, l Layout, rank int, opts []DeclareOption
 	if err != nil {
 		return nil, &Error{Op: "declare " + kind.String(), Rank: rank, Stream: d.stream, Err: err}
 	}
+	if d.cancellable && kind == kindSend {
+		return nil, &Error{Op: "declare send", Rank: rank, Stream: d.stream, Err: fmt.Errorf("%w: a send cannot be Cancellable", ErrInvalid)}
+	}
 	return n.declareOn(kind, l, rank, d)
 }
 
@@ -100,7 +107,7 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 	if err != nil {
 		return fail(err)
 	}
-	h := &Handle{node: n, kind: kind, priority: d.priority}
+	h := &Handle{node: n, kind: kind, priority: d.priority, cancellable: d.cancellable}
 	if err := h.adoptLayout(l); err != nil {
 		return fail(err)
 	}

@@ -36,18 +36,19 @@ type Handle struct {
 
 	prev, next *Handle // active receives of the stream
 
-	id        uint32
-	version   uint32 // of the layout
-	where     where  // the message, as its peer accesses it
-	reachable bool   // the peer can access it
-	told      bool   // and remembers the handle
-	priority  int
-	pins      *runtime.Pinner
-	memories  []*Memory
-	lent      *Memory   // that a message used once lies in, if it is short
-	recent    *Memory   // that one lay in last
-	members   []*Handle // of a multiple
-	started   []error   // of a multiple: of the members that could not be started
+	id          uint32
+	version     uint32 // of the layout
+	where       where  // the message, as its peer accesses it
+	reachable   bool   // the peer can access it
+	told        bool   // and remembers the handle
+	cancellable bool   // no gate before the message has come
+	priority    int
+	pins        *runtime.Pinner
+	memories    []*Memory
+	lent        *Memory   // that a message used once lies in, if it is short
+	recent      *Memory   // that one lay in last
+	members     []*Handle // of a multiple
+	started     []error   // of a multiple: of the members that could not be started
 
 	began   uint32 // tick of the node at the start
 	outcome error  // of a wait that is over

@@ -78,6 +78,7 @@ func (q *queue) await(s *queueIn, h *Handle) {
 	switch {
 	case ready && r.length != uint64(h.shape.Len()):
 		q.refuse(s, h, lengthTold(r.length))
+	case h.cancellable && !ready: // see arriveReceive
 	case h.shape.Len() > q.cross.eager && !(ready && q.fetch(h, r)):
 		q.publishGate(s, h)
 	}
@@ -146,6 +147,8 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 		s.ready[m.k] = m
 	case m.length != uint64(h.shape.Len()):
 		q.refuse(s, h, lengthTold(m.length))
+	case h.cancellable && q.gated[h.id] != h && !q.fetch(h, m):
+		q.publishGate(s, h)
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (s *receiveStream) finish(h *Handle, err error) {
 func (s *receiveStream) publishGate(h *Handle, r *ring) {
 	wait.StoreRelease32(&h.tried, 1)
 	i := h.k % ringSlots
-	if h.reachable && s.gates[i] == nil {
+	if h.reachable && !h.cancellable && s.gates[i] == nil {
 		h.gated = true
 		s.gates[i] = h
 		r.gates[i].open(h.k, h.where, h.shape.Len())
