@@ -43,6 +43,40 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
+// BenchmarkLanes: a message and its answer where so many other peers of the host are silent.
+func BenchmarkLanes(b *testing.B) {
+	for _, silent := range []int{0, 7, 15, 63, 255, 1023} {
+		b.Run(fmt.Sprint(silent), func(b *testing.B) {
+			w := worlds(b, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+			silence(b, w, silent)
+			ctx, out := context.Background(), make([]byte, 8)
+			b.ResetTimer()
+			both(b, func() error {
+				in := make([]byte, 8)
+				for range b.N {
+					if _, err := w[1].Recv(ctx, in, 0, 0); err != nil {
+						return err
+					}
+					if err := w[1].Send(ctx, in, 0, 0); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, func() error {
+				for range b.N {
+					if err := w[0].Send(ctx, out, 1, 0); err != nil {
+						return err
+					}
+					if _, err := w[0].Recv(ctx, out, 1, 0); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // BenchmarkRate: messages of 8 bytes, 64 at a time.
 func BenchmarkRate(b *testing.B) {
 	const window = 64

@@ -336,7 +336,7 @@ func (c *Comm) sendNow(buf []byte, dest, tag int) (sent bool, err error) {
 // closed.
 func (c *Comm) Recv(ctx context.Context, buf []byte, source, tag int) (st Status, err error) {
 	c.e.lock.Lock()
-	st, got := c.recvNow(buf, source, tag)
+	st, got := c.recvNow(buf, source, tag, false)
 	if !got {
 		var r *request
 		if r, err = c.startReceive(c.match, buf, nil, source, tag); err == nil {
@@ -353,7 +353,7 @@ func (c *Comm) Recv(ctx context.Context, buf []byte, source, tag int) (st Status
 // error; call Recv or Irecv to find out which. It does not wait for receives of other goroutines.
 func (c *Comm) RecvNow(buf []byte, source, tag int) (Status, bool) {
 	c.e.lock.Lock()
-	st, ok := c.recvNow(buf, source, tag)
+	st, ok := c.recvNow(buf, source, tag, true)
 	c.e.lock.Unlock()
 	return st, ok
 }

@@ -114,7 +114,7 @@ func (c *rcCarrier) look() {
 		c.verdict, _ = wait.Patience(c.l.e.life, verdictTime) // it ends by itself
 	}
 	for range lastLooks {
-		if moved := c.d.poll(); c.l.err != nil || !c.d.pollCQ() && !moved {
+		if moved := c.d.poll(true); c.l.err != nil || !c.d.pollCQ() && !moved {
 			break
 		}
 	}

@@ -25,9 +25,9 @@ func (d *direct) take(m *matcher, src, tag int32, b []byte) bool {
 }
 
 // recvNow is the fast path of Recv for latency: it receives a short message that is there or
-// arrives while it polls. If the path does not apply, it returns false and has done nothing. The
-// caller holds the lock.
-func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
+// arrives while it polls. If the path does not apply, it returns false and has done nothing. With all, a
+// message that is there is not missed. The caller holds the lock.
+func (c *Comm) recvNow(buf []byte, source, tag int, all bool) (st Status, ok bool) {
 	e, m := c.e, c.match
 	if e.broken != nil || c.check("receive", source, tag, true) != nil || e.usable(buf, nil) != nil {
 		return st, false
@@ -54,10 +54,10 @@ func (c *Comm) recvNow(buf []byte, source, tag int) (st Status, ok bool) {
 	d, newest := &e.direct, m.all.tail
 	d.m, d.src, d.tag, d.buf = m, src, int32(tag), buf
 	e.polls++
-	e.progress()
+	e.poll(all)
 	for n := e.policy.Glances(); !d.got && n > 1 && m.all.tail == newest && e.broken == nil; n-- {
 		wait.Pause(1)
-		e.progress()
+		e.glance()
 	}
 	if d.got {
 		e.policy.Glanced()

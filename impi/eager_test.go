@@ -174,7 +174,7 @@ func TestFetch(t *testing.T) {
 			there := probe{c: b, src: -1, tag: 7}
 			require.True(t, there.over())
 			got := make([]byte, n)
-			_, ok := b.recvNow(got, AnySource, 7)
+			_, ok := b.recvNow(got, AnySource, 7, true)
 			require.False(t, ok)
 			r, err := b.startReceive(b.match, got, nil, AnySource, 7)
 			require.NoError(t, err)

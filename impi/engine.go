@@ -81,8 +81,9 @@ func contextSpan(cid uint64) span.Span { return span.Span{From: uintptr(cid), To
 
 // eventSource is a source of packets.
 type eventSource interface {
-	// poll makes what progress it can and reports whether there was any. The caller holds the lock.
-	poll() bool
+	// poll makes what progress it can and reports whether there was any. If it need not be all, it may
+	// leave some to the next calls. The caller holds the lock.
+	poll(all bool) bool
 	// block returns when there may be something to poll, or ctx ends. The caller does not hold the
 	// lock.
 	block(ctx context.Context) error
@@ -130,10 +131,15 @@ func (p *process) pair(rank int32) *pair {
 }
 
 // progress polls all sources once and reports whether anything moved.
-func (e *engine) progress() bool {
+func (e *engine) progress() bool { return e.poll(true) }
+
+// glance is progress for a caller that calls it again and again.
+func (e *engine) glance() bool { return e.poll(false) }
+
+func (e *engine) poll(all bool) bool {
 	moved := false
 	for _, s := range e.sources {
-		if s.poll() {
+		if s.poll(all) {
 			moved = true
 		}
 	}
@@ -168,7 +174,7 @@ func await[C condition](ctx context.Context, e *engine, c C) error {
 			return e.broken
 		}
 		e.polls++
-		if !e.progress() {
+		if !e.glance() {
 			wait.Pause(1)
 		}
 	}
@@ -182,7 +188,7 @@ func awaitLong[C condition](ctx context.Context, e *engine, c C) error {
 	ended := func() bool { return c.over() || e.broken != nil && e.fences == 0 }
 	for polls := 1; !ended(); polls++ {
 		e.polls++
-		moved := e.progress()
+		moved := e.glance()
 		if moved {
 			w.Again()
 		}

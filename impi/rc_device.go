@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -32,6 +33,9 @@ type rcDevice struct {
 	links map[uint32]*rcCarrier // by queue pair
 	lanes []*rcCarrier          // that have one
 	turn  uint32                // polls of lanes alone
+	hot   [hotLanes]*rcCarrier  // whose lanes have brought messages last; nil: none
+	cold  int                   // where among lanes the next poll that is not of all begins
+	swap  int                   // which of hot is replaced next
 	kept  []*verbs.MR           // memory that peers of lost links may still store to
 	last  *rcCarrier
 	wcs   [64]verbs.WC
@@ -46,12 +50,24 @@ const (
 	turnBusy = 16
 )
 
+// Looking at a lane takes some cache lines, which a CPU does not keep for many peers. A poll that need not
+// be of all looks at the lanes that have brought messages last, and at some of the others in turn.
+const (
+	hotLanes  = 8
+	coldLanes = 16 // of up to so many each is looked at
+)
+
 // poll takes what has arrived in lanes and handles completions.
-func (d *rcDevice) poll() bool {
-	moved := false
-	for _, c := range d.lanes {
+func (d *rcDevice) poll(all bool) bool {
+	moved, lanes := false, d.lanes
+	if !all && len(lanes) > coldLanes {
+		moved = d.pollHot()
+		lanes = d.nextCold()
+	}
+	for _, c := range lanes {
 		if c.pollLane() {
 			moved = true
+			d.warm(c)
 			c.goOn()
 		}
 	}
@@ -59,6 +75,37 @@ func (d *rcDevice) poll() bool {
 		return moved
 	}
 	return d.pollCQ() || moved
+}
+
+// pollHot takes what has arrived in the lanes that have brought messages last.
+func (d *rcDevice) pollHot() bool {
+	moved := false
+	for _, c := range d.hot {
+		if c != nil && c.pollLane() {
+			moved = true
+			c.goOn()
+		}
+	}
+	return moved
+}
+
+// nextCold returns the lanes that are next to be looked at.
+func (d *rcDevice) nextCold() []*rcCarrier {
+	n := len(d.lanes)
+	if d.cold >= n {
+		d.cold = 0
+	}
+	from := d.cold
+	d.cold = min(from+coldLanes, n)
+	return d.lanes[from:d.cold]
+}
+
+// warm puts a lane that has brought a message among the hot ones.
+func (d *rcDevice) warm(c *rcCarrier) {
+	if len(d.lanes) > coldLanes && !slices.Contains(d.hot[:], c) {
+		d.hot[d.swap] = c
+		d.swap = (d.swap + 1) % hotLanes
+	}
 }
 
 // pollCQ handles completions.
@@ -183,7 +230,7 @@ func (d *rcDevice) block(ctx context.Context) error {
 	d.e.lock.Lock()
 	d.sleepLanes(true)
 	err := d.cq.ReqNotify(false)
-	moved := err == nil && (d.poll() || d.pollCQ())
+	moved := err == nil && (d.poll(true) || d.pollCQ())
 	d.e.lock.Unlock()
 	if err == nil && !moved {
 		_, err = d.ch.Get(ctx)

@@ -129,6 +129,9 @@ func (c *rcCarrier) closeLane() {
 		c.d.kept = append(c.d.kept, c.lanes.own)
 		c.d.lanes = slices.DeleteFunc(slices.Clone(c.d.lanes), func(o *rcCarrier) bool { return o == c }) // a poll may be iterating over them
 	}
+	if i := slices.Index(c.d.hot[:], c); i >= 0 {
+		c.d.hot[i] = nil
+	}
 	c.lanes, c.waking = lanes{}, false
 }
 

@@ -18,7 +18,7 @@ type tcpSource struct{ carriers []*tcpCarrier }
 
 func newTCPSource(*engine) (*tcpSource, error) { return nil, errNoSockets }
 
-func (s *tcpSource) poll() bool                  { return false }
+func (s *tcpSource) poll(bool) bool              { return false }
 func (s *tcpSource) block(context.Context) error { return errNoSockets }
 func (s *tcpSource) attention(*tcpCarrier)       {}
 func (s *tcpSource) close()                      {}

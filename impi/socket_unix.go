@@ -160,7 +160,7 @@ func (s *tcpSource) close() {
 // readEach is the most sockets that are read without asking first which have data.
 const readEach = 4
 
-func (s *tcpSource) poll() bool {
+func (s *tcpSource) poll(bool) bool {
 	moved := false
 	if len(s.carriers) <= readEach {
 		for _, c := range s.carriers {

@@ -54,7 +54,7 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 func (e *engine) pollUntilCalled(s eventSource, seen *uint64) error {
 	for {
 		e.lock.Lock()
-		for e.life.Err() == nil && s.poll() { // lets a caller poll in between
+		for e.life.Err() == nil && s.poll(true) { // lets a caller poll in between
 			if e.closing { // Close waits for more than requests
 				e.ring()
 			}

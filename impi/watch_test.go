@@ -16,7 +16,7 @@ import (
 // numb is a source of events that cannot be waited for.
 type numb struct{ tried, polled chan struct{} }
 
-func (n numb) poll() bool {
+func (n numb) poll(bool) bool {
 	select {
 	case n.polled <- struct{}{}:
 	default:
@@ -52,7 +52,7 @@ type sender struct {
 	sent *bool
 }
 
-func (s sender) poll() bool {
+func (s sender) poll(bool) bool {
 	select {
 	case <-s.let:
 		*s.sent = true
