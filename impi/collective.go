@@ -131,6 +131,7 @@ func (c *Comm) runPlan(ctx context.Context, o *collop.Spec) error {
 
 // plan is a schedule with its messages, to be carried out again and again.
 type plan struct {
+	others
 	c        *Comm
 	kind     coll.Kind
 	run      *coll.Run

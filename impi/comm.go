@@ -419,6 +419,7 @@ func (c *Comm) Probe(ctx context.Context, source, tag int) (Status, error) {
 
 // probe is over when a message is there or can no longer arrive.
 type probe struct {
+	others
 	c        *Comm
 	src, tag int32
 }

@@ -48,8 +48,8 @@ type engine struct {
 	overdue  bool       // some have been owed for a while
 
 	sources  []eventSource
-	polls    uint64          // polls by callers
-	sleepers []chan struct{} // the bell of each, which rings when a request completes
+	polls    uint64 // polls by callers
+	sleepers []sleeper
 	bells    []chan struct{} // not in use
 	kicks    []chan struct{}
 	notices  int  // channels of Done that are open
@@ -146,16 +146,36 @@ func (e *engine) poll(all bool) bool {
 	return moved
 }
 
-// ring wakes the sleepers.
+// ring wakes the sleepers, but for those whose request has yet to complete.
 func (e *engine) ring() {
-	for _, bell := range e.sleepers {
-		bell <- struct{}{}
-	}
-	e.sleepers = e.sleepers[:0]
+	broken := e.broken != nil && e.fences == 0
+	e.sleepers = slices.DeleteFunc(e.sleepers, func(s sleeper) bool {
+		over := broken || s.only.r == nil || s.only.over()
+		if over {
+			s.bell <- struct{}{}
+		}
+		return over
+	})
 }
 
-// condition is what a waiter waits for. It is evaluated with the lock held.
-type condition interface{ over() bool }
+// condition is what a waiter waits for. It is evaluated with the lock held, by the waiter: that may make
+// progress on it.
+type condition interface {
+	over() bool
+	// only is the request for whose completion alone it waits; none: there are others, or something else.
+	only() Request
+}
+
+// sleeper is a waiter that leaves progress to the watchers.
+type sleeper struct {
+	bell chan struct{} // rings once
+	only Request       // of its condition
+}
+
+// others is part of a condition that waits for more than a request.
+type others struct{}
+
+func (others) only() Request { return Request{} }
 
 // pollBatch is how many polls a waiter makes before it lets other goroutines take the lock.
 const pollBatch = 16
@@ -214,7 +234,7 @@ func awaitLong[C condition](ctx context.Context, e *engine, c C) error {
 			w.GiveWay()
 			e.lock.Lock()
 		case step == wait.Sleep:
-			e.sleep(ctx)
+			e.sleep(ctx, c.only())
 			w.Woken()
 		}
 		if err := ctx.Err(); err != nil && !ended() {
@@ -248,15 +268,15 @@ func (e *engine) kick() {
 	}
 }
 
-// sleep leaves progress to the watchers until a request completes.
-func (e *engine) sleep(ctx context.Context) {
+// sleep leaves progress to the watchers until a request completes, that one if there is one.
+func (e *engine) sleep(ctx context.Context, only Request) {
 	var bell chan struct{}
 	if n := len(e.bells); n > 0 {
 		bell, e.bells = e.bells[n-1], e.bells[:n-1]
 	} else {
 		bell = make(chan struct{}, 1) // rings once before it is used again
 	}
-	e.sleepers = append(e.sleepers, bell)
+	e.sleepers = append(e.sleepers, sleeper{bell, only})
 	e.fetchOwed() // may ring the bell
 	e.lock.Unlock()
 	e.kick()
@@ -265,7 +285,7 @@ func (e *engine) sleep(ctx context.Context) {
 		e.lock.Lock()
 	case <-ctx.Done():
 		e.lock.Lock()
-		if i := slices.Index(e.sleepers, bell); i >= 0 {
+		if i := slices.IndexFunc(e.sleepers, func(s sleeper) bool { return s.bell == bell }); i >= 0 {
 			e.sleepers = slices.Delete(e.sleepers, i, i+1)
 		} else {
 			<-bell

@@ -73,6 +73,7 @@ func (c *Comm) clientsOf() *clients {
 
 // protocolCall is a collective of the protocol that is in progress.
 type protocolCall struct {
+	others
 	*Comm
 	*clients
 	ctx  context.Context

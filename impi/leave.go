@@ -63,7 +63,7 @@ func (j *Job) Close(ctx context.Context) error {
 	}
 	patience, cancel := wait.Patience(ctx, limit)
 	defer cancel()
-	await(patience, e, said{e}) // in vain: senders that were not told take the end of the link for ErrPeerLeft
+	await(patience, e, said{e: e}) // in vain: senders that were not told take the end of the link for ErrPeerLeft
 	for _, l := range e.links {
 		if l != nil {
 			l.bye()
@@ -147,6 +147,7 @@ func (e *engine) endReceives() {
 // received, or cannot be, and all messages that receives have matched are here. No request is started
 // meanwhile, but a receive may match.
 type carried struct {
+	others
 	e  *engine
 	at int // in the table, of the one that was due when it was asked last
 }
@@ -231,7 +232,10 @@ func (j *Job) lastBarrier(ctx context.Context) error {
 
 // said is over when the peers have been notified of everything that was received, and the current
 // write is complete.
-type said struct{ e *engine }
+type said struct {
+	others
+	e *engine
+}
 
 func (s said) over() bool {
 	for _, l := range s.e.links {
@@ -253,6 +257,7 @@ func (s said) over() bool {
 // departure is over when all hosts have announced that they leave and everything on its way to them
 // has been sent, or when they are lost.
 type departure struct {
+	others
 	e       *engine
 	foreign bool
 }

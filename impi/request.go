@@ -249,6 +249,8 @@ func (r *request) fault(err error) error {
 
 func (r *request) over() bool { return r.state == done }
 
+func (r *request) only() Request { return Request{r, r.gen} }
+
 // Test reports whether the request is complete and, if so, its outcome (MPI_Test). It makes
 // progress on this request and on all others. The error of a send or receive that failed is
 // described at [Comm.Isend] and [Comm.Irecv].
@@ -303,6 +305,8 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 }
 
 func (q Request) over() bool { return q.r.gen != q.gen || q.r.over() }
+
+func (q Request) only() Request { return q }
 
 // Done returns a channel that is closed when the request is complete, for a select beside timers and other
 // channels. It takes nothing from the completion: Test returns true afterwards, or Wait returns at once,
@@ -383,7 +387,7 @@ func TestAny(list ...Request) (int, Status, error) {
 	}
 	e.lock.Lock()
 	defer e.lock.Unlock()
-	any := anyOf{list, -1}
+	any := anyOf{list: list, i: -1}
 	if !any.over() {
 		e.polls++
 		if e.progress(); !any.over() {
@@ -454,6 +458,7 @@ func take[T any](kept *[]*T) *T {
 
 // anyOf is over when one of its requests is, or all have ended before.
 type anyOf struct {
+	others
 	list []Request
 	i    int
 }
@@ -527,6 +532,7 @@ func WaitAll(ctx context.Context, statuses []Status, list ...Request) error {
 
 // allOf is over when all of its requests are, or have ended before.
 type allOf struct {
+	others
 	list []Request
 	at   int // those before it are
 }

@@ -67,7 +67,10 @@ func (s sender) block(ctx context.Context) error {
 	return ctx.Err()
 }
 
-type allSent struct{ set *bool }
+type allSent struct {
+	others
+	set *bool
+}
 
 func (f allSent) over() bool { return *f.set }
 
@@ -83,7 +86,7 @@ func TestWatchWakesClose(t *testing.T) {
 	go func() {
 		e.lock.Lock()
 		defer e.lock.Unlock()
-		over <- await(ctx, e, allSent{&sent})
+		over <- await(ctx, e, allSent{set: &sent})
 	}()
 	asleep(t, e)
 	s.let <- struct{}{}
@@ -91,4 +94,28 @@ func TestWatchWakesClose(t *testing.T) {
 	go e.pollUntilCalled(s, &seen)
 	require.NoError(t, <-over)
 	require.NoError(t, ctx.Err(), "it was woken")
+}
+
+// TestRing: a waiter that sleeps for one request is woken when that completes, or when nothing can any more;
+// others with each completion.
+func TestRing(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		mine, other := &request{state: done}, &request{state: moving}
+		e := &engine{}
+		if broken {
+			e.broken = ErrClosed
+		}
+		woken := func(only Request) func() bool {
+			bell := make(chan struct{}, 1)
+			e.sleepers = append(e.sleepers, sleeper{bell, only})
+			return func() bool { return len(bell) == 1 }
+		}
+		first, second, any, later := woken(mine.only()), woken(other.only()), woken(others{}.only()), woken(Request{other, 7})
+		e.ring()
+		require.True(t, first())
+		require.Equal(t, broken, second())
+		require.True(t, any())
+		require.True(t, later(), "another goroutine has collected it")
+		require.Equal(t, broken, len(e.sleepers) == 0)
+	}
 }
