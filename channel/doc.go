@@ -49,12 +49,13 @@
 // accessible only to its own process. (The same goes for a layout whose description
 // exceeds 16 MiB, which is 460,000 irregular blocks.) A receive into such memory is
 // copied by the receiver, in Start, Test or Wait of any handle of the node; while the
-// program computes, only if it has a channel of [Handle.Done] that is open. A send from such memory goes straight to a receiver that is
-// waiting with Alloc memory. Otherwise a message of up to 4 KiB goes through the ring,
-// and a longer one through a pipe: 256 KiB of shared memory for each stream, which the
-// sender packs and the receiver unpacks at the same time. If a message is longer than
-// the pipe, the sender packs the rest in Start, Test or Wait of any handle of the node;
-// if the program computes, the node packs it after a millisecond or two.
+// program computes, only if it has a channel of [Handle.Done] that is open. A send from
+// such memory goes straight to a receiver that is waiting with Alloc memory. Otherwise
+// a message of up to 4 KiB goes through the ring, and a longer one through a pipe: 256
+// KiB of shared memory for each stream, which the sender packs and the receiver unpacks
+// at the same time. If a message is longer than the pipe, the sender packs the rest in
+// Start, Test or Wait of any handle of the node; if the program computes, the node
+// packs it after a millisecond or two.
 //
 // Over a queue pair (providers ibv and tcp), messages of up to 8 KiB are copied at both
 // ends, and a sender may be ahead by 32 of them on each stream. A larger one goes

@@ -231,9 +231,9 @@ func (s *Supplier) unended() (never, late []int) {
 }
 
 // Close closes the supplier without sending ends: workers that ask later wait. Calls that wait
-// return [ErrClosed]. Chunks that are queued or not acknowledged are dropped. After [Supplier.End] has succeeded it does
-// nothing. The memory of chunks that are still in flight to a worker must not be changed
-// until the job is closed.
+// return [ErrClosed]. Chunks that are queued or not acknowledged are dropped. After
+// [Supplier.End] has succeeded it does nothing. The memory of chunks that are still in flight
+// to a worker must not be changed until the job is closed.
 func (s *Supplier) Close() error {
 	s.mu.Lock()
 	if s.broken == nil {
