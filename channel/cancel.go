@@ -9,7 +9,8 @@ import (
 // not learn that it waits, so that this node alone can match it. That costs the advantage of a
 // receive that is started first: over shared memory a message of 57 bytes to 4 KiB is copied twice, one
 // from heap memory goes through the pipe, and the sender does not share in the copy of a long one; over a
-// queue pair, one above the eager size is read by the receiver, or takes one more round trip.
+// queue pair, one above the eager size is read by the receiver, or takes one more round trip. [Node.Recv]
+// ignores it.
 func Cancellable() DeclareOption { return DeclareOption{declareCancellable, 1} }
 
 // Cancel takes back the start of a receive that no message has matched yet (MPI_Cancel), and reports
