@@ -75,12 +75,9 @@ func TestCollectivesProcesses(t *testing.T) {
 // one of the second; the others say what they have seen of it.
 func perish(ctx context.Context, n *Node, args []string) error {
 	victim, fatal := number(args[0]), number(args[1])
-	g, err := n.World(ctx)
-	if err != nil {
-		return err
-	}
+	g, err := n.World(ctx) // which may not be made here when it is at the victim
 	list := trials(uint64(fatal), n.Size(), fatal+1, 9000)
-	for i := 0; ; i++ {
+	for i := 0; err == nil; i++ {
 		if n.Rank() == victim && i == fatal {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
@@ -90,9 +87,7 @@ func perish(ctx context.Context, n *Node, args []string) error {
 			c = &colltest.Reference{Kind: coll.Allreduce, Seed: 1, Size: n.Size(), Count: 10 * (1 + fatal%2000)}
 		}
 		o, _, _ := operation(c, g.Rank(), func(n int) []byte { return make([]byte, n) })
-		if err = g.Run(ctx, o); err != nil {
-			break
-		}
+		err = g.Run(ctx, o)
 	}
 	var e *Error
 	if errors.As(err, &e) && (errors.Is(err, ErrPeerDied) || errors.Is(err, ErrUnreachable)) && e.Rank == victim {
