@@ -106,5 +106,5 @@ func (n *Node) checkCall(c callInfo, rank int) {
 	if before != c.number || atomic.LoadUint64(&r.number) != c.number || ours == c.signature {
 		return
 	}
-	g.fail(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(c.signature, collop.Names))})
+	g.fail(&Error{Op: ours.Kind().String(), Rank: rank, Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, ours.Differ(c.signature, collop.Names, rankName(n.rank), rankName(rank)))})
 }

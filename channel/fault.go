@@ -177,34 +177,40 @@ func (g *Group) look() {
 	}
 }
 
+// anyCollective is the Op of an error that ends whatever collective of the group is in progress.
+const anyCollective = "collective"
+
+func rankName(rank int) string { return fmt.Sprintf("rank %d", rank) }
+
 // teamError is the error of the members of this host.
 func (g *Group) teamError(err error) error {
 	rank := func(i int) int { return g.ranks[g.local[i]] }
-	op := "collective"
+	op := anyCollective
 	if len(g.active) > 0 {
 		op = g.active[0].op.Kind.String()
 	}
 	if m := (*shared.MismatchError)(nil); errors.As(err, &m) {
 		ours, theirs := coll.Signature(m.Ours), coll.Signature(m.Theirs)
+		us, them := rankName(g.node.rank), rankName(rank(m.Member))
 		switch {
 		case m.Before < 0:
-			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: the rank is in an earlier collective", ErrMismatch)}
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %s is in an earlier collective", ErrMismatch, them)}
 		case m.Before > 0:
 			when := "the call"
 			if m.Before > 1 {
 				when = fmt.Sprint(m.Before, " calls")
 			}
-			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %s before, %v: %v", ErrMismatch, when, ours.Kind(), ours.Differ(theirs, collop.Names))}
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %s before, %v: %s", ErrMismatch, when, ours.Kind(), ours.Differ(theirs, collop.Names, us, them))}
 		case ours == theirs:
-			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %d bytes here, %d there", ErrMismatch, m.Len, m.Other)}
+			return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %s passed %d bytes, %s passed %d", ErrMismatch, us, m.Len, them, m.Other)}
 		}
-		return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %v", ErrMismatch, ours.Differ(theirs, collop.Names))}
+		return &Error{Op: op, Rank: rank(m.Member), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, ours.Differ(theirs, collop.Names, us, them))}
 	}
 	if errors.Is(err, shared.ErrWithdrawn) {
 		g.awaitFault(verdictTime)
 	}
 	if f := g.fault.Load(); f != nil {
-		return *f
+		return groupError(op, *f)
 	}
 	if errors.Is(err, shared.ErrProtocol) {
 		return groupError(op, fmt.Errorf("%w: %w", ErrProtocol, err))
@@ -229,18 +235,18 @@ func (c *Collective) runError(s *stage, err error) error {
 			g.awaitFault(2 * verdictTime) // the failed member may wait itself, as below
 		}
 		if f := g.fault.Load(); f != nil {
-			return *f
+			return groupError(op, *f)
 		}
 		if m.Failed {
 			return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: as reported by rank %d", ErrUnreachable, rank(m.Via))}
 		}
-		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, m.Difference(collop.Names))}
+		return &Error{Op: op, Rank: rank(m.From), Stream: -1, Err: fmt.Errorf("%w: %s", ErrMismatch, m.Difference(collop.Names, rankName(g.node.rank), rankName(rank(m.From))))}
 	}
 	if p := (*coll.PeerError)(nil); errors.As(err, &p) {
 		err = p.Err
 		if errors.Is(err, ErrLength) {
 			if e := (*Error)(nil); errors.As(err, &e) && e.Other >= 0 { // the message is not the user's
-				return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: a message of %d bytes here, %d there", ErrMismatch, e.Len, e.Other)}
+				return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: a message between them has %d bytes at %s, %d at %s", ErrMismatch, e.Len, rankName(g.node.rank), e.Other, rankName(rank(p.Peer)))}
 			}
 			return &Error{Op: op, Rank: rank(p.Peer), Stream: -1, Err: fmt.Errorf("%w: messages differ in length", ErrMismatch)}
 		}
@@ -248,7 +254,7 @@ func (c *Collective) runError(s *stage, err error) error {
 		if errors.Is(err, ErrPeerLeft) && c.ask(rank(p.Peer)) || errors.Is(err, ErrUnreachable) {
 			g.awaitFault(verdictTime)
 			if f := g.fault.Load(); f != nil {
-				return *f
+				return groupError(op, *f)
 			}
 		}
 	}
@@ -281,7 +287,11 @@ func (n *Node) faulted(by int, f faultInfo) {
 			why = fmt.Errorf("%w%s%d)", why, toldBy, by)
 		}
 	}
-	err := error(&Error{Op: "collective", Rank: int(f.rank), Stream: -1, Err: why})
+	culprit := int(f.rank)
+	if culprit == n.rank {
+		culprit = -1 // not a peer; the text names both
+	}
+	err := error(&Error{Op: anyCollective, Rank: culprit, Stream: -1, Err: why})
 	n.mu.Lock()
 	g := n.groups[f.group]
 	_, left := n.groupsLeft[f.group]

@@ -149,6 +149,11 @@ func (g *Group) unusable(op string) error {
 
 // groupError adds the operation to an error of a group, unless it has one.
 func groupError(op string, err error) error {
+	if e, ok := err.(*Error); ok && e.Op == anyCollective {
+		named := *e
+		named.Op = op
+		return &named
+	}
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
 	}

@@ -257,7 +257,7 @@ func (p *plan) failure(err error) error {
 		if m.Failed {
 			return collError(p.kind, m.From, errMember)
 		}
-		return collError(p.kind, m.From, fmt.Errorf("%w: %s", ErrMismatch, m.Difference(collop.Names)))
+		return collError(p.kind, m.From, fmt.Errorf("%w: %s", ErrMismatch, m.Difference(collop.Names, fmt.Sprintf("rank %d", p.c.me), fmt.Sprintf("rank %d", m.From))))
 	}
 	if e := (*coll.PeerError)(nil); errors.As(err, &e) {
 		return collError(p.kind, e.Peer, e.Err)

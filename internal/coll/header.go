@@ -132,8 +132,9 @@ func (s Signature) String() string {
 // Names holds the caller's names of its operations and types. The zero value prints numbers.
 type Names struct{ Operation, Type func(n uint8) string }
 
-// Differ says what differs between two signatures, as in "root 1 here, 2 there".
-func (s Signature) Differ(theirs Signature, names Names) string {
+// Differ says what differs between two signatures, as in "root: rank 3 has 1, rank 4 has 2", where us and
+// them name the two callers.
+func (s Signature) Differ(theirs Signature, names Names, us, them string) string {
 	word := func(name func(uint8) string, n uint8) any {
 		if name == nil {
 			return n
@@ -157,8 +158,17 @@ func (s Signature) Differ(theirs Signature, names Names) string {
 		{"bytes", length},
 		{"algorithm", func(s Signature) any { return s.Algorithm() }},
 	} {
-		if a, b := f.of(s), f.of(theirs); a != b {
-			return fmt.Sprintf("%s %v here, %v there", f.name, a, b)
+		a, b := f.of(s), f.of(theirs)
+		_, plain := s.Length()
+		_, also := theirs.Length()
+		switch {
+		case a == b:
+		case f.name == "collective":
+			return fmt.Sprintf("%s called %v, %s called %v", us, a, them, b)
+		case f.name == "bytes" && plain && also:
+			return fmt.Sprintf("%s passed %v bytes, %s passed %v", us, a, them, b)
+		default:
+			return fmt.Sprintf("%s: %s has %v, %s has %v", f.name, us, a, them, b)
 		}
 	}
 	return "nothing differs"
@@ -179,7 +189,7 @@ func (e *MismatchError) Error() string {
 	if e.Failed {
 		text += fmt.Sprintf("member %d has failed", e.From)
 	} else {
-		text += fmt.Sprintf("member %d: %s", e.From, e.Difference(Names{}))
+		text += e.Difference(Names{}, "this member", fmt.Sprintf("member %d", e.From))
 	}
 	if e.Via != e.From {
 		text += fmt.Sprintf(" (reported by member %d)", e.Via)
@@ -187,15 +197,15 @@ func (e *MismatchError) Error() string {
 	return text
 }
 
-// Difference says how the call of From differs from that of this member.
-func (e *MismatchError) Difference(names Names) string {
+// Difference says how the call of From, which them names, differs from that of this member, us.
+func (e *MismatchError) Difference(names Names, us, them string) string {
 	switch e.Got.Signature {
 	case faultOther:
-		return "it calls another"
+		return fmt.Sprintf("%s called %v, %s another", us, e.Want.Signature.Kind(), them)
 	case e.Want.Signature:
-		return fmt.Sprintf("call %d here is its call %d", e.Want.Sequence, e.Got.Sequence)
+		return fmt.Sprintf("%s is in call %d, %s in call %d", us, e.Want.Sequence, them, e.Got.Sequence)
 	}
-	return e.Want.Signature.Differ(e.Got.Signature, names)
+	return e.Want.Signature.Differ(e.Got.Signature, names, us, them)
 }
 
 // PeerError is an error of the carrier for a message.

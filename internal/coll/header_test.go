@@ -40,8 +40,8 @@ func TestSignature(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, 32, bytes)
 	require.Equal(t, "reduce by rabenseifner, operation 255, type 127, root 5, 32 bytes", s.String())
-	require.Equal(t, "nothing differs", s.Differ(s, Names{}))
-	require.Equal(t, "algorithm rabenseifner here, linear there", s.Differ(Sign(&shape, Linear, 255, 127), Names{}))
+	require.Equal(t, "nothing differs", s.Differ(s, Names{}, "us", "them"))
+	require.Equal(t, "algorithm: us has rabenseifner, them has linear", s.Differ(Sign(&shape, Linear, 255, 127), Names{}, "us", "them"))
 
 	counts := Shape{Kind: Gather, Size: 2, Rank: 1, Elem: 1, Counts: []int{1, 2}}
 	other := counts
@@ -49,7 +49,7 @@ func TestSignature(t *testing.T) {
 	require.Equal(t, Sign(&counts, Linear, 0, 0), Sign(&other, Linear, 0, 0))
 	counts.Agreed, other.Agreed = true, true
 	require.NotEqual(t, Sign(&counts, Linear, 0, 0), Sign(&other, Linear, 0, 0))
-	require.Regexp(t, "^bytes by member, hash [0-9a-f]{7} here, by member, hash", Sign(&counts, Linear, 0, 0).Differ(Sign(&other, Linear, 0, 0), Names{}))
+	require.Regexp(t, "^bytes: us has by member, hash [0-9a-f]{7}, them has by member, hash", Sign(&counts, Linear, 0, 0).Differ(Sign(&other, Linear, 0, 0), Names{}, "us", "them"))
 
 	sends := Shape{Kind: Alltoall, Size: 2, Elem: 1, SendCounts: []int{1, 2}, RecvCounts: []int{1, 3}}
 	require.Equal(t, Sign(&Shape{Kind: Alltoall, Size: 2, Elem: 1}, Pairwise, 0, 0), Sign(&sends, Pairwise, 0, 0))
@@ -71,7 +71,7 @@ func FuzzParseHeader(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, b[:HeaderSize], again)
 		require.NotEmpty(t, h.Signature.String())
-		require.Equal(t, "nothing differs", h.Signature.Differ(h.Signature, Names{}))
+		require.Equal(t, "nothing differs", h.Signature.Differ(h.Signature, Names{}, "us", "them"))
 		require.NotEmpty(t, (&MismatchError{From: 1, Via: 2, Got: h}).Error())
 	})
 }

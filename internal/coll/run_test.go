@@ -132,10 +132,10 @@ func TestMismatch(t *testing.T) {
 		says   string
 		change func(g *group, h *coll.Header)
 	}{
-		{"operation 1 here, 3 there", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 3, 2) }},
-		{"type 2 here, 5 there", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 1, 5) }},
-		{"call 7 here is its call 8", func(g *group, h *coll.Header) { h.Sequence++ }},
-		{"collective allreduce here, scan there", func(g *group, h *coll.Header) {
+		{"operation: this member has 1, member 3 has 3", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 3, 2) }},
+		{"type: this member has 2, member 3 has 5", func(g *group, h *coll.Header) { h.Signature = coll.Sign(g.shape(3), g.algorithm, 1, 5) }},
+		{"this member is in call 7, member 3 in call 8", func(g *group, h *coll.Header) { h.Sequence++ }},
+		{"this member called allreduce, member 3 called scan", func(g *group, h *coll.Header) {
 			s := g.shape(3)
 			s.Kind = coll.Scan
 			h.Signature = coll.Sign(s, g.algorithm, 1, 2)
@@ -157,7 +157,7 @@ func TestMismatch(t *testing.T) {
 						continue
 					}
 					require.Equal(t, 3, e.From, "%v: member %d: %v", &g, rank, err)
-					require.Regexp(t, c.says+`|member 3: it calls another \(|member 3: it calls another$`, err)
+					require.Regexp(t, c.says+`|this member called allreduce, member 3 another( \(|$)`, err)
 				}
 				for _, m := range members {
 					require.ErrorIs(t, m.run.Start(headers[0]), coll.ErrBroken)
