@@ -98,7 +98,7 @@ var summaryRows = []summaryRow{
 	{"allreduce, heap", layerChannel, "allreduce", callCalled + " " + memoryHeap},
 	{"queue pairs, latency", layerVerbs, patternLat, "send"},
 	{"queue pairs, bandwidth", layerVerbs, patternBW, "write"},
-	{"a bare cache line, to and fro", layerMachine, patternLine, patternLine},
+	{"a bare cache line, one way", layerMachine, patternLine, patternLine},
 	{"memcpy, one core", layerMachine, patternCopy, memoryHeap},
 	{"process_vm_readv, one copy", layerMachine, patternPeek, memoryHeap},
 }
@@ -207,7 +207,7 @@ func closing(r *Report) string {
 		parts = append(parts, "Between these ranks channels and collectives go over "+providers[0])
 	}
 	if lat > 0 && line > 0 {
-		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times as long as a bare cache line", max(lat/line, 1)))
+		parts = append(parts, fmt.Sprintf("8 bytes take %.1f times as long as a bare cache line", lat/line))
 	}
 	if alloc > 0 && memcpy > 0 {
 		copies = append(copies, fmt.Sprintf("1 MiB in Alloc memory moves at %.0f %% of the bandwidth of memcpy", 100*alloc/memcpy))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"math/bits"
@@ -171,7 +170,7 @@ func (o *options) complete(p *pattern, given map[string]string) {
 	}
 	o.checkSizes(p, given)
 	if _, applies := p.option("count"); applies {
-		o.counts = must1(parseSizes(o.count))
+		o.counts = sizesOf("count", o.count)
 		for _, n := range o.counts {
 			inRange("count", n, 1, maxCount)
 		}
@@ -210,19 +209,19 @@ func (o *options) complete(p *pattern, given map[string]string) {
 // checkSizes reads --sizes, --doubles or --blocks. Given sizes must be possible; impossible ones
 // of the default are left out.
 func (o *options) checkSizes(p *pattern, given map[string]string) {
-	text, unit := o.sizes, 1
+	text, unit, flag := o.sizes, 1, "sizes"
 	_, sums := p.option("doubles")
 	switch {
 	case given["sizes"] != "" && given["doubles"] != "":
 		must(usagef("--sizes and --doubles exclude each other"))
 	case sums && o.doubles != "":
-		text, unit = o.doubles, doubleBytes
+		text, unit, flag = o.doubles, doubleBytes, "doubles"
 	case text == "" && p.name == patternRate:
 		text = "0:4k"
 	case text == "":
 		text = "0:4M"
 	}
-	o.bytes = must1(parseSizes(text))
+	o.bytes = sizesOf(flag, text)
 	for i, n := range o.bytes {
 		if n > maxSize/unit || n == 0 && sums && p.layer == layerQMP {
 			must(usagef("--doubles %s: at most %s", formatSize(int64(n)), formatSize(maxSize/doubleBytes)))
@@ -230,7 +229,7 @@ func (o *options) checkSizes(p *pattern, given map[string]string) {
 		o.bytes[i] = n * unit
 	}
 	if o.blocks != "" {
-		o.blockBytes = must1(parseSizes(o.blocks))
+		o.blockBytes = sizesOf("blocks", o.blocks)
 	}
 	if _, applies := p.option("sizes"); !applies || given["sizes"] == "" {
 		return
@@ -300,6 +299,15 @@ func checkBlocks(o *options) {
 	}
 }
 
+// sizesOf reads the sizes that a flag has.
+func sizesOf(flag, text string) []int {
+	sizes, err := parseSizes(text)
+	if err != nil {
+		must(usagef("invalid value %q of --%s: %v; want sizes, such as 1,1k,1M or 8:1M", text, flag, err))
+	}
+	return sizes
+}
+
 // inDoubles returns an error unless all sizes are whole doubles.
 func inDoubles(sizes []int) error {
 	for _, n := range sizes {
@@ -318,7 +326,6 @@ const maxSize = 1 << 30
 // a list "8,4k,1M"; or one size. Suffixes are binary: k, M, G.
 func parseSizes(text string) (sizes []int, err error) {
 	defer catch(&err)
-	defer during(func() string { return fmt.Sprintf("sizes %q", text) })
 	if from, to, isRange := strings.Cut(text, ":"); isRange {
 		return parseRange(from, to), nil
 	}

@@ -110,9 +110,9 @@ more than four million messages.`,
 
 func (o *scaleOptions) check() {
 	o.patterns = parseList("kinds", o.kinds, collectiveNames()...)
-	o.bytes = must1(parseSizes(o.sizes))
+	o.bytes = sizesOf("sizes", o.sizes)
 	must(inDoubles(o.bytes))
-	o.members = must1(parseSizes(o.hosts))
+	o.members = sizesOf("hosts", o.hosts)
 	for _, n := range o.members {
 		inRange("hosts", n, 1, maxHosts)
 	}

@@ -118,7 +118,7 @@ Rank 0 writes the file; of two hosts it is the one that does not listen.
 func (o *tuneOptions) check(out *outputOptions) {
 	o.parts = parseList("what", o.what, tunedParts...)
 	o.patterns = parseList("kinds", o.kinds, collectiveNames()...)
-	o.bytes = must1(parseSizes(o.sizes))
+	o.bytes = sizesOf("sizes", o.sizes)
 	switch {
 	case o.provider == providerSHM:
 		must(usagef("--provider shm: within a host there are no algorithms to choose from"))
