@@ -4,11 +4,12 @@ package examples
 import (
 	"bytes"
 	"context"
+	"errors"
+	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,12 +19,12 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// programs are the examples, and what each prints, or which file it writes, with any number of ranks.
+// programs are the examples, and what each prints with any number of ranks.
 var programs = map[string]string{
 	"cg":           "212 steps, |x|² = 0x1.bbfede78b38b8p+13\n",
 	"masterworker": "78498 primes\n",
-	"heat":         "heat.png",
-	"map":          "0 EACH\n1 WORD\n2 GOES\n3 TO\n4 THE\n5 NEXT\n6 WORKER\n7 THAT\n8 ASKS\n",
+	"heat":         "heat.png\n",
+	"map":          "0 EACH\n1 WORD\n2 GOES\n3 TO\n4 THE\n5 NEXT\n6 WORKER\n7 THAT\n8 ASKS\n9 EACH\n",
 	"onesided":     "rank 0 has \"from rank ",
 	"pingpong":     "ranks 0 and ",
 	"torus":        " nodes, 8192 sites\n",
@@ -62,7 +63,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// run returns what a program prints, and the names of the files that it writes.
+// run returns what a program prints, and checks the picture that it draws, if it is heat.
 func run(t *testing.T, program string, size int) string {
 	ctx, cancel := context.WithTimeout(t.Context(), ranks.Limit)
 	defer cancel()
@@ -73,7 +74,20 @@ func run(t *testing.T, program string, size int) string {
 	})
 	require.NoError(t, err, stderr.String())
 	require.Zero(t, r.ExitStatus(), "%s%s", stdout.String(), stderr.String())
-	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	pictures, err := filepath.Glob(filepath.Join(dir, "*.png"))
 	require.NoError(t, err)
-	return stdout.String() + strings.Join(files, "\n")
+	for _, name := range pictures {
+		f, err := os.Open(name)
+		require.NoError(t, err)
+		picture, err := png.Decode(f)
+		require.NoError(t, errors.Join(err, f.Close()))
+		at, tile := picture.Bounds(), 128
+		require.Zero(t, at.Dx()%tile+at.Dy()%tile, "%v", at)
+		require.Equal(t, size, at.Dx()/tile*(at.Dy()/tile), "a tile of each rank: %v", at)
+		middle, _, _, _ := picture.At(tile/2, tile/2).RGBA()
+		corner, _, _, _ := picture.At(0, 0).RGBA()
+		require.Greater(t, middle, corner, "the source is in the middle of a tile")
+	}
+	require.Equal(t, filepath.Base(program) == "heat", len(pictures) == 1, "%q", pictures)
+	return stdout.String()
 }

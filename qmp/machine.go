@@ -229,7 +229,7 @@ func Abort(code int) { AbortString(code, "abort") }
 // AbortString is [Abort] with a reason, which is printed and sent to all nodes (QMP_abort_string).
 func AbortString(code int, why string) {
 	m := current.Load()
-	m.Errorf("%s: %d", why, code)
+	m.Errorf("%s (status %d)", why, code)
 	if m != nil {
 		m.node.Abort(code, why)
 	}

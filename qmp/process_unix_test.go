@@ -92,7 +92,7 @@ func TestAbort(t *testing.T) {
 	require.Equal(t, 1, r.Abort.Rank)
 	require.Equal(t, "enough", r.Abort.Why)
 	require.Contains(t, out, "QMP m1,n4@")
-	require.Contains(t, out, "error: enough: 5\n")
+	require.Contains(t, out, "error: enough (status 5)\n")
 	for _, s := range r.Status {
 		require.NotZero(t, s, out)
 	}

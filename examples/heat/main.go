@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"image"
 	"image/png"
 	"os"
@@ -14,10 +15,8 @@ import (
 	_ "github.com/sluice-hpc/sluice/verbs/all"
 )
 
-const (
-	side = 128      // points of a tile along each axis
-	row  = side + 2 // with those of the neighbours
-)
+// Points of a tile along each axis, and with those of the neighbours.
+const side, row = 128, side + 2
 
 func main() {
 	channel.Main(func(ctx context.Context, n *channel.Node) error {
@@ -64,6 +63,7 @@ func main() {
 		}
 		f := channel.Must(os.Create("heat.png"))
 		defer f.Close()
+		defer fmt.Println(f.Name())
 		return png.Encode(f, picture)
 	})
 }

@@ -1,16 +1,17 @@
 // Map has workers turn words into capitals, and prints them in order. Look at: fanout.Map, which
-// gives the chunk of a worker that dies to another; try
+// gives the chunk of a worker that dies to another. Run it for ten seconds with
 //
-//	sluice run -n 4 --on-failure=continue ./map
+//	PAUSE=300ms sluice run -n 4 --on-failure=continue ./map
 //
-// with more words, and kill one of the ranks 1 to 3.
+// and kill one of the ranks 1 to 3 by its process number.
 package main
 
 import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
+	"os"
+	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/fanout"
@@ -19,14 +20,14 @@ import (
 )
 
 func main() {
-	words := bytes.Fields([]byte("each word goes to the next worker that asks"))
+	words := bytes.FieldsSeq(bytes.Repeat([]byte("each word goes to the next worker that asks "), 11))
+	pause, _ := time.ParseDuration(os.Getenv("PAUSE")) // for each word
+	upper := func(word []byte) ([]byte, error) { time.Sleep(pause); return bytes.ToUpper(word), nil }
+	show := func(i uint64, word []byte) error { _, err := fmt.Printf("%d %s\n", i, word); return err }
 	channel.Main(func(ctx context.Context, n *channel.Node) error {
+		fmt.Fprintf(os.Stderr, "rank %d is process %d\n", n.Rank(), os.Getpid())
 		job := channel.Must(impi.FromNode(ctx, n, impi.Config{}))
 		defer job.Close(ctx)
-		upper := func(word []byte) ([]byte, error) { return bytes.ToUpper(word), nil }
-		return fanout.Map(ctx, job.World(), slices.Values(words), upper, func(i uint64, word []byte) error {
-			fmt.Printf("%d %s\n", i, word)
-			return nil
-		})
+		return fanout.Map(ctx, job.World(), words, upper, show)
 	})
 }
