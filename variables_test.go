@@ -20,18 +20,37 @@ import (
 
 // numbers returns the defaults that are numbers, and the names of the settings that the ranks of a job compare.
 func numbers() (defaults map[string]int, compared []string) {
-	s := coll.DefaultSettings()
-	defaults = map[string]int{
-		coll.EnvXSize: s.XSize, coll.EnvMaxLinear: s.MaxLinear, coll.EnvBlock: s.Block, coll.EnvRingBlock: s.RingBlock,
-		coll.EnvPipeline: s.Pipeline, coll.EnvSegment: s.Segment, coll.EnvScatterBlock: s.ScatterBlock,
-		coll.EnvBruckBlock: s.BruckBlock, coll.EnvPairBlock: s.PairBlock, filter.EnvLimit: filter.DefaultLimit,
-	}
+	defaults = collNumbers(coll.DefaultSettings())
+	defaults[filter.EnvLimit] = filter.DefaultLimit
 	compared = coll.Variables()
 	for _, name := range []string{channel.EnvEagerTCP, channel.EnvPackTCP, channel.EnvReadTCP, channel.EnvEagerRDMA, channel.EnvPackRDMA, channel.EnvReadRDMA} {
 		defaults[name] = channel.DefaultCrossover(name)
 		compared = append(compared, name)
 	}
 	return defaults, compared
+}
+
+func collNumbers(s coll.Settings) map[string]int {
+	return map[string]int{
+		coll.EnvXSize: s.XSize, coll.EnvMaxLinear: s.MaxLinear, coll.EnvBlock: s.Block, coll.EnvRingBlock: s.RingBlock,
+		coll.EnvPipeline: s.Pipeline, coll.EnvSegment: s.Segment, coll.EnvScatterBlock: s.ScatterBlock,
+		coll.EnvBruckBlock: s.BruckBlock, coll.EnvPairBlock: s.PairBlock,
+	}
+}
+
+// ofXSize says how a default depends on COLL_XSIZE: "" if it does not.
+func ofXSize(t *testing.T, name string) string {
+	x := coll.DefaultSettings().XSize
+	once, twice := collNumbers(coll.DefaultSettings())[name], collNumbers(coll.DeriveSettings(2*x, 4))[name]
+	switch {
+	case name == coll.EnvXSize || once == twice:
+		return ""
+	case once > x:
+		require.Equal(t, []int{0, 2 * once}, []int{once % x, twice}, name)
+		return fmt.Sprintf("%d·`%s` = ", once/x, coll.EnvXSize)
+	}
+	require.Equal(t, []int{0, 2 * once}, []int{x % once, twice}, name)
+	return fmt.Sprintf("`%s`/%d = ", coll.EnvXSize, x/once)
 }
 
 // TestVariables: docs/variables.md lists all variables that the library and the command read, with the
@@ -41,9 +60,9 @@ func TestVariables(t *testing.T) {
 	page.WriteString("# Environment variables\n\n" +
 		"Programs that use Sluice read these, and no others whose names begin with `SLUICE_` or `COLL_`,\n" +
 		"besides those of launchers, which `sluice help launchers` lists. **all** says that every rank needs\n" +
-		"the same value. Settings, size, job and secret are compared when the ranks connect, and a difference\n" +
-		"is an error; an address may be written differently. **rank** says that each rank reads its own. Rank 0\n" +
-		"warns of names that begin with `SLUICE_` or `COLL_` and are not here.\n")
+		"the same value. Of these, the variables under Tuning, and size, job and secret, are compared when the\n" +
+		"ranks connect, and a difference is an error; others are not compared. **rank** says that each rank reads\n" +
+		"its own. Rank 0 warns of names that begin with `SLUICE_` or `COLL_` and are not here.\n")
 	place := boot.Variables()
 	for _, v := range boot.ForeignVariables() {
 		if strings.HasPrefix(v.Name, "IMPI_") {
@@ -64,7 +83,7 @@ func TestVariables(t *testing.T) {
 			listed = append(listed, v.Name)
 			if v.Default == "" {
 				require.Contains(t, defaults, v.Name)
-				v.Default = fmt.Sprint(defaults[v.Name])
+				v.Default = ofXSize(t, v.Name) + fmt.Sprint(defaults[v.Name])
 			}
 			if section.Heading == "Tuning" {
 				require.Equal(t, slices.Contains(compared, v.Name), v.For == variable.Job, v.Name)

@@ -222,7 +222,7 @@ func (s *Settings) parseForce(list string) error {
 		reason := ""
 		switch {
 		case !found:
-			reason = fmt.Sprintf("%q is not kind=algorithm", item)
+			reason = fmt.Sprintf("%q: want KIND=ALGORITHM, such as allreduce=ring", item)
 		case !known:
 			reason = fmt.Sprintf("unknown kind %q; choose from %s", kind, strings.Join(kindNames[:], ", "))
 		case seen[k]:
@@ -307,12 +307,15 @@ func (s *Settings) ParseBinary(b []byte) (int, error) {
 }
 
 // Diff says what differs between the settings of two members, as in "COLL_XSIZE is 1024 and 2048";
-// it returns "" if nothing does.
+// it returns "" if nothing does. What both derive from the first two is left out: these differ, too.
 func Diff(a, b Settings) string {
 	var differ []string
 	theirs := b.numbers()
+	da, db := DeriveSettings(a.XSize, a.MaxLinear), DeriveSettings(b.XSize, b.MaxLinear)
+	ours, others := da.numbers(), db.numbers()
 	for i, n := range a.numbers() {
-		if *n.value != *theirs[i].value {
+		derived := i >= 2 && *n.value == *ours[i].value && *theirs[i].value == *others[i].value
+		if *n.value != *theirs[i].value && !derived {
 			differ = append(differ, fmt.Sprintf("%s is %d and %d", n.variable, *n.value, *theirs[i].value))
 		}
 	}

@@ -1,6 +1,7 @@
 package coll
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,11 +69,11 @@ func TestBadSettings(t *testing.T) {
 		{"COLL_XSIZE", "1073741825", "must be from 0 to"},
 		{"COLL_MAXLINEAR", "99999999999999999999", "not a number"},
 		{"SLUICE_COLL_SEGMENT", "0", "must be from 1 to"},
-		{"SLUICE_COLL_ALGORITHM", "ring", `"ring" is not kind=algorithm`},
+		{"SLUICE_COLL_ALGORITHM", "ring", `"ring": want KIND=ALGORITHM, such as allreduce=ring`},
 		{"SLUICE_COLL_ALGORITHM", "all=ring", `unknown kind "all"; choose from barrier, bcast`},
 		{"SLUICE_COLL_ALGORITHM", "bcast=ring", `"ring" is not an algorithm of bcast; choose from linear, binomial, scatter-allgather, pipeline`},
 		{"SLUICE_COLL_ALGORITHM", "bcast=linear,bcast=binomial", "bcast is set twice"},
-		{"SLUICE_COLL_ALGORITHM", "bcast=linear,", `"" is not kind=algorithm`},
+		{"SLUICE_COLL_ALGORITHM", "bcast=linear,", `"": want KIND=ALGORITHM`},
 	} {
 		_, err := ParseSettings(environment(c.variable + "=" + c.value))
 		var e *SettingError
@@ -111,6 +112,10 @@ func TestSettingsBinary(t *testing.T) {
 	require.Empty(t, Diff(a, a))
 	d := Diff(a, b)
 	require.Contains(t, d, "COLL_XSIZE is 1024 and 2048, COLL_MAXLINEAR is 4 and 8, ")
+	five := DeriveSettings(5, 4)
+	require.Equal(t, "COLL_XSIZE is 1024 and 5", Diff(DefaultSettings(), five), "nothing that the user has not set")
+	five.Segment++
+	require.Equal(t, fmt.Sprintf("COLL_XSIZE is 1024 and 5, SLUICE_COLL_SEGMENT is 32768 and %d", five.Segment), Diff(DefaultSettings(), five))
 	require.Contains(t, d, "SLUICE_COLL_ALGORITHM has barrier=auto and binomial")
 }
 
