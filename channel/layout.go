@@ -65,7 +65,11 @@ type Vector struct {
 // block begins stride bytes after the start of the one before. A stride may be negative
 // as long as every block lies in base.
 func Strided(base []byte, offset, blockSize, blocks, stride int) Layout {
-	return StridedArray(Vector{base, offset, blockSize, blocks, stride})
+	var l Layout
+	if err := l.shape.Add(layout.Part{Base: base, Off: offset, Block: blockSize, Count: blocks, Stride: stride}); err != nil {
+		l.fail("%w", err)
+	}
+	return l
 }
 
 // StridedArray is the layout of several vectors, one after the other

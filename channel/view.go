@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // View returns memory, such as a [Memory], as a slice of a type without pointers: as
@@ -35,5 +37,11 @@ func Slice[E any](s []E) Layout { return Contiguous(Bytes(s)) }
 // begins stride elements after the start of the one before.
 func StridedSlice[E any](s []E, offset, blockLen, blocks, stride int) Layout {
 	size := int(reflect.TypeFor[E]().Size())
+	p := layout.Part{Off: offset, Block: blockLen, Count: blocks, Stride: stride}
+	if err := p.CheckIn("elements", len(s)); err != nil {
+		var l Layout
+		l.fail("%w", err)
+		return l
+	}
 	return Strided(Bytes(s), offset*size, blockLen*size, blocks, stride*size)
 }

@@ -1,6 +1,8 @@
 package channel
 
 import (
+	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +44,10 @@ func TestElements(t *testing.T) {
 	require.Equal(t, Bytes(x), bytesOf(Slice(x)))
 	require.Equal(t, Bytes([]float64{1, 2, 6, 7, 11, 12}), bytesOf(StridedSlice(x, 1, 2, 3, 5)))
 	require.Equal(t, Bytes([]float64{19, 15, 11}), bytesOf(StridedSlice(x, 19, 1, 3, -4)))
-	require.Error(t, StridedSlice(x, 1, 2, 5, 5).Err(), "the last block reaches outside")
+	err := StridedSlice(x, 1, 2, 5, 5).Err()
+	require.ErrorIs(t, err, ErrLayout)
+	require.EqualError(t, err, fmt.Sprintf("bad layout: 5 blocks of 2 elements, stride 5, at offset 1 reach outside a slice of %d elements", len(x)))
+	require.ErrorIs(t, StridedSlice(x, math.MaxInt/4, 1, 1, 1).Err(), ErrLayout, "whose offset in bytes overflows")
+	require.NotContains(t, Strided(Bytes(x), 0, 1, -1, 1).Err().Error(), "vector", "there is one")
 	require.Panics(t, func() { Slice([]string{"a"}) })
 }

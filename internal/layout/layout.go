@@ -20,13 +20,16 @@ type Part struct {
 }
 
 // Check fails if a block does not lie in size bytes. Of the base it uses nothing.
-func (p *Part) Check(size int) error {
+func (p *Part) Check(size int) error { return p.CheckIn("bytes", size) }
+
+// CheckIn is Check of a part, and a size, in units of that name.
+func (p *Part) CheckIn(unit string, size int) error {
 	if p.Block < 0 || p.Count < 0 {
-		return fmt.Errorf("%d blocks of %d bytes", p.Count, p.Block)
+		return fmt.Errorf("%d blocks of %d %s: want no negative number", p.Count, p.Block, unit)
 	}
 	if p.Block == 0 || p.Count == 0 {
 		if p.Off < 0 || p.Off > size {
-			return fmt.Errorf("offset %d in a slice of %d bytes", p.Off, size)
+			return fmt.Errorf("offset %d in a slice of %d %s", p.Off, size, unit)
 		}
 		return nil
 	}
@@ -38,9 +41,9 @@ func (p *Part) Check(size int) error {
 	last := p.Off + way // of an offset that is checked first
 	switch {
 	case far || long || p.Off > 0 && way > math.MaxInt-p.Off:
-		return fmt.Errorf("%d blocks of %d bytes, stride %d, at offset %d overflow", p.Count, p.Block, p.Stride, p.Off)
+		return fmt.Errorf("%d blocks of %d %s, stride %d, at offset %d overflow", p.Count, p.Block, unit, p.Stride, p.Off)
 	case p.Off < 0 || p.Off > size-p.Block || last < 0 || last > size-p.Block:
-		return fmt.Errorf("%d blocks of %d bytes, stride %d, at offset %d reach outside a slice of %d bytes", p.Count, p.Block, p.Stride, p.Off, size)
+		return fmt.Errorf("%d blocks of %d %s, stride %d, at offset %d reach outside a slice of %d %s", p.Count, p.Block, unit, p.Stride, p.Off, size, unit)
 	}
 	return nil
 }
