@@ -15,8 +15,8 @@ import (
 // standard error, with the rank's number if that is known, and the process exits with
 // status 1; otherwise Main returns.
 //
-// The context of f never ends. A panic in f ends the process as it does without Main, and the
-// other ranks see that this one has died.
+// The context of f never ends. A panic in f ends the process as it does without Main, after a line
+// with the rank's number, and the other ranks see that this one has died.
 //
 //	func main() {
 //		channel.Main(func(ctx context.Context, n *channel.Node) error {
@@ -42,7 +42,7 @@ func runMain(w io.Writer, f func(ctx context.Context, n *Node) error, opts ...Op
 		return false
 	}
 	// Report the error before the others learn that this rank leaves: their errors follow from it.
-	err = callMain(ctx, n, f)
+	err = callMain(ctx, n, w, f)
 	if err != nil {
 		fmt.Fprintf(w, "rank %d of %d: %v\n", n.Rank(), n.Size(), err)
 	}
@@ -53,14 +53,16 @@ func runMain(w io.Writer, f func(ctx context.Context, n *Node) error, opts ...Op
 	return errors.Join(err, closing) == nil
 }
 
-// callMain calls f and returns its error, or the one with which [Must] panicked.
-func callMain(ctx context.Context, n *Node, f func(ctx context.Context, n *Node) error) (err error) {
+// callMain calls f and returns its error, or the one with which [Must] panicked. Before another panic it
+// writes which rank panics: the trace does not say that.
+func callMain(ctx context.Context, n *Node, w io.Writer, f func(ctx context.Context, n *Node) error) (err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
 		case mustError:
 			err = v.error
 		default:
+			fmt.Fprintf(w, "rank %d of %d: panic\n", n.Rank(), n.Size())
 			panic(v)
 		}
 	}()

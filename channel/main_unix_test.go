@@ -42,7 +42,7 @@ func TestMainFunction(t *testing.T) {
 		{"error", 1, "rank 0 of 1: an error\n"},
 		{"join", 1, "rank 1 of 2: channel: join: boot: SLUICE_SECRET"},
 		{"must", 1, "rank 0 of 1: channel: allocate: invalid argument: -1 bytes: want more than 0\n"},
-		{"panic", 2, "panic: a panic"},
+		{"panic", 2, "rank 0 of 1: panic\npanic: a panic"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
