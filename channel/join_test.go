@@ -77,9 +77,9 @@ func TestJoinUnusableLauncher(t *testing.T) {
 func TestJoinBadEnvironment(t *testing.T) {
 	for says, variables := range map[string]map[string]string{
 		"SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret": {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SERVER": "127.0.0.1:1"},
-		"SLUICE_SERVER: not set":       {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret},
-		`SLUICE_RANK="2": want 0 to 1`: {"SLUICE_RANK": "2", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret, "SLUICE_SERVER": "127.0.0.1:1"},
-		"SLUICE_SIZE: not set":         {"JOB_COMPLETION_INDEX": "0"},
+		"SLUICE_SERVER: not set":                                    {"SLUICE_RANK": "0", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret},
+		`SLUICE_RANK="2": must be below SLUICE_SIZE=2: want 0 to 1`: {"SLUICE_RANK": "2", "SLUICE_SIZE": "2", "SLUICE_SECRET": testSecret, "SLUICE_SERVER": "127.0.0.1:1"},
+		"SLUICE_SIZE: not set":                                      {"JOB_COMPLETION_INDEX": "0"},
 	} {
 		told(t, variables)
 		err := joinFails(within(t), t)
@@ -101,18 +101,22 @@ func TestJoinWrongSecret(t *testing.T) {
 	joinAs(t, server, 2)
 }
 
+// asRank is the environment of a rank of a job that runs at a server.
+func asRank(t *testing.T, server string, rank, size int) boot.Environment {
+	secret, err := hex.DecodeString(testSecret)
+	require.NoError(t, err)
+	return boot.Environment{Rank: rank, Size: size, Server: server, Secret: secret, Launched: true}
+}
+
 // joinAs has all ranks of a job join at a rendezvous.
 func joinAs(t *testing.T, server string, size int) {
 	t.Helper()
-	secret, err := hex.DecodeString(testSecret)
-	require.NoError(t, err)
 	nodes, errs := make([]*Node, size), make([]error, size)
 	var wg sync.WaitGroup
 	for i := range nodes {
 		wg.Go(func() {
-			e := boot.Environment{Rank: i, Size: size, Server: server, Secret: secret, Launched: true}
 			var job *boot.Job
-			if job, errs[i] = e.Join(within(t)); errs[i] == nil {
+			if job, errs[i] = asRank(t, server, i, size).Join(within(t)); errs[i] == nil {
 				nodes[i], errs[i] = joinJob(within(t), job)
 			}
 		})
@@ -128,7 +132,7 @@ func TestJoinTwice(t *testing.T) {
 	server := serveJob(t, 2)
 	variables := map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret}
 	told(t, variables)
-	first, err := boot.Join(within(t))
+	first, err := asRank(t, server, 1, 2).Join(within(t))
 	require.NoError(t, err)
 	err = joinFails(within(t), t)
 	var refused *boot.RefusedError
@@ -150,6 +154,23 @@ func TestJoinTwice(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, n.Close())
 	require.NoError(t, <-done)
+}
+
+// TestJoinAgain: a process is one rank of its job until it closes its node, under any launcher.
+func TestJoinAgain(t *testing.T) {
+	for range 2 {
+		told(t, map[string]string{"SLUICE_RANK": "0", "SLUICE_SIZE": "1", "SLUICE_SERVER": serveJob(t, 1), "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret})
+		n, err := Join(within(t))
+		require.NoError(t, err)
+		require.ErrorIs(t, joinFails(within(t), t), boot.ErrJoined)
+		require.NoError(t, n.Close())
+	}
+	told(t, nil)
+	n, err := Join(within(t))
+	require.NoError(t, err)
+	other, err := Join(within(t))
+	require.NoError(t, err, "without a launcher each is a job of its own")
+	closeAll(t, []*Node{n, other})
 }
 
 // waitsLonger tries something with longer and longer deadlines, until that is long enough for it
@@ -181,13 +202,9 @@ func TestJoinMissingRanks(t *testing.T) {
 // TestJoinAborted: a job may be over before all have come.
 func TestJoinAborted(t *testing.T) {
 	server := serveJob(t, 3)
-	variables := map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "3", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret}
-	told(t, variables)
-	other, err := boot.Join(within(t))
+	other, err := asRank(t, server, 1, 3).Join(within(t))
 	require.NoError(t, err)
-	variables["SLUICE_RANK"] = "0"
-	told(t, variables)
-	mine, err := boot.Join(within(t))
+	mine, err := asRank(t, server, 0, 3).Join(within(t))
 	require.NoError(t, err)
 	failed := make(chan error, 1)
 	go func() {

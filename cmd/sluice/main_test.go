@@ -416,7 +416,7 @@ func testContinue(t *testing.T, b bed) {
 	require.Len(t, lines, 2)
 	for i, line := range lines {
 		require.Contains(t, line, fmt.Sprintf("[%d] ", i+1))
-		require.Contains(t, line, "round 1: rank 0 died")
+		require.Contains(t, line, "exchange 2 of the job: rank 0 died")
 	}
 }
 

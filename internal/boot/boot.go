@@ -42,8 +42,10 @@ package boot
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 )
 
 const (
@@ -61,7 +63,9 @@ const (
 // long as for a rendezvous, and then for all ranks until the server gives up. Otherwise it does not
 // wait for the other ranks.
 //
-// Under PMI a process can join only once, because joining uses up the connection of PMI_FD.
+// A process can join again only after Close, under PMI not even then, because joining uses up the
+// connection of PMI_FD: ErrJoined. One that no launcher has started, and for which no variables are set,
+// can be any number of jobs of one.
 //
 // Errors: [*EnvError] for a wrong variable, [*LauncherError] for a launcher that cannot be used,
 // [*PMIError] for an error of a PMI launcher, startup.Error for one of the IMPI startup,
@@ -73,12 +77,27 @@ func Join(ctx context.Context) (*Job, error) {
 	if e, ok := ctx.Value(environmentKey{}).(Environment); ok {
 		return e.Join(ctx)
 	}
+	if entered.Load() {
+		return nil, fmt.Errorf("boot: join: %w: pass its node on, or close it before", ErrJoined)
+	}
+	if err := checkValues(os.Getenv); err != nil {
+		return nil, err
+	}
 	job, err := joinFrom(ctx, os.LookupEnv)
+	if err == nil {
+		if _, alone := job.x.(*local); !alone {
+			job.only = true
+			entered.Store(true)
+		}
+	}
 	if err != nil || job.rank == 0 { // once a job, or where a misspelt name may be why
 		warnOfUnknown(ctx, os.Environ())
 	}
 	return job, err
 }
+
+// entered says that this process has a Job of [Join] open which a launcher, or variables, describe.
+var entered atomic.Bool
 
 // Place returns the rank of this process and the size of its job, as far as the environment says: for
 // messages about a Join that has failed.
@@ -170,6 +189,7 @@ type Job struct {
 	id                   string
 	secret               []byte
 	x                    exchanger
+	only                 bool // of this process, until Close
 }
 
 // exchanger is how the ranks of a job communicate: through a rendezvous, or, in a job of one, not
@@ -267,4 +287,10 @@ func (j *Job) Err() error { return j.x.err() }
 // fails because rank 0 has left, and Done no longer reports an Abort. An Exchange in progress fails
 // with ErrClosed. Closing again does nothing. An error means that the announcement did not arrive,
 // so the other ranks will consider this rank dead.
-func (j *Job) Close() error { return j.x.close() }
+func (j *Job) Close() error {
+	err := j.x.close()
+	if j.only {
+		entered.Store(false)
+	}
+	return err
+}

@@ -357,7 +357,7 @@ func TestRankEnds(t *testing.T) {
 					require.ErrorAs(t, err, &e, "rank %d", rank)
 					require.Equal(t, culprit, e.Rank)
 					require.ErrorIs(t, err, c.err)
-					require.ErrorContains(t, err, fmt.Sprintf("round 0: rank %d %v", culprit, c.err))
+					require.ErrorContains(t, err, fmt.Sprintf("before all ranks had joined, rank %d %v", culprit, c.err))
 					require.ErrorContains(t, err, c.says)
 					require.NoError(t, jobs[rank].Err(), "the death of another does not end the job")
 				}

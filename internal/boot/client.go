@@ -411,9 +411,15 @@ func (c *client) lost(err error) {
 	c.end(fmt.Errorf("%w: %w", ErrServerLost, err))
 }
 
-// exchangeError adds the number of the round.
+// exchangeError says which exchange has failed. The first is where the ranks join.
 func exchangeError(round uint32, err error) error {
-	return fmt.Errorf("boot: exchange: round %d: %w", round, err)
+	switch e := (*RankError)(nil); {
+	case round > 0:
+		return fmt.Errorf("boot: exchange %d of the job: %w", round+1, err)
+	case errors.As(err, &e) && !errors.Is(err, ErrServerLost):
+		return fmt.Errorf("boot: exchange: before all ranks had joined, %w", err)
+	}
+	return fmt.Errorf("boot: exchange: %w", err)
 }
 
 // checkExchange returns the reason why a round cannot begin.

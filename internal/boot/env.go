@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -122,11 +123,16 @@ func parseEnvironment(lookup func(string) (string, bool)) (e Environment, found 
 		return Environment{}, false, nil
 	}
 	e.Size = v.integer(EnvSize, 1, MaxSize)
-	e.Rank = v.integer(rank, 0, max(e.Size-1, 0))
+	e.Rank = v.below(rank, EnvSize, e.Size)
 	e.LocalRank = -1
-	if v.set(EnvLocalRank) || v.set(EnvLocalSize) {
+	switch given, other := v.set(EnvLocalRank), v.set(EnvLocalSize); {
+	case given && other:
 		e.LocalSize = v.integer(EnvLocalSize, 1, max(e.Size, 1))
-		e.LocalRank = v.integer(EnvLocalRank, 0, max(e.LocalSize-1, 0))
+		e.LocalRank = v.below(EnvLocalRank, EnvLocalSize, e.LocalSize)
+	case given:
+		v.fail(EnvLocalSize, "", errors.New("not set, although "+EnvLocalRank+" is: set both or neither"))
+	case other:
+		v.fail(EnvLocalRank, "", errors.New("not set, although "+EnvLocalSize+" is: set both or neither"))
 	}
 	switch launcher := v.get(EnvLauncher); launcher {
 	case "":
@@ -190,6 +196,24 @@ func (v *values) integer(name string, least, most int) int {
 		return 0
 	}
 	return n
+}
+
+// below is a number from 0 that is less than another variable, whose value is size; 0 if that is wrong.
+func (v *values) below(name, other string, size int) int {
+	n := v.integer(name, math.MinInt, math.MaxInt)
+	if most := max(size-1, 0); n < 0 || n > most {
+		v.fail(name, v.get(name), fmt.Errorf("must be below %s=%d: want %s", other, size, numbersTo(most)))
+		return 0
+	}
+	return n
+}
+
+// numbersTo writes the numbers from 0.
+func numbersTo(most int) string {
+	if most == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("0 to %d", most)
 }
 
 func (v *values) server(needed bool) string {

@@ -84,7 +84,7 @@ func TestBadEnvironment(t *testing.T) {
 		{"SLUICE_RANK=", "", "not set"},
 		{"SLUICE_RANK=one", "one", "not a number"},
 		{"SLUICE_RANK=-1", "-1", "want 0 to 1"},
-		{"SLUICE_RANK=2", "2", "want 0 to 1"},
+		{"SLUICE_RANK=2", "2", "must be below SLUICE_SIZE=2: want 0 to 1"},
 		{"SLUICE_SIZE=", "", "not set"},
 		{"SLUICE_SIZE=0", "0", "want 1 to"},
 		{"SLUICE_SIZE=1048577", "1048577", "want 1 to 1048576"},
@@ -102,15 +102,20 @@ func TestBadEnvironment(t *testing.T) {
 		{"SLUICE_SECRET=00", "", "1 bytes, want 16 to 512"},
 		{"SLUICE_SECRET_FILE=/x", "/x", "SLUICE_SECRET is also set: set only one of the two"},
 		{"SLUICE_INSECURE=yes", "yes", "want 1 or 0"},
-		{"SLUICE_LOCAL_RANK=0", "", "not set"},
-		{"SLUICE_LOCAL_SIZE=3", "3", "want 1 to 2"},
+		{"SLUICE_LOCAL_RANK=0", "", "not set, although SLUICE_LOCAL_RANK is: set both or neither"},
+		{"SLUICE_LOCAL_SIZE=1", "", "not set, although SLUICE_LOCAL_SIZE is: set both or neither"},
+		{"SLUICE_LOCAL_SIZE=3 SLUICE_LOCAL_RANK=0", "3", "want 1 to 2"},
+		{"SLUICE_LOCAL_RANK=1 SLUICE_LOCAL_SIZE=1", "1", "must be below SLUICE_LOCAL_SIZE=1: want 0"},
 	} {
 		name, _, _ := strings.Cut(c.set, "=")
-		_, _, err := parseEnvironment(variables(append(good[:len(good):len(good)], c.set)...))
+		_, _, err := parseEnvironment(variables(append(good[:len(good):len(good)], strings.Split(c.set, " ")...)...))
 		var e *EnvError
 		require.ErrorAs(t, err, &e, c.set)
-		if c.set == "SLUICE_LOCAL_RANK=0" {
+		switch c.set {
+		case "SLUICE_LOCAL_RANK=0":
 			name = EnvLocalSize
+		case "SLUICE_LOCAL_SIZE=1":
+			name = EnvLocalRank
 		}
 		require.Equal(t, name, e.Name, c.set)
 		require.Equal(t, c.value, e.Value, c.set)

@@ -21,7 +21,8 @@ var (
 	ErrServerLost = errors.New("lost the rendezvous")
 	// ErrUnknown: there is no rendezvous, any more or yet of this version, to say what became of a rank.
 	ErrUnknown = errors.New("no rendezvous can be asked about the rank")
-	// ErrJoined: this process has already joined its job, and its launcher allows that only once.
+	// ErrJoined: this process has already joined its job, and has not closed it, or its launcher allows
+	// that only once.
 	ErrJoined = errors.New("this process has already joined its job")
 	// ErrOptions: the options given to Serve or to Environment.Join are invalid.
 	ErrOptions = errors.New("invalid options")

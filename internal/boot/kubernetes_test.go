@@ -135,7 +135,7 @@ func TestCompletionIndex(t *testing.T) {
 	closeAll(t, jobs)
 
 	for _, c := range []struct{ env, says string }{
-		{"JOB_COMPLETION_INDEX=3", `boot: JOB_COMPLETION_INDEX="3": want 0 to 2`},
+		{"JOB_COMPLETION_INDEX=3", `boot: JOB_COMPLETION_INDEX="3": must be below SLUICE_SIZE=3: want 0 to 2`},
 		{"JOB_COMPLETION_INDEX=0 SLUICE_SIZE=", "boot: SLUICE_SIZE: not set, although JOB_COMPLETION_INDEX is: set it to make the pods of the indexed Job one job, or set SLUICE_RANK=0 and SLUICE_SIZE=1 to make each pod a job of its own"},
 		{"JOB_COMPLETION_INDEX=0 SLUICE_SERVER=", "boot: SLUICE_SERVER: not set, although JOB_COMPLETION_INDEX is"},
 		{"JOB_COMPLETION_INDEX=0 SLUICE_SECRET=", "boot: SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE"},

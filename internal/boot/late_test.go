@@ -36,10 +36,10 @@ func TestLateRanks(t *testing.T) {
 			cancel(errors.New("enough"))
 			err := <-errs[0]
 			require.ErrorIs(t, err, context.Canceled)
-			require.EqualError(t, err, "boot: exchange: round 0: context canceled: "+c.says)
+			require.EqualError(t, err, "boot: exchange: context canceled: "+c.says)
 			err = <-errs[1]
 			require.ErrorIs(t, err, ErrGaveUp)
-			require.EqualError(t, err, "boot: exchange: round 0: rank 0 gave up: enough: "+c.says)
+			require.EqualError(t, err, "boot: exchange: before all ranks had joined, rank 0 gave up: enough: "+c.says)
 			for _, j := range jobs[2:] {
 				require.EqualError(t, j.Barrier(ranks.Within(t)), err.Error())
 			}

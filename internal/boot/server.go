@@ -511,7 +511,7 @@ func (s *Server) dismiss(c *session, err error) {
 	if s.closed {
 		return // its end is the cause
 	}
-	text := "its connection ended"
+	text := "its connection ended: look at its output"
 	if !errors.Is(err, io.EOF) {
 		text = "its connection: " + err.Error()
 	}

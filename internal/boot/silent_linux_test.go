@@ -64,7 +64,7 @@ func TestSilentHost(t *testing.T) {
 	w.mu.Unlock()
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait(), "%s", &out)
-	require.Contains(t, out.String(), "ended: boot: exchange: round 0: lost the rendezvous: ")
+	require.Contains(t, out.String(), "ended: boot: exchange: lost the rendezvous: ")
 	require.Contains(t, out.String(), "connection timed out")
 	w.waitFor(t, "its death", func() bool { return w.members[1].state == dead })
 	require.ErrorContains(t, w.died, "connection timed out")

@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,6 +23,15 @@ func KnownVariables() []string {
 		}
 	}
 	return names
+}
+
+// checkValues is the error for a value that no package would take, although none may ask for it.
+func checkValues(getenv func(string) string) error {
+	name, want := variable.Wrong(getenv)
+	if name == "" {
+		return nil
+	}
+	return &EnvError{Name: name, Value: getenv(name), Err: errors.New(want)}
 }
 
 // ours begin the names of the variables of Sluice. COLL_ is from IMPI.

@@ -17,3 +17,23 @@ func TestWarnOfUnknown(t *testing.T) {
 	require.Contains(t, log.String(), `variables="[SLUICE_SECERT SLUICE_PROVIDERS COLL_XSIEZ SLUICE_COLL_BLOKC SLUICE_COLL_XSIZE]"`)
 	require.NotContains(t, log.String(), "6b6b")
 }
+
+// TestValues: a value that only a provider reads is refused, whether or not that is used.
+func TestValues(t *testing.T) {
+	for _, c := range []struct{ name, value, says string }{
+		{"SLUICE_ROCE_ACK", "foo", `boot: SLUICE_ROCE_ACK="foo": want lazy or message`},
+		{"SLUICE_ROCE_SHARE", "abc", `boot: SLUICE_ROCE_SHARE="abc": want a number from 0 to 128`},
+		{"SLUICE_ROCE_SHARE", "129", `boot: SLUICE_ROCE_SHARE="129": want a number from 0 to 128`},
+		{"SLUICE_XDP_MODE", "foo", `boot: SLUICE_XDP_MODE="foo": want generic or native`},
+	} {
+		t.Run(c.name+c.value, func(t *testing.T) {
+			t.Setenv(c.name, c.value)
+			_, err := Join(t.Context())
+			var e *EnvError
+			require.ErrorAs(t, err, &e)
+			require.EqualError(t, err, c.says)
+		})
+	}
+	good := map[string]string{"SLUICE_ROCE_ACK": "message", "SLUICE_ROCE_SHARE": "128", "SLUICE_XDP_MODE": "native"}
+	require.NoError(t, checkValues(func(name string) string { return good[name] }))
+}

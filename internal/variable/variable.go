@@ -27,6 +27,30 @@ const (
 	XDPMode   = "generic"
 )
 
+// ROCEMostShare is the largest value of SLUICE_ROCE_SHARE.
+const ROCEMostShare = 128
+
+// Wrong returns the first variable whose value no provider would take, and what to set instead; "" if
+// there is none. The providers that read these may not be in use, so that nothing else would complain.
+func Wrong(getenv func(string) string) (name, want string) {
+	for _, v := range []struct {
+		name, want string
+		good       func(value string) bool
+	}{
+		{"SLUICE_ROCE_SHARE", "want a number from 0 to " + strconv.Itoa(ROCEMostShare), func(value string) bool {
+			n, err := strconv.Atoi(value)
+			return err == nil && n >= 0 && n <= ROCEMostShare
+		}},
+		{"SLUICE_ROCE_ACK", "want lazy or message", func(value string) bool { return value == ROCEAck || value == "message" }},
+		{"SLUICE_XDP_MODE", "want generic or native", func(value string) bool { return value == XDPMode || value == "native" }},
+	} {
+		if value := getenv(v.name); value != "" && !v.good(value) {
+			return v.name, v.want
+		}
+	}
+	return "", ""
+}
+
 // Section is a part of the list.
 type Section struct {
 	Heading, Text string

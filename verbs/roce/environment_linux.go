@@ -16,6 +16,9 @@ const (
 	envAck   = "SLUICE_ROCE_ACK"
 )
 
+// Both are the same number: else this does not compile.
+const _ = uint(maxShare-variable.ROCEMostShare) + uint(variable.ROCEMostShare-maxShare)
+
 // sharing returns how many contexts may share an address and its port; 0: sharing is off.
 func sharing() (int, error) {
 	v := os.Getenv(envShare)
