@@ -317,7 +317,10 @@ func each(err error) []error {
 
 // limitHint names the option that limits the length of an item or an answer.
 func limitHint(err error) string {
-	if errors.Is(err, ring.ErrTooLarge) || errors.Is(err, filter.ErrFrame) {
+	switch {
+	case errors.Is(err, filter.ErrFrame):
+		return "sluice fanout: --item-limit sets how large an item may be; a filter that prints text to standard output: print to standard error\n"
+	case errors.Is(err, ring.ErrTooLarge):
 		return "sluice fanout: --item-limit sets how large an item may be\n"
 	}
 	return ""

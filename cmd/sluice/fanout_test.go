@@ -318,6 +318,7 @@ func testFanoutFails(t *testing.T, b bed) {
 		{[]string{"--in", "/no/such/file", "--", "cat"}, 1, "no such file"},
 		{[]string{"--in", in, "--attempts", "2", "--", "false"}, 1, "2 workers have failed: filter: process "},
 		{[]string{"--in", in, "--attempts", "2", "--timeout", "1ms", "--per-chunk", "--", "sleep", "1000"}, 1, "the filter took longer than its timeout, 1ms"},
+		{[]string{"--in", in, "--attempts", "1", "--", "sh", "-c", "echo 'some text'; cat"}, 1, "a filter that prints text to standard output: print to standard error"},
 		{[]string{"--in", in, "--", "sh", "-c", "cat; echo more"}, 1, "output that was not asked for: 5 bytes"},
 		{[]string{"--in", in, "--attempts", "1", "--per-chunk", "--", "echo", "not ring items"}, 1, "the result is not a valid chunk: ring: byte 0: "},
 	} {

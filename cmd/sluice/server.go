@@ -83,6 +83,9 @@ const (
 )
 
 func serve(cmd *cobra.Command, s startup.Server, auth authMethod, addr string) error {
+	if s.Clients < 1 || s.Clients > startup.MaxClients { // before a key is made and printed
+		return &usageError{cmd, fmt.Errorf("%d clients: want 1 to %d (-n)", s.Clients, startup.MaxClients)}
+	}
 	s.Auth = startup.AuthNone
 	if auth == authKey {
 		s.Auth = startup.AuthKey

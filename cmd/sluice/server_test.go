@@ -140,8 +140,9 @@ func TestServerUsage(t *testing.T) {
 		args []string
 		says string
 	}{
-		{"", []string{"--auth", "none", "--addr", "127.0.0.1:0"}, "0 clients, not 1 to 32"},
-		{"", []string{"-n", "33", "--auth", "none", "--addr", "127.0.0.1:0"}, "33 clients, not 1 to 32"},
+		{"", []string{"--auth", "none", "--addr", "127.0.0.1:0"}, "0 clients: want 1 to 32 (-n)"},
+		{"", []string{"--addr", "127.0.0.1:0"}, "0 clients: want 1 to 32 (-n)"},
+		{"", []string{"-n", "33", "--auth", "none", "--addr", "127.0.0.1:0"}, "33 clients: want 1 to 32 (-n)"},
 		{"", []string{"-n", "2", "--auth", "none"}, "method NONE on all addresses"},
 		{"", []string{"-n", "2", "--auth", "some"}, "want key or none"},
 		{"", []string{"-n", "2", "--join-timeout", "0s"}, "must be above 0"},
@@ -156,6 +157,7 @@ func TestServerUsage(t *testing.T) {
 		require.Equal(t, statusBadUsage, cmd.ProcessState.ExitCode(), "%s", out)
 		require.Contains(t, string(out), c.says)
 		require.NotContains(t, string(out), "secret")
+		require.NotContains(t, string(out), keyVariable+"=", "no key is made for what does not run")
 	}
 }
 

@@ -112,7 +112,7 @@ func (s *Server) Check(addr net.Addr) error {
 func (s *Server) check(addr net.Addr) (Server, error) {
 	c := *s
 	if c.Clients < 1 || c.Clients > MaxClients {
-		return c, fmt.Errorf("%w: %d clients, not 1 to %d", ErrInvalid, c.Clients, MaxClients)
+		return c, fmt.Errorf("%w: %d clients: want 1 to %d", ErrInvalid, c.Clients, MaxClients)
 	}
 	if c.Auth == 0 {
 		c.Auth = AuthKey
