@@ -344,9 +344,26 @@ func TestGonePeer(t *testing.T) {
 			require.ErrorIs(t, err, ErrPeerLeft)
 			require.NotErrorIs(t, err, ErrUnreachable)
 			require.ErrorContains(t, err, fmt.Sprintf("from rank %d", gone))
+			require.ErrorContains(t, err, fmt.Sprintf(": peer left: rank %d closed its node before the two ranks were connected", gone))
 			require.NotContains(t, err.Error(), "dial")
 		}
 	})
+}
+
+// TestBrokenConnection: the error of a rank whose connection ends says where to look.
+func TestBrokenConnection(t *testing.T) {
+	nodes := join(t, 2, WithProviders("tcp"))
+	talk(t, nodes[0], nodes[1])
+	r, _ := receive(t, nodes[1], 0, 8)
+	require.NoError(t, r.Start())
+	p := nodes[0].peers[1].Load()
+	p.mu.Lock()
+	conn := p.conn
+	p.mu.Unlock()
+	require.NoError(t, conn.Close())
+	err := r.WaitContext(within(t))
+	require.ErrorIs(t, err, ErrPeerDied)
+	require.ErrorContains(t, err, ": peer died: the connection to its process ended; look at the output of rank 0")
 }
 
 // TestSilentAndGone: a rank that does not answer is waited for no longer than it runs.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/reach"
@@ -71,7 +72,7 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 			}
 		}
 		if answered(); gone != nil {
-			err = fmt.Errorf("%w (it was not connected)", gone)
+			err = unmet(gone)
 		} else {
 			err = p.whyNot(err)
 		}
@@ -141,6 +142,27 @@ func (p *peer) whyBroken(err error) error {
 	return cmp.Or(p.became(nil), err)
 }
 
+// unmet is the error of a peer that was gone, as the rendezvous says, before it was connected.
+func unmet(gone error) error {
+	e := (*boot.RankError)(nil)
+	switch named := errors.As(gone, &e); {
+	case named && errors.Is(gone, ErrPeerLeft):
+		return &unmetError{gone, fmt.Sprintf("%v: rank %d closed its node before the two ranks were connected", ErrPeerLeft, e.Rank)}
+	case named && errors.Is(gone, ErrPeerDied):
+		return &unmetError{gone, fmt.Sprintf("%v: rank %d ended before the two ranks were connected: look at its output", ErrPeerDied, e.Rank)}
+	}
+	return fmt.Errorf("%w, before the two ranks were connected", gone)
+}
+
+// unmetError is an error with another text.
+type unmetError struct {
+	error
+	text string
+}
+
+func (e *unmetError) Error() string { return e.text }
+func (e *unmetError) Unwrap() error { return e.error }
+
 // became asks the rendezvous what has become of a peer that has just ended a connection, for as long as a
 // goodbye takes, or until stop is closed, or this rank leaves too. nil: nothing is known.
 func (p *peer) became(stop <-chan struct{}) error {
@@ -148,7 +170,7 @@ func (p *peer) became(stop <-chan struct{}) error {
 	defer cancel()
 	for pause := redialMin; ; pause = min(2*pause, redialMax) {
 		if gone := p.node.gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
-			return fmt.Errorf("%w (it was not connected)", gone)
+			return unmet(gone)
 		}
 		select {
 		case <-stop:
@@ -276,6 +298,8 @@ func (p *peer) serve(conn net.Conn) {
 	case errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrPeerDied) || errors.Is(err, ErrPeerLeft):
 	case errors.Is(err, limits.ErrFiles): // of this rank
 		err = fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case reach.HungUp(err):
+		err = fmt.Errorf("%w: the connection to its process ended; look at the output of rank %d", ErrPeerDied, p.rank)
 	default:
 		err = fmt.Errorf("%w: %w", ErrPeerDied, err)
 	}

@@ -216,7 +216,7 @@ func (m *Memory) forget() (done bool, err error) {
 	case m.closed.Load():
 		return true, nil
 	case !m.users.CompareAndSwap(0, memoryClosed):
-		return false, nodeError("close memory", fmt.Errorf("%w: %d handles are declared over it", ErrBusy, m.users.Load()))
+		return false, nodeError("close memory", fmt.Errorf("%w: handles declared over it: %d; close them first", ErrBusy, m.users.Load()))
 	}
 	m.closed.Store(true)
 	n.atlas.remove(m, m.mr != nil || m.free != nil) // slices keep heap memory alive

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -185,7 +186,7 @@ func (n *Node) openDevices() error {
 		if names := n.opt.providers; len(names) > 0 {
 			for _, name := range names {
 				if !slices.Contains(n.providers, name) {
-					return fmt.Errorf("%w: %sprovider %q has no device here%s; there are %q, and sluice info says what others there could be", ErrInvalid, n.opt.source, name, unavailable(name), n.providers)
+					return fmt.Errorf("%w: %sprovider %q has no device here%s; usable here: %s; 'sluice info' says why others are not", ErrInvalid, n.opt.source, name, unavailable(name), strings.Join(n.providers, ", "))
 				}
 			}
 			n.providers = names
@@ -222,6 +223,9 @@ func (n *Node) openDevices() error {
 
 // unavailable says why a registered provider has no device, in brackets.
 func unavailable(provider string) string {
+	if provider == "" {
+		return " (an empty name: is there a comma too many?)"
+	}
 	for _, p := range verbs.Providers() {
 		switch {
 		case p.Name != provider:
@@ -307,7 +311,7 @@ func (n *Node) watch() {
 // returns [ErrClosed]. Any number of goroutines may call it.
 func (n *Node) Gone(ctx context.Context, rank int) error {
 	if rank < 0 || rank >= n.size {
-		return fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, n.size)
+		return n.noRank(rank)
 	}
 	ctx, cancel := n.whileOpen(ctx)
 	defer cancel()
@@ -342,10 +346,15 @@ func (n *Node) allPeers() []*peer {
 	return list
 }
 
+// noRank is the error for a rank outside the job.
+func (n *Node) noRank(rank int) error {
+	return fmt.Errorf("%w: there is no rank %d in a job of %d: want 0 to %d", ErrInvalid, rank, n.size, n.size-1)
+}
+
 // peer returns the peer of a rank, making it if needed.
 func (n *Node) peer(rank int) (*peer, error) {
 	if rank < 0 || rank >= n.size {
-		return nil, fmt.Errorf("%w: rank %d of %d", ErrInvalid, rank, n.size)
+		return nil, n.noRank(rank)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

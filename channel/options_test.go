@@ -94,7 +94,7 @@ func TestWaitSetting(t *testing.T) {
 func TestUnknownProvider(t *testing.T) {
 	err := joinErrors(t, 2, WithProviders("tcp", "carrier-pigeon"))[0]
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, `provider "carrier-pigeon" has no device here (this program links no provider of that name); there are [`)
+	require.ErrorContains(t, err, `provider "carrier-pigeon" has no device here (this program links no provider of that name); usable here: `)
 }
 
 // TestLogger: what the node tells goes to the logger that it was given.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/reach"
@@ -25,7 +26,7 @@ type port struct {
 // in the order in which to try them.
 func (n *Node) ports(provider string, conn net.Conn) ([]port, error) {
 	if names := n.opt.providers; len(names) > 0 && !slices.Contains(names, provider) {
-		return nil, fmt.Errorf("provider %s is not among those to use, %q", provider, names)
+		return nil, fmt.Errorf("not to be used by rank %d, which uses %s only: set the same %s, or WithProviders, on all ranks", n.rank, strings.Join(names, ", "), EnvTransport)
 	}
 	for _, d := range n.devices {
 		if d.provider() == provider {

@@ -49,7 +49,7 @@ func testRefused(t *testing.T, provider string) {
 		require.Equal(t, "tcp_lo", p.Device)
 		require.Len(t, p.Refused, 1)
 		require.Equal(t, provider, p.Refused[0].Provider)
-		require.Contains(t, p.Refused[0].Reason, fmt.Sprintf(`provider %s is not among those to use, ["tcp"]`, provider))
+		require.Contains(t, p.Refused[0].Reason, "not to be used by rank 1, which uses tcp only: set the same "+EnvTransport)
 		require.EqualValues(t, 1, p.Retries)
 		require.Contains(t, out[i].String(), fmt.Sprintf(`level=INFO msg="channel: provider not used" rank=%d peer=%d provider=%s reason=`, i, 1-i, provider))
 		require.Contains(t, out[i].String(), fmt.Sprintf(`level=DEBUG msg="channel: provider used" rank=%d peer=%d provider=tcp device=tcp_lo attempts=2`, i, 1-i))

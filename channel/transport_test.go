@@ -63,10 +63,11 @@ func TestTransport(t *testing.T) {
 // TestBadTransport: the error names the variable, and what there is.
 func TestBadTransport(t *testing.T) {
 	for value, says := range map[string]string{
-		"tcp,carrier-pigeon": `SLUICE_TRANSPORT="tcp,carrier-pigeon": provider "carrier-pigeon" has no device here (this program links no provider of that name); there are ["`,
-		"TCP":                `SLUICE_TRANSPORT="TCP": provider "TCP" has no device here (this program links no provider of that name); there are [`,
-		"tcp,":               `SLUICE_TRANSPORT="tcp,": provider "" has no device here (this program links no provider of that name); there are [`,
-		"absent":             `SLUICE_TRANSPORT="absent": provider "absent" has no device here (it does not exist); there are [`,
+		"tcp,carrier-pigeon": `SLUICE_TRANSPORT="tcp,carrier-pigeon": provider "carrier-pigeon" has no device here (this program links no provider of that name); usable here: `,
+		"TCP":                `SLUICE_TRANSPORT="TCP": provider "TCP" has no device here (this program links no provider of that name); usable here: `,
+		"tcp,":               `SLUICE_TRANSPORT="tcp,": provider "" has no device here (an empty name: is there a comma too many?); usable here: `,
+		"shm,,tcp":           `SLUICE_TRANSPORT="shm,,tcp": provider "" has no device here (an empty name: is there a comma too many?); usable here: `,
+		"absent":             `SLUICE_TRANSPORT="absent": provider "absent" has no device here (it does not exist); usable here: `,
 	} {
 		t.Setenv(EnvTransport, value)
 		err := joinErrors(t, 2)[0]

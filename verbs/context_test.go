@@ -130,7 +130,7 @@ func TestWaitSetting(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.CreateCQ(1, nil)
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, `SLUICE_WAIT="nap": wait as "nap": want spin, yield or sleep`)
+	require.ErrorContains(t, err, `SLUICE_WAIT="nap": want spin, yield or sleep, optionally with a duration: spin:50us`)
 	require.NoError(t, c.Close())
 }
 

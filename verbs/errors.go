@@ -3,6 +3,8 @@ package verbs
 import (
 	"errors"
 	"fmt"
+
+	"github.com/sluice-hpc/sluice/internal/limits"
 )
 
 // Errors that functions of this package wrap; test with [errors.Is].
@@ -64,5 +66,10 @@ func (e *OpError) Unwrap() error { return e.Err }
 
 // Errorf builds an [OpError]. Providers use it to give all messages the same form.
 func Errorf(device, op string, err error, format string, args ...any) error {
-	return &OpError{Op: op, Device: device, Err: err, Detail: fmt.Sprintf(format, args...)}
+	detail := ""
+	if !errors.Is(err, limits.ErrRoom) { // which says how much was asked for
+		detail = fmt.Sprintf(format, args...)
+	}
+	return &OpError{Op: op, Device: device, Err: err, Detail: detail}
 }
+

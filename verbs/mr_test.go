@@ -38,3 +38,16 @@ func TestSGE(t *testing.T) {
 		require.Equal(t, got.Length >= badEnd, refused([]SGE{{}, got}) != nil, "%d bytes at %d", c.length, c.offset)
 	}
 }
+
+// TestTooLargeMR: the error says in bytes, and readably, how large a region may be.
+func TestTooLargeMR(t *testing.T) {
+	ctx, err := openFake(&fakeContext{})
+	require.NoError(t, err)
+	pd, err := ctx.AllocPD()
+	require.NoError(t, err)
+	_, err = pd.AllocMR(1<<31, AccessAll)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.EqualError(t, err, "verbs fake0: allocate MR: invalid argument: 2147483648 bytes: want at most 1073741824 (1 GiB) for one region")
+	require.NoError(t, pd.Close())
+	require.NoError(t, ctx.Close())
+}

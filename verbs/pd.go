@@ -85,9 +85,19 @@ func (pd *PD) checkMR(op string, size int, access AccessFlags) error {
 		return c.errorf(op, ErrInvalid, "access %v without LOCAL_WRITE", access)
 	}
 	if uint64(size) > c.attr.MaxMRSize {
-		return c.errorf(op, ErrInvalid, "%d bytes, device has at most %d", size, c.attr.MaxMRSize)
+		return c.errorf(op, ErrInvalid, "%d bytes: want at most %d (%s) for one region", size, c.attr.MaxMRSize, inUnits(c.attr.MaxMRSize))
 	}
 	return nil
+}
+
+// inUnits writes a number of bytes with the largest binary unit that it reaches.
+func inUnits(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	i := 0
+	for n >= 1024 && i < len(units)-1 {
+		n, i = n/1024, i+1
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
 }
 
 func (pd *PD) addMR(op string, size int, access AccessFlags, register func() (ProviderMR, error)) (*MR, error) {

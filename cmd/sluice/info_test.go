@@ -209,7 +209,7 @@ func testInfoWrong(t *testing.T, b bed) {
 	e := finish(t, cmd)
 	require.Equal(t, 1, e.status)
 	require.Empty(t, e.stdout)
-	require.Contains(t, e.stderr, `sluice info: channel: join: invalid argument: SLUICE_TRANSPORT="avian": provider "avian" has no device here (this program links no provider of that name); there are [`)
+	require.Contains(t, e.stderr, `sluice info: channel: join: invalid argument: SLUICE_TRANSPORT="avian": provider "avian" has no device here (this program links no provider of that name); usable here: `)
 }
 
 // TestInfoHelp: every field of the JSON output is in the help.

@@ -18,7 +18,7 @@ func (o *Spec) Check(me, size int) error {
 	case o.Rule == nil:
 		return fmt.Errorf("%w: no operation", ErrInvalid)
 	case o.Kind.Rooted() && (o.Root < 0 || o.Root >= size):
-		return fmt.Errorf("%w: root %d of %d ranks", ErrInvalid, o.Root, size)
+		return fmt.Errorf("%w: there is no root %d in a group of %d: want 0 to %d", ErrInvalid, o.Root, size, size-1)
 	}
 	atRoot := me == o.Root
 	all := o.Count * o.Elem * size

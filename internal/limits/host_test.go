@@ -28,21 +28,21 @@ func TestFits(t *testing.T) {
 		left  uint64 // without swapping
 		says  string
 	}{
-		{"the machine", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 0 kB\n"}, 100, 100, "MemAvailable leaves 100 MiB"},
-		{"with swapping", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n"}, 150, 100, "MemAvailable leaves 150 MiB"},
+		{"the machine", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 0 kB\n"}, 100, 100, "100 MiB are available (MemAvailable): allocate less on each rank"},
+		{"with swapping", map[string]string{"proc/meminfo": "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n"}, 150, 100, "150 MiB are available (MemAvailable)"},
 		{"a group above", map[string]string{
 			"proc/meminfo":           "MemAvailable: 102400 kB\n",
 			group + "memory.max":     "83886080\n",
 			group + "memory.current": "62914560\n",
 			group + "memory.stat":    "inactive_file 10485760\nactive_file 1048576\nslab_reclaimable 1048576\n",
-		}, 27, 32, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 32 MiB, of which 5 MiB stay free"},
+		}, 27, 32, "27 MiB are available (80 MiB in /sys/fs/cgroup/a/memory.max)"},
 		{"a group that may swap some", map[string]string{
 			"proc/meminfo":                "MemAvailable: 102400 kB\nSwapFree: 51200 kB\n",
 			group + "memory.max":          "83886080\n",
 			group + "memory.current":      "62914560\n",
 			group + "memory.swap.max":     "20971520\n",
 			group + "memory.swap.current": "10485760\n",
-		}, 25, 20, "80 MiB in /sys/fs/cgroup/a/memory.max leaves 30 MiB"},
+		}, 25, 20, "25 MiB are available (80 MiB in /sys/fs/cgroup/a/memory.max)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := Host{files(c.files)}

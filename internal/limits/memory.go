@@ -27,6 +27,9 @@ const (
 	pieceLife = 100 * time.Millisecond
 )
 
+// ErrRoom begins the errors that say how much memory was asked for, and what it exceeds.
+var ErrRoom = errors.New("there is no room for")
+
 // piece is what this process may still take of what its last look has found.
 var piece struct {
 	sync.Mutex
@@ -98,8 +101,8 @@ func (h Host) piece(size uint64) (uint64, error) {
 	for _, r := range h.rooms(size + reserve) {
 		left, keep := r.Left+r.Swap, min(reserve, r.Most/reservePart)
 		if left < size+keep {
-			return 0, fmt.Errorf("there is no room for %d MiB: %s leaves %d MiB, of which %d MiB stay free",
-				(size+1<<20-1)>>20, r.Bound, left>>20, min(keep, left)>>20)
+			return 0, fmt.Errorf("%w %d MiB: %d MiB are available (%s): allocate less on each rank",
+				ErrRoom, (size+1<<20-1)>>20, (left-min(keep, left))>>20, r.Bound)
 		}
 		n = min(n, left/sharers)
 	}

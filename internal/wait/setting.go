@@ -29,11 +29,15 @@ const EnvWait = "SLUICE_WAIT"
 // SettingOf is what a program says, or else its environment.
 func SettingOf(program, env string) (Setting, error) {
 	if program != "" || env == "" {
-		return parse(program)
+		s, err := parse(program)
+		if err != nil {
+			err = fmt.Errorf("wait as %w", err)
+		}
+		return s, err
 	}
 	s, err := parse(env)
 	if err != nil {
-		err = fmt.Errorf("%s=%q: %w", EnvWait, env, err)
+		err = fmt.Errorf("%s=%w", EnvWait, err)
 	}
 	return s, err
 }
@@ -53,11 +57,11 @@ func parse(text string) (s Setting, err error) {
 	case "sleep":
 		s.Mode = Sleeping
 	default:
-		return s, fmt.Errorf("wait as %q: want spin, yield or sleep, and a duration, as in spin:50us", text)
+		return s, fmt.Errorf("%q: want spin, yield or sleep, optionally with a duration: spin:50us", text)
 	}
 	if bounded {
 		if s.For, err = time.ParseDuration(bound); err != nil || s.For <= 0 {
-			return Setting{}, fmt.Errorf("wait as %q: %q is not a duration; want one such as 50us", text, bound)
+			return Setting{}, fmt.Errorf("%q: %q is not a duration; want one such as 50us", text, bound)
 		}
 	}
 	return s, nil

@@ -69,7 +69,7 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 func (s *segment) allocate(off, n int) error {
 	err := limits.Charge(n, func(from, to int) error { return populate(s.fd, s.mem, off+from, to-from) })
 	if err != nil {
-		err = fmt.Errorf("%w: cannot allocate %d bytes of shared memory: %w", verbs.ErrNoMemory, n, err)
+		err = fmt.Errorf("%w: shared memory: %w", verbs.ErrNoMemory, err)
 	}
 	return err
 }
