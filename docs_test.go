@@ -209,6 +209,18 @@ MPI_Status status; MPI_Request request[2]; MPI_Comm cart, row; MPI_Datatype colu
 	require.NoError(t, err, "%s", out)
 }
 
+// The page for users of QMP names only what the API of QMP has.
+func TestQMPNames(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("qmp", "testdata", "names.txt"))
+	require.NoError(t, err)
+	names := strings.Fields(string(b))
+	found := regexp.MustCompile(`\bQMP_\w*[a-z]\b`).FindAllString(pages(t)[filepath.Join("docs", "from-qmp.md")], -1)
+	require.Greater(t, len(found), 40)
+	for _, name := range found {
+		require.Contains(t, names, name)
+	}
+}
+
 // Every sh block of the pages is one that TestQuickStart runs; lines of text are short.
 func TestBlocks(t *testing.T) {
 	for file, text := range pages(t) {
@@ -296,6 +308,7 @@ func TestTroubleshooting(t *testing.T) {
 	}
 	require.Greater(t, len(rows), 90)
 	for _, row := range rows {
+		require.True(t, utf8.RuneCountInString(row) >= 8 || slices.Contains(errs, row), "%q is in too many texts", row)
 		require.True(t, slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, row) }), "no text of the code has %q", row)
 	}
 	require.Greater(t, len(errs), 60)

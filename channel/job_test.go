@@ -148,7 +148,7 @@ func closeEarly(t testing.TB, n *Node, sends, rank int) {
 	t.Helper()
 	err := n.Close()
 	require.ErrorIs(t, err, ErrActive)
-	require.ErrorContains(t, err, fmt.Sprintf("close: %d sends were not complete, and are cancelled; wait for sends before Close; the first: channel: close send to rank %d, ", sends, rank))
+	require.ErrorContains(t, err, fmt.Sprintf("close: sends not complete, and cancelled: %d; wait for sends before Close; the first: channel: close send to rank %d, ", sends, rank))
 }
 
 // joinErrors makes a job whose nodes must not come to be, and returns why.

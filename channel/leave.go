@@ -151,7 +151,7 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 		}
 	}
 	if sends > 0 {
-		errs = append(errs, nodeError("close", fmt.Errorf("%d sends were not complete, and are cancelled; wait for sends before Close; the first: %w", sends, first)))
+		errs = append(errs, nodeError("close", fmt.Errorf("sends not complete, and cancelled: %d; wait for sends before Close; the first: %w", sends, first)))
 	}
 	return errs
 }

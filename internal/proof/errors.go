@@ -22,7 +22,7 @@ var (
 	ErrSecret = errors.New("the peer does not know the secret of the job")
 	// ErrRefused: the acceptor closed the connection after our proof. It gives strangers no reason:
 	// it has another secret, or it does not admit our identity.
-	ErrRefused = errors.New("the peer refused the connection: it has another secret, or it does not admit this identity")
+	ErrRefused = errors.New("the peer refused the connection: the two ends have different secrets, or something else listens there")
 	// ErrIdentity: the peer is not the expected one, or is unknown.
 	ErrIdentity = errors.New("wrong identity")
 
