@@ -72,4 +72,3 @@ func Errorf(device, op string, err error, format string, args ...any) error {
 	}
 	return &OpError{Op: op, Device: device, Err: err, Detail: detail}
 }
-
