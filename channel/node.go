@@ -101,7 +101,7 @@ type Node struct {
 // Join makes this process a node of its job. All ranks of the job must call it; it
 // returns when they have. Connections are made later, when channels are declared.
 //
-// The caller owns the Node and must close it.
+// The caller owns the Node and must close it. Under a launcher, a second Join while it is open is an error.
 //
 // Errors: an [*Error] that wraps [ErrInvalid] for a bad option, before anything else is
 // done, or if the job has several ranks and the program imports no provider (see the

@@ -416,6 +416,8 @@ func exchangeError(round uint32, err error) error {
 	switch e := (*RankError)(nil); {
 	case round > 0:
 		return fmt.Errorf("boot: exchange %d of the job: %w", round+1, err)
+	case errors.As(err, &e) && errors.Is(err, ErrLeft):
+		return fmt.Errorf("boot: exchange: before all ranks had joined, %w: look at the output of rank %d", err, e.Rank)
 	case errors.As(err, &e) && !errors.Is(err, ErrServerLost):
 		return fmt.Errorf("boot: exchange: before all ranks had joined, %w", err)
 	}
