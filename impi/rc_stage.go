@@ -2,10 +2,9 @@ package impi
 
 import (
 	"fmt"
-	"math/bits"
-	"time"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/internal/choice"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -15,10 +14,10 @@ import (
 // every message and having one side copy. It is a ring: all messages of a link use the slots in
 // turn, and the receiver returns them in turn.
 type stage struct {
-	way   way       // of incoming messages
-	own   *verbs.MR // the peer writes to it; nil before the first long message
-	seen  uint32    // slots received
-	given uint32    // how many of them have been returned
+	ways  choice.Choice // of incoming messages
+	own   *verbs.MR     // the peer writes to it; nil before the first long message
+	seen  uint32        // slots received
+	given uint32        // how many of them have been returned
 
 	at    remote // the peer's
 	peers []byte // mapped
@@ -39,59 +38,22 @@ const rcCredit = packet.Fini + 1
 // throughStage is the transfer of messages whose rest goes through the stage.
 var throughStage = &rcTransfer{}
 
-// way chooses how the rest of a long message arrives if the device maps memory: through the stage,
-// or by a write that the receiver carries out. Which is faster depends on the length, on how far
-// apart the CPUs of the two sides are, which may change, and on the contents of their caches. Both
-// are therefore tried and timed.
-type way struct {
-	took  [2][wayClasses]time.Duration // by class of message, smoothed; 0: unknown
-	tries uint32
-}
-
-// The ways, and parameters of the choice.
+// The ways in which the rest of a long message arrives if the device maps memory: through the stage,
+// or by a write that the receiver carries out.
 const (
 	byStage = iota
 	byWrite
-	// wayLeast: shorter rests go through the stage. Classes are the powers of two from here on.
-	wayLeast   = 1 << 15
-	wayClasses = 8
-	// wayProbe: one of so many messages goes the way that seems slower.
-	wayProbe = 64
+	stageWays
+	// writeLeast: shorter rests go through the stage.
+	writeLeast = 1 << 15
 )
 
-func wayClass(n uint64) int { return min(bits.Len64(n/wayLeast), wayClasses) - 1 }
-
-// choose returns the way for the rest of a message, of n bytes.
-func (w *way) choose(n uint64) int {
-	if n < wayLeast {
+// chooseWay returns the way for the rest of a message, of n bytes.
+func (s *stage) chooseWay(n uint64) int {
+	if n < writeLeast {
 		return byStage
 	}
-	k := wayClass(n)
-	best := byStage
-	if w.took[byWrite][k] < w.took[byStage][k] {
-		best = byWrite
-	}
-	if w.tries++; w.tries%wayProbe == 0 {
-		return 1 - best
-	}
-	return best
-}
-
-// note records how long the rest of a message, of n bytes, has taken.
-func (w *way) note(by int, n uint64, d time.Duration) {
-	if n < wayLeast {
-		return
-	}
-	switch old := &w.took[by][wayClass(n)]; {
-	case *old == 0:
-		*old = d
-	case d > 4**old: // one side was descheduled
-		*old += *old / 8
-	case d < *old: // the first measurement included page faults
-		*old += (d - *old) / 2
-	default:
-		*old += (d - *old) / 8
-	}
+	return s.ways.Next(stageWays, n)
 }
 
 // announce returns our stage if the peer does not know it yet; false if there is none.

@@ -144,7 +144,7 @@ func (c *rcCarrier) gone(t *rcTransfer) uint64 {
 func (c *rcCarrier) invite(r *request) []remote {
 	if c.d.maps && !r.known && !c.l.e.allocated(r) {
 		r.began = time.Now()
-		if c.stage.way.choose(r.length-r.moved) == byStage || r.total < r.length {
+		if c.stage.chooseWay(r.length-r.moved) == byStage || r.total < r.length {
 			if list, ok := c.announce(); ok {
 				r.transfer = throughStage
 				return list
@@ -210,7 +210,7 @@ func (c *rcCarrier) invited(a *arrival, b []byte, flags uint8) error {
 // arriving records the end of a message that comes through the stage.
 func (c *rcCarrier) arriving(a *arrival) {
 	if r := c.l.e.lookup(a.drqid); r != nil && r.transfer == throughStage && r.length-r.moved == uint64(a.body) {
-		c.stage.way.note(byStage, r.length-uint64(c.l.packetLen), time.Since(r.began))
+		c.stage.ways.Note(byStage, r.length-uint64(c.l.packetLen), time.Since(r.began))
 	}
 }
 
@@ -223,7 +223,7 @@ func (c *rcCarrier) unwritten(a *arrival) {
 	r.transfer.free()
 	r.transfer = nil
 	if !r.began.IsZero() {
-		c.stage.way.note(byWrite, r.length-r.moved, time.Minute)
+		c.stage.ways.RuleOut(byWrite, r.length-r.moved)
 	}
 }
 
@@ -243,7 +243,7 @@ func (c *rcCarrier) landed(imm uint32) error {
 	r.transfer.free()
 	r.transfer = nil
 	if !r.began.IsZero() {
-		c.stage.way.note(byWrite, r.length-r.moved, time.Since(r.began))
+		c.stage.ways.Note(byWrite, r.length-r.moved, time.Since(r.began))
 	}
 	r.moved = r.length
 	l.e.complete(r)
