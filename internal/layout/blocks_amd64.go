@@ -82,3 +82,26 @@ func copyLong(dst, src []byte) int {
 
 //go:noescape
 func copyString(dst, src unsafe.Pointer, n int)
+
+// Past says whether CopyPast differs from Copy.
+const Past = true
+
+// CopyPast is Copy with stores that go past the caches, to memory (MOVNTDQ): they do not fetch the lines
+// that they overwrite from the cache of the CPU that has read them last, which takes long if it is far,
+// and its next load finds them in memory. Others see them before any later store of this CPU.
+func CopyPast(dst, src []byte) int {
+	n := min(len(dst), len(src))
+	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
+	head := int(-uintptr(d) & 63)
+	lines := (n - head) &^ 63
+	if lines <= 0 {
+		return copy(dst, src)
+	}
+	copy(dst[:head], src)
+	storePast(unsafe.Add(d, head), unsafe.Add(s, head), lines)
+	copy(dst[head+lines:n], src[head+lines:n])
+	return n
+}
+
+//go:noescape
+func storePast(dst, src unsafe.Pointer, n int)

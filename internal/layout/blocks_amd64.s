@@ -68,6 +68,29 @@ TEXT ·copyString(SB), NOSPLIT, $0-24
 	REP; MOVSB
 	RET
 
+// func storePast(dst, src unsafe.Pointer, n int)
+//
+// Such stores are not ordered: the fence keeps them before the one that says that they are done.
+TEXT ·storePast(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+pastLine:
+	MOVUPS (SI), X0
+	MOVUPS 16(SI), X1
+	MOVUPS 32(SI), X2
+	MOVUPS 48(SI), X3
+	MOVNTO X0, (DI)
+	MOVNTO X1, 16(DI)
+	MOVNTO X2, 32(DI)
+	MOVNTO X3, 48(DI)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $64, CX
+	JNZ  pastLine
+	SFENCE
+	RET
+
 // func cpuid(leaf uint32) leaf
 TEXT ·cpuid(SB), NOSPLIT, $0-24
 	MOVL leaf+0(FP), AX

@@ -13,4 +13,10 @@ const (
 // Copy is the builtin copy.
 func Copy(dst, src []byte) int { return copy(dst, src) }
 
+// Past says whether CopyPast differs from Copy.
+const Past = false
+
+// CopyPast is Copy.
+func CopyPast(dst, src []byte) int { return copy(dst, src) }
+
 func copyBlocks(_, _ unsafe.Pointer, _, _, _, _ int) {}

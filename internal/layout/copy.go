@@ -168,6 +168,20 @@ func (s *Shape) Gather(b []byte, from int) {
 	moveAt(&flat, s, 0, from, len(b))
 }
 
+// GatherPast is Gather with CopyPast, where that can store whole lines.
+func (s *Shape) GatherPast(b []byte, from int) {
+	if !Past || s.length < s.blocks*pastMin {
+		s.Gather(b, from)
+		return
+	}
+	for at := s.Seek(from); len(b) > 0; {
+		b = b[CopyPast(b, s.Next(&at, len(b))):]
+	}
+}
+
+// pastMin is the mean length of blocks from which on nearly all of their lines are whole.
+const pastMin = 1 << 10
+
 // Scatter copies b into the message, from byte from on.
 func (s *Shape) Scatter(b []byte, from int) {
 	flat := Shape{parts: []Part{{Base: b, Block: len(b), Count: 1}}, length: len(b)}

@@ -36,6 +36,36 @@ func TestCopyRun(t *testing.T) {
 	}
 }
 
+// TestPast: what goes past the caches is what a plain copy of it is, of any length and alignment, and
+// nothing else is written.
+func TestPast(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	src := make([]byte, 32<<10)
+	for i := range src {
+		src[i] = byte(rng.Uint32())
+	}
+	got := make([]byte, len(src))
+	for range 2000 {
+		clear(got)
+		want := slices.Clone(got)
+		from, to, n := rng.IntN(200), rng.IntN(200), rng.IntN(1<<rng.IntN(15))
+		m := n + rng.IntN(2)*rng.IntN(100)
+		require.Equal(t, copy(want[to:to+n], src[from:from+m]), CopyPast(got[to:to+n], src[from:from+m]))
+		require.True(t, slices.Equal(want, got), "%d bytes from %d to %d", n, from, to)
+
+		block, count := 1+rng.IntN(1<<rng.IntN(13)), 1+rng.IntN(4)
+		s := Shape{}
+		require.NoError(t, s.Add(Part{Base: src, Off: from, Block: block, Count: count, Stride: block + rng.IntN(100)}))
+		n = 1 + rng.IntN(s.Len())
+		first := rng.IntN(s.Len() - n + 1)
+		clear(got)
+		clear(want)
+		s.Gather(want[to:to+n], first)
+		s.GatherPast(got[to:to+n], first)
+		require.True(t, slices.Equal(want, got), "%d bytes from %d of %d blocks of %d to %d", n, first, count, block, to)
+	}
+}
+
 // TestCopyRunOutside: blocks that lie outside of a slice are not copied.
 func TestCopyRunOutside(t *testing.T) {
 	in := make([]byte, 1000)
