@@ -51,11 +51,11 @@
 // copied by the receiver, in Start, Test or Wait of any handle of the node; while the
 // program computes, only if it has a channel of [Handle.Done] that is open. A send from
 // such memory goes straight to a receiver that is waiting with Alloc memory. Otherwise
-// a message of up to 4 KiB goes through the ring, and a longer one through a pipe: 256
-// KiB of shared memory for each stream, which the sender packs and the receiver unpacks
-// at the same time. If a message is longer than the pipe, the sender packs the rest in
-// Start, Test or Wait of any handle of the node; if the program computes, the node
-// packs it after a millisecond or two.
+// a message of up to 4 KiB goes through the ring, and a longer one through a pipe: shared
+// memory for each stream, which the sender packs and the receiver unpacks at the same
+// time. If a message is longer than the pipe, the sender packs the rest in Start, Test or
+// Wait of any handle of the node; if the program computes, the node packs it after a
+// millisecond or two.
 //
 // Over a queue pair (providers ibv and tcp), messages of up to 8 KiB are copied at both
 // ends, and a sender may be ahead by 32 of them on each stream. A larger one goes
@@ -110,7 +110,8 @@
 // A rank takes about 1.5 MiB of shared memory, where there is any, and 300 bytes for
 // each rank of the job. Over shm, a connected peer takes 60 KiB of heap, 76 KiB of
 // shared memory and three descriptors, plus 72 KiB of shared memory for each stream to
-// it, and 256 KiB if that stream has a pipe. Over tcp, a connected peer takes 0.5 MiB
+// it, and if that stream has a pipe as much as the second-level cache of a CPU has, up to
+// 2 MiB; once the pipes of the node take 16 MiB, 256 KiB. Over tcp, a connected peer takes 0.5 MiB
 // of heap and two descriptors. The buffers for sends and receives over tcp and ibv are
 // shared by all peers of a device: 1.5 MiB of registered memory, which grows with the
 // number of messages in flight. A group takes 0.9 MiB of shared memory at each member, and less

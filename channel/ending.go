@@ -82,6 +82,7 @@ func (p *peer) detach(number uint32) (memory []*verbs.MR) {
 		delete(n.served, s)
 		n.mu.Unlock()
 		s.lock.Lock()
+		n.piped.Add(-int64(len(s.pipe)))
 		s.r, s.pipe = nil, nil
 		p.past.sent.sum(&s.sent.Counts)
 		memory = s.memory

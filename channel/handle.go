@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -61,6 +62,9 @@ type mappedOp struct {
 	tried  uint32                       // the gate has been tried; atomic
 	gated  bool                         // the gate is ours
 	packed bool                         // a send that goes through the pipe
+	past   bool                         // it is packed with GatherPast
+	timed  bool                         // it is timed
+	took   time.Duration                // packing or unpacking it, if it is
 	first  uint64                       // its first piece
 	moved  int                          // bytes of the message put into the pipe, or taken out of it
 	remote atomic.Pointer[remoteLayout] // the other side's layout that was seen last

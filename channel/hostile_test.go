@@ -35,7 +35,7 @@ type hostile struct {
 // hostileSizes are the lengths of the messages, one handle each way for each. The
 // number of one of the peer's layouts is the index here of its length, plus 1.
 // Sends of those from the first packed one on are of heap memory.
-var hostileSizes = []int{0, 8, 56, 100, 4096, 5000, 2*chunkMin + 100, 5001, pipeSize + 1000}
+var hostileSizes = []int{0, 8, 56, 100, 4096, 5000, 2*chunkMin + 100, 5001, pipeLeast + 1000}
 
 const hostilePacked = 7
 
@@ -51,8 +51,8 @@ func newHostile(t testing.TB, n *Node) *hostile {
 	s, r := &sendStream{peer: x.peer}, &receiveStream{peer: x.peer}
 	s.begin(x.out, true)
 	r.r.Store(x.in)
-	s.pipe = make([]byte, pipeSize)
-	theirs := make([]byte, pipeSize)
+	s.pipe = make([]byte, pipeLeast)
+	theirs := make([]byte, pipeLeast)
 	r.pipe.Store(&theirs)
 	rest := x.memory
 	cut := func(n int) []byte {
@@ -121,11 +121,13 @@ func (x *hostile) word(kind, i int) *uint64 {
 		return &x.out.emptied
 	case 14:
 		return &x.in.filled
+	case 16:
+		return &x.out.unpacked
 	}
 	return (*uint64)(unsafe.Pointer(&x.out.faults))
 }
 
-const hostileWords = 16
+const hostileWords = 17
 
 // test tests all handles once.
 func (x *hostile) test() (active int) {
@@ -292,7 +294,8 @@ var hostileRings = []struct {
 	{"packed of an absurd length", slices.Concat([]byte{doReceive, 7}, value(^uint64(0), doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), ErrLength},
 	{"packed elsewhere", slices.Concat([]byte{doReceive, 7}, value(5, doWord, 2, 1), value(5001, doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), ErrProtocol},
 	{"packed and never filled", slices.Concat([]byte{doReceive, 7}, value(5001, doWord, 3, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), nil},
-	{"filled in the past", slices.Concat([]byte{doReceive, 8}, value(pipeSize+1000, doWord, 3, 1), value(^uint64(0), doWord, 14, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), nil},
+	{"filled in the past", slices.Concat([]byte{doReceive, 8}, value(pipeLeast+1000, doWord, 3, 1), value(^uint64(0), doWord, 14, 1), value(1<<16|slotPacked<<8, doWord, 0, 1)), nil},
+	{"timed, and unpacked in no time", slices.Concat(value(1<<32, doWord, 16, 1), []byte{doSend, 8}, value(1<<1, doWord, 6, 1)), nil},
 	{"emptied in the future", slices.Concat(value(99, doWord, 13, 1), []byte{doSend, 8}), nil},
 	{"refused while it is packed", slices.Concat([]byte{doSend, 8}, value(1<<1|1, doWord, 6, 1), value(1, doWord, 15, 1)), ErrLength},
 }

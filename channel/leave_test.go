@@ -40,7 +40,7 @@ func TestCloseUnderUse(t *testing.T) {
 			for i := range 2 {
 				large, _ := send(t, a, 1, 1<<20, OnStream(i)) // without a receive
 				require.NoError(t, large.Start())
-				packed, err := a.DeclareSend(Contiguous(make([]byte, 3*pipeSize)), 1, OnStream(10+i))
+				packed, err := a.DeclareSend(Contiguous(make([]byte, 3*pipeMost)), 1, OnStream(10+i))
 				require.NoError(t, err)
 				require.NoError(t, packed.Start())
 				for _, h := range []*Handle{large, packed} {

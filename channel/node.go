@@ -56,6 +56,7 @@ type Node struct {
 
 	receives atomic.Pointer[[]*receiveStream] // on which a waiter makes progress
 	pipes    atomic.Pointer[[]*sendStream]    // likewise
+	piped    atomic.Int64                     // bytes of their pipes
 	driving  ration                           // of waiters
 	guarded  uint32                           // before using a handle, check closing or fence
 	closing  atomic.Bool

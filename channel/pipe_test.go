@@ -5,8 +5,11 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // heapPair declares messages of heap memory, which go through a pipe on shm.
@@ -23,14 +26,14 @@ func heapPair(t testing.TB, a, b *Node, size int, opts ...DeclareOption) (s, r *
 // message's cache lines do; they are short at its ends.
 func TestPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
-	pipe := make([]byte, pipeSize)
+	pipe := make([]byte, pipeMost)
 	for range 2000 {
-		first, n := pipeLine*rng.Uint64N(3*pipeSize/pipeLine), 1+rng.IntN(1<<rng.IntN(21))
+		first, n := pipeLine*rng.Uint64N(3*pipeMost/pipeLine), 1+rng.IntN(1<<rng.IntN(21))
 		at := first
 		for moved := 0; moved < n; {
 			b := piece(pipe, at, moved, n)
 			require.NotEmpty(t, b)
-			require.Same(t, &pipe[at%pipeSize], &b[0])
+			require.Same(t, &pipe[at%pipeMost], &b[0])
 			require.LessOrEqual(t, len(b), pieceMax)
 			if moved == 0 || moved+len(b) == n {
 				require.LessOrEqual(t, len(b), pieceMin)
@@ -44,11 +47,146 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// TestPacks: each way to pack moves the messages, of one block and of many, in any order of starts.
+func TestPacks(t *testing.T) {
+	t.Cleanup(func() { packForced = -1 })
+	for way := range packWays {
+		packForced = way
+		nodes := join(t, 2, WithProviders("shm"))
+		rng := rand.New(rand.NewPCG(11, uint64(way)))
+		for i := range 40 {
+			out := make([]byte, 1<<20)
+			random(rng, out)
+			block, count := eagerMax+1+rng.IntN(300<<10), 1
+			if i%2 == 0 {
+				count = 2 + rng.IntN(9)
+				block = eagerMax/count + 1 + rng.IntN(1<<(4+rng.IntN(12)))
+			}
+			stride := block + rng.IntN(100)
+			if (count-1)*stride+block+64 > len(out) {
+				continue
+			}
+			sent := Strided(out, rng.IntN(64), block, count, stride)
+			in := make([]byte, block*count)
+			s, err := nodes[0].DeclareSend(sent, 1)
+			require.NoError(t, err)
+			r, err := nodes[1].DeclareReceive(Contiguous(in), 0)
+			require.NoError(t, err)
+			for range 3 {
+				clear(in)
+				require.NoError(t, s.Start())
+				require.NoError(t, r.Start())
+				done := make(chan error)
+				go func() { done <- s.WaitContext(within(t)) }()
+				require.NoError(t, r.WaitContext(within(t)))
+				require.NoError(t, <-done)
+				want := make([]byte, len(in))
+				sent.shape.Gather(want, 0)
+				require.True(t, bytes.Equal(want, in))
+			}
+			require.NoError(t, s.Close())
+			require.NoError(t, r.Close())
+		}
+		for _, n := range nodes {
+			require.NoError(t, n.Close())
+		}
+	}
+}
+
+// TestPacksTimed: a stream learns from the times of both sides, of messages that were received, whatever
+// the peer says of others.
+func TestPacksTimed(t *testing.T) {
+	const bytes = 100_000
+	r, p := newRing(alignedMemory(ringSize)), packs{}
+	k, timed := uint64(0), 0
+	pass := func(unpack [packWays]time.Duration, answer func(h *Handle) uint64) (past bool) {
+		k++
+		h := &Handle{shape: layout.Flat(make([]byte, bytes))}
+		h.k = k
+		p.begin(h, r, k)
+		if h.timed {
+			timed++
+			h.took = time.Microsecond
+			p.packed(h)
+			way := packPlain
+			if h.past {
+				way = packPast
+			}
+			h.took = unpack[way]
+			r.unpacked = answer(h)
+		}
+		r.acks[k%ringSlots] = k << 1
+		return h.past
+	}
+	told := func(h *Handle) uint64 { return h.k<<32 | uint64(h.took) }
+	for _, best := range []int{packPlain, packPast, packPlain} {
+		unpack := [packWays]time.Duration{5 * time.Microsecond, 5 * time.Microsecond}
+		unpack[best] = time.Microsecond
+		for range 20_000 {
+			pass(unpack, told)
+		}
+		n := 0
+		for range 1000 {
+			if pass(unpack, told) == (best == packPast && layout.Past) {
+				n++
+			}
+		}
+		require.Greater(t, n, 950)
+	}
+	require.Equal(t, layout.Past, timed > 0)
+	known := p.choice
+	for range 1000 {
+		pass([packWays]time.Duration{}, func(h *Handle) uint64 { return (h.k+1)<<32 | 1 })
+	}
+	require.Equal(t, known.Best(packWays, bytes), p.choice.Best(packWays, bytes))
+	require.Equal(t, packPlain, p.choice.Best(packWays, bytes))
+}
+
+// TestPipeSizes: pipes are as large as a cache until they take too much, and then small, until a stream
+// ends.
+func TestPipeSizes(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	a, b := nodes[0], nodes[1]
+	large := a.pipeSize()
+	require.GreaterOrEqual(t, large, pipeLeast)
+	require.LessOrEqual(t, large, pipeMost)
+	require.Zero(t, large&(large-1))
+	var handles []*Handle
+	for i := range pipesMost/large + 2 {
+		size := 2*pipeMost + i
+		s, r, out, in := heapPair(t, a, b, size, OnStream(i))
+		handles = append(handles, s)
+		random(rand.New(rand.NewPCG(1, uint64(i))), out)
+		require.NoError(t, s.Start())
+		require.NoError(t, r.Start())
+		done := make(chan error)
+		go func() { done <- s.WaitContext(within(t)) }()
+		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, <-done)
+		require.True(t, bytes.Equal(out, in))
+		want := large
+		if i >= pipesMost/large {
+			want = pipeLeast
+		}
+		require.Len(t, s.out.pipe, want)
+	}
+	require.Equal(t, pipeLeast, a.pipeSize())
+	p := handles[0].peer()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range handles[:2] {
+		for _, mr := range p.detach(h.out.number) {
+			defer mr.Close()
+		}
+	}
+	require.Equal(t, large, a.pipeSize())
+}
+
 // TestPipeSenderAway: a message longer than the pipe arrives while its sender's
 // user computes, in one start and in many.
 func TestPipeSenderAway(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
-		s, r, out, in := heapPair(t, a, b, 5*pipeSize+1)
+		s, r, out, in := heapPair(t, a, b, 5*pipeMost+1)
 		rng := rand.New(rand.NewPCG(1, 2))
 		random(rng, out)
 		var stop atomic.Bool
@@ -78,7 +216,7 @@ func TestPipeSenderAway(t *testing.T) {
 func TestPipeRefused(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		rng := rand.New(rand.NewPCG(3, 4))
-		sizes := []int{eagerMax + 1, pieceMax, pieceMax + 1, pipeSize, pipeSize + 1, 3 * pipeSize, 100}
+		sizes := []int{eagerMax + 1, pieceMax, pieceMax + 1, pipeMost, pipeMost + 1, 3 * pipeMost, 100}
 		type pair struct {
 			s, r    *Handle
 			out, in []byte
@@ -164,9 +302,9 @@ func TestPipeRefused(t *testing.T) {
 func TestPipeLeft(t *testing.T) {
 	nodes := join(t, 2, WithProviders("shm"))
 	a, b := nodes[0], nodes[1]
-	whole, r1, out, in := heapPair(t, a, b, pipeSize/2)
+	whole, r1, out, in := heapPair(t, a, b, pipeMost/2)
 	random(rand.New(rand.NewPCG(5, 6)), out)
-	part, r2, _, _ := heapPair(t, a, b, 3*pipeSize)
+	part, r2, _, _ := heapPair(t, a, b, 3*pipeMost)
 	ping, _ := send(t, a, 1, 8, OnStream(1))
 	pong, _ := receive(t, b, 0, 8, OnStream(1))
 	require.NoError(t, ping.Start())

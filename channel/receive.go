@@ -272,7 +272,7 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 		s.takeRendezvous(h, r, slot, w>>8&0xff == slotDirect)
 		return
 	case slotPacked:
-		s.takePacked(h, r, slot, failed)
+		s.takePacked(h, r, slot, n == 1, failed)
 		return
 	default:
 		s.finish(h, h.broken("slot %#x", w))

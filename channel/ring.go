@@ -51,7 +51,8 @@ type ring struct {
 	filled                              uint64 // sender: bytes of the pipe since the beginning
 	_                                   [120]byte
 	emptied                             uint64 // receiver: of these
-	_                                   [120]byte
+	unpacked                            uint64 // receiver: k<<32 | ns that it has taken, of the last message that was timed
+	_                                   [112]byte
 
 	slots   [ringSlots]slot   // sender
 	acks    [ringSlots]uint64 // receiver: k of what has been taken
@@ -66,7 +67,7 @@ const ringSize = int(unsafe.Sizeof(ring{}))
 // slot is one cache line: a small message with its flag, or the location of a larger one.
 type slot struct {
 	data [slotData]byte
-	word uint64 // k<<16 | kind<<8 | inline length; stored last
+	word uint64 // k<<16 | kind<<8 | inline length, or of slotPacked 1 if it is timed; stored last
 }
 
 // Kinds of slots.

@@ -679,7 +679,7 @@ func copied(h *Handle) int {
 	case h.out.q.Load() != nil:
 		return eagerQueued
 	case h.packed:
-		return pipeSize
+		return pipeMost
 	}
 	return eagerMax
 }

@@ -36,6 +36,7 @@ type sendStream struct {
 	filled   uint64      // those of them that are filled
 	unpacked atomic.Bool // there are messages left to pack
 	served   bool        // the engine checks that packing goes on
+	packs    packs
 
 	faults uint32            // of the ring, as last seen; atomic
 	noted  [ringSlots]uint64 // k whose fault is or was in late
@@ -249,7 +250,7 @@ func (s *sendStream) publishRendezvous(h *Handle, slot *slot, present bool) {
 	}
 	h.packed = false
 	slot.setRendezvous(rendezvous{h.where, uint64(h.shape.Len())})
-	s.offer(h, slot, kind)
+	s.offer(h, slot, kind<<8)
 }
 
 // offer makes a slot of a large message visible.
@@ -257,7 +258,7 @@ func (s *sendStream) offer(h *Handle, slot *slot, kind uint32) {
 	h.setPhase(phaseOffered)
 	s.offered[h.k%ringSlots] = h
 	// The receiver's gate and this word: the side that writes second must see the first.
-	atomic.StoreUint64(&slot.word, key(h.k, kind<<8))
+	atomic.StoreUint64(&slot.word, key(h.k, kind))
 	s.peer.bell.ring()
 }
 

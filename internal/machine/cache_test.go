@@ -1,0 +1,25 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCache: the size is that of the cache of the second level; what does not say it is passed over.
+func TestCache(t *testing.T) {
+	dir := t.TempDir()
+	require.Zero(t, cacheIn(dir))
+	require.Zero(t, cacheIn(filepath.Join(dir, "none")))
+	for name, text := range map[string]string{
+		"index0/level": "1\n", "index0/size": "32K\n", "index1/level": "2\n", "index1/size": "nothing\n",
+		"index2/level": "2\n", "index2/size": "1024K\n", "index3/level": "3\n", "index3/size": "32768K\n", "index4/level": "2\n",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	require.Equal(t, 1<<20, cacheIn(dir))
+	require.GreaterOrEqual(t, Cache(), 0)
+}
