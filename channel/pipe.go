@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -31,14 +30,11 @@ import (
 // A pipe is a ring of bytes; a message begins at a cache line. Its pieces are short at both ends of the
 // message, where one side waits for the other, and grow between.
 //
-// A pipe is as large as the second-level cache of a CPU, a power of two: when its lines are written again
-// they have left that cache of the reader, and are not to be fetched from there. On an EPYC with caches of
-// 1 MiB half a round trip of 64 KiB, 256 KiB and 1 MiB takes 4, 11 and 36 µs, through a pipe of 256 KiB
-// 9, 28 and 117. From pipesMost bytes of pipes on in a node further ones are small.
+// A pipe has the size of machine.Ring. On an EPYC with second-level caches of 1 MiB half a round trip of
+// 64 KiB, 256 KiB and 1 MiB takes 4, 11 and 36 µs, through a pipe of 256 KiB 9, 28 and 117. From pipesMost bytes of pipes on in a node further ones are small.
 const (
-	pipeLeast = 256 << 10
-	pipeMost  = 2 << 20
-	pipeUsual = 1 << 20 // if the size of the cache is not known
+	pipeLeast = machine.RingLeast
+	pipeMost  = machine.RingMost
 	pipesMost = 16 << 20
 
 	packMost = 256 << 10 // bytes that a call packs at once
@@ -76,15 +72,10 @@ func (s *sendStream) nextPiece() (b []byte, at uint64, ok bool) {
 
 // pipeSize is the size of the next pipe.
 func (n *Node) pipeSize() int {
-	size := machine.Cache()
-	if size == 0 {
-		size = pipeUsual
+	if size := machine.Ring(); n.piped.Load()+int64(size) <= pipesMost {
+		return size
 	}
-	size = min(max(1<<bits.Len(uint(size-1)), pipeLeast), pipeMost)
-	if n.piped.Load()+int64(size) > pipesMost {
-		return pipeLeast
-	}
-	return size
+	return pipeLeast
 }
 
 // openPipe makes the pipe of a stream to a peer whose memory is mapped, unless it exists. The

@@ -54,6 +54,7 @@ type engine struct {
 	kicks    []chan struct{}
 	notices  int  // channels of Done that are open
 	fences   int  // in progress
+	stages   int  // bytes of the stages that its links have had
 	closing  bool // Close has been called: nothing new may start, and only posted receives match
 	lost     losses
 	broken   error // no more progress: the job is closed

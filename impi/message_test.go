@@ -53,6 +53,59 @@ func TestSizes(t *testing.T) {
 	})
 }
 
+// TestWays: the rest of long messages comes in each way, into one piece of memory and into several, also
+// if it is longer than the receive.
+func TestWays(t *testing.T) {
+	t.Cleanup(func() { wayForced = -1 })
+	for way := range ways {
+		wayForced = way
+		t.Run(fmt.Sprint(way), func(t *testing.T) {
+			w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+			rng := rand.New(rand.NewPCG(12, uint64(way)))
+			for i := range 60 {
+				n := 1 + rng.IntN(1<<(14+rng.IntN(8)))
+				msg, got, room := pattern(n, uint64(i)), make([]byte, n), n
+				if i%5 == 0 {
+					room = rng.IntN(n)
+				}
+				from, to := [][]byte{msg}, [][]byte{got[:room]}
+				if i%3 == 0 {
+					from, to = cutUp(rng, msg), cutUp(rng, got[:room])
+				}
+				both(t,
+					func() error {
+						q, err := w[0].IsendVec(from, 1, 5)
+						require.NoError(t, err)
+						_, err = q.Wait(within(t))
+						return err
+					},
+					func() error {
+						q, err := w[1].IrecvVec(to, 0, 5)
+						require.NoError(t, err)
+						_, err = q.Wait(within(t))
+						if room < n {
+							require.ErrorIs(t, err, ErrTruncated)
+							return nil
+						}
+						return err
+					})
+				require.Equal(t, msg[:room], got[:room])
+				require.Equal(t, make([]byte, n-room), got[room:])
+			}
+		})
+	}
+}
+
+// cutUp cuts memory into pieces.
+func cutUp(rng *rand.Rand, b []byte) (list [][]byte) {
+	for len(b) > 0 {
+		n := 1 + rng.IntN(len(b))
+		list = append(list, b[:n])
+		b = b[n:]
+	}
+	return list
+}
+
 // TestSelf: a process sends to itself.
 func TestSelf(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, _ *Comm) {

@@ -157,7 +157,9 @@ func (c *rcCarrier) control(p *pair, t packet.Type, srqid uint64, r *request) {
 			n = len(list) * rcPiece
 			switch {
 			case r.transfer == throughStage:
-				h.flags = rcStaged
+				if h.flags = rcStaged; r.way == byPast {
+					h.flags |= rcPast
+				}
 			case r.transfer != nil && len(r.transfer.mrs) == 0:
 				h.flags = rcKnown
 			}

@@ -143,12 +143,10 @@ func (c *rcCarrier) gone(t *rcTransfer) uint64 {
 // in packets.
 func (c *rcCarrier) invite(r *request) []remote {
 	if c.d.maps && !r.known && !c.l.e.allocated(r) {
-		r.began = time.Now()
-		if c.stage.chooseWay(r.length-r.moved) == byStage || r.total < r.length {
-			if list, ok := c.announce(); ok {
-				r.transfer = throughStage
-				return list
-			}
+		if list, ok := c.announce(); ok {
+			r.began, r.way = time.Now(), c.stage.chooseWay(r.length-r.moved)
+			r.transfer = throughStage
+			return list
 		}
 	}
 	if r.moved >= r.total {
@@ -186,8 +184,11 @@ func (c *rcCarrier) invited(a *arrival, b []byte, flags uint8) error {
 	if err != nil {
 		return err
 	}
-	if flags == rcStaged {
+	if flags&rcStaged != 0 {
 		r.transfer = throughStage
+		if flags&rcPast != 0 {
+			r.way = byPast
+		}
 		if len(list) > 0 {
 			return c.announced(list)
 		}
@@ -210,7 +211,7 @@ func (c *rcCarrier) invited(a *arrival, b []byte, flags uint8) error {
 // arriving records the end of a message that comes through the stage.
 func (c *rcCarrier) arriving(a *arrival) {
 	if r := c.l.e.lookup(a.drqid); r != nil && r.transfer == throughStage && r.length-r.moved == uint64(a.body) {
-		c.stage.ways.Note(byStage, r.length-uint64(c.l.packetLen), time.Since(r.began))
+		c.stage.took(r, r.length-uint64(c.l.packetLen))
 	}
 }
 
@@ -222,9 +223,6 @@ func (c *rcCarrier) unwritten(a *arrival) {
 	}
 	r.transfer.free()
 	r.transfer = nil
-	if !r.began.IsZero() {
-		c.stage.ways.RuleOut(byWrite, r.length-r.moved)
-	}
 }
 
 // landed: the rest of a message has been written.
@@ -242,9 +240,6 @@ func (c *rcCarrier) landed(imm uint32) error {
 	}
 	r.transfer.free()
 	r.transfer = nil
-	if !r.began.IsZero() {
-		c.stage.ways.Note(byWrite, r.length-r.moved, time.Since(r.began))
-	}
 	r.moved = r.length
 	l.e.complete(r)
 	return nil

@@ -31,7 +31,8 @@ import (
 //
 // The header of DATA and DATASYNC is followed by user data up to the end of the SEND. That of
 // SYNCACK is followed by the memory to which the rest of the message is to be written. With flag 2
-// the rest goes through the stage, and the memory, sent the first time only, is that of the stage:
+// the rest goes through the stage, and the memory, sent the first time only, is that of the stage; with
+// flag 16, too, the sender stores it past its caches:
 //
 //	uint64 address, uint32 length, uint32 rkey, of each piece
 //
@@ -48,6 +49,7 @@ const (
 	rcStaged = 2
 	rcKnown  = 4
 	rcEager  = 8
+	rcPast   = 16
 )
 
 // rcPacket is the contents of the header.
@@ -85,11 +87,12 @@ func parseRC(b []byte) (p rcPacket, err error) {
 		tag: int32(le.Uint32(b[8:])), cid: le.Uint32(b[12:]), length: le.Uint64(b[16:]), srqid: le.Uint64(b[24:])}
 	first, rest := p.flags&(rcKnown|rcEager), p.flags&(rcRest|rcStaged)
 	switch {
-	case p.t > rcWake, p.flags >= 2*rcEager, first != 0 && rest != 0,
+	case p.t > rcWake, p.flags >= 2*rcPast, first != 0 && rest != 0,
 		first&rcEager != 0 && p.t != packet.DataSync,
 		first == rcKnown && p.t != packet.DataSync && p.t != packet.SyncAck,
 		rest&rcRest != 0 && p.t != packet.Data,
-		rest == rcStaged && p.t != packet.SyncAck:
+		rest == rcStaged && p.t != packet.SyncAck,
+		p.flags&rcPast != 0 && p.flags != rcStaged|rcPast:
 		return p, fmt.Errorf("%w: packet of type %d, flags %#x", ErrProtocol, b[0], b[1])
 	}
 	return p, nil
@@ -138,7 +141,7 @@ type offer struct {
 }
 
 const (
-	offerVersion = 4
+	offerVersion = 5
 	offerHead    = 32
 	maxOffers    = 16
 	maxOfferLen  = offerHead + machine.MaxProcess + maxOffers*verbs.EndpointLen

@@ -90,6 +90,7 @@ type request struct {
 	fencing  bool        // over RC: its link is lost, and it ends with the fence
 	known    bool        // over RC, of a receive: the sender uses Alloc memory
 	began    time.Time   // over RC: when the sender was invited to write
+	way      int         // over RC: in which the rest of a long message goes or comes
 	fetched  *message    // over RC, of the engine's own receive: the message that it fetches
 
 	status Status
@@ -128,6 +129,15 @@ func (r *request) copyOut(dst []byte) {
 	}
 	for len(dst) > 0 {
 		n := layout.Copy(dst, r.window(uint64(len(dst))))
+		r.advance(n)
+		dst = dst[n:]
+	}
+}
+
+// copyOutPast is copyOut past the caches.
+func (r *request) copyOutPast(dst []byte) {
+	for len(dst) > 0 {
+		n := layout.CopyPast(dst, r.window(uint64(len(dst))))
 		r.advance(n)
 		dst = dst[n:]
 	}
@@ -184,7 +194,7 @@ func (e *engine) release(r *request) {
 	r.state, r.sync, r.acked, r.cancelling, r.asked, r.detached, r.freed = idle, false, false, false, false, false, false
 	r.comm, r.match, r.pair = nil, nil, nil
 	r.length, r.moved, r.piece, r.within, r.theirs = 0, 0, 0, 0, 0
-	r.transfer, r.known, r.began = nil, false, time.Time{}
+	r.transfer, r.known, r.began, r.way = nil, false, time.Time{}, byStage
 	r.status, r.err, r.refused = Status{}, nil, nil
 	r.next, e.pool = e.pool, r
 }

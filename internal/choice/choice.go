@@ -102,12 +102,3 @@ func (c *Choice) Note(way int, n uint64, d time.Duration) {
 		k.seen[way]++
 	}
 }
-
-// RuleOut: a way has turned out not to work for n bytes.
-func (c *Choice) RuleOut(way int, n uint64) {
-	k := c.class(n)
-	k.took[way], k.seen[way] = ruledOut, firsts
-}
-
-// ruledOut is a time that is never worth trying again.
-const ruledOut = 1 << 62

@@ -68,13 +68,6 @@ func TestOutliers(t *testing.T) {
 	require.Equal(t, 0, c.Best(2, 0))
 }
 
-// TestRuledOut: a way that does not work is not tried again.
-func TestRuledOut(t *testing.T) {
-	var c Choice
-	c.RuleOut(1, 0)
-	require.Equal(t, [Ways]int{5000}, uses(&c, 0, 5000, time.Hour, 1))
-}
-
 // TestOneWay: there is nothing to choose.
 func TestOneWay(t *testing.T) {
 	var c Choice

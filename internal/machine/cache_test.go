@@ -21,5 +21,7 @@ func TestCache(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	require.Equal(t, 1<<20, cacheIn(dir))
-	require.GreaterOrEqual(t, Cache(), 0)
+	for cache, ring := range map[int]int{0: 1 << 20, 1: RingLeast, 512 << 10: 512 << 10, 1280 << 10: 2 << 20, 1 << 30: RingMost} {
+		require.Equal(t, ring, ringFor(cache))
+	}
 }
