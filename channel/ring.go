@@ -36,7 +36,7 @@ const (
 	gateMin = slotData
 
 	ringMagic   = 0x53_4c_52_47 // "SLRG"
-	ringVersion = 5
+	ringVersion = 6
 )
 
 // ring is laid out for the cache: what one side writes and what the other side

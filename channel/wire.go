@@ -16,7 +16,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 9
+	wireMajor    = 10
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity
