@@ -40,6 +40,9 @@ func procedures() []*pattern {
 			short: "Measure the cost of waiting goroutines", long: longWaiters},
 		{name: "idle", layer: layerChannel, top: true, unit: unitShare, ranks: twoRanks, measure: measureIdle, vary: []dimension{noBytes}, options: "provider time=3s",
 			what: "of the rank that uses more", short: "Measure the CPU time of a connected, idle rank, as a share of one CPU"},
+		{name: "pages", layer: layerChannel, top: true, unit: unitShare, ranks: twoRanks, measure: measurePages, check: someBytes, vary: []dimension{byKind, bySize},
+			options: "provider kinds=" + pagesStream + "," + pagesStrided + " sizes=64M time=1s", what: "of that over memory of the heap",
+			short: "Measure the time of a computation over memory of Alloc, as a share of that over memory of the heap", long: longPages},
 		{name: "cq", layer: layerVerbs, top: true, unit: unitLatency, figures: cqFigures, ranks: ranks{least: 1, most: 1, unbound: true}, open: openCQ, measure: measureCQ,
 			check: someBytes, vary: []dimension{byCount, bySize}, options: "provider sizes=8 count=1,100,1000",
 			short: "Measure a completion queue of many queue pairs, within one process", long: longCQ},
@@ -269,6 +272,51 @@ func idleShare(d time.Duration) float64 {
 func measureIdle(ctx context.Context, b *bed, m *measurement) {
 	meet(ctx, b)
 	m.addAll(slices.Max(share(ctx, b, idleShare(m.o.time), nil)))
+}
+
+const longPages = `Both ranks add up the doubles of their memory at once: one after the other (stream), or one of each
+page, then the next of each (strided). The least of several passes over memory of Alloc counts, as a share
+of that over memory of the heap, in the rank where it is larger.`
+
+const (
+	pagesStream  = "stream"
+	pagesStrided = "strided"
+)
+
+func measurePages(ctx context.Context, b *bed, m *measurement) {
+	meet(ctx, b)
+	alloc := must1(b.Node.Alloc(m.bytes))
+	memory := [2][]float64{channel.View[float64](alloc), make([]float64, m.bytes/doubleBytes)}
+	for _, x := range memory {
+		for i := range x {
+			x[i] = 1 // an addition of a subnormal number takes longer
+		}
+	}
+	least := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+	sum := 0.0
+	for end := time.Now().Add(m.o.time); time.Now().Before(end) || least[1] == math.MaxInt64; {
+		for i, x := range memory {
+			began := time.Now()
+			sum += pass(x, m.kind)
+			least[i] = min(least[i], time.Since(began))
+		}
+	}
+	runtime.KeepAlive(sum)
+	m.addAll(slices.Max(share(ctx, b, 100*least[0].Seconds()/least[1].Seconds(), alloc.Close())))
+}
+
+// pass adds up x.
+func pass(x []float64, kind string) (sum float64) {
+	stride := 1
+	if kind == pagesStrided {
+		stride = os.Getpagesize()/doubleBytes + lineBytes/doubleBytes // so that the pages do not share cache sets
+	}
+	for first := range stride {
+		for i := first; i < len(x); i += stride {
+			sum += x[i]
+		}
+	}
+	return sum
 }
 
 const longOneshot = `Measures half a round trip. Each message is one call of Node.Send or Recv (send); or it is

@@ -384,6 +384,7 @@ func programRows() (list []row) {
 		list = append(list,
 			row{suite: "waiters", layer: layerChannel, pattern: "waiters", provider: provider, count: 1000, time: 5 * time.Second,
 				bars: []bar{{fixed: 1, limit: 1}, {figure: "threads", fixed: 4, limit: 1}}},
+			row{suite: "pages", layer: layerChannel, pattern: "pages", provider: provider, sizes: "64M", time: time.Second, bars: []bar{{fixed: 103, limit: 1}}},
 			row{suite: "idle", layer: layerChannel, pattern: "idle", provider: provider, time: 3 * time.Second, bars: []bar{{fixed: 0.1, limit: 1}}})
 		for _, count := range []int{1, 100, 1000} {
 			r := row{suite: "cq", layer: layerVerbs, pattern: "cq", provider: provider, count: count, sizes: "8"}

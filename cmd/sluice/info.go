@@ -73,6 +73,7 @@ are unknown or do not apply are left out:
     dev_infiniband      whether /dev/infiniband exists
     rdma_devices        RDMA devices that the kernel has
     huge_pages[]        size_bytes, total, free
+    shared_huge_pages   when the kernel uses them for Alloc memory: never, advise, …
     transport           SLUICE_TRANSPORT
   providers[]           in order of preference
     name, reason

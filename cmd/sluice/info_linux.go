@@ -53,5 +53,12 @@ func hugePages() []hugePageEntry {
 	return list
 }
 
+// sharedHuge says when the kernel uses huge pages for shared memory: the word in brackets of its setting.
+func sharedHuge() string {
+	_, word, _ := strings.Cut(fileText("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), "[")
+	word, _, _ = strings.Cut(word, "]")
+	return word
+}
+
 // accessible returns why this process cannot read and write a file, or nil.
 func accessible(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }

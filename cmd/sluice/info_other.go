@@ -7,4 +7,5 @@ package main
 func kernelRelease() string        { return "" }
 func memlock() (now, most *int64)  { return nil, nil }
 func hugePages() []hugePageEntry   { return nil }
+func sharedHuge() string           { return "" }
 func accessible(path string) error { return nil }

@@ -37,6 +37,7 @@ type hostEntry struct {
 	DevInfiniband   bool            `json:"dev_infiniband"`
 	RDMADevices     []string        `json:"rdma_devices,omitempty"`
 	HugePages       []hugePageEntry `json:"huge_pages,omitempty"`
+	SharedHuge      string          `json:"shared_huge_pages,omitempty"` // of memory of Alloc: never, advise, …
 	Transport       string          `json:"transport,omitempty"`
 }
 
@@ -145,7 +146,7 @@ func (r *infoReport) opened() bool {
 
 func takeHost() hostEntry {
 	h := hostEntry{OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernelRelease(), CPUs: runtime.NumCPU(),
-		AllowedCPUs: rdmadev.CPUs(), RDMADevices: rdmadev.Devices(), HugePages: hugePages(), Transport: transport()}
+		AllowedCPUs: rdmadev.CPUs(), RDMADevices: rdmadev.Devices(), HugePages: hugePages(), SharedHuge: sharedHuge(), Transport: transport()}
 	h.Name, _ = os.Hostname()
 	h.MemlockBytes, h.MemlockMaxBytes = memlock()
 	_, err := os.Stat("/dev/infiniband")

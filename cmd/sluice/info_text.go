@@ -76,6 +76,13 @@ func (h *hostEntry) print(b *bytes.Buffer) {
 	for _, p := range h.HugePages {
 		line("huge pages", "%d of %s, %d free", p.Total, sizeText(p.SizeBytes), p.Free)
 	}
+	switch h.SharedHuge {
+	case "":
+	case "never", "deny":
+		line("Alloc", "pages of 4 KiB; large ones: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+	default:
+		line("Alloc", "huge pages where they fit (shmem_enabled is %s)", h.SharedHuge)
+	}
 	if h.Transport != "" {
 		line(channel.EnvTransport, "%s", h.Transport)
 	}

@@ -74,8 +74,19 @@ func (s *segment) allocate(off, n int) error {
 	return err
 }
 
-// populate allocates and maps the pages of a range.
+// hugePage is a size for which the kernel may use one page, of memory for which that is advised, where
+// /sys/kernel/mm/transparent_hugepage/shmem_enabled admits it.
+const hugePage = 2 << 20
+
+// populate allocates and maps the pages of a range: huge ones, unless the room is so small that the range is.
 func populate(fd int, mem []byte, off, n int) error {
+	if len(mem) >= hugePage {
+		advice := unix.MADV_HUGEPAGE
+		if n < hugePage {
+			advice = unix.MADV_NOHUGEPAGE
+		}
+		unix.Madvise(mem[off:off+n], advice) // best effort
+	}
 	for {
 		switch err := madvise(mem[off:off+n], unix.MADV_POPULATE_WRITE); err {
 		case nil:
@@ -133,6 +144,9 @@ func openSegment(fd int, size uint64) (*segment, error) {
 	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
+	}
+	if len(mem) >= hugePage {
+		unix.Madvise(mem, unix.MADV_HUGEPAGE) // as its owner has; best effort
 	}
 	return &segment{mem: mem, fd: -1}, nil
 }
