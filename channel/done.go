@@ -26,10 +26,12 @@ func (h *Handle) Done() <-chan struct{} {
 		return closedChannel
 	}
 	defer h.exit()
-	switch {
+	switch own := h.notice != nil && h.notice.h == h; {
+	case own && !h.incomplete():
+		h.notice.announce()
 	case !h.incomplete():
 		return closedChannel
-	case h.notice == nil || h.notice.h != h:
+	case !own:
 		w := &notice{h: h, done: make(chan struct{})}
 		h.watch(w)
 		h.node.herald.add(w)
