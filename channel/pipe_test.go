@@ -152,7 +152,7 @@ func TestPipeSizes(t *testing.T) {
 	require.LessOrEqual(t, large, pipeMost)
 	require.Zero(t, large&(large-1))
 	var handles []*Handle
-	for i := range pipesMost/large + 2 {
+	for i := range pipesLarge + 2 {
 		size := 2*pipeMost + i
 		s, r, out, in := heapPair(t, a, b, size, OnStream(i))
 		handles = append(handles, s)
@@ -165,7 +165,7 @@ func TestPipeSizes(t *testing.T) {
 		require.NoError(t, <-done)
 		require.True(t, bytes.Equal(out, in))
 		want := large
-		if i >= pipesMost/large {
+		if i >= pipesLarge {
 			want = pipeLeast
 		}
 		require.Len(t, s.out.pipe, want)
