@@ -439,6 +439,18 @@ func declared(decl ast.Decl) (names []string) {
 	return names
 }
 
+// Each figure of README is one of the page that has all.
+func TestFigures(t *testing.T) {
+	all := pages(t)
+	figure := regexp.MustCompile(`\d[\d.]* (?:ns|µs|ms|GB/s)`)
+	_, table, found := strings.Cut(all["README.md"], "\n## How fast\n")
+	require.True(t, found)
+	figures := figure.FindAllString(table, -1)
+	require.Greater(t, len(figures), 12)
+	known := figure.FindAllString(all[filepath.Join("docs", "figures.md")], -1)
+	require.Subset(t, known, figures)
+}
+
 // What users import begins, in its documentation, with a block of its most used calls.
 func TestFirstCalls(t *testing.T) {
 	calls := regexp.MustCompile(`(?s)^package .*?\n\n(?:\S[^\n]*\n)+\n((?:    [^\n]*\n)+)`)
